@@ -1,20 +1,26 @@
-//! [`KernelKey`] and [`KernelMatch`]: keys and megaflows as the kernel has them.
+//! [`KernelKey`] and [`KernelMatch`]: keys and megaflows in the layout of the kernel datapath.
 //!
-//! The kernel's key is made of words of the [`FlowKey`], unchanged. Words that exclude one another share a place; a *shape*, which
-//! is part of the key, says which of them are there. So two frames whose flow keys differ in a bit that the kernel's key
-//! holds differ there: either they have the same shape, and the bit is at the same place, or the shapes differ.
+//! The kernel's key (`struct weft_key`) consists of words of the [`FlowKey`], unchanged. Words that
+//! no frame has together share a place: the addresses of IPv4, IPv6 and ARP, for instance. A
+//! *shape*, which is part of the key, tells which of them is present. Two frames whose flow keys
+//! differ in a bit that the kernel's key holds therefore differ there too: either they have the
+//! same shape, and the bit is at the same place, or their shapes differ.
 //!
-//! The conversion of a megaflow is sound because of two rules. A mask that has bits of a place that is shared gets the bits of the
-//! shape, too: then only frames of the same shape are compared. And bits of words that the shape does not have are left out,
-//! because in every frame of that shape they are 0, and the mask has the bits of the shape.
+//! Two rules make the conversion of a megaflow sound:
+//!
+//! - A mask with bits in a shared place gets the bits of the shape as well, so that only frames of
+//!   the same shape are compared.
+//! - A mask with bits in a word that the shape lacks gets the bits of the shape instead: the word
+//!   is 0 in every frame of that shape.
+//!
+//! The place of each word comes from the table of fields ([`flow::KernelWord`]).
 
 use crate::abi;
 use crate::layout::{self, WORDS};
-use flow::{Field, FlowKey, FlowMask, Match, STAGES, WORDS as FLOW_WORDS};
+use flow::{Field, FlowKey, FlowMask, KernelMember, KernelShape, KernelWord, Match};
 use std::fmt;
 
-/// What of a frame is there, by the bits of `enum weft_shape` in `bpf/intf.h`: a key with other ones would differ from the
-/// program's, which the tests of agreement would see.
+/// Which headers a frame has: the bits of `enum weft_shape` in `bpf/intf.h`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Shape(u64);
 
@@ -22,7 +28,7 @@ impl Shape {
     const IP4: u64 = abi::WEFT_L3_IP4 as u64;
     const IP6: u64 = abi::WEFT_L3_IP6 as u64;
     const ARP: u64 = abi::WEFT_L3_ARP as u64;
-    /// The bits of the above.
+    /// The bits of the three above.
     const L3: u64 = Self::IP4 | Self::IP6 | Self::ARP;
     const ND: u64 = abi::WEFT_ND as u64;
     const ND_ADVERT: u64 = abi::WEFT_ND_ADVERT as u64;
@@ -43,85 +49,108 @@ impl Shape {
             136 if is_nd => Self::ND | Self::ND_ADVERT,
             _ => 0,
         };
-        let any = |words: std::ops::Range<usize>| key.words()[words].iter().any(|&word| word != 0);
-        let tunnel = if any(1..TUNNEL_END) { Self::TUNNEL } else { 0 };
-        let tunnel6 = if any(TUN6..TUN6 + 4) { Self::TUNNEL6 } else { 0 };
+        // `decap.h` sets the flag of a key, or outer addresses, for every tunnel.
+        let tunnel = if any(key, FIRST_TUNNEL_WORD..TUNNEL_END) { Self::TUNNEL } else { 0 };
+        let tunnel6 = if has_word_of(key, KernelShape::Tunnel6) { Self::TUNNEL6 } else { 0 };
         Self(l3 | nd | tunnel | tunnel6)
     }
 
-    fn has(self, bits: u64) -> bool {
-        self.0 & bits == bits
+    /// The bits that tell frames of `shape` from all others.
+    const fn bits_of(shape: KernelShape) -> u64 {
+        match shape {
+            KernelShape::Any => 0,
+            KernelShape::Ip4 | KernelShape::Ip6 | KernelShape::Arp => Self::L3,
+            KernelShape::NdSolicit | KernelShape::NdAdvert => Self::ND | Self::ND_ADVERT,
+            KernelShape::Tunnel4 | KernelShape::Tunnel6 => Self::TUNNEL | Self::TUNNEL6,
+        }
     }
 
-    /// Where the kernel's key has `word` of a flow key.
-    fn place(self, word: usize) -> Place {
-        let l3 = self.0 & Self::L3;
-        let shared = |there: bool, at: usize, bits: u64| {
-            if there { Place::Shared { at, bits } } else { Place::Absent { bits } }
-        };
-        let nd_bits = Self::ND | Self::ND_ADVERT;
-        let tunnel_bits = Self::TUNNEL | Self::TUNNEL6;
-        match word {
-            0 => Place::Own(layout::PORT),
-            1 => Place::Own(layout::TUN_ID),
-            2 => shared(!self.has(Self::TUNNEL6), layout::TUN_ADDR, tunnel_bits),
-            3 => Place::Own(layout::TUN_FLAGS),
-            4..8 => shared(self.has(Self::TUNNEL6), layout::TUN_ADDR + word - TUN6, tunnel_bits),
-            8 => Place::Own(layout::TUN_METADATA),
-            9 => Place::NotHeld(Field::TunMetadata1),
-            10 => Place::NotHeld(Field::TunMetadata2),
-            11 => Place::NotHeld(Field::TunMetadata3),
-            24 => Place::Own(layout::ETH_DST),
-            25 => Place::Own(layout::ETH_SRC),
-            26 => Place::Own(layout::VLAN),
-            27 => shared(l3 == Self::IP4, layout::L3, Self::L3),
-            28..32 => shared(l3 == Self::IP6, layout::L3 + word - 28, Self::L3),
-            32 => Place::Own(layout::IP),
-            33..36 => shared(l3 == Self::ARP, layout::L3 + word - 33, Self::L3),
-            36 => Place::Own(layout::TRANSPORT),
-            37 | 38 => Place::Own(layout::ND + word - 37),
-            39 => shared(self.0 & nd_bits == Self::ND, layout::ND + 2, nd_bits),
-            40 => shared(self.0 & nd_bits == nd_bits, layout::ND + 2, nd_bits),
-            _ => Place::Register,
+    /// True when frames of this shape have the words of `shape`.
+    const fn has(self, shape: KernelShape) -> bool {
+        let nd = self.0 & (Self::ND | Self::ND_ADVERT);
+        match shape {
+            KernelShape::Any => true,
+            KernelShape::Ip4 => self.0 & Self::L3 == Self::IP4,
+            KernelShape::Ip6 => self.0 & Self::L3 == Self::IP6,
+            KernelShape::Arp => self.0 & Self::L3 == Self::ARP,
+            KernelShape::NdSolicit => nd == Self::ND,
+            KernelShape::NdAdvert => nd == Self::ND | Self::ND_ADVERT,
+            KernelShape::Tunnel4 => self.0 & Self::TUNNEL6 == 0,
+            KernelShape::Tunnel6 => self.0 & Self::TUNNEL6 != 0,
+        }
+    }
+
+    /// Where the kernel's key has `word` of a flow key, for frames of this shape.
+    const fn position(self, word: usize) -> Position {
+        match PLACES[word] {
+            KernelWord::Held { member, index, shape: KernelShape::Any } => {
+                Position::Own(word_of(member) + index as usize)
+            }
+            KernelWord::Held { member, index, shape } => {
+                let bits = Self::bits_of(shape);
+                if self.has(shape) {
+                    Position::Shared { at: word_of(member) + index as usize, bits }
+                } else {
+                    Position::Absent { bits }
+                }
+            }
+            KernelWord::Register => Position::Register,
+            KernelWord::NotHeld => Position::NotHeld,
         }
     }
 }
 
-/// The first word of the outer IPv6 addresses in a flow key.
-const TUN6: usize = Field::TunIpv6Src.word();
-/// Behind the last word of the tunnel in a flow key.
+/// The first word of the tunnel in a flow key, and the word after the last.
+const FIRST_TUNNEL_WORD: usize = Field::TunId.word();
 const TUNNEL_END: usize = Field::Metadata.word();
 
-// `Shape::place` names words of a flow key by their numbers.
-const _: () = {
-    assert!(FLOW_WORDS == 41 && STAGES[1].start == 24 && TUN6 == 4 && TUNNEL_END == 12);
-    assert!(Field::InPort.word() == 0 && Field::InPort.shift() == 32);
-    assert!(Field::TunId.word() == 1 && Field::TunSrc.word() == 2 && Field::TunFlags.word() == 3);
-    assert!(Field::TunMetadata0.word() == 8 && Field::TunMetadata3.word() == 11);
-    assert!(Field::EthDst.word() == 24);
-    assert!(Field::EthSrc.word() == 25 && Field::VlanTpid.word() == 26);
-    assert!(
-        Field::Ip4Src.word() == 27 && Field::Ip6Src.word() == 28 && Field::IpProto.word() == 32
-    );
-    assert!(Field::ArpSpa.word() == 33 && Field::ArpTha.word() == 35 && Field::TpSrc.word() == 36);
-    assert!(Field::NdTarget.word() == 37 && Field::NdSll.word() == 39 && Field::NdTll.word() == 40);
-};
-
-/// Where the kernel's key has a word of a flow key.
-enum Place {
-    /// Here, in every shape. It is 0 in shapes that do not have it.
-    Own(usize),
-    /// Here, in this shape; others, told by these bits of the shape, have another word here.
-    Shared { at: usize, bits: u64 },
-    /// Nowhere, because frames of this shape, told by these bits, do not have it: it is 0.
-    Absent { bits: u64 },
-    /// Nowhere, because only the pipeline writes it: it is 0.
-    Register,
-    /// Nowhere, although frames may have it.
-    NotHeld(Field),
+fn any(key: &FlowKey, words: std::ops::Range<usize>) -> bool {
+    key.words()[words].iter().any(|&word| word != 0)
 }
 
-/// What the kernel knows of a frame: `struct weft_key` of `bpf/intf.h`.
+/// True when a word that only `shape` has is not 0.
+fn has_word_of(key: &FlowKey, shape: KernelShape) -> bool {
+    let is_of_shape =
+        |place: &KernelWord| matches!(place, KernelWord::Held { shape: of, .. } if *of == shape);
+    key.words().iter().zip(&PLACES).any(|(&word, place)| word != 0 && is_of_shape(place))
+}
+
+/// The word of the kernel's key at which a member begins.
+const fn word_of(member: KernelMember) -> usize {
+    match member {
+        KernelMember::Port => layout::PORT,
+        KernelMember::EthDst => layout::ETH_DST,
+        KernelMember::EthSrc => layout::ETH_SRC,
+        KernelMember::Vlan => layout::VLAN,
+        KernelMember::Ip => layout::IP,
+        KernelMember::Transport => layout::TRANSPORT,
+        KernelMember::L3 => layout::L3,
+        KernelMember::Nd => layout::ND,
+        KernelMember::TunId => layout::TUN_ID,
+        KernelMember::TunFlags => layout::TUN_FLAGS,
+        KernelMember::TunMetadata => layout::TUN_METADATA,
+        KernelMember::TunAddr => layout::TUN_ADDR,
+    }
+}
+
+/// Where the kernel's key has each word of a flow key, by the table of fields.
+static PLACES: [KernelWord; flow::WORDS] = flow::KERNEL_WORDS;
+
+/// Where the kernel's key has a word of a flow key, for one shape.
+enum Position {
+    /// At this word, in every shape. It is 0 in shapes that lack it.
+    Own(usize),
+    /// At this word, in this shape; other shapes, told apart by `bits`, have another word there.
+    Shared { at: usize, bits: u64 },
+    /// Nowhere: frames of this shape, told apart by `bits`, lack the word, so that it is 0.
+    Absent { bits: u64 },
+    /// Nowhere: only the pipeline writes the word, so that it is 0.
+    Register,
+    /// Nowhere, although frames may have it.
+    NotHeld,
+}
+
+/// What the kernel datapath knows of a frame: `struct weft_key` of `bpf/intf.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelKey([u64; WORDS]);
 
@@ -129,13 +158,13 @@ pub struct KernelKey([u64; WORDS]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelMask([u64; WORDS]);
 
-/// The key of a frame: `key` is as [`flow::extract()`](flow::extract()) has made it.
+/// The key of a frame; `key` comes from [`flow::extract()`](flow::extract()).
 impl From<&FlowKey> for KernelKey {
     fn from(key: &FlowKey) -> Self {
         let shape = Shape::of(key);
         let mut words = [0; WORDS];
         for (word, &value) in key.words().iter().enumerate() {
-            if let Place::Own(at) | Place::Shared { at, .. } = shape.place(word) {
+            if let Position::Own(at) | Position::Shared { at, .. } = shape.position(word) {
                 words[at] = value;
             }
         }
@@ -144,8 +173,9 @@ impl From<&FlowKey> for KernelKey {
     }
 }
 
-/// The in-port's bits of a key's first word. In the others a flow key has a mark that begins as 0, and the kernel its shape.
-const IN_PORT: u64 = 0xffff_ffff << 32;
+/// The bits of the ingress port in the first word of a key. The other bits are a mark in a flow
+/// key, which is 0 on arrival, and the shape in a kernel's key.
+const IN_PORT: u64 = (Field::InPort.all_ones() as u64) << Field::InPort.shift();
 
 macro_rules! words {
     ($name:ident) => {
@@ -179,12 +209,13 @@ impl KernelMask {
     }
 }
 
-/// A megaflow depends on something that the kernel's key does not hold: it cannot live in the kernel.
+/// A megaflow depends on a field that the kernel's key does not hold, so that it must stay in the
+/// user datapath.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the kernel's key does not hold {0}")]
 pub struct NotHeld(pub Field);
 
-/// A megaflow as the kernel has it: the frames that agree with `key` on the bits of `mask`.
+/// A megaflow in the kernel's layout: the frames that agree with `key` on the bits of `mask`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct KernelMatch {
     key: KernelKey,
@@ -192,45 +223,49 @@ pub struct KernelMatch {
 }
 
 impl KernelMatch {
-    /// The megaflow of a frame with `key`, as [`flow::extract()`](flow::extract()) has made it, that depends on the bits of `mask`. It
-    /// serves no frame that does not agree with `key` on those bits, whatever key that is; it may serve fewer.
+    /// The megaflow of a frame with `key`, from [`flow::extract()`](flow::extract()), that depends
+    /// on the bits of `mask`. It serves no frame that differs from `key` on those bits; it may
+    /// serve fewer frames than `mask` allows.
     ///
     /// # Errors
-    /// [`NotHeld`] when the mask has bits that the kernel's key does not hold, or the key has bits that no frame of its shape has.
+    /// [`NotHeld`] when the mask has bits that the kernel's key does not hold, or when the key has
+    /// bits that no frame of its shape has.
     pub fn new(key: &FlowKey, mask: &FlowMask) -> Result<Self, NotHeld> {
         let shape = Shape::of(key);
         let mut words = [0; WORDS];
-        let mut of_shape = 0;
+        let mut shape_bits = 0;
         for (word, &bits) in mask.words().iter().enumerate() {
             if bits == 0 {
                 continue;
             }
             let is_set = key.words()[word] & bits != 0;
-            match shape.place(word) {
-                // Beside the port, a flow key has a mark, which is 0 in every frame that comes.
-                Place::Own(layout::PORT) if key.words()[word] & bits & !IN_PORT != 0 => {
+            match shape.position(word) {
+                // The mark beside the port is 0 in every frame that arrives.
+                Position::Own(layout::PORT) if key.words()[word] & bits & !IN_PORT != 0 => {
                     return Err(NotHeld(Field::PktMark));
                 }
-                Place::Own(at) => words[at] |= bits,
-                Place::Shared { at, bits: shape } => {
+                Position::Own(at) => words[at] |= bits,
+                Position::Shared { at, bits: shape } => {
                     words[at] |= bits;
-                    of_shape |= shape;
+                    shape_bits |= shape;
                 }
-                // No frame has it: this key was not made of one, and what is left out would be asked of none.
-                Place::Absent { .. } | Place::Register if is_set => {
+                // No frame has such a bit: the key is not that of a frame. Leaving the bits out
+                // would serve frames that do not match.
+                Position::Absent { .. } | Position::Register if is_set => {
                     return Err(NotHeld(field_of(word, key.words()[word] & bits)));
                 }
-                Place::Absent { bits: shape } => of_shape |= shape,
-                Place::Register => {}
-                Place::NotHeld(field) => return Err(NotHeld(field)),
+                Position::Absent { bits: shape } => shape_bits |= shape,
+                Position::Register => {}
+                Position::NotHeld => return Err(NotHeld(field_of(word, bits))),
             }
         }
-        words[layout::PORT] = words[layout::PORT] & IN_PORT | of_shape;
+        words[layout::PORT] = words[layout::PORT] & IN_PORT | shape_bits;
         let mask = KernelMask(words);
         Ok(Self { key: mask.apply(&KernelKey::from(key)), mask })
     }
 
-    /// The megaflow with a condition, of which `example` is a key that meets it, if one is known: the megaflow serves frames like it.
+    /// The megaflow with a condition. `example` is a key that meets the condition, if one is known;
+    /// the megaflow then serves frames like it.
     ///
     /// # Errors
     /// As [`KernelMatch::new`].
@@ -241,28 +276,28 @@ impl KernelMatch {
         }
     }
 
-    /// A megaflow that programs have had, by its key and mask.
+    /// A megaflow found in the maps of the programs, by its key and mask.
     pub fn from_parts(key: KernelKey, mask: KernelMask) -> Self {
         Self { key: mask.apply(&key), mask }
     }
 
-    /// All that is known of the frames that the megaflow serves: the flow key of each meets this condition. What it was made of says
-    /// no more.
+    /// Everything that is known of the frames that the megaflow serves: the flow key of each meets
+    /// this condition, which is at least as strict as the one the megaflow was made from.
     pub fn condition(&self) -> Match {
         let shape = Shape(self.key.0[layout::PORT]);
-        let of_shape = self.mask.0[layout::PORT] & !IN_PORT;
+        let shape_bits = self.mask.0[layout::PORT] & !IN_PORT;
         let (mut key, mut mask) = (FlowKey::default(), FlowMask::default());
-        for word in 0..FLOW_WORDS {
-            let (value, bits) = match shape.place(word) {
-                Place::Own(at) => (self.key.0[at], self.mask.0[at]),
-                Place::Shared { at, bits } if of_shape & bits == bits => {
+        for word in 0..flow::WORDS {
+            let (value, bits) = match shape.position(word) {
+                Position::Own(at) => (self.key.0[at], self.mask.0[at]),
+                Position::Shared { at, bits } if shape_bits & bits == bits => {
                     (self.key.0[at], self.mask.0[at])
                 }
-                Place::Absent { bits } if of_shape & bits == bits => (0, u64::MAX),
-                Place::Register => (0, u64::MAX),
-                Place::Shared { .. } | Place::Absent { .. } | Place::NotHeld(_) => (0, 0),
+                Position::Absent { bits } if shape_bits & bits == bits => (0, u64::MAX),
+                Position::Register => (0, u64::MAX),
+                Position::Shared { .. } | Position::Absent { .. } | Position::NotHeld => (0, 0),
             };
-            // In the place of the shape a flow key has what begins as 0.
+            // The shape takes the place of the mark, which is 0 on arrival.
             let (value, bits) =
                 if word == 0 { (value & IN_PORT, bits | !IN_PORT) } else { (value, bits) };
             key.words_mut()[word] = value;
@@ -281,7 +316,7 @@ impl KernelMatch {
         &self.mask
     }
 
-    /// True when the megaflow serves frames of this key.
+    /// True when the megaflow serves frames with this key.
     pub fn matches(&self, key: &KernelKey) -> bool {
         self.mask.apply(key) == self.key
     }
@@ -297,15 +332,15 @@ fn field_of(word: usize, bits: u64) -> Field {
     Field::ALL.iter().find(is_in).copied().unwrap_or(Field::InPort)
 }
 
-/// The key of a condition, with the EtherType that its addresses tell where it does not say so itself.
+/// The key of a condition. Where the condition leaves the EtherType open, the key gets the one that
+/// its addresses imply.
 fn with_eth_type(condition: &Match) -> FlowKey {
     let mut key = condition.key().clone();
     let known = condition.mask().get(Field::EthType);
-    let has = |words: std::ops::Range<usize>| key.words()[words].iter().any(|&word| word != 0);
     let eth_type = match () {
-        () if has(27..28) => 0x0800,
-        () if has(28..32) => 0x86dd,
-        () if has(33..36) => 0x0806,
+        () if has_word_of(&key, KernelShape::Ip4) => 0x0800,
+        () if has_word_of(&key, KernelShape::Ip6) => 0x86dd,
+        () if has_word_of(&key, KernelShape::Arp) => 0x0806,
         () => return key,
     };
     if eth_type & known == key.get(Field::EthType) {
@@ -322,7 +357,7 @@ mod tests {
 
     const KINDS: FrameKinds = FrameKinds { supers: false, malformed: true, max_payload: 200 };
 
-    /// The key of a random frame, from a port and perhaps a tunnel.
+    /// The key of a random frame, from a port, sometimes through a tunnel.
     fn random_key(random: &mut Random) -> FlowKey {
         loop {
             let frame = frames::frame(random, KINDS);
@@ -353,7 +388,7 @@ mod tests {
         }
     }
 
-    /// Some bits of some fields; none that the kernel's key does not hold.
+    /// Some bits of some fields that the kernel's key holds.
     fn random_mask(random: &mut Random) -> FlowMask {
         let mut mask = FlowMask::default();
         for _ in 0..random.below(6) {
@@ -377,24 +412,29 @@ mod tests {
         let mut served = 0;
         for _ in 0..3000 {
             let (of, mask) = (&keys[random.below(keys.len())], random_mask(&mut random));
-            let megaflow = KernelMatch::new(of, &mask).expect("bits that the key holds");
-            assert!(megaflow.matches(&KernelKey::from(of)), "its own frame: {of:?} {mask:?}");
+            let megaflow =
+                KernelMatch::new(of, &mask).expect("the kernel's key holds these fields");
+            assert!(
+                megaflow.matches(&KernelKey::from(of)),
+                "{mask:?} of {of:?} does not serve its own frame"
+            );
             for other in keys.iter().filter(|other| megaflow.matches(&KernelKey::from(*other))) {
                 served += 1;
                 assert!(mask.agree(of, other), "{mask:?} of {of:?} serves {other:?}");
             }
         }
-        assert!(served > 10_000, "only {served} pairs say anything");
+        assert!(served > 10_000, "only {served} pairs were compared");
     }
 
     #[test]
-    fn condition_of_a_megaflow_is_met_by_all_frames_that_it_serves_and_says_all_of_its_mask() {
+    fn condition_covers_the_mask_and_is_met_by_every_frame_served() {
         let mut random = Random::new(4);
         let keys: Vec<_> = (0..300).map(|_| random_key(&mut random)).collect();
         let mut served = 0;
         for _ in 0..3000 {
             let (of, mask) = (&keys[random.below(keys.len())], random_mask(&mut random));
-            let megaflow = KernelMatch::new(of, &mask).expect("bits that the key holds");
+            let megaflow =
+                KernelMatch::new(of, &mask).expect("the kernel's key holds these fields");
             let again = KernelMatch::from_parts(*megaflow.key(), *megaflow.mask());
             assert_eq!(again, megaflow);
             let condition = megaflow.condition();
@@ -404,11 +444,11 @@ mod tests {
                 assert!(condition.matches(other), "{megaflow:?} serves {other:?}: {condition:?}");
             }
         }
-        assert!(served > 10_000, "only {served} pairs say anything");
+        assert!(served > 10_000, "only {served} pairs were compared");
     }
 
     #[test]
-    fn megaflow_serves_no_frame_that_differs_when_only_its_condition_is_known() {
+    fn megaflow_without_an_example_serves_no_frame_that_differs_on_its_mask() {
         let mut random = Random::new(3);
         let keys: Vec<_> = (0..300).map(|_| random_key(&mut random)).collect();
         let (mut served, mut refused) = (0, 0);
@@ -423,8 +463,12 @@ mod tests {
                 served += 1;
                 assert!(condition.matches(other), "{condition:?} of {of:?} serves {other:?}");
             }
-            let exact = KernelMatch::of(&condition, Some(of)).expect("bits that the key holds");
-            assert!(exact.matches(&KernelKey::from(of)), "its own frame: {condition:?}");
+            let exact =
+                KernelMatch::of(&condition, Some(of)).expect("the kernel's key holds these fields");
+            assert!(
+                exact.matches(&KernelKey::from(of)),
+                "{condition:?} does not serve its own frame"
+            );
         }
         assert!(served > 10_000 && refused < 300, "{served} pairs, {refused} refused");
     }
@@ -443,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_is_refused_when_the_key_does_not_hold_its_bits() {
+    fn mask_is_refused_when_the_kernel_key_lacks_its_field() {
         for &field in Field::ALL {
             let mut mask = FlowMask::default();
             mask.add(field);
@@ -455,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn condition_is_refused_when_no_frame_that_comes_can_meet_it() {
+    fn condition_is_refused_when_no_arriving_frame_can_meet_it() {
         for &field in Field::ALL.iter().filter(|field| field.is_register()) {
             let mut mask = FlowMask::default();
             mask.add(field);
@@ -469,11 +513,12 @@ mod tests {
     }
 
     #[test]
-    fn mask_has_the_shape_only_when_places_are_shared() {
+    fn mask_includes_the_shape_only_for_shared_words() {
         let mask = |fields: &[Field]| {
             let mut mask = FlowMask::default();
             fields.iter().for_each(|&field| mask.add(field));
-            let megaflow = KernelMatch::new(&FlowKey::default(), &mask).expect("is held");
+            let megaflow = KernelMatch::new(&FlowKey::default(), &mask)
+                .expect("the kernel's key holds these fields");
             megaflow.mask().words()[layout::PORT]
         };
         assert_eq!(mask(&[Field::EthDst, Field::VlanTci, Field::IpProto, Field::TpDst]), 0);

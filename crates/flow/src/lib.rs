@@ -37,14 +37,18 @@ pub use endpoint::{
 };
 pub use execute::{MAX_NESTING, Output, execute, pop_vlan, push_vlan};
 pub use extract::extract;
-pub use field::{Field, PACKET_WORDS, STAGES, Subfield, WORDS, low_bits};
+pub use field::{
+    Access, Field, FieldSpec, FrameKind, KERNEL_WORDS, KernelMember, KernelShape, KernelWord,
+    Notation, OfctlName, OfctlSyntax, OvnKind, OvnSymbol, PACKET_WORDS, Prerequisite, Requirement,
+    STAGES, Subfield, WORDS, low_bits,
+};
 pub use header_template::HeaderTemplate;
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo};
 pub use inner::{ENTROPY_FACTORS, EntropySeed, InnerFlow};
 pub use key::{FlowKey, FlowMask, Match};
 pub use key_step::KeyStep;
 pub use mss::clamp_mss;
-pub use show::{Notation, ShowActions, ShowMasked, ShowValue};
+pub use show::{ShowActions, ShowMasked, ShowValue};
 pub use tag_link::{TagLink, TagLinks};
 pub use too_big::{WayBack, too_big};
 pub use tunnel::stt::{SttSegment, decap_stt, strip_stt_segment};

@@ -1,62 +1,11 @@
-//! Fields, masks and actions as text for people.
+//! Text forms of fields, masks, conditions and actions.
 
-use crate::{Action, Field, FlowKey, FlowMask, Match, Reply};
+use crate::{Action, Field, FlowKey, FlowMask, Match, Notation, Reply};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-/// How the value of a field is written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Notation {
-    /// A number in decimal.
-    Decimal,
-    /// A number in hexadecimal, with `0x`.
-    Hexadecimal,
-    /// `02:00:00:00:00:01`.
-    Mac,
-    /// `192.0.2.1`.
-    Ipv4,
-    /// `2001:db8::1`.
-    Ipv6,
-}
-
-impl Field {
-    /// How the values of the field are written.
-    pub const fn notation(self) -> Notation {
-        match self {
-            Self::EthSrc
-            | Self::EthDst
-            | Self::ArpSha
-            | Self::ArpTha
-            | Self::NdSll
-            | Self::NdTll => Notation::Mac,
-            Self::TunSrc
-            | Self::TunDst
-            | Self::Ip4Src
-            | Self::Ip4Dst
-            | Self::ArpSpa
-            | Self::ArpTpa => Notation::Ipv4,
-            Self::TunIpv6Src | Self::TunIpv6Dst | Self::Ip6Src | Self::Ip6Dst | Self::NdTarget => {
-                Notation::Ipv6
-            }
-            Self::InPort
-            | Self::TunTos
-            | Self::TunTtl
-            | Self::IpProto
-            | Self::IpDscp
-            | Self::IpEcn
-            | Self::IpTtl
-            | Self::ArpOp
-            | Self::TpSrc
-            | Self::TpDst
-            | Self::IcmpType
-            | Self::IcmpCode => Notation::Decimal,
-            _ => Notation::Hexadecimal,
-        }
-    }
-}
-
-/// A value of a field, in the field's notation.
+/// The value of a field in the field's notation.
 #[derive(Clone, Copy, Debug)]
 pub struct ShowValue(pub Field, pub u128);
 
@@ -76,12 +25,12 @@ impl fmt::Display for ShowValue {
     }
 }
 
-/// A field with the bits of it that matter: `ip4_dst=10.0.0.0/8`, `tcp_flags=0x2/0x12`.
+/// A field with a mask: `ip4_dst=10.0.0.0/8`, `tcp_flags=0x2/0x12`.
 #[derive(Clone, Copy, Debug)]
 pub struct ShowMasked {
     /// The field.
     pub field: Field,
-    /// Its value; bits outside the mask are not shown.
+    /// The value; bits outside the mask are not shown.
     pub value: u128,
     /// The bits that matter.
     pub mask: u128,
@@ -128,7 +77,7 @@ impl fmt::Display for FlowKey {
     }
 }
 
-/// The fields of which bits matter, with those bits.
+/// The fields in the mask, with their bits.
 impl fmt::Display for FlowMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.fields().map(|(field, bits)| match bits == field.all_ones() {
@@ -139,7 +88,7 @@ impl fmt::Display for FlowMask {
     }
 }
 
-/// `any`, or every field of which bits matter with their values.
+/// The fields in the mask with their values, or `any`.
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fields = self.mask().fields();
@@ -216,7 +165,7 @@ mod tests {
     use crate::{DropReason, PortNo};
 
     #[test]
-    fn masks_are_prefixes_where_they_can_be() {
+    fn mask_is_shown_as_a_prefix_length_when_it_is_one() {
         let shown = |field, value, mask| ShowMasked { field, value, mask }.to_string();
         assert_eq!(shown(Field::Ip4Dst, 0x0a01_0203, 0xff00_0000), "ip4_dst=10.0.0.0/8");
         assert_eq!(shown(Field::Ip4Dst, 0x0a01_0203, 0xff), "ip4_dst=0.0.0.3/0.0.0.255");
@@ -231,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn actions_are_shown_with_what_is_nested_in_them() {
+    fn nested_actions_are_shown() {
         let set = Action::Set { field: Field::IpTtl, value: 63, mask: 0xff };
         let actions = [
             Action::Clone([set, Action::Output(PortNo(3))].into()),

@@ -3,11 +3,11 @@
 //! A field that the matched packets may lack is an error. If it were ignored, the match would apply
 //! to more packets than its author intended.
 
-use super::names::{self, Kind, Known, Name, Needs, SHORTHANDS, TAGGED};
+use super::names::{self, Known, Name, SHORTHANDS, TAGGED};
 use super::ports::{Ports, Shortened};
 use super::text::{Item, Parsed, Piece, Value};
 use super::value::{Masked, Shown};
-use flow::{Field, FlowMask, Match, low_bits};
+use flow::{Field, FlowMask, Match, OfctlSyntax, Prerequisite, low_bits};
 use pipeline::suggestion;
 use std::fmt::Write;
 
@@ -41,8 +41,8 @@ impl<'a> Words<'a> {
             return Ok(true);
         }
         let Some(name) = names::find(word.text) else { return Ok(false) };
-        let masked = match (name.kind, item.value) {
-            (Kind::Option(_), Value::None) => Masked { value: 0, mask: 0 },
+        let masked = match (name.syntax, item.value) {
+            (OfctlSyntax::TunnelOption(_), Value::None) => Masked { value: 0, mask: 0 },
             _ => name.parse(item.operand("a value")?, ports)?,
         };
         self.fields.push(FieldWord { word, name, masked });
@@ -115,7 +115,7 @@ impl<'a> Building<'a> {
         let known = Known::of(&self.condition);
         let FieldWord { word, masked, .. } = *given;
         let name = as_arp(given.name, &known);
-        if !needs_of_match(name).met(&known) {
+        if !known.meets(needs_of_match(name)) {
             return Err(word.fault(format!(
                 "`{}` needs {} in the match",
                 word.text,
@@ -174,7 +174,7 @@ impl<'a> Building<'a> {
 
 /// Names of IP fields that mean a field of ARP if the match is on ARP.
 fn as_arp(name: &'static Name, known: &Known) -> &'static Name {
-    if !Needs::Arp.met(known) {
+    if !known.meets(Prerequisite::Arp) {
         return name;
     }
     let field = match name.field {
@@ -183,19 +183,21 @@ fn as_arp(name: &'static Name, known: &Known) -> &'static Name {
         Field::IpProto => Field::ArpOp,
         _ => return name,
     };
-    names::of_field(field, Needs::Arp).unwrap_or(name)
+    names::of_field(field, Prerequisite::Arp).unwrap_or(name)
 }
 
 /// A match on a tag field implies a tagged frame.
-fn needs_of_match(name: &Name) -> Needs {
-    if name.needs == Needs::Vlan { Needs::Nothing } else { name.needs }
+fn needs_of_match(name: &Name) -> Prerequisite {
+    if name.prerequisite == Prerequisite::Vlan { Prerequisite::Nothing } else { name.prerequisite }
 }
 
 fn needs_in_match(name: &Name) -> String {
     match name.field {
-        Field::Ip4Src | Field::Ip4Dst => format!("{}, `arp` or `rarp`", name.needs),
+        Field::Ip4Src | Field::Ip4Dst => {
+            format!("{}, `arp` or `rarp`", name.prerequisite.requirement().ofctl)
+        }
         Field::IpProto => "`ip`, `ipv6`, `arp` or `rarp`".to_owned(),
-        _ => name.needs.to_string(),
+        _ => name.prerequisite.requirement().ofctl.to_owned(),
     }
 }
 
@@ -204,19 +206,19 @@ fn needs_in_match(name: &Name) -> String {
 fn required(name: &Name, masked: Masked) -> Vec<(Field, u128, u128, u128)> {
     let Masked { value, mask } = masked;
     let field = name.field;
-    match name.kind {
-        Kind::Option(slot) => {
+    match name.syntax {
+        OfctlSyntax::TunnelOption(slot) => {
             let present = 1u128 << slot;
             vec![(field, value, mask, mask), (Field::TunMetadataPresent, present, present, present)]
         }
         _ if mask == 0 => Vec::new(),
-        Kind::Tos => vec![(field, value >> name.lead, u128::MAX, u128::MAX)],
-        Kind::DlVlan if value == 0xffff => vec![(field, 0, u128::MAX, u128::MAX)],
-        Kind::DlVlan => vec![(field, value | TAGGED, VID | TAGGED, VID)],
-        Kind::VlanVid => vec![(field, value, mask, mask & VID)],
-        Kind::VlanPcp => vec![(field, value << 13 | TAGGED, PCP | TAGGED, PCP)],
+        OfctlSyntax::Tos => vec![(field, value >> name.missing_low_bits, u128::MAX, u128::MAX)],
+        OfctlSyntax::DlVlan if value == 0xffff => vec![(field, 0, u128::MAX, u128::MAX)],
+        OfctlSyntax::DlVlan => vec![(field, value | TAGGED, VID | TAGGED, VID)],
+        OfctlSyntax::VlanVid => vec![(field, value, mask, mask & VID)],
+        OfctlSyntax::VlanPcp => vec![(field, value << 13 | TAGGED, PCP | TAGGED, PCP)],
         // Some fields are written with fewer bits than the key has for them.
-        _ if !name.masked => vec![(field, value, u128::MAX, u128::MAX)],
+        _ if !name.maskable => vec![(field, value, u128::MAX, u128::MAX)],
         _ => vec![(field, value, mask, mask)],
     }
 }
@@ -264,7 +266,7 @@ pub(super) fn text(condition: &Match) -> String {
 
 fn show_field(out: &mut String, condition: &Match, name: &Name, masked: Masked) {
     let Masked { value, mask } = masked;
-    if let Kind::Option(slot) = name.kind {
+    if let OfctlSyntax::TunnelOption(slot) = name.syntax {
         if condition.mask().get(Field::TunMetadataPresent) >> slot & 1 == 0 {
             return;
         }
@@ -276,8 +278,12 @@ fn show_field(out: &mut String, condition: &Match, name: &Name, masked: Masked) 
         return;
     }
     let masked = Masked {
-        value: value << name.lead,
-        mask: if mask == name.field.all_ones() { low_bits(name.width) } else { mask << name.lead },
+        value: value << name.missing_low_bits,
+        mask: if mask == name.field.all_ones() {
+            low_bits(name.width)
+        } else {
+            mask << name.missing_low_bits
+        },
     };
     push(out, name.shown);
     // Writing to a string cannot fail.

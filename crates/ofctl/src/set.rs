@@ -2,11 +2,11 @@
 //! `mod_` family.
 
 use super::actions::Actions;
-use super::names::{self, Access, Kind, Known, Name, Needs};
+use super::names::{self, Known, Name};
 use super::ports::Shortened;
 use super::text::{Item, Parsed, Piece};
 use super::value::{self, Masked, Shown};
-use flow::{Field, Subfield, low_bits};
+use flow::{Access, Field, OfctlSyntax, Prerequisite, Subfield, low_bits};
 use pipeline::Op;
 use pipeline::suggestion;
 use std::fmt::{self, Write};
@@ -42,15 +42,15 @@ impl Bits {
 /// The field that an action means by an ambiguous name (`tp_src` is `tcp_src` for a TCP segment),
 /// or by a name under which Open vSwitch cannot set it.
 fn resolve_name(name: &'static Name, known: &Known) -> &'static Name {
-    if name.kind == Kind::DlVlan {
+    if name.syntax == OfctlSyntax::DlVlan {
         return names::find("vlan_vid").unwrap_or(name);
     }
-    let more: &[Needs] = match name.needs {
-        Needs::Ports => &[Needs::Tcp, Needs::Udp, Needs::Sctp],
-        Needs::Icmp => &[Needs::Icmp6],
+    let more: &[Prerequisite] = match name.prerequisite {
+        Prerequisite::Ports => &[Prerequisite::Tcp, Prerequisite::Udp, Prerequisite::Sctp],
+        Prerequisite::Icmp => &[Prerequisite::Icmp6],
         _ => &[],
     };
-    let met = more.iter().find(|needs| needs.met(known));
+    let met = more.iter().find(|&&needs| known.meets(needs));
     met.and_then(|&needs| names::of_field(name.field, needs)).unwrap_or(name)
 }
 
@@ -78,8 +78,12 @@ impl Actions<'_> {
             },
         };
         let name = find(word, &self.known)?;
-        if !name.needs.met(&self.known) {
-            return Err(word.fault(format!("`{}` needs {} in the match", word.text, name.needs)));
+        if !self.known.meets(name.prerequisite) {
+            return Err(word.fault(format!(
+                "`{}` needs {} in the match",
+                word.text,
+                name.prerequisite.requirement().ofctl
+            )));
         }
         let (first, last) = match range {
             None => (0, name.width - 1),
@@ -103,7 +107,7 @@ impl Actions<'_> {
         let bits = name.bits(first, width).ok_or_else(|| {
             text.fault(format!(
                 "the lowest {} bits of `{}` cannot be used: they are no part of the field",
-                name.lead, name.name
+                name.missing_low_bits, name.name
             ))
         })?;
         Ok(Bits { name, first, width, bits })
@@ -120,10 +124,16 @@ impl Actions<'_> {
     fn check_target(&self, word: Piece<'_>, name: &Name, bits: u128) -> Parsed<()> {
         match name.access {
             Access::ReadWrite => {}
-            Access::ReadOnly => {
+            Access::ReadOnly | Access::SwitchOnly => {
                 return Err(word.fault(format!("`{}` is read-only", name.name)));
             }
-            Access::NotHere(why) => {
+            Access::CtCommit => {
+                return Err(word.fault(format!(
+                    "`{}` cannot be set: there is no connection tracking",
+                    name.name
+                )));
+            }
+            Access::Unsupported(why) => {
                 return Err(word.fault(format!("`{}` cannot be set: {why}", name.name)));
             }
         }
@@ -138,14 +148,18 @@ impl Actions<'_> {
                 return Err(word.fault(format!(
                     "`{}` needs {} in the match, or `push_vlan` before",
                     name.name,
-                    Needs::Vlan
+                    Prerequisite::Vlan.requirement().ofctl
                 )));
             }
         }
-        if name.needs.met(&self.known) {
+        if self.known.meets(name.prerequisite) {
             return Ok(());
         }
-        Err(word.fault(format!("`{}` needs {} in the match", name.name, name.needs)))
+        Err(word.fault(format!(
+            "`{}` needs {} in the match",
+            name.name,
+            name.prerequisite.requirement().ofctl
+        )))
     }
 
     /// `set_field:value[/mask]->field`.
@@ -156,21 +170,22 @@ impl Actions<'_> {
         };
         let name = find(word, &self.known)?;
         let mut masked = name.parse(value_text, self.ports)?;
-        if name.kind == Kind::VlanVid {
+        if name.syntax == OfctlSyntax::VlanVid {
             // The frame is known to be tagged already.
             masked = Masked { value: masked.value & 0xfff, mask: masked.mask & 0xfff };
         }
-        let whole = name.bits(name.lead, name.width - name.lead);
+        let whole = name.bits(name.missing_low_bits, name.width - name.missing_low_bits);
         let shift = whole.map_or(0, Subfield::first);
-        let in_field = |bits: u128| (bits >> name.lead << shift) & name.field.all_ones();
+        let in_field =
+            |bits: u128| (bits >> name.missing_low_bits << shift) & name.field.all_ones();
         self.check_target(word, name, in_field(masked.mask))?;
         if masked.mask == 0 {
             return Err(value_text.fault("the mask is 0: no bit would be set"));
         }
         self.load_masked(name.field, in_field(masked.value), in_field(masked.mask));
-        let masked = match name.kind {
+        let masked = match name.syntax {
             // Open vSwitch expects the bit that marks frames as tagged.
-            Kind::VlanVid if masked.mask == 0xfff => {
+            OfctlSyntax::VlanVid if masked.mask == 0xfff => {
                 Masked { value: masked.value | names::TAGGED, mask: masked.mask | names::TAGGED }
             }
             _ => masked,
@@ -249,7 +264,7 @@ impl Actions<'_> {
         if masked.mask != low_bits(name.value_width()) {
             return Err(operand.fault(format!("`{word}` takes no mask")));
         }
-        let value = masked.value >> name.lead;
+        let value = masked.value >> name.missing_low_bits;
         self.ops.push(Op::Load { to: name.field.into(), value });
         self.say(format_args!("{word}:{}", Shown { name, masked }));
         Ok(())

@@ -1,9 +1,9 @@
 //! Parses and prints the values and masks of fields.
 
-use super::names::{Kind, Name};
+use super::names::Name;
 use super::ports::{Ports, Shortened};
 use super::text::{Fault, Parsed, Piece};
-use flow::low_bits;
+use flow::{Notation, OfctlSyntax, low_bits};
 use pipeline::suggestion;
 use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -63,11 +63,11 @@ impl Piece<'_> {
 impl Name {
     /// The number of bits that a written value may have.
     pub fn value_width(&self) -> u8 {
-        match self.kind {
+        match self.syntax {
             // Includes the bit that marks frames as tagged.
-            Kind::VlanVid => 13,
+            OfctlSyntax::VlanVid => 13,
             // Allows 0xffff, which means untagged.
-            Kind::DlVlan => 16,
+            OfctlSyntax::DlVlan => 16,
             _ => self.width,
         }
     }
@@ -78,9 +78,9 @@ impl Name {
         if matches!(text.text, "*" | "ANY") {
             return Ok(Masked { value: 0, mask: 0 });
         }
-        match self.kind {
-            Kind::Fragment => return fragment(text),
-            Kind::Flags(names) => return flags(self, names, text),
+        match self.syntax {
+            OfctlSyntax::Fragment => return fragment(text),
+            OfctlSyntax::Flags(names) => return flags(self, names, text),
             _ => {}
         }
         let (value_text, mask_text) = match text.split_once("/") {
@@ -92,7 +92,7 @@ impl Name {
             None => ones,
             Some(mask_text) => {
                 let mask = self.parse_mask(mask_text)?;
-                if !self.masked && mask != ones && mask != 0 {
+                if !self.maskable && mask != ones && mask != 0 {
                     return Err(mask_text.fault(format!("`{}` takes no mask", self.name)));
                 }
                 mask
@@ -102,12 +102,12 @@ impl Name {
     }
 
     fn parse_value(&self, text: Piece<'_>, ports: &Ports) -> Parsed<u128> {
-        match self.kind {
-            Kind::Mac => mac(text),
-            Kind::Ipv4 => ipv4(text),
-            Kind::Ipv6 => ipv6(text),
-            Kind::Port => ports.parse(text).map(|port| port.0.into()),
-            Kind::Tos => {
+        match self.syntax {
+            OfctlSyntax::Number(Notation::Mac) => mac(text),
+            OfctlSyntax::Number(Notation::Ipv4) => ipv4(text),
+            OfctlSyntax::Number(Notation::Ipv6) => ipv6(text),
+            OfctlSyntax::Port => ports.parse(text).map(|port| port.0.into()),
+            OfctlSyntax::Tos => {
                 let value = number_of(text, self.width)?;
                 if value & 3 != 0 {
                     return Err(text.fault(
@@ -116,7 +116,7 @@ impl Name {
                 }
                 Ok(value)
             }
-            Kind::DlVlan => match number(text)? {
+            OfctlSyntax::DlVlan => match number(text)? {
                 value @ (0..=0xfff | 0xffff) => Ok(value),
                 _ => Err(text.expected("a VLAN from 0 to 4095, or 0xffff for no tag")),
             },
@@ -127,13 +127,18 @@ impl Name {
     fn parse_mask(&self, text: Piece<'_>) -> Parsed<u128> {
         let prefix = || text.text.parse().ok().filter(|&len: &u8| len <= self.width);
         let of_prefix = |len: u8| low_bits(self.width) ^ low_bits(self.width - len);
-        match self.kind {
-            Kind::Mac => mac(text),
-            Kind::Ipv4 if text.text.contains('.') => ipv4(text),
-            Kind::Ipv6 if text.text.contains(':') => ipv6(text),
-            Kind::Ipv4 | Kind::Ipv6 => prefix().map(of_prefix).ok_or_else(|| {
-                text.expected(format_args!("a prefix length from 0 to {}, or a mask", self.width))
-            }),
+        match self.syntax {
+            OfctlSyntax::Number(Notation::Mac) => mac(text),
+            OfctlSyntax::Number(Notation::Ipv4) if text.text.contains('.') => ipv4(text),
+            OfctlSyntax::Number(Notation::Ipv6) if text.text.contains(':') => ipv6(text),
+            OfctlSyntax::Number(Notation::Ipv4) | OfctlSyntax::Number(Notation::Ipv6) => {
+                prefix().map(of_prefix).ok_or_else(|| {
+                    text.expected(format_args!(
+                        "a prefix length from 0 to {}, or a mask",
+                        self.width
+                    ))
+                })
+            }
             _ => number_of(text, self.value_width()),
         }
     }
@@ -223,16 +228,16 @@ impl fmt::Display for Shown<'_> {
         let Masked { value, mask } = self.masked;
         let ones = low_bits(self.name.value_width());
         let exact = mask == ones;
-        match self.name.kind {
-            Kind::Fragment => {
+        match self.name.syntax {
+            OfctlSyntax::Fragment => {
                 let known = FRAGMENTS.iter().find(|&&(_, v, m)| (v, m) == (value, mask));
                 match known {
                     Some((name, ..)) => f.write_str(name),
                     None => write!(f, "{value:#x}/{mask:#x}"),
                 }
             }
-            Kind::Flags(names) => show_flags(f, names, self.masked, ones),
-            Kind::Mac => {
+            OfctlSyntax::Flags(names) => show_flags(f, names, self.masked, ones),
+            OfctlSyntax::Number(Notation::Mac) => {
                 show_mac(f, value)?;
                 if exact {
                     return Ok(());
@@ -240,7 +245,7 @@ impl fmt::Display for Shown<'_> {
                 f.write_char('/')?;
                 show_mac(f, mask)
             }
-            Kind::Ipv4 => {
+            OfctlSyntax::Number(Notation::Ipv4) => {
                 write!(f, "{}", Ipv4Addr::from_bits(value as u32))?;
                 let mask = mask as u32;
                 match (mask.leading_ones(), mask.count_ones()) {
@@ -249,7 +254,7 @@ impl fmt::Display for Shown<'_> {
                     _ => write!(f, "/{}", Ipv4Addr::from_bits(mask)),
                 }
             }
-            Kind::Ipv6 => {
+            OfctlSyntax::Number(Notation::Ipv6) => {
                 write!(f, "{}", Ipv6Addr::from_bits(value))?;
                 match (mask.leading_ones(), mask.count_ones()) {
                     (128, _) => Ok(()),
@@ -257,8 +262,10 @@ impl fmt::Display for Shown<'_> {
                     _ => write!(f, "/{}", Ipv6Addr::from_bits(mask)),
                 }
             }
-            Kind::EtherType => write!(f, "{value:#06x}"),
-            Kind::Hex | Kind::VlanTci | Kind::Option(_) if exact => write!(f, "{value:#x}"),
+            OfctlSyntax::EtherType => write!(f, "{value:#06x}"),
+            OfctlSyntax::Number(Notation::Hexadecimal) | OfctlSyntax::TunnelOption(_) if exact => {
+                write!(f, "{value:#x}")
+            }
             _ if exact => write!(f, "{value}"),
             _ => write!(f, "{value:#x}/{mask:#x}"),
         }

@@ -1,0 +1,340 @@
+//! What a row of the table of fields says: [`FieldSpec`].
+
+use super::{Field, Position, Prerequisite};
+
+/// How the value of a field is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notation {
+    /// A number in decimal.
+    Decimal,
+    /// A number in hexadecimal, with `0x`.
+    Hexadecimal,
+    /// `02:00:00:00:00:01`.
+    Mac,
+    /// `192.0.2.1`.
+    Ipv4,
+    /// `2001:db8::1`.
+    Ipv6,
+}
+
+/// Who may write a field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Actions of both languages.
+    ReadWrite,
+    /// Nobody.
+    ReadOnly,
+    /// No action of a program, but the switch itself: to make a reply, or to put on a VLAN tag.
+    SwitchOnly,
+    /// OVN's `ct_commit { ... }` alone.
+    CtCommit,
+    /// Open vSwitch has actions that write the field, weft does not; the text says why.
+    Unsupported(&'static str),
+}
+
+/// A member of `struct weft_key` (`bpf/intf.h`), the key of the kernel datapath.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelMember {
+    /// `port`.
+    Port,
+    /// `eth_dst`.
+    EthDst,
+    /// `eth_src`.
+    EthSrc,
+    /// `vlan`.
+    Vlan,
+    /// `ip`.
+    Ip,
+    /// `transport`.
+    Transport,
+    /// `l3`, four words.
+    L3,
+    /// `nd`, three words.
+    Nd,
+    /// `tun_id`.
+    TunId,
+    /// `tun_flags`.
+    TunFlags,
+    /// `tun_metadata`.
+    TunMetadata,
+    /// `tun_addr`, four words.
+    TunAddr,
+}
+
+/// The frames in whose kernel key a word is present; `enum weft_shape` in `bpf/intf.h` tells them
+/// apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelShape {
+    /// All frames: the word is never used for anything else.
+    Any,
+    /// IPv4.
+    Ip4,
+    /// IPv6.
+    Ip6,
+    /// ARP and reverse ARP.
+    Arp,
+    /// Neighbour solicitations.
+    NdSolicit,
+    /// Neighbour advertisements.
+    NdAdvert,
+    /// Frames that no tunnel with outer IPv6 addresses delivered.
+    Tunnel4,
+    /// Frames that a tunnel with outer IPv6 addresses delivered.
+    Tunnel6,
+}
+
+/// Where the key of the kernel datapath holds a word of the flow key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelWord {
+    /// In a member of `struct weft_key`.
+    Held {
+        /// The member.
+        member: KernelMember,
+        /// The word within the member, from 0.
+        index: u8,
+        /// The frames whose key has it. In other frames the place holds something else, or 0.
+        shape: KernelShape,
+    },
+    /// Nowhere: only the pipeline writes the word, so it is 0 in every frame that arrives.
+    Register,
+    /// Nowhere: the user datapath handles flows that depend on the field.
+    NotHeld,
+}
+
+/// How values of a field are written in the ofctl language (ovs-fields(7)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OfctlSyntax {
+    /// As the field's [`Notation`] says, a prefix length or a mask behind a `/`.
+    Number(Notation),
+    /// An EtherType: hexadecimal with four digits.
+    EtherType,
+    /// A port of the bridge, by number or name.
+    Port,
+    /// `no`, `yes`, `first`, `later` or `not_later`.
+    Fragment,
+    /// Names joined by `|`, or each behind `+` or `-`; with the bit of each.
+    Flags(&'static [(&'static str, u8)]),
+    /// The type of service without the two bits of ECN.
+    Tos,
+    /// A VLAN identifier, or 0xffff for a frame without a tag.
+    DlVlan,
+    /// A VLAN identifier, and 0x1000 for "there is a tag".
+    VlanVid,
+    /// A priority; there must be a tag.
+    VlanPcp,
+    /// The value of a tunnel option that must be present: 0 to 3.
+    TunnelOption(u8),
+}
+
+/// A symbol of OVN's language (ovn-sb(5)) that stands for a field or some bits of one.
+#[derive(Clone, Copy, Debug)]
+pub struct OvnSymbol {
+    /// The name.
+    pub name: &'static str,
+    /// The lowest bit of the field that the symbol has.
+    pub first: u8,
+    /// Bits of the symbol; 0 for all bits of the field.
+    pub width: u8,
+    /// Which comparisons make sense.
+    pub kind: OvnKind,
+    /// The condition that must hold, an expression of OVN's language; `None` for the field's own
+    /// [`Prerequisite`].
+    pub prerequisite: Option<&'static str>,
+}
+
+/// What may be compared with an [`OvnSymbol`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OvnKind {
+    /// Numbers, by order too.
+    Ordinal,
+    /// Numbers, for equality only.
+    Nominal,
+    /// Names of logical ports and multicast groups.
+    PortName,
+}
+
+/// A name of a field in the ofctl language (ovs-fields(7)).
+#[derive(Clone, Copy, Debug)]
+pub struct OfctlName {
+    /// The name that actions show.
+    pub name: &'static str,
+    /// Other accepted names, those of NXM and OXM included.
+    pub aliases: &'static [&'static str],
+    /// The name that matches show; empty when another name of the field is shown there.
+    pub shown: &'static str,
+    /// How values are written; `None` for the field's [`Notation`].
+    pub syntax: Option<OfctlSyntax>,
+    /// Bits, as ovs-fields(7) counts them; 0 for those of the field.
+    pub width: u8,
+    /// Low bits that Open vSwitch's field has and weft's lacks.
+    pub missing_low_bits: u8,
+    /// The lowest bit of weft's field that Open vSwitch's field has.
+    pub first: u8,
+    /// Whether a match may have a mask.
+    pub maskable: bool,
+    /// What a frame must be; `None` for the field's own [`Prerequisite`].
+    pub prerequisite: Option<Prerequisite>,
+}
+
+/// All that is known of a field. There is one for each row of the table in `field/table.rs`.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldSpec {
+    /// The field.
+    pub field: Field,
+    /// The name in weft's output and JSON: OVN's with `.` written `_`.
+    pub name: &'static str,
+    /// What the field is, one or two sentences.
+    pub description: &'static str,
+    /// The 64-bit word of the key that holds the field, or the upper half of one of 128 bits.
+    pub word: u8,
+    /// Bits to the right of the field in its word.
+    pub shift: u8,
+    /// Bits, 2 to 128.
+    pub width: u8,
+    /// How values are written.
+    pub notation: Notation,
+    /// What a frame must be to have the field.
+    pub prerequisite: Prerequisite,
+    /// Who may write the field.
+    pub access: Access,
+    /// Where the kernel datapath keeps it.
+    pub kernel: KernelWord,
+    /// Its symbols in OVN's language.
+    pub ovn: &'static [OvnSymbol],
+    /// Its names in the ofctl language.
+    pub ofctl: &'static [OfctlName],
+}
+
+/// A row without names in other languages: hexadecimal, in any frame, writable.
+pub(super) const fn row(
+    name: &'static str,
+    word: u8,
+    shift: u8,
+    width: u8,
+    kernel: KernelWord,
+) -> FieldSpec {
+    FieldSpec {
+        // The table puts in the row's own.
+        field: Field::InPort,
+        description: "",
+        name,
+        word,
+        shift,
+        width,
+        notation: Notation::Hexadecimal,
+        prerequisite: Prerequisite::Nothing,
+        access: Access::ReadWrite,
+        kernel,
+        ovn: &[],
+        ofctl: &[],
+    }
+}
+
+impl FieldSpec {
+    /// The place in the key.
+    pub(super) const fn position(&self) -> Position {
+        Position { word: self.word, shift: self.shift, width: self.width }
+    }
+}
+
+/// What differs from [`row`].
+impl FieldSpec {
+    pub(super) const fn notation(self, notation: Notation) -> Self {
+        Self { notation, ..self }
+    }
+
+    pub(super) const fn needs(self, prerequisite: Prerequisite) -> Self {
+        Self { prerequisite, ..self }
+    }
+
+    pub(super) const fn access(self, access: Access) -> Self {
+        Self { access, ..self }
+    }
+
+    pub(super) const fn ovn(self, ovn: &'static [OvnSymbol]) -> Self {
+        Self { ovn, ..self }
+    }
+
+    pub(super) const fn ofctl(self, ofctl: &'static [OfctlName]) -> Self {
+        Self { ofctl, ..self }
+    }
+}
+
+/// A symbol for the whole field, which the field's prerequisite applies to.
+pub(super) const fn ovn(name: &'static str) -> OvnSymbol {
+    OvnSymbol { name, first: 0, width: 0, kind: OvnKind::Ordinal, prerequisite: None }
+}
+
+/// A symbol for the bits `first` to `last` of the field.
+pub(super) const fn ovn_bits(name: &'static str, first: u8, last: u8) -> OvnSymbol {
+    OvnSymbol { first, width: last - first + 1, ..ovn(name) }
+}
+
+impl OvnSymbol {
+    pub(super) const fn needs(self, prerequisite: &'static str) -> Self {
+        Self { prerequisite: Some(prerequisite), ..self }
+    }
+
+    pub(super) const fn nominal(self) -> Self {
+        Self { kind: OvnKind::Nominal, ..self }
+    }
+
+    pub(super) const fn port_name(self) -> Self {
+        Self { kind: OvnKind::PortName, ..self }
+    }
+}
+
+/// A name for the whole field: shown in matches, maskable, and with the field's prerequisite.
+pub(super) const fn ofctl(name: &'static str) -> OfctlName {
+    OfctlName {
+        name,
+        aliases: &[],
+        shown: name,
+        syntax: None,
+        width: 0,
+        missing_low_bits: 0,
+        first: 0,
+        maskable: true,
+        prerequisite: None,
+    }
+}
+
+impl OfctlName {
+    pub(super) const fn also(self, aliases: &'static [&'static str]) -> Self {
+        Self { aliases, ..self }
+    }
+
+    pub(super) const fn shown(self, shown: &'static str) -> Self {
+        Self { shown, ..self }
+    }
+
+    /// A match shows the field under another name.
+    pub(super) const fn unshown(self) -> Self {
+        Self { shown: "", ..self }
+    }
+
+    pub(super) const fn syntax(self, syntax: OfctlSyntax) -> Self {
+        Self { syntax: Some(syntax), ..self }
+    }
+
+    pub(super) const fn width(self, width: u8) -> Self {
+        Self { width, ..self }
+    }
+
+    pub(super) const fn missing_low_bits(self, missing_low_bits: u8) -> Self {
+        Self { missing_low_bits, ..self }
+    }
+
+    pub(super) const fn first(self, first: u8) -> Self {
+        Self { first, ..self }
+    }
+
+    /// A match names one value: it has no mask.
+    pub(super) const fn exact(self) -> Self {
+        Self { maskable: false, ..self }
+    }
+
+    pub(super) const fn needs(self, prerequisite: Prerequisite) -> Self {
+        Self { prerequisite: Some(prerequisite), ..self }
+    }
+}

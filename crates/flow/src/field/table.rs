@@ -1,0 +1,568 @@
+//! The table of match fields: one row for each field. `docs/adding-a-field.md` tells how to add one.
+//!
+//! A row gives the name in weft, the place in the key (word, shift, width) and the place in the
+//! kernel's key, then what differs from the defaults: notation, prerequisite, access, symbols of
+//! OVN's language and names of the ofctl language. Rows are ordered by their place in the key.
+
+use super::spec::{Access, FieldSpec, Notation, OfctlSyntax, ofctl, ovn, ovn_bits, row};
+use super::spec::{KernelMember, KernelShape, KernelWord};
+use super::{Position, Prerequisite};
+use KernelMember::{Ip, L3, Nd, Port, Transport, TunAddr, TunMetadata};
+use KernelShape::{Arp, Ip4, Ip6, Tunnel4, Tunnel6};
+use KernelWord::{NotHeld, Register};
+use Notation::{Decimal, Hexadecimal, Ipv4, Ipv6, Mac};
+
+const BY_ENDPOINT: Access = Access::Unsupported("the tunnel's end point decides it");
+const NO_OPTIONS: Access =
+    Access::Unsupported("options are not put on frames that a flow-based tunnel sends");
+const NO_IN_PORT: Access =
+    Access::Unsupported("`in_port` as an action sends a packet back to where it came from");
+
+/// The flags of RFC 9293 and RFC 3540, by bit.
+const TCP_FLAGS: &[(&str, u8)] = &[
+    ("fin", 0),
+    ("syn", 1),
+    ("rst", 2),
+    ("psh", 3),
+    ("ack", 4),
+    ("urg", 5),
+    ("ece", 6),
+    ("cwr", 7),
+    ("ns", 8),
+];
+const CT_STATE: &[(&str, u8)] = &[
+    ("new", 0),
+    ("est", 1),
+    ("rel", 2),
+    ("rpl", 3),
+    ("inv", 4),
+    ("trk", 5),
+    ("snat", 6),
+    ("dnat", 7),
+];
+const TUN_FLAGS: &[(&str, u8)] = &[("oam", 0)];
+/// In [`Field::VlanTci`]: the lowest bit of the priority.
+const VLAN_PCP_FIRST: u8 = 13;
+
+/// In a member of the kernel's key that nothing else uses.
+const fn held(member: KernelMember) -> KernelWord {
+    in_shape(member, 0, KernelShape::Any)
+}
+
+/// In word `index` of a member of the kernel's key that other shapes use for other fields.
+const fn in_shape(member: KernelMember, index: u8, shape: KernelShape) -> KernelWord {
+    KernelWord::Held { member, index, shape }
+}
+
+macro_rules! fields {
+    (
+        $($(#[doc = $doc:literal])+ $variant:ident = $row:expr,)+
+        ---
+        $($(#[doc = $alias_doc:literal])+ $alias:ident = $alias_row:expr,)+
+    ) => {
+        /// A field of a flow key. `Xreg*` and `Xxreg*` are other names for two or four registers.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        #[repr(u8)]
+        pub enum Field {
+            $($(#[doc = $doc])+ $variant,)+
+            $($(#[doc = $alias_doc])+ $alias,)+
+        }
+
+        /// The rows, in the order of the enumeration.
+        pub(super) static SPECS: &[FieldSpec] = &[
+            $(FieldSpec { field: Field::$variant, description: concat!($($doc),+), ..$row },)+
+            $(FieldSpec { field: Field::$alias, description: concat!($($alias_doc),+), ..$alias_row },)+
+        ];
+
+        /// The places of the rows in the key, apart from the rest so that they fold into constants.
+        pub(super) const POSITIONS: &[Position] = &[
+            $($row.position(),)+
+            $($alias_row.position(),)+
+        ];
+
+        /// Where the kernel's key holds each row.
+        pub(super) const KERNEL: &[KernelWord] = &[$($row.kernel,)+];
+
+        impl Field {
+            /// Every field once, in the order of the key; aliases are not among them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+            /// The fields that are another name for several registers together.
+            pub const ALIASES: &[Self] = &[$(Self::$alias,)+];
+        }
+    };
+}
+
+fields! {
+    // Known without reading the frame: port, mark and tunnel.
+    /// The datapath port on which the frame arrived.
+    InPort = row("in_port", 0, 32, 32, held(Port))
+        .notation(Decimal).access(NO_IN_PORT)
+        .ofctl(&[
+            ofctl("in_port").also(&["NXM_OF_IN_PORT"]).syntax(OfctlSyntax::Port).width(16).exact(),
+            ofctl("in_port_oxm")
+                .also(&["OXM_OF_IN_PORT"])
+                .unshown()
+                .syntax(OfctlSyntax::Port)
+                .exact(),
+        ]),
+    /// A mark that travels with the packet inside the host; 0 on arrival.
+    PktMark = row("pkt_mark", 0, 0, 32, Register)
+        .ovn(&[ovn("pkt.mark")])
+        .ofctl(&[ofctl("pkt_mark").also(&["NXM_NX_PKT_MARK", "OXM_OF_PKT_MARK"])]),
+    /// The tunnel key: VNI, GRE key, or the 64-bit context of STT; 0 without a tunnel.
+    TunId = row("tun_id", 1, 0, 64, held(KernelMember::TunId))
+        .ofctl(&[ofctl("tun_id").also(&["tunnel_id", "NXM_NX_TUN_ID", "OXM_OF_TUNNEL_ID"])]),
+    /// Outer IPv4 source address.
+    TunSrc = row("tun_src", 2, 32, 32, in_shape(TunAddr, 0, Tunnel4))
+        .notation(Ipv4).access(BY_ENDPOINT)
+        .ofctl(&[ofctl("tun_src").also(&["NXM_NX_TUN_IPV4_SRC"])]),
+    /// Outer IPv4 destination address.
+    TunDst = row("tun_dst", 2, 0, 32, in_shape(TunAddr, 0, Tunnel4))
+        .notation(Ipv4).ofctl(&[ofctl("tun_dst").also(&["NXM_NX_TUN_IPV4_DST"])]),
+    /// Tunnel flags: bit 0 OAM, bit 1 don't fragment, bit 2 checksum, bit 3 key.
+    TunFlags = row("tun_flags", 3, 48, 16, held(KernelMember::TunFlags))
+        .access(BY_ENDPOINT)
+        .ofctl(&[
+            ofctl("tun_flags")
+                .also(&["NXM_NX_TUN_FLAGS"])
+                .syntax(OfctlSyntax::Flags(TUN_FLAGS))
+                .width(1),
+        ]),
+    /// Type of service or traffic class of the outer IP header.
+    TunTos = row("tun_tos", 3, 40, 8, held(KernelMember::TunFlags))
+        .notation(Decimal).access(BY_ENDPOINT)
+        .ofctl(&[ofctl("tun_tos").syntax(OfctlSyntax::Number(Hexadecimal)).exact()]),
+    /// TTL or hop limit of the outer IP header.
+    TunTtl = row("tun_ttl", 3, 32, 8, held(KernelMember::TunFlags))
+        .notation(Decimal).access(BY_ENDPOINT).ofctl(&[ofctl("tun_ttl").exact()]),
+    /// The tunnel options that the packet carried: bit n for `tun_metadata`n.
+    TunMetadataPresent = row("tun_metadata_present", 3, 24, 8, held(KernelMember::TunFlags))
+        .access(Access::ReadOnly),
+    /// Outer IPv6 source address.
+    TunIpv6Src = row("tun_ipv6_src", 4, 0, 128, in_shape(TunAddr, 0, Tunnel6))
+        .notation(Ipv6).access(BY_ENDPOINT)
+        .ofctl(&[ofctl("tun_ipv6_src").also(&["NXM_NX_TUN_IPV6_SRC"])]),
+    /// Outer IPv6 destination address.
+    TunIpv6Dst = row("tun_ipv6_dst", 6, 0, 128, in_shape(TunAddr, 2, Tunnel6))
+        .notation(Ipv6).ofctl(&[ofctl("tun_ipv6_dst").also(&["NXM_NX_TUN_IPV6_DST"])]),
+    /// Tunnel option 0, right-aligned. By default it is OVN's logical ports.
+    TunMetadata0 = row("tun_metadata0", 8, 0, 64, held(TunMetadata))
+        .access(NO_OPTIONS)
+        .ofctl(&[
+            ofctl("tun_metadata0")
+                .also(&["NXM_NX_TUN_METADATA0"])
+                .syntax(OfctlSyntax::TunnelOption(0)),
+        ]),
+    /// Tunnel option 1, right-aligned.
+    TunMetadata1 = row("tun_metadata1", 9, 0, 64, NotHeld)
+        .access(NO_OPTIONS)
+        .ofctl(&[
+            ofctl("tun_metadata1")
+                .also(&["NXM_NX_TUN_METADATA1"])
+                .syntax(OfctlSyntax::TunnelOption(1)),
+        ]),
+    /// Tunnel option 2, right-aligned.
+    TunMetadata2 = row("tun_metadata2", 10, 0, 64, NotHeld)
+        .access(NO_OPTIONS)
+        .ofctl(&[
+            ofctl("tun_metadata2")
+                .also(&["NXM_NX_TUN_METADATA2"])
+                .syntax(OfctlSyntax::TunnelOption(2)),
+        ]),
+    /// Tunnel option 3, right-aligned.
+    TunMetadata3 = row("tun_metadata3", 11, 0, 64, NotHeld)
+        .access(NO_OPTIONS)
+        .ofctl(&[
+            ofctl("tun_metadata3")
+                .also(&["NXM_NX_TUN_METADATA3"])
+                .syntax(OfctlSyntax::TunnelOption(3)),
+        ]),
+
+    // Written by the pipeline alone; 0 on arrival.
+    /// The logical datapath.
+    Metadata = row("metadata", 12, 0, 64, Register)
+        .ofctl(&[ofctl("metadata").also(&["OXM_OF_METADATA"])]),
+    /// Register 0.
+    Reg0 = row("reg0", 13, 32, 32, Register)
+        .ovn(&[ovn("reg0")]).ofctl(&[ofctl("reg0").also(&["NXM_NX_REG0"])]),
+    /// Register 1.
+    Reg1 = row("reg1", 13, 0, 32, Register)
+        .ovn(&[ovn("reg1")]).ofctl(&[ofctl("reg1").also(&["NXM_NX_REG1"])]),
+    /// Register 2.
+    Reg2 = row("reg2", 14, 32, 32, Register)
+        .ovn(&[ovn("reg2")]).ofctl(&[ofctl("reg2").also(&["NXM_NX_REG2"])]),
+    /// Register 3.
+    Reg3 = row("reg3", 14, 0, 32, Register)
+        .ovn(&[ovn("reg3")]).ofctl(&[ofctl("reg3").also(&["NXM_NX_REG3"])]),
+    /// Register 4.
+    Reg4 = row("reg4", 15, 32, 32, Register)
+        .ovn(&[ovn("reg4")]).ofctl(&[ofctl("reg4").also(&["NXM_NX_REG4"])]),
+    /// Register 5.
+    Reg5 = row("reg5", 15, 0, 32, Register)
+        .ovn(&[ovn("reg5")]).ofctl(&[ofctl("reg5").also(&["NXM_NX_REG5"])]),
+    /// Register 6.
+    Reg6 = row("reg6", 16, 32, 32, Register)
+        .ovn(&[ovn("reg6")]).ofctl(&[ofctl("reg6").also(&["NXM_NX_REG6"])]),
+    /// Register 7.
+    Reg7 = row("reg7", 16, 0, 32, Register)
+        .ovn(&[ovn("reg7")]).ofctl(&[ofctl("reg7").also(&["NXM_NX_REG7"])]),
+    /// Register 8.
+    Reg8 = row("reg8", 17, 32, 32, Register)
+        .ovn(&[ovn("reg8")]).ofctl(&[ofctl("reg8").also(&["NXM_NX_REG8"])]),
+    /// Register 9.
+    Reg9 = row("reg9", 17, 0, 32, Register)
+        .ovn(&[ovn("reg9")]).ofctl(&[ofctl("reg9").also(&["NXM_NX_REG9"])]),
+    /// Register 10: OVN's `flags`.
+    Reg10 = row("reg10", 18, 32, 32, Register)
+        .ovn(&[
+            ovn("flags"),
+            ovn_bits("flags.loopback", 0, 0),
+            ovn_bits("flags.force_snat_for_dnat", 2, 2),
+            ovn_bits("flags.force_snat_for_lb", 3, 3),
+            ovn_bits("flags.skip_snat_for_lb", 9, 9),
+            ovn_bits("flags.use_snat_zone", 11, 11),
+            ovn_bits("flags.localnet", 15, 15),
+            ovn_bits("flags.from_ctrl", 16, 16),
+        ])
+        .ofctl(&[ofctl("reg10").also(&["NXM_NX_REG10"])]),
+    /// Register 11.
+    Reg11 = row("reg11", 18, 0, 32, Register)
+        .ofctl(&[ofctl("reg11").also(&["NXM_NX_REG11"])]),
+    /// Register 12.
+    Reg12 = row("reg12", 19, 32, 32, Register)
+        .ofctl(&[ofctl("reg12").also(&["NXM_NX_REG12"])]),
+    /// Register 13.
+    Reg13 = row("reg13", 19, 0, 32, Register)
+        .ofctl(&[ofctl("reg13").also(&["NXM_NX_REG13"])]),
+    /// Register 14: OVN's `inport`, the logical ingress port.
+    Reg14 = row("reg14", 20, 32, 32, Register)
+        .ovn(&[ovn("inport").port_name()]).ofctl(&[ofctl("reg14").also(&["NXM_NX_REG14"])]),
+    /// Register 15: OVN's `outport`, the logical egress port.
+    Reg15 = row("reg15", 20, 0, 32, Register)
+        .ovn(&[ovn("outport").port_name()]).ofctl(&[ofctl("reg15").also(&["NXM_NX_REG15"])]),
+    /// Connection state; always 0, because there is no connection tracking.
+    CtState = row("ct_state", 21, 32, 32, Register)
+        .access(Access::ReadOnly)
+        .ovn(&[
+            ovn("ct_state"),
+            ovn_bits("ct.trk", 5, 5),
+            ovn_bits("ct.new", 0, 0).needs("ct.trk"),
+            ovn_bits("ct.est", 1, 1).needs("ct.trk"),
+            ovn_bits("ct.rel", 2, 2).needs("ct.trk"),
+            ovn_bits("ct.rpl", 3, 3).needs("ct.trk"),
+            ovn_bits("ct.inv", 4, 4).needs("ct.trk"),
+            ovn_bits("ct.snat", 6, 6).needs("ct.trk"),
+            ovn_bits("ct.dnat", 7, 7).needs("ct.trk"),
+        ])
+        .ofctl(&[
+            ofctl("ct_state").also(&["NXM_NX_CT_STATE"]).syntax(OfctlSyntax::Flags(CT_STATE)),
+        ]),
+    /// Connection mark; always 0.
+    CtMark = row("ct_mark", 21, 0, 32, Register)
+        .access(Access::CtCommit)
+        .ovn(&[
+            ovn("ct_mark"),
+            ovn_bits("ct_mark.blocked", 0, 0),
+            ovn_bits("ct_mark.natted", 1, 1),
+            ovn_bits("ct_mark.skip_snat", 2, 2),
+            ovn_bits("ct_mark.force_snat", 3, 3),
+            ovn_bits("ct_mark.ecmp_reply_port", 16, 31),
+        ])
+        .ofctl(&[ofctl("ct_mark").also(&["NXM_NX_CT_MARK"])]),
+    /// Connection label; always 0.
+    CtLabel = row("ct_label", 22, 0, 128, Register)
+        .access(Access::CtCommit)
+        .ovn(&[
+            ovn("ct_label"),
+            ovn_bits("ct_label.blocked", 0, 0),
+            ovn_bits("ct_label.natted", 1, 1),
+            ovn_bits("ct_label.skip_snat", 2, 2),
+            ovn_bits("ct_label.force_snat", 3, 3),
+            ovn_bits("ct_label.ecmp_reply_eth", 32, 79),
+            ovn_bits("ct_label.ecmp_reply_port", 80, 95),
+            ovn_bits("ct_label.label", 96, 127),
+        ])
+        .ofctl(&[ofctl("ct_label").also(&["NXM_NX_CT_LABEL"])]),
+
+    // Layer 2.
+    /// Ethernet destination address.
+    EthDst = row("eth_dst", 24, 16, 48, held(KernelMember::EthDst))
+        .notation(Mac).ovn(&[ovn("eth.dst"), ovn_bits("eth.mcast", 40, 40)])
+        .ofctl(&[
+            ofctl("eth_dst").also(&["dl_dst", "NXM_OF_ETH_DST", "OXM_OF_ETH_DST"]).shown("dl_dst"),
+        ]),
+    /// EtherType after at most two VLAN tags; 0x05ff for an IEEE 802.3 frame, which has a length
+    /// instead.
+    EthType = row("eth_type", 24, 0, 16, held(KernelMember::EthDst))
+        .access(Access::ReadOnly).ovn(&[ovn("eth.type").nominal()])
+        .ofctl(&[
+            ofctl("eth_type")
+                .also(&["dl_type", "NXM_OF_ETH_TYPE", "OXM_OF_ETH_TYPE"])
+                .shown("dl_type")
+                .syntax(OfctlSyntax::EtherType)
+                .exact(),
+        ]),
+    /// Ethernet source address.
+    EthSrc = row("eth_src", 25, 16, 48, held(KernelMember::EthSrc))
+        .notation(Mac).ovn(&[ovn("eth.src")])
+        .ofctl(&[
+            ofctl("eth_src").also(&["dl_src", "NXM_OF_ETH_SRC", "OXM_OF_ETH_SRC"]).shown("dl_src"),
+        ]),
+    /// TPID of the outer VLAN tag; 0 without a tag.
+    VlanTpid = row("vlan_tpid", 26, 48, 16, held(KernelMember::Vlan))
+        .needs(Prerequisite::Vlan).access(Access::SwitchOnly),
+    /// Outer VLAN tag: PCP (3 bits), 1 for "there is a tag" (in the place of DEI), VID (12 bits).
+    VlanTci = row("vlan_tci", 26, 32, 16, held(KernelMember::Vlan))
+        .needs(Prerequisite::Vlan)
+        .ovn(&[
+            ovn("vlan.tci").needs(""),
+            ovn_bits("vlan.pcp", 13, 15),
+            ovn_bits("vlan.vid", 0, 11),
+        ])
+        .ofctl(&[
+            ofctl("vlan_tci").also(&["NXM_OF_VLAN_TCI"]).needs(Prerequisite::Nothing),
+            ofctl("dl_vlan")
+                .needs(Prerequisite::Nothing)
+                .unshown()
+                .syntax(OfctlSyntax::DlVlan)
+                .width(12)
+                .exact(),
+            ofctl("vlan_vid")
+                .also(&["OXM_OF_VLAN_VID"])
+                .unshown()
+                .syntax(OfctlSyntax::VlanVid)
+                .width(12),
+            ofctl("vlan_pcp")
+                .also(&["dl_vlan_pcp", "OXM_OF_VLAN_PCP"])
+                .unshown()
+                .syntax(OfctlSyntax::VlanPcp)
+                .first(VLAN_PCP_FIRST)
+                .width(3)
+                .exact(),
+        ]),
+    /// TPID of the second VLAN tag; 0 without one.
+    VlanInnerTpid = row("vlan_inner_tpid", 26, 16, 16, held(KernelMember::Vlan))
+        .access(Access::ReadOnly),
+    /// Second VLAN tag, as `vlan_tci`.
+    VlanInnerTci = row("vlan_inner_tci", 26, 0, 16, held(KernelMember::Vlan))
+        .access(Access::ReadOnly),
+
+    // Layer 3.
+    /// IPv4 source address.
+    Ip4Src = row("ip4_src", 27, 32, 32, in_shape(L3, 0, Ip4))
+        .notation(Ipv4).needs(Prerequisite::Ipv4).ovn(&[ovn("ip4.src")])
+        .ofctl(&[
+            ofctl("ip_src").also(&["nw_src", "NXM_OF_IP_SRC", "OXM_OF_IPV4_SRC"]).shown("nw_src"),
+        ]),
+    /// IPv4 destination address.
+    Ip4Dst = row("ip4_dst", 27, 0, 32, in_shape(L3, 0, Ip4))
+        .notation(Ipv4).needs(Prerequisite::Ipv4).ovn(&[ovn("ip4.dst")])
+        .ofctl(&[
+            ofctl("ip_dst").also(&["nw_dst", "NXM_OF_IP_DST", "OXM_OF_IPV4_DST"]).shown("nw_dst"),
+        ]),
+    /// IPv6 source address.
+    Ip6Src = row("ip6_src", 28, 0, 128, in_shape(L3, 0, Ip6))
+        .notation(Ipv6).needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.src")])
+        .ofctl(&[ofctl("ipv6_src").also(&["NXM_NX_IPV6_SRC", "OXM_OF_IPV6_SRC"])]),
+    /// IPv6 destination address.
+    Ip6Dst = row("ip6_dst", 30, 0, 128, in_shape(L3, 2, Ip6))
+        .notation(Ipv6).needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.dst")])
+        .ofctl(&[ofctl("ipv6_dst").also(&["NXM_NX_IPV6_DST", "OXM_OF_IPV6_DST"])]),
+    /// IP protocol after the IPv6 extension headers.
+    IpProto = row("ip_proto", 32, 56, 8, held(Ip))
+        .notation(Decimal).needs(Prerequisite::Ip).access(Access::ReadOnly)
+        .ovn(&[ovn("ip.proto").nominal()])
+        .ofctl(&[
+            ofctl("ip_proto")
+                .also(&["nw_proto", "NXM_OF_IP_PROTO", "OXM_OF_IP_PROTO"])
+                .shown("nw_proto")
+                .exact(),
+        ]),
+    /// Differentiated services code point (RFC 2474).
+    IpDscp = row("ip_dscp", 32, 50, 6, held(Ip))
+        .notation(Decimal).needs(Prerequisite::Ip).ovn(&[ovn("ip.dscp").nominal()])
+        .ofctl(&[
+            ofctl("nw_tos")
+                .also(&["NXM_OF_IP_TOS"])
+                .syntax(OfctlSyntax::Tos)
+                .width(8)
+                .missing_low_bits(2)
+                .exact(),
+            ofctl("ip_dscp").also(&["OXM_OF_IP_DSCP"]).unshown().exact(),
+        ]),
+    /// Explicit congestion notification (RFC 3168).
+    IpEcn = row("ip_ecn", 32, 48, 2, held(Ip))
+        .notation(Decimal).needs(Prerequisite::Ip).ovn(&[ovn("ip.ecn").nominal()])
+        .ofctl(&[ofctl("nw_ecn").also(&["ip_ecn", "NXM_NX_IP_ECN", "OXM_OF_IP_ECN"]).exact()]),
+    /// TTL or hop limit.
+    IpTtl = row("ip_ttl", 32, 40, 8, held(Ip))
+        .notation(Decimal).needs(Prerequisite::Ip).ovn(&[ovn("ip.ttl").nominal()])
+        .ofctl(&[ofctl("nw_ttl").also(&["NXM_NX_IP_TTL"]).exact()]),
+    /// Bit 0: a fragment; bit 1: not the first one. The values are 0, 1 and 3.
+    IpFrag = row("ip_frag", 32, 32, 2, held(Ip))
+        .needs(Prerequisite::Ip).access(Access::ReadOnly).ovn(&[ovn("ip.frag")])
+        .ofctl(&[
+            ofctl("ip_frag")
+                .also(&["nw_frag", "NXM_NX_IP_FRAG"])
+                .shown("nw_frag")
+                .syntax(OfctlSyntax::Fragment),
+        ]),
+    /// IPv6 flow label (RFC 6437).
+    Ip6Label = row("ip6_label", 32, 0, 20, held(Ip))
+        .needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.label")])
+        .ofctl(&[ofctl("ipv6_label").also(&["NXM_NX_IPV6_LABEL", "OXM_OF_IPV6_FLABEL"])]),
+    /// ARP sender protocol address.
+    ArpSpa = row("arp_spa", 33, 32, 32, in_shape(L3, 0, Arp))
+        .notation(Ipv4).needs(Prerequisite::Arp)
+        .ovn(&[ovn("arp.spa").needs("arp"), ovn("rarp.spa").needs("rarp")])
+        .ofctl(&[ofctl("arp_spa").also(&["NXM_OF_ARP_SPA", "OXM_OF_ARP_SPA"])]),
+    /// ARP target protocol address.
+    ArpTpa = row("arp_tpa", 33, 0, 32, in_shape(L3, 0, Arp))
+        .notation(Ipv4).needs(Prerequisite::Arp)
+        .ovn(&[ovn("arp.tpa").needs("arp"), ovn("rarp.tpa").needs("rarp")])
+        .ofctl(&[ofctl("arp_tpa").also(&["NXM_OF_ARP_TPA", "OXM_OF_ARP_TPA"])]),
+    /// ARP sender hardware address.
+    ArpSha = row("arp_sha", 34, 16, 48, in_shape(L3, 1, Arp))
+        .notation(Mac).needs(Prerequisite::Arp)
+        .ovn(&[ovn("arp.sha").needs("arp"), ovn("rarp.sha").needs("rarp")])
+        .ofctl(&[ofctl("arp_sha").also(&["NXM_NX_ARP_SHA", "OXM_OF_ARP_SHA"])]),
+    /// ARP operation.
+    ArpOp = row("arp_op", 34, 0, 16, in_shape(L3, 1, Arp))
+        .notation(Decimal).needs(Prerequisite::Arp)
+        .ovn(&[ovn("arp.op").nominal().needs("arp"), ovn("rarp.op").nominal().needs("rarp")])
+        .ofctl(&[ofctl("arp_op").also(&["NXM_OF_ARP_OP", "OXM_OF_ARP_OP"]).exact()]),
+    /// ARP target hardware address.
+    ArpTha = row("arp_tha", 35, 16, 48, in_shape(L3, 2, Arp))
+        .notation(Mac).needs(Prerequisite::Arp)
+        .ovn(&[ovn("arp.tha").needs("arp"), ovn("rarp.tha").needs("rarp")])
+        .ofctl(&[ofctl("arp_tha").also(&["NXM_NX_ARP_THA", "OXM_OF_ARP_THA"])]),
+
+    // Layer 4.
+    /// Source port of TCP, UDP or SCTP; `ip_proto` tells which.
+    TpSrc = row("tp_src", 36, 48, 16, held(Transport))
+        .notation(Decimal).needs(Prerequisite::Ports)
+        .ovn(&[
+            ovn("tcp.src").needs("tcp"),
+            ovn("udp.src").needs("udp"),
+            ovn("sctp.src").needs("sctp"),
+        ])
+        .ofctl(&[
+            ofctl("tp_src"),
+            ofctl("tcp_src")
+                .also(&["NXM_OF_TCP_SRC", "OXM_OF_TCP_SRC"])
+                .unshown()
+                .needs(Prerequisite::Tcp),
+            ofctl("udp_src")
+                .also(&["NXM_OF_UDP_SRC", "OXM_OF_UDP_SRC"])
+                .unshown()
+                .needs(Prerequisite::Udp),
+            ofctl("sctp_src").also(&["OXM_OF_SCTP_SRC"]).unshown().needs(Prerequisite::Sctp),
+        ]),
+    /// Destination port of TCP, UDP or SCTP; `ip_proto` tells which.
+    TpDst = row("tp_dst", 36, 32, 16, held(Transport))
+        .notation(Decimal).needs(Prerequisite::Ports)
+        .ovn(&[
+            ovn("tcp.dst").needs("tcp"),
+            ovn("udp.dst").needs("udp"),
+            ovn("sctp.dst").needs("sctp"),
+        ])
+        .ofctl(&[
+            ofctl("tp_dst"),
+            ofctl("tcp_dst")
+                .also(&["NXM_OF_TCP_DST", "OXM_OF_TCP_DST"])
+                .unshown()
+                .needs(Prerequisite::Tcp),
+            ofctl("udp_dst")
+                .also(&["NXM_OF_UDP_DST", "OXM_OF_UDP_DST"])
+                .unshown()
+                .needs(Prerequisite::Udp),
+            ofctl("sctp_dst").also(&["OXM_OF_SCTP_DST"]).unshown().needs(Prerequisite::Sctp),
+        ]),
+    /// TCP flags (RFC 9293): 12 bits, the reserved ones included.
+    TcpFlags = row("tcp_flags", 36, 16, 12, held(Transport))
+        .needs(Prerequisite::Tcp).access(Access::SwitchOnly).ovn(&[ovn("tcp.flags")])
+        .ofctl(&[
+            ofctl("tcp_flags")
+                .also(&["NXM_NX_TCP_FLAGS", "OXM_OF_TCP_FLAGS"])
+                .syntax(OfctlSyntax::Flags(TCP_FLAGS)),
+        ]),
+    /// ICMP or ICMPv6 type; `ip_proto` tells which.
+    IcmpType = row("icmp_type", 36, 8, 8, held(Transport))
+        .notation(Decimal).needs(Prerequisite::Icmp)
+        .ovn(&[
+            ovn("icmp4.type").nominal().needs("icmp4"),
+            ovn("icmp6.type").nominal().needs("icmp6"),
+        ])
+        .ofctl(&[
+            ofctl("icmp_type").also(&["NXM_OF_ICMP_TYPE", "OXM_OF_ICMPV4_TYPE"]).exact(),
+            ofctl("icmpv6_type")
+                .also(&["NXM_NX_ICMPV6_TYPE", "OXM_OF_ICMPV6_TYPE"])
+                .unshown()
+                .exact()
+                .needs(Prerequisite::Icmp6),
+        ]),
+    /// ICMP or ICMPv6 code; `ip_proto` tells which.
+    IcmpCode = row("icmp_code", 36, 0, 8, held(Transport))
+        .notation(Decimal).needs(Prerequisite::Icmp)
+        .ovn(&[
+            ovn("icmp4.code").nominal().needs("icmp4"),
+            ovn("icmp6.code").nominal().needs("icmp6"),
+        ])
+        .ofctl(&[
+            ofctl("icmp_code").also(&["NXM_OF_ICMP_CODE", "OXM_OF_ICMPV4_CODE"]).exact(),
+            ofctl("icmpv6_code")
+                .also(&["NXM_NX_ICMPV6_CODE", "OXM_OF_ICMPV6_CODE"])
+                .unshown()
+                .exact()
+                .needs(Prerequisite::Icmp6),
+        ]),
+    /// Target address of a neighbour solicitation or advertisement (RFC 4861).
+    NdTarget = row("nd_target", 37, 0, 128, held(Nd))
+        .notation(Ipv6).needs(Prerequisite::Nd).ovn(&[ovn("nd.target")])
+        .ofctl(&[ofctl("nd_target").also(&["NXM_NX_ND_TARGET", "OXM_OF_IPV6_ND_TARGET"])]),
+    /// Source link-layer address option of a neighbour solicitation; 0 without one.
+    NdSll = row("nd_sll", 39, 16, 48, in_shape(Nd, 2, KernelShape::NdSolicit))
+        .notation(Mac).needs(Prerequisite::NdSolicit).ovn(&[ovn("nd.sll")])
+        .ofctl(&[ofctl("nd_sll").also(&["NXM_NX_ND_SLL", "OXM_OF_IPV6_ND_SLL"])]),
+    /// Target link-layer address option of a neighbour advertisement; 0 without one.
+    NdTll = row("nd_tll", 40, 16, 48, in_shape(Nd, 2, KernelShape::NdAdvert))
+        .notation(Mac).needs(Prerequisite::NdAdvert).ovn(&[ovn("nd.tll")])
+        .ofctl(&[ofctl("nd_tll").also(&["NXM_NX_ND_TLL", "OXM_OF_IPV6_ND_TLL"])]),
+    ---
+    /// `reg0` and `reg1`.
+    Xreg0 = row("xreg0", 13, 0, 64, Register)
+        .ovn(&[ovn("xreg0")]).ofctl(&[ofctl("xreg0").also(&["OXM_OF_PKT_REG0"]).unshown()]),
+    /// `reg2` and `reg3`.
+    Xreg1 = row("xreg1", 14, 0, 64, Register)
+        .ovn(&[ovn("xreg1")]).ofctl(&[ofctl("xreg1").also(&["OXM_OF_PKT_REG1"]).unshown()]),
+    /// `reg4` and `reg5`.
+    Xreg2 = row("xreg2", 15, 0, 64, Register)
+        .ovn(&[ovn("xreg2")]).ofctl(&[ofctl("xreg2").also(&["OXM_OF_PKT_REG2"]).unshown()]),
+    /// `reg6` and `reg7`.
+    Xreg3 = row("xreg3", 16, 0, 64, Register)
+        .ovn(&[ovn("xreg3")]).ofctl(&[ofctl("xreg3").also(&["OXM_OF_PKT_REG3"]).unshown()]),
+    /// `reg8` and `reg9`.
+    Xreg4 = row("xreg4", 17, 0, 64, Register)
+        .ovn(&[ovn("xreg4")]).ofctl(&[ofctl("xreg4").also(&["OXM_OF_PKT_REG4"]).unshown()]),
+    /// `reg10` and `reg11`.
+    Xreg5 = row("xreg5", 18, 0, 64, Register)
+        .ofctl(&[ofctl("xreg5").also(&["OXM_OF_PKT_REG5"]).unshown()]),
+    /// `reg12` and `reg13`.
+    Xreg6 = row("xreg6", 19, 0, 64, Register)
+        .ofctl(&[ofctl("xreg6").also(&["OXM_OF_PKT_REG6"]).unshown()]),
+    /// `reg14` and `reg15`.
+    Xreg7 = row("xreg7", 20, 0, 64, Register)
+        .ofctl(&[ofctl("xreg7").also(&["OXM_OF_PKT_REG7"]).unshown()]),
+    /// `reg0` to `reg3`.
+    Xxreg0 = row("xxreg0", 13, 0, 128, Register)
+        .ovn(&[ovn("xxreg0")]).ofctl(&[ofctl("xxreg0").also(&["NXM_NX_XXREG0"]).unshown()]),
+    /// `reg4` to `reg7`.
+    Xxreg1 = row("xxreg1", 15, 0, 128, Register)
+        .ovn(&[ovn("xxreg1")]).ofctl(&[ofctl("xxreg1").also(&["NXM_NX_XXREG1"]).unshown()]),
+    /// `reg8` to `reg11`.
+    Xxreg2 = row("xxreg2", 17, 0, 128, Register)
+        .ofctl(&[ofctl("xxreg2").also(&["NXM_NX_XXREG2"]).unshown()]),
+    /// `reg12` to `reg15`.
+    Xxreg3 = row("xxreg3", 19, 0, 128, Register)
+        .ofctl(&[ofctl("xxreg3").also(&["NXM_NX_XXREG3"]).unshown()]),
+}
