@@ -1,7 +1,8 @@
-//! What a lookup costs, and what a change costs while readers hold the state before it. Beside them a linear list and a plain
-//! hash table of whole keys.
+//! The cost of a lookup, and of a change while readers hold the previous state; beside them a
+//! linear list and a plain hash table of whole keys.
 //!
-//! Each figure of a lookup is the mean over some thousand different keys, looked up one after another.
+//! Each figure of a lookup is the mean over some thousand different keys, looked up one after
+//! another.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -20,22 +21,22 @@ const KEYS: usize = 4_096;
 
 type Rules = Vec<(Match, Rank, u64)>;
 
-/// What rules look like.
+/// The kind of rules.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Any fields, whole; every subtable has to be looked at.
+    /// Any fields, whole; every subtable must be searched.
     Whole,
     /// Access control: prefixes of two addresses, ports, protocols.
     Prefixes,
-    /// Some of each.
+    /// A mixture of both.
     Mixed,
 }
 
 #[derive(Clone, Copy)]
 enum Priorities {
-    /// No subtable is better than the others.
+    /// All subtables have rules of the same priorities.
     Random,
-    /// More bits, higher priority.
+    /// More specific rules have higher priorities.
     Length,
 }
 
@@ -50,7 +51,7 @@ const WHOLE: [Field; 8] = [
     Field::TpDst,
 ];
 
-/// Values as they occur: few protocols, more ports, many addresses.
+/// Realistic values: few protocols, more ports, many addresses.
 fn value(field: Field, numbers: &mut Numbers) -> u128 {
     let number = match field {
         Field::EthType => [0x800, 0x86dd, 0x806][numbers.below(3) as usize],
@@ -75,7 +76,7 @@ fn key(numbers: &mut Numbers) -> FlowKey {
 fn mask(kind: Kind, at: usize, numbers: &mut Numbers) -> FlowMask {
     let mut mask = FlowMask::default();
     if matches!(kind, Kind::Whole) || matches!(kind, Kind::Mixed) && at.is_multiple_of(2) {
-        // At least an address, so that there are conditions enough.
+        // Always an address, so that there are enough different conditions.
         mask.add([Field::EthSrc, Field::EthDst][at / 2 % 2]);
         WHOLE.iter().filter(|_| numbers.below(3) == 0).for_each(|&field| mask.add(field));
     } else {
@@ -117,7 +118,8 @@ fn build(rules: &Rules) -> Classifier<u64> {
     classifier
 }
 
-/// Keys that match a rule, and keys made of the same values that as a rule match none or a wide one.
+/// Keys that match a rule, and keys made of the same values, most of which match none or a wide
+/// one.
 fn keys(rules: &Rules) -> [(&'static str, Vec<FlowKey>); 2] {
     let mut numbers = Numbers(2);
     let hits = (0..KEYS).map(|_| {
@@ -144,8 +146,8 @@ fn resident_bytes() -> u64 {
     statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0) * 4_096
 }
 
-/// Nanoseconds per key of the fastest and of the median of many passes over all keys. A pass is short: on a busy machine
-/// the fastest is one that nothing interrupted.
+/// Nanoseconds per key: the fastest and the median of many passes over all keys. A pass is short,
+/// so that on a busy machine the fastest pass is uninterrupted.
 fn passes(keys: &[FlowKey], find: impl Fn(&FlowKey)) -> (u128, u128) {
     let pass = || {
         let begin = Instant::now();
@@ -195,7 +197,7 @@ fn beside(c: &mut Criterion) {
         .take(RULES / 10)
         .for_each(|(m, rank, v)| assert!(oracle.insert(m, *rank, *v).is_none()));
     let [(_, keys), _] = keys(&rules);
-    // Each rule as if its mask were exact.
+    // Treats the mask of each rule as exact.
     let map: HashMap<_, _> = rules.iter().map(|(m, _, value)| (m.key().clone(), *value)).collect();
     let exact: Vec<_> = map.keys().take(KEYS).cloned().collect();
     let mut group = c.benchmark_group("beside");

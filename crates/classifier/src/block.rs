@@ -1,31 +1,31 @@
-//! Up to 64 subtables with filters that all of them share, in the order of the best rule of each.
+//! Up to 64 subtables that share filters, ordered by the best rule of each.
 
 use crate::Rank;
-use crate::condition::Shape;
-use crate::filter::{Filters, SLOTS, Said};
+use crate::filter::{FilterAnswers, Filters, SLOTS};
+use crate::sparse_mask::SparseMask;
 use crate::subtable::Subtable;
-use crate::tracker::Tracker;
+use crate::tracker::PrefixTracker;
 use flow::{FlowKey, FlowMask, Match};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Greater comes first. Of two rules with the same rank that match one key, the masks decide: they differ, and so the
-/// result does not depend on what was inserted first.
-pub(crate) type Order<'a> = (Rank, Reverse<&'a Shape>);
+/// The order of search; greater comes first. Of two matching rules with the same rank, the masks
+/// decide. Their order is fixed, so that the result does not depend on the order of insertion.
+pub(crate) type Order<'a> = (Rank, Reverse<&'a SparseMask>);
 
 #[derive(Clone)]
 pub(crate) struct Head<T> {
     best: Rank,
     slot: usize,
-    /// The slots of the heads before this one.
+    /// The slots of the subtables before this one, a bit for each.
     before: u64,
-    /// Conditions that are gone, and may still be in the filters.
-    gone: usize,
+    /// Removed conditions that the filters may still contain.
+    removed: usize,
     pub(crate) subtable: Arc<Subtable<T>>,
 }
 
 impl<T> Head<T> {
-    /// That of the best rule.
+    /// The order of the best rule.
     #[inline]
     pub(crate) fn order(&self) -> Order<'_> {
         (self.best, Reverse(self.subtable.shape()))
@@ -34,11 +34,12 @@ impl<T> Head<T> {
 
 #[derive(Clone)]
 pub(crate) struct Block<T> {
-    /// The best first.
+    /// Best first.
     heads: Vec<Head<T>>,
-    /// For each slot, the place of its head.
+    /// The index in `heads` for each slot.
     places: [u8; SLOTS],
-    /// The slots that are taken, and those with so few conditions that they are compared one by one.
+    /// The occupied slots, and the slots of subtables with so few conditions that they are compared
+    /// one by one. A bit for each slot.
     used: u64,
     small: u64,
     filters: Filters,
@@ -56,17 +57,17 @@ impl<T> Default for Block<T> {
     }
 }
 
-/// How far a lookup is with a block.
+/// The progress of one lookup in one block.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Progress {
     /// Slots that the filters do not exclude.
     candidates: u64,
-    /// Places of those that have not been searched.
+    /// The indices in `heads` of candidates that have not been searched, a bit for each.
     waiting: u64,
-    said: Said,
+    answers: FilterAnswers,
 }
 
-/// The numbers of the ones in a word, ascending.
+/// The indices of the bits that are one, ascending.
 #[inline]
 fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -90,7 +91,7 @@ impl<T> Block<T> {
         self.heads.get(usize::from(self.places[slot])).filter(|head| head.slot == slot)
     }
 
-    /// The slots of the heads that come before those for which `is_before` is false.
+    /// The slots of the leading heads for which `is_before` holds.
     #[inline]
     fn before(&self, is_before: impl Fn(&Head<T>) -> bool) -> u64 {
         let first = self.heads.partition_point(is_before);
@@ -103,11 +104,11 @@ impl<T> Block<T> {
         &self,
         key: &FlowKey,
         better_than: Option<Rank>,
-        tracker: &mut Tracker<'_>,
+        tracker: &mut PrefixTracker<'_>,
         progress: &mut Progress,
     ) {
         let wanted = better_than.map_or(self.used, |limit| self.before(|head| head.best > limit));
-        let candidates = self.filters.candidates(wanted, &mut progress.said, key, tracker);
+        let candidates = self.filters.candidates(wanted, &mut progress.answers, key, tracker);
         progress.candidates = candidates;
         progress.waiting = ones(candidates).fold(0, |all, slot| all | 1 << self.places[slot]);
     }
@@ -127,21 +128,22 @@ impl<T> Block<T> {
         Some(head)
     }
 
-    /// Adds to `read` what shows that no rule here is better than the result, or than `better_than` when there is none.
+    /// Adds to `read` the bits which prove that no rule here is better than the result, or than
+    /// `better_than` when there is no result.
     pub(crate) fn explain(
         &self,
         progress: &Progress,
         result: Option<Order<'_>>,
         better_than: Option<Rank>,
-        (key, tracker, read): (&FlowKey, &mut Tracker<'_>, &mut FlowMask),
+        (key, tracker, read): (&FlowKey, &mut PrefixTracker<'_>, &mut FlowMask),
     ) {
-        let looked_at = match result {
+        let searched = match result {
             Some(result) => self.before(|head| head.order() > result),
             None => better_than.map_or(self.used, |limit| self.before(|head| head.best > limit)),
         };
-        let excluded = looked_at & !progress.candidates;
-        let left = self.filters.explain(excluded, self.small, &progress.said, (tracker, read));
-        for slot in ones(left | looked_at & progress.candidates) {
+        let excluded = searched & !progress.candidates;
+        let left = self.filters.explain(excluded, self.small, &progress.answers, (tracker, read));
+        for slot in ones(left | searched & progress.candidates) {
             if let Some(head) = self.at_slot(slot) {
                 head.subtable.explain(key, tracker, read);
             }
@@ -149,22 +151,22 @@ impl<T> Block<T> {
     }
 
     /// Calls `each` with slot, mask and values of every condition of some subtables.
-    fn conditions(heads: &[Head<T>], slots: u64, each: &mut dyn FnMut(usize, &Shape, &[u64])) {
+    fn conditions(heads: &[Head<T>], slots: u64, each: &mut dyn FnMut(usize, &SparseMask, &[u64])) {
         for head in heads.iter().filter(|head| slots >> head.slot & 1 == 1) {
             let subtable = &head.subtable;
             subtable.values().for_each(|values| each(head.slot, subtable.shape(), values));
         }
     }
 
-    pub(crate) fn add_subtable(&mut self, slot: usize, shape: Shape, best: Rank) {
+    pub(crate) fn add_subtable(&mut self, slot: usize, shape: SparseMask, best: Rank) {
         self.filters.add_subtable(slot, &shape);
         self.used |= 1 << slot;
         let subtable = Arc::new(Subtable::new(shape));
-        self.heads.push(Head { best, slot, before: 0, gone: 0, subtable });
+        self.heads.push(Head { best, slot, before: 0, removed: 0, subtable });
         self.put_in_order(self.heads.len() - 1);
     }
 
-    /// Moves the one head that may be out of order.
+    /// Restores the order after the head at one index has changed.
     fn put_in_order(&mut self, at: usize) {
         let order = self.heads[at].order();
         let better = self.heads[..at].partition_point(|head| head.order() > order);
@@ -174,11 +176,11 @@ impl<T> Block<T> {
         } else if worse > 0 {
             self.heads[at..=at + worse].rotate_left(1);
         }
-        self.number();
+        self.reindex();
     }
 
-    /// Notes the places of heads that have moved.
-    fn number(&mut self) {
+    /// Updates `places` and `before` after heads have moved.
+    fn reindex(&mut self) {
         let mut before = 0;
         for (place, head) in (0..).zip(&mut self.heads) {
             self.places[head.slot] = place;
@@ -187,13 +189,14 @@ impl<T> Block<T> {
         }
     }
 
-    fn note_size(&mut self, slot: usize, is_small: bool) {
+    fn set_small(&mut self, slot: usize, is_small: bool) {
         self.small = self.small & !(1 << slot) | u64::from(is_small) << slot;
     }
 }
 
 impl<T: Clone> Block<T> {
-    /// Adds a rule to the subtable `slot`, or replaces one. What it was, and whether its condition is new.
+    /// Adds a rule to the subtable in `slot`, or replaces one. Returns the replaced value, and
+    /// whether the condition is new.
     pub(crate) fn insert(
         &mut self,
         slot: usize,
@@ -212,7 +215,7 @@ impl<T: Clone> Block<T> {
         head.best = head.best.max(rank);
         if conditions > before {
             let is_small = subtable.has_few_conditions();
-            self.note_size(slot, is_small);
+            self.set_small(slot, is_small);
             let heads = &self.heads;
             let new = (heads[at].subtable.shape(), &*values, conditions);
             self.filters.add(slot, new, |slots, each| Self::conditions(heads, slots, each));
@@ -223,7 +226,7 @@ impl<T: Clone> Block<T> {
         Some((old, conditions > before))
     }
 
-    /// Takes out a rule. What it was, and whether its condition is gone.
+    /// Removes a rule. Returns its value, and whether its condition was removed with it.
     pub(crate) fn remove(
         &mut self,
         slot: usize,
@@ -246,15 +249,15 @@ impl<T: Clone> Block<T> {
             self.heads.remove(at);
             self.used &= !(1 << slot);
             self.small &= !(1 << slot);
-            self.number();
+            self.reindex();
         } else if conditions < before {
-            head.gone += 1;
-            if head.gone > conditions.max(SLOTS) {
-                head.gone = 0;
+            head.removed += 1;
+            if head.removed > conditions.max(SLOTS) {
+                head.removed = 0;
                 let heads = &self.heads;
                 self.filters.refresh(slot, |slots, each| Self::conditions(heads, slots, each));
             }
-            self.note_size(slot, is_small);
+            self.set_small(slot, is_small);
         }
         if is_worse && conditions > 0 {
             self.put_in_order(at);

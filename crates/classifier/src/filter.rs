@@ -1,31 +1,35 @@
-//! Of up to 64 subtables at once: which can have a rule for a key, and how few bits exclude the others.
+//! Filters for up to 64 subtables at once: which of them can have a rule for a key, and how few
+//! bits exclude the others.
 //!
-//! A subtable has a number, its *slot*, and a set of subtables is a word with a bit for each slot. A filter is about something that
-//! several masks look at alike: a prefix field, or the same bits of a word. For what a key has there it gives the set of subtables
-//! with a rule that agrees. The sets of all filters, intersected, leave the few subtables that are worth a look.
+//! A subtable has a number, its *slot*, and a set of subtables is a word with a bit for each slot.
+//! A filter belongs to something that several masks have in common: a prefix field, or the same
+//! bits of a word. For a key's value there, it gives the set of subtables with a rule that agrees.
+//! The intersection of the sets of all filters leaves the few subtables that must be searched.
 //!
-//! A filter never excludes a subtable that has a rule for the key. It may let one pass that has none: the subtable itself
-//! says so then.
+//! A filter never excludes a subtable that has a rule for the key. It may let a subtable pass that
+//! has none; the search of the subtable then finds nothing.
 
-use crate::condition::Shape;
-use crate::hash::Lane;
-use crate::tracker::{Track, Tracker, tracks};
+use crate::hash::MaskedWord;
+use crate::sparse_mask::SparseMask;
+use crate::tracker::{FieldPrefix, PrefixTracker, field_prefixes};
 use flow::{FlowKey, FlowMask, STAGES};
 use std::sync::Arc;
 
-/// Subtables of which each filter has a bit.
+/// Subtables in a block: each filter has a bit for each of them.
 pub(crate) const SLOTS: usize = 64;
 
-/// A table of values has so many places for each condition of the largest subtable, so that few are found by mistake, ...
+/// Places in a table of values for each condition of the largest subtable, so that few lookups hit
+/// by accident.
 const PLACES_PER_CONDITION: usize = 4;
-/// ... but no more than this: it is copied when it changes beside a clone, and shall fit a processor's cache.
-const PLACES_MOST: usize = 1 << 13;
+/// The most places in a table of values. A change copies the table when a clone shares it, and the
+/// table must fit into a processor's cache.
+const MAX_PLACES: usize = 1 << 13;
 
-/// What the first filters say of a key, kept for the end of the lookup.
+/// The subtables that each of the first filters excludes for a key, kept for the end of the lookup.
 #[derive(Clone, Copy)]
-pub(crate) struct Said([u64; SLOTS]);
+pub(crate) struct FilterAnswers([u64; SLOTS]);
 
-impl Default for Said {
+impl Default for FilterAnswers {
     fn default() -> Self {
         Self([0; SLOTS])
     }
@@ -38,31 +42,33 @@ pub(crate) struct Filters(Vec<Filter>);
 #[derive(Clone)]
 struct Filter {
     stage: usize,
-    /// The subtables that it is about.
+    /// The subtables that the filter applies to.
     members: u64,
-    by: By,
+    kind: FilterKind,
 }
 
 #[derive(Clone)]
-enum By {
+enum FilterKind {
     Prefix(Lengths),
     Value(Values),
 }
 
-/// Which subtables have which length of one prefix field; the lengths that a key can match, a [`Tracker`] knows.
+/// Which subtables have which prefix lengths of one field. A [`PrefixTracker`] knows the lengths
+/// that a key can match.
 #[derive(Clone)]
 struct Lengths {
     field: u8,
-    /// Bit `n - 1`: some subtable has length `n`. Which, is at `n - 1` of the list.
+    /// Bit `n - 1` is set when a subtable has length `n`; `members[n - 1]` tells which.
     present: u128,
     members: Vec<u64>,
 }
 
-/// Which subtables have which value in a word; values are told apart by a few bits of their hash.
+/// Which subtables have which value in a word. A few bits of the hash of the value select the
+/// place.
 #[derive(Clone)]
 struct Values {
-    lane: Lane,
-    /// A power of two.
+    word: MaskedWord,
+    /// The subtables for each place. The length is a power of two.
     places: Arc<[u64]>,
 }
 
@@ -78,8 +84,8 @@ impl Lengths {
         found
     }
 
-    fn set(&mut self, track: Track, slot: usize) {
-        let at = usize::from(track.len) - 1;
+    fn set(&mut self, prefix: FieldPrefix, slot: usize) {
+        let at = usize::from(prefix.len) - 1;
         if self.members.len() <= at {
             self.members.resize(at + 1, 0);
         }
@@ -98,25 +104,25 @@ impl Lengths {
 }
 
 impl Values {
-    /// The place of a value. Only time depends on it, so half of the factor is enough.
+    /// The place of a value. A collision costs time only, so half of the hash factor is enough.
     #[inline]
     fn place(&self, value: u64) -> usize {
-        let product = value.wrapping_mul(self.lane.factor as u64 | 1);
-        (product >> (64 - PLACES_MOST.ilog2())) as usize & (self.places.len() - 1)
+        let product = value.wrapping_mul(self.word.factor as u64 | 1);
+        (product >> (64 - MAX_PLACES.ilog2())) as usize & (self.places.len() - 1)
     }
 
-    /// The members that may have what `key` has.
+    /// The members that may have the value of `key`.
     #[inline]
     fn with(&self, key: &FlowKey) -> u64 {
-        self.places[self.place(self.lane.of(key))]
+        self.places[self.place(self.word.of(key))]
     }
 
     const fn is_known(&self, read: &FlowMask) -> bool {
-        self.lane.mask & !read.words()[self.lane.at] == 0
+        self.word.mask & !read.words()[self.word.at] == 0
     }
 
-    fn add(&mut self, slot: usize, shape: &Shape, values: &[u64]) {
-        let place = self.place(shape.word(values, self.lane.at) & self.lane.mask);
+    fn add(&mut self, slot: usize, shape: &SparseMask, values: &[u64]) {
+        let place = self.place(shape.word(values, self.word.at) & self.word.mask);
         if self.places[place] >> slot & 1 == 0 {
             Arc::make_mut(&mut self.places)[place] |= 1 << slot;
         }
@@ -128,80 +134,82 @@ impl Values {
 }
 
 impl Filter {
-    /// The members that the key does not exclude, and others.
+    /// The members that the key does not exclude; other bits are unspecified.
     #[inline]
-    fn with(&self, key: &FlowKey, tracker: &mut Tracker<'_>) -> u64 {
-        match &self.by {
-            By::Prefix(lengths) => lengths.with(tracker.found(lengths.field).lengths),
-            By::Value(values) => values.with(key),
+    fn with(&self, key: &FlowKey, tracker: &mut PrefixTracker<'_>) -> u64 {
+        match &self.kind {
+            FilterKind::Prefix(lengths) => lengths.with(tracker.found(lengths.field).lengths),
+            FilterKind::Value(values) => values.with(key),
         }
     }
 
-    /// The members that the bits read so far exclude; of those not in `with`, the key excludes all.
-    fn excluded_by(&self, with: u64, tracker: &mut Tracker<'_>, read: &FlowMask) -> u64 {
-        match &self.by {
-            By::Prefix(lengths) => lengths.with(tracker.excluded_by(lengths.field, read)),
-            By::Value(values) if values.is_known(read) => self.members & !with,
-            By::Value(_) => 0,
+    /// The members that the bits read so far exclude. The key excludes all members that are not in
+    /// `with`.
+    fn excluded_by(&self, with: u64, tracker: &mut PrefixTracker<'_>, read: &FlowMask) -> u64 {
+        match &self.kind {
+            FilterKind::Prefix(lengths) => lengths.with(tracker.excluded_by(lengths.field, read)),
+            FilterKind::Value(values) if values.is_known(read) => self.members & !with,
+            FilterKind::Value(_) => 0,
         }
     }
 
-    /// Adds to `read` the bits that show that the members `excluded` are.
-    fn read(&self, excluded: u64, tracker: &mut Tracker<'_>, read: &mut FlowMask) {
-        match &self.by {
-            By::Prefix(lengths) => {
+    /// Adds to `read` the bits which prove that the members in `excluded` are excluded.
+    fn read(&self, excluded: u64, tracker: &mut PrefixTracker<'_>, read: &mut FlowMask) {
+        match &self.kind {
+            FilterKind::Prefix(lengths) => {
                 let longest = lengths.members.iter().rposition(|with| with & excluded != 0);
                 if let Some(at) = longest {
-                    tracker.read(Track { field: lengths.field, len: at as u8 + 1 }, read);
+                    tracker.read(FieldPrefix { field: lengths.field, len: at as u8 + 1 }, read);
                 }
             }
-            By::Value(values) => values.lane.add_to(read),
+            FilterKind::Value(values) => values.word.add_to(read),
         }
     }
 }
 
 impl Filters {
-    /// Those of `left` that no filter excludes.
+    /// The subtables of `left` that no filter excludes.
     #[inline]
     pub(crate) fn candidates(
         &self,
         mut left: u64,
-        said: &mut Said,
+        answers: &mut FilterAnswers,
         key: &FlowKey,
-        tracker: &mut Tracker<'_>,
+        tracker: &mut PrefixTracker<'_>,
     ) -> u64 {
         for (at, filter) in self.0.iter().enumerate() {
             if left & filter.members != 0 {
                 let with = filter.with(key, tracker) | !filter.members;
                 left &= with;
-                if let Some(said) = said.0.get_mut(at) {
-                    *said = !with;
+                if let Some(answer) = answers.0.get_mut(at) {
+                    *answer = !with;
                 }
             }
         }
         left
     }
 
-    /// Adds to `read` what excludes the subtables `left`, which are no candidates: what is read already before all else, and
-    /// then stage by stage. Leaves those to the caller that are in `small` too and not excluded yet, and returns them.
+    /// Adds to `read` the bits that exclude the subtables `left`, which are no candidates: bits
+    /// that are read already cost nothing, then filters add bits stage by stage.
     ///
-    /// A filter that was not asked says that it excludes none, and one beyond those whose answers are kept too: what is left
-    /// in the end is returned as well.
+    /// Returns the subtables that the caller must explain itself: those that are also in `small`
+    /// and not excluded yet, and those that only filters beyond the recorded answers exclude. A
+    /// filter that was not consulted counts as excluding none.
     pub(crate) fn explain(
         &self,
         mut left: u64,
         small: u64,
-        said: &Said,
-        (tracker, read): (&mut Tracker<'_>, &mut FlowMask),
+        answers: &FilterAnswers,
+        (tracker, read): (&mut PrefixTracker<'_>, &mut FlowMask),
     ) -> u64 {
-        let asked = || self.0.iter().zip(&said.0);
-        for (filter, excluded) in asked() {
+        let recorded = || self.0.iter().zip(&answers.0);
+        for (filter, excluded) in recorded() {
             if left & excluded != 0 {
                 left &= !(filter.excluded_by(!excluded, tracker, read) & excluded);
             }
         }
         let (mut left, returned) = (left & !small, left & small);
-        for (filter, excluded) in asked() {
+        for (filter, excluded) in recorded() {
             if left & excluded != 0 {
                 filter.read(left & excluded, tracker, read);
                 left &= !excluded;
@@ -210,72 +218,81 @@ impl Filters {
         returned | left
     }
 
-    /// Adds a subtable that has no conditions yet.
-    pub(crate) fn add_subtable(&mut self, slot: usize, shape: &Shape) {
+    /// Adds a subtable without conditions.
+    pub(crate) fn add_subtable(&mut self, slot: usize, shape: &SparseMask) {
         let mut rest = shape.mask();
-        for track in tracks(&shape.mask(), 0..flow::WORDS) {
-            rest.set(track.field(), 0);
-            let stage = STAGES.iter().position(|words| words.contains(&track.field().word()));
-            let (field, present, members) = (track.field, 0, Vec::new());
-            let is_it = |by: &By| matches!(by, By::Prefix(lengths) if lengths.field == field);
-            let new = || By::Prefix(Lengths { field, present, members });
-            if let By::Prefix(lengths) = self.filter(stage.unwrap_or(0), slot, is_it, new) {
-                lengths.set(track, slot);
+        for prefix in field_prefixes(&shape.mask(), 0..flow::WORDS) {
+            rest.set(prefix.field(), 0);
+            let stage = STAGES.iter().position(|words| words.contains(&prefix.field().word()));
+            let (field, present, members) = (prefix.field, 0, Vec::new());
+            let is_it = |kind: &FilterKind| match kind {
+                FilterKind::Prefix(lengths) => lengths.field == field,
+                FilterKind::Value(_) => false,
+            };
+            let new = || FilterKind::Prefix(Lengths { field, present, members });
+            if let FilterKind::Prefix(lengths) = self.filter(stage.unwrap_or(0), slot, is_it, new) {
+                lengths.set(prefix, slot);
             }
         }
         for (stage, words) in STAGES.into_iter().enumerate() {
-            let lanes = words.map(|at| Lane::new(at, rest.words()[at]));
-            for lane in lanes.filter(|lane| lane.mask != 0) {
-                let is_it = |by: &By| matches!(by, By::Value(values) if values.lane == lane);
-                let new = || By::Value(Values { lane, places: Arc::new([0]) });
+            let masked = words.map(|at| MaskedWord::new(at, rest.words()[at]));
+            for word in masked.filter(|word| word.mask != 0) {
+                let is_it = |kind: &FilterKind| match kind {
+                    FilterKind::Value(values) => values.word == word,
+                    FilterKind::Prefix(_) => false,
+                };
+                let new = || FilterKind::Value(Values { word, places: Arc::new([0]) });
                 self.filter(stage, slot, is_it, new);
             }
         }
     }
 
-    /// The filter that is meant, or a new one; `slot` becomes a member.
+    /// The filter for which `is_it` holds, or a new one; `slot` becomes a member.
     fn filter(
         &mut self,
         stage: usize,
         slot: usize,
-        is_it: impl Fn(&By) -> bool,
-        new: impl FnOnce() -> By,
-    ) -> &mut By {
-        let at = self.0.iter().position(|filter| is_it(&filter.by)).unwrap_or_else(|| {
-            let by = new();
+        is_it: impl Fn(&FilterKind) -> bool,
+        new: impl FnOnce() -> FilterKind,
+    ) -> &mut FilterKind {
+        let at = self.0.iter().position(|filter| is_it(&filter.kind)).unwrap_or_else(|| {
+            let kind = new();
             let is_before = |other: &Filter| {
-                (other.stage, matches!(other.by, By::Value(_)))
-                    <= (stage, matches!(by, By::Value(_)))
+                (other.stage, matches!(other.kind, FilterKind::Value(_)))
+                    <= (stage, matches!(kind, FilterKind::Value(_)))
             };
             let at = self.0.partition_point(is_before);
-            self.0.insert(at, Filter { stage, members: 0, by });
+            self.0.insert(at, Filter { stage, members: 0, kind });
             at
         });
         let filter = &mut self.0[at];
         filter.members |= 1 << slot;
-        &mut filter.by
+        &mut filter.kind
     }
 
-    /// The tables of values that have `slot`.
+    /// The tables of values that `slot` is a member of.
     fn values_of(&mut self, slot: usize) -> impl Iterator<Item = (u64, &mut Values)> {
-        self.0.iter_mut().filter_map(move |filter| match &mut filter.by {
-            By::Value(values) if filter.members >> slot & 1 == 1 => Some((filter.members, values)),
+        self.0.iter_mut().filter_map(move |filter| match &mut filter.kind {
+            FilterKind::Value(values) if filter.members >> slot & 1 == 1 => {
+                Some((filter.members, values))
+            }
             _ => None,
         })
     }
 
-    /// Adds a condition to a subtable, its last of `conditions`. A table may then be too small: it is made anew with what `all`
-    /// calls its argument with, for a set of subtables: slot, mask and values of each condition.
+    /// Adds the newest of the `conditions` of a subtable. A table that has become too small is
+    /// rebuilt: `all` calls its argument with slot, mask and values of each condition of a set of
+    /// subtables.
     pub(crate) fn add(
         &mut self,
         slot: usize,
-        (shape, values, conditions): (&Shape, &[u64], usize),
-        all: impl Fn(u64, &mut dyn FnMut(usize, &Shape, &[u64])),
+        (shape, values, conditions): (&SparseMask, &[u64], usize),
+        all: impl Fn(u64, &mut dyn FnMut(usize, &SparseMask, &[u64])),
     ) {
-        let needed = (conditions * PLACES_PER_CONDITION).min(PLACES_MOST);
+        let needed = (conditions * PLACES_PER_CONDITION).min(MAX_PLACES);
         for (members, table) in self.values_of(slot) {
             if table.places.len() < needed {
-                let places = (2 * needed).next_power_of_two().min(PLACES_MOST);
+                let places = (2 * needed).next_power_of_two().min(MAX_PLACES);
                 table.places = std::iter::repeat_n(0, places).collect();
                 all(members, &mut |slot, shape, values| table.add(slot, shape, values));
             }
@@ -283,11 +300,11 @@ impl Filters {
         }
     }
 
-    /// Forgets all conditions of a subtable and adds those that `all` calls its argument with.
+    /// Replaces the conditions of a subtable by those that `all` calls its argument with.
     pub(crate) fn refresh(
         &mut self,
         slot: usize,
-        all: impl Fn(u64, &mut dyn FnMut(usize, &Shape, &[u64])),
+        all: impl Fn(u64, &mut dyn FnMut(usize, &SparseMask, &[u64])),
     ) {
         for (_, table) in self.values_of(slot) {
             table.clear(slot);
@@ -299,9 +316,9 @@ impl Filters {
         for filter in &mut self.0 {
             if filter.members >> slot & 1 == 1 {
                 filter.members ^= 1 << slot;
-                match &mut filter.by {
-                    By::Prefix(lengths) => lengths.clear(slot),
-                    By::Value(values) => values.clear(slot),
+                match &mut filter.kind {
+                    FilterKind::Prefix(lengths) => lengths.clear(slot),
+                    FilterKind::Value(values) => values.clear(slot),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The hash of some words of a key, under a secret that the process chooses when it starts.
+//! A keyed hash of words of a key. The process chooses the secret when it starts.
 
 use flow::{FlowKey, FlowMask, WORDS};
 use std::hash::{BuildHasher, RandomState};
@@ -6,9 +6,10 @@ use std::sync::LazyLock;
 
 /// A random factor for every word of a key.
 ///
-/// The hash of a set of words is the upper half of the sum of each word times its factor: multilinear hashing, strongly
-/// universal (Lemire and Kaser, "Strongly universal string hashing is fast", 2014). Who chooses the packets but does not
-/// know the factors cannot make keys collide. Being a sum, it gives the hash of the first stages on the way to that of all.
+/// The hash of a set of words is the upper half of the sum of each word times its factor:
+/// multilinear hashing, strongly universal (Lemire and Kaser, "Strongly universal string hashing is
+/// fast", 2014). A sender who does not know the factors cannot craft keys that collide. Because the
+/// hash is a sum, the hash of the first stages is an intermediate result of the hash of all.
 static FACTORS: LazyLock<[u128; WORDS]> = LazyLock::new(|| {
     let (high, low) = (RandomState::new(), RandomState::new());
     std::array::from_fn(|at| u128::from(high.hash_one(at)) << 64 | u128::from(low.hash_one(at)))
@@ -35,20 +36,20 @@ impl Sum {
     }
 }
 
-/// A word of a key of which some bits are hashed.
+/// A word of a key under a mask, with the hash factor of the word.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lane {
+pub(crate) struct MaskedWord {
     pub(crate) mask: u64,
     pub(crate) at: usize,
     pub(crate) factor: u128,
 }
 
-impl Lane {
+impl MaskedWord {
     pub(crate) fn new(at: usize, mask: u64) -> Self {
         Self { mask, at, factor: factor(at) }
     }
 
-    /// What `key` has there.
+    /// The bits of `key` under the mask.
     #[inline]
     pub(crate) const fn of(&self, key: &FlowKey) -> u64 {
         key.words()[self.at] & self.mask

@@ -1,87 +1,99 @@
-//! Rules with priorities and arbitrary masks, and the lookup that says which bits of the key it depended on.
+//! Packet classification: rules with priorities and arbitrary masks. A lookup also reports which
+//! bits of the key its result depended on.
 //!
-//! # What it is for
+//! # Purpose
 //!
-//! Every table of the pipeline is a [`Classifier`]: given a key, find the best rule that matches. A translation asks some
-//! dozens of them, and what comes out is installed in the datapath as a megaflow, for every packet that agrees with this one
-//! on the bits that the lookups depended on. So the bits are a result as much as the rule is:
+//! Every table of the pipeline is a [`Classifier`]: given a key, it finds the best rule that
+//! matches. A translation looks up dozens of tables. Its result is installed in the datapath as a
+//! megaflow, which serves every packet that agrees with the first one on the bits that the lookups
+//! depended on. The bits are therefore as much a result as the rule:
 //!
-//! * **A bit too few is a security hole**: packets get the actions of others. Every key that agrees with the one looked up on
-//!   the bits in `read` must have the same result, whatever its other bits are.
-//! * **A bit too many costs**: each packet that differs in it takes the slow path and a place in the datapath's cache. That no
-//!   rule is about port 443 should not take a megaflow for every port.
+//! * **A missing bit is a security hole**: packets get the actions of other packets. Every key that
+//!   agrees with the key looked up on the bits in `read` must have the same result, whatever its
+//!   other bits are.
+//! * **A surplus bit costs**: each packet that differs in it takes the slow path and an entry of
+//!   the datapath's cache. A table without a rule on port 443 should not need one megaflow for each
+//!   port.
 //!
-//! # How it works
+//! # Algorithm
 //!
-//! *Few rules* (up to 96: most tables of most switches) are a list, best first. A rule that does not match is excluded by one
-//! field that differs, or the shortest prefix of it that does; if a bit that was read already differs, by nothing. All
-//! conditions are in one block of memory, and rules with one mask are passed over
-//! together by what they have alike.
+//! *Few rules* (up to 96: most tables of most switches) are a list, best first. A rule that does
+//! not match is excluded by one field that differs, or by the shortest prefix of the field that
+//! does. It costs no bit when a bit read earlier differs already. All conditions are in one block
+//! of memory. Rules with the same mask are skipped together when their common bits differ from the
+//! key.
 //!
-//! *Many rules* are a tuple space: all rules with the same mask are in one hash table, a *subtable*, whose key is the words that
-//! the mask looks at. A lookup would hash the key once for each subtable, and read all bits of all masks. Five
-//! things make it look at less:
+//! *Many rules* are a tuple space: all rules with the same mask are in one hash table, a
+//! *subtable*, whose key is the words under the mask. A plain tuple-space search hashes the key
+//! once for each subtable and reads all bits of all masks. Five techniques reduce that:
 //!
-//! * **Filters.** What several masks have in common (a word under a mask, a prefix field) is looked up once, and says of 64
-//!   subtables at a time which have a rule that agrees. Only those that all filters leave are searched.
-//! * **Order.** Subtables are sorted by their best rule. Once a rule is found, those that have no better one are not
-//!   looked at, and add no bits.
-//! * **Stages.** A subtable is searched by [`flow::STAGES`]: port and registers, layer 2, layer 3, layer 4. When no rule of it agrees
-//!   with the key on the first stages, their bits exclude it.
-//! * **Prefixes.** For addresses and ports a tree per field holds the prefixes of all rules. It says which lengths can match, and
-//!   how many bits of the address show it: a packet to 10.1.2.3 need not be told from one to 10.1.2.4 when
-//!   the next rule about a host is in 10.200.0.0/16.
-//! * **Few conditions** in a subtable are compared as those of a list are, and excluded by one field.
+//! * **Filters.** What several masks have in common (a word under a mask, a prefix field) is looked
+//!   up once. The answer tells, for 64 subtables at a time, which have a rule that agrees. Only
+//!   subtables that pass all filters are searched.
+//! * **Order.** Subtables are sorted by their best rule. Once a rule is found, subtables without a
+//!   better rule are not searched and add no bits.
+//! * **Stages.** A subtable is searched by [`flow::STAGES`]: port and registers, layer 2, layer 3,
+//!   layer 4. When no rule agrees with the key on the first stages, their bits exclude the
+//!   subtable.
+//! * **Prefixes.** A trie for each address and port field holds the prefixes of all rules. It tells
+//!   which prefix lengths can match, and how many bits of the address prove it. When the nearest
+//!   host rule is in 10.200.0.0/16, packets to 10.1.2.3 and 10.1.2.4 share a megaflow.
+//! * **Small subtables.** A subtable with few conditions is compared like a list, and excluded by
+//!   one field.
 //!
-//! Which bits show the result is decided at the end, when it is known which subtables could have had a better rule: bits that are
-//! read anyway first, then stage by stage.
+//! The bits to report are chosen last, when it is known which subtables could have had a better
+//! rule: first bits that are read in any case, then stage by stage.
 //!
-//! Fields are reported whole, and addresses and ports by prefix, though one differing bit would do: from many fields
-//! with arbitrary bits each packet could make a mask of its own, and the datapath pays for every mask it has.
+//! Fields are reported whole, and addresses and ports by prefix, although one differing bit would
+//! do. With single bits of many fields, each packet could produce a mask of its own, and the
+//! datapath pays for every mask.
 //!
 //! # Rank
 //!
-//! Of the rules that match, the one with the greatest [`Rank`] wins. Rules with the same condition are told apart by
-//! their rank. Should two rules with different masks have the same rank, the result is still independent of the order
-//! of insertion: an order of the masks decides.
+//! Of the rules that match, the one with the greatest [`Rank`] wins. Rules with the same condition
+//! differ in rank. When two rules with different masks have the same rank, a fixed order of the
+//! masks decides, so that the result does not depend on the order of insertion.
 //!
-//! # Change while others look up
+//! # Concurrent change
 //!
-//! A [`Classifier`] is a value. [`Clone`] takes a few nanoseconds and shares everything; a change copies what it touches: a
-//! page of some hundred entries, the list of pages of one subtable, some nodes of trees. So there are no locks here: a
-//! writer clones, changes, and publishes the result, say behind a mutex; readers keep the state that they took, whole and unchanged, as
-//! long as they need it. With `T: Send + Sync`, a classifier is too.
+//! A [`Classifier`] is a persistent value. [`Clone`] takes a few nanoseconds and shares everything.
+//! A change copies what it touches: a page of some hundred entries, the list of pages of one
+//! subtable, some nodes of tries. There are no locks here: a writer clones, changes, and publishes
+//! the result, behind a mutex for instance. Readers keep the unchanged state that they took for as
+//! long as they need it. With `T: Send + Sync`, a classifier is `Send + Sync` too.
 //!
-//! # Bounds
+//! # Complexity
 //!
-//! A lookup takes time in proportion to the number of masks, at worst; the number of rules hardly matters. An
-//! insertion or removal takes time in proportion to the number of rules with the same condition (to move them), and, when the best
-//! rule of a mask goes, to a hundredth of the mask's rules. Now and then it makes a filter anew, from all rules of up to 64 masks.
-//! Hashes are keyed
-//! with a secret of the process, so that packets cannot be made to collide.
+//! A lookup takes time proportional to the number of masks at worst; the number of rules hardly
+//! matters. An insertion or removal takes time proportional to the number of rules with the same
+//! condition, which it moves. When the best rule of a mask is removed, it also takes time
+//! proportional to a hundredth of that mask's rules. Occasionally a change rebuilds a filter from
+//! all rules of up to 64 masks. Hashes are keyed with a secret of the process, so that packets
+//! cannot be crafted to collide.
 #![forbid(unsafe_code)]
 
 mod block;
-mod condition;
 mod filter;
 mod hash;
 mod list;
 mod packed;
 mod prefix;
-mod space;
+mod sparse_mask;
 mod subtable;
 mod table;
 mod tracker;
 mod trie;
+mod tuple_space;
 
 use flow::{FlowKey, FlowMask, Match};
-use list::List;
-use space::Space;
+use list::RuleList;
 use std::fmt;
 use std::sync::Arc;
+use tuple_space::TupleSpace;
 
-/// Orders rules: of two rules that both match, the one with the higher priority wins, and of two with the same priority
-/// the one with the lower number. So the result does not depend on the order of insertion.
+/// Orders rules. Of two rules that match, the one with the higher priority wins; with equal
+/// priorities, the one with the lower number. The result therefore does not depend on the order of
+/// insertion.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rank {
     /// Higher wins.
@@ -103,19 +115,20 @@ impl PartialOrd for Rank {
     }
 }
 
-/// Up to so many rules are a list.
-const LIST_MOST: usize = 96;
+/// The most rules that are kept as a list.
+const LIST_MAX_RULES: usize = 96;
 
-/// A tuple space with fewer rules becomes a list again; not so many that one rule more or less does it.
-const SPACE_LEAST: usize = 48;
+/// A tuple space with fewer rules becomes a list again. Well below [`LIST_MAX_RULES`], so that a
+/// rule that comes and goes does not convert the classifier each time.
+const SPACE_MIN_RULES: usize = 48;
 
-/// A set of rules. A clone shares everything with the original until one of them changes, and then all that did not
-/// change: readers look up in a clone while the next state is made.
+/// A set of rules. A clone shares all memory with the original; a change copies what it touches.
+/// Readers look up in a clone while a writer makes the next state.
 pub struct Classifier<T>(Rules<T>);
 
 enum Rules<T> {
-    Few(List<T>),
-    Many(Arc<Space<T>>),
+    Few(RuleList<T>),
+    Many(Arc<TupleSpace<T>>),
 }
 
 impl<T> Clone for Classifier<T> {
@@ -129,7 +142,7 @@ impl<T> Clone for Classifier<T> {
 
 impl<T> Default for Classifier<T> {
     fn default() -> Self {
-        Self(Rules::Few(List::default()))
+        Self(Rules::Few(RuleList::default()))
     }
 }
 
@@ -140,7 +153,7 @@ impl<T: fmt::Debug> fmt::Debug for Classifier<T> {
 }
 
 impl<T> Classifier<T> {
-    /// How many rules there are.
+    /// The number of rules.
     pub fn len(&self) -> usize {
         match &self.0 {
             Rules::Few(list) => list.len(),
@@ -170,12 +183,13 @@ impl<T> Classifier<T> {
         }
     }
 
-    /// The best rule that matches `key`, that is better than `better_than`, and that `accept` takes. `accept` is asked about
-    /// rules that match, best first, and about none that is worse than the one it takes.
+    /// The best rule that matches `key`, is better than `better_than`, and that `accept` takes.
+    /// `accept` is called with matching rules, best first, and with no rule worse than the one it
+    /// takes.
     ///
-    /// Every bit of the key that the result depends on is added to `read`, or is one that `accept` reports itself: a key that
-    /// agrees with this one on those bits has the same result. Bits that are in `read` already count as known: of two ways to
-    /// exclude a rule, the lookup takes the one that adds none.
+    /// Every bit of the key that the result depends on is added to `read`, or reported by `accept`
+    /// itself: a key that agrees on those bits has the same result. Bits that are in `read` already
+    /// count as known: of two ways to exclude a rule, the lookup prefers the one that adds no bit.
     #[inline]
     pub fn lookup(
         &self,
@@ -192,13 +206,14 @@ impl<T> Classifier<T> {
 }
 
 impl<T: Clone> Classifier<T> {
-    /// Adds a rule. The rule with the same condition and rank, if there is one, is replaced and its value returned.
+    /// Adds a rule. Replaces the rule with the same condition and rank, if there is one, and
+    /// returns its value.
     pub fn insert(&mut self, condition: &Match, rank: Rank, value: T) -> Option<T> {
         match &mut self.0 {
             Rules::Few(list) => {
                 let old = list.insert(condition, rank, value);
-                if list.len() > LIST_MOST {
-                    let mut space = Space::default();
+                if list.len() > LIST_MAX_RULES {
+                    let mut space = TupleSpace::default();
                     for (condition, rank, value) in list.iter() {
                         space.insert(&condition, rank, value.clone());
                     }
@@ -210,15 +225,15 @@ impl<T: Clone> Classifier<T> {
         }
     }
 
-    /// Takes a rule out and returns its value.
+    /// Removes a rule and returns its value.
     pub fn remove(&mut self, condition: &Match, rank: Rank) -> Option<T> {
         match &mut self.0 {
             Rules::Few(list) => list.remove(condition, rank),
             Rules::Many(space) => {
                 space.get(condition, rank)?;
                 let old = Arc::make_mut(space).remove(condition, rank);
-                if space.len() < SPACE_LEAST {
-                    let mut list = List::default();
+                if space.len() < SPACE_MIN_RULES {
+                    let mut list = RuleList::default();
                     for (condition, rank, value) in space.iter() {
                         list.insert(&condition, rank, value.clone());
                     }

@@ -1,35 +1,36 @@
-//! Few rules: a list, best first.
+//! A few rules, kept as a list, best first.
 //!
-//! What a lookup compares is in one block of memory; of the rest, only the rules found are touched. A change makes a new list.
+//! A lookup compares against one block of memory and touches nothing else until it finds a rule. A
+//! change builds a new list.
 
-use crate::packed::{Condition, PACKED_MOST, Packed, Passed, Record};
-use crate::{LIST_MOST, Rank};
+use crate::packed::{Condition, MAX_PACKED, PackedConditions, Record, SkippedMasks};
+use crate::{LIST_MAX_RULES, Rank};
 use flow::{FlowKey, FlowMask, Match};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-// A list has one more rule before it becomes a space.
-const _: () = assert!(LIST_MOST < PACKED_MOST);
+// A list briefly exceeds the limit by one rule before it becomes a tuple space.
+const _: () = assert!(LIST_MAX_RULES < MAX_PACKED);
 
-pub(crate) struct List<T> {
-    conditions: Packed,
-    /// In the same order.
+pub(crate) struct RuleList<T> {
+    conditions: PackedConditions,
+    /// In the order of `conditions`.
     rules: Arc<[(Rank, T)]>,
 }
 
-impl<T> Clone for List<T> {
+impl<T> Clone for RuleList<T> {
     fn clone(&self) -> Self {
         Self { conditions: self.conditions.clone(), rules: Arc::clone(&self.rules) }
     }
 }
 
-impl<T> Default for List<T> {
+impl<T> Default for RuleList<T> {
     fn default() -> Self {
-        Self { conditions: Packed::default(), rules: Arc::default() }
+        Self { conditions: PackedConditions::default(), rules: Arc::default() }
     }
 }
 
-impl<T> List<T> {
+impl<T> RuleList<T> {
     pub(crate) fn len(&self) -> usize {
         self.rules.len()
     }
@@ -39,7 +40,7 @@ impl<T> List<T> {
         all.map(|(condition, (rank, value))| (condition.to_match(), *rank, value))
     }
 
-    /// The place of a rule, or else of the first that comes after it.
+    /// The index of a rule, or `Err` with the index at which it would be inserted.
     fn find(&self, condition: Condition<'_>, rank: Rank) -> Result<usize, usize> {
         let first = self.rules.partition_point(|rule| rule.0 > rank);
         let alike = self.rules.iter().skip(first).take_while(|rule| rule.0 == rank);
@@ -66,7 +67,7 @@ impl<T> List<T> {
         read: &mut FlowMask,
         mut accept: impl FnMut(&T, &mut FlowMask) -> bool,
     ) -> Option<(Rank, &T)> {
-        let mut passed = Passed::default();
+        let mut skipped = SkippedMasks::default();
         for (at, head) in self.conditions.heads().enumerate() {
             if let Some(limit) = better_than
                 && head.priority <= limit.priority
@@ -74,7 +75,7 @@ impl<T> List<T> {
             {
                 return None;
             }
-            let Some(condition) = self.conditions.met(head, key, read, &mut passed) else {
+            let Some(condition) = self.conditions.find_match(head, key, read, &mut skipped) else {
                 continue;
             };
             condition.add_to(read);
@@ -82,13 +83,13 @@ impl<T> List<T> {
             if accept(value, read) {
                 return Some((*rank, value));
             }
-            passed.look_again();
+            skipped.retry();
         }
         None
     }
 }
 
-impl<T: Clone> List<T> {
+impl<T: Clone> RuleList<T> {
     pub(crate) fn insert(&mut self, condition: &Match, rank: Rank, value: T) -> Option<T> {
         let record = Record::of(condition);
         let condition = record.condition();

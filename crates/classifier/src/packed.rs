@@ -1,66 +1,67 @@
-//! [`Packed`]: the conditions of a list in one block of memory.
+//! [`PackedConditions`]: the conditions of a list in one block of memory.
 //!
 //! ```text
 //! heads   for each condition, in order:
 //!              32 bits              16 bits                16 bits
 //!         +----------------+---------------------+---------------------+
-//!         |    priority    |      its record     |  number of its mask |
+//!         |    priority    |   offset of record  |   index of mask     |
 //!         +----------------+---------------------+---------------------+
 //! masks   for each mask:
 //!         +----------------+---------------------+---------------------+
-//!         |   conditions   | record of the first |  record of "alike"  |
+//!         |   conditions   | offset of the first |  offset of "common" |
 //!         +----------------+---------------------+---------------------+
 //! records in any order:
-//!         which words of a key as bits; for each of them mask and value
+//!         a bit for each word of a key; for each word set, mask and value
 //! ```
 //!
-//! A record is a condition, or what all conditions with one mask have alike. Often that is enough to pass them all over: to an IP
-//! packet, one rule about ARP is like another. Places count from the first record, so that most of a block stays as it is
-//! when a condition is added.
+//! A record is a condition, or the bits that all conditions with one mask have in common. The
+//! common bits often suffice to skip them all: an IP packet fails every rule on ARP for the same
+//! reason. Offsets count from the first record, so that most of a block stays unchanged when a
+//! condition is added.
 
-use crate::condition::{places, present};
 use crate::prefix::{Comparison, Word, compare};
+use crate::sparse_mask::{ones, present};
 use flow::{FlowKey, FlowMask, Match, WORDS};
 use std::sync::Arc;
 
-/// The most conditions of a block: each with two records, whose places are numbers of 16 bits.
-pub(crate) const PACKED_MOST: usize = u16::MAX as usize / (2 * (1 + 2 * WORDS));
+/// The most conditions in a block. Each has at most two records, whose offsets are 16-bit numbers.
+pub(crate) const MAX_PACKED: usize = u16::MAX as usize / (2 * (1 + 2 * WORDS));
 
-/// So many conditions with one mask are worth a look at what they have alike.
-const MANY: u64 = 4;
+/// The fewest conditions with one mask for which the lookup tests their common bits first.
+const MIN_COMMON: u64 = 4;
 
 #[derive(Clone, Default)]
-pub(crate) struct Packed {
+pub(crate) struct PackedConditions {
     block: Arc<[u64]>,
     conditions: usize,
     masks: usize,
 }
 
-/// A condition; the order is that of the masks among conditions that one key meets.
+/// A condition. Conditions that one key matches are ordered by their masks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Condition<'a> {
     present: u64,
-    /// Mask and value of each.
+    /// Mask and value of each word.
     words: &'a [[u64; 2]],
 }
 
 impl<'a> Condition<'a> {
-    /// The record at the beginning of some words.
+    /// The record at the beginning of `words`.
     #[inline]
     fn first(words: &'a [u64]) -> Option<Self> {
         let (&present, words) = words.split_first()?;
         Some(Self { present, words: words.as_chunks().0 })
     }
 
-    /// Without what is behind it.
-    fn alone(self) -> Self {
+    /// The record without the words after it.
+    fn trimmed(self) -> Self {
         let count = self.present.count_ones() as usize;
         Self { words: self.words.get(..count).unwrap_or_default(), ..self }
     }
 
     #[inline]
     fn words(self) -> impl Iterator<Item = Word> + Clone {
-        let words = places(self.present).zip(self.words);
+        let words = ones(self.present).zip(self.words);
         words.map(|(at, &[mask, value])| Word { at, mask, value })
     }
 
@@ -69,7 +70,7 @@ impl<'a> Condition<'a> {
         self.present == other.present && masks(self).eq(masks(other))
     }
 
-    /// True when what is read already shows that `key` does not meet the condition.
+    /// True when the bits read so far prove that `key` does not match.
     #[inline]
     fn is_excluded(self, key: &FlowKey, read: &FlowMask) -> bool {
         self.words().any(|word| {
@@ -77,7 +78,7 @@ impl<'a> Condition<'a> {
         })
     }
 
-    /// Adds all bits that the condition looks at.
+    /// Adds all bits of the condition's mask.
     #[inline]
     pub(crate) fn add_to(self, read: &mut FlowMask) {
         for word in self.words() {
@@ -95,14 +96,14 @@ impl<'a> Condition<'a> {
     }
 }
 
-/// A record of its own.
+/// A record outside a block.
 pub(crate) struct Record(Vec<u64>);
 
 impl Record {
     pub(crate) fn of(condition: &Match) -> Self {
         let present = present(condition.mask());
         let (mask, key) = (condition.mask().words(), condition.key().words());
-        let words = places(present).flat_map(|at| [mask[at], key[at]]);
+        let words = ones(present).flat_map(|at| [mask[at], key[at]]);
         Self(std::iter::once(present).chain(words).collect())
     }
 
@@ -111,7 +112,7 @@ impl Record {
     }
 }
 
-/// The first word of a condition.
+/// The head of a condition.
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
     pub(crate) priority: u32,
@@ -130,80 +131,81 @@ impl Head {
     }
 }
 
-/// What a lookup has found out about whole masks: bits for the first 64 of them.
+/// What a lookup has learned about the first 64 masks, a bit for each.
 #[derive(Default)]
-pub(crate) struct Passed {
-    /// What is read shows that no condition with this mask is met.
+pub(crate) struct SkippedMasks {
+    /// The bits read so far prove that no condition with this mask matches.
     excluded: u64,
-    /// Looked at since something was last read.
+    /// Tested since bits were last read.
     tried: u64,
 }
 
-impl Passed {
-    /// More has been read: it may exclude more.
+impl SkippedMasks {
+    /// Allows another test of each mask, because more bits have been read.
     #[inline]
-    pub(crate) const fn look_again(&mut self) {
+    pub(crate) const fn retry(&mut self) {
         self.tried = 0;
     }
 }
 
-impl Packed {
-    /// The heads of all conditions in order.
+impl PackedConditions {
+    /// The heads of all conditions, in order.
     #[inline]
     pub(crate) fn heads(&self) -> impl Iterator<Item = Head> + Clone {
         self.block.iter().take(self.conditions).map(|&word| Head::unpack(word))
     }
 
-    /// The conditions in order.
+    /// The conditions, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Condition<'_>> + Clone {
-        self.heads().filter_map(|head| self.record(head.record)).map(Condition::alone)
+        self.heads().filter_map(|head| self.record(head.record)).map(Condition::trimmed)
     }
 
-    /// The record at a place that a head or a mask names. It is there.
+    /// The record at an offset that a head or a mask names. It exists.
     #[inline]
     fn record(&self, at: u16) -> Option<Condition<'_>> {
         let at = self.conditions + self.masks + usize::from(at);
         self.block.get(at..).and_then(Condition::first)
     }
 
-    /// The condition with this head if `key` meets it; else `read` has bits that show that it does not, see [`compare`].
+    /// The condition with this head, if `key` matches it. Otherwise `read` has bits that prove that
+    /// it does not; [`compare`] adds them.
     #[inline]
-    pub(crate) fn met(
+    pub(crate) fn find_match(
         &self,
         head: Head,
         key: &FlowKey,
         read: &mut FlowMask,
-        passed: &mut Passed,
+        skipped: &mut SkippedMasks,
     ) -> Option<Condition<'_>> {
         let bit = 1u64.checked_shl(head.mask.into()).unwrap_or(0);
-        if passed.excluded & bit != 0 {
+        if skipped.excluded & bit != 0 {
             return None;
         }
-        if passed.tried & bit == 0 {
-            passed.tried |= bit;
+        if skipped.tried & bit == 0 {
+            skipped.tried |= bit;
             let mask = *self.block.get(self.conditions + usize::from(head.mask))?;
-            if mask >> 32 >= MANY && self.record(mask as u16)?.is_excluded(key, read) {
-                passed.excluded |= bit;
+            if mask >> 32 >= MIN_COMMON && self.record(mask as u16)?.is_excluded(key, read) {
+                skipped.excluded |= bit;
                 return None;
             }
         }
         let condition = self.record(head.record)?;
         match compare(key, condition.words(), read) {
-            Comparison::Met => return Some(condition),
+            Comparison::Match => return Some(condition),
             Comparison::Known => {}
-            Comparison::Read => passed.look_again(),
+            Comparison::Read => skipped.retry(),
         }
         None
     }
 
-    /// Adds a condition, at a place among the others.
+    /// Inserts a condition at an index.
     pub(crate) fn insert(&mut self, at: usize, priority: u32, condition: Condition<'_>) {
         let mut parts = Parts::of(self);
         parts.insert(at, priority, condition);
         *self = parts.pack();
     }
 
-    /// Takes out the condition at a place.
+    /// Removes the condition at an index.
     pub(crate) fn remove(&mut self, at: usize) {
         let mut parts = Parts::of(&Self::default());
         let left = self.heads().zip(self.iter()).enumerate().filter(|(place, _)| *place != at);
@@ -214,7 +216,7 @@ impl Packed {
     }
 }
 
-/// A block taken apart.
+/// The parts of a block, for a change.
 struct Parts {
     heads: Vec<u64>,
     masks: Vec<u64>,
@@ -222,7 +224,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(packed: &Packed) -> Self {
+    fn of(packed: &PackedConditions) -> Self {
         let (heads, rest) = packed.block.split_at(packed.conditions);
         let (masks, records) = rest.split_at(packed.masks);
         let copy = |words: &[u64], room| {
@@ -247,15 +249,15 @@ impl Parts {
             first.and_then(Condition::first).is_some_and(|first| first.has_mask_of(condition))
         };
         let number = self.masks.iter().position(is_it).unwrap_or_else(|| {
-            // One condition is like itself.
-            let alike = self.add_record(condition);
-            self.masks.push((record as u64) << 16 | alike as u64);
+            // A single condition has all its bits in common.
+            let common = self.add_record(condition);
+            self.masks.push((record as u64) << 16 | common as u64);
             self.masks.len() - 1
         });
         self.masks[number] += 1 << 32;
-        let alike = usize::from(self.masks[number] as u16) + 1;
-        let alike = self.records[alike..].as_chunks_mut::<2>().0;
-        for ([mask, value], [_, other]) in alike.iter_mut().zip(condition.words) {
+        let common = usize::from(self.masks[number] as u16) + 1;
+        let common = self.records[common..].as_chunks_mut::<2>().0;
+        for ([mask, value], [_, other]) in common.iter_mut().zip(condition.words) {
             *mask &= !(*value ^ other);
             *value &= *mask;
         }
@@ -263,11 +265,11 @@ impl Parts {
         self.heads.insert(at, head.pack());
     }
 
-    fn pack(mut self) -> Packed {
+    fn pack(mut self) -> PackedConditions {
         let (conditions, masks) = (self.heads.len(), self.masks.len());
         self.heads.append(&mut self.masks);
         self.heads.append(&mut self.records);
-        Packed { block: self.heads.into(), conditions, masks }
+        PackedConditions { block: self.heads.into(), conditions, masks }
     }
 }
 
@@ -276,8 +278,8 @@ mod tests {
     use super::*;
     use flow::Field;
 
-    fn packed(conditions: &[Match], first_priority: u32) -> Packed {
-        let mut packed = Packed::default();
+    fn packed(conditions: &[Match], first_priority: u32) -> PackedConditions {
+        let mut packed = PackedConditions::default();
         for (at, condition) in conditions.iter().enumerate() {
             let priority = first_priority + at as u32;
             packed.insert(at, priority, Record::of(condition).condition());
@@ -291,12 +293,12 @@ mod tests {
         condition
     }
 
-    fn matches(packed: &Packed) -> Vec<Match> {
+    fn matches(packed: &PackedConditions) -> Vec<Match> {
         packed.iter().map(Condition::to_match).collect()
     }
 
     #[test]
-    fn conditions_are_as_they_were_put_in() {
+    fn conditions_are_returned_as_inserted() {
         let mut conditions = vec![
             condition(&[(Field::EthDst, 1), (Field::TpDst, 80)]),
             condition(&[]),
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_conditions_as_are_allowed_are_all_there() {
+    fn block_holds_the_maximum_of_conditions() {
         let exact = |n: u64| {
             let mut mask = FlowMask::exact();
             mask.words_mut().iter_mut().for_each(|word| *word = !n);
@@ -329,23 +331,24 @@ mod tests {
             key.words_mut().fill(n << 32);
             Match::new(&key, mask)
         };
-        let all: Vec<_> = (0..PACKED_MOST as u64).map(exact).collect();
+        let all: Vec<_> = (0..MAX_PACKED as u64).map(exact).collect();
         assert_eq!(matches(&packed(&all, 1)), all);
     }
 
-    /// Rules about ARP, and an IP packet: once the type has been read, the other rules are not looked at.
+    /// Rules on ARP and an IP packet: once the EtherType has been read, the other rules are
+    /// skipped.
     #[test]
-    fn conditions_with_one_mask_are_passed_over_together() {
+    fn conditions_with_one_mask_are_skipped_together() {
         let asks = |address| condition(&[(Field::EthType, 0x806), (Field::ArpTpa, address)]);
-        let all: Vec<_> = (0..MANY).map(|address| asks(address.into())).collect();
+        let all: Vec<_> = (0..MIN_COMMON).map(|address| asks(address.into())).collect();
         let packed = packed(&all, 1);
         let mut key = FlowKey::default();
         key.set(Field::EthType, 0x800);
-        let (mut read, mut passed) = (FlowMask::default(), Passed::default());
+        let (mut read, mut skipped) = (FlowMask::default(), SkippedMasks::default());
         let mut excluded = Vec::new();
         for head in packed.heads() {
-            assert!(packed.met(head, &key, &mut read, &mut passed).is_none());
-            excluded.push(passed.excluded);
+            assert!(packed.find_match(head, &key, &mut read, &mut skipped).is_none());
+            excluded.push(skipped.excluded);
         }
         assert_eq!(excluded, [0, 1, 1, 1]);
         let mut expected = FlowMask::default();

@@ -1,9 +1,10 @@
-//! Which fields are compared prefix by prefix, and how little of a key proves that a condition is not met.
+//! Fields that are compared by prefix, and the fewest bits that prove that a key does not match a
+//! condition.
 
 use flow::{Field, FlowKey, FlowMask, WORDS, low_bits};
 
-/// Fields whose values are allotted in prefixes: addresses and ports. Of these a lookup reports prefixes, of all others
-/// whole fields.
+/// Fields whose values are allotted in prefixes: addresses and ports. A lookup reports prefixes of
+/// these fields, and the whole of all other fields.
 pub(crate) const PREFIX_FIELDS: [Field; 9] = [
     Field::Ip4Src,
     Field::Ip4Dst,
@@ -16,19 +17,20 @@ pub(crate) const PREFIX_FIELDS: [Field; 9] = [
     Field::NdTarget,
 ];
 
-/// The length of the prefix that `mask` takes of a field of `width` bits; `None` when it takes nothing, or no prefix.
+/// The length of the prefix that `mask` selects of a field of `width` bits; `None` when it selects
+/// nothing, or no prefix.
 pub(crate) const fn prefix_len(mask: u128, width: u8) -> Option<u8> {
     let aligned = mask << (128 - width);
     let len = aligned.leading_ones() as u8;
     if len > 0 && aligned.count_ones() == len as u32 { Some(len) } else { None }
 }
 
-/// The first `len` bits of a field of `width` bits, right aligned as fields are.
+/// The first `len` bits of a field of `width` bits, right-aligned.
 pub(crate) const fn prefix_mask(len: u8, width: u8) -> u128 {
     low_bits(width) & !low_bits(width - len)
 }
 
-/// What one field has in one word.
+/// The bits of one field in one word.
 #[derive(Clone, Copy)]
 struct Part {
     bits: u64,
@@ -39,13 +41,13 @@ struct Part {
 
 const NO_PART: Part = Part { bits: 0, by_prefix: false, lower_half: false };
 
-/// More fields than this are in no word; checked when [`PARTS`] is built.
-const MOST_PARTS: usize = 6;
+/// The most fields in a word. Building [`PARTS`] fails to compile when a word has more.
+const MAX_PARTS: usize = 6;
 
-const PARTS: [[Part; MOST_PARTS]; WORDS] = parts();
+const PARTS: [[Part; MAX_PARTS]; WORDS] = parts();
 
-const fn parts() -> [[Part; MOST_PARTS]; WORDS] {
-    let mut parts = [[NO_PART; MOST_PARTS]; WORDS];
+const fn parts() -> [[Part; MAX_PARTS]; WORDS] {
+    let mut parts = [[NO_PART; MAX_PARTS]; WORDS];
     let mut used = [0; WORDS];
     let mut at = 0;
     while at < Field::ALL.len() {
@@ -83,22 +85,24 @@ pub(crate) struct Word {
     pub(crate) value: u64,
 }
 
-/// How a key compares with a condition.
+/// The result of comparing a key with a condition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Comparison {
-    /// It meets the condition.
-    Met,
-    /// It does not, as bits show that were read before.
+    /// The key matches.
+    Match,
+    /// The key does not match, and bits read before prove it.
     Known,
-    /// It does not, as bits show that were added to those.
+    /// The key does not match; the bits that prove it have been added.
     Read,
 }
 
-/// Compares `key` with the condition that `words` make up. When it is not met, `read` has bits that prove it: those of one
-/// field, or of a prefix of it. None are added when it has such bits already, and none when the condition is met.
+/// Compares `key` with the condition that consists of `words`. When the key does not match, `read`
+/// has bits that prove it: those of one field, or of a prefix of it. The comparison adds none when
+/// `read` proves it already, or when the key matches.
 ///
-/// One differing bit would prove it too. But then keys that pass the same conditions would report ever other combinations
-/// of bits, and each combination costs the datapath a lookup of its own; of prefixes there are few.
+/// One differing bit would prove it as well. But keys that fail the same conditions would then
+/// report many different combinations of bits, and each combination costs the datapath a lookup. Of
+/// prefixes there are few.
 #[inline]
 pub(crate) fn compare(
     key: &FlowKey,
@@ -114,7 +118,7 @@ pub(crate) fn compare(
         all |= differ;
     }
     if all == 0 {
-        return Comparison::Met;
+        return Comparison::Match;
     }
     prove(key, words, read);
     Comparison::Read
@@ -131,7 +135,7 @@ fn prove(key: &FlowKey, words: impl Iterator<Item = Word>, read: &mut FlowMask) 
         }
         let first = 63 - differ.leading_zeros();
         let part = PARTS[word.at].iter().find(|part| part.bits >> first & 1 == 1);
-        // A bit of no field: all that the condition has in the word.
+        // The bit belongs to no field: take the whole word of the condition.
         let part = part.copied().unwrap_or(Part { bits: u64::MAX, ..NO_PART });
         let bits = if part.by_prefix { part.bits & u64::MAX << first } else { part.bits };
         let read = read.words_mut();
@@ -152,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefix_lengths_are_found_and_turned_back() {
+    fn prefix_length_and_mask_are_inverse() {
         for (mask, width, len) in [
             (0xffff_ff00, 32, Some(24)),
             (0xffff_ffff, 32, Some(32)),
@@ -167,7 +171,8 @@ mod tests {
         }
     }
 
-    /// `condition; key; what was read before => what the proof adds`, each as field, value, mask.
+    /// The columns are condition, key, bits read before, and bits that the proof adds. Each is a
+    /// list of field, value and mask.
     #[test]
     fn proof_is_one_field_or_a_prefix_of_it() {
         use Field::{EthDst, EthType, Ip4Dst, Ip6Dst, TpDst};
@@ -178,9 +183,9 @@ mod tests {
         let table: [(Bits<'_>, Bits<'_>, Bits<'_>, Bits<'_>); 8] = [
             (&[arp], &[arp], &[], &[]),
             (&[arp], &[(EthType, 0x800, 0)], &[], &[(EthType, 0, 0xffff)]),
-            // The first field that differs is enough, ...
+            // The first field that differs is enough.
             (&[arp, http], &[], &[], &[(EthType, 0, 0xffff)]),
-            // ... and one that was read anyway costs nothing.
+            // A field that was read before costs nothing.
             (&[arp, http], &[], &[(TpDst, 0, 0x40)], &[]),
             (&[(EthDst, 5, 0xff)], &[(EthDst, 4, 0)], &[], &[(EthDst, 0, 0xff)]),
             (
@@ -207,7 +212,7 @@ mod tests {
                 value: rule.key().words()[at],
             });
             let comparison = match (rule.matches(&key), added) {
-                (true, _) => Comparison::Met,
+                (true, _) => Comparison::Match,
                 (false, []) => Comparison::Known,
                 _ => Comparison::Read,
             };

@@ -1,17 +1,18 @@
-//! All rules with one mask: a hash table of conditions, looked up stage by stage.
+//! All rules with one mask: a hash table of conditions, searched stage by stage.
 
 use crate::Rank;
-use crate::condition::Shape;
-use crate::hash::{Lane, Sum};
+use crate::hash::{MaskedWord, Sum};
 use crate::prefix::{Comparison, Word, compare};
+use crate::sparse_mask::SparseMask;
 use crate::table::{Entry, Table};
-use crate::tracker::{Track, Tracker, tracks};
+use crate::tracker::{FieldPrefix, PrefixTracker, field_prefixes};
 use flow::{FlowKey, FlowMask, Match, STAGES, WORDS};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// Up to so many conditions are compared one by one when it is to be said why none is met: that shows which single field differs.
-const COMPARED: usize = 4;
+/// Up to this many conditions are compared one by one to explain why none matches: a comparison
+/// shows which single field differs.
+const MAX_COMPARED: usize = 4;
 
 /// The rules with one condition, best first.
 #[derive(Clone)]
@@ -57,7 +58,7 @@ impl<T> Bucket<T> {
         }
     }
 
-    /// Takes out one of several rules.
+    /// Removes one of several rules.
     fn remove(&mut self, rank: Rank) -> Option<T> {
         if rank == self.first.0 {
             let next = self.rest.remove(0);
@@ -78,15 +79,15 @@ impl<T> Entry for Arc<Bucket<T>> {
     }
 }
 
-/// How many conditions agree in the words up to the end of a stage, for one value of those: only the hash is kept, since
-/// the last stage compares the words themselves.
+/// How many conditions have the same values in the words up to the end of a stage. Only the hash of
+/// the values is kept, since the last stage compares the words themselves.
 #[derive(Clone)]
-struct Start {
+struct StageHash {
     hash: u64,
     count: NonZeroU32,
 }
 
-impl Entry for Start {
+impl Entry for StageHash {
     fn hash(&self) -> u64 {
         self.hash
     }
@@ -99,50 +100,52 @@ impl Entry for Start {
 /// One of the stages in which the mask has words.
 #[derive(Clone)]
 struct Stage {
-    /// How many of the lanes.
+    /// The number of words of the mask in this stage.
     words: usize,
-    tracks: Box<[Track]>,
-    /// What the conditions have in these words. Nothing for the last stage, and nothing while conditions are compared one by one.
-    starts: Table<Start>,
+    prefixes: Box<[FieldPrefix]>,
+    /// The values of the conditions up to this stage. Empty for the last stage, and while
+    /// conditions are compared one by one.
+    hashes: Table<StageHash>,
 }
 
 #[derive(Clone)]
 pub(crate) struct Subtable<T> {
-    shape: Shape,
-    lanes: Box<[Lane]>,
+    shape: SparseMask,
+    masked: Box<[MaskedWord]>,
     stages: Box<[Stage]>,
-    /// Those of all stages.
-    tracks: Box<[Track]>,
+    /// The stage_hashes of all stages.
+    prefixes: Box<[FieldPrefix]>,
     buckets: Table<Arc<Bucket<T>>>,
 }
 
 impl<T> Subtable<T> {
-    pub(crate) fn new(shape: Shape) -> Self {
+    pub(crate) fn new(shape: SparseMask) -> Self {
         let mask = shape.mask();
-        let lanes: Box<[Lane]> = shape.words().map(|(at, mask)| Lane::new(at, mask)).collect();
+        let masked: Box<[MaskedWord]> =
+            shape.words().map(|(at, mask)| MaskedWord::new(at, mask)).collect();
         let mut stages = Vec::new();
         let mut from = 0;
         for words in STAGES {
-            let end = lanes.iter().take_while(|lane| lane.at < words.end).count();
+            let end = masked.iter().take_while(|word| word.at < words.end).count();
             if end > from {
-                let tracks = tracks(&mask, words);
-                stages.push(Stage { words: end - from, tracks, starts: Table::default() });
+                let prefixes = field_prefixes(&mask, words);
+                stages.push(Stage { words: end - from, prefixes, hashes: Table::default() });
                 from = end;
             }
         }
-        let tracks = tracks(&mask, 0..WORDS);
-        Self { shape, lanes, stages: stages.into(), tracks, buckets: Table::default() }
+        let prefixes = field_prefixes(&mask, 0..WORDS);
+        Self { shape, masked, stages: stages.into(), prefixes, buckets: Table::default() }
     }
 
-    pub(crate) const fn shape(&self) -> &Shape {
+    pub(crate) const fn shape(&self) -> &SparseMask {
         &self.shape
     }
 
-    pub(crate) const fn tracks(&self) -> &[Track] {
-        &self.tracks
+    pub(crate) const fn prefixes(&self) -> &[FieldPrefix] {
+        &self.prefixes
     }
 
-    /// The best rule's rank; `None` when there are no rules.
+    /// The rank of the best rule; `None` without rules.
     pub(crate) fn best(&self) -> Option<Rank> {
         self.buckets.best()
     }
@@ -161,81 +164,86 @@ impl<T> Subtable<T> {
 
     fn hash(&self, values: &[u64]) -> u64 {
         let mut sum = Sum::default();
-        self.lanes.iter().zip(values).for_each(|(lane, &value)| sum.add(lane.factor, value));
+        self.masked.iter().zip(values).for_each(|(word, &value)| sum.add(word.factor, value));
         sum.hash()
     }
 
-    /// What each condition has in the words of the mask.
+    /// The values of each condition, one for each word of the mask.
     pub(crate) fn values(&self) -> impl Iterator<Item = &[u64]> {
         self.buckets.iter().map(|bucket| &*bucket.values)
     }
 
-    /// The rules whose condition `key` meets.
+    /// The rules whose condition matches `key`.
     #[inline]
     pub(crate) fn find(&self, key: &FlowKey) -> Option<&Bucket<T>> {
         let mut sum = Sum::default();
-        self.lanes.iter().for_each(|lane| sum.add(lane.factor, lane.of(key)));
+        self.masked.iter().for_each(|word| sum.add(word.factor, word.of(key)));
         let hash = sum.hash();
         if !self.buckets.may_have(hash) {
             return None;
         }
         let bucket = self.buckets.find(hash, |bucket| {
-            let mut words = self.lanes.iter().zip(&bucket.values);
-            bucket.hash == hash && words.all(|(lane, &value)| lane.of(key) == value)
+            let mut words = self.masked.iter().zip(&bucket.values);
+            bucket.hash == hash && words.all(|(word, &value)| word.of(key) == value)
         });
         bucket.map(|bucket| &**bucket)
     }
 
-    /// Adds to `read` what shows that [`find`](Self::find) finds what it does: bits that exclude all conditions, or all of the
-    /// mask.
-    pub(crate) fn explain(&self, key: &FlowKey, tracker: &mut Tracker<'_>, read: &mut FlowMask) {
-        let is_known = |lanes: &[Lane], read: &FlowMask| {
-            lanes.iter().all(|lane| lane.mask & !read.words()[lane.at] == 0)
+    /// Adds to `read` the bits that prove the result of [`find`](Self::find): bits that exclude
+    /// every condition, or else all bits of the mask.
+    pub(crate) fn explain(
+        &self,
+        key: &FlowKey,
+        tracker: &mut PrefixTracker<'_>,
+        read: &mut FlowMask,
+    ) {
+        let is_known = |masked: &[MaskedWord], read: &FlowMask| {
+            masked.iter().all(|word| word.mask & !read.words()[word.at] == 0)
         };
-        if is_known(&self.lanes, read) || tracker.has_excluded(&self.tracks, read) {
+        if is_known(&self.masked, read) || tracker.has_excluded(&self.prefixes, read) {
             return;
         }
         if self.has_few_conditions() {
             return self.compare(key, read);
         }
-        let (mut sum, mut lanes) = (Sum::default(), self.lanes.iter());
+        let (mut sum, mut masked) = (Sum::default(), self.masked.iter());
         for stage in &self.stages {
-            if tracker.excludes(&stage.tracks, read) {
+            if tracker.excludes(&stage.prefixes, read) {
                 return;
             }
-            for lane in lanes.by_ref().take(stage.words) {
-                sum.add(lane.factor, lane.of(key));
-                lane.add_to(read);
+            for word in masked.by_ref().take(stage.words) {
+                sum.add(word.factor, word.of(key));
+                word.add_to(read);
             }
-            if lanes.len() > 0 && !stage.starts.may_have(sum.hash()) {
+            if masked.len() > 0 && !stage.hashes.may_have(sum.hash()) {
                 return;
             }
         }
     }
 
-    /// As [`explain`](Self::explain), condition by condition.
+    /// Like [`explain`](Self::explain), one condition at a time.
     fn compare(&self, key: &FlowKey, read: &mut FlowMask) {
-        let is_met = self.buckets.iter().any(|bucket| {
-            let words = self.lanes.iter().zip(&bucket.values);
-            let words = words.map(|(lane, &value)| Word { at: lane.at, mask: lane.mask, value });
-            compare(key, words, read) == Comparison::Met
+        let matches = self.buckets.iter().any(|bucket| {
+            let words = self.masked.iter().zip(&bucket.values);
+            let words = words.map(|(word, &value)| Word { at: word.at, mask: word.mask, value });
+            compare(key, words, read) == Comparison::Match
         });
-        if is_met {
+        if matches {
             self.add_to(read);
         }
     }
 
     /// Adds all bits of the mask.
     pub(crate) fn add_to(&self, read: &mut FlowMask) {
-        self.lanes.iter().for_each(|lane| lane.add_to(read));
+        self.masked.iter().for_each(|word| word.add_to(read));
     }
 
-    /// True when conditions are compared one by one to say why none is met, rather than by hash.
+    /// True when conditions are compared one by one, not by hash, to explain why none matches.
     pub(crate) const fn has_few_conditions(&self) -> bool {
-        self.buckets.len() <= COMPARED
+        self.buckets.len() <= MAX_COMPARED
     }
 
-    /// How many different conditions there are.
+    /// The number of different conditions.
     pub(crate) const fn conditions(&self) -> usize {
         self.buckets.len()
     }
@@ -245,75 +253,78 @@ impl<T: Clone> Subtable<T> {
     /// Adds a rule, or replaces the one with this rank.
     pub(crate) fn insert(&mut self, values: Box<[u64]>, rank: Rank, value: T) -> Option<T> {
         let hash = self.hash(&values);
-        let is_meant = |bucket: &Arc<Bucket<T>>| bucket.values == values;
-        if self.buckets.find(hash, is_meant).is_some() {
+        let is_equal = |bucket: &Arc<Bucket<T>>| bucket.values == values;
+        if self.buckets.find(hash, is_equal).is_some() {
             let insert = |bucket: &mut Arc<Bucket<T>>| Arc::make_mut(bucket).insert(rank, value);
-            return self.buckets.update(hash, is_meant, insert).flatten();
+            return self.buckets.update(hash, is_equal, insert).flatten();
         }
-        if self.buckets.len() > COMPARED {
-            self.add_starts(&values);
+        if self.buckets.len() > MAX_COMPARED {
+            self.add_stage_hashes(&values);
         }
         let bucket = Bucket { hash, values, first: (rank, value), rest: Vec::new() };
         self.buckets.insert(Arc::new(bucket));
-        if self.buckets.len() == COMPARED + 1 {
+        if self.buckets.len() == MAX_COMPARED + 1 {
             let all: Vec<_> = self.buckets.iter().cloned().collect();
-            all.iter().for_each(|bucket| self.add_starts(&bucket.values));
+            all.iter().for_each(|bucket| self.add_stage_hashes(&bucket.values));
         }
         None
     }
 
-    /// Takes a rule out.
+    /// Removes a rule.
     pub(crate) fn remove(&mut self, values: &[u64], rank: Rank) -> Option<T> {
         let hash = self.hash(values);
-        let is_meant = |bucket: &Arc<Bucket<T>>| *bucket.values == *values;
-        let bucket = self.buckets.find(hash, is_meant)?;
+        let is_equal = |bucket: &Arc<Bucket<T>>| *bucket.values == *values;
+        let bucket = self.buckets.find(hash, is_equal)?;
         bucket.find(rank)?;
         if !bucket.rest.is_empty() {
             let remove = |bucket: &mut Arc<Bucket<T>>| Arc::make_mut(bucket).remove(rank);
-            return self.buckets.update(hash, is_meant, remove).flatten();
+            return self.buckets.update(hash, is_equal, remove).flatten();
         }
-        let bucket = self.buckets.remove(hash, is_meant)?;
+        let bucket = self.buckets.remove(hash, is_equal)?;
         match self.buckets.len() {
-            COMPARED => self.stages.iter_mut().for_each(|stage| stage.starts = Table::default()),
-            len if len > COMPARED => self.remove_starts(values),
+            MAX_COMPARED => {
+                self.stages.iter_mut().for_each(|stage| stage.hashes = Table::default())
+            }
+            len if len > MAX_COMPARED => self.remove_stage_hashes(values),
             _ => {}
         }
         Some(Arc::try_unwrap(bucket).map_or_else(|b| b.first.1.clone(), |b| b.first.1))
     }
 
-    /// Each stage that keeps starts, with the hash that a condition has there.
-    fn starts<'a>(
+    /// The hash of a condition at the end of each stage but the last, with the table of such
+    /// hashes.
+    fn stage_hashes<'a>(
         &'a mut self,
         values: &'a [u64],
-    ) -> impl Iterator<Item = (u64, &'a mut Table<Start>)> {
-        let (mut sum, mut words) = (Sum::default(), self.lanes.iter().zip(values));
+    ) -> impl Iterator<Item = (u64, &'a mut Table<StageHash>)> {
+        let (mut sum, mut words) = (Sum::default(), self.masked.iter().zip(values));
         let stages = self.stages.split_last_mut().map(|(_, stages)| stages).unwrap_or_default();
         stages.iter_mut().map(move |stage| {
             let words = words.by_ref().take(stage.words);
-            words.for_each(|(lane, &value)| sum.add(lane.factor, value));
-            (sum.hash(), &mut stage.starts)
+            words.for_each(|(word, &value)| sum.add(word.factor, value));
+            (sum.hash(), &mut stage.hashes)
         })
     }
 
-    fn add_starts(&mut self, values: &[u64]) {
-        for (hash, starts) in self.starts(values) {
-            let more = |start: &mut Start| start.count = start.count.saturating_add(1);
-            if starts.update(hash, |start| start.hash == hash, more).is_none() {
-                starts.insert(Start { hash, count: NonZeroU32::MIN });
+    fn add_stage_hashes(&mut self, values: &[u64]) {
+        for (hash, stage_hashes) in self.stage_hashes(values) {
+            let more = |entry: &mut StageHash| entry.count = entry.count.saturating_add(1);
+            if stage_hashes.update(hash, |entry| entry.hash == hash, more).is_none() {
+                stage_hashes.insert(StageHash { hash, count: NonZeroU32::MIN });
             }
         }
     }
 
-    fn remove_starts(&mut self, values: &[u64]) {
-        for (hash, starts) in self.starts(values) {
-            let is_meant = |start: &Start| start.hash == hash;
-            let fewer = |start: &mut Start| {
-                let left = NonZeroU32::new(start.count.get() - 1);
-                start.count = left.unwrap_or(start.count);
+    fn remove_stage_hashes(&mut self, values: &[u64]) {
+        for (hash, stage_hashes) in self.stage_hashes(values) {
+            let is_equal = |entry: &StageHash| entry.hash == hash;
+            let fewer = |entry: &mut StageHash| {
+                let left = NonZeroU32::new(entry.count.get() - 1);
+                entry.count = left.unwrap_or(entry.count);
                 left.is_none()
             };
-            if starts.update(hash, is_meant, fewer) == Some(true) {
-                starts.remove(hash, is_meant);
+            if stage_hashes.update(hash, is_equal, fewer) == Some(true) {
+                stage_hashes.remove(hash, is_equal);
             }
         }
     }

@@ -1,36 +1,38 @@
-//! A hash table whose clones share what neither has changed.
+//! A persistent hash table: clones share the pages that neither of them has changed.
 //!
-//! It is made of pages of some hundred places; a change copies one page and the list of pages, if somebody else holds them. It grows by
-//! linear hashing: page by page, so that no single insertion pays for moving everything. A page is an open-addressed table of
-//! its own. Beside its entries it keeps a tag for each, 16 bits of its hash, in groups that are compared at once. The list of
-//! pages has a filter for each, so that looking up what is not there seldom touches a page.
+//! The table consists of pages of some hundred entries. A change copies one page and the list of
+//! pages if a clone holds them. The table grows by linear hashing, one page at a time, so that no
+//! single insertion pays for moving everything. A page is an open-addressed table. Beside its
+//! entries it keeps a tag for each, 16 bits of its hash, in groups that are compared at once. The
+//! list of pages has a filter for each page, so that looking up an absent entry seldom touches a
+//! page.
 
 use crate::Rank;
 use std::sync::Arc;
 
-/// What a [`Table`] keeps.
+/// An entry of a [`Table`].
 pub(crate) trait Entry: Clone {
-    /// The hash under which it is kept.
+    /// The hash under which the entry is stored.
     fn hash(&self) -> u64;
-    /// The table knows the best of them.
+    /// The rank of the entry; the table knows the best rank of its entries.
     fn rank(&self) -> Rank;
 }
 
-/// Entries per page, on average, beyond which there is one more page.
+/// The average number of entries for each page above which the table grows by a page.
 const PAGE_ENTRIES: usize = 80;
 const GROUP: usize = 8;
-/// Of the eight places of each group, so many may be taken on average.
+/// Average number of occupied places in a group, of eight, above which a page is rebuilt larger.
 const GROUP_LOAD: usize = 5;
 
 #[derive(Clone)]
 pub(crate) struct Table<E> {
     pages: Vec<Page<E>>,
-    /// The power of two at or above the number of pages, less one.
+    /// The number of pages rounded up to a power of two, less one: the mask of page numbers.
     all: usize,
     len: usize,
 }
 
-/// A page; the groups are shared with clones of the table.
+/// A page. Clones of the table share the groups.
 #[derive(Clone)]
 struct Page<E> {
     groups: Arc<[Group<E>]>,
@@ -39,15 +41,16 @@ struct Page<E> {
     filter: Filter,
 }
 
-/// Places side by side; the tag of a place is 0 when it is free.
+/// Eight places; the tag of a free place is 0.
 #[derive(Clone)]
 struct Group<E> {
     tags: [u16; GROUP],
     entries: [Option<E>; GROUP],
 }
 
-/// Two bits in one word for each entry of a page, chosen by its tag. Looking up what is not there ends here 98 times out of
-/// 100. Pages are all over the memory, but the filters of all tables of a classifier are small enough for a processor's cache.
+/// A Bloom filter of one page: two bits in one word for each entry, chosen by its tag. It answers
+/// 98 of 100 lookups of absent entries. The pages are spread over memory, but the filters of all
+/// tables of a classifier fit into a processor's cache.
 #[derive(Clone, Copy, Default)]
 struct Filter([u64; 32]);
 
@@ -85,46 +88,47 @@ impl<E> Table<E> {
         self.pages.iter().flat_map(Page::iter)
     }
 
-    /// The best of all entries.
+    /// The best rank of all entries.
     pub(crate) fn best(&self) -> Option<Rank> {
         self.pages.iter().filter_map(|page| page.best).max()
     }
 
-    /// The page for a hash. The upper half of a hash says the page, the lower half the place in it.
+    /// The page for a hash: the upper half of the hash selects the page, the lower half the group.
     #[inline]
     const fn page_of(&self, hash: u64) -> usize {
         let hash = (hash >> 32) as usize;
-        // Pages behind the last power of two have been split off those before it, up to the one that is next.
+        // Linear hashing: a page number that does not exist yet falls back to the page it will
+        // split from.
         let page = hash & self.all;
         if page < self.pages.len() { page } else { page & self.all >> 1 }
     }
 
-    /// False when nothing is kept under `hash`; true when something is, and now and then when nothing is.
+    /// False when no entry has this hash; true otherwise, with rare false positives.
     #[inline]
     pub(crate) fn may_have(&self, hash: u64) -> bool {
         self.pages.get(self.page_of(hash)).is_some_and(|page| page.filter.may_have(tag(hash)))
     }
 
-    /// The entry kept under `hash` that is meant.
+    /// The entry with this hash for which `is_equal` holds.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, is_meant: impl Fn(&E) -> bool) -> Option<&E> {
+    pub(crate) fn find(&self, hash: u64, is_equal: impl Fn(&E) -> bool) -> Option<&E> {
         let page = self.pages.get(self.page_of(hash))?;
-        let (group, place) = page.find(hash, is_meant)?;
+        let (group, place) = page.find(hash, is_equal)?;
         page.groups[group].entries[place].as_ref()
     }
 }
 
 impl<E: Entry> Table<E> {
-    /// Changes the entry that is meant, if there is one.
+    /// Changes the entry for which `is_equal` holds, if there is one.
     pub(crate) fn update<R>(
         &mut self,
         hash: u64,
-        is_meant: impl Fn(&E) -> bool,
+        is_equal: impl Fn(&E) -> bool,
         change: impl FnOnce(&mut E) -> R,
     ) -> Option<R> {
         let at = self.page_of(hash);
         let page = self.pages.get_mut(at)?;
-        let (group, place) = page.find(hash, is_meant)?;
+        let (group, place) = page.find(hash, is_equal)?;
         let entry = Arc::make_mut(&mut page.groups)[group].entries[place].as_mut()?;
         let before = entry.rank();
         let result = change(entry);
@@ -137,7 +141,7 @@ impl<E: Entry> Table<E> {
         Some(result)
     }
 
-    /// Adds an entry. There is none that is equal.
+    /// Adds an entry. The caller has made sure that no equal entry exists.
     pub(crate) fn insert(&mut self, entry: E) {
         if self.len >= self.pages.len() * PAGE_ENTRIES {
             self.split_page();
@@ -149,26 +153,27 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Takes out the entry that is meant.
-    pub(crate) fn remove(&mut self, hash: u64, is_meant: impl Fn(&E) -> bool) -> Option<E> {
+    /// Removes the entry for which `is_equal` holds.
+    pub(crate) fn remove(&mut self, hash: u64, is_equal: impl Fn(&E) -> bool) -> Option<E> {
         let at = self.page_of(hash);
         let page = self.pages.get_mut(at)?;
-        let (group, place) = page.find(hash, is_meant)?;
+        let (group, place) = page.find(hash, is_equal)?;
         let entry = page.remove(group, place)?;
         self.len -= 1;
-        // Half the limit, lest a rule that comes and goes splits and joins a page each time.
+        // Half of the limit for growing, so that a rule that comes and goes does not split and join
+        // a page each time.
         if self.len <= (self.pages.len() - 1) * PAGE_ENTRIES / 2 {
             self.join_page();
         }
         Some(entry)
     }
 
-    /// Adds a page and moves to it what belongs there, all of it from one page.
+    /// Adds a page and moves entries to it, all of them from one page.
     fn split_page(&mut self) {
         let new = self.pages.len();
         self.pages.push(Page::new(Vec::new()));
         self.all = self.pages.len().next_power_of_two() - 1;
-        // Without its highest bit, the new page's number is that of the page to split.
+        // The page to split has the number of the new page without its highest bit.
         let Some(old) = (new > 0).then(|| new ^ 1 << new.ilog2()) else { return };
         let entries = self.pages[old].take();
         let (stay, go) = entries.into_iter().partition(|entry| self.page_of(entry.hash()) == old);
@@ -176,7 +181,7 @@ impl<E: Entry> Table<E> {
         self.pages[new] = Page::new(go);
     }
 
-    /// Takes the last page away and moves its entries to where they came from.
+    /// Removes the last page and moves its entries back to the page that it was split from.
     fn join_page(&mut self) {
         let Some(mut last) = self.pages.pop() else { return };
         self.all = self.pages.len().next_power_of_two() - 1;
@@ -194,7 +199,7 @@ const fn tag(hash: u64) -> u16 {
     if tag == 0 { 1 } else { tag }
 }
 
-/// True when a tag of the group is `tag`. Without a branch, so that the group is compared at once.
+/// True when the group has this tag. Branch-free, so that the compiler compares all tags at once.
 #[inline]
 fn has(group: &[u16; GROUP], tag: u16) -> bool {
     group.iter().fold(false, |found, &other| found | (other == tag))
@@ -205,23 +210,23 @@ impl<E> Page<E> {
         self.groups.iter().flat_map(|group| group.entries.iter().flatten())
     }
 
-    /// The groups where an entry may be, in the order in which they are searched.
+    /// The groups where an entry may be, in probing order.
     #[inline]
     fn places(&self, hash: u64) -> impl Iterator<Item = usize> + use<E> {
         let groups = self.groups.len();
         (0..groups).map(move |step| (hash as usize).wrapping_add(step) & (groups - 1))
     }
 
-    /// The group, and the place in it, of the entry that is meant.
+    /// The group and place of the entry for which `is_equal` holds.
     #[inline]
-    fn find(&self, hash: u64, is_meant: impl Fn(&E) -> bool) -> Option<(usize, usize)> {
+    fn find(&self, hash: u64, is_equal: impl Fn(&E) -> bool) -> Option<(usize, usize)> {
         let tag = tag(hash);
         for at in self.places(hash) {
             let group = &self.groups[at];
             if has(&group.tags, tag) {
                 let mut entries = group.tags.iter().zip(&group.entries);
                 let place = entries.position(|(&other, entry)| {
-                    other == tag && entry.as_ref().is_some_and(&is_meant)
+                    other == tag && entry.as_ref().is_some_and(&is_equal)
                 });
                 if let Some(place) = place {
                     return Some((at, place));
@@ -236,7 +241,7 @@ impl<E> Page<E> {
 }
 
 impl<E: Entry> Page<E> {
-    /// A page with these entries and room for one more.
+    /// A page with these entries and space for one more.
     fn new(entries: Vec<E>) -> Self {
         let groups = (entries.len() + 1).div_ceil(GROUP_LOAD).next_power_of_two();
         let free = || Group { tags: [0; GROUP], entries: [const { None }; GROUP] };
@@ -254,7 +259,7 @@ impl<E: Entry> Page<E> {
         self.iter().map(E::rank).max()
     }
 
-    /// The entries, copied if others hold the page too.
+    /// Takes the entries out; copies them if a clone of the table shares the page.
     fn take(&mut self) -> Vec<E> {
         let groups = Arc::make_mut(&mut self.groups).iter_mut();
         groups.flat_map(|group| group.entries.iter_mut().filter_map(Option::take)).collect()
@@ -267,7 +272,7 @@ impl<E: Entry> Page<E> {
         self.put(entry);
     }
 
-    /// Adds an entry; there is room.
+    /// Adds an entry; the page has a free place.
     fn put(&mut self, entry: E) {
         let (tag, rank) = (tag(entry.hash()), entry.rank());
         let mut places = self.places(entry.hash());
@@ -289,7 +294,7 @@ impl<E: Entry> Page<E> {
         group.tags[place] = 0;
         self.len -= 1;
         if was_full {
-            // Searches went on beyond the group and would now end there.
+            // Searches probed past the full group and would now stop there: rebuild the page.
             *self = Self::new(self.take());
             return Some(entry);
         }

@@ -1,10 +1,11 @@
-//! Which prefixes of one field there are in the rules: a tree that knows, of a value, which of its prefixes some rule has and
-//! how many bits show that it has no others.
+//! A trie of the prefixes of one field that rules have. For a value it tells which of the value's
+//! prefixes exist, and how many bits prove that no longer one does.
 //!
-//! A node covers six bits of the value. Prefixes that end within them are bits of a word, numbered like a heap: 1 is the
-//! empty prefix, and `2 * n` and `2 * n + 1` are those one bit longer than `n`. Longer prefixes are in one of 64 children;
-//! a child with a single prefix is that prefix, whatever its length. Values are left aligned. A clone shares its nodes with
-//! the original, and a change copies those on the way to the prefix, of which there are at most 22.
+//! A node covers six bits of the value. Prefixes that end within them are bits of a word, numbered
+//! like a binary heap: 1 is the empty prefix, and `2 * n` and `2 * n + 1` are the prefixes one bit
+//! longer than `n`. Longer prefixes are in one of 64 children; a child with a single prefix is that
+//! prefix, whatever its length. Values are left-aligned. A clone shares its nodes with the
+//! original. A change copies the nodes on the path to the prefix, at most 22.
 
 use std::sync::Arc;
 
@@ -40,12 +41,12 @@ const BEGIN_WITH: [u64; 64] = {
     table
 };
 
-/// What a trie says about a value.
+/// The prefixes of a value that a trie has.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Found {
-    /// Bit `n - 1`: some rule has the first `n` bits of the value as a prefix.
+pub(crate) struct PrefixMatches {
+    /// Bit `n - 1` is set when a rule has the first `n` bits of the value as a prefix.
     pub(crate) lengths: u128,
-    /// So many bits of the value show that no longer prefix of it is there.
+    /// The number of leading bits of the value that prove that no longer prefix of it exists.
     pub(crate) deciding: u8,
 }
 
@@ -56,10 +57,11 @@ pub(crate) struct Trie {
 
 #[derive(Clone, Default)]
 struct Node {
-    /// Heap numbers of the prefixes that end here, and how often each is there.
+    /// The heap numbers of the prefixes that end in this node, a bit for each, and the number of
+    /// occurrences of each.
     ending: u64,
     counts: Vec<u32>,
-    /// Which of the 64 children there are.
+    /// The children that exist, of 64, a bit for each.
     present: u64,
     children: Vec<Child>,
 }
@@ -72,7 +74,8 @@ enum Child {
 
 #[derive(Clone, Copy)]
 struct Prefix {
-    /// The upper and the lower half of the value: two words are aligned to 8 bytes, not 16.
+    /// The upper and the lower half of the value: `u64` words are aligned to 8 bytes, a `u128` to
+    /// 16.
     value: [u64; 2],
     len: u8,
     count: u32,
@@ -88,7 +91,7 @@ impl Prefix {
     }
 }
 
-/// How many of the bits before bit `at` are one: the place of what belongs to it in a packed list.
+/// The number of ones below bit `at`: the index of that bit's entry in a packed list.
 #[inline]
 const fn place(bits: u64, at: usize) -> usize {
     (bits & ((1 << at) - 1)).count_ones() as usize
@@ -107,12 +110,12 @@ const fn heap_number(chunk: usize, len: u8) -> usize {
 }
 
 impl Trie {
-    /// Notes the first `len` bits of `value`, 1 to 128; the others are 0.
+    /// Adds the first `len` bits of `value`, 1 to 128; the other bits are 0.
     pub(crate) fn insert(&mut self, value: u128, len: u8) {
         self.root.insert(0, Prefix::new(value, len, 1));
     }
 
-    /// Forgets one occurrence of what was inserted.
+    /// Removes one occurrence of a prefix that was added.
     pub(crate) fn remove(&mut self, value: u128, len: u8) {
         self.root.remove(0, value, len);
     }
@@ -121,16 +124,16 @@ impl Trie {
         self.root.ending == 0 && self.root.present == 0
     }
 
-    /// What is known about `value`.
+    /// The prefixes of `value`.
     #[inline]
-    pub(crate) fn find(&self, value: u128) -> Found {
+    pub(crate) fn find(&self, value: u128) -> PrefixMatches {
         let (mut node, mut depth, mut lengths) = (&self.root, 0, 0);
         loop {
             let chunk = chunk(value, depth);
             let mut covering = node.ending & PREFIXES_OF[chunk];
             while covering != 0 {
                 let len = covering.ilog2().ilog2() as u8;
-                // The empty prefix ends here only below the root, which has none.
+                // `len` is 0 only below the root: the root has no empty prefix.
                 lengths |= 1u128 << (depth + len - 1);
                 covering ^= 1 << covering.ilog2();
             }
@@ -146,19 +149,20 @@ impl Trie {
                     let common = (prefix.value() ^ value).leading_zeros() as u8;
                     return if common >= prefix.len {
                         lengths |= 1 << (prefix.len - 1);
-                        Found { lengths, deciding: prefix.len }
+                        PrefixMatches { lengths, deciding: prefix.len }
                     } else {
-                        Found { lengths, deciding: common + 1 }
+                        PrefixMatches { lengths, deciding: common + 1 }
                     };
                 }
-                None => return Found { lengths, deciding: depth + node.deciding(chunk) },
+                None => return PrefixMatches { lengths, deciding: depth + node.deciding(chunk) },
             }
         }
     }
 }
 
 impl Node {
-    /// With no child for `chunk`: how many bits of it show that no longer prefix is here.
+    /// Without a child for `chunk`: the number of bits of it that prove that no longer prefix is
+    /// here.
     fn deciding(&self, chunk: usize) -> u8 {
         for len in (0..STRIDE).rev() {
             let number = heap_number(chunk, len);
@@ -239,17 +243,18 @@ impl Node {
         }
     }
 
-    /// The prefix in this node, if there is one only. `value` has the bits on the way to the node.
+    /// The prefix in this node, if it is the only one. `value` has the bits on the path to the
+    /// node.
     fn only(&self, depth: u8, value: u128) -> Option<Prefix> {
         match (&*self.counts, &*self.children) {
             (&[], &[Child::One(prefix)]) => Some(prefix),
             (&[count], &[]) => {
                 let number = self.ending.ilog2();
                 let len = number.ilog2() as u8;
-                let way = value & !(u128::MAX >> depth);
+                let path = value & !(u128::MAX >> depth);
                 let bits = u128::from(number ^ 1 << len).checked_shl(128 - u32::from(len));
                 let bits = bits.unwrap_or(0) >> depth;
-                Some(Prefix::new(way | bits, depth + len, count))
+                Some(Prefix::new(path | bits, depth + len, count))
             }
             _ => None,
         }
@@ -292,10 +297,10 @@ mod tests {
         assert_eq!(found(v4(10, 1, 0, 1)), (1 << 7, 9));
         assert_eq!(found(v4(10, 200, 7, 200)), (1 << 7, 25));
         assert_eq!(found(v4(10, 200, 7, 50)), (1 << 7 | 1 << 31, 32));
-        assert_eq!(Trie::default().find(v4(1, 2, 3, 4)), Found::default());
+        assert_eq!(Trie::default().find(v4(1, 2, 3, 4)), PrefixMatches::default());
     }
 
-    /// Values that share many bits, and lengths around the borders of nodes.
+    /// Values that share many bits, and lengths around node boundaries.
     fn prefix() -> impl Strategy<Value = (u128, u8)> {
         let value = (0..4u128, 0..128u32, 0..4u128).prop_map(|(a, shift, b)| a << 126 ^ b << shift);
         let len = prop_oneof![1..=128u8, Just(6), Just(12), Just(126), Just(128)];
@@ -304,7 +309,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn trie_agrees_with_the_list(
+        fn trie_agrees_with_a_linear_list(
             prefixes in prop::collection::vec(prefix(), 0..40),
             keep in 0..40usize,
             values in prop::collection::vec((prefix(), any::<u128>()), 20),
@@ -318,11 +323,11 @@ mod tests {
                 for &((value, _), noise) in &values {
                     let found = trie.find(value);
                     prop_assert_eq!(found.lengths, naive(prefixes, value));
-                    // Whatever follows the deciding bits, no longer prefix matches.
+                    // No longer prefix matches, whatever the bits after the deciding ones are.
                     let other = cut(value, found.deciding) | noise & !cut(u128::MAX, found.deciding);
                     let longer = u128::MAX.checked_shl(found.deciding.into()).unwrap_or(0);
                     prop_assert_eq!(naive(prefixes, other) & longer, 0);
-                    // One bit less would not do.
+                    // One deciding bit less would not prove it.
                     if let Some(last) = found.deciding.checked_sub(1) {
                         let near = cut(value, last);
                         prop_assert!(prefixes.iter().any(|p| cut(p.0, last) == near && p.1 > last));
@@ -332,7 +337,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_left_when_all_is_removed(
+        fn trie_is_empty_when_all_prefixes_are_removed(
             prefixes in prop::collection::vec(prefix(), 1..40),
         ) {
             let mut trie = trie(&prefixes);

@@ -12,7 +12,7 @@ use std::time::Duration;
 const RULES: u64 = 500;
 const GENERATIONS: u64 = 300;
 
-/// Rules of several masks; each is there in every generation.
+/// Rules with several masks; each exists in every generation.
 fn rule(n: u64) -> (Match, Rank) {
     let rank = Rank { priority: (n % 7) as u32, id: n };
     let number = (Field::Reg0, n.into(), u128::MAX);
@@ -24,8 +24,8 @@ fn rule(n: u64) -> (Match, Rank) {
     (condition, rank)
 }
 
-/// Every state that a reader sees is one that was published: all of its rules are of one generation, none is missing, and a
-/// later state is not an earlier one.
+/// Every state that a reader sees was published: all of its rules belong to one generation, none is
+/// missing, and a later read never sees an earlier state.
 #[test]
 fn readers_see_whole_states_when_a_writer_publishes_clones() {
     let mut first = Classifier::default();
@@ -52,7 +52,7 @@ fn readers_see_whole_states_when_a_writer_publishes_clones() {
                 let found = state.lookup(&key, None, &mut FlowMask::default(), |_, _| true);
                 assert_eq!(found, Some((rule(n).1, &generation)));
             }
-            // What comes and goes is there whole or not at all.
+            // A rule that comes and goes is present whole or not at all.
             let extra = state.iter().filter(|(_, rank, _)| rank.id >= RULES).count();
             assert_eq!(extra, if generation % 2 == 1 { 40 } else { 0 });
             assert_eq!(state.len() as u64, RULES + extra as u64);
@@ -77,7 +77,7 @@ fn readers_see_whole_states_when_a_writer_publishes_clones() {
             }
             *published.lock().unwrap_or_else(PoisonError::into_inner) = next;
         }
-        // On a busy machine the readers may not have had a turn yet.
+        // On a busy machine the readers may not have run yet.
         let turns = (0..10_000).take_while(|_| lookups.load(Ordering::Relaxed) < 1_000);
         turns.for_each(|_| std::thread::sleep(Duration::from_millis(1)));
         done.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! How many bits lookups report, where fewer are possible than all that the rules look at.
+//! Lookups that can report fewer bits than all that the rules look at do so.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn classifier(rules: impl IntoIterator<Item = (Match, Rank)>) -> Classifier<()> 
     classifier
 }
 
-/// The priority of the rule found, and what was read.
+/// The priority of the rule found, and the bits read.
 fn look_up(classifier: &Classifier<()>, key: &FlowKey) -> (Option<u32>, FlowMask) {
     let mut read = FlowMask::default();
     let found = classifier.lookup(key, None, &mut read, |_, _| true);
@@ -36,7 +36,8 @@ fn to(address: u128) -> FlowKey {
     key(&[(Field::EthType, 0x800), (Field::Ip4Dst, address), (Field::TpDst, 80)])
 }
 
-/// 10.0.0.0/8, and `hosts` addresses in 10.200.0.0/16: few rules are a list, many a tuple space.
+/// Rules on 10.0.0.0/8 and on `hosts` addresses in 10.200.0.0/16: few rules make a list, many a
+/// tuple space.
 #[test]
 fn address_is_read_by_prefix_when_no_host_route_is_near() {
     for hosts in [4, 12, 200, 1000u128] {
@@ -130,7 +131,8 @@ fn bits_that_are_known_are_used_when_they_exclude_a_rule() {
     assert_eq!(read, before);
 }
 
-/// What removed rules looked at is forgotten: by prefixes at once, by filters of other values when enough rules are gone.
+/// Removed rules no longer add bits: prefixes are forgotten at once, values of other fields when
+/// enough rules are gone.
 #[test]
 fn mask_is_no_wider_than_before_when_rules_came_and_went() {
     let rule = |datapath: u128, n: u128| {

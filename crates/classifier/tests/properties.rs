@@ -1,4 +1,5 @@
-//! The classifier beside the linear list, on rules that overlap a lot: same result, and a sound mask.
+//! Property tests: the classifier and a linear list agree on rules that overlap a lot, and the mask
+//! is sound.
 
 mod common;
 
@@ -23,11 +24,11 @@ const FIELDS: [Field; 12] = [
     Field::TpDst,
 ];
 
-/// What a rule's value is here: a number, and the residual predicate that a lookup asks.
+/// The value of a rule: a number, and the residual predicate that a lookup evaluates.
 #[derive(Clone, PartialEq, Debug)]
 struct Value {
     number: u32,
-    /// The rule is taken only when the key has this bit of the field as it is here.
+    /// The rule is accepted only when the key has this value of this bit.
     only_if: Option<(Field, u8, bool)>,
 }
 
@@ -38,7 +39,7 @@ fn accept(key: &FlowKey, value: &Value, read: &mut FlowMask) -> bool {
     })
 }
 
-/// Few values, most bits 0; they differ in the first bits, the last, or in between.
+/// Few values, with most bits 0, that differ in the first bits, in the last, or in between.
 fn value(field: Field, choice: u32) -> u128 {
     let (width, choice) = (u32::from(field.width()), choice & choice >> 8);
     let places = [width - 1, width - 2, width - 3, width / 2 + 1, width / 2, width / 3, 1, 0];
@@ -66,7 +67,7 @@ fn random_condition(numbers: &mut Numbers, (first, count): Fields, masks: u64) -
         let field = FIELDS[first + numbers.below(count as u64) as usize];
         let choice = numbers.below(masks) + 8 * numbers.below(if masks == 8 { 32 } else { 1 });
         let mask = mask(field, choice as u8);
-        // A field twice may contradict; then the first holds.
+        // A repeated field may contradict; then the first occurrence holds.
         let _contradiction = !condition.require(field, value(field, numbers.next() as u32), mask);
     }
     condition
@@ -86,17 +87,17 @@ fn random_value(numbers: &mut Numbers, residuals: bool) -> Value {
     Value { number, only_if }
 }
 
-/// The first of [`FIELDS`], and how many.
+/// The index of the first of [`FIELDS`] to use, and their number.
 type Fields = (usize, usize);
 
-/// What a test's rules look like; everything else comes from one seed.
+/// The kind of rules that a test uses; everything else comes from one seed.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     seed: u64,
     rules: usize,
     /// Only these of [`FIELDS`].
     fields: Fields,
-    /// So many masks for a field: with few, there are many conditions to a mask.
+    /// The number of masks of a field: with few masks, each has many conditions.
     masks: u64,
     priorities: u64,
     residuals: bool,
@@ -152,7 +153,7 @@ fn look_up_naively(oracle: &Oracle<Value>, key: &FlowKey, better_than: Option<Ra
     found.map(|(rank, value)| (rank, value.clone()))
 }
 
-/// A key that agrees with `key` on `read`. Elsewhere some bits are flipped, or it is as `other`.
+/// A key that agrees with `key` on `read`. Other bits are flipped at random, or taken from `other`.
 fn disagree(key: &FlowKey, read: &FlowMask, other: &FlowKey, numbers: &mut Numbers) -> FlowKey {
     let mut changed = key.clone();
     let how = numbers.below(3);
@@ -169,8 +170,8 @@ fn disagree(key: &FlowKey, read: &FlowMask, other: &FlowKey, numbers: &mut Numbe
     changed
 }
 
-/// Looks up one key: as the oracle does; asks `accept` no more often; and any key that agrees on the mask has the same result,
-/// also by a mask to which it was added before.
+/// Looks up one key. The result is the oracle's, `accept` is called no more often, and every key
+/// that agrees on the mask has the same result, also when the mask had bits before.
 fn check_key(
     numbers: &mut Numbers,
     classifier: &Classifier<Value>,
@@ -184,7 +185,7 @@ fn check_key(
 
     let mut read = FlowMask::default();
     if numbers.below(3) == 0 {
-        // Known before; such bits may be used for nothing.
+        // Bits that are known before the lookup may be used at no cost.
         let field = FIELDS[numbers.below(FIELDS.len() as u64) as usize];
         read.add_bits(field, u128::from(numbers.next()) << numbers.below(64));
     }
@@ -215,7 +216,7 @@ proptest! {
         for step in 0..kind.rules.max(40) * 2 {
             let known = numbers.below(kind.rules as u64 + 1) as usize;
             let rank = Rank { priority: numbers.below(kind.priorities) as u32, id: numbers.next() };
-            // Rules that are there, or were, or are new; growing at first, and then shrinking to nothing.
+            // Present, removed and new rules; the set grows first and then shrinks to nothing.
             let (condition, rank) = match oracle.rules().get(known) {
                 Some(rule) if numbers.below(4) > 0 => (rule.0.clone(), rule.1),
                 _ => (random_condition(&mut numbers, kind.fields, kind.masks), rank),
@@ -238,7 +239,7 @@ proptest! {
             }
         }
         old.push((classifier, oracle));
-        // What was shared with states that changed later is as it was.
+        // A state that was shared with states that changed later is unchanged.
         for (classifier, oracle) in &old {
             check_contents(classifier, oracle);
             check_key(&mut numbers, classifier, oracle, kind.fields);
@@ -282,7 +283,8 @@ fn check_contents(classifier: &Classifier<Value>, oracle: &Oracle<Value>) {
     }
 }
 
-/// Two rules with different conditions may have one rank. The result depends on the rules, not on their history.
+/// Two rules with different conditions may have the same rank. The result depends on the rules, not
+/// on their history.
 #[test]
 fn result_is_the_same_in_any_order_of_insertion_when_ranks_tie() {
     let mut numbers = Numbers(7);

@@ -1,4 +1,4 @@
-//! The oracle: a linear list, slow and obviously right; and small helpers for rules.
+//! The oracle, a linear list that is slow and obviously right, and small helpers for rules.
 #![allow(dead_code, reason = "each test and the benchmark use a part")]
 
 use classifier::Rank;
@@ -33,7 +33,7 @@ impl<T: Clone> Oracle<T> {
         &self.rules
     }
 
-    /// The result, and the bits of all rules that were compared for it.
+    /// The result, and the bits of all rules that were compared to find it.
     pub fn lookup(
         &self,
         key: &FlowKey,

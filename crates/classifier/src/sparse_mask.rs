@@ -1,13 +1,14 @@
-//! [`Shape`]: a mask of which only the words that are not 0 take room, and the values of a condition under it.
+//! [`SparseMask`]: a mask that stores only its words that are not 0, and the values of a condition
+//! under it.
 
 use flow::{FlowKey, FlowMask, Match, WORDS};
 
-// The words of a mask that are not 0 are noted as bits of one word.
+// `present` has one bit for each word of a mask.
 const _: () = assert!(WORDS <= 64);
 
-/// Numbers of the words that are one in `present`, ascending.
+/// The indices of the bits that are one in `present`, ascending.
 #[inline]
-pub(crate) fn places(mut present: u64) -> impl Iterator<Item = usize> + Clone {
+pub(crate) fn ones(mut present: u64) -> impl Iterator<Item = usize> + Clone {
     std::iter::from_fn(move || {
         let at = present.trailing_zeros() as usize;
         present &= present.wrapping_sub(1);
@@ -19,22 +20,22 @@ pub(crate) fn present(mask: &FlowMask) -> u64 {
     mask.words().iter().rev().fold(0, |present, &word| present << 1 | u64::from(word != 0))
 }
 
-/// A mask. Ordered somehow, but always the same way.
+/// A mask. The order is arbitrary but fixed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Shape {
+pub(crate) struct SparseMask {
     present: u64,
     masks: Box<[u64]>,
 }
 
-impl Shape {
+impl SparseMask {
     pub(crate) fn of(mask: &FlowMask) -> Self {
         let present = present(mask);
-        Self { present, masks: places(present).map(|at| mask.words()[at]).collect() }
+        Self { present, masks: ones(present).map(|at| mask.words()[at]).collect() }
     }
 
-    /// The words that are not 0: number and mask.
+    /// The words that are not 0: index and mask.
     pub(crate) fn words(&self) -> impl Iterator<Item = (usize, u64)> {
-        places(self.present).zip(self.masks.iter().copied())
+        ones(self.present).zip(self.masks.iter().copied())
     }
 
     pub(crate) fn mask(&self) -> FlowMask {
@@ -43,12 +44,12 @@ impl Shape {
         mask
     }
 
-    /// What `key` has in these words.
+    /// The bits of `key` under the mask, one value for each word.
     pub(crate) fn values(&self, key: &FlowKey) -> Box<[u64]> {
         self.words().map(|(at, mask)| key.words()[at] & mask).collect()
     }
 
-    /// The value of word `at`, which is one of those, among these.
+    /// The value of word `at` among `values`.
     #[inline]
     pub(crate) fn word(&self, values: &[u64], at: usize) -> u64 {
         let before = (self.present & ((1 << at) - 1)).count_ones() as usize;

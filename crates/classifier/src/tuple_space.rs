@@ -1,25 +1,26 @@
-//! Many rules: a subtable for each mask, in blocks, and a table to find that of a mask.
+//! Tuple-space search for many rules: a subtable for each mask, in blocks of 64, and an index from
+//! masks to subtables.
 
 use crate::Rank;
 use crate::block::{Block, Order, Progress};
-use crate::condition::Shape;
 use crate::filter::SLOTS;
 use crate::hash::{Sum, factor};
+use crate::sparse_mask::SparseMask;
 use crate::subtable::{Bucket, Subtable};
 use crate::table::{Entry, Table};
-use crate::tracker::{Tracker, Tries, tracks};
+use crate::tracker::{PrefixTracker, Tries, field_prefixes};
 use flow::{FlowKey, FlowMask, Match, WORDS};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Where the subtable of a mask is: slots are numbered through all blocks.
+/// The slot of a mask's subtable. Slots are numbered across all blocks.
 #[derive(Clone)]
-struct Place {
+struct SlotEntry {
     hash: u64,
     slot: usize,
 }
 
-impl Entry for Place {
+impl Entry for SlotEntry {
     fn hash(&self) -> u64 {
         self.hash
     }
@@ -30,20 +31,20 @@ impl Entry for Place {
 }
 
 #[derive(Clone)]
-pub(crate) struct Space<T> {
+pub(crate) struct TupleSpace<T> {
     blocks: Vec<Arc<Block<T>>>,
-    places: Table<Place>,
-    /// Slots of masks that are gone.
+    slots: Table<SlotEntry>,
+    /// Slots that removed masks have freed.
     vacant: Vec<usize>,
     tries: Tries,
     len: usize,
 }
 
-impl<T> Default for Space<T> {
+impl<T> Default for TupleSpace<T> {
     fn default() -> Self {
         Self {
             blocks: Vec::new(),
-            places: Table::default(),
+            slots: Table::default(),
             vacant: Vec::new(),
             tries: Tries::default(),
             len: 0,
@@ -51,16 +52,16 @@ impl<T> Default for Space<T> {
     }
 }
 
-fn shape_hash(shape: &Shape) -> u64 {
+fn shape_hash(shape: &SparseMask) -> u64 {
     let mut sum = Sum::default();
     shape.words().for_each(|(at, mask)| sum.add(factor(at), mask));
     sum.hash()
 }
 
-/// The state of a lookup in each of so many blocks needs no memory of its own.
-const BLOCKS_FEW: usize = 1;
+/// Up to this many blocks, a lookup keeps its state on the stack.
+const STACK_BLOCKS: usize = 1;
 
-impl<T> Space<T> {
+impl<T> TupleSpace<T> {
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -73,20 +74,22 @@ impl<T> Space<T> {
         self.blocks.get(slot / SLOTS)?.subtable(slot % SLOTS)
     }
 
-    fn slot(&self, shape: &Shape) -> Option<usize> {
-        let is_meant =
-            |place: &Place| self.subtable(place.slot).is_some_and(|table| table.shape() == shape);
-        self.places.find(shape_hash(shape), is_meant).map(|place| place.slot)
+    fn slot(&self, shape: &SparseMask) -> Option<usize> {
+        let is_equal = |entry: &SlotEntry| {
+            self.subtable(entry.slot).is_some_and(|table| table.shape() == shape)
+        };
+        self.slots.find(shape_hash(shape), is_equal).map(|entry| entry.slot)
     }
 
     pub(crate) fn get(&self, condition: &Match, rank: Rank) -> Option<&T> {
-        let shape = Shape::of(condition.mask());
+        let shape = SparseMask::of(condition.mask());
         self.subtable(self.slot(&shape)?)?.get(&shape.values(condition.key()), rank)
     }
 
-    /// Subtables are searched until none can have a better rule than the best one found. Only then is `accept` asked
-    /// about that, and if it refuses, the search goes on for the next best. At the end it is clear of which subtables it has to
-    /// be said why they have no better rule.
+    /// Subtables are searched until none can have a better rule than the best one found. Only then
+    /// is `accept` called with that rule. If it refuses, the search continues for the next best.
+    ///
+    /// At the end, `explain` adds the bits which prove that no other subtable has a better rule.
     pub(crate) fn lookup(
         &self,
         key: &FlowKey,
@@ -94,8 +97,8 @@ impl<T> Space<T> {
         read: &mut FlowMask,
         mut accept: impl FnMut(&T, &mut FlowMask) -> bool,
     ) -> Option<(Rank, &T)> {
-        let mut tracker = Tracker::new(&self.tries, key);
-        let (mut few, mut many) = ([Progress::default(); BLOCKS_FEW], Vec::new());
+        let mut tracker = PrefixTracker::new(&self.tries, key);
+        let (mut few, mut many) = ([Progress::default(); STACK_BLOCKS], Vec::new());
         let progress = match few.get_mut(..self.blocks.len()) {
             Some(few) => few,
             None => {
@@ -132,49 +135,49 @@ impl<T> Space<T> {
     }
 }
 
-impl<T: Clone> Space<T> {
-    fn add_subtable(&mut self, shape: Shape, rank: Rank) -> usize {
+impl<T: Clone> TupleSpace<T> {
+    fn add_subtable(&mut self, shape: SparseMask, rank: Rank) -> usize {
         let hash = shape_hash(&shape);
-        let slot = self.vacant.pop().unwrap_or(self.places.len());
+        let slot = self.vacant.pop().unwrap_or(self.slots.len());
         if slot / SLOTS == self.blocks.len() {
             self.blocks.push(Arc::default());
         }
         Arc::make_mut(&mut self.blocks[slot / SLOTS]).add_subtable(slot % SLOTS, shape, rank);
-        self.places.insert(Place { hash, slot });
+        self.slots.insert(SlotEntry { hash, slot });
         slot
     }
 
     pub(crate) fn insert(&mut self, condition: &Match, rank: Rank, value: T) -> Option<T> {
-        let shape = Shape::of(condition.mask());
+        let shape = SparseMask::of(condition.mask());
         let slot = self.slot(&shape).unwrap_or_else(|| self.add_subtable(shape, rank));
         let block = Arc::make_mut(self.blocks.get_mut(slot / SLOTS)?);
         let (old, is_new) = block.insert(slot % SLOTS, condition, rank, value)?;
         if is_new && let Some(subtable) = block.subtable(slot % SLOTS) {
-            self.tries.insert(subtable.tracks(), condition);
+            self.tries.insert(subtable.prefixes(), condition);
         }
         self.len += usize::from(old.is_none());
         old
     }
 
     pub(crate) fn remove(&mut self, condition: &Match, rank: Rank) -> Option<T> {
-        let shape = Shape::of(condition.mask());
+        let shape = SparseMask::of(condition.mask());
         let slot = self.slot(&shape)?;
         self.subtable(slot)?.get(&shape.values(condition.key()), rank)?;
         let block = Arc::make_mut(self.blocks.get_mut(slot / SLOTS)?);
         let (old, is_gone) = block.remove(slot % SLOTS, condition, rank)?;
         self.len -= 1;
         if is_gone {
-            self.tries.remove(&tracks(condition.mask(), 0..WORDS), condition);
+            self.tries.remove(&field_prefixes(condition.mask(), 0..WORDS), condition);
         }
         if block.subtable(slot % SLOTS).is_none() {
-            self.places.remove(shape_hash(&shape), |place| place.slot == slot);
+            self.slots.remove(shape_hash(&shape), |entry| entry.slot == slot);
             self.vacant.push(slot);
         }
         Some(old)
     }
 }
 
-/// A rule that matches and has not been refused; those after it in its bucket match too.
+/// A rule that matches and has not been refused. The rules after it in its bucket match too.
 struct Candidate<'a, T> {
     rule: &'a (Rank, T),
     subtable: &'a Subtable<T>,
@@ -183,7 +186,7 @@ struct Candidate<'a, T> {
 }
 
 impl<'a, T> Candidate<'a, T> {
-    /// The rule `at` of a bucket, if there is one and it is good enough.
+    /// Rule number `at` of a bucket, if it exists and is better than `better_than`.
     fn new(
         subtable: &'a Subtable<T>,
         bucket: &'a Bucket<T>,
@@ -208,7 +211,7 @@ impl<'a, T> Candidate<'a, T> {
     }
 }
 
-/// The best candidate of each bucket found. Few are the rule, and need no memory of their own.
+/// The best candidate of each bucket found. The first four are kept on the stack.
 struct Pending<'a, T> {
     few: [Option<Candidate<'a, T>>; 4],
     more: Vec<Candidate<'a, T>>,
@@ -221,7 +224,7 @@ impl<T> Default for Pending<'_, T> {
 }
 
 impl<'a, T> Pending<'a, T> {
-    /// The best one's order and place.
+    /// The order and the index of the best candidate.
     fn best(&self) -> Option<(Order<'a>, usize)> {
         let few = self.few.iter().map(Option::as_ref);
         let all = few.chain(self.more.iter().map(Some)).enumerate();
