@@ -71,7 +71,7 @@ fn answer(reply: Reply, packet: &PacketBuf) -> bool {
     assert_ne!(verify_checksum(&built), Verdict::Invalid, "{reply:?}");
     if let Some(mut expected) = key(packet) {
         let unspecified_src = expected.get(Field::Ip6Src) == 0;
-        reply.steps(unspecified_src).iter().for_each(|step| step.apply(&mut expected));
+        reply.key_edits(unspecified_src).iter().for_each(|edit| edit.apply(&mut expected));
         assert_eq!(of_built, expected, "{reply:?}");
     }
     true

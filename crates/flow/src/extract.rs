@@ -1,19 +1,22 @@
-//! From a frame to its [`FlowKey`].
+//! Extracts the [`FlowKey`] of a frame.
 //!
-//! A key must never look like that of another frame, because rules that refuse something would be passed by. So:
+//! Two frames must never share a key when a rule could tell them apart, or else a rule that drops
+//! one of them could be evaded. Therefore:
 //!
-//! - A frame whose headers are cut off or contradict themselves has no key; it is dropped as malformed. That holds for the
-//!   transport header of whole packets and first fragments, for ARP, and for neighbour discovery, too. A later fragment has
-//!   no transport header to miss.
-//! - Nothing behind the end of the IP packet is read: padding is no payload.
-//! - Fields of headers that are not there are 0, and there is always another field that says so: `eth_type`, `ip_proto`
-//!   (with `eth_type`: protocol 0 is a protocol in IPv4, and in IPv6 never the last), `ip_frag`, the presence bit of
-//!   `vlan_tci`, `icmp_type`.
-//! - An IEEE 802.3 frame is not looked into, not even for an EtherType behind a SNAP header: nothing else here would take
-//!   its payload for IP, so that a rewrite of a field that the key has would find nothing to write to.
-//! - ARP and reverse ARP other than for IPv4 over Ethernet is refused: hosts accept hardware type 6 (IEEE 802) in the place
-//!   of 1, and a rule about `arp_spa` must see what they see.
-//! - Lengths inside UDP, checksums, and addresses that cannot be are not judged: the key says what the frame says.
+//! - A frame with truncated or contradictory headers has no key and is dropped as malformed. That
+//!   includes ARP, neighbour discovery, and the transport header of unfragmented packets and first
+//!   fragments. A later fragment has no transport header.
+//! - Bytes after the end of the IP packet are padding and are not read.
+//! - Fields of absent headers are 0, and another field always tells that they are absent:
+//!   `eth_type`, `ip_proto` together with `eth_type`, `ip_frag`, the presence bit of `vlan_tci`, or
+//!   `icmp_type`. (Protocol 0 is a protocol in IPv4, but never the last protocol in IPv6.)
+//! - The payload of an IEEE 802.3 frame is not parsed, not even behind a SNAP header. The executor
+//!   does not parse it either, so that it could not rewrite a field found there.
+//! - ARP and reverse ARP with other hardware or protocol types than Ethernet and IPv4 are refused.
+//!   Hosts accept hardware type 6 (IEEE 802) as well as 1, and a rule on `arp_spa` must see what
+//!   they see.
+//! - UDP lengths, checksums and impossible addresses are not checked: the key repeats what the
+//!   frame says.
 
 use crate::{Field, FlowKey, PortNo, TunnelInfo};
 use packet::PacketBuf;
@@ -23,56 +26,55 @@ use wire::{
     MacAddr, NdOption, NdOptions, ParseError, Protocol, TcpPacket, vlan,
 };
 
-/// `eth_type` of an IEEE 802.3 frame, which has a length in its place.
+/// `eth_type` of an IEEE 802.3 frame, which has a length instead of an EtherType.
 const ETH_TYPE_NONE: u16 = 0x05ff;
-/// The bit of a `vlan_tci` that says that there is a tag; DEI is not kept.
+/// The bit of `vlan_tci` that marks a tag as present; it replaces DEI.
 const TAG_PRESENT: u16 = 0x1000;
 
-/// Reads all that decisions may read of a frame: the port and the tunnel that it came by, and its headers, which are in
-/// the linear part of `packet`. Registers are 0.
+/// Extracts the key of a frame: its ingress port, its tunnel, and its headers, which must be in the
+/// linear part of `packet`. Registers are 0.
 ///
-/// # Errors
-/// For a frame with headers that are cut off or malformed; see the module for which are.
+/// # Errors [`ParseError`] when headers are truncated or malformed.
 pub fn extract(
     packet: &PacketBuf,
     in_port: PortNo,
     tunnel: Option<&TunnelInfo>,
 ) -> Result<FlowKey, ParseError> {
-    // Written where the caller gets it: a key is too long to be moved about.
+    // Written in place, because moving a key of 41 words is expensive.
     let mut result = Ok(FlowKey::default());
     if let Ok(key) = &mut result {
         key.set(Field::InPort, in_port.0.into());
         if let Some(tunnel) = tunnel {
             tunnel.write(key);
         }
-        headers(key, packet)?;
+        extract_headers(key, packet)?;
     }
     result
 }
 
-/// Reads the headers of a frame.
+/// Extracts the headers of a frame.
 #[inline]
-fn headers(key: &mut FlowKey, packet: &PacketBuf) -> Result<(), ParseError> {
+fn extract_headers(key: &mut FlowKey, packet: &PacketBuf) -> Result<(), ParseError> {
     let (head, located) = (packet.head(), packet.located()?);
-    ethernet(key, head, &located)?;
+    extract_ethernet(key, head, &located)?;
     let l3 = head.get(located.l3..).unwrap_or_default();
     match located.ethertype {
-        EtherType::IPV4 => ipv4(key, l3, &located)?,
-        EtherType::IPV6 => ipv6(key, l3, &located)?,
-        EtherType::ARP | EtherType::RARP => arp(key, l3)?,
+        EtherType::IPV4 => extract_ipv4(key, l3, &located)?,
+        EtherType::IPV6 => extract_ipv6(key, l3, &located)?,
+        EtherType::ARP | EtherType::RARP => extract_arp(key, l3)?,
         _ => {}
     }
     if let Some(l4) = located.l4 {
         let end = located.l3_end.min(head.len());
-        let elsewhere = located.l3_end - end;
-        transport(key, head.get(l4..end).unwrap_or_default(), elsewhere, &located)?;
+        let outside = located.l3_end - end;
+        extract_transport(key, head.get(l4..end).unwrap_or_default(), outside, &located)?;
     }
     Ok(())
 }
 
-/// The first bytes of a header.
+/// The first `N` bytes of a header.
 #[inline]
-fn start<const N: usize>(layer: Layer, bytes: &[u8]) -> Result<&[u8; N], ParseError> {
+fn first_bytes<const N: usize>(layer: Layer, bytes: &[u8]) -> Result<&[u8; N], ParseError> {
     bytes.first_chunk().ok_or(ParseError::truncated(layer, N, bytes.len()))
 }
 
@@ -82,19 +84,19 @@ fn mac(address: MacAddr) -> u128 {
 }
 
 #[inline]
-fn ethernet(key: &mut FlowKey, head: &[u8], located: &Located) -> Result<(), ParseError> {
-    let header = EthernetPacket::new_unchecked(start::<14>(Layer::Ethernet, head)?);
+fn extract_ethernet(key: &mut FlowKey, head: &[u8], located: &Located) -> Result<(), ParseError> {
+    let header = EthernetPacket::new_unchecked(first_bytes::<14>(Layer::Ethernet, head)?);
     key.set(Field::EthDst, mac(header.dst()));
     key.set(Field::EthSrc, mac(header.src()));
     let ethertype = if located.ethertype.is_length() { ETH_TYPE_NONE } else { located.ethertype.0 };
     key.set(Field::EthType, ethertype.into());
     if located.vlan_tags > 0 {
-        tags(key, head, located.vlan_tags);
+        extract_tags(key, head, located.vlan_tags);
     }
     Ok(())
 }
 
-fn tags(key: &mut FlowKey, head: &[u8], count: u8) {
+fn extract_tags(key: &mut FlowKey, head: &[u8], count: u8) {
     let fields = [(Field::VlanTpid, Field::VlanTci), (Field::VlanInnerTpid, Field::VlanInnerTci)];
     let (tags, _) = head.get(vlan::ETHERTYPE_OFFSET..).unwrap_or_default().as_chunks();
     for ((tpid, tci), &[a, b, c, d]) in fields.into_iter().zip(tags).take(count.into()) {
@@ -104,27 +106,27 @@ fn tags(key: &mut FlowKey, head: &[u8], count: u8) {
 }
 
 #[inline]
-fn ipv4(key: &mut FlowKey, l3: &[u8], located: &Located) -> Result<(), ParseError> {
-    let header = Ipv4Packet::new_unchecked(start::<20>(Layer::Ipv4, l3)?);
+fn extract_ipv4(key: &mut FlowKey, l3: &[u8], located: &Located) -> Result<(), ParseError> {
+    let header = Ipv4Packet::new_unchecked(first_bytes::<20>(Layer::Ipv4, l3)?);
     key.set(Field::Ip4Src, header.src().to_bits().into());
     key.set(Field::Ip4Dst, header.dst().to_bits().into());
-    ip(key, located, header.tos(), header.ttl());
+    extract_ip(key, located, header.tos(), header.ttl());
     Ok(())
 }
 
-fn ipv6(key: &mut FlowKey, l3: &[u8], located: &Located) -> Result<(), ParseError> {
-    let header = Ipv6Packet::new_unchecked(start::<40>(Layer::Ipv6, l3)?);
+fn extract_ipv6(key: &mut FlowKey, l3: &[u8], located: &Located) -> Result<(), ParseError> {
+    let header = Ipv6Packet::new_unchecked(first_bytes::<40>(Layer::Ipv6, l3)?);
     key.set(Field::Ip6Src, header.src().to_bits());
     key.set(Field::Ip6Dst, header.dst().to_bits());
     key.set(Field::Ip6Label, header.flow_label().into());
-    ip(key, located, header.traffic_class(), header.hop_limit());
+    extract_ip(key, located, header.traffic_class(), header.hop_limit());
     Ok(())
 }
 
-/// What both versions have. In a later fragment of IPv6 the protocol is what the fragment header says, which may be an
-/// extension header that only the first fragment has.
+/// The fields common to both IP versions. In a later fragment of IPv6 the protocol is the fragment
+/// header's next header, which may be an extension header that only the first fragment has.
 #[inline]
-fn ip(key: &mut FlowKey, located: &Located, traffic_class: u8, ttl: u8) {
+fn extract_ip(key: &mut FlowKey, located: &Located, traffic_class: u8, ttl: u8) {
     let fragment = match located.fragment {
         Fragment::Whole => 0,
         Fragment::First => 1,
@@ -137,9 +139,9 @@ fn ip(key: &mut FlowKey, located: &Located, traffic_class: u8, ttl: u8) {
     key.set(Field::IpFrag, fragment);
 }
 
-fn arp(key: &mut FlowKey, l3: &[u8]) -> Result<(), ParseError> {
+fn extract_arp(key: &mut FlowKey, l3: &[u8]) -> Result<(), ParseError> {
     let packet = ArpPacket::new_checked(l3)?;
-    let &[_, _, _, _, _, _, high, low] = start(Layer::Arp, l3)?;
+    let &[_, _, _, _, _, _, high, low] = first_bytes(Layer::Arp, l3)?;
     key.set(Field::ArpOp, u16::from_be_bytes([high, low]).into());
     key.set(Field::ArpSpa, packet.sender_ip().to_bits().into());
     key.set(Field::ArpTpa, packet.target_ip().to_bits().into());
@@ -148,36 +150,37 @@ fn arp(key: &mut FlowKey, l3: &[u8]) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// `l4` ends where the IP packet ends, or the linear part with `elsewhere` bytes of the packet behind it.
+/// Extracts the transport header. `l4` ends where the IP packet or the linear part ends; in the
+/// second case, `outside` bytes of the packet follow outside it.
 #[inline]
-fn transport(
+fn extract_transport(
     key: &mut FlowKey,
     l4: &[u8],
-    elsewhere: usize,
+    outside: usize,
     located: &Located,
 ) -> Result<(), ParseError> {
     match (located.protocol, located.ethertype) {
         (Protocol::TCP, _) => {
             TcpPacket::new_checked(l4)?;
-            let header = start::<20>(Layer::Tcp, l4)?;
-            // 4 bits of data offset in front of them are cut off.
+            let header = first_bytes::<20>(Layer::Tcp, l4)?;
+            // `set` removes the 4 bits of data offset before the flags.
             key.set(Field::TcpFlags, u16::from_be_bytes([header[12], header[13]]).into());
-            ports(key, header);
+            extract_ports(key, header);
         }
-        (Protocol::UDP, _) => ports(key, start::<8>(Layer::Udp, l4)?),
-        (Protocol::SCTP, _) => ports(key, start::<12>(Layer::Sctp, l4)?),
-        (Protocol::ICMP, EtherType::IPV4) => icmp(key, start::<8>(Layer::Icmpv4, l4)?),
+        (Protocol::UDP, _) => extract_ports(key, first_bytes::<8>(Layer::Udp, l4)?),
+        (Protocol::SCTP, _) => extract_ports(key, first_bytes::<12>(Layer::Sctp, l4)?),
+        (Protocol::ICMP, EtherType::IPV4) => extract_icmp(key, first_bytes::<8>(Layer::Icmpv4, l4)?),
         (Protocol::ICMPV6, EtherType::IPV6) => {
-            let header = start::<8>(Layer::Icmpv6, l4)?;
-            icmp(key, header);
+            let header = first_bytes::<8>(Layer::Icmpv6, l4)?;
+            extract_icmp(key, header);
             if matches!(header[0], nd::NEIGHBOR_SOLICITATION | nd::NEIGHBOR_ADVERTISEMENT)
                 && header[1] == 0
             {
-                if elsewhere > 0 {
-                    // The options are to be read to the last.
-                    return Err(ParseError::truncated(Layer::Nd, l4.len() + elsewhere, l4.len()));
+                if outside > 0 {
+                    // All options must be read.
+                    return Err(ParseError::truncated(Layer::Nd, l4.len() + outside, l4.len()));
                 }
-                neighbour(key, header[0], l4.get(header.len()..).unwrap_or_default())?;
+                extract_nd(key, header[0], l4.get(header.len()..).unwrap_or_default())?;
             }
         }
         _ => {}
@@ -186,22 +189,23 @@ fn transport(
 }
 
 #[inline]
-fn ports<const N: usize>(key: &mut FlowKey, header: &[u8; N]) {
+fn extract_ports<const N: usize>(key: &mut FlowKey, header: &[u8; N]) {
     if let Some(&[a, b, c, d]) = header.first_chunk() {
         key.set(Field::TpSrc, u16::from_be_bytes([a, b]).into());
         key.set(Field::TpDst, u16::from_be_bytes([c, d]).into());
     }
 }
 
-fn icmp(key: &mut FlowKey, header: &[u8; 8]) {
+fn extract_icmp(key: &mut FlowKey, header: &[u8; 8]) {
     key.set(Field::IcmpType, header[0].into());
     key.set(Field::IcmpCode, header[1].into());
 }
 
-/// A neighbour solicitation or advertisement of code 0 (RFC 4861 sections 4.3 and 4.4); `data` is what follows the header
-/// of ICMPv6. What section 7.1 demands of the IPv6 header is left to rules: `ip_ttl` is in the key. A link-layer address
-/// that is given twice is refused, because hosts do not agree on which of the two to believe.
-fn neighbour(key: &mut FlowKey, kind: u8, data: &[u8]) -> Result<(), ParseError> {
+/// A neighbour solicitation or advertisement of code 0 (RFC 4861 sections 4.3 and 4.4); `data`
+/// follows the ICMPv6 header. The checks that section 7.1 demands of the IPv6 header are left to
+/// rules, which can match `ip_ttl`. A repeated link-layer address option is refused, because hosts
+/// disagree on which of the two counts.
+fn extract_nd(key: &mut FlowKey, kind: u8, data: &[u8]) -> Result<(), ParseError> {
     let (target, options) = data.split_first_chunk::<16>().ok_or(ParseError::truncated(
         Layer::Nd,
         24,

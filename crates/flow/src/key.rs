@@ -1,4 +1,5 @@
-//! [`FlowKey`]: what decisions may read of a packet; [`FlowMask`]: which bits they did read; [`Match`]: a condition.
+//! [`FlowKey`]: the fields of a packet; [`FlowMask`]: the bits of a key that matter; [`Match`]: a
+//! condition on keys.
 
 use crate::field::{Field, PACKET_WORDS, Subfield, WORDS};
 use std::fmt;
@@ -23,13 +24,13 @@ macro_rules! word_array {
                 &self.0
             }
 
-            /// The words, to be changed at will.
+            /// The words, for writing.
             #[inline]
             pub const fn words_mut(&mut self) -> &mut [u64; WORDS] {
                 &mut self.0
             }
 
-            /// The bits of a field, right aligned.
+            /// The value of a field, right-aligned.
             #[inline]
             pub fn get(&self, field: Field) -> u128 {
                 let word = field.word();
@@ -40,7 +41,7 @@ macro_rules! word_array {
                 }
             }
 
-            /// Replaces the bits of a field. Bits of `value` beyond its width are cut off.
+            /// Writes a field. Bits of `value` beyond the width of the field are ignored.
             #[inline]
             pub fn set(&mut self, field: Field, value: u128) {
                 let word = field.word();
@@ -54,13 +55,13 @@ macro_rules! word_array {
                 }
             }
 
-            /// Some bits of a field, right aligned.
+            /// The value of some bits of a field, right-aligned.
             #[inline]
             pub fn get_bits(&self, bits: Subfield) -> u128 {
                 self.get(bits.field()) >> bits.first() & crate::field::low_bits(bits.width())
             }
 
-            /// Replaces some bits of a field. Bits of `value` beyond their number are cut off.
+            /// Writes some bits of a field. Bits of `value` beyond their number are ignored.
             #[inline]
             pub fn set_bits(&mut self, bits: Subfield, value: u128) {
                 let mask = bits.field_mask();
@@ -72,14 +73,16 @@ macro_rules! word_array {
 }
 
 word_array! {
-    /// What decisions may read of a packet, and the registers of the pipeline. A value that the packet does not have is 0.
+    /// The fields of a packet that a decision may depend on, and the registers of the pipeline. A
+    /// field that the packet lacks is 0.
     ///
-    /// A translation reads keys only through a recorder, which adds each bit read to a [`FlowMask`].
+    /// A translation reads keys only through a recorder, which adds each bit read to a
+    /// [`FlowMask`].
     FlowKey
 }
 
 word_array! {
-    /// A one for every bit of a key that matters.
+    /// A mask of key bits: a one for every bit that matters.
     FlowMask
 }
 
@@ -97,7 +100,7 @@ impl FlowMask {
         self.set(field, u128::MAX);
     }
 
-    /// Adds some bits of a field: those that are one in `bits`, right aligned in the field.
+    /// Adds some bits of a field: the ones in `bits`, right-aligned.
     #[inline]
     pub fn add_bits(&mut self, field: Field, bits: u128) {
         let have = self.get(field);
@@ -112,7 +115,7 @@ impl FlowMask {
         }
     }
 
-    /// True when every bit of `other` is here too.
+    /// True when the mask has every bit of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).all(|(have, need)| need & !have == 0)
     }
@@ -130,8 +133,8 @@ impl FlowMask {
         masked
     }
 
-    /// Only the bits that a packet brings: the pipeline's own registers begin as 0 in every packet, so that a megaflow need
-    /// not compare them.
+    /// Only the bits of fields that a packet carries. The registers of the pipeline are 0 in every
+    /// packet that arrives, so a megaflow need not compare them.
     pub fn of_packet(&self) -> Self {
         let mut mask = self.clone();
         let [before, after] = PACKET_WORDS;
@@ -140,14 +143,14 @@ impl FlowMask {
         mask
     }
 
-    /// The fields with at least one bit, each with its bits.
+    /// The fields that have a bit in the mask, each with its bits.
     pub fn fields(&self) -> impl Iterator<Item = (Field, u128)> + '_ {
         Field::ALL.iter().map(|&f| (f, self.get(f))).filter(|&(_, bits)| bits != 0)
     }
 }
 
-/// A condition on keys: they agree with `key` on all bits of `mask`. Bits of `key` outside the mask are 0, so that equal
-/// conditions are equal values.
+/// A condition on keys: the key agrees with `key` on all bits of `mask`. Bits of `key` outside the
+/// mask are 0, so that equal conditions compare equal.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Match {
     key: FlowKey,
@@ -155,18 +158,18 @@ pub struct Match {
 }
 
 impl Match {
-    /// The condition that every key meets.
+    /// The condition that every key matches.
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// Agreement with `key` on the bits of `mask`.
+    /// The condition to agree with `key` on the bits of `mask`.
     pub fn new(key: &FlowKey, mask: FlowMask) -> Self {
         Self { key: mask.apply(key), mask }
     }
 
-    /// Adds: the bits of `field` that are one in `mask` are as in `value`. `false`, and no change, when that contradicts what
-    /// is here already: no key can meet both.
+    /// Adds a requirement: the bits of `field` in `mask` are as in `value`. Returns `false`, and
+    /// changes nothing, when that contradicts the condition: no key could match both.
     #[must_use]
     pub fn require(&mut self, field: Field, value: u128, mask: u128) -> bool {
         let both = self.mask.get(field) & mask;
@@ -179,21 +182,22 @@ impl Match {
         true
     }
 
-    /// Adds another condition. `false`, and an unspecified condition, when no key can meet both.
+    /// Adds another condition. Returns `false`, and leaves the condition unspecified, when no key
+    /// can match both.
     #[must_use]
     pub fn and(&mut self, other: &Self) -> bool {
-        for at in 0..WORDS {
-            let both = self.mask.0[at] & other.mask.0[at];
-            if (self.key.0[at] ^ other.key.0[at]) & both != 0 {
+        for word in 0..WORDS {
+            let both = self.mask.0[word] & other.mask.0[word];
+            if (self.key.0[word] ^ other.key.0[word]) & both != 0 {
                 return false;
             }
-            self.mask.0[at] |= other.mask.0[at];
-            self.key.0[at] |= other.key.0[at];
+            self.mask.0[word] |= other.mask.0[word];
+            self.key.0[word] |= other.key.0[word];
         }
         true
     }
 
-    /// True when `key` meets the condition.
+    /// True when `key` matches.
     #[inline]
     pub fn matches(&self, key: &FlowKey) -> bool {
         self.mask.agree(&self.key, key)
@@ -249,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_set_without_touching_others() {
+    fn set_changes_one_field_only() {
         for &field in Field::ALL {
             let mut key = FlowKey(FlowMask::exact().0);
             key.set(field, 0);
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_are_seen_under_their_wider_names() {
+    fn wide_registers_alias_the_narrow_ones() {
         let mut key = FlowKey::default();
         key.set(Field::Xxreg1, 0x0001_0002_0003_0004_0005_0006_0007_0008);
         assert_eq!(key.get(Field::Reg4), 0x0001_0002);
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_found() {
+    fn contradicting_requirements_are_refused() {
         let mut m = Match::any();
         assert!(m.require(Field::TpDst, 80, 0xffff));
         assert!(!m.clone().require(Field::TpDst, 81, 0xffff));
@@ -287,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn packet_mask_keeps_no_register() {
+    fn packet_mask_has_no_register() {
         let mask = FlowMask::exact().of_packet();
         assert!(mask.fields().all(|(f, bits)| !f.is_register() && bits == f.all_ones()));
         assert!(FlowMask::exact().covers(&mask) && !mask.covers(&FlowMask::exact()));

@@ -1,4 +1,4 @@
-//! Packets made from packets: [`Reply::build`], and what that does to the key: [`Reply::steps`].
+//! Packets made from packets: [`Reply::build`], and what that does to the key: [`Reply::key_edits`].
 
 use crate::{DropReason, Reply};
 use packet::{Checksum, PacketBuf, first_segment};

@@ -52,7 +52,7 @@ proptest! {
             prop_assert_eq!(built.as_ref().err().copied(), (!expected).then_some(DropReason::NotApplicable), "{:?}", reply);
             let Ok(built) = built else { continue };
             let mut expected = original.clone();
-            reply.steps(unspecified_src).iter().for_each(|step| step.apply(&mut expected));
+            reply.key_edits(unspecified_src).iter().for_each(|edit| edit.apply(&mut expected));
             prop_assert_eq!(key(&built), Some(expected), "{:?}", reply);
             prop_assert_eq!(wrong_checksum(&built, &[]), None, "{:?}", reply);
             prop_assert_eq!(built.offload.checksum, Checksum::Verified);

@@ -7,7 +7,7 @@ use crate::observer::{Event, Nested, Observer};
 use crate::op::Op;
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::LearnedState;
-use flow::{DropReason, Field, FlowMask, KeyStep, Reply};
+use flow::{DropReason, Field, FlowMask, KeyEdit, Reply};
 
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     /// Makes a packet from this one, applies `steps` to its key, and executes `ops` on it.
@@ -16,7 +16,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         packet: &mut Packet<'p>,
         reply: Reply,
         ops: &'p [Op],
-        steps: &[KeyStep],
+        steps: &[KeyEdit],
     ) -> Result<(), Abort> {
         self.emit_changes(packet);
         let mut inner = packet.fork(ops);
@@ -42,9 +42,9 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 return Ok(());
             }
         };
-        let macs = KeyStep::Swap { a: Field::EthSrc, b: Field::EthDst };
-        let addresses = KeyStep::Swap { a, b };
-        let code = KeyStep::Load { to: Field::IcmpCode.into(), value: no_such_port };
+        let macs = KeyEdit::Swap { a: Field::EthSrc, b: Field::EthDst };
+        let addresses = KeyEdit::Swap { a, b };
+        let code = KeyEdit::Load { to: Field::IcmpCode.into(), value: no_such_port };
         if self.must_not_be_answered(packet) {
             packet.reason = DropReason::NotApplicable;
             return Ok(());
@@ -76,13 +76,13 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     fn become_reply(&mut self, packet: &mut Packet<'p>, reply: Reply) {
         let advert = matches!(reply, Reply::NeighbourAdvert { .. });
         let unspecified_src = advert && self.read_field(packet, Field::Ip6Src) == 0;
-        for step in reply.steps(unspecified_src) {
+        for step in reply.key_edits(unspecified_src) {
             match *step {
-                KeyStep::Swap { a, b } => self.rearrange(packet, &[a, b], |key| key.swap(a, b)),
-                KeyStep::Flip(bits) => {
+                KeyEdit::Swap { a, b } => self.rearrange(packet, &[a, b], |key| key.swap(a, b)),
+                KeyEdit::Flip(bits) => {
                     self.rearrange(packet, &[bits.field()], |key| key.flip(bits))
                 }
-                KeyStep::Load { .. } | KeyStep::Move { .. } => self.apply_steps(packet, &[*step]),
+                KeyEdit::Load { .. } | KeyEdit::Move { .. } => self.apply_steps(packet, &[*step]),
             }
         }
         packet.emitted = EmittedHeaders::of(&packet.key);
@@ -108,20 +108,20 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 
     /// Applies steps to the key. Copied bits are recorded, because actions write them into the
     /// packet.
-    fn apply_steps(&mut self, packet: &mut Packet<'p>, steps: &[KeyStep]) {
+    fn apply_steps(&mut self, packet: &mut Packet<'p>, steps: &[KeyEdit]) {
         for step in steps {
             match *step {
-                KeyStep::Load { to, value } => self.write(packet, to, value),
-                KeyStep::Move { from, to } => {
+                KeyEdit::Load { to, value } => self.write(packet, to, value),
+                KeyEdit::Move { from, to } => {
                     let value = self.read_bits(packet, from);
                     self.write(packet, to, value);
                 }
-                KeyStep::Swap { a, b } => {
+                KeyEdit::Swap { a, b } => {
                     let (of_a, of_b) = (self.read_field(packet, a), self.read_field(packet, b));
                     self.write(packet, a.into(), of_b);
                     self.write(packet, b.into(), of_a);
                 }
-                KeyStep::Flip(bits) => {
+                KeyEdit::Flip(bits) => {
                     let value = self.read_bits(packet, bits);
                     self.write(packet, bits, !value);
                 }

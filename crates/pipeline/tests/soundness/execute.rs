@@ -82,7 +82,7 @@ fn execute_on(actions: &[Action], mut key: FlowKey, sent: &mut BTreeSet<SentPack
             Action::Clone(actions) => execute_on(actions, key.clone(), sent),
             Action::Reply { reply, actions } => {
                 let mut made = key.clone();
-                let steps = reply.steps(key.get(Field::Ip6Src) == 0);
+                let steps = reply.key_edits(key.get(Field::Ip6Src) == 0);
                 steps.iter().for_each(|step| step.apply(&mut made));
                 execute_on(actions, made, sent);
             }

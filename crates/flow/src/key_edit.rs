@@ -1,39 +1,39 @@
-//! What making a packet from a packet does to the key: [`Reply::steps`].
+//! The changes of a flow key when the switch makes a reply: [`Reply::key_edits`].
 
 use crate::reply::{ALL_NODES, ICMP_TTL, SOLICITED_NODE, TCP_TTL};
 use crate::{Field, FlowKey, Reply, Subfield};
 use wire::{EtherType, Protocol};
 
-/// One step from the key of a packet to that of a packet made from it.
+/// One change on the way from the key of a packet to the key of the reply to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KeyStep {
-    /// Bits take a value.
+pub enum KeyEdit {
+    /// Writes a constant to bits.
     Load {
-        /// Which bits.
+        /// The bits to write.
         to: Subfield,
-        /// Their value, right aligned in `to`.
+        /// The value, right-aligned.
         value: u128,
     },
-    /// Bits are copied.
+    /// Copies bits.
     Move {
-        /// From where.
+        /// The source.
         from: Subfield,
-        /// To where; as wide as `from`.
+        /// The destination, as wide as `from`.
         to: Subfield,
     },
-    /// Two fields of equal width change places.
+    /// Exchanges two fields of equal width.
     Swap {
-        /// One.
+        /// The first field.
         a: Field,
-        /// The other.
+        /// The second field.
         b: Field,
     },
-    /// Bits are inverted.
+    /// Inverts bits.
     Flip(Subfield),
 }
 
-impl KeyStep {
-    /// Carries the step out on a key.
+impl KeyEdit {
+    /// Applies the change to a key.
     pub fn apply(self, key: &mut FlowKey) {
         match self {
             Self::Load { to, value } => key.set_bits(to, value),
@@ -49,12 +49,13 @@ impl KeyStep {
 }
 
 impl Reply {
-    /// The steps, in order, from the key of a packet to that of the reply to it, if [`Reply::build`] makes one. All fields
-    /// beside the frame stay as they are.
+    /// The changes, in order, that turn the key of a packet into the key of the reply that
+    /// [`Reply::build`] makes. Fields outside the frame stay as they are.
     ///
-    /// `unspecified_src` matters to [`Reply::NeighbourAdvert`] only: whether the solicitation's `ip6_src` is `::`. A
-    /// translation that asks has read all of that field.
-    pub const fn steps(self, unspecified_src: bool) -> &'static [KeyStep] {
+    /// `unspecified_src` tells whether the `ip6_src` of a solicitation is `::`; only
+    /// [`Reply::NeighbourAdvert`] depends on it. A translation that needs it has read the whole
+    /// field.
+    pub const fn key_edits(self, unspecified_src: bool) -> &'static [KeyEdit] {
         match self {
             Self::Arp => ARP,
             Self::NeighbourAdvert { .. } if unspecified_src => NEIGHBOUR_ADVERT_TO_ALL,
@@ -67,7 +68,7 @@ impl Reply {
     }
 }
 
-/// Bits of a field; refused when compiling if there are none such.
+/// A range of bits; compilation fails when the field lacks them.
 const fn bits(field: Field, first: u8, width: u8) -> Subfield {
     match Subfield::new(field, first, width) {
         Some(bits) => bits,
@@ -75,19 +76,19 @@ const fn bits(field: Field, first: u8, width: u8) -> Subfield {
     }
 }
 
-const fn load(field: Field, value: u128) -> KeyStep {
-    KeyStep::Load { to: Subfield::whole(field), value }
+const fn load(field: Field, value: u128) -> KeyEdit {
+    KeyEdit::Load { to: Subfield::whole(field), value }
 }
 
-const fn copy(from: Field, to: Field) -> KeyStep {
-    KeyStep::Move { from: Subfield::whole(from), to: Subfield::whole(to) }
+const fn copy(from: Field, to: Field) -> KeyEdit {
+    KeyEdit::Move { from: Subfield::whole(from), to: Subfield::whole(to) }
 }
 
-const fn clear(field: Field) -> KeyStep {
+const fn clear(field: Field) -> KeyEdit {
     load(field, 0)
 }
 
-const ARP: &[KeyStep] = &[
+const ARP: &[KeyEdit] = &[
     load(Field::EthDst, Field::EthDst.all_ones()),
     load(Field::EthType, EtherType::ARP.0 as u128),
     load(Field::ArpOp, 1),
@@ -109,7 +110,7 @@ const ARP: &[KeyStep] = &[
     clear(Field::IcmpCode),
 ];
 
-const ICMP4: &[KeyStep] = &[
+const ICMP4: &[KeyEdit] = &[
     load(Field::IpProto, Protocol::ICMP.0 as u128),
     clear(Field::IpDscp),
     clear(Field::IpEcn),
@@ -122,7 +123,7 @@ const ICMP4: &[KeyStep] = &[
     load(Field::IcmpCode, 1),
 ];
 
-const ICMP6: &[KeyStep] = &[
+const ICMP6: &[KeyEdit] = &[
     load(Field::IpProto, Protocol::ICMPV6.0 as u128),
     clear(Field::IpDscp),
     clear(Field::IpEcn),
@@ -139,21 +140,21 @@ const ICMP6: &[KeyStep] = &[
     clear(Field::NdTll),
 ];
 
-const TCP_RESET: &[KeyStep] = &[
+const TCP_RESET: &[KeyEdit] = &[
     clear(Field::IpDscp),
     clear(Field::IpEcn),
     load(Field::IpTtl, TCP_TTL as u128),
     clear(Field::IpFrag),
     clear(Field::Ip6Label),
-    KeyStep::Swap { a: Field::TpSrc, b: Field::TpDst },
-    // RST, and ACK if the segment had none.
-    KeyStep::Load { to: bits(Field::TcpFlags, 0, 4), value: 0b0100 },
-    KeyStep::Flip(bits(Field::TcpFlags, 4, 1)),
-    KeyStep::Load { to: bits(Field::TcpFlags, 5, 7), value: 0 },
+    KeyEdit::Swap { a: Field::TpSrc, b: Field::TpDst },
+    // The reset carries ACK exactly when the segment did not (RFC 9293 section 3.10.7.1).
+    KeyEdit::Load { to: bits(Field::TcpFlags, 0, 4), value: 0b0100 },
+    KeyEdit::Flip(bits(Field::TcpFlags, 4, 1)),
+    KeyEdit::Load { to: bits(Field::TcpFlags, 5, 7), value: 0 },
 ];
 
-const NEIGHBOUR_ADVERT: &[KeyStep] = &[
-    KeyStep::Swap { a: Field::EthDst, b: Field::EthSrc },
+const NEIGHBOUR_ADVERT: &[KeyEdit] = &[
+    KeyEdit::Swap { a: Field::EthDst, b: Field::EthSrc },
     copy(Field::Ip6Src, Field::Ip6Dst),
     copy(Field::NdTarget, Field::Ip6Src),
     clear(Field::IpDscp),
@@ -164,7 +165,7 @@ const NEIGHBOUR_ADVERT: &[KeyStep] = &[
     copy(Field::EthSrc, Field::NdTll),
 ];
 
-const NEIGHBOUR_ADVERT_TO_ALL: &[KeyStep] = &[
+const NEIGHBOUR_ADVERT_TO_ALL: &[KeyEdit] = &[
     copy(Field::EthDst, Field::EthSrc),
     load(Field::EthDst, 0x3333_0000_0001),
     load(Field::Ip6Dst, ALL_NODES.to_bits()),
@@ -177,18 +178,18 @@ const NEIGHBOUR_ADVERT_TO_ALL: &[KeyStep] = &[
     copy(Field::EthSrc, Field::NdTll),
 ];
 
-const NEIGHBOUR_SOLICIT: &[KeyStep] = &[
+const NEIGHBOUR_SOLICIT: &[KeyEdit] = &[
     copy(Field::Ip6Dst, Field::NdTarget),
-    // The group of the nodes whose addresses end alike.
-    KeyStep::Load { to: bits(Field::Ip6Dst, 24, 104), value: SOLICITED_NODE >> 24 },
-    KeyStep::Load { to: bits(Field::EthDst, 24, 24), value: 0x33_33ff },
-    KeyStep::Move { from: bits(Field::Ip6Dst, 0, 24), to: bits(Field::EthDst, 0, 24) },
-    // The sender's link-local address.
-    KeyStep::Load { to: bits(Field::Ip6Src, 64, 64), value: 0xfe80 << 48 },
-    KeyStep::Move { from: bits(Field::EthSrc, 24, 24), to: bits(Field::Ip6Src, 40, 24) },
-    KeyStep::Flip(bits(Field::Ip6Src, 57, 1)),
-    KeyStep::Load { to: bits(Field::Ip6Src, 24, 16), value: 0xfffe },
-    KeyStep::Move { from: bits(Field::EthSrc, 0, 24), to: bits(Field::Ip6Src, 0, 24) },
+    // The solicited-node multicast address (RFC 4291 section 2.7.1).
+    KeyEdit::Load { to: bits(Field::Ip6Dst, 24, 104), value: SOLICITED_NODE >> 24 },
+    KeyEdit::Load { to: bits(Field::EthDst, 24, 24), value: 0x33_33ff },
+    KeyEdit::Move { from: bits(Field::Ip6Dst, 0, 24), to: bits(Field::EthDst, 0, 24) },
+    // The sender's link-local address, from its MAC address (RFC 4291 appendix A).
+    KeyEdit::Load { to: bits(Field::Ip6Src, 64, 64), value: 0xfe80 << 48 },
+    KeyEdit::Move { from: bits(Field::EthSrc, 24, 24), to: bits(Field::Ip6Src, 40, 24) },
+    KeyEdit::Flip(bits(Field::Ip6Src, 57, 1)),
+    KeyEdit::Load { to: bits(Field::Ip6Src, 24, 16), value: 0xfffe },
+    KeyEdit::Move { from: bits(Field::EthSrc, 0, 24), to: bits(Field::Ip6Src, 0, 24) },
     load(Field::IpProto, Protocol::ICMPV6.0 as u128),
     clear(Field::IpDscp),
     clear(Field::IpEcn),
