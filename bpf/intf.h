@@ -9,12 +9,13 @@
 #pragma once
 
 /*
- * What the kernel knows of a frame: words of flow::FlowKey (crates/flow/src/field.rs), in the same
- * byte order, that of the host. Fields that exclude one another share words; which of them are
- * there is the *shape*. See docs/adr/0010-the-kernels-key.md.
+ * The key of a frame: words of flow::FlowKey, in host byte order. The table of fields
+ * (crates/flow/src/field/table.rs) gives the member that holds each field. Fields that no frame
+ * has together share words; the *shape* tells which of them are present. See
+ * docs/adr/0010-the-kernels-key.md.
  *
- * The first seven words are there in every frame, the others only in some shapes. Those that a
- * shape does not have are 0.
+ * The first seven words are present in every frame, the others in some shapes only. Words that a
+ * shape lacks are 0.
  */
 struct weft_key {
 	__u64 port;		/* in_port << 32 | shape */

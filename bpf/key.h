@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* How words of a key are made from the bytes of a frame. */
+/* Helpers that make the words of a key (struct weft_key) from the bytes of a frame. */
 #pragma once
 
 #include "vmlinux.h"
@@ -10,8 +10,8 @@
 #include "intf.h"
 
 /*
- * Bytes in network order as a number. Headers are not aligned; the architectures that weft runs on
- * read them all the same, and the verifier knows which those are.
+ * Big-endian loads. Headers are not aligned; the supported architectures allow unaligned loads, and
+ * the verifier rejects the programs on others.
  */
 static __always_inline __u16 be16(const void *at)
 {
@@ -28,28 +28,28 @@ static __always_inline __u64 be64(const void *at)
 	return bpf_be64_to_cpu(*(const __u64 *)at);
 }
 
-/* A field of 6 bytes at the start of 8, left aligned. */
+/* The first 6 of 8 bytes, left-aligned in the result. */
 static __always_inline __u64 be48(const void *at)
 {
 	return be64(at) & ~0xffffULL;
 }
 
-/* flow::extract's Field::IpProto to Field::Ip6Label. */
+/* The fields ip_proto, ip_dscp and ip_ecn (together: tos), ip_ttl, ip_frag and ip6_label. */
 static __always_inline __u64 ip_word(__u64 proto, __u64 tos, __u64 ttl, __u64 frag, __u64 label)
 {
 	return proto << 56 | tos << 48 | ttl << 40 | frag << 32 | label;
 }
 
-/* A tag as a key has it: DEI makes way for a bit that says that there is a tag. */
+/* The TPID and TCI of a VLAN tag. The bit of DEI marks the tag as present. */
 static __always_inline __u64 tag_word(__u64 tpid, __u64 tci)
 {
 	return tpid << 16 | (tci & 0xffff) | 0x1000;
 }
 
 /*
- * What a decapsulator knows. At least one of the words but the first is not 0, whatever the tunnel:
- * there are addresses, or the flag that says that there is a key. Userspace tells by that whether
- * there is a tunnel.
+ * The tunnel that delivered a frame. At least one word after the shape is not 0 for every tunnel:
+ * there are outer addresses, or the flag that the tunnel has a key. Userspace computes WEFT_TUNNEL
+ * from that.
  */
 struct tunnel {
 	__u64 shape;		/* WEFT_TUNNEL, perhaps with WEFT_TUNNEL6 */

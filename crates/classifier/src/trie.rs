@@ -324,7 +324,8 @@ mod tests {
                     let found = trie.find(value);
                     prop_assert_eq!(found.lengths, naive(prefixes, value));
                     // No longer prefix matches, whatever the bits after the deciding ones are.
-                    let other = cut(value, found.deciding) | noise & !cut(u128::MAX, found.deciding);
+                    let beyond = !cut(u128::MAX, found.deciding);
+                    let other = cut(value, found.deciding) | noise & beyond;
                     let longer = u128::MAX.checked_shl(found.deciding.into()).unwrap_or(0);
                     prop_assert_eq!(naive(prefixes, other) & longer, 0);
                     // One deciding bit less would not prove it.

@@ -247,7 +247,10 @@ proptest! {
     }
 
     #[test]
-    fn accept_is_asked_in_rank_order_and_not_after_it_agrees(kind in kinds(), refusals in 0..20u32) {
+    fn accept_is_called_in_rank_order_and_not_after_it_agrees(
+        kind in kinds(),
+        refusals in 0..20u32,
+    ) {
         let (mut numbers, classifier, oracle) = build(kind);
         for _ in 0..10 {
             let key = random_key(&mut numbers, kind.fields);

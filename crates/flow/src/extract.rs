@@ -169,7 +169,9 @@ fn extract_transport(
         }
         (Protocol::UDP, _) => extract_ports(key, first_bytes::<8>(Layer::Udp, l4)?),
         (Protocol::SCTP, _) => extract_ports(key, first_bytes::<12>(Layer::Sctp, l4)?),
-        (Protocol::ICMP, EtherType::IPV4) => extract_icmp(key, first_bytes::<8>(Layer::Icmpv4, l4)?),
+        (Protocol::ICMP, EtherType::IPV4) => {
+            extract_icmp(key, first_bytes::<8>(Layer::Icmpv4, l4)?)
+        }
         (Protocol::ICMPV6, EtherType::IPV6) => {
             let header = first_bytes::<8>(Layer::Icmpv6, l4)?;
             extract_icmp(key, header);

@@ -38,9 +38,9 @@ pub use endpoint::{
 pub use execute::{MAX_NESTING, Output, execute, pop_vlan, push_vlan};
 pub use extract::extract;
 pub use field::{
-    Access, Field, FieldSpec, FrameKind, KERNEL_WORDS, KernelMember, KernelShape, KernelWord,
-    Notation, OfctlName, OfctlSyntax, OvnKind, OvnSymbol, PACKET_WORDS, Prerequisite, Requirement,
-    STAGES, Subfield, WORDS, low_bits,
+    Access, FOREIGN_FIELDS, Field, FieldSpec, FrameKind, KERNEL_WORDS, KernelMember, KernelShape,
+    KernelWord, Notation, OfctlName, OfctlSyntax, OvnKind, OvnSymbol, PACKET_WORDS, Prerequisite,
+    Requirement, STAGES, Subfield, WORDS, low_bits,
 };
 pub use header_template::HeaderTemplate;
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo};

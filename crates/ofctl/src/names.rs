@@ -226,34 +226,11 @@ pub(super) const SHORTHANDS: [(&str, u16, Option<u8>); 12] = [
 
 /// True for a field of Open vSwitch that weft does not have.
 pub(super) fn is_foreign(name: &str) -> bool {
-    const FOREIGN: [&str; 24] = [
-        "dp_hash",
-        "recirc_id",
-        "packet_type",
-        "skb_priority",
-        "ct_zone",
-        "ct_nw_src",
-        "ct_nw_dst",
-        "ct_ipv6_src",
-        "ct_ipv6_dst",
-        "ct_nw_proto",
-        "ct_tp_src",
-        "ct_tp_dst",
-        "actset_output",
-        "nd_reserved",
-        "nd_options_type",
-        "mpls",
-        "mplsm",
-        "eth",
-        "tun_gbp_id",
-        "tun_gbp_flags",
-        "nsh_flags",
-        "nsh_ttl",
-        "nsh_spi",
-        "nsh_si",
-    ];
-    let prefixes = ["mpls_", "nsh_", "tun_erspan_", "tun_gtpu_", "tun_metadata"];
-    FOREIGN.contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+    let is_it = |foreign: &str| match foreign.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => name == foreign,
+    };
+    flow::FOREIGN_FIELDS.iter().any(|foreign| is_it(foreign))
 }
 
 #[cfg(test)]

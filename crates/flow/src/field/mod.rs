@@ -17,13 +17,13 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use prerequisite::{FrameKind, Prerequisite, Requirement};
+pub use prerequisite::{FrameKind, Requirement};
 pub use spec::{
     Access, FieldSpec, KernelMember, KernelShape, KernelWord, Notation, OfctlName, OfctlSyntax,
     OvnKind, OvnSymbol,
 };
 pub use subfield::Subfield;
-pub use table::Field;
+pub use table::{FOREIGN_FIELDS, Field, Prerequisite};
 
 use std::fmt;
 use std::ops::Range;

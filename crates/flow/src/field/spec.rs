@@ -338,3 +338,84 @@ impl OfctlName {
         Self { prerequisite: Some(prerequisite), ..self }
     }
 }
+
+/// In a member of the kernel's key that nothing else uses.
+pub(super) const fn held(member: KernelMember) -> KernelWord {
+    in_shape(member, 0, KernelShape::Any)
+}
+
+/// In word `index` of a member of the kernel's key that other shapes use for other fields.
+pub(super) const fn in_shape(member: KernelMember, index: u8, shape: KernelShape) -> KernelWord {
+    KernelWord::Held { member, index, shape }
+}
+
+/// The flags of RFC 9293 and RFC 3540, by bit.
+pub(super) const TCP_FLAGS: &[(&str, u8)] = &[
+    ("fin", 0),
+    ("syn", 1),
+    ("rst", 2),
+    ("psh", 3),
+    ("ack", 4),
+    ("urg", 5),
+    ("ece", 6),
+    ("cwr", 7),
+    ("ns", 8),
+];
+pub(super) const CT_STATE: &[(&str, u8)] = &[
+    ("new", 0),
+    ("est", 1),
+    ("rel", 2),
+    ("rpl", 3),
+    ("inv", 4),
+    ("trk", 5),
+    ("snat", 6),
+    ("dnat", 7),
+];
+pub(super) const TUN_FLAGS: &[(&str, u8)] = &[("oam", 0)];
+/// In [`Field::VlanTci`]: the lowest bit of the priority.
+pub(super) const VLAN_PCP_FIRST: u8 = 13;
+
+/// Makes the enumeration `Field` and the tables of its rows.
+macro_rules! fields {
+    (
+        $($(#[doc = $doc:literal])+ $variant:ident = $row:expr,)+
+        ---
+        $($(#[doc = $alias_doc:literal])+ $alias:ident = $alias_row:expr,)+
+    ) => {
+        /// A field of a flow key. `Xreg*` and `Xxreg*` are other names for two or four registers.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        #[repr(u8)]
+        pub enum Field {
+            $($(#[doc = $doc])+ $variant,)+
+            $($(#[doc = $alias_doc])+ $alias,)+
+        }
+
+        /// The rows, in the order of the enumeration.
+        pub(super) static SPECS: &[FieldSpec] = &[
+            $(FieldSpec { field: Field::$variant, description: concat!($($doc),+), ..$row },)+
+            $(FieldSpec {
+                field: Field::$alias,
+                description: concat!($($alias_doc),+),
+                ..$alias_row
+            },)+
+        ];
+
+        /// The places of the rows in the key, apart from the rest so that they fold into constants.
+        pub(super) const POSITIONS: &[Position] = &[
+            $($row.position(),)+
+            $($alias_row.position(),)+
+        ];
+
+        /// Where the kernel's key holds each row.
+        pub(super) const KERNEL: &[KernelWord] = &[$($row.kernel,)+];
+
+        impl Field {
+            /// Every field once, in the order of the key; aliases are not among them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+            /// The fields that are another name for several registers together.
+            pub const ALIASES: &[Self] = &[$(Self::$alias,)+];
+        }
+    };
+}
+
+pub(super) use fields;

@@ -1,96 +1,104 @@
-//! The table of match fields: one row for each field. `docs/adding-a-field.md` tells how to add one.
+//! The tables of match fields and of their prerequisites: one row for each.
+//! `docs/adding-a-field.md` explains how to add a field.
 //!
-//! A row gives the name in weft, the place in the key (word, shift, width) and the place in the
-//! kernel's key, then what differs from the defaults: notation, prerequisite, access, symbols of
-//! OVN's language and names of the ofctl language. Rows are ordered by their place in the key.
+//! A row of a field gives its name in weft, its place in the key (word, shift, width) and its place
+//! in the kernel's key. What differs from the defaults follows: notation, prerequisite, access,
+//! symbols of OVN's language and names of the ofctl language. Rows are ordered by their place in the
+//! key.
 
-use super::spec::{Access, FieldSpec, Notation, OfctlSyntax, ofctl, ovn, ovn_bits, row};
-use super::spec::{KernelMember, KernelShape, KernelWord};
-use super::{Position, Prerequisite};
+use super::Position;
+use super::prerequisite::{FrameKind, Requirement, kind, prerequisites, requires};
+use super::spec::{
+    Access, FieldSpec, KernelMember, KernelShape, KernelWord, Notation, OfctlSyntax,
+};
+use super::spec::{CT_STATE, TCP_FLAGS, TUN_FLAGS, VLAN_PCP_FIRST, fields};
+use super::spec::{held, in_shape, ofctl, ovn, ovn_bits, row};
 use KernelMember::{Ip, L3, Nd, Port, Transport, TunAddr, TunMetadata};
 use KernelShape::{Arp, Ip4, Ip6, Tunnel4, Tunnel6};
 use KernelWord::{NotHeld, Register};
 use Notation::{Decimal, Hexadecimal, Ipv4, Ipv6, Mac};
+use wire::icmp::nd::{NEIGHBOR_ADVERTISEMENT, NEIGHBOR_SOLICITATION};
+use wire::{EtherType, Protocol};
+
+const IPV4: u16 = EtherType::IPV4.0;
+const IPV6: u16 = EtherType::IPV6.0;
+const ARP: u16 = EtherType::ARP.0;
+const RARP: u16 = EtherType::RARP.0;
+const TCP: u8 = Protocol::TCP.0;
+const UDP: u8 = Protocol::UDP.0;
+const SCTP: u8 = Protocol::SCTP.0;
+const ICMP: u8 = Protocol::ICMP.0;
+const ICMPV6: u8 = Protocol::ICMPV6.0;
+
+const ICMP6: &[FrameKind] = &[kind(IPV6, &[ICMPV6])];
+
+prerequisites! {
+    /// Any frame.
+    Nothing = requires("any frame", &[], "nothing").ovn(""),
+    /// A frame with a VLAN tag.
+    Vlan = requires(
+        "a VLAN tag",
+        &[],
+        "a VLAN tag: `dl_vlan` or `vlan_tci=0x1000/0x1000`",
+    ).ovn("vlan.present"),
+    /// IPv4.
+    Ipv4 = requires("IPv4", &[kind(IPV4, &[])], "`ip`").ovn("ip4"),
+    /// IPv6.
+    Ipv6 = requires("IPv6", &[kind(IPV6, &[])], "`ipv6`").ovn("ip6"),
+    /// IPv4 or IPv6.
+    Ip = requires("IPv4 or IPv6", &[kind(IPV4, &[]), kind(IPV6, &[])], "`ip` or `ipv6`").ovn("ip"),
+    /// ARP or reverse ARP. OVN tells one from the other, so it has no predicate for both.
+    Arp = requires("ARP or RARP", &[kind(ARP, &[]), kind(RARP, &[])], "`arp` or `rarp`"),
+    /// TCP over IPv4 or IPv6.
+    Tcp = requires("TCP", &[kind(IPV4, &[TCP]), kind(IPV6, &[TCP])], "`tcp` or `tcp6`").ovn("tcp"),
+    /// UDP over IPv4 or IPv6.
+    Udp = requires("UDP", &[kind(IPV4, &[UDP]), kind(IPV6, &[UDP])], "`udp` or `udp6`").ovn("udp"),
+    /// SCTP over IPv4 or IPv6.
+    Sctp = requires(
+        "SCTP",
+        &[kind(IPV4, &[SCTP]), kind(IPV6, &[SCTP])],
+        "`sctp` or `sctp6`",
+    ).ovn("sctp"),
+    /// A protocol with ports: TCP, UDP or SCTP. OVN has no predicate for all three.
+    Ports = requires(
+        "TCP, UDP or SCTP",
+        &[kind(IPV4, &[TCP, UDP, SCTP]), kind(IPV6, &[TCP, UDP, SCTP])],
+        "`tcp`, `udp` or `sctp` (or `tcp6`, `udp6` or `sctp6`)",
+    ),
+    /// ICMP over IPv4, or ICMPv6.
+    Icmp = requires(
+        "ICMP or ICMPv6",
+        &[kind(IPV4, &[ICMP]), kind(IPV6, &[ICMPV6])],
+        "`icmp` or `icmp6`",
+    ).ovn("icmp"),
+    /// ICMPv6.
+    Icmp6 = requires("ICMPv6", ICMP6, "`icmp6`").ovn("icmp6"),
+    /// A neighbour solicitation or advertisement (RFC 4861).
+    Nd = requires(
+        "neighbour discovery",
+        ICMP6,
+        "`icmp6` with `icmpv6_type=135` or `icmpv6_type=136`",
+    ).ovn("nd")
+        .icmp_types(&[NEIGHBOR_SOLICITATION, NEIGHBOR_ADVERTISEMENT]),
+    /// A neighbour solicitation (RFC 4861 section 4.3).
+    NdSolicit = requires(
+        "neighbour solicitation",
+        ICMP6,
+        "`icmp6` with `icmpv6_type=135`",
+    ).ovn("nd_ns").icmp_types(&[NEIGHBOR_SOLICITATION]),
+    /// A neighbour advertisement (RFC 4861 section 4.4).
+    NdAdvert = requires(
+        "neighbour advertisement",
+        ICMP6,
+        "`icmp6` with `icmpv6_type=136`",
+    ).ovn("nd_na").icmp_types(&[NEIGHBOR_ADVERTISEMENT]),
+}
 
 const BY_ENDPOINT: Access = Access::Unsupported("the tunnel's end point decides it");
 const NO_OPTIONS: Access =
     Access::Unsupported("options are not put on frames that a flow-based tunnel sends");
 const NO_IN_PORT: Access =
     Access::Unsupported("`in_port` as an action sends a packet back to where it came from");
-
-/// The flags of RFC 9293 and RFC 3540, by bit.
-const TCP_FLAGS: &[(&str, u8)] = &[
-    ("fin", 0),
-    ("syn", 1),
-    ("rst", 2),
-    ("psh", 3),
-    ("ack", 4),
-    ("urg", 5),
-    ("ece", 6),
-    ("cwr", 7),
-    ("ns", 8),
-];
-const CT_STATE: &[(&str, u8)] = &[
-    ("new", 0),
-    ("est", 1),
-    ("rel", 2),
-    ("rpl", 3),
-    ("inv", 4),
-    ("trk", 5),
-    ("snat", 6),
-    ("dnat", 7),
-];
-const TUN_FLAGS: &[(&str, u8)] = &[("oam", 0)];
-/// In [`Field::VlanTci`]: the lowest bit of the priority.
-const VLAN_PCP_FIRST: u8 = 13;
-
-/// In a member of the kernel's key that nothing else uses.
-const fn held(member: KernelMember) -> KernelWord {
-    in_shape(member, 0, KernelShape::Any)
-}
-
-/// In word `index` of a member of the kernel's key that other shapes use for other fields.
-const fn in_shape(member: KernelMember, index: u8, shape: KernelShape) -> KernelWord {
-    KernelWord::Held { member, index, shape }
-}
-
-macro_rules! fields {
-    (
-        $($(#[doc = $doc:literal])+ $variant:ident = $row:expr,)+
-        ---
-        $($(#[doc = $alias_doc:literal])+ $alias:ident = $alias_row:expr,)+
-    ) => {
-        /// A field of a flow key. `Xreg*` and `Xxreg*` are other names for two or four registers.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-        #[repr(u8)]
-        pub enum Field {
-            $($(#[doc = $doc])+ $variant,)+
-            $($(#[doc = $alias_doc])+ $alias,)+
-        }
-
-        /// The rows, in the order of the enumeration.
-        pub(super) static SPECS: &[FieldSpec] = &[
-            $(FieldSpec { field: Field::$variant, description: concat!($($doc),+), ..$row },)+
-            $(FieldSpec { field: Field::$alias, description: concat!($($alias_doc),+), ..$alias_row },)+
-        ];
-
-        /// The places of the rows in the key, apart from the rest so that they fold into constants.
-        pub(super) const POSITIONS: &[Position] = &[
-            $($row.position(),)+
-            $($alias_row.position(),)+
-        ];
-
-        /// Where the kernel's key holds each row.
-        pub(super) const KERNEL: &[KernelWord] = &[$($row.kernel,)+];
-
-        impl Field {
-            /// Every field once, in the order of the key; aliases are not among them.
-            pub const ALL: &[Self] = &[$(Self::$variant,)+];
-            /// The fields that are another name for several registers together.
-            pub const ALIASES: &[Self] = &[$(Self::$alias,)+];
-        }
-    };
-}
 
 fields! {
     // Known without reading the frame: port, mark and tunnel.
@@ -566,3 +574,14 @@ fields! {
     Xxreg3 = row("xxreg3", 19, 0, 128, Register)
         .ofctl(&[ofctl("xxreg3").also(&["NXM_NX_XXREG3"]).unshown()]),
 }
+
+/// The fields of Open vSwitch that weft does not have; `*` stands for any ending. The ofctl language
+/// names them in its error messages.
+#[rustfmt::skip]
+pub const FOREIGN_FIELDS: &[&str] = &[
+    "dp_hash", "recirc_id", "packet_type", "skb_priority", "ct_zone", "ct_nw_src", "ct_nw_dst",
+    "ct_ipv6_src", "ct_ipv6_dst", "ct_nw_proto", "ct_tp_src", "ct_tp_dst", "actset_output",
+    "nd_reserved", "nd_options_type", "mpls", "mplsm", "eth", "tun_gbp_id", "tun_gbp_flags",
+    "nsh_flags", "nsh_ttl", "nsh_spi", "nsh_si", "mpls_*", "nsh_*", "tun_erspan_*", "tun_gtpu_*",
+    "tun_metadata*",
+];

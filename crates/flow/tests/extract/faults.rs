@@ -1,4 +1,4 @@
-//! Faults that other switches had in public, and frames that have no key.
+//! Published faults of other switches, and frames that have no key.
 
 use crate::frame::{
     ARP, Frame, IPV4, IPV6, TARGET, arp, ethernet, extension, icmp, ipv4, ipv6, neighbour, sctp,
@@ -12,10 +12,10 @@ fn error(frame: &[u8]) -> String {
     key_of(frame).map_or_else(|error| error.to_string(), |key| format!("{key:?}"))
 }
 
-/// Open vSwitch, CVE-2020-35498: what pads a short frame was taken for part of the packet.
+/// Open vSwitch, CVE-2020-35498: the padding of a short frame was parsed as part of the packet.
 #[test]
 fn padding_is_not_read_when_the_transport_header_is_short() {
-    // What the header lacks is there, but behind the end of the packet.
+    // The missing bytes of the header exist, but after the end of the packet.
     let table = [
         (
             ipv4(6, 0, &[], Frame::default().read([0x9c, 0x40, 1, 0xbb])),
@@ -65,7 +65,7 @@ fn padding_is_not_read_when_the_transport_header_is_short() {
     assert!(key_of(&frame.bytes).is_ok());
 }
 
-/// Open vSwitch, CVE-2023-1668: protocol 0 stood for "no protocol", and its flow forwarded every other one.
+/// Open vSwitch, CVE-2023-1668: a megaflow for protocol 0 matched every other protocol.
 #[test]
 fn protocol_0_is_a_protocol_in_ipv4_and_never_the_last_in_ipv6() {
     let proto = |frame: Frame| key_of(&frame.bytes).map(|key| key.get(Field::IpProto));
@@ -83,9 +83,9 @@ fn protocol_0_is_a_protocol_in_ipv4_and_never_the_last_in_ipv6() {
     }
 }
 
-/// Open vSwitch, CVE-2023-5366: rules about the target of neighbour discovery were passed by.
+/// Open vSwitch, CVE-2023-5366: packets evaded rules on the target of neighbour discovery.
 #[test]
-fn nd_target_is_there_whenever_a_host_would_read_it() {
+fn nd_target_is_extracted_whenever_a_host_would_read_it() {
     let target = |rest| {
         let frame = ethernet(&[], IPV6).then(rest);
         key_of(&frame.bytes).map(|key| key.get(Field::NdTarget))
@@ -95,7 +95,8 @@ fn nd_target_is_there_whenever_a_host_would_read_it() {
         let rest = extension(kind, 58, 0).then(neighbour(136, &[]));
         assert_eq!(target(ipv6(kind, 255, rest)), Ok(TARGET), "behind {kind}");
     }
-    // A message that has a target and options that no host accepts has no key, instead of one without target.
+    // A message with a target and invalid options has no key; a key without the target would evade
+    // rules.
     for (options, expected) in [
         (&[14, 0, 0, 0, 0, 0, 0, 0][..], "ND: impossible length 0"),
         (&[2, 2, 0, 0, 0, 0, 0, 0], "ND: impossible length 16"),
@@ -115,7 +116,7 @@ fn nd_target_is_there_whenever_a_host_would_read_it() {
 }
 
 #[test]
-fn nd_options_are_read_to_the_last_or_the_frame_has_no_key() {
+fn frame_with_an_unread_nd_option_has_no_key() {
     let option = [2, 1, 2, 0, 0, 0, 0, 1];
     let frame = ethernet(&[], IPV6).then(ipv6(58, 255, neighbour(136, &option)));
     let mut packet = PacketBuf::from_bytes(&frame.bytes);
@@ -125,7 +126,7 @@ fn nd_options_are_read_to_the_last_or_the_frame_has_no_key() {
     assert_eq!(error.to_string(), "ND: 32 bytes needed, 24 there");
 }
 
-/// Later fragments had ports, made of their payload.
+/// Payload of later fragments was taken for ports.
 #[test]
 fn later_fragments_have_no_transport_header_whatever_their_payload_looks_like() {
     let payloads = [
@@ -147,12 +148,13 @@ fn later_fragments_have_no_transport_header_whatever_their_payload_looks_like() 
             }
         }
     }
-    // The first one is refused when its header is cut (RFC 1858, RFC 7112).
+    // A first fragment with a truncated header is refused (RFC 1858, RFC 7112).
     let tiny = ipv4(6, 0x2000, &[], Frame::default().read(&tcp(2, &[]).bytes[..8]));
     assert_eq!(error(&ethernet(&[], IPV4).then(tiny).bytes), "TCP: 20 bytes needed, 8 there");
 }
 
-/// ARP operations over 255 were taken for 0, and packets for other hardware for ones without addresses.
+/// ARP operations above 255 were taken for 0, and packets for other hardware types had no
+/// addresses.
 #[test]
 fn arp_operation_has_16_bits_and_other_hardware_is_refused() {
     let op = |operation| {

@@ -1,16 +1,16 @@
-//! Frames built from plain bytes, each bit marked as one that a key depends on or one that it does not.
+//! Frames built from plain bytes. Each bit is marked: a key may depend on it, or must not.
 
-/// Bytes, and a one for every bit that a key may depend on.
+/// The bytes of a frame, and a one for every bit that a key may depend on.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
     pub bytes: Vec<u8>,
     pub read: Vec<u8>,
-    /// Where the last header ends.
+    /// The offset of the end of the last header.
     pub headers: usize,
 }
 
 impl Frame {
-    /// Appends bytes of which the bits in `read` matter.
+    /// Appends bytes of which the key may depend on the bits in `read`.
     pub fn bits(mut self, bytes: impl AsRef<[u8]>, read: impl AsRef<[u8]>) -> Self {
         assert_eq!(bytes.as_ref().len(), read.as_ref().len());
         self.bytes.extend(bytes.as_ref());
@@ -19,25 +19,25 @@ impl Frame {
         self
     }
 
-    /// Appends bytes that matter.
+    /// Appends bytes that the key may depend on.
     pub fn read(self, bytes: impl AsRef<[u8]>) -> Self {
         let ones = vec![0xff; bytes.as_ref().len()];
         self.bits(bytes, ones)
     }
 
-    /// Appends bytes that do not.
+    /// Appends bytes that the key must not depend on.
     pub fn free(self, bytes: impl AsRef<[u8]>) -> Self {
         let zeros = vec![0; bytes.as_ref().len()];
         self.bits(bytes, zeros)
     }
 
-    /// Appends a header or what is behind it.
+    /// Appends the next header, with everything after it.
     pub fn then(self, next: Self) -> Self {
         let headers = self.bytes.len() + next.headers;
         Self { headers, ..self.bits(next.bytes, next.read) }
     }
 
-    /// Appends what is no header.
+    /// Appends payload.
     pub fn payload(self, bytes: impl AsRef<[u8]>) -> Self {
         let headers = self.headers;
         Self { headers, ..self.free(bytes) }
@@ -54,7 +54,7 @@ pub const IPV4: u16 = 0x0800;
 pub const IPV6: u16 = 0x86dd;
 pub const ARP: u16 = 0x0806;
 
-/// Addresses, tags (TPID and TCI), and the type.
+/// An Ethernet header with tags (TPID and TCI).
 pub fn ethernet(tags: &[(u16, u16)], ethertype: u16) -> Frame {
     let frame = Frame::default().read(DST).read(SRC);
     let frame = tags.iter().fold(frame, |frame, (tpid, tci)| {
@@ -63,7 +63,7 @@ pub fn ethernet(tags: &[(u16, u16)], ethertype: u16) -> Frame {
     frame.read(ethertype.to_be_bytes())
 }
 
-/// An IPv4 header for `l4`; `fragment` has flags and offset as they stand in the header.
+/// An IPv4 header before `l4`; `fragment` is the header's flags and offset.
 pub fn ipv4(protocol: u8, fragment: u16, options: &[u8], l4: Frame) -> Frame {
     let len = (20 + options.len() + l4.len()) as u16;
     Frame::default()
@@ -81,7 +81,7 @@ pub fn ipv4(protocol: u8, fragment: u16, options: &[u8], l4: Frame) -> Frame {
 pub const SRC6: u128 = 0xfd00_0000_0000_0000_0000_0000_0000_0001;
 pub const DST6: u128 = 0xfd00_0000_0000_0000_0000_0000_0000_0002;
 
-/// An IPv6 header for `rest`: traffic class 0xb9, flow label 0x54321.
+/// An IPv6 header before `rest`, with traffic class 0xb9 and flow label 0x54321.
 pub fn ipv6(next: u8, hop_limit: u8, rest: Frame) -> Frame {
     Frame::default()
         .read([0x6b, 0x95, 0x43, 0x21])
@@ -92,8 +92,8 @@ pub fn ipv6(next: u8, hop_limit: u8, rest: Frame) -> Frame {
         .then(rest)
 }
 
-/// An extension header of `kind`: hop-by-hop (0), routing (43), destination options (60), authentication (51), and
-/// fragment (44) with an offset of `fragment`.
+/// An extension header of `kind`: hop-by-hop (0), routing (43), destination options (60),
+/// authentication (51), or fragment (44) with an offset of `fragment`.
 pub fn extension(kind: u8, next: u8, fragment: u16) -> Frame {
     let header = Frame::default().read([next]);
     match kind {
@@ -103,7 +103,7 @@ pub fn extension(kind: u8, next: u8, fragment: u16) -> Frame {
     }
 }
 
-/// A TCP header: ports 40000 to 443, 12 bits of flags.
+/// A TCP header with ports 40000 and 443 and 12 bits of flags.
 pub fn tcp(flags: u16, options: &[u8]) -> Frame {
     let offset = (5 + options.len() as u16 / 4) << 12;
     Frame::default()
@@ -114,13 +114,13 @@ pub fn tcp(flags: u16, options: &[u8]) -> Frame {
         .free(options)
 }
 
-/// A UDP header for `payload` bytes: ports 40000 to 53.
+/// A UDP header for `payload` bytes, with ports 40000 and 53.
 pub fn udp(payload: usize) -> Frame {
     let len = (8 + payload) as u16;
     Frame::default().read([0x9c, 0x40, 0, 53]).free(len.to_be_bytes()).free([0xcc, 0xdd])
 }
 
-/// An SCTP header: ports 40000 to 5060.
+/// An SCTP header with ports 40000 and 5060.
 pub fn sctp() -> Frame {
     Frame::default().read([0x9c, 0x40, 0x13, 0xc4]).free([1; 8])
 }

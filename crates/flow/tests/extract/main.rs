@@ -1,4 +1,5 @@
-//! Keys of frames: by tables, by the public faults of other switches, beside `etherparse`, and of tunnels.
+//! Tests of key extraction: tables of frames and keys, published faults of other switches,
+//! comparison with `etherparse`, and tunnels.
 
 mod faults;
 mod frame;
@@ -12,12 +13,12 @@ use wire::ParseError;
 
 const PORT: PortNo = PortNo(7);
 
-/// The key of a frame that came in by [`PORT`], without tunnel.
+/// The key of a frame that arrived on [`PORT`] without a tunnel.
 fn key_of(frame: &[u8]) -> Result<FlowKey, ParseError> {
     extract(&PacketBuf::from_bytes(frame), PORT, None)
 }
 
-/// A key with these fields, the port, and nothing else.
+/// A key with these fields, the ingress port, and nothing else.
 fn key_with(fields: &[(Field, u128)]) -> FlowKey {
     let mut key = FlowKey::default();
     key.set(Field::InPort, PORT.0.into());

@@ -1,4 +1,4 @@
-//! Every protocol: the frame, and all of its key.
+//! Every protocol: a frame and its complete key.
 
 use crate::frame::{
     ARP, DST6, Frame, IPV4, IPV6, SRC6, TARGET, arp, ethernet, extension, icmp, ipv4, ipv6,
@@ -54,7 +54,8 @@ fn ports(destination: u128) -> Fields {
 fn assert_key(name: &str, frame: &Frame, fields: &[Fields]) {
     let expected = key_with(&fields.concat());
     assert_eq!(key_of(&frame.bytes), Ok(expected.clone()), "{name}");
-    // The same, in the shortest linear part that has all headers, with padding behind the packet.
+    // The key is the same with padding after the packet, in the shortest linear part that has all
+    // headers.
     let mut storage = frame.bytes.clone();
     storage.extend([0xee; 30]);
     let mut packet = PacketBuf::from_bytes(&storage);
@@ -152,7 +153,7 @@ fn neighbour_discovery_has_target_and_the_link_layer_address_of_its_type() {
         (135, 255, [MAC_B, MAC_B].concat(), vec![]),
         (136, 255, MAC_B.into(), vec![tll]),
         (136, 255, [MAC_A, MAC_B].concat(), vec![tll]),
-        // `ip_ttl` is in the key: what a hop limit other than 255 means is for rules to say.
+        // Rules may judge a hop limit other than 255: `ip_ttl` is in the key.
         (136, 254, MAC_B.into(), vec![tll]),
         (136, 255, NONCE.into(), vec![]),
     ];
@@ -189,7 +190,7 @@ fn arp_has_operation_and_addresses() {
 }
 
 #[test]
-fn tags_are_kept_with_a_bit_that_says_that_they_are_there() {
+fn vlan_tags_have_a_presence_bit() {
     let outer = |tpid, tci| vec![(F::VlanTpid, tpid), (F::VlanTci, tci)];
     let inner = |tpid, tci| vec![(F::VlanInnerTpid, tpid), (F::VlanInnerTci, tci)];
     let ip = || ipv4(17, 0, &[], udp(0));
@@ -223,7 +224,7 @@ fn tags_are_kept_with_a_bit_that_says_that_they_are_there() {
 }
 
 #[test]
-fn frames_with_a_length_in_place_of_a_type_are_not_looked_into() {
+fn payload_of_ieee_802_3_frames_is_not_parsed() {
     let snap = [0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
     let ip = ipv4(17, 0, &[], udp(0)).bytes;
     for length in [0, 0x2e, 0x05dc, 0x05ff] {

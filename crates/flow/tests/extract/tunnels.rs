@@ -1,4 +1,4 @@
-//! The fields of the tunnel that a frame came by.
+//! The fields of the tunnel that delivered a frame.
 
 use crate::frame::ethernet;
 use crate::{PORT, key_with};
@@ -32,7 +32,7 @@ fn key(ports: Option<(u16, u16)>) -> TunnelKey {
     TunnelKey { datapath: DatapathKey(0x12_3456), ports }
 }
 
-/// The fields of the tunnel alone.
+/// A key with the fields of the tunnel only.
 fn tunnel_fields(tunnel: &TunnelInfo) -> FlowKey {
     let frame = PacketBuf::from_bytes(&ethernet(&[], 0x88cc).bytes);
     let mut key = extract(&frame, PORT, Some(tunnel)).unwrap();
@@ -126,7 +126,7 @@ fn tunnel_is_in_the_key_when_a_geneve_packet_is_decapped() {
 }
 
 #[test]
-fn options_come_to_their_fields_right_aligned() {
+fn options_are_right_aligned_in_their_fields() {
     let mut map = TlvMap::default();
     map.set(1, TlvOption::new(0xfff0, 1, 8).unwrap()).unwrap();
     map.set(3, TlvOption::new(0xfff0, 2, 0).unwrap()).unwrap();
@@ -173,7 +173,7 @@ fn options_are_refused_when_they_are_repeated_or_of_another_length() {
 }
 
 #[test]
-fn map_refuses_an_option_twice_and_what_has_no_field() {
+fn map_refuses_repeated_options_and_missing_fields() {
     let option = |kind| TlvOption::new(0xfff0, kind, 4).unwrap();
     let mut map = TlvMap::default();
     assert_eq!(map.set(4, option(1)), Err(TlvMapError::NoSuchField(4)));
