@@ -34,7 +34,8 @@ const TAG_PRESENT: u16 = 0x1000;
 /// Extracts the key of a frame: its ingress port, its tunnel, and its headers, which must be in the
 /// linear part of `packet`. Registers are 0.
 ///
-/// # Errors [`ParseError`] when headers are truncated or malformed.
+/// # Errors
+/// [`ParseError`] when headers are truncated or malformed.
 pub fn extract(
     packet: &PacketBuf,
     in_port: PortNo,

@@ -117,9 +117,10 @@ fn small(random: &mut Random, max_payload: usize) -> PacketBuf {
             plain(tagged_ip(random, v6, Protocol(132), l4))
         }
         _ => {
-            let ethertype = random.pick(&[0x88cc, 0x0040, 0x9000]);
-            let body = [&[0; 46], &payload[..]].concat();
-            let frame = [&ethernet(random, ethertype)[..], &body].concat();
+            let ethertype = random.pick(&[0x88cc, 0x8847, 0x0040, 0x9000]);
+            let header = ethernet(random, ethertype);
+            let body: Vec<u8> = (0..46).map(|_| random.below(256) as u8).collect();
+            let frame = [&header[..], &body, &payload].concat();
             PacketBuf::from_bytes(&frame)
         }
     }
