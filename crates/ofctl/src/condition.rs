@@ -233,7 +233,8 @@ pub(super) fn unknown_word(word: Piece<'_>, others: &[&'static str]) -> super::t
     if names::is_foreign(word.text) {
         return word.fault(format!("the field `{}` of Open vSwitch is not supported", word.text));
     }
-    let known = names::all().map(|name| name.name).chain(names::all().map(|name| name.shown));
+    let shown = names::all().filter(|name| name.is_shown()).map(|name| name.shown);
+    let known = names::all().map(|name| name.name).chain(shown);
     let words = SHORTHANDS.iter().map(|(name, ..)| *name).chain(others.iter().copied());
     let near = suggestion(word.text, known.chain(words));
     word.fault(format!("unknown word `{}`{near}", Shortened(word.text)))
