@@ -210,9 +210,13 @@ impl Receiver {
         }
     }
 
-    /// True for the local end of GRE at this address if its packets are punted.
-    pub(super) fn receives_punted(&self, local: IpAddr) -> bool {
-        matches!(self.socket, Socket::Punted) && self.tunnel.local == local
+    /// True for the local end of the tunnel that carries this punted packet: IP protocol 47 to its
+    /// address, from a sender of its type.
+    pub(super) fn receives_punted(&self, outer: &OuterIp, endpoints: &EndpointTable) -> bool {
+        let arrival = Arrival::of(&self.tunnel, outer, 0);
+        let is_here =
+            matches!(self.socket, Socket::Punted) && self.tunnel.local == outer.destination;
+        is_here && !arrival.is_of_another_type(endpoints)
     }
 
     /// Forwards a punted packet whose outer IP header was removed. The buffer in `packet` is
@@ -303,6 +307,18 @@ impl Arrival {
         }
     }
 
+    /// True when the sender has an end point of another tunnel type whose packets look the same:
+    /// IP protocol 47 has no ports, so the receivers of all its types get every packet.
+    #[cold]
+    fn is_of_another_type(&self, endpoints: &EndpointTable) -> bool {
+        let knows = |tunnel| endpoints.find(tunnel, self.local, self.remote).is_ok();
+        let is_other =
+            |tunnel: &TunnelType| *tunnel != self.tunnel && tunnel.carrier() == Carrier::Gre;
+        self.tunnel.carrier() == Carrier::Gre
+            && !knows(self.tunnel)
+            && TunnelType::ALL.into_iter().filter(is_other).any(knows)
+    }
+
     fn info(&self, key: &TunnelKey) -> TunnelInfo {
         let outer = OuterIp {
             source: self.remote,
@@ -330,6 +346,7 @@ impl Batch {
         let packet = &mut self.packets[index];
         let from = match decapsulate(arrival, packet, &forwarder.endpoints) {
             Ok(from) => from,
+            Err(_) if arrival.is_of_another_type(&forwarder.endpoints) => return,
             Err(reason) => return forwarder.count_uplink_drop(reason),
         };
         let fresh = self.spare.pop().unwrap_or_else(new_buffer);

@@ -274,7 +274,7 @@ impl Worker {
             Err(reason) => return self.drop_uplink_packet(reason),
         };
         let mut receivers = receivers.iter_mut().flatten();
-        match receivers.find(|receiver| receiver.receives_punted(outer.destination)) {
+        match receivers.find(|receiver| receiver.receives_punted(&outer, &forwarder.endpoints)) {
             Some(receiver) => receiver.receive_punted(&outer, packet, forwarder),
             None => self.drop_uplink_packet(DropReason::UnknownEndpoint),
         }

@@ -10,8 +10,10 @@ use super::deployment::Deployment;
 use super::watch::{CLOSE_CHECK_INTERVAL, epoch_ns, to_hex};
 use crate::control::Connection;
 use crate::control::replies::{CaptureStart, FrameRow};
-use datapath::config::Underlay;
-use flow::{Carrier, DatapathKey, DecapOptions, SttSegment, TagLinks, TunnelSpec, TunnelType};
+use datapath::config::{EndpointConfig, Underlay};
+use flow::{
+    Carrier, DatapathKey, DecapOptions, OuterIp, SttSegment, TagLinks, TunnelSpec, TunnelType,
+};
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
 use netdev::epoll::{Epoll, Events};
 use netdev::filter::Filter;
@@ -176,7 +178,7 @@ impl GuestFilter {
         let sent = self.outer_direction(outer.source, outer.destination)?;
         match outer.protocol {
             Protocol::UDP | Protocol::GRE => {
-                let (spec, bytes) = self.header_of(outer.protocol, inside.head())?;
+                let (spec, bytes) = self.header_of(&outer, inside.head())?;
                 // Skips the checksum verification: a capture shows packets with a wrong one, too.
                 let expected = DecapOptions { key: spec.key, skip_checksum: true };
                 let decapped = spec.tunnel.decap(bytes, &expected).ok()?;
@@ -190,15 +192,18 @@ impl GuestFilter {
     }
 
     /// The tunnel of an IP packet with this payload, and the payload from the tunnel header on.
-    fn header_of<'p>(
-        &self,
-        protocol: Protocol,
-        payload: &'p [u8],
-    ) -> Option<(TunnelSpec, &'p [u8])> {
-        let mut specs = self.underlay.tunnels.iter().map(|known| known.spec);
-        if protocol == Protocol::GRE {
-            return Some((specs.find(|spec| spec.tunnel.carrier() == Carrier::Gre)?, payload));
+    fn header_of<'p>(&self, outer: &OuterIp, payload: &'p [u8]) -> Option<(TunnelSpec, &'p [u8])> {
+        if outer.protocol == Protocol::GRE {
+            // IP protocol 47 has no ports: the addresses tell the tunnel type.
+            let is_between = |end: &&EndpointConfig| {
+                let ends = [end.local, end.remote];
+                end.spec.tunnel.carrier() == Carrier::Gre
+                    && ends.contains(&outer.source)
+                    && ends.contains(&outer.destination)
+            };
+            return Some((self.underlay.endpoints.iter().find(is_between)?.spec, payload));
         }
+        let mut specs = self.underlay.tunnels.iter().map(|known| known.spec);
         let port = UdpPacket::new_header(payload).ok()?.dst_port();
         let is_of = |spec: &TunnelSpec| spec.tunnel.carrier() == Carrier::Udp && spec.port == port;
         Some((specs.find(is_of)?, payload.get(wire::udp::HEADER_LEN..)?))
