@@ -6,6 +6,7 @@ mod agreement;
 mod checksums;
 mod common;
 mod conformance;
+mod headers;
 mod instruction_counts;
 mod lookup;
 mod port_redirect;

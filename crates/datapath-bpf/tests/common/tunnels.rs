@@ -3,8 +3,9 @@
 use super::reference::reference;
 use super::switch::Switch;
 use flow::{
-    Action, DatapathKey, Dscp, EndpointId, EndpointTable, FlowKey, LogicalPorts, NextHop, OuterIp,
-    PortKey, Ttl, TunnelInfo, TunnelKey, TunnelSpec, TunnelType, tun_flags,
+    Action, Carrier, DatapathKey, Dscp, EndpointId, EndpointTable, FlowKey, LogicalPorts,
+    LogicalPortsField, NetworkId, NextHop, OptionKind, OuterIp, PortKey, Ttl, TunnelInfo,
+    TunnelKey, TunnelSpec, TunnelType, tun_flags,
 };
 use packet::PacketBuf;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -110,16 +111,17 @@ pub fn next_hop() -> NextHop {
 impl Tunnel {
     /// A random key that its header can carry.
     pub fn key(&self, random: &mut Random) -> TunnelKey {
-        let datapath = match self.spec.tunnel {
-            TunnelType::Gre if !self.spec.key => 0,
-            TunnelType::Gre => random.word() as u32,
-            _ => random.word() as u32 & 0xff_ffff,
+        let descriptor = self.spec.tunnel.descriptor();
+        let is_keyed = self.spec.key || !self.spec.tunnel.has_option(OptionKind::Key);
+        let datapath = match descriptor.network_id {
+            NetworkId::Vni { max, .. } if is_keyed => random.word() as u32 % max,
+            _ => 0,
         };
-        let ports =
-            (self.spec.tunnel == TunnelType::Geneve && random.once_in(2)).then(|| LogicalPorts {
-                ingress: PortKey::new(random.word() as u16 & 0x7fff),
-                egress: PortKey::new(random.word() as u16 | 1).expect("not 0"),
-            });
+        let has_ports = descriptor.logical_ports != LogicalPortsField::Absent;
+        let ports = (has_ports && random.once_in(2)).then(|| LogicalPorts {
+            ingress: PortKey::new(random.word() as u16 & 0x7fff),
+            egress: PortKey::new(random.word() as u16 | 1).expect("not 0"),
+        });
         TunnelKey { datapath: DatapathKey(datapath), ports }
     }
 
@@ -146,7 +148,7 @@ pub fn info(tunnel: &Tunnel, outer: &[u8], key: &TunnelKey) -> TunnelInfo {
     let is_v4 = outer[14] >> 4 == 4;
     let (tos, ttl) =
         if is_v4 { (outer[15], outer[22]) } else { (outer[14] << 4 | outer[15] >> 4, outer[21]) };
-    let is_gre = tunnel.spec.tunnel == TunnelType::Gre;
+    let is_gre = tunnel.spec.tunnel.carrier() == Carrier::Gre;
     let ip = OuterIp {
         source: tunnel.remote,
         destination: tunnel.local,
@@ -156,7 +158,7 @@ pub fn info(tunnel: &Tunnel, outer: &[u8], key: &TunnelKey) -> TunnelInfo {
         dont_fragment: is_gre && is_v4,
     };
     let mut info = TunnelInfo::new(tunnel.spec.tunnel, &ip, key);
-    if is_gre && !tunnel.spec.key {
+    if tunnel.spec.tunnel.has_option(OptionKind::Key) && !tunnel.spec.key {
         info.flags &= !tun_flags::KEY;
     }
     info
