@@ -183,17 +183,30 @@ static __always_inline __u32 read_over_udp(const __u8 *tunnel, const void *end, 
 	return GENEVE_LEN + OPTION_LEN;
 }
 
-static __always_inline __u32 read_gre(const __u8 *tunnel, const void *end, bool has_key,
-				      struct weft_key *key)
+static __always_inline __u32 read_gre(const __u8 *tunnel, const void *end,
+				      const struct weft_class *class, struct weft_key *key)
 {
+	const __u32 first_keyed = 0x20000000 | ETHERTYPE_TEB;
+
 	if ((const void *)tunnel + GRE_LEN + 4 > end)
 		return 0;
-	if (be32(tunnel) != ((has_key ? 0x20000000 : 0) | ETHERTYPE_TEB))
+	if (class->flags & WEFT_CLASS_KEY) {
+		if (be32(tunnel) != first_keyed)
+			return 0;
+		key->tun_id = be32(tunnel + GRE_LEN);
+		return GRE_LEN + 4;
+	}
+	if (class->tunnel == WEFT_NVGRE) {
+		if (be32(tunnel) != first_keyed)
+			return 0;
+		/* The lowest 8 bits are the FlowID. */
+		key->tun_id = be32(tunnel + GRE_LEN) >> 8;
+		return GRE_LEN + 4;
+	}
+	if (be32(tunnel) != ETHERTYPE_TEB)
 		return 0;
-	if (!has_key)
-		return GRE_LEN;
-	key->tun_id = be32(tunnel + GRE_LEN);
-	return GRE_LEN + 4;
+	key->tun_flags &= ~TUN_FLAG_KEY;
+	return GRE_LEN;
 }
 
 /* Parses the outer headers of a tunnel packet into a key that is all 0. */
@@ -234,14 +247,12 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 			return ARRIVED_SLOW_PATH;
 		header = read_over_udp(tunnel, end, class->tunnel, key);
 	} else {
-		if (class->tunnel != WEFT_GRE)
+		if (class->tunnel < WEFT_GRE)
 			return ARRIVED_SLOW_PATH;
-		if (!(class->flags & WEFT_CLASS_KEY))
-			key->tun_flags &= ~TUN_FLAG_KEY;
 		key->tun_flags |= (__u64)ip.ttl << WEFT_TUN_TTL_SHIFT;
 		if (ip.dont_fragment)
 			key->tun_flags |= TUN_FLAG_DF;
-		header = read_gre(tunnel, end, class->flags & WEFT_CLASS_KEY, key);
+		header = read_gre(tunnel, end, class, key);
 	}
 	if (!header)
 		return ARRIVED_SLOW_PATH;

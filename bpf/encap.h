@@ -120,9 +120,12 @@ static __always_inline void fill_tunnel(__u8 *outer, const struct weft_class *cl
 {
 	__u32 number = action->value >> 32;
 
-	if (class->tunnel == WEFT_GRE) {
+	if (class->tunnel >= WEFT_GRE) {
 		if (class->flags & WEFT_CLASS_KEY)
 			*at32(outer, at + 4) = bpf_htonl(number);
+		else if (class->tunnel == WEFT_NVGRE)
+			/* VSID and FlowID (RFC 7637 section 3.2) */
+			*at32(outer, at + 4) = bpf_htonl(number << 8 | (port & 0xff));
 		return;
 	}
 	*at16(outer, at) = bpf_htons(port);
@@ -309,7 +312,7 @@ static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_
 		      BPF_F_ADJ_ROOM_ENCAP_L2(ETH_LEN + tags_len);
 
 	flags |= is_ip6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
-	flags |= class->tunnel == WEFT_GRE ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE :
+	flags |= class->tunnel >= WEFT_GRE ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE :
 					     BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	if (is_ip(key) && !bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, flags))
 		return room + ETH_LEN;

@@ -290,6 +290,8 @@ enum weft_tunnel {
 	WEFT_VXLAN = 0,
 	WEFT_GENEVE = 1,
 	WEFT_GRE = 2,
+	/* Types from WEFT_GRE on are carried by IP protocol 47. */
+	WEFT_NVGRE = 6,
 };
 
 /* What many end points share: tunnel type, options and local address. */

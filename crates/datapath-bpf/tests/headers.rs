@@ -65,7 +65,11 @@ fn programs_write_the_headers_that_the_codecs_write_when_end_points_are_generate
         let class = (case % CLASSES) as u16;
         let tunnel = tunnels::add(&mut switch, &spec, class, local, remote);
         let payload = vec![case as u8; random.below(100) as usize];
-        let mut frame = random.pick(&[tcp4(), tcp6(), udp4(&payload)]);
+        let mut frame = match random.below(3) {
+            0 => tcp4(),
+            1 => tcp6(),
+            _ => udp4(&payload),
+        };
         if random.once_in(3) {
             // DSCP and ECN of the inner header, which the outer one may inherit.
             let tos = random.word() as u8;

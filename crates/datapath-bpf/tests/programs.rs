@@ -6,7 +6,7 @@ use crate::common::frames::udp4;
 use crate::common::reference::reference;
 use crate::common::switch::{PASSED, REDIRECTED, Ran, Switch};
 use crate::common::tunnels::{self, Tunnel};
-use flow::{Action, DatapathKey, Field, FlowKey, TunnelKey, TunnelType, extract, propagate_ecn};
+use flow::{Action, Carrier, DatapathKey, Field, FlowKey, TunnelKey, extract, propagate_ecn};
 use packet::PacketBuf;
 use testkit::frames::{self, FrameKinds};
 use testkit::host::TestHost;
@@ -149,7 +149,7 @@ fn tunnelled_frames_are_delivered_as_the_reference_says() {
         let untouched = match ran.punted() {
             Some((port, frame)) => {
                 assert_eq!(port, Switch::UPLINK, "{}", context());
-                tunnel.spec.tunnel == TunnelType::Gre && frame == outer
+                tunnel.spec.tunnel.carrier() == Carrier::Gre && frame == outer
             }
             None => ran == Ran { verdict: PASSED, bytes: outer.clone() },
         };

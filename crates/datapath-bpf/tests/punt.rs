@@ -100,7 +100,7 @@ fn tunnel_packets_are_dropped_and_counted_without_a_daemon() {
     for (number, tunnel) in tunnels::add_all(&mut switch).iter().enumerate() {
         let tunnel_key = tunnel.key(&mut Random::new(1));
         let (outer, _) = tunnels::arrival(tunnel, &tcp4(), &tunnel_key);
-        let is_gre = tunnel.spec.tunnel == TunnelType::Gre;
+        let is_gre = tunnel.spec.tunnel.carrier() == flow::Carrier::Gre;
         assert_eq!(switch.uplink(&outer).verdict, if is_gre { REDIRECTED } else { PASSED });
         switch.punt_to(None);
         assert_eq!(switch.uplink(&outer).verdict, DROPPED, "{tunnel:?}");

@@ -168,7 +168,7 @@ fn add_reverse(switch: &mut Switch, tunnels: &[Tunnel]) -> Vec<Tunnel> {
 fn info(to: &Tunnel, tunnel_key: &TunnelKey, key: &FlowKey) -> TunnelInfo {
     let (tos, ttl) = (key.get(Field::IpDscp) << 2 | key.get(Field::IpEcn), key.get(Field::IpTtl));
     let is_ip = matches!(key.get(Field::EthType), 0x0800 | 0x86dd);
-    let is_gre = to.spec.tunnel == TunnelType::Gre;
+    let is_gre = to.spec.tunnel.carrier() == flow::Carrier::Gre;
     let dscp = match to.spec.dscp {
         flow::Dscp::Fixed(dscp) => dscp << 2,
         flow::Dscp::Inherit => tos as u8 & 0xfc,

@@ -218,7 +218,11 @@ impl EndpointTable {
         } else {
             let segments = if spec.sequence { segment_count(packet) } else { 0 };
             let header = outer.push_template(&endpoint.template, packet)?;
-            let fields = PacketFields { key, sequence: endpoint.next_sequence };
+            let fields = PacketFields {
+                key,
+                sequence: endpoint.next_sequence,
+                source_port: outer.source_port,
+            };
             outer.tunnel.fill(&mut header[outer.tunnel_header..], &fields);
             endpoint.next_sequence = endpoint.next_sequence.wrapping_add(segments);
         }

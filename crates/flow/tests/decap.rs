@@ -114,6 +114,46 @@ fn gre_demands_its_key_where_keyed_and_none_where_not() {
 }
 
 #[test]
+fn nvgre_demands_its_key_and_neither_checksum_nor_sequence_number() {
+    let bytes = tunnelled(TunnelType::Nvgre);
+    let nvgre = |bytes: &[u8]| TunnelType::Nvgre.decap(bytes, &DecapOptions::default());
+    assert_eq!(bytes[..7], [0x20, 0, 0x65, 0x58, 0x12, 0x34, 0x56], "flags, type, VSID");
+    assert_eq!(nvgre(&bytes).map(|d| (d.key, d.inner)), Ok((key(TunnelType::Nvgre), 8)));
+    let mut other_flow = bytes.clone();
+    other_flow[7] ^= 0xff;
+    assert_eq!(nvgre(&other_flow).map(|d| d.key), Ok(key(TunnelType::Nvgre)), "FlowID");
+    let fields = [0; 4];
+    for (flags, reason) in [
+        (0xa0, DropReason::MalformedTunnel),
+        (0x30, DropReason::MalformedTunnel),
+        (0, DropReason::GreNoKey),
+    ] {
+        let altered = [&[flags], &bytes[1..8], &fields, &bytes[8..]].concat();
+        assert_eq!(nvgre(&altered), Err(reason), "{flags:#x}");
+    }
+    let ip = [&[0x20, 0, 0x08, 0x00][..], &[0; 64]].concat();
+    assert_eq!(nvgre(&ip), Err(DropReason::TunnelProtocol));
+    for len in 0..8 + 14 {
+        assert!(nvgre(&bytes[..len]).is_err(), "{len}");
+    }
+}
+
+#[test]
+fn nvgre_packets_of_one_flow_have_one_flow_id_and_those_of_many_flows_many() {
+    let (mut endpoints, id) = table(&spec(TunnelType::Nvgre), false);
+    let mut flow_id = |port: u8| {
+        let mut packet = tcp_frame(10);
+        packet.head_mut()[35] = port;
+        let outer = endpoints.encap(id, &key(TunnelType::Nvgre), &mut packet).unwrap();
+        assert_eq!(packet.head()[outer.tunnel_header + 7], outer.source_port as u8);
+        packet.head()[outer.tunnel_header + 7]
+    };
+    assert_eq!(flow_id(1), flow_id(1));
+    let ids: std::collections::BTreeSet<u8> = (0..=255).map(flow_id).collect();
+    assert!(ids.len() > 32, "of 64: {ids:?}");
+}
+
+#[test]
 fn stt_segment_is_refused_when_its_checksum_is_wrong() {
     let (mut endpoints, id) = table(&spec(TunnelType::Stt), false);
     let mut packet = tcp_frame(64);

@@ -45,6 +45,7 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
     let port_groups = acl::port_groups(report, &sets, &switches);
     let acls = acl::acls(report, acls, &sets, &switches, &routers, &options.options);
     let routers = router::routers(report, &switches, routers);
+    distinct_senders(report, &hosts, &switches, &routers.connectivity);
     let needs = needs_underlay(&hosts, &switches, &routers.connectivity);
     let family = match underlay_family {
         Setting::Given(family) => {
@@ -192,6 +193,57 @@ fn distinct_ports(report: &mut Report<'_>, draft: &OptionsDraft, switches: &[Swi
                     format!("{one} and {other} both use {protocol} port {port}; give each its own"),
                 );
             }
+        }
+    }
+}
+
+/// Types that IP protocol 47 carries have no ports, and GRE and NVGRE packets look the same: the
+/// receiver tells the type by the sender. So two hosts have end points of one such type only.
+fn distinct_senders(
+    report: &mut Report<'_>,
+    hosts: &[HostDraft],
+    switches: &[SwitchDraft],
+    connectivity: &Connectivity,
+) {
+    let has_no_ports = |tunnel: TunnelType| tunnel.carrier() == Carrier::Gre;
+    let of_carrier = || {
+        let rows = switches.iter().enumerate();
+        rows.filter_map(|(index, switch)| Some((index, switch, switch.tunnel?)))
+            .filter(|(_, _, tunnel)| has_no_ports(*tunnel))
+    };
+    let types: BTreeSet<TunnelType> = of_carrier().map(|(_, _, tunnel)| tunnel).collect();
+    if types.len() < 2 {
+        return;
+    }
+    let hosts_of = |switch: &SwitchDraft| -> BTreeSet<usize> {
+        switch.ports.iter().filter_map(|port| port.host).map(HostIndex::value).collect()
+    };
+    let mut parts: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    for (index, switch) in switches.iter().enumerate() {
+        parts.entry(connectivity.part_of_switch(index)).or_default().extend(hosts_of(switch));
+    }
+    let mut taken: BTreeMap<(usize, usize), (TunnelType, usize)> = BTreeMap::new();
+    for (index, switch, tunnel) in of_carrier() {
+        let own = hosts_of(switch);
+        let others = parts.get(&connectivity.part_of_switch(index)).unwrap_or(&own);
+        let pairs = own.iter().flat_map(|&one| others.iter().map(move |&other| (one, other)));
+        for (one, other) in pairs.filter(|(one, other)| one != other) {
+            let pair = (one.min(other), one.max(other));
+            let (first, at) = *taken.entry(pair).or_insert((tunnel, switch.at));
+            if first == tunnel {
+                continue;
+            }
+            let [one, other] = [pair.0, pair.1].map(|host| host_name(&hosts[host]));
+            let line = report.line(at);
+            report.error(
+                switch.at,
+                format!(
+                    "{one} and {other} cannot tell {tunnel} from {first}, which they use for the \
+                     switch in line {line}: both are IP protocol 47 without ports; use one of \
+                     the two types between these hosts"
+                ),
+            );
+            break;
         }
     }
 }

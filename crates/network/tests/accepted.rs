@@ -23,7 +23,7 @@ fn root() -> PathBuf {
 }
 
 /// A switch of each type with default options.
-fn six_switches(underlay: &str) -> Network {
+fn switch_of_each_type(underlay: &str) -> Network {
     let switches = TunnelType::ALL.map(|tunnel| {
         let segment = match tunnel {
             TunnelType::Vlan => "vlan = 5",
@@ -179,21 +179,21 @@ mtu = 1400
 #[test]
 fn mtu_is_the_largest_that_fits_when_not_given() {
     let mtus = |underlay: &str| -> Vec<u16> {
-        six_switches(underlay).logical_switches().iter().map(|switch| switch.mtu).collect()
+        switch_of_each_type(underlay).logical_switches().iter().map(|switch| switch.mtu).collect()
     };
-    // vxlan, geneve, gre, stt, vlan, qinq
-    assert_eq!(mtus(""), [1450, 1442, 1458, 1500, 1496, 1492]);
-    assert_eq!(mtus("underlay_family = 6\n"), [1430, 1422, 1438, 1500, 1496, 1492]);
-    assert_eq!(mtus("underlay_mtu = 9000\n"), [8950, 8942, 8958, 9000, 8996, 8992]);
-    assert_eq!(mtus("underlay_mtu = 65535\n"), [65485, 65477, 65493, 65463, 65531, 65527]);
+    // vxlan, geneve, gre, nvgre, stt, vlan, qinq
+    assert_eq!(mtus(""), [1450, 1442, 1458, 1458, 1500, 1496, 1492]);
+    assert_eq!(mtus("underlay_family = 6\n"), [1430, 1422, 1438, 1438, 1500, 1496, 1492]);
+    assert_eq!(mtus("underlay_mtu = 9000\n"), [8950, 8942, 8958, 8958, 9000, 8996, 8992]);
+    assert_eq!(mtus("underlay_mtu = 65535\n"), [65485, 65477, 65493, 65493, 65463, 65531, 65527]);
 }
 
 #[test]
 fn datapath_key_is_unique_in_each_type_when_derived_from_the_segment() {
-    let network = six_switches("");
+    let network = switch_of_each_type("");
     let keys: Vec<_> =
         network.logical_switches().iter().map(|switch| switch.datapath_key.0).collect();
-    assert_eq!(keys, [5, 5, 5, 5, 5, 5 << 12 | 6]);
+    assert_eq!(keys, [5, 5, 5, 5, 5, 5, 5 << 12 | 6]);
     let unkeyed = parse(&format!(
         "{TWO_HOSTS}[tunnel_options.gre]\nkey = false\n\
          [[logical_switch]]\nname = \"blue\"\ntunnel = \"gre\"\n"

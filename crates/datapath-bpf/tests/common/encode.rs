@@ -65,6 +65,7 @@ pub fn class(spec: &TunnelSpec, local: IpAddr, template: &[u8], in_port: PortNo)
         TunnelType::Vxlan => abi::WEFT_VXLAN as u8,
         TunnelType::Geneve => abi::WEFT_GENEVE as u8,
         TunnelType::Gre => abi::WEFT_GRE as u8,
+        TunnelType::Nvgre => abi::WEFT_NVGRE as u8,
         other => panic!("programs do not do {other}"),
     };
     let flags = class_flags(spec, is_v6);
@@ -73,7 +74,7 @@ pub fn class(spec: &TunnelSpec, local: IpAddr, template: &[u8], in_port: PortNo)
     let bytes = Bytes::new().raw(&header).padded(HEADER_MAX);
     let bytes = bytes.u8(template.len() as u8).u8(tunnel).u8(flags).u8(ttl).u8(dscp).u8(0);
     let (port, proto) = match spec.tunnel {
-        TunnelType::Gre => (0, 47),
+        TunnelType::Gre | TunnelType::Nvgre => (0, 47),
         _ => (spec.port, 17),
     };
     let carrier = u32::from(is_v6) << abi::WEFT_CARRIER_IP6_SHIFT

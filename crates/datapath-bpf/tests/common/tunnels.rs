@@ -55,6 +55,7 @@ pub fn add_all(switch: &mut Switch) -> Vec<Tunnel> {
         spec(TunnelType::Geneve),
         spec(TunnelType::Gre),
         gre_without_key,
+        spec(TunnelType::Nvgre),
         changed(TunnelType::Geneve),
     ];
     let mut tunnels = Vec::new();

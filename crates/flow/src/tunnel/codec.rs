@@ -35,6 +35,8 @@ pub(crate) struct PacketFields<'a> {
     pub(crate) key: &'a TunnelKey,
     /// The sequence number, where the end point has them.
     pub(crate) sequence: u32,
+    /// The entropy of the inner flow, as UDP and TCP-shaped headers carry it in the source port.
+    pub(crate) source_port: u16,
 }
 
 /// What a receiver knows of a packet before it reads the tunnel header.

@@ -6,6 +6,7 @@ mod codec;
 mod descriptor;
 mod geneve;
 mod gre;
+mod nvgre;
 mod qinq;
 mod settings;
 pub(crate) mod stt;
@@ -95,6 +96,8 @@ tunnel_types! {
     Geneve = 1 in geneve,
     /// GRE with Transparent Ethernet Bridging, RFC 2784 and 2890.
     Gre = 2 in gre,
+    /// NVGRE, RFC 7637.
+    Nvgre = 6 in nvgre,
     /// STT, draft-davie-stt.
     Stt = 3 in stt,
     /// One 802.1Q tag on the uplink.
@@ -200,6 +203,7 @@ mod tests {
             (TunnelType::Vxlan, 50, 70),
             (TunnelType::Geneve, 58, 78),
             (TunnelType::Gre, 42, 62),
+            (TunnelType::Nvgre, 42, 62),
             (TunnelType::Stt, 72, 92),
             (TunnelType::Vlan, 4, 4),
             (TunnelType::QinQ, 8, 8),

@@ -5,7 +5,7 @@ use super::{Ability, PORTS, Provider, tunnel_port};
 use crate::frames;
 use crate::random::Random;
 use datapath::config::EndpointConfig;
-use flow::{EndpointId, PortNo, TunnelType};
+use flow::{Carrier, EndpointId, PortNo, TunnelType};
 use network::{Network, Placement, load_program, logical_flows};
 use ofctl::Bridge;
 use pipeline::{BridgePort, BridgePortKind, Program};
@@ -199,8 +199,13 @@ fn network(random: &mut Random, provider: Provider<'_>) -> Source {
             "[[host]]\nname = \"{host}\"\nuplink = \"uplink\"\nunderlay = [\"192.0.2.{address}\"]"
         );
     }
+    let mut types = types;
     for (name, net, vni) in [("blue", 0, 3), ("red", 1, 5)] {
-        let (tunnel, mtu) = (random.pick(&types).name(), random.pick(&[576, 1280, 1400]));
+        let (tunnel, mtu) = (random.pick(&types), random.pick(&[576, 1280, 1400]));
+        // Two types of IP protocol 47 cannot be told apart between the same two hosts.
+        types.retain(|&other| {
+            other == tunnel || [tunnel, other].iter().any(|it| it.carrier() != Carrier::Gre)
+        });
         let _ = writeln!(
             text,
             "[[logical_switch]]\nname = \"{name}\"\ntunnel = \"{tunnel}\"\nvni = {vni}\nmtu = {}",
