@@ -76,6 +76,21 @@ fn manual_shows_valid_files_and_real_messages() {
 }
 
 #[test]
+fn manual_has_the_options_of_every_tunnel_type() {
+    let manual = std::fs::read_to_string(root().join("docs/network-toml.md")).unwrap();
+    for tunnel in TunnelType::ALL {
+        assert!(manual.contains(&format!("`\"{tunnel}\"`")), "{tunnel}");
+        for option in tunnel.descriptor().options {
+            let begin = format!("| `{}` | ", option.name);
+            let is_row =
+                |line: &&str| line.starts_with(&begin) && line.contains(&format!("`{tunnel}`"));
+            let row = manual.lines().find(is_row).unwrap_or_else(|| panic!("{tunnel}: {option:?}"));
+            assert!(row.contains(option.default), "{tunnel}: {option:?}");
+        }
+    }
+}
+
+#[test]
 fn network_holds_everything_in_the_file() {
     let network = parse(
         r#"
