@@ -5,12 +5,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
-use wire::tunnel::{geneve, stt, vxlan};
 
 use flow::{
-    DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable, NextHop, Output,
-    PortNo, ShowActions, TagLink, TagLinks, Ttl, TunnelInfo, TunnelSpec, TunnelType, execute,
-    extract,
+    DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable, NetworkId, NextHop,
+    Output, PortNo, ShowActions, TagLink, TagLinks, Ttl, TunnelInfo, TunnelSpec, TunnelType,
+    execute, extract,
 };
 use network::{Network, Placement, load_program, logical_flows};
 use packet::PacketBuf;

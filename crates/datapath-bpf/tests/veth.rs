@@ -7,9 +7,7 @@ use crate::common::lab::{Lab, PATIENCE, Wire, comparable, punted, punted_by_tags
 use crate::common::reference::reference;
 use crate::common::switch::{Switch, guest};
 use crate::common::tunnels::{self, Tunnel};
-use flow::{
-    Action, Field, FlowKey, OuterIp, TagLink, TunnelInfo, TunnelKey, TunnelType, extract, tun_flags,
-};
+use flow::{Action, Field, FlowKey, OuterIp, TagLink, TunnelInfo, TunnelKey, extract, tun_flags};
 use packet::{Checksum, GsoKind, PacketBuf};
 use std::time::Duration;
 use testkit::frames::{self, FrameKinds};
