@@ -41,8 +41,23 @@ struct Part {
 
 const NO_PART: Part = Part { bits: 0, by_prefix: false, lower_half: false };
 
-/// The most fields in a word. Building [`PARTS`] fails to compile when a word has more.
-const MAX_PARTS: usize = 6;
+/// The most fields in one word of a key.
+const MAX_PARTS: usize = {
+    let mut fields = [0; WORDS];
+    let (mut at, mut most) = (0, 0);
+    while at < Field::ALL.len() {
+        let field = Field::ALL[at];
+        let last = field.word() + (field.width() == 128) as usize;
+        let mut word = field.word();
+        while word <= last {
+            fields[word] += 1;
+            most = if fields[word] > most { fields[word] } else { most };
+            word += 1;
+        }
+        at += 1;
+    }
+    most
+};
 
 const PARTS: [[Part; MAX_PARTS]; WORDS] = parts();
 

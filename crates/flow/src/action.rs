@@ -32,7 +32,7 @@ pub struct TunnelKey {
 
 /// A packet that is made from another one, in answer to it or on its behalf. The new packet keeps the Ethernet addresses and
 /// tags of the old one, and IP addresses where both have them, unless said otherwise here; what is to differ is set by the
-/// actions that follow. [`Reply::build`] makes it and says when there is none, [`Reply::steps`] tells what its key is.
+/// actions that follow. [`Reply::build`] makes it and says when there is none, [`Reply::key_edits`] tells what its key is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reply {
     /// An ARP request for the destination of an IPv4 packet: sender as the packet's source, target its destination,

@@ -237,7 +237,7 @@ impl FieldSpec {
     }
 }
 
-/// What differs from [`row`].
+/// What differs from the defaults of `row`.
 impl FieldSpec {
     pub(super) const fn notation(self, notation: Notation) -> Self {
         Self { notation, ..self }
