@@ -53,7 +53,7 @@ fn hosts_are_refused_when_they_cannot_be_told_apart_or_reached() {
 
 #[test]
 fn tunnels_are_refused_when_unknown_or_options_are_out_of_range() {
-    check(include_str!("refused/tunnels.txt"), 6);
+    check(include_str!("refused/tunnels.txt"), 7);
 }
 
 #[test]
