@@ -34,7 +34,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 /// A software edge switch for network virtualization. It carries the frames of guests between
-/// hosts over VXLAN, Geneve, GRE, STT, VLAN and QinQ.
+/// hosts over VXLAN, Geneve, GRE, NVGRE, STT, VLAN and QinQ.
 #[derive(Parser)]
 #[command(version, after_help = EXAMPLES)]
 struct Cli {
