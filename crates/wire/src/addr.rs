@@ -1,4 +1,4 @@
-//! Identifiers that travel in headers: MAC addresses, VXLAN/Geneve network identifiers, VLAN identifiers.
+//! Identifiers in headers: MAC addresses, VXLAN and Geneve network identifiers, VLAN identifiers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ impl MacAddr {
         self.0[0] & 1 != 0
     }
 
-    /// True for an address that one station can own: not a group, not all zero.
+    /// True for an address that one station can own: neither a group address nor all zero.
     pub fn is_unicast(self) -> bool {
         !self.is_multicast() && self != Self::ZERO
     }
@@ -37,10 +37,11 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// Why a text is not a MAC address.
+/// The error for a string that is not a MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not a MAC address: expected six hexadecimal bytes separated by colons, such as 02:00:00:00:00:01"
+    "not a MAC address: expected six hexadecimal bytes separated by colons, \
+     such as 02:00:00:00:00:01"
 )]
 pub struct MacAddrError;
 
@@ -74,18 +75,18 @@ impl Vni {
         if value <= Self::MAX { Some(Self(value)) } else { None }
     }
 
-    /// The lowest 24 bits of a number.
+    /// The lowest 24 bits of `value`.
     #[inline]
     pub const fn low_bits(value: u32) -> Self {
         Self(value & Self::MAX)
     }
 
-    /// The three bytes as they stand in a header.
+    /// From the three bytes in a header.
     pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
         Self(u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]))
     }
 
-    /// The three bytes as they stand in a header.
+    /// The three bytes in a header.
     pub const fn to_be_bytes(self) -> [u8; 3] {
         let [_, a, b, c] = self.0.to_be_bytes();
         [a, b, c]
@@ -103,7 +104,8 @@ impl fmt::Display for Vni {
     }
 }
 
-/// A 12-bit VLAN identifier, 1 to 4094 (IEEE 802.1Q section 9.6: 0 is priority-only, 4095 is reserved).
+/// A 12-bit VLAN identifier, 1 to 4094. IEEE 802.1Q section 9.6 reserves 4095 and uses 0 for
+/// priority tags.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct VlanId(u16);
 

@@ -28,7 +28,8 @@ const HARDWARE_ETHERNET: u16 = 1;
 const LENGTHS: [u8; 2] = [6, 4];
 
 view! {
-    /// A view of the payload of an Ethernet frame of type 0x0806. Checked views are of IPv4 over Ethernet.
+    /// A view of the payload of an Ethernet frame of type 0x0806. Checked views hold IPv4 over
+    /// Ethernet.
     ArpPacket
 }
 
@@ -48,7 +49,7 @@ impl<T: AsRef<[u8]>> ArpPacket<T> {
         Ok(())
     }
 
-    /// What the packet asks or says.
+    /// The operation field.
     pub fn operation(&self) -> ArpOperation {
         match u16_at(self.bytes(), 6) {
             1 => ArpOperation::Request,
@@ -67,7 +68,7 @@ impl<T: AsRef<[u8]>> ArpPacket<T> {
         Ipv4Addr::from(array::<4>(self.bytes(), 14))
     }
 
-    /// MAC address of the target; nothing in a request.
+    /// MAC address of the target; meaningless in a request.
     pub fn target_mac(&self) -> MacAddr {
         MacAddr(array(self.bytes(), 18))
     }
@@ -78,7 +79,7 @@ impl<T: AsRef<[u8]>> ArpPacket<T> {
     }
 }
 
-/// What an ARP packet asks or says.
+/// The operation of an ARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ArpOperation {
     /// Who has the target address? (1)
@@ -102,7 +103,7 @@ impl ArpOperation {
 /// An ARP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ArpRepr {
-    /// What the packet asks or says.
+    /// The operation field.
     pub operation: ArpOperation,
     /// MAC address of the sender.
     pub sender_mac: MacAddr,
@@ -118,7 +119,8 @@ impl ArpRepr {
     /// Reads a checked view.
     ///
     /// # Errors
-    /// `BadField` for a sender MAC that is a group address: no station owns one, and a neighbour table must not learn it.
+    /// `BadField` for a sender MAC that is a group address: no station owns one, and a neighbour
+    /// table must not learn it.
     pub fn parse<T: AsRef<[u8]>>(packet: &ArpPacket<T>) -> Result<Self, ParseError> {
         if packet.sender_mac().is_multicast() {
             return Err(ParseError::field(Layer::Arp, "sender hardware address"));

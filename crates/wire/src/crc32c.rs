@@ -1,32 +1,33 @@
 //! CRC32c, the checksum of SCTP (RFC 9260 section 6.8 and appendix A).
 //!
-//! Unlike every other number in these headers it stands lowest byte first. A CRC is linear: where a message changes, its
-//! checksum changes by the CRC, begun with 0, of the difference; see [`Crc32c::of_difference`].
+//! SCTP stores it in little-endian byte order, unlike other header fields. A CRC is linear, so a
+//! checksum can be updated without the whole message: see [`Crc32c::of_difference`].
 
-/// A running CRC32c over pieces of any length, in order.
+/// A running CRC32c over consecutive pieces of any length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Crc32c(u32);
 
 impl Crc32c {
-    /// The CRC of nothing, to be continued by a message whose checksum field is zero.
+    /// The initial CRC. The message that is added must have a zero checksum field.
     pub const fn new() -> Self {
         Self(!0)
     }
 
-    /// Continued by `bytes`.
+    /// Adds `bytes`.
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Self {
         bytes.iter().copied().fold(self, Self::byte)
     }
 
-    /// The checksum as it stands in a header.
+    /// The four checksum bytes in header order.
     pub const fn checksum(self) -> [u8; 4] {
         (!self.0).to_le_bytes()
     }
 
-    /// What a checksum, as it stands in a header, is to be combined with (exclusive or) after bytes of the message have
-    /// changed. `difference` has the old bytes combined with the new ones in the same way, from any unchanged place in
-    /// front of the change to the end of the message.
+    /// The bytes to exclusive-or into a checksum field after part of the message changed.
+    ///
+    /// `difference` is the exclusive or of old and new bytes, to the end of the message. It may
+    /// start at any byte before the change, because leading zeros do not change this CRC.
     pub fn of_difference(difference: impl IntoIterator<Item = u8>) -> [u8; 4] {
         difference.into_iter().fold(Self(0), Self::byte).0.to_le_bytes()
     }
@@ -42,7 +43,7 @@ impl Default for Crc32c {
     }
 }
 
-/// The remainders of all bytes, for the polynomial of CRC32c (RFC 3385), least significant bit first.
+/// The CRC of each byte value for the CRC32c polynomial (RFC 3385), least significant bit first.
 const TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -64,7 +65,7 @@ mod tests {
 
     #[test]
     fn checksums_are_those_of_the_standard() {
-        // RFC 3720 appendix B.4 has the vectors, in the order of the wire.
+        // RFC 3720 appendix B.4 lists these test vectors in wire order.
         let increasing: Vec<u8> = (0..32).collect();
         for (message, expected) in [
             (&[0; 32][..], [0xaa, 0x36, 0x91, 0x8a]),

@@ -1,7 +1,8 @@
-//! Explicit congestion notification through tunnels (RFC 6040, in normal mode).
+//! Explicit congestion notification through tunnels (RFC 6040, normal mode).
 //!
-//! The two lowest bits of the IPv4 type of service and of the IPv6 traffic class. On encap the outer header gets a copy of
-//! the inner bits; on decap both are joined by the table of RFC 6040 section 4.2 ([`decap`]).
+//! ECN is the two lowest bits of the IPv4 type of service and of the IPv6 traffic class.
+//! Encapsulation copies the inner bits to the outer header. Decapsulation combines both fields with
+//! the table of RFC 6040 section 4.2 ([`decap`]).
 
 use crate::ethernet::EtherType;
 use crate::ipv4::Ipv4Packet;
@@ -26,7 +27,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// The field of a type of service or traffic class.
+    /// The ECN field of a type of service or traffic class.
     #[inline]
     pub const fn of(tos: u8) -> Self {
         match tos & MASK {
@@ -37,41 +38,42 @@ impl Ecn {
         }
     }
 
-    /// `tos` with its field replaced by this one.
+    /// `tos` with this ECN field.
     #[inline]
     pub const fn put_in(self, tos: u8) -> u8 {
         (tos & !MASK) | self as u8
     }
 }
 
-/// The outer type of service or traffic class on encap: the DSCP bits of `outer_tos` with the ECN field of `inner_tos`
-/// (RFC 6040 section 4.1, normal mode).
+/// The outer type of service or traffic class on encap: the DSCP bits of `outer_tos` with the ECN
+/// field of `inner_tos` (RFC 6040 section 4.1, normal mode).
 #[inline]
 pub const fn encap(outer_tos: u8, inner_tos: u8) -> u8 {
     Ecn::of(inner_tos).put_in(outer_tos)
 }
 
-/// How alarming a combination of inner and outer fields is (the marks in RFC 6040 figure 4).
+/// How suspicious a combination of inner and outer fields is (the marks in RFC 6040 figure 4).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Concern {
     /// A combination that correct tunnels produce.
     None,
-    /// "(!)": nothing that correct tunnels produce today; harmless, may be logged.
+    /// "(!)": correct tunnels do not produce this combination today. It is harmless and may be
+    /// logged.
     Unused,
-    /// "(!!!)": somebody in the underlay rewrites the field where it must not; should be counted.
+    /// "(!!!)": a device in the underlay rewrites the ECN field illegally. It should be counted.
     Dangerous,
 }
 
-/// What becomes of an inner packet on decap.
+/// The result of ECN processing on decap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Decap {
-    /// The field that the inner packet leaves with; `None`: the packet must be dropped.
+    /// The new ECN field of the inner packet; `None` when the packet must be dropped.
     pub ecn: Option<Ecn>,
-    /// Whether the combination should alarm somebody.
+    /// How suspicious the combination of both fields is.
     pub concern: Concern,
 }
 
-/// Joins the inner and the outer field (RFC 6040 figure 4):
+/// Combines the inner and the outer ECN field (RFC 6040 figure 4):
 ///
 /// ```text
 ///            outer:  Not-ECT   ECT(0)        ECT(1)        CE
@@ -94,8 +96,8 @@ pub const fn decap(inner: Ecn, outer: Ecn) -> Decap {
     Decap { ecn, concern }
 }
 
-/// Joins the outer field into an inner IPv4 packet and keeps its header checksum right. A packet to be dropped is left
-/// alone.
+/// Combines the outer ECN field into an inner IPv4 packet and updates its header checksum. A packet
+/// that must be dropped is not changed.
 pub fn decap_v4<T: AsRef<[u8]> + AsMut<[u8]>>(inner: &mut Ipv4Packet<T>, outer: Ecn) -> Decap {
     let tos = inner.tos();
     let decap = decap(Ecn::of(tos), outer);
@@ -105,7 +107,8 @@ pub fn decap_v4<T: AsRef<[u8]> + AsMut<[u8]>>(inner: &mut Ipv4Packet<T>, outer: 
     decap
 }
 
-/// Joins the outer field into an inner IPv6 packet. A packet to be dropped is left alone.
+/// Combines the outer ECN field into an inner IPv6 packet. A packet that must be dropped is not
+/// changed.
 pub fn decap_v6<T: AsRef<[u8]> + AsMut<[u8]>>(inner: &mut Ipv6Packet<T>, outer: Ecn) -> Decap {
     let class = inner.traffic_class();
     let decap = decap(Ecn::of(class), outer);
@@ -115,8 +118,8 @@ pub fn decap_v6<T: AsRef<[u8]> + AsMut<[u8]>>(inner: &mut Ipv6Packet<T>, outer: 
     decap
 }
 
-/// Joins the outer field into an inner Ethernet frame that `located` describes. A frame that is not IP has no field: it
-/// passes as it is (RFC 6040 speaks of IP in IP only), congested or not.
+/// Combines the outer ECN field into an inner Ethernet frame whose headers are at `located`. A
+/// frame that is not IP has no ECN field and passes unchanged: RFC 6040 covers IP in IP only.
 pub fn decap_frame(frame: &mut [u8], located: &Located, outer: Ecn) -> Decap {
     match (located.ethertype, frame.get_mut(located.l3..)) {
         (EtherType::IPV4, Some(inner)) => decap_v4(&mut Ipv4Packet::new_unchecked(inner), outer),

@@ -1,8 +1,8 @@
-//! Why bytes are not the header they should be.
+//! Parse errors: which header is invalid, and why.
 
 use std::fmt;
 
-/// The header that was being read when a [`ParseError`] arose.
+/// The header that was being parsed when a [`ParseError`] occurred.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "the variants are the names of the headers")]
 pub enum Layer {
@@ -48,22 +48,23 @@ impl fmt::Display for Layer {
 /// What is wrong with a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParseErrorKind {
-    /// Fewer bytes than the header, or a length inside it, demands.
+    /// The buffer is shorter than the header, or than a length field requires.
     Truncated {
-        /// Bytes that had to be there, counted from the start of the header.
+        /// Number of bytes needed, counted from the start of the header.
         needed: usize,
-        /// Bytes that are there.
+        /// Number of bytes present.
         have: usize,
     },
     /// A version other than the one the standard defines.
     BadVersion(u8),
     /// A length field smaller than its header, or inconsistent with another one.
     BadLength(usize),
-    /// A checksum that does not verify.
+    /// The checksum is wrong.
     BadChecksum,
-    /// A field with a value that the standard forbids or this codec does not carry; the text names the field.
+    /// A value that the standard forbids or that this codec does not support; the text names the
+    /// field.
     BadField(&'static str),
-    /// An option marked critical that is not known here (Geneve: the packet must be dropped).
+    /// An unknown option that is marked critical (Geneve: the packet must be dropped).
     UnknownCriticalOption {
         /// Geneve option class.
         class: u16,
@@ -72,10 +73,10 @@ pub enum ParseErrorKind {
     },
 }
 
-/// Bytes that are not the header they should be: which header, and what is wrong.
+/// A parse error: which header, and what is wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub struct ParseError {
-    /// The header being read.
+    /// The header being parsed.
     pub layer: Layer,
     /// What is wrong with it.
     pub kind: ParseErrorKind,
@@ -87,7 +88,7 @@ impl ParseError {
         Self { layer, kind: ParseErrorKind::Truncated { needed, have } }
     }
 
-    /// A forbidden value of the field `name`.
+    /// The field `name` has a forbidden value.
     pub const fn field(layer: Layer, name: &'static str) -> Self {
         Self { layer, kind: ParseErrorKind::BadField(name) }
     }

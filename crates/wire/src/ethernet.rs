@@ -14,12 +14,13 @@ use crate::{Layer, MacAddr, ParseError};
 
 /// Bytes of an Ethernet header without VLAN tags.
 pub const HEADER_LEN: usize = 14;
-/// Bytes of the shortest frame on a wire, without the frame check sequence; shorter frames are padded to it.
+/// Bytes of the shortest Ethernet frame, without the frame check sequence; shorter frames are
+/// padded.
 pub const MIN_FRAME_LEN: usize = 60;
 /// The smallest type; below it the field is a length (IEEE 802.3 clause 3.2.6).
 pub const MIN_ETHERTYPE: u16 = 0x0600;
 
-/// What an Ethernet frame carries, also the protocol type of GRE and Geneve.
+/// The EtherType of a frame's payload, also used as the protocol type of GRE and Geneve.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct EtherType(pub u16);
 
@@ -97,7 +98,7 @@ impl<T: AsRef<[u8]>> EthernetPacket<T> {
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> EthernetPacket<&'a T> {
-    /// What follows the header, padding included.
+    /// The bytes after the header, padding included.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.buffer.as_ref()[HEADER_LEN..]
@@ -120,7 +121,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> EthernetPacket<T> {
         put_u16(self.buffer.as_mut(), 12, ethertype.0);
     }
 
-    /// What follows the header.
+    /// The bytes after the header.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         &mut self.buffer.as_mut()[HEADER_LEN..]
     }

@@ -1,4 +1,4 @@
-//! What IPv4 and IPv6 share: protocol numbers and the place of a packet in a fragmented datagram.
+//! Definitions common to IPv4 and IPv6: protocol numbers and fragment position.
 
 use std::fmt;
 
@@ -43,15 +43,15 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The place of a packet in a fragmented datagram.
+/// Position of a packet in a fragmented datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Fragment {
-    /// Not fragmented. An IPv6 atomic fragment (offset 0, no more fragments; RFC 6946) counts as whole.
+    /// Not fragmented. An IPv6 atomic fragment (offset 0, no more fragments; RFC 6946) is whole.
     #[default]
     Whole,
-    /// The first fragment: the transport header is here, the end of its payload is not.
+    /// The first fragment: it has the transport header, but not all of the payload.
     First,
-    /// Any later fragment: there is no transport header.
+    /// Any later fragment: it has no transport header.
     Later,
 }
 

@@ -18,7 +18,8 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! The total length is trusted, not the length of the frame: frames are padded to 60 bytes.
+//! The packet ends where its total length says, not where the frame ends, because short frames are
+//! padded to 60 bytes.
 
 use std::net::Ipv4Addr;
 
@@ -31,7 +32,7 @@ use crate::{Layer, ParseError, ParseErrorKind};
 pub const MIN_HEADER_LEN: usize = 20;
 /// Bytes of the longest header.
 pub const MAX_HEADER_LEN: usize = 60;
-/// Where the header checksum stands.
+/// Offset of the header checksum.
 pub const CHECKSUM_OFFSET: usize = 10;
 
 const DONT_FRAGMENT: u16 = 0x4000;
@@ -39,7 +40,7 @@ const MORE_FRAGMENTS: u16 = 0x2000;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 view! {
-    /// A view of an IPv4 packet, and of whatever padding follows it.
+    /// A view of an IPv4 packet and of any padding after it.
     Ipv4Packet
 }
 
@@ -50,7 +51,8 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
         self.check_total(self.bytes().len())
     }
 
-    /// Compares the total length with the `have` bytes that there are of the packet, in this buffer and behind it.
+    /// Checks the total length against `have`, the number of packet bytes in this buffer and after
+    /// it.
     #[inline]
     pub(crate) fn check_total(&self, have: usize) -> Result<(), ParseError> {
         let total = usize::from(self.total_len());
@@ -77,10 +79,11 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
         require(Layer::Ipv4, self.header_len(), have)
     }
 
-    /// A view whose header is whole while its payload may be cut off, such as the packet quoted in an ICMP error.
+    /// A view of a packet whose header is whole but whose payload may be truncated, such as the
+    /// packet quoted in an ICMP error.
     ///
     /// # Errors
-    /// As `new_checked`, except that the total length is not compared with anything.
+    /// The same as `new_checked`, except that the total length is not checked.
     #[inline]
     pub fn new_header(buffer: T) -> Result<Self, ParseError> {
         let packet = Self { buffer };
@@ -111,7 +114,7 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
         u16_at(self.bytes(), 4)
     }
 
-    /// Routers must not fragment this packet.
+    /// The DF bit: routers must not fragment this packet.
     pub fn dont_fragment(&self) -> bool {
         u16_at(self.bytes(), 6) & DONT_FRAGMENT != 0
     }
@@ -122,7 +125,7 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
         u16_at(self.bytes(), 6) & MORE_FRAGMENTS != 0
     }
 
-    /// Where the payload belongs in the datagram, in bytes; a multiple of 8.
+    /// Offset of the payload in the datagram, in bytes; a multiple of 8.
     #[inline]
     pub fn fragment_offset_bytes(&self) -> u16 {
         (u16_at(self.bytes(), 6) & FRAGMENT_OFFSET) << 3
@@ -162,25 +165,26 @@ impl<T: AsRef<[u8]>> Ipv4Packet<T> {
         Ipv4Addr::from(array::<4>(self.bytes(), 16))
     }
 
-    /// True when the header checksum is right.
+    /// True when the header checksum is correct.
     pub fn verify_checksum(&self) -> bool {
         Sum::of(&self.bytes()[..self.header_len()]).is_valid()
     }
 
-    /// Bytes of the payload, by the total length.
+    /// Bytes of payload, according to the total length.
     #[inline]
     pub fn payload_len(&self) -> u16 {
         self.total_len().saturating_sub(self.header_len() as u16)
     }
 
-    /// The sum of the pseudo header of the payload. Not for fragments: the length is that of this packet's payload.
+    /// The sum of the payload's pseudo header. Not valid for fragments: it uses this packet's
+    /// length.
     pub fn pseudo_header(&self) -> Sum {
         pseudo_v4(self.src(), self.dst(), self.protocol(), self.payload_len())
     }
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Ipv4Packet<&'a T> {
-    /// The payload, by the total length; padding behind it is left out.
+    /// The payload, according to the total length, without padding.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         let bytes = self.buffer.as_ref();
@@ -194,32 +198,33 @@ impl<'a, T: AsRef<[u8]> + ?Sized> Ipv4Packet<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4Packet<T> {
-    /// Sets the type of service and keeps the header checksum right.
+    /// Sets the type of service and updates the header checksum.
     pub fn set_tos(&mut self, tos: u8) {
         self.update_word(0, |word| (word & 0xff00) | u16::from(tos));
     }
 
-    /// Sets the total length, and leaves the header checksum alone.
+    /// Sets the total length; the header checksum is not updated.
     pub fn set_total_len(&mut self, len: u16) {
         put_u16(self.buffer.as_mut(), 2, len);
     }
 
-    /// Sets the identification, and leaves the header checksum alone.
+    /// Sets the identification; the header checksum is not updated.
     pub fn set_ident(&mut self, ident: u16) {
         put_u16(self.buffer.as_mut(), 4, ident);
     }
 
-    /// Sets the time to live and keeps the header checksum right.
+    /// Sets the time to live and updates the header checksum.
     pub fn set_ttl(&mut self, ttl: u8) {
         self.update_word(8, |word| (word & 0x00ff) | (u16::from(ttl) << 8));
     }
 
-    /// Sets the source address, and leaves the checksums of this header and of the transport alone.
+    /// Sets the source address; the checksums of this header and of the transport are not updated.
     pub fn set_src(&mut self, src: Ipv4Addr) {
         put(self.buffer.as_mut(), 12, src.octets());
     }
 
-    /// Sets the destination address, and leaves the checksums of this header and of the transport alone.
+    /// Sets the destination address; the checksums of this header and of the transport are not
+    /// updated.
     pub fn set_dst(&mut self, dst: Ipv4Addr) {
         put(self.buffer.as_mut(), 16, dst.octets());
     }
@@ -236,7 +241,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4Packet<T> {
         self.set_checksum(sum);
     }
 
-    /// The payload, by the total length.
+    /// The payload, according to the total length.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let start = self.header_len();
         let bytes = self.buffer.as_mut();
@@ -257,15 +262,15 @@ const fn bad_length(len: usize) -> ParseError {
     ParseError { layer: Layer::Ipv4, kind: ParseErrorKind::BadLength(len) }
 }
 
-/// The option bytes of an IPv4 header: 0 to 40, a multiple of 4, carried as they are.
+/// The option bytes of an IPv4 header: 0 to 40, a multiple of 4, not interpreted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ipv4Options<'a>(&'a [u8]);
 
 impl<'a> Ipv4Options<'a> {
-    /// Option bytes, padded by the caller to a multiple of 4.
+    /// From option bytes that the caller has padded to a multiple of 4.
     ///
     /// # Errors
-    /// `BadLength` when there are more than 40 bytes or not a multiple of 4.
+    /// `BadLength` when there are more than 40 bytes or their number is not a multiple of 4.
     pub const fn new(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let len = bytes.len();
         if len > MAX_HEADER_LEN - MIN_HEADER_LEN || !len.is_multiple_of(4) {
@@ -289,11 +294,11 @@ pub struct Ipv4Repr<'a> {
     pub payload_len: u16,
     /// Identification, for reassembly.
     pub ident: u16,
-    /// Routers must not fragment this packet.
+    /// The DF bit: routers must not fragment this packet.
     pub dont_fragment: bool,
     /// More fragments follow.
     pub more_fragments: bool,
-    /// Where the payload belongs in the datagram, in bytes; a multiple of 8.
+    /// Offset of the payload in the datagram, in bytes; a multiple of 8.
     pub fragment_offset_bytes: u16,
     /// Time to live, in hops.
     pub ttl: u8,
@@ -311,7 +316,8 @@ impl<'a> Ipv4Repr<'a> {
     /// Reads a checked view.
     ///
     /// # Errors
-    /// `BadChecksum` for a header that does not verify; `BadLength` for a fragment that would end beyond 65,535 bytes.
+    /// `BadChecksum` for a wrong header checksum; `BadLength` for a fragment that would end beyond
+    /// 65,535 bytes.
     pub fn parse<T: AsRef<[u8]> + ?Sized>(packet: &Ipv4Packet<&'a T>) -> Result<Self, ParseError> {
         if !packet.verify_checksum() {
             return Err(ParseError { layer: Layer::Ipv4, kind: ParseErrorKind::BadChecksum });
@@ -340,7 +346,7 @@ impl<'a> Ipv4Repr<'a> {
         MIN_HEADER_LEN + self.options.0.len()
     }
 
-    /// Bytes of header and payload, cut to what the field can say.
+    /// Bytes of header and payload, limited to the range of the total length field.
     pub const fn total_len(&self) -> u16 {
         self.payload_len.saturating_add(self.header_len() as u16)
     }

@@ -14,8 +14,8 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! The payload length is trusted, not the length of the frame. Jumbograms (RFC 2675) are not carried: a payload length of
-//! zero means an empty payload.
+//! The packet ends where its payload length says, not where the frame ends. Jumbograms (RFC 2675)
+//! are not supported: a payload length of zero means an empty payload.
 
 use std::net::Ipv6Addr;
 
@@ -26,14 +26,14 @@ use crate::{Layer, ParseError, ParseErrorKind};
 
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;
-/// Extension headers that the walk goes through before it refuses the packet. Well over what RFC 8200 section 4.1
-/// recommends to send (each kind once, destination options twice).
+/// The largest number of extension headers in a packet; packets with more are rejected. This is
+/// more than RFC 8200 section 4.1 recommends to send (each kind once, destination options twice).
 pub const MAX_EXTENSION_HEADERS: usize = 12;
 /// Bytes of the fragment header.
 pub const FRAGMENT_HEADER_LEN: usize = 8;
 
 view! {
-    /// A view of an IPv6 packet, and of whatever padding follows it.
+    /// A view of an IPv6 packet and of any padding after it.
     Ipv6Packet
 }
 
@@ -44,7 +44,8 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
         self.check_total(self.bytes().len())
     }
 
-    /// Compares the payload length with the `have` bytes that there are of the packet, in this buffer and behind it.
+    /// Checks the payload length against `have`, the number of packet bytes in this buffer and
+    /// after it.
     #[inline]
     pub(crate) fn check_total(&self, have: usize) -> Result<(), ParseError> {
         require(Layer::Ipv6, self.total_len(), have)
@@ -61,10 +62,11 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
         }
     }
 
-    /// A view whose fixed header is whole while its payload may be cut off, such as the packet quoted in an ICMPv6 error.
+    /// A view of a packet whose fixed header is whole but whose payload may be truncated, such as
+    /// the packet quoted in an ICMPv6 error.
     ///
     /// # Errors
-    /// As `new_checked`, except that the payload length is not compared with anything.
+    /// The same as `new_checked`, except that the payload length is not checked.
     #[inline]
     pub fn new_header(buffer: T) -> Result<Self, ParseError> {
         let packet = Self { buffer };
@@ -84,7 +86,7 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
         u32_at(self.bytes(), 0) & 0xf_ffff
     }
 
-    /// Bytes behind the fixed header, extension headers included.
+    /// Bytes after the fixed header, extension headers included.
     #[inline]
     pub fn payload_len(&self) -> u16 {
         u16_at(self.bytes(), 4)
@@ -96,7 +98,7 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
         HEADER_LEN + usize::from(self.payload_len())
     }
 
-    /// What follows the fixed header: an extension header or the upper layer.
+    /// The protocol after the fixed header: an extension header or the upper layer.
     #[inline]
     pub fn next_header(&self) -> Protocol {
         Protocol(self.bytes()[6])
@@ -122,8 +124,9 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
     /// Walks the extension headers to the upper layer.
     ///
     /// # Errors
-    /// `Truncated` when an extension header reaches beyond the payload; `BadField` for a hop-by-hop header that is not the
-    /// first (RFC 8200 section 4.1) and for more than [`MAX_EXTENSION_HEADERS`] headers.
+    /// `Truncated` when an extension header reaches beyond the payload. `BadField` for a hop-by-hop
+    /// header that is not the first (RFC 8200 section 4.1), and for more than
+    /// [`MAX_EXTENSION_HEADERS`] headers.
     #[inline]
     pub fn upper(&self) -> Result<Upper, ParseError> {
         let bytes = self.bytes();
@@ -131,14 +134,15 @@ impl<T: AsRef<[u8]>> Ipv6Packet<T> {
         walk(&bytes[..end], self.next_header())
     }
 
-    /// The sum of the pseudo header of a packet without extension headers; see [`pseudo_v6`] for others.
+    /// The sum of the pseudo header of a packet without extension headers. For other packets use
+    /// [`pseudo_v6`].
     pub fn pseudo_header(&self) -> Sum {
         pseudo_v6(self.src(), self.dst(), self.next_header(), u32::from(self.payload_len()))
     }
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> Ipv6Packet<&'a T> {
-    /// What follows the fixed header, by the payload length; padding behind it is left out.
+    /// The bytes after the fixed header, according to the payload length, without padding.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         let bytes = self.buffer.as_ref();
@@ -164,7 +168,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv6Packet<T> {
         put_u16(self.buffer.as_mut(), 4, len);
     }
 
-    /// Sets what follows the fixed header.
+    /// Sets the protocol after the fixed header.
     pub fn set_next_header(&mut self, next: Protocol) {
         self.buffer.as_mut()[6] = next.0;
     }
@@ -174,17 +178,17 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv6Packet<T> {
         self.buffer.as_mut()[7] = hops;
     }
 
-    /// Sets the source address, and leaves the checksum of the transport alone.
+    /// Sets the source address; the transport checksum is not updated.
     pub fn set_src(&mut self, src: Ipv6Addr) {
         put(self.buffer.as_mut(), 8, src.octets());
     }
 
-    /// Sets the destination address, and leaves the checksum of the transport alone.
+    /// Sets the destination address; the transport checksum is not updated.
     pub fn set_dst(&mut self, dst: Ipv6Addr) {
         put(self.buffer.as_mut(), 24, dst.octets());
     }
 
-    /// What follows the fixed header, by the payload length.
+    /// The bytes after the fixed header, according to the payload length.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let end = self.total_len();
         let bytes = self.buffer.as_mut();
@@ -193,12 +197,13 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv6Packet<T> {
     }
 }
 
-/// What stands behind the extension headers.
+/// The result of walking the extension headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Upper {
     /// Protocol of the upper layer; [`Protocol::NO_NEXT_HEADER`] when there is none.
     pub protocol: Protocol,
-    /// Where it begins, in bytes from the start of the IPv6 header. In a later fragment: where the fragment's data begins.
+    /// Offset of the upper layer from the start of the IPv6 header, in bytes. In a later fragment,
+    /// the offset of the fragment's data.
     pub offset: usize,
     /// The fragment header, if there was one.
     pub fragment: Option<FragmentHeader>,
@@ -226,7 +231,7 @@ impl Upper {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FragmentHeader {
-    /// Where the data belongs in the fragmentable part, in bytes; a multiple of 8.
+    /// Offset of the data in the fragmentable part, in bytes; a multiple of 8.
     pub offset_bytes: u16,
     /// More fragments follow.
     pub more: bool,
@@ -235,7 +240,7 @@ pub struct FragmentHeader {
 }
 
 impl FragmentHeader {
-    /// The header's bytes, in front of the protocol `next`.
+    /// The encoded header, with `next` as the protocol after it.
     pub const fn to_bytes(self, next: Protocol) -> [u8; FRAGMENT_HEADER_LEN] {
         let [a, b] = ((self.offset_bytes & !7) | self.more as u16).to_be_bytes();
         let [c, d, e, f] = self.ident.to_be_bytes();
@@ -243,7 +248,8 @@ impl FragmentHeader {
     }
 }
 
-/// Walks from the end of the fixed header at `HEADER_LEN` of `packet`, which ends where the payload ends.
+/// Walks from the end of the fixed header at `HEADER_LEN` of `packet`; `packet` must end where the
+/// payload ends.
 #[inline]
 fn walk(packet: &[u8], first: Protocol) -> Result<Upper, ParseError> {
     let upper = Upper { protocol: first, offset: HEADER_LEN, fragment: None };
@@ -295,11 +301,11 @@ fn walk_extensions(packet: &[u8], mut upper: Upper) -> Result<Upper, ParseError>
 pub struct Ipv6Repr {
     /// Traffic class: DSCP (6 bits) and ECN (2 bits).
     pub traffic_class: u8,
-    /// Flow label, 20 bits; more are cut off.
+    /// Flow label, 20 bits; higher bits are cut off.
     pub flow_label: u32,
-    /// Bytes behind the fixed header, extension headers included.
+    /// Bytes after the fixed header, extension headers included.
     pub payload_len: u16,
-    /// What follows the fixed header.
+    /// The protocol after the fixed header.
     pub next_header: Protocol,
     /// Hop limit.
     pub hop_limit: u8,

@@ -1,11 +1,14 @@
-//! Headers, as bytes and as values.
+//! Protocol headers: zero-copy views of bytes, and plain values.
 //!
-//! Every header is two types. `XPacket<T: AsRef<[u8]>>` is a view over bytes: `new_checked` verifies that the
-//! header is whole and its lengths consistent, after which no accessor can fail or panic. `XRepr` is the compact,
-//! always valid form: `XRepr::parse(&packet)` rejects what the standard forbids, `repr.emit(&mut packet)` writes every
-//! byte of the header. Byte order lives in the views; reprs are in host order.
+//! Every header has two types:
 //!
-//! No I/O, no clock, no `unsafe`, and no panic on any bytes.
+//! - `XPacket<T: AsRef<[u8]>>` is a view over bytes. `new_checked` verifies that the header is
+//!   whole and its lengths are consistent. After that no accessor can fail or panic.
+//! - `XRepr` is the compact form, which is always valid. `XRepr::parse(&packet)` rejects what the
+//!   standard forbids, and `repr.emit(&mut packet)` writes every byte of the header.
+//!
+//! Views convert byte order; reprs hold host order. This crate has no I/O, no clock and no
+//! `unsafe`, and does not panic on any input bytes.
 #![forbid(unsafe_code)]
 
 mod addr;

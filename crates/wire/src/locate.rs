@@ -1,5 +1,5 @@
-//! Where the headers of a frame stand: one bounded walk from Ethernet to the transport header, without copying or
-//! allocating. Segmentation, key extraction and encapsulation all begin with it.
+//! Header offsets of a frame: one bounded walk from Ethernet to the transport header, without
+//! copying or allocating. Segmentation, key extraction and encapsulation all start with it.
 
 use crate::ethernet::{self, EtherType};
 use crate::ip::{Fragment, Protocol};
@@ -9,27 +9,30 @@ use crate::view::{require, u16_at};
 use crate::vlan;
 use crate::{Layer, ParseError};
 
-/// Where the headers of a frame stand, in bytes from its start. Always `14 <= l3 <= l4 <= l3_end <= frame length`, and
-/// `l4` is at most the length of the bytes that were read.
+/// Header offsets of a frame, in bytes from its start.
+///
+/// Always `14 <= l3 <= l4 <= l3_end <= frame length`, and `l4` is at most the number of bytes read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Located {
-    /// VLAN tags in front of `ethertype`, 0 to 2.
+    /// Number of VLAN tags before `ethertype`, 0 to 2.
     pub vlan_tags: u8,
-    /// Type behind the tags; another TPID when there are more than two.
+    /// EtherType after the tags; another TPID when the frame has more than two tags.
     pub ethertype: EtherType,
-    /// The network header, or the payload of a frame that is not IP.
+    /// Offset of the network header, or of the payload when the frame is not IP.
     pub l3: usize,
-    /// What follows the IP header and its extension headers; `None` in later fragments, in frames that are not IP, and
-    /// when IPv6 says that nothing follows. The transport header itself is not checked: give
-    /// `frame[l4..l3_end]` to `TcpPacket::new_checked` or its like.
+    /// Offset of the header after IP and its extension headers.
+    ///
+    /// `None` in later fragments, in frames that are not IP, and after an IPv6 "no next header".
+    /// The transport header itself is not checked: pass `frame[l4..l3_end]` to
+    /// `TcpPacket::new_checked` or the constructor of another protocol.
     pub l4: Option<usize>,
-    /// Protocol at `l4`, or of the datagram that a later fragment belongs to; [`Protocol::NO_NEXT_HEADER`] in frames
-    /// that are not IP.
+    /// Protocol at `l4`, or of the datagram that a later fragment belongs to.
+    /// [`Protocol::NO_NEXT_HEADER`] in frames that are not IP.
     pub protocol: Protocol,
     /// Whole, first fragment or later fragment.
     pub fragment: Fragment,
-    /// The end of the network packet by its own length field: padding lies behind it. The end of the frame when it
-    /// is not IP.
+    /// End of the network packet according to its own length field, before any padding. The end of
+    /// the frame when it is not IP.
     pub l3_end: usize,
 }
 
@@ -41,21 +44,22 @@ impl Located {
     }
 }
 
-/// Walks `frame` from its Ethernet header through up to two VLAN tags and IPv4 or IPv6 to the transport header.
+/// Walks `frame` from its Ethernet header through up to two VLAN tags and IPv4 or IPv6 to the
+/// transport header.
 ///
 /// # Errors
-/// A [`ParseError`] for a truncated or malformed Ethernet, VLAN, IPv4 or IPv6 header. IPv4 header checksums are not
-/// verified. Frames that are not IP are no error: their `l4` is `None`.
+/// A [`ParseError`] for a truncated or malformed Ethernet, VLAN, IPv4 or IPv6 header. IPv4 header
+/// checksums are not verified. A frame that is not IP is no error: its `l4` is `None`.
 #[inline]
 pub fn transport_offset(frame: &[u8]) -> Result<Located, ParseError> {
     transport_offset_in(frame, frame.len())
 }
 
-/// [`transport_offset`] of a frame of `frame_len` bytes of which only the beginning is at hand, such as the linear part of
-/// one in pieces: `l3_end` may lie behind it.
+/// [`transport_offset`] of a frame of `frame_len` bytes of which `frame` holds only the beginning,
+/// such as the linear part of a fragmented buffer. `l3_end` may lie beyond `frame`.
 ///
 /// # Errors
-/// As [`transport_offset`]; `Truncated` also when a header is not whole in `frame`.
+/// The same as [`transport_offset`]; also `Truncated` when `frame` does not hold a whole header.
 #[inline]
 pub fn transport_offset_in(frame: &[u8], frame_len: usize) -> Result<Located, ParseError> {
     require(Layer::Ethernet, ethernet::HEADER_LEN, frame.len())?;

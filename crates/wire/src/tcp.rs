@@ -30,9 +30,9 @@ pub const MIN_HEADER_LEN: usize = 20;
 pub const MAX_HEADER_LEN: usize = 60;
 /// Bytes of the longest options.
 pub const MAX_OPTIONS_LEN: usize = MAX_HEADER_LEN - MIN_HEADER_LEN;
-/// Where the flags stand in the header.
+/// Offset of the flags in the header.
 pub const FLAGS_OFFSET: usize = 13;
-/// Where the checksum stands in the header (the `csum_offset` of a partial checksum).
+/// Offset of the checksum in the header (the `csum_offset` of a partial checksum).
 pub const CHECKSUM_OFFSET: usize = 16;
 
 /// The flags of a TCP header.
@@ -155,20 +155,20 @@ impl<T: AsRef<[u8]>> TcpPacket<T> {
         u16_at(self.bytes(), 18)
     }
 
-    /// True when the checksum over the whole buffer, which is exactly the segment, is right.
+    /// True when the checksum over the whole buffer, which must be exactly the segment, is correct.
     pub fn verify_checksum(&self, pseudo: Sum) -> bool {
         pseudo.bytes(self.bytes()).is_valid()
     }
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> TcpPacket<&'a T> {
-    /// What follows the header.
+    /// The bytes after the header.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.buffer.as_ref()[self.header_len()..]
     }
 
-    /// The option bytes, 0 to 40, not yet checked.
+    /// The option bytes, 0 to 40, not validated.
     #[inline]
     pub fn option_bytes(&self) -> &'a [u8] {
         &self.buffer.as_ref()[MIN_HEADER_LEN..self.header_len()]
@@ -177,7 +177,8 @@ impl<'a, T: AsRef<[u8]> + ?Sized> TcpPacket<&'a T> {
     /// The options.
     ///
     /// # Errors
-    /// `BadLength` for an option whose length is below 2, reaches beyond the header, or does not fit its kind.
+    /// `BadLength` for an option whose length is below 2, reaches beyond the header, or is wrong
+    /// for its kind.
     pub fn options(&self) -> Result<TcpOptions<'a>, ParseError> {
         TcpOptions::new(self.option_bytes())
     }
@@ -219,8 +220,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> TcpPacket<T> {
         put_u16(self.buffer.as_mut(), CHECKSUM_OFFSET, checksum);
     }
 
-    /// Computes the checksum over the whole buffer, which is exactly the segment, and stores it. `pseudo` is the sum of
-    /// the pseudo header.
+    /// Computes the checksum over the whole buffer, which must be exactly the segment, and stores
+    /// it. `pseudo` is the sum of the pseudo header.
     pub fn fill_checksum(&mut self, pseudo: Sum) {
         self.set_checksum(0);
         let checksum = pseudo.bytes(self.bytes()).checksum();
@@ -245,16 +246,16 @@ pub enum TcpOption<'a> {
     SackPermitted,
     /// Timestamps (kind 8, RFC 7323 section 3).
     Timestamps {
-        /// The sender's clock.
+        /// The sender's timestamp clock.
         value: u32,
-        /// The clock of the other side, echoed.
+        /// The timestamp echo reply: the peer's clock value, echoed.
         echo_reply: u32,
     },
-    /// Any other option, kept as it is.
+    /// Any other option, unchanged.
     Unknown {
         /// Kind, 2 to 255.
         kind: u8,
-        /// What follows kind and length, at most 38 bytes.
+        /// The option data after kind and length, at most 38 bytes.
         data: &'a [u8],
     },
 }
@@ -263,7 +264,7 @@ impl TcpOption<'_> {
     const END: u8 = 0;
     const NOP: u8 = 1;
 
-    /// Bytes that the option takes.
+    /// Bytes of the encoded option.
     pub const fn wire_len(&self) -> usize {
         match self {
             Self::NoOperation => 1,
@@ -275,7 +276,7 @@ impl TcpOption<'_> {
         }
     }
 
-    /// Writes the option; `out` is `wire_len` long.
+    /// Writes the option; `out` must be `wire_len` bytes long.
     fn emit(&self, out: &mut [u8]) {
         if let Self::NoOperation = self {
             out[0] = Self::NOP;
@@ -311,11 +312,11 @@ impl TcpOption<'_> {
 pub struct TcpOptions<'a>(&'a [u8]);
 
 impl<'a> TcpOptions<'a> {
-    /// Checks option bytes.
+    /// Validates option bytes.
     ///
     /// # Errors
-    /// `BadLength` for a total over 40 or not a multiple of 4, and for an option whose length is below 2, reaches
-    /// beyond the end, or does not fit its kind.
+    /// `BadLength` for a total over 40 or not a multiple of 4, and for an option whose length is
+    /// below 2, reaches beyond the end, or is wrong for its kind.
     pub fn new(bytes: &'a [u8]) -> Result<Self, ParseError> {
         if bytes.len() > MAX_OPTIONS_LEN || !bytes.len().is_multiple_of(4) {
             return Err(bad_length(bytes.len()));
@@ -327,7 +328,7 @@ impl<'a> TcpOptions<'a> {
         Ok(Self(bytes))
     }
 
-    /// Writes `options` into `scratch` and pads them with end-of-list to a multiple of 4.
+    /// Writes `options` into `scratch` and pads them with end-of-list bytes to a multiple of 4.
     ///
     /// # Errors
     /// `BadLength` when they take more than 40 bytes.
@@ -346,7 +347,7 @@ impl<'a> TcpOptions<'a> {
         Self::new(&scratch[..padded])
     }
 
-    /// The options in order, without the padding behind the end of the list.
+    /// The options in order, without the padding after the end of the list.
     pub fn iter(&self) -> impl Iterator<Item = TcpOption<'a>> + use<'a> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -362,7 +363,7 @@ impl<'a> TcpOptions<'a> {
     }
 }
 
-/// Takes the first option off `bytes`; `None` at the end of the list.
+/// Removes the first option from `bytes` and returns it; `None` at the end of the list.
 fn next_option(bytes: &[u8]) -> Result<Option<(TcpOption<'_>, &[u8])>, ParseError> {
     match bytes {
         [] | [TcpOption::END, ..] => Ok(None),
@@ -409,7 +410,7 @@ pub struct TcpRepr<'a> {
 }
 
 impl<'a> TcpRepr<'a> {
-    /// Reads a checked view. The checksum is not verified: it may be partial (see `packet::Checksum`).
+    /// Reads a checked view. The checksum is not verified, because it may be partial.
     ///
     /// # Errors
     /// `BadLength` for malformed options.

@@ -15,7 +15,7 @@ use crate::{Layer, ParseError, ParseErrorKind};
 
 /// Bytes of a UDP header.
 pub const HEADER_LEN: usize = 8;
-/// Where the checksum stands in the header (the `csum_offset` of a partial checksum).
+/// Offset of the checksum in the header (the `csum_offset` of a partial checksum).
 pub const CHECKSUM_OFFSET: usize = 6;
 
 view! {
@@ -35,11 +35,11 @@ impl<T: AsRef<[u8]>> UdpPacket<T> {
         require(Layer::Udp, length, have)
     }
 
-    /// A view of the header alone, for the first fragment of a datagram whose end is elsewhere: the length field is not
-    /// compared with the bytes that are there.
+    /// A view of the header alone, for the first fragment of a datagram: the length field is not
+    /// compared with the number of bytes.
     ///
     /// # Errors
-    /// `Truncated` when the eight bytes are not there.
+    /// `Truncated` when `buffer` is shorter than eight bytes.
     pub fn new_header(buffer: T) -> Result<Self, ParseError> {
         require(Layer::Udp, HEADER_LEN, buffer.as_ref().len())?;
         Ok(Self { buffer })
@@ -69,8 +69,8 @@ impl<T: AsRef<[u8]>> UdpPacket<T> {
         u16_at(self.bytes(), CHECKSUM_OFFSET)
     }
 
-    /// True when the checksum is right, or absent where `zero` permits that. `pseudo` is the sum of the pseudo header
-    /// with the length of [`UdpPacket::length`].
+    /// True when the checksum is correct, or zero and `zero` accepts that. `pseudo` is the sum of
+    /// the pseudo header with the length [`UdpPacket::length`].
     pub fn verify_checksum(&self, pseudo: Sum, zero: ZeroChecksum) -> bool {
         if self.checksum() == 0 {
             return zero == ZeroChecksum::Accept;
@@ -81,7 +81,7 @@ impl<T: AsRef<[u8]>> UdpPacket<T> {
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> UdpPacket<&'a T> {
-    /// The payload, by the length field: bytes behind it do not belong to the datagram.
+    /// The payload according to the length field; bytes after it do not belong to the datagram.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         let bytes = self.buffer.as_ref();
@@ -111,8 +111,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> UdpPacket<T> {
         put_u16(self.buffer.as_mut(), CHECKSUM_OFFSET, checksum);
     }
 
-    /// Computes the checksum over the whole buffer, which is exactly the datagram, and stores it; a computed 0 is stored
-    /// as 0xffff. `pseudo` is the sum of the pseudo header.
+    /// Computes the checksum over the whole buffer, which must be exactly the datagram, and stores
+    /// it. A computed 0 is stored as 0xffff. `pseudo` is the sum of the pseudo header.
     pub fn fill_checksum(&mut self, pseudo: Sum) {
         self.set_checksum(0);
         let checksum = pseudo.bytes(self.bytes()).udp_checksum();
@@ -141,8 +141,8 @@ pub struct UdpRepr {
 }
 
 impl UdpRepr {
-    /// Reads a checked view. The checksum is not verified: who may do so, and how, depends on the tunnel and on the
-    /// offload state of the packet.
+    /// Reads a checked view. The checksum is not verified: whether it can be depends on the tunnel
+    /// type and on the offload state of the packet.
     pub fn parse<T: AsRef<[u8]>>(packet: &UdpPacket<T>) -> Self {
         Self { src_port: packet.src_port(), dst_port: packet.dst_port(), length: packet.length() }
     }
@@ -152,7 +152,8 @@ impl UdpRepr {
         HEADER_LEN
     }
 
-    /// Writes the header with a zero checksum; see [`UdpPacket::fill_checksum`] and [`crate::checksum::local_offload`].
+    /// Writes the header with a zero checksum. Complete it with [`UdpPacket::fill_checksum`] or
+    /// [`crate::checksum::local_offload`].
     ///
     /// # Panics
     /// When the buffer is shorter than [`UdpRepr::header_len`].

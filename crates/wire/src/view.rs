@@ -1,7 +1,8 @@
-//! What every header view shares: construction over borrowed or owned bytes, and big-endian field access.
+//! Code that all header views share: constructors over borrowed or owned bytes, and big-endian
+//! access.
 
-/// Defines a view type with its constructors. The type's own `impl` supplies `check`, which decides what
-/// `new_checked` accepts.
+/// Defines a view type with its constructors. The type's own `impl` supplies `check`, which
+/// validates the bytes for `new_checked`.
 macro_rules! view {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -11,17 +12,17 @@ macro_rules! view {
         }
 
         impl<T: AsRef<[u8]>> $name<T> {
-            /// A view of bytes that nobody has checked, for emitting into. Accessors panic when `buffer` is shorter
-            /// than the field they read; over bytes from outside use `new_checked`.
+            /// A view of unvalidated bytes, for writing a header. Accessors panic when `buffer` is
+            /// shorter than the field they read. For received bytes use `new_checked`.
             pub const fn new_unchecked(buffer: T) -> Self {
                 Self { buffer }
             }
 
-            /// A view of bytes that hold a whole header with consistent lengths, so that no accessor can panic until a
-            /// setter changes a length field.
+            /// A view of bytes that hold a whole header with consistent lengths. No accessor can
+            /// panic until a setter changes a length field.
             ///
             /// # Errors
-            /// A [`ParseError`] that says what is missing or inconsistent.
+            /// A [`ParseError`] that names the missing or inconsistent part.
             #[inline]
             pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
                 let packet = Self { buffer };
@@ -29,7 +30,7 @@ macro_rules! view {
                 Ok(packet)
             }
 
-            /// The bytes, given back.
+            /// Returns the underlying bytes.
             pub fn into_inner(self) -> T {
                 self.buffer
             }
@@ -45,7 +46,7 @@ pub(crate) use view;
 
 use crate::{Layer, ParseError};
 
-/// `Ok` when at least `needed` of the header's bytes are there.
+/// `Ok` when at least `needed` bytes of the header are present.
 #[inline]
 pub(crate) const fn require(layer: Layer, needed: usize, have: usize) -> Result<(), ParseError> {
     if have < needed { Err(ParseError::truncated(layer, needed, have)) } else { Ok(()) }

@@ -9,8 +9,9 @@
 //!  TCI:  PCP (3 bits) | DEI (1) | VID (12)
 //! ```
 //!
-//! A tag is identified by any of the TPIDs 0x8100, 0x88a8 and 0x9100. VID 0 carries a priority and no VLAN; VID 4095 is
-//! reserved. Received frames may have lost their outer tag to metadata of the socket (PACKET_AUXDATA).
+//! Any of the TPIDs 0x8100, 0x88a8 and 0x9100 identifies a tag. VID 0 carries a priority and no
+//! VLAN; VID 4095 is reserved. The kernel may have moved the outer tag of a received frame to
+//! socket metadata (PACKET_AUXDATA).
 
 use crate::ethernet::EtherType;
 use crate::view::{require, u16_at};
@@ -18,9 +19,9 @@ use crate::{Layer, ParseError, VlanId};
 
 /// Bytes of one tag.
 pub const TAG_LEN: usize = 4;
-/// Where the first TPID, or the type of an untagged frame, stands.
+/// Offset of the first TPID, or of the EtherType of an untagged frame.
 pub const ETHERTYPE_OFFSET: usize = 12;
-/// How many tags are understood; what follows a second tag is payload.
+/// Number of tags that are parsed; bytes after the second tag are payload.
 pub const MAX_TAGS: usize = 2;
 
 /// One VLAN tag.
@@ -52,7 +53,7 @@ impl Tag {
         ((self.pcp as u16 & 7) << 13) | ((self.dei as u16) << 12) | (self.vid & 0x0fff)
     }
 
-    /// The four bytes as they stand in a frame, TPID first.
+    /// The four bytes in a frame, TPID first.
     pub const fn to_bytes(self) -> [u8; TAG_LEN] {
         let [a, b] = self.tpid.0.to_be_bytes();
         let [c, d] = self.tci().to_be_bytes();
@@ -70,7 +71,7 @@ impl Tag {
     }
 }
 
-/// The tags of a frame and what they enclose.
+/// The tags of a frame, and the EtherType and offset of its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tags {
     tags: [Option<Tag>; MAX_TAGS],
@@ -81,7 +82,7 @@ impl Tags {
     /// Reads up to two tags of an Ethernet frame.
     ///
     /// # Errors
-    /// `Truncated` when the Ethernet header or a tag with its following type is not whole.
+    /// `Truncated` when the Ethernet header, or a tag and the EtherType after it, is incomplete.
     pub fn parse(frame: &[u8]) -> Result<Self, ParseError> {
         require(Layer::Ethernet, ETHERTYPE_OFFSET + 2, frame.len())?;
         let mut tags = [None; MAX_TAGS];
@@ -109,23 +110,23 @@ impl Tags {
         self.tags[1]
     }
 
-    /// How many tags there are, 0 to 2.
+    /// Number of tags, 0 to 2.
     pub const fn count(&self) -> usize {
         self.tags[0].is_some() as usize + self.tags[1].is_some() as usize
     }
 
-    /// The type behind the tags; another TPID when there are more than two.
+    /// EtherType after the tags; another TPID when the frame has more than two tags.
     pub const fn ethertype(&self) -> EtherType {
         self.ethertype
     }
 
-    /// Where the type of the payload stands in the frame. Stripping all tags moves the twelve address bytes
-    /// to end right before it.
+    /// Offset of the payload's EtherType in the frame. To strip all tags, move the twelve address
+    /// bytes directly before this offset.
     pub const fn ethertype_offset(&self) -> usize {
         ETHERTYPE_OFFSET + self.count() * TAG_LEN
     }
 
-    /// Where the payload begins in the frame.
+    /// Offset of the payload in the frame.
     pub const fn payload_offset(&self) -> usize {
         self.ethertype_offset() + 2
     }

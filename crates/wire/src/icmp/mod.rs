@@ -12,7 +12,8 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! An error quotes a packet that may be cut off: read it with `Ipv4Packet::new_header` and `Ipv6Packet::new_header`.
+//! The packet quoted in an error may be truncated: read it with `Ipv4Packet::new_header` or
+//! `Ipv6Packet::new_header`.
 
 pub mod nd;
 pub mod too_big;
@@ -26,10 +27,10 @@ pub use v6::{Icmpv6Packet, Icmpv6Repr};
 
 /// Bytes of the header: type, code, checksum and the four bytes that depend on the type.
 pub const HEADER_LEN: usize = 8;
-/// Where the checksum stands.
+/// Offset of the checksum.
 pub const CHECKSUM_OFFSET: usize = 2;
 
-/// The accessors that the views of both versions have in common.
+/// Generates the accessors that the ICMP and ICMPv6 views share.
 macro_rules! icmp_accessors {
     ($name:ident, $layer:expr) => {
         impl<T: AsRef<[u8]>> $name<T> {
@@ -59,7 +60,7 @@ macro_rules! icmp_accessors {
         }
 
         impl<'a, T: AsRef<[u8]> + ?Sized> $name<&'a T> {
-            /// What follows the eight bytes of the header.
+            /// The bytes after the eight bytes of the header.
             pub fn data(&self) -> &'a [u8] {
                 &self.buffer.as_ref()[HEADER_LEN..]
             }
@@ -68,12 +69,12 @@ macro_rules! icmp_accessors {
 }
 pub(crate) use icmp_accessors;
 
-/// An echo's identifier and sequence number as the four bytes that depend on the type.
+/// Encodes an echo's identifier and sequence number as the last four bytes of the header.
 const fn echo_rest(ident: u16, seq: u16) -> [u8; 4] {
     ((ident as u32) << 16 | seq as u32).to_be_bytes()
 }
 
-/// Identifier and sequence number of an echo.
+/// Decodes the identifier and sequence number of an echo.
 const fn echo_fields([a, b, c, d]: [u8; 4]) -> (u16, u16) {
     (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
 }

@@ -23,7 +23,8 @@ use super::v6::Icmpv6Packet;
 use crate::view::{array, put, put_u16, put_u32, require, u16_at, u32_at};
 use crate::{Layer, MacAddr, ParseError, ParseErrorKind};
 
-/// The hop limit of every neighbour discovery packet: a router would have decremented it.
+/// The hop limit of every neighbour discovery packet. A lower value proves that a router forwarded
+/// it.
 pub const HOP_LIMIT: u8 = 255;
 
 /// ICMPv6 type of a neighbour solicitation.
@@ -52,29 +53,30 @@ pub enum NdOption<'a> {
     Prefix(NdPrefix),
     /// MTU of the link, in bytes of IP packet (type 5).
     Mtu(u32),
-    /// Any other option, kept as it is.
+    /// Any other option, unchanged.
     Unknown {
         /// Type.
         kind: u8,
-        /// What follows type and length: 6 bytes, or 8 more any number of times up to 2,038.
+        /// The data after type and length. With both, the option is a multiple of 8 bytes, at most
+        /// 2,040.
         data: &'a [u8],
     },
 }
 
-/// A prefix that a router announces.
+/// A prefix in a router advertisement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NdPrefix {
     /// Length, 0 to 128 bits.
     pub len: u8,
-    /// Addresses of the prefix are on the link (L).
+    /// Addresses of the prefix are on-link (L).
     pub on_link: bool,
-    /// Hosts may make themselves an address from it (A).
+    /// Hosts may use the prefix for stateless address autoconfiguration (A).
     pub autonomous: bool,
-    /// How long it is valid, in seconds; all ones for ever.
+    /// Valid lifetime, in seconds; all ones means infinity.
     pub valid_lifetime_s: u32,
-    /// How long addresses from it are preferred, in seconds; all ones for ever.
+    /// Preferred lifetime, in seconds; all ones means infinity.
     pub preferred_lifetime_s: u32,
-    /// The prefix; bits beyond its length are to be ignored.
+    /// The prefix; bits beyond its length are ignored.
     pub prefix: Ipv6Addr,
 }
 
@@ -88,7 +90,7 @@ impl NdOption<'_> {
     const ON_LINK: u8 = 0x80;
     const AUTONOMOUS: u8 = 0x40;
 
-    /// Bytes that the option takes.
+    /// Bytes of the encoded option.
     pub const fn wire_len(&self) -> usize {
         match self {
             Self::SourceLinkLayer(_) | Self::TargetLinkLayer(_) | Self::Mtu(_) => Self::UNIT,
@@ -97,7 +99,7 @@ impl NdOption<'_> {
         }
     }
 
-    /// Writes the option; `out` is `wire_len` long.
+    /// Writes the option; `out` must be `wire_len` bytes long.
     fn emit(&self, out: &mut [u8]) -> Result<(), ParseError> {
         let units = u8::try_from(out.len() / Self::UNIT).map_err(|_| bad_length(out.len()))?;
         if !out.len().is_multiple_of(Self::UNIT) {
@@ -132,7 +134,7 @@ impl NdOption<'_> {
 }
 
 impl NdPrefix {
-    /// Reads an option of 32 bytes.
+    /// Reads a prefix information option of 32 bytes.
     fn parse(option: &[u8]) -> Result<Self, ParseError> {
         let flags = option[3];
         let prefix = Self {
@@ -149,7 +151,7 @@ impl NdPrefix {
         Ok(prefix)
     }
 
-    /// Writes what follows type and length.
+    /// Writes the data after type and length.
     fn emit(&self, option: &mut [u8]) {
         option[2] = self.len;
         option[3] = if self.on_link { NdOption::ON_LINK } else { 0 }
@@ -166,11 +168,12 @@ impl NdPrefix {
 pub struct NdOptions<'a>(&'a [u8]);
 
 impl<'a> NdOptions<'a> {
-    /// Checks option bytes.
+    /// Validates option bytes.
     ///
     /// # Errors
-    /// `BadLength` for an option of length zero (RFC 4861 section 4.6: the message must be discarded), one that reaches
-    /// beyond the end, and a known one of the wrong length; `BadField` for a prefix longer than 128 bits.
+    /// `BadLength` for an option of length zero (RFC 4861 section 4.6: discard the message), for
+    /// one that reaches beyond the end, and for a known option of the wrong length. `BadField` for
+    /// a prefix longer than 128 bits.
     pub fn new(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let mut rest = bytes;
         while let Some((_, after)) = next_option(rest)? {
@@ -182,7 +185,8 @@ impl<'a> NdOptions<'a> {
     /// Writes `options` into `scratch`, in the order given.
     ///
     /// # Errors
-    /// `BadLength` when `scratch` is too small, and for data that does not make up a multiple of 8 bytes or is too long.
+    /// `BadLength` when `scratch` is too small, and for an option that is too long or not a
+    /// multiple of 8 bytes.
     pub fn write(options: &[NdOption<'_>], scratch: &'a mut [u8]) -> Result<Self, ParseError> {
         let mut at = 0;
         for option in options {
@@ -225,7 +229,7 @@ impl<'a> NdOptions<'a> {
     }
 }
 
-/// Takes the first option off `bytes`; `None` at the end.
+/// Removes the first option from `bytes` and returns it; `None` at the end.
 fn next_option(bytes: &[u8]) -> Result<Option<(NdOption<'_>, &[u8])>, ParseError> {
     let [kind, units, ..] = bytes else {
         return if bytes.is_empty() { Ok(None) } else { Err(bad_length(bytes.len())) };
@@ -249,51 +253,52 @@ fn next_option(bytes: &[u8]) -> Result<Option<(NdOption<'_>, &[u8])>, ParseError
 /// A neighbour discovery message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NdRepr<'a> {
-    /// Who is a router here? (133)
+    /// Router solicitation (type 133).
     RouterSolicitation {
         /// Options.
         options: NdOptions<'a>,
     },
-    /// I am a router. (134)
+    /// Router advertisement (type 134).
     RouterAdvertisement {
-        /// Hop limit that hosts should use; 0 says nothing.
+        /// Hop limit that hosts should use; 0 means unspecified.
         hop_limit: u8,
-        /// Managed (0x80), other configuration (0x40), preference (RFC 4191), and bits to come.
+        /// The flags byte: managed (0x80), other configuration (0x40), preference (RFC 4191), and
+        /// bits that are not assigned yet.
         flags: u8,
-        /// How long to use it as default router, in seconds; 0: not at all.
+        /// Lifetime as default router, in seconds; 0 means that it is no default router.
         lifetime_s: u16,
-        /// How long a neighbour counts as reachable, in milliseconds; 0 says nothing.
+        /// Reachable time of a neighbour, in milliseconds; 0 means unspecified.
         reachable_ms: u32,
-        /// Between solicitations, in milliseconds; 0 says nothing.
+        /// Time between solicitations, in milliseconds; 0 means unspecified.
         retransmit_ms: u32,
         /// Options.
         options: NdOptions<'a>,
     },
-    /// Who has the target address? (135)
+    /// Neighbour solicitation (type 135).
     NeighborSolicitation {
-        /// The address asked for; never multicast.
+        /// The requested address; never multicast.
         target: Ipv6Addr,
         /// Options.
         options: NdOptions<'a>,
     },
-    /// I have the target address. (136)
+    /// Neighbour advertisement (type 136).
     NeighborAdvertisement {
         /// The sender is a router (R).
         router: bool,
-        /// The answer to a solicitation (S).
+        /// The message answers a solicitation (S).
         solicited: bool,
-        /// What is known already is to be replaced (O).
+        /// Receivers override an existing cache entry (O).
         replace: bool,
-        /// The address spoken of; never multicast.
+        /// The advertised address; never multicast.
         target: Ipv6Addr,
         /// Options.
         options: NdOptions<'a>,
     },
-    /// There is a better first hop. (137)
+    /// Redirect (type 137).
     Redirect {
         /// The better first hop.
         target: Ipv6Addr,
-        /// For this destination.
+        /// The destination that the redirect is for.
         destination: Ipv6Addr,
         /// Options.
         options: NdOptions<'a>,
@@ -301,12 +306,15 @@ pub enum NdRepr<'a> {
 }
 
 impl<'a> NdRepr<'a> {
-    /// Reads a checked view whose checksum is verified, from a packet with `hop_limit` ([`super::Icmpv6Repr::parse`]
-    /// does both). What depends on the addresses of the IPv6 header is left to the caller.
+    /// Reads a checked view from a packet with `hop_limit`.
+    ///
+    /// The caller must have verified the checksum, as [`super::Icmpv6Repr::parse`] does. The caller
+    /// also makes the checks that depend on the addresses of the IPv6 header.
     ///
     /// # Errors
-    /// What RFC 4861 sections 6.1, 7.1 and 8.1 refuse: `BadField` for a hop limit other than 255, a code other than 0, a
-    /// multicast target, or a type that is none of these; `Truncated`; malformed options.
+    /// Rejects what RFC 4861 sections 6.1, 7.1 and 8.1 require to discard. `BadField` for a hop
+    /// limit other than 255, a code other than 0, a multicast target, or a type outside 133 to 137.
+    /// `Truncated` and `BadLength` for short messages and malformed options.
     pub fn parse<T: AsRef<[u8]> + ?Sized>(
         packet: &Icmpv6Packet<&'a T>,
         hop_limit: u8,
@@ -376,7 +384,7 @@ impl<'a> NdRepr<'a> {
         super::HEADER_LEN + fixed_len + options.0.len()
     }
 
-    /// Writes all of the message but its checksum; `message` is `message_len` long.
+    /// Writes the message except its checksum; `message` must be `message_len` bytes long.
     pub(super) fn emit(&self, message: &mut [u8]) {
         let (kind, options) = self.parts();
         put(message, 0, [kind, 0]);
@@ -412,7 +420,7 @@ impl<'a> NdRepr<'a> {
     }
 }
 
-/// Bytes between the eight of the ICMPv6 header and the options.
+/// Bytes between the ICMPv6 header (8 bytes) and the options.
 const fn fixed_len(kind: u8) -> Option<usize> {
     match kind {
         ROUTER_SOLICITATION => Some(0),

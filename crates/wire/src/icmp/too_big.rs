@@ -1,8 +1,9 @@
-//! "Packet too big" from the path, as a tunnel end point needs it: how long packets may be, and which of its own packets was
-//! too long.
+//! "Packet too big" messages for a tunnel end point: the new path MTU, and the sent packet that
+//! exceeded it.
 //!
-//! Anybody can send such a message. It is worth believing when the packet that it quotes is one that this host sends:
-//! [`TooBig::local`], [`TooBig::remote`], the protocol and the port or key have to be those of a known end point.
+//! Anyone can forge such a message. A receiver should accept it only when the quoted packet is one
+//! that this host sends: [`TooBig::local`], [`TooBig::remote`], the protocol and the port or key
+//! must match a known end point.
 
 use std::net::IpAddr;
 
@@ -10,34 +11,36 @@ use super::{Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, v6};
 use crate::view::u32_at;
 use crate::{Fragment, Ipv4Packet, Ipv6Packet, Layer, ParseError, Protocol};
 
-/// The least MTU of an IPv4 link (RFC 791 section 3.2), below which no path MTU is taken to be (RFC 1191 section 3).
+/// The minimum MTU of an IPv4 link (RFC 791 section 3.2), which is also the lower limit for a path
+/// MTU (RFC 1191 section 3).
 pub const MIN_MTU_V4: u16 = 68;
-/// The least MTU of an IPv6 link (RFC 8200 section 5).
+/// The minimum MTU of an IPv6 link (RFC 8200 section 5).
 pub const MIN_MTU_V6: u16 = 1280;
 
-/// Common MTUs, largest first (RFC 1191 section 7): the path MTU is most likely one of them.
+/// The MTU plateau table of RFC 1191 section 7, largest first: common values of the path MTU.
 const PLATEAUS: [u16; 10] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508, 296, 68];
 
-/// What an ICMP message of type 3 code 4 (RFC 1191), or an ICMPv6 message of type 2 (RFC 4443 section 3.2), says.
+/// The content of an ICMP message of type 3 code 4 (RFC 1191), or of an ICMPv6 message of type 2
+/// (RFC 4443 section 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TooBig {
-    /// The longest IP packet that gets through, in bytes: at least [`MIN_MTU_V4`] or [`MIN_MTU_V6`], and less than the length
-    /// of the packet quoted.
+    /// The path MTU, in bytes of IP packet: at least [`MIN_MTU_V4`] or [`MIN_MTU_V6`], and less
+    /// than the length of the quoted packet.
     pub mtu: u16,
-    /// The source of the quoted packet: this host, if the message is true.
+    /// The source of the quoted packet: an address of this host, unless the message is forged.
     pub local: IpAddr,
     /// The destination of the quoted packet.
     pub remote: IpAddr,
     /// The protocol of the quoted packet.
     pub protocol: Protocol,
-    /// What tells the quoted packet from others of its protocol.
+    /// The ports or key of the quoted packet.
     pub quoted: Quoted,
 }
 
-/// The first bytes of the transport header of a quoted packet.
+/// The first bytes of the quoted packet's transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Quoted {
-    /// UDP or TCP (and so STT).
+    /// UDP, TCP or STT.
     Ports {
         /// Source port.
         src: u16,
@@ -46,10 +49,10 @@ pub enum Quoted {
     },
     /// GRE.
     Gre {
-        /// The key; `None` when there is none, or it is beyond what is quoted.
+        /// The key; `None` when the header has none, or when the quoted part ends before it.
         key: Option<u32>,
     },
-    /// Something else, a later fragment, or less than the first eight bytes.
+    /// Another protocol, a later fragment, or less than eight bytes of transport header.
     Other,
 }
 
@@ -76,14 +79,16 @@ impl Quoted {
 }
 
 impl TooBig {
-    /// Reads an IPv4 packet, header included, as a raw socket for ICMP receives it.
+    /// Reads an IPv4 packet, header included, as a raw ICMP socket receives it.
     ///
-    /// A message without an MTU, as routers older than RFC 1191 send it, means the largest common MTU (RFC 1191 section 7)
-    /// below the length of the packet quoted.
+    /// Routers older than RFC 1191 send no MTU. Then the result is the largest value of the plateau
+    /// table (RFC 1191 section 7) below the length of the quoted packet.
     ///
     /// # Errors
-    /// Headers that do not parse, `BadChecksum`, and `BadField` for any other message and for an MTU that is no less than the
-    /// length of the packet quoted.
+    /// - any error of the headers that are parsed
+    /// - `BadChecksum` for a wrong ICMP checksum
+    /// - `BadField` for any other message, and for an MTU that is not less than the length of the
+    ///   quoted packet
     pub fn parse_v4(packet: &[u8]) -> Result<Self, ParseError> {
         let outer = Ipv4Packet::new_checked(packet)?;
         if outer.protocol() != Protocol::ICMP || outer.fragment() != Fragment::Whole {
@@ -112,12 +117,14 @@ impl TooBig {
         })
     }
 
-    /// Reads an ICMPv6 message, as a raw socket for ICMPv6 receives it: without the IPv6 header, and with a checksum that
-    /// the kernel has verified.
+    /// Reads an ICMPv6 message as a raw ICMPv6 socket receives it: without the IPv6 header, and
+    /// with a checksum that the kernel has verified.
     ///
     /// # Errors
-    /// Headers that do not parse, and `BadField` for any other message, for an MTU below [`MIN_MTU_V6`] (RFC 8201 section 4: to
-    /// be discarded) and for one that is no less than the length of the packet quoted.
+    /// - any error of the headers that are parsed
+    /// - `BadField` for any other message
+    /// - `BadField` for an MTU below [`MIN_MTU_V6`], which RFC 8201 section 4 requires to discard
+    /// - `BadField` for an MTU that is not less than the length of the quoted packet
     pub fn parse_v6(message: &[u8]) -> Result<Self, ParseError> {
         let message = Icmpv6Packet::new_checked(message)?;
         if message.kind() != v6::PACKET_TOO_BIG {
@@ -126,7 +133,8 @@ impl TooBig {
         let quoted = message.data();
         let ip = Ipv6Packet::new_header(quoted)?;
         let upper = ip.upper()?;
-        // At most 65,535: above, it is no less than the length of any packet.
+        // Limited to 65,535: a larger MTU is never less than the length of a quoted packet, and is
+        // rejected.
         let mtu = u16::try_from(u32::from_be_bytes(message.rest())).unwrap_or(u16::MAX);
         if mtu < MIN_MTU_V6 || usize::from(mtu) >= ip.total_len() {
             return Err(ParseError::field(Layer::Icmpv6, "MTU"));

@@ -10,11 +10,12 @@ const UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 
-/// Code of an unreachable message: the host does not answer.
+/// Host unreachable, a code of destination unreachable.
 pub const CODE_HOST_UNREACHABLE: u8 = 1;
-/// Code of an unreachable message: nobody listens on the port.
+/// Port unreachable, a code of destination unreachable.
 pub const CODE_PORT_UNREACHABLE: u8 = 3;
-/// Code of an unreachable message: fragmentation needed and DF set; see [`Icmpv4Repr::FragmentationNeeded`].
+/// Fragmentation needed and DF set, a code of destination unreachable that
+/// [`Icmpv4Repr::FragmentationNeeded`] represents.
 pub const CODE_FRAGMENTATION_NEEDED: u8 = 4;
 
 view! {
@@ -24,7 +25,7 @@ view! {
 icmp_accessors!(Icmpv4Packet, Layer::Icmpv4);
 
 impl<T: AsRef<[u8]>> Icmpv4Packet<T> {
-    /// True when the checksum over the whole buffer, which is exactly the message, is right.
+    /// True when the checksum over the whole buffer, which must be exactly the message, is correct.
     pub fn verify_checksum(&self) -> bool {
         Sum::of(self.bytes()).is_valid()
     }
@@ -39,7 +40,7 @@ pub enum Icmpv4Repr<'a> {
         ident: u16,
         /// Sequence number.
         seq: u16,
-        /// Data, to be returned.
+        /// Data, which the reply returns.
         data: &'a [u8],
     },
     /// Echo reply (type 0).
@@ -48,31 +49,31 @@ pub enum Icmpv4Repr<'a> {
         ident: u16,
         /// Sequence number.
         seq: u16,
-        /// Data, returned.
+        /// Data of the request.
         data: &'a [u8],
     },
-    /// Destination unreachable because the packet is too big and must not be fragmented (type 3 code 4).
+    /// Fragmentation needed and DF set (type 3 code 4).
     FragmentationNeeded {
         /// MTU of the next hop, in bytes of IP packet; 0 from routers older than RFC 1191.
         mtu: u16,
-        /// The packet that caused it, as much of it as was sent.
+        /// The beginning of the packet that caused the error.
         quoted: &'a [u8],
     },
     /// Destination unreachable for any other reason (type 3).
     Unreachable {
-        /// Reason; not 4.
+        /// Code; not 4.
         code: u8,
-        /// The packet that caused it, as much of it as was sent.
+        /// The beginning of the packet that caused the error.
         quoted: &'a [u8],
     },
     /// Time exceeded (type 11).
     TimeExceeded {
-        /// 0: time to live; 1: reassembly.
+        /// Code: 0 for time to live, 1 for reassembly.
         code: u8,
-        /// The packet that caused it, as much of it as was sent.
+        /// The beginning of the packet that caused the error.
         quoted: &'a [u8],
     },
-    /// Any other message, kept as it is.
+    /// Any other message, unchanged.
     Other {
         /// Type; none of those above.
         kind: u8,
@@ -80,7 +81,7 @@ pub enum Icmpv4Repr<'a> {
         code: u8,
         /// The four bytes that depend on the type.
         rest: [u8; 4],
-        /// What follows.
+        /// The bytes after the header.
         data: &'a [u8],
     },
 }
@@ -89,7 +90,7 @@ impl<'a> Icmpv4Repr<'a> {
     /// Reads a checked view of exactly one message.
     ///
     /// # Errors
-    /// `BadChecksum`; `BadField` for an echo with a code other than 0.
+    /// `BadChecksum` for a wrong checksum; `BadField` for an echo with a code other than 0.
     pub fn parse<T: AsRef<[u8]> + ?Sized>(
         packet: &Icmpv4Packet<&'a T>,
     ) -> Result<Self, ParseError> {
@@ -104,7 +105,7 @@ impl<'a> Icmpv4Repr<'a> {
             (ECHO_REQUEST | ECHO_REPLY, _) => {
                 return Err(ParseError::field(Layer::Icmpv4, "code of an echo"));
             }
-            // The MTU stands where an echo has its sequence number.
+            // The MTU has the position of an echo's sequence number.
             (UNREACHABLE, CODE_FRAGMENTATION_NEEDED) => {
                 Self::FragmentationNeeded { mtu: seq, quoted: data }
             }
@@ -114,7 +115,7 @@ impl<'a> Icmpv4Repr<'a> {
         })
     }
 
-    /// Type, code, the four bytes that depend on the type, and what follows.
+    /// Type, code, the last four bytes of the header, and the bytes after it.
     const fn parts(&self) -> (u8, u8, [u8; 4], &'a [u8]) {
         match *self {
             Self::EchoRequest { ident, seq, data } => {
@@ -130,7 +131,7 @@ impl<'a> Icmpv4Repr<'a> {
         }
     }
 
-    /// Bytes that [`Icmpv4Repr::emit`] writes: the header and what follows it.
+    /// Bytes that [`Icmpv4Repr::emit`] writes: the header and the bytes after it.
     pub const fn message_len(&self) -> usize {
         HEADER_LEN + self.parts().3.len()
     }

@@ -13,9 +13,9 @@ const PARAMETER_PROBLEM: u8 = 4;
 const ECHO_REQUEST: u8 = 128;
 const ECHO_REPLY: u8 = 129;
 
-/// Code of an unreachable message: the host does not answer.
+/// Address unreachable, a code of destination unreachable.
 pub const CODE_ADDRESS_UNREACHABLE: u8 = 3;
-/// Code of an unreachable message: nobody listens on the port.
+/// Port unreachable, a code of destination unreachable.
 pub const CODE_PORT_UNREACHABLE: u8 = 4;
 
 view! {
@@ -25,7 +25,8 @@ view! {
 icmp_accessors!(Icmpv6Packet, Layer::Icmpv6);
 
 impl<T: AsRef<[u8]>> Icmpv6Packet<T> {
-    /// True when the checksum over pseudo header and the whole buffer, which is exactly the message, is right.
+    /// True when the checksum over the pseudo header and the whole buffer is correct. The buffer
+    /// must be exactly the message.
     pub fn verify_checksum(&self, pseudo: Sum) -> bool {
         pseudo.bytes(self.bytes()).is_valid()
     }
@@ -36,32 +37,32 @@ impl<T: AsRef<[u8]>> Icmpv6Packet<T> {
 pub enum Icmpv6Repr<'a> {
     /// Destination unreachable (type 1).
     Unreachable {
-        /// Reason.
+        /// Code.
         code: u8,
-        /// The packet that caused it, as much of it as was sent.
+        /// The beginning of the packet that caused the error.
         quoted: &'a [u8],
     },
     /// Packet too big (type 2).
     PacketTooBig {
         /// MTU of the next hop, in bytes of IP packet.
         mtu: u32,
-        /// The packet that caused it, as much of it as was sent.
+        /// The beginning of the packet that caused the error.
         quoted: &'a [u8],
     },
     /// Time exceeded (type 3).
     TimeExceeded {
-        /// 0: hop limit; 1: reassembly.
+        /// Code: 0 for hop limit, 1 for reassembly.
         code: u8,
-        /// The packet that caused it, as much of it as was sent.
+        /// The beginning of the packet that caused the error.
         quoted: &'a [u8],
     },
     /// Parameter problem (type 4).
     ParameterProblem {
-        /// 0: field; 1: next header; 2: option.
+        /// Code: 0 for an erroneous field, 1 for an unknown next header, 2 for an unknown option.
         code: u8,
-        /// Where the problem is in the quoted packet, in bytes.
+        /// Offset of the error in the quoted packet, in bytes.
         pointer: u32,
-        /// The packet that caused it, as much of it as was sent.
+        /// The beginning of the packet that caused the error.
         quoted: &'a [u8],
     },
     /// Echo request (type 128).
@@ -70,7 +71,7 @@ pub enum Icmpv6Repr<'a> {
         ident: u16,
         /// Sequence number.
         seq: u16,
-        /// Data, to be returned.
+        /// Data, which the reply returns.
         data: &'a [u8],
     },
     /// Echo reply (type 129).
@@ -79,12 +80,12 @@ pub enum Icmpv6Repr<'a> {
         ident: u16,
         /// Sequence number.
         seq: u16,
-        /// Data, returned.
+        /// Data of the request.
         data: &'a [u8],
     },
     /// Neighbour discovery (types 133 to 137).
     Nd(NdRepr<'a>),
-    /// Any other message, kept as it is.
+    /// Any other message, unchanged.
     Other {
         /// Type; none of those above.
         kind: u8,
@@ -92,17 +93,20 @@ pub enum Icmpv6Repr<'a> {
         code: u8,
         /// The four bytes that depend on the type.
         rest: [u8; 4],
-        /// What follows.
+        /// The bytes after the header.
         data: &'a [u8],
     },
 }
 
 impl<'a> Icmpv6Repr<'a> {
-    /// Reads a checked view of exactly one message. `pseudo` is the sum of its pseudo header, `hop_limit` that of the IPv6
-    /// header (neighbour discovery is valid only when no router can have forwarded it).
+    /// Reads a checked view of exactly one message.
+    ///
+    /// `pseudo` is the sum of its pseudo header, `hop_limit` that of the IPv6 header. Neighbour
+    /// discovery uses the hop limit to reject messages that a router has forwarded.
     ///
     /// # Errors
-    /// `BadChecksum`; `BadField` for an echo with a code other than 0; what [`NdRepr::parse`] refuses.
+    /// `BadChecksum` for a wrong checksum; `BadField` for an echo with a code other than 0; any
+    /// error of [`NdRepr::parse`].
     pub fn parse<T: AsRef<[u8]> + ?Sized>(
         packet: &Icmpv6Packet<&'a T>,
         pseudo: Sum,
@@ -116,7 +120,7 @@ impl<'a> Icmpv6Repr<'a> {
         let word = u32::from_be_bytes(rest);
         Ok(match (kind, code) {
             (UNREACHABLE, code) => Self::Unreachable { code, quoted: data },
-            // The code of "packet too big" is ignored by the receiver (RFC 4443 section 3.2).
+            // Receivers ignore the code of "packet too big" (RFC 4443 section 3.2).
             (PACKET_TOO_BIG, _) => Self::PacketTooBig { mtu: word, quoted: data },
             (TIME_EXCEEDED, code) => Self::TimeExceeded { code, quoted: data },
             (PARAMETER_PROBLEM, code) => {
@@ -132,7 +136,7 @@ impl<'a> Icmpv6Repr<'a> {
         })
     }
 
-    /// Bytes that [`Icmpv6Repr::emit`] writes: the header and what follows it.
+    /// Bytes that [`Icmpv6Repr::emit`] writes: the header and the bytes after it.
     pub const fn message_len(&self) -> usize {
         match self {
             Self::Nd(nd) => nd.message_len(),

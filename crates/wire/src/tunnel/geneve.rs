@@ -19,8 +19,9 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! Lengths are in units of 4 bytes. Options are accepted in any order. An unknown option passes unless the highest bit
-//! of its type marks it critical: then the packet must be dropped, whatever the C bit of the header says.
+//! Lengths are in units of 4 bytes. Options are accepted in any order. An unknown option is ignored
+//! unless the highest bit of its type marks it critical. Then the packet must be dropped, even when
+//! the C bit of the header is clear.
 
 use crate::ethernet::EtherType;
 use crate::view::{array, put, put_u16, put_u32, require, u16_at, view};
@@ -48,7 +49,8 @@ const CONTROL: u8 = 0x80;
 const CRITICAL: u8 = 0x40;
 
 view! {
-    /// A view of the payload of a UDP datagram to port 6081. Checked views have well-formed options.
+    /// A view of the payload of a UDP datagram to port 6081. Checked views have well-formed
+    /// options.
     GenevePacket
 }
 
@@ -80,12 +82,12 @@ impl<T: AsRef<[u8]>> GenevePacket<T> {
         self.bytes()[1] & CONTROL != 0
     }
 
-    /// The C bit: the sender says that a critical option is present.
+    /// The C bit: the sender declares that a critical option is present.
     pub fn has_critical(&self) -> bool {
         self.bytes()[1] & CRITICAL != 0
     }
 
-    /// What the packet carries; [`EtherType::TEB`] for Ethernet.
+    /// EtherType of the payload; [`EtherType::TEB`] for Ethernet.
     #[inline]
     pub fn protocol(&self) -> EtherType {
         EtherType(u16_at(self.bytes(), 2))
@@ -105,7 +107,7 @@ impl<'a, T: AsRef<[u8]> + ?Sized> GenevePacket<&'a T> {
         GeneveOptions(&self.buffer.as_ref()[HEADER_LEN..self.header_len()])
     }
 
-    /// What follows the options.
+    /// The bytes after the options.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.buffer.as_ref()[self.header_len()..]
@@ -113,7 +115,7 @@ impl<'a, T: AsRef<[u8]> + ?Sized> GenevePacket<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> GenevePacket<T> {
-    /// Sets the network identifier, and the reserved byte behind it to 0.
+    /// Sets the network identifier, and the reserved byte after it to 0.
     #[inline]
     pub fn set_vni(&mut self, vni: Vni) {
         put_u32(self.buffer.as_mut(), 4, vni.value() << 8);
@@ -137,7 +139,7 @@ const fn bad_length(len: usize) -> ParseError {
     ParseError { layer: Layer::Geneve, kind: ParseErrorKind::BadLength(len) }
 }
 
-/// The logical ports that a packet travels between, as OVN's option carries them.
+/// The logical ports of a packet, as OVN's option carries them.
 ///
 /// ```text
 /// +-+-----------------------------+-------------------------------+
@@ -146,19 +148,19 @@ const fn bad_length(len: usize) -> ParseError {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LogicalPorts {
-    /// Key of the ingress logical port, 15 bits; more are cut off.
+    /// Key of the ingress logical port, 15 bits; higher bits are cut off.
     pub ingress: u16,
     /// Key of the egress logical port or multicast group.
     pub egress: u16,
 }
 
 impl LogicalPorts {
-    /// The option's four bytes of data.
+    /// Encodes the option's four bytes of data.
     pub const fn to_bytes(self) -> [u8; 4] {
         (((self.ingress & 0x7fff) as u32) << 16 | self.egress as u32).to_be_bytes()
     }
 
-    /// From the option's four bytes of data; the reserved bit is ignored.
+    /// Decodes the option's four bytes of data; the reserved bit is ignored.
     pub const fn from_bytes(bytes: [u8; 4]) -> Self {
         let value = u32::from_be_bytes(bytes);
         Self { ingress: (value >> 16) as u16 & 0x7fff, egress: value as u16 }
@@ -170,7 +172,7 @@ impl LogicalPorts {
 pub enum GeneveOption<'a> {
     /// OVN's logical ports: class 0x0102, type 0x80, 4 bytes.
     LogicalPorts(LogicalPorts),
-    /// Any other option, kept as it is.
+    /// Any other option, unchanged.
     Unknown {
         /// Option class (IANA "Geneve Option Class").
         class: u16,
@@ -190,7 +192,7 @@ impl GeneveOption<'_> {
         }
     }
 
-    /// Bytes that the option takes.
+    /// Bytes of the encoded option.
     pub const fn wire_len(&self) -> usize {
         OPTION_HEADER_LEN
             + match self {
@@ -199,7 +201,7 @@ impl GeneveOption<'_> {
             }
     }
 
-    /// Writes the option; `out` is `wire_len` long.
+    /// Writes the option; `out` must be `wire_len` bytes long.
     fn emit(&self, out: &mut [u8]) -> Result<(), ParseError> {
         let ports;
         let (class, kind, data) = match *self {
@@ -225,11 +227,11 @@ impl GeneveOption<'_> {
 pub struct GeneveOptions<'a>(&'a [u8]);
 
 impl<'a> GeneveOptions<'a> {
-    /// Checks option bytes.
+    /// Validates option bytes.
     ///
     /// # Errors
-    /// `BadLength` for a total over 252 or not a multiple of 4, for an option that reaches beyond the end, and for a known
-    /// option with the wrong length of data.
+    /// `BadLength` in three cases: a total over 252 or not a multiple of 4; an option that reaches
+    /// beyond the end; a known option whose data has the wrong length.
     pub fn new(bytes: &'a [u8]) -> Result<Self, ParseError> {
         if bytes.len() > MAX_OPTIONS_LEN || !bytes.len().is_multiple_of(4) {
             return Err(bad_length(bytes.len()));
@@ -244,7 +246,8 @@ impl<'a> GeneveOptions<'a> {
     /// Writes `options` into `scratch`, in the order given.
     ///
     /// # Errors
-    /// `BadLength` when they take more than 252 bytes, or the data of one more than 124 or not a multiple of 4.
+    /// `BadLength` when the options take more than 252 bytes, or when the data of one option is
+    /// longer than 124 bytes or not a multiple of 4.
     pub fn write(
         options: &[GeneveOption<'_>],
         scratch: &'a mut [u8; MAX_OPTIONS_LEN],
@@ -287,7 +290,7 @@ impl<'a> GeneveOptions<'a> {
         })
     }
 
-    /// Refuses what a receiver must not accept.
+    /// Rejects options that a receiver must not accept.
     fn check_acceptable(&self) -> Result<(), ParseError> {
         let mut seen_ports = false;
         for option in self.iter() {
@@ -307,7 +310,7 @@ impl<'a> GeneveOptions<'a> {
     }
 }
 
-/// Takes the first option off `bytes`; `None` at the end.
+/// Removes the first option from `bytes` and returns it; `None` at the end.
 fn next_option(bytes: &[u8]) -> Result<Option<(GeneveOption<'_>, &[u8])>, ParseError> {
     let [class_high, class_low, kind, length, rest @ ..] = bytes else {
         return if bytes.is_empty() { Ok(None) } else { Err(bad_length(bytes.len())) };
@@ -330,7 +333,7 @@ fn next_option(bytes: &[u8]) -> Result<Option<(GeneveOption<'_>, &[u8])>, ParseE
 pub struct GeneveRepr<'a> {
     /// The O bit: a control packet between end points, which must never reach a guest.
     pub control: bool,
-    /// What the packet carries; [`EtherType::TEB`] for Ethernet.
+    /// EtherType of the payload; [`EtherType::TEB`] for Ethernet.
     pub protocol: EtherType,
     /// The network identifier.
     pub vni: Vni,
@@ -339,12 +342,12 @@ pub struct GeneveRepr<'a> {
 }
 
 impl<'a> GeneveRepr<'a> {
-    /// Reads a checked view. Reserved bits are ignored, and so are unknown options that are not critical (they stay
-    /// visible in `options`).
+    /// Reads a checked view. Reserved bits and unknown options that are not critical are ignored;
+    /// those options remain in `options`.
     ///
     /// # Errors
-    /// `UnknownCriticalOption` for one that must be understood; `BadField` when the logical-port option is repeated, since
-    /// the two could name different ports.
+    /// `UnknownCriticalOption` for an unknown critical option. `BadField` when the logical-port
+    /// option is repeated, because the two could name different ports.
     pub fn parse<T: AsRef<[u8]> + ?Sized>(
         packet: &GenevePacket<&'a T>,
     ) -> Result<Self, ParseError> {

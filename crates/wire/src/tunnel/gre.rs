@@ -14,12 +14,14 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! Checksum, key and sequence number add 4 bytes each, in that order. The routing bits R and s and the first of the
-//! reserved bits belong to RFC 1701, which is not carried: such packets are refused. The rest of the reserved bits and
-//! Reserved1 are zero when sent and ignored when received (RFC 2784 section 2.3).
+//! Checksum, key and sequence number add 4 bytes each, in that order. The routing bits R and s and
+//! the first of the reserved bits belong to RFC 1701, which is not supported: packets with any of
+//! them are rejected. The other reserved bits and Reserved1 are zero when sent and ignored when
+//! received (RFC 2784 section 2.3).
 //!
-//! NVGRE has the same protocol type as Ethernet over GRE, 0x6558; its key is a virtual subnet of 24 bits and a
-//! flow identifier of 8, and it forbids checksum and sequence number. Only configuration tells the two apart.
+//! NVGRE has the same protocol type as Ethernet over GRE, 0x6558. Its key holds a virtual subnet of
+//! 24 bits and a flow identifier of 8 bits, and it forbids checksum and sequence number. A receiver
+//! cannot tell the two apart from the header: its configuration decides.
 
 use crate::checksum::Sum;
 use crate::ethernet::EtherType;
@@ -30,13 +32,13 @@ use crate::{Layer, ParseError, ParseErrorKind, Vni};
 pub const MIN_HEADER_LEN: usize = 4;
 /// Bytes of each optional field: checksum with Reserved1, key, sequence number.
 pub const FIELD_LEN: usize = 4;
-/// Where the checksum stands, if there is one.
+/// Offset of the checksum, if the header has one.
 pub const CHECKSUM_OFFSET: usize = 4;
 
 const CHECKSUM: u16 = 0x8000;
 const KEY: u16 = 0x2000;
 const SEQUENCE: u16 = 0x1000;
-/// Routing, strict source route, and the recursion-control bit that RFC 2784 still counts among the forbidden ones.
+/// Routing, strict source route, and the recursion-control bit, which RFC 2784 also forbids.
 const FORBIDDEN: u16 = 0x4000 | 0x0800 | 0x0400;
 
 view! {
@@ -72,7 +74,7 @@ impl<T: AsRef<[u8]>> GrePacket<T> {
         self.flags() & flag != 0
     }
 
-    /// Where the field behind the fields of `before` stands.
+    /// Offset of the optional field after those named by the flags in `before`.
     #[inline]
     fn offset_after(&self, before: &[u16]) -> usize {
         let fields = before.iter().filter(|flag| self.field(**flag)).count();
@@ -85,7 +87,7 @@ impl<T: AsRef<[u8]>> GrePacket<T> {
         self.offset_after(&[CHECKSUM, KEY, SEQUENCE])
     }
 
-    /// What the packet carries; [`EtherType::TEB`] for Ethernet.
+    /// EtherType of the payload; [`EtherType::TEB`] for Ethernet.
     #[inline]
     pub fn protocol(&self) -> EtherType {
         EtherType(u16_at(self.bytes(), 2))
@@ -108,14 +110,14 @@ impl<T: AsRef<[u8]>> GrePacket<T> {
         self.field(SEQUENCE).then(|| u32_at(self.bytes(), self.offset_after(&[CHECKSUM, KEY])))
     }
 
-    /// True when the checksum over header and payload (the whole buffer) is right or absent.
+    /// True when the checksum over header and payload (the whole buffer) is correct or absent.
     pub fn verify_checksum(&self) -> bool {
         !self.field(CHECKSUM) || Sum::of(self.bytes()).is_valid()
     }
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> GrePacket<&'a T> {
-    /// What follows the header.
+    /// The bytes after the header.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.buffer.as_ref()[self.header_len()..]
@@ -123,7 +125,7 @@ impl<'a, T: AsRef<[u8]> + ?Sized> GrePacket<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> GrePacket<T> {
-    /// Sets key and sequence number where the flags of the header say that it has them.
+    /// Sets key and sequence number, each only when the header's flags say that it is present.
     #[inline]
     pub fn set_key_and_sequence(&mut self, key: u32, sequence: u32) {
         let flags = self.flags();
@@ -138,9 +140,11 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> GrePacket<T> {
         }
     }
 
-    /// Completes the header of segment `index` of a super-packet, whose header is that of the
-    /// first: the sequence number grows by `index`, and the checksum covers the buffer and then
-    /// `payload`. Nothing happens to fields that the header does not have.
+    /// Completes the header of segment `index` of a super-packet, given a copy of the first
+    /// segment's header.
+    ///
+    /// The sequence number grows by `index`, and the checksum covers the buffer and then `payload`.
+    /// Fields that the header does not have are skipped.
     pub fn finish_segment(&mut self, payload: &[u8], index: u32) {
         if let Some(first) = self.sequence().filter(|_| index != 0) {
             let at = self.offset_after(&[CHECKSUM, KEY]);
@@ -152,15 +156,16 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> GrePacket<T> {
         }
     }
 
-    /// Stores a checksum, such as one from [`crate::checksum::local_offload`]; nothing happens without the C flag.
+    /// Stores a checksum, such as one from [`crate::checksum::local_offload`]. Without the C flag
+    /// it does nothing.
     pub fn set_checksum(&mut self, checksum: u16) {
         if self.field(CHECKSUM) {
             put_u16(self.buffer.as_mut(), CHECKSUM_OFFSET, checksum);
         }
     }
 
-    /// Computes the checksum over header and payload (the whole buffer) and stores it; nothing happens without the C
-    /// flag.
+    /// Computes the checksum over header and payload (the whole buffer) and stores it. Without the
+    /// C flag it does nothing.
     pub fn fill_checksum(&mut self) {
         self.set_checksum(0);
         let checksum = Sum::of(self.bytes()).checksum();
@@ -171,7 +176,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> GrePacket<T> {
 /// A GRE header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GreRepr {
-    /// What the packet carries; [`EtherType::TEB`] for Ethernet.
+    /// EtherType of the payload; [`EtherType::TEB`] for Ethernet.
     pub protocol: EtherType,
     /// Whether there is a checksum over header and payload.
     pub checksum: bool,
@@ -185,7 +190,7 @@ impl GreRepr {
     /// Reads a checked view and verifies its checksum, if it has one, over the whole buffer.
     ///
     /// # Errors
-    /// `BadChecksum`.
+    /// `BadChecksum` when the checksum is wrong.
     pub fn parse<T: AsRef<[u8]>>(packet: &GrePacket<T>) -> Result<Self, ParseError> {
         if !packet.verify_checksum() {
             return Err(ParseError { layer: Layer::Gre, kind: ParseErrorKind::BadChecksum });
@@ -205,7 +210,8 @@ impl GreRepr {
         MIN_HEADER_LEN + fields * FIELD_LEN
     }
 
-    /// Writes the header, with a zero checksum if it has one; see [`GrePacket::fill_checksum`].
+    /// Writes the header, with a zero checksum if it has one. [`GrePacket::fill_checksum`]
+    /// completes it.
     ///
     /// # Panics
     /// When the buffer is shorter than [`GreRepr::header_len`].
@@ -226,12 +232,14 @@ impl GreRepr {
     }
 }
 
-/// An NVGRE header (RFC 7637 section 3.2): GRE with a key, without checksum and sequence number, carrying Ethernet.
+/// An NVGRE header (RFC 7637 section 3.2): GRE over Ethernet with a key, no checksum and no
+/// sequence number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NvgreRepr {
-    /// Virtual subnet identifier. RFC 7637 reserves 0 to 0xfff and 0xffffff; that is left to the configuration.
+    /// Virtual subnet identifier. RFC 7637 reserves 0 to 0xfff and 0xffffff; the configuration
+    /// enforces that.
     pub vsid: Vni,
-    /// Entropy of the inner flow; 0 when unused.
+    /// Flow identifier: a hash of the inner flow, or 0 when unused.
     pub flow_id: u8,
 }
 
@@ -239,7 +247,8 @@ impl NvgreRepr {
     /// Reads a checked view.
     ///
     /// # Errors
-    /// `BadField` for a checksum, a sequence number, a missing key, or a protocol type other than 0x6558.
+    /// `BadField` for a checksum, a sequence number, a missing key, or a protocol type other than
+    /// 0x6558.
     pub fn parse<T: AsRef<[u8]>>(packet: &GrePacket<T>) -> Result<Self, ParseError> {
         if packet.field(CHECKSUM) || packet.field(SEQUENCE) {
             return Err(ParseError::field(Layer::Gre, "NVGRE checksum or sequence flag"));

@@ -1,7 +1,7 @@
-//! The headers of the tunnels: what stands between the outer UDP, IP or TCP-shaped header and the inner Ethernet frame.
+//! Tunnel headers, between the outer UDP, IP or TCP-like header and the inner Ethernet frame.
 //!
-//! A decapsulator accepts only packets for its own address, protocol and port from a remote end point that it knows; that
-//! is checked before anything here is parsed, and a tunnel header inside a tunnel is payload.
+//! Before a decapsulator parses these headers, it checks the outer address, protocol and port, and
+//! that the sender is a known end point. It treats a tunnel header inside a tunnel as payload.
 
 pub mod geneve;
 pub mod gre;

@@ -1,7 +1,8 @@
-//! STT (draft-davie-stt, as the last open implementation in Open vSwitch puts it on the wire).
+//! STT (draft-davie-stt), in the wire format of Open vSwitch, the last open implementation.
 //!
-//! A *frame* is the STT header and one Ethernet frame, at most 65,535 bytes; it travels in *segments*, each with a header
-//! shaped like TCP's, so that any NIC with TCP segmentation cuts it. There is no handshake and no retransmission.
+//! A *frame* is the STT header and one Ethernet frame, at most 65,535 bytes. It is sent in
+//! *segments*. Each segment has a header with the layout of TCP, so that a NIC with TCP
+//! segmentation offload can produce the segments. There is no handshake and no retransmission.
 //!
 //! ```text
 //! segment header:
@@ -31,19 +32,19 @@
 //! +-------------------------------+
 //! ```
 //!
-//! The frame length counts the frame header. Segmentation offload adds the bytes sent to the sequence number, and that *is*
-//! the segment offset.
+//! The frame length includes the frame header. Segmentation offload adds the number of bytes sent
+//! to the sequence number, so its low half is the segment offset.
 
 use crate::checksum::Sum;
 use crate::tcp::{self, TcpFlags, TcpPacket};
 use crate::view::{put, put_u16, put_u32, require, u16_at, u32_at, view};
 use crate::{Layer, ParseError, ParseErrorKind, ethernet, ipv4, ipv6, udp};
 
-/// Bytes of the header of each segment.
+/// Bytes of each segment's header.
 pub const SEGMENT_HEADER_LEN: usize = tcp::MIN_HEADER_LEN;
-/// Bytes of the header of a frame, its two bytes of padding included.
+/// Bytes of the frame header, with its two bytes of padding.
 pub const FRAME_HEADER_LEN: usize = 18;
-/// Bytes of the longest frame, its header included.
+/// Bytes of the longest frame, including its header.
 pub const MAX_FRAME_LEN: usize = 65_535;
 /// The destination port.
 pub const PORT: u16 = 7471;
@@ -59,7 +60,8 @@ const fn bad_length(len: usize) -> ParseError {
 }
 
 view! {
-    /// A view of a segment: the payload of an IP packet with protocol 6 to port 7471, cut to the IP length.
+    /// A view of a segment: the payload of an IP packet with protocol 6 to port 7471, cut to the IP
+    /// length.
     SttSegmentPacket
 }
 
@@ -73,7 +75,7 @@ impl<T: AsRef<[u8]>> SttSegmentPacket<T> {
         }
     }
 
-    /// Source port: the entropy of the inner flow.
+    /// Source port: a hash of the inner flow.
     #[inline]
     pub fn src_port(&self) -> u16 {
         u16_at(self.bytes(), 0)
@@ -85,13 +87,13 @@ impl<T: AsRef<[u8]>> SttSegmentPacket<T> {
         u16_at(self.bytes(), 2)
     }
 
-    /// Bytes of the whole frame, its header included.
+    /// Bytes of the whole frame, including its header.
     #[inline]
     pub fn frame_len(&self) -> u16 {
         u16_at(self.bytes(), 4)
     }
 
-    /// Where this segment's payload belongs in the frame, in bytes.
+    /// Offset of this segment's payload in the frame, in bytes.
     #[inline]
     pub fn offset(&self) -> u16 {
         u16_at(self.bytes(), 6)
@@ -103,7 +105,7 @@ impl<T: AsRef<[u8]>> SttSegmentPacket<T> {
         u32_at(self.bytes(), 8)
     }
 
-    /// The flags of the TCP-shaped header.
+    /// The flags of the TCP-like header.
     pub fn flags(&self) -> TcpFlags {
         TcpFlags(self.bytes()[tcp::FLAGS_OFFSET])
     }
@@ -119,7 +121,7 @@ impl<T: AsRef<[u8]>> SttSegmentPacket<T> {
         self.bytes().len() - SEGMENT_HEADER_LEN
     }
 
-    /// True when the checksum over the whole buffer, which is exactly the segment, is right.
+    /// True when the checksum over the whole buffer, which must be exactly the segment, is correct.
     pub fn verify_checksum(&self, pseudo: Sum) -> bool {
         pseudo.bytes(self.bytes()).is_valid()
     }
@@ -150,12 +152,14 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> SttSegmentPacket<T> {
         put_u32(self.buffer.as_mut(), 8, id);
     }
 
-    /// Sets the checksum field; for a frame that the NIC is to segment, the folded sum of the pseudo header.
+    /// Sets the checksum field. For a frame that the NIC segments, this is the folded sum of the
+    /// pseudo header.
     pub fn set_checksum(&mut self, checksum: u16) {
         put_u16(self.buffer.as_mut(), tcp::CHECKSUM_OFFSET, checksum);
     }
 
-    /// Computes the checksum over the whole buffer, which is exactly the segment, and stores it.
+    /// Computes the checksum over the whole buffer, which must be exactly the segment, and stores
+    /// it.
     pub fn fill_checksum(&mut self, pseudo: Sum) {
         TcpPacket::new_unchecked(self.buffer.as_mut()).fill_checksum(pseudo);
     }
@@ -164,24 +168,26 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> SttSegmentPacket<T> {
 /// The header of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SttSegmentRepr {
-    /// Source port: the entropy of the inner flow.
+    /// Source port: a hash of the inner flow.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Bytes of the whole frame, its header included.
+    /// Bytes of the whole frame, including its header.
     pub frame_len: u16,
-    /// Where this segment's payload belongs in the frame, in bytes.
+    /// Offset of this segment's payload in the frame, in bytes.
     pub offset: u16,
     /// The packet ID: the same in all segments of a frame, new for every frame.
     pub packet_id: u32,
 }
 
 impl SttSegmentRepr {
-    /// Reads a checked view. The checksum is not verified: the NIC or the kernel may have done so.
+    /// Reads a checked view. The checksum is not verified, because the NIC or the kernel may have
+    /// done so.
     ///
     /// # Errors
-    /// `BadField` for SYN, FIN or RST, which real TCP to this port would have; `BadLength` for an empty segment, a frame
-    /// shorter than its header, and a segment that reaches beyond its frame.
+    /// `BadField` for SYN, FIN or RST, which a real TCP segment to this port would have.
+    /// `BadLength` for an empty segment, a frame shorter than its header, and a segment that
+    /// reaches beyond its frame.
     pub fn parse<T: AsRef<[u8]>>(packet: &SttSegmentPacket<T>) -> Result<Self, ParseError> {
         if packet.flags().intersects(TcpFlags::SYN | TcpFlags::FIN | TcpFlags::RST) {
             return Err(ParseError::field(Layer::Stt, "flags"));
@@ -243,17 +249,17 @@ impl<T: AsRef<[u8]>> SttPacket<T> {
         self.bytes()[1]
     }
 
-    /// From the start of the Ethernet frame to its transport header, in bytes.
+    /// Offset of the transport header in the Ethernet frame, in bytes.
     pub fn l4_offset(&self) -> u8 {
         self.bytes()[2]
     }
 
-    /// Transport payload bytes in each segment of the inner super-packet; 0 when it is none.
+    /// Transport payload bytes per segment of an inner super-packet; 0 for any other frame.
     pub fn mss(&self) -> u16 {
         u16_at(self.bytes(), 4)
     }
 
-    /// The tag control information; bit 12 says whether there is any.
+    /// The tag control information; bit 12 is set when there is a tag.
     pub fn vlan_tci(&self) -> u16 {
         u16_at(self.bytes(), 6)
     }
@@ -265,34 +271,34 @@ impl<T: AsRef<[u8]>> SttPacket<T> {
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> SttPacket<&'a T> {
-    /// The Ethernet frame, or as much of it as is there.
+    /// The Ethernet frame, or the part of it in this buffer.
     pub fn payload(&self) -> &'a [u8] {
         &self.buffer.as_ref()[FRAME_HEADER_LEN..]
     }
 }
 
-/// The state of the inner transport checksum, and with it the inner segmentation, as an STT header carries it.
+/// State of the inner transport checksum, and inner segmentation, as the STT header carries them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum SttChecksum {
-    /// The checksum is complete; nobody has verified it.
+    /// The checksum field is complete and not verified.
     #[default]
     Unverified,
     /// The sender has verified the checksum.
     Verified,
-    /// The field holds the pseudo-header sum only.
+    /// The checksum field holds only the pseudo-header sum (partial checksum).
     Partial {
-        /// From the start of the Ethernet frame to the transport header, in bytes.
+        /// Offset of the transport header in the Ethernet frame, in bytes.
         l4_offset: u8,
-        /// The network header is IPv4, otherwise IPv6.
+        /// True for IPv4, false for IPv6.
         ipv4: bool,
-        /// The transport is TCP, otherwise UDP.
+        /// True for TCP, false for UDP.
         tcp: bool,
-        /// Transport payload bytes in each segment; 0 when the frame is no super-packet.
+        /// Transport payload bytes per segment; 0 when the frame is not a super-packet.
         mss: u16,
     },
 }
 
-/// The VLAN tag that a frame has lost to its STT header; its TPID is 0x8100.
+/// The VLAN tag that the sender moved from the frame to the STT header; its TPID is 0x8100.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SttVlan {
     /// Priority code point, 0 to 7.
@@ -306,19 +312,21 @@ pub struct SttVlan {
 pub struct SttRepr {
     /// State of the inner checksum and segmentation.
     pub checksum: SttChecksum,
-    /// The VLAN tag of the inner frame, if it has one that is not in its bytes.
+    /// The VLAN tag of the inner frame, when it was moved out of the frame's bytes.
     pub vlan: Option<SttVlan>,
-    /// The context ID: the key of the tunnel.
+    /// The context ID: the tunnel key.
     pub context_id: u64,
 }
 
 impl SttRepr {
-    /// Reads a checked view of a frame whose Ethernet part is `ethernet_len` bytes long (more than the view holds when the
-    /// frame lies in pieces). Where the checksum is not partial, offset and segment size mean nothing and are ignored.
+    /// Reads a checked view of a frame whose Ethernet part is `ethernet_len` bytes long. That is
+    /// more than the view holds when the frame is in several buffers. Offset and segment size have
+    /// a meaning only for a partial checksum, and are otherwise ignored.
     ///
     /// # Errors
-    /// `BadVersion`; `BadLength` for a part too short for an Ethernet header, and for a transport header that lies inside
-    /// the Ethernet and IP headers or beyond the end of the frame.
+    /// `BadVersion` for a version other than 0. `BadLength` for a frame too short for an Ethernet
+    /// header, and for a transport header inside the Ethernet and IP headers or beyond the end of
+    /// the frame.
     pub fn parse<T: AsRef<[u8]>>(
         packet: &SttPacket<T>,
         ethernet_len: usize,

@@ -10,7 +10,7 @@
 //! +-----------------------------------------------+---------------+
 //! ```
 //!
-//! The I flag must be set; everything reserved is zero when sent and ignored when received.
+//! The I flag must be set. Reserved bits are zero when sent and ignored when received.
 
 use crate::view::{array, put, put_u32, require, view};
 use crate::{Layer, ParseError, Vni};
@@ -55,7 +55,7 @@ impl<'a, T: AsRef<[u8]> + ?Sized> VxlanPacket<&'a T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> VxlanPacket<T> {
-    /// Sets the network identifier, and the reserved byte behind it to 0.
+    /// Sets the network identifier, and the reserved byte after it to 0.
     #[inline]
     pub fn set_vni(&mut self, vni: Vni) {
         put_u32(self.buffer.as_mut(), 4, vni.value() << 8);
