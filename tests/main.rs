@@ -6,6 +6,7 @@
 mod common;
 mod peers;
 
+mod book;
 mod check;
 mod commands;
 mod debian;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::run::run;
-use crate::{demo, deps, dist, exact, fuzz, lint, packages, test};
+use crate::{book, demo, deps, dist, exact, fuzz, lint, packages, prose, test};
 
 /// The sum of the whole run.
 #[derive(Default)]
@@ -46,6 +46,8 @@ pub fn ci() -> Result<()> {
     tally.step("packages", || packages::ensure(&packages::all()));
     tally.step("format", || lint::fmt(true));
     tally.step("dependencies", deps::check);
+    tally.step("prose", prose::check);
+    tally.step("book", book::book);
     tally.step("clippy", lint::clippy);
     tally.step("documentation", lint::doc);
     let mut counts = test::Counts::default();

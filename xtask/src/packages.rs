@@ -13,12 +13,13 @@ pub const BUILD: [&str; 7] =
 
 /// What the tests run against: dissectors, an independent author of frames, live peers, virtual machines, a browser for
 /// reports.
-pub const TEST: [&str; 15] = [
+pub const TEST: [&str; 16] = [
     "busybox-static",
     "chromium",
     "ethtool",
     "iperf3",
     "iproute2",
+    "iputils-ping",
     "iptables",
     "nftables",
     "openvswitch-switch",
