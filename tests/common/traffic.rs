@@ -130,12 +130,23 @@ pub fn udp_echo(from: &Guest, to: &Guest, family: u8, len: usize) {
     let sent = noise(len, len as u64);
     let mut bytes = vec![0; 65_536];
     near.send_to(&sent, far.local_addr().expect("an address")).expect("a datagram is sent");
-    let (got, source) = far.recv_from(&mut bytes).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let (got, source) = receive(&far, &mut bytes).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert!(bytes[..got] == sent, "{what}: {got} other bytes arrived");
     assert_eq!(source, near.local_addr().expect("an address"), "{what}: the source");
     far.send_to(&bytes[..got], source).expect("a datagram is sent");
-    let (got, _) = near.recv_from(&mut bytes).unwrap_or_else(|e| panic!("{what}, back: {e}"));
+    let (got, _) = receive(&near, &mut bytes).unwrap_or_else(|e| panic!("{what}, back: {e}"));
     assert!(bytes[..got] == sent, "{what}: {got} other bytes came back");
+}
+
+/// Receives a datagram. A read with a timeout is interrupted when the kernel freezes or traces the
+/// process for a moment, so an interrupted one is repeated.
+fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> std::io::Result<(usize, SocketAddr)> {
+    loop {
+        match socket.recv_from(bytes) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
 }
 
 /// A UDP socket with a receive timeout at the address of a guest.
