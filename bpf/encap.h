@@ -11,7 +11,8 @@
  *	IPv4:	w0 = source << 32 | destination, w1 = w2 = w3 = 0
  *	IPv6:	w0, w1 = source, w2, w3 = destination, the upper half first
  *		w4 = protocol << 32 | source port << 16 | destination port
- *	others:	w0 = Ethernet destination << 16, w1 = Ethernet source << 16, w2 = w3 = w4 = 0
+ *	others:	w0 = Ethernet destination << 16, w1 = Ethernet source << 16,
+ *		w2 = w3 = w4 = 0
  *
  * The protocol is that of the upper layer, behind IPv6 extension headers. The ports are those of
  * TCP, UDP and SCTP; they are 0 for other protocols and for all fragments, the first included. With

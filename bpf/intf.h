@@ -117,7 +117,8 @@ struct weft_flow {
 	__u64 generation;	/* unique for each use of the entry; 0: deleted */
 	__u32 next;		/* next megaflow in the hash bucket, or WEFT_NO_FLOW */
 	__u16 mask;		/* index in the map of masks */
-	__u16 sections;		/* WEFT_L3_LONG, WEFT_ND, WEFT_TUNNEL*: non-zero parts of `key` */
+	/* WEFT_L3_LONG, WEFT_ND, WEFT_TUNNEL*: non-zero parts of `key` */
+	__u16 sections;
 	__u32 list;		/* index of its action list */
 	/* When a packet was last pinned to the slow path (see actions.h), or 0. */
 	__u32 pinned_at;
@@ -309,7 +310,8 @@ struct weft_class {
 	 */
 	__u16 ip_sum;
 	__u32 in_port;		/* ingress port of frames from these end points */
-	__u32 carrier;		/* address family, IP protocol and port: see endpoint_lookup.h */
+	/* address family, IP protocol and port: see endpoint_lookup.h */
+	__u32 carrier;
 	__u32 local[4];		/* local address in network order; IPv4: the first word */
 };
 
@@ -339,7 +341,8 @@ struct weft_endpoint {
 	__u16 class;
 	__u16 max_len;		/* bytes of an inner frame, without Geneve options */
 	__u32 flags;		/* enum weft_endpoint_flags */
-	__u32 next;		/* number + 1 of the next end point in the hash bucket; 0: none */
+	/* number + 1 of the next end point in the hash bucket; 0: none */
+	__u32 next;
 	__u64 tx_packets;	/* counters, updated with atomic adds */
 	__u64 tx_bytes;
 	__u64 rx_packets;
@@ -398,11 +401,13 @@ struct weft_config {
 	__u32 uplink_port;
 	__u32 watch_drops;	/* punt packets instead of dropping them: drops are captured */
 	__u32 has_links;	/* punt tagged frames of unknown links, so that they are counted */
-	__u64 miss_ns;		/* token period of a port's misses, in nanoseconds; 0: no limit */
+	/* token period of a port's misses, in nanoseconds; 0: no limit */
+	__u64 miss_ns;
 	__u64 miss_burst;	/* size of the token bucket */
 	__u16 entropy_base;	/* first outer source port */
 	__u16 entropy_mask;	/* number of outer source ports - 1; a power of two - 1 */
-	__u32 uplink_max_len;	/* bytes of a tagged frame by the uplink, tags included; 0: any */
+	/* bytes of a tagged frame by the uplink, tags included; 0: any */
+	__u32 uplink_max_len;
 	__u16 vxlan_port;	/* VXLAN's port, where a kernel device owns it for its GRO */
 	__u16 socket_port;	/* where the user datapath's socket is then; 0: at vxlan_port */
 	__u32 watch_frames;	/* some port has WEFT_PORT_WATCHED; 0: ingress need not check */

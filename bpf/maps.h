@@ -8,7 +8,7 @@
  *	weft_actions				action lists of megaflows
  *	weft_endpoints, weft_classes		remote end points, and what many of them share
  *	weft_sources, weft_gre_locals,
- *	weft_tag_links				from outer headers to an end point or logical link
+ *	weft_tag_links				from outer headers to end point or link
  *	weft_flow_stats, weft_lookups,
  *	weft_port_stats, weft_uplink_stats,
  *	weft_drops				counters

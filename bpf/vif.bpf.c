@@ -9,7 +9,8 @@ struct guest_frame {
 	const struct weft_action_list *list;
 	const struct weft_action *last;
 	__u32 bytes;		/* of the frame, including tags */
-	__u32 wire_len;		/* as `bytes`; of a super-packet's longest segment, if needed */
+	/* as `bytes`; of a super-packet's longest segment, if needed */
+	__u32 wire_len;
 	__u32 gso_size;		/* 0: no super-packet */
 };
 

@@ -39,7 +39,8 @@ impl Tally {
     }
 }
 
-/// Runs every check. The last line, `N passed, N failed`, counts every test, and every other step as one.
+/// Runs every check. The last line, `N passed, N failed`, counts every test, and every other step
+/// as one.
 pub fn ci() -> Result<()> {
     let start = Instant::now();
     let mut tally = Tally::default();
@@ -57,7 +58,8 @@ pub fn ci() -> Result<()> {
         result
     });
     tally.passed += counts.passed;
-    // A run that failed in some other way (it did not compile, it skipped tests) counts as one failure.
+    // A run that failed in some other way (it did not compile, it skipped tests) counts as one
+    // failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
     tally.step("fuzz smoke", fuzz::smoke);
     tally.step("release", dist::dist);

@@ -1,8 +1,9 @@
 //! Coverage-guided fuzzing on stable Rust.
 //!
-//! libFuzzer needs the counters of LLVM's SanitizerCoverage, which stable rustc can insert by a pass named on its command
-//! line. There is no address sanitizer on stable, and no need of one: what is fuzzed is safe Rust, where a fault is a panic.
-//! Debug assertions and overflow checks are on (fuzz/Cargo.toml).
+//! libFuzzer needs the counters of LLVM's SanitizerCoverage, which stable rustc can insert by a
+//! pass named on its command line. There is no address sanitizer on stable, and no need of one:
+//! what is fuzzed is safe Rust, where a fault is a panic. Debug assertions and overflow checks are
+//! on (fuzz/Cargo.toml).
 
 use std::fs;
 use std::path::{Path, PathBuf};

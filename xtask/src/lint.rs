@@ -29,8 +29,8 @@ pub fn clippy() -> Result<()> {
         .args(warnings))
 }
 
-/// Builds the documentation, private items included: the comments are written for who works on the code, and may lead from
-/// a public item to a private one.
+/// Builds the documentation, private items included: the comments are written for who works on the
+/// code, and may lead from a public item to a private one.
 pub fn doc() -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     let mut command = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);

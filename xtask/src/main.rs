@@ -31,9 +31,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// All that CI does: every check, every test (none may be skipped), a fuzz smoke and a short demo
+    /// All that CI does: every check, every test (none may be skipped), a fuzz smoke and a short
+    /// demo
     Ci,
-    /// Run all tests, the ones that need root and real peers included; list skipped tests and peers at the end
+    /// Run all tests, the ones that need root and real peers included; list skipped tests and peers
+    /// at the end
     Test(test::Options),
     /// Build weft and show it: every tunnel beside the bridge and kernel VXLAN, as one table
     Demo(demo::Options),
@@ -71,14 +73,16 @@ enum Task {
     FuzzSeeds,
     /// Look for masks that are too wide, on ten million random packets
     Soundness(soundness::Options),
-    /// Look for frames that the kernel's programs read otherwise than userspace does, among ten million; needs root
+    /// Look for frames that the kernel's programs read otherwise than userspace does, among ten
+    /// million; needs root
     BpfAgreement(soundness::AgreementOptions),
     /// Install the Debian packages that all other tasks need
     Packages,
 }
 
 fn main() -> ExitCode {
-    // Every path below is relative to the root of the repository, wherever the task was called from.
+    // Every path below is relative to the root of the repository, wherever the task was called
+    // from.
     if let Err(error) = std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")) {
         eprintln!("xtask: the repository is not where it was built: {error}");
         return ExitCode::FAILURE;

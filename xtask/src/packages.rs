@@ -6,13 +6,13 @@ use anyhow::{Context, Result};
 
 use crate::run;
 
-/// The linker that cargo calls, and the C library it links; the compiler of `bpf/`, and what the library that loads its programs is
-/// built with.
+/// The linker that cargo calls, and the C library it links; the compiler of `bpf/`, and what the
+/// library that loads its programs is built with.
 pub const BUILD: [&str; 7] =
     ["gcc", "libc6-dev", "clang-19", "libelf-dev", "make", "pkg-config", "zlib1g-dev"];
 
-/// What the tests run against: dissectors, an independent author of frames, live peers, virtual machines, a browser for
-/// reports.
+/// What the tests run against: dissectors, an independent author of frames, live peers, virtual
+/// machines, a browser for reports.
 pub const TEST: [&str; 16] = [
     "busybox-static",
     "chromium",
@@ -54,8 +54,8 @@ pub fn ensure(packages: &[&str]) -> Result<()> {
     run::succeeded(&command, status)
 }
 
-/// Fetches the kernel of the tests' virtual machines if it is missing. Where that fails, which the script has told, the tests
-/// that need it are skipped.
+/// Fetches the kernel of the tests' virtual machines if it is missing. Where that fails, which the
+/// script has told, the tests that need it are skipped.
 ///
 /// # Errors
 /// When the script cannot be started.

@@ -51,7 +51,8 @@ pub fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
     Err(Failed { program: name(command) + &task.unwrap_or_default(), status }.into())
 }
 
-/// The exit code for `error`: 2, which says that something of the host is missing, is handed on; all else is 1.
+/// The exit code for `error`: 2, which says that something of the host is missing, is handed on;
+/// all else is 1.
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref::<Failed>().and_then(|failed| failed.status.code()) {
         Some(2) => ExitCode::from(2),

@@ -1,5 +1,5 @@
-//! The long runs of the properties that matter most: a megaflow's mask is never too wide, and the kernel reads frames as
-//! userspace does.
+//! The long runs of the properties that matter most: a megaflow's mask is never too wide, and the
+//! kernel reads frames as userspace does.
 
 use anyhow::Result;
 use clap::Args;
@@ -18,7 +18,8 @@ pub struct Options {
     seed: u64,
 }
 
-/// Translates random packets by random programs, and others that agree on the mask, until a difference or the end.
+/// Translates random packets by random programs, and others that agree on the mask, until a
+/// difference or the end.
 pub fn soundness(options: &Options) -> Result<()> {
     run(cargo(&["test", "--release", "--package=pipeline", "--test=main", "soundness::"])
         .env("WEFT_CASES", options.cases.to_string())
@@ -36,8 +37,8 @@ pub struct AgreementOptions {
     seed: u64,
 }
 
-/// Gives random, crafted and damaged frames to the program of the kernel datapath and to userspace, until they differ or the end.
-/// Needs root.
+/// Gives random, crafted and damaged frames to the program of the kernel datapath and to userspace,
+/// until they differ or the end. Needs root.
 pub fn agreement(options: &AgreementOptions) -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     run(cargo(&["test", "--release", "--package=datapath-bpf", "--test=main"])

@@ -1,8 +1,9 @@
 //! All tests, and what they did not do.
 //!
-//! A test that needs root or a package is an ordinary `#[test]`; where it lacks them it reports that it skipped itself
-//! (crate `testkit`, module `report`). The report is a file of lines `SKIPPED test: why`, `PEER name: what` and
-//! `LACKING what: why` (of something tested that does not do all that there are tests for), named to the tests by `WEFT_TEST_REPORT`.
+//! A test that needs root or a package is an ordinary `#[test]`; where it lacks them it reports
+//! that it skipped itself (crate `testkit`, module `report`). The report is a file of lines
+//! `SKIPPED test: why`, `PEER name: what` and `LACKING what: why` (of something tested that does
+//! not do all that there are tests for), named to the tests by `WEFT_TEST_REPORT`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +40,8 @@ impl Options {
 const WITH_BOTH_DATAPATHS: [&str; 6] =
     ["overlay::", "kernel_vxlan::", "ovs::", "dissect::", "refusals::", "commands::"];
 
-/// How many tests there were. `passed` does not count the skipped ones, although the test harness does.
+/// How many tests there were. `passed` does not count the skipped ones, although the test harness
+/// does.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: usize,
@@ -114,8 +116,9 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
     }
     let mut end = run_counted(&mut command, counts);
     if options.arguments.is_empty() {
-        // The first run used the default: the kernel datapath, where the host supports it. `--workspace` keeps the
-        // features of dependencies, and so their compiled code, as in the first run.
+        // The first run used the default: the kernel datapath, where the host supports it.
+        // `--workspace` keeps the features of dependencies, and so their compiled code, as in the
+        // first run.
         let mut with_user = cargo(&["test", "--workspace", "--test", "e2e", "--"]);
         with_user
             .args(WITH_BOTH_DATAPATHS)

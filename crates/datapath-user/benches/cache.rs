@@ -1,6 +1,8 @@
-//! What the megaflow cache costs per packet, and what all the switching of a small packet costs with it.
+//! What the megaflow cache costs per packet, and what all the switching of a small packet costs
+//! with it.
 //!
-//! Keys are made anew for every lookup, as they are when frames come in; "a key alone" says what that takes.
+//! Keys are made anew for every lookup, as they are when frames come in; "a key alone" says what
+//! that takes.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use datapath::Cursor;

@@ -1,7 +1,8 @@
-//! What is done with packets too long for a path, before the kernels of guests: they believe the answers, put fragments
-//! together, and their connections go on.
+//! What is done with packets too long for a path, before the kernels of guests: they believe the
+//! answers, put fragments together, and their connections go on.
 //!
-//! Two guests are joined by a thread that treats each frame as a tunnel would, whose path carries less than their interfaces do.
+//! Two guests are joined by a thread that treats each frame as a tunnel would, whose path carries
+//! less than their interfaces do.
 
 use flow::{WayBack, clamp_mss, too_big};
 use netdev::tap::Tap;
@@ -47,7 +48,8 @@ fn address(guest: usize, v6: bool) -> IpAddr {
 }
 
 impl Lab {
-    /// `clamp`: whether the path lowers the MSS. `may_fragment`: whether guests leave out "don't fragment".
+    /// `clamp`: whether the path lowers the MSS. `may_fragment`: whether guests leave out "don't
+    /// fragment".
     fn new(clamp: bool, may_fragment: bool) -> Self {
         let guests = [TestHost::new("g0"), TestHost::new("g1")];
         let taps = [0, 1].map(|i| {
@@ -235,7 +237,8 @@ fn packets_are_cut_on_the_way_when_guests_allow_it() {
     testkit::require_root!();
     let lab = Lab::new(false, true);
     lab.udp(false, 1472);
-    // Fragments of the guest's kernel are as long as its interface allows, and fragmented once more.
+    // Fragments of the guest's kernel are as long as its interface allows, and fragmented once
+    // more.
     lab.udp(false, 20_000);
     assert!(lab.count(|c| &c.fragmented) > 10);
     lab.tcp(false);

@@ -68,9 +68,9 @@ pub type Portion<T> = (Vec<T>, Option<DumpCursor>);
 /// # Order
 ///
 /// - Requests of one thread are carried out in order.
-/// - Packets of one flow that arrive by one port leave in order. A packet that went to the switch may
-///   be overtaken by packets that arrive after its megaflow was installed. Each [`Answer`] installs
-///   its megaflow before its packet is sent.
+/// - Packets of one flow that arrive by one port leave in order. A packet that went to the switch
+///   may be overtaken by packets that arrive after its megaflow was installed. Each [`Answer`]
+///   installs its megaflow before its packet is sent.
 /// - After [`Datapath::delete`] has returned, no packet is executed by the deleted megaflows.
 ///
 /// # Megaflows
@@ -79,10 +79,10 @@ pub type Portion<T> = (Vec<T>, Option<DumpCursor>);
 /// used is not specified. Translations have this property as long as the program and the learnt
 /// state that they read are the same.
 ///
-/// [`Datapath::put`] reaches every worker. The megaflow of an [`Answer`] reaches only the worker that
-/// raised the upcall. If another worker receives a matching packet, it raises an upcall of its own.
-/// So a megaflow may exist in several workers, and each counts its own hits. [`Datapath::put`] and
-/// [`Datapath::delete`] act on all of them.
+/// [`Datapath::put`] reaches every worker. The megaflow of an [`Answer`] reaches only the worker
+/// that raised the upcall. If another worker receives a matching packet, it raises an upcall of its
+/// own. So a megaflow may exist in several workers, and each counts its own hits. [`Datapath::put`]
+/// and [`Datapath::delete`] act on all of them.
 pub trait Datapath: Send + Sync {
     /// Adds a port. Its device need not exist: the datapath opens it when it appears, and again
     /// after it has vanished.
@@ -100,8 +100,8 @@ pub trait Datapath: Send + Sync {
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError>;
 
     /// Replaces the tunnels and end points. Those that stay the same lose no packet. When this has
-    /// returned, frames to removed end points are dropped as [`DropReason::UnknownEndpoint`], and so
-    /// are frames from them while their tunnel exists. Frames to new end points are dropped as
+    /// returned, frames to removed end points are dropped as [`DropReason::UnknownEndpoint`], and
+    /// so are frames from them while their tunnel exists. Frames to new end points are dropped as
     /// [`DropReason::EndpointUnresolved`] until their next hop is known.
     ///
     /// # Errors
@@ -109,9 +109,9 @@ pub trait Datapath: Send + Sync {
     /// the datapath has ended.
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError>;
 
-    /// Installs megaflows. One with the match of an existing megaflow replaces its actions and keeps
-    /// its counters. They are in place once a later [`Datapath::snapshot`] of the same thread has
-    /// returned. A megaflow that does not fit is not installed, and its packets become upcalls.
+    /// Installs megaflows. One with the match of an existing megaflow replaces its actions and
+    /// keeps its counters. They are in place once a later [`Datapath::snapshot`] of the same thread
+    /// has returned. A megaflow that does not fit is not installed, and its packets become upcalls.
     ///
     /// # Errors
     /// The datapath has ended.

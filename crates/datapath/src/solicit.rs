@@ -1,9 +1,9 @@
 //! Limits how often logical routers ask for neighbours (ARP requests, neighbour solicitations).
 //!
-//! A router that has no MAC address for a next hop asks for it with a broadcast, which reaches every
-//! port of the logical switch on every host. Without a limit, a guest that sends many packets to an
-//! address that nobody answers for would flood the switch with requests. RFC 1122 section 2.3.2.1
-//! recommends at most one request per second and destination; RFC 4861 section 7.2.2 limits
+//! A router that has no MAC address for a next hop asks for it with a broadcast, which reaches
+//! every port of the logical switch on every host. Without a limit, a guest that sends many packets
+//! to an address that nobody answers for would flood the switch with requests. RFC 1122 section
+//! 2.3.2.1 recommends at most one request per second and destination; RFC 4861 section 7.2.2 limits
 //! neighbour solicitations in the same way.
 //!
 //! The limits apply to each ingress port on its own, so one guest cannot use up another's share.

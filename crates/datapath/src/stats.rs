@@ -130,10 +130,11 @@ pub struct EndpointStats {
     pub local: IpAddr,
     /// The other host's.
     pub remote: IpAddr,
-    /// `resolved` or `unresolved` where the datapath resolves the next hop itself; `kernel` where the
-    /// kernel's sockets route.
+    /// `resolved` or `unresolved` where the datapath resolves the next hop itself; `kernel` where
+    /// the kernel's sockets route.
     pub neighbour: String,
-    /// The path MTU in bytes of the outer packet: as configured, or lower if an ICMP message said so.
+    /// The path MTU in bytes of the outer packet: as configured, or lower if an ICMP message said
+    /// so.
     pub path_mtu: u16,
     /// Inner frames received from it.
     pub rx: Count,

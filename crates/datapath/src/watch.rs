@@ -1,7 +1,7 @@
 //! Observing a datapath: copies of packets that were dropped, and of the frames of a port.
 //!
-//! Each observer receives its copies through a bounded queue of its own. A copy that does not fit is
-//! skipped and counted, so forwarding never waits for an observer.
+//! Each observer receives its copies through a bounded queue of its own. A copy that does not fit
+//! is skipped and counted, so forwarding never waits for an observer.
 
 use crate::megaflow::MegaflowId;
 use flow::{DropReason, PortNo};

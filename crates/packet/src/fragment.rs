@@ -7,7 +7,7 @@
 //! | total length | of the fragment |
 //! | fragment offset | the packet's + *offset*, a multiple of 8 |
 //! | more fragments | set on all but the last, which has the packet's |
-//! | options | in the first all; in the others only those with the "copied" flag, the rest become "no operation" |
+//! | options | the first has all; others those with the "copied" flag, and no-ops for the rest |
 //! | header checksum | complete |
 //!
 //! All other fields, the Ethernet header and tags are copied. A fragment may be fragmented again:

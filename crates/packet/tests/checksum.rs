@@ -9,7 +9,8 @@ use packet::{
 use proptest::prelude::*;
 use testkit::crc32c::crc32c;
 
-/// The same packet with its bytes behind `head_len` spread over fragments of `piece` bytes with gaps between them.
+/// The same packet with its bytes behind `head_len` spread over fragments of `piece` bytes with
+/// gaps between them.
 fn scattered(packet: &PacketBuf, head_len: usize, piece: usize) -> PacketBuf {
     let bytes = packet.to_vec();
     let (head, rest) = bytes.split_at(head_len.min(bytes.len()));
@@ -201,7 +202,8 @@ proptest! {
         let at = spec.l4() + at.index(bytes.len() - spec.l4());
         bytes[at] ^= 1 << bit;
         let verdict = verify_checksum(&PacketBuf::from_bytes(&bytes));
-        // A length that cannot be, or a checksum that happens to become zero, leaves nothing to verify.
+        // A length that cannot be, or a checksum that happens to become zero, leaves nothing to
+        // verify.
         let leaves_none = spec.udp && (spec.l4() + 4..spec.l4() + 8).contains(&at);
         if at >= end {
             prop_assert_eq!(verdict, Verdict::Valid, "padding does not count");
@@ -240,7 +242,8 @@ fn sctp_gets_a_crc_when_a_device_leaves_its_checksum() {
     }
 }
 
-/// The frame as it is on a wire when the 16-bit sum from `start` on goes to `start + offset` (RFC 1071).
+/// The frame as it is on a wire when the 16-bit sum from `start` on goes to `start + offset` (RFC
+/// 1071).
 fn summed(frame: &[u8], start: usize, offset: usize) -> Vec<u8> {
     let words = frame[start..].chunks(2).map(|two| match *two {
         [a, b] => u32::from(a) << 8 | u32::from(b),
@@ -267,7 +270,8 @@ proptest! {
         prop_assert_eq!((packet.to_vec(), packet.offload), (sent.to_vec(), sent.offload));
     }
 
-    /// A guest may ask for the sum of what it likes to be put where it likes. What decides must see it there.
+    /// A guest may ask for the sum of what it likes to be put where it likes. What decides must see
+    /// it there.
     #[test]
     fn no_header_changes_later_when_the_checksum_is_settled(
         spec in any_spec(200), at in 0usize..400, offset in prop::sample::select(vec![0u16, 1, 2, 6, 8, 16, 30]),

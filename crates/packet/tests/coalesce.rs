@@ -486,7 +486,8 @@ proptest! {
     }
 }
 
-/// The frames that the packets are on a wire. Segmentation counts the identification up, which is what went in here.
+/// The frames that the packets are on a wire. Segmentation counts the identification up, which is
+/// what went in here.
 fn recut(packets: &[PacketBuf]) -> Vec<Vec<u8>> {
     let mut segmenter = packet::Segmenter::new();
     let mut out = Vec::new();
@@ -498,7 +499,8 @@ fn recut(packets: &[PacketBuf]) -> Vec<Vec<u8>> {
     out
 }
 
-/// Sorted by protocol, addresses and ports, which are at the same place in all frames, keeping the order of each flow.
+/// Sorted by protocol, addresses and ports, which are at the same place in all frames, keeping the
+/// order of each flow.
 fn by_flow(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     frames.sort_by_key(|frame| (frame[23], frame[26..38].to_vec()));
     frames

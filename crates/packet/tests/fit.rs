@@ -1,4 +1,5 @@
-//! What is done with frames too long for their path, case by case, and that what was made to fit does.
+//! What is done with frames too long for their path, case by case, and that what was made to fit
+//! does.
 
 use crate::support::{ACK, PSH, Spec, any_spec};
 use packet::{

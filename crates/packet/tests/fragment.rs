@@ -182,7 +182,8 @@ fn packet_is_left_as_it_is_when_it_fits() {
 
 #[test]
 fn options_are_copied_as_their_flag_says() {
-    // Record route (not copied), no operation, stream identifier (copied), end, and what is behind it.
+    // Record route (not copied), no operation, stream identifier (copied), end, and what is behind
+    // it.
     let options = [7, 7, 4, 1, 2, 3, 4, 1, 0x88, 4, 9, 9, 0, 7, 7, 7];
     let copied = [1, 1, 1, 1, 1, 1, 1, 1, 0x88, 4, 9, 9, 0, 7, 7, 7];
     // An option whose length makes no sense ends the walk.

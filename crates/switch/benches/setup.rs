@@ -1,6 +1,7 @@
 //! What it costs to set up, keep and revalidate megaflows of a large network of logical switches.
 //!
-//! `cargo bench -p switch`; with `-- setup` or `-- keep`, `-- ports` or `-- pairs` only that. All times are of one processor's work.
+//! `cargo bench -p switch`; with `-- setup` or `-- keep`, `-- ports` or `-- pairs` only that. All
+//! times are of one processor's work.
 
 #[path = "../tests/fake.rs"]
 #[allow(dead_code)]
@@ -49,7 +50,8 @@ fn main() {
     }
 }
 
-/// What one measurement has given back another would take without growing: each has a process whose memory tells what it took.
+/// What one measurement has given back another would take without growing: each has a process whose
+/// memory tells what it took.
 fn each_in_a_process_of_its_own(has: &impl Fn(&str) -> bool) {
     let is_meant = |what: &str, all: &[&str]| has(what) || !all.iter().any(|other| has(other));
     let names = KINDS.map(|(name, _)| name);
@@ -89,8 +91,8 @@ fn packet(switch: u32, (from, to): (u32, u32), ports: (u16, u16)) -> FlowKey {
     key
 }
 
-/// To guest 0 of a switch, whose access control looks at the port: 11,000 pairs of guests, and for each ten ports, which its entry is told
-/// from by prefixes of different lengths.
+/// To guest 0 of a switch, whose access control looks at the port: 11,000 pairs of guests, and for
+/// each ten ports, which its entry is told from by prefixes of different lengths.
 fn by_port(number: u32) -> FlowKey {
     let (pair, port) = (number % 11_000, number / 11_000);
     packet(pair / 11, (1 + pair % 11, 0), (40_000, 22 ^ 1 << port))
@@ -186,7 +188,8 @@ fn keep(program: &Program, name: &str, key: Keys) {
     timed("deleted", &sweep);
 }
 
-/// How long a processor has worked for this thread: on a busy machine too, that tells what something costs.
+/// How long a processor has worked for this thread: on a busy machine too, that tells what
+/// something costs.
 fn busy() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split_whitespace().next().and_then(|ns| ns.parse().ok());

@@ -10,7 +10,8 @@ const DNS: (u16, u16) = (1000, 53);
 const WEB: (u16, u16) = (1000, 80);
 const NO_DNS: &str = "priority=5,udp,tp_dst=53 actions=drop\npriority=1,udp actions=2";
 
-/// The conditions of all megaflows, in the order of `packets`, of a switch that has seen them and is gone.
+/// The conditions of all megaflows, in the order of `packets`, of a switch that has seen them and
+/// is gone.
 fn left(flows: &str, packets: &[(u32, Vec<u8>)]) -> Vec<Match> {
     let rig = Rig::new(program(flows), &Config::default());
     let mut conditions: Vec<Match> = Vec::new();

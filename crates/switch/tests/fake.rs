@@ -1,5 +1,5 @@
-//! A datapath in memory: the caches of the user datapath, the reference executor, and nothing that runs by itself. One without workers
-//! takes everything and does nothing.
+//! A datapath in memory: the caches of the user datapath, the reference executor, and nothing that
+//! runs by itself. One without workers takes everything and does nothing.
 
 use datapath::config::{PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};

@@ -148,7 +148,8 @@ fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
     let [(port, taught)] = rig.engine.ports_of_stations()[..] else { panic!("one port") };
     assert_eq!(port.port, FdbPort::Port(PortNo(1)));
     assert_eq!(taught, PortUsage { known: 1, refused: 2 });
-    // Another port's stations are learnt, and those that are known are not moved to the port that floods.
+    // Another port's stations are learnt, and those that are known are not moved to the port that
+    // floods.
     assert_eq!(rig.send(2, &udp(4, 1, HERE)), (vec![1], true));
     assert_eq!(rig.send(1, &udp(4, 1, HERE)).0, [0_u32; 0]);
     assert_eq!((place(&rig, 1), place(&rig, 4)), (Some(1), Some(2)));
@@ -182,7 +183,8 @@ fn move_that_is_refused_does_not_keep_the_old_place_and_is_heeded_once_there_is_
     let before = rig.engine.stats();
     (0..12).for_each(|_| pass(&[1]));
     assert_eq!((place(&rig, 1), place(&rig, 2)), (None, Some(2)));
-    // Nothing is tried again in vain: only what was idle has gone, of the second station and the third.
+    // Nothing is tried again in vain: only what was idle has gone, of the second station and the
+    // third.
     let after = rig.engine.stats();
     assert_eq!((after.deleted - before.deleted, after.idle - before.idle), (2, 2));
     pass(&[1]);

@@ -122,7 +122,8 @@ fn universe() -> impl Iterator<Item = (u32, Vec<u8>)> {
     (1..5).flat_map(move |port| frames.clone().map(move |frame| (port, frame)))
 }
 
-/// Everything cached is right, for every packet that it serves, and none of these has anything to teach.
+/// Everything cached is right, for every packet that it serves, and none of these has anything to
+/// teach.
 fn check(rig: &Rig, program: &Program) -> Result<(), TestCaseError> {
     let mut learned = LearnedTables::default();
     rig.engine.fdb().into_iter().for_each(|(key, place)| {

@@ -47,7 +47,8 @@ fn new_translation_waits_for_the_revalidation_of_the_old_one() {
     let rig = Rig::with_workers(2, program("actions=output:2"), &Config::default());
     rig.send_at(0, 1, &udp(1, 2, PORTS));
     rig.engine.publish(program("actions=output:3"));
-    // Were it put at the second worker alone, the first would keep the old one, and nobody would know.
+    // Were it put at the second worker alone, the first would keep the old one, and nobody would
+    // know.
     assert_eq!(rig.send_at(1, 1, &udp(1, 2, PORTS)), (vec![3], true));
     assert_eq!(rig.send_at(1, 1, &udp(1, 2, PORTS)), (vec![3], true));
     rig.engine.revalidate().unwrap();

@@ -77,7 +77,8 @@ pub trait FastPath: Send + Sync + Debug {
 
     /// The state of a port's device has changed; `None`: it is gone or about to be removed. Frames
     /// can be sent to the guest while it is [usable](Link::is_usable). Of a veth pair
-    /// ([`Link::has_peer_in_other_netns`]) it is the outer end. The same state may be reported repeatedly.
+    /// ([`Link::has_peer_in_other_netns`]) it is the outer end. The same state may be reported
+    /// repeatedly.
     fn port(&self, port: PortNo, link: Option<&Link>);
 
     /// The next hops of these end points have changed. All end points that are no multicast groups

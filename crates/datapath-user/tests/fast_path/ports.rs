@@ -1,4 +1,5 @@
-//! Ports as veth pairs: they outlive the process, but not an orderly end; and what programs are told of them.
+//! Ports as veth pairs: they outlive the process, but not an orderly end; and what programs are
+//! told of them.
 
 use super::fake_programs::{FakePrograms, Port, Told};
 use super::{Lab, MTU, PATIENCE, TAP, config, guest_mac, guest_port, punt};
@@ -177,7 +178,8 @@ fn guests_keep_their_devices_when_the_process_is_killed_and_another_begins() {
     assert_eq!(has_pairs(&lab), 3);
     assert!(lab.host.netlink().link(TAP).unwrap_err().is_not_found());
 
-    // The next one has no port of the third guest's, another MAC address for the second, and other numbers.
+    // The next one has no port of the third guest's, another MAC address for the second, and other
+    // numbers.
     let programs = FakePrograms::idle();
     let renumbered = PortConfig { port: PortNo(9), ..guest_port(1, stays) };
     let mut changed = guest_port(2, changes);

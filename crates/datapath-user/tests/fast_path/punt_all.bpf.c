@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A program that hands over whatever a device receives, in the place of those in bpf/. PORT is the
- * port's number, TAP the index of the TAP. If IS_UPLINK, only what the datapath would otherwise have
- * received by packet sockets: tagged frames, and GRE to this host.
+ * A program that punts every frame of a device. It takes the place of those in bpf/. PORT is the
+ * port's number, TAP the interface index of the TAP. If IS_UPLINK, it punts only what the datapath
+ * otherwise receives by packet sockets: tagged frames, and GRE to this host.
  */
 #include <linux/bpf.h>
 
@@ -32,9 +32,11 @@ static __inline int is_for_packet_socket(struct __sk_buff *skb)
 	case 0x9100:
 		return 1;
 	case 0x0800:
-		return skb->pkt_type == FOR_THIS_HOST && !load_bytes(skb, 23, &proto, 1) && proto == GRE;
+		return skb->pkt_type == FOR_THIS_HOST &&
+		       !load_bytes(skb, 23, &proto, 1) && proto == GRE;
 	case 0x86dd:
-		return skb->pkt_type == FOR_THIS_HOST && !load_bytes(skb, 20, &proto, 1) && proto == GRE;
+		return skb->pkt_type == FOR_THIS_HOST &&
+		       !load_bytes(skb, 20, &proto, 1) && proto == GRE;
 	}
 	return 0;
 }

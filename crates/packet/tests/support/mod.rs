@@ -1,5 +1,5 @@
-//! Frames written out by hand, and naive versions of what the crate does cleverly. Nothing here uses the crate's own
-//! arithmetic.
+//! Frames written out by hand, and naive versions of what the crate does cleverly. Nothing here
+//! uses the crate's own arithmetic.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use packet::{Checksum, Gso, GsoKind, Offload, PacketBuf};
@@ -17,7 +17,8 @@ pub struct Spec {
     pub v6: bool,
     pub udp: bool,
     pub tags: Vec<u16>,
-    /// IPv4 options or an IPv6 destination options header, multiples of 8 bytes; the TCP-less part of the headers.
+    /// IPv4 options or an IPv6 destination options header, multiples of 8 bytes; the TCP-less part
+    /// of the headers.
     pub ip_extra: usize,
     pub tos: u8,
     pub ttl: u8,

@@ -34,14 +34,13 @@
 //!   must get the actions of its own translation. After each round the provider's megaflows are
 //!   read back:
 //!   - A megaflow must match every frame. Each megaflow that matches a frame must have the actions
-//!     of the
-//!     frame's own translation, which may depend only on bits of the mask. The mask must hold all bits that
-//!     the translation of the original frame read. More bits are no error: the megaflow just matches fewer
-//!     packets. A missing bit is an error, even when no frame has met it yet.
+//!     of the frame's own translation, which may depend only on bits of the mask. The mask must
+//!     hold all bits that the translation of the original frame read. More bits are no error: the
+//!     megaflow just matches fewer packets. A missing bit is an error, even when no frame has met
+//!     it yet.
 //!   - A packet without upcall must match a megaflow that existed before. So a lookup that ignores
-//!     a bit is
-//!     found as soon as a frame differs in it. Some frames differ from others in one bit, inside or outside
-//!     of the mask.
+//!     a bit is found as soon as a frame differs in it. Some frames differ from others in one bit,
+//!     inside or outside of the mask.
 //! - [`puts_and_deletes_take_effect`], [`upcall_queues_are_bounded`],
 //!   [`solicitations_are_limited`], [`ports_come_and_go`], [`underlays_change`] and
 //!   [`watchers_are_told`].
