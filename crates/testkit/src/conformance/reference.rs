@@ -8,7 +8,7 @@ use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::solicit::Solicitations;
 use flow::{
     Action, Carrier, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey,
-    FlowMask, NextHop, Output, PortNo, TunnelInfo, WayBack, execute, extract,
+    FlowMask, NextHop, Output, PortNo, TunnelInfo, TunnelType, WayBack, execute, extract,
 };
 use packet::{
     Checksum, Gso, Offload, PacketBuf, SegmentChecksum, Segmenter, Verdict, complete_checksum,
@@ -16,6 +16,7 @@ use packet::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 use std::time::Instant;
 use wire::checksum::pseudo_v4;
 use wire::tunnel::gre::{CHECKSUM_OFFSET, FIELD_LEN};
@@ -185,6 +186,10 @@ impl Sighting {
             }
             Protocol::GRE => {
                 self.sequence = take_sequence(&mut bytes[l4..]);
+                if is_to_nvgre(bytes) {
+                    let flow_id = std::mem::take(&mut bytes[l4 + NVGRE_FLOW_ID]);
+                    self.source_port = Some(((is_v4, protocol, 0), flow_id.into()));
+                }
                 return self;
             }
             _ => return self,
@@ -265,6 +270,20 @@ fn has_no_checksum(packet: &[u8]) -> bool {
 fn asks_for_checksum(is_v4: bool, port: u16) -> bool {
     let is = |end: &EndpointConfig| (end.local.is_ipv4(), end.spec.port) == (is_v4, port);
     endpoints().find(is).is_some_and(|end| end.spec.checksum)
+}
+
+/// The offset of the FlowID in an NVGRE header. It carries the entropy of the inner flow.
+const NVGRE_FLOW_ID: usize = 7;
+
+/// True for an outer packet to an NVGRE end point; its bytes do not tell it from GRE.
+fn is_to_nvgre(packet: &[u8]) -> bool {
+    let end = outer_l4(packet);
+    let is_remote = |remote: IpAddr| match remote {
+        IpAddr::V4(v4) => is_v4(packet) && packet[end - 4..end] == v4.octets(),
+        IpAddr::V6(v6) => !is_v4(packet) && packet[end - 16..end] == v6.octets(),
+    };
+    super::single_endpoints()
+        .any(|end| end.spec.tunnel == TunnelType::Nvgre && is_remote(end.remote))
 }
 
 /// Removes the GRE sequence number, after verifying the checksum that covers it.
