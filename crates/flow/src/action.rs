@@ -1,16 +1,16 @@
-//! What a datapath does with a frame.
+//! Actions: the operations that a datapath performs on a frame.
 
 use crate::{DatapathKey, DropReason, EndpointId, Field, PortKey, PortNo};
 use std::sync::Arc;
 use wire::vlan::Tag;
 
-/// The logical ports that a tunnelled frame carries with it (Geneve option class 0x0102 type 0x80; bits 24-54 of STT's
-/// context).
+/// The logical ports in a tunnel header (Geneve option class 0x0102 type 0x80; bits 24-54 of the
+/// STT context).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LogicalPorts {
-    /// Where the frame entered the logical switch; 15 bits on the wire. `None` is sent as 0.
+    /// Ingress logical port; 15 bits on the wire. `None` is sent as 0.
     pub ingress: Option<PortKey>,
-    /// Where it leaves: one port, or a multicast group.
+    /// Egress logical port, or a multicast group.
     pub egress: PortKey,
 }
 
@@ -21,46 +21,54 @@ impl From<LogicalPorts> for wire::tunnel::LogicalPorts {
     }
 }
 
-/// What a tunnel header says beside the frame it carries.
+/// The metadata in a tunnel header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TunnelKey {
     /// The logical switch: VNI, GRE key, or STT context.
     pub datapath: DatapathKey,
-    /// `Some` where the tunnel carries logical ports.
+    /// `Some` when the tunnel carries logical ports.
     pub ports: Option<LogicalPorts>,
 }
 
-/// A packet that is made from another one, in answer to it or on its behalf. The new packet keeps the Ethernet addresses and
-/// tags of the old one, and IP addresses where both have them, unless said otherwise here; what is to differ is set by the
-/// actions that follow. [`Reply::build`] makes it and says when there is none, [`Reply::key_edits`] tells what its key is.
+/// A packet that is generated from another one: an answer to it, or a query on its behalf.
+///
+/// The new packet keeps the Ethernet addresses and tags of the original, and the IP addresses if
+/// both have them. Variants below name their exceptions, and the actions that follow set other
+/// fields. [`Reply::build`] generates the packet or reports why it cannot; [`Reply::key_edits`]
+/// describes its flow key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reply {
-    /// An ARP request for the destination of an IPv4 packet: sender as the packet's source, target its destination,
-    /// `eth_dst` broadcast.
+    /// An ARP request for the destination of an IPv4 packet. Sender and target addresses are the
+    /// packet's source and destination; `eth_dst` is broadcast.
     Arp,
-    /// A neighbour advertisement in answer to a neighbour solicitation (RFC 4861 section 7.2.4); `router` sets the R flag.
-    /// Ethernet addresses are exchanged, the IP destination is who asked, and the IP source is the solicitation's target. An
-    /// answer to `::` goes to all nodes. The target's link-layer address is the new Ethernet source.
+    /// A neighbour advertisement that answers a neighbour solicitation (RFC 4861 section 7.2.4).
+    ///
+    /// Ethernet addresses are exchanged. The IP destination is the soliciting node, or all nodes
+    /// when it solicits from `::`. The IP source is the solicitation's target. The target's
+    /// link-layer address is the new Ethernet source.
     NeighbourAdvert {
         /// The R flag.
         router: bool,
     },
-    /// A neighbour solicitation for the destination of an IPv6 packet, to the group of its neighbours (RFC 4861 section
-    /// 7.2.2). The IP source is the link-local address that belongs to the Ethernet source: the packet's own may be of
-    /// another link.
+    /// A neighbour solicitation for the destination of an IPv6 packet, sent to the solicited-node
+    /// multicast group (RFC 4861 section 7.2.2).
+    ///
+    /// The IP source is the link-local address of the Ethernet source, because the packet's own
+    /// source may belong to another link.
     NeighbourSolicit,
-    /// An ICMP error about an IPv4 packet, type 3 code 1 (RFC 792), with as much of the packet as 576 bytes hold. The
-    /// addresses are not exchanged.
+    /// An ICMP host unreachable error about an IPv4 packet, type 3 code 1 (RFC 792). The error
+    /// packet is at most 576 bytes long. The addresses are not exchanged.
     Icmp4,
-    /// An ICMPv6 error about an IPv6 packet, type 1 code 1 (RFC 4443), with as much of the packet as 1280 bytes
-    /// hold. The addresses are not exchanged.
+    /// An ICMPv6 error about an IPv6 packet, type 1 code 1 (RFC 4443). The error packet is at most
+    /// 1280 bytes long. The addresses are not exchanged.
     Icmp6,
-    /// A TCP reset in answer to a segment (RFC 9293 section 3.10.7.1); ports are exchanged, addresses are not.
+    /// A TCP reset that answers a segment (RFC 9293 section 3.10.7.1). Ports are exchanged,
+    /// addresses are not.
     TcpReset,
 }
 
 impl Reply {
-    /// All of them.
+    /// All replies.
     pub const ALL: [Self; 7] = [
         Self::Arp,
         Self::NeighbourAdvert { router: false },
@@ -71,13 +79,13 @@ impl Reply {
         Self::TcpReset,
     ];
 
-    /// True when it asks for a neighbour's address.
+    /// True for a query for a neighbour's link-layer address.
     pub const fn is_solicitation(self) -> bool {
         matches!(self, Self::Arp | Self::NeighbourSolicit)
     }
 }
 
-/// How much a log record matters; as in OVN.
+/// The severity of a log record, as in OVN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum LogPriority {
     /// Immediate action is needed.
@@ -92,95 +100,104 @@ pub enum LogPriority {
     Debug,
 }
 
-/// What a logging rule did with the packet that it logs; as in OVN.
+/// The verdict of an ACL that logs a packet, as in OVN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// Let it pass.
+    /// The packet was allowed.
     Allow,
-    /// Dropped it.
+    /// The packet was dropped.
     Drop,
-    /// Dropped it and answered.
+    /// The packet was rejected: dropped, with an answer to the sender.
     Reject,
-    /// None is given.
+    /// No verdict is given.
     Unknown,
 }
 
-/// What is to be logged with a packet.
+/// The fields of a log record about a packet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LogRecord {
-    /// The name of the rule; may be empty.
+    /// The name of the ACL; may be empty.
     pub name: String,
-    /// How much it matters.
+    /// Severity.
     pub priority: LogPriority,
-    /// What became of the packet.
+    /// The ACL's verdict.
     pub verdict: Verdict,
 }
 
-/// One step of what happens to a frame. A list of them is executed in order on one frame; a frame that is to go to several
-/// places simply has several outputs in its list.
+/// One action on a frame. A list of actions is executed in order on one frame. A frame for several
+/// destinations has several outputs in its list.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// Send the frame, as it stands, out of a port.
+    /// Send the frame, as modified so far, out of a port.
     Output(PortNo),
-    /// Send the frame to a remote end point. The frame itself is as before for the actions that follow.
+    /// Send the frame through a tunnel. Later actions in the list see the frame without the outer
+    /// header.
     Encap {
-        /// Where to.
+        /// The remote end point.
         endpoint: EndpointId,
-        /// What the tunnel header says.
+        /// The metadata of the tunnel header.
         key: TunnelKey,
     },
-    /// Put a tag in front of the others.
+    /// Push a VLAN tag as the outermost one.
     PushVlan(Tag),
-    /// Take the outermost tag off; nothing when there is none.
+    /// Pop the outermost VLAN tag; no effect on an untagged frame.
     PopVlan,
     /// Count the frame under a reason and end the list.
     Drop(DropReason),
-    /// Rewrite bits of a header field, and the checksums that cover it. Nothing when the frame lacks the header: the
-    /// translation has made sure of it. What says which headers there are is never rewritten: `eth_type`, `ip_proto`,
-    /// `ip_frag`, the bit of a TCI that says that there is a tag, and a TPID by what is none. Ports of a fragmented SCTP
-    /// message, whose checksum cannot be kept right, end the list with [`DropReason::NotApplicable`].
+    /// Rewrite bits of a header field, and update the checksums that cover it.
+    ///
+    /// No effect when the frame lacks the header; the translation checks that. Fields that
+    /// determine the headers are never rewritten: `eth_type`, `ip_proto`, `ip_frag`, the
+    /// tag-present bit of a TCI, and a TPID by a value that is no TPID.
+    ///
+    /// The ports of a fragmented SCTP message end the list with [`DropReason::NotApplicable`],
+    /// because their checksum covers bytes in other fragments.
     Set {
         /// A field for which [`Field::is_header`] holds.
         field: Field,
         /// The new bits, right aligned in the field; 0 outside `mask`.
         value: u128,
-        /// Which bits of the field to rewrite.
+        /// The bits of the field to rewrite.
         mask: u128,
     },
-    /// Rewrite the MTU of an ICMP "packet too big" (RFC 1191, RFC 4443 section 3.2), or of an error of type "unreachable",
-    /// which may become one. At most 65,535 for IPv4. Nothing for other frames.
+    /// Rewrite the MTU of an ICMP "packet too big" (RFC 1191, RFC 4443 section 3.2), or of a
+    /// "destination unreachable" whose code may be changed later. At most 65,535 for IPv4. No
+    /// effect on other frames.
     SetIcmpMtu(u32),
-    /// Execute a list on a copy of the frame, then go on with the frame as it was.
+    /// Execute a list on a copy of the frame, then continue with the unchanged frame.
     Clone(Box<[Action]>),
-    /// Make a new packet from this one, execute a list on it, then go on with the frame as it was. Where there is no such
-    /// packet to make, or none may be sent now ([`Output::solicit`](crate::Output::solicit)), that is counted as a drop, and the
-    /// list goes on.
+    /// Generate a packet from this frame, execute a list on it, then continue with the unchanged
+    /// frame.
+    ///
+    /// If the packet cannot be generated, or may not be sent now
+    /// ([`Output::solicit`](crate::Output::solicit)), a drop is counted and the list continues.
     Reply {
-        /// The packet to make.
+        /// The packet to generate.
         reply: Reply,
-        /// What to do with it.
+        /// The actions on the new packet.
         actions: Box<[Action]>,
     },
-    /// One list for frames, or segments of super-packets, of more than `bytes` from the Ethernet header on (tags
-    /// included), and another for the others. Ends the list.
+    /// Branch on the frame length: execute one list for long frames and another for the others.
+    /// Ends the list. The length includes Ethernet header and tags; for a super-packet it is that
+    /// of a segment.
     CheckLength {
-        /// The longest frame that is not too long.
+        /// The longest frame for which `otherwise` is executed.
         bytes: u16,
-        /// For longer ones.
+        /// Actions for frames longer than `bytes`.
         larger: Box<[Action]>,
-        /// For the others.
+        /// Actions for the other frames.
         otherwise: Box<[Action]>,
     },
     /// Write a log record about the frame.
     Log(Arc<LogRecord>),
-    /// Hand a copy of the frame to a controller, if there is one.
+    /// Send a copy of the frame to the controller, if there is one.
     Controller,
-    /// Go on only as long as the rate is kept, with room for a burst; else drop
-    /// ([`DropReason::Meter`]). Equal meters of one datapath are one.
+    /// Police the frame with a token bucket, and drop it when the bucket is empty
+    /// ([`DropReason::Meter`]). Equal meters of one datapath share a bucket.
     Meter {
         /// Kilobits per second.
         rate_kbps: u64,
-        /// Kilobits that may come at once.
+        /// Burst size, in kilobits.
         burst_kb: u64,
     },
     /// The transmit queue for the outputs that follow in this list; 0 is the default.

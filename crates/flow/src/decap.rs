@@ -1,8 +1,9 @@
-//! Decapsulation: from the tunnel header on, which logical switch a frame belongs to and where it begins.
+//! Decapsulation: reads a tunnel header, and returns its logical switch and the offset of the inner
+//! frame.
 //!
-//! Who sent the packet, and to which address and port, has been checked before (see
-//! [`EndpointTable::find`](crate::EndpointTable::find)); here the bytes from outside are read. Nothing panics whatever
-//! they are, and every refusal is a [`DropReason`].
+//! The caller has checked the outer source, destination and port
+//! ([`EndpointTable::find`](crate::EndpointTable::find)). The bytes are untrusted: no input causes
+//! a panic, and every rejected packet gets a [`DropReason`].
 
 use crate::{DropReason, TunnelKey};
 use packet::PacketBuf;
@@ -12,17 +13,17 @@ use wire::{
     EtherType, Fragment, Ipv4Packet, Ipv6Packet, ParseError, ParseErrorKind, Protocol, ethernet,
 };
 
-/// What a tunnel header says, and where the frame begins.
+/// The content of a tunnel header, and the offset of the inner frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decapped {
-    /// The logical switch, and the logical ports where the header names them.
+    /// The logical switch, and the logical ports if the header names them.
     pub key: TunnelKey,
-    /// Where the inner frame begins, counted from the tunnel header.
+    /// Offset of the inner frame from the tunnel header, in bytes.
     pub inner: usize,
 }
 
 impl Decapped {
-    /// Refuses what cannot hold an Ethernet header.
+    /// Rejects an inner frame that is shorter than an Ethernet header.
     pub(crate) fn new(key: TunnelKey, inner: usize, bytes: &[u8]) -> Result<Self, DropReason> {
         if bytes.len() < inner + ethernet::HEADER_LEN {
             return Err(DropReason::Malformed);
@@ -31,7 +32,7 @@ impl Decapped {
     }
 }
 
-/// The reason under which a tunnel header that does not parse is counted.
+/// The drop reason for a tunnel header that does not parse.
 pub(crate) fn malformed(error: ParseError) -> DropReason {
     match error.kind {
         ParseErrorKind::UnknownCriticalOption { .. } => DropReason::GeneveCriticalOption,
@@ -42,25 +43,26 @@ pub(crate) fn malformed(error: ParseError) -> DropReason {
 /// The outer IP header of a packet that was received as a whole frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OuterIp {
-    /// Who sent it.
+    /// Source address.
     pub source: IpAddr,
-    /// To whom.
+    /// Destination address.
     pub destination: IpAddr,
-    /// What follows.
+    /// Protocol of the payload.
     pub protocol: Protocol,
     /// DSCP and ECN.
     pub traffic_class: u8,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// IPv4's "don't fragment"; false in IPv6, where no router fragments anyway.
+    /// The DF bit of IPv4; false for IPv6, which routers never fragment.
     pub dont_fragment: bool,
 }
 
-/// Takes the outer Ethernet and IP headers off, and the padding behind the IP packet.
+/// Removes the outer Ethernet and IP headers, and the padding after the IP packet.
 ///
 /// # Errors
-/// [`DropReason::Malformed`] for headers that do not parse, [`DropReason::OuterChecksum`] for a wrong checksum of the IPv4
-/// header, [`DropReason::OuterFragment`] for IP fragments; the packet is unchanged then.
+/// [`DropReason::Malformed`] for headers that do not parse, [`DropReason::OuterChecksum`] for a
+/// wrong IPv4 header checksum, [`DropReason::OuterFragment`] for IP fragments. The packet is
+/// unchanged then.
 pub fn strip_outer(packet: &mut PacketBuf) -> Result<OuterIp, DropReason> {
     packet.linearize();
     let frame = packet.head();
@@ -72,7 +74,7 @@ pub fn strip_outer(packet: &mut PacketBuf) -> Result<OuterIp, DropReason> {
     let ip = &frame[located.l3..];
     let outer = if located.ethertype == EtherType::IPV4 {
         let ip = Ipv4Packet::new_unchecked(ip);
-        // A packet socket sees what the host's own stack has not verified yet.
+        // A packet socket receives packets before the host's IP stack has verified the checksum.
         if !ip.verify_checksum() {
             return Err(DropReason::OuterChecksum);
         }
@@ -100,15 +102,16 @@ pub fn strip_outer(packet: &mut PacketBuf) -> Result<OuterIp, DropReason> {
     Ok(outer)
 }
 
-/// Carries the outer ECN mark into an inner Ethernet frame (RFC 6040 section 4.2).
+/// Combines the outer ECN mark into an inner Ethernet frame (RFC 6040 section 4.2).
 ///
 /// # Errors
-/// [`DropReason::EcnNotCapable`] when congestion was experienced outside and the inner packet cannot say so,
-/// [`DropReason::Malformed`] for an inner IP header that cannot be read although the mark has to go into it.
+/// [`DropReason::EcnNotCapable`] when the outer header reports congestion and the inner packet is
+/// not ECN-capable. [`DropReason::Malformed`] for an inner IP header that must be marked and does
+/// not parse.
 pub fn propagate_ecn(outer_traffic_class: u8, frame: &mut [u8]) -> Result<(), DropReason> {
     let outer = Ecn::of(outer_traffic_class);
     if outer == Ecn::NotEct {
-        return Ok(()); // RFC 6040: the inner field stays, whatever it is.
+        return Ok(()); // RFC 6040: the outer field is not marked, so the inner field is kept.
     }
     let located = wire::transport_offset(frame).map_err(|_| DropReason::Malformed)?;
     match ecn::decap_frame(frame, &located, outer).ecn {

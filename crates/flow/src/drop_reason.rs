@@ -1,14 +1,14 @@
-//! Why a packet was not delivered.
+//! Drop reasons, and a counter for each of them.
 
-/// Makes the enum from the list in `drop_reasons.in`: number, variant and name of each reason, and
-/// its meaning as the comment.
+/// Generates the enum from the list in `drop_reasons.in`: number, variant, name and meaning of each
+/// reason.
 ///
-/// The list is a file of its own because the kernel datapath's build script reads it, too: it makes
-/// the C constants of the BPF programs.
+/// The list is a separate file because the kernel datapath's build script also reads it, to
+/// generate the C constants of the BPF programs.
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $number:literal $variant:ident $name:literal,)+) => {
-        /// Why a packet was not delivered. The numbers are stable and never reused, so that counters of different versions
-        /// can be compared.
+        /// The reason why a packet was not delivered. Numbers are stable and never reused, so that
+        /// counters of different versions can be compared.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         #[repr(u8)]
         pub enum DropReason {
@@ -24,7 +24,7 @@ macro_rules! drop_reasons {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// What it means, in a sentence.
+            /// The meaning, in one sentence.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc,)+).trim_ascii(),)+ }
             }
@@ -55,12 +55,12 @@ impl DropCounters {
         self.0[reason as usize]
     }
 
-    /// The reasons that have counted anything.
+    /// The reasons with a nonzero count.
     pub fn nonzero(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.iter().map(|&r| (r, self.count(r))).filter(|&(_, n)| n != 0)
     }
 
-    /// All packets, whatever the reason.
+    /// The number of packets under all reasons.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

@@ -1,9 +1,10 @@
-//! Encapsulation: an end point's header template in front of a frame, and what differs between packets filled in.
+//! Encapsulation: prepends an end point's header template to a frame, and fills in the fields that
+//! differ between packets.
 //!
-//! A super-packet stays whole. For STT the outer header becomes the one the NIC segments (the frame turns into one
-//! TCP-shaped GSO frame and the inner offload state travels in the STT header). For the others the outer lengths and
-//! checksums of a super-packet are only known when it is cut; [`Encapsulated::finish_segment`] completes the outer header
-//! of each segment then.
+//! A super-packet is not split. With STT, the frame becomes one TCP-like GSO frame that the NIC
+//! segments, and the STT header carries the inner offload state. For other tunnel types, the outer
+//! lengths and checksums are known only after segmentation: [`Encapsulated::finish_segment`] then
+//! completes the outer header of each segment.
 
 use crate::header_template::{L3, addresses};
 use crate::tunnel::{PacketFields, stt};
@@ -18,18 +19,18 @@ use wire::ecn;
 use wire::ip::Protocol;
 use wire::tunnel::GrePacket;
 
-/// An outer header in front of a frame: where its parts are, and how the frame was before.
+/// An encapsulated frame: the layout of the outer header, and the values that were used for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Encapsulated {
     /// The tunnel type.
     pub tunnel: TunnelType,
-    /// What carries the tunnel header.
+    /// The protocol that carries the tunnel header.
     pub carrier: Carrier,
-    /// Bytes in front of the inner frame, from the outer Ethernet header on.
+    /// Bytes before the inner frame, from the outer Ethernet header on.
     pub outer_len: usize,
-    /// Where the outer transport header begins (UDP, GRE, or the TCP-shaped header of STT).
+    /// Offset of the outer transport header (UDP, GRE, or the TCP-like header of STT).
     pub l4: usize,
-    /// Where the tunnel header begins: after UDP; at `l4` for GRE; after the TCP-shaped header for STT.
+    /// Offset of the tunnel header: after UDP; at `l4` for GRE; after the TCP-like header for STT.
     pub tunnel_header: usize,
     /// The outer traffic class byte: DSCP and ECN.
     pub traffic_class: u8,
@@ -37,7 +38,7 @@ pub struct Encapsulated {
     pub ttl: u8,
     /// The hash of the inner flow.
     pub entropy: u32,
-    /// The outer source port made of it; unused for GRE.
+    /// The outer source port, which depends on `entropy`; unused for GRE.
     pub source_port: u16,
     /// The destination port; unused for GRE.
     pub port: u16,
@@ -50,20 +51,21 @@ pub struct Encapsulated {
 }
 
 impl Encapsulated {
-    /// Takes the outer header off again.
+    /// Removes the outer header.
     #[inline]
     pub fn undo(&self, packet: &mut PacketBuf) {
         packet.pull_front(self.outer_len);
         packet.offload = self.inner_offload;
     }
 
-    /// This host's address and the end point's, from the outer header of `packet`.
+    /// The local and the remote address in the outer header of `packet`.
     pub fn addresses(&self, packet: &PacketBuf) -> (IpAddr, IpAddr) {
         addresses(packet.head())
     }
 
-    /// Completes the outer checksum of a whole packet (not a super-packet), for those who emit the outer header
-    /// themselves. An inner checksum that is partial stays partial, and its payload is not read.
+    /// Completes the outer checksum of a packet that is not a super-packet, for callers that send
+    /// the outer header themselves. A partial inner checksum stays partial, and the payload is not
+    /// read.
     pub fn finish(&self, packet: &mut PacketBuf) {
         let Some(udp) = self.udp_header() else {
             packet.linearize();
@@ -96,10 +98,11 @@ impl Encapsulated {
         packet.head_mut()[udp + 6..udp + 8].copy_from_slice(&value.to_be_bytes());
     }
 
-    /// Completes lengths and checksums of one segment: `header` is the outer header with the segment's inner headers
-    /// behind it, `payload` what follows them. `index` counts the segments of a super-packet.
+    /// Completes lengths and checksums of one segment of a super-packet.
     ///
-    /// Not for STT, whose segments the NIC completes.
+    /// `header` is the outer header followed by the segment's inner headers, `payload` the bytes
+    /// after them, and `index` the number of the segment, from 0. Not for STT, whose segments the
+    /// NIC completes.
     pub fn finish_segment(&self, header: &mut [u8], payload: &[u8], index: u32) {
         set_lengths(header, header.len() + payload.len(), self.udp_header());
         if self.carrier == Carrier::Gre {
@@ -122,8 +125,8 @@ pub(crate) fn is_ipv4(header: &[u8]) -> bool {
     header[L3] >> 4 == 4
 }
 
-/// Sets the outer lengths (and IPv4's checksum) of a packet of `total` bytes from the outer Ethernet header on; those of a
-/// super-packet saturate until it is cut.
+/// Sets the outer lengths, and IPv4's checksum, of a packet of `total` bytes from the outer
+/// Ethernet header on. Lengths of a super-packet saturate until segmentation.
 fn set_lengths(header: &mut [u8], total: usize, udp: Option<usize>) {
     if let Some(udp) = udp {
         header[udp + 4..udp + 6].copy_from_slice(&saturating_u16(total - udp).to_be_bytes());
@@ -145,8 +148,8 @@ pub(crate) fn outer_pseudo_header(header: &[u8], protocol: Protocol, l4_len: u32
 }
 
 impl EndpointTable {
-    /// How a super-packet is to be split before it can go to `endpoint`: STT carries one TCP super-packet of limited
-    /// length. `None` when it can go as it is.
+    /// The limits for splitting a super-packet before it is sent to `endpoint`, because STT carries
+    /// only TCP super-packets of limited length. `None` when no split is needed.
     pub fn split_limits(&self, endpoint: EndpointId, packet: &PacketBuf) -> Option<SplitLimits> {
         let gso = packet.offload.gso?;
         let endpoint = self.get(endpoint)?;
@@ -160,11 +163,13 @@ impl EndpointTable {
         (packet.len() > max_bytes).then_some(SplitLimits { max_segments: usize::MAX, max_bytes })
     }
 
-    /// Puts the outer header of `endpoint` in front of `packet`. The packet then begins with the outer Ethernet header; its
-    /// offload state is that of the outer packet for STT, and still that of the inner one (offsets moved) otherwise.
+    /// Prepends the outer header of `endpoint` to `packet`, which then begins with the outer
+    /// Ethernet header. For STT its offload state becomes that of the outer packet. For other types
+    /// it remains that of the inner packet, with its offsets adjusted.
     ///
     /// # Errors
-    /// [`DropReason`] when there is no such end point or the frame cannot be carried; the packet is as before then.
+    /// [`DropReason`] when the end point does not exist or the frame cannot be carried. The packet
+    /// is unchanged then.
     pub fn encap(
         &mut self,
         id: EndpointId,
@@ -176,10 +181,10 @@ impl EndpointTable {
         self.emit(id, key, packet, inner)
     }
 
-    /// [`EndpointTable::encap`] of a linear packet whose headers have been read already.
+    /// [`EndpointTable::encap`] of a linear packet whose inner headers are already parsed.
     ///
     /// # Errors
-    /// As [`EndpointTable::encap`].
+    /// The same as [`EndpointTable::encap`].
     #[inline]
     pub fn emit(
         &mut self,
@@ -231,7 +236,7 @@ impl EndpointTable {
     }
 }
 
-/// How many packets a frame becomes on the wire, for GRE's sequence numbers.
+/// Number of packets that a frame becomes on the wire, for GRE's sequence numbers.
 fn segment_count(packet: &PacketBuf) -> u32 {
     let Some(gso) = packet.offload.gso else { return 1 };
     let Checksum::Partial { start, .. } = packet.offload.checksum else { return 1 };
@@ -249,21 +254,21 @@ fn outer_traffic_class(dscp: Dscp, inner: Option<u8>) -> u8 {
         Dscp::Fixed(dscp) => dscp << 2,
         Dscp::Inherit => inner.unwrap_or(0) & 0xfc,
     };
-    // RFC 6040 section 4.1, normal mode: the ECN field is copied.
+    // RFC 6040 section 4.1, normal mode: the outer ECN field is a copy of the inner one.
     ecn::encap(dscp, inner.unwrap_or(0))
 }
 
 fn outer_ttl(ttl: Ttl, inner: Option<u8>) -> u8 {
     match ttl {
         Ttl::Fixed(ttl) => ttl,
-        // With 0, no host sends it.
+        // An outer TTL of 0 must not be sent.
         Ttl::Inherit => inner.unwrap_or(Ttl::UNLESS_GIVEN).max(1),
     }
 }
 
 impl Encapsulated {
-    /// Puts the template in front of the packet, and into it what every outer IP header has of its own: traffic class,
-    /// length, TTL, and IPv4's checksum over them.
+    /// Prepends the template to the packet, and sets the IP fields that differ between packets:
+    /// traffic class, length, TTL, and IPv4's checksum.
     #[inline]
     pub(crate) fn push_template<'a>(
         &self,
@@ -290,7 +295,7 @@ impl Encapsulated {
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
         } else {
             ip[0] = 0x60 | self.traffic_class >> 4;
-            // The flow label takes the entropy too (RFC 6438).
+            // The flow label carries the entropy too (RFC 6438).
             let label = u32::from(self.traffic_class & 0xf) << 20 | u32::from(self.source_port);
             ip[1..4].copy_from_slice(&label.to_be_bytes()[1..]);
             ip[4..6].copy_from_slice(&saturating_u16(total - L3 - 40).to_be_bytes());
@@ -304,7 +309,7 @@ impl Encapsulated {
         Ok(header)
     }
 
-    /// Where the outer UDP header begins, if there is one.
+    /// Offset of the outer UDP header, if there is one.
     fn udp_header(&self) -> Option<usize> {
         (self.carrier == Carrier::Udp).then_some(self.l4)
     }

@@ -1,7 +1,7 @@
 //! Remote tunnel end points.
 //!
-//! The outer header of an end point is built once, as a [`HeaderTemplate`]. Encapsulation copies it and fills in lengths,
-//! traffic class, TTL, entropy, key and checksums; see `encap`.
+//! The outer header of an end point is built once, as a [`HeaderTemplate`]. Encapsulation copies it
+//! and fills in lengths, traffic class, TTL, entropy, key and checksums.
 
 use crate::header_template::{HeaderTemplate, L3, addresses};
 use crate::{Carrier, DropReason, EndpointId, EntropySeed, TunnelKey, TunnelSettings, TunnelType};
@@ -12,24 +12,24 @@ use wire::{MacAddr, ipv4, ipv6};
 /// The outer DSCP.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Dscp {
-    /// That of the inner IP header; 0 for other frames (RFC 2983, the uniform model).
+    /// The DSCP of the inner IP header; 0 for other frames (RFC 2983, uniform model).
     #[default]
     Inherit,
-    /// Always this one, 0 to 63 (the pipe model).
+    /// A fixed value, 0 to 63 (RFC 2983, pipe model).
     Fixed(u8),
 }
 
 /// The outer TTL or hop limit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ttl {
-    /// That of the inner IP header, but at least 1; [`Ttl::UNLESS_GIVEN`] for other frames.
+    /// The TTL of the inner IP header, but at least 1; [`Ttl::UNLESS_GIVEN`] for other frames.
     Inherit,
-    /// Always this one, 1 to 255.
+    /// A fixed value, 1 to 255.
     Fixed(u8),
 }
 
 impl Ttl {
-    /// RFC 1700's, which most hosts use.
+    /// The default: the value of RFC 1700, which most hosts use.
     pub const UNLESS_GIVEN: u8 = 64;
 }
 
@@ -39,32 +39,32 @@ impl Default for Ttl {
     }
 }
 
-/// What is the same for all end points of one tunnel type on a host.
+/// Tunnel settings that all end points of one tunnel type on a host share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TunnelSpec {
     /// The tunnel type; one that has end points.
     pub tunnel: TunnelType,
-    /// The destination port: UDP for VXLAN and Geneve, that of the TCP-shaped header for STT; unused for GRE.
+    /// The destination port: UDP for VXLAN and Geneve, TCP-like for STT; unused for GRE.
     pub port: u16,
-    /// The outer UDP checksum of VXLAN and Geneve, or the GRE checksum.
+    /// Whether the outer UDP header (VXLAN, Geneve) or the GRE header has a checksum.
     pub checksum: bool,
     /// The outer TTL or hop limit.
     pub ttl: Ttl,
     /// The outer DSCP.
     pub dscp: Dscp,
-    /// GRE: a key is sent and demanded.
+    /// GRE: a key is sent and required.
     pub key: bool,
-    /// GRE: packets are numbered.
+    /// GRE: packets have sequence numbers.
     pub sequence: bool,
-    /// The MTU of the underlay in bytes: of the longest outer packet in one piece.
+    /// The MTU of the underlay, in bytes: the longest outer packet that is not fragmented.
     pub path_mtu_bytes: u16,
-    /// The maximum segment size of guests' TCP connections is lowered to what the tunnel carries.
+    /// Whether the MSS of guests' TCP connections is lowered to fit the tunnel.
     pub clamp_mss: bool,
 }
 
 impl TunnelSpec {
-    /// A tunnel with these settings on an Ethernet underlay. A UDP checksum that the settings
-    /// leave to the host is not sent.
+    /// A tunnel with these settings on an Ethernet underlay. If the settings leave the UDP checksum
+    /// to the host, no checksum is sent.
     pub fn new(tunnel: TunnelType, settings: &TunnelSettings) -> Self {
         Self {
             tunnel,
@@ -80,27 +80,28 @@ impl TunnelSpec {
     }
 }
 
-/// The Ethernet addresses toward an end point.
+/// The Ethernet addresses of the next hop toward an end point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NextHop {
     /// The uplink's own address.
     pub source: MacAddr,
-    /// The end point's, or that of the router on the way.
+    /// The MAC address of the end point, or of the router toward it.
     pub destination: MacAddr,
 }
 
-/// The least MTU that a path may be found to have: what every host of IPv4 can put together (RFC 1122 section 3.3.2).
+/// The smallest path MTU that is accepted: every IPv4 host can reassemble such a packet (RFC 1122
+/// section 3.3.2).
 const MIN_PATH_MTU: u16 = 576;
 
 /// One remote end point of one tunnel type.
 #[derive(Debug)]
 pub struct Endpoint {
     pub(crate) template: HeaderTemplate,
-    /// Which [`TunnelSpec`] and local address of the table it uses.
+    /// Index of the [`TunnelSpec`] and local address that the end point shares with others.
     pub(crate) class: u16,
     /// True when the template's Ethernet addresses are known.
     pub resolved: bool,
-    /// What the underlay was found to carry, in bytes; 0 as long as that is what the specification says.
+    /// The discovered path MTU, in bytes; 0 while the specification's MTU applies.
     path_mtu_bytes: u16,
     pub(crate) next_sequence: u32,
     /// Frames and bytes encapsulated toward it.
@@ -115,7 +116,7 @@ impl Endpoint {
         &self.template
     }
 
-    /// The longest outer packet that reaches it in one piece, in bytes.
+    /// The path MTU, in bytes of outer packet.
     pub(crate) fn path_mtu_bytes(&self, spec: &TunnelSpec) -> u16 {
         match self.path_mtu_bytes {
             0 => spec.path_mtu_bytes,
@@ -123,13 +124,13 @@ impl Endpoint {
         }
     }
 
-    /// The end point's address.
+    /// The end point's IP address.
     pub fn remote(&self) -> IpAddr {
         addresses(self.template.as_bytes()).1
     }
 }
 
-/// A count of frames and their bytes. A super-packet counts as one frame.
+/// A count of frames and bytes. A super-packet counts as one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
     /// Frames.
@@ -153,7 +154,7 @@ impl std::ops::AddAssign for Traffic {
     }
 }
 
-/// Where the parts of an outer header are; the same for all end points of a class.
+/// Layout of an outer header; the same for all end points of a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub(crate) ipv4: bool,
@@ -184,7 +185,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of the outer header of a packet with this key.
+    /// Bytes of the outer header for a packet with this key.
     #[inline]
     pub(crate) fn outer_len(&self, key: &TunnelKey) -> usize {
         let ports = if key.ports.is_some() { self.logical_ports_len } else { 0 };
@@ -192,7 +193,7 @@ impl Layout {
     }
 }
 
-/// What end points of one tunnel specification and one local address share.
+/// Data that end points with the same tunnel specification and local address share.
 #[derive(Debug)]
 pub(crate) struct Class {
     pub(crate) spec: TunnelSpec,
@@ -200,31 +201,32 @@ pub(crate) struct Class {
     pub(crate) layout: Layout,
 }
 
-/// All remote end points of a host, found by their number when sending and by (type, remote address) when receiving.
+/// All remote end points of a host. Transmit looks them up by number, receive by type and remote
+/// address.
 #[derive(Debug)]
 pub struct EndpointTable {
     pub(crate) classes: Vec<Class>,
-    /// By number; `None` where one was removed.
+    /// Indexed by number; `None` for a removed end point.
     pub(crate) endpoints: Vec<Option<Endpoint>>,
     by_remote: HashMap<(u16, IpAddr), EndpointId>,
     pub(crate) seed: EntropySeed,
     pub(crate) next_packet_id: u32,
     /// The first outer source port of the range that carries entropy.
     pub(crate) entropy_base: u16,
-    /// How many ports the range has; a power of two.
+    /// The size of that range; a power of two.
     pub(crate) entropy_ports: u16,
 }
 
-/// What the path to an end point demands of inner frames.
+/// The limits that the path to an end point sets for inner frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathLimit {
-    /// The longest that goes in one piece, in bytes from its Ethernet header on.
+    /// The longest frame that needs no outer fragmentation, in bytes from its Ethernet header on.
     pub max_frame_len: usize,
-    /// The MSS of connections is to be lowered to that.
+    /// Whether the MSS of TCP connections is lowered to that length.
     pub clamp_mss: bool,
 }
 
-/// Why an end point cannot be added.
+/// The error for an end point that cannot be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The two addresses are of different families.
@@ -237,42 +239,45 @@ pub enum EndpointError {
     #[error("too many combinations of local address and tunnel type")]
     TooManyClasses,
     /// The same end point has another number already.
-    #[error("the end point is there already, as number {0}")]
+    #[error("the end point already exists, as number {0}")]
     Taken(EndpointId),
     /// The number is beyond [`EndpointTable::MAX`].
-    #[error("{0} is beyond the highest number of an end point")]
+    #[error("end point number {0} is out of range (0 to {max})", max = EndpointTable::MAX.0)]
     Number(EndpointId),
 }
 
 impl EndpointTable {
-    /// The highest number of an end point.
+    /// The highest end point number.
     pub const MAX: EndpointId = EndpointId(0xff_ffff);
 
-    /// An empty table whose outer source ports are `entropy_base` up to `entropy_base + entropy_ports - 1`;
-    /// `entropy_ports` is rounded up to a power of two. Which of them a flow gets is random.
+    /// An empty table whose outer source ports are `entropy_base` to `entropy_base + entropy_ports
+    /// - 1`.
+    ///
+    /// `entropy_ports` is rounded up to a power of two. A random seed maps flows to ports.
     pub fn new(entropy_base: u16, entropy_ports: u16) -> Self {
         Self::with_seed(entropy_base, entropy_ports, EntropySeed::random())
     }
 
-    /// The same, but which of them a flow gets is said by `seed`.
+    /// Like [`EndpointTable::new`], but `seed` determines the source port of each flow.
     pub fn with_seed(entropy_base: u16, entropy_ports: u16, seed: EntropySeed) -> Self {
         Self {
             classes: Vec::new(),
             endpoints: Vec::new(),
             by_remote: HashMap::default(),
             seed,
-            // Not the same after every start: receivers keep the pieces of incomplete frames for half a minute.
+            // Random at each start, because receivers keep the segments of incomplete frames for
+            // half a minute.
             next_packet_id: ahash::RandomState::new().hash_one(0) as u32,
             entropy_base,
             entropy_ports: entropy_ports.max(1).next_power_of_two(),
         }
     }
 
-    /// Adds the end point from `local` to `remote` under the lowest number that is free; the same one again returns the same
-    /// number.
+    /// Adds the end point from `local` to `remote` under the lowest free number. Adding the same
+    /// end point again returns its existing number.
     ///
     /// # Errors
-    /// [`EndpointError`] when the addresses or the type cannot be.
+    /// [`EndpointError`] for invalid addresses or an invalid type.
     pub fn add(
         &mut self,
         spec: &TunnelSpec,
@@ -283,7 +288,7 @@ impl EndpointTable {
         if let Some(&id) = self.by_remote.get(&(class, remote)) {
             return Ok(id);
         }
-        // Free are those behind the last, unless some were removed.
+        // Removed end points leave free numbers; otherwise the next number is free.
         let free = if self.len() < self.endpoints.len() {
             self.endpoints.iter().position(Option::is_none)
         } else {
@@ -294,10 +299,12 @@ impl EndpointTable {
         Ok(id)
     }
 
-    /// Adds the end point from `local` to `remote` under a number, in the place of what had that number.
+    /// Adds the end point from `local` to `remote` under a given number, and replaces the end point
+    /// that had that number.
     ///
     /// # Errors
-    /// [`EndpointError`] when the addresses or the type cannot be, or it has another number already.
+    /// [`EndpointError`] for invalid addresses or an invalid type, or when the end point has
+    /// another number already.
     pub fn insert(
         &mut self,
         id: EndpointId,
@@ -332,14 +339,14 @@ impl EndpointTable {
         Ok(())
     }
 
-    /// Removes an end point: nothing is sent to it or taken from it any more.
+    /// Removes an end point: no packets are sent to it or accepted from it any more.
     pub fn remove(&mut self, id: EndpointId) {
         if let Some(endpoint) = self.endpoints.get_mut(id.0 as usize).and_then(Option::take) {
             self.by_remote.remove(&(endpoint.class, endpoint.remote()));
         }
     }
 
-    /// The class of an end point, made if there is none.
+    /// Returns the class of an end point, and creates it if needed.
     fn class_of(
         &mut self,
         spec: &TunnelSpec,
@@ -363,13 +370,13 @@ impl EndpointTable {
         u16::try_from(class).map_err(|_| EndpointError::TooManyClasses)
     }
 
-    /// Frees what growing has left over.
+    /// Releases spare capacity.
     pub fn shrink_to_fit(&mut self) {
         self.endpoints.shrink_to_fit();
         self.by_remote.shrink_to_fit();
     }
 
-    /// Sets the Ethernet addresses toward an end point, or makes them unknown.
+    /// Sets the next hop's Ethernet addresses for an end point; `None` marks them as unknown.
     pub fn resolve(&mut self, id: EndpointId, next_hop: Option<NextHop>) {
         let Some(endpoint) = self.get_mut(id) else { return };
         endpoint.resolved = next_hop.is_some();
@@ -380,25 +387,29 @@ impl EndpointTable {
         }
     }
 
-    /// Sets what the path to an end point was found to carry in one piece, in bytes of outer packet; `None` when nothing says
-    /// other than the specification does. More than that has no effect, and less than 576 bytes none either: no path of today
-    /// is so narrow, and whoever claims it could make every packet a hundred.
+    /// Sets the discovered path MTU of an end point, in bytes of outer packet; `None` restores the
+    /// specification's MTU.
+    ///
+    /// Larger values than the specification's have no effect. Values below 576 have no effect
+    /// either: real paths carry more, and a forged message could otherwise split each packet into a
+    /// hundred.
     pub fn set_path_mtu(&mut self, id: EndpointId, bytes: Option<u16>) {
         if let Some(endpoint) = self.get_mut(id) {
             endpoint.path_mtu_bytes = bytes.filter(|&bytes| bytes >= MIN_PATH_MTU).unwrap_or(0);
         }
     }
 
-    /// The longest outer packet that reaches an end point in one piece, in bytes.
+    /// The path MTU of an end point, in bytes of outer packet.
     pub fn path_mtu(&self, id: EndpointId) -> Option<u16> {
         let endpoint = self.get(id)?;
         Some(endpoint.path_mtu_bytes(self.class(endpoint).0))
     }
 
-    /// What the path to an end point demands of inner frames. `None` for STT, which cuts frames itself and carries all.
+    /// The limits that the path to an end point sets for inner frames. `None` for STT, which
+    /// segments frames itself and has no limit.
     ///
     /// # Errors
-    /// [`DropReason::UnknownEndpoint`].
+    /// [`DropReason::UnknownEndpoint`] when there is no such end point.
     #[inline]
     pub(crate) fn path_limit(
         &self,
@@ -415,10 +426,10 @@ impl EndpointTable {
         Ok(Some(PathLimit { max_frame_len, clamp_mss: spec.clamp_mss }))
     }
 
-    /// The end point from which a packet of type `tunnel` came, to `local`.
+    /// The end point that sent a packet of type `tunnel` to `local`.
     ///
     /// # Errors
-    /// [`DropReason::UnknownEndpoint`]: whoever is not configured is not listened to.
+    /// [`DropReason::UnknownEndpoint`] when the sender is not configured.
     pub fn find(
         &self,
         tunnel: TunnelType,
@@ -433,12 +444,12 @@ impl EndpointTable {
             .ok_or(DropReason::UnknownEndpoint)
     }
 
-    /// An end point by its number.
+    /// Looks up an end point by its number.
     pub fn get(&self, id: EndpointId) -> Option<&Endpoint> {
         self.endpoints.get(id.0 as usize)?.as_ref()
     }
 
-    /// An end point by its number.
+    /// Looks up an end point by its number, for modification.
     pub fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
         self.endpoints.get_mut(id.0 as usize)?.as_mut()
     }
@@ -449,18 +460,18 @@ impl EndpointTable {
         (&class.spec, class.local)
     }
 
-    /// All end points: number, remote address, end point. In no particular order.
+    /// All end points, in no particular order: number, remote address, end point.
     pub fn iter(&self) -> impl Iterator<Item = (EndpointId, IpAddr, &Endpoint)> {
         let rows = self.by_remote.iter();
         rows.filter_map(|(&(_, remote), &id)| Some((id, remote, self.get(id)?)))
     }
 
-    /// How many end points there are.
+    /// Number of end points.
     pub fn len(&self) -> usize {
         self.by_remote.len()
     }
 
-    /// True when there is no end point.
+    /// True when the table is empty.
     pub fn is_empty(&self) -> bool {
         self.by_remote.is_empty()
     }
@@ -494,7 +505,7 @@ mod tests {
         assert!(table.get(EndpointId(0)).is_none());
         assert!(table.find(TunnelType::Vxlan, host(1), host(2)).is_err());
         assert_eq!(table.find(TunnelType::Vxlan, host(1), host(3)), Ok(EndpointId(1)));
-        // Another end point in its place takes over the number, and nothing else of it.
+        // A replacement takes over the number of the old end point, but none of its state.
         table.insert(EndpointId(1), &spec, host(1), host(4)).unwrap();
         assert!(table.find(TunnelType::Vxlan, host(1), host(3)).is_err());
         assert_eq!(table.get(EndpointId(1)).unwrap().remote(), host(4));

@@ -1,4 +1,4 @@
-//! The reference executor: what a list of actions means.
+//! The reference executor, which defines the meaning of an action list.
 
 use crate::send::Tunnel;
 use crate::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, PortNo, rewrite};
@@ -6,26 +6,28 @@ use packet::{PacketBuf, wire_len};
 use std::sync::Arc;
 use wire::{EtherType, vlan};
 
-/// How deep lists may stand in lists. A translation makes none deeper; those that are come from elsewhere, and end in a drop.
+/// The largest nesting depth of action lists. Translations never nest deeper; a deeper list from
+/// elsewhere ends in a drop.
 pub const MAX_NESTING: usize = 64;
 
-/// Where the executor hands frames to. A frame is lent for the time of the call, because the actions that follow go on
-/// with the same frame.
+/// Receives the frames from the executor. A frame is lent only for the duration of the call,
+/// because later actions use the same frame.
 pub trait Output {
     /// Sends the frame out of `port`.
     ///
     /// # Errors
-    /// The reason under which the executor then counts the frame.
+    /// The drop reason that the executor counts.
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason>;
 
     /// Sends an encapsulated frame to the underlay. `packet` begins with the outer Ethernet header.
     ///
     /// # Errors
-    /// The reason under which the executor then counts the frame.
+    /// The drop reason that the executor counts.
     fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason>;
 
-    /// Tells the sender of a frame that it is too long for its tunnel: of its IP packet, `mtu` bytes would have gone. The frame
-    /// is counted besides. Unless defined otherwise, nobody is told.
+    /// Tells the sender of a frame that it is too long for its tunnel. `mtu` is the longest IP
+    /// packet that would fit. The executor also counts a drop. The default implementation sends
+    /// nothing.
     fn too_big(&mut self, packet: &PacketBuf, mtu: u16) {
         let _ = (packet, mtu);
     }
@@ -33,45 +35,54 @@ pub trait Output {
     /// Counts a frame that is not delivered.
     fn dropped(&mut self, reason: DropReason, packet: &PacketBuf);
 
-    /// Writes a log record about the frame; unless defined otherwise, nowhere.
+    /// Writes a log record about the frame. The default implementation discards it.
     fn log(&mut self, record: &Arc<LogRecord>, packet: &PacketBuf) {
         let _ = (record, packet);
     }
 
-    /// Hands a copy of the frame to a controller; unless defined otherwise, there is none.
+    /// Sends a copy of the frame to a controller. The default implementation has none.
     fn controller(&mut self, packet: &PacketBuf) {
         let _ = packet;
     }
 
-    /// Says whether the frame keeps the rate of a meter, and takes its bits out of the meter if so. Meters of equal
-    /// `rate_kbps` (kilobits per second) and `burst_kb` (kilobits) are one. Unless defined otherwise, every frame does.
+    /// Polices the frame with a token bucket. Returns whether the frame conforms, and takes its
+    /// bits from the bucket if so.
+    ///
+    /// Meters with equal `rate_kbps` (kilobits per second) and `burst_kb` (kilobits) share a
+    /// bucket. With the default implementation every frame conforms.
     fn meter(&mut self, rate_kbps: u64, burst_kb: u64, packet: &PacketBuf) -> bool {
         let _ = (rate_kbps, burst_kb, packet);
         true
     }
 
-    /// Says whether a router may ask for a neighbour now, in words [`Reply::Arp`](crate::Reply::Arp) or
-    /// [`Reply::NeighbourSolicit`](crate::Reply::NeighbourSolicit): packets may come much faster than anybody answers (RFC 1122
-    /// section 2.3.2.1, RFC 4861 section 7.2.2). `solicitation` is the frame as it is to be sent, and `first` what is done with it first:
-    /// where it goes, and so which of the logical switches with such addresses it is about. Unless defined otherwise, it always may.
+    /// Decides whether a router may send [`Reply::Arp`](crate::Reply::Arp) or
+    /// [`Reply::NeighbourSolicit`](crate::Reply::NeighbourSolicit) now.
+    ///
+    /// The rate of solicitations must be limited, because packets may arrive much faster than
+    /// neighbours answer (RFC 1122 section 2.3.2.1, RFC 4861 section 7.2.2). `solicitation` is the
+    /// frame to be sent. `first` is its first action: the destination identifies the logical
+    /// switch, because several switches may use the same addresses. The default implementation
+    /// always allows it.
     ///
     /// # Errors
-    /// The reason under which the executor counts the packet for whose sake the router would have asked.
+    /// The drop reason that the executor counts for the packet that caused the solicitation.
     fn solicit(&mut self, solicitation: &PacketBuf, first: &Action) -> Result<(), DropReason> {
         let _ = (solicitation, first);
         Ok(())
     }
 
-    /// The transmit queue for the outputs that follow. It is 0 when [`execute`] begins, and the executor sets it back to 0
-    /// in the end. Unless defined otherwise, there is only one queue.
+    /// Sets the transmit queue for the outputs that follow. It is 0 when [`execute`] begins, and
+    /// the executor resets it to 0 at the end. The default implementation has only one queue.
     fn queue(&mut self, queue: u32) {
         let _ = queue;
     }
 }
 
-/// Executes `actions` in order on `packet`. What one output refuses is counted and the rest go on: a full port must not
-/// keep a broadcast from the others. An action that cannot change the frame as it should ends its list: what would go on
-/// is not the frame that the list speaks of.
+/// Executes `actions` in order on `packet`.
+///
+/// A failed output is counted and the list continues: a full port must not block the other ports of
+/// a broadcast. When an action cannot modify the frame as required, its list ends, because later
+/// actions expect the modified frame.
 pub fn execute(
     actions: &[Action],
     packet: &mut PacketBuf,
@@ -83,24 +94,24 @@ pub fn execute(
     }
 }
 
-/// Where a list begins.
+/// State at the start of an action list.
 #[derive(Clone, Copy)]
 struct At {
-    /// How many lists it stands in.
+    /// Nesting depth of the list.
     depth: usize,
     /// The transmit queue.
     queue: u32,
 }
 
-/// What comes after an action.
+/// What the executor does after an action.
 enum Next<'a> {
-    /// The next one.
+    /// Continue with the next action.
     Continue,
-    /// The next one, once this drop is counted.
+    /// Count this drop and continue with the next action.
     Refused(DropReason),
-    /// Nothing: without this action, the rest of the list is not for this frame. The drop is counted.
+    /// Count this drop and end the list.
     End(DropReason),
-    /// Another list.
+    /// Continue with another list.
     Branch(&'a [Action]),
 }
 
@@ -112,7 +123,7 @@ fn or_end<'a>(done: Result<(), DropReason>) -> Next<'a> {
     done.map_or_else(Next::End, |()| Next::Continue)
 }
 
-/// Executes one list, and returns the transmit queue that it leaves.
+/// Executes one list, and returns the transmit queue that it selected last.
 fn run(
     actions: &[Action],
     packet: &mut PacketBuf,
@@ -187,7 +198,8 @@ fn step<'a>(
     Next::Continue
 }
 
-/// Executes a list on a copy of the frame; on the frame itself if no action of the list changes it.
+/// Executes a list on a copy of the frame, or on the frame itself if no action of the list changes
+/// it.
 fn clone(
     list: &[Action],
     packet: &mut PacketBuf,
@@ -215,10 +227,10 @@ fn nested(
     }
 }
 
-/// Makes a solicitation what it is to be, and sends it if that may be done now.
+/// Applies the actions that complete a solicitation, and sends it if [`Output::solicit`] allows it.
 ///
 /// # Errors
-/// The reason why it may not.
+/// The reason why it may not be sent.
 fn solicit(
     list: &[Action],
     solicitation: &mut PacketBuf,
@@ -226,7 +238,7 @@ fn solicit(
     output: &mut impl Output,
     mut at: At,
 ) -> Result<(), DropReason> {
-    // Whom it asks for is set by the list: the next hop.
+    // The actions before the first output set the requested address: the next hop.
     let makes = |action: &&Action| {
         matches!(action, Action::Set { .. } | Action::PushVlan(_) | Action::PopVlan)
     };
@@ -246,7 +258,8 @@ fn solicit(
     Ok(())
 }
 
-/// True when executing the list may leave the frame changed. Beyond the deepest nesting, that is not looked at any more.
+/// True when executing the list may change the frame. Lists beyond the maximum depth are assumed
+/// to.
 fn rewrites(list: &[Action], depth: usize) -> bool {
     list.iter().any(|action| match action {
         Action::PushVlan(_) | Action::PopVlan | Action::Set { .. } | Action::SetIcmpMtu(_) => true,
@@ -267,11 +280,11 @@ fn rewrites(list: &[Action], depth: usize) -> bool {
 
 const ADDRESSES_LEN: usize = 12;
 
-/// Puts a tag between the MAC addresses and the EtherType.
+/// Inserts a tag between the MAC addresses and the EtherType.
 ///
 /// # Errors
-/// [`DropReason::Malformed`] for a frame without a whole Ethernet header, [`DropReason::Headroom`]; the frame is
-/// unchanged then.
+/// [`DropReason::Malformed`] for a frame without a whole Ethernet header, [`DropReason::Headroom`]
+/// when the buffer has no room. The frame is unchanged then.
 pub fn push_vlan(packet: &mut PacketBuf, tag: vlan::Tag) -> Result<(), DropReason> {
     if packet.head().len() < ADDRESSES_LEN + 2 {
         return Err(DropReason::Malformed);
@@ -283,7 +296,7 @@ pub fn push_vlan(packet: &mut PacketBuf, tag: vlan::Tag) -> Result<(), DropReaso
     Ok(())
 }
 
-/// Takes the outermost tag off; `None` when there is none.
+/// Removes and returns the outermost tag; `None` when the frame is untagged.
 pub fn pop_vlan(packet: &mut PacketBuf) -> Option<vlan::Tag> {
     const TAGGED_LEN: usize = ADDRESSES_LEN + vlan::TAG_LEN + 2;
     let head = packet.head_mut();

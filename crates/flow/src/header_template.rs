@@ -1,5 +1,5 @@
-//! The outer header that is ready for an end point: Ethernet, IP, UDP (or the TCP-shaped header of STT) and the tunnel header,
-//! with everything in place that is the same for all packets.
+//! The outer header template of an end point: Ethernet, IP, UDP (or the TCP-like header of STT) and
+//! the tunnel header, with all fields set that are equal for all packets.
 
 use crate::endpoint::Layout;
 use crate::{NextHop, TunnelSpec};
@@ -9,23 +9,24 @@ use wire::{
     Ipv6Repr, MacAddr, Protocol,
 };
 
-/// The longest header: Ethernet, IPv6, TCP-shaped segment header, STT header.
+/// The longest header: Ethernet, IPv6, TCP-like segment header, STT header.
 const TEMPLATE_MAX: usize = 14 + 40 + 20 + 18;
 
-/// The outer header of an end point, complete but for what differs between packets.
+/// The outer header of an end point, without the fields that differ between packets.
 #[derive(Clone, Debug)]
 pub struct HeaderTemplate {
-    /// The header stands at the end, so that a copy of the whole array puts it in front of a frame.
+    /// The header is at the end of the array, so that copying the whole array puts it directly
+    /// before a frame.
     bytes: [u8; TEMPLATE_MAX],
     /// Bytes in use; without Geneve options, which are added by encapsulation.
     len: u8,
 }
 
-/// Where the outer IP header begins in a template.
+/// Offset of the outer IP header in a template.
 pub(crate) const L3: usize = 14;
 
 impl HeaderTemplate {
-    /// The template from `local` to `remote`, of one address family.
+    /// Builds the template from `local` to `remote`, which must be of one address family.
     pub(crate) fn build(
         spec: &TunnelSpec,
         local: IpAddr,
@@ -47,7 +48,7 @@ impl HeaderTemplate {
         Self { bytes, len: layout.len }
     }
 
-    /// The header's bytes.
+    /// The bytes of the header.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[TEMPLATE_MAX - usize::from(self.len)..]
     }
@@ -56,14 +57,14 @@ impl HeaderTemplate {
         &mut self.bytes[TEMPLATE_MAX - usize::from(self.len)..]
     }
 
-    /// The header at the end of an array, and how many bytes of it count.
+    /// The whole array, whose end is the header, and the length of the header.
     pub(crate) fn array(&self) -> (&[u8; TEMPLATE_MAX], usize) {
         (&self.bytes, self.len.into())
     }
 }
 
-/// Writes an IP header whose total or payload length, traffic class and TTL are 0, and IPv4's
-/// checksum over that: encapsulation adds what it fills in.
+/// Writes an IP header whose length, traffic class and TTL are 0, with IPv4's checksum for these
+/// values. Encapsulation fills in the fields and updates the checksum.
 fn emit_ip(header: &mut [u8], protocol: Option<Protocol>, local: IpAddr, remote: IpAddr) {
     let protocol = protocol.unwrap_or(Protocol::NO_NEXT_HEADER);
     match (local, remote) {
@@ -105,7 +106,8 @@ fn emit_ip(header: &mut [u8], protocol: Option<Protocol>, local: IpAddr, remote:
     }
 }
 
-/// Source and destination of an outer header; a header cut short has none, but an outer header never is.
+/// Source and destination of an outer header. For a truncated header both are unspecified; outer
+/// headers are never truncated.
 pub(crate) fn addresses(header: &[u8]) -> (IpAddr, IpAddr) {
     fn at<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
         header.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])

@@ -1,9 +1,10 @@
-//! What an outer header takes from the inner frame: the entropy of its flow, its traffic class and its TTL.
+//! Fields of the inner frame that determine the outer header: flow entropy, traffic class and TTL.
 //!
 //! # The entropy
-//! The hash of a flow becomes the outer source port, and who encapsulates, a worker or a program of the kernel datapath, must not
-//! make a difference: a flow whose packets change their source port is a flow out of order. So it is a formula, over words as the
-//! kernel's key has them (docs/adr/0010), and few enough instructions for a program (bpf/encap.h):
+//! A hash of the inner flow selects the outer source port. The user datapath's workers and the BPF
+//! programs must compute the same port, because a flow that changes its source port may be
+//! reordered. The hash is therefore a fixed formula over words of the kernel's flow key
+//! (docs/adr/0010). It needs few enough instructions for a BPF program (bpf/encap.h):
 //!
 //! ```text
 //!            IPv4                IPv6                              other
@@ -14,28 +15,29 @@
 //!   entropy = (sum ^ sum >> 32) * factors[5] >> 32
 //! ```
 //!
-//! All of it is modulo 2^64. Ports are those of TCP, UDP and SCTP, and 0 in fragments and other protocols. It is the frame as it
-//! is encapsulated that counts, after what a megaflow rewrites. The factors are odd, so different words never have the same product;
-//! multiplied twice, addresses and ports in a row come to source ports without a pattern, by all 32 bits.
+//! All arithmetic is modulo 2^64. Ports are those of TCP, UDP and SCTP; fragments and other
+//! protocols have port 0. The input is the frame after the rewrites of its megaflow. The factors
+//! are odd, so different words never have the same product. The second multiplication spreads
+//! consecutive addresses and ports over all 32 bits, without a visible pattern.
 
 use packet::PacketBuf;
 use std::hash::{BuildHasher, RandomState};
 use wire::{EtherType, Fragment, Protocol};
 
-/// How many factors there are.
+/// Number of factors.
 pub const ENTROPY_FACTORS: usize = 6;
-/// That of the word of protocol and ports.
+/// Index of the factor for the word of protocol and ports.
 const LAST: usize = 4;
-/// That by which the sum is multiplied.
+/// Index of the factor for the second multiplication.
 const FINISH: usize = 5;
 
-/// The factors of the formula, which keep the choice of paths from being predicted by those who choose inner addresses. All who
-/// encapsulate for a host use the same.
+/// The factors of the formula. They are secret, so that a guest cannot predict the path of a flow
+/// from the inner addresses that it chooses. All datapaths of a host use the same factors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntropySeed([u64; ENTROPY_FACTORS]);
 
 impl EntropySeed {
-    /// With these factors, which are made odd.
+    /// Uses these factors, after setting their lowest bits to make them odd.
     pub const fn new(mut factors: [u64; ENTROPY_FACTORS]) -> Self {
         let mut at = 0;
         while at < ENTROPY_FACTORS {
@@ -45,13 +47,13 @@ impl EntropySeed {
         Self(factors)
     }
 
-    /// With random ones.
+    /// Uses random factors.
     pub fn random() -> Self {
         let random = RandomState::new();
         Self::new(std::array::from_fn(|at| random.hash_one(at)))
     }
 
-    /// The factors, as a program needs them.
+    /// The factors, for the configuration of a BPF program.
     pub const fn factors(&self) -> &[u64; ENTROPY_FACTORS] {
         &self.0
     }
@@ -70,12 +72,14 @@ impl Default for EntropySeed {
     }
 }
 
-/// What encapsulation needs to know of the frame, read once.
+/// Inner-frame fields that encapsulation needs, read once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InnerFlow {
-    /// The same for all frames of one flow, different between flows: over addresses, protocol and ports; over addresses
-    /// and protocol alone for IP fragments, so that all fragments of a packet agree; over MAC addresses
-    /// of frames that are not IP.
+    /// The hash of the inner flow.
+    ///
+    /// It covers addresses, protocol and ports. For IP fragments it covers only addresses and
+    /// protocol, so that all fragments of a packet have the same hash. For frames that are not IP
+    /// it covers the MAC addresses.
     pub hash: u32,
     /// DSCP and ECN; `None` when the frame is not IP.
     pub traffic_class: Option<u8>,
@@ -119,7 +123,7 @@ impl InnerFlow {
     }
 }
 
-/// So many words, each of eight bytes in network order; 0 when they are not there.
+/// Reads `COUNT` 8-byte words in network order; all 0 when `bytes` is missing or too short.
 #[inline]
 fn words<const COUNT: usize>(bytes: Option<&[u8]>) -> [u64; COUNT] {
     let (words, _) = bytes.unwrap_or_default().as_chunks::<8>();
@@ -169,7 +173,7 @@ mod tests {
         assert_eq!(InnerFlow::read(&packet, &SEED), whole);
     }
 
-    /// The formula once more, as a program would have it.
+    /// An independent implementation of the formula, as a BPF program computes it.
     fn formula(words: [u64; 4], last: u64) -> u32 {
         let [a, b, c, d, e, finish] = SEED.0.map(u128::from);
         let [w, x, y, z] = words.map(u128::from);
@@ -223,7 +227,7 @@ mod tests {
         for (name, frame, words, last) in table {
             assert_eq!(hash(&frame), formula(words, last), "{name}");
         }
-        // One with numbers, for whoever writes it down elsewhere.
+        // A numeric reference value for other implementations.
         assert_eq!(formula(v4, 0x6_3039_0050), 1_731_311_858);
     }
 
@@ -244,7 +248,8 @@ mod tests {
                     let (word, last) = flow(i);
                     counts[(SEED.hash(&[word], last) >> shift) as usize % 64] += 1;
                 }
-                // 256 on average; chance alone goes 5 standard deviations off once in 10^6 times.
+                // The expected count is 256. By chance alone, a count deviates by 5 standard
+                // deviations once in 10^6.
                 let far = counts.iter().filter(|count| count.abs_diff(256) > 90).count();
                 assert_eq!(far, 0, "{name}, bits from {shift} on: {counts:?}");
             }

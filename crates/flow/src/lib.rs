@@ -1,8 +1,10 @@
-//! The vocabulary that every part of the switch shares: identifiers, [`Action`]s, [`DropReason`]s, tunnel end points and
-//! their header templates, encapsulation and decapsulation, and the reference executor.
+//! The types that all parts of the switch share, and the reference implementation of the datapath.
 //!
-//! No I/O and no clock. A datapath provider may do the same work faster; what it puts on a wire must be what
-//! [`execute()`] puts there.
+//! The types are identifiers, [`Action`]s, [`DropReason`]s, and tunnel end points with their header
+//! templates. The reference implementation does encapsulation, decapsulation and action execution.
+//!
+//! No I/O and no clock. A datapath provider may use a faster implementation, but must put the same
+//! bytes on the wire as [`execute()`].
 #![forbid(unsafe_code)]
 
 mod action;

@@ -1,25 +1,27 @@
-//! The maximum segment size of TCP connections, lowered to what a tunnel carries: [`clamp_mss`].
+//! MSS clamping: lowers the TCP maximum segment size to what a tunnel carries ([`clamp_mss`]).
 
 use packet::{Checksum, PacketBuf};
 use wire::checksum::update_bytes;
 use wire::{EtherType, Fragment, Protocol, TcpFlags, TcpPacket, ipv4, ipv6, tcp};
 
-/// No MSS is lowered to less: what the least MTU of IPv4 leaves, 68 bytes.
+/// The lower limit for a clamped MSS: the minimum MTU of IPv4, 68 bytes, less the headers.
 const MIN_MSS: usize = 28;
 
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const MAX_SEGMENT_SIZE: u8 = 2;
-/// Kind, length, and the number itself.
+/// Bytes of the MSS option: kind, length and value.
 const MAX_SEGMENT_SIZE_LEN: usize = 4;
 
-/// Lowers the maximum segment size option (RFC 9293 section 3.7.1) of a SYN, or SYN and ACK, to what frames of at most
-/// `max_frame_len` bytes carry, counted from the Ethernet header of `packet` on; returns whether it did. A lower one stays, and a
-/// segment without the option gets none: its sender takes 536 or 1220 bytes.
+/// Lowers the maximum segment size option (RFC 9293 section 3.7.1) of a SYN or SYN-ACK, so that its
+/// segments fit frames of `max_frame_len` bytes. Returns whether the packet changed.
 ///
-/// What the option counts is the MTU less the fixed IP and TCP headers, whatever options packets have (RFC 6691 section 2).
-/// Of malformed options, those in front of the first fault count. The checksum is updated (RFC 1624); a wrong one stays
-/// wrong, and a partial one is the sum of the pseudo header, which stays the same.
+/// - `max_frame_len` counts from the Ethernet header of `packet`.
+/// - A lower MSS stays. No option is added: without one, the sender uses 536 or 1220 bytes.
+/// - The MSS is the MTU less the fixed IP and TCP headers, without options (RFC 6691 section 2).
+/// - With malformed options, those before the first error are used.
+/// - The checksum is updated (RFC 1624), so a wrong one stays wrong. A partial checksum covers only
+///   the pseudo header and does not change.
 pub fn clamp_mss(packet: &mut PacketBuf, max_frame_len: usize) -> bool {
     let Some((l4, header_len, limit)) = syn(packet, max_frame_len) else { return false };
     let is_partial = matches!(packet.offload.checksum, Checksum::Partial { start, offset }
@@ -40,7 +42,7 @@ pub(crate) fn is_syn(packet: &PacketBuf) -> bool {
     syn(packet, 0).is_some()
 }
 
-/// Where the TCP header of a segment with SYN begins, how long it is, and the largest segment size for it.
+/// Offset and length of the TCP header of a segment with SYN, and the largest MSS for it.
 fn syn(packet: &PacketBuf, max_frame_len: usize) -> Option<(usize, usize, u16)> {
     let head = packet.head();
     let at = packet.located().ok()?;
@@ -58,7 +60,8 @@ fn syn(packet: &PacketBuf, max_frame_len: usize) -> Option<(usize, usize, u16)> 
     Some((l4, segment.header_len(), u16::try_from(limit).ok()?))
 }
 
-/// Kind and length of the option at `at`; `None` at the end of the list, and where it is broken.
+/// Kind and length of the option at `at`; `None` at the end of the list, and for a malformed
+/// option.
 fn option_at(header: &[u8], at: usize) -> Option<(u8, usize)> {
     let kind = *header.get(at)?;
     let len = match kind {
@@ -70,7 +73,7 @@ fn option_at(header: &[u8], at: usize) -> Option<(u8, usize)> {
     is_whole.then_some((kind, len))
 }
 
-/// Lowers the number at `at`, which lies within `header`, to `limit`, and brings the checksum up to date.
+/// Lowers the MSS at `at`, which is inside `header`, to `limit`, and updates the checksum.
 fn lower(header: &mut [u8], at: usize, limit: u16, is_partial: bool) -> bool {
     let Some(number) = header.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<2>()) else {
         return false;
@@ -78,7 +81,8 @@ fn lower(header: &mut [u8], at: usize, limit: u16, is_partial: bool) -> bool {
     if u16::from_be_bytes(*number) <= limit {
         return false;
     }
-    // The words of the checksum that the number touches: a header is a multiple of four bytes long.
+    // Update whole 16-bit words of the checksum. The header is a multiple of four bytes long, so
+    // the range stays inside it.
     let words = at & !1..(at + 3) & !1;
     let old = header[words.clone()].to_vec();
     header[at..at + 2].copy_from_slice(&limit.to_be_bytes());

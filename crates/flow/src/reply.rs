@@ -1,4 +1,5 @@
-//! Packets made from packets: [`Reply::build`], and what that does to the key: [`Reply::key_edits`].
+//! Packets generated from other packets ([`Reply::build`]), and the resulting flow key
+//! ([`Reply::key_edits`]).
 
 use crate::{DropReason, Reply};
 use packet::{Checksum, PacketBuf, first_segment};
@@ -13,27 +14,32 @@ use wire::{
     transport_offset,
 };
 
-/// TTL and hop limit of an ICMP message made here.
+/// TTL and hop limit of generated ICMP messages.
 pub(crate) const ICMP_TTL: u8 = 255;
-/// TTL and hop limit of a TCP reset: what RFC 1700 recommends.
+/// TTL and hop limit of generated TCP resets: the value of RFC 1700.
 pub(crate) const TCP_TTL: u8 = 64;
 /// The longest ICMP error, in bytes of IPv4 packet (RFC 1812 section 4.3.2.3).
 const MAX_ICMP4_ERROR: usize = 576;
-/// The longest ICMPv6 error, in bytes of IPv6 packet: the least MTU (RFC 4443 section 2.4 c).
+/// The longest ICMPv6 error, in bytes of IPv6 packet: the minimum MTU (RFC 4443 section 2.4 c).
 const MAX_ICMP6_ERROR: usize = 1280;
 /// Code of both "host unreachable" (ICMP) and "administratively prohibited" (ICMPv6).
 const CODE: u8 = 1;
 
 impl Reply {
-    /// Makes the packet from `packet`, with all checksums.
+    /// Generates the reply to `packet`, with all checksums.
     ///
     /// # Errors
-    /// [`DropReason::NotApplicable`] when the reply does not fit the packet, or must not be sent: no ICMP error about an ICMP
-    /// error, a later fragment, something sent to a group, or something from no single host (RFC 1122 section 3.2.2,
-    /// RFC 4443 section 2.4 e); no reset in answer to a reset, a fragment or a group (RFC 9293 section 3.10.7.1, RFC 1122
-    /// section 4.2.3.10); no advertisement in answer to what is no valid solicitation (RFC 4861 section 7.1.1), no
-    /// solicitation for a group. [`DropReason::Malformed`] for headers that do not parse, and
-    /// [`DropReason::Segmentation`] for a super-packet that cannot be cut.
+    /// [`DropReason::NotApplicable`] when the reply does not fit the packet or must not be sent:
+    ///
+    /// - an ICMP error about an ICMP error, a later fragment, a multicast destination or a source
+    ///   that is no single host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e)
+    /// - a reset that answers a reset, a fragment or a multicast packet (RFC 9293 section 3.10.7.1,
+    ///   RFC 1122 section 4.2.3.10)
+    /// - an advertisement that answers an invalid solicitation (RFC 4861 section 7.1.1)
+    /// - a solicitation for a multicast address
+    ///
+    /// [`DropReason::Malformed`] for headers that do not parse, and [`DropReason::Segmentation`]
+    /// for a super-packet that cannot be segmented.
     pub fn build(self, packet: &PacketBuf) -> Result<PacketBuf, DropReason> {
         let original = Original::new(packet)?;
         match self {
@@ -51,16 +57,16 @@ const fn refuse_unless(fits: bool) -> Result<(), DropReason> {
     if fits { Ok(()) } else { Err(DropReason::NotApplicable) }
 }
 
-/// What stands in front of the network header of a new frame.
+/// The headers before the network header of a new frame.
 #[derive(Clone, Copy)]
 pub(crate) struct Link<'a> {
     pub dst: MacAddr,
     pub src: MacAddr,
-    /// The bytes of the tags.
+    /// The VLAN tags, encoded.
     pub tags: &'a [u8],
 }
 
-/// The packet that a reply is made from.
+/// The packet that a reply is generated from.
 pub(crate) struct Original<'a> {
     frame: Cow<'a, [u8]>,
     pub at: Located,
@@ -91,12 +97,12 @@ impl<'a> Original<'a> {
         self.mac(6)
     }
 
-    /// The Ethernet header of another frame between stations of this one.
+    /// An Ethernet header with these addresses and the tags of this frame.
     fn link(&self, dst: MacAddr, src: MacAddr) -> Link<'_> {
         Link { dst, src, tags: self.frame.get(12..self.at.l3 - 2).unwrap_or_default() }
     }
 
-    /// The Ethernet header of another frame like this one.
+    /// The Ethernet header of this frame.
     fn same_link(&self) -> Link<'_> {
         self.link(self.eth_dst(), self.eth_src())
     }
@@ -113,13 +119,13 @@ impl<'a> Original<'a> {
             .map_err(|_| DropReason::Malformed)
     }
 
-    /// What follows the IP headers, if it is of that protocol.
+    /// The bytes after the IP headers, if they belong to `protocol`.
     fn transport(&self, protocol: Protocol) -> Result<&[u8], DropReason> {
         let l4 = self.at.l4.filter(|_| self.at.protocol == protocol);
         l4.and_then(|l4| self.frame.get(l4..self.at.l3_end)).ok_or(DropReason::NotApplicable)
     }
 
-    /// The type of a message of ICMP or ICMPv6, whichever `protocol` is.
+    /// The type of an ICMP or ICMPv6 message, if the packet is one of `protocol`.
     fn icmp_type(&self, protocol: Protocol) -> Option<u8> {
         self.transport(protocol).ok()?.first().copied()
     }
@@ -149,7 +155,8 @@ impl<'a> Original<'a> {
         else {
             return Err(DropReason::NotApplicable);
         };
-        // Who asks without an address learns with everybody else that the address is taken (RFC 4861 section 7.2.4).
+        // RFC 4861 section 7.2.4: a node that solicits from the unspecified address gets the answer
+        // at the all-nodes address.
         let (solicited, dst, eth_dst) = if ip.src().is_unspecified() {
             (false, ALL_NODES, group_mac(ALL_NODES))
         } else {
@@ -192,7 +199,8 @@ impl<'a> Original<'a> {
         Ok(error_v6(self.same_link(), (ip.src(), ip.dst()), &message))
     }
 
-    /// Refuses unless there may be an ICMP error about the packet (RFC 1122 section 3.2.2, RFC 1812 section 4.3.2.7).
+    /// Fails unless an ICMP error about the packet is allowed (RFC 1122 section 3.2.2, RFC 1812
+    /// section 4.3.2.7).
     pub(crate) fn refuse_error_v4(&self, ip: &Ipv4Packet<&[u8]>) -> Result<(), DropReason> {
         refuse_unless(
             !self.icmp_type(Protocol::ICMP).is_some_and(is_error_v4)
@@ -204,7 +212,7 @@ impl<'a> Original<'a> {
         )
     }
 
-    /// Refuses unless there may be an ICMPv6 error about the packet (RFC 4443 section 2.4 e).
+    /// Fails unless an ICMPv6 error about the packet is allowed (RFC 4443 section 2.4 e).
     pub(crate) fn refuse_error_v6(&self, ip: &Ipv6Packet<&[u8]>) -> Result<(), DropReason> {
         refuse_unless(
             !self.icmp_type(Protocol::ICMPV6).is_some_and(is_error_v6)
@@ -215,18 +223,18 @@ impl<'a> Original<'a> {
         )
     }
 
-    /// What an ICMP error quotes of the packet.
+    /// The part of the packet that an ICMP error quotes.
     pub(crate) fn quoted_v4(&self, packet: &PacketBuf) -> Result<Vec<u8>, DropReason> {
         self.quoted(packet, MAX_ICMP4_ERROR - ipv4::MIN_HEADER_LEN - icmp::HEADER_LEN)
     }
 
-    /// What an ICMPv6 error quotes of the packet.
+    /// The part of the packet that an ICMPv6 error quotes.
     pub(crate) fn quoted_v6(&self, packet: &PacketBuf) -> Result<Vec<u8>, DropReason> {
         self.quoted(packet, MAX_ICMP6_ERROR - ipv6::HEADER_LEN - icmp::HEADER_LEN)
     }
 
-    /// The beginning of the IP packet, at most `room` bytes of it, as it would be on a wire: of a super-packet, that of its
-    /// first segment.
+    /// The beginning of the IP packet as sent on a wire, at most `room` bytes. For a super-packet,
+    /// the beginning of its first segment.
     fn quoted(&self, packet: &PacketBuf, room: usize) -> Result<Vec<u8>, DropReason> {
         let first = first_segment(packet).map_err(|_| match packet.offload.gso {
             Some(_) => DropReason::Segmentation,
@@ -260,7 +268,7 @@ impl<'a> Original<'a> {
     }
 }
 
-/// A frame with `len` bytes of payload, written by `emit`.
+/// A frame with `len` bytes of payload, which `emit` writes.
 fn new_frame(
     link: Link<'_>,
     ethertype: EtherType,
@@ -277,7 +285,8 @@ fn new_frame(
     frame
 }
 
-/// An IPv4 packet with `len` bytes of payload, written by `emit`, who is given the sum of the pseudo header.
+/// An IPv4 packet with `len` bytes of payload, which `emit` writes. `emit` gets the sum of the
+/// pseudo header.
 fn new_v4(
     link: Link<'_>,
     (src, dst): (Ipv4Addr, Ipv4Addr),
@@ -305,7 +314,8 @@ fn new_v4(
     })
 }
 
-/// An IPv6 packet with `len` bytes of payload, written by `emit`, who is given the sum of the pseudo header.
+/// An IPv6 packet with `len` bytes of payload, which `emit` writes. `emit` gets the sum of the
+/// pseudo header.
 fn new_v6(
     link: Link<'_>,
     (src, dst): (Ipv6Addr, Ipv6Addr),
@@ -330,7 +340,7 @@ fn neighbour(link: Link<'_>, addresses: (Ipv6Addr, Ipv6Addr), message: NdRepr<'_
     })
 }
 
-/// An ICMP error, sent from the first address to the second.
+/// An ICMP error from the first address to the second.
 pub(crate) fn error_v4(
     link: Link<'_>,
     addresses: (Ipv4Addr, Ipv4Addr),
@@ -342,7 +352,7 @@ pub(crate) fn error_v4(
     })
 }
 
-/// An ICMPv6 error, sent from the first address to the second.
+/// An ICMPv6 error from the first address to the second.
 pub(crate) fn error_v6(
     link: Link<'_>,
     addresses: (Ipv6Addr, Ipv6Addr),
@@ -354,13 +364,13 @@ pub(crate) fn error_v6(
     })
 }
 
-/// The reset in answer to a segment of no connection (RFC 9293 section 3.10.7.1).
+/// The reset that answers a segment without a connection (RFC 9293 section 3.10.7.1).
 fn reset(segment: &TcpPacket<&[u8]>) -> TcpRepr<'static> {
     let flags = segment.flags();
     let (seq, ack, reset_flags) = if flags.contains(TcpFlags::ACK) {
         (segment.ack(), 0, TcpFlags::RST)
     } else {
-        // SYN and FIN take a sequence number each.
+        // SYN and FIN occupy one sequence number each.
         let len = segment.payload().len() as u32
             + u32::from(flags.contains(TcpFlags::SYN))
             + u32::from(flags.contains(TcpFlags::FIN));
@@ -378,37 +388,38 @@ fn reset(segment: &TcpPacket<&[u8]>) -> TcpRepr<'static> {
     }
 }
 
-/// ICMP errors: unreachable, source quench, redirect, time exceeded, parameter problem (RFC 1122 section 3.2.2).
+/// True for ICMP error types: unreachable, source quench, redirect, time exceeded, parameter
+/// problem (RFC 1122 section 3.2.2).
 const fn is_error_v4(kind: u8) -> bool {
     matches!(kind, 3 | 4 | 5 | 11 | 12)
 }
 
-/// ICMPv6 errors, and the redirect (RFC 4443 section 2.4 e).
+/// True for ICMPv6 error types and redirect (RFC 4443 section 2.4 e).
 const fn is_error_v6(kind: u8) -> bool {
     kind < 128 || kind == 137
 }
 
-/// An address that may be of a single host: none of 0/8, 224/4 and 240/4.
+/// True for an address that can be a single host: outside 0/8, 224/4 and 240/4.
 const fn is_host_v4(address: Ipv4Addr) -> bool {
     matches!(address.octets()[0], 1..224)
 }
 
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The group of the nodes whose addresses end alike (RFC 4291 section 2.7.1).
+/// The solicited-node multicast address (RFC 4291 section 2.7.1).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_bits(SOLICITED_NODE | address.to_bits() & 0xff_ffff)
 }
 
 pub(crate) const SOLICITED_NODE: u128 = 0xff02 << 112 | 0x1_ff00_0000;
 
-/// The Ethernet address of an IPv6 group (RFC 2464 section 7).
+/// The Ethernet address of an IPv6 multicast group (RFC 2464 section 7).
 fn group_mac(group: Ipv6Addr) -> MacAddr {
     let [.., a, b, c, d] = group.octets();
     MacAddr([0x33, 0x33, a, b, c, d])
 }
 
-/// The link-local address that a station makes from its Ethernet address (RFC 2464 sections 4 and 5).
+/// The link-local address of a station, from its Ethernet address (RFC 2464 sections 4 and 5).
 fn link_local(mac: MacAddr) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])

@@ -1,4 +1,4 @@
-//! Header fields rewritten in a frame, and the checksums that cover them brought up to date (RFC 1624).
+//! Rewrites header fields in a frame, and updates the checksums that cover them (RFC 1624).
 //!
 //! | checksum | covers |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | ICMP | its own fields |
 //! | SCTP | its own fields; a CRC32c, not a sum |
 //!
-//! A checksum that was wrong stays wrong, so that the receiver notices what happened before. A partial checksum holds the
-//! pseudo header's sum: it follows the addresses only.
+//! A wrong checksum stays wrong, so that the receiver still detects the error. A partial checksum
+//! holds the sum of the pseudo header, so only address changes update it.
 
 use crate::{DropReason, Field};
 use packet::{Checksum, PacketBuf};
@@ -22,18 +22,19 @@ use wire::{
 /// Bytes of an SCTP common header (RFC 9260 section 3.1).
 const SCTP_HEADER_LEN: usize = 12;
 const SCTP_CHECKSUM_OFFSET: usize = 8;
-/// The checksums of these two stand where UDP has its own, and cover the same pseudo header.
+/// DCCP and UDP-Lite have their checksum at the same offset as UDP, over the same pseudo header.
 const DCCP: Protocol = Protocol(33);
 const UDP_LITE: Protocol = Protocol(136);
-/// The bits of a tag control information that a key has; the remaining one says there that there is a tag, and is DEI here.
+/// The TCI bits that are part of a flow key. The remaining bit means "tag present" in the key, and
+/// DEI in the frame.
 const TCI_BITS: u128 = 0xefff;
 
-/// Rewrites the bits of `field` that are one in `mask`; see [`Action::Set`](crate::Action::Set). A frame without the field is
-/// left alone.
+/// Rewrites the bits of `field` that are set in `mask`, for [`Action::Set`](crate::Action::Set). A
+/// frame without the field is not changed.
 ///
 /// # Errors
-/// [`DropReason::NotApplicable`] for the ports of a fragmented SCTP message, whose checksum covers bytes that are not here.
-/// The frame is unchanged then.
+/// [`DropReason::NotApplicable`] for the ports of a fragmented SCTP message, because its checksum
+/// covers bytes in other fragments. The frame is unchanged then.
 pub(crate) fn set(
     packet: &mut PacketBuf,
     field: Field,
@@ -59,8 +60,9 @@ pub(crate) fn set(
     }
 }
 
-/// Rewrites the MTU of an ICMP "destination unreachable" (16 bits; larger ones become 65,535), an ICMPv6 "packet too big"
-/// or, because the type may be set later, "destination unreachable". Other frames are left alone.
+/// Rewrites the MTU of an ICMPv6 "packet too big" or an ICMP "destination unreachable". The code of
+/// the latter may be set later. In ICMP the MTU has 16 bits, and larger values become 65,535. Other
+/// frames are not changed.
 pub(crate) fn set_icmp_mtu(packet: &mut PacketBuf, mtu: u32) {
     let Ok(at) = packet.located() else { return };
     let Some((l4, [kind, _])) = icmp_kind(packet.head(), &at) else { return };
@@ -71,25 +73,25 @@ pub(crate) fn set_icmp_mtu(packet: &mut PacketBuf, mtu: u32) {
         (EtherType::IPV6, 1 | 2) => (Place::new(l4 + 4, 4, 0, Covered::Transport), mtu),
         _ => return,
     };
-    // Only SCTP can fail.
+    // Only SCTP rewrites can fail.
     let _ = write(packet, &at, place, mtu.into(), u128::MAX);
 }
 
-/// Which checksums cover a field.
+/// The checksums that cover a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Covered {
-    /// None.
+    /// No checksum.
     No,
-    /// That of the IPv4 header.
+    /// The checksum of the IPv4 header.
     Ip4Header,
-    /// That of the transport through its pseudo header, and that of an IPv4 header.
+    /// The transport checksum through its pseudo header, and the checksum of an IPv4 header.
     Address,
-    /// That of the transport.
+    /// The transport checksum.
     Transport,
 }
 
-/// Where a field stands in a frame: `len` bytes at `at`, both even from the beginning of the header that a checksum covers,
-/// and in these, as a big-endian number, `shift` bits from the right.
+/// Position of a field in a frame: `len` bytes at `at`, and in them, as a big-endian number,
+/// `shift` bits from the right. Both are even, counted from the header that the checksum covers.
 #[derive(Clone, Copy)]
 struct Place {
     at: usize,
@@ -104,7 +106,7 @@ impl Place {
     }
 }
 
-/// The bytes of a field before and after some of its bits are rewritten, each in the last `len` of 16.
+/// The bytes of a field before and after rewriting some of its bits, each in the last `len` of 16.
 fn rewritten(head: &[u8], place: Place, value: u128, mask: u128) -> Option<([u8; 16], [u8; 16])> {
     let mut old = [0; 16];
     let first = old.len() - place.len;
@@ -113,8 +115,8 @@ fn rewritten(head: &[u8], place: Place, value: u128, mask: u128) -> Option<([u8;
     Some((old, (kept | (value & mask) << place.shift).to_be_bytes()))
 }
 
-/// Rewrites a field of the Ethernet header or of a tag, which no checksum covers. A TPID that is none is not written: it
-/// would make other fields of what follows.
+/// Rewrites a field of the Ethernet header or of a tag, which no checksum covers. A TPID is only
+/// replaced by another TPID, because other values would change how the rest of the frame is parsed.
 fn set_plain(head: &mut [u8], field: Field, place: Place, value: u128, mask: u128) {
     let mask = match field {
         Field::VlanTci | Field::VlanInnerTci => mask & TCI_BITS,
@@ -176,7 +178,7 @@ fn ip6_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
         Field::Ip6Label => (0, 4, 0, Covered::No),
         Field::IpTtl => (6, 2, 0, Covered::No),
         Field::Ip6Src => (8, 16, 0, Covered::Address),
-        // A routing header holds the address that the transport's checksum covers.
+        // With a routing header, the transport checksum covers the address in that header.
         Field::Ip6Dst if has_route_left(head, at) => (24, 16, 0, Covered::No),
         Field::Ip6Dst => (24, 16, 0, Covered::Address),
         _ => return None,
@@ -184,8 +186,8 @@ fn ip6_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
     Some(Place::new(at.l3 + offset, len, shift, covered))
 }
 
-/// True when a routing header says that the packet goes on from its destination to others: the transport's checksum covers
-/// the last of them (RFC 8200 section 8.1).
+/// True when a routing header has segments left. Then the transport checksum covers the final
+/// destination, not the destination address (RFC 8200 section 8.1).
 fn has_route_left(head: &[u8], at: &Located) -> bool {
     let Some(l4) = at.l4 else { return false };
     let Some(&next) = head.get(at.l3 + 6) else { return false };
@@ -243,7 +245,7 @@ fn transport_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
     }
 }
 
-/// Where the message of an ICMP or ICMPv6 packet begins, and its type and code.
+/// Offset of the message of an ICMP or ICMPv6 packet, and its type and code.
 fn icmp_kind(head: &[u8], at: &Located) -> Option<(usize, [u8; 2])> {
     let protocol = match at.ethertype {
         EtherType::IPV4 => Protocol::ICMP,
@@ -256,13 +258,13 @@ fn icmp_kind(head: &[u8], at: &Located) -> Option<(usize, [u8; 2])> {
     Some((l4, [message[0], message[1]]))
 }
 
-/// Types of options (RFC 4861 section 4.6.1).
+/// Option types (RFC 4861 section 4.6.1).
 const SOURCE_LINK_LAYER: u8 = 1;
 const TARGET_LINK_LAYER: u8 = 2;
-/// Bytes of a neighbour solicitation or advertisement in front of its options.
+/// Bytes of a neighbour solicitation or advertisement before its options.
 const ND_FIXED_LEN: usize = 24;
 
-/// The type of a neighbour solicitation or advertisement, and where its options begin.
+/// The type of a neighbour solicitation or advertisement, and the offset of its options.
 fn nd_options(head: &[u8], at: &Located) -> Option<(u8, usize)> {
     let (l4, [kind, code]) = icmp_kind(head, at).filter(|_| at.ethertype == EtherType::IPV6)?;
     let whole = l4 + ND_FIXED_LEN <= at.l3_end.min(head.len());
@@ -270,8 +272,8 @@ fn nd_options(head: &[u8], at: &Located) -> Option<(u8, usize)> {
     (whole && is_nd).then_some((kind, l4 + ND_FIXED_LEN))
 }
 
-/// Where the first link-layer address option of that type begins. `None` when there is none, and when any option of the
-/// message is malformed.
+/// Offset of the first link-layer address option of type `wanted`. `None` when there is none, or
+/// when any option of the message is malformed.
 fn option_offset(options: &[u8], wanted: u8) -> Option<usize> {
     nd::NdOptions::new(options).ok()?;
     let mut at = 0;
@@ -318,7 +320,7 @@ fn rewrite_u16(packet: &mut PacketBuf, at: usize, change: impl FnOnce(u16) -> u1
     }
 }
 
-/// Brings the transport's checksum up to date after `old` became `new`, in its own header or in the pseudo header.
+/// Updates the transport checksum after `old` became `new` in the transport or the pseudo header.
 fn update_transport(
     packet: &mut PacketBuf,
     at: &Located,
@@ -355,7 +357,7 @@ fn update_transport(
     });
 }
 
-/// Brings the checksum of an SCTP packet up to date before the bytes `old` at `field` become `new`.
+/// Updates the checksum of an SCTP packet, before the bytes `old` at `field` become `new`.
 fn update_crc(
     packet: &mut PacketBuf,
     at: &Located,

@@ -1,9 +1,10 @@
-//! Sending a frame through a tunnel: made to fit what the path carries, put into outer headers, handed to the underlay.
+//! Sends a frame through a tunnel: fits it to the path MTU, encapsulates it, and hands it to the
+//! underlay.
 
 use crate::{DropReason, EndpointId, EndpointTable, Output, TunnelKey, clamp_mss};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 
-/// Where frames go: to an end point, under a key.
+/// The tunnel that frames are sent through: an end point and a tunnel key.
 pub(crate) struct Tunnel<'a, O> {
     pub endpoint: EndpointId,
     pub key: &'a TunnelKey,
@@ -12,10 +13,11 @@ pub(crate) struct Tunnel<'a, O> {
 }
 
 impl<O: Output> Tunnel<'_, O> {
-    /// Sends a frame, and leaves it as it was. What the path cannot carry is cut where its sender allows it, and otherwise the
-    /// sender is told ([`Output::too_big`]).
+    /// Sends a frame and leaves the packet unchanged. A frame that exceeds the path MTU is
+    /// fragmented if its sender allows that. Otherwise the sender is notified
+    /// ([`Output::too_big`]).
     pub fn send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
-        // STT carries all: it has no limit.
+        // STT has no limit, because it segments frames itself.
         let Some(limit) = self.endpoints.path_limit(self.endpoint, self.key)? else {
             return self.carry(packet);
         };
@@ -30,7 +32,7 @@ impl<O: Output> Tunnel<'_, O> {
         self.carry(packet)
     }
 
-    /// The rare frame that is too long.
+    /// Handles a frame that is too long for the path, which is rare.
     fn send_too_long(
         &mut self,
         packet: &mut PacketBuf,
@@ -39,7 +41,7 @@ impl<O: Output> Tunnel<'_, O> {
         match fit(packet, max_frame_len) {
             Fit::Fits => self.carry(packet),
             Fit::Resize(resize) => {
-                // Copied, because the actions that follow go on with the frame as it is.
+                // Copied, because later actions use the unchanged frame.
                 let mut copy = packet.clone();
                 resize.apply(&mut copy);
                 self.carry(&mut copy)
@@ -61,7 +63,7 @@ impl<O: Output> Tunnel<'_, O> {
         }
     }
 
-    /// Sends a frame that fits.
+    /// Encapsulates and sends a frame that fits the path.
     fn carry(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let Some(limits) = self.endpoints.split_limits(self.endpoint, packet) else {
             let outer = self.endpoints.encap(self.endpoint, self.key, packet)?;
@@ -69,7 +71,8 @@ impl<O: Output> Tunnel<'_, O> {
             outer.undo(packet);
             return sent;
         };
-        // The rare super-packet that the tunnel cannot carry whole: copied, because cutting shortens it.
+        // The tunnel cannot carry this super-packet whole, which is rare. Copied, because splitting
+        // shortens it.
         let mut first = packet.clone();
         let rest = packet::split(&mut first, limits).map_err(|_| DropReason::Segmentation)?;
         for mut part in std::iter::once(first).chain(rest) {

@@ -1,11 +1,11 @@
-//! Text forms of fields, masks, conditions and actions.
+//! Text forms of fields, masks, matches and actions.
 
 use crate::{Action, Field, FlowKey, FlowMask, Match, Notation, Reply};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-/// The value of a field in the field's notation.
+/// The value of a field in the notation of that field.
 #[derive(Clone, Copy, Debug)]
 pub struct ShowValue(pub Field, pub u128);
 
@@ -32,7 +32,7 @@ pub struct ShowMasked {
     pub field: Field,
     /// The value; bits outside the mask are not shown.
     pub value: u128,
-    /// The bits that matter.
+    /// The bits that are compared or set.
     pub mask: u128,
 }
 
@@ -68,7 +68,7 @@ fn list(
     if first { f.write_str(empty) } else { Ok(()) }
 }
 
-/// The fields that are not 0.
+/// Prints the fields that are not 0.
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fields = Field::ALL.iter().map(|&field| (field, self.get(field)));
@@ -77,7 +77,7 @@ impl fmt::Display for FlowKey {
     }
 }
 
-/// The fields in the mask, with their bits.
+/// Prints the fields in the mask, with their bits.
 impl fmt::Display for FlowMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = self.fields().map(|(field, bits)| match bits == field.all_ones() {
@@ -88,7 +88,7 @@ impl fmt::Display for FlowMask {
     }
 }
 
-/// The fields in the mask with their values, or `any`.
+/// Prints the fields in the mask with their values, or `any` for an empty mask.
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fields = self.mask().fields();

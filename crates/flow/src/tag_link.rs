@@ -1,8 +1,9 @@
-//! Tags as a tunnel: hosts whose uplinks are joined by a trunk tell logical switches apart by VLAN, or by a pair of them.
+//! VLAN and QinQ as tunnel types: hosts on a trunk tell logical switches apart by one or two VLAN
+//! tags.
 //!
-//! The tags of the underlay are taken off before anything else looks at a frame, as any other tunnel header is, and what
-//! they said is told by the port and [`TunnelInfo::id`](crate::TunnelInfo::id). What tags follow are the guest's own: there
-//! may be as many of them as in a frame that comes out of another tunnel.
+//! The underlay's tags are removed before any other processing, like other tunnel headers. The
+//! ingress port and [`TunnelInfo::id`](crate::TunnelInfo::id) then represent them. Tags after them
+//! belong to the guest, and their number is limited as in frames from any other tunnel.
 
 use crate::{DatapathKey, DropReason, PortNo, TunnelType};
 use ahash::HashMap;
@@ -10,18 +11,18 @@ use packet::PacketBuf;
 use wire::vlan::{ETHERTYPE_OFFSET, TAG_LEN, Tag, Tags};
 use wire::{EtherType, VlanId};
 
-/// A logical link of the uplink: frames that begin with these tags are those of one logical switch.
+/// A logical link of the uplink: its tags identify the frames of one logical switch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum TagLink {
     /// One tag (IEEE 802.1Q), of TPID 0x8100.
     Vlan(VlanId),
     /// Two tags (IEEE 802.1ad).
     QinQ {
-        /// The TPID of the outer tag: 0x88a8, or what older equipment takes for it, 0x8100 and 0x9100.
+        /// The TPID of the outer tag: 0x88a8, or the values of older equipment, 0x8100 and 0x9100.
         service_tpid: EtherType,
-        /// The service VLAN, in the tag nearest to the addresses.
+        /// The service VLAN, in the outer tag.
         outer: VlanId,
-        /// The customer VLAN, in a tag of TPID 0x8100.
+        /// The customer VLAN, in the inner tag, of TPID 0x8100.
         inner: VlanId,
     },
 }
@@ -35,8 +36,8 @@ impl TagLink {
         }
     }
 
-    /// The number that stands for the tags where other tunnels have their key: the VLAN, or outer VLAN * 4096 + inner VLAN.
-    /// It is different for different links of one type and outer TPID.
+    /// The tunnel key that represents the tags: the VLAN, or outer VLAN * 4096 + inner VLAN. It is
+    /// unique among links of one type and outer TPID.
     pub const fn key(self) -> DatapathKey {
         DatapathKey(match self {
             Self::Vlan(vlan) => vlan.value() as u32,
@@ -44,7 +45,7 @@ impl TagLink {
         })
     }
 
-    /// The outer tag, and the second one if there are two; of priority 0.
+    /// The outer tag, and the inner tag if there is one. Both have priority 0.
     pub const fn tags(self) -> (Tag, Option<Tag>) {
         match self {
             Self::Vlan(vlan) => (Tag::new(EtherType::VLAN, vlan), None),
@@ -62,7 +63,7 @@ impl TagLink {
     }
 }
 
-/// The links of an uplink, each with the port of the datapath by which its frames come in.
+/// The links of an uplink, each with the ingress port of its frames.
 #[derive(Clone, Debug, Default)]
 pub struct TagLinks(HashMap<TagLink, PortNo>);
 
@@ -73,12 +74,16 @@ impl FromIterator<(TagLink, PortNo)> for TagLinks {
 }
 
 impl TagLinks {
-    /// The link that a frame came by, and its port. Where the first two tags are those of a link, that is the one, whatever
-    /// link the first tag alone would be. An uplink that had links (7) and (7, 8) of one outer TPID would let a guest of the first reach
-    /// the second by a tag 8 of its own: `network` refuses such files. Priorities do not count.
+    /// Finds the link of a frame, and its ingress port.
+    ///
+    /// A QinQ link that matches the first two tags takes precedence over a VLAN link that matches
+    /// the first. Priorities are ignored. If an uplink had links (7) and (7, 8) of one outer TPID,
+    /// a guest on the first could reach the second with its own tag 8. The `network` crate rejects
+    /// such files.
     ///
     /// # Errors
-    /// [`DropReason::UnknownDatapath`] for tags that are no link's, [`DropReason::Malformed`] for a frame that is cut.
+    /// [`DropReason::UnknownDatapath`] for tags that belong to no link, [`DropReason::Malformed`]
+    /// for a truncated frame.
     #[inline]
     pub fn find(&self, frame: &[u8]) -> Result<(TagLink, PortNo), DropReason> {
         let tags = Tags::parse(frame).map_err(|_| DropReason::Malformed)?;
@@ -93,10 +98,10 @@ impl TagLinks {
         both.and_then(known).or_else(|| single.and_then(known)).ok_or(DropReason::UnknownDatapath)
     }
 
-    /// Takes the tags of a link off a frame; says which link, and its port.
+    /// Removes the tags of a link from a frame, and returns the link and its ingress port.
     ///
     /// # Errors
-    /// As [`TagLinks::find`]; the frame is as before then.
+    /// The same as [`TagLinks::find`]; the frame is unchanged then.
     #[inline]
     pub fn decap(&self, packet: &mut PacketBuf) -> Result<(TagLink, PortNo), DropReason> {
         let (link, port) = self.find(packet.head())?;
@@ -139,7 +144,7 @@ mod tests {
         let table: [Row<'_>; 17] = [
             (&[(0x8100, 7)], Ok((links[0], 0))),
             (&[(0x8100, 0xf007)], Ok((links[0], 0))),
-            // The others are the guest's, whatever they are.
+            // Any other tags belong to the guest.
             (&[(0x8100, 7), (0x8100, 8)], Ok((links[0], 1))),
             (&[(0x8100, 7), (0x9100, 0), (0x88a8, 7)], Ok((links[0], 2))),
             (&[(0x88a8, 7), (0x8100, 8)], Ok((links[1], 0))),

@@ -1,9 +1,10 @@
-//! The answer to a packet that is too long for a tunnel, toward the guest that sent it: [`too_big`].
+//! Path MTU discovery for guests: the ICMP error to a guest whose packet exceeds a tunnel's path
+//! MTU ([`too_big`]).
 //!
-//! The guest takes the tunnel for a link with the MTU of its port, and nobody but the end point of the tunnel knows better.
-//! There is no router on that link in whose name the message could come, so it comes in the name of the packet's
-//! destination, by the way that the packet came; that is what Linux's tunnels do on a bridge, too. A guest believes it
-//! because of the packet that it quotes.
+//! To the guest, the tunnel is a link with the MTU of its port, and only the tunnel end point knows
+//! the smaller MTU. No router on that link can be the source of the error. Its source is therefore
+//! the destination of the packet, as with Linux tunnels on a bridge. The guest accepts the error
+//! because it quotes the packet.
 
 use crate::DropReason;
 use crate::reply::{Link, Original, error_v4, error_v6};
@@ -12,31 +13,40 @@ use wire::icmp::too_big::MIN_MTU_V6;
 use wire::vlan::Tag;
 use wire::{EtherType, Icmpv4Repr, Icmpv6Repr, MacAddr};
 
-/// The way back to the sender of a packet.
+/// The link-layer addresses and tags of an answer to the sender of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WayBack<'a> {
-    /// Where the answer goes: the packet's Ethernet source when it came in.
+    /// Destination of the answer: the packet's Ethernet source at ingress.
     pub eth_dst: MacAddr,
-    /// Whom it seems to come from: the packet's Ethernet destination when it came in.
+    /// Source of the answer: the packet's Ethernet destination at ingress.
     pub eth_src: MacAddr,
-    /// The tags that the packet had when it came in, the outer one first.
+    /// The VLAN tags of the packet at ingress, the outer one first.
     pub tags: &'a [Tag],
 }
 
-/// An ICMP "fragmentation needed" (RFC 1191 section 4) or an ICMPv6 "packet too big" (RFC 4443 section 3.2) about `packet`,
-/// of which `mtu` bytes of IP packet could be carried: the frame to hand to the guest, with all checksums. It is no longer than
-/// 576 bytes of IPv4 (RFC 1812 section 4.3.2.3) or 1280 of IPv6. A super-packet is answered as its first segment would be.
+/// Builds an ICMP "fragmentation needed" (RFC 1191 section 4) or an ICMPv6 "packet too big" (RFC
+/// 4443 section 3.2) about `packet`. The result is the frame for the guest, with all checksums.
 ///
-/// IPv6 knows no path of less than 1280 bytes (RFC 8200 section 5), so that is what is said instead of less. Whoever carries
-/// IPv6 over less would have to fragment the outer packet (RFC 2473 section 7.1).
+/// `mtu` is the longest IP packet that the tunnel carries. The error is at most 576 bytes of IPv4
+/// (RFC 1812 section 4.3.2.3) or 1280 bytes of IPv6. A super-packet is answered like its first
+/// segment.
 ///
-/// RFC 1812 section 4.3.2.8 and RFC 4443 section 2.4 f limit the rate of such messages; that is up to the caller.
+/// The MTU in an ICMPv6 error is at least 1280, the minimum of IPv6 (RFC 8200 section 5). A tunnel
+/// with a smaller MTU would have to fragment the outer packet (RFC 2473 section 7.1).
+///
+/// The caller limits the rate of these messages (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4 f).
 ///
 /// # Errors
-/// [`DropReason::NotApplicable`] when there is no answer: the packet is not IP, may be fragmented (IPv4 without DF), is an ICMP
-/// error, a later fragment of IPv4, sent to a group (in whose name nobody can answer, although RFC 4443 would allow it) or by
-/// no single host, or IPv6 of at most 1280 bytes. [`DropReason::Malformed`] and [`DropReason::Segmentation`] for a packet
-/// that does not parse or cannot be cut.
+/// [`DropReason::NotApplicable`] when no answer is allowed or needed:
+///
+/// - The packet is not IP, or is IPv4 without DF.
+/// - The packet is an ICMP error, or a later IPv4 fragment.
+/// - The destination is multicast. RFC 4443 allows an answer, but no host could be its source.
+/// - The source is no single host.
+/// - The packet is IPv6 of at most 1280 bytes.
+///
+/// [`DropReason::Malformed`] for a packet that does not parse, and [`DropReason::Segmentation`] for
+/// one that cannot be segmented.
 pub fn too_big(packet: &PacketBuf, mtu: u16, back: &WayBack<'_>) -> Result<PacketBuf, DropReason> {
     let original = Original::new(packet)?;
     let tags: Vec<u8> = back.tags.iter().flat_map(|tag| tag.to_bytes()).collect();

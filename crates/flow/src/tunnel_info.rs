@@ -1,5 +1,5 @@
-//! What a key says of the tunnel that a frame came by: [`TunnelInfo`], and [`TlvMap`], which gives Geneve options their
-//! fields.
+//! The tunnel fields of a flow key ([`TunnelInfo`]), and the mapping of Geneve options to key
+//! fields ([`TlvMap`]).
 
 use crate::tunnel::{LogicalPortsField, stt};
 use crate::{Field, FlowKey, LogicalPorts, OuterIp, TagLink, TunnelKey, TunnelType};
@@ -14,7 +14,7 @@ pub mod tun_flags {
     pub const OAM: u16 = 1 << 0;
     /// "Don't fragment" in the outer IPv4 header.
     pub const DF: u16 = 1 << 1;
-    /// The tunnel header, or the UDP header in front of it, has a checksum.
+    /// The tunnel header, or the UDP header before it, has a checksum.
     pub const CSUM: u16 = 1 << 2;
     /// The tunnel header has a key, which may be 0.
     pub const KEY: u16 = 1 << 3;
@@ -22,24 +22,24 @@ pub mod tun_flags {
     pub const NAMES: [(&str, u16); 4] = [("df", DF), ("csum", CSUM), ("key", KEY), ("oam", OAM)];
 }
 
-/// Fields for tunnel options: `tun_metadata0` to `tun_metadata3`.
+/// Number of fields for tunnel options: `tun_metadata0` to `tun_metadata3`.
 pub const TUNNEL_OPTIONS: usize = 4;
 
-/// The options that a frame brought, by their fields.
+/// The options of a received frame, by key field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct TunnelOptions {
-    /// 0 where the bit of `present` is 0.
+    /// A slot is 0 if its bit in `present` is 0.
     values: [u64; TUNNEL_OPTIONS],
     present: u8,
 }
 
 impl TunnelOptions {
-    /// The value of option `slot`, right aligned; `None` when the frame did not bring it.
+    /// The value of option `slot`, right aligned; `None` when the frame did not have it.
     pub fn get(&self, slot: usize) -> Option<u64> {
         self.values.get(slot).copied().filter(|_| self.present >> slot & 1 != 0)
     }
 
-    /// Gives option `slot`, 0 to 3, a value; returns false when it has one or when there is no such option.
+    /// Sets option `slot`, 0 to 3. Returns false when it is already set or there is no such slot.
     #[must_use]
     fn add(&mut self, slot: usize, value: u64) -> bool {
         match self.values.get_mut(slot) {
@@ -63,29 +63,34 @@ impl TunnelOptions {
     }
 }
 
-/// The tunnel that a frame came by: outer headers and tunnel header, as far as decisions may read them.
+/// The tunnel that a frame arrived through: the fields of the outer and tunnel headers that flows
+/// can match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunnelInfo {
-    /// VNI, GRE key, STT's 64-bit context, or what tags stand for ([`TagLink::key`]); 0 without key.
+    /// VNI, GRE key, STT's 64-bit context, or the key of the VLAN tags ([`TagLink::key`]); 0
+    /// without a key.
     pub id: u64,
-    /// Who sent the outer packet.
+    /// Source address of the outer packet.
     pub source: IpAddr,
-    /// To whom.
+    /// Destination address of the outer packet.
     pub destination: IpAddr,
     /// Type of service or traffic class of the outer IP header.
     pub tos: u8,
     /// TTL or hop limit of the outer IP header.
     pub ttl: u8,
-    /// See [`tun_flags`].
+    /// The flags in [`tun_flags`].
     pub flags: u16,
-    /// Options.
+    /// Tunnel options.
     pub options: TunnelOptions,
 }
 
 impl TunnelInfo {
-    /// From what decapsulation says. The logical ports of a Geneve header are where [`TlvMap::default`] has them, those of
-    /// STT are part of the context. `key` is there but for GRE without one: clear [`tun_flags::KEY`] then. Nobody says
-    /// whether there was a checksum: [`tun_flags::CSUM`] is not set.
+    /// From the result of decapsulation.
+    ///
+    /// The logical ports of a Geneve header are stored as with [`TlvMap::default`]; those of STT
+    /// are part of the context. [`tun_flags::KEY`] is set: clear it for GRE without a key.
+    /// [`tun_flags::CSUM`] is not set, because decapsulation does not report whether there was a
+    /// checksum.
     pub fn new(tunnel: TunnelType, outer: &OuterIp, key: &TunnelKey) -> Self {
         let field = tunnel.descriptor().logical_ports;
         let ports = key.ports.filter(|_| field == LogicalPortsField::GeneveOption);
@@ -104,7 +109,8 @@ impl TunnelInfo {
         }
     }
 
-    /// Of a frame that came by tags: there is no outer IP header, and [`TagLink::key`] is the key.
+    /// For a frame from a VLAN or QinQ link, which has no outer IP header. The key is
+    /// [`TagLink::key`].
     pub fn of_link(link: TagLink) -> Self {
         let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         Self {
@@ -142,7 +148,7 @@ fn logical_ports(ports: LogicalPorts) -> TunnelOptions {
     TunnelOptions { values: [value, 0, 0, 0], present: 1 }
 }
 
-/// A Geneve option that has a field (RFC 8926 section 3.5).
+/// A Geneve option that maps to a field (RFC 8926 section 3.5).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TlvOption {
     class: u16,
@@ -151,28 +157,29 @@ pub struct TlvOption {
 }
 
 impl TlvOption {
-    /// Option class, type (its highest bit marks it critical), and bytes of data: 0, 4 or 8; `None` for another length.
+    /// Option class, type (its highest bit marks it critical), and bytes of data: 0, 4 or 8. `None`
+    /// for any other length.
     pub const fn new(class: u16, kind: u8, len: u8) -> Option<Self> {
         if matches!(len, 0 | 4 | 8) { Some(Self { class, kind, len }) } else { None }
     }
 }
 
-/// Why an option cannot have a field.
+/// The error for an option that cannot be mapped to a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TlvMapError {
-    /// There is no such field.
+    /// The slot is out of range.
     #[error("there is no tun_metadata{0}: expected 0 to 3")]
     NoSuchField(usize),
-    /// The option has one already.
+    /// The option is already mapped to another field.
     #[error("the option has the field tun_metadata{0} already")]
     Mapped(usize),
 }
 
-/// Which Geneve option goes to which of `tun_metadata0` to `tun_metadata3`.
+/// The mapping of Geneve options to `tun_metadata0` to `tun_metadata3`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TlvMap([Option<TlvOption>; TUNNEL_OPTIONS]);
 
-/// OVN's: the logical-port option (class 0x0102, type 0x80, 4 bytes) is `tun_metadata0`.
+/// OVN's mapping: the logical-port option (class 0x0102, type 0x80, 4 bytes) is `tun_metadata0`.
 impl Default for TlvMap {
     fn default() -> Self {
         let ports = TlvOption { class: CLASS_OVN, kind: TYPE_LOGICAL_PORTS, len: 4 };
@@ -181,15 +188,16 @@ impl Default for TlvMap {
 }
 
 impl TlvMap {
-    /// No option has a field.
+    /// A mapping without options.
     pub const fn empty() -> Self {
         Self([None; TUNNEL_OPTIONS])
     }
 
-    /// Gives an option the field `tun_metadata<slot>`, in the place of what had it.
+    /// Maps an option to `tun_metadata<slot>`, and replaces the previous option of that slot.
     ///
     /// # Errors
-    /// [`TlvMapError`]; the map is unchanged then.
+    /// [`TlvMapError`] for an invalid slot or an option that is already mapped. The map is
+    /// unchanged then.
     pub fn set(&mut self, slot: usize, option: TlvOption) -> Result<(), TlvMapError> {
         let same = |had: &TlvOption| (had.class, had.kind) == (option.class, option.kind);
         let other = self.0.iter().position(|had| had.as_ref().is_some_and(same));
@@ -200,12 +208,12 @@ impl TlvMap {
         Ok(())
     }
 
-    /// The values of the options that have fields. Options that have none are passed over; whether a critical one may be
-    /// is for decapsulation to say.
+    /// The values of the mapped options. Other options are ignored; decapsulation decides whether
+    /// an unknown critical one is allowed.
     ///
     /// # Errors
-    /// `BadField` for a mapped option with another length than the map says, and for one that is repeated: the two could
-    /// differ.
+    /// `BadField` for a mapped option of another length, and for a repeated one, because its values
+    /// could differ.
     pub fn read(&self, options: &GeneveOptions<'_>) -> Result<TunnelOptions, ParseError> {
         let mut values = TunnelOptions::default();
         for option in options.iter() {

@@ -1,4 +1,4 @@
-//! What a frame must be for a field to have a meaning. The rows are in `field/table.rs`.
+//! Conditions that a frame must meet to have a field. The rows are in `field/table.rs`.
 
 /// One kind of frame that meets a [`Prerequisite`](super::Prerequisite).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! What a row of the table of fields says: [`FieldSpec`].
+//! The content of a row of the field table: [`FieldSpec`].
 
 use super::{Field, Position, Prerequisite};
 
@@ -22,13 +22,13 @@ pub enum Notation {
 pub enum Access {
     /// Actions of both languages.
     ReadWrite,
-    /// Nobody.
+    /// No action.
     ReadOnly,
-    /// No action of a program, but the switch itself: to make a reply, or to put on a VLAN tag.
+    /// Only the switch itself, when it generates a reply or pushes a VLAN tag.
     SwitchOnly,
-    /// OVN's `ct_commit { ... }` alone.
+    /// Only OVN's `ct_commit { ... }`.
     CtCommit,
-    /// Open vSwitch has actions that write the field, weft does not; the text says why.
+    /// Actions of Open vSwitch that weft does not support; the text gives the reason.
     Unsupported(&'static str),
 }
 
@@ -176,7 +176,7 @@ pub struct OfctlName {
     pub prerequisite: Option<Prerequisite>,
 }
 
-/// All that is known of a field. There is one for each row of the table in `field/table.rs`.
+/// All properties of a field, one for each row of the table in `field/table.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldSpec {
     /// The field.
@@ -214,7 +214,7 @@ pub(super) const fn row(
     kernel: KernelWord,
 ) -> FieldSpec {
     FieldSpec {
-        // The table puts in the row's own.
+        // The table replaces this default.
         field: Field::InPort,
         description: "",
         name,

@@ -2,9 +2,9 @@
 //! `docs/adding-a-field.md` explains how to add a field.
 //!
 //! A row of a field gives its name in weft, its place in the key (word, shift, width) and its place
-//! in the kernel's key. What differs from the defaults follows: notation, prerequisite, access,
-//! symbols of OVN's language and names of the ofctl language. Rows are ordered by their place in the
-//! key.
+//! in the kernel's key. The differences from the defaults follow: notation, prerequisite, access,
+//! symbols of OVN's language and names of the ofctl language. Rows are ordered by their place in
+//! the key.
 
 use super::Position;
 use super::prerequisite::{FrameKind, Requirement, kind, prerequisites, requires};
@@ -575,7 +575,7 @@ fields! {
         .ofctl(&[ofctl("xxreg3").also(&["NXM_NX_XXREG3"]).unshown()]),
 }
 
-/// The fields of Open vSwitch that weft does not have; `*` stands for any ending. The ofctl language
+/// Fields of Open vSwitch that weft does not support; `*` matches any suffix. The ofctl language
 /// names them in its error messages.
 #[rustfmt::skip]
 pub const FOREIGN_FIELDS: &[&str] = &[

@@ -76,11 +76,15 @@ macro_rules! tunnel_types {
             ///
             /// # Errors
             /// The reason under which the packet is counted as dropped:
-            /// [`DropReason::MalformedTunnel`], [`DropReason::Malformed`] for a frame that is cut
-            /// short, [`DropReason::TunnelProtocol`] for what is no Ethernet frame, and those of
-            /// the type.
+            /// [`DropReason::MalformedTunnel`], [`DropReason::Malformed`] for a truncated frame,
+            /// [`DropReason::TunnelProtocol`] for a payload that is no Ethernet frame, and the
+            /// reasons specific to the tunnel type.
             #[inline]
-            pub fn decap(self, bytes: &[u8], expected: &DecapOptions) -> Result<Decapped, DropReason> {
+            pub fn decap(
+                self,
+                bytes: &[u8],
+                expected: &DecapOptions,
+            ) -> Result<Decapped, DropReason> {
                 match self {
                     $(Self::$variant => $module::$variant::decap(bytes, expected),)+
                 }

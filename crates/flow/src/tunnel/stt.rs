@@ -1,7 +1,9 @@
-//! A frame as one STT frame in one TCP-shaped super-segment, and back (draft-davie-stt sections 3 and 4).
+//! Encapsulates a frame as one STT frame in one TCP-like super-segment, and decapsulates it
+//! (draft-davie-stt sections 3 and 4).
 //!
-//! The inner offload state travels in the STT header, so a super-packet with an unfinished checksum crosses the
-//! underlay as it is, and the outer packet is what any NIC with plain TCP segmentation cuts.
+//! The STT header carries the inner offload state, so a super-packet with a partial checksum
+//! crosses the underlay unchanged. Any NIC with TCP segmentation offload can segment the outer
+//! packet.
 
 use super::codec::TunnelCodec;
 use super::{
@@ -51,7 +53,7 @@ impl TunnelCodec for Stt {
     };
 }
 
-/// The longest inner frame that fits one STT frame over IPv4 (`ipv6`: over IPv6).
+/// The longest inner frame that fits in one STT frame over IPv4, or over IPv6 if `ipv6` is set.
 pub(crate) const fn max_inner_len(ipv6: bool) -> usize {
     MAX_IP_LEN - if ipv6 { 40 } else { 20 } - SEGMENT_HEADER_LEN - FRAME_HEADER_LEN
 }
@@ -102,7 +104,8 @@ pub(crate) fn encap(
     Ok(())
 }
 
-/// The inner offload state as the STT header says it; what it cannot say is completed first.
+/// Encodes the inner offload state for the STT header. Checksums that it cannot represent are
+/// completed first.
 fn describe(packet: &mut PacketBuf) -> Result<SttChecksum, DropReason> {
     let told = match packet.offload.checksum {
         Checksum::Unverified => SttChecksum::Unverified,
@@ -117,12 +120,12 @@ fn describe(packet: &mut PacketBuf) -> Result<SttChecksum, DropReason> {
     };
     match (packet.offload.gso, told) {
         (None, _) | (Some(_), SttChecksum::Partial { tcp: true, .. }) => Ok(told),
-        // Only TCP super-packets can be described; others are split before.
+        // STT can describe only TCP super-packets; others must be split earlier.
         _ => Err(DropReason::Segmentation),
     }
 }
 
-/// `None` when the receiver would not find the checksum field where it is.
+/// A partial checksum, or `None` when the receiver would look for the field at another offset.
 fn partial(packet: &PacketBuf, start: u16, offset: u16) -> Option<SttChecksum> {
     let located = wire::transport_offset(packet.head()).ok()?;
     if located.l4 != Some(usize::from(start)) {
@@ -141,7 +144,8 @@ fn partial(packet: &PacketBuf, start: u16, offset: u16) -> Option<SttChecksum> {
     })
 }
 
-/// The 64-bit context: datapath in bits 0-23, egress port in 24-39, ingress port in 40-54 (OVN's layout).
+/// The 64-bit context: datapath in bits 0-23, egress port in 24-39, ingress port in 40-54 (OVN's
+/// layout).
 pub(crate) fn context(key: &TunnelKey) -> u64 {
     let ports = key.ports.map_or(0, |ports| {
         let ingress = u64::from(ports.ingress.map_or(0, PortKey::value) & PortKey::MAX_PORT);
@@ -150,7 +154,7 @@ pub(crate) fn context(key: &TunnelKey) -> u64 {
     u64::from(key.datapath.0 & 0xff_ffff) | ports
 }
 
-/// What a context id says.
+/// Decodes a context ID.
 pub(crate) fn key_of_context(context: u64) -> Result<TunnelKey, DropReason> {
     if context >> 55 != 0 {
         return Err(DropReason::UnknownDatapath);
@@ -160,12 +164,12 @@ pub(crate) fn key_of_context(context: u64) -> Result<TunnelKey, DropReason> {
     Ok(TunnelKey { datapath: DatapathKey(context as u32 & 0xff_ffff), ports })
 }
 
-/// One segment of an STT frame, its outer headers read.
+/// One segment of an STT frame, after its outer headers were removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SttSegment {
-    /// Which frame it belongs to.
+    /// The frame that the segment belongs to.
     pub key: SttFrameKey,
-    /// Where in the frame.
+    /// Position of the segment in the frame.
     pub place: SttPlace,
     /// The outer destination port.
     pub port: u16,
@@ -173,13 +177,14 @@ pub struct SttSegment {
     pub traffic_class: u8,
 }
 
-/// Reads the outer headers of an STT segment, from its Ethernet header on, and takes them off: `packet` is the segment's
-/// part of the frame then, without padding.
+/// Parses and removes the outer headers of an STT segment, from its Ethernet header on. `packet` is
+/// then the segment's part of the frame, without padding.
 ///
 /// # Errors
-/// [`DropReason::Malformed`] for headers that do not parse, [`DropReason::OuterFragment`] for IP fragments,
-/// [`DropReason::SttFrame`] for a segment that cannot be part of a frame, [`DropReason::OuterChecksum`] for a wrong
-/// checksum.
+/// - [`DropReason::Malformed`] for headers that do not parse
+/// - [`DropReason::OuterFragment`] for IP fragments
+/// - [`DropReason::SttFrame`] for a segment that cannot be part of a frame
+/// - [`DropReason::OuterChecksum`] for a wrong checksum
 pub fn strip_stt_segment(packet: &mut PacketBuf) -> Result<SttSegment, DropReason> {
     let verdict = match packet.offload.checksum {
         Checksum::Unverified => packet::verify_checksum(packet),
@@ -214,12 +219,12 @@ pub fn strip_stt_segment(packet: &mut PacketBuf) -> Result<SttSegment, DropReaso
     })
 }
 
-/// Reads the STT header of a whole frame and takes it off: `packet` is the inner Ethernet frame then, with the offload
-/// state that the header tells.
+/// Parses and removes the STT header of a whole frame. `packet` is then the inner Ethernet frame,
+/// with the offload state from the header.
 ///
 /// # Errors
-/// [`DropReason::MalformedTunnel`] for a header that does not parse or does not fit the frame,
-/// [`DropReason::UnknownDatapath`] for a context with bits where there should be none.
+/// [`DropReason::MalformedTunnel`] for a header that does not parse or does not match the frame,
+/// [`DropReason::UnknownDatapath`] for a context ID with reserved bits set.
 pub fn decap_stt(packet: &mut PacketBuf) -> Result<TunnelKey, DropReason> {
     let ethernet_len = packet.len().saturating_sub(FRAME_HEADER_LEN);
     let view = SttPacket::new_checked(packet.head()).map_err(|_| DropReason::MalformedTunnel)?;
@@ -237,11 +242,13 @@ pub fn decap_stt(packet: &mut PacketBuf) -> Result<TunnelKey, DropReason> {
     Ok(key)
 }
 
-/// The offload state that an STT header tells, checked against the frame: a device would believe it.
+/// The offload state from an STT header. It is checked against the frame, because a device would
+/// rely on it.
 fn offload(packet: &PacketBuf, told: SttChecksum) -> Result<Offload, DropReason> {
     let (l4_offset, ipv4, tcp, mss) = match told {
         SttChecksum::Unverified => return Ok(Offload::default()),
-        // The sender's word for bytes that have crossed a network since; the guest's stack looks again.
+        // The sender verified the checksum before the frame crossed the network, so the guest must
+        // verify it again.
         SttChecksum::Verified => return Ok(Offload::default()),
         SttChecksum::Partial { l4_offset, ipv4, tcp, mss } => (l4_offset, ipv4, tcp, mss),
     };
