@@ -1,4 +1,5 @@
-//! What a switch chooses by what its devices and its kernel can do, and why so. `weft run` does what is chosen here, `weft show` says it.
+//! The choices that a switch makes from the capabilities of its devices and kernel, with the
+//! reasons. `weft run` applies them, and `weft show` prints them.
 
 use crate::checks::tunnel::{Outcome, Outer, TunnelSupport, tunnel_support};
 use crate::cost::{self, Cost};
@@ -7,14 +8,14 @@ use flow::{Carrier, TunnelType};
 use network::Family;
 use serde::{Deserialize, Serialize};
 
-/// How something is done, and why so.
+/// A choice, and the reason for it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Chosen {
-    /// What: the datapath, a tunnel type, a port ...
+    /// The subject: the datapath, a tunnel type, a port ...
     pub what: String,
-    /// How: of a tunnel type, how its super-packets leave.
+    /// The method. For a tunnel type: how super-packets are sent.
     pub how: String,
-    /// Why so: by what that is known, or who has asked for it.
+    /// The reason: the capability that decided, or the setting that requested it.
     pub why: String,
 }
 
@@ -25,39 +26,45 @@ impl Chosen {
     }
 }
 
-/// Whether VXLAN and Geneve have outer UDP checksums where the network file does not say so, and why.
+/// Whether VXLAN and Geneve have outer UDP checksums when the network file does not set it, and
+/// why.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OuterChecksum {
-    /// They have.
+    /// True when outer checksums are sent.
     pub on: bool,
-    /// Why, in a few words.
+    /// The reason, in a few words.
     pub why: String,
 }
 
 impl OuterChecksum {
-    /// Chooses for a host that sends through `uplink`, which is `None` while it cannot be looked at. `by_kernel` says that programs in the
-    /// kernel send.
+    /// Chooses for a host that sends through `uplink`, which is `None` while its facts cannot be
+    /// read. `by_kernel` is true when BPF programs send.
     ///
-    /// A checksum protects the outer headers and the tunnel's key on the way. So there is one unless it is dear, or would be missing
-    /// from most of what is sent.
+    /// A checksum protects the outer headers and the tunnel key in transit. It is therefore on
+    /// unless it costs too much, or most packets would have none anyway.
     pub fn choose(uplink: Option<&NicFacts>, family: Family, by_kernel: bool) -> Self {
         let (on, why) = match (family, by_kernel, uplink) {
             (Family::V6, ..) => (true, "IPv6 has none of its own (RFC 8200)".to_owned()),
             (Family::V4, true, _) => (
                 false,
-                "programs cannot ask for those of super-packets, and those of other packets alone would protect little"
+                "BPF programs cannot request them for super-packets, and checksums on the other \
+                 packets alone would protect little"
                     .to_owned(),
             ),
-            (Family::V4, false, None) => (true, "the uplink could not be looked at".to_owned()),
-            (Family::V4, false, Some(nic)) => match SUMS4.iter().find(|name| nic.features.on(name)) {
+            (Family::V4, false, None) => (true, "the uplink's offloads are unknown".to_owned()),
+            (Family::V4, false, Some(nic)) => match SUMS4.iter().find(|name| nic.features.on(name))
+            {
                 Some(name) => (true, format!("{} makes them: {name} on", nic.name)),
-                None => (false, format!("{} makes none, and the processor would sum every byte", nic.name)),
+                None => (
+                    false,
+                    format!("{} makes none, so the processor would sum every byte", nic.name),
+                ),
             },
         };
         Self { on, why }
     }
 
-    /// How it is for a tunnel type of which the file says `asked`, where the packets are sent that this was chosen for.
+    /// The choice for a tunnel type, where `asked` is the network file's setting.
     pub fn chosen(
         &self,
         tunnel: TunnelType,
@@ -66,39 +73,40 @@ impl OuterChecksum {
         asked: Option<bool>,
     ) -> Chosen {
         let how = match (asked.unwrap_or(self.on), family, by_kernel) {
-            // Over IPv6 threads send those, see `datapath_bpf::sends_super_packets`.
-            (true, Family::V4, true) => "on, but for super-packets, of which programs make none",
+            // Over IPv6, threads of the user datapath send super-packets, with checksums.
+            (true, Family::V4, true) => "on, except for super-packets from BPF programs",
             (true, ..) => "on",
-            (false, ..) => "off, but for trains of threads, for which the kernel makes them",
+            (false, ..) => "off, except for UDP GSO packets, for which the kernel computes them",
         };
         let why = if asked.is_some() { "as the network file says" } else { &self.why };
         Chosen::new(format!("{tunnel} checksum"), how, why)
     }
 }
 
-/// A device that has one of these sums what it sends over IPv4.
+/// Over IPv4, a device computes checksums if it has one of these features.
 const SUMS4: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-ipv4"];
 const WHOLE: &str = "super-packets whole";
 const JOINED: &str = "segments joined before programs";
 const SINGLE: &str = "segments one by one";
-/// The first kernel that cuts trains of datagrams for devices that make no checksums.
+/// The first kernel that segments UDP GSO packets for devices without checksum offload.
 const TRAINS_WITHOUT_CHECKSUM: KernelVersion = KernelVersion::new(6, 11);
 
-/// Where programs take tunnel headers off that are attached by `hook` (`tcx`, `clsact`).
+/// Where BPF programs decapsulate when they are attached through `hook` (`tcx` or `clsact`).
 pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Chosen {
     let xdp = match uplink.xdp {
-        Some(xdp) if xdp.is_native() => "has it natively all the same",
-        Some(_) => "has it only behind the kernel's own copy of the frame",
-        None => "does not say whether it has it",
+        Some(xdp) if xdp.is_native() => "supports native XDP",
+        Some(_) => "supports only generic XDP",
+        None => "does not report XDP support",
     };
     let why = format!(
-        "there are no programs for XDP, which comes before packets are merged and knows no other side of a pair; {} {xdp}",
+        "weft decapsulates at tc, because XDP runs before GRO and cannot redirect to a veth peer; \
+         {} {xdp}",
         uplink.name
     );
     Chosen::new("decap", format!("programs at tc, by {hook}"), why)
 }
 
-/// How super-packets of a tunnel type are sent through a device: by programs in the kernel, or by threads.
+/// How super-packets of a tunnel type are sent through a device: by BPF programs or by threads.
 pub fn sending(
     nic: &NicFacts,
     kernel: KernelVersion,
@@ -106,7 +114,8 @@ pub fn sending(
     family: Family,
     by_programs: bool,
 ) -> Chosen {
-    // Those of programs never have outer checksums, and threads have the kernel make them in any case.
+    // BPF programs never send outer checksums of super-packets, and for threads the kernel computes
+    // them.
     let TunnelSupport { segmentation, kernel_segmentation, .. } =
         tunnel_support(nic, tunnel, Outer::of(family));
     let by_kernel = kernel_segmentation.filter(|_| by_programs);
@@ -155,8 +164,10 @@ pub fn sending(
     Chosen::new(tunnel.name(), how, format!("{who}: {}{keeps}{better}", segmentation.why))
 }
 
-/// How segments come out of a tunnel type to programs in the kernel; `is_led` says that a device of the kernel's own has the tunnel's UDP
-/// port (`weft-gro`).
+/// How segments from a tunnel type arrive at BPF programs.
+///
+/// `is_led` is true when a kernel device, `weft-gro`, has the tunnel's UDP port. Only then does GRO
+/// look inside the tunnel.
 pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
     let gro = tunnel_support(nic, tunnel, Outer::of(Family::V4)).gro;
     let is_udp = tunnel.carrier() == Carrier::Udp;
@@ -164,31 +175,30 @@ pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
         (Outcome::No, ..) => (SINGLE, gro.why),
         (_, false, _) => (JOINED, gro.why),
         (_, true, true) => {
-            (JOINED, "the kernel looks into the tunnel, whose port weft-gro has".to_owned())
+            (JOINED, "weft-gro has the tunnel's port, so GRO looks inside the tunnel".to_owned())
         }
-        (_, true, false) => (
-            SINGLE,
-            "the kernel looks into a tunnel only where a device of its own has the port".to_owned(),
-        ),
+        (_, true, false) => {
+            (SINGLE, "GRO looks inside a tunnel only when a kernel device has its port".to_owned())
+        }
     };
     Chosen::new(format!("{tunnel} received"), how, why)
 }
 
-/// How super-packets reach the guest whose TAP a thread writes them into.
+/// How super-packets reach a guest whose TAP device is written by a thread.
 pub fn tap(name: &str) -> Chosen {
     let why = "a thread writes them into its TAP, and the guest's kernel takes them as received";
     Chosen::new(format!("port {name}"), WHOLE, why)
 }
 
-/// How super-packets reach the guest behind `device`, by which they are sent and whose offloads these are.
+/// How super-packets reach the guest behind `device`, whose offloads are `features`.
 pub fn port(name: &str, device: &str, features: &Features) -> Chosen {
     let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
     let lacks: Vec<_> = needed.into_iter().filter(|name| !features.on(name)).collect();
     let what = format!("port {name}");
     if lacks.is_empty() {
-        return Chosen::new(what, WHOLE, format!("{device} takes them so"));
+        return Chosen::new(what, WHOLE, format!("{device} accepts them"));
     }
-    let why = format!("{device} does without {}", lacks.join(", "));
+    let why = format!("{device} lacks {}", lacks.join(", "));
     Chosen::new(what, "super-packets cut or summed by the kernel", why)
 }
 
@@ -211,8 +221,8 @@ mod tests {
         let table = [
             (Some(&sums), Family::V4, false, true, "eth0 makes them: tx-checksum-ipv4 on"),
             (Some(&plain), Family::V4, false, false, "eth0 makes none"),
-            (None, Family::V4, false, true, "could not be looked at"),
-            (Some(&sums), Family::V4, true, false, "programs cannot ask for"),
+            (None, Family::V4, false, true, "offloads are unknown"),
+            (Some(&sums), Family::V4, true, false, "programs cannot request"),
             (Some(&plain), Family::V6, false, true, "IPv6"),
             (Some(&plain), Family::V6, true, true, "IPv6"),
         ];
@@ -257,9 +267,9 @@ mod tests {
         let (on, off) = (nic(&["rx-gro"]), nic(&[]));
         for (nic, tunnel, is_led, how, why) in [
             (&on, Vxlan, true, JOINED, "weft-gro"),
-            (&on, Vxlan, false, SINGLE, "device of its own"),
-            (&on, Geneve, false, SINGLE, "device of its own"),
-            (&on, Gre, false, JOINED, "as any TCP"),
+            (&on, Vxlan, false, SINGLE, "only when a kernel device"),
+            (&on, Geneve, false, SINGLE, "only when a kernel device"),
+            (&on, Gre, false, JOINED, "inner TCP"),
             (&off, Vxlan, true, SINGLE, "rx-gro off"),
             (&off, Gre, false, SINGLE, "rx-gro off"),
         ] {
@@ -274,6 +284,6 @@ mod tests {
         let said = |on: &[&str]| port("a", "eth0", &nic(on).features);
         assert_eq!(said(&needed).how, "super-packets whole");
         let cut = said(&needed[1..]);
-        assert_eq!(cut.why, "eth0 does without tx-tcp-segmentation");
+        assert_eq!(cut.why, "eth0 lacks tx-tcp-segmentation");
     }
 }

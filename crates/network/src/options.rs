@@ -1,10 +1,10 @@
-//! What the tunnel types of a network are set to, and how many bytes each adds to a packet.
+//! The settings of a network's tunnel types, and the bytes that each adds to a packet.
 
 use flow::{TunnelSettings, TunnelType};
 use std::fmt;
 use std::net::IpAddr;
 
-/// The address family of the underlay: what the outer IP headers are.
+/// The address family of the underlay, which determines the outer IP headers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Family {
     /// IPv4.
@@ -22,7 +22,7 @@ impl Family {
         }
     }
 
-    /// The other one.
+    /// The other family.
     pub const fn other(self) -> Self {
         match self {
             Self::V4 => Self::V6,
@@ -30,7 +30,7 @@ impl Family {
         }
     }
 
-    /// 4 or 6.
+    /// The IP version: 4 or 6.
     pub const fn number(self) -> u8 {
         match self {
             Self::V4 => 4,
@@ -99,8 +99,8 @@ mod tests {
         let gre = options.of_mut(TunnelType::Gre);
         (gre.checksum, gre.key, gre.sequence) = (Some(true), true, true);
         assert_eq!(overhead(TunnelType::Gre, Family::V6, &options), 70);
-        // These cost no bytes: a zero checksum is still sent, and the ports are inside STT's
-        // context.
+        // These settings do not change the length: a zero checksum still has its field, and STT's
+        // context contains the ports.
         options.of_mut(TunnelType::Vxlan).checksum = Some(false);
         options.of_mut(TunnelType::Stt).logical_ports = false;
         assert_eq!(overhead(TunnelType::Vxlan, Family::V4, &options), 50);

@@ -1,9 +1,12 @@
-//! What a device does for the packets of each tunnel type, and why.
+//! The offloads of a device for the packets of each tunnel type, and the reasons.
 //!
-//! The kernel cuts a super-packet in software before a device that lacks one of the offloads that the packet's kind asks for. So
-//! the verdict follows from what weft hands over: the user datapath trains of equal UDP datagrams (VXLAN, Geneve), one frame for
-//! each segment (GRE), a TCP-shaped super-packet (STT) or tagged super-packets (VLAN, QinQ); the kernel datapath, like the kernel's own
-//! tunnels, a TCP super-packet inside the outer headers.
+//! The kernel segments a super-packet in software if the device lacks an offload that this kind of
+//! packet needs. The outcome therefore depends on the packets that weft sends:
+//!
+//! - The user datapath sends UDP GSO packets (VXLAN, Geneve), one frame for each segment (GRE), a
+//!   TCP-like super-packet (STT) or tagged super-packets (VLAN, QinQ).
+//! - The kernel datapath and the kernel's own tunnels send a TCP super-packet inside the outer
+//!   headers.
 
 use crate::checks::mtu::guest_mtu;
 use crate::cost::{self, Cost};
@@ -14,7 +17,7 @@ use netdev::ethtool::hardware::FlowType;
 use network::{Family, TunnelOptions, overhead_bytes};
 use serde::Serialize;
 
-/// Who does something.
+/// What performs an operation: the device or the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -22,14 +25,14 @@ pub enum Outcome {
     Yes,
     /// The kernel, at the cost of processor time.
     InSoftware,
-    /// Nobody.
+    /// Neither.
     No,
-    /// It depends on what only the driver knows.
+    /// Unknown: it depends on the driver, which does not report it.
     Unknown,
 }
 
 impl Outcome {
-    /// As it is printed.
+    /// The name in output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Yes => "yes",
@@ -40,12 +43,12 @@ impl Outcome {
     }
 }
 
-/// Who does it, and why not the device.
+/// What performs an operation, and why the device does not.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Support {
-    /// Who.
+    /// What performs it.
     pub outcome: Outcome,
-    /// Why, in a few words.
+    /// The reason, in a few words.
     pub why: String,
     /// Offloads that are off and would have to be on.
     pub lacks: Vec<&'static str>,
@@ -57,25 +60,27 @@ impl Support {
     }
 }
 
-/// What a device does for one tunnel type.
+/// The offloads of a device for one tunnel type.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct TunnelSupport {
     /// The tunnel.
     #[serde(serialize_with = "tunnel_name")]
     pub tunnel: TunnelType,
-    /// Segmentation of what the user datapath sends.
+    /// Segmentation of super-packets from the user datapath.
     pub segmentation: Support,
-    /// Segmentation of what the kernel datapath sends, and the kernel's own tunnels; `None` for STT, which the kernel cannot send.
+    /// Segmentation of super-packets from the kernel datapath and the kernel's own tunnels. `None`
+    /// for STT, which the kernel cannot send.
     pub kernel_segmentation: Option<Support>,
-    /// Checksums of what is sent.
+    /// Checksums of transmitted packets.
     pub checksum: Support,
-    /// Merging of what is received.
+    /// GRO: merging of received packets.
     pub gro: Support,
-    /// Spreading of what one host sends over the processors of another.
+    /// Receive-side scaling: spreading the packets of one remote host over the processors.
     pub spreading: Support,
-    /// What is left of the throughput where segmentation is in software.
+    /// The throughput that remains with segmentation in software.
     pub cost: Option<Cost>,
-    /// The largest MTU of guests whose packets fit the device's, in bytes; a round one on a jumbo underlay.
+    /// The largest guest MTU whose packets fit the device's MTU, in bytes; rounded on a jumbo
+    /// underlay.
     pub guest_mtu: u32,
 }
 
@@ -83,17 +88,17 @@ fn tunnel_name<S: serde::Serializer>(tunnel: &TunnelType, to: S) -> Result<S::Ok
     to.collect_str(tunnel)
 }
 
-/// What the outer headers are like.
+/// The outer headers: IP version and checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outer {
     /// The underlay is IPv6.
     pub v6: bool,
-    /// UDP or GRE have a checksum.
+    /// The UDP or GRE header has a checksum.
     pub checksum: bool,
 }
 
 impl Outer {
-    /// What programs of the kernel datapath send over IPv4: they cannot ask for outer checksums of super-packets.
+    /// What BPF programs send over IPv4. They cannot request outer checksums of super-packets.
     pub const DEFAULT: Self = Self { v6: false, checksum: false };
 
     /// The same over that family.
@@ -102,7 +107,7 @@ impl Outer {
     }
 }
 
-/// What a device does for a tunnel type.
+/// Determines the offloads of a device for a tunnel type.
 pub fn tunnel_support(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelSupport {
     let driver = drivers::find(&nic.driver.driver);
     let segmentation = user_segmentation(&nic.features, tunnel, outer, driver);
@@ -129,12 +134,12 @@ pub fn tunnel_support(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> Tunne
     }
 }
 
-/// The verdicts for all tunnel types.
+/// The results for all tunnel types.
 pub fn all_tunnels(nic: &NicFacts, outer: Outer) -> Vec<TunnelSupport> {
     TunnelType::ALL.into_iter().map(|tunnel| tunnel_support(nic, tunnel, outer)).collect()
 }
 
-/// Yes when all of `needed` are on, else in software.
+/// Yes when all of `needed` are on; otherwise in software.
 fn by_features(features: &Features, needed: &[&'static str]) -> Support {
     let lacks: Vec<_> = needed.iter().copied().filter(|name| !features.on(name)).collect();
     if lacks.is_empty() {
@@ -175,7 +180,10 @@ fn kernel_segmentation(
     (!needed.is_empty()).then(|| segmentation(features, tunnel, needed, driver))
 }
 
-/// Tags do not keep a device from segmenting; behind two of them the kernel does it itself unless the driver has a say.
+/// Segmentation of tagged super-packets.
+///
+/// One tag does not prevent a device from segmenting. With two tags the kernel segments in
+/// software, unless the driver has its own check.
 fn segmentation(
     features: &Features,
     tunnel: TunnelType,
@@ -190,16 +198,17 @@ fn segmentation(
         Some(true) => plain,
         Some(false) => Support::new(
             Outcome::InSoftware,
-            "the kernel does not let this driver segment behind two tags",
+            "the kernel does not let this driver segment frames with two tags",
         ),
         None => Support::new(
             Outcome::Unknown,
-            "whether the driver may segment behind two tags is not known of it",
+            "it is not known whether the driver may segment frames with two tags",
         ),
     }
 }
 
-/// A device sums what is inside other headers when it has generic checksums, or when it says so by segmenting it.
+/// Inner checksums. A device computes them if it has generic checksums, or if it can segment
+/// packets in the tunnel, which includes their checksums.
 fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Support {
     const GENERIC: &str = "tx-checksum-ip-generic";
     if features.on(GENERIC) {
@@ -210,7 +219,7 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Support {
     let descriptor = tunnel.descriptor();
     let DeviceOffloads { kernel, kernel_checksum, .. } = descriptor.offloads;
     match descriptor.carrier {
-        // The outer sum of UDP comes from the headers once the inner one is known to be right.
+        // The outer UDP checksum follows from the headers when the inner checksum is correct.
         Carrier::Udp | Carrier::Gre => {
             let mut inside = kernel.iter().chain(kernel_checksum);
             if plain.outcome != Outcome::Yes {
@@ -218,7 +227,10 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Support {
             } else if inside.any(|name| ![TSO, TSO6].contains(name) && features.on(name)) {
                 Support::new(Outcome::Yes, format!("{own} on, and inside the tunnel too"))
             } else {
-                Support::new(Outcome::InSoftware, "the device sums plain packets only")
+                Support::new(
+                    Outcome::InSoftware,
+                    "the device handles only packets without a tunnel",
+                )
             }
         }
         Carrier::TcpShaped | Carrier::Tags => plain,
@@ -230,21 +242,22 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> Support {
     if !nic.features.on(GRO) {
         return Support { outcome: Outcome::No, why: format!("{GRO} off"), lacks: vec![GRO] };
     }
-    // A card takes off one tag; a software device leaves them where the sender has put them.
+    // A NIC removes one tag; a software device leaves the tags in the frame.
     let in_frame = match tunnel.descriptor().network_id.tags() {
         0 => false,
         1 => !nic.features.on("rx-vlan-hw-parse") || nic.kind.is_some(),
         _ => true,
     };
     if in_frame && nic.tags_stop_gro {
-        let why = "the kernel was built without VLANs (CONFIG_VLAN_8021Q), and merges nothing behind tags in the frame";
+        let why = "the kernel was built without VLANs (CONFIG_VLAN_8021Q), so GRO ignores tagged \
+                   frames";
         return Support::new(Outcome::No, why);
     }
     let by = match tunnel.carrier() {
         Carrier::Udp => "trains, for the socket of the tunnel (UDP_GRO)",
-        Carrier::Gre => "what is inside, as any TCP",
-        Carrier::TcpShaped => "segments of a frame, as any TCP",
-        Carrier::Tags => "behind tags",
+        Carrier::Gre => "inner TCP segments, as without a tunnel",
+        Carrier::TcpShaped => "segments of a frame, like those of TCP",
+        Carrier::Tags => "tagged frames",
     };
     Support::new(Outcome::InSoftware, format!("the kernel merges {by}"))
 }
@@ -272,17 +285,17 @@ fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: Outer, driver: Option<&D
         (Carrier::TcpShaped, true) => FlowType::Tcp6,
         (Carrier::Gre | Carrier::Tags, _) => {
             return match (tunnel.descriptor().network_id.tags(), inner) {
-                (_, true) => Support::new(Outcome::Yes, "the driver hashes what is inside"),
+                (_, true) => Support::new(Outcome::Yes, "the driver hashes inner headers"),
                 (0, false) => {
                     otherwise("GRE has no ports, and only addresses are hashed".to_owned())
                 }
                 (1, false) => Support::new(
                     Outcome::Yes,
-                    format!("{queues} queues, by the IP header behind the tag"),
+                    format!("{queues} queues, by the IP header after the tag"),
                 ),
                 _ => Support::new(
                     Outcome::Unknown,
-                    "whether the driver looks behind two tags is not known of it",
+                    "it is not known whether the driver hashes frames with two tags",
                 ),
             };
         }
@@ -294,7 +307,7 @@ fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: Outer, driver: Option<&D
         let why = format!("{queues} queues, by ports ({} hashes addresses and ports)", flow.name());
         Support::new(Outcome::Yes, why)
     } else if inner {
-        Support::new(Outcome::Yes, "the driver hashes what is inside")
+        Support::new(Outcome::Yes, "the driver hashes inner headers")
     } else {
         otherwise(format!("{} hashes addresses only: one remote host is one queue", flow.name()))
     }

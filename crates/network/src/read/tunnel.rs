@@ -1,5 +1,5 @@
-//! `tunnel` and `[tunnel_options.*]`. The tables and their keys are those of the tunnel types'
-//! descriptors.
+//! Reads `tunnel` and `[tunnel_options.*]`. The descriptors of the tunnel types define the tables
+//! and their keys.
 
 use crate::errors::Report;
 use crate::section::{Field, Key, Located, Schema, Section, key};
@@ -14,8 +14,8 @@ use wire::EtherType;
 const LOGICAL_PORTS: Key = key("logical_ports", "logical_ports = true");
 const CLAMP_MSS: Key = key("clamp_mss", "clamp_mss = true");
 
-/// `[tunnel_options]`, and `[tunnel_options.NAME]` by the number of the type. They live as long as
-/// the program, like all schemas.
+/// The schemas of `[tunnel_options]` and, by tunnel type, of `[tunnel_options.NAME]`. They are
+/// leaked, because every schema is `'static`.
 static SCHEMAS: LazyLock<(Schema, BTreeMap<TunnelType, Schema>)> = LazyLock::new(|| {
     let schemas: BTreeMap<_, _> =
         TunnelType::ALL.into_iter().map(|tunnel| (tunnel, type_schema(tunnel))).collect();
@@ -29,7 +29,7 @@ fn type_schema(tunnel: TunnelType) -> Schema {
     let options = tunnel.descriptor().options;
     let mut keys: Vec<Key> =
         options.iter().map(|option| key(option.name, option.example)).collect();
-    // Accepted here so that it can be refused with the reason.
+    // The key is accepted here so that the error can name the reason.
     if refuses_logical_ports(tunnel) {
         keys.push(LOGICAL_PORTS);
     }
@@ -40,13 +40,13 @@ fn refuses_logical_ports(tunnel: TunnelType) -> bool {
     tunnel.has_endpoints() && !tunnel.has_option(OptionKind::LogicalPorts)
 }
 
-/// The options, and where they are given that must agree with others.
+/// The options, with the positions of those that must agree with others.
 #[derive(Default)]
 pub(crate) struct OptionsDraft {
     pub(crate) options: TunnelOptions,
-    /// Where the destination ports are given.
+    /// Line of each destination port.
     pub(crate) port_at: BTreeMap<TunnelType, usize>,
-    /// The multicast group of switches of a type that do not have their own.
+    /// The multicast group for switches of a type that do not set their own.
     pub(crate) groups: BTreeMap<TunnelType, Located<IpAddr>>,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn options(report: &mut Report<'_>, field: Option<Field<'_, '_>>) -> 
     draft
 }
 
-/// Reads the value of an option; one that is wrong is reported and leaves the default.
+/// Reads the value of an option. A wrong value is reported, and the default stays.
 fn read_option(
     report: &mut Report<'_>,
     tunnel: TunnelType,
@@ -150,7 +150,7 @@ fn inheritable(
     }
 }
 
-/// Reads the multicast group of the underlay that stands for all hosts of a switch.
+/// Reads the underlay's multicast group, which reaches all hosts of a switch.
 pub(super) fn group(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Located<IpAddr>> {
     const RULE: &str = "write for example \"239.1.1.1\" or \"ff05::1:1\"";
     let text = field.string(report)?;
@@ -174,7 +174,7 @@ fn refuse_logical_ports(report: &mut Report<'_>, section: &Section<'_, '_>, tunn
     }
 }
 
-/// The names of the tunnel types of a kind, as a sentence lists them.
+/// The names of the tunnel types for which `is_of_kind` holds, as a list in a sentence.
 pub(super) fn names_where(is_of_kind: impl Fn(TunnelType) -> bool) -> String {
     let of_kind = TunnelType::ALL.into_iter().filter(|tunnel| is_of_kind(*tunnel));
     let names: Vec<&str> = of_kind.map(TunnelType::name).collect();
