@@ -1,4 +1,4 @@
-//! What encapsulation costs per packet, beside a copy of the same bytes.
+//! The cost of encapsulation per packet, compared with a copy of the same bytes.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! What a frame's key costs, beside a copy of a key.
+//! The cost of extracting a flow key, compared with a copy of a key.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

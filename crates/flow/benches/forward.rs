@@ -1,5 +1,5 @@
-//! What the user datapath does with the headers of one guest's frame on its way to the underlay:
-//! checksum, flow key, encapsulation, and segmentation.
+//! The header work of the user datapath for one guest frame on its way to the underlay: checksum,
+//! flow key, encapsulation, and segmentation.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -15,7 +15,7 @@ use wire::checksum::pseudo_v4;
 
 const MSS: u16 = 1398;
 
-/// A TCP segment over IPv4 whose checksum is left to the offload.
+/// A TCP segment over IPv4 with a partial checksum.
 fn frame(payload: usize) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend([8, 0, 0x45, 0]);
@@ -30,7 +30,8 @@ fn frame(payload: usize) -> Vec<u8> {
     frame
 }
 
-/// One frame from the guest's device to the datagrams of a VXLAN tunnel; returns their payload.
+/// Processes one frame from the guest's device to the datagrams of a VXLAN tunnel; returns their
+/// payload.
 #[inline(never)]
 fn forward(
     packet: &mut PacketBuf,

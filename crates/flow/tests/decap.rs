@@ -1,4 +1,4 @@
-//! Decapsulation of what should not be: truncated at every byte, altered, foreign.
+//! Decapsulation of invalid packets: truncated at every byte, modified, or of another protocol.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn truncation_is_refused_at_every_byte_of_the_headers() {
     }
     let bytes = tunnelled(TunnelType::Gre);
     for len in 0..bytes.len() {
-        // The checksum covers everything: a cut at any byte is seen.
+        // The checksum covers the whole packet, so truncation at any byte is detected.
         assert!(gre(&bytes[..len], true, false).is_err(), "gre {len}");
     }
     let bytes = tunnelled(TunnelType::Stt);
@@ -89,7 +89,8 @@ fn geneve_refuses_control_packets_and_unknown_critical_options() {
     assert_eq!(altered(0, 0x42), Err(DropReason::MalformedTunnel), "version 1");
     assert_eq!(altered(2, 0x08), Err(DropReason::TunnelProtocol));
     assert_eq!(altered(8, 0x7f), Err(DropReason::GeneveCriticalOption));
-    // The same unknown option, not critical, passes; the logical ports are then unknown.
+    // The same unknown option without the critical bit is accepted; the logical ports are then
+    // unknown.
     let mut bytes = good.clone();
     (bytes[1], bytes[8], bytes[10]) = (0, 0x7f, 0x01);
     assert_eq!(geneve(&bytes).map(|d| d.key.ports), Ok(None));
@@ -202,7 +203,9 @@ fn congestion_is_carried_inward_or_the_packet_dropped() {
 
 proptest! {
     #[test]
-    fn decapsulators_never_panic_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200), keyed: bool) {
+    fn decapsulators_never_panic_on_any_bytes(
+        bytes in prop::collection::vec(any::<u8>(), 0..200), keyed: bool,
+    ) {
         let _ = vxlan(&bytes);
         let _ = geneve(&bytes);
         let _ = gre(&bytes, keyed, false);
@@ -215,7 +218,8 @@ proptest! {
         which in 0..4_usize,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
-        let tunnel = [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt][which];
+        let tunnels = [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt];
+        let tunnel = tunnels[which];
         let mut bytes = tunnelled(tunnel);
         for (at, value) in changes {
             let at = at.index(bytes.len());

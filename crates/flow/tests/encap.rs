@@ -1,4 +1,4 @@
-//! Encapsulation against what the parsers of `wire` read back, byte by byte and sum by sum.
+//! Encapsulated packets, checked field by field with the parsers of `wire`.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn ip_tunnels() -> Vec<TunnelType> {
     TunnelType::ALL.into_iter().filter(|tunnel| tunnel.has_endpoints()).collect()
 }
 
-/// Outer transport bytes, after checking everything up to there.
+/// Returns the outer transport bytes, after checking the headers before them.
 fn check_outer_ip(frame: &[u8], tunnel: TunnelType, ipv6: bool) -> Vec<u8> {
     let ethernet = EthernetPacket::new_checked(frame).unwrap();
     assert_eq!((ethernet.dst(), ethernet.src()), (NEXT_HOP.destination, NEXT_HOP.source));
@@ -64,7 +64,7 @@ fn outer_pseudo(ipv6: bool, protocol: u8, len: usize) -> Sum {
     Sum::of(&octets(local)).bytes(&octets(remote)).u16(protocol.into()).u32(len as u32)
 }
 
-/// The inner frame, by the decapsulator of the type.
+/// Returns the inner frame, with the decapsulator of the tunnel type.
 fn decapsulate(
     tunnel: TunnelType,
     ipv6: bool,
@@ -95,7 +95,7 @@ fn outer_headers_are_complete_when_a_frame_is_encapsulated() {
         outer.finish(&mut packet);
         let transport = check_outer_ip(packet.head(), tunnel, ipv6);
         if tunnel.carrier() == Carrier::Udp {
-            // The inner checksum is completed last, as a device would; only then does the outer one verify.
+            // A device completes the inner checksum last; only then is the outer one correct.
             let mut sent = packet.clone();
             complete_checksum(&mut sent).unwrap();
             let udp = &sent.head()[outer.l4..];
@@ -171,7 +171,7 @@ fn every_segment_is_complete_when_a_super_packet_is_cut() {
                 assert!(outer_pseudo(false, 17, transport.len()).bytes(&transport).is_valid());
             }
         }
-        // The next packet goes on counting where this one ended.
+        // The next packet continues the sequence numbers.
         let mut next = tcp_frame(10);
         let outer = endpoints.encap(id, &key(tunnel), &mut next).unwrap();
         outer.finish(&mut next);

@@ -1,4 +1,5 @@
-//! What remote end points cost. Alone in its program, because it looks at the memory of the whole process.
+//! Memory use of remote end points. A test binary of its own, because it measures the whole
+//! process.
 
 use flow::{Dscp, EndpointTable, Ttl, TunnelSpec, TunnelType};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,7 +1,7 @@
-//! What parsing and summing cost, each beside a `memcpy` of the same bytes.
+//! The cost of parsing and of checksums, each compared with a `memcpy` of the same bytes.
 //!
-//! `cargo bench -p wire`; the target is a VXLAN-in-IPv4 frame parsed from its outer Ethernet header to the inner transport
-//! header in less than 40 ns.
+//! `cargo bench -p wire`. The target is to parse a VXLAN-in-IPv4 frame in less than 40 ns, from its
+//! outer Ethernet header to the inner transport header.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn vxlan_frame() -> Vec<u8> {
     frame
 }
 
-/// From the outer Ethernet header to the inner ports, by the checked views alone.
+/// Parses from the outer Ethernet header to the inner ports, with checked views only.
 #[inline(never)]
 fn parse_to_inner_l4(frame: &[u8]) -> Result<(Vni, u16, u16, usize), ParseError> {
     let ethernet = EthernetPacket::new_checked(frame)?;

@@ -12,7 +12,7 @@ use wire::{MacAddr, Protocol};
 
 pub const GUEST_A: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub const GUEST_B: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-/// Of a tunnel whose headers have a key.
+/// Decapsulation options of a tunnel whose headers have a key.
 pub const KEYED: DecapOptions = DecapOptions { key: true, skip_checksum: false };
 pub const NEXT_HOP: NextHop =
     NextHop { source: MacAddr([2, 0, 0, 0, 1, 1]), destination: MacAddr([2, 0, 0, 0, 1, 2]) };
@@ -47,7 +47,7 @@ pub fn key(tunnel: TunnelType) -> TunnelKey {
     TunnelKey { datapath: DatapathKey(0x12_3456), ports }
 }
 
-/// An Ethernet frame with TCP over IPv4, `payload` bytes, its checksum left partial; ECT(0), DSCP 10.
+/// An Ethernet frame with TCP over IPv4, `payload` bytes, and a partial checksum; ECT(0), DSCP 10.
 pub fn tcp_frame(payload: usize) -> PacketBuf {
     let (src, dst) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
     let mut frame = [GUEST_B.0, GUEST_A.0].concat();

@@ -4,25 +4,25 @@ use packet::{Checksum, Gso, GsoKind, PacketBuf};
 use proptest::prelude::*;
 use testkit::crc32c::crc32c;
 
-/// What an IP packet carries, or what stands in its place.
+/// The payload of an IP packet, or the kind of a frame that is not IP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Tcp,
     Udp,
-    /// Without a checksum.
+    /// UDP without a checksum.
     UdpNoSum,
     Sctp,
     /// An echo request of the IP version.
     Echo,
-    /// An ICMP error about something.
+    /// An ICMP error of the IP version.
     Error,
-    /// A neighbour solicitation, or an echo over IPv4; with or without a link-layer address.
+    /// A neighbour solicitation, or an echo over IPv4; with or without a link-layer address option.
     Solicit(bool),
-    /// As before, an advertisement.
+    /// Like `Solicit`, for an advertisement.
     Advert(bool),
-    /// A protocol that nobody knows.
+    /// An unknown protocol.
     Other,
-    /// No IP.
+    /// A frame that is not IP.
     Arp,
 }
 
@@ -34,18 +34,18 @@ pub struct Spec {
     pub kind: Kind,
     /// IPv4 options or an IPv6 header of destination options.
     pub options: bool,
-    /// A routing header of IPv6 with a segment left.
+    /// An IPv6 routing header with one segment left.
     pub routed: bool,
     pub payload: Vec<u8>,
-    /// Where it applies: the checksum is left partial.
+    /// Leaves the checksum partial, if the kind has one.
     pub partial: bool,
-    /// Where it applies: a super-packet of segments of that length.
+    /// Makes a super-packet with segments of that length, if the kind permits it.
     pub gso: Option<u16>,
-    /// Cut off behind so many bytes (times 8) of the IP payload, as a first fragment.
+    /// Cuts the packet after so many bytes (times 8) of the IP payload, as a first fragment.
     pub fragment: Option<usize>,
-    /// Bytes behind the IP packet.
+    /// Bytes after the IP packet.
     pub padding: usize,
-    /// The payload in pieces.
+    /// Stores the payload in several buffers.
     pub pieces: bool,
     pub tcp_flags: u8,
 }
@@ -116,7 +116,7 @@ impl Spec {
 #[derive(Debug)]
 pub struct Frame {
     pub packet: PacketBuf,
-    /// What a first fragment lacks of the datagram.
+    /// The rest of the datagram, which a first fragment does not contain.
     pub missing: Vec<u8>,
 }
 
@@ -126,7 +126,7 @@ pub const SRC_V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 
 pub const DST_V6: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0x12, 0x34, 0x56, 0x78];
 pub const ETH_DST: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const ETH_SRC: [u8; 6] = [6, 0x11, 0x22, 0x33, 0x44, 0x55];
-/// The last stop of a routed packet, which its checksum covers.
+/// The final destination of a packet with a routing header, which its checksum covers.
 const LAST_STOP: [u8; 16] = [0x20, 1, 0xd, 0xb8, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
 
 impl Spec {
@@ -164,7 +164,7 @@ impl Spec {
         let l4 = frame.len();
         frame.extend(&message);
         let end = frame.len();
-        // Padding behind super-packets does not occur.
+        // Super-packets never have padding.
         frame.extend(vec![0xee; if self.is_super() || self.pieces { 0 } else { self.padding }]);
         let mut packet = PacketBuf::from_bytes(&frame);
         if self.pieces && end > l4 + 80 {
@@ -186,7 +186,7 @@ impl Spec {
         Frame { packet, missing }
     }
 
-    /// IP header, options or extension headers, in front of `len` bytes.
+    /// IP header and options or extension headers, before `len` bytes.
     fn ip(&self, protocol: u8, len: usize, is_fragment: bool) -> Vec<u8> {
         if !self.is_v6 {
             let options: &[u8] = if self.options { &[1, 1, 1, 0] } else { &[] };
@@ -286,7 +286,7 @@ fn neighbour(kind: u8, option: bool) -> Vec<u8> {
     message
 }
 
-/// A frame whose bytes behind the first `len` are fragments with gaps between them.
+/// A frame whose bytes after the first `len` are in separate buffers.
 fn in_pieces(frame: &[u8], len: usize) -> PacketBuf {
     let mut packet = PacketBuf::with_capacity(64, frame.len() * 2 + 64);
     packet.spare_mut()[..len].copy_from_slice(&frame[..len]);
@@ -310,7 +310,7 @@ fn pseudo_header(addresses: &[u8], protocol: u8, len: usize) -> Vec<u8> {
     pseudo
 }
 
-/// The ones-complement sum of strings of bytes, all but the last of even length.
+/// The ones-complement sum of byte strings; all but the last must have an even length.
 fn naive_sum(parts: &[&[u8]]) -> u16 {
     let bytes = parts.concat();
     let mut sum = 0u32;
@@ -321,7 +321,8 @@ fn naive_sum(parts: &[&[u8]]) -> u16 {
     sum as u16
 }
 
-/// The first checksum of a frame that is not what it should be. `missing` is what a first fragment lacks.
+/// The first wrong checksum of a frame. `missing` is the rest of a datagram after its first
+/// fragment.
 pub fn wrong_checksum(packet: &PacketBuf, missing: &[u8]) -> Option<&'static str> {
     let frame = packet.to_vec();
     let mut at = 12;

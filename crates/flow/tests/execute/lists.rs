@@ -1,4 +1,4 @@
-//! Lists in lists, and what ends them.
+//! Nested action lists, and the actions that end a list.
 
 use crate::frames::{Kind, Spec};
 use crate::{Event, Recorder};
@@ -25,7 +25,7 @@ fn ttl(value: u128) -> Action {
     Action::Set { field: Field::IpTtl, value, mask: 0xff }
 }
 
-/// What was done, frames as port and length.
+/// The operations performed, with frames as port and length.
 fn done(recorder: Recorder) -> Vec<String> {
     let show = |event| match event {
         Event::Port(port, bytes) => format!("port {port}: {}", bytes.len()),
@@ -184,7 +184,7 @@ fn nesting_is_bounded() {
     assert_eq!(run(&[Action::Clone([checks].into())], &mut packet), ["port 1: 142"]);
 }
 
-/// A packet for whose sake a router asks for another next hop than the packet's destination.
+/// A packet for which a router solicits a next hop other than the packet's destination.
 fn asking() -> [Action; 2] {
     let next_hop = Action::Set { field: Field::ArpTpa, value: 0x0a00_0001, mask: 0xffff_ffff };
     let solicitation = [next_hop, tag(), out(1), out(2)];

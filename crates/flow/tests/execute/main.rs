@@ -11,30 +11,30 @@ use flow::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, Output, P
 use packet::PacketBuf;
 use std::sync::Arc;
 
-/// What an executor did, in order.
+/// The operations of an executor, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Event {
-    /// The bytes of a frame left by a port.
+    /// The bytes of a frame sent out of a port.
     Port(u32, Vec<u8>),
     Drop(DropReason),
     Log(String),
     Controller,
     Meter(u64, u64),
     Queue(u32),
-    /// The bytes of a frame that asks for a neighbour, and what is done with it first.
+    /// The bytes of a solicitation, and the first action on it.
     Solicit(Vec<u8>, Action),
 }
 
-/// Keeps what it is handed.
+/// Records every call.
 #[derive(Default)]
 struct Recorder {
     events: Vec<Event>,
     packets: Vec<PacketBuf>,
-    /// What meters say.
+    /// True when every frame exceeds its meter.
     exceeded: bool,
-    /// What it says to who wants to ask for a neighbour.
+    /// True when `solicit` rejects the solicitation because one was just sent.
     asked: bool,
-    /// What ports refuse frames for.
+    /// The error that all ports return.
     refuse: Option<DropReason>,
 }
 

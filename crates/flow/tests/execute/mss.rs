@@ -1,11 +1,11 @@
-//! The maximum segment size in SYNs.
+//! Clamping of the maximum segment size in SYNs.
 
 use crate::frames::{Kind, Spec, wrong_checksum};
 use flow::clamp_mss;
 use packet::{Checksum, PacketBuf};
 use proptest::prelude::*;
 
-/// A SYN with these options, a multiple of four bytes, whose checksum is right.
+/// A SYN with these options, a multiple of four bytes, and a correct checksum.
 fn syn(is_v6: bool, options: &[u8], partial: bool) -> PacketBuf {
     let spec = Spec { tcp_flags: 2, payload: Vec::new(), ..Spec::of(Kind::Tcp, is_v6) };
     let mut bytes = spec.build().packet.to_vec();
@@ -60,13 +60,14 @@ fn size_is_lowered_to_what_frames_carry_wherever_it_stands() {
         (&[&less], &[&less]),
         (&[&mss(536)], &[&mss(536)]),
         (&[&mss(0)], &[&mss(0)]),
-        // At an odd place, and behind options of all kinds.
+        // At an odd offset, and after options of all kinds.
         (&[&[1], &is, &[1, 1, 1]], &[&[1], &less, &[1, 1, 1]]),
         (&[&[4, 2, 3, 3, 7, 1], &is, &[1, 1]], &[&[4, 2, 3, 3, 7, 1], &less, &[1, 1]]),
         (&[&[254, 3, 0], &is, &[0]], &[&[254, 3, 0], &less, &[0]]),
-        // Twice: a receiver may take either.
+        // Two MSS options: a receiver may use either.
         (&[&is, &mss(9000)], &[&less, &less]),
-        // Behind the end, behind a fault, of the wrong length, beyond the header.
+        // After the end of the list, after a malformed option, with a wrong length, beyond the
+        // header.
         (&[&[0, 0, 0, 0], &is], &[&[0, 0, 0, 0], &is]),
         (&[&[8, 1, 1, 1], &is], &[&[8, 1, 1, 1], &is]),
         (&[&[2, 3, 0xff, 1]], &[&[2, 3, 0xff, 1]]),
@@ -132,7 +133,15 @@ fn wrong_checksum_stays_wrong_by_as_much() {
 proptest! {
     #[test]
     fn options_of_any_bytes_keep_the_checksum_right(
-        words in prop::collection::vec(prop::sample::select(vec![[2, 4, 5, 0xb4], [1, 2, 4, 9], [0xff, 1, 1, 2], [4, 9, 9, 1], [8, 3, 2, 4], [0, 2, 4, 3]]), 0..=10),
+        words in prop::collection::vec(
+            prop::sample::select(
+                vec![
+                    [2, 4, 5, 0xb4], [1, 2, 4, 9], [0xff, 1, 1, 2], [4, 9, 9, 1], [8, 3, 2, 4],
+                    [0, 2, 4, 3]
+                ],
+            ),
+            0..=10,
+        ),
         noise in prop::collection::vec((0usize..40, any::<u8>()), 0..4),
         is_v6 in any::<bool>(), partial in any::<bool>(), max_frame_len in 0usize..2000,
     ) {
@@ -150,7 +159,10 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..120), v6 in any::<bool>(), partial in prop::option::of((0u16..130, 0u16..20)), cut in 0usize..120) {
+    fn any_bytes_are_survived(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..120), v6 in any::<bool>(),
+        partial in prop::option::of((0u16..130, 0u16..20)), cut in 0usize..120,
+    ) {
         let version: &[u8] = if v6 { &[0x86, 0xdd, 0x60] } else { &[8, 0, 0x45] };
         if let Some(place) = bytes.get_mut(12..15) {
             place.copy_from_slice(version);

@@ -1,4 +1,5 @@
-//! Replies: their checksums are right, their key is what the steps say, and none is made where none must be.
+//! Replies: their checksums and keys are correct, and none is generated when the standards forbid
+//! it.
 
 use crate::frames::{
     DST_V4, DST_V6, ETH_DST, ETH_SRC, Frame, Kind, SRC_V4, SRC_V6, Spec, spec, wrong_checksum,
@@ -12,7 +13,7 @@ use flow::{DropReason, Field, FlowKey, Reply};
 use packet::{Checksum, PacketBuf};
 use proptest::prelude::*;
 
-/// Whether a packet with that key has that reply. The addresses of the frames are of single hosts.
+/// True when a packet with `key` has this reply. The frames' addresses belong to single hosts.
 fn fits(reply: Reply, key: &FlowKey) -> bool {
     let is = |field, value| key.get(field) == value;
     let is_v4 = is(Field::EthType, 0x0800);
@@ -46,10 +47,11 @@ proptest! {
         let Some(original) = key(&packet) else { return Ok(()) };
         let unspecified_src = original.get(Field::Ip6Src) == 0;
         for reply in Reply::ALL {
-            // Who has no address gets no error.
+            // No error is sent to an unspecified address.
             let expected = fits(reply, &original) && !(unspecified_src && reply == Reply::Icmp6);
             let built = reply.build(&packet);
-            prop_assert_eq!(built.as_ref().err().copied(), (!expected).then_some(DropReason::NotApplicable), "{:?}", reply);
+            let error = (!expected).then_some(DropReason::NotApplicable);
+            prop_assert_eq!(built.as_ref().err().copied(), error, "{:?}", reply);
             let Ok(built) = built else { continue };
             let mut expected = original.clone();
             reply.key_edits(unspecified_src).iter().for_each(|edit| edit.apply(&mut expected));
@@ -74,7 +76,7 @@ proptest! {
             prop_assert_eq!(quoted.len(), whole.min(max_len - header));
         }
         if quoted.len() < max_len - header {
-            // All of it: its checksums can be verified.
+            // The whole packet is quoted, so its checksums can be verified.
             let frame = PacketBuf::from_bytes(&[&built.head()[..l3], quoted].concat());
             prop_assert_eq!(wrong_checksum(&frame, &missing), None);
         }
@@ -83,7 +85,7 @@ proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..120), kind in 0..4u8) {
         let mut bytes = bytes;
-        // Most of them get far.
+        // Most inputs pass the first checks.
         let version: &[u8] = if kind & 1 == 0 { &[8, 0, 0x45] } else { &[0x86, 0xdd, 0x60] };
         if let (true, Some(place)) = (kind < 3, bytes.get_mut(12..15)) {
             place.copy_from_slice(version);
@@ -167,12 +169,14 @@ fn icmp_error_quotes_the_packet() {
         let complete = Spec { partial: false, padding: 0, ..spec }.build().packet;
         let headers = PacketHeaders::from_ethernet_slice(built.head()).unwrap();
         match headers.transport {
-            Some(TransportHeader::Icmpv4(icmp)) => assert!(
-                matches!(icmp.icmp_type, Icmpv4Type::DestinationUnreachable(code) if code.code_u8() == 1)
-            ),
-            Some(TransportHeader::Icmpv6(icmp)) => assert!(
-                matches!(icmp.icmp_type, Icmpv6Type::DestinationUnreachable(code) if code.code_u8() == 1)
-            ),
+            Some(TransportHeader::Icmpv4(icmp)) => assert!(matches!(
+                icmp.icmp_type,
+                Icmpv4Type::DestinationUnreachable(code) if code.code_u8() == 1
+            )),
+            Some(TransportHeader::Icmpv6(icmp)) => assert!(matches!(
+                icmp.icmp_type,
+                Icmpv6Type::DestinationUnreachable(code) if code.code_u8() == 1
+            )),
             other => panic!("{other:?}"),
         }
         let (PayloadSlice::Icmpv4(quoted) | PayloadSlice::Icmpv6(quoted)) = headers.payload else {
@@ -194,7 +198,7 @@ fn error_about_a_super_packet_quotes_its_first_segment() {
     assert_eq!(wrong_checksum(&frame, &[]), None);
 }
 
-/// Changes bytes of a frame, whose checksums do not matter here.
+/// Changes bytes of a frame without updating its checksums.
 fn with(mut packet: PacketBuf, at: usize, bytes: &[u8]) -> PacketBuf {
     packet.head_mut()[at..at + bytes.len()].copy_from_slice(bytes);
     packet
@@ -230,8 +234,8 @@ fn errors_and_resets_are_refused_for_groups_and_for_no_single_host() {
 
 #[test]
 fn reset_answers_as_the_closed_state_does() {
-    // Flags of the segment; sequence number, acknowledgement and flags of the reset. The segment has number 1,
-    // acknowledges 2, and carries 100 bytes.
+    // Flags of the segment; sequence number, acknowledgement number and flags of the reset. The
+    // segment has sequence number 1, acknowledges 2, and carries 100 bytes.
     let cases = [
         ("ACK", 0x10, (2, 0, 0x04)),
         ("SYN, ACK", 0x12, (2, 0, 0x04)),

@@ -1,4 +1,4 @@
-//! `Set` and `SetIcmpMtu`: the fields set are set, all others stay, and all checksums are right.
+//! `Set` and `SetIcmpMtu` change the given fields and no others, and keep all checksums correct.
 
 use crate::frames::{Frame, Kind, Spec, spec, wrong_checksum};
 use crate::{Event, Recorder};
@@ -16,7 +16,8 @@ fn header_fields() -> Vec<Field> {
     Field::ALL.iter().copied().filter(|field| field.is_header()).collect()
 }
 
-/// A value and a mask for a field, both too wide for most. That of a TPID often is one.
+/// A value and a mask for a field, often too wide for it. The value for a TPID often is a valid
+/// TPID.
 fn a_set() -> impl Strategy<Value = (Field, u128, u128)> {
     let mask = prop_oneof![2 => Just(u128::MAX), 1 => any::<u128>()];
     (prop::sample::select(header_fields()), any::<u128>(), mask).prop_map(|(field, value, mask)| {
@@ -27,7 +28,8 @@ fn a_set() -> impl Strategy<Value = (Field, u128, u128)> {
     })
 }
 
-/// Which bits of a field of a frame with that key can be set; `original` is the key as it was in the beginning.
+/// The bits of a field that can be set in a frame with `key`; `original` is the key before all
+/// actions.
 fn settable(field: Field, key: &FlowKey, original: &FlowKey) -> u128 {
     let is = |field: Field, values: &[u128]| values.contains(&key.get(field));
     let has_l4 = key.get(Field::IpFrag) != 3;
@@ -65,7 +67,8 @@ fn settable(field: Field, key: &FlowKey, original: &FlowKey) -> u128 {
     if can { field.all_ones() } else { 0 }
 }
 
-/// The key after a `Set`. `None` when the frame would become, or is no more, one of neighbour discovery: that gives it other
+/// The key after a `Set`. `None` when the action turns the frame into a neighbour discovery
+/// message, or a neighbour discovery message into something else, because that changes the set of
 /// fields.
 fn after(
     key: &FlowKey,
@@ -148,7 +151,7 @@ proptest! {
             return Ok(());
         }
         let Some(original) = key(&packet) else { return Ok(()) };
-        // The last byte of the transport's checksum field, or of its payload, differs.
+        // Changes the last byte of the transport's checksum field, or of its payload.
         let last = packet.len() - 1 - if spec.pieces { 0 } else { spec.padding };
         if !packet.is_linear() {
             packet.linearize();
@@ -156,7 +159,8 @@ proptest! {
         let Some(at) = packet.head_mut().get_mut(last) else { return Ok(()) };
         *at ^= 0x10;
         let (field, value, mask) = set;
-        if wrong_checksum(&packet, &missing).is_none() || after(&original, &original, set).is_none() {
+        let is_correct = wrong_checksum(&packet, &missing).is_none();
+        if is_correct || after(&original, &original, set).is_none() {
             return Ok(());
         }
         Recorder::default().run(&[Action::Set { field, value, mask }], &mut packet);
@@ -175,7 +179,9 @@ proptest! {
         let Frame { mut packet, .. } = spec.build();
         prop_assert!(packet.offload.gso.is_some());
         let sets: Vec<_> =
-            sets.into_iter().map(|(field, value, mask)| Action::Set { field, value, mask }).collect();
+            sets.into_iter()
+                .map(|(field, value, mask)| Action::Set { field, value, mask })
+                .collect();
         Recorder::default().run(&sets, &mut packet);
         packet.linearize();
         let mut segmenter = packet::Segmenter::new();
@@ -198,7 +204,9 @@ proptest! {
         let mut packet = PacketBuf::from_bytes(&bytes);
         packet.offload.checksum = Checksum::Partial { start, offset };
         let mut actions: Vec<_> =
-            sets.into_iter().map(|(field, value, mask)| Action::Set { field, value, mask }).collect();
+            sets.into_iter()
+                .map(|(field, value, mask)| Action::Set { field, value, mask })
+                .collect();
         actions.push(Action::SetIcmpMtu(1400));
         Recorder::default().run(&actions, &mut packet);
         prop_assert_eq!(packet.len(), bytes.len());
@@ -224,7 +232,7 @@ fn udp_without_checksum_stays_without() {
 #[test]
 fn computed_zero_is_sent_as_all_ones_by_udp() {
     let mut packet = Spec::of(Kind::Udp, false).build().packet;
-    // The port that makes the sum come out as 0: the present one less what is missing to all ones.
+    // The port that makes the computed checksum 0: the present port plus the present checksum.
     let sum = u16::from_be_bytes([packet.head()[40], packet.head()[41]]);
     let port = (80 + u32::from(sum)) % 0xffff;
     let action =

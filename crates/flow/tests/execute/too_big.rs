@@ -1,4 +1,4 @@
-//! Answers to packets too long for a tunnel.
+//! ICMP errors about packets that are too long for a tunnel.
 
 use crate::frames::{
     DST_V4, DST_V6, ETH_DST, ETH_SRC, Kind, SRC_V4, SRC_V6, Spec, spec, wrong_checksum,
@@ -12,7 +12,7 @@ use wire::{EtherType, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, MacAddr, TooBig};
 const BACK: WayBack<'_> =
     WayBack { eth_dst: MacAddr(ETH_SRC), eth_src: MacAddr([2, 9, 9, 9, 9, 9]), tags: &[] };
 
-/// Forbids to fragment an IPv4 packet.
+/// Sets the DF bit of an IPv4 packet.
 fn dont_fragment(mut packet: PacketBuf, l3: usize) -> PacketBuf {
     let ip = &mut packet.head_mut()[l3..];
     ip[6] |= 0x40;
@@ -37,7 +37,7 @@ fn long(kind: Kind, is_v6: bool) -> Spec {
 fn answer_comes_from_the_destination_by_the_way_of_the_packet() {
     let tags = [Tag::from_tci(EtherType::QINQ, 0x2005), Tag::from_tci(EtherType::VLAN, 7)];
     for is_v6 in [false, true] {
-        // As a router of the switch may have left it: with other tags than it came with.
+        // A router of the switch may have changed the tags after ingress.
         let original = packet(&Spec { tags: 1, ..long(Kind::Udp, is_v6) });
         let answer = too_big(&original, 1450, &WayBack { tags: &tags, ..BACK }).unwrap();
         let (link, ip) = answer.head().split_at(22);
@@ -84,13 +84,13 @@ fn first_segment_is_quoted_when_a_super_packet_is_too_long() {
     }
 }
 
-/// A guest may ask for a checksum where its IP header has the length. Whoever learned of that after the length was compared
-/// would quote another one.
+/// A guest can request checksum offload at the offset of the IP length field. Completing that
+/// checksum after the length check would change the quoted length.
 #[test]
 fn quoted_length_is_what_was_compared_when_a_checksum_is_asked_for_in_its_place() {
     let frame = packet(&long(Kind::Udp, false)).to_vec();
     let mut answers = 0;
-    // Two bytes of the Ethernet source make the sum what they like.
+    // Two bytes of the Ethernet source let the guest choose the resulting sum.
     for bytes in (0..=u16::MAX).map(u16::to_be_bytes) {
         let frame = [&frame[..8], &bytes, &frame[10..]].concat();
         let mut guest = PacketBuf::from_bytes(&frame);
@@ -130,7 +130,7 @@ fn there_is_no_answer_when_none_may_be_sent() {
     }
     refused("from this host itself", &with(false, 26, &[127]));
     assert!(too_big(&packet(&long(Kind::Echo, false)), 1400, &BACK).is_ok(), "no error");
-    // Unlike in IPv4, a later fragment is as good as the first.
+    // IPv6 fragments are answered, the later ones too, unlike in IPv4.
     let fragment = Spec { fragment: Some(170), ..long(Kind::Udp, true) }.build().packet;
     let mut later = fragment.clone();
     later.head_mut()[57] = 9;
@@ -139,7 +139,9 @@ fn there_is_no_answer_when_none_may_be_sent() {
 
 proptest! {
     #[test]
-    fn answer_is_whole_and_within_its_limit(spec in spec(), mtu in any::<u16>(), tags in 0usize..3) {
+    fn answer_is_whole_and_within_its_limit(
+        spec in spec(), mtu in any::<u16>(), tags in 0usize..3,
+    ) {
         let original = packet(&spec);
         let tag = Tag::from_tci(EtherType::VLAN, 5);
         let back = WayBack { tags: &[tag; 2][..tags], ..BACK };
@@ -163,7 +165,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..120), kind in 0..4u8, mtu in any::<u16>()) {
+    fn any_bytes_are_survived(
+        bytes in prop::collection::vec(any::<u8>(), 0..120), kind in 0..4u8, mtu in any::<u16>(),
+    ) {
         let mut bytes = bytes;
         let version: &[u8] = if kind & 1 == 0 { &[8, 0, 0x45] } else { &[0x86, 0xdd, 0x60] };
         if let (true, Some(place)) = (kind < 3, bytes.get_mut(12..15)) {

@@ -53,18 +53,29 @@ fn arp_is_refused_when_not_ipv4_over_ethernet_or_sent_by_a_group() {
 
 proptest! {
     #[test]
-    fn arp_round_trips_and_agrees_with_etherparse(operation: u16, macs: [[u8; 6]; 2], ips: [[u8; 4]; 2]) {
-        let operation = match operation { 1 => ArpOperation::Request, 2 => ArpOperation::Reply, other => ArpOperation::Other(other) };
+    fn arp_round_trips_and_agrees_with_etherparse(
+        operation: u16, macs: [[u8; 6]; 2], ips: [[u8; 4]; 2],
+    ) {
+        let operation = match operation {
+            1 => ArpOperation::Request,
+            2 => ArpOperation::Reply,
+            other => ArpOperation::Other(other),
+        };
         let [mut sender, target] = macs;
         sender[0] &= 0xfe;
         let repr = ArpRepr {
-            operation, sender_mac: MacAddr(sender), sender_ip: ips[0].into(), target_mac: MacAddr(target), target_ip: ips[1].into(),
+            operation, sender_mac: MacAddr(sender), sender_ip: ips[0].into(),
+            target_mac: MacAddr(target), target_ip: ips[1].into(),
         };
         let mut bytes = dirty(repr.header_len());
         repr.emit(&mut ArpPacket::new_unchecked(&mut bytes));
         prop_assert_eq!(parse(&bytes), Ok(repr));
         let theirs = ArpPacketSlice::from_slice(&bytes).unwrap();
-        prop_assert_eq!((theirs.sender_hw_addr(), theirs.sender_protocol_addr()), (&sender[..], &ips[0][..]));
-        prop_assert_eq!((theirs.target_hw_addr(), theirs.target_protocol_addr()), (&target[..], &ips[1][..]));
+        prop_assert_eq!(
+            (theirs.sender_hw_addr(), theirs.sender_protocol_addr()), (&sender[..], &ips[0][..])
+        );
+        prop_assert_eq!(
+            (theirs.target_hw_addr(), theirs.target_protocol_addr()), (&target[..], &ips[1][..])
+        );
     }
 }

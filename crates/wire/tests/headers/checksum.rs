@@ -1,4 +1,4 @@
-//! The Internet checksum against a naive implementation.
+//! The Internet checksum, compared with a naive implementation.
 
 use proptest::prelude::*;
 use wire::Protocol;
@@ -7,7 +7,7 @@ use wire::checksum::{
     update_u16, update_u32, update_udp,
 };
 
-/// RFC 1071 word by word, with nothing clever in it.
+/// RFC 1071, one word at a time.
 fn naive(bytes: &[u8]) -> u16 {
     let mut sum = 0_u32;
     for pair in bytes.chunks(2) {
@@ -52,47 +52,66 @@ fn udp_update_keeps_none_and_never_makes_it() {
 
 #[test]
 fn update_is_that_of_rfc_1624_example() {
-    // RFC 1624 section 4: equation 2 of RFC 1141 yields 0xffff here, the right result is 0.
+    // RFC 1624 section 4: equation 2 of RFC 1141 gives 0xffff here; the correct result is 0.
     assert_eq!(update_u16(0xdd2f, 0x5555, 0x3285), 0x0000);
 }
 
 proptest! {
     #[test]
-    fn sum_equals_naive_for_any_bytes_and_alignment(bytes in prop::collection::vec(any::<u8>(), 0..700), skip in 0_usize..9) {
+    fn sum_equals_naive_for_any_bytes_and_alignment(
+        bytes in prop::collection::vec(any::<u8>(), 0..700), skip in 0_usize..9,
+    ) {
         let bytes = &bytes[skip.min(bytes.len())..];
         prop_assert_eq!(Sum::of(bytes).fold(), naive(bytes));
     }
 
     #[test]
-    fn sum_of_pieces_equals_sum_of_whole(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..90), 0..9)) {
+    fn sum_of_pieces_equals_sum_of_whole(
+        pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..90), 0..9),
+    ) {
         let whole = pieces.concat();
         let by_bytes = pieces.iter().fold(Sum::new(), |sum, piece| sum.bytes(piece));
         prop_assert_eq!(by_bytes.fold(), naive(&whole));
-        let by_sums = pieces.iter().fold(Sum::new(), |sum, piece| sum.piece(naive(piece), piece.len()));
+        let by_sums = pieces.iter().fold(
+            Sum::new(), |sum, piece| sum.piece(naive(piece), piece.len()),
+        );
         prop_assert_eq!(by_sums.fold(), naive(&whole));
     }
 
     #[test]
-    fn combine_equals_sum_of_both(a in prop::collection::vec(any::<u8>(), 0..50), b in prop::collection::vec(any::<u8>(), 0..50)) {
+    fn combine_equals_sum_of_both(
+        a in prop::collection::vec(any::<u8>(), 0..50),
+        b in prop::collection::vec(any::<u8>(), 0..50),
+    ) {
         prop_assert_eq!(combine(naive(&a), a.len(), naive(&b)), naive(&[a, b].concat()));
     }
 
     #[test]
-    fn integers_sum_as_their_bytes(prefix in prop::collection::vec(any::<u8>(), 0..4), a: u16, b: u32) {
+    fn integers_sum_as_their_bytes(
+        prefix in prop::collection::vec(any::<u8>(), 0..4), a: u16, b: u32,
+    ) {
         let bytes = [&prefix[..], &a.to_be_bytes(), &b.to_be_bytes()].concat();
         prop_assert_eq!(Sum::of(&prefix).u16(a).u32(b).fold(), naive(&bytes));
     }
 
     #[test]
-    fn pseudo_headers_sum_as_their_bytes(v4: [[u8; 4]; 2], v6: [[u8; 16]; 2], protocol: u8, len: u16, long: u32) {
+    fn pseudo_headers_sum_as_their_bytes(
+        v4: [[u8; 4]; 2], v6: [[u8; 16]; 2], protocol: u8, len: u16, long: u32,
+    ) {
         let bytes = [&v4[0][..], &v4[1], &[0, protocol], &len.to_be_bytes()].concat();
-        prop_assert_eq!(pseudo_v4(v4[0].into(), v4[1].into(), Protocol(protocol), len).fold(), naive(&bytes));
+        prop_assert_eq!(
+            pseudo_v4(v4[0].into(), v4[1].into(), Protocol(protocol), len).fold(), naive(&bytes)
+        );
         let bytes = [&v6[0][..], &v6[1], &long.to_be_bytes(), &[0, 0, 0, protocol]].concat();
-        prop_assert_eq!(pseudo_v6(v6[0].into(), v6[1].into(), Protocol(protocol), long).fold(), naive(&bytes));
+        prop_assert_eq!(
+            pseudo_v6(v6[0].into(), v6[1].into(), Protocol(protocol), long).fold(), naive(&bytes)
+        );
     }
 
     #[test]
-    fn updates_equal_recomputation(mut bytes in prop::collection::vec(any::<u8>(), 8..80), at in 0_usize..40, new: u32) {
+    fn updates_equal_recomputation(
+        mut bytes in prop::collection::vec(any::<u8>(), 8..80), at in 0_usize..40, new: u32,
+    ) {
         bytes[0] |= 1; // real headers are not all zero, so their sum is never 0
         let at = (at * 2 + 2).min((bytes.len() - 4) & !1);
         let old: [u8; 4] = bytes[at..at + 4].try_into().unwrap();
@@ -101,21 +120,28 @@ proptest! {
         let after = !naive(&bytes);
         prop_assert_eq!(update_u32(before, u32::from_be_bytes(old), new), after);
         prop_assert_eq!(update_bytes(before, &old, &new.to_be_bytes()), after);
-        let (high, low) = (u16::from_be_bytes([old[0], old[1]]), u16::from_be_bytes([old[2], old[3]]));
+        let (high, low) = (
+            u16::from_be_bytes([old[0], old[1]]), u16::from_be_bytes([old[2], old[3]]),
+        );
         let halves = update_u16(update_u16(before, high, (new >> 16) as u16), low, new as u16);
         prop_assert!(same(halves, after), "{halves:#x} {after:#x}");
     }
 
     #[test]
-    fn prefix_changes_equal_recomputation(old in prop::collection::vec(any::<[u8; 2]>(), 0..30), new in prop::collection::vec(any::<[u8; 2]>(), 0..30), rest in prop::collection::vec(any::<u8>(), 1..40)) {
+    fn prefix_changes_equal_recomputation(
+        old in prop::collection::vec(any::<[u8; 2]>(), 0..30),
+        new in prop::collection::vec(any::<[u8; 2]>(), 0..30),
+        rest in prop::collection::vec(any::<u8>(), 1..40),
+    ) {
         let (old, new) = (old.concat(), new.concat());
         let before = !naive(&[&old[..], &rest].concat());
         let after = !naive(&[&new[..], &rest].concat());
         prop_assert!(same(update_bytes(before, &old, &new), after));
     }
 
-    /// The contract of local checksum offload: the payload is never read, and yet the outer checksum verifies, for
-    /// complete and for partial inner checksums, at odd offsets, and with padding behind the inner packet.
+    /// Local checksum offload never reads the payload, and the outer checksum is still correct: for
+    /// complete and partial inner checksums, at odd offsets, and with padding after the inner
+    /// packet.
     #[test]
     fn local_offload_equals_full_sum(
         before in prop::collection::vec(any::<u8>(), 8..90),
@@ -133,7 +159,9 @@ proptest! {
         let total = (before.len() + len + trailer.len()) as u16;
         let outer = pseudo_v4(addresses[2].into(), addresses[3].into(), Protocol::UDP, total);
         let full = outer.bytes(&before).bytes(&segment).bytes(&trailer);
-        let offloaded = local_offload(outer, &before, InnerSegment { pseudo: partial, len }, &trailer);
+        let offloaded = local_offload(
+            outer, &before, InnerSegment { pseudo: partial, len }, &trailer,
+        );
         prop_assert!(same(offloaded.fold(), full.fold()));
         prop_assert_eq!(offloaded.udp_checksum(), full.udp_checksum());
     }

@@ -42,7 +42,7 @@ fn rfc_6040_normal_mode_copies_the_inner_field_and_keeps_the_outer_dscp() {
     }
 }
 
-/// A frame with an IPv4 or IPv6 packet of no payload and the given type of service or traffic class.
+/// A frame with an empty IPv4 or IPv6 packet and the given type of service or traffic class.
 fn frame(v6: bool, tos: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     if v6 {

@@ -166,16 +166,21 @@ fn geneve_options_are_not_written_when_they_cannot_be() {
 proptest! {
     #[test]
     fn geneve_round_trips(
-        control: bool, protocol: u16, vni in 0_u32..=Vni::MAX, ports in prop::option::of((0_u16..0x8000, any::<u16>())),
-        others in prop::collection::vec((0x0200_u16.., 0_u8..0x80, 0_usize..5), 0..5), at in 0_usize..5,
+        control: bool, protocol: u16, vni in 0_u32..=Vni::MAX,
+        ports in prop::option::of((0_u16..0x8000, any::<u16>())),
+        others in prop::collection::vec((0x0200_u16.., 0_u8..0x80, 0_usize..5), 0..5),
+        at in 0_usize..5,
     ) {
         const DATA: [u8; 16] = [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 1, 2, 3, 4, 5, 6];
         let mut options: Vec<_> = others
             .into_iter()
-            .map(|(class, kind, words)| GeneveOption::Unknown { class, kind, data: &DATA[..words * 4] })
+            .map(|(class, kind, words)| {
+                GeneveOption::Unknown { class, kind, data: &DATA[..words * 4] }
+            })
             .collect();
         if let Some((ingress, egress)) = ports {
-            options.insert(at.min(options.len()), GeneveOption::LogicalPorts(LogicalPorts { ingress, egress }));
+            let ports = GeneveOption::LogicalPorts(LogicalPorts { ingress, egress });
+            options.insert(at.min(options.len()), ports);
         }
         let mut scratch = [0xa5; MAX_OPTIONS_LEN];
         let repr = GeneveRepr {

@@ -15,8 +15,8 @@ fn kind(error: ParseError) -> ParseErrorKind {
     error.kind
 }
 
-/// Checksum, key 7, sequence 9, two bytes of payload. The words sum to 0xb000 + 0x6558 + 7 + 9 + 0x0102 = 0x1166a, folded
-/// 0x166b.
+/// Checksum, key 7, sequence 9, two bytes of payload. The words sum to 0xb000 + 0x6558 + 7 + 9 +
+/// 0x0102 = 0x1166a, folded 0x166b.
 const ALL: [u8; 18] = [0xb0, 0, 0x65, 0x58, 0xe9, 0x94, 0, 0, 0, 0, 0, 7, 0, 0, 0, 9, 1, 2];
 
 #[test]
@@ -118,7 +118,10 @@ fn nvgre_forbids_checksum_and_sequence_and_demands_key_and_ethernet() {
 
 proptest! {
     #[test]
-    fn gre_round_trips(protocol: u16, checksum: bool, key: Option<u32>, sequence: Option<u32>, payload in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn gre_round_trips(
+        protocol: u16, checksum: bool, key: Option<u32>, sequence: Option<u32>,
+        payload in prop::collection::vec(any::<u8>(), 0..40),
+    ) {
         let repr = GreRepr { protocol: EtherType(protocol), checksum, key, sequence };
         let mut bytes = dirty(repr.header_len());
         bytes.extend(&payload);

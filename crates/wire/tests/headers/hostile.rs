@@ -1,4 +1,4 @@
-//! Any bytes at all: no parser panics, and what a view hands out lies within its bytes.
+//! Arbitrary input: no parser panics, and a view returns only offsets within its bytes.
 
 use proptest::prelude::*;
 use wire::checksum::pseudo_v6;
@@ -13,7 +13,7 @@ use wire::{
     UdpRepr, transport_offset,
 };
 
-/// Reads `bytes` as every header there is, and returns how many accepted them.
+/// Parses `bytes` with every parser, and returns how many accepted them.
 fn read_as_everything(bytes: &[u8]) -> usize {
     let icmpv6 = pseudo_v6([1; 16].into(), [2; 16].into(), Protocol::ICMPV6, bytes.len() as u32);
     let within = |part: &[u8]| assert!(part.len() <= bytes.len());
@@ -102,8 +102,10 @@ proptest! {
 
     #[test]
     fn nothing_panics_on_mutated_headers(
-        seed in prop::sample::select(&SEEDS[..]), tail in prop::collection::vec(any::<u8>(), 0..100),
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6), cut in any::<prop::sample::Index>(),
+        seed in prop::sample::select(&SEEDS[..]),
+        tail in prop::collection::vec(any::<u8>(), 0..100),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        cut in any::<prop::sample::Index>(),
     ) {
         let mut bytes = [seed, &tail].concat();
         for (at, value) in changes {

@@ -84,7 +84,7 @@ fn icmpv6_packet_too_big_is_read_and_emitted_as_the_rfc_lays_it_out() {
     let bytes = emit_v6(&repr);
     assert_eq!((&bytes[..2], &bytes[4..]), (&[2, 0][..], &[0, 0, 0x05, 0x78, 0x60, 1, 2][..]));
     assert_eq!(parse_v6(&bytes), Ok(repr));
-    // Whatever its code is (RFC 4443 section 3.2).
+    // The code is ignored (RFC 4443 section 3.2).
     let mut odd = bytes;
     odd[1] = 9;
     odd[2..4].fill(0);
@@ -140,7 +140,9 @@ proptest! {
             | (Icmpv4Repr::EchoReply { ident, seq, .. }, Ok(Icmpv4Type::EchoReply(echo))) => {
                 prop_assert_eq!((echo.id, echo.seq), (ident, seq));
             }
-            (Icmpv4Repr::EchoRequest { .. } | Icmpv4Repr::EchoReply { .. }, theirs) => prop_assert!(false, "{theirs:?}"),
+            (Icmpv4Repr::EchoRequest { .. } | Icmpv4Repr::EchoReply { .. }, theirs) => {
+                prop_assert!(false, "{theirs:?}");
+            }
             _ => {}
         }
     }

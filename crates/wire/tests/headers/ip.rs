@@ -12,7 +12,8 @@ use wire::{
 
 use crate::{dirty, refuses_every_truncation};
 
-/// A UDP packet of 32 bytes with one router-alert option (RFC 2113), DF, TTL 64; the checksum was added up by hand.
+/// A UDP packet of 32 bytes with one router-alert option (RFC 2113), DF, and TTL 64. The checksum
+/// was computed by hand.
 const V4: [u8; 32] = [
     0x46, 0xb8, 0x00, 0x20, 0x12, 0x34, 0x40, 0x00, 0x40, 0x11, 0x7e, 0xda, 10, 0, 0, 1, 10, 0, 0,
     2, 0x94, 0x04, 0x00, 0x00, 1, 2, 3, 4, 5, 6, 7, 8,
@@ -190,7 +191,8 @@ fn ipv6_setters_change_only_their_field() {
     assert_eq!(bytes[0] >> 4, 6);
 }
 
-/// Hop-by-hop, routing (16 bytes), authentication (16), destination options, then TCP at 40 + 8 + 16 + 16 + 8.
+/// Hop-by-hop, routing (16 bytes), authentication (16) and destination options, then TCP at offset
+/// 40 + 8 + 16 + 16 + 8.
 fn extension_headers() -> Vec<u8> {
     let mut chain = vec![43, 0, 1, 4, 0, 0, 0, 0];
     chain.extend([51, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -217,7 +219,7 @@ fn ipv6_extension_header_is_refused_when_it_reaches_beyond_the_payload() {
             "{len}: {upper:?}"
         );
     }
-    // The frame goes on behind the packet: the packet's length still holds.
+    // The frame continues after the packet; the packet's length field still decides.
     let bytes = [v6(0, &chain[..8]), chain[8..].to_vec()].concat();
     assert!(Ipv6Packet::new_checked(&bytes).unwrap().upper().is_err());
 }
@@ -231,7 +233,7 @@ fn ipv6_fragments_are_told_apart() {
         (2960, false, Fragment::Later),
     ] {
         let header = FragmentHeader { offset_bytes, more, ident: 0xdead_beef };
-        // Behind the fragment header stands what would be a destination options header.
+        // The bytes after the fragment header look like a destination options header.
         let bytes = v6(
             44,
             &[&header.to_bytes(Protocol::DESTINATION_OPTIONS)[..], &[17, 0, 1, 4, 0, 0, 0, 0]]
@@ -274,8 +276,10 @@ prop_compose! {
         options in prop::sample::select(vec![&[][..], &[1, 1, 1, 0], &[7; 40]]),
     ) -> Ipv4Repr<'static> {
         Ipv4Repr {
-            tos, payload_len, ident, dont_fragment, more_fragments, fragment_offset_bytes: offset * 8, ttl,
-            protocol: Protocol(protocol), src: src.into(), dst: dst.into(), options: Ipv4Options::new(options).unwrap(),
+            tos, payload_len, ident, dont_fragment, more_fragments,
+            fragment_offset_bytes: offset * 8, ttl,
+            protocol: Protocol(protocol), src: src.into(), dst: dst.into(),
+            options: Ipv4Options::new(options).unwrap(),
         }
     }
 }
@@ -292,29 +296,45 @@ proptest! {
         prop_assert_eq!(payload.len(), usize::from(repr.payload_len));
         prop_assert_eq!((theirs.dscp.value() << 2) | theirs.ecn.value(), repr.tos);
         prop_assert_eq!(theirs.fragment_offset.value() * 8, repr.fragment_offset_bytes);
-        prop_assert_eq!((theirs.dont_fragment, theirs.more_fragments), (repr.dont_fragment, repr.more_fragments));
-        prop_assert_eq!((theirs.identification, theirs.time_to_live, theirs.protocol.0), (repr.ident, repr.ttl, repr.protocol.0));
-        prop_assert_eq!((theirs.source, theirs.destination), (repr.src.octets(), repr.dst.octets()));
+        prop_assert_eq!(
+            (theirs.dont_fragment, theirs.more_fragments), (repr.dont_fragment, repr.more_fragments)
+        );
+        prop_assert_eq!(
+            (theirs.identification, theirs.time_to_live, theirs.protocol.0),
+            (repr.ident, repr.ttl, repr.protocol.0)
+        );
+        prop_assert_eq!(
+            (theirs.source, theirs.destination), (repr.src.octets(), repr.dst.octets())
+        );
         prop_assert_eq!(&theirs.options[..], repr.options.as_bytes());
         prop_assert_eq!(&theirs.to_bytes()[..], &bytes[..repr.header_len()]);
     }
 
     #[test]
     fn ipv6_round_trips_and_agrees_with_etherparse(
-        traffic_class: u8, flow_label in 0_u32..1 << 20, payload_len in 0_u16..100, next: u8, hop_limit: u8, src: u128, dst: u128,
+        traffic_class: u8, flow_label in 0_u32..1 << 20, payload_len in 0_u16..100, next: u8,
+        hop_limit: u8, src: u128, dst: u128,
     ) {
         let src = Ipv6Addr::from(src >> 8); // never multicast
         let repr = Ipv6Repr {
-            traffic_class, flow_label, payload_len, next_header: Protocol(next), hop_limit, src, dst: dst.into(),
+            traffic_class, flow_label, payload_len, next_header: Protocol(next), hop_limit, src,
+            dst: dst.into(),
         };
         let mut bytes = dirty(40 + usize::from(payload_len));
         repr.emit(&mut Ipv6Packet::new_unchecked(&mut bytes));
         prop_assert_eq!(Ipv6Repr::parse(&Ipv6Packet::new_checked(&bytes).unwrap()), Ok(repr));
 
         let (theirs, _) = Ipv6Header::from_slice(&bytes).unwrap();
-        prop_assert_eq!((theirs.traffic_class, theirs.flow_label.value()), (traffic_class, flow_label));
-        prop_assert_eq!((theirs.payload_length, theirs.next_header.0, theirs.hop_limit), (payload_len, next, hop_limit));
-        prop_assert_eq!((theirs.source, theirs.destination), (repr.src.octets(), repr.dst.octets()));
+        prop_assert_eq!(
+            (theirs.traffic_class, theirs.flow_label.value()), (traffic_class, flow_label)
+        );
+        prop_assert_eq!(
+            (theirs.payload_length, theirs.next_header.0, theirs.hop_limit),
+            (payload_len, next, hop_limit)
+        );
+        prop_assert_eq!(
+            (theirs.source, theirs.destination), (repr.src.octets(), repr.dst.octets())
+        );
         prop_assert_eq!(&theirs.to_bytes()[..], &bytes[..40]);
     }
 }

@@ -12,7 +12,7 @@ const DST: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const SRC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const HEADER: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x06];
 
-/// A frame with the given bytes behind its addresses.
+/// A frame with the given bytes after its addresses.
 fn frame(tail: &[u8]) -> Vec<u8> {
     [&HEADER[..12], tail].concat()
 }
@@ -76,7 +76,9 @@ fn vlan_is_refused_when_truncated() {
 
 proptest! {
     #[test]
-    fn tag_round_trips_through_bytes(tci: u16, tpid in prop::sample::select(vec![0x8100, 0x88a8, 0x9100])) {
+    fn tag_round_trips_through_bytes(
+        tci: u16, tpid in prop::sample::select(vec![0x8100, 0x88a8, 0x9100]),
+    ) {
         let tag = Tag::from_tci(EtherType(tpid), tci);
         prop_assert_eq!(tag.tci(), tci);
         let tags = Tags::parse(&frame(&[&tag.to_bytes()[..], &[0x08, 0x00]].concat())).unwrap();
@@ -97,6 +99,8 @@ proptest! {
         prop_assert_eq!(tags.inner().map(|t| (t.tpid, t.vid)), Some((EtherType::VLAN, inner)));
         prop_assert_eq!(tags.ethertype(), EtherType::IPV4);
         let ethernet = EthernetPacket::new_checked(&bytes).unwrap();
-        prop_assert_eq!((ethernet.dst(), ethernet.src(), ethernet.ethertype()), (DST, SRC, EtherType::QINQ));
+        prop_assert_eq!(
+            (ethernet.dst(), ethernet.src(), ethernet.ethertype()), (DST, SRC, EtherType::QINQ)
+        );
     }
 }

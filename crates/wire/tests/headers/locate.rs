@@ -13,7 +13,7 @@ fn ethernet(tail: &[&[u8]]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2][..], &tail.concat()].concat()
 }
 
-/// An IPv4 header without options in front of `payload` bytes, with the given flags and fragment offset.
+/// An IPv4 header without options before `payload` bytes, with the given flags and fragment offset.
 fn ipv4(protocol: u8, fragment: u16, payload: usize) -> Vec<u8> {
     let len = ((20 + payload) as u16).to_be_bytes();
     let [a, b] = fragment.to_be_bytes();
@@ -123,7 +123,7 @@ fn frame_is_refused_when_a_hop_by_hop_header_is_not_the_first() {
     }
 }
 
-/// The invariant every consumer slices by.
+/// The invariant that callers rely on to slice the frame.
 fn is_ordered(located: &Located, frame: &[u8]) -> bool {
     let l4 = located.l4.unwrap_or(located.l3);
     14 <= located.l3 && located.l3 <= l4 && l4 <= located.l3_end && located.l3_end <= frame.len()
@@ -131,10 +131,16 @@ fn is_ordered(located: &Located, frame: &[u8]) -> bool {
 
 proptest! {
     #[test]
-    fn offsets_are_ordered_for_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..120), shape in 0_usize..6) {
-        // Random bytes alone would hardly ever be IP: give some of them the look of it.
+    fn offsets_are_ordered_for_any_bytes(
+        bytes in prop::collection::vec(any::<u8>(), 0..120), shape in 0_usize..6,
+    ) {
+        // Random bytes are almost never IP, so some of the inputs get a valid beginning.
         let mut frame = bytes;
-        let look: &[u8] = [&[][..], &[0x08, 0, 0x45, 0, 0, 40], &[0x08, 0, 0x46], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 60, 0], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 60, 44], &[0x81, 0, 0, 1, 0x08, 0, 0x45, 0, 0, 60]][shape];
+        let look: &[u8] = [
+            &[][..], &[0x08, 0, 0x45, 0, 0, 40], &[0x08, 0, 0x46],
+            &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 60, 0], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 60, 44],
+            &[0x81, 0, 0, 1, 0x08, 0, 0x45, 0, 0, 60],
+        ][shape];
         if let Some(place) = frame.get_mut(12..12 + look.len()) {
             place.copy_from_slice(look);
         }
@@ -144,12 +150,31 @@ proptest! {
     }
 
     #[test]
-    fn locations_agree_with_etherparse(v6: bool, tags in 0_usize..3, tcp: bool, padding in 0_usize..30, payload in prop::collection::vec(any::<u8>(), 0..50)) {
+    fn locations_agree_with_etherparse(
+        v6: bool, tags in 0_usize..3, tcp: bool, padding in 0_usize..30,
+        payload in prop::collection::vec(any::<u8>(), 0..50),
+    ) {
         let (builder, vid) = (PacketBuilder::ethernet2([2; 6], [4; 6]), 7.try_into().unwrap());
         let mut frame = Vec::new();
-        macro_rules! ip { ($b:expr) => { if v6 { $b.ipv6([1; 16], [2; 16], 9) } else { $b.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9) } } }
-        let ip = match tags { 0 => ip!(builder), 1 => ip!(builder.single_vlan(vid)), _ => ip!(builder.double_vlan(vid, vid)) };
-        if tcp { ip.tcp(1, 2, 3, 4).write(&mut frame, &payload).unwrap() } else { ip.udp(1, 2).write(&mut frame, &payload).unwrap() }
+        macro_rules! ip {
+            ($b:expr) => {
+                if v6 {
+                    $b.ipv6([1; 16], [2; 16], 9)
+                } else {
+                    $b.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 9)
+                }
+            };
+        }
+        let ip = match tags {
+            0 => ip!(builder),
+            1 => ip!(builder.single_vlan(vid)),
+            _ => ip!(builder.double_vlan(vid, vid)),
+        };
+        if tcp {
+            ip.tcp(1, 2, 3, 4).write(&mut frame, &payload).unwrap()
+        } else {
+            ip.udp(1, 2).write(&mut frame, &payload).unwrap()
+        }
         let end = frame.len();
         frame.resize(end + padding, 0);
 

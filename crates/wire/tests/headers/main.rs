@@ -1,5 +1,5 @@
-//! Tests of the codecs through their public API: byte vectors written by hand from the standards, round trips,
-//! truncation at every byte, and `etherparse` as an independent author.
+//! Tests of the codecs through their public API: byte vectors written by hand from the standards,
+//! round trips, truncation at every byte, and comparison with `etherparse`.
 
 mod arp;
 mod checksum;
@@ -17,7 +17,7 @@ mod too_big;
 mod transport;
 mod vxlan;
 
-/// Asserts that `parse` accepts `bytes` and refuses, without panicking, every proper prefix of them.
+/// Asserts that `parse` accepts `bytes` and rejects every proper prefix of them without panicking.
 fn refuses_every_truncation<'a, T: std::fmt::Debug>(
     bytes: &'a [u8],
     parse: impl Fn(&'a [u8]) -> Result<T, wire::ParseError>,
@@ -30,7 +30,7 @@ fn refuses_every_truncation<'a, T: std::fmt::Debug>(
     }
 }
 
-/// What emit tests start from, so that a field left unset shows.
+/// Initial buffer for emit tests; a field that is not written keeps this value.
 fn dirty(len: usize) -> Vec<u8> {
     vec![0xa5; len]
 }

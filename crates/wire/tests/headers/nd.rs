@@ -14,14 +14,14 @@ use crate::dirty;
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const TARGET: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
-/// Source link-layer address, then a nonce (type 14, RFC 3971) that this codec does not know.
+/// Source link-layer address, then a nonce (type 14, RFC 3971), which this codec does not decode.
 const OPTIONS: [u8; 16] = [1, 1, 2, 0, 0, 0, 0, 1, 14, 1, 1, 2, 3, 4, 5, 6];
 
 fn pseudo(len: usize) -> Sum {
     pseudo_v6([1; 16].into(), [2; 16].into(), Protocol::ICMPV6, len as u32)
 }
 
-/// A solicitation with a right checksum and these option bytes.
+/// A solicitation with a correct checksum and these option bytes.
 fn solicitation(options: &[u8]) -> Vec<u8> {
     signed([&[135, 0, 0, 0, 0, 0, 0, 0][..], &TARGET, options].concat())
 }
@@ -142,7 +142,10 @@ fn any_option() -> impl Strategy<Value = NdOption<'static>> {
 
 proptest! {
     #[test]
-    fn nd_round_trips(list in prop::collection::vec(any_option(), 0..4), kind in 0..5, flags: [bool; 3], bytes: [u8; 2], lifetime_s: u16, times: [u32; 2], addresses: [u128; 2]) {
+    fn nd_round_trips(
+        list in prop::collection::vec(any_option(), 0..4), kind in 0..5, flags: [bool; 3],
+        bytes: [u8; 2], lifetime_s: u16, times: [u32; 2], addresses: [u128; 2],
+    ) {
         let mut scratch = [0xa5; 256];
         let options = NdOptions::write(&list, &mut scratch).unwrap();
         prop_assert_eq!(options.iter().collect::<Vec<_>>(), list);
@@ -151,7 +154,8 @@ proptest! {
         let repr = match kind {
             0 => NdRepr::RouterSolicitation { options },
             1 => NdRepr::RouterAdvertisement {
-                hop_limit: bytes[0], flags: bytes[1], lifetime_s, reachable_ms: times[0], retransmit_ms: times[1], options,
+                hop_limit: bytes[0], flags: bytes[1], lifetime_s, reachable_ms: times[0],
+                retransmit_ms: times[1], options,
             },
             2 => NdRepr::NeighborSolicitation { target, options },
             3 => NdRepr::NeighborAdvertisement { router, solicited, replace, target, options },

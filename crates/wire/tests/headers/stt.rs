@@ -44,7 +44,8 @@ fn segment_is_read_and_emitted_as_the_draft_lays_it_out() {
 #[test]
 fn segment_looks_like_tcp_and_its_sequence_number_counts_bytes() {
     let tcp = TcpPacket::new_checked(&SEGMENT[..]).unwrap();
-    // What segmentation offload adds to the sequence number is what a later offset is.
+    // Segmentation offload adds the bytes sent to the sequence number, which yields the segment
+    // offset.
     let next = SttSegmentRepr { offset: 0x05a0 + 1448, ..segment_repr() };
     let mut bytes = dirty(24);
     next.emit(&mut SttSegmentPacket::new_unchecked(&mut bytes));
@@ -100,7 +101,8 @@ fn segment_is_refused_when_it_has_options_or_is_real_tcp() {
     }
 }
 
-/// Partial TCP over IPv4 at offset 34, MSS 1448, VLAN 5 with priority 3, context 0x0102030405060708.
+/// Partial TCP over IPv4 at offset 34, MSS 1448, VLAN 5 with priority 3, context
+/// 0x0102030405060708.
 const FRAME: [u8; 18] = [0, 0x0e, 34, 0, 0x05, 0xa8, 0x70, 0x05, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0];
 
 fn frame_repr() -> SttRepr {
@@ -171,7 +173,10 @@ fn frame_is_refused_when_truncated_or_of_another_version() {
 
 proptest! {
     #[test]
-    fn segment_round_trips(src_port: u16, dst_port: u16, frame_len in 18_u16.., offset: u16, packet_id: u32, len in 1_usize..100) {
+    fn segment_round_trips(
+        src_port: u16, dst_port: u16, frame_len in 18_u16.., offset: u16, packet_id: u32,
+        len in 1_usize..100,
+    ) {
         let repr = SttSegmentRepr { src_port, dst_port, frame_len, offset, packet_id };
         let mut bytes = dirty(20 + len);
         repr.emit(&mut SttSegmentPacket::new_unchecked(&mut bytes));
@@ -180,13 +185,17 @@ proptest! {
     }
 
     #[test]
-    fn frame_round_trips(l4_offset in 54_u8.., ipv4: bool, tcp: bool, mss: u16, tag in prop::option::of((0_u8..8, 0_u16..4096)), context_id: u64, state in 0..3) {
+    fn frame_round_trips(
+        l4_offset in 54_u8.., ipv4: bool, tcp: bool, mss: u16,
+        tag in prop::option::of((0_u8..8, 0_u16..4096)), context_id: u64, state in 0..3,
+    ) {
         let checksum = match state {
             0 => SttChecksum::Unverified,
             1 => SttChecksum::Verified,
             _ => SttChecksum::Partial { l4_offset, ipv4, tcp, mss },
         };
-        let repr = SttRepr { checksum, vlan: tag.map(|(pcp, vid)| SttVlan { pcp, vid }), context_id };
+        let vlan = tag.map(|(pcp, vid)| SttVlan { pcp, vid });
+        let repr = SttRepr { checksum, vlan, context_id };
         let mut bytes = dirty(18);
         repr.emit(&mut SttPacket::new_unchecked(&mut bytes));
         prop_assert_eq!(parse_frame(&bytes, 1514), Ok(repr));

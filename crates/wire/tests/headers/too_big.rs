@@ -1,4 +1,4 @@
-//! "Packet too big" from the path.
+//! ICMP "packet too big" and "fragmentation needed".
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ fn ip4(protocol: u8, total_len: u16, fragment: u16) -> Vec<u8> {
     ip
 }
 
-/// The packet that a router sends about `quoted`.
+/// The IPv4 packet with a router's error about `quoted`.
 fn v4(mtu: u16, quoted: &[u8]) -> Vec<u8> {
     let mut message = vec![3, 4, 0, 0, 0, 0];
     message.extend(mtu.to_be_bytes());
@@ -27,7 +27,7 @@ fn v4(mtu: u16, quoted: &[u8]) -> Vec<u8> {
     [ip4(1, 20 + message.len() as u16, 0), message].concat()
 }
 
-/// The message of a router about `quoted`; its checksum has been verified by others.
+/// The ICMPv6 message of a router about `quoted`. The kernel would have verified its checksum.
 fn v6(mtu: u32, quoted: &[u8]) -> Vec<u8> {
     [&[2, 0, 0xde, 0xad][..], &mtu.to_be_bytes(), quoted].concat()
 }
@@ -167,12 +167,15 @@ proptest! {
             *next = protocol;
         }
         if let Ok(read) = TooBig::parse_v4(&v4(mtu as u16, &quoted)) {
-            prop_assert!(read.mtu >= MIN_MTU_V4 && read.mtu < u16::from_be_bytes([quoted[2], quoted[3]]));
+            prop_assert!(
+                read.mtu >= MIN_MTU_V4 && read.mtu < u16::from_be_bytes([quoted[2], quoted[3]])
+            );
         }
         for mtu in [mtu, mtu % 3000] {
             if let Ok(read) = TooBig::parse_v6(&v6(mtu, &quoted)) {
                 prop_assert!(read.mtu >= MIN_MTU_V6);
-                prop_assert!(usize::from(read.mtu) < 40 + usize::from(u16::from_be_bytes([quoted[4], quoted[5]])));
+                let payload_len = usize::from(u16::from_be_bytes([quoted[4], quoted[5]]));
+                prop_assert!(usize::from(read.mtu) < 40 + payload_len);
             }
         }
     }

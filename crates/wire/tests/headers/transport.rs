@@ -184,7 +184,8 @@ fn any_options() -> impl Strategy<Value = Vec<TcpOption<'static>>> {
 proptest! {
     #[test]
     fn tcp_round_trips_and_agrees_with_etherparse(
-        ports: (u16, u16), seq: u32, ack: u32, flags: u8, window: u16, urgent: u16, options in any_options(),
+        ports: (u16, u16), seq: u32, ack: u32, flags: u8, window: u16, urgent: u16,
+        options in any_options(),
         payload in prop::collection::vec(any::<u8>(), 0..40), addresses: ([u8; 4], [u8; 4]),
     ) {
         let mut scratch = [0xa5; MAX_OPTIONS_LEN];
@@ -207,22 +208,38 @@ proptest! {
         let (theirs, rest) = TcpHeader::from_slice(&bytes).unwrap();
         prop_assert_eq!(rest, &payload[..]);
         prop_assert_eq!((theirs.source_port, theirs.destination_port), ports);
-        prop_assert_eq!((theirs.sequence_number, theirs.acknowledgment_number, theirs.window_size), (seq, ack, window));
-        prop_assert_eq!((theirs.syn, theirs.ack, theirs.cwr, theirs.fin), (flags & 2 != 0, flags & 16 != 0, flags & 128 != 0, flags & 1 != 0));
+        prop_assert_eq!(
+            (theirs.sequence_number, theirs.acknowledgment_number, theirs.window_size),
+            (seq, ack, window)
+        );
+        prop_assert_eq!(
+            (theirs.syn, theirs.ack, theirs.cwr, theirs.fin),
+            (flags & 2 != 0, flags & 16 != 0, flags & 128 != 0, flags & 1 != 0)
+        );
         let checksum = theirs.calc_checksum_ipv4_raw(addresses.0, addresses.1, rest).unwrap();
         prop_assert_eq!(checksum, packet.checksum());
     }
 
     #[test]
-    fn udp_checksum_agrees_with_etherparse(ports: (u16, u16), payload in prop::collection::vec(any::<u8>(), 0..60), addresses: ([u8; 16], [u8; 16])) {
+    fn udp_checksum_agrees_with_etherparse(
+        ports: (u16, u16), payload in prop::collection::vec(any::<u8>(), 0..60),
+        addresses: ([u8; 16], [u8; 16]),
+    ) {
         let length = 8 + payload.len() as u16;
         let mut bytes = dirty(8);
         bytes.extend(&payload);
         let mut packet = UdpPacket::new_unchecked(&mut bytes);
         UdpRepr { src_port: ports.0, dst_port: ports.1, length }.emit(&mut packet);
-        packet.fill_checksum(pseudo_v6(addresses.0.into(), addresses.1.into(), Protocol::UDP, u32::from(length)));
+        packet.fill_checksum(
+            pseudo_v6(addresses.0.into(), addresses.1.into(), Protocol::UDP, u32::from(length)),
+        );
         let (theirs, _) = UdpHeader::from_slice(&bytes).unwrap();
-        prop_assert_eq!((theirs.source_port, theirs.destination_port, theirs.length), (ports.0, ports.1, length));
-        prop_assert_eq!(theirs.calc_checksum_ipv6_raw(addresses.0, addresses.1, &payload).unwrap(), theirs.checksum);
+        prop_assert_eq!(
+            (theirs.source_port, theirs.destination_port, theirs.length), (ports.0, ports.1, length)
+        );
+        prop_assert_eq!(
+            theirs.calc_checksum_ipv6_raw(addresses.0, addresses.1, &payload).unwrap(),
+            theirs.checksum
+        );
     }
 }

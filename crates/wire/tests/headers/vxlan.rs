@@ -36,7 +36,9 @@ fn vxlan_is_refused_when_truncated() {
 
 proptest! {
     #[test]
-    fn vxlan_reserved_bits_are_ignored_on_receive_and_zero_when_sent(noise: [u8; 8], vni in 0_u32..=Vni::MAX) {
+    fn vxlan_reserved_bits_are_ignored_on_receive_and_zero_when_sent(
+        noise: [u8; 8], vni in 0_u32..=Vni::MAX,
+    ) {
         let repr = VxlanRepr { vni: Vni::new(vni).unwrap() };
         let mut bytes = noise;
         bytes[0] |= 0x08;
