@@ -1,7 +1,7 @@
-//! [`TunnelDescriptor`]: everything that is the same for all end points of a tunnel type.
+//! [`TunnelDescriptor`]: the constant properties of a tunnel type.
 //!
-//! A descriptor is data. The rest of weft asks it instead of matching on
-//! [`TunnelType`](super::TunnelType), so that a new type is a new descriptor and nothing else.
+//! A descriptor is data. Other code reads it instead of matching on
+//! [`TunnelType`](super::TunnelType), so that a new type only needs a new descriptor.
 
 use super::settings::TunnelOption;
 use wire::{Protocol, Vni, ipv4, ipv6};
@@ -11,37 +11,37 @@ use wire::{Protocol, Vni, ipv4, ipv6};
 pub struct TunnelDescriptor {
     /// Its name in `network.toml`, in JSON and on command lines.
     pub name: &'static str,
-    /// The document that specifies it.
+    /// The RFC or other document that specifies it.
     pub standard: &'static str,
-    /// What carries the tunnel header.
+    /// The protocol that carries the tunnel header.
     pub carrier: Carrier,
-    /// The registered destination port; 0 where the carrier has no ports.
+    /// The registered destination port; 0 if the carrier has no ports.
     pub default_port: u16,
     /// The length of the tunnel header.
     pub header: HeaderLen,
-    /// How `network.toml` tells the logical switches of this type apart.
+    /// How `network.toml` identifies the logical switches of this type.
     pub network_id: NetworkId,
-    /// Where the header carries the logical ports.
+    /// Where the tunnel header carries the logical ports.
     pub logical_ports: LogicalPortsField,
     /// The keys of `[tunnel_options.NAME]`, in the order of the documentation.
     pub options: &'static [TunnelOption],
     /// The device features that segment super-packets of this type.
     pub offloads: DeviceOffloads,
-    /// What the eBPF programs do with this type.
+    /// What the BPF programs support for this type.
     pub kernel_datapath: KernelDatapath,
-    /// Whether a device of the kernel that owns the UDP port lets GRO look into the tunnel. The
-    /// user datapath then creates such a device in front of the eBPF programs (`weft-gro`).
+    /// Whether GRO looks into the tunnel if a kernel device owns the UDP port. The user datapath
+    /// then creates such a device (`weft-gro`) for packets on their way to the BPF programs.
     pub has_gro_device: bool,
 }
 
-/// What carries a tunnel header: the layer that sockets, firewalls and NICs see.
+/// The protocol that carries a tunnel header, as sockets, firewalls and NICs see it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Carrier {
     /// A UDP datagram. Its source port carries the entropy of the inner flow.
     Udp,
     /// An IP packet of protocol 47. There are no ports.
     Gre,
-    /// TCP-shaped segments without a connection. The source port carries the entropy.
+    /// TCP-like segments without a connection. The source port carries the entropy.
     TcpShaped,
     /// VLAN tags on the uplink: there is no outer IP header and no remote end point.
     Tags,
@@ -71,11 +71,11 @@ impl Carrier {
 /// The length of a tunnel header in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderLen {
-    /// The fields that are always there; the tags, for [`Carrier::Tags`].
+    /// The mandatory fields; for [`Carrier::Tags`], the tags.
     pub fixed: u8,
-    /// Each of checksum, key and sequence number, where the type has them as optional fields.
+    /// Each of checksum, key and sequence number, for types that have them as optional fields.
     pub optional_field: u8,
-    /// The field for the logical ports, if it lengthens the header.
+    /// The field for the logical ports; 0 if the header has room for them anyway.
     pub logical_ports: u8,
 }
 
@@ -92,14 +92,14 @@ impl HeaderLen {
     }
 }
 
-/// How `network.toml` names what tells the logical switches of a tunnel type apart.
+/// The key of `network.toml` that identifies the logical switches of a tunnel type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NetworkId {
     /// `vni`, a number in the tunnel header.
     Vni {
-        /// The largest.
+        /// The largest number.
         max: u32,
-        /// The sentence of the error for a number that is out of range.
+        /// The error message for a number that is out of range.
         rule: &'static str,
     },
     /// `vlan`, one tag.
@@ -121,7 +121,7 @@ impl NetworkId {
         }
     }
 
-    /// How to write it.
+    /// An example for error messages.
     pub const fn example(self) -> &'static str {
         match self {
             Self::Vni { .. } => "vni = 5001",
@@ -130,7 +130,7 @@ impl NetworkId {
         }
     }
 
-    /// How many VLAN tags carry it.
+    /// Number of VLAN tags that carry it.
     pub const fn tags(self) -> usize {
         match self {
             Self::Vni { .. } => 0,
@@ -140,7 +140,7 @@ impl NetworkId {
     }
 }
 
-/// Where a tunnel header carries the ingress and egress logical port.
+/// Where a tunnel header carries the ingress and egress logical ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogicalPortsField {
     /// Nowhere: the receiver looks up the destination address.
@@ -151,18 +151,19 @@ pub enum LogicalPortsField {
     SttContext,
 }
 
-/// The device features, by their ethtool names, that segment super-packets of a tunnel type. A
-/// device that lacks one leaves the segmentation to the kernel. An empty list: there are no
-/// super-packets.
+/// The device features, by their ethtool names, that segment super-packets of a tunnel type.
+///
+/// If a device lacks one of them, the kernel segments. An empty list means that no super-packets
+/// are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceOffloads {
-    /// What the user datapath sends over IPv4.
+    /// Packets of the user datapath over IPv4.
     pub user: &'static [&'static str],
-    /// What the user datapath sends over IPv6.
+    /// Packets of the user datapath over IPv6.
     pub user_ipv6: &'static [&'static str],
-    /// What eBPF programs and the kernel's own tunnels send, without outer checksum.
+    /// Packets of BPF programs and of the kernel's own tunnels, without outer checksum.
     pub kernel: &'static [&'static str],
-    /// The same with outer checksum.
+    /// Packets of BPF programs and of the kernel's own tunnels, with outer checksum.
     pub kernel_checksum: &'static [&'static str],
 }
 
@@ -172,24 +173,24 @@ pub const TSO: &str = "tx-tcp-segmentation";
 pub const TSO6: &str = "tx-tcp6-segmentation";
 
 impl DeviceOffloads {
-    /// Of UDP tunnels: threads send trains of equal datagrams.
+    /// UDP tunnels: threads send UDP GSO packets.
     pub(super) const UDP: Self = Self {
         user: &["tx-udp-segmentation"],
         user_ipv6: &["tx-udp-segmentation"],
         kernel: &["tx-udp_tnl-segmentation", TSO, TSO6],
         kernel_checksum: &["tx-udp_tnl-csum-segmentation", TSO, TSO6],
     };
-    /// Of GRE: threads send one packet for each segment.
+    /// GRE: threads send one packet for each segment.
     pub(super) const GRE: Self = Self {
         user: &[],
         user_ipv6: &[],
         kernel: &["tx-gre-segmentation", TSO, TSO6],
         kernel_checksum: &["tx-gre-csum-segmentation", TSO, TSO6],
     };
-    /// Of TCP-shaped tunnels: the outer packet is what the device segments.
+    /// TCP-like tunnels: the device segments the outer packet.
     pub(super) const TCP_SHAPED: Self =
         Self { user: &[TSO], user_ipv6: &[TSO6], kernel: &[], kernel_checksum: &[] };
-    /// Of tagged frames.
+    /// Tagged frames.
     pub(super) const TAGS: Self = Self {
         user: &[TSO, TSO6],
         user_ipv6: &[TSO, TSO6],
@@ -198,12 +199,12 @@ impl DeviceOffloads {
     };
 }
 
-/// What the eBPF programs of the kernel datapath do with a tunnel type.
+/// What the BPF programs of the kernel datapath do for a tunnel type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelDatapath {
-    /// Nothing: userspace sends and receives it.
+    /// Nothing: the user datapath sends and receives the packets.
     Unsupported {
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
     /// They encapsulate and decapsulate. `enum weft_tunnel` of `bpf/intf.h` has a `WEFT_NAME`,
@@ -222,9 +223,9 @@ impl TunnelDescriptor {
     /// Bytes that the type adds to a guest's IP packet, so that guest MTU + overhead = MTU of the
     /// underlay.
     ///
-    /// The inner Ethernet header counts. The outer one does not, as it is not part of an IP MTU.
-    /// Tags count in full, as no NIC has to take a longer frame. For STT it is what the first
-    /// segment of a frame carries.
+    /// The inner Ethernet header counts; the outer one does not, because it is not part of an IP
+    /// MTU. Tags count in full, because a NIC may not accept longer frames. For STT the result is
+    /// the overhead of the first segment of a frame.
     pub const fn overhead_bytes(&self, is_ipv6: bool, header_len: usize) -> u16 {
         let ip = if is_ipv6 { ipv6::HEADER_LEN } else { ipv4::MIN_HEADER_LEN };
         let bytes = match self.carrier {

@@ -1,11 +1,11 @@
 //! NVGRE (RFC 7637): GRE with a key that is a 24-bit VSID and an 8-bit FlowID.
 //!
 //! The FlowID carries the entropy of the inner flow, for routers that hash the GRE key (RFC 7637
-//! section 3.2). It is the low byte of the source port that a UDP tunnel would have, so the number
-//! of source ports bounds it, too. Receivers ignore it.
+//! section 3.2). It is the low byte of the source port that a UDP tunnel would use, so the
+//! configured number of source ports also limits it. Receivers ignore it.
 //!
-//! NVGRE has the IP protocol and the protocol type of Ethernet over GRE: nothing in a packet tells
-//! the two apart. `network` refuses files in which two hosts would use both.
+//! NVGRE has the IP protocol and the protocol type of Ethernet over GRE, so packets do not tell the
+//! two apart. The `network` crate rejects files in which two hosts would use both.
 
 use super::codec::{DecapOptions, PacketFields, TunnelCodec};
 use super::{
@@ -18,7 +18,7 @@ use wire::tunnel::gre::{FIELD_LEN, MIN_HEADER_LEN};
 use wire::tunnel::{GrePacket, NvgreRepr};
 use wire::{EtherType, Vni};
 
-/// The bits of the key that are the FlowID.
+/// The bits of the key that hold the FlowID.
 const FLOW_ID_BITS: u32 = 8;
 
 pub(crate) struct Nvgre;

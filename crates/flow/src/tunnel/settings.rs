@@ -1,5 +1,5 @@
-//! What a network can set for a tunnel type: the keys of `[tunnel_options.NAME]` in `network.toml`,
-//! and their values.
+//! The settings of a tunnel type: the keys of `[tunnel_options.NAME]` in `network.toml`, and their
+//! values.
 
 use super::{Carrier, LogicalPortsField, TunnelDescriptor, TunnelType};
 use crate::{Dscp, Ttl};
@@ -8,18 +8,18 @@ use wire::EtherType;
 /// A key of `[tunnel_options.NAME]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunnelOption {
-    /// What it sets.
+    /// The setting.
     pub kind: OptionKind,
     /// The key.
     pub name: &'static str,
-    /// How to write it, shown in error messages.
+    /// An example for error messages.
     pub example: &'static str,
-    /// The value unless given, as the documentation shows it.
+    /// The default, as the documentation shows it.
     pub default: &'static str,
 }
 
-/// What an option sets. The reader of `network.toml` knows the value of each kind, and
-/// [`TunnelSettings`] has a field for it.
+/// The setting that an option changes. The reader of `network.toml` knows the value of each kind,
+/// and [`TunnelSettings`] has a field for it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OptionKind {
     /// The destination port, 1 to 65535.
@@ -58,7 +58,7 @@ impl TunnelOption {
         example: "dscp = \"inherit\" or dscp = 46",
         default: "0",
     };
-    /// Of UDP tunnels: unless given, each host chooses by what its uplink can do.
+    /// For UDP tunnels: by default, each host decides from the offloads of its uplink.
     pub(super) const UDP_CHECKSUM: Self = Self {
         kind: OptionKind::Checksum,
         name: "checksum",
@@ -82,14 +82,13 @@ impl TunnelOption {
     }
 }
 
-/// What a network sets for one tunnel type. A field whose option the type does not have keeps its
-/// default.
+/// The settings of one tunnel type. Fields that the type has no option for keep their defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TunnelSettings {
-    /// The destination port; 0 where there is none.
+    /// The destination port; 0 if the type has none.
     pub port: u16,
-    /// Whether the outer UDP checksum, or that of the tunnel header, is sent; `None`: each host
-    /// chooses by what its uplink can do.
+    /// Whether the outer UDP checksum, or that of the tunnel header, is sent. `None` lets each host
+    /// decide from the offloads of its uplink.
     pub checksum: Option<bool>,
     /// Whether the key field is sent. Without it the type carries one logical switch.
     pub key: bool,
@@ -126,7 +125,7 @@ impl TunnelDescriptor {
             port: self.default_port,
             checksum: match self.carrier {
                 Carrier::Udp => None,
-                // The checksum of the TCP-shaped header is not optional: NICs fill it in.
+                // The checksum of the TCP-like header is mandatory, because NICs fill it in.
                 Carrier::TcpShaped => Some(true),
                 Carrier::Gre | Carrier::Tags => Some(false),
             },
