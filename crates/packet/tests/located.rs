@@ -66,7 +66,7 @@ fn take(step: Step, packet: &mut PacketBuf) {
         Step::Scatter(head) => {
             let len = packet.head().len();
             let head = head.min(len);
-            packet.set_ranges(0..head, [head..len]);
+            packet.set_ranges(0..head, std::iter::once(head..len));
         }
         Step::SetLen(len) => packet.set_len(len),
         Step::Linearize => packet.linearize(),

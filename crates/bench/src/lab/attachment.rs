@@ -52,7 +52,7 @@ impl Attachment {
     }
 
     /// # Errors
-    /// [`Error::Process`](crate::Error::Process) when one of the processes has ended.
+    /// [`Error::Process`] when one of the processes has ended.
     pub fn check(&mut self) -> Result<()> {
         self.processes.iter_mut().try_for_each(Process::check_running)
     }
@@ -101,7 +101,7 @@ impl Attachment {
     /// Ends the processes host by host. Daemons of weft are independent and end at the same time.
     ///
     /// # Errors
-    /// The first [`Error::Process`](crate::Error::Process) of a process that had to be killed or
+    /// The first [`Error::Process`] of a process that had to be killed or
     /// reported failure. All processes are ended.
     pub fn stop(mut self) -> Result<()> {
         if !self.controls.is_empty() {

@@ -46,7 +46,7 @@ pub enum Datapath {
     Kernel,
 }
 
-/// A way to join the guests of a [`Lab`].
+/// A way to join the guests of a [`Lab`](super::Lab).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Contender {
     /// One veth pair from each guest to its counterpart, without hosts: a load without switching.
