@@ -255,7 +255,7 @@ fn processor_that_is_not_there_is_bad_input() {
         let output = Command::new(Path::new(WEFT_BENCH)).args(arguments).output().unwrap();
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("processor 1000"), "{said}");
+        assert!(said.contains("CPU 1000"), "{said}");
     }
 }
 

@@ -90,7 +90,7 @@ struct Watch(Option<Difference>);
 impl Observer for Watch {
     fn event(&mut self, event: Event<'_>) {
         match event {
-            Event::Note(text) if text.contains("run out") => {
+            Event::Note(text) if text.contains("expired") => {
                 self.0 = Some(Difference::TtlRunsOutInResubmit);
             }
             Event::Drop(flow::DropReason::VlanDepth) => self.0 = Some(Difference::ThirdTag),

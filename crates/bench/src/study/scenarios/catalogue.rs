@@ -194,7 +194,7 @@ fn small_packets(quick: bool) -> Result<Vec<Cell>> {
     let contenders = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve, KernelTunnel::Gre]),
         ovs(if quick { &[OvsTunnel::Vxlan] } else { &[OvsTunnel::Vxlan, OvsTunnel::Geneve] }),
-        weft(if quick { &[TunnelType::Geneve] } else { &TunnelType::ALL }),
+        weft(if quick { &[TunnelType::Geneve, TunnelType::Nvgre] } else { &TunnelType::ALL }),
     ]);
     let packets = load(Pattern::UdpStream, 18, 8)?;
     let scenarios = vec![
