@@ -67,7 +67,8 @@ fn in_the_machine(tests: &[&str], modules: &[&str], programs: &[(&str, &Path)], 
     let mut vm = Vm::counting_with(&host, &Extra { programs: &programs, files, modules: &modules });
     vm.run("mount -t tmpfs run /run");
     let release = vm.run("uname -r");
-    let names = tests.join(" ");
+    let names: Vec<_> = tests.iter().map(|test| format!("debian::{test}")).collect();
+    let names = names.join(" ");
     let (code, printed) =
         vm.try_run(&format!("/bin/program --ignored --exact {names} --nocapture --test-threads 1"));
     println!("Linux {release}{printed}");
