@@ -85,7 +85,7 @@ fn guest_works_over_ipv4_when_ipv6_is_disabled_in_its_namespace() {
         guest.netns.sysctl(&key, "1").expect("a sysctl can be set");
     }
     let daemons = lab.start_both();
-    daemons[1].wait_says(&format!("without an address: add address {}/64", guest.ip(6)));
+    daemons[1].wait_says(&format!("cannot add the IPv6 address {}/64 of a guest", guest.ip(6)));
     traffic::ping(&lab.guests[0].netns, guest.ip(4));
     daemons.into_iter().for_each(Daemon::stop);
 }
@@ -328,7 +328,7 @@ const WITHOUT_PROGRAMS: [(&[&str], &str); 2] = [
             "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"",
             "sh",
         ],
-        "has no BTF type information",
+        "the kernel has no BTF",
     ),
 ];
 

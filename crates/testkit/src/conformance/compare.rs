@@ -47,7 +47,7 @@ pub(super) fn counts(expected: &[Expected]) -> BTreeMap<PortNo, usize> {
     counts
 }
 
-/// Checks that the frames sent are the expected ones, in order within each flow.
+/// Checks that the frames sent are the expected ones, in order within each flow and megaflow.
 pub(super) fn frames(
     expected: &[Expected],
     seen: BTreeMap<PortNo, Vec<Sighting>>,
@@ -59,25 +59,26 @@ pub(super) fn frames(
             open.entry(&expected.frame).or_default().push_back(at);
         }
         let ambiguous = |places: &VecDeque<usize>| {
-            places.iter().any(|&at| expected[at].flow != expected[places[0]].flow)
+            let path = |at: usize| (expected[at].flow, expected[at].megaflow);
+            places.iter().any(|&at| path(at) != path(places[0]))
         };
         let unclear: Vec<&Frame> =
             open.iter().filter(|(_, places)| ambiguous(places)).map(|(&frame, _)| frame).collect();
-        let mut last: HashMap<u64, usize> = HashMap::new();
+        let mut last = HashMap::new();
         for sighting in &sightings {
             let frame = &sighting.frame;
             let Some(at) = open.get_mut(frame).and_then(VecDeque::pop_front) else {
                 return Err(unexpected(port, frame, &open));
             };
-            let Expected { flow, entropy, .. } = expected[at];
+            let Expected { flow, megaflow, entropy, .. } = expected[at];
             if unclear.contains(&frame) {
                 continue;
             }
-            if last.insert(flow, at).is_some_and(|last| last > at) {
+            if last.insert((flow, megaflow), at).is_some_and(|last| last > at) {
                 return Err(format!("port {port}: out of order: {}", show(frame)));
             }
             if let Some(number) = sighting.sequence
-                && sequences.insert(flow, number).is_some_and(|last| last >= number)
+                && sequences.insert((flow, megaflow), number).is_some_and(|last| last >= number)
             {
                 return Err(format!("the number {number} out of order: {}", show(frame)));
             }

@@ -306,6 +306,9 @@ pub(super) struct Expected {
     pub frame: Frame,
     /// Its flow, also for packets that were derived from that flow.
     pub flow: u64,
+    /// The megaflow that forwarded it. Another megaflow of the same flow may take another path, by a
+    /// program or by a thread, so frames keep their order only within one megaflow.
+    pub megaflow: Option<MegaflowId>,
     /// The inner flow hash of an outer packet.
     pub entropy: Option<u32>,
 }
@@ -433,6 +436,7 @@ impl Reference {
             ports: &self.ports,
             cut: self.cut,
             flow: flow_of(up.port, &up.key, &up.packet).wrapping_add(flow),
+            megaflow,
             expected: Vec::new(),
             drops: Vec::new(),
             given: Vec::new(),
@@ -481,6 +485,7 @@ struct Sink<'a> {
     ports: &'a BTreeSet<PortNo>,
     cut: bool,
     flow: u64,
+    megaflow: Option<MegaflowId>,
     expected: Vec<Expected>,
     drops: Vec<(DropReason, PacketBuf)>,
     given: Vec<(PortNo, PacketBuf)>,
@@ -516,8 +521,8 @@ impl Sink<'_> {
     }
 
     fn push(&mut self, at: PortNo, sighting: Sighting, entropy: Option<u32>) {
-        let flow = self.flow;
-        self.expected.push(Expected { at, frame: sighting.frame, flow, entropy });
+        let (flow, megaflow) = (self.flow, self.megaflow);
+        self.expected.push(Expected { at, frame: sighting.frame, flow, megaflow, entropy });
     }
 }
 
