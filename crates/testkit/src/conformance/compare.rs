@@ -47,7 +47,7 @@ pub(super) fn counts(expected: &[Expected]) -> BTreeMap<PortNo, usize> {
     counts
 }
 
-/// Checks that the frames sent are the expected ones, in order within each flow and megaflow.
+/// Checks that the frames sent are the expected ones, in order within each flow and path.
 pub(super) fn frames(
     expected: &[Expected],
     seen: BTreeMap<PortNo, Vec<Sighting>>,
@@ -59,7 +59,7 @@ pub(super) fn frames(
             open.entry(&expected.frame).or_default().push_back(at);
         }
         let ambiguous = |places: &VecDeque<usize>| {
-            let path = |at: usize| (expected[at].flow, expected[at].megaflow);
+            let path = |at: usize| (expected[at].flow, expected[at].path);
             places.iter().any(|&at| path(at) != path(places[0]))
         };
         let unclear: Vec<&Frame> =
@@ -70,15 +70,15 @@ pub(super) fn frames(
             let Some(at) = open.get_mut(frame).and_then(VecDeque::pop_front) else {
                 return Err(unexpected(port, frame, &open));
             };
-            let Expected { flow, megaflow, entropy, .. } = expected[at];
+            let Expected { flow, path, entropy, .. } = expected[at];
             if unclear.contains(&frame) {
                 continue;
             }
-            if last.insert((flow, megaflow), at).is_some_and(|last| last > at) {
+            if last.insert((flow, path), at).is_some_and(|last| last > at) {
                 return Err(format!("port {port}: out of order: {}", show(frame)));
             }
             if let Some(number) = sighting.sequence
-                && sequences.insert((flow, megaflow), number).is_some_and(|last| last >= number)
+                && sequences.insert((flow, path), number).is_some_and(|last| last >= number)
             {
                 return Err(format!("the number {number} out of order: {}", show(frame)));
             }

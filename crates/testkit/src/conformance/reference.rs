@@ -306,9 +306,9 @@ pub(super) struct Expected {
     pub frame: Frame,
     /// Its flow, also for packets that were derived from that flow.
     pub flow: u64,
-    /// The megaflow that forwarded it. Another megaflow of the same flow may take another path, by a
-    /// program or by a thread, so frames keep their order only within one megaflow.
-    pub megaflow: Option<MegaflowId>,
+    /// Identifies the megaflow and the actions that forwarded it. Frames of one flow with different
+    /// actions may take different paths, by a program or by a thread, and overtake each other.
+    pub path: u64,
     /// The inner flow hash of an outer packet.
     pub entropy: Option<u32>,
 }
@@ -436,7 +436,7 @@ impl Reference {
             ports: &self.ports,
             cut: self.cut,
             flow: flow_of(up.port, &up.key, &up.packet).wrapping_add(flow),
-            megaflow,
+            path: path_of(megaflow, actions),
             expected: Vec::new(),
             drops: Vec::new(),
             given: Vec::new(),
@@ -479,13 +479,19 @@ pub(super) fn flow_of(port: PortNo, key: &FlowKey, packet: &PacketBuf) -> u64 {
     hasher.finish()
 }
 
+fn path_of(megaflow: Option<MegaflowId>, actions: &[Action]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (megaflow, format!("{actions:?}")).hash(&mut hasher);
+    hasher.finish()
+}
+
 struct Sink<'a> {
     origin: PortNo,
     solicitations: &'a mut Solicitations,
     ports: &'a BTreeSet<PortNo>,
     cut: bool,
     flow: u64,
-    megaflow: Option<MegaflowId>,
+    path: u64,
     expected: Vec<Expected>,
     drops: Vec<(DropReason, PacketBuf)>,
     given: Vec<(PortNo, PacketBuf)>,
@@ -521,8 +527,8 @@ impl Sink<'_> {
     }
 
     fn push(&mut self, at: PortNo, sighting: Sighting, entropy: Option<u32>) {
-        let (flow, megaflow) = (self.flow, self.megaflow);
-        self.expected.push(Expected { at, frame: sighting.frame, flow, megaflow, entropy });
+        let (flow, path) = (self.flow, self.path);
+        self.expected.push(Expected { at, frame: sighting.frame, flow, path, entropy });
     }
 }
 
