@@ -78,8 +78,8 @@ impl Learning {
     }
 }
 
-/// The port and host behind which a host has learnt a MAC address.
-fn learnt(control: &Path, mac: MacAddr) -> Option<(String, Option<String>)> {
+/// The port and host behind which a host has learned a MAC address.
+fn learned(control: &Path, mac: MacAddr) -> Option<(String, Option<String>)> {
     let fdb = weft_json(control, &["fdb"]);
     let stations = fdb["stations"].as_array().expect("an array");
     let station = stations.iter().find(|station| station["mac"] == mac.to_string())?;
@@ -88,15 +88,15 @@ fn learnt(control: &Path, mac: MacAddr) -> Option<(String, Option<String>)> {
     Some((text("port").expect("a port"), text("host")))
 }
 
-/// Waits until a host has learnt a MAC address at this port and host.
-fn wait_learnt(control: &Path, mac: MacAddr, (port, host): (&str, Option<&str>)) {
+/// Waits until a host has learned a MAC address at this port and host.
+fn wait_learned(control: &Path, mac: MacAddr, (port, host): (&str, Option<&str>)) {
     let wanted = Some((port.to_owned(), host.map(str::to_owned)));
-    let what = format!("{mac} is known behind {port}, not {:?}", learnt(control, mac));
-    wait_until(PATIENCE, &what, || learnt(control, mac) == wanted);
+    let what = format!("{mac} is known behind {port}, not {:?}", learned(control, mac));
+    wait_until(PATIENCE, &what, || learned(control, mac) == wanted);
 }
 
 #[test]
-fn machines_behind_a_bridge_are_learnt_and_moves_are_followed() {
+fn machines_behind_a_bridge_are_learned_and_moves_are_followed() {
     require_root!();
     // The other host learns the port if the tunnel carries it, else the host, or only the uplink.
     let (named, host, wire) = (
@@ -118,8 +118,8 @@ fn machines_behind_a_bridge_are_learnt_and_moves_are_followed() {
         for machine in &nested {
             traffic::ping(&near.netns, machine.ip.into());
             traffic::ping(&machine.netns, near.ip4.into());
-            wait_learnt(&net.control(1), machine.mac, ("g2", Some("h2")));
-            wait_learnt(&net.control(0), machine.mac, far_first);
+            wait_learned(&net.control(1), machine.mac, ("g2", Some("h2")));
+            wait_learned(&net.control(0), machine.mac, far_first);
         }
 
         // The first frame is unknown unicast, which is flooded to both ports. The second goes to
@@ -145,8 +145,8 @@ fn machines_behind_a_bridge_are_learnt_and_moves_are_followed() {
         inside.set_down(index).expect("a link can be set down");
         at_second.send(&note(near.mac, known, "moved"));
         from.until_note("moved");
-        wait_learnt(&net.control(1), known, ("g3", Some("h2")));
-        wait_learnt(&net.control(0), known, far_second);
+        wait_learned(&net.control(1), known, ("g3", Some("h2")));
+        wait_learned(&net.control(0), known, far_second);
         wait_until(PATIENCE, "it is followed", || {
             from.send(&note(known, near.mac, "follow"));
             from.send(&note(second.mac, near.mac, "marker"));
@@ -162,19 +162,19 @@ fn machines_behind_a_bridge_are_learnt_and_moves_are_followed() {
 
         let (code, _, said) = weft(&net.control(1), &["fdb", "--forget", &known.to_string()]);
         assert_eq!((code, &*said), (0, ""), "{tunnel}");
-        assert_eq!(learnt(&net.control(1), known), None, "{tunnel}");
+        assert_eq!(learned(&net.control(1), known), None, "{tunnel}");
         net.stop();
     }
 }
 
 #[test]
-fn learnt_addresses_are_forgotten_when_their_port_stops_learning() {
+fn learned_addresses_are_forgotten_when_their_port_stops_learning() {
     require_root!();
     let net = Learning::start("geneve");
     let nested = net.nest();
     traffic::ping(&nested[0].netns, net.lab.guests[0].ip4.into());
     for host in [0, 1] {
-        wait_learnt(&net.control(host), nested[0].mac, ("g2", Some("h2")));
+        wait_learned(&net.control(host), nested[0].mac, ("g2", Some("h2")));
     }
     let text = fs::read_to_string(net.lab.network_file()).expect("a network file");
     let changed = text.replacen("learn = true\n", "", 1);
@@ -184,7 +184,7 @@ fn learnt_addresses_are_forgotten_when_their_port_stops_learning() {
     for host in [0, 1] {
         let (code, _, said) = weft(&net.control(host), &["reload", file]);
         assert_eq!(code, 0, "{said}");
-        assert_eq!(learnt(&net.control(host), nested[0].mac), None);
+        assert_eq!(learned(&net.control(host), nested[0].mac), None);
     }
     net.stop();
 }

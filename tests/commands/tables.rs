@@ -22,8 +22,8 @@ fn tables_show_the_state_of_the_switch() {
     let fdb = weft_json(control, &["fdb"]);
     let stations: Vec<_> = fdb["stations"].as_array().expect("an array").iter().collect();
     assert_eq!(stations.iter().map(|s| &s["port"]).collect::<Vec<_>>(), ["g2", "g1"]);
-    let learnt = fdb["bindings"].as_array().expect("an array");
-    let near = learnt.iter().find(|binding| binding["ip"] == "10.0.1.10").expect("it was learnt");
+    let learned = fdb["bindings"].as_array().expect("an array");
+    let near = learned.iter().find(|binding| binding["ip"] == "10.0.1.10").expect("it was learned");
     assert_eq!((&near["port"], &near["mac"]), (&json!("core-web"), &json!("02:00:00:00:00:01")));
     let (code, said, _) = weft(control, &["fdb", "--forget", "02:00:00:00:00:01"]);
     assert_eq!((code, said.contains("1 entries")), (0, true), "{said}");

@@ -19,6 +19,8 @@ pub(super) enum Device {
     /// closed its socket.
     Socket {
         socket: PacketSocket,
+        /// The guest's MTU in bytes.
+        mtu: u16,
         _cleanup: Arc<Cleanup>,
     },
 }
@@ -95,11 +97,11 @@ impl Device {
         mode: Mode,
     ) -> Result<Option<Opened>, Refusal> {
         match (config, mode) {
-            (DeviceConfig::Interface { name, .. }, mode) => {
+            (DeviceConfig::Interface { name, mtu }, mode) => {
                 let link = Netlink::open()?.link(name).map_err(Refusal::Absent)?;
                 let devices = match mode {
-                    Mode::Receive => Self::receiving(link.index, queues, Cleanup::Nothing)?,
-                    Mode::SendOnly { .. } => Self::promiscuous(link.index, queues)?,
+                    Mode::Receive => Self::receiving(link.index, *mtu, queues, Cleanup::Nothing)?,
+                    Mode::SendOnly { .. } => Self::promiscuous(link.index, *mtu, queues)?,
                 };
                 Ok(Some((devices, Some(link))))
             }
@@ -127,27 +129,37 @@ impl Device {
         }
     }
 
-    fn receiving(index: Ifindex, queues: usize, cleanup: Cleanup) -> Result<Vec<Self>, Error> {
+    fn receiving(
+        index: Ifindex,
+        mtu: u16,
+        queues: usize,
+        cleanup: Cleanup,
+    ) -> Result<Vec<Self>, Error> {
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
         let sockets = PacketSocket::open_group(index, &Filter::everything(), options, queues)?;
-        Ok(Self::sockets(sockets, cleanup))
+        Ok(Self::sockets(sockets, mtu, cleanup))
     }
 
-    fn sending(index: Ifindex, queues: usize, cleanup: Cleanup) -> Result<Vec<Self>, Error> {
+    fn sending(
+        index: Ifindex,
+        mtu: u16,
+        queues: usize,
+        cleanup: Cleanup,
+    ) -> Result<Vec<Self>, Error> {
         let sockets = (0..queues).map(|_| PacketSocket::open_sender(index));
-        Ok(Self::sockets(sockets.collect::<Result<_, _>>()?, cleanup))
+        Ok(Self::sockets(sockets.collect::<Result<_, _>>()?, mtu, cleanup))
     }
 
     /// Sets promiscuous mode on the device rather than on a socket, because programs receive even
     /// when the process and its sockets are gone.
-    fn promiscuous(index: Ifindex, queues: usize) -> Result<Vec<Self>, Error> {
+    fn promiscuous(index: Ifindex, mtu: u16, queues: usize) -> Result<Vec<Self>, Error> {
         Netlink::open()?.set_promiscuous(index, true)?;
-        Self::sending(index, queues, Cleanup::Promiscuous(index))
+        Self::sending(index, mtu, queues, Cleanup::Promiscuous(index))
     }
 
-    fn sockets(sockets: Vec<PacketSocket>, cleanup: Cleanup) -> Vec<Self> {
+    fn sockets(sockets: Vec<PacketSocket>, mtu: u16, cleanup: Cleanup) -> Vec<Self> {
         let cleanup = Arc::new(cleanup);
-        let device = |socket| Self::Socket { socket, _cleanup: Arc::clone(&cleanup) };
+        let device = |socket| Self::Socket { socket, mtu, _cleanup: Arc::clone(&cleanup) };
         sockets.into_iter().map(device).collect()
     }
 
@@ -162,6 +174,21 @@ impl Device {
     /// True if the kernel may segment super-packets behind this device. A TAP delivers them whole.
     pub(super) fn is_segmented_by_kernel(&self) -> bool {
         !matches!(self, Self::Tap(_))
+    }
+
+    /// Makes a super-packet of a TCP packet that was too long for the device. Returns false if that
+    /// is not possible.
+    ///
+    /// A virtual end point on this machine may send a super-packet through a tunnel. The UDP socket
+    /// of the tunnel does not report the segment size, and a packet that the underlay carries in
+    /// one piece may be longer than the MTU of the guest.
+    #[cold]
+    pub(super) fn limit_segments(&self, packet: &mut PacketBuf) -> bool {
+        let Self::Socket { mtu, .. } = self else { return false };
+        packet.linearize();
+        let Ok(at) = packet.located() else { return false };
+        let max_frame_len = at.l3 + usize::from(*mtu);
+        packet::limit_segments(packet, max_frame_len).is_ok() && packet.offload.gso.is_some()
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -201,8 +228,8 @@ fn open_for_vm(name: &str, mtu: u16, queues: usize, mode: Mode) -> Result<Opened
     let netlink = Netlink::open()?;
     let index = netlink.index_of(name)?;
     let devices = match mode {
-        Mode::Receive => Device::receiving(index, queues, cleanup)?,
-        Mode::SendOnly { .. } => Device::sending(index, queues, cleanup)?,
+        Mode::Receive => Device::receiving(index, mtu, queues, cleanup)?,
+        Mode::SendOnly { .. } => Device::sending(index, mtu, queues, cleanup)?,
     };
     netdev::silence_host_stack(name)?;
     netlink.set_mtu(index, u32::from(mtu))?;
@@ -212,7 +239,8 @@ fn open_for_vm(name: &str, mtu: u16, queues: usize, mode: Mode) -> Result<Opened
 
 fn open_veth(inner: &GuestEnd<'_>, queues: usize) -> Result<Opened, Error> {
     let link = veth::open(inner)?;
-    Ok((Device::sending(link.index, queues, Cleanup::Pair(link.index))?, Some(link)))
+    let devices = Device::sending(link.index, inner.mtu, queues, Cleanup::Pair(link.index))?;
+    Ok((devices, Some(link)))
 }
 
 fn open_here(name: &str, mtu: u16, queues: usize) -> Result<Vec<Tap>, Error> {

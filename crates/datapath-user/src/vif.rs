@@ -30,13 +30,17 @@ impl Vif {
 
     pub(super) fn send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let device = self.device.as_ref().ok_or(DropReason::PortDown)?;
-        let sent = if device.is_segmented_by_kernel() && needs_segmentation(packet) {
+        let mut sent = if device.is_segmented_by_kernel() && needs_segmentation(packet) {
             self.segmented_sender
                 .get_or_insert_default()
                 .send(packet, |segment| device.send(segment))?
         } else {
             device.send(packet)
         };
+        let may_retry = matches!(sent, Err(IoError::TooBig)) && packet.offload.gso.is_none();
+        if may_retry && device.limit_segments(packet) {
+            sent = device.send(packet);
+        }
         match sent {
             Ok(()) => {
                 self.tx.add(packet.len());

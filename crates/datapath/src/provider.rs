@@ -76,7 +76,7 @@ pub type Portion<T> = (Vec<T>, Option<DumpCursor>);
 /// # Megaflows
 ///
 /// If two megaflows match the same packet, they must have the same effect on it: which of them is
-/// used is not specified. Translations have this property as long as the program and the learnt
+/// used is not specified. Translations have this property as long as the program and the learned
 /// state that they read are the same.
 ///
 /// [`Datapath::put`] reaches every worker. The megaflow of an [`Answer`] reaches only the worker

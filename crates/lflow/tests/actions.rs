@@ -218,13 +218,13 @@ fn packets_too_long_are_told_so() {
 }
 
 #[test]
-fn stations_are_learnt_as_actions_say() {
+fn stations_are_learned_as_actions_say() {
     let program = program("reg0[0] = lookup_fdb(inport, eth.src); put_fdb(inport, eth.src);");
     let translation = translate(&program, &tcp(), &(), &mut ());
     let location = FdbPort::Logical(PortKey::new(1).unwrap());
     assert!(
-        matches!(*translation.learn_events, [LearnEvent::Fdb(key, learnt)]
-            if key.datapath == SWITCH && learnt == location),
+        matches!(*translation.learn_events, [LearnEvent::Fdb(key, learned)]
+            if key.datapath == SWITCH && learned == location),
         "{:?}",
         translation.learn_events
     );

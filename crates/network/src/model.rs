@@ -243,7 +243,7 @@ impl LogicalSwitch {
         self.ports.get(place).filter(is).or_else(|| self.ports.iter().find(is))
     }
 
-    /// The ports behind which MAC addresses are learnt.
+    /// The ports behind which MAC addresses are learned.
     pub fn learning_ports(&self) -> impl Iterator<Item = &Port> {
         self.ports.iter().filter(|port| port.learn)
     }
@@ -325,7 +325,7 @@ pub struct Port {
     pub device: Device,
     /// Its port security; `None` for no restriction.
     pub security: Option<PortSecurity>,
-    /// Other MAC addresses behind it are learnt, and it receives unknown unicast (OVN's address
+    /// Other MAC addresses behind it are learned, and it receives unknown unicast (OVN's address
     /// "unknown").
     pub learn: bool,
     /// Its line in the file.

@@ -1,4 +1,4 @@
-//! MAC addresses that the file does not list: what is learnt from which frames, and where frames
+//! MAC addresses that the file does not list: what is learned from which frames, and where frames
 //! go.
 
 use crate::support::Net;
@@ -77,14 +77,14 @@ fn from(
 }
 
 #[test]
-fn source_is_learnt_when_its_port_learns_and_the_file_does_not_list_it() {
+fn source_is_learned_when_its_port_learns_and_the_file_does_not_list_it() {
     for tunnel in TunnelType::ALL {
         let net = Net::on("h2", &text(tunnel));
         assert_eq!(net.lessons("b", TO_A), [lesson(&net, key(2))], "{tunnel}");
         assert_eq!(net.lessons("b", &TO_A.replace("00:99", "00:03")), [], "{tunnel}: of another");
         assert_eq!(net.lessons("b", &TO_A.replace("00:99", "00:02")), [], "{tunnel}: its own");
         assert_eq!(Net::on("h1", &text(tunnel)).lessons("a", TO_A), [], "{tunnel}: no such port");
-        // An address that is known there is not learnt again; one known elsewhere is.
+        // An address that is known there is not learned again; one known elsewhere is.
         let state = knowing(lesson(&net, key(2)));
         assert_eq!(net.lessons_knowing("b", TO_A, &state), [], "{tunnel}");
         assert_eq!(net.lessons_knowing("c", TO_A, &state), [lesson(&net, key(3))], "{tunnel}");
@@ -166,7 +166,7 @@ fn remote_frame_teaches_its_host_when_the_tunnel_carries_no_ports() {
             let sent = format!("encap(endpoint={},key=7)", number + u32::from(host) - 1);
             assert_eq!(net.send_knowing("a", FROM_A, &state), sent, "{tunnel}");
         }
-        // An unknown end point, and a host behind which nothing is learnt.
+        // An unknown end point, and a host behind which nothing is learned.
         assert_eq!(net.lessons_of(TO_A, from(tunnel, &net, 77, None)), [], "{tunnel}");
         let there = Net::on("h2", &text);
         assert_eq!(there.lessons_of(TO_A, from(tunnel, &there, 1, None)), [], "{tunnel}");
@@ -203,7 +203,7 @@ fn frame_to_an_address_behind_its_own_port_is_not_sent_back() {
 
 /// Nobody can redirect a router's frames by sending from its address.
 #[test]
-fn address_of_a_router_is_not_learnt() {
+fn address_of_a_router_is_not_learned() {
     let text = text(GENEVE)
         + "[[logical_router]]\nname = \"core\"\n[[logical_router.port]]\nname = \"up\"\n\
            switch = \"blue\"\nmac = \"02:00:00:00:00:99\"\naddresses = [\"10.0.0.1/24\"]\n";

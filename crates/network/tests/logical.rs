@@ -188,7 +188,7 @@ fn sender_gets_a_reply_when_its_packet_is_rejected() {
 }
 
 #[test]
-fn learnt_neighbour_is_reached_when_the_file_does_not_list_it() {
+fn learned_neighbour_is_reached_when_the_file_does_not_list_it() {
     const SECURITY: &str = "port_security = [\"10.0.1.11\", \"10.8.0.0/16\", \"fd00:1::b\"]";
     let open = Net::whole(&ROUTED.replace(SECURITY, ""));
     let packet = "eth.src == 02:00:00:00:09:0a && eth.dst == 02:00:00:00:09:01 && \
@@ -204,7 +204,7 @@ fn learnt_neighbour_is_reached_when_the_file_does_not_list_it() {
         open.send_knowing("ops1", packet, &learned),
         "set(eth_dst=02:00:00:00:01:0b),set(eth_src=02:00:00:00:01:01),set(ip_ttl=62),output(2)"
     );
-    // Not learnt: an address that port security forbids, or that is outside of the port's network.
+    // Not learned: an address that port security forbids, or that is outside of the port's network.
     assert_eq!(Net::whole(ROUTED).lessons("web2", answer), []);
     let of_db = answer.replace("arp.spa == 10.0.1.50", "arp.spa == 10.0.2.50");
     assert_eq!(open.lessons("web2", &of_db), []);

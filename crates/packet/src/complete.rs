@@ -202,15 +202,22 @@ pub struct SegmentSizeLost;
 /// [`SegmentSizeLost`] for any other packet in a frame too long, because the boundaries of
 /// datagrams are lost. Only the checksum's state has changed then.
 pub fn infer_offload(packet: &mut PacketBuf, max_frame_len: usize) -> Result<(), SegmentSizeLost> {
-    if !infer_partial(packet) {
-        return Ok(());
-    }
+    if infer_partial(packet) { limit_segments(packet, max_frame_len) } else { Ok(()) }
+}
+
+/// Turns a TCP packet with a partial checksum in a frame longer than `max_frame_len` bytes into a
+/// super-packet with segments of that length. Any other packet that fits stays as it is.
+///
+/// # Errors
+/// [`SegmentSizeLost`] for any other packet in a frame too long; it is unchanged.
+pub fn limit_segments(packet: &mut PacketBuf, max_frame_len: usize) -> Result<(), SegmentSizeLost> {
     let head = packet.head();
     let at = locate(packet, 0).ok_or(SegmentSizeLost)?;
     if at.end <= max_frame_len {
         return Ok(());
     }
-    if at.protocol != Protocol::TCP {
+    let is_partial = matches!(packet.offload.checksum, Checksum::Partial { .. });
+    if at.protocol != Protocol::TCP || !is_partial || packet.offload.gso.is_some() {
         return Err(SegmentSizeLost);
     }
     let data_offset = head.get(at.l4 + 12).ok_or(SegmentSizeLost)?;

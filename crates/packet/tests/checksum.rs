@@ -4,7 +4,7 @@ use crate::support::{Spec, any_spec};
 use packet::{
     Checksum, ChecksumError, Gso, GsoKind, PacketBuf, SegmentSizeLost, SplitLimits, Verdict,
     coalesce_ranges, complete_checksum, complete_crc32c, infer_offload, infer_partial,
-    settle_checksum, split, verify_checksum, vnet,
+    limit_segments, settle_checksum, split, verify_checksum, vnet,
 };
 use proptest::prelude::*;
 use testkit::crc32c::crc32c;
@@ -145,6 +145,21 @@ fn super_packet_is_inferred_when_longer_than_the_path_carries() {
         assert_eq!(infer_offload(complete, 1000), Ok(()), "a long packet, but nobody is to cut it");
         assert_eq!(complete.offload.gso, None);
     }
+}
+
+/// The limit of a guest may be below that of the path, and is known only at the guest's port.
+#[test]
+fn partial_tcp_packet_is_limited_when_it_is_no_super_packet() {
+    let spec = Spec { payload: vec![7; 1344], ..Spec::default() };
+    let mut packet = spec.packet(None);
+    assert_eq!(limit_segments(&mut packet, spec.header_len() + 1344), Ok(()));
+    assert_eq!(packet.offload.gso, None, "it fits");
+    assert_eq!(limit_segments(&mut packet, spec.header_len() + 1328), Ok(()));
+    assert_eq!(packet.offload.gso, Some(Gso { kind: GsoKind::TcpV4, size: 1328, ecn: false }));
+    assert_eq!(limit_segments(&mut packet, 1000), Err(SegmentSizeLost), "it is one already");
+    let complete = &mut PacketBuf::from_bytes(&spec.frame());
+    assert_eq!(limit_segments(complete, 1000), Err(SegmentSizeLost));
+    assert_eq!(complete.offload.gso, None);
 }
 
 #[test]

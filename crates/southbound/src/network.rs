@@ -234,8 +234,8 @@ impl<'s> Maker<'s> {
                 self.binding_key("Static_MAC_Binding", row.uuid, row.datapath, &row.logical_port);
             let Some((datapath, port)) = key else { continue };
             let key = MacBindingKey { datapath, port, ip: row.ip };
-            let is_learnt = self.network.learned.mac_binding(&key).0.is_some();
-            if row.override_dynamic_mac || !is_learnt {
+            let is_learned = self.network.learned.mac_binding(&key).0.is_some();
+            if row.override_dynamic_mac || !is_learned {
                 self.network.learned.configure(LearnEvent::MacBinding(key, row.mac));
             }
         }

@@ -51,9 +51,9 @@ impl Engine {
             let decisions = some.iter().filter_map(|condition| {
                 let translation = self.translate_match(&published, condition)?;
                 // Learn events that are left were refused above; packets may raise them again.
-                let is_learnt = translation.learn_events.is_empty();
+                let is_learned = translation.learn_events.is_empty();
                 let decision = Decision::new(&published, WorkerId(0), condition.key(), translation);
-                is_learnt.then_some((condition, decision))
+                is_learned.then_some((condition, decision))
             });
             let decisions: Vec<_> = decisions.collect();
             let created = Tenths::of_ms(self.datapath.now_ms());

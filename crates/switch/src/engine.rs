@@ -145,7 +145,7 @@ impl Engine {
 
     /// The time since a station or binding was last learned or used; `None` if it is unknown or
     /// configured.
-    pub fn learnt_since(&self, query: &StateQuery) -> Option<Duration> {
+    pub fn learned_since(&self, query: &StateQuery) -> Option<Duration> {
         let last = self.learned().last_used(query)?;
         Some(Instant::now().saturating_duration_since(last))
     }

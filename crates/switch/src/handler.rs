@@ -167,16 +167,15 @@ impl Engine {
 
     /// Applies learn events; returns how many were accepted.
     pub(crate) fn learn(&self, events: &[LearnEvent], ingress: IngressPort, now: Instant) -> usize {
-        let learnt = {
+        let accepted = {
             let mut learned = self.learned_mut();
-            let learnt = events.iter().filter(|event| learned.learn(**event, ingress, now).is_ok());
-            learnt.count()
+            events.iter().filter(|event| learned.learn(**event, ingress, now).is_ok()).count()
         };
-        if learnt > 0 {
-            self.counters.lessons.add(learnt);
+        if accepted > 0 {
+            self.counters.lessons.add(accepted);
             self.revalidate_signal.changed();
         }
-        learnt
+        accepted
     }
 
     /// Records the megaflow of a decision. `port` and `key` are those of its first packet. `None`

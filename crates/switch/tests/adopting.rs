@@ -64,7 +64,7 @@ fn megaflow_is_not_adopted_when_the_program_of_now_tells_its_packets_apart() {
 }
 
 #[test]
-fn stations_are_learnt_of_all_megaflows_before_any_is_put() {
+fn stations_are_learned_of_all_megaflows_before_any_is_put() {
     let packets = [(1, udp(1, 2, WEB)), (2, udp(2, 1, WEB))];
     let conditions = left("actions=normal", &packets);
     let (rig, adopted) = adopt("actions=normal", &conditions);
@@ -87,7 +87,7 @@ fn station_is_where_it_was_last_when_it_had_moved() {
 }
 
 #[test]
-fn nothing_is_learnt_of_what_the_old_program_had_not_read() {
+fn nothing_is_learned_of_what_the_old_program_had_not_read() {
     let conditions = left("actions=output:2", &[(1, udp(1, 2, WEB))]);
     let (rig, adopted) = adopt("actions=normal", &conditions);
     assert_eq!((conditions.len(), adopted, rig.engine.fdb().len()), (1, 0, 0));

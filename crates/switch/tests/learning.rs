@@ -39,7 +39,7 @@ fn next_packet_of_the_batch_knows_what_the_one_before_has_taught() {
 }
 
 #[test]
-fn cached_flooding_ends_when_the_receiver_is_learnt() {
+fn cached_flooding_ends_when_the_receiver_is_learned() {
     let rig = learning();
     assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2, 3, 4], true));
     assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2, 3, 4], false));
@@ -148,14 +148,14 @@ fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
     let [(port, taught)] = rig.engine.ports_of_stations()[..] else { panic!("one port") };
     assert_eq!(port.port, FdbPort::Port(PortNo(1)));
     assert_eq!(taught, PortUsage { known: 1, refused: 2 });
-    // Another port's stations are learnt, and those that are known are not moved to the port that
+    // Another port's stations are learned, and those that are known are not moved to the port that
     // floods.
     assert_eq!(rig.send(2, &udp(4, 1, HERE)), (vec![1], true));
     assert_eq!(rig.send(1, &udp(4, 1, HERE)).0, [0_u32; 0]);
     assert_eq!((place(&rig, 1), place(&rig, 4)), (Some(1), Some(2)));
 }
 
-/// Of each port so many stations are learnt; they are forgotten after a minute.
+/// Of each port so many stations are learned; they are forgotten after a minute.
 fn limited(per_port: usize) -> Rig {
     let fdb = TableLimit { total: 4 * per_port, per_port };
     let max_age = Duration::from_secs(60);
@@ -195,7 +195,7 @@ fn move_that_is_refused_does_not_keep_the_old_place_and_is_heeded_once_there_is_
 }
 
 #[test]
-fn refused_stations_are_learnt_while_they_send_as_many_as_there_is_room_for() {
+fn refused_stations_are_learned_while_they_send_as_many_as_there_is_room_for() {
     let rig = limited(3);
     let see = |macs: std::ops::Range<u8>| {
         macs.map(|from| rig.send(1, &udp(from, 9, HERE))).filter(|(_, up)| *up).count()
@@ -208,7 +208,7 @@ fn refused_stations_are_learnt_while_they_send_as_many_as_there_is_room_for() {
     rig.engine.revalidate().unwrap();
     assert_eq!(see(11..21), 0, "a sweep comes soon enough");
     rig.sweep();
-    assert_eq!(see(11..21), 2, "those that are learnt");
+    assert_eq!(see(11..21), 2, "those that are learned");
     let known = (11..21).filter(|last| place(&rig, *last) == Some(1)).count();
     assert_eq!((known, place(&rig, 3), rig.engine.fdb().len()), (2, Some(1), 3));
     rig.sweep();
@@ -252,7 +252,7 @@ fn port_that_has_taught_its_share_of_bindings_leaves_the_others_theirs() {
 }
 
 #[test]
-fn what_a_lesson_leads_to_is_learnt_from_the_same_packet() {
+fn what_a_lesson_leads_to_is_learned_from_the_same_packet() {
     let mut loader = switch();
     for (table, priority, condition, actions) in [
         (0, 90, "1", "reg0[0] = lookup_fdb(inport, eth.src); next;"),
@@ -275,7 +275,7 @@ fn what_a_lesson_leads_to_is_learnt_from_the_same_packet() {
 
 #[test]
 fn workers_share_a_megaflow_when_only_one_of_them_got_the_station_it_names() {
-    // Whoever sends, it is station 3 that is learnt: the source is not in the condition.
+    // Whoever sends, it is station 3 that is learned: the source is not in the condition.
     let program = program("actions=mod_dl_src:02:00:00:00:00:03,normal");
     let rig = Rig::with_workers(2, program, &Config::default());
     rig.send_at(0, 1, &udp(3, 2, HERE));

@@ -58,7 +58,7 @@ fn new_translation_waits_for_the_revalidation_of_the_old_one() {
 }
 
 #[test]
-fn what_is_learnt_in_between_is_found() {
+fn what_is_learned_in_between_is_found() {
     let rig = Rig::new(program("actions=normal"), &Config::default());
     rig.fake.receive(0, 2, &udp(2, 1, PORTS));
     let mut other = rig.fake.take_upcalls();

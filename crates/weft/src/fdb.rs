@@ -9,9 +9,9 @@ use wire::MacAddr;
 
 /// Show the forwarding database of a running switch: MAC and IP addresses and their ports.
 ///
-/// MAC addresses are those of the network file and those learnt behind ports with `learn = true`.
-/// PORT is SWITCH//HOST for an address learnt from another host through a tunnel that carries no
-/// logical ports, and SWITCH//uplink for one learnt from tagged frames. IP addresses are those that
+/// MAC addresses are those of the network file and those learned behind ports with `learn = true`.
+/// PORT is SWITCH//HOST for an address learned from another host through a tunnel that carries no
+/// logical ports, and SWITCH//uplink for one learned from tagged frames. IP addresses are those that
 /// logical routers have resolved. AGE is the time since the last packet of an address.
 ///
 /// The number of addresses that one port may teach is limited (docs/network-toml.md, section
@@ -21,7 +21,7 @@ use wire::MacAddr;
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Delete the learnt entries of this MAC address
+    /// Delete the learned entries of this MAC address
     #[arg(long, value_name = "MAC")]
     forget: Option<MacAddr>,
     /// Print one JSON object
@@ -35,7 +35,7 @@ Examples:
   weft fdb --host h1 --json | jq '.bindings[] | select(.age_ms > 60000)'
   weft fdb --host h1 --forget 02:00:00:00:00:07
 
-Exit codes: 0 success, 1 no daemon replies or the address is not learnt, 2 bad usage.";
+Exit codes: 0 success, 1 no daemon replies or the address is not learned, 2 bad usage.";
 
 pub fn fdb(args: &Args) -> Result<(), Failure> {
     let path = args.target.path()?;
@@ -43,7 +43,7 @@ pub fn fdb(args: &Args) -> Result<(), Failure> {
         let Forgotten { entries } = request(&path, &Request::Forget { mac })?;
         if entries == 0 {
             return Err(anyhow::anyhow!(
-                "cannot forget {mac}: the switch has not learnt it; weft fdb lists the addresses"
+                "cannot forget {mac}: the switch has not learned it; weft fdb lists the addresses"
             )
             .into());
         }

@@ -97,8 +97,8 @@ impl LogicalPort {
     };
 
     /// The port that stands for a host in a switch whose tunnel carries no logical ports: source
-    /// addresses from that host are learnt on it. Its key appears in no tunnel. `None` from the
-    /// 32,765th host on, behind which nothing is learnt.
+    /// addresses from that host are learned on it. Its key appears in no tunnel. `None` from the
+    /// 32,765th host on, behind which nothing is learned.
     pub fn of_host(host: HostIndex) -> Option<PortKey> {
         let key = Self::WIRE.value().checked_sub(1)?.checked_sub(host.value().try_into().ok()?)?;
         if key > PortKey::UNKNOWN.value() { PortKey::new(key) } else { None }

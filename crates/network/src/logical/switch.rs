@@ -67,7 +67,7 @@ fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
     flows.add(all, (Stage::LsOutApplyPortSec, 0), "1", "output;", None);
 }
 
-/// Lets packets skip the learning stages where nothing is learnt: each stage delays the first
+/// Lets packets skip the learning stages where nothing is learned: each stage delays the first
 /// packet of a megaflow.
 fn add_ways_to_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
     let switches = network.logical_switches().iter().zip(&keys.switches);
@@ -141,7 +141,7 @@ fn lessons(network: &Network, switch: &LogicalSwitch) -> &'static [Stage] {
     }
 }
 
-/// Addresses in the file are never learnt elsewhere.
+/// Addresses in the file are never learned elsewhere.
 fn add_known(
     flows: &mut Flows,
     datapath: &Arc<[DatapathKey]>,

@@ -262,7 +262,7 @@ fn security(report: &mut Report<'_>, field: Field<'_, '_>) -> SecurityDraft {
     }
 }
 
-/// Whether MAC addresses are learnt behind the port. Port security excludes that.
+/// Whether MAC addresses are learned behind the port. Port security excludes that.
 fn learn(report: &mut Report<'_>, field: Field<'_, '_>, security: &SecurityDraft) -> bool {
     let learn = field.boolean(report) == Some(true);
     if learn && !matches!(security, SecurityDraft::Off) {

@@ -88,14 +88,14 @@ impl Net {
         trace(&self.program, &key, state, None).0.actions
     }
 
-    /// What is learnt from a received packet; `enter` sets its ingress in the key.
+    /// What is learned from a received packet; `enter` sets its ingress in the key.
     pub fn lessons_of(&self, packet: &str, enter: impl FnOnce(&mut FlowKey)) -> Vec<LearnEvent> {
         let mut key = self.key(packet);
         enter(&mut key);
         translate(&self.program, &key, &(), &mut ()).learn_events
     }
 
-    /// What is learnt from a packet that a guest sends.
+    /// What is learned from a packet that a guest sends.
     pub fn lessons(&self, from: &str, packet: &str) -> Vec<LearnEvent> {
         self.lessons_knowing(from, packet, &())
     }

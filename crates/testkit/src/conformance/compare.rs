@@ -1,7 +1,8 @@
 //! Compares what a provider did with what the reference expects.
 
 use super::lab::port_stats;
-use super::reference::{Expected, Frame, Outcome, Sighting, Up, flow_of};
+use super::order::flow_of;
+use super::reference::{Expected, Frame, Outcome, Sighting, Up};
 use super::{PORTS, UNTOLD, UPLINK};
 use datapath::stats::{Drops, Snapshot, drops};
 use datapath::upcall::{Upcall, UpcallReason};

@@ -78,6 +78,7 @@ mod lab;
 mod lifecycle;
 mod links;
 mod megaflows;
+mod order;
 mod programs;
 mod reference;
 mod solicitations;

@@ -1,6 +1,6 @@
 //! Programs: megaflows with the masks and actions of `translate`, as a switch makes them.
 //!
-//! Nothing is learnt here. The result depends on program and packet alone, so each packet can be
+//! Nothing is learned here. The result depends on program and packet alone, so each packet can be
 //! translated by itself.
 
 use super::actions::KEPT;

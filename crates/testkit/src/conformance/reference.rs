@@ -1,6 +1,7 @@
 //! The expected results: a list of megaflows and the reference executor.
 
 use super::lab::{Limits, PEER_MAC, UPLINK_MAC};
+use super::order::{flow_of, path_of};
 use super::tunnels::group_mac;
 use super::{BASE, PORTS, UPLINK, endpoints, links};
 use datapath::config::EndpointConfig;
@@ -8,14 +9,13 @@ use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::solicit::Solicitations;
 use flow::{
     Action, Carrier, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey,
-    FlowMask, NextHop, Output, PortNo, TunnelInfo, TunnelType, WayBack, execute, extract,
+    NextHop, Output, PortNo, TunnelInfo, TunnelType, WayBack, execute, extract,
 };
 use packet::{
     Checksum, Gso, Offload, PacketBuf, SegmentChecksum, Segmenter, Verdict, complete_checksum,
     verify_checksum,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::time::Instant;
 use wire::checksum::pseudo_v4;
@@ -24,23 +24,6 @@ use wire::tunnel::{GrePacket, geneve};
 use wire::vlan::{MAX_TAGS, TAG_LEN, Tag};
 use wire::{EtherType, EthernetPacket, Ipv4Packet, MacAddr, Protocol};
 
-/// Fields that are equal in all packets of a flow.
-const FLOW: [Field; 14] = [
-    Field::EthSrc,
-    Field::EthDst,
-    Field::EthType,
-    Field::VlanTci,
-    Field::VlanInnerTci,
-    Field::Ip4Src,
-    Field::Ip4Dst,
-    Field::Ip6Src,
-    Field::Ip6Dst,
-    Field::IpProto,
-    Field::TpSrc,
-    Field::TpDst,
-    Field::TunId,
-    Field::TunDst,
-];
 /// The offset of the IP header of an untagged frame.
 pub(super) const L3: usize = 14;
 /// The offset of VLAN tags.
@@ -464,25 +447,6 @@ impl Reference {
     pub fn ids(&self) -> Vec<MegaflowId> {
         self.megaflows.iter().map(|(megaflow, _)| megaflow.id).collect()
     }
-}
-
-/// The flow of a packet, within which order is kept.
-pub(super) fn flow_of(port: PortNo, key: &FlowKey, packet: &PacketBuf) -> u64 {
-    let mut mask = FlowMask::default();
-    FLOW.into_iter().for_each(|field| mask.add(field));
-    let mut hasher = DefaultHasher::new();
-    (port, mask.apply(key)).hash(&mut hasher);
-    if EtherType(key.get(Field::EthType) as u16).is_vlan() {
-        // The key does not show headers behind that many tags, but they may tell flows apart.
-        Sighting::whole(packet).frame.hash(&mut hasher);
-    }
-    hasher.finish()
-}
-
-fn path_of(megaflow: Option<MegaflowId>, actions: &[Action]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (megaflow, format!("{actions:?}")).hash(&mut hasher);
-    hasher.finish()
 }
 
 struct Sink<'a> {

@@ -29,9 +29,9 @@ pub const MAX_CLIENTS: usize = 16;
 pub enum Request {
     /// All counters: a [`Snapshot`](datapath::stats::Snapshot).
     Show,
-    /// Configured and learnt addresses: [`replies::Fdb`].
+    /// Configured and learned addresses: [`replies::Fdb`].
     Fdb,
-    /// Deletes what was learnt of a MAC address: [`replies::Forgotten`].
+    /// Deletes what was learned of a MAC address: [`replies::Forgotten`].
     Forget {
         /// As text in JSON, parsed and checked by [`MacAddr`].
         #[serde(with = "mac")]

@@ -100,7 +100,7 @@ pub struct ProgramRow {
     pub flow: FlowRef,
 }
 
-/// The forwarding database: configured and learnt addresses.
+/// The forwarding database: configured and learned addresses.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Fdb {
     /// MAC addresses.

@@ -370,7 +370,7 @@ impl<'a> PathProber<'a> {
         self.listener.too_big(&self.deployment.config.uplink, local, remote)
     }
 
-    /// The path MTU that the datapath has learnt, if it is below the configured one.
+    /// The path MTU that the datapath has learned, if it is below the configured one.
     fn known_path_mtu(&self) -> Option<PmtuReport> {
         let EndpointConfig { spec, local, remote, .. } = self.endpoint;
         let snapshot = self.probes.datapath.snapshot().ok()?;

@@ -1,4 +1,4 @@
-//! Answers the requests that read or clear the state of the switch: megaflows, the program, learnt
+//! Answers the requests that read or clear the state of the switch: megaflows, the program, learned
 //! addresses and tunnels.
 
 use super::Daemon;
@@ -112,7 +112,7 @@ impl Daemon {
         client.end(&json!({}))
     }
 
-    /// The configured and learnt addresses.
+    /// The configured and learned addresses.
     pub(super) fn fdb(&self) -> Fdb {
         let deployment = self.deployment();
         let program = self.switch.program();
@@ -168,10 +168,10 @@ impl Daemon {
     }
 
     fn age_ms(&self, query: &StateQuery) -> Option<u64> {
-        self.switch.learnt_since(query).map(millis)
+        self.switch.learned_since(query).map(millis)
     }
 
-    /// Deletes the learnt stations and bindings of a MAC address.
+    /// Deletes the learned stations and bindings of a MAC address.
     pub(super) fn forget(&self, mac: MacAddr) -> Forgotten {
         let stations = self.switch.fdb().into_iter().filter(|(key, _)| key.mac == mac);
         let bindings = self.switch.bindings().into_iter().filter(|(_, known)| *known == mac);
@@ -231,7 +231,7 @@ fn datapath_name(program: &Program, key: DatapathKey) -> String {
     program.datapath(key).map_or_else(|| key.to_string(), |datapath| datapath.name.clone())
 }
 
-/// The host behind which a MAC address was learnt; `None` when only the uplink is known.
+/// The host behind which a MAC address was learned; `None` when only the uplink is known.
 fn host_of(network: &Network, switch: &str, place: FdbPort) -> Option<String> {
     let FdbPort::Logical(key) = place else { return None };
     let switch = network.logical_switch(switch)?;

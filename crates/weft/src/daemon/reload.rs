@@ -39,7 +39,7 @@ impl Daemon {
         // Clients must find the names of ports before they see flows that use them.
         *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
         let generation = self.switch.publish(program.clone());
-        // Again, for addresses learnt between the first call and the new program.
+        // Again, for addresses learned between the first call and the new program.
         self.forget_moved(&old_program, &program, &new.network);
         // Megaflows of the old program must be gone before the ports that they output to.
         self.switch.revalidate()?;
@@ -77,7 +77,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Forgets learnt addresses that the new program makes wrong: the key of their logical port
+    /// Forgets learned addresses that the new program makes wrong: the key of their logical port
     /// now means another port, the port no longer learns, or the new file has the MAC address.
     fn forget_moved(&self, old: &Program, new: &Program, network: &Network) {
         let moved = |key: DatapathKey, port: Option<PortKey>| {

@@ -116,7 +116,7 @@ fn packets_are_made_from_packets() {
 }
 
 #[test]
-fn what_is_learnt_is_asked_and_told() {
+fn what_is_learned_is_asked_and_told() {
     accepts(&[
         ("get_arp(outport, ip4.dst);", ""),
         ("get_arp(inport, reg0);", ""),

@@ -101,7 +101,7 @@ fn packet() -> impl Strategy<Value = Action> {
     ]
 }
 
-fn learnt() -> impl Strategy<Value = Action> {
+fn learned() -> impl Strategy<Value = Action> {
     family().prop_flat_map(|family| {
         prop_oneof![
             (port(), ip(family)).prop_map(move |(port, ip)| Action::GetMacBinding {
@@ -217,7 +217,7 @@ fn beside() -> impl Strategy<Value = Action> {
 }
 
 fn action() -> impl Strategy<Value = Action> {
-    let leaf = prop_oneof![packet(), learnt(), connection(), beside()];
+    let leaf = prop_oneof![packet(), learned(), connection(), beside()];
     leaf.prop_recursive(4, 24, 4, |inner| {
         (select(Nest::ALL), vec(inner, 0..4))
             .prop_map(|(nest, actions)| Action::Nested(nest, actions.into()))
