@@ -22,4 +22,5 @@ pub mod probes;
 pub mod reassembly;
 pub mod seeds;
 pub mod switch;
+pub mod targets;
 pub mod tunnels;

@@ -1,14 +1,20 @@
 //! Checks that each seed is valid for its target, and that the committed seeds are current.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use weft_fuzz::seeds::{self, Seed};
 use weft_fuzz::{
     actions, coalescing, execution, expressions, headers, keys, megaflows, network, ofctl, offload,
-    probes, reassembly, tunnels,
+    probes, reassembly, targets, tunnels,
 };
+
+#[test]
+fn every_target_has_seeds_and_every_corpus_a_target() {
+    let corpora: BTreeSet<_> = seeds::all().into_iter().map(|seed| seed.target).collect();
+    assert_eq!(corpora, targets::ALL.iter().map(|(name, _)| *name).collect());
+}
 
 fn seeds_of(target: &str) -> impl Iterator<Item = Seed> {
     seeds::all().into_iter().filter(move |seed| seed.target == target)

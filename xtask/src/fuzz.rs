@@ -3,7 +3,7 @@
 //! libFuzzer needs the counters of LLVM's SanitizerCoverage, which stable rustc can insert by a
 //! pass named on its command line. There is no address sanitizer on stable, and no need of one:
 //! what is fuzzed is safe Rust, where a fault is a panic. Debug assertions and overflow checks are
-//! on (fuzz/Cargo.toml).
+//! on (profile `fuzz`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde_json::Value;
 
 use crate::packages;
-use crate::run::{self, COMPILER_FLAGS, cargo, run};
+use crate::run::{self, COMPILER_FLAGS, cargo, run, target_dir};
 use crate::test::host_triple;
 
-/// The package of the targets, a workspace of its own.
-pub const MANIFEST: &str = "--manifest-path=fuzz/Cargo.toml";
+/// The directory of the seeds, which has one directory for each target.
+const CORPUS: &str = "fuzz/corpus";
 /// The time of a smoke over all targets.
 const SMOKE_SECONDS: u64 = 60;
 const COVERAGE_FLAGS: [&str; 7] = [
@@ -61,8 +60,8 @@ pub fn fuzz(options: &Options) -> Result<()> {
         Some(name) if all.contains(name) => vec![name.clone()],
         Some(name) => bail!("no target {name}: there are {}", all.join(", ")),
     };
-    let programs = build()?;
-    chosen.iter().try_for_each(|target| fuzz_target(&programs, target, options))
+    let program = build()?;
+    chosen.iter().try_for_each(|target| fuzz_target(&program, target, options))
 }
 
 /// Gives every target an equal share of [`SMOKE_SECONDS`].
@@ -75,57 +74,48 @@ pub fn smoke() -> Result<()> {
 
 /// Writes the seed corpora; see `fuzz/examples/seeds.rs`.
 pub fn seeds() -> Result<()> {
-    run(cargo(&["run", MANIFEST, "--example=seeds", "--target-dir"]).arg(target_dir()))
+    run(&mut cargo(&["run", "--package=weft-fuzz", "--example=seeds"]))
 }
 
-/// Where the fuzz targets are built, and where the inputs that they find are kept.
-pub fn target_dir() -> PathBuf {
-    run::target_dir().join("fuzz")
+/// Where the targets are built, and where the inputs that they find are kept.
+fn fuzz_target_dir() -> PathBuf {
+    target_dir().join("fuzz")
 }
 
-/// The names of the targets: the programs of the package in `fuzz/`.
+/// The names of the targets. A test checks that each target has seeds.
 fn targets() -> Result<Vec<String>> {
-    let output = cargo(&["metadata", "--format-version=1", "--no-deps", MANIFEST])
-        .output()
-        .context("cannot start cargo")?;
-    let metadata: Value = serde_json::from_slice(&output.stdout).context("fuzz/Cargo.toml")?;
-    let targets = metadata["packages"][0]["targets"].as_array().context("fuzz/Cargo.toml")?;
-    Ok(targets
-        .iter()
-        .filter(|target| target["kind"][0] == "bin")
-        .filter_map(|target| target["name"].as_str().map(str::to_owned))
-        .collect())
+    let entries = fs::read_dir(CORPUS).context(CORPUS)?;
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let mut names = entries.map(|entry| entry.map(name)).collect::<Result<Vec<_>, _>>()?;
+    names.sort();
+    Ok(names)
 }
 
-/// Builds all targets with coverage; returns the directory of the programs.
+/// Builds the program with coverage; returns its path.
 fn build() -> Result<PathBuf> {
     packages::ensure(&[&packages::BUILD[..], &packages::FUZZ].concat())?;
     let triple = host_triple()?;
     // Naming the target keeps the coverage flags away from build scripts.
-    let mut command = cargo(&[
-        "build",
-        "--release",
-        MANIFEST,
-        "--bins",
-        "--features=libfuzzer",
-        "--target",
-        &triple,
-    ]);
+    let mut command = cargo(&["build", "--profile=fuzz", "--package=weft-fuzz", "--bins"]);
+    command.args(["--features=libfuzzer", "--target", &triple]);
     for variable in COMPILER_FLAGS {
         command.env_remove(variable);
     }
-    run(command.arg("--target-dir").arg(target_dir()).env("RUSTFLAGS", COVERAGE_FLAGS.join(" ")))?;
-    Ok(target_dir().join(triple).join("release"))
+    let directory = fuzz_target_dir();
+    command.arg("--target-dir").arg(&directory).env("RUSTFLAGS", COVERAGE_FLAGS.join(" "));
+    run(&mut command)?;
+    Ok(directory.join(triple).join("fuzz/weft-fuzz"))
 }
 
-fn fuzz_target(programs: &Path, target: &str, options: &Options) -> Result<()> {
-    let found = target_dir().join("corpus").join(target);
+fn fuzz_target(program: &Path, target: &str, options: &Options) -> Result<()> {
+    let found = fuzz_target_dir().join("corpus").join(target);
     let artifacts = Path::new("fuzz/artifacts").join(target);
     fs::create_dir_all(&found)?;
     fs::create_dir_all(&artifacts)?;
-    let mut command = Command::new(programs.join(target));
+    let mut command = Command::new(program);
+    command.env("WEFT_FUZZ_TARGET", target);
     // The first corpus takes what is found; the committed seeds are only read.
-    command.arg(found).arg(Path::new("fuzz/corpus").join(target));
+    command.arg(found).arg(Path::new(CORPUS).join(target));
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
     command.args(["-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1"]);
     if let Some(seconds) = options.seconds {

@@ -2,31 +2,24 @@
 
 use anyhow::Result;
 
+use crate::packages;
 use crate::run::{COMPILER_FLAGS, cargo, run, target_dir};
-use crate::{fuzz, packages};
 
-/// Formats the workspace and the fuzz targets, or checks that they are formatted.
+/// Formats the workspace, or checks that it is formatted.
 pub fn fmt(check: bool) -> Result<()> {
-    for scope in ["--all", fuzz::MANIFEST] {
-        let mut command = cargo(&["fmt", scope]);
-        if check {
-            command.arg("--check");
-        }
-        run(&mut command)?;
+    let mut command = cargo(&["fmt", "--all"]);
+    if check {
+        command.arg("--check");
     }
-    Ok(())
+    run(&mut command)
 }
 
 /// Runs clippy on every target of every crate.
 pub fn clippy() -> Result<()> {
-    packages::ensure(&packages::BUILD)?;
-    let warnings = ["--", "-D", "warnings"];
-    run(cargo(&["clippy", "--workspace", "--all-targets"]).args(warnings))?;
-    packages::ensure(&packages::FUZZ)?;
-    let target_dir = fuzz::target_dir();
-    run(cargo(&["clippy", fuzz::MANIFEST, "--all-targets", "--all-features", "--target-dir"])
-        .arg(target_dir)
-        .args(warnings))
+    packages::ensure(&[&packages::BUILD[..], &packages::FUZZ].concat())?;
+    let mut command = cargo(&["clippy", "--workspace", "--all-targets"]);
+    command.args(["--features", "weft-fuzz/libfuzzer", "--", "-D", "warnings"]);
+    run(&mut command)
 }
 
 /// Builds the documentation, private items included: the comments are written for who works on the

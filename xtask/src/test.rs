@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::packages;
 use crate::run::{cargo, show, succeeded, target_dir};
-use crate::{fuzz, packages};
 
 /// How to run the tests.
 #[derive(Args, Default)]
@@ -128,9 +128,6 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
             with_user.env(runner_variable()?, "sudo --preserve-env");
         }
         end = end.and(run_counted(&mut with_user, counts));
-        let mut seeds = cargo(&["test", fuzz::MANIFEST, "--target-dir"]);
-        seeds.arg(fuzz::target_dir());
-        end = end.and(run_counted(&mut seeds, counts));
     }
 
     let report = Report::parse(&fs::read_to_string(&report_path).context("the test report")?);

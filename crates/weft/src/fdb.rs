@@ -11,8 +11,8 @@ use wire::MacAddr;
 ///
 /// MAC addresses are those of the network file and those learned behind ports with `learn = true`.
 /// PORT is SWITCH//HOST for an address learned from another host through a tunnel that carries no
-/// logical ports, and SWITCH//uplink for one learned from tagged frames. IP addresses are those that
-/// logical routers have resolved. AGE is the time since the last packet of an address.
+/// logical ports, and SWITCH//uplink for one learned from tagged frames. IP addresses are those
+/// that logical routers have resolved. AGE is the time since the last packet of an address.
 ///
 /// The number of addresses that one port may teach is limited (docs/network-toml.md, section
 /// "Limits"). REFUSED counts the addresses beyond the limit.

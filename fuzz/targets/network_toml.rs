@@ -1,6 +1,0 @@
-//! `network.toml`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    weft_fuzz::network::file(bytes);
-});
