@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Extracts the key of a frame, by the rules of flow::extract (crates/flow/src/extract.rs).
+ * Extracts the flow key of a frame, by the rules of flow::extract (crates/flow/src/extract.rs).
  *
- * Userspace makes megaflows from keys that it extracted, and programs find them with keys from
- * here. So both must agree in every bit; `cargo xtask bpf-agreement` compares them. A frame that
- * this code cannot decide goes to userspace.
+ * Userspace makes megaflows from the keys that flow::extract extracts. The programs look them up
+ * with the keys that this code extracts. So both must agree in every bit; `cargo xtask
+ * bpf-agreement` compares them. If this code cannot parse a frame, its caller punts the frame to
+ * userspace.
  *
- * Headers are read in place. If some are outside the linear part of the skb, they are pulled there
- * and the frame is parsed again.
+ * This code reads headers in place. If some headers are outside the linear part of the skb, it
+ * pulls them there and parses the frame again.
  */
 #pragma once
 
@@ -38,15 +39,15 @@
 #define ND_SOLICIT 135
 #define ND_ADVERT 136
 
-/* wire::ipv6::MAX_EXTENSION_HEADERS. */
+/* The limit of the parser in userspace, too: wire::ipv6::MAX_EXTENSION_HEADERS. */
 #define MAX_EXTENSIONS 12
 /* More than Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes. */
 #define MAX_L4_OFFSET 0x7fff
 /* More than Ethernet and four tags. */
 #define MAX_L3_OFFSET 0x1f
-/* Options of a neighbour solicitation or advertisement; userspace parses those with more. */
+/* Options of a neighbour solicitation or advertisement. Messages with more are punted. */
 #define MAX_ND_OPTIONS 8
-/* Enough for Ethernet, two tags, IPv6, some extension headers and TCP. */
+/* Bytes to pull first: enough for Ethernet, two tags, IPv6, some extension headers and TCP. */
 #define PULL_LEN 256
 
 enum {
@@ -71,9 +72,9 @@ enum {
 };
 
 /*
- * Makes the verifier forget the bounds of a number, except that `mask` covers it. The value does
- * not change. Without this, the verifier would explore the rest of the program once for every
- * value that it can tell apart.
+ * Makes the verifier forget all that it knows about a number, except that `mask` covers it. The
+ * caller ensures that it does, so the value does not change. Without this, the verifier would
+ * explore the rest of the program once for every value that it can tell apart.
  */
 #define hide_bounds(number, mask)    \
 	do {                         \
@@ -89,21 +90,20 @@ struct frame {
 	__u32 offset;	/* of the first byte in the skb: length of outer headers */
 };
 
-/* More than the longest outer headers: IPv6 and Geneve with OVN's option. */
+/* Limit of `offset`: more than the longest outer headers, IPv6 and Geneve with OVN's option. */
 #define MAX_OFFSET 127
 
 /*
- * Where the inner frame is in the skb. `offset`: bytes of outer headers in front of it. `skip`:
- * bytes of underlay tags behind its MAC addresses. `ignore_skb_tag`: the tag in the skb's metadata
- * belongs to the underlay.
+ * Where the guest's frame is in the skb. Underlay tags are the VLAN tags that weft itself adds on
+ * an uplink. They are no part of the frame.
  */
 struct inner_frame {
-	__u32 offset;
-	__u32 skip;
-	bool ignore_skb_tag;
+	__u32 offset;		/* bytes of outer headers in front of the frame */
+	__u32 skip;		/* bytes of underlay tags behind its MAC addresses */
+	bool ignore_skb_tag;	/* the tag in the skb's metadata is an underlay tag */
 };
 
-/* The upper-layer header, and the bytes of the IP packet from there on. */
+/* Where the upper-layer header begins, and how long the IP packet is from there on. */
 struct upper {
 	void *at;
 	__u32 len;
@@ -111,7 +111,10 @@ struct upper {
 	bool is_ip6;
 };
 
-/* The result when the linear part ends before `at`. */
+/*
+ * The result when the linear part ends before `at`: malformed if the whole frame ends there, too;
+ * otherwise the headers must be pulled.
+ */
 static __always_inline int not_linear(const struct frame *frame, const void *at)
 {
 	return at - frame->data > frame->len ? WEFT_MALFORMED : WEFT_PULL;
@@ -122,7 +125,7 @@ static __always_inline bool is_tpid(__u16 type)
 	return type == ETHERTYPE_VLAN || type == ETHERTYPE_QINQ || type == 0x9100;
 }
 
-/* Whether a neighbour discovery option has the length that its type demands. */
+/* Whether RFC 4861 allows an option's length and, in prefix information, its prefix length. */
 static __always_inline bool nd_option_is_valid(const __u8 *option, __u32 len)
 {
 	switch (option[0]) {
@@ -138,8 +141,8 @@ static __always_inline bool nd_option_is_valid(const __u8 *option, __u32 len)
 }
 
 /*
- * Parses a neighbour solicitation or advertisement: `len` bytes of ICMPv6 at offset `start`. A
- * global function, because the verifier checks those once instead of once per call.
+ * Parses a neighbour solicitation or advertisement: `len` bytes of ICMPv6 at offset `start`. It is
+ * a global function, because the verifier checks a global function only once, not once per call.
  */
 __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __u32 len)
 {
@@ -174,7 +177,7 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 		option_len = option[1] * 8;
 		if (!option_len || at + option_len > len || !nd_option_is_valid(option, option_len))
 			return WEFT_MALFORMED;
-		/* Source link-layer address of a solicitation, target's of an advertisement. */
+		/* Solicitation: source link-layer address (1). Advertisement: target's (2). */
 		if (option[0] == (solicits ? 1 : 2)) {
 			if (found)
 				return WEFT_MALFORMED;
@@ -285,8 +288,8 @@ static __always_inline int parse_ip4(struct weft_key *key, const struct frame *f
 }
 
 /*
- * Walks the extension headers of an IPv6 packet of `total` bytes to the upper layer. A later
- * fragment has no upper layer. Returns 0 or an enum weft_parse.
+ * Walks the extension headers of an IPv6 packet of `total` bytes to the upper layer. In a later
+ * fragment it stops behind the fragment header. Returns 0 on success, otherwise an enum weft_parse.
  */
 static __always_inline int walk_extensions(const struct frame *frame, void *l3, __u32 total,
 					   struct upper *upper, __u8 *frag)
@@ -387,9 +390,9 @@ static __always_inline int parse_arp(struct weft_key *key, const struct frame *f
 }
 
 /*
- * Reads up to two tags into the key. The outer one may be in the skb's metadata: the kernel moves
- * tags of TPID 0x8100 and 0x88a8 there before tc runs (skb_vlan_untag() in
- * __netif_receive_skb_core()).
+ * Reads up to two VLAN tags into the key. The outer one may be in the skb's metadata: the kernel
+ * moves tags of TPID 0x8100 and 0x88a8 there before tc runs (skb_vlan_untag() in
+ * __netif_receive_skb_core()). Returns 0 on success, otherwise an enum weft_parse.
  */
 static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *key,
 				      const struct frame *frame, void **l3, __u16 *type,
@@ -415,7 +418,7 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
 		*l3 += TAG_LEN;
 		room--;
 	}
-	/* The key has the outer tag in the upper half. */
+	/* The outer tag is in the upper half of the word, even if it is the only one. */
 	key->vlan = tags >> 32 ? tags : tags << 32;
 	at = *l3 - frame->data;
 	hide_bounds(at, 0x1f);
@@ -424,9 +427,9 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
 }
 
 /*
- * Parses a frame. On entry `key` has the port and the tunnel, and is 0 otherwise; the other
- * arguments are the members of struct inner_frame. A global function, because the verifier checks
- * those once.
+ * Parses a frame. On entry the port and the tunnel are set in `key`, and its other words are 0.
+ * The arguments behind `key` are the members of struct inner_frame. It is a global function,
+ * because the verifier checks a global function only once, not once per call.
  */
 __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset, __u32 skip,
 		       bool ignore_skb_tag)
@@ -445,7 +448,7 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 	frame.data = (void *)(long)skb->data + offset;
 	frame.len = skb->len - offset;
 	l3 = frame.data + ETH_LEN + skip;
-	/* The verifier needs the first comparison for the MAC addresses. */
+	/* The first comparison is redundant, but proves to the verifier that MACs can be read. */
 	if (frame.data + ETH_LEN > frame.end || l3 > frame.end)
 		return not_linear(&frame, l3);
 	key->eth_src = be64(frame.data + 6) & ~0xffffULL;
@@ -455,7 +458,7 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 		if (result)
 			return result;
 	}
-	/* The most frequent case first: parse_inner() handles IPv4 without tags. */
+	/* IPv6 first: the most frequent case here, because parse_inner() handles plain IPv4. */
 	if (type == ETHERTYPE_IP6) {
 		key->eth_dst = be48(frame.data) | ETHERTYPE_IP6;
 		return parse_ip6(key, &frame, l3);
@@ -473,8 +476,9 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 }
 
 /*
- * Pulls the headers into the linear part and parses again from the start. Results of the first
- * attempt are dropped: the sender may still write to pages that it shares with the skb.
+ * Pulls the headers into the linear part and parses again from the start. It clears the result of
+ * the first attempt, because the sender may have changed pages that it shares with the skb. The
+ * second round pulls the whole packet, for headers longer than PULL_LEN.
  */
 static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
 				   const struct inner_frame *inner)
@@ -514,8 +518,9 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct inner_f
 }
 
 /*
- * Parses the inner frame of a tunnel packet. The key already has port and tunnel. This repeats the
- * most frequent path of parse_frame() inline, which halves its cost.
+ * Parses the frame that `inner` describes. The port and the tunnel are already set in the key. The
+ * path for untagged IPv4 in parse_frame() is repeated here inline, which halves the cost of that
+ * most frequent case.
  */
 static __always_inline int parse_inner(struct __sk_buff *skb, struct weft_key *key,
 				       const struct inner_frame *inner)
@@ -533,7 +538,10 @@ static __always_inline int parse_inner(struct __sk_buff *skb, struct weft_key *k
 	return result == WEFT_PULL ? parse_pulled(skb, key, inner) : result;
 }
 
-/* Parses a frame that came in by a port. The key is complete if the result is WEFT_PARSED. */
+/*
+ * Parses a frame that arrived on the port `in_port`, by `tunnel` unless that is NULL. The key is
+ * complete if the result is WEFT_PARSED.
+ */
 static __always_inline int parse(struct __sk_buff *skb, struct weft_key *key, __u32 in_port,
 				 const struct tunnel *tunnel)
 {

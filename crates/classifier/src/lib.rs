@@ -1,75 +1,77 @@
-//! Packet classification: rules with priorities and arbitrary masks. A lookup also reports which
-//! bits of the key its result depended on.
+//! Packet classification by rules with priorities and arbitrary masks. A lookup returns the best
+//! rule for a key, and reports the bits of the key on which its result depends.
 //!
 //! # Purpose
 //!
 //! Every table of the pipeline is a [`Classifier`]: given a key, it finds the best rule that
-//! matches. A translation looks up dozens of tables. Its result is installed in the datapath as a
-//! megaflow, which serves every packet that agrees with the first one on the bits that the lookups
-//! depended on. The bits are therefore as much a result as the rule:
+//! matches. To translate a packet, the switch looks up dozens of tables. It installs the result in
+//! the datapath as a megaflow, a cached decision. A megaflow serves every packet that agrees with
+//! the first one on the reported bits. The reported bits are therefore as important as the rule:
 //!
-//! * **A missing bit is a security hole**: packets get the actions of other packets. Every key that
-//!   agrees with the key looked up on the bits in `read` must have the same result, whatever its
-//!   other bits are.
-//! * **A surplus bit costs**: each packet that differs in it takes the slow path and an entry of
-//!   the datapath's cache. A table without a rule on port 443 should not need one megaflow for each
-//!   port.
+//! * **A missing bit is a security hole**: packets get the actions of other packets. A key that
+//!   agrees with the key looked up on all reported bits must have the same result.
+//! * **A surplus bit costs time and memory**: packets that differ only in this bit need separate
+//!   megaflows, and the first packet of each takes the slow path. For example, a table without
+//!   rules on TCP ports must not cause one megaflow for each port.
 //!
 //! # Algorithm
 //!
-//! *Few rules* (up to 96: most tables of most switches) are a list, best first. A rule that does
-//! not match is excluded by one field that differs, or by the shortest prefix of the field that
-//! does. It costs no bit when a bit read earlier differs already. All conditions are in one block
-//! of memory. Rules with the same mask are skipped together when their common bits differ from the
-//! key.
+//! *Few rules*, up to 96, are a list, best first. Most tables have so few. To exclude a rule that
+//! does not match, the lookup reports one field that differs from the key. Of an address or port it
+//! reports only the shortest prefix that differs. If a bit that was reported earlier already
+//! differs, the rule adds no bit. All conditions are in one block of memory. The lookup skips rules
+//! with the same mask together when the bits that they have in common differ from the key.
 //!
 //! *Many rules* are a tuple space: all rules with the same mask are in one hash table, a
 //! *subtable*, whose key is the words under the mask. A plain tuple-space search hashes the key
-//! once for each subtable and reads all bits of all masks. Five techniques reduce that:
+//! once for each subtable and reports all bits of all masks. Five techniques reduce that:
 //!
-//! * **Filters.** What several masks have in common (a word under a mask, a prefix field) is looked
-//!   up once. The answer tells, for 64 subtables at a time, which have a rule that agrees. Only
-//!   subtables that pass all filters are searched.
+//! * **Filters.** A filter is for one thing that several masks have in common: a word under the
+//!   same mask, or a prefix field. One lookup in a filter tells which of 64 subtables have a rule
+//!   that agrees with the key there. Only subtables that pass all filters are searched.
 //! * **Order.** Subtables are sorted by their best rule. Once a rule is found, subtables without a
 //!   better rule are not searched and add no bits.
-//! * **Stages.** A subtable is searched by [`flow::STAGES`]: port and registers, layer 2, layer 3,
-//!   layer 4. When no rule agrees with the key on the first stages, their bits exclude the
-//!   subtable.
+//! * **Stages.** A subtable is searched in four stages, [`flow::STAGES`]: port and registers,
+//!   layer 2, layer 3, layer 4. If no rule agrees with the key after a stage, the search ends
+//!   there, and the later stages add no bits.
 //! * **Prefixes.** A trie for each address and port field holds the prefixes of all rules. It tells
-//!   which prefix lengths can match, and how many bits of the address prove it. When the nearest
-//!   host rule is in 10.200.0.0/16, packets to 10.1.2.3 and 10.1.2.4 share a megaflow.
-//! * **Small subtables.** A subtable with few conditions is compared like a list, and excluded by
-//!   one field.
+//!   which prefix lengths can match, and how many bits of the address prove it. For example, if the
+//!   nearest host rule is in 10.200.0.0/16, packets to 10.1.2.3 and 10.1.2.4 share a megaflow.
+//! * **Small subtables.** The lookup compares the conditions of a small subtable one by one, and
+//!   excludes the subtable by one field.
 //!
-//! The bits to report are chosen last, when it is known which subtables could have had a better
-//! rule: first bits that are read in any case, then stage by stage.
+//! The lookup chooses the bits to report last. By then it knows which subtables could have had a
+//! better rule. It prefers bits that are reported anyway, then those of the earliest stage.
 //!
-//! Fields are reported whole, and addresses and ports by prefix, although one differing bit would
-//! do. With single bits of many fields, each packet could produce a mask of its own, and the
-//! datapath pays for every mask.
+//! The lookup reports whole fields, and prefixes of addresses and ports, although one differing bit
+//! would suffice. With single bits, many packets would produce a mask of their own. Each mask adds
+//! a probe to the datapath's lookups.
 //!
 //! # Rank
 //!
-//! Of the rules that match, the one with the greatest [`Rank`] wins. Rules with the same condition
-//! differ in rank. When two rules with different masks have the same rank, a fixed order of the
-//! masks decides, so that the result does not depend on the order of insertion.
+//! Of the rules that match, the one with the greatest [`Rank`] wins. Two rules with the same
+//! condition must differ in rank. If two rules with different masks have the same rank, a fixed
+//! order of the masks decides. So the result does not depend on the order of insertion.
 //!
 //! # Concurrent change
 //!
-//! A [`Classifier`] is a persistent value. [`Clone`] takes a few nanoseconds and shares everything.
-//! A change copies what it touches: a page of some hundred entries, the list of pages of one
-//! subtable, some nodes of tries. There are no locks here: a writer clones, changes, and publishes
-//! the result, behind a mutex for instance. Readers keep the unchanged state that they took for as
-//! long as they need it. With `T: Send + Sync`, a classifier is `Send + Sync` too.
+//! A [`Classifier`] is a persistent data structure (copy on write). A clone shares all memory with
+//! the original, so cloning is cheap. A change copies only the parts that it changes: a page of
+//! about 80 entries, the list of pages of one subtable, some nodes of tries. A classifier has no
+//! locks. A writer clones the classifier, changes the clone and publishes it, for example behind a
+//! mutex. Readers can use the old classifier as long as they need it. With `T: Send + Sync`, a
+//! classifier is `Send + Sync` too.
 //!
 //! # Complexity
 //!
-//! A lookup takes time proportional to the number of masks at worst; the number of rules hardly
-//! matters. An insertion or removal takes time proportional to the number of rules with the same
-//! condition, which it moves. When the best rule of a mask is removed, it also takes time
-//! proportional to a hundredth of that mask's rules. Occasionally a change rebuilds a filter from
-//! all rules of up to 64 masks. Hashes are keyed with a secret of the process, so that packets
-//! cannot be crafted to collide.
+//! | operation | time is proportional to |
+//! |---|---|
+//! | lookup, at worst | the number of masks; the number of rules hardly matters |
+//! | insertion, removal | the number of rules with the same condition |
+//! | removal of a mask's best rule, in addition | the number of pages of that mask's subtable |
+//! | occasionally, an insertion or removal | all rules of up to 64 masks, to rebuild a filter |
+//!
+//! Hashes are keyed with a secret of the process, so that nobody can craft packets that collide.
 #![forbid(unsafe_code)]
 
 mod block;
@@ -118,12 +120,12 @@ impl PartialOrd for Rank {
 /// The most rules that are kept as a list.
 const LIST_MAX_RULES: usize = 96;
 
-/// A tuple space with fewer rules becomes a list again. Well below [`LIST_MAX_RULES`], so that a
-/// rule that comes and goes does not convert the classifier each time.
+/// A tuple space with fewer rules becomes a list again. This is well below [`LIST_MAX_RULES`].
+/// Otherwise adding and removing one rule in turn would convert the classifier each time.
 const SPACE_MIN_RULES: usize = 48;
 
-/// A set of rules. A clone shares all memory with the original; a change copies what it touches.
-/// Readers look up in a clone while a writer makes the next state.
+/// A set of rules. A clone shares all memory with the original, and a change copies only the parts
+/// that it changes. So readers can use one clone while a writer changes another.
 pub struct Classifier<T>(Rules<T>);
 
 enum Rules<T> {
@@ -183,13 +185,13 @@ impl<T> Classifier<T> {
         }
     }
 
-    /// The best rule that matches `key`, is better than `better_than`, and that `accept` takes.
-    /// `accept` is called with matching rules, best first, and with no rule worse than the one it
-    /// takes.
+    /// The best rule that matches `key`, is better than `better_than`, and that `accept` accepts.
+    /// The lookup calls `accept` with one matching rule after the other, best first, until it
+    /// returns true.
     ///
-    /// Every bit of the key that the result depends on is added to `read`, or reported by `accept`
-    /// itself: a key that agrees on those bits has the same result. Bits that are in `read` already
-    /// count as known: of two ways to exclude a rule, the lookup prefers the one that adds no bit.
+    /// The lookup adds to `read` every bit of the key on which its result depends. `accept` does
+    /// the same for its own decision. A key that agrees on the bits in `read` has the same result.
+    /// Of two ways to exclude a rule, the lookup prefers one whose bits are in `read` already.
     #[inline]
     pub fn lookup(
         &self,

@@ -25,31 +25,34 @@ use std::time::Duration;
 
 pub use adoption::Adoption;
 
-/// The TAP that packets are punted to. The kernel replaces `%d` by a free number.
+/// The TAP to which programs punt packets. The kernel replaces `%d` by a free number.
 const PUNT_DEVICE: &str = "weft-up%d";
 /// How often the maintenance thread runs.
 const TICK: Duration = Duration::from_millis(250);
-/// Ticks between two sorts of the masks.
+/// Every so many ticks, maintenance also sorts the masks and frees deleted entries.
 const SORT_TICKS: u32 = 20;
 
-/// The kernel datapath. Programs handle what they can; all other packets go to the user datapath.
+/// The kernel datapath: BPF programs, and a user datapath for the packets that they punt.
 #[derive(Debug)]
 pub struct KernelDatapath {
     user: UserDatapath,
     bpf: Arc<BpfState>,
-    /// Workers of the user datapath. A dump treats the programs' maps as one more worker.
+    /// The number of workers of the user datapath. A dump treats the programs' maps as one more
+    /// worker.
     workers: usize,
-    /// Serializes changes of ports and underlay, which have two steps: programs and user datapath.
+    /// Serializes changes of ports and underlay, because each change updates the BPF maps and the
+    /// user datapath one after the other.
     changing: Mutex<()>,
     pinned: Option<Pinned>,
-    /// Released last.
+    /// Keeps other processes from starting a kernel datapath in this network namespace. The last
+    /// field, so that it is dropped last.
     _namespace: Namespace,
 }
 
 /// Why a kernel datapath could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// This host cannot run one.
+    /// This host cannot run the BPF programs.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     /// A BPF map could not be filled.
@@ -58,28 +61,29 @@ pub enum StartError {
     /// The user datapath behind the programs could not start.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// Another process has this network namespace's kernel datapath, or pins cannot be removed.
+    /// Another process runs a kernel datapath in this network namespace, or pins cannot be removed.
     #[error(transparent)]
     Pins(#[from] PinError),
 }
 
 impl KernelDatapath {
     /// Loads the programs, starts the user datapath, and attaches the programs to the devices of
-    /// this thread's network namespace. Nothing is left behind after an error.
+    /// this thread's network namespace. An error leaves nothing behind.
     ///
     /// # Errors
-    /// [`StartError::Unsupported`] before anything is changed; [`PinError::Taken`]; otherwise as
-    /// [`UserDatapath::start`].
+    /// - [`StartError::Unsupported`] if the host cannot run the programs; nothing was changed;
+    /// - [`PinError::Taken`] if another process runs a kernel datapath in the namespace;
+    /// - the errors of [`UserDatapath::start`].
     pub fn start(config: Config) -> Result<Self, StartError> {
         Self::start_with(config, Namespace::claim()?, None)
     }
 
-    /// As [`KernelDatapath::start`], but programs and maps are pinned in the BPF file system at
-    /// `bpf_fs`, so that cached flows keep forwarding when the process dies. If a previous process
+    /// As [`KernelDatapath::start`], but pins programs and maps in the BPF file system at `bpf_fs`.
+    /// So the programs keep forwarding cached flows when the process dies. If a previous process
     /// has died, its programs stay attached until [`KernelDatapath::adopt`] is called. Until then
     /// this datapath receives nothing from ports and the underlay.
     ///
-    /// If pinning fails, that is logged, and the programs end with the process.
+    /// If pinning fails, this logs a warning, and the programs end with the process.
     ///
     /// # Errors
     /// As [`KernelDatapath::start`].
@@ -196,7 +200,8 @@ impl KernelDatapath {
         }
         let (megaflows, masks) = state.megaflows.len();
         let (served, lookups) = state.megaflows.lookups()?;
-        // Some of the packets that a mask found were punted, and are not in `served`.
+        // `lookups.hits` also counts packets that a program punted after the search; `served`
+        // does not.
         let search_hits = lookups.hits.min(served);
         snapshot.megaflows += MegaflowStats {
             megaflows: megaflows as u64,
@@ -209,7 +214,8 @@ impl KernelDatapath {
         Ok(())
     }
 
-    /// The entry that a cursor refers to; `None` if it is at a worker of the user datapath.
+    /// The position in the programs' maps that a cursor refers to; `None` if it refers to a worker
+    /// of the user datapath.
     fn in_tables(&self, from: DumpCursor) -> Option<FlowNo> {
         (from.worker >= self.workers).then_some(FlowNo(from.at.0))
     }
@@ -229,7 +235,7 @@ impl KernelDatapath {
         megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
     ) {
         if let Err(error) = self.bpf.put(megaflows) {
-            // The user datapath handles their packets.
+            // Without an entry in the maps, programs punt the packets of these megaflows.
             tracing::error!(
                 "cannot add megaflows to the BPF maps: {error}; \
                  the user datapath takes their packets"
@@ -244,12 +250,12 @@ fn add_drops(sums: &mut Drops, counters: &DropCounters) {
     }
 }
 
-/// A failed update of the maps.
+/// Converts the error of a map operation.
 fn failed(error: MapError) -> DatapathError {
     DatapathError::FastPath(error.to_string())
 }
 
-/// Starts the maintenance thread, which ends when the datapath is dropped.
+/// Starts the maintenance thread. It ends when the datapath is dropped.
 fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<Set>>) -> Result<(), SetupError> {
     let (bpf, set) = (Arc::downgrade(bpf), set.map(Arc::downgrade));
     let run = move || {
@@ -365,7 +371,7 @@ impl Datapath for KernelDatapath {
             .filter_map(|answer| Some((answer.megaflow.as_deref()?, Some(&answer.upcall.key))));
         self.put_in_tables(made);
         if self.workers > 1 {
-            // Punted packets of a megaflow reach any worker, not only the one that sent the upcall.
+            // Punted packets of one megaflow can reach any worker, so all workers get it.
             let made = answers.iter().filter_map(|answer| answer.megaflow.as_deref().cloned());
             self.user.put(made.collect())?;
         }

@@ -1,5 +1,7 @@
-//! The choices that a switch makes from the capabilities of its devices and kernel, with the
-//! reasons. `weft run` applies them, and `weft show` prints them.
+//! How a switch uses the offloads of its devices and kernel, and why.
+//!
+//! [`OuterChecksum`] is a decision, which `weft run` applies. The functions of this module predict
+//! what the kernel and the devices do with super-packets. `weft show` prints all of it.
 
 use crate::checks::tunnel::{Outcome, Outer, TunnelSupport, tunnel_support};
 use crate::cost::{self, Cost};
@@ -13,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct Chosen {
     /// The subject: the datapath, a tunnel type, a port ...
     pub what: String,
-    /// The method. For a tunnel type: how super-packets are sent.
+    /// The chosen method, for example how super-packets of a tunnel type are sent.
     pub how: String,
     /// The reason: the capability that decided, or the setting that requested it.
     pub why: String,
@@ -26,8 +28,8 @@ impl Chosen {
     }
 }
 
-/// Whether VXLAN and Geneve have outer UDP checksums when the network file does not set it, and
-/// why.
+/// The default for outer UDP checksums of VXLAN and Geneve, and the reason. It applies when the
+/// network file has no `checksum` setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OuterChecksum {
     /// True when outer checksums are sent.
@@ -37,11 +39,12 @@ pub struct OuterChecksum {
 }
 
 impl OuterChecksum {
-    /// Chooses for a host that sends through `uplink`, which is `None` while its facts cannot be
-    /// read. `by_kernel` is true when BPF programs send.
+    /// Chooses for a host that sends through `uplink`, which is `None` if its features cannot be
+    /// read. `by_kernel` is true if BPF programs send, false if worker threads do.
     ///
-    /// A checksum protects the outer headers and the tunnel key in transit. It is therefore on
-    /// unless it costs too much, or most packets would have none anyway.
+    /// A checksum protects the outer headers and the tunnel key in transit. Over IPv6 it is always
+    /// on. Over IPv4 it is off in two cases: the CPU would have to compute it, or BPF programs
+    /// would send most packets without one.
     pub fn choose(uplink: Option<&NicFacts>, family: Family, by_kernel: bool) -> Self {
         let (on, why) = match (family, by_kernel, uplink) {
             (Family::V6, ..) => (true, "IPv6 has none of its own (RFC 8200)".to_owned()),
@@ -73,7 +76,8 @@ impl OuterChecksum {
         asked: Option<bool>,
     ) -> Chosen {
         let how = match (asked.unwrap_or(self.on), family, by_kernel) {
-            // Over IPv6, threads of the user datapath send super-packets, with checksums.
+            // Over IPv6, the programs punt super-packets, and the user datapath sends them with
+            // checksums. So the exception is for IPv4 only.
             (true, Family::V4, true) => "on, except for super-packets from BPF programs",
             (true, ..) => "on",
             (false, ..) => "off, except for UDP GSO packets, for which the kernel computes them",
@@ -83,15 +87,16 @@ impl OuterChecksum {
     }
 }
 
-/// Over IPv4, a device computes checksums if it has one of these features.
+/// Over IPv4, a device computes checksums if one of these ethtool features is on.
 const SUMS4: [&str; 2] = ["tx-checksum-ip-generic", "tx-checksum-ipv4"];
 const WHOLE: &str = "super-packets whole";
 const JOINED: &str = "segments joined before programs";
 const SINGLE: &str = "segments one by one";
-/// The first kernel that segments UDP GSO packets for devices without checksum offload.
+/// The first kernel that segments UDP GSO packets (batches of datagrams) for devices without
+/// checksum offload.
 const TRAINS_WITHOUT_CHECKSUM: KernelVersion = KernelVersion::new(6, 11);
 
-/// Where BPF programs decapsulate when they are attached through `hook` (`tcx` or `clsact`).
+/// At which attach point BPF programs decapsulate. `hook` is `tcx` or `clsact`.
 pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Chosen {
     let xdp = match uplink.xdp {
         Some(xdp) if xdp.is_native() => "supports native XDP",
@@ -106,7 +111,8 @@ pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Chosen {
     Chosen::new("decap", format!("programs at tc, by {hook}"), why)
 }
 
-/// How super-packets of a tunnel type are sent through a device: by BPF programs or by threads.
+/// How super-packets of a tunnel type are sent through a device, and who segments them.
+/// `by_programs` is true if BPF programs send, false if worker threads do.
 pub fn sending(
     nic: &NicFacts,
     kernel: KernelVersion,
@@ -114,8 +120,8 @@ pub fn sending(
     family: Family,
     by_programs: bool,
 ) -> Chosen {
-    // BPF programs never send outer checksums of super-packets, and for threads the kernel computes
-    // them.
+    // `Outer::of` assumes no outer checksum. BPF programs send super-packets without one. When
+    // worker threads send, the kernel computes it for each segment.
     let TunnelSupport { segmentation, kernel_segmentation, .. } =
         tunnel_support(nic, tunnel, Outer::of(family));
     let by_kernel = kernel_segmentation.filter(|_| by_programs);
@@ -164,10 +170,10 @@ pub fn sending(
     Chosen::new(tunnel.name(), how, format!("{who}: {}{keeps}{better}", segmentation.why))
 }
 
-/// How segments from a tunnel type arrive at BPF programs.
+/// How TCP segments inside a tunnel arrive at BPF programs: merged by GRO, or one by one.
 ///
-/// `is_led` is true when a kernel device, `weft-gro`, has the tunnel's UDP port. Only then does GRO
-/// look inside the tunnel.
+/// `is_led` is true if a kernel device, `weft-gro`, owns the tunnel's UDP port. GRO merges segments
+/// inside a UDP tunnel only if such a device exists.
 pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
     let gro = tunnel_support(nic, tunnel, Outer::of(Family::V4)).gro;
     let is_udp = tunnel.carrier() == Carrier::Udp;
@@ -184,13 +190,13 @@ pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
     Chosen::new(format!("{tunnel} received"), how, why)
 }
 
-/// How super-packets reach a guest whose TAP device is written by a thread.
+/// How super-packets reach a guest behind a TAP device, to which a worker thread writes them.
 pub fn tap(name: &str) -> Chosen {
     let why = "a thread writes them into its TAP, and the guest's kernel takes them as received";
     Chosen::new(format!("port {name}"), WHOLE, why)
 }
 
-/// How super-packets reach the guest behind `device`, whose offloads are `features`.
+/// How super-packets reach the guest behind `device`, which has these `features`.
 pub fn port(name: &str, device: &str, features: &Features) -> Chosen {
     let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
     let lacks: Vec<_> = needed.into_iter().filter(|name| !features.on(name)).collect();

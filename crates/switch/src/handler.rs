@@ -13,12 +13,12 @@ use pipeline::{IngressPort, LearnEvent, Translation, translate};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-/// The exact-match mask over all fields of a packet. It is sound for every translation, and all
-/// megaflows beyond the mask limits share it.
+/// The exact-match mask over all fields that a packet carries. It is sound for every translation.
+/// A megaflow whose own mask would exceed a mask limit gets this mask instead.
 static EXACT: LazyLock<FlowMask> = LazyLock::new(|| FlowMask::exact().of_packet());
 
-/// The most repeated translations of one packet. What a packet teaches may lead its next
-/// translation to another learn event, and a packet may contradict itself.
+/// How often one packet is translated again after a learn event. Each learn event can cause another
+/// one in the next translation. The limit ends the loop for a packet whose events alternate.
 const MAX_RETRANSLATIONS: usize = 4;
 
 /// The decision about one or more packets of a batch.
@@ -26,18 +26,19 @@ pub(crate) struct Decision<'p> {
     worker: WorkerId,
     candidate: Candidate<'p>,
     actions: Arc<[Action]>,
-    /// The megaflow for the worker; `None` once it was handed out or refused.
+    /// The megaflow for the worker; `None` after it was installed or refused.
     pub(crate) megaflow: Option<Box<Megaflow>>,
-    /// Packets and bytes of the batch that share the decision. No megaflow has counted them.
+    /// Packets and bytes of the batch that share the decision. The datapath's counters of the
+    /// megaflow do not include them.
     packets: u64,
     bytes: u64,
-    /// The number of the recorded megaflow.
+    /// The identifier of the recorded megaflow; `None` if none was recorded.
     recorded: Option<MegaflowId>,
 }
 
 impl<'p> Decision<'p> {
-    /// Makes the decision for a worker's packet with `key`. Learn events left in `translation` were
-    /// refused.
+    /// Makes the decision for a worker's packet with `key`. `translation` contains only learn
+    /// events that the learned tables refused.
     pub(crate) fn new(
         published: &'p Published,
         worker: WorkerId,
@@ -48,7 +49,7 @@ impl<'p> Decision<'p> {
         let refused = Refused::new(learn_events, ingress);
         let actions: Arc<[Action]> = actions.into();
         let condition = Match::new(key, mask);
-        // The masked key, so that the same megaflow in two workers has the same origin.
+        // With the masked key, equal megaflows in two workers have the same origin.
         let key = condition.key();
         Decision {
             worker,
@@ -70,8 +71,9 @@ impl<'p> Decision<'p> {
 }
 
 impl Engine {
-    /// Answers upcalls at `now` and drains `upcalls`. All are translated by one generation of the
-    /// program; state learned from one is visible to the next.
+    /// Answers all upcalls in `upcalls`, which is empty afterwards. One generation of the program
+    /// translates the whole batch. A translation sees the state that earlier packets of the batch
+    /// have taught. `now` is the time of learn events.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -87,7 +89,7 @@ impl Engine {
             if let Some(probe) = arrived(&upcall) {
                 self.counters.probes.add(1);
                 if let Some(receiver) = self.probes.get() {
-                    // If the queue is full, the requester retries on timeout.
+                    // If the queue is full, the probe is lost, and its sender retries on timeout.
                     let _ = receiver.try_send(probe);
                 }
                 continue;
@@ -108,7 +110,8 @@ impl Engine {
         self.counters.upcalls.add(decided.len());
         self.counters.reused.add(decided.len() - decisions.len());
         let created = Tenths::of_ms(self.datapath.now_ms());
-        // The lock is held until the datapath has the answers, so that records and datapath agree.
+        // This lock is held until the datapath has the answers, so that the records list exactly
+        // the megaflows of the datapath.
         let mut records = self.records();
         let answers = decided.into_iter().filter_map(|(upcall, at)| {
             let decision = decisions.get_mut(at)?;
@@ -132,7 +135,7 @@ impl Engine {
     /// The index of an earlier decision of this batch that applies to `upcall`.
     fn find(&self, decisions: &[Decision<'_>], upcall: &Upcall) -> Option<usize> {
         let at = decisions.iter().rposition(|decision| decision.is_for(upcall))?;
-        // A packet in between may have changed learned state that the decision has read.
+        // A later packet of the batch may have changed state that the decision depends on.
         let candidate = &decisions.get(at)?.candidate;
         let is_current = candidate.state_reads.is_empty() || candidate.is_current(&self.learned());
         is_current.then_some(at)
@@ -143,8 +146,9 @@ impl Engine {
         Decision::new(published, upcall.worker, &upcall.key, translation)
     }
 
-    /// Translates a packet, and again after it has taught something, because the megaflow must fit
-    /// later packets. Learn events left in the result were refused.
+    /// Translates a packet and applies its learn events. If the switch learned something, it
+    /// translates the packet again: later packets will see the learned state, so the megaflow must
+    /// depend on it. The result contains only learn events that were refused.
     fn translate_and_learn<'p>(
         &self,
         published: &'p Published,
@@ -160,7 +164,8 @@ impl Engine {
             }
             translation = translate_once();
         }
-        // These events were not refused: the packet teaches something else each time, so give up.
+        // The limit is reached, because each translation raised another event. These events were
+        // not refused, so they are removed.
         translation.learn_events.clear();
         translation
     }
@@ -178,8 +183,8 @@ impl Engine {
         accepted
     }
 
-    /// Records the megaflow of a decision. `port` and `key` are those of its first packet. `None`
-    /// if the megaflow must not be installed.
+    /// Records the megaflow of a decision and returns it for installation. `port` and `key` are
+    /// those of its first packet. Returns `None` if the megaflow must not be installed.
     pub(crate) fn record_megaflow(
         &self,
         records: &mut Records,
@@ -212,7 +217,8 @@ impl Engine {
     }
 }
 
-/// Like [`Match::matches`], but compares the last words first, where connections differ.
+/// Like [`Match::matches`], but compares the last words first: they hold the transport ports, in
+/// which connections of one guest differ.
 fn matches(condition: &Match, key: &FlowKey) -> bool {
     let words = condition.key().words().iter().zip(key.words()).zip(condition.mask().words());
     words.rev().all(|((a, b), mask)| (a ^ b) & mask == 0)

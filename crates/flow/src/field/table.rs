@@ -1,10 +1,22 @@
-//! The tables of match fields and of their prerequisites: one row for each.
-//! `docs/adding-a-field.md` explains how to add a field.
+//! Two tables: the match fields, and the prerequisites of match fields. A prerequisite says which
+//! frames have a field. `docs/adding-a-field.md` explains how to add a field.
 //!
-//! A row of a field gives its name in weft, its place in the key (word, shift, width) and its place
-//! in the kernel's key. The differences from the defaults follow: notation, prerequisite, access,
-//! symbols of OVN's language and names of the ofctl language. Rows are ordered by their place in
-//! the key.
+//! The arguments of `row` are:
+//!
+//! 1. the name in weft's output;
+//! 2. the 64-bit word of the flow key that holds the field;
+//! 3. the number of bits to the right of the field in that word;
+//! 4. the width of the field in bits;
+//! 5. where the key of the BPF programs (`struct weft_key`) holds the field:
+//!    - `held`: in a member of the struct;
+//!    - `in_shape`: in a member of the struct, but only in some kinds of frames;
+//!    - `NotHeld`: nowhere; programs punt packets whose megaflow depends on the field;
+//!    - `Register`: nowhere, because the field is 0 in every packet that arrives.
+//!
+//! By default a field is written in hexadecimal, is in any frame, may be written by actions, and
+//! has no name in other languages. The methods after `row` change these defaults. Rows are ordered
+//! by their place in the flow key. The doc comment of a row is its description in
+//! `docs/glossary.md`.
 
 use super::Position;
 use super::prerequisite::{FrameKind, Requirement, kind, prerequisites, requires};
@@ -47,7 +59,7 @@ prerequisites! {
     Ipv6 = requires("IPv6", &[kind(IPV6, &[])], "`ipv6`").ovn("ip6"),
     /// IPv4 or IPv6.
     Ip = requires("IPv4 or IPv6", &[kind(IPV4, &[]), kind(IPV6, &[])], "`ip` or `ipv6`").ovn("ip"),
-    /// ARP or reverse ARP. OVN tells one from the other, so it has no predicate for both.
+    /// ARP or reverse ARP. OVN has a predicate for each, but none for both.
     Arp = requires("ARP or RARP", &[kind(ARP, &[]), kind(RARP, &[])], "`arp` or `rarp`"),
     /// TCP over IPv4 or IPv6.
     Tcp = requires("TCP", &[kind(IPV4, &[TCP]), kind(IPV6, &[TCP])], "`tcp` or `tcp6`").ovn("tcp"),
@@ -101,7 +113,7 @@ const NO_IN_PORT: Access =
     Access::Unsupported("`in_port` as an action sends a packet back to where it came from");
 
 fields! {
-    // Known without reading the frame: port, mark and tunnel.
+    // Metadata, not read from the frame itself: ingress port, packet mark and tunnel.
     /// The datapath port on which the frame arrived.
     InPort = row("in_port", 0, 32, 32, held(Port))
         .notation(Decimal).access(NO_IN_PORT)
@@ -113,7 +125,7 @@ fields! {
                 .syntax(OfctlSyntax::Port)
                 .exact(),
         ]),
-    /// A mark that travels with the packet inside the host; 0 on arrival.
+    /// A mark that stays with the packet inside the host; 0 on arrival.
     PktMark = row("pkt_mark", 0, 0, 32, Register)
         .ovn(&[ovn("pkt.mark")])
         .ofctl(&[ofctl("pkt_mark").also(&["NXM_NX_PKT_MARK", "OXM_OF_PKT_MARK"])]),
@@ -143,7 +155,7 @@ fields! {
     /// TTL or hop limit of the outer IP header.
     TunTtl = row("tun_ttl", 3, 32, 8, held(KernelMember::TunFlags))
         .notation(Decimal).access(BY_ENDPOINT).ofctl(&[ofctl("tun_ttl").exact()]),
-    /// The tunnel options that the packet carried: bit n for `tun_metadata`n.
+    /// Which tunnel options the packet carried: bit n stands for `tun_metadata`n.
     TunMetadataPresent = row("tun_metadata_present", 3, 24, 8, held(KernelMember::TunFlags))
         .access(Access::ReadOnly),
     /// Outer IPv6 source address.
@@ -153,7 +165,7 @@ fields! {
     /// Outer IPv6 destination address.
     TunIpv6Dst = row("tun_ipv6_dst", 6, 0, 128, in_shape(TunAddr, 2, Tunnel6))
         .notation(Ipv6).ofctl(&[ofctl("tun_ipv6_dst").also(&["NXM_NX_TUN_IPV6_DST"])]),
-    /// Tunnel option 0, right-aligned. By default it is OVN's logical ports.
+    /// Tunnel option 0, right-aligned. By default it is OVN's option with both logical ports.
     TunMetadata0 = row("tun_metadata0", 8, 0, 64, held(TunMetadata))
         .access(NO_OPTIONS)
         .ofctl(&[
@@ -186,8 +198,8 @@ fields! {
                 .syntax(OfctlSyntax::TunnelOption(3)),
         ]),
 
-    // Written by the pipeline alone; 0 on arrival.
-    /// The logical datapath.
+    // Only the pipeline writes these fields. They are 0 in a frame that arrives.
+    /// The logical datapath: the number of a logical switch or logical router.
     Metadata = row("metadata", 12, 0, 64, Register)
         .ofctl(&[ofctl("metadata").also(&["OXM_OF_METADATA"])]),
     /// Register 0.
@@ -248,7 +260,7 @@ fields! {
     /// Register 15: OVN's `outport`, the logical egress port.
     Reg15 = row("reg15", 20, 0, 32, Register)
         .ovn(&[ovn("outport").port_name()]).ofctl(&[ofctl("reg15").also(&["NXM_NX_REG15"])]),
-    /// Connection state; always 0, because there is no connection tracking.
+    /// Connection state; always 0, because weft does not track connections.
     CtState = row("ct_state", 21, 32, 32, Register)
         .access(Access::ReadOnly)
         .ovn(&[
@@ -299,8 +311,8 @@ fields! {
         .ofctl(&[
             ofctl("eth_dst").also(&["dl_dst", "NXM_OF_ETH_DST", "OXM_OF_ETH_DST"]).shown("dl_dst"),
         ]),
-    /// EtherType after at most two VLAN tags; 0x05ff for an IEEE 802.3 frame, which has a length
-    /// instead.
+    /// EtherType behind at most two VLAN tags; 0x05ff for an IEEE 802.3 frame, which has a length
+    /// there.
     EthType = row("eth_type", 24, 0, 16, held(KernelMember::EthDst))
         .access(Access::ReadOnly).ovn(&[ovn("eth.type").nominal()])
         .ofctl(&[
@@ -319,7 +331,8 @@ fields! {
     /// TPID of the outer VLAN tag; 0 without a tag.
     VlanTpid = row("vlan_tpid", 26, 48, 16, held(KernelMember::Vlan))
         .needs(Prerequisite::Vlan).access(Access::SwitchOnly),
-    /// Outer VLAN tag: PCP (3 bits), 1 for "there is a tag" (in the place of DEI), VID (12 bits).
+    /// Outer VLAN tag: PCP (3 bits), a bit that is 1 if there is a tag (instead of DEI), VID (12
+    /// bits).
     VlanTci = row("vlan_tci", 26, 32, 16, held(KernelMember::Vlan))
         .needs(Prerequisite::Vlan)
         .ovn(&[
@@ -351,7 +364,7 @@ fields! {
     /// TPID of the second VLAN tag; 0 without one.
     VlanInnerTpid = row("vlan_inner_tpid", 26, 16, 16, held(KernelMember::Vlan))
         .access(Access::ReadOnly),
-    /// Second VLAN tag, as `vlan_tci`.
+    /// Second VLAN tag in the format of `vlan_tci`; 0 without one.
     VlanInnerTci = row("vlan_inner_tci", 26, 0, 16, held(KernelMember::Vlan))
         .access(Access::ReadOnly),
 
@@ -376,7 +389,7 @@ fields! {
     Ip6Dst = row("ip6_dst", 30, 0, 128, in_shape(L3, 2, Ip6))
         .notation(Ipv6).needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.dst")])
         .ofctl(&[ofctl("ipv6_dst").also(&["NXM_NX_IPV6_DST", "OXM_OF_IPV6_DST"])]),
-    /// IP protocol after the IPv6 extension headers.
+    /// IP protocol; in IPv6, of the header behind the extension headers.
     IpProto = row("ip_proto", 32, 56, 8, held(Ip))
         .notation(Decimal).needs(Prerequisite::Ip).access(Access::ReadOnly)
         .ovn(&[ovn("ip.proto").nominal()])
@@ -406,7 +419,7 @@ fields! {
     IpTtl = row("ip_ttl", 32, 40, 8, held(Ip))
         .notation(Decimal).needs(Prerequisite::Ip).ovn(&[ovn("ip.ttl").nominal()])
         .ofctl(&[ofctl("nw_ttl").also(&["NXM_NX_IP_TTL"]).exact()]),
-    /// Bit 0: a fragment; bit 1: not the first one. The values are 0, 1 and 3.
+    /// 0: not a fragment; 1: the first fragment; 3: a later fragment.
     IpFrag = row("ip_frag", 32, 32, 2, held(Ip))
         .needs(Prerequisite::Ip).access(Access::ReadOnly).ovn(&[ovn("ip.frag")])
         .ofctl(&[
@@ -486,7 +499,7 @@ fields! {
                 .needs(Prerequisite::Udp),
             ofctl("sctp_dst").also(&["OXM_OF_SCTP_DST"]).unshown().needs(Prerequisite::Sctp),
         ]),
-    /// TCP flags (RFC 9293): 12 bits, the reserved ones included.
+    /// TCP flags (RFC 9293): 12 bits, including the reserved ones.
     TcpFlags = row("tcp_flags", 36, 16, 12, held(Transport))
         .needs(Prerequisite::Tcp).access(Access::SwitchOnly).ovn(&[ovn("tcp.flags")])
         .ofctl(&[
@@ -537,6 +550,7 @@ fields! {
         .notation(Mac).needs(Prerequisite::NdAdvert).ovn(&[ovn("nd.tll")])
         .ofctl(&[ofctl("nd_tll").also(&["NXM_NX_ND_TLL", "OXM_OF_IPV6_ND_TLL"])]),
     ---
+    // Aliases: fields that cover two or four registers.
     /// `reg0` and `reg1`.
     Xreg0 = row("xreg0", 13, 0, 64, Register)
         .ovn(&[ovn("xreg0")]).ofctl(&[ofctl("xreg0").also(&["OXM_OF_PKT_REG0"]).unshown()]),
@@ -575,8 +589,8 @@ fields! {
         .ofctl(&[ofctl("xxreg3").also(&["NXM_NX_XXREG3"]).unshown()]),
 }
 
-/// Fields of Open vSwitch that weft does not support; `*` matches any suffix. The ofctl language
-/// names them in its error messages.
+/// Fields of Open vSwitch that weft does not support; `*` matches any suffix. The parser of
+/// ovs-ofctl flows answers them with "not supported" instead of "unknown field".
 #[rustfmt::skip]
 pub const FOREIGN_FIELDS: &[&str] = &[
     "dp_hash", "recirc_id", "packet_type", "skb_priority", "ct_zone", "ct_nw_src", "ct_nw_dst",
