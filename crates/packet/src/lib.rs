@@ -19,9 +19,12 @@ pub mod vnet;
 
 pub use buf::{Checksum, Gso, GsoKind, HeadroomError, Offload, PacketBuf};
 pub use coalesce::{Coalescer, coalesce_ranges};
+/// The former name of [`ChecksumStatus`], which the fuzz targets still use.
+#[doc(hidden)]
+pub use complete::ChecksumStatus as Verdict;
 pub use complete::{
-    ChecksumError, SegmentSizeLost, Verdict, complete_checksum, complete_crc32c, infer_offload,
-    infer_partial, limit_segments, settle_checksum, verify_checksum,
+    ChecksumError, ChecksumStatus, SegmentSizeLost, complete_checksum, complete_crc32c,
+    infer_offload, infer_partial, limit_segments, settle_checksum, verify_checksum,
 };
 pub use fit::{Fit, Resize, fit, wire_len};
 pub use fragment::{FragmentError, Fragmenter};

@@ -2,7 +2,7 @@
 
 use crate::support::{Spec, any_spec};
 use packet::{
-    Checksum, ChecksumError, Gso, GsoKind, PacketBuf, SegmentSizeLost, SplitLimits, Verdict,
+    Checksum, ChecksumError, ChecksumStatus, Gso, GsoKind, PacketBuf, SegmentSizeLost, SplitLimits,
     coalesce_ranges, complete_checksum, complete_crc32c, infer_offload, infer_partial,
     limit_segments, settle_checksum, split, verify_checksum, vnet,
 };
@@ -51,7 +51,7 @@ fn packet_is_left_alone_when_nothing_is_owed() {
 #[test]
 fn checksum_is_unknown_when_there_is_none_to_verify() {
     let unknown = |frame: &[u8]| {
-        assert_eq!(verify_checksum(&PacketBuf::from_bytes(frame)), Verdict::Unknown);
+        assert_eq!(verify_checksum(&PacketBuf::from_bytes(frame)), ChecksumStatus::Unknown);
     };
     let tcp = Spec::default().frame();
     let udp = Spec { udp: true, ..Spec::default() };
@@ -66,21 +66,21 @@ fn checksum_is_unknown_when_there_is_none_to_verify() {
     unknown(&without);
     unknown(&tcp[..40]);
     unknown(&[]);
-    assert_eq!(verify_checksum(&udp.packet(None)), Verdict::Unknown);
+    assert_eq!(verify_checksum(&udp.packet(None)), ChecksumStatus::Unknown);
     let v6 = Spec { v6: true, ..udp };
     let mut without = v6.frame();
     let at = v6.l4() + 6;
     without[at..at + 2].fill(0);
-    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&without)), Verdict::Invalid);
+    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&without)), ChecksumStatus::Invalid);
 }
 
 #[test]
 fn checksum_is_unknown_when_a_routing_header_hides_the_destination() {
     let spec = Spec { v6: true, ip_extra: 24, ..Spec::default() };
     let mut frame = spec.frame();
-    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&frame)), Verdict::Valid);
+    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&frame)), ChecksumStatus::Valid);
     frame[20] = 43;
-    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&frame)), Verdict::Unknown);
+    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&frame)), ChecksumStatus::Unknown);
 }
 
 #[test]
@@ -195,7 +195,7 @@ proptest! {
         let mut linear = whole.clone();
         linear.append(&vec![0x77; padding]);
         let mut pieces = scattered(&whole, spec.header_len(), piece);
-        prop_assert_eq!(verify_checksum(&whole), Verdict::Unknown);
+        prop_assert_eq!(verify_checksum(&whole), ChecksumStatus::Unknown);
         complete_checksum(&mut linear).unwrap();
         complete_checksum(&mut pieces).unwrap();
         let want = spec.frame();
@@ -203,7 +203,7 @@ proptest! {
         prop_assert_eq!(pieces.to_vec(), want);
         for packet in [linear, pieces] {
             prop_assert_eq!(packet.offload.checksum, Checksum::Verified);
-            prop_assert_eq!(verify_checksum(&packet), Verdict::Valid);
+            prop_assert_eq!(verify_checksum(&packet), ChecksumStatus::Valid);
         }
     }
 
@@ -216,15 +216,15 @@ proptest! {
         bytes.extend(vec![0; padding]);
         let at = spec.l4() + at.index(bytes.len() - spec.l4());
         bytes[at] ^= 1 << bit;
-        let verdict = verify_checksum(&PacketBuf::from_bytes(&bytes));
+        let status = verify_checksum(&PacketBuf::from_bytes(&bytes));
         // A length that cannot be, or a checksum that happens to become zero, leaves nothing to
         // verify.
         let leaves_none = spec.udp && (spec.l4() + 4..spec.l4() + 8).contains(&at);
         if at >= end {
-            prop_assert_eq!(verdict, Verdict::Valid, "padding does not count");
+            prop_assert_eq!(status, ChecksumStatus::Valid, "padding does not count");
         } else {
-            prop_assert!(verdict == Verdict::Invalid || leaves_none);
-            prop_assert_ne!(verdict, Verdict::Valid);
+            prop_assert!(status == ChecksumStatus::Invalid || leaves_none);
+            prop_assert_ne!(status, ChecksumStatus::Valid);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::support::{ACK, CWR, FIN, PSH, Spec, any_spec, naive_sum, same};
 use packet::{
-    Checksum, Offload, PacketBuf, SegmentChecksum, SegmentError, Segmenter, SplitLimits, Verdict,
-    split, verify_checksum,
+    Checksum, ChecksumStatus, Offload, PacketBuf, SegmentChecksum, SegmentError, Segmenter,
+    SplitLimits, split, verify_checksum,
 };
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn segment_gives_ffff_when_udp_checksum_computes_to_zero() {
         assert_eq!(out.len(), count);
         for segment in out {
             assert_eq!(segment[40..42], [0xff, 0xff]);
-            assert_eq!(verify_checksum(&PacketBuf::from_bytes(&segment)), Verdict::Valid);
+            assert_eq!(verify_checksum(&PacketBuf::from_bytes(&segment)), ChecksumStatus::Valid);
         }
     }
 }
