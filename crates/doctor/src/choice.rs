@@ -1,4 +1,4 @@
-//! The choices that a switch makes from the capabilities of its devices and kernel, with the
+//! The decisions that a switch makes from the capabilities of its devices and kernel, with the
 //! reasons. `weft run` applies them, and `weft show` prints them.
 
 use crate::checks::tunnel::{Outcome, Outer, TunnelSupport, tunnel_support};
@@ -8,9 +8,9 @@ use flow::{Carrier, TunnelType};
 use network::Family;
 use serde::{Deserialize, Serialize};
 
-/// A choice, and the reason for it.
+/// A decision, and the reason for it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Chosen {
+pub struct Decision {
     /// The subject: the datapath, a tunnel type, a port ...
     pub what: String,
     /// The method. For a tunnel type: how super-packets are sent.
@@ -19,8 +19,8 @@ pub struct Chosen {
     pub why: String,
 }
 
-impl Chosen {
-    /// A choice.
+impl Decision {
+    /// Makes a decision from its three texts.
     pub fn new(what: impl Into<String>, how: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), how: how.into(), why: why.into() }
     }
@@ -71,7 +71,7 @@ impl OuterChecksum {
         family: Family,
         by_kernel: bool,
         asked: Option<bool>,
-    ) -> Chosen {
+    ) -> Decision {
         let how = match (asked.unwrap_or(self.on), family, by_kernel) {
             // Over IPv6, threads of the user datapath send super-packets, with checksums.
             (true, Family::V4, true) => "on, except for super-packets from BPF programs",
@@ -79,7 +79,7 @@ impl OuterChecksum {
             (false, ..) => "off, except for UDP GSO packets, for which the kernel computes them",
         };
         let why = if asked.is_some() { "as the network file says" } else { &self.why };
-        Chosen::new(format!("{tunnel} checksum"), how, why)
+        Decision::new(format!("{tunnel} checksum"), how, why)
     }
 }
 
@@ -92,7 +92,7 @@ const SINGLE: &str = "segments one by one";
 const TRAINS_WITHOUT_CHECKSUM: KernelVersion = KernelVersion::new(6, 11);
 
 /// Where BPF programs decapsulate when they are attached through `hook` (`tcx` or `clsact`).
-pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Chosen {
+pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Decision {
     let xdp = match uplink.xdp {
         Some(xdp) if xdp.is_native() => "supports native XDP",
         Some(_) => "supports only generic XDP",
@@ -103,7 +103,7 @@ pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Chosen {
          {} {xdp}",
         uplink.name
     );
-    Chosen::new("decap", format!("programs at tc, by {hook}"), why)
+    Decision::new("decap", format!("programs at tc, by {hook}"), why)
 }
 
 /// How super-packets of a tunnel type are sent through a device: by BPF programs or by threads.
@@ -113,7 +113,7 @@ pub fn sending(
     tunnel: TunnelType,
     family: Family,
     by_programs: bool,
-) -> Chosen {
+) -> Decision {
     // BPF programs never send outer checksums of super-packets, and for threads the kernel computes
     // them.
     let TunnelSupport { segmentation, kernel_segmentation, .. } =
@@ -137,7 +137,7 @@ pub fn sending(
             "Linux {kernel} cuts no trains for a device that makes no checksums, as {} does not",
             nic.name
         );
-        return Chosen::new(tunnel.name(), how, why);
+        return Decision::new(tunnel.name(), how, why);
     }
     let device = &nic.name;
     let who = match segmentation.outcome {
@@ -161,14 +161,14 @@ pub fn sending(
         true => format!("; {device} would cut those of stt"),
         false => String::new(),
     };
-    Chosen::new(tunnel.name(), how, format!("{who}: {}{keeps}{better}", segmentation.why))
+    Decision::new(tunnel.name(), how, format!("{who}: {}{keeps}{better}", segmentation.why))
 }
 
 /// How segments from a tunnel type arrive at BPF programs.
 ///
 /// `is_led` is true when a kernel device, `weft-gro`, has the tunnel's UDP port. Only then does GRO
 /// look inside the tunnel.
-pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
+pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Decision {
     let gro = tunnel_support(nic, tunnel, Outer::of(Family::V4)).gro;
     let is_udp = tunnel.carrier() == Carrier::Udp;
     let (how, why) = match (gro.outcome, is_udp, is_led) {
@@ -181,25 +181,25 @@ pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
             (SINGLE, "GRO looks inside a tunnel only when a kernel device has its port".to_owned())
         }
     };
-    Chosen::new(format!("{tunnel} received"), how, why)
+    Decision::new(format!("{tunnel} received"), how, why)
 }
 
 /// How super-packets reach a guest whose TAP device is written by a thread.
-pub fn tap(name: &str) -> Chosen {
+pub fn tap(name: &str) -> Decision {
     let why = "a thread writes them into its TAP, and the guest's kernel takes them as received";
-    Chosen::new(format!("port {name}"), WHOLE, why)
+    Decision::new(format!("port {name}"), WHOLE, why)
 }
 
 /// How super-packets reach the guest behind `device`, whose offloads are `features`.
-pub fn port(name: &str, device: &str, features: &Features) -> Chosen {
+pub fn port(name: &str, device: &str, features: &Features) -> Decision {
     let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
     let lacks: Vec<_> = needed.into_iter().filter(|name| !features.on(name)).collect();
     let what = format!("port {name}");
     if lacks.is_empty() {
-        return Chosen::new(what, WHOLE, format!("{device} accepts them"));
+        return Decision::new(what, WHOLE, format!("{device} accepts them"));
     }
     let why = format!("{device} lacks {}", lacks.join(", "));
-    Chosen::new(what, "super-packets cut or summed by the kernel", why)
+    Decision::new(what, "super-packets cut or summed by the kernel", why)
 }
 
 #[cfg(test)]
