@@ -109,8 +109,8 @@ pub fn decode(hdr: &[u8], frame_len: usize) -> Result<Offload, VnetError> {
     Ok(Offload { checksum, gso: Some(Gso { kind, size, ecn }) })
 }
 
-/// Makes the first `len` bytes of the spare room of `packet` its frame. A device has read them after
-/// the virtio-net header `hdr`. A partial checksum of SCTP is completed; see
+/// Makes the first `len` bytes of the spare room of `packet` its frame. A device has read them
+/// after the virtio-net header `hdr`. A partial checksum of SCTP is completed; see
 /// [`complete_crc32c`]. For frames from guests, call [`settle_checksum`](crate::settle_checksum)
 /// too.
 ///
