@@ -8,7 +8,7 @@ use flow::{
     TunnelKey, TunnelType, decap_stt, strip_stt_segment,
 };
 use packet::stt::{SttLimits, SttProgress, SttReassembler};
-use packet::{PacketBuf, SegmentChecksum, Segmenter, Verdict, verify_checksum};
+use packet::{ChecksumStatus, PacketBuf, SegmentChecksum, Segmenter, verify_checksum};
 
 use crate::offload;
 use crate::switch::{KEY, Switch};
@@ -64,7 +64,11 @@ fn segments(outer: &Encapsulated, packet: &PacketBuf, key: TunnelKey) -> Vec<Vec
         .expect("what can be cut without outer headers can be cut with them");
     cut.map(|(header, payload)| {
         let wire = [header, payload].concat();
-        assert_ne!(verify_checksum(&PacketBuf::from_bytes(&wire)), Verdict::Invalid, "{wire:02x?}");
+        assert_ne!(
+            verify_checksum(&PacketBuf::from_bytes(&wire)),
+            ChecksumStatus::Invalid,
+            "{wire:02x?}"
+        );
         let bytes = &wire[outer.tunnel_header..];
         let expected = DecapOptions { key: true, skip_checksum: false };
         let decapped = outer.tunnel.decap(bytes, &expected);

@@ -2,7 +2,7 @@
 
 use flow::{Action, EndpointTable, Field, FlowKey, Output, PortNo, Reply, execute, extract};
 use packet::vnet;
-use packet::{PacketBuf, Verdict, verify_checksum};
+use packet::{ChecksumStatus, PacketBuf, verify_checksum};
 
 use crate::offload;
 
@@ -49,7 +49,10 @@ fn rewrite(set: &[u8], packet: &mut PacketBuf) -> bool {
     execute(&[action], packet, &mut EndpointTable::new(49_152, 1), &mut Nowhere);
     let Some(before) = before else { return false };
     let after = key(packet);
-    assert!(verdict != Verdict::Valid || verify_checksum(packet) == Verdict::Valid, "{field}");
+    assert!(
+        verdict != ChecksumStatus::Valid || verify_checksum(packet) == ChecksumStatus::Valid,
+        "{field}"
+    );
     if matches!(field, Field::IcmpType | Field::IcmpCode) {
         // The packet may have become neighbour discovery, which has more fields and can be
         // malformed.
@@ -68,7 +71,7 @@ fn rewrite(set: &[u8], packet: &mut PacketBuf) -> bool {
 fn answer(reply: Reply, packet: &PacketBuf) -> bool {
     let Ok(built) = reply.build(packet) else { return false };
     let of_built = key(&built).expect("a reply is well-formed");
-    assert_ne!(verify_checksum(&built), Verdict::Invalid, "{reply:?}");
+    assert_ne!(verify_checksum(&built), ChecksumStatus::Invalid, "{reply:?}");
     if let Some(mut expected) = key(packet) {
         let unspecified_src = expected.get(Field::Ip6Src) == 0;
         reply.key_edits(unspecified_src).iter().for_each(|edit| edit.apply(&mut expected));

@@ -2,8 +2,8 @@
 
 use packet::vnet::{self, VNET_LEN};
 use packet::{
-    Checksum, PacketBuf, SegmentChecksum, Segmenter, SplitLimits, Verdict, complete_checksum,
-    settle_checksum, split, verify_checksum,
+    Checksum, ChecksumStatus, PacketBuf, SegmentChecksum, Segmenter, SplitLimits,
+    complete_checksum, settle_checksum, split, verify_checksum,
 };
 use wire::checksum::pseudo_v6;
 use wire::{Ipv4Packet, Ipv6Packet};
@@ -65,7 +65,7 @@ pub fn segments(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     if packet.offload.gso.is_some() {
         for segment in &segments {
             let verdict = verify_checksum(&PacketBuf::from_bytes(segment));
-            assert_ne!(verdict, Verdict::Invalid, "{segment:02x?}");
+            assert_ne!(verdict, ChecksumStatus::Invalid, "{segment:02x?}");
         }
     }
     Some(segments)

@@ -1,10 +1,10 @@
-"""Frames as scapy sees them, one JSON object a line.
+"""Makes and parses frames with scapy, and prints one JSON object per line.
 
     frames.py write    makes frames of every kind: {"name", "frame", "layers"}
-    frames.py read     reads frames in hexadecimal, one a line: {"layers", "whole"}
+    frames.py read     reads frames in hexadecimal, one per line: {"layers", "whole"}
 
-"layers" is scapy's idea of the fields, in the words of the test that reads this. "whole" says that scapy, given the
-fields without lengths and checksums, writes the same bytes again: that all of them were right.
+"layers" contains the fields as scapy parses them, with the field names of the test that reads them. "whole" is true if
+scapy rebuilds the same bytes from the fields without lengths and checksums: all lengths and checksums are correct.
 """
 
 import ipaddress
@@ -27,7 +27,7 @@ from scapy.layers.l2 import ARP, GRE, Dot1AD, Dot1Q, Ether
 from scapy.layers.vxlan import VXLAN
 from scapy.packet import NoPayload, Padding, Raw, bind_layers
 
-# The TPID of tags before the standard; scapy only knows the other two.
+# The TPID of QinQ tags before IEEE 802.1ad. Scapy only knows 0x8100 and 0x88a8.
 bind_layers(Ether, Dot1Q, type=0x9100)
 
 EXTENSIONS = (IPv6ExtHdrHopByHop, IPv6ExtHdrDestOpt, IPv6ExtHdrRouting, IPv6ExtHdrFragment)
@@ -36,7 +36,7 @@ EXTENSIONS = (IPv6ExtHdrHopByHop, IPv6ExtHdrDestOpt, IPv6ExtHdrRouting, IPv6ExtH
 
 
 def received(packet):
-    """The bytes of a layer and all behind it, as they came; IP has cut off padding."""
+    """The received bytes of a layer and of all later layers, without Ethernet padding."""
     return b"" if isinstance(packet, (NoPayload, Padding)) else packet.original
 
 
@@ -107,7 +107,7 @@ def tcp(p, layers):
 
 
 def option_data(name, kind, value):
-    """scapy reads the values of options that it knows."""
+    """The bytes of a TCP option. Scapy parses the values of options that it knows."""
     form = TCPOptions[0].get(kind, (name, None))[1]
     if name in ("NOP", "SAckOK"):
         return b""
@@ -132,7 +132,7 @@ def icmpv4(p, layers):
     elif p.type == 3 and p.code == 4:
         message.update(mtu=p.nexthopmtu)
     elif p.type not in (3, 11):
-        # The four bytes that depend on the type, of which scapy has words for some types only.
+        # The four bytes whose meaning depends on the type. Scapy has names for them only for some types.
         message.update(rest=p.original[4:8].hex(), data=p.original[8:].hex())
     layers.append(message)
     return NoPayload()
@@ -194,7 +194,7 @@ def vxlan(p, layers):
 
 
 def geneve(p, layers):
-    # Option by option, because scapy 2.5 takes all behind the first for its payload.
+    # Parsed one by one, because scapy 2.5 takes everything after the first option as its payload.
     data, options = b"".join(raw(option) for option in p.options), []
     while data:
         length = 4 + 4 * GeneveOptions(data).length
@@ -229,7 +229,7 @@ def is_icmpv6(layer):
 
 
 class Layers(dict):
-    """ICMPv6 is a class for every type."""
+    """Handles all ICMPv6 classes alike: scapy has one class per ICMPv6 type."""
 
     def get(self, layer, default=None):
         return icmpv6 if is_icmpv6(layer) else dict.get(self, layer, default)
@@ -238,16 +238,17 @@ class Layers(dict):
 LAYERS = Layers(LAYERS)
 
 
-# What scapy computes when it is not given.
+# The fields that scapy computes when they are not set.
 AUTOMATIC = ("chksum", "cksum", "len", "plen", "ihl", "dataofs")
 
 
 def is_whole(frame):
-    """True when scapy's own lengths and checksums are those of the frame."""
+    """True when the frame's lengths and checksums equal those that scapy computes."""
     packet = Ether(frame)
     layer = packet
     while not isinstance(layer, (NoPayload, Padding)):
-        # What an error quotes is as it was; a fragment has a part of what its checksum covers.
+        # A packet quoted in an ICMP error may be truncated. A fragment has only a part of the bytes that its
+        # checksum covers.
         if layer.name.endswith(("in ICMP", "in ICMPv6")):
             break
         for field in AUTOMATIC:
@@ -282,7 +283,7 @@ def ip6():
 
 
 def port():
-    """None that scapy knows a protocol for."""
+    """A port number that scapy does not assign to a protocol."""
     return random.randrange(20000, 30000)
 
 
@@ -353,7 +354,7 @@ def nd_option_list(*options):
 
 
 def icmpv6_messages():
-    """With the hop limit that each needs."""
+    """ICMPv6 messages, each with the hop limit that it requires, or None."""
     yield ICMPv6EchoRequest(id=number(16), seq=number(16), data=noise()), None
     yield ICMPv6EchoReply(id=number(16), seq=number(16), data=noise()), None
     yield ICMPv6DestUnreach(code=number(2)) / quoted(ipv6_header), None
@@ -390,9 +391,9 @@ def extension_chains():
 
 
 def ip_packets():
-    """A name and an IP packet, of every kind but tunnels.
+    """Yields a name and an IP packet for every kind except tunnels.
 
-    Nothing has a source route: of that, checksums cover the last address, which only its receiver knows by its own.
+    No packet has a source route: its checksum covers the final address, not the destination in the header.
     """
     for options in ([], [IPOption_NOP()], [IPOption_RR(routers=[ip4(), ip4()])], [IPOption_Router_Alert(alert=0)],
                     [IPOption_NOP(), IPOption_MTU_Probe(mtu=number(16)), IPOption_RR(routers=[ip4()])],
@@ -424,7 +425,7 @@ def ip_packets():
 
 
 def plain_frames():
-    """A name and a frame, of every kind but tunnels."""
+    """Yields a name and a frame for every kind except tunnels."""
     yield "ethernet", ether() / Raw(noise()) if number(1) else Ether(src=mac(), dst=mac(), type=0x88b5) / Raw(b"x")
     for _ in range(4):
         yield "ethernet", Ether(src=mac(), dst=mac(), type=0x88b5) / Raw(random.randbytes(40))
@@ -476,7 +477,7 @@ def tunnelled_frames():
                     / inner_frame())
     for _ in range(3):
         for critical, options in geneve_options():
-            # Given, because scapy 2.5 computes it with one bit too few.
+            # Set explicitly, because scapy 2.5 computes it with one bit too few.
             words = sum(len(raw(option)) for option in options) // 4
             header = GENEVE(vni=number(24), critical=critical, oam=number(1), options=options, optionlen=words)
             yield "geneve", underlay() / to(6081) / header / inner_frame()
@@ -506,7 +507,7 @@ def frames():
 def write():
     for name, frame in frames():
         assert is_whole(frame), name
-        # Senders pad short frames.
+        # Ethernet senders pad short frames to 60 bytes.
         padded = frame + bytes(max(0, 60 - len(frame))) if number(1) and name != "ethernet" else frame
         print(json.dumps({"name": name, "frame": padded.hex(), "unpadded_len": len(frame),
                           "layers": describe(Ether(padded))}))

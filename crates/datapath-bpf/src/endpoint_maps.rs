@@ -4,7 +4,7 @@
 //! packets from them continue to its sockets.
 
 use crate::abi::{weft_endpoint, weft_endpoint_range, weft_endpoint_update};
-use crate::entries::{self, Class, Known};
+use crate::entries::{self, Class, EndpointEntry};
 use crate::flow_tables::MapError;
 use crate::object::LoadedObject;
 use crate::struct_bytes::{struct_bytes, u64_at};
@@ -38,7 +38,7 @@ pub(crate) struct EndpointMaps {
     classes: Vec<Option<Class>>,
     /// Outer headers of each class in bytes, without the outer Ethernet header.
     overheads: Vec<usize>,
-    endpoints: BTreeMap<EndpointId, Known>,
+    endpoints: BTreeMap<EndpointId, EndpointEntry>,
     links: HashSet<(PortNo, TagLink)>,
     /// Local addresses with GRE tunnels.
     gre: HashSet<IpAddr>,
@@ -86,28 +86,28 @@ impl EndpointMaps {
         let wanted: HashMap<EndpointId, &EndpointConfig> =
             underlay.endpoints.iter().map(|endpoint| (endpoint.id, endpoint)).collect();
         let ports = ports(underlay);
-        let stays = |known: &Known| {
-            let port = self.classes[usize::from(known.class)].map(|class| class.port);
-            let EndpointConfig { id, spec, local, .. } = known.config;
-            wanted.get(&id).is_some_and(|config| **config == known.config)
+        let stays = |entry: &EndpointEntry| {
+            let port = self.classes[usize::from(entry.class)].map(|class| class.port);
+            let EndpointConfig { id, spec, local, .. } = entry.config;
+            wanted.get(&id).is_some_and(|config| **config == entry.config)
                 && ports.get(&(spec, local)).copied() == port
         };
-        let (stay, gone): (Vec<Known>, Vec<Known>) =
+        let (stay, gone): (Vec<EndpointEntry>, Vec<EndpointEntry>) =
             self.endpoints.values().copied().partition(stays);
         // A number may be used again for another end point. Its next hop will be reported.
-        let stay: HashSet<EndpointId> = stay.iter().map(|known| known.config.id).collect();
+        let stay: HashSet<EndpointId> = stay.iter().map(|entry| entry.config.id).collect();
         self.hops.retain(|id, _| stay.contains(id));
         self.path_mtus.retain(|id, _| stay.contains(id));
         self.inherited.retain(|id| stay.contains(id));
         self.remove(&gone)?;
         let links: HashSet<(PortNo, TagLink)> = links(underlay);
         for &(_, link) in self.links.difference(&links) {
-            self.links_map.delete(&entries::of_tags(link))?;
+            self.links_map.delete(&entries::tag_link_key(link))?;
         }
         self.links.retain(|link| links.contains(link));
         let gre = gre(underlay);
         for &local in self.gre.difference(&gre) {
-            self.gre_map.delete(&entries::of_gre(local))?;
+            self.gre_map.delete(&entries::gre_key(local))?;
         }
         self.gre.retain(|local| gre.contains(local));
         Ok(())
@@ -136,16 +136,16 @@ impl EndpointMaps {
             };
             let (hop, path_mtu) =
                 (self.hops.get(&end.id).copied(), self.path_mtus.get(&end.id).copied());
-            new.push(Known { config: *end, class, hop, path_mtu });
+            new.push(EndpointEntry { config: *end, class, hop, path_mtu });
         }
         self.add(&new)?;
         for (port, link) in links(underlay).difference(&self.links) {
-            let entry = entries::of_link(*port, *link);
-            self.links_map.update(&entries::of_tags(*link), &entry, MapFlags::ANY)?;
+            let entry = entries::tag_link_value(*port, *link);
+            self.links_map.update(&entries::tag_link_key(*link), &entry, MapFlags::ANY)?;
         }
         self.links = links(underlay);
         for &local in gre(underlay).difference(&self.gre) {
-            self.gre_map.update(&entries::of_gre(local), &1_u32.to_ne_bytes(), MapFlags::ANY)?;
+            self.gre_map.update(&entries::gre_key(local), &1_u32.to_ne_bytes(), MapFlags::ANY)?;
         }
         self.gre = gre(underlay);
         Ok(())
@@ -154,7 +154,7 @@ impl EndpointMaps {
     /// The classes without end points. After a grace period they may be
     /// [freed](EndpointMaps::free).
     pub(crate) fn retire(&self) -> RetiredClasses {
-        let used: HashSet<u16> = self.endpoints.values().map(|known| known.class).collect();
+        let used: HashSet<u16> = self.endpoints.values().map(|entry| entry.class).collect();
         let is_unused =
             |(class, had): &(u16, &Option<Class>)| had.is_some() && !used.contains(class);
         let retired = (0..).zip(&self.classes).filter(is_unused);
@@ -174,8 +174,8 @@ impl EndpointMaps {
         }
         self.inherited.remove(&id);
         match self.endpoints.get_mut(&id) {
-            Some(known) if known.hop != hop => {
-                known.hop = hop;
+            Some(entry) if entry.hop != hop => {
+                entry.hop = hop;
                 self.write(id)
             }
             _ => Ok(()),
@@ -193,8 +193,8 @@ impl EndpointMaps {
             None => drop(self.path_mtus.remove(&id)),
         }
         match self.endpoints.get_mut(&id) {
-            Some(known) if known.path_mtu != mtu => {
-                known.path_mtu = mtu;
+            Some(entry) if entry.path_mtu != mtu => {
+                entry.path_mtu = mtu;
                 self.write(id)
             }
             _ => Ok(()),
@@ -208,7 +208,7 @@ impl EndpointMaps {
         let entries =
             sys::read(&self.endpoints_map, 0, last.0 + 1).map_err(libbpf_rs::Error::from)?;
         let entries: Vec<&[u8]> = entries.chunks_exact(size_of::<weft_endpoint>()).collect();
-        for (id, Known { config, .. }) in &self.endpoints {
+        for (id, EndpointEntry { config, .. }) in &self.endpoints {
             let Some(entry) = entries.get(id.0 as usize) else { continue };
             let count = |packets, bytes| Count {
                 packets: u64_at(entry, packets),
@@ -232,11 +232,11 @@ impl EndpointMaps {
         &mut self,
         hop: impl Fn(&[u32; 4]) -> Option<NextHop>,
     ) -> Result<(), MapError> {
-        let open = self.endpoints.values_mut().filter(|known| known.hop.is_none());
+        let open = self.endpoints.values_mut().filter(|entry| entry.hop.is_none());
         let mut inherited = Vec::new();
-        for known in open {
-            known.hop = hop(&entries::words(known.config.remote));
-            inherited.extend(known.hop.map(|_| known.config.id));
+        for entry in open {
+            entry.hop = hop(&entries::words(entry.config.remote));
+            inherited.extend(entry.hop.map(|_| entry.config.id));
         }
         self.inherited.extend(&inherited);
         inherited.into_iter().try_for_each(|id| self.write(id))
@@ -247,21 +247,21 @@ impl EndpointMaps {
         std::mem::take(&mut self.inherited).into_iter().try_for_each(|id| self.resolve(id, None))
     }
 
-    fn remove(&mut self, gone: &[Known]) -> Result<(), MapError> {
+    fn remove(&mut self, gone: &[EndpointEntry]) -> Result<(), MapError> {
         self.in_rows(gone, &self.sources_delete)?;
-        for known in gone {
-            self.endpoints.remove(&known.config.id);
-            self.put(known.config.id, struct_bytes!(weft_endpoint { flags: 0_u32 }))?;
+        for entry in gone {
+            self.endpoints.remove(&entry.config.id);
+            self.put(entry.config.id, struct_bytes!(weft_endpoint { flags: 0_u32 }))?;
         }
         Ok(())
     }
 
-    fn add(&mut self, new: &[Known]) -> Result<(), MapError> {
+    fn add(&mut self, new: &[EndpointEntry]) -> Result<(), MapError> {
         for batch in new.chunks(BATCH) {
             let (mut numbers, mut entries) = (Vec::new(), Vec::new());
-            for known in batch {
-                numbers.extend(known.config.id.0.to_ne_bytes());
-                entries.extend(entries::of_endpoint(known, self.overhead(known.class)));
+            for entry in batch {
+                numbers.extend(entry.config.id.0.to_ne_bytes());
+                entries.extend(entries::endpoint_value(entry, self.overhead(entry.class)));
             }
             self.endpoints_map.update_batch(
                 &numbers,
@@ -278,13 +278,13 @@ impl EndpointMaps {
                 "hash chains of end points are full: the user datapath decapsulates what these send"
             );
         }
-        self.endpoints.extend(new.iter().map(|known| (known.config.id, *known)));
+        self.endpoints.extend(new.iter().map(|entry| (entry.config.id, *entry)));
         Ok(())
     }
 
     /// Runs a program on end points, once for each range of consecutive numbers. Returns the sum of
     /// its results.
-    fn in_rows(&self, endpoints: &[Known], program: &OwnedFd) -> Result<u32, MapError> {
+    fn in_rows(&self, endpoints: &[EndpointEntry], program: &OwnedFd) -> Result<u32, MapError> {
         let mut sum = 0;
         for row in endpoints.chunk_by(|one, next| one.config.id.0 + 1 == next.config.id.0) {
             for part in row.chunks(BATCH) {
@@ -302,8 +302,8 @@ impl EndpointMaps {
 
     /// Writes an end point again. Its counters stay.
     fn write(&self, id: EndpointId) -> Result<(), MapError> {
-        let Some(known) = self.endpoints.get(&id) else { return Ok(()) };
-        self.put(id, entries::of_endpoint(known, self.overhead(known.class)))
+        let Some(entry) = self.endpoints.get(&id) else { return Ok(()) };
+        self.put(id, entries::endpoint_value(entry, self.overhead(entry.class)))
     }
 
     fn put(&self, id: EndpointId, mut endpoint: Vec<u8>) -> Result<(), MapError> {
@@ -329,7 +329,7 @@ impl EndpointMaps {
         let Some(free) = self.classes.iter().position(Option::is_none) else { return Ok(None) };
         self.classes_map.update(
             &(free as u32).to_ne_bytes(),
-            &entries::of_class(&wanted),
+            &entries::class_value(&wanted),
             MapFlags::ANY,
         )?;
         self.classes[free] = Some(wanted);

@@ -26,7 +26,7 @@ pub(crate) struct Class {
 
 /// An end point in the programs' map.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct EndpointEntry {
     pub(crate) config: EndpointConfig,
     pub(crate) class: u16,
     pub(crate) hop: Option<NextHop>,
@@ -42,8 +42,8 @@ fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
         | u32::from(port)
 }
 
-/// Key of a local address with GRE tunnels.
-pub(crate) fn of_gre(local: IpAddr) -> Vec<u8> {
+/// The key in `weft_gre_locals` of a local address with GRE tunnels.
+pub(crate) fn gre_key(local: IpAddr) -> Vec<u8> {
     struct_bytes!(weft_gre_local { local: words(local), is_ip6: u32::from(local.is_ipv6()) })
 }
 
@@ -58,23 +58,24 @@ pub(crate) fn words(ip: IpAddr) -> [u32; 4] {
     }
 }
 
-/// The entry of an end point.
-pub(crate) fn of_endpoint(known: &Known, overhead: usize) -> Vec<u8> {
-    let Known { config: EndpointConfig { spec, local, remote, .. }, class, hop, path_mtu } = known;
+/// The value in `weft_endpoints` of an end point.
+pub(crate) fn endpoint_value(entry: &EndpointEntry, overhead: usize) -> Vec<u8> {
+    let EndpointEntry { config: EndpointConfig { spec, local, remote, .. }, class, hop, path_mtu } =
+        entry;
     let mtu = path_mtu.map_or(spec.path_mtu_bytes, |mtu| mtu.min(spec.path_mtu_bytes));
     let max_len = usize::from(mtu).saturating_sub(overhead) as u16;
     let [destination, source] = hop.map_or([[0; 6]; 2], |hop| [hop.destination.0, hop.source.0]);
-    let way = if hop.is_some() {
+    let state = if hop.is_some() {
         abi::WEFT_ENDPOINT_PRESENT | abi::WEFT_ENDPOINT_RESOLVED
     } else {
         abi::WEFT_ENDPOINT_PRESENT
     };
     let has_option = spec.tunnel.descriptor().header.logical_ports != 0;
     let option = if has_option { abi::WEFT_ENDPOINT_GENEVE } else { 0 };
-    let class_says = u32::from(class_flags(spec, local.is_ipv6()))
+    let from_class = u32::from(class_flags(spec, local.is_ipv6()))
         << abi::WEFT_ENDPOINT_CLASS_SHIFT
         | ((overhead + ETHERNET_LEN) as u32) << abi::WEFT_ENDPOINT_LEN_SHIFT;
-    let flags = way | option | class_says;
+    let flags = state | option | from_class;
     struct_bytes!(weft_endpoint {
         remote: words(*remote),
         eth_dst: destination,
@@ -109,8 +110,8 @@ fn class_flags(spec: &TunnelSpec, is_ip6: bool) -> u8 {
         | flag(spec.clamp_mss, abi::WEFT_CLASS_CLAMP_MSS)
 }
 
-/// The entry of a class.
-pub(crate) fn of_class(class: &Class) -> Vec<u8> {
+/// The value in `weft_classes` of a class.
+pub(crate) fn class_value(class: &Class) -> Vec<u8> {
     let Class { spec, local, port } = class;
     let mut header = template(class);
     let len = header.len();
@@ -150,8 +151,8 @@ pub(crate) fn of_class(class: &Class) -> Vec<u8> {
     bytes
 }
 
-/// The entry of a logical link.
-pub(crate) fn of_link(port: PortNo, link: TagLink) -> Vec<u8> {
+/// The value in `weft_tag_links` of a logical link.
+pub(crate) fn tag_link_value(port: PortNo, link: TagLink) -> Vec<u8> {
     struct_bytes!(weft_tag_link {
         in_port: port.0,
         tun_id: u64::from(link.key().0),
@@ -160,8 +161,8 @@ pub(crate) fn of_link(port: PortNo, link: TagLink) -> Vec<u8> {
     })
 }
 
-/// The key of a logical link: its tags.
-pub(crate) fn of_tags(link: TagLink) -> Vec<u8> {
+/// The key in `weft_tag_links` of a logical link: its VLAN tags.
+pub(crate) fn tag_link_key(link: TagLink) -> Vec<u8> {
     let (outer, inner) = link.tags();
     let vlan = |tag: wire::vlan::Tag| tag.tci() & 0xfff;
     struct_bytes!(weft_tag_link_key {
@@ -179,18 +180,18 @@ mod tests {
     use flow::{KernelDatapath, TunnelType};
 
     #[test]
-    fn programs_know_tunnel_types_by_their_numbers() {
+    fn bpf_tunnel_type_numbers_equal_those_of_flow() {
         let header = include_str!("../../../bpf/intf.h");
         for tunnel in TunnelType::ALL {
             let name = tunnel.name().to_uppercase();
             let row = format!("\tWEFT_{name} = {},\n", tunnel as u8);
-            let is_known = tunnel.descriptor().kernel_datapath == KernelDatapath::EndPoints;
-            assert_eq!(header.contains(&row), is_known, "enum weft_tunnel: {row}");
+            let is_in_kernel = tunnel.descriptor().kernel_datapath == KernelDatapath::EndPoints;
+            assert_eq!(header.contains(&row), is_in_kernel, "enum weft_tunnel: {row}");
         }
     }
 
     #[test]
-    fn end_point_flags_repeat_those_of_the_class() {
+    fn end_point_flags_contain_those_of_the_class() {
         let addresses = [("192.0.2.1", "192.0.2.2"), ("fd01::1", "fd01::2")];
         let hop = NextHop { source: wire::MacAddr([2; 6]), destination: wire::MacAddr([4; 6]) };
         for tunnel in [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre] {
@@ -212,18 +213,18 @@ mod tests {
                     let class = Class { spec, local, port: PortNo(1) };
                     let config = EndpointConfig { id: EndpointId(0), spec, local, remote };
                     let hop = is(0).then_some(hop);
-                    let known = Known { config, class: 3, hop, path_mtu: None };
-                    let (class_says, entry) =
-                        (of_class(&class), of_endpoint(&known, overhead(&class)));
+                    let endpoint = EndpointEntry { config, class: 3, hop, path_mtu: None };
+                    let (class_entry, entry) =
+                        (class_value(&class), endpoint_value(&endpoint, overhead(&class)));
                     let at = offset_of!(weft_endpoint, flags);
                     let flags = u32::from_ne_bytes(entry[at..at + 4].try_into().unwrap());
-                    let [way, of_class, len, rest] = flags.to_le_bytes();
-                    assert_eq!(of_class, class_says[offset_of!(weft_class, flags)], "{spec:?}");
-                    assert_eq!(len, class_says[offset_of!(weft_class, len)], "{spec:?}");
+                    let [state, class_flags, len, rest] = flags.to_le_bytes();
+                    assert_eq!(class_flags, class_entry[offset_of!(weft_class, flags)], "{spec:?}");
+                    assert_eq!(len, class_entry[offset_of!(weft_class, len)], "{spec:?}");
                     let option =
                         if tunnel == TunnelType::Geneve { abi::WEFT_ENDPOINT_GENEVE } else { 0 };
                     assert_eq!(
-                        (way, rest),
+                        (state, rest),
                         ((option | if is(0) { PRESENT | RESOLVED } else { PRESENT }) as u8, 0),
                         "{spec:?}"
                     );

@@ -185,6 +185,6 @@ mod tests {
             1 + std::iter::repeat_with(|| backoff.tick()).take_while(|over| !over).count() as u32
         });
         assert_eq!(lengths, [1, 2, 4, 8, 16, 20, 20]);
-        assert!(Backoff::default().tick(), "the first attempt is at once");
+        assert!(Backoff::default().tick(), "the first attempt is immediate");
     }
 }

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_have_all_tags_and_the_packet_stays_as_it_was() {
+    fn segments_have_all_tags_and_the_packet_is_unchanged() {
         for tags in 0..=MOST_TAGS {
             let mut packet = super_packet(tags);
             let before = (packet.to_vec(), packet.offload);

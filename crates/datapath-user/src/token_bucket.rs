@@ -53,7 +53,7 @@ impl TokenBuckets {
 mod tests {
     use super::*;
 
-    /// Bits that pass in `seconds` when packets of 1,000 bits are offered at twice the rate.
+    /// The number of bits that pass in `seconds`. Packets of 1,000 bits arrive at twice the rate.
     fn passed(meter: RateAndBurst, seconds: u64) -> u64 {
         let (meters, start) = (TokenBuckets::default(), Instant::now());
         let offered = meter.0 * 2 * seconds;
@@ -62,14 +62,14 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_kept_and_the_burst_is_on_top_of_it() {
+    fn bucket_passes_the_burst_plus_the_rate() {
         let bits = passed((100, 20), 10);
         assert!((1_018_000..=1_021_000).contains(&bits), "{bits}");
         assert_eq!(passed((0, 5), 10), 0, "offered nothing");
     }
 
     #[test]
-    fn nothing_passes_an_empty_bucket_without_rate() {
+    fn empty_bucket_without_rate_passes_nothing() {
         let (meters, now) = (TokenBuckets::default(), Instant::now());
         let pass = |seconds| meters.passes((0, 1), 125, now + Duration::from_secs(seconds));
         assert!(pass(0));

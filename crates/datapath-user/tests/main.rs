@@ -1,4 +1,4 @@
-//! The tests of the user datapath as one program.
+//! All integration tests of the user datapath, as one test binary.
 
 mod conformance;
 mod fast_path;

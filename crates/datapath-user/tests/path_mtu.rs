@@ -1,8 +1,8 @@
-//! What is done with packets too long for a path, before the kernels of guests: they believe the
-//! answers, put fragments together, and their connections go on.
+//! Packets that are too long for a path, tested with real guest kernels. The kernels accept the
+//! ICMP errors and reassemble the fragments, and their connections continue.
 //!
-//! Two guests are joined by a thread that treats each frame as a tunnel would, whose path carries
-//! less than their interfaces do.
+//! A thread connects two guests and handles each frame like a tunnel. Its path has a lower MTU than
+//! the guests' interfaces.
 
 use flow::{WayBack, clamp_mss, too_big};
 use netdev::tap::Tap;
@@ -18,10 +18,10 @@ use testkit::host::{TestHost, wait_until};
 use wire::{EthernetPacket, MacAddr};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What the path carries: an MTU of 1400 for guests without tags.
+/// The longest frame of the path: an MTU of 1400 for guests without tags.
 const MAX_FRAME_LEN: usize = 1414;
 
-/// What the path has done.
+/// The number of packets for each action of the path.
 #[derive(Debug, Default)]
 struct Counters {
     resized: AtomicUsize,
@@ -30,7 +30,7 @@ struct Counters {
     clamped: AtomicUsize,
 }
 
-/// Two guests and the path between them.
+/// Two guests, and the path between them.
 struct Lab {
     guests: [TestHost; 2],
     counters: Arc<Counters>,
@@ -71,7 +71,7 @@ impl Lab {
         let (counters, stop) = (Arc::<Counters>::default(), Arc::<AtomicBool>::default());
         let path = {
             let (counters, stop) = (counters.clone(), stop.clone());
-            std::thread::spawn(move || carry(&taps, clamp, &counters, &stop))
+            std::thread::spawn(move || forward(&taps, clamp, &counters, &stop))
         };
         Self { guests, counters, stop, path: Some(path) }
     }
@@ -114,7 +114,7 @@ impl Lab {
         let payload: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
         let mut bytes = vec![0; 65_536];
         wait_until(PATIENCE, "a datagram", || {
-            // Refused once, with the news that it is too long.
+            // The send fails once, because the kernel has learnt the path MTU.
             let _ = sender.send_to(&payload, to);
             std::thread::sleep(Duration::from_millis(20));
             receiver.recv(&mut bytes).is_ok_and(|len| bytes[..len] == payload)
@@ -137,8 +137,8 @@ fn mac(guest: usize) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, guest as u8 + 1])
 }
 
-/// Carries frames from each guest to the other.
-fn carry(taps: &[Tap; 2], clamp: bool, counters: &Counters, stop: &AtomicBool) {
+/// Forwards frames from each guest to the other.
+fn forward(taps: &[Tap; 2], clamp: bool, counters: &Counters, stop: &AtomicBool) {
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
     let mut fragmenter = Fragmenter::new();
     while !stop.load(Ordering::Relaxed) {
@@ -149,7 +149,7 @@ fn carry(taps: &[Tap; 2], clamp: bool, counters: &Counters, stop: &AtomicBool) {
                 if clamp && clamp_mss(&mut packet, MAX_FRAME_LEN) {
                     counters.clamped.fetch_add(1, Ordering::Relaxed);
                 }
-                carry_one(&mut packet, (from, to), &mut fragmenter, counters);
+                forward_frame(&mut packet, (from, to), &mut fragmenter, counters);
             }
         }
         if idle {
@@ -158,7 +158,7 @@ fn carry(taps: &[Tap; 2], clamp: bool, counters: &Counters, stop: &AtomicBool) {
     }
 }
 
-fn carry_one(
+fn forward_frame(
     packet: &mut PacketBuf,
     (from, to): (&Tap, &Tap),
     fragmenter: &mut Fragmenter,
@@ -185,12 +185,12 @@ fn carry_one(
             let back = WayBack { eth_dst: ethernet.src(), eth_src: ethernet.dst(), tags: &[] };
             let _ = from.send(&too_big(packet, mtu, &back).unwrap());
         }
-        Fit::Never => panic!("nothing here is hopeless"),
+        Fit::Never => panic!("every packet can be resized, fragmented or answered"),
     }
 }
 
 #[test]
-fn guest_learns_the_path_mtu_from_the_answer_to_a_datagram() {
+fn guest_learns_the_path_mtu_from_the_icmp_error_for_a_datagram() {
     testkit::require_root!();
     for v6 in [false, true] {
         let lab = Lab::new(false, false);
@@ -198,14 +198,14 @@ fn guest_learns_the_path_mtu_from_the_answer_to_a_datagram() {
         lab.udp(v6, 1400);
         assert_eq!(lab.path_mtu(v6), 1400);
         assert!(lab.count(|c| &c.answered) > 0);
-        // Its own kernel fragments now.
+        // The guest's kernel now fragments.
         lab.udp(v6, 20_000);
         assert_eq!(lab.count(|c| &c.fragmented), 0);
     }
 }
 
 #[test]
-fn connection_goes_on_when_its_segments_are_too_long() {
+fn connection_continues_when_its_segments_are_too_long() {
     testkit::require_root!();
     for v6 in [false, true] {
         let lab = Lab::new(false, false);
@@ -219,26 +219,25 @@ fn connection_goes_on_when_its_segments_are_too_long() {
 }
 
 #[test]
-fn nothing_is_too_long_when_the_segment_size_is_clamped() {
+fn no_packet_is_too_long_when_the_mss_is_clamped() {
     testkit::require_root!();
     for v6 in [false, true] {
         let lab = Lab::new(true, false);
         let mss = lab.tcp(v6);
         assert_eq!(mss, 1400 - if v6 { 60 } else { 40 } - 12);
-        // SYN, and SYN and ACK; on a busy machine, each may be sent again.
+        // SYN and SYN-ACK. On a busy machine, either may be retransmitted.
         assert!(lab.count(|c| &c.clamped) >= 2);
         assert_eq!(lab.count(|c| &c.answered), 0);
-        assert_eq!(lab.path_mtu(v6), 1500, "nobody had to learn anything");
+        assert_eq!(lab.path_mtu(v6), 1500, "no guest learned a lower path MTU");
     }
 }
 
 #[test]
-fn packets_are_cut_on_the_way_when_guests_allow_it() {
+fn path_fragments_packets_when_guests_allow_it() {
     testkit::require_root!();
     let lab = Lab::new(false, true);
     lab.udp(false, 1472);
-    // Fragments of the guest's kernel are as long as its interface allows, and fragmented once
-    // more.
+    // The guest's kernel fragments for the MTU of its interface. The path fragments again.
     lab.udp(false, 20_000);
     assert!(lab.count(|c| &c.fragmented) > 10);
     lab.tcp(false);

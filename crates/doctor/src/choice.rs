@@ -10,9 +10,9 @@ use flow::{Carrier, TunnelType};
 use network::Family;
 use serde::{Deserialize, Serialize};
 
-/// A choice, and the reason for it.
+/// A decision, and the reason for it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Chosen {
+pub struct Decision {
     /// The subject: the datapath, a tunnel type, a port ...
     pub what: String,
     /// The chosen method, for example how super-packets of a tunnel type are sent.
@@ -21,8 +21,8 @@ pub struct Chosen {
     pub why: String,
 }
 
-impl Chosen {
-    /// A choice.
+impl Decision {
+    /// Makes a decision from its three texts.
     pub fn new(what: impl Into<String>, how: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), how: how.into(), why: why.into() }
     }
@@ -74,7 +74,7 @@ impl OuterChecksum {
         family: Family,
         by_kernel: bool,
         asked: Option<bool>,
-    ) -> Chosen {
+    ) -> Decision {
         let how = match (asked.unwrap_or(self.on), family, by_kernel) {
             // Over IPv6, the programs punt super-packets, and the user datapath sends them with
             // checksums. So the exception is for IPv4 only.
@@ -83,7 +83,7 @@ impl OuterChecksum {
             (false, ..) => "off, except for UDP GSO packets, for which the kernel computes them",
         };
         let why = if asked.is_some() { "as the network file says" } else { &self.why };
-        Chosen::new(format!("{tunnel} checksum"), how, why)
+        Decision::new(format!("{tunnel} checksum"), how, why)
     }
 }
 
@@ -97,7 +97,7 @@ const SINGLE: &str = "segments one by one";
 const TRAINS_WITHOUT_CHECKSUM: KernelVersion = KernelVersion::new(6, 11);
 
 /// At which attach point BPF programs decapsulate. `hook` is `tcx` or `clsact`.
-pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Chosen {
+pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Decision {
     let xdp = match uplink.xdp {
         Some(xdp) if xdp.is_native() => "supports native XDP",
         Some(_) => "supports only generic XDP",
@@ -108,7 +108,7 @@ pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Chosen {
          {} {xdp}",
         uplink.name
     );
-    Chosen::new("decap", format!("programs at tc, by {hook}"), why)
+    Decision::new("decap", format!("programs at tc, by {hook}"), why)
 }
 
 /// How super-packets of a tunnel type are sent through a device, and who segments them.
@@ -119,7 +119,7 @@ pub fn sending(
     tunnel: TunnelType,
     family: Family,
     by_programs: bool,
-) -> Chosen {
+) -> Decision {
     // `Outer::of` assumes no outer checksum. BPF programs send super-packets without one. When
     // worker threads send, the kernel computes it for each segment.
     let TunnelSupport { segmentation, kernel_segmentation, .. } =
@@ -143,7 +143,7 @@ pub fn sending(
             "Linux {kernel} cuts no trains for a device that makes no checksums, as {} does not",
             nic.name
         );
-        return Chosen::new(tunnel.name(), how, why);
+        return Decision::new(tunnel.name(), how, why);
     }
     let device = &nic.name;
     let who = match segmentation.outcome {
@@ -167,14 +167,14 @@ pub fn sending(
         true => format!("; {device} would cut those of stt"),
         false => String::new(),
     };
-    Chosen::new(tunnel.name(), how, format!("{who}: {}{keeps}{better}", segmentation.why))
+    Decision::new(tunnel.name(), how, format!("{who}: {}{keeps}{better}", segmentation.why))
 }
 
 /// How TCP segments inside a tunnel arrive at BPF programs: merged by GRO, or one by one.
 ///
 /// `is_led` is true if a kernel device, `weft-gro`, owns the tunnel's UDP port. GRO merges segments
 /// inside a UDP tunnel only if such a device exists.
-pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
+pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Decision {
     let gro = tunnel_support(nic, tunnel, Outer::of(Family::V4)).gro;
     let is_udp = tunnel.carrier() == Carrier::Udp;
     let (how, why) = match (gro.outcome, is_udp, is_led) {
@@ -187,25 +187,25 @@ pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Chosen {
             (SINGLE, "GRO looks inside a tunnel only when a kernel device has its port".to_owned())
         }
     };
-    Chosen::new(format!("{tunnel} received"), how, why)
+    Decision::new(format!("{tunnel} received"), how, why)
 }
 
 /// How super-packets reach a guest behind a TAP device, to which a worker thread writes them.
-pub fn tap(name: &str) -> Chosen {
+pub fn tap(name: &str) -> Decision {
     let why = "a thread writes them into its TAP, and the guest's kernel takes them as received";
-    Chosen::new(format!("port {name}"), WHOLE, why)
+    Decision::new(format!("port {name}"), WHOLE, why)
 }
 
 /// How super-packets reach the guest behind `device`, which has these `features`.
-pub fn port(name: &str, device: &str, features: &Features) -> Chosen {
+pub fn port(name: &str, device: &str, features: &Features) -> Decision {
     let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
     let lacks: Vec<_> = needed.into_iter().filter(|name| !features.on(name)).collect();
     let what = format!("port {name}");
     if lacks.is_empty() {
-        return Chosen::new(what, WHOLE, format!("{device} accepts them"));
+        return Decision::new(what, WHOLE, format!("{device} accepts them"));
     }
     let why = format!("{device} lacks {}", lacks.join(", "));
-    Chosen::new(what, "super-packets cut or summed by the kernel", why)
+    Decision::new(what, "super-packets cut or summed by the kernel", why)
 }
 
 #[cfg(test)]

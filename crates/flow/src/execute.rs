@@ -89,14 +89,14 @@ pub fn execute(
     endpoints: &mut EndpointTable,
     output: &mut impl Output,
 ) {
-    if run(actions, packet, endpoints, output, At { depth: 0, queue: 0 }) != 0 {
+    if run(actions, packet, endpoints, output, ExecContext { depth: 0, queue: 0 }) != 0 {
         output.queue(0);
     }
 }
 
-/// State at the start of an action list.
+/// The execution state that nested action lists inherit.
 #[derive(Clone, Copy)]
-struct At {
+struct ExecContext {
     /// Nesting depth of the list.
     depth: usize,
     /// The transmit queue.
@@ -104,7 +104,7 @@ struct At {
 }
 
 /// What the executor does after an action.
-enum Next<'a> {
+enum NextStep<'a> {
     /// Continue with the next action.
     Continue,
     /// Count this drop and continue with the next action.
@@ -115,12 +115,12 @@ enum Next<'a> {
     Branch(&'a [Action]),
 }
 
-fn or_refuse<'a>(done: Result<(), DropReason>) -> Next<'a> {
-    done.map_or_else(Next::Refused, |()| Next::Continue)
+fn or_refuse<'a>(done: Result<(), DropReason>) -> NextStep<'a> {
+    done.map_or_else(NextStep::Refused, |()| NextStep::Continue)
 }
 
-fn or_end<'a>(done: Result<(), DropReason>) -> Next<'a> {
-    done.map_or_else(Next::End, |()| Next::Continue)
+fn or_end<'a>(done: Result<(), DropReason>) -> NextStep<'a> {
+    done.map_or_else(NextStep::End, |()| NextStep::Continue)
 }
 
 /// Executes one list, and returns the transmit queue that it selected last.
@@ -129,21 +129,21 @@ fn run(
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
     output: &mut impl Output,
-    mut at: At,
+    mut context: ExecContext,
 ) -> u32 {
     let mut rest = actions.iter();
     while let Some(action) = rest.next() {
-        match step(action, packet, endpoints, output, &mut at) {
-            Next::Continue => {}
-            Next::Refused(reason) => output.dropped(reason, packet),
-            Next::End(reason) => {
+        match step(action, packet, endpoints, output, &mut context) {
+            NextStep::Continue => {}
+            NextStep::Refused(reason) => output.dropped(reason, packet),
+            NextStep::End(reason) => {
                 output.dropped(reason, packet);
                 break;
             }
-            Next::Branch(list) => rest = list.iter(),
+            NextStep::Branch(list) => rest = list.iter(),
         }
     }
-    at.queue
+    context.queue
 }
 
 fn step<'a>(
@@ -151,41 +151,41 @@ fn step<'a>(
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
     output: &mut impl Output,
-    at: &mut At,
-) -> Next<'a> {
+    context: &mut ExecContext,
+) -> NextStep<'a> {
     match action {
         Action::Output(port) => return or_refuse(output.port(*port, packet)),
         Action::Encap { endpoint, key } => {
             let mut tunnel = Tunnel { endpoint: *endpoint, key, endpoints, output };
             return or_refuse(tunnel.send(packet));
         }
-        Action::Drop(reason) => return Next::End(*reason),
+        Action::Drop(reason) => return NextStep::End(*reason),
         Action::PushVlan(tag) => return or_end(push_vlan(packet, *tag)),
         Action::Set { field, value, mask } => {
             return or_end(rewrite::set(packet, *field, *value, *mask));
         }
         Action::Meter { rate_kbps, burst_kb } => {
             if !output.meter(*rate_kbps, *burst_kb, packet) {
-                return Next::End(DropReason::Meter);
+                return NextStep::End(DropReason::Meter);
             }
         }
-        Action::Clone(_) | Action::Reply { .. } if at.depth >= MAX_NESTING => {
-            return Next::Refused(DropReason::TranslationDepth);
+        Action::Clone(_) | Action::Reply { .. } if context.depth >= MAX_NESTING => {
+            return NextStep::Refused(DropReason::TranslationDepth);
         }
-        Action::Clone(list) => clone(list, packet, endpoints, output, *at),
+        Action::Clone(list) => clone(list, packet, endpoints, output, *context),
         Action::Reply { reply, actions } => match reply.build(packet) {
             Ok(mut made) if reply.is_solicitation() => {
-                return or_refuse(solicit(actions, &mut made, endpoints, output, *at));
+                return or_refuse(solicit(actions, &mut made, endpoints, output, *context));
             }
-            Ok(mut made) => nested(actions, &mut made, endpoints, output, *at),
-            Err(reason) => return Next::Refused(reason),
+            Ok(mut made) => nested(actions, &mut made, endpoints, output, *context),
+            Err(reason) => return NextStep::Refused(reason),
         },
         Action::CheckLength { bytes, larger, otherwise } => {
             let is_larger = wire_len(packet) > usize::from(*bytes);
-            return Next::Branch(if is_larger { larger } else { otherwise });
+            return NextStep::Branch(if is_larger { larger } else { otherwise });
         }
         Action::SetQueue(queue) => {
-            at.queue = *queue;
+            context.queue = *queue;
             output.queue(*queue);
         }
         Action::PopVlan => {
@@ -195,7 +195,7 @@ fn step<'a>(
         Action::Log(record) => output.log(record, packet),
         Action::Controller => output.controller(packet),
     }
-    Next::Continue
+    NextStep::Continue
 }
 
 /// Executes a list on a copy of the frame, or on the frame itself if no action of the list changes
@@ -205,12 +205,12 @@ fn clone(
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
     output: &mut impl Output,
-    at: At,
+    context: ExecContext,
 ) {
-    if rewrites(list, at.depth) {
-        nested(list, &mut packet.clone(), endpoints, output, at);
+    if rewrites(list, context.depth) {
+        nested(list, &mut packet.clone(), endpoints, output, context);
     } else {
-        nested(list, packet, endpoints, output, at);
+        nested(list, packet, endpoints, output, context);
     }
 }
 
@@ -219,11 +219,11 @@ fn nested(
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
     output: &mut impl Output,
-    at: At,
+    context: ExecContext,
 ) {
-    let inner = At { depth: at.depth + 1, ..at };
-    if run(list, packet, endpoints, output, inner) != at.queue {
-        output.queue(at.queue);
+    let inner = ExecContext { depth: context.depth + 1, ..context };
+    if run(list, packet, endpoints, output, inner) != context.queue {
+        output.queue(context.queue);
     }
 }
 
@@ -236,7 +236,7 @@ fn solicit(
     solicitation: &mut PacketBuf,
     endpoints: &mut EndpointTable,
     output: &mut impl Output,
-    mut at: At,
+    mut context: ExecContext,
 ) -> Result<(), DropReason> {
     // The actions before the first output set the requested address: the next hop.
     let makes = |action: &&Action| {
@@ -244,8 +244,8 @@ fn solicit(
     };
     let (make, send) = list.split_at(list.iter().take_while(makes).count());
     for action in make {
-        if let Next::Refused(reason) | Next::End(reason) =
-            step(action, solicitation, endpoints, output, &mut at)
+        if let NextStep::Refused(reason) | NextStep::End(reason) =
+            step(action, solicitation, endpoints, output, &mut context)
         {
             output.dropped(reason, solicitation);
             return Ok(());
@@ -253,7 +253,7 @@ fn solicit(
     }
     if let Some(first) = send.first() {
         output.solicit(solicitation, first)?;
-        nested(send, solicitation, endpoints, output, at);
+        nested(send, solicitation, endpoints, output, context);
     }
     Ok(())
 }

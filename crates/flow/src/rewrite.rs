@@ -42,20 +42,20 @@ pub(crate) fn set(
     mask: u128,
 ) -> Result<(), DropReason> {
     let mask = mask & field.all_ones();
-    if let Some(place) = ethernet_place(packet.head(), field) {
-        set_plain(packet.fields_mut(), field, place, value, mask);
+    if let Some(position) = ethernet_position(packet.head(), field) {
+        set_plain(packet.fields_mut(), field, position, value, mask);
         return Ok(());
     }
     let head = packet.head();
     let Ok(at) = packet.located() else { return Ok(()) };
-    let place = match at.ethertype {
-        EtherType::ARP | EtherType::RARP => arp_place(head, &at, field),
-        EtherType::IPV4 => ip4_place(&at, field),
-        EtherType::IPV6 => ip6_place(head, &at, field),
+    let position = match at.ethertype {
+        EtherType::ARP | EtherType::RARP => arp_position(head, &at, field),
+        EtherType::IPV4 => ip4_position(&at, field),
+        EtherType::IPV6 => ip6_position(head, &at, field),
         _ => None,
     };
-    match place.or_else(|| transport_place(head, &at, field)) {
-        Some(place) => write(packet, &at, place, value, mask),
+    match position.or_else(|| transport_position(head, &at, field)) {
+        Some(position) => write(packet, &at, position, value, mask),
         None => Ok(()),
     }
 }
@@ -66,15 +66,15 @@ pub(crate) fn set(
 pub(crate) fn set_icmp_mtu(packet: &mut PacketBuf, mtu: u32) {
     let Ok(at) = packet.located() else { return };
     let Some((l4, [kind, _])) = icmp_kind(packet.head(), &at) else { return };
-    let (place, mtu) = match (at.ethertype, kind) {
+    let (position, mtu) = match (at.ethertype, kind) {
         (EtherType::IPV4, 3) => {
-            (Place::new(l4 + 6, 2, 0, Covered::Transport), mtu.min(u32::from(u16::MAX)))
+            (FieldPosition::new(l4 + 6, 2, 0, Covered::Transport), mtu.min(u32::from(u16::MAX)))
         }
-        (EtherType::IPV6, 1 | 2) => (Place::new(l4 + 4, 4, 0, Covered::Transport), mtu),
+        (EtherType::IPV6, 1 | 2) => (FieldPosition::new(l4 + 4, 4, 0, Covered::Transport), mtu),
         _ => return,
     };
     // Only SCTP rewrites can fail.
-    let _ = write(packet, &at, place, mtu.into(), u128::MAX);
+    let _ = write(packet, &at, position, mtu.into(), u128::MAX);
 }
 
 /// The checksums that cover a field.
@@ -93,46 +93,52 @@ enum Covered {
 /// Position of a field in a frame: `len` bytes at `at`, and in them, as a big-endian number,
 /// `shift` bits from the right. Both are even, counted from the header that the checksum covers.
 #[derive(Clone, Copy)]
-struct Place {
+struct FieldPosition {
     at: usize,
     len: usize,
     shift: u8,
     covered: Covered,
 }
 
-impl Place {
+impl FieldPosition {
     const fn new(at: usize, len: usize, shift: u8, covered: Covered) -> Self {
         Self { at, len, shift, covered }
     }
 }
 
 /// The bytes of a field before and after rewriting some of its bits, each in the last `len` of 16.
-fn rewritten(head: &[u8], place: Place, value: u128, mask: u128) -> Option<([u8; 16], [u8; 16])> {
+fn rewritten(
+    head: &[u8],
+    position: FieldPosition,
+    value: u128,
+    mask: u128,
+) -> Option<([u8; 16], [u8; 16])> {
     let mut old = [0; 16];
-    let first = old.len() - place.len;
-    old[first..].copy_from_slice(head.get(place.at..place.at + place.len)?);
-    let kept = u128::from_be_bytes(old) & !(mask << place.shift);
-    Some((old, (kept | (value & mask) << place.shift).to_be_bytes()))
+    let first = old.len() - position.len;
+    old[first..].copy_from_slice(head.get(position.at..position.at + position.len)?);
+    let kept = u128::from_be_bytes(old) & !(mask << position.shift);
+    Some((old, (kept | (value & mask) << position.shift).to_be_bytes()))
 }
 
 /// Rewrites a field of the Ethernet header or of a tag, which no checksum covers. A TPID is only
 /// replaced by another TPID, because other values would change how the rest of the frame is parsed.
-fn set_plain(head: &mut [u8], field: Field, place: Place, value: u128, mask: u128) {
+fn set_plain(head: &mut [u8], field: Field, position: FieldPosition, value: u128, mask: u128) {
     let mask = match field {
         Field::VlanTci | Field::VlanInnerTci => mask & TCI_BITS,
         _ => mask,
     };
-    let Some((_, new)) = rewritten(head, place, value, mask) else { return };
+    let Some((_, new)) = rewritten(head, position, value, mask) else { return };
     let [.., tpid_high, tpid_low] = new;
     let is_tpid = matches!(field, Field::VlanTpid | Field::VlanInnerTpid);
     if !is_tpid || EtherType(u16::from_be_bytes([tpid_high, tpid_low])).is_vlan() {
-        head[place.at..place.at + place.len].copy_from_slice(&new[new.len() - place.len..]);
+        head[position.at..position.at + position.len]
+            .copy_from_slice(&new[new.len() - position.len..]);
     }
 }
 
-fn ethernet_place(head: &[u8], field: Field) -> Option<Place> {
-    let plain = |at, len| Place::new(at, len, 0, Covered::No);
-    let (tag, place) = match field {
+fn ethernet_position(head: &[u8], field: Field) -> Option<FieldPosition> {
+    let plain = |at, len| FieldPosition::new(at, len, 0, Covered::No);
+    let (tag, position) = match field {
         Field::EthDst => return Some(plain(0, 6)),
         Field::EthSrc => return Some(plain(6, 6)),
         Field::VlanTpid => (0, plain(12, 2)),
@@ -142,10 +148,10 @@ fn ethernet_place(head: &[u8], field: Field) -> Option<Place> {
         _ => return None,
     };
     let tags = vlan::Tags::parse(head).ok()?;
-    (tags.count() > tag).then_some(place)
+    (tags.count() > tag).then_some(position)
 }
 
-fn arp_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
+fn arp_position(head: &[u8], at: &Located, field: Field) -> Option<FieldPosition> {
     let packet = head.get(at.l3..)?.get(..arp::PACKET_LEN)?;
     ArpPacket::new_checked(packet).ok()?;
     let (offset, len) = match field {
@@ -156,10 +162,10 @@ fn arp_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
         Field::ArpTpa => (24, 4),
         _ => return None,
     };
-    Some(Place::new(at.l3 + offset, len, 0, Covered::No))
+    Some(FieldPosition::new(at.l3 + offset, len, 0, Covered::No))
 }
 
-fn ip4_place(at: &Located, field: Field) -> Option<Place> {
+fn ip4_position(at: &Located, field: Field) -> Option<FieldPosition> {
     let (offset, len, shift, covered) = match field {
         Field::IpDscp => (0, 2, 2, Covered::Ip4Header),
         Field::IpEcn => (0, 2, 0, Covered::Ip4Header),
@@ -168,10 +174,10 @@ fn ip4_place(at: &Located, field: Field) -> Option<Place> {
         Field::Ip4Dst => (16, 4, 0, Covered::Address),
         _ => return None,
     };
-    Some(Place::new(at.l3 + offset, len, shift, covered))
+    Some(FieldPosition::new(at.l3 + offset, len, shift, covered))
 }
 
-fn ip6_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
+fn ip6_position(head: &[u8], at: &Located, field: Field) -> Option<FieldPosition> {
     let (offset, len, shift, covered) = match field {
         Field::IpDscp => (0, 4, 22, Covered::No),
         Field::IpEcn => (0, 4, 20, Covered::No),
@@ -183,7 +189,7 @@ fn ip6_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
         Field::Ip6Dst => (24, 16, 0, Covered::Address),
         _ => return None,
     };
-    Some(Place::new(at.l3 + offset, len, shift, covered))
+    Some(FieldPosition::new(at.l3 + offset, len, shift, covered))
 }
 
 /// True when a routing header has segments left. Then the transport checksum covers the final
@@ -210,8 +216,8 @@ fn has_route_left(head: &[u8], at: &Located) -> bool {
     false
 }
 
-fn transport_place(head: &[u8], at: &Located, field: Field) -> Option<Place> {
-    let transport = |at, len, shift| Some(Place::new(at, len, shift, Covered::Transport));
+fn transport_position(head: &[u8], at: &Located, field: Field) -> Option<FieldPosition> {
+    let transport = |at, len, shift| Some(FieldPosition::new(at, len, shift, Covered::Transport));
     let l4 = at.l4?;
     let have = at.l3_end.min(head.len()).checked_sub(l4)?;
     match field {
@@ -289,27 +295,27 @@ fn option_offset(options: &[u8], wanted: u8) -> Option<usize> {
 fn write(
     packet: &mut PacketBuf,
     at: &Located,
-    place: Place,
+    position: FieldPosition,
     value: u128,
     mask: u128,
 ) -> Result<(), DropReason> {
-    let Some((old, new)) = rewritten(packet.head(), place, value, mask) else { return Ok(()) };
-    let first = new.len() - place.len;
+    let Some((old, new)) = rewritten(packet.head(), position, value, mask) else { return Ok(()) };
+    let first = new.len() - position.len;
     let (old, new) = (&old[first..], &new[first..]);
     if old == new {
         return Ok(());
     }
-    if place.covered == Covered::Transport && at.protocol == Protocol::SCTP {
-        update_crc(packet, at, place.at, old, new)?;
+    if position.covered == Covered::Transport && at.protocol == Protocol::SCTP {
+        update_crc(packet, at, position.at, old, new)?;
     }
-    packet.fields_mut()[place.at..place.at + place.len].copy_from_slice(new);
-    let in_ip4 = place.covered == Covered::Address && at.ethertype == EtherType::IPV4;
-    if in_ip4 || place.covered == Covered::Ip4Header {
+    packet.fields_mut()[position.at..position.at + position.len].copy_from_slice(new);
+    let in_ip4 = position.covered == Covered::Address && at.ethertype == EtherType::IPV4;
+    if in_ip4 || position.covered == Covered::Ip4Header {
         let sum = at.l3 + ipv4::CHECKSUM_OFFSET;
         rewrite_u16(packet, sum, |sum| update_bytes(sum, old, new));
     }
-    if matches!(place.covered, Covered::Address | Covered::Transport) {
-        update_transport(packet, at, place.covered, old, new);
+    if matches!(position.covered, Covered::Address | Covered::Transport) {
+        update_transport(packet, at, position.covered, old, new);
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ impl<O: Output> Tunnel<'_, O> {
     pub fn send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         // STT has no limit, because it segments frames itself.
         let Some(limit) = self.endpoints.path_limit(self.endpoint, self.key)? else {
-            return self.carry(packet);
+            return self.encap_and_send(packet);
         };
         if wire_len(packet) > limit.max_frame_len {
             return self.send_too_long(packet, limit.max_frame_len);
@@ -27,9 +27,9 @@ impl<O: Output> Tunnel<'_, O> {
         if limit.clamp_mss && crate::mss::is_syn(packet) {
             let mut copy = packet.clone();
             clamp_mss(&mut copy, limit.max_frame_len);
-            return self.carry(&mut copy);
+            return self.encap_and_send(&mut copy);
         }
-        self.carry(packet)
+        self.encap_and_send(packet)
     }
 
     /// Handles a frame that is too long for the path, which is rare.
@@ -39,16 +39,16 @@ impl<O: Output> Tunnel<'_, O> {
         max_frame_len: usize,
     ) -> Result<(), DropReason> {
         match fit(packet, max_frame_len) {
-            Fit::Fits => self.carry(packet),
+            Fit::Fits => self.encap_and_send(packet),
             Fit::Resize(resize) => {
                 // Copied, because later actions use the unchanged frame.
                 let mut copy = packet.clone();
                 resize.apply(&mut copy);
-                self.carry(&mut copy)
+                self.encap_and_send(&mut copy)
             }
             Fit::Fragment { mtu } => {
                 let each = |fragment: &mut PacketBuf| {
-                    if let Err(reason) = self.carry(fragment) {
+                    if let Err(reason) = self.encap_and_send(fragment) {
                         self.output.dropped(reason, fragment);
                     }
                 };
@@ -64,7 +64,7 @@ impl<O: Output> Tunnel<'_, O> {
     }
 
     /// Encapsulates and sends a frame that fits the path.
-    fn carry(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
+    fn encap_and_send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let Some(limits) = self.endpoints.split_limits(self.endpoint, packet) else {
             let outer = self.endpoints.encap(self.endpoint, self.key, packet)?;
             let sent = self.output.underlay(&outer, packet);

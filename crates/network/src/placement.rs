@@ -24,14 +24,14 @@ pub struct Placement {
     /// others.
     pub datapaths: BTreeSet<DatapathKey>,
     /// The locations of their ports; the program has no other ports.
-    pub places: BTreeMap<(DatapathKey, PortKey), PortLocation>,
+    pub locations: BTreeMap<(DatapathKey, PortKey), PortLocation>,
     /// The roles of the datapath ports.
     pub entries: BTreeMap<PortNo, PortRole>,
     /// The underlay multicast groups of switches, which reach all their other hosts.
     pub groups: BTreeMap<DatapathKey, EndpointId>,
     /// How to find the ingress port of packets from tunnels without logical ports, for switches
     /// that learn.
-    pub senders: BTreeMap<DatapathKey, TunnelInport>,
+    pub tunnel_inports: BTreeMap<DatapathKey, TunnelInport>,
     /// The switch of each tunnel key.
     pub tunnels: BTreeMap<(TunnelType, u64), DatapathKey>,
     /// The VLAN tags in use on the uplink. Their keys are in `tunnels` too.
@@ -85,17 +85,17 @@ impl Placement {
                 builder.add_wire(index, switch);
                 builder.add_guests(index, switch, |port| {
                     if port.host == host {
-                        return Placed::Here(number(switch, port));
+                        return GuestHost::Here(number(switch, port));
                     }
                     let end_point = || end_point(switch.tunnel, RemoteEnd::Host(port.host));
-                    Placed::Elsewhere(remote_place(network, switch, end_point))
+                    GuestHost::Elsewhere(remote_location(network, switch, end_point))
                 });
                 // Hosts without guests of the switch may send to it through a router.
                 let others = others.get(&connectivity.part_of_switch(index));
                 let group = switch.group.filter(|_| others.is_some_and(|hosts| !hosts.is_empty()));
                 let end = group.and_then(|group| end_point(switch.tunnel, RemoteEnd::Group(group)));
                 builder.add_group(index, end);
-                builder.add_senders(index, switch, |other| {
+                builder.add_tunnel_inports(index, switch, |other| {
                     (other != host)
                         .then(|| end_point(switch.tunnel, RemoteEnd::Host(other)))
                         .flatten()
@@ -128,7 +128,7 @@ impl Placement {
         for (index, switch) in network.logical_switches().iter().enumerate() {
             builder.add_guests(index, switch, |_| {
                 number += 1;
-                Placed::Here(PortNo(number))
+                GuestHost::Here(PortNo(number))
             });
         }
         for index in 0..network.logical_routers().len() {
@@ -139,7 +139,7 @@ impl Placement {
 }
 
 /// Where a port on another host is.
-fn remote_place(
+fn remote_location(
     network: &Network,
     switch: &LogicalSwitch,
     end_point: impl FnOnce() -> Option<EndpointId>,
@@ -162,7 +162,7 @@ fn link_of(network: &Network, switch: &LogicalSwitch) -> Option<TagLink> {
 }
 
 /// Where a guest is.
-enum Placed {
+enum GuestHost {
     /// On this host, at a datapath port.
     Here(PortNo),
     /// On another host.
@@ -190,20 +190,20 @@ impl<'n> Builder<'n> {
         &mut self,
         index: usize,
         switch: &LogicalSwitch,
-        mut place: impl FnMut(&Port) -> Placed,
+        mut host_of: impl FnMut(&Port) -> GuestHost,
     ) {
         let datapath = self.key(index);
         self.placement.datapaths.insert(datapath);
         for port in &switch.ports {
-            let place = match place(port) {
-                Placed::Here(number) => {
+            let location = match host_of(port) {
+                GuestHost::Here(number) => {
                     let entry = PortRole::Vif { datapath, port: port.key };
                     self.placement.entries.insert(number, entry);
                     PortLocation::Local(number)
                 }
-                Placed::Elsewhere(place) => place,
+                GuestHost::Elsewhere(location) => location,
             };
-            self.placement.places.insert((datapath, port.key), place);
+            self.placement.locations.insert((datapath, port.key), location);
         }
     }
 
@@ -214,7 +214,7 @@ impl<'n> Builder<'n> {
 
     /// Adds the ports that stand for other hosts or the uplink, from which a switch learns. Tunnels
     /// with logical ports need none.
-    fn add_senders(
+    fn add_tunnel_inports(
         &mut self,
         index: usize,
         switch: &LogicalSwitch,
@@ -225,7 +225,7 @@ impl<'n> Builder<'n> {
             return;
         }
         if !switch.tunnel.has_endpoints() {
-            self.placement.senders.insert(datapath, TunnelInport::Shared(LogicalPort::WIRE));
+            self.placement.tunnel_inports.insert(datapath, TunnelInport::Shared(LogicalPort::WIRE));
             return;
         }
         let mut hosts = BTreeMap::new();
@@ -235,12 +235,12 @@ impl<'n> Builder<'n> {
                 continue;
             };
             let Some(endpoint) = end_point(other) else { continue };
-            let place = PortLocation::Remote { endpoint, logical_ports: false };
-            self.placement.places.insert((datapath, port), place);
+            let location = PortLocation::Remote { endpoint, logical_ports: false };
+            self.placement.locations.insert((datapath, port), location);
             hosts.insert(address, port);
         }
         if !hosts.is_empty() {
-            self.placement.senders.insert(datapath, TunnelInport::ByHost(hosts));
+            self.placement.tunnel_inports.insert(datapath, TunnelInport::ByHost(hosts));
         }
     }
 
@@ -253,7 +253,7 @@ impl<'n> Builder<'n> {
         if let Some(link) = link_of(self.network, switch) {
             self.placement.links.insert(link);
             let wire = PortLocation::Tagged { uplink: Placement::UPLINK, link };
-            self.placement.places.insert((datapath, LogicalPort::WIRE), wire);
+            self.placement.locations.insert((datapath, LogicalPort::WIRE), wire);
         }
     }
 
@@ -267,13 +267,13 @@ impl<'n> Builder<'n> {
                 RouterLink::Switch { switch, key: peer } => {
                     let datapath = self.keys.switch(switch);
                     let back = PortLocation::Patch { datapath: key, port: port.key };
-                    self.placement.places.insert((datapath, peer), back);
+                    self.placement.locations.insert((datapath, peer), back);
                     (datapath, peer)
                 }
                 RouterLink::Router { router, port } => (self.keys.router(router), port),
             };
-            let place = PortLocation::Patch { datapath, port: peer };
-            self.placement.places.insert((key, port.key), place);
+            let location = PortLocation::Patch { datapath, port: peer };
+            self.placement.locations.insert((key, port.key), location);
         }
     }
 }

@@ -64,18 +64,21 @@ fn add_datapaths(loader: &mut Loader, logical: &LogicalNetwork, placement: &Plac
         if let Some(entry) = loader.physical().datapath_mut(datapath.key) {
             entry.tunnel_key = datapath.tunnel_key;
             entry.underlay_group = placement.groups.get(&datapath.key).copied();
-            entry.tunnel_inport = placement.senders.get(&datapath.key).cloned().unwrap_or_default();
+            entry.tunnel_inport =
+                placement.tunnel_inports.get(&datapath.key).cloned().unwrap_or_default();
         }
         for port in &datapath.ports {
-            let Some(&place) = placement.places.get(&(datapath.key, port.key)) else { continue };
+            let Some(&location) = placement.locations.get(&(datapath.key, port.key)) else {
+                continue;
+            };
             // Names and keys from the checked file are valid.
             let security = port.security.iter().map(ToString::to_string).collect::<Vec<_>>();
             let security = PortSecurity::parse_as_ovn(&security).0;
             loader.set_resident(
                 &port.name,
-                matches!(place, PortLocation::Local(_) | PortLocation::Patch { .. }),
+                matches!(location, PortLocation::Local(_) | PortLocation::Patch { .. }),
             );
-            let port_here = LogicalPort { name: port.name.clone(), location: place, security };
+            let port_here = LogicalPort { name: port.name.clone(), location, security };
             loader.set_port(datapath.key, port.key, port_here);
         }
         let groups = [

@@ -47,7 +47,7 @@ fn table(net: &Net, tunnel: TunnelType) -> MacTable {
     for switch in net.network.logical_switches() {
         let place = table.add_switch(switch.datapath_key, link(net, switch, tunnel));
         for port in &switch.ports {
-            let at = match net.placement.places.get(&(switch.datapath_key, port.key)) {
+            let at = match net.placement.locations.get(&(switch.datapath_key, port.key)) {
                 Some(PortLocation::Local(number)) => PortPlace::Local(*number),
                 Some(PortLocation::Remote { endpoint, .. }) => PortPlace::Remote(*endpoint),
                 Some(PortLocation::Tagged { .. }) => PortPlace::Uplink,

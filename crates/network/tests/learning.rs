@@ -39,7 +39,7 @@ const TO_A: &str =
 const FROM_A: &str =
     "eth.src == 02:00:00:00:00:01 && eth.dst == 02:00:00:00:00:99 && eth.type == 0x1234";
 
-fn lesson(net: &Net, port: PortKey) -> LearnEvent {
+fn event(net: &Net, port: PortKey) -> LearnEvent {
     let datapath = net.logical.datapaths[0].key;
     let mac = MacAddr([2, 0, 0, 0, 0, 0x99]);
     LearnEvent::Fdb(FdbKey { datapath, vlan: 0, mac }, FdbPort::Logical(port))
@@ -49,9 +49,9 @@ fn key(number: u16) -> PortKey {
     PortKey::new(number).unwrap()
 }
 
-fn knowing(lesson: LearnEvent) -> LearnedTables {
+fn tables_with(event: LearnEvent) -> LearnedTables {
     let mut learned = LearnedTables::new(LearnLimits::default());
-    learned.configure(lesson);
+    learned.configure(event);
     learned
 }
 
@@ -80,18 +80,26 @@ fn from(
 fn source_is_learned_when_its_port_learns_and_the_file_does_not_list_it() {
     for tunnel in TunnelType::ALL {
         let net = Net::on("h2", &text(tunnel));
-        assert_eq!(net.lessons("b", TO_A), [lesson(&net, key(2))], "{tunnel}");
-        assert_eq!(net.lessons("b", &TO_A.replace("00:99", "00:03")), [], "{tunnel}: of another");
-        assert_eq!(net.lessons("b", &TO_A.replace("00:99", "00:02")), [], "{tunnel}: its own");
-        assert_eq!(Net::on("h1", &text(tunnel)).lessons("a", TO_A), [], "{tunnel}: no such port");
+        assert_eq!(net.learn_events("b", TO_A), [event(&net, key(2))], "{tunnel}");
+        assert_eq!(
+            net.learn_events("b", &TO_A.replace("00:99", "00:03")),
+            [],
+            "{tunnel}: of another"
+        );
+        assert_eq!(net.learn_events("b", &TO_A.replace("00:99", "00:02")), [], "{tunnel}: its own");
+        assert_eq!(
+            Net::on("h1", &text(tunnel)).learn_events("a", TO_A),
+            [],
+            "{tunnel}: no such port"
+        );
         // An address that is known there is not learned again; one known elsewhere is.
-        let state = knowing(lesson(&net, key(2)));
-        assert_eq!(net.lessons_knowing("b", TO_A, &state), [], "{tunnel}");
-        assert_eq!(net.lessons_knowing("c", TO_A, &state), [lesson(&net, key(3))], "{tunnel}");
+        let state = tables_with(event(&net, key(2)));
+        assert_eq!(net.learn_events_with("b", TO_A, &state), [], "{tunnel}");
+        assert_eq!(net.learn_events_with("c", TO_A, &state), [event(&net, key(3))], "{tunnel}");
         let broadcast = TO_A.replace("02:00:00:00:00:01", "ff:ff:ff:ff:ff:ff");
-        assert_eq!(net.lessons("b", &broadcast), [lesson(&net, key(2))], "{tunnel}");
+        assert_eq!(net.learn_events("b", &broadcast), [event(&net, key(2))], "{tunnel}");
         let group = TO_A.replace("02:00:00:00:00:99", "03:00:00:00:00:99");
-        assert_eq!(net.lessons("b", &group), [], "{tunnel}");
+        assert_eq!(net.learn_events("b", &group), [], "{tunnel}");
     }
 }
 
@@ -137,10 +145,10 @@ fn unknown_unicast_from_another_host_goes_to_local_ports_only() {
 fn remote_frame_teaches_its_port_when_the_tunnel_carries_ports() {
     let net = Net::on("h1", &text(GENEVE));
     let enter = |ingress| from(GENEVE, &net, 2, Some((ingress, 1)));
-    assert_eq!(net.lessons_of(TO_A, enter(2)), [lesson(&net, key(2))]);
-    assert_eq!(net.lessons_of(&TO_A.replace("00:99", "00:03"), enter(2)), []);
+    assert_eq!(net.learn_events_entering(TO_A, enter(2)), [event(&net, key(2))]);
+    assert_eq!(net.learn_events_entering(&TO_A.replace("00:99", "00:03"), enter(2)), []);
     assert_eq!(net.receive(TO_A, enter(2)), "output(1)");
-    let state = knowing(lesson(&net, key(2)));
+    let state = tables_with(event(&net, key(2)));
     let sent = "encap(endpoint=101,key=7,inport=1,outport=2)";
     assert_eq!(net.send_knowing("a", FROM_A, &state), sent);
     let there = Net::on("h2", &text(GENEVE));
@@ -160,22 +168,30 @@ fn remote_frame_teaches_its_host_when_the_tunnel_carries_no_ports() {
             let port = LogicalPort::of_host(index).unwrap();
             let enter = from(tunnel, &net, host, None);
             assert_eq!(net.receive(TO_A, &enter), "output(1)", "{tunnel}");
-            assert_eq!(net.lessons_of(TO_A, &enter), [lesson(&net, port)], "{tunnel}");
-            assert_eq!(net.lessons_of(&TO_A.replace("00:99", "00:02"), &enter), [], "{tunnel}");
-            let state = knowing(lesson(&net, port));
+            assert_eq!(net.learn_events_entering(TO_A, &enter), [event(&net, port)], "{tunnel}");
+            assert_eq!(
+                net.learn_events_entering(&TO_A.replace("00:99", "00:02"), &enter),
+                [],
+                "{tunnel}"
+            );
+            let state = tables_with(event(&net, port));
             let sent = format!("encap(endpoint={},key=7)", number + u32::from(host) - 1);
             assert_eq!(net.send_knowing("a", FROM_A, &state), sent, "{tunnel}");
         }
         // An unknown end point, and a host behind which nothing is learned.
-        assert_eq!(net.lessons_of(TO_A, from(tunnel, &net, 77, None)), [], "{tunnel}");
+        assert_eq!(net.learn_events_entering(TO_A, from(tunnel, &net, 77, None)), [], "{tunnel}");
         let there = Net::on("h2", &text);
-        assert_eq!(there.lessons_of(TO_A, from(tunnel, &there, 1, None)), [], "{tunnel}");
+        assert_eq!(
+            there.learn_events_entering(TO_A, from(tunnel, &there, 1, None)),
+            [],
+            "{tunnel}"
+        );
         // On that host the port is known.
-        let (state, enter) = (knowing(lesson(&there, key(3))), from(tunnel, &there, 1, None));
+        let (state, enter) = (tables_with(event(&there, key(3))), from(tunnel, &there, 1, None));
         assert_eq!(there.receive_knowing(FROM_A, enter, &state), "output(2)", "{tunnel}");
         // A station that moved to another host gets nothing from here: the sender has to learn.
         let third = LogicalPort::of_host(there.network.hosts()[2].index).unwrap();
-        let (state, enter) = (knowing(lesson(&there, third)), from(tunnel, &there, 1, None));
+        let (state, enter) = (tables_with(event(&there, third)), from(tunnel, &there, 1, None));
         assert_eq!(there.receive_knowing(FROM_A, enter, &state), "drop(hairpin)", "{tunnel}");
     }
 }
@@ -185,8 +201,12 @@ fn tagged_frame_teaches_the_uplink() {
     for tunnel in [TunnelType::Vlan, TunnelType::QinQ] {
         let net = Net::on("h1", &text(tunnel));
         let enter = from(tunnel, &net, 2, None);
-        assert_eq!(net.lessons_of(TO_A, enter), [lesson(&net, LogicalPort::WIRE)], "{tunnel}");
-        let state = knowing(lesson(&net, LogicalPort::WIRE));
+        assert_eq!(
+            net.learn_events_entering(TO_A, enter),
+            [event(&net, LogicalPort::WIRE)],
+            "{tunnel}"
+        );
+        let state = tables_with(event(&net, LogicalPort::WIRE));
         let sent = net.send_knowing("a", FROM_A, &state);
         assert!(sent.starts_with("push_vlan") && sent.contains("output(0)"), "{tunnel}: {sent}");
     }
@@ -195,7 +215,7 @@ fn tagged_frame_teaches_the_uplink() {
 #[test]
 fn frame_to_an_address_behind_its_own_port_is_not_sent_back() {
     let net = Net::on("h2", &text(GENEVE));
-    let state = knowing(lesson(&net, key(2)));
+    let state = tables_with(event(&net, key(2)));
     let between = FROM_A.replace("02:00:00:00:00:01", "02:00:00:00:00:98");
     assert_eq!(net.send_knowing("b", &between, &state), "drop(hairpin)");
     assert_eq!(net.send_knowing("c", &between, &state), "output(1)");
@@ -207,5 +227,5 @@ fn address_of_a_router_is_not_learned() {
     let text = text(GENEVE)
         + "[[logical_router]]\nname = \"core\"\n[[logical_router.port]]\nname = \"up\"\n\
            switch = \"blue\"\nmac = \"02:00:00:00:00:99\"\naddresses = [\"10.0.0.1/24\"]\n";
-    assert_eq!(Net::on("h2", &text).lessons("b", TO_A), []);
+    assert_eq!(Net::on("h2", &text).learn_events("b", TO_A), []);
 }

@@ -196,18 +196,18 @@ fn learned_neighbour_is_reached_when_the_file_does_not_list_it() {
     assert!(open.send("ops1", packet).contains("arp("));
     let answer = "eth.src == 02:00:00:00:01:0b && eth.dst == 02:00:00:00:01:01 && arp.op == 2 && \
                   arp.spa == 10.0.1.50 && arp.sha == 02:00:00:00:01:0b && arp.tpa == 10.0.1.1";
-    let lessons = open.lessons("web2", answer);
-    assert_eq!(lessons.len(), 1);
+    let events = open.learn_events("web2", answer);
+    assert_eq!(events.len(), 1);
     let mut learned = LearnedTables::new(LearnLimits::default());
-    lessons.into_iter().for_each(|lesson| learned.configure(lesson));
+    events.into_iter().for_each(|event| learned.configure(event));
     assert_eq!(
         open.send_knowing("ops1", packet, &learned),
         "set(eth_dst=02:00:00:00:01:0b),set(eth_src=02:00:00:00:01:01),set(ip_ttl=62),output(2)"
     );
     // Not learned: an address that port security forbids, or that is outside of the port's network.
-    assert_eq!(Net::whole(ROUTED).lessons("web2", answer), []);
+    assert_eq!(Net::whole(ROUTED).learn_events("web2", answer), []);
     let of_db = answer.replace("arp.spa == 10.0.1.50", "arp.spa == 10.0.2.50");
-    assert_eq!(open.lessons("web2", &of_db), []);
+    assert_eq!(open.learn_events("web2", &of_db), []);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Compiles the actions of a flow to steps and to the canonical text.
 
-use super::names::Known;
+use super::names::PacketKind;
 use super::ports::{Ports, Reserved, Shortened};
 use super::text::{Fault, Item, Items, Parsed, Piece, Value};
 use super::value;
@@ -91,7 +91,7 @@ pub(super) struct Actions<'c> {
     pub ports: &'c Ports,
     table: TableId,
     /// What is known about the packet after the actions so far.
-    pub known: Known,
+    pub packet_kind: PacketKind,
     pub ops: Vec<Op>,
     pub text: String,
     depth: usize,
@@ -100,18 +100,18 @@ pub(super) struct Actions<'c> {
 }
 
 impl<'c> Actions<'c> {
-    /// Parses the actions of a flow in `table` whose match implies `known`. Returns the steps and
-    /// the canonical text.
+    /// Parses the actions of a flow in `table` whose match selects `packet_kind`. Returns the steps
+    /// and the canonical text.
     pub fn parse(
         text: Piece<'_>,
         ports: &'c Ports,
         table: TableId,
-        known: Known,
+        packet_kind: PacketKind,
     ) -> Parsed<(Arc<[Op]>, String)> {
         let mut actions = Self {
             ports,
             table,
-            known,
+            packet_kind,
             ops: Vec::new(),
             text: String::new(),
             depth: 0,
@@ -203,7 +203,7 @@ impl<'c> Actions<'c> {
             "pop_vlan" | "strip_vlan" => {
                 item.no_operand()?;
                 self.ops.push(Op::PopVlan);
-                self.known.tagged = false;
+                self.packet_kind.tagged = false;
                 self.say(format_args!("pop_vlan"));
                 Ok(())
             }
@@ -343,7 +343,7 @@ impl<'c> Actions<'c> {
             _ => return Err(operand.expected("0x8100, 0x88a8 or 0x9100")),
         };
         self.ops.push(Op::PushVlan { tpid });
-        self.known.tagged = true;
+        self.packet_kind.tagged = true;
         self.say(format_args!("push_vlan:{tpid:#x}"));
         Ok(())
     }
@@ -431,7 +431,7 @@ impl<'c> Actions<'c> {
         let mut inner = Actions {
             ports: self.ports,
             table: self.table,
-            known: self.known,
+            packet_kind: self.packet_kind,
             ops: Vec::new(),
             text: String::new(),
             depth: self.depth + 1,

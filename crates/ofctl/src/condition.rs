@@ -3,7 +3,7 @@
 //! A field that the matched packets may lack is an error. If it were ignored, the match would apply
 //! to more packets than its author intended.
 
-use super::names::{self, Known, Name, SHORTHANDS, TAGGED};
+use super::names::{self, Name, PacketKind, SHORTHANDS, TAGGED};
 use super::ports::{Ports, Shortened};
 use super::text::{Item, Parsed, Piece, Value};
 use super::value::{Masked, Shown};
@@ -112,10 +112,10 @@ impl<'a> Building<'a> {
     }
 
     fn field(&mut self, given: &FieldWord<'a>) -> Parsed<()> {
-        let known = Known::of(&self.condition);
+        let packet_kind = PacketKind::of(&self.condition);
         let FieldWord { word, masked, .. } = *given;
-        let name = as_arp(given.name, &known);
-        if !known.meets(needs_of_match(name)) {
+        let name = as_arp(given.name, &packet_kind);
+        if !packet_kind.meets(needs_of_match(name)) {
             return Err(word.fault(format!(
                 "`{}` needs {} in the match",
                 word.text,
@@ -173,8 +173,8 @@ impl<'a> Building<'a> {
 }
 
 /// Names of IP fields that mean a field of ARP if the match is on ARP.
-fn as_arp(name: &'static Name, known: &Known) -> &'static Name {
-    if !known.meets(Prerequisite::Arp) {
+fn as_arp(name: &'static Name, packet_kind: &PacketKind) -> &'static Name {
+    if !packet_kind.meets(Prerequisite::Arp) {
         return name;
     }
     let field = match name.field {
@@ -243,10 +243,11 @@ pub(super) fn unknown_word(word: Piece<'_>, others: &[&'static str]) -> super::t
 /// The canonical text of a condition; empty if it matches every packet.
 pub(super) fn text(condition: &Match) -> String {
     let mut out = String::new();
-    let known = Known::of(condition);
+    let packet_kind = PacketKind::of(condition);
     // The most specific shorthands come last.
     let shorthand = SHORTHANDS.iter().rev().find(|&&(_, ethertype, protocol)| {
-        known.ethertype == Some(ethertype) && (protocol.is_none() || protocol == known.protocol)
+        packet_kind.ethertype == Some(ethertype)
+            && (protocol.is_none() || protocol == packet_kind.protocol)
     });
     if let Some((name, ..)) = shorthand {
         out.push_str(name);

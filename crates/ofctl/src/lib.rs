@@ -13,17 +13,17 @@ mod actions;
 mod bridge;
 mod condition;
 mod line;
-mod mentioned;
 mod names;
 mod ports;
+mod references;
 mod set;
 mod text;
 mod value;
 
 pub use bridge::{Bridge, BridgeError};
 pub use line::{Change, Filter, FlowSpec};
-pub use mentioned::Mentioned;
 pub use ports::{PortError, Ports};
+pub use references::FlowReferences;
 
 use flow::FlowKey;
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use super::actions::{self, Actions};
 use super::condition::{self, Words};
-use super::names::Known;
+use super::names::PacketKind;
 use super::ports::Ports;
 use super::text::{Item, Items, Parsed, Piece, Value};
 use super::value;
@@ -288,7 +288,7 @@ pub(super) fn parse(line: Piece<'_>, ports: &Ports) -> Parsed<Change> {
         }
     }
     let condition = words.condition()?;
-    let known = Known::of(&condition);
+    let packet_kind = PacketKind::of(&condition);
     let table = frame.table.unwrap_or(TableId::FIRST);
     let compiled = match (command, actions) {
         (Command::Delete { strict }, None) => {
@@ -297,7 +297,7 @@ pub(super) fn parse(line: Piece<'_>, ports: &Ports) -> Parsed<Change> {
         (Command::Delete { .. }, Some(actions)) => {
             return Err(actions.fault("`delete` takes no actions"));
         }
-        (_, Some(actions)) => Actions::parse(actions, ports, table, known)?,
+        (_, Some(actions)) => Actions::parse(actions, ports, table, packet_kind)?,
         (_, None) => {
             return Err(line.slice(line.text.len(), line.text.len()).expected("`actions=...`"));
         }
@@ -359,7 +359,7 @@ pub(super) fn packet(text: Piece<'_>, ports: &Ports) -> Parsed<FlowKey> {
     }
     let condition = words.condition()?;
     let mut key = condition.key().clone();
-    if Known::of(&condition).tagged {
+    if PacketKind::of(&condition).tagged {
         key.set(flow::Field::VlanTpid, TPID);
     }
     Ok(key)

@@ -8,9 +8,9 @@ use flow::{Access, Field, Match, OfctlName, OfctlSyntax, Prerequisite, Subfield}
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// What a match says of the kind of packet.
+/// The kind of packet that a match selects, as far as the match fixes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct PacketKind {
     pub ethertype: Option<u16>,
     pub protocol: Option<u8>,
     pub icmp_type: Option<u8>,
@@ -30,7 +30,7 @@ const SCTP: u8 = 132;
 /// In [`Field::VlanTci`]: there is a tag.
 pub(super) const TAGGED: u128 = 0x1000;
 
-impl Known {
+impl PacketKind {
     pub fn of(condition: &Match) -> Self {
         let exact = |field: Field| {
             let whole = condition.mask().get(field) == field.all_ones();

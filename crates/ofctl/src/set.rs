@@ -2,7 +2,7 @@
 //! `mod_` family.
 
 use super::actions::Actions;
-use super::names::{self, Known, Name};
+use super::names::{self, Name, PacketKind};
 use super::ports::Shortened;
 use super::text::{Item, Parsed, Piece};
 use super::value::{self, Masked, Shown};
@@ -41,7 +41,7 @@ impl Bits {
 
 /// The field that an action means by an ambiguous name (`tp_src` is `tcp_src` for a TCP segment),
 /// or by a name under which Open vSwitch cannot set it.
-fn resolve_name(name: &'static Name, known: &Known) -> &'static Name {
+fn resolve_name(name: &'static Name, packet_kind: &PacketKind) -> &'static Name {
     if name.syntax == OfctlSyntax::DlVlan {
         return names::find("vlan_vid").unwrap_or(name);
     }
@@ -50,13 +50,13 @@ fn resolve_name(name: &'static Name, known: &Known) -> &'static Name {
         Prerequisite::Icmp => &[Prerequisite::Icmp6],
         _ => &[],
     };
-    let met = more.iter().find(|&&needs| known.meets(needs));
+    let met = more.iter().find(|&&needs| packet_kind.meets(needs));
     met.and_then(|&needs| names::of_field(name.field, needs)).unwrap_or(name)
 }
 
-fn find(word: Piece<'_>, known: &Known) -> Parsed<&'static Name> {
+fn find(word: Piece<'_>, packet_kind: &PacketKind) -> Parsed<&'static Name> {
     match names::find(word.text) {
-        Some(name) => Ok(resolve_name(name, known)),
+        Some(name) => Ok(resolve_name(name, packet_kind)),
         None if names::is_foreign(word.text) => {
             Err(word.fault(format!("the field `{}` of Open vSwitch is not supported", word.text)))
         }
@@ -77,8 +77,8 @@ impl Actions<'_> {
                 None => return Err(rest.fault("missing `]`")),
             },
         };
-        let name = find(word, &self.known)?;
-        if !self.known.meets(name.prerequisite) {
+        let name = find(word, &self.packet_kind)?;
+        if !self.packet_kind.meets(name.prerequisite) {
             return Err(word.fault(format!(
                 "`{}` needs {} in the match",
                 word.text,
@@ -144,7 +144,7 @@ impl Actions<'_> {
                     name.name
                 )));
             }
-            if !self.known.tagged {
+            if !self.packet_kind.tagged {
                 return Err(word.fault(format!(
                     "`{}` needs {} in the match, or `push_vlan` before",
                     name.name,
@@ -152,7 +152,7 @@ impl Actions<'_> {
                 )));
             }
         }
-        if self.known.meets(name.prerequisite) {
+        if self.packet_kind.meets(name.prerequisite) {
             return Ok(());
         }
         Err(word.fault(format!(
@@ -168,7 +168,7 @@ impl Actions<'_> {
         let Some((value_text, word)) = operand.split_once("->") else {
             return Err(operand.expected("`value->field`"));
         };
-        let name = find(word, &self.known)?;
+        let name = find(word, &self.packet_kind)?;
         let mut masked = name.parse(value_text, self.ports)?;
         if name.syntax == OfctlSyntax::VlanVid {
             // The frame is known to be tagged already.
@@ -279,7 +279,7 @@ impl Actions<'_> {
         };
         let value = value::number_of(operand, width)? as u16;
         self.ops.push(Op::SetVlan { bits, value });
-        self.known.tagged = true;
+        self.packet_kind.tagged = true;
         self.say(format_args!("{word}:{value}"));
         Ok(())
     }

@@ -23,7 +23,7 @@ pub enum ChecksumError {
 
 /// The result of [`verify_checksum`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum ChecksumStatus {
     /// The transport checksum is right.
     Valid,
     /// The transport checksum is wrong.
@@ -130,32 +130,32 @@ fn may_stay_partial(packet: &PacketBuf, start: u16, offset: u16) -> bool {
 }
 
 /// Verifies the TCP or UDP checksum of a packet. Of its offload state only `Partial` matters.
-pub fn verify_checksum(packet: &PacketBuf) -> Verdict {
+pub fn verify_checksum(packet: &PacketBuf) -> ChecksumStatus {
     if matches!(packet.offload.checksum, Checksum::Partial { .. }) {
-        return Verdict::Unknown;
+        return ChecksumStatus::Unknown;
     }
     if !packet.is_linear() {
         return verify_checksum(&packet.clone());
     }
     let frame = packet.head();
-    let Some(at) = locate(packet, 0) else { return Verdict::Unknown };
+    let Some(at) = locate(packet, 0) else { return ChecksumStatus::Unknown };
     if !at.has_only_options(frame) {
-        return Verdict::Unknown;
+        return ChecksumStatus::Unknown;
     }
     let segment = &frame[at.l4..at.end];
     let segment = match at.protocol {
         Protocol::TCP if segment.len() >= tcp::MIN_HEADER_LEN => segment,
         Protocol::UDP => {
-            let Ok(udp) = UdpPacket::new_checked(segment) else { return Verdict::Unknown };
+            let Ok(udp) = UdpPacket::new_checked(segment) else { return ChecksumStatus::Unknown };
             if udp.checksum() == 0 {
-                return if at.is_v6 { Verdict::Invalid } else { Verdict::Unknown };
+                return if at.is_v6 { ChecksumStatus::Invalid } else { ChecksumStatus::Unknown };
             }
             &segment[..usize::from(udp.length())]
         }
-        _ => return Verdict::Unknown,
+        _ => return ChecksumStatus::Unknown,
     };
     let sum = at.pseudo_header(frame, segment.len() as u16).bytes(segment);
-    if sum.is_valid() { Verdict::Valid } else { Verdict::Invalid }
+    if sum.is_valid() { ChecksumStatus::Valid } else { ChecksumStatus::Invalid }
 }
 
 /// Marks the transport checksum of a packet as partial if its state is unknown

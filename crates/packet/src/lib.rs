@@ -20,8 +20,8 @@ pub mod vnet;
 pub use buf::{Checksum, Gso, GsoKind, HeadroomError, Offload, PacketBuf};
 pub use coalesce::{Coalescer, coalesce_ranges};
 pub use complete::{
-    ChecksumError, SegmentSizeLost, Verdict, complete_checksum, complete_crc32c, infer_offload,
-    infer_partial, limit_segments, settle_checksum, verify_checksum,
+    ChecksumError, ChecksumStatus, SegmentSizeLost, complete_checksum, complete_crc32c,
+    infer_offload, infer_partial, limit_segments, settle_checksum, verify_checksum,
 };
 pub use fit::{Fit, Resize, fit, wire_len};
 pub use fragment::{FragmentError, Fragmenter};

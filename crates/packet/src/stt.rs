@@ -1,14 +1,14 @@
 //! Reassembly of STT frames from the TCP-shaped segments that carry them (draft-davie-stt section
 //! 4).
 //!
-//! A segment tells the length of its frame and its own place in it (the two halves of the sequence
-//! number). A frame that arrives whole, as GRO or an unsegmented super-packet delivers it, passes
-//! through without a copy. Anything else is copied into a buffer of the frame's length.
+//! The two halves of a segment's sequence number are the length of its frame and its offset in it.
+//! A frame that arrives whole, from GRO or as an unsegmented super-packet, is not copied. Other
+//! segments are copied into a buffer of the frame's length.
 //!
-//! Invariants: every entry has between 1 and `total - 1` bytes; the ranges of an entry are sorted,
-//! disjoint and not adjacent; `bytes` is the sum of all entries' totals and at most `max_bytes`;
-//! `ages` has exactly the keys of `entries`. Whoever can forge segments can spoil or evict frames
-//! (STT has no protection against it), but not exceed these bounds.
+//! Invariants: every frame has between 1 and `total - 1` bytes; the ranges of a frame are sorted,
+//! disjoint and not adjacent; `bytes` is the sum of the totals of all frames and at most
+//! `max_bytes`; `ages` has exactly the keys of `frames`. A sender of forged segments can corrupt or
+//! evict frames, because STT has no protection against it, but cannot exceed these bounds.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -16,15 +16,15 @@ use std::net::IpAddr;
 
 use crate::buf::PacketBuf;
 
-/// Bytes of the STT header with its padding; no frame is shorter.
+/// Bytes of the STT header with its padding: the minimum length of a frame.
 const STT_HEADER_LEN: u16 = 18;
-/// Ranges of a frame with gaps between them. In-order delivery needs 1; this bounds what a frame in
-/// crumbs can cost.
+/// The maximum number of separate ranges of a frame. In-order delivery needs 1. The limit bounds
+/// the cost of a frame in many small pieces.
 const MAX_RANGES: usize = 64;
-/// Buffers kept for the next frames.
+/// The maximum number of unused buffers that are kept for later frames.
 const MAX_SPARES: usize = 4;
 
-/// Which frame a segment belongs to.
+/// The frame that a segment belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SttFrameKey {
     /// Outer source address.
@@ -37,30 +37,30 @@ pub struct SttFrameKey {
     pub packet_id: u32,
 }
 
-/// What the outer headers say about a segment besides its frame.
+/// The position of a segment in its frame, and its ECN mark, from the outer headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SttPlace {
     /// Bytes of the whole frame, STT header included: the upper half of the sequence number.
     pub total: u16,
-    /// Where in the frame the segment belongs: the lower half of the sequence number.
+    /// The segment's offset in the frame in bytes: the lower half of the sequence number.
     pub offset: u16,
-    /// The outer IP header has ECN CE.
+    /// True if the outer IP header has ECN CE.
     pub ce: bool,
 }
 
-/// What has become of a segment that was taken in.
+/// The result of adding a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SttProgress {
     /// The packet now holds the whole frame, starting with the STT header.
     Complete {
-        /// Any of the frame's segments had ECN CE.
+        /// True if any segment of the frame had ECN CE.
         ce: bool,
     },
-    /// More segments are needed; the packet's bytes have been copied and its buffer is free.
+    /// More segments are needed. The packet's bytes were copied, and its buffer may be reused.
     Pending,
 }
 
-/// Why a segment was refused, or a frame given up.
+/// Why a segment or an incomplete frame was dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum SttDrop {
     /// A segment without bytes.
@@ -72,26 +72,25 @@ pub enum SttDrop {
     /// A segment that reaches past the end of its frame.
     #[error("STT segment past the end of its frame")]
     BeyondTotal,
-    /// A segment that gives its frame another length than the ones before.
+    /// A segment with another frame length than the earlier segments of its frame.
     #[error("STT segment disagrees about the length of its frame")]
     InconsistentTotal,
-    /// A segment that overlaps or repeats what is there.
+    /// A segment that overlaps or repeats received bytes.
     #[error("overlapping STT segment")]
     Overlap,
-    /// A frame in too many pieces with gaps between them.
+    /// A frame with too many separate ranges.
     #[error("STT frame in too many pieces")]
     Scattered,
-    /// A frame longer than all the memory for reassembly.
+    /// A frame longer than [`SttLimits::max_bytes`].
     #[error("STT frame exceeds the memory for reassembly")]
     OverLimit,
-    /// An incomplete frame that made room for a newer one. Counts frames.
+    /// An incomplete frame that was removed to make room for a newer one. Counts frames.
     #[error("incomplete STT frame evicted")]
     Evicted,
-    /// A frame that was not complete in time. Counts frames.
+    /// A frame that was incomplete after the timeout. Counts frames.
     #[error("incomplete STT frame expired")]
     Expired,
-    /// An incomplete frame whose packet id came again with a whole frame: its sender has started
-    /// anew. Counts frames.
+    /// An incomplete frame whose packet id arrived again with a whole frame. Counts frames.
     #[error("incomplete STT frame superseded by a whole one")]
     Superseded,
 }
@@ -115,11 +114,11 @@ impl SttDrop {
 /// Bounds of an [`SttReassembler`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SttLimits {
-    /// Bytes of all incomplete frames together, each counted with its full length.
+    /// The sum of the full lengths of all incomplete frames, in bytes.
     pub max_bytes: usize,
-    /// Incomplete frames.
+    /// The maximum number of incomplete frames.
     pub max_frames: usize,
-    /// Milliseconds from a frame's first segment until it is given up.
+    /// Milliseconds from a frame's first segment until the frame is dropped.
     pub timeout_ms: u64,
 }
 
@@ -134,13 +133,13 @@ impl Default for SttLimits {
 struct Frame {
     serial: u64,
     buffer: PacketBuf,
-    /// What has arrived: (start, end), sorted, neither overlapping nor touching.
+    /// The received ranges: (start, end), sorted, neither overlapping nor adjacent.
     ranges: Vec<(u16, u16)>,
     total: u16,
     ce: bool,
 }
 
-/// Puts STT frames together.
+/// Reassembles STT frames.
 #[derive(Debug, Default)]
 pub struct SttReassembler {
     limits: SttLimits,
@@ -151,25 +150,25 @@ pub struct SttReassembler {
     next_serial: u64,
     bytes: usize,
     spares: Vec<PacketBuf>,
-    /// The caller's buffer, in whose place stands that of the frame completed last.
+    /// The caller's buffer, which the last completed frame replaced by its own.
     borrowed: Option<PacketBuf>,
     drops: [u64; SttDrop::ALL.len()],
 }
 
 impl SttReassembler {
-    /// A reassembler with these bounds.
+    /// Makes an empty reassembler with these limits.
     pub fn new(limits: SttLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    /// Takes in the segment in `packet`: the bytes behind the TCP-shaped header, without padding.
+    /// Adds the segment in `packet`: the bytes after the TCP-shaped header, without padding.
     /// `now_ms` is a monotonic time in milliseconds.
     ///
     /// When the frame is complete, `packet` holds it, starting with the STT header. Its buffer may
-    /// be another one then, just large enough: [`SttReassembler::give_back`] exchanges it again.
+    /// then be another one, just large enough. [`SttReassembler::give_back`] restores the original.
     ///
     /// # Errors
-    /// [`SttDrop`], counted already; the segment is not part of any frame then, and `packet` is
+    /// [`SttDrop`], which is counted. The segment was not added to a frame, and `packet` is
     /// unchanged.
     pub fn push(
         &mut self,
@@ -179,15 +178,15 @@ impl SttReassembler {
         now_ms: u64,
     ) -> Result<SttProgress, SttDrop> {
         self.expire(now_ms);
-        let result = self.take_in(key, place, packet, now_ms);
+        let result = self.add_segment(key, place, packet, now_ms);
         if let Err(reason) = result {
             self.count(reason);
         }
         result
     }
 
-    /// Gives `packet` the buffer back that the last [`SttReassembler::push`] took from it, if it
-    /// did, and keeps the one of the frame for the frames to come. `packet` is empty then.
+    /// Restores the buffer that the last [`SttReassembler::push`] took from `packet`, if it took
+    /// one. `packet` is then empty, and the frame's buffer is kept for later frames.
     pub fn give_back(&mut self, packet: &mut PacketBuf) {
         if let Some(mut buffer) = self.borrowed.take() {
             buffer.reset(PacketBuf::HEADROOM);
@@ -195,33 +194,33 @@ impl SttReassembler {
         }
     }
 
-    /// Gives up every frame whose first segment is older than the timeout. [`SttReassembler::push`]
-    /// does so too; call it besides only to free memory while nothing arrives.
+    /// Drops every frame whose first segment is older than the timeout. [`SttReassembler::push`]
+    /// also does this. Call it to free memory while no segments arrive.
     pub fn expire(&mut self, now_ms: u64) {
         while let Some((_, &(key, born_ms))) = self.ages.first_key_value() {
             if now_ms.saturating_sub(born_ms) < self.limits.timeout_ms {
                 break;
             }
-            self.give_up(key, SttDrop::Expired);
+            self.drop_frame(key, SttDrop::Expired);
         }
     }
 
-    /// How often `reason` has occurred.
+    /// The number of drops for `reason`.
     pub fn dropped(&self, reason: SttDrop) -> u64 {
         self.drops[reason as usize]
     }
 
-    /// Incomplete frames.
+    /// The number of incomplete frames.
     pub fn frames(&self) -> usize {
         self.frames.len()
     }
 
-    /// Bytes that the incomplete frames will have when complete.
+    /// The sum of the full lengths of the incomplete frames, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    fn take_in(
+    fn add_segment(
         &mut self,
         key: SttFrameKey,
         place: SttPlace,
@@ -239,10 +238,10 @@ impl SttReassembler {
         if end > usize::from(place.total) {
             return Err(SttDrop::BeyondTotal);
         }
-        // The check above makes this fit.
+        // The cast is lossless because of the check above.
         let range = (place.offset, end as u16);
         if len == usize::from(place.total) {
-            self.give_up(key, SttDrop::Superseded);
+            self.drop_frame(key, SttDrop::Superseded);
             return Ok(SttProgress::Complete { ce: place.ce });
         }
         if !self.frames.contains_key(&key) {
@@ -265,8 +264,8 @@ impl SttReassembler {
         Ok(SttProgress::Complete { ce: frame.ce })
     }
 
-    /// Makes room for a frame of `total` bytes and starts it. It has no segment yet, which the
-    /// caller adds at once: none of the refusals of a first segment can happen any more.
+    /// Makes room for a frame of `total` bytes and inserts it without segments. The caller adds the
+    /// first segment, which cannot fail.
     fn open(&mut self, key: SttFrameKey, total: u16, now_ms: u64) -> Result<(), SttDrop> {
         let total_bytes = usize::from(total);
         if total_bytes > self.limits.max_bytes || self.limits.max_frames == 0 {
@@ -278,7 +277,7 @@ impl SttReassembler {
             let Some((_, &(oldest, _))) = self.ages.first_key_value() else {
                 return Err(SttDrop::OverLimit);
             };
-            self.give_up(oldest, SttDrop::Evicted);
+            self.drop_frame(oldest, SttDrop::Evicted);
         }
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -289,7 +288,7 @@ impl SttReassembler {
         Ok(())
     }
 
-    fn give_up(&mut self, key: SttFrameKey, reason: SttDrop) {
+    fn drop_frame(&mut self, key: SttFrameKey, reason: SttDrop) {
         if let Some(frame) = self.frames.remove(&key) {
             self.ages.remove(&frame.serial);
             self.bytes -= usize::from(frame.total);
@@ -302,7 +301,7 @@ impl SttReassembler {
         self.drops[reason as usize] += 1;
     }
 
-    /// An empty buffer with the usual headroom and `len` bytes behind it.
+    /// An empty buffer with the usual headroom and room for `len` bytes after it.
     fn buffer(&mut self, len: usize) -> PacketBuf {
         if let Some(mut spare) = self.spares.pop() {
             spare.reset(PacketBuf::HEADROOM);
@@ -331,7 +330,7 @@ impl Frame {
             return Err(SttDrop::InconsistentTotal);
         }
         let (start, end) = range;
-        // Of the ranges, those before `next` start before this segment's.
+        // Ranges before index `next` start before the range of this segment.
         let next = self.ranges.partition_point(|&(from, _)| from < start);
         let touches_next = match self.ranges.get(next) {
             Some(&(from, _)) if from < end => return Err(SttDrop::Overlap),
@@ -355,9 +354,9 @@ impl Frame {
         }
         let mut to = &mut self.buffer.spare_mut()[usize::from(start)..usize::from(end)];
         for piece in packet.pieces() {
-            let (now, later) = to.split_at_mut(piece.len());
-            now.copy_from_slice(piece);
-            to = later;
+            let (target, rest) = to.split_at_mut(piece.len());
+            target.copy_from_slice(piece);
+            to = rest;
         }
         self.ce |= place.ce;
         Ok(())

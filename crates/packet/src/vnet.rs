@@ -1,5 +1,5 @@
-//! The virtio-net header in front of every frame of a TAP (`IFF_VNET_HDR`) or packet socket
-//! (`PACKET_VNET_HDR`), to and from [`Offload`].
+//! Converts the virtio-net header to and from [`Offload`]. The header precedes every frame of a TAP
+//! (`IFF_VNET_HDR`) or packet socket (`PACKET_VNET_HDR`).
 //!
 //! ```text
 //!  0       1          2         4          6            8             10
@@ -7,13 +7,13 @@
 //! ```
 //!
 //! Virtual I/O Device (VIRTIO) 1.2 section 5.1.6. The legacy interface that Linux uses here has the
-//! byte order of the host; weft runs on little-endian hosts only. The last field exists in the
-//! 12-byte form and says nothing outside a virtqueue: it is written as zero and not read.
+//! byte order of the host; weft runs on little-endian hosts only. The last field exists only in the
+//! 12-byte form. It has no meaning outside a virtqueue, so it is written as zero and not read.
 
 use crate::buf::{Checksum, Gso, GsoKind, Offload, PacketBuf};
 use crate::complete::{SCTP_CHECKSUM_OFFSET, complete_crc32c};
 
-/// Bytes of the header without `num_buffers`, what packet sockets use and TAPs default to.
+/// Bytes of the header without `num_buffers`: the form of packet sockets, and the default of TAPs.
 pub const VNET_LEN: usize = 10;
 /// Bytes of the header with `num_buffers` (`TUNSETVNETHDRSZ` 12).
 pub const VNET_MRG_LEN: usize = 12;
@@ -30,40 +30,40 @@ const GSO_ECN: u8 = 0x80;
 const TCP_CSUM_OFFSET: u16 = 16;
 const UDP_CSUM_OFFSET: u16 = 6;
 
-/// Why a virtio-net header and its frame do not fit together.
+/// Why a virtio-net header does not fit its frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VnetError {
     /// Fewer bytes than a header.
     #[error("virtio-net header: {VNET_LEN} bytes needed, {0} there")]
     Truncated(usize),
-    /// A segmentation type that weft does not do: UFO (3), tunnel GSO, or one unknown here.
+    /// An unsupported segmentation type: UFO (3), tunnel GSO, or an unknown type.
     #[error("virtio-net header: segmentation type {0:#04x} is not supported")]
     UnsupportedGso(u8),
     /// A super-packet whose segment size is zero.
     #[error("virtio-net header: segmentation without a segment size")]
     ZeroGsoSize,
-    /// A super-packet whose checksum is not left to be computed per segment.
+    /// A super-packet without a partial checksum, which segmentation completes per segment.
     #[error("virtio-net header: segmentation without a partial checksum")]
     GsoWithoutChecksum,
-    /// A checksum offset that is not the one of the transport being segmented.
+    /// A checksum offset that does not match the transport protocol of the segmentation type.
     #[error("virtio-net header: checksum offset {0} does not belong to the segmentation type")]
     GsoChecksumOffset(u16),
     /// The checksum field, or the transport header of a super-packet, reaches past the end of the
     /// frame.
     #[error("virtio-net header: {needed} bytes of frame needed, {have} there")]
     OutsideFrame {
-        /// Bytes that the header speaks of, from the start of the frame.
+        /// Bytes that the header refers to, from the start of the frame.
         needed: usize,
         /// Bytes of the frame (of its linear part, on encode).
         have: usize,
     },
 }
 
-/// What the virtio-net header `hdr` says about a frame of `frame_len` bytes.
+/// Parses the virtio-net header `hdr` of a frame of `frame_len` bytes.
 ///
 /// # Errors
 /// [`VnetError`] when the header is short, asks for something unsupported, or points outside the
-/// frame. The devices that write these headers are driven by guests, so none of it is trusted.
+/// frame. Guests control the devices that write these headers, so no field is trusted.
 pub fn decode(hdr: &[u8], frame_len: usize) -> Result<Offload, VnetError> {
     let hdr: &[u8; VNET_LEN] = hdr.first_chunk().ok_or(VnetError::Truncated(hdr.len()))?;
     let [flags, gso_type, _, _, size0, size1, start0, start1, offset0, offset1] = *hdr;
@@ -109,13 +109,13 @@ pub fn decode(hdr: &[u8], frame_len: usize) -> Result<Offload, VnetError> {
     Ok(Offload { checksum, gso: Some(Gso { kind, size, ecn }) })
 }
 
-/// Makes the first `len` bytes of the spare room of `packet` its frame, as a device has read them
-/// behind the virtio-net header `hdr`. A partial checksum of SCTP is completed; see
-/// [`complete_crc32c`]. Of a frame of a guest's, see [`settle_checksum`](crate::settle_checksum),
+/// Makes the first `len` bytes of the spare room of `packet` its frame. A device has read them
+/// after the virtio-net header `hdr`. A partial checksum of SCTP is completed; see
+/// [`complete_crc32c`]. For frames from guests, call [`settle_checksum`](crate::settle_checksum)
 /// too.
 ///
 /// # Errors
-/// As [`decode`]; the packet is as before then.
+/// Like [`decode`]; the packet is unchanged.
 #[inline]
 pub fn receive(packet: &mut PacketBuf, hdr: &[u8], len: usize) -> Result<(), VnetError> {
     packet.offload = decode(hdr, len)?;
@@ -126,11 +126,10 @@ pub fn receive(packet: &mut PacketBuf, hdr: &[u8], len: usize) -> Result<(), Vne
     Ok(())
 }
 
-/// Writes the virtio-net header of `packet` to `out` (10 or 12 bytes; whatever lies behind the
-/// first 10 is zeroed).
+/// Writes the virtio-net header of `packet` to `out` (10 or 12 bytes; bytes after the first 10 are
+/// zeroed).
 ///
-/// `hdr_len` is the real length of all headers of a super-packet, which the kernel takes as the
-/// part to keep linear.
+/// `hdr_len` is the length of all headers of a super-packet. The kernel keeps that part linear.
 ///
 /// # Errors
 /// [`VnetError`] when `out` is short, or the offload state does not fit the bytes of the packet;
@@ -172,7 +171,7 @@ pub fn encode(packet: &PacketBuf, out: &mut [u8]) -> Result<(), VnetError> {
     Ok(())
 }
 
-/// The checksum field and the least length of the transport header that `kind` segments.
+/// The offset of the checksum field, and the minimum length, of the transport header of `kind`.
 fn transport(kind: GsoKind) -> (u16, usize) {
     match kind {
         GsoKind::TcpV4 | GsoKind::TcpV6 => (TCP_CSUM_OFFSET, 20),
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn encode_gives_the_bytes_linux_expects_when_tcp_super_packet() {
+    fn encode_writes_the_bytes_linux_expects_when_tcp_super_packet() {
         let mut p = packet(4000, tcp4(1448, true));
         p.head_mut()[34 + 12] = 0x80;
         let mut hdr = [0xa5; 12];
@@ -247,14 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn decode_refuses_when_short() {
+    fn decode_fails_when_short() {
         for len in 0..VNET_LEN {
             assert_eq!(decode(&[0; VNET_LEN][..len], 60), Err(VnetError::Truncated(len)));
         }
     }
 
     #[test]
-    fn decode_refuses_when_legacy_ufo_or_unknown() {
+    fn decode_fails_when_legacy_ufo_or_unknown() {
         for kind in [3, 2, 6, 0x20, 0x41, 0x85] {
             let hdr = [1, kind, 0, 0, 1, 0, 34, 0, 6, 0];
             assert_eq!(decode(&hdr, 2000), Err(VnetError::UnsupportedGso(kind)), "{kind}");
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn decode_refuses_when_gso_is_inconsistent() {
+    fn decode_fails_when_gso_is_inconsistent() {
         assert_eq!(decode(&[1, 1, 0, 0, 0, 0, 34, 0, 16, 0], 99), Err(VnetError::ZeroGsoSize));
         assert_eq!(
             decode(&[0, 1, 0, 0, 1, 0, 34, 0, 16, 0], 99),
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn decode_refuses_when_checksum_field_is_outside() {
+    fn decode_fails_when_checksum_field_is_outside() {
         let hdr = [1, 0, 0, 0, 0, 0, 50, 0, 16, 0];
         assert_eq!(decode(&hdr, 67), Err(VnetError::OutsideFrame { needed: 68, have: 67 }));
         assert!(decode(&hdr, 68).is_ok());
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn encode_refuses_when_offload_does_not_fit_the_frame() {
+    fn encode_fails_when_offload_does_not_fit_the_frame() {
         let mut hdr = [0; VNET_LEN];
         assert_eq!(
             encode(&packet(40, tcp4(100, false)), &mut hdr),

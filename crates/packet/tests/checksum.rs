@@ -2,15 +2,15 @@
 
 use crate::support::{Spec, any_spec};
 use packet::{
-    Checksum, ChecksumError, Gso, GsoKind, PacketBuf, SegmentSizeLost, SplitLimits, Verdict,
+    Checksum, ChecksumError, ChecksumStatus, Gso, GsoKind, PacketBuf, SegmentSizeLost, SplitLimits,
     coalesce_ranges, complete_checksum, complete_crc32c, infer_offload, infer_partial,
     limit_segments, settle_checksum, split, verify_checksum, vnet,
 };
 use proptest::prelude::*;
 use testkit::crc32c::crc32c;
 
-/// The same packet with its bytes behind `head_len` spread over fragments of `piece` bytes with
-/// gaps between them.
+/// The same packet with its bytes after `head_len` in buffer fragments of `piece` bytes, with gaps
+/// between them.
 fn scattered(packet: &PacketBuf, head_len: usize, piece: usize) -> PacketBuf {
     let bytes = packet.to_vec();
     let (head, rest) = bytes.split_at(head_len.min(bytes.len()));
@@ -28,7 +28,7 @@ fn scattered(packet: &PacketBuf, head_len: usize, piece: usize) -> PacketBuf {
 }
 
 #[test]
-fn completion_is_refused_when_super_packet_or_field_outside() {
+fn completion_fails_when_super_packet_or_field_outside() {
     let mut packet = Spec::default().packet(Some(10));
     assert_eq!(complete_checksum(&mut packet), Err(ChecksumError::SuperPacket));
     packet.offload.gso = None;
@@ -39,7 +39,7 @@ fn completion_is_refused_when_super_packet_or_field_outside() {
 }
 
 #[test]
-fn packet_is_left_alone_when_nothing_is_owed() {
+fn packet_is_unchanged_when_it_has_no_partial_checksum() {
     for checksum in [Checksum::Unverified, Checksum::Verified] {
         let mut packet = PacketBuf::from_bytes(&[0x33; 70]);
         packet.offload.checksum = checksum;
@@ -51,7 +51,7 @@ fn packet_is_left_alone_when_nothing_is_owed() {
 #[test]
 fn checksum_is_unknown_when_there_is_none_to_verify() {
     let unknown = |frame: &[u8]| {
-        assert_eq!(verify_checksum(&PacketBuf::from_bytes(frame)), Verdict::Unknown);
+        assert_eq!(verify_checksum(&PacketBuf::from_bytes(frame)), ChecksumStatus::Unknown);
     };
     let tcp = Spec::default().frame();
     let udp = Spec { udp: true, ..Spec::default() };
@@ -66,21 +66,21 @@ fn checksum_is_unknown_when_there_is_none_to_verify() {
     unknown(&without);
     unknown(&tcp[..40]);
     unknown(&[]);
-    assert_eq!(verify_checksum(&udp.packet(None)), Verdict::Unknown);
+    assert_eq!(verify_checksum(&udp.packet(None)), ChecksumStatus::Unknown);
     let v6 = Spec { v6: true, ..udp };
     let mut without = v6.frame();
     let at = v6.l4() + 6;
     without[at..at + 2].fill(0);
-    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&without)), Verdict::Invalid);
+    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&without)), ChecksumStatus::Invalid);
 }
 
 #[test]
 fn checksum_is_unknown_when_a_routing_header_hides_the_destination() {
     let spec = Spec { v6: true, ip_extra: 24, ..Spec::default() };
     let mut frame = spec.frame();
-    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&frame)), Verdict::Valid);
+    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&frame)), ChecksumStatus::Valid);
     frame[20] = 43;
-    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&frame)), Verdict::Unknown);
+    assert_eq!(verify_checksum(&PacketBuf::from_bytes(&frame)), ChecksumStatus::Unknown);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn split_works_when_super_packet_has_fragments() {
     assert!(!packet.is_linear());
     let limits = SplitLimits { max_segments: 1000, max_bytes: 65_535 };
     assert!(split(&mut packet, limits).unwrap().is_empty());
-    assert!(!packet.is_linear(), "nothing to do, nothing moved");
+    assert!(!packet.is_linear(), "a packet within the limits is not linearized");
     let parts = split(&mut packet, SplitLimits { max_segments: 4, ..limits }).unwrap();
     let payloads: Vec<Vec<u8>> = std::iter::once(&packet)
         .chain(&parts)
@@ -119,12 +119,12 @@ fn nothing_is_inferred_when_there_is_no_partial_checksum() {
     }
     let mut known = Spec::default().packet(None);
     known.offload.checksum = Checksum::Verified;
-    assert!(!infer_partial(&mut known), "somebody knows better");
+    assert!(!infer_partial(&mut known), "a known checksum state is kept");
     assert_eq!(known.offload.checksum, Checksum::Verified);
 }
 
 #[test]
-fn super_packet_is_inferred_when_longer_than_the_path_carries() {
+fn super_packet_is_inferred_when_longer_than_the_mtu() {
     for v6 in [false, true] {
         let spec = Spec { v6, payload: vec![7; 3000], ..Spec::default() };
         let unknown = || {
@@ -142,12 +142,16 @@ fn super_packet_is_inferred_when_longer_than_the_path_carries() {
         assert_eq!(packet.offload.checksum, spec.packet(None).offload.checksum);
         assert_eq!(infer_offload(&mut unknown(), spec.header_len()), Err(SegmentSizeLost));
         let complete = &mut PacketBuf::from_bytes(&spec.frame());
-        assert_eq!(infer_offload(complete, 1000), Ok(()), "a long packet, but nobody is to cut it");
+        assert_eq!(
+            infer_offload(complete, 1000),
+            Ok(()),
+            "a long packet with a complete checksum is no super-packet"
+        );
         assert_eq!(complete.offload.gso, None);
     }
 }
 
-/// The limit of a guest may be below that of the path, and is known only at the guest's port.
+/// A guest's segment limit may be lower than the path's, and is known only at the guest's port.
 #[test]
 fn partial_tcp_packet_is_limited_when_it_is_no_super_packet() {
     let spec = Spec { payload: vec![7; 1344], ..Spec::default() };
@@ -156,14 +160,18 @@ fn partial_tcp_packet_is_limited_when_it_is_no_super_packet() {
     assert_eq!(packet.offload.gso, None, "it fits");
     assert_eq!(limit_segments(&mut packet, spec.header_len() + 1328), Ok(()));
     assert_eq!(packet.offload.gso, Some(Gso { kind: GsoKind::TcpV4, size: 1328, ecn: false }));
-    assert_eq!(limit_segments(&mut packet, 1000), Err(SegmentSizeLost), "it is one already");
+    assert_eq!(
+        limit_segments(&mut packet, 1000),
+        Err(SegmentSizeLost),
+        "it already is a super-packet"
+    );
     let complete = &mut PacketBuf::from_bytes(&spec.frame());
     assert_eq!(limit_segments(complete, 1000), Err(SegmentSizeLost));
     assert_eq!(complete.offload.gso, None);
 }
 
 #[test]
-fn super_packet_is_refused_when_the_ends_of_its_datagrams_are_lost() {
+fn udp_super_packet_is_rejected_when_its_segment_size_is_lost() {
     let spec = Spec { udp: true, payload: vec![7; 3000], ..Spec::default() };
     let mut packet = spec.packet(None);
     packet.offload.checksum = Checksum::Unverified;
@@ -188,14 +196,14 @@ proptest! {
     }
 
     #[test]
-    fn completed_packet_is_the_naive_one_when_in_pieces_of_any_length(
+    fn completed_packet_equals_the_naive_one_for_any_fragment_length(
         spec in any_spec(500), piece in 1usize..60, padding in 0usize..10,
     ) {
         let whole = spec.packet(None);
         let mut linear = whole.clone();
         linear.append(&vec![0x77; padding]);
         let mut pieces = scattered(&whole, spec.header_len(), piece);
-        prop_assert_eq!(verify_checksum(&whole), Verdict::Unknown);
+        prop_assert_eq!(verify_checksum(&whole), ChecksumStatus::Unknown);
         complete_checksum(&mut linear).unwrap();
         complete_checksum(&mut pieces).unwrap();
         let want = spec.frame();
@@ -203,12 +211,12 @@ proptest! {
         prop_assert_eq!(pieces.to_vec(), want);
         for packet in [linear, pieces] {
             prop_assert_eq!(packet.offload.checksum, Checksum::Verified);
-            prop_assert_eq!(verify_checksum(&packet), Verdict::Valid);
+            prop_assert_eq!(verify_checksum(&packet), ChecksumStatus::Valid);
         }
     }
 
     #[test]
-    fn damage_is_found_when_one_bit_flips(
+    fn verification_fails_when_one_bit_flips(
         spec in any_spec(300), at in any::<prop::sample::Index>(), bit in 0u8..8, padding in 0usize..10,
     ) {
         let mut bytes = spec.frame();
@@ -216,20 +224,19 @@ proptest! {
         bytes.extend(vec![0; padding]);
         let at = spec.l4() + at.index(bytes.len() - spec.l4());
         bytes[at] ^= 1 << bit;
-        let verdict = verify_checksum(&PacketBuf::from_bytes(&bytes));
-        // A length that cannot be, or a checksum that happens to become zero, leaves nothing to
-        // verify.
+        let status = verify_checksum(&PacketBuf::from_bytes(&bytes));
+        // An invalid length, or a checksum that becomes zero, makes verification impossible.
         let leaves_none = spec.udp && (spec.l4() + 4..spec.l4() + 8).contains(&at);
         if at >= end {
-            prop_assert_eq!(verdict, Verdict::Valid, "padding does not count");
+            prop_assert_eq!(status, ChecksumStatus::Valid, "the checksum does not cover padding");
         } else {
-            prop_assert!(verdict == Verdict::Invalid || leaves_none);
-            prop_assert_ne!(verdict, Verdict::Valid);
+            prop_assert!(status == ChecksumStatus::Invalid || leaves_none);
+            prop_assert_ne!(status, ChecksumStatus::Valid);
         }
     }
 }
 
-/// An SCTP message as a sender leaves it to a NIC: with nothing where its checksum belongs.
+/// An SCTP message with checksum offload: the checksum field is zero.
 fn sctp(v6: bool) -> (Vec<u8>, usize) {
     let spec = Spec { v6, options: Vec::new(), tags: vec![0x8100], ..Spec::default() };
     let (mut frame, l3, l4) = (spec.frame(), spec.l3(), spec.l4());
@@ -239,12 +246,12 @@ fn sctp(v6: bool) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn sctp_gets_a_crc_when_a_device_leaves_its_checksum() {
+fn sctp_crc_is_completed_when_the_checksum_is_offloaded() {
     for v6 in [false, true] {
         let (frame, l4) = sctp(v6);
         let mut expected = frame.clone();
         expected[l4 + 8..l4 + 12].copy_from_slice(&crc32c(&frame[l4..]).to_le_bytes());
-        // Padding behind the IP packet is not covered.
+        // The checksum does not cover padding after the IP packet.
         let (mut padded, padding) = (frame, [0xee; 7]);
         padded.extend(padding);
         expected.extend(padding);
@@ -257,8 +264,8 @@ fn sctp_gets_a_crc_when_a_device_leaves_its_checksum() {
     }
 }
 
-/// The frame as it is on a wire when the 16-bit sum from `start` on goes to `start + offset` (RFC
-/// 1071).
+/// The frame with the 16-bit checksum (RFC 1071) of the bytes from `start` written at
+/// `start + offset`.
 fn summed(frame: &[u8], start: usize, offset: usize) -> Vec<u8> {
     let words = frame[start..].chunks(2).map(|two| match *two {
         [a, b] => u32::from(a) << 8 | u32::from(b),
@@ -266,7 +273,7 @@ fn summed(frame: &[u8], start: usize, offset: usize) -> Vec<u8> {
     });
     let sum = words.fold(0, |sum, word| (sum + word) % 0xffff);
     let any = frame[start..].iter().any(|byte| *byte != 0);
-    // All ones and none are the same number; only nothing but zeros adds up to zero.
+    // 0xffff and 0 are equal in one's complement. Only zero bytes sum to 0.
     let sum = if sum == 0 && any { 0 } else { !(sum as u16) };
     let sum = if sum == 0 && offset == 6 { 0xffff } else { sum };
     let mut out = frame.to_vec();
@@ -285,10 +292,10 @@ proptest! {
         prop_assert_eq!((packet.to_vec(), packet.offload), (sent.to_vec(), sent.offload));
     }
 
-    /// A guest may ask for the sum of what it likes to be put where it likes. What decides must see
-    /// it there.
+    /// A guest may request a checksum of any bytes at any offset. The flow key must be extracted
+    /// after it is written.
     #[test]
-    fn no_header_changes_later_when_the_checksum_is_settled(
+    fn completion_changes_no_header_after_the_checksum_is_settled(
         spec in any_spec(200), at in 0usize..400, offset in prop::sample::select(vec![0u16, 1, 2, 6, 8, 16, 30]),
     ) {
         let sent = spec.packet(None);
@@ -333,7 +340,7 @@ fn checksum_inside_a_guests_own_tunnel_stays_partial_when_it_is_settled() {
 }
 
 #[test]
-fn addresses_of_arp_change_at_once_when_a_checksum_is_asked_for_there() {
+fn checksum_is_completed_at_once_when_its_field_is_in_an_arp_address() {
     for (kind, tags) in [(0x0806_u16, 0), (0x8035, 0), (0x8035, 1), (0x0806, 3)] {
         let arp = [&[0, 1, 8, 0, 6, 4, 0, 1][..], &[9; 20], &[0; 18]].concat();
         let tag = [0x81, 0, 0, 9].repeat(tags);
@@ -348,7 +355,7 @@ fn addresses_of_arp_change_at_once_when_a_checksum_is_asked_for_there() {
 }
 
 #[test]
-fn super_packet_is_refused_when_its_checksum_is_in_a_header() {
+fn super_packet_is_rejected_when_its_checksum_field_is_in_a_header() {
     let sent = Spec { payload: vec![7; 900], ..Spec::default() }.packet(Some(100));
     let Checksum::Partial { start: own, offset } = sent.offload.checksum else { unreachable!() };
     for start in [0, own - 20, own - 1, own + 1] {
@@ -359,7 +366,7 @@ fn super_packet_is_refused_when_its_checksum_is_in_a_header() {
 }
 
 #[test]
-fn sctp_gets_its_crc_when_it_is_behind_any_tags() {
+fn sctp_crc_is_completed_after_any_number_of_tags() {
     for tags in 0..5 {
         let (frame, l4) = sctp(false);
         let frame = [&frame[..12], &[0x88, 0xa8, 0, 5].repeat(tags), &frame[12..]].concat();
@@ -374,7 +381,7 @@ fn sctp_gets_its_crc_when_it_is_behind_any_tags() {
 }
 
 #[test]
-fn partial_checksum_is_left_alone_when_it_is_not_of_sctp() {
+fn partial_checksum_is_unchanged_when_not_sctp() {
     let (frame, l4) = sctp(false);
     let l4 = l4 as u16;
     for (at, value, start, offset) in [

@@ -1,4 +1,4 @@
-//! Coalescing, and that it is the inverse of segmentation.
+//! Coalescing (GRO), which must be the inverse of segmentation.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use crate::support::{ACK, CWR, FIN, PSH, SYN, Spec, any_spec, same};
 use packet::{Checksum, Coalescer, PacketBuf, coalesce_ranges};
 use proptest::prelude::*;
 
-/// One buffer with the frames at odd distances, as datagrams with tunnel headers lie in it.
+/// One buffer with all frames and gaps between them, like received tunnel datagrams.
 fn train(frames: &[Vec<u8>]) -> (PacketBuf, Vec<Range<usize>>) {
     let mut bytes = Vec::new();
     let mut ranges = Vec::new();
@@ -18,7 +18,7 @@ fn train(frames: &[Vec<u8>]) -> (PacketBuf, Vec<Range<usize>>) {
     (PacketBuf::from_bytes(&bytes), ranges)
 }
 
-/// What comes out of a train.
+/// The packets that coalescing makes of a buffer with these frames.
 fn coalesced(frames: &[Vec<u8>], verified: bool) -> Vec<PacketBuf> {
     let (mut packet, ranges) = train(frames);
     let headroom = packet.headroom();
@@ -33,7 +33,7 @@ fn coalesced(frames: &[Vec<u8>], verified: bool) -> Vec<PacketBuf> {
     out
 }
 
-/// What comes out of a coalescer that gets the frames one by one.
+/// The packets of a coalescer that receives the frames one by one.
 fn pushed(frames: &[Vec<u8>], checksum: Checksum) -> Vec<PacketBuf> {
     let mut coalescer = Coalescer::new(8);
     let mut out = Vec::new();
@@ -51,14 +51,14 @@ fn frames(specs: &[Spec]) -> Vec<Vec<u8>> {
     specs.iter().map(Spec::frame).collect()
 }
 
-/// Lengths of the runs that two segments form, by either entry point.
+/// True if two segments are joined. Checks that both entry points agree.
 fn joined(first: &Spec, second: &Spec) -> bool {
     let frames = frames(&[first.clone(), second.clone()]);
     let one = coalesced(&frames, false);
     let other = pushed(&frames, Checksum::Unverified);
     assert_eq!(one.len(), other.len());
     if one.len() == 2 {
-        // Not joined means not touched. Packets of different flows may change places.
+        // Packets that are not joined are unchanged. Packets of different flows may be reordered.
         for packets in [&one, &other] {
             let bytes: Vec<_> = packets.iter().map(PacketBuf::to_vec).collect();
             assert!(bytes.contains(&frames[0]) && bytes.contains(&frames[1]));
@@ -130,7 +130,7 @@ fn segments_stay_apart_when_ethernet_headers_differ() {
     first.tags.push(0x8100);
     second.tags.push(0x8100);
     assert!(joined(&first, &second));
-    // An address of either side, and the VLAN.
+    // The two addresses, and the VLAN.
     for at in [5, 11, 15] {
         let mut frames = frames(&[first.clone(), second.clone()]);
         frames[1][at] ^= 1;
@@ -164,7 +164,7 @@ fn ids_may_stay_zero_when_df_is_set() {
         segment.id = 0;
     }
     assert_eq!(coalesced(&frames(&segments), false).len(), 1);
-    // Neither rule holds for 0, 0, 2 and 0, 1, 0.
+    // The sequences 0, 0, 2 and 0, 1, 0 are neither constant nor incrementing.
     segments[2].id = 2;
     assert_eq!(coalesced(&frames(&segments), false).len(), 2);
     segments[1].id = 1;
@@ -187,7 +187,7 @@ fn segment_passes_untouched_when_its_checksum_is_wrong() {
             let alone = out.iter().find(|p| p.to_vec() == frames[bad]).unwrap();
             assert_eq!(alone.offload, packet::Offload::default());
             let total: usize = out.iter().map(|p| p.len() - segments[0].header_len()).sum();
-            assert_eq!(total, 500, "nothing is lost");
+            assert_eq!(total, 500, "no byte is lost");
             let expected = if bad == 0 || bad == 4 { 2 } else { 3 };
             assert_eq!(out.len(), expected);
         }
@@ -233,7 +233,7 @@ fn run_stops_when_ip_length_would_pass_65535() {
     }
     let frames = frames(&specs);
     for out in [coalesced(&frames, false), pushed(&frames, Checksum::Unverified)] {
-        // 52 bytes of headers and 46 times 1400 are 64,452.
+        // 52 header bytes and 46 segments of 1400 bytes are 64,452 bytes.
         let lens: Vec<usize> = out.iter().map(|p| p.len() - 66).collect();
         assert_eq!(lens, [46 * 1400, 4 * 1400]);
         assert_eq!(out[0].head()[16..18], 64_452u16.to_be_bytes());
@@ -256,7 +256,7 @@ fn segments_stay_apart_when_ipv6_has_more_than_options() {
     let spec = Spec { v6: true, ip_extra: 8, payload: vec![1; 200], ..Spec::default() };
     let options = frames(&spec.segments(100));
     assert_eq!(coalesced(&options, true).len(), 1);
-    // A routing header, an atomic fragment header, an authentication header of the same length.
+    // A routing, an atomic fragment and an authentication header of the same length.
     for (protocol, second_byte) in [(43, 0), (44, 0), (51, 0)] {
         let mut frames = options.clone();
         for frame in &mut frames {
@@ -270,7 +270,7 @@ fn segments_stay_apart_when_ipv6_has_more_than_options() {
 }
 
 #[test]
-fn ranges_are_cut_when_outside_the_storage() {
+fn ranges_are_truncated_when_outside_the_buffer() {
     let frame = Spec::default().frame();
     let (mut packet, mut ranges) = train(std::slice::from_ref(&frame));
     ranges.push(ranges[0].end..ranges[0].end + 500);
@@ -288,7 +288,7 @@ fn ranges_are_cut_when_outside_the_storage() {
 }
 
 #[test]
-fn single_frame_is_verified_when_vouched_for() {
+fn single_frame_is_verified_when_the_device_verified_it() {
     let frame = Spec::default().frame();
     for (verified, checksum) in [(true, Checksum::Verified), (false, Checksum::Unverified)] {
         let out = coalesced(std::slice::from_ref(&frame), verified);
@@ -371,7 +371,7 @@ fn buffer_is_returned_when_its_packet_was_joined() {
 }
 
 #[test]
-fn partial_packet_stays_alone_when_it_owes_another_checksum() {
+fn partial_packet_is_not_joined_when_its_checksum_start_is_wrong() {
     let (first, second) = pair();
     let mut coalescer = Coalescer::new(2);
     let mut out = Vec::new();
@@ -385,7 +385,7 @@ fn partial_packet_stays_alone_when_it_owes_another_checksum() {
 }
 
 #[test]
-fn partial_packets_are_joined_when_nobody_summed_them() {
+fn partial_packets_are_joined_without_checksum_verification() {
     let spec = Spec { payload: vec![5; 250], ..Spec::default() };
     let mut coalescer = Coalescer::new(2);
     let mut out = Vec::new();
@@ -397,7 +397,7 @@ fn partial_packets_are_joined_when_nobody_summed_them() {
     assert!(same(&out[0], &spec.packet(Some(100))));
 }
 
-/// A spec whose segments the rules let join.
+/// Changes a spec so that its segments may be joined.
 fn coalescable(mut spec: Spec) -> Spec {
     spec.udp = false;
     spec.flags &= FIN | PSH | CWR | ACK | 0x40;
@@ -413,7 +413,7 @@ proptest! {
         spec in any_spec(3000).prop_map(coalescable), size in 1u16..1500, verified in any::<bool>(),
     ) {
         let mut spec = spec;
-        // More than one segment.
+        // The packet has more than one segment.
         spec.payload.resize(spec.payload.len() + usize::from(size) + 1, 0x42);
         let frames = frames(&spec.segments(size.into()));
         let want = spec.packet(Some(size));
@@ -425,7 +425,7 @@ proptest! {
         prop_assert!(same(&one_by_one[0], &want));
     }
 
-    /// Whatever is joined, cutting it again gives the bytes that went in, flow by flow in order.
+    /// Segmenting the joined packets restores the input bytes of each flow, in order.
     #[test]
     fn nothing_is_lost_or_reordered_when_traffic_is_mixed(
         specs in prop::collection::vec(
@@ -459,12 +459,12 @@ proptest! {
             coalescer.push((), PacketBuf::from_bytes(frame), |(), p| out.push(p));
         }
         coalescer.flush(|(), p| out.push(p));
-        prop_assert_eq!(by_flow(recut(&out)), by_flow(input.clone()));
-        prop_assert_eq!(recut(&coalesced(&input, false)), input);
+        prop_assert_eq!(by_flow(resegment(&out)), by_flow(input.clone()));
+        prop_assert_eq!(resegment(&coalesced(&input, false)), input);
     }
 
     #[test]
-    fn nothing_panics_when_frames_are_junk(
+    fn coalescing_does_not_panic_on_arbitrary_frames(
         specs in prop::collection::vec(any_spec(100), 1..6), verified in any::<bool>(),
         changes in prop::collection::vec((0usize..6, 0usize..130, any::<u8>()), 0..8),
         cuts in prop::collection::vec(0usize..200, 6),
@@ -486,9 +486,9 @@ proptest! {
     }
 }
 
-/// The frames that the packets are on a wire. Segmentation counts the identification up, which is
-/// what went in here.
-fn recut(packets: &[PacketBuf]) -> Vec<Vec<u8>> {
+/// The frames that the packets become on the wire. Segmentation increments the IP identification,
+/// like the input frames.
+fn resegment(packets: &[PacketBuf]) -> Vec<Vec<u8>> {
     let mut segmenter = packet::Segmenter::new();
     let mut out = Vec::new();
     for packet in packets {
@@ -499,8 +499,8 @@ fn recut(packets: &[PacketBuf]) -> Vec<Vec<u8>> {
     out
 }
 
-/// Sorted by protocol, addresses and ports, which are at the same place in all frames, keeping the
-/// order of each flow.
+/// Sorts the frames by protocol, addresses and ports, which have the same offsets in all frames.
+/// Keeps the order within each flow.
 fn by_flow(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     frames.sort_by_key(|frame| (frame[23], frame[26..38].to_vec()));
     frames

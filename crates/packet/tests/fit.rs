@@ -1,5 +1,4 @@
-//! What is done with frames too long for their path, case by case, and that what was made to fit
-//! does.
+//! Frames that are too long for their path: the action in each case, and that resized frames fit.
 
 use crate::support::{ACK, PSH, Spec, any_spec};
 use packet::{
@@ -13,12 +12,12 @@ fn spec(v6: bool, udp: bool, df: bool, payload: usize) -> Spec {
 }
 
 #[test]
-fn frame_is_treated_as_the_table_says() {
+fn fit_returns_the_actions_of_the_table() {
     const MAX: usize = 1414;
     let (v4, v6) = (false, true);
     let (tcp, udp) = (false, true);
     let (df, may) = (true, false);
-    // IP version, transport, don't fragment, payload, segment size => what to do.
+    // IP version, transport, don't fragment, payload, segment size => action.
     for (version, transport, dont_fragment, payload, gso, expected) in [
         (v4, tcp, df, 1348, None, Fit::Fits),
         (v4, tcp, df, 1349, None, Fit::TooBig { mtu: 1400 }),
@@ -44,21 +43,25 @@ fn frame_is_treated_as_the_table_says() {
 }
 
 #[test]
-fn mtu_is_less_by_the_tags_of_the_frame() {
+fn reported_mtu_excludes_the_tags_of_the_frame() {
     let spec = Spec { tags: vec![0x88a8, 0x8100], ..spec(false, false, true, 3000) };
     assert_eq!(fit(&spec.packet(None), 1414), Fit::TooBig { mtu: 1392 });
     let spec = Spec { v6: true, ..spec };
-    assert_eq!(fit(&spec.packet(None), 20), Fit::TooBig { mtu: 0 }, "IPv6 says 1280 itself");
+    assert_eq!(
+        fit(&spec.packet(None), 20),
+        Fit::TooBig { mtu: 0 },
+        "the ICMPv6 error will say 1280"
+    );
 }
 
 #[test]
-fn frame_never_fits_when_nobody_can_be_told() {
+fn frame_never_fits_when_no_sender_can_be_notified() {
     let arp = PacketBuf::from_bytes(&[[2; 12].as_slice(), &[8, 6], &[0; 1500]].concat());
     assert_eq!(fit(&arp, 1400), Fit::Never);
     let mut packet = spec(false, false, true, 3000).packet(None);
     packet.head_mut()[14] = 0x55;
     assert_eq!(fit(&packet, 1414), Fit::Never, "malformed");
-    // 68 bytes are what IPv4 takes for granted.
+    // 68 bytes is the minimum MTU of IPv4.
     for df in [true, false] {
         assert_eq!(fit(&spec(false, true, df, 3000).packet(None), 81), Fit::Never);
         assert_ne!(fit(&spec(false, true, df, 3000).packet(None), 82), Fit::Never);
@@ -66,7 +69,7 @@ fn frame_never_fits_when_nobody_can_be_told() {
 }
 
 #[test]
-fn padding_is_cut_off_when_the_packet_fits_without() {
+fn padding_is_removed_when_the_packet_fits_without_it() {
     for df in [true, false] {
         let spec = spec(false, false, df, 1000);
         let mut packet = spec.packet(None);
@@ -79,7 +82,7 @@ fn padding_is_cut_off_when_the_packet_fits_without() {
 }
 
 #[test]
-fn segments_are_as_long_as_the_path_allows_when_resized() {
+fn resized_segments_have_the_maximum_length() {
     let spec = spec(false, false, false, 10_000);
     let segments = |size| Fit::Resize(Resize::Segments(size));
     let mut packet = spec.packet(Some(1448));
@@ -87,7 +90,7 @@ fn segments_are_as_long_as_the_path_allows_when_resized() {
     Resize::Segments(1348).apply(&mut packet);
     assert_eq!((packet.offload.gso.unwrap().size, wire_len(&packet)), (1348, 1414));
     assert_eq!(fit(&packet, 1414), Fit::Fits);
-    // The least segment, and one less.
+    // The minimum segment size, and one byte less.
     assert_eq!(fit(&spec.packet(Some(1448)), spec.header_len() + 30), segments(30));
     let long = Spec { ip_extra: 40, ..spec };
     let headers = long.header_len();
@@ -97,7 +100,7 @@ fn segments_are_as_long_as_the_path_allows_when_resized() {
 }
 
 #[test]
-fn first_segment_is_that_of_the_segmenter() {
+fn first_segment_equals_that_of_the_segmenter() {
     for (v6, udp) in [(false, false), (false, true), (true, false), (true, true)] {
         for size in [1000, 4000] {
             let spec = Spec { flags: ACK | PSH, ..spec(v6, udp, true, 3000) };
@@ -115,7 +118,7 @@ fn first_segment_is_that_of_the_segmenter() {
 
 proptest! {
     #[test]
-    fn what_is_said_to_fit_does(spec in any_spec(5000), size in prop::option::of(1u16..3000), max in 60usize..3000, padding in 0usize..2000) {
+    fn frames_that_fit_are_within_the_limit(spec in any_spec(5000), size in prop::option::of(1u16..3000), max in 60usize..3000, padding in 0usize..2000) {
         let mut packet = spec.packet(size);
         if size.is_none() {
             packet.append(&vec![0; padding]);
@@ -146,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(
+    fn fit_does_not_panic_on_arbitrary_bytes(
         bytes in prop::collection::vec(any::<u8>(), 0..200), max in 0usize..200,
         gso in prop::option::of((0u16..200, any::<u16>(), 0usize..3)),
     ) {

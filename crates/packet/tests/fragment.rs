@@ -1,10 +1,10 @@
-//! Fragments put together again are the packet, and each of them is what RFC 791 says.
+//! Fragmentation: reassembled fragments equal the packet, and each fragment follows RFC 791.
 
 use crate::support::{Spec, any_spec, naive_sum};
 use packet::{Checksum, FragmentError, Fragmenter, PacketBuf, complete_checksum};
 use proptest::prelude::*;
 
-/// One fragment, taken apart by hand.
+/// One fragment, parsed by hand.
 #[derive(Debug, PartialEq, Eq)]
 struct Fragment {
     link: Vec<u8>,
@@ -14,7 +14,7 @@ struct Fragment {
     data: Vec<u8>,
 }
 
-fn take_apart(frame: &[u8], l3: usize) -> Fragment {
+fn parse_fragment(frame: &[u8], l3: usize) -> Fragment {
     let header_len = usize::from(frame[l3] & 15) * 4;
     let header = frame[l3..l3 + header_len].to_vec();
     let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -35,8 +35,8 @@ fn fragments(packet: &PacketBuf, mtu: usize, l3: usize) -> Result<Vec<Fragment>,
     let count = Fragmenter::new().fragment(packet, mtu, |fragment| {
         assert!(fragment.headroom() >= PacketBuf::HEADROOM);
         assert_eq!((fragment.offload.checksum, fragment.offload.gso), (Checksum::Unverified, None));
-        all.push(take_apart(&fragment.to_vec(), l3));
-        // Whatever is done with a fragment, the next one is not touched by it.
+        all.push(parse_fragment(&fragment.to_vec(), l3));
+        // Changes to a fragment must not affect the next one.
         fragment.push_front(50).unwrap().fill(0xee);
         fragment.head_mut().fill(0xee);
     })?;
@@ -54,7 +54,7 @@ fn reassemble(fragments: &[Fragment], mtu: usize) -> Vec<u8> {
         assert_eq!(fragment.link, fragments[0].link);
         if i + 1 < fragments.len() {
             assert!(fragment.more);
-            // As long as they can be.
+            // All fragments but the last have the maximum length.
             let room = (mtu - fragment.header.len()) & !7;
             assert_eq!(fragment.data.len(), room);
         }
@@ -63,7 +63,7 @@ fn reassemble(fragments: &[Fragment], mtu: usize) -> Vec<u8> {
     data
 }
 
-/// The bytes of the header that are the same in all fragments.
+/// The header bytes that are equal in all fragments.
 fn constant(header: &[u8]) -> (u8, &[u8], &[u8], &[u8]) {
     (header[1], &header[4..6], &header[8..10], &header[12..20])
 }
@@ -77,12 +77,12 @@ proptest! {
         let mut packet = spec.packet(None);
         let expected = spec.frame();
         if in_pieces {
-            packet = cut_up(&packet, spec.header_len());
+            packet = with_nonlinear_payload(&packet, spec.header_len());
         } else {
             packet.append(&vec![0xee; padding]);
         }
         let all = fragments(&packet, mtu, spec.l3()).unwrap();
-        let whole = take_apart(&expected, spec.l3());
+        let whole = parse_fragment(&expected, spec.l3());
         prop_assert_eq!(reassemble(&all, mtu), whole.data);
         prop_assert!(!all[all.len() - 1].more);
         for fragment in &all {
@@ -97,7 +97,7 @@ proptest! {
     ) {
         let spec = Spec { df: false, udp: true, payload, ..Spec::default() };
         let packet = spec.packet(None);
-        let whole = take_apart(&spec.frame(), 14);
+        let whole = parse_fragment(&spec.frame(), 14);
         let (mut data, mut last) = (Vec::new(), true);
         let mut once = Vec::new();
         Fragmenter::new().fragment(&packet, first, |fragment| once.push(fragment.clone())).unwrap();
@@ -106,7 +106,7 @@ proptest! {
             prop_assert_eq!(again[0].offset, data.len());
             data.extend(reassemble(&again, second));
             last = again[again.len() - 1].more;
-            prop_assert_eq!(last, take_apart(&fragment.to_vec(), 14).more);
+            prop_assert_eq!(last, parse_fragment(&fragment.to_vec(), 14).more);
         }
         prop_assert_eq!((data, last), (whole.data, false));
     }
@@ -126,13 +126,13 @@ proptest! {
         let segments = spec.segments(size.into());
         prop_assert_eq!(datagrams.len(), segments.len());
         for (fragments, segment) in datagrams.iter().zip(segments) {
-            let whole = take_apart(&segment.frame(), spec.l3());
+            let whole = parse_fragment(&segment.frame(), spec.l3());
             prop_assert_eq!(reassemble(fragments, mtu), whole.data);
         }
     }
 
     #[test]
-    fn any_bytes_are_survived(
+    fn fragmentation_does_not_panic_on_arbitrary_bytes(
         mut bytes in prop::collection::vec(any::<u8>(), 0..200), mtu in 0usize..200,
         partial in prop::option::of((0u16..200, 0u16..20)), first in prop::sample::select(vec![0x45u8, 0x46, 0x4f, 0x60]),
     ) {
@@ -150,8 +150,8 @@ proptest! {
     }
 }
 
-/// The same packet with its payload in pieces behind the linear part.
-fn cut_up(packet: &PacketBuf, header_len: usize) -> PacketBuf {
+/// The same packet with its payload in buffer fragments after the linear part.
+fn with_nonlinear_payload(packet: &PacketBuf, header_len: usize) -> PacketBuf {
     let bytes = packet.to_vec();
     let mut copy = PacketBuf::with_capacity(256, bytes.len() * 2 + 100);
     copy.spare_mut()[..header_len].copy_from_slice(&bytes[..header_len]);
@@ -167,7 +167,7 @@ fn cut_up(packet: &PacketBuf, header_len: usize) -> PacketBuf {
 }
 
 #[test]
-fn packet_is_left_as_it_is_when_it_fits() {
+fn packet_is_unchanged_when_it_fits() {
     let spec = Spec { tags: vec![0x88a8, 0x8100], ..Spec::default() };
     let len = spec.frame().len() - spec.l3();
     let mut frames = Vec::new();
@@ -181,12 +181,12 @@ fn packet_is_left_as_it_is_when_it_fits() {
 }
 
 #[test]
-fn options_are_copied_as_their_flag_says() {
-    // Record route (not copied), no operation, stream identifier (copied), end, and what is behind
-    // it.
+fn options_are_copied_according_to_their_copied_flag() {
+    // Record route (not copied), no operation, stream identifier (copied), end of options, and more
+    // bytes.
     let options = [7, 7, 4, 1, 2, 3, 4, 1, 0x88, 4, 9, 9, 0, 7, 7, 7];
     let copied = [1, 1, 1, 1, 1, 1, 1, 1, 0x88, 4, 9, 9, 0, 7, 7, 7];
-    // An option whose length makes no sense ends the walk.
+    // An option with an invalid length ends the option list.
     let broken = [7, 3, 5, 0x88, 1, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
     let broken_copied = [1, 1, 1, 0x88, 1, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
     let overlong = [7, 4, 5, 0, 7, 13, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
@@ -209,7 +209,7 @@ fn options_are_copied_as_their_flag_says() {
 #[test]
 fn packet_is_refused_when_it_cannot_or_must_not_be_fragmented() {
     let refuse = |spec: Spec, mtu| {
-        let called = |_: &mut PacketBuf| panic!("nothing is handed out");
+        let called = |_: &mut PacketBuf| panic!("no fragment may be produced");
         Fragmenter::new().fragment(&spec.packet(None), mtu, called).unwrap_err()
     };
     let spec = Spec { df: false, ..Spec::default() };
@@ -220,21 +220,24 @@ fn packet_is_refused_when_it_cannot_or_must_not_be_fragmented() {
 
     let mut packet = spec.packet(None);
     packet.head_mut()[20..22].copy_from_slice(&0x1ff8_u16.to_be_bytes());
-    let refused = Fragmenter::new().fragment(&packet, 100, |_| panic!("nothing is handed out"));
+    let refused =
+        Fragmenter::new().fragment(&packet, 100, |_| panic!("no fragment may be produced"));
     assert_eq!(refused, Err(FragmentError::BeyondDatagram));
     let mut packet = spec.packet(None);
     packet.offload.checksum = Checksum::Partial { start: 14, offset: 10 };
-    let refused = Fragmenter::new().fragment(&packet, 100, |_| panic!("nothing is handed out"));
+    let refused =
+        Fragmenter::new().fragment(&packet, 100, |_| panic!("no fragment may be produced"));
     assert!(matches!(refused, Err(FragmentError::Offload(_))), "{refused:?}");
     let mut packet = spec.packet(Some(50));
     packet.offload.checksum = Checksum::Unverified;
-    let refused = Fragmenter::new().fragment(&packet, 100, |_| panic!("nothing is handed out"));
+    let refused =
+        Fragmenter::new().fragment(&packet, 100, |_| panic!("no fragment may be produced"));
     assert!(matches!(refused, Err(FragmentError::Offload(_))), "{refused:?}");
 }
 
 #[test]
-fn checksum_is_completed_wherever_its_field_lands() {
-    // With 60 bytes of header, eight of payload in each: the TCP checksum stands in the third.
+fn checksum_is_completed_when_its_field_is_in_a_later_fragment() {
+    // With 60 header bytes, each fragment has 8 payload bytes, so the third has the TCP checksum.
     let spec = Spec { df: false, ip_extra: 40, ..Spec::default() };
     let all = fragments(&spec.packet(None), 68, 14).unwrap();
     let mut whole = spec.packet(None);

@@ -1,4 +1,4 @@
-//! The remembered header locations agree with a fresh walk, whatever is done to the frame.
+//! The cached header locations equal those of a fresh parse after any change of the frame.
 
 use crate::support::any_spec;
 use packet::{
@@ -43,7 +43,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn take(step: Step, packet: &mut PacketBuf) {
+fn apply(step: Step, packet: &mut PacketBuf) {
     match step {
         Step::Push(len) => {
             if let Ok(bytes) = packet.push_front(len) {
@@ -96,7 +96,7 @@ fn agrees(packet: &PacketBuf, outer_len: usize) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn located_headers_are_those_of_a_fresh_walk_after_any_change(
+    fn located_headers_equal_a_fresh_parse_after_any_change(
         spec in any_spec(100),
         gso in proptest::option::of(1_u16..50),
         steps in prop::collection::vec((any_step(), any::<bool>(), 0_usize..30), 1..12),
@@ -104,13 +104,13 @@ proptest! {
         let mut packet = spec.packet(gso);
         agrees(&packet, 0)?;
         for (step, looks_behind, outer_len) in steps {
-            take(step, &mut packet);
+            apply(step, &mut packet);
             agrees(&packet, if looks_behind { outer_len } else { 0 })?;
         }
     }
 
     #[test]
-    fn located_headers_stay_known_behind_a_pushed_header(spec in any_spec(100), len in 1_usize..60) {
+    fn located_headers_stay_cached_after_a_header_is_pushed(spec in any_spec(100), len in 1_usize..60) {
         let mut packet = spec.packet(None);
         let located = packet.located();
         packet.push_front(len).unwrap().fill(0);

@@ -1,4 +1,4 @@
-//! The tests of crate `packet` as one program.
+//! All integration tests of crate `packet`, as one test binary.
 
 mod checksum;
 mod coalesce;

@@ -1,9 +1,9 @@
-//! Segmentation against a naive segmenter.
+//! Segmentation, compared with a naive segmenter.
 
 use crate::support::{ACK, CWR, FIN, PSH, Spec, any_spec, naive_sum, same};
 use packet::{
-    Checksum, Offload, PacketBuf, SegmentChecksum, SegmentError, Segmenter, SplitLimits, Verdict,
-    split, verify_checksum,
+    Checksum, ChecksumStatus, Offload, PacketBuf, SegmentChecksum, SegmentError, Segmenter,
+    SplitLimits, split, verify_checksum,
 };
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn segments(packet: &PacketBuf, outer_len: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn segment_gives_flags_and_numbers_when_tcp() {
+fn segment_sets_flags_and_sequence_numbers_when_tcp() {
     let spec =
         Spec { flags: ACK | FIN | PSH | CWR, id: 0xffff, seq: u32::MAX - 10, ..Spec::default() };
     let out = segments(&spec.packet(Some(40)), 0);
@@ -33,9 +33,9 @@ fn segment_gives_flags_and_numbers_when_tcp() {
 }
 
 #[test]
-fn segment_gives_ffff_when_udp_checksum_computes_to_zero() {
+fn segment_writes_ffff_when_udp_checksum_computes_to_zero() {
     let mut spec = Spec { udp: true, payload: vec![0; 4], ..Spec::default() };
-    // Choose the payload such that the sum is 0xffff.
+    // Choose the payload so that the sum is 0xffff.
     let rest = !u16::from_be_bytes(spec.frame()[40..42].try_into().unwrap());
     spec.payload[..2].copy_from_slice(&(!rest).to_be_bytes());
     let super_packet =
@@ -45,7 +45,7 @@ fn segment_gives_ffff_when_udp_checksum_computes_to_zero() {
         assert_eq!(out.len(), count);
         for segment in out {
             assert_eq!(segment[40..42], [0xff, 0xff]);
-            assert_eq!(verify_checksum(&PacketBuf::from_bytes(&segment)), Verdict::Valid);
+            assert_eq!(verify_checksum(&PacketBuf::from_bytes(&segment)), ChecksumStatus::Valid);
         }
     }
 }
@@ -76,7 +76,7 @@ fn fix_hook_sees_every_segment_when_outer_prefix_is_given() {
             let transport = s.transport.unwrap();
             let bytes = [&s.header[transport.offset..], s.payload].concat();
             assert_eq!(bytes.len(), transport.len);
-            // What local checksum offload rests on.
+            // Local checksum offload depends on this property.
             assert_eq!(naive_sum(&bytes), !transport.pseudo);
             s.header[7] = s.index as u8;
             seen.push((s.index, s.count, s.payload.len()));
@@ -94,7 +94,7 @@ fn fix_hook_sees_every_segment_when_outer_prefix_is_given() {
 }
 
 #[test]
-fn segment_passes_through_when_nothing_is_owed() {
+fn packet_passes_unchanged_when_no_offload_is_pending() {
     let mut packet = PacketBuf::from_bytes(&[0x5a; 60]);
     assert_eq!(segments(&packet, 0), [[0x5a; 60]]);
     packet.push_front(4).unwrap().fill(1);
@@ -102,7 +102,7 @@ fn segment_passes_through_when_nothing_is_owed() {
 }
 
 #[test]
-fn trains_respect_both_limits_when_cut() {
+fn split_parts_respect_both_limits() {
     let spec = Spec { payload: vec![1; 1000], ..Spec::default() };
     let packet = spec.packet(Some(10));
     let mut segmenter = Segmenter::new();
@@ -123,7 +123,7 @@ fn trains_respect_both_limits_when_cut() {
 }
 
 #[test]
-fn segment_is_refused_when_offload_lies() {
+fn segmentation_fails_when_offload_is_inconsistent() {
     let spec = Spec::default();
     let try_with = |change: &dyn Fn(&mut PacketBuf)| {
         let mut packet = spec.packet(Some(40));
@@ -160,7 +160,7 @@ fn segment_is_refused_when_offload_lies() {
 }
 
 #[test]
-fn segment_is_refused_when_headers_are_longer_than_the_bound() {
+fn segmentation_fails_when_headers_are_too_long() {
     let spec = Spec { v6: true, options: vec![], ip_extra: 248, ..Spec::default() };
     let len = spec.header_len();
     let mut packet = spec.packet(Some(10));
@@ -184,7 +184,7 @@ fn split_does_nothing_when_within_limits() {
 }
 
 #[test]
-fn split_is_refused_when_no_segment_fits() {
+fn split_fails_when_no_segment_fits() {
     let spec = Spec::default();
     for limits in [
         SplitLimits { max_segments: 0, max_bytes: 65_535 },
@@ -198,7 +198,7 @@ fn split_is_refused_when_no_segment_fits() {
 
 proptest! {
     #[test]
-    fn segments_are_those_of_the_naive_segmenter_when_any_packet_is_cut(
+    fn segments_equal_those_of_the_naive_segmenter(
         spec in any_spec(3000), size in 1u16..1500, outer in 0usize..60,
     ) {
         let mut packet = spec.packet(Some(size));
@@ -213,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn partial_segments_complete_to_the_same_when_a_device_completes_them(
+    fn partial_segments_equal_complete_ones_after_the_device_completes_them(
         spec in any_spec(3000), size in 1u16..1500,
     ) {
         let packet = spec.packet(Some(size));
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn single_is_completed_when_no_super_packet(spec in any_spec(300), outer in 0usize..40) {
+    fn checksum_is_completed_when_packet_is_no_super_packet(spec in any_spec(300), outer in 0usize..40) {
         let mut packet = spec.packet(None);
         packet.push_front(outer).unwrap().fill(1);
         prop_assert_eq!(&segments(&packet, outer)[0][outer..], &spec.frame());
@@ -262,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics_when_bytes_are_junk(
+    fn segmentation_does_not_panic_on_arbitrary_bytes(
         spec in any_spec(200), size in 0u16..100, cut in 0usize..400, outer in 0usize..70,
         changes in prop::collection::vec((0usize..120, any::<u8>()), 0..6), start in any::<Option<u16>>(),
     ) {

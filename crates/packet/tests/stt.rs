@@ -64,7 +64,7 @@ fn frame_passes_without_copy_when_whole() {
 }
 
 #[test]
-fn buffer_comes_back_when_the_frame_is_given_back() {
+fn give_back_restores_the_callers_buffer() {
     let mut reassembler = SttReassembler::new(SttLimits::default());
     let bytes = frame(100);
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
@@ -82,7 +82,7 @@ fn buffer_comes_back_when_the_frame_is_given_back() {
         assert!(packet.is_empty());
         assert_eq!(packet.spare_mut().as_ptr(), own, "the longest frame still fits");
         reassembler.give_back(&mut packet);
-        assert_eq!(packet.spare_mut().as_ptr(), own, "there is nothing more to give back");
+        assert_eq!(packet.spare_mut().as_ptr(), own, "a second call has no effect");
     }
 }
 
@@ -115,10 +115,10 @@ fn frame_has_headroom_when_reassembled() {
 }
 
 #[test]
-fn buffers_are_used_again_when_large_enough() {
+fn buffers_are_reused_when_large_enough() {
     let mut reassembler = SttReassembler::new(SttLimits::default());
     let bytes = frame(100);
-    // Where the frame stood that two segments were put together to.
+    // The address of the buffer with the frame that was reassembled from two segments.
     let mut receive = |len: u16| {
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, 100);
         for offset in [0, 40] {
@@ -182,7 +182,7 @@ fn frames_are_kept_apart_when_any_part_of_the_key_differs() {
 }
 
 #[test]
-fn segment_is_refused_and_counted_when_inconsistent() {
+fn segment_is_rejected_and_counted_when_inconsistent() {
     let mut rig = Rig::new(SttLimits::default());
     let bytes = frame(1000);
     assert_eq!(rig.push(1, &bytes, 100, 300), Ok(None));
@@ -201,16 +201,16 @@ fn segment_is_refused_and_counted_when_inconsistent() {
     let mut long = PacketBuf::from_bytes(&bytes[..101]);
     let place = SttPlace { total: 1000, offset: 900, ce: false };
     assert_eq!(rig.reassembler.push(key(1), place, &mut long, 0), Err(SttDrop::BeyondTotal));
-    assert_eq!(long.len(), 101, "a refused packet is unchanged");
+    assert_eq!(long.len(), 101, "a rejected packet is unchanged");
     let counted: Vec<u64> = SttDrop::ALL.iter().map(|&r| rig.reassembler.dropped(r)).collect();
     assert_eq!(counted, [1, 1, 1, 1, 4, 0, 0, 0, 0, 0]);
-    // None of it has spoilt the frame.
+    // The rejected segments did not affect the frame.
     assert_eq!(rig.push(1, &bytes, 0, 100), Ok(None));
     assert_eq!(rig.push(1, &bytes, 300, 1000), Ok(Some(bytes)));
 }
 
 #[test]
-fn incomplete_frame_gives_way_when_its_id_comes_with_a_whole_one() {
+fn incomplete_frame_is_dropped_when_a_whole_frame_has_its_packet_id() {
     let mut rig = Rig::new(SttLimits::default());
     let (old, new) = (frame(1000), frame(300));
     assert_eq!(rig.push(1, &old, 0, 500), Ok(None));
@@ -244,9 +244,13 @@ fn oldest_frame_is_evicted_when_memory_is_full() {
     assert_eq!((rig.reassembler.frames(), rig.reassembler.bytes()), (3, 300));
     assert_eq!(rig.reassembler.dropped(SttDrop::Evicted), 1);
     assert_eq!(rig.push(1, &bytes, 50, 100), Ok(Some(bytes.clone())));
-    assert_eq!(rig.push(0, &bytes, 50, 100), Ok(None), "its first half is gone");
+    assert_eq!(rig.push(0, &bytes, 50, 100), Ok(None), "the first half was evicted");
     assert_eq!(rig.push(9, &frame(301), 0, 50), Err(SttDrop::OverLimit));
-    assert_eq!(rig.push(9, &frame(301), 0, 301), Ok(Some(frame(301))), "nothing to hold");
+    assert_eq!(
+        rig.push(9, &frame(301), 0, 301),
+        Ok(Some(frame(301))),
+        "a whole frame needs no memory"
+    );
 }
 
 #[test]
@@ -263,7 +267,7 @@ fn oldest_frame_is_evicted_when_there_are_too_many() {
 }
 
 #[test]
-fn segment_is_refused_when_frame_is_in_crumbs() {
+fn segment_is_rejected_when_its_frame_has_too_many_ranges() {
     let mut rig = Rig::new(SttLimits::default());
     let bytes = frame(1000);
     for i in 0..64 {
@@ -277,9 +281,9 @@ fn segment_is_refused_when_frame_is_in_crumbs() {
 }
 
 proptest! {
-    /// Against a model that keeps one flag per byte.
+    /// Compares the reassembler with a model that keeps one flag per byte.
     #[test]
-    fn segments_are_taken_as_the_model_says_when_random(
+    fn reassembler_agrees_with_the_model_on_random_segments(
         total in 18usize..300,
         segments in prop::collection::vec((0usize..300, 1usize..120), 1..40),
     ) {
@@ -312,7 +316,7 @@ proptest! {
     }
 
     #[test]
-    fn bounds_hold_when_anything_arrives(
+    fn limits_hold_on_random_segments(
         segments in prop::collection::vec((0u32..6, any::<u16>(), any::<u16>(), 0usize..2000, 0u64..20_000), 1..60),
     ) {
         let limits = SttLimits { max_bytes: 100_000, max_frames: 3, timeout_ms: 30_000 };

@@ -1,4 +1,4 @@
-//! What another process has left, decided anew.
+//! Adoption of megaflows that a previous process left in the datapath.
 
 use crate::{Rig, program, udp};
 use datapath::provider::{Datapath, DumpCursor};
@@ -10,9 +10,8 @@ const DNS: (u16, u16) = (1000, 53);
 const WEB: (u16, u16) = (1000, 80);
 const NO_DNS: &str = "priority=5,udp,tp_dst=53 actions=drop\npriority=1,udp actions=2";
 
-/// The conditions of all megaflows, in the order of `packets`, of a switch that has seen them and
-/// is gone.
-fn left(flows: &str, packets: &[(u32, Vec<u8>)]) -> Vec<Match> {
+/// The matches of all megaflows that a previous switch cached for `packets`, in that order.
+fn left_behind(flows: &str, packets: &[(u32, Vec<u8>)]) -> Vec<Match> {
     let rig = Rig::new(program(flows), &Config::default());
     let mut conditions: Vec<Match> = Vec::new();
     for (port, frame) in packets {
@@ -31,22 +30,26 @@ fn adopt(flows: &str, conditions: &[Match]) -> (Rig, usize) {
 }
 
 #[test]
-fn packets_do_not_come_up_when_their_megaflows_are_adopted() {
+fn packets_cause_no_upcall_when_their_megaflows_are_adopted() {
     let packets = [(1, udp(1, 2, DNS)), (1, udp(1, 2, WEB))];
-    let conditions = left(NO_DNS, &packets);
+    let conditions = left_behind(NO_DNS, &packets);
     let (rig, adopted) = adopt(NO_DNS, &conditions);
     assert_eq!((conditions.len(), adopted), (2, 2));
     assert_eq!(rig.send(1, &packets[0].1), (vec![], false));
     assert_eq!(rig.send(1, &packets[1].1), (vec![2], false));
     rig.sweep();
-    assert_eq!(rig.send(1, &packets[1].1), (vec![2], false), "it is on record");
+    assert_eq!(
+        rig.send(1, &packets[1].1),
+        (vec![2], false),
+        "the engine has a record of the megaflow"
+    );
     assert_eq!((rig.engine.stats().megaflows, rig.engine.stats().strangers), (2, 0));
 }
 
 #[test]
-fn program_of_now_decides_what_is_adopted() {
+fn adopted_megaflows_get_the_actions_of_the_current_program() {
     let allowed = "priority=5,udp,tp_dst=53 actions=2\npriority=1,udp actions=2";
-    let conditions = left(allowed, &[(1, udp(1, 2, DNS)), (1, udp(1, 2, WEB))]);
+    let conditions = left_behind(allowed, &[(1, udp(1, 2, DNS)), (1, udp(1, 2, WEB))]);
     let (rig, adopted) = adopt(NO_DNS, &conditions);
     assert_eq!(adopted, 2);
     assert_eq!(rig.send(1, &udp(1, 2, DNS)), (vec![], false));
@@ -54,8 +57,8 @@ fn program_of_now_decides_what_is_adopted() {
 }
 
 #[test]
-fn megaflow_is_not_adopted_when_the_program_of_now_tells_its_packets_apart() {
-    let conditions = left("priority=1,udp actions=2", &[(1, udp(1, 2, WEB))]);
+fn megaflow_is_not_adopted_when_the_current_program_distinguishes_its_packets() {
+    let conditions = left_behind("priority=1,udp actions=2", &[(1, udp(1, 2, WEB))]);
     assert_eq!(conditions.len(), 1);
     let (rig, adopted) = adopt(NO_DNS, &conditions);
     assert_eq!(adopted, 0);
@@ -64,31 +67,31 @@ fn megaflow_is_not_adopted_when_the_program_of_now_tells_its_packets_apart() {
 }
 
 #[test]
-fn stations_are_learned_of_all_megaflows_before_any_is_put() {
+fn mac_addresses_are_learned_from_all_megaflows_before_any_is_put() {
     let packets = [(1, udp(1, 2, WEB)), (2, udp(2, 1, WEB))];
-    let conditions = left("actions=normal", &packets);
+    let conditions = left_behind("actions=normal", &packets);
     let (rig, adopted) = adopt("actions=normal", &conditions);
     assert_eq!(rig.engine.fdb().len(), 2);
     assert_eq!((conditions.len(), adopted), (2, 2));
-    // Not to everybody, although the first packet of all was.
+    // Not flooded, although the first packet was.
     assert_eq!(rig.send(1, &udp(1, 2, WEB)), (vec![2], false));
     assert_eq!(rig.send(2, &udp(2, 1, WEB)), (vec![1], false));
 }
 
 #[test]
-fn station_is_where_it_was_last_when_it_had_moved() {
+fn moved_station_is_learned_at_its_last_port() {
     let packets = [(1, udp(1, 2, WEB)), (3, udp(1, 2, WEB))];
-    let conditions = left("actions=normal", &packets);
+    let conditions = left_behind("actions=normal", &packets);
     let (rig, adopted) = adopt("actions=normal", &conditions);
     assert_eq!((conditions.len(), adopted), (2, 1));
-    let places: Vec<_> = rig.engine.fdb().into_iter().map(|(_, place)| place).collect();
-    assert_eq!(places, [FdbPort::Port(flow::PortNo(3))]);
-    assert!(rig.send(1, &udp(1, 2, WEB)).1, "what it sends from there has to teach");
+    let ports: Vec<_> = rig.engine.fdb().into_iter().map(|(_, port)| port).collect();
+    assert_eq!(ports, [FdbPort::Port(flow::PortNo(3))]);
+    assert!(rig.send(1, &udp(1, 2, WEB)).1, "a packet from the old port must cause an upcall");
 }
 
 #[test]
-fn nothing_is_learned_of_what_the_old_program_had_not_read() {
-    let conditions = left("actions=output:2", &[(1, udp(1, 2, WEB))]);
+fn nothing_is_learned_from_fields_that_the_old_program_did_not_read() {
+    let conditions = left_behind("actions=output:2", &[(1, udp(1, 2, WEB))]);
     let (rig, adopted) = adopt("actions=normal", &conditions);
     assert_eq!((conditions.len(), adopted, rig.engine.fdb().len()), (1, 0, 0));
 }

@@ -1,4 +1,4 @@
-//! No packet and no byte is lost on the way from megaflows to flows.
+//! The counters of flows include every packet and byte of their megaflows.
 
 use crate::{Rig, bridge, udp};
 use ofctl::Bridge;
@@ -6,7 +6,7 @@ use pipeline::Program;
 use proptest::prelude::*;
 use switch::Config;
 
-/// Every packet is decided by one of the first table, and one of the second.
+/// A bridge where every packet matches one flow of table 0 and one of table 1.
 fn counted() -> Bridge {
     bridge(
         "priority=5,udp,tp_dst=1 actions=resubmit(,1)\npriority=1 actions=resubmit(,1)\n\
@@ -25,7 +25,7 @@ fn totals(bridge: &Bridge) -> [(u64, u64); 2] {
 }
 
 #[test]
-fn packets_count_for_the_flows_that_decided_when_a_sweep_is_over() {
+fn packets_are_counted_in_the_matching_flows_after_a_sweep() {
     let bridge = counted();
     let rig = Rig::new(bridge.program().clone(), &Config::default());
     let len = udp(1, 2, (1, 1)).len() as u64;
@@ -59,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn everything_is_counted_when_all_megaflows_have_gone(
+    fn all_packets_are_counted_when_all_megaflows_are_gone(
         steps in prop::collection::vec(step(), 1..200),
     ) {
         let bridge = counted();

@@ -1,5 +1,5 @@
-//! A datapath in memory: the caches of the user datapath, the reference executor, and nothing that
-//! runs by itself. One without workers takes everything and does nothing.
+//! A datapath in memory: the caches of the user datapath and the reference executor, without
+//! threads. A datapath with 0 workers accepts every call and does nothing.
 
 use datapath::config::{PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
@@ -21,10 +21,10 @@ type Hook = Box<dyn FnOnce() + Send>;
 pub struct Fake {
     pub caches: Vec<Mutex<Cache>>,
     pub queue: Mutex<VecDeque<Upcall>>,
-    /// Where packets went.
+    /// The output ports of packets, in order.
     pub sent: Mutex<Vec<PortNo>>,
     pub now_ms: AtomicU64,
-    /// Done once when somebody asks for the time.
+    /// Runs once, at the next call of `now_ms`.
     pub at_clock: Mutex<Option<Hook>>,
     pub stopped: AtomicBool,
 }
@@ -57,7 +57,7 @@ impl Fake {
         })
     }
 
-    /// A packet comes in at a worker. Where it was sent; `None` when it went up.
+    /// Receives a packet at a worker. Returns its output ports, or `None` for an upcall.
     pub fn receive(&self, worker: u16, port: u32, frame: &[u8]) -> Option<Vec<u32>> {
         let packet = PacketBuf::from_bytes(frame);
         let key = flow::extract(&packet, PortNo(port), None).expect("a frame");
@@ -132,7 +132,7 @@ impl Datapath for Fake {
         for cache in &self.caches {
             let mut cache = cache.lock().unwrap();
             for megaflow in &megaflows {
-                // What does not fit is not put.
+                // A full cache rejects the megaflow.
                 let _ = cache.put(megaflow);
             }
         }

@@ -29,7 +29,7 @@ pub fn add(
     loader.add_flow(&flow).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Its guests 1 and 2 are reached in ingress table 0, with priority 50.
+/// A switch that forwards to its guests 1 and 2 in ingress table 0 with priority 50.
 pub fn switch() -> Loader {
     let mut loader = Loader::default();
     loader.add_datapath(SWITCH, "sw", DatapathKind::Switch);

@@ -1,4 +1,4 @@
-//! What packets teach, and what becomes of it.
+//! Learning from packets, and the effect of learnt state on cached megaflows.
 
 use crate::guests::{add, switch};
 use crate::{Rig, program, udp};
@@ -29,7 +29,7 @@ fn place(rig: &Rig, last: u8) -> Option<u32> {
 }
 
 #[test]
-fn next_packet_of_the_batch_knows_what_the_one_before_has_taught() {
+fn packet_uses_what_an_earlier_packet_of_its_batch_taught() {
     let rig = learning();
     assert_eq!(rig.fake.receive(0, 1, &udp(1, 2, HERE)), None);
     assert_eq!(rig.fake.receive(0, 2, &udp(2, 1, HERE)), None);
@@ -47,12 +47,12 @@ fn cached_flooding_ends_when_the_receiver_is_learned() {
     rig.engine.revalidate().unwrap();
     assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2], false));
     assert_eq!(rig.send(2, &udp(2, 1, HERE)), (vec![1], false));
-    // Only the first was out of date: the second was translated with what it had taught.
+    // Only the first megaflow was stale. The second one was translated with the learnt address.
     assert_eq!(rig.engine.stats().revalidated, 1);
 }
 
 #[test]
-fn nothing_is_translated_again_when_nothing_is_out_of_date() {
+fn no_megaflow_is_revalidated_when_none_is_stale() {
     let rig = learning();
     rig.send(1, &udp(1, 2, HERE));
     rig.sweep();
@@ -61,22 +61,26 @@ fn nothing_is_translated_again_when_nothing_is_out_of_date() {
 }
 
 #[test]
-fn station_that_moves_is_followed_there_and_back() {
+fn moving_station_is_learned_at_each_new_port() {
     let rig = learning();
     rig.send(1, &udp(1, 2, HERE));
     rig.send(2, &udp(2, 1, HERE));
     rig.engine.revalidate().unwrap();
     for (port, other) in [(3, 2), (2, 3), (3, 2)] {
         let (sent, up) = rig.send(port, &udp(2, 1, HERE));
-        assert_eq!((sent, up), (vec![1], true), "what it sends from {port} has to teach");
+        assert_eq!(
+            (sent, up),
+            (vec![1], true),
+            "the first packet from port {port} must cause an upcall"
+        );
         rig.engine.revalidate().unwrap();
         assert_eq!(place(&rig, 2), Some(port));
-        assert_eq!(rig.send(1, &udp(1, 2, HERE)).0, [port], "and no more to {other}");
+        assert_eq!(rig.send(1, &udp(1, 2, HERE)).0, [port], "not to port {other}");
     }
 }
 
 #[test]
-fn packet_in_between_that_moves_a_station_is_heeded_in_the_same_batch() {
+fn moves_of_a_station_within_one_batch_are_learned_in_order() {
     let rig = learning();
     for port in [1, 2, 1] {
         assert_eq!(rig.fake.receive(0, port, &udp(1, 9, HERE)), None);
@@ -84,13 +88,13 @@ fn packet_in_between_that_moves_a_station_is_heeded_in_the_same_batch() {
     assert_eq!(rig.answer(), [2, 3, 4, 1, 3, 4, 2, 3, 4]);
     assert_eq!(place(&rig, 1), Some(1));
     rig.engine.revalidate().unwrap();
-    // It has to teach when it comes again.
+    // The next packet from port 2 must cause an upcall, which moves the station again.
     assert!(rig.send(2, &udp(1, 9, HERE)).1);
     assert_eq!(place(&rig, 1), Some(2));
 }
 
 #[test]
-fn station_is_known_as_long_as_it_sends_and_not_because_it_is_sent_to() {
+fn station_ages_out_unless_it_sends() {
     let max_age = Duration::from_secs(60);
     let config =
         Config { learn: LearnLimits { max_age, ..LearnLimits::default() }, ..Config::default() };
@@ -109,7 +113,7 @@ fn station_is_known_as_long_as_it_sends_and_not_because_it_is_sent_to() {
 }
 
 #[test]
-fn forgotten_station_is_flooded_to() {
+fn packets_to_a_forgotten_station_are_flooded() {
     let rig = learning();
     rig.send(2, &udp(2, 1, HERE));
     assert_eq!(rig.send(1, &udp(1, 2, HERE)).0, [2]);
@@ -119,7 +123,7 @@ fn forgotten_station_is_flooded_to() {
 }
 
 #[test]
-fn configured_stations_are_those_of_the_last_time() {
+fn configure_replaces_earlier_configured_stations() {
     let rig = learning();
     let at = |last, port| LearnEvent::Fdb(station(last), FdbPort::Port(PortNo(port)));
     rig.engine.configure(vec![at(7, 3), at(8, 4)]);
@@ -134,13 +138,13 @@ fn configured_stations_are_those_of_the_last_time() {
 }
 
 #[test]
-fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
+fn learning_stops_at_the_port_limit_and_packets_are_still_forwarded() {
     let fdb = TableLimit { total: 4, per_port: 1 };
     let config =
         Config { learn: LearnLimits { fdb, ..LearnLimits::default() }, ..Config::default() };
     let rig = Rig::new(program("actions=normal"), &config);
     rig.send(1, &udp(1, 9, HERE));
-    assert_eq!(rig.send(1, &udp(2, 1, HERE)).0, [0_u32; 0], "not back to where it came from");
+    assert_eq!(rig.send(1, &udp(2, 1, HERE)).0, [0_u32; 0], "not back to its ingress port");
     assert_eq!(rig.send(1, &udp(3, 9, HERE)), (vec![2, 3, 4], true));
     assert_eq!(rig.send(1, &udp(3, 9, HERE)), (vec![2, 3, 4], false));
     let stats = rig.engine.stats();
@@ -148,14 +152,13 @@ fn lessons_are_refused_beyond_the_limit_and_packets_are_answered() {
     let [(port, taught)] = rig.engine.ports_of_stations()[..] else { panic!("one port") };
     assert_eq!(port.port, FdbPort::Port(PortNo(1)));
     assert_eq!(taught, PortUsage { known: 1, refused: 2 });
-    // Another port's stations are learned, and those that are known are not moved to the port that
-    // floods.
+    // Stations of another port are learned. They are not moved to the port that is at its limit.
     assert_eq!(rig.send(2, &udp(4, 1, HERE)), (vec![1], true));
     assert_eq!(rig.send(1, &udp(4, 1, HERE)).0, [0_u32; 0]);
     assert_eq!((place(&rig, 1), place(&rig, 4)), (Some(1), Some(2)));
 }
 
-/// Of each port so many stations are learned; they are forgotten after a minute.
+/// A switch that learns at most `per_port` stations for each port, and forgets them after a minute.
 fn limited(per_port: usize) -> Rig {
     let fdb = TableLimit { total: 4 * per_port, per_port };
     let max_age = Duration::from_secs(60);
@@ -164,7 +167,7 @@ fn limited(per_port: usize) -> Rig {
 }
 
 #[test]
-fn move_that_is_refused_does_not_keep_the_old_place_and_is_heeded_once_there_is_room() {
+fn refused_move_ages_out_the_old_entry_and_is_learned_once_there_is_room() {
     let rig = limited(1);
     rig.send(1, &udp(1, 9, HERE));
     rig.send(2, &udp(2, 9, HERE));
@@ -178,24 +181,23 @@ fn move_that_is_refused_does_not_keep_the_old_place_and_is_heeded_once_there_is_
     assert_eq!((place(&rig, 1), place(&rig, 2)), (Some(1), Some(2)), "the port is full");
     assert_eq!(rig.send(3, &udp(3, 1, HERE)).0, [1]);
     pass(&[1, 2]);
-    assert_eq!((place(&rig, 1), place(&rig, 2)), (None, Some(2)), "not seen there for long");
-    assert_eq!(rig.send(3, &udp(3, 1, HERE)).0, [1, 2, 4], "it is flooded to");
+    assert_eq!((place(&rig, 1), place(&rig, 2)), (None, Some(2)), "the old entry has aged out");
+    assert_eq!(rig.send(3, &udp(3, 1, HERE)).0, [1, 2, 4], "unknown unicast is flooded");
     let before = rig.engine.stats();
     (0..12).for_each(|_| pass(&[1]));
     assert_eq!((place(&rig, 1), place(&rig, 2)), (None, Some(2)));
-    // Nothing is tried again in vain: only what was idle has gone, of the second station and the
-    // third.
+    // No retry happened: only the idle megaflows of stations 2 and 3 were deleted.
     let after = rig.engine.stats();
     assert_eq!((after.deleted - before.deleted, after.idle - before.idle), (2, 2));
     pass(&[1]);
-    assert_eq!(place(&rig, 2), None, "there is room");
+    assert_eq!(place(&rig, 2), None, "the entry has aged out");
     pass(&[1]);
     assert_eq!(place(&rig, 1), Some(2));
     assert_eq!(rig.send(3, &udp(3, 1, HERE)).0, [2]);
 }
 
 #[test]
-fn refused_stations_are_learned_while_they_send_as_many_as_there_is_room_for() {
+fn refused_stations_that_send_are_learned_when_room_appears() {
     let rig = limited(3);
     let see = |macs: std::ops::Range<u8>| {
         macs.map(|from| rig.send(1, &udp(from, 9, HERE))).filter(|(_, up)| *up).count()
@@ -206,9 +208,9 @@ fn refused_stations_are_learned_while_they_send_as_many_as_there_is_room_for() {
     rig.engine.forget(&StateQuery::Fdb(station(1)));
     rig.engine.forget(&StateQuery::Fdb(station(2)));
     rig.engine.revalidate().unwrap();
-    assert_eq!(see(11..21), 0, "a sweep comes soon enough");
+    assert_eq!(see(11..21), 0, "only a sweep retries refused stations");
     rig.sweep();
-    assert_eq!(see(11..21), 2, "those that are learned");
+    assert_eq!(see(11..21), 2, "one upcall for each station that is learned");
     let known = (11..21).filter(|last| place(&rig, *last) == Some(1)).count();
     assert_eq!((known, place(&rig, 3), rig.engine.fdb().len()), (2, Some(1), 3));
     rig.sweep();
@@ -216,7 +218,7 @@ fn refused_stations_are_learned_while_they_send_as_many_as_there_is_room_for() {
 }
 
 #[test]
-fn station_that_takes_the_room_first_leaves_the_others_refused_and_cached() {
+fn refused_station_stays_cached_when_another_takes_the_free_entry() {
     let rig = limited(1);
     rig.send(1, &udp(1, 9, HERE));
     rig.send(1, &udp(2, 9, HERE));
@@ -231,7 +233,7 @@ fn station_that_takes_the_room_first_leaves_the_others_refused_and_cached() {
 }
 
 #[test]
-fn port_that_has_taught_its_share_of_bindings_leaves_the_others_theirs() {
+fn bindings_are_limited_per_port() {
     let mut loader = switch();
     let teach = "outport = \"vm2\"; put_arp(outport, ip4.src, eth.src); output;";
     add(&mut loader, (Direction::Ingress, 0), 90, "ip4", teach);
@@ -252,7 +254,7 @@ fn port_that_has_taught_its_share_of_bindings_leaves_the_others_theirs() {
 }
 
 #[test]
-fn what_a_lesson_leads_to_is_learned_from_the_same_packet() {
+fn events_that_follow_from_an_event_are_learned_from_the_same_packet() {
     let mut loader = switch();
     for (table, priority, condition, actions) in [
         (0, 90, "1", "reg0[0] = lookup_fdb(inport, eth.src); next;"),
@@ -267,20 +269,20 @@ fn what_a_lesson_leads_to_is_learned_from_the_same_packet() {
     let rig = Rig::new(loader.program(), &Config::default());
     assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2], true));
     assert_eq!((rig.engine.fdb().len(), rig.engine.bindings().len()), (1, 1));
-    // What is cached rests on both.
+    // The cached megaflow depends on both entries.
     rig.engine.revalidate().unwrap();
     assert_eq!(rig.engine.stats().revalidated, 0);
     assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2], false));
 }
 
 #[test]
-fn workers_share_a_megaflow_when_only_one_of_them_got_the_station_it_names() {
-    // Whoever sends, it is station 3 that is learned: the source is not in the condition.
+fn workers_share_a_megaflow_when_only_one_reported_its_station() {
+    // The flow sets the source address to station 3, so the match does not contain the source.
     let program = program("actions=mod_dl_src:02:00:00:00:00:03,normal");
     let rig = Rig::with_workers(2, program, &Config::default());
     rig.send_at(0, 1, &udp(3, 2, HERE));
     assert!(!rig.send_at(0, 1, &udp(3, 2, HERE)).1);
     assert!(rig.send_at(1, 1, &udp(4, 2, HERE)).1);
-    assert!(!rig.send_at(1, 1, &udp(4, 2, HERE)).1, "what has come up once is cached");
+    assert!(!rig.send_at(1, 1, &udp(4, 2, HERE)).1, "the first upcall cached the megaflow");
     assert_eq!(rig.engine.stats().outdated, 0);
 }

@@ -1,4 +1,4 @@
-//! What happens when there are too many megaflows, or masks.
+//! The limits on megaflows and masks.
 
 use crate::{Rig, ipv4, program, udp};
 use datapath::megaflow::Megaflow;
@@ -8,20 +8,20 @@ use std::fmt::Write;
 use std::sync::Arc;
 use switch::{Config, Limits};
 
-/// Each UDP port is a megaflow for itself.
+/// Flows that cause a separate megaflow for each UDP port.
 const BY_PORT: &str = "priority=9,udp,tp_dst=1,tp_src=1 actions=drop\npriority=1 actions=output:4";
 
 fn limited(limits: Limits) -> Rig {
-    // All masks are the same: that of single packets.
+    // All megaflows have the same mask: that of single packets.
     let limits = Limits { masks_per_port: 0, ..limits };
     Rig::new(program(BY_PORT), &Config { limits, ..Config::default() })
 }
 
 #[test]
-fn port_that_floods_leaves_room_for_the_others() {
+fn flooding_port_leaves_megaflows_to_other_ports() {
     let rig = limited(Limits { megaflows: 100, ..Limits::default() });
     for port in 0..1000 {
-        assert_eq!(rig.send(1, &udp(1, 9, (port, 7))).0, [4], "it is answered all the same");
+        assert_eq!(rig.send(1, &udp(1, 9, (port, 7))).0, [4], "the packet is still forwarded");
     }
     assert_eq!(rig.fake.megaflows().len(), 50);
     assert_eq!(rig.engine.stats().refused, 950);
@@ -30,7 +30,7 @@ fn port_that_floods_leaves_room_for_the_others() {
     }
     assert_eq!(rig.fake.megaflows().len(), 75);
     assert!(rig.send(3, &udp(3, 9, (0, 7))).1 && !rig.send(3, &udp(3, 9, (0, 7))).1);
-    // When the first is silent, its room is for the others.
+    // The megaflows of silent ports expire and make room for the others.
     rig.wait(9900);
     rig.send(3, &udp(3, 9, (0, 7)));
     rig.wait(100);
@@ -39,7 +39,7 @@ fn port_that_floods_leaves_room_for_the_others() {
 }
 
 #[test]
-fn megaflows_are_idle_sooner_when_there_is_little_room() {
+fn idle_timeout_is_shorter_when_the_cache_is_nearly_full() {
     let rig = limited(Limits { megaflows: 64, ..Limits::default() });
     for port in 0..200 {
         (1..=12).for_each(|number| drop(rig.send(number, &udp(9, 8, (port, 7)))));
@@ -56,7 +56,7 @@ fn megaflows_are_idle_sooner_when_there_is_little_room() {
 }
 
 #[test]
-fn packets_are_cached_one_by_one_when_their_port_has_too_many_masks() {
+fn packets_are_cached_by_exact_match_when_their_port_has_too_many_masks() {
     let mut flows = String::new();
     for len in 8..=32 {
         writeln!(flows, "priority={len},ip,nw_dst=10.1.1.{}/{len} actions=output:3", len * 8 % 256)
@@ -74,7 +74,7 @@ fn packets_are_cached_one_by_one_when_their_port_has_too_many_masks() {
     }
     assert_eq!(rig.fake.caches[0].lock().unwrap().masks().count(), 5);
     assert!(rig.engine.stats().mask_limited > 5);
-    // Other ports have theirs, and those that have gone leave room.
+    // Other ports have their own limit, and deleted megaflows free their masks.
     let limited = rig.engine.stats().mask_limited;
     rig.send(2, &ipv4((1, 2), [10, 0, 0, 1], [10, 1, 1, 1], (1, 2)));
     rig.wait(10_000);
@@ -85,7 +85,7 @@ fn packets_are_cached_one_by_one_when_their_port_has_too_many_masks() {
 }
 
 #[test]
-fn ports_that_multiply_masks_together_leave_some_to_the_others() {
+fn ports_that_create_many_masks_leave_some_to_other_ports() {
     let mut flows = String::new();
     for len in 1..=32 {
         writeln!(flows, "priority={len},ip,nw_dst=170.170.170.170/{len} actions=output:4").unwrap();
@@ -98,11 +98,15 @@ fn ports_that_multiply_masks_together_leave_some_to_the_others() {
         ipv4((1, 2), [10, 0, 0, 1], address.to_be_bytes(), (1, 2))
     };
     let masks = || rig.fake.caches[0].lock().unwrap().masks().count();
-    // Each packet differs from the rules in another bit, and so has another mask.
+    // Each packet first differs from the flows in another bit, so each needs another mask.
     (0..32).for_each(|bit| drop(rig.send(1, &to(bit))));
-    assert_eq!((masks(), rig.engine.stats().mask_limited), (8 + 1, 24), "half of all");
+    assert_eq!(
+        (masks(), rig.engine.stats().mask_limited),
+        (8 + 1, 24),
+        "a port may use half of the masks"
+    );
     (0..32).rev().for_each(|bit| drop(rig.send(2, &to(bit))));
-    // Those that are there already are no more.
+    // Masks that exist already do not count again.
     assert_eq!((masks(), rig.engine.stats().mask_limited), (8 + 4 + 1, 24 + 20));
     assert!(rig.send(3, &to(12)).1);
     assert_eq!((masks(), rig.engine.stats().mask_limited), (14, 44));
@@ -126,7 +130,7 @@ fn megaflow_that_is_hit_is_not_idle() {
 }
 
 #[test]
-fn megaflow_that_nobody_knows_is_deleted() {
+fn megaflow_without_a_record_is_deleted() {
     let rig = limited(Limits::default());
     rig.fake.put(vec![Megaflow::new(Match::any(), Arc::default())]).unwrap();
     rig.sweep();
@@ -135,7 +139,7 @@ fn megaflow_that_nobody_knows_is_deleted() {
 }
 
 #[test]
-fn record_goes_when_the_datapath_has_lost_its_megaflow() {
+fn record_is_removed_when_the_datapath_has_lost_its_megaflow() {
     let rig = limited(Limits::default());
     rig.send(1, &udp(1, 9, (1, 7)));
     rig.sweep();
@@ -144,7 +148,7 @@ fn record_goes_when_the_datapath_has_lost_its_megaflow() {
     rig.sweep();
     let stats = rig.engine.stats();
     assert_eq!((stats.megaflows, stats.vanished, stats.deleted), (0, 1, 0));
-    // One that is lost and comes up again before that is simply put again.
+    // A lost megaflow is put again when an upcall arrives before the next sweep.
     rig.send(1, &udp(1, 9, (1, 7)));
     rig.fake.caches[0].lock().unwrap().clear();
     assert!(rig.send(1, &udp(1, 9, (1, 7))).1);
@@ -152,7 +156,7 @@ fn record_goes_when_the_datapath_has_lost_its_megaflow() {
 }
 
 #[test]
-fn packets_of_one_batch_are_translated_once_when_they_are_alike() {
+fn packets_of_one_batch_are_translated_once_when_one_megaflow_matches_them() {
     let rig = Rig::new(program("actions=output:4"), &Config::default());
     for port in 0..10 {
         rig.fake.receive(0, 1, &udp(1, 9, (port, 7)));

@@ -1,4 +1,4 @@
-//! The switch over a datapath in memory.
+//! Tests of the switch with a datapath in memory.
 
 mod adopting;
 mod counting;
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use switch::{Config, Engine};
 
-/// An engine, its datapath, and a clock for both.
+/// An engine, its datapath, and their common clock.
 struct Rig {
     fake: Arc<Fake>,
     engine: Arc<Engine>,
@@ -48,7 +48,7 @@ impl Rig {
         self.fake.now_ms.fetch_add(ms, Ordering::Relaxed);
     }
 
-    /// A packet comes in at the first worker: where it is sent, and whether it went up.
+    /// Receives a packet at worker 0. Returns its output ports, and true if it caused an upcall.
     fn send(&self, port: u32, frame: &[u8]) -> (Vec<u32>, bool) {
         self.send_at(0, port, frame)
     }
@@ -60,7 +60,7 @@ impl Rig {
         }
     }
 
-    /// Answers what has come up, all together.
+    /// Handles all pending upcalls as one batch. Returns the output ports.
     fn answer(&self) -> Vec<u32> {
         self.engine.handle(&mut self.fake.take_upcalls(), self.now()).unwrap();
         self.fake.take_sent()
@@ -83,7 +83,7 @@ fn program(flows: &str) -> Program {
     bridge(flows).program().clone()
 }
 
-/// UDP over IPv4 between two stations whose MAC addresses end with these numbers.
+/// A UDP packet over IPv4 between two stations whose MAC addresses end in these numbers.
 fn udp(from: u8, to: u8, ports: (u16, u16)) -> Vec<u8> {
     ipv4((from, to), [10, 0, 0, from], [10, 0, 0, to], ports)
 }

@@ -1,4 +1,5 @@
-//! After a sweep, what is cached is what a translation says at that moment, whatever came before.
+//! Property test: after a sweep, the cached actions equal those of a fresh translation, for any
+//! sequence of earlier steps.
 
 use crate::{Rig, program, udp};
 use flow::PortNo;
@@ -20,7 +21,7 @@ static PROGRAMS: LazyLock<Vec<Program>> = LazyLock::new(|| {
     flows.into_iter().map(program).collect()
 });
 
-/// A packet that comes in.
+/// A received packet.
 #[derive(Clone, Debug)]
 struct Sent {
     worker: u16,
@@ -31,9 +32,9 @@ struct Sent {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Packets that come up together, or hit.
+    /// Packets that hit the cache, or whose upcalls are handled as one batch.
     Batch(Vec<Sent>),
-    /// The same, and in the middle of it something else.
+    /// A batch with another step between its translation and its put.
     Race(Vec<Sent>, Box<Step>),
     Publish(usize),
     Sweep,
@@ -80,7 +81,7 @@ fn run(rig: &Rig, current: &mut usize, step: Step) {
             rig.answer();
         }
         Step::Race(packets, other) => {
-            // What `other` brings up is handled before `packets` are entered.
+            // The upcalls of `other` are handled before the megaflows of `packets` are recorded.
             let mut upcalls = Vec::new();
             if let Step::Batch(first) = &*other {
                 receive(rig, first);
@@ -114,7 +115,7 @@ fn run(rig: &Rig, current: &mut usize, step: Step) {
     rig.fake.take_sent();
 }
 
-/// Every packet that there can be.
+/// All packets that the test can generate.
 fn universe() -> impl Iterator<Item = (u32, Vec<u8>)> {
     let macs = (1..5).flat_map(|from| (1..5).map(move |to| (from, to)));
     let ports = (0..3).flat_map(|from| (0..3).map(move |to| (from, to)));
@@ -122,8 +123,8 @@ fn universe() -> impl Iterator<Item = (u32, Vec<u8>)> {
     (1..5).flat_map(move |port| frames.clone().map(move |frame| (port, frame)))
 }
 
-/// Everything cached is right, for every packet that it serves, and none of these has anything to
-/// teach.
+/// Checks that all cached megaflows are correct for all packets that they match, and that none of
+/// these packets would be learned from.
 fn check(rig: &Rig, program: &Program) -> Result<(), TestCaseError> {
     let mut learned = LearnedTables::default();
     rig.engine.fdb().into_iter().for_each(|(key, place)| {
@@ -153,7 +154,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_cached_after_a_sweep_is_what_a_translation_says(
+    fn cached_actions_equal_a_fresh_translation_after_a_sweep(
         masks_per_port in 0..4usize,
         steps in prop::collection::vec(step(), 1..60),
     ) {
@@ -176,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_comes_up_again_when_the_new_program_says_the_same(
+    fn no_upcall_occurs_when_the_new_program_gives_the_same_actions(
         number in 0..5usize,
         batches in prop::collection::vec(packets(), 1..20),
     ) {

@@ -1,4 +1,4 @@
-//! Another program takes the place of the one before.
+//! Publication of a new program.
 
 use crate::guests::{add, switch};
 use crate::{Rig, bridge, program, udp};
@@ -10,7 +10,7 @@ const DNS: (u16, u16) = (1000, 53);
 const WEB: (u16, u16) = (1000, 80);
 
 #[test]
-fn new_acl_ends_what_is_cached_within_one_sweep() {
+fn new_acl_applies_to_cached_megaflows_within_one_sweep() {
     let mut loader = switch();
     let rig = Rig::new(loader.program(), &Config::default());
     assert_eq!(rig.send(1, &udp(1, 2, DNS)), (vec![2], true));
@@ -24,13 +24,13 @@ fn new_acl_ends_what_is_cached_within_one_sweep() {
     loader.remove_flow(acl);
     rig.engine.publish(loader.program());
     rig.sweep();
-    // What was cached for less is right for it still.
+    // The megaflow that was cached before is still correct.
     assert_eq!(rig.send(1, &udp(1, 2, DNS)), (vec![2], false));
     let stats = rig.engine.stats();
     assert_eq!((stats.generation, stats.megaflows), (3, 2));
 }
 
-/// The flows of two generations: the second lets no DNS through.
+/// Programs of two generations. The second one drops DNS.
 fn generations() -> (Program, Program) {
     let mut bridge = bridge("priority=5,udp,tp_dst=53 actions=2\npriority=1,udp actions=2");
     let first = bridge.program().clone();
@@ -39,7 +39,7 @@ fn generations() -> (Program, Program) {
 }
 
 #[test]
-fn packets_of_unaffected_megaflows_never_come_up_when_a_program_is_published() {
+fn packets_of_unaffected_megaflows_cause_no_upcall_when_a_program_is_published() {
     let (first, second) = generations();
     let rig = Rig::new(first, &Config::default());
     rig.send(1, &udp(1, 2, DNS));
@@ -54,7 +54,7 @@ fn packets_of_unaffected_megaflows_never_come_up_when_a_program_is_published() {
 }
 
 #[test]
-fn flows_of_a_row_are_those_that_decide_now() {
+fn flows_of_a_row_are_those_of_the_current_program() {
     let (first, second) = generations();
     let rig = Rig::new(first, &Config::default());
     rig.send(1, &udp(1, 2, DNS));
@@ -74,18 +74,18 @@ fn flows_of_a_row_are_those_that_decide_now() {
 }
 
 #[test]
-fn age_and_idleness_are_told() {
+fn age_and_idle_time_are_reported() {
     let rig = Rig::new(program("actions=2"), &Config::default());
     rig.send(1, &udp(1, 2, WEB));
     rig.wait(3000);
-    let told = || {
+    let reported = || {
         let (rows, _) = rig.engine.flows(Default::default(), 10).unwrap();
         (rows[0].age.as_millis(), rows[0].idle.as_millis())
     };
-    assert_eq!(told(), (3000, 3000));
+    assert_eq!(reported(), (3000, 3000));
     rig.send(1, &udp(1, 2, WEB));
     rig.wait(1500);
-    assert_eq!(told(), (4500, 1500));
+    assert_eq!(reported(), (4500, 1500));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn megaflow_is_deleted_when_the_new_program_reads_more() {
 }
 
 #[test]
-fn what_cannot_be_translated_in_time_is_deleted() {
+fn megaflows_that_cannot_be_revalidated_in_time_are_deleted() {
     let limits = Limits { revalidate: Duration::ZERO, ..Limits::default() };
     let (first, second) = generations();
     let rig = Rig::new(first, &Config { limits, ..Config::default() });

@@ -1,4 +1,4 @@
-//! What comes between a translation and its megaflow, made to happen.
+//! Races between the translation of a packet and the put of its megaflow, made deterministic.
 
 use crate::{Rig, program, udp};
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use switch::Config;
 
 const PORTS: (u16, u16) = (1000, 2000);
 
-/// `then` happens when the next packets are translated, and their megaflows are not yet on record.
+/// Runs `then` after the next packets are translated and before their megaflows are recorded.
 fn between(rig: &Rig, then: impl FnOnce(&switch::Engine) + Send + 'static) {
     let engine = Arc::clone(&rig.engine);
     *rig.fake.at_clock.lock().unwrap() = Some(Box::new(move || then(&engine)));
 }
 
 #[test]
-fn old_translation_that_is_put_after_the_sweep_is_found_by_the_next() {
+fn stale_translation_put_after_a_sweep_is_revalidated_by_the_next_one() {
     let rig = Rig::new(program("actions=output:2"), &Config::default());
     let now = rig.now();
     between(&rig, move |engine| {
@@ -27,14 +27,14 @@ fn old_translation_that_is_put_after_the_sweep_is_found_by_the_next() {
 }
 
 #[test]
-fn old_translation_is_not_put_when_the_new_one_is_there() {
+fn stale_translation_is_not_put_when_a_newer_one_is_recorded() {
     let rig = Rig::with_workers(2, program("actions=output:2"), &Config::default());
     rig.send_at(0, 1, &udp(1, 2, PORTS));
     between(&rig, |engine| {
         engine.publish(program("actions=output:3"));
         engine.revalidate().unwrap();
     });
-    // It comes up from the other worker, and its answer is late.
+    // The upcall comes from the other worker, and its answer is late.
     assert_eq!(rig.send_at(1, 1, &udp(1, 2, PORTS)), (vec![2], true));
     assert_eq!(rig.engine.stats().outdated, 1);
     for worker in [0, 1] {
@@ -43,12 +43,11 @@ fn old_translation_is_not_put_when_the_new_one_is_there() {
 }
 
 #[test]
-fn new_translation_waits_for_the_revalidation_of_the_old_one() {
+fn new_translation_is_not_put_before_the_old_one_is_revalidated() {
     let rig = Rig::with_workers(2, program("actions=output:2"), &Config::default());
     rig.send_at(0, 1, &udp(1, 2, PORTS));
     rig.engine.publish(program("actions=output:3"));
-    // Were it put at the second worker alone, the first would keep the old one, and nobody would
-    // know.
+    // If it were put at the second worker only, the first one would keep the old actions unnoticed.
     assert_eq!(rig.send_at(1, 1, &udp(1, 2, PORTS)), (vec![3], true));
     assert_eq!(rig.send_at(1, 1, &udp(1, 2, PORTS)), (vec![3], true));
     rig.engine.revalidate().unwrap();
@@ -58,7 +57,7 @@ fn new_translation_waits_for_the_revalidation_of_the_old_one() {
 }
 
 #[test]
-fn what_is_learned_in_between_is_found() {
+fn megaflow_is_revalidated_when_a_station_is_learned_before_its_put() {
     let rig = Rig::new(program("actions=normal"), &Config::default());
     rig.fake.receive(0, 2, &udp(2, 1, PORTS));
     let mut other = rig.fake.take_upcalls();
@@ -76,7 +75,7 @@ fn megaflow_put_during_a_sweep_has_not_vanished() {
     rig.fake.receive(0, 1, &udp(1, 2, PORTS));
     let mut upcalls = rig.fake.take_upcalls();
     let now = rig.now();
-    // The sweep has the usages by now, and not yet gone through the records.
+    // The sweep has read the usages and not yet checked the records.
     between(&rig, move |engine| engine.handle(&mut upcalls, now).unwrap());
     rig.sweep();
     assert_eq!(rig.engine.stats().vanished, 0);

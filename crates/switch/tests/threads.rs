@@ -1,4 +1,4 @@
-//! The engine on threads of its own.
+//! The engine with its own threads.
 
 use crate::fake::Fake;
 use crate::{program, udp};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use switch::{Config, Limits, Switch};
 
 const PORTS: (u16, u16) = (1000, 2000);
-/// Far longer than anything here takes.
+/// Far longer than any step of these tests takes.
 const LONG: Duration = Duration::from_secs(20);
 
 fn start(fake: &Arc<Fake>, revalidate: Duration) -> Switch {
@@ -18,7 +18,7 @@ fn start(fake: &Arc<Fake>, revalidate: Duration) -> Switch {
     Switch::start(datapath, program("actions=output:2"), &config).unwrap()
 }
 
-/// Sends until packets go where they should, without coming up.
+/// Sends packets until they go to `ports` without an upcall. Returns false after [`LONG`].
 fn sends_to(fake: &Fake, ports: &[u32]) -> bool {
     let end = Instant::now() + LONG;
     while Instant::now() < end {
@@ -35,7 +35,7 @@ fn sends_to(fake: &Fake, ports: &[u32]) -> bool {
 #[test]
 fn packets_are_answered_and_cached_and_follow_the_program() {
     let fake = Fake::new(1);
-    // Only because something has changed does anything happen here.
+    // The interval is long, so only changes trigger revalidation.
     let switch = start(&fake, Duration::from_secs(3600));
     assert!(sends_to(&fake, &[2]));
     switch.publish(program("actions=output:3"));
@@ -44,11 +44,11 @@ fn packets_are_answered_and_cached_and_follow_the_program() {
     switch.stop();
     assert!(fake.receive(0, 3, &udp(3, 2, PORTS)).is_none());
     std::thread::sleep(Duration::from_millis(5));
-    assert_eq!(fake.take_upcalls().len(), 1, "nobody answers any more");
+    assert_eq!(fake.take_upcalls().len(), 1, "no thread handles the upcall any more");
 }
 
 #[test]
-fn sweeps_come_by_themselves() {
+fn sweeps_run_periodically() {
     let fake = Fake::new(1);
     let switch = start(&fake, Duration::from_millis(1));
     let end = Instant::now() + LONG;
@@ -60,7 +60,7 @@ fn sweeps_come_by_themselves() {
 }
 
 #[test]
-fn threads_end_when_the_datapath_does() {
+fn threads_end_when_the_datapath_stops() {
     let fake = Fake::new(1);
     let switch = start(&fake, Duration::from_millis(1));
     fake.stop();

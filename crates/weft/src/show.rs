@@ -2,7 +2,7 @@
 
 use crate::control::{Request, Target, request};
 use crate::{Failure, stdio};
-use ::doctor::choice::Chosen;
+use ::doctor::choice::Decision;
 use datapath::stats::{Count, Drops, Snapshot};
 use std::fmt::Write as _;
 
@@ -25,7 +25,7 @@ pub struct Args {
 struct Shown {
     #[serde(flatten)]
     snapshot: Snapshot,
-    decisions: Vec<Chosen>,
+    decisions: Vec<Decision>,
 }
 
 const EXAMPLES: &str = "\
@@ -39,7 +39,7 @@ Exit codes: 0 success, 1 no daemon replies, 2 bad usage.";
 pub fn show(args: &Args) -> Result<(), Failure> {
     let path = args.target.path()?;
     let snapshot: Snapshot = request(&path, &Request::Show)?;
-    let decisions: Vec<Chosen> = request(&path, &Request::Decisions)?;
+    let decisions: Vec<Decision> = request(&path, &Request::Decisions)?;
     if args.json {
         return stdio::print_json(&Shown { snapshot, decisions });
     }
@@ -47,8 +47,8 @@ pub fn show(args: &Args) -> Result<(), Failure> {
 }
 
 /// One line for each decision.
-fn reasons(decisions: &[Chosen]) -> String {
-    let line = |Chosen { what, how, why }: &Chosen| format!("{what}: {how}; {why}\n");
+fn reasons(decisions: &[Decision]) -> String {
+    let line = |Decision { what, how, why }: &Decision| format!("{what}: {how}; {why}\n");
     decisions.iter().map(line).collect()
 }
 

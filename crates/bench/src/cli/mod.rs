@@ -9,6 +9,7 @@ mod studies;
 mod trust;
 
 use std::fmt;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -62,7 +63,7 @@ enum Task {
     Inside(exact::Inside),
 }
 
-/// Why a command ended without success.
+/// Why a command ended early.
 struct Failure {
     exit_code: u8,
     message: String,
@@ -77,6 +78,12 @@ impl Failure {
     /// Bad input or missing rights. Nothing was measured.
     fn input(message: impl fmt::Display) -> Self {
         Self { exit_code: 2, message: message.to_string() }
+    }
+
+    /// The reader of standard output, such as `head`, has closed it. This is a success without a
+    /// message.
+    fn output_closed() -> Self {
+        Self { exit_code: 0, message: String::new() }
     }
 }
 
@@ -98,11 +105,21 @@ pub fn main() -> ExitCode {
         tracing::warn!("{error}");
     }
     match run(task, weft) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) | Err(Failure { exit_code: 0, .. }) => ExitCode::SUCCESS,
         Err(Failure { exit_code, message }) => {
             eprintln!("weft-bench: {message}");
             ExitCode::from(exit_code)
         }
+    }
+}
+
+/// Writes `text` to standard output. `print!` would panic when the reader has closed it.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::output_closed()),
+        result => result
+            .map_err(|error| Failure::work(format!("cannot write to standard output: {error}"))),
     }
 }
 

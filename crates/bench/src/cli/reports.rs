@@ -49,8 +49,7 @@ pub struct Findings {
 
 pub fn compare(args: &Compare) -> Result<(), Failure> {
     let read = |path: &Path| Results::read(path).map_err(Failure::input);
-    println!("{}", study::compare(&read(&args.before)?, &read(&args.after)?));
-    Ok(())
+    super::print(&format!("{}\n", study::compare(&read(&args.before)?, &read(&args.after)?)))
 }
 
 pub fn report(args: &Report) -> Result<(), Failure> {

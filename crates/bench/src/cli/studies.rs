@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::reports::{print_verdicts, write_reports};
-use super::{Failure, commit, seconds};
+use super::{Failure, commit, print, seconds};
 use crate::lab::{Contender, Family, Profile, check_privileges};
 use crate::study::{self, Milestone, Options, Results, Study};
 use crate::{Error, Stop};
@@ -58,28 +58,30 @@ pub struct Run {
 }
 
 pub fn list(weft: &Path) -> Result<(), Failure> {
-    println!("Studies:");
+    print("Studies:\n")?;
     for study in Study::ALL {
-        println!("  {study:20} {}", study.question());
         let mut names: Vec<String> = Vec::new();
         for scenario in study.cells(false)?.iter().flat_map(|cell| &cell.scenarios) {
             if !names.contains(&scenario.name()) {
                 names.push(scenario.name());
             }
         }
-        println!("  {:20} {}", "", names.join(" "));
+        let (name, question, names) = (study.name(), study.question(), names.join(" "));
+        print(&format!("  {name:20} {question}\n  {:20} {names}\n", ""))?;
     }
-    println!("Contenders:");
+    print("Contenders:\n")?;
     for contender in Contender::all() {
         let why =
             contender.unavailable(weft).map_or("found".to_owned(), |why| format!("skipped: {why}"));
-        println!("  {:20} {why}", contender.id());
+        print(&format!("  {:20} {why}\n", contender.id()))?;
     }
     if let Err(why) = check_privileges() {
-        println!("  As root, `weft bench run` can measure them, and this list is complete: {why}");
+        print(&format!(
+            "  As root, `weft bench run` can measure them, and this list is complete: {why}\n"
+        ))?;
     }
-    println!("Underlay profiles:\n  {}", Profile::ALL.map(|profile| profile.to_string()).join(" "));
-    Ok(())
+    let profiles = Profile::ALL.map(|profile| profile.to_string()).join(" ");
+    print(&format!("Underlay profiles:\n  {profiles}\n"))
 }
 
 pub fn run(args: Run, weft: PathBuf) -> Result<(), Failure> {

@@ -131,7 +131,7 @@ mod tests {
                 key.set(Field::EthDst, address);
                 counts[(secret.of_packet(&key) >> 52) as usize] += 1;
             }
-            // About eight buckets with three or more are expected.
+            // About eight buckets with three or more hashes are expected.
             assert!(counts.iter().filter(|&&count| count > 2).count() < 40);
         }
     }

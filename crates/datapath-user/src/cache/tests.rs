@@ -17,21 +17,21 @@ fn key(fields: &[(Field, u128)]) -> FlowKey {
     key
 }
 
-/// The megaflow that demands these fields as they are in `key`.
+/// A megaflow that matches these fields with their values in `key`.
 fn megaflow(key: &FlowKey, fields: &[Field], port: u32) -> Megaflow {
     let mut mask = FlowMask::default();
     fields.iter().for_each(|&field| mask.add(field));
     Megaflow::new(Match::new(key, mask), actions(port))
 }
 
-/// By destination.
+/// A key with an IPv4 destination, and a megaflow that matches it.
 fn to(address: u128, port: u32) -> (FlowKey, Megaflow) {
     let key = key(&[(Field::EthType, 0x800), (Field::Ip4Dst, address)]);
     let megaflow = megaflow(&key, &[Field::EthType, Field::Ip4Dst], port);
     (key, megaflow)
 }
 
-/// The whole walk, in portions of `most`.
+/// A complete dump in portions of `most`.
 fn walk<T>(most: usize, step: impl Fn(Cursor, usize, &mut Vec<T>) -> Option<Cursor>) -> Vec<T> {
     let (mut all, mut next) = (Vec::new(), Some(Cursor::default()));
     while let Some(from) = next {
@@ -43,7 +43,7 @@ fn walk<T>(most: usize, step: impl Fn(Cursor, usize, &mut Vec<T>) -> Option<Curs
 }
 
 #[test]
-fn packet_is_counted_when_found_exactly_and_when_searched() {
+fn packet_is_counted_on_exact_hits_and_on_mask_hits() {
     let mut cache = cache();
     let (key, megaflow) = to(1, 7);
     assert!(cache.look_up(&key, 60, 1).is_none());
@@ -76,7 +76,7 @@ fn counters_are_kept_when_actions_are_replaced() {
 }
 
 #[test]
-fn put_is_refused_when_full_or_when_two_conditions_have_one_number() {
+fn put_is_refused_when_full_or_when_two_matches_have_one_number() {
     let mut cache = Cache::new(CacheLimits { megaflows: 2 });
     let [(_, first), (key, second), (_, third)] = [to(1, 1), to(2, 2), to(3, 3)];
     cache.put(&first).unwrap();
@@ -91,11 +91,11 @@ fn put_is_refused_when_full_or_when_two_conditions_have_one_number() {
 }
 
 #[test]
-fn stale_exact_entry_serves_nobody_when_its_slot_is_free_or_has_another_owner() {
+fn stale_exact_entry_is_no_hit_when_its_slot_is_free_or_reused() {
     let mut cache = cache();
     let ((key, first), (other_key, second)) = (to(1, 1), to(2, 2));
     cache.put(&first).unwrap();
-    // Not the last of its mask, or subtable and chunk would go with it.
+    // A second megaflow of the mask, so that subtable and chunk remain.
     cache.put(&to(3, 3).1).unwrap();
     assert!(cache.look_up(&key, 1, 1).is_some() && cache.look_up(&key, 1, 1).is_some());
     assert_eq!(cache.stats().exact_hits, 1);
@@ -110,7 +110,7 @@ fn stale_exact_entry_serves_nobody_when_its_slot_is_free_or_has_another_owner() 
 }
 
 #[test]
-fn stale_exact_entry_serves_nobody_when_its_chunk_has_another_mask() {
+fn stale_exact_entry_is_no_hit_when_its_chunk_has_another_mask() {
     let mut cache = cache();
     let (key, first) = to(1, 1);
     cache.put(&first).unwrap();
@@ -123,7 +123,7 @@ fn stale_exact_entry_serves_nobody_when_its_chunk_has_another_mask() {
     assert_eq!(cache.slot_of(second.id), slot);
     assert!(cache.look_up(&key, 1, 1).is_none());
     cache.delete(second.id).unwrap();
-    // A mask without any bit: the slot now serves everybody.
+    // An empty mask: the megaflow in the slot matches every packet.
     let all = Megaflow::new(Match::any(), actions(3));
     cache.put(&all).unwrap();
     assert_eq!(cache.slot_of(all.id), slot);
@@ -131,7 +131,7 @@ fn stale_exact_entry_serves_nobody_when_its_chunk_has_another_mask() {
 }
 
 #[test]
-fn place_is_used_again_when_its_chunk_was_full() {
+fn freed_slot_is_reused_when_its_chunk_was_full() {
     let mut cache = cache();
     for address in 0..64 {
         cache.put(&to(address, 1).1).unwrap();
@@ -144,7 +144,7 @@ fn place_is_used_again_when_its_chunk_was_full() {
 }
 
 #[test]
-fn emptied_chunk_is_left_alone_when_another_mask_has_it() {
+fn emptied_chunk_is_not_reused_when_another_mask_has_it() {
     let mut cache = cache();
     for address in 0..128 {
         cache.put(&to(address, 1).1).unwrap();
@@ -184,7 +184,7 @@ fn memory_stays_flat_when_megaflows_of_one_mask_come_and_go() {
 }
 
 #[test]
-fn chunks_go_to_another_mask_and_back_when_they_are_empty() {
+fn empty_chunks_are_reused_by_other_masks() {
     let mut cache = cache();
     let of_round = |round: usize| -> Vec<Megaflow> {
         let numbers = 1_000 * round..1_000 * (round + 1);
@@ -194,8 +194,8 @@ fn chunks_go_to_another_mask_and_back_when_they_are_empty() {
     };
     let mut memory_bytes = Vec::new();
     for round in 2..20 {
-        // Of each round a few stay, in the first chunk and the last, until those of the next are
-        // there.
+        // A few megaflows of each round, in the first and last chunk, stay until the next round is
+        // cached.
         let stays = |at: usize| at % 1_000 < 10 || at % 1_000 > 990;
         for megaflow in of_round(round) {
             assert_eq!(cache.put(&megaflow), Ok(()));
@@ -217,7 +217,7 @@ fn chunks_go_to_another_mask_and_back_when_they_are_empty() {
 }
 
 #[test]
-fn repeated_flow_stays_in_the_exact_cache_when_others_come_only_once() {
+fn repeated_flow_stays_in_the_exact_cache_when_others_occur_once() {
     let mut cache = cache();
     cache.put(&Megaflow::new(Match::any(), actions(1))).unwrap();
     let (established, _) = to(0, 0);
@@ -233,14 +233,14 @@ fn repeated_flow_stays_in_the_exact_cache_when_others_come_only_once() {
 }
 
 #[test]
-fn masks_that_were_hit_most_lately_are_tried_first_when_maintained() {
+fn masks_with_most_recent_hits_are_tried_first_after_maintenance() {
     let mut cache = cache();
     let keys = [(Field::InPort, 9), (Field::TpDst, 80)].map(|field| key(&[field]));
     let [rare, frequent] = [(&keys[0], Field::InPort), (&keys[1], Field::TpDst)]
         .map(|(key, field)| megaflow(key, &[field], 1));
     cache.put(&rare).unwrap();
     cache.put(&frequent).unwrap();
-    // Each time with another source, or the exact cache would have the answer.
+    // Each packet has another source, so that the exact-match cache does not have it.
     let mut source = 0;
     let mut probes = |cache: &mut Cache, key: &FlowKey| {
         source += 1;
@@ -264,7 +264,7 @@ fn masks_that_were_hit_most_lately_are_tried_first_when_maintained() {
 }
 
 #[test]
-fn walk_names_every_megaflow_once_when_others_come_and_go_between_portions() {
+fn dump_returns_every_megaflow_once_when_others_change_between_portions() {
     let mut cache = cache();
     let megaflows: Vec<_> = (0..1_000).map(|address| to(address, 1).1).collect();
     megaflows.iter().for_each(|megaflow| cache.put(megaflow).unwrap());
@@ -286,7 +286,7 @@ fn walk_names_every_megaflow_once_when_others_come_and_go_between_portions() {
 }
 
 #[test]
-fn equal_lists_are_kept_once_and_forgotten_when_unused() {
+fn equal_action_lists_are_stored_once_and_freed_when_unused() {
     let mut cache = cache();
     for address in 0..100 {
         cache.put(&to(address, address as u32 % 2).1).unwrap();
@@ -297,12 +297,11 @@ fn equal_lists_are_kept_once_and_forgotten_when_unused() {
     for address in 0..100 {
         cache.delete(to(address, 0).1.id).unwrap();
     }
-    // That somebody else still has a list does not keep it here.
+    // References outside the cache do not keep a list in the cache.
     assert_eq!((cache.action_lists(), lists[0].len()), (0, 1));
 }
 
-/// Conditions as a logical switch with access control makes them, for a frame that came through a
-/// tunnel.
+/// A megaflow like those of a logical switch with ACLs, for a frame from a tunnel.
 fn tunnelled(at: u64) -> Megaflow {
     let key = key(&[
         (Field::InPort, (at % 100).into()),
@@ -332,7 +331,7 @@ fn tunnelled(at: u64) -> Megaflow {
         Field::IpFrag,
         Field::TpDst,
     ];
-    // Eight masks, equally wide.
+    // Eight masks with the same number of words.
     for (bit, field) in [Field::TpSrc, Field::IpTtl, Field::IpDscp].into_iter().enumerate() {
         if at >> bit & 1 == 1 {
             fields.push(field);
@@ -351,7 +350,7 @@ fn megaflow_takes_less_than_200_bytes_when_there_are_100_000() {
     assert_eq!((cache.len(), cache.mask_count(), cache.action_lists()), (100_000, 8, 50));
     let bytes = cache.memory_bytes();
     assert!(bytes < 200 * 100_000, "{bytes}");
-    // Ten words of eight bytes, at least.
+    // The mask has at least ten words of 8 bytes.
     assert!(bytes > 100 * 100_000, "{bytes}");
     for at in 0..100_000 {
         cache.delete(tunnelled(at).id).unwrap();
@@ -360,7 +359,7 @@ fn megaflow_takes_less_than_200_bytes_when_there_are_100_000() {
 }
 
 #[test]
-fn nothing_is_left_when_cleared() {
+fn cache_is_empty_after_clear() {
     let mut cache = cache();
     let (key, megaflow) = to(1, 1);
     cache.put(&megaflow).unwrap();
@@ -373,8 +372,7 @@ fn nothing_is_left_when_cleared() {
     assert_eq!(cache.get(megaflow.id), Some((megaflow, Usage::default())));
 }
 
-/// What a random test does. Numbers choose among few masks and values, so that conditions meet each
-/// other again and again.
+/// A step of the random test. There are few masks and values, so that matches often collide.
 #[derive(Clone, Debug)]
 enum Step {
     Put { mask: usize, values: u8, port: u32 },
@@ -399,7 +397,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..600)
 }
 
-/// Of the fields below, which bits.
+/// The masks of the random test: the bits of each of [`FIELDS`].
 const MASKS: [[u128; 4]; 7] = [
     [0, 0, 0, 0],
     [0xffff, 0, 0, 0],
@@ -412,7 +410,7 @@ const MASKS: [[u128; 4]; 7] = [
 
 const FIELDS: [Field; 4] = [Field::EthType, Field::Ip4Dst, Field::IpProto, Field::Ip6Src];
 
-/// Two bits for each field.
+/// A key with 2 bits of `values` in each of [`FIELDS`].
 fn small_key(values: u8) -> FlowKey {
     let value = |at: usize| u128::from(values >> (2 * at) & 3) << if at == 3 { 126 } else { 0 };
     let mut key = FlowKey::default();
@@ -430,12 +428,12 @@ fn small_megaflow(mask: usize, values: u8, port: u32) -> Megaflow {
     Megaflow::new(Match::new(&small_key(values), bits), list)
 }
 
-/// The same in the simplest way.
+/// A naive implementation of the cache.
 #[derive(Default)]
 struct Model {
     megaflows: BTreeMap<MegaflowId, (Megaflow, Usage)>,
-    /// Those that were there since the walk began, and those that it has named.
-    all_the_time: Vec<MegaflowId>,
+    /// The megaflows that have been cached since the dump began, and those that it has returned.
+    present_throughout: Vec<MegaflowId>,
     named: Vec<MegaflowId>,
     cursor: Option<Cursor>,
 }
@@ -454,7 +452,7 @@ impl Model {
 
     fn delete(&mut self, cache: &mut Cache, id: MegaflowId) {
         let known = self.megaflows.remove(&id);
-        self.all_the_time.retain(|&other| other != id);
+        self.present_throughout.retain(|&other| other != id);
         assert_eq!(cache.delete(id), known.map(|(_, usage)| usage));
     }
 
@@ -473,7 +471,7 @@ impl Model {
 
     fn portion(&mut self, cache: &Cache, most: usize) {
         let from = self.cursor.take().unwrap_or_else(|| {
-            self.all_the_time = self.megaflows.keys().copied().collect();
+            self.present_throughout = self.megaflows.keys().copied().collect();
             self.named.clear();
             Cursor::default()
         });
@@ -485,7 +483,7 @@ impl Model {
             assert_eq!(self.megaflows.get(&megaflow.0.id), Some(&megaflow));
         }
         if self.cursor.is_none() {
-            for id in &self.all_the_time {
+            for id in &self.present_throughout {
                 assert_eq!(self.named.iter().filter(|named| *named == id).count(), 1);
             }
         }

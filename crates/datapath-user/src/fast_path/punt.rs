@@ -132,11 +132,11 @@ mod tests {
             assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34, offset: 16 });
         }
         let mut short = punted(&FRAME[..12], &tags[..6]);
-        assert_eq!(decode(&mut short), None, "half a tag");
+        assert_eq!(decode(&mut short), None, "the second tag is truncated");
     }
 
     #[test]
-    fn frame_is_refused_when_it_has_no_punt_header() {
+    fn frame_is_rejected_when_it_has_no_punt_header() {
         let fronts: [&[u8]; 4] = [
             &[0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0],
             &[0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0x81, 0, 0, 1, 8, 0],
@@ -153,6 +153,6 @@ mod tests {
         assert_eq!(decode(&mut punted(&front, &[1; 13])), None, "too short for the tag");
         let mut packet = punted(&front[..12], &[&[0x88, 0xb5][..], &FRAME].concat());
         packet.offload.checksum = Checksum::Partial { start: 4, offset: 6 };
-        assert_eq!(decode(&mut packet), None, "a checksum over the header");
+        assert_eq!(decode(&mut packet), None, "the partial checksum covers the punt header");
     }
 }

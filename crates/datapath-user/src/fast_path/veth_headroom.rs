@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn another_bridge_takes_ports_when_one_is_full() {
+    fn second_bridge_is_used_when_the_first_is_full() {
         testkit::require_root!();
         let host = TestHost::new("room");
         let netlink = host.netlink();
@@ -148,7 +148,7 @@ mod tests {
         let ports = |at: usize| masters(netlink)[at].1;
         assert_eq!((masters(netlink).len(), ports(0), ports(1)), (2, 1022, 8));
         join_any_bridge(netlink, devices[0], &latest).unwrap();
-        assert_eq!((ports(0), ports(1)), (1022, 8), "it is in one already");
+        assert_eq!((ports(0), ports(1)), (1022, 8), "the device is already in a bridge");
         devices[..1022].iter().for_each(|&device| netlink.delete(device).unwrap());
         remove_unused(netlink).unwrap();
         assert_eq!(masters(netlink).iter().map(|it| it.1).collect::<Vec<_>>(), [8]);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_others_are_left_alone_when_they_have_our_names() {
+    fn foreign_devices_are_unchanged_when_they_have_our_names() {
         testkit::require_root!();
         let host = TestHost::new("taken");
         let netlink = host.netlink();

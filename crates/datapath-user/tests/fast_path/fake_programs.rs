@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fast_path/punt_all.bpf.c");
 
-/// What programs have been told.
+/// A call that the programs received.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
     PuntDevice(bool),
@@ -23,7 +23,7 @@ pub enum Told {
     PathMtu(PathMtu),
 }
 
-/// What matters of the device of a port.
+/// The properties of a port's device that the tests check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Port {
     pub index: Ifindex,
@@ -32,28 +32,28 @@ pub struct Port {
     pub mtu: u32,
 }
 
-/// See the module.
+/// Records the reports of the user datapath, and attaches programs that punt every frame.
 #[derive(Debug, Default)]
 pub struct FakePrograms(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     told: Vec<Told>,
-    /// Whether programs are attached.
+    /// True if a program is attached to the device of each port.
     attaches: bool,
     tap: Option<(Ifindex, PacketSocket)>,
     devices: BTreeMap<PortNo, Link>,
-    /// Where the devices are. Whoever removes a port may be elsewhere.
+    /// The namespace of the devices. The thread that removes a port may be in another one.
     netns: Option<Netns>,
 }
 
 impl FakePrograms {
-    /// FakePrograms that are told, and attached to nothing.
+    /// Makes programs that record reports and are not attached.
     pub fn idle() -> Arc<Self> {
         Arc::default()
     }
 
-    /// FakePrograms that hand over everything.
+    /// Makes programs that punt every frame.
     pub fn attached() -> Arc<Self> {
         let state = State { attaches: true, ..State::default() };
         Arc::new(Self(Mutex::new(state)))
@@ -67,7 +67,7 @@ impl FakePrograms {
         self.state().told.push(told);
     }
 
-    /// Has a program at the device of a port. It goes with the device.
+    /// Attaches a program to the device of a port, or removes it when the device is gone.
     fn follow(&self, port: PortNo, link: Option<&Link>) {
         let mut state = self.state();
         let Some(link) = link else { return state.detach(port) };
@@ -77,17 +77,17 @@ impl FakePrograms {
         }
     }
 
-    /// All that has been told.
+    /// All reports so far.
     pub fn told(&self) -> Vec<Told> {
         self.state().told.clone()
     }
 
-    /// What has been told since this was asked last.
+    /// The reports since the last call of this function.
     pub fn take(&self) -> Vec<Told> {
         std::mem::take(&mut self.state().told)
     }
 
-    /// What was told last of a port.
+    /// The last report about a port.
     pub fn port(&self, port: PortNo) -> Option<Port> {
         let told = self.told();
         let mut ports = told.iter().rev().filter_map(|told| match told {
@@ -97,14 +97,14 @@ impl FakePrograms {
         ports.next().flatten()
     }
 
-    /// Sends a frame by the TAP as it is.
+    /// Sends a frame unchanged through the TAP.
     pub fn send(&self, packet: &PacketBuf) {
         let state = self.state();
         let (_, tap) = state.tap.as_ref().expect("a TAP");
         tap.send(packet).unwrap();
     }
 
-    /// Sends a frame by the TAP behind the header that says that it comes from that port.
+    /// Sends a frame through the TAP, after a punt header with its ingress port.
     pub fn punt(&self, port: PortNo, packet: &mut PacketBuf) {
         let header = packet.push_front(14).unwrap();
         header.fill(0);
@@ -115,7 +115,7 @@ impl FakePrograms {
 }
 
 impl State {
-    /// Attaches a program to the device of a port, in the place of any there is.
+    /// Attaches a program to the device of a port, and replaces an existing one.
     fn attach(&self, port: PortNo) {
         let (Some((tap, _)), Some(link), true) =
             (&self.tap, self.devices.get(&port), self.attaches)
@@ -134,7 +134,7 @@ impl State {
 
     fn detach(&mut self, port: PortNo) {
         if let (Some(link), true) = (self.devices.remove(&port), self.attaches) {
-            // The device may be gone, and the program with it.
+            // The device, and the program with it, may have been removed.
             let _ = self.tc(&["qdisc", "del", "dev", &link.name, "clsact"]).output();
         }
     }

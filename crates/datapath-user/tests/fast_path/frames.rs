@@ -1,4 +1,4 @@
-//! Frames that are handed over go on as if they had been read from where they came in.
+//! Punted frames are handled like frames that the datapath reads from their ingress device.
 
 use super::fake_programs::FakePrograms;
 use super::{BASE, Lab, PATIENCE, SEED, UPLINK, guest_mac, guest_port};
@@ -23,7 +23,7 @@ use wire::{Protocol, VlanId};
 const GRE_PORT: PortNo = PortNo(0xffff_ff02);
 const TAG_PORT: PortNo = PortNo(0xffff_ff04);
 
-/// TCP from guest 1 to guest 2, its checksum left to be completed.
+/// A TCP packet from guest 1 to guest 2 with a partial checksum.
 fn tcp(payload: usize) -> PacketBuf {
     let (src, dst) = ([10, 0, 0, 1], [10, 0, 0, 2]);
     let [high, low] = (40 + payload as u16).to_be_bytes();
@@ -48,7 +48,7 @@ fn super_packet(payload: usize) -> PacketBuf {
     packet
 }
 
-/// Everything from `port` goes to `actions`.
+/// Puts a megaflow that applies `actions` to every packet from `port`.
 fn put(datapath: &UserDatapath, port: PortNo, actions: Vec<Action>) {
     let mut condition = Match::any();
     assert!(condition.require(Field::InPort, port.0.into(), u32::MAX.into()));
@@ -56,13 +56,13 @@ fn put(datapath: &UserDatapath, port: PortNo, actions: Vec<Action>) {
     datapath.snapshot().unwrap();
 }
 
-/// What a guest gets.
+/// A socket that receives all frames of a guest.
 fn listen(guest: &TestHost) -> PacketSocket {
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
     guest.run(|| PacketSocket::open_name("eth0", &Filter::everything(), options)).unwrap()
 }
 
-/// The next frame from `socket`, its tag in its bytes.
+/// The next frame from `socket`, with its tag inserted.
 fn next(socket: &PacketSocket) -> PacketBuf {
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
     let deadline = Instant::now() + PATIENCE;
@@ -74,7 +74,7 @@ fn next(socket: &PacketSocket) -> PacketBuf {
             }
             return packet;
         }
-        assert!(Instant::now() < deadline, "no frame has arrived");
+        assert!(Instant::now() < deadline, "no frame arrived in time");
         std::thread::sleep(Duration::from_micros(100));
     }
 }
@@ -93,7 +93,7 @@ fn frame_goes_from_guest_to_guest_with_its_tags_and_offloads() {
     let programs = FakePrograms::attached();
     let ports = vec![guest_port(1, &guests[0]), guest_port(2, &guests[1])];
     let datapath = lab.start(&programs, ports);
-    // Whatever the guests' own stacks say is dropped.
+    // Packets of the guests' own network stacks are dropped.
     let mut condition = Match::any();
     let mac = u128::from_be_bytes([&[0; 10], &guest_mac(2).0[..]].concat().try_into().unwrap());
     assert!(condition.require(Field::InPort, 1, u32::MAX.into()));
@@ -128,7 +128,7 @@ fn frame_goes_from_guest_to_guest_with_its_tags_and_offloads() {
     assert!(one.rx.packets >= packets && one.rx.bytes >= bytes, "{one:?}");
 }
 
-/// What each worker has looked up.
+/// The number of lookups of each worker.
 fn lookups_by_worker(datapath: &UserDatapath) -> Vec<u64> {
     let mut counts = Vec::new();
     let mut from = Some(DumpCursor::default());
@@ -142,7 +142,7 @@ fn lookups_by_worker(datapath: &UserDatapath) -> Vec<u64> {
 }
 
 #[test]
-fn flow_stays_with_one_worker_and_flows_with_all() {
+fn flow_stays_with_one_worker_and_all_workers_get_flows() {
     testkit::require_root!();
     testkit::require_program!("clang-19", "clang-19");
     testkit::require_program!("tc", "iproute2");
@@ -177,14 +177,14 @@ fn flow_stays_with_one_worker_and_flows_with_all() {
         match grown[..] {
             [FRAMES, 0] => served[0] += 1,
             [0, FRAMES] => served[1] += 1,
-            _ => panic!("one flow by several workers: {grown:?}"),
+            _ => panic!("several workers handled one flow: {grown:?}"),
         }
     }
     assert!(served.iter().all(|flows| *flows > 2), "{served:?}");
 }
 
 #[test]
-fn frame_is_counted_when_it_has_no_header_or_names_no_port() {
+fn frame_is_counted_when_its_punt_header_is_missing_or_names_no_port() {
     testkit::require_root!();
     let lab = Lab::new();
     let programs = FakePrograms::idle();
@@ -195,9 +195,9 @@ fn frame_is_counted_when_it_has_no_header_or_names_no_port() {
     for _ in 0..2 {
         programs.punt(PortNo(77), &mut tcp(100));
     }
-    // Of the uplink, but neither tagged nor GRE: nobody asked for it.
+    // A frame from the uplink that is neither tagged nor GRE, so no tunnel wants it.
     programs.punt(UPLINK, &mut tcp(100));
-    wait_until(PATIENCE, "all are counted", || {
+    wait_until(PATIENCE, "all frames are counted", || {
         let snapshot = datapath.snapshot().unwrap();
         let counted = ["malformed", "no_such_port", "tunnel_protocol"]
             .map(|reason| uplink_drops(&snapshot, reason));
@@ -206,7 +206,7 @@ fn frame_is_counted_when_it_has_no_header_or_names_no_port() {
 }
 
 #[test]
-fn what_the_tap_has_no_room_for_is_counted() {
+fn frames_are_counted_when_the_queue_of_the_tap_is_full() {
     testkit::require_root!();
     let lab = Lab::new();
     let programs = FakePrograms::idle();
@@ -219,7 +219,7 @@ fn what_the_tap_has_no_room_for_is_counted() {
     }
     let lost = || lab.host.netlink().link_by_index(index).unwrap().stats.tx_dropped;
     assert!(lost() > 0, "the test has filled the queue");
-    wait_until(PATIENCE, "all are counted", || {
+    wait_until(PATIENCE, "all frames are counted", || {
         let snapshot = datapath.snapshot().unwrap();
         let overruns = uplink_drops(&snapshot, "receive_overrun");
         overruns == lost() && overruns + uplink_drops(&snapshot, "no_such_port") == FRAMES
@@ -280,7 +280,7 @@ fn tagged_frames_and_gre_of_the_uplink_reach_their_guests() {
         let mut packet = tcp(200);
         packet::complete_checksum(&mut packet).unwrap();
         packet.offload = Default::default();
-        // Not two of a train, which would be joined.
+        // Not two consecutive segments, which would be coalesced.
         packet.head_mut()[38] = 1 + seq;
         let payload = Sum::of(&packet.head()[26..34]).u16(6).u16(220);
         packet.head_mut()[50..52].fill(0);
@@ -293,17 +293,17 @@ fn tagged_frames_and_gre_of_the_uplink_reach_their_guests() {
         assert_eq!(next(&socket).to_vec(), expected);
     }
     let is_promiscuous = || lab.host.netlink().link(&lab.uplink.name).unwrap().promiscuous;
-    assert!(is_promiscuous(), "guests' addresses are received");
+    assert!(is_promiscuous(), "the uplink must receive guests' MAC addresses");
     let snapshot = datapath.snapshot().unwrap();
     assert_eq!((snapshot.uplink.rx.packets, &snapshot.uplink.drops), (2, &Default::default()));
     assert_eq!(snapshot.endpoints[0].rx.packets, 10);
 
-    // A packet that somebody hands over who is no end point.
+    // A punted packet whose sender is no end point.
     let stranger = far.add(&gre, [192, 0, 2, 99].into(), local).unwrap();
     let mut packet = tcp(100);
     far.encap(stranger, &key, &mut packet).unwrap().finish(&mut packet);
     programs.punt(UPLINK, &mut packet);
-    wait_until(PATIENCE, "it is counted", || {
+    wait_until(PATIENCE, "the packet is counted", || {
         uplink_drops(&datapath.snapshot().unwrap(), "unknown_endpoint") == 1
     });
     datapath.join().unwrap();
@@ -311,13 +311,13 @@ fn tagged_frames_and_gre_of_the_uplink_reach_their_guests() {
 }
 
 #[test]
-fn outer_source_port_is_the_one_of_the_formula() {
+fn outer_source_port_is_derived_from_the_flow_hash() {
     testkit::require_root!();
     let lab = Lab::new();
     let guest = TestHost::new("g1");
     let programs = FakePrograms::idle();
     let (local, remote): (IpAddr, IpAddr) = (lab.uplink.ip4.into(), lab.far.ip4.into());
-    // Two pools of sockets: with a checksum and without.
+    // Two pools of sockets: with and without an outer checksum.
     let vxlan = TunnelSpec { checksum: false, ..spec(TunnelType::Vxlan, 4789) };
     let specs = [vxlan, spec(TunnelType::Geneve, 6081)];
     let tunnel = |spec| TunnelConfig { port: GRE_PORT, spec, local, group: None };

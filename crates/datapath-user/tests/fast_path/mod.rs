@@ -32,7 +32,7 @@ const SEED: EntropySeed = EntropySeed::new([
     0xc4ce_b9fe_1a85_ec53,
 ]);
 
-/// A host with an uplink, and the host at its other end.
+/// A host with an uplink, and the host at the other end of the link.
 struct Lab {
     host: TestHost,
     peer: TestHost,
@@ -82,7 +82,7 @@ fn config(uplink: &str, ports: Vec<PortConfig>, underlay: Underlay) -> Config {
     }
 }
 
-/// A port in a guest's namespace, whose number its addresses end in.
+/// A port in a guest's namespace. The guest's addresses end in the number of the port.
 fn guest_port(number: u8, guest: &Netns) -> PortConfig {
     let addresses = ["10.0.0", "fd00:"].map(|net| match net.ends_with(':') {
         true => format!("{net}:{number}/64").parse::<IpNet>().unwrap(),

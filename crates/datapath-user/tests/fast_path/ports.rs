@@ -1,5 +1,5 @@
-//! Ports as veth pairs: they outlive the process, but not an orderly end; and what programs are
-//! told of them.
+//! Ports as veth pairs, which stay when the process is killed and are removed when it stops. Also
+//! tests the changes that the datapath reports to the programs.
 
 use super::fake_programs::{FakePrograms, Port, Told};
 use super::{Lab, MTU, PATIENCE, TAP, config, guest_mac, guest_port, punt};
@@ -18,19 +18,19 @@ fn device(guest: &TestHost) -> Link {
     guest.netlink().link("eth0").unwrap()
 }
 
-fn has_pairs(lab: &Lab) -> usize {
+fn veth_pairs(lab: &Lab) -> usize {
     let links = lab.host.netlink().links().unwrap();
     links.iter().filter(|link| link.name.starts_with("weft-") && link.is_veth()).count()
 }
 
-/// The devices that give frames room for outer headers.
-fn rooms(lab: &Lab) -> Vec<Link> {
+/// The bridges that give frames headroom for outer headers.
+fn headroom_devices(lab: &Lab) -> Vec<Link> {
     let links = lab.host.netlink().links().unwrap();
     links.into_iter().filter(|link| link.name.starts_with("weft-room")).collect()
 }
 
 #[test]
-fn guest_has_all_it_was_given_and_loses_it_when_its_port_is_removed() {
+fn guest_device_has_its_settings_and_is_removed_with_its_port() {
     testkit::require_root!();
     let (lab, guest) = (Lab::new(), TestHost::new("g1"));
     let programs = FakePrograms::idle();
@@ -54,26 +54,26 @@ fn guest_has_all_it_was_given_and_loses_it_when_its_port_is_removed() {
         lab.host.netlink().link_by_index(outer).unwrap().name
     );
     assert_eq!(lab.host.read_sysctl(&quiet).unwrap(), "1");
-    let rooms_now = rooms(&lab);
+    let rooms_now = headroom_devices(&lab);
     assert!(rooms_now.iter().all(|room| !room.up), "{rooms_now:?}");
     let bridge = rooms_now.iter().find(|room| room.kind.as_deref() == Some("bridge")).unwrap();
     let ports = lab.host.netlink().links().unwrap();
     let ports = ports.iter().filter(|link| link.master == Some(bridge.index));
     assert_eq!(ports.filter(|link| link.index == outer || !link.is_veth()).count(), 2);
 
-    // The guest takes its device down, and up.
+    // The guest sets its device down, and up again.
     for up in [false, true] {
         let netlink = guest.netlink();
         let set = if up { netlink.set_up(inner.index) } else { netlink.set_down(inner.index) };
         set.unwrap();
-        wait_until(PATIENCE, "programs are told", || {
+        wait_until(PATIENCE, "the programs receive the change", || {
             programs.port(PortNo(1)).is_some_and(|port| port.is_usable == up)
         });
     }
     datapath.remove_port(PortNo(1)).unwrap();
     assert_eq!(programs.port(PortNo(1)), None);
     assert!(guest.netlink().link("eth0").unwrap_err().is_not_found());
-    assert_eq!((has_pairs(&lab), rooms(&lab).len()), (0, 0));
+    assert_eq!((veth_pairs(&lab), headroom_devices(&lab).len()), (0, 0));
 }
 
 fn datapath_add(lab: &Lab, datapath: &dyn Datapath, port: PortConfig) {
@@ -81,7 +81,7 @@ fn datapath_add(lab: &Lab, datapath: &dyn Datapath, port: PortConfig) {
 }
 
 #[test]
-fn device_that_stays_in_the_hosts_namespace_leads_nowhere_else() {
+fn device_in_the_hosts_namespace_is_reported_as_local() {
     testkit::require_root!();
     let lab = Lab::new();
     let programs = FakePrograms::idle();
@@ -97,7 +97,7 @@ fn device_that_stays_in_the_hosts_namespace_leads_nowhere_else() {
 }
 
 #[test]
-fn port_is_opened_again_when_its_guest_is_back() {
+fn port_is_reopened_when_its_guest_returns() {
     testkit::require_root!();
     let lab = Lab::new();
     let programs = FakePrograms::idle();
@@ -119,14 +119,14 @@ fn port_is_opened_again_when_its_guest_is_back() {
     Netns::remove(&name).unwrap();
 }
 
-/// A process with a datapath, which is killed.
-struct Victim(Child);
+/// A process with a datapath, for tests that kill it.
+struct DatapathProcess(Child);
 
 const GUESTS: &str = "WEFT_TEST_GUESTS";
 const UPLINK_NAME: &str = "WEFT_TEST_UPLINK";
 
-impl Victim {
-    /// One with a port for each of the guests.
+impl DatapathProcess {
+    /// Starts a process with a port for each guest.
     fn start(lab: &Lab, guests: &[&TestHost]) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         let names: Vec<&str> = guests.iter().filter_map(|guest| guest.name()).collect();
@@ -152,12 +152,12 @@ impl Victim {
     }
 }
 
-/// No test: what [`Victim`] does.
+/// Not a test: the main function of [`DatapathProcess`].
 #[test]
-#[ignore = "other tests start it, to kill it"]
+#[ignore = "other tests run it in a child process"]
 fn datapath_of_another_process() {
-    let guests = std::env::var(GUESTS).expect("the names of namespaces");
-    let uplink = std::env::var(UPLINK_NAME).expect("the name of a device");
+    let guests = std::env::var(GUESTS).expect("WEFT_TEST_GUESTS has names of namespaces");
+    let uplink = std::env::var(UPLINK_NAME).expect("WEFT_TEST_UPLINK has the name of a device");
     let guests: Vec<Netns> = guests.split(' ').map(|name| Netns::open(name).unwrap()).collect();
     let ports = (1..).zip(&guests).map(|(number, guest)| guest_port(number, guest));
     let config = config(&uplink, ports.collect(), Underlay::default());
@@ -167,18 +167,18 @@ fn datapath_of_another_process() {
 }
 
 #[test]
-fn guests_keep_their_devices_when_the_process_is_killed_and_another_begins() {
+fn guests_keep_their_devices_when_the_process_is_killed_and_restarted() {
     testkit::require_root!();
     let lab = Lab::new();
     let guests = ["stays", "moves", "goes"].map(TestHost::new);
     let [stays, changes, goes] = &guests;
-    Victim::start(&lab, &[stays, changes, goes]).kill();
+    DatapathProcess::start(&lab, &[stays, changes, goes]).kill();
     let before = guests.each_ref().map(device);
-    assert!(before.iter().all(Link::is_usable), "killing it has not interrupted them");
-    assert_eq!(has_pairs(&lab), 3);
+    assert!(before.iter().all(Link::is_usable), "the kill did not affect the devices");
+    assert_eq!(veth_pairs(&lab), 3);
     assert!(lab.host.netlink().link(TAP).unwrap_err().is_not_found());
 
-    // The next one has no port of the third guest's, another MAC address for the second, and other
+    // The next process has no port for guest 3, another MAC address for guest 2, and other port
     // numbers.
     let programs = FakePrograms::idle();
     let renumbered = PortConfig { port: PortNo(9), ..guest_port(1, stays) };
@@ -195,26 +195,26 @@ fn guests_keep_their_devices_when_the_process_is_killed_and_another_begins() {
     assert!(goes.netlink().link("eth0").unwrap_err().is_not_found(), "removed");
 
     datapath.join().unwrap();
-    assert_eq!(has_pairs(&lab), 0);
+    assert_eq!(veth_pairs(&lab), 0);
     assert!(stays.netlink().link("eth0").unwrap_err().is_not_found());
 }
 
 #[test]
-fn tap_takes_the_place_of_a_pair_that_was_left_behind() {
+fn tap_replaces_a_veth_pair_that_was_left_behind() {
     testkit::require_root!();
     let (lab, guest) = (Lab::new(), TestHost::new("g1"));
-    Victim::start(&lab, &[&guest]).kill();
+    DatapathProcess::start(&lab, &[&guest]).kill();
     assert_eq!(device(&guest).kind.as_deref(), Some("veth"));
     let ports = vec![guest_port(1, &guest)];
     let config = config(&lab.uplink.name, ports, Underlay::default());
     let datapath = lab.host.run(|| UserDatapath::start(config)).unwrap();
     assert_eq!(datapath.snapshot().unwrap().ports[0].state, "up");
     assert_eq!(device(&guest).kind.as_deref(), Some("tun"));
-    assert_eq!(has_pairs(&lab), 0);
+    assert_eq!(veth_pairs(&lab), 0);
 }
 
 #[test]
-fn link_of_another_is_left_alone_when_it_has_the_guests_name() {
+fn foreign_link_is_unchanged_when_it_has_the_guests_name() {
     testkit::require_root!();
     let (lab, guest) = (Lab::new(), TestHost::new("g1"));
     testkit::host::pair(&guest, &lab.peer);
@@ -239,7 +239,7 @@ const VXLAN: TunnelSpec = TunnelSpec {
 };
 
 #[test]
-fn programs_are_told_in_order_and_of_all_end_points() {
+fn changes_are_reported_in_order_and_for_all_end_points() {
     testkit::require_root!();
     let (lab, guest) = (Lab::new(), TestHost::new("g1"));
     let programs = FakePrograms::idle();
@@ -248,37 +248,40 @@ fn programs_are_told_in_order_and_of_all_end_points() {
     let endpoint = |id, remote| EndpointConfig { id: EndpointId(id), spec, local, remote };
     let underlay = Underlay {
         tunnels: vec![TunnelConfig { port: PortNo(70_000), spec, local, group: None }],
-        // The last is nowhere.
+        // No neighbour has the address of the last one.
         endpoints: vec![endpoint(4, lab.far.ip4.into()), endpoint(5, [203, 0, 113, 1].into())],
         ..Underlay::default()
     };
     let datapath = lab.start_with(&programs, vec![guest_port(1, &guest)], underlay.clone());
     let told = programs.told();
-    let place = |told: &[Told], what: &dyn Fn(&Told) -> bool| told.iter().position(what);
-    let uplink = place(&told, &|it| *it == Told::Uplink(Some(lab.uplink.index))).unwrap();
-    let port = place(&told, &|it| matches!(it, Told::Port(PortNo(1), Some(_)))).unwrap();
-    let punt_device = place(&told, &|it| *it == Told::PuntDevice(true)).unwrap();
+    let position = |told: &[Told], what: &dyn Fn(&Told) -> bool| told.iter().position(what);
+    let uplink = position(&told, &|it| *it == Told::Uplink(Some(lab.uplink.index))).unwrap();
+    let port = position(&told, &|it| matches!(it, Told::Port(PortNo(1), Some(_)))).unwrap();
+    let punt_device = position(&told, &|it| *it == Told::PuntDevice(true)).unwrap();
     assert!(punt_device < uplink && uplink < port, "{told:?}");
     let hop = NextHop { source: lab.uplink.mac, destination: lab.far.mac };
     let resolved = Told::Resolved((EndpointId(4), Some(hop)));
-    wait_until(PATIENCE, "it is resolved", || programs.told().contains(&resolved));
-    let of_nowhere = |it: &Told| matches!(it, Told::Resolved((EndpointId(5), _)));
-    assert!(!programs.told().iter().any(of_nowhere));
+    wait_until(PATIENCE, "the end point is resolved", || programs.told().contains(&resolved));
+    let of_unreachable = |it: &Told| matches!(it, Told::Resolved((EndpointId(5), _)));
+    assert!(!programs.told().iter().any(of_unreachable));
 
-    // Their numbers change hands.
+    // The two end points swap numbers.
     let endpoints = vec![endpoint(5, lab.far.ip4.into()), endpoint(4, [203, 0, 113, 1].into())];
     datapath.set_underlay(Underlay { endpoints, ..underlay.clone() }).unwrap();
-    assert!(programs.told().contains(&Told::Resolved((EndpointId(4), None))), "it was another's");
+    assert!(
+        programs.told().contains(&Told::Resolved((EndpointId(4), None))),
+        "the next hop of the old end point is withdrawn"
+    );
     datapath.set_underlay(underlay).unwrap();
 
-    // The uplink goes, and so do the others.
+    // The uplink changes its MAC address. Then the TAP and the uplink are deleted.
     let mac = wire::MacAddr([2, 9, 9, 9, 9, 9]);
     lab.host.netlink().set_mac(lab.uplink.index, mac).unwrap();
     let hop = NextHop { source: mac, destination: lab.far.mac };
     let resolved = Told::Resolved((EndpointId(4), Some(hop)));
-    wait_until(PATIENCE, "the new address is told", || programs.told().contains(&resolved));
+    wait_until(PATIENCE, "the new address is reported", || programs.told().contains(&resolved));
     lab.host.netlink().delete(lab.host.netlink().index_of(TAP).unwrap()).unwrap();
-    wait_until(PATIENCE, "there is another TAP", || {
+    wait_until(PATIENCE, "the TAP is replaced", || {
         let told = programs.told();
         told.ends_with(&[Told::PuntDevice(false), Told::PuntDevice(true)])
     });
@@ -288,9 +291,9 @@ fn programs_are_told_in_order_and_of_all_end_points() {
 }
 
 #[test]
-fn end_points_behind_a_router_are_all_resolved_when_there_are_many() {
+fn all_end_points_behind_a_router_are_resolved_when_there_are_many() {
     testkit::require_root!();
-    // More than are looked up before the datapath begins.
+    // More than the datapath resolves before it starts.
     let count: u32 = std::env::var("WEFT_ENDPOINTS").map_or(20_000, |count| count.parse().unwrap());
     let lab = Lab::new();
     let programs = FakePrograms::idle();
@@ -309,10 +312,10 @@ fn end_points_behind_a_router_are_all_resolved_when_there_are_many() {
     };
     let start = std::time::Instant::now();
     let datapath = lab.start_with(&programs, Vec::new(), underlay);
-    eprintln!("{count} end points: begins after {:?}", start.elapsed());
+    eprintln!("{count} end points: started after {:?}", start.elapsed());
     let hop = NextHop { source: lab.uplink.mac, destination: lab.far.mac };
     let mut resolved = std::collections::BTreeSet::new();
-    wait_until(PATIENCE * (1 + count / 100_000), "all are resolved", || {
+    wait_until(PATIENCE * (1 + count / 100_000), "all end points are resolved", || {
         for told in programs.take() {
             if let Told::Resolved((id, to)) = told {
                 assert_eq!(to, Some(hop));
@@ -321,6 +324,6 @@ fn end_points_behind_a_router_are_all_resolved_when_there_are_many() {
         }
         resolved.len() == count as usize
     });
-    eprintln!("all are resolved after {:?}", start.elapsed());
+    eprintln!("all end points resolved after {:?}", start.elapsed());
     drop(datapath);
 }

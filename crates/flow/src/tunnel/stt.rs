@@ -17,7 +17,7 @@ use crate::{
     DatapathKey, DropReason, Encapsulated, Endpoint, LogicalPorts, PortKey, TunnelKey, TunnelSpec,
 };
 use packet::stt::{SttFrameKey, SttPlace};
-use packet::{Checksum, Gso, GsoKind, Offload, PacketBuf, Verdict};
+use packet::{Checksum, ChecksumStatus, Gso, GsoKind, Offload, PacketBuf};
 use wire::ecn::Ecn;
 use wire::tunnel::stt::{FRAME_HEADER_LEN, PORT, SEGMENT_HEADER_LEN};
 use wire::tunnel::{SttChecksum, SttPacket, SttRepr, SttSegmentPacket, SttSegmentRepr};
@@ -186,9 +186,9 @@ pub struct SttSegment {
 /// - [`DropReason::SttFrame`] for a segment that cannot be part of a frame
 /// - [`DropReason::OuterChecksum`] for a wrong checksum
 pub fn strip_stt_segment(packet: &mut PacketBuf) -> Result<SttSegment, DropReason> {
-    let verdict = match packet.offload.checksum {
+    let status = match packet.offload.checksum {
         Checksum::Unverified => packet::verify_checksum(packet),
-        Checksum::Verified | Checksum::Partial { .. } => Verdict::Valid,
+        Checksum::Verified | Checksum::Partial { .. } => ChecksumStatus::Valid,
     };
     let outer = strip_outer(packet)?;
     if outer.protocol != Protocol::TCP {
@@ -196,7 +196,7 @@ pub fn strip_stt_segment(packet: &mut PacketBuf) -> Result<SttSegment, DropReaso
     }
     let view = SttSegmentPacket::new_checked(packet.head()).map_err(|_| DropReason::Malformed)?;
     let segment = SttSegmentRepr::parse(&view).map_err(|_| DropReason::SttFrame)?;
-    if verdict == Verdict::Invalid {
+    if status == ChecksumStatus::Invalid {
         return Err(DropReason::OuterChecksum);
     }
     let header_len = packet.len() - view.payload_len();

@@ -1,6 +1,6 @@
 //! Parses statements that begin with a field: `FIELD = ...;` and `FIELD <-> FIELD;`.
 
-use super::ast::{Action, Check, Dialogue, Family};
+use super::ast::{Action, Check, Family, OptionProtocol};
 use super::parse::{Parser, Wanted};
 use crate::error::SyntaxError;
 use crate::symbol::{FieldRef, Meaning};
@@ -120,11 +120,11 @@ impl Parser<'_> {
         if let Some(check) = Check::from_name(name) {
             return self.check(check, left);
         }
-        if let Some(dialogue) = Dialogue::from_name(name) {
+        if let Some(protocol) = OptionProtocol::from_name(name) {
             self.skip_call();
             self.check_result_bit(to, span)?;
-            let options = self.dialogue_options(dialogue)?;
-            return Ok(Action::PutOptions { to, dialogue, options });
+            let options = self.put_options(protocol)?;
+            return Ok(Action::PutOptions { to, protocol, options });
         }
         match name {
             "select" => self.select(left),

@@ -1,6 +1,6 @@
 //! The actions of logical flows: all actions of OVN 23.03.
 
-use super::options::DialogueOption;
+use super::options::ActionOption;
 use crate::symbol::FieldRef;
 use crate::token::Constant;
 use pipeline::{Direction, TableId};
@@ -198,12 +198,12 @@ pub enum Action {
         /// The destination, 1 bit.
         to: FieldRef,
         /// Which of these actions.
-        dialogue: Dialogue,
+        protocol: OptionProtocol,
         /// The options, in the order of the text.
-        options: Box<[DialogueOption]>,
+        options: Box<[ActionOption]>,
     },
     /// `trigger_event(event = "empty_lb_backends", OPTION = VALUE, ...);`
-    TriggerEvent(Box<[DialogueOption]>),
+    TriggerEvent(Box<[ActionOption]>),
     /// `bind_vport("NAME", PORT);`
     BindVport {
         /// The virtual port.
@@ -395,7 +395,7 @@ words! {
 
 words! {
     /// A protocol whose answers the controller builds from options.
-    Dialogue {
+    OptionProtocol {
         /// DHCP.
         Dhcp4 "put_dhcp_opts",
         /// DHCPv6.

@@ -116,7 +116,7 @@ fn compile_action(
         Action::CtLb(lb) => Op::Unsupported(if lb.mark { "ct_lb_mark" } else { "ct_lb" }),
         Action::CommitEcmpNh { .. } => Op::Unsupported("commit_ecmp_nh"),
         Action::CommitLbAffinity(_) => Op::Unsupported("commit_lb_aff"),
-        Action::PutOptions { dialogue, .. } => Op::Unsupported(dialogue.name()),
+        Action::PutOptions { protocol, .. } => Op::Unsupported(protocol.name()),
         Action::TriggerEvent(_) => Op::Unsupported("trigger_event"),
         Action::BindVport { .. } => Op::Unsupported("bind_vport"),
         Action::HandleSvcCheck(_) => Op::Unsupported("handle_svc_check"),

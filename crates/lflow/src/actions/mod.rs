@@ -21,11 +21,11 @@ mod print;
 mod tests;
 
 pub use ast::{
-    Action, Backend, Check, CtLb, Dialogue, Family, LbAffinity, LbFlag, Log, LogVerdict, MAX_QUEUE,
-    Nat, NatTarget, Nest, ObservationPoint, Sample, Severity, Stage, Transport,
+    Action, Backend, Check, CtLb, Family, LbAffinity, LbFlag, Log, LogVerdict, MAX_QUEUE, Nat,
+    NatTarget, Nest, ObservationPoint, OptionProtocol, Sample, Severity, Stage, Transport,
 };
 pub use compile::compile;
-pub use options::{DialogueOption, OptionValue};
+pub use options::{ActionOption, OptionValue};
 pub use parse::MAX_NESTING;
 
 use super::error::SyntaxError;

@@ -1,6 +1,6 @@
 //! Options that flows pass to the controller: DHCP, DHCPv6, router advertisements, events.
 
-use super::ast::Dialogue;
+use super::ast::OptionProtocol;
 use super::parse::Parser;
 use crate::error::SyntaxError;
 use crate::token::{Constant, Format, Quoted, TokenKind};
@@ -8,7 +8,7 @@ use std::fmt;
 
 /// `NAME = VALUE`
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DialogueOption {
+pub struct ActionOption {
     /// The name; one that the action knows.
     pub name: &'static str,
     /// The value, of the type of the option.
@@ -102,7 +102,7 @@ const EMPTY_LB_BACKENDS: &[(&str, Takes)] =
 /// The only event.
 pub(super) const EVENT: &str = "empty_lb_backends";
 
-impl Dialogue {
+impl OptionProtocol {
     const fn table(self) -> &'static [(&'static str, Takes)] {
         match self {
             Self::Dhcp4 => DHCP4,
@@ -123,22 +123,22 @@ impl Dialogue {
 
 impl Parser<'_> {
     /// `OPTION = VALUE, ...)`
-    pub(super) fn dialogue_options(
+    pub(super) fn put_options(
         &mut self,
-        dialogue: Dialogue,
-    ) -> Result<Box<[DialogueOption]>, SyntaxError> {
-        let options = self.options(dialogue.table(), dialogue.title())?;
+        protocol: OptionProtocol,
+    ) -> Result<Box<[ActionOption]>, SyntaxError> {
+        let options = self.options(protocol.table(), protocol.title())?;
         let has = |name| options.iter().any(|option| option.name == name);
-        match dialogue {
-            Dialogue::Dhcp4 if !has("offerip") => {
+        match protocol {
+            OptionProtocol::Dhcp4 if !has("offerip") => {
                 Err(self.error_whole("put_dhcp_opts requires offerip to be specified."))
             }
-            Dialogue::NdRa => self.check_nd_ra(&options).map(|()| options),
-            Dialogue::Dhcp4 | Dialogue::Dhcp6 => Ok(options),
+            OptionProtocol::NdRa => self.check_nd_ra(&options).map(|()| options),
+            OptionProtocol::Dhcp4 | OptionProtocol::Dhcp6 => Ok(options),
         }
     }
 
-    fn check_nd_ra(&self, options: &[DialogueOption]) -> Result<(), SyntaxError> {
+    fn check_nd_ra(&self, options: &[ActionOption]) -> Result<(), SyntaxError> {
         for option in options {
             if !is_valid_in_ra(option) {
                 let message = format!("Invalid value for \"{}\" option", option.name);
@@ -161,7 +161,7 @@ impl Parser<'_> {
     }
 
     /// `OPTION = VALUE, ...)` of the event.
-    pub(super) fn event_options(&mut self) -> Result<Box<[DialogueOption]>, SyntaxError> {
+    pub(super) fn event_options(&mut self) -> Result<Box<[ActionOption]>, SyntaxError> {
         let options = self.options(EMPTY_LB_BACKENDS, EVENT)?;
         for option in &options {
             let Some(text) = option.text() else {
@@ -189,7 +189,7 @@ impl Parser<'_> {
         &mut self,
         table: &'static [(&'static str, Takes)],
         title: &str,
-    ) -> Result<Box<[DialogueOption]>, SyntaxError> {
+    ) -> Result<Box<[ActionOption]>, SyntaxError> {
         let mut options = Vec::new();
         while !self.accept(&TokenKind::RightParen) {
             options.push(self.option(table, title)?);
@@ -202,7 +202,7 @@ impl Parser<'_> {
         &mut self,
         table: &'static [(&'static str, Takes)],
         title: &str,
-    ) -> Result<DialogueOption, SyntaxError> {
+    ) -> Result<ActionOption, SyntaxError> {
         let known = match self.kind() {
             TokenKind::Identifier(name) => table.iter().find(|(known, _)| known == name),
             _ => None,
@@ -219,7 +219,7 @@ impl Parser<'_> {
             Takes::Number if is_text => "numeric",
             Takes::Text if !is_text => "string",
             Takes::Number | Takes::Text | Takes::Either => {
-                return Ok(DialogueOption { name, value });
+                return Ok(ActionOption { name, value });
             }
         };
         Err(self.error_from(start, format!("{title} option {name} requires {wanted} value.")))
@@ -255,7 +255,7 @@ impl Parser<'_> {
     }
 }
 
-impl DialogueOption {
+impl ActionOption {
     /// The string, if the value is a single string.
     fn text(&self) -> Option<&str> {
         match &self.value {
@@ -276,7 +276,7 @@ impl DialogueOption {
 }
 
 /// True when the value can be sent in a router advertisement.
-fn is_valid_in_ra(option: &DialogueOption) -> bool {
+fn is_valid_in_ra(option: &ActionOption) -> bool {
     let text = option.text();
     let has_format = |format| option.number().is_some_and(|number| number.format == format);
     match option.name {
@@ -301,7 +301,7 @@ fn is_uuid(text: &str) -> bool {
         })
 }
 
-impl fmt::Display for DialogueOption {
+impl fmt::Display for ActionOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = ", self.name)?;
         match &self.value {

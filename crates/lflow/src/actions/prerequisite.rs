@@ -1,6 +1,6 @@
 //! The prerequisites of actions: conditions under which the fields that they use exist.
 
-use super::ast::{Action, Check, Dialogue, Nest};
+use super::ast::{Action, Check, Nest, OptionProtocol};
 use crate::symbol::FieldRef;
 
 /// Adds the prerequisites of actions to `found`, each once.
@@ -42,7 +42,7 @@ const fn own(action: &Action) -> &'static str {
             Nest::Clone | Nest::Reject => "",
         },
         Action::Check { check: Check::DnsLookup, .. } => "udp",
-        Action::PutOptions { dialogue: Dialogue::NdRa, .. } => "ip6",
+        Action::PutOptions { protocol: OptionProtocol::NdRa, .. } => "ip6",
         _ => "",
     }
 }

@@ -114,8 +114,8 @@ impl fmt::Display for Plain<'_> {
                 write!(f, "commit_ecmp_nh(ipv6 = {ipv6}, proto = {})", protocol.name())
             }
             Action::CommitLbAffinity(affinity) => affinity.fmt(f),
-            Action::PutOptions { to, dialogue, options } => {
-                write!(f, "{to} = {}(", dialogue.name())?;
+            Action::PutOptions { to, protocol, options } => {
+                write!(f, "{to} = {}(", protocol.name())?;
                 separated(f, ", ", options, |f, option| option.fmt(f))?;
                 f.write_str(")")
             }

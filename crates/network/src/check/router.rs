@@ -24,7 +24,7 @@ pub(super) struct Routers {
 }
 
 /// A router port: the index of its router, and its index there.
-type Place = (usize, usize);
+type PortIndex = (usize, usize);
 
 /// Checks the routers.
 pub(super) fn routers(
@@ -72,7 +72,7 @@ impl FreeKeys {
 struct Checker<'d> {
     switches: &'d [SwitchDraft],
     drafts: &'d [RouterDraft],
-    places: HashMap<&'d str, Place>,
+    port_by_name: HashMap<&'d str, PortIndex>,
     /// For each switch, the keys left for router ports.
     free: Vec<FreeKeys>,
     connectivity: Connectivity,
@@ -81,18 +81,18 @@ struct Checker<'d> {
 
 impl<'d> Checker<'d> {
     fn new(switches: &'d [SwitchDraft], drafts: &'d [RouterDraft]) -> Self {
-        let mut places = HashMap::new();
+        let mut port_by_name = HashMap::new();
         for (router, draft) in drafts.iter().enumerate() {
-            for (place, port) in draft.ports.iter().enumerate() {
+            for (index, port) in draft.ports.iter().enumerate() {
                 if let Some(name) = &port.name {
-                    places.insert(name.as_str(), (router, place));
+                    port_by_name.insert(name.as_str(), (router, index));
                 }
             }
         }
         Self {
             switches,
             drafts,
-            places,
+            port_by_name,
             free: switches.iter().map(FreeKeys::of).collect(),
             connectivity: Connectivity::new(switches.len(), drafts.len()),
             addresses: vec![Vec::new(); switches.len()],
@@ -181,7 +181,7 @@ impl<'d> Checker<'d> {
         peer: &Located<String>,
     ) -> Option<RouterLink> {
         let name = peer.value.as_str();
-        let Some(&(other, place)) = self.places.get(name) else {
+        let Some(&(other, index)) = self.port_by_name.get(name) else {
             let known = self.drafts.iter().flat_map(|router| &router.ports);
             if known.clone().all(|port| port.name.is_some()) {
                 let known = known.filter_map(|port| port.name.as_deref());
@@ -198,11 +198,11 @@ impl<'d> Checker<'d> {
             );
             return None;
         }
-        let there = self.drafts.get(other)?.ports.get(place)?;
+        let there = self.drafts.get(other)?.ports.get(index)?;
         match &there.link {
             Some(LinkDraft::Peer(back)) if back.value == own => {
                 self.connectivity.link_routers(router, other);
-                let port = PortKey::new(u16::try_from(place + 1).ok()?)?;
+                let port = PortKey::new(u16::try_from(index + 1).ok()?)?;
                 Some(RouterLink::Router { router: RouterIndex(other), port })
             }
             // An invalid link there has been reported.
@@ -266,10 +266,10 @@ impl<'d> Checker<'d> {
             Some(name) => Some(named_port(report, router, name)?),
         };
         match found {
-            Some((place, net)) if wanted.is_none_or(|wanted| wanted == place) => Some(Route {
+            Some((index, net)) if wanted.is_none_or(|wanted| wanted == index) => Some(Route {
                 prefix,
                 next_hop: addr,
-                port: PortKey::new(u16::try_from(place + 1).ok()?)?,
+                port: PortKey::new(u16::try_from(index + 1).ok()?)?,
                 source: net.addr(),
                 line: Line(report.line(draft.at)),
             }),
@@ -322,12 +322,12 @@ impl Connected {
         let mut nets: Vec<_> = ports
             .iter()
             .enumerate()
-            .flat_map(|(place, port)| port.addresses.iter().map(move |net| (place, *net)))
-            .map(|(place, net)| (Prefix::from(net.value), place, net))
+            .flat_map(|(index, port)| port.addresses.iter().map(move |net| (index, *net)))
+            .map(|(index, net)| (Prefix::from(net.value), index, net))
             .collect();
         // Sorted, a network follows directly after one that contains it, or after others that it
         // contains.
-        nets.sort_by_key(|(prefix, place, net)| (*prefix, *place, net.at));
+        nets.sort_by_key(|(prefix, index, net)| (*prefix, *index, net.at));
         let mut is_incomplete = ports.iter().any(|port| port.addresses.is_empty());
         let mut outer: Option<(Prefix, usize)> = None;
         for (prefix, _, net) in &nets {
@@ -348,15 +348,15 @@ impl Connected {
                 _ => outer = Some((*prefix, net.at)),
             }
         }
-        let nets = nets.into_iter().map(|(prefix, place, net)| (prefix, place, net.value));
+        let nets = nets.into_iter().map(|(prefix, index, net)| (prefix, index, net.value));
         Self { nets: nets.collect(), is_incomplete }
     }
 
     /// The port whose network contains `addr`, and the port's address there.
     fn find(&self, addr: IpAddr) -> Option<(usize, IpNet)> {
         let after = self.nets.partition_point(|(prefix, ..)| prefix.addr() <= addr);
-        let (prefix, place, net) = self.nets.get(after.checked_sub(1)?)?;
-        prefix.contains(addr).then_some((*place, *net))
+        let (prefix, index, net) = self.nets.get(after.checked_sub(1)?)?;
+        prefix.contains(addr).then_some((*index, *net))
     }
 }
 

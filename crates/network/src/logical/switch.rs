@@ -97,17 +97,17 @@ fn add_port_security(flows: &mut Flows, secured: &Arc<[DatapathKey]>) {
 
 /// Switches with ports that may have MAC addresses behind them that the file does not list.
 fn add_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
-    let (mut learning, mut by_sender) = (Vec::new(), Vec::new());
+    let (mut learning, mut by_tunnel_inport) = (Vec::new(), Vec::new());
     let switches = network.logical_switches().iter().zip(&keys.switches);
     for (switch, &key) in switches.filter(|(switch, _)| switch.learns()) {
         learning.push(key);
-        let stages = lessons(network, switch);
+        let stages = learning_stages(network, switch);
         if !stages.contains(&Stage::LsOutPutFdb) {
-            by_sender.push(key);
+            by_tunnel_inport.push(key);
         }
         let datapath: Arc<[DatapathKey]> = [key].into();
         for port in &switch.ports {
-            add_known(flows, &datapath, stages, port.mac, port.line);
+            add_static_mac(flows, &datapath, stages, port.mac, port.line);
         }
         for port in switch.learning_ports() {
             let condition = format!("inport == {:?}", port.name);
@@ -116,10 +116,10 @@ fn add_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
             }
         }
     }
-    let (learning, by_sender) = (learning.into(), by_sender.into());
-    let teaches = (Stage::LsInCheckPortSec, 95);
-    flows.add(&by_sender, teaches, "flags[1] == 1", next_to(Stage::LsInPutFdb), None);
-    flows.add(&by_sender, (Stage::LsInPutFdb, 50), "flags[1] == 1", PUT, None);
+    let (learning, by_tunnel_inport) = (learning.into(), by_tunnel_inport.into());
+    let from_tunnel = (Stage::LsInCheckPortSec, 95);
+    flows.add(&by_tunnel_inport, from_tunnel, "flags[1] == 1", next_to(Stage::LsInPutFdb), None);
+    flows.add(&by_tunnel_inport, (Stage::LsInPutFdb, 50), "flags[1] == 1", PUT, None);
     let get = "outport = get_fdb(eth.dst); next;";
     flows.add(&learning, (Stage::LsInL2Lkup, 10), "1", get, None);
     let unknown = "outport = \"_MC_unknown\"; output;";
@@ -133,7 +133,7 @@ const PUT: &str = "put_fdb(inport, eth.src); next;";
 /// The stages in which a switch learns. Frames from a tunnel with logical ports passed the ingress
 /// pipeline on the sending host. Without logical ports they pass it here, and `inport` is the port
 /// that stands for that host.
-fn lessons(network: &Network, switch: &LogicalSwitch) -> &'static [Stage] {
+fn learning_stages(network: &Network, switch: &LogicalSwitch) -> &'static [Stage] {
     match (switch.learns(), network.options().of(switch.tunnel).logical_ports) {
         (false, _) => &[],
         (true, false) => &[Stage::LsInPutFdb],
@@ -142,7 +142,7 @@ fn lessons(network: &Network, switch: &LogicalSwitch) -> &'static [Stage] {
 }
 
 /// Addresses in the file are never learned elsewhere.
-fn add_known(
+fn add_static_mac(
     flows: &mut Flows,
     datapath: &Arc<[DatapathKey]>,
     stages: &[Stage],
@@ -196,7 +196,13 @@ fn add_router_port(
         format!("outport = {:?}; output;", port_in_switch(&network[switch].name, &port.name));
     let condition = format!("eth.dst == {}", port.mac);
     flows.add(&datapath, (Stage::LsInL2Lkup, 50), condition, actions.as_str(), port.line);
-    add_known(flows, &datapath, lessons(network, &network[switch]), port.mac, port.line);
+    add_static_mac(
+        flows,
+        &datapath,
+        learning_stages(network, &network[switch]),
+        port.mac,
+        port.line,
+    );
     let (v4, v6) = addresses(port);
     if !v4.is_empty() {
         let condition = format!("flags[1] == 0 && arp.op == 1 && arp.tpa == {}", set_of(&v4));

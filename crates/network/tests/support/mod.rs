@@ -89,19 +89,23 @@ impl Net {
     }
 
     /// What is learned from a received packet; `enter` sets its ingress in the key.
-    pub fn lessons_of(&self, packet: &str, enter: impl FnOnce(&mut FlowKey)) -> Vec<LearnEvent> {
+    pub fn learn_events_entering(
+        &self,
+        packet: &str,
+        enter: impl FnOnce(&mut FlowKey),
+    ) -> Vec<LearnEvent> {
         let mut key = self.key(packet);
         enter(&mut key);
         translate(&self.program, &key, &(), &mut ()).learn_events
     }
 
     /// What is learned from a packet that a guest sends.
-    pub fn lessons(&self, from: &str, packet: &str) -> Vec<LearnEvent> {
-        self.lessons_knowing(from, packet, &())
+    pub fn learn_events(&self, from: &str, packet: &str) -> Vec<LearnEvent> {
+        self.learn_events_with(from, packet, &())
     }
 
-    /// Like [`Net::lessons`], with learned state.
-    pub fn lessons_knowing(
+    /// Like [`Net::learn_events`], with learned state.
+    pub fn learn_events_with(
         &self,
         from: &str,
         packet: &str,

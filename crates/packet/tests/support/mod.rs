@@ -1,5 +1,5 @@
-//! Frames written out by hand, and naive versions of what the crate does cleverly. Nothing here
-//! uses the crate's own arithmetic.
+//! Hand-built frames, and naive implementations to compare the crate with. They use none of the
+//! crate's arithmetic.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use packet::{Checksum, Gso, GsoKind, Offload, PacketBuf};
@@ -11,14 +11,13 @@ pub const PSH: u8 = 8;
 pub const ACK: u8 = 0x10;
 pub const CWR: u8 = 0x80;
 
-/// A TCP or UDP packet in the words of its headers.
+/// A TCP or UDP packet, described by its header fields.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub v6: bool,
     pub udp: bool,
     pub tags: Vec<u16>,
-    /// IPv4 options or an IPv6 destination options header, multiples of 8 bytes; the TCP-less part
-    /// of the headers.
+    /// IPv4 options or an IPv6 destination options header; a multiple of 8 bytes.
     pub ip_extra: usize,
     pub tos: u8,
     pub ttl: u8,
@@ -56,7 +55,7 @@ impl Default for Spec {
     }
 }
 
-/// The sum of the big-endian words of `bytes`, the plain way.
+/// The one's complement sum of the big-endian words of `bytes`.
 pub fn naive_sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
@@ -175,7 +174,7 @@ impl Spec {
         self.build(false)
     }
 
-    /// The packet with a partial checksum, and to be cut into `size` if given.
+    /// The packet with a partial checksum. With `size`, a super-packet of that segment size.
     pub fn packet(&self, size: Option<u16>) -> PacketBuf {
         let mut packet = PacketBuf::from_bytes(&self.build(true));
         let kind = match (self.udp, self.v6) {
@@ -193,7 +192,7 @@ impl Spec {
         packet
     }
 
-    /// The specs of the segments that `self` is to be cut into.
+    /// The specs of the segments that segmentation of `self` must produce.
     pub fn segments(&self, size: usize) -> Vec<Self> {
         let pieces: Vec<&[u8]> =
             if self.payload.is_empty() { vec![&[]] } else { self.payload.chunks(size).collect() };
@@ -216,13 +215,13 @@ impl Spec {
     }
 }
 
-/// True when the bytes of two packets and what the offloads owe them are the same.
+/// True when two packets have the same bytes and the same offload state.
 pub fn same(a: &PacketBuf, b: &PacketBuf) -> bool {
     a.to_vec() == b.to_vec() && a.offload == b.offload
 }
 
 prop_compose! {
-    /// Any packet that may be cut.
+    /// Any packet that can be segmented.
     pub fn any_spec(max_payload: usize)(
         (v6, udp, df) in any::<(bool, bool, bool)>(),
         tags in prop::collection::vec(prop::sample::select(vec![0x8100u16, 0x88a8, 0x9100]), 0..3),

@@ -12,8 +12,8 @@ use flow::{
     NextHop, Output, PortNo, TunnelInfo, TunnelType, WayBack, execute, extract,
 };
 use packet::{
-    Checksum, Gso, Offload, PacketBuf, SegmentChecksum, Segmenter, Verdict, complete_checksum,
-    verify_checksum,
+    Checksum, ChecksumStatus, Gso, Offload, PacketBuf, SegmentChecksum, Segmenter,
+    complete_checksum, verify_checksum,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -141,8 +141,8 @@ impl Sighting {
     fn outer(mut self) -> Self {
         let bytes = &mut self.frame.bytes;
         if self.frame.gso.is_none() && !has_no_checksum(bytes) {
-            let verdict = verify_checksum(&PacketBuf::from_bytes(bytes));
-            assert_ne!(verdict, Verdict::Invalid, "a wrong outer checksum: {bytes:02x?}");
+            let status = verify_checksum(&PacketBuf::from_bytes(bytes));
+            assert_ne!(status, ChecksumStatus::Invalid, "a wrong outer checksum: {bytes:02x?}");
         }
         let (is_v4, l4) = (is_v4(bytes), outer_l4(bytes));
         let protocol = if is_v4 {

@@ -74,7 +74,7 @@ pub enum Request {
         snap_bytes: usize,
     },
     /// The datapath, and how packets of each tunnel type and port are segmented, with reasons: a
-    /// list of [`doctor::choice::Chosen`].
+    /// list of [`doctor::choice::Decision`].
     Decisions,
     /// Measures the path MTU to another host: [`doctor::path::PathFacts`]. Takes up to ten seconds.
     Path {

@@ -6,7 +6,7 @@ use super::deployment::Deployment;
 use datapath::config::{DeviceConfig, PortConfig, Underlay};
 use datapath_bpf::{Adoption, sends_super_packets};
 use datapath_user::fast_path::{is_vxlan_gro_enabled, veth_name};
-use doctor::choice::{self, Chosen};
+use doctor::choice::{self, Decision};
 use doctor::facts::{Features, KernelVersion, NicFacts};
 use flow::{Carrier, KernelDatapath, TunnelSpec, TunnelType};
 use netdev::Ethtool;
@@ -17,29 +17,29 @@ const UNKNOWN: &str = "not known";
 impl Daemon {
     /// The datapath, every tunnel type in use, and every port. Operators may switch offloads at
     /// any time, so this reads them now. Decisions made at the start keep the reason of the start.
-    pub(super) fn decisions(&self) -> Vec<Chosen> {
+    pub(super) fn decisions(&self) -> Vec<Decision> {
         let deployment = self.deployment();
         let is_kernel = self.provider.is_kernel();
         let how = match is_kernel {
             true => "kernel (eBPF), with threads for what the programs cannot do",
             false => "user (threads)",
         };
-        let mut all = vec![Chosen::new("datapath", how, &*self.provider.reason)];
+        let mut all = vec![Decision::new("datapath", how, &*self.provider.reason)];
         all.extend(self.provider.adoption().map(|adopted| restart(&adopted)));
         match NicFacts::read(&deployment.config.uplink) {
             Ok(uplink) => all.extend(self.uplink_decisions(&deployment, &uplink)),
-            Err(error) => all.push(Chosen::new("uplink", UNKNOWN, error.to_string())),
+            Err(error) => all.push(Decision::new("uplink", UNKNOWN, error.to_string())),
         }
         all.extend(deployment.config.ports.iter().map(|config| port(config, is_kernel)));
         all
     }
 
     /// The decisions that depend on the uplink.
-    fn uplink_decisions(&self, deployment: &Deployment, uplink: &NicFacts) -> Vec<Chosen> {
+    fn uplink_decisions(&self, deployment: &Deployment, uplink: &NicFacts) -> Vec<Decision> {
         let is_kernel = self.provider.is_kernel();
         let decap = match (is_kernel, self.provider.uplink_hook()) {
-            (false, _) => Chosen::new("decap", "threads", "the user datapath forwards"),
-            (true, None) => Chosen::new(
+            (false, _) => Decision::new("decap", "threads", "the user datapath forwards"),
+            (true, None) => Decision::new(
                 "decap",
                 "threads",
                 format!("no program is attached to {}", uplink.name),
@@ -78,12 +78,12 @@ fn tunnels_in_use(deployment: &Deployment) -> Vec<(TunnelType, Option<TunnelSpec
 }
 
 /// Whether the programs see super-packets or segments of `tunnel`.
-fn receiving(uplink: &NicFacts, tunnel: TunnelType) -> Chosen {
+fn receiving(uplink: &NicFacts, tunnel: TunnelType) -> Decision {
     let has_gro_device = tunnel.descriptor().has_gro_device;
     let has_gro = if has_gro_device { is_vxlan_gro_enabled() } else { Ok(false) };
     match has_gro {
         Ok(has_gro) => choice::receiving(uplink, tunnel, has_gro),
-        Err(error) => Chosen::new(format!("{tunnel} received"), UNKNOWN, error.to_string()),
+        Err(error) => Decision::new(format!("{tunnel} received"), UNKNOWN, error.to_string()),
     }
 }
 
@@ -93,7 +93,7 @@ fn sending(
     is_kernel: bool,
     tunnel: TunnelType,
     spec: Option<TunnelSpec>,
-) -> Chosen {
+) -> Decision {
     // The kernel datapath always pushes VLAN and QinQ tags in its programs.
     let by_programs =
         is_kernel && spec.is_none_or(|spec| sends_super_packets(&spec, family == Family::V6));
@@ -106,7 +106,7 @@ fn sending(
     )
 }
 
-fn port(PortConfig { name, device, .. }: &PortConfig, is_kernel: bool) -> Chosen {
+fn port(PortConfig { name, device, .. }: &PortConfig, is_kernel: bool) -> Decision {
     let sending_device = match device {
         DeviceConfig::Vm { name, .. } | DeviceConfig::Interface { name, .. } => Some(name.clone()),
         DeviceConfig::Tap { .. } => veth_name(device).filter(|_| is_kernel),
@@ -116,16 +116,16 @@ fn port(PortConfig { name, device, .. }: &PortConfig, is_kernel: bool) -> Chosen
     };
     match Ethtool::open().and_then(|ethtool| Features::read(&ethtool, &sending_device)) {
         Ok(features) => choice::port(name, &sending_device, &features),
-        Err(error) => Chosen::new(format!("port {name}"), UNKNOWN, error.to_string()),
+        Err(error) => Decision::new(format!("port {name}"), UNKNOWN, error.to_string()),
     }
 }
 
 /// What this daemon adopted from the one before.
-fn restart(Adoption { megaflows, adopted, unreadable, missed }: &Adoption) -> Chosen {
+fn restart(Adoption { megaflows, adopted, unreadable, missed }: &Adoption) -> Decision {
     let why = match unreadable {
         0 => "the network file still gives the same actions for all of their packets".to_owned(),
         lost => format!("{lost} were lost: another version of weft used another map layout"),
     };
     let how = format!("{adopted} of {megaflows} megaflows adopted, {missed} packets missed");
-    Chosen::new("restart", how, why)
+    Decision::new("restart", how, why)
 }

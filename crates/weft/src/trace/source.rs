@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use flow::{EndpointId, FlowKey, PortNo};
 use lflow::parse_packet;
 use network::{LogicalSwitch, Network, Placement, Port, RemoteEnd, load_program, logical_flows};
-use ofctl::{self, Bridge, Mentioned, Ports};
+use ofctl::{self, Bridge, FlowReferences, Ports};
 use pipeline::{BridgePort, BridgePortKind, InPortNames, LearnedTables, Program};
 use southbound::Southbound;
 use std::collections::{BTreeMap, BTreeSet};
@@ -167,22 +167,23 @@ fn load_flows(args: &Args, text: &str) -> Result<Source, Failure> {
         args.port.iter().chain(&args.tunnel_port).map(|port| port.number).collect();
     // The flows are parsed twice: their tunnel addresses become end points of the tunnel ports, but
     // parsing needs the names of all ports.
-    let with_ports = |endpoints: &BTreeMap<EndpointId, String>, mentioned: &Mentioned| {
-        let endpoints = mentioned.remotes.iter().copied().zip(endpoints.keys().copied()).collect();
+    let with_ports = |endpoints: &BTreeMap<EndpointId, String>, references: &FlowReferences| {
+        let endpoints = references.remotes.iter().copied().zip(endpoints.keys().copied()).collect();
         let tunnels = args.tunnel_port.iter().map(named(BridgePortKind::Tunnel { endpoints }));
         let mut bridge = Bridge::new("flows", devices.clone().chain(tunnels))?;
-        for &number in mentioned.ports.difference(&declared) {
+        for &number in references.ports.difference(&declared) {
             bridge.add_port(number, Bridge::device(&format!("port{number}")))?;
         }
         Ok::<_, ofctl::PortError>(bridge)
     };
     let file = stdio::display_name(&args.source);
-    let mut bridge = with_ports(&BTreeMap::new(), &Mentioned::default()).map_err(Failure::input)?;
+    let mut bridge =
+        with_ports(&BTreeMap::new(), &FlowReferences::default()).map_err(Failure::input)?;
     bridge.apply(text, &file, 0).map_err(Failure::input)?;
-    let mentioned = Mentioned::by(&bridge);
-    let addresses = mentioned.remotes.iter().map(ToString::to_string);
+    let references = FlowReferences::of(&bridge);
+    let addresses = references.remotes.iter().map(ToString::to_string);
     let endpoints = (1..).map(EndpointId).zip(addresses).collect();
-    let mut bridge = with_ports(&endpoints, &mentioned).map_err(Failure::input)?;
+    let mut bridge = with_ports(&endpoints, &references).map_err(Failure::input)?;
     bridge.apply(text, &file, 0).map_err(Failure::input)?;
     let source = Source::new(bridge.program().clone(), LearnedTables::default());
     Ok(Source { endpoints, ofctl_ports: Some(bridge.ports().clone()), ..source })

@@ -265,7 +265,7 @@ fn what_is_beside_the_packet_is_spoken_of() {
 }
 
 #[test]
-fn dialogues_have_options() {
+fn put_actions_require_options() {
     accepts(&[
         ("reg1[0] = put_dhcp_opts(offerip = 1.2.3.4, router = 10.0.0.1);", ""),
         (

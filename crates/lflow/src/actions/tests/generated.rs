@@ -2,9 +2,9 @@
 
 use super::{parse_here, stage};
 use crate::actions::{
-    Action, Actions, Backend, Check, CtLb, Dialogue, DialogueOption, Family, LbAffinity, LbFlag,
-    Log, LogVerdict, Nat, NatTarget, Nest, ObservationPoint, OptionValue, Sample, Severity,
-    Transport, compile,
+    Action, ActionOption, Actions, Backend, Check, CtLb, Family, LbAffinity, LbFlag, Log,
+    LogVerdict, Nat, NatTarget, Nest, ObservationPoint, OptionProtocol, OptionValue, Sample,
+    Severity, Transport, compile,
 };
 use crate::lexer::Lexer;
 use crate::symbol::FieldRef;
@@ -167,25 +167,23 @@ fn beside() -> impl Strategy<Value = Action> {
     let log =
         (option::of(text()), select(LogVerdict::ALL), select(Severity::ALL), option::of(text()));
     let sample = (1u16.., any::<u32>(), any::<u8>(), option::of(any::<u32>()));
-    let offer = DialogueOption {
+    let offer = ActionOption {
         name: "offerip",
         value: OptionValue::Number(Constant::new(0x0102_0304, Format::Ipv4)),
     };
     let extra = prop_oneof![
-        vec(constant(), 1..4).prop_map(|values| DialogueOption {
+        vec(constant(), 1..4).prop_map(|values| ActionOption {
             name: "router",
             value: OptionValue::Numbers(values.into())
         }),
-        vec(text(), 1..4).prop_map(|texts| DialogueOption {
+        vec(text(), 1..4).prop_map(|texts| ActionOption {
             name: "wpad",
             value: OptionValue::Texts(texts.into())
         }),
-        text().prop_map(|text| DialogueOption {
-            name: "tftp_server",
-            value: OptionValue::Text(text)
-        }),
+        text()
+            .prop_map(|text| ActionOption { name: "tftp_server", value: OptionValue::Text(text) }),
     ];
-    let event = DialogueOption { name: "vip", value: OptionValue::Text("[fd00::1]:80".into()) };
+    let event = ActionOption { name: "vip", value: OptionValue::Text("[fd00::1]:80".into()) };
     prop_oneof![
         log.prop_map(|(name, verdict, severity, meter)| {
             Action::Log(Log { name, verdict, severity, meter })
@@ -199,12 +197,12 @@ fn beside() -> impl Strategy<Value = Action> {
         }),
         (bit(), extra).prop_map(move |(to, extra)| Action::PutOptions {
             to,
-            dialogue: Dialogue::Dhcp4,
+            protocol: OptionProtocol::Dhcp4,
             options: [offer.clone(), extra].into(),
         }),
         bit().prop_map(|to| Action::PutOptions {
             to,
-            dialogue: Dialogue::Dhcp6,
+            protocol: OptionProtocol::Dhcp6,
             options: Box::default()
         }),
         Just(Action::TriggerEvent([event].into())),

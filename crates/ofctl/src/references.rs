@@ -1,4 +1,4 @@
-//! [`Mentioned`]: the ports and tunnel end points that flows mention, to trace flows without
+//! [`FlowReferences`]: the ports and tunnel end points that flows refer to, to trace flows without
 //! knowing the bridge.
 
 use super::bridge::Bridge;
@@ -8,18 +8,18 @@ use pipeline::Op;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Ports and end points that flows mention.
+/// Ports and tunnel end points that flows refer to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Mentioned {
+pub struct FlowReferences {
     /// Ports that flows match, output to, or look up with.
     pub ports: BTreeSet<PortNo>,
     /// Addresses that flows write to `tun_dst` or `tun_ipv6_dst`.
     pub remotes: BTreeSet<IpAddr>,
 }
 
-impl Mentioned {
+impl FlowReferences {
     /// Collects them from the flows of a bridge.
-    pub fn by(bridge: &Bridge) -> Self {
+    pub fn of(bridge: &Bridge) -> Self {
         let mut found = Self::default();
         for (spec, _) in bridge.flows() {
             if spec.condition.mask().get(Field::InPort) == Field::InPort.all_ones() {
@@ -71,7 +71,7 @@ mod tests {
                      delete table=2\n";
         let mut bridge = Bridge::new("br", []).unwrap();
         bridge.apply(flows, "flows", 0).unwrap();
-        let found = Mentioned::by(&bridge);
+        let found = FlowReferences::of(&bridge);
         assert_eq!(found.ports, [1, 2, 3].map(PortNo).into());
         let remotes: [IpAddr; 2] =
             [Ipv4Addr::new(192, 0, 2, 1).into(), "2001:db8::1".parse().unwrap()];
