@@ -14,6 +14,7 @@ use testkit::program;
 use testkit::{require_program, require_root};
 use wire::MacAddr;
 
+const ALL: [&str; 7] = ["vxlan", "geneve", "gre", "nvgre", "stt", "vlan", "qinq"];
 const MEGABYTE: usize = 1 << 20;
 /// UDP payload sizes: empty, one byte, a full packet, and sizes that guests must fragment.
 const DATAGRAMS: &[usize] = &[0, 1, 1400, 1473, 4000, 60_000];
@@ -142,6 +143,8 @@ everything! {
     guests_exchange_everything_when_geneve_runs_over_ipv6: Setup::new("geneve").family(6);
     guests_exchange_everything_when_gre_runs_over_ipv4: Setup::new("gre");
     guests_exchange_everything_when_gre_runs_over_ipv6: Setup::new("gre").family(6);
+    guests_exchange_everything_when_nvgre_runs_over_ipv4: Setup::new("nvgre");
+    guests_exchange_everything_when_nvgre_runs_over_ipv6: Setup::new("nvgre").family(6);
     guests_exchange_everything_when_stt_runs_over_ipv4: Setup::new("stt");
     guests_exchange_everything_when_stt_runs_over_ipv6: Setup::new("stt").family(6);
     guests_exchange_everything_when_vlan_is_used: Setup::new("vlan");
@@ -185,7 +188,7 @@ essentials! {
 #[test]
 fn bytes_are_the_same_when_the_uplink_offloads_nothing() {
     require_root!();
-    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+    for tunnel in ALL {
         let lab = Lab::new(Setup::new(tunnel));
         without_offloads(&lab);
         let daemons = lab.start_both();
@@ -203,7 +206,7 @@ fn bytes_are_the_same_when_the_uplink_offloads_nothing() {
 #[test]
 fn bytes_are_the_same_when_the_uplink_joins_what_it_receives() {
     require_root!();
-    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+    for tunnel in ALL {
         let lab = Lab::new(Setup::new(tunnel));
         without_offloads(&lab);
         for host in &lab.hosts {
@@ -295,7 +298,7 @@ fn switch(host: &Host, features: &[(&str, bool)]) {
 
 /// Runs the essential checks between machines behind trunk guests, through every tunnel type.
 fn trunks_work(tags: &[(u16, u16)], setup: impl Fn(&str) -> Setup, prepare: impl Fn(&Trunk)) {
-    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+    for tunnel in ALL {
         let lab = Lab::new(setup(tunnel));
         let daemons = lab.start_both();
         let before = drops(&daemons);
@@ -336,7 +339,7 @@ fn super_packets_of_trunks_stay_whole() {
     /// Longer than any frame with one TCP segment.
     const SEGMENT: u64 = 1600;
     require_root!();
-    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+    for tunnel in ALL {
         let lab = Lab::new(Setup::new(tunnel));
         let daemons = lab.start_both();
         let (a, b) = lab.ends();
@@ -359,7 +362,7 @@ fn super_packets_of_trunks_stay_whole() {
                 "{tunnel}: frames from the sender have {sent} bytes on average"
             );
         }
-        if !by_programs || ["vxlan", "geneve", "gre"].contains(&tunnel) {
+        if !by_programs || ["vxlan", "geneve", "gre", "nvgre"].contains(&tunnel) {
             assert!(received > SEGMENT, "{tunnel}: frames to the receiver have {received} bytes");
         }
         daemons.into_iter().for_each(Daemon::stop);
@@ -369,7 +372,7 @@ fn super_packets_of_trunks_stay_whole() {
 #[test]
 fn frames_cross_when_guests_are_attached_by_their_interfaces() {
     require_root!();
-    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+    for tunnel in ALL {
         essentials_work(Setup::new(tunnel).attachment(Attachment::Veth).mtu(1400));
     }
 }

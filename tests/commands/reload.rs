@@ -122,10 +122,10 @@ fn no_packet_is_lost_when_the_network_is_reloaded_fifty_times() {
 }
 
 #[test]
-fn nothing_leaks_when_the_network_is_reloaded_a_thousand_times() {
+fn nothing_leaks_when_the_network_is_reloaded_three_hundred_times() {
     require_root!();
-    /// Memory that the allocator may keep.
-    const GROWTH_KB: u64 = 3 << 10;
+    /// Memory that the allocator may keep: 5 kB for each reload would be a leak.
+    const GROWTH_KB: u64 = 1 << 10;
     let lab = Lab::new(Setup::new("geneve"));
     let daemon = lab.start(0);
     let links = || {
@@ -149,9 +149,9 @@ fn nothing_leaks_when_the_network_is_reloaded_a_thousand_times() {
     let (kb, open) = (resident_kb(&daemon), now());
     assert_eq!(open.1, before, "devices are left behind");
     let started = Instant::now();
-    reload(900);
+    reload(200);
     let after = resident_kb(&daemon);
-    println!("900 reloads in {:?}: {kb} kB before, {after} kB after", started.elapsed());
+    println!("200 reloads in {:?}: {kb} kB before, {after} kB after", started.elapsed());
     // The thread of the last client may still be running.
     wait_until(PATIENCE, "descriptors and devices are as before", || now() == open);
     assert!(after < kb + GROWTH_KB, "{kb} kB before, {after} kB after");
