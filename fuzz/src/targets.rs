@@ -10,57 +10,23 @@ pub type Body = fn(&[u8]);
 
 /// All targets, sorted by name.
 pub const ALL: [(&str, Body); 17] = [
-    ("coalesce", |bytes| {
-        let _ = coalescing::list(bytes);
-    }),
-    ("execute", |bytes| {
-        let _ = execution::frame(bytes);
-    }),
-    ("flow_key", |bytes| {
-        let _ = keys::frame(bytes);
-    }),
-    ("geneve", |bytes| {
-        let _ = tunnels::geneve(bytes);
-    }),
-    ("gre", |bytes| {
-        let _ = tunnels::gre(bytes);
-    }),
-    ("logical_actions", |bytes| {
-        let _ = actions::text(bytes);
-    }),
-    ("logical_match", |bytes| {
-        let _ = expressions::text(bytes);
-    }),
-    ("megaflow_cache", |bytes| {
-        let _ = megaflows::steps(bytes);
-    }),
-    ("network_toml", |bytes| {
-        let _ = network::file(bytes);
-    }),
-    ("ofctl_flows", |bytes| {
-        let _ = ofctl::file(bytes);
-    }),
-    ("offload", |bytes| {
-        let _ = offload::frame(bytes);
-    }),
-    ("probe", |bytes| {
-        let _ = probes::frame(bytes);
-    }),
-    ("stt", |bytes| {
-        let _ = tunnels::stt(bytes);
-    }),
-    ("stt_reassembly", |bytes| {
-        let _ = reassembly::list(bytes);
-    }),
-    ("vlan", |bytes| {
-        let _ = tunnels::tagged(bytes);
-    }),
-    ("vxlan", |bytes| {
-        let _ = tunnels::vxlan(bytes);
-    }),
-    ("wire_frame", |bytes| {
-        let _ = headers::frame(bytes);
-    }),
+    ("coalesce", |bytes| _ = coalescing::list(bytes)),
+    ("execute", |bytes| _ = execution::frame(bytes)),
+    ("flow_key", |bytes| _ = keys::frame(bytes)),
+    ("geneve", |bytes| _ = tunnels::geneve(bytes)),
+    ("gre", |bytes| _ = tunnels::gre(bytes)),
+    ("logical_actions", |bytes| _ = actions::text(bytes)),
+    ("logical_match", |bytes| _ = expressions::text(bytes)),
+    ("megaflow_cache", |bytes| _ = megaflows::steps(bytes)),
+    ("network_toml", |bytes| _ = network::file(bytes)),
+    ("ofctl_flows", |bytes| _ = ofctl::file(bytes)),
+    ("offload", |bytes| _ = offload::frame(bytes)),
+    ("probe", |bytes| _ = probes::frame(bytes)),
+    ("stt", |bytes| _ = tunnels::stt(bytes)),
+    ("stt_reassembly", |bytes| _ = reassembly::list(bytes)),
+    ("vlan", |bytes| _ = tunnels::tagged(bytes)),
+    ("vxlan", |bytes| _ = tunnels::vxlan(bytes)),
+    ("wire_frame", |bytes| _ = headers::frame(bytes)),
 ];
 
 /// The body of a target; `None` if there is no target of that name.

@@ -205,11 +205,13 @@ pub fn infer_offload(packet: &mut PacketBuf, max_frame_len: usize) -> Result<(),
     if infer_partial(packet) { limit_segments(packet, max_frame_len) } else { Ok(()) }
 }
 
-/// Turns a TCP packet with a partial checksum in a frame longer than `max_frame_len` bytes into a
-/// super-packet with segments of that length. Any other packet that fits stays as it is.
+/// Turns a TCP packet with a partial checksum into a super-packet if its frame is longer than
+/// `max_frame_len` bytes. The frame of each segment then has at most that length. A packet that
+/// fits is unchanged.
 ///
 /// # Errors
-/// [`SegmentSizeLost`] for any other packet in a frame too long; it is unchanged.
+/// [`SegmentSizeLost`] if the frame is too long and the packet is not TCP, has no partial checksum,
+/// or is a super-packet already; it is unchanged.
 pub fn limit_segments(packet: &mut PacketBuf, max_frame_len: usize) -> Result<(), SegmentSizeLost> {
     let head = packet.head();
     let at = locate(packet, 0).ok_or(SegmentSizeLost)?;
