@@ -24,7 +24,8 @@ fn counts_are_identical_when_the_input_is() {
         [("bridge", Wire::Copies), ("weft-user-geneve", Wire::Shared)].map(|(name, wire)| {
             let contender: Contender = name.parse().unwrap();
             let measure = || {
-                exact::measure(contender, &kernel, &programs, rounds, wire, &Stop::new()).unwrap()
+                exact::measure(contender, &kernel, &programs, rounds, wire, 1, &Stop::new())
+                    .unwrap()
             };
             let (first, second) = (measure(), measure());
             assert_eq!(first, second);

@@ -36,13 +36,21 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Fail when a contender that is weft costs more than in this file: switching a message 2 %
-    /// more (user datapath: 1.5 %), or a stream 3 % more (user datapath: 20 %)
+    /// more (user datapath: 1.5 %), or a stream 3 % more (user datapath: 20 %). Such a contender is
+    /// counted again with other random numbers, up to three times, and the lowest counts
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// No progress on standard error
     #[arg(long)]
     quiet: bool,
 }
+
+/// The source of the machines' random numbers.
+const FIRST_SEED: u32 = 1;
+/// Machines in which a count must exceed the baseline, each with other random numbers. These decide
+/// where Linux places its objects, and in some machines each TCP message costs up to 300
+/// instructions more with any contender. Costlier code exceeds the baseline in all machines.
+const SEEDS: u32 = 4;
 
 #[derive(clap::Args)]
 pub struct Inside {
@@ -81,11 +89,12 @@ pub fn exact(args: &Args, weft: PathBuf) -> Result<(), Failure> {
     };
     let own = std::env::current_exe()
         .map_err(|error| Failure::work(format!("cannot find this program's own file: {error}")))?;
-    let options = Options {
+    let mut options = Options {
         programs: Programs { weft, weft_bench: own },
         contenders,
         rounds: if args.short { Rounds::SHORT } else { Rounds::FULL },
         wire,
+        seed: FIRST_SEED,
         quiet: args.quiet,
     };
     let stop = Stop::on_signals()?;
@@ -95,12 +104,30 @@ pub fn exact(args: &Args, weft: PathBuf) -> Result<(), Failure> {
         println!("{}", line(entry));
         args.json.as_deref().map_or(Ok(()), |path| now.write(path))
     };
-    let now = exact::count(&options, &kernel, &stop, &mut keep)?;
+    let mut now = exact::count(&options, &kernel, &stop, &mut keep)?;
     if !now.complete {
         return Err(interrupted(&now, options.contenders.len(), args.json.as_deref()));
     }
     if let Some(baseline) = baseline {
-        let excesses = baseline.excesses(&now)?;
+        let mut excesses = baseline.excesses(&now)?;
+        for seed in FIRST_SEED + 1..FIRST_SEED + SEEDS {
+            options.contenders = excesses.iter().map(|excess| excess.contender).collect();
+            options.contenders.dedup();
+            if options.contenders.is_empty() {
+                break;
+            }
+            println!("over the baseline, counted again with other random numbers:");
+            options.seed = seed;
+            let again = exact::count(&options, &kernel, &stop, &mut |_, entry| {
+                println!("{}", line(entry));
+                Ok(())
+            })?;
+            if !again.complete {
+                return Err(Failure::work("interrupted".to_owned()));
+            }
+            now.lower_to(&again);
+            excesses = baseline.excesses(&now)?;
+        }
         excesses.iter().for_each(|excess| println!("over the baseline: {excess}"));
         if !excesses.is_empty() {
             return Err(Failure::work(format!("{} counts exceed the baseline", excesses.len())));

@@ -22,6 +22,8 @@ pub struct Options {
     pub rounds: Rounds,
     /// How the wire delivers packets.
     pub wire: Wire,
+    /// Where the machines' random numbers come from.
+    pub seed: u32,
     /// No progress on standard error.
     pub quiet: bool,
 }
@@ -38,7 +40,7 @@ pub fn count(
     stop: &Stop,
     keep: &mut dyn FnMut(&Baseline, &Entry) -> Result<()>,
 ) -> Result<Baseline> {
-    let Options { programs, contenders, rounds, wire, quiet } = options;
+    let Options { programs, contenders, rounds, wire, seed, quiet } = options;
     let begun = Baseline::begin(kernel.version()?, *rounds, *wire);
     let machines = std::thread::available_parallelism().map_or(1, usize::from).min(MACHINES);
     let progress = Progress::start(contenders.len(), *quiet).at_once(machines);
@@ -46,7 +48,7 @@ pub fn count(
         let what = format!("counting {contender}");
         progress.trial(&what);
         progress.step(&what);
-        let measured = super::measure(contender, kernel, programs, *rounds, *wire, stop);
+        let measured = super::measure(contender, kernel, programs, *rounds, *wire, *seed, stop);
         progress.done();
         measured
     };

@@ -186,7 +186,33 @@ impl Baseline {
     }
 }
 
+impl Baseline {
+    /// Replaces counts by lower ones of the same contender in `again`.
+    pub fn lower_to(&mut self, again: &Self) {
+        for row in &mut self.rows {
+            let Entry::Counted(row) = row else { continue };
+            let other = again.counted().find(|other| other.contender == row.contender);
+            if let Some(other) = other {
+                row.lower_to(other);
+            }
+        }
+    }
+}
+
 impl Row {
+    fn lower_to(&mut self, other: &Self) {
+        let (old, new) = (self.switching(), other.switching());
+        if new.tcp < old.tcp {
+            (self.total.tcp, self.wire.tcp) = (other.total.tcp, other.wire.tcp);
+        }
+        if new.udp < old.udp {
+            (self.total.udp, self.wire.udp) = (other.total.udp, other.wire.udp);
+        }
+        if new.stream < old.stream {
+            (self.total.stream, self.wire.stream) = (other.total.stream, other.wire.stream);
+        }
+    }
+
     fn beyond(&self, before: &Self) -> Vec<Excess> {
         let (message, stream) = match self.contender {
             Contender::Weft(Datapath::Kernel, _) => {
@@ -330,5 +356,15 @@ mod tests {
             let error = before.excesses(&now).unwrap_err().to_string();
             assert!(error.contains("exact-gate --update"), "{error}");
         }
+    }
+
+    #[test]
+    fn lower_counts_of_another_machine_replace_higher_ones() {
+        let mut now = streaming(120.0, 90.0, Rounds::SHORT);
+        now.lower_to(&streaming(100.0, 95.0, Rounds::SHORT));
+        assert_eq!(now, streaming(100.0, 90.0, Rounds::SHORT));
+        let empty = Baseline::begin("k".into(), Rounds::SHORT, Wire::Shared);
+        now.lower_to(&empty);
+        assert_eq!(now, streaming(100.0, 90.0, Rounds::SHORT));
     }
 }

@@ -65,12 +65,12 @@ impl Kernel {
         &self.0
     }
 
-    /// Boots the root file system `root`, waits until the machine has ended, and returns the output
+    /// Boots the root file system `root` with random numbers from `seed`, waits until the machine has ended, and returns the output
     /// of the measurement.
     ///
     /// # Errors
     /// The emulator does not start, it takes longer than 10 minutes, or the measurement fails.
-    pub(super) fn run(&self, root: &[u8], stop: &Stop) -> Result<String> {
+    pub(super) fn run(&self, root: &[u8], seed: u32, stop: &Stop) -> Result<String> {
         let scratch = Scratch::create_anywhere()?;
         let file = |name: &str| scratch.path().join(name);
         let image = file("root.cpio");
@@ -78,7 +78,7 @@ impl Kernel {
         let mut command = Command::new(QEMU);
         command
             .args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "1024"])
-            .args(["-icount", "shift=0,sleep=off", "-seed", "1"])
+            .args(["-icount", "shift=0,sleep=off", "-seed", &seed.to_string()])
             .args(["-rtc", "base=2026-01-01T00:00:00,clock=vm"])
             .args(["-no-reboot", "-nodefaults", "-no-user-config", "-display", "none"])
             .arg("-kernel")

@@ -10,7 +10,7 @@
 //!     weft_bench: "target/release/weft-bench".into(),
 //! };
 //! let stop = bench::Stop::new();
-//! let row = measure(contender, &kernel, &programs, Rounds::FULL, Wire::Shared, &stop)?;
+//! let row = measure(contender, &kernel, &programs, Rounds::FULL, Wire::Shared, 1, &stop)?;
 //! println!("{:.0} instructions for switching a message over TCP", row.switching().tcp);
 //! # Ok(()) }
 //! ```
@@ -102,7 +102,7 @@ impl Row {
     }
 }
 
-/// Boots a machine and measures `contender` in it.
+/// Boots a machine and measures `contender` in it. The machine's random numbers come from `seed`.
 ///
 /// # Errors
 /// A module or a program is missing, the machine does not end, traffic does not flow in it, or the
@@ -113,6 +113,7 @@ pub fn measure(
     programs: &Programs,
     rounds: Rounds,
     wire: Wire,
+    seed: u32,
     stop: &Stop,
 ) -> Result<Row> {
     if let Some(why) = wire.refuses(contender) {
@@ -121,7 +122,7 @@ pub fn measure(
     let Rounds { warm_up, measured, stream_kib } = rounds;
     let arguments = format!("{} {warm_up} {measured} {stream_kib} {wire}", contender.id());
     let root = image::root_file_system(contender, wire, programs, kernel.directory(), &arguments)?;
-    let printed = kernel.run(&root, stop)?;
+    let printed = kernel.run(&root, seed, stop)?;
     let counts: Vec<Counts> =
         printed.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     match counts[..] {
