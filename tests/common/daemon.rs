@@ -143,6 +143,30 @@ impl Daemon {
         assert!(status.success(), "weft run ended with {status}:\n{}", self.stderr());
     }
 
+    /// The devices, addresses, neighbours and packet sockets in the daemon's namespace.
+    fn network(&self) -> String {
+        let pid = self.child.id();
+        let ask = |arguments: &str| {
+            let arguments = arguments.split(' ');
+            let mut enter = Command::new("nsenter");
+            let out = enter.arg("-t").arg(pid.to_string()).arg("-n").args(arguments).output();
+            out.map(|out| String::from_utf8_lossy(&out.stdout).into_owned()).unwrap_or_default()
+        };
+        let packet = std::fs::read_to_string(format!("/proc/{pid}/net/packet"));
+        [
+            "ip -statistics address",
+            "ip neigh",
+            "ip -6 neigh",
+            "tc -statistics filter show dev eth0 ingress",
+            "ss -uanp",
+        ]
+        .map(ask)
+        .into_iter()
+        .chain(packet)
+        .collect::<Vec<_>>()
+        .join("\n")
+    }
+
     fn running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -155,6 +179,7 @@ impl Drop for Daemon {
             let show = show.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
             eprintln!("--- weft show, {}\n{}", self.host, show.unwrap_or_default());
             eprintln!("--- standard error of weft run, {}\n{}", self.host, self.stderr());
+            eprintln!("--- network of {}\n{}", self.host, self.network());
         }
         if self.running() {
             self.signal(Signal::SIGTERM);
