@@ -317,6 +317,33 @@ fn traffic_resumes_after_the_uplink_was_recreated() {
 /// The daemon joins the multicast group again on a recreated uplink, and changes groups on a
 /// reload.
 #[test]
+fn traffic_resumes_when_a_recreated_uplink_gets_its_address_late() {
+    require_root!();
+    for tunnel in ["vxlan", "stt"] {
+        let mut lab = Lab::new(Setup::new(tunnel));
+        let daemons = lab.start_both();
+        let uplink = lab.hosts[0].uplink.index;
+        lab.hosts[0].netns.netlink().delete(uplink).expect("a link can be deleted");
+        daemons.iter().for_each(|daemon| daemon.wait_says("uplink is gone"));
+        lab.join_without_addresses();
+        // The daemons find the device, and cannot open sockets yet. Then its state changes.
+        std::thread::sleep(Duration::from_millis(600));
+        for host in &lab.hosts {
+            let netlink = host.netns.netlink();
+            netlink.set_down(host.uplink.index).expect("a link can be set down");
+            netlink.set_up(host.uplink.index).expect("a link can be set up");
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        lab.add_addresses();
+        daemons.iter().for_each(|daemon| daemon.wait_says("uplink is up again"));
+        let (a, b) = lab.ends();
+        traffic::ping(&a.netns, b.ip(4));
+        traffic::tcp(b, a, 6, 1 << 16);
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
 fn broadcasts_arrive_through_a_group_after_the_uplink_or_the_group_changed() {
     require_root!();
     for (family, group, other) in [(4, "239.1.1.1", "239.1.1.2"), (6, "ff05::1:1", "ff05::1:2")] {

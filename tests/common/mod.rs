@@ -314,6 +314,12 @@ impl Lab {
 
     /// Creates the veth pair between the hosts again, with the old names and addresses.
     pub fn join_again(&mut self) {
+        self.join_without_addresses();
+        self.add_addresses();
+    }
+
+    /// Creates the veth pair between the hosts again, with the old names.
+    pub fn join_without_addresses(&mut self) {
         let [a, b] = &self.hosts;
         let peer = LinkSpec::new(&b.uplink.name).netns(&b.netns).up();
         let netlink = a.netns.netlink();
@@ -323,11 +329,17 @@ impl Lab {
         for host in &mut self.hosts {
             let link = host.netns.netlink().link(&host.uplink.name).expect("a new link is there");
             (host.uplink.index, host.uplink.mac) = (link.index, link.mac);
+        }
+    }
+
+    /// Gives the uplinks their addresses.
+    pub fn add_addresses(&self) {
+        for host in &self.hosts {
             for (address, len) in [(host.underlay(4), 24), (host.underlay(6), 64)] {
                 let prefix = IpNet::new(address, len).expect("the length fits the family");
                 let netlink = host.netns.netlink();
                 netlink
-                    .add_address(link.index, prefix, Dad::Skip)
+                    .add_address(host.uplink.index, prefix, Dad::Skip)
                     .expect("an address can be added");
             }
         }
