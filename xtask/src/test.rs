@@ -40,6 +40,9 @@ impl Options {
 const WITH_BOTH_DATAPATHS: [&str; 6] =
     ["overlay::", "kernel_vxlan::", "ovs::", "dissect::", "refusals::", "commands::"];
 
+/// The variable from which the test harness reads how many tests run at the same time.
+const THREADS: &str = "RUST_TEST_THREADS";
+
 /// How many tests there were. `passed` does not count the skipped ones, although the test harness
 /// does.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -105,11 +108,13 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
         packages::fetch_guest_kernel()?;
     }
     let report_path = fresh_report()?;
+    let threads = test_threads();
     let mut command = cargo(&["test", "--no-fail-fast"]);
     if !options.selects_package() {
         command.arg("--workspace");
     }
     command.args(&options.arguments).env("WEFT_TEST_REPORT", &report_path);
+    command.env(THREADS, &threads);
     if root == Root::BySudo {
         // Build as the user; only the test programs themselves are root.
         command.env(runner_variable()?, "sudo --preserve-env");
@@ -123,7 +128,8 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
         with_user
             .args(WITH_BOTH_DATAPATHS)
             .env("WEFT_TEST_REPORT", &report_path)
-            .env("WEFT_TEST_DATAPATH", "user");
+            .env("WEFT_TEST_DATAPATH", "user")
+            .env(THREADS, &threads);
         if root == Root::BySudo {
             with_user.env(runner_variable()?, "sudo --preserve-env");
         }
@@ -138,6 +144,13 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
         bail!("{} tests were skipped, and CI=true forbids that", report.skipped.len());
     }
     Ok(())
+}
+
+/// How many tests run at the same time: two for each CPU, because end-to-end tests wait a third of
+/// their time. The variable [`THREADS`] overrides it.
+fn test_threads() -> String {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    std::env::var(THREADS).unwrap_or_else(|_| (2 * cpus).to_string())
 }
 
 /// An empty report, whose absolute path the tests can use from any directory.
