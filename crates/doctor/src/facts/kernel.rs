@@ -88,22 +88,8 @@ impl Names<'_> {
         let mut needle = vec![0];
         needle.extend(name.as_bytes());
         needle.push(0);
-        memory_contains(self.0, &needle)
+        memchr::memmem::find(self.0, &needle).is_some()
     }
-}
-
-/// Searches for a needle of at least two bytes. The plain `windows` takes a second for the
-/// megabytes of BTF.
-fn memory_contains(mut haystack: &[u8], needle: &[u8]) -> bool {
-    let Some(second) = needle.get(1) else { return false };
-    while let Some(at) = haystack.get(1..).and_then(|rest| rest.iter().position(|b| b == second)) {
-        let here = haystack.get(at..).unwrap_or_default();
-        if here.starts_with(needle) {
-            return true;
-        }
-        haystack = here.get(1..).unwrap_or_default();
-    }
-    false
 }
 
 #[cfg(test)]
