@@ -2,15 +2,15 @@
 //! and their MTUs. The daemon reports the state and recovers by itself.
 
 use crate::common::daemon::{no_answer, port, wait_port};
-use crate::common::{Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, traffic};
+use crate::common::{
+    Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, TUNNELS, traffic,
+};
 use netdev::{Dad, Event, IpNet, LinkKind, LinkSpec, Monitor};
 use nix::sys::signal::Signal;
 use std::net::IpAddr;
 use std::time::Duration;
 use testkit::host::wait_until;
 use testkit::require_root;
-
-const ALL: [&str; 6] = ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"];
 
 #[test]
 fn guest_is_reachable_again_after_its_tap_was_deleted() {
@@ -272,7 +272,7 @@ fn uplink_comes_back(setup: Setup) {
 #[test]
 fn traffic_resumes_after_the_uplink_was_down() {
     require_root!();
-    for tunnel in ALL {
+    for tunnel in TUNNELS {
         uplink_comes_back(Setup::new(tunnel));
     }
 }
@@ -288,7 +288,7 @@ fn traffic_resumes_after_the_uplink_was_down_with_an_ipv6_underlay() {
 #[test]
 fn traffic_resumes_after_the_uplink_was_recreated() {
     require_root!();
-    for tunnel in ALL {
+    for tunnel in TUNNELS {
         let mut lab = Lab::new(Setup::new(tunnel));
         let daemons = lab.start_both();
         traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));

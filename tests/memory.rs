@@ -1,6 +1,6 @@
 //! The memory use of a daemon. The benchmark of the end point table measures large numbers of them.
 
-use crate::common::{Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
+use crate::common::{Daemon, Datapath, Lab, PATIENCE, Setup, TUNNELS, traffic};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::Ipv4Addr;
@@ -15,7 +15,7 @@ const ENDPOINTS: u8 = 10;
 #[test]
 fn daemon_stays_within_its_memory_limit_with_two_ports_and_ten_end_points() {
     require_root!();
-    let tunnels = ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"];
+    let tunnels = TUNNELS;
     for (tunnel, (datapath, limit_kb)) in
         tunnels.into_iter().flat_map(|t| LIMITS_KB.map(|l| (t, l)))
     {

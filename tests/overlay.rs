@@ -5,7 +5,8 @@ use crate::common::daemon::port;
 use crate::common::frames::{FrameSocket, count, note};
 use crate::common::trunk::Trunk;
 use crate::common::{
-    Attachment, Daemon, GUEST_DEVICE, Guest, Host, INNER_VLAN, Lab, PATIENCE, Setup, VLAN, traffic,
+    Attachment, Daemon, GUEST_DEVICE, Guest, Host, INNER_VLAN, Lab, PATIENCE, Setup, TUNNELS, VLAN,
+    traffic,
 };
 use datapath::stats::Drops;
 use netdev::NeighbourState;
@@ -14,7 +15,6 @@ use testkit::program;
 use testkit::{require_program, require_root};
 use wire::MacAddr;
 
-const ALL: [&str; 7] = ["vxlan", "geneve", "gre", "nvgre", "stt", "vlan", "qinq"];
 const MEGABYTE: usize = 1 << 20;
 /// UDP payload sizes: empty, one byte, a full packet, and sizes that guests must fragment.
 const DATAGRAMS: &[usize] = &[0, 1, 1400, 1473, 4000, 60_000];
@@ -188,7 +188,7 @@ essentials! {
 #[test]
 fn bytes_are_the_same_when_the_uplink_offloads_nothing() {
     require_root!();
-    for tunnel in ALL {
+    for tunnel in TUNNELS {
         let lab = Lab::new(Setup::new(tunnel));
         without_offloads(&lab);
         let daemons = lab.start_both();
@@ -206,7 +206,7 @@ fn bytes_are_the_same_when_the_uplink_offloads_nothing() {
 #[test]
 fn bytes_are_the_same_when_the_uplink_joins_what_it_receives() {
     require_root!();
-    for tunnel in ALL {
+    for tunnel in TUNNELS {
         let lab = Lab::new(Setup::new(tunnel));
         without_offloads(&lab);
         for host in &lab.hosts {
@@ -298,7 +298,7 @@ fn switch(host: &Host, features: &[(&str, bool)]) {
 
 /// Runs the essential checks between machines behind trunk guests, through every tunnel type.
 fn trunks_work(tags: &[(u16, u16)], setup: impl Fn(&str) -> Setup, prepare: impl Fn(&Trunk)) {
-    for tunnel in ALL {
+    for tunnel in TUNNELS {
         let lab = Lab::new(setup(tunnel));
         let daemons = lab.start_both();
         let before = drops(&daemons);
@@ -339,7 +339,7 @@ fn super_packets_of_trunks_stay_whole() {
     /// Longer than any frame with one TCP segment.
     const SEGMENT: u64 = 1600;
     require_root!();
-    for tunnel in ALL {
+    for tunnel in TUNNELS {
         let lab = Lab::new(Setup::new(tunnel));
         let daemons = lab.start_both();
         let (a, b) = lab.ends();
@@ -372,7 +372,7 @@ fn super_packets_of_trunks_stay_whole() {
 #[test]
 fn frames_cross_when_guests_are_attached_by_their_interfaces() {
     require_root!();
-    for tunnel in ALL {
+    for tunnel in TUNNELS {
         essentials_work(Setup::new(tunnel).attachment(Attachment::Veth).mtu(1400));
     }
 }

@@ -3,7 +3,7 @@
 //! failure, and recovers or exits with a clear error. It leaves nothing behind.
 
 use crate::common::daemon::{WEFT, no_answer, wait_port};
-use crate::common::{Attachment, Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
+use crate::common::{Attachment, Daemon, Datapath, Lab, PATIENCE, Setup, TUNNELS, traffic};
 use netdev::{Netns, OwnedNetns, Route};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,8 +16,6 @@ use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
 use testkit::require_root;
-
-const ALL: [&str; 6] = ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"];
 
 /// The names of all network devices of a namespace.
 fn links(netns: &Netns) -> Vec<String> {
@@ -140,7 +138,7 @@ fn all_end_points_are_updated_when_their_common_route_changes() {
 fn nothing_is_left_behind_when_the_daemon_is_stopped_by_a_signal() {
     require_root!();
     for (tunnel, signal) in
-        ALL.into_iter().zip([Signal::SIGTERM, Signal::SIGINT].into_iter().cycle())
+        TUNNELS.into_iter().zip([Signal::SIGTERM, Signal::SIGINT].into_iter().cycle())
     {
         let lab = Lab::new(Setup::new(tunnel).guests(2, 1));
         let before = all_links(&lab);
@@ -163,7 +161,7 @@ fn nothing_is_left_behind_when_the_daemon_is_stopped_by_a_signal() {
 #[test]
 fn daemon_starts_at_once_after_it_was_killed() {
     require_root!();
-    for tunnel in ALL {
+    for tunnel in TUNNELS {
         let lab = Lab::new(Setup::new(tunnel));
         let [mut killed, other] = lab.start_both();
         let (a, b) = lab.ends();
@@ -248,7 +246,7 @@ fn nothing_is_created_when_the_network_file_is_invalid() {
 #[test]
 fn nothing_is_created_when_the_uplink_is_missing() {
     require_root!();
-    for tunnel in ALL {
+    for tunnel in TUNNELS {
         let lab = Lab::new(Setup::new(tunnel));
         edit(&lab, "uplink = \"eth0\"", "uplink = \"nope0\"");
         let said = refused(&lab, 1);

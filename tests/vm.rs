@@ -2,7 +2,7 @@
 //! or another machine on the other host.
 
 use crate::common::daemon::{port, wait_port};
-use crate::common::{Daemon, Guest, Lab, PATIENCE, Setup, traffic};
+use crate::common::{Daemon, Guest, Lab, PATIENCE, Setup, TUNNELS, traffic};
 use datapath::stats::Count;
 use nix::sys::signal::Signal;
 use std::io::{ErrorKind, Write};
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use testkit::vm::Vm;
 use testkit::{report, require_vm};
 
-const ALL: [&str; 6] = ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"];
 const MTU: u16 = 1400;
 const LEN: usize = 4 << 20;
 /// The TCP port on which the machine listens.
@@ -123,7 +122,7 @@ fn assert_super_packets(what: &str, before: Count, after: Count) {
 #[test]
 fn machine_and_namespace_exchange_traffic_through_each_tunnel() {
     require_vm!();
-    let mut lab = Lab::new(Setup::new(ALL[0]).mtu(MTU).vms(1));
+    let mut lab = Lab::new(Setup::new(TUNNELS[0]).mtu(MTU).vms(1));
     let mut daemons = start_without_machines(&lab);
     let (machine, _) = lab.ends();
     let mut vm = boot(&lab, machine);
@@ -132,7 +131,7 @@ fn machine_and_namespace_exchange_traffic_through_each_tunnel() {
         assert_eq!(agreed.as_bytes().get(*bit), Some(&b'1'), "{name} is agreed on: {agreed}");
     }
     assert_eq!(vm.run("cat /sys/class/net/eth0/mtu").trim(), MTU.to_string());
-    for (at, tunnel) in ALL.into_iter().enumerate() {
+    for (at, tunnel) in TUNNELS.into_iter().enumerate() {
         if at > 0 {
             daemons.into_iter().for_each(Daemon::stop);
             lab.change_tunnel(tunnel);

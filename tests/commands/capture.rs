@@ -2,7 +2,7 @@
 
 use super::call::Watch;
 use crate::common::frames::contains;
-use crate::common::{Daemon, Lab, PATIENCE, Setup, traffic};
+use crate::common::{Daemon, Lab, PATIENCE, Setup, TUNNELS, traffic};
 use pcap_parser::PcapCapture;
 use serde_json::json;
 use std::fs;
@@ -23,7 +23,7 @@ pub fn frames_of(file: &Path) -> Vec<Vec<u8>> {
 #[test]
 fn frames_are_captured_on_both_sides_of_every_tunnel() {
     require_root!();
-    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+    for tunnel in TUNNELS {
         let lab = Lab::new(Setup::new(tunnel));
         let daemons = lab.start_both();
         let (a, b) = lab.ends();

@@ -3,7 +3,7 @@
 use super::call::weft;
 use crate::common::frames::{FrameSocket, frame, note};
 use crate::common::outer::Outer;
-use crate::common::{Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup};
+use crate::common::{Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup, TUNNELS};
 use ::datapath::stats::{Count, Drops};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -123,7 +123,7 @@ fn counted(tunnel: &str, datapath: Datapath) -> Counted {
 #[test]
 fn counters_are_the_same_with_both_datapaths() {
     require_root!();
-    for tunnel in ["vxlan", "geneve", "gre", "stt", "vlan", "qinq"] {
+    for tunnel in TUNNELS {
         let [user, kernel] = Datapath::BOTH.map(|datapath| counted(tunnel, datapath));
         assert_eq!(kernel, user, "{tunnel}");
     }

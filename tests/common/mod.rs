@@ -21,6 +21,9 @@ use std::time::Duration;
 use testkit::host::{TestHost, WireEnd, pair, wait_until};
 use wire::MacAddr;
 
+/// The names of all tunnel types in network files.
+pub const TUNNELS: [&str; 7] = ["vxlan", "geneve", "gre", "nvgre", "stt", "vlan", "qinq"];
+
 /// Timeout for events that happen at once on an idle machine; a busy one may be slow.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The VNI, GRE key or STT datapath of the logical switch `blue`.

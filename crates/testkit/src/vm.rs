@@ -210,7 +210,8 @@ impl Vm {
             match self.console.read(&mut more) {
                 Ok(0) => panic!("the machine has ended:\n{printed}\n{}", self.log("qemu.log")),
                 Ok(len) => bytes.extend_from_slice(&more[..len]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => panic!("the console of the machine: {error}"),
             }
         }
