@@ -459,7 +459,7 @@ impl Control {
 
     /// Reads the state of a changed link, if the datapath uses it.
     fn read_link(&mut self, index: Ifindex) {
-        // While the state is `Gone`, sockets are missing; `find_uplink` opens them and then ends it.
+        // In the state `Gone` sockets are missing. `find_uplink` opens them and then ends it.
         let is_uplink = index == self.uplink.ifindex && self.uplink.state() != State::Gone;
         let numbers = self.ports.iter().filter(|(_, port)| port.ifindex() == Some(index));
         let ports: Vec<PortNo> = numbers.map(|(number, _)| *number).collect();

@@ -65,8 +65,8 @@ impl Kernel {
         &self.0
     }
 
-    /// Boots the root file system `root` with random numbers from `seed`, waits until the machine has ended, and returns the output
-    /// of the measurement.
+    /// Boots the root file system `root` with random numbers from `seed`, waits until the machine
+    /// has ended, and returns the output of the measurement.
     ///
     /// # Errors
     /// The emulator does not start, it takes longer than 10 minutes, or the measurement fails.
