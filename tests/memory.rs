@@ -15,9 +15,8 @@ const ENDPOINTS: u8 = 10;
 #[test]
 fn daemon_stays_within_its_memory_limit_with_two_ports_and_ten_end_points() {
     require_root!();
-    let tunnels = TUNNELS;
     for (tunnel, (datapath, limit_kb)) in
-        tunnels.into_iter().flat_map(|t| LIMITS_KB.map(|l| (t, l)))
+        TUNNELS.into_iter().flat_map(|t| LIMITS_KB.map(|l| (t, l)))
     {
         let lab = Lab::new(Setup::new(tunnel).guests(2, 1).datapath(datapath));
         add_hosts(&lab);

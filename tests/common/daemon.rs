@@ -156,7 +156,6 @@ impl Daemon {
         [
             "ip -statistics address",
             "ip neigh",
-            "ip -6 neigh",
             "tc -statistics filter show dev eth0 ingress",
             "ss -uanp",
         ]

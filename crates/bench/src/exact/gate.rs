@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Rounds, Row, Wire};
+use super::{Counts, Rounds, Row, Wire};
 use crate::lab::{Contender, Datapath};
 use crate::{Error, Result, file};
 
@@ -167,8 +167,8 @@ impl Baseline {
         if (&self.kernel, self.rounds, self.wire) != (&now.kernel, now.rounds, now.wire) {
             let how = |it: &Self| format!("{}, {:?} and wire {}", it.kernel, it.rounds, it.wire);
             return Err(Error::Traffic(format!(
-                "cannot compare: the baseline was measured with {}, this with {}; update it with `cargo \
-                 xtask exact-gate --update`",
+                "cannot compare: the baseline was measured with {}, this with {}; update it with \
+                 `cargo xtask exact-gate --update`",
                 how(self),
                 how(now)
             )));
@@ -177,16 +177,17 @@ impl Baseline {
         for row in now.counted().filter(|row| row.contender.is_weft()) {
             let before = self.counted().find(|before| before.contender == row.contender);
             let before = before.ok_or_else(|| {
-                Error::Traffic(format!("cannot compare: the baseline has no {}; update it with `cargo xtask exact-gate \
-                     --update`", row.contender))
+                Error::Traffic(format!(
+                    "cannot compare: the baseline has no {}; update it with `cargo xtask \
+                     exact-gate --update`",
+                    row.contender
+                ))
             })?;
             excesses.extend(row.beyond(before));
         }
         Ok(excesses)
     }
-}
 
-impl Baseline {
     /// Replaces counts by lower ones of the same contender in `again`.
     pub fn lower_to(&mut self, again: &Self) {
         for row in &mut self.rows {
@@ -201,15 +202,14 @@ impl Baseline {
 
 impl Row {
     fn lower_to(&mut self, other: &Self) {
-        let (old, new) = (self.switching(), other.switching());
-        if new.tcp < old.tcp {
-            (self.total.tcp, self.wire.tcp) = (other.total.tcp, other.wire.tcp);
-        }
-        if new.udp < old.udp {
-            (self.total.udp, self.wire.udp) = (other.total.udp, other.wire.udp);
-        }
-        if new.stream < old.stream {
-            (self.total.stream, self.wire.stream) = (other.total.stream, other.wire.stream);
+        let fields: [fn(&mut Counts) -> &mut f64; 3] =
+            [|counts| &mut counts.tcp, |counts| &mut counts.udp, |counts| &mut counts.stream];
+        let Self { mut total, mut wire, .. } = *other;
+        for field in fields {
+            let (total, wire) = (*field(&mut total), *field(&mut wire));
+            if total - wire < *field(&mut self.total) - *field(&mut self.wire) {
+                (*field(&mut self.total), *field(&mut self.wire)) = (total, wire);
+            }
         }
     }
 
@@ -246,7 +246,6 @@ impl fmt::Display for Excess {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Counts;
     use super::*;
 
     fn baseline(tcp: f64, rounds: Rounds) -> Baseline {
