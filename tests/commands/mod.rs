@@ -6,6 +6,7 @@ mod chosen;
 mod counters;
 mod faults;
 mod learning;
+mod log;
 mod monitor;
 mod reload;
 mod routed;

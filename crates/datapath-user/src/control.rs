@@ -4,6 +4,7 @@
 use super::counter_delta::CounterDelta;
 use super::device::Mode;
 use super::fast_path::{FastPath, PathMtu, PortRedirect, Punt, punt, veth, vxlan_gro};
+use super::log_meter::{LogMeters, Suppressed};
 use super::mailbox::{Mailbox, Request};
 use super::path_mtu::PathMtuDiscovery;
 use super::port::Port;
@@ -69,6 +70,7 @@ pub(super) struct Control {
     /// The configured underlay.
     underlay: Arc<Underlay>,
     workers: Vec<Mailbox>,
+    pub(super) log_meters: Arc<LogMeters>,
 }
 
 impl Control {
@@ -101,6 +103,7 @@ impl Control {
             has_new_icmp_sockets: false,
             underlay: Arc::default(),
             workers: Vec::new(),
+            log_meters: Arc::new(LogMeters::new(Instant::now())),
         })
     }
 
@@ -408,6 +411,9 @@ impl Control {
         self.publish_path_mtus(expired);
         self.check_punt_device();
         self.open_ports();
+        if let Some(Suppressed { records, most_by }) = self.log_meters.report(Instant::now()) {
+            tracing::warn!(%most_by, "{records} log records of ACLs were over their rate limit");
+        }
     }
 
     /// Looks for the uplink after it was gone, and opens its sockets again.

@@ -2,6 +2,7 @@
 //! frame without a megaflow becomes an upcall.
 
 use super::cache::Cache;
+use super::log_meter::LogMeters;
 use super::token_bucket::TokenBuckets;
 use super::transmit::Transmit;
 use super::upcall_queue::{Backlog, UpcallQueues};
@@ -34,6 +35,7 @@ pub(super) struct Outputs {
     pub(super) uplink: Uplink,
     pub(super) transmit: Transmit,
     meters: Arc<TokenBuckets>,
+    log_meters: Arc<LogMeters>,
     solicitations: Solicitations,
     /// The ingress port of the current packet: a drop is counted there.
     ingress: PortNo,
@@ -203,6 +205,7 @@ impl Outputs {
     pub(super) fn new(
         uplink_port: PortNo,
         meters: Arc<TokenBuckets>,
+        log_meters: Arc<LogMeters>,
         limits: SolicitLimits,
     ) -> Self {
         Self {
@@ -211,6 +214,7 @@ impl Outputs {
             uplink: Uplink::new(),
             transmit: Transmit::new(),
             meters,
+            log_meters,
             solicitations: Solicitations::new(limits),
             ingress: uplink_port,
             decided_by: None,
@@ -336,8 +340,10 @@ impl Output for Outputs {
     }
 
     fn log(&mut self, record: &Arc<LogRecord>, packet: &PacketBuf) {
-        // There is no rate limit here: as in OVN, a rule that logs much should have a meter.
-        let LogRecord { name, priority, verdict } = &**record;
+        if !self.log_meters.admit(record, Instant::now()) {
+            return;
+        }
+        let LogRecord { name, priority, verdict, .. } = &**record;
         let Ok(packet) = extract(packet, self.ingress, None) else { return };
         tracing::info!(target: "acl", %name, ?verdict, severity = ?priority, %packet);
     }

@@ -28,6 +28,7 @@ mod counter_delta;
 mod device;
 pub mod fast_path;
 mod forward;
+mod log_meter;
 mod mailbox;
 mod path_mtu;
 mod port;

@@ -13,7 +13,7 @@ use crate::watchers::Watch;
 use crate::worker::Worker;
 use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath::stats::{PortStats, Snapshot, UplinkStats, drops};
+use datapath::stats::{LogStats, PortStats, Snapshot, UplinkStats, drops};
 use datapath::upcall::{Answer, Upcall, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
@@ -97,11 +97,12 @@ impl UserDatapath {
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for number in 0..config.workers.count.clamp(1, MAX_WORKERS) {
             let (mailbox, requests, waker) = Mailbox::new()?;
+            let log_meters = Arc::clone(&control.log_meters);
             let forwarder = Forwarder::new(
                 WorkerId(number as u16),
                 Cache::new(CacheLimits { megaflows: config.megaflows }),
                 EndpointTable::with_seed(config.entropy_base, config.entropy_ports, seed),
-                Outputs::new(config.uplink_port, Arc::clone(&meters), config.solicit),
+                Outputs::new(config.uplink_port, Arc::clone(&meters), log_meters, config.solicit),
                 Arc::clone(&upcalls),
             );
             let busy_poll = BusyPoll::new(config.workers.busy_poll);
@@ -328,6 +329,7 @@ impl Datapath for UserDatapath {
             },
             endpoints: endpoints.into_values().collect(),
             megaflows: total.megaflows,
+            log: LogStats { over_rate: control.log_meters.suppressed() },
         })
     }
 

@@ -25,6 +25,16 @@ pub struct Snapshot {
     pub endpoints: Vec<EndpointStats>,
     /// The megaflow cache.
     pub megaflows: MegaflowStats,
+    /// What is missing in the log.
+    #[serde(default)]
+    pub log: LogStats,
+}
+
+/// Log lines that were left out.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct LogStats {
+    /// Log records of ACLs over their rate limit.
+    pub over_rate: u64,
 }
 
 /// The size of the megaflow cache and the results of its lookups.

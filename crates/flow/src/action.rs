@@ -122,6 +122,8 @@ pub struct LogRecord {
     pub priority: LogPriority,
     /// The ACL's verdict.
     pub verdict: Verdict,
+    /// The meter that limits the rate of records; `None` for one of the ACL's own.
+    pub meter: Option<String>,
 }
 
 /// One action on a frame. A list of actions is executed in order on one frame. A frame for several

@@ -159,8 +159,12 @@ fn copies_and_answers_leave_the_packet_as_it_was() {
         reply: Reply::Arp,
         actions: [set(Field::ArpSpa, 0x0a00_0001), TO_B].into(),
     };
-    let record =
-        LogRecord { name: "n".to_owned(), priority: LogPriority::Info, verdict: Verdict::Allow };
+    let record = LogRecord {
+        name: "n".to_owned(),
+        priority: LogPriority::Info,
+        verdict: Verdict::Allow,
+        meter: None,
+    };
     assert_eq!(done(actions, &tcp()), [request, Action::Log(Arc::new(record))]);
 }
 

@@ -3,7 +3,7 @@
 use crate::control::{Request, Target, request};
 use crate::{Failure, stdio};
 use ::doctor::choice::Decision;
-use datapath::stats::{Count, Drops, Snapshot};
+use datapath::stats::{Count, Drops, LogStats, Snapshot};
 use std::fmt::Write as _;
 
 /// Show ports, end points, counters and drops of a running switch.
@@ -87,7 +87,16 @@ fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
         )?;
         write_counts(out, &endpoint.rx, &endpoint.tx)?;
     }
-    Ok(())
+    write_log(out, snapshot.log)
+}
+
+/// What is missing in the log, if anything is.
+fn write_log(out: &mut String, log: LogStats) -> std::fmt::Result {
+    let LogStats { over_rate } = log;
+    if log == LogStats::default() {
+        return Ok(());
+    }
+    writeln!(out, "log: {over_rate} ACL records over their rate limit")
 }
 
 fn write_counts(out: &mut String, rx: &Count, tx: &Count) -> std::fmt::Result {

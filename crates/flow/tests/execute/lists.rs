@@ -120,8 +120,12 @@ fn meter_that_is_exceeded_ends_the_list() {
 #[test]
 fn log_names_its_record() {
     let mut packet = spec(Kind::Udp).build().packet;
-    let record =
-        LogRecord { name: "acl".into(), priority: LogPriority::Info, verdict: Verdict::Allow };
+    let record = LogRecord {
+        name: "acl".into(),
+        priority: LogPriority::Info,
+        verdict: Verdict::Allow,
+        meter: None,
+    };
     assert_eq!(run(&[Action::Log(Arc::new(record))], &mut packet), ["Log(\"acl\")"]);
 }
 

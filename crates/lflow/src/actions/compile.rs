@@ -228,5 +228,6 @@ fn record(log: &Log) -> LogRecord {
             LogVerdict::Drop => Verdict::Drop,
             LogVerdict::Reject => Verdict::Reject,
         },
+        meter: log.meter.as_deref().map(str::to_owned),
     }
 }

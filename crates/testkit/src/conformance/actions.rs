@@ -104,6 +104,7 @@ fn log_or_queue(queue: bool) -> Action {
         name: "conformance".to_owned(),
         priority: LogPriority::Debug,
         verdict: Verdict::Allow,
+        meter: None,
     };
     Action::Log(Arc::new(record))
 }

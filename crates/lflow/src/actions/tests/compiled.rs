@@ -226,6 +226,7 @@ fn effects_carry_their_numbers() {
             name: "n".to_owned(),
             priority: LogPriority::Notice,
             verdict: Verdict::Reject,
+            meter: Some("m".to_owned()),
         }))],
     );
     becomes(

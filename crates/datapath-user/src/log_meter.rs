@@ -1,0 +1,234 @@
+//! [`LogMeters`]: limits the rate of the log records that ACLs write about packets.
+//!
+//! A guest chooses how many packets match an ACL, so records without a limit would let it fill the
+//! disk of the host. Two limits apply to each record:
+//!
+//! - Its meter: the one that the `log` action names, or else one of its own for each ACL name.
+//!   Programs do not define meters yet, so that all of them have the default rate.
+//! - The total of the datapath. It bounds the log of a host that has many ACLs.
+//!
+//! All workers share the meters. Suppressed records are counted.
+
+use ahash::HashMap;
+use flow::LogRecord;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The rate and burst of each meter.
+const METER: Rate = Rate { records_per_s: 10, burst: 20 };
+/// The rate and burst of all meters together.
+const TOTAL: Rate = Rate { records_per_s: 100, burst: 200 };
+/// Idle meters are removed when there are this many. [`TOTAL`] lets far fewer be busy at once.
+const MAX_METERS: usize = 1024;
+/// The shortest time between two reports of suppressed records.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+struct Rate {
+    records_per_s: u32,
+    burst: u32,
+}
+
+/// A token bucket, stored as the time at which it will be full again.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    full_at: Instant,
+}
+
+impl Bucket {
+    fn full(now: Instant) -> Self {
+        Self { full_at: now }
+    }
+
+    /// The bucket without one token; `None` if it has none at `now`.
+    fn take(self, rate: &Rate, now: Instant) -> Option<Self> {
+        let per_token = Duration::from_secs(1) / rate.records_per_s;
+        let full_at = self.full_at.max(now);
+        let missing = full_at.saturating_duration_since(now);
+        (missing <= per_token * (rate.burst - 1)).then(|| Self { full_at: full_at + per_token })
+    }
+}
+
+#[derive(Debug)]
+struct Meter {
+    bucket: Bucket,
+    /// Records suppressed since the last report.
+    suppressed: u64,
+}
+
+/// Records that were suppressed since the last report.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Suppressed {
+    /// How many.
+    pub(super) records: u64,
+    /// The meter or ACL with the most of them.
+    pub(super) most_by: String,
+}
+
+/// All meters of a datapath by name.
+#[derive(Debug)]
+pub(super) struct LogMeters(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    meters: HashMap<String, Meter>,
+    total: Bucket,
+    /// Records suppressed since the start.
+    suppressed: u64,
+    /// The value of `suppressed` at the last report.
+    reported: u64,
+    next_report: Instant,
+}
+
+impl LogMeters {
+    pub(super) fn new(now: Instant) -> Self {
+        Self(Mutex::new(State {
+            meters: HashMap::default(),
+            total: Bucket::full(now),
+            suppressed: 0,
+            reported: 0,
+            next_report: now,
+        }))
+    }
+
+    /// True if a record may be written at `now`. Counts it as suppressed otherwise.
+    pub(super) fn admit(&self, record: &LogRecord, now: Instant) -> bool {
+        self.state().admit(record.meter.as_deref().unwrap_or(&record.name), now)
+    }
+
+    /// The number of records suppressed since the start.
+    pub(super) fn suppressed(&self) -> u64 {
+        self.state().suppressed
+    }
+
+    /// The records suppressed since the last report, unless there are none or that was less than
+    /// ten seconds ago.
+    pub(super) fn report(&self, now: Instant) -> Option<Suppressed> {
+        let mut state = self.state();
+        let records = state.suppressed - state.reported;
+        if records == 0 || now < state.next_report {
+            return None;
+        }
+        (state.reported, state.next_report) = (state.suppressed, now + REPORT_INTERVAL);
+        let most = state.meters.iter().max_by_key(|(_, meter)| meter.suppressed);
+        let most_by = most.map(|(name, _)| name.clone()).unwrap_or_default();
+        state.meters.values_mut().for_each(|meter| meter.suppressed = 0);
+        Some(Suppressed { records, most_by })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn admit(&mut self, name: &str, now: Instant) -> bool {
+        let known = self.meters.get_mut(name);
+        let bucket = known.as_ref().map_or(Bucket::full(now), |meter| meter.bucket);
+        let (Some(bucket), Some(total)) = (bucket.take(&METER, now), self.total.take(&TOTAL, now))
+        else {
+            self.suppressed += 1;
+            if let Some(meter) = known {
+                meter.suppressed += 1;
+            }
+            return false;
+        };
+        self.total = total;
+        match known {
+            Some(meter) => meter.bucket = bucket,
+            None => {
+                if self.meters.len() >= MAX_METERS {
+                    self.meters.retain(|_, meter| meter.bucket.full_at > now);
+                }
+                self.meters.insert(name.to_owned(), Meter { bucket, suppressed: 0 });
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::{LogPriority, Verdict};
+
+    fn record(name: &str, meter: Option<&str>) -> LogRecord {
+        LogRecord {
+            name: name.to_owned(),
+            priority: LogPriority::Info,
+            verdict: Verdict::Drop,
+            meter: meter.map(str::to_owned),
+        }
+    }
+
+    /// The records that pass in `seconds` when each of `records` is offered 1,000 times a second.
+    fn passed(meters: &LogMeters, start: Instant, seconds: u64, records: &[LogRecord]) -> Vec<u64> {
+        let mut passed = vec![0; records.len()];
+        for ms in 0..seconds * 1000 {
+            let now = start + Duration::from_millis(ms);
+            for (count, record) in passed.iter_mut().zip(records) {
+                *count += u64::from(meters.admit(record, now));
+            }
+        }
+        passed
+    }
+
+    #[test]
+    fn acl_writes_the_burst_plus_the_rate_when_it_is_flooded() {
+        let start = Instant::now();
+        let meters = LogMeters::new(start);
+        let [count] = passed(&meters, start, 10, &[record("a", None)])[..] else { panic!() };
+        assert!((118..=120).contains(&count), "{count}");
+        assert_eq!(meters.suppressed(), 10_000 - count);
+        let late = start + Duration::from_secs(60);
+        assert!(meters.admit(&record("a", None), late), "it has recovered");
+    }
+
+    #[test]
+    fn flooded_acl_leaves_the_rate_of_another_alone() {
+        let start = Instant::now();
+        let meters = LogMeters::new(start);
+        let flooded = [record("a", None)];
+        assert!(passed(&meters, start, 5, &flooded)[0] > 20);
+        assert!(meters.admit(&record("b", None), start + Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn acls_share_the_meter_that_they_name() {
+        let start = Instant::now();
+        let meters = LogMeters::new(start);
+        let records = [record("a", Some("m")), record("b", Some("m")), record("c", None)];
+        let count = passed(&meters, start, 10, &records);
+        assert!((118..=120).contains(&(count[0] + count[1])), "{count:?}");
+        assert!((118..=120).contains(&count[2]), "{count:?}");
+    }
+
+    #[test]
+    fn total_bounds_the_records_of_many_acls_and_the_meters_stay_bounded() {
+        let start = Instant::now();
+        let meters = LogMeters::new(start);
+        let records: Vec<_> = (0..5000).map(|n| record(&format!("acl{n}"), None)).collect();
+        let mut count = 0;
+        for second in 0..30 {
+            let now = start + Duration::from_secs(second);
+            count += records.iter().rev().filter(|record| meters.admit(record, now)).count();
+            count += records.iter().filter(|record| meters.admit(record, now)).count();
+        }
+        assert!(count <= 200 + 29 * 100, "{count}");
+        assert!(meters.state().meters.len() <= MAX_METERS);
+    }
+
+    #[test]
+    fn report_names_the_acl_with_the_most_suppressed_records() {
+        let start = Instant::now();
+        let meters = LogMeters::new(start);
+        assert_eq!(meters.report(start), None);
+        let records = [record("a", None), record("b", None), record("b", None)];
+        let written: u64 = passed(&meters, start, 1, &records).iter().sum();
+        let expected = Suppressed { records: 3000 - written, most_by: "b".to_owned() };
+        assert_eq!(meters.report(start), Some(expected));
+        assert_eq!(meters.report(start + REPORT_INTERVAL), None, "none since then");
+        assert!(!meters.admit(&records[0], start + Duration::from_secs(1) / 100));
+        assert_eq!(meters.report(start), None, "it is too early");
+        assert!(meters.report(start + REPORT_INTERVAL).is_some());
+    }
+}
