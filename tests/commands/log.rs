@@ -1,8 +1,12 @@
-//! ACLs with `log`.
+//! ACLs with `log`, and what becomes of the log when nobody reads standard error.
 
 use crate::common::daemon::port;
 use crate::common::{Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::signal::Signal;
+use std::io::{PipeReader, Write};
 use std::net::SocketAddr;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
 use testkit::require_root;
@@ -58,9 +62,46 @@ fn flooded_acl_logs_no_more_than_its_rate_and_counts_the_rest() {
         wait_until(PATIENCE, "each record is written or counted", || {
             lines() + daemon.show().log.over_rate == dropped
         });
+        let log = daemon.show().log;
         let permitted = BURST + RATE * (started.elapsed().as_secs() + 1);
         assert!((BURST..=permitted).contains(&lines()), "{} lines, {datapath:?}", lines());
+        assert_eq!(log.not_written, 0, "{datapath:?}");
         daemon.wait_says("log records of ACLs were over their rate limit most_by=flood");
         [daemon, other].into_iter().for_each(Daemon::stop);
+    }
+}
+
+/// A pipe that is full, and that nobody reads while the reader is kept.
+fn full_pipe() -> (PipeReader, Stdio) {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    let size = fcntl(&writer, FcntlArg::F_GETPIPE_SZ).expect("a pipe has a size");
+    let size = usize::try_from(size).expect("a size is positive");
+    writer.write_all(&vec![b'x'; size]).expect("the pipe takes its size");
+    (reader, writer.into())
+}
+
+#[test]
+fn switch_forwards_answers_and_stops_when_nobody_reads_standard_error() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let lab = Lab::new(Setup::new("geneve").datapath(datapath).more(LISTS));
+        let (_unread, stderr) = full_pipe();
+        let mut blocked = lab.spawn_with_stderr(0, stderr);
+        let reading = lab.start(1);
+        blocked.wait_ready();
+        let (near, far) = lab.ends();
+        traffic::ping(&near.netns, far.ip(4));
+        let dropped = flood(&lab, &blocked);
+        wait_until(PATIENCE, "records are counted", || {
+            blocked.show().log.over_rate >= dropped - BURST - RATE * PATIENCE.as_secs()
+        });
+        traffic::ping(&near.netns, far.ip(4));
+        traffic::tcp(near, far, 4, 1 << 16);
+        blocked.signal(Signal::SIGTERM);
+        let asked = Instant::now();
+        let status = blocked.wait_end(PATIENCE);
+        println!("{datapath:?}: it has ended {:?} after SIGTERM", asked.elapsed());
+        assert!(status.success(), "{status}");
+        reading.stop();
     }
 }

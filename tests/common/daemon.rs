@@ -35,12 +35,35 @@ impl Daemon {
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);
         let stderr = control.with_extension(format!("stderr-{unique}"));
         let file = File::create(&stderr).expect("a file can be made");
+        let child = Self::start(host, network, control, arguments, file.into());
+        Self { host: host.name, child, control: control.to_owned(), stderr }
+    }
+
+    /// Starts the daemon of `host` with another standard error. [`Daemon::stderr`] is then empty.
+    pub fn spawn_with_stderr(
+        host: &Host,
+        network: &Path,
+        control: &Path,
+        arguments: &[&str],
+        stderr: Stdio,
+    ) -> Self {
+        let child = Self::start(host, network, control, arguments, stderr);
+        let (control, stderr) = (control.to_owned(), PathBuf::new());
+        Self { host: host.name, child, control, stderr }
+    }
+
+    fn start(
+        host: &Host,
+        network: &Path,
+        control: &Path,
+        arguments: &[&str],
+        stderr: Stdio,
+    ) -> Child {
         let mut command = host.netns.program(WEFT);
         command.args(["run", "--host", host.name, "--control"]).arg(control).arg(network);
         command.args(arguments);
-        command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let child = command.spawn().expect("weft can be started");
-        Self { host: host.name, child, control: control.to_owned(), stderr }
+        command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        command.spawn().expect("weft can be started")
     }
 
     /// Waits until the daemon answers and all its ports are up.

@@ -16,6 +16,7 @@ use netdev::{Dad, IpNet, LinkKind, LinkSpec};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::host::{TestHost, WireEnd, pair, wait_until};
@@ -368,9 +369,19 @@ impl Lab {
 
     /// Starts the daemon of one host with this control socket.
     pub fn spawn_at(&self, host: usize, control: &Path) -> Daemon {
+        Daemon::spawn(&self.hosts[host], &self.network_file(), control, &self.arguments())
+    }
+
+    /// Starts the daemon of one host with this standard error.
+    pub fn spawn_with_stderr(&self, host: usize, stderr: Stdio) -> Daemon {
+        let (file, control) = (self.network_file(), self.control(host));
+        Daemon::spawn_with_stderr(&self.hosts[host], &file, &control, &self.arguments(), stderr)
+    }
+
+    /// The options of `weft run` that the setup asks for.
+    fn arguments(&self) -> Vec<&'static str> {
         let datapath = self.setup.datapath.map(|datapath| ["--datapath", datapath.name()]);
-        let arguments = datapath.as_ref().map_or(&[][..], |arguments| arguments);
-        Daemon::spawn(&self.hosts[host], &self.network_file(), control, arguments)
+        datapath.into_iter().flatten().collect()
     }
 
     /// Starts both daemons and waits until ports are up and end points are resolved.

@@ -187,6 +187,8 @@ fn mute_refusals() {
     fn print(_: PrintLevel, text: String) {
         if text.contains("Kernel error message") {
             tracing::debug!("{}", text.trim_end());
+        } else if tracing::dispatcher::has_been_set() {
+            tracing::warn!("{}", text.trim_end());
         } else {
             let _ = io::stderr().write_all(text.as_bytes());
         }

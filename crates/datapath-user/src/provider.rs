@@ -329,7 +329,7 @@ impl Datapath for UserDatapath {
             },
             endpoints: endpoints.into_values().collect(),
             megaflows: total.megaflows,
-            log: LogStats { over_rate: control.log_meters.suppressed() },
+            log: LogStats { over_rate: control.log_meters.suppressed(), not_written: 0 },
         })
     }
 

@@ -35,6 +35,9 @@ pub struct Snapshot {
 pub struct LogStats {
     /// Log records of ACLs over their rate limit.
     pub over_rate: u64,
+    /// Lines that standard error did not take in time. The datapath leaves it 0; the daemon that
+    /// writes the log fills it in.
+    pub not_written: u64,
 }
 
 /// The size of the megaflow cache and the results of its lookups.

@@ -55,6 +55,15 @@ impl Signals {
     }
 }
 
+/// Blocks all signals in the calling thread, for a thread that starts before [`Signals::take`]: the
+/// kernel then delivers them to another thread.
+///
+/// # Errors
+/// [`Error::Os`] when the kernel refuses.
+pub fn block_in_this_thread() -> Result<()> {
+    SigSet::all().thread_block().map_err(|e| Error::os("block signals", e))
+}
+
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

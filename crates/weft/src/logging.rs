@@ -1,14 +1,86 @@
-//! Log messages on standard error.
+//! Log messages on standard error. A thread of its own writes them, so that a reader of standard
+//! error that stops reading never blocks forwarding, signals or the exit.
 
+use crate::log_queue::LogQueue;
+use anyhow::{Context, Result};
+use std::backtrace::Backtrace;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
-/// Logs messages of level `info` and above, or those that the filter in `WEFT_LOG` selects.
-pub fn init() {
+/// How long the process waits for standard error when it exits.
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
+
+static QUEUE: LogQueue = LogQueue::new();
+static IS_STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Logs messages of level `info` and above, or those that the filter in `WEFT_LOG` selects. Panics
+/// are logged as well.
+///
+/// # Errors
+/// The thread that writes cannot be started.
+pub fn init() -> Result<()> {
     let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    std::thread::Builder::new()
+        .name("log".to_owned())
+        .spawn(write_lines)
+        .context("cannot start the thread that writes the log")?;
+    IS_STARTED.store(true, Ordering::Relaxed);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| QueueWriter)
         .with_target(false)
         .with_ansi(false)
         .init();
+    std::panic::set_hook(Box::new(|panic| {
+        QUEUE.push(format!("{panic}\n{}\n", Backtrace::capture()).as_bytes());
+        flush();
+    }));
+    Ok(())
+}
+
+/// Writes the last message of a command: through the log if there is one, so that the process
+/// exits even when nobody reads standard error.
+pub fn print_last(message: &str) {
+    if IS_STARTED.load(Ordering::Relaxed) {
+        QUEUE.push(format!("{message}\n").as_bytes());
+    } else {
+        eprintln!("{message}");
+    }
+}
+
+/// Waits until all messages are written, for at most a second. Call it before the process exits.
+pub fn flush() {
+    QUEUE.flush(EXIT_LIMIT);
+}
+
+/// The number of messages that standard error did not take.
+pub fn not_written() -> u64 {
+    QUEUE.not_written()
+}
+
+fn write_lines() {
+    // This thread starts before the daemon takes its signals. A failure leaves the default action.
+    let _ = netdev::signal::block_in_this_thread();
+    let mut out = io::stderr();
+    loop {
+        QUEUE.write_next(&mut out, |lost| {
+            tracing::warn!("{lost} log messages are lost: standard error was not read in time");
+        });
+    }
+}
+
+/// Pushes each message to the queue. The subscriber writes a whole line at once.
+struct QueueWriter;
+
+impl Write for QueueWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        QUEUE.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

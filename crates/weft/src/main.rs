@@ -12,6 +12,7 @@ mod fdb;
 mod flows;
 mod host_config;
 mod line_check;
+mod log_queue;
 mod logging;
 mod monitor;
 mod number_pool;
@@ -124,12 +125,15 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::bench(args),
     };
     let (code, error) = match result {
-        Ok(()) | Err(Failure::OutputClosed) => return ExitCode::SUCCESS,
-        Err(Failure::Findings(code)) => return ExitCode::from(code),
-        Err(Failure::Runtime(error)) => (1, error),
-        Err(Failure::Input(error)) => (2, error),
+        Ok(()) | Err(Failure::OutputClosed) => (0, None),
+        Err(Failure::Findings(code)) => (code, None),
+        Err(Failure::Runtime(error)) => (1, Some(error)),
+        Err(Failure::Input(error)) => (2, Some(error)),
     };
-    eprintln!("weft: {}", one_line(&error));
+    if let Some(error) = error {
+        logging::print_last(&format!("weft: {}", one_line(&error)));
+    }
+    logging::flush();
     ExitCode::from(code)
 }
 

@@ -85,7 +85,7 @@ Exit codes: 0 stopped as requested, 1 forwarding failed, 2 bad usage, an invalid
 missing privileges.";
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    logging::init();
+    logging::init()?;
     let busy_poll = Duration::from_micros(args.busy_poll.into());
     let workers = Workers { count: args.workers.into(), busy_poll };
     let (source_ports, megaflows) = (args.source_ports, args.megaflows as usize);
@@ -107,6 +107,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         daemon.detach();
         tracing::info!("daemon stopped; the kernel keeps forwarding cached flows");
         drop(control);
+        logging::flush();
         // Destructors would remove the devices and programs that must stay.
         std::process::exit(0);
     }

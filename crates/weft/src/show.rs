@@ -92,11 +92,11 @@ fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
 
 /// What is missing in the log, if anything is.
 fn write_log(out: &mut String, log: LogStats) -> std::fmt::Result {
-    let LogStats { over_rate } = log;
+    let LogStats { over_rate, not_written } = log;
     if log == LogStats::default() {
         return Ok(());
     }
-    writeln!(out, "log: {over_rate} ACL records over their rate limit")
+    writeln!(out, "log: {over_rate} ACL records over their rate limit, {not_written} not written")
 }
 
 fn write_counts(out: &mut String, rx: &Count, tx: &Count) -> std::fmt::Result {

@@ -10,9 +10,9 @@ mod queries;
 mod reload;
 mod watch;
 
-use crate::Failure;
 use crate::control::replies::{Reloaded, Stopping};
 use crate::control::{Connection, Request};
+use crate::{Failure, logging};
 use anyhow::{Context, Result};
 use datapath::Datapath;
 use datapath_bpf::Unsupported;
@@ -211,7 +211,10 @@ impl Daemon {
     pub fn handle_request(&self, request: Request, client: &mut Connection) -> io::Result<()> {
         match request {
             Request::Show => match self.datapath.snapshot() {
-                Ok(snapshot) => client.ok(&snapshot),
+                Ok(mut snapshot) => {
+                    snapshot.log.not_written = logging::not_written();
+                    client.ok(&snapshot)
+                }
                 Err(error) => client.fail(&error.to_string()),
             },
             Request::Fdb => client.ok(&self.fdb()),
