@@ -1,5 +1,7 @@
 //! Tests of `weft check`, and of `weft flows` for network files.
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -133,6 +135,25 @@ fn unreadable_file_is_an_input_error() {
 }
 
 /// The flows of ovn-northd are valid, and so is their canonical form.
+#[test]
+fn pipe_is_an_input_error_when_it_is_not_standard_input() {
+    let pipe = std::env::temp_dir().join(format!("weft-check-{}", std::process::id()));
+    mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe can be made");
+    let path = pipe.to_str().expect("a path of ASCII");
+    let cases: [&[&str]; 4] = [
+        &["check", "--expr", path],
+        &["flows", "--logical", path],
+        &["trace", path, "in_port=1"],
+        &["trace", "--format", "ofctl", "-", "--pcap", path, "--inport", "1"],
+    ];
+    let results = cases.map(|args| weft(args, "in_port=1 actions=drop\n"));
+    std::fs::remove_file(&pipe).expect("the pipe can be removed");
+    for (args, (code, out, said)) in cases.into_iter().zip(results) {
+        assert!(said.contains("it is a pipe (FIFO), not a regular file"), "{args:?}: {said}");
+        assert_eq!((code, &*out), (2, ""), "{args:?}: {said}");
+    }
+}
+
 #[test]
 fn flow_list_of_ovn_survives_a_second_check() {
     let (code, canonical, errors) = weft(&["check", "--flows", "-"], OVN_LIST);

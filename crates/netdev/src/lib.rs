@@ -28,6 +28,7 @@ mod netns;
 mod netns_lock;
 pub mod nftables;
 pub mod raw_ip;
+pub mod regular_file;
 mod request;
 pub mod signal;
 mod steering;

@@ -32,6 +32,7 @@ pub use errors::{Errors, Position, Problem};
 pub use flow::{
     Carrier, DatapathKey, Dscp, KernelDatapath, NetworkId, PortKey, Ttl, TunnelSettings, TunnelType,
 };
+pub use load::read_file;
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
     Acl, AclAction, AclDirection, AclScope, Device, Host, HostIndex, Line, LogicalRouter,

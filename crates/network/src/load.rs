@@ -2,7 +2,6 @@
 
 use crate::errors::Report;
 use crate::{Errors, Network, check, read};
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use toml::de::DeTable;
@@ -10,25 +9,40 @@ use toml::de::DeTable;
 /// Larger files are refused. The largest network of 32,767 ports in one switch takes about 8 MB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
+/// Reads a network file without checking it. Errors name it like `path`.
+///
+/// # Errors
+/// [`Errors`] when it cannot be read, is not a regular file, or is larger than 256 MiB.
+pub fn read_file(path: &Path) -> Result<Vec<u8>, Errors> {
+    let file = path.display().to_string();
+    let mut bytes = Vec::new();
+    netdev::regular_file::open(path)
+        .and_then(|opened| opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|error| Errors::of_file(&file, format!("cannot read the file: {error}")))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        let message = format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20);
+        return Err(Errors::of_file(&file, message));
+    }
+    Ok(bytes)
+}
+
 impl Network {
     /// Reads and checks a file. Errors name it like `path`.
     ///
     /// # Errors
-    /// [`Errors`] when the file cannot be read, is larger than 256 MiB or not UTF-8, or as
-    /// [`Network::parse`].
+    /// As [`read_file`] and [`Network::parse_bytes`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, Errors> {
         let path = path.as_ref();
-        let file = path.display().to_string();
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|opened| opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
-            .map_err(|error| Errors::of_file(&file, format!("cannot read the file: {error}")))?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
-            let message = format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20);
-            return Err(Errors::of_file(&file, message));
-        }
-        match str::from_utf8(&bytes) {
-            Ok(text) => Self::parse(text, &file),
+        Self::parse_bytes(&read_file(path)?, &path.display().to_string())
+    }
+
+    /// Checks the content of a file. `file_name` is its name in errors.
+    ///
+    /// # Errors
+    /// [`Errors`] when it is not UTF-8, or as [`Network::parse`].
+    pub fn parse_bytes(bytes: &[u8], file_name: &str) -> Result<Self, Errors> {
+        match str::from_utf8(bytes) {
+            Ok(text) => Self::parse(text, file_name),
             Err(error) => {
                 let (good, rest) = bytes.split_at(error.valid_up_to());
                 let good = str::from_utf8(good).unwrap_or_default();
@@ -38,7 +52,7 @@ impl Network {
                     good.len(),
                     format!("byte {byte:#04x} is not UTF-8; save the file as UTF-8"),
                 );
-                Err(report.finish(&file))
+                Err(report.finish(file_name))
             }
         }
     }

@@ -129,5 +129,8 @@ fn file_is_refused_when_it_is_missing_empty_or_not_text() {
             "net.toml:1:1: byte 0xff is not UTF-8; save the file as UTF-8",
         ]
     );
-    assert!(directory.ends_with(": cannot read the file: Is a directory (os error 21)"));
+    assert!(
+        directory.ends_with(": cannot read the file: it is a directory, not a regular file"),
+        "{directory}"
+    );
 }

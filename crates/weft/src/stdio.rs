@@ -2,25 +2,32 @@
 
 use crate::Failure;
 use anyhow::{Context, anyhow};
+use netdev::regular_file;
 use serde::Serialize;
-use std::fs::File;
-use std::io::{self, BufWriter, Read, StdoutLock, Write};
+use std::io::{self, BufWriter, ErrorKind, Read, StdoutLock, Write};
 use std::path::Path;
 
 /// The largest accepted input. A southbound database of 100,000 flows takes about 60 MiB.
 const MAX_INPUT_BYTES: u64 = 1 << 30;
 
-/// The text of a file, or of standard input for `-`.
+/// The text of a regular file, or of standard input for `-`.
 ///
 /// # Errors
-/// The file cannot be read, is too large, or is not UTF-8.
+/// The file cannot be read, is not a regular file, is too large, or is not UTF-8.
 pub fn read_input(path: &Path) -> Result<String, Failure> {
     let name = display_name(path);
     let mut bytes = Vec::new();
     let result = if path == Path::new("-") {
         io::stdin().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)
     } else {
-        File::open(path).and_then(|file| file.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes))
+        regular_file::open(path)
+            .and_then(|file| file.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes))
+            .map_err(|error| match error.kind() {
+                ErrorKind::InvalidInput => {
+                    io::Error::other(format!("{error}; `-` reads a pipe from standard input"))
+                }
+                _ => error,
+            })
     };
     result.with_context(|| format!("cannot read {name}")).map_err(Failure::Input)?;
     if bytes.len() as u64 > MAX_INPUT_BYTES {

@@ -5,7 +5,6 @@ use flow::{FlowKey, PortNo};
 use packet::PacketBuf;
 use pcap_parser::traits::PcapNGPacketBlock;
 use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, create_reader};
-use std::fs::File;
 use std::path::Path;
 
 /// The longest accepted block. Frames have at most 256 KiB (pcap(3PCAP)).
@@ -24,7 +23,7 @@ pub fn key(path: &Path, number: u64, in_port: PortNo) -> Result<FlowKey> {
 }
 
 fn read(path: &Path, number: u64) -> Result<Vec<u8>> {
-    let file = File::open(path)?;
+    let file = netdev::regular_file::open(path)?;
     let mut reader = create_reader(MAX_BLOCK_BYTES, file)
         .map_err(|error| anyhow!("not a capture file (pcap or pcapng): {}", reason(&error)))?;
     let mut link_types = Vec::new();
