@@ -1,16 +1,21 @@
 //! Tests of `weft reload`.
 
 use super::call::{weft, weft_json};
-use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
+use crate::common::{Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::json;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
-use testkit::require_root;
+use testkit::{report, require_root};
 
 fn descriptors(daemon: &Daemon) -> usize {
     fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("a process").count()
@@ -236,5 +241,97 @@ fn port_is_recreated_when_its_configuration_has_changed() {
     assert_eq!(link.mtu, 1280);
     traffic::ping(&a.netns, b.ip(4));
     traffic::tcp(a, b, 4, 1 << 20);
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+/// A network file on a file system that never answers, as on an NFS server that is gone.
+struct HungFile {
+    folder: PathBuf,
+    /// The kernel sends requests of the file system here, and nobody reads them.
+    _requests: fs::File,
+}
+
+impl HungFile {
+    /// `None`, after a report, when the kernel has no FUSE.
+    fn new(lab: &Lab) -> Option<Self> {
+        let folder = lab.dir.path().join("hung");
+        fs::create_dir(&folder).expect("a directory");
+        let requests = match fs::File::options().read(true).write(true).open("/dev/fuse") {
+            Ok(requests) => requests,
+            Err(error) => {
+                report::lacking("a file system that hangs", &format!("/dev/fuse: {error}"));
+                return None;
+            }
+        };
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", requests.as_raw_fd());
+        let flags = MsFlags::empty();
+        mount(Some("fuse"), &folder, Some("fuse"), flags, Some(&*options)).expect("a mount");
+        Some(Self { folder, _requests: requests })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("network.toml")
+    }
+}
+
+impl Drop for HungFile {
+    fn drop(&mut self) {
+        // Reads end with an error when `_requests` is closed.
+        umount2(&self.folder, MntFlags::MNT_DETACH).expect("it is mounted");
+    }
+}
+
+#[test]
+fn reload_fails_and_the_switch_goes_on_when_the_file_is_a_pipe() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let lab = Lab::new(Setup::new("geneve").datapath(datapath));
+        let daemons = lab.start_both();
+        let (a, b) = lab.ends();
+        let pipe = lab.dir.path().join("pipe");
+        mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe can be made");
+        let (code, _, said) =
+            weft(&lab.control(0), &["reload", pipe.to_str().expect("a path of ASCII")]);
+        assert!(said.contains("it is a pipe (FIFO), not a regular file"), "{said}");
+        assert_eq!(code, 2);
+        let original = lab.dir.path().join("original.toml");
+        fs::rename(lab.network_file(), &original).expect("a file can be renamed");
+        fs::rename(&pipe, lab.network_file()).expect("a pipe can be renamed");
+        daemons[0].signal(Signal::SIGHUP);
+        daemons[0].wait_says("cannot reload after SIGHUP");
+        daemons[0].wait_says("it is a pipe (FIFO), not a regular file");
+        traffic::ping(&a.netns, b.ip(4));
+        // The next SIGHUP reads the file that is back.
+        fs::rename(original, lab.network_file()).expect("a file can be renamed");
+        daemons[0].signal(Signal::SIGHUP);
+        daemons[0].wait_says("generation=2");
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
+fn switch_goes_on_and_stops_when_the_file_system_of_the_network_hangs() {
+    require_root!();
+    let lab = Lab::new(Setup::new("geneve"));
+    let Some(hung) = HungFile::new(&lab) else { return };
+    let daemons = lab.start_both();
+    let (a, b) = lab.ends();
+    let (control, path) = (&lab.control(0), hung.path());
+    let path = path.to_str().expect("a path of ASCII");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| weft(control, &["reload", path]));
+        // Other reloads do not wait for it.
+        let other = changed(&lab);
+        let told = weft_json(control, &["reload", other.to_str().expect("ASCII")]);
+        assert_eq!(told["generation"], 2, "{told}");
+        traffic::ping(&a.netns, b.ip(4));
+        let (code, _, said) = waiting.join().expect("it only runs a command");
+        assert!(said.contains("its file system has not answered within 5 s"), "{said}");
+        assert_eq!(code, 2);
+    });
+    fs::remove_file(lab.network_file()).expect("a file can be removed");
+    symlink(path, lab.network_file()).expect("a link can be made");
+    daemons[0].signal(Signal::SIGHUP);
+    traffic::ping(&a.netns, b.ip(4));
     daemons.into_iter().for_each(Daemon::stop);
 }

@@ -4,12 +4,14 @@ use crate::control::{ControlSocket, default_path};
 use crate::daemon::{Daemon, DatapathArg, ForwardingOptions, PreparedDaemon, Shutdown};
 use crate::host_config::{ENTROPY_PORTS, MEGAFLOWS};
 use crate::{Failure, logging, one_line};
+use anyhow::Context;
 use clap::value_parser;
 use datapath::config::Workers;
 use netdev::epoll::{Epoll, Events};
 use netdev::signal::{Signal, Signals};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 /// How often the main thread checks whether forwarding has stopped.
@@ -117,8 +119,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until a signal or a client requests shutdown, or forwarding stops. Handles SIGHUP.
-fn wait_for_shutdown(signals: &Signals, daemon: &Daemon) -> Result<(), anyhow::Error> {
+/// Waits until a signal or a client requests shutdown, or forwarding stops. SIGHUP starts a reload.
+fn wait_for_shutdown(signals: &Signals, daemon: &Arc<Daemon>) -> Result<(), anyhow::Error> {
+    let reloads = start_reloader(daemon)?;
     let epoll = Epoll::new()?;
     epoll.add(signals, 0)?;
     epoll.add(daemon.shutdown_waker(), 1)?;
@@ -127,14 +130,30 @@ fn wait_for_shutdown(signals: &Signals, daemon: &Daemon) -> Result<(), anyhow::E
         epoll.wait(&mut events, Some(STATE_CHECK_INTERVAL))?;
         match signals.read()? {
             Some(Signal::Terminate | Signal::Interrupt) => return Ok(()),
-            Some(Signal::Hangup) => match daemon.reload() {
-                Ok(_) | Err(Failure::OutputClosed | Failure::Findings(_)) => {}
-                Err(Failure::Runtime(error) | Failure::Input(error)) => {
-                    tracing::error!("cannot reload after SIGHUP: {}", one_line(&error));
-                }
-            },
+            // A full queue has a reload that has not read the file yet.
+            Some(Signal::Hangup) => {
+                let _ = reloads.try_send(());
+            }
             None => {}
         }
     }
     Ok(())
+}
+
+/// Starts a thread that reloads the network file when it receives a message. The main thread must
+/// not: a network file on a hung file system would delay SIGTERM.
+fn start_reloader(daemon: &Arc<Daemon>) -> Result<SyncSender<()>, anyhow::Error> {
+    let (sender, requests) = sync_channel(1);
+    let daemon = Arc::clone(daemon);
+    let reload = move || match daemon.reload() {
+        Ok(_) | Err(Failure::OutputClosed | Failure::Findings(_)) => {}
+        Err(Failure::Runtime(error) | Failure::Input(error)) => {
+            tracing::error!("cannot reload after SIGHUP: {}", one_line(&error));
+        }
+    };
+    std::thread::Builder::new()
+        .name("reload".to_owned())
+        .spawn(move || requests.iter().for_each(|()| reload()))
+        .context("cannot start the thread that reloads after SIGHUP")?;
+    Ok(sender)
 }

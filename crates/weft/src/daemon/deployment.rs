@@ -43,18 +43,18 @@ pub struct ForwardingOptions {
 }
 
 impl Deployment {
-    /// Reads and checks a network file. Ports and end points that have a number in `numbers` keep
-    /// it.
+    /// Compiles a network for one host. Ports and end points that have a number in `numbers` keep
+    /// it. Errors name the `file` of the network.
     ///
     /// # Errors
-    /// An invalid file, missing privileges, a limit on open files that is too low.
-    pub fn load(
+    /// An unknown host, missing privileges, a limit on open files that is too low.
+    pub fn new(
+        network: Network,
         file: &Path,
         host: &str,
         options: ForwardingOptions,
         mut numbers: Numbers,
     ) -> Result<(Self, Program), Failure> {
-        let network = Network::load(file).map_err(Failure::input)?;
         let name = file.display().to_string();
         let host = find_host(&network, host, &name)?;
         let ForwardingOptions { workers, source_ports, megaflows, use_kernel } = options;

@@ -4,6 +4,7 @@
 mod capture_outer;
 mod decisions;
 mod deployment;
+mod network_file;
 mod probe;
 mod provider;
 mod queries;
@@ -19,13 +20,15 @@ use datapath_bpf::Unsupported;
 use deployment::Deployment;
 pub use deployment::{ForwardingOptions, no_such_host};
 use netdev::epoll::Waker;
+use network_file::Reads;
 use probe::Probes;
 pub use provider::DatapathArg;
 use provider::{ActiveProvider, DatapathChoice};
+use reload::Reloads;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use switch::Switch;
 
@@ -38,8 +41,8 @@ pub struct Daemon {
     switch: Switch,
     probes: Arc<Probes>,
     deployment: Arc<RwLock<Arc<Deployment>>>,
-    /// Held during a reload: only one runs at a time.
-    reloading: Mutex<()>,
+    reads: Reads,
+    reloads: Reloads,
     shutdown: ShutdownRequest,
 }
 
@@ -98,7 +101,9 @@ impl PreparedDaemon {
         options: ForwardingOptions,
     ) -> Result<Self, Failure> {
         let options = ForwardingOptions { use_kernel: choice.use_kernel, ..options };
-        let (deployment, program) = Deployment::load(&file, &host, options, Default::default())?;
+        let network = Reads::new().load(&file)?;
+        let (deployment, program) =
+            Deployment::new(network, &file, &host, options, Default::default())?;
         Ok(Self { host, file, wanted, choice, deployment, program })
     }
 
@@ -145,7 +150,7 @@ impl PreparedDaemon {
         switch.give_probes_to(sender);
         let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&deployment), receiver)
             .context("cannot start the thread for path probes")?;
-        let (reloading, shutdown) = (Mutex::default(), ShutdownRequest::new()?);
+        let (reloads, shutdown) = (Reloads::default(), ShutdownRequest::new()?);
         Ok(Daemon {
             host,
             file,
@@ -154,7 +159,8 @@ impl PreparedDaemon {
             switch,
             probes,
             deployment,
-            reloading,
+            reads: Reads::new(),
+            reloads,
             shutdown,
         })
     }
@@ -184,6 +190,7 @@ impl Daemon {
     /// Stops the switch but leaves the pinned programs attached. The caller must exit the process
     /// without dropping the daemon.
     pub fn detach(&self) {
+        self.reloads.close();
         self.switch.stop();
     }
 
@@ -192,6 +199,7 @@ impl Daemon {
     /// # Errors
     /// The error with which forwarding had stopped before this call.
     pub fn stop(&self) -> Result<()> {
+        self.reloads.close();
         self.switch.stop();
         self.provider.join()
     }

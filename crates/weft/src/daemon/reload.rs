@@ -16,8 +16,32 @@ use network::Network;
 use pipeline::{FdbKey, FdbPort, Program, StateQuery, TunnelInport};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::MacAddr;
+
+/// The reloads of a daemon. Only one is applied at a time.
+#[derive(Default)]
+pub(super) struct Reloads(Mutex<ReloadState>);
+
+#[derive(Default)]
+struct ReloadState {
+    /// How many have been applied, or have failed while they were.
+    applied: u64,
+    /// The daemon stops: no further reload is applied.
+    is_closed: bool,
+}
+
+impl Reloads {
+    /// Waits until the current reload is applied, and prevents further ones. A reload beside the
+    /// stop of the daemon might leave devices behind.
+    pub(super) fn close(&self) {
+        self.lock().is_closed = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ReloadState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Daemon {
     /// Applies `file`.
@@ -25,10 +49,27 @@ impl Daemon {
     /// # Errors
     /// The file is invalid or needs a restart, or a socket cannot be opened: nothing has changed.
     pub(super) fn reload_from(&self, file: &Path) -> Result<Reloaded, Failure> {
-        let _guard = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let applied = self.reloads.lock().applied;
+            // Without the lock: the file system may hang until the time limit.
+            let network = self.reads.load(file)?;
+            let mut state = self.reloads.lock();
+            if state.is_closed {
+                return Err(anyhow!("the daemon is stopping, and nothing has changed").into());
+            }
+            if state.applied == applied {
+                state.applied += 1;
+                return self.apply(file, network);
+            }
+            // Another reload was applied meanwhile. What it has read may be newer, so read again.
+        }
+    }
+
+    /// Applies a network. The caller holds the lock of the reloads.
+    fn apply(&self, file: &Path, network: Network) -> Result<Reloaded, Failure> {
         let old = self.deployment();
         let (new, program) =
-            Deployment::load(file, &self.host, old.options(), old.numbers.clone())?;
+            Deployment::new(network, file, &self.host, old.options(), old.numbers.clone())?;
         check_applicable(&old, &new).map_err(Failure::Input)?;
         let steps = PortSteps::between(&old.config, &new.config);
         let old_program = self.switch.program();

@@ -1,0 +1,100 @@
+//! Reads the network file of a daemon within a time limit.
+//!
+//! A read from a hung file system never returns, and nothing can cancel it. It runs in a thread of
+//! its own, so that the daemon still forwards, answers and stops.
+
+use crate::Failure;
+use anyhow::{Context, Result, anyhow, bail};
+use network::Network;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+/// How long a read may take.
+const READ_LIMIT: Duration = Duration::from_secs(5);
+/// Reads that may be under way, those past their limit included.
+const MAX_READS: usize = 4;
+
+/// Bounds the time and the number of reads.
+pub struct Reads {
+    limit: Duration,
+    /// Each read holds a clone.
+    slots: Arc<()>,
+}
+
+impl Reads {
+    pub fn new() -> Self {
+        Self { limit: READ_LIMIT, slots: Arc::new(()) }
+    }
+
+    /// Reads and checks a network file.
+    ///
+    /// # Errors
+    /// The file is invalid, cannot be read, or its file system has not answered in time.
+    pub fn load(&self, file: &Path) -> Result<Network, Failure> {
+        let path = file.to_owned();
+        let name = file.display().to_string();
+        let bytes = self
+            .run(move || network::read_file(&path))
+            .with_context(|| format!("cannot read {name}"))
+            .map_err(Failure::Input)?;
+        Network::parse_bytes(&bytes.map_err(Failure::input)?, &name).map_err(Failure::input)
+    }
+
+    fn run<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let slot = Arc::clone(&self.slots);
+        if Arc::strong_count(&self.slots) > MAX_READS + 1 {
+            bail!("{MAX_READS} earlier reads still wait for their file systems; check the mounts");
+        }
+        let (sender, receiver) = sync_channel(1);
+        let body = move || {
+            // Otherwise it might take a signal while the main thread does not block them yet.
+            let _ = netdev::signal::block_in_this_thread();
+            let result = read();
+            drop(slot);
+            // The receiver is gone after the limit.
+            let _ = sender.send(result);
+        };
+        std::thread::Builder::new()
+            .name("read".to_owned())
+            .spawn(body)
+            .context("cannot start a thread")?;
+        receiver.recv_timeout(self.limit).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                let seconds = self.limit.as_secs();
+                anyhow!("its file system has not answered within {seconds} s; check the mount")
+            }
+            RecvTimeoutError::Disconnected => anyhow!("the thread that read it has panicked"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    #[test]
+    fn reads_end_with_an_error_when_they_hang_and_never_pile_up() {
+        let reads = Reads { limit: Duration::from_millis(20), ..Reads::new() };
+        let hang = || {
+            let (gate, wait) = channel::<()>();
+            let error = reads.run(move || wait.recv()).unwrap_err().to_string();
+            (gate, error)
+        };
+        let (gates, errors): (Vec<Sender<()>>, Vec<_>) = (0..MAX_READS + 1).map(|_| hang()).unzip();
+        let (last, others) = errors.split_last().unwrap();
+        for error in others {
+            assert!(error.contains("has not answered within"), "{error}");
+        }
+        assert!(last.contains("4 earlier reads still wait"), "{last}");
+        // The file system is back.
+        drop(gates);
+        while Arc::strong_count(&reads.slots) > 1 {
+            std::thread::yield_now();
+        }
+        let reads = Reads { limit: READ_LIMIT, ..reads };
+        assert_eq!(reads.run(|| 7).unwrap(), 7);
+    }
+}
