@@ -36,6 +36,7 @@ pub mod stt_sink;
 mod sys;
 pub mod tap;
 pub mod udp;
+pub mod unix;
 
 pub use error::{Error, Result};
 pub use ethtool::Ethtool;

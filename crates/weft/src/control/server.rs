@@ -2,11 +2,12 @@
 //! thread, and writes replies and streams.
 
 use super::{MAX_CLIENTS, Request};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use serde_json::json;
+use std::fs::DirBuilder;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +22,8 @@ const REJECT_WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const MAX_REQUEST_BYTES: u64 = 64 * 1024;
+/// The mode of a new folder of the socket.
+const FOLDER_MODE: u32 = 0o755;
 /// Lines are buffered up to this size before they are written.
 const WRITE_BUFFER_BYTES: usize = 64 * 1024;
 
@@ -37,16 +40,17 @@ impl ControlSocket {
     /// A daemon listens there, or the file is not a socket; the file is then left unchanged.
     pub fn listen(path: &Path) -> Result<Self> {
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)
+            // Explicit, so that others cannot replace the socket even when the umask is 0.
+            let mut builder = DirBuilder::new();
+            builder.recursive(true).mode(FOLDER_MODE);
+            builder
+                .create(folder)
                 .with_context(|| format!("cannot create {}", folder.display()))?;
         }
         remove_stale(path)?;
-        let listener = UnixListener::bind(path)
+        let listener = netdev::unix::listen_private(path)
             .with_context(|| format!("cannot listen at {}", path.display()))?;
-        let control = Self { listener, path: path.to_owned() };
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))
-            .with_context(|| format!("cannot set the mode of {}", path.display()))?;
-        Ok(control)
+        Ok(Self { listener, path: path.to_owned() })
     }
 
     /// Serves up to [`MAX_CLIENTS`] clients at a time with `handle`. Each has a detached thread
@@ -148,15 +152,27 @@ fn serve_client(
     client: &mut Connection,
     handle: impl Fn(Request, &mut Connection) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut line = String::new();
+    let mut line = Vec::new();
     let reader =
         RequestReader { stream: &client.stream, deadline: Instant::now() + REQUEST_TIMEOUT };
-    BufReader::new(reader.take(MAX_REQUEST_BYTES)).read_line(&mut line)?;
-    match serde_json::from_str(&line) {
+    BufReader::new(reader.take(MAX_REQUEST_BYTES)).read_until(b'\n', &mut line)?;
+    match parse_request(&line) {
         Ok(request) => handle(request, client)?,
         Err(error) => client.reject(&format!("invalid request: {error}; see docs/control.md"))?,
     }
     client.flush()
+}
+
+fn parse_request(line: &[u8]) -> Result<Request> {
+    if line.len() as u64 == MAX_REQUEST_BYTES && line.last() != Some(&b'\n') {
+        bail!("it is longer than {} KiB", MAX_REQUEST_BYTES >> 10);
+    }
+    let text = str::from_utf8(line).map_err(|error| {
+        let at = error.valid_up_to();
+        let byte = line.get(at).copied().unwrap_or_default();
+        anyhow!("byte {byte:#04x} in column {} is not UTF-8", at + 1)
+    })?;
+    Ok(serde_json::from_str(text)?)
 }
 
 /// Reads a request until `deadline`. The receive timeout of the socket would not do: it starts
@@ -263,8 +279,11 @@ mod tests {
     use super::super::{Event, Stream, request};
     use super::*;
     use crate::Failure;
+    use nix::sched::{CloneFlags, unshare};
+    use nix::sys::stat::{Mode, umask};
     use serde_json::Value;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     /// A directory for the sockets of one test, removed on drop.
     struct Folder(PathBuf);
@@ -323,6 +342,21 @@ mod tests {
     }
 
     #[test]
+    fn only_the_owner_may_open_or_replace_the_socket_when_the_umask_is_0() {
+        let folder = Folder::new("umask");
+        let path = folder.0.join("new/weft.sock");
+        let listen = || {
+            // The umask of this thread alone.
+            unshare(CloneFlags::CLONE_FS).unwrap();
+            umask(Mode::empty());
+            ControlSocket::listen(&path).unwrap()
+        };
+        let _control = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!([mode(path.parent().unwrap()), mode(&path)], [0o755, 0o600]);
+    }
+
+    #[test]
     fn clients_are_served_when_another_is_slow() {
         let folder = Folder::new("slow");
         let path = folder.0.join("weft.sock");
@@ -350,13 +384,23 @@ mod tests {
         let path = folder.0.join("weft.sock");
         let control = ControlSocket::listen(&path).unwrap();
         control.serve(|_, client| client.ok(&"a reply")).unwrap();
-        for request in ["\n", "{}\n", "{\"command\":\"halt\"}\n", "{\"command\":\"show\"\n"] {
+        let long = [b' '; MAX_REQUEST_BYTES as usize];
+        let cases: [(&[u8], &str); 6] = [
+            (b"\n", "EOF"),
+            (b"{}\n", "missing field `command`"),
+            (b"{\"command\":\"halt\"}\n", "unknown variant `halt`"),
+            (b"{\"command\":\"show\"\n", "EOF"),
+            (b"{\"command\":\"sh\xffw\"}\n", "byte 0xff in column 15 is not UTF-8;"),
+            (&long, "it is longer than 64 KiB;"),
+        ];
+        for (request, fault) in cases {
             let mut stream = UnixStream::connect(&path).unwrap();
             stream.set_read_timeout(Some(5 * REQUEST_TIMEOUT)).unwrap();
-            stream.write_all(request.as_bytes()).unwrap();
+            stream.write_all(request).unwrap();
             let mut said = String::new();
             stream.read_to_string(&mut said).unwrap();
-            assert!(said.starts_with("{\"error\":\"invalid request:"), "{request:?}: {said}");
+            assert!(said.starts_with("{\"error\":\"invalid request:"), "{fault}: {said}");
+            assert!(said.contains(fault), "{fault}: {said}");
         }
     }
 
