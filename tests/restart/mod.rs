@@ -419,7 +419,7 @@ fn stop_reports_what_keeps_forwarding_and_the_next_daemon_adopts_it() {
     };
     send(b"with a daemon");
     let said = pinning.stop(0, &[]);
-    assert!(said.contains("megaflows, pinned at"), "{said}");
+    assert!(said.contains("the kernel keeps forwarding"), "{said}");
     assert!(first.wait_end(PATIENCE).success());
     send(b"without a daemon");
     let first = pinning.start(0);
@@ -434,4 +434,26 @@ fn stop_reports_what_keeps_forwarding_and_the_next_daemon_adopts_it() {
     assert_eq!(pinning.pinned(), Vec::<PathBuf>::new(), "nothing stays");
     assert_eq!(pinning.devices(0), Vec::<String>::new());
     assert_eq!(pinning.devices(1), Vec::<String>::new());
+}
+
+#[test]
+fn stop_claims_no_forwarding_when_the_pins_may_end_with_the_daemon() {
+    require_root!();
+    let pinning = Pinning::new(Setup::new("geneve"));
+    let lab = &pinning.lab;
+    let mut command = lab.hosts[0].netns.program("unshare");
+    command.args(["--mount", "--propagation", "private", WEFT, "run", "--host", "h1"]);
+    command.args(["--datapath", "kernel", "--bpf-fs"]).arg(&pinning.bpf_fs);
+    command.arg("--control").arg(lab.control(0)).arg(lab.network_file());
+    let mut daemon = command.stderr(Stdio::null()).spawn().expect("unshare can be started");
+    wait_until(PATIENCE, "the port is up", || {
+        pinning.show(0).lines().any(|line| line.starts_with("port") && line.ends_with("up"))
+    });
+    let said = pinning.stop(0, &[]);
+    let status = daemon.wait().expect("a child can be waited for");
+    assert!(status.success(), "{status}");
+    assert!(said.contains("may have ended with the daemon"), "{said}");
+    assert!(!said.contains("keeps forwarding"), "{said}");
+    assert_eq!(pinning.pinned(), Vec::<PathBuf>::new(), "they have ended");
+    pinning.purge(0);
 }

@@ -92,6 +92,15 @@ impl KernelDatapath {
         let pins = Pins::open(bpf_fs).map(Arc::new).inspect_err(|error| {
             tracing::warn!("cannot pin programs: {error}; cached flows will end with the process");
         });
+        if let Ok(pins) = &pins
+            && !netdev::bpf_fs::outlives_process(pins.folder())
+        {
+            tracing::warn!(
+                folder = %pins.folder().display(),
+                "cached flows may end with the process: process 1 does not have this BPF file \
+                 system mounted; start weft in the mount namespace of process 1"
+            );
+        }
         Self::start_with(config, namespace, pins.ok())
     }
 

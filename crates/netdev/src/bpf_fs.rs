@@ -3,6 +3,7 @@
 use crate::{Error, Result};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -59,6 +60,22 @@ fn may_access_init() -> bool {
 /// True when a BPF file system is mounted at `path`.
 pub fn is_mounted(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// True when what this process pins at `path` is known to stay when the process exits: process 1
+/// has the same BPF file system mounted.
+///
+/// `ip netns exec` and `unshare` make mount namespaces that can end with the process. A BPF file
+/// system that is mounted nowhere else then ends, with everything that is pinned in it.
+pub fn outlives_process(path: &Path) -> bool {
+    if std::process::id() == 1 {
+        return false;
+    }
+    let Ok(device) = fs::metadata(path).map(|found| found.dev()) else { return false };
+    let device = format!("{}:{}", major(device), minor(device));
+    // Readable even without access to the mount namespace itself (proc_pid_mountinfo(5)).
+    let mounts = fs::read_to_string("/proc/1/mountinfo").unwrap_or_default();
+    mounts.lines().any(|mount| mount.split(' ').nth(2) == Some(device.as_str()))
 }
 
 fn mount_at(path: &Path) -> Result<()> {

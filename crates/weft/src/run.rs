@@ -107,7 +107,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let shutdown = daemon.requested_shutdown().unwrap_or(by_signal);
     if shutdown == Shutdown::Detach && waited.is_ok() && daemon.can_detach() {
         daemon.detach();
-        tracing::info!("daemon stopped; the kernel keeps forwarding cached flows");
+        if daemon.pins_last() {
+            tracing::info!("daemon stopped; the kernel keeps forwarding cached flows");
+        } else {
+            tracing::warn!("daemon stopped; cached flows end if their BPF file system does");
+        }
         drop(control);
         logging::flush();
         // Destructors would remove the devices and programs that must stay.

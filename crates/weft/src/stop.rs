@@ -18,7 +18,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 ///
 /// The programs of the kernel datapath keep forwarding cached flows without a daemon. Packets of
 /// other flows are dropped as `no_daemon`. The next `weft run` in the same network namespace adopts
-/// the cached flows and revalidates them. A switch with the user datapath stops completely.
+/// the cached flows and revalidates them. A switch with the user datapath stops completely. Cached
+/// flows end too if only the daemon has its BPF file system mounted; the command then warns.
 ///
 /// With --purge nothing remains: it removes programs, filters, pinned maps, the veth pairs of
 /// guests, and TAP devices that no virtual machine has open. This also cleans up after a killed
@@ -73,13 +74,19 @@ fn stop_daemon(path: &PathBuf, purge: bool) -> Result<Stopping, Failure> {
     }
 }
 
-fn describe(Stopping { host, pinned, megaflows }: &Stopping) -> String {
+fn describe(Stopping { host, pinned, lasting, megaflows }: &Stopping) -> String {
     let stopped = format!("the switch of {host} has stopped\n");
     let Some(pinned) = pinned else { return stopped + "nothing keeps forwarding\n" };
     let pinned = pinned.display();
-    stopped
-        + &format!("the kernel keeps forwarding {megaflows} megaflows, pinned at {pinned}\n")
-        + "`weft run` adopts them, `weft stop --purge` removes them\n"
+    let forwarding = if *lasting {
+        format!("the kernel keeps forwarding {megaflows} megaflows, pinned at {pinned}\n")
+    } else {
+        format!(
+            "{megaflows} megaflows, pinned at {pinned}, may have ended with the daemon: process 1 \
+             does not have their BPF file system mounted\n"
+        )
+    };
+    stopped + &forwarding + "`weft run` adopts them, `weft stop --purge` removes them\n"
 }
 
 fn describe_purge(purged: &Purged) -> String {
@@ -90,4 +97,24 @@ fn describe_purge(purged: &Purged) -> String {
     format!(
         "removed programs at {programs} devices, {megaflows} megaflows, {devices} guest devices\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn describe_claims_that_flows_are_forwarded_only_when_that_is_known() {
+        let pinned = Some("/sys/fs/bpf/weft/1".into());
+        let said = |pinned, lasting| {
+            describe(&Stopping { host: "h1".to_owned(), pinned, lasting, megaflows: 7 })
+        };
+        let lasting = said(pinned.clone(), true);
+        let known = "the kernel keeps forwarding 7 megaflows, pinned at /sys/fs/bpf/weft/1\n";
+        assert!(lasting.contains(known), "{lasting}");
+        let doubtful = said(pinned, false);
+        assert!(doubtful.contains("may have ended with the daemon"), "{doubtful}");
+        assert!(!doubtful.contains("keeps"), "{doubtful}");
+        assert_eq!(said(None, false), "the switch of h1 has stopped\nnothing keeps forwarding\n");
+    }
 }

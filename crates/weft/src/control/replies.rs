@@ -41,9 +41,13 @@ impl From<&Flow> for FlowRef {
 pub struct Stopping {
     /// The host of the daemon.
     pub host: String,
-    /// The directory of the pinned programs that keep forwarding; `None` when nothing does.
+    /// The directory of the pinned programs; `None` when nothing stays.
     pub pinned: Option<PathBuf>,
-    /// How many megaflows keep forwarding.
+    /// True when the programs are known to keep forwarding. False when their BPF file system may
+    /// end with the daemon.
+    #[serde(default)]
+    pub lasting: bool,
+    /// How many megaflows the programs have.
     pub megaflows: u64,
 }
 

@@ -19,6 +19,7 @@ use datapath::Datapath;
 use datapath_bpf::Unsupported;
 use deployment::Deployment;
 pub use deployment::{ForwardingOptions, no_such_host};
+use netdev::bpf_fs;
 use netdev::epoll::Waker;
 use network_file::Reads;
 use probe::Probes;
@@ -187,6 +188,11 @@ impl Daemon {
         self.provider.pinned_at().is_some()
     }
 
+    /// True when the pinned programs are known to outlive the process.
+    pub fn pins_last(&self) -> bool {
+        self.provider.pinned_at().is_some_and(bpf_fs::outlives_process)
+    }
+
     /// Stops the switch but leaves the pinned programs attached. The caller must exit the process
     /// without dropping the daemon.
     pub fn detach(&self) {
@@ -268,7 +274,8 @@ impl Daemon {
             _ => 0,
         };
         let mode = if pinned.is_some() { Shutdown::Detach } else { Shutdown::Full };
-        client.ok(&Stopping { host: self.host.clone(), pinned, megaflows })?;
+        let lasting = pinned.is_some() && self.pins_last();
+        client.ok(&Stopping { host: self.host.clone(), pinned, lasting, megaflows })?;
         client.flush()?;
         // The first of several requests decides.
         let _ = self.shutdown.mode.set(mode);
