@@ -72,11 +72,10 @@ static __always_inline __u32 tag_count(const struct weft_key *key)
 	return (key->vlan >> 44 & 1) + (key->vlan >> 12 & 1);
 }
 
-/* Whether there are tags that helpers cannot handle: TPID 0x9100, or a third tag. */
+/* Whether there are tags that helpers cannot handle: those of TPID 0x9100. */
 static __always_inline bool has_odd_tags(const struct weft_key *key)
 {
-	return key->vlan >> 48 == 0x9100 || (key->vlan >> 16 & 0xffff) == 0x9100 ||
-	       is_tpid(key->eth_dst);
+	return key->vlan >> 48 == 0x9100 || (key->vlan >> 16 & 0xffff) == 0x9100;
 }
 
 /*

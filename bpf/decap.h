@@ -329,7 +329,7 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
 		tci = skb->vlan_tci;
 	}
 	arrival->endpoint = WEFT_NO_ENDPOINT;
-	arrival->inner.ignore_skb_tag = true;
+	arrival->inner.skb_tag_is_underlay = true;
 	arrival->tags = 2;
 	arrival->inner.skip = TAG_LEN;
 	link = type == ETHERTYPE_VLAN ? link_of(tpid, tci, type, be16(at)) : 0;
@@ -409,7 +409,7 @@ static __always_inline int remove_outer_headers(struct __sk_buff *skb, const str
 	__u8 ethernet[ETH_LEN] __attribute__((aligned(8)));
 	__be16 type;
 
-	/* parse_inner() has read the frame at this offset. */
+	/* parse_guest_frame() has read the frame at this offset. */
 	hide_bounds(offset, MAX_OFFSET);
 	data += offset;
 	if (data + ETH_LEN > end)

@@ -18,6 +18,9 @@
 #define TAG_LEN 4
 #define MIN_ETHERTYPE 0x0600
 #define ETHERTYPE_NONE 0x05ff
+#define SNAP_LEN 8
+/* LLC header and OUI in front of an EtherType. */
+#define SNAP_PREFIX 0xaaaa03000000ULL
 
 #define ETHERTYPE_IP4 0x0800
 #define ETHERTYPE_ARP 0x0806
@@ -98,13 +101,13 @@ struct frame {
  * an uplink. They are no part of the frame.
  */
 struct inner_frame {
-	__u32 offset;		/* bytes of outer headers in front of the frame */
-	__u32 skip;		/* bytes of underlay tags behind its MAC addresses */
-	bool ignore_skb_tag;	/* the tag in the skb's metadata is an underlay tag */
+	__u32 offset;			/* bytes of outer headers in front of the frame */
+	__u32 skip;			/* bytes of underlay tags behind its MAC addresses */
+	bool skb_tag_is_underlay;	/* the tag in the skb's metadata */
 };
 
-/* Where the upper-layer header begins, and how long the IP packet is from there on. */
-struct upper {
+/* Where the transport header begins, and how long the IP packet is from there on. */
+struct l4_header {
 	void *at;
 	__u32 len;
 	__u8 proto;
@@ -192,19 +195,19 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 }
 
 static __always_inline int parse_tcp(struct weft_key *key, const struct frame *frame,
-				     const struct upper *upper)
+				     const struct l4_header *l4)
 {
-	const __u8 *tcp = upper->at;
+	const __u8 *tcp = l4->at;
 	__u16 word;
 	__u32 len;
 
-	if (upper->len < TCP_LEN)
+	if (l4->len < TCP_LEN)
 		return WEFT_MALFORMED;
-	if (upper->at + TCP_LEN > frame->end)
+	if (l4->at + TCP_LEN > frame->end)
 		return WEFT_PULL;
 	word = be16(tcp + 12);
 	len = word >> 12 << 2;
-	if (len < TCP_LEN || len > upper->len)
+	if (len < TCP_LEN || len > l4->len)
 		return WEFT_MALFORMED;
 	key->transport = (__u64)be32(tcp) << 32 | (word & 0xfff) << 16;
 	return WEFT_PARSED;
@@ -212,47 +215,46 @@ static __always_inline int parse_tcp(struct weft_key *key, const struct frame *f
 
 /* Parses a transport header of at least `len` bytes that begins with two ports. */
 static __always_inline int parse_ports(struct weft_key *key, const struct frame *frame,
-				       const struct upper *upper, __u32 len)
+				       const struct l4_header *l4, __u32 len)
 {
-	if (upper->len < len)
+	if (l4->len < len)
 		return WEFT_MALFORMED;
-	if (upper->at + len > frame->end)
+	if (l4->at + len > frame->end)
 		return WEFT_PULL;
-	key->transport = (__u64)be32(upper->at) << 32;
+	key->transport = (__u64)be32(l4->at) << 32;
 	return WEFT_PARSED;
 }
 
 static __always_inline int parse_icmp(struct weft_key *key, const struct frame *frame,
-				      const struct upper *upper)
+				      const struct l4_header *l4)
 {
 	__u16 type_code;
 
-	if (upper->len < ICMP_LEN)
+	if (l4->len < ICMP_LEN)
 		return WEFT_MALFORMED;
-	if (upper->at + ICMP_LEN > frame->end)
+	if (l4->at + ICMP_LEN > frame->end)
 		return WEFT_PULL;
-	type_code = be16(upper->at);
+	type_code = be16(l4->at);
 	key->transport = type_code;
-	if (upper->is_ip6 && (type_code == ND_SOLICIT << 8 || type_code == ND_ADVERT << 8))
-		return parse_nd(frame->skb, key, upper->at - frame->data + frame->offset,
-				upper->len);
+	if (l4->is_ip6 && (type_code == ND_SOLICIT << 8 || type_code == ND_ADVERT << 8))
+		return parse_nd(frame->skb, key, l4->at - frame->data + frame->offset, l4->len);
 	return WEFT_PARSED;
 }
 
-static __always_inline int parse_upper(struct weft_key *key, const struct frame *frame,
-				       const struct upper *upper)
+static __always_inline int parse_l4(struct weft_key *key, const struct frame *frame,
+				    const struct l4_header *l4)
 {
-	switch (upper->proto) {
+	switch (l4->proto) {
 	case PROTO_TCP:
-		return parse_tcp(key, frame, upper);
+		return parse_tcp(key, frame, l4);
 	case PROTO_UDP:
-		return parse_ports(key, frame, upper, UDP_LEN);
+		return parse_ports(key, frame, l4, UDP_LEN);
 	case PROTO_SCTP:
-		return parse_ports(key, frame, upper, SCTP_LEN);
+		return parse_ports(key, frame, l4, SCTP_LEN);
 	case PROTO_ICMP:
-		return upper->is_ip6 ? WEFT_PARSED : parse_icmp(key, frame, upper);
+		return l4->is_ip6 ? WEFT_PARSED : parse_icmp(key, frame, l4);
 	case PROTO_ICMP6:
-		return upper->is_ip6 ? parse_icmp(key, frame, upper) : WEFT_PARSED;
+		return l4->is_ip6 ? parse_icmp(key, frame, l4) : WEFT_PARSED;
 	default:
 		return WEFT_PARSED;
 	}
@@ -260,7 +262,7 @@ static __always_inline int parse_upper(struct weft_key *key, const struct frame 
 
 static __always_inline int parse_ip4(struct weft_key *key, const struct frame *frame, void *l3)
 {
-	struct upper upper = {};
+	struct l4_header l4 = {};
 	const __u8 *ip = l3;
 	__u32 len, total, more;
 	__u16 fragment;
@@ -281,10 +283,10 @@ static __always_inline int parse_ip4(struct weft_key *key, const struct frame *f
 	key->l3[0] = be64(ip + 12);
 	if (frag == FRAG_LATER)
 		return WEFT_PARSED;
-	upper.at = l3 + len;
-	upper.len = total - len;
-	upper.proto = ip[9];
-	return parse_upper(key, frame, &upper);
+	l4.at = l3 + len;
+	l4.len = total - len;
+	l4.proto = ip[9];
+	return parse_l4(key, frame, &l4);
 }
 
 /*
@@ -292,9 +294,9 @@ static __always_inline int parse_ip4(struct weft_key *key, const struct frame *f
  * fragment it stops behind the fragment header. Returns 0 on success, otherwise an enum weft_parse.
  */
 static __always_inline int walk_extensions(const struct frame *frame, void *l3, __u32 total,
-					   struct upper *upper, __u8 *frag)
+					   struct l4_header *l4, __u8 *frag)
 {
-	__u8 proto = upper->proto;
+	__u8 proto = l4->proto;
 	__u32 at = IP6_LEN;
 	__u16 fragment;
 	__u8 *header;
@@ -334,15 +336,15 @@ static __always_inline int walk_extensions(const struct frame *frame, void *l3, 
 	return WEFT_MALFORMED;
 found:
 	hide_bounds(at, MAX_L4_OFFSET);
-	upper->proto = proto;
-	upper->at = l3 + at;
-	upper->len = total - at;
+	l4->proto = proto;
+	l4->at = l3 + at;
+	l4->len = total - at;
 	return 0;
 }
 
 static __always_inline int parse_ip6(struct weft_key *key, const struct frame *frame, void *l3)
 {
-	struct upper upper = { .is_ip6 = true };
+	struct l4_header l4 = { .is_ip6 = true };
 	__u8 frag = FRAG_WHOLE;
 	const __u8 *ip = l3;
 	__u32 word, total;
@@ -359,18 +361,18 @@ static __always_inline int parse_ip6(struct weft_key *key, const struct frame *f
 	key->l3[1] = be64(ip + 16);
 	key->l3[2] = be64(ip + 24);
 	key->l3[3] = be64(ip + 32);
-	upper.proto = ip[6];
-	upper.at = l3 + IP6_LEN;
-	upper.len = total - IP6_LEN;
-	if (upper.proto != PROTO_TCP && upper.proto != PROTO_UDP && upper.proto != PROTO_ICMP6) {
-		result = walk_extensions(frame, l3, total, &upper, &frag);
+	l4.proto = ip[6];
+	l4.at = l3 + IP6_LEN;
+	l4.len = total - IP6_LEN;
+	if (l4.proto != PROTO_TCP && l4.proto != PROTO_UDP && l4.proto != PROTO_ICMP6) {
+		result = walk_extensions(frame, l3, total, &l4, &frag);
 		if (result)
 			return result;
 	}
-	key->ip = ip_word(upper.proto, word >> 20 & 0xff, ip[7], frag, word & 0xfffff);
+	key->ip = ip_word(l4.proto, word >> 20 & 0xff, ip[7], frag, word & 0xfffff);
 	if (frag == FRAG_LATER)
 		return WEFT_PARSED;
-	return parse_upper(key, frame, &upper);
+	return parse_l4(key, frame, &l4);
 }
 
 static __always_inline int parse_arp(struct weft_key *key, const struct frame *frame, void *l3)
@@ -392,38 +394,52 @@ static __always_inline int parse_arp(struct weft_key *key, const struct frame *f
 /*
  * Reads up to two VLAN tags into the key. The outer one may be in the skb's metadata: the kernel
  * moves tags of TPID 0x8100 and 0x88a8 there before tc runs (skb_vlan_untag() in
- * __netif_receive_skb_core()). Returns 0 on success, otherwise an enum weft_parse.
+ * __netif_receive_skb_core()). A third tag makes the frame malformed. Returns 0 on success,
+ * otherwise an enum weft_parse.
  */
 static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *key,
 				      const struct frame *frame, void **l3, __u16 *type,
-				      bool ignore_skb_tag)
+				      bool skb_tag_is_underlay)
 {
 	__u64 tags = 0;
-	int room = 2;
+	int tags_left = 2;
 	__u32 at;
 
-	if (skb->vlan_present && !ignore_skb_tag) {
+	if (skb->vlan_present && !skb_tag_is_underlay) {
 		__u16 tpid = bpf_ntohs(skb->vlan_proto);
 
 		if (!is_tpid(tpid))
 			return WEFT_UPCALL;
 		tags = tag_word(tpid, skb->vlan_tci);
-		room = 1;
+		tags_left = 1;
 	}
-	while (room && is_tpid(*type)) {
+	while (tags_left && is_tpid(*type)) {
 		if (*l3 + TAG_LEN > frame->end)
 			return not_linear(frame, *l3 + TAG_LEN);
 		tags = tags << 32 | tag_word(*type, be16(*l3));
 		*type = be16(*l3 + 2);
 		*l3 += TAG_LEN;
-		room--;
+		tags_left--;
 	}
 	/* The outer tag is in the upper half of the word, even if it is the only one. */
 	key->vlan = tags >> 32 ? tags : tags << 32;
 	at = *l3 - frame->data;
 	hide_bounds(at, 0x1f);
 	*l3 = frame->data + at;
-	return 0;
+	return is_tpid(*type) ? WEFT_MALFORMED : 0;
+}
+
+/*
+ * Parses an IEEE 802.3 frame, which has a length instead of an EtherType. Frames with a SNAP header
+ * are punted, because only userspace can rewrite them and update the length.
+ */
+static __always_inline int parse_llc(const struct frame *frame, const void *llc)
+{
+	if (frame->len - (llc - frame->data) < SNAP_LEN)
+		return WEFT_PARSED;
+	if (llc + SNAP_LEN > frame->end)
+		return WEFT_PULL;
+	return be64(llc) >> 16 == SNAP_PREFIX ? WEFT_UPCALL : WEFT_PARSED;
 }
 
 /*
@@ -432,12 +448,11 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
  * because the verifier checks a global function only once, not once per call.
  */
 __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset, __u32 skip,
-		       bool ignore_skb_tag)
+		       bool skb_tag_is_underlay)
 {
 	struct frame frame = {
 		.skb = skb,
 		.end = (void *)(long)skb->data_end,
-		.offset = offset,
 	};
 	void *l3;
 	__u16 type;
@@ -445,6 +460,9 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 
 	if (!key || offset > MAX_OFFSET || skip > 2 * TAG_LEN || offset > skb->len)
 		return WEFT_UPCALL;
+	/* The compiler may keep a copy that the verifier did not see checked. */
+	hide_bounds(offset, MAX_OFFSET);
+	frame.offset = offset;
 	frame.data = (void *)(long)skb->data + offset;
 	frame.len = skb->len - offset;
 	l3 = frame.data + ETH_LEN + skip;
@@ -453,17 +471,21 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 		return not_linear(&frame, l3);
 	key->eth_src = be64(frame.data + 6) & ~0xffffULL;
 	type = be16(l3 - 2);
-	if ((skb->vlan_present && !ignore_skb_tag) || is_tpid(type)) {
-		result = parse_tags(skb, key, &frame, &l3, &type, ignore_skb_tag);
+	if ((skb->vlan_present && !skb_tag_is_underlay) || is_tpid(type)) {
+		result = parse_tags(skb, key, &frame, &l3, &type, skb_tag_is_underlay);
 		if (result)
 			return result;
 	}
-	/* IPv6 first: the most frequent case here, because parse_inner() handles plain IPv4. */
+	/* IPv6 first: the most frequent case, as parse_guest_frame() handles plain IPv4. */
 	if (type == ETHERTYPE_IP6) {
 		key->eth_dst = be48(frame.data) | ETHERTYPE_IP6;
 		return parse_ip6(key, &frame, l3);
 	}
-	key->eth_dst = be48(frame.data) | (type < MIN_ETHERTYPE ? ETHERTYPE_NONE : type);
+	if (type < MIN_ETHERTYPE) {
+		key->eth_dst = be48(frame.data) | ETHERTYPE_NONE;
+		return parse_llc(&frame, l3);
+	}
+	key->eth_dst = be48(frame.data) | type;
 	switch (type) {
 	case ETHERTYPE_IP4:
 		return parse_ip4(key, &frame, l3);
@@ -484,18 +506,19 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
 				   const struct inner_frame *inner)
 {
 	__u64 port = key->port & (~0xffffffffULL | WEFT_TUNNEL | WEFT_TUNNEL6);
-	__u32 most = PULL_LEN + MAX_OFFSET;
-	__u32 len = skb->len < most ? skb->len : most;
+	__u32 limit = PULL_LEN + MAX_OFFSET;
+	__u32 pull_len = skb->len < limit ? skb->len : limit;
 	int i, result = WEFT_PULL;
 
 #pragma clang loop unroll(disable)
 	for (i = 0; i < 2 && result == WEFT_PULL; i++) {
-		if (bpf_skb_pull_data(skb, len))
+		if (bpf_skb_pull_data(skb, pull_len))
 			return WEFT_UPCALL;
 		__builtin_memset(key, 0, __builtin_offsetof(struct weft_key, tun_id));
 		key->port = port;
-		result = parse_frame(skb, key, inner->offset, inner->skip, inner->ignore_skb_tag);
-		len = skb->len;
+		result = parse_frame(skb, key, inner->offset, inner->skip,
+				     inner->skb_tag_is_underlay);
+		pull_len = skb->len;
 	}
 	return result == WEFT_PULL ? WEFT_UPCALL : result;
 }
@@ -506,7 +529,8 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct inner_f
 {
 	__u32 offset = inner->offset;
 
-	if (offset > MAX_OFFSET || inner->skip || (skb->vlan_present && !inner->ignore_skb_tag))
+	if (offset > MAX_OFFSET || inner->skip ||
+	    (skb->vlan_present && !inner->skb_tag_is_underlay))
 		return false;
 	frame->skb = skb;
 	frame->data = (void *)(long)skb->data + offset;
@@ -522,7 +546,7 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct inner_f
  * path for untagged IPv4 in parse_frame() is repeated here inline, which halves the cost of that
  * most frequent case.
  */
-static __always_inline int parse_inner(struct __sk_buff *skb, struct weft_key *key,
+static __always_inline int parse_guest_frame(struct __sk_buff *skb, struct weft_key *key,
 				       const struct inner_frame *inner)
 {
 	struct frame frame;
@@ -533,7 +557,8 @@ static __always_inline int parse_inner(struct __sk_buff *skb, struct weft_key *k
 		key->eth_src = be48(frame.data + 6);
 		result = parse_ip4(key, &frame, frame.data + ETH_LEN);
 	} else {
-		result = parse_frame(skb, key, inner->offset, inner->skip, inner->ignore_skb_tag);
+		result = parse_frame(skb, key, inner->offset, inner->skip,
+				     inner->skb_tag_is_underlay);
 	}
 	return result == WEFT_PULL ? parse_pulled(skb, key, inner) : result;
 }
@@ -551,5 +576,5 @@ static __always_inline int parse(struct __sk_buff *skb, struct weft_key *key, __
 	key->port = (__u64)in_port << 32;
 	if (tunnel)
 		key_tunnel(key, tunnel);
-	return parse_inner(skb, key, &whole);
+	return parse_guest_frame(skb, key, &whole);
 }

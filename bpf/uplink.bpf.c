@@ -385,7 +385,8 @@ int weft_uplink(struct __sk_buff *skb)
 		return to_host(skb);
 	if (found == ARRIVED_OTHER_LINK)
 		return other_link(skb);
-	if (found == ARRIVED_SLOW_PATH || parse_inner(skb, &key, &arrival.inner) != WEFT_PARSED)
+	if (found == ARRIVED_SLOW_PATH ||
+	    parse_guest_frame(skb, &key, &arrival.inner) != WEFT_PARSED)
 		return to_slow_path(skb, &arrival);
 	ecn = join_ecn(&key, arrival.tos);
 	if (ecn < 0)

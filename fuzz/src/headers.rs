@@ -32,8 +32,13 @@ pub fn frame(bytes: &[u8]) -> usize {
     ));
     let Ok(tags) = wire::vlan::Tags::parse(bytes) else { return 1 };
     assert_located(bytes, tags.count());
-    let payload = &bytes[tags.payload_offset()..];
-    let inner = match tags.ethertype() {
+    let (ethertype, payload) = match wire::transport_offset(bytes) {
+        Ok(located) if located.has_snap() => {
+            (located.ethertype, &bytes[located.l3..located.l3_end])
+        }
+        _ => (tags.ethertype(), &bytes[tags.payload_offset()..]),
+    };
+    let inner = match ethertype {
         EtherType::ARP => arp(payload),
         EtherType::IPV4 => ipv4(payload),
         EtherType::IPV6 => ipv6(payload),

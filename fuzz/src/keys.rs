@@ -35,8 +35,15 @@ fn key(packet: &PacketBuf) -> Result<FlowKey, ParseError> {
 fn assert_end(bytes: &[u8], key: &FlowKey) {
     let located = wire::transport_offset(bytes).expect("a frame with a key");
     if located.is_ip() {
-        let padded = [&bytes[..located.l3_end], &[0xa5; 64]].concat();
-        for frame in [&bytes[..located.l3_end], &padded] {
+        // An IEEE 802.3 length may cover padding, which must then be there.
+        let end = if located.has_snap() {
+            let length = [bytes[located.type_offset()], bytes[located.type_offset() + 1]];
+            located.type_offset() + 2 + usize::from(u16::from_be_bytes(length))
+        } else {
+            located.l3_end
+        };
+        let padded = [&bytes[..end], &[0xa5; 64]].concat();
+        for frame in [&bytes[..end], &padded] {
             assert_eq!(self::key(&PacketBuf::from_bytes(frame)).as_ref(), Ok(key));
         }
     }

@@ -120,6 +120,8 @@ fn keys() -> Group {
     let fragment_header = |offset: u8| join(&[&[UDP, 0, 0, offset, 0, 0, 0, 7], &udp[54..]]);
     let sctp = join(&[&[0x9c, 0x40, 0x13, 0xc4], &[0; 8]]);
     let snap = join(&[&[0xaa, 0xaa, 3, 0, 0, 0, 8, 0], &tcp[14..]]);
+    let padding = [0x5a; 20];
+    let padded = ethernet((snap.len() + 6) as u16, &join(&[&snap, &padding]));
     let mut reverse = arp_request();
     reverse[12..14].copy_from_slice(&[0x80, 0x35]);
     reverse[21] = 3;
@@ -132,6 +134,7 @@ fn keys() -> Group {
         ("ipv4-sctp", GUESTS_V4.frame(132, &sctp)),
         ("ipv4-padded", join(&[&GUESTS_V4.frame(2, &[0x16, 0, 0, 0]), &[0x5a; 22]])),
         ("snap", ethernet(snap.len() as u16, &snap)),
+        ("snap-qinq-padded", tag(&tag(&padded, 0x8100, 20), 0x88a8, 0x6064)),
         ("rarp", reverse),
         ("three-tags", tag(&tag(&tag(&tcp, 0x8100, 3), 0x8100, 2), 0x88a8, 1)),
     ]);

@@ -101,7 +101,7 @@ impl Switch {
         tunnel: Option<&TunnelInfo>,
         packet: &mut PacketBuf,
     ) -> Outcome {
-        let key = extract(packet, port, tunnel).map_err(|_| DropReason::Malformed)?;
+        let key = extract(packet, port, tunnel).map_err(DropReason::of_invalid_frame)?;
         let translation = translate(self.program, &key, &LearnedTables::default(), &mut ());
         let from_underlay = !LOCAL_PORTS.contains(&port);
         let mut sink = Sink { from_underlay, ..Sink::default() };

@@ -53,7 +53,8 @@ fn every_header_is_valid_when_the_frame_is_a_seed() {
 #[test]
 fn frames_have_keys_when_they_are_seeds() {
     for seed in seeds_of("flow_key") {
-        assert!(keys::frame(&seed.bytes).is_some(), "{}", seed.name);
+        let is_shown = seed.name != "three-tags";
+        assert_eq!(keys::frame(&seed.bytes).is_some(), is_shown, "{}", seed.name);
     }
 }
 

@@ -13,6 +13,9 @@ pub const EXPERIMENT: u16 = 0x88b5;
 /// The minimum length of a frame without its frame check sequence.
 const MIN_FRAME: usize = 60;
 
+/// Offset of the outermost tag, which a packet socket delivers beside the frame.
+const TAG: usize = 12;
+
 /// An Ethernet frame, padded to the minimum length.
 pub fn frame(dst: MacAddr, src: MacAddr, ethertype: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = [&dst.0[..], &src.0, &ethertype.to_be_bytes(), payload].concat();
@@ -46,7 +49,14 @@ impl FrameSocket {
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
         loop {
             match self.0.recv(&mut packet) {
-                Ok(Some(_)) => return Some(packet.to_vec()),
+                Ok(Some(received)) => {
+                    let mut frame = packet.to_vec();
+                    if let Some(tag) = received.vlan {
+                        let tag = [tag.tpid, tag.tci].map(u16::to_be_bytes).concat();
+                        frame.splice(TAG..TAG, tag);
+                    }
+                    return Some(frame);
+                }
                 Ok(None) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -87,6 +87,7 @@ pub struct Setup {
     attachment: Attachment,
     vms: usize,
     keyed: bool,
+    secured: bool,
     more: String,
     datapath: Option<Datapath>,
 }
@@ -104,6 +105,7 @@ impl Setup {
             attachment: Attachment::Tap,
             vms: 0,
             keyed: true,
+            secured: false,
             more: String::new(),
             datapath: Datapath::from_environment(),
         }
@@ -153,6 +155,11 @@ impl Setup {
     /// Leaves out the `vni` of the switch, for GRE without a key.
     pub fn without_key(self) -> Self {
         Self { keyed: false, ..self }
+    }
+
+    /// Gives all guests port security.
+    pub fn secured(self) -> Self {
+        Self { secured: true, ..self }
     }
 
     /// Appends this text to the network file.
@@ -427,6 +434,9 @@ impl Lab {
             let host = self.hosts[guest.host].name;
             line(format_args!("[[logical_switch.port]]\nname = \"{name}\"\nhost = \"{host}\""));
             line(format_args!("mac = \"{mac}\"\naddresses = [\"{ip4}/24\", \"{ip6}/64\"]"));
+            if setup.secured {
+                line(format_args!("port_security = true"));
+            }
             let netns = guest.netns.name().expect("the namespace of a guest has a name");
             match setup.attachment {
                 _ if at < setup.vms => {

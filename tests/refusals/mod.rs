@@ -5,6 +5,7 @@
 mod geneve;
 mod gre;
 mod guests;
+mod hidden;
 mod stt;
 mod tags;
 mod target;

@@ -115,6 +115,10 @@ impl Target {
         let (near, far, outer) = (self.near(), self.far(), self.outer);
         let unknown = wrap(&outer, &note(NOBODY, far, FORBIDDEN));
         self.refuses(wrap, "an unknown MAC address", Some("unknown_mac"), &[unknown]);
+        let mut tagged = note(near, far, FORBIDDEN);
+        tagged.splice(12..12, [0x81, 0, 0, 0].repeat(3));
+        let packets = [wrap(&outer, &tagged)];
+        self.refuses(wrap, "three priority tags inside", Some("tags_too_deep"), &packets);
         let group = MacAddr([3, 0, 0, 0, 0, 2]);
         let packets =
             [group, MacAddr::BROADCAST].map(|src| wrap(&outer, &note(near, src, FORBIDDEN)));

@@ -355,7 +355,8 @@ mod tests {
     use testkit::frames::{self, FrameKinds};
     use testkit::random::Random;
 
-    const KINDS: FrameKinds = FrameKinds { supers: false, malformed: true, max_payload: 200 };
+    const KINDS: FrameKinds =
+        FrameKinds { supers: false, snap: false, malformed: true, max_payload: 200 };
 
     /// The key of a random frame, from a port, sometimes through a tunnel.
     fn random_key(random: &mut Random) -> FlowKey {

@@ -16,7 +16,8 @@ use testkit::frames::{self, FrameKinds};
 use testkit::random::{Random, environment};
 
 const SIZES: FlowTableSizes = FlowTableSizes { flows: 3000, cached: 256 };
-const KINDS: FrameKinds = FrameKinds { supers: false, malformed: false, max_payload: 200 };
+const KINDS: FrameKinds =
+    FrameKinds { supers: false, snap: false, malformed: false, max_payload: 200 };
 
 fn mask_of(fields: &[Field]) -> FlowMask {
     let mut mask = FlowMask::default();

@@ -13,7 +13,8 @@ use testkit::host::TestHost;
 use testkit::random::{Random, environment};
 use testkit::vm::Vm;
 
-const KINDS: FrameKinds = FrameKinds { supers: false, malformed: false, max_payload: 1400 };
+const KINDS: FrameKinds =
+    FrameKinds { supers: false, snap: false, malformed: false, max_payload: 1400 };
 /// No limit.
 const ANY_LEN: u32 = 0;
 

@@ -15,7 +15,8 @@ use testkit::random::{Random, environment};
 use wire::vlan::Tag;
 use wire::{EtherType, Protocol, VlanId};
 
-const KINDS: FrameKinds = FrameKinds { supers: true, malformed: false, max_payload: 1400 };
+const KINDS: FrameKinds =
+    FrameKinds { supers: true, snap: false, malformed: false, max_payload: 1400 };
 
 /// A frame as a guest sends it, and its key.
 fn frame(random: &mut Random) -> (PacketBuf, FlowKey) {

@@ -89,8 +89,9 @@ impl Forwarder {
         packet: &mut PacketBuf,
     ) {
         self.out.begin(port, None);
-        let Ok(key) = extract(packet, port, tunnel) else {
-            return self.out.dropped(DropReason::Malformed, packet);
+        let key = match extract(packet, port, tunnel) {
+            Ok(key) => key,
+            Err(error) => return self.out.dropped(DropReason::of_invalid_frame(error), packet),
         };
         match self.cache.look_up(&key, packet.len(), self.now_ms) {
             Some(hit) => {
@@ -151,8 +152,9 @@ impl Forwarder {
     pub(super) fn execute(&mut self, port: PortNo, packet: &mut PacketBuf, actions: &[Action]) {
         self.out.begin(port, None);
         // ICMP messages to the sender and copies to the controller need the key.
-        let Ok(key) = extract(packet, port, None) else {
-            return self.out.dropped(DropReason::Malformed, packet);
+        let key = match extract(packet, port, None) {
+            Ok(key) => key,
+            Err(error) => return self.out.dropped(DropReason::of_invalid_frame(error), packet),
         };
         execute(actions, packet, &mut self.endpoints, &mut self.out);
         self.finish(&key, port);

@@ -67,6 +67,10 @@ pub fn strip_outer(packet: &mut PacketBuf) -> Result<OuterIp, DropReason> {
     packet.linearize();
     let frame = packet.head();
     let located = wire::transport_offset(frame).map_err(|_| DropReason::Malformed)?;
+    if located.has_snap() {
+        // The kernel does not receive IP in such frames either.
+        return Err(DropReason::Malformed);
+    }
     if located.fragment != Fragment::Whole {
         return Err(DropReason::OuterFragment);
     }

@@ -1,5 +1,7 @@
 //! Drop reasons, and a counter for each of them.
 
+use wire::{ParseError, ParseErrorKind};
+
 /// Generates the enum from the list in `drop_reasons.in`: number, variant, name and meaning of each
 /// reason.
 ///
@@ -33,6 +35,16 @@ macro_rules! drop_reasons {
 }
 
 include!("drop_reasons.in");
+
+impl DropReason {
+    /// The reason for a frame that has no flow key ([`extract`](crate::extract)).
+    pub const fn of_invalid_frame(error: ParseError) -> Self {
+        match error.kind {
+            ParseErrorKind::TooDeep => Self::TagsTooDeep,
+            _ => Self::Malformed,
+        }
+    }
+}
 
 /// A counter for every reason.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -10,8 +10,13 @@
 //! - Fields of absent headers are 0, and another field always tells that they are absent:
 //!   `eth_type`, `ip_proto` together with `eth_type`, `ip_frag`, the presence bit of `vlan_tci`, or
 //!   `icmp_type`. (Protocol 0 is a protocol in IPv4, but never the last protocol in IPv6.)
-//! - The payload of an IEEE 802.3 frame is not parsed, not even behind a SNAP header. The executor
-//!   does not parse it either, so that it could not rewrite a field found there.
+//! - A frame with more than two VLAN tags has no key: hosts remove any number of priority tags, and
+//!   would see an IP packet that the key does not show. The same holds for a tag behind a SNAP
+//!   header.
+//! - A SNAP header belongs to the link layer, as in Open vSwitch: a frame with one has the key of
+//!   the Ethernet II frame with the same packet. Its IEEE 802.3 length must cover the packet and
+//!   must not exceed the frame, because some receivers ignore the length and others obey it. The
+//!   payload of other IEEE 802.3 frames is not parsed.
 //! - ARP and reverse ARP with other hardware or protocol types than Ethernet and IPv4 are refused.
 //!   Hosts accept hardware type 6 (IEEE 802) as well as 1, and a rule on `arp_spa` must see what
 //!   they see.
@@ -23,10 +28,10 @@ use packet::PacketBuf;
 use wire::icmp::nd;
 use wire::{
     ArpPacket, EtherType, EthernetPacket, Fragment, Ipv4Packet, Ipv6Packet, Layer, Located,
-    MacAddr, NdOption, NdOptions, ParseError, Protocol, TcpPacket, vlan,
+    MacAddr, NdOption, NdOptions, ParseError, ParseErrorKind, Protocol, TcpPacket, vlan,
 };
 
-/// `eth_type` of an IEEE 802.3 frame, which has a length instead of an EtherType.
+/// `eth_type` of an IEEE 802.3 frame without SNAP header, which has a length and no EtherType.
 const ETH_TYPE_NONE: u16 = 0x05ff;
 /// The bit of `vlan_tci` that marks a tag as present; it replaces DEI.
 const TAG_PRESENT: u16 = 0x1000;
@@ -35,7 +40,8 @@ const TAG_PRESENT: u16 = 0x1000;
 /// linear part of `packet`. Registers are 0.
 ///
 /// # Errors
-/// [`ParseError`] when headers are truncated or malformed.
+/// [`ParseError`] when headers are truncated or malformed, or when there are more than two tags.
+/// [`DropReason::of_invalid_frame`](crate::DropReason::of_invalid_frame) has the drop reason.
 pub fn extract(
     packet: &PacketBuf,
     in_port: PortNo,
@@ -62,7 +68,13 @@ fn extract_headers(key: &mut FlowKey, packet: &PacketBuf) -> Result<(), ParseErr
     match located.ethertype {
         EtherType::IPV4 => extract_ipv4(key, l3, &located)?,
         EtherType::IPV6 => extract_ipv6(key, l3, &located)?,
-        EtherType::ARP | EtherType::RARP => extract_arp(key, l3)?,
+        EtherType::ARP | EtherType::RARP => {
+            let len = located.l3_end - located.l3;
+            extract_arp(key, l3.get(..len).unwrap_or(l3))?;
+        }
+        ethertype if ethertype.is_vlan() => {
+            return Err(ParseError { layer: Layer::Vlan, kind: ParseErrorKind::TooDeep });
+        }
         _ => {}
     }
     if let Some(l4) = located.l4 {

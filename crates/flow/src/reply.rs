@@ -11,7 +11,7 @@ use wire::{
     ArpOperation, ArpPacket, ArpRepr, EtherType, Fragment, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet,
     Icmpv6Repr, Ipv4Options, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, Located, MacAddr,
     Protocol, TcpFlags, TcpOptions, TcpPacket, TcpRepr, arp, icmp, ipv4, ipv6, tcp,
-    transport_offset,
+    transport_offset, vlan,
 };
 
 /// TTL and hop limit of generated ICMP messages.
@@ -97,9 +97,14 @@ impl<'a> Original<'a> {
         self.mac(6)
     }
 
-    /// An Ethernet header with these addresses and the tags of this frame.
+    /// An Ethernet II header with these addresses and the tags of this frame. A SNAP header is not
+    /// repeated: every host receives Ethernet II (RFC 1122 section 2.3.3).
     fn link(&self, dst: MacAddr, src: MacAddr) -> Link<'_> {
-        Link { dst, src, tags: self.frame.get(12..self.at.l3 - 2).unwrap_or_default() }
+        Link {
+            dst,
+            src,
+            tags: self.frame.get(vlan::ETHERTYPE_OFFSET..self.at.type_offset()).unwrap_or_default(),
+        }
     }
 
     /// The Ethernet header of this frame.

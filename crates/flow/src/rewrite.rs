@@ -152,7 +152,7 @@ fn ethernet_position(head: &[u8], field: Field) -> Option<FieldPosition> {
 }
 
 fn arp_position(head: &[u8], at: &Located, field: Field) -> Option<FieldPosition> {
-    let packet = head.get(at.l3..)?.get(..arp::PACKET_LEN)?;
+    let packet = head.get(at.l3..at.l3_end.min(head.len()))?.get(..arp::PACKET_LEN)?;
     ArpPacket::new_checked(packet).ok()?;
     let (offset, len) = match field {
         Field::ArpOp => (6, 2),

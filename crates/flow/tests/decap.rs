@@ -182,6 +182,11 @@ fn outer_ip_header_is_refused_when_damaged_or_a_fragment() {
     let mut damaged = good.clone();
     damaged[14 + 15] ^= 4; // another source address
     assert_eq!(strip(&damaged), Err(DropReason::OuterChecksum));
+    // The kernel does not receive such packets either.
+    let mut snap = good.clone();
+    let length = (6 + good[12..].len()) as u16;
+    snap.splice(12..12, [length.to_be_bytes().to_vec(), vec![0xaa, 0xaa, 3, 0, 0, 0]].concat());
+    assert_eq!(strip(&snap), Err(DropReason::Malformed));
     let mut fragment = good;
     fragment[14 + 6] = 0x20;
     assert_eq!(strip(&fragment), Err(DropReason::OuterFragment));

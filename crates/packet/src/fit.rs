@@ -18,7 +18,7 @@
 //! More segments than the sender expected use identifications that it may use again. Without "don't
 //! fragment", that matters only if a later router fragments them (RFC 6864 section 4.3).
 
-use wire::{EtherType, Ipv4Packet, Located, icmp::too_big::MIN_MTU_V4, udp};
+use wire::{EtherType, Ipv4Packet, Located, icmp::too_big::MIN_MTU_V4, snap, udp};
 
 use crate::buf::{Checksum, GsoKind, PacketBuf};
 
@@ -60,10 +60,19 @@ impl Resize {
     /// Applies the change to the packet for which [`fit`] returned it.
     pub fn apply(self, packet: &mut PacketBuf) {
         match (self, &mut packet.offload.gso) {
-            (Self::Truncate(len), _) => packet.truncate(len),
+            (Self::Truncate(len), _) => truncate(packet, len),
             (Self::Segments(size), Some(gso)) => gso.size = size,
             (Self::Segments(_), None) => {}
         }
+    }
+}
+
+/// Truncates a frame. An IEEE 802.3 length before a SNAP header becomes that of the rest.
+fn truncate(packet: &mut PacketBuf, len: usize) {
+    let snap_l3 = packet.located().ok().filter(Located::has_snap).map(|at| at.l3);
+    packet.truncate(len);
+    if let Some(l3) = snap_l3 {
+        snap::set_payload_len(packet.head_mut(), l3, len.saturating_sub(l3));
     }
 }
 

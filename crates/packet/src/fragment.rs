@@ -9,13 +9,14 @@
 //! | more fragments | set on all but the last, which has the packet's |
 //! | options | the first has all; others those with the "copied" flag, and no-ops for the rest |
 //! | header checksum | complete |
+//! | IEEE 802.3 length, with a SNAP header | of the fragment |
 //!
 //! All other fields, the Ethernet header and tags are copied. A fragment may be fragmented again:
 //! all results belong to the same datagram.
 
 use std::ops::Range;
 
-use wire::{EtherType, Ipv4Packet, ipv4};
+use wire::{EtherType, Ipv4Packet, ipv4, snap};
 
 use crate::buf::{Checksum, PacketBuf};
 use crate::complete::{self, copy_range};
@@ -117,6 +118,7 @@ impl Fragmenter {
 struct Plan {
     /// The IP header, from the start of the frame.
     l3: usize,
+    has_snap: bool,
     /// The payload of the IP packet, from the start of the frame.
     payload: Range<usize>,
     /// The payload length in bytes of each fragment but the last; a multiple of 8 unless there is
@@ -155,7 +157,7 @@ impl Plan {
             return Err(FragmentError::BeyondDatagram);
         }
         let checksum = checksum(packet, &payload)?;
-        Ok(Self { l3: at.l3, payload, step, flags, checksum })
+        Ok(Self { l3: at.l3, has_snap: at.has_snap(), payload, step, flags, checksum })
     }
 
     /// Turns the copied headers in `frame` into those of the fragment with the bytes `range` of the
@@ -181,6 +183,9 @@ impl Plan {
         let mut ip = Ipv4Packet::new_unchecked(header);
         ip.set_total_len(total_len);
         ip.fill_checksum();
+        if self.has_snap {
+            snap::set_payload_len(headers, self.l3, total_len.into());
+        }
     }
 }
 

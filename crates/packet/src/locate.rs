@@ -21,16 +21,17 @@ pub(crate) struct Location {
 }
 
 /// Locates the headers of the frame behind `outer_len` bytes; offsets are counted from there.
-/// `None` if the frame is malformed, fragmented, not IP, or if its IP packet is not whole in the
-/// linear part.
+/// `None` if the frame is malformed, fragmented, not IP, has a SNAP header, or if its IP packet is
+/// not whole in the linear part.
 pub(crate) fn locate(packet: &PacketBuf, outer_len: usize) -> Option<Location> {
     let location = whole(&packet.located_behind(outer_len).ok()?)?;
     (outer_len + location.end <= packet.head().len()).then_some(location)
 }
 
-/// `None` for fragments and for frames that are not IP.
+/// `None` for fragments, for frames that are not IP, and for those with a SNAP header: offloads
+/// know Ethernet II only, and the IEEE 802.3 length of a super-packet would be wrong.
 pub(crate) fn whole(located: &Located) -> Option<Location> {
-    if !located.is_ip() || located.fragment != Fragment::Whole {
+    if !located.is_ip() || located.has_snap() || located.fragment != Fragment::Whole {
         return None;
     }
     Some(Location {

@@ -1,10 +1,11 @@
 //! Completing and verifying transport checksums.
 
-use crate::support::{Spec, any_spec};
+use crate::support::{Spec, any_spec, in_snap};
 use packet::{
-    Checksum, ChecksumError, ChecksumStatus, Gso, GsoKind, PacketBuf, SegmentSizeLost, SplitLimits,
-    coalesce_ranges, complete_checksum, complete_crc32c, infer_offload, infer_partial,
-    limit_segments, settle_checksum, split, verify_checksum, vnet,
+    Checksum, ChecksumError, ChecksumStatus, Gso, GsoKind, PacketBuf, SegmentChecksum,
+    SegmentError, SegmentSizeLost, Segmenter, SplitLimits, coalesce_ranges, complete_checksum,
+    complete_crc32c, infer_offload, infer_partial, limit_segments, settle_checksum, split,
+    verify_checksum, vnet,
 };
 use proptest::prelude::*;
 use testkit::crc32c::crc32c;
@@ -352,6 +353,26 @@ fn checksum_is_completed_at_once_when_its_field_is_in_an_arp_address() {
         let expected = (summed(&frame, l3, 14), Checksum::Unverified);
         assert_eq!((packet.to_vec(), packet.offload.checksum), expected, "{kind:x}, {tags} tags");
     }
+}
+
+#[test]
+fn checksum_is_completed_at_once_when_the_packet_has_a_snap_header() {
+    let spec = Spec { payload: vec![7; 900], ..Spec::default() };
+    let sent = spec.packet(None);
+    let Checksum::Partial { start, offset } = sent.offload.checksum else { unreachable!() };
+    let mut packet = PacketBuf::from_bytes(&in_snap(&sent.to_vec(), 0));
+    packet.offload.checksum = Checksum::Partial { start: start + 8, offset };
+    let mut large = packet.clone();
+    settle_checksum(&mut packet).unwrap();
+    let expected = (in_snap(&spec.frame(), 0), Checksum::Unverified);
+    assert_eq!((packet.to_vec(), packet.offload.checksum), expected);
+    // Segments would need lengths of their own.
+    large.offload.gso = spec.packet(Some(100)).offload.gso;
+    assert_eq!(settle_checksum(&mut large), Err(ChecksumError::SuperPacket));
+    assert_eq!(
+        Segmenter::new().segment(&large, 0, SegmentChecksum::Complete, |_| {}).err(),
+        Some(SegmentError::NotTransport)
+    );
 }
 
 #[test]

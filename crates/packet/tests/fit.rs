@@ -1,6 +1,6 @@
 //! Frames that are too long for their path: the action in each case, and that resized frames fit.
 
-use crate::support::{ACK, PSH, Spec, any_spec};
+use crate::support::{ACK, PSH, Spec, any_spec, in_snap};
 use packet::{
     Checksum, Fit, Fragmenter, PacketBuf, Resize, SegmentChecksum, Segmenter, first_segment, fit,
     wire_len,
@@ -78,6 +78,19 @@ fn padding_is_removed_when_the_packet_fits_without_it() {
         assert_eq!(fit(&packet, 1414), Fit::Resize(Resize::Truncate(len)));
         Resize::Truncate(len).apply(&mut packet);
         assert!(crate::support::same(&packet, &spec.packet(None)));
+    }
+}
+
+#[test]
+fn length_of_ieee_802_3_follows_when_padding_is_removed() {
+    for tags in [vec![], vec![0x88a8, 0x8100]] {
+        let spec = Spec { tags: tags.clone(), ..spec(false, true, true, 1000) };
+        let mut packet =
+            PacketBuf::from_bytes(&in_snap(&[&spec.frame()[..], &[0; 400]].concat(), tags.len()));
+        let expected = in_snap(&spec.frame(), tags.len());
+        let Fit::Resize(resize) = fit(&packet, 1414) else { panic!("it fits without padding") };
+        resize.apply(&mut packet);
+        assert_eq!(packet.to_vec(), expected);
     }
 }
 

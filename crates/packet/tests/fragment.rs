@@ -1,6 +1,6 @@
 //! Fragmentation: reassembled fragments equal the packet, and each fragment follows RFC 791.
 
-use crate::support::{Spec, any_spec, naive_sum};
+use crate::support::{Spec, any_spec, in_snap, naive_sum};
 use packet::{Checksum, FragmentError, Fragmenter, PacketBuf, complete_checksum};
 use proptest::prelude::*;
 
@@ -164,6 +164,25 @@ fn with_nonlinear_payload(packet: &PacketBuf, header_len: usize) -> PacketBuf {
     copy.set_ranges(0..header_len, ranges);
     copy.offload = packet.offload;
     copy
+}
+
+#[test]
+fn fragments_have_their_own_length_when_the_packet_has_a_snap_header() {
+    for tags in [vec![], vec![0x8100], vec![0x88a8, 0x8100]] {
+        let payload = (0..1000).map(|i| i as u8).collect();
+        let spec = Spec { udp: true, df: false, tags: tags.clone(), payload, ..Spec::default() };
+        let collect = |packet: &PacketBuf| {
+            let mut frames = Vec::new();
+            let done = Fragmenter::new().fragment(packet, 500, |f| frames.push(f.to_vec()));
+            assert_eq!(done, Ok(3));
+            frames
+        };
+        let frame = spec.frame();
+        let plain = collect(&PacketBuf::from_bytes(&frame));
+        let snap = collect(&PacketBuf::from_bytes(&in_snap(&frame, tags.len())));
+        let expected: Vec<_> = plain.iter().map(|frame| in_snap(frame, tags.len())).collect();
+        assert_eq!(snap, expected);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The cached header locations equal those of a fresh parse after any change of the frame.
 
-use crate::support::any_spec;
+use crate::support::{any_spec, in_snap};
 use packet::{
     Fit, PacketBuf, complete_checksum, complete_crc32c, fit, infer_partial, settle_checksum,
 };
@@ -99,9 +99,13 @@ proptest! {
     fn located_headers_equal_a_fresh_parse_after_any_change(
         spec in any_spec(100),
         gso in proptest::option::of(1_u16..50),
+        has_snap: bool,
         steps in prop::collection::vec((any_step(), any::<bool>(), 0_usize..30), 1..12),
     ) {
         let mut packet = spec.packet(gso);
+        if has_snap {
+            packet = PacketBuf::from_bytes(&in_snap(&packet.to_vec(), spec.tags.len()));
+        }
         agrees(&packet, 0)?;
         for (step, looks_behind, outer_len) in steps {
             apply(step, &mut packet);

@@ -12,16 +12,21 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 const FRAGMENT: u8 = 44;
-/// Linux loses tagged frames of less than 20 bytes, and up to three tags may be removed before
-/// sending.
+/// Linux loses tagged frames of less than 20 bytes, and tags may be removed before sending.
 const TAGGED_MIN: usize = 32;
+/// LLC and SNAP header in front of an EtherType.
+const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
+/// The longest payload of an IEEE 802.3 frame.
+const MAX_LENGTH: usize = 1500;
 
 /// The kinds of frames to generate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameKinds {
     /// Super-packets.
     pub supers: bool,
-    /// Frames with truncated or damaged headers.
+    /// Frames with a SNAP header, which programs punt.
+    pub snap: bool,
+    /// Frames without a key: with truncated or damaged headers, or with more than two tags.
     pub malformed: bool,
     /// The longest payload after the Ethernet header of frames that are no super-packets, in bytes;
     /// at least 100.
@@ -59,10 +64,46 @@ pub fn frame(random: &mut Random, kinds: FrameKinds) -> PacketBuf {
         complete_checksum(&mut packet).expect("the checksum is where it belongs");
         packet.offload = Offload::default();
     }
+    if kinds.snap && random.once_in(8) {
+        packet = in_snap(random, &packet, kinds.malformed);
+    }
     if kinds.malformed && random.once_in(10) {
         return damaged(random, &packet);
     }
+    if kinds.malformed && random.once_in(12) {
+        return priority_tagged(random, &packet);
+    }
     packet
+}
+
+/// Puts the packet behind an LLC and SNAP header. The IEEE 802.3 length may cover padding, and with
+/// `malformed` it is sometimes wrong. A packet that is too long for it stays as it is.
+fn in_snap(random: &mut Random, packet: &PacketBuf, malformed: bool) -> PacketBuf {
+    let packet = completed_if_owed(packet);
+    let frame = packet.head();
+    let ethertype = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let mut at = 12;
+    while matches!(ethertype(at), 0x8100 | 0x88a8) {
+        at += 4;
+    }
+    let padding = random.pick(&[0, 0, 0, 1, 18]);
+    let length = SNAP.len() + frame.len() - at + padding;
+    if ethertype(at) < 0x0600 || length > MAX_LENGTH {
+        return packet;
+    }
+    let wrong = malformed && random.once_in(12);
+    let length = if wrong { random.pick(&[0, 7, 28, length + 1]) } else { length };
+    let (addresses, rest) = frame.split_at(at);
+    let length = (length as u16).to_be_bytes();
+    PacketBuf::from_bytes(&[addresses, &length, &SNAP, rest, &vec![0xa5; padding]].concat())
+}
+
+/// Puts one to five priority tags (VID 0) in front of the packet's own tags. A key holds two.
+fn priority_tagged(random: &mut Random, packet: &PacketBuf) -> PacketBuf {
+    let packet = completed_if_owed(packet);
+    let tags = [0x81, 0, 0, 0].repeat(1 + random.below(5));
+    let (addresses, rest) = packet.head().split_at(12);
+    PacketBuf::from_bytes(&[addresses, &tags, rest].concat())
 }
 
 /// A TCP or UDP super-packet of 2 to about 40 segments.
@@ -126,12 +167,12 @@ fn small(random: &mut Random, max_payload: usize) -> PacketBuf {
     }
 }
 
-/// An Ethernet header with up to three tags.
+/// An Ethernet header with up to two tags.
 fn ethernet(random: &mut Random, ethertype: u16) -> Vec<u8> {
     let group = random.pick(&[[0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]]);
     let dst = if random.once_in(5) { group } else { mac(random).0 };
     let mut header = [dst, mac(random).0].concat();
-    let tags = random.pick(&[0, 0, 0, 0, 1, 1, 2, 3]);
+    let tags = random.pick(&[0, 0, 0, 0, 1, 1, 2, 2]);
     for number in 0..tags {
         let tpid = if number + 1 < tags && random.once_in(2) { 0x88a8_u16 } else { 0x8100 };
         let tci = random.pick(&[0, 0x2000, 0x6000]) | random.pick(&[0, 1, 2, 100_u16]);

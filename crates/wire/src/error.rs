@@ -8,6 +8,7 @@ use std::fmt;
 pub enum Layer {
     Ethernet,
     Vlan,
+    Snap,
     Arp,
     Ipv4,
     Ipv6,
@@ -28,6 +29,7 @@ impl fmt::Display for Layer {
         f.write_str(match self {
             Self::Ethernet => "Ethernet",
             Self::Vlan => "VLAN",
+            Self::Snap => "SNAP",
             Self::Arp => "ARP",
             Self::Ipv4 => "IPv4",
             Self::Ipv6 => "IPv6",
@@ -71,6 +73,8 @@ pub enum ParseErrorKind {
         /// Geneve option type, the critical bit included.
         kind: u8,
     },
+    /// More headers of this kind than are parsed.
+    TooDeep,
 }
 
 /// A parse error: which header, and what is wrong with it.
@@ -108,6 +112,7 @@ impl fmt::Display for ParseError {
             ParseErrorKind::UnknownCriticalOption { class, kind } => {
                 write!(f, "{layer}: unknown critical option class {class:#06x} type {kind:#04x}")
             }
+            ParseErrorKind::TooDeep => write!(f, "{layer}: more headers than are parsed"),
         }
     }
 }

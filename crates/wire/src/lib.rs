@@ -23,6 +23,7 @@ pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
 mod locate;
+pub mod snap;
 pub mod tcp;
 pub mod tunnel;
 pub mod udp;

@@ -6,8 +6,8 @@ use crate::ip::{Fragment, Protocol};
 use crate::ipv4::Ipv4Packet;
 use crate::ipv6::Ipv6Packet;
 use crate::view::{require, u16_at};
-use crate::vlan;
 use crate::{Layer, ParseError};
+use crate::{snap, vlan};
 
 /// Header offsets of a frame, in bytes from its start.
 ///
@@ -16,7 +16,8 @@ use crate::{Layer, ParseError};
 pub struct Located {
     /// Number of VLAN tags before `ethertype`, 0 to 2.
     pub vlan_tags: u8,
-    /// EtherType after the tags; another TPID when the frame has more than two tags.
+    /// EtherType after the tags, or of a SNAP header after them; another TPID when the frame has
+    /// more than two tags.
     pub ethertype: EtherType,
     /// Offset of the network header, or of the payload when the frame is not IP.
     pub l3: usize,
@@ -31,8 +32,8 @@ pub struct Located {
     pub protocol: Protocol,
     /// Whole, first fragment or later fragment.
     pub fragment: Fragment,
-    /// End of the network packet according to its own length field, before any padding. The end of
-    /// the frame when it is not IP.
+    /// End of the network packet according to its own length field, before any padding. When it is
+    /// not IP, the end of the frame, or of what an IEEE 802.3 length before a SNAP header covers.
     pub l3_end: usize,
 }
 
@@ -42,14 +43,26 @@ impl Located {
     pub const fn is_ip(&self) -> bool {
         matches!(self.ethertype, EtherType::IPV4 | EtherType::IPV6)
     }
+
+    /// True for an IEEE 802.3 frame with a SNAP header, which is in front of `l3`.
+    #[inline]
+    pub const fn has_snap(&self) -> bool {
+        self.l3 != ethernet::HEADER_LEN + self.vlan_tags as usize * vlan::TAG_LEN
+    }
+
+    /// Offset of the EtherType, or of an IEEE 802.3 length: the end of addresses and tags.
+    #[inline]
+    pub const fn type_offset(&self) -> usize {
+        vlan::ETHERTYPE_OFFSET + self.vlan_tags as usize * vlan::TAG_LEN
+    }
 }
 
-/// Walks `frame` from its Ethernet header through up to two VLAN tags and IPv4 or IPv6 to the
-/// transport header.
+/// Walks `frame` from its Ethernet header through up to two VLAN tags, a SNAP header, and IPv4 or
+/// IPv6 to the transport header.
 ///
 /// # Errors
-/// A [`ParseError`] for a truncated or malformed Ethernet, VLAN, IPv4 or IPv6 header. IPv4 header
-/// checksums are not verified. A frame that is not IP is no error: its `l4` is `None`.
+/// A [`ParseError`] for a truncated or malformed Ethernet, VLAN, SNAP, IPv4 or IPv6 header. IPv4
+/// header checksums are not verified. A frame that is not IP is no error: its `l4` is `None`.
 #[inline]
 pub fn transport_offset(frame: &[u8]) -> Result<Located, ParseError> {
     transport_offset_in(frame, frame.len())
@@ -84,7 +97,22 @@ pub fn transport_offset_in(frame: &[u8], frame_len: usize) -> Result<Located, Pa
     match ethertype {
         EtherType::IPV4 => locate_v4(frame, base),
         EtherType::IPV6 => locate_v6(frame, base),
+        _ if ethertype.is_length() => locate_snap(frame, base),
         _ => Ok(base),
+    }
+}
+
+#[cold]
+fn locate_snap(frame: &[u8], base: Located) -> Result<Located, ParseError> {
+    let length = usize::from(base.ethertype.0);
+    let Some((ethertype, l3_end)) = snap::parse(frame, base.l3_end, base.l3, length)? else {
+        return Ok(base);
+    };
+    let inside = Located { ethertype, l3: base.l3 + snap::HEADER_LEN, l3_end, ..base };
+    match ethertype {
+        EtherType::IPV4 => locate_v4(frame, inside),
+        EtherType::IPV6 => locate_v6(frame, inside),
+        _ => Ok(inside),
     }
 }
 

@@ -63,7 +63,7 @@ pub fn case(random: &mut Random) -> Case {
 }
 
 fn testkit_frame(random: &mut Random) -> Vec<u8> {
-    let kinds = FrameKinds { supers: true, malformed: true, max_payload: 3000 };
+    let kinds = FrameKinds { supers: true, snap: true, malformed: true, max_payload: 3000 };
     frames::frame(random, kinds).to_vec()
 }
 
@@ -73,7 +73,7 @@ fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
 
 fn ethernet(random: &mut Random, ethertype: u16) -> Vec<u8> {
     let mut header = bytes(random, 12);
-    for _ in 0..random.pick(&[0, 0, 0, 1, 2, 3]) {
+    for _ in 0..random.pick(&[0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 3, 5]) {
         header.extend(random.pick(&[0x8100_u16, 0x88a8, 0x9100]).to_be_bytes());
         header.extend(bytes(random, 2));
     }

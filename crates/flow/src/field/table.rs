@@ -311,8 +311,8 @@ fields! {
         .ofctl(&[
             ofctl("eth_dst").also(&["dl_dst", "NXM_OF_ETH_DST", "OXM_OF_ETH_DST"]).shown("dl_dst"),
         ]),
-    /// EtherType behind at most two VLAN tags; 0x05ff for an IEEE 802.3 frame, which has a length
-    /// there.
+    /// EtherType behind at most two VLAN tags, or in a SNAP header behind them; 0x05ff for any
+    /// other IEEE 802.3 frame, which has a length there.
     EthType = row("eth_type", 24, 0, 16, held(KernelMember::EthDst))
         .access(Access::ReadOnly).ovn(&[ovn("eth.type").nominal()])
         .ofctl(&[

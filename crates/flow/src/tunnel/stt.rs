@@ -128,7 +128,7 @@ fn describe(packet: &mut PacketBuf) -> Result<SttChecksum, DropReason> {
 /// A partial checksum, or `None` when the receiver would look for the field at another offset.
 fn partial(packet: &PacketBuf, start: u16, offset: u16) -> Option<SttChecksum> {
     let located = wire::transport_offset(packet.head()).ok()?;
-    if located.l4 != Some(usize::from(start)) {
+    if located.l4 != Some(usize::from(start)) || located.has_snap() {
         return None;
     }
     let tcp = match (located.protocol, offset) {
@@ -255,7 +255,8 @@ fn offload(packet: &PacketBuf, told: SttChecksum) -> Result<Offload, DropReason>
     let located = wire::transport_offset(packet.head()).map_err(|_| DropReason::Malformed)?;
     let protocol = if tcp { Protocol::TCP } else { Protocol::UDP };
     let family = if ipv4 { EtherType::IPV4 } else { EtherType::IPV6 };
-    let fits = located.ethertype == family
+    let fits = !located.has_snap()
+        && located.ethertype == family
         && located.protocol == protocol
         && located.fragment == Fragment::Whole
         && located.l4 == Some(l4_offset.into());

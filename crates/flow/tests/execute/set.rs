@@ -2,11 +2,23 @@
 
 use crate::frames::{Frame, Kind, Spec, spec, wrong_checksum};
 use crate::{Event, Recorder};
-use flow::{Action, DropReason, Field, FlowKey, PortNo, extract, low_bits};
+use flow::{Action, DropReason, Field, FlowKey, PortNo, Reply, clamp_mss, extract, low_bits};
 use packet::{Checksum, PacketBuf};
 use proptest::prelude::*;
+use wire::EtherType;
+use wire::vlan::Tag;
 
+/// Bytes of an IEEE 802.3 length, and an LLC and SNAP header.
+const SNAP_LEN: usize = 8;
+const TAG: Tag = Tag::from_tci(EtherType::VLAN, 7);
 const OUTPUT: Action = Action::Output(PortNo(1));
+
+/// The frame behind an LLC and SNAP header, with `tags` tags.
+fn in_snap(frame: &[u8], tags: usize) -> Vec<u8> {
+    let (front, rest) = frame.split_at(12 + 4 * tags);
+    let length = (6 + rest.len()) as u16;
+    [front, &length.to_be_bytes(), &[0xaa, 0xaa, 3, 0, 0, 0], rest].concat()
+}
 
 pub fn key(packet: &PacketBuf) -> Option<FlowKey> {
     extract(packet, PortNo(1), None).ok()
@@ -141,6 +153,39 @@ proptest! {
         let back = Action::Set { field, value: original.get(field) & mask, mask };
         Recorder::default().run(&[Action::Set { field, value, mask }, back], &mut packet);
         prop_assert_eq!(packet.to_vec(), bytes);
+    }
+
+    #[test]
+    fn packets_behind_snap_become_what_they_become_in_ethernet_ii(
+        spec in spec(),
+        sets in prop::collection::vec(a_set(), 0..6),
+        max_frame_len in 100_usize..2000,
+    ) {
+        let bytes = spec.build().packet.to_vec();
+        let mut plain = PacketBuf::from_bytes(&bytes);
+        let mut snap = PacketBuf::from_bytes(&in_snap(&bytes, spec.tags));
+        // Only a short packet has a correct IEEE 802.3 length.
+        prop_assume!(bytes.len() < 1500 && key(&plain).is_some());
+        prop_assert_eq!(key(&snap), key(&plain));
+        for reply in Reply::ALL {
+            let replies = [&plain, &snap].map(|packet| reply.build(packet).map(|p| p.to_vec()));
+            prop_assert_eq!(&replies[0], &replies[1], "{:?}", reply);
+        }
+        let actions: Vec<_> = sets
+            .into_iter()
+            .map(|(field, value, mask)| Action::Set { field, value, mask })
+            .chain([Action::SetIcmpMtu(1400)])
+            .collect();
+        for packet in [&mut plain, &mut snap] {
+            Recorder::default().run(&actions, packet);
+        }
+        let clamped = clamp_mss(&mut plain, max_frame_len);
+        prop_assert_eq!(clamp_mss(&mut snap, max_frame_len + SNAP_LEN), clamped);
+        prop_assert_eq!(snap.to_vec(), in_snap(&plain.to_vec(), spec.tags));
+        for packet in [&mut plain, &mut snap] {
+            Recorder::default().run(&[Action::PopVlan, Action::PushVlan(TAG)], packet);
+        }
+        prop_assert_eq!(snap.to_vec(), in_snap(&plain.to_vec(), spec.tags.max(1)));
     }
 
     #[test]

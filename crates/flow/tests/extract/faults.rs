@@ -1,11 +1,11 @@
 //! Published faults of other switches, and frames that have no key.
 
 use crate::frame::{
-    ARP, Frame, IPV4, IPV6, TARGET, arp, ethernet, extension, icmp, ipv4, ipv6, neighbour, sctp,
-    tcp, udp,
+    ARP, Frame, IPV4, IPV6, TARGET, arp, ethernet, extension, icmp, in_snap, ipv4, ipv6, neighbour,
+    sctp, tcp, udp,
 };
 use crate::{PORT, key_of};
-use flow::{Field, extract};
+use flow::{DropReason, Field, extract};
 use packet::PacketBuf;
 
 fn error(frame: &[u8]) -> String {
@@ -124,6 +124,66 @@ fn frame_with_an_unread_nd_option_has_no_key() {
     packet.set_ranges(0..options, std::iter::once(options..frame.len()));
     let error = extract(&packet, PORT, None).unwrap_err();
     assert_eq!(error.to_string(), "ND: 32 bytes needed, 24 there");
+}
+
+/// CVE-2021-27853: rules on IP and ARP were evaded behind stacked priority tags. Hosts remove all
+/// of them.
+#[test]
+fn frame_has_no_key_when_a_third_tag_hides_its_packet() {
+    let reason = |frame: &Frame| key_of(&frame.bytes).map_err(DropReason::of_invalid_frame);
+    for tpid in [0x8100, 0x88a8, 0x9100] {
+        for tags in 0..=5 {
+            let tags = vec![(tpid, 0); tags];
+            let telnet = || ipv4(6, 0, &[], tcp(2, &[]));
+            let frames = [
+                ethernet(&tags, IPV4).then(telnet()),
+                in_snap(&tags, IPV4, telnet(), 0),
+                ethernet(&tags, ARP).then(arp(1)),
+            ];
+            for frame in frames {
+                let reason = reason(&frame);
+                let is_shown = if tags.len() <= 2 {
+                    reason
+                        .is_ok_and(|key| key.get(Field::IpProto) == 6 || key.get(Field::ArpOp) == 1)
+                } else {
+                    reason == Err(DropReason::TagsTooDeep)
+                };
+                assert!(is_shown, "{tpid:#x}, {} tags", tags.len());
+            }
+        }
+        let tag = Frame::default().read([0, 0, 8, 0]).then(ipv4(6, 0, &[], tcp(2, &[])));
+        let inside = in_snap(&[], tpid, tag, 0);
+        assert_eq!(reason(&inside), Err(DropReason::TagsTooDeep), "behind a SNAP header");
+        assert_eq!(error(&inside.bytes), "VLAN: more headers than are parsed");
+    }
+}
+
+/// CVE-2021-27861 and CVE-2021-27862: rules were evaded by SNAP headers behind a wrong length,
+/// which some hosts ignore.
+#[test]
+fn frame_with_snap_has_no_key_when_its_length_is_wrong() {
+    let of = |ethertype, packet: Frame, length: u16| {
+        let mut frame = in_snap(&[], ethertype, packet, 0).payload([0x5a; 4]).bytes;
+        frame[12..14].copy_from_slice(&length.to_be_bytes());
+        error(&frame)
+    };
+    let telnet = || ipv4(6, 0, &[], tcp(2, &[]));
+    for (length, expected) in [
+        (0, "SNAP: impossible length 0"),
+        (7, "SNAP: impossible length 7"),
+        (8, "IPv4: 40 bytes needed, 0 there"),
+        (47, "IPv4: 40 bytes needed, 39 there"),
+        (53, "SNAP: 53 bytes needed, 52 there"),
+        (0x5ff, "SNAP: 1535 bytes needed, 52 there"),
+    ] {
+        assert_eq!(of(IPV4, telnet(), length), expected);
+    }
+    assert_eq!(of(IPV6, ipv6(6, 64, tcp(2, &[])), 67), "IPv6: 60 bytes needed, 59 there");
+    assert_eq!(of(ARP, arp(1), 35), "ARP: 28 bytes needed, 27 there");
+    let frame = in_snap(&[], IPV4, telnet(), 0);
+    for len in 22..frame.len() {
+        assert!(key_of(&frame.bytes[..len]).is_err(), "{len} bytes");
+    }
 }
 
 /// Payload of later fragments was taken for ports.

@@ -63,6 +63,14 @@ pub fn ethernet(tags: &[(u16, u16)], ethertype: u16) -> Frame {
     frame.read(ethertype.to_be_bytes())
 }
 
+/// A frame with tags in which `packet` is behind a SNAP header. The IEEE 802.3 length covers `more`
+/// bytes behind the packet.
+pub fn in_snap(tags: &[(u16, u16)], ethertype: u16, packet: Frame, more: usize) -> Frame {
+    let length = (8 + packet.len() + more) as u16;
+    let header = ethernet(tags, length).read([0xaa, 0xaa, 3, 0, 0, 0]);
+    header.read(ethertype.to_be_bytes()).then(packet)
+}
+
 /// An IPv4 header before `l4`; `fragment` is the header's flags and offset.
 pub fn ipv4(protocol: u8, fragment: u16, options: &[u8], l4: Frame) -> Frame {
     let len = (20 + options.len() + l4.len()) as u16;

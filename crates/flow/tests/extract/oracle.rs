@@ -2,7 +2,8 @@
 //! covers.
 
 use crate::frame::{
-    ARP, Frame, IPV4, IPV6, arp, ethernet, extension, icmp, ipv4, ipv6, neighbour, sctp, tcp, udp,
+    ARP, Frame, IPV4, IPV6, arp, ethernet, extension, icmp, in_snap, ipv4, ipv6, neighbour, sctp,
+    tcp, udp,
 };
 use crate::{PORT, key_of, key_with};
 use etherparse::{
@@ -12,19 +13,39 @@ use etherparse::{
 use flow::{Field as F, FlowKey, extract};
 use packet::PacketBuf;
 use proptest::prelude::*;
+use std::borrow::Cow;
 
 fn mac(bytes: [u8; 6]) -> u128 {
     bytes.iter().fold(0, |mac, &byte| mac << 8 | u128::from(byte))
 }
 
-/// The key by `etherparse`; `None` for a frame that it refuses.
+/// The frame as Ethernet II if it has a SNAP header, which `etherparse` does not parse; otherwise
+/// the frame itself. `None` for a frame with a wrong length or with more than two tags, one of them
+/// possibly behind the SNAP header.
+fn as_ethernet_ii(frame: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let word = |at: usize| frame.get(at..at + 2).map(|word| u16::from_be_bytes([word[0], word[1]]));
+    let is_tag = |at| matches!(word(at), Some(0x8100 | 0x88a8 | 0x9100));
+    let at = (0..).map(|number| 12 + 4 * number).find(|at| !is_tag(*at))?;
+    let (length, llc) = (usize::from(word(at)?), at + 2);
+    if at > 20 {
+        return None;
+    }
+    let has_snap = frame[llc..].starts_with(&[0xaa, 0xaa, 3, 0, 0, 0]);
+    if length >= 0x600 || !has_snap || word(llc + 6).is_none_or(|ethertype| ethertype < 0x600) {
+        return Some(Cow::Borrowed(frame));
+    }
+    let payload = frame.get(llc..llc + length)?.get(6..).filter(|rest| rest.len() >= 2)?;
+    (!is_tag(llc + 6)).then(|| Cow::Owned([&frame[..at], payload].concat()))
+}
+
+/// The key by `etherparse`; `None` for a frame that it refuses, or that [`as_ethernet_ii`] does.
 fn expected(frame: &[u8]) -> Option<FlowKey> {
+    let frame = &*as_ethernet_ii(frame)?;
     let sliced = SlicedPacket::from_ethernet(frame).ok()?;
     let Some(LinkSlice::Ethernet2(link)) = sliced.link else { panic!("an Ethernet frame") };
     let mut fields = vec![(F::EthDst, mac(link.destination())), (F::EthSrc, mac(link.source()))];
     let mut ethertype = link.ether_type().0;
     let places = [(F::VlanTpid, F::VlanTci), (F::VlanInnerTpid, F::VlanInnerTci)];
-    assert!(sliced.link_exts.len() <= places.len(), "no frame here has three tags");
     for (tag, (tpid, tci)) in sliced.link_exts.iter().zip(places) {
         let LinkExtSlice::Vlan(tag) = tag else { panic!("no other extension is built") };
         let vid = u128::from(tag.vlan_identifier().value());
@@ -221,17 +242,27 @@ fn network() -> impl Strategy<Value = (u16, Frame)> {
             }
         ),
         1 => any::<u16>().prop_map(|operation| (ARP, arp(operation))),
-        1 => (0_u16..=0x5ff).prop_map(|length| (length, Frame::default().payload([0xaa; 9]))),
+        1 => (0_u16..=0x5ff).prop_map(|length| (length, Frame::default().read([0xaa; 8]).payload([0xaa]))),
         1 => Just((0x88cc, Frame::default().payload([0xaa; 9]))),
     ]
 }
 
 fn frames() -> impl Strategy<Value = Frame> {
     let tpid = prop::sample::select(vec![0x8100, 0x88a8, 0x9100]);
-    let tags = prop::collection::vec((tpid, any::<u16>()), 0..3);
+    let tags = prop_oneof![8 => 0_usize..3, 1 => 3_usize..6];
+    let tags = tags.prop_flat_map(move |tags| {
+        prop::collection::vec((tpid.clone(), any::<u16>()), tags..=tags)
+    });
     let padding = prop::collection::vec(any::<u8>(), 0..30);
-    (tags, network(), padding).prop_map(|(tags, (ethertype, network), padding)| {
-        ethernet(&tags, ethertype).then(network).payload(padding)
+    let snap = prop_oneof![3 => Just(None), 1 => any::<prop::sample::Index>().prop_map(Some)];
+    (tags, network(), padding, snap).prop_map(|(tags, (ethertype, network), padding, snap)| {
+        let frame = match snap {
+            Some(more) if ethertype >= 0x600 => {
+                in_snap(&tags, ethertype, network, more.index(padding.len() + 1))
+            }
+            _ => ethernet(&tags, ethertype).then(network),
+        };
+        frame.payload(padding)
     })
 }
 
@@ -278,14 +309,14 @@ proptest! {
             bytes[at] = value;
         }
         bytes.truncate(bytes.len() - len.index(bytes.len()).saturating_sub(bytes.len() / 2));
-        let key = key_of(&bytes);
-        // `etherparse` parses up to three tags, MACsec, jumbograms, the authentication header in
+        let Ok(key) = key_of(&bytes) else { return Ok(()) };
+        // `etherparse` parses MACsec, jumbograms, the authentication header in
         // IPv4, and the payload of later IPv6 fragments. Extraction differs there on purpose.
-        let known = [0x8100, 0x88a8, 0x9100, 0x88e5];
+        const MACSEC: u16 = 0x88e5;
+        let Some(bytes) = as_ethernet_ii(&bytes) else { panic!("{key:?} of {bytes:02x?}") };
         let at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-        let Ok(key) = key else { return Ok(()) };
         let ethertype = key.get(F::EthType) as u16;
-        prop_assume!(!known.contains(&ethertype));
+        prop_assume!(ethertype != MACSEC);
         let tags = [F::VlanTci, F::VlanInnerTci].into_iter().filter(|&tci| key.get(tci) > 0);
         let l3 = 14 + 4 * tags.count();
         prop_assume!(ethertype != IPV6 || at(l3 + 4) != 0);

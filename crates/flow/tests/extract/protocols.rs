@@ -1,8 +1,8 @@
 //! Every protocol: a frame and its complete key.
 
 use crate::frame::{
-    ARP, DST6, Frame, IPV4, IPV6, SRC6, TARGET, arp, ethernet, extension, icmp, ipv4, ipv6,
-    neighbour, sctp, tcp, udp,
+    ARP, DST6, Frame, IPV4, IPV6, SRC6, TARGET, arp, ethernet, extension, icmp, in_snap, ipv4,
+    ipv6, neighbour, sctp, tcp, udp,
 };
 use crate::{key_of, key_with};
 use flow::Field as F;
@@ -212,11 +212,6 @@ fn vlan_tags_have_a_presence_bit() {
             ethernet(&[(0x88a8, 0x0064), (0x8100, 0x2014)], IPV4).then(ip()),
             vec![v4(17, 0), ports(53), outer(0x88a8, 0x1064), inner(0x8100, 0x3014)],
         ),
-        (
-            "behind a third tag is payload",
-            ethernet(&[(0x8100, 1), (0x8100, 2)], 0x8100).payload([0, 3, 8, 0]).payload(ip().bytes),
-            all(0x8100, vec![outer(0x8100, 0x1001), inner(0x8100, 0x1002)]),
-        ),
     ];
     for (name, frame, fields) in table {
         assert_key(name, &frame, &fields);
@@ -224,13 +219,61 @@ fn vlan_tags_have_a_presence_bit() {
 }
 
 #[test]
-fn payload_of_ieee_802_3_frames_is_not_parsed() {
-    let snap = [0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
+fn packets_behind_snap_have_the_key_of_ethernet_ii() {
+    let tags = [(0x88a8, 0x0064), (0x8100, 0x2014)];
+    let tagged = vec![
+        (F::VlanTpid, 0x88a8),
+        (F::VlanTci, 0x1064),
+        (F::VlanInnerTpid, 0x8100),
+        (F::VlanInnerTci, 0x3014),
+    ];
+    let of_arp = vec![
+        (F::ArpOp, 1),
+        (F::ArpSha, 0x0200_0000_0001),
+        (F::ArpSpa, 0x0a00_0001),
+        (F::ArpTha, 0x0200_0000_0009),
+        (F::ArpTpa, 0x0a00_0009),
+    ];
+    let udp4 = || ipv4(17, 0, &[], udp(0));
+    let udp6 = || ipv6(17, 64, udp(0));
+    // The length may cover padding.
+    for more in [0, 1, 26] {
+        let table = [
+            ("IPv4", in_snap(&[], IPV4, udp4(), more), vec![v4(17, 0), ports(53)]),
+            ("IPv6", in_snap(&[], IPV6, udp6(), more), vec![v6(17, 64, 0), ports(53)]),
+            ("ARP", in_snap(&[], ARP, arp(1), more), vec![link(ARP), of_arp.clone()]),
+            ("LLDP", in_snap(&[], 0x88cc, Frame::default(), more), vec![link(0x88cc)]),
+            (
+                "two tags",
+                in_snap(&tags, IPV4, udp4(), more),
+                vec![v4(17, 0), ports(53), tagged.clone()],
+            ),
+        ];
+        for (name, frame, fields) in table {
+            assert_key(name, &frame.payload(vec![0xee; more]), &fields);
+        }
+    }
+}
+
+#[test]
+fn payload_of_other_ieee_802_3_frames_is_not_parsed() {
     let ip = ipv4(17, 0, &[], udp(0)).bytes;
     for length in [0, 0x2e, 0x05dc, 0x05ff] {
-        let frame = ethernet(&[], length).payload(snap).payload(&ip);
-        assert_key("802.3", &frame, &[link(0x05ff)]);
+        for llc in [
+            // Other SAPs, another control field, another OUI, and a type that is a length.
+            [0xaa, 0xab, 3, 0, 0, 0, 8, 0],
+            [0x42, 0x42, 3, 0, 0, 0, 8, 0],
+            [0xaa, 0xaa, 0xf3, 0, 0, 0, 8, 0],
+            [0xaa, 0xaa, 3, 0, 0, 1, 8, 0],
+            [0xaa, 0xaa, 3, 0, 0, 0, 5, 0xff],
+        ] {
+            let frame = ethernet(&[], length).read(llc).payload(&ip);
+            assert_key("802.3", &frame, &[link(0x05ff)]);
+        }
     }
+    // No SNAP header fits.
+    let short = ethernet(&[], 7).read([0xaa, 0xaa, 3, 0, 0, 0, 8]).bytes;
+    assert_eq!(key_of(&short), Ok(key_with(&link(0x05ff))));
     assert_key("the first type", &ethernet(&[], 0x0600).payload(&ip), &[link(0x0600)]);
 }
 

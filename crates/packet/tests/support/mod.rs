@@ -55,6 +55,14 @@ impl Default for Spec {
     }
 }
 
+/// The frame behind an LLC and SNAP header, with `tags` tags. The IEEE 802.3 length covers all of
+/// it.
+pub fn in_snap(frame: &[u8], tags: usize) -> Vec<u8> {
+    let (front, rest) = frame.split_at(12 + 4 * tags);
+    let length = (6 + rest.len()) as u16;
+    [front, &length.to_be_bytes(), &[0xaa, 0xaa, 3, 0, 0, 0], rest].concat()
+}
+
 /// The one's complement sum of the big-endian words of `bytes`.
 pub fn naive_sum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;

@@ -254,7 +254,7 @@ pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> 
 
 /// A random frame and its ingress port; the uplink accepts only tagged frames.
 fn frame(random: &mut Random) -> (PortNo, PacketBuf) {
-    let kinds = FrameKinds { supers: true, malformed: true, max_payload: 9000 };
+    let kinds = FrameKinds { supers: true, snap: true, malformed: true, max_payload: 9000 };
     let mut packet = frames::frame(random, kinds);
     let is_tagged = random.once_in(6) && links::put_on(random, &mut packet);
     (if is_tagged { UPLINK } else { random.pick(&PORTS) }, packet)

@@ -28,7 +28,7 @@ fn megaflow(actions: &[Action]) -> Megaflow {
 }
 
 fn frames_from(random: &mut Random, count: usize) -> Vec<(PortNo, PacketBuf)> {
-    let kinds = FrameKinds { supers: true, malformed: false, max_payload: 1500 };
+    let kinds = FrameKinds { supers: true, snap: true, malformed: false, max_payload: 1500 };
     (0..count).map(|_| (FROM, frames::frame(random, kinds))).collect()
 }
 

@@ -114,7 +114,8 @@ impl Coming {
         let mut way = way(random, endpoints);
         let supers = matches!(way, Way::Port(_));
         let max_payload = if supers { 9000 } else { 1300 };
-        let mut frame = frames::frame(random, FrameKinds { supers, malformed: true, max_payload });
+        let mut frame =
+            frames::frame(random, FrameKinds { supers, snap: true, malformed: true, max_payload });
         if supers && random.once_in(6) && links::put_on(random, &mut frame) {
             way = Way::Port(UPLINK);
         }
@@ -357,7 +358,7 @@ impl Case {
             match inner {
                 Err(reason) => outcome.drops.entry(UPLINK).or_default().add(*reason, 1),
                 Ok((info, packet)) => match extract(packet, *port, info.as_ref()) {
-                    Err(_) => bench.reference.malformed(*port, packet, outcome),
+                    Err(error) => bench.reference.malformed(*port, error, packet, outcome),
                     Ok(key) => {
                         let up = Up { port: *port, key, packet: packet.clone() };
                         let translated = Translated::new(self.program(), up);

@@ -22,7 +22,7 @@ use wire::checksum::pseudo_v4;
 use wire::tunnel::gre::{CHECKSUM_OFFSET, FIELD_LEN};
 use wire::tunnel::{GrePacket, geneve};
 use wire::vlan::{MAX_TAGS, TAG_LEN, Tag};
-use wire::{EtherType, EthernetPacket, Ipv4Packet, MacAddr, Protocol};
+use wire::{EtherType, EthernetPacket, Ipv4Packet, MacAddr, ParseError, Protocol};
 
 /// The offset of the IP header of an untagged frame.
 pub(super) const L3: usize = 14;
@@ -380,8 +380,9 @@ impl Reference {
                 }
             };
         }
-        let Ok(key) = extract(packet, port, tunnel) else {
-            return self.malformed(port, packet, outcome);
+        let key = match extract(packet, port, tunnel) {
+            Ok(key) => key,
+            Err(error) => return self.malformed(port, error, packet, outcome),
         };
         let found =
             self.megaflows.iter_mut().find(|(megaflow, _)| megaflow.condition.matches(&key));
@@ -398,8 +399,14 @@ impl Reference {
     }
 
     /// Processes a frame without a valid key.
-    pub fn malformed(&self, port: PortNo, packet: &PacketBuf, outcome: &mut Outcome) {
-        let reason = DropReason::Malformed;
+    pub fn malformed(
+        &self,
+        port: PortNo,
+        error: ParseError,
+        packet: &PacketBuf,
+        outcome: &mut Outcome,
+    ) {
+        let reason = DropReason::of_invalid_frame(error);
         outcome.drops.entry(self.origin(port)).or_default().add(reason, 1);
         outcome.told.push(Told { port, reason, megaflow: None, packet: packet.clone() });
     }

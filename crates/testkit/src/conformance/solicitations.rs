@@ -36,8 +36,10 @@ pub fn solicitations_are_limited(provider: Provider<'_>) {
     ];
     bench.reference.megaflows = megaflows.iter().map(|new| (new.clone(), (0, 0))).collect();
     bench.put(megaflows);
-    let (kinds, mut seen) =
-        (FrameKinds { supers: true, malformed: false, max_payload: 1500 }, Seen::default());
+    let (kinds, mut seen) = (
+        FrameKinds { supers: true, snap: true, malformed: false, max_payload: 1500 },
+        Seen::default(),
+    );
     for port in [gateway, scanner, twice, scanner, gateway] {
         let sent = (0..FRAMES).map(|_| (port, frames::frame(&mut random, kinds)));
         let sent: Vec<_> = sent.collect();

@@ -63,7 +63,7 @@ pub(super) fn singles(
     random: &mut Random,
     seen: &mut Seen,
 ) -> Result<(), String> {
-    let kinds = FrameKinds { supers: false, malformed: true, max_payload: 1300 };
+    let kinds = FrameKinds { supers: false, snap: true, malformed: true, max_payload: 1300 };
     let (mut sent, mut arrivals) = (Vec::new(), Vec::new());
     for endpoint in bench.endpoints.clone().iter() {
         let tunnel = endpoint.spec.tunnel;

@@ -130,7 +130,7 @@ impl Change<'_> {
             both.any(|tunnel| (tunnel.spec, tunnel.local) == (end.spec, end.local))
         };
         let heard: Vec<&EndpointConfig> = self.all.iter().filter(is_heard).collect();
-        let kinds = FrameKinds { supers: false, malformed: false, max_payload: 1000 };
+        let kinds = FrameKinds { supers: false, snap: true, malformed: false, max_payload: 1000 };
         let mut frames = Vec::new();
         for _ in 0..FRAMES {
             let end = random.pick(self.all);

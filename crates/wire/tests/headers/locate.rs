@@ -4,7 +4,8 @@ use etherparse::{LaxSlicedPacket, NetSlice, PacketBuilder, SlicedPacket};
 use proptest::prelude::*;
 use wire::ipv6::FragmentHeader;
 use wire::{
-    EtherType, Fragment, Located, ParseErrorKind, Protocol, transport_offset, transport_offset_in,
+    EtherType, Fragment, Located, ParseErrorKind, Protocol, snap, transport_offset,
+    transport_offset_in,
 };
 
 use crate::refuses_every_truncation;
@@ -40,6 +41,24 @@ fn ipv4_tcp_is_located_behind_two_tags() {
     };
     assert_eq!(transport_offset(&frame), Ok(expected));
     refuses_every_truncation(&frame, transport_offset);
+}
+
+#[test]
+fn ipv4_tcp_is_located_behind_a_snap_header() {
+    for (tags, l3) in [(&[][..], 22), (&[0x88, 0xa8, 0, 1, 0x81, 0, 0, 2], 30)] {
+        // The length covers four bytes of padding.
+        let snap = [0, 52, 0xaa, 0xaa, 3, 0, 0, 0, 0x08, 0];
+        let frame = ethernet(&[tags, &snap, &ipv4(6, 0x4000, 20), &[0; 24]]);
+        let located = transport_offset(&frame).unwrap();
+        assert!(located.has_snap() && located.is_ip());
+        assert_eq!((located.l3, located.l4, located.l3_end), (l3, Some(l3 + 20), l3 + 40));
+        assert_eq!(located.type_offset(), l3 - 10);
+        assert!((l3..frame.len()).all(|len| transport_offset(&frame[..len]).is_err()));
+        let mut shorter = frame.clone();
+        snap::set_payload_len(&mut shorter, l3, 40);
+        assert_eq!(transport_offset(&shorter), Ok(located));
+        assert_eq!(shorter[located.type_offset()..][..2], [0, 48]);
+    }
 }
 
 #[test]
@@ -132,7 +151,7 @@ fn is_ordered(located: &Located, frame: &[u8]) -> bool {
 proptest! {
     #[test]
     fn offsets_are_ordered_for_any_bytes(
-        bytes in prop::collection::vec(any::<u8>(), 0..120), shape in 0_usize..6,
+        bytes in prop::collection::vec(any::<u8>(), 0..120), shape in 0_usize..7,
     ) {
         // Random bytes are almost never IP, so some of the inputs get a valid beginning.
         let mut frame = bytes;
@@ -140,6 +159,7 @@ proptest! {
             &[][..], &[0x08, 0, 0x45, 0, 0, 40], &[0x08, 0, 0x46],
             &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 60, 0], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 60, 44],
             &[0x81, 0, 0, 1, 0x08, 0, 0x45, 0, 0, 60],
+            &[0, 60, 0xaa, 0xaa, 3, 0, 0, 0, 0x08, 0, 0x45, 0, 0, 40],
         ][shape];
         if let Some(place) = frame.get_mut(12..12 + look.len()) {
             place.copy_from_slice(look);
