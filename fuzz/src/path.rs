@@ -52,5 +52,5 @@ fn answer(packet: &PacketBuf, mtu: u16) {
     };
     let told = told.expect("an answer that can be read");
     let said = if at.ethertype == EtherType::IPV4 { mtu } else { mtu.max(1280) };
-    assert_eq!(told.mtu, said);
+    assert_eq!(told.path_mtu(), Some(said));
 }

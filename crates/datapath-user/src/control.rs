@@ -64,7 +64,7 @@ pub(super) struct Control {
     programs: Option<Programs>,
     netlink: Netlink,
     resolver: Resolver,
-    path_mtus: PathMtuDiscovery,
+    pub(super) path_mtus: PathMtuDiscovery,
     /// The sockets of `path_mtus` are new and must be added to epoll.
     has_new_icmp_sockets: bool,
     /// The configured underlay.
@@ -348,12 +348,13 @@ impl Control {
 
     /// Starts path MTU discovery for the current end points.
     fn discover_path_mtus(&mut self) {
-        if let Err(error) = self.path_mtus.follow(&self.underlay.endpoints, self.uplink.ifindex) {
+        let changes = self.path_mtus.follow(&self.underlay);
+        if let Err(error) = self.path_mtus.open(self.uplink.ifindex) {
             tracing::warn!("cannot receive ICMP errors, so path MTUs are not discovered: {error}");
         }
         self.has_new_icmp_sockets = true;
         // Publish known path MTUs again, because the end points may be new to the workers.
-        self.publish_path_mtus(self.path_mtus.all());
+        self.publish_path_mtus(changes);
     }
 
     fn publish_path_mtus(&self, changes: Vec<PathMtu>) {

@@ -1,25 +1,53 @@
 //! Path MTU discovery for tunnels: listens for ICMP errors from routers of the underlay (RFC 1191,
 //! RFC 8201).
 //!
-//! An error is accepted only if it quotes a packet that this host could have sent: from a local
-//! address to an end point, with that tunnel's protocol and ports. The discovered MTU expires after
-//! ten minutes (RFC 1191 section 6.3), because the path may have changed.
+//! [`policy`] decides whether to believe an error. Nothing else limits the path MTU: the sockets of
+//! the tunnels do not obey what the kernel has learned. The believed MTU expires after ten minutes
+//! (RFC 1191 section 6.3), because the path may have changed.
+
+mod policy;
 
 use super::fast_path::PathMtu;
-use datapath::config::EndpointConfig;
-use flow::{EndpointId, TunnelSpec};
+use datapath::config::{EndpointConfig, Underlay};
+use datapath::stats::{PathMtuReport, PathMtuReports};
+use flow::EndpointId;
 use netdev::icmp::TooBigSocket;
 use netdev::{Error, Ifindex};
-use std::collections::HashMap;
+use policy::{Ignored, Limits, Tunnel};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
-use wire::icmp::{Quoted, TooBig};
+use wire::TooBig;
 
-/// How long a discovered path MTU is valid.
+/// How long a path MTU is believed.
 const MAX_AGE: Duration = Duration::from_secs(600);
 /// ICMP errors handled at a time.
 const BATCH: usize = 64;
+/// The time between log messages about ignored reports of one reason.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A believed path MTU.
+#[derive(Clone, Copy, Debug)]
+struct Believed {
+    /// From this host's address to the end point's.
+    path: (IpAddr, IpAddr),
+    /// In bytes of outer packet.
+    mtu: u16,
+    /// The sender of the last report.
+    router: IpAddr,
+    /// When it arrived.
+    at: Instant,
+}
+
+/// The ignored reports of one reason.
+#[derive(Clone, Copy, Default, Debug)]
+struct IgnoredCount {
+    total: u64,
+    /// Reports since the last log message.
+    unlogged: u64,
+    logged: Option<Instant>,
+}
 
 /// The sockets that receive ICMP errors, and the path MTUs discovered.
 #[derive(Debug)]
@@ -27,35 +55,58 @@ pub(super) struct PathMtuDiscovery {
     sockets: Vec<(IpAddr, TooBigSocket)>,
     /// Outer source ports of UDP and STT.
     source_ports: Range<u32>,
-    /// The end points by local and remote address.
-    endpoints: HashMap<(IpAddr, IpAddr), Vec<(EndpointId, TunnelSpec)>>,
-    found: HashMap<EndpointId, (u16, Instant)>,
+    /// The least path MTU that is believed, in bytes.
+    least: u16,
+    /// The tunnels by local and remote address.
+    tunnels: HashMap<(IpAddr, IpAddr), Vec<Tunnel>>,
+    found: HashMap<EndpointId, Believed>,
+    /// The number of believed reports.
+    believed: u64,
+    ignored: BTreeMap<Ignored, IgnoredCount>,
 }
 
 impl PathMtuDiscovery {
     /// Starts without any knowledge. `source_ports` is the range of outer source ports.
     pub(super) fn new(source_ports: Range<u32>) -> Self {
-        let (endpoints, found) = (HashMap::new(), HashMap::new());
-        Self { sockets: Vec::new(), source_ports, endpoints, found }
+        Self {
+            sockets: Vec::new(),
+            source_ports,
+            least: 0,
+            tunnels: HashMap::new(),
+            found: HashMap::new(),
+            believed: 0,
+            ignored: BTreeMap::new(),
+        }
     }
 
-    /// Opens the sockets for these end points on the device `uplink`, and forgets other end points.
+    /// Follows these end points, and forgets others. Forgets path MTUs below the new least path
+    /// MTU, too. Returns what is believed of all end points, and what is not believed any more.
+    pub(super) fn follow(&mut self, underlay: &Underlay) -> Vec<PathMtu> {
+        self.least = underlay.least_path_mtu_bytes;
+        self.tunnels.clear();
+        let mut paths: HashSet<(EndpointId, (IpAddr, IpAddr))> = HashSet::new();
+        for &EndpointConfig { id, spec, local, remote } in &underlay.endpoints {
+            let tunnel = Tunnel::new(id, spec, local, remote);
+            self.tunnels.entry((local, remote)).or_default().push(tunnel);
+            paths.insert((id, (local, remote)));
+        }
+        // A number may now mean another end point.
+        let is_wrong = |id: &EndpointId, it: &mut Believed| {
+            it.mtu < underlay.least_path_mtu_bytes || !paths.contains(&(*id, it.path))
+        };
+        let forgotten = self.found.extract_if(is_wrong).map(|(id, _)| (id, None));
+        let mut changes: Vec<PathMtu> = forgotten.collect();
+        changes.extend(self.found.iter().map(|(id, it)| (*id, Some(it.mtu))));
+        changes
+    }
+
+    /// Opens the sockets for the local addresses of the tunnels on the device `uplink`.
     ///
     /// # Errors
     /// A socket cannot be opened; the path MTUs of its local address are not discovered.
-    pub(super) fn follow(
-        &mut self,
-        endpoints: &[EndpointConfig],
-        uplink: Ifindex,
-    ) -> Result<(), Error> {
-        self.endpoints.clear();
-        for &EndpointConfig { id, spec, local, remote } in endpoints {
-            self.endpoints.entry((local, remote)).or_default().push((id, spec));
-        }
-        let ids: std::collections::HashSet<EndpointId> = endpoints.iter().map(|e| e.id).collect();
-        self.found.retain(|id, _| ids.contains(id));
+    pub(super) fn open(&mut self, uplink: Ifindex) -> Result<(), Error> {
         self.sockets.clear();
-        let mut locals: Vec<IpAddr> = self.endpoints.keys().map(|(local, _)| *local).collect();
+        let mut locals: Vec<IpAddr> = self.tunnels.keys().map(|(local, _)| *local).collect();
         locals.sort_unstable();
         locals.dedup();
         for local in locals {
@@ -73,79 +124,123 @@ impl PathMtuDiscovery {
     pub(super) fn receive(&mut self, number: usize, now: Instant) -> Vec<PathMtu> {
         let mut changes = Vec::new();
         let Some((_, socket)) = self.sockets.get(number) else { return changes };
-        let messages = std::iter::from_fn(|| socket.recv().ok().flatten()).take(BATCH);
-        for message in messages.collect::<Vec<_>>() {
-            self.handle(&message, now, &mut changes);
+        let reports = std::iter::from_fn(|| socket.recv_from().ok().flatten()).take(BATCH);
+        for (report, router) in reports.collect::<Vec<_>>() {
+            self.handle(&report, router, now, &mut changes);
         }
         changes
     }
 
-    fn handle(&mut self, message: &TooBig, now: Instant, changes: &mut Vec<PathMtu>) {
-        let candidates = self.endpoints.get(&(message.local, message.remote)).into_iter().flatten();
-        let quoted = candidates.filter(|(_, spec)| is_quoted(spec, message, &self.source_ports));
-        for (id, _) in quoted {
-            let known = self.found.get(id).copied();
-            // A larger MTU is accepted only after the smaller one has expired.
-            if known.is_none_or(|(mtu, _)| message.mtu <= mtu) {
-                self.found.insert(*id, (message.mtu, now));
-            }
-            if known.is_none_or(|(mtu, _)| message.mtu < mtu) {
-                tracing::info!(remote = %message.remote, mtu = message.mtu, "path MTU is lower");
-                changes.push((*id, Some(message.mtu)));
-            }
+    fn handle(
+        &mut self,
+        report: &TooBig,
+        router: IpAddr,
+        now: Instant,
+        changes: &mut Vec<PathMtu>,
+    ) {
+        let path = (report.local, report.remote);
+        let Some(tunnels) = self.tunnels.get(&path) else {
+            return self.ignore(Ignored::UnknownEndPoint, report, router, now);
+        };
+        let mut results: Vec<Result<EndpointId, Ignored>> = Vec::new();
+        for tunnel in tunnels.iter().filter(|tunnel| tunnel.has_carrier(report)) {
+            let believed = self.found.get(&tunnel.id).map(|it| it.mtu);
+            let limits = Limits { least: self.least, believed };
+            let result = policy::judge(report, tunnel, &self.source_ports, limits);
+            results.push(result.map(|mtu| {
+                self.found.insert(tunnel.id, Believed { path, mtu, router, at: now });
+                if believed != Some(mtu) {
+                    let remote = report.remote;
+                    tracing::info!(%remote, %router, mtu, "path MTU is lower");
+                    changes.push((tunnel.id, Some(mtu)));
+                }
+                tunnel.id
+            }));
         }
+        // A report counts once, although it may concern several tunnels: GRE and NVGRE.
+        if results.iter().any(Result::is_ok) {
+            self.believed += 1;
+        } else {
+            let why = results.first().and_then(|result| result.err());
+            self.ignore(why.unwrap_or(Ignored::WrongTunnel), report, router, now);
+        }
+    }
+
+    /// Counts an ignored report, and logs it at a limited rate.
+    fn ignore(&mut self, reason: Ignored, report: &TooBig, router: IpAddr, now: Instant) {
+        let count = self.ignored.entry(reason).or_default();
+        count.total += 1;
+        count.unlogged += 1;
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < LOG_INTERVAL;
+        // Repeated reports are normal while packets are on the way.
+        if reason == Ignored::NotLower || count.logged.is_some_and(is_recent) {
+            return;
+        }
+        let reports = std::mem::take(&mut count.unlogged);
+        count.logged = Some(now);
+        let TooBig { mtu, local, remote, .. } = report;
+        let protocol = report.protocol.0;
+        tracing::warn!(
+            %router, %local, %remote, protocol, mtu, reports,
+            "ignored an ICMP report of a path MTU: {}", reason.why()
+        );
     }
 
     /// Removes expired path MTUs; returns them as changes.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<PathMtu> {
-        let is_old = |_: &EndpointId, (_, found): &mut (u16, Instant)| {
-            now.saturating_duration_since(*found) > MAX_AGE
-        };
+        let is_old =
+            |_: &EndpointId, it: &mut Believed| now.saturating_duration_since(it.at) > MAX_AGE;
         self.found.extract_if(is_old).map(|(id, _)| (id, None)).collect()
     }
 
-    /// All discovered path MTUs.
-    pub(super) fn all(&self) -> Vec<PathMtu> {
-        self.found.iter().map(|(id, (mtu, _))| (*id, Some(*mtu))).collect()
-    }
-}
-
-/// True if the packet that the error quotes belongs to a tunnel with this specification.
-fn is_quoted(spec: &TunnelSpec, message: &TooBig, source_ports: &Range<u32>) -> bool {
-    spec.tunnel.carrier().protocol() == Some(message.protocol)
-        && match message.quoted {
-            Quoted::Ports { src, dst } => dst == spec.port && source_ports.contains(&src.into()),
-            Quoted::Gre { .. } => true,
-            Quoted::Other => false,
+    /// The report behind each believed path MTU, by tunnel type, remote and local address.
+    pub(super) fn reports(
+        &self,
+        now: Instant,
+    ) -> HashMap<(&'static str, IpAddr, IpAddr), PathMtuReport> {
+        let mut reports = HashMap::new();
+        for (&(local, remote), tunnels) in &self.tunnels {
+            for tunnel in tunnels {
+                let Some(it) = self.found.get(&tunnel.id) else { continue };
+                let age_s = now.saturating_duration_since(it.at).as_secs();
+                let report = PathMtuReport { mtu: it.mtu, router: it.router, age_s };
+                reports.insert((tunnel.spec.tunnel.name(), remote, local), report);
+            }
         }
+        reports
+    }
+
+    /// How many reports were believed and ignored.
+    pub(super) fn counts(&self) -> PathMtuReports {
+        let ignored = self.ignored.iter();
+        PathMtuReports {
+            least_path_mtu: self.least,
+            believed: self.believed,
+            ignored: ignored.map(|(reason, it)| (reason.name().to_owned(), it.total)).collect(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::Dscp;
     use flow::TunnelType;
     use wire::Protocol;
+    use wire::icmp::Quoted;
+
+    /// VXLAN, STT and GRE from host 1 to host 2.
+    fn underlay() -> Underlay {
+        let tunnels = [(TunnelType::Vxlan, 4789), (TunnelType::Stt, 7471), (TunnelType::Gre, 0)];
+        let endpoints = (0..).zip(tunnels).map(|(id, (tunnel, port))| {
+            let spec = policy::tests::spec(tunnel, port, false);
+            EndpointConfig { id: EndpointId(id), spec, local: host(1), remote: host(2) }
+        });
+        Underlay { endpoints: endpoints.collect(), ..Underlay::default() }
+    }
 
     fn paths() -> PathMtuDiscovery {
         let mut paths = PathMtuDiscovery::new(49_152..49_216);
-        let spec = |tunnel, port| TunnelSpec {
-            tunnel,
-            port,
-            checksum: true,
-            ttl: flow::Ttl::default(),
-            dscp: Dscp::Inherit,
-            key: false,
-            sequence: false,
-            path_mtu_bytes: 1500,
-            clamp_mss: false,
-        };
-        let ends = [
-            (EndpointId(0), spec(TunnelType::Vxlan, 4789)),
-            (EndpointId(1), spec(TunnelType::Stt, 7471)),
-            (EndpointId(2), spec(TunnelType::Gre, 0)),
-        ];
-        paths.endpoints.insert((host(1), host(2)), ends.to_vec());
+        assert_eq!(paths.follow(&underlay()), []);
         paths
     }
 
@@ -153,29 +248,48 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    fn message(mtu: u16, protocol: Protocol, quoted: Quoted) -> TooBig {
-        TooBig { mtu, local: host(1), remote: host(2), protocol, quoted }
+    fn report(mtu: u16, protocol: Protocol, quoted: Quoted) -> TooBig {
+        let (local, remote) = (host(1), host(2));
+        TooBig { mtu, quoted_len: 1500, dont_fragment: true, local, remote, protocol, quoted }
+    }
+
+    const VXLAN: Quoted = Quoted::Ports { src: 49_160, dst: 4789 };
+
+    fn handle(paths: &mut PathMtuDiscovery, report: &TooBig, now: Instant) -> Vec<PathMtu> {
+        let mut changes = Vec::new();
+        paths.handle(report, host(9), now, &mut changes);
+        changes
     }
 
     #[test]
-    fn error_changes_only_the_tunnel_that_it_quotes() {
-        let vxlan = Quoted::Ports { src: 49_160, dst: 4789 };
+    fn report_changes_only_the_tunnel_that_it_quotes() {
         let forged = Quoted::Ports { src: 53, dst: 4789 };
-        let cases = [
-            (message(1400, Protocol::UDP, vxlan), vec![(EndpointId(0), Some(1400))]),
-            (message(1400, Protocol::UDP, forged), vec![]),
-            (message(1400, Protocol::TCP, vxlan), vec![]),
-            (
-                message(1400, Protocol::GRE, Quoted::Gre { key: None }),
-                vec![(EndpointId(2), Some(1400))],
-            ),
-            (message(1400, Protocol::UDP, Quoted::Other), vec![]),
-            (TooBig { remote: host(3), ..message(1400, Protocol::UDP, vxlan) }, vec![]),
-        ];
-        for (message, expected) in cases {
-            let mut changes = Vec::new();
-            paths().handle(&message, Instant::now(), &mut changes);
-            assert_eq!(changes, expected, "{message:?}");
+        let gre = Quoted::Gre { start: [0, 0, 0x65, 0x58], key: None };
+        let udp = |quoted| report(1400, Protocol::UDP, quoted);
+        for (report, expected) in [
+            (udp(VXLAN), Ok(EndpointId(0))),
+            (udp(forged), Err("wrong_source_port")),
+            (report(1400, Protocol::TCP, VXLAN), Err("wrong_tunnel")),
+            (report(1400, Protocol::GRE, gre), Ok(EndpointId(2))),
+            (udp(Quoted::Other), Err("truncated_quote")),
+            (TooBig { remote: host(3), ..udp(VXLAN) }, Err("unknown_end_point")),
+            (TooBig { local: host(3), ..udp(VXLAN) }, Err("unknown_end_point")),
+            (TooBig { mtu: 552, ..udp(VXLAN) }, Err("below_least_path_mtu")),
+        ] {
+            let mut paths = paths();
+            let changes = handle(&mut paths, &report, Instant::now());
+            let counts = paths.counts();
+            match expected {
+                Ok(id) => {
+                    assert_eq!(changes, [(id, Some(1400))], "{report:?}");
+                    assert_eq!((counts.believed, counts.ignored.len()), (1, 0));
+                }
+                Err(reason) => {
+                    assert_eq!(changes, [], "{report:?}");
+                    assert_eq!(counts.ignored, [(reason.to_owned(), 1)].into(), "{report:?}");
+                    assert_eq!(counts.believed, 0);
+                }
+            }
         }
     }
 
@@ -183,16 +297,52 @@ mod tests {
     fn lowest_path_mtu_is_valid_for_ten_minutes() {
         let (mut paths, start) = (paths(), Instant::now());
         let mut said = |mtu, minutes: u64| {
-            let mut changes = Vec::new();
             let quoted = Quoted::Ports { src: 49_152, dst: 7471 };
             let now = start + Duration::from_secs(minutes * 60);
-            paths.handle(&message(mtu, Protocol::TCP, quoted), now, &mut changes);
+            let changes = handle(&mut paths, &report(mtu, Protocol::TCP, quoted), now);
             changes.into_iter().chain(paths.expire(now)).map(|(_, mtu)| mtu).collect::<Vec<_>>()
         };
         assert_eq!(said(1400, 0), [Some(1400)]);
         assert_eq!(said(1450, 1), []);
         assert_eq!(said(1300, 2), [Some(1300)]);
-        assert_eq!(said(1300, 11), [], "a repeated error extends the time");
+        assert_eq!(said(1300, 11), [], "a repeated report extends the time");
         assert_eq!(said(1450, 22), [None]);
+    }
+
+    #[test]
+    fn believed_path_mtu_is_shown_with_its_router_and_age() {
+        let (mut paths, start) = (paths(), Instant::now());
+        handle(&mut paths, &report(1400, Protocol::UDP, VXLAN), start);
+        let reports = paths.reports(start + Duration::from_secs(7));
+        let expected = PathMtuReport { mtu: 1400, router: host(9), age_s: 7 };
+        assert_eq!(reports, [(("vxlan", host(2), host(1)), expected)].into());
+    }
+
+    #[test]
+    fn belief_ends_when_the_end_point_or_the_least_path_mtu_changes() {
+        let told = || {
+            let mut paths = paths();
+            handle(&mut paths, &report(1400, Protocol::UDP, VXLAN), Instant::now());
+            paths
+        };
+        assert_eq!(told().follow(&underlay()), [(EndpointId(0), Some(1400))]);
+        let strict = Underlay { least_path_mtu_bytes: 1401, ..underlay() };
+        assert_eq!(told().follow(&strict), [(EndpointId(0), None)]);
+        let mut moved = underlay();
+        moved.endpoints.iter_mut().for_each(|endpoint| endpoint.remote = host(3));
+        assert_eq!(told().follow(&moved), [(EndpointId(0), None)]);
+        assert_eq!(told().follow(&Underlay::default()), [(EndpointId(0), None)]);
+    }
+
+    #[test]
+    fn ignored_reports_are_logged_at_a_limited_rate() {
+        let (mut paths, start) = (paths(), Instant::now());
+        for _ in 0..1000 {
+            handle(&mut paths, &report(552, Protocol::UDP, VXLAN), start);
+        }
+        let count = |paths: &PathMtuDiscovery| paths.ignored[&Ignored::BelowLeast];
+        assert_eq!((count(&paths).total, count(&paths).unlogged), (1000, 999));
+        handle(&mut paths, &report(552, Protocol::UDP, VXLAN), start + LOG_INTERVAL);
+        assert_eq!((count(&paths).total, count(&paths).unlogged), (1001, 0));
     }
 }

@@ -301,6 +301,11 @@ impl Datapath for UserDatapath {
             }
         }
         let control = control::lock(&self.control);
+        let mut reports = control.path_mtus.reports(Instant::now());
+        for endpoint in endpoints.values_mut() {
+            let name = (endpoint.tunnel.as_str(), endpoint.remote, endpoint.local);
+            endpoint.path_mtu_report = reports.remove(&name);
+        }
         let port_stats = control.ports.iter().map(|(&number, port)| {
             let counters = ports.remove(&number).unwrap_or_default();
             PortStats {
@@ -326,6 +331,7 @@ impl Datapath for UserDatapath {
                 rx: total.uplink.rx.into(),
                 tx: total.uplink.tx.into(),
                 drops: drops(&total.uplink.drops),
+                path_mtu_reports: control.path_mtus.counts(),
             },
             endpoints: endpoints.into_values().collect(),
             megaflows: total.megaflows,

@@ -466,6 +466,8 @@ impl Worker {
                 remote,
                 neighbour: neighbour.to_owned(),
                 path_mtu: endpoints.path_mtu(id).unwrap_or(spec.path_mtu_bytes),
+                // The control thread knows it.
+                path_mtu_report: None,
                 rx: endpoint.rx.into(),
                 tx: endpoint.tx.into(),
             }

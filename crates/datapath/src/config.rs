@@ -58,7 +58,7 @@ impl Default for Workers {
 }
 
 /// What is reached over the uplink. It may change while the datapath runs.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Underlay {
     /// The logical switches that are linked by VLAN tags.
     pub links: Vec<LinkConfig>,
@@ -68,6 +68,26 @@ pub struct Underlay {
     pub tunnels: Vec<TunnelConfig>,
     /// The remote ends of tunnels.
     pub endpoints: Vec<EndpointConfig>,
+    /// The least path MTU that is believed if a router reports it, in bytes of outer packet.
+    pub least_path_mtu_bytes: u16,
+}
+
+impl Underlay {
+    /// The default of `least_path_mtu_bytes`: the least MTU of IPv6 (RFC 8200 section 5), which
+    /// practically all IPv4 paths have as well.
+    pub const LEAST_PATH_MTU_BYTES: u16 = 1280;
+}
+
+impl Default for Underlay {
+    fn default() -> Self {
+        Self {
+            links: Vec::new(),
+            tagged_mtu_bytes: 0,
+            tunnels: Vec::new(),
+            endpoints: Vec::new(),
+            least_path_mtu_bytes: Self::LEAST_PATH_MTU_BYTES,
+        }
+    }
 }
 
 /// A remote end point.

@@ -132,6 +132,31 @@ pub struct UplinkStats {
     pub tx: Count,
     /// Packets from the underlay, tunnelled or tagged, that were dropped.
     pub drops: Drops,
+    /// Reports of path MTUs from routers of the underlay.
+    #[serde(default)]
+    pub path_mtu_reports: PathMtuReports,
+}
+
+/// The ICMP reports of path MTUs ("fragmentation needed", "packet too big") that arrived.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct PathMtuReports {
+    /// The least path MTU that is believed, in bytes of outer packet.
+    pub least_path_mtu: u16,
+    /// How many were believed.
+    pub believed: u64,
+    /// How many were ignored, by reason. Reasons with a count of zero are absent.
+    pub ignored: BTreeMap<String, u64>,
+}
+
+/// The report behind a path MTU that is lower than the configured one.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct PathMtuReport {
+    /// The MTU that it stated, in bytes of outer packet.
+    pub mtu: u16,
+    /// Who sent it: a router of the underlay, or somebody who claims to be one.
+    pub router: IpAddr,
+    /// Seconds since it arrived.
+    pub age_s: u64,
 }
 
 /// One remote end point.
@@ -149,6 +174,9 @@ pub struct EndpointStats {
     /// The path MTU in bytes of the outer packet: as configured, or lower if an ICMP message said
     /// so.
     pub path_mtu: u16,
+    /// The ICMP message that said so; `None` while the configured path MTU applies.
+    #[serde(default)]
+    pub path_mtu_report: Option<PathMtuReport>,
     /// Inner frames received from it.
     pub rx: Count,
     /// Inner frames sent to it.

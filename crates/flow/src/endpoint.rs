@@ -89,10 +89,6 @@ pub struct NextHop {
     pub destination: MacAddr,
 }
 
-/// The smallest path MTU that is accepted: every IPv4 host can reassemble such a packet (RFC 1122
-/// section 3.3.2).
-const MIN_PATH_MTU: u16 = 576;
-
 /// One remote end point of one tunnel type.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -222,6 +218,8 @@ pub struct EndpointTable {
 pub(crate) struct PathLimit {
     /// The longest frame that needs no outer fragmentation, in bytes from its Ethernet header on.
     pub max_frame_len: usize,
+    /// The same for the configured path MTU, which is not smaller.
+    pub configured_frame_len: usize,
     /// Whether the MSS of TCP connections is lowered to that length.
     pub clamp_mss: bool,
 }
@@ -388,14 +386,13 @@ impl EndpointTable {
     }
 
     /// Sets the discovered path MTU of an end point, in bytes of outer packet; `None` restores the
-    /// specification's MTU.
+    /// specification's MTU. Larger values than the specification's have no effect.
     ///
-    /// Larger values than the specification's have no effect. Values below 576 have no effect
-    /// either: real paths carry more, and a forged message could otherwise split each packet into a
-    /// hundred.
+    /// Anybody can forge the ICMP message that states a path MTU. The caller decides which one to
+    /// believe.
     pub fn set_path_mtu(&mut self, id: EndpointId, bytes: Option<u16>) {
         if let Some(endpoint) = self.get_mut(id) {
-            endpoint.path_mtu_bytes = bytes.filter(|&bytes| bytes >= MIN_PATH_MTU).unwrap_or(0);
+            endpoint.path_mtu_bytes = bytes.unwrap_or(0);
         }
     }
 
@@ -422,8 +419,12 @@ impl EndpointTable {
             return Ok(None);
         }
         let overhead = layout.outer_len(key) - L3;
-        let max_frame_len = usize::from(endpoint.path_mtu_bytes(spec)).saturating_sub(overhead);
-        Ok(Some(PathLimit { max_frame_len, clamp_mss: spec.clamp_mss }))
+        let frame_len = |mtu: u16| usize::from(mtu).saturating_sub(overhead);
+        Ok(Some(PathLimit {
+            max_frame_len: frame_len(endpoint.path_mtu_bytes(spec)),
+            configured_frame_len: frame_len(spec.path_mtu_bytes),
+            clamp_mss: spec.clamp_mss,
+        }))
     }
 
     /// The end point that sent a packet of type `tunnel` to `local`.

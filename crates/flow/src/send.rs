@@ -1,8 +1,11 @@
 //! Sends a frame through a tunnel: fits it to the path MTU, encapsulates it, and hands it to the
 //! underlay.
 
+use crate::endpoint::PathLimit;
 use crate::{DropReason, EndpointId, EndpointTable, Output, TunnelKey, clamp_mss};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
+use wire::EtherType;
+use wire::icmp::too_big::MIN_MTU_V6;
 
 /// The tunnel that frames are sent through: an end point and a tunnel key.
 pub(crate) struct Tunnel<'a, O> {
@@ -22,7 +25,7 @@ impl<O: Output> Tunnel<'_, O> {
             return self.encap_and_send(packet);
         };
         if wire_len(packet) > limit.max_frame_len {
-            return self.send_too_long(packet, limit.max_frame_len);
+            return self.send_too_long(packet, &limit);
         }
         if limit.clamp_mss && crate::mss::is_syn(packet) {
             let mut copy = packet.clone();
@@ -36,9 +39,9 @@ impl<O: Output> Tunnel<'_, O> {
     fn send_too_long(
         &mut self,
         packet: &mut PacketBuf,
-        max_frame_len: usize,
+        limit: &PathLimit,
     ) -> Result<(), DropReason> {
-        match fit(packet, max_frame_len) {
+        match fit(packet, limit.max_frame_len) {
             Fit::Fits => self.encap_and_send(packet),
             Fit::Resize(resize) => {
                 // Copied, because later actions use the unchanged frame.
@@ -54,6 +57,13 @@ impl<O: Output> Tunnel<'_, O> {
                 };
                 let done = Fragmenter::new().fragment(packet, mtu.into(), each);
                 done.map(drop).map_err(|_| DropReason::UnderlayTooBig)
+            }
+            // A guest cannot send shorter packets than the least MTU of IPv6 (RFC 8200 section 5).
+            // If the discovered path MTU is right, a router drops the packet; if not, it arrives.
+            Fit::TooBig { .. }
+                if is_least_ipv6(packet) && wire_len(packet) <= limit.configured_frame_len =>
+            {
+                self.encap_and_send(packet)
             }
             Fit::TooBig { mtu } => {
                 self.output.too_big(packet, mtu);
@@ -83,4 +93,13 @@ impl<O: Output> Tunnel<'_, O> {
         }
         Ok(())
     }
+}
+
+/// True for an IPv6 packet of at most 1280 bytes; for a super-packet, the length of its segments
+/// counts.
+fn is_least_ipv6(packet: &PacketBuf) -> bool {
+    packet.located().is_ok_and(|at| {
+        let len = wire_len(packet).min(at.l3_end).saturating_sub(at.l3);
+        at.ethertype == EtherType::IPV6 && len <= usize::from(MIN_MTU_V6)
+    })
 }

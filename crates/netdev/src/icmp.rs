@@ -1,10 +1,8 @@
 //! [`TooBigSocket`]: receives ICMP "packet too big" from the underlay.
 //!
-//! The kernel applies such messages to the routes of UDP and raw IPv4 sockets, which then refuse
-//! packets that are too long. It does not for GRE over IPv6, whose sockets would have to ask for
-//! errors one by one, nor for STT, whose TCP-shaped segments belong to no connection of the kernel.
-//! Besides, a switch that waits for refusals loses packets of every flow before it can tell the
-//! guests.
+//! The kernel believes every such message about UDP and raw IPv4, also a forged one. The sockets of
+//! tunnels therefore ignore what the kernel has learned, and the caller decides what to believe.
+//! The kernel does not learn from messages about GRE over IPv6 or STT at all.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr};

@@ -45,7 +45,7 @@ pub struct RawIp {
 impl RawIp {
     /// Opens a socket that sends packets of the IP protocol `protocol` from the local address
     /// `local` of this thread's network namespace, and reserves the protocol. "Don't fragment" is
-    /// set.
+    /// set. The path MTU that the kernel has learned is not obeyed, because anybody can forge it.
     ///
     /// # Errors
     /// [`Error::Os`]: EPERM without CAP_NET_RAW, EADDRNOTAVAIL when the address is not local.
@@ -59,9 +59,9 @@ impl RawIp {
         // Linux 6.10 and later would send ICMP errors if they filled it.
         Filter::nothing().attach(&fd)?;
         if local.is_ipv4() {
-            set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+            set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         } else {
-            set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+            set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
         }
         sys::bind(fd.as_fd(), &SockAddr::from(SocketAddr::new(local, 0))).map_err(os)?;
         Ok(Self { fd })
@@ -71,7 +71,7 @@ impl RawIp {
     /// number of bytes sent.
     ///
     /// # Errors
-    /// [`IoError::TooBig`] when it exceeds the path MTU, [`IoError::Full`],
+    /// [`IoError::TooBig`] when it exceeds the MTU of the device, [`IoError::Full`],
     /// [`IoError::Unreachable`].
     pub fn send(&self, to: &RawTx, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
         let dst = SockAddr::from(SocketAddr::new(to.dst, 0));

@@ -338,8 +338,8 @@ impl TxPool {
     /// [`MAX_TRAIN_BYTES`], [`TxPool::max_segments`] datagrams and 1024 pieces.
     ///
     /// # Errors
-    /// [`IoError::TooBig`] beyond these limits or above the path MTU; [`IoError::Full`] when the
-    /// queue is full; [`IoError::Unreachable`] without a route.
+    /// [`IoError::TooBig`] beyond these limits or above the MTU of the device; [`IoError::Full`]
+    /// when the queue is full; [`IoError::Unreachable`] without a route.
     #[inline]
     pub fn send(&self, train: &TxTrain, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
         let mut control = header_control(train);
@@ -352,8 +352,8 @@ impl TxPool {
             Ok(sent) => Ok(sent),
             // Linux before 6.11 does not segment trains for a device without checksum offload.
             Err(libc::EIO) => self.send_cut(train, size, pieces),
-            // Kernels before 6.13 return EINVAL when a datagram exceeds the path MTU; all kernels
-            // do for too many datagrams.
+            // Kernels before 6.13 return EINVAL when a datagram exceeds the MTU; all kernels do
+            // for too many datagrams.
             Err(libc::EINVAL) => Err(IoError::TooBig),
             Err(errno) => Err(IoError::from_errno(errno)),
         }
@@ -445,15 +445,17 @@ pub(crate) fn rx_socket(local: SocketAddr, options: UdpOptions) -> std::io::Resu
     Ok(fd)
 }
 
-/// Creates a UDP socket of the family of `local` that sets "don't fragment" and obeys the path MTU.
+/// Creates a UDP socket of the family of `local` that sets "don't fragment". It does not obey the
+/// path MTU that the kernel has learned, because anybody can forge the ICMP error that the kernel
+/// believes. Only the MTU of the device limits its packets.
 fn tunnel_socket(local: IpAddr) -> std::io::Result<OwnedFd> {
     let fd = sys::socket(sys::family(local), libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
     let set = |level, name, value: c_int| sys::set_option(fd.as_fd(), level, name, value);
     if local.is_ipv4() {
-        set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
     } else {
         set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
-        set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
     }
     Ok(fd)
 }

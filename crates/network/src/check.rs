@@ -19,6 +19,10 @@ use wire::EtherType;
 /// The default underlay MTU: that of Ethernet.
 const DEFAULT_UNDERLAY_MTU: u16 = 1500;
 
+/// Nearly all paths have this MTU, because IPv6 requires it. weft believes no report of a lower
+/// one.
+const DEFAULT_LEAST_PATH_MTU: u16 = 1280;
+
 /// The minimum MTU of IPv6 (RFC 8200 section 5).
 const MIN_IPV6_MTU: u16 = 1280;
 
@@ -31,6 +35,7 @@ const MAX_STT_PACKET: u16 = u16::MAX;
 pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Network> {
     let NetworkDraft {
         underlay_mtu,
+        least_path_mtu,
         underlay_family,
         options,
         hosts,
@@ -56,11 +61,9 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
         Setting::Wrong => None,
     };
     groups_of_family(report, family?, &options, &switches);
-    let underlay = Underlay {
-        family: family?,
-        mtu: checked_underlay_mtu(report, underlay_mtu, family?)?,
-        options: options.options,
-    };
+    let mtu = checked_underlay_mtu(report, underlay_mtu, family?)?;
+    let least_path_mtu = checked_least_path_mtu(report, least_path_mtu, family?, mtu)?;
+    let underlay = Underlay { family: family?, mtu, options: options.options };
     let mtus: Vec<u16> = switches
         .iter()
         .zip(&routers.addresses)
@@ -82,6 +85,7 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
         options: underlay.options,
         underlay_family: underlay.family,
         underlay_mtu: underlay.mtu,
+        least_path_mtu,
     })
 }
 
@@ -446,6 +450,29 @@ fn checked_underlay_mtu(
         }
         Setting::Given(Located { value, .. }) => Some(value),
     }
+}
+
+/// Checks the least path MTU: at most the underlay MTU, and with IPv6 at least 1280 bytes.
+fn checked_least_path_mtu(
+    report: &mut Report<'_>,
+    setting: Setting<Located<u16>>,
+    family: Family,
+    underlay_mtu: u16,
+) -> Option<u16> {
+    let Located { value, at } = match setting {
+        Setting::Default => return Some(DEFAULT_LEAST_PATH_MTU.min(underlay_mtu)),
+        Setting::Wrong => return None,
+        Setting::Given(given) => given,
+    };
+    let rule = if value > underlay_mtu {
+        format!("it must not exceed `underlay_mtu`, which is {underlay_mtu}")
+    } else if family == Family::V6 && value < MIN_IPV6_MTU {
+        format!("with an IPv6 underlay it must be at least {MIN_IPV6_MTU} (RFC 8200)")
+    } else {
+        return Some(value);
+    };
+    report.error(at, format!("`least_path_mtu` is {value}; {rule}"));
+    None
 }
 
 /// The values that limit the MTU of guests.

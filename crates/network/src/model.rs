@@ -28,6 +28,7 @@ pub struct Network {
     pub(crate) options: TunnelOptions,
     pub(crate) underlay_family: Family,
     pub(crate) underlay_mtu: u16,
+    pub(crate) least_path_mtu: u16,
 }
 
 impl Network {
@@ -112,6 +113,12 @@ impl Network {
     /// The MTU of the underlay, in bytes of IP packet: 576 to 65,535, with IPv6 at least 1280.
     pub const fn underlay_mtu(&self) -> u16 {
         self.underlay_mtu
+    }
+
+    /// The least path MTU that weft believes if a router reports it, in bytes of IP packet: 576 to
+    /// the MTU of the underlay, with IPv6 at least 1280.
+    pub const fn least_path_mtu(&self) -> u16 {
+        self.least_path_mtu
     }
 
     /// The overhead of a tunnel type in this network, in bytes; see [`overhead_bytes`].

@@ -97,6 +97,7 @@ fn network_holds_everything_in_the_file() {
         r#"
 tunnel = "geneve"
 underlay_mtu = 9000
+least_path_mtu = 1400
 underlay_family = 6
 
 [tunnel_options.geneve]
@@ -150,6 +151,7 @@ mtu = 1400
 "#,
     );
     assert_eq!((network.underlay_mtu(), network.underlay_family()), (9000, Family::V6));
+    assert_eq!(network.least_path_mtu(), 1400);
     let options = network.options();
     let [vxlan, geneve, gre, stt, qinq] =
         [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt, TunnelType::QinQ]

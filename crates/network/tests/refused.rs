@@ -63,7 +63,7 @@ fn segments_are_refused_when_out_of_range_missing_or_taken() {
 
 #[test]
 fn mtus_are_refused_when_packets_cannot_fit() {
-    check(include_str!("refused/mtu.txt"), 9);
+    check(include_str!("refused/mtu.txt"), 12);
 }
 
 #[test]

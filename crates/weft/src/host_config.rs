@@ -85,6 +85,7 @@ pub fn build(
     numbers.release_unused(now);
     let link = |&link: &TagLink| LinkConfig { port: Placement::tunnel_port(link.tunnel()), link };
     underlay.links = placement.links.iter().map(link).collect();
+    underlay.least_path_mtu_bytes = network.least_path_mtu();
     underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
     let config = Config {
         host: host.name.clone(),

@@ -3,7 +3,9 @@
 use crate::control::{Request, Target, request};
 use crate::{Failure, stdio};
 use ::doctor::choice::Decision;
-use datapath::stats::{Count, Drops, LogStats, Snapshot};
+use datapath::stats::{
+    Count, Drops, EndpointStats, LogStats, PathMtuReport, PathMtuReports, Snapshot,
+};
 use std::fmt::Write as _;
 
 /// Show ports, end points, counters and drops of a running switch.
@@ -70,6 +72,7 @@ fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
     writeln!(out, "uplink {}  {}", uplink.device, uplink.state)?;
     write_counts(out, &uplink.rx, &uplink.tx)?;
     write_drops(out, &uplink.drops)?;
+    write_reports(out, "  ", &uplink.path_mtu_reports)?;
     for port in &snapshot.ports {
         writeln!(
             out,
@@ -86,8 +89,26 @@ fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
             endpoint.tunnel, endpoint.local, endpoint.remote, endpoint.neighbour
         )?;
         write_counts(out, &endpoint.rx, &endpoint.tx)?;
+        write_path_mtu(out, endpoint)?;
     }
     write_log(out, snapshot.log)
+}
+
+/// The path MTU of an end point, if a router has reported a lower one.
+fn write_path_mtu(out: &mut String, endpoint: &EndpointStats) -> std::fmt::Result {
+    let Some(PathMtuReport { router, age_s, .. }) = endpoint.path_mtu_report else { return Ok(()) };
+    writeln!(out, "  path MTU {}  reported by {router} {age_s} s ago", endpoint.path_mtu)
+}
+
+/// The numbers of ICMP reports of path MTUs, if any came.
+pub fn write_reports(out: &mut String, indent: &str, reports: &PathMtuReports) -> std::fmt::Result {
+    if reports.believed != 0 {
+        writeln!(out, "{indent}path MTU reports believed {}", reports.believed)?;
+    }
+    for (reason, count) in &reports.ignored {
+        writeln!(out, "{indent}path MTU reports ignored {reason} {count}")?;
+    }
+    Ok(())
 }
 
 /// What is missing in the log, if anything is.

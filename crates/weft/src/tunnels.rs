@@ -3,15 +3,16 @@
 use crate::control::replies::Tunnels;
 use crate::control::{Request, Target, request};
 use crate::table::{Align, Table};
-use crate::{Failure, stdio};
+use crate::{Failure, show, stdio};
+use datapath::stats::PathMtuReport;
 use std::fmt::Write as _;
 
 /// Show the tunnels of a running switch: end points, neighbours, path MTU and traffic.
 ///
 /// NEIGHBOUR is `resolved` or `unresolved` where weft writes the outer Ethernet header itself
 /// (STT), and `kernel` where the kernel routes the outer packet. PATH MTU is in bytes of outer IP
-/// packet: the configured MTU of the underlay, or a smaller one that a router has reported. RX and
-/// TX count frames of guests.
+/// packet: the configured MTU of the underlay, or a smaller one that a router has reported.
+/// REPORTED BY is the sender of that ICMP message and its age. RX and TX count frames of guests.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -53,6 +54,7 @@ fn describe(tunnels: &Tunnels) -> String {
         let port = if end.port == 0 { String::new() } else { format!(" port {}", end.port) };
         let _ = writeln!(out, "{} at {}{port}", end.tunnel, end.local);
     }
+    let _ = show::write_reports(&mut out, "", &tunnels.path_mtu_reports);
     if tunnels.endpoints.is_empty() {
         return out;
     }
@@ -63,6 +65,7 @@ fn describe(tunnels: &Tunnels) -> String {
         ("HOST", Left),
         ("NEIGHBOUR", Left),
         ("PATH MTU", Right),
+        ("REPORTED BY", Left),
         ("RX PACKETS", Right),
         ("RX BYTES", Right),
         ("TX PACKETS", Right),
@@ -77,6 +80,7 @@ fn describe(tunnels: &Tunnels) -> String {
             end.host.clone().unwrap_or_default(),
             stats.neighbour.clone(),
             stats.path_mtu.to_string(),
+            stats.path_mtu_report.as_ref().map_or_else(String::new, reporter),
             stats.rx.packets.to_string(),
             stats.rx.bytes.to_string(),
             stats.tx.packets.to_string(),
@@ -87,21 +91,28 @@ fn describe(tunnels: &Tunnels) -> String {
     out
 }
 
+/// Who has reported a path MTU, and when.
+fn reporter(report: &PathMtuReport) -> String {
+    format!("{} {} s ago", report.router, report.age_s)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::control::replies::{LocalEnd, RemoteEnd, Tagged};
-    use datapath::stats::{Count, EndpointStats};
+    use datapath::stats::{Count, EndpointStats, PathMtuReport, PathMtuReports};
 
     #[test]
     fn describe_lists_end_points_with_their_hosts() {
         let local = [192, 0, 2, 1].into();
+        let router = [192, 0, 2, 9].into();
         let stats = EndpointStats {
             tunnel: "geneve".to_owned(),
             local,
             remote: [192, 0, 2, 2].into(),
             neighbour: "kernel".to_owned(),
-            path_mtu: 1500,
+            path_mtu: 1400,
+            path_mtu_report: Some(PathMtuReport { mtu: 1400, router, age_s: 12 }),
             rx: Count { packets: 1, bytes: 98 },
             tx: Count::default(),
         };
@@ -111,14 +122,21 @@ mod tests {
             tags: Some(Tagged { rx: Count::default(), tx: Count { packets: 2, bytes: 120 } }),
             local: vec![LocalEnd { tunnel: "geneve".to_owned(), local, port: 6081 }],
             endpoints: vec![RemoteEnd { host: Some("h2".to_owned()), stats }],
+            path_mtu_reports: PathMtuReports {
+                least_path_mtu: 1280,
+                believed: 1,
+                ignored: [("wrong_source_port".to_owned(), 3)].into(),
+            },
         };
         let text = "\
 uplink eth0  up
 tagged frames  rx 0 frames 0 bytes  tx 2 frames 120 bytes
 geneve at 192.0.2.1 port 6081
+path MTU reports believed 1
+path MTU reports ignored wrong_source_port 3
 
-TYPE    LOCAL      REMOTE     HOST  NEIGHBOUR  PATH MTU  RX PACKETS  RX BYTES  TX PACKETS  TX BYTES
-geneve  192.0.2.1  192.0.2.2  h2    kernel         1500           1        98           0         0
+TYPE    LOCAL      REMOTE     HOST  NEIGHBOUR  PATH MTU  REPORTED BY         RX PACKETS  RX BYTES  TX PACKETS  TX BYTES
+geneve  192.0.2.1  192.0.2.2  h2    kernel         1400  192.0.2.9 12 s ago           1        98           0         0
 ";
         assert_eq!(describe(&tunnels), text);
     }

@@ -253,9 +253,9 @@ fn tagged_frames_and_gre_of_the_uplink_reach_their_guests() {
     let link = TagLink::Vlan(VlanId::new(7).unwrap());
     let underlay = Underlay {
         links: vec![LinkConfig { port: TAG_PORT, link }],
-        tagged_mtu_bytes: 0,
         tunnels: vec![TunnelConfig { port: GRE_PORT, spec: gre, local, group: None }],
         endpoints: vec![EndpointConfig { id: EndpointId(3), spec: gre, local, remote }],
+        ..Underlay::default()
     };
     let datapath = lab.start_with(&programs, vec![guest_port(2, &guest)], underlay);
     for port in [GRE_PORT, TAG_PORT] {

@@ -3,7 +3,10 @@
 use crate::frames::{
     DST_V4, DST_V6, ETH_DST, ETH_SRC, Kind, SRC_V4, SRC_V6, Spec, spec, wrong_checksum,
 };
-use flow::{DropReason, WayBack, too_big};
+use flow::{
+    Action, DatapathKey, DropReason, Encapsulated, EndpointId, EndpointTable, NextHop, Output,
+    PortNo, TunnelKey, TunnelSpec, TunnelType, WayBack, too_big,
+};
 use packet::{Checksum, Fit, PacketBuf, fit, settle_checksum, wire_len};
 use proptest::prelude::*;
 use wire::vlan::Tag;
@@ -176,5 +179,68 @@ proptest! {
         if let Ok(answer) = too_big(&PacketBuf::from_bytes(&bytes), mtu, &BACK) {
             prop_assert_eq!(wrong_checksum(&answer, &[]), None);
         }
+    }
+}
+
+/// The lengths of the frames that are sent, and of those whose sender is told.
+#[derive(Default)]
+struct Lengths {
+    sent: Vec<usize>,
+    told: Vec<(usize, u16)>,
+}
+
+impl Output for Lengths {
+    fn port(&mut self, _: PortNo, _: &mut PacketBuf) -> Result<(), DropReason> {
+        Err(DropReason::NoSuchPort)
+    }
+    fn underlay(&mut self, _: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        self.sent.push(packet.len());
+        Ok(())
+    }
+    fn too_big(&mut self, packet: &PacketBuf, mtu: u16) {
+        self.told.push((packet.len(), mtu));
+    }
+    fn dropped(&mut self, _: DropReason, _: &PacketBuf) {}
+}
+
+#[test]
+fn ipv6_packet_of_1280_bytes_is_sent_although_the_discovered_path_mtu_is_lower() {
+    /// The outer IPv4, UDP and VXLAN headers, and the guest's Ethernet header.
+    const OVERHEAD: u16 = 20 + 8 + 8 + 14;
+    let local_remote = ["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().unwrap());
+    let (endpoint, key) = (EndpointId(0), DatapathKey(5));
+    for (configured, found) in [(1500, 1280), (1500, 700), (1300, 1280)] {
+        let mut endpoints = EndpointTable::new(49_152, 1);
+        let settings = TunnelType::Vxlan.descriptor().default_settings();
+        let spec = TunnelSpec {
+            path_mtu_bytes: configured,
+            ..TunnelSpec::new(TunnelType::Vxlan, &settings)
+        };
+        endpoints.insert(endpoint, &spec, local_remote[0], local_remote[1]).unwrap();
+        let (source, destination) = (MacAddr([2; 6]), MacAddr([4; 6]));
+        endpoints.resolve(endpoint, Some(NextHop { source, destination }));
+        endpoints.set_path_mtu(endpoint, Some(found));
+        let mut run = |is_v6: bool, ip_len: usize| {
+            let headers = if is_v6 { 48 } else { 28 };
+            let payload = vec![1; ip_len - headers];
+            let mut packet = packet(&Spec { payload, ..Spec::of(Kind::Udp, is_v6) });
+            let key = TunnelKey { datapath: key, ports: None };
+            let actions = [Action::Encap { endpoint, key }];
+            let mut lengths = Lengths::default();
+            flow::execute(&actions, &mut packet, &mut endpoints, &mut lengths);
+            (lengths.sent, lengths.told)
+        };
+        let limit = found - OVERHEAD;
+        let sent = |ip_len: usize| (vec![14 + usize::from(OVERHEAD) + ip_len], vec![]);
+        let told = |ip_len: usize| (vec![], vec![(14 + ip_len, limit)]);
+        assert_eq!(run(true, limit.into()), sent(limit.into()));
+        if configured == 1500 {
+            assert_eq!(run(true, 1280), sent(1280), "{found}");
+        } else {
+            assert_eq!(run(true, 1250), sent(1250), "the configured path MTU carries it");
+            assert_eq!(run(true, 1251), told(1251), "the configured path MTU does not");
+        }
+        assert_eq!(run(true, 1281), told(1281), "{found}");
+        assert_eq!(run(false, 1280), told(1280), "IPv4 guests obey");
     }
 }

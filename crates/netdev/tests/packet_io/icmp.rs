@@ -53,8 +53,11 @@ fn too_big_is_received_for_every_tunnel() {
         let path = path(v6);
         let socket = path.a.run(|| TooBigSocket::open(path.local, Some(path.near.index))).unwrap();
         let hear = || wait_for("a message", || socket.recv().unwrap());
-        let expected = |protocol, quoted| TooBig {
+        let expected = |told: TooBig, protocol, quoted| TooBig {
             mtu: 1400,
+            // The router may have received a super-packet.
+            quoted_len: told.quoted_len,
+            dont_fragment: true,
             local: path.local,
             remote: path.remote,
             protocol,
@@ -76,7 +79,8 @@ fn too_big_is_received_for_every_tunnel() {
             packets.send(&segments).unwrap();
             socket.recv().unwrap()
         });
-        assert_eq!(told, expected(Protocol::TCP, ports));
+        assert_eq!(told, expected(told, Protocol::TCP, ports));
+        assert!(told.quoted_len > 1400);
         std::thread::sleep(std::time::Duration::from_millis(50));
         while socket.recv().unwrap().is_some() {}
         let mtu = || path.a.netlink().route_get(path.remote, None).unwrap().mtu;
@@ -86,12 +90,19 @@ fn too_big_is_received_for_every_tunnel() {
         let header = [0x20, 0, 0x65, 0x58, 0, 0, 0x12, 0x34];
         let to = RawTx { dst: path.remote, tos: 0, ttl: None };
         gre.send(&to, &[IoSlice::new(&header), IoSlice::new(&payload[..1400])]).unwrap();
-        assert_eq!(hear(), expected(Protocol::GRE, Quoted::Gre { key: Some(0x1234) }));
+        let told = hear();
+        let quoted = Quoted::Gre { start: [0x20, 0, 0x65, 0x58], key: Some(0x1234) };
+        assert_eq!(told, expected(told, Protocol::GRE, quoted));
+        let ip_len = if v6 { 40 } else { 20 };
+        assert_eq!(told.quoted_len, ip_len + header.len() + 1400);
         if v6 {
             assert_eq!(mtu(), 1500, "the kernel does not learn from raw IPv6");
         } else {
             wait_for("the kernel to learn it, too", || (mtu() == 1400).then_some(()));
         }
+        // The socket does not obey what the kernel has learned.
+        gre.send(&to, &[IoSlice::new(&header), IoSlice::new(&payload[..1400])]).unwrap();
+        hear();
         assert_eq!(socket.ignored(), 0);
     }
 }
@@ -114,7 +125,15 @@ fn too_big_of_vxlan_is_recognised_and_other_messages_are_skipped() {
         let told = wait_for("a message", || socket.recv().unwrap());
         let quoted = Quoted::Ports { src: pool.ports().0 + 5, dst: 4789 };
         let (local, remote) = (path.local, path.remote);
-        let expected = TooBig { mtu: 1400, local, remote, protocol: Protocol::UDP, quoted };
+        let expected = TooBig {
+            mtu: 1400,
+            quoted_len: told.quoted_len,
+            dont_fragment: true,
+            local,
+            remote,
+            protocol: Protocol::UDP,
+            quoted,
+        };
         assert_eq!(told, expected);
         assert_eq!(socket.ignored() > 0, !v6, "{}", socket.ignored());
     }

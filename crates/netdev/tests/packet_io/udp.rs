@@ -1,6 +1,8 @@
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
+use netdev::af_packet::{PacketOptions, PacketSocket};
+use netdev::filter::Filter;
 use netdev::io_error::IoError;
 use netdev::udp::{RxTrain, TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay};
 use netdev::{IpNet, Route};
@@ -8,6 +10,9 @@ use packet::PacketBuf;
 use testkit::host::{TestHost, WireEnd, pair};
 
 use super::frames::{big_packet, pattern, wait_for};
+
+/// IP protocol number.
+const UDP: u8 = 17;
 
 struct Underlay {
     tx: TxPool,
@@ -148,7 +153,7 @@ fn pool_uses_the_next_run_when_a_port_is_taken() {
 }
 
 #[test]
-fn datagram_is_too_big_after_icmp_too_big() {
+fn datagram_is_sent_whole_when_the_kernel_has_learned_a_path_mtu() {
     testkit::require_root!();
     for v6 in [false, true] {
         let (a, router, b) = (TestHost::new("a"), TestHost::new("router"), TestHost::new("b"));
@@ -171,12 +176,23 @@ fn datagram_is_too_big_after_icmp_too_big() {
         let pieces = [IoSlice::new(&payload)];
         let path_mtu = || a.netlink().route_get(dst.ip(), None).unwrap().mtu;
         assert_eq!(path_mtu(), 1500);
-        wait_for("the path to object", || match tx.send(&to(dst, Some(1400)), &pieces) {
-            Ok(_) => None,
-            Err(IoError::TooBig) => Some(()),
-            Err(error) => panic!("{error}"),
+        wait_for("the kernel to learn it", || {
+            tx.send(&to(dst, Some(1400)), &pieces).unwrap();
+            (path_mtu() == 1400).then_some(())
         });
-        assert_eq!(path_mtu(), 1400);
+        // Anybody can forge such a message, so these sockets do not obey it.
+        tx.send(&to(dst, Some(1400)), &pieces).unwrap();
+        let filter = Filter::protocol_to(dst.ip(), UDP);
+        let open = || PacketSocket::open(near_router.index, &filter, PacketOptions::default());
+        let seen = router.run(open).unwrap();
+        tx.send(&to(dst, None), &[IoSlice::new(&payload[..1450])]).unwrap();
+        let mut packet = big_packet();
+        wait_for("the datagram", || seen.recv(&mut packet).unwrap());
+        let ip_len = if v6 { 40 } else { 20 };
+        assert_eq!(packet.len(), 14 + ip_len + 8 + 1450, "no fragment");
+        assert!(v6 || packet.head()[20] == 0x40, "DF is set");
+        let long = [IoSlice::new(&payload[..1500])];
+        assert!(matches!(tx.send(&to(dst, None), &long), Err(IoError::TooBig)));
         let rx = b.run(|| UdpUnderlay::bind(dst, UdpOptions::default())).unwrap();
         tx.send(&to(dst, Some(1300)), &pieces).unwrap();
         assert_eq!(collect(&rx, payload.len()).0, payload);

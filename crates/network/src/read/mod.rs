@@ -34,6 +34,7 @@ const ROOT: Schema = Schema {
     keys: &[
         key("tunnel", "tunnel = \"geneve\""),
         key("underlay_mtu", "underlay_mtu = 1500"),
+        key("least_path_mtu", "least_path_mtu = 1280"),
         key("underlay_family", "underlay_family = 4"),
         key("tunnel_options", "[tunnel_options.geneve]"),
         key("host", "[[host]]"),
@@ -69,6 +70,7 @@ impl<T> Setting<T> {
 /// A network as far as it could be read.
 pub(crate) struct NetworkDraft {
     pub(crate) underlay_mtu: Setting<Located<u16>>,
+    pub(crate) least_path_mtu: Setting<Located<u16>>,
     pub(crate) underlay_family: Setting<Family>,
     pub(crate) options: OptionsDraft,
     pub(crate) hosts: Vec<HostDraft>,
@@ -87,6 +89,10 @@ pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDra
     };
     let underlay_mtu = Setting::of(root.get("underlay_mtu"), |field| {
         let rule = "an underlay MTU is 576 to 65535 bytes of IP packet";
+        field.integer(report, 576..=u16::MAX, rule).map(|mtu| field.located(mtu))
+    });
+    let least_path_mtu = Setting::of(root.get("least_path_mtu"), |field| {
+        let rule = "a least path MTU is 576 to 65535 bytes of IP packet";
         field.integer(report, 576..=u16::MAX, rule).map(|mtu| field.located(mtu))
     });
     let underlay_family = Setting::of(root.get("underlay_family"), |field| {
@@ -109,7 +115,17 @@ pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDra
     let routers = reader.routers(report, root.get("logical_router"));
     let sets = sets::sets(report, &root);
     let acls = acl::acls(report, root.get("acl"), &switches);
-    NetworkDraft { underlay_mtu, underlay_family, options, hosts, switches, routers, sets, acls }
+    NetworkDraft {
+        underlay_mtu,
+        least_path_mtu,
+        underlay_family,
+        options,
+        hosts,
+        switches,
+        routers,
+        sets,
+        acls,
+    }
 }
 
 /// Finds duplicates: maps each key to the offset of its first occurrence.

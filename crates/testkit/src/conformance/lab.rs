@@ -274,7 +274,7 @@ pub(super) fn underlay(endpoints: &[EndpointConfig]) -> Underlay {
         }
     }
     let (links, endpoints) = (links::links(), endpoints.to_vec());
-    Underlay { links, tagged_mtu_bytes: 0, tunnels, endpoints }
+    Underlay { links, tunnels, endpoints, ..Underlay::default() }
 }
 
 pub(super) fn port_config(port: PortNo) -> PortConfig {

@@ -1,6 +1,6 @@
 //! The JSON objects that a daemon sends in reply to requests.
 
-use datapath::stats::{Count, EndpointStats, MegaflowStats};
+use datapath::stats::{Count, EndpointStats, MegaflowStats, PathMtuReports};
 use pipeline::Flow;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -183,6 +183,9 @@ pub struct Tunnels {
     pub local: Vec<LocalEnd>,
     /// The end points on other hosts.
     pub endpoints: Vec<RemoteEnd>,
+    /// Reports of path MTUs from routers of the underlay.
+    #[serde(default)]
+    pub path_mtu_reports: PathMtuReports,
 }
 
 /// Counters of tagged frames on the uplink.

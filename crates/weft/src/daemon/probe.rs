@@ -207,7 +207,8 @@ impl PmtuListener {
             }
         };
         while let Ok(Some((message, router))) = socket.recv_from() {
-            let told = PmtuReport { mtu: message.mtu, router: Some(router) };
+            let Some(mtu) = message.path_mtu() else { continue };
+            let told = PmtuReport { mtu, router: Some(router) };
             self.messages.insert((message.local, message.remote), (told, Instant::now()));
         }
         self.messages.retain(|_, (_, received)| received.elapsed() < TOO_BIG_AGE);
@@ -377,7 +378,7 @@ impl<'a> PathProber<'a> {
         let known = snapshot.endpoints.iter().find(|known| {
             known.local == *local && known.remote == *remote && known.tunnel == spec.tunnel.name()
         })?;
-        (known.path_mtu < spec.path_mtu_bytes)
-            .then_some(PmtuReport { mtu: known.path_mtu, router: None })
+        let router = known.path_mtu_report.map(|report| report.router);
+        (known.path_mtu < spec.path_mtu_bytes).then_some(PmtuReport { mtu: known.path_mtu, router })
     }
 }

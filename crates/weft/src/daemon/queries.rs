@@ -203,6 +203,7 @@ impl Daemon {
                 .then_some(Tagged { rx: now.uplink.rx, tx: now.uplink.tx }),
             local: local.collect(),
             endpoints: remote.collect(),
+            path_mtu_reports: now.uplink.path_mtu_reports,
         })
     }
 }

@@ -24,9 +24,14 @@ const PLATEAUS: [u16; 10] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 
 /// (RFC 4443 section 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TooBig {
-    /// The path MTU, in bytes of IP packet: at least [`MIN_MTU_V4`] or [`MIN_MTU_V6`], and less
-    /// than the length of the quoted packet.
+    /// The MTU that the message states, in bytes of IP packet; see [`TooBig::path_mtu`].
     pub mtu: u16,
+    /// The total length of the quoted packet, as its IP header says, in bytes. A router that
+    /// receives super-packets quotes the length of one.
+    pub quoted_len: usize,
+    /// "Don't fragment" of the quoted packet; always true for IPv6. Without it, no router sends
+    /// such a message.
+    pub dont_fragment: bool,
     /// The source of the quoted packet: an address of this host, unless the message is forged.
     pub local: IpAddr,
     /// The destination of the quoted packet.
@@ -49,6 +54,8 @@ pub enum Quoted {
     },
     /// GRE.
     Gre {
+        /// The first four bytes of the header: flags, version and protocol type.
+        start: [u8; 4],
         /// The key; `None` when the header has none, or when the quoted part ends before it.
         key: Option<u32>,
     },
@@ -71,7 +78,7 @@ impl Quoted {
                 let (checksum, key) = (a & 0x80 != 0, a & 0x20 != 0);
                 let at = if checksum { 8 } else { 4 };
                 let known = key && transport.len() >= at + 4;
-                Self::Gre { key: known.then(|| u32_at(transport, at)) }
+                Self::Gre { start: [a, b, c, d], key: known.then(|| u32_at(transport, at)) }
             }
             _ => Self::Other,
         }
@@ -79,6 +86,18 @@ impl Quoted {
 }
 
 impl TooBig {
+    /// The stated MTU, where the RFCs allow it. An IPv4 MTU is at least [`MIN_MTU_V4`].
+    ///
+    /// `None` when the quoted packet would have fitted, or for an IPv6 MTU below [`MIN_MTU_V6`],
+    /// which RFC 8201 section 4 requires to discard.
+    pub fn path_mtu(&self) -> Option<u16> {
+        let mtu = match self.local {
+            IpAddr::V4(_) => self.mtu.max(MIN_MTU_V4),
+            IpAddr::V6(_) => Some(self.mtu).filter(|&mtu| mtu >= MIN_MTU_V6)?,
+        };
+        (usize::from(mtu) < self.quoted_len).then_some(mtu)
+    }
+
     /// Reads an IPv4 packet, header included, as a raw ICMP socket receives it.
     ///
     /// Routers older than RFC 1191 send no MTU. Then the result is the largest value of the plateau
@@ -87,8 +106,7 @@ impl TooBig {
     /// # Errors
     /// - any error of the headers that are parsed
     /// - `BadChecksum` for a wrong ICMP checksum
-    /// - `BadField` for any other message, and for an MTU that is not less than the length of the
-    ///   quoted packet
+    /// - `BadField` for any other message
     pub fn parse_v4(packet: &[u8]) -> Result<Self, ParseError> {
         let outer = Ipv4Packet::new_checked(packet)?;
         if outer.protocol() != Protocol::ICMP || outer.fragment() != Fragment::Whole {
@@ -104,12 +122,10 @@ impl TooBig {
             0 => PLATEAUS.into_iter().find(|&plateau| plateau < ip.total_len()).unwrap_or(0),
             mtu => mtu,
         };
-        let mtu = mtu.max(MIN_MTU_V4);
-        if mtu >= ip.total_len() {
-            return Err(ParseError::field(Layer::Icmpv4, "MTU"));
-        }
         Ok(Self {
             mtu,
+            quoted_len: ip.total_len().into(),
+            dont_fragment: ip.dont_fragment(),
             local: ip.src().into(),
             remote: ip.dst().into(),
             protocol: ip.protocol(),
@@ -123,8 +139,6 @@ impl TooBig {
     /// # Errors
     /// - any error of the headers that are parsed
     /// - `BadField` for any other message
-    /// - `BadField` for an MTU below [`MIN_MTU_V6`], which RFC 8201 section 4 requires to discard
-    /// - `BadField` for an MTU that is not less than the length of the quoted packet
     pub fn parse_v6(message: &[u8]) -> Result<Self, ParseError> {
         let message = Icmpv6Packet::new_checked(message)?;
         if message.kind() != v6::PACKET_TOO_BIG {
@@ -133,15 +147,13 @@ impl TooBig {
         let quoted = message.data();
         let ip = Ipv6Packet::new_header(quoted)?;
         let upper = ip.upper()?;
-        // Limited to 65,535: a larger MTU is never less than the length of a quoted packet, and is
-        // rejected.
+        // Limited to 65,535, which lowers no path MTU either.
         let mtu = u16::try_from(u32::from_be_bytes(message.rest())).unwrap_or(u16::MAX);
-        if mtu < MIN_MTU_V6 || usize::from(mtu) >= ip.total_len() {
-            return Err(ParseError::field(Layer::Icmpv6, "MTU"));
-        }
         let transport = quoted.get(upper.offset..).unwrap_or_default();
         Ok(Self {
             mtu,
+            quoted_len: ip.total_len(),
+            dont_fragment: true,
             local: ip.src().into(),
             remote: ip.dst().into(),
             protocol: upper.protocol,

@@ -52,29 +52,37 @@ fn address(text: &str) -> IpAddr {
 #[test]
 fn message_names_the_flow_when_it_quotes_a_tunnel_packet() {
     let ports = Quoted::Ports { src: 0xc000, dst: 4789 };
+    let gre = |start, key| Quoted::Gre { start, key };
+    let teb = |flags| [flags, 0, 0x65, 0x58];
     for (protocol, transport, quoted) in [
         (17, &VXLAN[..], ports),
         (6, &VXLAN, ports),
-        (47, &[0, 0, 0x65, 0x58, 1, 2, 3, 4], Quoted::Gre { key: None }),
-        (47, &[0x20, 0, 0x65, 0x58, 1, 2, 3, 4], Quoted::Gre { key: Some(0x0102_0304) }),
-        (
-            47,
-            &[0xa0, 0, 0x65, 0x58, 9, 9, 0, 0, 1, 2, 3, 4],
-            Quoted::Gre { key: Some(0x0102_0304) },
-        ),
-        (47, &[0xa0, 0, 0x65, 0x58, 9, 9, 0, 0, 1, 2, 3], Quoted::Gre { key: None }),
+        (47, &[0, 0, 0x65, 0x58, 1, 2, 3, 4], gre(teb(0), None)),
+        (47, &[0x20, 0, 0x65, 0x58, 1, 2, 3, 4], gre(teb(0x20), Some(0x0102_0304))),
+        (47, &[0xa0, 0, 0x65, 0x58, 9, 9, 0, 0, 1, 2, 3, 4], gre(teb(0xa0), Some(0x0102_0304))),
+        (47, &[0xa0, 0, 0x65, 0x58, 9, 9, 0, 0, 1, 2, 3], gre(teb(0xa0), None)),
         (50, &VXLAN, Quoted::Other),
         (17, &VXLAN[..7], Quoted::Other),
     ] {
-        let read = TooBig::parse_v4(&v4(1400, &[&ip4(protocol, 1500, DF)[..], transport].concat()));
         let (local, remote) = (address("192.0.2.1"), address("198.51.100.2"));
-        let protocol = Protocol(protocol);
-        assert_eq!(read, Ok(TooBig { mtu: 1400, local, remote, protocol, quoted }));
+        let expected = TooBig {
+            mtu: 1400,
+            quoted_len: 1500,
+            dont_fragment: true,
+            local,
+            remote,
+            protocol: Protocol(protocol),
+            quoted,
+        };
+        let read = TooBig::parse_v4(&v4(1400, &[&ip4(protocol, 1500, DF)[..], transport].concat()));
+        assert_eq!(read, Ok(expected));
 
-        let read = TooBig::parse_v6(&v6(1400, &[&ip6(protocol.0, 1460)[..], transport].concat()));
+        let read = TooBig::parse_v6(&v6(1400, &[&ip6(protocol, 1460)[..], transport].concat()));
         let (local, remote) = (address("2001:db8::1"), address("2001:db8::2"));
-        assert_eq!(read, Ok(TooBig { mtu: 1400, local, remote, protocol, quoted }));
+        assert_eq!(read, Ok(TooBig { local, remote, ..expected }));
     }
+    let without = [&ip4(17, 1500, 0)[..], &VXLAN].concat();
+    assert!(!TooBig::parse_v4(&v4(1400, &without)).unwrap().dont_fragment);
 }
 
 #[test]
@@ -104,25 +112,25 @@ fn mtu_is_a_common_one_when_an_old_router_names_none() {
 }
 
 #[test]
-fn mtu_is_held_to_what_it_can_be() {
+fn path_mtu_is_within_the_bounds_of_the_rfcs() {
     let mtu_v4 = |mtu, len| {
-        TooBig::parse_v4(&v4(mtu, &[&ip4(17, len, DF)[..], &VXLAN].concat())).map(|read| read.mtu)
+        let read = TooBig::parse_v4(&v4(mtu, &[&ip4(17, len, DF)[..], &VXLAN].concat()));
+        read.unwrap().path_mtu()
     };
-    let impossible = Err(ParseError::field(Layer::Icmpv4, "MTU"));
-    assert_eq!(mtu_v4(1499, 1500), Ok(1499));
-    assert_eq!(mtu_v4(1500, 1500), impossible, "it would have fitted");
-    assert_eq!(mtu_v4(9, 1500), Ok(MIN_MTU_V4));
-    assert_eq!(mtu_v4(9, 68), impossible);
-    assert_eq!(mtu_v4(0, 68), impossible);
+    assert_eq!(mtu_v4(1499, 1500), Some(1499));
+    assert_eq!(mtu_v4(1500, 1500), None, "it would have fitted");
+    assert_eq!(mtu_v4(9, 1500), Some(MIN_MTU_V4));
+    assert_eq!(mtu_v4(9, 68), None);
+    assert_eq!(mtu_v4(0, 68), None);
 
     let mtu_v6 = |mtu, len| {
-        TooBig::parse_v6(&v6(mtu, &[&ip6(17, len)[..], &VXLAN].concat())).map(|read| read.mtu)
+        let read = TooBig::parse_v6(&v6(mtu, &[&ip6(17, len)[..], &VXLAN].concat()));
+        read.unwrap().path_mtu()
     };
-    let impossible = Err(ParseError::field(Layer::Icmpv6, "MTU"));
-    assert_eq!(mtu_v6(1280, 1460), Ok(MIN_MTU_V6));
-    assert_eq!(mtu_v6(1279, 1460), impossible);
-    assert_eq!(mtu_v6(1500, 1460), impossible);
-    assert_eq!(mtu_v6(1400 | 1 << 16, 1460), impossible);
+    assert_eq!(mtu_v6(1280, 1460), Some(MIN_MTU_V6));
+    assert_eq!(mtu_v6(1279, 1460), None);
+    assert_eq!(mtu_v6(1500, 1460), None);
+    assert_eq!(mtu_v6(1400 | 1 << 16, 1460), None);
 }
 
 #[test]
@@ -166,16 +174,14 @@ proptest! {
         if let Some(next) = quoted.get_mut(if version == 0x60 { 6 } else { 9 }) {
             *next = protocol;
         }
-        if let Ok(read) = TooBig::parse_v4(&v4(mtu as u16, &quoted)) {
-            prop_assert!(
-                read.mtu >= MIN_MTU_V4 && read.mtu < u16::from_be_bytes([quoted[2], quoted[3]])
-            );
+        if let Ok(mtu) = TooBig::parse_v4(&v4(mtu as u16, &quoted)).map(|read| read.path_mtu()) {
+            let len = u16::from_be_bytes([quoted[2], quoted[3]]);
+            prop_assert!(mtu.is_none_or(|mtu| mtu >= MIN_MTU_V4 && mtu < len));
         }
         for mtu in [mtu, mtu % 3000] {
-            if let Ok(read) = TooBig::parse_v6(&v6(mtu, &quoted)) {
-                prop_assert!(read.mtu >= MIN_MTU_V6);
-                let payload_len = usize::from(u16::from_be_bytes([quoted[4], quoted[5]]));
-                prop_assert!(usize::from(read.mtu) < 40 + payload_len);
+            if let Ok(mtu) = TooBig::parse_v6(&v6(mtu, &quoted)).map(|read| read.path_mtu()) {
+                let len = 40 + usize::from(u16::from_be_bytes([quoted[4], quoted[5]]));
+                prop_assert!(mtu.is_none_or(|mtu| mtu >= MIN_MTU_V6 && usize::from(mtu) < len));
             }
         }
     }
