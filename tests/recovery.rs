@@ -15,6 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
+use testkit::program::copy_program;
 use testkit::require_root;
 
 /// The names of all network devices of a namespace.
@@ -290,7 +291,7 @@ fn as_nobody(lab: &Lab, args: &[&str]) -> Output {
     // Other users may not have access to the build directory.
     let program = lab.dir.path().join("weft");
     if !program.exists() {
-        fs::copy(WEFT, &program).expect("the program can be copied");
+        copy_program(WEFT, &program);
     }
     let mut command = Command::new(program);
     command.args(args).current_dir("/").uid(NOBODY).gid(NOBODY);

@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use testkit::program::copy_program;
 use testkit::require_root;
 
 #[test]
@@ -96,8 +97,8 @@ fn list_names_what_needs_root_when_the_user_is_not_root() {
     // The build directory may be closed to other users.
     let directory = std::env::temp_dir().join(format!("weft-list-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
-    std::fs::copy(WEFT_BENCH, directory.join("weft-bench")).unwrap();
-    std::fs::copy(weft(), directory.join("weft")).unwrap();
+    copy_program(WEFT_BENCH, directory.join("weft-bench"));
+    copy_program(weft(), directory.join("weft"));
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
         .arg(directory.join("weft-bench"))
@@ -309,9 +310,9 @@ fn flows_are_one_on_the_wire_when_tunnels_have_one_source_port() {
 fn installed(name: &str, both: bool) -> std::path::PathBuf {
     let directory = std::env::temp_dir().join(format!("weft-{name}-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
-    std::fs::copy(weft(), directory.join("weft")).unwrap();
+    copy_program(weft(), directory.join("weft"));
     if both {
-        std::fs::copy(WEFT_BENCH, directory.join("weft-bench")).unwrap();
+        copy_program(WEFT_BENCH, directory.join("weft-bench"));
     }
     directory
 }

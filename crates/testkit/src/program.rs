@@ -23,6 +23,19 @@ pub fn command(name: &str) -> Command {
     Command::new(crate::report::find_program(name).unwrap_or_else(|| name.into()))
 }
 
+/// Copies the program `from` to `to`, to be run from there.
+///
+/// Another process writes the copy. If this one did, a child that another thread forks meanwhile
+/// would hold the copy open for writing, and the kernel would refuse to run it (ETXTBSY).
+///
+/// # Panics
+/// When it cannot be copied.
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let mut copy = command("cp");
+    copy.arg(from.as_ref()).arg(to.as_ref());
+    run(copy, &[]);
+}
+
 /// Waits until a server accepts on the Unix socket `path`, which exists slightly earlier.
 ///
 /// # Panics
