@@ -37,7 +37,7 @@ macro_rules! drop_reasons {
 include!("drop_reasons.in");
 
 impl DropReason {
-    /// The reason for a frame that has no flow key ([`extract`](crate::extract)).
+    /// The reason for a frame that has no flow key ([`extract`](crate::extract())).
     pub const fn of_invalid_frame(error: ParseError) -> Self {
         match error.kind {
             ParseErrorKind::TooDeep => Self::TagsTooDeep,
