@@ -41,7 +41,7 @@ impl Change {
         self.after.median / self.before.median - 1.0
     }
 
-    /// True when the intervals do not overlap; `None` with fewer than three runs.
+    /// True when the intervals do not overlap; `None` with fewer than [`ENOUGH`] runs.
     pub fn is_certain(&self) -> Option<bool> {
         let apart = self.after.low > self.before.high || self.after.high < self.before.low;
         (self.after.runs.min(self.before.runs) >= ENOUGH).then_some(apart)

@@ -125,7 +125,7 @@ pub struct Row {
 }
 
 impl Table {
-    /// True when the A/A intervals of rate and cost include 1, and reach no farther than `STEADY`
+    /// True when the A/A intervals of rate and cost include 1, and reach no farther than [`STEADY`]
     /// on either side.
     pub fn converged(&self) -> bool {
         self.noise.is_some_and(steady) && self.cost_noise.is_none_or(steady)
