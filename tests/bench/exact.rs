@@ -27,7 +27,10 @@ fn counts_are_identical_when_the_input_is() {
                 exact::measure(contender, &kernel, &programs, rounds, wire, 1, &Stop::new())
                     .unwrap()
             };
-            let (first, second) = (measure(), measure());
+            let (first, second) = std::thread::scope(|scope| {
+                let second = scope.spawn(measure);
+                (measure(), second.join().unwrap())
+            });
             assert_eq!(first, second);
             let switching = first.switching();
             assert!(

@@ -19,7 +19,7 @@ use crate::test::host_triple;
 /// The directory of the seeds, which has one directory for each target.
 const CORPUS: &str = "fuzz/corpus";
 /// The time of a smoke over all targets.
-const SMOKE_SECONDS: u64 = 60;
+const SMOKE_SECONDS: u64 = 40;
 const COVERAGE_FLAGS: [&str; 7] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
