@@ -67,7 +67,7 @@ enum Task {
     DepsCheck,
     /// Fuzz one target, or all of them in turn
     Fuzz(fuzz::Options),
-    /// Fuzz every target for a moment, 60 s in all
+    /// Fuzz every target for a moment, 40 s in all
     FuzzSmoke,
     /// Write the seed corpora of the fuzz targets anew from valid frames
     FuzzSeeds,
