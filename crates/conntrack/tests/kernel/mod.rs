@@ -1,0 +1,369 @@
+//! The crate beside the kernel's nf_conntrack: the same random packets through both. Each packet
+//! must get the same class and the same translation, and each connection must have the same state
+//! at the end.
+//!
+//! `WEFT_CT_SEQUENCES` sets the number of sequences, `WEFT_CT_SEED` the seed.
+
+mod flow;
+mod sctp;
+mod tcp;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use conntrack::{
+    Commit, Config, CtDrop, Invalid, Nat, NatKind, NatSpec, ProtocolState, Seed, State, Table,
+    Tuple, Zone,
+};
+use flow::{Flow, Rule};
+use testkit::netfilter::{KernelConnection, Router, Side};
+use testkit::random::{Random, environment};
+use testkit::{report, require_program, require_root};
+use wire::Protocol;
+
+use crate::support::{Ends, frame, headers, ip, ip_of, udp};
+
+const ZONE: Zone = Zone(0);
+/// Sequences through one router.
+const BATCH: u64 = 4000;
+/// The marker of the packet that ends a sequence.
+const END: u16 = 0xffff;
+
+const INSIDE: [&str; 4] = ["172.16.0.0/12", "203.0.113.0/24", "2001:db8:1::/48", "2001:db8:3::/48"];
+const OUTSIDE: [&str; 3] = ["198.18.0.0/15", "2001:db8:2::/48", "2001:db8:4::/48"];
+
+/// The class of a packet becomes its DSCP.
+const RULES: &str = "
+table inet test {
+    chain classify {
+        type filter hook forward priority 0; policy accept;
+        ct state invalid ip dscp set 4
+        ct state invalid ip6 dscp set 4
+        ct state untracked ip dscp set 4
+        ct state untracked ip6 dscp set 4
+        ct state new ip dscp set 1
+        ct state new ip6 dscp set 1
+        ct state established ct direction original ip dscp set 2
+        ct state established ct direction original ip6 dscp set 2
+        ct state related ct direction original ip dscp set 3
+        ct state related ct direction original ip6 dscp set 3
+        ct state established ct direction reply ip dscp set 10
+        ct state established ct direction reply ip6 dscp set 10
+        ct state related ct direction reply ip dscp set 11
+        ct state related ct direction reply ip6 dscp set 11
+    }
+    chain destinations {
+        type nat hook prerouting priority dstnat; policy accept;
+        ip daddr 198.19.0.1 dnat ip to 198.18.255.1
+        ip6 daddr 2001:db8:4::1 dnat ip6 to 2001:db8:2:ffff::1
+        ip daddr 198.19.0.2 meta l4proto { tcp, udp, sctp } th dport 80 dnat ip to 198.18.255.2:8080
+        ip6 daddr 2001:db8:4::2 meta l4proto { tcp, udp, sctp } th dport 80 dnat ip6 to [2001:db8:2:ffff::2]:8080
+        ip daddr 198.19.0.2 dnat ip to 198.18.255.2
+        ip6 daddr 2001:db8:4::2 dnat ip6 to 2001:db8:2:ffff::2
+    }
+    chain sources {
+        type nat hook postrouting priority srcnat; policy accept;
+        ip saddr 172.17.0.0/16 snat ip to 203.0.113.1
+        ip6 saddr 2001:db8:1:1::/64 snat ip6 to 2001:db8:3::1
+        ip saddr 172.18.0.0/16 meta l4proto { tcp, udp, sctp } snat ip to 203.0.113.2:2000
+        ip6 saddr 2001:db8:1:2::/64 meta l4proto { tcp, udp, sctp } snat ip6 to [2001:db8:3::2]:2000
+        ip saddr 172.18.0.0/16 snat ip to 203.0.113.2
+        ip6 saddr 2001:db8:1:2::/64 snat ip6 to 2001:db8:3::2
+    }
+}";
+
+/// What becomes of a packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Fate {
+    Dropped,
+    Passed { class: u8, packet: Vec<u8> },
+}
+
+struct Step {
+    side: Side,
+    packet: Vec<u8>,
+    fate: Fate,
+    note: String,
+}
+
+#[test]
+fn packets_have_the_fate_that_the_kernel_gives_them_when_random() {
+    require_root!();
+    require_program!("nft", "nftables");
+    let sequences = environment("WEFT_CT_SEQUENCES", 3000);
+    let seed = environment("WEFT_CT_SEED", 1);
+    let mut first = 0;
+    let (mut packets, mut states) = (0, 0);
+    while first < sequences {
+        let count = BATCH.min(sequences - first);
+        let (sent, compared) =
+            std::thread::spawn(move || run_batch(seed, first, count)).join().unwrap();
+        packets += sent;
+        states += compared;
+        first += count;
+    }
+    assert!(packets > sequences * 5 && states > sequences / 4, "{packets} packets, {states}");
+    let what = format!("{sequences} sequences, {packets} packets, {states} final states");
+    report::peer("nf_conntrack", &what);
+}
+
+fn run_batch(seed: u64, first: u64, count: u64) -> (u64, u64) {
+    Router::pin_thread();
+    let router = Router::new(&INSIDE, &OUTSIDE, RULES);
+    let mut side_by_side = SideBySide::new();
+    let mut packets = 0;
+    for number in first..first + count {
+        let mut random = Random::new(seed.wrapping_mul(0x1_0000_0000).wrapping_add(number));
+        let steps = side_by_side.sequence(&mut random, number as u16);
+        packets += steps.len() as u64;
+        let fates = observe(&router, &steps);
+        for (at, (step, fate)) in steps.iter().zip(&fates).enumerate() {
+            if !is_same(&step.fate, fate) {
+                let story: Vec<_> = steps[..=at].iter().map(describe).collect();
+                panic!(
+                    "sequence {number}, packet {at}: the kernel has {}\n{}",
+                    show(fate),
+                    story.join("\n")
+                );
+            }
+        }
+    }
+    (packets, side_by_side.compare_states(&router.connections()))
+}
+
+/// Sends all packets through the kernel.
+fn observe(router: &Router, steps: &[Step]) -> Vec<Fate> {
+    let mut fates = vec![Fate::Dropped; steps.len()];
+    for step in steps {
+        router.send(step.side, &step.packet);
+    }
+    let ends = Ends { src: IpAddr::from([172, 16, 255, 1]), dst: IpAddr::from([198, 18, 254, 1]) };
+    router.send(Side::Inside, &ip(ends, Protocol::UDP, udp([9, 9], 0), END));
+    router.send(Side::Outside, &ip(ends.reversed(), Protocol::UDP, udp([9, 9], 0), END));
+    let mut ended = 0;
+    router.receive(|_, packet| {
+        let Some((marker, class)) = marks(packet) else { return false };
+        if marker == END {
+            ended += 1;
+        } else if let Some(fate) = fates.get_mut(usize::from(marker)) {
+            *fate = Fate::Passed { class, packet: packet.to_vec() };
+        }
+        ended == 2
+    });
+    fates
+}
+
+/// Marker and DSCP of a packet; `None` for packets of the namespaces' own stacks.
+fn marks(packet: &[u8]) -> Option<(u16, u8)> {
+    match *packet {
+        [0x45, tos, _, _, a, b, 0x40, ..] if tos != 0 => {
+            Some((u16::from_be_bytes([a, b]), tos >> 2))
+        }
+        [first, second, a, b, ..] if first >> 4 == 6 => {
+            let class = (first << 4 | second >> 4) >> 2;
+            (class != 0).then_some((u16::from_be_bytes([a, b]), class))
+        }
+        _ => None,
+    }
+}
+
+/// Equal but for the fields that the router changes in every packet.
+fn is_same(ours: &Fate, kernel: &Fate) -> bool {
+    match (ours, kernel) {
+        (Fate::Passed { class: a, packet: ours }, Fate::Passed { class: b, packet: kernel }) => {
+            a == b && neutral(ours) == neutral(kernel)
+        }
+        (ours, kernel) => ours == kernel,
+    }
+}
+
+fn neutral(packet: &[u8]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    if packet[0] >> 4 == 4 {
+        packet[1] = 0;
+        packet[8] = 0;
+        packet[10..12].fill(0);
+    } else {
+        packet[0] = 0x60;
+        packet[1] &= 0x0f;
+        packet[7] = 0;
+    }
+    packet
+}
+
+fn show(fate: &Fate) -> String {
+    match fate {
+        Fate::Dropped => "dropped".to_owned(),
+        Fate::Passed { class, packet } => format!("class {class} {}", hex(&neutral(packet))),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().take(120).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn describe(step: &Step) -> String {
+    let (fate, packet) = (show(&step.fate), hex(&step.packet));
+    format!("{:?} {packet}\n    {} {fate}", step.side, step.note)
+}
+
+/// The crate, as a router with the same rules.
+struct SideBySide {
+    table: Table,
+    start: Instant,
+}
+
+impl SideBySide {
+    fn new() -> Self {
+        let table = Table::new(Config::default(), Seed::random(), 0);
+        Self { table, start: Instant::now() }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64
+    }
+
+    /// Up to three connections between one client and one server.
+    fn sequence(&mut self, random: &mut Random, number: u16) -> Vec<Step> {
+        let rule = Rule::random(random);
+        let plan = rule.plan(random.once_in(3), number);
+        let mut flows: Vec<_> =
+            (0..random.pick(&[1, 1, 2, 3])).map(|_| Flow::new(random, rule, &plan)).collect();
+        let len = 4 + random.below(18);
+        let mut steps = Vec::new();
+        for marker in 0..len as u16 {
+            let which = random.below(flows.len());
+            let flow = &mut flows[which];
+            let error = if random.once_in(8) { flow.error(random, marker) } else { None };
+            let (by_server, packet) = error.unwrap_or_else(|| flow.packet(random, marker));
+            let side = if by_server { Side::Outside } else { Side::Inside };
+            let (fate, note) = self.forward(&packet);
+            if let Fate::Passed { packet, .. } = &fate {
+                flow.received[usize::from(!by_server)] = Some(packet.clone());
+            }
+            steps.push(Step { side, packet, fate, note });
+        }
+        steps
+    }
+
+    fn forward(&mut self, packet: &[u8]) -> (Fate, String) {
+        let (mut frame, headers) = (frame(packet), headers(packet));
+        let now_ms = self.now_ms();
+        let mut tracked = self.table.track(now_ms, ZONE, &headers, Nat::Apply);
+        if tracked.state.contains(State::NEW) {
+            let nat = Some(headers.tuple().map_or_else(keep, |tuple| nat_of(&tuple)));
+            let commit = Commit { nat, ..Commit::default() };
+            match self.table.commit(now_ms, &tracked, &headers, ::flow::PortNo(1), &commit) {
+                Ok(committed) => tracked = committed,
+                Err(CtDrop::Clash | CtDrop::NatExhausted) => {
+                    return (Fate::Dropped, "refused".to_owned());
+                }
+                Err(refused) => panic!("{refused}"),
+            }
+        }
+        if let Some(translation) = tracked.translation {
+            translation.apply(&mut frame).unwrap();
+        }
+        let class = if tracked.state.contains(State::INV) {
+            4
+        } else {
+            let reply = if tracked.state.contains(State::RPL) { 8 } else { 0 };
+            let states = [(State::NEW, 1), (State::EST, 2), (State::REL, 3)];
+            let found = states.iter().find(|(state, _)| tracked.state.contains(*state));
+            reply + found.map_or(0, |&(_, class)| class)
+        };
+        let note = format!("{} {:?}", tracked.state, tracked.invalid.map(Invalid::name));
+        (Fate::Passed { class, packet: ip_of(&frame).to_vec() }, note)
+    }
+
+    /// Compares protocol states and reply tuples, except of connections that are about to expire.
+    /// Returns how many were compared.
+    fn compare_states(&self, kernel: &[KernelConnection]) -> u64 {
+        const MARGIN_S: u64 = 4;
+        let now_ms = self.now_ms();
+        let ours: HashMap<_, _> = self
+            .table
+            .iter()
+            .filter(|connection| connection.deadline_ms > now_ms + MARGIN_S * 1000)
+            .map(|connection| (words(&connection.original), connection))
+            .collect();
+        let mut compared = 0;
+        for theirs in kernel.iter().filter(|theirs| theirs.timeout_s > MARGIN_S) {
+            let original = kernel_words(&theirs.tuples[0]);
+            if original[1].is_empty() || original[0] == "172.16.255.1" {
+                continue;
+            }
+            let Some(ours) = ours.get(&original) else {
+                let key = self.table.iter().find(|c| words(&c.original) == original);
+                panic!("only the kernel has {theirs:?}, weft has {key:?} at {now_ms}");
+            };
+            let state = match ours.state {
+                ProtocolState::Tcp(state) => Some(state.name().to_owned()),
+                ProtocolState::Sctp(state) => Some(state.name().to_owned()),
+                _ => None,
+            };
+            assert_eq!(state, theirs.state, "{theirs:?}");
+            assert_eq!(words(&ours.reply), kernel_words(&theirs.tuples[1]), "{theirs:?}");
+            compared += 1;
+        }
+        compared
+    }
+}
+
+/// Addresses, and ports or ICMP fields, as text.
+fn words(tuple: &Tuple) -> [String; 5] {
+    let (a, b, c) = match tuple.icmp_fields() {
+        Some((kind, code, ident)) => (kind.to_string(), code.to_string(), ident.to_string()),
+        None if tuple.has_ports() => {
+            let (src, dst) = tuple.ports();
+            (src.to_string(), dst.to_string(), String::new())
+        }
+        None => Default::default(),
+    };
+    [tuple.src().to_string(), tuple.dst().to_string(), a, b, c]
+}
+
+fn kernel_words(tuple: &HashMap<String, String>) -> [String; 5] {
+    let word = |name: &str| tuple.get(name).cloned().unwrap_or_default();
+    let address = |name: &str| {
+        word(name).parse::<IpAddr>().map_or_else(|_| String::new(), |address| address.to_string())
+    };
+    let (a, b) = if tuple.contains_key("type") { ("type", "code") } else { ("sport", "dport") };
+    [address("src"), address("dst"), word(a), word(b), word("id")]
+}
+
+fn keep() -> NatSpec {
+    NatSpec::new(NatKind::Source, None, None)
+}
+
+/// The NAT that [`RULES`] gives to a new connection.
+fn nat_of(tuple: &Tuple) -> NatSpec {
+    let v6 = !tuple.is_v4();
+    let (src, dst) = (tuple.src(), tuple.dst());
+    let address_of = |rule: Rule| rule.plan(v6, 0);
+    for rule in [Rule::Destination, Rule::DestinationPort] {
+        let plan = address_of(rule);
+        if dst == plan.server {
+            let is_service = rule == Rule::DestinationPort
+                && tuple.has_ports()
+                && tuple.ports().1 == flow::SERVICE_PORT;
+            let port = is_service.then_some(flow::BACKEND_PORT);
+            return NatSpec::destination(plan.backend, port);
+        }
+    }
+    let class = match src {
+        IpAddr::V4(src) if src.octets()[0] == 172 => u16::from(src.octets()[1]) - 16,
+        IpAddr::V6(src) if src.segments()[2] == 1 => src.segments()[3],
+        _ => 0,
+    };
+    match class {
+        1 => NatSpec::source(address_of(Rule::Source).seen_client),
+        2 => {
+            let mut spec = NatSpec::source(address_of(Rule::SourcePort).seen_client);
+            spec.ports = tuple.has_ports().then_some(flow::SOURCE_PORT..=flow::SOURCE_PORT);
+            spec
+        }
+        _ => keep(),
+    }
+}

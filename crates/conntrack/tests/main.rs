@@ -1,0 +1,5 @@
+//! Tests of connection tracking: beside the kernel, beside a naive table, and of its limits.
+
+mod kernel;
+mod naive;
+mod support;
