@@ -39,7 +39,8 @@ impl TcpPair {
     pub fn new(random: &mut Random) -> Self {
         let ends = [0, 1].map(|_| {
             // Some near the wrap-around.
-            let base = random.pick(&[0, 0xffff_ff00, 0x7fff_ff00, random.word() as u32]);
+            let any = random.word() as u32;
+            let base = random.pick(&[0, 0xffff_ff00, 0x7fff_ff00, any]);
             let window = random.pick(&[0, 1, 500, 3000, 65_535, 65_535]);
             End { next: base, window, has_sent_syn: false, last: None }
         });
@@ -181,10 +182,12 @@ impl TcpPair {
         ]);
         let mut segment = self.with(from, flags, random.pick(&[0, 0, 1, 1000]));
         if random.once_in(3) {
-            segment.seq = random.pick(&[0, 1, random.word() as u32]);
+            let any = random.word() as u32;
+            segment.seq = random.pick(&[0, 1, any]);
         }
         if random.once_in(3) {
-            segment.ack = random.pick(&[0, 1, random.word() as u32]);
+            let any = random.word() as u32;
+            segment.ack = random.pick(&[0, 1, any]);
         }
         (from, segment)
     }
