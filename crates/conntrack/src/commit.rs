@@ -17,7 +17,7 @@ impl Table {
     ///   the packet came in, whose limit counts.
     /// - **Existing**: sets mark and label. With [`Commit::nat`], translates the packet as the
     ///   connection has it.
-    /// - **Invalid**, or the packet has ended its connection: does nothing.
+    /// - **Invalid**: does nothing.
     ///
     /// `headers` must be those of the packet as it was tracked, before any translation.
     ///

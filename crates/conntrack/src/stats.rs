@@ -7,10 +7,10 @@ use crate::{CtDrop, Invalid};
 pub struct Stats {
     /// Connections committed.
     pub committed: u64,
-    /// Connections removed because their timeout was over.
+    /// Connections removed because their timeout was over, or because a RST ended them early.
     pub expired: u64,
-    /// Connections removed by a packet: a RST without a reply, a reopened connection, a forced
-    /// commit, or NAT that reused the ports of a closed connection.
+    /// Connections removed by a packet: a reopened connection, a forced commit, or NAT that reused
+    /// the ports of a closed connection.
     pub replaced: u64,
     /// Connections removed by request.
     pub flushed: u64,

@@ -192,12 +192,13 @@ impl Table {
         if nat == Nat::Apply && is_est {
             translate(&mut tracked, packet_translation(entry, direction));
         }
-        self.timers.deadline_changed(&mut self.slab, slot);
         if outcome == Outcome::Abort {
-            self.stats.replaced += 1;
-            self.remove(slot);
-            tracked.connection = None;
+            // No later packet finds it, but a commit of this packet still translates it.
+            self.generation += 1;
+            entry.generation = self.generation;
+            entry.deadline_ms = now_ms;
         }
+        self.timers.deadline_changed(&mut self.slab, slot);
         Some(tracked)
     }
 

@@ -43,7 +43,7 @@ pub struct Tracked {
     /// The tuple of the connection's original direction, of the packet itself when there is no
     /// connection yet (`ct_nw_src`, `ct_tp_dst` and so on). `None` for an invalid packet.
     pub original: Option<Tuple>,
-    /// The connection; `None` if there is none, or if this packet has ended it.
+    /// The connection, if there is one. If this packet ends it, the generation is already old.
     pub connection: Option<ConnRef>,
     /// How NAT changes this packet. The caller applies it.
     pub translation: Option<Translation>,

@@ -129,7 +129,7 @@ impl Side {
 
     /// True when this end has sent more than `older`, a connection with the same ports.
     pub const fn has_advanced(&self, older: &Self) -> bool {
-        is_after(self.end, older.end)
+        (self.end.wrapping_sub(older.end) as i32) > 0
     }
 
     /// Reads the options of a SYN. A segment without any options keeps what is known.

@@ -220,13 +220,17 @@ impl Flow {
         }
         let is_v4 = ends.src.is_ipv4();
         let header = if is_v4 { 20 } else { 40 };
-        let len = header + random.pick(&[3, 4, 8, 8, 12, 20, 40, 500]);
+        let is_translated = self.client_view.ends != self.server_view.ends;
+        // The kernel drops what it has to translate when less than eight bytes are quoted. weft
+        // translates as far as the quote reaches.
+        let least = if is_translated { 8 } else { random.pick(&[3, 4, 8]) };
+        let len = header + random.pick(&[least, 8, 12, 20, 40, 500]);
         let mut quote = packet[..len.min(packet.len())].to_vec();
         if random.once_in(10) {
-            let at = random.below(quote.len());
+            // The kernel does not look at the version.
+            let at = 1 + random.below(quote.len() - 1);
             quote[at] ^= 1 << random.below(8);
         }
-        let is_translated = self.client_view.ends != self.server_view.ends;
         let (protocol, kinds): (_, &[u8]) = match (is_v4, is_translated) {
             (true, true) => (Protocol::ICMP, &[3, 4, 11, 12]),
             (true, false) => (Protocol::ICMP, &[3, 4, 5, 11, 12]),
