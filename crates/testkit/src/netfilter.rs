@@ -48,9 +48,11 @@ struct Neighbour {
     router_mac: MacAddr,
 }
 
-/// A connection as `/proc/net/nf_conntrack` lists it: `tcp`, `ESTABLISHED` and so on.
+/// A connection as `/proc/net/nf_conntrack` lists it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelConnection {
+    /// The number of its protocol.
+    pub protocol: u8,
     /// Seconds until it expires.
     pub timeout_s: u64,
     /// The state of TCP and SCTP.
@@ -156,7 +158,8 @@ impl Neighbour {
 
 impl KernelConnection {
     fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split_ascii_whitespace().skip(4);
+        let mut words = line.split_ascii_whitespace().skip(3);
+        let protocol = words.next()?.parse().ok()?;
         let timeout_s = words.next()?.parse().ok()?;
         let mut tuples = [HashMap::new(), HashMap::new()];
         let (mut state, mut direction) = (None, None);
@@ -174,7 +177,7 @@ impl KernelConnection {
                 tuples[direction].insert(name.to_owned(), value.to_owned());
             }
         }
-        Some(Self { timeout_s, state, tuples })
+        Some(Self { protocol, timeout_s, state, tuples })
     }
 }
 

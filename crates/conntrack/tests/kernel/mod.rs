@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use conntrack::{
-    Commit, Config, ConnId, CtDrop, Invalid, Nat, NatKind, NatSpec, ProtocolState, Seed, State, Table,
-    Tuple, Zone,
+    Commit, Config, ConnId, CtDrop, Invalid, Nat, NatKind, NatSpec, ProtocolState, Seed, State,
+    Table, Tuple, Zone,
 };
 use flow::{Flow, Rule, SOURCE_PORT};
 use testkit::netfilter::{KernelConnection, Router, Side};
@@ -77,9 +77,14 @@ table inet test {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Fate {
     Dropped,
-    Passed { class: u8, packet: Vec<u8> },
+    Passed {
+        class: u8,
+        packet: Vec<u8>,
+    },
     /// Translated to a port chosen at random.
-    AnyPort { class: u8 },
+    AnyPort {
+        class: u8,
+    },
 }
 
 struct Step {
@@ -233,7 +238,7 @@ struct SideBySide {
     table: Table,
     start: Instant,
     /// Connections with a random port.
-    random_ports: HashSet<[String; 5]>,
+    random_ports: HashSet<[String; 6]>,
 }
 
 impl SideBySide {
@@ -335,8 +340,8 @@ impl SideBySide {
             .collect();
         let mut compared = 0;
         for theirs in kernel.iter().filter(|theirs| theirs.timeout_s > MARGIN_S) {
-            let original = kernel_words(&theirs.tuples[0]);
-            if self.random_ports.contains(&original) || original[0] == "172.16.255.1" {
+            let original = kernel_words(theirs.protocol, &theirs.tuples[0]);
+            if self.random_ports.contains(&original) || original[1] == "172.16.255.1" {
                 continue;
             }
             let Some(ours) = ours.get(&original) else {
@@ -349,7 +354,11 @@ impl SideBySide {
                 _ => None,
             };
             assert_eq!(state, theirs.state, "{theirs:?}");
-            assert_eq!(words(&ours.reply), kernel_words(&theirs.tuples[1]), "{theirs:?}");
+            assert_eq!(
+                words(&ours.reply),
+                kernel_words(theirs.protocol, &theirs.tuples[1]),
+                "{theirs:?}"
+            );
             compared += 1;
         }
         compared
@@ -357,7 +366,7 @@ impl SideBySide {
 }
 
 /// Addresses, and ports or ICMP fields, as text.
-fn words(tuple: &Tuple) -> [String; 5] {
+fn words(tuple: &Tuple) -> [String; 6] {
     let (a, b, c) = match tuple.icmp_fields() {
         Some((kind, code, ident)) => (kind.to_string(), code.to_string(), ident.to_string()),
         None if tuple.has_ports() => {
@@ -366,16 +375,18 @@ fn words(tuple: &Tuple) -> [String; 5] {
         }
         None => Default::default(),
     };
-    [tuple.src().to_string(), tuple.dst().to_string(), a, b, c]
+    let ends = [tuple.src(), tuple.dst()].map(|address| address.to_string());
+    let [src, dst] = ends;
+    [tuple.protocol().to_string(), src, dst, a, b, c]
 }
 
-fn kernel_words(tuple: &HashMap<String, String>) -> [String; 5] {
+fn kernel_words(protocol: u8, tuple: &HashMap<String, String>) -> [String; 6] {
     let word = |name: &str| tuple.get(name).cloned().unwrap_or_default();
     let address = |name: &str| {
         word(name).parse::<IpAddr>().map_or_else(|_| String::new(), |address| address.to_string())
     };
     let (a, b) = if tuple.contains_key("type") { ("type", "code") } else { ("sport", "dport") };
-    [address("src"), address("dst"), word(a), word(b), word("id")]
+    [protocol.to_string(), address("src"), address("dst"), word(a), word(b), word("id")]
 }
 
 fn keep() -> NatSpec {
