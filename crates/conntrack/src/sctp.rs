@@ -63,6 +63,9 @@ pub(crate) struct Sctp {
     /// The tag that packets of each direction carry.
     tags: [u32; 2],
     state: SctpState,
+    /// An INIT was sent in the direction, and the association is not open yet. Both ends may have
+    /// sent one (section 5.2.1).
+    initiated: [bool; 2],
     /// The direction of a HEARTBEAT with an unknown tag, which its answer may confirm.
     unknown_tag: Option<Direction>,
 }
@@ -94,10 +97,12 @@ impl Sctp {
                 Chunk::Init { .. } if packet.tag != 0 => return Err(Invalid::SctpTag),
                 Chunk::Init { tag } => tags[1] = tag,
                 Chunk::Heartbeat => tags[0] = packet.tag,
-                _ => tags[1] = packet.tag,
+                // Its answer is a SHUTDOWN COMPLETE that reflects the tag (section 8.5.1 C).
+                Chunk::ShutdownAck => tags[1] = packet.tag,
+                _ => {}
             }
         }
-        Ok(Self { tags, state: SctpState::None, unknown_tag: None })
+        Ok(Self { tags, state: SctpState::None, initiated: [false; 2], unknown_tag: None })
     }
 
     pub const fn state(&self) -> SctpState {
@@ -128,17 +133,43 @@ impl Sctp {
             let Some(new) = step(direction, &chunk, self.state) else {
                 return Outcome::Invalid(Invalid::OutOfState);
             };
-            if let Chunk::Init { tag } | Chunk::InitAck { tag } = chunk {
-                self.tags[direction.reversed().index()] = tag;
-                // Otherwise a client that retries could keep its entry, and its NAT, forever.
-                let repeated = (self.state, new) == (SctpState::Closed, SctpState::Closed);
-                ignore |= repeated && is_committed;
+            if !self.record_tag(direction, &chunk) {
+                return Outcome::Invalid(Invalid::SctpTag);
             }
+            // Otherwise a client that retries could keep its entry, and its NAT, forever.
+            let repeated = (self.state, new) == (SctpState::Closed, SctpState::Closed);
+            ignore |= repeated && is_committed && matches!(chunk, Chunk::Init { .. });
             established |= new == SctpState::Established && self.state != new;
             self.state = new;
         }
         let timeout = (!ignore).then_some(self.state.timeout());
         Outcome::Accept { timeout, established }
+    }
+
+    /// Records the tag that an INIT or INIT-ACK announces. Returns false for an INIT-ACK that
+    /// contradicts what was announced before.
+    fn record_tag(&mut self, direction: Direction, chunk: &Chunk) -> bool {
+        let (own, other) = (direction.index(), direction.reversed().index());
+        match *chunk {
+            Chunk::Init { tag } => {
+                if self.initiated == [true, true] {
+                    self.initiated[other] = false;
+                }
+                self.initiated[own] = true;
+                self.tags[other] = tag;
+            }
+            Chunk::InitAck { tag } => {
+                let known = self.tags[other];
+                let answers_nothing = !self.initiated[other] && known != 0;
+                let collides = self.initiated == [true, true];
+                if (answers_nothing || collides) && known != tag {
+                    return false;
+                }
+                self.tags[other] = tag;
+            }
+            _ => {}
+        }
+        true
     }
 
     /// Checks the verification tag of a packet with this chunk (RFC 9260 section 8.5.1).
@@ -159,6 +190,10 @@ impl Sctp {
                 is(if reflects_tag { other } else { own })
             }
             Chunk::CookieEcho => is(own),
+            Chunk::CookieAck => {
+                self.initiated = [false; 2];
+                TagCheck::Right
+            }
             Chunk::Heartbeat | Chunk::HeartbeatAck if own == 0 => {
                 self.tags[direction.index()] = packet.tag;
                 TagCheck::Right
@@ -233,8 +268,8 @@ fn step(direction: Direction, chunk: &Chunk, state: SctpState) -> Option<SctpSta
 
         (Chunk::Init { .. }, Original, ShutdownSent | ShutdownReceived) => Closed,
         (Chunk::InitAck { .. }, Reply, Closed) => CookieWait,
-        (Chunk::CookieEcho, Original, CookieWait) => CookieEchoed,
-        (Chunk::CookieAck, Reply, CookieEchoed) => Established,
+        (Chunk::CookieEcho, _, CookieWait) => CookieEchoed,
+        (Chunk::CookieAck, _, CookieEchoed) => Established,
         (Chunk::Error, Reply, CookieEchoed) => Closed,
         (Chunk::Shutdown, Original, Established) => ShutdownSent,
         (Chunk::Shutdown, Reply, Established) => ShutdownReceived,

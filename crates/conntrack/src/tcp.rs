@@ -374,7 +374,7 @@ impl Tcp {
             new = old;
         }
         let answers_ignored = match last.event {
-            TcpEvent::Syn => context.seen_reply,
+            TcpEvent::Syn => context.seen_reply && last.direction != direction,
             TcpEvent::Ack => !context.assured,
             _ => false,
         };

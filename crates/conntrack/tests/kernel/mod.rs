@@ -100,7 +100,8 @@ fn packets_have_the_fate_that_the_kernel_gives_them_when_random() {
     require_program!("nft", "nftables");
     let sequences = environment("WEFT_CT_SEQUENCES", 3000);
     let seed = environment("WEFT_CT_SEED", 1);
-    let mut first = 0;
+    let mut first = environment("WEFT_CT_FIRST", 0);
+    let sequences = first + sequences;
     let (mut packets, mut states) = (0, 0);
     while first < sequences {
         let count = BATCH.min(sequences - first);
