@@ -225,7 +225,7 @@ fn search(
             random = random.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
         }
         // Below `count`, which has at most 17 bits.
-        let start = ((random >> 32) * u64::from(count) >> 32) as u32;
+        let start = (((random >> 32) * u64::from(count)) >> 32) as u32;
         let port = u32::from(first) + (start + attempt % run) % count;
         if let Some(tuple) = is_free(port as u16, attempts - 1 - attempt) {
             return Some(tuple);

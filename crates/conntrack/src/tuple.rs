@@ -180,7 +180,7 @@ impl Tuple {
 
     #[must_use]
     pub(crate) const fn with_parts(self, first: u16, second: u16) -> Self {
-        let kept = self.rest & (1 << SECOND_SHIFT) - 1;
+        let kept = self.rest & ((1 << SECOND_SHIFT) - 1);
         let rest = kept | (first as u64) << FIRST_SHIFT | (second as u64) << SECOND_SHIFT;
         Self { rest, ..self }
     }

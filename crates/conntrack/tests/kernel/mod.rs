@@ -328,17 +328,14 @@ impl SideBySide {
         is_changed && nat_of(original).ports.is_none_or(|_| translated.ports().0 != SOURCE_PORT)
     }
 
-    /// Compares protocol states and reply tuples, except of connections that are about to expire.
-    /// Returns how many were compared.
+    /// Compares protocol states and reply tuples. Returns how many were compared.
+    ///
+    /// The crate's connections stay in the table, because no timer runs here. Those of the kernel
+    /// may expire during the comparison, so only those with some time left count.
     fn compare_states(&self, kernel: &[KernelConnection]) -> u64 {
         const MARGIN_S: u64 = 4;
-        let now_ms = self.now_ms();
-        let ours: HashMap<_, _> = self
-            .table
-            .iter()
-            .filter(|connection| connection.deadline_ms > now_ms + MARGIN_S * 1000)
-            .map(|connection| (words(&connection.original), connection))
-            .collect();
+        let ours: HashMap<_, _> =
+            self.table.iter().map(|connection| (words(&connection.original), connection)).collect();
         let mut compared = 0;
         for theirs in kernel.iter().filter(|theirs| theirs.timeout_s > MARGIN_S) {
             let original = kernel_words(theirs.protocol, &theirs.tuples[0]);
@@ -346,8 +343,7 @@ impl SideBySide {
                 continue;
             }
             let Some(ours) = ours.get(&original) else {
-                let key = self.table.iter().find(|c| words(&c.original) == original);
-                panic!("only the kernel has {theirs:?}, weft has {key:?} at {now_ms}");
+                panic!("only the kernel has {theirs:?}");
             };
             let state = match ours.state {
                 ProtocolState::Tcp(state) => Some(state.name().to_owned()),
