@@ -328,12 +328,15 @@ impl SideBySide {
         is_changed && nat_of(original).ports.is_none_or(|_| translated.ports().0 != SOURCE_PORT)
     }
 
-    /// Compares protocol states and reply tuples. Returns how many were compared.
+    /// Compares protocol states, timeouts and reply tuples. Returns how many were compared.
     ///
     /// The crate's connections stay in the table, because no timer runs here. Those of the kernel
     /// may expire during the comparison, so only those with some time left count.
     fn compare_states(&self, kernel: &[KernelConnection]) -> u64 {
         const MARGIN_S: u64 = 4;
+        /// The kernel sees packets later, and under load much later.
+        const TOLERANCE_S: u64 = 6;
+        let now_ms = self.now_ms();
         let ours: HashMap<_, _> =
             self.table.iter().map(|connection| (words(&connection.original), connection)).collect();
         let mut compared = 0;
@@ -351,6 +354,9 @@ impl SideBySide {
                 _ => None,
             };
             assert_eq!(state, theirs.state, "{theirs:?}");
+            let left_s = ours.deadline_ms.saturating_sub(now_ms) / 1000;
+            let difference_s = left_s.abs_diff(theirs.timeout_s);
+            assert!(difference_s <= TOLERANCE_S, "{left_s} s are left, but {theirs:?}");
             assert_eq!(
                 words(&ours.reply),
                 kernel_words(theirs.protocol, &theirs.tuples[1]),
