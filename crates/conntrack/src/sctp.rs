@@ -84,7 +84,7 @@ pub(crate) enum Outcome {
 impl Sctp {
     /// The association that `packet` begins.
     pub fn new(packet: &SctpPacket) -> Result<Self, Invalid> {
-        let mut tags = [0; 2];
+        let (mut tags, mut initiated) = ([0; 2], [false; 2]);
         // Only control chunks can be out of the blue, and only those that ask for an answer.
         if packet.has_other {
             return Err(Invalid::NotFirst);
@@ -95,14 +95,17 @@ impl Sctp {
                     return Err(Invalid::NotFirst);
                 }
                 Chunk::Init { .. } if packet.tag != 0 => return Err(Invalid::SctpTag),
-                Chunk::Init { tag } => tags[1] = tag,
+                Chunk::Init { tag } => {
+                    tags[1] = tag;
+                    initiated[0] = true;
+                }
                 Chunk::Heartbeat => tags[0] = packet.tag,
                 // Its answer is a SHUTDOWN COMPLETE that reflects the tag (section 8.5.1 C).
                 Chunk::ShutdownAck => tags[1] = packet.tag,
                 _ => {}
             }
         }
-        Ok(Self { tags, state: SctpState::None, initiated: [false; 2], unknown_tag: None })
+        Ok(Self { tags, state: SctpState::None, initiated, unknown_tag: None })
     }
 
     pub const fn state(&self) -> SctpState {
@@ -151,7 +154,8 @@ impl Sctp {
     fn record_tag(&mut self, direction: Direction, chunk: &Chunk) -> bool {
         let (own, other) = (direction.index(), direction.reversed().index());
         match *chunk {
-            Chunk::Init { tag } => {
+            // A retransmitted INIT announces nothing.
+            Chunk::Init { tag } if tag != self.tags[other] => {
                 if self.initiated == [true, true] {
                     self.initiated[other] = false;
                 }
