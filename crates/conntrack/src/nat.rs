@@ -66,9 +66,11 @@ impl NatSpec {
     }
 }
 
-/// Table look-ups to find a free port for one connection. A range up to this size is searched
-/// completely.
-pub(crate) const MAX_ATTEMPTS: u32 = 512;
+/// Table look-ups to find a free port for one connection. A range of ports up to this size is
+/// searched completely if there is one address.
+const MAX_ATTEMPTS: u32 = 512;
+/// Addresses of a range that are tried.
+const MAX_ADDRESSES: u32 = 4;
 /// Consecutive ports that are tried before a jump to another part of a large range.
 const RUN: u32 = 64;
 
@@ -91,55 +93,70 @@ pub(crate) fn choose(
     choices: &Choices,
     mut is_free: impl FnMut(&Tuple, u32) -> bool,
 ) -> Option<Tuple> {
-    let moved = with_address(original, spec, choices)?;
-    match spec.kind {
-        NatKind::Source => choose_source_port(&moved, spec, choices, &mut is_free),
-        NatKind::Destination => {
-            let any = choose_destination_port(&moved, spec, choices, &mut is_free);
-            // Two clients may use the same port and address after an earlier source NAT, so a
-            // collision is resolved as in source NAT.
-            any.or_else(|| {
-                let keep = NatSpec::new(NatKind::Source, None, None);
-                let first = spec.ports.as_ref().map(|ports| *ports.start());
-                let (src, dst) = moved.parts();
-                let moved = match first.filter(|_| moved.has_ports()) {
-                    Some(port) => moved.with_parts(src, port),
-                    None => moved.with_parts(src, dst),
-                };
-                choose_source_port(&moved, &keep, choices, &mut is_free)
-            })
+    let addresses = Addresses::new(original, spec, choices)?;
+    let attempts = MAX_ATTEMPTS / addresses.tried;
+    (0..addresses.tried).find_map(|number| {
+        let moved = addresses.move_to(original, spec.kind, number);
+        let search = Search { choices, choice: spec.choice, attempts };
+        match spec.kind {
+            NatKind::Source => search.source(&moved, &spec.ports, &mut is_free),
+            NatKind::Destination => search.destination(&moved, &spec.ports, &mut is_free),
         }
-    }
+    })
 }
 
-/// `None` when the range is of another family than the packet, or empty.
-fn with_address(original: &Tuple, spec: &NatSpec, choices: &Choices) -> Option<Tuple> {
-    let Some(range) = &spec.addresses else { return Some(*original) };
-    let (first, last) = match (*range.start(), *range.end()) {
-        (IpAddr::V4(first), IpAddr::V4(last)) if original.is_v4() => {
-            (first.to_bits().into(), last.to_bits().into())
+/// The addresses to try.
+struct Addresses {
+    first: u128,
+    span: u128,
+    /// The first to try, counted from `first`.
+    offset: u128,
+    tried: u32,
+}
+
+impl Addresses {
+    /// `None` when the range is of another family than the packet, or empty.
+    fn new(original: &Tuple, spec: &NatSpec, choices: &Choices) -> Option<Self> {
+        let own = match spec.kind {
+            NatKind::Source => original.src_bits(),
+            NatKind::Destination => original.dst_bits(),
+        };
+        let Some(range) = &spec.addresses else {
+            return Some(Self { first: own, span: 0, offset: 0, tried: 1 });
+        };
+        let (first, last) = match (*range.start(), *range.end()) {
+            (IpAddr::V4(first), IpAddr::V4(last)) if original.is_v4() => {
+                (first.to_bits().into(), last.to_bits().into())
+            }
+            (IpAddr::V6(first), IpAddr::V6(last)) if !original.is_v4() => {
+                (first.to_bits(), last.to_bits())
+            }
+            _ => return None,
+        };
+        let span = u128::checked_sub(last, first)?;
+        let keeps = spec.kind == NatKind::Source
+            && spec.choice == PortChoice::Hash
+            && (first..=last).contains(&own);
+        let offset = match (keeps, spec.persistent) {
+            (true, _) => own - first,
+            (false, true) => scaled(choices.by_source, span),
+            (false, false) => scaled(choices.by_tuple, span),
+        };
+        let tried = if spec.persistent { 1 } else { span.min(MAX_ADDRESSES.into()) as u32 + 1 };
+        Some(Self { first, span, offset, tried: tried.min(MAX_ADDRESSES) })
+    }
+
+    fn move_to(&self, original: &Tuple, kind: NatKind, number: u32) -> Tuple {
+        let number = u128::from(number);
+        // The ones after the last are at the beginning.
+        let left = self.span - self.offset;
+        let offset = if number <= left { self.offset + number } else { number - left - 1 };
+        let address = self.first + offset;
+        match kind {
+            NatKind::Source => original.with_src(address),
+            NatKind::Destination => original.with_dst(address),
         }
-        (IpAddr::V6(first), IpAddr::V6(last)) if !original.is_v4() => {
-            (first.to_bits(), last.to_bits())
-        }
-        _ => return None,
-    };
-    let span: u128 = u128::checked_sub(last, first)?;
-    let own = match spec.kind {
-        NatKind::Source => original.src_bits(),
-        NatKind::Destination => original.dst_bits(),
-    };
-    let is_in_range = (first..=last).contains(&own) && spec.choice == PortChoice::Hash;
-    let address = if is_in_range && spec.kind == NatKind::Source {
-        own
-    } else {
-        let hash = if spec.persistent { choices.by_source } else { choices.by_tuple };
-        first + scaled(hash, span)
-    };
-    Some(match spec.kind {
-        NatKind::Source => original.with_src(address),
-        NatKind::Destination => original.with_dst(address),
-    })
+    }
 }
 
 /// A number from 0 to `span`, evenly chosen by `hash`.
@@ -160,76 +177,94 @@ const fn class_of(port: u16) -> (u16, u16) {
     }
 }
 
-fn choose_source_port(
-    tuple: &Tuple,
-    spec: &NatSpec,
-    choices: &Choices,
-    is_free: &mut impl FnMut(&Tuple, u32) -> bool,
-) -> Option<Tuple> {
-    let (own, second) = tuple.parts();
-    let is_icmp = tuple.is_icmp();
-    if !is_icmp && !tuple.has_ports() {
-        return is_free(tuple, 0).then_some(*tuple);
-    }
-    let (first, last) = match &spec.ports {
-        Some(ports) => (*ports.start(), *ports.end()),
-        None if is_icmp => (0, u16::MAX),
-        None => class_of(own),
-    };
-    let suits = spec.ports.is_none() || (first..=last).contains(&own);
-    if spec.choice == PortChoice::Hash && suits && is_free(tuple, MAX_ATTEMPTS) {
-        return Some(*tuple);
-    }
-    let candidate = |port| tuple.with_parts(port, second);
-    search((first, last), choices, spec.choice, |port, left| {
-        let tuple = candidate(port);
-        is_free(&tuple, left).then_some(tuple)
-    })
-}
-
-fn choose_destination_port(
-    tuple: &Tuple,
-    spec: &NatSpec,
-    choices: &Choices,
-    is_free: &mut impl FnMut(&Tuple, u32) -> bool,
-) -> Option<Tuple> {
-    let Some(ports) = spec.ports.as_ref().filter(|_| tuple.has_ports()) else {
-        return is_free(tuple, MAX_ATTEMPTS).then_some(*tuple);
-    };
-    let (src, own) = tuple.parts();
-    if spec.choice == PortChoice::Hash && ports.contains(&own) && is_free(tuple, MAX_ATTEMPTS) {
-        return Some(*tuple);
-    }
-    search((*ports.start(), *ports.end()), choices, spec.choice, |port, left| {
-        let tuple = tuple.with_parts(src, port);
-        is_free(&tuple, left).then_some(tuple)
-    })
-}
-
-/// Tries ports of the range: from a random one on, in runs of consecutive ports.
-fn search(
-    (first, last): (u16, u16),
-    choices: &Choices,
+/// The search for a free port.
+struct Search<'a> {
+    choices: &'a Choices,
     choice: PortChoice,
-    mut is_free: impl FnMut(u16, u32) -> Option<Tuple>,
-) -> Option<Tuple> {
-    let count = u32::from(last.checked_sub(first)?) + 1;
-    let mut random = match choice {
-        PortChoice::Hash => choices.by_tuple,
-        PortChoice::Random => choices.random,
-    };
-    let attempts = count.min(MAX_ATTEMPTS);
-    let run = if count <= MAX_ATTEMPTS { count } else { RUN };
-    for attempt in 0..attempts {
-        if attempt > 0 && attempt % run == 0 {
-            random = random.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+    attempts: u32,
+}
+
+type Ports = Option<RangeInclusive<u16>>;
+
+impl Search<'_> {
+    fn source(
+        &self,
+        tuple: &Tuple,
+        ports: &Ports,
+        is_free: &mut impl FnMut(&Tuple, u32) -> bool,
+    ) -> Option<Tuple> {
+        let (own, second) = tuple.parts();
+        let is_icmp = tuple.is_icmp();
+        if !is_icmp && !tuple.has_ports() {
+            return is_free(tuple, self.attempts).then_some(*tuple);
         }
-        // Below `count`, which has at most 17 bits.
-        let start = (((random >> 32) * u64::from(count)) >> 32) as u32;
-        let port = u32::from(first) + (start + attempt % run) % count;
-        if let Some(tuple) = is_free(port as u16, attempts - 1 - attempt) {
-            return Some(tuple);
+        let (first, last) = match ports {
+            Some(ports) => (*ports.start(), *ports.end()),
+            None if is_icmp => (0, u16::MAX),
+            None => class_of(own),
+        };
+        let suits = ports.is_none() || (first..=last).contains(&own);
+        if self.choice == PortChoice::Hash && suits && is_free(tuple, self.attempts) {
+            return Some(*tuple);
         }
+        self.run((first, last), |port, left| {
+            let tuple = tuple.with_parts(port, second);
+            is_free(&tuple, left).then_some(tuple)
+        })
     }
-    None
+
+    /// Two clients may use the same port and address after an earlier source NAT. So if no
+    /// destination port is free, the collision is resolved as in source NAT.
+    fn destination(
+        &self,
+        tuple: &Tuple,
+        ports: &Ports,
+        is_free: &mut impl FnMut(&Tuple, u32) -> bool,
+    ) -> Option<Tuple> {
+        let (src, own) = tuple.parts();
+        let mut tuple = *tuple;
+        if let Some(ports) = ports.as_ref().filter(|_| tuple.has_ports()) {
+            let suits = self.choice == PortChoice::Hash && ports.contains(&own);
+            if suits && is_free(&tuple, self.attempts) {
+                return Some(tuple);
+            }
+            let found = self.run((*ports.start(), *ports.end()), |port, left| {
+                let tuple = tuple.with_parts(src, port);
+                is_free(&tuple, left).then_some(tuple)
+            });
+            if found.is_some() {
+                return found;
+            }
+            tuple = tuple.with_parts(src, *ports.start());
+        }
+        let keep_if_free = Self { choice: PortChoice::Hash, ..*self };
+        keep_if_free.source(&tuple, &None, is_free)
+    }
+
+    /// Tries ports of the range: from a random one on, in runs of consecutive ports.
+    fn run(
+        &self,
+        (first, last): (u16, u16),
+        mut is_free: impl FnMut(u16, u32) -> Option<Tuple>,
+    ) -> Option<Tuple> {
+        let count = u32::from(last.checked_sub(first)?) + 1;
+        let mut random = match self.choice {
+            PortChoice::Hash => self.choices.by_tuple,
+            PortChoice::Random => self.choices.random,
+        };
+        let attempts = count.min(self.attempts);
+        let run = if count <= self.attempts { count } else { RUN };
+        for attempt in 0..attempts {
+            if attempt > 0 && attempt % run == 0 {
+                random = random.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+            }
+            // Below `count`, which has at most 17 bits.
+            let start = (((random >> 32) * u64::from(count)) >> 32) as u32;
+            let port = u32::from(first) + (start + attempt % run) % count;
+            if let Some(tuple) = is_free(port as u16, attempts - 1 - attempt) {
+                return Some(tuple);
+            }
+        }
+        None
+    }
 }

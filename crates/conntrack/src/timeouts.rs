@@ -5,7 +5,11 @@ macro_rules! timeouts {
         /// A state that has a timeout of its own.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Timeout {
-            $($(#[doc = $doc])+ $variant,)+
+            $(
+                $(#[doc = $doc])+
+                #[doc = concat!(" Default: ", $seconds, " s, as `", $name, "`.")]
+                $variant,
+            )+
         }
 
         impl Timeout {
