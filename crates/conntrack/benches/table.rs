@@ -2,6 +2,8 @@
 //! of expiry; and the memory of a connection.
 //!
 //! `WEFT_CT_MEMORY=1` measures only the memory, because the other measurements need some as well.
+//! `WEFT_CT_COUNT=N` only tracks 1000 packets in a table of N connections, for callgrind to count the
+//! instructions of the function `counted`.
 
 use std::fs;
 use std::hint::black_box;
@@ -69,10 +71,7 @@ fn track(c: &mut Criterion) {
     let mut group = c.benchmark_group("track");
     for connections in [1, 1000, 100_000, MILLION] {
         let mut table = table(connections, false);
-        let step = (connections / KEYS).max(1);
-        let packets: Vec<_> = (0..KEYS.min(connections))
-            .map(|key| segment(key * step, false, TcpFlags::ACK))
-            .collect();
+        let packets = packets(connections);
         let mut next = 0;
         group.bench_function(format!("{connections} connections"), |b| {
             b.iter(|| {
@@ -110,6 +109,17 @@ fn expire(c: &mut Criterion) {
     group.finish();
 }
 
+/// Established packets of [`KEYS`] connections, evenly spread over a table of `connections`.
+fn packets(connections: u32) -> Vec<Headers> {
+    let step = (connections / KEYS).max(1);
+    (0..KEYS).map(|key| segment(key * step % connections, false, TcpFlags::ACK)).collect()
+}
+
+#[inline(never)]
+fn counted(table: &mut Table, packets: &[Headers]) -> u32 {
+    packets.iter().map(|packet| table.track(1, Zone(1), packet, Nat::Apply).mark).sum()
+}
+
 /// The resident memory of this process in bytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux has it");
@@ -133,6 +143,12 @@ criterion_group!(benches, track, commit, expire);
 fn main() {
     if std::env::var_os("WEFT_CT_MEMORY").is_some() {
         return memory();
+    }
+    if let Ok(connections) = std::env::var("WEFT_CT_COUNT") {
+        let connections = connections.parse().expect("a number of connections");
+        let mut table = table(connections, false);
+        black_box(counted(&mut table, &packets(connections)));
+        return;
     }
     benches();
     Criterion::default().configure_from_args().final_summary();

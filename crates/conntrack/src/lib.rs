@@ -4,8 +4,8 @@
 //! No I/O and no clock: the caller passes packets and the time.
 //!
 //! # Use
-//! A pipeline runs a packet through a zone in two steps, as `ct(...)` of Open vSwitch and the `ct_*`
-//! actions of OVN do:
+//! A pipeline runs a packet through a zone in two steps, as `ct(...)` of Open vSwitch and the
+//! `ct_*` actions of OVN do:
 //!
 //! 1. [`Headers::parse`], then [`Table::track`]: returns `ct_state`, `ct_mark`, `ct_label`, the
 //!    tuple of the original direction, and how NAT changes this packet. It never creates a

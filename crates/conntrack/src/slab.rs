@@ -1,7 +1,7 @@
 //! [`Slab`]: the memory of the entries.
 //!
-//! It grows by chunks of constant size, so that growing never moves an entry nor needs memory twice.
-//! It does not shrink: the memory of removed connections serves the next ones.
+//! It grows by chunks of constant size, so that growing never moves an entry nor needs memory
+//! twice. It does not shrink: the memory of removed connections serves the next ones.
 
 use crate::entry::{Entry, NONE};
 
