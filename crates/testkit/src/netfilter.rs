@@ -87,6 +87,12 @@ impl Router {
         Self { host, inside, outside, _neighbours: neighbours }
     }
 
+    /// Sets an option of nf_conntrack: `tcp_timeout_close` and so on.
+    pub fn set_conntrack(&self, option: &str, value: u32) {
+        let key = format!("net/netfilter/nf_conntrack_{option}");
+        self.host.sysctl(&key, &value.to_string()).expect("nf_conntrack has the option");
+    }
+
     /// Keeps the packets in order: one CPU sends, forwards and receives them. Call it in the thread
     /// that sends.
     pub fn pin_thread() {
