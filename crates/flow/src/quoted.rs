@@ -138,3 +138,75 @@ fn update(packet: &mut PacketBuf, at: &Located, position: usize, change: impl Fn
     let [.., a, b] = bytes(packet.head(), position, 2);
     set(packet, at, position, 2, change(u16::from_be_bytes([a, b])).into());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::checksum::{checksum, pseudo_v4};
+
+    const SRC: [u8; 4] = [10, 0, 0, 1];
+    const DST: [u8; 4] = [10, 0, 0, 2];
+
+    fn ip(protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let len = (20 + payload.len()) as u16;
+        let mut header =
+            [&[0x45, 0][..], &len.to_be_bytes(), &[0; 4], &[64, protocol, 0, 0]].concat();
+        header.extend(SRC);
+        header.extend(DST);
+        let sum = checksum(&header).to_be_bytes();
+        header[10..12].copy_from_slice(&sum);
+        [&header, payload].concat()
+    }
+
+    /// An ICMP message of this type about a UDP packet, of which `len` bytes are quoted.
+    fn message(kind: u8, len: usize) -> PacketBuf {
+        let mut udp =
+            [&5000_u16.to_be_bytes()[..], &53_u16.to_be_bytes(), &[0, 12, 0, 0], b"data"].concat();
+        let sum = pseudo_v4(SRC.into(), DST.into(), Protocol::UDP, 12).bytes(&udp).udp_checksum();
+        udp[6..8].copy_from_slice(&sum.to_be_bytes());
+        let quote = ip(17, &udp);
+        let mut icmp = [&[kind, 0, 0, 0, 0, 0, 0, 0], &quote[..len.min(quote.len())]].concat();
+        let sum = checksum(&icmp).to_be_bytes();
+        icmp[2..4].copy_from_slice(&sum);
+        PacketBuf::from_bytes(&[&[2; 12][..], &[8, 0], &ip(1, &icmp)].concat())
+    }
+
+    #[test]
+    fn checksums_stay_right_when_a_quoted_field_changes() {
+        for len in [22, 24, 28, 32] {
+            let mut packet = message(3, len);
+            for (field, value) in [
+                (QuotedField::Src, 0xc000_0209),
+                (QuotedField::Dst, 0xc000_020a),
+                (QuotedField::SrcPort, 1),
+                (QuotedField::DstPort, 2),
+                (QuotedField::IcmpIdent, 3),
+            ] {
+                set_quoted_field(&mut packet, field, value);
+            }
+            let message = &packet.head()[34..];
+            assert_eq!(checksum(message), 0, "the error's own");
+            let quote = &message[8..];
+            assert_eq!(quote[12..20], [0xc0, 0, 2, 9, 0xc0, 0, 2, 10]);
+            assert_eq!(checksum(&quote[..20]), 0, "the quoted header's");
+            let ports = if len < 24 { [0, 1, 0x13, 0x88] } else { [0, 1, 0, 2] };
+            assert_eq!(quote[20..22], ports[..2]);
+            if len == 32 {
+                let pseudo =
+                    pseudo_v4([192, 0, 2, 9].into(), [192, 0, 2, 10].into(), Protocol::UDP, 12);
+                assert!(pseudo.bytes(&quote[20..]).is_valid(), "the quoted datagram's");
+            }
+        }
+    }
+
+    #[test]
+    fn frame_is_unchanged_when_it_quotes_nothing() {
+        for mut packet in [message(8, 32), message(3, 10), message(3, 0)] {
+            let before = packet.to_vec();
+            for field in [QuotedField::Src, QuotedField::DstPort, QuotedField::IcmpIdent] {
+                set_quoted_field(&mut packet, field, 77);
+            }
+            assert_eq!(packet.to_vec(), before);
+        }
+    }
+}

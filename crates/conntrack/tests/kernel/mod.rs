@@ -2,7 +2,8 @@
 //! must get the same class and the same translation, and each connection must have the same state
 //! at the end.
 //!
-//! `WEFT_CT_SEQUENCES` sets the number of sequences, `WEFT_CT_SEED` the seed.
+//! `WEFT_CT_SEQUENCES` sets the number of sequences, `WEFT_CT_SEED` the seed, and `WEFT_CT_FIRST`
+//! the first sequence, to repeat one that failed.
 
 mod flow;
 mod sctp;
@@ -139,10 +140,10 @@ fn packets_have_the_fate_that_the_kernel_gives_them_when_random() {
     let sequences = environment("WEFT_CT_SEQUENCES", 3000);
     let seed = environment("WEFT_CT_SEED", 1);
     let mut first = environment("WEFT_CT_FIRST", 0);
-    let sequences = first + sequences;
+    let end = first + sequences;
     let (mut packets, mut states) = (0, 0);
-    while first < sequences {
-        let count = BATCH.min(sequences - first);
+    while first < end {
+        let count = BATCH.min(end - first);
         let (sent, compared) =
             std::thread::spawn(move || run_batch(seed, first, count)).join().unwrap();
         packets += sent;
