@@ -29,14 +29,14 @@ use datapath::Cursor;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use exact::ExactCache;
 use flow::{Action, FlowKey, FlowMask, Match};
-use hash::Secret;
+use hash::HashSecret;
 use index::Index;
 use interner::Interner;
 use slab::Slab;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use store::{Chunk, Record, Slot, Store};
+use store::{Chunk, StoredMegaflow, Slot, Store};
 use subtable::Subtable;
 
 /// The size limits of a cache.
@@ -49,7 +49,7 @@ pub struct CacheLimits {
 impl CacheLimits {
     /// A record has 24 bits for the number of its action list, and in the worst case every megaflow
     /// has a list of its own.
-    const MAX_MEGAFLOWS: usize = (1 << Record::LIST_BITS) - 2;
+    const MAX_MEGAFLOWS: usize = (1 << StoredMegaflow::LIST_BITS) - 2;
 }
 
 impl Default for CacheLimits {
@@ -71,7 +71,7 @@ pub enum PutRefused {
 
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug)]
-pub struct Hit<'a> {
+pub struct CacheHit<'a> {
     /// The megaflow's number.
     pub id: MegaflowId,
     /// The actions to execute.
@@ -103,7 +103,7 @@ pub struct CacheStats {
 /// The megaflows of one worker.
 pub struct Cache {
     limits: CacheLimits,
-    secret: Secret,
+    secret: HashSecret,
     exact: ExactCache,
     store: Store,
     subtables: Slab<Subtable>,
@@ -130,7 +130,7 @@ impl Cache {
     pub fn new(limits: CacheLimits) -> Self {
         Self {
             limits: CacheLimits { megaflows: limits.megaflows.min(CacheLimits::MAX_MEGAFLOWS) },
-            secret: Secret::new(),
+            secret: HashSecret::new(),
             exact: ExactCache::new(),
             store: Store::default(),
             subtables: Slab::default(),
@@ -146,7 +146,7 @@ impl Cache {
     /// Looks up the megaflow for a packet of `bytes` bytes with that key, and counts the hit at
     /// `now_ms` (milliseconds since the datapath started). `None` if there is none.
     #[inline]
-    pub fn look_up(&mut self, key: &FlowKey, bytes: usize, now_ms: u64) -> Option<Hit<'_>> {
+    pub fn look_up(&mut self, key: &FlowKey, bytes: usize, now_ms: u64) -> Option<CacheHit<'_>> {
         self.stats.lookups += 1;
         let hash = self.secret.of_packet(key);
         let (store, subtables) = (&self.store, &self.subtables);
@@ -159,7 +159,7 @@ impl Cache {
         };
         let record = self.store.get_mut(slot.chunk())?.record_mut(slot.at())?;
         record.hit(bytes as u64, now_ms);
-        Some(Hit { id: record.id, actions: self.lists.get(record.list())? })
+        Some(CacheHit { id: record.id, actions: self.lists.get(record.list())? })
     }
 
     /// Searches the subtables one after the other.
@@ -204,7 +204,7 @@ impl Cache {
         });
         let Some(chunk) = self.store.get_mut(chunk_number) else { return Err(PutRefused::Full) };
         let key = megaflow.condition.key();
-        let record = Record::new(megaflow.id, self.lists.take(&megaflow.actions));
+        let record = StoredMegaflow::new(megaflow.id, self.lists.take(&megaflow.actions));
         let slot = Slot::new(chunk_number, chunk.insert(&subtable.lanes, key, record));
         if chunk.is_full() {
             subtable.open.pop();
@@ -296,7 +296,7 @@ impl Cache {
         self.megaflow(slot, self.store.get(slot.chunk())?.record(slot.at())?)
     }
 
-    fn megaflow(&self, slot: Slot, record: &Record) -> Option<(Megaflow, Usage)> {
+    fn megaflow(&self, slot: Slot, record: &StoredMegaflow) -> Option<(Megaflow, Usage)> {
         let condition = self.condition(slot)?;
         let actions = self.lists.get(record.list())?.clone();
         Some((Megaflow { id: record.id, condition, actions }, record.usage()))
@@ -329,7 +329,7 @@ impl Cache {
         &self,
         from: Cursor,
         most: usize,
-        mut each: impl FnMut(Slot, &Record),
+        mut each: impl FnMut(Slot, &StoredMegaflow),
     ) -> Option<Cursor> {
         let (mut left, from) = (most.max(1), Slot(from.0));
         for (number, chunk) in self.store.iter_from(from.chunk()) {

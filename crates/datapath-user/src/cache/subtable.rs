@@ -5,13 +5,13 @@ use flow::{FlowKey, FlowMask};
 
 /// One word of a key, and the bits of it that a mask selects.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lane {
+pub(super) struct MaskedWord {
     pub(super) bits: u64,
     /// The number of the word, less than [`flow::WORDS`].
     pub(super) word: usize,
 }
 
-impl Lane {
+impl MaskedWord {
     /// The lanes of a mask.
     pub(super) fn all(mask: &FlowMask) -> Box<[Self]> {
         let words = mask.words().iter().enumerate().filter(|&(_, &bits)| bits != 0);
@@ -28,7 +28,7 @@ impl Lane {
 /// The index of the megaflows with one mask. The megaflows themselves are in the chunks of the
 /// store.
 pub(super) struct Subtable {
-    pub(super) lanes: Box<[Lane]>,
+    pub(super) lanes: Box<[MaskedWord]>,
     /// Slots by the hash of the masked words.
     pub(super) index: Index,
     /// Chunks with free positions.
@@ -42,7 +42,7 @@ pub(super) struct Subtable {
 
 impl Subtable {
     pub(super) fn new(mask: &FlowMask) -> Self {
-        Self { lanes: Lane::all(mask), index: Index::default(), open: Vec::new(), len: 0, hits: 0 }
+        Self { lanes: MaskedWord::all(mask), index: Index::default(), open: Vec::new(), len: 0, hits: 0 }
     }
 
     /// The mask.
