@@ -28,7 +28,7 @@ const TAG_PRESENT: u16 = 0x1000;
 
 /// Everything by which frames leave, and the context of the frame that is being forwarded.
 #[derive(Debug)]
-pub(super) struct Outputs {
+pub(super) struct FrameOutputs {
     /// The local ports, indexed by number.
     vifs: Vec<Option<Vif>>,
     uplink_port: PortNo,
@@ -60,7 +60,7 @@ pub(super) struct Forwarder {
     worker: WorkerId,
     pub(super) cache: Cache,
     pub(super) endpoints: EndpointTable,
-    pub(super) out: Outputs,
+    pub(super) out: FrameOutputs,
     pub(super) now_ms: u64,
     misses: Vec<Upcall>,
     /// The upcall backlog of the port whose frames are being forwarded, as this worker last read
@@ -74,7 +74,7 @@ impl Forwarder {
         worker: WorkerId,
         cache: Cache,
         endpoints: EndpointTable,
-        out: Outputs,
+        out: FrameOutputs,
         upcalls: Arc<UpcallQueues>,
     ) -> Self {
         let (misses, backlog) = (Vec::new(), None);
@@ -203,7 +203,7 @@ impl Forwarder {
     }
 }
 
-impl Outputs {
+impl FrameOutputs {
     pub(super) fn new(
         uplink_port: PortNo,
         meters: Arc<TokenBuckets>,
@@ -292,7 +292,7 @@ impl Outputs {
     }
 }
 
-impl Output for Outputs {
+impl Output for FrameOutputs {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port == self.uplink_port {
             return self.uplink.send_tagged(packet);

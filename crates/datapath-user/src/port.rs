@@ -1,6 +1,6 @@
 //! A port in the control thread: its configuration, and whether and why its device is open or not.
 
-use super::device::{Device, Mode, Opened, Refusal};
+use super::device::{Device, DeviceMode, OpenedDevice, OpenError};
 use super::fast_path::veth_name;
 use datapath::config::{DeviceConfig, PortConfig};
 use netdev::{Error, Ifindex, Link};
@@ -65,7 +65,7 @@ impl Port {
     }
 
     /// Opens the device with `queues` queues if it is not open. Called at every tick.
-    pub(super) fn try_open(&mut self, queues: usize, mode: Mode) -> Option<Opened> {
+    pub(super) fn try_open(&mut self, queues: usize, mode: DeviceMode) -> Option<OpenedDevice> {
         if matches!(self.state, DeviceState::Open { .. }) {
             return None;
         }
@@ -80,11 +80,11 @@ impl Port {
                 return Some((devices, link));
             }
             Ok(None) => {}
-            Err(Refusal::Absent(error)) => {
+            Err(OpenError::Absent(error)) => {
                 self.backoff = Backoff::default();
                 self.refused(&error);
             }
-            Err(Refusal::Failed(error)) => {
+            Err(OpenError::Failed(error)) => {
                 self.backoff.lengthen();
                 self.refused(&error);
             }

@@ -1,12 +1,12 @@
 //! [`UserDatapath`]: starts the threads and implements the [`Datapath`] trait by requests to them.
 
-use crate::Notices;
+use crate::WorkerEventSender;
 use crate::busy_poll::BusyPoll;
 use crate::cache::{Cache, CacheLimits};
 use crate::control::{self, Control};
 use crate::fast_path::Punt;
-use crate::forward::{Forwarder, Outputs};
-use crate::mailbox::{Dumped, Mailbox, PortCounters, Report, Request};
+use crate::forward::{Forwarder, FrameOutputs};
+use crate::mailbox::{DumpedPage, Mailbox, PortCounters, WorkerCounters, Request};
 use crate::token_bucket::TokenBuckets;
 use crate::upcall_queue::UpcallQueues;
 use crate::watchers::Watch;
@@ -90,7 +90,7 @@ impl UserDatapath {
         let seed = punt.as_ref().map_or_else(EntropySeed::random, |punt| punt.entropy);
         let mut control = Control::open(&config, ifindex, punt)?;
         let (sender, noticed) = channel();
-        let notices = Notices { sender, waker: Arc::new(Waker::new()?) };
+        let notices = WorkerEventSender { sender, waker: Arc::new(Waker::new()?) };
         let control_waker = Arc::clone(&notices.waker);
         let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
         let meters = Arc::new(TokenBuckets::default());
@@ -102,7 +102,7 @@ impl UserDatapath {
                 WorkerId(number as u16),
                 Cache::new(CacheLimits { megaflows: config.megaflows }),
                 EndpointTable::with_seed(config.entropy_base, config.entropy_ports, seed),
-                Outputs::new(config.uplink_port, Arc::clone(&meters), log_meters, config.solicit),
+                FrameOutputs::new(config.uplink_port, Arc::clone(&meters), log_meters, config.solicit),
                 Arc::clone(&upcalls),
             );
             let busy_poll = BusyPoll::new(config.workers.busy_poll);
@@ -158,7 +158,7 @@ impl UserDatapath {
     fn portion<T>(
         &self,
         from: DumpCursor,
-        ask: impl Fn(&Mailbox, Cursor) -> Result<Dumped<T>, DatapathError>,
+        ask: impl Fn(&Mailbox, Cursor) -> Result<DumpedPage<T>, DatapathError>,
     ) -> Result<Portion<(T, Usage)>, DatapathError> {
         let Some(worker) = self.workers.get(from.worker) else { return Ok((Vec::new(), None)) };
         let (found, next) = ask(worker, from.at)?;
@@ -278,7 +278,7 @@ impl Datapath for UserDatapath {
     }
 
     fn snapshot(&self) -> Result<Snapshot, DatapathError> {
-        let mut total = Report::default();
+        let mut total = WorkerCounters::default();
         let mut ports: BTreeMap<PortNo, PortCounters> = BTreeMap::new();
         let mut endpoints = BTreeMap::new();
         for worker in &self.workers {
