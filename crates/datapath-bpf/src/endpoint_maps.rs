@@ -4,7 +4,7 @@
 //! packets from them continue to its sockets.
 
 use crate::abi::{weft_endpoint, weft_endpoint_range, weft_endpoint_update};
-use crate::entries::{self, Class, EndpointEntry};
+use crate::entries::{self, ClassKey, EndpointEntry};
 use crate::flow_tables::MapError;
 use crate::object::LoadedObject;
 use crate::struct_bytes::{struct_bytes, u64_at};
@@ -35,7 +35,7 @@ pub(crate) struct EndpointMaps {
     sources_put: OwnedFd,
     sources_delete: OwnedFd,
     /// By number of the class.
-    classes: Vec<Option<Class>>,
+    classes: Vec<Option<ClassKey>>,
     /// Outer headers of each class in bytes, without the outer Ethernet header.
     overheads: Vec<usize>,
     endpoints: BTreeMap<EndpointId, EndpointEntry>,
@@ -126,7 +126,7 @@ impl EndpointMaps {
                 continue;
             }
             let Some(&port) = ports.get(&(end.spec, end.local)) else { continue };
-            let Some(class) = self.class(Class { spec: end.spec, local: end.local, port })? else {
+            let Some(class) = self.class(ClassKey { spec: end.spec, local: end.local, port })? else {
                 let remote = end.remote;
                 tracing::warn!(
                     %remote,
@@ -156,7 +156,7 @@ impl EndpointMaps {
     pub(crate) fn retire(&self) -> RetiredClasses {
         let used: HashSet<u16> = self.endpoints.values().map(|entry| entry.class).collect();
         let is_unused =
-            |(class, had): &(u16, &Option<Class>)| had.is_some() && !used.contains(class);
+            |(class, had): &(u16, &Option<ClassKey>)| had.is_some() && !used.contains(class);
         let retired = (0..).zip(&self.classes).filter(is_unused);
         RetiredClasses(retired.map(|(class, _)| class).collect())
     }
@@ -322,7 +322,7 @@ impl EndpointMaps {
     }
 
     /// The number of a class, which is added if it is new; `None` when there are too many.
-    fn class(&mut self, wanted: Class) -> Result<Option<u16>, MapError> {
+    fn class(&mut self, wanted: ClassKey) -> Result<Option<u16>, MapError> {
         if let Some(at) = self.classes.iter().position(|class| *class == Some(wanted)) {
             return Ok(Some(at as u16));
         }

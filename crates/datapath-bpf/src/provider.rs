@@ -4,7 +4,7 @@ mod adoption;
 
 use crate::flow_tables::{FlowNo, MapError};
 use crate::load::{MapSizes, Unsupported, load};
-use crate::pin::{Namespace, PinError, Pins, Set};
+use crate::pin::{NamespaceClaim, PinError, Pins, PinSet};
 use crate::previous::PreviousState;
 use crate::state::BpfState;
 use adoption::Pinned;
@@ -46,7 +46,7 @@ pub struct KernelDatapath {
     pinned: Option<Pinned>,
     /// Keeps other processes from starting a kernel datapath in this network namespace. The last
     /// field, so that it is dropped last.
-    _namespace: Namespace,
+    _namespace: NamespaceClaim,
 }
 
 /// Why a kernel datapath could not start.
@@ -75,7 +75,7 @@ impl KernelDatapath {
     /// - [`PinError::Taken`] if another process runs a kernel datapath in the namespace;
     /// - the errors of [`UserDatapath::start`].
     pub fn start(config: Config) -> Result<Self, StartError> {
-        Self::start_with(config, Namespace::claim()?, None)
+        Self::start_with(config, NamespaceClaim::claim()?, None)
     }
 
     /// As [`KernelDatapath::start`], but pins programs and maps in the BPF file system at `bpf_fs`.
@@ -88,7 +88,7 @@ impl KernelDatapath {
     /// # Errors
     /// As [`KernelDatapath::start`].
     pub fn start_pinned(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
-        let namespace = Namespace::claim()?;
+        let namespace = NamespaceClaim::claim()?;
         let pins = Pins::open(bpf_fs).map(Arc::new).inspect_err(|error| {
             tracing::warn!("cannot pin programs: {error}; cached flows will end with the process");
         });
@@ -106,7 +106,7 @@ impl KernelDatapath {
 
     fn start_with(
         config: Config,
-        namespace: Namespace,
+        namespace: NamespaceClaim,
         pins: Option<Arc<Pins>>,
     ) -> Result<Self, StartError> {
         let wrong = |port: &&PortConfig| !(1..=MAX_PORT.0).contains(&port.port.0);
@@ -265,7 +265,7 @@ fn failed(error: MapError) -> DatapathError {
 }
 
 /// Starts the maintenance thread. It ends when the datapath is dropped.
-fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<Set>>) -> Result<(), SetupError> {
+fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<PinSet>>) -> Result<(), SetupError> {
     let (bpf, set) = (Arc::downgrade(bpf), set.map(Arc::downgrade));
     let run = move || {
         for tick in 1.. {

@@ -4,7 +4,7 @@ use crate::control::replies::Stopping;
 use crate::control::{Event, Request, Stream, Target};
 use crate::{Failure, privileges, stdio};
 use anyhow::{Context, anyhow};
-use datapath_bpf::{Purged, purge};
+use datapath_bpf::{PurgeResult, purge};
 use netdev::capability::Capability;
 use serde_json::Value;
 use std::os::unix::net::UnixStream;
@@ -89,9 +89,9 @@ fn describe(Stopping { host, pinned, lasting, megaflows }: &Stopping) -> String 
     stopped + &forwarding + "`weft run` adopts them, `weft stop --purge` removes them\n"
 }
 
-fn describe_purge(purged: &Purged) -> String {
-    let Purged { programs, megaflows, devices } = purged;
-    if *purged == Purged::default() {
+fn describe_purge(purged: &PurgeResult) -> String {
+    let PurgeResult { programs, megaflows, devices } = purged;
+    if *purged == PurgeResult::default() {
         return "nothing to remove\n".to_owned();
     }
     format!(
