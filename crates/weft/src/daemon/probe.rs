@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use switch::probe::{Arrived, Probe};
+use switch::probe::{ReceivedProbe, Probe};
 
 /// Capacity of the queue of received probes.
 pub const QUEUE: usize = 256;
@@ -57,7 +57,7 @@ impl Probes {
     pub fn start(
         datapath: Arc<dyn Datapath>,
         deployment: Arc<RwLock<Arc<Deployment>>>,
-        receiver: Receiver<Arrived>,
+        receiver: Receiver<ReceivedProbe>,
     ) -> io::Result<Arc<Self>> {
         let probes = Arc::new(Self { datapath, deployment, waiting: Mutex::default() });
         let shared = Arc::clone(&probes);
@@ -67,7 +67,7 @@ impl Probes {
         Ok(probes)
     }
 
-    fn serve(&self, receiver: &Receiver<Arrived>) {
+    fn serve(&self, receiver: &Receiver<ReceivedProbe>) {
         let mut listener = PmtuListener::default();
         let mut budget = (Instant::now(), REPLIES_PER_SECOND);
         for arrived in receiver.iter() {
@@ -90,7 +90,7 @@ impl Probes {
     }
 
     /// Replies to a request of another host.
-    fn reply(&self, arrived: &Arrived, listener: &mut PmtuListener) {
+    fn reply(&self, arrived: &ReceivedProbe, listener: &mut PmtuListener) {
         let deployment = self.deployment();
         let is_sender = |endpoint: &&EndpointConfig| {
             endpoint.remote == arrived.source
