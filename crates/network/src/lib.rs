@@ -35,7 +35,7 @@ pub use flow::{
 pub use load::read_file;
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
-    Acl, AclAction, AclDirection, AclScope, Device, Host, HostIndex, Line, LogicalRouter,
+    Acl, AclAction, AclDirection, AclScope, Device, Host, HostIndex, FileLine, LogicalRouter,
     LogicalSwitch, Network, Port, PortSecurity, Route, RouterIndex, RouterLink, RouterPort,
     Segment, SwitchIndex,
 };

@@ -159,15 +159,15 @@ impl Index<RouterIndex> for Network {
 /// A line in the file, from 1. Any two lines are equal, so that two networks whose files differ
 /// only in comments are equal.
 #[derive(Clone, Copy, Debug)]
-pub struct Line(pub usize);
+pub struct FileLine(pub usize);
 
-impl PartialEq for Line {
+impl PartialEq for FileLine {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Line {}
+impl Eq for FileLine {}
 
 /// The index of a host in [`Network::hosts`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -238,7 +238,7 @@ pub struct LogicalSwitch {
     /// Its ports in the order of the file; at most 32,767 including those of logical routers.
     pub ports: Vec<Port>,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 impl LogicalSwitch {
@@ -336,7 +336,7 @@ pub struct Port {
     /// "unknown").
     pub learn: bool,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 /// The interface of a guest. Names are valid interface names: 1 to 15 bytes of printable ASCII.
