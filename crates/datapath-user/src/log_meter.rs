@@ -149,13 +149,13 @@ impl MeterTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::{LogPriority, Verdict};
+    use flow::{LogPriority, AclVerdict};
 
     fn record(name: &str, meter: Option<&str>) -> LogRecord {
         LogRecord {
             name: name.to_owned(),
             priority: LogPriority::Info,
-            verdict: Verdict::Drop,
+            verdict: AclVerdict::Drop,
             meter: meter.map(str::to_owned),
         }
     }

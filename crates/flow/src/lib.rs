@@ -30,7 +30,7 @@ mod too_big;
 mod tunnel;
 mod tunnel_info;
 
-pub use action::{Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey, Verdict};
+pub use action::{Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey, AclVerdict};
 pub use decap::{Decapped, OuterIp, propagate_ecn, strip_outer};
 pub use drop_reason::{DropCounters, DropReason};
 pub use encap::Encapsulated;

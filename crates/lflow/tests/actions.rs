@@ -2,7 +2,7 @@
 
 use flow::{
     Action, DatapathKey, DropReason, Field, FlowKey, LogPriority, LogRecord, PortKey, PortNo,
-    Reply, Verdict,
+    Reply, AclVerdict,
 };
 use lflow::{Loader, LogicalFlow};
 use pipeline::{
@@ -162,7 +162,7 @@ fn copies_and_answers_leave_the_packet_as_it_was() {
     let record = LogRecord {
         name: "n".to_owned(),
         priority: LogPriority::Info,
-        verdict: Verdict::Allow,
+        verdict: AclVerdict::Allow,
         meter: None,
     };
     assert_eq!(done(actions, &tcp()), [request, Action::Log(Arc::new(record))]);

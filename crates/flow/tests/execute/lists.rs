@@ -3,7 +3,7 @@
 use crate::frames::{Kind, Spec};
 use crate::{Event, Recorder};
 use flow::{
-    Action, DropReason, Field, LogPriority, LogRecord, MAX_NESTING, PortNo, Reply, Verdict,
+    Action, DropReason, Field, LogPriority, LogRecord, MAX_NESTING, PortNo, Reply, AclVerdict,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -123,7 +123,7 @@ fn log_names_its_record() {
     let record = LogRecord {
         name: "acl".into(),
         priority: LogPriority::Info,
-        verdict: Verdict::Allow,
+        verdict: AclVerdict::Allow,
         meter: None,
     };
     assert_eq!(run(&[Action::Log(Arc::new(record))], &mut packet), ["Log(\"acl\")"]);

@@ -5,7 +5,7 @@ use crate::frames;
 use crate::random::Random;
 use flow::{
     Action, DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, LogPriority, LogRecord,
-    LogicalPorts, Match, PortKey, PortNo, Reply, TunnelKey, Verdict,
+    LogicalPorts, Match, PortKey, PortNo, Reply, TunnelKey, AclVerdict,
 };
 use std::sync::Arc;
 use wire::EtherType;
@@ -103,7 +103,7 @@ fn log_or_queue(queue: bool) -> Action {
     let record = LogRecord {
         name: "conformance".to_owned(),
         priority: LogPriority::Debug,
-        verdict: Verdict::Allow,
+        verdict: AclVerdict::Allow,
         meter: None,
     };
     Action::Log(Arc::new(record))

@@ -3,7 +3,7 @@
 use super::parse_here;
 use crate::actions::compile;
 use crate::{Constant, Scope};
-use flow::{Field, LogPriority, LogRecord, Reply, Subfield, Verdict};
+use flow::{Field, LogPriority, LogRecord, Reply, Subfield, AclVerdict};
 use pipeline::{Direction, LearnedOp, Op, Operand, TableId};
 use std::sync::Arc;
 
@@ -225,7 +225,7 @@ fn effects_carry_their_numbers() {
         &[Op::Log(Arc::new(LogRecord {
             name: "n".to_owned(),
             priority: LogPriority::Notice,
-            verdict: Verdict::Reject,
+            verdict: AclVerdict::Reject,
             meter: Some("m".to_owned()),
         }))],
     );
