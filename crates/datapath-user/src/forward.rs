@@ -15,7 +15,7 @@ use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use datapath::watch::Direction;
 use flow::{
     Action, Carrier, DropReason, Encapsulated, EndpointTable, Field, FlowKey, LogRecord, Output,
-    PortNo, TunnelInfo, WayBack, execute, extract,
+    PortNo, TunnelInfo, ReplyAddresses, execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -248,7 +248,7 @@ impl FrameOutputs {
             [tag(Field::VlanTpid, Field::VlanTci), tag(Field::VlanInnerTpid, Field::VlanInnerTci)];
         let tags: Vec<Tag> = tags.into_iter().flatten().collect();
         let back =
-            WayBack { eth_dst: mac(Field::EthSrc), eth_src: mac(Field::EthDst), tags: &tags };
+            ReplyAddresses { eth_dst: mac(Field::EthSrc), eth_src: mac(Field::EthDst), tags: &tags };
         for (packet, mtu) in std::mem::take(&mut self.too_big) {
             // `flow::too_big` fails for packets about which no ICMP error may be sent (RFC 1122,
             // 3.2.2).

@@ -1,6 +1,6 @@
 //! The reference executor, which defines the meaning of an action list.
 
-use crate::send::Tunnel;
+use crate::send::TunnelSender;
 use crate::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, PortNo, rewrite};
 use packet::{PacketBuf, wire_len};
 use std::sync::Arc;
@@ -156,7 +156,7 @@ fn step<'a>(
     match action {
         Action::Output(port) => return or_refuse(output.port(*port, packet)),
         Action::Encap { endpoint, key } => {
-            let mut tunnel = Tunnel { endpoint: *endpoint, key, endpoints, output };
+            let mut tunnel = TunnelSender { endpoint: *endpoint, key, endpoints, output };
             return or_refuse(tunnel.send(packet));
         }
         Action::Drop(reason) => return NextStep::End(*reason),

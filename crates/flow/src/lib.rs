@@ -52,7 +52,7 @@ pub use key_edit::KeyEdit;
 pub use mss::clamp_mss;
 pub use show::{ShowActions, ShowMasked, ShowValue};
 pub use tag_link::{TagLink, TagLinks};
-pub use too_big::{WayBack, too_big};
+pub use too_big::{ReplyAddresses, too_big};
 pub use tunnel::stt::{SttSegment, decap_stt, strip_stt_segment};
 pub use tunnel::{
     Carrier, DecapOptions, DeviceOffloads, HeaderLen, KernelDatapath, LogicalPortsField, NetworkId,

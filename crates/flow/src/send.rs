@@ -8,14 +8,14 @@ use wire::EtherType;
 use wire::icmp::too_big::MIN_MTU_V6;
 
 /// The tunnel that frames are sent through: an end point and a tunnel key.
-pub(crate) struct Tunnel<'a, O> {
+pub(crate) struct TunnelSender<'a, O> {
     pub endpoint: EndpointId,
     pub key: &'a TunnelKey,
     pub endpoints: &'a mut EndpointTable,
     pub output: &'a mut O,
 }
 
-impl<O: Output> Tunnel<'_, O> {
+impl<O: Output> TunnelSender<'_, O> {
     /// Sends a frame and leaves the packet unchanged. A frame that exceeds the path MTU is
     /// fragmented if its sender allows that. Otherwise the sender is notified
     /// ([`Output::too_big`]).

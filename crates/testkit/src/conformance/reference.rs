@@ -9,7 +9,7 @@ use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::solicit::Solicitations;
 use flow::{
     Action, Carrier, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey,
-    NextHop, Output, PortNo, TunnelInfo, TunnelType, WayBack, execute, extract,
+    NextHop, Output, PortNo, TunnelInfo, TunnelType, ReplyAddresses, execute, extract,
 };
 use packet::{
     Checksum, ChecksumStatus, Gso, Offload, PacketBuf, SegmentChecksum, Segmenter,
@@ -489,7 +489,7 @@ impl Sink<'_> {
                 .collect();
         let (eth_dst, eth_src) = (mac(Field::EthSrc), mac(Field::EthDst));
         for (packet, mtu) in std::mem::take(&mut self.too_big) {
-            let back = WayBack { eth_dst, eth_src, tags: &tags };
+            let back = ReplyAddresses { eth_dst, eth_src, tags: &tags };
             if let Ok(answer) = flow::too_big(&packet, mtu, &back) {
                 self.given.push((up.port, answer.clone()));
                 self.push(up.port, Sighting::whole(&answer), None);
