@@ -10,7 +10,7 @@ use crate::object::LoadedObject;
 use crate::struct_bytes::{struct_bytes, u64_at};
 use crate::sys;
 use datapath::config::{EndpointConfig, TunnelConfig, Underlay};
-use datapath::stats::Count;
+use datapath::stats::PacketCount;
 use flow::{Carrier, EndpointId, KernelDatapath, NextHop, PortNo, TagLink, TunnelSpec};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 const BATCH: usize = 4096;
 
 /// Received and sent packets, by tunnel type, local and remote address.
-pub(crate) type EndpointCounts = HashMap<(&'static str, IpAddr, IpAddr), [Count; 2]>;
+pub(crate) type EndpointCounts = HashMap<(&'static str, IpAddr, IpAddr), [PacketCount; 2]>;
 
 /// The maps of end points, classes, GRE addresses and tag links, and what they contain.
 #[derive(Debug)]
@@ -210,7 +210,7 @@ impl EndpointMaps {
         let entries: Vec<&[u8]> = entries.chunks_exact(size_of::<weft_endpoint>()).collect();
         for (id, EndpointEntry { config, .. }) in &self.endpoints {
             let Some(entry) = entries.get(id.0 as usize) else { continue };
-            let count = |packets, bytes| Count {
+            let count = |packets, bytes| PacketCount {
                 packets: u64_at(entry, packets),
                 bytes: u64_at(entry, bytes),
             };

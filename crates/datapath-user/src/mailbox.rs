@@ -12,7 +12,7 @@ use datapath::config::Underlay;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{EndpointStats, MegaflowStats};
 use datapath::upcall::Answer;
-use flow::{Action, DropCounters, EndpointError, PortNo, Traffic};
+use flow::{Action, DropCounters, EndpointError, PortNo, PacketCounter};
 use netdev::epoll::Waker;
 use netdev::tap::Tap;
 use packet::PacketBuf;
@@ -73,8 +73,8 @@ pub(super) struct WorkerCounters {
 /// The counters of a port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PortCounters {
-    pub(super) rx: Traffic,
-    pub(super) tx: Traffic,
+    pub(super) rx: PacketCounter,
+    pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
 }
 

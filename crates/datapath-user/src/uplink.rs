@@ -4,7 +4,7 @@ use super::restore_tag;
 use super::segmented_send::{SegmentedSender, needs_segmentation};
 use super::transmit::send_error;
 use datapath::config::{TunnelConfig, Underlay};
-use flow::{Carrier, DropCounters, DropReason, Encapsulated, TagLinks, Traffic};
+use flow::{Carrier, DropCounters, DropReason, Encapsulated, TagLinks, PacketCounter};
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::Filter;
 use netdev::io_error::IoError;
@@ -62,8 +62,8 @@ pub(super) struct Uplink {
     /// The tags of the linked logical switches.
     pub(super) links: TagLinks,
     segmented_sender: SegmentedSender,
-    pub(super) rx: Traffic,
-    pub(super) tx: Traffic,
+    pub(super) rx: PacketCounter,
+    pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
     overruns_seen: u64,
 }

@@ -101,9 +101,9 @@ pub struct Endpoint {
     path_mtu_bytes: u16,
     pub(crate) next_sequence: u32,
     /// Frames and bytes encapsulated toward it.
-    pub tx: Traffic,
+    pub tx: PacketCounter,
     /// Frames and bytes received from it, after decapsulation.
-    pub rx: Traffic,
+    pub rx: PacketCounter,
 }
 
 impl Endpoint {
@@ -128,14 +128,14 @@ impl Endpoint {
 
 /// A count of frames and bytes. A super-packet counts as one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Traffic {
+pub struct PacketCounter {
     /// Frames.
     pub packets: u64,
     /// Bytes, from the Ethernet header on.
     pub bytes: u64,
 }
 
-impl Traffic {
+impl PacketCounter {
     /// Counts one frame.
     pub fn add(&mut self, bytes: usize) {
         self.packets += 1;
@@ -143,7 +143,7 @@ impl Traffic {
     }
 }
 
-impl std::ops::AddAssign for Traffic {
+impl std::ops::AddAssign for PacketCounter {
     fn add_assign(&mut self, other: Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
@@ -330,8 +330,8 @@ impl EndpointTable {
             resolved: false,
             path_mtu_bytes: 0,
             next_sequence: 0,
-            tx: Traffic::default(),
-            rx: Traffic::default(),
+            tx: PacketCounter::default(),
+            rx: PacketCounter::default(),
         });
         self.by_remote.insert((class, remote), id);
         Ok(())

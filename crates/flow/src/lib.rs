@@ -35,7 +35,7 @@ pub use decap::{Decapped, OuterIp, propagate_ecn, strip_outer};
 pub use drop_reason::{DropCounters, DropReason};
 pub use encap::Encapsulated;
 pub use endpoint::{
-    Dscp, Endpoint, EndpointError, EndpointTable, NextHop, Traffic, Ttl, TunnelSpec,
+    Dscp, Endpoint, EndpointError, EndpointTable, NextHop, PacketCounter, Ttl, TunnelSpec,
 };
 pub use execute::{MAX_NESTING, Output, execute, pop_vlan, push_vlan};
 pub use extract::extract;

@@ -74,7 +74,7 @@ fn drops(drops: &Drops) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datapath::stats::Count;
+    use datapath::stats::PacketCount;
 
     #[test]
     fn table_lists_ports_with_their_drops() {
@@ -84,8 +84,8 @@ mod tests {
             logical_switch: "blue".to_owned(),
             device: "tap vm1".to_owned(),
             state: "up".to_owned(),
-            rx: Count { packets: 2, bytes: 196 },
-            tx: Count::default(),
+            rx: PacketCount { packets: 2, bytes: 196 },
+            tx: PacketCount::default(),
             drops: [("hairpin".to_owned(), 1), ("flow_drop".to_owned(), 3)].into(),
         };
         let text = "\

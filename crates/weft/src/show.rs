@@ -120,7 +120,7 @@ fn write_log(out: &mut String, log: LogStats) -> std::fmt::Result {
     writeln!(out, "log: {over_rate} ACL records over their rate limit, {not_written} not written")
 }
 
-fn write_counts(out: &mut String, rx: &Count, tx: &Count) -> std::fmt::Result {
+fn write_counts(out: &mut String, rx: &PacketCount, tx: &PacketCount) -> std::fmt::Result {
     writeln!(
         out,
         "  rx {} frames {} bytes  tx {} frames {} bytes",

@@ -100,7 +100,7 @@ fn reporter(report: &PathMtuReport) -> String {
 mod tests {
     use super::*;
     use crate::control::replies::{LocalEnd, RemoteEnd, Tagged};
-    use datapath::stats::{Count, EndpointStats, PathMtuReport, PathMtuReports};
+    use datapath::stats::{PacketCount, EndpointStats, PathMtuReport, PathMtuReports};
 
     #[test]
     fn describe_lists_end_points_with_their_hosts() {
@@ -113,13 +113,13 @@ mod tests {
             neighbour: "kernel".to_owned(),
             path_mtu: 1400,
             path_mtu_report: Some(PathMtuReport { mtu: 1400, router, age_s: 12 }),
-            rx: Count { packets: 1, bytes: 98 },
-            tx: Count::default(),
+            rx: PacketCount { packets: 1, bytes: 98 },
+            tx: PacketCount::default(),
         };
         let tunnels = Tunnels {
             uplink: "eth0".to_owned(),
             uplink_state: "up".to_owned(),
-            tags: Some(Tagged { rx: Count::default(), tx: Count { packets: 2, bytes: 120 } }),
+            tags: Some(Tagged { rx: PacketCount::default(), tx: PacketCount { packets: 2, bytes: 120 } }),
             local: vec![LocalEnd { tunnel: "geneve".to_owned(), local, port: 6081 }],
             endpoints: vec![RemoteEnd { host: Some("h2".to_owned()), stats }],
             path_mtu_reports: PathMtuReports {

@@ -1,6 +1,6 @@
 //! The JSON objects that a daemon sends in reply to requests.
 
-use datapath::stats::{Count, EndpointStats, MegaflowStats, PathMtuReports};
+use datapath::stats::{PacketCount, EndpointStats, MegaflowStats, PathMtuReports};
 use pipeline::Flow;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -192,9 +192,9 @@ pub struct Tunnels {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tagged {
     /// Received.
-    pub rx: Count,
+    pub rx: PacketCount,
     /// Sent.
-    pub tx: Count,
+    pub tx: PacketCount,
 }
 
 /// The local end of a tunnel type.
