@@ -14,7 +14,7 @@ use datapath::solicit::{SolicitLimits, Solicitations};
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use datapath::watch::Direction;
 use flow::{
-    Action, Carrier, DropReason, Encapsulated, EndpointTable, Field, FlowKey, LogRecord, Output,
+    Action, Carrier, DropReason, Encapsulated, EndpointTable, Field, FlowKey, LogRecord, ActionOutput,
     PortNo, TunnelInfo, ReplyAddresses, execute, extract,
 };
 use packet::PacketBuf;
@@ -292,7 +292,7 @@ impl FrameOutputs {
     }
 }
 
-impl Output for FrameOutputs {
+impl ActionOutput for FrameOutputs {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port == self.uplink_port {
             return self.uplink.send_tagged(packet);

@@ -12,7 +12,7 @@ pub const MAX_NESTING: usize = 64;
 
 /// Receives the frames from the executor. A frame is lent only for the duration of the call,
 /// because later actions use the same frame.
-pub trait Output {
+pub trait ActionOutput {
     /// Sends the frame out of `port`.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ pub fn execute(
     actions: &[Action],
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
 ) {
     if run(actions, packet, endpoints, output, ExecContext { depth: 0, queue: 0 }) != 0 {
         output.queue(0);
@@ -128,7 +128,7 @@ fn run(
     actions: &[Action],
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
     mut context: ExecContext,
 ) -> u32 {
     let mut rest = actions.iter();
@@ -150,7 +150,7 @@ fn step<'a>(
     action: &'a Action,
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
     context: &mut ExecContext,
 ) -> NextStep<'a> {
     match action {
@@ -204,7 +204,7 @@ fn clone(
     list: &[Action],
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
     context: ExecContext,
 ) {
     if rewrites(list, context.depth) {
@@ -218,7 +218,7 @@ fn nested(
     list: &[Action],
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
     context: ExecContext,
 ) {
     let inner = ExecContext { depth: context.depth + 1, ..context };
@@ -227,7 +227,7 @@ fn nested(
     }
 }
 
-/// Applies the actions that complete a solicitation, and sends it if [`Output::solicit`] allows it.
+/// Applies the actions that complete a solicitation, and sends it if [`ActionOutput::solicit`] allows it.
 ///
 /// # Errors
 /// The reason why it may not be sent.
@@ -235,7 +235,7 @@ fn solicit(
     list: &[Action],
     solicitation: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
     mut context: ExecContext,
 ) -> Result<(), DropReason> {
     // The actions before the first output set the requested address: the next hop.

@@ -37,7 +37,7 @@ pub use encap::Encapsulated;
 pub use endpoint::{
     Dscp, Endpoint, EndpointError, EndpointTable, NextHop, PacketCounter, Ttl, TunnelSpec,
 };
-pub use execute::{MAX_NESTING, Output, execute, pop_vlan, push_vlan};
+pub use execute::{MAX_NESTING, ActionOutput, execute, pop_vlan, push_vlan};
 pub use extract::extract;
 pub use field::{
     Access, FOREIGN_FIELDS, Field, FieldSpec, FrameKind, KERNEL_WORDS, KernelMember, KernelShape,

@@ -2,7 +2,7 @@
 //! underlay.
 
 use crate::endpoint::PathLimit;
-use crate::{DropReason, EndpointId, EndpointTable, Output, TunnelKey, clamp_mss};
+use crate::{DropReason, EndpointId, EndpointTable, ActionOutput, TunnelKey, clamp_mss};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 use wire::EtherType;
 use wire::icmp::too_big::MIN_MTU_V6;
@@ -15,10 +15,10 @@ pub(crate) struct TunnelSender<'a, O> {
     pub output: &'a mut O,
 }
 
-impl<O: Output> TunnelSender<'_, O> {
+impl<O: ActionOutput> TunnelSender<'_, O> {
     /// Sends a frame and leaves the packet unchanged. A frame that exceeds the path MTU is
     /// fragmented if its sender allows that. Otherwise the sender is notified
-    /// ([`Output::too_big`]).
+    /// ([`ActionOutput::too_big`]).
     pub fn send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         // STT has no limit, because it segments frames itself.
         let Some(limit) = self.endpoints.path_limit(self.endpoint, self.key)? else {

@@ -8,7 +8,7 @@ use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
 use datapath_user::cache::{Cache, CacheLimits};
-use flow::{Action, DropReason, Encapsulated, EndpointTable, Output, PortNo, execute};
+use flow::{Action, DropReason, Encapsulated, EndpointTable, ActionOutput, PortNo, execute};
 use packet::PacketBuf;
 use std::collections::VecDeque;
 use std::mem::take;
@@ -31,7 +31,7 @@ pub struct Fake {
 
 struct Sent<'a>(&'a mut Vec<PortNo>);
 
-impl Output for Sent<'_> {
+impl ActionOutput for Sent<'_> {
     fn port(&mut self, port: PortNo, _: &mut PacketBuf) -> Result<(), DropReason> {
         self.0.push(port);
         Ok(())

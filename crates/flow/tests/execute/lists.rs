@@ -59,7 +59,7 @@ fn clone_leaves_the_frame_as_it_was() {
 #[test]
 fn clone_that_changes_nothing_is_executed_on_the_frame_itself() {
     struct Places(Vec<*const u8>);
-    impl flow::Output for Places {
+    impl flow::ActionOutput for Places {
         fn port(&mut self, _: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
             self.0.push(packet.head().as_ptr());
             Ok(())

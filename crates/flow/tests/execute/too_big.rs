@@ -4,7 +4,7 @@ use crate::frames::{
     DST_V4, DST_V6, ETH_DST, ETH_SRC, Kind, SRC_V4, SRC_V6, Spec, spec, wrong_checksum,
 };
 use flow::{
-    Action, DatapathKey, DropReason, Encapsulated, EndpointId, EndpointTable, NextHop, Output,
+    Action, DatapathKey, DropReason, Encapsulated, EndpointId, EndpointTable, NextHop, ActionOutput,
     PortNo, TunnelKey, TunnelSpec, TunnelType, ReplyAddresses, too_big,
 };
 use packet::{Checksum, Fit, PacketBuf, fit, settle_checksum, wire_len};
@@ -189,7 +189,7 @@ struct Lengths {
     told: Vec<(usize, u16)>,
 }
 
-impl Output for Lengths {
+impl ActionOutput for Lengths {
     fn port(&mut self, _: PortNo, _: &mut PacketBuf) -> Result<(), DropReason> {
         Err(DropReason::NoSuchPort)
     }

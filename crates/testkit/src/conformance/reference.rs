@@ -9,7 +9,7 @@ use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::solicit::Solicitations;
 use flow::{
     Action, Carrier, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey,
-    NextHop, Output, PortNo, TunnelInfo, TunnelType, ReplyAddresses, execute, extract,
+    NextHop, ActionOutput, PortNo, TunnelInfo, TunnelType, ReplyAddresses, execute, extract,
 };
 use packet::{
     Checksum, ChecksumStatus, Gso, Offload, PacketBuf, SegmentChecksum, Segmenter,
@@ -503,7 +503,7 @@ impl Sink<'_> {
     }
 }
 
-impl Output for Sink<'_> {
+impl ActionOutput for Sink<'_> {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port != UPLINK {
             self.given.push((port, packet.clone()));
