@@ -46,7 +46,7 @@ struct MegaflowEntry {
 }
 
 /// Results for some megaflows, and the entry where the next portion begins.
-pub(crate) type Portion<T> = (Vec<(T, Usage)>, Option<FlowNo>);
+pub(crate) type DumpPage<T> = (Vec<(T, Usage)>, Option<FlowNo>);
 
 /// Deleted megaflows, which programs may still execute.
 #[derive(Debug, Default)]
@@ -308,7 +308,7 @@ impl Megaflows {
         most: usize,
         now_ms: u64,
         of: impl Fn(MegaflowId, &dyn Fn() -> Megaflow) -> T,
-    ) -> Result<Portion<T>, MapError> {
+    ) -> Result<DumpPage<T>, MapError> {
         let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
         let end = self.tables.end();
         let most = most.min(end.0.saturating_sub(from.0));

@@ -12,8 +12,8 @@ use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
 use datapath::upcall::{Answer, Upcall};
-use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use datapath_user::fast_path::Punt;
 use datapath_user::{SetupError, UserDatapath};
 use flow::{Action, DropCounters, EntropySeed, FlowKey, PortNo};
@@ -230,7 +230,7 @@ impl KernelDatapath {
     }
 
     /// After the last worker of the user datapath, a dump continues in the programs' maps.
-    fn behind<T>(&self, (portion, next): Portion<T>) -> Portion<T> {
+    fn behind<T>(&self, (portion, next): DumpPage<T>) -> DumpPage<T> {
         let tables = DumpCursor { worker: self.workers, at: Cursor::default() };
         (portion, Some(next.unwrap_or(tables)))
     }
@@ -346,7 +346,7 @@ impl Datapath for KernelDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
         let Some(at) = self.in_tables(from) else {
             return Ok(self.behind(self.user.dump(from, most)?));
         };
@@ -360,7 +360,7 @@ impl Datapath for KernelDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError> {
         let Some(at) = self.in_tables(from) else {
             return Ok(self.behind(self.user.usage(from, most)?));
         };
@@ -402,7 +402,7 @@ impl Datapath for KernelDatapath {
         Ok(snapshot)
     }
 
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError> {
         let watching = self.user.watch_drops()?;
         let watched = self.bpf.lock().watch_drops(watching.token());
         watched.map_err(failed)?;
@@ -413,7 +413,7 @@ impl Datapath for KernelDatapath {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Watching<CapturedFrame>, DatapathError> {
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
         let watching = self.user.watch_frames(port, snap_bytes)?;
         let watched = self.bpf.lock().watch_frames(port, watching.token());
         watched.map_err(failed)?;

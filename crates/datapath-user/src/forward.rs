@@ -12,7 +12,7 @@ use super::watchers::Watchers;
 use datapath::megaflow::MegaflowId;
 use datapath::solicit::{SolicitLimits, Solicitations};
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
-use datapath::watch::Direction;
+use datapath::watch::CaptureDirection;
 use flow::{
     Action, Carrier, DropReason, Encapsulated, EndpointTable, Field, FlowKey, LogRecord, ActionOutput,
     PortNo, TunnelInfo, ReplyAddresses, execute, extract,
@@ -126,7 +126,7 @@ impl Forwarder {
     /// Copies a frame that a guest has sent to the observers of its port.
     pub(super) fn show_guest_frame(&mut self, port: PortNo, packet: &PacketBuf) {
         if !self.out.watchers.is_empty() {
-            self.out.watchers.frame(port, Direction::FromGuest, packet);
+            self.out.watchers.frame(port, CaptureDirection::FromGuest, packet);
         }
     }
 
@@ -298,7 +298,7 @@ impl ActionOutput for FrameOutputs {
             return self.uplink.send_tagged(packet);
         }
         if !self.watchers.is_empty() {
-            self.watchers.frame(port, Direction::ToGuest, packet);
+            self.watchers.frame(port, CaptureDirection::ToGuest, packet);
         }
         self.vif(port).ok_or(DropReason::NoSuchPort)?.send(packet)
     }

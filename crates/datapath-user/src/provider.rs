@@ -15,8 +15,8 @@ use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{LogStats, PortStats, Snapshot, UplinkStats, drops};
 use datapath::upcall::{Answer, Upcall, WorkerId};
-use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use flow::{Action, EndpointError, EndpointTable, EntropySeed, PortNo};
 use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
@@ -159,7 +159,7 @@ impl UserDatapath {
         &self,
         from: DumpCursor,
         ask: impl Fn(&Mailbox, Cursor) -> Result<DumpedPage<T>, DatapathError>,
-    ) -> Result<Portion<(T, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(T, Usage)>, DatapathError> {
         let Some(worker) = self.workers.get(from.worker) else { return Ok((Vec::new(), None)) };
         let (found, next) = ask(worker, from.at)?;
         let next = match next {
@@ -236,7 +236,7 @@ impl Datapath for UserDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
         self.portion(from, |worker, at| worker.ask(|reply| Request::Dump(at, most, reply)))
     }
 
@@ -244,7 +244,7 @@ impl Datapath for UserDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError> {
         self.portion(from, |worker, at| worker.ask(|reply| Request::Usage(at, most, reply)))
     }
 
@@ -339,7 +339,7 @@ impl Datapath for UserDatapath {
         })
     }
 
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError> {
         let (watch, receiver) = Watch::drops();
         self.watch(&watch)?;
         Ok(receiver)
@@ -349,7 +349,7 @@ impl Datapath for UserDatapath {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Watching<CapturedFrame>, DatapathError> {
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
         let (watch, receiver) = Watch::frames(port, snap_bytes);
         self.watch(&watch)?;
         Ok(receiver)

@@ -5,7 +5,7 @@ use super::{BASE, Lab, PATIENCE, SEED, UPLINK, guest_mac, guest_port};
 use datapath::config::{EndpointConfig, LinkConfig, TunnelConfig, Underlay};
 use datapath::megaflow::Megaflow;
 use datapath::stats::Snapshot;
-use datapath::{Datapath, DumpCursor, watch::Direction};
+use datapath::{Datapath, DumpCursor, watch::CaptureDirection};
 use datapath_user::UserDatapath;
 use flow::{
     Action, DatapathKey, Dscp, EndpointId, EndpointTable, Field, InnerFlow, Match, PortNo, TagLink,
@@ -118,7 +118,7 @@ fn frame_goes_from_guest_to_guest_with_its_tags_and_offloads() {
         assert_eq!(got.to_vec(), packet.to_vec(), "{tags:x?}");
         assert_eq!(got.offload, packet.offload, "{tags:x?}");
         let mut seen = std::iter::from_fn(|| watching.recv_timeout(PATIENCE).ok());
-        let seen = seen.find(|seen| seen.direction == Direction::ToGuest);
+        let seen = seen.find(|seen| seen.direction == CaptureDirection::ToGuest);
         assert_eq!(seen.map(|seen| seen.len), Some(packet.len()));
         (packets, bytes) = (packets + 1, bytes + packet.len() as u64);
     }
