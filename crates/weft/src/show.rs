@@ -24,7 +24,7 @@ pub struct Args {
 
 /// The output with --json.
 #[derive(serde::Serialize)]
-struct Shown {
+struct ShowOutput {
     #[serde(flatten)]
     snapshot: Snapshot,
     decisions: Vec<Decision>,
@@ -43,7 +43,7 @@ pub fn show(args: &Args) -> Result<(), Failure> {
     let snapshot: Snapshot = request(&path, &Request::Show)?;
     let decisions: Vec<Decision> = request(&path, &Request::Decisions)?;
     if args.json {
-        return stdio::print_json(&Shown { snapshot, decisions });
+        return stdio::print_json(&ShowOutput { snapshot, decisions });
     }
     stdio::print(&(describe(&snapshot) + &reasons(&decisions)))
 }

@@ -1,6 +1,6 @@
 //! `weft stop`: stops a daemon, and removes the pinned state of an earlier one.
 
-use crate::control::replies::Stopping;
+use crate::control::replies::StopReply;
 use crate::control::{Event, Request, Stream, Target};
 use crate::{Failure, privileges, stdio};
 use anyhow::{Context, anyhow};
@@ -61,7 +61,7 @@ pub fn stop(args: &Args) -> Result<(), Failure> {
 }
 
 /// Asks the daemon at `path` to stop and waits until it exits.
-fn stop_daemon(path: &PathBuf, purge: bool) -> Result<Stopping, Failure> {
+fn stop_daemon(path: &PathBuf, purge: bool) -> Result<StopReply, Failure> {
     let (stopping, mut stream) = Stream::open(path, &Request::Stop { purge })?;
     match stream.next::<Value, Value>(STOP_TIMEOUT)? {
         Event::Closed => Ok(stopping),
@@ -74,7 +74,7 @@ fn stop_daemon(path: &PathBuf, purge: bool) -> Result<Stopping, Failure> {
     }
 }
 
-fn describe(Stopping { host, pinned, lasting, megaflows }: &Stopping) -> String {
+fn describe(StopReply { host, pinned, lasting, megaflows }: &StopReply) -> String {
     let stopped = format!("the switch of {host} has stopped\n");
     let Some(pinned) = pinned else { return stopped + "nothing keeps forwarding\n" };
     let pinned = pinned.display();
@@ -107,7 +107,7 @@ mod tests {
     fn describe_claims_that_flows_are_forwarded_only_when_that_is_known() {
         let pinned = Some("/sys/fs/bpf/weft/1".into());
         let said = |pinned, lasting| {
-            describe(&Stopping { host: "h1".to_owned(), pinned, lasting, megaflows: 7 })
+            describe(&StopReply { host: "h1".to_owned(), pinned, lasting, megaflows: 7 })
         };
         let lasting = said(pinned.clone(), true);
         let known = "the kernel keeps forwarding 7 megaflows, pinned at /sys/fs/bpf/weft/1\n";

@@ -1,6 +1,6 @@
 //! `weft tunnels`: the tunnel end points of a running switch.
 
-use crate::control::replies::Tunnels;
+use crate::control::replies::TunnelsReply;
 use crate::control::{Request, Target, request};
 use crate::table::{Align, Table};
 use crate::{Failure, show, stdio};
@@ -38,7 +38,7 @@ pub fn tunnels(args: &Args) -> Result<(), Failure> {
     stdio::print(&describe(&tunnels))
 }
 
-fn describe(tunnels: &Tunnels) -> String {
+fn describe(tunnels: &TunnelsReply) -> String {
     use Align::{Left, Right};
     let mut out = format!("uplink {}  {}\n", tunnels.uplink, tunnels.uplink_state);
     // Writing to a String cannot fail.
@@ -99,7 +99,7 @@ fn reporter(report: &PathMtuReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::replies::{LocalEnd, RemoteEnd, Tagged};
+    use crate::control::replies::{LocalEnd, RemoteEnd, TaggedCounters};
     use datapath::stats::{PacketCount, EndpointStats, PathMtuReport, PathMtuReports};
 
     #[test]
@@ -116,10 +116,10 @@ mod tests {
             rx: PacketCount { packets: 1, bytes: 98 },
             tx: PacketCount::default(),
         };
-        let tunnels = Tunnels {
+        let tunnels = TunnelsReply {
             uplink: "eth0".to_owned(),
             uplink_state: "up".to_owned(),
-            tags: Some(Tagged { rx: PacketCount::default(), tx: PacketCount { packets: 2, bytes: 120 } }),
+            tags: Some(TaggedCounters { rx: PacketCount::default(), tx: PacketCount { packets: 2, bytes: 120 } }),
             local: vec![LocalEnd { tunnel: "geneve".to_owned(), local, port: 6081 }],
             endpoints: vec![RemoteEnd { host: Some("h2".to_owned()), stats }],
             path_mtu_reports: PathMtuReports {

@@ -258,13 +258,13 @@ impl Connection {
 
     fn line(&mut self, tag: &str, content: &impl Serialize) -> io::Result<()> {
         /// An object with one member.
-        struct Tagged<'a, T>(&'a str, &'a T);
-        impl<T: Serialize> Serialize for Tagged<'_, T> {
+        struct TaggedCounters<'a, T>(&'a str, &'a T);
+        impl<T: Serialize> Serialize for TaggedCounters<'_, T> {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_map([(self.0, self.1)])
             }
         }
-        self.json(&Tagged(tag, content))
+        self.json(&TaggedCounters(tag, content))
     }
 
     fn json(&mut self, object: &impl Serialize) -> io::Result<()> {

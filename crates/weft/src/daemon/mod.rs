@@ -11,7 +11,7 @@ mod queries;
 mod reload;
 mod watch;
 
-use crate::control::replies::{Reloaded, Stopping};
+use crate::control::replies::{ReloadReply, StopReply};
 use crate::control::{Connection, Request};
 use crate::{Failure, logging};
 use anyhow::{Context, Result};
@@ -214,7 +214,7 @@ impl Daemon {
     ///
     /// # Errors
     /// Nothing has changed, unless the error says so.
-    pub fn reload(&self) -> Result<Reloaded, Failure> {
+    pub fn reload(&self) -> Result<ReloadReply, Failure> {
         self.reload_from(&self.file)
     }
 
@@ -275,7 +275,7 @@ impl Daemon {
         };
         let mode = if pinned.is_some() { Shutdown::Detach } else { Shutdown::Full };
         let lasting = pinned.is_some() && self.pins_last();
-        client.ok(&Stopping { host: self.host.clone(), pinned, lasting, megaflows })?;
+        client.ok(&StopReply { host: self.host.clone(), pinned, lasting, megaflows })?;
         client.flush()?;
         // The first of several requests decides.
         let _ = self.shutdown.mode.set(mode);

@@ -8,7 +8,7 @@
 
 use super::{Daemon, Deployment};
 use crate::Failure;
-use crate::control::replies::{Changes, Reloaded};
+use crate::control::replies::{ReloadChanges, ReloadReply};
 use anyhow::{Context, anyhow};
 use datapath::config::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
 use flow::{DatapathKey, PortKey};
@@ -48,7 +48,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The file is invalid or needs a restart, or a socket cannot be opened: nothing has changed.
-    pub(super) fn reload_from(&self, file: &Path) -> Result<Reloaded, Failure> {
+    pub(super) fn reload_from(&self, file: &Path) -> Result<ReloadReply, Failure> {
         loop {
             let applied = self.reloads.lock().applied;
             // Without the lock: the file system may hang until the time limit.
@@ -66,7 +66,7 @@ impl Daemon {
     }
 
     /// Applies a network. The caller holds the lock of the reloads.
-    fn apply(&self, file: &Path, network: Network) -> Result<Reloaded, Failure> {
+    fn apply(&self, file: &Path, network: Network) -> Result<ReloadReply, Failure> {
         let old = self.deployment();
         let (new, program) =
             Deployment::new(network, file, &self.host, old.options(), old.numbers.clone())?;
@@ -88,7 +88,7 @@ impl Daemon {
         for port in &steps.removed {
             self.datapath.remove_port(port.port)?;
         }
-        let reloaded = Reloaded {
+        let reloaded = ReloadReply {
             network: file.to_owned(),
             generation,
             ports: steps.ports(),
@@ -267,7 +267,7 @@ impl PortSteps {
         steps
     }
 
-    fn ports(&self) -> Changes {
+    fn ports(&self) -> ReloadChanges {
         let names = |ports: &[PortConfig]| -> HashSet<String> {
             ports.iter().map(|port| port.name.clone()).collect()
         };
@@ -293,7 +293,7 @@ fn sorted<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     names
 }
 
-fn endpoint_changes(old: &Config, new: &Config) -> Changes {
+fn endpoint_changes(old: &Config, new: &Config) -> ReloadChanges {
     let name =
         |endpoint: &EndpointConfig| format!("{} {}", endpoint.spec.tunnel.name(), endpoint.remote);
     changes(&old.underlay.endpoints, &new.underlay.endpoints, |endpoint| name(endpoint))
@@ -305,7 +305,7 @@ fn names_of(program: &Program) -> Vec<String> {
 }
 
 /// Compares two lists of items that have unique names.
-fn changes<T: PartialEq>(old: &[T], new: &[T], name: impl Fn(&T) -> String) -> Changes {
+fn changes<T: PartialEq>(old: &[T], new: &[T], name: impl Fn(&T) -> String) -> ReloadChanges {
     let before: HashMap<String, &T> = old.iter().map(|item| (name(item), item)).collect();
     let after: HashMap<String, &T> = new.iter().map(|item| (name(item), item)).collect();
     let only = |here: &HashMap<String, &T>, there: &HashMap<String, &T>| {
@@ -316,11 +316,11 @@ fn changes<T: PartialEq>(old: &[T], new: &[T], name: impl Fn(&T) -> String) -> C
     let changed = sorted(changed.map(|(name, _)| name));
     let (added, removed) = (only(&after, &before), only(&before, &after));
     let kept = after.len() - added.len() - changed.len();
-    Changes { added, changed, removed, kept }
+    ReloadChanges { added, changed, removed, kept }
 }
 
-fn log(reloaded: &Reloaded) {
-    let Reloaded { network, generation, ports, endpoints, .. } = reloaded;
+fn log(reloaded: &ReloadReply) {
+    let ReloadReply { network, generation, ports, endpoints, .. } = reloaded;
     tracing::info!(
         generation,
         "reloaded {}: ports: {}; end points: {}",
