@@ -1,7 +1,7 @@
 //! Guests that forge tunnel packets or send forbidden frames.
 
 use super::geneve::{GENEVE_PORT, geneve_header, logical_ports};
-use super::target::{FORBIDDEN, NOBODY, TEB, Target, kernel_count};
+use super::target::{FORBIDDEN, NOBODY, TEB, DaemonSelector, kernel_count};
 use super::vxlan::{VXLAN_PORT, vxlan, vxlan_header};
 use crate::common::daemon::port;
 use crate::common::frames::{EXPERIMENT, FrameSocket, contains, frame, note};
@@ -20,7 +20,7 @@ use wire::MacAddr;
 fn tunnel_packets_are_dropped_when_a_guest_forges_them() {
     require_root!();
     let setup = Setup::new("vxlan").guests(2, 1).mtu(1450).attachment(Attachment::Veth);
-    let mut target = Target::new(setup);
+    let mut target = DaemonSelector::new(setup);
     let (near, far) = (target.near(), target.far());
     let attacker = target.lab.guests_of(0).nth(1).expect("two guests are on h1");
     let device = attacker.host_device();
@@ -91,7 +91,7 @@ fn tunnels_stay_closed_when_a_guest_sends_tunnel_packets() {
 #[test]
 fn nested_tunnel_packets_are_not_decapsulated_again() {
     require_root!();
-    let mut target = Target::new(Setup::new("vxlan"));
+    let mut target = DaemonSelector::new(Setup::new("vxlan"));
     // The inner packet has the addresses of the outer one: those of the tunnel end points.
     let outer = target.outer;
     let inner = Outer { dst_mac: target.near(), src_mac: target.far(), ..outer };

@@ -16,7 +16,7 @@ pub const TEB: u16 = 0x6558;
 
 /// The daemon of `h1` with the guest `g1`. The tests send packets from the uplink of `h2`, where no
 /// daemon runs.
-pub struct Target {
+pub struct DaemonSelector {
     pub lab: Lab,
     pub daemon: Daemon,
     pub guest: FrameSocket,
@@ -28,7 +28,7 @@ pub struct Target {
 /// Encapsulates a frame correctly. Each invalid packet differs from this in one point.
 pub type Wrap = fn(&Outer, &[u8]) -> Vec<u8>;
 
-impl Target {
+impl DaemonSelector {
     pub fn new(setup: Setup) -> Self {
         let lab = Lab::new(setup);
         let daemon = lab.start(0);
@@ -158,7 +158,7 @@ pub fn ip_frame(dst_mac: MacAddr, src_mac: MacAddr, traffic_class: u8, text: &st
 }
 
 /// The UDP counter `name` of the kernel of the target, for the IP version of the underlay.
-pub fn kernel_count(target: &Target, name: &str) -> u64 {
+pub fn kernel_count(target: &DaemonSelector, name: &str) -> u64 {
     let family = target.lab.family();
     let read = |file| move || std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
     let netns = &target.lab.hosts[0].netns;
@@ -177,7 +177,7 @@ pub fn kernel_count(target: &Target, name: &str) -> u64 {
 }
 
 /// Checks that the kernel drops a datagram before weft sees it and counts it under `name`.
-pub fn kernel_refuses(target: &mut Target, wrap: Wrap, what: &str, name: &str, packet: Vec<u8>) {
+pub fn kernel_refuses(target: &mut DaemonSelector, wrap: Wrap, what: &str, name: &str, packet: Vec<u8>) {
     let before = kernel_count(target, name);
     target.refuses(wrap, what, None, &[packet]);
     assert_eq!(kernel_count(target, name), before + 1, "{what}: {name} of the kernel");

@@ -1,6 +1,6 @@
 //! `weft doctor`: checks what this host offers for tunnels, and how to fix what is wrong.
 
-use crate::control::{Request, Target, request};
+use crate::control::{Request, DaemonSelector, request};
 use crate::daemon::no_such_host;
 use crate::{Failure, stdio};
 use ::doctor::checks;
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST", conflicts_with_all = ["nic", "fix", "network"])]
     path: Option<String>,
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// The network file; --host names this host in it
     #[arg(requires = "host")]
     network: Option<PathBuf>,

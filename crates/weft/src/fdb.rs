@@ -1,7 +1,7 @@
 //! `weft fdb`: the forwarding database of a running switch.
 
 use crate::control::replies::{FdbReply, ForgetReply};
-use crate::control::{Request, Target, request};
+use crate::control::{Request, DaemonSelector, request};
 use crate::table::{Align, Table};
 use crate::{Failure, stdio};
 use serde_json::json;
@@ -20,7 +20,7 @@ use wire::MacAddr;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Delete the learned entries of this MAC address
     #[arg(long, value_name = "MAC")]
     forget: Option<MacAddr>,

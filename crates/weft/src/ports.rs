@@ -1,6 +1,6 @@
 //! `weft ports`: the ports of a running switch.
 
-use crate::control::{Request, Target, request};
+use crate::control::{Request, DaemonSelector, request};
 use crate::table::{Align, Table};
 use crate::{Failure, stdio};
 use datapath::stats::{Drops, PortStats, Snapshot};
@@ -13,7 +13,7 @@ use datapath::stats::{Drops, PortStats, Snapshot};
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Print an array of JSON objects
     #[arg(long)]
     json: bool,

@@ -1,7 +1,7 @@
 //! `weft reload`: applies another network file to a running switch.
 
 use crate::control::replies::{ReloadChanges, ReloadReply};
-use crate::control::{Request, Target, request};
+use crate::control::{Request, DaemonSelector, request};
 use crate::{Failure, stdio};
 use anyhow::Context;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Print one JSON object
     #[arg(long)]
     json: bool,

@@ -1,6 +1,6 @@
 //! `weft show`: the state and counters of a running switch.
 
-use crate::control::{Request, Target, request};
+use crate::control::{Request, DaemonSelector, request};
 use crate::{Failure, stdio};
 use ::doctor::choice::Decision;
 use datapath::stats::{
@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Print one JSON object
     #[arg(long)]
     json: bool,

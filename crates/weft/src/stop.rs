@@ -1,7 +1,7 @@
 //! `weft stop`: stops a daemon, and removes the pinned state of an earlier one.
 
 use crate::control::replies::StopReply;
-use crate::control::{Event, Request, Stream, Target};
+use crate::control::{StreamEvent, Request, Stream, DaemonSelector};
 use crate::{Failure, privileges, stdio};
 use anyhow::{Context, anyhow};
 use datapath_bpf::{PurgeResult, purge};
@@ -28,7 +28,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Remove all state, also that of a killed daemon
     #[arg(long)]
     purge: bool,
@@ -64,7 +64,7 @@ pub fn stop(args: &Args) -> Result<(), Failure> {
 fn stop_daemon(path: &PathBuf, purge: bool) -> Result<StopReply, Failure> {
     let (stopping, mut stream) = Stream::open(path, &Request::Stop { purge })?;
     match stream.next::<Value, Value>(STOP_TIMEOUT)? {
-        Event::Closed => Ok(stopping),
+        StreamEvent::Closed => Ok(stopping),
         _ => {
             let limit = STOP_TIMEOUT.as_secs();
             Err(Failure::Runtime(anyhow!(

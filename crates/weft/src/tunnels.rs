@@ -1,7 +1,7 @@
 //! `weft tunnels`: the tunnel end points of a running switch.
 
 use crate::control::replies::TunnelsReply;
-use crate::control::{Request, Target, request};
+use crate::control::{Request, DaemonSelector, request};
 use crate::table::{Align, Table};
 use crate::{Failure, show, stdio};
 use datapath::stats::PathMtuReport;
@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Print one JSON object
     #[arg(long)]
     json: bool,

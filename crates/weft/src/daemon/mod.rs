@@ -21,7 +21,7 @@ use deployment::Deployment;
 pub use deployment::{ForwardingOptions, no_such_host};
 use netdev::bpf_fs;
 use netdev::epoll::Waker;
-use network_file::Reads;
+use network_file::FileReads;
 use probe::Probes;
 pub use provider::DatapathArg;
 use provider::{ActiveProvider, DatapathChoice};
@@ -42,7 +42,7 @@ pub struct Daemon {
     switch: Switch,
     probes: Arc<Probes>,
     deployment: Arc<RwLock<Arc<Deployment>>>,
-    reads: Reads,
+    reads: FileReads,
     reloads: Reloads,
     shutdown: ShutdownRequest,
 }
@@ -102,7 +102,7 @@ impl PreparedDaemon {
         options: ForwardingOptions,
     ) -> Result<Self, Failure> {
         let options = ForwardingOptions { use_kernel: choice.use_kernel, ..options };
-        let network = Reads::new().load(&file)?;
+        let network = FileReads::new().load(&file)?;
         let (deployment, program) =
             Deployment::new(network, &file, &host, options, Default::default())?;
         Ok(Self { host, file, wanted, choice, deployment, program })
@@ -160,7 +160,7 @@ impl PreparedDaemon {
             switch,
             probes,
             deployment,
-            reads: Reads::new(),
+            reads: FileReads::new(),
             reloads,
             shutdown,
         })

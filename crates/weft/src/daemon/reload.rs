@@ -334,7 +334,7 @@ fn log(reloaded: &ReloadReply) {
 mod tests {
     use super::*;
     use crate::host_config;
-    use crate::number_pool::Numbers;
+    use crate::number_pool::HostNumbers;
     use network::Network;
 
     const HOSTS: &str = "tunnel = \"geneve\"\n\
@@ -343,7 +343,7 @@ mod tests {
         [[host]]\nname = \"h3\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.3\"]\n";
 
     /// The configuration of host h1 for ports written as `SWITCH/PORT@HOST=DEVICE`.
-    fn config(numbers: &mut Numbers, options: &str, ports: &[&str]) -> Config {
+    fn config(numbers: &mut HostNumbers, options: &str, ports: &[&str]) -> Config {
         let mut text = format!("{options}\n{HOSTS}");
         let mut last = "";
         let mut vni = 0;
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn unchanged_ports_are_kept_and_devices_are_freed_before_reuse() {
-        let mut numbers = Numbers::default();
+        let mut numbers = HostNumbers::default();
         let old =
             config(&mut numbers, "", &["a/p1@h1=t1", "a/p2@h1=t2", "b/p3@h1=t3", "b/p4@h1=t4"]);
         // p2 is removed, p3 gets another device, p5 takes over the device of p4, and p0 is
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn port_is_replaced_when_it_moves_to_another_switch() {
-        let mut numbers = Numbers::default();
+        let mut numbers = HostNumbers::default();
         let old = config(&mut numbers, "", &["a/p1@h1=t1", "b/p2@h1=t2"]);
         let new = config(&mut numbers, "", &["a/p2@h1=t2", "b/p1@h1=t1"]);
         let before: HashSet<_> = old.ports.iter().map(|port| port.port).collect();
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn old_and_new_tunnels_coexist_unless_they_have_the_same_type() {
-        let mut numbers = Numbers::default();
+        let mut numbers = HostNumbers::default();
         let ports = ["a/p1@h1=t1", "a/p2@h2=t2"];
         let old = config(&mut numbers, "", &ports);
         let new = config(&mut numbers, "", &["a/p1@h1=t1", "a/p3@h3=t3"]);
