@@ -2,7 +2,7 @@
 
 use super::call::weft;
 use crate::common::frames::{FrameSocket, frame, note};
-use crate::common::outer::Outer;
+use crate::common::outer::OuterHeaders;
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup, TUNNELS};
 use ::datapath::stats::{PacketCount, Drops};
 use serde_json::Value;
@@ -75,13 +75,13 @@ fn counted(tunnel: &str, datapath: Datapath) -> Counted {
     let daemons = lab.start_both();
     let (near, far) = lab.ends();
     let [sender, receiver] = [near, far].map(|g| FrameSocket::open(&g.netns, GUEST_DEVICE));
-    let outer = Outer {
+    let outer = OuterHeaders {
         src: near.ip(4),
         // An unused address, so that no kernel answers.
         dst: [192, 168, 7, 200].into(),
         src_mac: near.mac,
         dst_mac: far.mac,
-        ..Outer::between(&lab.hosts[0], &lab.hosts[1], 4)
+        ..OuterHeaders::between(&lab.hosts[0], &lab.hosts[1], 4)
     };
     let kinds = [
         note(far.mac, near.mac, "to the other guest"),

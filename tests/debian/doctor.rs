@@ -2,10 +2,10 @@
 //! that only another kernel has.
 
 use crate::common::daemon::WEFT;
-use ::doctor::checks::tunnel::{Outcome, Outer, tunnel_support};
+use ::doctor::checks::tunnel::{PerformedBy, OuterHeaders, tunnel_support};
 use ::doctor::facts::NicFacts;
 use flow::TunnelType;
-use netlink_sys::{Socket, SocketAddr};
+use netlink_sys::{BoundSocket, SocketAddr};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -28,8 +28,8 @@ fn segments_behind_tags_are_merged_as_predicted() {
         // This kernel has 802.1Q.
         assert!(lab.merges(tags), "{tunnel}");
         assert_eq!(
-            tunnel_support(&nic, tunnel, Outer::DEFAULT).gro.outcome,
-            Outcome::InSoftware,
+            tunnel_support(&nic, tunnel, OuterHeaders::DEFAULT).gro.outcome,
+            PerformedBy::InSoftware,
             "{tunnel}"
         );
     }
@@ -138,7 +138,7 @@ fn track(port: u16) {
     message.extend([NEW, FLAGS].map(u16::to_ne_bytes).concat());
     message.extend([0; 8]);
     message.extend(body);
-    let socket = Socket::new(NETLINK_NETFILTER).expect("a netlink socket");
+    let socket = BoundSocket::new(NETLINK_NETFILTER).expect("a netlink socket");
     socket.connect(&SocketAddr::new(0, 0)).expect("it is the kernel's");
     socket.send(&message, 0).expect("a message can be sent");
     let (answer, _) = socket.recv_from_full().expect("an answer");

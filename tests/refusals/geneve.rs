@@ -2,7 +2,7 @@
 
 use super::target::{TEB, DaemonSelector, kernel_refuses};
 use crate::common::frames::note;
-use crate::common::outer::Outer;
+use crate::common::outer::OuterHeaders;
 use crate::common::{Setup, VNI};
 use testkit::require_root;
 
@@ -24,7 +24,7 @@ pub fn logical_ports(ingress: u16, egress: u16) -> Vec<u8> {
 }
 
 /// A Geneve packet without logical ports, so that the daemon uses the MAC address.
-pub fn geneve(outer: &Outer, inner: &[u8]) -> Vec<u8> {
+pub fn geneve(outer: &OuterHeaders, inner: &[u8]) -> Vec<u8> {
     outer.udp(GENEVE_PORT, &[&geneve_header(0, 0, TEB, VNI, &[])[..], inner].concat())
 }
 

@@ -1,20 +1,20 @@
 //! Invalid GRE packets.
 
 use super::target::{TEB, DaemonSelector, Wrap};
-use crate::common::outer::{GRE, Outer};
+use crate::common::outer::{GRE, OuterHeaders};
 use crate::common::{Setup, VNI};
 use testkit::require_root;
 
 const GRE_CHECKSUM: u16 = 0x8000;
 const GRE_KEY: u16 = 0x2000;
 
-fn gre_packet(outer: &Outer, flags: u16, protocol: u16, fields: &[u32], inner: &[u8]) -> Vec<u8> {
+fn gre_packet(outer: &OuterHeaders, flags: u16, protocol: u16, fields: &[u32], inner: &[u8]) -> Vec<u8> {
     let mut header = [flags, protocol].map(u16::to_be_bytes).concat();
     fields.iter().for_each(|field| header.extend(field.to_be_bytes()));
     outer.packet(GRE, &[&header[..], inner].concat())
 }
 
-fn gre(outer: &Outer, inner: &[u8]) -> Vec<u8> {
+fn gre(outer: &OuterHeaders, inner: &[u8]) -> Vec<u8> {
     gre_packet(outer, GRE_KEY, TEB, &[VNI], inner)
 }
 

@@ -5,7 +5,7 @@ use super::target::{FORBIDDEN, NOBODY, TEB, DaemonSelector, kernel_count};
 use super::vxlan::{VXLAN_PORT, vxlan, vxlan_header};
 use crate::common::daemon::port;
 use crate::common::frames::{EXPERIMENT, FrameSocket, contains, frame, note};
-use crate::common::outer::Outer;
+use crate::common::outer::OuterHeaders;
 use crate::common::{
     Attachment, Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup, VNI, traffic,
 };
@@ -26,7 +26,7 @@ fn tunnel_packets_are_dropped_when_a_guest_forges_them() {
     let device = attacker.host_device();
     let netlink = target.lab.hosts[0].netns.netlink();
     let dst_mac = netlink.link(&device).expect("the attacker's interface on the host").mac;
-    let forged = Outer { src_mac: attacker.mac, dst_mac, ..target.outer };
+    let forged = OuterHeaders { src_mac: attacker.mac, dst_mac, ..target.outer };
     let socket = FrameSocket::open(&attacker.netns, GUEST_DEVICE);
     let before = kernel_count(&target, "NoPorts");
     // With the kernel datapath, programs consume the packets before the network stack sees them.
@@ -94,7 +94,7 @@ fn nested_tunnel_packets_are_not_decapsulated_again() {
     let mut target = DaemonSelector::new(Setup::new("vxlan"));
     // The inner packet has the addresses of the outer one: those of the tunnel end points.
     let outer = target.outer;
-    let inner = Outer { dst_mac: target.near(), src_mac: target.far(), ..outer };
+    let inner = OuterHeaders { dst_mac: target.near(), src_mac: target.far(), ..outer };
     let nested = vxlan(&inner, &note(target.near(), target.far(), "nested"));
     let seen = target.seen(vxlan, &[vxlan(&outer, &nested)]);
     let seen: Vec<_> = seen.iter().filter(|frame| contains(frame, "nested")).collect();

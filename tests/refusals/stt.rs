@@ -2,7 +2,7 @@
 
 use super::target::{FORBIDDEN, DaemonSelector};
 use crate::common::frames::{contains, note};
-use crate::common::outer::{Outer, SttSegment, TCP, stt_header};
+use crate::common::outer::{OuterHeaders, SttSegment, TCP, stt_header};
 use crate::common::{PATIENCE, Setup, VNI};
 use testkit::host::wait_until;
 use testkit::require_root;
@@ -14,14 +14,14 @@ fn context(vni: u32, ingress: u16, egress: u16) -> u64 {
     u64::from(vni) | u64::from(egress) << 24 | u64::from(ingress) << 40
 }
 
-fn stt_frame(outer: &Outer, id: u32, context: u64, inner: &[u8]) -> Vec<u8> {
+fn stt_frame(outer: &OuterHeaders, id: u32, context: u64, inner: &[u8]) -> Vec<u8> {
     let payload = [&stt_header(context)[..], inner].concat();
     let total = payload.len() as u16;
     SttSegment { id, total, offset: 0, flags: SttSegment::FLAGS }.frame(outer, STT_PORT, &payload)
 }
 
 /// An STT packet without logical ports, so that the daemon uses the MAC address.
-fn stt(outer: &Outer, inner: &[u8]) -> Vec<u8> {
+fn stt(outer: &OuterHeaders, inner: &[u8]) -> Vec<u8> {
     stt_frame(outer, 7, context(VNI, 0, 0), inner)
 }
 

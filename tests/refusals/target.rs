@@ -1,7 +1,7 @@
 //! The daemon under test, and checks that apply to every tunnel type.
 
 use crate::common::frames::{FrameSocket, contains, note};
-use crate::common::outer::{CE, Outer};
+use crate::common::outer::{CE, OuterHeaders};
 use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup};
 use datapath::stats::Drops;
 use testkit::host::wait_until;
@@ -21,12 +21,12 @@ pub struct DaemonSelector {
     pub daemon: Daemon,
     pub guest: FrameSocket,
     pub wire: FrameSocket,
-    pub outer: Outer,
+    pub outer: OuterHeaders,
     fences: u32,
 }
 
 /// Encapsulates a frame correctly. Each invalid packet differs from this in one point.
-pub type Wrap = fn(&Outer, &[u8]) -> Vec<u8>;
+pub type Wrap = fn(&OuterHeaders, &[u8]) -> Vec<u8>;
 
 impl DaemonSelector {
     pub fn new(setup: Setup) -> Self {
@@ -34,7 +34,7 @@ impl DaemonSelector {
         let daemon = lab.start(0);
         let guest = FrameSocket::open(&lab.guests[0].netns, GUEST_DEVICE);
         let wire = FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name);
-        let outer = Outer::between(&lab.hosts[1], &lab.hosts[0], lab.family());
+        let outer = OuterHeaders::between(&lab.hosts[1], &lab.hosts[0], lab.family());
         Self { lab, daemon, guest, wire, outer, fences: 0 }
     }
 
@@ -135,7 +135,7 @@ impl DaemonSelector {
         wrap: Wrap,
         full: &[u8],
         header: usize,
-        put: impl Fn(&Outer, &[u8]) -> Vec<u8>,
+        put: impl Fn(&OuterHeaders, &[u8]) -> Vec<u8>,
     ) {
         let cut = |range: std::ops::Range<usize>| {
             range.map(|len| put(&self.outer, &full[..len])).collect::<Vec<_>>()
@@ -154,7 +154,7 @@ impl DaemonSelector {
 /// An IPv4 packet for another guest, with this traffic class, in an Ethernet frame.
 pub fn ip_frame(dst_mac: MacAddr, src_mac: MacAddr, traffic_class: u8, text: &str) -> Vec<u8> {
     let [src, dst] = [[192, 168, 7, 2], [192, 168, 7, 1]].map(Into::into);
-    Outer { src_mac, dst_mac, src, dst, traffic_class }.udp(9, text.as_bytes())
+    OuterHeaders { src_mac, dst_mac, src, dst, traffic_class }.udp(9, text.as_bytes())
 }
 
 /// The UDP counter `name` of the kernel of the target, for the IP version of the underlay.

@@ -3,7 +3,7 @@
 //! [`OuterChecksum`] is a decision, which `weft run` applies. The functions of this module predict
 //! what the kernel and the devices do with super-packets. `weft show` prints all of it.
 
-use crate::checks::tunnel::{Outcome, Outer, TunnelSupport, tunnel_support};
+use crate::checks::tunnel::{PerformedBy, OuterHeaders, TunnelSupport, tunnel_support};
 use crate::cost::{self, Cost};
 use crate::facts::{Features, KernelVersion, NicFacts};
 use flow::{Carrier, TunnelType};
@@ -120,10 +120,10 @@ pub fn sending(
     family: Family,
     by_programs: bool,
 ) -> Decision {
-    // `Outer::of` assumes no outer checksum. BPF programs send super-packets without one. When
+    // `OuterHeaders::of` assumes no outer checksum. BPF programs send super-packets without one. When
     // worker threads send, the kernel computes it for each segment.
     let TunnelSupport { segmentation, kernel_segmentation, .. } =
-        tunnel_support(nic, tunnel, Outer::of(family));
+        tunnel_support(nic, tunnel, OuterHeaders::of(family));
     let by_kernel = kernel_segmentation.filter(|_| by_programs);
     let in_kernel = by_kernel.is_some();
     let segmentation = by_kernel.unwrap_or(segmentation);
@@ -147,12 +147,12 @@ pub fn sending(
     }
     let device = &nic.name;
     let who = match segmentation.outcome {
-        Outcome::Yes => format!("{device} cuts them"),
-        Outcome::InSoftware => format!("the kernel cuts them for {device}"),
-        Outcome::No => "there are no super-packets".to_owned(),
-        Outcome::Unknown => format!("{device} or the kernel cuts them"),
+        PerformedBy::Yes => format!("{device} cuts them"),
+        PerformedBy::InSoftware => format!("the kernel cuts them for {device}"),
+        PerformedBy::No => "there are no super-packets".to_owned(),
+        PerformedBy::Unknown => format!("{device} or the kernel cuts them"),
     };
-    let in_software = segmentation.outcome == Outcome::InSoftware;
+    let in_software = segmentation.outcome == PerformedBy::InSoftware;
     let cost = match (in_software, in_kernel) {
         (false, _) => None,
         (true, false) => cost::without_tunnel_segmentation(tunnel),
@@ -161,9 +161,9 @@ pub fn sending(
     let keeps = cost.map_or(String::new(), |Cost { at_least, .. }| {
         format!("; that leaves at least {at_least:.2} of the throughput")
     });
-    let stt = tunnel_support(nic, TunnelType::Stt, Outer::of(family)).segmentation;
+    let stt = tunnel_support(nic, TunnelType::Stt, OuterHeaders::of(family)).segmentation;
     let is_udp = tunnel.carrier() == Carrier::Udp;
-    let better = match is_udp && in_software && stt.outcome == Outcome::Yes {
+    let better = match is_udp && in_software && stt.outcome == PerformedBy::Yes {
         true => format!("; {device} would cut those of stt"),
         false => String::new(),
     };
@@ -175,10 +175,10 @@ pub fn sending(
 /// `is_led` is true if a kernel device, `weft-gro`, owns the tunnel's UDP port. GRO merges segments
 /// inside a UDP tunnel only if such a device exists.
 pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Decision {
-    let gro = tunnel_support(nic, tunnel, Outer::of(Family::V4)).gro;
+    let gro = tunnel_support(nic, tunnel, OuterHeaders::of(Family::V4)).gro;
     let is_udp = tunnel.carrier() == Carrier::Udp;
     let (how, why) = match (gro.outcome, is_udp, is_led) {
-        (Outcome::No, ..) => (SINGLE, gro.why),
+        (PerformedBy::No, ..) => (SINGLE, gro.why),
         (_, false, _) => (JOINED, gro.why),
         (_, true, true) => {
             (JOINED, "weft-gro has the tunnel's port, so GRO looks inside the tunnel".to_owned())

@@ -4,7 +4,7 @@ use crate::control::{Request, DaemonSelector, request};
 use crate::daemon::no_such_host;
 use crate::{Failure, stdio};
 use ::doctor::checks;
-use ::doctor::diagnose::Scope;
+use ::doctor::diagnose::Diagnosis;
 use ::doctor::path::PathFacts;
 use ::doctor::report::Report;
 use network::Network;
@@ -85,7 +85,7 @@ fn diagnose(args: &Args) -> Result<Report, Failure> {
         Ok((network, host?))
     });
     let scope =
-        Scope { nics: args.nic.clone(), network: network.transpose().map_err(Failure::Input)? };
+        Diagnosis { nics: args.nic.clone(), network: network.transpose().map_err(Failure::Input)? };
     let report = if args.fix { scope.fix() } else { scope.diagnose() };
     report.map_err(|error| match error.is_not_found() {
         true => Failure::input(error),
