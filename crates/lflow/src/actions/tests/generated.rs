@@ -2,7 +2,7 @@
 
 use super::{parse_here, stage};
 use crate::actions::{
-    Action, ActionOption, Actions, Backend, Check, CtLb, Family, LbAffinity, LbFlag, Log,
+    Action, ActionOption, Actions, Backend, Check, CtLb, IpVersion, LbAffinity, LbFlag, Log,
     LogVerdict, Nat, NatTarget, Nest, ObservationPoint, OptionProtocol, OptionValue, Sample,
     Severity, Transport, compile,
 };
@@ -32,10 +32,10 @@ fn mac() -> impl Strategy<Value = FieldRef> {
     field(&["eth.src", "arp.sha", "xreg0[0..47]", "nd.tll"])
 }
 
-fn ip(family: Family) -> BoxedStrategy<FieldRef> {
+fn ip(family: IpVersion) -> BoxedStrategy<FieldRef> {
     match family {
-        Family::V4 => field(&["reg0", "ip4.dst", "arp.spa"]).boxed(),
-        Family::V6 => field(&["xxreg0", "ip6.src", "nd.target"]).boxed(),
+        IpVersion::V4 => field(&["reg0", "ip4.dst", "arp.spa"]).boxed(),
+        IpVersion::V6 => field(&["xxreg0", "ip6.src", "nd.target"]).boxed(),
     }
 }
 
@@ -47,8 +47,8 @@ fn text() -> impl Strategy<Value = Box<str>> {
     "[ -~é\\n]{0,12}".prop_map(Box::from)
 }
 
-fn family() -> impl Strategy<Value = Family> {
-    select(&[Family::V4, Family::V6][..])
+fn family() -> impl Strategy<Value = IpVersion> {
+    select(&[IpVersion::V4, IpVersion::V6][..])
 }
 
 fn constant() -> impl Strategy<Value = Constant> {
