@@ -17,7 +17,7 @@ use super::{WorkerEvent, SetupError, TICK};
 use datapath::DatapathError;
 use datapath::config::{Config, PortConfig, TunnelConfig, Underlay};
 use flow::PortNo;
-use netdev::epoll::{Epoll, Events, Waker};
+use netdev::epoll::{Epoll, EpollEvents, Waker};
 use netdev::tap::Tap;
 use netdev::{Error, Ifindex, KernelVersion, Link, Netlink};
 use std::collections::BTreeMap;
@@ -556,7 +556,7 @@ pub(super) fn run(
     let epoll = Epoll::new()?;
     epoll.add(waker.as_fd(), WAKER)?;
     epoll.add(lock(control).resolver.as_fd(), MONITOR)?;
-    let mut events = Events::new();
+    let mut events = EpollEvents::new();
     let (mut next_tick, mut pause) = (Instant::now() + TICK, TICK);
     loop {
         let left = next_tick.saturating_duration_since(Instant::now());

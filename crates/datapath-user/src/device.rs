@@ -3,7 +3,7 @@
 use super::fast_path::veth::{self, GuestEnd};
 use datapath::config::{DeviceConfig, GuestConfig};
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::io_error::IoResult;
 use netdev::tap::Tap;
 use netdev::{Dad, Error, Ifindex, Link, Netlink, Netns, SizeLimits};
@@ -136,7 +136,7 @@ impl Device {
         cleanup: CloseAction,
     ) -> Result<Vec<Self>, Error> {
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-        let sockets = PacketSocket::open_group(index, &Filter::everything(), options, queues)?;
+        let sockets = PacketSocket::open_group(index, &SocketFilter::everything(), options, queues)?;
         Ok(Self::sockets(sockets, mtu, cleanup))
     }
 

@@ -12,7 +12,7 @@ use flow::{
     tun_flags,
 };
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::raw_ip::PROTOCOL_GRE;
 use netdev::udp::{RxTrain, UdpOptions, UdpUnderlay};
 use netdev::{Error, Ifindex};
@@ -86,7 +86,7 @@ impl Receiver {
         let sockets: Vec<ReceiveSocket> = match spec.tunnel.carrier() {
             Carrier::Gre if punted => (0..count).map(|_| ReceiveSocket::Punted).collect(),
             Carrier::Gre => {
-                let filter = Filter::protocol_to(*local, PROTOCOL_GRE);
+                let filter = SocketFilter::protocol_to(*local, PROTOCOL_GRE);
                 let options = PacketOptions::default();
                 let sockets = PacketSocket::open_group(uplink, &filter, options, count)?;
                 let heads = || vec![PacketRx::default(); BATCH];

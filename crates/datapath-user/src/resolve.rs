@@ -13,7 +13,7 @@
 use super::fast_path::ResolvedNextHop;
 use datapath::config::EndpointConfig;
 use flow::{Carrier, EndpointId, NextHop};
-use netdev::{Error, Event, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
+use netdev::{Error, NetlinkEvent, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -316,16 +316,16 @@ impl Resolver {
         let mut neighbours = HashMap::new();
         for event in events {
             match event {
-                Event::LinkChanged(link) => drop(links.links.insert(link.index)),
-                Event::LinkRemoved { index, .. } => drop(links.links.insert(index)),
-                Event::NeighbourChanged(neighbour) if neighbour.index == self.uplink => {
+                NetlinkEvent::LinkChanged(link) => drop(links.links.insert(link.index)),
+                NetlinkEvent::LinkRemoved { index, .. } => drop(links.links.insert(index)),
+                NetlinkEvent::NeighbourChanged(neighbour) if neighbour.index == self.uplink => {
                     neighbours.insert(neighbour.ip, neighbour);
                 }
-                Event::RouteChanged(_)
-                | Event::RouteRemoved(_)
-                | Event::AddressChanged(_)
-                | Event::AddressRemoved(_) => routes = true,
-                Event::Lost => (routes, links.all) = (true, true),
+                NetlinkEvent::RouteChanged(_)
+                | NetlinkEvent::RouteRemoved(_)
+                | NetlinkEvent::AddressChanged(_)
+                | NetlinkEvent::AddressRemoved(_) => routes = true,
+                NetlinkEvent::Lost => (routes, links.all) = (true, true),
                 _ => {}
             }
         }

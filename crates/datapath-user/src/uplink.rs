@@ -6,7 +6,7 @@ use super::transmit::send_error;
 use datapath::config::{TunnelConfig, Underlay};
 use flow::{Carrier, DropCounters, DropReason, Encapsulated, TagLinks, PacketCounter};
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::io_error::IoError;
 use netdev::{Error, Ifindex};
 use packet::PacketBuf;
@@ -144,5 +144,5 @@ impl Uplink {
 /// MAC addresses.
 fn open_tags(uplink: Ifindex, count: usize) -> Result<Vec<PacketSocket>, Error> {
     let promiscuous = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    PacketSocket::open_group(uplink, &Filter::vlan_tagged(), promiscuous, count)
+    PacketSocket::open_group(uplink, &SocketFilter::vlan_tagged(), promiscuous, count)
 }

@@ -16,7 +16,7 @@ use flow::{
     Carrier, DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, strip_outer,
 };
 use netdev::Error;
-use netdev::epoll::{Epoll, Events, Waker};
+use netdev::epoll::{Epoll, EpollEvents, Waker};
 use netdev::io_error::IoError;
 use netdev::tap::Tap;
 use packet::PacketBuf;
@@ -112,7 +112,7 @@ impl Worker {
     /// # Errors
     /// `epoll_wait` fails. A failing device is reported to the control thread instead.
     pub(super) fn run(&mut self) -> Result<(), Error> {
-        let mut events = Events::new();
+        let mut events = EpollEvents::new();
         let mut next_tick = Instant::now() + TICK;
         loop {
             let idle = Instant::now();

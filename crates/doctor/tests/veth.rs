@@ -8,7 +8,7 @@ use doctor::checks::tunnel::{PerformedBy, OuterHeaders, TunnelSupport, tunnel_su
 use doctor::facts::NicFacts;
 use flow::TunnelType;
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::udp::{TxOptions, TxPool, TxTrain};
 use netdev::{Dad, IpNet, LinkKind, LinkSpec, VxlanSpec};
 use packet::PacketBuf;
@@ -68,7 +68,7 @@ impl Lab {
         }
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
         let watcher = far
-            .run(|| PacketSocket::open(ends.1.index, &Filter::everything(), options))
+            .run(|| PacketSocket::open(ends.1.index, &SocketFilter::everything(), options))
             .expect("a packet socket");
         let sender = near.run(|| PacketSocket::open_sender(ends.0.index)).expect("a packet socket");
         let trains = near

@@ -44,7 +44,7 @@ pub use host_stack::silence_host_stack;
 pub use ipnet::IpNet;
 pub use kernel::KernelVersion;
 pub use netlink::{
-    Address, Dad, Event, GeneveSpec, GreSpec, Ifindex, Link, LinkKind, LinkSpec, LinkStats,
+    Address, Dad, NetlinkEvent, GeneveSpec, GreSpec, Ifindex, Link, LinkKind, LinkSpec, LinkStats,
     LowerLink, Monitor, Neighbour, NeighbourState, Netlink, Route, RoutePath, SizeLimits, VlanSpec,
     VxlanSpec, XdpMode, check_link_name,
 };

@@ -12,7 +12,7 @@ use flow::{
     Ttl, TunnelKey, TunnelSpec, TunnelType,
 };
 use netdev::af_packet::{PacketOptions, PacketSocket, VlanTag};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use packet::{Checksum, Gso, GsoKind, PacketBuf};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ fn put(datapath: &UserDatapath, port: PortNo, actions: Vec<Action>) {
 /// A socket that receives all frames of a guest.
 fn listen(guest: &TestHost) -> PacketSocket {
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    guest.run(|| PacketSocket::open_name("eth0", &Filter::everything(), options)).unwrap()
+    guest.run(|| PacketSocket::open_name("eth0", &SocketFilter::everything(), options)).unwrap()
 }
 
 /// The next frame from `socket`, with its tag inserted.

@@ -102,8 +102,8 @@ impl OuterHeaders {
     pub const DEFAULT: Self = Self { v6: false, checksum: false };
 
     /// The same over that family.
-    pub fn of(family: Family) -> Self {
-        Self { v6: family == Family::V6, ..Self::DEFAULT }
+    pub fn of(family: TableFamily) -> Self {
+        Self { v6: family == TableFamily::V6, ..Self::DEFAULT }
     }
 }
 
@@ -120,7 +120,7 @@ pub fn tunnel_support(nic: &NicFacts, tunnel: TunnelType, outer: OuterHeaders) -
     } else {
         None
     };
-    let family = if outer.v6 { Family::V6 } else { Family::V4 };
+    let family = if outer.v6 { TableFamily::V6 } else { TableFamily::V4 };
     let overhead = overhead_bytes(tunnel, family, &TunnelOptions::default());
     TunnelSupport {
         tunnel,

@@ -9,7 +9,7 @@ mod registers;
 mod walk;
 
 use crate::facts::Uplink;
-use netdev::nftables::{Chain, Family, Rule, Ruleset, Set};
+use netdev::nftables::{Chain, TableFamily, Rule, Ruleset, Set};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use walk::RuleEvaluation;
@@ -61,7 +61,7 @@ pub struct DropPoint {
 }
 
 /// The family, table and name of a chain or a set.
-type ObjectName<'a> = (Family, &'a str, &'a str);
+type ObjectName<'a> = (TableFamily, &'a str, &'a str);
 
 /// The rules of a namespace, indexed for the evaluation.
 pub struct Firewall<'a> {
@@ -145,26 +145,26 @@ fn sees(chain: &Chain, packet: &TunnelPacket, direction: PacketDirection) -> Opt
     const TRACKING: i32 = -200;
     let hook = chain.hook.as_ref()?;
     let stage = match (chain.family, direction, hook.number) {
-        (Family::Netdev, PacketDirection::In, 0) | (Family::Inet, PacketDirection::In, 5) => 0,
-        (Family::Bridge, PacketDirection::In, number @ 0..=1) => 1 + number,
-        (Family::Inet | Family::Ip | Family::Ip6, PacketDirection::In, number @ 0..=1) => 3 + number,
-        (Family::Inet | Family::Ip | Family::Ip6, PacketDirection::Out, number @ 3..=4) => number,
-        (Family::Bridge, PacketDirection::Out, number @ 3..=4) => 2 + number,
-        (Family::Netdev, PacketDirection::Out, 1) => 7,
+        (TableFamily::Netdev, PacketDirection::In, 0) | (TableFamily::Inet, PacketDirection::In, 5) => 0,
+        (TableFamily::Bridge, PacketDirection::In, number @ 0..=1) => 1 + number,
+        (TableFamily::Inet | TableFamily::Ip | TableFamily::Ip6, PacketDirection::In, number @ 0..=1) => 3 + number,
+        (TableFamily::Inet | TableFamily::Ip | TableFamily::Ip6, PacketDirection::Out, number @ 3..=4) => number,
+        (TableFamily::Bridge, PacketDirection::Out, number @ 3..=4) => 2 + number,
+        (TableFamily::Netdev, PacketDirection::Out, 1) => 7,
         _ => return None,
     };
-    let version = if packet.v6 { Family::Ip6 } else { Family::Ip };
-    if matches!(chain.family, Family::Ip | Family::Ip6) && chain.family != version {
+    let version = if packet.v6 { TableFamily::Ip6 } else { TableFamily::Ip };
+    if matches!(chain.family, TableFamily::Ip | TableFamily::Ip6) && chain.family != version {
         return None;
     }
-    let is_ip = matches!(stage, 3 | 4) && chain.family != Family::Bridge;
+    let is_ip = matches!(stage, 3 | 4) && chain.family != TableFamily::Bridge;
     let mut view = ChainView {
         stage,
         priority: hook.priority,
         device: None,
         is_sure: true,
         nfproto: match chain.family {
-            Family::Netdev | Family::Bridge => chain.family.number(),
+            TableFamily::Netdev | TableFamily::Bridge => chain.family.number(),
             _ => version.number(),
         },
         is_tracked: is_ip && hook.priority > TRACKING,
@@ -172,12 +172,12 @@ fn sees(chain: &Chain, packet: &TunnelPacket, direction: PacketDirection) -> Opt
     let own = |device: &crate::facts::Device| Some((device.name.clone(), device.index.0));
     match (chain.family, &packet.uplink) {
         // Which port of a bridge its own packets use is not known.
-        (Family::Bridge, Some(uplink)) => {
+        (TableFamily::Bridge, Some(uplink)) => {
             let may_be = uplink.below.iter().any(|device| device.is_bridge());
             view.is_sure = uplink.device.is_bridge();
             return (view.is_sure || may_be).then_some(view);
         }
-        (Family::Bridge, None) => view.is_sure = false,
+        (TableFamily::Bridge, None) => view.is_sure = false,
         _ if hook.devices.is_empty() => {
             view.device = packet.uplink.as_ref().and_then(|uplink| own(&uplink.device));
         }
