@@ -65,7 +65,7 @@ impl TrustScenario {
     /// [`Error::Interrupted`](crate::Error::Interrupted), or
     /// [`Error::Missing`](crate::Error::Missing) when a precondition is missing. Other failures are
     /// part of the report.
-    pub fn run(self, options: &Options, stop: &Stop) -> Result<TrustReport> {
+    pub fn run(self, options: &TrustOptions, stop: &Stop) -> Result<TrustReport> {
         let session = Session::open(PATIENCE, stop)?;
         let lab = Lab::build(&session, Profile::Full, DEFAULT_UPLINK_MTU)?;
         match self.act(&lab, options) {
@@ -78,8 +78,8 @@ impl TrustScenario {
         }
     }
 
-    fn act(self, lab: &Lab<'_>, options: &Options) -> Result<TrustReport> {
-        let Options { weft, seconds, attack_pace, reloads, kills } = options;
+    fn act(self, lab: &Lab<'_>, options: &TrustOptions) -> Result<TrustReport> {
+        let TrustOptions { weft, seconds, attack_pace, reloads, kills } = options;
         let start = |text: &str| TestBed::start(lab, weft, text);
         let hostile = |attack: Attack| {
             let mut bed = start(&attack.network(lab))?;
@@ -112,7 +112,7 @@ impl fmt::Display for TrustScenario {
 
 /// The duration and the intensity of the scenarios.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Options {
+pub struct TrustOptions {
     /// The program `weft`.
     pub weft: PathBuf,
     /// The duration of each measurement.

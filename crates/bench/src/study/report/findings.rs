@@ -249,7 +249,7 @@ fn costs(wire: &str, counted: &Baseline) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exact::{Counts, Entry, Failed, Rounds, Wire};
+    use crate::exact::{Counts, ContenderCounts, Failed, Rounds, Wire};
     use crate::lab::Shape;
     use crate::study::model::{Figures, Sample, empty};
     use crate::study::verdict::judged;
@@ -284,7 +284,7 @@ mod tests {
     fn counts(contenders: &[(Contender, f64)]) -> Baseline {
         let wire = Counts { tcp: 200.0, udp: 0.0, stream: 0.0 };
         let row = |&(contender, tcp): &(Contender, f64)| {
-            Entry::Counted(Row { contender, total: Counts { tcp: tcp + 200.0, ..wire }, wire })
+            ContenderCounts::Counted(Row { contender, total: Counts { tcp: tcp + 200.0, ..wire }, wire })
         };
         let rows = contenders.iter().map(row).collect();
         let (kernel, rounds) = ("k".to_owned(), Rounds::SHORT);
@@ -339,7 +339,7 @@ mod tests {
     fn contender_without_counts_is_named_and_nothing_is_said_of_it() {
         let mut counted = counts(&[(BASE, 3591.0), (Contender::KERNEL_VXLAN, 8376.0)]);
         let failure = "the emulated machine could not measure".to_owned();
-        counted.rows.push(Entry::Failed(Failed { contender: PROGRAMS, failure }));
+        counted.rows.push(ContenderCounts::Failed(Failed { contender: PROGRAMS, failure }));
         counted.complete = false;
         let told = message(&counted, None);
         assert!(told.contains("was not counted beside kernel VXLAN.**"), "{told}");

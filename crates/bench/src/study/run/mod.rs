@@ -5,6 +5,6 @@ mod outline;
 mod record;
 mod runner;
 
-pub use options::Options;
-pub use record::Milestone;
+pub use options::StudyOptions;
+pub use record::SavePoint;
 pub use runner::run;
