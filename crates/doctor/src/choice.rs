@@ -7,7 +7,7 @@ use crate::checks::tunnel::{PerformedBy, OuterHeaders, TunnelSupport, tunnel_sup
 use crate::cost::{self, Cost};
 use crate::facts::{Features, KernelVersion, NicFacts};
 use flow::{Carrier, TunnelType};
-use network::Family;
+use network::UnderlayFamily;
 use serde::{Deserialize, Serialize};
 
 /// A decision, and the reason for it.
@@ -45,17 +45,17 @@ impl OuterChecksum {
     /// A checksum protects the outer headers and the tunnel key in transit. Over IPv6 it is always
     /// on. Over IPv4 it is off in two cases: the CPU would have to compute it, or BPF programs
     /// would send most packets without one.
-    pub fn choose(uplink: Option<&NicFacts>, family: TableFamily, by_kernel: bool) -> Self {
+    pub fn choose(uplink: Option<&NicFacts>, family: UnderlayFamily, by_kernel: bool) -> Self {
         let (on, why) = match (family, by_kernel, uplink) {
-            (TableFamily::V6, ..) => (true, "IPv6 has none of its own (RFC 8200)".to_owned()),
-            (TableFamily::V4, true, _) => (
+            (UnderlayFamily::V6, ..) => (true, "IPv6 has none of its own (RFC 8200)".to_owned()),
+            (UnderlayFamily::V4, true, _) => (
                 false,
                 "BPF programs cannot request them for super-packets, and checksums on the other \
                  packets alone would protect little"
                     .to_owned(),
             ),
-            (TableFamily::V4, false, None) => (true, "the uplink's offloads are unknown".to_owned()),
-            (TableFamily::V4, false, Some(nic)) => match SUMS4.iter().find(|name| nic.features.on(name))
+            (UnderlayFamily::V4, false, None) => (true, "the uplink's offloads are unknown".to_owned()),
+            (UnderlayFamily::V4, false, Some(nic)) => match SUMS4.iter().find(|name| nic.features.on(name))
             {
                 Some(name) => (true, format!("{} makes them: {name} on", nic.name)),
                 None => (
@@ -71,14 +71,14 @@ impl OuterChecksum {
     pub fn chosen(
         &self,
         tunnel: TunnelType,
-        family: TableFamily,
+        family: UnderlayFamily,
         by_kernel: bool,
         asked: Option<bool>,
     ) -> Decision {
         let how = match (asked.unwrap_or(self.on), family, by_kernel) {
             // Over IPv6, the programs punt super-packets, and the user datapath sends them with
             // checksums. So the exception is for IPv4 only.
-            (true, TableFamily::V4, true) => "on, except for super-packets from BPF programs",
+            (true, UnderlayFamily::V4, true) => "on, except for super-packets from BPF programs",
             (true, ..) => "on",
             (false, ..) => "off, except for UDP GSO packets, for which the kernel computes them",
         };
@@ -117,7 +117,7 @@ pub fn sending(
     nic: &NicFacts,
     kernel: KernelVersion,
     tunnel: TunnelType,
-    family: TableFamily,
+    family: UnderlayFamily,
     by_programs: bool,
 ) -> Decision {
     // `OuterHeaders::of` assumes no outer checksum. BPF programs send super-packets without one. When
@@ -127,7 +127,7 @@ pub fn sending(
     let by_kernel = kernel_segmentation.filter(|_| by_programs);
     let in_kernel = by_kernel.is_some();
     let segmentation = by_kernel.unwrap_or(segmentation);
-    let sums = if family == TableFamily::V4 { SUMS4 } else { [SUMS4[0], "tx-checksum-ipv6"] };
+    let sums = if family == UnderlayFamily::V4 { SUMS4 } else { [SUMS4[0], "tx-checksum-ipv6"] };
     let has_trains =
         kernel >= TRAINS_WITHOUT_CHECKSUM || sums.iter().any(|name| nic.features.on(name));
     let how = match (tunnel.carrier(), in_kernel) {
@@ -175,7 +175,7 @@ pub fn sending(
 /// `is_led` is true if a kernel device, `weft-gro`, owns the tunnel's UDP port. GRO merges segments
 /// inside a UDP tunnel only if such a device exists.
 pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Decision {
-    let gro = tunnel_support(nic, tunnel, OuterHeaders::of(TableFamily::V4)).gro;
+    let gro = tunnel_support(nic, tunnel, OuterHeaders::of(UnderlayFamily::V4)).gro;
     let is_udp = tunnel.carrier() == Carrier::Udp;
     let (how, why) = match (gro.outcome, is_udp, is_led) {
         (PerformedBy::No, ..) => (SINGLE, gro.why),
@@ -225,12 +225,12 @@ mod tests {
     fn outer_checksums_are_sent_where_they_are_whole_and_cheap() {
         let (sums, plain) = (nic(&["tx-checksum-ipv4"]), nic(&[]));
         let table = [
-            (Some(&sums), TableFamily::V4, false, true, "eth0 makes them: tx-checksum-ipv4 on"),
-            (Some(&plain), TableFamily::V4, false, false, "eth0 makes none"),
-            (None, TableFamily::V4, false, true, "offloads are unknown"),
-            (Some(&sums), TableFamily::V4, true, false, "programs cannot request"),
-            (Some(&plain), TableFamily::V6, false, true, "IPv6"),
-            (Some(&plain), TableFamily::V6, true, true, "IPv6"),
+            (Some(&sums), UnderlayFamily::V4, false, true, "eth0 makes them: tx-checksum-ipv4 on"),
+            (Some(&plain), UnderlayFamily::V4, false, false, "eth0 makes none"),
+            (None, UnderlayFamily::V4, false, true, "offloads are unknown"),
+            (Some(&sums), UnderlayFamily::V4, true, false, "programs cannot request"),
+            (Some(&plain), UnderlayFamily::V6, false, true, "IPv6"),
+            (Some(&plain), UnderlayFamily::V6, true, true, "IPv6"),
         ];
         for (uplink, family, by_kernel, on, why) in table {
             let choice = OuterChecksum::choose(uplink, family, by_kernel);
@@ -241,7 +241,7 @@ mod tests {
             for asked in [true, false] {
                 let said = choice.chosen(TunnelType::Geneve, family, by_kernel, Some(asked));
                 assert_eq!(said.why, "as the network file says");
-                let partly = family == TableFamily::V4 && by_kernel || !asked;
+                let partly = family == UnderlayFamily::V4 && by_kernel || !asked;
                 let how = if asked { "on" } else { "off" };
                 assert!(said.how.starts_with(how) && (said.how != how) == partly, "{said:?}");
             }
@@ -252,7 +252,7 @@ mod tests {
     fn trains_are_sent_where_the_kernel_cuts_them() {
         let old = KernelVersion::new(6, 1);
         let how = |nic: &NicFacts, kernel, by_programs| {
-            sending(nic, kernel, TunnelType::Geneve, TableFamily::V4, by_programs)
+            sending(nic, kernel, TunnelType::Geneve, UnderlayFamily::V4, by_programs)
         };
         let sums = nic(&["tx-checksum-ip-generic", "tx-udp-segmentation"]);
         let trains = "trains of UDP datagrams";

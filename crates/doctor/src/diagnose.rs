@@ -118,7 +118,7 @@ impl Diagnosis<'_> {
         let others = network.hosts().iter().filter(|other| other.index != host.index);
         let remotes: Vec<_> = others.filter_map(|other| other.underlay(family)).collect();
         for tunnel in &mut received {
-            tunnel.v6 = family == network::Family::V6;
+            tunnel.v6 = family == network::UnderlayFamily::V6;
             tunnel.local = host.underlay(family);
             tunnel.remotes.clone_from(&remotes);
             tunnel.port = options.of(tunnel.tunnel).port;

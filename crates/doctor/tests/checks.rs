@@ -212,7 +212,7 @@ fn nic_is_checked_for_ipv6_when_the_underlay_is_ipv6() {
         [(FlowType::Udp4, of(udp4)), (FlowType::Udp6, of(udp6))].into()
     };
     let rss = |fields| Some(Rss { table: vec![0, 1, 2, 3], fields });
-    let outer = OuterHeaders::of(network::Family::V6);
+    let outer = OuterHeaders::of(network::UnderlayFamily::V6);
     let tunnels = [TunnelType::Geneve];
     let said = |card: &NicFacts, outer| {
         let findings = nic::findings(card, &healthy(), &tunnels, outer);

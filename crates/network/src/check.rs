@@ -10,7 +10,7 @@ use crate::errors::ProblemCollector;
 use crate::read::{HostDraft, NetworkDraft, OptionsDraft, Setting, SwitchDraft, Unique};
 use crate::section::Located;
 use crate::{
-    Family, HostIndex, IpNet, FileLine, LogicalSwitch, Network, Segment, TunnelOptions, overhead_bytes,
+    UnderlayFamily, HostIndex, IpNet, FileLine, LogicalSwitch, Network, Segment, TunnelOptions, overhead_bytes,
 };
 use flow::{Carrier, NetworkId, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
@@ -307,7 +307,7 @@ impl UnderlayNeed<'_> {
 /// Multicast groups must have the address family of the underlay.
 fn groups_of_family(
     report: &mut ProblemCollector<'_>,
-    family: Family,
+    family: UnderlayFamily,
     draft: &OptionsDraft,
     switches: &[SwitchDraft],
 ) {
@@ -317,7 +317,7 @@ fn groups_of_family(
     // A switch without a group of its own uses that of the options.
     groups.dedup_by_key(|group| group.at);
     for Located { value, at } in
-        groups.into_iter().filter(|group| Family::of(group.value) != family)
+        groups.into_iter().filter(|group| UnderlayFamily::of(group.value) != family)
     {
         let (other, example) = (family.other(), example_group(family));
         report.error(
@@ -330,17 +330,17 @@ fn groups_of_family(
     }
 }
 
-const fn example_group(family: Family) -> &'static str {
+const fn example_group(family: UnderlayFamily) -> &'static str {
     match family {
-        Family::V4 => "239.1.1.1",
-        Family::V6 => "ff05::1:1",
+        UnderlayFamily::V4 => "239.1.1.1",
+        UnderlayFamily::V6 => "ff05::1:1",
     }
 }
 
 /// Reports every host that needs an underlay address of the given family and has none.
 fn given_family(
     report: &mut ProblemCollector<'_>,
-    family: Family,
+    family: UnderlayFamily,
     hosts: &[HostDraft],
     needs: &[Option<UnderlayNeed<'_>>],
 ) {
@@ -367,17 +367,17 @@ fn default_family(
     report: &mut ProblemCollector<'_>,
     hosts: &[HostDraft],
     needs: &[Option<UnderlayNeed<'_>>],
-) -> Option<Family> {
+) -> Option<UnderlayFamily> {
     let needy: Vec<_> =
         hosts.iter().zip(needs).filter_map(|(host, need)| Some((host, (*need)?))).collect();
-    let common = [Family::V4, Family::V6]
+    let common = [UnderlayFamily::V4, UnderlayFamily::V6]
         .into_iter()
         .find(|&family| needy.iter().all(|(host, _)| host.has(family)));
     if common.is_some() {
         return common;
     }
     let bare: Vec<_> =
-        needy.iter().filter(|(host, _)| !host.has(Family::V4) && !host.has(Family::V6)).collect();
+        needy.iter().filter(|(host, _)| !host.has(UnderlayFamily::V4) && !host.has(UnderlayFamily::V6)).collect();
     for (host, need) in &bare {
         if !host.underlay_wrong {
             report.error(
@@ -395,7 +395,7 @@ fn default_family(
         return None;
     }
     let lacks = |family| needy.iter().find(|(host, _)| !host.has(family)).map(|(host, _)| host);
-    if let (Some(no_v4), Some(no_v6)) = (lacks(Family::V4), lacks(Family::V6)) {
+    if let (Some(no_v4), Some(no_v6)) = (lacks(UnderlayFamily::V4), lacks(UnderlayFamily::V6)) {
         report.error(
             no_v4.at,
             format!(
@@ -422,10 +422,10 @@ fn switch_name(switch: &SwitchDraft) -> String {
     }
 }
 
-const fn example_address(family: Family) -> &'static str {
+const fn example_address(family: UnderlayFamily) -> &'static str {
     match family {
-        Family::V4 => "192.0.2.1",
-        Family::V6 => "2001:db8::1",
+        UnderlayFamily::V4 => "192.0.2.1",
+        UnderlayFamily::V6 => "2001:db8::1",
     }
 }
 
@@ -433,12 +433,12 @@ const fn example_address(family: Family) -> &'static str {
 fn checked_underlay_mtu(
     report: &mut ProblemCollector<'_>,
     setting: Setting<Located<u16>>,
-    family: Family,
+    family: UnderlayFamily,
 ) -> Option<u16> {
     match setting {
         Setting::Default => Some(DEFAULT_UNDERLAY_MTU),
         Setting::Wrong => None,
-        Setting::Given(Located { value, at }) if family == Family::V6 && value < MIN_IPV6_MTU => {
+        Setting::Given(Located { value, at }) if family == UnderlayFamily::V6 && value < MIN_IPV6_MTU => {
             report.error(
                 at,
                 format!(
@@ -456,7 +456,7 @@ fn checked_underlay_mtu(
 fn checked_least_path_mtu(
     report: &mut ProblemCollector<'_>,
     setting: Setting<Located<u16>>,
-    family: Family,
+    family: UnderlayFamily,
     underlay_mtu: u16,
 ) -> Option<u16> {
     let Located { value, at } = match setting {
@@ -466,7 +466,7 @@ fn checked_least_path_mtu(
     };
     let rule = if value > underlay_mtu {
         format!("it must not exceed `underlay_mtu`, which is {underlay_mtu}")
-    } else if family == Family::V6 && value < MIN_IPV6_MTU {
+    } else if family == UnderlayFamily::V6 && value < MIN_IPV6_MTU {
         format!("with an IPv6 underlay it must be at least {MIN_IPV6_MTU} (RFC 8200)")
     } else {
         return Some(value);
@@ -477,7 +477,7 @@ fn checked_least_path_mtu(
 
 /// The values that limit the MTU of guests.
 struct UnderlayMtu {
-    family: Family,
+    family: UnderlayFamily,
     mtu: u16,
     options: TunnelOptions,
 }

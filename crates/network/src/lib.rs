@@ -39,7 +39,7 @@ pub use model::{
     LogicalSwitch, Network, Port, PortSecurity, Route, RouterIndex, RouterLink, RouterPort,
     Segment, SwitchIndex,
 };
-pub use options::{Family, TunnelOptions, overhead_bytes};
+pub use options::{UnderlayFamily, TunnelOptions, overhead_bytes};
 pub use placement::{Placement, RemoteEnd};
 pub use prefix::Prefix;
 pub use program::load_program;

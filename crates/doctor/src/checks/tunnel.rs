@@ -14,7 +14,7 @@ use crate::drivers::{self, Driver};
 use crate::facts::{Features, NicFacts};
 use flow::{Carrier, DeviceOffloads, TSO, TSO6, TunnelType};
 use netdev::ethtool::hardware::FlowType;
-use network::{Family, TunnelOptions, overhead_bytes};
+use network::{UnderlayFamily, TunnelOptions, overhead_bytes};
 use serde::Serialize;
 
 /// What performs an operation: the device or the kernel.
@@ -102,8 +102,8 @@ impl OuterHeaders {
     pub const DEFAULT: Self = Self { v6: false, checksum: false };
 
     /// The same over that family.
-    pub fn of(family: TableFamily) -> Self {
-        Self { v6: family == TableFamily::V6, ..Self::DEFAULT }
+    pub fn of(family: UnderlayFamily) -> Self {
+        Self { v6: family == UnderlayFamily::V6, ..Self::DEFAULT }
     }
 }
 
@@ -120,7 +120,7 @@ pub fn tunnel_support(nic: &NicFacts, tunnel: TunnelType, outer: OuterHeaders) -
     } else {
         None
     };
-    let family = if outer.v6 { TableFamily::V6 } else { TableFamily::V4 };
+    let family = if outer.v6 { UnderlayFamily::V6 } else { UnderlayFamily::V4 };
     let overhead = overhead_bytes(tunnel, family, &TunnelOptions::default());
     TunnelSupport {
         tunnel,

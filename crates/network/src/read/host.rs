@@ -4,7 +4,7 @@ use super::{Unique, interface_name, object_name};
 use crate::errors::ProblemCollector;
 use crate::interface_address::not_unicast;
 use crate::section::{Field, Schema, Section, key};
-use crate::{Family, Host, HostIndex};
+use crate::{UnderlayFamily, Host, HostIndex};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub(super) const HOST: Schema = Schema {
@@ -28,10 +28,10 @@ pub(crate) struct HostDraft {
 }
 
 impl HostDraft {
-    pub(crate) fn has(&self, family: Family) -> bool {
+    pub(crate) fn has(&self, family: UnderlayFamily) -> bool {
         match family {
-            Family::V4 => self.underlay4.is_some(),
-            Family::V6 => self.underlay6.is_some(),
+            UnderlayFamily::V4 => self.underlay4.is_some(),
+            UnderlayFamily::V6 => self.underlay6.is_some(),
         }
     }
 
@@ -110,7 +110,7 @@ fn underlay(
         );
         return None;
     }
-    let family = Family::of(addr);
+    let family = UnderlayFamily::of(addr);
     if host.has(family) {
         field.error(
             report,

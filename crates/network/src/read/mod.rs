@@ -22,7 +22,7 @@ pub(crate) use tunnel::OptionsDraft;
 use crate::errors::ProblemCollector;
 use crate::interface_address;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{Family, IpNet, Prefix, SwitchIndex, suggest};
+use crate::{UnderlayFamily, IpNet, Prefix, SwitchIndex, suggest};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
@@ -71,7 +71,7 @@ impl<T> Setting<T> {
 pub(crate) struct NetworkDraft {
     pub(crate) underlay_mtu: Setting<Located<u16>>,
     pub(crate) least_path_mtu: Setting<Located<u16>>,
-    pub(crate) underlay_family: Setting<Family>,
+    pub(crate) underlay_family: Setting<UnderlayFamily>,
     pub(crate) options: OptionsDraft,
     pub(crate) hosts: Vec<HostDraft>,
     pub(crate) switches: Vec<SwitchDraft>,
@@ -98,8 +98,8 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
     let underlay_family = Setting::of(root.get("underlay_family"), |field| {
         let number = field.integer(report, 4..=6, "write 4 or 6")?;
         match number {
-            4 => Some(Family::V4),
-            6 => Some(Family::V6),
+            4 => Some(UnderlayFamily::V4),
+            6 => Some(UnderlayFamily::V6),
             _ => {
                 field.error(report, format!("`underlay_family` is {number}; write 4 or 6"));
                 None
