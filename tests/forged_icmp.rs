@@ -3,7 +3,7 @@
 
 use crate::common::daemon::WEFT;
 use crate::common::frames::FrameSocket;
-use crate::common::outer::{GRE, OuterHeaders, TCP, UDP};
+use crate::common::outer::{GRE, Outer, TCP, UDP};
 use crate::common::{Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
 use serde_json::Value;
 use std::process::Command;
@@ -92,8 +92,8 @@ fn carrier(tunnel: &str) -> (u8, u16) {
 }
 
 /// The address of the supposed router.
-fn from_router(lab: &Lab) -> OuterHeaders {
-    OuterHeaders::between(&lab.hosts[1], &lab.hosts[0], lab.family()).as_stranger()
+fn from_router(lab: &Lab) -> Outer {
+    Outer::between(&lab.hosts[1], &lab.hosts[0], lab.family()).as_stranger()
 }
 
 /// A frame with an ICMP error for `h1` about a packet to `h2`.
@@ -115,7 +115,7 @@ fn frame(lab: &Lab, tunnel: &str, report: Report) -> Vec<u8> {
 
 /// The start of a tunnel packet of `h1` to `h2`.
 fn quote(lab: &Lab, tunnel: &str, report: Report) -> Vec<u8> {
-    let mut outer = OuterHeaders::between(&lab.hosts[0], &lab.hosts[1], lab.family());
+    let mut outer = Outer::between(&lab.hosts[0], &lab.hosts[1], lab.family());
     if report.to_stranger {
         outer.dst = from_router(lab).src;
     }

@@ -1,7 +1,7 @@
 //! Interoperability with the VXLAN device of the kernel on the other host.
 
 use crate::common::frames::{FrameSocket, count, note};
-use crate::common::outer::OuterHeaders;
+use crate::common::outer::Outer;
 use crate::common::{Attachment, Daemon, GUEST_DEVICE, Lab, Setup, VNI, traffic};
 use crate::peers::capture::{Capture, dissect};
 use crate::peers::{
@@ -124,15 +124,15 @@ fn packets_to_the_multicast_group_are_dropped_when_their_sender_is_unknown() {
     let lab = Lab::new(Setup::new("vxlan").options("group = \"239.1.1.1\""));
     let (near, far) = lab.ends();
     let daemon = lab.start(0);
-    let outer = OuterHeaders {
+    let outer = Outer {
         dst: Ipv4Addr::new(239, 1, 1, 1).into(),
         dst_mac: MacAddr([1, 0, 0x5e, 1, 1, 1]),
-        ..OuterHeaders::between(&lab.hosts[1], &lab.hosts[0], 4)
+        ..Outer::between(&lab.hosts[1], &lab.hosts[0], 4)
     };
     let (wire, stranger) =
         (FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name), "a stranger");
     let guest = FrameSocket::open(&near.netns, GUEST_DEVICE);
-    let send = |outer: OuterHeaders, text: &str| {
+    let send = |outer: Outer, text: &str| {
         let inner = note(MacAddr::BROADCAST, far.mac, text);
         let header = [&[8, 0, 0, 0][..], &(VNI << 8).to_be_bytes()].concat();
         wire.send(&outer.udp(4789, &[header, inner].concat()));

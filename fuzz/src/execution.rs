@@ -1,6 +1,6 @@
 //! Rewrites fields of a frame of a guest, and builds replies to it.
 
-use flow::{Action, EndpointTable, Field, FlowKey, ActionOutput, PortNo, Reply, execute, extract};
+use flow::{Action, ActionOutput, EndpointTable, Field, FlowKey, PortNo, Reply, execute, extract};
 use packet::vnet;
 use packet::{ChecksumStatus, PacketBuf, verify_checksum};
 

@@ -2,9 +2,9 @@
 
 use super::call::weft;
 use crate::common::frames::{FrameSocket, frame, note};
-use crate::common::outer::OuterHeaders;
+use crate::common::outer::Outer;
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup, TUNNELS};
-use ::datapath::stats::{PacketCount, Drops};
+use ::datapath::stats::{Drops, PacketCount};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use testkit::host::wait_until;
@@ -75,13 +75,13 @@ fn counted(tunnel: &str, datapath: Datapath) -> Counted {
     let daemons = lab.start_both();
     let (near, far) = lab.ends();
     let [sender, receiver] = [near, far].map(|g| FrameSocket::open(&g.netns, GUEST_DEVICE));
-    let outer = OuterHeaders {
+    let outer = Outer {
         src: near.ip(4),
         // An unused address, so that no kernel answers.
         dst: [192, 168, 7, 200].into(),
         src_mac: near.mac,
         dst_mac: far.mac,
-        ..OuterHeaders::between(&lab.hosts[0], &lab.hosts[1], 4)
+        ..Outer::between(&lab.hosts[0], &lab.hosts[1], 4)
     };
     let kinds = [
         note(far.mac, near.mac, "to the other guest"),

@@ -22,7 +22,7 @@ const TTL: u8 = 64;
 
 /// The addresses of an outer packet.
 #[derive(Clone, Copy, Debug)]
-pub struct OuterHeaders {
+pub struct Outer {
     /// The sender's MAC address.
     pub src_mac: MacAddr,
     /// The receiver's MAC address.
@@ -35,7 +35,7 @@ pub struct OuterHeaders {
     pub traffic_class: u8,
 }
 
-impl OuterHeaders {
+impl Outer {
     /// The addresses of a packet between two hosts.
     pub fn between(from: &Host, to: &Host, family: u8) -> Self {
         Self {
@@ -136,12 +136,12 @@ impl SttSegment {
     pub const FLAGS: u8 = 0x18;
 
     /// The TCP-shaped header and `payload`, in an Ethernet frame.
-    pub fn frame(&self, outer: &OuterHeaders, dst_port: u16, payload: &[u8]) -> Vec<u8> {
+    pub fn frame(&self, outer: &Outer, dst_port: u16, payload: &[u8]) -> Vec<u8> {
         outer.packet(TCP, &self.segment(outer, dst_port, payload))
     }
 
     /// The TCP-shaped header and `payload`.
-    pub fn segment(&self, outer: &OuterHeaders, dst_port: u16, payload: &[u8]) -> Vec<u8> {
+    pub fn segment(&self, outer: &Outer, dst_port: u16, payload: &[u8]) -> Vec<u8> {
         const SRC_PORT: u16 = 50_000;
         let mut segment =
             [SRC_PORT, dst_port, self.total, self.offset].map(u16::to_be_bytes).concat();

@@ -2,10 +2,10 @@
 //! that only another kernel has.
 
 use crate::common::daemon::WEFT;
-use ::doctor::checks::tunnel::{PerformedBy, OuterHeaders, tunnel_support};
+use ::doctor::checks::tunnel::{OuterHeaders, PerformedBy, tunnel_support};
 use ::doctor::facts::NicFacts;
 use flow::TunnelType;
-use netlink_sys::{BoundSocket, SocketAddr};
+use netlink_sys::{Socket, SocketAddr};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -138,7 +138,7 @@ fn track(port: u16) {
     message.extend([NEW, FLAGS].map(u16::to_ne_bytes).concat());
     message.extend([0; 8]);
     message.extend(body);
-    let socket = BoundSocket::new(NETLINK_NETFILTER).expect("a netlink socket");
+    let socket = Socket::new(NETLINK_NETFILTER).expect("a netlink socket");
     socket.connect(&SocketAddr::new(0, 0)).expect("it is the kernel's");
     socket.send(&message, 0).expect("a message can be sent");
     let (answer, _) = socket.recv_from_full().expect("an answer");

@@ -1,8 +1,8 @@
 //! Invalid Geneve packets.
 
-use super::target::{TEB, DaemonSelector, kernel_refuses};
+use super::target::{TEB, Target, kernel_refuses};
 use crate::common::frames::note;
-use crate::common::outer::OuterHeaders;
+use crate::common::outer::Outer;
 use crate::common::{Setup, VNI};
 use testkit::require_root;
 
@@ -24,7 +24,7 @@ pub fn logical_ports(ingress: u16, egress: u16) -> Vec<u8> {
 }
 
 /// A Geneve packet without logical ports, so that the daemon uses the MAC address.
-pub fn geneve(outer: &OuterHeaders, inner: &[u8]) -> Vec<u8> {
+pub fn geneve(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     outer.udp(GENEVE_PORT, &[&geneve_header(0, 0, TEB, VNI, &[])[..], inner].concat())
 }
 
@@ -34,7 +34,7 @@ fn geneve_packets_are_dropped_when_they_are_invalid() {
     const CRITICAL: u8 = 0x40;
     const CONTROL: u8 = 0x80;
     for family in [4, 6] {
-        let mut target = DaemonSelector::new(Setup::new("geneve").family(family));
+        let mut target = Target::new(Setup::new("geneve").family(family));
         let (outer, forbidden) = (target.outer, target.forbidden());
         let packet = |header: Vec<u8>| outer.udp(GENEVE_PORT, &[&header[..], &forbidden].concat());
         let header = |flags, options: &[u8]| geneve_header(0, flags, TEB, VNI, options);

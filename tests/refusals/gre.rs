@@ -1,20 +1,20 @@
 //! Invalid GRE packets.
 
-use super::target::{TEB, DaemonSelector, Wrap};
-use crate::common::outer::{GRE, OuterHeaders};
+use super::target::{TEB, Target, Wrap};
+use crate::common::outer::{GRE, Outer};
 use crate::common::{Setup, VNI};
 use testkit::require_root;
 
 const GRE_CHECKSUM: u16 = 0x8000;
 const GRE_KEY: u16 = 0x2000;
 
-fn gre_packet(outer: &OuterHeaders, flags: u16, protocol: u16, fields: &[u32], inner: &[u8]) -> Vec<u8> {
+fn gre_packet(outer: &Outer, flags: u16, protocol: u16, fields: &[u32], inner: &[u8]) -> Vec<u8> {
     let mut header = [flags, protocol].map(u16::to_be_bytes).concat();
     fields.iter().for_each(|field| header.extend(field.to_be_bytes()));
     outer.packet(GRE, &[&header[..], inner].concat())
 }
 
-fn gre(outer: &OuterHeaders, inner: &[u8]) -> Vec<u8> {
+fn gre(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     gre_packet(outer, GRE_KEY, TEB, &[VNI], inner)
 }
 
@@ -22,7 +22,7 @@ fn gre(outer: &OuterHeaders, inner: &[u8]) -> Vec<u8> {
 fn gre_packets_are_dropped_when_they_are_invalid() {
     require_root!();
     for family in [4, 6] {
-        let mut target = DaemonSelector::new(Setup::new("gre").family(family));
+        let mut target = Target::new(Setup::new("gre").family(family));
         let (outer, forbidden) = (target.outer, target.forbidden());
         let packet = |flags, protocol, fields: &[u32]| {
             gre_packet(&outer, flags, protocol, fields, &forbidden)
@@ -59,7 +59,7 @@ fn gre_packets_are_dropped_when_they_are_invalid() {
 fn gre_packets_are_dropped_when_they_have_an_unexpected_key() {
     require_root!();
     let keyless: Wrap = |outer, inner| gre_packet(outer, 0, TEB, &[], inner);
-    let mut target = DaemonSelector::new(Setup::new("gre").options("key = false").without_key());
+    let mut target = Target::new(Setup::new("gre").options("key = false").without_key());
     let packets =
         [0, VNI].map(|key| gre_packet(&target.outer, GRE_KEY, TEB, &[key], &target.forbidden()));
     target.refuses(keyless, "a key", Some("unknown_datapath"), &packets);

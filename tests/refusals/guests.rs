@@ -1,11 +1,11 @@
 //! Guests that forge tunnel packets or send forbidden frames.
 
 use super::geneve::{GENEVE_PORT, geneve_header, logical_ports};
-use super::target::{FORBIDDEN, NOBODY, TEB, DaemonSelector, kernel_count};
+use super::target::{FORBIDDEN, NOBODY, TEB, Target, kernel_count};
 use super::vxlan::{VXLAN_PORT, vxlan, vxlan_header};
 use crate::common::daemon::port;
 use crate::common::frames::{EXPERIMENT, FrameSocket, contains, frame, note};
-use crate::common::outer::OuterHeaders;
+use crate::common::outer::Outer;
 use crate::common::{
     Attachment, Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup, VNI, traffic,
 };
@@ -20,13 +20,13 @@ use wire::MacAddr;
 fn tunnel_packets_are_dropped_when_a_guest_forges_them() {
     require_root!();
     let setup = Setup::new("vxlan").guests(2, 1).mtu(1450).attachment(Attachment::Veth);
-    let mut target = DaemonSelector::new(setup);
+    let mut target = Target::new(setup);
     let (near, far) = (target.near(), target.far());
     let attacker = target.lab.guests_of(0).nth(1).expect("two guests are on h1");
     let device = attacker.host_device();
     let netlink = target.lab.hosts[0].netns.netlink();
     let dst_mac = netlink.link(&device).expect("the attacker's interface on the host").mac;
-    let forged = OuterHeaders { src_mac: attacker.mac, dst_mac, ..target.outer };
+    let forged = Outer { src_mac: attacker.mac, dst_mac, ..target.outer };
     let socket = FrameSocket::open(&attacker.netns, GUEST_DEVICE);
     let before = kernel_count(&target, "NoPorts");
     // With the kernel datapath, programs consume the packets before the network stack sees them.
@@ -91,10 +91,10 @@ fn tunnels_stay_closed_when_a_guest_sends_tunnel_packets() {
 #[test]
 fn nested_tunnel_packets_are_not_decapsulated_again() {
     require_root!();
-    let mut target = DaemonSelector::new(Setup::new("vxlan"));
+    let mut target = Target::new(Setup::new("vxlan"));
     // The inner packet has the addresses of the outer one: those of the tunnel end points.
     let outer = target.outer;
-    let inner = OuterHeaders { dst_mac: target.near(), src_mac: target.far(), ..outer };
+    let inner = Outer { dst_mac: target.near(), src_mac: target.far(), ..outer };
     let nested = vxlan(&inner, &note(target.near(), target.far(), "nested"));
     let seen = target.seen(vxlan, &[vxlan(&outer, &nested)]);
     let seen: Vec<_> = seen.iter().filter(|frame| contains(frame, "nested")).collect();

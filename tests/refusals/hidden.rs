@@ -4,7 +4,7 @@
 use super::target::FORBIDDEN;
 use crate::common::daemon::port;
 use crate::common::frames::{FrameSocket, contains, frame};
-use crate::common::outer::{OuterHeaders, TCP};
+use crate::common::outer::{Outer, TCP};
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup};
 use datapath::stats::Drops;
 use std::net::IpAddr;
@@ -52,7 +52,7 @@ impl Guests {
         let family = if src.is_ipv4() { 4 } else { 6 };
         let (src_mac, dst_mac) = (self.guest(0).mac, self.guest(to).mac);
         let dst = self.guest(to).ip(family);
-        OuterHeaders { src_mac, dst_mac, src, dst, traffic_class: 0 }.packet(TCP, &segment)
+        Outer { src_mac, dst_mac, src, dst, traffic_class: 0 }.packet(TCP, &segment)
     }
 
     fn syn(&self, family: u8, to: usize, dst_port: u16, text: &str) -> Vec<u8> {

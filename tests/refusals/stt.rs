@@ -1,8 +1,8 @@
 //! Invalid STT segments.
 
-use super::target::{FORBIDDEN, DaemonSelector};
+use super::target::{FORBIDDEN, Target};
 use crate::common::frames::{contains, note};
-use crate::common::outer::{OuterHeaders, SttSegment, TCP, stt_header};
+use crate::common::outer::{Outer, SttSegment, TCP, stt_header};
 use crate::common::{PATIENCE, Setup, VNI};
 use testkit::host::wait_until;
 use testkit::require_root;
@@ -14,14 +14,14 @@ fn context(vni: u32, ingress: u16, egress: u16) -> u64 {
     u64::from(vni) | u64::from(egress) << 24 | u64::from(ingress) << 40
 }
 
-fn stt_frame(outer: &OuterHeaders, id: u32, context: u64, inner: &[u8]) -> Vec<u8> {
+fn stt_frame(outer: &Outer, id: u32, context: u64, inner: &[u8]) -> Vec<u8> {
     let payload = [&stt_header(context)[..], inner].concat();
     let total = payload.len() as u16;
     SttSegment { id, total, offset: 0, flags: SttSegment::FLAGS }.frame(outer, STT_PORT, &payload)
 }
 
 /// An STT packet without logical ports, so that the daemon uses the MAC address.
-fn stt(outer: &OuterHeaders, inner: &[u8]) -> Vec<u8> {
+fn stt(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     stt_frame(outer, 7, context(VNI, 0, 0), inner)
 }
 
@@ -30,7 +30,7 @@ fn stt_frames_are_dropped_when_they_are_invalid() {
     require_root!();
     for family in [4, 6] {
         let mut target =
-            DaemonSelector::new(Setup::new("stt").family(family).options("logical_ports = false"));
+            Target::new(Setup::new("stt").family(family).options("logical_ports = false"));
         let (outer, forbidden) = (target.outer, target.forbidden());
         let contexts = [context(VNI + 1, 0, 0), 1 << 63 | u64::from(VNI)];
         let contexts = contexts.map(|context| stt_frame(&outer, 1, context, &forbidden));
@@ -72,7 +72,7 @@ fn stt_frames_are_dropped_when_they_are_invalid() {
 #[test]
 fn stt_segments_are_dropped_when_they_overlap_or_disagree() {
     require_root!();
-    let mut target = DaemonSelector::new(Setup::new("stt").options("logical_ports = false"));
+    let mut target = Target::new(Setup::new("stt").options("logical_ports = false"));
     let outer = target.outer;
     let payload = [&stt_header(context(VNI, 0, 0))[..], &target.forbidden()].concat();
     let total = payload.len() as u16;
@@ -108,7 +108,7 @@ fn stt_memory_stays_bounded_when_frames_are_never_completed() {
     /// The daemon keeps at most 4 MiB of incomplete frames: 64 frames of the maximum length.
     const KEPT: usize = 64;
     const SENT: usize = 200;
-    let mut target = DaemonSelector::new(Setup::new("stt").options("logical_ports = false"));
+    let mut target = Target::new(Setup::new("stt").options("logical_ports = false"));
     let payload = [&stt_header(context(VNI, 0, 0))[..], &target.forbidden()].concat();
     let first = |id| {
         let segment = SttSegment { id, total: 65_535, offset: 0, flags: SttSegment::FLAGS };

@@ -1,6 +1,6 @@
 //! Frames with unknown VLAN tags.
 
-use super::target::{DaemonSelector, Wrap};
+use super::target::{Target, Wrap};
 use crate::common::frames::note;
 use crate::common::{INNER_VLAN, Setup, VLAN};
 use testkit::require_root;
@@ -15,7 +15,7 @@ fn tagged(tags: &[(u16, u16)], inner: &[u8]) -> Vec<u8> {
 fn tagged_frames_are_dropped_when_the_vlan_is_unknown() {
     require_root!();
     let wrap: Wrap = |_, inner| tagged(&[(0x8100, VLAN)], inner);
-    let mut target = DaemonSelector::new(Setup::new("vlan"));
+    let mut target = Target::new(Setup::new("vlan"));
     let forbidden = target.forbidden();
     let others = [
         tagged(&[(0x8100, VLAN + 1)], &forbidden),
@@ -37,7 +37,7 @@ fn tagged_frames_are_dropped_when_the_vlan_is_unknown() {
 fn tagged_frames_are_dropped_when_the_pair_of_vlans_is_unknown() {
     require_root!();
     let wrap: Wrap = |_, inner| tagged(&[(0x88a8, VLAN), (0x8100, INNER_VLAN)], inner);
-    let mut target = DaemonSelector::new(Setup::new("qinq"));
+    let mut target = Target::new(Setup::new("qinq"));
     let forbidden = target.forbidden();
     let others = [
         tagged(&[(0x88a8, VLAN)], &forbidden),

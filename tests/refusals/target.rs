@@ -1,7 +1,7 @@
 //! The daemon under test, and checks that apply to every tunnel type.
 
 use crate::common::frames::{FrameSocket, contains, note};
-use crate::common::outer::{CE, OuterHeaders};
+use crate::common::outer::{CE, Outer};
 use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup};
 use datapath::stats::Drops;
 use testkit::host::wait_until;
@@ -16,25 +16,25 @@ pub const TEB: u16 = 0x6558;
 
 /// The daemon of `h1` with the guest `g1`. The tests send packets from the uplink of `h2`, where no
 /// daemon runs.
-pub struct DaemonSelector {
+pub struct Target {
     pub lab: Lab,
     pub daemon: Daemon,
     pub guest: FrameSocket,
     pub wire: FrameSocket,
-    pub outer: OuterHeaders,
+    pub outer: Outer,
     fences: u32,
 }
 
 /// Encapsulates a frame correctly. Each invalid packet differs from this in one point.
-pub type Wrap = fn(&OuterHeaders, &[u8]) -> Vec<u8>;
+pub type Wrap = fn(&Outer, &[u8]) -> Vec<u8>;
 
-impl DaemonSelector {
+impl Target {
     pub fn new(setup: Setup) -> Self {
         let lab = Lab::new(setup);
         let daemon = lab.start(0);
         let guest = FrameSocket::open(&lab.guests[0].netns, GUEST_DEVICE);
         let wire = FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name);
-        let outer = OuterHeaders::between(&lab.hosts[1], &lab.hosts[0], lab.family());
+        let outer = Outer::between(&lab.hosts[1], &lab.hosts[0], lab.family());
         Self { lab, daemon, guest, wire, outer, fences: 0 }
     }
 
@@ -135,7 +135,7 @@ impl DaemonSelector {
         wrap: Wrap,
         full: &[u8],
         header: usize,
-        put: impl Fn(&OuterHeaders, &[u8]) -> Vec<u8>,
+        put: impl Fn(&Outer, &[u8]) -> Vec<u8>,
     ) {
         let cut = |range: std::ops::Range<usize>| {
             range.map(|len| put(&self.outer, &full[..len])).collect::<Vec<_>>()
@@ -154,11 +154,11 @@ impl DaemonSelector {
 /// An IPv4 packet for another guest, with this traffic class, in an Ethernet frame.
 pub fn ip_frame(dst_mac: MacAddr, src_mac: MacAddr, traffic_class: u8, text: &str) -> Vec<u8> {
     let [src, dst] = [[192, 168, 7, 2], [192, 168, 7, 1]].map(Into::into);
-    OuterHeaders { src_mac, dst_mac, src, dst, traffic_class }.udp(9, text.as_bytes())
+    Outer { src_mac, dst_mac, src, dst, traffic_class }.udp(9, text.as_bytes())
 }
 
 /// The UDP counter `name` of the kernel of the target, for the IP version of the underlay.
-pub fn kernel_count(target: &DaemonSelector, name: &str) -> u64 {
+pub fn kernel_count(target: &Target, name: &str) -> u64 {
     let family = target.lab.family();
     let read = |file| move || std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
     let netns = &target.lab.hosts[0].netns;
@@ -177,7 +177,7 @@ pub fn kernel_count(target: &DaemonSelector, name: &str) -> u64 {
 }
 
 /// Checks that the kernel drops a datagram before weft sees it and counts it under `name`.
-pub fn kernel_refuses(target: &mut DaemonSelector, wrap: Wrap, what: &str, name: &str, packet: Vec<u8>) {
+pub fn kernel_refuses(target: &mut Target, wrap: Wrap, what: &str, name: &str, packet: Vec<u8>) {
     let before = kernel_count(target, name);
     target.refuses(wrap, what, None, &[packet]);
     assert_eq!(kernel_count(target, name), before + 1, "{what}: {name} of the kernel");

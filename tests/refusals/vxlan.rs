@@ -1,8 +1,8 @@
 //! Invalid VXLAN packets.
 
-use super::target::{DaemonSelector, kernel_refuses};
+use super::target::{Target, kernel_refuses};
 use crate::common::frames::note;
-use crate::common::outer::{OuterHeaders, UDP};
+use crate::common::outer::{Outer, UDP};
 use crate::common::{Datapath, Setup, VNI};
 use testkit::require_root;
 
@@ -12,7 +12,7 @@ pub fn vxlan_header(flags: u8, vni: u32) -> Vec<u8> {
     [&[flags, 0, 0, 0][..], &(vni << 8).to_be_bytes()].concat()
 }
 
-pub fn vxlan(outer: &OuterHeaders, inner: &[u8]) -> Vec<u8> {
+pub fn vxlan(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     outer.udp(VXLAN_PORT, &[&vxlan_header(8, VNI)[..], inner].concat())
 }
 
@@ -20,7 +20,7 @@ pub fn vxlan(outer: &OuterHeaders, inner: &[u8]) -> Vec<u8> {
 fn vxlan_packets_are_dropped_when_they_are_invalid() {
     require_root!();
     for family in [4, 6] {
-        let mut target = DaemonSelector::new(Setup::new("vxlan").family(family));
+        let mut target = Target::new(Setup::new("vxlan").family(family));
         let (outer, forbidden) = (target.outer, target.forbidden());
         let packet = |flags, vni| {
             outer.udp(VXLAN_PORT, &[&vxlan_header(flags, vni)[..], &forbidden].concat())

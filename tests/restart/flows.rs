@@ -60,7 +60,7 @@ pub struct Counts {
 pub struct Flows {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
-    received: Arc<Mutex<ReceivedTunnel>>,
+    received: Arc<Mutex<Received>>,
     /// The namespace of the receiver.
     receiver: Netns,
     threads: Vec<JoinHandle<()>>,
@@ -68,7 +68,7 @@ pub struct Flows {
 
 /// The state of the receivers.
 #[derive(Default)]
-struct ReceivedTunnel {
+struct Received {
     /// The number of the last packet of each flow, by source and destination port.
     last: HashMap<(u16, u16), u64>,
     /// Packets missing between two received packets of a flow, since `is_counting`.
@@ -81,7 +81,7 @@ struct ReceivedTunnel {
 impl Flows {
     pub fn start(from: &Guest, to: &Guest) -> Self {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let received = Arc::new(Mutex::new(ReceivedTunnel::default()));
+        let received = Arc::new(Mutex::new(Received::default()));
         let mut threads = Vec::new();
         let (from_ip, to_ip, receiver) = (from.ip4, to.ip4, Netns::clone(&to.netns));
         for port in DESTINATIONS {
@@ -97,7 +97,7 @@ impl Flows {
         Self { stop, sent, received, receiver, threads }
     }
 
-    fn received(&self) -> std::sync::MutexGuard<'_, ReceivedTunnel> {
+    fn received(&self) -> std::sync::MutexGuard<'_, Received> {
         self.received.lock().expect("no thread has panicked")
     }
 
@@ -197,7 +197,7 @@ fn send(sockets: &[UdpSocket], to: IpAddr, stop: &AtomicBool, sent: &AtomicU64) 
     }
 }
 
-fn receive(socket: &UdpSocket, port: u16, stop: &AtomicBool, received: &Mutex<ReceivedTunnel>) {
+fn receive(socket: &UdpSocket, port: u16, stop: &AtomicBool, received: &Mutex<Received>) {
     let mut bytes = [0; 64];
     loop {
         let Ok((len, from)) = socket.recv_from(&mut bytes) else {

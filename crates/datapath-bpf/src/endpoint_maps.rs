@@ -126,7 +126,8 @@ impl EndpointMaps {
                 continue;
             }
             let Some(&port) = ports.get(&(end.spec, end.local)) else { continue };
-            let Some(class) = self.class(ClassKey { spec: end.spec, local: end.local, port })? else {
+            let Some(class) = self.class(ClassKey { spec: end.spec, local: end.local, port })?
+            else {
                 let remote = end.remote;
                 tracing::warn!(
                     %remote,

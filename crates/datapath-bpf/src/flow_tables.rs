@@ -377,7 +377,10 @@ impl FlowTables {
     ///
     /// # Errors
     /// When the kernel rejects an update.
-    pub fn retire_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<RetiredEntries, MapError> {
+    pub fn retire_and_sort(
+        &mut self,
+        hits: impl Fn(MaskNo) -> u64,
+    ) -> Result<RetiredEntries, MapError> {
         if self.flipped {
             return Ok(self.retire());
         }

@@ -164,7 +164,9 @@ impl From<&FlowKey> for KernelKey {
         let shape = Shape::of(key);
         let mut words = [0; WORDS];
         for (word, &value) in key.words().iter().enumerate() {
-            if let KernelPosition::Own(at) | KernelPosition::Shared { at, .. } = shape.position(word) {
+            if let KernelPosition::Own(at) | KernelPosition::Shared { at, .. } =
+                shape.position(word)
+            {
                 words[at] = value;
             }
         }
@@ -295,7 +297,9 @@ impl KernelMatch {
                 }
                 KernelPosition::Absent { bits } if shape_bits & bits == bits => (0, u64::MAX),
                 KernelPosition::Register => (0, u64::MAX),
-                KernelPosition::Shared { .. } | KernelPosition::Absent { .. } | KernelPosition::NotHeld => (0, 0),
+                KernelPosition::Shared { .. }
+                | KernelPosition::Absent { .. }
+                | KernelPosition::NotHeld => (0, 0),
             };
             // The shape takes the place of the mark, which is 0 on arrival.
             let (value, bits) =

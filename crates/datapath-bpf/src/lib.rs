@@ -41,10 +41,10 @@ mod sys;
 pub use action_list::{ActionList, BpfAction, SetField};
 pub use endpoint_maps::sends_super_packets;
 pub use flow_tables::{
-    ActionListNo, FlowNo, FlowStats, FlowTableSizes, FlowTables, GracePeriod, LookupStats, MapError,
-    MaskNo, RetiredEntries,
+    ActionListNo, FlowNo, FlowStats, FlowTableSizes, FlowTables, GracePeriod, LookupStats,
+    MapError, MaskNo, RetiredEntries,
 };
-pub use key::{KernelKey, KernelMask, KernelMatch, FieldNotInKey};
+pub use key::{FieldNotInKey, KernelKey, KernelMask, KernelMatch};
 pub use load::{MapSizes, OLDEST_KERNEL, Unsupported, check};
 pub use object::LoadedObject;
 pub use pin::{PinError, Pins};

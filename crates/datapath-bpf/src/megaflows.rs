@@ -3,7 +3,8 @@
 use crate::action_list::ActionList;
 use crate::action_list_map::ActionListMap;
 use crate::flow_tables::{
-    ActionListNo, FlowNo, FlowStats, FlowTables, GracePeriod, LookupStats, MapError, MaskNo, RetiredEntries,
+    ActionListNo, FlowNo, FlowStats, FlowTables, GracePeriod, LookupStats, MapError, MaskNo,
+    RetiredEntries,
 };
 use crate::key::KernelMatch;
 use crate::object::LoadedObject;
@@ -224,7 +225,10 @@ impl Megaflows {
 
     /// Deletes megaflows. After a grace period [`Megaflows::finish`] returns their counters. Also
     /// returns the first error; a megaflow that could not be deleted stays.
-    pub(crate) fn delete(&mut self, ids: &[MegaflowId]) -> (DeletedMegaflows, Result<(), MapError>) {
+    pub(crate) fn delete(
+        &mut self,
+        ids: &[MegaflowId],
+    ) -> (DeletedMegaflows, Result<(), MapError>) {
         let (mut entries, mut result) = (Vec::new(), Ok(()));
         for &id in ids {
             match self.take_out(id) {
@@ -238,7 +242,10 @@ impl Megaflows {
                 }
             }
         }
-        (DeletedMegaflows { entries, tables: self.tables.retire(), lists: self.lists.retire() }, result)
+        (
+            DeletedMegaflows { entries, tables: self.tables.retire(), lists: self.lists.retire() },
+            result,
+        )
     }
 
     /// Takes deleted entries, which become free after a grace period.

@@ -394,7 +394,10 @@ pub(crate) fn read_state(set: &Path) -> Option<PinSetState> {
     let map = MapHandle::from_pinned_path(set.join(STATE)).ok()?;
     let bytes = map.lookup(&FIRST, MapFlags::ANY).ok()??;
     let &[layout, megaflows] = bytes.as_chunks().0 else { return None };
-    Some(PinSetState { layout: u64::from_ne_bytes(layout), megaflows: u64::from_ne_bytes(megaflows) })
+    Some(PinSetState {
+        layout: u64::from_ne_bytes(layout),
+        megaflows: u64::from_ne_bytes(megaflows),
+    })
 }
 
 #[cfg(test)]

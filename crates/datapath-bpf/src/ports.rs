@@ -421,7 +421,10 @@ const _: () = assert!(
 
 /// Received and sent, from the counters of a `struct weft_port_stats`.
 fn count([rx_packets, rx_bytes, tx_packets, tx_bytes]: [u64; 4]) -> [PacketCount; 2] {
-    [PacketCount { packets: rx_packets, bytes: rx_bytes }, PacketCount { packets: tx_packets, bytes: tx_bytes }]
+    [
+        PacketCount { packets: rx_packets, bytes: rx_bytes },
+        PacketCount { packets: tx_packets, bytes: tx_bytes },
+    ]
 }
 
 fn since(now: PacketCount, base: PacketCount) -> PacketCount {

@@ -4,7 +4,7 @@ mod adoption;
 
 use crate::flow_tables::{FlowNo, MapError};
 use crate::load::{MapSizes, Unsupported, load};
-use crate::pin::{NamespaceClaim, PinError, Pins, PinSet};
+use crate::pin::{NamespaceClaim, PinError, PinSet, Pins};
 use crate::previous::PreviousState;
 use crate::state::BpfState;
 use adoption::Pinned;

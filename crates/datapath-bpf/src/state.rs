@@ -167,7 +167,11 @@ impl BpfState {
 
     /// Waits for a grace period without the lock, then frees deleted entries and returns their
     /// counters.
-    fn finish(&self, deleted: DeletedMegaflows, now_ms: u64) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
+    fn finish(
+        &self,
+        deleted: DeletedMegaflows,
+        now_ms: u64,
+    ) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
         let grace = self.lock().megaflows.grace();
         let waited = grace.wait();
         let mut state = self.lock();

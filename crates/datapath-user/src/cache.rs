@@ -36,7 +36,7 @@ use slab::Slab;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use store::{Chunk, StoredMegaflow, Slot, Store};
+use store::{Chunk, Slot, Store, StoredMegaflow};
 use subtable::Subtable;
 
 /// The size limits of a cache.

@@ -9,11 +9,11 @@ use super::mailbox::{Mailbox, Request};
 use super::path_mtu::PathMtuDiscovery;
 use super::port::Port;
 use super::receive::Receiver;
-use super::resolve::{self, Resolver, ResolveScope};
+use super::resolve::{self, ResolveScope, Resolver};
 use super::transmit::{Sender, SourcePorts};
 use super::uplink::{UplinkNeeds, UplinkSockets};
 use super::uplink_watch::{State, UplinkWatch};
-use super::{WorkerEvent, SetupError, TICK};
+use super::{SetupError, TICK, WorkerEvent};
 use datapath::DatapathError;
 use datapath::config::{Config, PortConfig, TunnelConfig, Underlay};
 use flow::PortNo;
@@ -388,8 +388,8 @@ impl Control {
     /// opened.
     fn open_device(&mut self, port: PortNo) -> Option<Option<Link>> {
         let count = self.workers.len();
-        let mode = self.programs.as_ref().map_or(DeviceMode::Receive, |programs| DeviceMode::SendOnly {
-            udp_segmentation: programs.udp_segmentation,
+        let mode = self.programs.as_ref().map_or(DeviceMode::Receive, |programs| {
+            DeviceMode::SendOnly { udp_segmentation: programs.udp_segmentation }
         });
         let opened = self.ports.get_mut(&port).and_then(|port| port.try_open(count, mode));
         let (queues, link) = opened?;

@@ -100,7 +100,9 @@ impl Device {
             (DeviceConfig::Interface { name, mtu }, mode) => {
                 let link = Netlink::open()?.link(name).map_err(OpenError::Absent)?;
                 let devices = match mode {
-                    DeviceMode::Receive => Self::receiving(link.index, *mtu, queues, CloseAction::Nothing)?,
+                    DeviceMode::Receive => {
+                        Self::receiving(link.index, *mtu, queues, CloseAction::Nothing)?
+                    }
                     DeviceMode::SendOnly { .. } => Self::promiscuous(link.index, *mtu, queues)?,
                 };
                 Ok(Some((devices, Some(link))))
@@ -136,7 +138,8 @@ impl Device {
         cleanup: CloseAction,
     ) -> Result<Vec<Self>, Error> {
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-        let sockets = PacketSocket::open_group(index, &SocketFilter::everything(), options, queues)?;
+        let sockets =
+            PacketSocket::open_group(index, &SocketFilter::everything(), options, queues)?;
         Ok(Self::sockets(sockets, mtu, cleanup))
     }
 
@@ -221,7 +224,12 @@ impl Device {
 
 /// Makes a TAP, or finds that of a running virtual machine. Its link has no carrier until a machine
 /// opens it.
-fn open_for_vm(name: &str, mtu: u16, queues: usize, mode: DeviceMode) -> Result<OpenedDevice, Error> {
+fn open_for_vm(
+    name: &str,
+    mtu: u16,
+    queues: usize,
+    mode: DeviceMode,
+) -> Result<OpenedDevice, Error> {
     Tap::create_persistent(name)?;
     // From here on, an error removes the TAP.
     let cleanup = CloseAction::VmTap(name.to_owned());

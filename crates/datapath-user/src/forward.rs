@@ -14,8 +14,8 @@ use datapath::solicit::{SolicitLimits, Solicitations};
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use datapath::watch::CaptureDirection;
 use flow::{
-    Action, Carrier, DropReason, Encapsulated, EndpointTable, Field, FlowKey, LogRecord, ActionOutput,
-    PortNo, TunnelInfo, ReplyAddresses, execute, extract,
+    Action, ActionOutput, Carrier, DropReason, Encapsulated, EndpointTable, Field, FlowKey,
+    LogRecord, PortNo, ReplyAddresses, TunnelInfo, execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -247,8 +247,11 @@ impl FrameOutputs {
         let tags =
             [tag(Field::VlanTpid, Field::VlanTci), tag(Field::VlanInnerTpid, Field::VlanInnerTci)];
         let tags: Vec<Tag> = tags.into_iter().flatten().collect();
-        let back =
-            ReplyAddresses { eth_dst: mac(Field::EthSrc), eth_src: mac(Field::EthDst), tags: &tags };
+        let back = ReplyAddresses {
+            eth_dst: mac(Field::EthSrc),
+            eth_src: mac(Field::EthDst),
+            tags: &tags,
+        };
         for (packet, mtu) in std::mem::take(&mut self.too_big) {
             // `flow::too_big` fails for packets about which no ICMP error may be sent (RFC 1122,
             // 3.2.2).

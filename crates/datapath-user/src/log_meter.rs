@@ -149,7 +149,7 @@ impl MeterTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::{LogPriority, AclVerdict};
+    use flow::{AclVerdict, LogPriority};
 
     fn record(name: &str, meter: Option<&str>) -> LogRecord {
         LogRecord {

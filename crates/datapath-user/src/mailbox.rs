@@ -12,7 +12,7 @@ use datapath::config::Underlay;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{EndpointStats, MegaflowStats};
 use datapath::upcall::Answer;
-use flow::{Action, DropCounters, EndpointError, PortNo, PacketCounter};
+use flow::{Action, DropCounters, EndpointError, PacketCounter, PortNo};
 use netdev::epoll::Waker;
 use netdev::tap::Tap;
 use packet::PacketBuf;

@@ -188,8 +188,9 @@ impl PathMtuDiscovery {
 
     /// Removes expired path MTUs; returns them as changes.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<PathMtu> {
-        let is_old =
-            |_: &EndpointId, it: &mut BelievedPathMtu| now.saturating_duration_since(it.at) > MAX_AGE;
+        let is_old = |_: &EndpointId, it: &mut BelievedPathMtu| {
+            now.saturating_duration_since(it.at) > MAX_AGE
+        };
         self.found.extract_if(is_old).map(|(id, _)| (id, None)).collect()
     }
 

@@ -1,6 +1,6 @@
 //! A port in the control thread: its configuration, and whether and why its device is open or not.
 
-use super::device::{Device, DeviceMode, OpenedDevice, OpenError};
+use super::device::{Device, DeviceMode, OpenError, OpenedDevice};
 use super::fast_path::veth_name;
 use datapath::config::{DeviceConfig, PortConfig};
 use netdev::{Error, Ifindex, Link};
@@ -73,8 +73,10 @@ impl Port {
             Ok(Some((devices, link))) => {
                 self.backoff = Backoff::default();
                 let link_up = link.as_ref().is_none_or(Link::is_usable);
-                self.state =
-                    DeviceState::Open { ifindex: devices.first().and_then(Device::ifindex), link_up };
+                self.state = DeviceState::Open {
+                    ifindex: devices.first().and_then(Device::ifindex),
+                    link_up,
+                };
                 self.log_link(link_up);
                 self.check_mtu(link.as_ref());
                 return Some((devices, link));

@@ -6,7 +6,7 @@ use crate::cache::{Cache, CacheLimits};
 use crate::control::{self, Control};
 use crate::fast_path::Punt;
 use crate::forward::{Forwarder, FrameOutputs};
-use crate::mailbox::{DumpedPage, Mailbox, PortCounters, WorkerCounters, Request};
+use crate::mailbox::{DumpedPage, Mailbox, PortCounters, Request, WorkerCounters};
 use crate::token_bucket::TokenBuckets;
 use crate::upcall_queue::UpcallQueues;
 use crate::watchers::Watch;
@@ -102,7 +102,12 @@ impl UserDatapath {
                 WorkerId(number as u16),
                 Cache::new(CacheLimits { megaflows: config.megaflows }),
                 EndpointTable::with_seed(config.entropy_base, config.entropy_ports, seed),
-                FrameOutputs::new(config.uplink_port, Arc::clone(&meters), log_meters, config.solicit),
+                FrameOutputs::new(
+                    config.uplink_port,
+                    Arc::clone(&meters),
+                    log_meters,
+                    config.solicit,
+                ),
                 Arc::clone(&upcalls),
             );
             let busy_poll = BusyPoll::new(config.workers.busy_poll);

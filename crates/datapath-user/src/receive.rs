@@ -90,7 +90,10 @@ impl Receiver {
                 let options = PacketOptions::default();
                 let sockets = PacketSocket::open_group(uplink, &filter, options, count)?;
                 let heads = || vec![PacketRx::default(); BATCH];
-                sockets.into_iter().map(|socket| ReceiveSocket::Gre { socket, heads: heads() }).collect()
+                sockets
+                    .into_iter()
+                    .map(|socket| ReceiveSocket::Gre { socket, heads: heads() })
+                    .collect()
             }
             Carrier::TcpShaped => {
                 let receivers = SttReceiver::open_group(tunnel, uplink, count)?;
@@ -113,7 +116,10 @@ impl Receiver {
                     None => UdpUnderlay::bind_group(address, options, count)?,
                 };
                 let trains = || vec![RxTrain::EMPTY; BATCH];
-                sockets.into_iter().map(|socket| ReceiveSocket::Udp { socket, trains: trains() }).collect()
+                sockets
+                    .into_iter()
+                    .map(|socket| ReceiveSocket::Udp { socket, trains: trains() })
+                    .collect()
             }
         };
         Ok(sockets.into_iter().map(|socket| Self::new(*tunnel, socket)).collect())

@@ -13,7 +13,7 @@
 use super::fast_path::ResolvedNextHop;
 use datapath::config::EndpointConfig;
 use flow::{Carrier, EndpointId, NextHop};
-use netdev::{Error, NetlinkEvent, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
+use netdev::{Error, Ifindex, Monitor, Neighbour, NeighbourState, Netlink, NetlinkEvent};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -50,7 +50,10 @@ impl ResolveTarget {
 }
 
 /// The end points whose next hops must be resolved; those of STT first.
-fn targets(endpoints: &[EndpointConfig], scope: ResolveScope) -> impl Iterator<Item = ResolveTarget> + '_ {
+fn targets(
+    endpoints: &[EndpointConfig],
+    scope: ResolveScope,
+) -> impl Iterator<Item = ResolveTarget> + '_ {
     let is_stt = |endpoint: &&EndpointConfig| endpoint.spec.tunnel.carrier() == Carrier::TcpShaped;
     let is_other = move |endpoint: &&EndpointConfig| {
         scope == ResolveScope::All && !is_stt(endpoint) && !endpoint.remote.is_multicast()

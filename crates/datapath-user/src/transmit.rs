@@ -3,7 +3,7 @@
 
 use datapath::config::TunnelConfig;
 use flow::{Carrier, DropReason, Encapsulated};
-use netdev::batch::{MessageBatch, IoSlices};
+use netdev::batch::{IoSlices, MessageBatch};
 use netdev::io_error::IoError;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
 use netdev::udp::{MAX_TRAIN_BYTES, TxOptions, TxPool, TxTrain};

@@ -4,7 +4,7 @@ use super::restore_tag;
 use super::segmented_send::{SegmentedSender, needs_segmentation};
 use super::transmit::send_error;
 use datapath::config::{TunnelConfig, Underlay};
-use flow::{Carrier, DropCounters, DropReason, Encapsulated, TagLinks, PacketCounter};
+use flow::{Carrier, DropCounters, DropReason, Encapsulated, PacketCounter, TagLinks};
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::SocketFilter;
 use netdev::io_error::IoError;

@@ -1,7 +1,9 @@
 //! The observers of one worker: who gets copies of dropped packets or of a port's frames.
 
 use datapath::megaflow::MegaflowId;
-use datapath::watch::{CapturedFrame, CaptureDirection, DroppedPacket, WatchSender, WatchReceiver, channel};
+use datapath::watch::{
+    CaptureDirection, CapturedFrame, DroppedPacket, WatchReceiver, WatchSender, channel,
+};
 use flow::{DropReason, PortNo};
 use packet::PacketBuf;
 use std::time::SystemTime;

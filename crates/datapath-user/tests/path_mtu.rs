@@ -182,7 +182,8 @@ fn forward_frame(
         Fit::TooBig { mtu } => {
             counters.answered.fetch_add(1, Ordering::Relaxed);
             let ethernet = EthernetPacket::new_checked(packet.head()).unwrap();
-            let back = ReplyAddresses { eth_dst: ethernet.src(), eth_src: ethernet.dst(), tags: &[] };
+            let back =
+                ReplyAddresses { eth_dst: ethernet.src(), eth_src: ethernet.dst(), tags: &[] };
             let _ = from.send(&too_big(packet, mtu, &back).unwrap());
         }
         Fit::Never => panic!("every packet can be resized, fragmented or answered"),

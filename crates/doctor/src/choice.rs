@@ -3,7 +3,7 @@
 //! [`OuterChecksum`] is a decision, which `weft run` applies. The functions of this module predict
 //! what the kernel and the devices do with super-packets. `weft show` prints all of it.
 
-use crate::checks::tunnel::{PerformedBy, OuterHeaders, TunnelSupport, tunnel_support};
+use crate::checks::tunnel::{OuterHeaders, PerformedBy, TunnelSupport, tunnel_support};
 use crate::cost::{self, Cost};
 use crate::facts::{Features, KernelVersion, NicFacts};
 use flow::{Carrier, TunnelType};
@@ -54,15 +54,18 @@ impl OuterChecksum {
                  packets alone would protect little"
                     .to_owned(),
             ),
-            (UnderlayFamily::V4, false, None) => (true, "the uplink's offloads are unknown".to_owned()),
-            (UnderlayFamily::V4, false, Some(nic)) => match SUMS4.iter().find(|name| nic.features.on(name))
-            {
-                Some(name) => (true, format!("{} makes them: {name} on", nic.name)),
-                None => (
-                    false,
-                    format!("{} makes none, so the processor would sum every byte", nic.name),
-                ),
-            },
+            (UnderlayFamily::V4, false, None) => {
+                (true, "the uplink's offloads are unknown".to_owned())
+            }
+            (UnderlayFamily::V4, false, Some(nic)) => {
+                match SUMS4.iter().find(|name| nic.features.on(name)) {
+                    Some(name) => (true, format!("{} makes them: {name} on", nic.name)),
+                    None => (
+                        false,
+                        format!("{} makes none, so the processor would sum every byte", nic.name),
+                    ),
+                }
+            }
         };
         Self { on, why }
     }

@@ -3,7 +3,9 @@
 use crate::checks::reach::{self, ReceivedTunnel};
 use crate::checks::tunnel::OuterHeaders;
 use crate::checks::{host, mtu, nic, tunnel};
-use crate::facts::{self, Device, HostFacts, NicFacts, TunnelListeners, Ruleset, TUNNEL_PORTS, Uplink};
+use crate::facts::{
+    self, Device, HostFacts, NicFacts, Ruleset, TUNNEL_PORTS, TunnelListeners, Uplink,
+};
 use crate::finding::{Finding, Fix, Level};
 use crate::fix::Action;
 use crate::report::{Fixed, NicReport, Report};
@@ -96,7 +98,9 @@ impl Diagnosis<'_> {
     }
 
     fn outer(&self) -> OuterHeaders {
-        self.network.map_or(OuterHeaders::DEFAULT, |(network, _)| OuterHeaders::of(network.underlay_family()))
+        self.network.map_or(OuterHeaders::DEFAULT, |(network, _)| {
+            OuterHeaders::of(network.underlay_family())
+        })
     }
 
     /// The tunnel types that this host's switches use; all types without a network file.

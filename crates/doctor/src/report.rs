@@ -256,7 +256,9 @@ fn whys(supports: &[TunnelSupport]) -> Vec<(&'static str, &str, Vec<&'static str
             ("spreads", Some(&support.spreading)),
         ];
         for (part, found) in parts {
-            let Some(found) = found.filter(|found| found.outcome != PerformedBy::Yes) else { continue };
+            let Some(found) = found.filter(|found| found.outcome != PerformedBy::Yes) else {
+                continue;
+            };
             match whys.iter_mut().find(|(other, why, _)| *other == part && *why == found.why) {
                 Some((_, _, tunnels)) => tunnels.push(support.tunnel.name()),
                 None => whys.push((part, &found.why, vec![support.tunnel.name()])),

@@ -4,8 +4,8 @@ use doctor::checks::reach::{ReceivedTunnel, old_firewall, ports};
 use doctor::checks::tunnel::OuterHeaders;
 use doctor::checks::{host, nic};
 use doctor::facts::{
-    Feature, Features, HostFacts, Kernel, KernelVersion, Memlock, NicFacts, TunnelListeners, Rss, BoundSocket,
-    TunnelDevice,
+    BoundSocket, Feature, Features, HostFacts, Kernel, KernelVersion, Memlock, NicFacts, Rss,
+    TunnelDevice, TunnelListeners,
 };
 use doctor::{Finding, Level};
 use flow::TunnelType;
@@ -288,19 +288,30 @@ fn owner_of_a_tunnel_port_is_named() {
     assert_eq!(seen, "UDP port 4789 is used by ovs-vswitchd (process 42)");
     assert_eq!(said(&by("weft"), &vxlan).0, Level::Pass, "it is ours");
     // Without CAP_SYS_PTRACE, weft's own socket looks like any other.
-    let unseen = |sees_all| TunnelListeners { sockets: vec![socket(7)], sees_all, ..TunnelListeners::default() };
+    let unseen = |sees_all| TunnelListeners {
+        sockets: vec![socket(7)],
+        sees_all,
+        ..TunnelListeners::default()
+    };
     let (level, seen, fix) = said(&unseen(false), &vxlan);
     assert_eq!((level, fix.as_deref()), (Level::Warn, Some("sudo weft doctor")), "{seen}");
     let (level, seen, fix) = said(&unseen(true), &vxlan);
     assert!(level == Level::Warn && fix.unwrap().starts_with("ss -lunpt"), "{seen}");
     let kernel = TunnelListeners { sockets: vec![socket(0)], ..TunnelListeners::default() };
     assert_eq!(said(&kernel, &vxlan).0, Level::Fail);
-    let ovs =
-        TunnelListeners { devices: vec![device("vxlan_sys_4789", "vxlan", Some(4789), true)], ..kernel };
+    let ovs = TunnelListeners {
+        devices: vec![device("vxlan_sys_4789", "vxlan", Some(4789), true)],
+        ..kernel
+    };
     assert!(said(&ovs, &vxlan).2.unwrap().starts_with("ovs-vsctl del-port"));
-    let down =
-        TunnelListeners { devices: vec![device("vx0", "vxlan", Some(4789), false)], ..TunnelListeners::default() };
+    let down = TunnelListeners {
+        devices: vec![device("vx0", "vxlan", Some(4789), false)],
+        ..TunnelListeners::default()
+    };
     assert_eq!(said(&down, &vxlan).0, Level::Pass, "a device that is down has no socket");
-    let tap = TunnelListeners { devices: vec![device("gre1", "gretap", None, true)], ..TunnelListeners::default() };
+    let tap = TunnelListeners {
+        devices: vec![device("gre1", "gretap", None, true)],
+        ..TunnelListeners::default()
+    };
     assert_eq!(said(&tap, &gre).2.as_deref(), Some("ip link del gre1"));
 }

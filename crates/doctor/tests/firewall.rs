@@ -1,7 +1,7 @@
 //! Rules of nft and iptables on a test host: what the doctor predicts for tunnel packets must be
 //! what the kernel does with them.
 
-use doctor::checks::firewall::{PacketDirection, FirewallOutcome, Firewall, TunnelPacket};
+use doctor::checks::firewall::{Firewall, FirewallOutcome, PacketDirection, TunnelPacket};
 use doctor::checks::reach::{ReceivedTunnel, firewall};
 use doctor::facts::{Device, Ruleset, Uplink};
 use doctor::{Fix, Level};
@@ -268,11 +268,16 @@ fn fate_is_open_when_it_depends_on_an_unknown_sender() {
         "table inet f { chain i { type filter hook input priority 0; policy drop; ip saddr \
              10.0.0.0/8 accept; } }",
     );
-    assert!(matches!(fate(&lab.rules(), &packet, PacketDirection::In), FirewallOutcome::MayDrop(_)));
+    assert!(matches!(
+        fate(&lab.rules(), &packet, PacketDirection::In),
+        FirewallOutcome::MayDrop(_)
+    ));
     lab.nft(
         "table inet f { chain i { type filter hook input priority 0; limit rate 1/second drop; } }",
     );
-    let FirewallOutcome::MayDrop(place) = fate(&lab.rules(), &packet, PacketDirection::In) else { panic!() };
+    let FirewallOutcome::MayDrop(place) = fate(&lab.rules(), &packet, PacketDirection::In) else {
+        panic!()
+    };
     assert_eq!(place.chain, "inet f i");
     lab.nft(
         "table inet f { chain o { type filter hook output priority 0; udp dport 4789 drop; } }",
@@ -389,7 +394,10 @@ fn fate_is_what_the_kernel_does_for_random_rules() {
         lab.nft(&text);
         let arrives = lab.receives(false, 4789);
         let said = fate(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In);
-        let agrees = matches!((&said, arrives), (FirewallOutcome::Passes, true) | (FirewallOutcome::Drops(_), false));
+        let agrees = matches!(
+            (&said, arrives),
+            (FirewallOutcome::Passes, true) | (FirewallOutcome::Drops(_), false)
+        );
         assert!(agrees, "{text}: arrives {arrives}, said {said:?}");
         dropped += u32::from(!arrives);
     }
@@ -436,7 +444,10 @@ fn bridge_rules_apply_when_a_bridge_is_the_uplink() {
         assert_eq!(lab.receives(false, 4789), passes, "{chain}");
         let said = fate(&lab.rules(), &packet, PacketDirection::In);
         assert_eq!(matches!(said, FirewallOutcome::Drops(_)), !passes, "{chain}: {said:?}");
-        assert_eq!(fate(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In), FirewallOutcome::Passes);
+        assert_eq!(
+            fate(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In),
+            FirewallOutcome::Passes
+        );
     }
 }
 
@@ -481,6 +492,11 @@ fn rules_of_iptables_are_followed() {
         lab.run("iptables-nft", &arguments);
         assert_eq!(lab.receives(false, 4789), passes, "{arguments:?}");
         let said = fate(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In);
-        assert_eq!(said == FirewallOutcome::Passes, passes, "{arguments:?}: {said:?} {:#?}", lab.rules());
+        assert_eq!(
+            said == FirewallOutcome::Passes,
+            passes,
+            "{arguments:?}: {said:?} {:#?}",
+            lab.rules()
+        );
     }
 }

@@ -5,7 +5,7 @@
 
 use doctor::Level;
 use doctor::checks::nic::findings;
-use doctor::checks::tunnel::{PerformedBy, OuterHeaders, tunnel_support};
+use doctor::checks::tunnel::{OuterHeaders, PerformedBy, tunnel_support};
 use doctor::facts::{Feature, Features, HostFacts, NicFacts, Rss};
 use flow::TunnelType;
 use netdev::ethtool::hardware::{FlowType, HashFields};
@@ -111,7 +111,8 @@ fn ixgbe_segments_everything_and_receives_udp_of_one_host_on_one_queue() {
     assert_eq!(spreads(TunnelType::Vxlan), PerformedBy::No);
     assert_eq!(spreads(TunnelType::Stt), YES, "it looks like TCP");
     let host = HostFacts { cpus: (0..8).collect(), ..HostFacts::default() };
-    let found = findings(&nic, &host, &[TunnelType::Vxlan, TunnelType::Geneve], OuterHeaders::DEFAULT);
+    let found =
+        findings(&nic, &host, &[TunnelType::Vxlan, TunnelType::Geneve], OuterHeaders::DEFAULT);
     let crowded = found.iter().find(|f| f.level > Level::Pass).unwrap();
     assert_eq!(crowded.check, "rx_spreading");
     let command = crowded.fix.as_ref().unwrap().command();
@@ -176,7 +177,8 @@ fn ice_segments_and_checksums_everything_including_two_tags() {
     assert_eq!(segmentation(&nic), expected);
     for tunnel in TunnelType::ALL {
         for v6 in [false, true] {
-            let checksum = tunnel_support(&nic, tunnel, OuterHeaders { v6, checksum: false }).checksum;
+            let checksum =
+                tunnel_support(&nic, tunnel, OuterHeaders { v6, checksum: false }).checksum;
             assert_eq!(checksum.outcome, YES, "{tunnel}: {checksum:?}");
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! GRE is missing: a virtio-net header cannot describe a GRE super-packet.
 
-use doctor::checks::tunnel::{PerformedBy, OuterHeaders, TunnelSupport, tunnel_support};
+use doctor::checks::tunnel::{OuterHeaders, PerformedBy, TunnelSupport, tunnel_support};
 use doctor::facts::NicFacts;
 use flow::TunnelType;
 use netdev::af_packet::{PacketOptions, PacketSocket};

@@ -30,14 +30,14 @@ mod too_big;
 mod tunnel;
 mod tunnel_info;
 
-pub use action::{Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey, AclVerdict};
+pub use action::{AclVerdict, Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey};
 pub use decap::{Decapped, OuterIp, propagate_ecn, strip_outer};
 pub use drop_reason::{DropCounters, DropReason};
 pub use encap::Encapsulated;
 pub use endpoint::{
     Dscp, Endpoint, EndpointError, EndpointTable, NextHop, PacketCounter, Ttl, TunnelSpec,
 };
-pub use execute::{MAX_NESTING, ActionOutput, execute, pop_vlan, push_vlan};
+pub use execute::{ActionOutput, MAX_NESTING, execute, pop_vlan, push_vlan};
 pub use extract::extract;
 pub use field::{
     Access, FOREIGN_FIELDS, Field, FieldSpec, FrameKind, KERNEL_WORDS, KernelMember, KernelShape,

@@ -337,7 +337,11 @@ fn new_v6(
     })
 }
 
-fn neighbour(link: LinkHeader<'_>, addresses: (Ipv6Addr, Ipv6Addr), message: NdRepr<'_>) -> PacketBuf {
+fn neighbour(
+    link: LinkHeader<'_>,
+    addresses: (Ipv6Addr, Ipv6Addr),
+    message: NdRepr<'_>,
+) -> PacketBuf {
     let message = Icmpv6Repr::Nd(message);
     let header = (Protocol::ICMPV6, nd::HOP_LIMIT);
     new_v6(link, addresses, header, message.message_len(), |bytes, pseudo| {

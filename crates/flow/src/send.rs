@@ -2,7 +2,7 @@
 //! underlay.
 
 use crate::endpoint::PathLimit;
-use crate::{DropReason, EndpointId, EndpointTable, ActionOutput, TunnelKey, clamp_mss};
+use crate::{ActionOutput, DropReason, EndpointId, EndpointTable, TunnelKey, clamp_mss};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 use wire::EtherType;
 use wire::icmp::too_big::MIN_MTU_V6;

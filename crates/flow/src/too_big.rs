@@ -47,7 +47,11 @@ pub struct ReplyAddresses<'a> {
 ///
 /// [`DropReason::Malformed`] for a packet that does not parse, and [`DropReason::Segmentation`] for
 /// one that cannot be segmented.
-pub fn too_big(packet: &PacketBuf, mtu: u16, back: &ReplyAddresses<'_>) -> Result<PacketBuf, DropReason> {
+pub fn too_big(
+    packet: &PacketBuf,
+    mtu: u16,
+    back: &ReplyAddresses<'_>,
+) -> Result<PacketBuf, DropReason> {
     let original = OriginalPacket::new(packet)?;
     let tags: Vec<u8> = back.tags.iter().flat_map(|tag| tag.to_bytes()).collect();
     let link = LinkHeader { dst: back.eth_dst, src: back.eth_src, tags: &tags };

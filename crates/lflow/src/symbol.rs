@@ -149,7 +149,9 @@ mod tests {
     fn symbols_have_the_bits_of_their_meaning() {
         for symbol in SYMBOLS.iter() {
             match symbol.meaning {
-                SymbolMeaning::Number(bits) => assert_eq!(symbol.width, bits.width(), "{}", symbol.name),
+                SymbolMeaning::Number(bits) => {
+                    assert_eq!(symbol.width, bits.width(), "{}", symbol.name)
+                }
                 SymbolMeaning::Port(_) => assert!(symbol.is_string()),
                 SymbolMeaning::Predicate(_) => {
                     assert_eq!((symbol.width, symbol.writable), (1, Writable::Never));

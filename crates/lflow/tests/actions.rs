@@ -1,8 +1,8 @@
 //! What the actions of logical flows do to packets.
 
 use flow::{
-    Action, DatapathKey, DropReason, Field, FlowKey, LogPriority, LogRecord, PortKey, PortNo,
-    Reply, AclVerdict,
+    AclVerdict, Action, DatapathKey, DropReason, Field, FlowKey, LogPriority, LogRecord, PortKey,
+    PortNo, Reply,
 };
 use lflow::{Loader, LogicalFlow};
 use pipeline::{

@@ -113,7 +113,11 @@ impl Ethtool {
     /// [`Error::is_not_found`] when the device does not exist, [`Error::is_permission`] without
     /// CAP_NET_ADMIN.
     #[must_use = "a device that cannot set a feature returns no error; check what is unchanged"]
-    pub fn set_features(&self, link: &str, wanted: &[(&str, bool)]) -> Result<Vec<UnchangedFeature>> {
+    pub fn set_features(
+        &self,
+        link: &str,
+        wanted: &[(&str, bool)],
+    ) -> Result<Vec<UnchangedFeature>> {
         let names = self.feature_names(link)?;
         let before = self.feature_values(link, names.len())?;
         let place = |name: &str| names.iter().position(|known| known == name);

@@ -66,7 +66,12 @@ impl Requester {
     }
 
     /// Sends one request and collects everything up to its acknowledgement, error or end of dump.
-    fn exchange<M: Message>(&self, what: &str, message: M, flags: u16) -> Result<RequestReplies<M>> {
+    fn exchange<M: Message>(
+        &self,
+        what: &str,
+        message: M,
+        flags: u16,
+    ) -> Result<RequestReplies<M>> {
         let sequence = self.sequence.get().wrapping_add(1);
         self.sequence.set(sequence);
         let mut header = NetlinkHeader::default();

@@ -10,7 +10,8 @@ use crate::errors::ProblemCollector;
 use crate::read::{HostDraft, NetworkDraft, OptionsDraft, Setting, SwitchDraft, Unique};
 use crate::section::Located;
 use crate::{
-    UnderlayFamily, HostIndex, IpNet, FileLine, LogicalSwitch, Network, Segment, TunnelOptions, overhead_bytes,
+    FileLine, HostIndex, IpNet, LogicalSwitch, Network, Segment, TunnelOptions, UnderlayFamily,
+    overhead_bytes,
 };
 use flow::{Carrier, NetworkId, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,7 +145,11 @@ fn unique_segments(report: &mut ProblemCollector<'_>, switches: &[SwitchDraft]) 
 
 /// With 0x8100 as the outer tag of QinQ, a guest of a VLAN switch could send frames with a second
 /// tag and so reach a QinQ switch with the same outer VLAN.
-fn distinct_tags(report: &mut ProblemCollector<'_>, options: &TunnelOptions, switches: &[SwitchDraft]) {
+fn distinct_tags(
+    report: &mut ProblemCollector<'_>,
+    options: &TunnelOptions,
+    switches: &[SwitchDraft],
+) {
     let segments = || switches.iter().filter_map(|switch| switch.segment);
     let pair_types = TunnelType::ALL.into_iter().filter(|tunnel| {
         let is_pair = tunnel.descriptor().network_id == NetworkId::VlanPair;
@@ -176,7 +181,11 @@ fn distinct_tags(report: &mut ProblemCollector<'_>, options: &TunnelOptions, swi
 }
 
 /// Two tunnel types over the same transport must have different ports.
-fn distinct_ports(report: &mut ProblemCollector<'_>, draft: &OptionsDraft, switches: &[SwitchDraft]) {
+fn distinct_ports(
+    report: &mut ProblemCollector<'_>,
+    draft: &OptionsDraft,
+    switches: &[SwitchDraft],
+) {
     let is_used = |tunnel| switches.iter().any(|switch| switch.tunnel == Some(tunnel));
     let used: Vec<_> = TunnelType::ALL.into_iter().filter(|tunnel| is_used(*tunnel)).collect();
     for (index, &one) in used.iter().enumerate() {
@@ -376,8 +385,10 @@ fn default_family(
     if common.is_some() {
         return common;
     }
-    let bare: Vec<_> =
-        needy.iter().filter(|(host, _)| !host.has(UnderlayFamily::V4) && !host.has(UnderlayFamily::V6)).collect();
+    let bare: Vec<_> = needy
+        .iter()
+        .filter(|(host, _)| !host.has(UnderlayFamily::V4) && !host.has(UnderlayFamily::V6))
+        .collect();
     for (host, need) in &bare {
         if !host.underlay_wrong {
             report.error(
@@ -438,7 +449,9 @@ fn checked_underlay_mtu(
     match setting {
         Setting::Default => Some(DEFAULT_UNDERLAY_MTU),
         Setting::Wrong => None,
-        Setting::Given(Located { value, at }) if family == UnderlayFamily::V6 && value < MIN_IPV6_MTU => {
+        Setting::Given(Located { value, at })
+            if family == UnderlayFamily::V6 && value < MIN_IPV6_MTU =>
+        {
             report.error(
                 at,
                 format!(

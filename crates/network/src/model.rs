@@ -8,7 +8,7 @@ pub(crate) use router::port_in_switch;
 pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
 
 use crate::connectivity::Connectivity;
-use crate::{UnderlayFamily, IpNet, Prefix, TunnelOptions, overhead_bytes};
+use crate::{IpNet, Prefix, TunnelOptions, UnderlayFamily, overhead_bytes};
 use flow::{DatapathKey, PortKey, TagLink, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

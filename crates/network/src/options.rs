@@ -79,7 +79,11 @@ impl TunnelOptions {
 
 /// Bytes that a tunnel adds to a guest's IP packet, so that guest MTU + overhead = MTU of the
 /// underlay; see [`flow::TunnelDescriptor::overhead_bytes`].
-pub const fn overhead_bytes(tunnel: TunnelType, family: UnderlayFamily, options: &TunnelOptions) -> u16 {
+pub const fn overhead_bytes(
+    tunnel: TunnelType,
+    family: UnderlayFamily,
+    options: &TunnelOptions,
+) -> u16 {
     tunnel.overhead_bytes(matches!(family, UnderlayFamily::V6), options.of(tunnel))
 }
 

@@ -87,7 +87,11 @@ impl<'a, 't> Section<'a, 't> {
     }
 
     /// Like [`Section::get`], but reports an absent key.
-    pub(crate) fn require(&self, report: &mut ProblemCollector<'_>, name: &str) -> Option<Field<'a, 't>> {
+    pub(crate) fn require(
+        &self,
+        report: &mut ProblemCollector<'_>,
+        name: &str,
+    ) -> Option<Field<'a, 't>> {
         let field = self.get(name);
         let key = self.schema.keys.iter().find(|key| key.name == name);
         if let (None, Some(key), false) = (field, key, self.is_misspelt(name)) {
@@ -154,7 +158,11 @@ impl<'a, 't> Field<'a, 't> {
     }
 
     /// Like [`Field::boolean`], for a key with alternatives; `expected` lists them all.
-    pub(crate) fn boolean_or(&self, report: &mut ProblemCollector<'_>, expected: &str) -> Option<bool> {
+    pub(crate) fn boolean_or(
+        &self,
+        report: &mut ProblemCollector<'_>,
+        expected: &str,
+    ) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
             self.wrong_type(report, expected);

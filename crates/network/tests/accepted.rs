@@ -1,8 +1,8 @@
 //! Valid files: the resulting model, and that the files shown to users are valid.
 
 use network::{
-    DatapathKey, Device, Dscp, UnderlayFamily, IpNet, LogicalSwitch, Network, PortKey, RouterLink, Segment,
-    Ttl, TunnelType,
+    DatapathKey, Device, Dscp, IpNet, LogicalSwitch, Network, PortKey, RouterLink, Segment, Ttl,
+    TunnelType, UnderlayFamily,
 };
 use std::path::{Path, PathBuf};
 use wire::EtherType;

@@ -2,7 +2,7 @@
 
 use super::names::PacketKind;
 use super::ports::{Ports, ReservedPort, Shortened};
-use super::text::{TextError, Item, Items, Parsed, TextSlice, Value};
+use super::text::{Item, Items, Parsed, TextError, TextSlice, Value};
 use super::value;
 use flow::PortNo;
 use pipeline::suggestion;

@@ -6,7 +6,7 @@
 use super::names::{self, Name, PacketKind, SHORTHANDS, TAGGED};
 use super::ports::{Ports, Shortened};
 use super::text::{Item, Parsed, TextSlice, Value};
-use super::value::{MaskedValue, DisplayValue};
+use super::value::{DisplayValue, MaskedValue};
 use flow::{Field, FlowMask, Match, OfctlSyntax, Prerequisite, low_bits};
 use pipeline::suggestion;
 use std::fmt::Write;
@@ -86,7 +86,12 @@ struct MatchBuilder<'a> {
 }
 
 impl<'a> MatchBuilder<'a> {
-    fn shorthand(&mut self, word: TextSlice<'a>, ethertype: u16, protocol: Option<u8>) -> Parsed<()> {
+    fn shorthand(
+        &mut self,
+        word: TextSlice<'a>,
+        ethertype: u16,
+        protocol: Option<u8>,
+    ) -> Parsed<()> {
         self.require(word, Field::EthType, ethertype.into(), u128::MAX)?;
         let mut bits = FlowMask::default();
         bits.add(Field::EthType);
@@ -98,7 +103,13 @@ impl<'a> MatchBuilder<'a> {
         Ok(())
     }
 
-    fn require(&mut self, word: TextSlice<'a>, field: Field, value: u128, mask: u128) -> Parsed<()> {
+    fn require(
+        &mut self,
+        word: TextSlice<'a>,
+        field: Field,
+        value: u128,
+        mask: u128,
+    ) -> Parsed<()> {
         let mask = mask & field.all_ones();
         if self.condition.require(field, value, mask) {
             return Ok(());

@@ -326,7 +326,8 @@ pub(super) fn parse(line: TextSlice<'_>, ports: &Ports) -> Parsed<FlowChange> {
 /// The command at the beginning of a line, with or without the `flow` that precedes it in a bundle,
 /// and the rest of the line.
 fn command(line: TextSlice<'_>) -> Parsed<(Command, TextSlice<'_>)> {
-    let first = |line: TextSlice<'_>| line.text.find(char::is_whitespace).unwrap_or(line.text.len());
+    let first =
+        |line: TextSlice<'_>| line.text.find(char::is_whitespace).unwrap_or(line.text.len());
     let whole = line;
     let mut line = line.trim();
     let bundled = line.slice(0, first(line)).text == "flow";

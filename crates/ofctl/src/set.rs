@@ -5,7 +5,7 @@ use super::actions::Actions;
 use super::names::{self, Name, PacketKind};
 use super::ports::Shortened;
 use super::text::{Item, Parsed, TextSlice};
-use super::value::{self, MaskedValue, DisplayValue};
+use super::value::{self, DisplayValue, MaskedValue};
 use flow::{Access, Field, OfctlSyntax, Prerequisite, Subfield, low_bits};
 use pipeline::Op;
 use pipeline::suggestion;
@@ -185,9 +185,10 @@ impl Actions<'_> {
         self.load_masked(name.field, in_field(masked.value), in_field(masked.mask));
         let masked = match name.syntax {
             // Open vSwitch expects the bit that marks frames as tagged.
-            OfctlSyntax::VlanVid if masked.mask == 0xfff => {
-                MaskedValue { value: masked.value | names::TAGGED, mask: masked.mask | names::TAGGED }
-            }
+            OfctlSyntax::VlanVid if masked.mask == 0xfff => MaskedValue {
+                value: masked.value | names::TAGGED,
+                mask: masked.mask | names::TAGGED,
+            },
             _ => masked,
         };
         self.say(format_args!("set_field:{}->{}", DisplayValue { name, masked }, name.name));

@@ -2,7 +2,7 @@
 
 use super::names::Name;
 use super::ports::{Ports, Shortened};
-use super::text::{TextError, Parsed, TextSlice};
+use super::text::{Parsed, TextError, TextSlice};
 use flow::{Notation, OfctlSyntax, low_bits};
 use pipeline::suggestion;
 use std::fmt::{self, Write};

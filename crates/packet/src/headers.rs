@@ -168,7 +168,12 @@ impl SuperHeaders {
     /// Turns a copy of the super-packet's headers into those of `piece`, and returns the sum of its
     /// pseudo header. With `payload_sum` the transport checksum is complete; otherwise it is the
     /// returned sum.
-    pub(crate) fn patch(&self, header: &mut [u8], piece: SegmentRange, payload_sum: Option<u16>) -> u16 {
+    pub(crate) fn patch(
+        &self,
+        header: &mut [u8],
+        piece: SegmentRange,
+        payload_sum: Option<u16>,
+    ) -> u16 {
         self.patch_ip(&mut header[self.l3..self.l4], piece);
         let l4 = &mut header[self.l4..self.payload];
         let l4_len = (l4.len() + piece.len) as u16;

@@ -167,8 +167,12 @@ impl Segmenter {
             left = rest;
             header.copy_from_slice(template);
             let payload_sum = (checksum == SegmentChecksum::Complete).then(|| Sum::of(own).fold());
-            let piece =
-                SegmentRange { index, offset: index * size, len: own.len(), is_last: index + 1 == count };
+            let piece = SegmentRange {
+                index,
+                offset: index * size,
+                len: own.len(),
+                is_last: index + 1 == count,
+            };
             let pseudo = from.patch(header, piece, payload_sum);
             let len = template.len() - from.l4 + own.len();
             let transport = Some(Transport { offset: from.l4, len, pseudo });
@@ -403,7 +407,11 @@ pub fn split(packet: &mut PacketBuf, limits: SplitLimits) -> Result<Vec<PacketBu
     }
     let len = total.min(per_part * size);
     packet.truncate(from.payload + len);
-    finish_part(packet, &from, SegmentRange { index: 0, offset: 0, len, is_last: parts.is_empty() });
+    finish_part(
+        packet,
+        &from,
+        SegmentRange { index: 0, offset: 0, len, is_last: parts.is_empty() },
+    );
     Ok(parts)
 }
 

@@ -282,7 +282,8 @@ impl SttReassembler {
         let serial = self.next_serial;
         self.next_serial += 1;
         let buffer = self.buffer(total_bytes);
-        self.frames.insert(key, PartialFrame { serial, buffer, ranges: Vec::new(), total, ce: false });
+        self.frames
+            .insert(key, PartialFrame { serial, buffer, ranges: Vec::new(), total, ce: false });
         self.ages.insert(serial, (key, now_ms));
         self.bytes += total_bytes;
         Ok(())

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use packet::PacketBuf;
-use packet::stt::{SttDrop, SttFrameKey, SttLimits, SttSegmentPosition, SttProgress, SttReassembler};
+use packet::stt::{
+    SttDrop, SttFrameKey, SttLimits, SttProgress, SttReassembler, SttSegmentPosition,
+};
 use proptest::prelude::*;
 
 const KEY: SttFrameKey = SttFrameKey {
@@ -39,7 +41,8 @@ impl Rig {
         from: usize,
         to: usize,
     ) -> Result<Option<Vec<u8>>, SttDrop> {
-        let place = SttSegmentPosition { total: bytes.len() as u16, offset: from as u16, ce: false };
+        let place =
+            SttSegmentPosition { total: bytes.len() as u16, offset: from as u16, ce: false };
         let mut packet = PacketBuf::from_bytes(&bytes[from..to]);
         match self.reassembler.push(key(id), place, &mut packet, self.now_ms)? {
             SttProgress::Complete { .. } => Ok(Some(packet.to_vec())),
@@ -168,8 +171,12 @@ fn frames_are_kept_apart_when_any_part_of_the_key_differs() {
     for (half, offset) in [(0, 0), (1, 20u16)] {
         for (i, key) in keys.into_iter().enumerate() {
             let mut packet = PacketBuf::from_bytes(&[i as u8; 20]);
-            let got =
-                reassembler.push(key, SttSegmentPosition { total: 40, offset, ce: false }, &mut packet, 0);
+            let got = reassembler.push(
+                key,
+                SttSegmentPosition { total: 40, offset, ce: false },
+                &mut packet,
+                0,
+            );
             match half {
                 0 => assert_eq!(got, Ok(SttProgress::Pending)),
                 _ => assert_eq!(

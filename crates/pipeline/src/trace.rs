@@ -166,7 +166,9 @@ impl Trace {
             for step in list {
                 match step {
                     TraceStep::Nested { steps, .. } => lists.push(steps),
-                    TraceStep::Encap { endpoint, remote, .. } => *remote = name(EndpointId(*endpoint)),
+                    TraceStep::Encap { endpoint, remote, .. } => {
+                        *remote = name(EndpointId(*endpoint))
+                    }
                     _ => {}
                 }
             }
@@ -201,7 +203,11 @@ impl fmt::Display for TraceSummary<'_> {
         while let Some((_, list)) = lists.last_mut() {
             match list.next() {
                 Some(TraceStep::Nested { what, steps }) => lists.push((what, steps.iter())),
-                Some(step @ (TraceStep::Output { .. } | TraceStep::Encap { .. } | TraceStep::Drop { .. })) => {
+                Some(
+                    step @ (TraceStep::Output { .. }
+                    | TraceStep::Encap { .. }
+                    | TraceStep::Drop { .. }),
+                ) => {
                     for (what, _) in lists.iter().filter(|(what, _)| !what.is_empty()) {
                         write!(f, "{what}: ")?;
                     }
@@ -293,7 +299,10 @@ impl Observer for TraceRecorder<'_> {
             },
             Event::Lookup { datapath, table, flow, .. } => {
                 let kind = self.program.datapath(datapath).map(|datapath| datapath.kind);
-                TraceStep::Table { table: table_number(kind, table), flow: flow.map(MatchedFlow::from) }
+                TraceStep::Table {
+                    table: table_number(kind, table),
+                    flow: flow.map(MatchedFlow::from),
+                }
             }
             Event::Change { field, before, after } => TraceStep::Change {
                 field: field.name(),
@@ -311,7 +320,9 @@ impl Observer for TraceRecorder<'_> {
                 name: logical.and_then(|(datapath, port)| self.port_name(datapath, port)),
             },
             Event::Note(text) => TraceStep::Note { text: text.to_owned() },
-            Event::Drop(reason) => TraceStep::Drop { reason: reason.name(), meaning: reason.meaning() },
+            Event::Drop(reason) => {
+                TraceStep::Drop { reason: reason.name(), meaning: reason.meaning() }
+            }
             Event::Enter(nested) => {
                 self.labels.push(self.describe(nested));
                 self.open.push(Vec::new());
@@ -386,7 +397,8 @@ fn write_steps(f: &mut fmt::Formatter<'_>, steps: &[TraceStep], depth: usize) ->
                 write_steps(f, steps, depth + 1)?;
                 writeln!(f, "{:indent$}    }}", "")?;
             }
-            step @ (TraceStep::Output { .. } | TraceStep::Encap { .. } | TraceStep::Drop { .. }) => {
+            step
+            @ (TraceStep::Output { .. } | TraceStep::Encap { .. } | TraceStep::Drop { .. }) => {
                 writeln!(f, "{:indent$}    {}", "", FinalStep(step))?;
             }
             TraceStep::Note { text } => writeln!(f, "{:indent$}    # {text}", "")?,

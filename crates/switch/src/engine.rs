@@ -3,7 +3,7 @@
 use crate::config::{Config, Limits};
 use crate::origin::Origin;
 use crate::probe::ReceivedProbe;
-use crate::records::{Records, Deciseconds};
+use crate::records::{Deciseconds, Records};
 use crate::revalidate_signal::RevalidateSignal;
 use crate::stats::{Counters, SwitchStats};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
@@ -107,7 +107,8 @@ impl Engine {
     pub fn publish(&self, program: Program) -> u64 {
         let mut published = lock(&self.published);
         let number = published.number + 1;
-        let old = std::mem::replace(&mut *published, Arc::new(PublishedProgram { number, program }));
+        let old =
+            std::mem::replace(&mut *published, Arc::new(PublishedProgram { number, program }));
         drop(published);
         self.revalidate_signal.changed();
         // Dropped outside the lock, because that takes long for a large program.

@@ -2,9 +2,9 @@
 //! allow.
 
 use crate::engine::{Engine, PublishedProgram};
-use crate::origin::{NewOrigin, MaskNo, RefusedEvents};
+use crate::origin::{MaskNo, NewOrigin, RefusedEvents};
 use crate::probe::arrived;
-use crate::records::{InsertResult, Records, Deciseconds};
+use crate::records::{Deciseconds, InsertResult, Records};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
@@ -141,7 +141,12 @@ impl Engine {
         is_current.then_some(at)
     }
 
-    fn decide<'p>(&self, published: &'p PublishedProgram, upcall: &Upcall, now: Instant) -> Decision<'p> {
+    fn decide<'p>(
+        &self,
+        published: &'p PublishedProgram,
+        upcall: &Upcall,
+        now: Instant,
+    ) -> Decision<'p> {
         let translation = self.translate_and_learn(published, &upcall.key, now);
         Decision::new(published, upcall.worker, &upcall.key, translation)
     }

@@ -2,7 +2,7 @@
 //! match and actions are in the datapath, and what many megaflows share is in their [`Origin`].
 
 use crate::config::Limits;
-use crate::origin::{NewOrigin, MaskNo, Origin, Origins};
+use crate::origin::{MaskNo, NewOrigin, Origin, Origins};
 use ahash::RandomState;
 use datapath::megaflow::{MegaflowId, Usage};
 use flow::PortNo;
@@ -178,7 +178,8 @@ impl Records {
         if port.is_some_and(|port| port.index_of(mask).is_some()) {
             return true;
         }
-        let (has, is_there) = (port.map_or(0, PortMegaflows::masks), self.masks.contains_key(&mask));
+        let (has, is_there) =
+            (port.map_or(0, PortMegaflows::masks), self.masks.contains_key(&mask));
         let free = self.max_masks.saturating_sub(self.masks.len());
         has < self.max_masks_per_port && (is_there || has < free)
     }
@@ -332,7 +333,10 @@ impl Records {
     }
 
     /// The records of chunk `number`, counted from 0; `None` after the last chunk.
-    pub fn chunk(&self, number: usize) -> Option<impl Iterator<Item = (&MegaflowRecord, &Arc<Origin>)>> {
+    pub fn chunk(
+        &self,
+        number: usize,
+    ) -> Option<impl Iterator<Item = (&MegaflowRecord, &Arc<Origin>)>> {
         let chunk = self.chunks.get(number)?;
         Some(chunk.iter().filter_map(|record| Some((record, record.origin.as_ref()?))))
     }

@@ -7,7 +7,7 @@
 
 use crate::engine::{Engine, PublishedProgram, lock};
 use crate::origin::{NewOrigin, Origin, Retries};
-use crate::records::{Records, RemovedMegaflow, Deciseconds};
+use crate::records::{Deciseconds, Records, RemovedMegaflow};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::{DatapathError, DumpCursor};
 use pipeline::{Translation, retranslate};

@@ -8,7 +8,7 @@ use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use datapath_user::cache::{Cache, CacheLimits};
-use flow::{Action, DropReason, Encapsulated, EndpointTable, ActionOutput, PortNo, execute};
+use flow::{Action, ActionOutput, DropReason, Encapsulated, EndpointTable, PortNo, execute};
 use packet::PacketBuf;
 use std::collections::VecDeque;
 use std::mem::take;
@@ -221,7 +221,11 @@ impl Datapath for Fake {
         Err(DatapathError::Busy)
     }
 
-    fn watch_frames(&self, _: PortNo, _: usize) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
+    fn watch_frames(
+        &self,
+        _: PortNo,
+        _: usize,
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
         Err(DatapathError::Busy)
     }
 

@@ -3,7 +3,7 @@
 use flow::{DatapathKey, PortKey, PortNo};
 use lflow::{Loader, LogicalFlow};
 use pipeline::{
-    DatapathKind, CaptureDirection, FlowId, LogicalPort, PortLocation, PortRole, PortSecurity,
+    CaptureDirection, DatapathKind, FlowId, LogicalPort, PortLocation, PortRole, PortSecurity,
 };
 
 const SWITCH: DatapathKey = DatapathKey(1);

@@ -1,7 +1,7 @@
 //! `weft capture`: writes the frames of a guest to a capture file.
 
 use crate::control::replies::{CaptureStart, FrameRow};
-use crate::control::{DAEMON_EXITED, StreamEvent, Request, Stream, DaemonSelector};
+use crate::control::{DAEMON_EXITED, DaemonSelector, Request, Stream, StreamEvent};
 use crate::pcap::PcapWriter;
 use crate::stdio::check_write;
 use crate::{Failure, stdio};
@@ -138,7 +138,9 @@ impl Capture {
                     }
                 }
                 StreamEvent::Timeout => {}
-                StreamEvent::End(_) | StreamEvent::Closed => return Err(anyhow!(DAEMON_EXITED).into()),
+                StreamEvent::End(_) | StreamEvent::Closed => {
+                    return Err(anyhow!(DAEMON_EXITED).into());
+                }
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! `weft check`: checks the syntax of flows, matches or actions and prints their canonical form.
 
-use crate::line_check::{LineChecker, Language, LineFault};
+use crate::line_check::{Language, LineChecker, LineFault};
 use crate::trace::PortName;
 use crate::{Failure, stdio};
 use anyhow::anyhow;

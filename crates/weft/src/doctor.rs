@@ -1,6 +1,6 @@
 //! `weft doctor`: checks what this host offers for tunnels, and how to fix what is wrong.
 
-use crate::control::{Request, DaemonSelector, request};
+use crate::control::{DaemonSelector, Request, request};
 use crate::daemon::no_such_host;
 use crate::{Failure, stdio};
 use ::doctor::checks;

@@ -1,7 +1,7 @@
 //! `weft fdb`: the forwarding database of a running switch.
 
 use crate::control::replies::{FdbReply, ForgetReply};
-use crate::control::{Request, DaemonSelector, request};
+use crate::control::{DaemonSelector, Request, request};
 use crate::table::{Align, Table};
 use crate::{Failure, stdio};
 use serde_json::json;
@@ -155,7 +155,8 @@ mod tests {
             known: 8192,
             refused: 17,
         };
-        let fdb = FdbReply { stations: vec![station], bindings: vec![binding], refused: vec![refused] };
+        let fdb =
+            FdbReply { stations: vec![station], bindings: vec![binding], refused: vec![refused] };
         let text = "\
 SWITCH  MAC                PORT  HOST     AGE  ADDRESSES
 blue    02:00:00:00:00:01  vm1   h1    static  10.0.0.1 fd00::1

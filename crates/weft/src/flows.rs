@@ -4,7 +4,7 @@
 mod cached;
 
 use crate::control::replies::ProgramRow;
-use crate::control::{Request, Stream, DaemonSelector};
+use crate::control::{DaemonSelector, Request, Stream};
 use crate::stdio::Output;
 use crate::{Failure, stdio};
 use anyhow::anyhow;

@@ -1,6 +1,6 @@
 //! Compiles a network file, which is the same on every host, into the configuration of one host.
 
-use crate::number_pool::{EndpointName, NumberPool, HostNumbers};
+use crate::number_pool::{EndpointName, HostNumbers, NumberPool};
 use anyhow::{Context, Result, bail};
 use datapath::config::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PortConfig,

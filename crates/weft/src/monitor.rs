@@ -1,7 +1,7 @@
 //! `weft monitor --drops`: the packets that a running switch drops, as it happens.
 
 use crate::control::replies::{DropRow, FlowRef};
-use crate::control::{DAEMON_EXITED, StreamEvent, Request, Stream, DaemonSelector};
+use crate::control::{DAEMON_EXITED, DaemonSelector, Request, Stream, StreamEvent};
 use crate::stdio::Output;
 use crate::{Failure, stdio};
 use anyhow::anyhow;

@@ -1,6 +1,6 @@
 //! `weft ports`: the ports of a running switch.
 
-use crate::control::{Request, DaemonSelector, request};
+use crate::control::{DaemonSelector, Request, request};
 use crate::table::{Align, Table};
 use crate::{Failure, stdio};
 use datapath::stats::{Drops, PortStats, Snapshot};

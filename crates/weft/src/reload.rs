@@ -1,7 +1,7 @@
 //! `weft reload`: applies another network file to a running switch.
 
 use crate::control::replies::{ReloadChanges, ReloadReply};
-use crate::control::{Request, DaemonSelector, request};
+use crate::control::{DaemonSelector, Request, request};
 use crate::{Failure, stdio};
 use anyhow::Context;
 use std::path::PathBuf;
@@ -69,7 +69,11 @@ mod tests {
         let reloaded = ReloadReply {
             network: "/etc/weft/network.toml".into(),
             generation: 2,
-            ports: ReloadChanges { added: vec!["vm3".to_owned()], kept: 2, ..ReloadChanges::default() },
+            ports: ReloadChanges {
+                added: vec!["vm3".to_owned()],
+                kept: 2,
+                ..ReloadChanges::default()
+            },
             ..ReloadReply::default()
         };
         let text = "\

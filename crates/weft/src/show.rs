@@ -1,6 +1,6 @@
 //! `weft show`: the state and counters of a running switch.
 
-use crate::control::{Request, DaemonSelector, request};
+use crate::control::{DaemonSelector, Request, request};
 use crate::{Failure, stdio};
 use ::doctor::choice::Decision;
 use datapath::stats::{

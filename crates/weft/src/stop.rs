@@ -1,7 +1,7 @@
 //! `weft stop`: stops a daemon, and removes the pinned state of an earlier one.
 
 use crate::control::replies::StopReply;
-use crate::control::{StreamEvent, Request, Stream, DaemonSelector};
+use crate::control::{DaemonSelector, Request, Stream, StreamEvent};
 use crate::{Failure, privileges, stdio};
 use anyhow::{Context, anyhow};
 use datapath_bpf::{PurgeResult, purge};

@@ -1,7 +1,7 @@
 //! `weft tunnels`: the tunnel end points of a running switch.
 
 use crate::control::replies::TunnelsReply;
-use crate::control::{Request, DaemonSelector, request};
+use crate::control::{DaemonSelector, Request, request};
 use crate::table::{Align, Table};
 use crate::{Failure, show, stdio};
 use datapath::stats::PathMtuReport;
@@ -100,7 +100,7 @@ fn reporter(report: &PathMtuReport) -> String {
 mod tests {
     use super::*;
     use crate::control::replies::{LocalEnd, RemoteEnd, TaggedCounters};
-    use datapath::stats::{PacketCount, EndpointStats, PathMtuReport, PathMtuReports};
+    use datapath::stats::{EndpointStats, PacketCount, PathMtuReport, PathMtuReports};
 
     #[test]
     fn describe_lists_end_points_with_their_hosts() {
@@ -119,7 +119,10 @@ mod tests {
         let tunnels = TunnelsReply {
             uplink: "eth0".to_owned(),
             uplink_state: "up".to_owned(),
-            tags: Some(TaggedCounters { rx: PacketCount::default(), tx: PacketCount { packets: 2, bytes: 120 } }),
+            tags: Some(TaggedCounters {
+                rx: PacketCount::default(),
+                tx: PacketCount { packets: 2, bytes: 120 },
+            }),
             local: vec![LocalEnd { tunnel: "geneve".to_owned(), local, port: 6081 }],
             endpoints: vec![RemoteEnd { host: Some("h2".to_owned()), stats }],
             path_mtu_reports: PathMtuReports {

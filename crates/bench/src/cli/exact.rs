@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use crate::Stop;
 use crate::exact::{
-    self, Baseline, Counts, ContenderCounts, Excess, Failed, Kernel, CountOptions, Programs, Rounds, Wire,
+    self, Baseline, ContenderCounts, CountOptions, Counts, Excess, Failed, Kernel, Programs,
+    Rounds, Wire,
 };
 use crate::lab::Contender;
 

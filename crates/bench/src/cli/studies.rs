@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::reports::{print_verdicts, write_reports};
 use super::{Failure, commit, print, seconds};
 use crate::lab::{Contender, IpVersion, Profile, check_privileges};
-use crate::study::{self, SavePoint, StudyOptions, Results, Study};
+use crate::study::{self, Results, SavePoint, Study, StudyOptions};
 use crate::{Error, Stop};
 
 /// List the studies with their scenarios, and the contenders with why one is unavailable

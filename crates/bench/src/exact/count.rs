@@ -52,7 +52,8 @@ pub fn count(
         progress.done();
         measured
     };
-    let mut keep = |now: &Baseline, entry: &ContenderCounts| progress.suspended(|| keep(now, entry));
+    let mut keep =
+        |now: &Baseline, entry: &ContenderCounts| progress.suspended(|| keep(now, entry));
     count_all(begun, contenders, (machines, stop), &measure, &mut keep)
 }
 
@@ -84,10 +85,13 @@ fn count_all(
             let entry = match measured {
                 Ok(row) => ContenderCounts::Counted(row),
                 Err(Error::Interrupted) => continue,
-                Err(error) => ContenderCounts::Failed(Failed { contender, failure: error.to_string() }),
+                Err(error) => {
+                    ContenderCounts::Failed(Failed { contender, failure: error.to_string() })
+                }
             };
             counts.rows.push(entry.clone());
-            let place = |entry: &ContenderCounts| contenders.iter().position(|&c| c == entry.contender());
+            let place =
+                |entry: &ContenderCounts| contenders.iter().position(|&c| c == entry.contender());
             counts.rows.sort_by_key(place);
             counts.complete = counts.rows.len() == contenders.len();
             keep(&counts, &entry)?;
@@ -162,7 +166,8 @@ mod tests {
 
     #[test]
     fn counting_ends_when_counts_cannot_be_kept() {
-        let mut keep = |_: &Baseline, _: &ContenderCounts| Err(Error::Traffic("the disk is full".into()));
+        let mut keep =
+            |_: &Baseline, _: &ContenderCounts| Err(Error::Traffic("the disk is full".into()));
         let begun = Baseline::begin("k".into(), Rounds::SHORT, Wire::Shared);
         let stop = Stop::new();
         let measure = |contender| Ok(row(contender));

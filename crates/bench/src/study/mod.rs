@@ -18,7 +18,8 @@ pub mod verdict;
 
 pub use join::join;
 pub use model::{
-    BASE, Claim, ClaimVerdict, Figures, Finding, UnavailableContender, Results, SCHEMA, Sample, Study, Tally,
+    BASE, Claim, ClaimVerdict, Figures, Finding, Results, SCHEMA, Sample, Study, Tally,
+    UnavailableContender,
 };
 pub use report::{Change, Comparison, Published, compare, findings, html, markdown, published};
 pub use run::{SavePoint, StudyOptions, run};

@@ -141,7 +141,12 @@ pub fn run(
     Ok(report)
 }
 
-fn judge_share(report: &mut TrustReport, alone: [VictimRates; 2], during: VictimRates, plain: VictimRates) {
+fn judge_share(
+    report: &mut TrustReport,
+    alone: [VictimRates; 2],
+    during: VictimRates,
+    plain: VictimRates,
+) {
     for (what, get, least) in [
         ("steady UDP", (|share| share.steady) as fn(&VictimRates) -> ReceivedRate, KEPT_THROUGHPUT),
         ("new connections", |share| share.new, KEPT_SETUPS),

@@ -3,7 +3,7 @@
 use super::{KernelDatapath, StartError};
 use crate::attachment;
 use crate::object::LoadedObject;
-use crate::pin::{PinError, Pins, PinSet};
+use crate::pin::{PinError, PinSet, Pins};
 use crate::previous::{InheritedMatches, PreviousState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 

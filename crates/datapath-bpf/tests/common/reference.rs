@@ -1,6 +1,6 @@
 //! The reference executor's result for a frame.
 
-use flow::{Action, DropReason, Encapsulated, EndpointTable, ActionOutput, PortNo, execute};
+use flow::{Action, ActionOutput, DropReason, Encapsulated, EndpointTable, PortNo, execute};
 use packet::PacketBuf;
 
 /// Frames that leave, and drops.

@@ -50,7 +50,8 @@ impl Interner {
             }
             return number;
         }
-        let number = ListNo(lists.insert(InternedList { hash, actions: actions.clone(), users: 1 }));
+        let number =
+            ListNo(lists.insert(InternedList { hash, actions: actions.clone(), users: 1 }));
         numbers.insert_unique(hash, number, |&number| hash_of(lists, number));
         number
     }

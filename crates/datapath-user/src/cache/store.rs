@@ -146,7 +146,12 @@ impl Chunk {
     }
 
     /// Adds a megaflow to a chunk that is not full; returns its position.
-    pub(super) fn insert(&mut self, lanes: &[MaskedWord], key: &FlowKey, record: StoredMegaflow) -> usize {
+    pub(super) fn insert(
+        &mut self,
+        lanes: &[MaskedWord],
+        key: &FlowKey,
+        record: StoredMegaflow,
+    ) -> usize {
         let at = self.taken.trailing_ones() as usize;
         self.taken |= 1 << at;
         let values = lanes.iter().map(|lane| lane.of(key));

@@ -42,7 +42,13 @@ pub(super) struct Subtable {
 
 impl Subtable {
     pub(super) fn new(mask: &FlowMask) -> Self {
-        Self { lanes: MaskedWord::all(mask), index: Index::default(), open: Vec::new(), len: 0, hits: 0 }
+        Self {
+            lanes: MaskedWord::all(mask),
+            index: Index::default(),
+            open: Vec::new(),
+            len: 0,
+            hits: 0,
+        }
     }
 
     /// The mask.

@@ -1,6 +1,6 @@
 //! Checks of one device.
 
-use super::tunnel::{PerformedBy, OuterHeaders, tunnel_support};
+use super::tunnel::{OuterHeaders, PerformedBy, tunnel_support};
 use crate::facts::{HostFacts, NicFacts};
 use crate::finding::{Finding, Fix, Level};
 use crate::fix::Action;

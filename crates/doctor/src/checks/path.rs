@@ -90,7 +90,9 @@ fn of_direction(path: &PathFacts, which: &str, way: &PathDirection) -> Finding {
         fits.saturating_sub((*overhead).into())
     );
     let (who, fix) = match (narrow, way.told) {
-        (Some(NarrowUplink { who, fix, .. }), _) => (format!("; {who}"), format!("{fix}, {smaller}")),
+        (Some(NarrowUplink { who, fix, .. }), _) => {
+            (format!("; {who}"), format!("{fix}, {smaller}"))
+        }
         (None, Some(PmtuReport { router: Some(router), mtu: said })) => (
             format!("; {router} reports a next-hop MTU of {said}"),
             format!("raise the MTU behind {router} to {needed}, {smaller}"),

@@ -1,6 +1,6 @@
 //! Checks that tunnel packets reach weft: the firewall, and other owners of the tunnels' ports.
 
-use super::firewall::{PacketDirection, DropPoint, FirewallOutcome, Firewall, TunnelPacket};
+use super::firewall::{DropPoint, Firewall, FirewallOutcome, PacketDirection, TunnelPacket};
 use crate::facts::{TunnelListeners, Uplink};
 use crate::finding::{Finding, Fix, Level};
 use flow::{Carrier, TunnelType};
@@ -106,7 +106,11 @@ pub fn firewall(rules: &netdev::Result<Ruleset>, tunnels: &[ReceivedTunnel]) -> 
     findings
 }
 
-fn of_tunnel(firewall: &Firewall<'_>, tunnel: &ReceivedTunnel, direction: PacketDirection) -> Option<Finding> {
+fn of_tunnel(
+    firewall: &Firewall<'_>,
+    tunnel: &ReceivedTunnel,
+    direction: PacketDirection,
+) -> Option<Finding> {
     let packet = |remote: Option<IpAddr>, uplink: Option<&Uplink>| {
         let (source, destination) = match direction {
             PacketDirection::In => (remote, tunnel.local),

@@ -14,7 +14,7 @@ use crate::drivers::{self, Driver};
 use crate::facts::{Features, NicFacts};
 use flow::{Carrier, DeviceOffloads, TSO, TSO6, TunnelType};
 use netdev::ethtool::hardware::FlowType;
-use network::{UnderlayFamily, TunnelOptions, overhead_bytes};
+use network::{TunnelOptions, UnderlayFamily, overhead_bytes};
 use serde::Serialize;
 
 /// What performs an operation: the device or the kernel.
@@ -164,7 +164,10 @@ fn user_segmentation(
     let offloads = tunnel.descriptor().offloads;
     let needed = if outer.v6 { offloads.user_ipv6 } else { offloads.user };
     if needed.is_empty() {
-        return OffloadSupport::new(PerformedBy::No, "the user datapath sends a packet for each segment");
+        return OffloadSupport::new(
+            PerformedBy::No,
+            "the user datapath sends a packet for each segment",
+        );
     }
     segmentation(features, tunnel, needed, driver)
 }
@@ -225,7 +228,10 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: OuterHeaders) -> Off
             if plain.outcome != PerformedBy::Yes {
                 plain
             } else if inside.any(|name| ![TSO, TSO6].contains(name) && features.on(name)) {
-                OffloadSupport::new(PerformedBy::Yes, format!("{own} on, and inside the tunnel too"))
+                OffloadSupport::new(
+                    PerformedBy::Yes,
+                    format!("{own} on, and inside the tunnel too"),
+                )
             } else {
                 OffloadSupport::new(
                     PerformedBy::InSoftware,
@@ -240,7 +246,11 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: OuterHeaders) -> Off
 fn gro(nic: &NicFacts, tunnel: TunnelType) -> OffloadSupport {
     const GRO: &str = "rx-gro";
     if !nic.features.on(GRO) {
-        return OffloadSupport { outcome: PerformedBy::No, why: format!("{GRO} off"), lacks: vec![GRO] };
+        return OffloadSupport {
+            outcome: PerformedBy::No,
+            why: format!("{GRO} off"),
+            lacks: vec![GRO],
+        };
     }
     // A NIC removes one tag; a software device leaves the tags in the frame.
     let in_frame = match tunnel.descriptor().network_id.tags() {
@@ -263,7 +273,12 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> OffloadSupport {
 }
 
 /// Which fields a device must hash to tell the flows of one remote host apart.
-fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: OuterHeaders, driver: Option<&Driver>) -> OffloadSupport {
+fn spreading(
+    nic: &NicFacts,
+    tunnel: TunnelType,
+    outer: OuterHeaders,
+    driver: Option<&Driver>,
+) -> OffloadSupport {
     let rps = nic.rps_cpus();
     let otherwise = |why: String| {
         if rps > 1 {
@@ -285,7 +300,9 @@ fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: OuterHeaders, driver: Op
         (Carrier::TcpShaped, true) => FlowType::Tcp6,
         (Carrier::Gre | Carrier::Tags, _) => {
             return match (tunnel.descriptor().network_id.tags(), inner) {
-                (_, true) => OffloadSupport::new(PerformedBy::Yes, "the driver hashes inner headers"),
+                (_, true) => {
+                    OffloadSupport::new(PerformedBy::Yes, "the driver hashes inner headers")
+                }
                 (0, false) => {
                     otherwise("GRE has no ports, and only addresses are hashed".to_owned())
                 }
@@ -301,7 +318,10 @@ fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: OuterHeaders, driver: Op
         }
     };
     let Some(fields) = nic.rss.as_ref().and_then(|rss| rss.fields.get(&flow)) else {
-        return OffloadSupport::new(PerformedBy::Unknown, "the driver does not say which fields it hashes");
+        return OffloadSupport::new(
+            PerformedBy::Unknown,
+            "the driver does not say which fields it hashes",
+        );
     };
     if fields.has_ports() {
         let why = format!("{queues} queues, by ports ({} hashes addresses and ports)", flow.name());

@@ -3,7 +3,7 @@
 use crate::frames::{Kind, Spec};
 use crate::{Event, Recorder};
 use flow::{
-    Action, DropReason, Field, LogPriority, LogRecord, MAX_NESTING, PortNo, Reply, AclVerdict,
+    AclVerdict, Action, DropReason, Field, LogPriority, LogRecord, MAX_NESTING, PortNo, Reply,
 };
 use packet::PacketBuf;
 use std::sync::Arc;

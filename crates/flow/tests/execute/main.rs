@@ -7,7 +7,9 @@ mod reply;
 mod set;
 mod too_big;
 
-use flow::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, ActionOutput, PortNo, execute};
+use flow::{
+    Action, ActionOutput, DropReason, Encapsulated, EndpointTable, LogRecord, PortNo, execute,
+};
 use packet::PacketBuf;
 use std::sync::Arc;
 

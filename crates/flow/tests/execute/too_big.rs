@@ -4,8 +4,8 @@ use crate::frames::{
     DST_V4, DST_V6, ETH_DST, ETH_SRC, Kind, SRC_V4, SRC_V6, Spec, spec, wrong_checksum,
 };
 use flow::{
-    Action, DatapathKey, DropReason, Encapsulated, EndpointId, EndpointTable, NextHop, ActionOutput,
-    PortNo, TunnelKey, TunnelSpec, TunnelType, ReplyAddresses, too_big,
+    Action, ActionOutput, DatapathKey, DropReason, Encapsulated, EndpointId, EndpointTable,
+    NextHop, PortNo, ReplyAddresses, TunnelKey, TunnelSpec, TunnelType, too_big,
 };
 use packet::{Checksum, Fit, PacketBuf, fit, settle_checksum, wire_len};
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
 //! Parses statements that begin with a field: `FIELD = ...;` and `FIELD <-> FIELD;`.
 
 use super::ast::{Action, Check, IpVersion, OptionProtocol};
-use super::parse::{Parser, FieldRequirement};
+use super::parse::{FieldRequirement, Parser};
 use crate::error::SyntaxError;
 use crate::symbol::{FieldRef, SymbolMeaning};
 use crate::token::{Constant, TokenKind};

@@ -5,7 +5,7 @@ use super::ast::{Action, Check, Log, LogVerdict, Nest, Severity, Stage};
 use crate::scope::Scope;
 use crate::symbol::FieldRef;
 use crate::token::Constant;
-use flow::{Field, LogPriority, LogRecord, Reply, Subfield, AclVerdict, low_bits};
+use flow::{AclVerdict, Field, LogPriority, LogRecord, Reply, Subfield, low_bits};
 use pipeline::{Direction, LearnedOp, Op, Operand};
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 
 use super::ast::{Action, Log, LogVerdict, ObservationPoint, Sample, Severity};
 use super::options::EVENT;
-use super::parse::{Parser, FieldRequirement};
+use super::parse::{FieldRequirement, Parser};
 use crate::error::SyntaxError;
 use crate::token::TokenKind;
 

@@ -96,8 +96,11 @@ const ND_RA: &[(&str, OptionType)] = &[
     ("route_info", OptionType::Text),
 ];
 
-const EMPTY_LB_BACKENDS: &[(&str, OptionType)] =
-    &[("vip", OptionType::Text), ("protocol", OptionType::Text), ("load_balancer", OptionType::Text)];
+const EMPTY_LB_BACKENDS: &[(&str, OptionType)] = &[
+    ("vip", OptionType::Text),
+    ("protocol", OptionType::Text),
+    ("load_balancer", OptionType::Text),
+];
 
 /// The only event.
 pub(super) const EVENT: &str = "empty_lb_backends";

@@ -371,7 +371,10 @@ impl<'a> Parser<'a> {
     }
 
     /// A field of the expected kind.
-    pub(super) fn wanted_field(&mut self, wanted: FieldRequirement) -> Result<FieldRef, SyntaxError> {
+    pub(super) fn wanted_field(
+        &mut self,
+        wanted: FieldRequirement,
+    ) -> Result<FieldRef, SyntaxError> {
         let start = self.span().start;
         let field = self.field()?;
         self.check_kind(field, wanted, &self.since(start))?;

@@ -35,7 +35,9 @@ fn statement(f: &mut fmt::Formatter<'_>, stage: Stage, action: &Action) -> fmt::
             write!(f, "{} {{ {} }};", nest.name(), PrintedActions { stage, actions })
         }
         Action::CtCommit(actions) if actions.is_empty() => f.write_str("ct_commit;"),
-        Action::CtCommit(actions) => write!(f, "ct_commit {{ {} }};", PrintedActions { stage, actions }),
+        Action::CtCommit(actions) => {
+            write!(f, "ct_commit {{ {} }};", PrintedActions { stage, actions })
+        }
         _ => write!(f, "{};", SimpleAction(action)),
     }
 }
@@ -71,8 +73,12 @@ impl fmt::Display for SimpleAction<'_> {
             Action::Push(field) => write!(f, "push({field})"),
             Action::Pop(field) => write!(f, "pop({field})"),
             Action::DecTtl => f.write_str("ip.ttl--"),
-            Action::LoadFragMtu { family: IpVersion::V4, mtu } => write!(f, "icmp4.frag_mtu = {mtu}"),
-            Action::LoadFragMtu { family: IpVersion::V6, mtu } => write!(f, "icmp6.frag_mtu = {mtu}"),
+            Action::LoadFragMtu { family: IpVersion::V4, mtu } => {
+                write!(f, "icmp4.frag_mtu = {mtu}")
+            }
+            Action::LoadFragMtu { family: IpVersion::V6, mtu } => {
+                write!(f, "icmp6.frag_mtu = {mtu}")
+            }
             Action::GetMacBinding { family, port, ip } => {
                 write!(f, "get_{}({port}, {ip})", protocol(*family))
             }

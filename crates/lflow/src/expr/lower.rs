@@ -5,7 +5,7 @@ use super::parse::{number_test, parse};
 use super::ranges::{all, always, any, from_ranges, negate, never};
 use super::{LowerError, Node, NumberTest, Relation, SetTest};
 use crate::scope::Scope;
-use crate::symbol::{SymbolMeaning, SymbolId};
+use crate::symbol::{SymbolId, SymbolMeaning};
 use crate::token::Constant;
 use flow::{Subfield, low_bits};
 use pipeline::Predicate;

@@ -1,6 +1,6 @@
 //! [`FieldRef`]: a symbol or some bits of it, as actions and comparisons name it.
 
-use super::{Level, SymbolMeaning, Symbol, SymbolId, Writable};
+use super::{Level, Symbol, SymbolId, SymbolMeaning, Writable};
 use crate::error::SyntaxError;
 use crate::lexer::Lexer;
 use crate::token::TokenKind;
@@ -91,7 +91,9 @@ impl FieldRef {
     /// The bits of the flow key; `None` for a predicate and for a field that only actions know.
     pub fn bits(self) -> Option<Subfield> {
         match self.symbol().meaning {
-            SymbolMeaning::Number(of) => Subfield::new(of.field(), of.first() + self.first, self.width),
+            SymbolMeaning::Number(of) => {
+                Subfield::new(of.field(), of.first() + self.first, self.width)
+            }
             _ => self.symbol().bits(),
         }
     }

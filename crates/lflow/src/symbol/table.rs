@@ -1,7 +1,7 @@
 //! The symbols: those of fields come from the table of fields ([`flow::FieldSpec`]), the predicates
 //! are here.
 
-use super::{Level, SymbolMeaning, Symbol, Writable};
+use super::{Level, Symbol, SymbolMeaning, Writable};
 use flow::{Access, Field, FieldSpec, OvnKind, OvnSymbol, Subfield};
 use std::collections::HashMap;
 
@@ -32,7 +32,11 @@ fn of_field(spec: &FieldSpec, symbol: &OvnSymbol) -> Symbol {
             Access::CtCommit => Writable::InCtCommit,
             Access::ReadOnly | Access::SwitchOnly | Access::Unsupported(_) => Writable::Never,
         },
-        meaning: if is_port { SymbolMeaning::Port(spec.field) } else { SymbolMeaning::Number(bits) },
+        meaning: if is_port {
+            SymbolMeaning::Port(spec.field)
+        } else {
+            SymbolMeaning::Number(bits)
+        },
     }
 }
 

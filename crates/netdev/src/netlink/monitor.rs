@@ -82,7 +82,7 @@ impl Monitor {
     /// # Errors
     /// The socket failed. Lost events are no error but [`NetlinkEvent::Lost`].
     pub fn drain(&mut self) -> Result<Vec<NetlinkEvent>> {
-        let mut events = EpollEvents::default();
+        let mut events = NetlinkEvents::default();
         for _ in 0..DRAIN_MAX {
             match receive(&self.socket, &mut self.buffer) {
                 Ok(datagram) => events.take(datagram),
@@ -115,9 +115,9 @@ impl std::fmt::Debug for Monitor {
 
 /// The events of one [`Monitor::drain`].
 #[derive(Default)]
-struct EpollEvents(Vec<NetlinkEvent>);
+struct NetlinkEvents(Vec<NetlinkEvent>);
 
-impl EpollEvents {
+impl NetlinkEvents {
     fn take(&mut self, datagram: &[u8]) {
         for bytes in messages(datagram) {
             match bytes.map_err(str::to_owned).and_then(decode) {
@@ -143,9 +143,8 @@ impl EpollEvents {
 
 fn event_of(message: RouteNetlinkMessage) -> Option<NetlinkEvent> {
     match message {
-        RouteNetlinkMessage::NewLink(message) => {
-            is_link(&message).then(|| NetlinkEvent::LinkChanged(Box::new(Link::from_message(message))))
-        }
+        RouteNetlinkMessage::NewLink(message) => is_link(&message)
+            .then(|| NetlinkEvent::LinkChanged(Box::new(Link::from_message(message)))),
         RouteNetlinkMessage::DelLink(message) => is_link(&message).then(|| {
             let link = Link::from_message(message);
             NetlinkEvent::LinkRemoved { index: link.index, name: link.name }
@@ -195,7 +194,7 @@ mod tests {
 
     #[test]
     fn loss_is_reported_once_when_datagrams_are_unreadable() {
-        let mut events = EpollEvents::default();
+        let mut events = NetlinkEvents::default();
         events.take(&[0xa5; 40]);
         events.take(&[0; 3]);
         assert_eq!(events.0, [NetlinkEvent::Lost]);

@@ -2,12 +2,18 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use netdev::{Dad, NetlinkEvent, IpNet, LinkKind, LinkSpec, Monitor, NeighbourState, Netlink, Route};
+use netdev::{
+    Dad, IpNet, LinkKind, LinkSpec, Monitor, NeighbourState, Netlink, NetlinkEvent, Route,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use testkit::host::{TestHost, pair, wait_until};
 
 /// Waits until an event satisfies `wanted`, and returns all events up to it.
-fn wait_for(monitor: &mut Monitor, what: &str, wanted: impl Fn(&NetlinkEvent) -> bool) -> Vec<NetlinkEvent> {
+fn wait_for(
+    monitor: &mut Monitor,
+    what: &str,
+    wanted: impl Fn(&NetlinkEvent) -> bool,
+) -> Vec<NetlinkEvent> {
     let mut seen = Vec::new();
     wait_until(Duration::from_secs(10), what, || {
         seen.extend(monitor.drain().unwrap());
@@ -83,7 +89,10 @@ fn monitor_reports_no_removal_when_a_port_leaves_its_bridge() {
         "the end of the changes",
         |event| matches!(event, NetlinkEvent::LinkChanged(link) if link.mtu == 1234),
     );
-    assert!(!seen.iter().any(|event| matches!(event, NetlinkEvent::LinkRemoved { .. })), "{seen:?}");
+    assert!(
+        !seen.iter().any(|event| matches!(event, NetlinkEvent::LinkRemoved { .. })),
+        "{seen:?}"
+    );
     let released = |event: &NetlinkEvent| match event {
         NetlinkEvent::LinkChanged(link) => link.index == port && link.master.is_none(),
         _ => false,

@@ -119,7 +119,8 @@ fn only_whole_segments_to_the_port_pass_when_filtered_by_port() {
     testkit::require_root!();
     for v6 in [false, true] {
         let address = |end: &WireEnd| if v6 { end.ip6.into() } else { end.ip4.into() };
-        let passed = passed(|end| SocketFilter::tcp_to(address(end), 7471), |end| tcp_cases(end, v6));
+        let passed =
+            passed(|end| SocketFilter::tcp_to(address(end), 7471), |end| tcp_cases(end, v6));
         let expected: &[u8] = if v6 { &[0, 8, 9] } else { &[0, 9, 10] };
         assert_eq!(passed, expected, "v6 {v6}");
     }
@@ -130,7 +131,8 @@ fn only_the_protocol_passes_when_filtered_by_protocol() {
     testkit::require_root!();
     for v6 in [false, true] {
         let address = |end: &WireEnd| if v6 { end.ip6.into() } else { end.ip4.into() };
-        let passed = passed(|end| SocketFilter::protocol_to(address(end), 6), |end| tcp_cases(end, v6));
+        let passed =
+            passed(|end| SocketFilter::protocol_to(address(end), 6), |end| tcp_cases(end, v6));
         // Fragments pass: the receiver refuses and counts them.
         let expected: &[u8] = if v6 { &[0, 1, 8, 9] } else { &[0, 1, 7, 8, 9, 10] };
         assert_eq!(passed, expected, "v6 {v6}");

@@ -262,8 +262,10 @@ fn socket_works_when_opened_before_the_link_is_up() {
     let ends = pair(&a, &b);
     b.netlink().set_down(ends.1.index).unwrap();
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    let rx = b.run(|| PacketSocket::open(ends.1.index, &SocketFilter::everything(), options)).unwrap();
-    let tx = a.run(|| PacketSocket::open_name(&ends.0.name, &SocketFilter::nothing(), options)).unwrap();
+    let rx =
+        b.run(|| PacketSocket::open(ends.1.index, &SocketFilter::everything(), options)).unwrap();
+    let tx =
+        a.run(|| PacketSocket::open_name(&ends.0.name, &SocketFilter::nothing(), options)).unwrap();
     let mut packet = big_packet();
     assert!(matches!(rx.recv(&mut packet), Err(IoError::LinkDown)));
     b.netlink().set_up(ends.1.index).unwrap();
@@ -293,10 +295,13 @@ fn group_shares_frames_by_flow_and_ignores_the_hosts_own() {
     let ends = pair(&a, &b);
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
     let open = |count| {
-        b.run(|| PacketSocket::open_group(ends.1.index, &SocketFilter::everything(), options, count))
+        b.run(|| {
+            PacketSocket::open_group(ends.1.index, &SocketFilter::everything(), options, count)
+        })
     };
     let tx = a.run(|| PacketSocket::open(ends.0.index, &SocketFilter::nothing(), options)).unwrap();
-    let other = b.run(|| PacketSocket::open(ends.1.index, &SocketFilter::nothing(), options)).unwrap();
+    let other =
+        b.run(|| PacketSocket::open(ends.1.index, &SocketFilter::nothing(), options)).unwrap();
     let mut groups = Vec::new();
     for count in [3, 4] {
         // Two groups on one interface are independent.

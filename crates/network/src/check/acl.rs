@@ -105,7 +105,11 @@ impl AclChecker<'_> {
         })
     }
 
-    fn port_group(&self, report: &mut ProblemCollector<'_>, name: Located<String>) -> Option<AclScope> {
+    fn port_group(
+        &self,
+        report: &mut ProblemCollector<'_>,
+        name: Located<String>,
+    ) -> Option<AclScope> {
         if self.sets.port_groups.contains_key(&name.value) {
             return Some(AclScope::PortGroup(name.value));
         }

@@ -5,8 +5,8 @@ use crate::errors::ProblemCollector;
 use crate::read::{LinkDraft, RouteDraft, RouterDraft, RouterPortDraft, SwitchDraft, Unique};
 use crate::section::Located;
 use crate::{
-    IpNet, FileLine, LogicalRouter, Prefix, Route, RouterIndex, RouterLink, RouterPort, SwitchIndex,
-    suggest,
+    FileLine, IpNet, LogicalRouter, Prefix, Route, RouterIndex, RouterLink, RouterPort,
+    SwitchIndex, suggest,
 };
 use flow::PortKey;
 use std::collections::{HashMap, HashSet};
@@ -361,7 +361,11 @@ impl ConnectedNetworks {
 }
 
 /// Two ports of a switch, of guests or routers, must not have the same MAC or IP address.
-fn unique_in_switches(report: &mut ProblemCollector<'_>, switches: &[SwitchDraft], routers: &[RouterDraft]) {
+fn unique_in_switches(
+    report: &mut ProblemCollector<'_>,
+    switches: &[SwitchDraft],
+    routers: &[RouterDraft],
+) {
     let mut by_switch: Vec<Vec<&RouterPortDraft>> = vec![Vec::new(); switches.len()];
     for port in routers.iter().flat_map(|router| &router.ports) {
         if let Some(LinkDraft::Switch(switch)) = &port.link

@@ -1,6 +1,6 @@
 //! Logical flows of access control lists.
 
-use super::{FlowCollector, DatapathKeys, Stage, next_to};
+use super::{DatapathKeys, FlowCollector, Stage, next_to};
 use crate::model::port_in_switch;
 use crate::{Acl, AclAction, AclDirection, AclScope, Network, RouterLink, SwitchIndex};
 use flow::DatapathKey;

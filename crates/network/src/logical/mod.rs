@@ -24,7 +24,7 @@ pub use stage::Stage;
 
 use crate::model::port_in_switch;
 use crate::{
-    HostIndex, FileLine, LogicalSwitch, Network, PortSecurity, Prefix, RouterIndex, RouterLink,
+    FileLine, HostIndex, LogicalSwitch, Network, PortSecurity, Prefix, RouterIndex, RouterLink,
     SwitchIndex,
 };
 use flow::{DatapathKey, PortKey};

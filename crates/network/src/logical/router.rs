@@ -4,7 +4,7 @@ mod forward;
 mod input;
 
 use super::switch::addresses;
-use super::{FlowCollector, DatapathKeys, Stage};
+use super::{DatapathKeys, FlowCollector, Stage};
 use crate::{IpNet, LogicalRouter, Network, Prefix, RouterLink, RouterPort};
 use flow::DatapathKey;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Logical flows of switches, except access control lists.
 
-use super::{FlowCollector, DatapathKeys, Stage, next_to, set_of};
+use super::{DatapathKeys, FlowCollector, Stage, next_to, set_of};
 use crate::model::port_in_switch;
 use crate::{FileLine, LogicalSwitch, Network, Port, RouterLink, RouterPort, SwitchIndex};
 use flow::DatapathKey;

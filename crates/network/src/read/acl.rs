@@ -44,7 +44,11 @@ pub(super) fn acls(
     sections.iter().map(|section| acl(report, section, switches)).collect()
 }
 
-fn acl(report: &mut ProblemCollector<'_>, section: &Section<'_, '_>, switches: &[SwitchDraft]) -> AclDraft {
+fn acl(
+    report: &mut ProblemCollector<'_>,
+    section: &Section<'_, '_>,
+    switches: &[SwitchDraft],
+) -> AclDraft {
     let directions = AclDirection::ALL.map(|direction| (direction.name(), direction));
     let actions = AclAction::ALL.map(|action| (action.name(), action));
     AclDraft {

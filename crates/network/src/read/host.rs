@@ -4,7 +4,7 @@ use super::{Unique, interface_name, object_name};
 use crate::errors::ProblemCollector;
 use crate::interface_address::not_unicast;
 use crate::section::{Field, Schema, Section, key};
-use crate::{UnderlayFamily, Host, HostIndex};
+use crate::{Host, HostIndex, UnderlayFamily};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub(super) const HOST: Schema = Schema {

@@ -22,7 +22,7 @@ pub(crate) use tunnel::OptionsDraft;
 use crate::errors::ProblemCollector;
 use crate::interface_address;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{UnderlayFamily, IpNet, Prefix, SwitchIndex, suggest};
+use crate::{IpNet, Prefix, SwitchIndex, UnderlayFamily, suggest};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;

@@ -3,7 +3,7 @@
 use super::{HostDraft, Unique, interface_name, ip_net, ip_or_network, object_name, unicast_mac};
 use crate::errors::ProblemCollector;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{Device, HostIndex, IpNet, FileLine, Port, PortSecurity, Prefix, suggest};
+use crate::{Device, FileLine, HostIndex, IpNet, Port, PortSecurity, Prefix, suggest};
 use flow::PortKey;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -132,7 +132,11 @@ impl<'h> PortReader<'h> {
     }
 
     /// The key that the file gives a port.
-    fn key(&mut self, report: &mut ProblemCollector<'_>, section: &Section<'_, '_>) -> Option<PortKey> {
+    fn key(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> Option<PortKey> {
         let field = section.get("key")?;
         let rule = "the key of a port is 1 to 32767";
         let key = PortKey::new(field.integer(report, 1..=PortKey::MAX_PORT, rule)?)?;
@@ -192,7 +196,11 @@ impl<'h> PortReader<'h> {
         found
     }
 
-    fn mac(&mut self, report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<Located<MacAddr>> {
+    fn mac(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        field: Field<'_, '_>,
+    ) -> Option<Located<MacAddr>> {
         let mac = unicast_mac(report, field)?;
         if let Some(first) = self.macs.insert(mac, field.at) {
             report.mac_taken(field.at, mac, first);
@@ -201,12 +209,20 @@ impl<'h> PortReader<'h> {
         Some(field.located(mac))
     }
 
-    fn addresses(&mut self, report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Vec<Located<IpNet>> {
+    fn addresses(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        field: Field<'_, '_>,
+    ) -> Vec<Located<IpNet>> {
         let Some(elements) = field.array(report) else { return Vec::new() };
         elements.filter_map(|element| self.address(report, element)).collect()
     }
 
-    fn address(&mut self, report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<Located<IpNet>> {
+    fn address(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        field: Field<'_, '_>,
+    ) -> Option<Located<IpNet>> {
         let net = ip_net(report, field)?;
         if let Some(first) = self.addresses.insert(net.addr(), field.at) {
             report.address_taken(field.at, net.addr(), first);
@@ -263,7 +279,11 @@ fn security(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Security
 }
 
 /// Whether MAC addresses are learned behind the port. Port security excludes that.
-fn learn(report: &mut ProblemCollector<'_>, field: Field<'_, '_>, security: &SecurityDraft) -> bool {
+fn learn(
+    report: &mut ProblemCollector<'_>,
+    field: Field<'_, '_>,
+    security: &SecurityDraft,
+) -> bool {
     let learn = field.boolean(report) == Some(true);
     if learn && !matches!(security, SecurityDraft::Off) {
         report.error(

@@ -97,7 +97,11 @@ impl<'s> RouterReader<'s> {
         sections.iter().map(|section| self.router(report, section)).collect()
     }
 
-    fn router(&mut self, report: &mut ProblemCollector<'_>, section: &Section<'_, '_>) -> RouterDraft {
+    fn router(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> RouterDraft {
         let name = object_name(report, section, "logical switch or router", &mut self.names);
         let known_problems = report.len();
         let ports = section.require(report, "port");
@@ -123,7 +127,11 @@ impl<'s> RouterReader<'s> {
         RouterDraft { at: section.at, name, ports, routes }
     }
 
-    fn port(&mut self, report: &mut ProblemCollector<'_>, section: &Section<'_, '_>) -> RouterPortDraft {
+    fn port(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> RouterPortDraft {
         let name = object_name(report, section, "port", &mut self.port_names);
         let mac = section.require(report, "mac").and_then(|field| {
             let mac = unicast_mac(report, field)?;
@@ -136,7 +144,11 @@ impl<'s> RouterReader<'s> {
         RouterPortDraft { at: section.at, name, mac, addresses, link }
     }
 
-    fn link(&self, report: &mut ProblemCollector<'_>, section: &Section<'_, '_>) -> Option<LinkDraft> {
+    fn link(
+        &self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> Option<LinkDraft> {
         const RIGHT: &str = "write switch = \"web\" for a logical switch, or peer = \
                              \"edge-core\" for a port of \
                              another logical router";

@@ -40,7 +40,12 @@ pub(super) fn sets(report: &mut ProblemCollector<'_>, root: &Section<'_, '_>) ->
 }
 
 /// Whether a name can follow `sigil` in a match; reports it when not.
-fn is_set_name(report: &mut ProblemCollector<'_>, name: &str, field: &Field<'_, '_>, sigil: char) -> bool {
+fn is_set_name(
+    report: &mut ProblemCollector<'_>,
+    name: &str,
+    field: &Field<'_, '_>,
+    sigil: char,
+) -> bool {
     match crate::name::set_problem(name) {
         Some(problem) => {
             report.error(field.key_at, format!("{problem}; matches refer to it as `{sigil}name`"));

@@ -67,7 +67,11 @@ impl<'h> SwitchReader<'h> {
         sections.iter().map(|section| self.switch(report, section)).collect()
     }
 
-    fn switch(&mut self, report: &mut ProblemCollector<'_>, section: &Section<'_, '_>) -> SwitchDraft {
+    fn switch(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> SwitchDraft {
         let name = object_name(report, section, "logical switch", &mut self.names);
         let tunnel = self.tunnel(report, section);
         let segment = tunnel.and_then(|tunnel| self.segment(report, section, tunnel));
@@ -87,7 +91,11 @@ impl<'h> SwitchReader<'h> {
         (self.names, self.ports.into_names())
     }
 
-    fn tunnel(&self, report: &mut ProblemCollector<'_>, section: &Section<'_, '_>) -> Option<TunnelType> {
+    fn tunnel(
+        &self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> Option<TunnelType> {
         if let Some(field) = section.get("tunnel") {
             return tunnel_type(report, field);
         }

@@ -39,7 +39,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 
     /// Sends the packet to a logical port or multicast group of its datapath.
-    pub fn deliver(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), LimitExceeded> {
+    pub fn deliver(
+        &mut self,
+        packet: &mut Packet<'p>,
+        outport: PortKey,
+    ) -> Result<(), LimitExceeded> {
         match packet.datapath.1.multicast.get(&outport) {
             Some(group) => self.deliver_to_group(packet, outport, group),
             None => self.deliver_to_port(packet, outport),
@@ -96,7 +100,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         Ok(())
     }
 
-    fn deliver_to_port(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), LimitExceeded> {
+    fn deliver_to_port(
+        &mut self,
+        packet: &mut Packet<'p>,
+        outport: PortKey,
+    ) -> Result<(), LimitExceeded> {
         let (datapath, config) = packet.datapath;
         let Some(port) = config.ports.get(&outport) else {
             return self.end_copy(packet, DropReason::UnknownLogicalPort);
@@ -144,14 +152,22 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 
     /// Ends this copy without sending it. Other copies are not affected.
-    fn end_copy(&mut self, packet: &mut Packet<'p>, reason: DropReason) -> Result<(), LimitExceeded> {
+    fn end_copy(
+        &mut self,
+        packet: &mut Packet<'p>,
+        reason: DropReason,
+    ) -> Result<(), LimitExceeded> {
         packet.frames.clear();
         packet.reason = reason;
         Ok(())
     }
 
     /// Sends the packet out of the logical datapath, at the end of its egress pipeline.
-    fn leave_datapath(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), LimitExceeded> {
+    fn leave_datapath(
+        &mut self,
+        packet: &mut Packet<'p>,
+        outport: PortKey,
+    ) -> Result<(), LimitExceeded> {
         let (from, datapath) = packet.datapath;
         match datapath.ports.get(&outport).map(|port| port.location) {
             Some(PortLocation::Local(port)) => {

@@ -272,7 +272,11 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
     }
 
     /// Looks the packet up in a table of its datapath and makes the flow found the current one.
-    pub fn look_up(&mut self, packet: &mut Packet<'p>, table: TableId) -> Result<(), LimitExceeded> {
+    pub fn look_up(
+        &mut self,
+        packet: &mut Packet<'p>,
+        table: TableId,
+    ) -> Result<(), LimitExceeded> {
         self.step()?;
         if packet.frames.len() >= MAX_DEPTH {
             return Err(LimitExceeded(DropReason::TranslationDepth));

@@ -4,8 +4,8 @@ use super::{PORTS, UNTOLD, UPLINK, endpoints};
 use crate::frames;
 use crate::random::Random;
 use flow::{
-    Action, DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, LogPriority, LogRecord,
-    LogicalPorts, Match, PortKey, PortNo, Reply, TunnelKey, AclVerdict,
+    AclVerdict, Action, DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, LogPriority,
+    LogRecord, LogicalPorts, Match, PortKey, PortNo, Reply, TunnelKey,
 };
 use std::sync::Arc;
 use wire::EtherType;

@@ -20,8 +20,8 @@ use datapath::stats::Snapshot;
 use datapath::upcall::{Upcall, UpcallReason};
 use datapath::{Datapath, DumpCursor};
 use flow::{
-    Action, DropReason, Encapsulated, EndpointTable, Field, FlowKey, ActionOutput, PortNo, TunnelInfo,
-    TunnelKey, execute, extract,
+    Action, ActionOutput, DropReason, Encapsulated, EndpointTable, Field, FlowKey, PortNo,
+    TunnelInfo, TunnelKey, execute, extract,
 };
 use packet::{Offload, PacketBuf, complete_checksum};
 use pipeline::{LearnLimits, Program, TableLimit, translate};

@@ -8,8 +8,8 @@ use datapath::config::EndpointConfig;
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::solicit::Solicitations;
 use flow::{
-    Action, Carrier, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey,
-    NextHop, ActionOutput, PortNo, TunnelInfo, TunnelType, ReplyAddresses, execute, extract,
+    Action, ActionOutput, Carrier, DropCounters, DropReason, Encapsulated, EndpointTable, Field,
+    FlowKey, NextHop, PortNo, ReplyAddresses, TunnelInfo, TunnelType, execute, extract,
 };
 use packet::{
     Checksum, ChecksumStatus, Gso, Offload, PacketBuf, SegmentChecksum, Segmenter,

@@ -7,7 +7,7 @@ use super::reference::Outcome;
 use super::{PORTS, Provider, conforms, tunnels};
 use crate::random::Random;
 use datapath::Datapath;
-use datapath::watch::{CapturedFrame, CaptureDirection, DroppedPacket, WatchReceiver};
+use datapath::watch::{CaptureDirection, CapturedFrame, DroppedPacket, WatchReceiver};
 use flow::PortNo;
 use packet::{Checksum, PacketBuf};
 use std::sync::mpsc::RecvTimeoutError;

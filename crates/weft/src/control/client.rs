@@ -157,7 +157,9 @@ impl Stream {
         let Some(line) = self.line(limit)? else { return Ok(StreamEvent::Timeout) };
         let Some(line) = line else { return Ok(StreamEvent::Closed) };
         match (line.row, line.end) {
-            (Some(row), _) => Ok(StreamEvent::Row(serde_json::from_value(row).context(INVALID_REPLY)?)),
+            (Some(row), _) => {
+                Ok(StreamEvent::Row(serde_json::from_value(row).context(INVALID_REPLY)?))
+            }
             (None, Some(end)) => {
                 Ok(StreamEvent::End(serde_json::from_value(end).context(INVALID_REPLY)?))
             }

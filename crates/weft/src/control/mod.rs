@@ -13,7 +13,7 @@ mod client;
 pub mod replies;
 mod server;
 
-pub use client::{DAEMON_EXITED, StreamEvent, Stream, DaemonSelector, request};
+pub use client::{DAEMON_EXITED, DaemonSelector, Stream, StreamEvent, request};
 pub use server::{Connection, ControlSocket};
 
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! The JSON objects that a daemon sends in reply to requests.
 
-use datapath::stats::{PacketCount, EndpointStats, MegaflowStats, PathMtuReports};
+use datapath::stats::{EndpointStats, MegaflowStats, PacketCount, PathMtuReports};
 use pipeline::Flow;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -317,7 +317,8 @@ mod tests {
     #[test]
     fn summary_lists_few_names_and_counts_many() {
         let names = |count: u32| (1..=count).map(|number| format!("p{number}")).collect();
-        let changes = ReloadChanges { added: names(2), changed: names(0), removed: names(9), kept: 5 };
+        let changes =
+            ReloadChanges { added: names(2), changed: names(0), removed: names(9), kept: 5 };
         assert_eq!(changes.summary(), "2 added (p1, p2), 9 removed, 5 kept");
         assert_eq!(ReloadChanges::default().summary(), "0 kept");
     }

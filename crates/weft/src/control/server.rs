@@ -276,7 +276,7 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{StreamEvent, Stream, request};
+    use super::super::{Stream, StreamEvent, request};
     use super::*;
     use crate::Failure;
     use nix::sched::{CloneFlags, unshare};

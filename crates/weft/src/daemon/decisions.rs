@@ -95,8 +95,8 @@ fn sending(
     spec: Option<TunnelSpec>,
 ) -> Decision {
     // The kernel datapath always pushes VLAN and QinQ tags in its programs.
-    let by_programs =
-        is_kernel && spec.is_none_or(|spec| sends_super_packets(&spec, family == UnderlayFamily::V6));
+    let by_programs = is_kernel
+        && spec.is_none_or(|spec| sends_super_packets(&spec, family == UnderlayFamily::V6));
     choice::sending(
         uplink,
         KernelVersion::running().unwrap_or_default(),

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use switch::probe::{ReceivedProbe, Probe};
+use switch::probe::{Probe, ReceivedProbe};
 
 /// Capacity of the queue of received probes.
 pub const QUEUE: usize = 256;

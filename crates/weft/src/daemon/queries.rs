@@ -5,8 +5,8 @@ use super::Daemon;
 use super::deployment::list_names;
 use crate::control::Connection;
 use crate::control::replies::{
-    Binding, FdbReply, FlowRef, FlowRow, FlowTotals, ForgetReply, LocalEnd, ProgramRow, PortAtLimit, RemoteEnd,
-    Station, TaggedCounters, TunnelsReply,
+    Binding, FdbReply, FlowRef, FlowRow, FlowTotals, ForgetReply, LocalEnd, PortAtLimit,
+    ProgramRow, RemoteEnd, Station, TaggedCounters, TunnelsReply,
 };
 use datapath::{DatapathError, DumpCursor};
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
@@ -67,7 +67,9 @@ impl Daemon {
             next = then;
         }
         match self.datapath.snapshot() {
-            Ok(now) => client.end(&FlowTotals { cache: now.megaflows, switch: self.switch.stats() }),
+            Ok(now) => {
+                client.end(&FlowTotals { cache: now.megaflows, switch: self.switch.stats() })
+            }
             Err(error) => client.fail(&error.to_string()),
         }
     }

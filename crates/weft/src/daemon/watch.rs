@@ -9,7 +9,7 @@ use crate::clock::{Utc, since_epoch};
 use crate::control::Connection;
 use crate::control::replies::{CaptureStart, DropRow, FlowRef, FrameRow};
 use datapath::megaflow::MegaflowId;
-use datapath::watch::{CapturedFrame, CaptureDirection, DroppedPacket, WatchReceiver};
+use datapath::watch::{CaptureDirection, CapturedFrame, DroppedPacket, WatchReceiver};
 use flow::DropReason;
 use packet::PacketBuf;
 use serde_json::json;

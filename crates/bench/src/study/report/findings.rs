@@ -249,7 +249,7 @@ fn costs(wire: &str, counted: &Baseline) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exact::{Counts, ContenderCounts, Failed, Rounds, Wire};
+    use crate::exact::{ContenderCounts, Counts, Failed, Rounds, Wire};
     use crate::lab::Shape;
     use crate::study::model::{Figures, Sample, empty};
     use crate::study::verdict::judged;
@@ -284,7 +284,11 @@ mod tests {
     fn counts(contenders: &[(Contender, f64)]) -> Baseline {
         let wire = Counts { tcp: 200.0, udp: 0.0, stream: 0.0 };
         let row = |&(contender, tcp): &(Contender, f64)| {
-            ContenderCounts::Counted(Row { contender, total: Counts { tcp: tcp + 200.0, ..wire }, wire })
+            ContenderCounts::Counted(Row {
+                contender,
+                total: Counts { tcp: tcp + 200.0, ..wire },
+                wire,
+            })
         };
         let rows = contenders.iter().map(row).collect();
         let (kernel, rounds) = ("k".to_owned(), Rounds::SHORT);

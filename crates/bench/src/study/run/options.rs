@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::lab::{Contender, IpVersion, Profile};
-use crate::study::model::{BASE, UnavailableContender, Study};
+use crate::study::model::{BASE, Study, UnavailableContender};
 use crate::study::scenarios::{Cell, Timing};
 use crate::{Error, Result};
 
@@ -146,7 +146,10 @@ impl StudyOptions {
 }
 
 /// Removes unavailable contenders from `plan`.
-pub(super) fn leave_out(plan: &mut [(Study, Vec<Cell>)], options: &StudyOptions) -> Vec<UnavailableContender> {
+pub(super) fn leave_out(
+    plan: &mut [(Study, Vec<Cell>)],
+    options: &StudyOptions,
+) -> Vec<UnavailableContender> {
     let mut known: Vec<(Contender, Option<String>)> = Vec::new();
     for cell in plan.iter_mut().flat_map(|(_, cells)| cells) {
         cell.contenders.retain(|&contender| {
@@ -158,8 +161,9 @@ pub(super) fn leave_out(plan: &mut [(Study, Vec<Cell>)], options: &StudyOptions)
             why.is_none()
         });
     }
-    let left_out =
-        |(contender, why): (Contender, Option<String>)| why.map(|why| UnavailableContender { contender, why });
+    let left_out = |(contender, why): (Contender, Option<String>)| {
+        why.map(|why| UnavailableContender { contender, why })
+    };
     known.into_iter().filter_map(left_out).collect()
 }
 
@@ -181,7 +185,8 @@ mod tests {
             }
             Contender::Direct | Contender::LinuxBridge => true,
         };
-        let options = StudyOptions { quick: true, ..StudyOptions::new("weft".into(), Study::ALL.to_vec()) };
+        let options =
+            StudyOptions { quick: true, ..StudyOptions::new("weft".into(), Study::ALL.to_vec()) };
         let of =
             |plan: &[(Study, Vec<Cell>)]| RunPlan::of(plan, options.blocks(), options.timing());
         let (mut plan, mut each) = (Vec::new(), String::new());

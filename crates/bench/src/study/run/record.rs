@@ -82,7 +82,8 @@ impl<'a> BlockVisit<'a> {
 }
 
 /// Measures all scenarios of a visit, and adds a sample for each.
-pub(super) type Measure<'m> = dyn FnMut(BlockVisit<'_>, &mut ResultsRecorder<'_>) -> Result<()> + 'm;
+pub(super) type Measure<'m> =
+    dyn FnMut(BlockVisit<'_>, &mut ResultsRecorder<'_>) -> Result<()> + 'm;
 
 /// The growing results.
 pub(super) struct ResultsRecorder<'a> {
@@ -298,7 +299,9 @@ mod tests {
         assert_eq!((blocks(0, wild), blocks(4, wild)), (2, 6));
         let calm_from_the_third_on = |block: usize| if block < 2 { 50.0 } else { 100.0 };
         assert_eq!(blocks(9, calm_from_the_third_on), 5);
-        assert!(StudyOptions { quick: true, ..StudyOptions::new("weft".into(), vec![]) }.repeats() == 0);
+        assert!(
+            StudyOptions { quick: true, ..StudyOptions::new("weft".into(), vec![]) }.repeats() == 0
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::options::{StudyOptions, leave_out};
 use super::outline::RunPlan;
-use super::record::{SavePoint, RUNS_THAT_AGREE, ResultsRecorder, BlockVisit};
+use super::record::{BlockVisit, RUNS_THAT_AGREE, ResultsRecorder, SavePoint};
 use crate::environment::Environment;
 use crate::lab::{Attachment, Lab, Session};
 use crate::progress::{Progress, duration};

@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::evidence::Evidence;
-use super::select::{SampleSelector, Ratio, mean_over};
+use super::select::{Ratio, SampleSelector, mean_over};
 use super::tables::Metric;
 use crate::lab::{Contender, IpVersion, Profile};
 use crate::stats::Estimate;
@@ -72,7 +72,8 @@ fn right_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
     for contender in evidence.subjects("stt") {
         for scenario in ["tcp_stream-32768B-1i", "4xtcp_bidirec-32768B-1i"] {
             let pick = |contender| {
-                SampleSelector::new(Study::SoftwareTunnelling, contender, scenario).profile(Profile::Full)
+                SampleSelector::new(Study::SoftwareTunnelling, contender, scenario)
+                    .profile(Profile::Full)
             };
             let (a, b) = (pick(contender), pick(Contender::LinuxBridge));
             let line = |what: &str| format!("{contender}, {scenario}, {what} over the bridge");
@@ -92,7 +93,9 @@ fn right_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
 }
 
 fn wrong_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
-    let pick = |contender| SampleSelector::new(Study::SoftwareTunnelling, contender, "tcp_stream-32768B-1i");
+    let pick = |contender| {
+        SampleSelector::new(Study::SoftwareTunnelling, contender, "tcp_stream-32768B-1i")
+    };
     let base = pick(Contender::LinuxBridge).profile(Profile::Full);
     let check = |contender| Check {
         what: format!("{contender} over the bridge, Gb/s"),
@@ -171,7 +174,8 @@ fn streams(evidence: &Evidence<'_>) -> Vec<Check> {
 
 fn overhead(evidence: &Evidence<'_>) -> Vec<Check> {
     let check = |contender| {
-        let is = |s: &&Sample| s.contender == contender && s.shape.family == IpVersion::V4 && !s.again;
+        let is =
+            |s: &&Sample| s.contender == contender && s.shape.family == IpVersion::V4 && !s.again;
         let bytes = |s: &Sample| {
             let longest = s.figures.as_ref()?.more.get("longest_packet")?;
             Some(f64::from(s.shape.uplink_mtu) - longest)
@@ -207,7 +211,8 @@ fn geneve(
             .filter(|table| table.metric == metric && Some(table.shape) == shape)
             .map(|table| table.scenario.as_str())
             .collect();
-        let pick = |contender, scenario| SampleSelector::new(Study::GeneveVsVxlan, contender, scenario);
+        let pick =
+            |contender, scenario| SampleSelector::new(Study::GeneveVsVxlan, contender, scenario);
         let mut pairs: Vec<_> =
             scenarios.iter().map(|name| (pick(geneve, name), pick(vxlan, name))).collect();
         // The mean needs blocks with all scenarios. Scenarios that failed in most blocks are left

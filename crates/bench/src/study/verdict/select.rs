@@ -232,8 +232,9 @@ mod tests {
     }
 
     fn across(results: &Results) -> Ratio {
-        let pick =
-            |contender, profile| SampleSelector::new(Study::JumboFrames, contender, "s").profile(profile);
+        let pick = |contender, profile| {
+            SampleSelector::new(Study::JumboFrames, contender, "s").profile(profile)
+        };
         let tunnel = pick(Contender::KERNEL_VXLAN, Profile::None);
         let bridge = pick(Contender::LinuxBridge, Profile::Full);
         tunnel.over(&bridge, &Evidence::of(results), |f| f.gbps).unwrap()

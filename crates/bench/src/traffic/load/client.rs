@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::histogram::Histogram;
-use super::instance::{self, STACK_BYTES, InstanceState};
+use super::instance::{self, InstanceState, STACK_BYTES};
 use super::pattern::{Load, Pattern};
 use super::placement::Placement;
 use super::protocol::{self, Request};

@@ -10,7 +10,7 @@ use netdev::cpu::{CpuTimes, ticks_per_second};
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
-use super::instance::{self, STACK_BYTES, InstanceState, WAIT};
+use super::instance::{self, InstanceState, STACK_BYTES, WAIT};
 use super::pattern::{MAX_CONNECTIONS, Pattern};
 use super::placement::Placement;
 use super::protocol::{self, Request};

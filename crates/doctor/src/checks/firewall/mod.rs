@@ -9,7 +9,7 @@ mod registers;
 mod walk;
 
 use crate::facts::Uplink;
-use netdev::nftables::{Chain, TableFamily, Rule, Ruleset, Set};
+use netdev::nftables::{Chain, Rule, Ruleset, Set, TableFamily};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use walk::RuleEvaluation;
@@ -145,10 +145,19 @@ fn sees(chain: &Chain, packet: &TunnelPacket, direction: PacketDirection) -> Opt
     const TRACKING: i32 = -200;
     let hook = chain.hook.as_ref()?;
     let stage = match (chain.family, direction, hook.number) {
-        (TableFamily::Netdev, PacketDirection::In, 0) | (TableFamily::Inet, PacketDirection::In, 5) => 0,
+        (TableFamily::Netdev, PacketDirection::In, 0)
+        | (TableFamily::Inet, PacketDirection::In, 5) => 0,
         (TableFamily::Bridge, PacketDirection::In, number @ 0..=1) => 1 + number,
-        (TableFamily::Inet | TableFamily::Ip | TableFamily::Ip6, PacketDirection::In, number @ 0..=1) => 3 + number,
-        (TableFamily::Inet | TableFamily::Ip | TableFamily::Ip6, PacketDirection::Out, number @ 3..=4) => number,
+        (
+            TableFamily::Inet | TableFamily::Ip | TableFamily::Ip6,
+            PacketDirection::In,
+            number @ 0..=1,
+        ) => 3 + number,
+        (
+            TableFamily::Inet | TableFamily::Ip | TableFamily::Ip6,
+            PacketDirection::Out,
+            number @ 3..=4,
+        ) => number,
         (TableFamily::Bridge, PacketDirection::Out, number @ 3..=4) => 2 + number,
         (TableFamily::Netdev, PacketDirection::Out, 1) => 7,
         _ => return None,

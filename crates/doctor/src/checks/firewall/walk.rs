@@ -1,7 +1,7 @@
 //! Evaluates rules from chain to chain.
 
 use super::registers::{Byte, Registers, compare, known, may_be, values};
-use super::{PacketDirection, Firewall, TunnelPacket, ChainView, path};
+use super::{ChainView, Firewall, PacketDirection, TunnelPacket, path};
 use netdev::nftables::{Chain, Element, Expression, Register, Rule, Set, Verdict};
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -3,7 +3,7 @@
 use super::parse_here;
 use crate::actions::compile;
 use crate::{Constant, Scope};
-use flow::{Field, LogPriority, LogRecord, Reply, Subfield, AclVerdict};
+use flow::{AclVerdict, Field, LogPriority, LogRecord, Reply, Subfield};
 use pipeline::{Direction, LearnedOp, Op, Operand, TableId};
 use std::sync::Arc;
 

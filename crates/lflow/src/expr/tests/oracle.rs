@@ -1,7 +1,7 @@
 //! Compares compiled expressions with a naive evaluator.
 
 use super::*;
-use crate::symbol::{SymbolMeaning, SymbolId};
+use crate::symbol::{SymbolId, SymbolMeaning};
 use flow::{Field, FlowKey, FlowMask};
 use pipeline::PlainRecorder;
 use proptest::prelude::*;

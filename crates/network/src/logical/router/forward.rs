@@ -66,7 +66,10 @@ impl RouterFlows<'_> {
         for route in &self.router.routes {
             let Some(port) = self.router.port(route.port) else { continue };
             let Route { prefix, next_hop, source, line, .. } = *route;
-            self.add_route(flows, &ForwardingRoute { port, prefix, next_hop: Some(next_hop), source, line });
+            self.add_route(
+                flows,
+                &ForwardingRoute { port, prefix, next_hop: Some(next_hop), source, line },
+            );
             if let IpAddr::V6(hop) = next_hop {
                 hops.entry(hop).or_insert(line);
             }
@@ -79,7 +82,8 @@ impl RouterFlows<'_> {
     fn add_route(&self, flows: &mut FlowCollector, way: &ForwardingRoute<'_>) {
         const OF_PORT: u16 = 2;
         const STATIC: u16 = 1;
-        let &ForwardingRoute { port: RouterPort { name, mac, .. }, prefix, next_hop, source, line } = way;
+        let &ForwardingRoute { port: RouterPort { name, mac, .. }, prefix, next_hop, source, line } =
+            way;
         let (hop, from, dst) = if prefix.is_ipv4() {
             ("reg0", "reg1", "ip4.dst")
         } else {
@@ -141,7 +145,12 @@ impl RouterFlows<'_> {
         }
     }
 
-    fn add_router_neighbour(&self, flows: &mut FlowCollector, port: &RouterPort, other: &RouterPort) {
+    fn add_router_neighbour(
+        &self,
+        flows: &mut FlowCollector,
+        port: &RouterPort,
+        other: &RouterPort,
+    ) {
         for net in &other.addresses {
             self.add_neighbour(flows, port, net.addr(), other.mac, other.line);
         }
@@ -191,7 +200,13 @@ impl RouterFlows<'_> {
 
     /// Sends an ICMP error. It enters the router's ingress as if its receiver had sent it, and is
     /// routed to the sender.
-    fn add_too_long(&self, flows: &mut FlowCollector, inside: &RouterPort, out: &RouterPort, mtu: u16) {
+    fn add_too_long(
+        &self,
+        flows: &mut FlowCollector,
+        inside: &RouterPort,
+        out: &RouterPort,
+        mtu: u16,
+    ) {
         let (v4, v6) = addresses(inside);
         let again = next_to(Stage::LrInAdmission);
         let condition = |family| {

@@ -44,7 +44,13 @@ impl RouterFlows<'_> {
         }
     }
 
-    fn add_input4(&self, flows: &mut FlowCollector, port: &RouterPort, ips: &[Ipv4Addr], first: Ipv4Addr) {
+    fn add_input4(
+        &self,
+        flows: &mut FlowCollector,
+        port: &RouterPort,
+        ips: &[Ipv4Addr],
+        first: Ipv4Addr,
+    ) {
         let RouterPort { name, line, .. } = port;
         let mut add = |priority, condition: String, actions: String| {
             flows.add(&self.datapath, (STAGE, priority), condition, actions, *line);
@@ -88,7 +94,13 @@ impl RouterFlows<'_> {
         );
     }
 
-    fn add_input6(&self, flows: &mut FlowCollector, port: &RouterPort, ips: &[Ipv6Addr], first: Ipv6Addr) {
+    fn add_input6(
+        &self,
+        flows: &mut FlowCollector,
+        port: &RouterPort,
+        ips: &[Ipv6Addr],
+        first: Ipv6Addr,
+    ) {
         let RouterPort { name, line, .. } = port;
         let mut add = |priority, condition: String, actions: &str| {
             flows.add(&self.datapath, (STAGE, priority), condition, actions, *line);
