@@ -204,7 +204,7 @@ impl Cache {
         });
         let Some(chunk) = self.store.get_mut(chunk_number) else { return Err(PutRefused::Full) };
         let key = megaflow.condition.key();
-        let record = StoredMegaflow::new(megaflow.id, self.lists.take(&megaflow.actions));
+        let record = StoredMegaflow::new(megaflow.id, self.lists.acquire(&megaflow.actions));
         let slot = Slot::new(chunk_number, chunk.insert(&subtable.lanes, key, record));
         if chunk.is_full() {
             subtable.open.pop();
@@ -224,8 +224,8 @@ impl Cache {
         if let Some(record) = record {
             // Take the new list before releasing the old one: they may be equal.
             let old = record.list();
-            record.set_list(self.lists.take(&megaflow.actions));
-            self.lists.give_back(old);
+            record.set_list(self.lists.acquire(&megaflow.actions));
+            self.lists.release(old);
         }
         Ok(())
     }
@@ -264,7 +264,7 @@ impl Cache {
             self.remove_subtable(number);
         }
         self.ids.remove(id.0, slot);
-        self.lists.give_back(record.list());
+        self.lists.release(record.list());
         self.len -= 1;
         Some(record.usage())
     }

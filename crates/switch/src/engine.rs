@@ -97,7 +97,7 @@ impl Engine {
     /// Sends received probes to `receiver` from now on; only the first call has an effect. Probes
     /// are dropped before that, and while the receiver's queue is full: their sender retries on
     /// timeout.
-    pub fn give_probes_to(&self, receiver: SyncSender<ReceivedProbe>) {
+    pub fn set_probe_receiver(&self, receiver: SyncSender<ReceivedProbe>) {
         // Fails if a receiver is set already.
         let _ = self.probes.set(receiver);
     }

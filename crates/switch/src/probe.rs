@@ -2,7 +2,7 @@
 //!
 //! Probes travel in the tunnels like frames of guests, with tunnel key 0, which no logical switch
 //! has. So no guest can send or receive one. A receiver is set with
-//! [`Engine::give_probes_to`](crate::Engine::give_probes_to). Probes are never translated and cause
+//! [`Engine::set_probe_receiver`](crate::Engine::set_probe_receiver). Probes are never translated and cause
 //! no megaflow.
 //!
 //! ```text

@@ -126,7 +126,7 @@ pub fn run(
     report.note("B alone again", after.text());
     report.note("B during as many packets of one connection", plain.text());
     report.note("attack", format!("{sent} packets accepted by the device, {refused} refused"));
-    judge_share(&mut report, [before, after], during, plain);
+    judge_victim_rates(&mut report, [before, after], during, plain);
     judge_bounds(&mut report, &peak, idle, full);
     for (what, counters, path) in [
         ("drops of A's port", &counters, "/ports/0/drops"),
@@ -141,7 +141,7 @@ pub fn run(
     Ok(report)
 }
 
-fn judge_share(
+fn judge_victim_rates(
     report: &mut TrustReport,
     alone: [VictimRates; 2],
     during: VictimRates,

@@ -68,7 +68,7 @@ impl TrustScenario {
     pub fn run(self, options: &TrustOptions, stop: &Stop) -> Result<TrustReport> {
         let session = Session::open(PATIENCE, stop)?;
         let lab = Lab::build(&session, Profile::Full, DEFAULT_UPLINK_MTU)?;
-        match self.act(&lab, options) {
+        match self.run_in_lab(&lab, options) {
             Err(error) if !error.is_interrupted() && !error.is_missing() => {
                 let mut report = TrustReport::default();
                 report.judge(CriterionResult::Fail, "the scenario itself", error.to_string());
@@ -78,7 +78,7 @@ impl TrustScenario {
         }
     }
 
-    fn act(self, lab: &Lab<'_>, options: &TrustOptions) -> Result<TrustReport> {
+    fn run_in_lab(self, lab: &Lab<'_>, options: &TrustOptions) -> Result<TrustReport> {
         let TrustOptions { weft, seconds, attack_pace, reloads, kills } = options;
         let start = |text: &str| TestBed::start(lab, weft, text);
         let hostile = |attack: Attack| {

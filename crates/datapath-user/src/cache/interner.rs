@@ -38,7 +38,7 @@ impl Interner {
     }
 
     /// Interns `actions` for one more megaflow.
-    pub(super) fn take(&mut self, actions: &Arc<[Action]>) -> ListNo {
+    pub(super) fn acquire(&mut self, actions: &Arc<[Action]>) -> ListNo {
         let hash = self.seed.hash_one(actions);
         let Self { lists, numbers, .. } = self;
         let is = |&ListNo(number): &ListNo| {
@@ -57,7 +57,7 @@ impl Interner {
     }
 
     /// Releases a list for one megaflow. A list without megaflows is removed.
-    pub(super) fn give_back(&mut self, number: ListNo) {
+    pub(super) fn release(&mut self, number: ListNo) {
         let Self { lists, numbers, .. } = self;
         let Some(list) = lists.get_mut(number.0) else { return };
         list.users -= 1;

@@ -21,7 +21,7 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
         .map(|(_, key)| *key)
         .collect();
     add_common(flows, &all);
-    add_ways_to_learning(flows, network, keys);
+    add_branch_to_learning(flows, network, keys);
     add_port_security(flows, &secured);
     add_learning(flows, network, keys);
     for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
@@ -69,7 +69,7 @@ fn add_common(flows: &mut FlowCollector, all: &Arc<[DatapathKey]>) {
 
 /// Lets packets skip the learning stages where nothing is learned: each stage delays the first
 /// packet of a megaflow.
-fn add_ways_to_learning(flows: &mut FlowCollector, network: &Network, keys: &DatapathKeys) {
+fn add_branch_to_learning(flows: &mut FlowCollector, network: &Network, keys: &DatapathKeys) {
     let switches = network.logical_switches().iter().zip(&keys.switches);
     let (learning, others): (Vec<_>, Vec<_>) = switches.partition(|(switch, _)| switch.learns());
     let keys = |switches: Vec<(&LogicalSwitch, &DatapathKey)>| -> Arc<[DatapathKey]> {

@@ -52,7 +52,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             }
         }
         self.run(&mut packet)?;
-        if !packet.actions.iter().any(disposes) {
+        if !packet.actions.iter().any(sends_or_drops) {
             self.observer.event(Event::Drop(packet.reason));
             packet.actions.retain(has_side_effect);
             packet.actions.push(Action::Drop(packet.reason));
@@ -147,11 +147,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 }
 
 /// True for actions that dispose of a packet: they send it, or drop and count it.
-pub(super) fn disposes(action: &Action) -> bool {
+pub(super) fn sends_or_drops(action: &Action) -> bool {
     match action {
         Action::Output(_) | Action::Encap { .. } | Action::Drop(_) | Action::Controller => true,
         Action::CheckLength { .. } | Action::Reply { .. } => true,
-        Action::Clone(actions) => actions.iter().any(disposes),
+        Action::Clone(actions) => actions.iter().any(sends_or_drops),
         Action::PushVlan(_)
         | Action::PopVlan
         | Action::Set { .. }

@@ -94,7 +94,7 @@ impl Translation<'_> {
     /// The drop reason of a packet that is sent nowhere.
     pub fn dropped(&self) -> Option<DropReason> {
         match self.actions.split_last() {
-            Some((Action::Drop(reason), before)) if !before.iter().any(entry::disposes) => {
+            Some((Action::Drop(reason), before)) if !before.iter().any(entry::sends_or_drops) => {
                 Some(*reason)
             }
             _ => None,

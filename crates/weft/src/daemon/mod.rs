@@ -148,7 +148,7 @@ impl PreparedDaemon {
         provider.adopt(&switch)?;
         let deployment = Arc::new(RwLock::new(Arc::new(deployment)));
         let (sender, receiver) = sync_channel(probe::QUEUE);
-        switch.give_probes_to(sender);
+        switch.set_probe_receiver(sender);
         let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&deployment), receiver)
             .context("cannot start the thread for path probes")?;
         let (reloads, shutdown) = (Reloads::default(), ShutdownRequest::new()?);
