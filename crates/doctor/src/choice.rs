@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_are_sent_where_the_kernel_cuts_them() {
+    fn trains_are_sent_where_the_kernel_segments_them() {
         let old = KernelVersion::new(6, 1);
         let how = |nic: &NicFacts, kernel, by_programs| {
             sending(nic, kernel, TunnelType::Geneve, UnderlayFamily::V4, by_programs)
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_joined_where_the_kernel_looks_into_the_tunnel() {
+    fn segments_are_merged_where_the_kernel_dissects_the_tunnel() {
         use TunnelType::{Geneve, Gre, Vxlan};
         let (on, off) = (nic(&["rx-gro"]), nic(&[]));
         for (nic, tunnel, is_led, how, why) in [
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_say_who_cuts_for_them() {
+    fn ports_report_what_segments_for_them() {
         let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
         let said = |on: &[&str]| port("a", "eth0", &nic(on).features);
         assert_eq!(said(&needed).how, "super-packets whole");

@@ -234,7 +234,7 @@ const RULES: &[(&str, [bool; 3])] = &[
 ];
 
 #[test]
-fn fate_is_what_the_kernel_does_with_a_packet() {
+fn outcome_is_what_the_kernel_does_with_a_packet() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
@@ -259,7 +259,7 @@ fn fate_is_what_the_kernel_does_with_a_packet() {
 }
 
 #[test]
-fn fate_is_open_when_it_depends_on_an_unknown_sender() {
+fn outcome_is_open_when_it_depends_on_an_unknown_sender() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
@@ -305,7 +305,7 @@ const OPEN: &[&str] = &[
 ];
 
 #[test]
-fn fate_is_open_when_it_depends_on_unknown_values() {
+fn outcome_is_open_when_it_depends_on_unknown_values() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
@@ -375,7 +375,7 @@ impl Dice {
 }
 
 #[test]
-fn fate_is_what_the_kernel_does_for_random_rules() {
+fn outcome_is_what_the_kernel_does_for_random_rules() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();

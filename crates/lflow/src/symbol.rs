@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_suffice_for_all_symbols() {
+    fn symbol_ids_suffice_for_all_symbols() {
         assert!(SYMBOLS.len() <= 1 << u8::BITS);
         assert_eq!(SymbolId::all().count(), SYMBOLS.len());
     }

@@ -138,7 +138,10 @@ fn check_seconds(seconds: f64) -> Result<Duration> {
 }
 
 /// The available contenders, each once and without the base, and the unavailable ones with reasons.
-fn split_by_availability(contenders: &[Contender], weft: &Path) -> (Vec<Contender>, Vec<(Contender, String)>) {
+fn split_by_availability(
+    contenders: &[Contender],
+    weft: &Path,
+) -> (Vec<Contender>, Vec<(Contender, String)>) {
     let (mut present, mut left_out) = (Vec::new(), Vec::new());
     for &contender in contenders {
         if contender == BASE || present.contains(&contender) {

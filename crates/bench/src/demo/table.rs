@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_of_the_kernel_datapath_are_told_for_both_loads() {
+    fn ratios_of_the_kernel_datapath_are_reported_for_both_loads() {
         let kernel = |tunnel| Contender::Weft(Datapath::Kernel, tunnel);
         let mut vxlan = trial(kernel(TunnelType::Vxlan), 0, false, 44.0);
         vxlan.eight.as_mut().expect("a stream").usage.gbps = 30.0;
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn router_and_acls_are_told_of_when_weft_had_them() {
+    fn router_and_acls_are_reported_when_weft_had_them() {
         let pings = |gateway: &str| RoutedPings {
             from: "h1g1".into(),
             to: "h2r".into(),
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn stolen_time_is_told_when_it_is_notable() {
+    fn stolen_time_is_reported_when_it_is_notable() {
         let mut trials = one_trial_each();
         trials[1].eight.as_mut().expect("a stream").usage.cpu_steal = 0.07;
         assert!(report(trials).text(true).contains("The hypervisor took up to 7 %"));

@@ -221,7 +221,7 @@ mod tests {
     use crate::symbol::Level;
 
     #[test]
-    fn symbols_are_explained_by_those_before_them() {
+    fn symbols_are_defined_by_earlier_symbols() {
         for (id, known) in SymbolId::all().zip(KNOWN.iter()) {
             let symbol = id.symbol();
             let texts = match symbol.meaning {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn predicates_have_the_level_of_what_they_speak_of() {
+    fn predicates_have_the_level_of_their_field() {
         for id in SymbolId::all() {
             let symbol = id.symbol();
             if let SymbolMeaning::Predicate(text) = symbol.meaning {

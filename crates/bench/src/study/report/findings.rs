@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn message_is_told_beside_the_kernel_and_the_bridge_when_they_were_counted() {
+    fn message_is_compared_with_kernel_and_bridge_when_they_were_counted() {
         let who = [(BASE, 3591.0), (Contender::KERNEL_VXLAN, 8376.0), (PROGRAMS, 6618.0)];
         let (all, copied) = (counts(&who), counts(&who.map(|(who, tcp)| (who, tcp.min(5000.0)))));
         let told = message(&all, Some(&copied));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn contender_without_counts_is_named_and_nothing_is_said_of_it() {
+    fn contender_without_counts_is_named_without_figures() {
         let mut counted = counts(&[(BASE, 3591.0), (Contender::KERNEL_VXLAN, 8376.0)]);
         let failure = "the emulated machine could not measure".to_owned();
         counted.rows.push(ContenderCounts::Failed(Failed { contender: PROGRAMS, failure }));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_that_the_run_speaks_of_are_told_once_and_in_words() {
+    fn claims_of_the_run_are_reported_once_and_in_words() {
         let mut all = verdicts(&empty(1));
         all[1].verdict = ClaimVerdict::DoesNotHold;
         all[2].verdict = ClaimVerdict::NotConverged;
@@ -387,7 +387,7 @@ mod tests {
     const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-23-bench");
 
     #[test]
-    fn kept_findings_are_what_is_made_of_the_kept_run() {
+    fn kept_findings_equal_those_of_the_kept_run() {
         let directory = Path::new(KEPT);
         let results = Results::read(&directory.join("results.json")).unwrap();
         let counted = Baseline::read(&directory.join("exact.json")).unwrap();
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_reports_are_what_is_made_of_the_kept_run() {
+    fn kept_reports_equal_those_of_the_kept_run() {
         let directory = Path::new(KEPT);
         let path = directory.join("results.json");
         let results = Results::read(&path).unwrap();

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packet_is_whole_when_its_frame_has_room_for_all_of_it() {
+    fn packet_is_unfragmented_when_its_frame_has_room_for_it() {
         let frame = |len: usize, packet: u16| {
             let mut bytes = vec![0; len];
             bytes[len - 6..len - 2].copy_from_slice(&MARK);

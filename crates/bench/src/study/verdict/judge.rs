@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_says_no_more_than_its_measurements() {
+    fn claim_is_no_stronger_than_its_measurements() {
         let claim = verdicts(&empty(1))[0].claim;
         let good = || check(0.96, 1.1, Ok(1.1));
         let bad = || check(0.1, 0.2, Ok(1.1));

@@ -293,14 +293,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
-    fn what_is_printed_is_parsed_to_the_same(list in vec(action(), 0..6)) {
+    fn printed_actions_parse_to_the_same_actions(list in vec(action(), 0..6)) {
         let actions = Actions { stage: stage(), list: list.into() };
         let printed = actions.to_string();
         prop_assert_eq!(parse_here(&printed), Ok(actions), "{}", printed);
     }
 
     #[test]
-    fn tokens_in_any_order_are_answered_without_panic(
+    fn tokens_in_any_order_cause_no_panic(
         pieces in vec(select(PIECES), 0..40),
         spaces in any::<bool>(),
     ) {
@@ -316,7 +316,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_answered_without_panic(text in ".{0,60}") {
+    fn any_text_causes_no_panic(text in ".{0,60}") {
         if let Err(error) = parse_here(&text) {
             prop_assert!(text.get(error.span).is_some());
         }
