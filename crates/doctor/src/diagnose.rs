@@ -1,7 +1,7 @@
 //! The whole diagnosis: read the facts, run the checks, collect the report.
 
-use crate::checks::reach::{self, ReceivedTunnel};
 use crate::checks::tunnel::OuterHeaders;
+use crate::checks::tunnel_reception::{self, ReceivedTunnel};
 use crate::checks::{host, mtu, nic, tunnel};
 use crate::facts::{
     self, Device, HostFacts, NicFacts, Ruleset, TUNNEL_PORTS, TunnelListeners, Uplink,
@@ -54,12 +54,12 @@ impl Diagnosis<'_> {
         }
         report.findings.extend(host::findings(&facts, &nics));
         let received = self.received(&tunnels, &uplinks);
-        report.findings.extend(reach::old_firewall(&facts.old_tables));
-        report.findings.extend(reach::firewall(&Ruleset::read(), &received));
+        report.findings.extend(tunnel_reception::old_firewall(&facts.old_tables));
+        report.findings.extend(tunnel_reception::firewall(&Ruleset::read(), &received));
         let numbers: Vec<u16> =
             received.iter().map(|tunnel| tunnel.port).chain(TUNNEL_PORTS).collect();
         report.findings.extend(match TunnelListeners::read(&numbers) {
-            Ok(ports) => reach::ports(&ports, &received),
+            Ok(ports) => tunnel_reception::ports(&ports, &received),
             Err(error) => vec![unreadable("port", "host", &error, "ss -lunpt; ip -d link")],
         });
         if let Some((network, host)) = self.network {

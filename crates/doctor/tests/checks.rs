@@ -1,7 +1,7 @@
 //! Faults that a test cannot cause on its machine: the checks run on made-up facts.
 
-use doctor::checks::reach::{ReceivedTunnel, old_firewall, ports};
 use doctor::checks::tunnel::OuterHeaders;
+use doctor::checks::tunnel_reception::{ReceivedTunnel, old_firewall, ports};
 use doctor::checks::{host, nic};
 use doctor::facts::{
     BoundSocket, Feature, Features, HostFacts, Kernel, KernelVersion, Memlock, NicFacts, Rss,

@@ -2,7 +2,7 @@
 //! what the kernel does with them.
 
 use doctor::checks::firewall::{Firewall, FirewallOutcome, PacketDirection, TunnelPacket};
-use doctor::checks::reach::{ReceivedTunnel, firewall};
+use doctor::checks::tunnel_reception::{ReceivedTunnel, firewall};
 use doctor::facts::{Device, Ruleset, Uplink};
 use doctor::{Fix, Level};
 use flow::TunnelType;

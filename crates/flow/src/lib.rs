@@ -17,7 +17,7 @@ mod extract;
 mod field;
 mod header_template;
 mod id;
-mod inner;
+mod inner_flow;
 mod key;
 mod key_edit;
 mod mss;
@@ -46,7 +46,7 @@ pub use field::{
 };
 pub use header_template::HeaderTemplate;
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo};
-pub use inner::{ENTROPY_FACTORS, EntropySeed, InnerFlow};
+pub use inner_flow::{ENTROPY_FACTORS, EntropySeed, InnerFlow};
 pub use key::{FlowKey, FlowMask, Match};
 pub use key_edit::KeyEdit;
 pub use mss::clamp_mss;

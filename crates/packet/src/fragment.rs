@@ -19,7 +19,7 @@ use std::ops::Range;
 use wire::{EtherType, Ipv4Packet, ipv4, snap};
 
 use crate::buf::{Checksum, PacketBuf};
-use crate::complete::{self, copy_range};
+use crate::checksum::{self, copy_range};
 use crate::segment::{SegmentError, SplitLimits, split};
 
 /// Why a packet cannot be fragmented.
@@ -198,7 +198,7 @@ fn checksum(
     payload: &Range<usize>,
 ) -> Result<Option<(usize, [u8; 2])>, SegmentError> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(None) };
-    let partial = complete::partial_sum(packet, 0, start, offset)?;
+    let partial = checksum::partial_sum(packet, 0, start, offset)?;
     if partial.field < payload.start || partial.field + 2 > payload.end {
         return Err(SegmentError::ChecksumMisplaced);
     }

@@ -19,7 +19,7 @@
 use wire::checksum::Sum;
 
 use crate::buf::{Checksum, Offload, PacketBuf};
-use crate::complete::{self, ChecksumError};
+use crate::checksum::{self, ChecksumError};
 use crate::headers::{SegmentRange, SuperHeaders};
 
 /// The most segments of one super-packet: 64 KiB in segments of 8 bytes, the smallest TCP segment
@@ -203,7 +203,7 @@ impl Segmenter {
         let head = packet.head();
         let (mut header_len, mut transport, mut completed) = (outer_len, None, None);
         if let Checksum::Partial { start, offset } = packet.offload.checksum {
-            let partial = complete::partial_sum(packet, outer_len, start, offset)?;
+            let partial = checksum::partial_sum(packet, outer_len, start, offset)?;
             let start = usize::from(start);
             if start < outer_len {
                 return Err(SegmentError::ChecksumMisplaced);
@@ -344,7 +344,7 @@ pub struct SplitLimits {
 pub fn first_segment(packet: &PacketBuf) -> Result<PacketBuf, SegmentError> {
     let Some(gso) = packet.offload.gso else {
         let mut copy = packet.clone();
-        complete::complete_checksum(&mut copy)?;
+        checksum::complete_checksum(&mut copy)?;
         return Ok(copy);
     };
     if !packet.is_linear() {

@@ -12,12 +12,12 @@
 use std::time::{Duration, Instant};
 
 use super::attack::Attack;
-use super::bed::{Footprint, TestBed, number};
 use super::report::{CriterionResult, TrustReport};
+use super::test_bed::{Footprint, TestBed, number};
 use crate::lab::Guest;
-use crate::traffic::between::{Flow, Traffic};
 use crate::traffic::blast::{Blast, Pace};
 use crate::traffic::connections::connections;
+use crate::traffic::flow::{Flow, Traffic};
 use crate::traffic::frames::{Frame, socket};
 use crate::traffic::sink::Sink;
 use crate::{Error, Result};

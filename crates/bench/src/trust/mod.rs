@@ -1,20 +1,20 @@
 //! Trust scenarios: weft under hostile guests, reloads and kills, each with criteria.
 
 mod attack;
-mod bed;
 mod hostile;
 mod kill;
 mod reload;
 pub mod report;
+mod test_bed;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use attack::Attack;
-use bed::TestBed;
 use network::TunnelType;
 use report::{CriterionResult, TrustReport};
+use test_bed::TestBed;
 
 use crate::lab::{DEFAULT_UPLINK_MTU, Lab, Profile, Session, network_toml};
 use crate::traffic::blast::Pace;

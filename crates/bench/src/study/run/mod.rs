@@ -1,7 +1,7 @@
 //! A run of studies: its options, its plan, its order, and its growing results.
 
 mod options;
-mod outline;
+mod plan;
 mod record;
 mod runner;
 

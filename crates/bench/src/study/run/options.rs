@@ -169,7 +169,7 @@ pub(super) fn leave_out(
 
 #[cfg(test)]
 mod tests {
-    use super::super::outline::RunPlan;
+    use super::super::plan::RunPlan;
     use super::*;
     use crate::lab::{Datapath, KernelTunnel};
     use network::TunnelType;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::options::{StudyOptions, leave_out};
-use super::outline::RunPlan;
+use super::plan::RunPlan;
 use super::record::{BlockVisit, RUNS_THAT_AGREE, ResultsRecorder, SavePoint};
 use crate::environment::Environment;
 use crate::lab::{Attachment, Lab, Session};

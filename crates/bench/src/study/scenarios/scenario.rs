@@ -10,7 +10,7 @@ use crate::lab::{Attachment, Contender, Lab, Shape, retransmitted};
 use crate::measure::{Snapshot, Usage};
 use crate::stats::ratio;
 use crate::study::model::{BASE, Figures};
-use crate::traffic::between::{Counts, Flow, Traffic};
+use crate::traffic::flow::{Counts, Flow, Traffic};
 use crate::traffic::load::{Histogram, Load, Pattern};
 use crate::{Error, Result};
 
