@@ -168,10 +168,12 @@ impl Cache {
         for &number in &self.order {
             let Some(subtable) = self.subtables.get_mut(number) else { continue };
             self.stats.mask_probes += 1;
-            let (lanes, store) = (&*subtable.lanes, &self.store);
-            let masked_hash = self.secret.of_lanes(lanes, key);
+            let (mask_words, store) = (&*subtable.mask_words, &self.store);
+            let masked_hash = self.secret.of_mask_words(mask_words, key);
             let is = |slot: Slot| {
-                store.get(slot.chunk()).is_some_and(|chunk| chunk.matches(slot.at(), lanes, key))
+                store
+                    .get(slot.chunk())
+                    .is_some_and(|chunk| chunk.matches(slot.at(), mask_words, key))
             };
             if let Some(slot) = subtable.index.find(masked_hash, is) {
                 subtable.hits += 1;
@@ -205,11 +207,11 @@ impl Cache {
         let Some(chunk) = self.store.get_mut(chunk_number) else { return Err(PutRefused::Full) };
         let key = megaflow.condition.key();
         let record = StoredMegaflow::new(megaflow.id, self.lists.acquire(&megaflow.actions));
-        let slot = Slot::new(chunk_number, chunk.insert(&subtable.lanes, key, record));
+        let slot = Slot::new(chunk_number, chunk.insert(&subtable.mask_words, key, record));
         if chunk.is_full() {
             subtable.open.pop();
         }
-        subtable.index.insert(self.secret.of_lanes(&subtable.lanes, key), slot);
+        subtable.index.insert(self.secret.of_mask_words(&subtable.mask_words, key), slot);
         subtable.len += 1;
         self.ids.insert(megaflow.id.0, slot);
         self.len += 1;
@@ -247,7 +249,9 @@ impl Cache {
         let chunk = self.store.get_mut(slot.chunk())?;
         let number = chunk.subtable;
         let subtable = self.subtables.get_mut(number)?;
-        let hash = self.secret.of_lanes(&subtable.lanes, &chunk.key(slot.at(), &subtable.lanes));
+        let hash = self
+            .secret
+            .of_mask_words(&subtable.mask_words, &chunk.key(slot.at(), &subtable.mask_words));
         let was_full = chunk.is_full();
         let record = chunk.remove(slot.at())?;
         let is_empty = chunk.is_empty();
@@ -287,7 +291,7 @@ impl Cache {
     fn condition(&self, slot: Slot) -> Option<Match> {
         let chunk = self.store.get(slot.chunk())?;
         let subtable = self.subtables.get(chunk.subtable)?;
-        Some(Match::new(&chunk.key(slot.at(), &subtable.lanes), subtable.mask()))
+        Some(Match::new(&chunk.key(slot.at(), &subtable.mask_words), subtable.mask()))
     }
 
     /// A megaflow and its counters.
@@ -418,5 +422,5 @@ impl Cache {
 fn is_hit(store: &Store, subtables: &Slab<Subtable>, slot: Slot, key: &FlowKey) -> bool {
     let Some(chunk) = store.get(slot.chunk()) else { return false };
     let Some(subtable) = subtables.get(chunk.subtable) else { return false };
-    chunk.matches(slot.at(), &subtable.lanes, key)
+    chunk.matches(slot.at(), &subtable.mask_words, key)
 }

@@ -1,6 +1,6 @@
 //! Seeded hashes of the words of a flow key.
 
-use super::subtable::MaskedWord;
+use super::subtable::MaskWord;
 use flow::{FlowKey, PACKET_WORDS, WORDS};
 use std::hash::{BuildHasher, RandomState};
 
@@ -48,11 +48,11 @@ impl HashSecret {
         self.fold(sum)
     }
 
-    /// The hash of those bits of a key that a mask, given as lanes, selects.
+    /// The hash of those bits of a key that a mask, given as its words, selects.
     #[inline]
-    pub(super) fn of_lanes(&self, lanes: &[MaskedWord], key: &FlowKey) -> u64 {
+    pub(super) fn of_mask_words(&self, mask_words: &[MaskWord], key: &FlowKey) -> u64 {
         let mut sum = 0;
-        let (pairs, rest) = lanes.as_chunks();
+        let (pairs, rest) = mask_words.as_chunks();
         for ([a, b], secret) in pairs.iter().zip(&self.pairs) {
             sum = add(sum, [a.of(key), b.of(key)], secret);
         }
@@ -108,16 +108,16 @@ mod tests {
         mask.add_bits(Field::Ip4Dst, 0xffff_ff00);
         mask.add(Field::TpDst);
         mask.add(Field::InPort);
-        let lanes = MaskedWord::all(&mask);
+        let mask_words = MaskWord::all(&mask);
         let mut key = FlowKey::default();
-        let hash = secret.of_lanes(&lanes, &key);
+        let hash = secret.of_mask_words(&mask_words, &key);
         key.set(Field::Ip4Dst, 0xff);
         key.set(Field::EthDst, 1);
-        assert_eq!(secret.of_lanes(&lanes, &key), hash);
+        assert_eq!(secret.of_mask_words(&mask_words, &key), hash);
         for field in [Field::InPort, Field::Ip4Dst, Field::TpDst] {
             let mut other = key.clone();
             other.set(field, 0x1234);
-            assert_ne!(secret.of_lanes(&lanes, &other), hash, "{field}");
+            assert_ne!(secret.of_mask_words(&mask_words, &other), hash, "{field}");
         }
     }
 
