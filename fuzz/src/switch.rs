@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use flow::{
-    DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable, NetworkId, NextHop,
-    Output, PortNo, ShowActions, TagLink, TagLinks, Ttl, TunnelInfo, TunnelSpec, TunnelType,
-    execute, extract,
+    ActionOutput, DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable,
+    NetworkId, NextHop, PortNo, ShowActions, TagLink, TagLinks, Ttl, TunnelInfo, TunnelSpec,
+    TunnelType, execute, extract,
 };
 use network::{Network, Placement, load_program, logical_flows};
 use packet::PacketBuf;

@@ -428,7 +428,7 @@ fn count([rx_packets, rx_bytes, tx_packets, tx_bytes]: [u64; 4]) -> [PacketCount
 }
 
 fn since(now: PacketCount, base: PacketCount) -> PacketCount {
-    Count {
+    PacketCount {
         packets: now.packets.wrapping_sub(base.packets),
         bytes: now.bytes.wrapping_sub(base.bytes),
     }

@@ -1,7 +1,7 @@
 //! [`purge`]: removes everything that a killed kernel datapath left behind.
 
 use crate::attachment::remove_filters;
-use crate::pin::{Namespace, PinError, Pins};
+use crate::pin::{NamespaceClaim, PinError, Pins};
 use crate::previous::PreviousState;
 use datapath_user::fast_path::remove_orphaned_devices;
 use std::collections::HashSet;

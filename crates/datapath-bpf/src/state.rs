@@ -12,7 +12,7 @@ use crate::struct_bytes::struct_bytes;
 use crate::sys;
 use datapath::config::{Config, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath_user::fast_path::{FastPath, PathMtu, PortRedirect, Resolved};
+use datapath_user::fast_path::{FastPath, PathMtu, PortRedirect, ResolvedNextHop};
 use flow::{FlowKey, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
@@ -394,7 +394,7 @@ impl FastPath for BpfState {
         }
     }
 
-    fn resolved(&self, news: &[Resolved]) {
+    fn resolved(&self, news: &[ResolvedNextHop]) {
         let mut state = self.lock();
         let result = news.iter().try_for_each(|&(id, hop)| state.endpoint_maps.resolve(id, hop));
         log_error("next hops", result);

@@ -12,7 +12,7 @@ use super::receive::Receiver;
 use super::resolve::{self, ResolveScope, Resolver};
 use super::transmit::{Sender, SourcePorts};
 use super::uplink::{UplinkNeeds, UplinkSockets};
-use super::uplink_watch::{State, UplinkWatch};
+use super::uplink_watch::{UplinkState, UplinkWatch};
 use super::{SetupError, TICK, WorkerEvent};
 use datapath::DatapathError;
 use datapath::config::{Config, PortConfig, TunnelConfig, Underlay};
@@ -401,7 +401,7 @@ impl Control {
     }
 
     fn tick(&mut self) {
-        if self.uplink.state() == State::Gone
+        if self.uplink.state() == UplinkState::Gone
             && let Err(error) = self.find_uplink()
         {
             tracing::debug!("uplink: {error}");
@@ -467,7 +467,7 @@ impl Control {
     /// Reads the state of a changed link, if the datapath uses it.
     fn read_link(&mut self, index: Ifindex) {
         // In the state `Gone` sockets are missing. `find_uplink` opens them and then ends it.
-        let is_uplink = index == self.uplink.ifindex && self.uplink.state() != State::Gone;
+        let is_uplink = index == self.uplink.ifindex && self.uplink.state() != UplinkState::Gone;
         let numbers = self.ports.iter().filter(|(_, port)| port.ifindex() == Some(index));
         let ports: Vec<PortNo> = numbers.map(|(number, _)| *number).collect();
         let tap = self.programs.as_ref().and_then(|programs| programs.tap);

@@ -123,8 +123,8 @@ pub fn sending(
     family: UnderlayFamily,
     by_programs: bool,
 ) -> Decision {
-    // `OuterHeaders::of` assumes no outer checksum. BPF programs send super-packets without one. When
-    // worker threads send, the kernel computes it for each segment.
+    // `OuterHeaders::of` assumes no outer checksum. BPF programs send super-packets without one.
+    // When worker threads send, the kernel computes it for each segment.
     let TunnelSupport { segmentation, kernel_segmentation, .. } =
         tunnel_support(nic, tunnel, OuterHeaders::of(family));
     let by_kernel = kernel_segmentation.filter(|_| by_programs);

@@ -73,7 +73,7 @@ impl Lab {
         } else {
             (IpAddr::from(self.far_end.ip4), IpAddr::from(self.end.ip4))
         };
-        Packet {
+        TunnelPacket {
             v6,
             protocol: 17,
             port: Some(port),

@@ -172,7 +172,8 @@ pub enum Action {
     /// frame.
     ///
     /// If the packet cannot be generated, or may not be sent now
-    /// ([`ActionOutput::solicit`](crate::Output::solicit)), a drop is counted and the list continues.
+    /// ([`ActionOutput::solicit`](crate::ActionOutput::solicit)), a drop is counted and the list
+    /// continues.
     Reply {
         /// The packet to generate.
         reply: Reply,

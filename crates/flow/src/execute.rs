@@ -227,7 +227,8 @@ fn nested(
     }
 }
 
-/// Applies the actions that complete a solicitation, and sends it if [`ActionOutput::solicit`] allows it.
+/// Applies the actions that complete a solicitation, and sends it if [`ActionOutput::solicit`]
+/// allows it.
 ///
 /// # Errors
 /// The reason why it may not be sent.

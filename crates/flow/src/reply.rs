@@ -100,7 +100,7 @@ impl<'a> OriginalPacket<'a> {
     /// An Ethernet II header with these addresses and the tags of this frame. A SNAP header is not
     /// repeated: every host receives Ethernet II (RFC 1122 section 2.3.3).
     fn link(&self, dst: MacAddr, src: MacAddr) -> LinkHeader<'_> {
-        Link {
+        LinkHeader {
             dst,
             src,
             tags: self.frame.get(vlan::ETHERTYPE_OFFSET..self.at.type_offset()).unwrap_or_default(),

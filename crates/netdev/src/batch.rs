@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 const MAX_PIECES: usize = 1024;
 const MAX_MESSAGES: usize = 64;
 
-/// The pieces of one frame, datagram or train in order, up to [`IoSlices::MAX`]. Building a list does
-/// not allocate, and initialises only the used part.
+/// The pieces of one frame, datagram or train in order, up to [`IoSlices::MAX`]. Building a list
+/// does not allocate, and initialises only the used part.
 pub struct IoSlices<'a> {
     slots: [MaybeUninit<IoSlice<'a>>; MAX_PIECES],
     len: usize,

@@ -1,4 +1,5 @@
-//! [`SocketFilter`]: classic BPF programs that select in the kernel which packets a socket receives.
+//! [`SocketFilter`]: classic BPF programs that select in the kernel which packets a socket
+//! receives.
 //!
 //! The programs are a dozen instructions long and assembled here. The kernel verifies and compiles
 //! them when they are attached.

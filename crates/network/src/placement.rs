@@ -1,7 +1,7 @@
 //! [`Placement`]: where logical ports are, as seen from one host. It is the physical part of a
 //! network; the logical flows are the same on every host.
 
-use crate::logical::{Keys, LogicalPort};
+use crate::logical::{DatapathKeys, LogicalPort};
 use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink};
 use flow::{DatapathKey, EndpointId, PortKey, PortNo, TagLink, TunnelType};
 use pipeline::{PortLocation, PortRole, TunnelInport};
@@ -171,13 +171,13 @@ enum GuestHost {
 
 struct PlacementBuilder<'n> {
     network: &'n Network,
-    keys: Keys,
+    keys: DatapathKeys,
     placement: Placement,
 }
 
 impl<'n> PlacementBuilder<'n> {
     fn new(network: &'n Network) -> Self {
-        let keys = Keys::new(network);
+        let keys = DatapathKeys::new(network);
         Self { network, keys, placement: Placement::default() }
     }
 

@@ -1,7 +1,7 @@
 //! The flow syntax of ovs-ofctl, as far as weft can execute it faithfully.
 //!
 //! ```text
-//! file -> lines -> Change (match, steps, canonical text) -> Bridge -> Program
+//! file -> lines -> FlowChange (match, steps, canonical text) -> Bridge -> Program
 //! ```
 //!
 //! [`parse`] reads a file and reports every wrong line, with line and column. A [`Bridge`] holds a
@@ -21,7 +21,7 @@ mod text;
 mod value;
 
 pub use bridge::{Bridge, BridgeError};
-pub use line::{Change, Filter, FlowSpec};
+pub use line::{FlowChange, FlowSelector, FlowSpec};
 pub use ports::{PortError, Ports};
 pub use references::FlowReferences;
 
@@ -83,7 +83,7 @@ pub fn parse(
     text: &str,
     source_name: &str,
     ports: &Ports,
-) -> Result<Vec<(usize, Change)>, Problems> {
+) -> Result<Vec<(usize, FlowChange)>, Problems> {
     let mut changes = Vec::new();
     let mut problems = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -111,7 +111,7 @@ fn without_comment(line: &str) -> &str {
 ///
 /// # Errors
 /// The error; its line is 1.
-pub fn parse_line(line: &str, ports: &Ports) -> Result<Change, Problem> {
+pub fn parse_line(line: &str, ports: &Ports) -> Result<FlowChange, Problem> {
     let code = without_comment(line);
     line::parse(TextSlice::new(code), ports).map_err(|fault| Problem::new(1, code, fault))
 }

@@ -1,6 +1,6 @@
 //! Parses one line of a file of flows.
 
-use super::actions::{self, Actions};
+use super::actions::{self, ActionParser};
 use super::condition::{self, MatchWords};
 use super::names::PacketKind;
 use super::ports::Ports;
@@ -297,7 +297,7 @@ pub(super) fn parse(line: TextSlice<'_>, ports: &Ports) -> Parsed<FlowChange> {
         (Command::Delete { .. }, Some(actions)) => {
             return Err(actions.fault("`delete` takes no actions"));
         }
-        (_, Some(actions)) => Actions::parse(actions, ports, table, packet_kind)?,
+        (_, Some(actions)) => ActionParser::parse(actions, ports, table, packet_kind)?,
         (_, None) => {
             return Err(line.slice(line.text.len(), line.text.len()).expected("`actions=...`"));
         }

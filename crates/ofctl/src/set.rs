@@ -1,7 +1,7 @@
 //! Parses actions that read and write fields: `set_field`, `load`, `move`, `push`, `pop`, and the
 //! `mod_` family.
 
-use super::actions::Actions;
+use super::actions::ActionParser;
 use super::names::{self, Name, PacketKind};
 use super::ports::Shortened;
 use super::text::{Item, Parsed, TextSlice};
@@ -67,7 +67,7 @@ fn find(word: TextSlice<'_>, packet_kind: &PacketKind) -> Parsed<&'static Name> 
     }
 }
 
-impl Actions<'_> {
+impl ActionParser<'_> {
     /// The bits to read: `reg0[0..15]`, `reg0[3]`, `reg0[]` or `reg0`.
     pub fn source(&self, text: TextSlice<'_>) -> Parsed<Bits> {
         let (word, range) = match text.split_once("[") {

@@ -110,7 +110,7 @@ impl Table<'_> {
             !R::COLUMNS.iter().any(|column| column.name == **heading)
                 && !R::OTHERS.contains(&heading.as_ref())
         };
-        Likeness {
+        TableSimilarity {
             table: R::TABLE,
             lacks_nothing: needed.all(|column| has(column.name)),
             unknown_headings: self.headings.iter().filter(is_unknown).count(),

@@ -2,8 +2,8 @@
 //!
 //! Probes travel in the tunnels like frames of guests, with tunnel key 0, which no logical switch
 //! has. So no guest can send or receive one. A receiver is set with
-//! [`Engine::set_probe_receiver`](crate::Engine::set_probe_receiver). Probes are never translated and cause
-//! no megaflow.
+//! [`Engine::set_probe_receiver`](crate::Engine::set_probe_receiver). Probes are never translated
+//! and cause no megaflow.
 //!
 //! ```text
 //!  0                   1                   2                   3

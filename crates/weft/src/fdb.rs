@@ -53,7 +53,7 @@ pub fn fdb(args: &Args) -> Result<(), Failure> {
             format!("deleted {entries} entries of {mac}\n")
         });
     }
-    let fdb: Fdb = request(&path, &Request::Fdb)?;
+    let fdb: FdbReply = request(&path, &Request::Fdb)?;
     if args.json {
         return stdio::print_json(&fdb);
     }

@@ -1,4 +1,5 @@
-//! [`LineChecker`]: parses flows, matches and actions, one per line, and writes their canonical form.
+//! [`LineChecker`]: parses flows, matches and actions, one per line, and writes their canonical
+//! form.
 
 use lflow::{FlowList, Position, Stage, SyntaxError, actions, expr};
 use pipeline::TableId;

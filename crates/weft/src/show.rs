@@ -4,7 +4,7 @@ use crate::control::{DaemonSelector, Request, request};
 use crate::{Failure, stdio};
 use ::doctor::choice::Decision;
 use datapath::stats::{
-    Count, Drops, EndpointStats, LogStats, PathMtuReport, PathMtuReports, Snapshot,
+    Drops, EndpointStats, LogStats, PacketCount, PathMtuReport, PathMtuReports, Snapshot,
 };
 use std::fmt::Write as _;
 

@@ -31,7 +31,7 @@ Examples:
 Exit codes: 0 success, 1 no daemon replies, 2 bad usage.";
 
 pub fn tunnels(args: &Args) -> Result<(), Failure> {
-    let tunnels: Tunnels = request(&args.target.path()?, &Request::Tunnels)?;
+    let tunnels: TunnelsReply = request(&args.target.path()?, &Request::Tunnels)?;
     if args.json {
         return stdio::print_json(&tunnels);
     }

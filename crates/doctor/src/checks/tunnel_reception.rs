@@ -116,7 +116,7 @@ fn of_tunnel(
             PacketDirection::In => (remote, tunnel.local),
             PacketDirection::Out => (tunnel.local, remote),
         };
-        Packet {
+        TunnelPacket {
             v6: tunnel.v6,
             protocol: tunnel.protocol(),
             port: (tunnel.port != 0).then_some(tunnel.port),

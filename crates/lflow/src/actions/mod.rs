@@ -72,6 +72,6 @@ impl Actions {
 
 impl fmt::Display for Actions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print::List { stage: self.stage, actions: &self.list }.fmt(f)
+        print::PrintedActions { stage: self.stage, actions: &self.list }.fmt(f)
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn routers(
         .enumerate()
         .map(|(index, draft)| checker.router(report, index, draft))
         .collect();
-    Routers {
+    CheckedRouters {
         finished: finished.into_iter().collect(),
         connectivity: checker.connectivity,
         addresses: checker.addresses,

@@ -108,10 +108,10 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
     });
     let options = tunnel::options(report, root.get("tunnel_options"));
     let hosts = host::hosts(report, &root);
-    let mut reader = switch::Reader::new(default_tunnel, &options, &hosts);
+    let mut reader = switch::SwitchReader::new(default_tunnel, &options, &hosts);
     let switches = reader.switches(report, root.get("logical_switch"));
     let (switch_names, port_names) = reader.into_names();
-    let mut reader = router::Reader::new(&switches, switch_names, port_names);
+    let mut reader = router::RouterReader::new(&switches, switch_names, port_names);
     let routers = reader.routers(report, root.get("logical_router"));
     let sets = sets::sets(report, &root);
     let acls = acl::acls(report, root.get("acl"), &switches);

@@ -45,7 +45,7 @@ pub(super) struct SwitchReader<'h> {
     default_tunnel: Setting<TunnelType>,
     options: &'h OptionsDraft,
     names: Unique<String>,
-    ports: port::SwitchReader<'h>,
+    ports: port::PortReader<'h>,
 }
 
 impl<'h> SwitchReader<'h> {
@@ -54,7 +54,7 @@ impl<'h> SwitchReader<'h> {
         options: &'h OptionsDraft,
         hosts: &'h [HostDraft],
     ) -> Self {
-        let ports = port::SwitchReader::new(hosts);
+        let ports = port::PortReader::new(hosts);
         Self { default_tunnel, options, names: Unique::new(), ports }
     }
 

@@ -101,7 +101,7 @@ struct Line {
 }
 
 /// The next event of a stream.
-pub enum Event<R, E = Value> {
+pub enum StreamEvent<R, E = Value> {
     /// A row of the stream.
     Row(R),
     /// The last object of a finite stream.
@@ -153,7 +153,7 @@ impl Stream {
     pub fn next<R: DeserializeOwned, E: DeserializeOwned>(
         &mut self,
         limit: Duration,
-    ) -> Result<Event<R, E>, Failure> {
+    ) -> Result<StreamEvent<R, E>, Failure> {
         let Some(line) = self.line(limit)? else { return Ok(StreamEvent::Timeout) };
         let Some(line) = line else { return Ok(StreamEvent::Closed) };
         match (line.row, line.end) {

@@ -5,8 +5,8 @@ use super::Daemon;
 use super::deployment::list_names;
 use crate::control::Connection;
 use crate::control::replies::{
-    Binding, FdbReply, FlowRef, FlowRow, FlowTotals, ForgetReply, LocalEnd, PortAtLimit,
-    ProgramRow, RemoteEnd, Station, TaggedCounters, TunnelsReply,
+    BindingRow, FdbReply, FlowRef, FlowRow, FlowTotals, ForgetReply, LocalEnd, PortAtLimit,
+    ProgramRow, RemoteEnd, StationRow, TaggedCounters, TunnelsReply,
 };
 use datapath::{DatapathError, DumpCursor};
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};

@@ -273,7 +273,7 @@ impl PortSteps {
         };
         let (added, mut gone) = (names(&self.added), names(&self.replaced));
         gone.extend(names(&self.removed));
-        Changes {
+        ReloadChanges {
             added: sorted(added.difference(&gone)),
             changed: sorted(added.intersection(&gone)),
             removed: sorted(gone.difference(&added)),

@@ -4,7 +4,7 @@ use crate::exact::{Baseline, Row};
 use crate::lab::{Contender, Datapath, OvsTunnel, Profile};
 use crate::study::format;
 use crate::study::model::{BASE, ClaimVerdict, Finding, Results, Study};
-use crate::study::verdict::{Evidence, Pick, Ratio, verdicts};
+use crate::study::verdict::{Evidence, Ratio, SampleSelector, verdicts};
 use network::TunnelType;
 
 /// The scenario of the throughput sentence: one stream, as published in 2012.
@@ -115,7 +115,8 @@ impl Stream {
 
 fn stream(results: &Results) -> String {
     let evidence = Evidence::of(results);
-    let pick = |who| Pick::new(Study::SoftwareTunnelling, who, STREAM).profile(Profile::Full);
+    let pick =
+        |who| SampleSelector::new(Study::SoftwareTunnelling, who, STREAM).profile(Profile::Full);
     let told = TOLD.into_iter().filter_map(|(who, words)| {
         let ratio = pick(who).over(&pick(BASE), &evidence, |figures| figures.gbps)?;
         Some(Stream { who, words, ratio })
