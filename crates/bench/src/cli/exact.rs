@@ -30,7 +30,7 @@ pub struct Args {
     /// copies, as network cards do
     #[arg(long, value_name = "KIND", default_value_t)]
     wire: Wire,
-    /// Fewer messages: the digits differ from those of a full run and are as exact
+    /// Count fewer messages: the counts differ from those of a full run, and repeat as exactly
     #[arg(long)]
     short: bool,
     /// Keep the counts in this file after each contender, for --baseline

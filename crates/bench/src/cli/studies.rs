@@ -8,7 +8,8 @@ use crate::lab::{Contender, IpVersion, Profile, check_privileges};
 use crate::study::{self, Results, SavePoint, Study, StudyOptions};
 use crate::{Error, Stop};
 
-/// List the studies with their scenarios, and the contenders with why one is unavailable
+/// List the studies with their scenarios, and the contenders, with the reason where one is
+/// unavailable
 #[derive(clap::Args)]
 pub struct List;
 

@@ -163,8 +163,8 @@ pub(super) fn namespace(name: &str) -> Result<OwnedNetns> {
         // Without duplicate address detection, link-local addresses are usable at once.
         ("net/ipv6/conf/all/accept_dad", "0"),
         ("net/ipv6/conf/default/accept_dad", "0"),
-        // The default for programs that do not choose, or choose only once connected. If it were
-        // the host's BBR, timers would pace them. Other algorithms cannot be set in a namespace.
+        // For programs that select no congestion control, or select it after connecting. With the
+        // host's BBR, timers would pace their streams. A namespace can select few other algorithms.
         ("net/ipv4/tcp_congestion_control", "reno"),
     ] {
         netns.sysctl(key, value)?;

@@ -325,8 +325,8 @@ impl ConnectedNetworks {
             .flat_map(|(index, port)| port.addresses.iter().map(move |net| (index, *net)))
             .map(|(index, net)| (Prefix::from(net.value), index, net))
             .collect();
-        // Sorted, a network follows directly after one that contains it, or after others that it
-        // contains.
+        // In this order, networks inside a larger network come directly after it. So each network
+        // needs to be compared only with the last one that is not inside another.
         nets.sort_by_key(|(prefix, index, net)| (*prefix, *index, net.at));
         let mut is_incomplete = ports.iter().any(|port| port.addresses.is_empty());
         let mut outer: Option<(Prefix, usize)> = None;

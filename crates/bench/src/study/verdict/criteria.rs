@@ -215,8 +215,9 @@ fn geneve(
             |contender, scenario| SampleSelector::new(Study::GeneveVsVxlan, contender, scenario);
         let mut pairs: Vec<_> =
             scenarios.iter().map(|name| (pick(geneve, name), pick(vxlan, name))).collect();
-        // The mean needs blocks with all scenarios. Scenarios that failed in most blocks are left
-        // out. If no block has all, one scenario stands for them. Both leave the claim open.
+        // The mean needs blocks with all scenarios, so scenarios that failed in most blocks are
+        // left out. If no block has all scenarios, one of them is used. In both cases the claim
+        // stays open.
         let runs = |(these, those): &(SampleSelector<'_>, SampleSelector<'_>)| {
             these.over(those, evidence, of).map_or(0, |ratio| ratio.estimate.runs)
         };

@@ -77,7 +77,7 @@ impl<'p> SampleSelector<'p> {
             && shape.one_source_port == self.one_source_port
     }
 
-    /// The figure `of` each block, and the table of these samples.
+    /// One figure of each block, read by `of`, and the table of these samples.
     fn series<'e>(
         &self,
         evidence: &'e Evidence<'_>,
@@ -98,7 +98,7 @@ impl<'p> SampleSelector<'p> {
         sample.contender == self.contender && !sample.again && table.has(sample)
     }
 
-    /// The smallest figure `of` any run.
+    /// The smallest figure of all runs, read by `of`.
     pub(crate) fn least(
         &self,
         evidence: &Evidence<'_>,

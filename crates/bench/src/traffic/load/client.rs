@@ -24,7 +24,8 @@ pub struct Client {
     shared: Arc<InstanceState>,
     threads: Vec<JoinHandle<Histogram>>,
     blasts: Vec<Blast>,
-    // Open for the duration of a pattern whose traffic is on another port.
+    // Control connections of patterns whose data uses another port. The server ends a load when its
+    // control connection closes.
     controls: Vec<TcpStream>,
 }
 
