@@ -1,0 +1,4 @@
+//! Tests against real servers of Open vSwitch.
+
+mod harness;
+mod standalone;
