@@ -132,15 +132,30 @@ fn text_of(value: &serde_json::Value) -> String {
     value.as_str().expect("text").to_owned()
 }
 
-/// Sorts the elements of sets and maps: two programs order reals and UUIDs differently.
+/// Sorts the elements of sets and maps, and writes reals without a fraction as integers: two
+/// programs differ in that.
 fn sorted(value: &serde_json::Value) -> serde_json::Value {
     let mut value = value.clone();
+    plain(&mut value);
     if let Some([tag, serde_json::Value::Array(list)]) = value.as_array_mut().map(Vec::as_mut_slice)
         && (tag == "set" || tag == "map")
     {
         list.sort_by_key(ToString::to_string);
     }
     value
+}
+
+fn plain(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Array(list) => list.iter_mut().for_each(plain),
+        serde_json::Value::Number(number) => {
+            let real = number.as_f64().filter(|real| real.fract() == 0.0 && real.abs() < 1e15);
+            if let Some(real) = real {
+                *value = (real as i64).into();
+            }
+        }
+        _ => {}
+    }
 }
 
 /// All rows of a replica.
@@ -179,7 +194,7 @@ impl Driver {
 
     /// Drives the client until `done`, at most for the time that a program may take.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + LIMIT + Duration::from_secs(1);
         while !done(self) {
             assert!(Instant::now() < deadline, "{what}: timed out after {:#?}", self.events);
             let step = Instant::now() + Duration::from_millis(50);
@@ -199,10 +214,15 @@ impl Driver {
     /// Drives the client until the replica equals what the server dumps.
     pub fn until_equal(&mut self, server: &Server) {
         let database = self.client.session().config().database.to_string();
-        let expected = server.dump(&database);
-        self.until("the replica equals the dump", |driver| {
-            dump_of(driver.client.session().replica()) == expected
-        });
+        self.until_dump(&server.dump(&database));
+    }
+
+    /// Drives the client until its replica has these rows.
+    pub fn until_dump(&mut self, expected: &Dump) {
+        let deadline = Instant::now() + LIMIT;
+        let is_equal = |driver: &Self| dump_of(driver.client.session().replica()) == *expected;
+        self.until("the replica", |driver| is_equal(driver) || Instant::now() > deadline);
+        assert_eq!(dump_of(self.client.session().replica()), *expected);
     }
 
     /// Executes a transaction, and waits for the outcome.
@@ -231,5 +251,90 @@ impl Driver {
             _ => None,
         };
         self.events.iter().filter_map(reason).collect()
+    }
+}
+
+/// The schema of the tests.
+pub fn zoo_schema() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/zoo.ovsschema").to_owned()
+}
+
+/// Servers of one clustered database.
+pub struct Cluster {
+    servers: Vec<Option<Running>>,
+    database: String,
+    directory: Directory,
+}
+
+impl Cluster {
+    /// Starts a cluster of `count` servers; each listens on a socket of its own.
+    pub fn start(name: &str, schema: &str, count: usize) -> Self {
+        let directory = Directory::new(name);
+        let database = directory.run("ovsdb-tool", &["schema-name", schema]).trim().to_owned();
+        directory.run("ovsdb-tool", &["create-cluster", "s0.db", schema, "unix:s0.raft"]);
+        let mut cluster = Self { servers: Vec::new(), database, directory };
+        for at in 0..count {
+            if at > 0 {
+                let (file, own) = (format!("s{at}.db"), format!("unix:s{at}.raft"));
+                let arguments = ["join-cluster", &file, &cluster.database, &own, "unix:s0.raft"];
+                cluster.directory.run("ovsdb-tool", &arguments);
+            }
+            cluster.servers.push(None);
+            cluster.restart(at);
+        }
+        cluster
+    }
+
+    /// Starts a server that is not running.
+    pub fn restart(&mut self, at: usize) {
+        let (file, remote) = (format!("s{at}.db"), format!("--remote=punix:s{at}.sock"));
+        let control = format!("--unixctl=s{at}.ctl");
+        let arguments = [&*file, &remote, &control, "-vsyslog:off", "-vfile:off"];
+        let call = self.directory.command("ovsdb-server", &arguments);
+        const NAMES: [&str; 3] = ["s0", "s1", "s2"];
+        self.servers[at] = Some(Running::start(NAMES[at], call, self.directory.path()));
+        wait_for_server(&self.directory.path().join(format!("s{at}.sock")));
+        let socket = self.socket(at);
+        // The server has joined when it has the schema.
+        self.directory
+            .run("ovsdb-client", &["-t", "30", "wait", &socket, &self.database, "connected"]);
+    }
+
+    /// Kills a server: it cannot say good-bye.
+    pub fn kill(&mut self, at: usize) {
+        if let Some(server) = self.servers[at].take() {
+            server.kill();
+        }
+    }
+
+    /// The position of the leader.
+    pub fn leader(&self) -> usize {
+        let is_leader = |at: &usize| {
+            let control = self.directory.path().join(format!("s{at}.ctl"));
+            let arguments = ["-t", &*control.to_string_lossy(), "cluster/status", &self.database];
+            self.servers[*at].is_some()
+                && self.directory.run("ovs-appctl", &arguments).contains("Role: leader")
+        };
+        (0..self.servers.len()).find(is_leader).expect("a leader")
+    }
+
+    fn socket(&self, at: usize) -> String {
+        format!("unix:{}/s{at}.sock", self.directory.path().display())
+    }
+
+    pub fn remotes(&self) -> Vec<Remote> {
+        (0..self.servers.len()).map(|at| self.socket(at).parse().expect("a remote")).collect()
+    }
+
+    /// Executes a transaction at the first server.
+    pub fn transact(&self, transaction: &str) {
+        let said = self.directory.run("ovsdb-client", &["transact", &self.socket(0), transaction]);
+        assert!(!said.contains("\"error\""), "{transaction}: {said}");
+    }
+
+    /// All rows of the first server.
+    pub fn dump(&self, database: &str) -> Dump {
+        let arguments = ["dump", "--format=json", &self.socket(0), database];
+        parse_dump(&self.directory.run("ovsdb-client", &arguments))
     }
 }

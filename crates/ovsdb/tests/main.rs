@@ -1,4 +1,7 @@
 //! Tests against real servers of Open vSwitch.
 
+mod cluster;
+mod cuts;
 mod harness;
+mod random;
 mod standalone;

@@ -128,9 +128,12 @@ fn replica_follows_when_rows_are_inserted_modified_and_deleted() {
     let mut pair = Pair::new(config());
     pair.until_ready(json!({ROW: {"initial": {"name": "a", "n": ["set", [1, 2]]}}}));
     let monitor = "data.0";
-    pair.notify("update3", json!([monitor, TXN, {"T": {
+    pair.notify(
+        "update3",
+        json!([monitor, TXN, {"T": {
         ROW: {"modify": {"n": ["set", [2, 3]]}},
-        OTHER: {"insert": {"name": "b"}}}}]));
+        OTHER: {"insert": {"name": "b"}}}}]),
+    );
     assert_eq!(pair.names(), ["a", "b"]);
     let row = pair.session.replica().row("T", ROW.parse().unwrap()).unwrap();
     assert_eq!(row.get("n"), Some(&Datum::from(vec![1, 3])));
@@ -202,8 +205,11 @@ fn older_methods_are_used_when_the_server_does_not_know_the_newer() {
     let request = pair.request("monitor");
     pair.reply(&request, json!({"T": {ROW: {"new": {"name": "a", "n": 1}}}}));
     assert_eq!(pair.names(), ["a"]);
-    pair.notify("update", json!(["data.0", {"T": {
-        ROW: {"old": {"name": "a"}, "new": {"name": "b", "n": 1}}}}]));
+    pair.notify(
+        "update",
+        json!(["data.0", {"T": {
+        ROW: {"old": {"name": "a"}, "new": {"name": "b", "n": 1}}}}]),
+    );
     assert_eq!(pair.names(), ["b"]);
     pair.notify("update", json!(["data.0", {"T": {ROW: {"old": {"name": "b", "n": 1}}}}]));
     assert!(pair.names().is_empty());
@@ -420,7 +426,10 @@ fn transactions_are_lost_or_not_sent_when_the_connection_ends() {
     pair.until_ready(json!({}));
     let sent = pair.session.transact(insert()).unwrap();
     let request = pair.request("transact");
-    assert_eq!(request["params"], json!(["db", {"op": "insert", "table": "T", "row": {"name": "a"}}]));
+    assert_eq!(
+        request["params"],
+        json!(["db", {"op": "insert", "table": "T", "row": {"name": "a"}}])
+    );
     let unsent = pair.session.transact(insert()).unwrap();
     let other = pair.session.list_dbs().unwrap();
     pair.events();
