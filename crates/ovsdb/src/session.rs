@@ -14,12 +14,12 @@
 //!
 //! ```text
 //! Offline -> ServerMonitor: monitor_cond of _Server; is this server suitable?
-//!              | no _Server            | yes, with schema
-//!              v                       v
-//!            Schema: get_schema --> DataMonitor: monitor_cond_since, monitor_cond or monitor
-//!                                      | reply
-//!                                      v
-//!                                    Ready: updates, transactions, condition changes
+//!              | standalone, or no _Server  | clustered: with schema
+//!              v                            v
+//!            Schema: get_schema ------> DataMonitor: monitor_cond_since, monitor_cond or monitor
+//!                                           | reply
+//!                                           v
+//!                                         Ready: updates, transactions, condition changes
 //! ```
 
 use crate::condition::Condition;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::time::{Duration, Instant};
 use std::{env, fs};
+use testkit::host::wait_until;
 use testkit::program::{LIMIT, Running, command, run, wait_for_server};
 
 /// The schema of ovs-vswitchd on Debian.
@@ -80,6 +81,19 @@ impl Server {
 
     pub fn stop(&mut self) {
         self.running = None;
+    }
+
+    /// The port that the kernel chose for `ptcp:0` or `pssl:0`, from the server's log.
+    pub fn port(&self) -> u16 {
+        let mut port = None;
+        wait_until(LIMIT, "the server listens on a port", || {
+            let output = self.running.as_ref().map(Running::output).unwrap_or_default();
+            let text = output.split("listening on port ").nth(1).map(str::to_owned);
+            // The line may be written in parts.
+            port = text.and_then(|text| text.split_once('\n')?.0.parse().ok());
+            port.is_some()
+        });
+        port.expect("a port")
     }
 
     pub fn remote(&self) -> Remote {

@@ -2,6 +2,8 @@
 
 mod cluster;
 mod cuts;
+mod features;
 mod harness;
 mod random;
 mod standalone;
+mod transports;

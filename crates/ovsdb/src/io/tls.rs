@@ -112,6 +112,14 @@ impl TlsStream {
     }
 }
 
+impl Drop for TlsStream {
+    /// Says good-bye, as far as that needs no waiting. Otherwise the server logs a warning.
+    fn drop(&mut self) {
+        self.tls.send_close_notify();
+        let _ = self.flush();
+    }
+}
+
 impl Read for TlsStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {

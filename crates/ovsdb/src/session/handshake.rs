@@ -39,6 +39,11 @@ impl Session {
 
     /// The reply to the monitor request for `_Server` is an error: the server has none.
     pub(super) fn server_monitor_refused(&mut self) {
+        self.info = None;
+        self.request_schema();
+    }
+
+    fn request_schema(&mut self) {
         self.phase = Phase::Schema;
         let params = json!([&*self.config.database]);
         self.request_own("get_schema", &params, Pending::Schema);
@@ -50,12 +55,17 @@ impl Session {
             .seen
             .check(&self.config, &self.server.replica)
             .map_err(DisconnectReason::Unsuitable)?;
-        let schema = info.schema.clone();
+        let (schema, is_standalone) = (info.schema.clone(), info.is_standalone());
         self.info = Some(info);
         if self.phase != Phase::ServerMonitor {
             return Ok(());
         }
         self.request_own("set_db_change_aware", &json!([true]), Pending::Ignored);
+        if is_standalone {
+            // When a standalone database is converted, `_Server` keeps the old schema.
+            self.request_schema();
+            return Ok(());
+        }
         let schema = schema.unwrap_or_default();
         let schema = Schema::from_text(schema.as_bytes())
             .map_err(|error| DisconnectReason::Protocol(error.to_string()))?;
@@ -68,7 +78,11 @@ impl Session {
         let schema = Schema::from_json(&outcome.map_err(refused)?)
             .map_err(|error| DisconnectReason::Protocol(error.to_string()))?;
         // A server without `_Server` is older than `monitor_cond_since`.
-        self.monitor_data(&schema, self.config.method.min(MonitorMethod::MonitorCond))
+        let newest = match self.info {
+            Some(_) => MonitorMethod::MonitorCondSince,
+            None => MonitorMethod::MonitorCond,
+        };
+        self.monitor_data(&schema, self.config.method.min(newest))
     }
 
     /// Finds the requested columns in the schema, and monitors them.

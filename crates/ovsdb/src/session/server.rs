@@ -46,6 +46,13 @@ crate::table! {
     }
 }
 
+impl ServerInfo {
+    /// True if the database is neither clustered nor relayed.
+    pub fn is_standalone(&self) -> bool {
+        &*self.model == "standalone"
+    }
+}
+
 /// The schema of `_Server` as far as it is used.
 pub(super) fn schema() -> Result<Schema, SchemaError> {
     Schema::from_text(SCHEMA.as_bytes())
@@ -77,7 +84,7 @@ impl Seen {
         if info.schema.is_none() {
             return Err(Unsuitable::NotJoined);
         }
-        let is_standalone = &*info.model == "standalone";
+        let is_standalone = info.is_standalone();
         if !is_standalone && !info.is_connected {
             return Err(Unsuitable::Disconnected);
         }

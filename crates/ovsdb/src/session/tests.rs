@@ -92,11 +92,18 @@ impl Pair {
         self.reply(&request, json!({"Database": {OTHER: {"initial": columns}}}));
     }
 
+    /// Replies to the request for the schema.
+    fn serve_schema(&mut self) {
+        let request = self.request("get_schema");
+        self.reply(&request, serde_json::from_str(SCHEMA).unwrap());
+    }
+
     /// Connects, and replies up to the monitor request for the data, which it returns.
     fn until_monitored(&mut self) -> Value {
         self.connect();
         self.serve(standalone());
         self.request("set_db_change_aware");
+        self.serve_schema();
         self.request("monitor_cond_since")
     }
 
@@ -222,8 +229,7 @@ fn schema_is_asked_for_when_the_server_says_nothing_about_itself() {
     pair.connect();
     let request = pair.request("monitor_cond");
     pair.refuse(&request, json!({"error": "unknown database"}));
-    let request = pair.request("get_schema");
-    pair.reply(&request, serde_json::from_str(SCHEMA).unwrap());
+    pair.serve_schema();
     let request = pair.request("monitor_cond");
     pair.reply(&request, json!({"T": {ROW: {"initial": {"name": "a"}}}}));
     assert_eq!(pair.names(), ["a"]);
@@ -313,7 +319,7 @@ fn column_of_another_type_is_refused_with_table_and_column() {
     config.tables[0].indexes.clear();
     let mut pair = Pair::new(config.clone());
     pair.connect();
-    pair.serve(standalone());
+    pair.serve(clustered(5));
     let reason = pair.reason();
     assert!(reason.contains("db (version 1.2.3)"), "{reason}");
     assert!(reason.contains("T.name is a string; expected an integer"), "{reason}");
@@ -321,7 +327,7 @@ fn column_of_another_type_is_refused_with_table_and_column() {
     config.tables[0].columns = Some(vec![column("absent", integer, false)]);
     let mut pair = Pair::new(config.clone());
     pair.connect();
-    pair.serve(standalone());
+    pair.serve(clustered(5));
     assert!(pair.reason().contains("no column T.absent"));
 
     config.tables[0].columns = Some(vec![column("absent", integer, true)]);
@@ -483,6 +489,7 @@ fn everything_is_monitored_again_when_the_server_cancels_a_monitor() {
     assert_eq!(pair.request("monitor_cancel")["params"], json!(["server.0"]));
     pair.serve(standalone());
     pair.request("set_db_change_aware");
+    pair.serve_schema();
     let request = pair.request("monitor_cond_since");
     assert_eq!(request["params"][1], "data.1");
     pair.notify("update3", json!(["data.0", TXN, {"T": {ROW: {"modify": {"name": "late"}}}}]));
