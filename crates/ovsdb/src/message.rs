@@ -1,14 +1,15 @@
 //! The envelope of a message (RFC 7047 section 4, JSON-RPC 1.0).
 
 use crate::uuid::Uuid;
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
 /// A message of any kind. Its parts are not parsed yet.
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 pub(crate) struct Envelope<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
@@ -33,7 +34,34 @@ pub(crate) enum Message<'a> {
 }
 
 /// Rows of tables as they are in a message: table, UUID, row.
-pub(crate) type RawTables<'a> = BTreeMap<String, BTreeMap<Uuid, &'a RawValue>>;
+pub(crate) type RawTables<'a> = Members<String, Members<Uuid, &'a RawValue>>;
+
+/// The members of an object in their order, which is the order of the rows that come early.
+pub(crate) struct Members<K, V>(pub Vec<(K, V)>);
+
+impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Deserialize<'de> for Members<K, V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor(PhantomData))
+    }
+}
+
+struct MembersVisitor<K, V>(PhantomData<(K, V)>);
+
+impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for MembersVisitor<K, V> {
+    type Value = Members<K, V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(Members(members))
+    }
+}
 
 fn is_null(value: &RawValue) -> bool {
     value.get() == "null"

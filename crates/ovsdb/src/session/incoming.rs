@@ -170,10 +170,10 @@ impl Session {
     ) -> Result<Vec<StagedRow>, DisconnectReason> {
         let staged = staged.filter(|stage| stage.target == target && stage.method == method);
         let mut stage = staged.unwrap_or(Stage { target, method, rows: Vec::new() });
-        for (table, rows) in tables {
-            for (&uuid, value) in rows {
+        for (table, rows) in &tables.0 {
+            for (uuid, value) in &rows.0 {
                 let (table, value) = (table.as_bytes(), value.get().as_bytes());
-                self.stage_row(&mut stage, RowText { table, uuid, value })?;
+                self.stage_row(&mut stage, RowText { table, uuid: *uuid, value })?;
             }
         }
         Ok(stage.rows)
