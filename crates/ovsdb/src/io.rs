@@ -99,7 +99,7 @@ impl Client {
     }
 
     /// Sends and receives until there is an event. `None` when the deadline has passed, or when
-    /// the client was woken.
+    /// the client was woken. With a deadline in the past, it sends and receives without waiting.
     pub fn next_event(&mut self, deadline: Option<Instant>) -> Option<Event> {
         loop {
             if let Some(event) = self.session.poll_event() {
@@ -112,10 +112,15 @@ impl Client {
             if let Some(event) = self.session.poll_event() {
                 return Some(event);
             }
-            if deadline.is_some_and(|deadline| deadline <= now) || self.wait(deadline) {
+            let is_last = deadline.is_some_and(|deadline| deadline <= now);
+            let is_woken = self.wait(deadline);
+            self.receive();
+            if let Some(event) = self.session.poll_event() {
+                return Some(event);
+            }
+            if is_last || is_woken {
                 return None;
             }
-            self.receive();
         }
     }
 
@@ -177,7 +182,7 @@ impl Client {
         let timeout = deadline.map(|deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
             // Rounded up, so that the deadline has passed when the wait ends.
-            u32::try_from(left.as_millis().saturating_add(1)).unwrap_or(u32::MAX)
+            u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
         });
         let timeout = timeout.map_or(PollTimeout::NONE, |milliseconds| {
             PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)

@@ -448,7 +448,7 @@ impl Session {
         self.outgoing.clear();
         self.unsent_bytes = 0;
         self.must_close = true;
-        self.link.ended(now);
+        self.link.ended(now, reason == DisconnectReason::Requested);
         for (id, pending) in std::mem::take(&mut self.pending) {
             let id = RequestId(id);
             self.events.extend(match pending {

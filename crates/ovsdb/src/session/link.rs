@@ -139,12 +139,13 @@ impl Link {
     ///
     /// Each remote is tried once without delay, except for a jitter that keeps the clients of a
     /// dead server from arriving at the next one at the same moment. After a round without success
-    /// the delay doubles. A connection was a success if it lasted.
-    pub fn ended(&mut self, now: Instant) {
+    /// the delay doubles. A connection was a success if it lasted, or if the client ended it.
+    pub fn ended(&mut self, now: Instant, is_requested: bool) {
         let Times { min_backoff, max_backoff, .. } = self.times;
         let is_success = matches!(self.state, State::Open { synced: Some(since), .. }
             if now.saturating_duration_since(since) >= min_backoff);
-        self.failures = if is_success { 0 } else { self.failures.saturating_add(1) };
+        self.failures =
+            if is_success || is_requested { 0 } else { self.failures.saturating_add(1) };
         let count = self.remotes.len().max(1);
         self.current = (self.current + 1) % count;
         let rounds = self.failures.checked_div(count as u32).unwrap_or(0);

@@ -21,7 +21,7 @@ fn every_remote_is_tried_at_once_and_then_rounds_back_off() {
     for _ in 0..18 {
         delays.push(connect(&mut link, &mut now));
         order.push(link.remote().unwrap().clone());
-        link.ended(now);
+        link.ended(now, false);
     }
     assert_eq!(order[..3], order[3..6], "round robin");
     assert!(
@@ -44,17 +44,17 @@ fn delay_is_short_again_when_a_connection_has_lasted() {
     let mut link = Link::new(Times::default(), remotes(1), 7, now);
     for _ in 0..5 {
         connect(&mut link, &mut now);
-        link.ended(now);
+        link.ended(now, false);
     }
     connect(&mut link, &mut now);
     assert!(link.connected(now));
     link.synced(now);
-    link.ended(now);
+    link.ended(now, false);
     assert!(connect(&mut link, &mut now) >= Duration::from_secs(4), "it lasted no time");
     assert!(link.connected(now));
     link.synced(now);
     now += Duration::from_secs(2);
-    link.ended(now);
+    link.ended(now, false);
     assert!(connect(&mut link, &mut now) <= Duration::from_millis(100));
 }
 
