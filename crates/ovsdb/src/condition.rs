@@ -105,7 +105,8 @@ impl Condition {
         self.0 == Kind::All
     }
 
-    /// The array `where` of a request. It is never empty: to the server, an empty array selects all.
+    /// The array `where` of a request. It is never empty, because to the server an empty array
+    /// selects all rows.
     pub fn to_json(&self) -> Value {
         match &self.0 {
             Kind::All => json!([true]),

@@ -1,9 +1,9 @@
 //! A client for OVSDB, the database protocol of Open vSwitch and OVN: RFC 7047 with the extensions
 //! of ovsdb-server(7).
 //!
-//! The client keeps a **replica**: the rows of the tables, columns and conditions that it asked for,
-//! as they were after one of the server's transactions. It reports every change of a row with the
-//! old and the new row, and sends transactions.
+//! The client keeps a **replica**: the rows of the tables, columns and conditions that it asked
+//! for, as they were after one of the server's transactions. It reports every change of a row with
+//! the old and the new row, and sends transactions.
 //!
 //! ```no_run
 //! use ovsdb::{Config, Event, Table, io::Client};
@@ -39,7 +39,7 @@
 //! | layer | what it does | I/O |
 //! |---|---|---|
 //! | [`framing`] | splits bytes into messages, and table updates into rows | none |
-//! | [`schema`], [`datum`] | types and values of columns; decoding without a tree in between | none |
+//! | [`schema`], [`datum`] | types and values of columns, and their decoding | none |
 //! | [`replica`] | rows by table, indexes, changes | none |
 //! | [`session`] | the protocol: handshake, monitors, transactions, reconnection | none |
 //! | [`io`] | sockets: Unix, TCP, TLS | all of it |
@@ -77,11 +77,11 @@
 //!
 //! # Bounds
 //!
-//! [`Limits`] bound messages, nesting, rows, requests and unsent bytes. A server that exceeds one is
-//! disconnected, and the reason names the limit. Each row of a table update is decoded when it is
-//! complete, and its text is dropped. So a dump of a big database needs memory for the rows and for
-//! one row's text, and never for the text of all. While a dump replaces an old replica, both are in
-//! memory.
+//! [`Limits`] bound messages, nesting, rows, requests and unsent bytes. A server that exceeds one
+//! is disconnected, and the reason names the limit. Each row of a table update is decoded when it
+//! is complete, and its text is dropped. So a dump of a big database needs memory for the rows and
+//! for one row's text, and never for the text of all. While a dump replaces an old replica, both
+//! are in memory.
 //!
 //! # Features
 //!

@@ -54,6 +54,7 @@ pub struct Server {
     // Stopped before its directory is removed.
     running: Option<Running>,
     pub directory: Directory,
+    database: String,
     arguments: Vec<String>,
 }
 
@@ -63,7 +64,8 @@ impl Server {
         let directory = Directory::new(name);
         directory.run("ovsdb-tool", &["create", "db", schema]);
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        let mut server = Self { running: None, directory, arguments };
+        let database = directory.run("ovsdb-tool", &["schema-name", schema]).trim().to_owned();
+        let mut server = Self { running: None, directory, database, arguments };
         server.restart();
         server
     }
@@ -77,6 +79,9 @@ impl Server {
         let call = self.directory.command("ovsdb-server", &arguments);
         self.running = Some(Running::start("ovsdb-server", call, self.directory.path()));
         wait_for_server(&self.directory.path().join("db.sock"));
+        // A server listens slightly before `_Server` names its database.
+        let arguments = ["-t", "30", "wait", "unix:db.sock", &self.database, "connected"];
+        self.directory.run("ovsdb-client", &arguments);
     }
 
     pub fn stop(&mut self) {

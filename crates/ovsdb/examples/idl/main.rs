@@ -5,10 +5,11 @@
 //! idl [-c] [-tSECONDS] idl REMOTE [STEP]...
 //! ```
 //!
-//! After each update, it prints the replica, and then executes the next step: a transaction as JSON,
-//! changes of the table `simple` (`set 0 b 1, insert 2`), `condition TABLE CLAUSES`, `reconnect`,
-//! or `set-remote REMOTES`. `+` before a step omits the wait for an update, `^` waits for a condition
-//! instead, and `?` prints less. `-c` prints changes in place of the replica.
+//! After each update, it prints the replica, and then executes the next step. A step is a
+//! transaction as JSON, changes of the table `simple` (`set 0 b 1, insert 2`), `condition TABLE
+//! CLAUSES`, `reconnect`, `sleep` or `set-remote REMOTES`. `+` before a step omits the wait for an
+//! update, `^` waits for a condition instead, and `?` prints less. `-c` prints changes in place of
+//! the replica.
 #![forbid(unsafe_code)]
 
 mod changes;

@@ -100,6 +100,11 @@ fn rust_types_are_accepted_when_the_column_fits() {
 }
 
 #[test]
+fn values_stay_small_because_a_replica_has_millions() {
+    assert_eq!((size_of::<Atom>(), size_of::<Datum>()), (24, 24));
+}
+
+#[test]
 fn map_value_is_found_by_string_key() {
     let map = Datum::from(BTreeMap::from([("a", 1), ("b", 2)]));
     assert_eq!(map.get("b"), Some(&Atom::Integer(2)));

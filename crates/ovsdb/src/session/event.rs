@@ -46,8 +46,9 @@ pub enum Event {
         /// The reply.
         reply: Reply,
     },
-    /// The server applies the conditions of [`Session::set_condition`](super::Session::set_condition)
-    /// up to this sequence number. All rows that they select have arrived.
+    /// The server applies the conditions up to this sequence number of
+    /// [`Session::set_condition`](super::Session::set_condition). All rows that they select have
+    /// arrived.
     ConditionsApplied {
         /// The sequence number.
         seqno: u64,
