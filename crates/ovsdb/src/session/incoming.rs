@@ -207,15 +207,7 @@ impl Session {
             (Pending::DataMonitor, Ok(result)) => self.data_monitored(now, result),
             (Pending::DataMonitor, Err(error)) => self.data_monitor_refused(message::tree(error)),
             (Pending::Conditions, outcome) => {
-                self.link.set_syncing(false);
-                match outcome {
-                    Ok(_) => self.conditions_confirmed(),
-                    Err(error) => {
-                        let (seqno, error) = (self.conditions.refuse(), message::tree(error));
-                        self.events.push_back(Event::ConditionsRefused { seqno, error });
-                    }
-                }
-                self.send_conditions();
+                self.conditions_answered(outcome);
                 Ok(())
             }
             (Pending::Lock, Ok(result)) => {
@@ -245,6 +237,19 @@ impl Session {
                 Ok(())
             }
         }
+    }
+
+    /// The reply to changed conditions. Conditions that were set meanwhile are sent now.
+    fn conditions_answered(&mut self, outcome: Result<&RawValue, &RawValue>) {
+        self.link.set_syncing(false);
+        match outcome {
+            Ok(_) => self.conditions_confirmed(),
+            Err(error) => {
+                let (seqno, error) = (self.conditions.refuse(), message::tree(error));
+                self.events.push_back(Event::ConditionsRefused { seqno, error });
+            }
+        }
+        self.send_conditions();
     }
 
     /// The reply to the monitor request for the data.
