@@ -35,7 +35,7 @@ pub struct Config {
     pub seed: u64,
 }
 
-/// The times of a session.
+/// The times of a session. None is longer than a day.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Times {
     /// A server that sends nothing for this long is sent an echo request; if it sends nothing for
@@ -50,6 +50,23 @@ pub struct Times {
     pub min_backoff: Duration,
     /// The longest time between rounds. It doubles from the shortest.
     pub max_backoff: Duration,
+}
+
+impl Times {
+    fn check(self) -> Result<(), ConfigError> {
+        const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+        let times = [
+            ("probe_interval", self.probe_interval.unwrap_or_default()),
+            ("sync_interval", self.sync_interval),
+            ("connect_timeout", self.connect_timeout),
+            ("min_backoff", self.min_backoff),
+            ("max_backoff", self.max_backoff),
+        ];
+        match times.into_iter().find(|(_, time)| *time > LONGEST) {
+            Some((name, _)) => Err(ConfigError::Time { name }),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Default for Times {
@@ -86,6 +103,12 @@ pub enum ConfigError {
     #[error("the limit {name} is out of range")]
     Limit {
         /// The limit.
+        name: &'static str,
+    },
+    /// A time is longer than a day.
+    #[error("the time {name} is longer than a day")]
+    Time {
+        /// The time.
         name: &'static str,
     },
 }
@@ -147,6 +170,7 @@ impl Config {
             ("requests", requests >= 1),
             ("unsent_bytes", unsent_bytes >= 1024),
         ];
+        self.times.check()?;
         match checks.into_iter().find(|(_, is_ok)| !is_ok) {
             Some((name, _)) => Err(ConfigError::Limit { name }),
             None => Ok(()),

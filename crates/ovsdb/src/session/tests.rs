@@ -374,6 +374,9 @@ fn limits_are_named_when_a_server_exceeds_them() {
     let wrong = Limits { depth: 1000, ..limits };
     let error = Session::new(Config { limits: wrong, ..config() }, Instant::now()).err();
     assert_eq!(error, Some(ConfigError::Limit { name: "depth" }));
+    let times = Times { max_backoff: Duration::MAX, ..Times::default() };
+    let error = Session::new(Config { times, ..config() }, Instant::now()).err();
+    assert_eq!(error, Some(ConfigError::Time { name: "max_backoff" }));
 }
 
 #[test]
