@@ -323,6 +323,27 @@ impl Datapath for KernelDatapath {
         self.user.put(megaflows)
     }
 
+    fn begin_epoch(&self) -> Result<(), DatapathError> {
+        self.bpf.begin_epoch();
+        self.user.begin_epoch()
+    }
+
+    fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError> {
+        if let Err(error) = self.bpf.confirm(&megaflows) {
+            tracing::error!(
+                "cannot confirm megaflows in the BPF maps: {error}; \
+                 the user datapath takes their packets"
+            );
+        }
+        self.user.confirm(megaflows)
+    }
+
+    fn withdraw_unconfirmed(&self) -> Result<(), DatapathError> {
+        let withdrawn = self.bpf.withdraw_unconfirmed();
+        self.user.withdraw_unconfirmed()?;
+        withdrawn.map_err(failed)
+    }
+
     fn delete(
         &self,
         megaflows: Vec<MegaflowId>,

@@ -47,6 +47,9 @@ pub(super) enum Request {
     /// The path MTUs of end points have changed.
     PathMtus(Arc<[PathMtu]>),
     Put(Arc<[Megaflow]>),
+    BeginEpoch,
+    Confirm(Arc<[MegaflowId]>),
+    WithdrawUnconfirmed(Sender<()>),
     Delete(Arc<[MegaflowId]>, Sender<Vec<(MegaflowId, Usage)>>),
     Get(Arc<[MegaflowId]>, Sender<Vec<Megaflow>>),
     Dump(Cursor, usize, Sender<Dumped<Megaflow>>),

@@ -28,6 +28,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Megaflows that a worker deletes at a time.
+const DELETIONS: usize = 1024;
+
 /// Why a user datapath cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
@@ -206,14 +209,31 @@ impl Datapath for UserDatapath {
         self.workers.iter().try_for_each(|worker| worker.send(Request::Put(Arc::clone(&megaflows))))
     }
 
+    fn begin_epoch(&self) -> Result<(), DatapathError> {
+        self.workers.iter().try_for_each(|worker| worker.send(Request::BeginEpoch))
+    }
+
+    fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError> {
+        let megaflows: Arc<[MegaflowId]> = megaflows.into();
+        let confirm = || Request::Confirm(Arc::clone(&megaflows));
+        self.workers.iter().try_for_each(|worker| worker.send(confirm()))
+    }
+
+    fn withdraw_unconfirmed(&self) -> Result<(), DatapathError> {
+        self.workers.iter().try_for_each(|worker| worker.ask(Request::WithdrawUnconfirmed))
+    }
+
     fn delete(
         &self,
         megaflows: Vec<MegaflowId>,
     ) -> Result<Vec<(MegaflowId, Usage)>, DatapathError> {
-        let megaflows: Arc<[MegaflowId]> = megaflows.into();
         let mut counted = Vec::new();
-        for worker in &self.workers {
-            counted.extend(worker.ask(|reply| Request::Delete(Arc::clone(&megaflows), reply))?);
+        // In portions, because a worker does not forward while it deletes.
+        for some in megaflows.chunks(DELETIONS) {
+            let some: Arc<[MegaflowId]> = some.into();
+            for worker in &self.workers {
+                counted.extend(worker.ask(|reply| Request::Delete(Arc::clone(&some), reply))?);
+            }
         }
         Ok(counted)
     }
