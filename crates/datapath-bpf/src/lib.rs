@@ -45,9 +45,9 @@ pub use flow_tables::{
     MaskNo, Retired,
 };
 pub use key::{KernelKey, KernelMask, KernelMatch, NotHeld};
-pub use load::{MapSizes, OLDEST_KERNEL, Unsupported, check};
+pub use load::{MapSizes, OLDEST_KERNEL, Unsupported, check, missing_capabilities};
 pub use object::LoadedObject;
 pub use pin::{PinError, Pins};
 pub use previous::InheritedMatches;
-pub use provider::{Adoption, KernelDatapath, StartError};
+pub use provider::{Adoption, KernelDatapath, PreparedKernelDatapath, StartError};
 pub use purge::{Purged, purge};

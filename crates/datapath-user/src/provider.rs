@@ -13,7 +13,7 @@ use crate::watchers::Watch;
 use crate::worker::Worker;
 use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath::stats::{LogStats, PortStats, Snapshot, UplinkStats, drops};
+use datapath::stats::{LogStats, PortStats, PrivilegeStats, Snapshot, UplinkStats, drops};
 use datapath::upcall::{Answer, Upcall, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
@@ -356,6 +356,7 @@ impl Datapath for UserDatapath {
             endpoints: endpoints.into_values().collect(),
             megaflows: total.megaflows,
             log: LogStats { over_rate: control.log_meters.suppressed(), not_written: 0 },
+            privileges: PrivilegeStats::default(),
         })
     }
 

@@ -6,7 +6,7 @@
 //! a port or end point that does not exist. Ports and end points that are in both files keep their
 //! numbers, sockets, devices and counters.
 
-use super::{Daemon, Deployment};
+use super::{Daemon, Deployment, sandbox};
 use crate::Failure;
 use crate::control::replies::{Changes, Reloaded};
 use anyhow::{Context, anyhow};
@@ -71,6 +71,7 @@ impl Daemon {
         let (new, program) =
             Deployment::new(network, file, &self.host, old.options(), old.numbers.clone())?;
         check_applicable(&old, &new).map_err(Failure::Input)?;
+        sandbox::require_for_reload(&new.config).map_err(Failure::Input)?;
         let steps = PortSteps::between(&old.config, &new.config);
         let old_program = self.switch.program();
         let datapaths = changes(&names_of(&old_program), &names_of(&program), |name| name.clone());
