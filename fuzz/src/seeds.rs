@@ -4,7 +4,9 @@ use crate::frames::{
     self, Ends, GRE, GUESTS_V4, GUESTS_V6, TYPE_IPV6, UDP, UNDERLAY_V4, UNDERLAY_V6, arp_request,
     ethernet, geneve, geneve_option, gre, join, stt, tag, vxlan,
 };
-use crate::{database, execution, lists, megaflows};
+use crate::{connections, database, execution, lists, megaflows};
+
+use std::net::Ipv4Addr;
 
 /// One seed: a file `corpus/TARGET/NAME`.
 pub struct Seed {
@@ -27,6 +29,7 @@ pub fn all() -> Vec<Seed> {
         ("vlan", tagged()),
         ("offload", offloads()),
         ("coalesce", segments()),
+        ("conntrack", connections()),
         ("execute", rewrites()),
         ("network_toml", networks()),
         ("logical_match", matches()),
@@ -305,6 +308,27 @@ fn segments() -> Group {
         ("ipv6", lists::build(&train(GUESTS_V6))),
         ("gap-and-end", lists::build(&with_a_gap)),
         ("mixed", lists::build(&[guest_tcp(GUESTS_V4), guest_udp(GUESTS_V4), arp_request()])),
+    ]
+}
+
+/// Packets of guests, answers to the translated address, and errors about the translated packet.
+fn connections() -> Group {
+    let (client, server) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+    let outside = Ends::V4(connections::NAT_V4, server);
+    let back = Ends::V4(server, connections::NAT_V4);
+    let question = outside.udp((40_000, 53), true, b"a question");
+    let quote = join(&[&[0; 4], &question[14..]]);
+    let answer = back.udp((53, 40_000), true, b"an answer");
+    let syn = GUESTS_V4.tcp(1000, 0x02, &[2, 4, 5, 0xb4, 1, 3, 3, 7], b"");
+    let echo = |ends: Ends, kind| ends.icmp(kind, 0, &[0, 9, 0, 1]);
+    let translated = Ends::V6(GUESTS_V6.v6_dst(), connections::NAT_V6);
+    let init = [&[0x9c, 0x40, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 20][..], &[7; 16]].concat();
+    vec![
+        ("udp", lists::build(&[guest_udp(GUESTS_V4), answer])),
+        ("error", lists::build(&[guest_udp(Ends::V4(client, server)), back.icmp(3, 3, &quote)])),
+        ("tcp", lists::build(&[syn.clone(), syn, guest_tcp(GUESTS_V6)])),
+        ("echo", lists::build(&[echo(GUESTS_V6, 128), echo(translated, 129)])),
+        ("sctp", lists::build(&[GUESTS_V4.frame(132, &init)])),
     ]
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use weft_fuzz::seeds::{self, Seed};
 use weft_fuzz::{
-    actions, coalescing, database, execution, expressions, headers, keys, megaflows, network,
-    ofctl, offload, probes, reassembly, targets, tunnels,
+    actions, coalescing, connections, database, execution, expressions, headers, keys, megaflows,
+    network, ofctl, offload, probes, reassembly, targets, tunnels,
 };
 
 #[test]
@@ -115,6 +115,18 @@ fn trains_are_joined_when_they_are_seeds() {
             _ => 3,
         };
         assert_eq!(coalescing::list(&seed.bytes), expected, "{}", seed.name);
+    }
+}
+
+#[test]
+fn packets_belong_to_connections_when_they_are_seeds() {
+    for seed in seeds_of("conntrack") {
+        let expected = match seed.name {
+            "tcp" => 3,
+            "sctp" => 1,
+            _ => 2,
+        };
+        assert_eq!(connections::list(&seed.bytes), expected, "{}", seed.name);
     }
 }
 
