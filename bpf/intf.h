@@ -374,10 +374,18 @@ struct weft_endpoint_range {
 	__u32 count;
 };
 
-/* A local address, in network order. GRE to it is for userspace, whoever sends it. */
-struct weft_gre_local {
-	__u32 local[4];		/* IPv4: the first word */
-	__u32 is_ip6;
+/* Where packets of a tunnel arrive: local address and carrier, as in struct weft_class. */
+struct weft_local {
+	__u32 local[4];		/* in network order; IPv4: the first word */
+	__u32 carrier;
+};
+
+/* What happens to packets to a struct weft_local from a sender that is not in weft_sources. */
+enum weft_local_state {
+	/* Userspace may know the sender: GRE is punted, UDP continues to the socket. */
+	WEFT_LOCAL_OPEN = 1,
+	/* weft_sources has all senders that userspace knows, so the packets are dropped. */
+	WEFT_LOCAL_COMPLETE = 2,
 };
 
 /* The VLAN tags of a logical link on the uplink: flow::TagLink. */

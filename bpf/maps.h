@@ -7,7 +7,7 @@
  *	weft_masks, weft_mask_lists, weft_grace	megaflow lookup, see lookup.h
  *	weft_actions				action lists of megaflows
  *	weft_endpoints, weft_classes		remote end points, and what many of them share
- *	weft_sources, weft_gre_locals,
+ *	weft_sources, weft_locals,
  *	weft_tag_links				from outer headers to end point or link
  *	weft_flow_stats, weft_lookups,
  *	weft_port_stats, weft_uplink_stats,
@@ -94,7 +94,7 @@ struct {
 #define WEFT_PORTS 1024
 #define WEFT_CLASSES 64
 #define WEFT_ENDPOINTS 1024
-#define WEFT_GRE_LOCALS 1024
+#define WEFT_LOCALS 1024
 #define WEFT_LINKS 1024
 #define WEFT_DROPS 16384
 
@@ -162,12 +162,13 @@ struct {
 	__uint(max_entries, WEFT_ENDPOINTS);
 } weft_sources __weak SEC(".maps");
 
+/* The values are enum weft_local_state. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct weft_gre_local);
+	__type(key, struct weft_local);
 	__type(value, __u32);
-	__uint(max_entries, WEFT_GRE_LOCALS);
-} weft_gre_locals __weak SEC(".maps");
+	__uint(max_entries, WEFT_LOCALS);
+} weft_locals __weak SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -383,6 +383,8 @@ int weft_uplink(struct __sk_buff *skb)
 	found = arrive(skb, &key, &arrival);
 	if (found == ARRIVED_NOT_OURS)
 		return to_host(skb);
+	if (found == ARRIVED_FROM_UNKNOWN)
+		return count_drop(weft_config.uplink_port, DROP_UNKNOWN_ENDPOINT);
 	if (found == ARRIVED_OTHER_LINK)
 		return other_link(skb);
 	if (found == ARRIVED_SLOW_PATH ||

@@ -15,10 +15,11 @@ struct guest_frame {
 };
 
 /* Offset of layer 3 in the skb, whose outermost tag may be in the metadata. */
-static __always_inline __u32 frame_l3(struct __sk_buff *skb, const struct weft_key *key,
-				     const struct guest_frame *frame)
+static __always_inline __u32 frame_l3(struct __sk_buff *skb, const struct weft_key *key)
 {
-	return ETH_LEN + tag_count(key) * TAG_LEN - (frame->bytes - skb->len);
+	if (!key->vlan)
+		return ETH_LEN;
+	return ETH_LEN + (tag_count(key) - (skb->vlan_present ? 1 : 0)) * TAG_LEN;
 }
 
 /* Punts a packet, and those that follow it in its megaflow, so that they stay in order. */
@@ -119,7 +120,7 @@ static __always_inline int encap_to_endpoint(struct __sk_buff *skb, struct weft_
 		return punt(skb, frame->port);
 	has_sum = flags & OF_CLASS(WEFT_CLASS_CHECKSUM) && !frame->gso_size;
 	if (has_sum && !sum_of_plain(skb, key, &sum) &&
-	    !sum_of_packet(skb, frame_l3(skb, key, frame), is_ip(key), &sum))
+	    !sum_of_packet(skb, frame_l3(skb, key), is_ip(key), &sum))
 		return punt_and_pin(skb, frame);
 	bytes = frame->bytes;
 	if (frame->list->count > 1) {
@@ -291,6 +292,9 @@ int weft_vif(struct __sk_buff *skb)
 	list = bpf_map_lookup_elem(&weft_actions, &at);
 	if (at == WEFT_ACTIONS_PUNT || !list || is_pinned(flow))
 		return punt(skb, port);
+	/* Userspace completes the checksum and looks at the result. */
+	if (!may_stay_partial(skb, &key, frame_l3(skb, &key)))
+		return miss(skb, port);
 	frame.port = port;
 	frame.number = number;
 	frame.list = list;

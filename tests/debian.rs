@@ -11,6 +11,7 @@ use crate::common::daemon::WEFT;
 use crate::common::{Daemon, Datapath, Host, Lab, Setup, traffic};
 use crate::peers::open_vswitch::{Counted, OpenVswitch, Tunnel};
 use crate::peers::{MTU, guests_exchange, kernel, nothing_was_refused, tried};
+use crate::refusals::checksums;
 use std::path::Path;
 use std::time::Duration;
 use testkit::host::TestHost;
@@ -138,6 +139,21 @@ fn programs_forward() {
         traffic::tcp(&lab.guests[0], &lab.guests[1], 6, LEN);
         assert_eq!(daemons.each_ref().map(Daemon::drops), drops, "{what}: something was dropped");
         daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
+fn checksums_are_completed_before_the_lookup_under_debians_kernel() {
+    require_vm!();
+    in_the_machine(&["checksums_are_completed_before_the_lookup"], &[], &[], &[]);
+}
+
+#[test]
+#[ignore = "runs in the machine with Debian's kernel"]
+fn checksums_are_completed_before_the_lookup() {
+    for (tunnel, most_tags) in [("geneve", 2), ("gre", 0), ("vlan", 0)] {
+        let setup = Setup::new(tunnel).datapath(Datapath::Kernel);
+        checksums::are_completed_before_the_lookup(setup, most_tags, tunnel);
     }
 }
 

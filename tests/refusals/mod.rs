@@ -2,10 +2,12 @@
 //! to a running daemon. The daemon drops each and counts it under the right reason. The guest
 //! receives none of them, and valid packets still arrive afterwards.
 
+pub mod checksums;
 mod geneve;
 mod gre;
 mod guests;
 mod hidden;
+mod secured;
 mod stt;
 mod tags;
 mod target;

@@ -1,7 +1,7 @@
 //! Map entries of end points, their classes, and logical links.
 
 use crate::abi::{
-    self, weft_class, weft_endpoint, weft_gre_local, weft_tag_link, weft_tag_link_key,
+    self, weft_class, weft_endpoint, weft_local, weft_tag_link, weft_tag_link_key,
 };
 use crate::struct_bytes::struct_bytes;
 use datapath::config::EndpointConfig;
@@ -34,7 +34,7 @@ pub(crate) struct EndpointEntry {
 }
 
 /// The carrier in `struct weft_class`; see `carrier()` in `bpf/endpoint_lookup.h`.
-fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
+pub(crate) fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
     let protocol = spec.tunnel.carrier().protocol().map_or(0, |protocol| protocol.0);
     let port = if spec.tunnel.descriptor().default_port == 0 { 0 } else { spec.port.to_be() };
     u32::from(is_ip6) << abi::WEFT_CARRIER_IP6_SHIFT
@@ -42,9 +42,10 @@ fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
         | u32::from(port)
 }
 
-/// The key in `weft_gre_locals` of a local address with GRE tunnels.
-pub(crate) fn gre_key(local: IpAddr) -> Vec<u8> {
-    struct_bytes!(weft_gre_local { local: words(local), is_ip6: u32::from(local.is_ipv6()) })
+
+/// The key in `weft_locals` of a local address and carrier.
+pub(crate) fn local_key(local: IpAddr, carrier: u32) -> Vec<u8> {
+    struct_bytes!(weft_local { local: words(local), carrier: carrier })
 }
 
 /// An address in network order; IPv4 is the first word.

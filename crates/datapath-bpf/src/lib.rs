@@ -27,6 +27,7 @@ mod key;
 pub mod lab;
 mod layout;
 mod load;
+mod locals;
 mod megaflows;
 mod object;
 mod pin;

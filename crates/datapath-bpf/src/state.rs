@@ -193,11 +193,16 @@ impl BpfState {
         Ok(())
     }
 
-    /// Adds the end points and links of a new underlay.
+    /// Adds the end points and links of a new underlay. Then the programs know all senders.
     pub(crate) fn add_endpoints(&self, underlay: &Underlay) -> Result<(), MapError> {
-        let mut state = self.lock();
-        state.endpoint_maps.add_all(underlay)?;
-        state.configure(|config| config.has_links = !underlay.links.is_empty())
+        let grace = {
+            let mut state = self.lock();
+            state.endpoint_maps.add_all(underlay)?;
+            state.configure(|config| config.has_links = !underlay.links.is_empty())?;
+            state.megaflows.grace()
+        };
+        grace.wait()?;
+        self.lock().endpoint_maps.complete(underlay)
     }
 
     /// Periodic maintenance; with `thoroughly` also what is expensive: sorting masks, freeing

@@ -78,6 +78,47 @@ fn may_be_punted(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: &Tunn
         || ends_in_tunnel && (no_checksum || has_many_tags || is_long)
 }
 
+/// A pipeline must not decide about a header that completing a checksum then changes.
+#[test]
+fn frames_are_punted_when_completing_their_checksum_changes_the_key() {
+    testkit::require_root!();
+    const PLAIN: FrameKinds = FrameKinds { supers: false, ..KINDS };
+    let mut lab = Lab::new();
+    let seed = environment("WEFT_SEED", 1);
+    let mut tally = [0; 3];
+    for case in 0..environment("WEFT_CASES", 2000) {
+        let random = &mut Random::new(seed << 32 | case);
+        let mut frame = frames::frame(random, PLAIN);
+        frame.linearize();
+        let Ok(key) = extract(&frame, Switch::VIF, None) else { continue };
+        if frame.len() < 64 {
+            continue;
+        }
+        let own = frame.offload.checksum;
+        if !random.once_in(4) {
+            let field = random.below(frame.len().min(120) - 2);
+            let start = random.below(field + 1);
+            let (start, offset) = (start as u16, (field - start) as u16);
+            frame.offload.checksum = Checksum::Partial { start, offset };
+        }
+        let is_own = frame.offload.checksum == own;
+        let mut completed = frame.clone();
+        packet::complete_checksum(&mut completed).expect("the field is in the frame");
+        let is_harmless = extract(&completed, Switch::VIF, None).ok().as_ref() == Some(&key);
+        let flow = lab.switch.put(&key, &[Action::Output(Switch::DEVICE)], 0);
+        lab.send(Wire::Vif, &frame);
+        let context = || format!("case {case} of seed {seed}: {}", shown(&frame));
+        let (wire, _) = lab.receive(PATIENCE).unwrap_or_else(|| panic!("lost, {}", context()));
+        let is_punted = wire == Wire::Punt;
+        assert!(is_harmless || is_punted, "{}", context());
+        assert!(!is_own || !is_punted, "{}", context());
+        let kind = if is_own { 0 } else { 1 + usize::from(is_punted) };
+        tally[kind] += 1;
+        lab.switch.tables.delete(flow).expect("it is there");
+    }
+    assert!(tally.iter().all(|&count| count > 100), "own, harmless, punted: {tally:?}");
+}
+
 /// Helpers extend a frame without GSO only up to about 16 KB.
 #[test]
 fn frames_of_any_length_are_punted() {
