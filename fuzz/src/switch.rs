@@ -211,7 +211,7 @@ impl Sink {
     }
 }
 
-impl Output for Sink {
+impl ActionOutput for Sink {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port == UPLINK {
             self.toward_underlay(packet.head());

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_apart_only_when_the_noise_does_not_explain_it() {
+    fn programs_differ_only_when_the_difference_exceeds_the_noise() {
         let near = |median: f64, part: f64| Estimate {
             median,
             low: median * (1.0 - part),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_others_are_read_from_what_they_print() {
+    fn figures_of_iperf3_and_sockperf_are_read_from_their_output() {
         let iperf3 = "[  5]   0.00-1.00   sec  2.9 GBytes  25000 Mbits/sec    0             sender\n\
                       [  5]   0.00-1.00   sec  2.9 GBytes  24900 Mbits/sec                  receiver\n\niperf Done.";
         assert_eq!(iperf3_gbps(iperf3), Some(24.9));

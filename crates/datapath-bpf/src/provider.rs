@@ -4,7 +4,7 @@ mod adoption;
 
 use crate::flow_tables::{FlowNo, MapError};
 use crate::load::{MapSizes, Unsupported, load};
-use crate::pin::{Namespace, PinError, Pins, Set};
+use crate::pin::{NamespaceClaim, PinError, PinSet, Pins};
 use crate::previous::PreviousState;
 use crate::state::BpfState;
 use adoption::Pinned;
@@ -12,8 +12,8 @@ use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
 use datapath::upcall::{Answer, Upcall};
-use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use datapath_user::fast_path::Punt;
 use datapath_user::{SetupError, UserDatapath};
 use flow::{Action, DropCounters, EntropySeed, FlowKey, PortNo};
@@ -46,7 +46,7 @@ pub struct KernelDatapath {
     pinned: Option<Pinned>,
     /// Keeps other processes from starting a kernel datapath in this network namespace. The last
     /// field, so that it is dropped last.
-    _namespace: Namespace,
+    _namespace: NamespaceClaim,
 }
 
 /// Why a kernel datapath could not start.
@@ -75,7 +75,7 @@ impl KernelDatapath {
     /// - [`PinError::Taken`] if another process runs a kernel datapath in the namespace;
     /// - the errors of [`UserDatapath::start`].
     pub fn start(config: Config) -> Result<Self, StartError> {
-        Self::start_with(config, Namespace::claim()?, None)
+        Self::start_with(config, NamespaceClaim::claim()?, None)
     }
 
     /// As [`KernelDatapath::start`], but pins programs and maps in the BPF file system at `bpf_fs`.
@@ -88,7 +88,7 @@ impl KernelDatapath {
     /// # Errors
     /// As [`KernelDatapath::start`].
     pub fn start_pinned(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
-        let namespace = Namespace::claim()?;
+        let namespace = NamespaceClaim::claim()?;
         let pins = Pins::open(bpf_fs).map(Arc::new).inspect_err(|error| {
             tracing::warn!("cannot pin programs: {error}; cached flows will end with the process");
         });
@@ -106,7 +106,7 @@ impl KernelDatapath {
 
     fn start_with(
         config: Config,
-        namespace: Namespace,
+        namespace: NamespaceClaim,
         pins: Option<Arc<Pins>>,
     ) -> Result<Self, StartError> {
         let wrong = |port: &&PortConfig| !(1..=MAX_PORT.0).contains(&port.port.0);
@@ -230,7 +230,7 @@ impl KernelDatapath {
     }
 
     /// After the last worker of the user datapath, a dump continues in the programs' maps.
-    fn behind<T>(&self, (portion, next): Portion<T>) -> Portion<T> {
+    fn behind<T>(&self, (portion, next): DumpPage<T>) -> DumpPage<T> {
         let tables = DumpCursor { worker: self.workers, at: Cursor::default() };
         (portion, Some(next.unwrap_or(tables)))
     }
@@ -265,7 +265,7 @@ fn failed(error: MapError) -> DatapathError {
 }
 
 /// Starts the maintenance thread. It ends when the datapath is dropped.
-fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<Set>>) -> Result<(), SetupError> {
+fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<PinSet>>) -> Result<(), SetupError> {
     let (bpf, set) = (Arc::downgrade(bpf), set.map(Arc::downgrade));
     let run = move || {
         for tick in 1.. {
@@ -346,7 +346,7 @@ impl Datapath for KernelDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
         let Some(at) = self.in_tables(from) else {
             return Ok(self.behind(self.user.dump(from, most)?));
         };
@@ -360,7 +360,7 @@ impl Datapath for KernelDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError> {
         let Some(at) = self.in_tables(from) else {
             return Ok(self.behind(self.user.usage(from, most)?));
         };
@@ -402,7 +402,7 @@ impl Datapath for KernelDatapath {
         Ok(snapshot)
     }
 
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError> {
         let watching = self.user.watch_drops()?;
         let watched = self.bpf.lock().watch_drops(watching.token());
         watched.map_err(failed)?;
@@ -413,7 +413,7 @@ impl Datapath for KernelDatapath {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Watching<CapturedFrame>, DatapathError> {
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
         let watching = self.user.watch_frames(port, snap_bytes)?;
         let watched = self.bpf.lock().watch_frames(port, watching.token());
         watched.map_err(failed)?;

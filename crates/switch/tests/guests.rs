@@ -3,14 +3,14 @@
 use flow::{DatapathKey, PortKey, PortNo};
 use lflow::{Loader, LogicalFlow};
 use pipeline::{
-    DatapathKind, Direction, FlowId, LogicalPort, PortLocation, PortRole, PortSecurity,
+    CaptureDirection, DatapathKind, FlowId, LogicalPort, PortLocation, PortRole, PortSecurity,
 };
 
 const SWITCH: DatapathKey = DatapathKey(1);
 
 pub fn add(
     loader: &mut Loader,
-    (direction, table): (Direction, u8),
+    (direction, table): (CaptureDirection, u8),
     priority: u16,
     condition: &str,
     actions: &str,
@@ -45,8 +45,8 @@ pub fn switch() -> Loader {
             format!("eth.dst == 02:00:00:00:00:0{number}"),
             format!("outport = \"vm{number}\"; output;"),
         );
-        add(&mut loader, (Direction::Ingress, 0), 50, &condition, &actions);
+        add(&mut loader, (CaptureDirection::Ingress, 0), 50, &condition, &actions);
     }
-    add(&mut loader, (Direction::Egress, 0), 0, "1", "output;");
+    add(&mut loader, (CaptureDirection::Egress, 0), 0, "1", "output;");
     loader
 }

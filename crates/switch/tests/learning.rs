@@ -236,7 +236,7 @@ fn refused_station_stays_cached_when_another_takes_the_free_entry() {
 fn bindings_are_limited_per_port() {
     let mut loader = switch();
     let teach = "outport = \"vm2\"; put_arp(outport, ip4.src, eth.src); output;";
-    add(&mut loader, (Direction::Ingress, 0), 90, "ip4", teach);
+    add(&mut loader, (CaptureDirection::Ingress, 0), 90, "ip4", teach);
     let mac_bindings = TableLimit { total: 100, per_port: 2 };
     let learn = LearnLimits { mac_bindings, ..LearnLimits::default() };
     let rig = Rig::new(loader.program(), &Config { learn, ..Config::default() });
@@ -264,7 +264,7 @@ fn events_that_follow_from_an_event_are_learned_from_the_same_packet() {
         (2, 0, "1", "next;"),
         (3, 0, "1", "outport = \"vm2\"; output;"),
     ] {
-        add(&mut loader, (Direction::Ingress, table), priority, condition, actions);
+        add(&mut loader, (CaptureDirection::Ingress, table), priority, condition, actions);
     }
     let rig = Rig::new(loader.program(), &Config::default());
     assert_eq!(rig.send(1, &udp(1, 2, HERE)), (vec![2], true));

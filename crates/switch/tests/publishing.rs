@@ -2,7 +2,7 @@
 
 use crate::guests::{add, switch};
 use crate::{Rig, bridge, program, udp};
-use pipeline::{Direction, Program};
+use pipeline::{CaptureDirection, Program};
 use std::time::Duration;
 use switch::{Config, Limits};
 
@@ -15,7 +15,7 @@ fn new_acl_applies_to_cached_megaflows_within_one_sweep() {
     let rig = Rig::new(loader.program(), &Config::default());
     assert_eq!(rig.send(1, &udp(1, 2, DNS)), (vec![2], true));
     assert_eq!(rig.send(1, &udp(1, 2, WEB)), (vec![2], false));
-    let acl = add(&mut loader, (Direction::Egress, 0), 9, "udp.dst == 53", "drop;");
+    let acl = add(&mut loader, (CaptureDirection::Egress, 0), 9, "udp.dst == 53", "drop;");
     assert_eq!(rig.engine.publish(loader.program()), 2);
     rig.send(1, &udp(1, 2, WEB));
     rig.sweep();

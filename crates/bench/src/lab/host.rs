@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use netdev::{Dad, Ethtool, Ifindex, IpNet, Netlink, Netns, OwnedNetns};
 use wire::MacAddr;
 
-use super::shape::Family;
+use super::shape::IpVersion;
 use crate::{Error, Result};
 
 /// The device that joins the hosts, on both of them.
@@ -47,10 +47,10 @@ impl Host {
     }
 
     /// Its address of `family` on the underlay.
-    pub fn underlay(&self, family: Family) -> IpAddr {
+    pub fn underlay(&self, family: IpVersion) -> IpAddr {
         match family {
-            Family::V4 => self.underlay4().into(),
-            Family::V6 => self.underlay6().into(),
+            IpVersion::V4 => self.underlay4().into(),
+            IpVersion::V6 => self.underlay6().into(),
         }
     }
 

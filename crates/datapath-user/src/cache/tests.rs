@@ -378,7 +378,7 @@ enum Step {
     Put { mask: usize, values: u8, port: u32 },
     Delete { mask: usize, values: u8 },
     LookUp { values: u8, bytes: u16 },
-    Portion { most: usize },
+    DumpPage { most: usize },
     Maintain,
     Clear,
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use datapath::Datapath;
 use datapath::config::Config;
-use datapath_bpf::{Adoption, KernelDatapath, PinError, Purged, StartError, purge};
+use datapath_bpf::{Adoption, KernelDatapath, PinError, PurgeResult, StartError, purge};
 use datapath_user::UserDatapath;
 use doctor::host::Capabilities;
 use std::path::Path;
@@ -94,7 +94,7 @@ impl ActiveProvider {
         // Programs that a killed daemon left attached would consume packets before the user
         // datapath sees them.
         match purge(bpf_fs) {
-            Ok(purged) if purged == Purged::default() => {}
+            Ok(purged) if purged == PurgeResult::default() => {}
             Ok(purged) => tracing::info!(?purged, "removed the state of an earlier daemon"),
             Err(taken @ PinError::Taken(_)) => {
                 return Err(taken).context("cannot start the user datapath");
