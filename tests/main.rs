@@ -22,5 +22,6 @@ mod recovery;
 mod refusals;
 mod restart;
 mod scapy;
+mod stateful;
 mod trace;
 mod vm;

@@ -11,6 +11,7 @@ use adoption::Pinned;
 use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
+use datapath::tracker::Tracker;
 use datapath::upcall::{Answer, Upcall};
 use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
@@ -375,8 +376,9 @@ impl Datapath for KernelDatapath {
     }
 
     fn answer(&self, answers: Vec<Answer>) -> Result<(), DatapathError> {
-        let made = answers
-            .iter()
+        // Programs execute first passes only.
+        let first = answers.iter().filter(|answer| answer.upcall.recirculated.is_none());
+        let made = first
             .filter_map(|answer| Some((answer.megaflow.as_deref()?, Some(&answer.upcall.key))));
         self.put_in_tables(made);
         if self.workers > 1 {
@@ -418,6 +420,10 @@ impl Datapath for KernelDatapath {
         let watched = self.bpf.lock().watch_frames(port, watching.token());
         watched.map_err(failed)?;
         Ok(watching)
+    }
+
+    fn tracker(&self) -> Option<&Tracker> {
+        self.user.tracker()
     }
 
     fn now_ms(&self) -> u64 {

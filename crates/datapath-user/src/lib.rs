@@ -7,6 +7,7 @@
 //!   underlay.
 //! - **From the underlay:** [`receive`] ([`stt`] for STT, [`uplink`] for VLAN tags) decapsulates it
 //!   and coalesces segments; [`forward`] looks it up; [`vif`] sends it to the guest.
+//! - **Through the connection tracker:** [`passes`] asks the tracker, and looks the frame up again.
 //! - **Without a megaflow:** it becomes an upcall ([`upcall_queue`]) and comes back with an answer.
 //!
 //! [`control`] runs on a thread of its own, so that no frame waits for it. It opens devices
@@ -17,7 +18,8 @@
 //! eBPF programs may run in front of this datapath ([`fast_path`]). They punt to it the packets
 //! that they do not forward themselves.
 //!
-//! A worker owns all state that a packet touches, so its path takes no lock. Frames of one port or
+//! A worker owns all state that a packet touches, so its path takes no lock. The exception is
+//! connection tracking: the two directions of a connection may arrive at different workers. Frames of one port or
 //! one tunnel socket keep their order.
 #![forbid(unsafe_code)]
 
@@ -30,6 +32,8 @@ pub mod fast_path;
 mod forward;
 mod log_meter;
 mod mailbox;
+mod pass_caches;
+mod passes;
 mod path_mtu;
 mod port;
 mod provider;

@@ -154,6 +154,7 @@ mod tests {
             port: PortNo(port),
             reason: UpcallReason::Miss,
             worker: WorkerId(0),
+            recirculated: None,
         }
     }
 

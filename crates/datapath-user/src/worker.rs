@@ -294,7 +294,7 @@ impl Worker {
 
     fn handle_request(&mut self, request: Request) {
         let Self { forwarder, .. } = self;
-        let cache = &mut forwarder.cache;
+        let cache = &mut forwarder.caches;
         // A failed reply means that the requester has timed out.
         match request {
             Request::Answers(answers) => {
@@ -440,7 +440,8 @@ impl Worker {
             receiver.tick(forwarder.now_ms, &mut forwarder.out.uplink.drops);
         }
         forwarder.out.uplink.tick();
-        forwarder.cache.maintain();
+        forwarder.caches.maintain();
+        forwarder.out.tracker.expire();
         forwarder.out.watchers.remove_gone();
         forwarder.out.icmp_replies_left = MAX_ICMP_REPLIES;
         for (port, vif) in forwarder.out.vifs() {
@@ -452,7 +453,7 @@ impl Worker {
     }
 
     fn report(&mut self) -> Report {
-        let Forwarder { endpoints, out, cache, .. } = &mut self.forwarder;
+        let Forwarder { endpoints, out, caches, .. } = &mut self.forwarder;
         let rows = endpoints.iter().map(|(id, remote, endpoint)| {
             let (spec, local) = endpoints.class(endpoint);
             let neighbour = match (spec.tunnel.carrier(), endpoint.resolved) {
@@ -473,15 +474,16 @@ impl Worker {
             }
         });
         let rows = rows.collect();
-        let CacheStats { lookups, exact_hits, search_hits, mask_probes } = cache.stats();
+        let (megaflows, masks, stats) = caches.totals();
+        let CacheStats { lookups, exact_hits, search_hits, mask_probes } = stats;
         let counters = |rx, tx, drops: &_| PortCounters { rx, tx, drops: Clone::clone(drops) };
         Report {
             ports: out.vifs().map(|(p, vif)| (p, counters(vif.rx, vif.tx, &vif.drops))).collect(),
             uplink: counters(out.uplink.rx, out.uplink.tx, &out.uplink.drops),
             endpoints: rows,
             megaflows: MegaflowStats {
-                megaflows: cache.len() as u64,
-                masks: cache.mask_count() as u64,
+                megaflows: megaflows as u64,
+                masks: masks as u64,
                 lookups,
                 exact_hits,
                 search_hits,

@@ -38,6 +38,8 @@ pub struct Config {
     pub upcalls: UpcallLimits,
     /// How often logical routers ask for neighbours; each forwarding thread has these limits.
     pub solicit: SolicitLimits,
+    /// Limits and timeouts of tracked connections.
+    pub conntrack: conntrack::Config,
 }
 
 /// The forwarding threads.

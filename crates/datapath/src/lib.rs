@@ -7,7 +7,7 @@
 //!
 //! [`config`] describes ports and tunnels, [`stats`] is the form in which counters are reported,
 //! [`watch`] delivers copies of frames to observers, and [`solicit`] limits how often a logical
-//! router asks for a neighbour.
+//! router asks for a neighbour. [`tracker`] holds the connections of a datapath.
 #![forbid(unsafe_code)]
 
 pub mod config;
@@ -15,6 +15,7 @@ pub mod megaflow;
 pub mod provider;
 pub mod solicit;
 pub mod stats;
+pub mod tracker;
 pub mod upcall;
 pub mod watch;
 

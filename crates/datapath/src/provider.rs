@@ -3,6 +3,7 @@
 use crate::config::{MAX_PORT, PortConfig, Underlay};
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::stats::Snapshot;
+use crate::tracker::Tracker;
 use crate::upcall::{Answer, Upcall};
 use crate::watch::{CapturedFrame, DroppedPacket, Watching};
 #[cfg(doc)]
@@ -196,6 +197,11 @@ pub trait Datapath: Send + Sync {
         port: PortNo,
         snap_bytes: usize,
     ) -> Result<Watching<CapturedFrame>, DatapathError>;
+
+    /// The connections that it tracks; `None` for a datapath without connection tracking.
+    fn tracker(&self) -> Option<&Tracker> {
+        None
+    }
 
     /// Milliseconds since the datapath started: the clock of [`Usage::used_ms`].
     fn now_ms(&self) -> u64;

@@ -1,6 +1,6 @@
 //! Actions: the operations that a datapath performs on a frame.
 
-use crate::{DatapathKey, DropReason, EndpointId, Field, PortKey, PortNo};
+use crate::{CtAction, DatapathKey, DropReason, EndpointId, Field, PortKey, PortNo};
 use std::sync::Arc;
 use wire::vlan::Tag;
 
@@ -204,4 +204,7 @@ pub enum Action {
     },
     /// The transmit queue for the outputs that follow in this list; 0 is the default.
     SetQueue(u32),
+    /// Pass the frame through the connection tracker. The list then continues with the unchanged
+    /// frame. If the tracker refuses the frame, a drop is counted and the list ends.
+    Ct(Arc<CtAction>),
 }

@@ -1,7 +1,9 @@
 //! The reference executor, which defines the meaning of an action list.
 
 use crate::send::Tunnel;
-use crate::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, PortNo, rewrite};
+use crate::{
+    Action, CtAction, DropReason, Encapsulated, EndpointTable, LogRecord, PortNo, rewrite,
+};
 use packet::{PacketBuf, wire_len};
 use std::sync::Arc;
 use wire::{EtherType, vlan};
@@ -71,6 +73,23 @@ pub trait Output {
         Ok(())
     }
 
+    /// Passes the frame through the connection tracker. If the action names a recirculation, the
+    /// frame, or a copy of it, begins its next pass after this list. `is_last` is true when no
+    /// other action uses the frame after this one, so that no copy is needed. The default
+    /// implementation has no tracker.
+    ///
+    /// # Errors
+    /// The drop reason that the executor counts; the list ends.
+    fn track(
+        &mut self,
+        action: &Arc<CtAction>,
+        packet: &mut PacketBuf,
+        is_last: bool,
+    ) -> Result<(), DropReason> {
+        let _ = (action, packet, is_last);
+        Err(DropReason::CtUnavailable)
+    }
+
     /// Sets the transmit queue for the outputs that follow. It is 0 when [`execute`] begins, and
     /// the executor resets it to 0 at the end. The default implementation has only one queue.
     fn queue(&mut self, queue: u32) {
@@ -113,6 +132,8 @@ enum NextStep<'a> {
     End(DropReason),
     /// Continue with another list.
     Branch(&'a [Action]),
+    /// Pass the frame through the connection tracker, then continue with the next action.
+    Track(&'a Arc<CtAction>),
 }
 
 fn or_refuse<'a>(done: Result<(), DropReason>) -> NextStep<'a> {
@@ -141,6 +162,13 @@ fn run(
                 break;
             }
             NextStep::Branch(list) => rest = list.iter(),
+            NextStep::Track(action) => {
+                let is_last = context.depth == 0 && rest.as_slice().is_empty();
+                if let Err(reason) = output.track(action, packet, is_last) {
+                    output.dropped(reason, packet);
+                    break;
+                }
+            }
         }
     }
     context.queue
@@ -194,6 +222,7 @@ fn step<'a>(
         Action::SetIcmpMtu(mtu) => rewrite::set_icmp_mtu(packet, *mtu),
         Action::Log(record) => output.log(record, packet),
         Action::Controller => output.controller(packet),
+        Action::Ct(action) => return NextStep::Track(action),
     }
     NextStep::Continue
 }
@@ -274,7 +303,8 @@ fn rewrites(list: &[Action], depth: usize) -> bool {
         | Action::Log(_)
         | Action::Controller
         | Action::Meter { .. }
-        | Action::SetQueue(_) => false,
+        | Action::SetQueue(_)
+        | Action::Ct(_) => false,
     })
 }
 

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod conntrack;
 mod decap;
 mod drop_reason;
 mod encap;
@@ -32,6 +33,10 @@ mod tunnel;
 mod tunnel_info;
 
 pub use action::{Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey, Verdict};
+pub use conntrack::{
+    CtAction, CtCommit, CtNat, MAX_PASSES, NatRange, RecircId, Recirculation, WeakRecirculation,
+    ct_state,
+};
 pub use decap::{Decapped, OuterIp, propagate_ecn, strip_outer};
 pub use drop_reason::{DropCounters, DropReason};
 pub use encap::Encapsulated;
@@ -43,7 +48,7 @@ pub use extract::extract;
 pub use field::{
     Access, FOREIGN_FIELDS, Field, FieldSpec, FrameKind, KERNEL_WORDS, KernelMember, KernelShape,
     KernelWord, Notation, OfctlName, OfctlSyntax, OvnKind, OvnSymbol, PACKET_WORDS, Prerequisite,
-    Requirement, STAGES, Subfield, WORDS, low_bits,
+    Requirement, STAGES, Subfield, TRACKED_WORDS, WORDS, low_bits,
 };
 pub use header_template::HeaderTemplate;
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo};

@@ -141,6 +141,7 @@ impl fmt::Display for Action {
                 write!(f, "meter(rate_kbps={rate_kbps},burst_kb={burst_kb})")
             }
             Self::SetQueue(queue) => write!(f, "queue({queue})"),
+            Self::Ct(action) => action.fmt(f),
         }
     }
 }

@@ -103,7 +103,9 @@ fn packets_go_where_actions_send_them() {
         ("outport = \"nowhere\"; output;", dropped(DropReason::NoSuchPort)),
         ("drop;", dropped(DropReason::FlowDrop)),
         ("ct_clear; outport = \"b\"; output;", vec![TO_B]),
-        ("ct_next; outport = \"b\"; output;", dropped(DropReason::UnsupportedAction)),
+        // The program has no zones.
+        ("ct_next; outport = \"b\"; output;", dropped(DropReason::CtUnavailable)),
+        ("ct_snat_to_vip; output;", dropped(DropReason::UnsupportedAction)),
         ("sample(probability=1); outport = \"b\"; output;", vec![TO_B]),
         ("fwd_group(childports=\"b\", \"b\");", vec![TO_B]),
         ("reg0[0..15] = select(2, 2); output;", dropped(DropReason::NoSuchPort)),

@@ -3,7 +3,7 @@
 use crate::{LogicalNetwork, Placement};
 use flow::PortKey;
 use lflow::{FlowError, Loader};
-use pipeline::{LogicalPort, MulticastGroup, PortLocation, PortSecurity};
+use pipeline::{CtZones, LogicalPort, MulticastGroup, PortLocation, PortSecurity};
 
 /// Loads the part of the logical network that a host needs. `file_name` is the file name in the
 /// origin of each flow.
@@ -54,6 +54,7 @@ pub fn load_program(
             })?;
         }
     }
+    loader.physical().allocate_zones(&CtZones::default());
     Ok(loader)
 }
 

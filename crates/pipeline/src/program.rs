@@ -15,6 +15,7 @@
 use crate::flow::Flow;
 use crate::op::Direction;
 use crate::port_security::PortSecurity;
+use crate::zones::CtZones;
 use ::flow::{DatapathKey, EndpointId, Match, PortKey, PortNo, TagLink, TunnelType};
 use classifier::{Classifier, Rank};
 use std::collections::BTreeMap;
@@ -270,6 +271,7 @@ pub struct Program {
     port_roles: Arc<Map<PortNo, PortRole>>,
     by_tunnel: Arc<Map<(TunnelType, u64), DatapathKey>>,
     bridge_ports: Arc<BTreeMap<PortNo, BridgePort>>,
+    zones: Arc<CtZones>,
 }
 
 impl Program {
@@ -398,5 +400,14 @@ impl Program {
     /// A port of the bridge.
     pub fn bridge_port(&self, port: PortNo) -> Option<&BridgePort> {
         self.bridge_ports.get(&port)
+    }
+
+    /// The connection tracking zones; none before [`Program::allocate_zones`].
+    pub fn zones(&self) -> &Arc<CtZones> {
+        &self.zones
+    }
+
+    pub(crate) fn set_zones(&mut self, zones: Arc<CtZones>) {
+        self.zones = zones;
     }
 }

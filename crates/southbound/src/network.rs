@@ -6,7 +6,7 @@ use flow::{DatapathKey, PortKey, PortNo};
 use lflow::lexer::Lexer;
 use lflow::{Constant, FlowError, Loader, LogicalFlow, TokenKind};
 use pipeline::{
-    DatapathKind, FdbKey, FdbPort, LearnEvent, LearnedState, LearnedTables, LogicalPort,
+    CtZones, DatapathKind, FdbKey, FdbPort, LearnEvent, LearnedState, LearnedTables, LogicalPort,
     MacBindingKey, MulticastGroup, PortLocation, PortRole, PortSecurity,
 };
 use std::collections::{BTreeMap, HashMap};
@@ -63,6 +63,7 @@ impl Southbound {
         maker.sets();
         maker.flows();
         maker.learned();
+        maker.network.loader.physical().allocate_zones(&CtZones::default());
         if maker.errors.is_empty() { Ok(maker.network) } else { Err(maker.errors) }
     }
 }

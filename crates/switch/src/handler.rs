@@ -8,14 +8,17 @@ use crate::records::{Inserted, Records, Tenths};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
-use flow::{Action, FlowKey, FlowMask, Match, PortNo};
+use flow::{Action, Field, FlowKey, FlowMask, Match, PortNo};
 use pipeline::{IngressPort, LearnEvent, Translation, translate};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-/// The exact-match mask over all fields that a packet carries. It is sound for every translation.
-/// A megaflow whose own mask would exceed a mask limit gets this mask instead.
+/// The exact-match mask over all fields that a packet carries in its first pass. It is sound for
+/// every translation. A megaflow whose own mask would exceed a mask limit gets this mask instead.
 static EXACT: LazyLock<FlowMask> = LazyLock::new(|| FlowMask::exact().of_packet());
+/// As [`EXACT`], for later passes.
+static EXACT_RECIRCULATED: LazyLock<FlowMask> =
+    LazyLock::new(|| FlowMask::exact().of_recirculated());
 
 /// How often one packet is translated again after a learn event. Each learn event can cause another
 /// one in the next translation. The limit ends the loop for a packet whose events alternate.
@@ -45,7 +48,8 @@ impl<'p> Decision<'p> {
         key: &FlowKey,
         translation: Translation<'p>,
     ) -> Self {
-        let Translation { mask, actions, dependencies, learn_events, ingress, flows } = translation;
+        let Translation { mask, actions, dependencies, is_transient, learn_events, ingress, flows } =
+            translation;
         let refused = Refused::new(learn_events, ingress);
         let actions: Arc<[Action]> = actions.into();
         let condition = Match::new(key, mask);
@@ -54,7 +58,8 @@ impl<'p> Decision<'p> {
         Decision {
             worker,
             candidate: Candidate::new(published.number, flows, &dependencies, refused, key),
-            megaflow: Some(Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
+            megaflow: (!is_transient)
+                .then(|| Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
             actions,
             packets: 0,
             bytes: 0,
@@ -66,7 +71,11 @@ impl<'p> Decision<'p> {
     fn is_for(&self, upcall: &Upcall) -> bool {
         let megaflow = self.megaflow.as_deref();
         self.worker == upcall.worker
-            && megaflow.is_some_and(|megaflow| matches(&megaflow.condition, &upcall.key))
+            && megaflow.is_some_and(|Megaflow { condition, .. }| {
+                // A first pass and a later one never share a megaflow.
+                let is_later = condition.mask().get(Field::RecircId) != 0;
+                is_later == upcall.recirculated.is_some() && matches(condition, &upcall.key)
+            })
     }
 }
 
@@ -197,7 +206,9 @@ impl Engine {
         if !mask.is_some_and(|mask| records.takes_mask(port, mask)) {
             self.counters.mask_limited.add(1);
             mask = None;
-            let condition = Match::new(key, EXACT.clone());
+            let is_first = megaflow.condition.mask().get(Field::RecircId) == 0;
+            let exact = if is_first { &EXACT } else { &EXACT_RECIRCULATED };
+            let condition = Match::new(key, FlowMask::clone(exact));
             *megaflow = Megaflow::new(condition, Arc::clone(&decision.actions));
         }
         let candidate = &decision.candidate;

@@ -258,7 +258,9 @@ fn compare<'p>(
     let condition = &megaflow.condition;
     // Only packets cause learning, so a packet must raise an upcall.
     let learns = !translation.learn_events.is_empty();
-    if learns || !condition.mask().covers(&translation.mask) {
+    // Its state is gone, so no packet hits it any more; or there is no room for the next state.
+    let is_transient = translation.is_transient;
+    if learns || is_transient || !condition.mask().covers(&translation.mask) {
         return Revalidation::Delete;
     }
     let Translation { actions, flows, dependencies, .. } = translation;

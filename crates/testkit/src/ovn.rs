@@ -108,11 +108,16 @@ impl Ovn {
     /// Starts an ovn-trace for many queries; `number` distinguishes it from others of this
     /// instance. It sees later changes of the database too.
     pub fn tracer(&self, number: usize) -> Tracer {
+        self.tracer_with(number, &[])
+    }
+
+    /// Like [`Ovn::tracer`], with these arguments, such as `--ct=new`.
+    pub fn tracer_with(&self, number: usize, arguments: &[&str]) -> Tracer {
         let at = self.directory.0.as_path();
         let control = at.join(format!("trace{number}.ctl"));
         let pid_file = at.join(format!("trace{number}.pid"));
         // ovn-trace serves its socket only as a daemon, which a command stops.
-        let call = with_args(
+        let mut call = with_args(
             tool(at, "ovn-trace"),
             &[
                 &socket(at, "sb", "--db="),
@@ -124,6 +129,7 @@ impl Ovn {
                 &format!("--pidfile={}", pid_file.display()),
             ],
         );
+        call.args(arguments);
         run(call, b"");
         wait_for_server(&control);
         let stream = UnixStream::connect(&control).expect("ovn-trace listens");

@@ -24,6 +24,8 @@ pub const ENTROPY_PORTS: u16 = 64;
 const ENTROPY_BASE: u16 = 49_152;
 /// Default maximum number of megaflows.
 pub const MEGAFLOWS: usize = 200_000;
+/// The most connections that one port may open: half of the table, so that no guest can take all.
+const CONNECTIONS_OF_PORT: u32 = 500_000;
 
 /// The configuration of one host.
 #[derive(Debug)]
@@ -99,6 +101,10 @@ pub fn build(
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
         solicit: SolicitLimits::default(),
+        conntrack: conntrack::Config {
+            limits: conntrack::Limits { per_port: CONNECTIONS_OF_PORT, ..Default::default() },
+            ..Default::default()
+        },
     };
     Ok(HostConfig { config, program })
 }

@@ -79,6 +79,7 @@ fn config(uplink: &str, ports: Vec<PortConfig>, underlay: Underlay) -> Config {
         megaflows: 1000,
         upcalls: UpcallLimits::default(),
         solicit: SolicitLimits::default(),
+        conntrack: Default::default(),
     }
 }
 

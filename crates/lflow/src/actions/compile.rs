@@ -2,6 +2,7 @@
 
 use super::Actions;
 use super::ast::{Action, Check, Log, LogVerdict, Nest, Severity, Stage};
+use super::conntrack;
 use crate::scope::Scope;
 use crate::symbol::FieldRef;
 use crate::token::Constant;
@@ -30,7 +31,7 @@ pub(super) fn names<'a>(actions: &'a [Action], found: &mut Vec<&'a str>) {
 fn compile_list(actions: &[Action], stage: Stage, scope: &impl Scope) -> Arc<[Op]> {
     let mut ops = Vec::with_capacity(actions.len());
     for action in actions {
-        // Only actions in `ct_commit`, which is not compiled, use fields outside the key.
+        // Only actions in `ct_commit` use fields outside the key.
         if compile_action(action, stage, scope, &mut ops).is_none() {
             ops.push(Op::Unsupported("ct_commit"));
         }
@@ -106,14 +107,16 @@ fn compile_action(
             burst_kb: if *burst_kb == 0 { *rate_kbps } else { *burst_kb },
         },
         Action::SetQueue(queue) => Op::SetQueue((*queue).into()),
-        // weft has no connection state to clear, and no sample collectors.
-        Action::CtClear | Action::Sample(_) => return Some(()),
-        Action::CtNext => Op::Unsupported("ct_next"),
-        Action::CtCommit(_) | Action::CtCommitV1 { .. } => Op::Unsupported("ct_commit"),
-        Action::CtNat { nat, .. } => Op::Unsupported(nat.name()),
-        Action::CtCommitNat => Op::Unsupported("ct_commit_nat"),
+        // weft has no sample collectors.
+        Action::Sample(_) => return Some(()),
+        Action::CtClear => Op::CtClear,
+        Action::CtNext => conntrack::next(stage),
+        Action::CtCommit(actions) => conntrack::commit(compile_list(actions, stage, scope)),
+        Action::CtCommitV1 { mark, label } => conntrack::commit_v1(*mark, *label)?,
+        Action::CtNat { nat, to } => conntrack::nat(*nat, *to, stage),
+        Action::CtCommitNat => conntrack::commit_nat(stage),
         Action::CtSnatToVip => Op::Unsupported("ct_snat_to_vip"),
-        Action::CtLb(lb) => Op::Unsupported(if lb.mark { "ct_lb_mark" } else { "ct_lb" }),
+        Action::CtLb(lb) => conntrack::balance(lb, stage),
         Action::CommitEcmpNh { .. } => Op::Unsupported("commit_ecmp_nh"),
         Action::CommitLbAffinity(_) => Op::Unsupported("commit_lb_aff"),
         Action::PutOptions { protocol, .. } => Op::Unsupported(protocol.name()),
@@ -136,7 +139,7 @@ fn operand(field: FieldRef) -> Option<Operand> {
 const TAG_PRESENT: u128 = 1 << 12;
 
 /// Writes a constant: one step for each run of contiguous bits of its mask.
-fn load(to: Subfield, value: Constant, ops: &mut Vec<Op>) -> Option<()> {
+pub(super) fn load(to: Subfield, value: Constant, ops: &mut Vec<Op>) -> Option<()> {
     let mut mask = value.mask.unwrap_or(u128::MAX) & low_bits(to.width());
     let is_tag = to.field() == Field::VlanTci && mask << to.first() & TAG_PRESENT != 0;
     if is_tag && value.value << to.first() & TAG_PRESENT == 0 {

@@ -5,13 +5,14 @@
 //! ```
 //!
 //! Every action of OVN 23.03 is parsed and printed. Actions that the switch does not support
-//! (connection tracking, answers of a controller) are compiled to
+//! (answers of a controller, some of load balancers) are compiled to
 //! [`Op::Unsupported`](pipeline::Op::Unsupported), which drops the packet.
 
 mod assign;
 mod ast;
 mod balance;
 mod compile;
+mod conntrack;
 mod effects;
 mod options;
 mod parse;

@@ -1,6 +1,6 @@
 //! Logical flows of access control lists.
 
-use super::{Flows, Keys, Stage, next_to};
+use super::{Flows, Keys, Stage, next_to, stateful};
 use crate::model::port_in_switch;
 use crate::{Acl, AclAction, AclDirection, AclScope, Network, RouterLink, SwitchIndex};
 use flow::DatapathKey;
@@ -9,35 +9,88 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Added to the priority of an ACL, as in OVN. Lower priorities are the pipeline's own.
-const OFFSET: u16 = 1000;
+pub(super) const OFFSET: u16 = 1000;
 
 /// A priority above all ACLs.
 const EXEMPT: u16 = OFFSET + 0x8000;
 
 /// Adds the flows of all ACLs.
 pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
-    exempt_routers(network, keys, flows);
     let groups = switches_of_groups(network, keys);
-    let none: Arc<[DatapathKey]> = Arc::default();
-    for acl in network.acls() {
+    let scopes: Vec<(&Acl, Arc<[DatapathKey]>)> = network
+        .acls()
+        .iter()
+        .map(|acl| {
+            let datapaths = match &acl.scope {
+                AclScope::Switch(switch) => [keys.switch(*switch)].into(),
+                AclScope::PortGroup(name) => {
+                    groups.get(name.as_str()).map_or_else(Arc::default, Arc::clone)
+                }
+            };
+            (acl, datapaths)
+        })
+        .collect();
+    let switches = Switches::new(&scopes, keys);
+    stateful::add_pipeline(&switches, flows);
+    exempt_routers(network, keys, &switches, flows);
+    for (acl, datapaths) in &scopes {
+        let (stateful, stateless): (Vec<_>, Vec<_>) =
+            datapaths.iter().copied().partition(|key| switches.stateful.contains(key));
         let (stage, port) = match acl.direction {
             AclDirection::FromPort => (Stage::LsInAcl, "inport"),
             AclDirection::ToPort => (Stage::LsOutAcl, "outport"),
         };
-        let (datapaths, condition) = match &acl.scope {
-            AclScope::Switch(switch) => ([keys.switch(*switch)].into(), acl.condition.clone()),
-            AclScope::PortGroup(name) => (
-                Arc::clone(groups.get(name.as_str()).unwrap_or(&none)),
-                format!("{port} == @{name} && ({})", one_line(&acl.condition)),
-            ),
+        let condition = match &acl.scope {
+            AclScope::Switch(_) => acl.condition.clone(),
+            AclScope::PortGroup(name) => {
+                format!("{port} == @{name} && ({})", one_line(&acl.condition))
+            }
         };
         let place = (stage, OFFSET + acl.priority);
-        flows.add(&datapaths, place, condition, actions(acl), acl.line);
+        flows.add(&stateless.into(), place, condition.as_str(), actions(acl), acl.line);
+        stateful::add_acl(acl, &stateful.into(), place, &one_line(&condition), flows);
     }
 }
 
-/// ACLs apply to guests only: ports that lead to routers are exempt.
-fn exempt_routers(network: &Network, keys: &Keys, flows: &mut Flows) {
+/// The switches by what their ACLs need.
+pub(super) struct Switches {
+    /// Those with an ACL that allows related packets.
+    pub(super) stateful: Arc<[DatapathKey]>,
+    /// The others with ACLs in the direction `to-port`.
+    pub(super) filtered: Arc<[DatapathKey]>,
+    /// The others with ACLs in the direction `from-port`.
+    pub(super) filtering: Arc<[DatapathKey]>,
+    /// Those whose packets skip the ACLs in the direction `to-port`.
+    pub(super) unfiltered: Arc<[DatapathKey]>,
+    /// Those whose packets skip the ACLs in the direction `from-port`.
+    pub(super) unfiltering: Arc<[DatapathKey]>,
+}
+
+impl Switches {
+    fn new(scopes: &[(&Acl, Arc<[DatapathKey]>)], keys: &Keys) -> Self {
+        let with = |is_meant: fn(&Acl) -> bool| -> BTreeSet<DatapathKey> {
+            let meant = scopes.iter().filter(|(acl, _)| is_meant(acl));
+            meant.flat_map(|(_, datapaths)| datapaths.iter().copied()).collect()
+        };
+        let stateful = with(|acl| acl.action == AclAction::AllowRelated);
+        let to = with(|acl| acl.direction == AclDirection::ToPort);
+        let from = with(|acl| acl.direction == AclDirection::FromPort);
+        let some = |is_meant: &dyn Fn(&DatapathKey) -> bool| {
+            keys.switches.iter().copied().filter(is_meant).collect()
+        };
+        Self {
+            filtered: some(&|key| to.contains(key) && !stateful.contains(key)),
+            filtering: some(&|key| from.contains(key) && !stateful.contains(key)),
+            unfiltered: some(&|key| !to.contains(key) && !stateful.contains(key)),
+            unfiltering: some(&|key| !from.contains(key) && !stateful.contains(key)),
+            stateful: some(&|key| stateful.contains(key)),
+        }
+    }
+}
+
+/// ACLs apply to guests only: ports that lead to routers are exempt, and their packets are not
+/// tracked.
+fn exempt_routers(network: &Network, keys: &Keys, switches: &Switches, flows: &mut Flows) {
     let limited: BTreeSet<SwitchIndex> = network
         .acls()
         .iter()
@@ -48,12 +101,20 @@ fn exempt_routers(network: &Network, keys: &Keys, flows: &mut Flows) {
         .collect();
     for port in network.logical_routers().iter().flat_map(|router| &router.ports) {
         let RouterLink::Switch { switch, .. } = port.link else { continue };
-        if limited.contains(&switch) {
-            let datapath = [keys.switch(switch)].into();
-            let name = port_in_switch(&network[switch].name, &port.name);
-            for (stage, side) in [(Stage::LsInAcl, "inport"), (Stage::LsOutAcl, "outport")] {
-                let condition = format!("{side} == {name:?}");
-                flows.add(&datapath, (stage, EXEMPT), condition, "next;", port.line);
+        let key = keys.switch(switch);
+        let (datapath, is_stateful) = ([key].into(), switches.stateful.contains(&key));
+        let name = port_in_switch(&network[switch].name, &port.name);
+        for (acl, pre_acl, side) in [
+            (Stage::LsInAcl, Stage::LsInPreAcl, "inport"),
+            (Stage::LsOutAcl, Stage::LsOutPreAcl, "outport"),
+        ] {
+            let condition = format!("{side} == {name:?}");
+            if is_stateful {
+                let untracked = (pre_acl, stateful::UNTRACKED);
+                flows.add(&datapath, untracked, condition.as_str(), "next;", port.line);
+            }
+            if limited.contains(&switch) || is_stateful {
+                flows.add(&datapath, (acl, EXEMPT), condition, "next;", port.line);
             }
         }
     }
@@ -80,13 +141,23 @@ fn switches_of_groups<'n>(
         .collect()
 }
 
-fn actions(acl: &Acl) -> String {
-    let verdict = acl.action.name();
-    let log = acl.log.as_ref().map_or_else(String::new, |name| {
+/// The action that logs a packet; empty if the ACL does not log.
+pub(super) fn log(acl: &Acl) -> String {
+    let verdict = match acl.action {
+        AclAction::Allow | AclAction::AllowRelated | AclAction::AllowStateless => "allow",
+        AclAction::Drop => "drop",
+        AclAction::Reject => "reject",
+    };
+    acl.log.as_ref().map_or_else(String::new, |name| {
         format!("log(name={name:?}, verdict={verdict}, severity=info); ")
-    });
+    })
+}
+
+/// The actions of an ACL that does not depend on connections.
+pub(super) fn actions(acl: &Acl) -> String {
+    let log = log(acl);
     match acl.action {
-        AclAction::Allow => log + "next;",
+        AclAction::Allow | AclAction::AllowRelated | AclAction::AllowStateless => log + "next;",
         // A lone `drop;` is required; with other actions, a packet that is sent nowhere is dropped
         // too.
         AclAction::Drop if log.is_empty() => "drop;".to_owned(),
@@ -104,7 +175,7 @@ fn one_line(condition: &str) -> String {
 /// The actions that send the reply to the port of the sender. From the ingress pipeline it goes to
 /// the switch's egress. From the egress pipeline it goes through the destination lookup, because
 /// that port may be on another host.
-fn reject(direction: AclDirection) -> String {
+pub(super) fn reject(direction: AclDirection) -> String {
     let next = match direction {
         AclDirection::FromPort => next_to(Stage::LsOutCheckPortSec),
         AclDirection::ToPort => next_to(Stage::LsInL2Lkup),

@@ -10,6 +10,9 @@
 //! | `xreg0[0..47]` | MAC address of the router port that a packet came in by |
 //! | `reg0`, `xxreg0` | next hop |
 //! | `reg1`, `xxreg1` | the router's address towards the next hop |
+//! | `reg0[0]` of a switch | the packet is to be tracked |
+//! | `reg0[1]` of a switch | the connection is to be committed |
+//! | `reg0[7]` to `reg0[10]` of a switch | hints for ACLs, from the connection's state |
 //! | `reg0[15]` of a switch | result of port security |
 //! | `reg9[0]` | the packet is an error message of the router |
 //! | `reg9[1]` | the packet is too long |
@@ -18,6 +21,7 @@
 mod acl;
 mod router;
 mod stage;
+mod stateful;
 mod switch;
 
 pub use stage::Stage;

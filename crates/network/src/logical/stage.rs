@@ -31,7 +31,7 @@ macro_rules! stages {
             pub fn table(self) -> u8 {
                 let pipelines: &[&[Self]] = &[$(&[$(Self::$stage,)+],)+];
                 let place = |stages: &&[Self]| stages.iter().position(|&stage| stage == self);
-                // A pipeline has at most a dozen stages.
+                // A pipeline has fewer than 64 stages.
                 pipelines.iter().find_map(place).unwrap_or_default() as u8
             }
         }
@@ -45,8 +45,16 @@ stages! {
         LsInCheckPortSec "check_port_sec",
         /// Drops what port security forbids.
         LsInApplyPortSec "apply_port_sec",
+        /// Decides which packets are tracked, where an ACL allows related packets.
+        LsInPreAcl "pre_acl",
+        /// Passes these packets through the connection tracker.
+        LsInPreStateful "pre_stateful",
+        /// Sums up the connection's state for the ACLs.
+        LsInAclHint "acl_hint",
         /// Access control lists in the direction `from-port`.
         LsInAcl "acl",
+        /// Commits new connections that the ACLs allow.
+        LsInStateful "stateful",
         /// Answers ARP and neighbour solicitations for known addresses.
         LsInArpRsp "arp_rsp",
         /// Learns the port of a MAC address that the file does not list.
@@ -57,8 +65,16 @@ stages! {
         LsInL2Unknown "l2_unknown",
     }
     "ls_out_" Egress {
+        /// Decides which packets are tracked, where an ACL allows related packets.
+        LsOutPreAcl "pre_acl",
+        /// Passes these packets through the connection tracker.
+        LsOutPreStateful "pre_stateful",
+        /// Sums up the connection's state for the ACLs.
+        LsOutAclHint "acl_hint",
         /// Access control lists in the direction `to-port`.
         LsOutAcl "acl",
+        /// Commits new connections that the ACLs allow.
+        LsOutStateful "stateful",
         /// Learns, on the receiver's host, which port of another host a MAC address is behind.
         LsOutPutFdb "put_fdb",
         /// Checks the destination addresses of a port.
@@ -101,8 +117,8 @@ mod tests {
         let tables: Vec<_> = Stage::ALL.iter().map(|stage| (stage.name(), stage.table())).collect();
         for (name, table) in [
             ("ls_in_check_port_sec", 0),
-            ("ls_in_l2_unknown", 6),
-            ("ls_out_acl", 0),
+            ("ls_in_l2_unknown", 10),
+            ("ls_out_acl", 3),
             ("lr_in_arp_request", 8),
         ] {
             assert!(tables.contains(&(name, table)), "{name} {table}: {tables:?}");

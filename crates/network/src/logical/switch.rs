@@ -52,9 +52,7 @@ fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
     // From a tunnel without logical ports: the sending host has done the other stages.
     let known_port = (Stage::LsInCheckPortSec, 90);
     flows.add(all, known_port, "flags[1] == 1", next_to(Stage::LsInL2Lkup), None);
-    for stage in
-        [Stage::LsInCheckPortSec, Stage::LsInApplyPortSec, Stage::LsInAcl, Stage::LsInPutFdb]
-    {
+    for stage in [Stage::LsInCheckPortSec, Stage::LsInPutFdb] {
         flows.add(all, (stage, 0), "1", "next;", None);
     }
     let flood = "outport = \"_MC_flood\"; output;";
@@ -77,7 +75,7 @@ fn add_ways_to_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
     };
     let (learning, others) = (keys(learning), keys(others));
     for (stage, beyond) in
-        [(Stage::LsInArpRsp, Stage::LsInL2Lkup), (Stage::LsOutAcl, Stage::LsOutCheckPortSec)]
+        [(Stage::LsInArpRsp, Stage::LsInL2Lkup), (Stage::LsOutStateful, Stage::LsOutCheckPortSec)]
     {
         flows.add(&learning, (stage, 0), "1", "next;", None);
         flows.add(&others, (stage, 0), "1", next_to(beyond), None);

@@ -30,6 +30,10 @@ pub(super) struct Translator<'p, 's, S, O> {
     pub learn_events: Vec<LearnEvent>,
     /// The port that they count against; set before the first lookup.
     pub ingress: IngressPort,
+    /// True in a later pass of a packet.
+    pub is_recirculated: bool,
+    /// True when the result holds for this packet only: nothing may be cached.
+    pub is_transient: bool,
     flows: Vec<&'p Arc<Flow>>,
     /// Steps of the current packet or copy.
     pub steps: u32,
@@ -62,7 +66,9 @@ pub(super) struct Packet<'p> {
     pub frames: Vec<Frame<'p>>,
     /// The table of the current flow.
     table: TableId,
-    stack: Vec<u128>,
+    pub stack: Vec<u128>,
+    /// True when the packet was made untracked since the connection tracker has last seen it.
+    pub ct_cleared: bool,
     /// The actions so far.
     pub actions: Vec<Action>,
     /// The drop reason, in case the packet ends without being sent.
@@ -80,6 +86,8 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
             dependencies: Vec::new(),
             learn_events: Vec::new(),
             ingress: IngressPort { datapath: Program::BRIDGE, port: FdbPort::Port(PortNo(0)) },
+            is_recirculated: false,
+            is_transient: false,
             flows: Vec::with_capacity(48),
             steps: 0,
             total_steps: 0,
@@ -88,8 +96,12 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
 
     pub fn finish(self, actions: Vec<Action>) -> Translation<'p> {
         Translation {
-            mask: self.read.of_packet(),
+            mask: match self.is_recirculated {
+                false => self.read.of_packet(),
+                true => self.read.of_recirculated(),
+            },
             actions,
+            is_transient: self.is_transient,
             dependencies: self.dependencies,
             learn_events: self.learn_events,
             ingress: self.ingress,
@@ -215,6 +227,9 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
                 packet.actions.push(Action::Meter { rate_kbps: *rate_kbps, burst_kb: *burst_kb })
             }
             Op::SetQueue(queue) => packet.actions.push(Action::SetQueue(*queue)),
+            Op::Ct(op) => return self.execute_ct_op(packet, op),
+            Op::CtBalance(op) => return self.balance(packet, op),
+            Op::CtClear => self.clear_ct(packet),
             Op::Drop => packet.reason = DropReason::FlowDrop,
             Op::Unsupported(name) => {
                 self.observer.event(Event::Note(name));
@@ -398,6 +413,7 @@ impl<'p> Packet<'p> {
             frames: Vec::with_capacity(4),
             table: TableId::FIRST,
             stack: Vec::new(),
+            ct_cleared: false,
             actions: Vec::new(),
             reason: DropReason::NoFlow,
             depth: 0,
@@ -416,6 +432,7 @@ impl<'p> Packet<'p> {
             frames: vec![Frame { ops, table: self.table }],
             table: self.table,
             stack: self.stack.clone(),
+            ct_cleared: self.ct_cleared,
             actions: Vec::new(),
             reason: DropReason::FlowDrop,
             depth: self.depth,
@@ -442,7 +459,8 @@ fn keeps_packet_unchanged(action: &Action) -> bool {
         | Action::Clone(_)
         | Action::Reply { .. }
         | Action::Log(_)
-        | Action::Controller => true,
+        | Action::Controller
+        | Action::Ct(_) => true,
         Action::PushVlan(_)
         | Action::PopVlan
         | Action::Drop(_)

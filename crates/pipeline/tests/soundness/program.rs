@@ -1,12 +1,12 @@
 //! Random programs and packets, of so few fields and values that packets often match flows.
 
 use flow::{
-    DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, Reply,
-    Subfield, TagLink, TunnelType,
+    CtNat, DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo,
+    Reply, Subfield, TagLink, TunnelType,
 };
 use pipeline::{
-    BridgePort, BridgePortKind, Datapath, DatapathKind, Direction, FdbKey, FdbPort, Flow,
-    FlowCounters, FlowId, FlowText, LearnEvent, LearnedOp, LearnedTables, LogicalPort,
+    BridgePort, BridgePortKind, CtOp, CtZone, Datapath, DatapathKind, Direction, FdbKey, FdbPort,
+    Flow, FlowCounters, FlowId, FlowText, LearnEvent, LearnedOp, LearnedTables, LogicalPort,
     MacBindingKey, MulticastGroup, Op, Operand, PortLocation, PortRole, PortSecurity, Predicate,
     Program, TableId, TunnelInport,
 };
@@ -61,6 +61,9 @@ const READ: &[Field] = &[
     Field::IcmpType,
     Field::NdTarget,
     Field::NdSll,
+    Field::CtState,
+    Field::CtMark,
+    Field::CtLabel,
 ];
 
 /// Fields that steps write.
@@ -260,6 +263,27 @@ fn operand(random: &mut Random, field: Field) -> Operand {
     }
 }
 
+/// A pass through the connection tracker, mostly with a later table as the next one.
+fn ct_op(random: &mut Random, context: &Context) -> Op {
+    let next = (!random.once_in(4)).then(|| later_table(random, context));
+    let from = random.pick(READ);
+    let width = from.width().min(32);
+    let exec: Arc<[Op]> = [
+        Op::Load { to: Field::CtLabel.into(), value: value(random, Field::CtLabel) },
+        Op::Move {
+            from: Subfield::new(from, 0, width).unwrap(),
+            to: Subfield::new(Field::CtMark, 32 - width, width).unwrap(),
+        },
+    ]
+    .into();
+    Op::Ct(Box::new(CtOp {
+        zone: random.pick(&[CtZone::Number(1), CtZone::Bits(Field::Reg0.into())]),
+        nat: random.once_in(2).then_some(CtNat::Existing),
+        commit: (next.is_none() || random.once_in(2)).then_some(exec),
+        next,
+    }))
+}
+
 fn op(random: &mut Random, context: &Context) -> Op {
     let inner = Context { depth: context.depth + 1, ..*context };
     let to = random.pick(WRITTEN);
@@ -272,7 +296,10 @@ fn op(random: &mut Random, context: &Context) -> Op {
         Reply::NeighbourSolicit,
         Reply::NeighbourAdvert { router: true },
     ];
-    match random.below(30) {
+    match random.below(33) {
+        30 => ct_op(random, context),
+        31 => ct_op(random, context),
+        32 if random.once_in(4) => Op::CtClear,
         0..5 => {
             let to = bits(random, to);
             let value = value(random, to.field()) & flow::low_bits(to.width());

@@ -300,5 +300,6 @@ fn config(underlay: Underlay, limits: Limits) -> Config {
         megaflows,
         upcalls,
         solicit,
+        conntrack: Default::default(),
     }
 }

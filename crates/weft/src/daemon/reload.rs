@@ -68,11 +68,12 @@ impl Daemon {
     /// Applies a network. The caller holds the lock of the reloads.
     fn apply(&self, file: &Path, network: Network) -> Result<Reloaded, Failure> {
         let old = self.deployment();
-        let (new, program) =
+        let (new, mut program) =
             Deployment::new(network, file, &self.host, old.options(), old.numbers.clone())?;
         check_applicable(&old, &new).map_err(Failure::Input)?;
         let steps = PortSteps::between(&old.config, &new.config);
         let old_program = self.switch.program();
+        program.allocate_zones(old_program.zones());
         let datapaths = changes(&names_of(&old_program), &names_of(&program), |name| name.clone());
         self.add(&old.config, &new.config, &steps)?;
         self.forget_moved(&old_program, &program, &new.network);
@@ -84,6 +85,10 @@ impl Daemon {
         self.forget_moved(&old_program, &program, &new.network);
         // Megaflows of the old program must be gone before the ports that they output to.
         self.switch.revalidate()?;
+        if let Some(tracker) = self.datapath.tracker() {
+            // The next reload may give these zones to other ports.
+            tracker.flush_zones(&old_program.zones().freed(program.zones()));
+        }
         self.datapath.set_underlay(new.config.underlay.clone())?;
         for port in &steps.removed {
             self.datapath.remove_port(port.port)?;

@@ -3,8 +3,8 @@
 use super::parse_here;
 use crate::actions::compile;
 use crate::{Constant, Scope};
-use flow::{Field, LogPriority, LogRecord, Reply, Subfield, Verdict};
-use pipeline::{Direction, LearnedOp, Op, Operand, TableId};
+use flow::{CtNat, Field, LogPriority, LogRecord, NatRange, Reply, Subfield, Verdict};
+use pipeline::{CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp, Op, Operand, TableId};
 use std::sync::Arc;
 
 /// Ports `a` (1) and `b` (2).
@@ -241,23 +241,83 @@ fn effects_carry_their_numbers() {
 
 #[test]
 fn what_leaves_no_trace_becomes_nothing() {
-    becomes("ct_clear;", &[]);
     becomes("sample(probability=65535,collector_set=1,obs_domain=1,obs_point=$cookie);", &[]);
+}
+
+/// A step in the zone `zone` that continues in the next table.
+fn tracked(zone: CtZone, nat: Option<CtNat>, commits: bool) -> Op {
+    let (commit, next) = (commits.then(Arc::default), parse_here("ct_next;").unwrap().stage.next());
+    Op::Ct(Box::new(CtOp { zone, nat, commit, next }))
+}
+
+#[test]
+fn connections_are_tracked_in_the_zone_that_ovn_uses() {
+    let range = NatRange::address([10, 0, 0, 1].into());
+    let ports = NatRange { ports: Some((1, 3000)), ..range };
+    for (text, expected) in [
+        ("ct_next;", tracked(CtZone::Logical, None, false)),
+        ("ct_lb;", tracked(CtZone::Logical, Some(CtNat::Existing), false)),
+        ("ct_lb_mark;", tracked(CtZone::Logical, Some(CtNat::Existing), false)),
+        ("ct_commit_nat;", tracked(CtZone::Logical, Some(CtNat::Existing), true)),
+        ("ct_dnat;", tracked(CtZone::Dnat, Some(CtNat::Existing), false)),
+        ("ct_snat;", tracked(CtZone::Snat, Some(CtNat::Existing), false)),
+        ("ct_snat(10.0.0.1);", tracked(CtZone::Snat, Some(CtNat::Source(range)), true)),
+        (
+            "ct_dnat(10.0.0.1, 1-3000);",
+            tracked(CtZone::Dnat, Some(CtNat::Destination(ports)), true),
+        ),
+        ("ct_dnat_in_czone;", tracked(CtZone::Dnat, Some(CtNat::Existing), false)),
+        ("ct_snat_in_czone(10.0.0.1);", tracked(CtZone::Dnat, Some(CtNat::Source(range)), true)),
+        ("ct_clear;", Op::CtClear),
+    ] {
+        becomes(text, &[expected]);
+    }
+}
+
+#[test]
+fn commits_write_the_mark_and_the_label() {
+    let commit = |exec: Vec<Op>| {
+        let (zone, commit) = (CtZone::Logical, Some(exec.into()));
+        Op::Ct(Box::new(CtOp { zone, nat: None, commit, next: None }))
+    };
+    let mark = |first, width, value| load(bits(Field::CtMark, first, width), value);
+    for (text, exec) in [
+        ("ct_commit;", vec![]),
+        ("ct_commit { ct_mark.blocked = 1; };", vec![mark(0, 1, 1)]),
+        ("ct_commit(ct_mark=1/3);", vec![mark(0, 2, 1)]),
+        (
+            "ct_commit { ct_mark = 0x1/0x11; ct_label.label = reg3; };",
+            vec![
+                mark(0, 1, 1),
+                mark(4, 1, 0),
+                Op::Move { from: whole(Field::Reg3), to: bits(Field::CtLabel, 96, 32) },
+            ],
+        ),
+    ] {
+        becomes(text, &[commit(exec)]);
+    }
+}
+
+#[test]
+fn load_balancers_commit_to_a_backend() {
+    let backend = |last, port| CtBackend { ip: [10, 0, 0, last].into(), port };
+    becomes(
+        "ct_lb_mark(backends=10.0.0.3:80,10.0.0.4; hash_fields=\"ip_src,tcp_dst\"; skip_snat);",
+        &[Op::CtBalance(Box::new(CtBalance {
+            zone: CtZone::Logical,
+            backends: [backend(3, 80), backend(4, 0)].into(),
+            hash_fields: [Field::Ip4Src, Field::TpDst].into(),
+            exec: [load(bits(Field::CtMark, 1, 1), 1), load(bits(Field::CtMark, 2, 1), 1)].into(),
+            next: parse_here("ct_next;").unwrap().stage.next(),
+        }))],
+    );
 }
 
 #[test]
 fn what_is_not_executed_is_named() {
     for (text, name) in [
-        ("ct_next;", "ct_next"),
-        ("ct_commit { ct_mark = 1; };", "ct_commit"),
-        ("ct_commit(ct_mark=1);", "ct_commit"),
-        ("ct_dnat;", "ct_dnat"),
-        ("ct_snat(10.0.0.1);", "ct_snat"),
-        ("ct_dnat_in_czone;", "ct_dnat_in_czone"),
-        ("ct_snat_in_czone;", "ct_snat_in_czone"),
-        ("ct_lb;", "ct_lb"),
-        ("ct_lb_mark;", "ct_lb_mark"),
-        ("ct_commit_nat;", "ct_commit_nat"),
+        ("ct_commit { push(ct_mark); };", "ct_commit"),
+        ("ct_lb(backends=10.0.0.3; hash_fields=\"no_such_field\");", "hash_fields"),
         ("ct_snat_to_vip;", "ct_snat_to_vip"),
         ("reg0[0] = put_dhcp_opts(offerip = 1.2.3.4);", "put_dhcp_opts"),
         ("reg0[0] = put_dhcpv6_opts();", "put_dhcpv6_opts"),
