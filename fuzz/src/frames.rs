@@ -73,6 +73,14 @@ impl Ends {
         }
     }
 
+    /// The destination of an IPv6 packet.
+    pub fn v6_dst(self) -> Ipv6Addr {
+        match self {
+            Self::V6(_, dst) => dst,
+            Self::V4(_, dst) => dst.to_ipv6_mapped(),
+        }
+    }
+
     /// The pseudo header.
     fn pseudo(self, protocol: u8, len: usize) -> Vec<u8> {
         let len = (len as u32).to_be_bytes();

@@ -6,6 +6,8 @@
 
 pub mod actions;
 pub mod coalescing;
+pub mod connections;
+pub mod database;
 pub mod encapsulation;
 pub mod execution;
 pub mod expressions;

@@ -4,7 +4,9 @@ use crate::frames::{
     self, Ends, GRE, GUESTS_V4, GUESTS_V6, TYPE_IPV6, UDP, UNDERLAY_V4, UNDERLAY_V6, arp_request,
     ethernet, geneve, geneve_option, gre, join, stt, tag, vxlan,
 };
-use crate::{execution, lists, megaflows};
+use crate::{connections, database, execution, lists, megaflows};
+
+use std::net::Ipv4Addr;
 
 /// One seed: a file `corpus/TARGET/NAME`.
 pub struct Seed {
@@ -27,12 +29,16 @@ pub fn all() -> Vec<Seed> {
         ("vlan", tagged()),
         ("offload", offloads()),
         ("coalesce", segments()),
+        ("conntrack", connections()),
         ("execute", rewrites()),
         ("network_toml", networks()),
         ("logical_match", matches()),
         ("logical_actions", actions()),
         ("ofctl_flows", flows()),
         ("megaflow_cache", megaflows()),
+        ("ovsdb_schema", schemas()),
+        ("ovsdb_stream", database_streams()),
+        ("ovsdb_update", database_updates()),
         ("probe", probes()),
     ] {
         seeds.extend(group.into_iter().map(|(name, bytes)| Seed { target, name, bytes }));
@@ -305,6 +311,27 @@ fn segments() -> Group {
     ]
 }
 
+/// Packets of guests, answers to the translated address, and errors about the translated packet.
+fn connections() -> Group {
+    let (client, server) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+    let outside = Ends::V4(connections::NAT_V4, server);
+    let back = Ends::V4(server, connections::NAT_V4);
+    let question = outside.udp((40_000, 53), true, b"a question");
+    let quote = join(&[&[0; 4], &question[14..]]);
+    let answer = back.udp((53, 40_000), true, b"an answer");
+    let syn = GUESTS_V4.tcp(1000, 0x02, &[2, 4, 5, 0xb4, 1, 3, 3, 7], b"");
+    let echo = |ends: Ends, kind| ends.icmp(kind, 0, &[0, 9, 0, 1]);
+    let translated = Ends::V6(GUESTS_V6.v6_dst(), connections::NAT_V6);
+    let init = [&[0x9c, 0x40, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 20][..], &[7; 16]].concat();
+    vec![
+        ("udp", lists::build(&[guest_udp(GUESTS_V4), answer])),
+        ("error", lists::build(&[guest_udp(Ends::V4(client, server)), back.icmp(3, 3, &quote)])),
+        ("tcp", lists::build(&[syn.clone(), syn, guest_tcp(GUESTS_V6)])),
+        ("echo", lists::build(&[echo(GUESTS_V6, 128), echo(translated, 129)])),
+        ("sctp", lists::build(&[GUESTS_V4.frame(132, &init)])),
+    ]
+}
+
 fn networks() -> Group {
     let vxlan = r#"
 [[host]]
@@ -483,6 +510,61 @@ fn megaflows() -> Group {
                 .chain([step(look_up, 0, 0, 7)])
                 .flatten()
                 .collect(),
+        ),
+    ]
+}
+
+/// Schemas: that of the other two targets, and one with constraints.
+fn schemas() -> Group {
+    let constraints = r#"{"name":"d","tables":{"T":{"isRoot":true,"maxRows":1,"indexes":[["a"]],
+        "columns":{"a":{"type":{"key":{"type":"string","enum":["set",["x","y"]]}}},
+        "r":{"type":{"key":{"type":"real","minReal":0.5},"min":0,"max":3}},
+        "l":{"type":{"key":{"type":"string","minLength":1,"maxLength":9},
+        "value":{"type":"uuid","refTable":"T","refType":"weak"},"max":"unlimited"}}}}}}"#;
+    vec![("plain", database::SCHEMA.into()), ("constraints", constraints.into())]
+}
+
+/// What a server sends after the connection: the first byte is the size of the parts.
+fn database_streams() -> Group {
+    let whole = [
+        r#"{"id":0,"error":"unknown method"}"#,
+        &format!(r#"{{"id":1,"result":{},"error":null}}"#, database::SCHEMA),
+        r#"{"id":2,"result":{"T":{"aaaaaaaa-0000-4000-8000-000000000001":{"initial":{"s":"a"}}}}}"#,
+        r#"{"id":"e","method":"echo","params":[]}"#,
+        r#"{"id":null,"method":"update2","params":["data.0",{"T":{"#,
+        r#""aaaaaaaa-0000-4000-8000-000000000001":{"modify":{"is":["set",[1,2]],"s":"b"}},"#,
+        r#""bbbbbbbb-0000-4000-8000-000000000002":{"insert":{"m":["map",[["k",1.5]]]}}}}]}"#,
+    ];
+    let text = whole.concat();
+    let server = r#"{"id":0,"result":{"Database":{"aaaaaaaa-0000-4000-8000-000000000003":{"initial":
+        {"name":"d","model":"standalone","connected":true,"schema":"{}"}}}},"error":null}"#;
+    let seed = |size: u8, text: &str| [&[size], text.as_bytes()].concat();
+    vec![
+        ("old-server", seed(7, &text)),
+        ("cut", seed(1, text.get(..400).unwrap_or(&text))),
+        ("server-row", seed(64, server)),
+    ]
+}
+
+/// Tables of an update for a replica with one row.
+fn database_updates() -> Group {
+    let row = database::ROW;
+    let values = r#""s":"x\u00e4","i":-3,"r":1e3,"b":true,"u":["uuid","aaaaaaaa-0000-4000-8000-000000000009"],"is":["set",[1,5]],"m":["map",[["a",0.5],["k",2]]],"o":4"#;
+    let update = |text: String| text.into_bytes();
+    vec![
+        ("modify", update(format!(r#"{{"T":{{"{row}":{{"modify":{{{values}}}}}}}}}"#))),
+        (
+            "insert",
+            update(format!(
+                r#"{{"T" : {{ "aaaaaaaa-0000-4000-8000-000000000005" : {{"insert":{{{values}}}}} , "{row}":{{"modify":{{}}}} }} }}"#
+            )),
+        ),
+        ("delete", update(format!(r#"{{"T":{{"{row}":{{"delete":null}}}},"U":{{}}}}"#))),
+        (
+            "twice",
+            update(format!(
+                r#"{{"T":{{"{row}":{{"modify":{{"i":1}}}},"{row}":{{"modify":{{"is":3}}}}}}}}"#
+            )),
         ),
     ]
 }

@@ -23,6 +23,10 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FlowNo(pub u32);
 
+/// A number that each addition and renewal of a megaflow increases; 0 before the first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Generation(pub u64);
+
 /// Number of a mask, below [`FlowTableSizes::MASKS`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MaskNo(pub u32);
@@ -160,7 +164,7 @@ impl MapError {
 #[derive(Debug)]
 pub struct FlowTables {
     flow_put: OwnedFd,
-    flow_set_list: OwnedFd,
+    flow_renew: OwnedFd,
     flow_delete: OwnedFd,
     mask_append: OwnedFd,
     mask_list_swap: OwnedFd,
@@ -223,6 +227,14 @@ pub struct RetiredEntries {
 }
 
 impl RetiredEntries {
+    /// Adds entries that were retired later.
+    pub fn append(&mut self, later: Self) {
+        let Self { mut flows, mut masks, flipped } = later;
+        self.flows.append(&mut flows);
+        self.masks.append(&mut masks);
+        self.flipped |= flipped;
+    }
+
     /// Whether there is nothing to wait for.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty() && self.masks.is_empty() && !self.flipped
@@ -240,8 +252,17 @@ struct FlowEntries {
     deleted: Vec<FlowNo>,
     /// One more than the last entry that was ever used.
     end: FlowNo,
-    /// Generation of the latest megaflow.
-    generation: u64,
+    /// The latest generation of a megaflow.
+    generation: Generation,
+    /// The first generation of the current epoch.
+    epoch: Generation,
+}
+
+impl FlowEntries {
+    fn next_generation(&mut self) -> Generation {
+        self.generation.0 += 1;
+        self.generation
+    }
 }
 
 impl FlowTables {
@@ -253,7 +274,7 @@ impl FlowTables {
         let flows = loaded.map("weft_flows")?.max_entries();
         Ok(Self {
             flow_put: loaded.own_program("flow_put")?,
-            flow_set_list: loaded.own_program("flow_set_list")?,
+            flow_renew: loaded.own_program("flow_renew")?,
             flow_delete: loaded.own_program("flow_delete")?,
             mask_append: loaded.own_program("mask_append")?,
             mask_list_swap: loaded.own_program("mask_list_swap")?,
@@ -267,7 +288,8 @@ impl FlowTables {
                 free: (1..flows).rev().map(FlowNo).collect(),
                 deleted: Vec::new(),
                 end: FlowNo(1),
-                generation: 0,
+                generation: Generation::default(),
+                epoch: Generation::default(),
             },
             numbers: HashMap::new(),
             users: vec![None; FlowTableSizes::MASKS],
@@ -286,8 +308,8 @@ impl FlowTables {
     pub fn put(&mut self, megaflow: &KernelMatch, list: ActionListNo) -> Result<FlowNo, MapError> {
         let flow = *self.flows.free.last().ok_or(MapError::FlowsFull)?;
         let mask = self.mask(megaflow.mask())?;
-        self.flows.generation += 1;
-        let control = control(megaflow.key().words(), self.flows.generation, flow, mask, list);
+        let generation = self.flows.next_generation();
+        let control = control(megaflow.key().words(), generation, flow, mask, list);
         match run(&self.flow_put, control)? {
             0 => {}
             refused if is_chain_full(refused) => return Err(MapError::ChainFull),
@@ -302,16 +324,33 @@ impl FlowTables {
         Ok(flow)
     }
 
-    /// Replaces the action list of a megaflow. Its counters stay.
+    /// Gives a megaflow an action list, which may be its old one, and moves it to the current
+    /// epoch. Its counters stay.
     ///
     /// # Errors
     /// [`MapError::NoSuchFlow`].
-    pub fn set_list(&mut self, flow: FlowNo, list: ActionListNo) -> Result<(), MapError> {
+    pub fn renew(&mut self, flow: FlowNo, list: ActionListNo) -> Result<Generation, MapError> {
         let mask = self.mask_of(flow).ok_or(MapError::NoSuchFlow(flow))?;
-        match run(&self.flow_set_list, control(&[0; WORDS], 0, flow, mask, list))? {
-            0 => Ok(()),
+        let generation = self.flows.next_generation();
+        match run(&self.flow_renew, control(&[0; WORDS], generation, flow, mask, list))? {
+            0 => Ok(generation),
             other => Err(MapError::Refused(other)),
         }
+    }
+
+    /// Begins an epoch: megaflows that are added or renewed from now on belong to it.
+    pub fn begin_epoch(&mut self) {
+        self.flows.epoch = Generation(self.flows.generation.0 + 1);
+    }
+
+    /// The first generation of the current epoch.
+    pub fn epoch(&self) -> Generation {
+        self.flows.epoch
+    }
+
+    /// The generation of the megaflow that was added or renewed last.
+    pub fn generation(&self) -> Generation {
+        self.flows.generation
     }
 
     /// The mask of a megaflow.
@@ -325,7 +364,10 @@ impl FlowTables {
     /// [`MapError::NoSuchFlow`]. After any other error the megaflow is still there.
     pub fn delete(&mut self, flow: FlowNo) -> Result<(), MapError> {
         let mask = self.mask_of(flow).ok_or(MapError::NoSuchFlow(flow))?;
-        match run(&self.flow_delete, control(&[0; WORDS], 0, flow, mask, ActionListNo::PUNT))? {
+        match run(
+            &self.flow_delete,
+            control(&[0; WORDS], Generation::default(), flow, mask, ActionListNo::PUNT),
+        )? {
             0 => {}
             other => return Err(MapError::Refused(other)),
         }
@@ -367,10 +409,7 @@ impl FlowTables {
 
     /// Returns retired entries when waiting for a grace period has failed.
     pub fn requeue(&mut self, retired: RetiredEntries) {
-        let RetiredEntries { mut flows, mut masks, flipped } = retired;
-        self.late.flows.append(&mut flows);
-        self.late.masks.append(&mut masks);
-        self.late.flipped |= flipped;
+        self.late.append(retired);
     }
 
     /// As [`FlowTables::retire`], and also takes unused masks and sorts the others by `hits`.
@@ -490,7 +529,7 @@ impl FlowTables {
         self.masks.update(&number.0.to_ne_bytes(), &bytes(mask.words()), MapFlags::ANY)?;
         match run(
             &self.mask_append,
-            control(&[0; WORDS], 0, FlowNo(0), number, ActionListNo::PUNT),
+            control(&[0; WORDS], Generation::default(), FlowNo(0), number, ActionListNo::PUNT),
         )? {
             0 => {}
             other => return Err(MapError::Refused(other)),
@@ -553,7 +592,7 @@ fn list_bytes(order: &[MaskNo]) -> Vec<u8> {
 /// The bytes of a `struct weft_control`.
 fn control(
     key: &[u64; WORDS],
-    generation: u64,
+    generation: Generation,
     flow: FlowNo,
     mask: MaskNo,
     list: ActionListNo,
@@ -569,7 +608,7 @@ fn control(
             && offset_of!(weft_flow, generation) == KEY
     );
     let mut control = bytes(key);
-    control.extend(generation.to_ne_bytes());
+    control.extend(generation.0.to_ne_bytes());
     control.extend(flow.0.to_ne_bytes());
     control.extend(mask.0.to_ne_bytes());
     control.extend(list.0.to_ne_bytes());

@@ -45,9 +45,9 @@ pub use flow_tables::{
     MapError, MaskNo, RetiredEntries,
 };
 pub use key::{FieldNotInKey, KernelKey, KernelMask, KernelMatch};
-pub use load::{MapSizes, OLDEST_KERNEL, Unsupported, check};
+pub use load::{MapSizes, OLDEST_KERNEL, Unsupported, check, missing_capabilities};
 pub use object::LoadedObject;
 pub use pin::{PinError, Pins};
 pub use previous::InheritedMatches;
-pub use provider::{Adoption, KernelDatapath, StartError};
+pub use provider::{Adoption, KernelDatapath, PreparedKernelDatapath, StartError};
 pub use purge::{PurgeResult, purge};

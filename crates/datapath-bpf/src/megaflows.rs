@@ -3,8 +3,8 @@
 use crate::action_list::ActionList;
 use crate::action_list_map::ActionListMap;
 use crate::flow_tables::{
-    ActionListNo, FlowNo, FlowStats, FlowTables, GracePeriod, LookupStats, MapError, MaskNo,
-    RetiredEntries,
+    ActionListNo, FlowNo, FlowStats, FlowTables, Generation, GracePeriod, LookupStats, MapError,
+    MaskNo, RetiredEntries,
 };
 use crate::key::KernelMatch;
 use crate::object::LoadedObject;
@@ -26,6 +26,8 @@ pub(crate) struct Megaflows {
     masks: HashSet<Arc<FlowMask>>,
     /// Megaflows that have to go, and could not be deleted yet.
     doomed: HashSet<MegaflowId>,
+    /// The least generation that is in force.
+    least: Generation,
 }
 
 /// A megaflow in the maps.
@@ -44,6 +46,7 @@ struct MegaflowEntry {
     used_ms: u64,
     /// Packets when masks were last sorted.
     sorted: u64,
+    generation: Generation,
 }
 
 /// Results for some megaflows, and the entry where the next portion begins.
@@ -59,6 +62,14 @@ pub(crate) struct DeletedMegaflows {
 }
 
 impl DeletedMegaflows {
+    /// Adds what was deleted later.
+    pub(crate) fn append(&mut self, later: Self) {
+        let Self { mut entries, tables, mut lists } = later;
+        self.entries.append(&mut entries);
+        self.tables.append(tables);
+        self.lists.append(&mut lists);
+    }
+
     /// Whether there is nothing to wait for.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.tables.is_empty() && self.lists.is_empty()
@@ -112,6 +123,7 @@ impl Megaflows {
             entries,
             masks: HashSet::new(),
             doomed: HashSet::new(),
+            least: Generation::default(),
         })
     }
 
@@ -160,6 +172,7 @@ impl Megaflows {
             seen: 0,
             used_ms: 0,
             sorted: 0,
+            generation: self.tables.generation(),
         });
         entry.base = self.tables.stats(number)?;
         Ok(())
@@ -176,12 +189,41 @@ impl Megaflows {
         let Some(entry) = self.entries.get_mut(number.0 as usize).and_then(Option::as_mut) else {
             return Ok(());
         };
-        if entry.list != list {
-            self.tables.set_list(number, list).inspect_err(|_| self.lists.release(list))?;
-        }
+        entry.generation =
+            self.tables.renew(number, list).inspect_err(|_| self.lists.release(list))?;
         entry.actions = Arc::clone(&megaflow.actions);
         self.lists.release(std::mem::replace(&mut entry.list, list));
         Ok(())
+    }
+
+    /// Begins an epoch: megaflows that are put or confirmed from now on belong to it.
+    pub(crate) fn begin_epoch(&mut self) {
+        self.tables.begin_epoch();
+    }
+
+    /// Moves megaflows that are in force to the current epoch. Returns the first error; that
+    /// megaflow stays in its epoch.
+    pub(crate) fn confirm(&mut self, ids: &[MegaflowId]) -> Result<(), MapError> {
+        let mut result = Ok(());
+        for id in ids {
+            let Some(&number) = self.numbers.get(id) else { continue };
+            let entry = self.entries.get_mut(number.0 as usize).and_then(Option::as_mut);
+            let Some(entry) = entry.filter(|entry| entry.generation >= self.least) else {
+                continue;
+            };
+            match self.tables.renew(number, entry.list) {
+                Ok(generation) => entry.generation = generation,
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+
+    /// Declares the megaflows of earlier epochs out of force. Returns the least generation that is
+    /// in force, which the programs have to get.
+    pub(crate) fn withdraw_unconfirmed(&mut self) -> Generation {
+        self.least = self.tables.epoch();
+        self.least
     }
 
     /// Deletes a megaflow whose update has failed, so that its packets are punted. If that fails,

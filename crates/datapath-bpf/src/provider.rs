@@ -2,6 +2,7 @@
 
 mod adoption;
 
+use crate::attachment;
 use crate::flow_tables::{FlowNo, MapError};
 use crate::load::{MapSizes, Unsupported, load};
 use crate::pin::{NamespaceClaim, PinError, PinSet, Pins};
@@ -66,34 +67,35 @@ pub enum StartError {
     Pins(#[from] PinError),
 }
 
-impl KernelDatapath {
-    /// Loads the programs, starts the user datapath, and attaches the programs to the devices of
-    /// this thread's network namespace. An error leaves nothing behind.
-    ///
-    /// # Errors
-    /// - [`StartError::Unsupported`] if the host cannot run the programs; nothing was changed;
-    /// - [`PinError::Taken`] if another process runs a kernel datapath in the namespace;
-    /// - the errors of [`UserDatapath::start`].
-    pub fn start(config: Config) -> Result<Self, StartError> {
-        Self::start_with(config, NamespaceClaim::claim()?, None)
-    }
+/// Loaded programs that are not attached yet. Everything that needs CAP_BPF, CAP_PERFMON, or
+/// CAP_SYS_ADMIN for more than namespaces of guests is done.
+#[derive(Debug)]
+pub struct PreparedKernelDatapath {
+    config: Config,
+    entropy: EntropySeed,
+    bpf: Arc<BpfState>,
+    pinned: Option<Pinned>,
+    namespace: NamespaceClaim,
+}
 
-    /// As [`KernelDatapath::start`], but pins programs and maps in the BPF file system at `bpf_fs`.
-    /// So the programs keep forwarding cached flows when the process dies. If a previous process
-    /// has died, its programs stay attached until [`KernelDatapath::adopt`] is called. Until then
-    /// this datapath receives nothing from ports and the underlay.
+impl PreparedKernelDatapath {
+    /// Loads the programs for this thread's network namespace, and pins them and their maps in the
+    /// BPF file system at `bpf_fs`. Starts no thread. An error leaves nothing behind, and so does
+    /// dropping the result.
     ///
     /// If pinning fails, this logs a warning, and the programs end with the process.
     ///
     /// # Errors
-    /// As [`KernelDatapath::start`].
-    pub fn start_pinned(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
+    /// - [`StartError::Unsupported`] if the host cannot run the programs; nothing was changed;
+    /// - [`PinError::Taken`] if another process runs a kernel datapath in the namespace;
+    /// - the error of a BPF map.
+    pub fn load(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
         let namespace = NamespaceClaim::claim()?;
         let pins = Pins::open(bpf_fs).map(Arc::new).inspect_err(|error| {
             tracing::warn!("cannot pin programs: {error}; cached flows will end with the process");
         });
         if let Ok(pins) = &pins
-            && !netdev::bpf_fs::outlives_process(pins.folder())
+            && !pins.outlive_process()
         {
             tracing::warn!(
                 folder = %pins.folder().display(),
@@ -101,10 +103,10 @@ impl KernelDatapath {
                  system mounted; start weft in the mount namespace of process 1"
             );
         }
-        Self::start_with(config, namespace, pins.ok())
+        Self::load_with(config, namespace, pins.ok())
     }
 
-    fn start_with(
+    fn load_with(
         config: Config,
         namespace: NamespaceClaim,
         pins: Option<Arc<Pins>>,
@@ -125,7 +127,27 @@ impl KernelDatapath {
         for port in &config.ports {
             bpf.lock().ports.add(port)?;
         }
+        attachment::remove_all_strays(pins.as_deref());
+        attachment::remember_programs(&loaded, pins.as_deref());
         let pinned = pins.map(|pins| Pinned::new(&loaded, pins, previous));
+        Ok(Self { config, entropy, bpf, pinned, namespace })
+    }
+
+    /// The directories that the datapath changes as long as it runs: the mount point of the BPF
+    /// file system, and the directory of the pins below it. `None` if nothing is pinned.
+    pub fn pin_folders(&self) -> Option<[&Path; 2]> {
+        self.pinned.as_ref().map(|pinned| pinned.pins.open_folders())
+    }
+
+    /// Starts the user datapath, and attaches the programs to the devices of this thread's network
+    /// namespace. If a previous process has died, its programs stay attached until
+    /// [`KernelDatapath::adopt`] is called. Until then this datapath receives nothing from ports
+    /// and the underlay. An error leaves nothing behind.
+    ///
+    /// # Errors
+    /// The errors of [`UserDatapath::start`].
+    pub fn start(self) -> Result<KernelDatapath, StartError> {
+        let Self { config, entropy, bpf, pinned, namespace } = self;
         let underlay = config.underlay.clone();
         let workers = config.workers.count.clamp(1, MAX_WORKERS);
         let fast_path = Arc::clone(&bpf);
@@ -135,7 +157,18 @@ impl KernelDatapath {
         let set = pinned.as_ref().and_then(|pinned| pinned.set.as_ref());
         maintain(&bpf, set)?;
         let changing = Mutex::default();
-        Ok(Self { user, bpf, workers, changing, pinned, _namespace: namespace })
+        Ok(KernelDatapath { user, bpf, workers, changing, pinned, _namespace: namespace })
+    }
+}
+
+impl KernelDatapath {
+    /// Loads the programs, starts the user datapath, and attaches the programs to the devices of
+    /// this thread's network namespace. Nothing is pinned. An error leaves nothing behind.
+    ///
+    /// # Errors
+    /// As [`PreparedKernelDatapath::load`] and [`PreparedKernelDatapath::start`].
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        PreparedKernelDatapath::load_with(config, NamespaceClaim::claim()?, None)?.start()
     }
 
     /// How the uplink's program is attached, `tcx` or `clsact`; `None` if it is not.
@@ -147,6 +180,12 @@ impl KernelDatapath {
     pub fn pinned_at(&self) -> Option<&Path> {
         let pinned = self.pinned.as_ref()?;
         pinned.set.as_ref().map(|_| pinned.pins.folder())
+    }
+
+    /// True if programs and maps are pinned and known to outlive the process.
+    pub fn pins_last(&self) -> bool {
+        let pinned = self.pinned.as_ref().filter(|pinned| pinned.set.is_some());
+        pinned.is_some_and(|pinned| pinned.pins.outlive_process())
     }
 
     /// Whether a thread of the user datapath has ended, so that it no longer forwards.
@@ -321,6 +360,27 @@ impl Datapath for KernelDatapath {
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {
         self.put_in_tables(megaflows.iter().map(|megaflow| (megaflow, None)));
         self.user.put(megaflows)
+    }
+
+    fn begin_epoch(&self) -> Result<(), DatapathError> {
+        self.bpf.begin_epoch();
+        self.user.begin_epoch()
+    }
+
+    fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError> {
+        if let Err(error) = self.bpf.confirm(&megaflows) {
+            tracing::error!(
+                "cannot confirm megaflows in the BPF maps: {error}; \
+                 the user datapath takes their packets"
+            );
+        }
+        self.user.confirm(megaflows)
+    }
+
+    fn withdraw_unconfirmed(&self) -> Result<(), DatapathError> {
+        let withdrawn = self.bpf.withdraw_unconfirmed();
+        self.user.withdraw_unconfirmed()?;
+        withdrawn.map_err(failed)
     }
 
     fn delete(

@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 /// Rate and burst of one port's misses: more than userspace can translate.
 const MISSES_PER_SECOND: u64 = 50_000;
 const MISS_BURST: u64 = 20_000;
+/// Megaflows that are deleted while the lock is held.
+const DELETIONS: usize = 1024;
 const ETHERNET_LEN: u32 = wire::ethernet::HEADER_LEN as u32;
 /// How long next hops that a previous daemon knew are used. The user datapath resolves those that
 /// the kernel has not confirmed by then.
@@ -67,6 +69,7 @@ struct ProgramConfig {
     entropy_mask: u16,
     vxlan_port: u16,
     socket_port: u16,
+    least_generation: u64,
 }
 
 impl BpfState {
@@ -155,7 +158,13 @@ impl BpfState {
         ids: &[MegaflowId],
         now_ms: u64,
     ) -> (Vec<(MegaflowId, Usage)>, Result<(), MapError>) {
-        let (deleted, result) = self.lock().megaflows.delete(ids);
+        let (mut deleted, mut result) = (DeletedMegaflows::default(), Ok(()));
+        // In portions, so that upcall handlers get the lock in between.
+        for some in ids.chunks(DELETIONS) {
+            let (more, failed) = self.lock().megaflows.delete(some);
+            deleted.append(more);
+            result = result.and(failed);
+        }
         if deleted.is_empty() {
             return (Vec::new(), result);
         }
@@ -163,6 +172,23 @@ impl BpfState {
             Ok(counted) => (counted, result),
             Err(error) => (Vec::new(), result.and(Err(error))),
         }
+    }
+
+    /// Begins an epoch of megaflows ([`Datapath::begin_epoch`](datapath::Datapath::begin_epoch)).
+    pub(crate) fn begin_epoch(&self) {
+        self.lock().megaflows.begin_epoch();
+    }
+
+    /// Moves megaflows to the current epoch.
+    pub(crate) fn confirm(&self, ids: &[MegaflowId]) -> Result<(), MapError> {
+        self.lock().megaflows.confirm(ids)
+    }
+
+    /// Puts the megaflows of earlier epochs out of force, by one write.
+    pub(crate) fn withdraw_unconfirmed(&self) -> Result<(), MapError> {
+        let mut state = self.lock();
+        let least = state.megaflows.withdraw_unconfirmed();
+        state.configure(|config| config.least_generation = least.0)
     }
 
     /// Waits for a grace period without the lock, then frees deleted entries and returns their
@@ -264,6 +290,7 @@ impl LockedMaps {
             vxlan_port: self.config.vxlan_port,
             socket_port: self.config.socket_port,
             has_links: u32::from(self.config.has_links),
+            least_generation: self.config.least_generation,
         });
         match sys::run(self.config_put.as_fd(), &mut bytes).map_err(libbpf_rs::Error::from)? {
             0 => Ok(()),

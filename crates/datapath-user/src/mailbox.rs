@@ -47,6 +47,9 @@ pub(super) enum Request {
     /// The path MTUs of end points have changed.
     PathMtus(Arc<[PathMtu]>),
     Put(Arc<[Megaflow]>),
+    BeginEpoch,
+    Confirm(Arc<[MegaflowId]>),
+    WithdrawUnconfirmed(Sender<()>),
     Delete(Arc<[MegaflowId]>, Sender<Vec<(MegaflowId, Usage)>>),
     Get(Arc<[MegaflowId]>, Sender<Vec<Megaflow>>),
     Dump(Cursor, usize, Sender<DumpedPage<Megaflow>>),
@@ -94,7 +97,9 @@ pub(super) struct Mailbox {
 }
 
 const QUEUE: usize = 64;
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a request waits for its worker. A busy host can keep a worker from running for seconds,
+/// and a reload must not fail for that. Requests to a worker that has ended fail at once.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Mailbox {
     pub(super) fn new() -> netdev::Result<(Self, mpsc::Receiver<Request>, Arc<Waker>)> {

@@ -13,7 +13,7 @@ use crate::watchers::Watch;
 use crate::worker::Worker;
 use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath::stats::{LogStats, PortStats, Snapshot, UplinkStats, drops};
+use datapath::stats::{LogStats, PortStats, PrivilegeStats, Snapshot, UplinkStats, drops};
 use datapath::upcall::{Answer, Upcall, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
@@ -27,6 +27,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Megaflows that a worker deletes at a time.
+const DELETIONS: usize = 1024;
 
 /// Why a user datapath cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -211,14 +214,31 @@ impl Datapath for UserDatapath {
         self.workers.iter().try_for_each(|worker| worker.send(Request::Put(Arc::clone(&megaflows))))
     }
 
+    fn begin_epoch(&self) -> Result<(), DatapathError> {
+        self.workers.iter().try_for_each(|worker| worker.send(Request::BeginEpoch))
+    }
+
+    fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError> {
+        let megaflows: Arc<[MegaflowId]> = megaflows.into();
+        let confirm = || Request::Confirm(Arc::clone(&megaflows));
+        self.workers.iter().try_for_each(|worker| worker.send(confirm()))
+    }
+
+    fn withdraw_unconfirmed(&self) -> Result<(), DatapathError> {
+        self.workers.iter().try_for_each(|worker| worker.ask(Request::WithdrawUnconfirmed))
+    }
+
     fn delete(
         &self,
         megaflows: Vec<MegaflowId>,
     ) -> Result<Vec<(MegaflowId, Usage)>, DatapathError> {
-        let megaflows: Arc<[MegaflowId]> = megaflows.into();
         let mut counted = Vec::new();
-        for worker in &self.workers {
-            counted.extend(worker.ask(|reply| Request::Delete(Arc::clone(&megaflows), reply))?);
+        // In portions, because a worker does not forward while it deletes.
+        for some in megaflows.chunks(DELETIONS) {
+            let some: Arc<[MegaflowId]> = some.into();
+            for worker in &self.workers {
+                counted.extend(worker.ask(|reply| Request::Delete(Arc::clone(&some), reply))?);
+            }
         }
         Ok(counted)
     }
@@ -341,6 +361,7 @@ impl Datapath for UserDatapath {
             endpoints: endpoints.into_values().collect(),
             megaflows: total.megaflows,
             log: LogStats { over_rate: control.log_meters.suppressed(), not_written: 0 },
+            privileges: PrivilegeStats::default(),
         })
     }
 

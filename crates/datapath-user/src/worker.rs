@@ -304,6 +304,12 @@ impl Worker {
                 // If the cache is full, these packets keep raising upcalls.
                 let _ = cache.put(megaflow);
             }),
+            Request::BeginEpoch => cache.begin_epoch(),
+            Request::Confirm(ids) => ids.iter().for_each(|&id| cache.confirm(id)),
+            Request::WithdrawUnconfirmed(reply) => {
+                cache.withdraw_unconfirmed();
+                let _ = reply.send(());
+            }
             Request::Delete(ids, reply) => {
                 let delete = |&id: &MegaflowId| Some((id, cache.delete(id)?));
                 let _ = reply.send(ids.iter().filter_map(delete).collect());

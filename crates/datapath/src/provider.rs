@@ -117,6 +117,31 @@ pub trait Datapath: Send + Sync {
     /// The datapath has ended.
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError>;
 
+    /// Begins an epoch of megaflows. Those that [`Datapath::put`], [`Datapath::answer`] or
+    /// [`Datapath::confirm`] handle from now on belong to it. The others stay in force until
+    /// [`Datapath::withdraw_unconfirmed`].
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn begin_epoch(&self) -> Result<(), DatapathError>;
+
+    /// Moves megaflows to the current epoch, if they exist and are in force. A megaflow out of
+    /// force stays so.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError>;
+
+    /// Puts the megaflows of earlier epochs out of force, in a time that does not depend on their
+    /// number. When this has returned, their packets become upcalls, except those that were being
+    /// executed. The megaflows still exist: they count, and are reported and deleted like others. A
+    /// put brings a megaflow into force again.
+    ///
+    /// # Errors
+    /// [`DatapathError::FastPath`] or [`DatapathError::Busy`]: some may still be in force. Or the
+    /// datapath has ended.
+    fn withdraw_unconfirmed(&self) -> Result<(), DatapathError>;
+
     /// Deletes megaflows and returns their final counters. Megaflows that do not exist are skipped.
     ///
     /// # Errors

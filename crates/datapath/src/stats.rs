@@ -28,6 +28,24 @@ pub struct Snapshot {
     /// What is missing in the log.
     #[serde(default)]
     pub log: LogStats,
+    /// What the daemon may still do.
+    #[serde(default)]
+    pub privileges: PrivilegeStats,
+}
+
+/// The privileges of the daemon, which each of its threads has. The datapath leaves it empty; the
+/// daemon fills it in.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct PrivilegeStats {
+    /// The permitted capabilities, such as `CAP_NET_RAW`.
+    pub capabilities: Vec<String>,
+    /// Programs that it starts gain no privileges.
+    pub no_new_privs: bool,
+    /// The kernel filters its system calls.
+    pub seccomp: bool,
+    /// Whether Landlock limits the files that it may change: `on`, `off`, or `partial` on a kernel
+    /// that does not know all kinds of changes.
+    pub landlock: String,
 }
 
 /// Log lines that were left out.

@@ -43,7 +43,6 @@ fn healthy() -> HostFacts {
             kfuncs: Vec::new(),
             tun_tunnel_gso: Some(false),
         },
-        may_load_programs: true,
         sysctls: sysctls.into_iter().map(pairs).collect(),
         mitigations: mitigations.into_iter().map(pairs).collect(),
         memlock: Some(Memlock { soft: 8 << 20, hard: 8 << 20 }),

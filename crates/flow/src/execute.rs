@@ -162,7 +162,7 @@ fn step<'a>(
         Action::Drop(reason) => return NextStep::End(*reason),
         Action::PushVlan(tag) => return or_end(push_vlan(packet, *tag)),
         Action::Set { field, value, mask } => {
-            return or_end(rewrite::set(packet, *field, *value, *mask));
+            return or_end(rewrite::set_field(packet, *field, *value, *mask));
         }
         Action::Meter { rate_kbps, burst_kb } => {
             if !output.meter(*rate_kbps, *burst_kb, packet) {

@@ -35,7 +35,7 @@ const TCI_BITS: u128 = 0xefff;
 /// # Errors
 /// [`DropReason::NotApplicable`] for the ports of a fragmented SCTP message, because its checksum
 /// covers bytes in other fragments. The frame is unchanged then.
-pub(crate) fn set(
+pub fn set_field(
     packet: &mut PacketBuf,
     field: Field,
     value: u128,
@@ -79,7 +79,7 @@ pub(crate) fn set_icmp_mtu(packet: &mut PacketBuf, mtu: u32) {
 
 /// The checksums that cover a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Covered {
+pub(crate) enum Covered {
     /// No checksum.
     No,
     /// The checksum of the IPv4 header.
@@ -93,7 +93,7 @@ enum Covered {
 /// Position of a field in a frame: `len` bytes at `at`, and in them, as a big-endian number,
 /// `shift` bits from the right. Both are even, counted from the header that the checksum covers.
 #[derive(Clone, Copy)]
-struct FieldPosition {
+pub(crate) struct FieldPosition {
     at: usize,
     len: usize,
     shift: u8,
@@ -101,7 +101,7 @@ struct FieldPosition {
 }
 
 impl FieldPosition {
-    const fn new(at: usize, len: usize, shift: u8, covered: Covered) -> Self {
+    pub const fn new(at: usize, len: usize, shift: u8, covered: Covered) -> Self {
         Self { at, len, shift, covered }
     }
 }
@@ -251,8 +251,17 @@ fn transport_position(head: &[u8], at: &Located, field: Field) -> Option<FieldPo
     }
 }
 
+/// Rewrites the identifier of an ICMP or ICMPv6 request or reply. Other frames are not changed.
+pub fn set_icmp_ident(packet: &mut PacketBuf, ident: u16) {
+    let Ok(at) = packet.located() else { return };
+    let Some((l4, _)) = icmp_kind(packet.head(), &at) else { return };
+    let position = FieldPosition::new(l4 + 4, 2, 0, Covered::Transport);
+    // Only SCTP rewrites can fail.
+    let _ = write(packet, &at, position, ident.into(), u128::MAX);
+}
+
 /// Offset of the message of an ICMP or ICMPv6 packet, and its type and code.
-fn icmp_kind(head: &[u8], at: &Located) -> Option<(usize, [u8; 2])> {
+pub(crate) fn icmp_kind(head: &[u8], at: &Located) -> Option<(usize, [u8; 2])> {
     let protocol = match at.ethertype {
         EtherType::IPV4 => Protocol::ICMP,
         EtherType::IPV6 => Protocol::ICMPV6,
@@ -292,7 +301,7 @@ fn option_offset(options: &[u8], wanted: u8) -> Option<usize> {
     None
 }
 
-fn write(
+pub(crate) fn write(
     packet: &mut PacketBuf,
     at: &Located,
     position: FieldPosition,

@@ -102,10 +102,13 @@ impl From<&Flow> for FlowSource {
     }
 }
 
-/// The reason of drops in a stage, from ovn-northd's name of the stage.
+/// The reason of drops in a stage, from ovn-northd's name of the stage. ovn-northd has no guards:
+/// those stages are of `network.toml`.
 fn drop_reason(stage: &str) -> DropReason {
     match stage {
         "ls_in_l2_unknown" => DropReason::UnknownMac,
+        "ls_in_ra_guard" => DropReason::RaGuard,
+        "ls_in_dhcp_guard" => DropReason::DhcpGuard,
         _ => DropReason::FlowDrop,
     }
 }

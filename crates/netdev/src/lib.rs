@@ -30,6 +30,7 @@ pub mod nftables;
 pub mod raw_ip;
 pub mod regular_file;
 mod request;
+pub mod sandbox;
 pub mod signal;
 mod steering;
 pub mod stt_sink;

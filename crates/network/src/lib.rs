@@ -37,7 +37,7 @@ pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
     Acl, AclAction, AclDirection, AclScope, Device, FileLine, Host, HostIndex, LogicalRouter,
     LogicalSwitch, Network, Port, PortSecurity, Route, RouterIndex, RouterLink, RouterPort,
-    Segment, SwitchIndex,
+    Segment, SwitchIndex, Trust,
 };
 pub use options::{TunnelOptions, UnderlayFamily, overhead_bytes};
 pub use placement::{Placement, RemoteEnd};

@@ -2,7 +2,7 @@
 
 use crate::errors::ProblemCollector;
 use crate::{Errors, Network, check, read};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use toml::de::DeTable;
 
@@ -18,7 +18,16 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, Errors> {
     let mut bytes = Vec::new();
     netdev::regular_file::open(path)
         .and_then(|opened| opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(|error| Errors::of_file(&file, format!("cannot read the file: {error}")))?;
+        .map_err(|error| {
+            let remedy = match error.kind() {
+                ErrorKind::PermissionDenied => {
+                    ": make it readable for the user that runs weft; a running daemon, even of \
+                     root, does not override the modes of files and directories"
+                }
+                _ => "",
+            };
+            Errors::of_file(&file, format!("cannot read the file: {error}{remedy}"))
+        })?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         let message = format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20);
         return Err(Errors::of_file(&file, message));

@@ -3,7 +3,7 @@
 mod policy;
 mod router;
 
-pub use policy::{Acl, AclAction, AclDirection, AclScope, PortSecurity};
+pub use policy::{Acl, AclAction, AclDirection, AclScope, PortSecurity, Trust};
 pub(crate) use router::port_in_switch;
 pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
 
@@ -332,6 +332,8 @@ pub struct Port {
     pub device: Device,
     /// Its port security; `None` for no restriction.
     pub security: Option<PortSecurity>,
+    /// What it may send although other guests may not.
+    pub trusted: Trust,
     /// Other MAC addresses behind it are learned, and it receives unknown unicast (OVN's address
     /// "unknown").
     pub learn: bool,

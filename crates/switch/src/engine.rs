@@ -1,6 +1,7 @@
 //! [`Engine`]: the switch without its threads.
 
 use crate::config::{Config, Limits};
+use crate::enforce::Confirmed;
 use crate::origin::Origin;
 use crate::probe::ReceivedProbe;
 use crate::records::{Deciseconds, Records};
@@ -58,10 +59,11 @@ pub struct FlowRow {
 pub struct Engine {
     pub(crate) datapath: Arc<dyn Datapath>,
     pub(crate) limits: Limits,
-    published: Mutex<Arc<PublishedProgram>>,
+    pub(crate) published: Mutex<Arc<PublishedProgram>>,
+    pub(crate) confirmed: Confirmed,
     learned: RwLock<LearnedTables>,
     configured: Mutex<Vec<LearnEvent>>,
-    /// Lock order: before `learned`.
+    /// Lock order: before `published` and `learned`.
     records: Mutex<Records>,
     /// The number of the last round of revalidation. Its lock allows one sweep at a time.
     pub(crate) round: Mutex<u32>,
@@ -84,6 +86,7 @@ impl Engine {
             datapath,
             limits,
             published: Mutex::new(Arc::new(PublishedProgram { number: 1, program })),
+            confirmed: Confirmed::default(),
             learned: RwLock::new(LearnedTables::new(config.learn)),
             configured: Mutex::default(),
             records: Mutex::new(Records::new(&limits)),
@@ -100,20 +103,6 @@ impl Engine {
     pub fn set_probe_receiver(&self, receiver: SyncSender<ReceivedProbe>) {
         // Fails if a receiver is set already.
         let _ = self.probes.set(receiver);
-    }
-
-    /// Publishes another program and returns the number of its generation. Translations in progress
-    /// finish with the old program. The revalidator, which is woken, finds their megaflows.
-    pub fn publish(&self, program: Program) -> u64 {
-        let mut published = lock(&self.published);
-        let number = published.number + 1;
-        let old =
-            std::mem::replace(&mut *published, Arc::new(PublishedProgram { number, program }));
-        drop(published);
-        self.revalidate_signal.changed();
-        // Dropped outside the lock, because that takes long for a large program.
-        drop(old);
-        number
     }
 
     /// Replaces the configured MAC bindings and stations.

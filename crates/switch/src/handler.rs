@@ -34,6 +34,8 @@ pub(crate) struct Decision<'p> {
     bytes: u64,
     /// The identifier of the recorded megaflow; `None` if none was recorded.
     recorded: Option<MegaflowId>,
+    /// The megaflow replaces a withdrawn one of an earlier program.
+    is_replacement: bool,
 }
 
 impl<'p> Decision<'p> {
@@ -59,6 +61,7 @@ impl<'p> Decision<'p> {
             packets: 0,
             bytes: 0,
             recorded: None,
+            is_replacement: false,
         }
     }
 
@@ -107,12 +110,19 @@ impl Engine {
         if decided.is_empty() {
             return Ok(());
         }
-        self.counters.upcalls.add(decided.len());
-        self.counters.reused.add(decided.len() - decisions.len());
         let created = Deciseconds::of_ms(self.datapath.now_ms());
         // This lock is held until the datapath has the answers, so that the records list exactly
         // the megaflows of the datapath.
         let mut records = self.records();
+        if records.is_withdrawn(published.number) {
+            // A newer program came into force meanwhile. It decides about these packets.
+            drop(records);
+            upcalls.extend(decided.into_iter().map(|(upcall, _)| upcall));
+            return self.handle(upcalls, now);
+        }
+        self.counters.upcalls.add(decided.len());
+        self.counters.reused.add(decided.len() - decisions.len());
+        let mut replaced = Vec::new();
         let answers = decided.into_iter().filter_map(|(upcall, at)| {
             let decision = decisions.get_mut(at)?;
             let megaflow = decision.megaflow.take();
@@ -125,10 +135,17 @@ impl Engine {
                     created,
                 )
             });
+            if decision.is_replacement {
+                replaced.extend(megaflow.as_deref().cloned());
+            }
             let actions = Arc::clone(&decision.actions);
             Some(Answer { upcall, actions, megaflow, decided_by: decision.recorded })
         });
         let answers: Vec<Answer> = answers.collect();
+        if !replaced.is_empty() {
+            // All copies of a megaflow must have the same actions, also those of other workers.
+            self.datapath.put(replaced)?;
+        }
         self.datapath.answer(answers)
     }
 
@@ -207,11 +224,14 @@ impl Engine {
         }
         let candidate = &decision.candidate;
         let (packets, bytes) = (decision.packets, decision.bytes);
-        match records.insert(megaflow.id, (port, mask), candidate, now) {
-            InsertResult::Recorded(origin) => {
+        let inserted = records.insert(megaflow.id, (port, mask), candidate, now);
+        let is_replacement = matches!(inserted, InsertResult::Replaced(_));
+        match inserted {
+            InsertResult::Recorded(origin) | InsertResult::Replaced(origin) => {
                 origin.add(packets, bytes);
                 self.counters.put.add(1);
                 decision.recorded = Some(megaflow.id);
+                decision.is_replacement = is_replacement;
                 return Some(megaflow);
             }
             InsertResult::Conflict => self.counters.outdated.add(1),

@@ -91,7 +91,8 @@ impl Retries {
 /// A new origin, before it is known whether an equal one exists.
 #[derive(Clone, Debug)]
 pub(crate) struct NewOrigin<'p> {
-    generation: u64,
+    /// The generation of the program.
+    pub generation: u64,
     pub flows: Vec<&'p Arc<Flow>>,
     pub state_reads: Vec<StateRead>,
     refused: Option<Box<RefusedEvents>>,

@@ -40,7 +40,7 @@ pub(crate) struct MegaflowRecord {
     pub created: Deciseconds,
     /// Time of the last hit, or of the creation.
     pub used: Deciseconds,
-    port: PortNo,
+    pub port: PortNo,
     /// The index of its mask among the port's masks.
     mask: MaskIndex,
     /// The last sweep that found it in the datapath, or during which it was recorded. Every sweep
@@ -78,9 +78,12 @@ impl RemovedMegaflow {
 pub(crate) enum InsertResult {
     /// It is recorded, or was recorded before with the same origin.
     Recorded(Arc<Origin>),
+    /// It is recorded in place of a withdrawn megaflow of an earlier program, which several workers
+    /// may have.
+    Replaced(Arc<Origin>),
     /// It is recorded with another origin, so one of the two is stale; the next revalidation finds
     /// out. Until then the datapath must not get the new one, because records and datapath must
-    /// agree.
+    /// agree. Or a newer program was published meanwhile.
     Conflict,
     /// A limit is reached, of this port or of all.
     Full,
@@ -146,6 +149,10 @@ pub(crate) struct Records {
     masks: Map<MaskNo, u32>,
     origins: Origins,
     sweep: u16,
+    /// The generation of the current program. Megaflows of an older one are not recorded.
+    current: u64,
+    /// The datapath has withdrawn all megaflows of older generations.
+    in_force: u64,
 }
 
 impl Records {
@@ -161,6 +168,8 @@ impl Records {
             masks: Map::default(),
             origins: Origins::default(),
             sweep: 0,
+            current: 0,
+            in_force: 0,
         }
     }
 
@@ -192,11 +201,19 @@ impl Records {
         candidate: &NewOrigin<'_>,
         now: Deciseconds,
     ) -> InsertResult {
-        if let Some(record) = self.get(id) {
-            return match &record.origin {
-                Some(origin) if origin.is(candidate) => InsertResult::Recorded(Arc::clone(origin)),
-                _ => InsertResult::Conflict,
+        if candidate.generation < self.current {
+            return InsertResult::Conflict;
+        }
+        if let Some(origin) = self.get(id).and_then(MegaflowRecord::origin) {
+            if origin.is(candidate) {
+                return InsertResult::Recorded(Arc::clone(origin));
+            }
+            let replaced = if self.is_withdrawn(origin.generation) {
+                self.replace(id, candidate)
+            } else {
+                None
             };
+            return replaced.map_or(InsertResult::Conflict, InsertResult::Replaced);
         }
         let port = self.ports.get(&number).map_or(0, |port| port.megaflows);
         if port >= self.max.saturating_sub(self.len()) {
@@ -260,12 +277,41 @@ impl Records {
         self.get(id)?.origin.as_ref()
     }
 
-    /// Replaces the origin of a megaflow.
-    pub fn replace(&mut self, id: MegaflowId, candidate: &NewOrigin<'_>) {
+    /// True if the megaflow is recorded with an origin that was found stale.
+    pub fn is_stale(&self, id: MegaflowId) -> bool {
+        self.origin(id).is_some_and(|origin| origin.is_known_stale())
+    }
+
+    /// Replaces the origin of a megaflow; returns the new one. `None` if there is no record.
+    pub fn replace(&mut self, id: MegaflowId, candidate: &NewOrigin<'_>) -> Option<Arc<Origin>> {
         let origin = self.origins.intern(candidate);
-        if let Some(record) = self.get_mut(id) {
-            record.origin = Some(origin);
-        }
+        self.get_mut(id)?.origin = Some(Arc::clone(&origin));
+        Some(origin)
+    }
+
+    /// Begins the epoch of a new program.
+    pub fn begin_epoch(&mut self, generation: u64) {
+        self.current = generation;
+    }
+
+    /// True if a later program than this one is current.
+    pub fn is_outdated(&self, generation: u64) -> bool {
+        generation < self.current
+    }
+
+    /// True if the datapath still executes megaflows that the current program has not confirmed.
+    pub fn has_unconfirmed(&self) -> bool {
+        self.in_force < self.current
+    }
+
+    /// Notes that the datapath has withdrawn all megaflows of earlier programs.
+    pub fn withdraw_unconfirmed(&mut self) {
+        self.in_force = self.current;
+    }
+
+    /// True if the datapath has withdrawn the megaflows of this generation of the program.
+    pub fn is_withdrawn(&self, generation: u64) -> bool {
+        generation < self.in_force
     }
 
     /// Removes the record of a megaflow.

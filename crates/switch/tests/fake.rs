@@ -98,6 +98,18 @@ impl Fake {
         all
     }
 
+    /// The megaflows of all workers that serve packets.
+    pub fn megaflows_in_force(&self) -> Vec<Megaflow> {
+        let mut found = Vec::new();
+        for cache in &self.caches {
+            let (cache, mut all) = (cache.lock().unwrap(), Vec::new());
+            cache.dump(Cursor::default(), usize::MAX, &mut all);
+            let all = all.into_iter().map(|(megaflow, _)| megaflow);
+            found.extend(all.filter(|megaflow| cache.is_in_force(megaflow.id)));
+        }
+        found
+    }
+
     fn portion<T>(
         &self,
         from: DumpCursor,
@@ -136,6 +148,24 @@ impl Datapath for Fake {
                 let _ = cache.put(megaflow);
             }
         }
+        Ok(())
+    }
+
+    fn begin_epoch(&self) -> Result<(), DatapathError> {
+        self.caches.iter().for_each(|cache| cache.lock().unwrap().begin_epoch());
+        Ok(())
+    }
+
+    fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError> {
+        for cache in &self.caches {
+            let mut cache = cache.lock().unwrap();
+            megaflows.iter().for_each(|&id| cache.confirm(id));
+        }
+        Ok(())
+    }
+
+    fn withdraw_unconfirmed(&self) -> Result<(), DatapathError> {
+        self.caches.iter().for_each(|cache| cache.lock().unwrap().withdraw_unconfirmed());
         Ok(())
     }
 

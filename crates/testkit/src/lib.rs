@@ -10,6 +10,7 @@ pub mod crc32c;
 pub mod frames;
 pub mod host;
 pub mod merging;
+pub mod netfilter;
 pub mod ovn;
 pub mod program;
 pub mod random;

@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
     let control = ControlSocket::listen(&path)?;
     let idle = Duration::from_secs(args.idle.into());
-    let daemon = Arc::new(prepared.start(&args.bpf_fs, idle)?);
+    let daemon = Arc::new(prepared.start(&args.bpf_fs, &path, idle)?);
     tracing::info!(host = %args.host, control = %path.display(), "daemon started");
     let server = Arc::clone(&daemon);
     let served = control.serve(move |request, client| server.handle_request(request, client));

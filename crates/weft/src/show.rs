@@ -4,7 +4,8 @@ use crate::control::{DaemonSelector, Request, request};
 use crate::{Failure, stdio};
 use ::doctor::choice::Decision;
 use datapath::stats::{
-    Drops, EndpointStats, LogStats, PacketCount, PathMtuReport, PathMtuReports, Snapshot,
+    Drops, EndpointStats, LogStats, PacketCount, PathMtuReport, PathMtuReports, PrivilegeStats,
+    Snapshot,
 };
 use std::fmt::Write as _;
 
@@ -91,7 +92,21 @@ fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
         write_counts(out, &endpoint.rx, &endpoint.tx)?;
         write_path_mtu(out, endpoint)?;
     }
-    write_log(out, snapshot.log)
+    write_log(out, snapshot.log)?;
+    write_privileges(out, &snapshot.privileges)
+}
+
+/// What the daemon may still do.
+fn write_privileges(out: &mut String, privileges: &PrivilegeStats) -> std::fmt::Result {
+    let PrivilegeStats { capabilities, no_new_privs, seccomp, landlock } = privileges;
+    let on = |is_on: &bool| if *is_on { "on" } else { "off" };
+    writeln!(
+        out,
+        "privileges: {}  no_new_privs {}  seccomp {}  landlock {landlock}",
+        capabilities.join(" "),
+        on(no_new_privs),
+        on(seccomp)
+    )
 }
 
 /// The path MTU of an end point, if a router has reported a lower one.

@@ -92,6 +92,10 @@ pub(super) struct Chunk {
     pub(super) subtable: u32,
     /// A one for every used position.
     taken: u64,
+    /// A one for every megaflow that lookups find.
+    in_force: u64,
+    /// A one for every megaflow of the current epoch.
+    confirmed: u64,
     /// The masked words of each position's match.
     values: Vec<u64>,
     records: Vec<Option<StoredMegaflow>>,
@@ -100,7 +104,14 @@ pub(super) struct Chunk {
 impl Chunk {
     /// Makes an empty chunk.
     pub(super) const fn new(subtable: u32) -> Self {
-        Self { subtable, taken: 0, values: Vec::new(), records: Vec::new() }
+        Self {
+            subtable,
+            taken: 0,
+            in_force: 0,
+            confirmed: 0,
+            values: Vec::new(),
+            records: Vec::new(),
+        }
     }
 
     pub(super) const fn is_full(&self) -> bool {
@@ -127,7 +138,7 @@ impl Chunk {
         self.values.get(at * mask_words.len()..)?.get(..mask_words.len())
     }
 
-    /// True if the position is used and the key meets the match of its megaflow.
+    /// True if the key meets the match of the position's megaflow, and it is in force.
     #[inline]
     pub(super) fn matches(&self, at: usize, mask_words: &[MaskWord], key: &FlowKey) -> bool {
         let Some(values) = self.values(at, mask_words) else { return false };
@@ -136,7 +147,13 @@ impl Chunk {
             .iter()
             .zip(values)
             .fold(0, |all, (mask_word, v)| all | (mask_word.of(key) ^ v));
-        differ == 0 && self.taken >> at & 1 == 1
+        differ == 0 && self.is_in_force(at)
+    }
+
+    /// True if lookups find the position's megaflow.
+    #[inline]
+    pub(super) const fn is_in_force(&self, at: usize) -> bool {
+        self.in_force >> at & 1 == 1
     }
 
     /// The match's values as a key.
@@ -159,6 +176,7 @@ impl Chunk {
     ) -> usize {
         let at = self.taken.trailing_ones() as usize;
         self.taken |= 1 << at;
+        self.enforce(at);
         let values = mask_words.iter().map(|mask_word| mask_word.of(key));
         if let Some(place) = self.records.get_mut(at) {
             *place = Some(record);
@@ -178,8 +196,32 @@ impl Chunk {
 
     pub(super) fn remove(&mut self, at: usize) -> Option<StoredMegaflow> {
         let record = self.records.get_mut(at)?.take()?;
-        self.taken &= !(1 << at);
+        let others = !(1 << at);
+        self.taken &= others;
+        self.in_force &= others;
+        self.confirmed &= others;
         Some(record)
+    }
+
+    /// Begins an epoch.
+    pub(super) const fn begin_epoch(&mut self) {
+        self.confirmed = 0;
+    }
+
+    /// Puts a megaflow in force, in the current epoch.
+    pub(super) const fn enforce(&mut self, at: usize) {
+        self.confirmed |= 1 << at;
+        self.in_force |= 1 << at;
+    }
+
+    /// Moves a megaflow that is in force to the current epoch.
+    pub(super) const fn confirm(&mut self, at: usize) {
+        self.confirmed |= self.in_force & 1 << at;
+    }
+
+    /// Puts the megaflows of earlier epochs out of force.
+    pub(super) const fn withdraw_unconfirmed(&mut self) {
+        self.in_force &= self.confirmed;
     }
 
     /// The megaflows from a position on, with their positions.

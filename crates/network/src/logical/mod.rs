@@ -16,6 +16,7 @@
 //! | `reg9[2]` | the neighbour is already known |
 
 mod acl;
+mod guard;
 mod router;
 mod stage;
 mod switch;
@@ -192,6 +193,7 @@ pub fn logical_flows(network: &Network) -> LogicalNetwork {
     let keys = DatapathKeys::new(network);
     let mut flows = FlowCollector { flows: Vec::new() };
     switch::add(network, &keys, &mut flows);
+    guard::add(network, &keys, &mut flows);
     acl::add(network, &keys, &mut flows);
     router::add(network, &keys, &mut flows);
     let mut flows = flows.flows;

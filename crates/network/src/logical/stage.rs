@@ -43,8 +43,12 @@ stages! {
         /// Checks the source addresses of a port. Frames from tunnels without logical ports were
         /// checked on the host they come from, and skip all stages up to the destination lookup.
         LsInCheckPortSec "check_port_sec",
-        /// Drops what port security forbids.
+        /// Drops what port security forbids, and selects what the guards have to check.
         LsInApplyPortSec "apply_port_sec",
+        /// RA guard: drops router advertisements and redirects of ports that are not trusted.
+        LsInRaGuard "ra_guard",
+        /// DHCP guard: drops messages of DHCP servers from ports that are not trusted.
+        LsInDhcpGuard "dhcp_guard",
         /// Access control lists in the direction `from-port`.
         LsInAcl "acl",
         /// Answers ARP and neighbour solicitations for known addresses.
@@ -101,7 +105,7 @@ mod tests {
         let tables: Vec<_> = Stage::ALL.iter().map(|stage| (stage.name(), stage.table())).collect();
         for (name, table) in [
             ("ls_in_check_port_sec", 0),
-            ("ls_in_l2_unknown", 6),
+            ("ls_in_l2_unknown", 8),
             ("ls_out_acl", 0),
             ("lr_in_arp_request", 8),
         ] {

@@ -52,9 +52,7 @@ fn add_common(flows: &mut FlowCollector, all: &Arc<[DatapathKey]>) {
     // From a tunnel without logical ports: the sending host has done the other stages.
     let known_port = (Stage::LsInCheckPortSec, 90);
     flows.add(all, known_port, "flags[1] == 1", next_to(Stage::LsInL2Lkup), None);
-    for stage in
-        [Stage::LsInCheckPortSec, Stage::LsInApplyPortSec, Stage::LsInAcl, Stage::LsInPutFdb]
-    {
+    for stage in [Stage::LsInCheckPortSec, Stage::LsInAcl, Stage::LsInPutFdb] {
         flows.add(all, (stage, 0), "1", "next;", None);
     }
     let flood = "outport = \"_MC_flood\"; output;";
@@ -87,7 +85,7 @@ fn add_branch_to_learning(flows: &mut FlowCollector, network: &Network, keys: &D
 fn add_port_security(flows: &mut FlowCollector, secured: &Arc<[DatapathKey]>) {
     let check_in = "reg0[15] = check_in_port_sec(); next;";
     flows.add(secured, (Stage::LsInCheckPortSec, 50), "1", check_in, None);
-    flows.add(secured, (Stage::LsInApplyPortSec, 50), "reg0[15] == 1", "drop;", None);
+    flows.add(secured, (Stage::LsInApplyPortSec, 100), "reg0[15] == 1", "drop;", None);
     let group = "reg0[15] = 0; next;";
     flows.add(secured, (Stage::LsOutCheckPortSec, 100), "eth.mcast", group, None);
     let check_out = "reg0[15] = check_out_port_sec(); next;";

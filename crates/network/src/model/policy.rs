@@ -23,6 +23,16 @@ impl fmt::Display for PortSecurity {
     }
 }
 
+/// What a port may send although other guests may not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Trust {
+    /// Router advertisements and redirects of IPv6 (RFC 4861). RA guard (RFC 6105) drops those of
+    /// other ports.
+    pub ra: bool,
+    /// Messages of DHCP and DHCPv6 servers and relays. DHCP guard drops those of other ports.
+    pub dhcp: bool,
+}
+
 /// An access control list entry (ACL). It is stateless.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl {

@@ -105,7 +105,7 @@ fn scope(
 }
 
 /// Reads one of several words.
-fn word<T: Copy>(
+pub(super) fn word<T: Copy>(
     report: &mut ProblemCollector<'_>,
     field: Field<'_, '_>,
     key: &str,

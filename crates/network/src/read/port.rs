@@ -1,9 +1,10 @@
 //! `[[logical_switch.port]]`.
 
+use super::acl::word;
 use super::{HostDraft, Unique, interface_name, ip_net, ip_or_network, object_name, unicast_mac};
 use crate::errors::ProblemCollector;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{Device, FileLine, HostIndex, IpNet, Port, PortSecurity, Prefix, suggest};
+use crate::{Device, FileLine, HostIndex, IpNet, Port, PortSecurity, Prefix, Trust, suggest};
 use flow::PortKey;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ pub(super) const PORT: Schema = Schema {
         key("addresses", "addresses = [\"10.0.0.1/24\"]"),
         key("device", "device = { tap = \"web0\" }"),
         key("port_security", "port_security = true"),
+        key("trusted", "trusted = [\"ra\", \"dhcp\"]"),
         key("learn", "learn = true"),
     ],
 };
@@ -42,6 +44,7 @@ pub(crate) struct PortDraft {
     pub(crate) addresses: Vec<Located<IpNet>>,
     pub(crate) device: Option<Device>,
     security: SecurityDraft,
+    trusted: Trust,
     learn: bool,
     line: FileLine,
 }
@@ -74,6 +77,7 @@ impl PortDraft {
             addresses,
             device: self.device?,
             security: allowed.map(|addresses| PortSecurity { mac, addresses }),
+            trusted: self.trusted,
             learn: self.learn,
             line: self.line,
         })
@@ -171,9 +175,11 @@ impl<'h> PortReader<'h> {
         let security = section
             .get("port_security")
             .map_or(SecurityDraft::Off, |field| security(report, field));
+        let trusted =
+            section.get("trusted").map_or_else(Trust::default, |field| trust(report, field));
         let learn = section.get("learn").is_some_and(|field| learn(report, field, &security));
         let line = FileLine(report.line(section.at));
-        PortDraft { key, name, host, mac, addresses, device, security, learn, line }
+        PortDraft { key, name, host, mac, addresses, device, security, trusted, learn, line }
     }
 
     /// The names of all ports.
@@ -276,6 +282,19 @@ fn security(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Security
         Some(true) => SecurityDraft::Own,
         Some(false) | None => SecurityDraft::Off,
     }
+}
+
+/// What the port is trusted for.
+fn trust(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Trust {
+    let mut trust = Trust::default();
+    for element in field.array(report).into_iter().flatten() {
+        match word(report, element, "protocol", &[("ra", "ra"), ("dhcp", "dhcp")]) {
+            Some("ra") => trust.ra = true,
+            Some(_) => trust.dhcp = true,
+            None => {}
+        }
+    }
+    trust
 }
 
 /// Whether MAC addresses are learned behind the port. Port security excludes that.

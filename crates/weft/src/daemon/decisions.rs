@@ -26,7 +26,7 @@ impl Daemon {
         };
         let mut all = vec![Decision::new("datapath", how, &*self.provider.reason)];
         all.extend(self.provider.adoption().map(|adopted| restart(&adopted)));
-        match NicFacts::read(&deployment.config.uplink) {
+        match NicFacts::read_offloads(&deployment.config.uplink) {
             Ok(uplink) => all.extend(self.uplink_decisions(&deployment, &uplink)),
             Err(error) => all.push(Decision::new("uplink", UNKNOWN, error.to_string())),
         }

@@ -1,12 +1,12 @@
 //! Applies another network file while the switch runs.
 //!
 //! The reload first reads and checks the whole file, and refuses what needs a restart. Then it
-//! adds new tunnels and end points, adds new ports, publishes the program, revalidates the
-//! megaflows, and last removes what the file no longer has. In this order no decision of either
-//! program refers to a port or end point that does not exist. Ports and end points that are in
-//! both files keep their numbers, sockets, devices and counters.
+//! adds new tunnels and end points, adds new ports, publishes the program, puts it in force, and
+//! last removes what the file no longer has. In this order no decision of either program refers to
+//! a port or end point that does not exist. Ports and end points that are in both files keep their
+//! numbers, sockets, devices and counters.
 
-use super::{Daemon, Deployment};
+use super::{Daemon, Deployment, sandbox};
 use crate::Failure;
 use crate::control::replies::{ReloadChanges, ReloadReply};
 use anyhow::{Context, anyhow};
@@ -71,6 +71,7 @@ impl Daemon {
         let (new, program) =
             Deployment::new(network, file, &self.host, old.options(), old.numbers.clone())?;
         check_applicable(&old, &new).map_err(Failure::Input)?;
+        sandbox::require_for_reload(&new.config).map_err(Failure::Input)?;
         let steps = PortSteps::between(&old.config, &new.config);
         let old_program = self.switch.program();
         let datapaths = changes(&names_of(&old_program), &names_of(&program), |name| name.clone());
@@ -82,8 +83,8 @@ impl Daemon {
         let generation = self.switch.publish(program.clone());
         // Again, for addresses learned between the first call and the new program.
         self.forget_moved(&old_program, &program, &new.network);
-        // Megaflows of the old program must be gone before the ports that they output to.
-        self.switch.revalidate()?;
+        // No decision of the old program may be in force when its ports and end points go.
+        self.switch.enforce(generation)?;
         self.datapath.set_underlay(new.config.underlay.clone())?;
         for port in &steps.removed {
             self.datapath.remove_port(port.port)?;

@@ -1,0 +1,100 @@
+//! [`Config`], [`Limits`] and [`CtDrop`].
+
+use std::fmt;
+
+use flow::DropReason;
+
+use crate::Timeouts;
+
+/// The options of a table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// How many connections there may be.
+    pub limits: Limits,
+    /// How long connections live.
+    pub timeouts: Timeouts,
+    /// Accept TCP segments outside the window. For networks where part of a connection passes
+    /// elsewhere.
+    pub liberal_tcp: bool,
+    /// Track TCP connections whose handshake was not seen, from the first segment with ACK on.
+    /// Their windows are not checked.
+    pub pick_up: bool,
+}
+
+impl Default for Config {
+    /// The defaults of Linux: windows are checked, and connections are picked up.
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            liberal_tcp: false,
+            pick_up: true,
+        }
+    }
+}
+
+/// How many connections there may be. At a limit, existing connections stay and new ones are
+/// refused: an attacker who opens connections cannot displace those of others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// In the whole table; at most [`Limits::MAX_CONNECTIONS`]. The table's index is sized for it,
+    /// at 16 bytes each, and cannot grow later.
+    pub connections: u32,
+    /// In a zone that has no limit of its own.
+    pub per_zone: u32,
+    /// Opened by a port that has no limit of its own.
+    pub per_port: u32,
+}
+
+impl Limits {
+    /// The highest possible limit.
+    pub const MAX_CONNECTIONS: u32 = 1 << 26;
+}
+
+impl Default for Limits {
+    /// One million connections. Zones and ports are not limited further.
+    fn default() -> Self {
+        Self { connections: 1_000_000, per_zone: u32::MAX, per_port: u32::MAX }
+    }
+}
+
+/// Why a connection cannot be committed. The packet is to be dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CtDrop {
+    /// The table has [`Limits::connections`].
+    TableFull,
+    /// The zone has reached its limit.
+    ZoneLimit,
+    /// The port has reached its limit.
+    PortLimit,
+    /// NAT found no free port or address: all replies could be confused with those of another
+    /// connection.
+    NatExhausted,
+    /// Another connection would have the same replies, and the commit is without NAT.
+    Clash,
+}
+
+impl CtDrop {
+    /// Every reason.
+    pub const ALL: &[Self] =
+        &[Self::TableFull, Self::ZoneLimit, Self::PortLimit, Self::NatExhausted, Self::Clash];
+
+    /// The reason under which the datapath counts the packet.
+    pub const fn drop_reason(self) -> DropReason {
+        match self {
+            Self::TableFull => DropReason::CtTableFull,
+            Self::ZoneLimit => DropReason::CtZoneLimit,
+            Self::PortLimit => DropReason::CtPortLimit,
+            Self::NatExhausted => DropReason::CtNatExhausted,
+            Self::Clash => DropReason::CtClash,
+        }
+    }
+}
+
+impl fmt::Display for CtDrop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.drop_reason().meaning())
+    }
+}
+
+impl std::error::Error for CtDrop {}

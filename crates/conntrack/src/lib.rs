@@ -1,0 +1,75 @@
+//! Connection tracking and NAT: the state machines of TCP, UDP, ICMP, ICMPv6 and SCTP, the table of
+//! connections, its limits and its expiry.
+//!
+//! No I/O and no clock: the caller passes packets and the time.
+//!
+//! # Use
+//! A pipeline runs a packet through a zone in two steps, as `ct(...)` of Open vSwitch and the
+//! `ct_*` actions of OVN do:
+//!
+//! 1. [`Headers::parse`], then [`Table::track`]: returns `ct_state`, `ct_mark`, `ct_label`, the
+//!    tuple of the original direction, and how NAT changes this packet. It never creates a
+//!    connection.
+//! 2. [`Table::commit`] with that result: creates the connection, chooses its NAT, and sets mark
+//!    and label.
+//!
+//! Either may return a [`Translation`], which the caller applies to the packet.
+//!
+//! Call [`Table::expire`] every second or so.
+//!
+//! # Fragments
+//! A fragment is [`Invalid::Fragment`]. The caller reassembles the packet for the decision: it
+//! parses the headers of the whole packet, and applies the translation to each fragment. Addresses
+//! are then rewritten in all of them, ports in the first.
+//!
+//! # Cached decisions
+//! [`Tracked::connection`] has a generation. It changes when the protocol's state, the first reply,
+//! mark or label change, and when the connection is removed. A cache that skips the passes of an
+//! established connection compares it with [`Table::is_unchanged`]. The TCP window is not part of
+//! it: a cache must still call [`Table::track`], or check windows itself.
+//!
+//! # Security
+//! Guests choose packets, so the hash functions have a secret [`Seed`]. No input causes a panic.
+//! Every operation takes bounded time: no look-up, insertion or removal ever rehashes or scans the
+//! table, and NAT tries a bounded number of ports. A full table refuses new connections. It never
+//! displaces an existing one.
+//!
+//! # What it follows
+//! Verdicts and translations are those of Linux's nf_conntrack, which a test compares packet by
+//! packet, because that is what OVN runs on. docs/adr/0019-own-connection-tracking.md lists the
+//! exceptions.
+#![forbid(unsafe_code)]
+
+mod commit;
+mod config;
+mod entry;
+mod headers;
+mod index;
+mod nat;
+mod sctp;
+mod slab;
+mod state;
+mod stats;
+mod table;
+mod tcp;
+mod timeouts;
+mod timers;
+mod tracked;
+mod translation;
+mod tuple;
+mod usage;
+mod view;
+
+pub use config::{Config, CtDrop, Limits};
+pub use headers::Headers;
+pub use nat::{NatKind, NatSpec, PortChoice};
+pub use sctp::SctpState;
+pub use state::{Invalid, State};
+pub use stats::Stats;
+pub use table::{Seed, Table};
+pub use tcp::TcpState;
+pub use timeouts::{Timeout, Timeouts};
+pub use tracked::{Commit, ConnId, ConnRef, Masked, Nat, Tracked};
+pub use translation::{QuotedTranslation, Translation};
+pub use tuple::{Direction, Tuple, Zone};
+pub use view::{Connection, Cursor, ProtocolState, Use};

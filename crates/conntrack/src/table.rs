@@ -1,0 +1,351 @@
+//! [`Table`]: the connections, and how a packet is tracked.
+
+use ahash::RandomState;
+use flow::PortNo;
+
+use crate::entry::{Entry, Outcome, Status};
+use crate::headers::{Content, Headers, Transport};
+use crate::index::{Found, Index};
+use crate::slab::Slab;
+use crate::timers::Timers;
+use crate::tracked::{ConnId, ConnRef, Nat, Tracked};
+use crate::translation::{Manipulated, Translation};
+use crate::usage::Usage;
+use crate::{Config, Direction, Invalid, Limits, State, Stats, Tuple, Zone};
+
+/// The seed of a table's hash functions. It must be secret, because guests choose the keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seed(pub [u64; 4]);
+
+impl Seed {
+    /// A seed from the operating system's random numbers.
+    pub fn random() -> Self {
+        let state = RandomState::new();
+        Self([0, 1, 2, 3].map(|number: u64| state.hash_one(number)))
+    }
+}
+
+/// The connections of all zones.
+///
+/// Times are milliseconds of any clock that does not go back.
+#[derive(Debug)]
+pub struct Table {
+    pub(crate) config: Config,
+    pub(crate) slab: Slab,
+    pub(crate) index: Index,
+    pub(crate) timers: Timers,
+    pub(crate) zones: Usage<Zone>,
+    pub(crate) ports: Usage<PortNo>,
+    pub(crate) len: u32,
+    pub(crate) stats: Stats,
+    /// The last generation given to a connection.
+    generation: u64,
+    /// The state of the random numbers for [`PortChoice::Random`](crate::PortChoice::Random).
+    pub(crate) random: u64,
+}
+
+impl Table {
+    /// An empty table. [`Limits::connections`] above the maximum is reduced to it.
+    pub fn new(mut config: Config, seed: Seed, now_ms: u64) -> Self {
+        let [a, b, c, d] = seed.0;
+        let hasher = RandomState::with_seeds(a, b, c, d);
+        config.limits.connections = config.limits.connections.min(Limits::MAX_CONNECTIONS);
+        Self {
+            slab: Slab::default(),
+            zones: Usage::new(config.limits.per_zone, &hasher),
+            ports: Usage::new(config.limits.per_port, &hasher),
+            random: hasher.hash_one(d),
+            index: Index::new(config.limits.connections, hasher),
+            timers: Timers::new(now_ms),
+            len: 0,
+            stats: Stats::default(),
+            generation: 0,
+            config,
+        }
+    }
+
+    /// The number of connections, expired ones included until [`Table::expire`] removes them.
+    pub const fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// True when there is no connection.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The counters.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The configuration.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Tracks a packet: finds its connection, runs the state machine of its protocol, and returns
+    /// the packet's state. A connection that does not exist is not created; see [`Table::commit`].
+    ///
+    /// Each packet is to be tracked once in a zone. Tracked a second time, after it was translated
+    /// or not, it could be taken for a retransmission or for another connection. A pipeline that
+    /// visits the zone again uses [`Table::current`] with the first result.
+    pub fn track(&mut self, now_ms: u64, zone: Zone, headers: &Headers, nat: Nat) -> Tracked {
+        let tracked = match &headers.content {
+            Ok(content) => self.track_content(now_ms, zone, content, nat),
+            Err(invalid) => Tracked::invalid(zone, *invalid),
+        };
+        if let Some(invalid) = tracked.invalid {
+            self.stats.count_invalid(invalid);
+        }
+        tracked
+    }
+
+    fn track_content(&mut self, now_ms: u64, zone: Zone, content: &Content, nat: Nat) -> Tracked {
+        if let Transport::Error { is_redirect } = content.transport {
+            return self.track_error(now_ms, zone, content, is_redirect, nat);
+        }
+        let key = content.tuple.in_zone(zone);
+        if let Some(found) = self.find(now_ms, &key)
+            && let Some(tracked) = self.track_found(now_ms, zone, content, found, nat)
+        {
+            return tracked;
+        }
+        match crate::entry::Machine::begin(content, &self.config, now_ms) {
+            Ok(_) => Tracked::first(zone, content.tuple),
+            Err(invalid) => Tracked::invalid(zone, invalid),
+        }
+    }
+
+    /// An ICMP error about a packet of a connection. It does not change the connection.
+    fn track_error(
+        &mut self,
+        now_ms: u64,
+        zone: Zone,
+        content: &Content,
+        is_redirect: bool,
+        nat: Nat,
+    ) -> Tracked {
+        let key = content.tuple.reversed().map(|tuple| tuple.in_zone(zone));
+        let Some(found) = key.and_then(|key| self.find(now_ms, &key)) else {
+            return Tracked::invalid(zone, Invalid::Quote);
+        };
+        let Some(entry) = self.slab.get(found.slot) else {
+            return Tracked::invalid(zone, Invalid::Quote);
+        };
+        let mut tracked = describe(entry, found, State::REL);
+        let translation = error_translation(entry, found.direction, &content.tuple);
+        if is_redirect && translation.is_some() {
+            return Tracked::invalid(zone, Invalid::Quote);
+        }
+        if nat == Nat::Apply {
+            translate(&mut tracked, translation);
+        }
+        tracked
+    }
+
+    /// `None` when the packet does not belong to the connection found but begins a new one, in
+    /// place of it.
+    fn track_found(
+        &mut self,
+        now_ms: u64,
+        zone: Zone,
+        content: &Content,
+        found: Found,
+        nat: Nat,
+    ) -> Option<Tracked> {
+        let Found { slot, direction } = found;
+        let entry = self.slab.get_mut(slot)?;
+        let before = (entry.status, machine_state(entry));
+        let is_est = direction == Direction::Reply || entry.status.has(Status::SEEN_REPLY);
+        let outcome = entry.machine.track(direction, content, entry.status, &self.config, now_ms);
+        match outcome {
+            Outcome::Accept { timeout, assure } => {
+                if assure {
+                    entry.status.set(Status::ASSURED);
+                }
+                if let Some(timeout) = timeout {
+                    entry.deadline_ms = now_ms.saturating_add(self.config.timeouts.ms(timeout));
+                }
+            }
+            Outcome::Ignore | Outcome::Abort => {}
+            Outcome::Reopen => {
+                self.stats.replaced += 1;
+                self.remove(slot);
+                return None;
+            }
+            Outcome::Invalid(invalid, timeout) => {
+                self.shorten(now_ms, slot, timeout);
+                return Some(Tracked::invalid(zone, invalid));
+            }
+        }
+        let entry = self.slab.get_mut(slot)?;
+        if direction == Direction::Reply {
+            entry.status.set(Status::SEEN_REPLY);
+        }
+        if before != (entry.status, machine_state(entry)) {
+            self.generation += 1;
+            entry.generation = self.generation;
+        }
+        let state = if is_est { State::EST } else { State::NEW };
+        let mut tracked = describe(entry, found, state);
+        if nat == Nat::Apply && is_est {
+            translate(&mut tracked, packet_translation(entry, direction));
+        }
+        if outcome == Outcome::Abort {
+            // No later packet finds it, but a commit of this packet still translates it.
+            self.generation += 1;
+            entry.generation = self.generation;
+            entry.deadline_ms = now_ms;
+        }
+        self.timers.deadline_changed(&mut self.slab, slot);
+        Some(tracked)
+    }
+
+    /// Gives a connection at most this timeout.
+    fn shorten(&mut self, now_ms: u64, slot: u32, timeout: Option<crate::Timeout>) {
+        let Some(entry) = self.slab.get_mut(slot) else { return };
+        if let Some(timeout) = timeout {
+            let deadline_ms = now_ms.saturating_add(self.config.timeouts.ms(timeout));
+            entry.deadline_ms = entry.deadline_ms.min(deadline_ms);
+            self.timers.deadline_changed(&mut self.slab, slot);
+        }
+    }
+
+    /// Updates a result of [`Table::track`] to what the connection is now: mark, label and
+    /// generation. The state stays. If the connection was removed since, the result has none.
+    pub fn current(&self, tracked: &Tracked) -> Tracked {
+        let Some(connection) = tracked.connection else { return *tracked };
+        match self.entry(connection) {
+            Some(entry) => Tracked {
+                mark: entry.mark,
+                label: entry.label(),
+                connection: Some(ConnRef { generation: entry.generation, ..connection }),
+                ..*tracked
+            },
+            None => Tracked { connection: None, ..*tracked },
+        }
+    }
+
+    /// Finds a connection, and removes it instead if its time is over.
+    pub(crate) fn find(&mut self, now_ms: u64, key: &Tuple) -> Option<Found> {
+        let found = self.index.find(&self.slab, key)?;
+        if self.slab.get(found.slot)?.deadline_ms <= now_ms {
+            self.stats.expired += 1;
+            self.remove(found.slot);
+            return None;
+        }
+        Some(found)
+    }
+
+    /// The entry of a reference. A change of its state does not matter, a removal does.
+    pub(crate) fn entry(&self, connection: ConnRef) -> Option<&Entry> {
+        self.slab.get(connection.id.0).filter(|entry| entry.serial <= connection.generation)
+    }
+
+    pub(crate) fn next_generation(&mut self) -> u64 {
+        self.generation += 1;
+        self.generation
+    }
+
+    /// Removes a connection from all structures.
+    pub(crate) fn remove(&mut self, slot: u32) {
+        let Some(entry) = self.slab.get(slot) else { return };
+        let (zone, opener) = (entry.keys[0].zone(), entry.opener);
+        let is_self_connected = entry.is_self_connected();
+        self.index.remove(&mut self.slab, slot, Direction::Original);
+        if !is_self_connected {
+            self.index.remove(&mut self.slab, slot, Direction::Reply);
+        }
+        self.timers.remove(&mut self.slab, slot);
+        self.slab.remove(slot);
+        self.zones.remove(zone);
+        self.ports.remove(opener);
+        self.len -= 1;
+    }
+
+    /// Removes connections whose time is over, and looks at up to `max` connections to find them.
+    /// Returns how many it looked at: with `max`, there may be more to do.
+    ///
+    /// Connections whose time is over are never found by packets, whether removed or not, but they
+    /// count against limits. Call this every second or more often.
+    pub fn expire(&mut self, now_ms: u64, max: u32) -> u32 {
+        let mut looked_at = 0;
+        while looked_at < max
+            && let Some(slot) = self.timers.due(now_ms)
+        {
+            looked_at += 1;
+            let is_over = self.slab.get(slot).is_none_or(|entry| entry.deadline_ms <= now_ms);
+            if is_over {
+                self.stats.expired += 1;
+                self.remove(slot);
+            } else {
+                self.timers.remove(&mut self.slab, slot);
+                self.timers.insert(&mut self.slab, slot);
+            }
+        }
+        looked_at
+    }
+}
+
+/// What packets can notice of a state machine.
+fn machine_state(entry: &Entry) -> u8 {
+    match &entry.machine {
+        crate::entry::Machine::Tcp(tcp) => tcp.state() as u8,
+        crate::entry::Machine::Sctp(sctp) => sctp.state() as u8,
+        _ => 0,
+    }
+}
+
+/// The result for a packet of an existing connection, with `state` besides direction and
+/// [`State::TRK`].
+pub(crate) fn describe(entry: &Entry, found: Found, state: State) -> Tracked {
+    let direction = match found.direction {
+        Direction::Original => State::default(),
+        Direction::Reply => State::RPL,
+    };
+    Tracked {
+        state: State::TRK | state | direction,
+        zone: entry.keys[0].zone(),
+        mark: entry.mark,
+        label: entry.label(),
+        original: Some(entry.keys[0].without_zone()),
+        connection: Some(ConnRef { id: ConnId(found.slot), generation: entry.generation }),
+        translation: None,
+        invalid: None,
+        direction: found.direction,
+    }
+}
+
+/// Adds a translation to a result, and to its state.
+pub(crate) fn translate(tracked: &mut Tracked, translation: Option<Translation>) {
+    tracked.translation = translation;
+    if let Some(translation) = translation {
+        tracked.state |= translation.state();
+    }
+}
+
+fn manipulated(entry: &Entry, direction: Direction) -> Option<Manipulated> {
+    let source = entry.status.has(Status::SOURCE_NAT);
+    let destination = entry.status.has(Status::DESTINATION_NAT);
+    (source || destination).then(|| Manipulated::new(source, destination, direction))
+}
+
+/// How NAT changes a packet of this direction: so that it looks like the answer to the packets of
+/// the other direction.
+pub(crate) fn packet_translation(entry: &Entry, direction: Direction) -> Option<Translation> {
+    let what = manipulated(entry, direction)?;
+    let to = entry.keys[direction.reversed().index()].reversed()?;
+    Some(Translation::of_packet(&entry.keys[direction.index()], &to, what))
+}
+
+/// How NAT changes an ICMP error of this direction, which quotes a packet with the tuple `quoted`.
+pub(crate) fn error_translation(
+    entry: &Entry,
+    direction: Direction,
+    quoted: &Tuple,
+) -> Option<Translation> {
+    let what = manipulated(entry, direction)?;
+    let to = entry.keys[direction.reversed().index()];
+    Some(Translation::of_error(quoted, &to, what))
+}

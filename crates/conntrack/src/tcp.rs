@@ -1,0 +1,525 @@
+//! The TCP state machine, as nf_conntrack runs it.
+//!
+//! The tracker sees segments that may be lost behind it, so its states follow what both ends have
+//! *sent*. Three kinds of segments do not change the state:
+//!
+//! - **Invalid** segments cannot belong to the connection.
+//! - **Ignored** segments may belong to a newer connection with the same ports. They pass, and the
+//!   tracker remembers them, because the answer shows whether it is out of sync: a SYN-ACK that
+//!   acknowledges an ignored SYN starts the connection anew, and a RST ends it.
+//! - **Delayed** segments are below the window: retransmissions of acknowledged data. They pass.
+
+mod window;
+
+use wire::TcpFlags;
+
+use crate::headers::{Segment, TcpEvent};
+use crate::{Direction, Invalid, Timeout, Timeouts};
+
+use window::{Side, Verdict};
+
+/// The state of a TCP connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum TcpState {
+    /// Nothing yet.
+    None,
+    /// A SYN in the original direction.
+    SynSent,
+    /// A SYN-ACK in the reply direction.
+    SynRecv,
+    /// An ACK in the original direction.
+    Established,
+    /// A FIN.
+    FinWait,
+    /// An ACK after the FIN.
+    CloseWait,
+    /// A FIN of both ends.
+    LastAck,
+    /// The last ACK.
+    TimeWait,
+    /// A RST.
+    Close,
+    /// A SYN in both directions: simultaneous open.
+    SynSent2,
+}
+
+impl TcpState {
+    /// The name in output, as nf_conntrack has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "NONE",
+            Self::SynSent => "SYN_SENT",
+            Self::SynRecv => "SYN_RECV",
+            Self::Established => "ESTABLISHED",
+            Self::FinWait => "FIN_WAIT",
+            Self::CloseWait => "CLOSE_WAIT",
+            Self::LastAck => "LAST_ACK",
+            Self::TimeWait => "TIME_WAIT",
+            Self::Close => "CLOSE",
+            Self::SynSent2 => "SYN_SENT2",
+        }
+    }
+
+    const fn timeout(self) -> Timeout {
+        match self {
+            Self::None | Self::SynSent => Timeout::TcpSynSent,
+            Self::SynRecv => Timeout::TcpSynRecv,
+            Self::Established => Timeout::TcpEstablished,
+            Self::FinWait => Timeout::TcpFinWait,
+            Self::CloseWait => Timeout::TcpCloseWait,
+            Self::LastAck => Timeout::TcpLastAck,
+            Self::TimeWait => Timeout::TcpTimeWait,
+            Self::Close => Timeout::TcpClose,
+            Self::SynSent2 => Timeout::TcpSynSent2,
+        }
+    }
+
+    /// One end has closed: the ports may already be in use by the next connection.
+    const fn is_closing(self) -> bool {
+        matches!(
+            self,
+            Self::FinWait | Self::CloseWait | Self::LastAck | Self::TimeWait | Self::Close
+        )
+    }
+}
+
+/// What a segment does to the state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    To(TcpState),
+    Ignore,
+    Invalid,
+}
+
+/// The state that follows `state` after `event` in this direction.
+fn step(direction: Direction, event: TcpEvent, state: TcpState) -> Step {
+    use Direction::{Original, Reply};
+    use TcpState::{
+        Close, CloseWait, Established, FinWait, LastAck, None, SynRecv, SynSent, SynSent2, TimeWait,
+    };
+    match (event, direction, state) {
+        (TcpEvent::None, _, _) | (TcpEvent::Rst, _, None) => Step::Invalid,
+        (TcpEvent::Rst, _, _) => Step::To(Close),
+
+        (TcpEvent::Syn, Original, None | SynSent | TimeWait | Close) => Step::To(SynSent),
+        (TcpEvent::Syn, Original, SynSent2) => Step::To(SynSent2),
+        (TcpEvent::Syn, Original, _) => Step::Ignore,
+        (TcpEvent::Syn, Reply, SynSent | SynSent2) => Step::To(SynSent2),
+        (TcpEvent::Syn, Reply, TimeWait) => Step::To(SynSent),
+        (TcpEvent::Syn, Reply, _) => Step::Invalid,
+
+        (TcpEvent::SynAck, Original, SynRecv | SynSent2) => Step::To(SynRecv),
+        (TcpEvent::SynAck, Original, _) | (TcpEvent::SynAck, Reply, None) => Step::Invalid,
+        (TcpEvent::SynAck, Reply, SynSent | SynSent2) => Step::To(SynRecv),
+        (TcpEvent::SynAck, Reply, _) => Step::Ignore,
+
+        (TcpEvent::Fin, _, None | SynSent | SynSent2) => Step::Invalid,
+        (TcpEvent::Fin, _, SynRecv | Established) => Step::To(FinWait),
+        (TcpEvent::Fin, _, FinWait | CloseWait | LastAck) => Step::To(LastAck),
+
+        (TcpEvent::Ack, Original, SynSent | SynSent2) | (TcpEvent::Ack, Reply, None) => {
+            Step::Invalid
+        }
+        (TcpEvent::Ack, Reply, SynSent | SynSent2) => Step::Ignore,
+        (TcpEvent::Ack, Reply, SynRecv) => Step::To(SynRecv),
+        (TcpEvent::Ack, Original, None | SynRecv) | (TcpEvent::Ack, _, Established) => {
+            Step::To(Established)
+        }
+        (TcpEvent::Ack, _, FinWait | CloseWait) => Step::To(CloseWait),
+        (TcpEvent::Ack, _, LastAck) => Step::To(TimeWait),
+
+        (TcpEvent::Fin | TcpEvent::Ack, _, TimeWait | Close) => Step::To(state),
+    }
+}
+
+/// The segment before: of the last accepted segment, and of the last one that was ignored.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    seq: u32,
+    ack: u32,
+    end: u32,
+    window: u16,
+    direction: Direction,
+    event: TcpEvent,
+    /// Of an ignored SYN: its options, to get in sync with.
+    scale: u8,
+    side_flags: u8,
+    /// Bits [`SIMULTANEOUS_OPEN`] and [`MAY_BE_CHALLENGED`].
+    marks: u8,
+}
+
+const SIMULTANEOUS_OPEN: u8 = 1;
+/// A SYN was ignored in LAST_ACK, which the receiver answers with a challenge ACK (RFC 5961).
+const MAY_BE_CHALLENGED: u8 = 2;
+
+/// A tracked TCP connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tcp {
+    sides: [Side; 2],
+    last: Last,
+    state: TcpState,
+    retransmits: u8,
+}
+
+/// What the tracker knows of the connection besides [`Tcp`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Context<'a> {
+    pub seen_reply: bool,
+    /// The handshake is complete.
+    pub assured: bool,
+    /// Accept segments outside the window.
+    pub liberal: bool,
+    pub timeouts: &'a Timeouts,
+}
+
+/// The result of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// The segment belongs to the connection. `timeout` is `None` when it does not prolong its
+    /// life, and `assure` says that the handshake is complete.
+    Accept { timeout: Option<Timeout>, assure: bool },
+    /// The segment passes, and changes nothing.
+    Ignore,
+    /// The segment ends a connection that has seen no reply. Remove the connection; the segment
+    /// still belongs to it.
+    Abort,
+    /// Remove the connection, and track the segment again: it begins a new one.
+    Reopen,
+    /// The segment is invalid. With a number of seconds, the connection must not live longer.
+    Invalid(Invalid, Option<Timeout>),
+}
+
+impl Tcp {
+    /// The connection that `segment` begins: with a SYN, or in its middle if `pick_up`.
+    pub fn new(segment: &Segment, pick_up: bool) -> Result<Self, Invalid> {
+        let syn = match step(Direction::Original, segment.event(), TcpState::None) {
+            Step::To(TcpState::SynSent) => true,
+            Step::To(_) if pick_up => false,
+            _ => return Err(Invalid::NotFirst),
+        };
+        let sides = if syn { Side::first_syn(segment) } else { Side::picked_up(segment) };
+        let last = Last {
+            seq: 0,
+            ack: 0,
+            end: 0,
+            window: 0,
+            direction: Direction::Original,
+            event: TcpEvent::None,
+            scale: 0,
+            side_flags: 0,
+            marks: 0,
+        };
+        Ok(Self { sides, last, state: TcpState::None, retransmits: 0 })
+    }
+
+    pub const fn state(&self) -> TcpState {
+        self.state
+    }
+
+    /// True when NAT may give the ports of this closed connection to `newer`, because segments of
+    /// the old connection are then outside the window.
+    pub fn gives_way_to(&self, newer: &Self) -> bool {
+        let is_over =
+            matches!(self.state, TcpState::TimeWait | TcpState::Close | TcpState::SynSent2);
+        is_over && newer.state == TcpState::SynSent && newer.sides[0].has_advanced(&self.sides[0])
+    }
+
+    /// Runs the state machine.
+    pub fn track(
+        &mut self,
+        direction: Direction,
+        segment: &Segment,
+        context: Context<'_>,
+    ) -> Outcome {
+        let event = segment.event();
+        let old = self.state;
+        let (old, new) = match step(direction, event, old) {
+            Step::Invalid => return Outcome::Invalid(Invalid::OutOfState, None),
+            Step::Ignore => match self.ignore(direction, event, segment) {
+                true => (TcpState::SynSent, TcpState::SynRecv),
+                false => return Outcome::Ignore,
+            },
+            Step::To(TcpState::SynSent) if old >= TcpState::TimeWait => {
+                if self.is_reopened(direction) {
+                    return Outcome::Reopen;
+                }
+                match self.ignore(direction, event, segment) {
+                    true => (TcpState::SynSent, TcpState::SynRecv),
+                    false => return Outcome::Ignore,
+                }
+            }
+            Step::To(new) => (old, new),
+        };
+        match self.exceptions(direction, event, segment, old, new, context) {
+            Exception::None(new) => self.check_window(direction, event, segment, old, new, context),
+            Exception::SkipWindow(new) => self.accept(direction, event, segment, old, new, context),
+            Exception::Outcome(outcome) => outcome,
+        }
+    }
+
+    /// True when a SYN after the end of the connection may begin a new one.
+    fn is_reopened(&self, direction: Direction) -> bool {
+        let closed = self.sides.iter().any(|side| side.has(Side::CLOSE_INITIATOR));
+        closed || (self.last.direction == direction && self.last.event == TcpEvent::Rst)
+    }
+
+    /// Remembers an ignored segment. Returns true for a SYN-ACK that acknowledges the SYN ignored
+    /// before: both ends are in sync, and now the tracker is as well.
+    fn ignore(&mut self, direction: Direction, event: TcpEvent, segment: &Segment) -> bool {
+        let last = &mut self.last;
+        if event == TcpEvent::SynAck
+            && last.event == TcpEvent::Syn
+            && last.direction != direction
+            && segment.ack == last.end
+        {
+            last.marks &= !MAY_BE_CHALLENGED;
+            let syn = Side::of_ignored_syn(last.end, last.window, last.scale, last.side_flags);
+            self.sides[last.direction.index()] = syn;
+            self.sides[direction.index()].reset();
+            return true;
+        }
+        last.event = event;
+        last.direction = direction;
+        last.seq = segment.seq;
+        last.end = segment.end;
+        last.window = segment.window;
+        if event == TcpEvent::Syn && direction == Direction::Original {
+            (last.scale, last.side_flags) = Side::options_of(segment);
+            last.marks = if self.state == TcpState::LastAck { MAY_BE_CHALLENGED } else { 0 };
+        }
+        // A challenge ACK that answers a SYN.
+        if self.state == TcpState::SynSent
+            && event == TcpEvent::Ack
+            && direction == Direction::Reply
+        {
+            last.ack = segment.ack;
+        }
+        false
+    }
+
+    fn exceptions(
+        &mut self,
+        direction: Direction,
+        event: TcpEvent,
+        segment: &Segment,
+        old: TcpState,
+        new: TcpState,
+        context: Context<'_>,
+    ) -> Exception {
+        let last = &mut self.last;
+        match new {
+            TcpState::TimeWait
+                if old == TcpState::LastAck
+                    && event == TcpEvent::Ack
+                    && last.direction != direction
+                    && last.event == TcpEvent::Syn
+                    && last.marks & MAY_BE_CHALLENGED != 0 =>
+            {
+                last.marks &= !MAY_BE_CHALLENGED;
+                Exception::Outcome(Outcome::Ignore)
+            }
+            TcpState::SynSent2 => {
+                last.marks |= SIMULTANEOUS_OPEN;
+                Exception::None(new)
+            }
+            TcpState::SynRecv
+                if direction == Direction::Reply
+                    && event == TcpEvent::Ack
+                    && last.marks & SIMULTANEOUS_OPEN != 0 =>
+            {
+                Exception::None(TcpState::Established)
+            }
+            TcpState::Close if event == TcpEvent::Rst => {
+                self.check_reset(direction, segment, old, context)
+            }
+            _ => Exception::None(new),
+        }
+    }
+
+    /// Decides about a RST: the ones that must be accepted without a look at the window, and those
+    /// that must match exactly, because an attacker can guess a number inside the window.
+    fn check_reset(
+        &self,
+        direction: Direction,
+        segment: &Segment,
+        old: TcpState,
+        context: Context<'_>,
+    ) -> Exception {
+        let close = Exception::None(TcpState::Close);
+        let last = &self.last;
+        if old.is_closing() {
+            return Exception::SkipWindow(TcpState::Close);
+        }
+        let mut new = TcpState::Close;
+        let expected = self.sides[direction.reversed().index()].max_ack();
+        if let Some(expected) = expected.filter(|_| last.event != TcpEvent::Syn) {
+            let is_open = context.assured && old == TcpState::Established;
+            // An answer to a SYN that passed, from a stack that sends sequence number 0.
+            if segment.seq == 0 && !is_open {
+                return close;
+            }
+            if window::is_before(segment.seq, expected) {
+                return Exception::Outcome(Outcome::Invalid(Invalid::OutOfWindow, None));
+            }
+            if !is_open || segment.seq == expected {
+                return close;
+            }
+            // It follows the sender's last segment directly.
+            if last.event == TcpEvent::Ack && last.direction == direction && segment.seq == last.end
+            {
+                return close;
+            }
+            // The receiver may answer with a challenge ACK; the connection goes on.
+            new = old;
+        }
+        let answers_ignored = match last.event {
+            TcpEvent::Syn => context.seen_reply && last.direction != direction,
+            TcpEvent::Ack => !context.assured,
+            _ => false,
+        };
+        if answers_ignored && segment.ack == last.end {
+            return Exception::SkipWindow(new);
+        }
+        if old == TcpState::SynSent
+            && last.event == TcpEvent::Ack
+            && last.direction == Direction::Reply
+            && segment.seq == last.ack
+        {
+            return Exception::SkipWindow(new);
+        }
+        Exception::None(new)
+    }
+
+    fn check_window(
+        &mut self,
+        direction: Direction,
+        event: TcpEvent,
+        segment: &Segment,
+        old: TcpState,
+        new: TcpState,
+        context: Context<'_>,
+    ) -> Outcome {
+        let (verdict, seen) = window::check(&mut self.sides, direction, segment, self.state);
+        let liberal = context.liberal || self.sides[direction.index()].has(Side::LIBERAL);
+        match verdict {
+            Verdict::Inside => {
+                if let Some(seen) = seen.filter(|_| event == TcpEvent::Ack) {
+                    self.count_retransmits(direction, segment, seen);
+                }
+            }
+            _ if liberal => {}
+            Verdict::Delayed => return Outcome::Ignore,
+            Verdict::Outside => {
+                let timeout = self.shorten(direction, event, context);
+                return Outcome::Invalid(Invalid::OutOfWindow, timeout);
+            }
+        }
+        self.accept(direction, event, segment, old, new, context)
+    }
+
+    fn count_retransmits(&mut self, direction: Direction, segment: &Segment, seen: window::Seen) {
+        let last = &mut self.last;
+        let same = last.direction == direction
+            && last.seq == seen.seq
+            && last.ack == seen.ack
+            && last.end == seen.end
+            && last.window == segment.window;
+        if same {
+            self.retransmits = self.retransmits.saturating_add(1);
+            return;
+        }
+        last.direction = direction;
+        last.seq = seen.seq;
+        last.ack = seen.ack;
+        last.end = seen.end;
+        last.window = segment.window;
+        self.retransmits = 0;
+    }
+
+    /// After a FIN or RST outside the window in both directions, the tracker is out of sync with an
+    /// ended connection, which should not stay for days.
+    fn shorten(
+        &mut self,
+        direction: Direction,
+        event: TcpEvent,
+        context: Context<'_>,
+    ) -> Option<Timeout> {
+        let ends = |event| matches!(event, TcpEvent::Fin | TcpEvent::Rst);
+        if !context.assured || !ends(event) {
+            return None;
+        }
+        if self.last.direction != direction && ends(self.last.event) {
+            return Some(Timeout::TcpUnacknowledged);
+        }
+        self.last.event = event;
+        self.last.direction = direction;
+        None
+    }
+
+    fn accept(
+        &mut self,
+        direction: Direction,
+        event: TcpEvent,
+        segment: &Segment,
+        old: TcpState,
+        new: TcpState,
+        context: Context<'_>,
+    ) -> Outcome {
+        self.last.event = event;
+        self.last.direction = direction;
+        self.state = new;
+        if old != new && new == TcpState::FinWait {
+            self.sides[direction.index()].set(Side::CLOSE_INITIATOR);
+        }
+        let mut timeout = Some(self.timeout(event, new, context.timeouts));
+        let mut assure = false;
+        if !context.seen_reply {
+            if segment.has(TcpFlags::RST) {
+                return Outcome::Abort;
+            }
+            // Otherwise a client that retries could keep its entry, and its NAT, forever.
+            if event == TcpEvent::Syn && old == TcpState::SynSent {
+                timeout = None;
+            }
+            if new == TcpState::Established {
+                let shorter = |t| context.timeouts.shorter(t, Timeout::TcpUnacknowledged);
+                timeout = timeout.map(shorter);
+            }
+        } else if !context.assured
+            && new == TcpState::Established
+            && matches!(old, TcpState::SynRecv | TcpState::Established)
+        {
+            assure = true;
+        }
+        Outcome::Accept { timeout, assure }
+    }
+
+    fn timeout(&self, event: TcpEvent, state: TcpState, timeouts: &Timeouts) -> Timeout {
+        /// Equal segments after which the connection is taken for dead.
+        const MAX_RETRANSMITS: u8 = 3;
+        let (own, retransmit) = (state.timeout(), Timeout::TcpRetransmit);
+        let shortens = |other| timeouts.seconds(own) > timeouts.seconds(other);
+        if self.retransmits >= MAX_RETRANSMITS && shortens(retransmit) {
+            retransmit
+        } else if event == TcpEvent::Rst {
+            Timeout::TcpClose
+        } else if self.sides.iter().any(|side| side.has(Side::UNACKNOWLEDGED))
+            && shortens(Timeout::TcpUnacknowledged)
+        {
+            Timeout::TcpUnacknowledged
+        } else if self.last.window == 0 && shortens(retransmit) {
+            retransmit
+        } else {
+            own
+        }
+    }
+}
+
+enum Exception {
+    /// Check the window, then change to this state.
+    None(TcpState),
+    /// Change to this state.
+    SkipWindow(TcpState),
+    Outcome(Outcome),
+}

@@ -1,0 +1,170 @@
+//! [`Translation`]: how NAT rewrites a packet.
+
+use std::net::IpAddr;
+
+use flow::{DropReason, Field, QuotedField, set_field, set_icmp_ident, set_quoted_field};
+use packet::PacketBuf;
+
+use crate::{Direction, State, Tuple};
+
+/// The rewrites of one packet. `None` means that the value stays.
+///
+/// [`Translation::apply`] executes it. A datapath may instead execute it with its own code.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Translation {
+    /// The new source address.
+    pub src: Option<IpAddr>,
+    /// The new destination address.
+    pub dst: Option<IpAddr>,
+    /// The new source port. Not in ICMP errors.
+    pub src_port: Option<u16>,
+    /// The new destination port. Not in ICMP errors.
+    pub dst_port: Option<u16>,
+    /// The new ICMP identifier. Not in ICMP errors.
+    pub ident: Option<u16>,
+    /// In an ICMP error: the rewrites of the quoted packet.
+    pub quoted: Option<QuotedTranslation>,
+}
+
+/// The rewrites of the packet that an ICMP error quotes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct QuotedTranslation {
+    /// The new source address.
+    pub src: Option<IpAddr>,
+    /// The new destination address.
+    pub dst: Option<IpAddr>,
+    /// The new source port.
+    pub src_port: Option<u16>,
+    /// The new destination port.
+    pub dst_port: Option<u16>,
+    /// The new ICMP identifier.
+    pub ident: Option<u16>,
+}
+
+/// Which parts of the tuple NAT changes in packets of one direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Manipulated {
+    pub src: bool,
+    pub dst: bool,
+}
+
+impl Manipulated {
+    /// In a connection with source NAT, replies have their *destination* changed, and vice versa.
+    pub const fn new(source_nat: bool, destination_nat: bool, direction: Direction) -> Self {
+        match direction {
+            Direction::Original => Self { src: source_nat, dst: destination_nat },
+            Direction::Reply => Self { src: destination_nat, dst: source_nat },
+        }
+    }
+}
+
+impl Translation {
+    /// The rewrites of a packet with tuple `from`, so that it has the tuple `to`.
+    pub(crate) fn of_packet(from: &Tuple, to: &Tuple, what: Manipulated) -> Self {
+        let mut translation = Self::default();
+        if what.src {
+            translation.src = Some(to.src());
+        }
+        if what.dst {
+            translation.dst = Some(to.dst());
+        }
+        let ((src_port, dst_port), (old_src, old_dst)) = (to.parts(), from.parts());
+        if to.has_ports() {
+            translation.src_port = Some(src_port).filter(|&port| what.src && port != old_src);
+            translation.dst_port = Some(dst_port).filter(|&port| what.dst && port != old_dst);
+        } else if to.is_icmp() {
+            translation.ident = Some(src_port).filter(|&ident| ident != old_src);
+        }
+        translation
+    }
+
+    /// The rewrites of an ICMP error. Its quoted packet has the tuple `from` and gets `to`. What
+    /// NAT changes in the error's source, it changes in the quoted packet's destination.
+    pub(crate) fn of_error(from: &Tuple, to: &Tuple, what: Manipulated) -> Self {
+        let opposite = Manipulated { src: what.dst, dst: what.src };
+        let quoted = Self::of_packet(from, to, opposite);
+        Self {
+            src: what.src.then(|| to.dst()),
+            dst: what.dst.then(|| to.src()),
+            quoted: Some(QuotedTranslation {
+                src: quoted.src,
+                dst: quoted.dst,
+                src_port: quoted.src_port,
+                dst_port: quoted.dst_port,
+                ident: quoted.ident,
+            }),
+            ..Self::default()
+        }
+    }
+
+    /// The bits [`State::SNAT`] and [`State::DNAT`] of a packet that was translated so.
+    pub fn state(&self) -> State {
+        let mut state = State::default();
+        if self.src.is_some() {
+            state |= State::SNAT;
+        }
+        if self.dst.is_some() {
+            state |= State::DNAT;
+        }
+        state
+    }
+
+    /// Rewrites `packet`, and updates its checksums. Super-packets and partial checksums are
+    /// correct afterwards. Of a fragmented packet, every fragment is to be rewritten: ports are in
+    /// the first only, and the others do not change there.
+    ///
+    /// # Errors
+    /// [`DropReason::NotApplicable`] for the ports of a fragmented SCTP packet, because its
+    /// checksum covers bytes in other fragments.
+    pub fn apply(&self, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        if let Some(quoted) = &self.quoted {
+            quoted.apply(packet);
+        }
+        if let Some(address) = self.src {
+            let field = if address.is_ipv4() { Field::Ip4Src } else { Field::Ip6Src };
+            set_field(packet, field, bits(address), u128::MAX)?;
+        }
+        if let Some(address) = self.dst {
+            let field = if address.is_ipv4() { Field::Ip4Dst } else { Field::Ip6Dst };
+            set_field(packet, field, bits(address), u128::MAX)?;
+        }
+        if let Some(port) = self.src_port {
+            set_field(packet, Field::TpSrc, port.into(), u128::MAX)?;
+        }
+        if let Some(port) = self.dst_port {
+            set_field(packet, Field::TpDst, port.into(), u128::MAX)?;
+        }
+        if let Some(ident) = self.ident {
+            set_icmp_ident(packet, ident);
+        }
+        Ok(())
+    }
+}
+
+impl QuotedTranslation {
+    fn apply(&self, packet: &mut PacketBuf) {
+        let mut set = |field, value| set_quoted_field(packet, field, value);
+        if let Some(address) = self.src {
+            set(QuotedField::Src, bits(address));
+        }
+        if let Some(address) = self.dst {
+            set(QuotedField::Dst, bits(address));
+        }
+        if let Some(port) = self.src_port {
+            set(QuotedField::SrcPort, port.into());
+        }
+        if let Some(port) = self.dst_port {
+            set(QuotedField::DstPort, port.into());
+        }
+        if let Some(ident) = self.ident {
+            set(QuotedField::IcmpIdent, ident.into());
+        }
+    }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}

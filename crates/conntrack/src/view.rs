@@ -1,0 +1,230 @@
+//! [`Connection`]: what commands show of a connection, and operations on many connections.
+
+use flow::PortNo;
+
+use crate::entry::{Entry, Machine, Status};
+use crate::sctp::SctpState;
+use crate::tcp::TcpState;
+use crate::tracked::{ConnId, ConnRef, Masked};
+use crate::{Direction, Table, Tuple, Zone};
+
+/// The state of a connection's protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ProtocolState {
+    /// TCP.
+    Tcp(TcpState),
+    /// UDP; true for a stream.
+    Udp(bool),
+    /// ICMP and ICMPv6.
+    Icmp,
+    /// SCTP.
+    Sctp(SctpState),
+    /// Any other protocol.
+    Other,
+}
+
+/// A connection, as commands show it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Connection {
+    /// The connection and its generation.
+    pub reference: ConnRef,
+    /// Zone.
+    pub zone: Zone,
+    /// The tuple of packets in the original direction, before NAT.
+    pub original: Tuple,
+    /// The tuple of packets in the reply direction, before NAT is undone.
+    pub reply: Tuple,
+    /// The state of its protocol.
+    pub state: ProtocolState,
+    /// Packets of both directions were seen.
+    pub seen_reply: bool,
+    /// The handshake is complete, or packets flowed in both directions for a while.
+    pub assured: bool,
+    /// Source NAT.
+    pub source_nat: bool,
+    /// Destination NAT.
+    pub destination_nat: bool,
+    /// Mark.
+    pub mark: u32,
+    /// Label.
+    pub label: u128,
+    /// The port that opened it.
+    pub opener: PortNo,
+    /// The time when it expires without further packets.
+    pub deadline_ms: u64,
+}
+
+impl Connection {
+    fn new(slot: u32, entry: &Entry) -> Self {
+        let state = match &entry.machine {
+            Machine::Tcp(tcp) => ProtocolState::Tcp(tcp.state()),
+            Machine::Udp { .. } => ProtocolState::Udp(entry.status.has(Status::ASSURED)),
+            Machine::Icmp => ProtocolState::Icmp,
+            Machine::Sctp(sctp) => ProtocolState::Sctp(sctp.state()),
+            Machine::Other => ProtocolState::Other,
+        };
+        Self {
+            reference: ConnRef { id: ConnId(slot), generation: entry.generation },
+            zone: entry.keys[0].zone(),
+            original: entry.keys[0].without_zone(),
+            reply: entry.keys[1].without_zone(),
+            state,
+            seen_reply: entry.status.has(Status::SEEN_REPLY),
+            assured: entry.status.has(Status::ASSURED),
+            source_nat: entry.status.has(Status::SOURCE_NAT),
+            destination_nat: entry.status.has(Status::DESTINATION_NAT),
+            mark: entry.mark,
+            label: entry.label(),
+            opener: entry.opener,
+            deadline_ms: entry.deadline_ms,
+        }
+    }
+}
+
+/// How far a walk through the table has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cursor(u32);
+
+/// Use and limit of a zone or port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Use {
+    /// Connections.
+    pub connections: u32,
+    /// The most there may be; `u32::MAX` for no limit.
+    pub limit: u32,
+}
+
+impl Table {
+    /// All connections, expired ones included until [`Table::expire`] removes them.
+    pub fn iter(&self) -> impl Iterator<Item = Connection> + '_ {
+        (0..self.slab.places()).filter_map(|slot| self.connection_at(slot))
+    }
+
+    fn connection_at(&self, slot: u32) -> Option<Connection> {
+        Some(Connection::new(slot, self.slab.get(slot)?))
+    }
+
+    /// A connection.
+    pub fn connection(&self, id: ConnId) -> Option<Connection> {
+        self.connection_at(id.0)
+    }
+
+    /// The connection that packets with this tuple belong to, and their direction.
+    pub fn look_up(
+        &self,
+        now_ms: u64,
+        zone: Zone,
+        tuple: &Tuple,
+    ) -> Option<(Connection, Direction)> {
+        let found = self.index.find(&self.slab, &tuple.in_zone(zone))?;
+        let connection = self.connection_at(found.slot)?;
+        (connection.deadline_ms > now_ms).then_some((connection, found.direction))
+    }
+
+    /// True while the connection has not changed since `reference`.
+    #[inline]
+    pub fn is_unchanged(&self, reference: ConnRef) -> bool {
+        let entry = self.slab.get(reference.id.0);
+        entry.is_some_and(|entry| entry.generation == reference.generation)
+    }
+
+    /// Visits up to `max` places of the table from `cursor` on. Returns where to continue, `None`
+    /// at the end. Connections that are committed or removed meanwhile may be visited or not; all
+    /// others are visited once.
+    pub fn walk(
+        &self,
+        cursor: Cursor,
+        max: u32,
+        mut visit: impl FnMut(Connection),
+    ) -> Option<Cursor> {
+        let end = cursor.0.saturating_add(max).min(self.slab.places());
+        for slot in cursor.0..end {
+            if let Some(connection) = self.connection_at(slot) {
+                visit(connection);
+            }
+        }
+        (end < self.slab.places()).then_some(Cursor(end))
+    }
+
+    /// Removes the connections that `is_meant` accepts, among up to `max` places from `cursor` on.
+    /// Returns where to continue, `None` at the end.
+    pub fn flush(
+        &mut self,
+        cursor: Cursor,
+        max: u32,
+        mut is_meant: impl FnMut(&Connection) -> bool,
+    ) -> Option<Cursor> {
+        let end = cursor.0.saturating_add(max).min(self.slab.places());
+        for slot in cursor.0..end {
+            if self.connection_at(slot).is_some_and(|connection| is_meant(&connection)) {
+                self.stats.flushed += 1;
+                self.remove(slot);
+            }
+        }
+        (end < self.slab.places()).then_some(Cursor(end))
+    }
+
+    /// Removes one connection. Returns false when it is gone already.
+    pub fn remove_connection(&mut self, reference: ConnRef) -> bool {
+        let is_there = self.entry(reference).is_some();
+        if is_there {
+            self.stats.flushed += 1;
+            self.remove(reference.id.0);
+        }
+        is_there
+    }
+
+    /// Sets bits of mark and label. Returns the new generation, `None` when the connection is gone.
+    pub fn set_metadata(
+        &mut self,
+        reference: ConnRef,
+        mark: Masked<u32>,
+        label: Masked<u128>,
+    ) -> Option<u64> {
+        self.entry(reference)?;
+        let generation = self.next_generation();
+        let entry = self.slab.get_mut(reference.id.0)?;
+        let new = (mark.apply(entry.mark), label.apply(entry.label()));
+        if new != (entry.mark, entry.label()) {
+            entry.mark = new.0;
+            entry.set_label(new.1);
+            entry.generation = generation;
+        }
+        Some(entry.generation)
+    }
+
+    /// Use and limit of a zone.
+    pub fn zone_use(&self, zone: Zone) -> Use {
+        Use { connections: self.zones.count(zone), limit: self.zones.limit(zone) }
+    }
+
+    /// Use and limit of a port.
+    pub fn port_use(&self, port: PortNo) -> Use {
+        Use { connections: self.ports.count(port), limit: self.ports.limit(port) }
+    }
+
+    /// Every zone that has a connection, and how many it has.
+    pub fn zones(&self) -> impl Iterator<Item = (Zone, u32)> + '_ {
+        self.zones.iter()
+    }
+
+    /// Every port that has opened a connection, and how many it has.
+    pub fn ports(&self) -> impl Iterator<Item = (PortNo, u32)> + '_ {
+        self.ports.iter()
+    }
+
+    /// Limits a zone, or with `None` gives it the default. Existing connections stay.
+    pub fn set_zone_limit(&mut self, zone: Zone, limit: Option<u32>) {
+        self.zones.set_limit(zone, limit);
+    }
+
+    /// Limits a port, or with `None` gives it the default. Existing connections stay.
+    pub fn set_port_limit(&mut self, port: PortNo, limit: Option<u32>) {
+        self.ports.set_limit(port, limit);
+    }
+
+    /// Changes the timeouts. A connection receives them with its next packet.
+    pub fn set_timeouts(&mut self, timeouts: crate::Timeouts) {
+        self.config.timeouts = timeouts;
+    }
+}
