@@ -1,7 +1,7 @@
 //! Requests from other threads to a worker: a bounded queue and an eventfd that wakes the worker.
 
 use super::device::Device;
-use super::fast_path::{PathMtu, Resolved};
+use super::fast_path::{PathMtu, ResolvedNextHop};
 use super::receive::Receiver;
 use super::transmit;
 use super::uplink::UplinkSockets;
@@ -12,7 +12,7 @@ use datapath::config::Underlay;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{EndpointStats, MegaflowStats};
 use datapath::upcall::Answer;
-use flow::{Action, DropCounters, EndpointError, PortNo, Traffic};
+use flow::{Action, DropCounters, EndpointError, PacketCounter, PortNo};
 use netdev::epoll::Waker;
 use netdev::tap::Tap;
 use packet::PacketBuf;
@@ -43,7 +43,7 @@ pub(super) enum Request {
     /// Replace the end points, and remove tunnels that are no longer configured.
     Underlay(Arc<Underlay>, Sender<Result<(), EndpointError>>),
     /// The next hops of end points have changed.
-    Resolved(Arc<[Resolved]>),
+    Resolved(Arc<[ResolvedNextHop]>),
     /// The path MTUs of end points have changed.
     PathMtus(Arc<[PathMtu]>),
     Put(Arc<[Megaflow]>),
@@ -52,21 +52,21 @@ pub(super) enum Request {
     WithdrawUnconfirmed(Sender<()>),
     Delete(Arc<[MegaflowId]>, Sender<Vec<(MegaflowId, Usage)>>),
     Get(Arc<[MegaflowId]>, Sender<Vec<Megaflow>>),
-    Dump(Cursor, usize, Sender<Dumped<Megaflow>>),
-    Usage(Cursor, usize, Sender<Dumped<MegaflowId>>),
+    Dump(Cursor, usize, Sender<DumpedPage<Megaflow>>),
+    Usage(Cursor, usize, Sender<DumpedPage<MegaflowId>>),
     Answers(Vec<Answer>),
     Execute(PortNo, PacketBuf, Arc<[Action]>),
-    Report(Sender<Report>),
+    Report(Sender<WorkerCounters>),
     Watch(Watch),
     Stop,
 }
 
 /// Megaflows or their numbers with their counters, and where the next portion begins.
-pub(super) type Dumped<T> = (Vec<(T, Usage)>, Option<Cursor>);
+pub(super) type DumpedPage<T> = (Vec<(T, Usage)>, Option<Cursor>);
 
 /// The counters of a worker.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct WorkerCounters {
     pub(super) ports: Vec<(PortNo, PortCounters)>,
     pub(super) uplink: PortCounters,
     pub(super) endpoints: Vec<EndpointStats>,
@@ -76,8 +76,8 @@ pub(super) struct Report {
 /// The counters of a port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PortCounters {
-    pub(super) rx: Traffic,
-    pub(super) tx: Traffic,
+    pub(super) rx: PacketCounter,
+    pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
 }
 
