@@ -28,7 +28,8 @@ pub(super) enum Request {
     AttachDevice(PortNo, Device),
     /// Close the device of a port, because it is gone.
     DetachDevice(PortNo),
-    /// Remove a port. The reply is its device, for the requester to close: packets cannot wait for that.
+    /// Remove a port. The reply is its device, for the requester to close: packets cannot wait
+    /// for that.
     RemovePort(PortNo, Sender<Option<Device>>),
     /// Receive punted frames from this queue of the TAP.
     PuntQueue(Tap),
