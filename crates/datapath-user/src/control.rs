@@ -3,6 +3,7 @@
 
 use super::counter_delta::CounterDelta;
 use super::device::DeviceMode;
+use super::device_closer::DeviceCloser;
 use super::fast_path::{FastPath, PathMtu, PortRedirect, Punt, punt, veth, vxlan_gro};
 use super::log_meter::{LogMeters, Suppressed};
 use super::mailbox::{Mailbox, Request};
@@ -70,6 +71,7 @@ pub(super) struct Control {
     /// The configured underlay.
     underlay: Arc<Underlay>,
     workers: Vec<Mailbox>,
+    closer: DeviceCloser,
     pub(super) log_meters: Arc<LogMeters>,
 }
 
@@ -78,6 +80,7 @@ impl Control {
         config: &Config,
         uplink: Ifindex,
         punt: Option<Punt>,
+        closer: DeviceCloser,
     ) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         let programs = punt.map(PuntingPrograms::new);
@@ -103,6 +106,7 @@ impl Control {
             has_new_icmp_sockets: false,
             underlay: Arc::default(),
             workers: Vec::new(),
+            closer,
             log_meters: Arc::new(LogMeters::new(Instant::now())),
         })
     }
@@ -198,8 +202,12 @@ impl Control {
             return Ok(());
         }
         self.with_programs(|programs| programs.port(port, None));
-        let remove = |worker: &Mailbox| worker.ask(|reply| Request::RemovePort(port, reply));
-        self.workers.iter().try_for_each(remove)
+        for worker in &self.workers {
+            if let Some(device) = worker.ask(|reply| Request::RemovePort(port, reply))? {
+                self.closer.close(device)?;
+            }
+        }
+        Ok(())
     }
 
     /// Forgets the ports because the workers will end, so that closed devices are not reported.

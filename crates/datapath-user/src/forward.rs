@@ -2,6 +2,7 @@
 //! frame without a megaflow becomes an upcall.
 
 use super::cache::Cache;
+use super::device::Device;
 use super::log_meter::LogMeters;
 use super::token_bucket::TokenBuckets;
 use super::transmit::Transmit;
@@ -281,11 +282,10 @@ impl FrameOutputs {
         self.vifs[index].get_or_insert_default()
     }
 
-    pub(super) fn remove_vif(&mut self, port: PortNo) {
-        if let Some(vif) = self.vifs.get_mut(port.0 as usize) {
-            *vif = None;
-        }
+    /// Removes a local port and returns its device.
+    pub(super) fn remove_vif(&mut self, port: PortNo) -> Option<Device> {
         self.solicitations.forget(port);
+        self.vifs.get_mut(port.0 as usize)?.take()?.device
     }
 
     /// All local ports.

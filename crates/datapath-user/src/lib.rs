@@ -26,6 +26,7 @@ pub mod cache;
 mod control;
 mod counter_delta;
 mod device;
+mod device_closer;
 pub mod fast_path;
 mod forward;
 mod log_meter;

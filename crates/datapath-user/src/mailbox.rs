@@ -28,8 +28,9 @@ pub(super) enum Request {
     AttachDevice(PortNo, Device),
     /// Close the device of a port, because it is gone.
     DetachDevice(PortNo),
-    /// Remove a port. The reply comes when its device is closed.
-    RemovePort(PortNo, Sender<()>),
+    /// Remove a port. The reply is its device, for the requester to close: packets cannot wait
+    /// for that.
+    RemovePort(PortNo, Sender<Option<Device>>),
     /// Receive punted frames from this queue of the TAP.
     PuntQueue(Tap),
     /// Count this many punted frames that the TAP dropped.
@@ -99,7 +100,7 @@ pub(super) struct Mailbox {
 const QUEUE: usize = 64;
 /// How long a request waits for its worker. A busy host can keep a worker from running for seconds,
 /// and a reload must not fail for that. Requests to a worker that has ended fail at once.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Mailbox {
     pub(super) fn new() -> netdev::Result<(Self, mpsc::Receiver<Request>, Arc<Waker>)> {

@@ -4,6 +4,7 @@ use crate::WorkerEventSender;
 use crate::busy_poll::BusyPoll;
 use crate::cache::{Cache, CacheLimits};
 use crate::control::{self, Control};
+use crate::device_closer::DeviceCloser;
 use crate::fast_path::Punt;
 use crate::forward::{Forwarder, FrameOutputs};
 use crate::mailbox::{DumpedPage, Mailbox, PortCounters, Request, WorkerCounters};
@@ -91,7 +92,7 @@ impl UserDatapath {
         let started = Instant::now();
         let ifindex = Netlink::open()?.index_of(&config.uplink)?;
         let seed = punt.as_ref().map_or_else(EntropySeed::random, |punt| punt.entropy);
-        let mut control = Control::open(&config, ifindex, punt)?;
+        let mut control = Control::open(&config, ifindex, punt, DeviceCloser::start()?)?;
         let (sender, noticed) = channel();
         let notices = WorkerEventSender { sender, waker: Arc::new(Waker::new()?) };
         let control_waker = Arc::clone(&notices.waker);

@@ -340,8 +340,7 @@ impl Worker {
                 }
             }
             Request::RemovePort(port, reply) => {
-                forwarder.out.remove_vif(port);
-                let _ = reply.send(());
+                let _ = reply.send(forwarder.out.remove_vif(port));
             }
             Request::Underlay(underlay, reply) => drop(reply.send(self.set_underlay(&underlay))),
             Request::Tunnel(receiver, sender) => self.add_tunnel(*receiver, sender),
