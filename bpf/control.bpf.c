@@ -102,15 +102,22 @@ int flow_delete(struct weft_control *control)
 	return -ENOENT;
 }
 
-/* Replaces a megaflow's action list. Programs may use the old one for a grace period. */
+/*
+ * Gives a megaflow an action list and a new generation, so that it is in force. Programs may use
+ * the old list for a grace period.
+ */
 SEC("syscall")
-int flow_set_list(struct weft_control *control)
+int flow_renew(struct weft_control *control)
 {
 	struct weft_flow *flow = flow_at(control->flow);
 
 	if (!flow || control->flow == WEFT_NO_FLOW || !flow->generation)
 		return -ENOENT;
-	*(volatile __u32 *)&flow->list = control->list;
+	if (control->generation <= flow->generation)
+		return -EINVAL;
+	/* A full barrier: a megaflow must not come into force with an old list. */
+	__sync_lock_test_and_set(&flow->list, control->list);
+	*(volatile __u64 *)&flow->generation = control->generation;
 	return 0;
 }
 

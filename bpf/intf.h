@@ -114,7 +114,11 @@ enum weft_no_endpoint {
 /* A megaflow. A packet matches when its key, under the mask, equals `key`. */
 struct weft_flow {
 	struct weft_key key;	/* 0 outside the mask */
-	__u64 generation;	/* unique for each use of the entry; 0: deleted */
+	/*
+	 * Unique for each use of the entry, and greater than all earlier ones; 0: deleted. The
+	 * daemon gives a megaflow a new one when it confirms it under a new program.
+	 */
+	__u64 generation;
 	__u32 next;		/* next megaflow in the hash bucket, or WEFT_NO_FLOW */
 	__u16 mask;		/* index in the map of masks */
 	/* WEFT_L3_LONG, WEFT_ND, WEFT_TUNNEL*: non-zero parts of `key` */
@@ -158,10 +162,11 @@ struct weft_mask_list {
 /* The argument of the control programs, which return 0 or a negative errno. */
 struct weft_control {
 	struct weft_key key;	/* flow_put: key of the megaflow, 0 outside the mask */
-	__u64 generation;	/* flow_put: a number that was never used before, not 0 */
+	/* flow_put, flow_renew: a number greater than all that were used before */
+	__u64 generation;
 	__u32 flow;
 	__u32 mask;
-	__u32 list;		/* flow_put, flow_set_list: index of the action list */
+	__u32 list;		/* flow_put, flow_renew: index of the action list */
 	__u32 pad;
 };
 
@@ -411,6 +416,11 @@ struct weft_config {
 	__u16 vxlan_port;	/* VXLAN's port, where a kernel device owns it for its GRO */
 	__u16 socket_port;	/* where the user datapath's socket is then; 0: at vxlan_port */
 	__u32 watch_frames;	/* some port has WEFT_PORT_WATCHED; 0: ingress need not check */
+	/*
+	 * Megaflows of a smaller generation are out of force: an old program made them, and the
+	 * daemon has not confirmed them since.
+	 */
+	__u64 least_generation;
 };
 
 /*

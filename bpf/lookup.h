@@ -9,6 +9,9 @@
  * Therefore each use of a megaflow entry has a unique generation, and a cached generation that
  * differs is a miss.
  *
+ * A generation below that of the current program (see struct weft_config) is a miss, too: one
+ * write of the daemon puts any number of megaflows out of force.
+ *
  * Key words outside the frame's shape are 0 and would add nothing to a hash, so they are skipped.
  */
 #pragma once
@@ -135,13 +138,19 @@ static __always_inline struct weft_flow *flow_at(__u32 number)
 	return bpf_map_lookup_elem(&weft_flows, &number);
 }
 
+/* Whether the current program has made or confirmed a megaflow of this generation. */
+static __always_inline bool is_in_force(__u64 generation)
+{
+	return generation >= *(volatile __u64 *)&weft_config.least_generation;
+}
+
 /* Whether the masked key equals that of `flow`, and `flow` has no section that the key lacks. */
 static __always_inline bool flow_matches(const struct weft_flow *flow, const struct weft_key *key,
 					 const struct weft_key *mask, __u32 number)
 {
 	__u64 bits;
 
-	if (flow->mask != number || flow->sections & ~key->port)
+	if (flow->mask != number || flow->sections & ~key->port || !is_in_force(flow->generation))
 		return false;
 	OVER_SECTIONS(key->port, |=, bits, diff_words_masked, key_words(key), key_words(mask),
 		      key_words(&flow->key));
@@ -260,7 +269,8 @@ static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u6
 	*number = cached->flow;
 	flow = flow_at(*number);
 	/* An empty entry never matches: its EtherType is 0, which no frame's key has. */
-	if (flow && flow->generation == cached->generation && is_cached(cached, key, shape))
+	if (flow && flow->generation == cached->generation && is_in_force(cached->generation) &&
+	    is_cached(cached, key, shape))
 		return flow;
 	*number = search_and_cache(key, cached);
 	return *number == WEFT_NO_FLOW ? 0 : flow_at(*number);

@@ -18,6 +18,7 @@ mod links;
 mod memory;
 mod overlay;
 mod ovs;
+mod privileges;
 mod recovery;
 mod refusals;
 mod restart;

@@ -3,17 +3,15 @@
 //!
 //! `peers/frames.py` builds frames of every kind and lists their fields.
 
-use crate::peers::program::{command, run};
+use crate::peers;
+use crate::peers::scapy::bytes_of;
 use crate::peers::stack::{Layer, Numbers, Stack};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::process::Command;
 use testkit::{report, require_program};
 use wire::{EtherType, Ipv4Packet, Ipv6Packet, ipv6, transport_offset};
-
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/peers/frames.py");
 
 /// A frame built by scapy.
 #[derive(Deserialize)]
@@ -33,21 +31,12 @@ struct Read {
 
 impl Written {
     fn bytes(&self) -> Vec<u8> {
-        let digits = self.frame.as_bytes().chunks(2);
-        let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        digits.map(byte).collect::<Option<_>>().expect("scapy writes hexadecimal")
+        bytes_of(&self.frame)
     }
 }
 
-/// Runs the script with Debian's Python, which has Debian's scapy. PATH may have another one first.
 fn scapy(mode: &str, input: &str) -> String {
-    let debian = "/usr/bin/python3";
-    let mut python = match std::fs::exists(debian) {
-        Ok(true) => Command::new(debian),
-        _ => command("python3"),
-    };
-    python.args(["-I", SCRIPT, mode]);
-    run(python, input.as_bytes())
+    peers::scapy::run_script("frames.py", &[mode], input)
 }
 
 fn written() -> Vec<Written> {

@@ -7,6 +7,7 @@
 pub mod actions;
 pub mod coalescing;
 pub mod connections;
+pub mod database;
 pub mod encapsulation;
 pub mod execution;
 pub mod expressions;

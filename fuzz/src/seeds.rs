@@ -4,7 +4,7 @@ use crate::frames::{
     self, Ends, GRE, GUESTS_V4, GUESTS_V6, TYPE_IPV6, UDP, UNDERLAY_V4, UNDERLAY_V6, arp_request,
     ethernet, geneve, geneve_option, gre, join, stt, tag, vxlan,
 };
-use crate::{connections, execution, lists, megaflows};
+use crate::{connections, database, execution, lists, megaflows};
 
 use std::net::Ipv4Addr;
 
@@ -36,6 +36,9 @@ pub fn all() -> Vec<Seed> {
         ("logical_actions", actions()),
         ("ofctl_flows", flows()),
         ("megaflow_cache", megaflows()),
+        ("ovsdb_schema", schemas()),
+        ("ovsdb_stream", database_streams()),
+        ("ovsdb_update", database_updates()),
         ("probe", probes()),
     ] {
         seeds.extend(group.into_iter().map(|(name, bytes)| Seed { target, name, bytes }));
@@ -507,6 +510,61 @@ fn megaflows() -> Group {
                 .chain([step(look_up, 0, 0, 7)])
                 .flatten()
                 .collect(),
+        ),
+    ]
+}
+
+/// Schemas: that of the other two targets, and one with constraints.
+fn schemas() -> Group {
+    let constraints = r#"{"name":"d","tables":{"T":{"isRoot":true,"maxRows":1,"indexes":[["a"]],
+        "columns":{"a":{"type":{"key":{"type":"string","enum":["set",["x","y"]]}}},
+        "r":{"type":{"key":{"type":"real","minReal":0.5},"min":0,"max":3}},
+        "l":{"type":{"key":{"type":"string","minLength":1,"maxLength":9},
+        "value":{"type":"uuid","refTable":"T","refType":"weak"},"max":"unlimited"}}}}}}"#;
+    vec![("plain", database::SCHEMA.into()), ("constraints", constraints.into())]
+}
+
+/// What a server sends after the connection: the first byte is the size of the parts.
+fn database_streams() -> Group {
+    let whole = [
+        r#"{"id":0,"error":"unknown method"}"#,
+        &format!(r#"{{"id":1,"result":{},"error":null}}"#, database::SCHEMA),
+        r#"{"id":2,"result":{"T":{"aaaaaaaa-0000-4000-8000-000000000001":{"initial":{"s":"a"}}}}}"#,
+        r#"{"id":"e","method":"echo","params":[]}"#,
+        r#"{"id":null,"method":"update2","params":["data.0",{"T":{"#,
+        r#""aaaaaaaa-0000-4000-8000-000000000001":{"modify":{"is":["set",[1,2]],"s":"b"}},"#,
+        r#""bbbbbbbb-0000-4000-8000-000000000002":{"insert":{"m":["map",[["k",1.5]]]}}}}]}"#,
+    ];
+    let text = whole.concat();
+    let server = r#"{"id":0,"result":{"Database":{"aaaaaaaa-0000-4000-8000-000000000003":{"initial":
+        {"name":"d","model":"standalone","connected":true,"schema":"{}"}}}},"error":null}"#;
+    let seed = |size: u8, text: &str| [&[size], text.as_bytes()].concat();
+    vec![
+        ("old-server", seed(7, &text)),
+        ("cut", seed(1, text.get(..400).unwrap_or(&text))),
+        ("server-row", seed(64, server)),
+    ]
+}
+
+/// Tables of an update for a replica with one row.
+fn database_updates() -> Group {
+    let row = database::ROW;
+    let values = r#""s":"x\u00e4","i":-3,"r":1e3,"b":true,"u":["uuid","aaaaaaaa-0000-4000-8000-000000000009"],"is":["set",[1,5]],"m":["map",[["a",0.5],["k",2]]],"o":4"#;
+    let update = |text: String| text.into_bytes();
+    vec![
+        ("modify", update(format!(r#"{{"T":{{"{row}":{{"modify":{{{values}}}}}}}}}"#))),
+        (
+            "insert",
+            update(format!(
+                r#"{{"T" : {{ "aaaaaaaa-0000-4000-8000-000000000005" : {{"insert":{{{values}}}}} , "{row}":{{"modify":{{}}}} }} }}"#
+            )),
+        ),
+        ("delete", update(format!(r#"{{"T":{{"{row}":{{"delete":null}}}},"U":{{}}}}"#))),
+        (
+            "twice",
+            update(format!(
+                r#"{{"T":{{"{row}":{{"modify":{{"i":1}}}},"{row}":{{"modify":{{"is":3}}}}}}}}"#
+            )),
         ),
     ]
 }

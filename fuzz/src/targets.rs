@@ -1,15 +1,15 @@
 //! The names of the targets, which are also the names of their corpora.
 
 use crate::{
-    actions, coalescing, connections, execution, expressions, headers, keys, megaflows, network,
-    ofctl, offload, probes, reassembly, tunnels,
+    actions, coalescing, connections, database, execution, expressions, headers, keys, megaflows,
+    network, ofctl, offload, probes, reassembly, tunnels,
 };
 
 /// Runs a target with one input. Panics if the input reveals a fault.
 pub type Body = fn(&[u8]);
 
 /// All targets, sorted by name.
-pub const ALL: [(&str, Body); 18] = [
+pub const ALL: [(&str, Body); 21] = [
     ("coalesce", |bytes| _ = coalescing::list(bytes)),
     ("conntrack", |bytes| _ = connections::list(bytes)),
     ("execute", |bytes| _ = execution::frame(bytes)),
@@ -22,6 +22,9 @@ pub const ALL: [(&str, Body); 18] = [
     ("network_toml", |bytes| _ = network::file(bytes)),
     ("ofctl_flows", |bytes| _ = ofctl::file(bytes)),
     ("offload", |bytes| _ = offload::frame(bytes)),
+    ("ovsdb_schema", |bytes| _ = database::schema(bytes)),
+    ("ovsdb_stream", |bytes| _ = database::stream(bytes)),
+    ("ovsdb_update", |bytes| _ = database::update(bytes)),
     ("probe", |bytes| _ = probes::frame(bytes)),
     ("stt", |bytes| _ = tunnels::stt(bytes)),
     ("stt_reassembly", |bytes| _ = reassembly::list(bytes)),

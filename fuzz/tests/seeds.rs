@@ -6,8 +6,8 @@ use std::path::Path;
 
 use weft_fuzz::seeds::{self, Seed};
 use weft_fuzz::{
-    actions, coalescing, connections, execution, expressions, headers, keys, megaflows, network,
-    ofctl, offload, probes, reassembly, targets, tunnels,
+    actions, coalescing, connections, database, execution, expressions, headers, keys, megaflows,
+    network, ofctl, offload, probes, reassembly, targets, tunnels,
 };
 
 #[test]
@@ -83,7 +83,7 @@ fn tunnels_are_decapped_or_refused_for_the_right_reason_when_the_frame_is_a_seed
 }
 
 #[test]
-fn super_packets_are_cut_when_the_offload_is_a_seed() {
+fn super_packets_are_segmented_when_the_offload_is_a_seed() {
     for seed in seeds_of("offload") {
         let expected = if matches!(seed.name, "none" | "verified" | "partial") { 1 } else { 3 };
         assert_eq!(offload::frame(&seed.bytes), Some(expected), "{}", seed.name);
@@ -178,5 +178,32 @@ fn megaflows_are_found_when_they_were_put() {
 fn probes_are_read_when_the_frame_is_a_seed() {
     for seed in seeds_of("probe") {
         assert_eq!(probes::frame(&seed.bytes), Some(seed.name != "ask"), "{}", seed.name);
+    }
+}
+
+#[test]
+fn schemas_are_accepted_when_they_are_seeds() {
+    for seed in seeds_of("ovsdb_schema") {
+        assert!(database::schema(&seed.bytes), "{}", seed.name);
+    }
+}
+
+#[test]
+fn replica_is_complete_when_the_stream_is_a_whole_seed() {
+    for seed in seeds_of("ovsdb_stream") {
+        let outcome = database::stream(&seed.bytes).unwrap();
+        assert_eq!(outcome.is_ready, seed.name == "old-server", "{}: {outcome:?}", seed.name);
+    }
+}
+
+#[test]
+fn updates_are_applied_when_they_are_seeds() {
+    for seed in seeds_of("ovsdb_update") {
+        let expected = match seed.name {
+            "insert" => Some(2),
+            "delete" => Some(0),
+            _ => Some(1),
+        };
+        assert_eq!(database::update(&seed.bytes), expected, "{}", seed.name);
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the commands that show, watch and change a running switch.
 
-mod call;
+pub mod call;
 mod capture;
 mod chosen;
 mod counters;

@@ -5,7 +5,9 @@ use datapath::stats::{Drops, PortStats, Snapshot};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -212,6 +214,32 @@ impl Drop for Daemon {
             // Killing fails if it has exited in the meantime; it must be reaped in any case.
             let _ = self.child.kill();
             let _ = self.child.wait();
+        }
+        if !std::thread::panicking() {
+            assert_eq!(refused_calls(self.pid()), "", "system calls that seccomp has refused");
+        }
+    }
+}
+
+/// What the kernel log says about system calls of a process that a seccomp filter has refused.
+/// Empty if there are none, or where the log cannot be read.
+fn refused_calls(pid: u32) -> String {
+    /// Nonblocking, because a read at the end would wait for the next line.
+    const FLAGS: i32 = nix::libc::O_NONBLOCK;
+    let log = File::options().read(true).custom_flags(FLAGS).open("/dev/kmsg");
+    let Ok(mut log) = log else { return String::new() };
+    let (mut line, mut found) = ([0; 8192], String::new());
+    let by = format!(" pid={pid} ");
+    loop {
+        let text = match log.read(&mut line) {
+            Ok(0) => return found,
+            Ok(len) => String::from_utf8_lossy(&line[..len]),
+            // The kernel has overwritten lines that come next.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => continue,
+            Err(_) => return found,
+        };
+        if text.contains("audit: type=1326") && text.contains(&by) {
+            found += &text;
         }
     }
 }

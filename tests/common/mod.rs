@@ -88,6 +88,7 @@ pub struct Setup {
     vms: usize,
     keyed: bool,
     secured: bool,
+    trusted: Vec<(usize, String)>,
     more: String,
     datapath: Option<Datapath>,
 }
@@ -106,6 +107,7 @@ impl Setup {
             vms: 0,
             keyed: true,
             secured: false,
+            trusted: Vec::new(),
             more: String::new(),
             datapath: Datapath::from_environment(),
         }
@@ -160,6 +162,12 @@ impl Setup {
     /// Gives all guests port security.
     pub fn secured(self) -> Self {
         Self { secured: true, ..self }
+    }
+
+    /// Trusts a guest, counted from 1, for these protocols: the elements of `trusted`.
+    pub fn trusted(mut self, guest: usize, protocols: &str) -> Self {
+        self.trusted.push((guest, protocols.to_owned()));
+        self
     }
 
     /// Appends this text to the network file.
@@ -436,6 +444,9 @@ impl Lab {
             line(format_args!("mac = \"{mac}\"\naddresses = [\"{ip4}/24\", \"{ip6}/64\"]"));
             if setup.secured {
                 line(format_args!("port_security = true"));
+            }
+            for (_, protocols) in setup.trusted.iter().filter(|(number, _)| *number == at + 1) {
+                line(format_args!("trusted = [{protocols}]"));
             }
             let netns = guest.netns.name().expect("the namespace of a guest has a name");
             match setup.attachment {

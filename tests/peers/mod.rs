@@ -7,6 +7,7 @@
 pub mod capture;
 pub mod kernel;
 pub mod open_vswitch;
+pub mod scapy;
 pub mod stack;
 
 use crate::common::{Daemon, Host, Lab, traffic};

@@ -4,6 +4,7 @@
 
 mod geneve;
 mod gre;
+mod guards;
 mod guests;
 mod hidden;
 mod stt;

@@ -9,6 +9,7 @@ mod dist;
 mod exact;
 mod fuzz;
 mod lint;
+mod ovsdb_idl;
 mod packages;
 mod prose;
 mod results;
@@ -71,6 +72,8 @@ enum Task {
     FuzzSmoke,
     /// Write the seed corpora of the fuzz targets anew from valid frames
     FuzzSeeds,
+    /// Run the cases of Open vSwitch's ovsdb-idl.at that concern a replica, with the `ovsdb` crate
+    OvsdbIdl(ovsdb_idl::Options),
     /// Look for masks that are too wide, on ten million random packets
     Soundness(soundness::Options),
     /// Look for frames that the kernel's programs read otherwise than userspace does, among ten
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::FuzzSmoke => fuzz::smoke(),
         Task::FuzzSeeds => fuzz::seeds(),
+        Task::OvsdbIdl(options) => ovsdb_idl::check(&options),
         Task::Soundness(options) => soundness::soundness(&options),
         Task::BpfAgreement(options) => soundness::agreement(&options),
         Task::Packages => packages::ensure(&packages::all()),

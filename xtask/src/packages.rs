@@ -13,7 +13,7 @@ pub const BUILD: [&str; 7] =
 
 /// What the tests run against: dissectors, an independent author of frames, live peers, virtual
 /// machines, a browser for reports.
-pub const TEST: [&str; 16] = [
+pub const TEST: [&str; 17] = [
     "busybox-static",
     "chromium",
     "ethtool",
@@ -22,6 +22,7 @@ pub const TEST: [&str; 16] = [
     "iputils-ping",
     "iptables",
     "nftables",
+    "openssl",
     "openvswitch-switch",
     "ovn-central",
     "python3-scapy",

@@ -2,8 +2,8 @@
 //! of expiry; and the memory of a connection.
 //!
 //! `WEFT_CT_MEMORY=1` measures only the memory, because the other measurements need some as well.
-//! `WEFT_CT_COUNT=N` only tracks 1000 packets in a table of N connections, for callgrind to count the
-//! instructions of the function `counted`.
+//! `WEFT_CT_COUNT=N` only tracks 1000 packets in a table of N connections, for callgrind to count
+//! the instructions of the function `counted`.
 
 use std::fs;
 use std::hint::black_box;

@@ -199,6 +199,21 @@ fn connection_is_over_when_its_time_is_over() {
 }
 
 #[test]
+fn connection_is_removed_soon_when_a_reset_shortens_its_time() {
+    let mut table = table();
+    for (reply, flags, seq, ack) in
+        [(false, SYN, 0, 0), (true, SYN | ACK, 0, 1), (false, ACK, 1, 1), (true, RST, 1, 1)]
+    {
+        forward(&mut table, 0, &segment(reply, flags, seq, ack), &Commit::default());
+    }
+    assert_eq!(only(&table).deadline_ms, 10_000);
+    table.expire(9_999, 10);
+    assert_eq!(table.len(), 1);
+    table.expire(11_000, 10);
+    assert!(table.is_empty(), "it counts against the limits until it is removed");
+}
+
+#[test]
 fn expiry_looks_at_no_more_connections_than_allowed() {
     let mut table = table();
     for port in 0..1000 {

@@ -1,5 +1,6 @@
 //! [`Attachment`]: a program attached to the tc ingress hook of a device.
 
+use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::sys::{self, AttachedProgram};
 use libbpf_rs::{PrintLevel, TC_EGRESS, TC_INGRESS, TcHook};
@@ -148,6 +149,35 @@ fn remove_strays(device: &Link, standing: &[AttachedProgram], pinned: Option<&Ow
     }
 }
 
+/// Reads the names of programs while the process has the privilege: those of weft, which it may
+/// read in any case, and those of others, for messages. [`find_filter`] recognizes weft's filters
+/// by them.
+pub(crate) fn remember_programs(loaded: &LoadedObject, pins: Option<&Pins>) {
+    sys::remember_all_programs();
+    for name in PROGRAMS {
+        let previous = pins.map(Pins::sets).unwrap_or_default().into_iter();
+        let previous = previous.filter_map(|set| sys::pinned(&set.join(name)).ok());
+        let ours = loaded.own_program(name);
+        for program in previous.chain(ours) {
+            // Without the name, a filter is not recognized, and stays.
+            if let Err(error) = sys::remember_program(program.as_fd()) {
+                tracing::debug!("cannot read the name of a program: {error}");
+            }
+        }
+    }
+}
+
+/// Detaches the stray programs of all devices of this thread's network namespace. The process
+/// cannot do that any more when it has given up CAP_SYS_ADMIN.
+pub(crate) fn remove_all_strays(pins: Option<&Pins>) {
+    let links = Netlink::open().and_then(|netlink| netlink.links());
+    for device in links.unwrap_or_default() {
+        let standing = sys::attached_programs(device.index.0).unwrap_or_default();
+        let pinned = pins.and_then(|pins| sys::pinned(&pins.link(device.index.0)).ok());
+        remove_strays(&device, &standing, pinned.as_ref());
+    }
+}
+
 fn hook(program: BorrowedFd<'_>, ifindex: Ifindex, priority: u32) -> TcHook {
     let mut hook = TcHook::new(program);
     hook.ifindex(ifindex.0.cast_signed()).attach_point(TC_INGRESS);
@@ -286,7 +316,6 @@ impl fmt::Display for Attachment {
 mod tests {
     use super::*;
     use crate::load::{MapSizes, load};
-    use crate::object::LoadedObject;
     use flow::EntropySeed;
     use libbpf_rs::ObjectBuilder;
     use netdev::{LinkKind, LinkSpec, Netns};

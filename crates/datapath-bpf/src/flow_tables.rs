@@ -23,6 +23,10 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FlowNo(pub u32);
 
+/// A number that each addition and renewal of a megaflow increases; 0 before the first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Generation(pub u64);
+
 /// Number of a mask, below [`FlowTableSizes::MASKS`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MaskNo(pub u32);
@@ -160,7 +164,7 @@ impl MapError {
 #[derive(Debug)]
 pub struct FlowTables {
     flow_put: OwnedFd,
-    flow_set_list: OwnedFd,
+    flow_renew: OwnedFd,
     flow_delete: OwnedFd,
     mask_append: OwnedFd,
     mask_list_swap: OwnedFd,
@@ -168,7 +172,7 @@ pub struct FlowTables {
     mask_lists: MapHandle,
     served: MapHandle,
     lookups: MapHandle,
-    grace: Grace,
+    grace: GracePeriod,
     flows: FlowEntries,
     numbers: HashMap<KernelMask, MaskNo>,
     /// Number of megaflows of each mask; `None` if no program can reach the mask.
@@ -180,19 +184,19 @@ pub struct FlowTables {
     /// Programs may still read the other list.
     flipped: bool,
     /// Retired entries for which waiting for a grace period has failed.
-    late: Retired,
+    late: RetiredEntries,
 }
 
 /// Waits for an RCU grace period. It is separate from the tables, so that they can be changed
 /// meanwhile.
 #[derive(Clone, Debug)]
-pub struct Grace {
+pub struct GracePeriod {
     map: Arc<MapHandle>,
     /// A map to store into the other one.
     anything: Arc<MapHandle>,
 }
 
-impl Grace {
+impl GracePeriod {
     fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
@@ -216,13 +220,21 @@ impl Grace {
 /// Deleted entries and masks, which programs may use until a grace period has passed.
 #[derive(Debug, Default)]
 #[must_use = "retired entries have to be freed"]
-pub struct Retired {
+pub struct RetiredEntries {
     flows: Vec<FlowNo>,
     masks: Vec<MaskNo>,
     flipped: bool,
 }
 
-impl Retired {
+impl RetiredEntries {
+    /// Adds entries that were retired later.
+    pub fn append(&mut self, later: Self) {
+        let Self { mut flows, mut masks, flipped } = later;
+        self.flows.append(&mut flows);
+        self.masks.append(&mut masks);
+        self.flipped |= flipped;
+    }
+
     /// Whether there is nothing to wait for.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty() && self.masks.is_empty() && !self.flipped
@@ -240,8 +252,17 @@ struct FlowEntries {
     deleted: Vec<FlowNo>,
     /// One more than the last entry that was ever used.
     end: FlowNo,
-    /// Generation of the latest megaflow.
-    generation: u64,
+    /// The latest generation of a megaflow.
+    generation: Generation,
+    /// The first generation of the current epoch.
+    epoch: Generation,
+}
+
+impl FlowEntries {
+    fn next_generation(&mut self) -> Generation {
+        self.generation.0 += 1;
+        self.generation
+    }
 }
 
 impl FlowTables {
@@ -253,7 +274,7 @@ impl FlowTables {
         let flows = loaded.map("weft_flows")?.max_entries();
         Ok(Self {
             flow_put: loaded.own_program("flow_put")?,
-            flow_set_list: loaded.own_program("flow_set_list")?,
+            flow_renew: loaded.own_program("flow_renew")?,
             flow_delete: loaded.own_program("flow_delete")?,
             mask_append: loaded.own_program("mask_append")?,
             mask_list_swap: loaded.own_program("mask_list_swap")?,
@@ -261,20 +282,21 @@ impl FlowTables {
             mask_lists: loaded.map("weft_mask_lists")?,
             served: loaded.map("weft_flow_stats")?,
             lookups: loaded.map("weft_lookups")?,
-            grace: Grace::new(loaded)?,
+            grace: GracePeriod::new(loaded)?,
             flows: FlowEntries {
                 masks: vec![None; flows as usize],
                 free: (1..flows).rev().map(FlowNo).collect(),
                 deleted: Vec::new(),
                 end: FlowNo(1),
-                generation: 0,
+                generation: Generation::default(),
+                epoch: Generation::default(),
             },
             numbers: HashMap::new(),
             users: vec![None; FlowTableSizes::MASKS],
             order: Vec::new(),
             in_use: 0,
             flipped: false,
-            late: Retired::default(),
+            late: RetiredEntries::default(),
         })
     }
 
@@ -286,8 +308,8 @@ impl FlowTables {
     pub fn put(&mut self, megaflow: &KernelMatch, list: ActionListNo) -> Result<FlowNo, MapError> {
         let flow = *self.flows.free.last().ok_or(MapError::FlowsFull)?;
         let mask = self.mask(megaflow.mask())?;
-        self.flows.generation += 1;
-        let control = control(megaflow.key().words(), self.flows.generation, flow, mask, list);
+        let generation = self.flows.next_generation();
+        let control = control(megaflow.key().words(), generation, flow, mask, list);
         match run(&self.flow_put, control)? {
             0 => {}
             refused if is_chain_full(refused) => return Err(MapError::ChainFull),
@@ -302,16 +324,33 @@ impl FlowTables {
         Ok(flow)
     }
 
-    /// Replaces the action list of a megaflow. Its counters stay.
+    /// Gives a megaflow an action list, which may be its old one, and moves it to the current
+    /// epoch. Its counters stay.
     ///
     /// # Errors
     /// [`MapError::NoSuchFlow`].
-    pub fn set_list(&mut self, flow: FlowNo, list: ActionListNo) -> Result<(), MapError> {
+    pub fn renew(&mut self, flow: FlowNo, list: ActionListNo) -> Result<Generation, MapError> {
         let mask = self.mask_of(flow).ok_or(MapError::NoSuchFlow(flow))?;
-        match run(&self.flow_set_list, control(&[0; WORDS], 0, flow, mask, list))? {
-            0 => Ok(()),
+        let generation = self.flows.next_generation();
+        match run(&self.flow_renew, control(&[0; WORDS], generation, flow, mask, list))? {
+            0 => Ok(generation),
             other => Err(MapError::Refused(other)),
         }
+    }
+
+    /// Begins an epoch: megaflows that are added or renewed from now on belong to it.
+    pub fn begin_epoch(&mut self) {
+        self.flows.epoch = Generation(self.flows.generation.0 + 1);
+    }
+
+    /// The first generation of the current epoch.
+    pub fn epoch(&self) -> Generation {
+        self.flows.epoch
+    }
+
+    /// The generation of the megaflow that was added or renewed last.
+    pub fn generation(&self) -> Generation {
+        self.flows.generation
     }
 
     /// The mask of a megaflow.
@@ -325,7 +364,10 @@ impl FlowTables {
     /// [`MapError::NoSuchFlow`]. After any other error the megaflow is still there.
     pub fn delete(&mut self, flow: FlowNo) -> Result<(), MapError> {
         let mask = self.mask_of(flow).ok_or(MapError::NoSuchFlow(flow))?;
-        match run(&self.flow_delete, control(&[0; WORDS], 0, flow, mask, ActionListNo::PUNT))? {
+        match run(
+            &self.flow_delete,
+            control(&[0; WORDS], Generation::default(), flow, mask, ActionListNo::PUNT),
+        )? {
             0 => {}
             other => return Err(MapError::Refused(other)),
         }
@@ -353,31 +395,31 @@ impl FlowTables {
     }
 
     /// Waits for a grace period, without the tables.
-    pub fn grace(&self) -> Grace {
+    pub fn grace(&self) -> GracePeriod {
         self.grace.clone()
     }
 
     /// Takes deleted entries. After a grace period that begins later, they have to be
     /// [freed](FlowTables::free).
-    pub fn retire(&mut self) -> Retired {
+    pub fn retire(&mut self) -> RetiredEntries {
         let mut retired = std::mem::take(&mut self.late);
         retired.flows.append(&mut self.flows.deleted);
         retired
     }
 
     /// Returns retired entries when waiting for a grace period has failed.
-    pub fn requeue(&mut self, retired: Retired) {
-        let Retired { mut flows, mut masks, flipped } = retired;
-        self.late.flows.append(&mut flows);
-        self.late.masks.append(&mut masks);
-        self.late.flipped |= flipped;
+    pub fn requeue(&mut self, retired: RetiredEntries) {
+        self.late.append(retired);
     }
 
     /// As [`FlowTables::retire`], and also takes unused masks and sorts the others by `hits`.
     ///
     /// # Errors
     /// When the kernel rejects an update.
-    pub fn retire_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<Retired, MapError> {
+    pub fn retire_and_sort(
+        &mut self,
+        hits: impl Fn(MaskNo) -> u64,
+    ) -> Result<RetiredEntries, MapError> {
         if self.flipped {
             return Ok(self.retire());
         }
@@ -405,8 +447,8 @@ impl FlowTables {
     }
 
     /// Frees entries that no program can use any more.
-    pub fn free(&mut self, retired: Retired) {
-        let Retired { mut flows, masks, flipped } = retired;
+    pub fn free(&mut self, retired: RetiredEntries) {
+        let RetiredEntries { mut flows, masks, flipped } = retired;
         self.flows.free.append(&mut flows);
         for mask in masks {
             self.users[mask.0 as usize] = None;
@@ -487,7 +529,7 @@ impl FlowTables {
         self.masks.update(&number.0.to_ne_bytes(), &bytes(mask.words()), MapFlags::ANY)?;
         match run(
             &self.mask_append,
-            control(&[0; WORDS], 0, FlowNo(0), number, ActionListNo::PUNT),
+            control(&[0; WORDS], Generation::default(), FlowNo(0), number, ActionListNo::PUNT),
         )? {
             0 => {}
             other => return Err(MapError::Refused(other)),
@@ -550,7 +592,7 @@ fn list_bytes(order: &[MaskNo]) -> Vec<u8> {
 /// The bytes of a `struct weft_control`.
 fn control(
     key: &[u64; WORDS],
-    generation: u64,
+    generation: Generation,
     flow: FlowNo,
     mask: MaskNo,
     list: ActionListNo,
@@ -566,7 +608,7 @@ fn control(
             && offset_of!(weft_flow, generation) == KEY
     );
     let mut control = bytes(key);
-    control.extend(generation.to_ne_bytes());
+    control.extend(generation.0.to_ne_bytes());
     control.extend(flow.0.to_ne_bytes());
     control.extend(mask.0.to_ne_bytes());
     control.extend(list.0.to_ne_bytes());

@@ -99,6 +99,10 @@ pub(crate) fn load(sizes: MapSizes, entropy: &EntropySeed) -> Result<LoadedObjec
         let why = format!("Linux {version} is older than {OLDEST_KERNEL}");
         return Err(Unsupported { why });
     }
+    // Without CAP_PERFMON, libbpf would try for seconds and report another error.
+    if !missing_capabilities().is_empty() {
+        return Err(Unsupported { why: denied() });
+    }
     try_load(sizes, entropy).map_err(|error| {
         let is_denied = std::error::Error::source(&error)
             .and_then(|source| source.downcast_ref::<std::io::Error>())
@@ -114,19 +118,24 @@ pub(crate) fn load(sizes: MapSizes, entropy: &EntropySeed) -> Result<LoadedObjec
     })
 }
 
+/// The capabilities that loading the programs needs and this thread lacks. CAP_SYS_ADMIN includes
+/// CAP_BPF and CAP_PERFMON.
+pub fn missing_capabilities() -> Vec<Capability> {
+    let needed = [Capability::CAP_BPF, Capability::CAP_PERFMON, Capability::CAP_NET_ADMIN];
+    let is_admin = capability::missing(&[Capability::CAP_SYS_ADMIN]).is_none();
+    capability::all_missing(if is_admin { &needed[2..] } else { &needed })
+}
+
 /// Why this process may not load BPF programs.
 fn denied() -> String {
-    let lacks = |one| capability::missing(&[one]);
-    // CAP_SYS_ADMIN includes what CAP_BPF and CAP_PERFMON allow.
-    let is_admin = lacks(Capability::CAP_SYS_ADMIN).is_none();
-    let needed = [Capability::CAP_BPF, Capability::CAP_PERFMON, Capability::CAP_NET_ADMIN];
-    let may = |one: &Capability| is_admin && *one != Capability::CAP_NET_ADMIN;
-    match needed.into_iter().filter(|one| !may(one)).find_map(lacks) {
-        Some(name) => format!("loading BPF programs needs the capability {name}"),
-        None => "the kernel forbids BPF programs despite all capabilities \
-                 (user namespace, lockdown or seccomp)"
-            .to_owned(),
+    let missing = missing_capabilities();
+    if missing.is_empty() {
+        return "the kernel forbids BPF programs despite all capabilities \
+                (user namespace, lockdown or seccomp)"
+            .to_owned();
     }
+    let names: Vec<_> = missing.iter().map(ToString::to_string).collect();
+    format!("loading BPF programs needs {}", names.join(" and "))
 }
 
 fn try_load(sizes: MapSizes, entropy: &EntropySeed) -> Result<LoadedObject, libbpf_rs::Error> {
@@ -150,6 +159,34 @@ fn try_load(sizes: MapSizes, entropy: &EntropySeed) -> Result<LoadedObject, libb
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The table of docs/security.md.
+    #[test]
+    fn programs_are_refused_with_the_names_of_missing_capabilities() {
+        testkit::require_root!();
+        // Without CAP_PERFMON, libbpf would print the verifier's log, which is long.
+        libbpf_rs::set_print(None);
+        let (sizes, entropy) = (MapSizes::new(16, 16), EntropySeed::random());
+        let base = [Capability::CAP_NET_ADMIN, Capability::CAP_BPF, Capability::CAP_PERFMON];
+        let with = |kept: &[Capability]| {
+            let load = || {
+                capability::keep_only(kept).expect("capabilities can be given up");
+                let tried = try_load(sizes, &entropy).map(drop).map_err(|error| error.to_string());
+                (tried, load(sizes, &entropy).map(drop).map_err(|unsupported| unsupported.why))
+            };
+            std::thread::scope(|scope| scope.spawn(load).join().expect("no panic"))
+        };
+        assert_eq!(with(&base), (Ok(()), Ok(())));
+        for (dropped, name) in [(0, "CAP_NET_ADMIN"), (1, "CAP_BPF"), (2, "CAP_PERFMON")] {
+            let mut kept = base.to_vec();
+            kept.remove(dropped);
+            let (tried, refused) = with(&kept);
+            assert!(tried.is_err(), "the kernel refuses without {name}");
+            assert_eq!(refused, Err(format!("loading BPF programs needs {name}")));
+        }
+        let admin = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
+        assert_eq!(with(&admin), (Ok(()), Ok(())), "it includes the two");
+    }
 
     #[test]
     fn map_sizes_are_bounded() {

@@ -3,7 +3,8 @@
 use crate::action_list::ActionList;
 use crate::action_list_map::ActionListMap;
 use crate::flow_tables::{
-    ActionListNo, FlowNo, FlowStats, FlowTables, Grace, LookupStats, MapError, MaskNo, Retired,
+    ActionListNo, FlowNo, FlowStats, FlowTables, Generation, GracePeriod, LookupStats, MapError,
+    MaskNo, RetiredEntries,
 };
 use crate::key::KernelMatch;
 use crate::object::LoadedObject;
@@ -20,16 +21,18 @@ pub(crate) struct Megaflows {
     uplink: PortNo,
     numbers: HashMap<MegaflowId, FlowNo>,
     /// By number of the entry.
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<MegaflowEntry>>,
     /// Masks of megaflows. Equal masks are stored once.
     masks: HashSet<Arc<FlowMask>>,
     /// Megaflows that have to go, and could not be deleted yet.
     doomed: HashSet<MegaflowId>,
+    /// The least generation that is in force.
+    least: Generation,
 }
 
 /// A megaflow in the maps.
 #[derive(Debug)]
-struct Entry {
+struct MegaflowEntry {
     id: MegaflowId,
     mask: Arc<FlowMask>,
     /// The key's words where the mask is not 0.
@@ -43,28 +46,37 @@ struct Entry {
     used_ms: u64,
     /// Packets when masks were last sorted.
     sorted: u64,
+    generation: Generation,
 }
 
 /// Results for some megaflows, and the entry where the next portion begins.
-pub(crate) type Portion<T> = (Vec<(T, Usage)>, Option<FlowNo>);
+pub(crate) type DumpPage<T> = (Vec<(T, Usage)>, Option<FlowNo>);
 
 /// Deleted megaflows, which programs may still execute.
 #[derive(Debug, Default)]
 #[must_use = "deleted megaflows have to be finished"]
-pub(crate) struct Deleted {
-    entries: Vec<(FlowNo, Entry)>,
-    tables: Retired,
+pub(crate) struct DeletedMegaflows {
+    entries: Vec<(FlowNo, MegaflowEntry)>,
+    tables: RetiredEntries,
     lists: Vec<ActionListNo>,
 }
 
-impl Deleted {
+impl DeletedMegaflows {
+    /// Adds what was deleted later.
+    pub(crate) fn append(&mut self, later: Self) {
+        let Self { mut entries, tables, mut lists } = later;
+        self.entries.append(&mut entries);
+        self.tables.append(tables);
+        self.lists.append(&mut lists);
+    }
+
     /// Whether there is nothing to wait for.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.tables.is_empty() && self.lists.is_empty()
     }
 }
 
-impl Entry {
+impl MegaflowEntry {
     fn condition(&self) -> Match {
         let mut key = FlowKey::default();
         let words = key.words_mut().iter_mut().zip(self.mask.words());
@@ -111,6 +123,7 @@ impl Megaflows {
             entries,
             masks: HashSet::new(),
             doomed: HashSet::new(),
+            least: Generation::default(),
         })
     }
 
@@ -149,7 +162,7 @@ impl Megaflows {
         self.masks.insert(Arc::clone(&mask));
         self.numbers.insert(megaflow.id, number);
         let entry = self.entries.get_mut(number.0 as usize).ok_or(MapError::FlowsFull)?;
-        let entry = entry.insert(Entry {
+        let entry = entry.insert(MegaflowEntry {
             id: megaflow.id,
             mask,
             values: values(&megaflow.condition),
@@ -159,6 +172,7 @@ impl Megaflows {
             seen: 0,
             used_ms: 0,
             sorted: 0,
+            generation: self.tables.generation(),
         });
         entry.base = self.tables.stats(number)?;
         Ok(())
@@ -175,12 +189,41 @@ impl Megaflows {
         let Some(entry) = self.entries.get_mut(number.0 as usize).and_then(Option::as_mut) else {
             return Ok(());
         };
-        if entry.list != list {
-            self.tables.set_list(number, list).inspect_err(|_| self.lists.release(list))?;
-        }
+        entry.generation =
+            self.tables.renew(number, list).inspect_err(|_| self.lists.release(list))?;
         entry.actions = Arc::clone(&megaflow.actions);
         self.lists.release(std::mem::replace(&mut entry.list, list));
         Ok(())
+    }
+
+    /// Begins an epoch: megaflows that are put or confirmed from now on belong to it.
+    pub(crate) fn begin_epoch(&mut self) {
+        self.tables.begin_epoch();
+    }
+
+    /// Moves megaflows that are in force to the current epoch. Returns the first error; that
+    /// megaflow stays in its epoch.
+    pub(crate) fn confirm(&mut self, ids: &[MegaflowId]) -> Result<(), MapError> {
+        let mut result = Ok(());
+        for id in ids {
+            let Some(&number) = self.numbers.get(id) else { continue };
+            let entry = self.entries.get_mut(number.0 as usize).and_then(Option::as_mut);
+            let Some(entry) = entry.filter(|entry| entry.generation >= self.least) else {
+                continue;
+            };
+            match self.tables.renew(number, entry.list) {
+                Ok(generation) => entry.generation = generation,
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+
+    /// Declares the megaflows of earlier epochs out of force. Returns the least generation that is
+    /// in force, which the programs have to get.
+    pub(crate) fn withdraw_unconfirmed(&mut self) -> Generation {
+        self.least = self.tables.epoch();
+        self.least
     }
 
     /// Deletes a megaflow whose update has failed, so that its packets are punted. If that fails,
@@ -197,7 +240,7 @@ impl Megaflows {
     }
 
     /// Removes a megaflow from the maps, if it is there. Programs may still execute it.
-    fn take_out(&mut self, id: MegaflowId) -> Result<Option<(FlowNo, Entry)>, MapError> {
+    fn take_out(&mut self, id: MegaflowId) -> Result<Option<(FlowNo, MegaflowEntry)>, MapError> {
         let Some(&number) = self.numbers.get(&id) else { return Ok(None) };
         self.tables.delete(number)?;
         self.numbers.remove(&id);
@@ -207,7 +250,7 @@ impl Megaflows {
         Ok(Some((number, entry)))
     }
 
-    fn entry(&self, number: FlowNo) -> Option<&Entry> {
+    fn entry(&self, number: FlowNo) -> Option<&MegaflowEntry> {
         self.entries.get(number.0 as usize)?.as_ref()
     }
 
@@ -224,7 +267,10 @@ impl Megaflows {
 
     /// Deletes megaflows. After a grace period [`Megaflows::finish`] returns their counters. Also
     /// returns the first error; a megaflow that could not be deleted stays.
-    pub(crate) fn delete(&mut self, ids: &[MegaflowId]) -> (Deleted, Result<(), MapError>) {
+    pub(crate) fn delete(
+        &mut self,
+        ids: &[MegaflowId],
+    ) -> (DeletedMegaflows, Result<(), MapError>) {
         let (mut entries, mut result) = (Vec::new(), Ok(()));
         for &id in ids {
             match self.take_out(id) {
@@ -238,24 +284,27 @@ impl Megaflows {
                 }
             }
         }
-        (Deleted { entries, tables: self.tables.retire(), lists: self.lists.retire() }, result)
+        (
+            DeletedMegaflows { entries, tables: self.tables.retire(), lists: self.lists.retire() },
+            result,
+        )
     }
 
     /// Takes deleted entries, which become free after a grace period.
-    pub(crate) fn reclaim(&mut self) -> Result<Deleted, MapError> {
+    pub(crate) fn reclaim(&mut self) -> Result<DeletedMegaflows, MapError> {
         let tables = self.tables.retire_and_sort(|_| 0)?;
-        Ok(Deleted { entries: Vec::new(), tables, lists: self.lists.retire() })
+        Ok(DeletedMegaflows { entries: Vec::new(), tables, lists: self.lists.retire() })
     }
 
     /// Returns deleted entries when waiting for a grace period has failed.
-    pub(crate) fn requeue(&mut self, deleted: Deleted) {
-        let Deleted { entries: _, tables, lists } = deleted;
+    pub(crate) fn requeue(&mut self, deleted: DeletedMegaflows) {
+        let DeletedMegaflows { entries: _, tables, lists } = deleted;
         self.tables.requeue(tables);
         self.lists.requeue(lists);
     }
 
     /// Sorts masks by their hits since the last call, and takes unused masks and lists.
-    pub(crate) fn maintain(&mut self) -> Result<Deleted, MapError> {
+    pub(crate) fn maintain(&mut self) -> Result<DeletedMegaflows, MapError> {
         let mut hits: HashMap<MaskNo, u64> = HashMap::new();
         let end = self.tables.end();
         let served = self.tables.stats_from(FlowNo(0), end.0)?;
@@ -269,22 +318,22 @@ impl Megaflows {
         }
         let tables = self.tables.retire_and_sort(|mask| hits.get(&mask).copied().unwrap_or(0))?;
         self.masks.retain(|mask| Arc::strong_count(mask) > 1);
-        Ok(Deleted { entries: Vec::new(), tables, lists: self.lists.retire() })
+        Ok(DeletedMegaflows { entries: Vec::new(), tables, lists: self.lists.retire() })
     }
 
     /// Waits for a grace period, without a lock.
-    pub(crate) fn grace(&self) -> Grace {
+    pub(crate) fn grace(&self) -> GracePeriod {
         self.tables.grace()
     }
 
     /// Frees entries that no program uses any more, and returns their megaflows' counters.
     pub(crate) fn finish(
         &mut self,
-        deleted: Deleted,
+        deleted: DeletedMegaflows,
         now_ms: u64,
     ) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
-        let Deleted { entries, tables, lists } = deleted;
-        let count = |(number, mut entry): (FlowNo, Entry)| {
+        let DeletedMegaflows { entries, tables, lists } = deleted;
+        let count = |(number, mut entry): (FlowNo, MegaflowEntry)| {
             let served = self.tables.stats(number)?;
             Ok((entry.id, entry.usage(served, now_ms)))
         };
@@ -297,7 +346,7 @@ impl Megaflows {
     /// The megaflows with these ids, as far as they exist.
     pub(crate) fn get(&self, ids: impl IntoIterator<Item = MegaflowId>) -> Vec<Megaflow> {
         let entries = ids.into_iter().filter_map(|id| self.entry(*self.numbers.get(&id)?));
-        entries.map(Entry::megaflow).collect()
+        entries.map(MegaflowEntry::megaflow).collect()
     }
 
     /// Calls `of` for the megaflows in the next `most` entries after `from`. Also returns where to
@@ -308,7 +357,7 @@ impl Megaflows {
         most: usize,
         now_ms: u64,
         of: impl Fn(MegaflowId, &dyn Fn() -> Megaflow) -> T,
-    ) -> Result<Portion<T>, MapError> {
+    ) -> Result<DumpPage<T>, MapError> {
         let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
         let end = self.tables.end();
         let most = most.min(end.0.saturating_sub(from.0));

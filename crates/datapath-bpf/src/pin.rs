@@ -17,29 +17,49 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use netdev::{Ifindex, Netns, NetnsLock, bpf_fs};
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// The directory of a network namespace. Its owner also holds the claim of that namespace.
 #[derive(Debug)]
 pub struct Pins {
-    folder: PathBuf,
+    /// The directory, as others know it.
+    shown: PathBuf,
+    /// The same directory by way of `root`.
+    path: PathBuf,
+    root: Arc<OpenFolder>,
     /// Keeps a process in another namespace from removing this directory as stale.
     lock: File,
+}
+
+/// An open directory, and a path to it that needs no privilege: `/proc/self/fd/N`. It may have been
+/// opened through `/proc/1/root`, which needs CAP_SYS_PTRACE.
+#[derive(Debug)]
+struct OpenFolder {
+    path: PathBuf,
+    _folder: File,
+}
+
+impl OpenFolder {
+    fn open(path: &Path) -> io::Result<Self> {
+        let folder = File::open(path)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+        Ok(Self { path, _folder: folder })
+    }
 }
 
 /// The exclusive right to run a kernel datapath in this thread's network namespace. There can be
 /// only one, because it adopts all veth pairs that it finds.
 #[derive(Debug)]
-pub(crate) struct Namespace {
+pub(crate) struct NamespaceClaim {
     _claim: NetnsLock,
 }
 
-impl Namespace {
+impl NamespaceClaim {
     /// # Errors
     /// [`PinError::Taken`].
     pub(crate) fn claim() -> Result<Self, PinError> {
@@ -109,11 +129,11 @@ impl Pins {
 
     /// As [`Pins::open`], in a BPF file system that is mounted at `path`.
     pub(crate) fn at(path: &Path) -> Result<Self, PinError> {
-        let root = path.join(FOLDER);
-        let folder = root.join(Netns::current_cookie()?.to_string());
-        let refused_at =
-            |folder: &Path, error| PinError::Refused { folder: folder.to_owned(), error };
-        let refused = |error| refused_at(&folder, error);
+        let name = Path::new(FOLDER).join(Netns::current_cookie()?.to_string());
+        let shown = path.join(&name);
+        let refused = |error| PinError::Refused { folder: shown.clone(), error };
+        let root = Arc::new(OpenFolder::open(path).map_err(refused)?);
+        let folder = root.path.join(&name);
         let end = Instant::now() + LOOKED_AT;
         loop {
             fs::create_dir_all(&folder).map_err(refused)?;
@@ -133,9 +153,9 @@ impl Pins {
                     .is_ok_and(|ours| (ours.dev(), ours.ino()) == (meta.dev(), meta.ino()))
             };
             if fs::metadata(&folder).is_ok_and(is_there) {
-                remove_dead(&root, &folder);
-                let pins = Self { folder, lock };
-                pins.note_namespace().map_err(|error| refused_at(&pins.folder, error))?;
+                remove_dead(&root.path.join(FOLDER), &folder);
+                let pins = Self { shown: shown.clone(), path: folder, root, lock };
+                pins.note_namespace().map_err(refused)?;
                 return Ok(pins);
             }
         }
@@ -157,7 +177,7 @@ impl Pins {
 
     /// Creates the devmap by which others see that this network namespace is gone.
     fn note_namespace(&self) -> io::Result<()> {
-        let path = self.folder.join(NAMESPACE);
+        let path = self.path.join(NAMESPACE);
         if MapHandle::from_pinned_path(&path).is_ok() {
             return Ok(());
         }
@@ -168,17 +188,34 @@ impl Pins {
 
     /// The directory.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        &self.shown
+    }
+
+    /// A path in the directory, as others know it.
+    pub(crate) fn shown(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(&self.path).map_or(path.to_owned(), |inside| self.shown.join(inside))
+    }
+
+    /// Paths to the BPF file system and to the directory in it. They are valid in this process
+    /// only, and as long as `self` exists.
+    pub(crate) fn open_folders(&self) -> [&Path; 2] {
+        [&self.root.path, &self.path]
+    }
+
+    /// True when the pins are known to stay when the process exits, see
+    /// [`bpf_fs::outlives_process`].
+    pub(crate) fn outlive_process(&self) -> bool {
+        bpf_fs::outlives_process(&self.root.path)
     }
 
     /// The path of a device's tcx link.
     pub(crate) fn link(&self, ifindex: u32) -> PathBuf {
-        self.folder.join("links").join(ifindex.to_string())
+        self.path.join("links").join(ifindex.to_string())
     }
 
     /// The devices with a pinned tcx link. Links of deleted devices are left out.
     pub(crate) fn linked(&self) -> Vec<Ifindex> {
-        let links = numbered(&self.folder.join("links"));
+        let links = numbered(&self.path.join("links"));
         let device = |link: &Path| sys::device_of(sys::pinned(link).ok()?.as_fd()).ok().flatten();
         links.iter().filter_map(|(_, link)| device(link).map(Ifindex)).collect()
     }
@@ -206,13 +243,13 @@ impl Pins {
     }
 
     fn clsact(&self, ifindex: u32) -> PathBuf {
-        self.folder.join("clsact").join(ifindex.to_string())
+        self.path.join("clsact").join(ifindex.to_string())
     }
 
     /// Removes the pinned links of all devices except `keep`, which detaches their programs.
     /// Returns how many; an error for one does not prevent the others.
     pub(crate) fn remove_links(&self, keep: &[u32]) -> io::Result<usize> {
-        let others = numbered(&self.folder.join("links"));
+        let others = numbered(&self.path.join("links"));
         let others: Vec<_> =
             others.into_iter().filter(|(index, _)| !keep.contains(index)).collect();
         let removed = others.iter().map(|(_, path)| fs::remove_file(path));
@@ -221,23 +258,23 @@ impl Pins {
 
     /// Sets of previous processes, the oldest first.
     pub(crate) fn sets(&self) -> Vec<PathBuf> {
-        numbered(&self.folder.join("sets")).into_iter().map(|(_, path)| path).collect()
+        numbered(&self.path.join("sets")).into_iter().map(|(_, path)| path).collect()
     }
 
     /// Pins programs that have just been loaded, and their maps.
-    pub(crate) fn add_set(&self, loaded: &LoadedObject) -> io::Result<Set> {
-        let sets = self.folder.join("sets");
+    pub(crate) fn add_set(&self, loaded: &LoadedObject) -> io::Result<PinSet> {
+        let sets = self.path.join("sets");
         let number = numbered(&sets).last().map_or(0, |(number, _)| number + 1);
         let folder = sets.join(number.to_string());
         fs::create_dir_all(&folder)?;
         // From here on, an error drops `set`, which removes it.
-        let mut set = Set { folder, state: None };
+        let mut set = PinSet { folder, state: None, _root: Arc::clone(&self.root) };
         for (name, object) in loaded.all() {
             // Names in the BPF file system may not contain a dot.
             sys::pin(object, &set.folder.join(name.replace('.', "_")))?;
         }
         let state = new_map(MapType::Array, "weft_state", 16)?;
-        write_state(&state, &State { layout: LAYOUT, megaflows: 0 })?;
+        write_state(&state, &PinSetState { layout: LAYOUT, megaflows: 0 })?;
         sys::pin(state.as_fd(), &set.folder.join(STATE))?;
         set.state = Some(Mutex::new((state, 0)));
         Ok(set)
@@ -246,13 +283,13 @@ impl Pins {
     /// Removes everything, which detaches the programs. The directory goes, too, unless an error
     /// occurs.
     pub(crate) fn remove_all(&self) -> io::Result<()> {
-        remove_all(&self.folder)
+        remove_all(&self.path)
     }
 }
 
 impl Drop for Pins {
     fn drop(&mut self) {
-        remove_empty(&self.folder);
+        remove_empty(&self.path);
         // The lock is released last.
         let _ = self.lock.unlock();
     }
@@ -288,7 +325,7 @@ fn remove_dead(root: &Path, ours: &Path) {
         let Ok(Some(_lock)) = lock(&folder) else { continue };
         if is_dead(&folder) {
             tracing::info!(
-                folder = %folder.display(),
+                cookie = folder.file_name().and_then(|name| name.to_str()),
                 "removing pins of a network namespace that is gone"
             );
             if let Err(error) = remove_all(&folder) {
@@ -334,27 +371,29 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
 
 /// The pins of one process. Dropping this removes them.
 #[derive(Debug)]
-pub(crate) struct Set {
+pub(crate) struct PinSet {
     folder: PathBuf,
     /// The state map, and the number of megaflows in it.
     state: Option<Mutex<(MapHandle, u64)>>,
+    /// Keeps the path valid.
+    _root: Arc<OpenFolder>,
 }
 
-impl Set {
+impl PinSet {
     /// Updates the number of megaflows.
     pub(crate) fn note(&self, megaflows: u64) -> io::Result<()> {
         let Some(state) = &self.state else { return Ok(()) };
         let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (map, said) = &mut *state;
         if *said != megaflows {
-            write_state(map, &State { layout: LAYOUT, megaflows })?;
+            write_state(map, &PinSetState { layout: LAYOUT, megaflows })?;
             *said = megaflows;
         }
         Ok(())
     }
 }
 
-impl Drop for Set {
+impl Drop for PinSet {
     fn drop(&mut self) {
         if let Err(error) = remove_folder(&self.folder) {
             tracing::debug!(set = %self.folder.display(), "{error}");
@@ -369,7 +408,7 @@ pub(crate) fn remove_set(folder: &Path) -> io::Result<()> {
 
 /// The part of a set that every version of weft can read: two 64-bit words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct State {
+pub(crate) struct PinSetState {
     /// Layout hash of the other maps, see [`LAYOUT`].
     pub(crate) layout: u64,
     pub(crate) megaflows: u64,
@@ -384,17 +423,20 @@ fn new_map(kind: MapType, name: &str, value_len: u32) -> io::Result<MapHandle> {
     MapHandle::create(kind, Some(name), 4, value_len, 1, &options).map_err(io::Error::other)
 }
 
-fn write_state(map: &MapHandle, state: &State) -> io::Result<()> {
+fn write_state(map: &MapHandle, state: &PinSetState) -> io::Result<()> {
     let bytes = [state.layout.to_ne_bytes(), state.megaflows.to_ne_bytes()].concat();
     map.update(&FIRST, &bytes, MapFlags::ANY).map_err(io::Error::other)
 }
 
 /// The state of a set; `None` if the process died before it had pinned everything.
-pub(crate) fn read_state(set: &Path) -> Option<State> {
+pub(crate) fn read_state(set: &Path) -> Option<PinSetState> {
     let map = MapHandle::from_pinned_path(set.join(STATE)).ok()?;
     let bytes = map.lookup(&FIRST, MapFlags::ANY).ok()??;
     let &[layout, megaflows] = bytes.as_chunks().0 else { return None };
-    Some(State { layout: u64::from_ne_bytes(layout), megaflows: u64::from_ne_bytes(megaflows) })
+    Some(PinSetState {
+        layout: u64::from_ne_bytes(layout),
+        megaflows: u64::from_ne_bytes(megaflows),
+    })
 }
 
 #[cfg(test)]

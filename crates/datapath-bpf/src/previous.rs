@@ -103,7 +103,7 @@ impl PreviousState {
                     Ok(set) => previous.read.push(set),
                     Err(error) => {
                         tracing::warn!(
-                            set = %folder.display(),
+                            set = %pins.shown(folder).display(),
                             "cannot read pinned maps: {error}; their megaflows are lost"
                         );
                         previous.unreadable += state.megaflows;

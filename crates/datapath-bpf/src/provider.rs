@@ -2,9 +2,10 @@
 
 mod adoption;
 
+use crate::attachment;
 use crate::flow_tables::{FlowNo, MapError};
 use crate::load::{MapSizes, Unsupported, load};
-use crate::pin::{Namespace, PinError, Pins, Set};
+use crate::pin::{NamespaceClaim, PinError, PinSet, Pins};
 use crate::previous::PreviousState;
 use crate::state::BpfState;
 use adoption::Pinned;
@@ -13,11 +14,11 @@ use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
 use datapath::tracker::Tracker;
 use datapath::upcall::{Answer, Upcall};
-use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use datapath_user::fast_path::Punt;
 use datapath_user::{SetupError, UserDatapath};
-use flow::{Action, DropCounters, EntropySeed, FlowKey, PortNo};
+use flow::{Action, DropCounters, EntropySeed, Field, FlowKey, PortNo};
 use packet::PacketBuf;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -47,7 +48,7 @@ pub struct KernelDatapath {
     pinned: Option<Pinned>,
     /// Keeps other processes from starting a kernel datapath in this network namespace. The last
     /// field, so that it is dropped last.
-    _namespace: Namespace,
+    _namespace: NamespaceClaim,
 }
 
 /// Why a kernel datapath could not start.
@@ -67,34 +68,35 @@ pub enum StartError {
     Pins(#[from] PinError),
 }
 
-impl KernelDatapath {
-    /// Loads the programs, starts the user datapath, and attaches the programs to the devices of
-    /// this thread's network namespace. An error leaves nothing behind.
-    ///
-    /// # Errors
-    /// - [`StartError::Unsupported`] if the host cannot run the programs; nothing was changed;
-    /// - [`PinError::Taken`] if another process runs a kernel datapath in the namespace;
-    /// - the errors of [`UserDatapath::start`].
-    pub fn start(config: Config) -> Result<Self, StartError> {
-        Self::start_with(config, Namespace::claim()?, None)
-    }
+/// Loaded programs that are not attached yet. Everything that needs CAP_BPF, CAP_PERFMON, or
+/// CAP_SYS_ADMIN for more than namespaces of guests is done.
+#[derive(Debug)]
+pub struct PreparedKernelDatapath {
+    config: Config,
+    entropy: EntropySeed,
+    bpf: Arc<BpfState>,
+    pinned: Option<Pinned>,
+    namespace: NamespaceClaim,
+}
 
-    /// As [`KernelDatapath::start`], but pins programs and maps in the BPF file system at `bpf_fs`.
-    /// So the programs keep forwarding cached flows when the process dies. If a previous process
-    /// has died, its programs stay attached until [`KernelDatapath::adopt`] is called. Until then
-    /// this datapath receives nothing from ports and the underlay.
+impl PreparedKernelDatapath {
+    /// Loads the programs for this thread's network namespace, and pins them and their maps in the
+    /// BPF file system at `bpf_fs`. Starts no thread. An error leaves nothing behind, and so does
+    /// dropping the result.
     ///
     /// If pinning fails, this logs a warning, and the programs end with the process.
     ///
     /// # Errors
-    /// As [`KernelDatapath::start`].
-    pub fn start_pinned(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
-        let namespace = Namespace::claim()?;
+    /// - [`StartError::Unsupported`] if the host cannot run the programs; nothing was changed;
+    /// - [`PinError::Taken`] if another process runs a kernel datapath in the namespace;
+    /// - the error of a BPF map.
+    pub fn load(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
+        let namespace = NamespaceClaim::claim()?;
         let pins = Pins::open(bpf_fs).map(Arc::new).inspect_err(|error| {
             tracing::warn!("cannot pin programs: {error}; cached flows will end with the process");
         });
         if let Ok(pins) = &pins
-            && !netdev::bpf_fs::outlives_process(pins.folder())
+            && !pins.outlive_process()
         {
             tracing::warn!(
                 folder = %pins.folder().display(),
@@ -102,12 +104,12 @@ impl KernelDatapath {
                  system mounted; start weft in the mount namespace of process 1"
             );
         }
-        Self::start_with(config, namespace, pins.ok())
+        Self::load_with(config, namespace, pins.ok())
     }
 
-    fn start_with(
+    fn load_with(
         config: Config,
-        namespace: Namespace,
+        namespace: NamespaceClaim,
         pins: Option<Arc<Pins>>,
     ) -> Result<Self, StartError> {
         let wrong = |port: &&PortConfig| !(1..=MAX_PORT.0).contains(&port.port.0);
@@ -126,7 +128,27 @@ impl KernelDatapath {
         for port in &config.ports {
             bpf.lock().ports.add(port)?;
         }
+        attachment::remove_all_strays(pins.as_deref());
+        attachment::remember_programs(&loaded, pins.as_deref());
         let pinned = pins.map(|pins| Pinned::new(&loaded, pins, previous));
+        Ok(Self { config, entropy, bpf, pinned, namespace })
+    }
+
+    /// The directories that the datapath changes as long as it runs: the mount point of the BPF
+    /// file system, and the directory of the pins below it. `None` if nothing is pinned.
+    pub fn pin_folders(&self) -> Option<[&Path; 2]> {
+        self.pinned.as_ref().map(|pinned| pinned.pins.open_folders())
+    }
+
+    /// Starts the user datapath, and attaches the programs to the devices of this thread's network
+    /// namespace. If a previous process has died, its programs stay attached until
+    /// [`KernelDatapath::adopt`] is called. Until then this datapath receives nothing from ports
+    /// and the underlay. An error leaves nothing behind.
+    ///
+    /// # Errors
+    /// The errors of [`UserDatapath::start`].
+    pub fn start(self) -> Result<KernelDatapath, StartError> {
+        let Self { config, entropy, bpf, pinned, namespace } = self;
         let underlay = config.underlay.clone();
         let workers = config.workers.count.clamp(1, MAX_WORKERS);
         let fast_path = Arc::clone(&bpf);
@@ -136,7 +158,18 @@ impl KernelDatapath {
         let set = pinned.as_ref().and_then(|pinned| pinned.set.as_ref());
         maintain(&bpf, set)?;
         let changing = Mutex::default();
-        Ok(Self { user, bpf, workers, changing, pinned, _namespace: namespace })
+        Ok(KernelDatapath { user, bpf, workers, changing, pinned, _namespace: namespace })
+    }
+}
+
+impl KernelDatapath {
+    /// Loads the programs, starts the user datapath, and attaches the programs to the devices of
+    /// this thread's network namespace. Nothing is pinned. An error leaves nothing behind.
+    ///
+    /// # Errors
+    /// As [`PreparedKernelDatapath::load`] and [`PreparedKernelDatapath::start`].
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        PreparedKernelDatapath::load_with(config, NamespaceClaim::claim()?, None)?.start()
     }
 
     /// How the uplink's program is attached, `tcx` or `clsact`; `None` if it is not.
@@ -148,6 +181,12 @@ impl KernelDatapath {
     pub fn pinned_at(&self) -> Option<&Path> {
         let pinned = self.pinned.as_ref()?;
         pinned.set.as_ref().map(|_| pinned.pins.folder())
+    }
+
+    /// True if programs and maps are pinned and known to outlive the process.
+    pub fn pins_last(&self) -> bool {
+        let pinned = self.pinned.as_ref().filter(|pinned| pinned.set.is_some());
+        pinned.is_some_and(|pinned| pinned.pins.outlive_process())
     }
 
     /// Whether a thread of the user datapath has ended, so that it no longer forwards.
@@ -231,7 +270,7 @@ impl KernelDatapath {
     }
 
     /// After the last worker of the user datapath, a dump continues in the programs' maps.
-    fn behind<T>(&self, (portion, next): Portion<T>) -> Portion<T> {
+    fn behind<T>(&self, (portion, next): DumpPage<T>) -> DumpPage<T> {
         let tables = DumpCursor { worker: self.workers, at: Cursor::default() };
         (portion, Some(next.unwrap_or(tables)))
     }
@@ -240,11 +279,14 @@ impl KernelDatapath {
         next.map(|next| DumpCursor { worker: self.workers, at: Cursor(next.0) })
     }
 
+    /// Adds the megaflows of first passes to the maps: programs execute no others.
     fn put_in_tables<'m>(
         &self,
         megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
     ) {
-        if let Err(error) = self.bpf.put(megaflows) {
+        let is_first = |megaflow: &Megaflow| megaflow.condition.mask().get(Field::RecircId) == 0;
+        let first = megaflows.into_iter().filter(|(megaflow, _)| is_first(megaflow));
+        if let Err(error) = self.bpf.put(first) {
             // Without an entry in the maps, programs punt the packets of these megaflows.
             tracing::error!(
                 "cannot add megaflows to the BPF maps: {error}; \
@@ -266,7 +308,7 @@ fn failed(error: MapError) -> DatapathError {
 }
 
 /// Starts the maintenance thread. It ends when the datapath is dropped.
-fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<Set>>) -> Result<(), SetupError> {
+fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<PinSet>>) -> Result<(), SetupError> {
     let (bpf, set) = (Arc::downgrade(bpf), set.map(Arc::downgrade));
     let run = move || {
         for tick in 1.. {
@@ -324,6 +366,27 @@ impl Datapath for KernelDatapath {
         self.user.put(megaflows)
     }
 
+    fn begin_epoch(&self) -> Result<(), DatapathError> {
+        self.bpf.begin_epoch();
+        self.user.begin_epoch()
+    }
+
+    fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError> {
+        if let Err(error) = self.bpf.confirm(&megaflows) {
+            tracing::error!(
+                "cannot confirm megaflows in the BPF maps: {error}; \
+                 the user datapath takes their packets"
+            );
+        }
+        self.user.confirm(megaflows)
+    }
+
+    fn withdraw_unconfirmed(&self) -> Result<(), DatapathError> {
+        let withdrawn = self.bpf.withdraw_unconfirmed();
+        self.user.withdraw_unconfirmed()?;
+        withdrawn.map_err(failed)
+    }
+
     fn delete(
         &self,
         megaflows: Vec<MegaflowId>,
@@ -347,7 +410,7 @@ impl Datapath for KernelDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
         let Some(at) = self.in_tables(from) else {
             return Ok(self.behind(self.user.dump(from, most)?));
         };
@@ -361,7 +424,7 @@ impl Datapath for KernelDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError> {
         let Some(at) = self.in_tables(from) else {
             return Ok(self.behind(self.user.usage(from, most)?));
         };
@@ -376,9 +439,8 @@ impl Datapath for KernelDatapath {
     }
 
     fn answer(&self, answers: Vec<Answer>) -> Result<(), DatapathError> {
-        // Programs execute first passes only.
-        let first = answers.iter().filter(|answer| answer.upcall.recirculated.is_none());
-        let made = first
+        let made = answers
+            .iter()
             .filter_map(|answer| Some((answer.megaflow.as_deref()?, Some(&answer.upcall.key))));
         self.put_in_tables(made);
         if self.workers > 1 {
@@ -404,7 +466,7 @@ impl Datapath for KernelDatapath {
         Ok(snapshot)
     }
 
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError> {
         let watching = self.user.watch_drops()?;
         let watched = self.bpf.lock().watch_drops(watching.token());
         watched.map_err(failed)?;
@@ -415,7 +477,7 @@ impl Datapath for KernelDatapath {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Watching<CapturedFrame>, DatapathError> {
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
         let watching = self.user.watch_frames(port, snap_bytes)?;
         let watched = self.bpf.lock().watch_frames(port, watching.token());
         watched.map_err(failed)?;

@@ -4,7 +4,7 @@
 use crate::abi::weft_config;
 use crate::endpoint_maps::EndpointMaps;
 use crate::flow_tables::MapError;
-use crate::megaflows::{Deleted, Megaflows};
+use crate::megaflows::{DeletedMegaflows, Megaflows};
 use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::ports::Ports;
@@ -12,7 +12,7 @@ use crate::struct_bytes::struct_bytes;
 use crate::sys;
 use datapath::config::{Config, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath_user::fast_path::{FastPath, PathMtu, PortRedirect, Resolved};
+use datapath_user::fast_path::{FastPath, PathMtu, PortRedirect, ResolvedNextHop};
 use flow::{FlowKey, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 /// Rate and burst of one port's misses: more than userspace can translate.
 const MISSES_PER_SECOND: u64 = 50_000;
 const MISS_BURST: u64 = 20_000;
+/// Megaflows that are deleted while the lock is held.
+const DELETIONS: usize = 1024;
 const ETHERNET_LEN: u32 = wire::ethernet::HEADER_LEN as u32;
 /// How long next hops that a previous daemon knew are used. The user datapath resolves those that
 /// the kernel has not confirmed by then.
@@ -32,10 +34,10 @@ const INHERITED_LIMIT: Duration = Duration::from_secs(10);
 
 /// The maps of the programs, behind a lock.
 #[derive(Debug)]
-pub(crate) struct BpfState(Mutex<Inner>);
+pub(crate) struct BpfState(Mutex<LockedMaps>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct LockedMaps {
     pub(crate) megaflows: Megaflows,
     pub(crate) endpoint_maps: EndpointMaps,
     pub(crate) ports: Ports,
@@ -67,6 +69,7 @@ struct ProgramConfig {
     entropy_mask: u16,
     vxlan_port: u16,
     socket_port: u16,
+    least_generation: u64,
 }
 
 impl BpfState {
@@ -84,7 +87,7 @@ impl BpfState {
             entropy_mask: config.entropy_ports.max(1).next_power_of_two() - 1,
             ..ProgramConfig::default()
         };
-        let inner = Inner {
+        let inner = LockedMaps {
             megaflows: Megaflows::new(loaded, config.uplink_port)?,
             endpoint_maps: EndpointMaps::new(loaded)?,
             ports: Ports::new(loaded, pins, wait_for_adoption)?,
@@ -102,7 +105,7 @@ impl BpfState {
         Ok(Self(Mutex::new(inner)))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LockedMaps> {
         // A panic while the lock was held has at worst left a megaflow out.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +158,13 @@ impl BpfState {
         ids: &[MegaflowId],
         now_ms: u64,
     ) -> (Vec<(MegaflowId, Usage)>, Result<(), MapError>) {
-        let (deleted, result) = self.lock().megaflows.delete(ids);
+        let (mut deleted, mut result) = (DeletedMegaflows::default(), Ok(()));
+        // In portions, so that upcall handlers get the lock in between.
+        for some in ids.chunks(DELETIONS) {
+            let (more, failed) = self.lock().megaflows.delete(some);
+            deleted.append(more);
+            result = result.and(failed);
+        }
         if deleted.is_empty() {
             return (Vec::new(), result);
         }
@@ -165,9 +174,30 @@ impl BpfState {
         }
     }
 
+    /// Begins an epoch of megaflows ([`Datapath::begin_epoch`](datapath::Datapath::begin_epoch)).
+    pub(crate) fn begin_epoch(&self) {
+        self.lock().megaflows.begin_epoch();
+    }
+
+    /// Moves megaflows to the current epoch.
+    pub(crate) fn confirm(&self, ids: &[MegaflowId]) -> Result<(), MapError> {
+        self.lock().megaflows.confirm(ids)
+    }
+
+    /// Puts the megaflows of earlier epochs out of force, by one write.
+    pub(crate) fn withdraw_unconfirmed(&self) -> Result<(), MapError> {
+        let mut state = self.lock();
+        let least = state.megaflows.withdraw_unconfirmed();
+        state.configure(|config| config.least_generation = least.0)
+    }
+
     /// Waits for a grace period without the lock, then frees deleted entries and returns their
     /// counters.
-    fn finish(&self, deleted: Deleted, now_ms: u64) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
+    fn finish(
+        &self,
+        deleted: DeletedMegaflows,
+        now_ms: u64,
+    ) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
         let grace = self.lock().megaflows.grace();
         let waited = grace.wait();
         let mut state = self.lock();
@@ -244,7 +274,7 @@ impl BpfState {
     }
 }
 
-impl Inner {
+impl LockedMaps {
     fn write_config(&self) -> Result<(), MapError> {
         let ProgramConfig { uplink_ifindex, uplink_max_len, uplink_port, .. } = self.config;
         let mut bytes = struct_bytes!(weft_config {
@@ -260,6 +290,7 @@ impl Inner {
             vxlan_port: self.config.vxlan_port,
             socket_port: self.config.socket_port,
             has_links: u32::from(self.config.has_links),
+            least_generation: self.config.least_generation,
         });
         match sys::run(self.config_put.as_fd(), &mut bytes).map_err(libbpf_rs::Error::from)? {
             0 => Ok(()),
@@ -390,7 +421,7 @@ impl FastPath for BpfState {
         }
     }
 
-    fn resolved(&self, news: &[Resolved]) {
+    fn resolved(&self, news: &[ResolvedNextHop]) {
         let mut state = self.lock();
         let result = news.iter().try_for_each(|&(id, hop)| state.endpoint_maps.resolve(id, hop));
         log_error("next hops", result);

@@ -4,12 +4,14 @@
 
 use libbpf_rs::libbpf_sys::{self, BPF_LINK_TYPE_TCX, BPF_TCX_INGRESS};
 use libbpf_rs::{MapCore, MapHandle};
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Converts a return value of libbpf: a negative errno is an error.
 fn result(returned: i32) -> io::Result<i32> {
@@ -182,12 +184,29 @@ pub(crate) fn device_of(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     Ok((device != 0).then_some(device))
 }
 
-/// The name of a loaded program, as the kernel keeps it: at most 15 bytes.
-pub(crate) fn program_name(id: u32) -> io::Result<String> {
-    // SAFETY: no pointers are passed.
-    let program = result(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })?;
-    // SAFETY: the call has just opened it, and nothing else owns it.
-    let program = unsafe { OwnedFd::from_raw_fd(program) };
+/// The names of programs that were read, by id. Only a process with CAP_SYS_ADMIN may read the name
+/// of a program that it has no descriptor of, and a switch may give that up at its start. The
+/// kernel does not reuse an id before it has used all others.
+static NAMES: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+
+/// Reads the names of all loaded programs, so that [`program_name`] finds them without a privilege.
+/// Without CAP_SYS_ADMIN, reads none.
+pub(crate) fn remember_all_programs() {
+    let mut id = 0;
+    loop {
+        let mut next = 0;
+        // SAFETY: the kernel writes the next id to `next`.
+        if result(unsafe { libbpf_sys::bpf_prog_get_next_id(id, &raw mut next) }).is_err() {
+            return;
+        }
+        id = next;
+        // It may be gone already.
+        let _ = program_name(id);
+    }
+}
+
+/// Reads the name of a program, so that [`program_name`] finds it. Needs no privilege.
+pub(crate) fn remember_program(program: BorrowedFd<'_>) -> io::Result<String> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `info`. It
@@ -196,7 +215,27 @@ pub(crate) fn program_name(id: u32) -> io::Result<String> {
         libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len)
     })?;
     let name = info.name.iter().map(|&byte| byte.cast_unsigned()).take_while(|&byte| byte != 0);
-    Ok(String::from_utf8_lossy(&name.collect::<Vec<u8>>()).into_owned())
+    let name = String::from_utf8_lossy(&name.collect::<Vec<u8>>()).into_owned();
+    names().insert(info.id, name.clone());
+    Ok(name)
+}
+
+fn names() -> MutexGuard<'static, BTreeMap<u32, String>> {
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name of a loaded program, as the kernel keeps it: at most 15 bytes.
+///
+/// # Errors
+/// There is no such program; or the process lacks CAP_SYS_ADMIN and has not read the name before.
+pub(crate) fn program_name(id: u32) -> io::Result<String> {
+    if let Some(name) = names().get(&id) {
+        return Ok(name.clone());
+    }
+    // SAFETY: no pointers are passed.
+    let program = result(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })?;
+    // SAFETY: the call has just opened it, and nothing else owns it.
+    remember_program(unsafe { OwnedFd::from_raw_fd(program) }.as_fd())
 }
 
 /// Adds the clsact qdisc to a device. Returns false if it has one.

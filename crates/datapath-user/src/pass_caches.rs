@@ -46,6 +46,25 @@ impl PassCaches {
         self.later.get_or_insert_with(|| Box::new(Cache::new(limits))).put(megaflow)
     }
 
+    /// Begins an epoch, as of [`Cache::begin_epoch`].
+    pub(super) fn begin_epoch(&mut self) {
+        self.all().for_each(Cache::begin_epoch);
+    }
+
+    /// Moves a megaflow to the current epoch, as of [`Cache::confirm`].
+    pub(super) fn confirm(&mut self, id: MegaflowId) {
+        self.all().for_each(|cache| cache.confirm(id));
+    }
+
+    /// Puts the megaflows of earlier epochs out of force, as of [`Cache::withdraw_unconfirmed`].
+    pub(super) fn withdraw_unconfirmed(&mut self) {
+        self.all().for_each(Cache::withdraw_unconfirmed);
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Cache> {
+        std::iter::once(&mut self.first).chain(self.later.as_deref_mut())
+    }
+
     /// Removes a megaflow and returns its counters.
     pub(super) fn delete(&mut self, id: MegaflowId) -> Option<Usage> {
         self.first.delete(id).or_else(|| self.later.as_mut()?.delete(id))
@@ -91,8 +110,7 @@ impl PassCaches {
 
     /// Sorts the masks, as of [`Cache::maintain`].
     pub(super) fn maintain(&mut self) {
-        self.first.maintain();
-        self.later.as_mut().into_iter().for_each(|cache| cache.maintain());
+        self.all().for_each(Cache::maintain);
     }
 
     /// The number of megaflows, of masks, and the counters of lookups.

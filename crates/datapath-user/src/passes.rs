@@ -4,7 +4,7 @@ use super::forward::Forwarder;
 use datapath::tracker::Tracker;
 use datapath::upcall::{Recirculated, Tracking};
 use flow::{
-    CtAction, DropReason, Field, FlowKey, MAX_PASSES, Output, PACKET_WORDS, PortNo, execute,
+    ActionOutput, CtAction, DropReason, Field, FlowKey, MAX_PASSES, PACKET_WORDS, PortNo, execute,
     extract,
 };
 use packet::PacketBuf;

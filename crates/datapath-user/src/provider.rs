@@ -1,12 +1,13 @@
 //! [`UserDatapath`]: starts the threads and implements the [`Datapath`] trait by requests to them.
 
-use crate::Notices;
+use crate::WorkerEventSender;
 use crate::busy_poll::BusyPoll;
 use crate::cache::CacheLimits;
 use crate::control::{self, Control};
+use crate::device_closer::DeviceCloser;
 use crate::fast_path::Punt;
-use crate::forward::{Forwarder, Outputs};
-use crate::mailbox::{Dumped, Mailbox, PortCounters, Report, Request};
+use crate::forward::{Forwarder, FrameOutputs};
+use crate::mailbox::{DumpedPage, Mailbox, PortCounters, Request, WorkerCounters};
 use crate::pass_caches::PassCaches;
 use crate::token_bucket::TokenBuckets;
 use crate::upcall_queue::UpcallQueues;
@@ -14,11 +15,11 @@ use crate::watchers::Watch;
 use crate::worker::Worker;
 use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath::stats::{LogStats, PortStats, Snapshot, UplinkStats, drops};
+use datapath::stats::{LogStats, PortStats, PrivilegeStats, Snapshot, UplinkStats, drops};
 use datapath::tracker::Tracker;
 use datapath::upcall::{Answer, Upcall, WorkerId};
-use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use flow::{Action, EndpointError, EndpointTable, EntropySeed, PortNo};
 use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
@@ -29,6 +30,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Megaflows that a worker deletes at a time.
+const DELETIONS: usize = 1024;
 
 /// Why a user datapath cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -91,9 +95,9 @@ impl UserDatapath {
         let started = Instant::now();
         let ifindex = Netlink::open()?.index_of(&config.uplink)?;
         let seed = punt.as_ref().map_or_else(EntropySeed::random, |punt| punt.entropy);
-        let mut control = Control::open(&config, ifindex, punt)?;
+        let mut control = Control::open(&config, ifindex, punt, DeviceCloser::start()?)?;
         let (sender, noticed) = channel();
-        let notices = Notices { sender, waker: Arc::new(Waker::new()?) };
+        let notices = WorkerEventSender { sender, waker: Arc::new(Waker::new()?) };
         let control_waker = Arc::clone(&notices.waker);
         let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
         let meters = Arc::new(TokenBuckets::default());
@@ -106,7 +110,7 @@ impl UserDatapath {
                 WorkerId(number as u16),
                 PassCaches::new(CacheLimits { megaflows: config.megaflows }),
                 EndpointTable::with_seed(config.entropy_base, config.entropy_ports, seed),
-                Outputs::new(
+                FrameOutputs::new(
                     config.uplink_port,
                     (Arc::clone(&meters), log_meters),
                     config.solicit,
@@ -168,8 +172,8 @@ impl UserDatapath {
     fn portion<T>(
         &self,
         from: DumpCursor,
-        ask: impl Fn(&Mailbox, Cursor) -> Result<Dumped<T>, DatapathError>,
-    ) -> Result<Portion<(T, Usage)>, DatapathError> {
+        ask: impl Fn(&Mailbox, Cursor) -> Result<DumpedPage<T>, DatapathError>,
+    ) -> Result<DumpPage<(T, Usage)>, DatapathError> {
         let Some(worker) = self.workers.get(from.worker) else { return Ok((Vec::new(), None)) };
         let (found, next) = ask(worker, from.at)?;
         let next = match next {
@@ -216,14 +220,31 @@ impl Datapath for UserDatapath {
         self.workers.iter().try_for_each(|worker| worker.send(Request::Put(Arc::clone(&megaflows))))
     }
 
+    fn begin_epoch(&self) -> Result<(), DatapathError> {
+        self.workers.iter().try_for_each(|worker| worker.send(Request::BeginEpoch))
+    }
+
+    fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError> {
+        let megaflows: Arc<[MegaflowId]> = megaflows.into();
+        let confirm = || Request::Confirm(Arc::clone(&megaflows));
+        self.workers.iter().try_for_each(|worker| worker.send(confirm()))
+    }
+
+    fn withdraw_unconfirmed(&self) -> Result<(), DatapathError> {
+        self.workers.iter().try_for_each(|worker| worker.ask(Request::WithdrawUnconfirmed))
+    }
+
     fn delete(
         &self,
         megaflows: Vec<MegaflowId>,
     ) -> Result<Vec<(MegaflowId, Usage)>, DatapathError> {
-        let megaflows: Arc<[MegaflowId]> = megaflows.into();
         let mut counted = Vec::new();
-        for worker in &self.workers {
-            counted.extend(worker.ask(|reply| Request::Delete(Arc::clone(&megaflows), reply))?);
+        // In portions, because a worker does not forward while it deletes.
+        for some in megaflows.chunks(DELETIONS) {
+            let some: Arc<[MegaflowId]> = some.into();
+            for worker in &self.workers {
+                counted.extend(worker.ask(|reply| Request::Delete(Arc::clone(&some), reply))?);
+            }
         }
         Ok(counted)
     }
@@ -246,7 +267,7 @@ impl Datapath for UserDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
         self.portion(from, |worker, at| worker.ask(|reply| Request::Dump(at, most, reply)))
     }
 
@@ -254,7 +275,7 @@ impl Datapath for UserDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError> {
         self.portion(from, |worker, at| worker.ask(|reply| Request::Usage(at, most, reply)))
     }
 
@@ -288,7 +309,7 @@ impl Datapath for UserDatapath {
     }
 
     fn snapshot(&self) -> Result<Snapshot, DatapathError> {
-        let mut total = Report::default();
+        let mut total = WorkerCounters::default();
         let mut ports: BTreeMap<PortNo, PortCounters> = BTreeMap::new();
         let mut endpoints = BTreeMap::new();
         for worker in &self.workers {
@@ -346,10 +367,11 @@ impl Datapath for UserDatapath {
             endpoints: endpoints.into_values().collect(),
             megaflows: total.megaflows,
             log: LogStats { over_rate: control.log_meters.suppressed(), not_written: 0 },
+            privileges: PrivilegeStats::default(),
         })
     }
 
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError> {
         let (watch, receiver) = Watch::drops();
         self.watch(&watch)?;
         Ok(receiver)
@@ -359,7 +381,7 @@ impl Datapath for UserDatapath {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Watching<CapturedFrame>, DatapathError> {
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
         let (watch, receiver) = Watch::frames(port, snap_bytes);
         self.watch(&watch)?;
         Ok(receiver)

@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::segmented_send::{SegmentedSender, needs_segmentation};
-use flow::{DropCounters, DropReason, Traffic};
+use flow::{DropCounters, DropReason, PacketCounter};
 use netdev::io_error::IoError;
 use packet::PacketBuf;
 
@@ -11,8 +11,8 @@ use packet::PacketBuf;
 pub(super) struct Vif {
     /// `None` while the device does not exist.
     pub(super) device: Option<Device>,
-    pub(super) rx: Traffic,
-    pub(super) tx: Traffic,
+    pub(super) rx: PacketCounter,
+    pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
     /// Allocated on first use: few guests send super-packets behind unknown tags.
     segmented_sender: Option<Box<SegmentedSender>>,

@@ -19,4 +19,4 @@ pub mod tracker;
 pub mod upcall;
 pub mod watch;
 
-pub use provider::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+pub use provider::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};

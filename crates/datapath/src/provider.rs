@@ -5,7 +5,7 @@ use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::stats::Snapshot;
 use crate::tracker::Tracker;
 use crate::upcall::{Answer, Upcall};
-use crate::watch::{CapturedFrame, DroppedPacket, Watching};
+use crate::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 #[cfg(doc)]
 use flow::DropReason;
 use flow::{Action, PortNo};
@@ -52,7 +52,7 @@ pub struct DumpCursor {
 }
 
 /// One portion of a dump, and where the next one begins; `None` after the last.
-pub type Portion<T> = (Vec<T>, Option<DumpCursor>);
+pub type DumpPage<T> = (Vec<T>, Option<DumpCursor>);
 
 /// Moves packets between ports and tunnels.
 ///
@@ -118,6 +118,31 @@ pub trait Datapath: Send + Sync {
     /// The datapath has ended.
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError>;
 
+    /// Begins an epoch of megaflows. Those that [`Datapath::put`], [`Datapath::answer`] or
+    /// [`Datapath::confirm`] handle from now on belong to it. The others stay in force until
+    /// [`Datapath::withdraw_unconfirmed`].
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn begin_epoch(&self) -> Result<(), DatapathError>;
+
+    /// Moves megaflows to the current epoch, if they exist and are in force. A megaflow out of
+    /// force stays so.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError>;
+
+    /// Puts the megaflows of earlier epochs out of force, in a time that does not depend on their
+    /// number. When this has returned, their packets become upcalls, except those that were being
+    /// executed. The megaflows still exist: they count, and are reported and deleted like others. A
+    /// put brings a megaflow into force again.
+    ///
+    /// # Errors
+    /// [`DatapathError::FastPath`] or [`DatapathError::Busy`]: some may still be in force. Or the
+    /// datapath has ended.
+    fn withdraw_unconfirmed(&self) -> Result<(), DatapathError>;
+
     /// Deletes megaflows and returns their final counters. Megaflows that do not exist are skipped.
     ///
     /// # Errors
@@ -141,7 +166,7 @@ pub trait Datapath: Send + Sync {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError>;
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError>;
 
     /// Like [`Datapath::dump`], without matches and actions, which makes it much cheaper.
     ///
@@ -151,7 +176,7 @@ pub trait Datapath: Send + Sync {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError>;
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError>;
 
     /// Moves up to `most` upcalls into `out`, fairly between ports, and waits up to `timeout` for
     /// the first. Returns false once the datapath has ended.
@@ -185,7 +210,7 @@ pub trait Datapath: Send + Sync {
     ///
     /// # Errors
     /// The datapath has ended.
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError>;
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError>;
 
     /// Starts to copy the first `snap_bytes` bytes of each frame that a port's guest sends and
     /// receives; dropping the returned receiver ends that.
@@ -196,7 +221,7 @@ pub trait Datapath: Send + Sync {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Watching<CapturedFrame>, DatapathError>;
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError>;
 
     /// The connections that it tracks; `None` for a datapath without connection tracking.
     fn tracker(&self) -> Option<&Tracker> {

@@ -17,9 +17,8 @@ pub struct Capabilities {
     pub tcx: bool,
     /// BPF programs can be attached to a clsact qdisc, which is built in or a module.
     pub clsact: bool,
-    /// This process may load networking BPF programs (CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN
-    /// before Linux 5.8).
-    pub may_load: bool,
+    /// The capabilities that loading BPF programs needs and this process lacks.
+    pub missing: Vec<String>,
 }
 
 impl Capabilities {
@@ -41,7 +40,7 @@ impl Capabilities {
             jit: kernel.jit,
             tcx: kernel.tcx,
             clsact: kernel.clsact,
-            may_load: host.may_load_programs,
+            missing: host.missing_for_programs.clone(),
         }
     }
 
@@ -50,7 +49,7 @@ impl Capabilities {
     /// # Errors
     /// One sentence on the first requirement that is missing.
     pub fn kernel_datapath(&self) -> Result<(), String> {
-        let Self { kernel, btf, jit, tcx, clsact, may_load } = *self;
+        let Self { kernel, btf, jit, tcx, clsact, .. } = *self;
         if kernel < OLDEST_KERNEL {
             return Err(format!("Linux {kernel} is older than {OLDEST_KERNEL}"));
         }
@@ -61,11 +60,13 @@ impl Capabilities {
                 "the kernel would interpret BPF programs (net.core.bpf_jit_enable is 0)",
             ),
             (tcx || clsact, "the kernel has neither tcx nor clsact to attach BPF programs to"),
-            (may_load, "this process may not load BPF programs (CAP_BPF and CAP_NET_ADMIN)"),
         ];
-        match needs.into_iter().find(|(is_met, _)| !is_met) {
-            None => Ok(()),
-            Some((_, why)) => Err(why.to_owned()),
+        if let Some((_, why)) = needs.into_iter().find(|(is_met, _)| !is_met) {
+            return Err(why.to_owned());
+        }
+        match self.missing.as_slice() {
+            [] => Ok(()),
+            missing => Err(format!("loading BPF programs needs {}", missing.join(" and "))),
         }
     }
 }
@@ -82,15 +83,16 @@ mod tests {
             jit: None,
             tcx: false,
             clsact: true,
-            may_load: true,
+            missing: Vec::new(),
         };
         assert_eq!(able.kernel_datapath(), Ok(()));
+        let missing = vec!["CAP_BPF".to_owned(), "CAP_PERFMON".to_owned()];
         let table = [
             (Capabilities { kernel: KernelVersion::new(4, 19), ..able.clone() }, "4.19"),
-            (Capabilities { btf: false, may_load: false, ..able.clone() }, "BTF"),
+            (Capabilities { btf: false, missing: missing.clone(), ..able.clone() }, "BTF"),
             (Capabilities { jit: Some(false), ..able.clone() }, "bpf_jit_enable"),
             (Capabilities { clsact: false, ..able.clone() }, "tcx nor clsact"),
-            (Capabilities { may_load: false, ..able }, "CAP_BPF"),
+            (Capabilities { missing, ..able }, "needs CAP_BPF and CAP_PERFMON"),
         ];
         for (host, missing) in table {
             let why = host.kernel_datapath().unwrap_err();
@@ -99,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn running_kernel_is_looked_at_without_privilege() {
+    fn features_of_the_running_kernel_are_read_without_privilege() {
         let here = Capabilities::probe().unwrap();
         assert!(here.kernel >= KernelVersion::new(5, 0), "{here:?}");
     }

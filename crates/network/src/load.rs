@@ -1,8 +1,8 @@
 //! Loads a file into a [`Network`] or its [`Errors`].
 
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::{Errors, Network, check, read};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use toml::de::DeTable;
 
@@ -18,7 +18,16 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, Errors> {
     let mut bytes = Vec::new();
     netdev::regular_file::open(path)
         .and_then(|opened| opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(|error| Errors::of_file(&file, format!("cannot read the file: {error}")))?;
+        .map_err(|error| {
+            let remedy = match error.kind() {
+                ErrorKind::PermissionDenied => {
+                    ": make it readable for the user that runs weft; a running daemon, even of \
+                     root, does not override the modes of files and directories"
+                }
+                _ => "",
+            };
+            Errors::of_file(&file, format!("cannot read the file: {error}{remedy}"))
+        })?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         let message = format!("the file is larger than {} MiB", MAX_FILE_BYTES >> 20);
         return Err(Errors::of_file(&file, message));
@@ -46,7 +55,7 @@ impl Network {
             Err(error) => {
                 let (good, rest) = bytes.split_at(error.valid_up_to());
                 let good = str::from_utf8(good).unwrap_or_default();
-                let mut report = Report::new(good);
+                let mut report = ProblemCollector::new(good);
                 let byte = rest.first().copied().unwrap_or_default();
                 report.error(
                     good.len(),
@@ -65,7 +74,7 @@ impl Network {
     pub fn parse(text: &str, file_name: &str) -> Result<Self, Errors> {
         // A byte order mark does not count as a column.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut report = Report::new(text);
+        let mut report = ProblemCollector::new(text);
         let (root, syntax_errors) = DeTable::parse_recoverable(text);
         for error in syntax_errors {
             note_syntax_error(&mut report, text, &error);
@@ -88,7 +97,7 @@ impl Network {
     }
 }
 
-fn note_syntax_error(report: &mut Report<'_>, text: &str, error: &toml::de::Error) {
+fn note_syntax_error(report: &mut ProblemCollector<'_>, text: &str, error: &toml::de::Error) {
     let Some(span) = error.span() else {
         report.file_error(error.message());
         return;

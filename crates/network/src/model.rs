@@ -3,12 +3,12 @@
 mod policy;
 mod router;
 
-pub use policy::{Acl, AclAction, AclDirection, AclScope, PortSecurity};
+pub use policy::{Acl, AclAction, AclDirection, AclScope, PortSecurity, Trust};
 pub(crate) use router::port_in_switch;
 pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
 
 use crate::connectivity::Connectivity;
-use crate::{Family, IpNet, Prefix, TunnelOptions, overhead_bytes};
+use crate::{IpNet, Prefix, TunnelOptions, UnderlayFamily, overhead_bytes};
 use flow::{DatapathKey, PortKey, TagLink, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,7 +26,7 @@ pub struct Network {
     pub(crate) port_groups: BTreeMap<String, Vec<String>>,
     pub(crate) acls: Vec<Acl>,
     pub(crate) options: TunnelOptions,
-    pub(crate) underlay_family: Family,
+    pub(crate) underlay_family: UnderlayFamily,
     pub(crate) underlay_mtu: u16,
     pub(crate) least_path_mtu: u16,
 }
@@ -106,7 +106,7 @@ impl Network {
     }
 
     /// The address family of the outer IP headers.
-    pub const fn underlay_family(&self) -> Family {
+    pub const fn underlay_family(&self) -> UnderlayFamily {
         self.underlay_family
     }
 
@@ -159,15 +159,15 @@ impl Index<RouterIndex> for Network {
 /// A line in the file, from 1. Any two lines are equal, so that two networks whose files differ
 /// only in comments are equal.
 #[derive(Clone, Copy, Debug)]
-pub struct Line(pub usize);
+pub struct FileLine(pub usize);
 
-impl PartialEq for Line {
+impl PartialEq for FileLine {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Line {}
+impl Eq for FileLine {}
 
 /// The index of a host in [`Network::hosts`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -198,10 +198,10 @@ pub struct Host {
 impl Host {
     /// The underlay address of one family. Every host that shares a switch with another host
     /// through tunnel end points has one of [`Network::underlay_family`].
-    pub fn underlay(&self, family: Family) -> Option<IpAddr> {
+    pub fn underlay(&self, family: UnderlayFamily) -> Option<IpAddr> {
         match family {
-            Family::V4 => self.underlay4.map(IpAddr::V4),
-            Family::V6 => self.underlay6.map(IpAddr::V6),
+            UnderlayFamily::V4 => self.underlay4.map(IpAddr::V4),
+            UnderlayFamily::V6 => self.underlay6.map(IpAddr::V6),
         }
     }
 }
@@ -238,7 +238,7 @@ pub struct LogicalSwitch {
     /// Its ports in the order of the file; at most 32,767 including those of logical routers.
     pub ports: Vec<Port>,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 impl LogicalSwitch {
@@ -332,11 +332,13 @@ pub struct Port {
     pub device: Device,
     /// Its port security; `None` for no restriction.
     pub security: Option<PortSecurity>,
+    /// What it may send although other guests may not.
+    pub trusted: Trust,
     /// Other MAC addresses behind it are learned, and it receives unknown unicast (OVN's address
     /// "unknown").
     pub learn: bool,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 /// The interface of a guest. Names are valid interface names: 1 to 15 bytes of printable ASCII.

@@ -42,6 +42,12 @@ fn packets_take_their_routes_when_the_network_is_routed() {
     check(&net, include_str!("logical/routed.txt"), 45);
 }
 
+#[test]
+fn router_and_dhcp_messages_pass_when_their_port_is_trusted() {
+    let net = Net::whole(include_str!("logical/guarded.toml"));
+    check(&net, include_str!("logical/guarded.txt"), 34);
+}
+
 const ROUTED: &str = include_str!("../../../examples/routed.toml");
 const TCP_22: &str = "eth.src == 02:00:00:00:01:0a && eth.dst == 02:00:00:00:01:0b && \
                       ip4.src == 10.0.1.10 && ip4.dst == 10.0.1.11 && ip.ttl == 64 && tcp.dst == \

@@ -68,7 +68,7 @@ fn mtus_are_refused_when_packets_cannot_fit() {
 
 #[test]
 fn ports_are_refused_when_invalid_or_taken() {
-    check(include_str!("refused/ports.txt"), 12);
+    check(include_str!("refused/ports.txt"), 13);
 }
 
 #[test]

@@ -41,6 +41,6 @@ pub use state::{
     StateQuery,
 };
 pub use suggestion::suggestion;
-pub use trace::{AssumedCtStates, Assumptions, MatchedFlow, Step, Trace, TraceSummary, trace};
+pub use trace::{AssumedCtStates, Assumptions, MatchedFlow, Trace, TraceStep, TraceSummary, trace};
 pub use translate::{MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, retranslate, translate};
 pub use zones::{CtZones, ZoneUser};

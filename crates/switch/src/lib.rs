@@ -21,6 +21,7 @@
 
 mod adopt;
 mod config;
+mod enforce;
 mod engine;
 mod handler;
 mod origin;

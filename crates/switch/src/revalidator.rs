@@ -5,40 +5,102 @@
 //! A *revalidation* runs in addition after each change. It reads only the records, and asks the
 //! datapath only for stale megaflows.
 
-use crate::engine::{Engine, Published, lock};
-use crate::origin::{Candidate, Origin, Retries};
-use crate::records::{Records, Removed, Tenths};
+use crate::engine::{Engine, PublishedProgram, lock};
+use crate::origin::{NewOrigin, Origin, Retries};
+use crate::records::{Deciseconds, Records, RemovedMegaflow};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::{DatapathError, DumpCursor};
+use flow::PortNo;
 use pipeline::{Translation, retranslate};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Megaflow counters requested at a time.
 const USAGES: usize = 4096;
-/// Megaflows deleted at a time.
-const MEGAFLOWS: usize = 1024;
+/// Megaflows deleted at a time. A deletion waits until no packet is executed by them, so few at a
+/// time would take long.
+const MEGAFLOWS: usize = 65_536;
+/// Records removed at a time, during which they are locked.
+const RECORDS: usize = 1024;
 /// Megaflows translated at a time, during which learned state is locked.
 const TRANSLATIONS: usize = 128;
 
 /// The result of a walk through the records.
 #[derive(Default)]
 struct WalkResult {
-    removed: Vec<Removed>,
-    stale: Vec<MegaflowId>,
+    removed: Vec<RemovedMegaflow>,
+    stale: Vec<Stale>,
     /// Origins with counts that their flows do not have yet.
     counted: Vec<Arc<Origin>>,
+}
+
+/// A stale megaflow.
+#[derive(Clone, Copy)]
+struct Stale {
+    id: MegaflowId,
+    port: PortNo,
+    used: Deciseconds,
+}
+
+/// Sorts stale megaflows so that ports take turns, each with its megaflow used last. So the
+/// megaflows of a port are revalidated soon, however many another port has.
+fn sort_by_turn(stale: &mut [Stale]) {
+    stale.sort_unstable_by_key(|megaflow| (megaflow.port, Reverse(megaflow.used)));
+    let mut turns = Vec::with_capacity(stale.len());
+    let (mut port, mut turn) = (None, 0_u32);
+    for megaflow in &*stale {
+        turn = if port == Some(megaflow.port) { turn + 1 } else { 0 };
+        port = Some(megaflow.port);
+        turns.push((turn, *megaflow));
+    }
+    turns.sort_by_key(|(turn, _)| *turn);
+    stale.iter_mut().zip(turns).for_each(|(place, (_, megaflow))| *place = megaflow);
 }
 
 /// The result of translating a megaflow again.
 enum Revalidation<'p> {
     /// Its actions are still right; this is its new origin.
-    Keep(Candidate<'p>),
+    Keep(NewOrigin<'p>),
     /// Its match is still right, and it has other actions.
-    Replace(Candidate<'p>, Box<Megaflow>),
+    Replace(NewOrigin<'p>, Box<Megaflow>),
     /// Its packets need different actions now, or cause learn events.
     Delete,
+}
+
+/// What a revalidation changes in the datapath.
+#[derive(Default)]
+struct Changes {
+    put: Vec<Megaflow>,
+    confirmed: Vec<MegaflowId>,
+    deleted: Vec<MegaflowId>,
+}
+
+impl Changes {
+    /// Records the result for a megaflow. An upcall may have replaced a withdrawn one meanwhile.
+    fn add(&mut self, records: &mut Records, megaflow: Megaflow, result: Revalidation<'_>) {
+        let Some(origin) = records.origin(megaflow.id).filter(|origin| origin.is_known_stale())
+        else {
+            return;
+        };
+        let is_withdrawn = records.is_withdrawn(origin.generation);
+        match result {
+            Revalidation::Keep(candidate) => {
+                records.replace(megaflow.id, &candidate);
+                if is_withdrawn {
+                    self.put.push(megaflow);
+                } else if records.has_unconfirmed() {
+                    self.confirmed.push(megaflow.id);
+                }
+            }
+            Revalidation::Replace(candidate, changed) => {
+                records.replace(megaflow.id, &candidate);
+                self.put.push(*changed);
+            }
+            Revalidation::Delete => self.deleted.push(megaflow.id),
+        }
+    }
 }
 
 impl Engine {
@@ -53,13 +115,16 @@ impl Engine {
         let mut round = lock(&self.round);
         *round = round.wrapping_add(1);
         self.learned_mut().expire(now);
-        self.collect_usage()?;
+        if !self.collect_usage()? {
+            // A new program has to be confirmed soon. The next sweep counts.
+            return Ok(());
+        }
         let published = self.published();
         let mut found = self.walk_records(&published, *round, true);
         let removed = std::mem::take(&mut found.removed);
         self.push_counts(&found.counted, now);
         self.delete(removed)?;
-        self.revalidate_megaflows(&published, &found.stale)?;
+        self.revalidate_megaflows(&published, found.stale)?;
         self.records().remove_unused();
         self.counters.sweeps.add(1);
         self.counters.longest_sweep_ms.at_least(begin.elapsed().as_millis() as u64);
@@ -76,17 +141,22 @@ impl Engine {
         *round = round.wrapping_add(1);
         let published = self.published();
         let found = self.walk_records(&published, *round, false);
-        self.revalidate_megaflows(&published, &found.stale)
+        self.revalidate_megaflows(&published, found.stale)
     }
 
-    /// Adds the datapath's counters to the records, and deletes megaflows without a record.
-    fn collect_usage(&self) -> Result<(), DatapathError> {
+    /// Adds the datapath's counters to the records, and deletes megaflows without a record. Ends
+    /// early and returns false if a program is published meanwhile.
+    fn collect_usage(&self) -> Result<bool, DatapathError> {
+        let published = self.published().number;
         self.records().begin_sweep();
         let mut unrecorded = Vec::new();
         let mut next = Some(DumpCursor::default());
         while let Some(from) = next {
             let (usages, after) = self.datapath.usage(from, USAGES)?;
             let mut records = self.records();
+            if records.is_outdated(published) {
+                return Ok(false);
+            }
             let unknown = usages.iter().filter(|(id, usage)| !records.add_usage(*id, usage));
             unrecorded.extend(unknown.map(|(id, _)| *id));
             next = after;
@@ -96,13 +166,13 @@ impl Engine {
             self.counters.deleted.add(unrecorded.len());
             self.datapath.delete(unrecorded.to_vec())?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Walks the records and finds the stale megaflows. A sweep also removes the records of idle
     /// and vanished megaflows, and retries refused learn events for which there is room now.
-    fn walk_records(&self, published: &Published, round: u32, sweep: bool) -> WalkResult {
-        let now = Tenths::of_ms(self.datapath.now_ms());
+    fn walk_records(&self, published: &PublishedProgram, round: u32, sweep: bool) -> WalkResult {
+        let now = Deciseconds::of_ms(self.datapath.now_ms());
         let (mut found, mut retries) = (WalkResult::default(), Retries::default());
         for number in 0.. {
             let mut records = self.records();
@@ -120,7 +190,8 @@ impl Engine {
                 } else if origin.is_stale(published.number, &learned, round)
                     || sweep && origin.retries_learning(&learned, &mut retries)
                 {
-                    found.stale.push(record.id);
+                    let (id, port, used) = (record.id, record.port, record.used);
+                    found.stale.push(Stale { id, port, used });
                 }
                 if sweep && origin.has_pending() {
                     found.counted.push(Arc::clone(origin));
@@ -152,31 +223,36 @@ impl Engine {
     }
 
     /// Translates stale megaflows again, until the next sweep is due at most. The remaining ones
-    /// are deleted, which is always safe.
+    /// are deleted, which is always safe. Ends early if a newer program is published: its
+    /// revalidation finds them again.
     fn revalidate_megaflows(
         &self,
-        published: &Published,
-        stale: &[MegaflowId],
+        published: &PublishedProgram,
+        mut stale: Vec<Stale>,
     ) -> Result<(), DatapathError> {
         let end = Instant::now() + self.limits.revalidate;
+        sort_by_turn(&mut stale);
         for some in stale.chunks(TRANSLATIONS) {
             if Instant::now() >= end {
                 break;
             }
-            self.revalidate_batch(published, &self.datapath.get(some.to_vec())?)?;
+            let ids = some.iter().map(|megaflow| megaflow.id).collect();
+            self.revalidate_batch(published, self.datapath.get(ids)?)?;
         }
         // This includes records of megaflows that the datapath did not have.
-        for some in stale.chunks(MEGAFLOWS) {
-            let removed = {
-                let mut records = self.records();
-                let is_stale = |id: &&MegaflowId| {
-                    records.origin(**id).is_some_and(|origin| origin.is_known_stale())
-                };
-                let left: Vec<_> = some.iter().filter(is_stale).copied().collect();
-                remove_records(&mut records, &left)
-            };
-            self.delete(removed)?;
+        let mut removed = Vec::new();
+        for some in stale.chunks(RECORDS) {
+            let mut records = self.records();
+            if records.is_outdated(published.number) {
+                break;
+            }
+            let ids = some.iter().map(|megaflow| megaflow.id);
+            let left: Vec<_> = ids.filter(|id| records.is_stale(*id)).collect();
+            removed.extend(remove_records(&mut records, &left));
         }
+        self.delete(removed)?;
+        // Megaflows of a program that is outdated by now do not matter.
+        self.confirmed.raise(published.number);
         Ok(())
     }
 
@@ -184,8 +260,8 @@ impl Engine {
     /// because only sweeps and revalidations remove records, and one of these runs at a time.
     fn revalidate_batch(
         &self,
-        published: &Published,
-        stale: &[Megaflow],
+        published: &PublishedProgram,
+        stale: Vec<Megaflow>,
     ) -> Result<(), DatapathError> {
         self.counters.revalidated.add(stale.len());
         let results: Vec<Revalidation<'_>> = {
@@ -197,30 +273,31 @@ impl Engine {
             };
             stale.iter().map(translate).collect()
         };
-        let (mut put, mut to_delete) = (Vec::new(), Vec::new());
+        let mut changes = Changes::default();
         let removed = {
+            // The lock is held until the datapath has the changes, so that it agrees with the
+            // records.
             let mut records = self.records();
-            for (megaflow, result) in stale.iter().zip(results) {
-                match result {
-                    Revalidation::Keep(candidate) => records.replace(megaflow.id, &candidate),
-                    Revalidation::Replace(candidate, changed) => {
-                        records.replace(megaflow.id, &candidate);
-                        put.push(*changed);
-                    }
-                    Revalidation::Delete => to_delete.push(megaflow.id),
-                }
+            if records.is_outdated(published.number) {
+                return Ok(());
             }
-            remove_records(&mut records, &to_delete)
+            for (megaflow, result) in stale.into_iter().zip(results) {
+                changes.add(&mut records, megaflow, result);
+            }
+            self.counters.put.add(changes.put.len());
+            if !changes.put.is_empty() {
+                self.datapath.put(changes.put)?;
+            }
+            if !changes.confirmed.is_empty() {
+                self.datapath.confirm(changes.confirmed)?;
+            }
+            remove_records(&mut records, &changes.deleted)
         };
-        if !put.is_empty() {
-            self.counters.put.add(put.len());
-            self.datapath.put(put)?;
-        }
         self.delete(removed)
     }
 
     /// Deletes megaflows whose records were removed, and adds their final counters.
-    fn delete(&self, removed: Vec<Removed>) -> Result<(), DatapathError> {
+    fn delete(&self, removed: Vec<RemovedMegaflow>) -> Result<(), DatapathError> {
         for some in removed.chunks(MEGAFLOWS) {
             self.counters.deleted.add(some.len());
             let ids = some.iter().map(|removed| removed.id).collect();
@@ -244,7 +321,7 @@ impl Engine {
     }
 }
 
-fn remove_records(records: &mut Records, ids: &[MegaflowId]) -> Vec<Removed> {
+fn remove_records(records: &mut Records, ids: &[MegaflowId]) -> Vec<RemovedMegaflow> {
     ids.iter().filter_map(|id| records.remove(*id)).collect()
 }
 
@@ -264,10 +341,30 @@ fn compare<'p>(
         return Revalidation::Delete;
     }
     let Translation { actions, flows, dependencies, .. } = translation;
-    let candidate = Candidate::new(generation, flows, &dependencies, None, condition.key());
+    let candidate = NewOrigin::new(generation, flows, &dependencies, None, condition.key());
     if *actions == *megaflow.actions {
         return Revalidation::Keep(candidate);
     }
     let changed = Megaflow { actions: actions.into(), ..megaflow.clone() };
     Revalidation::Replace(candidate, Box::new(changed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_take_turns_when_stale_megaflows_are_sorted() {
+        let stale = |port, used_ms, id| Stale {
+            id: MegaflowId(id),
+            port: PortNo(port),
+            used: Deciseconds::of_ms(used_ms),
+        };
+        let mut all: Vec<_> = (0..1000).map(|id| stale(1, id * 100, id)).collect();
+        all.extend([stale(7, 100, 5000), stale(7, 900, 5001), stale(3, 0, 6000)]);
+        sort_by_turn(&mut all);
+        let first: Vec<_> = all.iter().take(6).map(|megaflow| megaflow.id.0).collect();
+        assert_eq!(first, [999, 6000, 5001, 998, 5000, 997]);
+        assert_eq!(all.len(), 1003);
+    }
 }

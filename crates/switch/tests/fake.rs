@@ -5,10 +5,10 @@ use datapath::config::{PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::Snapshot;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
-use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use datapath_user::cache::{Cache, CacheLimits};
-use flow::{Action, DropReason, Encapsulated, EndpointTable, Output, PortNo, execute};
+use flow::{Action, ActionOutput, DropReason, Encapsulated, EndpointTable, PortNo, execute};
 use packet::PacketBuf;
 use std::collections::VecDeque;
 use std::mem::take;
@@ -31,7 +31,7 @@ pub struct Fake {
 
 struct Sent<'a>(&'a mut Vec<PortNo>);
 
-impl Output for Sent<'_> {
+impl ActionOutput for Sent<'_> {
     fn port(&mut self, port: PortNo, _: &mut PacketBuf) -> Result<(), DropReason> {
         self.0.push(port);
         Ok(())
@@ -99,11 +99,23 @@ impl Fake {
         all
     }
 
+    /// The megaflows of all workers that serve packets.
+    pub fn megaflows_in_force(&self) -> Vec<Megaflow> {
+        let mut found = Vec::new();
+        for cache in &self.caches {
+            let (cache, mut all) = (cache.lock().unwrap(), Vec::new());
+            cache.dump(Cursor::default(), usize::MAX, &mut all);
+            let all = all.into_iter().map(|(megaflow, _)| megaflow);
+            found.extend(all.filter(|megaflow| cache.is_in_force(megaflow.id)));
+        }
+        found
+    }
+
     fn portion<T>(
         &self,
         from: DumpCursor,
         walk: impl FnOnce(&Cache, Cursor, &mut Vec<T>) -> Option<Cursor>,
-    ) -> Portion<T> {
+    ) -> DumpPage<T> {
         let mut out = Vec::new();
         let Some(cache) = self.caches.get(from.worker) else { return (out, None) };
         let next = walk(&cache.lock().unwrap(), from.at, &mut out);
@@ -140,6 +152,24 @@ impl Datapath for Fake {
         Ok(())
     }
 
+    fn begin_epoch(&self) -> Result<(), DatapathError> {
+        self.caches.iter().for_each(|cache| cache.lock().unwrap().begin_epoch());
+        Ok(())
+    }
+
+    fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError> {
+        for cache in &self.caches {
+            let mut cache = cache.lock().unwrap();
+            megaflows.iter().for_each(|&id| cache.confirm(id));
+        }
+        Ok(())
+    }
+
+    fn withdraw_unconfirmed(&self) -> Result<(), DatapathError> {
+        self.caches.iter().for_each(|cache| cache.lock().unwrap().withdraw_unconfirmed());
+        Ok(())
+    }
+
     fn delete(
         &self,
         megaflows: Vec<MegaflowId>,
@@ -164,7 +194,7 @@ impl Datapath for Fake {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
         Ok(self.portion(from, |cache, at, out| cache.dump(at, most, out)))
     }
 
@@ -172,7 +202,7 @@ impl Datapath for Fake {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError> {
         if self.stopped.load(Ordering::Relaxed) {
             return Err(DatapathError::Stopped);
         }
@@ -218,11 +248,15 @@ impl Datapath for Fake {
         Err(DatapathError::Busy)
     }
 
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError> {
         Err(DatapathError::Busy)
     }
 
-    fn watch_frames(&self, _: PortNo, _: usize) -> Result<Watching<CapturedFrame>, DatapathError> {
+    fn watch_frames(
+        &self,
+        _: PortNo,
+        _: usize,
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
         Err(DatapathError::Busy)
     }
 

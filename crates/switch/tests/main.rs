@@ -2,6 +2,7 @@
 
 mod adopting;
 mod counting;
+mod enforcing;
 mod fake;
 mod guests;
 mod learning;

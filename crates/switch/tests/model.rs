@@ -2,10 +2,12 @@
 //! sequence of earlier steps.
 
 use crate::{Rig, program, udp};
+use datapath::DumpCursor;
 use flow::PortNo;
 use packet::PacketBuf;
 use pipeline::{LearnEvent, LearnedTables, Program, translate};
 use proptest::prelude::*;
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use switch::{Config, Limits};
 
@@ -39,6 +41,7 @@ enum Step {
     Publish(usize),
     Sweep,
     Revalidate,
+    Withdraw,
     Wait(u64),
 }
 
@@ -53,12 +56,14 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..5usize).prop_map(Step::Publish),
         1 => Just(Step::Sweep),
         2 => Just(Step::Revalidate),
+        1 => Just(Step::Withdraw),
         1 => (0..20_000u64).prop_map(Step::Wait),
     ];
     let other = prop_oneof![
         (0..5usize).prop_map(Step::Publish),
         Just(Step::Sweep),
         Just(Step::Revalidate),
+        Just(Step::Withdraw),
         packets().prop_map(Step::Batch),
     ];
     prop_oneof![
@@ -96,6 +101,7 @@ fn run(rig: &Rig, current: &mut usize, step: Step) {
                 Step::Publish(number) => drop(engine.publish(PROGRAMS[number].clone())),
                 Step::Sweep => engine.sweep(now).unwrap(),
                 Step::Batch(_) => engine.handle(&mut upcalls, now).unwrap(),
+                Step::Withdraw => engine.withdraw_unconfirmed().unwrap(),
                 _ => engine.revalidate().unwrap(),
             }));
             rig.answer();
@@ -110,6 +116,7 @@ fn run(rig: &Rig, current: &mut usize, step: Step) {
         }
         Step::Sweep => rig.sweep(),
         Step::Revalidate => rig.engine.revalidate().unwrap(),
+        Step::Withdraw => rig.engine.withdraw_unconfirmed().unwrap(),
         Step::Wait(ms) => rig.wait(ms),
     }
     rig.fake.take_sent();
@@ -130,22 +137,34 @@ fn check(rig: &Rig, program: &Program) -> Result<(), TestCaseError> {
     rig.engine.fdb().into_iter().for_each(|(key, place)| {
         learned.configure(LearnEvent::Fdb(key, place));
     });
-    let megaflows = rig.fake.megaflows();
-    for (megaflow, _) in &megaflows {
+    for (megaflow, _) in &rig.fake.megaflows() {
         prop_assert!(rig.engine.decided_by(megaflow.id).is_some());
     }
+    let megaflows = rig.fake.megaflows_in_force();
     for (port, frame) in universe() {
         let packet = PacketBuf::from_bytes(&frame);
         let key = flow::extract(&packet, PortNo(port), None).unwrap();
-        let mut serving = megaflows.iter().filter(|(m, _)| m.condition.matches(&key)).peekable();
+        let mut serving = megaflows.iter().filter(|m| m.condition.matches(&key)).peekable();
         if serving.peek().is_none() {
             continue;
         }
         let now = translate(program, &key, &learned, &mut ());
-        for (megaflow, _) in serving {
+        for megaflow in serving {
             prop_assert_eq!(&*megaflow.actions, &*now.actions, "{:?}", key);
             prop_assert_eq!(&now.learn_events, &[]);
         }
+    }
+    Ok(())
+}
+
+/// Checks that no megaflow of an earlier program serves packets.
+fn check_generations(rig: &Rig) -> Result<(), TestCaseError> {
+    let workers = (0..2).map(|worker| DumpCursor { worker, ..DumpCursor::default() });
+    let rows = workers.flat_map(|from| rig.engine.flows(from, usize::MAX).unwrap().0);
+    let of: HashMap<_, _> = rows.map(|row| (row.megaflow.id, row.generation)).collect();
+    let current = rig.engine.stats().generation;
+    for megaflow in rig.fake.megaflows_in_force() {
+        prop_assert_eq!(of.get(&megaflow.id), Some(&current), "{}", megaflow.id);
     }
     Ok(())
 }
@@ -167,7 +186,11 @@ proptest! {
         );
         for step in steps {
             let checks = matches!(step, Step::Sweep | Step::Revalidate);
+            let is_withdrawn = matches!(step, Step::Withdraw);
             run(&rig, &mut current, step);
+            if is_withdrawn {
+                check_generations(&rig)?;
+            }
             if checks {
                 check(&rig, &PROGRAMS[current])?;
             }

@@ -116,6 +116,13 @@ impl Running {
         self.output()
     }
 
+    /// Kills it, so that it cannot end in an orderly way.
+    pub fn kill(mut self) {
+        // It fails when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     fn terminate(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             // The PID stays valid until the child is waited for.

@@ -3,9 +3,11 @@
 
 use crate::log_queue::LogQueue;
 use anyhow::{Context, Result};
+use netdev::sandbox::Sandbox;
 use std::backtrace::Backtrace;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
@@ -22,10 +24,13 @@ static IS_STARTED: AtomicBool = AtomicBool::new(false);
 /// The thread that writes cannot be started.
 pub fn init() -> Result<()> {
     let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let (ready, is_ready) = sync_channel(1);
     std::thread::Builder::new()
         .name("log".to_owned())
-        .spawn(write_lines)
+        .spawn(move || write_lines(&ready))
         .context("cannot start the thread that writes the log")?;
+    // After the daemon filters system calls, the thread could not give up its privileges.
+    let _ = is_ready.recv();
     IS_STARTED.store(true, Ordering::Relaxed);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -60,9 +65,12 @@ pub fn not_written() -> u64 {
     QUEUE.not_written()
 }
 
-fn write_lines() {
-    // This thread starts before the daemon takes its signals. A failure leaves the default action.
+fn write_lines(ready: &SyncSender<()>) {
+    // This thread starts before the daemon takes its signals and gives up its privileges. Failures
+    // leave the default action and the privileges.
     let _ = netdev::signal::block_in_this_thread();
+    let _ = Sandbox::default().enter_thread();
+    let _ = ready.send(());
     let mut out = io::stderr();
     loop {
         QUEUE.write_next(&mut out, |lost| {

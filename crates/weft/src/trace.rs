@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use flow::{PortNo, ct_state};
 use pipeline::Assumptions;
-use source::Source;
+use source::TraceSource;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -134,7 +134,7 @@ impl FromStr for CtState {
 
 pub fn trace(args: &Args) -> Result<(), Failure> {
     let input = stdio::read_input(&args.source)?;
-    let source = Source::load(args, &input)?;
+    let source = TraceSource::load(args, &input)?;
     for warning in &source.warnings {
         eprintln!("weft: warning: {warning}");
     }

@@ -47,6 +47,11 @@ impl<T> Slab<T> {
         values.filter_map(|(number, value)| Some((number, value.as_ref()?)))
     }
 
+    /// All values.
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.values.iter_mut().flatten()
+    }
+
     /// Size of the slab in bytes, without what the values point to.
     pub(super) fn memory_bytes(&self) -> usize {
         self.values.capacity() * size_of::<Option<T>>() + self.vacant.capacity() * size_of::<u32>()

@@ -25,8 +25,8 @@ pub struct HostFacts {
     pub kernel: Kernel,
     /// The capabilities that `weft run` needs and this process lacks.
     pub missing: Vec<String>,
-    /// This process may load BPF programs.
-    pub may_load_programs: bool,
+    /// The capabilities that loading BPF programs needs and this process lacks.
+    pub missing_for_programs: Vec<String>,
     /// Sysctls by key (parts joined by `/`). Keys that do not exist or cannot be read are absent.
     pub sysctls: BTreeMap<String, String>,
     /// The kernel's mitigation of each CPU vulnerability.
@@ -69,14 +69,15 @@ impl HostFacts {
             [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW, Capability::CAP_SYS_ADMIN];
         let lacks = |capability: Capability| capability::missing(&[capability]).is_some();
         let missing = needed.into_iter().filter(|capability| lacks(*capability));
-        let may_load = !lacks(Capability::CAP_NET_ADMIN)
-            && (!lacks(Capability::CAP_BPF) || !lacks(Capability::CAP_SYS_ADMIN));
         Self {
             // With an unknown CPU set, no check recommends spreading packets over CPUs.
             cpus: CpuMask::allowed().unwrap_or_default(),
             kernel: Kernel::read(),
             missing: missing.map(|capability| capability.to_string()).collect(),
-            may_load_programs: may_load,
+            missing_for_programs: datapath_bpf::missing_capabilities()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             sysctls: sysctls.collect(),
             mitigations: mitigations(),
             memlock: netdev::limits::locked_memory()

@@ -108,12 +108,23 @@ fn note<T: Default>(
 }
 
 impl NicFacts {
-    /// Reads the facts of the device `name` in the calling thread's namespace. Needs no privilege.
+    /// Reads the facts of the device `name` in the calling thread's namespace. Without
+    /// CAP_SYS_ADMIN, `steering` is `None` outside of the initial namespace.
+    ///
+    /// # Errors
+    /// As [`NicFacts::read_offloads`].
+    pub fn read(name: &str) -> Result<Self> {
+        let facts = Self::read_offloads(name)?;
+        let steering = Netlink::open()?.link(name).and_then(|link| Steering::read(&link));
+        Ok(Self { steering: steering.ok(), ..facts })
+    }
+
+    /// The same without `steering`. Needs no privilege.
     ///
     /// # Errors
     /// [`Error::is_not_found`] when there is no such device; other errors when neither netlink nor
     /// ethtool answers at all. Single values that cannot be read are listed in `unread`.
-    pub fn read(name: &str) -> Result<Self> {
+    pub fn read_offloads(name: &str) -> Result<Self> {
         let netlink = Netlink::open()?;
         let link = netlink.link(name)?;
         let is_bond = |master: Link| matches!(master.kind.as_deref(), Some("bond" | "team"));
@@ -135,7 +146,6 @@ impl NicFacts {
             carrier: link.carrier,
             features,
             rx_queues: link.rx_queues,
-            steering: Steering::read(&link).ok(),
             xdp_program: link.xdp,
             tags_stop_gro: super::kernel::tags_stop_gro(),
             is_bonded: link

@@ -1,6 +1,6 @@
 //! Logical flows of access control lists.
 
-use super::{Flows, Keys, Stage, next_to, stateful};
+use super::{DatapathKeys, FlowCollector, Stage, next_to, stateful};
 use crate::model::port_in_switch;
 use crate::{Acl, AclAction, AclDirection, AclScope, Network, RouterLink, SwitchIndex};
 use flow::DatapathKey;
@@ -15,27 +15,17 @@ pub(super) const OFFSET: u16 = 1000;
 const EXEMPT: u16 = OFFSET + 0x8000;
 
 /// Adds the flows of all ACLs.
-pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
-    let groups = switches_of_groups(network, keys);
-    let scopes: Vec<(&Acl, Arc<[DatapathKey]>)> = network
-        .acls()
-        .iter()
-        .map(|acl| {
-            let datapaths = match &acl.scope {
-                AclScope::Switch(switch) => [keys.switch(*switch)].into(),
-                AclScope::PortGroup(name) => {
-                    groups.get(name.as_str()).map_or_else(Arc::default, Arc::clone)
-                }
-            };
-            (acl, datapaths)
-        })
-        .collect();
-    let switches = Switches::new(&scopes, keys);
-    stateful::add_pipeline(&switches, flows);
-    exempt_routers(network, keys, &switches, flows);
-    for (acl, datapaths) in &scopes {
+pub(super) fn add(
+    network: &Network,
+    keys: &DatapathKeys,
+    (scopes, switches): (&[ScopedAcl<'_>], &AclSwitches),
+    flows: &mut FlowCollector,
+) {
+    stateful::add_pipeline(switches, flows);
+    exempt_routers(network, keys, switches, flows);
+    for (acl, datapaths) in scopes {
         let (stateful, stateless): (Vec<_>, Vec<_>) =
-            datapaths.iter().copied().partition(|key| switches.stateful.contains(key));
+            datapaths.iter().copied().partition(|&key| switches.is_stateful(key));
         let (stage, port) = match acl.direction {
             AclDirection::FromPort => (Stage::LsInAcl, "inport"),
             AclDirection::ToPort => (Stage::LsOutAcl, "outport"),
@@ -52,8 +42,23 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
     }
 }
 
+/// An ACL with the switches that it applies to.
+pub(super) type ScopedAcl<'n> = (&'n Acl, Arc<[DatapathKey]>);
+
+/// Each ACL with the switches that it applies to.
+pub(super) fn scopes<'n>(network: &'n Network, keys: &DatapathKeys) -> Vec<ScopedAcl<'n>> {
+    let groups = switches_of_groups(network, keys);
+    let switches_of = |acl: &Acl| match &acl.scope {
+        AclScope::Switch(switch) => [keys.switch(*switch)].into(),
+        AclScope::PortGroup(name) => {
+            groups.get(name.as_str()).map_or_else(Arc::default, Arc::clone)
+        }
+    };
+    network.acls().iter().map(|acl| (acl, switches_of(acl))).collect()
+}
+
 /// The switches by what their ACLs need.
-pub(super) struct Switches {
+pub(super) struct AclSwitches {
     /// Those with an ACL that allows related packets.
     pub(super) stateful: Arc<[DatapathKey]>,
     /// The others with ACLs in the direction `to-port`.
@@ -64,10 +69,14 @@ pub(super) struct Switches {
     pub(super) unfiltered: Arc<[DatapathKey]>,
     /// Those whose packets skip the ACLs in the direction `from-port`.
     pub(super) unfiltering: Arc<[DatapathKey]>,
+    /// The keys in `stateful`.
+    stateful_keys: BTreeSet<DatapathKey>,
+    /// The switches with ACLs in the direction `from-port`.
+    from_port_keys: BTreeSet<DatapathKey>,
 }
 
-impl Switches {
-    fn new(scopes: &[(&Acl, Arc<[DatapathKey]>)], keys: &Keys) -> Self {
+impl AclSwitches {
+    pub(super) fn new(scopes: &[ScopedAcl<'_>], keys: &DatapathKeys) -> Self {
         let with = |is_meant: fn(&Acl) -> bool| -> BTreeSet<DatapathKey> {
             let meant = scopes.iter().filter(|(acl, _)| is_meant(acl));
             meant.flat_map(|(_, datapaths)| datapaths.iter().copied()).collect()
@@ -84,13 +93,45 @@ impl Switches {
             unfiltered: some(&|key| !to.contains(key) && !stateful.contains(key)),
             unfiltering: some(&|key| !from.contains(key) && !stateful.contains(key)),
             stateful: some(&|key| stateful.contains(key)),
+            stateful_keys: stateful,
+            from_port_keys: from,
         }
+    }
+
+    /// True for a switch with an ACL that allows related packets.
+    fn is_stateful(&self, switch: DatapathKey) -> bool {
+        self.stateful_keys.contains(&switch)
+    }
+
+    /// The stage in which a packet continues after the guards.
+    pub(super) fn stage_after_guards(&self, switch: DatapathKey) -> Stage {
+        if self.is_stateful(switch) {
+            Stage::LsInPreAcl
+        } else if self.from_port_keys.contains(&switch) {
+            Stage::LsInAcl
+        } else {
+            Stage::LsInArpRsp
+        }
+    }
+
+    /// The switches by the stage in which their packets continue after the guards.
+    pub(super) fn by_stage_after_guards(&self) -> [(&Arc<[DatapathKey]>, Stage); 3] {
+        [
+            (&self.stateful, Stage::LsInPreAcl),
+            (&self.filtering, Stage::LsInAcl),
+            (&self.unfiltering, Stage::LsInArpRsp),
+        ]
     }
 }
 
 /// ACLs apply to guests only: ports that lead to routers are exempt, and their packets are not
 /// tracked.
-fn exempt_routers(network: &Network, keys: &Keys, switches: &Switches, flows: &mut Flows) {
+fn exempt_routers(
+    network: &Network,
+    keys: &DatapathKeys,
+    switches: &AclSwitches,
+    flows: &mut FlowCollector,
+) {
     let limited: BTreeSet<SwitchIndex> = network
         .acls()
         .iter()
@@ -102,7 +143,7 @@ fn exempt_routers(network: &Network, keys: &Keys, switches: &Switches, flows: &m
     for port in network.logical_routers().iter().flat_map(|router| &router.ports) {
         let RouterLink::Switch { switch, .. } = port.link else { continue };
         let key = keys.switch(switch);
-        let (datapath, is_stateful) = ([key].into(), switches.stateful.contains(&key));
+        let (datapath, is_stateful) = ([key].into(), switches.is_stateful(key));
         let name = port_in_switch(&network[switch].name, &port.name);
         for (acl, pre_acl, side) in [
             (Stage::LsInAcl, Stage::LsInPreAcl, "inport"),
@@ -123,7 +164,7 @@ fn exempt_routers(network: &Network, keys: &Keys, switches: &Switches, flows: &m
 /// For each port group, the switches that its ports are on.
 fn switches_of_groups<'n>(
     network: &'n Network,
-    keys: &Keys,
+    keys: &DatapathKeys,
 ) -> BTreeMap<&'n str, Arc<[DatapathKey]>> {
     let switches = network.logical_switches().iter().zip(&keys.switches);
     let home: HashMap<&str, DatapathKey> = switches

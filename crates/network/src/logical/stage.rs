@@ -43,8 +43,12 @@ stages! {
         /// Checks the source addresses of a port. Frames from tunnels without logical ports were
         /// checked on the host they come from, and skip all stages up to the destination lookup.
         LsInCheckPortSec "check_port_sec",
-        /// Drops what port security forbids.
+        /// Drops what port security forbids, and selects what the guards have to check.
         LsInApplyPortSec "apply_port_sec",
+        /// RA guard: drops router advertisements and redirects of ports that are not trusted.
+        LsInRaGuard "ra_guard",
+        /// DHCP guard: drops messages of DHCP servers from ports that are not trusted.
+        LsInDhcpGuard "dhcp_guard",
         /// Decides which packets are tracked, where an ACL allows related packets.
         LsInPreAcl "pre_acl",
         /// Passes these packets through the connection tracker.
@@ -117,7 +121,7 @@ mod tests {
         let tables: Vec<_> = Stage::ALL.iter().map(|stage| (stage.name(), stage.table())).collect();
         for (name, table) in [
             ("ls_in_check_port_sec", 0),
-            ("ls_in_l2_unknown", 10),
+            ("ls_in_l2_unknown", 12),
             ("ls_out_acl", 3),
             ("lr_in_arp_request", 8),
         ] {

@@ -6,8 +6,8 @@
 //! directions. When an ACL is changed so that it drops packets of a committed connection, the
 //! connection is marked as blocked, and its replies are dropped as well.
 
-use super::acl::{OFFSET, Switches, actions, log, reject};
-use super::{Flows, Stage, next_to};
+use super::acl::{AclSwitches, OFFSET, actions, log, reject};
+use super::{FlowCollector, Stage, next_to};
 use crate::{Acl, AclAction};
 use flow::DatapathKey;
 use std::sync::Arc;
@@ -60,12 +60,8 @@ const HINTS: [(u16, &str, &str); 7] = [
 
 /// Adds the flows that lead packets past the stages that their switch does not need, and those of
 /// stateful switches that are the same whatever their ACLs are.
-pub(super) fn add_pipeline(switches: &Switches, flows: &mut Flows) {
-    let Switches { stateful, filtered, filtering, unfiltered, unfiltering } = switches;
-    let port_sec = (Stage::LsInApplyPortSec, 0);
-    flows.add(stateful, port_sec, "1", "next;", None);
-    flows.add(filtering, port_sec, "1", next_to(Stage::LsInAcl), None);
-    flows.add(unfiltering, port_sec, "1", next_to(Stage::LsInArpRsp), None);
+pub(super) fn add_pipeline(switches: &AclSwitches, flows: &mut FlowCollector) {
+    let AclSwitches { stateful, filtered, filtering, unfiltered, .. } = switches;
     flows.add(filtering, (Stage::LsInAcl, 0), "1", next_to(Stage::LsInArpRsp), None);
     let egress = (Stage::LsOutPreAcl, 0);
     flows.add(filtered, egress, "1", next_to(Stage::LsOutAcl), None);
@@ -78,7 +74,7 @@ pub(super) fn add_pipeline(switches: &Switches, flows: &mut Flows) {
     }
 }
 
-fn add_stages(stages: &Stages, stateful: &Arc<[DatapathKey]>, flows: &mut Flows) {
+fn add_stages(stages: &Stages, stateful: &Arc<[DatapathKey]>, flows: &mut FlowCollector) {
     let mut add = |stage, priority, condition: &str, actions: &str| {
         flows.add(stateful, (stage, priority), condition, actions, None);
     };
@@ -111,7 +107,7 @@ pub(super) fn add_acl(
     datapaths: &Arc<[DatapathKey]>,
     place: (Stage, u16),
     condition: &str,
-    flows: &mut Flows,
+    flows: &mut FlowCollector,
 ) {
     let mut add = |place, condition: &str, actions: String| {
         flows.add(datapaths, place, condition, actions, acl.line);

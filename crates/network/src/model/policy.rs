@@ -1,6 +1,6 @@
 //! Port security and access control lists.
 
-use super::{Line, SwitchIndex};
+use super::{FileLine, SwitchIndex};
 use crate::Prefix;
 use std::fmt;
 use wire::MacAddr;
@@ -23,6 +23,16 @@ impl fmt::Display for PortSecurity {
     }
 }
 
+/// What a port may send although other guests may not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Trust {
+    /// Router advertisements and redirects of IPv6 (RFC 4861). RA guard (RFC 6105) drops those of
+    /// other ports.
+    pub ra: bool,
+    /// Messages of DHCP and DHCPv6 servers and relays. DHCP guard drops those of other ports.
+    pub dhcp: bool,
+}
+
 /// An access control list entry (ACL).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl {
@@ -39,7 +49,7 @@ pub struct Acl {
     /// The name under which matches are logged; `None` for no log.
     pub log: Option<String>,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 /// What an ACL applies to.

@@ -1,7 +1,7 @@
 //! Connection tracking: a packet leaves for the tracker, and begins its next pass.
 
-use super::entry::{disposes, has_side_effect};
-use super::translator::{Abort, Packet, Translator};
+use super::entry::{has_side_effect, sends_or_drops};
+use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Nested, Observer, TrackRequest};
 use crate::op::{CtBalance, CtOp, CtZone, Op};
 use crate::program::{DatapathKind, TableId};
@@ -32,14 +32,22 @@ struct Tracking {
 }
 
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
-    pub fn execute_ct_op(&mut self, packet: &mut Packet<'p>, op: &'p CtOp) -> Result<(), Abort> {
+    pub fn execute_ct_op(
+        &mut self,
+        packet: &mut Packet<'p>,
+        op: &'p CtOp,
+    ) -> Result<(), LimitExceeded> {
         let commit = op.commit.as_deref().map(|exec| self.ct_commit(packet, exec));
         let tracking = Tracking { nat: op.nat, commit, next: op.next, balances: false };
         self.track(packet, op.zone, tracking)
     }
 
     /// Chooses a backend for a new connection. The packets of a committed connection keep theirs.
-    pub fn balance(&mut self, packet: &mut Packet<'p>, op: &'p CtBalance) -> Result<(), Abort> {
+    pub fn balance(
+        &mut self,
+        packet: &mut Packet<'p>,
+        op: &'p CtBalance,
+    ) -> Result<(), LimitExceeded> {
         let is_v6 = match self.read_field(packet, Field::EthType) {
             0x0800 => false,
             0x86dd => true,
@@ -113,7 +121,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         packet: &mut Packet<'p>,
         zone: CtZone,
         tracking: Tracking,
-    ) -> Result<(), Abort> {
+    ) -> Result<(), LimitExceeded> {
         let number = self.zone(packet, zone);
         // Not recorded: only an observer uses it.
         let state = packet.key.key().get(Field::CtState) as u8;
@@ -171,7 +179,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         zone: u16,
         (tracking, next): (&Tracking, TableId),
         state: u8,
-    ) -> Result<(), Abort> {
+    ) -> Result<(), LimitExceeded> {
         let inner = packet.fork(&[]);
         self.run_nested(Nested::Tracked { state }, packet, inner, |translator, inner| {
             translator.write(inner, Field::CtState.into(), state.into());
@@ -221,7 +229,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 
     /// Translates a later pass of a packet.
-    pub fn translate_recirculated(&mut self, key: &FlowKey) -> Result<Vec<Action>, Abort> {
+    pub fn translate_recirculated(&mut self, key: &FlowKey) -> Result<Vec<Action>, LimitExceeded> {
         self.is_recirculated = true;
         self.read.add(Field::RecircId);
         // The cast is lossless: the field has 48 bits.
@@ -247,9 +255,9 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 
     /// Executes the packet to its end, and returns its actions.
-    pub fn finish_packet(&mut self, mut packet: Packet<'p>) -> Result<Vec<Action>, Abort> {
+    pub fn finish_packet(&mut self, mut packet: Packet<'p>) -> Result<Vec<Action>, LimitExceeded> {
         self.run(&mut packet)?;
-        if !packet.actions.iter().any(disposes) {
+        if !packet.actions.iter().any(sends_or_drops) {
             self.observer.event(Event::Drop(packet.reason));
             packet.actions.retain(has_side_effect);
             packet.actions.push(Action::Drop(packet.reason));

@@ -79,6 +79,49 @@ fn deleted_under_traffic(bench: &mut Bench, random: &mut Random) {
     assert_eq!(bench.lab.upcalls(sent.len() - executed).len(), sent.len() - executed);
 }
 
+/// A megaflow of an earlier epoch executes packets until it is withdrawn. A confirmed one is not
+/// withdrawn. A withdrawn one still exists, and a put brings it into force again.
+///
+/// # Panics
+/// When the provider does not conform.
+pub fn withdrawn_megaflows_execute_nothing(provider: Provider<'_>) {
+    let (mut bench, mut random, mut seen) = (Bench::new(provider), Random::new(4), Seen::default());
+    let first = megaflow(&[Action::Output(TO)]);
+    bench.reference.megaflows.push((first.clone(), (0, 0)));
+    bench.put(vec![first.clone()]);
+    let mut is_executed = |bench: &mut Bench, random: &mut Random| {
+        let sent = frames_from(random, 20);
+        assert_eq!(conforms(bench.pass(&sent, &mut seen)).len(), 0);
+    };
+    let raises_upcalls = |bench: &mut Bench, random: &mut Random| {
+        let sent = frames_from(random, 20);
+        sent.iter().for_each(|(port, packet)| bench.lab.send(*port, packet));
+        assert_eq!(bench.lab.upcalls(sent.len()).len(), sent.len());
+        conforms(compare::frames(&[], bench.lab.collect(&BTreeMap::new())));
+    };
+    let runs = "the provider runs";
+    is_executed(&mut bench, &mut random);
+    bench.lab.datapath.begin_epoch().expect(runs);
+    is_executed(&mut bench, &mut random);
+    let gone = megaflow(&[]).id;
+    bench.lab.datapath.confirm(vec![first.id, gone]).expect(runs);
+    bench.lab.datapath.withdraw_unconfirmed().expect(runs);
+    is_executed(&mut bench, &mut random);
+    bench.lab.datapath.begin_epoch().expect(runs);
+    bench.lab.datapath.withdraw_unconfirmed().expect(runs);
+    raises_upcalls(&mut bench, &mut random);
+    bench.lab.datapath.confirm(vec![first.id]).expect(runs);
+    raises_upcalls(&mut bench, &mut random);
+    assert_eq!(bench.lab.datapath.get(vec![first.id]), Ok(vec![first]), "it still exists");
+    let second = megaflow(&[Action::Output(OTHER)]);
+    bench.reference.megaflows[0].0 = second.clone();
+    bench.put(vec![second]);
+    is_executed(&mut bench, &mut random);
+    bench.lab.datapath.begin_epoch().expect(runs);
+    bench.lab.datapath.withdraw_unconfirmed().expect(runs);
+    conforms(bench.clear());
+}
+
 /// Each port has a bounded upcall queue. Packets that find it full are counted as drops, and other
 /// ports' packets still cause upcalls.
 ///

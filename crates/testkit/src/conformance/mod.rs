@@ -41,9 +41,9 @@
 //!   - A packet without upcall must match a megaflow that existed before. So a lookup that ignores
 //!     a bit is found as soon as a frame differs in it. Some frames differ from others in one bit,
 //!     inside or outside of the mask.
-//! - [`puts_and_deletes_take_effect`], [`upcall_queues_are_bounded`],
-//!   [`solicitations_are_limited`], [`ports_come_and_go`], [`underlays_change`] and
-//!   [`watchers_are_told`].
+//! - [`puts_and_deletes_take_effect`], [`withdrawn_megaflows_execute_nothing`],
+//!   [`upcall_queues_are_bounded`], [`solicitations_are_limited`], [`ports_come_and_go`],
+//!   [`underlays_change`] and [`watchers_are_told`].
 //!
 //! # Requirements on a provider
 //!
@@ -122,6 +122,7 @@ macro_rules! conformance_tests {
             what_leaves_is_what_the_reference_says: generated,
             what_leaves_is_what_programs_say_when_a_switch_makes_the_megaflows: programs,
             puts_and_deletes_take_effect_when_they_return: puts_and_deletes_take_effect,
+            megaflows_execute_nothing_when_withdrawn: withdrawn_megaflows_execute_nothing,
             ports_are_closed_when_removed_and_open_when_added: ports_come_and_go,
             end_points_that_stay_lose_nothing_when_others_come_and_go: underlays_change,
             watchers_see_frames_and_drops_when_they_happen: watchers_are_told,
@@ -291,7 +292,10 @@ pub fn generated(provider: Provider<'_>) {
     }
 }
 
-pub use lifecycle::{ports_come_and_go, puts_and_deletes_take_effect, upcall_queues_are_bounded};
+pub use lifecycle::{
+    ports_come_and_go, puts_and_deletes_take_effect, upcall_queues_are_bounded,
+    withdrawn_megaflows_execute_nothing,
+};
 pub use programs::programs;
 pub use solicitations::solicitations_are_limited;
 pub use underlays::underlays_change;

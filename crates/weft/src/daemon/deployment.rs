@@ -1,14 +1,13 @@
 //! [`Deployment`]: one network file as one host runs it.
 
 use crate::host_config::{self, HostConfig};
-use crate::number_pool::Numbers;
-use crate::{Failure, open_files, privileges};
+use crate::number_pool::HostNumbers;
+use crate::{Failure, open_files};
 use anyhow::anyhow;
-use datapath::config::{Config, DeviceConfig, PortConfig, Underlay, Workers};
+use datapath::config::{Config, PortConfig, Underlay, Workers};
 use doctor::choice::OuterChecksum;
 use doctor::facts::NicFacts;
 use flow::{PortNo, TunnelType};
-use netdev::capability::Capability;
 use network::{Host, Network, Placement};
 use pipeline::Program;
 use std::collections::HashMap;
@@ -20,7 +19,7 @@ use std::path::Path;
 pub struct Deployment {
     pub network: Network,
     pub config: Config,
-    pub numbers: Numbers,
+    pub numbers: HostNumbers,
     /// Whether UDP tunnels send outer checksums where the network file does not say.
     pub checksum: OuterChecksum,
     options: ForwardingOptions,
@@ -47,26 +46,25 @@ impl Deployment {
     /// it. Errors name the `file` of the network.
     ///
     /// # Errors
-    /// An unknown host, missing privileges, a limit on open files that is too low.
+    /// An unknown host, a limit on open files that is too low.
     pub fn new(
         network: Network,
         file: &Path,
         host: &str,
         options: ForwardingOptions,
-        mut numbers: Numbers,
+        mut numbers: HostNumbers,
     ) -> Result<(Self, Program), Failure> {
         let name = file.display().to_string();
         let host = find_host(&network, host, &name)?;
         let ForwardingOptions { workers, source_ports, megaflows, use_kernel } = options;
         // The uplink may appear later; the choice then assumes no offloads.
-        let uplink = NicFacts::read(&host.uplink).ok();
+        let uplink = NicFacts::read_offloads(&host.uplink).ok();
         let checksum =
             OuterChecksum::choose(uplink.as_ref(), network.underlay_family(), use_kernel);
         let HostConfig { config, program } =
             host_config::build(&network, host, &name, checksum.on, &mut numbers)
                 .map_err(Failure::Input)?;
         let config = Config { workers, entropy_ports: source_ports, megaflows, ..config };
-        require_privileges(&config).map_err(Failure::Input)?;
         open_files::require(&config).map_err(Failure::Input)?;
         let port_names = config.ports.iter().map(|port| (port.port, port.name.clone())).collect();
         let address =
@@ -155,15 +153,4 @@ fn find_host<'n>(network: &'n Network, name: &str, file: &str) -> Result<&'n Hos
 pub fn no_such_host(network: &Network, name: &str, file: &str) -> anyhow::Error {
     let names: Vec<_> = network.hosts().iter().map(|host| host.name.as_str()).collect();
     anyhow!("{file} has no host {name:?}: use one of {}", list_names(&names))
-}
-
-/// Checked before the start: otherwise every port and socket would fail to open, one by one.
-fn require_privileges(config: &Config) -> anyhow::Result<()> {
-    let enters_netns =
-        |port: &PortConfig| matches!(port.device, DeviceConfig::Tap { guest: Some(_), .. });
-    let mut needed = vec![Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
-    if config.ports.iter().any(enters_netns) {
-        needed.push(Capability::CAP_SYS_ADMIN);
-    }
-    privileges::require(&format!("the switch of {}", config.host), &needed)
 }

@@ -9,9 +9,10 @@ mod probe;
 mod provider;
 mod queries;
 mod reload;
+mod sandbox;
 mod watch;
 
-use crate::control::replies::{Reloaded, Stopping};
+use crate::control::replies::{ReloadReply, StopReply};
 use crate::control::{Connection, Request};
 use crate::{Failure, logging};
 use anyhow::{Context, Result};
@@ -19,12 +20,12 @@ use datapath::Datapath;
 use datapath_bpf::Unsupported;
 use deployment::Deployment;
 pub use deployment::{ForwardingOptions, no_such_host};
-use netdev::bpf_fs;
 use netdev::epoll::Waker;
-use network_file::Reads;
+use netdev::sandbox::FileLimit;
+use network_file::FileReads;
 use probe::Probes;
 pub use provider::DatapathArg;
-use provider::{ActiveProvider, DatapathChoice};
+use provider::{ActiveProvider, DatapathChoice, PreparedProvider};
 use reload::Reloads;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,9 +43,11 @@ pub struct Daemon {
     switch: Switch,
     probes: Arc<Probes>,
     deployment: Arc<RwLock<Arc<Deployment>>>,
-    reads: Reads,
+    reads: FileReads,
     reloads: Reloads,
     shutdown: ShutdownRequest,
+    /// Whether Landlock limits the files that the daemon may change.
+    file_limit: FileLimit,
 }
 
 /// A client's request that the daemon stops.
@@ -102,42 +105,56 @@ impl PreparedDaemon {
         options: ForwardingOptions,
     ) -> Result<Self, Failure> {
         let options = ForwardingOptions { use_kernel: choice.use_kernel, ..options };
-        let network = Reads::new().load(&file)?;
+        let network = FileReads::new().load(&file)?;
         let (deployment, program) =
             Deployment::new(network, &file, &host, options, Default::default())?;
+        sandbox::require_at_start(&deployment.config, choice.use_kernel).map_err(Failure::Input)?;
         Ok(Self { host, file, wanted, choice, deployment, program })
     }
 
-    /// Starts the daemon. The kernel datapath adopts the megaflows that a killed or stopped daemon
-    /// left pinned under `bpf_fs`. Megaflows that no packet has used for `idle` are deleted. A
-    /// failed start leaves nothing behind.
+    /// Starts the daemon, which listens at `control`. The kernel datapath adopts the megaflows that
+    /// a killed or stopped daemon left pinned under `bpf_fs`. Megaflows that no packet has used for
+    /// `idle` are deleted. A failed start leaves nothing behind.
+    ///
+    /// The process gives up the privileges that the running switch does not need, for good. The
+    /// caller must not have started threads yet, except those that give up theirs on their own.
     ///
     /// # Errors
     /// The error of the datapath. After a fallback to the user datapath the network file is read
     /// again, so it may also be the error of a file that has changed since.
-    pub fn start(self, bpf_fs: &Path, idle: Duration) -> Result<Daemon, Failure> {
-        let started = ActiveProvider::start(&self.choice, &self.deployment.config, bpf_fs);
-        let (prepared, provider) = match started {
+    pub fn start(self, bpf_fs: &Path, control: &Path, idle: Duration) -> Result<Daemon, Failure> {
+        let host = self.host.clone();
+        let cannot_run = |error: anyhow::Error| {
+            let is_input = error.is::<Unsupported>();
+            let error = error.context(format!("cannot run the switch of {host}"));
+            if is_input { Failure::Input(error) } else { Failure::Runtime(error) }
+        };
+        let loaded = PreparedProvider::new(&self.choice, &self.deployment.config, bpf_fs);
+        let (prepared, provider) = match loaded {
             Ok(provider) => (self, provider),
             // The probe cannot find every reason for which a kernel refuses the programs.
             Err(error) if self.wanted == DatapathArg::Auto && error.is::<Unsupported>() => {
                 let choice = DatapathChoice::fall_back_to_user(&error.root_cause().to_string());
                 let Self { host, file, wanted, deployment, .. } = self;
                 let prepared = Self::load_for(host, file, wanted, choice, deployment.options())?;
-                let provider =
-                    ActiveProvider::start(&prepared.choice, &prepared.deployment.config, bpf_fs)?;
+                let config = &prepared.deployment.config;
+                let provider = PreparedProvider::new(&prepared.choice, config, bpf_fs)?;
                 (prepared, provider)
             }
-            Err(error) => {
-                let is_input = error.is::<Unsupported>();
-                let error = error.context(format!("cannot run the switch of {}", self.host));
-                return Err(if is_input { Failure::Input(error) } else { Failure::Runtime(error) });
-            }
+            Err(error) => return Err(cannot_run(error)),
         };
-        Ok(prepared.run(provider, idle)?)
+        let config = &prepared.deployment.config;
+        let file_limit = sandbox::enter(config, &provider, control)?;
+        let provider = provider.start().map_err(cannot_run)?;
+        Ok(prepared.run(provider, file_limit, idle)?)
     }
 
-    fn run(self, provider: ActiveProvider, idle: Duration) -> Result<Daemon> {
+    fn run(
+        self,
+        provider: ActiveProvider,
+        file_limit: FileLimit,
+        idle: Duration,
+    ) -> Result<Daemon> {
         let Self { host, file, deployment, program, .. } = self;
         let datapath = provider.datapath();
         let megaflows = deployment.config.megaflows;
@@ -148,7 +165,7 @@ impl PreparedDaemon {
         provider.adopt(&switch)?;
         let deployment = Arc::new(RwLock::new(Arc::new(deployment)));
         let (sender, receiver) = sync_channel(probe::QUEUE);
-        switch.give_probes_to(sender);
+        switch.set_probe_receiver(sender);
         let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&deployment), receiver)
             .context("cannot start the thread for path probes")?;
         let (reloads, shutdown) = (Reloads::default(), ShutdownRequest::new()?);
@@ -160,9 +177,10 @@ impl PreparedDaemon {
             switch,
             probes,
             deployment,
-            reads: Reads::new(),
+            reads: FileReads::new(),
             reloads,
             shutdown,
+            file_limit,
         })
     }
 }
@@ -190,7 +208,7 @@ impl Daemon {
 
     /// True when the pinned programs are known to outlive the process.
     pub fn pins_last(&self) -> bool {
-        self.provider.pinned_at().is_some_and(bpf_fs::outlives_process)
+        self.provider.pins_last()
     }
 
     /// Stops the switch but leaves the pinned programs attached. The caller must exit the process
@@ -214,7 +232,7 @@ impl Daemon {
     ///
     /// # Errors
     /// Nothing has changed, unless the error says so.
-    pub fn reload(&self) -> Result<Reloaded, Failure> {
+    pub fn reload(&self) -> Result<ReloadReply, Failure> {
         self.reload_from(&self.file)
     }
 
@@ -227,6 +245,7 @@ impl Daemon {
             Request::Show => match self.datapath.snapshot() {
                 Ok(mut snapshot) => {
                     snapshot.log.not_written = logging::not_written();
+                    snapshot.privileges = sandbox::stats(self.file_limit);
                     client.ok(&snapshot)
                 }
                 Err(error) => client.fail(&error.to_string()),
@@ -275,7 +294,7 @@ impl Daemon {
         };
         let mode = if pinned.is_some() { Shutdown::Detach } else { Shutdown::Full };
         let lasting = pinned.is_some() && self.pins_last();
-        client.ok(&Stopping { host: self.host.clone(), pinned, lasting, megaflows })?;
+        client.ok(&StopReply { host: self.host.clone(), pinned, lasting, megaflows })?;
         client.flush()?;
         // The first of several requests decides.
         let _ = self.shutdown.mode.set(mode);

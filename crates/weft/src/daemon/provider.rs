@@ -3,7 +3,9 @@
 use anyhow::{Context, Result};
 use datapath::Datapath;
 use datapath::config::Config;
-use datapath_bpf::{Adoption, KernelDatapath, PinError, Purged, StartError, purge};
+use datapath_bpf::{
+    Adoption, KernelDatapath, PinError, PreparedKernelDatapath, PurgeResult, StartError, purge,
+};
 use datapath_user::UserDatapath;
 use doctor::host::Capabilities;
 use std::path::Path;
@@ -66,48 +68,97 @@ enum Provider {
     Kernel(Arc<KernelDatapath>),
 }
 
-impl ActiveProvider {
-    /// Starts the chosen datapath. The kernel datapath pins its maps and programs under `bpf_fs`.
-    /// A failed start leaves no devices, programs or pins behind.
+/// The chosen datapath before it has started a thread. What remains to be done needs fewer
+/// privileges.
+pub struct PreparedProvider {
+    prepared: Prepared,
+    reason: String,
+}
+
+enum Prepared {
+    User(Box<Config>),
+    Kernel(Box<PreparedKernelDatapath>),
+}
+
+impl PreparedProvider {
+    /// Prepares the chosen datapath. The kernel datapath loads its programs, and pins them and
+    /// their maps under `bpf_fs`. Starts no thread. An error leaves no programs or pins behind.
     ///
     /// # Errors
     /// [`Unsupported`](datapath_bpf::Unsupported) when the kernel refuses a program or map that
     /// the probe expected to work; otherwise the error of the datapath.
-    pub fn start(choice: &DatapathChoice, config: &Config, bpf_fs: &Path) -> Result<Self> {
+    pub fn new(choice: &DatapathChoice, config: &Config, bpf_fs: &Path) -> Result<Self> {
         let DatapathChoice { use_kernel, reason } = choice;
-        if !use_kernel {
-            return Self::start_user(config, bpf_fs, reason.clone());
+        let prepared = if *use_kernel {
+            match PreparedKernelDatapath::load(config.clone(), bpf_fs) {
+                Ok(kernel) => Prepared::Kernel(Box::new(kernel)),
+                Err(StartError::Unsupported(error)) => {
+                    return Err(error).context("this host does not support the kernel datapath");
+                }
+                Err(error) => return Err(error).context(NOT_STARTED),
+            }
+        } else {
+            remove_programs(bpf_fs)?;
+            Prepared::User(Box::new(config.clone()))
+        };
+        Ok(Self { prepared, reason: reason.clone() })
+    }
+
+    /// True for the kernel datapath.
+    pub fn is_kernel(&self) -> bool {
+        matches!(self.prepared, Prepared::Kernel(_))
+    }
+
+    /// The directories of pins that the running datapath changes, see
+    /// [`PreparedKernelDatapath::pin_folders`].
+    pub fn pin_folders(&self) -> Option<[&Path; 2]> {
+        match &self.prepared {
+            Prepared::User(_) => None,
+            Prepared::Kernel(kernel) => kernel.pin_folders(),
         }
-        match KernelDatapath::start_pinned(config.clone(), bpf_fs) {
-            Ok(kernel) => {
+    }
+
+    /// Starts the datapath. A failed start leaves no devices, programs or pins behind.
+    ///
+    /// # Errors
+    /// The error of the datapath.
+    pub fn start(self) -> Result<ActiveProvider> {
+        let Self { prepared, reason } = self;
+        let provider = match prepared {
+            Prepared::User(config) => {
+                let user = UserDatapath::start(*config)?;
+                tracing::info!(reason, "user datapath started");
+                Provider::User(Arc::new(user))
+            }
+            Prepared::Kernel(kernel) => {
+                let kernel = kernel.start().context(NOT_STARTED)?;
                 tracing::info!(reason, "kernel datapath started");
-                Ok(Self { provider: Provider::Kernel(Arc::new(kernel)), reason: reason.clone() })
+                Provider::Kernel(Arc::new(kernel))
             }
-            Err(StartError::Unsupported(error)) => {
-                Err(error).context("this host does not support the kernel datapath")
-            }
-            Err(error) => Err(error).context("cannot start the kernel datapath"),
+        };
+        Ok(ActiveProvider { provider, reason })
+    }
+}
+
+const NOT_STARTED: &str = "cannot start the kernel datapath";
+
+/// Removes programs that a killed daemon left attached: they would consume packets before the user
+/// datapath sees them.
+fn remove_programs(bpf_fs: &Path) -> Result<()> {
+    match purge(bpf_fs) {
+        Ok(purged) if purged == PurgeResult::default() => {}
+        Ok(purged) => tracing::info!(?purged, "removed the state of an earlier daemon"),
+        Err(taken @ PinError::Taken(_)) => {
+            return Err(taken).context("cannot start the user datapath");
+        }
+        Err(error) => {
+            tracing::warn!("cannot check for the state of an earlier daemon: {error}");
         }
     }
+    Ok(())
+}
 
-    fn start_user(config: &Config, bpf_fs: &Path, reason: String) -> Result<Self> {
-        // Programs that a killed daemon left attached would consume packets before the user
-        // datapath sees them.
-        match purge(bpf_fs) {
-            Ok(purged) if purged == Purged::default() => {}
-            Ok(purged) => tracing::info!(?purged, "removed the state of an earlier daemon"),
-            Err(taken @ PinError::Taken(_)) => {
-                return Err(taken).context("cannot start the user datapath");
-            }
-            Err(error) => {
-                tracing::warn!("cannot check for the state of an earlier daemon: {error}");
-            }
-        }
-        let user = UserDatapath::start(config.clone())?;
-        tracing::info!(reason, "user datapath started");
-        Ok(Self { provider: Provider::User(Arc::new(user)), reason })
-    }
-
+impl ActiveProvider {
     /// Adopts the megaflows that a killed or stopped daemon left in the kernel. `switch`
     /// revalidates each of them first.
     ///
@@ -137,6 +188,14 @@ impl ActiveProvider {
         match &self.provider {
             Provider::User(_) => None,
             Provider::Kernel(kernel) => kernel.pinned_at(),
+        }
+    }
+
+    /// True when the pinned programs are known to outlive the process.
+    pub fn pins_last(&self) -> bool {
+        match &self.provider {
+            Provider::User(_) => false,
+            Provider::Kernel(kernel) => kernel.pins_last(),
         }
     }
 

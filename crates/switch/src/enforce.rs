@@ -1,0 +1,98 @@
+//! Publishing a program, and putting it in force for cached packets.
+//!
+//! A new program takes effect in two steps. [`Engine::publish`] makes it the program of all
+//! translations. Megaflows of the old program go on serving packets, while the revalidator confirms
+//! those that are still right. So established flows are not disturbed. [`Engine::enforce`] waits
+//! for the revalidator for a limited time. Then it withdraws all megaflows that were not confirmed,
+//! at once and however many they are. Their packets become upcalls.
+//!
+//! The records know the generation before which megaflows are withdrawn. So an upcall may replace a
+//! withdrawn megaflow, although its record names an origin of the old program.
+
+use crate::engine::{Engine, PublishedProgram, lock};
+use datapath::provider::DatapathError;
+use pipeline::Program;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long megaflows of the old program may serve packets after a publication. With the time that
+/// it takes to withdraw them, it is below the revalidation interval of 500 ms.
+const CONFIRMATION: Duration = Duration::from_millis(400);
+
+/// The latest program under which the revalidator has checked all megaflows.
+#[derive(Debug, Default)]
+pub(crate) struct Confirmed {
+    generation: Mutex<u64>,
+    raised: Condvar,
+}
+
+impl Confirmed {
+    /// Notes that all megaflows were checked under this generation of the program.
+    pub fn raise(&self, generation: u64) {
+        let mut latest = lock(&self.generation);
+        if *latest < generation {
+            *latest = generation;
+            self.raised.notify_all();
+        }
+    }
+
+    /// Waits until all megaflows were checked under this generation or a later one, or until
+    /// `end`.
+    fn wait(&self, generation: u64, end: Instant) {
+        let mut latest = lock(&self.generation);
+        while *latest < generation {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.raised.wait_timeout(latest, left);
+            latest = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Engine {
+    /// Publishes another program and returns the number of its generation. Translations in progress
+    /// finish with the old program, but their megaflows are not installed. The revalidator, which
+    /// is woken, checks the existing megaflows.
+    pub fn publish(&self, program: Program) -> u64 {
+        let mut records = self.records();
+        let mut published = lock(&self.published);
+        let number = published.number + 1;
+        let old =
+            std::mem::replace(&mut *published, Arc::new(PublishedProgram { number, program }));
+        drop(published);
+        // With the records locked, no megaflow of the old program can get into the new epoch.
+        records.begin_epoch(number);
+        // Fails only if the datapath has ended, which its other callers report.
+        let _ = self.datapath.begin_epoch();
+        drop(records);
+        self.revalidate_signal.changed();
+        // Dropped outside the locks, because that takes long for a large program.
+        drop(old);
+        number
+    }
+
+    /// Puts a published program in force. It waits up to 400 ms until the revalidator has checked
+    /// all megaflows, and then withdraws those that were not confirmed.
+    ///
+    /// # Errors
+    /// As of [`Engine::withdraw_unconfirmed`].
+    pub fn enforce(&self, generation: u64) -> Result<(), DatapathError> {
+        self.confirmed.wait(generation, Instant::now() + CONFIRMATION);
+        self.withdraw_unconfirmed()
+    }
+
+    /// Withdraws all megaflows that were not confirmed since the last publication. When this has
+    /// returned, no packet is forwarded by a decision of an earlier program, except packets that
+    /// were being executed.
+    ///
+    /// # Errors
+    /// The datapath has ended, or does not answer. The revalidator goes on all the same.
+    pub fn withdraw_unconfirmed(&self) -> Result<(), DatapathError> {
+        let mut records = self.records();
+        self.datapath.withdraw_unconfirmed()?;
+        records.withdraw_unconfirmed();
+        Ok(())
+    }
+}

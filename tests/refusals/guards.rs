@@ -1,0 +1,144 @@
+//! Guests that send what only routers and DHCP servers may send, and hide it behind fragments,
+//! extension headers, tags and SNAP (RA guard and DHCP guard). `peers/guarded.py` makes the frames.
+
+use crate::common::daemon::port;
+use crate::common::frames::{FrameSocket, note};
+use crate::common::{Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup};
+use crate::peers::scapy::{bytes_of, run_script};
+use datapath::stats::Drops;
+use serde::Deserialize;
+use testkit::host::wait_until;
+use testkit::{require_program, require_root};
+
+/// A message that a guard checks, or a harmless one.
+#[derive(Deserialize)]
+struct Message {
+    name: String,
+    /// The trust that lets the message pass; `None` for a message that passes without trust.
+    trust: Option<String>,
+    /// Frames in hexadecimal, and why they are dropped without trust.
+    frames: Vec<(String, Option<String>)>,
+}
+
+/// The drop reason of frames that are dropped whatever the port is trusted for.
+const ALWAYS: &str = "malformed";
+
+/// Guests of `h1`: one without trust, three with, a receiver. One more receiver is on `h2`.
+struct Guests {
+    lab: Lab,
+    daemons: [Daemon; 2],
+    sockets: Vec<FrameSocket>,
+    fences: u32,
+}
+
+/// The positions of the guests, and what the senders are trusted for.
+const SENDERS: [(usize, &[&str]); 4] =
+    [(0, &[]), (1, &["ra"]), (2, &["dhcp"]), (3, &["ra", "dhcp"])];
+const RECEIVERS: [usize; 2] = [4, 5];
+
+impl Guests {
+    fn new(datapath: Datapath) -> Self {
+        let mut setup = Setup::new("geneve").guests(5, 1).datapath(datapath);
+        for (guest, trusts) in SENDERS.into_iter().filter(|(_, trusts)| !trusts.is_empty()) {
+            let list: Vec<_> = trusts.iter().map(|trust| format!("{trust:?}")).collect();
+            setup = setup.trusted(guest + 1, &list.join(", "));
+        }
+        let lab = Lab::new(setup);
+        let daemons = lab.start_both();
+        let open = |guest: &crate::common::Guest| FrameSocket::open(&guest.netns, GUEST_DEVICE);
+        let sockets = lab.guests.iter().map(open).collect();
+        Self { lab, daemons, sockets, fences: 0 }
+    }
+
+    fn dropped(&self, sender: usize) -> Drops {
+        port(&self.daemons[0], &self.lab.guests[sender].name).drops
+    }
+
+    /// What `receiver` gets until a frame that `sender` sends now.
+    fn seen(&mut self, sender: usize, receiver: usize) -> Vec<Vec<u8>> {
+        self.fences += 1;
+        let fence = format!("fence {};", self.fences);
+        let (from, to) = (self.lab.guests[sender].mac, self.lab.guests[receiver].mac);
+        self.sockets[sender].send(&note(to, from, &fence));
+        self.sockets[receiver].until_note(&fence)
+    }
+
+    /// Sends a message. Checks which of its frames arrive, and under which reason the others count.
+    fn check(&mut self, what: &str, (sender, trusts): (usize, &[&str]), to: usize, of: &Message) {
+        let is_trusted = of.trust.as_deref().is_some_and(|trust| trusts.contains(&trust));
+        let mut expected = self.dropped(sender);
+        let (mut passing, mut forbidden) = (Vec::new(), Vec::new());
+        for (frame, reason) in &of.frames {
+            let frame = bytes_of(frame);
+            match reason {
+                Some(reason) if !is_trusted || reason == ALWAYS => {
+                    *expected.entry(reason.clone()).or_default() += 1;
+                    forbidden.push(frame.clone());
+                }
+                _ => passing.push(frame.clone()),
+            }
+            self.sockets[sender].send(&frame);
+        }
+        let mut seen = Vec::new();
+        // A punted frame may be overtaken by later ones.
+        wait_until(PATIENCE, &format!("{what}: what may pass arrives"), || {
+            seen.extend(self.seen(sender, to));
+            passing.iter().all(|frame| seen.contains(frame))
+        });
+        wait_until(PATIENCE, &format!("{what}: the rest is counted"), || {
+            self.dropped(sender).values().sum::<u64>() >= expected.values().sum()
+        });
+        assert_eq!(self.dropped(sender), expected, "{what}");
+        seen.extend(self.seen(sender, to));
+        assert!(!forbidden.iter().any(|frame| seen.contains(frame)), "{what} was delivered");
+    }
+
+    /// Whether a guest has a default route of IPv6.
+    fn has_default_route(&self, guest: usize) -> bool {
+        let read = || std::fs::read_to_string("/proc/thread-self/net/ipv6_route");
+        let routes = self.lab.guests[guest].netns.run(read).expect("the routes can be read");
+        // The unreachable route of every namespace is on the loopback device.
+        let default = format!("{} 00 ", "0".repeat(32));
+        routes.lines().any(|line| line.starts_with(&default) && line.ends_with(GUEST_DEVICE))
+    }
+
+    fn messages(&self, sender: usize, receiver: usize) -> Vec<Message> {
+        let macs = [sender, receiver].map(|guest| self.lab.guests[guest].mac.to_string());
+        let output = run_script("guarded.py", &[&macs[0], &macs[1]], "");
+        let messages = output.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        messages.collect()
+    }
+}
+
+#[test]
+fn router_and_dhcp_messages_pass_only_from_trusted_ports() {
+    require_root!();
+    require_program!("scapy", "python3-scapy");
+    for datapath in Datapath::BOTH {
+        let mut guests = Guests::new(datapath);
+        for (sender, trusts) in SENDERS {
+            // Trust does not depend on the receiver.
+            let (receivers, rounds) =
+                if trusts.is_empty() { (&RECEIVERS[..], 2) } else { (&RECEIVERS[..1], 1) };
+            for &receiver in receivers {
+                let messages = guests.messages(sender, receiver);
+                assert!(messages.len() > 60, "only {} messages", messages.len());
+                // The second round can meet megaflows of the first.
+                for round in 1..=rounds {
+                    for message in &messages {
+                        let name = &message.name;
+                        let what =
+                            format!("{datapath:?}, round {round}: {name} with trust {trusts:?}");
+                        guests.check(&what, (sender, trusts), receiver, message);
+                    }
+                }
+            }
+            // What reached the hosts is valid: Linux obeys it.
+            let is_router = trusts.contains(&"ra");
+            for guest in RECEIVERS.into_iter().filter(|_| sender < 2) {
+                assert_eq!(guests.has_default_route(guest), is_router, "{datapath:?}, {trusts:?}");
+            }
+        }
+        guests.daemons.into_iter().for_each(Daemon::stop);
+    }
+}
