@@ -19,8 +19,8 @@
 //! that they do not forward themselves.
 //!
 //! A worker owns all state that a packet touches, so its path takes no lock. The exception is
-//! connection tracking: the two directions of a connection may arrive at different workers. Frames of one port or
-//! one tunnel socket keep their order.
+//! connection tracking: the two directions of a connection may arrive at different workers. Frames
+//! of one port or one tunnel socket keep their order.
 #![forbid(unsafe_code)]
 
 mod busy_poll;

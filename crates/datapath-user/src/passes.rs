@@ -73,8 +73,8 @@ impl Passes {
 }
 
 impl Forwarder {
-    /// Runs the passes that the actions of a packet have queued, if any. `key` is the key of the pass
-    /// before.
+    /// Runs the passes that the actions of a packet have queued, if any. `key` is the key of the
+    /// pass before.
     #[cold]
     pub(super) fn run_passes(&mut self, key: &FlowKey, port: PortNo, packet: &mut PacketBuf) {
         while let Some(pass) = self.out.passes.of_frame.take() {

@@ -71,8 +71,8 @@ impl fmt::Display for RecircId {
     }
 }
 
-/// A [`RecircId`] in use. The saved state exists as long as a clone of this exists: in an action, or
-/// with a packet that is between two passes.
+/// A [`RecircId`] in use. The saved state exists as long as a clone of this exists: in an action,
+/// or with a packet that is between two passes.
 #[derive(Clone)]
 pub struct Recirculation(Arc<RecircId>);
 

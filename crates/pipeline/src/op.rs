@@ -138,8 +138,8 @@ pub enum Op {
     Unsupported(&'static str),
 }
 
-/// Passes the packet through the connection tracker. With `next`, a copy begins its next pass there,
-/// with the state of its connection. The steps that follow work on the untracked packet.
+/// Passes the packet through the connection tracker. With `next`, a copy begins its next pass
+/// there, with the state of its connection. The steps that follow work on the untracked packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CtOp {
     /// The zone.

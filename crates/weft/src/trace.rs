@@ -52,8 +52,8 @@ pub struct Args {
     #[arg(long, value_name = "PORT", requires = "pcap")]
     inport: Option<String>,
     /// The connection state after a pass through the connection tracker: `new`, `est`, `rel`,
-    /// `rpl`, `inv`, `snat`, `dnat`, joined by commas; may be repeated, once for each pass [default:
-    /// est]
+    /// `rpl`, `inv`, `snat`, `dnat`, joined by commas; may be repeated, once for each pass
+    /// [default: est]
     #[arg(long, value_name = "STATE")]
     ct: Vec<CtState>,
     /// The member that a `select` action (several next hops) or a load balancer takes, from 0,

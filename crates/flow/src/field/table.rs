@@ -308,7 +308,8 @@ fields! {
     RecircId = row("recirc_id", 24, 16, 48, Register).access(Access::SwitchOnly),
     /// Connection tracking zone; 0 before the packet has passed the connection tracker.
     CtZone = row("ct_zone", 24, 0, 16, Register)
-        .notation(Decimal).access(Access::ReadOnly),
+        .notation(Decimal).access(Access::ReadOnly)
+        .ofctl(&[ofctl("ct_zone").also(&["NXM_NX_CT_ZONE"])]),
 
     // Layer 2.
     /// Ethernet destination address.
@@ -599,7 +600,7 @@ fields! {
 /// ovs-ofctl flows answers them with "not supported" instead of "unknown field".
 #[rustfmt::skip]
 pub const FOREIGN_FIELDS: &[&str] = &[
-    "dp_hash", "recirc_id", "packet_type", "skb_priority", "ct_zone", "ct_nw_src", "ct_nw_dst",
+    "dp_hash", "recirc_id", "packet_type", "skb_priority", "ct_nw_src", "ct_nw_dst",
     "ct_ipv6_src", "ct_ipv6_dst", "ct_nw_proto", "ct_tp_src", "ct_tp_dst", "actset_output",
     "nd_reserved", "nd_options_type", "mpls", "mplsm", "eth", "tun_gbp_id", "tun_gbp_flags",
     "nsh_flags", "nsh_ttl", "nsh_spi", "nsh_si", "mpls_*", "nsh_*", "tun_erspan_*", "tun_gtpu_*",

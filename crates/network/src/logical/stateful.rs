@@ -1,10 +1,10 @@
 //! Logical flows of switches with an ACL that allows related packets, as ovn-northd(8) has them.
 //!
-//! Such a switch tracks connections twice: in the zone of the sender's port in the ingress pipeline,
-//! and in the zone of the receiver's port in the egress pipeline. A packet that an ACL allows
-//! commits its connection. Replies and ICMP errors of a committed connection pass the ACLs in both
-//! directions. When an ACL is changed so that it drops packets of a committed connection, the
-//! connection is marked as blocked, and its replies are dropped as well.
+//! Such a switch tracks connections twice. The ingress pipeline uses the zone of the sender's port,
+//! and the egress pipeline that of the receiver's port. A packet that an ACL allows commits its
+//! connection. Replies and ICMP errors of a committed connection pass the ACLs in both directions.
+//! When an ACL is changed so that it drops packets of a committed connection, the connection is
+//! marked as blocked, and its replies are dropped as well.
 
 use super::acl::{AclSwitches, OFFSET, actions, log, reject};
 use super::{FlowCollector, Stage, next_to};
@@ -46,8 +46,9 @@ const EGRESS: Stages = Stages {
     stateful: Stage::LsOutStateful,
 };
 
-/// For each state of the connection, the kinds of ACLs that may decide: `reg0[7]` an ACL that allows
-/// and commits, `reg0[8]` one that allows, `reg0[9]` one that drops, `reg0[10]` one that blocks.
+/// For each state of the connection, the kinds of ACLs that may decide: `reg0[7]` an ACL that
+/// allows and commits, `reg0[8]` one that allows, `reg0[9]` one that drops, `reg0[10]` one that
+/// blocks.
 const HINTS: [(u16, &str, &str); 7] = [
     (7, "ct.new && !ct.est", "reg0[7] = 1; reg0[9] = 1; next;"),
     (6, "!ct.new && ct.est && !ct.rpl && ct_mark.blocked == 1", "reg0[7] = 1; reg0[9] = 1; next;"),

@@ -67,9 +67,9 @@ pub struct Translation<'p> {
     pub flows: Vec<&'p Arc<Flow>>,
 }
 
-/// Translates the packet with this key; its `in_port` is the ingress port. If its `recirc_id` is not
-/// 0, this is a later pass. A megaflow of the result serves either first passes or later ones, never
-/// both: the datapath must keep them apart.
+/// Translates the packet with this key; its `in_port` is the ingress port. If its `recirc_id` is
+/// not 0, this is a later pass. A megaflow of the result serves either first passes or later ones,
+/// never both: the datapath must keep them apart.
 pub fn translate<'p>(
     program: &'p Program,
     key: &FlowKey,

@@ -50,8 +50,8 @@ enum Known {
     /// solicitations, but not in advertisements of a port without IP addresses. It forbids `::` as
     /// a source.
     PortSecurityIsSimpler,
-    /// ovn-trace keeps the connection state of a packet that passes a patch port. ovn-controller and
-    /// weft make the packet untracked there, because its zone belongs to the other datapath.
+    /// ovn-trace keeps the connection state of a packet that passes a patch port. ovn-controller
+    /// and weft make the packet untracked there, because its zone belongs to the other datapath.
     PatchPortKeepsConnection,
     /// weft does not support the action: controller actions, `sctp_abort`.
     Unsupported,
