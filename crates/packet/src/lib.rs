@@ -14,6 +14,7 @@ mod headers;
 mod locate;
 mod merge;
 pub mod segment;
+mod segment_count;
 pub mod stt;
 pub mod vnet;
 
@@ -28,4 +29,8 @@ pub use fragment::{FragmentError, Fragmenter};
 pub use segment::{
     SegmentChecksum, SegmentError, SegmentHead, Segmenter, Segments, SplitLimits, first_segment,
     split,
+};
+pub use segment_count::{
+    LEAST_SEGMENT_LEN, SHORT_SEGMENT_LEN, SHORT_SEGMENTS, has_tiny_segments, segment_count,
+    total_wire_len,
 };
