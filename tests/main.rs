@@ -23,5 +23,6 @@ mod recovery;
 mod refusals;
 mod restart;
 mod scapy;
+mod super_packets;
 mod trace;
 mod vm;
