@@ -98,6 +98,10 @@ enum weft_limits {
 	 * beyond SKB_MAX_ALLOC: four pages, less what the kernel keeps beside the data.
 	 */
 	WEFT_MAX_PLAIN_LEN = 15000,
+	/* The same as in crate `packet`, which gives the reasons. */
+	WEFT_LEAST_SEGMENT_LEN = 36,
+	WEFT_SHORT_SEGMENTS = 128,
+	WEFT_SHORT_SEGMENT_LEN = 500,
 };
 
 /* Numbers that are no index of their table. */
@@ -124,8 +128,8 @@ struct weft_flow {
 	/* WEFT_L3_LONG, WEFT_ND, WEFT_TUNNEL*: non-zero parts of `key` */
 	__u16 sections;
 	__u32 list;		/* index of its action list */
-	/* When a packet was last pinned to the slow path (see actions.h), or 0. */
-	__u32 pinned_at;
+	/* How long packets are still pinned to the slow path (see actions.h), or 0. */
+	__u32 pin;
 };
 
 /* An entry of the exact-match cache. */
@@ -280,10 +284,23 @@ struct weft_port_stats {
 	__u64 tx_bytes;
 };
 
-/* Token bucket that limits a port's misses; see struct weft_config. */
+/* Token bucket that limits a port's misses, or short segments; see struct weft_config. */
 struct weft_token_bucket {
 	__u64 at_ns;		/* when the last token was added */
 	__u64 tokens;
+};
+
+/*
+ * What a port has waiting in the queue of punted packets; see punt_queue.h for its units. Entry 0 is
+ * the sum of all ports.
+ */
+struct weft_punt_queue {
+	__u64 last_ns;		/* when the last packet was punted */
+	__u64 marked_ns;
+	__u32 punted;		/* sum of all packets ever punted; wraps around */
+	__u32 marked;		/* `punted` at `marked_ns` */
+	__u32 read;		/* as much of `punted` has certainly been read */
+	__u32 pad;
 };
 
 /* Key of a drop counter: ingress port << 8 | drop reason. */
@@ -421,12 +438,19 @@ struct weft_config {
 	 * daemon has not confirmed them since.
 	 */
 	__u64 least_generation;
+	__u32 punt_limit;	/* what each port may have waiting, see punt_queue.h; 0: no limit */
+	__u32 punt_queue_len;	/* what all ports may have waiting */
+	/* token period of a port's short segments, in nanoseconds; 0: no limit */
+	__u32 segment_ns;
+	__u32 segment_burst;	/* size of the token bucket */
+	__u32 pad;
 };
 
 /*
  * The header in front of a punted frame. It is an Ethernet header of this EtherType whose first
- * four bytes are the ingress port, in network order; the other address bytes are 0. A tag that was
- * in the skb's metadata follows its addresses.
+ * four bytes are the ingress port, in network order; the other address bytes are the time when it was
+ * punted (bpf_ktime_get_ns), in the byte order of the host, or 0. A tag that was in the skb's metadata
+ * follows its addresses.
  *
  * A frame without room for that header gets two more tags instead: 0x88a8 with the upper 16 bits of
  * the port as its TCI, and 0x8100 with the lower 16 bits.

@@ -12,8 +12,10 @@
  *	weft_flow_stats, weft_lookups,
  *	weft_port_stats, weft_uplink_stats,
  *	weft_drops				counters
- *	weft_miss_limit				token buckets that limit each port's misses
+ *	weft_miss_limit, weft_segment_limit	token buckets that limit each port's misses, and its
+ *						short segments
  *	weft_punt_device			the TAP that punted packets are sent to
+ *	weft_punt_queues, weft_punt_clock	limits of what waits there, see punt_queue.h
  *	weft_config, mask_list_in_use		variables that may change at any time
  *	cache_shift, bucket_shift, source_shift,
  *	hash_factors, entropy_factors		constants, set before the programs are loaded
@@ -129,6 +131,13 @@ struct {
 	__uint(max_entries, WEFT_PORTS);
 } weft_miss_limit __weak SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_token_bucket);
+	__uint(max_entries, WEFT_PORTS);
+} weft_segment_limit __weak SEC(".maps");
+
 /* The number of entries is fixed, see struct weft_device. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -203,6 +212,26 @@ struct {
 	__type(value, __u32);
 	__uint(max_entries, 1);
 } weft_punt_device __weak SEC(".maps");
+
+/* What each port has waiting there; entry 0: all ports. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_punt_queue);
+	__uint(max_entries, WEFT_PORTS);
+} weft_punt_queues __weak SEC(".maps");
+
+/*
+ * The daemon has read all packets that were punted until this time (bpf_ktime_get_ns). It writes to
+ * the map's memory, without a system call.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} weft_punt_clock __weak SEC(".maps");
 
 /*
  * Never read: the daemon updates it to wait for an RCU grace period. The update of a map of maps

@@ -131,7 +131,7 @@ static __noinline int other_link(struct __sk_buff *skb)
 		skb->mark = 0;
 		return TC_ACT_OK;
 	}
-	if (!has_token(weft_config.uplink_port))
+	if (!has_tokens(weft_config.uplink_port, 1))
 		return TC_ACT_OK;
 	skb->mark = OTHER_LINK_MARK;
 	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS)) {

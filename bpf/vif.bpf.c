@@ -162,6 +162,18 @@ static __always_inline int output_to_uplink(struct __sk_buff *skb, struct weft_k
 	return bpf_redirect(uplink, 0);
 }
 
+/*
+ * Drops a super-packet that a guest made to cost the host more than itself. The user datapath shows
+ * it if drops are captured.
+ */
+static __noinline int drop_super_packet(struct __sk_buff *skb, __u32 port, __u32 reason)
+{
+	if (weft_config.watch_drops && has_daemon())
+		return punt(skb, port);
+	count_rx(port_stats(port), frame_bytes(skb));
+	return count_drop(port, reason);
+}
+
 /* Whether the segment length of a super-packet matters for this list. */
 static __always_inline bool asks_len(const struct guest_frame *frame)
 {
@@ -189,11 +201,18 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 		return punt(skb, frame->port);
 	tags = key->vlan ? tag_count(key) * TAG_LEN : 0;
 	stripped = frame->bytes - skb->len;
-	if (frame->gso_size && asks_len(frame)) {
-		frame->wire_len = segment_len(skb, key, ETH_LEN + tags - stripped);
-		if (!frame->wire_len)
-			return punt_and_pin(skb, frame);
-		frame->wire_len += stripped;
+	if (frame->gso_size) {
+		if (has_tiny_segments(skb, frame->gso_size))
+			return drop_super_packet(skb, frame->port, DROP_TINY_SEGMENTS);
+		if (frame->gso_size < WEFT_SHORT_SEGMENT_LEN &&
+		    !has_segment_tokens(skb, frame->port))
+			return drop_super_packet(skb, frame->port, DROP_SEGMENT_LIMIT);
+		if (asks_len(frame)) {
+			frame->wire_len = segment_len(skb, key, ETH_LEN + tags - stripped);
+			if (!frame->wire_len)
+				return punt_and_pin(skb, frame);
+			frame->wire_len += stripped;
+		}
 	}
 	if (frame->list->max_len && frame->wire_len > frame->list->max_len)
 		return punt_and_pin(skb, frame);

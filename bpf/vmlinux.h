@@ -42,6 +42,11 @@ enum tc_action {
 	TC_ACT_REDIRECT = 7,
 };
 
+/* Flags of maps. */
+enum {
+	BPF_F_MMAPABLE = 1U << 10,
+};
+
 /* Flags of BPF helpers. */
 enum {
 	BPF_F_INGRESS = 1ULL << 0,

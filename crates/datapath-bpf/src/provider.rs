@@ -357,6 +357,10 @@ impl Datapath for KernelDatapath {
         self.bpf.add_endpoints(&underlay).map_err(failed)
     }
 
+    fn set_punt_limit(&self, limit: u32) -> Result<(), DatapathError> {
+        self.bpf.set_punt_limit(limit).map_err(failed)
+    }
+
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {
         self.put_in_tables(megaflows.iter().map(|megaflow| (megaflow, None)));
         self.user.put(megaflows)

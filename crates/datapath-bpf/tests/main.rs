@@ -12,5 +12,6 @@ mod lookup;
 mod port_redirect;
 mod programs;
 mod punt;
+mod punt_queue;
 mod verifier;
 mod veth;

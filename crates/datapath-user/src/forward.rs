@@ -106,7 +106,7 @@ impl Forwarder {
     /// Raises an upcall for a packet without a megaflow. If the port's queue is full, the packet is
     /// dropped before it is copied, so that a flood stays cheap.
     fn raise_upcall(&mut self, port: PortNo, key: FlowKey, packet: &PacketBuf) {
-        if !self.has_room(port, packet.len()) {
+        if !self.has_room(port, packet) {
             return self.out.dropped(DropReason::UpcallQueueFull, packet);
         }
         let (packet, worker) = (packet.clone(), self.worker);
@@ -116,11 +116,11 @@ impl Forwarder {
     /// Reserves room for a packet in its port's upcall queue. The backlog is read once for each
     /// batch of a port's frames; what other threads add or take meanwhile is seen in the next
     /// batch.
-    fn has_room(&mut self, port: PortNo, len: usize) -> bool {
+    fn has_room(&mut self, port: PortNo, packet: &PacketBuf) -> bool {
         let known = self.backlog.filter(|(known, _)| *known == port);
         let (_, backlog) =
             self.backlog.insert(known.unwrap_or_else(|| (port, self.upcalls.backlog(port))));
-        backlog.admit(self.upcalls.limits(), len)
+        backlog.admit(self.upcalls.limits(), packet)
     }
 
     /// Copies a frame that a guest has sent to the observers of its port.
@@ -334,7 +334,8 @@ impl Output for Outputs {
     }
 
     fn meter(&mut self, rate_kbps: u64, burst_kb: u64, packet: &PacketBuf) -> bool {
-        self.meters.passes((rate_kbps, burst_kb), packet.len(), Instant::now())
+        let len = packet::total_wire_len(packet);
+        self.meters.passes((rate_kbps, burst_kb), len, Instant::now())
     }
 
     fn solicit(&mut self, solicitation: &PacketBuf, first: &Action) -> Result<(), DropReason> {

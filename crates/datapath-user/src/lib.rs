@@ -35,10 +35,12 @@ mod port;
 mod provider;
 mod receive;
 mod resolve;
+mod segment_limit;
 mod segmented_send;
 mod stt;
 mod token_bucket;
 mod transmit;
+mod turn;
 mod upcall_queue;
 mod uplink;
 mod uplink_watch;
@@ -47,6 +49,7 @@ mod watchers;
 mod worker;
 
 pub use provider::{SetupError, UserDatapath};
+pub use segment_limit::{SHORT_SEGMENTS_BURST, SHORT_SEGMENTS_PER_SECOND};
 
 use netdev::af_packet::VlanTag;
 use netdev::epoll::Waker;
@@ -54,11 +57,10 @@ use packet::PacketBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use turn::BATCH;
 use wire::EtherType;
 use wire::vlan::Tag;
 
-/// Frames read from one descriptor before the others get their turn.
-const BATCH: usize = 32;
 /// How often missing devices are looked for and kernel counters are read.
 const TICK: Duration = Duration::from_millis(500);
 

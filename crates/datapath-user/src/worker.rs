@@ -2,13 +2,14 @@
 
 use super::busy_poll::{BusyPoll, Idle};
 use super::cache::CacheStats;
-use super::fast_path::punt;
+use super::fast_path::punt_reader::{PuntReader, Punted};
 use super::forward::{Forwarder, MAX_ICMP_REPLIES};
 use super::mailbox::{PortCounters, Report, Request};
 use super::receive::Receiver;
 use super::transmit;
+use super::turn::Turn;
 use super::uplink::UplinkSockets;
-use super::{BATCH, Notice, Notices, TICK};
+use super::{Notice, Notices, TICK};
 use datapath::config::{EndpointConfig, LinkConfig, Underlay};
 use datapath::megaflow::MegaflowId;
 use datapath::stats::{EndpointStats, MegaflowStats};
@@ -18,7 +19,6 @@ use flow::{
 use netdev::Error;
 use netdev::epoll::{Epoll, Events, Waker};
 use netdev::io_error::IoError;
-use netdev::tap::Tap;
 use packet::PacketBuf;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -76,7 +76,7 @@ pub(super) struct Worker {
     /// Indexed by the number in [`Token::Receiver`]; `None` where a tunnel was removed.
     receivers: Vec<Option<Receiver>>,
     /// This worker's queue of the TAP by which eBPF programs punt frames.
-    punt_tap: Option<Tap>,
+    punt_reader: Option<PuntReader>,
     forwarder: Forwarder,
     packet: PacketBuf,
     notices: Notices,
@@ -100,7 +100,7 @@ impl Worker {
             waker,
             requests,
             receivers: Vec::new(),
-            punt_tap: None,
+            punt_reader: None,
             forwarder,
             packet,
             notices,
@@ -155,13 +155,15 @@ impl Worker {
     }
 
     fn receive_from_vif(&mut self, port: PortNo) {
-        for _ in 0..BATCH {
+        let mut turn = Turn::default();
+        while turn.goes_on() {
             let Some(vif) = self.forwarder.out.vif(port) else { return };
             let Some(device) = &vif.device else { return };
             self.packet.reset(PacketBuf::HEADROOM);
             match device.recv(&mut self.packet) {
                 Ok(Some(())) => {
                     vif.rx.add(self.packet.len());
+                    turn.add(&self.packet);
                     self.handle_guest_frame(port);
                 }
                 Ok(None) => return,
@@ -182,6 +184,17 @@ impl Worker {
     /// Forwards a frame that a guest has sent, and shows it to observers.
     fn handle_guest_frame(&mut self, port: PortNo) {
         let Self { packet, forwarder, .. } = self;
+        let refused = if packet::has_tiny_segments(packet) {
+            Some(DropReason::TinySegments)
+        } else if forwarder.out.vif(port).is_some_and(|vif| !vif.segment_limit.passes(packet)) {
+            Some(DropReason::SegmentLimit)
+        } else {
+            None
+        };
+        if let Some(reason) = refused {
+            forwarder.show_guest_frame(port, packet);
+            return forwarder.drop_packet(port, reason, packet);
+        }
         let settled = packet::settle_checksum(packet);
         forwarder.show_guest_frame(port, packet);
         match settled {
@@ -200,11 +213,13 @@ impl Worker {
     }
 
     fn receive_tagged(&mut self) {
-        for _ in 0..BATCH {
+        let mut turn = Turn::default();
+        while turn.goes_on() {
             self.packet.reset(PacketBuf::HEADROOM);
             if !self.forwarder.out.uplink.recv_tagged(&mut self.packet) {
                 return;
             }
+            turn.add(&self.packet);
             self.handle_tagged_frame();
         }
     }
@@ -225,40 +240,61 @@ impl Worker {
     }
 
     fn receive_punted(&mut self) {
-        for _ in 0..BATCH {
-            let Some(tap) = &self.punt_tap else { break };
-            match punt::recv(tap, &mut self.packet) {
-                Ok(Some(())) => self.handle_punted_frame(),
-                Ok(None) | Err(IoError::LinkDown) => break,
+        let Some(mut reader) = self.punt_reader.take() else { return };
+        let now_ns = self.started.elapsed().as_nanos() as u64;
+        let (mut turn, mut is_empty) = (Turn::default(), false);
+        while turn.goes_on() && !is_empty {
+            match reader.recv(&mut self.packet) {
+                Ok(Some(())) => {
+                    turn.add(&self.packet);
+                    match reader.decode(&mut self.packet, now_ns) {
+                        Some(punted) => self.handle_punted_frame(punted),
+                        None => self.drop_uplink_packet(DropReason::Malformed),
+                    }
+                }
+                Ok(None) | Err(IoError::LinkDown) => is_empty = true,
                 Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
+                    turn.add(&self.packet);
                     self.forwarder.count_uplink_drop(DropReason::Malformed);
                 }
                 // The control thread sees this by netlink and makes another TAP.
-                Err(IoError::DeviceGone) => self.punt_tap = None,
-                Err(_) => self.forwarder.count_uplink_drop(DropReason::DeviceError),
+                Err(IoError::DeviceGone) => return self.flush_punted(),
+                Err(_) => {
+                    turn.add(&self.packet);
+                    self.forwarder.count_uplink_drop(DropReason::DeviceError);
+                }
             }
         }
+        self.flush_punted();
+        reader.finish_batch(is_empty);
+        self.punt_reader = Some(reader);
+    }
+
+    fn flush_punted(&mut self) {
         for receiver in self.receivers.iter_mut().flatten() {
             receiver.flush_punted(&mut self.forwarder);
         }
     }
 
     /// Forwards a punted frame as if it had been read from its ingress port.
-    fn handle_punted_frame(&mut self) {
-        let Some(port) = punt::decode(&mut self.packet) else {
-            return self.drop_uplink_packet(DropReason::Malformed);
-        };
+    fn handle_punted_frame(&mut self, Punted { port, is_expired }: Punted) {
         // With the punt header in front, the kernel did not recognize SCTP and left its CRC
         // partial.
         packet::complete_crc32c(&mut self.packet);
         let Self { packet, forwarder, .. } = self;
         if port == forwarder.out.uplink_port() {
-            return self.handle_punted_uplink_frame();
+            return match is_expired {
+                false => self.handle_punted_uplink_frame(),
+                true => self.drop_uplink_packet(DropReason::PuntExpired),
+            };
         }
         let Some(vif) = forwarder.out.vif(port) else {
             return self.drop_uplink_packet(DropReason::NoSuchPort);
         };
         vif.rx.add(packet.len());
+        if is_expired {
+            return forwarder.drop_packet(port, DropReason::PuntExpired, packet);
+        }
         self.handle_guest_frame(port);
     }
 
@@ -351,13 +387,13 @@ impl Worker {
                 forwarder.out.uplink.replace(UplinkSockets::default());
                 let _ = reply.send(());
             }
-            Request::PuntQueue(tap) => {
-                if let Err(error) = self.epoll.add(tap.as_fd(), Token::Punt.to_u64()) {
+            Request::PuntQueue(reader) => {
+                if let Err(error) = self.epoll.add(reader.as_fd(), Token::Punt.to_u64()) {
                     tracing::error!(
                         "cannot poll the punt TAP, so punted packets are lost: {error}"
                     );
                 }
-                self.punt_tap = Some(tap);
+                self.punt_reader = Some(reader);
             }
             Request::Overrun(frames) => {
                 forwarder.out.uplink.drops.add(DropReason::ReceiveOverrun, frames);

@@ -109,6 +109,17 @@ pub trait Datapath: Send + Sync {
     /// the datapath has ended.
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError>;
 
+    /// Limits how much each port may have waiting that eBPF programs have punted, as
+    /// [`Config::punt_limit`](crate::config::Config::punt_limit). A datapath without programs
+    /// ignores it.
+    ///
+    /// # Errors
+    /// [`DatapathError::FastPath`].
+    fn set_punt_limit(&self, limit: u32) -> Result<(), DatapathError> {
+        let _ = limit;
+        Ok(())
+    }
+
     /// Installs megaflows. One with the match of an existing megaflow replaces its actions and
     /// keeps its counters. They are in place once a later [`Datapath::snapshot`] of the same thread
     /// has returned. A megaflow that does not fit is not installed, and its packets become upcalls.

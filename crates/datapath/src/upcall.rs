@@ -53,10 +53,13 @@ pub struct UpcallLimits {
     pub packets: usize,
     /// Bytes of one port's packets. A single packet may wait whatever its length.
     pub bytes: usize,
+    /// Segments of one port's packets: a super-packet counts by its segments. A single packet may
+    /// wait whatever their number.
+    pub segments: usize,
 }
 
 impl Default for UpcallLimits {
     fn default() -> Self {
-        Self { packets: 512, bytes: 1 << 20 }
+        Self { packets: 512, bytes: 1 << 20, segments: 4096 }
     }
 }

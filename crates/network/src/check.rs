@@ -37,6 +37,7 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
         underlay_mtu,
         least_path_mtu,
         underlay_family,
+        punt_limit,
         options,
         hosts,
         switches,
@@ -63,6 +64,11 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
     groups_of_family(report, family?, &options, &switches);
     let mtu = checked_underlay_mtu(report, underlay_mtu, family?)?;
     let least_path_mtu = checked_least_path_mtu(report, least_path_mtu, family?, mtu)?;
+    let punt_limit = match punt_limit {
+        Setting::Given(limit) => Some(limit),
+        Setting::Default => None,
+        Setting::Wrong => return None,
+    };
     let underlay = Underlay { family: family?, mtu, options: options.options };
     let mtus: Vec<u16> = switches
         .iter()
@@ -86,6 +92,7 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
         underlay_family: underlay.family,
         underlay_mtu: underlay.mtu,
         least_path_mtu,
+        punt_limit,
     })
 }
 

@@ -29,6 +29,7 @@ pub struct Network {
     pub(crate) underlay_family: Family,
     pub(crate) underlay_mtu: u16,
     pub(crate) least_path_mtu: u16,
+    pub(crate) punt_limit: Option<u32>,
 }
 
 impl Network {
@@ -119,6 +120,12 @@ impl Network {
     /// the MTU of the underlay, with IPv6 at least 1280.
     pub const fn least_path_mtu(&self) -> u16 {
         self.least_path_mtu
+    }
+
+    /// How much each port may have waiting for the user datapath that eBPF programs have punted, 128
+    /// to 4,096; `None` for the default.
+    pub const fn punt_limit(&self) -> Option<u32> {
+        self.punt_limit
     }
 
     /// The overhead of a tunnel type in this network, in bytes; see [`overhead_bytes`].

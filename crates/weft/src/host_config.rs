@@ -3,8 +3,8 @@
 use crate::number_pool::{EndpointName, NumberPool, Numbers};
 use anyhow::{Context, Result, bail};
 use datapath::config::{
-    Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PortConfig,
-    TunnelConfig, Underlay, Workers,
+    Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PUNT_LIMIT,
+    PortConfig, TunnelConfig, Underlay, Workers,
 };
 use datapath::solicit::SolicitLimits;
 use datapath::upcall::UpcallLimits;
@@ -98,6 +98,7 @@ pub fn build(
         workers: Workers::default(),
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
+        punt_limit: network.punt_limit().unwrap_or(PUNT_LIMIT),
         solicit: SolicitLimits::default(),
     };
     Ok(HostConfig { config, program })
@@ -259,7 +260,7 @@ mod tests {
     fn network_toml_manual_states_the_default_limits() {
         let manual = include_str!("../../../docs/network-toml.md");
         let switch::Config { limits, learn } = switch::Config::default();
-        let UpcallLimits { packets, bytes } = UpcallLimits::default();
+        let UpcallLimits { packets, bytes, segments } = UpcallLimits::default();
         let SolicitLimits { again_after, neighbours } = SolicitLimits::default();
         assert_eq!(again_after.as_secs(), 1);
         let (stations, age) = (learn.fdb, learn.max_age.as_secs());
@@ -269,7 +270,11 @@ mod tests {
         for limit in [
             format!("| megaflows | {};", thousands(MEGAFLOWS)),
             format!("| {} per port, {} in total;", masks.0, masks.1),
-            format!("| {packets} or {} MiB per port |", bytes >> 20),
+            format!(
+                "| {packets}, {} MiB or {} segments per port |",
+                bytes >> 20,
+                thousands(segments)
+            ),
             format!("| {total} each, {per_port} per port;"),
             format!("| one request per second and address, {neighbours} addresses per port |"),
             format!("forgotten {age} seconds after"),

@@ -36,6 +36,7 @@ const ROOT: Schema = Schema {
         key("underlay_mtu", "underlay_mtu = 1500"),
         key("least_path_mtu", "least_path_mtu = 1280"),
         key("underlay_family", "underlay_family = 4"),
+        key("punt_limit", "punt_limit = 1024"),
         key("tunnel_options", "[tunnel_options.geneve]"),
         key("host", "[[host]]"),
         key("logical_switch", "[[logical_switch]]"),
@@ -72,6 +73,7 @@ pub(crate) struct NetworkDraft {
     pub(crate) underlay_mtu: Setting<Located<u16>>,
     pub(crate) least_path_mtu: Setting<Located<u16>>,
     pub(crate) underlay_family: Setting<Family>,
+    pub(crate) punt_limit: Setting<u32>,
     pub(crate) options: OptionsDraft,
     pub(crate) hosts: Vec<HostDraft>,
     pub(crate) switches: Vec<SwitchDraft>,
@@ -106,6 +108,10 @@ pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDra
             }
         }
     });
+    let punt_limit = Setting::of(root.get("punt_limit"), |field| {
+        let rule = "a limit of punted packets is 128 to 4096";
+        field.integer(report, 128..=4096, rule)
+    });
     let options = tunnel::options(report, root.get("tunnel_options"));
     let hosts = host::hosts(report, &root);
     let mut reader = switch::Reader::new(default_tunnel, &options, &hosts);
@@ -119,6 +125,7 @@ pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDra
         underlay_mtu,
         least_path_mtu,
         underlay_family,
+        punt_limit,
         options,
         hosts,
         switches,

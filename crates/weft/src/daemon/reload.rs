@@ -80,6 +80,7 @@ impl Daemon {
         let new = Arc::new(new);
         // Clients must find the names of ports before they see flows that use them.
         *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
+        self.datapath.set_punt_limit(new.config.punt_limit)?;
         let generation = self.switch.publish(program.clone());
         // Again, for addresses learned between the first call and the new program.
         self.forget_moved(&old_program, &program, &new.network);
