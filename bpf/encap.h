@@ -6,7 +6,8 @@
  * Entropy
  * -------
  * The outer source port is a hash of the inner flow. Programs and userspace
- * (crates/flow/src/inner.rs) compute the same one. Its input are five words of the frame as sent:
+ * (crates/flow/src/inner_flow.rs) compute the same hash. Its input is five words of the frame as
+ * sent:
  *
  *	IPv4:	w0 = source << 32 | destination, w1 = w2 = w3 = 0
  *	IPv6:	w0, w1 = source, w2, w3 = destination, the upper half first

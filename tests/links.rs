@@ -5,7 +5,7 @@ use crate::common::daemon::{no_answer, port, wait_port};
 use crate::common::{
     Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, TUNNELS, traffic,
 };
-use netdev::{Dad, Event, IpNet, LinkKind, LinkSpec, Monitor};
+use netdev::{Dad, IpNet, LinkKind, LinkSpec, Monitor, NetlinkEvent};
 use nix::sys::signal::Signal;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -93,8 +93,8 @@ fn guest_is_attached_when_its_device_name_becomes_free() {
 /// How many TAP devices weft has created and moved to a guest: each vanishes from this namespace.
 fn taps_made(mut events: Monitor) -> usize {
     let events = events.drain().expect("the events");
-    let made = |event: &&Event| match event {
-        Event::LinkRemoved { name, .. } => name.starts_with("weft"),
+    let made = |event: &&NetlinkEvent| match event {
+        NetlinkEvent::LinkRemoved { name, .. } => name.starts_with("weft"),
         _ => false,
     };
     events.iter().filter(made).count()

@@ -109,8 +109,8 @@ fn group_frames_reach_everybody_once(guests: &[Guest]) {
     };
     let mut received = vec![Vec::new(); guests.len()];
     collect(&["broadcast", "multicast"], &mut received);
-    // Now all megaflows exist, so nothing overtakes: a second copy of a frame would arrive before
-    // the last frames.
+    // All megaflows exist now, so frames stay in order: a second copy of a frame would arrive
+    // before the frames that end the test.
     for (guest, socket) in guests.iter().zip(&sockets) {
         socket.send(&note(MacAddr::BROADCAST, guest.mac, &format!("end of {};", guest.name)));
     }
@@ -224,8 +224,8 @@ fn bytes_are_the_same_when_the_uplink_joins_what_it_receives() {
         let [guest, uplink] = packets();
         traffic::tcp(a, b, 4, 10 * MEGABYTE);
         let [to_guest, by_wire] = [packets()[0] - guest, packets()[1] - uplink];
-        // GRO of the kernel joins frames with one tag, but not for packet sockets. It joins Geneve
-        // packets only after the programs at the uplink have seen them.
+        // The kernel's GRO merges frames with one tag before the programs see them, but not for
+        // packet sockets. It merges Geneve packets only after the programs have seen them.
         let by_programs = daemons[0].show().datapath == "kernel";
         let is_joined = match tunnel {
             "geneve" => !by_programs,

@@ -5,7 +5,7 @@ use crate::common::daemon::port;
 use crate::common::{Datapath, GUEST_DEVICE, Guest, Lab, Setup, traffic};
 use bench::traffic::blast::{Blast, Pace};
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ fn set_gso_size(bytes: &mut [u8], gso_size: u16) {
 /// Sends super-packets from `from` to `to` as fast as possible. `gso_size` gets the number of each.
 fn attack(from: &Guest, to: &Guest, gso_size: impl Fn(u64) -> u16 + Send + 'static) -> Blast {
     let options = PacketOptions { qdisc_bypass: true, ..PacketOptions::default() };
-    let open = || PacketSocket::open_name(GUEST_DEVICE, &Filter::nothing(), options);
+    let open = || PacketSocket::open_name(GUEST_DEVICE, &SocketFilter::nothing(), options);
     let socket = from.netns.run(open).expect("a packet socket can be opened");
     let template = super_packet(from, to, gso_size(0));
     let change = move |number: u64, bytes: &mut [u8]| set_gso_size(bytes, gso_size(number));

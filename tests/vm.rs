@@ -3,7 +3,7 @@
 
 use crate::common::daemon::{port, wait_port};
 use crate::common::{Daemon, Guest, Lab, PATIENCE, Setup, TUNNELS, traffic};
-use datapath::stats::Count;
+use datapath::stats::PacketCount;
 use nix::sys::signal::Signal;
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -113,7 +113,7 @@ fn there_and_back(vm: &mut Vm, machine: &Guest, other: &Guest, family: u8) {
 }
 
 /// Checks that a stream of [`LEN`] bytes between two counter values consisted of super-packets.
-fn assert_super_packets(what: &str, before: Count, after: Count) {
+fn assert_super_packets(what: &str, before: PacketCount, after: PacketCount) {
     let (packets, bytes) = (after.packets - before.packets, after.bytes - before.bytes);
     assert!(bytes > LEN as u64, "{what}: {bytes} bytes");
     assert!(packets < bytes / (2 * u64::from(MTU)), "{what}: {packets} packets for {bytes} bytes");

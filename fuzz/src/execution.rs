@@ -1,6 +1,6 @@
 //! Rewrites fields of a frame of a guest, and builds replies to it.
 
-use flow::{Action, EndpointTable, Field, FlowKey, Output, PortNo, Reply, execute, extract};
+use flow::{Action, ActionOutput, EndpointTable, Field, FlowKey, PortNo, Reply, execute, extract};
 use packet::vnet;
 use packet::{ChecksumStatus, PacketBuf, verify_checksum};
 
@@ -82,7 +82,7 @@ fn answer(reply: Reply, packet: &PacketBuf) -> bool {
 
 struct Nowhere;
 
-impl Output for Nowhere {
+impl ActionOutput for Nowhere {
     fn port(&mut self, _: PortNo, _: &mut PacketBuf) -> Result<(), flow::DropReason> {
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Packets that exceed the MTU of their path.
 
-use flow::{WayBack, clamp_mss, too_big};
+use flow::{ReplyAddresses, clamp_mss, too_big};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 use wire::{EtherType, Ipv4Packet, MacAddr, TooBig};
 
@@ -40,7 +40,7 @@ fn fragment(packet: &PacketBuf, mtu: u16, max_frame_len: usize) {
 
 /// The ICMP message to the guest must be one that a tunnel end point would accept.
 fn answer(packet: &PacketBuf, mtu: u16) {
-    let back = WayBack { eth_dst: MacAddr([2; 6]), eth_src: MacAddr([4; 6]), tags: &[] };
+    let back = ReplyAddresses { eth_dst: MacAddr([2; 6]), eth_src: MacAddr([4; 6]), tags: &[] };
     let Ok(answer) = too_big(packet, mtu, &back) else { return };
     let at = wire::transport_offset(answer.head()).expect("a whole answer");
     let told = if at.ethertype == EtherType::IPV4 {

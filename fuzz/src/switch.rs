@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use flow::{
-    DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable, NetworkId, NextHop,
-    Output, PortNo, ShowActions, TagLink, TagLinks, Ttl, TunnelInfo, TunnelSpec, TunnelType,
-    execute, extract,
+    ActionOutput, DatapathKey, DropReason, Dscp, Encapsulated, EndpointId, EndpointTable,
+    NetworkId, NextHop, PortNo, ShowActions, TagLink, TagLinks, Ttl, TunnelInfo, TunnelSpec,
+    TunnelType, execute, extract,
 };
 use network::{Network, Placement, load_program, logical_flows};
 use packet::PacketBuf;
@@ -211,7 +211,7 @@ impl Sink {
     }
 }
 
-impl Output for Sink {
+impl ActionOutput for Sink {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port == UPLINK {
             self.toward_underlay(packet.head());

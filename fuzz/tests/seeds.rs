@@ -83,7 +83,7 @@ fn tunnels_are_decapped_or_refused_for_the_right_reason_when_the_frame_is_a_seed
 }
 
 #[test]
-fn super_packets_are_cut_when_the_offload_is_a_seed() {
+fn super_packets_are_segmented_when_the_offload_is_a_seed() {
     for seed in seeds_of("offload") {
         let expected = if matches!(seed.name, "none" | "verified" | "partial") { 1 } else { 3 };
         assert_eq!(offload::frame(&seed.bytes), Some(expected), "{}", seed.name);

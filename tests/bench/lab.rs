@@ -10,8 +10,8 @@ use bench::demo::{self, DemoOptions};
 use bench::lab::{
     Contender, DEFAULT_UPLINK_MTU, GUEST_DEVICE, Lab, Policy, Profile, Session, remove_stale,
 };
-use bench::traffic::between::{Flow, Traffic};
 use bench::traffic::blast::{Blast, Pace};
+use bench::traffic::flow::{Flow, Traffic};
 use bench::traffic::frames::{self, Frame};
 use bench::traffic::load::{Load, Pattern};
 use bench::traffic::ping::Pinger;

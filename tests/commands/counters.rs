@@ -4,7 +4,7 @@ use super::call::weft;
 use crate::common::frames::{FrameSocket, frame, note};
 use crate::common::outer::Outer;
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup, TUNNELS};
-use ::datapath::stats::{Count, Drops};
+use ::datapath::stats::{Drops, PacketCount};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use testkit::host::wait_until;
@@ -25,11 +25,11 @@ const LIST: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\nprior
 #[derive(PartialEq, Eq, Debug)]
 struct Counted {
     /// Per port: received from the guest, sent to it, and dropped.
-    ports: Vec<(String, Count, Count, Drops)>,
+    ports: Vec<(String, PacketCount, PacketCount, Drops)>,
     /// Of the uplink: received, sent and dropped.
-    uplinks: Vec<(Count, Count, Drops)>,
+    uplinks: Vec<(PacketCount, PacketCount, Drops)>,
     /// Per end point.
-    endpoints: Vec<(String, Count, Count)>,
+    endpoints: Vec<(String, PacketCount, PacketCount)>,
     /// Packets and bytes of megaflows, by host, port and actions.
     megaflows: BTreeMap<(usize, String, String), [u64; 2]>,
 }

@@ -2,7 +2,7 @@
 
 use super::PATIENCE;
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use packet::PacketBuf;
 use std::time::{Duration, Instant};
 use testkit::host::TestHost;
@@ -35,7 +35,7 @@ impl FrameSocket {
     /// Opens a socket on `device` of a host or guest. It receives only later frames.
     pub fn open(netns: &TestHost, device: &str) -> Self {
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-        let open = || PacketSocket::open_name(device, &Filter::everything(), options);
+        let open = || PacketSocket::open_name(device, &SocketFilter::everything(), options);
         Self(netns.run(open).expect("a packet socket can be opened"))
     }
 

@@ -7,8 +7,8 @@
 use super::{GUEST_DEVICE, Guest};
 use netdev::Netns;
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::epoll::{Epoll, Events};
-use netdev::filter::Filter;
+use netdev::epoll::{Epoll, EpollEvents};
+use netdev::filter::SocketFilter;
 use netdev::io_error::IoError;
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Trunk {
             tags.iter().map(|&(tpid, tci)| Tag::from_tci(EtherType(tpid), tci)).collect();
         let open = |device| {
             let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-            PacketSocket::open_name(device, &Filter::everything(), options)
+            PacketSocket::open_name(device, &SocketFilter::everything(), options)
         };
         let (lower, upper) = guest
             .netns
@@ -82,7 +82,7 @@ fn relay(lower: &PacketSocket, upper: &PacketSocket, tags: &[Tag], stop: &Atomic
     for (socket, token) in [(lower, 0), (upper, 1)] {
         epoll.add(socket, token).expect("a socket can be waited for");
     }
-    let mut events = Events::new();
+    let mut events = EpollEvents::new();
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
     while !stop.load(Ordering::Relaxed) {
         epoll.wait(&mut events, Some(LOOK)).expect("an epoll set can be waited for");

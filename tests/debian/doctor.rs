@@ -2,7 +2,7 @@
 //! that only another kernel has.
 
 use crate::common::daemon::WEFT;
-use ::doctor::checks::tunnel::{Outcome, Outer, tunnel_support};
+use ::doctor::checks::tunnel::{OuterHeaders, PerformedBy, tunnel_support};
 use ::doctor::facts::NicFacts;
 use flow::TunnelType;
 use netlink_sys::{Socket, SocketAddr};
@@ -28,8 +28,8 @@ fn segments_behind_tags_are_merged_as_predicted() {
         // This kernel has 802.1Q.
         assert!(lab.merges(tags), "{tunnel}");
         assert_eq!(
-            tunnel_support(&nic, tunnel, Outer::DEFAULT).gro.outcome,
-            Outcome::InSoftware,
+            tunnel_support(&nic, tunnel, OuterHeaders::DEFAULT).gro.outcome,
+            PerformedBy::InSoftware,
             "{tunnel}"
         );
     }

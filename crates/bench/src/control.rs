@@ -14,7 +14,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The form of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum ReplyForm {
     /// One line.
     Line,
     /// Rows, and a line that ends them.
@@ -29,7 +29,7 @@ pub(crate) enum Answer {
 pub(crate) fn ask(
     control: &Path,
     request: &Value,
-    answer: Answer,
+    answer: ReplyForm,
     mut row: impl FnMut(&Value),
 ) -> Result<Value> {
     let failed = |e| Error::io(format!("ask the daemon at {}", control.display()))(e);
@@ -37,8 +37,8 @@ pub(crate) fn ask(
     stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(failed)?;
     writeln!(stream, "{request}").map_err(failed)?;
     let last = match answer {
-        Answer::Line => "ok",
-        Answer::Rows => "end",
+        ReplyForm::Line => "ok",
+        ReplyForm::Rows => "end",
     };
     for line in BufReader::new(stream).lines() {
         let mut line: Value =

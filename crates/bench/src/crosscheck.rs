@@ -31,7 +31,7 @@ const FIRST_PORT: u16 = 5201;
 /// Bytes of a write, and of a message: 64 is the least that sockperf's header allows.
 const WRITE: usize = 128 << 10;
 const MESSAGE: usize = 64;
-/// The largest difference that counts as agreement, in parts.
+/// The largest relative difference that counts as agreement.
 pub const AGREEMENT: f64 = 0.1;
 
 /// A load that both programs can make.
@@ -111,9 +111,9 @@ impl fmt::Display for Agreement {
 
 /// Measures all loads with both programs, `blocks` times for `seconds`, over one veth pair.
 ///
-/// [`Error::Missing`] when a program is not installed, [`Error::Interrupted`], or traffic does not
-/// flow.
-/// not flow.
+/// # Errors
+/// [`Error::Missing`] when a program is not installed, [`Error::Interrupted`], or
+/// [`Error::Traffic`] when no traffic passes.
 pub fn run(blocks: usize, seconds: Duration, stop: &Stop) -> Result<Vec<Agreement>> {
     let session = Session::open(PATIENCE, stop)?;
     let lab = Lab::build_as(&session, Shape { guests_per_host: 1, ..Shape::default() })?;
@@ -239,7 +239,8 @@ impl Subject {
         value.ok_or_else(|| Error::Traffic(format!("{program} printed no figure:\n{text}")))
     }
 
-    /// `iperf3 -1` serves one client only, so a probe would use it up: it gets some time instead.
+    /// Waits until the server accepts connections. `iperf3 -1` serves one client only, which must
+    /// not be this probe, so it gets half a second instead.
     fn wait_until_served(self, lab: &Lab<'_>, from: &Guest, at: SocketAddr) -> Result<()> {
         if self != Self::TcpRoundTrips {
             return lab.stop().sleep(Duration::from_millis(500));
@@ -277,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_apart_only_when_the_noise_does_not_explain_it() {
+    fn programs_differ_only_when_the_difference_exceeds_the_noise() {
         let near = |median: f64, part: f64| Estimate {
             median,
             low: median * (1.0 - part),
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_others_are_read_from_what_they_print() {
+    fn figures_of_iperf3_and_sockperf_are_read_from_their_output() {
         let iperf3 = "[  5]   0.00-1.00   sec  2.9 GBytes  25000 Mbits/sec    0             sender\n\
                       [  5]   0.00-1.00   sec  2.9 GBytes  24900 Mbits/sec                  receiver\n\niperf Done.";
         assert_eq!(iperf3_gbps(iperf3), Some(24.9));

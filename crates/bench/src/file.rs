@@ -57,7 +57,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn links_and_devices_stay_what_they_are() {
+    fn symbolic_links_and_devices_are_not_replaced() {
         let directory = std::env::temp_dir().join(format!("weft-file-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let (file, link) = (directory.join("a.json"), directory.join("link.json"));

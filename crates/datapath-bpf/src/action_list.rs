@@ -98,7 +98,7 @@ impl ActionList {
         let mut compiler = Compiler {
             condition: &megaflow.condition,
             uplink,
-            tags: Tags::of(&megaflow.condition),
+            tags: TagCondition::of(&megaflow.condition),
             list: Self { actions: Vec::new(), max_len: u32::MAX, grows: 0 },
             growth: 0,
         };
@@ -147,7 +147,7 @@ impl ActionList {
 }
 
 /// What a megaflow's condition says about the tags of its packets.
-struct Tags {
+struct TagCondition {
     /// Number of tags that the list has pushed so far.
     pushed: usize,
     /// Tags that the frame arrived with, outermost last; `None`: unknown TPID.
@@ -157,7 +157,7 @@ struct Tags {
     changed: bool,
 }
 
-impl Tags {
+impl TagCondition {
     fn of(condition: &Match) -> Self {
         let mut own = Vec::new();
         for field in [Field::VlanTpid, Field::VlanInnerTpid] {
@@ -197,7 +197,7 @@ fn known(condition: &Match, field: Field) -> Option<u128> {
 struct Compiler<'a> {
     condition: &'a Match,
     uplink: PortNo,
-    tags: Tags,
+    tags: TagCondition,
     list: ActionList,
     /// How many bytes longer the frame is now than on arrival.
     growth: i32,

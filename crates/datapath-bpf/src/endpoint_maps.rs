@@ -4,13 +4,13 @@
 //! packets from them continue to its sockets.
 
 use crate::abi::{weft_endpoint, weft_endpoint_range, weft_endpoint_update};
-use crate::entries::{self, Class, EndpointEntry};
+use crate::endpoint_entries::{self, ClassKey, EndpointEntry};
 use crate::flow_tables::MapError;
 use crate::object::LoadedObject;
 use crate::struct_bytes::{struct_bytes, u64_at};
 use crate::sys;
 use datapath::config::{EndpointConfig, TunnelConfig, Underlay};
-use datapath::stats::Count;
+use datapath::stats::PacketCount;
 use flow::{Carrier, EndpointId, KernelDatapath, NextHop, PortNo, TagLink, TunnelSpec};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, OwnedFd};
 const BATCH: usize = 4096;
 
 /// Received and sent packets, by tunnel type, local and remote address.
-pub(crate) type EndpointCounts = HashMap<(&'static str, IpAddr, IpAddr), [Count; 2]>;
+pub(crate) type EndpointCounts = HashMap<(&'static str, IpAddr, IpAddr), [PacketCount; 2]>;
 
 /// The maps of end points, classes, GRE addresses and tag links, and what they contain.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct EndpointMaps {
     sources_put: OwnedFd,
     sources_delete: OwnedFd,
     /// By number of the class.
-    classes: Vec<Option<Class>>,
+    classes: Vec<Option<ClassKey>>,
     /// Outer headers of each class in bytes, without the outer Ethernet header.
     overheads: Vec<usize>,
     endpoints: BTreeMap<EndpointId, EndpointEntry>,
@@ -102,12 +102,12 @@ impl EndpointMaps {
         self.remove(&gone)?;
         let links: HashSet<(PortNo, TagLink)> = links(underlay);
         for &(_, link) in self.links.difference(&links) {
-            self.links_map.delete(&entries::tag_link_key(link))?;
+            self.links_map.delete(&endpoint_entries::tag_link_key(link))?;
         }
         self.links.retain(|link| links.contains(link));
         let gre = gre(underlay);
         for &local in self.gre.difference(&gre) {
-            self.gre_map.delete(&entries::gre_key(local))?;
+            self.gre_map.delete(&endpoint_entries::gre_key(local))?;
         }
         self.gre.retain(|local| gre.contains(local));
         Ok(())
@@ -126,7 +126,8 @@ impl EndpointMaps {
                 continue;
             }
             let Some(&port) = ports.get(&(end.spec, end.local)) else { continue };
-            let Some(class) = self.class(Class { spec: end.spec, local: end.local, port })? else {
+            let Some(class) = self.class(ClassKey { spec: end.spec, local: end.local, port })?
+            else {
                 let remote = end.remote;
                 tracing::warn!(
                     %remote,
@@ -140,12 +141,16 @@ impl EndpointMaps {
         }
         self.add(&new)?;
         for (port, link) in links(underlay).difference(&self.links) {
-            let entry = entries::tag_link_value(*port, *link);
-            self.links_map.update(&entries::tag_link_key(*link), &entry, MapFlags::ANY)?;
+            let entry = endpoint_entries::tag_link_value(*port, *link);
+            self.links_map.update(&endpoint_entries::tag_link_key(*link), &entry, MapFlags::ANY)?;
         }
         self.links = links(underlay);
         for &local in gre(underlay).difference(&self.gre) {
-            self.gre_map.update(&entries::gre_key(local), &1_u32.to_ne_bytes(), MapFlags::ANY)?;
+            self.gre_map.update(
+                &endpoint_entries::gre_key(local),
+                &1_u32.to_ne_bytes(),
+                MapFlags::ANY,
+            )?;
         }
         self.gre = gre(underlay);
         Ok(())
@@ -156,7 +161,7 @@ impl EndpointMaps {
     pub(crate) fn retire(&self) -> RetiredClasses {
         let used: HashSet<u16> = self.endpoints.values().map(|entry| entry.class).collect();
         let is_unused =
-            |(class, had): &(u16, &Option<Class>)| had.is_some() && !used.contains(class);
+            |(class, had): &(u16, &Option<ClassKey>)| had.is_some() && !used.contains(class);
         let retired = (0..).zip(&self.classes).filter(is_unused);
         RetiredClasses(retired.map(|(class, _)| class).collect())
     }
@@ -210,7 +215,7 @@ impl EndpointMaps {
         let entries: Vec<&[u8]> = entries.chunks_exact(size_of::<weft_endpoint>()).collect();
         for (id, EndpointEntry { config, .. }) in &self.endpoints {
             let Some(entry) = entries.get(id.0 as usize) else { continue };
-            let count = |packets, bytes| Count {
+            let count = |packets, bytes| PacketCount {
                 packets: u64_at(entry, packets),
                 bytes: u64_at(entry, bytes),
             };
@@ -235,7 +240,7 @@ impl EndpointMaps {
         let open = self.endpoints.values_mut().filter(|entry| entry.hop.is_none());
         let mut inherited = Vec::new();
         for entry in open {
-            entry.hop = hop(&entries::words(entry.config.remote));
+            entry.hop = hop(&endpoint_entries::words(entry.config.remote));
             inherited.extend(entry.hop.map(|_| entry.config.id));
         }
         self.inherited.extend(&inherited);
@@ -261,7 +266,7 @@ impl EndpointMaps {
             let (mut numbers, mut entries) = (Vec::new(), Vec::new());
             for entry in batch {
                 numbers.extend(entry.config.id.0.to_ne_bytes());
-                entries.extend(entries::endpoint_value(entry, self.overhead(entry.class)));
+                entries.extend(endpoint_entries::endpoint_value(entry, self.overhead(entry.class)));
             }
             self.endpoints_map.update_batch(
                 &numbers,
@@ -303,7 +308,7 @@ impl EndpointMaps {
     /// Writes an end point again. Its counters stay.
     fn write(&self, id: EndpointId) -> Result<(), MapError> {
         let Some(entry) = self.endpoints.get(&id) else { return Ok(()) };
-        self.put(id, entries::endpoint_value(entry, self.overhead(entry.class)))
+        self.put(id, endpoint_entries::endpoint_value(entry, self.overhead(entry.class)))
     }
 
     fn put(&self, id: EndpointId, mut endpoint: Vec<u8>) -> Result<(), MapError> {
@@ -322,18 +327,18 @@ impl EndpointMaps {
     }
 
     /// The number of a class, which is added if it is new; `None` when there are too many.
-    fn class(&mut self, wanted: Class) -> Result<Option<u16>, MapError> {
+    fn class(&mut self, wanted: ClassKey) -> Result<Option<u16>, MapError> {
         if let Some(at) = self.classes.iter().position(|class| *class == Some(wanted)) {
             return Ok(Some(at as u16));
         }
         let Some(free) = self.classes.iter().position(Option::is_none) else { return Ok(None) };
         self.classes_map.update(
             &(free as u32).to_ne_bytes(),
-            &entries::class_value(&wanted),
+            &endpoint_entries::class_value(&wanted),
             MapFlags::ANY,
         )?;
         self.classes[free] = Some(wanted);
-        self.overheads[free] = entries::overhead(&wanted);
+        self.overheads[free] = endpoint_entries::overhead(&wanted);
         Ok(Some(free as u16))
     }
 }
@@ -497,7 +502,7 @@ mod tests {
         let ways = |endpoint_maps: &EndpointMaps| [0, 1, 2, 3].map(|id| way(endpoint_maps, id));
         endpoint_maps.resolve(EndpointId(3), Some(hop(3))).unwrap();
         // The previous daemon knew no next hop for the third.
-        let third = entries::words(IpAddr::from([10, 0, 0, 2]));
+        let third = endpoint_entries::words(IpAddr::from([10, 0, 0, 2]));
         endpoint_maps.inherit(|remote| (*remote != third).then(|| hop(7))).unwrap();
         assert_eq!(ways(&endpoint_maps), [Some(7), Some(7), None, Some(3)]);
         endpoint_maps.resolve(EndpointId(1), Some(hop(1))).unwrap();

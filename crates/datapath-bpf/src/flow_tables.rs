@@ -172,7 +172,7 @@ pub struct FlowTables {
     mask_lists: MapHandle,
     served: MapHandle,
     lookups: MapHandle,
-    grace: Grace,
+    grace: GracePeriod,
     flows: FlowEntries,
     numbers: HashMap<KernelMask, MaskNo>,
     /// Number of megaflows of each mask; `None` if no program can reach the mask.
@@ -184,19 +184,19 @@ pub struct FlowTables {
     /// Programs may still read the other list.
     flipped: bool,
     /// Retired entries for which waiting for a grace period has failed.
-    late: Retired,
+    late: RetiredEntries,
 }
 
 /// Waits for an RCU grace period. It is separate from the tables, so that they can be changed
 /// meanwhile.
 #[derive(Clone, Debug)]
-pub struct Grace {
+pub struct GracePeriod {
     map: Arc<MapHandle>,
     /// A map to store into the other one.
     anything: Arc<MapHandle>,
 }
 
-impl Grace {
+impl GracePeriod {
     fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
@@ -220,13 +220,13 @@ impl Grace {
 /// Deleted entries and masks, which programs may use until a grace period has passed.
 #[derive(Debug, Default)]
 #[must_use = "retired entries have to be freed"]
-pub struct Retired {
+pub struct RetiredEntries {
     flows: Vec<FlowNo>,
     masks: Vec<MaskNo>,
     flipped: bool,
 }
 
-impl Retired {
+impl RetiredEntries {
     /// Adds entries that were retired later.
     pub fn append(&mut self, later: Self) {
         let Self { mut flows, mut masks, flipped } = later;
@@ -282,7 +282,7 @@ impl FlowTables {
             mask_lists: loaded.map("weft_mask_lists")?,
             served: loaded.map("weft_flow_stats")?,
             lookups: loaded.map("weft_lookups")?,
-            grace: Grace::new(loaded)?,
+            grace: GracePeriod::new(loaded)?,
             flows: FlowEntries {
                 masks: vec![None; flows as usize],
                 free: (1..flows).rev().map(FlowNo).collect(),
@@ -296,7 +296,7 @@ impl FlowTables {
             order: Vec::new(),
             in_use: 0,
             flipped: false,
-            late: Retired::default(),
+            late: RetiredEntries::default(),
         })
     }
 
@@ -395,20 +395,20 @@ impl FlowTables {
     }
 
     /// Waits for a grace period, without the tables.
-    pub fn grace(&self) -> Grace {
+    pub fn grace(&self) -> GracePeriod {
         self.grace.clone()
     }
 
     /// Takes deleted entries. After a grace period that begins later, they have to be
     /// [freed](FlowTables::free).
-    pub fn retire(&mut self) -> Retired {
+    pub fn retire(&mut self) -> RetiredEntries {
         let mut retired = std::mem::take(&mut self.late);
         retired.flows.append(&mut self.flows.deleted);
         retired
     }
 
     /// Returns retired entries when waiting for a grace period has failed.
-    pub fn requeue(&mut self, retired: Retired) {
+    pub fn requeue(&mut self, retired: RetiredEntries) {
         self.late.append(retired);
     }
 
@@ -416,7 +416,10 @@ impl FlowTables {
     ///
     /// # Errors
     /// When the kernel rejects an update.
-    pub fn retire_and_sort(&mut self, hits: impl Fn(MaskNo) -> u64) -> Result<Retired, MapError> {
+    pub fn retire_and_sort(
+        &mut self,
+        hits: impl Fn(MaskNo) -> u64,
+    ) -> Result<RetiredEntries, MapError> {
         if self.flipped {
             return Ok(self.retire());
         }
@@ -444,8 +447,8 @@ impl FlowTables {
     }
 
     /// Frees entries that no program can use any more.
-    pub fn free(&mut self, retired: Retired) {
-        let Retired { mut flows, masks, flipped } = retired;
+    pub fn free(&mut self, retired: RetiredEntries) {
+        let RetiredEntries { mut flows, masks, flipped } = retired;
         self.flows.free.append(&mut flows);
         for mask in masks {
             self.users[mask.0 as usize] = None;

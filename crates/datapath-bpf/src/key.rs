@@ -81,21 +81,21 @@ impl Shape {
     }
 
     /// Where the kernel's key has `word` of a flow key, for frames of this shape.
-    const fn position(self, word: usize) -> Position {
+    const fn position(self, word: usize) -> KernelPosition {
         match PLACES[word] {
             KernelWord::Held { member, index, shape: KernelShape::Any } => {
-                Position::Own(word_of(member) + index as usize)
+                KernelPosition::Own(word_of(member) + index as usize)
             }
             KernelWord::Held { member, index, shape } => {
                 let bits = Self::bits_of(shape);
                 if self.has(shape) {
-                    Position::Shared { at: word_of(member) + index as usize, bits }
+                    KernelPosition::Shared { at: word_of(member) + index as usize, bits }
                 } else {
-                    Position::Absent { bits }
+                    KernelPosition::Absent { bits }
                 }
             }
-            KernelWord::Register => Position::Register,
-            KernelWord::NotHeld => Position::NotHeld,
+            KernelWord::Register => KernelPosition::Register,
+            KernelWord::NotHeld => KernelPosition::NotHeld,
         }
     }
 }
@@ -137,7 +137,7 @@ const fn word_of(member: KernelMember) -> usize {
 static PLACES: [KernelWord; flow::WORDS] = flow::KERNEL_WORDS;
 
 /// Where the kernel's key has a word of a flow key, for one shape.
-enum Position {
+enum KernelPosition {
     /// At this word, in every shape. It is 0 in shapes that lack it.
     Own(usize),
     /// At this word, in this shape; other shapes, told apart by `bits`, have another word there.
@@ -164,7 +164,9 @@ impl From<&FlowKey> for KernelKey {
         let shape = Shape::of(key);
         let mut words = [0; WORDS];
         for (word, &value) in key.words().iter().enumerate() {
-            if let Position::Own(at) | Position::Shared { at, .. } = shape.position(word) {
+            if let KernelPosition::Own(at) | KernelPosition::Shared { at, .. } =
+                shape.position(word)
+            {
                 words[at] = value;
             }
         }
@@ -213,7 +215,7 @@ impl KernelMask {
 /// user datapath.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the kernel's key does not hold {0}")]
-pub struct NotHeld(pub Field);
+pub struct FieldNotInKey(pub Field);
 
 /// A megaflow in the kernel's layout: the frames that agree with `key` on the bits of `mask`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -227,10 +229,9 @@ impl KernelMatch {
     /// on the bits of `mask`. It serves no frame that differs from `key` on those bits; it may
     /// serve fewer frames than `mask` allows.
     ///
-    /// # Errors
-    /// [`NotHeld`] when the mask has bits that the kernel's key does not hold, or when the key has
-    /// bits that no frame of its shape has.
-    pub fn new(key: &FlowKey, mask: &FlowMask) -> Result<Self, NotHeld> {
+    /// # Errors [`FieldNotInKey`] when the mask has bits that the kernel's key does not hold, or
+    /// when the key has bits that no frame of its shape has.
+    pub fn new(key: &FlowKey, mask: &FlowMask) -> Result<Self, FieldNotInKey> {
         let shape = Shape::of(key);
         let mut words = [0; WORDS];
         let mut shape_bits = 0;
@@ -241,22 +242,22 @@ impl KernelMatch {
             let is_set = key.words()[word] & bits != 0;
             match shape.position(word) {
                 // The mark beside the port is 0 in every frame that arrives.
-                Position::Own(layout::PORT) if key.words()[word] & bits & !IN_PORT != 0 => {
-                    return Err(NotHeld(Field::PktMark));
+                KernelPosition::Own(layout::PORT) if key.words()[word] & bits & !IN_PORT != 0 => {
+                    return Err(FieldNotInKey(Field::PktMark));
                 }
-                Position::Own(at) => words[at] |= bits,
-                Position::Shared { at, bits: shape } => {
+                KernelPosition::Own(at) => words[at] |= bits,
+                KernelPosition::Shared { at, bits: shape } => {
                     words[at] |= bits;
                     shape_bits |= shape;
                 }
                 // No frame has such a bit: the key is not that of a frame. Leaving the bits out
                 // would serve frames that do not match.
-                Position::Absent { .. } | Position::Register if is_set => {
-                    return Err(NotHeld(field_of(word, key.words()[word] & bits)));
+                KernelPosition::Absent { .. } | KernelPosition::Register if is_set => {
+                    return Err(FieldNotInKey(field_of(word, key.words()[word] & bits)));
                 }
-                Position::Absent { bits: shape } => shape_bits |= shape,
-                Position::Register => {}
-                Position::NotHeld => return Err(NotHeld(field_of(word, bits))),
+                KernelPosition::Absent { bits: shape } => shape_bits |= shape,
+                KernelPosition::Register => {}
+                KernelPosition::NotHeld => return Err(FieldNotInKey(field_of(word, bits))),
             }
         }
         words[layout::PORT] = words[layout::PORT] & IN_PORT | shape_bits;
@@ -269,7 +270,7 @@ impl KernelMatch {
     ///
     /// # Errors
     /// As [`KernelMatch::new`].
-    pub fn of(condition: &Match, example: Option<&FlowKey>) -> Result<Self, NotHeld> {
+    pub fn of(condition: &Match, example: Option<&FlowKey>) -> Result<Self, FieldNotInKey> {
         match example.filter(|key| condition.matches(key)) {
             Some(key) => Self::new(key, condition.mask()),
             None => Self::new(&with_eth_type(condition), condition.mask()),
@@ -289,13 +290,15 @@ impl KernelMatch {
         let (mut key, mut mask) = (FlowKey::default(), FlowMask::default());
         for word in 0..flow::WORDS {
             let (value, bits) = match shape.position(word) {
-                Position::Own(at) => (self.key.0[at], self.mask.0[at]),
-                Position::Shared { at, bits } if shape_bits & bits == bits => {
+                KernelPosition::Own(at) => (self.key.0[at], self.mask.0[at]),
+                KernelPosition::Shared { at, bits } if shape_bits & bits == bits => {
                     (self.key.0[at], self.mask.0[at])
                 }
-                Position::Absent { bits } if shape_bits & bits == bits => (0, u64::MAX),
-                Position::Register => (0, u64::MAX),
-                Position::Shared { .. } | Position::Absent { .. } | Position::NotHeld => (0, 0),
+                KernelPosition::Absent { bits } if shape_bits & bits == bits => (0, u64::MAX),
+                KernelPosition::Register => (0, u64::MAX),
+                KernelPosition::Shared { .. }
+                | KernelPosition::Absent { .. }
+                | KernelPosition::NotHeld => (0, 0),
             };
             // The shape takes the place of the mark, which is 0 on arrival.
             let (value, bits) =
@@ -494,7 +497,7 @@ mod tests {
             mask.add(field);
             let refused =
                 matches!(field, Field::TunMetadata1 | Field::TunMetadata2 | Field::TunMetadata3);
-            let expected = if refused { Some(NotHeld(field)) } else { None };
+            let expected = if refused { Some(FieldNotInKey(field)) } else { None };
             assert_eq!(KernelMatch::new(&FlowKey::default(), &mask).err(), expected, "{field}");
         }
     }
@@ -508,8 +511,8 @@ mod tests {
             assert!(KernelMatch::new(&key, &mask).is_ok(), "{field} is 0 in every frame");
             key.set(field, field.all_ones() ^ field.all_ones() >> 1);
             let refused = KernelMatch::of(&Match::new(&key, mask.clone()), None);
-            assert_eq!(refused, Err(NotHeld(field)), "{field}");
-            assert_eq!(KernelMatch::new(&key, &mask), Err(NotHeld(field)), "{field}");
+            assert_eq!(refused, Err(FieldNotInKey(field)), "{field}");
+            assert_eq!(KernelMatch::new(&key, &mask), Err(FieldNotInKey(field)), "{field}");
         }
     }
 

@@ -20,8 +20,8 @@ mod action_list_map;
 mod attach_point;
 mod attachment;
 mod device_slots;
+mod endpoint_entries;
 mod endpoint_maps;
-mod entries;
 mod flow_tables;
 mod key;
 pub mod lab;
@@ -41,13 +41,13 @@ mod sys;
 pub use action_list::{ActionList, BpfAction, SetField};
 pub use endpoint_maps::sends_super_packets;
 pub use flow_tables::{
-    ActionListNo, FlowNo, FlowStats, FlowTableSizes, FlowTables, Grace, LookupStats, MapError,
-    MaskNo, Retired,
+    ActionListNo, FlowNo, FlowStats, FlowTableSizes, FlowTables, GracePeriod, LookupStats,
+    MapError, MaskNo, RetiredEntries,
 };
-pub use key::{KernelKey, KernelMask, KernelMatch, NotHeld};
+pub use key::{FieldNotInKey, KernelKey, KernelMask, KernelMatch};
 pub use load::{MapSizes, OLDEST_KERNEL, Unsupported, check, missing_capabilities};
 pub use object::LoadedObject;
 pub use pin::{PinError, Pins};
 pub use previous::InheritedMatches;
 pub use provider::{Adoption, KernelDatapath, PreparedKernelDatapath, StartError};
-pub use purge::{Purged, purge};
+pub use purge::{PurgeResult, purge};

@@ -3,8 +3,8 @@
 use crate::action_list::ActionList;
 use crate::action_list_map::ActionListMap;
 use crate::flow_tables::{
-    ActionListNo, FlowNo, FlowStats, FlowTables, Generation, Grace, LookupStats, MapError, MaskNo,
-    Retired,
+    ActionListNo, FlowNo, FlowStats, FlowTables, Generation, GracePeriod, LookupStats, MapError,
+    MaskNo, RetiredEntries,
 };
 use crate::key::KernelMatch;
 use crate::object::LoadedObject;
@@ -21,7 +21,7 @@ pub(crate) struct Megaflows {
     uplink: PortNo,
     numbers: HashMap<MegaflowId, FlowNo>,
     /// By number of the entry.
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<MegaflowEntry>>,
     /// Masks of megaflows. Equal masks are stored once.
     masks: HashSet<Arc<FlowMask>>,
     /// Megaflows that have to go, and could not be deleted yet.
@@ -32,7 +32,7 @@ pub(crate) struct Megaflows {
 
 /// A megaflow in the maps.
 #[derive(Debug)]
-struct Entry {
+struct MegaflowEntry {
     id: MegaflowId,
     mask: Arc<FlowMask>,
     /// The key's words where the mask is not 0.
@@ -50,18 +50,18 @@ struct Entry {
 }
 
 /// Results for some megaflows, and the entry where the next portion begins.
-pub(crate) type Portion<T> = (Vec<(T, Usage)>, Option<FlowNo>);
+pub(crate) type DumpPage<T> = (Vec<(T, Usage)>, Option<FlowNo>);
 
 /// Deleted megaflows, which programs may still execute.
 #[derive(Debug, Default)]
 #[must_use = "deleted megaflows have to be finished"]
-pub(crate) struct Deleted {
-    entries: Vec<(FlowNo, Entry)>,
-    tables: Retired,
+pub(crate) struct DeletedMegaflows {
+    entries: Vec<(FlowNo, MegaflowEntry)>,
+    tables: RetiredEntries,
     lists: Vec<ActionListNo>,
 }
 
-impl Deleted {
+impl DeletedMegaflows {
     /// Adds what was deleted later.
     pub(crate) fn append(&mut self, later: Self) {
         let Self { mut entries, tables, mut lists } = later;
@@ -76,7 +76,7 @@ impl Deleted {
     }
 }
 
-impl Entry {
+impl MegaflowEntry {
     fn condition(&self) -> Match {
         let mut key = FlowKey::default();
         let words = key.words_mut().iter_mut().zip(self.mask.words());
@@ -162,7 +162,7 @@ impl Megaflows {
         self.masks.insert(Arc::clone(&mask));
         self.numbers.insert(megaflow.id, number);
         let entry = self.entries.get_mut(number.0 as usize).ok_or(MapError::FlowsFull)?;
-        let entry = entry.insert(Entry {
+        let entry = entry.insert(MegaflowEntry {
             id: megaflow.id,
             mask,
             values: values(&megaflow.condition),
@@ -240,7 +240,7 @@ impl Megaflows {
     }
 
     /// Removes a megaflow from the maps, if it is there. Programs may still execute it.
-    fn take_out(&mut self, id: MegaflowId) -> Result<Option<(FlowNo, Entry)>, MapError> {
+    fn take_out(&mut self, id: MegaflowId) -> Result<Option<(FlowNo, MegaflowEntry)>, MapError> {
         let Some(&number) = self.numbers.get(&id) else { return Ok(None) };
         self.tables.delete(number)?;
         self.numbers.remove(&id);
@@ -250,7 +250,7 @@ impl Megaflows {
         Ok(Some((number, entry)))
     }
 
-    fn entry(&self, number: FlowNo) -> Option<&Entry> {
+    fn entry(&self, number: FlowNo) -> Option<&MegaflowEntry> {
         self.entries.get(number.0 as usize)?.as_ref()
     }
 
@@ -267,7 +267,10 @@ impl Megaflows {
 
     /// Deletes megaflows. After a grace period [`Megaflows::finish`] returns their counters. Also
     /// returns the first error; a megaflow that could not be deleted stays.
-    pub(crate) fn delete(&mut self, ids: &[MegaflowId]) -> (Deleted, Result<(), MapError>) {
+    pub(crate) fn delete(
+        &mut self,
+        ids: &[MegaflowId],
+    ) -> (DeletedMegaflows, Result<(), MapError>) {
         let (mut entries, mut result) = (Vec::new(), Ok(()));
         for &id in ids {
             match self.take_out(id) {
@@ -281,24 +284,27 @@ impl Megaflows {
                 }
             }
         }
-        (Deleted { entries, tables: self.tables.retire(), lists: self.lists.retire() }, result)
+        (
+            DeletedMegaflows { entries, tables: self.tables.retire(), lists: self.lists.retire() },
+            result,
+        )
     }
 
     /// Takes deleted entries, which become free after a grace period.
-    pub(crate) fn reclaim(&mut self) -> Result<Deleted, MapError> {
+    pub(crate) fn reclaim(&mut self) -> Result<DeletedMegaflows, MapError> {
         let tables = self.tables.retire_and_sort(|_| 0)?;
-        Ok(Deleted { entries: Vec::new(), tables, lists: self.lists.retire() })
+        Ok(DeletedMegaflows { entries: Vec::new(), tables, lists: self.lists.retire() })
     }
 
     /// Returns deleted entries when waiting for a grace period has failed.
-    pub(crate) fn requeue(&mut self, deleted: Deleted) {
-        let Deleted { entries: _, tables, lists } = deleted;
+    pub(crate) fn requeue(&mut self, deleted: DeletedMegaflows) {
+        let DeletedMegaflows { entries: _, tables, lists } = deleted;
         self.tables.requeue(tables);
         self.lists.requeue(lists);
     }
 
     /// Sorts masks by their hits since the last call, and takes unused masks and lists.
-    pub(crate) fn maintain(&mut self) -> Result<Deleted, MapError> {
+    pub(crate) fn maintain(&mut self) -> Result<DeletedMegaflows, MapError> {
         let mut hits: HashMap<MaskNo, u64> = HashMap::new();
         let end = self.tables.end();
         let served = self.tables.stats_from(FlowNo(0), end.0)?;
@@ -312,22 +318,22 @@ impl Megaflows {
         }
         let tables = self.tables.retire_and_sort(|mask| hits.get(&mask).copied().unwrap_or(0))?;
         self.masks.retain(|mask| Arc::strong_count(mask) > 1);
-        Ok(Deleted { entries: Vec::new(), tables, lists: self.lists.retire() })
+        Ok(DeletedMegaflows { entries: Vec::new(), tables, lists: self.lists.retire() })
     }
 
     /// Waits for a grace period, without a lock.
-    pub(crate) fn grace(&self) -> Grace {
+    pub(crate) fn grace(&self) -> GracePeriod {
         self.tables.grace()
     }
 
     /// Frees entries that no program uses any more, and returns their megaflows' counters.
     pub(crate) fn finish(
         &mut self,
-        deleted: Deleted,
+        deleted: DeletedMegaflows,
         now_ms: u64,
     ) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
-        let Deleted { entries, tables, lists } = deleted;
-        let count = |(number, mut entry): (FlowNo, Entry)| {
+        let DeletedMegaflows { entries, tables, lists } = deleted;
+        let count = |(number, mut entry): (FlowNo, MegaflowEntry)| {
             let served = self.tables.stats(number)?;
             Ok((entry.id, entry.usage(served, now_ms)))
         };
@@ -340,7 +346,7 @@ impl Megaflows {
     /// The megaflows with these ids, as far as they exist.
     pub(crate) fn get(&self, ids: impl IntoIterator<Item = MegaflowId>) -> Vec<Megaflow> {
         let entries = ids.into_iter().filter_map(|id| self.entry(*self.numbers.get(&id)?));
-        entries.map(Entry::megaflow).collect()
+        entries.map(MegaflowEntry::megaflow).collect()
     }
 
     /// Calls `of` for the megaflows in the next `most` entries after `from`. Also returns where to
@@ -351,7 +357,7 @@ impl Megaflows {
         most: usize,
         now_ms: u64,
         of: impl Fn(MegaflowId, &dyn Fn() -> Megaflow) -> T,
-    ) -> Result<Portion<T>, MapError> {
+    ) -> Result<DumpPage<T>, MapError> {
         let most = u32::try_from(most).unwrap_or(u32::MAX).max(1);
         let end = self.tables.end();
         let most = most.min(end.0.saturating_sub(from.0));

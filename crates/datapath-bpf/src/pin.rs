@@ -55,11 +55,11 @@ impl OpenFolder {
 /// The exclusive right to run a kernel datapath in this thread's network namespace. There can be
 /// only one, because it adopts all veth pairs that it finds.
 #[derive(Debug)]
-pub(crate) struct Namespace {
+pub(crate) struct NamespaceClaim {
     _claim: NetnsLock,
 }
 
-impl Namespace {
+impl NamespaceClaim {
     /// # Errors
     /// [`PinError::Taken`].
     pub(crate) fn claim() -> Result<Self, PinError> {
@@ -262,19 +262,19 @@ impl Pins {
     }
 
     /// Pins programs that have just been loaded, and their maps.
-    pub(crate) fn add_set(&self, loaded: &LoadedObject) -> io::Result<Set> {
+    pub(crate) fn add_set(&self, loaded: &LoadedObject) -> io::Result<PinSet> {
         let sets = self.path.join("sets");
         let number = numbered(&sets).last().map_or(0, |(number, _)| number + 1);
         let folder = sets.join(number.to_string());
         fs::create_dir_all(&folder)?;
         // From here on, an error drops `set`, which removes it.
-        let mut set = Set { folder, state: None, _root: Arc::clone(&self.root) };
+        let mut set = PinSet { folder, state: None, _root: Arc::clone(&self.root) };
         for (name, object) in loaded.all() {
             // Names in the BPF file system may not contain a dot.
             sys::pin(object, &set.folder.join(name.replace('.', "_")))?;
         }
         let state = new_map(MapType::Array, "weft_state", 16)?;
-        write_state(&state, &State { layout: LAYOUT, megaflows: 0 })?;
+        write_state(&state, &PinSetState { layout: LAYOUT, megaflows: 0 })?;
         sys::pin(state.as_fd(), &set.folder.join(STATE))?;
         set.state = Some(Mutex::new((state, 0)));
         Ok(set)
@@ -371,7 +371,7 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
 
 /// The pins of one process. Dropping this removes them.
 #[derive(Debug)]
-pub(crate) struct Set {
+pub(crate) struct PinSet {
     folder: PathBuf,
     /// The state map, and the number of megaflows in it.
     state: Option<Mutex<(MapHandle, u64)>>,
@@ -379,21 +379,21 @@ pub(crate) struct Set {
     _root: Arc<OpenFolder>,
 }
 
-impl Set {
+impl PinSet {
     /// Updates the number of megaflows.
     pub(crate) fn note(&self, megaflows: u64) -> io::Result<()> {
         let Some(state) = &self.state else { return Ok(()) };
         let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (map, said) = &mut *state;
         if *said != megaflows {
-            write_state(map, &State { layout: LAYOUT, megaflows })?;
+            write_state(map, &PinSetState { layout: LAYOUT, megaflows })?;
             *said = megaflows;
         }
         Ok(())
     }
 }
 
-impl Drop for Set {
+impl Drop for PinSet {
     fn drop(&mut self) {
         if let Err(error) = remove_folder(&self.folder) {
             tracing::debug!(set = %self.folder.display(), "{error}");
@@ -408,7 +408,7 @@ pub(crate) fn remove_set(folder: &Path) -> io::Result<()> {
 
 /// The part of a set that every version of weft can read: two 64-bit words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct State {
+pub(crate) struct PinSetState {
     /// Layout hash of the other maps, see [`LAYOUT`].
     pub(crate) layout: u64,
     pub(crate) megaflows: u64,
@@ -423,17 +423,20 @@ fn new_map(kind: MapType, name: &str, value_len: u32) -> io::Result<MapHandle> {
     MapHandle::create(kind, Some(name), 4, value_len, 1, &options).map_err(io::Error::other)
 }
 
-fn write_state(map: &MapHandle, state: &State) -> io::Result<()> {
+fn write_state(map: &MapHandle, state: &PinSetState) -> io::Result<()> {
     let bytes = [state.layout.to_ne_bytes(), state.megaflows.to_ne_bytes()].concat();
     map.update(&FIRST, &bytes, MapFlags::ANY).map_err(io::Error::other)
 }
 
 /// The state of a set; `None` if the process died before it had pinned everything.
-pub(crate) fn read_state(set: &Path) -> Option<State> {
+pub(crate) fn read_state(set: &Path) -> Option<PinSetState> {
     let map = MapHandle::from_pinned_path(set.join(STATE)).ok()?;
     let bytes = map.lookup(&FIRST, MapFlags::ANY).ok()??;
     let &[layout, megaflows] = bytes.as_chunks().0 else { return None };
-    Some(State { layout: u64::from_ne_bytes(layout), megaflows: u64::from_ne_bytes(megaflows) })
+    Some(PinSetState {
+        layout: u64::from_ne_bytes(layout),
+        megaflows: u64::from_ne_bytes(megaflows),
+    })
 }
 
 #[cfg(test)]

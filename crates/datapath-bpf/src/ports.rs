@@ -9,7 +9,7 @@ use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::struct_bytes::struct_bytes;
 use datapath::config::{DeviceConfig, MAX_PORT, PortConfig};
-use datapath::stats::Count;
+use datapath::stats::PacketCount;
 use flow::{DropCounters, DropReason, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
@@ -54,7 +54,7 @@ struct Port {
     /// Why its device has no slot.
     attach_error: Option<String>,
     /// Counters of earlier ports of this number, which are not ours.
-    base: [Count; 2],
+    base: [PacketCount; 2],
     /// Packets that the programs of a previous daemon dropped while no daemon ran.
     missed: u64,
 }
@@ -106,8 +106,8 @@ struct Device {
 /// Counters of a port, or of the uplink, in the programs' maps.
 #[derive(Debug, Default)]
 pub(crate) struct PortCounts {
-    pub(crate) rx: Count,
-    pub(crate) tx: Count,
+    pub(crate) rx: PacketCount,
+    pub(crate) tx: PacketCount,
     pub(crate) drops: DropCounters,
 }
 
@@ -353,7 +353,7 @@ impl Ports {
         Ok((ports, uplink))
     }
 
-    fn counted(&self, port: PortNo) -> Result<[Count; 2], MapError> {
+    fn counted(&self, port: PortNo) -> Result<[PacketCount; 2], MapError> {
         let words: Vec<[u64; 4]> = sums(&self.counts, port.0, 1)?;
         Ok(words.first().map_or_else(Default::default, |&words| count(words)))
     }
@@ -420,12 +420,15 @@ const _: () = assert!(
 );
 
 /// Received and sent, from the counters of a `struct weft_port_stats`.
-fn count([rx_packets, rx_bytes, tx_packets, tx_bytes]: [u64; 4]) -> [Count; 2] {
-    [Count { packets: rx_packets, bytes: rx_bytes }, Count { packets: tx_packets, bytes: tx_bytes }]
+fn count([rx_packets, rx_bytes, tx_packets, tx_bytes]: [u64; 4]) -> [PacketCount; 2] {
+    [
+        PacketCount { packets: rx_packets, bytes: rx_bytes },
+        PacketCount { packets: tx_packets, bytes: tx_bytes },
+    ]
 }
 
-fn since(now: Count, base: Count) -> Count {
-    Count {
+fn since(now: PacketCount, base: PacketCount) -> PacketCount {
+    PacketCount {
         packets: now.packets.wrapping_sub(base.packets),
         bytes: now.bytes.wrapping_sub(base.bytes),
     }

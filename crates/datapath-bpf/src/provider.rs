@@ -5,7 +5,7 @@ mod adoption;
 use crate::attachment;
 use crate::flow_tables::{FlowNo, MapError};
 use crate::load::{MapSizes, Unsupported, load};
-use crate::pin::{Namespace, PinError, Pins, Set};
+use crate::pin::{NamespaceClaim, PinError, PinSet, Pins};
 use crate::previous::PreviousState;
 use crate::state::BpfState;
 use adoption::Pinned;
@@ -13,8 +13,8 @@ use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
 use datapath::upcall::{Answer, Upcall};
-use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use datapath_user::fast_path::Punt;
 use datapath_user::{SetupError, UserDatapath};
 use flow::{Action, DropCounters, EntropySeed, FlowKey, PortNo};
@@ -47,7 +47,7 @@ pub struct KernelDatapath {
     pinned: Option<Pinned>,
     /// Keeps other processes from starting a kernel datapath in this network namespace. The last
     /// field, so that it is dropped last.
-    _namespace: Namespace,
+    _namespace: NamespaceClaim,
 }
 
 /// Why a kernel datapath could not start.
@@ -75,7 +75,7 @@ pub struct PreparedKernelDatapath {
     entropy: EntropySeed,
     bpf: Arc<BpfState>,
     pinned: Option<Pinned>,
-    namespace: Namespace,
+    namespace: NamespaceClaim,
 }
 
 impl PreparedKernelDatapath {
@@ -90,7 +90,7 @@ impl PreparedKernelDatapath {
     /// - [`PinError::Taken`] if another process runs a kernel datapath in the namespace;
     /// - the error of a BPF map.
     pub fn load(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
-        let namespace = Namespace::claim()?;
+        let namespace = NamespaceClaim::claim()?;
         let pins = Pins::open(bpf_fs).map(Arc::new).inspect_err(|error| {
             tracing::warn!("cannot pin programs: {error}; cached flows will end with the process");
         });
@@ -108,7 +108,7 @@ impl PreparedKernelDatapath {
 
     fn load_with(
         config: Config,
-        namespace: Namespace,
+        namespace: NamespaceClaim,
         pins: Option<Arc<Pins>>,
     ) -> Result<Self, StartError> {
         let wrong = |port: &&PortConfig| !(1..=MAX_PORT.0).contains(&port.port.0);
@@ -168,7 +168,7 @@ impl KernelDatapath {
     /// # Errors
     /// As [`PreparedKernelDatapath::load`] and [`PreparedKernelDatapath::start`].
     pub fn start(config: Config) -> Result<Self, StartError> {
-        PreparedKernelDatapath::load_with(config, Namespace::claim()?, None)?.start()
+        PreparedKernelDatapath::load_with(config, NamespaceClaim::claim()?, None)?.start()
     }
 
     /// How the uplink's program is attached, `tcx` or `clsact`; `None` if it is not.
@@ -269,7 +269,7 @@ impl KernelDatapath {
     }
 
     /// After the last worker of the user datapath, a dump continues in the programs' maps.
-    fn behind<T>(&self, (portion, next): Portion<T>) -> Portion<T> {
+    fn behind<T>(&self, (portion, next): DumpPage<T>) -> DumpPage<T> {
         let tables = DumpCursor { worker: self.workers, at: Cursor::default() };
         (portion, Some(next.unwrap_or(tables)))
     }
@@ -304,7 +304,7 @@ fn failed(error: MapError) -> DatapathError {
 }
 
 /// Starts the maintenance thread. It ends when the datapath is dropped.
-fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<Set>>) -> Result<(), SetupError> {
+fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<PinSet>>) -> Result<(), SetupError> {
     let (bpf, set) = (Arc::downgrade(bpf), set.map(Arc::downgrade));
     let run = move || {
         for tick in 1.. {
@@ -410,7 +410,7 @@ impl Datapath for KernelDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
         let Some(at) = self.in_tables(from) else {
             return Ok(self.behind(self.user.dump(from, most)?));
         };
@@ -424,7 +424,7 @@ impl Datapath for KernelDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError> {
         let Some(at) = self.in_tables(from) else {
             return Ok(self.behind(self.user.usage(from, most)?));
         };
@@ -466,7 +466,7 @@ impl Datapath for KernelDatapath {
         Ok(snapshot)
     }
 
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError> {
         let watching = self.user.watch_drops()?;
         let watched = self.bpf.lock().watch_drops(watching.token());
         watched.map_err(failed)?;
@@ -477,7 +477,7 @@ impl Datapath for KernelDatapath {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Watching<CapturedFrame>, DatapathError> {
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
         let watching = self.user.watch_frames(port, snap_bytes)?;
         let watched = self.bpf.lock().watch_frames(port, watching.token());
         watched.map_err(failed)?;

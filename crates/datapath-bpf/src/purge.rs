@@ -1,7 +1,7 @@
 //! [`purge`]: removes everything that a killed kernel datapath left behind.
 
 use crate::attachment::remove_filters;
-use crate::pin::{Namespace, PinError, Pins};
+use crate::pin::{NamespaceClaim, PinError, Pins};
 use crate::previous::PreviousState;
 use datapath_user::fast_path::remove_orphaned_devices;
 use std::collections::HashSet;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// What [`purge`] removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Purged {
+pub struct PurgeResult {
     /// Programs detached from devices.
     pub programs: usize,
     /// Megaflows.
@@ -25,10 +25,10 @@ pub struct Purged {
 /// # Errors
 /// [`PinError::Taken`] if that process still runs; then nothing is removed. Otherwise the kernel's
 /// error.
-pub fn purge(bpf_fs: &Path) -> Result<Purged, PinError> {
-    let _namespace = Namespace::claim()?;
+pub fn purge(bpf_fs: &Path) -> Result<PurgeResult, PinError> {
+    let _namespace = NamespaceClaim::claim()?;
     let pins = Pins::find(bpf_fs)?;
-    let mut purged = Purged::default();
+    let mut purged = PurgeResult::default();
     let refused = |error| PinError::Refused { folder: bpf_fs.to_owned(), error };
     let mut devices = remove_filters(pins.as_ref(), &[]).map_err(refused)?;
     if let Some(pins) = &pins {

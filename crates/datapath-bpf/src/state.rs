@@ -4,7 +4,7 @@
 use crate::abi::weft_config;
 use crate::endpoint_maps::EndpointMaps;
 use crate::flow_tables::MapError;
-use crate::megaflows::{Deleted, Megaflows};
+use crate::megaflows::{DeletedMegaflows, Megaflows};
 use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::ports::Ports;
@@ -12,7 +12,7 @@ use crate::struct_bytes::struct_bytes;
 use crate::sys::{self, SharedWord};
 use datapath::config::{Config, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath_user::fast_path::{FastPath, PUNT_QUEUE_LEN, PathMtu, PortRedirect, Resolved};
+use datapath_user::fast_path::{FastPath, PUNT_QUEUE_LEN, PathMtu, PortRedirect, ResolvedNextHop};
 use datapath_user::{SHORT_SEGMENTS_BURST, SHORT_SEGMENTS_PER_SECOND};
 use flow::{FlowKey, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -36,13 +36,13 @@ const INHERITED_LIMIT: Duration = Duration::from_secs(10);
 /// The maps of the programs, behind a lock.
 #[derive(Debug)]
 pub(crate) struct BpfState {
-    inner: Mutex<Inner>,
+    inner: Mutex<LockedMaps>,
     /// How far punted packets have been read, which the programs read.
     punt_clock: SharedWord,
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct LockedMaps {
     pub(crate) megaflows: Megaflows,
     pub(crate) endpoint_maps: EndpointMaps,
     pub(crate) ports: Ports,
@@ -94,7 +94,7 @@ impl BpfState {
             punt_limit: config.punt_limit,
             ..ProgramConfig::default()
         };
-        let inner = Inner {
+        let inner = LockedMaps {
             megaflows: Megaflows::new(loaded, config.uplink_port)?,
             endpoint_maps: EndpointMaps::new(loaded)?,
             ports: Ports::new(loaded, pins, wait_for_adoption)?,
@@ -115,7 +115,7 @@ impl BpfState {
         Ok(Self { inner: Mutex::new(inner), punt_clock })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LockedMaps> {
         // A panic while the lock was held has at worst left a megaflow out.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -168,7 +168,7 @@ impl BpfState {
         ids: &[MegaflowId],
         now_ms: u64,
     ) -> (Vec<(MegaflowId, Usage)>, Result<(), MapError>) {
-        let (mut deleted, mut result) = (Deleted::default(), Ok(()));
+        let (mut deleted, mut result) = (DeletedMegaflows::default(), Ok(()));
         // In portions, so that upcall handlers get the lock in between.
         for some in ids.chunks(DELETIONS) {
             let (more, failed) = self.lock().megaflows.delete(some);
@@ -203,7 +203,11 @@ impl BpfState {
 
     /// Waits for a grace period without the lock, then frees deleted entries and returns their
     /// counters.
-    fn finish(&self, deleted: Deleted, now_ms: u64) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
+    fn finish(
+        &self,
+        deleted: DeletedMegaflows,
+        now_ms: u64,
+    ) -> Result<Vec<(MegaflowId, Usage)>, MapError> {
         let grace = self.lock().megaflows.grace();
         let waited = grace.wait();
         let mut state = self.lock();
@@ -285,7 +289,7 @@ impl BpfState {
     }
 }
 
-impl Inner {
+impl LockedMaps {
     fn write_config(&self) -> Result<(), MapError> {
         let ProgramConfig { uplink_ifindex, uplink_max_len, uplink_port, .. } = self.config;
         let mut bytes = struct_bytes!(weft_config {
@@ -440,7 +444,7 @@ impl FastPath for BpfState {
         }
     }
 
-    fn resolved(&self, news: &[Resolved]) {
+    fn resolved(&self, news: &[ResolvedNextHop]) {
         let mut state = self.lock();
         let result = news.iter().try_for_each(|&(id, hop)| state.endpoint_maps.resolve(id, hop));
         log_error("next hops", result);

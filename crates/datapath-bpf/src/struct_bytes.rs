@@ -1,14 +1,14 @@
 //! Converts the generated C structures to bytes and back, without `unsafe`.
 
 /// A number or array of numbers in native byte order.
-pub(crate) trait Field {
+pub(crate) trait NativeEndian {
     /// Writes it to `place`, which has its length.
     fn put(&self, place: &mut [u8]);
 }
 
 macro_rules! numbers {
     ($($kind:ty)*) => {
-        $(impl Field for $kind {
+        $(impl NativeEndian for $kind {
             fn put(&self, place: &mut [u8]) {
                 place.copy_from_slice(&self.to_ne_bytes());
             }
@@ -18,7 +18,7 @@ macro_rules! numbers {
 
 numbers!(u8 u16 u32 u64);
 
-impl<T: Field, const N: usize> Field for [T; N] {
+impl<T: NativeEndian, const N: usize> NativeEndian for [T; N] {
     fn put(&self, place: &mut [u8]) {
         for (value, place) in self.iter().zip(place.chunks_exact_mut(size_of::<T>())) {
             value.put(place);
@@ -33,12 +33,12 @@ macro_rules! struct_bytes {
         #[allow(unused_mut, reason = "there may be no field")]
         let mut bytes = vec![0_u8; size_of::<$type>()];
         $({
-            fn same<T: $crate::struct_bytes::Field>(value: T, _: impl Fn(&$type) -> T) -> T {
+            fn same<T: $crate::struct_bytes::NativeEndian>(value: T, _: impl Fn(&$type) -> T) -> T {
                 value
             }
             let value = same($value, |entry: &$type| entry.$field);
             let at = std::mem::offset_of!($type, $field);
-            $crate::struct_bytes::Field::put(&value, &mut bytes[at..at + size_of_val(&value)]);
+            $crate::struct_bytes::NativeEndian::put(&value, &mut bytes[at..at + size_of_val(&value)]);
         })*
         bytes
     }};

@@ -9,7 +9,7 @@ use datapath::Cursor;
 use datapath::megaflow::Megaflow;
 use datapath_user::cache::{Cache, CacheLimits};
 use flow::{
-    Action, DropReason, Encapsulated, EndpointTable, Field, FlowKey, FlowMask, Match, Output,
+    Action, ActionOutput, DropReason, Encapsulated, EndpointTable, Field, FlowKey, FlowMask, Match,
     PortNo, execute, extract,
 };
 use packet::PacketBuf;
@@ -159,7 +159,7 @@ fn changes(c: &mut Criterion) {
 /// Takes frames and does nothing with them.
 struct Nowhere(u64);
 
-impl Output for Nowhere {
+impl ActionOutput for Nowhere {
     fn port(&mut self, port: PortNo, _: &mut PacketBuf) -> Result<(), DropReason> {
         self.0 += u64::from(port.0);
         Ok(())

@@ -16,7 +16,7 @@ const TRY_EVERY: u32 = 16;
 
 /// What an idle worker does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Idle {
+pub(super) enum IdleMode {
     /// Poll again at once.
     Poll,
     /// Sleep until an event.
@@ -40,9 +40,9 @@ impl BusyPoll {
     }
 
     /// A poll has found no event.
-    pub(super) fn idle(&mut self, now: Instant) -> Idle {
+    pub(super) fn idle(&mut self, now: Instant) -> IdleMode {
         if self.longest.is_zero() {
-            return Idle::Sleep;
+            return IdleMode::Sleep;
         }
         let Some((since, polls)) = self.idle else {
             self.sleeps = self.sleeps.wrapping_add(1);
@@ -51,9 +51,9 @@ impl BusyPoll {
             return self.idle(now);
         };
         if polls && now.saturating_duration_since(since) < self.longest {
-            Idle::Poll
+            IdleMode::Poll
         } else {
-            Idle::Sleep
+            IdleMode::Sleep
         }
     }
 
@@ -79,8 +79,8 @@ mod tests {
         let (start, mut polls) = (*now, 0);
         while *now - start < gap {
             match poll.idle(*now) {
-                Idle::Poll => *now += Duration::from_micros(10),
-                Idle::Sleep => *now = start + gap,
+                IdleMode::Poll => *now += Duration::from_micros(10),
+                IdleMode::Sleep => *now = start + gap,
             }
             polls += u32::from(*now - start < gap);
         }

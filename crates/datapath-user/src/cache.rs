@@ -29,14 +29,14 @@ use datapath::Cursor;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use exact::ExactCache;
 use flow::{Action, FlowKey, FlowMask, Match};
-use hash::Secret;
+use hash::HashSecret;
 use index::Index;
 use interner::Interner;
 use slab::Slab;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use store::{Chunk, Record, Slot, Store};
+use store::{Chunk, Slot, Store, StoredMegaflow};
 use subtable::Subtable;
 
 /// The size limits of a cache.
@@ -49,7 +49,7 @@ pub struct CacheLimits {
 impl CacheLimits {
     /// A record has 24 bits for the number of its action list, and in the worst case every megaflow
     /// has a list of its own.
-    const MAX_MEGAFLOWS: usize = (1 << Record::LIST_BITS) - 2;
+    const MAX_MEGAFLOWS: usize = (1 << StoredMegaflow::LIST_BITS) - 2;
 }
 
 impl Default for CacheLimits {
@@ -71,7 +71,7 @@ pub enum PutRefused {
 
 /// The result of a lookup.
 #[derive(Clone, Copy, Debug)]
-pub struct Hit<'a> {
+pub struct CacheHit<'a> {
     /// The megaflow's number.
     pub id: MegaflowId,
     /// The actions to execute.
@@ -103,7 +103,7 @@ pub struct CacheStats {
 /// The megaflows of one worker.
 pub struct Cache {
     limits: CacheLimits,
-    secret: Secret,
+    secret: HashSecret,
     exact: ExactCache,
     store: Store,
     subtables: Slab<Subtable>,
@@ -130,7 +130,7 @@ impl Cache {
     pub fn new(limits: CacheLimits) -> Self {
         Self {
             limits: CacheLimits { megaflows: limits.megaflows.min(CacheLimits::MAX_MEGAFLOWS) },
-            secret: Secret::new(),
+            secret: HashSecret::new(),
             exact: ExactCache::new(),
             store: Store::default(),
             subtables: Slab::default(),
@@ -146,7 +146,7 @@ impl Cache {
     /// Looks up the megaflow for a packet of `bytes` bytes with that key, and counts the hit at
     /// `now_ms` (milliseconds since the datapath started). `None` if there is none.
     #[inline]
-    pub fn look_up(&mut self, key: &FlowKey, bytes: usize, now_ms: u64) -> Option<Hit<'_>> {
+    pub fn look_up(&mut self, key: &FlowKey, bytes: usize, now_ms: u64) -> Option<CacheHit<'_>> {
         self.stats.lookups += 1;
         let hash = self.secret.of_packet(key);
         let (store, subtables) = (&self.store, &self.subtables);
@@ -159,7 +159,7 @@ impl Cache {
         };
         let record = self.store.get_mut(slot.chunk())?.record_mut(slot.at())?;
         record.hit(bytes as u64, now_ms);
-        Some(Hit { id: record.id, actions: self.lists.get(record.list())? })
+        Some(CacheHit { id: record.id, actions: self.lists.get(record.list())? })
     }
 
     /// Searches the subtables one after the other.
@@ -168,10 +168,12 @@ impl Cache {
         for &number in &self.order {
             let Some(subtable) = self.subtables.get_mut(number) else { continue };
             self.stats.mask_probes += 1;
-            let (lanes, store) = (&*subtable.lanes, &self.store);
-            let masked_hash = self.secret.of_lanes(lanes, key);
+            let (mask_words, store) = (&*subtable.mask_words, &self.store);
+            let masked_hash = self.secret.of_mask_words(mask_words, key);
             let is = |slot: Slot| {
-                store.get(slot.chunk()).is_some_and(|chunk| chunk.matches(slot.at(), lanes, key))
+                store
+                    .get(slot.chunk())
+                    .is_some_and(|chunk| chunk.matches(slot.at(), mask_words, key))
             };
             if let Some(slot) = subtable.index.find(masked_hash, is) {
                 subtable.hits += 1;
@@ -204,12 +206,12 @@ impl Cache {
         });
         let Some(chunk) = self.store.get_mut(chunk_number) else { return Err(PutRefused::Full) };
         let key = megaflow.condition.key();
-        let record = Record::new(megaflow.id, self.lists.take(&megaflow.actions));
-        let slot = Slot::new(chunk_number, chunk.insert(&subtable.lanes, key, record));
+        let record = StoredMegaflow::new(megaflow.id, self.lists.acquire(&megaflow.actions));
+        let slot = Slot::new(chunk_number, chunk.insert(&subtable.mask_words, key, record));
         if chunk.is_full() {
             subtable.open.pop();
         }
-        subtable.index.insert(self.secret.of_lanes(&subtable.lanes, key), slot);
+        subtable.index.insert(self.secret.of_mask_words(&subtable.mask_words, key), slot);
         subtable.len += 1;
         self.ids.insert(megaflow.id.0, slot);
         self.len += 1;
@@ -225,8 +227,8 @@ impl Cache {
         if let Some(record) = chunk.record_mut(slot.at()) {
             // Take the new list before releasing the old one: they may be equal.
             let old = record.list();
-            record.set_list(self.lists.take(&megaflow.actions));
-            self.lists.give_back(old);
+            record.set_list(self.lists.acquire(&megaflow.actions));
+            self.lists.release(old);
         }
         Ok(())
     }
@@ -274,7 +276,9 @@ impl Cache {
         let chunk = self.store.get_mut(slot.chunk())?;
         let number = chunk.subtable;
         let subtable = self.subtables.get_mut(number)?;
-        let hash = self.secret.of_lanes(&subtable.lanes, &chunk.key(slot.at(), &subtable.lanes));
+        let hash = self
+            .secret
+            .of_mask_words(&subtable.mask_words, &chunk.key(slot.at(), &subtable.mask_words));
         let was_full = chunk.is_full();
         let record = chunk.remove(slot.at())?;
         let is_empty = chunk.is_empty();
@@ -291,7 +295,7 @@ impl Cache {
             self.remove_subtable(number);
         }
         self.ids.remove(id.0, slot);
-        self.lists.give_back(record.list());
+        self.lists.release(record.list());
         self.len -= 1;
         Some(record.usage())
     }
@@ -314,7 +318,7 @@ impl Cache {
     fn condition(&self, slot: Slot) -> Option<Match> {
         let chunk = self.store.get(slot.chunk())?;
         let subtable = self.subtables.get(chunk.subtable)?;
-        Some(Match::new(&chunk.key(slot.at(), &subtable.lanes), subtable.mask()))
+        Some(Match::new(&chunk.key(slot.at(), &subtable.mask_words), subtable.mask()))
     }
 
     /// A megaflow and its counters.
@@ -323,7 +327,7 @@ impl Cache {
         self.megaflow(slot, self.store.get(slot.chunk())?.record(slot.at())?)
     }
 
-    fn megaflow(&self, slot: Slot, record: &Record) -> Option<(Megaflow, Usage)> {
+    fn megaflow(&self, slot: Slot, record: &StoredMegaflow) -> Option<(Megaflow, Usage)> {
         let condition = self.condition(slot)?;
         let actions = self.lists.get(record.list())?.clone();
         Some((Megaflow { id: record.id, condition, actions }, record.usage()))
@@ -356,7 +360,7 @@ impl Cache {
         &self,
         from: Cursor,
         most: usize,
-        mut each: impl FnMut(Slot, &Record),
+        mut each: impl FnMut(Slot, &StoredMegaflow),
     ) -> Option<Cursor> {
         let (mut left, from) = (most.max(1), Slot(from.0));
         for (number, chunk) in self.store.iter_from(from.chunk()) {
@@ -445,5 +449,5 @@ impl Cache {
 fn is_hit(store: &Store, subtables: &Slab<Subtable>, slot: Slot, key: &FlowKey) -> bool {
     let Some(chunk) = store.get(slot.chunk()) else { return false };
     let Some(subtable) = subtables.get(chunk.subtable) else { return false };
-    chunk.matches(slot.at(), &subtable.lanes, key)
+    chunk.matches(slot.at(), &subtable.mask_words, key)
 }

@@ -2,7 +2,8 @@
 //! the workers. It is a thread of its own, so that no frame waits for it.
 
 use super::counter_delta::CounterDelta;
-use super::device::Mode;
+use super::device::DeviceMode;
+use super::device_closer::DeviceCloser;
 use super::fast_path::punt_reader::PuntReader;
 use super::fast_path::{FastPath, PathMtu, PortRedirect, Punt, punt, veth, vxlan_gro};
 use super::log_meter::{LogMeters, Suppressed};
@@ -10,15 +11,15 @@ use super::mailbox::{Mailbox, Request};
 use super::path_mtu::PathMtuDiscovery;
 use super::port::Port;
 use super::receive::Receiver;
-use super::resolve::{self, Resolver, Scope};
+use super::resolve::{self, ResolveScope, Resolver};
 use super::transmit::{Sender, SourcePorts};
 use super::uplink::{UplinkNeeds, UplinkSockets};
-use super::uplink_watch::{State, UplinkWatch};
-use super::{Notice, SetupError, TICK};
+use super::uplink_watch::{UplinkState, UplinkWatch};
+use super::{SetupError, TICK, WorkerEvent};
 use datapath::DatapathError;
 use datapath::config::{Config, PortConfig, TunnelConfig, Underlay};
 use flow::PortNo;
-use netdev::epoll::{Epoll, Events, Waker};
+use netdev::epoll::{Epoll, EpollEvents, Waker};
 use netdev::tap::Tap;
 use netdev::{Error, Ifindex, KernelVersion, Link, Netlink};
 use std::collections::BTreeMap;
@@ -37,7 +38,7 @@ const ASSIGNS_TO_REUSEPORT_GROUPS: KernelVersion = KernelVersion::new(6, 6);
 
 /// The eBPF programs in front of the datapath, and the devices that they need.
 #[derive(Debug)]
-struct Programs {
+struct PuntingPrograms {
     punt: Punt,
     /// The punt TAP while it exists.
     tap: Option<Ifindex>,
@@ -62,7 +63,7 @@ pub(super) struct Control {
     senders: Vec<Sender>,
     /// The range of outer source ports of each local address.
     source_ports: SourcePorts,
-    programs: Option<Programs>,
+    programs: Option<PuntingPrograms>,
     netlink: Netlink,
     resolver: Resolver,
     pub(super) path_mtus: PathMtuDiscovery,
@@ -71,6 +72,7 @@ pub(super) struct Control {
     /// The configured underlay.
     underlay: Arc<Underlay>,
     workers: Vec<Mailbox>,
+    closer: DeviceCloser,
     pub(super) log_meters: Arc<LogMeters>,
 }
 
@@ -79,10 +81,11 @@ impl Control {
         config: &Config,
         uplink: Ifindex,
         punt: Option<Punt>,
+        closer: DeviceCloser,
     ) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
-        let programs = punt.map(Programs::new);
-        let scope = if programs.is_some() { Scope::All } else { Scope::Stt };
+        let programs = punt.map(PuntingPrograms::new);
+        let scope = if programs.is_some() { ResolveScope::All } else { ResolveScope::Stt };
         let resolver = Resolver::open(uplink, scope)?;
         let (base, count) = (config.entropy_base, config.entropy_ports.next_power_of_two());
         let first = u32::from(base);
@@ -104,6 +107,7 @@ impl Control {
             has_new_icmp_sockets: false,
             underlay: Arc::default(),
             workers: Vec::new(),
+            closer,
             log_meters: Arc::new(LogMeters::new(Instant::now())),
         })
     }
@@ -200,8 +204,12 @@ impl Control {
             return Ok(());
         }
         self.with_programs(|programs| programs.port(port, None));
-        let remove = |worker: &Mailbox| worker.ask(|reply| Request::RemovePort(port, reply));
-        self.workers.iter().try_for_each(remove)
+        for worker in &self.workers {
+            if let Some(device) = worker.ask(|reply| Request::RemovePort(port, reply))? {
+                self.closer.close(device)?;
+            }
+        }
+        Ok(())
     }
 
     /// Forgets the ports because the workers will end, so that closed devices are not reported.
@@ -390,8 +398,8 @@ impl Control {
     /// opened.
     fn open_device(&mut self, port: PortNo) -> Option<Option<Link>> {
         let count = self.workers.len();
-        let mode = self.programs.as_ref().map_or(Mode::Receive, |programs| Mode::SendOnly {
-            udp_segmentation: programs.udp_segmentation,
+        let mode = self.programs.as_ref().map_or(DeviceMode::Receive, |programs| {
+            DeviceMode::SendOnly { udp_segmentation: programs.udp_segmentation }
         });
         let opened = self.ports.get_mut(&port).and_then(|port| port.try_open(count, mode));
         let (queues, link) = opened?;
@@ -403,7 +411,7 @@ impl Control {
     }
 
     fn tick(&mut self) {
-        if self.uplink.state() == State::Gone
+        if self.uplink.state() == UplinkState::Gone
             && let Err(error) = self.find_uplink()
         {
             tracing::debug!("uplink: {error}");
@@ -469,7 +477,7 @@ impl Control {
     /// Reads the state of a changed link, if the datapath uses it.
     fn read_link(&mut self, index: Ifindex) {
         // In the state `Gone` sockets are missing. `find_uplink` opens them and then ends it.
-        let is_uplink = index == self.uplink.ifindex && self.uplink.state() != State::Gone;
+        let is_uplink = index == self.uplink.ifindex && self.uplink.state() != UplinkState::Gone;
         let numbers = self.ports.iter().filter(|(_, port)| port.ifindex() == Some(index));
         let ports: Vec<PortNo> = numbers.map(|(number, _)| *number).collect();
         let tap = self.programs.as_ref().and_then(|programs| programs.tap);
@@ -526,7 +534,7 @@ fn remove_vxlan_gro(netlink: &Netlink) {
     }
 }
 
-impl Programs {
+impl PuntingPrograms {
     fn new(punt: Punt) -> Self {
         let (tap, overruns) = (None, CounterDelta::default());
         Self { punt, tap, udp_segmentation: false, overruns, redirect: None, promiscuous: None }
@@ -552,13 +560,13 @@ impl Programs {
 /// The loop of the control thread. It ends when all workers, the senders of `notices`, have ended.
 pub(super) fn run(
     control: &Mutex<Control>,
-    notices: &mpsc::Receiver<Notice>,
+    notices: &mpsc::Receiver<WorkerEvent>,
     waker: &Waker,
 ) -> Result<(), Error> {
     let epoll = Epoll::new()?;
     epoll.add(waker.as_fd(), WAKER)?;
     epoll.add(lock(control).resolver.as_fd(), MONITOR)?;
-    let mut events = Events::new();
+    let mut events = EpollEvents::new();
     let (mut next_tick, mut pause) = (Instant::now() + TICK, TICK);
     loop {
         let left = next_tick.saturating_duration_since(Instant::now());
@@ -577,7 +585,7 @@ pub(super) fn run(
         }
         loop {
             match notices.try_recv() {
-                Ok(Notice::PortGone(port, why)) => control.port_gone(port, why),
+                Ok(WorkerEvent::PortGone(port, why)) => control.port_gone(port, why),
                 Err(mpsc::TryRecvError::Empty) => break,
                 Err(mpsc::TryRecvError::Disconnected) => return Ok(()),
             }

@@ -3,7 +3,7 @@
 use super::fast_path::veth::{self, GuestEnd};
 use datapath::config::{DeviceConfig, GuestConfig};
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::io_error::IoResult;
 use netdev::tap::Tap;
 use netdev::{Dad, Error, Ifindex, Link, Netlink, Netns, SizeLimits};
@@ -21,13 +21,13 @@ pub(super) enum Device {
         socket: PacketSocket,
         /// The guest's MTU in bytes.
         mtu: u16,
-        _cleanup: Arc<Cleanup>,
+        _cleanup: Arc<CloseAction>,
     },
 }
 
 /// What is done when the device of a port is closed.
 #[derive(Debug)]
-pub(super) enum Cleanup {
+pub(super) enum CloseAction {
     /// Nothing: the device belongs to somebody else.
     Nothing,
     /// Ends the promiscuous mode of a device that belongs to somebody else.
@@ -38,7 +38,7 @@ pub(super) enum Cleanup {
     Pair(Ifindex),
 }
 
-impl Drop for Cleanup {
+impl Drop for CloseAction {
     fn drop(&mut self) {
         let netlink = |work: &dyn Fn(&Netlink) -> Result<(), Error>| {
             Netlink::open().and_then(|netlink| work(&netlink))
@@ -59,7 +59,7 @@ impl Drop for Cleanup {
 
 /// How devices are opened.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Mode {
+pub(super) enum DeviceMode {
     /// Workers receive frames from them and send frames to them.
     Receive,
     /// Workers only send: programs receive the frames and punt them by a TAP.
@@ -70,10 +70,10 @@ pub(super) enum Mode {
 }
 
 /// The device, one for each worker, and its link if it is in this namespace.
-pub(super) type Opened = (Vec<Device>, Option<Link>);
+pub(super) type OpenedDevice = (Vec<Device>, Option<Link>);
 
 /// Why a device cannot be opened, which decides when to try again.
-pub(super) enum Refusal {
+pub(super) enum OpenError {
     /// The device or the guest's namespace does not exist yet. Checking that is cheap, so it is
     /// retried at every tick.
     Absent(Error),
@@ -81,7 +81,7 @@ pub(super) enum Refusal {
     Failed(Error),
 }
 
-impl From<Error> for Refusal {
+impl From<Error> for OpenError {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -94,14 +94,16 @@ impl Device {
         config: &DeviceConfig,
         queues: usize,
         may_make: bool,
-        mode: Mode,
-    ) -> Result<Option<Opened>, Refusal> {
+        mode: DeviceMode,
+    ) -> Result<Option<OpenedDevice>, OpenError> {
         match (config, mode) {
             (DeviceConfig::Interface { name, mtu }, mode) => {
-                let link = Netlink::open()?.link(name).map_err(Refusal::Absent)?;
+                let link = Netlink::open()?.link(name).map_err(OpenError::Absent)?;
                 let devices = match mode {
-                    Mode::Receive => Self::receiving(link.index, *mtu, queues, Cleanup::Nothing)?,
-                    Mode::SendOnly { .. } => Self::promiscuous(link.index, *mtu, queues)?,
+                    DeviceMode::Receive => {
+                        Self::receiving(link.index, *mtu, queues, CloseAction::Nothing)?
+                    }
+                    DeviceMode::SendOnly { .. } => Self::promiscuous(link.index, *mtu, queues)?,
                 };
                 Ok(Some((devices, Some(link))))
             }
@@ -110,12 +112,12 @@ impl Device {
             }
             (DeviceConfig::Tap { name, guest, mtu }, mode) => {
                 let netns = guest.as_ref().map(|guest| Netns::open(&guest.netns));
-                let netns = netns.transpose().map_err(Refusal::Absent)?;
+                let netns = netns.transpose().map_err(OpenError::Absent)?;
                 if !may_make {
                     return Ok(None);
                 }
                 let guest = netns.as_ref().zip(guest.as_ref());
-                if let Mode::SendOnly { udp_segmentation } = mode {
+                if let DeviceMode::SendOnly { udp_segmentation } = mode {
                     let inner = GuestEnd { name, guest, mtu: *mtu, udp_segmentation };
                     return Ok(Some(open_veth(&inner, queues)?));
                 }
@@ -133,10 +135,11 @@ impl Device {
         index: Ifindex,
         mtu: u16,
         queues: usize,
-        cleanup: Cleanup,
+        cleanup: CloseAction,
     ) -> Result<Vec<Self>, Error> {
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-        let sockets = PacketSocket::open_group(index, &Filter::everything(), options, queues)?;
+        let sockets =
+            PacketSocket::open_group(index, &SocketFilter::everything(), options, queues)?;
         Ok(Self::sockets(sockets, mtu, cleanup))
     }
 
@@ -144,7 +147,7 @@ impl Device {
         index: Ifindex,
         mtu: u16,
         queues: usize,
-        cleanup: Cleanup,
+        cleanup: CloseAction,
     ) -> Result<Vec<Self>, Error> {
         let sockets = (0..queues).map(|_| PacketSocket::open_sender(index));
         Ok(Self::sockets(sockets.collect::<Result<_, _>>()?, mtu, cleanup))
@@ -154,10 +157,10 @@ impl Device {
     /// when the process and its sockets are gone.
     fn promiscuous(index: Ifindex, mtu: u16, queues: usize) -> Result<Vec<Self>, Error> {
         Netlink::open()?.set_promiscuous(index, true)?;
-        Self::sending(index, mtu, queues, Cleanup::Promiscuous(index))
+        Self::sending(index, mtu, queues, CloseAction::Promiscuous(index))
     }
 
-    fn sockets(sockets: Vec<PacketSocket>, mtu: u16, cleanup: Cleanup) -> Vec<Self> {
+    fn sockets(sockets: Vec<PacketSocket>, mtu: u16, cleanup: CloseAction) -> Vec<Self> {
         let cleanup = Arc::new(cleanup);
         let device = |socket| Self::Socket { socket, mtu, _cleanup: Arc::clone(&cleanup) };
         sockets.into_iter().map(device).collect()
@@ -221,15 +224,20 @@ impl Device {
 
 /// Makes a TAP, or finds that of a running virtual machine. Its link has no carrier until a machine
 /// opens it.
-fn open_for_vm(name: &str, mtu: u16, queues: usize, mode: Mode) -> Result<Opened, Error> {
+fn open_for_vm(
+    name: &str,
+    mtu: u16,
+    queues: usize,
+    mode: DeviceMode,
+) -> Result<OpenedDevice, Error> {
     Tap::create_persistent(name)?;
     // From here on, an error removes the TAP.
-    let cleanup = Cleanup::VmTap(name.to_owned());
+    let cleanup = CloseAction::VmTap(name.to_owned());
     let netlink = Netlink::open()?;
     let index = netlink.index_of(name)?;
     let devices = match mode {
-        Mode::Receive => Device::receiving(index, mtu, queues, cleanup)?,
-        Mode::SendOnly { .. } => Device::sending(index, mtu, queues, cleanup)?,
+        DeviceMode::Receive => Device::receiving(index, mtu, queues, cleanup)?,
+        DeviceMode::SendOnly { .. } => Device::sending(index, mtu, queues, cleanup)?,
     };
     netdev::silence_host_stack(name)?;
     netlink.set_mtu(index, u32::from(mtu))?;
@@ -237,9 +245,9 @@ fn open_for_vm(name: &str, mtu: u16, queues: usize, mode: Mode) -> Result<Opened
     Ok((devices, Some(netlink.link_by_index(index)?)))
 }
 
-fn open_veth(inner: &GuestEnd<'_>, queues: usize) -> Result<Opened, Error> {
+fn open_veth(inner: &GuestEnd<'_>, queues: usize) -> Result<OpenedDevice, Error> {
     let link = veth::open(inner)?;
-    let devices = Device::sending(link.index, inner.mtu, queues, Cleanup::Pair(link.index))?;
+    let devices = Device::sending(link.index, inner.mtu, queues, CloseAction::Pair(link.index))?;
     Ok((devices, Some(link)))
 }
 

@@ -2,6 +2,7 @@
 //! frame without a megaflow becomes an upcall.
 
 use super::cache::Cache;
+use super::device::Device;
 use super::log_meter::LogMeters;
 use super::token_bucket::TokenBuckets;
 use super::transmit::Transmit;
@@ -12,10 +13,10 @@ use super::watchers::Watchers;
 use datapath::megaflow::MegaflowId;
 use datapath::solicit::{SolicitLimits, Solicitations};
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
-use datapath::watch::Direction;
+use datapath::watch::CaptureDirection;
 use flow::{
-    Action, Carrier, DropReason, Encapsulated, EndpointTable, Field, FlowKey, LogRecord, Output,
-    PortNo, TunnelInfo, WayBack, execute, extract,
+    Action, ActionOutput, Carrier, DropReason, Encapsulated, EndpointTable, Field, FlowKey,
+    LogRecord, PortNo, ReplyAddresses, TunnelInfo, execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ const TAG_PRESENT: u16 = 0x1000;
 
 /// Everything by which frames leave, and the context of the frame that is being forwarded.
 #[derive(Debug)]
-pub(super) struct Outputs {
+pub(super) struct FrameOutputs {
     /// The local ports, indexed by number.
     vifs: Vec<Option<Vif>>,
     uplink_port: PortNo,
@@ -60,7 +61,7 @@ pub(super) struct Forwarder {
     worker: WorkerId,
     pub(super) cache: Cache,
     pub(super) endpoints: EndpointTable,
-    pub(super) out: Outputs,
+    pub(super) out: FrameOutputs,
     pub(super) now_ms: u64,
     misses: Vec<Upcall>,
     /// The upcall backlog of the port whose frames are being forwarded, as this worker last read
@@ -74,7 +75,7 @@ impl Forwarder {
         worker: WorkerId,
         cache: Cache,
         endpoints: EndpointTable,
-        out: Outputs,
+        out: FrameOutputs,
         upcalls: Arc<UpcallQueues>,
     ) -> Self {
         let (misses, backlog) = (Vec::new(), None);
@@ -126,7 +127,7 @@ impl Forwarder {
     /// Copies a frame that a guest has sent to the observers of its port.
     pub(super) fn show_guest_frame(&mut self, port: PortNo, packet: &PacketBuf) {
         if !self.out.watchers.is_empty() {
-            self.out.watchers.frame(port, Direction::FromGuest, packet);
+            self.out.watchers.frame(port, CaptureDirection::FromGuest, packet);
         }
     }
 
@@ -203,7 +204,7 @@ impl Forwarder {
     }
 }
 
-impl Outputs {
+impl FrameOutputs {
     pub(super) fn new(
         uplink_port: PortNo,
         meters: Arc<TokenBuckets>,
@@ -247,8 +248,11 @@ impl Outputs {
         let tags =
             [tag(Field::VlanTpid, Field::VlanTci), tag(Field::VlanInnerTpid, Field::VlanInnerTci)];
         let tags: Vec<Tag> = tags.into_iter().flatten().collect();
-        let back =
-            WayBack { eth_dst: mac(Field::EthSrc), eth_src: mac(Field::EthDst), tags: &tags };
+        let back = ReplyAddresses {
+            eth_dst: mac(Field::EthSrc),
+            eth_src: mac(Field::EthDst),
+            tags: &tags,
+        };
         for (packet, mtu) in std::mem::take(&mut self.too_big) {
             // `flow::too_big` fails for packets about which no ICMP error may be sent (RFC 1122,
             // 3.2.2).
@@ -278,11 +282,10 @@ impl Outputs {
         self.vifs[index].get_or_insert_default()
     }
 
-    pub(super) fn remove_vif(&mut self, port: PortNo) {
-        if let Some(vif) = self.vifs.get_mut(port.0 as usize) {
-            *vif = None;
-        }
+    /// Removes a local port and returns its device.
+    pub(super) fn remove_vif(&mut self, port: PortNo) -> Option<Device> {
         self.solicitations.forget(port);
+        self.vifs.get_mut(port.0 as usize)?.take()?.device
     }
 
     /// All local ports.
@@ -292,13 +295,13 @@ impl Outputs {
     }
 }
 
-impl Output for Outputs {
+impl ActionOutput for FrameOutputs {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port == self.uplink_port {
             return self.uplink.send_tagged(packet);
         }
         if !self.watchers.is_empty() {
-            self.watchers.frame(port, Direction::ToGuest, packet);
+            self.watchers.frame(port, CaptureDirection::ToGuest, packet);
         }
         self.vif(port).ok_or(DropReason::NoSuchPort)?.send(packet)
     }

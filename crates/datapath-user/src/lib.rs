@@ -26,6 +26,7 @@ pub mod cache;
 mod control;
 mod counter_delta;
 mod device;
+mod device_closer;
 pub mod fast_path;
 mod forward;
 mod log_meter;
@@ -66,20 +67,20 @@ const TICK: Duration = Duration::from_millis(500);
 
 /// An event that a worker reports to the control thread.
 #[derive(Debug)]
-enum Notice {
+enum WorkerEvent {
     /// The device of a port has vanished, and why.
     PortGone(flow::PortNo, String),
 }
 
 /// A worker's sender of notices to the control thread.
 #[derive(Clone, Debug)]
-struct Notices {
-    sender: Sender<Notice>,
+struct WorkerEventSender {
+    sender: Sender<WorkerEvent>,
     waker: Arc<Waker>,
 }
 
-impl Notices {
-    fn send(&self, notice: Notice) {
+impl WorkerEventSender {
+    fn send(&self, notice: WorkerEvent) {
         // Fails only while the datapath shuts down.
         let _ = self.sender.send(notice);
         self.waker.wake();

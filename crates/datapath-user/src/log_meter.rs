@@ -15,32 +15,32 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The rate and burst of each meter.
-const METER: Rate = Rate { records_per_s: 10, burst: 20 };
+const METER: LogRate = LogRate { records_per_s: 10, burst: 20 };
 /// The rate and burst of all meters together.
-const TOTAL: Rate = Rate { records_per_s: 100, burst: 200 };
+const TOTAL: LogRate = LogRate { records_per_s: 100, burst: 200 };
 /// Idle meters are removed when there are this many. [`TOTAL`] lets far fewer be busy at once.
 const MAX_METERS: usize = 1024;
 /// The shortest time between two reports of suppressed records.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-struct Rate {
+struct LogRate {
     records_per_s: u32,
     burst: u32,
 }
 
 /// A token bucket, stored as the time at which it will be full again.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct LogBucket {
     full_at: Instant,
 }
 
-impl Bucket {
+impl LogBucket {
     fn full(now: Instant) -> Self {
         Self { full_at: now }
     }
 
     /// The bucket without one token; `None` if it has none at `now`.
-    fn take(self, rate: &Rate, now: Instant) -> Option<Self> {
+    fn take(self, rate: &LogRate, now: Instant) -> Option<Self> {
         let per_token = Duration::from_secs(1) / rate.records_per_s;
         let full_at = self.full_at.max(now);
         let missing = full_at.saturating_duration_since(now);
@@ -49,8 +49,8 @@ impl Bucket {
 }
 
 #[derive(Debug)]
-struct Meter {
-    bucket: Bucket,
+struct LogMeter {
+    bucket: LogBucket,
     /// Records suppressed since the last report.
     suppressed: u64,
 }
@@ -66,12 +66,12 @@ pub(super) struct Suppressed {
 
 /// All meters of a datapath by name.
 #[derive(Debug)]
-pub(super) struct LogMeters(Mutex<State>);
+pub(super) struct LogMeters(Mutex<MeterTable>);
 
 #[derive(Debug)]
-struct State {
-    meters: HashMap<String, Meter>,
-    total: Bucket,
+struct MeterTable {
+    meters: HashMap<String, LogMeter>,
+    total: LogBucket,
     /// Records suppressed since the start.
     suppressed: u64,
     /// The value of `suppressed` at the last report.
@@ -81,9 +81,9 @@ struct State {
 
 impl LogMeters {
     pub(super) fn new(now: Instant) -> Self {
-        Self(Mutex::new(State {
+        Self(Mutex::new(MeterTable {
             meters: HashMap::default(),
-            total: Bucket::full(now),
+            total: LogBucket::full(now),
             suppressed: 0,
             reported: 0,
             next_report: now,
@@ -115,15 +115,15 @@ impl LogMeters {
         Some(Suppressed { records, most_by })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MeterTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl MeterTable {
     fn admit(&mut self, name: &str, now: Instant) -> bool {
         let known = self.meters.get_mut(name);
-        let bucket = known.as_ref().map_or(Bucket::full(now), |meter| meter.bucket);
+        let bucket = known.as_ref().map_or(LogBucket::full(now), |meter| meter.bucket);
         let (Some(bucket), Some(total)) = (bucket.take(&METER, now), self.total.take(&TOTAL, now))
         else {
             self.suppressed += 1;
@@ -139,7 +139,7 @@ impl State {
                 if self.meters.len() >= MAX_METERS {
                     self.meters.retain(|_, meter| meter.bucket.full_at > now);
                 }
-                self.meters.insert(name.to_owned(), Meter { bucket, suppressed: 0 });
+                self.meters.insert(name.to_owned(), LogMeter { bucket, suppressed: 0 });
             }
         }
         true
@@ -149,13 +149,13 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::{LogPriority, Verdict};
+    use flow::{AclVerdict, LogPriority};
 
     fn record(name: &str, meter: Option<&str>) -> LogRecord {
         LogRecord {
             name: name.to_owned(),
             priority: LogPriority::Info,
-            verdict: Verdict::Drop,
+            verdict: AclVerdict::Drop,
             meter: meter.map(str::to_owned),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::fast_path::punt_reader::PuntReader;
-use super::fast_path::{PathMtu, Resolved};
+use super::fast_path::{PathMtu, ResolvedNextHop};
 use super::receive::Receiver;
 use super::transmit;
 use super::uplink::UplinkSockets;
@@ -13,7 +13,7 @@ use datapath::config::Underlay;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{EndpointStats, MegaflowStats};
 use datapath::upcall::Answer;
-use flow::{Action, DropCounters, EndpointError, PortNo, Traffic};
+use flow::{Action, DropCounters, EndpointError, PacketCounter, PortNo};
 use netdev::epoll::Waker;
 use packet::PacketBuf;
 use std::ops::AddAssign;
@@ -28,8 +28,9 @@ pub(super) enum Request {
     AttachDevice(PortNo, Device),
     /// Close the device of a port, because it is gone.
     DetachDevice(PortNo),
-    /// Remove a port. The reply comes when its device is closed.
-    RemovePort(PortNo, Sender<()>),
+    /// Remove a port. The reply is its device, for the requester to close: packets cannot wait
+    /// for that.
+    RemovePort(PortNo, Sender<Option<Device>>),
     /// Receive punted frames from this queue of the TAP.
     PuntQueue(PuntReader),
     /// Count this many punted frames that the TAP dropped.
@@ -43,7 +44,7 @@ pub(super) enum Request {
     /// Replace the end points, and remove tunnels that are no longer configured.
     Underlay(Arc<Underlay>, Sender<Result<(), EndpointError>>),
     /// The next hops of end points have changed.
-    Resolved(Arc<[Resolved]>),
+    Resolved(Arc<[ResolvedNextHop]>),
     /// The path MTUs of end points have changed.
     PathMtus(Arc<[PathMtu]>),
     Put(Arc<[Megaflow]>),
@@ -52,21 +53,21 @@ pub(super) enum Request {
     WithdrawUnconfirmed(Sender<()>),
     Delete(Arc<[MegaflowId]>, Sender<Vec<(MegaflowId, Usage)>>),
     Get(Arc<[MegaflowId]>, Sender<Vec<Megaflow>>),
-    Dump(Cursor, usize, Sender<Dumped<Megaflow>>),
-    Usage(Cursor, usize, Sender<Dumped<MegaflowId>>),
+    Dump(Cursor, usize, Sender<DumpedPage<Megaflow>>),
+    Usage(Cursor, usize, Sender<DumpedPage<MegaflowId>>),
     Answers(Vec<Answer>),
     Execute(PortNo, PacketBuf, Arc<[Action]>),
-    Report(Sender<Report>),
+    Report(Sender<WorkerCounters>),
     Watch(Watch),
     Stop,
 }
 
 /// Megaflows or their numbers with their counters, and where the next portion begins.
-pub(super) type Dumped<T> = (Vec<(T, Usage)>, Option<Cursor>);
+pub(super) type DumpedPage<T> = (Vec<(T, Usage)>, Option<Cursor>);
 
 /// The counters of a worker.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct WorkerCounters {
     pub(super) ports: Vec<(PortNo, PortCounters)>,
     pub(super) uplink: PortCounters,
     pub(super) endpoints: Vec<EndpointStats>,
@@ -76,8 +77,8 @@ pub(super) struct Report {
 /// The counters of a port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PortCounters {
-    pub(super) rx: Traffic,
-    pub(super) tx: Traffic,
+    pub(super) rx: PacketCounter,
+    pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
 }
 
@@ -99,7 +100,7 @@ pub(super) struct Mailbox {
 const QUEUE: usize = 64;
 /// How long a request waits for its worker. A busy host can keep a worker from running for seconds,
 /// and a reload must not fail for that. Requests to a worker that has ended fail at once.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Mailbox {
     pub(super) fn new() -> netdev::Result<(Self, mpsc::Receiver<Request>, Arc<Waker>)> {

@@ -29,7 +29,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A believed path MTU.
 #[derive(Clone, Copy, Debug)]
-struct Believed {
+struct BelievedPathMtu {
     /// From this host's address to the end point's.
     path: (IpAddr, IpAddr),
     /// In bytes of outer packet.
@@ -59,7 +59,7 @@ pub(super) struct PathMtuDiscovery {
     least: u16,
     /// The tunnels by local and remote address.
     tunnels: HashMap<(IpAddr, IpAddr), Vec<Tunnel>>,
-    found: HashMap<EndpointId, Believed>,
+    found: HashMap<EndpointId, BelievedPathMtu>,
     /// The number of believed reports.
     believed: u64,
     ignored: BTreeMap<Ignored, IgnoredCount>,
@@ -91,7 +91,7 @@ impl PathMtuDiscovery {
             paths.insert((id, (local, remote)));
         }
         // A number may now mean another end point.
-        let is_wrong = |id: &EndpointId, it: &mut Believed| {
+        let is_wrong = |id: &EndpointId, it: &mut BelievedPathMtu| {
             it.mtu < underlay.least_path_mtu_bytes || !paths.contains(&(*id, it.path))
         };
         let forgotten = self.found.extract_if(is_wrong).map(|(id, _)| (id, None));
@@ -148,7 +148,7 @@ impl PathMtuDiscovery {
             let limits = Limits { least: self.least, believed };
             let result = policy::judge(report, tunnel, &self.source_ports, limits);
             results.push(result.map(|mtu| {
-                self.found.insert(tunnel.id, Believed { path, mtu, router, at: now });
+                self.found.insert(tunnel.id, BelievedPathMtu { path, mtu, router, at: now });
                 if believed != Some(mtu) {
                     let remote = report.remote;
                     tracing::info!(%remote, %router, mtu, "path MTU is lower");
@@ -188,8 +188,9 @@ impl PathMtuDiscovery {
 
     /// Removes expired path MTUs; returns them as changes.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<PathMtu> {
-        let is_old =
-            |_: &EndpointId, it: &mut Believed| now.saturating_duration_since(it.at) > MAX_AGE;
+        let is_old = |_: &EndpointId, it: &mut BelievedPathMtu| {
+            now.saturating_duration_since(it.at) > MAX_AGE
+        };
         self.found.extract_if(is_old).map(|(id, _)| (id, None)).collect()
     }
 

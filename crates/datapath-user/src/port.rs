@@ -1,6 +1,6 @@
 //! A port in the control thread: its configuration, and whether and why its device is open or not.
 
-use super::device::{Device, Mode, Opened, Refusal};
+use super::device::{Device, DeviceMode, OpenError, OpenedDevice};
 use super::fast_path::veth_name;
 use datapath::config::{DeviceConfig, PortConfig};
 use netdev::{Error, Ifindex, Link};
@@ -32,7 +32,7 @@ impl Backoff {
 
 /// Why a port has no device.
 #[derive(Debug)]
-struct Failure {
+struct DeviceFailure {
     text: String,
     /// Equal if the same failure repeats. The text may differ, e.g. in an interface index.
     kind: Option<(Discriminant<Error>, Option<i32>)>,
@@ -42,12 +42,12 @@ struct Failure {
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) config: PortConfig,
-    state: State,
+    state: DeviceState,
     backoff: Backoff,
 }
 
 #[derive(Debug)]
-enum State {
+enum DeviceState {
     /// The workers have the device.
     Open {
         /// The link whose state is followed; `None` for a TAP.
@@ -56,35 +56,37 @@ enum State {
         link_up: bool,
     },
     /// There is no device.
-    Closed(Option<Failure>),
+    Closed(Option<DeviceFailure>),
 }
 
 impl Port {
     pub(super) fn new(config: PortConfig) -> Self {
-        Self { config, state: State::Closed(None), backoff: Backoff::default() }
+        Self { config, state: DeviceState::Closed(None), backoff: Backoff::default() }
     }
 
     /// Opens the device with `queues` queues if it is not open. Called at every tick.
-    pub(super) fn try_open(&mut self, queues: usize, mode: Mode) -> Option<Opened> {
-        if matches!(self.state, State::Open { .. }) {
+    pub(super) fn try_open(&mut self, queues: usize, mode: DeviceMode) -> Option<OpenedDevice> {
+        if matches!(self.state, DeviceState::Open { .. }) {
             return None;
         }
         match Device::open(&self.config.device, queues, self.backoff.tick(), mode) {
             Ok(Some((devices, link))) => {
                 self.backoff = Backoff::default();
                 let link_up = link.as_ref().is_none_or(Link::is_usable);
-                self.state =
-                    State::Open { ifindex: devices.first().and_then(Device::ifindex), link_up };
+                self.state = DeviceState::Open {
+                    ifindex: devices.first().and_then(Device::ifindex),
+                    link_up,
+                };
                 self.log_link(link_up);
                 self.check_mtu(link.as_ref());
                 return Some((devices, link));
             }
             Ok(None) => {}
-            Err(Refusal::Absent(error)) => {
+            Err(OpenError::Absent(error)) => {
                 self.backoff = Backoff::default();
                 self.refused(&error);
             }
-            Err(Refusal::Failed(error)) => {
+            Err(OpenError::Failed(error)) => {
                 self.backoff.lengthen();
                 self.refused(&error);
             }
@@ -96,13 +98,13 @@ impl Port {
         let text = error.to_string();
         let kind = Some((discriminant(error), error.errno()));
         let is_news = match &self.state {
-            State::Closed(Some(failure)) => failure.kind != kind,
+            DeviceState::Closed(Some(failure)) => failure.kind != kind,
             _ => true,
         };
         if is_news {
             tracing::warn!(port = %self.config.name, "port is down, will retry: {text}");
         }
-        self.state = State::Closed(Some(Failure { text, kind }));
+        self.state = DeviceState::Closed(Some(DeviceFailure { text, kind }));
     }
 
     /// The name of the outer end of the veth pair that replaces a TAP behind programs.
@@ -113,15 +115,15 @@ impl Port {
     /// The link whose state is followed, while the device is open.
     pub(super) fn ifindex(&self) -> Option<Ifindex> {
         match self.state {
-            State::Open { ifindex, .. } => ifindex,
-            State::Closed(_) => None,
+            DeviceState::Open { ifindex, .. } => ifindex,
+            DeviceState::Closed(_) => None,
         }
     }
 
     /// Updates the state from the link of [`Self::ifindex`].
     pub(super) fn observe(&mut self, link: &Link) {
         let up = link.is_usable();
-        if let State::Open { link_up, .. } = &mut self.state
+        if let DeviceState::Open { link_up, .. } = &mut self.state
             && *link_up != up
         {
             *link_up = up;
@@ -131,12 +133,12 @@ impl Port {
 
     /// Records that the device is gone. False if that was known.
     pub(super) fn closed(&mut self, why: String) -> bool {
-        if matches!(self.state, State::Closed(_)) {
+        if matches!(self.state, DeviceState::Closed(_)) {
             return false;
         }
         let PortConfig { name, device, .. } = &self.config;
         tracing::warn!(port = %name, %device, "port has vanished, will retry: {why}");
-        self.state = State::Closed(Some(Failure { text: why, kind: None }));
+        self.state = DeviceState::Closed(Some(DeviceFailure { text: why, kind: None }));
         true
     }
 
@@ -165,10 +167,10 @@ impl Port {
     /// `up`, or why it is not.
     pub(super) fn state(&self) -> String {
         match &self.state {
-            State::Open { link_up: true, .. } => "up".to_owned(),
-            State::Open { .. } => format!("down: {LINK_DOWN}"),
-            State::Closed(Some(failure)) => format!("down: {}", failure.text),
-            State::Closed(None) => "down".to_owned(),
+            DeviceState::Open { link_up: true, .. } => "up".to_owned(),
+            DeviceState::Open { .. } => format!("down: {LINK_DOWN}"),
+            DeviceState::Closed(Some(failure)) => format!("down: {}", failure.text),
+            DeviceState::Closed(None) => "down".to_owned(),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! [`UserDatapath`]: starts the threads and implements the [`Datapath`] trait by requests to them.
 
-use crate::Notices;
+use crate::WorkerEventSender;
 use crate::busy_poll::BusyPoll;
 use crate::cache::{Cache, CacheLimits};
 use crate::control::{self, Control};
+use crate::device_closer::DeviceCloser;
 use crate::fast_path::Punt;
-use crate::forward::{Forwarder, Outputs};
-use crate::mailbox::{Dumped, Mailbox, PortCounters, Report, Request};
+use crate::forward::{Forwarder, FrameOutputs};
+use crate::mailbox::{DumpedPage, Mailbox, PortCounters, Request, WorkerCounters};
 use crate::token_bucket::TokenBuckets;
 use crate::upcall_queue::UpcallQueues;
 use crate::watchers::Watch;
@@ -15,8 +16,8 @@ use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{LogStats, PortStats, PrivilegeStats, Snapshot, UplinkStats, drops};
 use datapath::upcall::{Answer, Upcall, WorkerId};
-use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use flow::{Action, EndpointError, EndpointTable, EntropySeed, PortNo};
 use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
@@ -91,9 +92,9 @@ impl UserDatapath {
         let started = Instant::now();
         let ifindex = Netlink::open()?.index_of(&config.uplink)?;
         let seed = punt.as_ref().map_or_else(EntropySeed::random, |punt| punt.entropy);
-        let mut control = Control::open(&config, ifindex, punt)?;
+        let mut control = Control::open(&config, ifindex, punt, DeviceCloser::start()?)?;
         let (sender, noticed) = channel();
-        let notices = Notices { sender, waker: Arc::new(Waker::new()?) };
+        let notices = WorkerEventSender { sender, waker: Arc::new(Waker::new()?) };
         let control_waker = Arc::clone(&notices.waker);
         let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
         let meters = Arc::new(TokenBuckets::default());
@@ -105,7 +106,12 @@ impl UserDatapath {
                 WorkerId(number as u16),
                 Cache::new(CacheLimits { megaflows: config.megaflows }),
                 EndpointTable::with_seed(config.entropy_base, config.entropy_ports, seed),
-                Outputs::new(config.uplink_port, Arc::clone(&meters), log_meters, config.solicit),
+                FrameOutputs::new(
+                    config.uplink_port,
+                    Arc::clone(&meters),
+                    log_meters,
+                    config.solicit,
+                ),
                 Arc::clone(&upcalls),
             );
             let busy_poll = BusyPoll::new(config.workers.busy_poll);
@@ -161,8 +167,8 @@ impl UserDatapath {
     fn portion<T>(
         &self,
         from: DumpCursor,
-        ask: impl Fn(&Mailbox, Cursor) -> Result<Dumped<T>, DatapathError>,
-    ) -> Result<Portion<(T, Usage)>, DatapathError> {
+        ask: impl Fn(&Mailbox, Cursor) -> Result<DumpedPage<T>, DatapathError>,
+    ) -> Result<DumpPage<(T, Usage)>, DatapathError> {
         let Some(worker) = self.workers.get(from.worker) else { return Ok((Vec::new(), None)) };
         let (found, next) = ask(worker, from.at)?;
         let next = match next {
@@ -256,7 +262,7 @@ impl Datapath for UserDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
         self.portion(from, |worker, at| worker.ask(|reply| Request::Dump(at, most, reply)))
     }
 
@@ -264,7 +270,7 @@ impl Datapath for UserDatapath {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError> {
         self.portion(from, |worker, at| worker.ask(|reply| Request::Usage(at, most, reply)))
     }
 
@@ -298,7 +304,7 @@ impl Datapath for UserDatapath {
     }
 
     fn snapshot(&self) -> Result<Snapshot, DatapathError> {
-        let mut total = Report::default();
+        let mut total = WorkerCounters::default();
         let mut ports: BTreeMap<PortNo, PortCounters> = BTreeMap::new();
         let mut endpoints = BTreeMap::new();
         for worker in &self.workers {
@@ -360,7 +366,7 @@ impl Datapath for UserDatapath {
         })
     }
 
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError> {
         let (watch, receiver) = Watch::drops();
         self.watch(&watch)?;
         Ok(receiver)
@@ -370,7 +376,7 @@ impl Datapath for UserDatapath {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Watching<CapturedFrame>, DatapathError> {
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
         let (watch, receiver) = Watch::frames(port, snap_bytes);
         self.watch(&watch)?;
         Ok(receiver)

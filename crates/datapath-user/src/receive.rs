@@ -12,7 +12,7 @@ use flow::{
     tun_flags,
 };
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::raw_ip::PROTOCOL_GRE;
 use netdev::udp::{RxTrain, UdpOptions, UdpUnderlay};
 use netdev::{Error, Ifindex};
@@ -35,14 +35,14 @@ pub(super) struct Receiver {
     tunnel: TunnelConfig,
     /// The path MTU less the IP and UDP headers, in bytes.
     max_payload_len: usize,
-    socket: Socket,
+    socket: ReceiveSocket,
     batch: Batch,
     overruns: CounterDelta,
     malformed: CounterDelta,
 }
 
 #[derive(Debug)]
-enum Socket {
+enum ReceiveSocket {
     Udp {
         socket: UdpUnderlay,
         trains: Vec<RxTrain>,
@@ -83,18 +83,21 @@ impl Receiver {
         socket_port: Option<u16>,
     ) -> Result<Vec<Self>, Error> {
         let TunnelConfig { spec, local, .. } = tunnel;
-        let sockets: Vec<Socket> = match spec.tunnel.carrier() {
-            Carrier::Gre if punted => (0..count).map(|_| Socket::Punted).collect(),
+        let sockets: Vec<ReceiveSocket> = match spec.tunnel.carrier() {
+            Carrier::Gre if punted => (0..count).map(|_| ReceiveSocket::Punted).collect(),
             Carrier::Gre => {
-                let filter = Filter::protocol_to(*local, PROTOCOL_GRE);
+                let filter = SocketFilter::protocol_to(*local, PROTOCOL_GRE);
                 let options = PacketOptions::default();
                 let sockets = PacketSocket::open_group(uplink, &filter, options, count)?;
                 let heads = || vec![PacketRx::default(); BATCH];
-                sockets.into_iter().map(|socket| Socket::Gre { socket, heads: heads() }).collect()
+                sockets
+                    .into_iter()
+                    .map(|socket| ReceiveSocket::Gre { socket, heads: heads() })
+                    .collect()
             }
             Carrier::TcpShaped => {
                 let receivers = SttReceiver::open_group(tunnel, uplink, count)?;
-                receivers.into_iter().map(|stt| Socket::Stt(Box::new(stt))).collect()
+                receivers.into_iter().map(|stt| ReceiveSocket::Stt(Box::new(stt))).collect()
             }
             Carrier::Tags => Vec::new(),
             Carrier::Udp => {
@@ -113,18 +116,21 @@ impl Receiver {
                     None => UdpUnderlay::bind_group(address, options, count)?,
                 };
                 let trains = || vec![RxTrain::EMPTY; BATCH];
-                sockets.into_iter().map(|socket| Socket::Udp { socket, trains: trains() }).collect()
+                sockets
+                    .into_iter()
+                    .map(|socket| ReceiveSocket::Udp { socket, trains: trains() })
+                    .collect()
             }
         };
         Ok(sockets.into_iter().map(|socket| Self::new(*tunnel, socket)).collect())
     }
 
-    fn new(tunnel: TunnelConfig, socket: Socket) -> Self {
+    fn new(tunnel: TunnelConfig, socket: ReceiveSocket) -> Self {
         let (buffers, udp_len) = match socket {
-            Socket::Udp { .. } => (BATCH, udp::HEADER_LEN),
-            Socket::Gre { .. } => (BATCH, 0),
-            Socket::Punted => (1, 0),
-            Socket::Stt(_) => (0, 0),
+            ReceiveSocket::Udp { .. } => (BATCH, udp::HEADER_LEN),
+            ReceiveSocket::Gre { .. } => (BATCH, 0),
+            ReceiveSocket::Punted => (1, 0),
+            ReceiveSocket::Stt(_) => (0, 0),
         };
         let ip_len = if tunnel.local.is_ipv4() { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
         let path_mtu = usize::from(tunnel.spec.path_mtu_bytes);
@@ -151,17 +157,17 @@ impl Receiver {
     /// The socket to poll; `None` if packets are punted.
     pub(super) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(match &self.socket {
-            Socket::Udp { socket, .. } => socket.as_fd(),
-            Socket::Gre { socket, .. } => socket.as_fd(),
-            Socket::Stt(stt) => stt.as_fd(),
-            Socket::Punted => return None,
+            ReceiveSocket::Udp { socket, .. } => socket.as_fd(),
+            ReceiveSocket::Gre { socket, .. } => socket.as_fd(),
+            ReceiveSocket::Stt(stt) => stt.as_fd(),
+            ReceiveSocket::Punted => return None,
         })
     }
 
     /// Receives and forwards up to a batch of packets.
     pub(super) fn receive(&mut self, forwarder: &mut Forwarder) {
         match &mut self.socket {
-            Socket::Udp { socket, trains } => {
+            ReceiveSocket::Udp { socket, trains } => {
                 let count = socket.recv_batch(&mut self.batch.packets, trains).unwrap_or(0);
                 for (index, train) in trains.iter().take(count).enumerate() {
                     if train.source == RxTrain::EMPTY.source {
@@ -188,7 +194,7 @@ impl Receiver {
                 }
                 self.batch.flush(self.tunnel.port, forwarder);
             }
-            Socket::Gre { socket, heads } => {
+            ReceiveSocket::Gre { socket, heads } => {
                 let count = socket.recv_batch(&mut self.batch.packets, heads).unwrap_or(0);
                 for index in 0..count {
                     let packet = &mut self.batch.packets[index];
@@ -205,8 +211,8 @@ impl Receiver {
                 }
                 self.batch.flush(self.tunnel.port, forwarder);
             }
-            Socket::Stt(stt) => stt.receive(forwarder),
-            Socket::Punted => {}
+            ReceiveSocket::Stt(stt) => stt.receive(forwarder),
+            ReceiveSocket::Punted => {}
         }
     }
 
@@ -215,7 +221,7 @@ impl Receiver {
     pub(super) fn receives_punted(&self, outer: &OuterIp, endpoints: &EndpointTable) -> bool {
         let arrival = Arrival::of(&self.tunnel, outer, 0);
         let is_here =
-            matches!(self.socket, Socket::Punted) && self.tunnel.local == outer.destination;
+            matches!(self.socket, ReceiveSocket::Punted) && self.tunnel.local == outer.destination;
         is_here && !arrival.is_of_another_type(endpoints)
     }
 
@@ -236,7 +242,7 @@ impl Receiver {
 
     /// Forwards the punted packets that wait to be coalesced.
     pub(super) fn flush_punted(&mut self, forwarder: &mut Forwarder) {
-        if matches!(self.socket, Socket::Punted) {
+        if matches!(self.socket, ReceiveSocket::Punted) {
             self.batch.flush(self.tunnel.port, forwarder);
         }
     }
@@ -244,8 +250,8 @@ impl Receiver {
     /// Expires incomplete STT frames and counts packets that the kernel dropped at the socket.
     pub(super) fn tick(&mut self, time_ms: u64, drops: &mut DropCounters) {
         let (overruns, malformed) = match &mut self.socket {
-            Socket::Udp { socket, .. } => (socket.dropped(), socket.malformed()),
-            Socket::Gre { socket, .. } => {
+            ReceiveSocket::Udp { socket, .. } => (socket.dropped(), socket.malformed()),
+            ReceiveSocket::Gre { socket, .. } => {
                 let dropped = socket.stats().map_or(0, |stats| stats.dropped);
                 drops.add(DropReason::ReceiveOverrun, self.overruns.advance_to(dropped));
                 drops.add(
@@ -254,8 +260,8 @@ impl Receiver {
                 );
                 return;
             }
-            Socket::Stt(stt) => return stt.tick(time_ms, drops),
-            Socket::Punted => return,
+            ReceiveSocket::Stt(stt) => return stt.tick(time_ms, drops),
+            ReceiveSocket::Punted => return,
         };
         if let Ok(overruns) = overruns {
             drops.add(DropReason::ReceiveOverrun, self.overruns.advance_wrapping_to(overruns));

@@ -10,10 +10,10 @@
 //! it. A notification about a link only causes the link to be read: after a loss of notifications,
 //! those still queued are out of date.
 
-use super::fast_path::Resolved;
+use super::fast_path::ResolvedNextHop;
 use datapath::config::EndpointConfig;
 use flow::{Carrier, EndpointId, NextHop};
-use netdev::{Error, Event, Ifindex, Monitor, Neighbour, NeighbourState, Netlink};
+use netdev::{Error, Ifindex, Monitor, Neighbour, NeighbourState, Netlink, NetlinkEvent};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,7 +34,7 @@ const MAX_REQUESTS: usize = 256;
 
 /// An end point whose next hop must be resolved.
 #[derive(Clone, Debug)]
-struct Target {
+struct ResolveTarget {
     id: EndpointId,
     local: IpAddr,
     remote: IpAddr,
@@ -43,22 +43,25 @@ struct Target {
     hop: Option<NextHop>,
 }
 
-impl Target {
+impl ResolveTarget {
     fn is_same(&self, other: &Self) -> bool {
         (self.id, self.local, self.remote) == (other.id, other.local, other.remote)
     }
 }
 
 /// The end points whose next hops must be resolved; those of STT first.
-fn targets(endpoints: &[EndpointConfig], scope: Scope) -> impl Iterator<Item = Target> + '_ {
+fn targets(
+    endpoints: &[EndpointConfig],
+    scope: ResolveScope,
+) -> impl Iterator<Item = ResolveTarget> + '_ {
     let is_stt = |endpoint: &&EndpointConfig| endpoint.spec.tunnel.carrier() == Carrier::TcpShaped;
     let is_other = move |endpoint: &&EndpointConfig| {
-        scope == Scope::All && !is_stt(endpoint) && !endpoint.remote.is_multicast()
+        scope == ResolveScope::All && !is_stt(endpoint) && !endpoint.remote.is_multicast()
     };
     let others = endpoints.iter().filter(is_other);
     endpoints.iter().filter(is_stt).chain(others).map(|endpoint| {
         let EndpointConfig { id, local, remote, .. } = *endpoint;
-        Target { id, local, remote, next_hop: None, hop: None }
+        ResolveTarget { id, local, remote, next_hop: None, hop: None }
     })
 }
 
@@ -74,7 +77,7 @@ struct NextHopEntry {
 
 /// The end points whose next hops are resolved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Scope {
+pub(super) enum ResolveScope {
     /// Those of STT.
     Stt,
     /// All, because programs encapsulate.
@@ -97,11 +100,11 @@ pub(super) struct Resolver {
     monitor: Monitor,
     uplink: Ifindex,
     uplink_mac: MacAddr,
-    scope: Scope,
-    targets: Vec<Target>,
+    scope: ResolveScope,
+    targets: Vec<ResolveTarget>,
     next_hops: BTreeMap<IpAddr, NextHopEntry>,
     /// Changes that were not yet taken.
-    changes: Vec<Resolved>,
+    changes: Vec<ResolvedNextHop>,
     /// The number of routes to read, from `cursor` on, wrapping around.
     stale: usize,
     cursor: usize,
@@ -114,7 +117,7 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn open(uplink: Ifindex, scope: Scope) -> Result<Self, Error> {
+    pub(super) fn open(uplink: Ifindex, scope: ResolveScope) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
         let monitor = Monitor::open()?;
         let uplink_mac = netlink.link_by_index(uplink)?.mac;
@@ -142,7 +145,7 @@ impl Resolver {
     /// Replaces the end points. Known next hops of those that stay are reported again, because the
     /// end points may be new to the receivers of changes.
     pub(super) fn follow_endpoints(&mut self, endpoints: &[EndpointConfig]) {
-        let known: HashMap<EndpointId, Target> =
+        let known: HashMap<EndpointId, ResolveTarget> =
             self.targets.drain(..).map(|target| (target.id, target)).collect();
         // A number may have been reused for another end point, whose next hop is unknown then.
         let mut changes = Vec::new();
@@ -172,7 +175,7 @@ impl Resolver {
     }
 
     /// Takes the changes since the last call.
-    pub(super) fn take_changes(&mut self) -> Vec<Resolved> {
+    pub(super) fn take_changes(&mut self) -> Vec<ResolvedNextHop> {
         std::mem::take(&mut self.changes)
     }
 
@@ -180,7 +183,7 @@ impl Resolver {
     /// others.
     pub(super) fn start(&mut self, endpoints: &[EndpointConfig]) {
         self.stale = self.targets.len();
-        self.read_routes(targets(endpoints, Scope::Stt).count().max(ROUTES_AT_START));
+        self.read_routes(targets(endpoints, ResolveScope::Stt).count().max(ROUTES_AT_START));
         self.apply_neighbours();
     }
 
@@ -232,7 +235,7 @@ impl Resolver {
         self.set_target_hop(index, hop);
     }
 
-    fn next_hop(&self, target: &Target) -> Option<IpAddr> {
+    fn next_hop(&self, target: &ResolveTarget) -> Option<IpAddr> {
         let path = self.netlink.route_get(target.remote, Some(target.local)).ok()?;
         let leaves = path.oif == self.uplink && !path.local;
         leaves.then(|| path.gateway.unwrap_or(target.remote))
@@ -316,16 +319,16 @@ impl Resolver {
         let mut neighbours = HashMap::new();
         for event in events {
             match event {
-                Event::LinkChanged(link) => drop(links.links.insert(link.index)),
-                Event::LinkRemoved { index, .. } => drop(links.links.insert(index)),
-                Event::NeighbourChanged(neighbour) if neighbour.index == self.uplink => {
+                NetlinkEvent::LinkChanged(link) => drop(links.links.insert(link.index)),
+                NetlinkEvent::LinkRemoved { index, .. } => drop(links.links.insert(index)),
+                NetlinkEvent::NeighbourChanged(neighbour) if neighbour.index == self.uplink => {
                     neighbours.insert(neighbour.ip, neighbour);
                 }
-                Event::RouteChanged(_)
-                | Event::RouteRemoved(_)
-                | Event::AddressChanged(_)
-                | Event::AddressRemoved(_) => routes = true,
-                Event::Lost => (routes, links.all) = (true, true),
+                NetlinkEvent::RouteChanged(_)
+                | NetlinkEvent::RouteRemoved(_)
+                | NetlinkEvent::AddressChanged(_)
+                | NetlinkEvent::AddressRemoved(_) => routes = true,
+                NetlinkEvent::Lost => (routes, links.all) = (true, true),
                 _ => {}
             }
         }

@@ -13,7 +13,7 @@ use flow::{
     strip_stt_segment,
 };
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::io_error::IoError;
 use netdev::stt_sink::SttSink;
 use netdev::{Error, Ifindex};
@@ -55,7 +55,7 @@ impl SttReceiver {
         count: usize,
     ) -> Result<Vec<Self>, Error> {
         let TunnelConfig { port, spec, local, .. } = *tunnel;
-        let filter = Filter::tcp_to(local, spec.port);
+        let filter = SocketFilter::tcp_to(local, spec.port);
         let sockets = PacketSocket::open_group(uplink, &filter, PacketOptions::default(), count)?;
         let sink = Arc::new(SttSink::bind(SocketAddr::new(local, spec.port))?);
         let receiver = |socket| Self {

@@ -3,7 +3,7 @@
 
 use datapath::config::TunnelConfig;
 use flow::{Carrier, DropReason, Encapsulated};
-use netdev::batch::{Messages, Pieces};
+use netdev::batch::{IoSlices, MessageBatch};
 use netdev::io_error::IoError;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
 use netdev::udp::{MAX_TRAIN_BYTES, TxOptions, TxPool, TxTrain};
@@ -147,7 +147,7 @@ impl Transmit {
             };
             for group in segments.trains(pool.max_segments(), MAX_TRAIN_BYTES) {
                 let size = (group.len() > 1).then_some(group.segment_len());
-                let mut pieces = Pieces::new();
+                let mut pieces = IoSlices::new();
                 if !pieces.extend(group.flat_map(|(header, payload)| [header, payload])) {
                     return Err(DropReason::Segmentation);
                 }
@@ -182,8 +182,8 @@ impl Transmit {
             });
         let tx = RawTx { dst: remote, tos: outer.traffic_class, ttl: Some(outer.ttl) };
         let result = sent.map_err(segmentation).and_then(|segments| {
-            for group in segments.trains(Messages::MAX, usize::MAX) {
-                let mut messages = Messages::new();
+            for group in segments.trains(MessageBatch::MAX, usize::MAX) {
+                let mut messages = MessageBatch::new();
                 for (header, payload) in group {
                     if !messages.push([header, payload]) {
                         return Err(DropReason::Segmentation);

@@ -46,20 +46,20 @@ impl Backlog {
 #[derive(Debug)]
 pub(super) struct UpcallQueues {
     limits: UpcallLimits,
-    state: Mutex<State>,
+    state: Mutex<QueueTable>,
     ready: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    queues: HashMap<PortNo, Queue>,
+struct QueueTable {
+    queues: HashMap<PortNo, PortQueue>,
     /// The ports whose queue is not empty, in round-robin order.
     turns: VecDeque<PortNo>,
     stopped: bool,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct PortQueue {
     upcalls: VecDeque<Upcall>,
     backlog: Backlog,
 }
@@ -86,7 +86,7 @@ impl UpcallQueues {
             return;
         }
         let mut state = self.lock();
-        let State { queues, turns, .. } = &mut *state;
+        let QueueTable { queues, turns, .. } = &mut *state;
         for upcall in upcalls.drain(..) {
             let queue = queues.entry(upcall.port).or_default();
             if !queue.backlog.admit(self.limits, &upcall.packet) {
@@ -115,7 +115,7 @@ impl UpcallQueues {
             let waited = self.ready.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let State { queues, turns, stopped } = &mut *state;
+        let QueueTable { queues, turns, stopped } = &mut *state;
         for _ in 0..most {
             let Some(port) = turns.pop_front() else { break };
             let Some(queue) = queues.get_mut(&port) else { continue };
@@ -143,7 +143,7 @@ impl UpcallQueues {
         self.ready.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueTable> {
         // No code panics halfway through a change, so a poisoned state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

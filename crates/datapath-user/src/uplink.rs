@@ -4,9 +4,9 @@ use super::restore_tag;
 use super::segmented_send::{SegmentedSender, needs_segmentation};
 use super::transmit::send_error;
 use datapath::config::{TunnelConfig, Underlay};
-use flow::{Carrier, DropCounters, DropReason, Encapsulated, TagLinks, Traffic};
+use flow::{Carrier, DropCounters, DropReason, Encapsulated, PacketCounter, TagLinks};
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::io_error::IoError;
 use netdev::{Error, Ifindex};
 use packet::PacketBuf;
@@ -62,8 +62,8 @@ pub(super) struct Uplink {
     /// The tags of the linked logical switches.
     pub(super) links: TagLinks,
     segmented_sender: SegmentedSender,
-    pub(super) rx: Traffic,
-    pub(super) tx: Traffic,
+    pub(super) rx: PacketCounter,
+    pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
     overruns_seen: u64,
 }
@@ -144,5 +144,5 @@ impl Uplink {
 /// MAC addresses.
 fn open_tags(uplink: Ifindex, count: usize) -> Result<Vec<PacketSocket>, Error> {
     let promiscuous = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    PacketSocket::open_group(uplink, &Filter::vlan_tagged(), promiscuous, count)
+    PacketSocket::open_group(uplink, &SocketFilter::vlan_tagged(), promiscuous, count)
 }

@@ -6,14 +6,14 @@ use tracing::warn;
 
 /// The state of the uplink's device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum UplinkState {
     Up,
     Down,
     /// The device does not exist.
     Gone,
 }
 
-impl State {
+impl UplinkState {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Up => "up",
@@ -61,7 +61,7 @@ impl MtuNeeded {
 pub(super) struct UplinkWatch {
     pub(super) device: String,
     pub(super) ifindex: Ifindex,
-    state: State,
+    state: UplinkState,
     /// The least MTU for the longest packets of tunnels and the longest tagged frames.
     mtu_needed: MtuNeeded,
     /// The MTU that was found too low. The warning is repeated only after the device was gone.
@@ -74,7 +74,7 @@ impl UplinkWatch {
         Self {
             device: config.uplink.clone(),
             ifindex,
-            state: State::Up,
+            state: UplinkState::Up,
             mtu_needed: MtuNeeded::of(&config.underlay),
             mtu_too_low: None,
         }
@@ -88,23 +88,23 @@ impl UplinkWatch {
         }
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> UplinkState {
         self.state
     }
 
     /// Updates the state; `None` means that the device is gone.
     pub(super) fn observe(&mut self, link: Option<&Link>) {
         let state = match link {
-            Some(link) if link.up && link.running => State::Up,
-            Some(_) => State::Down,
-            None => State::Gone,
+            Some(link) if link.up && link.running => UplinkState::Up,
+            Some(_) => UplinkState::Down,
+            None => UplinkState::Gone,
         };
         if state != self.state {
             self.state = state;
             let text = match state {
-                State::Up => "up again",
-                State::Down => "down",
-                State::Gone => "gone; will retry until it is back",
+                UplinkState::Up => "up again",
+                UplinkState::Down => "down",
+                UplinkState::Gone => "gone; will retry until it is back",
             };
             warn!(uplink = %self.device, "uplink is {text}");
         }

@@ -3,7 +3,7 @@
 use super::device::Device;
 use super::segment_limit::SegmentLimit;
 use super::segmented_send::{SegmentedSender, needs_segmentation};
-use flow::{DropCounters, DropReason, Traffic};
+use flow::{DropCounters, DropReason, PacketCounter};
 use netdev::io_error::IoError;
 use packet::PacketBuf;
 
@@ -12,8 +12,8 @@ use packet::PacketBuf;
 pub(super) struct Vif {
     /// `None` while the device does not exist.
     pub(super) device: Option<Device>,
-    pub(super) rx: Traffic,
-    pub(super) tx: Traffic,
+    pub(super) rx: PacketCounter,
+    pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
     pub(super) segment_limit: SegmentLimit,
     /// Allocated on first use: few guests send super-packets behind unknown tags.

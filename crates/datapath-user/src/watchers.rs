@@ -1,7 +1,9 @@
 //! The observers of one worker: who gets copies of dropped packets or of a port's frames.
 
 use datapath::megaflow::MegaflowId;
-use datapath::watch::{CapturedFrame, Direction, DroppedPacket, WatchSender, Watching, channel};
+use datapath::watch::{
+    CaptureDirection, CapturedFrame, DroppedPacket, WatchReceiver, WatchSender, channel,
+};
 use flow::{DropReason, PortNo};
 use packet::PacketBuf;
 use std::time::SystemTime;
@@ -18,13 +20,13 @@ pub(super) enum Watch {
 
 impl Watch {
     /// Observes all dropped packets.
-    pub(super) fn drops() -> (Self, Watching<DroppedPacket>) {
+    pub(super) fn drops() -> (Self, WatchReceiver<DroppedPacket>) {
         let (sender, watching) = channel();
         (Self::Drops(sender), watching)
     }
 
     /// Observes the first `snap_bytes` bytes of all frames of a port.
-    pub(super) fn frames(port: PortNo, snap_bytes: usize) -> (Self, Watching<CapturedFrame>) {
+    pub(super) fn frames(port: PortNo, snap_bytes: usize) -> (Self, WatchReceiver<CapturedFrame>) {
         let (frames, watching) = channel();
         (Self::Frames { port, snap_bytes, frames }, watching)
     }
@@ -80,7 +82,7 @@ impl Watchers {
     }
 
     #[cold]
-    pub(super) fn frame(&mut self, of: PortNo, direction: Direction, packet: &PacketBuf) {
+    pub(super) fn frame(&mut self, of: PortNo, direction: CaptureDirection, packet: &PacketBuf) {
         self.0.retain_mut(|watch| {
             let Watch::Frames { port, snap_bytes, frames } = watch else { return true };
             *port != of
@@ -115,17 +117,17 @@ mod tests {
         let mut watchers = Watchers::default();
         watchers.add(watch);
         let packet = PacketBuf::from_bytes(&[7; 60]);
-        watchers.frame(PortNo(4), Direction::ToGuest, &packet);
+        watchers.frame(PortNo(4), CaptureDirection::ToGuest, &packet);
         for _ in 0..QUEUE_LEN + 5 {
-            watchers.frame(PortNo(3), Direction::FromGuest, &packet);
+            watchers.frame(PortNo(3), CaptureDirection::FromGuest, &packet);
         }
         let first = frames.try_recv().unwrap();
         assert_eq!((first.len, first.bytes.len(), first.missed), (60, 20, 0));
         assert_eq!(frames.try_iter().count(), QUEUE_LEN - 1);
-        watchers.frame(PortNo(3), Direction::FromGuest, &packet);
+        watchers.frame(PortNo(3), CaptureDirection::FromGuest, &packet);
         assert_eq!(frames.try_recv().unwrap().missed, 5);
         drop(frames);
-        watchers.frame(PortNo(3), Direction::FromGuest, &packet);
+        watchers.frame(PortNo(3), CaptureDirection::FromGuest, &packet);
         assert!(watchers.is_empty());
     }
 

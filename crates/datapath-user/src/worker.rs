@@ -1,15 +1,15 @@
 //! A forwarding worker: one thread that moves frames between guests' devices and the underlay.
 
-use super::busy_poll::{BusyPoll, Idle};
+use super::busy_poll::{BusyPoll, IdleMode};
 use super::cache::CacheStats;
 use super::fast_path::punt_reader::{PuntReader, Punted};
 use super::forward::{Forwarder, MAX_ICMP_REPLIES};
-use super::mailbox::{PortCounters, Report, Request};
+use super::mailbox::{PortCounters, Request, WorkerCounters};
 use super::receive::Receiver;
 use super::transmit;
 use super::turn::Turn;
 use super::uplink::UplinkSockets;
-use super::{Notice, Notices, TICK};
+use super::{TICK, WorkerEvent, WorkerEventSender};
 use datapath::config::{EndpointConfig, LinkConfig, Underlay};
 use datapath::megaflow::MegaflowId;
 use datapath::stats::{EndpointStats, MegaflowStats};
@@ -17,7 +17,7 @@ use flow::{
     Carrier, DropReason, Endpoint, EndpointError, EndpointId, PortNo, TunnelInfo, strip_outer,
 };
 use netdev::Error;
-use netdev::epoll::{Epoll, Events, Waker};
+use netdev::epoll::{Epoll, EpollEvents, Waker};
 use netdev::io_error::IoError;
 use packet::PacketBuf;
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ use wire::{EthernetPacket, Protocol};
 
 /// The source of an epoll event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Token {
+enum EventSource {
     Waker,
     Tags,
     Receiver(usize),
@@ -39,7 +39,7 @@ enum Token {
     Punt,
 }
 
-impl Token {
+impl EventSource {
     fn to_u64(self) -> u64 {
         let (kind, index) = match self {
             Self::Waker => (0, 0),
@@ -73,13 +73,13 @@ pub(super) struct Worker {
     busy_poll: BusyPoll,
     waker: Arc<Waker>,
     requests: mpsc::Receiver<Request>,
-    /// Indexed by the number in [`Token::Receiver`]; `None` where a tunnel was removed.
+    /// Indexed by the number in [`EventSource::Receiver`]; `None` where a tunnel was removed.
     receivers: Vec<Option<Receiver>>,
     /// This worker's queue of the TAP by which eBPF programs punt frames.
     punt_reader: Option<PuntReader>,
     forwarder: Forwarder,
     packet: PacketBuf,
-    notices: Notices,
+    notices: WorkerEventSender,
 }
 
 impl Worker {
@@ -88,10 +88,10 @@ impl Worker {
         (requests, waker): (mpsc::Receiver<Request>, Arc<Waker>),
         forwarder: Forwarder,
         busy_poll: BusyPoll,
-        notices: Notices,
+        notices: WorkerEventSender,
     ) -> Result<Self, Error> {
         let epoll = Epoll::new()?;
-        epoll.add(waker.as_fd(), Token::Waker.to_u64())?;
+        epoll.add(waker.as_fd(), EventSource::Waker.to_u64())?;
         let packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
         Ok(Self {
             started,
@@ -112,13 +112,13 @@ impl Worker {
     /// # Errors
     /// `epoll_wait` fails. A failing device is reported to the control thread instead.
     pub(super) fn run(&mut self) -> Result<(), Error> {
-        let mut events = Events::new();
+        let mut events = EpollEvents::new();
         let mut next_tick = Instant::now() + TICK;
         loop {
             let idle = Instant::now();
             let timeout = match self.busy_poll.idle(idle) {
-                Idle::Poll => Duration::ZERO,
-                Idle::Sleep => next_tick.saturating_duration_since(idle),
+                IdleMode::Poll => Duration::ZERO,
+                IdleMode::Sleep => next_tick.saturating_duration_since(idle),
             };
             self.epoll.wait(&mut events, Some(timeout))?;
             let now = Instant::now();
@@ -129,21 +129,21 @@ impl Worker {
                 thread::yield_now();
             }
             self.forwarder.now_ms = (now - self.started).as_millis() as u64;
-            for token in events.tokens().filter_map(Token::from_u64) {
+            for token in events.tokens().filter_map(EventSource::from_u64) {
                 match token {
-                    Token::Waker => {
+                    EventSource::Waker => {
                         if self.handle_requests() {
                             return Ok(());
                         }
                     }
-                    Token::Tags => self.receive_tagged(),
-                    Token::Receiver(index) => {
+                    EventSource::Tags => self.receive_tagged(),
+                    EventSource::Receiver(index) => {
                         if let Some(Some(receiver)) = self.receivers.get_mut(index) {
                             receiver.receive(&mut self.forwarder);
                         }
                     }
-                    Token::Vif(port) => self.receive_from_vif(port),
-                    Token::Punt => self.receive_punted(),
+                    EventSource::Vif(port) => self.receive_from_vif(port),
+                    EventSource::Punt => self.receive_punted(),
                 }
                 self.forwarder.flush_upcalls();
             }
@@ -208,7 +208,7 @@ impl Worker {
         if let Some(vif) = self.forwarder.out.vif(port)
             && let Some(why) = vif.gone.take()
         {
-            self.notices.send(Notice::PortGone(port, why));
+            self.notices.send(WorkerEvent::PortGone(port, why));
         }
     }
 
@@ -376,8 +376,7 @@ impl Worker {
                 }
             }
             Request::RemovePort(port, reply) => {
-                forwarder.out.remove_vif(port);
-                let _ = reply.send(());
+                let _ = reply.send(forwarder.out.remove_vif(port));
             }
             Request::Underlay(underlay, reply) => drop(reply.send(self.set_underlay(&underlay))),
             Request::Tunnel(receiver, sender) => self.add_tunnel(*receiver, sender),
@@ -388,7 +387,7 @@ impl Worker {
                 let _ = reply.send(());
             }
             Request::PuntQueue(reader) => {
-                if let Err(error) = self.epoll.add(reader.as_fd(), Token::Punt.to_u64()) {
+                if let Err(error) = self.epoll.add(reader.as_fd(), EventSource::Punt.to_u64()) {
                     tracing::error!(
                         "cannot poll the punt TAP, so punted packets are lost: {error}"
                     );
@@ -400,7 +399,7 @@ impl Worker {
             }
             Request::Uplink(sockets) => {
                 if let Some(tags) = &sockets.tags
-                    && let Err(error) = self.epoll.add(tags.as_fd(), Token::Tags.to_u64())
+                    && let Err(error) = self.epoll.add(tags.as_fd(), EventSource::Tags.to_u64())
                 {
                     tracing::error!("cannot poll the uplink for tagged frames: {error}");
                 }
@@ -422,9 +421,9 @@ impl Worker {
     }
 
     fn attach_device(&mut self, port: PortNo, device: super::device::Device) {
-        if let Err(error) = self.epoll.add(device.as_fd(), Token::Vif(port).to_u64()) {
+        if let Err(error) = self.epoll.add(device.as_fd(), EventSource::Vif(port).to_u64()) {
             let why = format!("cannot poll the device: {error}");
-            return self.notices.send(Notice::PortGone(port, why));
+            return self.notices.send(WorkerEvent::PortGone(port, why));
         }
         self.forwarder.out.vif_or_new(port).device = Some(device);
     }
@@ -466,7 +465,7 @@ impl Worker {
         let free = self.receivers.iter().position(Option::is_none);
         let index = free.unwrap_or(self.receivers.len());
         if let Some(fd) = receiver.as_fd()
-            && let Err(error) = self.epoll.add(fd, Token::Receiver(index).to_u64())
+            && let Err(error) = self.epoll.add(fd, EventSource::Receiver(index).to_u64())
         {
             tracing::error!("cannot poll the socket of a tunnel: {error}");
         }
@@ -488,12 +487,12 @@ impl Worker {
         for (port, vif) in forwarder.out.vifs() {
             // A send has failed because the device is gone.
             if let Some(why) = vif.gone.take() {
-                self.notices.send(Notice::PortGone(port, why));
+                self.notices.send(WorkerEvent::PortGone(port, why));
             }
         }
     }
 
-    fn report(&mut self) -> Report {
+    fn report(&mut self) -> WorkerCounters {
         let Forwarder { endpoints, out, cache, .. } = &mut self.forwarder;
         let rows = endpoints.iter().map(|(id, remote, endpoint)| {
             let (spec, local) = endpoints.class(endpoint);
@@ -517,7 +516,7 @@ impl Worker {
         let rows = rows.collect();
         let CacheStats { lookups, exact_hits, search_hits, mask_probes } = cache.stats();
         let counters = |rx, tx, drops: &_| PortCounters { rx, tx, drops: Clone::clone(drops) };
-        Report {
+        WorkerCounters {
             ports: out.vifs().map(|(p, vif)| (p, counters(vif.rx, vif.tx, &vif.drops))).collect(),
             uplink: counters(out.uplink.rx, out.uplink.tx, &out.uplink.drops),
             endpoints: rows,

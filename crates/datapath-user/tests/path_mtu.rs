@@ -4,7 +4,7 @@
 //! A thread connects two guests and handles each frame like a tunnel. Its path has a lower MTU than
 //! the guests' interfaces.
 
-use flow::{WayBack, clamp_mss, too_big};
+use flow::{ReplyAddresses, clamp_mss, too_big};
 use netdev::tap::Tap;
 use netdev::{Dad, IpNet};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
@@ -182,7 +182,8 @@ fn forward_frame(
         Fit::TooBig { mtu } => {
             counters.answered.fetch_add(1, Ordering::Relaxed);
             let ethernet = EthernetPacket::new_checked(packet.head()).unwrap();
-            let back = WayBack { eth_dst: ethernet.src(), eth_src: ethernet.dst(), tags: &[] };
+            let back =
+                ReplyAddresses { eth_dst: ethernet.src(), eth_src: ethernet.dst(), tags: &[] };
             let _ = from.send(&too_big(packet, mtu, &back).unwrap());
         }
         Fit::Never => panic!("every packet can be resized, fragmented or answered"),

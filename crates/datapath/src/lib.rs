@@ -18,4 +18,4 @@ pub mod stats;
 pub mod upcall;
 pub mod watch;
 
-pub use provider::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+pub use provider::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};

@@ -4,7 +4,7 @@ use crate::config::{MAX_PORT, PortConfig, Underlay};
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::stats::Snapshot;
 use crate::upcall::{Answer, Upcall};
-use crate::watch::{CapturedFrame, DroppedPacket, Watching};
+use crate::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 #[cfg(doc)]
 use flow::DropReason;
 use flow::{Action, PortNo};
@@ -51,7 +51,7 @@ pub struct DumpCursor {
 }
 
 /// One portion of a dump, and where the next one begins; `None` after the last.
-pub type Portion<T> = (Vec<T>, Option<DumpCursor>);
+pub type DumpPage<T> = (Vec<T>, Option<DumpCursor>);
 
 /// Moves packets between ports and tunnels.
 ///
@@ -176,7 +176,7 @@ pub trait Datapath: Send + Sync {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError>;
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError>;
 
     /// Like [`Datapath::dump`], without matches and actions, which makes it much cheaper.
     ///
@@ -186,7 +186,7 @@ pub trait Datapath: Send + Sync {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError>;
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError>;
 
     /// Moves up to `most` upcalls into `out`, fairly between ports, and waits up to `timeout` for
     /// the first. Returns false once the datapath has ended.
@@ -220,7 +220,7 @@ pub trait Datapath: Send + Sync {
     ///
     /// # Errors
     /// The datapath has ended.
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError>;
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError>;
 
     /// Starts to copy the first `snap_bytes` bytes of each frame that a port's guest sends and
     /// receives; dropping the returned receiver ends that.
@@ -231,7 +231,7 @@ pub trait Datapath: Send + Sync {
         &self,
         port: PortNo,
         snap_bytes: usize,
-    ) -> Result<Watching<CapturedFrame>, DatapathError>;
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError>;
 
     /// Milliseconds since the datapath started: the clock of [`Usage::used_ms`].
     fn now_ms(&self) -> u64;

@@ -1,6 +1,6 @@
 //! The counters of a datapath in the form in which they are reported, for JSON as well.
 
-use flow::{DropCounters, Traffic};
+use flow::{DropCounters, PacketCounter};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -88,22 +88,22 @@ impl AddAssign for MegaflowStats {
 
 /// Frames and bytes in one direction. A super-packet counts as one frame.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
-pub struct Count {
+pub struct PacketCount {
     /// Frames.
     pub packets: u64,
     /// Bytes, Ethernet header included.
     pub bytes: u64,
 }
 
-impl AddAssign for Count {
+impl AddAssign for PacketCount {
     fn add_assign(&mut self, other: Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
     }
 }
 
-impl From<Traffic> for Count {
-    fn from(traffic: Traffic) -> Self {
+impl From<PacketCounter> for PacketCount {
+    fn from(traffic: PacketCounter) -> Self {
         Self { packets: traffic.packets, bytes: traffic.bytes }
     }
 }
@@ -130,9 +130,9 @@ pub struct PortStats {
     /// `up`, or why it is not.
     pub state: String,
     /// Frames from the guest.
-    pub rx: Count,
+    pub rx: PacketCount,
     /// Frames to the guest.
-    pub tx: Count,
+    pub tx: PacketCount,
     /// Frames from this guest that were dropped, and frames that could not be sent to it.
     pub drops: Drops,
 }
@@ -145,9 +145,9 @@ pub struct UplinkStats {
     /// `up`, or why it is not.
     pub state: String,
     /// Tagged frames received (VLAN and QinQ).
-    pub rx: Count,
+    pub rx: PacketCount,
     /// Tagged frames sent.
-    pub tx: Count,
+    pub tx: PacketCount,
     /// Packets from the underlay, tunnelled or tagged, that were dropped.
     pub drops: Drops,
     /// Reports of path MTUs from routers of the underlay.
@@ -196,7 +196,7 @@ pub struct EndpointStats {
     #[serde(default)]
     pub path_mtu_report: Option<PathMtuReport>,
     /// Inner frames received from it.
-    pub rx: Count,
+    pub rx: PacketCount,
     /// Inner frames sent to it.
-    pub tx: Count,
+    pub tx: PacketCount,
 }

@@ -35,7 +35,7 @@ pub struct DroppedPacket {
 
 /// Which way a frame passes a port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Direction {
+pub enum CaptureDirection {
     /// From the guest to the switch.
     FromGuest,
     /// From the switch to the guest.
@@ -48,7 +48,7 @@ pub struct CapturedFrame {
     /// When it passed.
     pub time: SystemTime,
     /// Which way.
-    pub direction: Direction,
+    pub direction: CaptureDirection,
     /// Length of the whole frame in bytes.
     pub len: usize,
     /// The first bytes of the frame. With checksum offload, the checksum in them is incomplete.
@@ -58,29 +58,29 @@ pub struct CapturedFrame {
 }
 
 /// Makes a queue of [`QUEUE_LEN`] copies: the datapath's end and the observer's end.
-pub fn channel<T>() -> (WatchSender<T>, Watching<T>) {
+pub fn channel<T>() -> (WatchSender<T>, WatchReceiver<T>) {
     let (queue, copies) = sync_channel(QUEUE_LEN);
     let alive = Arc::new(());
     let sender = WatchSender { queue, missed: 0, watcher: Arc::downgrade(&alive) };
-    (sender, Watching { copies, alive })
+    (sender, WatchReceiver { copies, alive })
 }
 
 /// The observer's end of a queue. Dropping it ends the observation.
 #[derive(Debug)]
-pub struct Watching<T> {
+pub struct WatchReceiver<T> {
     copies: Receiver<T>,
     /// Lets the sender see whether the observer still exists without sending anything.
     alive: Arc<()>,
 }
 
-impl<T> Watching<T> {
+impl<T> WatchReceiver<T> {
     /// A reference that can be upgraded as long as the observer exists.
     pub fn token(&self) -> Weak<()> {
         Arc::downgrade(&self.alive)
     }
 }
 
-impl<T> Deref for Watching<T> {
+impl<T> Deref for WatchReceiver<T> {
     type Target = Receiver<T>;
 
     fn deref(&self) -> &Receiver<T> {

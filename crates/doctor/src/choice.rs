@@ -3,11 +3,11 @@
 //! [`OuterChecksum`] is a decision, which `weft run` applies. The functions of this module predict
 //! what the kernel and the devices do with super-packets. `weft show` prints all of it.
 
-use crate::checks::tunnel::{Outcome, Outer, TunnelSupport, tunnel_support};
+use crate::checks::tunnel::{OuterHeaders, PerformedBy, TunnelSupport, tunnel_support};
 use crate::cost::{self, Cost};
 use crate::facts::{Features, KernelVersion, NicFacts};
 use flow::{Carrier, TunnelType};
-use network::Family;
+use network::UnderlayFamily;
 use serde::{Deserialize, Serialize};
 
 /// A decision, and the reason for it.
@@ -45,24 +45,27 @@ impl OuterChecksum {
     /// A checksum protects the outer headers and the tunnel key in transit. Over IPv6 it is always
     /// on. Over IPv4 it is off in two cases: the CPU would have to compute it, or BPF programs
     /// would send most packets without one.
-    pub fn choose(uplink: Option<&NicFacts>, family: Family, by_kernel: bool) -> Self {
+    pub fn choose(uplink: Option<&NicFacts>, family: UnderlayFamily, by_kernel: bool) -> Self {
         let (on, why) = match (family, by_kernel, uplink) {
-            (Family::V6, ..) => (true, "IPv6 has none of its own (RFC 8200)".to_owned()),
-            (Family::V4, true, _) => (
+            (UnderlayFamily::V6, ..) => (true, "IPv6 has none of its own (RFC 8200)".to_owned()),
+            (UnderlayFamily::V4, true, _) => (
                 false,
                 "BPF programs cannot request them for super-packets, and checksums on the other \
                  packets alone would protect little"
                     .to_owned(),
             ),
-            (Family::V4, false, None) => (true, "the uplink's offloads are unknown".to_owned()),
-            (Family::V4, false, Some(nic)) => match SUMS4.iter().find(|name| nic.features.on(name))
-            {
-                Some(name) => (true, format!("{} makes them: {name} on", nic.name)),
-                None => (
-                    false,
-                    format!("{} makes none, so the processor would sum every byte", nic.name),
-                ),
-            },
+            (UnderlayFamily::V4, false, None) => {
+                (true, "the uplink's offloads are unknown".to_owned())
+            }
+            (UnderlayFamily::V4, false, Some(nic)) => {
+                match SUMS4.iter().find(|name| nic.features.on(name)) {
+                    Some(name) => (true, format!("{} makes them: {name} on", nic.name)),
+                    None => (
+                        false,
+                        format!("{} makes none, so the processor would sum every byte", nic.name),
+                    ),
+                }
+            }
         };
         Self { on, why }
     }
@@ -71,14 +74,14 @@ impl OuterChecksum {
     pub fn chosen(
         &self,
         tunnel: TunnelType,
-        family: Family,
+        family: UnderlayFamily,
         by_kernel: bool,
         asked: Option<bool>,
     ) -> Decision {
         let how = match (asked.unwrap_or(self.on), family, by_kernel) {
             // Over IPv6, the programs punt super-packets, and the user datapath sends them with
             // checksums. So the exception is for IPv4 only.
-            (true, Family::V4, true) => "on, except for super-packets from BPF programs",
+            (true, UnderlayFamily::V4, true) => "on, except for super-packets from BPF programs",
             (true, ..) => "on",
             (false, ..) => "off, except for UDP GSO packets, for which the kernel computes them",
         };
@@ -117,17 +120,17 @@ pub fn sending(
     nic: &NicFacts,
     kernel: KernelVersion,
     tunnel: TunnelType,
-    family: Family,
+    family: UnderlayFamily,
     by_programs: bool,
 ) -> Decision {
-    // `Outer::of` assumes no outer checksum. BPF programs send super-packets without one. When
-    // worker threads send, the kernel computes it for each segment.
+    // `OuterHeaders::of` assumes no outer checksum. BPF programs send super-packets without one.
+    // When worker threads send, the kernel computes it for each segment.
     let TunnelSupport { segmentation, kernel_segmentation, .. } =
-        tunnel_support(nic, tunnel, Outer::of(family));
+        tunnel_support(nic, tunnel, OuterHeaders::of(family));
     let by_kernel = kernel_segmentation.filter(|_| by_programs);
     let in_kernel = by_kernel.is_some();
     let segmentation = by_kernel.unwrap_or(segmentation);
-    let sums = if family == Family::V4 { SUMS4 } else { [SUMS4[0], "tx-checksum-ipv6"] };
+    let sums = if family == UnderlayFamily::V4 { SUMS4 } else { [SUMS4[0], "tx-checksum-ipv6"] };
     let has_trains =
         kernel >= TRAINS_WITHOUT_CHECKSUM || sums.iter().any(|name| nic.features.on(name));
     let how = match (tunnel.carrier(), in_kernel) {
@@ -147,12 +150,12 @@ pub fn sending(
     }
     let device = &nic.name;
     let who = match segmentation.outcome {
-        Outcome::Yes => format!("{device} cuts them"),
-        Outcome::InSoftware => format!("the kernel cuts them for {device}"),
-        Outcome::No => "there are no super-packets".to_owned(),
-        Outcome::Unknown => format!("{device} or the kernel cuts them"),
+        PerformedBy::Yes => format!("{device} cuts them"),
+        PerformedBy::InSoftware => format!("the kernel cuts them for {device}"),
+        PerformedBy::No => "there are no super-packets".to_owned(),
+        PerformedBy::Unknown => format!("{device} or the kernel cuts them"),
     };
-    let in_software = segmentation.outcome == Outcome::InSoftware;
+    let in_software = segmentation.outcome == PerformedBy::InSoftware;
     let cost = match (in_software, in_kernel) {
         (false, _) => None,
         (true, false) => cost::without_tunnel_segmentation(tunnel),
@@ -161,9 +164,9 @@ pub fn sending(
     let keeps = cost.map_or(String::new(), |Cost { at_least, .. }| {
         format!("; that leaves at least {at_least:.2} of the throughput")
     });
-    let stt = tunnel_support(nic, TunnelType::Stt, Outer::of(family)).segmentation;
+    let stt = tunnel_support(nic, TunnelType::Stt, OuterHeaders::of(family)).segmentation;
     let is_udp = tunnel.carrier() == Carrier::Udp;
-    let better = match is_udp && in_software && stt.outcome == Outcome::Yes {
+    let better = match is_udp && in_software && stt.outcome == PerformedBy::Yes {
         true => format!("; {device} would cut those of stt"),
         false => String::new(),
     };
@@ -175,10 +178,10 @@ pub fn sending(
 /// `is_led` is true if a kernel device, `weft-gro`, owns the tunnel's UDP port. GRO merges segments
 /// inside a UDP tunnel only if such a device exists.
 pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Decision {
-    let gro = tunnel_support(nic, tunnel, Outer::of(Family::V4)).gro;
+    let gro = tunnel_support(nic, tunnel, OuterHeaders::of(UnderlayFamily::V4)).gro;
     let is_udp = tunnel.carrier() == Carrier::Udp;
     let (how, why) = match (gro.outcome, is_udp, is_led) {
-        (Outcome::No, ..) => (SINGLE, gro.why),
+        (PerformedBy::No, ..) => (SINGLE, gro.why),
         (_, false, _) => (JOINED, gro.why),
         (_, true, true) => {
             (JOINED, "weft-gro has the tunnel's port, so GRO looks inside the tunnel".to_owned())
@@ -225,12 +228,12 @@ mod tests {
     fn outer_checksums_are_sent_where_they_are_whole_and_cheap() {
         let (sums, plain) = (nic(&["tx-checksum-ipv4"]), nic(&[]));
         let table = [
-            (Some(&sums), Family::V4, false, true, "eth0 makes them: tx-checksum-ipv4 on"),
-            (Some(&plain), Family::V4, false, false, "eth0 makes none"),
-            (None, Family::V4, false, true, "offloads are unknown"),
-            (Some(&sums), Family::V4, true, false, "programs cannot request"),
-            (Some(&plain), Family::V6, false, true, "IPv6"),
-            (Some(&plain), Family::V6, true, true, "IPv6"),
+            (Some(&sums), UnderlayFamily::V4, false, true, "eth0 makes them: tx-checksum-ipv4 on"),
+            (Some(&plain), UnderlayFamily::V4, false, false, "eth0 makes none"),
+            (None, UnderlayFamily::V4, false, true, "offloads are unknown"),
+            (Some(&sums), UnderlayFamily::V4, true, false, "programs cannot request"),
+            (Some(&plain), UnderlayFamily::V6, false, true, "IPv6"),
+            (Some(&plain), UnderlayFamily::V6, true, true, "IPv6"),
         ];
         for (uplink, family, by_kernel, on, why) in table {
             let choice = OuterChecksum::choose(uplink, family, by_kernel);
@@ -241,7 +244,7 @@ mod tests {
             for asked in [true, false] {
                 let said = choice.chosen(TunnelType::Geneve, family, by_kernel, Some(asked));
                 assert_eq!(said.why, "as the network file says");
-                let partly = family == Family::V4 && by_kernel || !asked;
+                let partly = family == UnderlayFamily::V4 && by_kernel || !asked;
                 let how = if asked { "on" } else { "off" };
                 assert!(said.how.starts_with(how) && (said.how != how) == partly, "{said:?}");
             }
@@ -249,10 +252,10 @@ mod tests {
     }
 
     #[test]
-    fn trains_are_sent_where_the_kernel_cuts_them() {
+    fn trains_are_sent_where_the_kernel_segments_them() {
         let old = KernelVersion::new(6, 1);
         let how = |nic: &NicFacts, kernel, by_programs| {
-            sending(nic, kernel, TunnelType::Geneve, Family::V4, by_programs)
+            sending(nic, kernel, TunnelType::Geneve, UnderlayFamily::V4, by_programs)
         };
         let sums = nic(&["tx-checksum-ip-generic", "tx-udp-segmentation"]);
         let trains = "trains of UDP datagrams";
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_joined_where_the_kernel_looks_into_the_tunnel() {
+    fn segments_are_merged_where_the_kernel_dissects_the_tunnel() {
         use TunnelType::{Geneve, Gre, Vxlan};
         let (on, off) = (nic(&["rx-gro"]), nic(&[]));
         for (nic, tunnel, is_led, how, why) in [
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_say_who_cuts_for_them() {
+    fn ports_report_what_segments_for_them() {
         let needed = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-checksum-ip-generic"];
         let said = |on: &[&str]| port("a", "eth0", &nic(on).features);
         assert_eq!(said(&needed).how, "super-packets whole");

@@ -1,9 +1,11 @@
 //! The whole diagnosis: read the facts, run the checks, collect the report.
 
-use crate::checks::reach::{self, Received};
-use crate::checks::tunnel::Outer;
+use crate::checks::tunnel::OuterHeaders;
+use crate::checks::tunnel_reception::{self, ReceivedTunnel};
 use crate::checks::{host, mtu, nic, tunnel};
-use crate::facts::{self, Device, HostFacts, NicFacts, Ports, Ruleset, TUNNEL_PORTS, Uplink};
+use crate::facts::{
+    self, Device, HostFacts, NicFacts, Ruleset, TUNNEL_PORTS, TunnelListeners, Uplink,
+};
 use crate::finding::{Finding, Fix, Level};
 use crate::fix::Action;
 use crate::report::{Fixed, NicReport, Report};
@@ -14,7 +16,7 @@ use std::collections::BTreeSet;
 
 /// What to diagnose.
 #[derive(Clone, Debug, Default)]
-pub struct Scope<'a> {
+pub struct Diagnosis<'a> {
     /// Devices that lead to other hosts. If empty: the uplink in the network file, otherwise all
     /// hardware devices that are up.
     pub nics: Vec<String>,
@@ -22,7 +24,7 @@ pub struct Scope<'a> {
     pub network: Option<(&'a Network, &'a Host)>,
 }
 
-impl Scope<'_> {
+impl Diagnosis<'_> {
     /// Runs all checks in the network namespace of the calling thread. A check whose input cannot
     /// be read becomes a finding.
     ///
@@ -52,12 +54,12 @@ impl Scope<'_> {
         }
         report.findings.extend(host::findings(&facts, &nics));
         let received = self.received(&tunnels, &uplinks);
-        report.findings.extend(reach::old_firewall(&facts.old_tables));
-        report.findings.extend(reach::firewall(&Ruleset::read(), &received));
+        report.findings.extend(tunnel_reception::old_firewall(&facts.old_tables));
+        report.findings.extend(tunnel_reception::firewall(&Ruleset::read(), &received));
         let numbers: Vec<u16> =
             received.iter().map(|tunnel| tunnel.port).chain(TUNNEL_PORTS).collect();
-        report.findings.extend(match Ports::read(&numbers) {
-            Ok(ports) => reach::ports(&ports, &received),
+        report.findings.extend(match TunnelListeners::read(&numbers) {
+            Ok(ports) => tunnel_reception::ports(&ports, &received),
             Err(error) => vec![unreadable("port", "host", &error, "ss -lunpt; ip -d link")],
         });
         if let Some((network, host)) = self.network {
@@ -72,7 +74,7 @@ impl Scope<'_> {
     /// Applies the safe fixes, and runs the checks again.
     ///
     /// # Errors
-    /// As [`Scope::diagnose`]. A fix that fails is reported in [`Report::fixed`].
+    /// As [`Diagnosis::diagnose`]. A fix that fails is reported in [`Report::fixed`].
     pub fn fix(&self) -> Result<Report> {
         let fixed = apply_all(&self.diagnose()?.findings);
         Ok(Report { fixed, ..self.diagnose()? })
@@ -95,8 +97,10 @@ impl Scope<'_> {
         links.iter().filter(leads).map(|link| link.name.clone()).collect()
     }
 
-    fn outer(&self) -> Outer {
-        self.network.map_or(Outer::DEFAULT, |(network, _)| Outer::of(network.underlay_family()))
+    fn outer(&self) -> OuterHeaders {
+        self.network.map_or(OuterHeaders::DEFAULT, |(network, _)| {
+            OuterHeaders::of(network.underlay_family())
+        })
     }
 
     /// The tunnel types that this host's switches use; all types without a network file.
@@ -110,15 +114,15 @@ impl Scope<'_> {
         TunnelType::ALL.into_iter().filter(|tunnel| used.contains(tunnel.name())).collect()
     }
 
-    fn received(&self, tunnels: &[TunnelType], uplinks: &[Uplink]) -> Vec<Received> {
-        let standard = |tunnel: &TunnelType| Received::standard(*tunnel, uplinks);
+    fn received(&self, tunnels: &[TunnelType], uplinks: &[Uplink]) -> Vec<ReceivedTunnel> {
+        let standard = |tunnel: &TunnelType| ReceivedTunnel::standard(*tunnel, uplinks);
         let mut received: Vec<_> = tunnels.iter().filter_map(standard).collect();
         let Some((network, host)) = self.network else { return received };
         let (family, options) = (network.underlay_family(), network.options());
         let others = network.hosts().iter().filter(|other| other.index != host.index);
         let remotes: Vec<_> = others.filter_map(|other| other.underlay(family)).collect();
         for tunnel in &mut received {
-            tunnel.v6 = family == network::Family::V6;
+            tunnel.v6 = family == network::UnderlayFamily::V6;
             tunnel.local = host.underlay(family);
             tunnel.remotes.clone_from(&remotes);
             tunnel.port = options.of(tunnel.tunnel).port;

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn running_kernel_is_looked_at_without_privilege() {
+    fn features_of_the_running_kernel_are_read_without_privilege() {
         let here = Capabilities::probe().unwrap();
         assert!(here.kernel >= KernelVersion::new(5, 0), "{here:?}");
     }

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_longer_is_believed_when_nothing_arrives() {
+    fn result_is_the_lower_bound_when_no_probe_arrives() {
         assert_eq!(search(100, 1500, |_| Vec::new()), 100);
     }
 }

@@ -1,6 +1,6 @@
 //! The report: text for people, JSON for programs.
 
-use crate::checks::tunnel::{Outcome, TunnelSupport};
+use crate::checks::tunnel::{PerformedBy, TunnelSupport};
 use crate::drivers;
 use crate::facts::NicFacts;
 use crate::finding::{Finding, Level};
@@ -252,11 +252,13 @@ fn whys(supports: &[TunnelSupport]) -> Vec<(&'static str, &str, Vec<&'static str
             ("segments", Some(&support.segmentation)),
             ("kernel", support.kernel_segmentation.as_ref()),
             ("checksums", Some(&support.checksum)),
-            ("GRO", Some(&support.gro).filter(|gro| gro.outcome == Outcome::No)),
+            ("GRO", Some(&support.gro).filter(|gro| gro.outcome == PerformedBy::No)),
             ("spreads", Some(&support.spreading)),
         ];
         for (part, found) in parts {
-            let Some(found) = found.filter(|found| found.outcome != Outcome::Yes) else { continue };
+            let Some(found) = found.filter(|found| found.outcome != PerformedBy::Yes) else {
+                continue;
+            };
             match whys.iter_mut().find(|(other, why, _)| *other == part && *why == found.why) {
                 Some((_, _, tunnels)) => tunnels.push(support.tunnel.name()),
                 None => whys.push((part, &found.why, vec![support.tunnel.name()])),

@@ -1,11 +1,11 @@
 //! Faults that a test cannot cause on its machine: the checks run on made-up facts.
 
-use doctor::checks::reach::{Received, old_firewall, ports};
-use doctor::checks::tunnel::Outer;
+use doctor::checks::tunnel::OuterHeaders;
+use doctor::checks::tunnel_reception::{ReceivedTunnel, old_firewall, ports};
 use doctor::checks::{host, nic};
 use doctor::facts::{
-    Feature, Features, HostFacts, Kernel, KernelVersion, Memlock, NicFacts, Ports, Rss, Socket,
-    TunnelDevice,
+    BoundSocket, Feature, Features, HostFacts, Kernel, KernelVersion, Memlock, NicFacts, Rss,
+    TunnelDevice, TunnelListeners,
 };
 use doctor::{Finding, Level};
 use flow::TunnelType;
@@ -70,7 +70,7 @@ fn card() -> NicFacts {
 
 fn wrong(facts: &HostFacts, card: &NicFacts) -> Vec<Finding> {
     let mut findings = host::findings(facts, std::slice::from_ref(card));
-    findings.extend(nic::findings(card, facts, &[TunnelType::Vlan], Outer::DEFAULT));
+    findings.extend(nic::findings(card, facts, &[TunnelType::Vlan], OuterHeaders::DEFAULT));
     findings.extend(old_firewall(&facts.old_tables));
     findings.into_iter().filter(|finding| finding.level > Level::Pass).collect()
 }
@@ -211,7 +211,7 @@ fn nic_is_checked_for_ipv6_when_the_underlay_is_ipv6() {
         [(FlowType::Udp4, of(udp4)), (FlowType::Udp6, of(udp6))].into()
     };
     let rss = |fields| Some(Rss { table: vec![0, 1, 2, 3], fields });
-    let outer = Outer::of(network::Family::V6);
+    let outer = OuterHeaders::of(network::UnderlayFamily::V6);
     let tunnels = [TunnelType::Geneve];
     let said = |card: &NicFacts, outer| {
         let findings = nic::findings(card, &healthy(), &tunnels, outer);
@@ -219,7 +219,7 @@ fn nic_is_checked_for_ipv6_when_the_underlay_is_ipv6() {
         worse.map(|finding| finding.fix.unwrap().command())
     };
     let crowded = NicFacts { rss: rss(fields(0xf0, 0x30)), ..card() };
-    assert_eq!(said(&crowded, Outer::DEFAULT), None);
+    assert_eq!(said(&crowded, OuterHeaders::DEFAULT), None);
     assert_eq!(said(&crowded, outer).as_deref(), Some("ethtool -N eth0 rx-flow-hash udp6 sdfn"));
     let spread = NicFacts { rss: rss(fields(0x30, 0xf0)), ..card() };
     assert_eq!(said(&spread, outer), None);
@@ -261,25 +261,25 @@ fn missing_carrier_is_a_failure() {
 
 #[test]
 fn owner_of_a_tunnel_port_is_named() {
-    let vxlan = Received::standard(TunnelType::Vxlan, &[]).unwrap();
-    let gre = Received::standard(TunnelType::Gre, &[]).unwrap();
-    let said = |held: &Ports, tunnel: &Received| {
+    let vxlan = ReceivedTunnel::standard(TunnelType::Vxlan, &[]).unwrap();
+    let gre = ReceivedTunnel::standard(TunnelType::Gre, &[]).unwrap();
+    let said = |held: &TunnelListeners, tunnel: &ReceivedTunnel| {
         let found = ports(held, std::slice::from_ref(tunnel)).remove(0);
         (found.level, found.seen, found.fix.map(|fix| fix.command()))
     };
-    let socket = |inode| Socket { protocol: 17, port: 4789, inode };
+    let socket = |inode| BoundSocket { protocol: 17, port: 4789, inode };
     let device = |name: &str, kind: &str, port, up| TunnelDevice {
         name: name.to_owned(),
         kind: kind.to_owned(),
         port,
         up,
     };
-    let by = |program: &str| Ports {
+    let by = |program: &str| TunnelListeners {
         sockets: vec![socket(7)],
         programs: vec![(7, 42, program.to_owned())],
-        ..Ports::default()
+        ..TunnelListeners::default()
     };
-    assert_eq!(said(&Ports::default(), &vxlan).1, "UDP port 4789 is free");
+    assert_eq!(said(&TunnelListeners::default(), &vxlan).1, "UDP port 4789 is free");
     let (level, seen, fix) = said(&by("ovs-vswitchd"), &vxlan);
     let look = "ps -o user=,args= -p 42; then stop that program, or set another udp_port in \
                 network.toml";
@@ -287,19 +287,30 @@ fn owner_of_a_tunnel_port_is_named() {
     assert_eq!(seen, "UDP port 4789 is used by ovs-vswitchd (process 42)");
     assert_eq!(said(&by("weft"), &vxlan).0, Level::Pass, "it is ours");
     // Without CAP_SYS_PTRACE, weft's own socket looks like any other.
-    let unseen = |sees_all| Ports { sockets: vec![socket(7)], sees_all, ..Ports::default() };
+    let unseen = |sees_all| TunnelListeners {
+        sockets: vec![socket(7)],
+        sees_all,
+        ..TunnelListeners::default()
+    };
     let (level, seen, fix) = said(&unseen(false), &vxlan);
     assert_eq!((level, fix.as_deref()), (Level::Warn, Some("sudo weft doctor")), "{seen}");
     let (level, seen, fix) = said(&unseen(true), &vxlan);
     assert!(level == Level::Warn && fix.unwrap().starts_with("ss -lunpt"), "{seen}");
-    let kernel = Ports { sockets: vec![socket(0)], ..Ports::default() };
+    let kernel = TunnelListeners { sockets: vec![socket(0)], ..TunnelListeners::default() };
     assert_eq!(said(&kernel, &vxlan).0, Level::Fail);
-    let ovs =
-        Ports { devices: vec![device("vxlan_sys_4789", "vxlan", Some(4789), true)], ..kernel };
+    let ovs = TunnelListeners {
+        devices: vec![device("vxlan_sys_4789", "vxlan", Some(4789), true)],
+        ..kernel
+    };
     assert!(said(&ovs, &vxlan).2.unwrap().starts_with("ovs-vsctl del-port"));
-    let down =
-        Ports { devices: vec![device("vx0", "vxlan", Some(4789), false)], ..Ports::default() };
+    let down = TunnelListeners {
+        devices: vec![device("vx0", "vxlan", Some(4789), false)],
+        ..TunnelListeners::default()
+    };
     assert_eq!(said(&down, &vxlan).0, Level::Pass, "a device that is down has no socket");
-    let tap = Ports { devices: vec![device("gre1", "gretap", None, true)], ..Ports::default() };
+    let tap = TunnelListeners {
+        devices: vec![device("gre1", "gretap", None, true)],
+        ..TunnelListeners::default()
+    };
     assert_eq!(said(&tap, &gre).2.as_deref(), Some("ip link del gre1"));
 }

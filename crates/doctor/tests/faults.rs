@@ -1,6 +1,6 @@
 //! A host with a single fault gets exactly one finding, whose command fixes the fault.
 
-use doctor::diagnose::Scope;
+use doctor::diagnose::Diagnosis;
 use doctor::report::Report;
 use doctor::{Finding, Level};
 use netdev::{LinkKind, LinkSpec};
@@ -80,9 +80,9 @@ impl Lab {
         self.report(|scope| scope.diagnose())
     }
 
-    fn report(&self, ask: impl Fn(&Scope<'_>) -> netdev::Result<Report> + Sync) -> Report {
+    fn report(&self, ask: impl Fn(&Diagnosis<'_>) -> netdev::Result<Report> + Sync) -> Report {
         let host = self.network.host("h1").unwrap();
-        let scope = Scope { nics: Vec::new(), network: Some((&self.network, host)) };
+        let scope = Diagnosis { nics: Vec::new(), network: Some((&self.network, host)) };
         self.host.run(|| ask(&scope)).expect("the host can be diagnosed")
     }
 
@@ -270,7 +270,7 @@ fn safe_fixes_are_applied_and_can_be_undone() {
     let faults = ["tx_udp", "rx_gro", "path_mtu_discovery"];
     assert_eq!(lab.wrong().iter().map(|f| f.check).collect::<Vec<_>>(), faults);
     // Only these faults: the settings of the whole machine stay as they are.
-    let fix = |scope: &Scope<'_>| {
+    let fix = |scope: &Diagnosis<'_>| {
         let report = scope.diagnose()?;
         let safe = report.findings.into_iter().filter(|f| faults.contains(&f.check));
         let fixed = doctor::diagnose::apply_all(&safe.collect::<Vec<_>>());

@@ -1,8 +1,8 @@
 //! Rules of nft and iptables on a test host: what the doctor predicts for tunnel packets must be
 //! what the kernel does with them.
 
-use doctor::checks::firewall::{Direction, Fate, Firewall, Packet};
-use doctor::checks::reach::{Received, firewall};
+use doctor::checks::firewall::{Firewall, FirewallOutcome, PacketDirection, TunnelPacket};
+use doctor::checks::tunnel_reception::{ReceivedTunnel, firewall};
 use doctor::facts::{Device, Ruleset, Uplink};
 use doctor::{Fix, Level};
 use flow::TunnelType;
@@ -67,13 +67,13 @@ impl Lab {
         Uplink { device, below: Vec::new() }
     }
 
-    fn packet(&self, v6: bool, port: u16) -> Packet {
+    fn packet(&self, v6: bool, port: u16) -> TunnelPacket {
         let ends = if v6 {
             (IpAddr::from(self.far_end.ip6), IpAddr::from(self.end.ip6))
         } else {
             (IpAddr::from(self.far_end.ip4), IpAddr::from(self.end.ip4))
         };
-        Packet {
+        TunnelPacket {
             v6,
             protocol: 17,
             port: Some(port),
@@ -84,7 +84,7 @@ impl Lab {
     }
 }
 
-fn fate(rules: &Ruleset, packet: &Packet, direction: Direction) -> Fate {
+fn fate(rules: &Ruleset, packet: &TunnelPacket, direction: PacketDirection) -> FirewallOutcome {
     Firewall::new(rules).fate(packet, direction)
 }
 
@@ -234,7 +234,7 @@ const RULES: &[(&str, [bool; 3])] = &[
 ];
 
 #[test]
-fn fate_is_what_the_kernel_does_with_a_packet() {
+fn outcome_is_what_the_kernel_does_with_a_packet() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
@@ -247,11 +247,11 @@ fn fate_is_what_the_kernel_does_with_a_packet() {
             [(false, 4789), (false, 6081), (true, 4789)].iter().zip(passes)
         {
             assert_eq!(lab.receives(*v6, *port), *expected, "{rules}: {port}, IPv6 {v6}");
-            let said = fate(&read, &lab.packet(*v6, *port), Direction::In);
+            let said = fate(&read, &lab.packet(*v6, *port), PacketDirection::In);
             let agrees = match said {
-                Fate::Passes => *expected,
-                Fate::Drops(_) => !expected,
-                Fate::MayDrop(_) => false,
+                FirewallOutcome::Passes => *expected,
+                FirewallOutcome::Drops(_) => !expected,
+                FirewallOutcome::MayDrop(_) => false,
             };
             assert!(agrees, "{rules}: {port}, IPv6 {v6}: {said:?}\n{read:#?}");
         }
@@ -259,25 +259,30 @@ fn fate_is_what_the_kernel_does_with_a_packet() {
 }
 
 #[test]
-fn fate_is_open_when_it_depends_on_an_unknown_sender() {
+fn outcome_is_open_when_it_depends_on_an_unknown_sender() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
-    let packet = Packet { source: None, ..lab.packet(false, 4789) };
+    let packet = TunnelPacket { source: None, ..lab.packet(false, 4789) };
     lab.nft(
         "table inet f { chain i { type filter hook input priority 0; policy drop; ip saddr \
              10.0.0.0/8 accept; } }",
     );
-    assert!(matches!(fate(&lab.rules(), &packet, Direction::In), Fate::MayDrop(_)));
+    assert!(matches!(
+        fate(&lab.rules(), &packet, PacketDirection::In),
+        FirewallOutcome::MayDrop(_)
+    ));
     lab.nft(
         "table inet f { chain i { type filter hook input priority 0; limit rate 1/second drop; } }",
     );
-    let Fate::MayDrop(place) = fate(&lab.rules(), &packet, Direction::In) else { panic!() };
+    let FirewallOutcome::MayDrop(place) = fate(&lab.rules(), &packet, PacketDirection::In) else {
+        panic!()
+    };
     assert_eq!(place.chain, "inet f i");
     lab.nft(
         "table inet f { chain o { type filter hook output priority 0; udp dport 4789 drop; } }",
     );
-    assert!(matches!(fate(&lab.rules(), &packet, Direction::Out), Fate::Drops(_)));
+    assert!(matches!(fate(&lab.rules(), &packet, PacketDirection::Out), FirewallOutcome::Drops(_)));
 }
 
 /// Rules whose effect on a packet to port 4789 depends on unknown values.
@@ -300,19 +305,19 @@ const OPEN: &[&str] = &[
 ];
 
 #[test]
-fn fate_is_open_when_it_depends_on_unknown_values() {
+fn outcome_is_open_when_it_depends_on_unknown_values() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
     for rules in OPEN {
         lab.nft(rules);
         let (read, packet) = (lab.rules(), lab.packet(false, 4789));
-        let said = fate(&read, &packet, Direction::In);
-        assert!(matches!(said, Fate::MayDrop(_)), "{rules}: {said:?} {read:#?}");
-        let tunnel = Received {
+        let said = fate(&read, &packet, PacketDirection::In);
+        assert!(matches!(said, FirewallOutcome::MayDrop(_)), "{rules}: {said:?} {read:#?}");
+        let tunnel = ReceivedTunnel {
             local: packet.destination,
             remotes: vec![packet.source.unwrap()],
-            ..Received::standard(TunnelType::Vxlan, &[lab.uplink()]).unwrap()
+            ..ReceivedTunnel::standard(TunnelType::Vxlan, &[lab.uplink()]).unwrap()
         };
         let findings = firewall(&Ok(read), &[tunnel]);
         assert!(findings.iter().all(|finding| finding.level == Level::Warn), "{findings:#?}");
@@ -370,7 +375,7 @@ impl Dice {
 }
 
 #[test]
-fn fate_is_what_the_kernel_does_for_random_rules() {
+fn outcome_is_what_the_kernel_does_for_random_rules() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
@@ -388,8 +393,11 @@ fn fate_is_what_the_kernel_does_for_random_rules() {
         text += "}";
         lab.nft(&text);
         let arrives = lab.receives(false, 4789);
-        let said = fate(&lab.rules(), &lab.packet(false, 4789), Direction::In);
-        let agrees = matches!((&said, arrives), (Fate::Passes, true) | (Fate::Drops(_), false));
+        let said = fate(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In);
+        let agrees = matches!(
+            (&said, arrives),
+            (FirewallOutcome::Passes, true) | (FirewallOutcome::Drops(_), false)
+        );
         assert!(agrees, "{text}: arrives {arrives}, said {said:?}");
         dropped += u32::from(!arrives);
     }
@@ -425,7 +433,7 @@ fn bridge_rules_apply_when_a_bridge_is_the_uplink() {
     let links = host.links().unwrap();
     let uplink = Uplink::find(&links, "br0");
     assert!(uplink.as_ref().is_some_and(|uplink| uplink.device.is_bridge()));
-    let packet = Packet { uplink, ..lab.packet(false, 4789) };
+    let packet = TunnelPacket { uplink, ..lab.packet(false, 4789) };
     for (chain, passes) in [
         ("type filter hook input priority 0; meta protocol ip udp dport 4789 drop;", false),
         ("type filter hook prerouting priority 0; udp dport 4789 drop;", false),
@@ -434,9 +442,12 @@ fn bridge_rules_apply_when_a_bridge_is_the_uplink() {
     ] {
         lab.nft(&format!("table bridge f {{ chain i {{ {chain} }} }}"));
         assert_eq!(lab.receives(false, 4789), passes, "{chain}");
-        let said = fate(&lab.rules(), &packet, Direction::In);
-        assert_eq!(matches!(said, Fate::Drops(_)), !passes, "{chain}: {said:?}");
-        assert_eq!(fate(&lab.rules(), &lab.packet(false, 4789), Direction::In), Fate::Passes);
+        let said = fate(&lab.rules(), &packet, PacketDirection::In);
+        assert_eq!(matches!(said, FirewallOutcome::Drops(_)), !passes, "{chain}: {said:?}");
+        assert_eq!(
+            fate(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In),
+            FirewallOutcome::Passes
+        );
     }
 }
 
@@ -448,7 +459,7 @@ fn command_fixes_it_when_the_firewall_drops_a_tunnel() {
     assert!(lab.receives(false, 9));
     let tunnels: Vec<_> = TunnelType::ALL
         .into_iter()
-        .filter_map(|tunnel| Received::standard(tunnel, &[lab.uplink()]))
+        .filter_map(|tunnel| ReceivedTunnel::standard(tunnel, &[lab.uplink()]))
         .collect();
     lab.nft(
         "table inet f { chain i { type filter hook input priority 0; policy drop; udp dport \
@@ -480,7 +491,12 @@ fn rules_of_iptables_are_followed() {
         let arguments: Vec<_> = arguments.split(' ').collect();
         lab.run("iptables-nft", &arguments);
         assert_eq!(lab.receives(false, 4789), passes, "{arguments:?}");
-        let said = fate(&lab.rules(), &lab.packet(false, 4789), Direction::In);
-        assert_eq!(said == Fate::Passes, passes, "{arguments:?}: {said:?} {:#?}", lab.rules());
+        let said = fate(&lab.rules(), &lab.packet(false, 4789), PacketDirection::In);
+        assert_eq!(
+            said == FirewallOutcome::Passes,
+            passes,
+            "{arguments:?}: {said:?} {:#?}",
+            lab.rules()
+        );
     }
 }

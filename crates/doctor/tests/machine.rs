@@ -2,7 +2,7 @@
 //! time.
 
 use doctor::Level;
-use doctor::diagnose::Scope;
+use doctor::diagnose::Diagnosis;
 use doctor::facts::Uplink;
 use netdev::{Ifindex, Link, LinkKind, LinkSpec, LowerLink, Netlink};
 use network::Network;
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 #[test]
 fn machine_is_diagnosed_in_time_and_every_fault_has_a_command() {
     let begun = Instant::now();
-    let report = Scope::default().diagnose().expect("it can be diagnosed");
+    let report = Diagnosis::default().diagnose().expect("it can be diagnosed");
     assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
     for check in ["kernel", "privileges", "bpf", "mitigations", "firewall", "port"] {
         assert!(report.findings.iter().any(|f| f.check == check), "{check}: {report:#?}");
@@ -35,7 +35,7 @@ fn bridge_is_diagnosed_like_any_device() {
     require_root!();
     let host = TestHost::new("bridge");
     host.netlink().create(&LinkSpec::new("br0").up(), &LinkKind::Bridge).unwrap();
-    let scope = Scope { nics: vec!["br0".to_owned()], network: None };
+    let scope = Diagnosis { nics: vec!["br0".to_owned()], network: None };
     let report = host.run(|| scope.diagnose()).unwrap();
     assert_eq!((report.nics[0].name.as_str(), report.nics[0].driver.as_str()), ("br0", "bridge"));
     assert_eq!(report.nics[0].tunnels.len(), flow::TunnelType::ALL.len());
@@ -85,7 +85,7 @@ fn device_below_an_uplink_is_diagnosed_too() {
     let mut ip = host.program("ip");
     let made = ip.args(["link", "add", "link", &end.name, "name", "m0", "up", "type", "macvlan"]);
     assert!(made.status().expect("ip").success());
-    let scope = Scope { nics: vec!["m0".to_owned()], network: None };
+    let scope = Diagnosis { nics: vec!["m0".to_owned()], network: None };
     let report = host.run(|| scope.diagnose()).unwrap();
     let names: Vec<_> = report.nics.iter().map(|nic| nic.name.as_str()).collect();
     assert_eq!(names, ["m0", end.name.as_str()]);
@@ -106,7 +106,7 @@ fn missing_uplink_is_a_failure_and_the_other_checks_run() {
          mac = \"02:00:00:00:00:01\"\ndevice = { tap = \"t\" }\n";
     let network = Network::parse(text, "network.toml").expect("the network is right");
     let host = network.host("h1").unwrap();
-    let scope = Scope { nics: Vec::new(), network: Some((&network, host)) };
+    let scope = Diagnosis { nics: Vec::new(), network: Some((&network, host)) };
     let report = scope.diagnose().unwrap();
     let failed: Vec<_> = report.findings.iter().filter(|f| f.level == Level::Fail).collect();
     assert_eq!((failed[0].check, failed[0].subject.as_str()), ("link", "no-such-nic"));
@@ -115,6 +115,6 @@ fn missing_uplink_is_a_failure_and_the_other_checks_run() {
 
 #[test]
 fn device_is_not_found_when_there_is_none() {
-    let scope = Scope { nics: vec!["no-such-nic".to_owned()], network: None };
+    let scope = Diagnosis { nics: vec!["no-such-nic".to_owned()], network: None };
     assert!(scope.diagnose().unwrap_err().is_not_found());
 }

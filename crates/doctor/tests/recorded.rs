@@ -5,7 +5,7 @@
 
 use doctor::Level;
 use doctor::checks::nic::findings;
-use doctor::checks::tunnel::{Outcome, Outer, tunnel_support};
+use doctor::checks::tunnel::{OuterHeaders, PerformedBy, tunnel_support};
 use doctor::facts::{Feature, Features, HostFacts, NicFacts, Rss};
 use flow::TunnelType;
 use netdev::ethtool::hardware::{FlowType, HashFields};
@@ -62,13 +62,13 @@ fn eight_queues(nic: NicFacts, udp: u64) -> NicFacts {
 const ADDRESSES: u64 = 0x30;
 const AND_PORTS: u64 = 0xf0;
 
-const YES: Outcome = Outcome::Yes;
-const SOFT: Outcome = Outcome::InSoftware;
+const YES: PerformedBy = PerformedBy::Yes;
+const SOFT: PerformedBy = PerformedBy::InSoftware;
 
 /// By tunnel type: segmentation for the user datapath and for the kernel datapath, with outer
 /// checksums.
-fn segmentation(nic: &NicFacts) -> Vec<(Outcome, Option<Outcome>)> {
-    let outer = Outer { v6: false, checksum: true };
+fn segmentation(nic: &NicFacts) -> Vec<(PerformedBy, Option<PerformedBy>)> {
+    let outer = OuterHeaders { v6: false, checksum: true };
     let supports = TunnelType::ALL.map(|tunnel| tunnel_support(nic, tunnel, outer));
     let kernel = |v: &doctor::checks::tunnel::TunnelSupport| {
         v.kernel_segmentation.as_ref().map(|kernel| kernel.outcome)
@@ -79,7 +79,7 @@ fn segmentation(nic: &NicFacts) -> Vec<(Outcome, Option<Outcome>)> {
 /// The checks that are worse than PASS, for all tunnels.
 fn wrong(nic: &NicFacts) -> Vec<&'static str> {
     let host = HostFacts { cpus: (0..8).collect(), ..HostFacts::default() };
-    let findings = findings(nic, &host, &TunnelType::ALL, Outer::DEFAULT);
+    let findings = findings(nic, &host, &TunnelType::ALL, OuterHeaders::DEFAULT);
     findings.iter().filter(|f| f.level > Level::Pass).map(|f| f.check).collect()
 }
 
@@ -89,8 +89,8 @@ fn mlx5_segments_everything_except_two_tags() {
     let expected = [
         (YES, Some(YES)),
         (YES, Some(YES)),
-        (Outcome::No, Some(YES)),
-        (Outcome::No, Some(YES)),
+        (PerformedBy::No, Some(YES)),
+        (PerformedBy::No, Some(YES)),
         (YES, None),
         (YES, Some(YES)),
         (SOFT, Some(SOFT)),
@@ -98,7 +98,7 @@ fn mlx5_segments_everything_except_two_tags() {
     assert_eq!(segmentation(&nic), expected);
     let nic = eight_queues(nic, AND_PORTS);
     assert_eq!(wrong(&nic), Vec::<&str>::new());
-    let spreads = |tunnel| tunnel_support(&nic, tunnel, Outer::DEFAULT).spreading.outcome;
+    let spreads = |tunnel| tunnel_support(&nic, tunnel, OuterHeaders::DEFAULT).spreading.outcome;
     assert_eq!(spreads(TunnelType::Gre), YES, "it hashes the inner headers");
 }
 
@@ -107,18 +107,19 @@ fn ixgbe_segments_everything_and_receives_udp_of_one_host_on_one_queue() {
     let nic = eight_queues(recorded(include_str!("recorded/ixgbe.txt")), ADDRESSES);
     let all = segmentation(&nic);
     assert!(all[..2].iter().all(|found| *found == (YES, Some(YES))), "{all:?}");
-    let spreads = |tunnel| tunnel_support(&nic, tunnel, Outer::DEFAULT).spreading.outcome;
-    assert_eq!(spreads(TunnelType::Vxlan), Outcome::No);
+    let spreads = |tunnel| tunnel_support(&nic, tunnel, OuterHeaders::DEFAULT).spreading.outcome;
+    assert_eq!(spreads(TunnelType::Vxlan), PerformedBy::No);
     assert_eq!(spreads(TunnelType::Stt), YES, "it looks like TCP");
     let host = HostFacts { cpus: (0..8).collect(), ..HostFacts::default() };
-    let found = findings(&nic, &host, &[TunnelType::Vxlan, TunnelType::Geneve], Outer::DEFAULT);
+    let found =
+        findings(&nic, &host, &[TunnelType::Vxlan, TunnelType::Geneve], OuterHeaders::DEFAULT);
     let crowded = found.iter().find(|f| f.level > Level::Pass).unwrap();
     assert_eq!(crowded.check, "rx_spreading");
     let command = crowded.fix.as_ref().unwrap().command();
     assert_eq!(command, "ethtool -N em1 rx-flow-hash udp4 sdfn");
     let fixed = eight_queues(nic, AND_PORTS);
     assert!(
-        findings(&fixed, &host, &[TunnelType::Vxlan], Outer::DEFAULT)
+        findings(&fixed, &host, &[TunnelType::Vxlan], OuterHeaders::DEFAULT)
             .iter()
             .all(|f| f.level == Level::Pass)
     );
@@ -130,8 +131,8 @@ fn bnx2x_segments_in_software_when_tcp_segmentation_is_off() {
     let expected = [
         (SOFT, Some(SOFT)),
         (SOFT, Some(SOFT)),
-        (Outcome::No, Some(SOFT)),
-        (Outcome::No, Some(SOFT)),
+        (PerformedBy::No, Some(SOFT)),
+        (PerformedBy::No, Some(SOFT)),
         (SOFT, None),
         (SOFT, Some(SOFT)),
         (SOFT, Some(SOFT)),
@@ -139,7 +140,7 @@ fn bnx2x_segments_in_software_when_tcp_segmentation_is_off() {
     assert_eq!(segmentation(&nic), expected);
     // An offload that the device never had (tx-udp-segmentation) is no fault of the host.
     assert_eq!(wrong(&eight_queues(nic.clone(), AND_PORTS))[..2], ["tx_tcp", "tx_tcp6"]);
-    let checksum = tunnel_support(&nic, TunnelType::Vxlan, Outer::DEFAULT).checksum;
+    let checksum = tunnel_support(&nic, TunnelType::Vxlan, OuterHeaders::DEFAULT).checksum;
     assert_eq!(checksum.outcome, YES, "{checksum:?}");
 }
 
@@ -149,14 +150,14 @@ fn virtual_function_without_udp_segmentation_serves_the_kernel_datapath_and_stt(
     let expected = [
         (SOFT, Some(YES)),
         (SOFT, Some(YES)),
-        (Outcome::No, Some(YES)),
-        (Outcome::No, Some(YES)),
+        (PerformedBy::No, Some(YES)),
+        (PerformedBy::No, Some(YES)),
         (YES, None),
         (YES, Some(YES)),
-        (Outcome::Unknown, Some(Outcome::Unknown)),
+        (PerformedBy::Unknown, Some(PerformedBy::Unknown)),
     ];
     assert_eq!(segmentation(&nic), expected);
-    let cost = tunnel_support(&nic, TunnelType::Vxlan, Outer::DEFAULT).cost.unwrap();
+    let cost = tunnel_support(&nic, TunnelType::Vxlan, OuterHeaders::DEFAULT).cost.unwrap();
     assert_eq!(cost.at_least, 0.46);
     assert_eq!(wrong(&eight_queues(nic, AND_PORTS))[..1], ["rx_gro"]);
 }
@@ -167,8 +168,8 @@ fn ice_segments_and_checksums_everything_including_two_tags() {
     let expected = [
         (YES, Some(YES)),
         (YES, Some(YES)),
-        (Outcome::No, Some(YES)),
-        (Outcome::No, Some(YES)),
+        (PerformedBy::No, Some(YES)),
+        (PerformedBy::No, Some(YES)),
         (YES, None),
         (YES, Some(YES)),
         (YES, Some(YES)),
@@ -176,7 +177,8 @@ fn ice_segments_and_checksums_everything_including_two_tags() {
     assert_eq!(segmentation(&nic), expected);
     for tunnel in TunnelType::ALL {
         for v6 in [false, true] {
-            let checksum = tunnel_support(&nic, tunnel, Outer { v6, checksum: false }).checksum;
+            let checksum =
+                tunnel_support(&nic, tunnel, OuterHeaders { v6, checksum: false }).checksum;
             assert_eq!(checksum.outcome, YES, "{tunnel}: {checksum:?}");
         }
     }
@@ -189,7 +191,7 @@ fn single_queue_is_fixed_by_rps() {
     nic.steering = Some(Steering { rx: vec![RxQueue::default()], tx: Vec::new() });
     nic.rx_queues = 1;
     let host = HostFacts { cpus: (0..8).collect(), ..HostFacts::default() };
-    let found = findings(&nic, &host, &[TunnelType::Stt], Outer::DEFAULT);
+    let found = findings(&nic, &host, &[TunnelType::Stt], OuterHeaders::DEFAULT);
     let crowded = found.iter().find(|f| f.level > Level::Pass).unwrap();
     let command = crowded.fix.as_ref().unwrap().command();
     assert_eq!(command, "echo ff > /sys/class/net/em1/queues/rx-0/rps_cpus");

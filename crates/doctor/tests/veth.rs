@@ -4,11 +4,11 @@
 //!
 //! GRE is missing: a virtio-net header cannot describe a GRE super-packet.
 
-use doctor::checks::tunnel::{Outcome, Outer, TunnelSupport, tunnel_support};
+use doctor::checks::tunnel::{OuterHeaders, PerformedBy, TunnelSupport, tunnel_support};
 use doctor::facts::NicFacts;
 use flow::TunnelType;
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::udp::{TxOptions, TxPool, TxTrain};
 use netdev::{Dad, IpNet, LinkKind, LinkSpec, VxlanSpec};
 use packet::PacketBuf;
@@ -68,7 +68,7 @@ impl Lab {
         }
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
         let watcher = far
-            .run(|| PacketSocket::open(ends.1.index, &Filter::everything(), options))
+            .run(|| PacketSocket::open(ends.1.index, &SocketFilter::everything(), options))
             .expect("a packet socket");
         let sender = near.run(|| PacketSocket::open_sender(ends.0.index)).expect("a packet socket");
         let trains = near
@@ -167,13 +167,13 @@ fn prediction_is_right_for_super_packets_with_every_set_of_offloads() {
     let lab = Lab::new();
     let predict = |tunnel, checksum| -> TunnelSupport {
         let nic = lab.near.run(|| NicFacts::read(&lab.ends.0.name)).unwrap();
-        tunnel_support(&nic, tunnel, Outer { v6: false, checksum })
+        tunnel_support(&nic, tunnel, OuterHeaders { v6: false, checksum })
     };
     let mut seen: BTreeMap<String, [usize; 2]> = BTreeMap::new();
     for on in 0..1 << SWITCHES.len() {
         lab.switch(on);
-        let mut check = |what: &str, said: Outcome, longest: usize| {
-            let expected = if longest > WHOLE { Outcome::Yes } else { Outcome::InSoftware };
+        let mut check = |what: &str, said: PerformedBy, longest: usize| {
+            let expected = if longest > WHOLE { PerformedBy::Yes } else { PerformedBy::InSoftware };
             seen.entry(what.to_owned()).or_default()[usize::from(longest > WHOLE)] += 1;
             let state: Vec<_> = SWITCHES.iter().map(|names| names[0]).enumerate().collect();
             assert_eq!(said, expected, "{what}: frames of {longest} bytes; {on:#b} of {state:?}");
@@ -209,8 +209,8 @@ fn prediction_is_right_for_segments_behind_tags() {
         (TunnelType::Vlan, &[0x8100]),
         (TunnelType::QinQ, &[0x88a8, 0x8100]),
     ] {
-        let said = tunnel_support(&nic, tunnel, Outer::DEFAULT).gro;
-        let expected = if lab.merges(tags) { Outcome::InSoftware } else { Outcome::No };
+        let said = tunnel_support(&nic, tunnel, OuterHeaders::DEFAULT).gro;
+        let expected = if lab.merges(tags) { PerformedBy::InSoftware } else { PerformedBy::No };
         assert_eq!(said.outcome, expected, "{tunnel}: {}", said.why);
     }
 }

@@ -102,7 +102,7 @@ pub enum LogPriority {
 
 /// The verdict of an ACL that logs a packet, as in OVN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Verdict {
+pub enum AclVerdict {
     /// The packet was allowed.
     Allow,
     /// The packet was dropped.
@@ -121,7 +121,7 @@ pub struct LogRecord {
     /// Severity.
     pub priority: LogPriority,
     /// The ACL's verdict.
-    pub verdict: Verdict,
+    pub verdict: AclVerdict,
     /// The meter that limits the rate of records; `None` for one of the ACL's own.
     pub meter: Option<String>,
 }
@@ -172,7 +172,8 @@ pub enum Action {
     /// frame.
     ///
     /// If the packet cannot be generated, or may not be sent now
-    /// ([`Output::solicit`](crate::Output::solicit)), a drop is counted and the list continues.
+    /// ([`ActionOutput::solicit`](crate::ActionOutput::solicit)), a drop is counted and the list
+    /// continues.
     Reply {
         /// The packet to generate.
         reply: Reply,

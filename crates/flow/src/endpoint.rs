@@ -101,9 +101,9 @@ pub struct Endpoint {
     path_mtu_bytes: u16,
     pub(crate) next_sequence: u32,
     /// Frames and bytes encapsulated toward it.
-    pub tx: Traffic,
+    pub tx: PacketCounter,
     /// Frames and bytes received from it, after decapsulation.
-    pub rx: Traffic,
+    pub rx: PacketCounter,
 }
 
 impl Endpoint {
@@ -128,14 +128,14 @@ impl Endpoint {
 
 /// A count of frames and bytes. A super-packet counts as one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Traffic {
+pub struct PacketCounter {
     /// Frames.
     pub packets: u64,
     /// Bytes, from the Ethernet header on.
     pub bytes: u64,
 }
 
-impl Traffic {
+impl PacketCounter {
     /// Counts one frame.
     pub fn add(&mut self, bytes: usize) {
         self.packets += 1;
@@ -143,7 +143,7 @@ impl Traffic {
     }
 }
 
-impl std::ops::AddAssign for Traffic {
+impl std::ops::AddAssign for PacketCounter {
     fn add_assign(&mut self, other: Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
@@ -152,7 +152,7 @@ impl std::ops::AddAssign for Traffic {
 
 /// Layout of an outer header; the same for all end points of a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct OuterLayout {
     pub(crate) ipv4: bool,
     pub(crate) carrier: Carrier,
     /// Offset of the outer transport header.
@@ -165,7 +165,7 @@ pub(crate) struct Layout {
     logical_ports_len: u8,
 }
 
-impl Layout {
+impl OuterLayout {
     pub(crate) fn new(spec: &TunnelSpec, ipv4: bool) -> Self {
         let descriptor = spec.tunnel.descriptor();
         let l4 = L3 + if ipv4 { ipv4::MIN_HEADER_LEN } else { ipv6::HEADER_LEN };
@@ -191,17 +191,17 @@ impl Layout {
 
 /// Data that end points with the same tunnel specification and local address share.
 #[derive(Debug)]
-pub(crate) struct Class {
+pub(crate) struct EndpointClass {
     pub(crate) spec: TunnelSpec,
     pub(crate) local: IpAddr,
-    pub(crate) layout: Layout,
+    pub(crate) layout: OuterLayout,
 }
 
 /// All remote end points of a host. Transmit looks them up by number, receive by type and remote
 /// address.
 #[derive(Debug)]
 pub struct EndpointTable {
-    pub(crate) classes: Vec<Class>,
+    pub(crate) classes: Vec<EndpointClass>,
     /// Indexed by number; `None` for a removed end point.
     pub(crate) endpoints: Vec<Option<Endpoint>>,
     by_remote: HashMap<(u16, IpAddr), EndpointId>,
@@ -330,8 +330,8 @@ impl EndpointTable {
             resolved: false,
             path_mtu_bytes: 0,
             next_sequence: 0,
-            tx: Traffic::default(),
-            rx: Traffic::default(),
+            tx: PacketCounter::default(),
+            rx: PacketCounter::default(),
         });
         self.by_remote.insert((class, remote), id);
         Ok(())
@@ -360,8 +360,8 @@ impl EndpointTable {
         let class = match self.classes.iter().position(|c| c.spec == *spec && c.local == local) {
             Some(place) => place,
             None => {
-                let layout = Layout::new(spec, local.is_ipv4());
-                self.classes.push(Class { spec: *spec, local, layout });
+                let layout = OuterLayout::new(spec, local.is_ipv4());
+                self.classes.push(EndpointClass { spec: *spec, local, layout });
                 self.classes.len() - 1
             }
         };
@@ -414,7 +414,7 @@ impl EndpointTable {
         key: &TunnelKey,
     ) -> Result<Option<PathLimit>, DropReason> {
         let endpoint = self.get(id).ok_or(DropReason::UnknownEndpoint)?;
-        let Class { spec, layout, .. } = &self.classes[usize::from(endpoint.class)];
+        let EndpointClass { spec, layout, .. } = &self.classes[usize::from(endpoint.class)];
         if layout.carrier == Carrier::TcpShaped {
             return Ok(None);
         }

@@ -1,6 +1,6 @@
 //! The reference executor, which defines the meaning of an action list.
 
-use crate::send::Tunnel;
+use crate::send::TunnelSender;
 use crate::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, PortNo, rewrite};
 use packet::{PacketBuf, wire_len};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ pub const MAX_NESTING: usize = 64;
 
 /// Receives the frames from the executor. A frame is lent only for the duration of the call,
 /// because later actions use the same frame.
-pub trait Output {
+pub trait ActionOutput {
     /// Sends the frame out of `port`.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ pub fn execute(
     actions: &[Action],
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
 ) {
     if run(actions, packet, endpoints, output, ExecContext { depth: 0, queue: 0 }) != 0 {
         output.queue(0);
@@ -128,7 +128,7 @@ fn run(
     actions: &[Action],
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
     mut context: ExecContext,
 ) -> u32 {
     let mut rest = actions.iter();
@@ -150,13 +150,13 @@ fn step<'a>(
     action: &'a Action,
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
     context: &mut ExecContext,
 ) -> NextStep<'a> {
     match action {
         Action::Output(port) => return or_refuse(output.port(*port, packet)),
         Action::Encap { endpoint, key } => {
-            let mut tunnel = Tunnel { endpoint: *endpoint, key, endpoints, output };
+            let mut tunnel = TunnelSender { endpoint: *endpoint, key, endpoints, output };
             return or_refuse(tunnel.send(packet));
         }
         Action::Drop(reason) => return NextStep::End(*reason),
@@ -204,7 +204,7 @@ fn clone(
     list: &[Action],
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
     context: ExecContext,
 ) {
     if rewrites(list, context.depth) {
@@ -218,7 +218,7 @@ fn nested(
     list: &[Action],
     packet: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
     context: ExecContext,
 ) {
     let inner = ExecContext { depth: context.depth + 1, ..context };
@@ -227,7 +227,8 @@ fn nested(
     }
 }
 
-/// Applies the actions that complete a solicitation, and sends it if [`Output::solicit`] allows it.
+/// Applies the actions that complete a solicitation, and sends it if [`ActionOutput::solicit`]
+/// allows it.
 ///
 /// # Errors
 /// The reason why it may not be sent.
@@ -235,7 +236,7 @@ fn solicit(
     list: &[Action],
     solicitation: &mut PacketBuf,
     endpoints: &mut EndpointTable,
-    output: &mut impl Output,
+    output: &mut impl ActionOutput,
     mut context: ExecContext,
 ) -> Result<(), DropReason> {
     // The actions before the first output set the requested address: the next hop.

@@ -1,7 +1,7 @@
 //! The outer header template of an end point: Ethernet, IP, UDP (or the TCP-like header of STT) and
 //! the tunnel header, with all fields set that are equal for all packets.
 
-use crate::endpoint::Layout;
+use crate::endpoint::OuterLayout;
 use crate::{NextHop, TunnelSpec};
 use std::net::IpAddr;
 use wire::{
@@ -33,7 +33,7 @@ impl HeaderTemplate {
         remote: IpAddr,
         next_hop: Option<NextHop>,
     ) -> Self {
-        let layout = Layout::new(spec, local.is_ipv4());
+        let layout = OuterLayout::new(spec, local.is_ipv4());
         let mut bytes = [0; TEMPLATE_MAX];
         let header = &mut bytes[TEMPLATE_MAX - usize::from(layout.len)..];
         let (ethernet, rest) = header.split_at_mut(L3);

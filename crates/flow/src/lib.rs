@@ -17,7 +17,7 @@ mod extract;
 mod field;
 mod header_template;
 mod id;
-mod inner;
+mod inner_flow;
 mod key;
 mod key_edit;
 mod mss;
@@ -31,14 +31,14 @@ mod too_big;
 mod tunnel;
 mod tunnel_info;
 
-pub use action::{Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey, Verdict};
+pub use action::{AclVerdict, Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey};
 pub use decap::{Decapped, OuterIp, propagate_ecn, strip_outer};
 pub use drop_reason::{DropCounters, DropReason};
 pub use encap::Encapsulated;
 pub use endpoint::{
-    Dscp, Endpoint, EndpointError, EndpointTable, NextHop, Traffic, Ttl, TunnelSpec,
+    Dscp, Endpoint, EndpointError, EndpointTable, NextHop, PacketCounter, Ttl, TunnelSpec,
 };
-pub use execute::{MAX_NESTING, Output, execute, pop_vlan, push_vlan};
+pub use execute::{ActionOutput, MAX_NESTING, execute, pop_vlan, push_vlan};
 pub use extract::extract;
 pub use field::{
     Access, FOREIGN_FIELDS, Field, FieldSpec, FrameKind, KERNEL_WORDS, KernelMember, KernelShape,
@@ -47,7 +47,7 @@ pub use field::{
 };
 pub use header_template::HeaderTemplate;
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo};
-pub use inner::{ENTROPY_FACTORS, EntropySeed, InnerFlow};
+pub use inner_flow::{ENTROPY_FACTORS, EntropySeed, InnerFlow};
 pub use key::{FlowKey, FlowMask, Match};
 pub use key_edit::KeyEdit;
 pub use mss::clamp_mss;
@@ -55,7 +55,7 @@ pub use quoted::{QuotedField, set_quoted_field};
 pub use rewrite::{set_field, set_icmp_ident};
 pub use show::{ShowActions, ShowMasked, ShowValue};
 pub use tag_link::{TagLink, TagLinks};
-pub use too_big::{WayBack, too_big};
+pub use too_big::{ReplyAddresses, too_big};
 pub use tunnel::stt::{SttSegment, decap_stt, strip_stt_segment};
 pub use tunnel::{
     Carrier, DecapOptions, DeviceOffloads, HeaderLen, KernelDatapath, LogicalPortsField, NetworkId,

@@ -41,7 +41,7 @@ impl Reply {
     /// [`DropReason::Malformed`] for headers that do not parse, and [`DropReason::Segmentation`]
     /// for a super-packet that cannot be segmented.
     pub fn build(self, packet: &PacketBuf) -> Result<PacketBuf, DropReason> {
-        let original = Original::new(packet)?;
+        let original = OriginalPacket::new(packet)?;
         match self {
             Self::Arp => original.arp(),
             Self::NeighbourAdvert { router } => original.neighbour_advert(router),
@@ -59,7 +59,7 @@ const fn refuse_unless(fits: bool) -> Result<(), DropReason> {
 
 /// The headers before the network header of a new frame.
 #[derive(Clone, Copy)]
-pub(crate) struct Link<'a> {
+pub(crate) struct LinkHeader<'a> {
     pub dst: MacAddr,
     pub src: MacAddr,
     /// The VLAN tags, encoded.
@@ -67,12 +67,12 @@ pub(crate) struct Link<'a> {
 }
 
 /// The packet that a reply is generated from.
-pub(crate) struct Original<'a> {
+pub(crate) struct OriginalPacket<'a> {
     frame: Cow<'a, [u8]>,
     pub at: Located,
 }
 
-impl<'a> Original<'a> {
+impl<'a> OriginalPacket<'a> {
     pub(crate) fn new(packet: &'a PacketBuf) -> Result<Self, DropReason> {
         let frame = if packet.is_linear() {
             Cow::Borrowed(packet.head())
@@ -99,8 +99,8 @@ impl<'a> Original<'a> {
 
     /// An Ethernet II header with these addresses and the tags of this frame. A SNAP header is not
     /// repeated: every host receives Ethernet II (RFC 1122 section 2.3.3).
-    fn link(&self, dst: MacAddr, src: MacAddr) -> Link<'_> {
-        Link {
+    fn link(&self, dst: MacAddr, src: MacAddr) -> LinkHeader<'_> {
+        LinkHeader {
             dst,
             src,
             tags: self.frame.get(vlan::ETHERTYPE_OFFSET..self.at.type_offset()).unwrap_or_default(),
@@ -108,7 +108,7 @@ impl<'a> Original<'a> {
     }
 
     /// The Ethernet header of this frame.
-    fn same_link(&self) -> Link<'_> {
+    fn same_link(&self) -> LinkHeader<'_> {
         self.link(self.eth_dst(), self.eth_src())
     }
 
@@ -275,7 +275,7 @@ impl<'a> Original<'a> {
 
 /// A frame with `len` bytes of payload, which `emit` writes.
 fn new_frame(
-    link: Link<'_>,
+    link: LinkHeader<'_>,
     ethertype: EtherType,
     len: usize,
     emit: impl FnOnce(&mut [u8]),
@@ -293,7 +293,7 @@ fn new_frame(
 /// An IPv4 packet with `len` bytes of payload, which `emit` writes. `emit` gets the sum of the
 /// pseudo header.
 fn new_v4(
-    link: Link<'_>,
+    link: LinkHeader<'_>,
     (src, dst): (Ipv4Addr, Ipv4Addr),
     (protocol, ttl): (Protocol, u8),
     len: usize,
@@ -322,7 +322,7 @@ fn new_v4(
 /// An IPv6 packet with `len` bytes of payload, which `emit` writes. `emit` gets the sum of the
 /// pseudo header.
 fn new_v6(
-    link: Link<'_>,
+    link: LinkHeader<'_>,
     (src, dst): (Ipv6Addr, Ipv6Addr),
     (next_header, hop_limit): (Protocol, u8),
     len: usize,
@@ -337,7 +337,11 @@ fn new_v6(
     })
 }
 
-fn neighbour(link: Link<'_>, addresses: (Ipv6Addr, Ipv6Addr), message: NdRepr<'_>) -> PacketBuf {
+fn neighbour(
+    link: LinkHeader<'_>,
+    addresses: (Ipv6Addr, Ipv6Addr),
+    message: NdRepr<'_>,
+) -> PacketBuf {
     let message = Icmpv6Repr::Nd(message);
     let header = (Protocol::ICMPV6, nd::HOP_LIMIT);
     new_v6(link, addresses, header, message.message_len(), |bytes, pseudo| {
@@ -347,7 +351,7 @@ fn neighbour(link: Link<'_>, addresses: (Ipv6Addr, Ipv6Addr), message: NdRepr<'_
 
 /// An ICMP error from the first address to the second.
 pub(crate) fn error_v4(
-    link: Link<'_>,
+    link: LinkHeader<'_>,
     addresses: (Ipv4Addr, Ipv4Addr),
     message: &Icmpv4Repr<'_>,
 ) -> PacketBuf {
@@ -359,7 +363,7 @@ pub(crate) fn error_v4(
 
 /// An ICMPv6 error from the first address to the second.
 pub(crate) fn error_v6(
-    link: Link<'_>,
+    link: LinkHeader<'_>,
     addresses: (Ipv6Addr, Ipv6Addr),
     message: &Icmpv6Repr<'_>,
 ) -> PacketBuf {

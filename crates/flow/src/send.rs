@@ -2,23 +2,23 @@
 //! underlay.
 
 use crate::endpoint::PathLimit;
-use crate::{DropReason, EndpointId, EndpointTable, Output, TunnelKey, clamp_mss};
+use crate::{ActionOutput, DropReason, EndpointId, EndpointTable, TunnelKey, clamp_mss};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 use wire::EtherType;
 use wire::icmp::too_big::MIN_MTU_V6;
 
 /// The tunnel that frames are sent through: an end point and a tunnel key.
-pub(crate) struct Tunnel<'a, O> {
+pub(crate) struct TunnelSender<'a, O> {
     pub endpoint: EndpointId,
     pub key: &'a TunnelKey,
     pub endpoints: &'a mut EndpointTable,
     pub output: &'a mut O,
 }
 
-impl<O: Output> Tunnel<'_, O> {
+impl<O: ActionOutput> TunnelSender<'_, O> {
     /// Sends a frame and leaves the packet unchanged. A frame that exceeds the path MTU is
     /// fragmented if its sender allows that. Otherwise the sender is notified
-    /// ([`Output::too_big`]).
+    /// ([`ActionOutput::too_big`]).
     pub fn send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         // STT has no limit, because it segments frames itself.
         let Some(limit) = self.endpoints.path_limit(self.endpoint, self.key)? else {

@@ -7,7 +7,7 @@
 //! because it quotes the packet.
 
 use crate::DropReason;
-use crate::reply::{Link, Original, error_v4, error_v6};
+use crate::reply::{LinkHeader, OriginalPacket, error_v4, error_v6};
 use packet::PacketBuf;
 use wire::icmp::too_big::MIN_MTU_V6;
 use wire::vlan::Tag;
@@ -15,7 +15,7 @@ use wire::{EtherType, Icmpv4Repr, Icmpv6Repr, MacAddr};
 
 /// The link-layer addresses and tags of an answer to the sender of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WayBack<'a> {
+pub struct ReplyAddresses<'a> {
     /// Destination of the answer: the packet's Ethernet source at ingress.
     pub eth_dst: MacAddr,
     /// Source of the answer: the packet's Ethernet destination at ingress.
@@ -47,10 +47,14 @@ pub struct WayBack<'a> {
 ///
 /// [`DropReason::Malformed`] for a packet that does not parse, and [`DropReason::Segmentation`] for
 /// one that cannot be segmented.
-pub fn too_big(packet: &PacketBuf, mtu: u16, back: &WayBack<'_>) -> Result<PacketBuf, DropReason> {
-    let original = Original::new(packet)?;
+pub fn too_big(
+    packet: &PacketBuf,
+    mtu: u16,
+    back: &ReplyAddresses<'_>,
+) -> Result<PacketBuf, DropReason> {
+    let original = OriginalPacket::new(packet)?;
     let tags: Vec<u8> = back.tags.iter().flat_map(|tag| tag.to_bytes()).collect();
-    let link = Link { dst: back.eth_dst, src: back.eth_src, tags: &tags };
+    let link = LinkHeader { dst: back.eth_dst, src: back.eth_src, tags: &tags };
     match original.at.ethertype {
         EtherType::IPV4 => too_big_v4(&original, packet, mtu, link),
         EtherType::IPV6 => too_big_v6(&original, packet, mtu, link),
@@ -59,10 +63,10 @@ pub fn too_big(packet: &PacketBuf, mtu: u16, back: &WayBack<'_>) -> Result<Packe
 }
 
 fn too_big_v4(
-    original: &Original<'_>,
+    original: &OriginalPacket<'_>,
     packet: &PacketBuf,
     mtu: u16,
-    link: Link<'_>,
+    link: LinkHeader<'_>,
 ) -> Result<PacketBuf, DropReason> {
     let ip = original.ip4()?;
     if !ip.dont_fragment() {
@@ -75,10 +79,10 @@ fn too_big_v4(
 }
 
 fn too_big_v6(
-    original: &Original<'_>,
+    original: &OriginalPacket<'_>,
     packet: &PacketBuf,
     mtu: u16,
-    link: Link<'_>,
+    link: LinkHeader<'_>,
 ) -> Result<PacketBuf, DropReason> {
     let ip = original.ip6()?;
     let wire_len = packet::wire_len(packet).min(original.at.l3_end) - original.at.l3;

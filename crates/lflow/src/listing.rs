@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn pipeline_is_that_of_the_stage_or_of_the_line_above() {
+    fn pipeline_comes_from_the_stage_or_from_the_line_above() {
         let mut list = FlowList::default();
         let flow = |list: &FlowList, stage: &str| {
             let line = format!("table=1({stage}), priority=1, match=(1), action=(next;)");

@@ -27,7 +27,7 @@ type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 #[derive(Debug, Default)]
 pub struct Loader {
     program: Program,
-    names: Map<DatapathKey, Names>,
+    names: Map<DatapathKey, DatapathNames>,
     address_sets: Map<Arc<str>, Vec<Constant>>,
     port_groups: Map<Arc<str>, Vec<String>>,
     /// Ports on other hosts; all other ports are resident here.
@@ -35,7 +35,7 @@ pub struct Loader {
     groups: Map<Arc<[DatapathKey]>, GroupUse>,
     /// Groups without flows, for reuse.
     free_groups: Vec<GroupId>,
-    flows: Map<FlowId, Loaded>,
+    flows: Map<FlowId, LoadedFlow>,
     /// For each name, the flows that have used it.
     users: Map<NameQuery, Vec<FlowId>>,
     strings: Strings,
@@ -52,12 +52,12 @@ const MIN_CLEANUP: usize = 4096;
 /// The meaning of names in a datapath. A port takes precedence over a multicast group of the same
 /// name.
 #[derive(Debug, Default)]
-struct Names {
+struct DatapathNames {
     ports: Map<Arc<str>, PortKey>,
     groups: Map<Arc<str>, PortKey>,
 }
 
-impl Names {
+impl DatapathNames {
     fn meaning(&self, name: &str) -> Option<PortKey> {
         self.ports.get(name).or_else(|| self.groups.get(name)).copied()
     }
@@ -81,7 +81,7 @@ struct GroupUse {
 /// A flow that the loader has compiled. Its groups are not stored: to remove it, the loader
 /// compiles it again with the meanings that its names had before.
 #[derive(Debug)]
-struct Loaded {
+struct LoadedFlow {
     datapaths: Arc<[DatapathKey]>,
     /// Holds the text and the counters. If the flow is in several groups, each has a copy that
     /// shares these counters.
@@ -114,7 +114,7 @@ fn drop_reason(stage: &str) -> DropReason {
 }
 
 /// A flow compiled for the datapaths in which its names have the same meaning.
-struct Variant {
+struct CompiledVariant {
     datapaths: Arc<[DatapathKey]>,
     compiled: Compiled,
     ops: Arc<[Op]>,
@@ -130,13 +130,13 @@ enum NameQuery {
 }
 
 /// The match and the actions of a flow, parsed.
-struct Parsed {
+struct ParsedFlow {
     /// The match, combined with the prerequisites of the actions.
     condition: Expr,
     actions: Actions,
 }
 
-impl Parsed {
+impl ParsedFlow {
     fn new(recipe: &FlowSource) -> Result<Self, Box<FlowError>> {
         let text = &recipe.text;
         let fault = |part, text: &Arc<str>| {
@@ -341,7 +341,7 @@ impl Loader {
     /// Changes the meaning of a name, and recompiles the flows that use it.
     fn change(&mut self, query: &NameQuery, change: impl FnOnce(&mut Self)) {
         let users = self.users.remove(query).unwrap_or_default();
-        let affected: Vec<(FlowId, Loaded)> =
+        let affected: Vec<(FlowId, LoadedFlow)> =
             users.into_iter().filter_map(|id| Some((id, self.detach(id)?))).collect();
         change(self);
         for (id, loaded) in affected {
@@ -399,7 +399,7 @@ impl Loader {
         self.flows.len()
     }
 
-    fn detach(&mut self, id: FlowId) -> Option<Loaded> {
+    fn detach(&mut self, id: FlowId) -> Option<LoadedFlow> {
         let loaded = self.flows.remove(&id)?;
         // It compiled when it was added, so it compiles now.
         let (variants, asked) =
@@ -449,7 +449,7 @@ impl Loader {
             })
         };
         let mut first: Option<Arc<Flow>> = None;
-        for Variant { datapaths, compiled, ops } in variants {
+        for CompiledVariant { datapaths, compiled, ops } in variants {
             if compiled.rows.is_empty() {
                 continue;
             }
@@ -463,7 +463,7 @@ impl Loader {
             self.users.entry(query).or_default().push(id);
         }
         let flow = first.unwrap_or_else(|| make(None, Arc::default(), FlowCounters::default()));
-        self.flows.insert(id, Loaded { datapaths, flow });
+        self.flows.insert(id, LoadedFlow { datapaths, flow });
         Ok(())
     }
 
@@ -473,8 +473,8 @@ impl Loader {
         &self,
         datapaths: &Arc<[DatapathKey]>,
         recipe: &FlowSource,
-    ) -> Result<(Vec<Variant>, Vec<NameQuery>), Box<FlowError>> {
-        let parsed = Parsed::new(recipe)?;
+    ) -> Result<(Vec<CompiledVariant>, Vec<NameQuery>), Box<FlowError>> {
+        let parsed = ParsedFlow::new(recipe)?;
         let mut variants = Vec::with_capacity(1);
         let mut asked: Vec<NameQuery> = Vec::new();
         let mut left: Vec<DatapathKey> = Vec::new();
@@ -492,7 +492,7 @@ impl Loader {
             let (same, other): (Vec<_>, Vec<_>) = among.iter().copied().partition(alike);
             let whole = same.len() == datapaths.len();
             let members = if whole { Arc::clone(datapaths) } else { same.into() };
-            variants.push(Variant { datapaths: members, compiled, ops });
+            variants.push(CompiledVariant { datapaths: members, compiled, ops });
             asked.extend(queries);
             left = other;
             next = left.first().copied();

@@ -22,7 +22,7 @@ pub fn parse_packet(text: &str, program: &Program) -> Result<FlowKey, SyntaxErro
     let number = InPortNames::of(program)
         .find(name)
         .map_err(|error| SyntaxError::new(span_of_string(text, name), sentence(&error)))?;
-    let names = Names(match program.port_role(number) {
+    let names = PacketNames(match program.port_role(number) {
         Some(PortRole::Vif { datapath, .. }) => program.datapath(*datapath),
         _ => None,
     });
@@ -34,9 +34,9 @@ pub fn parse_packet(text: &str, program: &Program) -> Result<FlowKey, SyntaxErro
 }
 
 /// The ports and multicast groups of a datapath.
-struct Names<'p>(Option<&'p Datapath>);
+struct PacketNames<'p>(Option<&'p Datapath>);
 
-impl Scope for Names<'_> {
+impl Scope for PacketNames<'_> {
     fn port(&self, name: &str) -> Option<u16> {
         let datapath = self.0?;
         let port = datapath.ports.iter().find(|(_, port)| port.name == name);

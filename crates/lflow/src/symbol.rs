@@ -47,7 +47,7 @@ pub enum Writable {
 
 /// What a symbol stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Meaning {
+pub enum SymbolMeaning {
     /// A number in a packet's key.
     Number(Subfield),
     /// The key of a logical port or multicast group, written as its name.
@@ -96,7 +96,7 @@ pub struct Symbol {
     /// Which actions may change it.
     pub writable: Writable,
     /// What it stands for.
-    pub meaning: Meaning,
+    pub meaning: SymbolMeaning,
 }
 
 impl Symbol {
@@ -119,9 +119,9 @@ impl Symbol {
     /// only actions know.
     pub const fn bits(&self) -> Option<Subfield> {
         match self.meaning {
-            Meaning::Number(bits) => Some(bits),
-            Meaning::Port(field) => Some(Subfield::whole(field)),
-            Meaning::Predicate(_) | Meaning::IcmpMtu => None,
+            SymbolMeaning::Number(bits) => Some(bits),
+            SymbolMeaning::Port(field) => Some(Subfield::whole(field)),
+            SymbolMeaning::Predicate(_) | SymbolMeaning::IcmpMtu => None,
         }
     }
 }
@@ -149,18 +149,20 @@ mod tests {
     fn symbols_have_the_bits_of_their_meaning() {
         for symbol in SYMBOLS.iter() {
             match symbol.meaning {
-                Meaning::Number(bits) => assert_eq!(symbol.width, bits.width(), "{}", symbol.name),
-                Meaning::Port(_) => assert!(symbol.is_string()),
-                Meaning::Predicate(_) => {
+                SymbolMeaning::Number(bits) => {
+                    assert_eq!(symbol.width, bits.width(), "{}", symbol.name)
+                }
+                SymbolMeaning::Port(_) => assert!(symbol.is_string()),
+                SymbolMeaning::Predicate(_) => {
                     assert_eq!((symbol.width, symbol.writable), (1, Writable::Never));
                 }
-                Meaning::IcmpMtu => assert_eq!(symbol.bits(), None),
+                SymbolMeaning::IcmpMtu => assert_eq!(symbol.bits(), None),
             }
         }
     }
 
     #[test]
-    fn identifiers_suffice_for_all_symbols() {
+    fn symbol_ids_suffice_for_all_symbols() {
         assert!(SYMBOLS.len() <= 1 << u8::BITS);
         assert_eq!(SymbolId::all().count(), SYMBOLS.len());
     }

@@ -1,8 +1,8 @@
 //! What the actions of logical flows do to packets.
 
 use flow::{
-    Action, DatapathKey, DropReason, Field, FlowKey, LogPriority, LogRecord, PortKey, PortNo,
-    Reply, Verdict,
+    AclVerdict, Action, DatapathKey, DropReason, Field, FlowKey, LogPriority, LogRecord, PortKey,
+    PortNo, Reply,
 };
 use lflow::{Loader, LogicalFlow};
 use pipeline::{
@@ -88,7 +88,7 @@ const TO_A: Action = Action::Output(PortNo(1));
 const TO_B: Action = Action::Output(PortNo(2));
 
 #[test]
-fn packets_go_where_actions_send_them() {
+fn packets_are_output_as_actions_say() {
     let dropped = |reason| vec![Action::Drop(reason)];
     for (actions, expected) in [
         ("outport = \"b\"; output;", vec![TO_B]),
@@ -162,7 +162,7 @@ fn copies_and_answers_leave_the_packet_as_it_was() {
     let record = LogRecord {
         name: "n".to_owned(),
         priority: LogPriority::Info,
-        verdict: Verdict::Allow,
+        verdict: AclVerdict::Allow,
         meter: None,
     };
     assert_eq!(done(actions, &tcp()), [request, Action::Log(Arc::new(record))]);
@@ -210,7 +210,7 @@ fn rejection_reads_ports_only_when_it_is_asked_about_them() {
 }
 
 #[test]
-fn packets_too_long_are_told_so() {
+fn senders_of_too_long_packets_get_an_icmp_error() {
     let actions = "reg0[0] = check_pkt_larger(1400); icmp4_error { icmp4.code = 4; icmp4.frag_mtu = 1386; outport = \"b\"; output; };";
     let done = done(actions, &tcp());
     let reply = Action::Reply {

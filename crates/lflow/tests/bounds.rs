@@ -85,7 +85,7 @@ fn patch_ports_that_lead_to_each_other_end_with_a_named_drop() {
 }
 
 #[test]
-fn group_that_holds_itself_over_a_patch_port_ends_with_a_named_drop() {
+fn group_that_contains_itself_over_a_patch_port_ends_with_a_named_drop() {
     let mut loader = switch_with(&[
         (0, "1", "outport = \"all\"; flags.loopback = 1; output;"),
         (64, "1", "output;"),
@@ -153,7 +153,7 @@ fn flow_that_does_not_parse_changes_nothing() {
 }
 
 #[test]
-fn program_that_was_taken_before_a_change_does_not_see_it() {
+fn program_cloned_before_a_change_does_not_see_it() {
     let mut loader = switch_with(&[(64, "1", "output;")]);
     let id = loader.add_flow(&logical(0, "1", "outport = \"late\"; output;")).unwrap();
     let run = |program: &Program| translate(program, &key(&TCP_22), &(), &mut ()).actions;
@@ -270,7 +270,7 @@ fn flow_of_several_datapaths_counts_for_all_of_them() {
 }
 
 #[test]
-fn groups_of_datapaths_are_given_back() {
+fn groups_of_datapaths_are_released() {
     let mut loader = switch_with(&[(0, "1", "outport = \"vm2\"; output;"), (64, "1", "output;")]);
     let before = loader.program();
     let count = |program: &Program| {

@@ -32,10 +32,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use packet::PacketBuf;
 use packet::vnet::{self, VNET_LEN};
 
-use crate::batch::Pieces;
-use crate::filter::Filter;
+use crate::batch::IoSlices;
+use crate::filter::SocketFilter;
 use crate::io_error::{IoError, IoResult};
-use crate::sys::{self, BatchEntry, Control, Received, SockAddr};
+use crate::sys::{self, BatchEntry, ControlMessages, Received, SockAddr};
 use crate::{Error, Ifindex, Result};
 
 /// The maximum number of sockets in a group (the limit of Linux before 5.15).
@@ -109,7 +109,7 @@ impl PacketSocket {
     /// # Errors
     /// [`Error::Os`]: EPERM without CAP_NET_RAW, ENODEV when the interface does not exist. A link
     /// that is down is no error.
-    pub fn open(ifindex: Ifindex, filter: &Filter, options: PacketOptions) -> Result<Self> {
+    pub fn open(ifindex: Ifindex, filter: &SocketFilter, options: PacketOptions) -> Result<Self> {
         Self::bind(ifindex, SockAddr::link(ifindex.0), filter, options)
     }
 
@@ -121,13 +121,13 @@ impl PacketSocket {
     /// As [`PacketSocket::open`].
     pub fn open_sender(ifindex: Ifindex) -> Result<Self> {
         let address = SockAddr::link_to_send_by(ifindex.0);
-        Self::bind(ifindex, address, &Filter::nothing(), PacketOptions::default())
+        Self::bind(ifindex, address, &SocketFilter::nothing(), PacketOptions::default())
     }
 
     fn bind(
         ifindex: Ifindex,
         address: SockAddr,
-        filter: &Filter,
+        filter: &SocketFilter,
         options: PacketOptions,
     ) -> Result<Self> {
         let what = || format!("open a packet socket on interface {ifindex}");
@@ -174,7 +174,7 @@ impl PacketSocket {
     /// otherwise.
     pub fn open_group(
         ifindex: Ifindex,
-        filter: &Filter,
+        filter: &SocketFilter,
         options: PacketOptions,
         count: usize,
     ) -> Result<Vec<Self>> {
@@ -187,7 +187,7 @@ impl PacketSocket {
         }
         // A socket that has not joined receives everything. So the sockets get the real filter only
         // after all have joined.
-        let open = |_| Self::open(ifindex, &Filter::nothing(), options);
+        let open = |_| Self::open(ifindex, &SocketFilter::nothing(), options);
         let group = (0..count).map(open).collect::<Result<Vec<_>>>()?;
         let mut id = 0;
         for (i, socket) in group.iter().enumerate() {
@@ -212,7 +212,7 @@ impl PacketSocket {
     ///
     /// # Errors
     /// As [`PacketSocket::open`].
-    pub fn open_name(name: &str, filter: &Filter, options: PacketOptions) -> Result<Self> {
+    pub fn open_name(name: &str, filter: &SocketFilter, options: PacketOptions) -> Result<Self> {
         Self::open(crate::tap::index_of(name)?, filter, options)
     }
 
@@ -233,7 +233,7 @@ impl PacketSocket {
     pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<PacketRx>> {
         packet.reset(PacketBuf::HEADROOM);
         let mut header = [0; VNET_LEN];
-        let mut control = Control::new();
+        let mut control = ControlMessages::new();
         let parts = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(packet.spare_mut())];
         match sys::recvmsg(self.fd.as_fd(), parts, None, &mut control) {
             Ok(Some(received)) => frame(packet, &header, &received, &control).map(Some),
@@ -288,7 +288,7 @@ impl PacketSocket {
         }
         let mut header = [0; VNET_LEN];
         vnet::encode(packet, &mut header)?;
-        let mut parts = Pieces::new();
+        let mut parts = IoSlices::new();
         if !parts.push(&header) || !parts.extend(packet.pieces()) {
             return Err(IoError::TooBig);
         }
@@ -359,7 +359,7 @@ fn frame(
     packet: &mut PacketBuf,
     header: &[u8; VNET_LEN],
     received: &Received,
-    control: &Control,
+    control: &ControlMessages,
 ) -> IoResult<PacketRx> {
     if received.flags & libc::MSG_TRUNC != 0 {
         return Err(IoError::Truncated);
@@ -370,7 +370,7 @@ fn frame(
 
 /// The VLAN tag in PACKET_AUXDATA (`struct tpacket_auxdata`: status, len, snaplen u32; mac, net,
 /// tci, tpid u16).
-fn stripped_tag(control: &Control) -> Option<VlanTag> {
+fn stripped_tag(control: &ControlMessages) -> Option<VlanTag> {
     let (_, _, aux) = control
         .iter()
         .find(|&(level, kind, _)| (level, kind) == (libc::SOL_PACKET, libc::PACKET_AUXDATA))?;

@@ -1,5 +1,5 @@
-//! Scatter-gather lists for one system call, kept on the stack: [`Pieces`] of one frame or train,
-//! [`Messages`] of several.
+//! Scatter-gather lists for one system call, kept on the stack: [`IoSlices`] of one frame or train,
+//! [`MessageBatch`] of several.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -7,14 +7,14 @@ use std::mem::MaybeUninit;
 const MAX_PIECES: usize = 1024;
 const MAX_MESSAGES: usize = 64;
 
-/// The pieces of one frame, datagram or train in order, up to [`Pieces::MAX`]. Building a list does
-/// not allocate, and initialises only the used part.
-pub struct Pieces<'a> {
+/// The pieces of one frame, datagram or train in order, up to [`IoSlices::MAX`]. Building a list
+/// does not allocate, and initialises only the used part.
+pub struct IoSlices<'a> {
     slots: [MaybeUninit<IoSlice<'a>>; MAX_PIECES],
     len: usize,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> IoSlices<'a> {
     /// The maximum number of pieces of one system call (UIO_MAXIOV).
     pub const MAX: usize = MAX_PIECES;
 
@@ -62,27 +62,27 @@ impl<'a> Pieces<'a> {
     }
 }
 
-impl Default for Pieces<'_> {
+impl Default for IoSlices<'_> {
     fn default() -> Self {
         Self::new()
     }
 }
 
 /// Several messages of several pieces each, to be sent with one system call.
-pub struct Messages<'a> {
-    pieces: Pieces<'a>,
+pub struct MessageBatch<'a> {
+    pieces: IoSlices<'a>,
     /// The index in `pieces` where each message ends.
     ends: [u16; MAX_MESSAGES],
     len: usize,
 }
 
-impl<'a> Messages<'a> {
+impl<'a> MessageBatch<'a> {
     /// The maximum number of messages in a list.
     pub const MAX: usize = MAX_MESSAGES;
 
     /// An empty list.
     pub const fn new() -> Self {
-        Self { pieces: Pieces::new(), ends: [0; Self::MAX], len: 0 }
+        Self { pieces: IoSlices::new(), ends: [0; Self::MAX], len: 0 }
     }
 
     /// Appends a message. Returns false, and appends nothing, when the list is full.
@@ -124,7 +124,7 @@ impl<'a> Messages<'a> {
     }
 }
 
-impl Default for Messages<'_> {
+impl Default for MessageBatch<'_> {
     fn default() -> Self {
         Self::new()
     }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn pieces_are_refused_when_full_and_nothing_is_appended() {
-        let mut pieces = Pieces::new();
+        let mut pieces = IoSlices::new();
         assert!(pieces.extend([&[1u8][..]; 1023]));
         assert!(!pieces.extend([&[2u8][..]; 2]));
         assert_eq!(pieces.as_slice().len(), 1023);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn messages_keep_their_pieces_apart() {
-        let mut messages = Messages::new();
+        let mut messages = MessageBatch::new();
         assert!(
             messages.push([&b"ab"[..], b"c"]) && messages.push([&b"d"[..]]) && messages.push([])
         );
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(read, [&b"abc"[..], b"d", b""]);
         messages.clear();
         assert!(messages.is_empty());
-        for _ in 0..Messages::MAX {
+        for _ in 0..MessageBatch::MAX {
             assert!(messages.push([&[0u8][..]]));
         }
         assert!(!messages.push([&[0u8][..]]));

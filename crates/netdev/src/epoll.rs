@@ -11,12 +11,12 @@ use crate::{Error, Result};
 
 /// The result of one [`Epoll::wait`], reusable.
 #[derive(Debug)]
-pub struct Events {
+pub struct EpollEvents {
     events: [EpollEvent; Self::MAX],
     len: usize,
 }
 
-impl Events {
+impl EpollEvents {
     /// The maximum number of descriptors that one wait reports; others follow with the next wait.
     pub const MAX: usize = 64;
 
@@ -36,7 +36,7 @@ impl Events {
     }
 }
 
-impl Default for Events {
+impl Default for EpollEvents {
     fn default() -> Self {
         Self::new()
     }
@@ -75,7 +75,7 @@ impl Epoll {
     ///
     /// # Errors
     /// [`Error::Os`] when the kernel refuses.
-    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> Result<()> {
+    pub fn wait(&self, events: &mut EpollEvents, timeout: Option<Duration>) -> Result<()> {
         let timeout = timeout.map_or(EpollTimeout::NONE, |timeout| {
             let ms = timeout.as_nanos().div_ceil(1_000_000);
             EpollTimeout::try_from(ms.min(i32::MAX as u128) as i32).unwrap_or(EpollTimeout::MAX)
@@ -83,7 +83,7 @@ impl Epoll {
         events.len = 0;
         match self.epoll.wait(&mut events.events, timeout) {
             Ok(len) => {
-                events.len = len.min(Events::MAX);
+                events.len = len.min(EpollEvents::MAX);
                 Ok(())
             }
             Err(Errno::EINTR) => Ok(()),
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn wait_reports_the_token_when_woken_from_another_thread() {
         let (epoll, waker, mut events) =
-            (Epoll::new().unwrap(), Waker::new().unwrap(), Events::new());
+            (Epoll::new().unwrap(), Waker::new().unwrap(), EpollEvents::new());
         epoll.add(&waker, u64::MAX - 3).unwrap();
         epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
         assert_eq!(events.tokens().count(), 0);
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn descriptor_leaves_the_set_when_it_is_closed() {
         let (epoll, waker, mut events) =
-            (Epoll::new().unwrap(), Waker::new().unwrap(), Events::new());
+            (Epoll::new().unwrap(), Waker::new().unwrap(), EpollEvents::new());
         epoll.add(&waker, 1).unwrap();
         waker.wake();
         epoll.wait(&mut events, Some(Duration::from_micros(1))).unwrap();

@@ -54,7 +54,7 @@ pub type Features = BTreeMap<String, Feature>;
 
 /// A feature that was not set as requested.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unchanged {
+pub struct UnchangedFeature {
     /// Its name.
     pub name: String,
     /// The requested state.
@@ -113,7 +113,11 @@ impl Ethtool {
     /// [`Error::is_not_found`] when the device does not exist, [`Error::is_permission`] without
     /// CAP_NET_ADMIN.
     #[must_use = "a device that cannot set a feature returns no error; check what is unchanged"]
-    pub fn set_features(&self, link: &str, wanted: &[(&str, bool)]) -> Result<Vec<Unchanged>> {
+    pub fn set_features(
+        &self,
+        link: &str,
+        wanted: &[(&str, bool)],
+    ) -> Result<Vec<UnchangedFeature>> {
         let names = self.feature_names(link)?;
         let before = self.feature_values(link, names.len())?;
         let place = |name: &str| names.iter().position(|known| known == name);
@@ -146,7 +150,7 @@ impl Ethtool {
             .iter()
             .filter_map(|&(name, wanted)| {
                 let reason = reason(name, wanted)?;
-                Some(Unchanged { name: name.to_owned(), wanted, reason })
+                Some(UnchangedFeature { name: name.to_owned(), wanted, reason })
             })
             .collect())
     }

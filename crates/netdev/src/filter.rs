@@ -1,4 +1,5 @@
-//! [`Filter`]: classic BPF programs that select in the kernel which packets a socket receives.
+//! [`SocketFilter`]: classic BPF programs that select in the kernel which packets a socket
+//! receives.
 //!
 //! The programs are a dozen instructions long and assembled here. The kernel verifies and compiles
 //! them when they are attached.
@@ -28,11 +29,11 @@ const PACKET_HOST: u32 = 0;
 
 /// A classic BPF program for sockets.
 #[derive(Debug, Clone)]
-pub struct Filter {
+pub struct SocketFilter {
     program: Vec<libc::sock_filter>,
 }
 
-impl Filter {
+impl SocketFilter {
     /// Receives nothing: for sockets that only send, or only reserve a port or protocol.
     pub fn nothing() -> Self {
         Self { program: vec![op(RET, REJECT)] }

@@ -16,13 +16,13 @@ const HEADER_BYTES: usize = 4;
 
 /// A generic netlink family of the namespace in which it was opened.
 #[derive(Debug)]
-pub(crate) struct Family {
+pub(crate) struct GenericFamily {
     requester: Requester,
     id: u16,
     name: &'static str,
 }
 
-impl Family {
+impl GenericFamily {
     /// Opens the family `name`.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn family_is_not_found_when_the_kernel_has_none_of_that_name() {
-        assert!(Family::open("no-such-family").unwrap_err().is_not_found());
-        assert!(Family::open("nlctrl").is_ok());
+        assert!(GenericFamily::open("no-such-family").unwrap_err().is_not_found());
+        assert!(GenericFamily::open("nlctrl").is_ok());
     }
 }

@@ -13,7 +13,7 @@ use libc::c_int;
 use wire::TooBig;
 
 use crate::io_error::{IoError, IoResult};
-use crate::sys::{self, Control, SockAddr};
+use crate::sys::{self, ControlMessages, SockAddr};
 use crate::{Error, Ifindex, Result};
 
 /// The option of a raw socket that filters ICMP types: a set bit blocks the type (raw(7), RFC 3542
@@ -89,7 +89,7 @@ impl TooBigSocket {
             let parts = &mut [IoSliceMut::new(&mut bytes)];
             let mut from = SockAddr::EMPTY;
             let received =
-                sys::recvmsg(self.fd.as_fd(), parts, Some(&mut from), &mut Control::new())
+                sys::recvmsg(self.fd.as_fd(), parts, Some(&mut from), &mut ControlMessages::new())
                     .map_err(IoError::from_errno)?;
             let Some(received) = received else { return Ok(None) };
             let message = bytes.get(..received.len).unwrap_or(&bytes);

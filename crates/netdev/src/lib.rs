@@ -45,9 +45,9 @@ pub use host_stack::silence_host_stack;
 pub use ipnet::IpNet;
 pub use kernel::KernelVersion;
 pub use netlink::{
-    Address, Dad, Event, GeneveSpec, GreSpec, Ifindex, Link, LinkKind, LinkSpec, LinkStats,
-    LowerLink, Monitor, Neighbour, NeighbourState, Netlink, Route, RoutePath, SizeLimits, VlanSpec,
-    VxlanSpec, XdpMode, check_link_name,
+    Address, Dad, GeneveSpec, GreSpec, Ifindex, Link, LinkKind, LinkSpec, LinkStats, LowerLink,
+    Monitor, Neighbour, NeighbourState, Netlink, NetlinkEvent, Route, RoutePath, SizeLimits,
+    VlanSpec, VxlanSpec, XdpMode, check_link_name,
 };
 pub use netns::{Netns, OwnedNetns};
 pub use netns_lock::NetnsLock;

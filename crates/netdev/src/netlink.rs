@@ -23,7 +23,7 @@ pub use link::{
     Ifindex, Link, LinkKind, LinkSpec, LinkStats, LowerLink, SizeLimits, VxlanSpec, XdpMode,
     check_link_name,
 };
-pub use monitor::{Event, Monitor};
+pub use monitor::{Monitor, NetlinkEvent};
 pub use neighbour::{Neighbour, NeighbourState};
 pub use route::{Route, RoutePath};
 

@@ -23,7 +23,7 @@ const HEADER_BYTES: usize = 4;
 
 /// The address family of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Family {
+pub enum TableFamily {
     /// IPv4 and IPv6.
     Inet,
     /// IPv4.
@@ -38,7 +38,7 @@ pub enum Family {
     Other(u8),
 }
 
-impl Family {
+impl TableFamily {
     const fn from_number(number: u8) -> Self {
         match number {
             1 => Self::Inet,
@@ -92,7 +92,7 @@ pub struct Hook {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chain {
     /// The family of its table.
-    pub family: Family,
+    pub family: TableFamily,
     /// Its table.
     pub table: String,
     /// Its name.
@@ -107,7 +107,7 @@ pub struct Chain {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     /// The family of its table.
-    pub family: Family,
+    pub family: TableFamily,
     /// Its table.
     pub table: String,
     /// Its chain.
@@ -122,7 +122,7 @@ pub struct Rule {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Set {
     /// The family of its table.
-    pub family: Family,
+    pub family: TableFamily,
     /// Its table.
     pub table: String,
     /// Its name.
@@ -206,12 +206,12 @@ impl Socket {
         &self,
         what: &'static str,
         kind: u16,
-        parse: impl Fn(Family, Attributes<'_>) -> Option<T>,
+        parse: impl Fn(TableFamily, Attributes<'_>) -> Option<T>,
     ) -> Result<Vec<T>> {
-        let answers = self.ask(what, kind, Family::Other(0), AttributeBuf::default())?;
+        let answers = self.ask(what, kind, TableFamily::Other(0), AttributeBuf::default())?;
         let parsed = answers.iter().map(|answer| {
             parse(
-                Family::from_number(*answer.first()?),
+                TableFamily::from_number(*answer.first()?),
                 Attributes::new(answer.get(HEADER_BYTES..)?),
             )
         });
@@ -222,7 +222,7 @@ impl Socket {
         &self,
         what: &str,
         kind: u16,
-        family: Family,
+        family: TableFamily,
         attributes: AttributeBuf,
     ) -> Result<Vec<Vec<u8>>> {
         let mut payload = vec![family.number(), 0, 0, 0];
@@ -248,12 +248,12 @@ impl Socket {
 }
 
 /// The family and name of a table, and whether it is dormant.
-fn table(family: Family, attributes: Attributes<'_>) -> Option<(Family, String, bool)> {
+fn table(family: TableFamily, attributes: Attributes<'_>) -> Option<(TableFamily, String, bool)> {
     const ASLEEP: u32 = 1;
     Some((family, attributes.text(1)?, attributes.be32(2).unwrap_or(0) & ASLEEP != 0))
 }
 
-fn chain(family: Family, attributes: Attributes<'_>) -> Option<Chain> {
+fn chain(family: TableFamily, attributes: Attributes<'_>) -> Option<Chain> {
     const DROP: u32 = 0;
     /// A device name of which only the prefix counts (Linux 6.16).
     const PREFIX: u16 = 2;
@@ -278,7 +278,7 @@ fn chain(family: Family, attributes: Attributes<'_>) -> Option<Chain> {
     })
 }
 
-fn rule(family: Family, attributes: Attributes<'_>) -> Option<Rule> {
+fn rule(family: TableFamily, attributes: Attributes<'_>) -> Option<Rule> {
     let handle = attributes.get(3).and_then(|bytes| bytes.try_into().ok());
     let list = attributes.nested(4).unwrap_or_default();
     Some(Rule {
@@ -290,7 +290,7 @@ fn rule(family: Family, attributes: Attributes<'_>) -> Option<Rule> {
     })
 }
 
-fn set(family: Family, attributes: Attributes<'_>) -> Option<Set> {
+fn set(family: TableFamily, attributes: Attributes<'_>) -> Option<Set> {
     const INTERVAL: u32 = 0x4;
     const CONCATENATION: u32 = 0x80;
     let flags = attributes.be32(3).unwrap_or(0);

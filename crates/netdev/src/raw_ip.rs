@@ -4,11 +4,11 @@
 //! unreachable" (IPv4) or "unrecognized next header" (IPv6), although the socket's filter drops
 //! all.
 //!
-//! # Receiving
-//! The kernel's GRO merges TCP segments inside GRE. A raw socket would receive the merged packet
-//! with an unfinished inner checksum, and without any metadata about either. Receive with a
-//! [`crate::af_packet::PacketSocket`] and [`Filter::protocol_to`] instead: it delivers the same
-//! packet *with* its offload state, which fits the inner frame once the outer headers are removed.
+//! # Receiving The kernel's GRO merges TCP segments inside GRE. A raw socket would receive the
+//! merged packet with an unfinished inner checksum, and without any metadata about either. Receive
+//! with a [`crate::af_packet::PacketSocket`] and [`SocketFilter::protocol_to`] instead: it delivers
+//! the same packet *with* its offload state, which fits the inner frame once the outer headers are
+//! removed.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use libc::c_int;
 
-use crate::batch::Messages;
-use crate::filter::Filter;
+use crate::batch::MessageBatch;
+use crate::filter::SocketFilter;
 use crate::io_error::{IoError, IoResult};
 use crate::sys::{self, SockAddr};
 use crate::{Error, Result};
@@ -57,7 +57,7 @@ impl RawIp {
             |level, name, value: c_int| sys::set_option(fd.as_fd(), level, name, value).map_err(os);
         // The receive queue keeps its default size: packets from before the filter stay in it, and
         // Linux 6.10 and later would send ICMP errors if they filled it.
-        Filter::nothing().attach(&fd)?;
+        SocketFilter::nothing().attach(&fd)?;
         if local.is_ipv4() {
             set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         } else {
@@ -85,7 +85,7 @@ impl RawIp {
     ///
     /// # Errors
     /// As [`RawIp::send`], for the first packet.
-    pub fn send_batch(&self, to: &RawTx, packets: &Messages<'_>) -> IoResult<usize> {
+    pub fn send_batch(&self, to: &RawTx, packets: &MessageBatch<'_>) -> IoResult<usize> {
         let dst = SockAddr::from(SocketAddr::new(to.dst, 0));
         let control = sys::header_control(to.dst.is_ipv4(), to.tos, to.ttl);
         sys::sendmmsg(self.fd.as_fd(), packets, Some(&dst), Some(&control))

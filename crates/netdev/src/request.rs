@@ -66,7 +66,12 @@ impl Requester {
     }
 
     /// Sends one request and collects everything up to its acknowledgement, error or end of dump.
-    fn exchange<M: Message>(&self, what: &str, message: M, flags: u16) -> Result<Answers<M>> {
+    fn exchange<M: Message>(
+        &self,
+        what: &str,
+        message: M,
+        flags: u16,
+    ) -> Result<RequestReplies<M>> {
         let sequence = self.sequence.get().wrapping_add(1);
         self.sequence.set(sequence);
         let mut header = NetlinkHeader::default();
@@ -78,7 +83,7 @@ impl Requester {
         request.serialize(&mut bytes);
         self.socket.send(&bytes, 0).map_err(|error| Error::os(what.to_owned(), error))?;
 
-        let mut answers = Answers::default();
+        let mut answers = RequestReplies::default();
         let mut buffer = self.buffer.borrow_mut();
         loop {
             let datagram = receive(&self.socket, &mut buffer).map_err(|errno| match errno {
@@ -133,18 +138,18 @@ impl NetlinkDeserializable for RawMessage {
 }
 
 /// The kernel's answers to one request so far.
-struct Answers<M> {
+struct RequestReplies<M> {
     messages: Vec<M>,
     interrupted: bool,
 }
 
-impl<M> Default for Answers<M> {
+impl<M> Default for RequestReplies<M> {
     fn default() -> Self {
         Self { messages: Vec::new(), interrupted: false }
     }
 }
 
-impl<M: NetlinkDeserializable> Answers<M> {
+impl<M: NetlinkDeserializable> RequestReplies<M> {
     /// Adds the messages of one datagram; returns true when they complete the answer.
     fn take(&mut self, what: &str, sequence: u32, datagram: &[u8]) -> Result<bool> {
         for bytes in messages(datagram) {
@@ -301,8 +306,8 @@ mod tests {
         message(libc::NLMSG_ERROR as u16, flags, 7, &payload)
     }
 
-    fn answers() -> Answers<RouteNetlinkMessage> {
-        Answers::default()
+    fn answers() -> RequestReplies<RouteNetlinkMessage> {
+        RequestReplies::default()
     }
 
     #[test]
@@ -334,7 +339,7 @@ mod tests {
         let mut bytes = message(40, 2, 7, b"abcd");
         bytes.extend(message(41, 2, 6, b"of another request"));
         bytes.extend(message(libc::NLMSG_DONE as u16, NLM_F_DUMP_INTR, 7, &[0; 4]));
-        let mut answers = Answers::default();
+        let mut answers = RequestReplies::default();
         assert!(matches!(answers.take("list rules", 7, &bytes), Ok(true)));
         let expected = [RawMessage { kind: 40, payload: b"abcd".to_vec() }];
         assert_eq!((answers.messages.as_slice(), answers.interrupted), (&expected[..], true));

@@ -83,7 +83,7 @@ mod tests {
             (signal::SIGINT, Signal::Interrupt),
             (signal::SIGHUP, Signal::Hangup),
         ] {
-            // To this thread alone, which has blocked it.
+            // raise(3) signals this thread only, and this thread has blocked the signal.
             signal::raise(raised).unwrap();
             assert_eq!(signals.read().unwrap(), Some(read));
         }

@@ -9,7 +9,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use crate::filter::Filter;
+use crate::filter::SocketFilter;
 use crate::sys::{self, SockAddr};
 use crate::{Error, Result};
 
@@ -33,7 +33,7 @@ impl SttSink {
             sys::set_option(fd.as_fd(), level, name, 1 as libc::c_int).map_err(os)?;
         }
         // Attached before the socket can be found.
-        Filter::nothing().attach(&fd)?;
+        SocketFilter::nothing().attach(&fd)?;
         sys::bind(fd.as_fd(), &SockAddr::from(local)).map_err(os)?;
         // SAFETY: no pointers.
         if unsafe { libc::listen(fd.as_raw_fd(), 1) } < 0 {

@@ -13,7 +13,7 @@ use std::ptr;
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr};
 use packet::PacketBuf;
 
-use crate::batch::Messages;
+use crate::batch::MessageBatch;
 
 /// Converts the result of a system call that reports failure as -1.
 pub(crate) fn cvt(ret: isize) -> Result<usize, i32> {
@@ -195,14 +195,14 @@ pub(crate) fn dropped(fd: BorrowedFd<'_>) -> io::Result<u32> {
 
 /// Control messages to send or received (`struct cmsghdr` and data, each padded to 8 bytes).
 #[repr(C, align(8))]
-pub(crate) struct Control {
+pub(crate) struct ControlMessages {
     bytes: [u8; 128],
     len: usize,
 }
 
 const CMSG_HEADER: usize = mem::size_of::<libc::cmsghdr>();
 
-impl Control {
+impl ControlMessages {
     pub(crate) const fn new() -> Self {
         Self { bytes: [0; 128], len: 0 }
     }
@@ -235,8 +235,8 @@ impl Control {
 }
 
 /// Control messages that set TOS or traffic class, and TTL or hop limit unless it is `None`.
-pub(crate) fn header_control(v4: bool, tos: u8, ttl: Option<u8>) -> Control {
-    let mut control = Control::new();
+pub(crate) fn header_control(v4: bool, tos: u8, ttl: Option<u8>) -> ControlMessages {
+    let mut control = ControlMessages::new();
     let (level, tos_name, ttl_name) = if v4 {
         (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL)
     } else {
@@ -279,7 +279,7 @@ pub(crate) fn recvmsg(
     fd: BorrowedFd<'_>,
     parts: &mut [io::IoSliceMut<'_>],
     mut from: Option<&mut SockAddr>,
-    control: &mut Control,
+    control: &mut ControlMessages,
 ) -> Result<Option<Received>, i32> {
     let mut msg = empty_msghdr();
     if let Some(addr) = &mut from {
@@ -311,7 +311,7 @@ pub(crate) fn sendmsg(
     fd: BorrowedFd<'_>,
     parts: &[IoSlice<'_>],
     to: Option<&SockAddr>,
-    control: Option<&Control>,
+    control: Option<&ControlMessages>,
 ) -> Result<usize, i32> {
     let mut msg = empty_msghdr();
     fill_msghdr(&mut msg, parts, to, control);
@@ -325,7 +325,7 @@ pub(crate) fn fill_msghdr(
     msg: &mut msghdr,
     parts: &[IoSlice<'_>],
     to: Option<&SockAddr>,
-    control: Option<&Control>,
+    control: Option<&ControlMessages>,
 ) {
     if let Some(addr) = to {
         msg.msg_name = addr.as_ptr().cast_mut().cast();
@@ -343,11 +343,11 @@ pub(crate) fn fill_msghdr(
 /// fewer than all when one after the first failed.
 pub(crate) fn sendmmsg(
     fd: BorrowedFd<'_>,
-    messages: &Messages<'_>,
+    messages: &MessageBatch<'_>,
     to: Option<&SockAddr>,
-    control: Option<&Control>,
+    control: Option<&ControlMessages>,
 ) -> Result<usize, i32> {
-    let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; Messages::MAX];
+    let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; MessageBatch::MAX];
     let mut count = 0;
     for (slot, pieces) in headers.iter_mut().zip(messages.iter()) {
         let header = slot.write(mmsghdr { msg_hdr: empty_msghdr(), msg_len: 0 });
@@ -376,7 +376,7 @@ pub(crate) struct BatchEntry<'a, const HEADER: usize> {
     /// Length, including the header, and flags.
     pub(crate) received: Received,
     pub(crate) from: &'a SockAddr,
-    pub(crate) control: &'a Control,
+    pub(crate) control: &'a ControlMessages,
 }
 
 /// Receives up to [`RX_BATCH`] messages, one per packet, after the default headroom; returns how
@@ -425,7 +425,7 @@ struct RxSlot<const HEADER: usize> {
     parts: [iovec; 2],
     header: [u8; HEADER],
     from: SockAddr,
-    control: Control,
+    control: ControlMessages,
 }
 
 impl<const HEADER: usize> RxSlot<HEADER> {
@@ -437,7 +437,7 @@ impl<const HEADER: usize> RxSlot<HEADER> {
             parts: [none, body],
             header: [0; HEADER],
             from: SockAddr::EMPTY,
-            control: Control::new(),
+            control: ControlMessages::new(),
         }
     }
 
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn control_messages_round_trip_when_sizes_differ() {
-        let mut control = Control::new();
+        let mut control = ControlMessages::new();
         control.push(1, 2, &[7]);
         control.push(3, 4, &9u32.to_ne_bytes());
         let read: Vec<_> = control.iter().map(|(l, k, d)| (l, k, control_int(d))).collect();
@@ -483,7 +483,7 @@ mod tests {
     #[test]
     fn control_messages_end_when_a_length_is_impossible() {
         for len in [0usize, 15, 200, usize::MAX] {
-            let mut control = Control::new();
+            let mut control = ControlMessages::new();
             control.push(1, 2, &[0; 8]);
             control.bytes[0..8].copy_from_slice(&len.to_ne_bytes());
             assert_eq!(control.iter().count(), 0, "{len}");

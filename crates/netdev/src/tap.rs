@@ -16,7 +16,7 @@ use nix::sched::{CloneFlags, unshare};
 use packet::PacketBuf;
 use packet::vnet::{self, VNET_LEN};
 
-use crate::batch::Pieces;
+use crate::batch::IoSlices;
 use crate::io_error::{IoError, IoResult};
 use crate::sys;
 use crate::{Error, Ifindex, Result};
@@ -232,7 +232,7 @@ impl Tap {
     pub fn send(&self, packet: &PacketBuf) -> IoResult<()> {
         let mut header = [0; VNET_LEN];
         vnet::encode(packet, &mut header)?;
-        let mut parts = Pieces::new();
+        let mut parts = IoSlices::new();
         if !parts.push(&header) || !parts.extend(packet.pieces()) {
             return Err(IoError::TooBig);
         }

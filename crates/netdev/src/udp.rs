@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use packet::PacketBuf;
 
-use crate::filter::Filter;
+use crate::filter::SocketFilter;
 use crate::io_error::{IoError, IoResult};
-use crate::sys::{self, BatchEntry, Control, Received, SockAddr};
+use crate::sys::{self, BatchEntry, ControlMessages, Received, SockAddr};
 use crate::{Error, Ifindex, Result};
 
 const SOL_UDP: c_int = libc::IPPROTO_UDP;
@@ -160,7 +160,7 @@ impl UdpUnderlay {
     #[inline]
     pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<RxTrain>> {
         packet.reset(PacketBuf::HEADROOM);
-        let mut control = Control::new();
+        let mut control = ControlMessages::new();
         let mut from = SockAddr::EMPTY;
         let parts = &mut [IoSliceMut::new(packet.spare_mut())];
         match sys::recvmsg(self.fd.as_fd(), parts, Some(&mut from), &mut control) {
@@ -363,7 +363,7 @@ impl TxPool {
         &self,
         train: &TxTrain,
         pieces: &[IoSlice<'_>],
-        control: &Control,
+        control: &ControlMessages,
     ) -> IoResult<usize> {
         let to = SockAddr::from(train.dst);
         sys::sendmsg(self.socket(train.entropy, true), pieces, Some(&to), Some(control))
@@ -406,7 +406,7 @@ impl TxPool {
     /// Sends a train of 65 one-byte datagrams from the first port to itself, where the filter drops
     /// them. A kernel with a limit of 64 refuses it before any other check.
     fn probe_max_segments(&self, local: IpAddr) -> usize {
-        let mut control = Control::new();
+        let mut control = ControlMessages::new();
         control.push(SOL_UDP, UDP_SEGMENT, &1u16.to_ne_bytes());
         let to = SockAddr::from(SocketAddr::new(local, self.base_port));
         let sent = sys::sendmsg(
@@ -473,7 +473,7 @@ fn bind_run(
         set(libc::SO_REUSEPORT, 1)?;
         set(libc::SO_RCVBUF, 0)?;
         set(libc::SO_SNDBUFFORCE, options.tx_queue_bytes.min(i32::MAX as u32) as c_int)?;
-        Filter::nothing().attach(&fd).map_err(std::io::Error::other)?;
+        SocketFilter::nothing().attach(&fd).map_err(std::io::Error::other)?;
         sys::bind(fd.as_fd(), &SockAddr::from(SocketAddr::new(local, port)))?;
         Ok(fd)
     };
@@ -486,7 +486,7 @@ fn bind_run(
         .collect()
 }
 
-fn header_control(train: &TxTrain) -> Control {
+fn header_control(train: &TxTrain) -> ControlMessages {
     sys::header_control(train.dst.is_ipv4(), train.tos, train.ttl)
 }
 
@@ -496,7 +496,7 @@ fn train(
     packet: &mut PacketBuf,
     received: &Received,
     from: &SockAddr,
-    control: &Control,
+    control: &ControlMessages,
 ) -> IoResult<RxTrain> {
     if received.flags & libc::MSG_TRUNC != 0 {
         return Err(IoError::Truncated);

@@ -6,11 +6,12 @@ mod condition;
 mod router;
 
 use crate::connectivity::Connectivity;
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::read::{HostDraft, NetworkDraft, OptionsDraft, Setting, SwitchDraft, Unique};
 use crate::section::Located;
 use crate::{
-    Family, HostIndex, IpNet, Line, LogicalSwitch, Network, Segment, TunnelOptions, overhead_bytes,
+    FileLine, HostIndex, IpNet, LogicalSwitch, Network, Segment, TunnelOptions, UnderlayFamily,
+    overhead_bytes,
 };
 use flow::{Carrier, NetworkId, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +33,7 @@ const MAX_STT_PACKET: u16 = u16::MAX;
 
 /// Checks a draft and builds the network. Returns `None` when something required is missing, which
 /// has been reported.
-pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Network> {
+pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) -> Option<Network> {
     let NetworkDraft {
         underlay_mtu,
         least_path_mtu,
@@ -69,7 +70,7 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
         Setting::Default => None,
         Setting::Wrong => return None,
     };
-    let underlay = Underlay { family: family?, mtu, options: options.options };
+    let underlay = UnderlayMtu { family: family?, mtu, options: options.options };
     let mtus: Vec<u16> = switches
         .iter()
         .zip(&routers.addresses)
@@ -78,7 +79,7 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
     let hosts = hosts.into_iter().enumerate().map(|(index, host)| host.finish(index));
     let switches = switches.into_iter().zip(mtus).zip(&routers.addresses);
     let switches = switches.map(|((switch, mtu), routed)| {
-        let line = Line(report.line(switch.at));
+        let line = FileLine(report.line(switch.at));
         finish(switch, mtu, !routed.is_empty(), line)
     });
     Some(Network {
@@ -96,7 +97,7 @@ pub(crate) fn network(report: &mut Report<'_>, draft: NetworkDraft) -> Option<Ne
     })
 }
 
-fn finish(switch: SwitchDraft, mtu: u16, is_routed: bool, line: Line) -> Option<LogicalSwitch> {
+fn finish(switch: SwitchDraft, mtu: u16, is_routed: bool, line: FileLine) -> Option<LogicalSwitch> {
     let segment = switch.segment?.value;
     let arp_responder = match switch.arp_responder {
         Setting::Given(given) => given,
@@ -116,7 +117,7 @@ fn finish(switch: SwitchDraft, mtu: u16, is_routed: bool, line: Line) -> Option<
 }
 
 /// Switches of one tunnel type must not share a VNI or VLAN: their frames could not be told apart.
-fn unique_segments(report: &mut Report<'_>, switches: &[SwitchDraft]) {
+fn unique_segments(report: &mut ProblemCollector<'_>, switches: &[SwitchDraft]) {
     let mut taken = Unique::new();
     for switch in switches {
         let (Some(tunnel), Some(Located { value: segment, at })) = (switch.tunnel, switch.segment)
@@ -151,7 +152,11 @@ fn unique_segments(report: &mut Report<'_>, switches: &[SwitchDraft]) {
 
 /// With 0x8100 as the outer tag of QinQ, a guest of a VLAN switch could send frames with a second
 /// tag and so reach a QinQ switch with the same outer VLAN.
-fn distinct_tags(report: &mut Report<'_>, options: &TunnelOptions, switches: &[SwitchDraft]) {
+fn distinct_tags(
+    report: &mut ProblemCollector<'_>,
+    options: &TunnelOptions,
+    switches: &[SwitchDraft],
+) {
     let segments = || switches.iter().filter_map(|switch| switch.segment);
     let pair_types = TunnelType::ALL.into_iter().filter(|tunnel| {
         let is_pair = tunnel.descriptor().network_id == NetworkId::VlanPair;
@@ -183,7 +188,11 @@ fn distinct_tags(report: &mut Report<'_>, options: &TunnelOptions, switches: &[S
 }
 
 /// Two tunnel types over the same transport must have different ports.
-fn distinct_ports(report: &mut Report<'_>, draft: &OptionsDraft, switches: &[SwitchDraft]) {
+fn distinct_ports(
+    report: &mut ProblemCollector<'_>,
+    draft: &OptionsDraft,
+    switches: &[SwitchDraft],
+) {
     let is_used = |tunnel| switches.iter().any(|switch| switch.tunnel == Some(tunnel));
     let used: Vec<_> = TunnelType::ALL.into_iter().filter(|tunnel| is_used(*tunnel)).collect();
     for (index, &one) in used.iter().enumerate() {
@@ -211,7 +220,7 @@ fn distinct_ports(report: &mut Report<'_>, draft: &OptionsDraft, switches: &[Swi
 /// Types that IP protocol 47 carries have no ports, and GRE and NVGRE packets look the same: the
 /// receiver tells the type by the sender. So two hosts have end points of one such type only.
 fn distinct_senders(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     hosts: &[HostDraft],
     switches: &[SwitchDraft],
     connectivity: &Connectivity,
@@ -262,7 +271,7 @@ fn distinct_senders(
 /// Why a host needs an underlay address: a switch with tunnel end points that has ports on other
 /// hosts.
 #[derive(Clone, Copy)]
-struct Need<'a> {
+struct UnderlayNeed<'a> {
     switch: &'a SwitchDraft,
     /// The host has ports on the switch. Otherwise logical routers lead there from one of its
     /// switches.
@@ -274,7 +283,7 @@ fn needs_underlay<'a>(
     hosts: &[HostDraft],
     switches: &'a [SwitchDraft],
     connectivity: &Connectivity,
-) -> Vec<Option<Need<'a>>> {
+) -> Vec<Option<UnderlayNeed<'a>>> {
     let hosts_of = |switch: &SwitchDraft| -> BTreeSet<usize> {
         switch.ports.iter().filter_map(|port| port.host).map(HostIndex::value).collect()
     };
@@ -283,7 +292,7 @@ fn needs_underlay<'a>(
     for (index, hosts) in own.iter().enumerate() {
         parts.entry(connectivity.part_of_switch(index)).or_default().extend(hosts);
     }
-    let mut needs: Vec<Option<Need<'a>>> = hosts.iter().map(|_| None).collect();
+    let mut needs: Vec<Option<UnderlayNeed<'a>>> = hosts.iter().map(|_| None).collect();
     for is_own in [true, false] {
         for (index, (switch, on)) in switches.iter().zip(&own).enumerate() {
             if !switch.tunnel.is_some_and(TunnelType::has_endpoints) || on.is_empty() {
@@ -294,7 +303,7 @@ fn needs_underlay<'a>(
             // A host without remote ports needs no underlay address.
             for &host in sending.iter().filter(|_| part.len() > 1) {
                 if let Some(need @ None) = needs.get_mut(host) {
-                    *need = Some(Need { switch, is_own });
+                    *need = Some(UnderlayNeed { switch, is_own });
                 }
             }
         }
@@ -302,7 +311,7 @@ fn needs_underlay<'a>(
     needs
 }
 
-impl Need<'_> {
+impl UnderlayNeed<'_> {
     /// The reason as part of an error message.
     fn describe(self) -> String {
         let what = if self.is_own { "its ports on" } else { "its path over logical routers to" };
@@ -313,8 +322,8 @@ impl Need<'_> {
 
 /// Multicast groups must have the address family of the underlay.
 fn groups_of_family(
-    report: &mut Report<'_>,
-    family: Family,
+    report: &mut ProblemCollector<'_>,
+    family: UnderlayFamily,
     draft: &OptionsDraft,
     switches: &[SwitchDraft],
 ) {
@@ -324,7 +333,7 @@ fn groups_of_family(
     // A switch without a group of its own uses that of the options.
     groups.dedup_by_key(|group| group.at);
     for Located { value, at } in
-        groups.into_iter().filter(|group| Family::of(group.value) != family)
+        groups.into_iter().filter(|group| UnderlayFamily::of(group.value) != family)
     {
         let (other, example) = (family.other(), example_group(family));
         report.error(
@@ -337,19 +346,19 @@ fn groups_of_family(
     }
 }
 
-const fn example_group(family: Family) -> &'static str {
+const fn example_group(family: UnderlayFamily) -> &'static str {
     match family {
-        Family::V4 => "239.1.1.1",
-        Family::V6 => "ff05::1:1",
+        UnderlayFamily::V4 => "239.1.1.1",
+        UnderlayFamily::V6 => "ff05::1:1",
     }
 }
 
 /// Reports every host that needs an underlay address of the given family and has none.
 fn given_family(
-    report: &mut Report<'_>,
-    family: Family,
+    report: &mut ProblemCollector<'_>,
+    family: UnderlayFamily,
     hosts: &[HostDraft],
-    needs: &[Option<Need<'_>>],
+    needs: &[Option<UnderlayNeed<'_>>],
 ) {
     for (host, need) in hosts.iter().zip(needs) {
         if let Some(need) = need.filter(|_| !host.underlay_wrong && !host.has(family)) {
@@ -371,20 +380,22 @@ fn given_family(
 /// The address family that all hosts that need one have, IPv4 before IPv6. Reports it when there is
 /// none.
 fn default_family(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     hosts: &[HostDraft],
-    needs: &[Option<Need<'_>>],
-) -> Option<Family> {
+    needs: &[Option<UnderlayNeed<'_>>],
+) -> Option<UnderlayFamily> {
     let needy: Vec<_> =
         hosts.iter().zip(needs).filter_map(|(host, need)| Some((host, (*need)?))).collect();
-    let common = [Family::V4, Family::V6]
+    let common = [UnderlayFamily::V4, UnderlayFamily::V6]
         .into_iter()
         .find(|&family| needy.iter().all(|(host, _)| host.has(family)));
     if common.is_some() {
         return common;
     }
-    let bare: Vec<_> =
-        needy.iter().filter(|(host, _)| !host.has(Family::V4) && !host.has(Family::V6)).collect();
+    let bare: Vec<_> = needy
+        .iter()
+        .filter(|(host, _)| !host.has(UnderlayFamily::V4) && !host.has(UnderlayFamily::V6))
+        .collect();
     for (host, need) in &bare {
         if !host.underlay_wrong {
             report.error(
@@ -402,7 +413,7 @@ fn default_family(
         return None;
     }
     let lacks = |family| needy.iter().find(|(host, _)| !host.has(family)).map(|(host, _)| host);
-    if let (Some(no_v4), Some(no_v6)) = (lacks(Family::V4), lacks(Family::V6)) {
+    if let (Some(no_v4), Some(no_v6)) = (lacks(UnderlayFamily::V4), lacks(UnderlayFamily::V6)) {
         report.error(
             no_v4.at,
             format!(
@@ -429,23 +440,25 @@ fn switch_name(switch: &SwitchDraft) -> String {
     }
 }
 
-const fn example_address(family: Family) -> &'static str {
+const fn example_address(family: UnderlayFamily) -> &'static str {
     match family {
-        Family::V4 => "192.0.2.1",
-        Family::V6 => "2001:db8::1",
+        UnderlayFamily::V4 => "192.0.2.1",
+        UnderlayFamily::V6 => "2001:db8::1",
     }
 }
 
 /// Checks the underlay MTU; IPv6 needs at least 1280 bytes.
 fn checked_underlay_mtu(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     setting: Setting<Located<u16>>,
-    family: Family,
+    family: UnderlayFamily,
 ) -> Option<u16> {
     match setting {
         Setting::Default => Some(DEFAULT_UNDERLAY_MTU),
         Setting::Wrong => None,
-        Setting::Given(Located { value, at }) if family == Family::V6 && value < MIN_IPV6_MTU => {
+        Setting::Given(Located { value, at })
+            if family == UnderlayFamily::V6 && value < MIN_IPV6_MTU =>
+        {
             report.error(
                 at,
                 format!(
@@ -461,9 +474,9 @@ fn checked_underlay_mtu(
 
 /// Checks the least path MTU: at most the underlay MTU, and with IPv6 at least 1280 bytes.
 fn checked_least_path_mtu(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     setting: Setting<Located<u16>>,
-    family: Family,
+    family: UnderlayFamily,
     underlay_mtu: u16,
 ) -> Option<u16> {
     let Located { value, at } = match setting {
@@ -473,7 +486,7 @@ fn checked_least_path_mtu(
     };
     let rule = if value > underlay_mtu {
         format!("it must not exceed `underlay_mtu`, which is {underlay_mtu}")
-    } else if family == Family::V6 && value < MIN_IPV6_MTU {
+    } else if family == UnderlayFamily::V6 && value < MIN_IPV6_MTU {
         format!("with an IPv6 underlay it must be at least {MIN_IPV6_MTU} (RFC 8200)")
     } else {
         return Some(value);
@@ -483,17 +496,17 @@ fn checked_least_path_mtu(
 }
 
 /// The values that limit the MTU of guests.
-struct Underlay {
-    family: Family,
+struct UnderlayMtu {
+    family: UnderlayFamily,
     mtu: u16,
     options: TunnelOptions,
 }
 
-impl Underlay {
+impl UnderlayMtu {
     /// The MTU of a switch's guests, given or default, after reporting an invalid one.
     fn guest_mtu(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         switch: &SwitchDraft,
         routers: &[Located<IpNet>],
     ) -> u16 {
@@ -564,7 +577,7 @@ impl Underlay {
     /// Reports an MTU that is too small for `net`, an IPv6 address in a switch.
     fn too_small_for_ipv6(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         switch: &SwitchDraft,
         tunnel: TunnelType,
         mtu: Located<u16>,

@@ -68,13 +68,13 @@ impl fmt::Display for Errors {
 impl std::error::Error for Errors {}
 
 /// Collects errors by byte offset, in any order.
-pub(crate) struct Report<'t> {
+pub(crate) struct ProblemCollector<'t> {
     text: &'t str,
     line_starts: Vec<usize>,
     problems: Vec<(Option<usize>, String)>,
 }
 
-impl<'t> Report<'t> {
+impl<'t> ProblemCollector<'t> {
     pub(crate) fn new(text: &'t str) -> Self {
         let newlines = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n');
         let line_starts = std::iter::once(0).chain(newlines.map(|(at, _)| at + 1)).collect();
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn problems_come_in_file_order_when_found_in_any_order() {
-        let mut report = Report::new("ab\nüz = 1\n");
+        let mut report = ProblemCollector::new("ab\nüz = 1\n");
         report.error(5, "z");
         report.error(0, "a");
         report.file_error("whole");
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn position_is_total_when_the_offset_is_at_or_past_the_end() {
-        let report = Report::new("a\n");
+        let report = ProblemCollector::new("a\n");
         assert_eq!(report.position(2), Position { line: 2, column: 1 });
         assert_eq!(report.position(9), Position { line: 2, column: 8 });
     }

@@ -35,11 +35,11 @@ pub use flow::{
 pub use load::read_file;
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
-    Acl, AclAction, AclDirection, AclScope, Device, Host, HostIndex, Line, LogicalRouter,
+    Acl, AclAction, AclDirection, AclScope, Device, FileLine, Host, HostIndex, LogicalRouter,
     LogicalSwitch, Network, Port, PortSecurity, Route, RouterIndex, RouterLink, RouterPort,
     Segment, SwitchIndex, Trust,
 };
-pub use options::{Family, TunnelOptions, overhead_bytes};
+pub use options::{TunnelOptions, UnderlayFamily, overhead_bytes};
 pub use placement::{Placement, RemoteEnd};
 pub use prefix::Prefix;
 pub use program::load_program;

@@ -1,6 +1,6 @@
 //! Loads a file into a [`Network`] or its [`Errors`].
 
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::{Errors, Network, check, read};
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Network {
             Err(error) => {
                 let (good, rest) = bytes.split_at(error.valid_up_to());
                 let good = str::from_utf8(good).unwrap_or_default();
-                let mut report = Report::new(good);
+                let mut report = ProblemCollector::new(good);
                 let byte = rest.first().copied().unwrap_or_default();
                 report.error(
                     good.len(),
@@ -74,7 +74,7 @@ impl Network {
     pub fn parse(text: &str, file_name: &str) -> Result<Self, Errors> {
         // A byte order mark does not count as a column.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut report = Report::new(text);
+        let mut report = ProblemCollector::new(text);
         let (root, syntax_errors) = DeTable::parse_recoverable(text);
         for error in syntax_errors {
             note_syntax_error(&mut report, text, &error);
@@ -97,7 +97,7 @@ impl Network {
     }
 }
 
-fn note_syntax_error(report: &mut Report<'_>, text: &str, error: &toml::de::Error) {
+fn note_syntax_error(report: &mut ProblemCollector<'_>, text: &str, error: &toml::de::Error) {
     let Some(span) = error.span() else {
         report.file_error(error.message());
         return;

@@ -8,7 +8,7 @@ pub(crate) use router::port_in_switch;
 pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
 
 use crate::connectivity::Connectivity;
-use crate::{Family, IpNet, Prefix, TunnelOptions, overhead_bytes};
+use crate::{IpNet, Prefix, TunnelOptions, UnderlayFamily, overhead_bytes};
 use flow::{DatapathKey, PortKey, TagLink, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,7 +26,7 @@ pub struct Network {
     pub(crate) port_groups: BTreeMap<String, Vec<String>>,
     pub(crate) acls: Vec<Acl>,
     pub(crate) options: TunnelOptions,
-    pub(crate) underlay_family: Family,
+    pub(crate) underlay_family: UnderlayFamily,
     pub(crate) underlay_mtu: u16,
     pub(crate) least_path_mtu: u16,
     pub(crate) punt_limit: Option<u32>,
@@ -107,7 +107,7 @@ impl Network {
     }
 
     /// The address family of the outer IP headers.
-    pub const fn underlay_family(&self) -> Family {
+    pub const fn underlay_family(&self) -> UnderlayFamily {
         self.underlay_family
     }
 
@@ -166,15 +166,15 @@ impl Index<RouterIndex> for Network {
 /// A line in the file, from 1. Any two lines are equal, so that two networks whose files differ
 /// only in comments are equal.
 #[derive(Clone, Copy, Debug)]
-pub struct Line(pub usize);
+pub struct FileLine(pub usize);
 
-impl PartialEq for Line {
+impl PartialEq for FileLine {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Line {}
+impl Eq for FileLine {}
 
 /// The index of a host in [`Network::hosts`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -205,10 +205,10 @@ pub struct Host {
 impl Host {
     /// The underlay address of one family. Every host that shares a switch with another host
     /// through tunnel end points has one of [`Network::underlay_family`].
-    pub fn underlay(&self, family: Family) -> Option<IpAddr> {
+    pub fn underlay(&self, family: UnderlayFamily) -> Option<IpAddr> {
         match family {
-            Family::V4 => self.underlay4.map(IpAddr::V4),
-            Family::V6 => self.underlay6.map(IpAddr::V6),
+            UnderlayFamily::V4 => self.underlay4.map(IpAddr::V4),
+            UnderlayFamily::V6 => self.underlay6.map(IpAddr::V6),
         }
     }
 }
@@ -245,7 +245,7 @@ pub struct LogicalSwitch {
     /// Its ports in the order of the file; at most 32,767 including those of logical routers.
     pub ports: Vec<Port>,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 impl LogicalSwitch {
@@ -345,7 +345,7 @@ pub struct Port {
     /// "unknown").
     pub learn: bool,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 /// The interface of a guest. Names are valid interface names: 1 to 15 bytes of printable ASCII.

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 
 /// The address family of the underlay, which determines the outer IP headers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Family {
+pub enum UnderlayFamily {
     /// IPv4.
     V4,
     /// IPv6.
     V6,
 }
 
-impl Family {
+impl UnderlayFamily {
     /// The family of an address.
     pub const fn of(addr: IpAddr) -> Self {
         match addr {
@@ -39,7 +39,7 @@ impl Family {
     }
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for UnderlayFamily {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "IPv{}", self.number())
     }
@@ -79,8 +79,12 @@ impl TunnelOptions {
 
 /// Bytes that a tunnel adds to a guest's IP packet, so that guest MTU + overhead = MTU of the
 /// underlay; see [`flow::TunnelDescriptor::overhead_bytes`].
-pub const fn overhead_bytes(tunnel: TunnelType, family: Family, options: &TunnelOptions) -> u16 {
-    tunnel.overhead_bytes(matches!(family, Family::V6), options.of(tunnel))
+pub const fn overhead_bytes(
+    tunnel: TunnelType,
+    family: UnderlayFamily,
+    options: &TunnelOptions,
+) -> u16 {
+    tunnel.overhead_bytes(matches!(family, UnderlayFamily::V6), options.of(tunnel))
 }
 
 #[cfg(test)]
@@ -91,19 +95,19 @@ mod tests {
     fn overhead_follows_the_options_when_they_change_the_header() {
         let mut options = TunnelOptions::default();
         let overhead = overhead_bytes;
-        assert_eq!(overhead(TunnelType::Geneve, Family::V4, &options), 58);
+        assert_eq!(overhead(TunnelType::Geneve, UnderlayFamily::V4, &options), 58);
         options.of_mut(TunnelType::Geneve).logical_ports = false;
         options.of_mut(TunnelType::Gre).key = false;
-        assert_eq!(overhead(TunnelType::Geneve, Family::V4, &options), 50);
-        assert_eq!(overhead(TunnelType::Gre, Family::V4, &options), 38);
+        assert_eq!(overhead(TunnelType::Geneve, UnderlayFamily::V4, &options), 50);
+        assert_eq!(overhead(TunnelType::Gre, UnderlayFamily::V4, &options), 38);
         let gre = options.of_mut(TunnelType::Gre);
         (gre.checksum, gre.key, gre.sequence) = (Some(true), true, true);
-        assert_eq!(overhead(TunnelType::Gre, Family::V6, &options), 70);
+        assert_eq!(overhead(TunnelType::Gre, UnderlayFamily::V6, &options), 70);
         // These settings do not change the length: a zero checksum still has its field, and STT's
         // context contains the ports.
         options.of_mut(TunnelType::Vxlan).checksum = Some(false);
         options.of_mut(TunnelType::Stt).logical_ports = false;
-        assert_eq!(overhead(TunnelType::Vxlan, Family::V4, &options), 50);
-        assert_eq!(overhead(TunnelType::Stt, Family::V4, &options), 72);
+        assert_eq!(overhead(TunnelType::Vxlan, UnderlayFamily::V4, &options), 50);
+        assert_eq!(overhead(TunnelType::Stt, UnderlayFamily::V4, &options), 72);
     }
 }

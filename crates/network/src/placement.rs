@@ -1,7 +1,7 @@
 //! [`Placement`]: where logical ports are, as seen from one host. It is the physical part of a
 //! network; the logical flows are the same on every host.
 
-use crate::logical::{Keys, LogicalPort};
+use crate::logical::{DatapathKeys, LogicalPort};
 use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink};
 use flow::{DatapathKey, EndpointId, PortKey, PortNo, TagLink, TunnelType};
 use pipeline::{PortLocation, PortRole, TunnelInport};
@@ -79,7 +79,7 @@ impl Placement {
                 }
             }
         }
-        let mut builder = Builder::new(network);
+        let mut builder = PlacementBuilder::new(network);
         for (index, switch) in switches.iter().enumerate() {
             if parts.contains(&connectivity.part_of_switch(index)) {
                 builder.add_wire(index, switch);
@@ -123,7 +123,7 @@ impl Placement {
     /// The placement with all guests on one host, for a trace of the whole network. The datapath
     /// ports of guests count from 1 in the order of the file.
     pub fn of_all(network: &Network) -> Self {
-        let mut builder = Builder::new(network);
+        let mut builder = PlacementBuilder::new(network);
         let mut number = 0;
         for (index, switch) in network.logical_switches().iter().enumerate() {
             builder.add_guests(index, switch, |_| {
@@ -169,15 +169,15 @@ enum GuestHost {
     Elsewhere(PortLocation),
 }
 
-struct Builder<'n> {
+struct PlacementBuilder<'n> {
     network: &'n Network,
-    keys: Keys,
+    keys: DatapathKeys,
     placement: Placement,
 }
 
-impl<'n> Builder<'n> {
+impl<'n> PlacementBuilder<'n> {
     fn new(network: &'n Network) -> Self {
-        let keys = Keys::new(network);
+        let keys = DatapathKeys::new(network);
         Self { network, keys, placement: Placement::default() }
     }
 

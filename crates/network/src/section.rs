@@ -3,7 +3,7 @@
 //! serde's derive stops at the first error. Here a [`Schema`] lists the keys of a table once, each
 //! with an example; unknown keys, missing keys and wrong types are reported from that list.
 
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::suggest;
 use std::ops::RangeInclusive;
 use toml::Spanned;
@@ -47,7 +47,7 @@ pub(crate) struct Section<'a, 't> {
 impl<'a, 't> Section<'a, 't> {
     /// Reports the keys of `table` that are not in `schema`.
     pub(crate) fn open(
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         schema: &'static Schema,
         at: usize,
         table: &'a DeTable<'t>,
@@ -87,7 +87,11 @@ impl<'a, 't> Section<'a, 't> {
     }
 
     /// Like [`Section::get`], but reports an absent key.
-    pub(crate) fn require(&self, report: &mut Report<'_>, name: &str) -> Option<Field<'a, 't>> {
+    pub(crate) fn require(
+        &self,
+        report: &mut ProblemCollector<'_>,
+        name: &str,
+    ) -> Option<Field<'a, 't>> {
         let field = self.get(name);
         let key = self.schema.keys.iter().find(|key| key.name == name);
         if let (None, Some(key), false) = (field, key, self.is_misspelt(name)) {
@@ -118,7 +122,7 @@ impl<'a, 't> Field<'a, 't> {
     }
 
     /// Reports an error in the value.
-    pub(crate) fn error(&self, report: &mut Report<'_>, message: impl Into<String>) {
+    pub(crate) fn error(&self, report: &mut ProblemCollector<'_>, message: impl Into<String>) {
         report.error(self.at, message);
     }
 
@@ -127,7 +131,7 @@ impl<'a, 't> Field<'a, 't> {
     }
 
     /// Reports a value of the wrong type; `expected` follows "write".
-    pub(crate) fn wrong_type(&self, report: &mut Report<'_>, expected: &str) {
+    pub(crate) fn wrong_type(&self, report: &mut ProblemCollector<'_>, expected: &str) {
         let Self { name, example, .. } = self;
         let element = if self.is_element { "an element of " } else { "" };
         let found = with_article(self.value.type_str());
@@ -137,7 +141,7 @@ impl<'a, 't> Field<'a, 't> {
         );
     }
 
-    pub(crate) fn string(&self, report: &mut Report<'_>) -> Option<&'a str> {
+    pub(crate) fn string(&self, report: &mut ProblemCollector<'_>) -> Option<&'a str> {
         let text = self.value.as_str();
         if text.is_none() {
             self.wrong_type(report, "a string");
@@ -149,12 +153,16 @@ impl<'a, 't> Field<'a, 't> {
         self.value.is_str()
     }
 
-    pub(crate) fn boolean(&self, report: &mut Report<'_>) -> Option<bool> {
+    pub(crate) fn boolean(&self, report: &mut ProblemCollector<'_>) -> Option<bool> {
         self.boolean_or(report, "true or false")
     }
 
     /// Like [`Field::boolean`], for a key with alternatives; `expected` lists them all.
-    pub(crate) fn boolean_or(&self, report: &mut Report<'_>, expected: &str) -> Option<bool> {
+    pub(crate) fn boolean_or(
+        &self,
+        report: &mut ProblemCollector<'_>,
+        expected: &str,
+    ) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
             self.wrong_type(report, expected);
@@ -165,7 +173,7 @@ impl<'a, 't> Field<'a, 't> {
     /// The value if it is an integer in `range`; `rule` says what is permitted.
     pub(crate) fn integer<N>(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         range: RangeInclusive<N>,
         rule: &str,
     ) -> Option<N>
@@ -199,7 +207,7 @@ impl<'a, 't> Field<'a, 't> {
     /// The elements if it is an array.
     pub(crate) fn array(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
     ) -> Option<impl Iterator<Item = Field<'a, 't>> + use<'a, 't>> {
         let Some(array) = self.value.as_array() else {
             self.wrong_type(report, "an array");
@@ -225,7 +233,7 @@ impl<'a, 't> Field<'a, 't> {
     /// The entries of a table whose keys are user-defined names.
     pub(crate) fn named_entries(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         example: &'static str,
     ) -> Option<impl Iterator<Item = (&'a str, Field<'a, 't>)> + use<'a, 't>> {
         let Some(table) = self.value.as_table() else {
@@ -242,7 +250,7 @@ impl<'a, 't> Field<'a, 't> {
 
     pub(crate) fn table(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         schema: &'static Schema,
     ) -> Option<Section<'a, 't>> {
         let Some(table) = self.value.as_table() else {
@@ -255,7 +263,7 @@ impl<'a, 't> Field<'a, 't> {
     /// The tables of an array of tables.
     pub(crate) fn tables(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         schema: &'static Schema,
     ) -> Vec<Section<'a, 't>> {
         if self.value.is_table() {

@@ -1,8 +1,8 @@
 //! Valid files: the resulting model, and that the files shown to users are valid.
 
 use network::{
-    DatapathKey, Device, Dscp, Family, IpNet, LogicalSwitch, Network, PortKey, RouterLink, Segment,
-    Ttl, TunnelType,
+    DatapathKey, Device, Dscp, IpNet, LogicalSwitch, Network, PortKey, RouterLink, Segment, Ttl,
+    TunnelType, UnderlayFamily,
 };
 use std::path::{Path, PathBuf};
 use wire::EtherType;
@@ -151,7 +151,7 @@ mtu = 1400
   device = { interface = "veth-vm" }
 "#,
     );
-    assert_eq!((network.underlay_mtu(), network.underlay_family()), (9000, Family::V6));
+    assert_eq!((network.underlay_mtu(), network.underlay_family()), (9000, UnderlayFamily::V6));
     assert_eq!(network.least_path_mtu(), 1400);
     assert_eq!(network.punt_limit(), Some(128));
     let options = network.options();
@@ -174,9 +174,9 @@ mtu = 1400
     let (h1, h2) = (network.host("h1").unwrap(), network.host("h2").unwrap());
     assert_eq!(network.host("h3"), None);
     assert_eq!((&network[h2.index], h2.index.value(), h2.uplink.as_str()), (h2, 1, "bond0.7"));
-    assert_eq!(h1.underlay(Family::V4), Some("192.0.2.1".parse().unwrap()));
-    assert_eq!(h2.underlay(Family::V4), None);
-    assert_eq!(h2.underlay(Family::V6), Some("2001:db8::2".parse().unwrap()));
+    assert_eq!(h1.underlay(UnderlayFamily::V4), Some("192.0.2.1".parse().unwrap()));
+    assert_eq!(h2.underlay(UnderlayFamily::V4), None);
+    assert_eq!(h2.underlay(UnderlayFamily::V6), Some("2001:db8::2".parse().unwrap()));
 
     let blue = network.logical_switch("blue").unwrap();
     assert_eq!(blue.segment, Segment::Vni(0xff_ffff));
@@ -254,9 +254,9 @@ port = [
         .underlay_family()
     };
     let (v4, v6) = (r#""192.0.2.1""#, r#""2001:db8::1""#);
-    assert_eq!(family(v4, r#""192.0.2.2""#), Family::V4);
-    assert_eq!(family(&format!("{v6}, {v4}"), r#""2001:db8::2", "192.0.2.2""#), Family::V4);
-    assert_eq!(family(&format!("{v6}, {v4}"), r#""2001:db8::2""#), Family::V6);
+    assert_eq!(family(v4, r#""192.0.2.2""#), UnderlayFamily::V4);
+    assert_eq!(family(&format!("{v6}, {v4}"), r#""2001:db8::2", "192.0.2.2""#), UnderlayFamily::V4);
+    assert_eq!(family(&format!("{v6}, {v4}"), r#""2001:db8::2""#), UnderlayFamily::V6);
 }
 
 /// A port named `name` with the last two bytes of its MAC address from `number`, and a device.

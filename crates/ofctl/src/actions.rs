@@ -1,8 +1,8 @@
 //! Compiles the actions of a flow to steps and to the canonical text.
 
 use super::names::PacketKind;
-use super::ports::{Ports, Reserved, Shortened};
-use super::text::{Fault, Item, Items, Parsed, Piece, Value};
+use super::ports::{Ports, ReservedPort, Shortened};
+use super::text::{Item, Items, Parsed, TextError, TextSlice, Value};
 use super::value;
 use flow::PortNo;
 use pipeline::suggestion;
@@ -87,7 +87,7 @@ const FOREIGN: &[(&str, &str)] = &[
 ];
 
 /// The state of the parser of actions.
-pub(super) struct Actions<'c> {
+pub(super) struct ActionParser<'c> {
     pub ports: &'c Ports,
     table: TableId,
     /// What is known about the packet after the actions so far.
@@ -99,11 +99,11 @@ pub(super) struct Actions<'c> {
     last: Option<&'static str>,
 }
 
-impl<'c> Actions<'c> {
+impl<'c> ActionParser<'c> {
     /// Parses the actions of a flow in `table` whose match selects `packet_kind`. Returns the steps
     /// and the canonical text.
     pub fn parse(
-        text: Piece<'_>,
+        text: TextSlice<'_>,
         ports: &'c Ports,
         table: TableId,
         packet_kind: PacketKind,
@@ -121,7 +121,7 @@ impl<'c> Actions<'c> {
         Ok((actions.ops.into(), actions.text))
     }
 
-    fn list(&mut self, text: Piece<'_>) -> Parsed<()> {
+    fn list(&mut self, text: TextSlice<'_>) -> Parsed<()> {
         let mut dropped = None;
         for (place, item) in Items::new(text).enumerate() {
             let item = item?;
@@ -148,7 +148,7 @@ impl<'c> Actions<'c> {
 
     /// Checks that OpenFlow instructions follow the actions, in the order `write_metadata`,
     /// `goto_table`.
-    fn check_order(&mut self, word: Piece<'_>, name: &str) -> Parsed<()> {
+    fn check_order(&mut self, word: TextSlice<'_>, name: &str) -> Parsed<()> {
         let instruction = match name {
             "write_metadata" => Some("write_metadata"),
             "goto_table" => Some("goto_table"),
@@ -227,7 +227,7 @@ impl<'c> Actions<'c> {
             return Err(word.fault(format!("the action `{name}` is not supported{why}")));
         }
         let number = word.text.starts_with(|c: char| c.is_ascii_digit());
-        let known = number || Reserved::from_name(name).is_some();
+        let known = number || ReservedPort::from_name(name).is_some();
         if known || self.ports.find(word.text).is_some() {
             item.no_operand()?;
             return self.output(word);
@@ -238,8 +238,8 @@ impl<'c> Actions<'c> {
 
     /// `output:port`, where the port is a number, a name, a reserved port, or a field that holds
     /// the number.
-    fn output(&mut self, operand: Piece<'_>) -> Parsed<()> {
-        if Reserved::from_name(operand.text).is_some() {
+    fn output(&mut self, operand: TextSlice<'_>) -> Parsed<()> {
+        if ReservedPort::from_name(operand.text).is_some() {
             return self.reserved(operand);
         }
         if operand.text.starts_with("port=") || operand.text.starts_with("group=") {
@@ -262,14 +262,14 @@ impl<'c> Actions<'c> {
         Ok(())
     }
 
-    fn reserved(&mut self, word: Piece<'_>) -> Parsed<()> {
-        let (op, text) = match Reserved::from_name(word.text) {
-            Some(Reserved::InPort) => (Op::OutputInPort, "IN_PORT"),
-            Some(Reserved::Flood) => (Op::Flood, "FLOOD"),
+    fn reserved(&mut self, word: TextSlice<'_>) -> Parsed<()> {
+        let (op, text) = match ReservedPort::from_name(word.text) {
+            Some(ReservedPort::InPort) => (Op::OutputInPort, "IN_PORT"),
+            Some(ReservedPort::Flood) => (Op::Flood, "FLOOD"),
             // weft has no ports that are excluded from flooding.
-            Some(Reserved::All) => (Op::Flood, "ALL"),
-            Some(Reserved::Normal) => (Op::Normal, "NORMAL"),
-            Some(Reserved::Controller) => (Op::Controller, "CONTROLLER:65535"),
+            Some(ReservedPort::All) => (Op::Flood, "ALL"),
+            Some(ReservedPort::Normal) => (Op::Normal, "NORMAL"),
+            Some(ReservedPort::Controller) => (Op::Controller, "CONTROLLER:65535"),
             _ => return Err(self.ports.unknown(word)),
         };
         self.ops.push(op);
@@ -375,7 +375,7 @@ impl<'c> Actions<'c> {
                 Some((port, table)) => (port.trim(), Some(table.trim())),
                 None => (inside.trim(), None),
             },
-            _ => return Err(Fault::new(item.word.end(), format!("expected {FORMS}"))),
+            _ => return Err(TextError::new(item.word.end(), format!("expected {FORMS}"))),
         };
         if let Some(text) = table_text.filter(|text| text.text.contains(',')) {
             return Err(text
@@ -385,12 +385,12 @@ impl<'c> Actions<'c> {
             Some(text) => Some(table(text)?),
             None => None,
         };
-        let port = match Reserved::from_name(port_text.text) {
+        let port = match ReservedPort::from_name(port_text.text) {
             _ if port_text.is_empty() && table.is_none() => {
                 return Err(port_text.expected(FORMS));
             }
             _ if port_text.is_empty() => None,
-            Some(Reserved::InPort) => None,
+            Some(ReservedPort::InPort) => None,
             _ => Some(self.ports.parse(port_text)?),
         };
         self.ops.push(match port {
@@ -423,12 +423,12 @@ impl<'c> Actions<'c> {
 
     fn clone_packet(&mut self, item: Item<'_>) -> Parsed<()> {
         let Value::Braced(inside, None) = item.value else {
-            return Err(Fault::new(item.word.end(), "expected `clone(actions)`"));
+            return Err(TextError::new(item.word.end(), "expected `clone(actions)`"));
         };
         if self.depth == MAX_CLONES {
             return Err(item.word.fault(format!("`clone` is nested more than {MAX_CLONES} deep")));
         }
-        let mut inner = Actions {
+        let mut inner = ActionParser {
             ports: self.ports,
             table: self.table,
             packet_kind: self.packet_kind,
@@ -460,7 +460,7 @@ impl<'c> Actions<'c> {
     /// `check_pkt_larger(bytes)->field[bit]`.
     fn check_length(&mut self, item: Item<'_>) -> Parsed<()> {
         let Value::Braced(bytes_text, Some(target)) = item.value else {
-            return Err(Fault::new(
+            return Err(TextError::new(
                 item.word.end(),
                 "expected `check_pkt_larger(bytes)->field[bit]`",
             ));
@@ -480,7 +480,7 @@ impl<'c> Actions<'c> {
         let bytes = match item.value {
             Value::Plain(bytes) => bytes,
             _ => {
-                return Err(Fault::new(
+                return Err(TextError::new(
                     item.word.end(),
                     "expected `note:` and bytes like `00.11.22`",
                 ));
@@ -493,20 +493,20 @@ impl<'c> Actions<'c> {
 }
 
 /// A table, 0 to 254.
-pub(super) fn table(text: Piece<'_>) -> Parsed<TableId> {
+pub(super) fn table(text: TextSlice<'_>) -> Parsed<TableId> {
     let number = value::number(text)?;
     let table = u8::try_from(number).ok().and_then(TableId::bridge);
     table.ok_or_else(|| text.expected("a table from 0 to 254"))
 }
 
 /// Bytes as pairs of hexadecimal digits, optionally separated by dots. Returns them with dots.
-fn hex_bytes(text: Piece<'_>) -> Parsed<String> {
+fn hex_bytes(text: TextSlice<'_>) -> Parsed<String> {
     let mut bytes = Vec::new();
     let mut rest = text.text;
     while !rest.is_empty() {
         let byte = rest.get(..2).filter(|byte| byte.bytes().all(|b| b.is_ascii_hexdigit()));
         let Some(byte) = byte else {
-            return Err(Fault::new(text.end() - rest.len(), "expected two hexadecimal digits"));
+            return Err(TextError::new(text.end() - rest.len(), "expected two hexadecimal digits"));
         };
         bytes.push(byte.to_ascii_lowercase());
         rest = rest.get(2..).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! [`Bridge`]: a program of one datapath whose flows are written in the syntax of ovs-ofctl.
 
-use super::line::{Change, FlowSpec};
+use super::line::{FlowChange, FlowSpec};
 use super::ports::{PortError, Ports};
 use super::{Problems, parse};
 use ::flow::{DropReason, Match, PortNo};
@@ -135,13 +135,13 @@ impl Bridge {
         let count = changes.len();
         for (line, change) in changes {
             match change {
-                Change::Add(spec) => self.add(spec, &format!("{source_name}:{line}"), now_ms),
-                Change::Delete(filter) => {
+                FlowChange::Add(spec) => self.add(spec, &format!("{source_name}:{line}"), now_ms),
+                FlowChange::Delete(filter) => {
                     for id in self.ids(|entry| filter.selects(&entry.spec)) {
                         self.remove(id);
                     }
                 }
-                Change::Modify { filter, ops, actions_text } => {
+                FlowChange::Modify { filter, ops, actions_text } => {
                     for id in self.ids(|entry| filter.selects(&entry.spec)) {
                         let actions = (Arc::clone(&ops), Arc::clone(&actions_text));
                         self.modify(id, actions, &format!("{source_name}:{line}"));

@@ -5,8 +5,8 @@
 
 use super::names::{self, Name, PacketKind, SHORTHANDS, TAGGED};
 use super::ports::{Ports, Shortened};
-use super::text::{Item, Parsed, Piece, Value};
-use super::value::{Masked, Shown};
+use super::text::{Item, Parsed, TextSlice, Value};
+use super::value::{DisplayValue, MaskedValue};
 use flow::{Field, FlowMask, Match, OfctlSyntax, Prerequisite, low_bits};
 use pipeline::suggestion;
 use std::fmt::Write;
@@ -17,19 +17,19 @@ const PCP: u128 = 0xe000;
 
 /// The words of a match so far.
 #[derive(Debug, Default)]
-pub(super) struct Words<'a> {
-    shorthands: Vec<(Piece<'a>, u16, Option<u8>)>,
+pub(super) struct MatchWords<'a> {
+    shorthands: Vec<(TextSlice<'a>, u16, Option<u8>)>,
     fields: Vec<FieldWord<'a>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct FieldWord<'a> {
-    word: Piece<'a>,
+    word: TextSlice<'a>,
     name: &'static Name,
-    masked: Masked,
+    masked: MaskedValue,
 }
 
-impl<'a> Words<'a> {
+impl<'a> MatchWords<'a> {
     /// Adds a word that belongs to a match. False for any other word.
     pub fn take(&mut self, item: Item<'a>, ports: &Ports) -> Parsed<bool> {
         let word = item.word;
@@ -42,7 +42,7 @@ impl<'a> Words<'a> {
         }
         let Some(name) = names::find(word.text) else { return Ok(false) };
         let masked = match (name.syntax, item.value) {
-            (OfctlSyntax::TunnelOption(_), Value::None) => Masked { value: 0, mask: 0 },
+            (OfctlSyntax::TunnelOption(_), Value::None) => MaskedValue { value: 0, mask: 0 },
             _ => name.parse(item.operand("a value")?, ports)?,
         };
         self.fields.push(FieldWord { word, name, masked });
@@ -51,7 +51,7 @@ impl<'a> Words<'a> {
 
     /// The conjunction of all words.
     pub fn condition(self) -> Parsed<Match> {
-        let mut building = Building { condition: Match::any(), said: Vec::new() };
+        let mut building = MatchBuilder { condition: Match::any(), said: Vec::new() };
         for (word, ethertype, protocol) in &self.shorthands {
             building.shorthand(*word, *ethertype, *protocol)?;
         }
@@ -72,21 +72,26 @@ impl<'a> Words<'a> {
     }
 
     /// The first word that does not give one exact value.
-    pub fn inexact(&self) -> Option<Piece<'a>> {
+    pub fn inexact(&self) -> Option<TextSlice<'a>> {
         let inexact =
             |field: &&FieldWord<'_>| field.masked.mask != low_bits(field.name.value_width());
         self.fields.iter().find(inexact).map(|field| field.word)
     }
 }
 
-struct Building<'a> {
+struct MatchBuilder<'a> {
     condition: Match,
     /// The bits that each word constrains, to find contradictions and duplicates.
-    said: Vec<(Piece<'a>, FlowMask)>,
+    said: Vec<(TextSlice<'a>, FlowMask)>,
 }
 
-impl<'a> Building<'a> {
-    fn shorthand(&mut self, word: Piece<'a>, ethertype: u16, protocol: Option<u8>) -> Parsed<()> {
+impl<'a> MatchBuilder<'a> {
+    fn shorthand(
+        &mut self,
+        word: TextSlice<'a>,
+        ethertype: u16,
+        protocol: Option<u8>,
+    ) -> Parsed<()> {
         self.require(word, Field::EthType, ethertype.into(), u128::MAX)?;
         let mut bits = FlowMask::default();
         bits.add(Field::EthType);
@@ -98,7 +103,13 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    fn require(&mut self, word: Piece<'a>, field: Field, value: u128, mask: u128) -> Parsed<()> {
+    fn require(
+        &mut self,
+        word: TextSlice<'a>,
+        field: Field,
+        value: u128,
+        mask: u128,
+    ) -> Parsed<()> {
         let mask = mask & field.all_ones();
         if self.condition.require(field, value, mask) {
             return Ok(());
@@ -107,7 +118,7 @@ impl<'a> Building<'a> {
         Err(word.fault(format!("`{}` contradicts `{other}`", word.text)))
     }
 
-    fn who_said(&self, field: Field, mask: u128) -> Option<Piece<'a>> {
+    fn who_said(&self, field: Field, mask: u128) -> Option<TextSlice<'a>> {
         self.said.iter().find(|(_, bits)| bits.get(field) & mask != 0).map(|&(word, _)| word)
     }
 
@@ -148,7 +159,7 @@ impl<'a> Building<'a> {
         let (key, mask) = (self.condition.key(), self.condition.mask());
         let word_of = |wanted: &dyn Fn(Field) -> bool| {
             let found = fields.iter().find(|given| wanted(given.name.field));
-            found.map_or(Piece::new(""), |given| given.word)
+            found.map_or(TextSlice::new(""), |given| given.word)
         };
         let tci = key.get(Field::VlanTci);
         if mask.get(Field::VlanTci) & TAGGED != 0 && tci & TAGGED == 0 && tci != 0 {
@@ -203,8 +214,8 @@ fn needs_in_match(name: &Name) -> String {
 
 /// The tests of a value: field, value, mask, and the bits of the mask that no other word may
 /// constrain.
-fn required(name: &Name, masked: Masked) -> Vec<(Field, u128, u128, u128)> {
-    let Masked { value, mask } = masked;
+fn required(name: &Name, masked: MaskedValue) -> Vec<(Field, u128, u128, u128)> {
+    let MaskedValue { value, mask } = masked;
     let field = name.field;
     match name.syntax {
         OfctlSyntax::TunnelOption(slot) => {
@@ -224,7 +235,7 @@ fn required(name: &Name, masked: Masked) -> Vec<(Field, u128, u128, u128)> {
 }
 
 /// An error about an unknown word.
-pub(super) fn unknown_word(word: Piece<'_>, others: &[&'static str]) -> super::text::Fault {
+pub(super) fn unknown_word(word: TextSlice<'_>, others: &[&'static str]) -> super::text::TextError {
     if word.text == "conj_id" {
         return word.fault(
             "`conj_id` is not supported: conjunctions are not, write one flow for each combination",
@@ -253,7 +264,7 @@ pub(super) fn text(condition: &Match) -> String {
         out.push_str(name);
     }
     for name in names::all().filter(|name| name.is_shown()) {
-        let masked = Masked {
+        let masked = MaskedValue {
             value: condition.key().get(name.field),
             mask: condition.mask().get(name.field),
         };
@@ -266,8 +277,8 @@ pub(super) fn text(condition: &Match) -> String {
     out
 }
 
-fn show_field(out: &mut String, condition: &Match, name: &Name, masked: Masked) {
-    let Masked { value, mask } = masked;
+fn show_field(out: &mut String, condition: &Match, name: &Name, masked: MaskedValue) {
+    let MaskedValue { value, mask } = masked;
     if let OfctlSyntax::TunnelOption(slot) = name.syntax {
         if condition.mask().get(Field::TunMetadataPresent) >> slot & 1 == 0 {
             return;
@@ -279,7 +290,7 @@ fn show_field(out: &mut String, condition: &Match, name: &Name, masked: Masked) 
     if mask == 0 {
         return;
     }
-    let masked = Masked {
+    let masked = MaskedValue {
         value: value << name.missing_low_bits,
         mask: if mask == name.field.all_ones() {
             low_bits(name.width)
@@ -289,12 +300,12 @@ fn show_field(out: &mut String, condition: &Match, name: &Name, masked: Masked) 
     };
     push(out, name.shown);
     // Writing to a string cannot fail.
-    let _ = write!(out, "={}", Shown { name, masked });
+    let _ = write!(out, "={}", DisplayValue { name, masked });
 }
 
 /// Prints `dl_vlan` and `dl_vlan_pcp` if they express the whole test.
-fn show_tag(out: &mut String, name: &Name, masked: Masked) {
-    let Masked { value, mask } = masked;
+fn show_tag(out: &mut String, name: &Name, masked: MaskedValue) {
+    let MaskedValue { value, mask } = masked;
     let (vid, pcp) = (mask & VID, mask & PCP);
     let whole = [0, VID].contains(&vid) && [0, PCP].contains(&pcp) && mask & !TAGGED != 0;
     if mask & value & TAGGED != 0 && whole {
@@ -308,7 +319,7 @@ fn show_tag(out: &mut String, name: &Name, masked: Masked) {
         }
     } else if mask != 0 {
         push(out, name.shown);
-        let _ = write!(out, "={}", Shown { name, masked });
+        let _ = write!(out, "={}", DisplayValue { name, masked });
     }
 }
 

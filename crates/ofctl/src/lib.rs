@@ -1,7 +1,7 @@
 //! The flow syntax of ovs-ofctl, as far as weft can execute it faithfully.
 //!
 //! ```text
-//! file -> lines -> Change (match, steps, canonical text) -> Bridge -> Program
+//! file -> lines -> FlowChange (match, steps, canonical text) -> Bridge -> Program
 //! ```
 //!
 //! [`parse`] reads a file and reports every wrong line, with line and column. A [`Bridge`] holds a
@@ -21,13 +21,13 @@ mod text;
 mod value;
 
 pub use bridge::{Bridge, BridgeError};
-pub use line::{Change, Filter, FlowSpec};
+pub use line::{FlowChange, FlowSelector, FlowSpec};
 pub use ports::{PortError, Ports};
 pub use references::FlowReferences;
 
 use flow::FlowKey;
 use std::fmt;
-use text::{Fault, Piece};
+use text::{TextError, TextSlice};
 
 /// An error in a line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,7 +48,7 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    fn new(line: usize, text: &str, fault: Fault) -> Self {
+    fn new(line: usize, text: &str, fault: TextError) -> Self {
         let before = text.get(..fault.at).unwrap_or(text);
         Self { line, column: before.chars().count() + 1, message: fault.message }
     }
@@ -83,7 +83,7 @@ pub fn parse(
     text: &str,
     source_name: &str,
     ports: &Ports,
-) -> Result<Vec<(usize, Change)>, Problems> {
+) -> Result<Vec<(usize, FlowChange)>, Problems> {
     let mut changes = Vec::new();
     let mut problems = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -91,7 +91,7 @@ pub fn parse(
         if code.trim().is_empty() {
             continue;
         }
-        match line::parse(Piece::new(code), ports) {
+        match line::parse(TextSlice::new(code), ports) {
             Ok(change) => changes.push((number, change)),
             Err(fault) => problems.push(Problem::new(number, code, fault)),
         }
@@ -111,9 +111,9 @@ fn without_comment(line: &str) -> &str {
 ///
 /// # Errors
 /// The error; its line is 1.
-pub fn parse_line(line: &str, ports: &Ports) -> Result<Change, Problem> {
+pub fn parse_line(line: &str, ports: &Ports) -> Result<FlowChange, Problem> {
     let code = without_comment(line);
-    line::parse(Piece::new(code), ports).map_err(|fault| Problem::new(1, code, fault))
+    line::parse(TextSlice::new(code), ports).map_err(|fault| Problem::new(1, code, fault))
 }
 
 /// Parses a packet as `ovs-appctl ofproto/trace` takes it: the words of a match without masks
@@ -122,7 +122,7 @@ pub fn parse_line(line: &str, ports: &Ports) -> Result<Change, Problem> {
 /// # Errors
 /// The error; its line is 1.
 pub fn parse_packet_flow(text: &str, ports: &Ports) -> Result<FlowKey, Problem> {
-    line::packet(Piece::new(text), ports).map_err(|fault| Problem::new(1, text, fault))
+    line::packet(TextSlice::new(text), ports).map_err(|fault| Problem::new(1, text, fault))
 }
 
 /// A condition as the words of a match; empty if it matches every packet. Bits without a name in

@@ -1,10 +1,10 @@
 //! Parses one line of a file of flows.
 
-use super::actions::{self, Actions};
-use super::condition::{self, Words};
+use super::actions::{self, ActionParser};
+use super::condition::{self, MatchWords};
 use super::names::PacketKind;
 use super::ports::Ports;
-use super::text::{Item, Items, Parsed, Piece, Value};
+use super::text::{Item, Items, Parsed, TextSlice, Value};
 use super::value;
 use flow::{FlowKey, Match};
 use pipeline::{Op, TableId};
@@ -23,7 +23,7 @@ pub struct FlowSpec {
     pub table: TableId,
     /// The priority; the highest wins.
     pub priority: u16,
-    /// A number for [`Filter`]s and for display; 0 if none is given.
+    /// A number for [`FlowSelector`]s and for display; 0 if none is given.
     pub cookie: u64,
     /// Seconds without a packet until the flow is removed; 0 for never.
     pub idle_timeout_s: u16,
@@ -63,7 +63,7 @@ impl fmt::Display for FlowSpec {
 
 /// Selects the flows that a line changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Filter {
+pub struct FlowSelector {
     /// Selects only flows of this table.
     pub table: Option<TableId>,
     /// Selects only flows whose cookie equals the first number on the bits of the second.
@@ -78,24 +78,24 @@ pub struct Filter {
 
 /// The change that a line makes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Change {
+pub enum FlowChange {
     /// Adds a flow. It replaces one with the same table, priority and match.
     Add(FlowSpec),
     /// Replaces the actions of existing flows.
     Modify {
         /// The flows.
-        filter: Filter,
+        filter: FlowSelector,
         /// The new steps.
         ops: Arc<[Op]>,
         /// The new actions in canonical form.
         actions_text: Arc<str>,
     },
     /// Removes flows.
-    Delete(Filter),
+    Delete(FlowSelector),
 }
 
 /// The canonical form, which parses to the same change.
-impl fmt::Display for Change {
+impl fmt::Display for FlowChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Add(flow) => flow.fmt(f),
@@ -108,7 +108,7 @@ impl fmt::Display for Change {
     }
 }
 
-impl Filter {
+impl FlowSelector {
     fn show(&self, f: &mut fmt::Formatter<'_>, command: &str) -> fmt::Result {
         f.write_str(command)?;
         if self.strict_priority.is_some() {
@@ -177,7 +177,7 @@ struct LineWords<'a> {
     idle_timeout_s: Option<u16>,
     hard_timeout_s: Option<u16>,
     /// The words, to report duplicates and misplaced ones.
-    words: Vec<Piece<'a>>,
+    words: Vec<TextSlice<'a>>,
 }
 
 const WORDS: &[&str] = &["table", "priority", "cookie", "idle_timeout", "hard_timeout", "actions"];
@@ -213,7 +213,7 @@ impl<'a> LineWords<'a> {
                     Some((value, mask)) => (value, Some(mask)),
                     None => (operand, None),
                 };
-                let long = |text: Piece<'_>| match text.text {
+                let long = |text: TextSlice<'_>| match text.text {
                     "-1" => Ok(u64::MAX),
                     _ => value::number_of(text, 64).map(|number| number as u64),
                 };
@@ -243,7 +243,7 @@ impl<'a> LineWords<'a> {
         }
     }
 
-    fn filter(&self, strict: bool, condition: Match) -> Parsed<Filter> {
+    fn filter(&self, strict: bool, condition: Match) -> Parsed<FlowSelector> {
         self.refuse(&["idle_timeout", "hard_timeout"], "is for flows that are added")?;
         if !strict {
             self.refuse(&["priority"], "is for `add`, `modify_strict` and `delete_strict`")?;
@@ -258,7 +258,7 @@ impl<'a> LineWords<'a> {
         };
         let condition_text = condition::text(&condition).into();
         let strict_priority = strict.then(|| self.priority.unwrap_or(DEFAULT_PRIORITY));
-        Ok(Filter { table: self.table, cookie, strict_priority, condition, condition_text })
+        Ok(FlowSelector { table: self.table, cookie, strict_priority, condition, condition_text })
     }
 }
 
@@ -269,13 +269,13 @@ fn short(item: Item<'_>, what: &str) -> Parsed<u16> {
 }
 
 /// Parses one line that is neither empty nor a comment.
-pub(super) fn parse(line: Piece<'_>, ports: &Ports) -> Parsed<Change> {
+pub(super) fn parse(line: TextSlice<'_>, ports: &Ports) -> Parsed<FlowChange> {
     if line.text.len() > MAX_LINE_BYTES {
         return Err(line.fault(format!("the line is longer than {MAX_LINE_BYTES} bytes")));
     }
     let (command, line) = command(line)?;
     let mut items = Items::new(line);
-    let (mut frame, mut words) = (LineWords::default(), Words::default());
+    let (mut frame, mut words) = (LineWords::default(), MatchWords::default());
     let mut actions = None;
     while let Some(item) = items.next() {
         let item = item?;
@@ -292,12 +292,12 @@ pub(super) fn parse(line: Piece<'_>, ports: &Ports) -> Parsed<Change> {
     let table = frame.table.unwrap_or(TableId::FIRST);
     let compiled = match (command, actions) {
         (Command::Delete { strict }, None) => {
-            return frame.filter(strict, condition).map(Change::Delete);
+            return frame.filter(strict, condition).map(FlowChange::Delete);
         }
         (Command::Delete { .. }, Some(actions)) => {
             return Err(actions.fault("`delete` takes no actions"));
         }
-        (_, Some(actions)) => Actions::parse(actions, ports, table, packet_kind)?,
+        (_, Some(actions)) => ActionParser::parse(actions, ports, table, packet_kind)?,
         (_, None) => {
             return Err(line.slice(line.text.len(), line.text.len()).expected("`actions=...`"));
         }
@@ -305,12 +305,12 @@ pub(super) fn parse(line: Piece<'_>, ports: &Ports) -> Parsed<Change> {
     let (ops, actions_text) = (compiled.0, compiled.1.into());
     if let Command::Modify { strict } = command {
         let filter = frame.filter(strict, condition)?;
-        return Ok(Change::Modify { filter, ops, actions_text });
+        return Ok(FlowChange::Modify { filter, ops, actions_text });
     }
     if let Some((_, Some(_))) = frame.cookie {
         frame.refuse(&["cookie"], "of a flow that is added takes no mask")?;
     }
-    Ok(Change::Add(FlowSpec {
+    Ok(FlowChange::Add(FlowSpec {
         table,
         priority: frame.priority.unwrap_or(DEFAULT_PRIORITY),
         cookie: frame.cookie.map_or(0, |(value, _)| value),
@@ -325,8 +325,9 @@ pub(super) fn parse(line: Piece<'_>, ports: &Ports) -> Parsed<Change> {
 
 /// The command at the beginning of a line, with or without the `flow` that precedes it in a bundle,
 /// and the rest of the line.
-fn command(line: Piece<'_>) -> Parsed<(Command, Piece<'_>)> {
-    let first = |line: Piece<'_>| line.text.find(char::is_whitespace).unwrap_or(line.text.len());
+fn command(line: TextSlice<'_>) -> Parsed<(Command, TextSlice<'_>)> {
+    let first =
+        |line: TextSlice<'_>| line.text.find(char::is_whitespace).unwrap_or(line.text.len());
     let whole = line;
     let mut line = line.trim();
     let bundled = line.slice(0, first(line)).text == "flow";
@@ -344,9 +345,9 @@ fn command(line: Piece<'_>) -> Parsed<(Command, Piece<'_>)> {
 }
 
 /// Parses a packet as `ovs-appctl ofproto/trace` takes it.
-pub(super) fn packet(text: Piece<'_>, ports: &Ports) -> Parsed<FlowKey> {
+pub(super) fn packet(text: TextSlice<'_>, ports: &Ports) -> Parsed<FlowKey> {
     const TPID: u128 = 0x8100;
-    let mut words = Words::default();
+    let mut words = MatchWords::default();
     for item in Items::new(text) {
         let item = item?;
         if !words.take(item, ports)? {

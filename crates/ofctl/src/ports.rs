@@ -1,6 +1,6 @@
 //! [`Ports`]: the ports of a bridge, by number and name.
 
-use super::text::{Parsed, Piece};
+use super::text::{Parsed, TextSlice};
 use flow::PortNo;
 use pipeline::suggestion;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub enum PortError {
 
 /// Reserved ports with a special meaning. Open vSwitch numbers them from 0xfff8 on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Reserved {
+pub(super) enum ReservedPort {
     InPort,
     Table,
     Normal,
@@ -45,7 +45,7 @@ pub(super) enum Reserved {
     None,
 }
 
-impl Reserved {
+impl ReservedPort {
     const ALL: [(&'static str, Self); 9] = [
         ("in_port", Self::InPort),
         ("table", Self::Table),
@@ -84,7 +84,7 @@ impl Ports {
         if name.is_empty()
             || name.contains(unreadable)
             || name.starts_with(|c: char| c.is_ascii_digit())
-            || Reserved::from_name(name).is_some()
+            || ReservedPort::from_name(name).is_some()
         {
             return Err(PortError::Name(name.to_owned()));
         }
@@ -110,7 +110,7 @@ impl Ports {
     }
 
     /// Parses a number from 0 (which no port has) to [`Self::MAX`], or a port name.
-    pub(super) fn parse(&self, text: Piece<'_>) -> Parsed<PortNo> {
+    pub(super) fn parse(&self, text: TextSlice<'_>) -> Parsed<PortNo> {
         if text.text.starts_with(|c: char| c.is_ascii_digit()) {
             let number = super::value::number(text)?;
             return match u32::try_from(number) {
@@ -122,9 +122,9 @@ impl Ports {
     }
 
     /// An error about a text that is not a port.
-    pub(super) fn unknown(&self, text: Piece<'_>) -> super::text::Fault {
-        match Reserved::from_name(text.text) {
-            Some(Reserved::Local) => {
+    pub(super) fn unknown(&self, text: TextSlice<'_>) -> super::text::TextError {
+        match ReservedPort::from_name(text.text) {
+            Some(ReservedPort::Local) => {
                 text.fault("this switch has no port `LOCAL`: use the name of one of its ports")
             }
             Some(_) => text.fault(format!("`{}` is not a port of this switch", text.text)),

@@ -1,11 +1,11 @@
 //! Parses actions that read and write fields: `set_field`, `load`, `move`, `push`, `pop`, and the
 //! `mod_` family.
 
-use super::actions::Actions;
+use super::actions::ActionParser;
 use super::names::{self, Name, PacketKind};
 use super::ports::Shortened;
-use super::text::{Item, Parsed, Piece};
-use super::value::{self, Masked, Shown};
+use super::text::{Item, Parsed, TextSlice};
+use super::value::{self, DisplayValue, MaskedValue};
 use flow::{Access, Field, OfctlSyntax, Prerequisite, Subfield, low_bits};
 use pipeline::Op;
 use pipeline::suggestion;
@@ -54,7 +54,7 @@ fn resolve_name(name: &'static Name, packet_kind: &PacketKind) -> &'static Name 
     met.and_then(|&needs| names::of_field(name.field, needs)).unwrap_or(name)
 }
 
-fn find(word: Piece<'_>, packet_kind: &PacketKind) -> Parsed<&'static Name> {
+fn find(word: TextSlice<'_>, packet_kind: &PacketKind) -> Parsed<&'static Name> {
     match names::find(word.text) {
         Some(name) => Ok(resolve_name(name, packet_kind)),
         None if names::is_foreign(word.text) => {
@@ -67,9 +67,9 @@ fn find(word: Piece<'_>, packet_kind: &PacketKind) -> Parsed<&'static Name> {
     }
 }
 
-impl Actions<'_> {
+impl ActionParser<'_> {
     /// The bits to read: `reg0[0..15]`, `reg0[3]`, `reg0[]` or `reg0`.
-    pub fn source(&self, text: Piece<'_>) -> Parsed<Bits> {
+    pub fn source(&self, text: TextSlice<'_>) -> Parsed<Bits> {
         let (word, range) = match text.split_once("[") {
             None => (text, None),
             Some((word, rest)) => match rest.text.strip_suffix(']') {
@@ -90,7 +90,7 @@ impl Actions<'_> {
             Some(range) if range.is_empty() => (0, name.width - 1),
             Some(range) => {
                 let (first, last) = range.split_once("..").unwrap_or((range, range));
-                let bit = |text: Piece<'_>| {
+                let bit = |text: TextSlice<'_>| {
                     let bit = value::number(text)?;
                     let bit = u8::try_from(bit).ok().filter(|&bit| bit < name.width);
                     bit.ok_or_else(|| {
@@ -114,14 +114,14 @@ impl Actions<'_> {
     }
 
     /// The bits to write.
-    pub fn target(&self, text: Piece<'_>) -> Parsed<Bits> {
+    pub fn target(&self, text: TextSlice<'_>) -> Parsed<Bits> {
         let target = self.source(text)?;
         self.check_target(text, target.name, target.bits.field_mask())?;
         Ok(target)
     }
 
     /// Checks that these bits of the field may be written.
-    fn check_target(&self, word: Piece<'_>, name: &Name, bits: u128) -> Parsed<()> {
+    fn check_target(&self, word: TextSlice<'_>, name: &Name, bits: u128) -> Parsed<()> {
         match name.access {
             Access::ReadWrite => {}
             Access::ReadOnly | Access::SwitchOnly => {
@@ -172,7 +172,7 @@ impl Actions<'_> {
         let mut masked = name.parse(value_text, self.ports)?;
         if name.syntax == OfctlSyntax::VlanVid {
             // The frame is known to be tagged already.
-            masked = Masked { value: masked.value & 0xfff, mask: masked.mask & 0xfff };
+            masked = MaskedValue { value: masked.value & 0xfff, mask: masked.mask & 0xfff };
         }
         let whole = name.bits(name.missing_low_bits, name.width - name.missing_low_bits);
         let shift = whole.map_or(0, Subfield::first);
@@ -185,12 +185,13 @@ impl Actions<'_> {
         self.load_masked(name.field, in_field(masked.value), in_field(masked.mask));
         let masked = match name.syntax {
             // Open vSwitch expects the bit that marks frames as tagged.
-            OfctlSyntax::VlanVid if masked.mask == 0xfff => {
-                Masked { value: masked.value | names::TAGGED, mask: masked.mask | names::TAGGED }
-            }
+            OfctlSyntax::VlanVid if masked.mask == 0xfff => MaskedValue {
+                value: masked.value | names::TAGGED,
+                mask: masked.mask | names::TAGGED,
+            },
             _ => masked,
         };
-        self.say(format_args!("set_field:{}->{}", Shown { name, masked }, name.name));
+        self.say(format_args!("set_field:{}->{}", DisplayValue { name, masked }, name.name));
         Ok(())
     }
 
@@ -266,7 +267,7 @@ impl Actions<'_> {
         }
         let value = masked.value >> name.missing_low_bits;
         self.ops.push(Op::Load { to: name.field.into(), value });
-        self.say(format_args!("{word}:{}", Shown { name, masked }));
+        self.say(format_args!("{word}:{}", DisplayValue { name, masked }));
         Ok(())
     }
 
@@ -290,7 +291,7 @@ impl Actions<'_> {
         let Some(name) = names::find("metadata") else { return Ok(()) };
         let masked = name.parse(operand, self.ports)?;
         self.load_masked(name.field, masked.value, masked.mask);
-        self.say(format_args!("write_metadata:{}", Shown { name, masked }));
+        self.say(format_args!("write_metadata:{}", DisplayValue { name, masked }));
         Ok(())
     }
 

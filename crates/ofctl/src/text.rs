@@ -4,27 +4,27 @@ use std::fmt;
 
 /// An error at a byte of the text.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Fault {
+pub(super) struct TextError {
     pub at: usize,
     pub message: String,
 }
 
-impl Fault {
+impl TextError {
     pub fn new(at: usize, message: impl Into<String>) -> Self {
         Self { at, message: message.into() }
     }
 }
 
-pub(super) type Parsed<T> = Result<T, Fault>;
+pub(super) type Parsed<T> = Result<T, TextError>;
 
 /// A part of the text, and its offset in the whole text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Piece<'a> {
+pub(super) struct TextSlice<'a> {
     pub text: &'a str,
     pub at: usize,
 }
 
-impl<'a> Piece<'a> {
+impl<'a> TextSlice<'a> {
     pub fn new(text: &'a str) -> Self {
         Self { text, at: 0 }
     }
@@ -54,12 +54,12 @@ impl<'a> Piece<'a> {
         self.slice(start, start + self.text.trim().len())
     }
 
-    pub fn fault(self, message: impl Into<String>) -> Fault {
-        Fault::new(self.at, message)
+    pub fn fault(self, message: impl Into<String>) -> TextError {
+        TextError::new(self.at, message)
     }
 
     /// An error: expected something else here.
-    pub fn expected(self, what: impl fmt::Display) -> Fault {
+    pub fn expected(self, what: impl fmt::Display) -> TextError {
         if self.is_empty() {
             self.fault(format!("expected {what}"))
         } else {
@@ -74,15 +74,15 @@ pub(super) enum Value<'a> {
     /// No value: `drop`.
     None,
     /// `word=value` or `word:value`.
-    Plain(Piece<'a>),
+    Plain(TextSlice<'a>),
     /// `word(value)`, with an optional part after `->`: `check_pkt_larger(1500)->reg0[0]`.
-    Braced(Piece<'a>, Option<Piece<'a>>),
+    Braced(TextSlice<'a>, Option<TextSlice<'a>>),
 }
 
 /// A word with its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Item<'a> {
-    pub word: Piece<'a>,
+    pub word: TextSlice<'a>,
     pub value: Value<'a>,
 }
 
@@ -91,13 +91,13 @@ impl<'a> Item<'a> {
     ///
     /// # Errors
     /// The word has no value; `what` says what is expected.
-    pub fn operand(self, what: &str) -> Parsed<Piece<'a>> {
+    pub fn operand(self, what: &str) -> Parsed<TextSlice<'a>> {
         match self.value {
             Value::Plain(value) | Value::Braced(value, None) if !value.is_empty() => Ok(value),
             Value::Braced(_, Some(target)) => {
                 Err(target.fault(format!("`{}` takes no `->`", self.word.text)))
             }
-            _ => Err(Fault::new(self.word.end(), format!("`{}` needs {what}", self.word.text))),
+            _ => Err(TextError::new(self.word.end(), format!("`{}` needs {what}", self.word.text))),
         }
     }
 
@@ -118,7 +118,7 @@ impl<'a> Item<'a> {
 /// The words of a text, separated by commas and white space.
 #[derive(Clone, Debug)]
 pub(super) struct Items<'a> {
-    text: Piece<'a>,
+    text: TextSlice<'a>,
     /// The next byte of `text` to parse.
     next: usize,
 }
@@ -126,28 +126,28 @@ pub(super) struct Items<'a> {
 const SEPARATORS: [char; 5] = [',', ' ', '\t', '\r', '\n'];
 
 impl<'a> Items<'a> {
-    pub fn new(text: Piece<'a>) -> Self {
+    pub fn new(text: TextSlice<'a>) -> Self {
         Self { text, next: 0 }
     }
 
     /// The part that is not parsed yet.
-    pub fn rest(&self) -> Piece<'a> {
+    pub fn rest(&self) -> TextSlice<'a> {
         self.text.slice(self.next, self.text.text.len())
     }
 
     /// The text from the beginning of `piece` to the end.
-    pub fn from(&self, piece: Piece<'a>) -> Piece<'a> {
+    pub fn from(&self, piece: TextSlice<'a>) -> TextSlice<'a> {
         self.text.slice(piece.at - self.text.at, self.text.text.len())
     }
 
-    fn take(&mut self, len: usize) -> Piece<'a> {
+    fn take(&mut self, len: usize) -> TextSlice<'a> {
         let piece = self.rest().slice(0, len);
         self.next += piece.text.len();
         piece
     }
 
     /// Parses up to a separator outside parentheses, or a quoted name.
-    fn value(&mut self) -> Parsed<Piece<'a>> {
+    fn value(&mut self) -> Parsed<TextSlice<'a>> {
         let rest = self.rest();
         if let Some(len) = quoted(rest.text) {
             return Ok(self.take(len));
@@ -157,7 +157,7 @@ impl<'a> Items<'a> {
             match character {
                 '(' => open += 1,
                 ')' if open == 0 => {
-                    return Err(Fault::new(rest.at + at, "unmatched `)`"));
+                    return Err(TextError::new(rest.at + at, "unmatched `)`"));
                 }
                 ')' => open -= 1,
                 _ if open == 0 && SEPARATORS.contains(&character) => return Ok(self.take(at)),
@@ -165,13 +165,13 @@ impl<'a> Items<'a> {
             }
         }
         if open > 0 {
-            return Err(Fault::new(rest.end(), "missing `)`"));
+            return Err(TextError::new(rest.end(), "missing `)`"));
         }
         Ok(self.take(rest.text.len()))
     }
 
     /// Parses `(...)`; the first character is known to be `(`.
-    fn braced(&mut self) -> Parsed<Piece<'a>> {
+    fn braced(&mut self) -> Parsed<TextSlice<'a>> {
         let rest = self.rest();
         let mut open = 0u32;
         for (at, character) in rest.text.char_indices() {
@@ -185,7 +185,7 @@ impl<'a> Items<'a> {
                 _ => {}
             }
         }
-        Err(Fault::new(rest.end(), "missing `)`"))
+        Err(TextError::new(rest.end(), "missing `)`"))
     }
 
     fn item(&mut self) -> Parsed<Item<'a>> {
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     fn words(text: &str) -> Vec<String> {
-        Items::new(Piece::new(text))
+        Items::new(TextSlice::new(text))
             .map(|item| match item {
                 Ok(Item { word, value: Value::None }) => word.text.to_owned(),
                 Ok(Item { word, value: Value::Plain(v) }) => format!("{}={}", word.text, v.text),

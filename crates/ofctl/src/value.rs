@@ -2,7 +2,7 @@
 
 use super::names::Name;
 use super::ports::{Ports, Shortened};
-use super::text::{Fault, Parsed, Piece};
+use super::text::{Parsed, TextError, TextSlice};
 use flow::{Notation, OfctlSyntax, low_bits};
 use pipeline::suggestion;
 use std::fmt::{self, Write};
@@ -11,13 +11,13 @@ use wire::MacAddr;
 
 /// A value and a mask, in the bit order of ovs-fields(7). The value is 0 outside the mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Masked {
+pub(super) struct MaskedValue {
     pub value: u128,
     pub mask: u128,
 }
 
 /// Parses a decimal number, or a hexadecimal one after `0x`.
-pub(super) fn number(text: Piece<'_>) -> Parsed<u128> {
+pub(super) fn number(text: TextSlice<'_>) -> Parsed<u128> {
     let parsed = match text.text.strip_prefix("0x").or_else(|| text.text.strip_prefix("0X")) {
         Some(hex) if !hex.starts_with('+') => u128::from_str_radix(hex, 16),
         _ => {
@@ -36,13 +36,13 @@ pub(super) fn number(text: Piece<'_>) -> Parsed<u128> {
 }
 
 /// Parses a number of at most `width` bits.
-pub(super) fn number_of(text: Piece<'_>, width: u8) -> Parsed<u128> {
+pub(super) fn number_of(text: TextSlice<'_>, width: u8) -> Parsed<u128> {
     let value = number(text)?;
     fits(text, value, width)?;
     Ok(value)
 }
 
-fn fits(text: Piece<'_>, value: u128, width: u8) -> Parsed<()> {
+fn fits(text: TextSlice<'_>, value: u128, width: u8) -> Parsed<()> {
     if value & !low_bits(width) == 0 {
         return Ok(());
     }
@@ -50,8 +50,8 @@ fn fits(text: Piece<'_>, value: u128, width: u8) -> Parsed<()> {
     Err(text.fault(format!("`{}` does not fit into {width} bit{plural}", Shortened(text.text))))
 }
 
-impl Piece<'_> {
-    fn expected_number(self) -> Fault {
+impl TextSlice<'_> {
+    fn expected_number(self) -> TextError {
         if self.is_empty() {
             self.fault("expected a number")
         } else {
@@ -73,10 +73,10 @@ impl Name {
     }
 
     /// Parses `value` or `value/mask`; `*` matches any value.
-    pub fn parse(&self, text: Piece<'_>, ports: &Ports) -> Parsed<Masked> {
+    pub fn parse(&self, text: TextSlice<'_>, ports: &Ports) -> Parsed<MaskedValue> {
         let ones = low_bits(self.value_width());
         if matches!(text.text, "*" | "ANY") {
-            return Ok(Masked { value: 0, mask: 0 });
+            return Ok(MaskedValue { value: 0, mask: 0 });
         }
         match self.syntax {
             OfctlSyntax::Fragment => return fragment(text),
@@ -98,10 +98,10 @@ impl Name {
                 mask
             }
         };
-        Ok(Masked { value: value & mask, mask })
+        Ok(MaskedValue { value: value & mask, mask })
     }
 
-    fn parse_value(&self, text: Piece<'_>, ports: &Ports) -> Parsed<u128> {
+    fn parse_value(&self, text: TextSlice<'_>, ports: &Ports) -> Parsed<u128> {
         match self.syntax {
             OfctlSyntax::Number(Notation::Mac) => mac(text),
             OfctlSyntax::Number(Notation::Ipv4) => ipv4(text),
@@ -124,7 +124,7 @@ impl Name {
         }
     }
 
-    fn parse_mask(&self, text: Piece<'_>) -> Parsed<u128> {
+    fn parse_mask(&self, text: TextSlice<'_>) -> Parsed<u128> {
         let prefix = || text.text.parse().ok().filter(|&len: &u8| len <= self.width);
         let of_prefix = |len: u8| low_bits(self.width) ^ low_bits(self.width - len);
         match self.syntax {
@@ -144,18 +144,18 @@ impl Name {
     }
 }
 
-fn mac(text: Piece<'_>) -> Parsed<u128> {
+fn mac(text: TextSlice<'_>) -> Parsed<u128> {
     let address: MacAddr =
         text.text.parse().map_err(|_| text.expected("a MAC address like 02:00:00:00:00:01"))?;
     Ok(address.0.iter().fold(0, |bits, &byte| bits << 8 | u128::from(byte)))
 }
 
-fn ipv4(text: Piece<'_>) -> Parsed<u128> {
+fn ipv4(text: TextSlice<'_>) -> Parsed<u128> {
     let address: Ipv4Addr = text.text.parse().map_err(|_| text.expected("an IPv4 address"))?;
     Ok(address.to_bits().into())
 }
 
-fn ipv6(text: Piece<'_>) -> Parsed<u128> {
+fn ipv6(text: TextSlice<'_>) -> Parsed<u128> {
     let address: Ipv6Addr = text.text.parse().map_err(|_| text.expected("an IPv6 address"))?;
     Ok(address.to_bits())
 }
@@ -164,15 +164,15 @@ fn ipv6(text: Piece<'_>) -> Parsed<u128> {
 const FRAGMENTS: [(&str, u128, u128); 5] =
     [("no", 0, 3), ("yes", 1, 1), ("first", 1, 3), ("later", 3, 3), ("not_later", 0, 2)];
 
-fn fragment(text: Piece<'_>) -> Parsed<Masked> {
+fn fragment(text: TextSlice<'_>) -> Parsed<MaskedValue> {
     let found = FRAGMENTS.iter().find(|(name, ..)| *name == text.text);
     let &(_, value, mask) =
         found.ok_or_else(|| text.expected("`no`, `yes`, `first`, `later` or `not_later`"))?;
-    Ok(Masked { value, mask })
+    Ok(MaskedValue { value, mask })
 }
 
 /// `+a-b`, `a|b`, `value` or `value/mask`.
-fn flags(name: &Name, names: &[(&str, u8)], text: Piece<'_>) -> Parsed<Masked> {
+fn flags(name: &Name, names: &[(&str, u8)], text: TextSlice<'_>) -> Parsed<MaskedValue> {
     let ones = low_bits(name.width);
     if text.text.starts_with(|c: char| c.is_ascii_digit()) {
         let (value_text, mask) = match text.split_once("/") {
@@ -180,9 +180,9 @@ fn flags(name: &Name, names: &[(&str, u8)], text: Piece<'_>) -> Parsed<Masked> {
             None => (text, ones),
         };
         let value = number_of(value_text, name.width)?;
-        return Ok(Masked { value: value & mask, mask });
+        return Ok(MaskedValue { value: value & mask, mask });
     }
-    let bit = |flag: Piece<'_>| {
+    let bit = |flag: TextSlice<'_>| {
         let found = names.iter().find(|(known, _)| *known == flag.text);
         let &(_, bit) = found.ok_or_else(|| {
             let near = suggestion(flag.text, names.iter().map(|(known, _)| *known));
@@ -190,7 +190,7 @@ fn flags(name: &Name, names: &[(&str, u8)], text: Piece<'_>) -> Parsed<Masked> {
         })?;
         Ok(1u128 << bit)
     };
-    let mut masked = Masked { value: 0, mask: 0 };
+    let mut masked = MaskedValue { value: 0, mask: 0 };
     if !text.text.starts_with(['+', '-']) {
         let mut rest = Some(text);
         while let Some(part) = rest {
@@ -218,14 +218,14 @@ fn flags(name: &Name, names: &[(&str, u8)], text: Piece<'_>) -> Parsed<Masked> {
 }
 
 /// Prints a value of a field, with its mask if it has one.
-pub(super) struct Shown<'n> {
+pub(super) struct DisplayValue<'n> {
     pub name: &'n Name,
-    pub masked: Masked,
+    pub masked: MaskedValue,
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for DisplayValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Masked { value, mask } = self.masked;
+        let MaskedValue { value, mask } = self.masked;
         let ones = low_bits(self.name.value_width());
         let exact = mask == ones;
         match self.name.syntax {
@@ -281,10 +281,10 @@ fn show_mac(f: &mut fmt::Formatter<'_>, bits: u128) -> fmt::Result {
 fn show_flags(
     f: &mut fmt::Formatter<'_>,
     names: &[(&str, u8)],
-    masked: Masked,
+    masked: MaskedValue,
     ones: u128,
 ) -> fmt::Result {
-    let Masked { value, mask } = masked;
+    let MaskedValue { value, mask } = masked;
     let named = names.iter().fold(0, |bits, &(_, bit)| bits | 1u128 << bit);
     if mask == ones && names.len() > 1 {
         if value == 0 || value & !named != 0 {

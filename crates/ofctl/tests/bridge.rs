@@ -76,7 +76,7 @@ fn deleted_flows_decide_nothing() {
 }
 
 #[test]
-fn flows_go_away_when_their_time_is_over() {
+fn flows_expire_after_their_timeout() {
     let mut bridge = bridge();
     let flows = "hard_timeout=2,priority=1 actions=1\nidle_timeout=3,priority=2 actions=1\npriority=3 actions=1";
     bridge.apply(flows, "test", 10_000).unwrap();
@@ -215,7 +215,7 @@ fn line() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn what_is_dumped_is_the_same_when_it_is_loaded(lines in prop::collection::vec(line(), 0..30)) {
+    fn dumped_flows_are_the_same_when_loaded(lines in prop::collection::vec(line(), 0..30)) {
         let mut first = bridge();
         first.apply(&lines.join("\n"), "first", 0).unwrap();
         let dump = first.dump();

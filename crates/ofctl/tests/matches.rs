@@ -2,7 +2,7 @@
 
 use crate::ports;
 use flow::{Field, FlowKey};
-use ofctl::{Change, parse_line};
+use ofctl::{FlowChange, parse_line};
 use proptest::prelude::*;
 
 /// The test that a word expresses, written independently of the code under test.
@@ -103,7 +103,7 @@ proptest! {
     ) {
         let text: Vec<_> = words.iter().map(|word| word.text.as_str()).collect();
         let line = format!("{} actions=drop", text.join(","));
-        let Ok(Change::Add(spec)) = parse_line(&line, &ports()) else {
+        let Ok(FlowChange::Add(spec)) = parse_line(&line, &ports()) else {
             panic!("{line}: {:?}", parse_line(&line, &ports()));
         };
         // A packet that matches except for a few bits.
@@ -119,7 +119,7 @@ proptest! {
         let naive = demands().all(|&(field, value, mask)| key.get(field) & mask == value);
         prop_assert_eq!(spec.condition.matches(&key), naive, "{} {:?}", line, key);
         // The printed form parses to the same condition.
-        let Ok(Change::Add(again)) = parse_line(&spec.to_string(), &ports()) else {
+        let Ok(FlowChange::Add(again)) = parse_line(&spec.to_string(), &ports()) else {
             panic!("{spec}");
         };
         prop_assert_eq!(again, spec);

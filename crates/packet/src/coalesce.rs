@@ -25,7 +25,7 @@
 use std::ops::Range;
 
 use crate::buf::{Checksum, Offload, PacketBuf};
-use crate::merge::{Class, Run, Segment, classify};
+use crate::merge::{MergeClass, MergedSegments, Segment, classify};
 
 /// Joins the longest possible run of frames at the front of `frames` in place, and returns the
 /// number of frames in it (0 only if `frames` is empty). A frame that cannot be joined with the
@@ -76,20 +76,20 @@ pub fn coalesce_ranges(packet: &mut PacketBuf, frames: &[Range<usize>], verified
 
 /// The longest run at the front of `frames`, which are ranges of `storage`; `None` if the first
 /// frame cannot be in any run.
-fn longest_run(storage: &[u8], frames: &[Range<usize>], verified: bool) -> Option<Run> {
+fn longest_run(storage: &[u8], frames: &[Range<usize>], verified: bool) -> Option<MergedSegments> {
     let mut frames = frames.iter().map(|range| storage.get(range.clone()));
     let head = frames.next()??;
-    let Class::Tcp(first) = classify(head) else { return None };
+    let MergeClass::Tcp(first) = classify(head) else { return None };
     if !first.is_mergeable {
         return None;
     }
-    let mut run = Run::new(first, verified);
+    let mut run = MergedSegments::new(first, verified);
     for frame in frames {
         let Some(frame) = frame else { break };
         if run.is_closed {
             break;
         }
-        let Class::Tcp(next) = classify(frame) else { break };
+        let MergeClass::Tcp(next) = classify(frame) else { break };
         if !run.join(head, &next, frame, verified) {
             break;
         }
@@ -99,10 +99,10 @@ fn longest_run(storage: &[u8], frames: &[Range<usize>], verified: bool) -> Optio
 
 /// A packet of a flow that waits for more segments.
 #[derive(Debug)]
-struct Held<K> {
+struct HeldPacket<K> {
     key: K,
     packet: PacketBuf,
-    run: Run,
+    run: MergedSegments,
 }
 
 /// Joins TCP segments received one by one.
@@ -117,7 +117,7 @@ struct Held<K> {
 #[derive(Debug)]
 pub struct Coalescer<K> {
     /// Oldest first.
-    held: Vec<Held<K>>,
+    held: Vec<HeldPacket<K>>,
     max_flows: usize,
 }
 
@@ -139,13 +139,13 @@ impl<K: Copy + Eq> Coalescer<K> {
     ) -> Option<PacketBuf> {
         packet.linearize();
         let segment = match classify(packet.head()) {
-            Class::Tcp(segment) => segment,
-            Class::Blind => {
+            MergeClass::Tcp(segment) => segment,
+            MergeClass::Blind => {
                 self.emit_where(|held| held.key == key, &mut emit);
                 emit(key, packet);
                 return None;
             }
-            Class::Other => {
+            MergeClass::Other => {
                 emit(key, packet);
                 return None;
             }
@@ -171,7 +171,7 @@ impl<K: Copy + Eq> Coalescer<K> {
         if self.held.len() == self.max_flows {
             self.emit_at(0, &mut emit);
         }
-        self.held.push(Held { key, packet, run: Run::new(segment, trusted) });
+        self.held.push(HeldPacket { key, packet, run: MergedSegments::new(segment, trusted) });
         None
     }
 
@@ -199,7 +199,7 @@ impl<K: Copy + Eq> Coalescer<K> {
 
     fn emit_where(
         &mut self,
-        mut which: impl FnMut(&Held<K>) -> bool,
+        mut which: impl FnMut(&HeldPacket<K>) -> bool,
         emit: &mut impl FnMut(K, PacketBuf),
     ) {
         for held in self.held.extract_if(.., |held| which(held)) {
@@ -208,7 +208,7 @@ impl<K: Copy + Eq> Coalescer<K> {
     }
 }
 
-impl<K> Held<K> {
+impl<K> HeldPacket<K> {
     fn join(&mut self, next: &Segment, frame: &[u8], trusted: bool) -> bool {
         let joined = self.run.join(self.packet.head(), next, frame, trusted);
         if joined {

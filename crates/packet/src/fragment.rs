@@ -19,7 +19,7 @@ use std::ops::Range;
 use wire::{EtherType, Ipv4Packet, ipv4, snap};
 
 use crate::buf::{Checksum, PacketBuf};
-use crate::complete::{self, copy_range};
+use crate::checksum::{self, copy_range};
 use crate::segment::{SegmentError, SplitLimits, split};
 
 /// Why a packet cannot be fragmented.
@@ -75,13 +75,13 @@ impl Fragmenter {
         mut each: impl FnMut(&mut PacketBuf),
     ) -> Result<usize, FragmentError> {
         if packet.offload.gso.is_none() {
-            return self.cut(packet, &Plan::new(packet, mtu)?, &mut each);
+            return self.cut(packet, &FragmentPlan::new(packet, mtu)?, &mut each);
         }
         let mut first = packet.clone();
         let one_by_one = SplitLimits { max_segments: 1, max_bytes: usize::MAX };
         let rest = split(&mut first, one_by_one)?;
         let segments: Vec<_> = std::iter::once(first).chain(rest).collect();
-        let plans = segments.iter().map(|segment| Plan::new(segment, mtu));
+        let plans = segments.iter().map(|segment| FragmentPlan::new(segment, mtu));
         let plans = plans.collect::<Result<Vec<_>, _>>()?;
         let mut fragments = 0;
         for (segment, plan) in segments.iter().zip(&plans) {
@@ -93,7 +93,7 @@ impl Fragmenter {
     fn cut(
         &mut self,
         packet: &PacketBuf,
-        plan: &Plan,
+        plan: &FragmentPlan,
         each: &mut impl FnMut(&mut PacketBuf),
     ) -> Result<usize, FragmentError> {
         let fragment = &mut self.fragment;
@@ -115,7 +115,7 @@ impl Fragmenter {
 }
 
 /// How a packet is divided.
-struct Plan {
+struct FragmentPlan {
     /// The IP header, from the start of the frame.
     l3: usize,
     has_snap: bool,
@@ -133,7 +133,7 @@ struct Plan {
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 
-impl Plan {
+impl FragmentPlan {
     fn new(packet: &PacketBuf, mtu: usize) -> Result<Self, FragmentError> {
         let head = packet.head();
         let at = packet.located().map_err(|_| FragmentError::NotIpv4)?;
@@ -198,7 +198,7 @@ fn checksum(
     payload: &Range<usize>,
 ) -> Result<Option<(usize, [u8; 2])>, SegmentError> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return Ok(None) };
-    let partial = complete::partial_sum(packet, 0, start, offset)?;
+    let partial = checksum::partial_sum(packet, 0, start, offset)?;
     if partial.field < payload.start || partial.field + 2 > payload.end {
         return Err(SegmentError::ChecksumMisplaced);
     }

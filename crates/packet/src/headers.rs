@@ -10,7 +10,7 @@ use crate::segment::{MAX_HEADER_LEN, SegmentError};
 
 /// A range of a super-packet's payload that becomes a packet with its own headers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct SegmentRange {
     /// The number of segments before it.
     pub index: usize,
     /// The number of payload bytes before it.
@@ -168,7 +168,12 @@ impl SuperHeaders {
     /// Turns a copy of the super-packet's headers into those of `piece`, and returns the sum of its
     /// pseudo header. With `payload_sum` the transport checksum is complete; otherwise it is the
     /// returned sum.
-    pub(crate) fn patch(&self, header: &mut [u8], piece: Piece, payload_sum: Option<u16>) -> u16 {
+    pub(crate) fn patch(
+        &self,
+        header: &mut [u8],
+        piece: SegmentRange,
+        payload_sum: Option<u16>,
+    ) -> u16 {
         self.patch_ip(&mut header[self.l3..self.l4], piece);
         let l4 = &mut header[self.l4..self.payload];
         let l4_len = (l4.len() + piece.len) as u16;
@@ -200,7 +205,7 @@ impl SuperHeaders {
         pseudo
     }
 
-    fn patch_ip(&self, ip: &mut [u8], piece: Piece) {
+    fn patch_ip(&self, ip: &mut [u8], piece: SegmentRange) {
         let l3_len = self.payload - self.l3 + piece.len;
         if self.is_v6 {
             ip[4..6].copy_from_slice(&((l3_len - 40) as u16).to_be_bytes());

@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod buf;
+pub mod checksum;
 pub mod coalesce;
-pub mod complete;
 pub mod fit;
 pub mod fragment;
 mod headers;
@@ -19,11 +19,11 @@ pub mod stt;
 pub mod vnet;
 
 pub use buf::{Checksum, Gso, GsoKind, HeadroomError, Offload, PacketBuf};
-pub use coalesce::{Coalescer, coalesce_ranges};
-pub use complete::{
+pub use checksum::{
     ChecksumError, ChecksumStatus, SegmentSizeLost, complete_checksum, complete_crc32c,
     infer_offload, infer_partial, limit_segments, settle_checksum, verify_checksum,
 };
+pub use coalesce::{Coalescer, coalesce_ranges};
 pub use fit::{Fit, Resize, fit, wire_len};
 pub use fragment::{FragmentError, Fragmenter};
 pub use segment::{

@@ -21,7 +21,7 @@ const MAX_IP_LEN: usize = 65_535;
 
 /// The class of a frame for coalescing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Class {
+pub(crate) enum MergeClass {
     /// A TCP segment.
     Tcp(Segment),
     /// A fragment or malformed frame, which may belong to an unknown TCP flow.
@@ -47,24 +47,24 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
 }
 
 /// Classifies a frame.
-pub(crate) fn classify(frame: &[u8]) -> Class {
-    let Ok(located) = transport_offset(frame) else { return Class::Blind };
+pub(crate) fn classify(frame: &[u8]) -> MergeClass {
+    let Ok(located) = transport_offset(frame) else { return MergeClass::Blind };
     // A frame that is not IP has no protocol either.
     if located.protocol != Protocol::TCP {
-        return Class::Other;
+        return MergeClass::Other;
     }
-    let Some(at) = whole(&located) else { return Class::Blind };
+    let Some(at) = whole(&located) else { return MergeClass::Blind };
     if at.end < at.l4 + tcp::MIN_HEADER_LEN || !at.has_only_options(frame) {
-        return Class::Blind;
+        return MergeClass::Blind;
     }
     let tcp = &frame[at.l4..at.end];
     let header_len = usize::from(tcp[12] >> 4) * 4;
     if header_len < tcp::MIN_HEADER_LEN || header_len > tcp.len() {
-        return Class::Blind;
+        return MergeClass::Blind;
     }
     let flags = tcp[13];
     let plain_ip = at.is_v6 || (at.l4 - at.l3 == 20 && Sum::of(&frame[at.l3..at.l4]).is_valid());
-    Class::Tcp(Segment {
+    MergeClass::Tcp(Segment {
         at,
         payload: at.l4 + header_len,
         seq: u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]),
@@ -121,7 +121,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
 
 /// The segments joined so far.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
+pub(crate) struct MergedSegments {
     pub first: Segment,
     /// The number of segments.
     pub count: usize,
@@ -135,7 +135,7 @@ pub(crate) struct Run {
     pub is_first_valid: bool,
 }
 
-impl Run {
+impl MergedSegments {
     /// Starts a run with one mergeable segment; `is_valid` means that its checksum is known to be
     /// valid.
     pub(crate) fn new(first: Segment, is_valid: bool) -> Self {

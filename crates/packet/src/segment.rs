@@ -19,8 +19,8 @@
 use wire::checksum::Sum;
 
 use crate::buf::{Checksum, Offload, PacketBuf};
-use crate::complete::{self, ChecksumError};
-use crate::headers::{Piece, SuperHeaders};
+use crate::checksum::{self, ChecksumError};
+use crate::headers::{SegmentRange, SuperHeaders};
 
 /// The most segments of one super-packet: 64 KiB in segments of 8 bytes, the smallest TCP segment
 /// that Linux accepts. It bounds the memory of a [`Segmenter`].
@@ -167,8 +167,12 @@ impl Segmenter {
             left = rest;
             header.copy_from_slice(template);
             let payload_sum = (checksum == SegmentChecksum::Complete).then(|| Sum::of(own).fold());
-            let piece =
-                Piece { index, offset: index * size, len: own.len(), is_last: index + 1 == count };
+            let piece = SegmentRange {
+                index,
+                offset: index * size,
+                len: own.len(),
+                is_last: index + 1 == count,
+            };
             let pseudo = from.patch(header, piece, payload_sum);
             let len = template.len() - from.l4 + own.len();
             let transport = Some(Transport { offset: from.l4, len, pseudo });
@@ -199,7 +203,7 @@ impl Segmenter {
         let head = packet.head();
         let (mut header_len, mut transport, mut completed) = (outer_len, None, None);
         if let Checksum::Partial { start, offset } = packet.offload.checksum {
-            let partial = complete::partial_sum(packet, outer_len, start, offset)?;
+            let partial = checksum::partial_sum(packet, outer_len, start, offset)?;
             let start = usize::from(start);
             if start < outer_len {
                 return Err(SegmentError::ChecksumMisplaced);
@@ -340,7 +344,7 @@ pub struct SplitLimits {
 pub fn first_segment(packet: &PacketBuf) -> Result<PacketBuf, SegmentError> {
     let Some(gso) = packet.offload.gso else {
         let mut copy = packet.clone();
-        complete::complete_checksum(&mut copy)?;
+        checksum::complete_checksum(&mut copy)?;
         return Ok(copy);
     };
     if !packet.is_linear() {
@@ -352,7 +356,7 @@ pub fn first_segment(packet: &PacketBuf) -> Result<PacketBuf, SegmentError> {
     let mut first = PacketBuf::with_capacity(PacketBuf::HEADROOM, header.len() + len);
     first.append(header);
     first.append(&payload[..len]);
-    let piece = Piece { index: 0, offset: 0, len, is_last: len == from.payload_len() };
+    let piece = SegmentRange { index: 0, offset: 0, len, is_last: len == from.payload_len() };
     from.patch(&mut first.head_mut()[..from.payload], piece, Some(Sum::of(&payload[..len]).fold()));
     first.offload = Offload { checksum: Checksum::Verified, gso: None };
     Ok(first)
@@ -397,17 +401,21 @@ pub fn split(packet: &mut PacketBuf, limits: SplitLimits) -> Result<Vec<PacketBu
         finish_part(
             &mut part,
             &from,
-            Piece { index: offset / size, offset, len, is_last: offset + len == total },
+            SegmentRange { index: offset / size, offset, len, is_last: offset + len == total },
         );
         parts.push(part);
     }
     let len = total.min(per_part * size);
     packet.truncate(from.payload + len);
-    finish_part(packet, &from, Piece { index: 0, offset: 0, len, is_last: parts.is_empty() });
+    finish_part(
+        packet,
+        &from,
+        SegmentRange { index: 0, offset: 0, len, is_last: parts.is_empty() },
+    );
     Ok(parts)
 }
 
-fn finish_part(part: &mut PacketBuf, from: &SuperHeaders, piece: Piece) {
+fn finish_part(part: &mut PacketBuf, from: &SuperHeaders, piece: SegmentRange) {
     from.patch(&mut part.head_mut()[..from.payload], piece, None);
     if piece.len <= usize::from(from.gso.size) {
         part.offload.gso = None;

@@ -39,7 +39,7 @@ pub struct SttFrameKey {
 
 /// The position of a segment in its frame, and its ECN mark, from the outer headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SttPlace {
+pub struct SttSegmentPosition {
     /// Bytes of the whole frame, STT header included: the upper half of the sequence number.
     pub total: u16,
     /// The segment's offset in the frame in bytes: the lower half of the sequence number.
@@ -130,7 +130,7 @@ impl Default for SttLimits {
 }
 
 #[derive(Debug)]
-struct Frame {
+struct PartialFrame {
     serial: u64,
     buffer: PacketBuf,
     /// The received ranges: (start, end), sorted, neither overlapping nor adjacent.
@@ -143,14 +143,14 @@ struct Frame {
 #[derive(Debug, Default)]
 pub struct SttReassembler {
     limits: SttLimits,
-    frames: HashMap<SttFrameKey, Frame>,
+    frames: HashMap<SttFrameKey, PartialFrame>,
     /// Incomplete frames in order of their first segment: serial -> (key, time of the first segment
     /// in ms).
     ages: BTreeMap<u64, (SttFrameKey, u64)>,
     next_serial: u64,
     bytes: usize,
     spares: Vec<PacketBuf>,
-    /// The caller's buffer, which the last completed frame replaced by its own.
+    /// The caller's buffer. The last completed frame was returned in a buffer of its own.
     borrowed: Option<PacketBuf>,
     drops: [u64; SttDrop::ALL.len()],
 }
@@ -173,7 +173,7 @@ impl SttReassembler {
     pub fn push(
         &mut self,
         key: SttFrameKey,
-        place: SttPlace,
+        place: SttSegmentPosition,
         packet: &mut PacketBuf,
         now_ms: u64,
     ) -> Result<SttProgress, SttDrop> {
@@ -223,7 +223,7 @@ impl SttReassembler {
     fn add_segment(
         &mut self,
         key: SttFrameKey,
-        place: SttPlace,
+        place: SttSegmentPosition,
         packet: &mut PacketBuf,
         now_ms: u64,
     ) -> Result<SttProgress, SttDrop> {
@@ -282,7 +282,8 @@ impl SttReassembler {
         let serial = self.next_serial;
         self.next_serial += 1;
         let buffer = self.buffer(total_bytes);
-        self.frames.insert(key, Frame { serial, buffer, ranges: Vec::new(), total, ce: false });
+        self.frames
+            .insert(key, PartialFrame { serial, buffer, ranges: Vec::new(), total, ce: false });
         self.ages.insert(serial, (key, now_ms));
         self.bytes += total_bytes;
         Ok(())
@@ -319,11 +320,11 @@ impl SttReassembler {
     }
 }
 
-impl Frame {
+impl PartialFrame {
     fn add(
         &mut self,
         range: (u16, u16),
-        place: SttPlace,
+        place: SttSegmentPosition,
         packet: &PacketBuf,
     ) -> Result<(), SttDrop> {
         if place.total != self.total {

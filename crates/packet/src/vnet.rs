@@ -11,7 +11,7 @@
 //! 12-byte form. It has no meaning outside a virtqueue, so it is written as zero and not read.
 
 use crate::buf::{Checksum, Gso, GsoKind, Offload, PacketBuf};
-use crate::complete::{SCTP_CHECKSUM_OFFSET, complete_crc32c};
+use crate::checksum::{SCTP_CHECKSUM_OFFSET, complete_crc32c};
 
 /// Bytes of the header without `num_buffers`: the form of packet sockets, and the default of TAPs.
 pub const VNET_LEN: usize = 10;

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use packet::PacketBuf;
-use packet::stt::{SttDrop, SttFrameKey, SttLimits, SttPlace, SttProgress, SttReassembler};
+use packet::stt::{
+    SttDrop, SttFrameKey, SttLimits, SttProgress, SttReassembler, SttSegmentPosition,
+};
 use proptest::prelude::*;
 
 const KEY: SttFrameKey = SttFrameKey {
@@ -39,7 +41,8 @@ impl Rig {
         from: usize,
         to: usize,
     ) -> Result<Option<Vec<u8>>, SttDrop> {
-        let place = SttPlace { total: bytes.len() as u16, offset: from as u16, ce: false };
+        let place =
+            SttSegmentPosition { total: bytes.len() as u16, offset: from as u16, ce: false };
         let mut packet = PacketBuf::from_bytes(&bytes[from..to]);
         match self.reassembler.push(key(id), place, &mut packet, self.now_ms)? {
             SttProgress::Complete { .. } => Ok(Some(packet.to_vec())),
@@ -54,7 +57,7 @@ fn frame_passes_without_copy_when_whole() {
     let bytes = frame(3000);
     let mut packet = PacketBuf::from_bytes(&bytes);
     let before = packet.head().as_ptr();
-    let place = SttPlace { total: 3000, offset: 0, ce: true };
+    let place = SttSegmentPosition { total: 3000, offset: 0, ce: true };
     assert_eq!(
         reassembler.push(KEY, place, &mut packet, 0),
         Ok(SttProgress::Complete { ce: true })
@@ -73,7 +76,7 @@ fn give_back_restores_the_callers_buffer() {
         for (from, to) in [(0, 60), (60, 100)] {
             packet.reset(PacketBuf::HEADROOM);
             packet.append(&bytes[from..to]);
-            let place = SttPlace { total: 100, offset: from as u16, ce: false };
+            let place = SttSegmentPosition { total: 100, offset: from as u16, ce: false };
             let progress = reassembler.push(key(id), place, &mut packet, 0).unwrap();
             assert_eq!(progress == SttProgress::Pending, from == 0);
         }
@@ -108,7 +111,7 @@ fn frame_has_headroom_when_reassembled() {
     for from in [0, 50] {
         packet.reset(0);
         packet.append(&bytes[from..from + 50]);
-        let place = SttPlace { total: 100, offset: from as u16, ce: false };
+        let place = SttSegmentPosition { total: 100, offset: from as u16, ce: false };
         reassembler.push(KEY, place, &mut packet, 0).unwrap();
     }
     assert_eq!((packet.headroom(), packet.head()), (PacketBuf::HEADROOM, &bytes[..]));
@@ -125,7 +128,7 @@ fn buffers_are_reused_when_large_enough() {
             let end = if offset == 0 { 40 } else { len };
             packet.reset(PacketBuf::HEADROOM);
             packet.append(&bytes[usize::from(offset)..usize::from(end)]);
-            let place = SttPlace { total: len, offset, ce: false };
+            let place = SttSegmentPosition { total: len, offset, ce: false };
             reassembler.push(KEY, place, &mut packet, 0).unwrap();
         }
         assert_eq!(packet.head(), &bytes[..usize::from(len)]);
@@ -148,7 +151,7 @@ fn ce_is_reported_when_any_segment_had_it() {
         for i in 0..3u16 {
             let at = usize::from(i) * 100;
             let mut packet = PacketBuf::from_bytes(&bytes[at..at + 100]);
-            let place = SttPlace { total: 300, offset: i * 100, ce: i == marked };
+            let place = SttSegmentPosition { total: 300, offset: i * 100, ce: i == marked };
             last = reassembler.push(KEY, place, &mut packet, 0).ok();
         }
         assert_eq!(last, Some(SttProgress::Complete { ce: marked < 3 }));
@@ -168,8 +171,12 @@ fn frames_are_kept_apart_when_any_part_of_the_key_differs() {
     for (half, offset) in [(0, 0), (1, 20u16)] {
         for (i, key) in keys.into_iter().enumerate() {
             let mut packet = PacketBuf::from_bytes(&[i as u8; 20]);
-            let got =
-                reassembler.push(key, SttPlace { total: 40, offset, ce: false }, &mut packet, 0);
+            let got = reassembler.push(
+                key,
+                SttSegmentPosition { total: 40, offset, ce: false },
+                &mut packet,
+                0,
+            );
             match half {
                 0 => assert_eq!(got, Ok(SttProgress::Pending)),
                 _ => assert_eq!(
@@ -199,7 +206,7 @@ fn segment_is_rejected_and_counted_when_inconsistent() {
         assert_eq!(got, Err(reason));
     }
     let mut long = PacketBuf::from_bytes(&bytes[..101]);
-    let place = SttPlace { total: 1000, offset: 900, ce: false };
+    let place = SttSegmentPosition { total: 1000, offset: 900, ce: false };
     assert_eq!(rig.reassembler.push(key(1), place, &mut long, 0), Err(SttDrop::BeyondTotal));
     assert_eq!(long.len(), 101, "a rejected packet is unchanged");
     let counted: Vec<u64> = SttDrop::ALL.iter().map(|&r| rig.reassembler.dropped(r)).collect();
@@ -324,7 +331,7 @@ proptest! {
         for (id, total, offset, len, wait_ms) in segments {
             rig.now_ms += wait_ms;
             let mut packet = PacketBuf::from_bytes(&vec![0; len]);
-            let place = SttPlace { total, offset, ce: false };
+            let place = SttSegmentPosition { total, offset, ce: false };
             if let Ok(SttProgress::Complete { .. }) = rig.reassembler.push(key(id), place, &mut packet, rig.now_ms) {
                 prop_assert_eq!(packet.len(), usize::from(total));
             }

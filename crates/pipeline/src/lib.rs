@@ -38,5 +38,5 @@ pub use state::{
     StateQuery,
 };
 pub use suggestion::suggestion;
-pub use trace::{MatchedFlow, Step, Trace, TraceSummary, trace};
+pub use trace::{MatchedFlow, Trace, TraceStep, TraceSummary, trace};
 pub use translate::{MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, retranslate, translate};

@@ -1,4 +1,4 @@
-//! KeyReader a flow key such that every bit read is recorded in the mask of the megaflow.
+//! Reads a flow key such that every bit read is recorded in the mask of the megaflow.
 
 use flow::{Field, FlowKey, FlowMask, PACKET_WORDS, Subfield, low_bits};
 

@@ -18,7 +18,7 @@ pub struct Trace {
     /// The fields of the packet that are not 0.
     pub packet: String,
     /// The steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TraceStep>,
     /// The datapath actions.
     pub actions: String,
     /// The match of the megaflow: every packet that matches it has the same actions.
@@ -34,7 +34,7 @@ pub struct Trace {
 /// One step of a translation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
-pub enum Step {
+pub enum TraceStep {
     /// The packet enters a pipeline of a logical datapath.
     Pipeline {
         /// `ingress` or `egress`.
@@ -67,7 +67,7 @@ pub enum Step {
         /// Which packet.
         what: String,
         /// The steps.
-        steps: Vec<Step>,
+        steps: Vec<TraceStep>,
     },
     /// The packet is sent out of a port.
     Output {
@@ -165,8 +165,10 @@ impl Trace {
         while let Some(list) = lists.pop() {
             for step in list {
                 match step {
-                    Step::Nested { steps, .. } => lists.push(steps),
-                    Step::Encap { endpoint, remote, .. } => *remote = name(EndpointId(*endpoint)),
+                    TraceStep::Nested { steps, .. } => lists.push(steps),
+                    TraceStep::Encap { endpoint, remote, .. } => {
+                        *remote = name(EndpointId(*endpoint))
+                    }
                     _ => {}
                 }
             }
@@ -200,8 +202,12 @@ impl fmt::Display for TraceSummary<'_> {
         let mut lists = vec![("", self.0.steps.iter())];
         while let Some((_, list)) = lists.last_mut() {
             match list.next() {
-                Some(Step::Nested { what, steps }) => lists.push((what, steps.iter())),
-                Some(step @ (Step::Output { .. } | Step::Encap { .. } | Step::Drop { .. })) => {
+                Some(TraceStep::Nested { what, steps }) => lists.push((what, steps.iter())),
+                Some(
+                    step @ (TraceStep::Output { .. }
+                    | TraceStep::Encap { .. }
+                    | TraceStep::Drop { .. }),
+                ) => {
                     for (what, _) in lists.iter().filter(|(what, _)| !what.is_empty()) {
                         write!(f, "{what}: ")?;
                     }
@@ -216,16 +222,16 @@ impl fmt::Display for TraceSummary<'_> {
 }
 
 /// The step that ends a packet or copy.
-struct FinalStep<'t>(&'t Step);
+struct FinalStep<'t>(&'t TraceStep);
 
 impl fmt::Display for FinalStep<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Step::Output { port, name: Some(name) } => {
+            TraceStep::Output { port, name: Some(name) } => {
                 write!(f, "=> output to {name:?} (port {port})")
             }
-            Step::Output { port, name: None } => write!(f, "=> output to port {port}"),
-            Step::Encap { endpoint, remote, name } => {
+            TraceStep::Output { port, name: None } => write!(f, "=> output to port {port}"),
+            TraceStep::Encap { endpoint, remote, name } => {
                 f.write_str("=> tunnel")?;
                 if let Some(name) = name {
                     write!(f, " to {name:?}")?;
@@ -236,7 +242,7 @@ impl fmt::Display for FinalStep<'_> {
                     None => Ok(()),
                 }
             }
-            Step::Drop { reason, meaning } => write!(f, "=> drop, {reason}: {meaning}"),
+            TraceStep::Drop { reason, meaning } => write!(f, "=> drop, {reason}: {meaning}"),
             _ => Ok(()),
         }
     }
@@ -246,13 +252,13 @@ struct TraceRecorder<'p> {
     program: &'p Program,
     choice: Option<usize>,
     /// Unfinished lists of steps, the innermost last; never empty.
-    open: Vec<Vec<Step>>,
+    open: Vec<Vec<TraceStep>>,
     /// The labels of the nested lists.
     labels: Vec<String>,
 }
 
 impl TraceRecorder<'_> {
-    fn push(&mut self, step: Step) {
+    fn push(&mut self, step: TraceStep) {
         if let Some(list) = self.open.last_mut() {
             list.push(step);
         }
@@ -282,7 +288,7 @@ impl TraceRecorder<'_> {
 impl Observer for TraceRecorder<'_> {
     fn event(&mut self, event: Event<'_>) {
         let step = match event {
-            Event::Pipeline { datapath, direction, inport, outport } => Step::Pipeline {
+            Event::Pipeline { datapath, direction, inport, outport } => TraceStep::Pipeline {
                 direction: direction.name(),
                 datapath: self
                     .program
@@ -293,9 +299,12 @@ impl Observer for TraceRecorder<'_> {
             },
             Event::Lookup { datapath, table, flow, .. } => {
                 let kind = self.program.datapath(datapath).map(|datapath| datapath.kind);
-                Step::Table { table: table_number(kind, table), flow: flow.map(MatchedFlow::from) }
+                TraceStep::Table {
+                    table: table_number(kind, table),
+                    flow: flow.map(MatchedFlow::from),
+                }
             }
-            Event::Change { field, before, after } => Step::Change {
+            Event::Change { field, before, after } => TraceStep::Change {
                 field: field.name(),
                 before: ShowValue(field, before).to_string(),
                 after: ShowValue(field, after).to_string(),
@@ -303,15 +312,17 @@ impl Observer for TraceRecorder<'_> {
             Event::Output { port, logical, .. } => {
                 let bridge = || self.program.bridge_port(port).map(|port| port.name.clone());
                 let name = logical.and_then(|(datapath, port)| self.port_name(datapath, port));
-                Step::Output { port: port.0, name: name.or_else(bridge) }
+                TraceStep::Output { port: port.0, name: name.or_else(bridge) }
             }
-            Event::Encap { endpoint, logical, .. } => Step::Encap {
+            Event::Encap { endpoint, logical, .. } => TraceStep::Encap {
                 endpoint: endpoint.0,
                 remote: None,
                 name: logical.and_then(|(datapath, port)| self.port_name(datapath, port)),
             },
-            Event::Note(text) => Step::Note { text: text.to_owned() },
-            Event::Drop(reason) => Step::Drop { reason: reason.name(), meaning: reason.meaning() },
+            Event::Note(text) => TraceStep::Note { text: text.to_owned() },
+            Event::Drop(reason) => {
+                TraceStep::Drop { reason: reason.name(), meaning: reason.meaning() }
+            }
             Event::Enter(nested) => {
                 self.labels.push(self.describe(nested));
                 self.open.push(Vec::new());
@@ -321,7 +332,7 @@ impl Observer for TraceRecorder<'_> {
                 let (Some(what), Some(steps)) = (self.labels.pop(), self.open.pop()) else {
                     return;
                 };
-                Step::Nested { what, steps }
+                TraceStep::Nested { what, steps }
             }
         };
         self.push(step);
@@ -360,11 +371,11 @@ impl fmt::Display for Trace {
     }
 }
 
-fn write_steps(f: &mut fmt::Formatter<'_>, steps: &[Step], depth: usize) -> fmt::Result {
+fn write_steps(f: &mut fmt::Formatter<'_>, steps: &[TraceStep], depth: usize) -> fmt::Result {
     let indent = depth * 4;
     for step in steps {
         match step {
-            Step::Pipeline { direction, datapath, inport, outport } => {
+            TraceStep::Pipeline { direction, datapath, inport, outport } => {
                 let mut title = format!("{direction}(dp={datapath:?}");
                 for (name, port) in [("inport", inport), ("outport", outport)] {
                     if let Some(port) = port {
@@ -374,22 +385,23 @@ fn write_steps(f: &mut fmt::Formatter<'_>, steps: &[Step], depth: usize) -> fmt:
                 title.push(')');
                 writeln!(f, "\n{:indent$}{title}\n{:indent$}{}", "", "", "-".repeat(title.len()))?;
             }
-            Step::Table { table, flow: None } => {
+            TraceStep::Table { table, flow: None } => {
                 writeln!(f, "{:indent$}{table:2}. no flow matches", "")?;
             }
-            Step::Table { table, flow: Some(flow) } => write_flow(f, *table, flow, indent)?,
-            Step::Change { field, before, after } => {
+            TraceStep::Table { table, flow: Some(flow) } => write_flow(f, *table, flow, indent)?,
+            TraceStep::Change { field, before, after } => {
                 writeln!(f, "{:indent$}      {field}: {before} -> {after}", "")?;
             }
-            Step::Nested { what, steps } => {
+            TraceStep::Nested { what, steps } => {
                 writeln!(f, "{:indent$}    {what} {{", "")?;
                 write_steps(f, steps, depth + 1)?;
                 writeln!(f, "{:indent$}    }}", "")?;
             }
-            step @ (Step::Output { .. } | Step::Encap { .. } | Step::Drop { .. }) => {
+            step
+            @ (TraceStep::Output { .. } | TraceStep::Encap { .. } | TraceStep::Drop { .. }) => {
                 writeln!(f, "{:indent$}    {}", "", FinalStep(step))?;
             }
-            Step::Note { text } => writeln!(f, "{:indent$}    # {text}", "")?,
+            TraceStep::Note { text } => writeln!(f, "{:indent$}    # {text}", "")?,
         }
     }
     Ok(())

@@ -101,7 +101,7 @@ impl Table<'_> {
         parts.next().filter(|_| parts.next().is_none()).map(|like| like.table)
     }
 
-    fn likeness<R: Row>(&self) -> Likeness {
+    fn likeness<R: Row>(&self) -> TableSimilarity {
         let has = |name: &str| self.headings.iter().any(|heading| heading == name);
         // Every column of an address set or group counts: nothing else tells the table.
         let is_small = R::COLUMNS.len() <= 3;
@@ -110,7 +110,7 @@ impl Table<'_> {
             !R::COLUMNS.iter().any(|column| column.name == **heading)
                 && !R::OTHERS.contains(&heading.as_ref())
         };
-        Likeness {
+        TableSimilarity {
             table: R::TABLE,
             lacks_nothing: needed.all(|column| has(column.name)),
             unknown_headings: self.headings.iter().filter(is_unknown).count(),
@@ -141,7 +141,7 @@ impl Table<'_> {
 }
 
 /// How well a table fits a known one.
-struct Likeness {
+struct TableSimilarity {
     table: &'static str,
     /// True if it has all required columns.
     lacks_nothing: bool,

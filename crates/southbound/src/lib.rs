@@ -30,7 +30,7 @@ pub use error::{RowName, SouthboundError, SouthboundProblem};
 pub use network::{NetworkError, SouthboundNetwork};
 pub use rows::{
     AddressSet, Chassis, DatapathBinding, FdbEntry, FlowOrigin, LogicalDpGroup, LogicalFlow,
-    MacBinding, MulticastGroup, Options, PortBinding, PortGroup, PortKind, StaticMacBinding,
+    MacBinding, MulticastGroup, PortBinding, PortGroup, PortKind, StaticMacBinding, StringMap,
 };
 pub use uuid::{Uuid, UuidError};
 

@@ -56,7 +56,7 @@ impl Southbound {
     /// # Errors
     /// All errors of the database.
     pub fn network(&self) -> Result<SouthboundNetwork, Vec<NetworkError>> {
-        let mut maker = Maker::new(self);
+        let mut maker = NetworkBuilder::new(self);
         maker.datapaths();
         maker.ports();
         maker.multicast_groups();
@@ -67,7 +67,7 @@ impl Southbound {
     }
 }
 
-struct Maker<'s> {
+struct NetworkBuilder<'s> {
     rows: &'s Southbound,
     network: SouthboundNetwork,
     errors: Vec<NetworkError>,
@@ -76,7 +76,7 @@ struct Maker<'s> {
     by_name: HashMap<&'s str, &'s PortBinding>,
 }
 
-impl<'s> Maker<'s> {
+impl<'s> NetworkBuilder<'s> {
     fn new(rows: &'s Southbound) -> Self {
         Self {
             rows,

@@ -11,9 +11,9 @@ use std::net::IpAddr;
 use wire::MacAddr;
 
 /// A map from strings to strings.
-pub type Options = BTreeMap<String, String>;
+pub type StringMap = BTreeMap<String, String>;
 
-impl Value for Options {
+impl Value for StringMap {
     const EXPECTED: &'static str = "a map of strings";
     const REQUIRED: bool = false;
 
@@ -40,7 +40,7 @@ rows! {
         tunnel_key: DatapathKey = "tunnel_key",
         /// The UUID of the row in the northbound database as `logical-switch` or `logical-router`,
         /// `name`, and others.
-        external_ids: Options = "external_ids",
+        external_ids: StringMap = "external_ids",
     } others ["load_balancers"];
 
     /// A port of a logical switch or router.
@@ -54,7 +54,7 @@ rows! {
         /// The key of the port in its datapath.
         tunnel_key: PortKey = "tunnel_key",
         /// `peer` of a patch port, and others.
-        options: Options = "options",
+        options: StringMap = "options",
         /// The addresses that the port may use.
         port_security: Vec<String> = "port_security",
         /// Strings `MAC IP...`, and words such as `unknown`.

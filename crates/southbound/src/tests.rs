@@ -46,7 +46,7 @@ fn rows_are_read_as_ovsdb_client_prints_them() {
             kind: PortKind::Vif,
             datapath: s1,
             tunnel_key: PortKey::new(2).unwrap(),
-            options: Options::from([("peer".into(), "x".into())]),
+            options: StringMap::from([("peer".into(), "x".into())]),
             port_security: vec!["02:00:00:00:00:01 10.0.0.1".into()],
             mac: vec!["02:00:00:00:00:01 10.0.0.1".into(), "unknown".into()],
             chassis: None,

@@ -7,9 +7,9 @@
 //! bits. Otherwise the current program distinguishes packets that the old megaflow did not, and
 //! they raise upcalls.
 
-use crate::engine::{Engine, Published};
+use crate::engine::{Engine, PublishedProgram};
 use crate::handler::Decision;
-use crate::records::Tenths;
+use crate::records::Deciseconds;
 use datapath::provider::DatapathError;
 use datapath::upcall::WorkerId;
 use flow::{Field, Match, PortNo};
@@ -56,7 +56,7 @@ impl Engine {
                 is_learned.then_some((condition, decision))
             });
             let decisions: Vec<_> = decisions.collect();
-            let created = Tenths::of_ms(self.datapath.now_ms());
+            let created = Deciseconds::of_ms(self.datapath.now_ms());
             // The lock is held until the datapath has the megaflows, so that records and datapath
             // agree.
             let mut records = self.records();
@@ -82,7 +82,7 @@ impl Engine {
     /// The translation for all packets that meet a match; `None` if it depends on further bits.
     fn translate_match<'p>(
         &self,
-        published: &'p Published,
+        published: &'p PublishedProgram,
         condition: &Match,
     ) -> Option<Translation<'p>> {
         let (program, key, known) = (&published.program, condition.key(), condition.mask());

@@ -9,7 +9,7 @@
 //! The records know the generation before which megaflows are withdrawn. So an upcall may replace a
 //! withdrawn megaflow, although its record names an origin of the old program.
 
-use crate::engine::{Engine, Published, lock};
+use crate::engine::{Engine, PublishedProgram, lock};
 use datapath::provider::DatapathError;
 use pipeline::Program;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -59,7 +59,8 @@ impl Engine {
         let mut records = self.records();
         let mut published = lock(&self.published);
         let number = published.number + 1;
-        let old = std::mem::replace(&mut *published, Arc::new(Published { number, program }));
+        let old =
+            std::mem::replace(&mut *published, Arc::new(PublishedProgram { number, program }));
         drop(published);
         // With the records locked, no megaflow of the old program can get into the new epoch.
         records.begin_epoch(number);

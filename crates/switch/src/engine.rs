@@ -3,8 +3,8 @@
 use crate::config::{Config, Limits};
 use crate::enforce::Confirmed;
 use crate::origin::Origin;
-use crate::probe::Arrived;
-use crate::records::{Records, Tenths};
+use crate::probe::ReceivedProbe;
+use crate::records::{Deciseconds, Records};
 use crate::revalidate_signal::RevalidateSignal;
 use crate::stats::{Counters, SwitchStats};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
@@ -22,7 +22,7 @@ use wire::MacAddr;
 
 /// A published program.
 #[derive(Debug)]
-pub(crate) struct Published {
+pub(crate) struct PublishedProgram {
     /// The number of its generation.
     pub number: u64,
     pub program: Program,
@@ -59,7 +59,7 @@ pub struct FlowRow {
 pub struct Engine {
     pub(crate) datapath: Arc<dyn Datapath>,
     pub(crate) limits: Limits,
-    pub(crate) published: Mutex<Arc<Published>>,
+    pub(crate) published: Mutex<Arc<PublishedProgram>>,
     pub(crate) confirmed: Confirmed,
     learned: RwLock<LearnedTables>,
     configured: Mutex<Vec<LearnEvent>>,
@@ -69,7 +69,7 @@ pub struct Engine {
     pub(crate) round: Mutex<u32>,
     pub(crate) counters: Counters,
     pub(crate) revalidate_signal: RevalidateSignal,
-    pub(crate) probes: OnceLock<SyncSender<Arrived>>,
+    pub(crate) probes: OnceLock<SyncSender<ReceivedProbe>>,
 }
 
 impl fmt::Debug for Engine {
@@ -85,7 +85,7 @@ impl Engine {
         Self {
             datapath,
             limits,
-            published: Mutex::new(Arc::new(Published { number: 1, program })),
+            published: Mutex::new(Arc::new(PublishedProgram { number: 1, program })),
             confirmed: Confirmed::default(),
             learned: RwLock::new(LearnedTables::new(config.learn)),
             configured: Mutex::default(),
@@ -100,7 +100,7 @@ impl Engine {
     /// Sends received probes to `receiver` from now on; only the first call has an effect. Probes
     /// are dropped before that, and while the receiver's queue is full: their sender retries on
     /// timeout.
-    pub fn give_probes_to(&self, receiver: SyncSender<Arrived>) {
+    pub fn set_probe_receiver(&self, receiver: SyncSender<ReceivedProbe>) {
         // Fails if a receiver is set already.
         let _ = self.probes.set(receiver);
     }
@@ -162,7 +162,7 @@ impl Engine {
     ) -> Result<(Vec<FlowRow>, Option<DumpCursor>), DatapathError> {
         let (megaflows, next) = self.datapath.dump(from, most)?;
         let now_ms = self.datapath.now_ms();
-        let found: Vec<Option<(Tenths, Arc<Origin>)>> = {
+        let found: Vec<Option<(Deciseconds, Arc<Origin>)>> = {
             let records = self.records();
             let known = megaflows.iter().map(|(megaflow, _)| records.get(megaflow.id));
             known
@@ -170,7 +170,7 @@ impl Engine {
                 .collect()
         };
         let rows = megaflows.into_iter().zip(found).map(|((megaflow, usage), found)| {
-            let now = Tenths::of_ms(now_ms);
+            let now = Deciseconds::of_ms(now_ms);
             let age = found.as_ref().map_or(Duration::ZERO, |(created, _)| now.since(*created));
             let unused = Duration::from_millis(now_ms.saturating_sub(usage.used_ms));
             FlowRow {
@@ -223,7 +223,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn published(&self) -> Arc<Published> {
+    pub(crate) fn published(&self) -> Arc<PublishedProgram> {
         Arc::clone(&lock(&self.published))
     }
 

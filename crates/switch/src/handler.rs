@@ -1,10 +1,10 @@
 //! Handles upcalls: translates each packet, answers it, and installs a megaflow if the limits
 //! allow.
 
-use crate::engine::{Engine, Published};
-use crate::origin::{Candidate, MaskNo, Refused};
+use crate::engine::{Engine, PublishedProgram};
+use crate::origin::{MaskNo, NewOrigin, RefusedEvents};
 use crate::probe::arrived;
-use crate::records::{Inserted, Records, Tenths};
+use crate::records::{Deciseconds, InsertResult, Records};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
@@ -24,7 +24,7 @@ const MAX_RETRANSLATIONS: usize = 4;
 /// The decision about one or more packets of a batch.
 pub(crate) struct Decision<'p> {
     worker: WorkerId,
-    candidate: Candidate<'p>,
+    candidate: NewOrigin<'p>,
     actions: Arc<[Action]>,
     /// The megaflow for the worker; `None` after it was installed or refused.
     pub(crate) megaflow: Option<Box<Megaflow>>,
@@ -42,20 +42,20 @@ impl<'p> Decision<'p> {
     /// Makes the decision for a worker's packet with `key`. `translation` contains only learn
     /// events that the learned tables refused.
     pub(crate) fn new(
-        published: &'p Published,
+        published: &'p PublishedProgram,
         worker: WorkerId,
         key: &FlowKey,
         translation: Translation<'p>,
     ) -> Self {
         let Translation { mask, actions, dependencies, learn_events, ingress, flows } = translation;
-        let refused = Refused::new(learn_events, ingress);
+        let refused = RefusedEvents::new(learn_events, ingress);
         let actions: Arc<[Action]> = actions.into();
         let condition = Match::new(key, mask);
         // With the masked key, equal megaflows in two workers have the same origin.
         let key = condition.key();
         Decision {
             worker,
-            candidate: Candidate::new(published.number, flows, &dependencies, refused, key),
+            candidate: NewOrigin::new(published.number, flows, &dependencies, refused, key),
             megaflow: Some(Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
             actions,
             packets: 0,
@@ -110,7 +110,7 @@ impl Engine {
         if decided.is_empty() {
             return Ok(());
         }
-        let created = Tenths::of_ms(self.datapath.now_ms());
+        let created = Deciseconds::of_ms(self.datapath.now_ms());
         // This lock is held until the datapath has the answers, so that the records list exactly
         // the megaflows of the datapath.
         let mut records = self.records();
@@ -158,7 +158,12 @@ impl Engine {
         is_current.then_some(at)
     }
 
-    fn decide<'p>(&self, published: &'p Published, upcall: &Upcall, now: Instant) -> Decision<'p> {
+    fn decide<'p>(
+        &self,
+        published: &'p PublishedProgram,
+        upcall: &Upcall,
+        now: Instant,
+    ) -> Decision<'p> {
         let translation = self.translate_and_learn(published, &upcall.key, now);
         Decision::new(published, upcall.worker, &upcall.key, translation)
     }
@@ -168,7 +173,7 @@ impl Engine {
     /// depend on it. The result contains only learn events that were refused.
     fn translate_and_learn<'p>(
         &self,
-        published: &'p Published,
+        published: &'p PublishedProgram,
         key: &FlowKey,
         now: Instant,
     ) -> Translation<'p> {
@@ -208,7 +213,7 @@ impl Engine {
         decision: &mut Decision<'_>,
         mut megaflow: Box<Megaflow>,
         (port, key): (PortNo, &FlowKey),
-        now: Tenths,
+        now: Deciseconds,
     ) -> Option<Box<Megaflow>> {
         let mut mask = Some(MaskNo::of(megaflow.condition.mask()));
         if !mask.is_some_and(|mask| records.takes_mask(port, mask)) {
@@ -220,17 +225,17 @@ impl Engine {
         let candidate = &decision.candidate;
         let (packets, bytes) = (decision.packets, decision.bytes);
         let inserted = records.insert(megaflow.id, (port, mask), candidate, now);
-        let is_replacement = matches!(inserted, Inserted::Replaced(_));
+        let is_replacement = matches!(inserted, InsertResult::Replaced(_));
         match inserted {
-            Inserted::Recorded(origin) | Inserted::Replaced(origin) => {
+            InsertResult::Recorded(origin) | InsertResult::Replaced(origin) => {
                 origin.add(packets, bytes);
                 self.counters.put.add(1);
                 decision.recorded = Some(megaflow.id);
                 decision.is_replacement = is_replacement;
                 return Some(megaflow);
             }
-            Inserted::Conflict => self.counters.outdated.add(1),
-            Inserted::Full => self.counters.refused.add(1),
+            InsertResult::Conflict => self.counters.outdated.add(1),
+            InsertResult::Full => self.counters.refused.add(1),
         }
         candidate.flows.iter().for_each(|flow| flow.counters.add(packets, bytes));
         None

@@ -53,12 +53,12 @@ impl StateRead {
 
 /// Learn events that were refused.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedEvents {
     events: Vec<LearnEvent>,
     ingress: IngressPort,
 }
 
-impl Refused {
+impl RefusedEvents {
     /// `None` without events, which is the usual case.
     pub fn new(events: Vec<LearnEvent>, ingress: IngressPort) -> Option<Box<Self>> {
         (!events.is_empty()).then(|| Box::new(Self { events, ingress }))
@@ -74,7 +74,7 @@ pub(crate) struct Retries {
 
 impl Retries {
     /// True if one of the events is to be retried, because it would be accepted now.
-    fn take(&mut self, refused: &Refused, learned: &LearnedTables) -> bool {
+    fn take(&mut self, refused: &RefusedEvents, learned: &LearnedTables) -> bool {
         refused.events.iter().any(|event| {
             let Ok(room) = learned.capacity_for(event, refused.ingress) else { return false };
             let left = match self.left.entry((discriminant(event), refused.ingress)) {
@@ -90,22 +90,22 @@ impl Retries {
 
 /// A new origin, before it is known whether an equal one exists.
 #[derive(Clone, Debug)]
-pub(crate) struct Candidate<'p> {
+pub(crate) struct NewOrigin<'p> {
     /// The generation of the program.
     pub generation: u64,
     pub flows: Vec<&'p Arc<Flow>>,
     pub state_reads: Vec<StateRead>,
-    refused: Option<Box<Refused>>,
+    refused: Option<Box<RefusedEvents>>,
     hash: u64,
 }
 
-impl<'p> Candidate<'p> {
+impl<'p> NewOrigin<'p> {
     /// Makes the origin of a megaflow from its translation; `key` is the masked key of its match.
     pub fn new(
         generation: u64,
         flows: Vec<&'p Arc<Flow>>,
         dependencies: &[Dependency],
-        refused: Option<Box<Refused>>,
+        refused: Option<Box<RefusedEvents>>,
         key: &FlowKey,
     ) -> Self {
         let events = refused.as_ref().map_or(&[][..], |refused| &refused.events);
@@ -136,7 +136,7 @@ pub(crate) struct Origin {
     /// The flows that matched, in order.
     pub flows: Box<[Arc<Flow>]>,
     pub state_reads: Box<[StateRead]>,
-    refused: Option<Box<Refused>>,
+    refused: Option<Box<RefusedEvents>>,
     hash: u64,
     /// Counts of the megaflows that the flows do not have yet.
     packets: AtomicI64,
@@ -149,7 +149,7 @@ pub(crate) struct Origin {
 
 impl Origin {
     /// True if the candidate equals this origin.
-    pub fn is(&self, candidate: &Candidate<'_>) -> bool {
+    pub fn is(&self, candidate: &NewOrigin<'_>) -> bool {
         self.hash == candidate.hash
             && self.generation == candidate.generation
             && *self.state_reads == *candidate.state_reads
@@ -234,7 +234,7 @@ pub(crate) struct Origins {
 impl Origins {
     /// The origin equal to the candidate, made if there is none. A stale origin is never reused,
     /// even if it is equal: its refused learn events were retried.
-    pub fn intern(&mut self, candidate: &Candidate<'_>) -> Arc<Origin> {
+    pub fn intern(&mut self, candidate: &NewOrigin<'_>) -> Arc<Origin> {
         let is_same = |origin: &Arc<Origin>| !origin.is_known_stale() && origin.is(candidate);
         if let Some(origin) = self.table.find(candidate.hash, is_same) {
             return Arc::clone(origin);

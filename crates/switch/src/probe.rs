@@ -2,8 +2,8 @@
 //!
 //! Probes travel in the tunnels like frames of guests, with tunnel key 0, which no logical switch
 //! has. So no guest can send or receive one. A receiver is set with
-//! [`Engine::give_probes_to`](crate::Engine::give_probes_to). Probes are never translated and cause
-//! no megaflow.
+//! [`Engine::set_probe_receiver`](crate::Engine::set_probe_receiver). Probes are never translated
+//! and cause no megaflow.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -136,7 +136,7 @@ impl Probe {
 
 /// A received probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Arrived {
+pub struct ReceivedProbe {
     /// The port of the tunnel by which it arrived.
     pub port: PortNo,
     /// The outer source address.
@@ -146,7 +146,7 @@ pub struct Arrived {
 }
 
 /// Parses the probe in an upcall's packet; `None` for packets of guests.
-pub(crate) fn arrived(upcall: &Upcall) -> Option<Arrived> {
+pub(crate) fn arrived(upcall: &Upcall) -> Option<ReceivedProbe> {
     let key = &upcall.key;
     let is_ours = key.get(Field::EthType) == u128::from(ETHERTYPE)
         && key.get(Field::TunId) == 0
@@ -160,7 +160,7 @@ pub(crate) fn arrived(upcall: &Upcall) -> Option<Arrived> {
         (0, v6) => IpAddr::from(Ipv6Addr::from(v6)),
         (v4, _) => IpAddr::from(Ipv4Addr::from(u32::try_from(v4).ok()?)),
     };
-    Some(Arrived { port: upcall.port, source, probe: Probe::parse(upcall.packet.head())? })
+    Some(ReceivedProbe { port: upcall.port, source, probe: Probe::parse(upcall.packet.head())? })
 }
 
 #[cfg(test)]

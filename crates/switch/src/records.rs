@@ -2,7 +2,7 @@
 //! match and actions are in the datapath, and what many megaflows share is in their [`Origin`].
 
 use crate::config::Limits;
-use crate::origin::{Candidate, MaskNo, Origin, Origins};
+use crate::origin::{MaskNo, NewOrigin, Origin, Origins};
 use ahash::RandomState;
 use datapath::megaflow::{MegaflowId, Usage};
 use flow::PortNo;
@@ -16,9 +16,9 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 
 /// A time on the datapath's clock in tenths of a second, enough for 13 years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct Tenths(u32);
+pub(crate) struct Deciseconds(u32);
 
-impl Tenths {
+impl Deciseconds {
     pub fn of_ms(ms: u64) -> Self {
         Self(u32::try_from(ms / 100).unwrap_or(u32::MAX))
     }
@@ -30,16 +30,16 @@ impl Tenths {
 
 /// The record of one megaflow.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct MegaflowRecord {
     pub id: MegaflowId,
     /// Packets and bytes already added to the origin.
     packets: u64,
     bytes: u64,
     /// `None` in a free slot.
     origin: Option<Arc<Origin>>,
-    pub created: Tenths,
+    pub created: Deciseconds,
     /// Time of the last hit, or of the creation.
-    pub used: Tenths,
+    pub used: Deciseconds,
     pub port: PortNo,
     /// The index of its mask among the port's masks.
     mask: MaskIndex,
@@ -49,9 +49,9 @@ pub(crate) struct Record {
 }
 
 // There are hundreds of thousands of records, so their size matters.
-const _: () = assert!(size_of::<Record>() == 48);
+const _: () = assert!(size_of::<MegaflowRecord>() == 48);
 
-impl Record {
+impl MegaflowRecord {
     pub fn origin(&self) -> Option<&Arc<Origin>> {
         self.origin.as_ref()
     }
@@ -59,14 +59,14 @@ impl Record {
 
 /// A removed megaflow whose final counters were not added yet.
 #[derive(Debug)]
-pub(crate) struct Removed {
+pub(crate) struct RemovedMegaflow {
     pub id: MegaflowId,
     packets: u64,
     bytes: u64,
     pub origin: Arc<Origin>,
 }
 
-impl Removed {
+impl RemovedMegaflow {
     /// Adds the final counters to the origin.
     pub fn count(&self, last: &Usage) {
         self.origin.count((self.packets, self.bytes), last);
@@ -75,7 +75,7 @@ impl Removed {
 
 /// The result of recording a megaflow.
 #[derive(Debug)]
-pub(crate) enum Inserted {
+pub(crate) enum InsertResult {
     /// It is recorded, or was recorded before with the same origin.
     Recorded(Arc<Origin>),
     /// It is recorded in place of a withdrawn megaflow of an earlier program, which several workers
@@ -100,13 +100,13 @@ impl MaskIndex {
 
 /// The megaflows and masks of a port.
 #[derive(Debug, Default)]
-struct PortUse {
+struct PortMegaflows {
     megaflows: usize,
     /// Its masks and the number of megaflows of each; 0 in a free entry.
     masks: Vec<(MaskNo, u32)>,
 }
 
-impl PortUse {
+impl PortMegaflows {
     /// The index of a mask that is in use.
     fn index_of(&self, mask: MaskNo) -> Option<usize> {
         self.masks.iter().position(|&(other, count)| other == mask && count > 0)
@@ -141,10 +141,10 @@ pub(crate) struct Records {
     max: usize,
     max_masks: usize,
     max_masks_per_port: usize,
-    chunks: Vec<Vec<Record>>,
+    chunks: Vec<Vec<MegaflowRecord>>,
     free: Vec<u32>,
     index: HashTable<u32>,
-    ports: Map<PortNo, PortUse>,
+    ports: Map<PortNo, PortMegaflows>,
     /// The masks of all ports, and the number of ports that use each.
     masks: Map<MaskNo, u32>,
     origins: Origins,
@@ -187,7 +187,8 @@ impl Records {
         if port.is_some_and(|port| port.index_of(mask).is_some()) {
             return true;
         }
-        let (has, is_there) = (port.map_or(0, PortUse::masks), self.masks.contains_key(&mask));
+        let (has, is_there) =
+            (port.map_or(0, PortMegaflows::masks), self.masks.contains_key(&mask));
         let free = self.max_masks.saturating_sub(self.masks.len());
         has < self.max_masks_per_port && (is_there || has < free)
     }
@@ -197,26 +198,26 @@ impl Records {
         &mut self,
         id: MegaflowId,
         (number, mask): (PortNo, Option<MaskNo>),
-        candidate: &Candidate<'_>,
-        now: Tenths,
-    ) -> Inserted {
+        candidate: &NewOrigin<'_>,
+        now: Deciseconds,
+    ) -> InsertResult {
         if candidate.generation < self.current {
-            return Inserted::Conflict;
+            return InsertResult::Conflict;
         }
-        if let Some(origin) = self.get(id).and_then(Record::origin) {
+        if let Some(origin) = self.get(id).and_then(MegaflowRecord::origin) {
             if origin.is(candidate) {
-                return Inserted::Recorded(Arc::clone(origin));
+                return InsertResult::Recorded(Arc::clone(origin));
             }
             let replaced = if self.is_withdrawn(origin.generation) {
                 self.replace(id, candidate)
             } else {
                 None
             };
-            return replaced.map_or(Inserted::Conflict, Inserted::Replaced);
+            return replaced.map_or(InsertResult::Conflict, InsertResult::Replaced);
         }
         let port = self.ports.get(&number).map_or(0, |port| port.megaflows);
         if port >= self.max.saturating_sub(self.len()) {
-            return Inserted::Full;
+            return InsertResult::Full;
         }
         let port = self.ports.entry(number).or_default();
         port.megaflows += 1;
@@ -228,7 +229,7 @@ impl Records {
             at
         });
         let origin = self.origins.intern(candidate);
-        let slot = self.store(Record {
+        let slot = self.store(MegaflowRecord {
             id,
             packets: 0,
             bytes: 0,
@@ -241,10 +242,10 @@ impl Records {
         });
         let chunks = &self.chunks;
         self.index.insert_unique(id.0, slot, |&slot| at(chunks, slot).map_or(0, |r| r.id.0));
-        Inserted::Recorded(origin)
+        InsertResult::Recorded(origin)
     }
 
-    fn store(&mut self, record: Record) -> u32 {
+    fn store(&mut self, record: MegaflowRecord) -> u32 {
         if let Some(slot) = self.free.pop()
             && let Some(free) = at_mut(&mut self.chunks, slot)
         {
@@ -260,12 +261,12 @@ impl Records {
         (before + chunk.len() - 1) as u32
     }
 
-    pub fn get(&self, id: MegaflowId) -> Option<&Record> {
+    pub fn get(&self, id: MegaflowId) -> Option<&MegaflowRecord> {
         let is = |slot: &u32| at(&self.chunks, *slot).is_some_and(|record| record.id == id);
         at(&self.chunks, *self.index.find(id.0, is)?)
     }
 
-    fn get_mut(&mut self, id: MegaflowId) -> Option<&mut Record> {
+    fn get_mut(&mut self, id: MegaflowId) -> Option<&mut MegaflowRecord> {
         let is = |slot: &u32| at(&self.chunks, *slot).is_some_and(|record| record.id == id);
         let slot = *self.index.find(id.0, is)?;
         at_mut(&mut self.chunks, slot)
@@ -282,7 +283,7 @@ impl Records {
     }
 
     /// Replaces the origin of a megaflow; returns the new one. `None` if there is no record.
-    pub fn replace(&mut self, id: MegaflowId, candidate: &Candidate<'_>) -> Option<Arc<Origin>> {
+    pub fn replace(&mut self, id: MegaflowId, candidate: &NewOrigin<'_>) -> Option<Arc<Origin>> {
         let origin = self.origins.intern(candidate);
         self.get_mut(id)?.origin = Some(Arc::clone(&origin));
         Some(origin)
@@ -314,7 +315,7 @@ impl Records {
     }
 
     /// Removes the record of a megaflow.
-    pub fn remove(&mut self, id: MegaflowId) -> Option<Removed> {
+    pub fn remove(&mut self, id: MegaflowId) -> Option<RemovedMegaflow> {
         let chunks = &self.chunks;
         let is = |slot: &u32| at(chunks, *slot).is_some_and(|record| record.id == id);
         let (slot, _) = self.index.find_entry(id.0, is).ok()?.remove();
@@ -329,7 +330,7 @@ impl Records {
             self.free = Vec::new();
             self.index = HashTable::new();
         }
-        Some(Removed { id, packets, bytes, origin })
+        Some(RemovedMegaflow { id, packets, bytes, origin })
     }
 
     fn release_mask(&mut self, number: PortNo, mask: MaskIndex) {
@@ -373,18 +374,21 @@ impl Records {
             record.packets = record.packets.wrapping_add(usage.packets);
             record.bytes = record.bytes.wrapping_add(usage.bytes);
         }
-        record.used = record.used.max(Tenths::of_ms(usage.used_ms));
+        record.used = record.used.max(Deciseconds::of_ms(usage.used_ms));
         true
     }
 
     /// The records of chunk `number`, counted from 0; `None` after the last chunk.
-    pub fn chunk(&self, number: usize) -> Option<impl Iterator<Item = (&Record, &Arc<Origin>)>> {
+    pub fn chunk(
+        &self,
+        number: usize,
+    ) -> Option<impl Iterator<Item = (&MegaflowRecord, &Arc<Origin>)>> {
         let chunk = self.chunks.get(number)?;
         Some(chunk.iter().filter_map(|record| Some((record, record.origin.as_ref()?))))
     }
 
     /// True if the current sweep did not find the megaflow in the datapath.
-    pub fn has_vanished(&self, record: &Record) -> bool {
+    pub fn has_vanished(&self, record: &MegaflowRecord) -> bool {
         record.seen != self.sweep
     }
 
@@ -399,10 +403,10 @@ impl Records {
     }
 }
 
-fn at(chunks: &[Vec<Record>], slot: u32) -> Option<&Record> {
+fn at(chunks: &[Vec<MegaflowRecord>], slot: u32) -> Option<&MegaflowRecord> {
     chunks.get(slot as usize / CHUNK)?.get(slot as usize % CHUNK)
 }
 
-fn at_mut(chunks: &mut [Vec<Record>], slot: u32) -> Option<&mut Record> {
+fn at_mut(chunks: &mut [Vec<MegaflowRecord>], slot: u32) -> Option<&mut MegaflowRecord> {
     chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)
 }

@@ -17,12 +17,12 @@ pub(crate) enum WakeReason {
 /// A signal that may be raised from any thread.
 #[derive(Debug, Default)]
 pub(crate) struct RevalidateSignal {
-    state: Mutex<State>,
+    state: Mutex<PendingWakeUps>,
     raised: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PendingWakeUps {
     changed: bool,
     stopped: bool,
 }
@@ -66,7 +66,7 @@ impl RevalidateSignal {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PendingWakeUps> {
         // A panic cannot leave the two flags inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,9 +5,9 @@
 //! A *revalidation* runs in addition after each change. It reads only the records, and asks the
 //! datapath only for stale megaflows.
 
-use crate::engine::{Engine, Published, lock};
-use crate::origin::{Candidate, Origin, Retries};
-use crate::records::{Records, Removed, Tenths};
+use crate::engine::{Engine, PublishedProgram, lock};
+use crate::origin::{NewOrigin, Origin, Retries};
+use crate::records::{Deciseconds, Records, RemovedMegaflow};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::{DatapathError, DumpCursor};
 use flow::PortNo;
@@ -30,7 +30,7 @@ const TRANSLATIONS: usize = 128;
 /// The result of a walk through the records.
 #[derive(Default)]
 struct WalkResult {
-    removed: Vec<Removed>,
+    removed: Vec<RemovedMegaflow>,
     stale: Vec<Stale>,
     /// Origins with counts that their flows do not have yet.
     counted: Vec<Arc<Origin>>,
@@ -41,7 +41,7 @@ struct WalkResult {
 struct Stale {
     id: MegaflowId,
     port: PortNo,
-    used: Tenths,
+    used: Deciseconds,
 }
 
 /// Sorts stale megaflows so that ports take turns, each with its megaflow used last. So the
@@ -62,9 +62,9 @@ fn sort_by_turn(stale: &mut [Stale]) {
 /// The result of translating a megaflow again.
 enum Revalidation<'p> {
     /// Its actions are still right; this is its new origin.
-    Keep(Candidate<'p>),
+    Keep(NewOrigin<'p>),
     /// Its match is still right, and it has other actions.
-    Replace(Candidate<'p>, Box<Megaflow>),
+    Replace(NewOrigin<'p>, Box<Megaflow>),
     /// Its packets need different actions now, or cause learn events.
     Delete,
 }
@@ -171,8 +171,8 @@ impl Engine {
 
     /// Walks the records and finds the stale megaflows. A sweep also removes the records of idle
     /// and vanished megaflows, and retries refused learn events for which there is room now.
-    fn walk_records(&self, published: &Published, round: u32, sweep: bool) -> WalkResult {
-        let now = Tenths::of_ms(self.datapath.now_ms());
+    fn walk_records(&self, published: &PublishedProgram, round: u32, sweep: bool) -> WalkResult {
+        let now = Deciseconds::of_ms(self.datapath.now_ms());
         let (mut found, mut retries) = (WalkResult::default(), Retries::default());
         for number in 0.. {
             let mut records = self.records();
@@ -227,7 +227,7 @@ impl Engine {
     /// revalidation finds them again.
     fn revalidate_megaflows(
         &self,
-        published: &Published,
+        published: &PublishedProgram,
         mut stale: Vec<Stale>,
     ) -> Result<(), DatapathError> {
         let end = Instant::now() + self.limits.revalidate;
@@ -260,7 +260,7 @@ impl Engine {
     /// because only sweeps and revalidations remove records, and one of these runs at a time.
     fn revalidate_batch(
         &self,
-        published: &Published,
+        published: &PublishedProgram,
         stale: Vec<Megaflow>,
     ) -> Result<(), DatapathError> {
         self.counters.revalidated.add(stale.len());
@@ -297,7 +297,7 @@ impl Engine {
     }
 
     /// Deletes megaflows whose records were removed, and adds their final counters.
-    fn delete(&self, removed: Vec<Removed>) -> Result<(), DatapathError> {
+    fn delete(&self, removed: Vec<RemovedMegaflow>) -> Result<(), DatapathError> {
         for some in removed.chunks(MEGAFLOWS) {
             self.counters.deleted.add(some.len());
             let ids = some.iter().map(|removed| removed.id).collect();
@@ -321,7 +321,7 @@ impl Engine {
     }
 }
 
-fn remove_records(records: &mut Records, ids: &[MegaflowId]) -> Vec<Removed> {
+fn remove_records(records: &mut Records, ids: &[MegaflowId]) -> Vec<RemovedMegaflow> {
     ids.iter().filter_map(|id| records.remove(*id)).collect()
 }
 
@@ -339,7 +339,7 @@ fn compare<'p>(
         return Revalidation::Delete;
     }
     let Translation { actions, flows, dependencies, .. } = translation;
-    let candidate = Candidate::new(generation, flows, &dependencies, None, condition.key());
+    let candidate = NewOrigin::new(generation, flows, &dependencies, None, condition.key());
     if *actions == *megaflow.actions {
         return Revalidation::Keep(candidate);
     }
@@ -356,7 +356,7 @@ mod tests {
         let stale = |port, used_ms, id| Stale {
             id: MegaflowId(id),
             port: PortNo(port),
-            used: Tenths::of_ms(used_ms),
+            used: Deciseconds::of_ms(used_ms),
         };
         let mut all: Vec<_> = (0..1000).map(|id| stale(1, id * 100, id)).collect();
         all.extend([stale(7, 100, 5000), stale(7, 900, 5001), stale(3, 0, 6000)]);

@@ -5,10 +5,10 @@ use datapath::config::{PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::Snapshot;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
-use datapath::watch::{CapturedFrame, DroppedPacket, Watching};
-use datapath::{Cursor, Datapath, DatapathError, DumpCursor, Portion};
+use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
+use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use datapath_user::cache::{Cache, CacheLimits};
-use flow::{Action, DropReason, Encapsulated, EndpointTable, Output, PortNo, execute};
+use flow::{Action, ActionOutput, DropReason, Encapsulated, EndpointTable, PortNo, execute};
 use packet::PacketBuf;
 use std::collections::VecDeque;
 use std::mem::take;
@@ -31,7 +31,7 @@ pub struct Fake {
 
 struct Sent<'a>(&'a mut Vec<PortNo>);
 
-impl Output for Sent<'_> {
+impl ActionOutput for Sent<'_> {
     fn port(&mut self, port: PortNo, _: &mut PacketBuf) -> Result<(), DropReason> {
         self.0.push(port);
         Ok(())
@@ -114,7 +114,7 @@ impl Fake {
         &self,
         from: DumpCursor,
         walk: impl FnOnce(&Cache, Cursor, &mut Vec<T>) -> Option<Cursor>,
-    ) -> Portion<T> {
+    ) -> DumpPage<T> {
         let mut out = Vec::new();
         let Some(cache) = self.caches.get(from.worker) else { return (out, None) };
         let next = walk(&cache.lock().unwrap(), from.at, &mut out);
@@ -193,7 +193,7 @@ impl Datapath for Fake {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(Megaflow, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(Megaflow, Usage)>, DatapathError> {
         Ok(self.portion(from, |cache, at, out| cache.dump(at, most, out)))
     }
 
@@ -201,7 +201,7 @@ impl Datapath for Fake {
         &self,
         from: DumpCursor,
         most: usize,
-    ) -> Result<Portion<(MegaflowId, Usage)>, DatapathError> {
+    ) -> Result<DumpPage<(MegaflowId, Usage)>, DatapathError> {
         if self.stopped.load(Ordering::Relaxed) {
             return Err(DatapathError::Stopped);
         }
@@ -247,11 +247,15 @@ impl Datapath for Fake {
         Err(DatapathError::Busy)
     }
 
-    fn watch_drops(&self) -> Result<Watching<DroppedPacket>, DatapathError> {
+    fn watch_drops(&self) -> Result<WatchReceiver<DroppedPacket>, DatapathError> {
         Err(DatapathError::Busy)
     }
 
-    fn watch_frames(&self, _: PortNo, _: usize) -> Result<Watching<CapturedFrame>, DatapathError> {
+    fn watch_frames(
+        &self,
+        _: PortNo,
+        _: usize,
+    ) -> Result<WatchReceiver<CapturedFrame>, DatapathError> {
         Err(DatapathError::Busy)
     }
 

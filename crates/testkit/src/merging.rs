@@ -2,7 +2,7 @@
 
 use crate::host::{TestHost, WireEnd, pair};
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use packet::{Checksum, Gso, GsoKind, PacketBuf};
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ impl Merging {
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
         let near = sender.run(|| PacketSocket::open_sender(ends.0.index)).expect("a packet socket");
         let far = receiver
-            .run(|| PacketSocket::open(ends.1.index, &Filter::everything(), options))
+            .run(|| PacketSocket::open(ends.1.index, &SocketFilter::everything(), options))
             .expect("a packet socket");
         Self { receiver, ends, near, far, _sender: sender }
     }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::{IpNet, Route, cpu};
 use packet::PacketBuf;
 use wire::MacAddr;
@@ -156,7 +156,7 @@ impl Router {
 impl Neighbour {
     fn new(near: &WireEnd, far: &WireEnd) -> Self {
         let options = PacketOptions { rx_queue_bytes: 64 << 20, ..PacketOptions::default() };
-        let socket = PacketSocket::open(far.index, &Filter::everything(), options)
+        let socket = PacketSocket::open(far.index, &SocketFilter::everything(), options)
             .expect("a packet socket can be opened");
         Self { socket, own_mac: far.mac, router_mac: near.mac }
     }

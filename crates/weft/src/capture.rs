@@ -1,7 +1,7 @@
 //! `weft capture`: writes the frames of a guest to a capture file.
 
 use crate::control::replies::{CaptureStart, FrameRow};
-use crate::control::{DAEMON_EXITED, Event, Request, Stream, Target};
+use crate::control::{DAEMON_EXITED, DaemonSelector, Request, Stream, StreamEvent};
 use crate::pcap::PcapWriter;
 use crate::stdio::check_write;
 use crate::{Failure, stdio};
@@ -27,7 +27,7 @@ use std::time::Duration;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// The name of the port in the network file
     port: String,
     /// Capture at the interface of the guest (the default)
@@ -131,14 +131,16 @@ impl Capture {
                 return Ok(());
             }
             match stream.next::<FrameRow, Value>(SIGNAL_CHECK_INTERVAL)? {
-                Event::Row(row) => {
+                StreamEvent::Row(row) => {
                     self.take(&row)?;
                     if !stream.has_more() {
                         check_write(self.pcap.flush())?;
                     }
                 }
-                Event::Timeout => {}
-                Event::End(_) | Event::Closed => return Err(anyhow!(DAEMON_EXITED).into()),
+                StreamEvent::Timeout => {}
+                StreamEvent::End(_) | StreamEvent::Closed => {
+                    return Err(anyhow!(DAEMON_EXITED).into());
+                }
             }
         }
         Ok(())

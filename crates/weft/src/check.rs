@@ -1,6 +1,6 @@
 //! `weft check`: checks the syntax of flows, matches or actions and prints their canonical form.
 
-use crate::line_check::{Checker, Language, LineFault};
+use crate::line_check::{Language, LineChecker, LineFault};
 use crate::trace::PortName;
 use crate::{Failure, stdio};
 use anyhow::anyhow;
@@ -68,7 +68,7 @@ pub fn check(args: &Args) -> Result<(), Failure> {
     for PortName { number, name } in &args.port {
         ports.add(*number, name).map_err(Failure::input)?;
     }
-    let mut checker = Checker::new(args.language(), ports);
+    let mut checker = LineChecker::new(args.language(), ports);
     let name = stdio::display_name(&args.file);
     let (mut checked, mut invalid) = (0, 0);
     let mut out = String::new();

@@ -1,10 +1,10 @@
 //! `weft doctor`: checks what this host offers for tunnels, and how to fix what is wrong.
 
-use crate::control::{Request, Target, request};
+use crate::control::{DaemonSelector, Request, request};
 use crate::daemon::no_such_host;
 use crate::{Failure, stdio};
 use ::doctor::checks;
-use ::doctor::diagnose::Scope;
+use ::doctor::diagnose::Diagnosis;
 use ::doctor::path::PathFacts;
 use ::doctor::report::Report;
 use network::Network;
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "HOST", conflicts_with_all = ["nic", "fix", "network"])]
     path: Option<String>,
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// The network file; --host names this host in it
     #[arg(requires = "host")]
     network: Option<PathBuf>,
@@ -85,7 +85,7 @@ fn diagnose(args: &Args) -> Result<Report, Failure> {
         Ok((network, host?))
     });
     let scope =
-        Scope { nics: args.nic.clone(), network: network.transpose().map_err(Failure::Input)? };
+        Diagnosis { nics: args.nic.clone(), network: network.transpose().map_err(Failure::Input)? };
     let report = if args.fix { scope.fix() } else { scope.diagnose() };
     report.map_err(|error| match error.is_not_found() {
         true => Failure::input(error),

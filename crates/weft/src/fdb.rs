@@ -1,7 +1,7 @@
 //! `weft fdb`: the forwarding database of a running switch.
 
-use crate::control::replies::{Fdb, Forgotten};
-use crate::control::{Request, Target, request};
+use crate::control::replies::{FdbReply, ForgetReply};
+use crate::control::{DaemonSelector, Request, request};
 use crate::table::{Align, Table};
 use crate::{Failure, stdio};
 use serde_json::json;
@@ -20,7 +20,7 @@ use wire::MacAddr;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Delete the learned entries of this MAC address
     #[arg(long, value_name = "MAC")]
     forget: Option<MacAddr>,
@@ -40,7 +40,7 @@ Exit codes: 0 success, 1 no daemon replies or the address is not learned, 2 bad 
 pub fn fdb(args: &Args) -> Result<(), Failure> {
     let path = args.target.path()?;
     if let Some(mac) = args.forget {
-        let Forgotten { entries } = request(&path, &Request::Forget { mac })?;
+        let ForgetReply { entries } = request(&path, &Request::Forget { mac })?;
         if entries == 0 {
             return Err(anyhow::anyhow!(
                 "cannot forget {mac}: the switch has not learned it; weft fdb lists the addresses"
@@ -53,14 +53,14 @@ pub fn fdb(args: &Args) -> Result<(), Failure> {
             format!("deleted {entries} entries of {mac}\n")
         });
     }
-    let fdb: Fdb = request(&path, &Request::Fdb)?;
+    let fdb: FdbReply = request(&path, &Request::Fdb)?;
     if args.json {
         return stdio::print_json(&fdb);
     }
     stdio::print(&describe(&fdb))
 }
 
-fn describe(fdb: &Fdb) -> String {
+fn describe(fdb: &FdbReply) -> String {
     use Align::{Left, Right};
     let mut stations = Table::new([
         ("SWITCH", Left),
@@ -129,11 +129,11 @@ fn age(ms: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::replies::{Binding, Refused, Station};
+    use crate::control::replies::{BindingRow, PortAtLimit, StationRow};
 
     #[test]
     fn describe_shows_static_entries_and_refused_ones() {
-        let station = Station {
+        let station = StationRow {
             logical_switch: "blue".to_owned(),
             mac: "02:00:00:00:00:01".to_owned(),
             port: "vm1".to_owned(),
@@ -141,21 +141,22 @@ mod tests {
             addresses: vec!["10.0.0.1".to_owned(), "fd00::1".to_owned()],
             age_ms: None,
         };
-        let binding = Binding {
+        let binding = BindingRow {
             datapath: "core".to_owned(),
             port: "core-blue".to_owned(),
             ip: [10, 0, 0, 9].into(),
             mac: "02:00:00:00:00:09".to_owned(),
             age_ms: Some(12_345),
         };
-        let refused = Refused {
+        let refused = PortAtLimit {
             datapath: "blue".to_owned(),
             port: "vm1".to_owned(),
             what: "stations".to_owned(),
             known: 8192,
             refused: 17,
         };
-        let fdb = Fdb { stations: vec![station], bindings: vec![binding], refused: vec![refused] };
+        let fdb =
+            FdbReply { stations: vec![station], bindings: vec![binding], refused: vec![refused] };
         let text = "\
 SWITCH  MAC                PORT  HOST     AGE  ADDRESSES
 blue    02:00:00:00:00:01  vm1   h1    static  10.0.0.1 fd00::1

@@ -4,7 +4,7 @@
 mod cached;
 
 use crate::control::replies::ProgramRow;
-use crate::control::{Request, Stream, Target};
+use crate::control::{DaemonSelector, Request, Stream};
 use crate::stdio::Output;
 use crate::{Failure, stdio};
 use anyhow::anyhow;
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Show logical flows: of this network file, or without FILE of a running switch
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     logical: Option<Option<PathBuf>>,

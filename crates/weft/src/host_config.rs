@@ -1,6 +1,6 @@
 //! Compiles a network file, which is the same on every host, into the configuration of one host.
 
-use crate::number_pool::{EndpointName, NumberPool, Numbers};
+use crate::number_pool::{EndpointName, HostNumbers, NumberPool};
 use anyhow::{Context, Result, bail};
 use datapath::config::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PUNT_LIMIT,
@@ -45,7 +45,7 @@ pub fn build(
     host: &Host,
     file_name: &str,
     checksum: bool,
-    numbers: &mut Numbers,
+    numbers: &mut HostNumbers,
 ) -> Result<HostConfig> {
     let now = Instant::now();
     let mut builder = UnderlayBuilder {
@@ -291,7 +291,7 @@ mod tests {
             + &port("a", "h1", 1) + &port("b", "h1", 2);
         let network = network(&text);
         let config =
-            build(&network, &network.hosts()[0], "network.toml", true, &mut Numbers::default())
+            build(&network, &network.hosts()[0], "network.toml", true, &mut HostNumbers::default())
                 .unwrap()
                 .config;
         assert_eq!(
@@ -325,7 +325,7 @@ mod tests {
             + &port("j", "h3", 10);
         let network = network(&text);
         let config =
-            build(&network, &network.hosts()[0], "network.toml", true, &mut Numbers::default())
+            build(&network, &network.hosts()[0], "network.toml", true, &mut HostNumbers::default())
                 .unwrap()
                 .config;
         assert_eq!(config.underlay.tunnels.len(), 2, "geneve and stt; gre has no port here");

@@ -1,4 +1,5 @@
-//! [`Checker`]: parses flows, matches and actions, one per line, and writes their canonical form.
+//! [`LineChecker`]: parses flows, matches and actions, one per line, and writes their canonical
+//! form.
 
 use lflow::{FlowList, Position, Stage, SyntaxError, actions, expr};
 use pipeline::TableId;
@@ -55,13 +56,13 @@ impl LineFault {
 
 /// Checks lines of one language.
 #[derive(Clone, Debug)]
-pub struct Checker {
+pub struct LineChecker {
     language: Language,
     ports: ofctl::Ports,
     list: FlowList,
 }
 
-impl Checker {
+impl LineChecker {
     /// A checker for `language`. `ports` are the port names that flows of ovs-ofctl may use.
     pub fn new(language: Language, ports: ofctl::Ports) -> Self {
         Self { language, ports, list: FlowList::default() }
@@ -119,12 +120,12 @@ mod tests {
             ),
         ];
         for (language, line, expected) in table {
-            let got = Checker::new(language, ofctl::Ports::new()).check(line);
+            let got = LineChecker::new(language, ofctl::Ports::new()).check(line);
             let got = got.as_ref().map_err(|fault| (fault.column, fault.width));
             assert_eq!(got.map(Option::as_deref), expected.map(Some), "{line}");
         }
         for line in ["", " \t", "  # anything"] {
-            assert_eq!(Checker::new(Ofctl, ofctl::Ports::new()).check(line), Ok(None));
+            assert_eq!(LineChecker::new(Ofctl, ofctl::Ports::new()).check(line), Ok(None));
         }
     }
 

@@ -17,11 +17,11 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// A bounded queue of lines with one writer.
 pub struct LogQueue {
-    state: Mutex<State>,
+    state: Mutex<QueuedLines>,
     changed: Condvar,
 }
 
-struct State {
+struct QueuedLines {
     lines: VecDeque<Vec<u8>>,
     /// The length of all `lines`.
     bytes: usize,
@@ -38,7 +38,7 @@ struct State {
 impl LogQueue {
     pub const fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(QueuedLines {
                 lines: VecDeque::new(),
                 bytes: 0,
                 is_writing: false,
@@ -72,7 +72,7 @@ impl LogQueue {
 
     /// Waits until all lines are written, at most `limit`. Returns whether they are.
     pub fn flush(&self, limit: Duration) -> bool {
-        let is_busy = |state: &mut State| state.is_writing || !state.lines.is_empty();
+        let is_busy = |state: &mut QueuedLines| state.is_writing || !state.lines.is_empty();
         let waited = self.changed.wait_timeout_while(self.state(), limit, is_busy);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
@@ -80,7 +80,7 @@ impl LogQueue {
     /// Waits for lines and writes them to `out`. When the queue is empty after lines were refused,
     /// passes their number since the last call to `report`, which may push a line about them.
     pub fn write_next(&self, out: &mut impl Write, report: impl FnOnce(u64)) {
-        let is_idle = |state: &mut State| state.lines.is_empty();
+        let is_idle = |state: &mut QueuedLines| state.lines.is_empty();
         let waited = self.changed.wait_while(self.state(), is_idle);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         let lines = std::mem::take(&mut state.lines);
@@ -101,7 +101,7 @@ impl LogQueue {
         self.changed.notify_all();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueuedLines> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

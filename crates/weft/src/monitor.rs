@@ -1,7 +1,7 @@
 //! `weft monitor --drops`: the packets that a running switch drops, as it happens.
 
 use crate::control::replies::{DropRow, FlowRef};
-use crate::control::{DAEMON_EXITED, Event, Request, Stream, Target};
+use crate::control::{DAEMON_EXITED, DaemonSelector, Request, Stream, StreamEvent};
 use crate::stdio::Output;
 use crate::{Failure, stdio};
 use anyhow::anyhow;
@@ -20,7 +20,7 @@ use std::time::Duration;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Watch dropped packets
     #[arg(long, required = true)]
     drops: bool,
@@ -57,7 +57,7 @@ pub fn monitor(args: &Args) -> Result<(), Failure> {
     let mut shown = 0;
     while args.count.is_none_or(|count| shown < count) {
         match stream.next::<DropRow, Value>(READ_TIMEOUT)? {
-            Event::Row(row) => {
+            StreamEvent::Row(row) => {
                 if args.json {
                     out.json(&row)?;
                 } else {
@@ -68,8 +68,8 @@ pub fn monitor(args: &Args) -> Result<(), Failure> {
                 }
                 shown += 1;
             }
-            Event::Timeout => {}
-            Event::End(_) | Event::Closed => {
+            StreamEvent::Timeout => {}
+            StreamEvent::End(_) | StreamEvent::Closed => {
                 out.flush()?;
                 return Err(anyhow!(DAEMON_EXITED).into());
             }

@@ -18,20 +18,20 @@ pub type EndpointName = (TunnelSpec, IpAddr, IpAddr);
 
 /// The numbers of one host.
 #[derive(Clone, Debug)]
-pub struct Numbers {
+pub struct HostNumbers {
     /// Starts at 1: port 0 is the uplink.
     pub ports: NumberPool<PortName>,
     /// Starts at 0.
     pub endpoints: NumberPool<EndpointName>,
 }
 
-impl Default for Numbers {
+impl Default for HostNumbers {
     fn default() -> Self {
         Self { ports: NumberPool::starting_at(1), endpoints: NumberPool::starting_at(0) }
     }
 }
 
-impl Numbers {
+impl HostNumbers {
     /// Releases the numbers that were not requested since the last call.
     pub fn release_unused(&mut self, now: Instant) {
         self.ports.release_unused(now);

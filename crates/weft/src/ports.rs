@@ -1,6 +1,6 @@
 //! `weft ports`: the ports of a running switch.
 
-use crate::control::{Request, Target, request};
+use crate::control::{DaemonSelector, Request, request};
 use crate::table::{Align, Table};
 use crate::{Failure, stdio};
 use datapath::stats::{Drops, PortStats, Snapshot};
@@ -13,7 +13,7 @@ use datapath::stats::{Drops, PortStats, Snapshot};
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Print an array of JSON objects
     #[arg(long)]
     json: bool,
@@ -74,7 +74,7 @@ fn drops(drops: &Drops) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datapath::stats::Count;
+    use datapath::stats::PacketCount;
 
     #[test]
     fn table_lists_ports_with_their_drops() {
@@ -84,8 +84,8 @@ mod tests {
             logical_switch: "blue".to_owned(),
             device: "tap vm1".to_owned(),
             state: "up".to_owned(),
-            rx: Count { packets: 2, bytes: 196 },
-            tx: Count::default(),
+            rx: PacketCount { packets: 2, bytes: 196 },
+            tx: PacketCount::default(),
             drops: [("hairpin".to_owned(), 1), ("flow_drop".to_owned(), 3)].into(),
         };
         let text = "\

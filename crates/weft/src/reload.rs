@@ -1,7 +1,7 @@
 //! `weft reload`: applies another network file to a running switch.
 
-use crate::control::replies::{Changes, Reloaded};
-use crate::control::{Request, Target, request};
+use crate::control::replies::{ReloadChanges, ReloadReply};
+use crate::control::{DaemonSelector, Request, request};
 use crate::{Failure, stdio};
 use anyhow::Context;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -44,16 +44,16 @@ pub fn reload(args: &Args) -> Result<(), Failure> {
     let network = std::path::absolute(&args.network)
         .with_context(|| format!("cannot read {}", args.network.display()))
         .map_err(Failure::Input)?;
-    let reloaded: Reloaded = request(&path, &Request::Reload { network })?;
+    let reloaded: ReloadReply = request(&path, &Request::Reload { network })?;
     if args.json {
         return stdio::print_json(&reloaded);
     }
     stdio::print(&describe(&reloaded))
 }
 
-fn describe(reloaded: &Reloaded) -> String {
-    let Reloaded { network, generation, ports, endpoints, datapaths } = reloaded;
-    let line = |what: &str, changes: &Changes| format!("{what:<22}{}\n", changes.summary());
+fn describe(reloaded: &ReloadReply) -> String {
+    let ReloadReply { network, generation, ports, endpoints, datapaths } = reloaded;
+    let line = |what: &str, changes: &ReloadChanges| format!("{what:<22}{}\n", changes.summary());
     format!("{} is in force as program generation {generation}\n", network.display())
         + &line("ports", ports)
         + &line("end points", endpoints)
@@ -66,11 +66,15 @@ mod tests {
 
     #[test]
     fn describe_lists_what_a_reload_changed() {
-        let reloaded = Reloaded {
+        let reloaded = ReloadReply {
             network: "/etc/weft/network.toml".into(),
             generation: 2,
-            ports: Changes { added: vec!["vm3".to_owned()], kept: 2, ..Changes::default() },
-            ..Reloaded::default()
+            ports: ReloadChanges {
+                added: vec!["vm3".to_owned()],
+                kept: 2,
+                ..ReloadChanges::default()
+            },
+            ..ReloadReply::default()
         };
         let text = "\
 /etc/weft/network.toml is in force as program generation 2

@@ -7,7 +7,7 @@ use crate::{Failure, logging, one_line};
 use anyhow::Context;
 use clap::value_parser;
 use datapath::config::Workers;
-use netdev::epoll::{Epoll, Events};
+use netdev::epoll::{Epoll, EpollEvents};
 use netdev::signal::{Signal, Signals};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ fn wait_for_shutdown(signals: &Signals, daemon: &Arc<Daemon>) -> Result<(), anyh
     let epoll = Epoll::new()?;
     epoll.add(signals, 0)?;
     epoll.add(daemon.shutdown_waker(), 1)?;
-    let mut events = Events::new();
+    let mut events = EpollEvents::new();
     while !daemon.has_ended() && daemon.requested_shutdown().is_none() {
         epoll.wait(&mut events, Some(STATE_CHECK_INTERVAL))?;
         match signals.read()? {

@@ -1,10 +1,11 @@
 //! `weft show`: the state and counters of a running switch.
 
-use crate::control::{Request, Target, request};
+use crate::control::{DaemonSelector, Request, request};
 use crate::{Failure, stdio};
 use ::doctor::choice::Decision;
 use datapath::stats::{
-    Count, Drops, EndpointStats, LogStats, PathMtuReport, PathMtuReports, PrivilegeStats, Snapshot,
+    Drops, EndpointStats, LogStats, PacketCount, PathMtuReport, PathMtuReports, PrivilegeStats,
+    Snapshot,
 };
 use std::fmt::Write as _;
 
@@ -16,7 +17,7 @@ use std::fmt::Write as _;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -24,7 +25,7 @@ pub struct Args {
 
 /// The output with --json.
 #[derive(serde::Serialize)]
-struct Shown {
+struct ShowOutput {
     #[serde(flatten)]
     snapshot: Snapshot,
     decisions: Vec<Decision>,
@@ -43,7 +44,7 @@ pub fn show(args: &Args) -> Result<(), Failure> {
     let snapshot: Snapshot = request(&path, &Request::Show)?;
     let decisions: Vec<Decision> = request(&path, &Request::Decisions)?;
     if args.json {
-        return stdio::print_json(&Shown { snapshot, decisions });
+        return stdio::print_json(&ShowOutput { snapshot, decisions });
     }
     stdio::print(&(describe(&snapshot) + &reasons(&decisions)))
 }
@@ -134,7 +135,7 @@ fn write_log(out: &mut String, log: LogStats) -> std::fmt::Result {
     writeln!(out, "log: {over_rate} ACL records over their rate limit, {not_written} not written")
 }
 
-fn write_counts(out: &mut String, rx: &Count, tx: &Count) -> std::fmt::Result {
+fn write_counts(out: &mut String, rx: &PacketCount, tx: &PacketCount) -> std::fmt::Result {
     writeln!(
         out,
         "  rx {} frames {} bytes  tx {} frames {} bytes",

@@ -1,10 +1,10 @@
 //! `weft stop`: stops a daemon, and removes the pinned state of an earlier one.
 
-use crate::control::replies::Stopping;
-use crate::control::{Event, Request, Stream, Target};
+use crate::control::replies::StopReply;
+use crate::control::{DaemonSelector, Request, Stream, StreamEvent};
 use crate::{Failure, privileges, stdio};
 use anyhow::{Context, anyhow};
-use datapath_bpf::{Purged, purge};
+use datapath_bpf::{PurgeResult, purge};
 use netdev::capability::Capability;
 use serde_json::Value;
 use std::os::unix::net::UnixStream;
@@ -28,7 +28,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Remove all state, also that of a killed daemon
     #[arg(long)]
     purge: bool,
@@ -61,10 +61,10 @@ pub fn stop(args: &Args) -> Result<(), Failure> {
 }
 
 /// Asks the daemon at `path` to stop and waits until it exits.
-fn stop_daemon(path: &PathBuf, purge: bool) -> Result<Stopping, Failure> {
+fn stop_daemon(path: &PathBuf, purge: bool) -> Result<StopReply, Failure> {
     let (stopping, mut stream) = Stream::open(path, &Request::Stop { purge })?;
     match stream.next::<Value, Value>(STOP_TIMEOUT)? {
-        Event::Closed => Ok(stopping),
+        StreamEvent::Closed => Ok(stopping),
         _ => {
             let limit = STOP_TIMEOUT.as_secs();
             Err(Failure::Runtime(anyhow!(
@@ -74,7 +74,7 @@ fn stop_daemon(path: &PathBuf, purge: bool) -> Result<Stopping, Failure> {
     }
 }
 
-fn describe(Stopping { host, pinned, lasting, megaflows }: &Stopping) -> String {
+fn describe(StopReply { host, pinned, lasting, megaflows }: &StopReply) -> String {
     let stopped = format!("the switch of {host} has stopped\n");
     let Some(pinned) = pinned else { return stopped + "nothing keeps forwarding\n" };
     let pinned = pinned.display();
@@ -89,9 +89,9 @@ fn describe(Stopping { host, pinned, lasting, megaflows }: &Stopping) -> String 
     stopped + &forwarding + "`weft run` adopts them, `weft stop --purge` removes them\n"
 }
 
-fn describe_purge(purged: &Purged) -> String {
-    let Purged { programs, megaflows, devices } = purged;
-    if *purged == Purged::default() {
+fn describe_purge(purged: &PurgeResult) -> String {
+    let PurgeResult { programs, megaflows, devices } = purged;
+    if *purged == PurgeResult::default() {
         return "nothing to remove\n".to_owned();
     }
     format!(
@@ -107,7 +107,7 @@ mod tests {
     fn describe_claims_that_flows_are_forwarded_only_when_that_is_known() {
         let pinned = Some("/sys/fs/bpf/weft/1".into());
         let said = |pinned, lasting| {
-            describe(&Stopping { host: "h1".to_owned(), pinned, lasting, megaflows: 7 })
+            describe(&StopReply { host: "h1".to_owned(), pinned, lasting, megaflows: 7 })
         };
         let lasting = said(pinned.clone(), true);
         let known = "the kernel keeps forwarding 7 megaflows, pinned at /sys/fs/bpf/weft/1\n";

@@ -7,7 +7,7 @@ use crate::{Failure, stdio};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use flow::PortNo;
-use source::Source;
+use source::TraceSource;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -107,7 +107,7 @@ impl FromStr for PortName {
 
 pub fn trace(args: &Args) -> Result<(), Failure> {
     let input = stdio::read_input(&args.source)?;
-    let source = Source::load(args, &input)?;
+    let source = TraceSource::load(args, &input)?;
     for warning in &source.warnings {
         eprintln!("weft: warning: {warning}");
     }

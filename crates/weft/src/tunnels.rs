@@ -1,7 +1,7 @@
 //! `weft tunnels`: the tunnel end points of a running switch.
 
-use crate::control::replies::Tunnels;
-use crate::control::{Request, Target, request};
+use crate::control::replies::TunnelsReply;
+use crate::control::{DaemonSelector, Request, request};
 use crate::table::{Align, Table};
 use crate::{Failure, show, stdio};
 use datapath::stats::PathMtuReport;
@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    target: Target,
+    target: DaemonSelector,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -31,14 +31,14 @@ Examples:
 Exit codes: 0 success, 1 no daemon replies, 2 bad usage.";
 
 pub fn tunnels(args: &Args) -> Result<(), Failure> {
-    let tunnels: Tunnels = request(&args.target.path()?, &Request::Tunnels)?;
+    let tunnels: TunnelsReply = request(&args.target.path()?, &Request::Tunnels)?;
     if args.json {
         return stdio::print_json(&tunnels);
     }
     stdio::print(&describe(&tunnels))
 }
 
-fn describe(tunnels: &Tunnels) -> String {
+fn describe(tunnels: &TunnelsReply) -> String {
     use Align::{Left, Right};
     let mut out = format!("uplink {}  {}\n", tunnels.uplink, tunnels.uplink_state);
     // Writing to a String cannot fail.
@@ -99,8 +99,8 @@ fn reporter(report: &PathMtuReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::replies::{LocalEnd, RemoteEnd, Tagged};
-    use datapath::stats::{Count, EndpointStats, PathMtuReport, PathMtuReports};
+    use crate::control::replies::{LocalEnd, RemoteEnd, TaggedCounters};
+    use datapath::stats::{EndpointStats, PacketCount, PathMtuReport, PathMtuReports};
 
     #[test]
     fn describe_lists_end_points_with_their_hosts() {
@@ -113,13 +113,16 @@ mod tests {
             neighbour: "kernel".to_owned(),
             path_mtu: 1400,
             path_mtu_report: Some(PathMtuReport { mtu: 1400, router, age_s: 12 }),
-            rx: Count { packets: 1, bytes: 98 },
-            tx: Count::default(),
+            rx: PacketCount { packets: 1, bytes: 98 },
+            tx: PacketCount::default(),
         };
-        let tunnels = Tunnels {
+        let tunnels = TunnelsReply {
             uplink: "eth0".to_owned(),
             uplink_state: "up".to_owned(),
-            tags: Some(Tagged { rx: Count::default(), tx: Count { packets: 2, bytes: 120 } }),
+            tags: Some(TaggedCounters {
+                rx: PacketCount::default(),
+                tx: PacketCount { packets: 2, bytes: 120 },
+            }),
             local: vec![LocalEnd { tunnel: "geneve".to_owned(), local, port: 6081 }],
             endpoints: vec![RemoteEnd { host: Some("h2".to_owned()), stats }],
             path_mtu_reports: PathMtuReports {

@@ -55,7 +55,7 @@ pub fn demo(args: Args, weft: PathBuf) -> Result<(), Failure> {
     check_privileges()?;
     if !options.quiet {
         // A fault of the machine explains its figures.
-        let found = doctor::diagnose::Scope::default().diagnose().map_err(Error::from)?;
+        let found = doctor::diagnose::Diagnosis::default().diagnose().map_err(Error::from)?;
         eprintln!("weft doctor reports for this machine:\n{}", found.brief());
     }
     let stop = Stop::on_signals()?;

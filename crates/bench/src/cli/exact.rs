@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use crate::Stop;
 use crate::exact::{
-    self, Baseline, Counts, Entry, Excess, Failed, Kernel, Options, Programs, Rounds, Wire,
+    self, Baseline, ContenderCounts, CountOptions, Counts, Excess, Failed, Kernel, Programs,
+    Rounds, Wire,
 };
 use crate::lab::Contender;
 
@@ -29,7 +30,7 @@ pub struct Args {
     /// copies, as network cards do
     #[arg(long, value_name = "KIND", default_value_t)]
     wire: Wire,
-    /// Fewer messages: the digits differ from those of a full run and are as exact
+    /// Count fewer messages: the counts differ from those of a full run, and repeat as exactly
     #[arg(long)]
     short: bool,
     /// Keep the counts in this file after each contender, for --baseline
@@ -89,7 +90,7 @@ pub fn exact(args: &Args, weft: PathBuf) -> Result<(), Failure> {
     };
     let own = std::env::current_exe()
         .map_err(|error| Failure::work(format!("cannot find this program's own file: {error}")))?;
-    let options = Options {
+    let options = CountOptions {
         programs: Programs { weft, weft_bench: own },
         contenders,
         rounds: if args.short { Rounds::SHORT } else { Rounds::FULL },
@@ -100,7 +101,7 @@ pub fn exact(args: &Args, weft: PathBuf) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
     println!("{}, instructions; switching in brackets", kernel.version()?);
     println!("{:20} {:>18} {:>18} {:>20}", "", "TCP message", "UDP message", "KiB of a stream");
-    let mut keep = |now: &Baseline, entry: &Entry| {
+    let mut keep = |now: &Baseline, entry: &ContenderCounts| {
         println!("{}", line(entry));
         args.json.as_deref().map_or(Ok(()), |path| now.write(path))
     };
@@ -126,7 +127,7 @@ pub fn exact(args: &Args, weft: PathBuf) -> Result<(), Failure> {
 fn confirmed(
     baseline: &Baseline,
     now: &mut Baseline,
-    mut options: Options,
+    mut options: CountOptions,
     kernel: &Kernel,
     stop: &Stop,
 ) -> Result<Vec<Excess>, Failure> {
@@ -175,10 +176,10 @@ fn available(wire: Wire, weft: &Path) -> Vec<Contender> {
     Contender::all().into_iter().filter(counted).filter(can).collect()
 }
 
-fn line(entry: &Entry) -> String {
+fn line(entry: &ContenderCounts) -> String {
     let row = match entry {
-        Entry::Counted(row) => row,
-        Entry::Failed(Failed { contender, failure }) => {
+        ContenderCounts::Counted(row) => row,
+        ContenderCounts::Failed(Failed { contender, failure }) => {
             return format!("{:20} FAILED: {failure}", contender.to_string());
         }
     };

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use super::reports::{print_verdicts, write_reports};
 use super::{Failure, commit, print, seconds};
-use crate::lab::{Contender, Family, Profile, check_privileges};
-use crate::study::{self, Milestone, Options, Results, Study};
+use crate::lab::{Contender, IpVersion, Profile, check_privileges};
+use crate::study::{self, Results, SavePoint, Study, StudyOptions};
 use crate::{Error, Stop};
 
-/// List the studies with their scenarios, and the contenders with why one is unavailable
+/// List the studies with their scenarios, and the contenders, with the reason where one is
+/// unavailable
 #[derive(clap::Args)]
 pub struct List;
 
@@ -86,7 +87,7 @@ pub fn list(weft: &Path) -> Result<(), Failure> {
 
 pub fn run(args: Run, weft: PathBuf) -> Result<(), Failure> {
     let studies = studies(&args.studies).map_err(Failure::input)?;
-    let options = Options {
+    let options = StudyOptions {
         quick: args.quick,
         blocks: args.blocks.map(usize::from),
         repeats: args.repeats.map(usize::from),
@@ -95,18 +96,18 @@ pub fn run(args: Run, weft: PathBuf) -> Result<(), Failure> {
         scenario: args.scenario,
         profile: args.profile,
         mtu: args.mtu,
-        family: if args.ipv6 { Family::V6 } else { Family::V4 },
+        family: if args.ipv6 { IpVersion::V6 } else { IpVersion::V4 },
         quiet: args.quiet,
         commit: commit(),
-        ..Options::new(weft, studies)
+        ..StudyOptions::new(weft, studies)
     };
     options.check().map_err(Failure::input)?;
     super::reports::create_directory(&args.out)?;
     let stop = Stop::on_signals()?;
     let json = args.out.join("results.json");
     let mut keep = |results: &Results, milestone| match milestone {
-        Milestone::Sample => results.write(&json),
-        Milestone::Block => results.write(&json).and_then(|()| write_reports(results, &args.out)),
+        SavePoint::Sample => results.write(&json),
+        SavePoint::Block => results.write(&json).and_then(|()| write_reports(results, &args.out)),
     };
     let results = study::run(&options, &stop, &mut keep)?;
     results.write(&json)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Failure;
 use crate::Stop;
 use crate::traffic::blast::Pace;
-use crate::trust::{Options, TrustScenario};
+use crate::trust::{TrustOptions, TrustScenario};
 
 /// Try weft under hostile guests, reloads and kills, and judge each criterion.
 ///
@@ -64,7 +64,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 pub fn trust(args: &Args, weft: PathBuf) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
-    let options = Options {
+    let options = TrustOptions {
         weft,
         seconds: Duration::from_secs_f64(args.seconds),
         attack_pace: args.attack_pps.map_or(Pace::FlatOut, |pps| Pace::PerSecond(pps.into())),

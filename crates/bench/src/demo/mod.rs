@@ -88,7 +88,7 @@ pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {
     let seconds = check_seconds(options.seconds)?;
     let session = Session::open(SESSION_PATIENCE, stop)?;
     let environment = Environment::read(options.commit.clone());
-    let (present, left_out) = sort_out(&options.contenders, &options.weft);
+    let (present, left_out) = split_by_availability(&options.contenders, &options.weft);
     let blocks = options.blocks.max(1);
     let trials = schedule(&present, blocks);
     let progress = Progress::start(trials.len() * options.profiles.len(), options.quiet);
@@ -138,7 +138,10 @@ fn check_seconds(seconds: f64) -> Result<Duration> {
 }
 
 /// The available contenders, each once and without the base, and the unavailable ones with reasons.
-fn sort_out(contenders: &[Contender], weft: &Path) -> (Vec<Contender>, Vec<(Contender, String)>) {
+fn split_by_availability(
+    contenders: &[Contender],
+    weft: &Path,
+) -> (Vec<Contender>, Vec<(Contender, String)>) {
     let (mut present, mut left_out) = (Vec::new(), Vec::new());
     for &contender in contenders {
         if contender == BASE || present.contains(&contender) {
@@ -200,7 +203,7 @@ mod tests {
     #[test]
     fn contenders_take_part_once_when_named_twice() {
         let (present, _) =
-            sort_out(&[BASE, Contender::Direct, Contender::Direct], Path::new("weft"));
+            split_by_availability(&[BASE, Contender::Direct, Contender::Direct], Path::new("weft"));
         assert_eq!(present, [Contender::Direct]);
     }
 

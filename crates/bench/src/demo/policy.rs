@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::control::{Answer, ask};
+use crate::control::{ReplyForm, ask};
 use crate::lab::policy::{ALLOW_MATCH, GATEWAY4, GATEWAY6, REJECT_MATCH, REJECTED_PORT, SWITCHES};
 use crate::lab::{Attachment, Guest, Lab, RoutedGuest};
 use crate::traffic::ping::Pinger;
@@ -203,7 +203,7 @@ fn counted(
     let what = format!("{least} packet(s) counted under the entry `{condition}` of {switch}");
     stop.wait_for(&what, COUNT_LIMIT, || {
         let mut packets = 0;
-        ask(control, &request, Answer::Rows, |row: &Value| {
+        ask(control, &request, ReplyForm::Rows, |row: &Value| {
             if row["stage"] == STAGE && row["match"] == condition {
                 packets = row["packets"].as_u64().unwrap_or(0);
             }

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn doubt_is_told_when_the_machine_was_not_steady() {
+    fn sentence_says_so_when_the_machine_was_not_steady() {
         let lines = lines(vec![
             trial(Contender::LinuxBridge, 0, false, 40.0),
             trial(Contender::LinuxBridge, 0, true, 20.0),

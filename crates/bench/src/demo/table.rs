@@ -165,7 +165,7 @@ impl ProfileReport {
             "ACLs: `{entry}` rejected {times} of {tried} connections to TCP port {port} of {to}, \
              and counted {counted}; `{}` allowed the measured traffic, {} packets on h2.",
             let_in.condition,
-            thousands(sum(&|policy| policy.let_in.packets) as f64),
+            group_thousands(sum(&|policy| policy.let_in.packets) as f64),
         )
     }
 
@@ -232,12 +232,12 @@ fn cells(row: &Row) -> Vec<Cell> {
         Cell::new(number(row.cpu_busy.map(|busy| busy * 100.0), 0)),
         Cell::new(number(row.cpu_seconds_per_gbit, 3)),
         Cell::new(number(row.one_ratio, 2)),
-        Cell::new(row.wire_frames_per_second.map_or(NOTHING.to_owned(), thousands)),
+        Cell::new(row.wire_frames_per_second.map_or(NOTHING.to_owned(), group_thousands)),
     ]
 }
 
-/// A count with its thousands marked: `1 234 567`.
-fn thousands(value: f64) -> String {
+/// A count with its group_thousands marked: `1 234 567`.
+fn group_thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::with_capacity(digits.len() * 4 / 3 + 1);
     for (index, digit) in digits.chars().enumerate() {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     /// A trial of every contender of the usual demo.
-    fn everybody() -> Vec<Trial> {
+    fn one_trial_each() -> Vec<Trial> {
         let mut all = vec![trial(Contender::LinuxBridge, 0, false, 40.0)];
         let stt = Contender::Weft(Datapath::Kernel, TunnelType::Stt);
         let contenders = DemoOptions::new("weft").contenders.into_iter().filter(|c| *c != stt);
@@ -276,13 +276,13 @@ mod tests {
 
     #[test]
     fn thousands_are_marked_when_there_are_any() {
-        let all = [0.0, 999.4, 1000.0, 1_234_567.0].map(thousands);
+        let all = [0.0, 999.4, 1000.0, 1_234_567.0].map(group_thousands);
         assert_eq!(all, ["0", "999", "1 000", "1 234 567"]);
     }
 
     #[test]
     fn short_report_begins_with_three_sentences_and_has_ten_rows() {
-        let report = report(everybody());
+        let report = report(one_trial_each());
         let text = report.text(false);
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].starts_with("Traffic passed through"), "{text}");
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn failed_row_is_shown_in_the_short_report_with_its_reason() {
-        let mut trials = everybody();
+        let mut trials = one_trial_each();
         let user = Contender::Weft(Datapath::User, TunnelType::Vxlan);
         for trial in trials.iter_mut().filter(|trial| trial.contender == user) {
             trial.failure = Some("no answer".to_owned());
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_of_the_kernel_datapath_are_told_for_both_loads() {
+    fn ratios_of_the_kernel_datapath_are_reported_for_both_loads() {
         let kernel = |tunnel| Contender::Weft(Datapath::Kernel, tunnel);
         let mut vxlan = trial(kernel(TunnelType::Vxlan), 0, false, 44.0);
         vxlan.eight.as_mut().expect("a stream").usage.gbps = 30.0;
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn router_and_acls_are_told_of_when_weft_had_them() {
+    fn router_and_acls_are_reported_when_weft_had_them() {
         let pings = |gateway: &str| RoutedPings {
             from: "h1g1".into(),
             to: "h2r".into(),
@@ -389,15 +389,15 @@ mod tests {
     }
 
     #[test]
-    fn stolen_time_is_told_when_it_is_notable() {
-        let mut trials = everybody();
+    fn stolen_time_is_reported_when_it_is_notable() {
+        let mut trials = one_trial_each();
         trials[1].eight.as_mut().expect("a stream").usage.cpu_steal = 0.07;
         assert!(report(trials).text(true).contains("The hypervisor took up to 7 %"));
     }
 
     #[test]
     fn table_fits_a_terminal_when_figures_are_large() {
-        let mut all = everybody();
+        let mut all = one_trial_each();
         for usage in all.iter_mut().filter_map(|trial| Some(&mut trial.one.as_mut()?.usage)) {
             usage.wire_frames_per_second = 12_345_678.0;
             usage.cpu_busy = 1.0;

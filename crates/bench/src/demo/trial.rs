@@ -10,7 +10,7 @@ use crate::lab::{
 };
 use crate::measure::{Snapshot, Usage};
 use crate::progress::Progress;
-use crate::traffic::between::{Flow, Traffic};
+use crate::traffic::flow::{Flow, Traffic};
 use crate::traffic::ping::{PingReport, Pinger, first_ping};
 use crate::{Error, Result, Stop};
 

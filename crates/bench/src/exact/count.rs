@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, mpsc};
 
-use super::gate::{Baseline, Entry, Failed};
+use super::gate::{Baseline, ContenderCounts, Failed};
 use super::{Kernel, Programs, Rounds, Row, Wire};
 use crate::lab::Contender;
 use crate::progress::Progress;
@@ -13,7 +13,7 @@ const MACHINES: usize = 4;
 
 /// What to count.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CountOptions {
     /// The programs that the emulated machine runs.
     pub programs: Programs,
     /// The contenders, in the order of the rows.
@@ -35,12 +35,12 @@ pub struct Options {
 /// # Errors
 /// The kernel's version is unknown, or `keep` fails. A contender that cannot be counted is a row.
 pub fn count(
-    options: &Options,
+    options: &CountOptions,
     kernel: &Kernel,
     stop: &Stop,
-    keep: &mut dyn FnMut(&Baseline, &Entry) -> Result<()>,
+    keep: &mut dyn FnMut(&Baseline, &ContenderCounts) -> Result<()>,
 ) -> Result<Baseline> {
-    let Options { programs, contenders, rounds, wire, seed, quiet } = options;
+    let CountOptions { programs, contenders, rounds, wire, seed, quiet } = options;
     let begun = Baseline::begin(kernel.version()?, *rounds, *wire);
     let machines = std::thread::available_parallelism().map_or(1, usize::from).min(MACHINES);
     let progress = Progress::start(contenders.len(), *quiet).at_once(machines);
@@ -52,7 +52,8 @@ pub fn count(
         progress.done();
         measured
     };
-    let mut keep = |now: &Baseline, entry: &Entry| progress.suspended(|| keep(now, entry));
+    let mut keep =
+        |now: &Baseline, entry: &ContenderCounts| progress.suspended(|| keep(now, entry));
     count_all(begun, contenders, (machines, stop), &measure, &mut keep)
 }
 
@@ -62,7 +63,7 @@ fn count_all(
     contenders: &[Contender],
     (machines, stop): (usize, &Stop),
     measure: &(dyn Fn(Contender) -> Result<Row> + Sync),
-    keep: &mut dyn FnMut(&Baseline, &Entry) -> Result<()>,
+    keep: &mut dyn FnMut(&Baseline, &ContenderCounts) -> Result<()>,
 ) -> Result<Baseline> {
     let waiting = Mutex::new(contenders.iter().copied());
     let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next());
@@ -82,12 +83,15 @@ fn count_all(
         drop(done);
         for (contender, measured) in rows {
             let entry = match measured {
-                Ok(row) => Entry::Counted(row),
+                Ok(row) => ContenderCounts::Counted(row),
                 Err(Error::Interrupted) => continue,
-                Err(error) => Entry::Failed(Failed { contender, failure: error.to_string() }),
+                Err(error) => {
+                    ContenderCounts::Failed(Failed { contender, failure: error.to_string() })
+                }
             };
             counts.rows.push(entry.clone());
-            let place = |entry: &Entry| contenders.iter().position(|&c| c == entry.contender());
+            let place =
+                |entry: &ContenderCounts| contenders.iter().position(|&c| c == entry.contender());
             counts.rows.sort_by_key(place);
             counts.complete = counts.rows.len() == contenders.len();
             keep(&counts, &entry)?;
@@ -117,7 +121,7 @@ mod tests {
         measure: &(dyn Fn(Contender) -> Result<Row> + Sync),
     ) -> (Vec<Baseline>, Baseline) {
         let mut kept = Vec::new();
-        let mut keep = |now: &Baseline, _: &Entry| {
+        let mut keep = |now: &Baseline, _: &ContenderCounts| {
             kept.push(now.clone());
             Ok(())
         };
@@ -136,7 +140,7 @@ mod tests {
             let (kept, counts) = count_with(machines, &Stop::new(), &measure);
             let lengths: Vec<_> = kept.iter().map(|now| (now.rows.len(), now.complete)).collect();
             assert_eq!(lengths, [(1, false), (2, false), (3, true)]);
-            let contenders: Vec<_> = counts.rows.iter().map(Entry::contender).collect();
+            let contenders: Vec<_> = counts.rows.iter().map(ContenderCounts::contender).collect();
             assert_eq!(contenders, ALL, "in the order that was asked for");
             let failed: Vec<_> = counts.failed().collect();
             let failure = "no such module".to_owned();
@@ -162,7 +166,8 @@ mod tests {
 
     #[test]
     fn counting_ends_when_counts_cannot_be_kept() {
-        let mut keep = |_: &Baseline, _: &Entry| Err(Error::Traffic("the disk is full".into()));
+        let mut keep =
+            |_: &Baseline, _: &ContenderCounts| Err(Error::Traffic("the disk is full".into()));
         let begun = Baseline::begin("k".into(), Rounds::SHORT, Wire::Shared);
         let stop = Stop::new();
         let measure = |contender| Ok(row(contender));

@@ -42,7 +42,7 @@ pub struct Baseline {
     #[serde(default = "was_complete")]
     pub complete: bool,
     /// One for each contender.
-    pub rows: Vec<Entry>,
+    pub rows: Vec<ContenderCounts>,
 }
 
 const fn first_schema() -> u32 {
@@ -57,7 +57,7 @@ const fn was_complete() -> bool {
 /// The result for a contender.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Entry {
+pub enum ContenderCounts {
     /// It was counted.
     Counted(Row),
     /// It could not be counted.
@@ -73,7 +73,7 @@ pub struct Failed {
     pub failure: String,
 }
 
-impl Entry {
+impl ContenderCounts {
     /// The contender.
     pub const fn contender(&self) -> Contender {
         match self {
@@ -105,16 +105,16 @@ impl Baseline {
     /// The contenders that were counted.
     pub fn counted(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter_map(|entry| match entry {
-            Entry::Counted(row) => Some(row),
-            Entry::Failed(_) => None,
+            ContenderCounts::Counted(row) => Some(row),
+            ContenderCounts::Failed(_) => None,
         })
     }
 
     /// The contenders that could not be counted.
     pub fn failed(&self) -> impl Iterator<Item = &Failed> {
         self.rows.iter().filter_map(|entry| match entry {
-            Entry::Counted(_) => None,
-            Entry::Failed(failed) => Some(failed),
+            ContenderCounts::Counted(_) => None,
+            ContenderCounts::Failed(failed) => Some(failed),
         })
     }
 
@@ -191,7 +191,7 @@ impl Baseline {
     /// Replaces counts by lower ones of the same contender in `again`.
     pub fn lower_to(&mut self, again: &Self) {
         for row in &mut self.rows {
-            let Entry::Counted(row) = row else { continue };
+            let ContenderCounts::Counted(row) = row else { continue };
             let other = again.counted().find(|other| other.contender == row.contender);
             if let Some(other) = other {
                 row.lower_to(other);
@@ -258,7 +258,7 @@ mod tests {
         let wire = Counts { tcp: 100_000.0, udp: 10.0, stream: 10.0 };
         let total = Counts { tcp: wire.tcp + tcp, udp: 100.0, stream };
         let contender = "weft-user-geneve".parse().unwrap();
-        let rows = vec![Entry::Counted(Row { contender, total, wire })];
+        let rows = vec![ContenderCounts::Counted(Row { contender, total, wire })];
         Baseline { complete: true, rows, ..Baseline::begin("k".into(), rounds, Wire::Shared) }
     }
 
@@ -266,7 +266,7 @@ mod tests {
     fn renamed(mut all: Baseline, contender: &str) -> Baseline {
         let row = all.counted().next().unwrap().clone();
         let contender = contender.parse().unwrap();
-        all.rows = vec![Entry::Counted(Row { contender, ..row })];
+        all.rows = vec![ContenderCounts::Counted(Row { contender, ..row })];
         all
     }
 
@@ -305,9 +305,9 @@ mod tests {
 
     /// `all` when every contender failed.
     fn failed(all: &Baseline) -> Baseline {
-        let fail = |entry: &Entry| {
+        let fail = |entry: &ContenderCounts| {
             let failure = "the emulated machine could not measure".to_owned();
-            Entry::Failed(Failed { contender: entry.contender(), failure })
+            ContenderCounts::Failed(Failed { contender: entry.contender(), failure })
         };
         Baseline { rows: all.rows.iter().map(fail).collect(), ..all.clone() }
     }

@@ -35,8 +35,8 @@ use serde::{Deserialize, Serialize};
 use crate::lab::Contender;
 use crate::{Error, Result, Stop};
 
-pub use count::{Options, count};
-pub use gate::{Baseline, Entry, Excess, Failed};
+pub use count::{CountOptions, count};
+pub use gate::{Baseline, ContenderCounts, Excess, Failed};
 pub use inside::measure as measure_inside;
 pub use machine::Kernel;
 pub use wire::Wire;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::attachment::Attachment;
 use super::contender::{Contender, KernelTunnel};
-use super::shape::Family;
+use super::shape::IpVersion;
 use super::underlay::Lab;
 use super::{kernel, ovs, weft};
 use crate::{Error, Result};
@@ -32,7 +32,7 @@ impl Contender {
             Self::Ovs(datapath, tunnel) => ovs::attach(lab, datapath, tunnel),
             Self::Direct => kernel::direct(lab),
             Self::LinuxBridge => kernel::bridge(lab),
-            Self::Kernel(KernelTunnel::Gre) if lab.shape().family == Family::V6 => {
+            Self::Kernel(KernelTunnel::Gre) if lab.shape().family == IpVersion::V6 => {
                 Err(Error::Traffic("this lab has no kernel GRE over IPv6".into()))
             }
             Self::Kernel(tunnel) => kernel::tunnel(lab, tunnel),

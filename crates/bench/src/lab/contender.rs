@@ -6,7 +6,7 @@ use std::str::FromStr;
 use network::TunnelType;
 
 use super::host::Guest;
-use super::shape::Family;
+use super::shape::IpVersion;
 use crate::{Error, Result};
 
 /// The VNI or key of every tunnel that has one, and the outer VLAN of QinQ.
@@ -75,7 +75,7 @@ impl KernelTunnel {
     }
 
     /// Bytes by which it reduces the guests' MTU.
-    pub(super) const fn overhead(self, family: Family) -> u16 {
+    pub(super) const fn overhead(self, family: IpVersion) -> u16 {
         match self {
             Self::Vxlan | Self::Geneve => 30 + family.header_bytes(),
             Self::Gre => 22 + family.header_bytes(),
@@ -104,7 +104,7 @@ impl OvsTunnel {
         matches!(self, Self::Vxlan | Self::Geneve | Self::Gre)
     }
 
-    pub(super) const fn overhead(self, family: Family) -> u16 {
+    pub(super) const fn overhead(self, family: IpVersion) -> u16 {
         match self {
             Self::Bridge => 0,
             Self::QinQ => 8,

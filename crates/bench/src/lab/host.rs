@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use netdev::{Dad, Ethtool, Ifindex, IpNet, Netlink, Netns, OwnedNetns};
 use wire::MacAddr;
 
-use super::shape::Family;
+use super::shape::IpVersion;
 use crate::{Error, Result};
 
 /// The device that joins the hosts, on both of them.
@@ -47,10 +47,10 @@ impl Host {
     }
 
     /// Its address of `family` on the underlay.
-    pub fn underlay(&self, family: Family) -> IpAddr {
+    pub fn underlay(&self, family: IpVersion) -> IpAddr {
         match family {
-            Family::V4 => self.underlay4().into(),
-            Family::V6 => self.underlay6().into(),
+            IpVersion::V4 => self.underlay4().into(),
+            IpVersion::V6 => self.underlay6().into(),
         }
     }
 
@@ -163,8 +163,8 @@ pub(super) fn namespace(name: &str) -> Result<OwnedNetns> {
         // Without duplicate address detection, link-local addresses are usable at once.
         ("net/ipv6/conf/all/accept_dad", "0"),
         ("net/ipv6/conf/default/accept_dad", "0"),
-        // The default for programs that do not choose, or choose only once connected. If it were
-        // the host's BBR, timers would pace them. Other algorithms cannot be set in a namespace.
+        // For programs that select no congestion control, or select it after connecting. With the
+        // host's BBR, timers would pace their streams. A namespace can select few other algorithms.
         ("net/ipv4/tcp_congestion_control", "reno"),
     ] {
         netns.sysctl(key, value)?;

@@ -35,6 +35,6 @@ pub use network_file::network_toml;
 pub use policy::{Policy, RoutedGuest};
 pub use profile::{OffloadFlags, Profile, ProfileError};
 pub use session::{Session, check_privileges, remove_stale};
-pub use shape::{DEFAULT_UPLINK_MTU, Family, Shape};
+pub use shape::{DEFAULT_UPLINK_MTU, IpVersion, Shape};
 pub use underlay::Lab;
 pub(crate) use weft::{attach_large, attach_with};

@@ -6,7 +6,7 @@ use network::{Carrier, NetworkId, TunnelType};
 
 use super::contender::{LAB_INNER_VLAN, LAB_VNI};
 use super::host::{GUEST_DEVICE, UPLINK};
-use super::shape::Family;
+use super::shape::IpVersion;
 use super::underlay::Lab;
 
 /// The network file of `lab`: both hosts, and one logical switch with all guests on `tunnel`.
@@ -28,8 +28,8 @@ pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> S
     for host in lab.hosts() {
         let name = host.name();
         let underlay = match shape.family {
-            Family::V4 => format!("\"{}\", \"{}\"", host.underlay4(), host.underlay6()),
-            Family::V6 => format!("\"{}\"", host.underlay6()),
+            IpVersion::V4 => format!("\"{}\", \"{}\"", host.underlay4(), host.underlay6()),
+            IpVersion::V6 => format!("\"{}\"", host.underlay6()),
         };
         let _ = write!(
             text,

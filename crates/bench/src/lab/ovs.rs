@@ -15,7 +15,7 @@ use super::contender::{Datapath, LAB_INNER_VLAN, LAB_VNI, OvsTunnel};
 use super::host::{GUEST_DEVICE, Host, UPLINK, add_address, switch};
 use super::kernel::veth_guest;
 use super::scratch::Scratch;
-use super::shape::Family;
+use super::shape::IpVersion;
 use super::underlay::Lab;
 use crate::process::{self, Process};
 use crate::{Error, Result, Stop};
@@ -227,7 +227,7 @@ impl<'a> Instance<'a> {
 }
 
 /// Moves the underlay's addresses from the uplink, a port of `br-phy` now, to `br-phy` itself.
-fn move_underlay(host: &Host, family: Family) -> Result<()> {
+fn move_underlay(host: &Host, family: IpVersion) -> Result<()> {
     let netlink = host.netlink();
     let uplink = netlink.index_of(UPLINK)?;
     for address in netlink.addresses(Some(uplink))? {
@@ -236,6 +236,6 @@ fn move_underlay(host: &Host, family: Family) -> Result<()> {
     for bridge in ["br-phy", "br-int"] {
         netlink.set_up(netlink.index_of(bridge)?)?;
     }
-    let len = if family == Family::V4 { 24 } else { 64 };
+    let len = if family == IpVersion::V4 { 24 } else { 64 };
     add_address(netlink, netlink.index_of("br-phy")?, host.underlay(family), len)
 }

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_switch_off_ever_more() {
+    fn each_profile_switches_off_more_offloads() {
         let [full, tso, none] = Profile::ALL.map(Profile::features_off);
         assert!(full.is_empty() && tso.iter().all(|feature| none.contains(feature)));
         assert!(!tso.contains(&"tx-tcp-segmentation") && none.contains(&"tx-tcp-segmentation"));

@@ -25,7 +25,7 @@ const MAX_GUESTS: usize = 8;
     serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Family {
+pub enum IpVersion {
     /// IPv4.
     #[default]
     V4,
@@ -33,7 +33,7 @@ pub enum Family {
     V6,
 }
 
-impl Family {
+impl IpVersion {
     /// Bytes of its IP header, without options or extension headers.
     pub(super) const fn header_bytes(self) -> u16 {
         match self {
@@ -43,7 +43,7 @@ impl Family {
     }
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for IpVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::V4 => "IPv4",
@@ -64,7 +64,7 @@ pub struct Shape {
     /// MTU of the guests, in bytes; `None` is the largest that the contender can carry.
     pub guest_mtu: Option<u16>,
     /// The address family of tunnels.
-    pub family: Family,
+    pub family: IpVersion,
     /// Guests of each host, 1 to 8.
     pub guests_per_host: usize,
     /// Whether tunnels over UDP or GRE send an outer checksum. With `None`, VXLAN and Geneve of
@@ -86,7 +86,7 @@ impl Default for Shape {
             profile: Profile::Full,
             uplink_mtu: DEFAULT_UPLINK_MTU,
             guest_mtu: None,
-            family: Family::V4,
+            family: IpVersion::V4,
             guests_per_host: 2,
             outer_checksum: None,
             steering: false,

@@ -11,7 +11,7 @@ pub(crate) fn estimate(estimate: Option<Estimate>) -> String {
     format!("{} [{}, {}]", number(median), number(low), number(high))
 }
 
-/// A number with three significant digits or so.
+/// A number with about three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

@@ -18,9 +18,10 @@ pub mod verdict;
 
 pub use join::join;
 pub use model::{
-    BASE, Claim, ClaimVerdict, Figures, Finding, LeftOut, Results, SCHEMA, Sample, Study, Tally,
+    BASE, Claim, ClaimVerdict, Figures, Finding, Results, SCHEMA, Sample, Study, Tally,
+    UnavailableContender,
 };
 pub use report::{Change, Comparison, Published, compare, findings, html, markdown, published};
-pub use run::{Milestone, Options, run};
+pub use run::{SavePoint, StudyOptions, run};
 pub use scenarios::{Cell, Scenario, Timing};
 pub use verdict::{AGREEMENT, Metric, Row, Table, judged, tables, verdicts};

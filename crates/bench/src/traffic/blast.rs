@@ -34,12 +34,12 @@ pub enum Pace {
 /// A running sender. Dropping it ends it.
 #[derive(Debug)]
 pub struct Blast {
-    shared: Arc<Shared>,
+    shared: Arc<SenderState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SenderState {
     done: AtomicBool,
     sent: AtomicU64,
     refused: AtomicU64,
@@ -60,7 +60,7 @@ impl Blast {
         cpu: impl Into<Option<usize>>,
     ) -> Result<Self> {
         let cpu = cpu.into();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SenderState::default());
         let work = {
             let shared = Arc::clone(&shared);
             move || {
@@ -111,12 +111,12 @@ fn send(
     template: &[u8],
     change: &mut impl FnMut(u64, &mut [u8]),
     pace: Pace,
-    shared: &Shared,
+    shared: &SenderState,
 ) {
     let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
     let addresses = [None; BATCH];
     let mut packets = vec![template.to_vec(); BATCH];
-    let mut clock = Clock::new(pace);
+    let mut clock = SendSchedule::new(pace);
     let mut number = 0;
     while !shared.done.load(Ordering::Relaxed) {
         let count = clock.due().min(BATCH);
@@ -149,13 +149,13 @@ fn send(
 }
 
 /// The number of packets that are due.
-struct Clock {
+struct SendSchedule {
     pace: Pace,
     start: Instant,
     passed: f64,
 }
 
-impl Clock {
+impl SendSchedule {
     fn new(pace: Pace) -> Self {
         Self { pace, start: Instant::now(), passed: 0.0 }
     }
@@ -197,10 +197,10 @@ mod tests {
     #[test]
     fn delay_is_caught_up_on_only_for_a_moment() {
         let start = Instant::now() - Duration::from_secs(10);
-        let mut clock = Clock { pace: Pace::PerSecond(1000.0), start, passed: 0.0 };
+        let mut clock = SendSchedule { pace: Pace::PerSecond(1000.0), start, passed: 0.0 };
         assert!((20..=22).contains(&clock.due()), "{}", clock.passed);
         clock.passed(20);
         assert!(clock.due() <= 2);
-        assert_eq!(Clock::new(Pace::FlatOut).due(), usize::MAX);
+        assert_eq!(SendSchedule::new(Pace::FlatOut).due(), usize::MAX);
     }
 }

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use wire::MacAddr;
 use wire::checksum::checksum;
 
@@ -27,7 +27,7 @@ const TCP: u8 = 6;
 /// The guest has no device.
 pub fn socket(guest: &Guest) -> Result<PacketSocket> {
     let options = PacketOptions { qdisc_bypass: true, ..PacketOptions::default() };
-    let open = || PacketSocket::open_name(GUEST_DEVICE, &Filter::nothing(), options);
+    let open = || PacketSocket::open_name(GUEST_DEVICE, &SocketFilter::nothing(), options);
     Ok(guest.run(open)??)
 }
 

@@ -1,8 +1,8 @@
 //! Traffic between guests, and between real hosts. No other program is needed.
 
-pub mod between;
 pub mod blast;
 pub mod connections;
+pub mod flow;
 pub mod frames;
 pub mod load;
 pub mod ping;

@@ -27,13 +27,13 @@ const QUEUE_BYTES: usize = 16 << 20;
 /// A running receiver. Dropping it ends it.
 #[derive(Debug)]
 pub struct Sink {
-    shared: Arc<Shared>,
+    shared: Arc<SinkState>,
     port: u16,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SinkState {
     done: AtomicBool,
     received: AtomicU64,
     /// One more than the highest packet number seen.
@@ -58,7 +58,7 @@ impl Sink {
         // Without the capability, the default size must suffice.
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
         let port = socket.local_addr()?.port();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SinkState::default());
         let work = {
             let shared = Arc::clone(&shared);
             move || {
@@ -107,7 +107,7 @@ impl Drop for Sink {
     }
 }
 
-fn receive(socket: &UdpSocket, shared: &Shared) {
+fn receive(socket: &UdpSocket, shared: &SinkState) {
     let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
     let mut packets = vec![[0; READ_LEN]; BATCH];
     while !shared.done.load(Ordering::Relaxed) {

@@ -12,12 +12,12 @@
 use std::time::{Duration, Instant};
 
 use super::attack::Attack;
-use super::bed::{Footprint, TestBed, number};
 use super::report::{CriterionResult, TrustReport};
+use super::test_bed::{Footprint, TestBed, number};
 use crate::lab::Guest;
-use crate::traffic::between::{Flow, Traffic};
 use crate::traffic::blast::{Blast, Pace};
 use crate::traffic::connections::connections;
+use crate::traffic::flow::{Flow, Traffic};
 use crate::traffic::frames::{Frame, socket};
 use crate::traffic::sink::Sink;
 use crate::{Error, Result};
@@ -49,23 +49,23 @@ const TCP_START: Duration = Duration::from_millis(300);
 
 /// The rates that B gets.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-struct Share {
-    steady: Arrived,
-    new: Arrived,
+struct VictimRates {
+    steady: ReceivedRate,
+    new: ReceivedRate,
     tcp_gbps: f64,
     attack_pps: f64,
 }
 
 /// Packet rates per second.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-struct Arrived {
+struct ReceivedRate {
     /// Packets that the sender offered to its device.
     offered: f64,
     /// Packets that arrived.
     received: f64,
 }
 
-impl Arrived {
+impl ReceivedRate {
     fn part(self) -> f64 {
         self.received / self.offered.max(f64::MIN_POSITIVE)
     }
@@ -73,7 +73,7 @@ impl Arrived {
 
 /// The highest resource use of the switch.
 #[derive(Clone, Copy, Debug, Default)]
-struct Peak {
+struct PeakUsage {
     megaflows: u64,
     masks: u64,
     /// Resident bytes after the warm-up.
@@ -94,8 +94,8 @@ pub fn run(
     let lab = bed.lab();
     let (bad, target) = (lab.guest(0, 0), lab.guest(1, 0));
     let mut report = TrustReport::default();
-    let mut peak = Peak::default();
-    let before = share(bed, None, seconds, &mut Peak::default())?;
+    let mut peak = PeakUsage::default();
+    let before = share(bed, None, seconds, &mut PeakUsage::default())?;
     let idle = bed.footprint(0)?;
 
     let (template, change) = attack.packets(bad, target);
@@ -113,12 +113,12 @@ pub fn run(
     let far = bed.counters(1)?;
     let switch = bed.switch_counters(0).ok();
 
-    let after = share(bed, None, seconds, &mut Peak::default())?;
+    let after = share(bed, None, seconds, &mut PeakUsage::default())?;
     let plain = {
         let template = attack.harmless(bad, target);
         let pace = Pace::PerSecond(during.attack_pps);
         let same = Blast::start(socket(bad)?, template, |_, _| (), pace, bad.cpu())?;
-        share(bed, Some(&same), seconds, &mut Peak::default())?
+        share(bed, Some(&same), seconds, &mut PeakUsage::default())?
     };
 
     report.note("B alone", before.text());
@@ -126,7 +126,7 @@ pub fn run(
     report.note("B alone again", after.text());
     report.note("B during as many packets of one connection", plain.text());
     report.note("attack", format!("{sent} packets accepted by the device, {refused} refused"));
-    judge_share(&mut report, [before, after], during, plain);
+    judge_victim_rates(&mut report, [before, after], during, plain);
     judge_bounds(&mut report, &peak, idle, full);
     for (what, counters, path) in [
         ("drops of A's port", &counters, "/ports/0/drops"),
@@ -141,9 +141,14 @@ pub fn run(
     Ok(report)
 }
 
-fn judge_share(report: &mut TrustReport, alone: [Share; 2], during: Share, plain: Share) {
+fn judge_victim_rates(
+    report: &mut TrustReport,
+    alone: [VictimRates; 2],
+    during: VictimRates,
+    plain: VictimRates,
+) {
     for (what, get, least) in [
-        ("steady UDP", (|share| share.steady) as fn(&Share) -> Arrived, KEPT_THROUGHPUT),
+        ("steady UDP", (|share| share.steady) as fn(&VictimRates) -> ReceivedRate, KEPT_THROUGHPUT),
         ("new connections", |share| share.new, KEPT_SETUPS),
     ] {
         let alone = f64::midpoint(get(&alone[0]).part(), get(&alone[1]).part());
@@ -162,7 +167,7 @@ fn judge_share(report: &mut TrustReport, alone: [Share; 2], during: Share, plain
     report.judge(verdict, "TCP kept", text);
 }
 
-fn judge_bounds(report: &mut TrustReport, peak: &Peak, idle: Footprint, full: Footprint) {
+fn judge_bounds(report: &mut TrustReport, peak: &PeakUsage, idle: Footprint, full: Footprint) {
     let ports = 6;
     let verdict = CriterionResult::of(peak.megaflows <= MEGAFLOWS);
     report.judge(verdict, "megaflows", format!("{} (at most {MEGAFLOWS})", peak.megaflows));
@@ -194,8 +199,8 @@ fn share(
     bed: &mut TestBed<'_>,
     attack: Option<&Blast>,
     seconds: Duration,
-    peak: &mut Peak,
-) -> Result<Share> {
+    peak: &mut PeakUsage,
+) -> Result<VictimRates> {
     let lab = bed.lab();
     let (from, to) = (lab.guest(0, 1), lab.guest(1, 1));
     let begin = (Instant::now(), attack.map_or(0, Blast::sent));
@@ -203,7 +208,7 @@ fn share(
     let tcp_gbps = tcp(bed, (from, to), seconds / 2, peak)?;
     let attack_packets = attack.map_or(0, Blast::sent) - begin.1;
     let attack_pps = attack_packets as f64 / begin.0.elapsed().as_secs_f64();
-    Ok(Share { steady, new, tcp_gbps, attack_pps })
+    Ok(VictimRates { steady, new, tcp_gbps, attack_pps })
 }
 
 /// The rates of arriving packets, of the steady stream and of new connections.
@@ -211,8 +216,8 @@ fn udp(
     bed: &mut TestBed<'_>,
     (from, to): (&Guest, &Guest),
     duration: Duration,
-    peak: &mut Peak,
-) -> Result<(Arrived, Arrived)> {
+    peak: &mut PeakUsage,
+) -> Result<(ReceivedRate, ReceivedRate)> {
     let sinks = [Sink::start(to, to.ip4().into())?, Sink::start(to, to.ip4().into())?];
     let mut template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to.ip4()));
     Frame::of(&mut template).set_ports(5000, sinks[0].port());
@@ -231,7 +236,7 @@ fn udp(
     let rate = |which: usize, what: usize| {
         after[which][what].saturating_sub(before[which][what]) as f64 / seconds
     };
-    let arrived = |which| Arrived { offered: rate(which, 0), received: rate(which, 1) };
+    let arrived = |which| ReceivedRate { offered: rate(which, 0), received: rate(which, 1) };
     Ok((arrived(0), arrived(1)))
 }
 
@@ -239,7 +244,7 @@ fn tcp(
     bed: &mut TestBed<'_>,
     (from, to): (&Guest, &Guest),
     duration: Duration,
-    peak: &mut Peak,
+    peak: &mut PeakUsage,
 ) -> Result<f64> {
     let flow = Flow::stream(from, to, to.ip4().into())?;
     let stop = bed.stop_flag();
@@ -269,7 +274,7 @@ fn tcp(
 }
 
 /// Waits for `duration`, and records the highest resource use of the switch.
-fn watch(bed: &mut TestBed<'_>, peak: &mut Peak, duration: Duration) -> Result<()> {
+fn watch(bed: &mut TestBed<'_>, peak: &mut PeakUsage, duration: Duration) -> Result<()> {
     let end = Instant::now() + duration;
     loop {
         let left = end.saturating_duration_since(Instant::now());
@@ -284,7 +289,7 @@ fn watch(bed: &mut TestBed<'_>, peak: &mut Peak, duration: Duration) -> Result<(
     }
 }
 
-impl Share {
+impl VictimRates {
     fn text(self) -> String {
         let Self { steady, new, tcp_gbps, attack_pps } = self;
         let mut text = format!(

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::bed::TestBed;
 use super::report::{CriterionResult, TrustReport};
+use super::test_bed::TestBed;
 use crate::Result;
 use crate::lab::GUEST_DEVICE;
 use crate::stats::median;

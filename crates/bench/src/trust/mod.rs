@@ -1,20 +1,20 @@
 //! Trust scenarios: weft under hostile guests, reloads and kills, each with criteria.
 
 mod attack;
-mod bed;
 mod hostile;
 mod kill;
 mod reload;
 pub mod report;
+mod test_bed;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use attack::Attack;
-use bed::TestBed;
 use network::TunnelType;
 use report::{CriterionResult, TrustReport};
+use test_bed::TestBed;
 
 use crate::lab::{DEFAULT_UPLINK_MTU, Lab, Profile, Session, network_toml};
 use crate::traffic::blast::Pace;
@@ -65,10 +65,10 @@ impl TrustScenario {
     /// [`Error::Interrupted`](crate::Error::Interrupted), or
     /// [`Error::Missing`](crate::Error::Missing) when a precondition is missing. Other failures are
     /// part of the report.
-    pub fn run(self, options: &Options, stop: &Stop) -> Result<TrustReport> {
+    pub fn run(self, options: &TrustOptions, stop: &Stop) -> Result<TrustReport> {
         let session = Session::open(PATIENCE, stop)?;
         let lab = Lab::build(&session, Profile::Full, DEFAULT_UPLINK_MTU)?;
-        match self.act(&lab, options) {
+        match self.run_in_lab(&lab, options) {
             Err(error) if !error.is_interrupted() && !error.is_missing() => {
                 let mut report = TrustReport::default();
                 report.judge(CriterionResult::Fail, "the scenario itself", error.to_string());
@@ -78,8 +78,8 @@ impl TrustScenario {
         }
     }
 
-    fn act(self, lab: &Lab<'_>, options: &Options) -> Result<TrustReport> {
-        let Options { weft, seconds, attack_pace, reloads, kills } = options;
+    fn run_in_lab(self, lab: &Lab<'_>, options: &TrustOptions) -> Result<TrustReport> {
+        let TrustOptions { weft, seconds, attack_pace, reloads, kills } = options;
         let start = |text: &str| TestBed::start(lab, weft, text);
         let hostile = |attack: Attack| {
             let mut bed = start(&attack.network(lab))?;
@@ -112,7 +112,7 @@ impl fmt::Display for TrustScenario {
 
 /// The duration and the intensity of the scenarios.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Options {
+pub struct TrustOptions {
     /// The program `weft`.
     pub weft: PathBuf,
     /// The duration of each measurement.

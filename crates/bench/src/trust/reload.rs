@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use network::TunnelType;
 
-use super::bed::{Footprint, TestBed};
 use super::report::{CriterionResult, TrustReport};
+use super::test_bed::{Footprint, TestBed};
 use crate::Result;
 use crate::lab::{Guest, Lab, network_toml};
 use crate::traffic::blast::{Blast, Pace};

@@ -3,7 +3,7 @@
 use super::{KernelDatapath, StartError};
 use crate::attachment;
 use crate::object::LoadedObject;
-use crate::pin::{PinError, Pins, Set};
+use crate::pin::{PinError, PinSet, Pins};
 use crate::previous::{InheritedMatches, PreviousState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[derive(Debug)]
 pub(super) struct Pinned {
     /// This process's pins; dropped before the directory. `None` if pinning failed.
-    pub(super) set: Option<Arc<Set>>,
+    pub(super) set: Option<Arc<PinSet>>,
     pub(super) pins: Arc<Pins>,
     previous: Mutex<Option<Arc<PreviousState>>>,
     adoption: OnceLock<Adoption>,
@@ -79,7 +79,7 @@ impl KernelDatapath {
             unreadable: previous.unreadable,
             missed,
         };
-        adoption.say();
+        adoption.log();
         // `adopt` takes the previous state, so this is set once.
         let _ = pinned.adoption.set(adoption);
         let removed = previous.remove();
@@ -115,7 +115,7 @@ impl Pinned {
 }
 
 impl Adoption {
-    fn say(&self) {
+    fn log(&self) {
         let Self { megaflows, adopted, unreadable, missed } = self;
         tracing::info!(
             megaflows,

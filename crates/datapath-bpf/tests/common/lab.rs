@@ -5,7 +5,7 @@ use super::switch::{PUNT_HEADER_LEN, Switch, guest, offsets, read_punt_header};
 use flow::PortNo;
 use libbpf_rs::{TC_INGRESS, TcHookBuilder};
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::{LinkKind, LinkSpec};
 use packet::{Checksum, PacketBuf, complete_checksum};
 use std::os::fd::BorrowedFd;
@@ -59,7 +59,8 @@ impl Lab {
             inside.netlink().create(&own, &LinkKind::Veth { peer }).expect("a veth pair");
             let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
             let socket = outside.run(|| {
-                PacketSocket::open_name(name, &Filter::everything(), options).expect("a socket")
+                PacketSocket::open_name(name, &SocketFilter::everything(), options)
+                    .expect("a socket")
             });
             ends.push((wire, socket));
             let index = inside.netlink().index_of(name).expect("it is there").0;

@@ -1,6 +1,6 @@
 //! The reference executor's result for a frame.
 
-use flow::{Action, DropReason, Encapsulated, EndpointTable, Output, PortNo, execute};
+use flow::{Action, ActionOutput, DropReason, Encapsulated, EndpointTable, PortNo, execute};
 use packet::PacketBuf;
 
 /// Frames that leave, and drops.
@@ -11,7 +11,7 @@ pub struct Leaves {
     pub drops: Vec<DropReason>,
 }
 
-impl Output for Leaves {
+impl ActionOutput for Leaves {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         self.frames.push((Some(port), packet.clone()));
         Ok(())

@@ -8,10 +8,10 @@ const SETS_LOG2: u32 = 15;
 /// An entry: the tag in the upper half, the slot number in the lower. It stores no key, so it is
 /// only a hint: the caller compares the mask and values of the megaflow in the slot with the
 /// packet's key.
-type Entry = u64;
+type TaggedSlot = u64;
 
 /// An empty entry. Used as a hint it is harmless, because hints are verified.
-const EMPTY: Entry = 0;
+const EMPTY: TaggedSlot = 0;
 
 /// The bits of the hash that form the tag.
 const TAG: u64 = 0xffff_ffff;
@@ -19,23 +19,23 @@ const TAG: u64 = 0xffff_ffff;
 /// A set is within one cache line.
 #[derive(Clone)]
 #[repr(align(32))]
-struct Set([Entry; 4]);
+struct CacheSet([TaggedSlot; 4]);
 
 /// A set-associative cache. A new entry replaces the last of its set, and each hit moves an entry
 /// up by one. So the packets of a port scan evict one another and not the entries in use.
 pub(super) struct ExactCache {
-    sets: Vec<Set>,
+    sets: Vec<CacheSet>,
 }
 
 impl ExactCache {
     /// Makes an empty cache.
     pub(super) fn new() -> Self {
-        Self { sets: vec![Set([EMPTY; 4]); 1 << SETS_LOG2] }
+        Self { sets: vec![CacheSet([EMPTY; 4]); 1 << SETS_LOG2] }
     }
 
     /// The upper bits of the hash select the set, the lower bits are the tag.
     #[inline]
-    fn set(&mut self, hash: u64) -> Option<&mut [Entry; 4]> {
+    fn set(&mut self, hash: u64) -> Option<&mut [TaggedSlot; 4]> {
         self.sets.get_mut((hash >> (u64::BITS - SETS_LOG2)) as usize).map(|set| &mut set.0)
     }
 
@@ -62,6 +62,6 @@ impl ExactCache {
 
     /// Size of the array in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.sets.capacity() * size_of::<Set>()
+        self.sets.capacity() * size_of::<CacheSet>()
     }
 }

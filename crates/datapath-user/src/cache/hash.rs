@@ -1,6 +1,6 @@
 //! Seeded hashes of the words of a flow key.
 
-use super::subtable::Lane;
+use super::subtable::MaskWord;
 use flow::{FlowKey, PACKET_WORDS, WORDS};
 use std::hash::{BuildHasher, RandomState};
 
@@ -12,14 +12,14 @@ use std::hash::{BuildHasher, RandomState};
 /// Message Authentication", 1999, section 4). The two halves of the sum are then multiplied.
 /// Otherwise consecutive addresses would hash to an arithmetic progression, which spreads badly
 /// over a hash table under some secrets.
-pub(super) struct Secret {
+pub(super) struct HashSecret {
     pairs: [[u64; 2]; WORDS.div_ceil(2)],
     /// For the last of an odd number of words: (number added, factor).
     single: (u64, u64),
     fold: [u64; 2],
 }
 
-impl Secret {
+impl HashSecret {
     /// Makes a random secret.
     pub(super) fn new() -> Self {
         let (one, other) = (RandomState::new(), RandomState::new());
@@ -48,11 +48,11 @@ impl Secret {
         self.fold(sum)
     }
 
-    /// The hash of those bits of a key that a mask, given as lanes, selects.
+    /// The hash of those bits of a key that a mask, given as its words, selects.
     #[inline]
-    pub(super) fn of_lanes(&self, lanes: &[Lane], key: &FlowKey) -> u64 {
+    pub(super) fn of_mask_words(&self, mask_words: &[MaskWord], key: &FlowKey) -> u64 {
         let mut sum = 0;
-        let (pairs, rest) = lanes.as_chunks();
+        let (pairs, rest) = mask_words.as_chunks();
         for ([a, b], secret) in pairs.iter().zip(&self.pairs) {
             sum = add(sum, [a.of(key), b.of(key)], secret);
         }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_bit_of_a_packet_changes_the_hash_when_it_is_flipped() {
-        let secret = Secret::new();
+        let secret = HashSecret::new();
         let key = FlowKey::default();
         let hash = secret.of_packet(&key);
         for &field in Field::ALL.iter().filter(|field| !field.is_register()) {
@@ -103,28 +103,28 @@ mod tests {
 
     #[test]
     fn bits_outside_a_mask_are_not_hashed() {
-        let secret = Secret::new();
+        let secret = HashSecret::new();
         let mut mask = FlowMask::default();
         mask.add_bits(Field::Ip4Dst, 0xffff_ff00);
         mask.add(Field::TpDst);
         mask.add(Field::InPort);
-        let lanes = Lane::all(&mask);
+        let mask_words = MaskWord::all(&mask);
         let mut key = FlowKey::default();
-        let hash = secret.of_lanes(&lanes, &key);
+        let hash = secret.of_mask_words(&mask_words, &key);
         key.set(Field::Ip4Dst, 0xff);
         key.set(Field::EthDst, 1);
-        assert_eq!(secret.of_lanes(&lanes, &key), hash);
+        assert_eq!(secret.of_mask_words(&mask_words, &key), hash);
         for field in [Field::InPort, Field::Ip4Dst, Field::TpDst] {
             let mut other = key.clone();
             other.set(field, 0x1234);
-            assert_ne!(secret.of_lanes(&lanes, &other), hash, "{field}");
+            assert_ne!(secret.of_mask_words(&mask_words, &other), hash, "{field}");
         }
     }
 
     #[test]
     fn hashes_are_spread_when_addresses_follow_each_other() {
         for _ in 0..100 {
-            let (secret, mut key) = (Secret::new(), FlowKey::default());
+            let (secret, mut key) = (HashSecret::new(), FlowKey::default());
             let mut counts = [0_u8; 4_096];
             for address in 0..1_000_u128 {
                 key.set(Field::Ip4Dst, address);
@@ -139,6 +139,6 @@ mod tests {
     #[test]
     fn hash_differs_when_another_cache_computes_it() {
         let key = FlowKey::default();
-        assert_ne!(Secret::new().of_packet(&key), Secret::new().of_packet(&key));
+        assert_ne!(HashSecret::new().of_packet(&key), HashSecret::new().of_packet(&key));
     }
 }

@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 /// A slot and half of its hash. With it, growing does not read the megaflows, and a lookup seldom
 /// reads one that does not match.
 #[derive(Clone, Copy)]
-struct Entry {
+struct IndexEntry {
     tag: u32,
     slot: Slot,
 }
@@ -23,7 +23,7 @@ const fn spread(tag: u32) -> u64 {
 
 /// A hash table of slots. It does not know the megaflows in them; the caller compares them.
 #[derive(Default)]
-pub(super) struct Index(HashTable<Entry>);
+pub(super) struct Index(HashTable<IndexEntry>);
 
 impl Index {
     /// The slot with that hash for which `is` returns true.
@@ -37,7 +37,7 @@ impl Index {
     /// Adds a slot.
     pub(super) fn insert(&mut self, hash: u64, slot: Slot) {
         let tag = tag(hash);
-        self.0.insert_unique(spread(tag), Entry { tag, slot }, |entry| spread(entry.tag));
+        self.0.insert_unique(spread(tag), IndexEntry { tag, slot }, |entry| spread(entry.tag));
     }
 
     /// Removes a slot. A table that has become far too large shrinks, because there is one table

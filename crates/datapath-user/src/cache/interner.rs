@@ -6,7 +6,7 @@ use flow::Action;
 use hashbrown::HashTable;
 use std::sync::Arc;
 
-struct List {
+struct InternedList {
     hash: u64,
     actions: Arc<[Action]>,
     /// The number of megaflows with this list. Other holders of the `Arc` do not count.
@@ -20,13 +20,13 @@ pub(super) struct ListNo(pub(super) u32);
 /// The interned lists. Many megaflows have equal lists, so this saves most of their memory.
 #[derive(Default)]
 pub(super) struct Interner {
-    lists: Slab<List>,
+    lists: Slab<InternedList>,
     numbers: HashTable<ListNo>,
     seed: RandomState,
 }
 
 /// The hash of an interned list.
-fn hash_of(lists: &Slab<List>, ListNo(number): ListNo) -> u64 {
+fn hash_of(lists: &Slab<InternedList>, ListNo(number): ListNo) -> u64 {
     lists.get(number).map_or(0, |list| list.hash)
 }
 
@@ -38,7 +38,7 @@ impl Interner {
     }
 
     /// Interns `actions` for one more megaflow.
-    pub(super) fn take(&mut self, actions: &Arc<[Action]>) -> ListNo {
+    pub(super) fn acquire(&mut self, actions: &Arc<[Action]>) -> ListNo {
         let hash = self.seed.hash_one(actions);
         let Self { lists, numbers, .. } = self;
         let is = |&ListNo(number): &ListNo| {
@@ -50,13 +50,14 @@ impl Interner {
             }
             return number;
         }
-        let number = ListNo(lists.insert(List { hash, actions: actions.clone(), users: 1 }));
+        let number =
+            ListNo(lists.insert(InternedList { hash, actions: actions.clone(), users: 1 }));
         numbers.insert_unique(hash, number, |&number| hash_of(lists, number));
         number
     }
 
     /// Releases a list for one megaflow. A list without megaflows is removed.
-    pub(super) fn give_back(&mut self, number: ListNo) {
+    pub(super) fn release(&mut self, number: ListNo) {
         let Self { lists, numbers, .. } = self;
         let Some(list) = lists.get_mut(number.0) else { return };
         list.users -= 1;
@@ -82,7 +83,7 @@ impl Interner {
     pub(super) fn memory_bytes(&self) -> usize {
         // An `Arc` stores two reference counts with the list.
         let list_bytes =
-            |(_, list): (u32, &List)| size_of_val(&*list.actions) + 2 * size_of::<usize>();
+            |(_, list): (u32, &InternedList)| size_of_val(&*list.actions) + 2 * size_of::<usize>();
         self.lists.memory_bytes()
             + self.numbers.allocation_size()
             + self.lists.iter_from(0).map(list_bytes).sum::<usize>()

@@ -2,7 +2,7 @@
 
 use super::interner::ListNo;
 use super::slab::Slab;
-use super::subtable::Lane;
+use super::subtable::MaskWord;
 use datapath::megaflow::{MegaflowId, Usage};
 use flow::FlowKey;
 use std::num::NonZero;
@@ -32,7 +32,7 @@ impl Slot {
 }
 
 /// A megaflow without its match.
-pub(super) struct Record {
+pub(super) struct StoredMegaflow {
     pub(super) id: MegaflowId,
     packets: u64,
     bytes: u64,
@@ -42,9 +42,9 @@ pub(super) struct Record {
 }
 
 // There are hundreds of thousands of records, so their size matters.
-const _: () = assert!(size_of::<Option<Record>>() == 32);
+const _: () = assert!(size_of::<Option<StoredMegaflow>>() == 32);
 
-impl Record {
+impl StoredMegaflow {
     /// Bits of the number of a list.
     pub(super) const LIST_BITS: u32 = 24;
 
@@ -98,7 +98,7 @@ pub(super) struct Chunk {
     confirmed: u64,
     /// The masked words of each position's match.
     values: Vec<u64>,
-    records: Vec<Option<Record>>,
+    records: Vec<Option<StoredMegaflow>>,
 }
 
 impl Chunk {
@@ -123,27 +123,30 @@ impl Chunk {
     }
 
     #[inline]
-    pub(super) fn record(&self, at: usize) -> Option<&Record> {
+    pub(super) fn record(&self, at: usize) -> Option<&StoredMegaflow> {
         self.records.get(at)?.as_ref()
     }
 
     #[inline]
-    pub(super) fn record_mut(&mut self, at: usize) -> Option<&mut Record> {
+    pub(super) fn record_mut(&mut self, at: usize) -> Option<&mut StoredMegaflow> {
         self.records.get_mut(at)?.as_mut()
     }
 
-    /// The masked words of a megaflow's match, one for each lane.
+    /// The masked words of a megaflow's match, one for each word of the mask.
     #[inline]
-    fn values(&self, at: usize, lanes: &[Lane]) -> Option<&[u64]> {
-        self.values.get(at * lanes.len()..)?.get(..lanes.len())
+    fn values(&self, at: usize, mask_words: &[MaskWord]) -> Option<&[u64]> {
+        self.values.get(at * mask_words.len()..)?.get(..mask_words.len())
     }
 
     /// True if the key meets the match of the position's megaflow, and it is in force.
     #[inline]
-    pub(super) fn matches(&self, at: usize, lanes: &[Lane], key: &FlowKey) -> bool {
-        let Some(values) = self.values(at, lanes) else { return false };
-        // There is no early exit, because all lanes agree in by far the most cases.
-        let differ = lanes.iter().zip(values).fold(0, |all, (lane, v)| all | (lane.of(key) ^ v));
+    pub(super) fn matches(&self, at: usize, mask_words: &[MaskWord], key: &FlowKey) -> bool {
+        let Some(values) = self.values(at, mask_words) else { return false };
+        // There is no early exit, because almost always all words agree.
+        let differ = mask_words
+            .iter()
+            .zip(values)
+            .fold(0, |all, (mask_word, v)| all | (mask_word.of(key) ^ v));
         differ == 0 && self.is_in_force(at)
     }
 
@@ -154,37 +157,44 @@ impl Chunk {
     }
 
     /// The match's values as a key.
-    pub(super) fn key(&self, at: usize, lanes: &[Lane]) -> FlowKey {
+    pub(super) fn key(&self, at: usize, mask_words: &[MaskWord]) -> FlowKey {
         let mut key = FlowKey::default();
-        for (lane, value) in lanes.iter().zip(self.values(at, lanes).unwrap_or_default()) {
-            key.words_mut()[lane.word] = *value;
+        for (mask_word, value) in
+            mask_words.iter().zip(self.values(at, mask_words).unwrap_or_default())
+        {
+            key.words_mut()[mask_word.word] = *value;
         }
         key
     }
 
     /// Adds a megaflow to a chunk that is not full; returns its position.
-    pub(super) fn insert(&mut self, lanes: &[Lane], key: &FlowKey, record: Record) -> usize {
+    pub(super) fn insert(
+        &mut self,
+        mask_words: &[MaskWord],
+        key: &FlowKey,
+        record: StoredMegaflow,
+    ) -> usize {
         let at = self.taken.trailing_ones() as usize;
         self.taken |= 1 << at;
         self.enforce(at);
-        let values = lanes.iter().map(|lane| lane.of(key));
+        let values = mask_words.iter().map(|mask_word| mask_word.of(key));
         if let Some(place) = self.records.get_mut(at) {
             *place = Some(record);
-            let places = self.values.iter_mut().skip(at * lanes.len());
+            let places = self.values.iter_mut().skip(at * mask_words.len());
             places.zip(values).for_each(|(place, value)| *place = value);
             return at;
         }
         if self.records.len() == self.records.capacity() {
             let more = self.records.len().max(1);
             self.records.reserve_exact(more);
-            self.values.reserve_exact(more * lanes.len());
+            self.values.reserve_exact(more * mask_words.len());
         }
         self.records.push(Some(record));
         self.values.extend(values);
         at
     }
 
-    pub(super) fn remove(&mut self, at: usize) -> Option<Record> {
+    pub(super) fn remove(&mut self, at: usize) -> Option<StoredMegaflow> {
         let record = self.records.get_mut(at)?.take()?;
         let others = !(1 << at);
         self.taken &= others;
@@ -215,7 +225,7 @@ impl Chunk {
     }
 
     /// The megaflows from a position on, with their positions.
-    pub(super) fn iter_from(&self, first: usize) -> impl Iterator<Item = (usize, &Record)> {
+    pub(super) fn iter_from(&self, first: usize) -> impl Iterator<Item = (usize, &StoredMegaflow)> {
         let records = self.records.iter().enumerate().skip(first);
         records.filter_map(|(at, record)| Some((at, record.as_ref()?)))
     }
@@ -223,7 +233,7 @@ impl Chunk {
     /// Bytes allocated by the chunk.
     fn memory_bytes(&self) -> usize {
         self.values.capacity() * size_of::<u64>()
-            + self.records.capacity() * size_of::<Option<Record>>()
+            + self.records.capacity() * size_of::<Option<StoredMegaflow>>()
     }
 }
 

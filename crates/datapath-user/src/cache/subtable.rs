@@ -5,14 +5,14 @@ use flow::{FlowKey, FlowMask};
 
 /// One word of a key, and the bits of it that a mask selects.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lane {
+pub(super) struct MaskWord {
     pub(super) bits: u64,
     /// The number of the word, less than [`flow::WORDS`].
     pub(super) word: usize,
 }
 
-impl Lane {
-    /// The lanes of a mask.
+impl MaskWord {
+    /// The words of a mask that are not 0.
     pub(super) fn all(mask: &FlowMask) -> Box<[Self]> {
         let words = mask.words().iter().enumerate().filter(|&(_, &bits)| bits != 0);
         words.map(|(word, &bits)| Self { bits, word }).collect()
@@ -28,7 +28,7 @@ impl Lane {
 /// The index of the megaflows with one mask. The megaflows themselves are in the chunks of the
 /// store.
 pub(super) struct Subtable {
-    pub(super) lanes: Box<[Lane]>,
+    pub(super) mask_words: Box<[MaskWord]>,
     /// Slots by the hash of the masked words.
     pub(super) index: Index,
     /// Chunks with free positions.
@@ -42,21 +42,27 @@ pub(super) struct Subtable {
 
 impl Subtable {
     pub(super) fn new(mask: &FlowMask) -> Self {
-        Self { lanes: Lane::all(mask), index: Index::default(), open: Vec::new(), len: 0, hits: 0 }
+        Self {
+            mask_words: MaskWord::all(mask),
+            index: Index::default(),
+            open: Vec::new(),
+            len: 0,
+            hits: 0,
+        }
     }
 
     /// The mask.
     pub(super) fn mask(&self) -> FlowMask {
         let mut mask = FlowMask::default();
-        for lane in &self.lanes {
-            mask.words_mut()[lane.word] = lane.bits;
+        for mask_word in &self.mask_words {
+            mask.words_mut()[mask_word.word] = mask_word.bits;
         }
         mask
     }
 
     /// Bytes allocated by the subtable.
     pub(super) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.lanes)
+        size_of_val(&*self.mask_words)
             + self.index.memory_bytes()
             + self.open.capacity() * size_of::<u32>()
     }

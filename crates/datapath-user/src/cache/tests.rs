@@ -378,7 +378,7 @@ enum Step {
     Put { mask: usize, values: u8, port: u32 },
     Delete { mask: usize, values: u8 },
     LookUp { values: u8, bytes: u16 },
-    Portion { most: usize },
+    DumpPage { most: usize },
     Maintain,
     Clear,
 }
@@ -390,7 +390,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(mask, values, port)| Step::Put { mask, values, port }),
         12 => (mask, values).prop_map(|(mask, values)| Step::Delete { mask, values }),
         40 => (values, any::<u16>()).prop_map(|(values, bytes)| Step::LookUp { values, bytes }),
-        8 => (0..20_usize).prop_map(|most| Step::Portion { most }),
+        8 => (0..20_usize).prop_map(|most| Step::DumpPage { most }),
         2 => Just(Step::Maintain),
         1 => Just(Step::Clear),
     ];
@@ -529,7 +529,7 @@ proptest! {
                 Step::LookUp { values, bytes } => {
                     model.look_up(&mut cache, &small_key(values), bytes.into(), now_ms);
                 }
-                Step::Portion { most } => model.portion(&cache, most),
+                Step::DumpPage { most } => model.portion(&cache, most),
                 Step::Maintain => cache.maintain(),
                 Step::Clear => {
                     cache.clear();

@@ -36,7 +36,7 @@ pub struct Punt {
 }
 
 /// The Ethernet addresses toward an end point; `None` while they are unknown.
-pub type Resolved = (EndpointId, Option<NextHop>);
+pub type ResolvedNextHop = (EndpointId, Option<NextHop>);
 
 /// The path MTU toward an end point in bytes of the outer packet; `None` if the configured one
 /// applies.
@@ -93,7 +93,7 @@ pub trait FastPath: Send + Sync + Debug {
     /// The next hops of these end points have changed. All end points that are no multicast groups
     /// are reported. After a change of the underlay, those with a known next hop are reported
     /// again. An end point that was never reported is unresolved.
-    fn resolved(&self, changes: &[Resolved]);
+    fn resolved(&self, changes: &[ResolvedNextHop]);
 
     /// The path MTUs toward these end points have changed. They are reported again after each
     /// change of the underlay.

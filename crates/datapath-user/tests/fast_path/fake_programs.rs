@@ -1,6 +1,6 @@
 //! A stand-in for the kernel datapath: programs of punt_all.bpf.c, which punt every frame.
 
-use datapath_user::fast_path::{ETHERTYPE, FastPath, PathMtu, Resolved};
+use datapath_user::fast_path::{ETHERTYPE, FastPath, PathMtu, ResolvedNextHop};
 use flow::PortNo;
 use netdev::af_packet::PacketSocket;
 use netdev::{Ifindex, Link, Netns};
@@ -19,7 +19,7 @@ pub enum Told {
     PuntDevice(bool),
     Uplink(Option<Ifindex>),
     Port(PortNo, Option<Port>),
-    Resolved(Resolved),
+    Resolved(ResolvedNextHop),
     PathMtu(PathMtu),
 }
 
@@ -196,7 +196,7 @@ impl FastPath for FakePrograms {
         self.follow(port, link);
     }
 
-    fn resolved(&self, news: &[Resolved]) {
+    fn resolved(&self, news: &[ResolvedNextHop]) {
         news.iter().for_each(|news| self.tell(Told::Resolved(*news)));
     }
 

@@ -5,14 +5,14 @@ use super::{BASE, Lab, PATIENCE, SEED, UPLINK, guest_mac, guest_port};
 use datapath::config::{EndpointConfig, LinkConfig, TunnelConfig, Underlay};
 use datapath::megaflow::Megaflow;
 use datapath::stats::Snapshot;
-use datapath::{Datapath, DumpCursor, watch::Direction};
+use datapath::{Datapath, DumpCursor, watch::CaptureDirection};
 use datapath_user::UserDatapath;
 use flow::{
     Action, DatapathKey, Dscp, EndpointId, EndpointTable, Field, InnerFlow, Match, PortNo, TagLink,
     Ttl, TunnelKey, TunnelSpec, TunnelType,
 };
 use netdev::af_packet::{PacketOptions, PacketSocket, VlanTag};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use packet::{Checksum, Gso, GsoKind, PacketBuf};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ fn put(datapath: &UserDatapath, port: PortNo, actions: Vec<Action>) {
 /// A socket that receives all frames of a guest.
 fn listen(guest: &TestHost) -> PacketSocket {
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    guest.run(|| PacketSocket::open_name("eth0", &Filter::everything(), options)).unwrap()
+    guest.run(|| PacketSocket::open_name("eth0", &SocketFilter::everything(), options)).unwrap()
 }
 
 /// The next frame from `socket`, with its tag inserted.
@@ -118,7 +118,7 @@ fn frame_goes_from_guest_to_guest_with_its_tags_and_offloads() {
         assert_eq!(got.to_vec(), packet.to_vec(), "{tags:x?}");
         assert_eq!(got.offload, packet.offload, "{tags:x?}");
         let mut seen = std::iter::from_fn(|| watching.recv_timeout(PATIENCE).ok());
-        let seen = seen.find(|seen| seen.direction == Direction::ToGuest);
+        let seen = seen.find(|seen| seen.direction == CaptureDirection::ToGuest);
         assert_eq!(seen.map(|seen| seen.len), Some(packet.len()));
         (packets, bytes) = (packets + 1, bytes + packet.len() as u64);
     }

@@ -6,5 +6,5 @@ pub mod host;
 pub mod mtu;
 pub mod nic;
 pub mod path;
-pub mod reach;
 pub mod tunnel;
+pub mod tunnel_reception;

@@ -1,6 +1,6 @@
 //! Checks of one device.
 
-use super::tunnel::{Outcome, Outer, tunnel_support};
+use super::tunnel::{OuterHeaders, PerformedBy, tunnel_support};
 use crate::facts::{HostFacts, NicFacts};
 use crate::finding::{Finding, Fix, Level};
 use crate::fix::Action;
@@ -13,7 +13,7 @@ pub fn findings(
     nic: &NicFacts,
     host: &HostFacts,
     tunnels: &[TunnelType],
-    outer: Outer,
+    outer: OuterHeaders,
 ) -> Vec<Finding> {
     let mut findings = vec![link(nic)];
     findings.extend(offloads(nic, tunnels, outer));
@@ -155,7 +155,7 @@ const OFFLOADS: &[Offload] = &[
 
 /// The offloads that an administrator switched off, one finding each. An offload that the device
 /// never had is no fault of this host; the table of tunnels shows its effect.
-fn offloads(nic: &NicFacts, tunnels: &[TunnelType], outer: Outer) -> Vec<Finding> {
+fn offloads(nic: &NicFacts, tunnels: &[TunnelType], outer: OuterHeaders) -> Vec<Finding> {
     let used = |offload: &&Offload| tunnels.iter().any(|tunnel| offload.is_for(*tunnel));
     let off = |offload: &&Offload| nic.features.switched_off(offload.feature);
     let mut findings: Vec<_> = OFFLOADS
@@ -179,7 +179,7 @@ fn offloads(nic: &NicFacts, tunnels: &[TunnelType], outer: Outer) -> Vec<Finding
 }
 
 /// The throughput that the tunnels in use lose because an offload is off.
-fn costs(nic: &NicFacts, offload: &Offload, tunnels: &[TunnelType], outer: Outer) -> String {
+fn costs(nic: &NicFacts, offload: &Offload, tunnels: &[TunnelType], outer: OuterHeaders) -> String {
     let mut costs: Vec<String> = Vec::new();
     for &tunnel in tunnels.iter().filter(|tunnel| offload.is_for(**tunnel)) {
         let support = tunnel_support(nic, tunnel, outer);
@@ -239,7 +239,7 @@ fn xdp(nic: &NicFacts) -> Finding {
 }
 
 /// Whether more than one CPU receives.
-fn rss(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType], outer: Outer) -> Finding {
+fn rss(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType], outer: OuterHeaders) -> Finding {
     let (queues, rps) = (nic.active_rx_queues(), nic.rps_cpus());
     let seen = format!("{queues} receive queue(s) in use, RPS to {rps} CPU(s)");
     let pass = |why: &str| Finding::pass("rx_spreading", &nic.name, seen.clone(), why);
@@ -255,7 +255,7 @@ fn rss(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType], outer: Outer) -
             .worse(Level::Warn, spread(nic, host));
     }
     let alone = |tunnel: &&TunnelType| {
-        tunnel_support(nic, **tunnel, outer).spreading.outcome == Outcome::No
+        tunnel_support(nic, **tunnel, outer).spreading.outcome == PerformedBy::No
     };
     let crowded: Vec<_> = tunnels.iter().filter(alone).copied().collect();
     if crowded.is_empty() {

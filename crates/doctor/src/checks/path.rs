@@ -42,19 +42,19 @@ pub fn findings(path: &PathFacts) -> Vec<Finding> {
 }
 
 /// An uplink whose MTU is too small for a path.
-struct Narrow {
+struct NarrowUplink {
     who: String,
     fix: String,
     mtu: u32,
 }
 
 /// The uplink that limits packets to `mtu` bytes. An uplink with a smaller MTU is not the cause.
-fn narrow_uplink(path: &PathFacts, mtu: u16) -> Option<Narrow> {
+fn narrow_uplink(path: &PathFacts, mtu: u16) -> Option<NarrowUplink> {
     let PathFacts { host, needed, uplink, remote_uplink, .. } = path;
     let is_it = |found: u32| found < u32::from(*needed) && found <= u32::from(mtu);
     if let Some((device, mtu)) = uplink.as_ref().filter(|(_, found)| is_it(*found)) {
         let who = format!("this host's uplink {device} has MTU {mtu}");
-        return Some(Narrow {
+        return Some(NarrowUplink {
             who,
             fix: format!("ip link set dev {device} mtu {needed}"),
             mtu: *mtu,
@@ -63,7 +63,7 @@ fn narrow_uplink(path: &PathFacts, mtu: u16) -> Option<Narrow> {
     let (device, mtu) = remote_uplink.as_ref().filter(|(_, found)| is_it((*found).into()))?;
     let who = format!("the uplink {device} of {host} has MTU {mtu}");
     let fix = format!("on {host}: ip link set dev {device} mtu {needed}");
-    Some(Narrow { who, fix, mtu: (*mtu).into() })
+    Some(NarrowUplink { who, fix, mtu: (*mtu).into() })
 }
 
 fn of_direction(path: &PathFacts, which: &str, way: &PathDirection) -> Finding {
@@ -90,7 +90,9 @@ fn of_direction(path: &PathFacts, which: &str, way: &PathDirection) -> Finding {
         fits.saturating_sub((*overhead).into())
     );
     let (who, fix) = match (narrow, way.told) {
-        (Some(Narrow { who, fix, .. }), _) => (format!("; {who}"), format!("{fix}, {smaller}")),
+        (Some(NarrowUplink { who, fix, .. }), _) => {
+            (format!("; {who}"), format!("{fix}, {smaller}"))
+        }
         (None, Some(PmtuReport { router: Some(router), mtu: said })) => (
             format!("; {router} reports a next-hop MTU of {said}"),
             format!("raise the MTU behind {router} to {needed}, {smaller}"),

@@ -14,13 +14,13 @@ use crate::drivers::{self, Driver};
 use crate::facts::{Features, NicFacts};
 use flow::{Carrier, DeviceOffloads, TSO, TSO6, TunnelType};
 use netdev::ethtool::hardware::FlowType;
-use network::{Family, TunnelOptions, overhead_bytes};
+use network::{TunnelOptions, UnderlayFamily, overhead_bytes};
 use serde::Serialize;
 
 /// What performs an operation: the device or the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum PerformedBy {
     /// The device.
     Yes,
     /// The kernel, at the cost of processor time.
@@ -31,7 +31,7 @@ pub enum Outcome {
     Unknown,
 }
 
-impl Outcome {
+impl PerformedBy {
     /// The name in output.
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,17 +45,17 @@ impl Outcome {
 
 /// What performs an operation, and why the device does not.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Support {
+pub struct OffloadSupport {
     /// What performs it.
-    pub outcome: Outcome,
+    pub outcome: PerformedBy,
     /// The reason, in a few words.
     pub why: String,
     /// Offloads that are off and would have to be on.
     pub lacks: Vec<&'static str>,
 }
 
-impl Support {
-    fn new(outcome: Outcome, why: impl Into<String>) -> Self {
+impl OffloadSupport {
+    fn new(outcome: PerformedBy, why: impl Into<String>) -> Self {
         Self { outcome, why: why.into(), lacks: Vec::new() }
     }
 }
@@ -67,16 +67,16 @@ pub struct TunnelSupport {
     #[serde(serialize_with = "tunnel_name")]
     pub tunnel: TunnelType,
     /// Segmentation of super-packets from the user datapath.
-    pub segmentation: Support,
+    pub segmentation: OffloadSupport,
     /// Segmentation of super-packets from the kernel datapath and the kernel's own tunnels. `None`
     /// for STT, which the kernel cannot send.
-    pub kernel_segmentation: Option<Support>,
+    pub kernel_segmentation: Option<OffloadSupport>,
     /// Checksums of transmitted packets.
-    pub checksum: Support,
+    pub checksum: OffloadSupport,
     /// GRO: merging of received packets.
-    pub gro: Support,
+    pub gro: OffloadSupport,
     /// Receive-side scaling: spreading the packets of one remote host over the processors.
-    pub spreading: Support,
+    pub spreading: OffloadSupport,
     /// The throughput that remains with segmentation in software.
     pub cost: Option<Cost>,
     /// The largest guest MTU whose packets fit the device's MTU, in bytes; rounded on a jumbo
@@ -90,29 +90,29 @@ fn tunnel_name<S: serde::Serializer>(tunnel: &TunnelType, to: S) -> Result<S::Ok
 
 /// The outer headers: IP version and checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Outer {
+pub struct OuterHeaders {
     /// The underlay is IPv6.
     pub v6: bool,
     /// The UDP or GRE header has a checksum.
     pub checksum: bool,
 }
 
-impl Outer {
+impl OuterHeaders {
     /// What BPF programs send over IPv4. They cannot request outer checksums of super-packets.
     pub const DEFAULT: Self = Self { v6: false, checksum: false };
 
     /// The same over that family.
-    pub fn of(family: Family) -> Self {
-        Self { v6: family == Family::V6, ..Self::DEFAULT }
+    pub fn of(family: UnderlayFamily) -> Self {
+        Self { v6: family == UnderlayFamily::V6, ..Self::DEFAULT }
     }
 }
 
 /// Determines the offloads of a device for a tunnel type.
-pub fn tunnel_support(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> TunnelSupport {
+pub fn tunnel_support(nic: &NicFacts, tunnel: TunnelType, outer: OuterHeaders) -> TunnelSupport {
     let driver = drivers::find(&nic.driver.driver);
     let segmentation = user_segmentation(&nic.features, tunnel, outer, driver);
     let kernel_segmentation = kernel_segmentation(&nic.features, tunnel, outer, driver);
-    let in_software = |support: &Support| support.outcome == Outcome::InSoftware;
+    let in_software = |support: &OffloadSupport| support.outcome == PerformedBy::InSoftware;
     let cost = if in_software(&segmentation) {
         cost::without_tunnel_segmentation(tunnel)
     } else if kernel_segmentation.as_ref().is_some_and(in_software) {
@@ -120,7 +120,7 @@ pub fn tunnel_support(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> Tunne
     } else {
         None
     };
-    let family = if outer.v6 { Family::V6 } else { Family::V4 };
+    let family = if outer.v6 { UnderlayFamily::V6 } else { UnderlayFamily::V4 };
     let overhead = overhead_bytes(tunnel, family, &TunnelOptions::default());
     TunnelSupport {
         tunnel,
@@ -135,15 +135,15 @@ pub fn tunnel_support(nic: &NicFacts, tunnel: TunnelType, outer: Outer) -> Tunne
 }
 
 /// The results for all tunnel types.
-pub fn all_tunnels(nic: &NicFacts, outer: Outer) -> Vec<TunnelSupport> {
+pub fn all_tunnels(nic: &NicFacts, outer: OuterHeaders) -> Vec<TunnelSupport> {
     TunnelType::ALL.into_iter().map(|tunnel| tunnel_support(nic, tunnel, outer)).collect()
 }
 
 /// Yes when all of `needed` are on; otherwise in software.
-fn by_features(features: &Features, needed: &[&'static str]) -> Support {
+fn by_features(features: &Features, needed: &[&'static str]) -> OffloadSupport {
     let lacks: Vec<_> = needed.iter().copied().filter(|name| !features.on(name)).collect();
     if lacks.is_empty() {
-        return Support::new(Outcome::Yes, format!("{} on", needed.join(", ")));
+        return OffloadSupport::new(PerformedBy::Yes, format!("{} on", needed.join(", ")));
     }
     let fixed = |name: &&&str| features.get(name).fixed;
     let cannot: Vec<_> = lacks.iter().filter(fixed).copied().collect();
@@ -152,19 +152,22 @@ fn by_features(features: &Features, needed: &[&'static str]) -> Support {
     } else {
         format!("the device has no {}", cannot.join(", "))
     };
-    Support { outcome: Outcome::InSoftware, why, lacks }
+    OffloadSupport { outcome: PerformedBy::InSoftware, why, lacks }
 }
 
 fn user_segmentation(
     features: &Features,
     tunnel: TunnelType,
-    outer: Outer,
+    outer: OuterHeaders,
     driver: Option<&Driver>,
-) -> Support {
+) -> OffloadSupport {
     let offloads = tunnel.descriptor().offloads;
     let needed = if outer.v6 { offloads.user_ipv6 } else { offloads.user };
     if needed.is_empty() {
-        return Support::new(Outcome::No, "the user datapath sends a packet for each segment");
+        return OffloadSupport::new(
+            PerformedBy::No,
+            "the user datapath sends a packet for each segment",
+        );
     }
     segmentation(features, tunnel, needed, driver)
 }
@@ -172,9 +175,9 @@ fn user_segmentation(
 fn kernel_segmentation(
     features: &Features,
     tunnel: TunnelType,
-    outer: Outer,
+    outer: OuterHeaders,
     driver: Option<&Driver>,
-) -> Option<Support> {
+) -> Option<OffloadSupport> {
     let offloads = tunnel.descriptor().offloads;
     let needed = if outer.checksum { offloads.kernel_checksum } else { offloads.kernel };
     (!needed.is_empty()).then(|| segmentation(features, tunnel, needed, driver))
@@ -189,19 +192,19 @@ fn segmentation(
     tunnel: TunnelType,
     needed: &[&'static str],
     driver: Option<&Driver>,
-) -> Support {
+) -> OffloadSupport {
     let plain = by_features(features, needed);
-    if tunnel.descriptor().network_id.tags() < 2 || plain.outcome != Outcome::Yes {
+    if tunnel.descriptor().network_id.tags() < 2 || plain.outcome != PerformedBy::Yes {
         return plain;
     }
     match driver.and_then(|driver| driver.segments_two_tags) {
         Some(true) => plain,
-        Some(false) => Support::new(
-            Outcome::InSoftware,
+        Some(false) => OffloadSupport::new(
+            PerformedBy::InSoftware,
             "the kernel does not let this driver segment frames with two tags",
         ),
-        None => Support::new(
-            Outcome::Unknown,
+        None => OffloadSupport::new(
+            PerformedBy::Unknown,
             "it is not known whether the driver may segment frames with two tags",
         ),
     }
@@ -209,7 +212,7 @@ fn segmentation(
 
 /// Inner checksums. A device computes them if it has generic checksums, or if it can segment
 /// packets in the tunnel, which includes their checksums.
-fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Support {
+fn checksum(features: &Features, tunnel: TunnelType, outer: OuterHeaders) -> OffloadSupport {
     const GENERIC: &str = "tx-checksum-ip-generic";
     if features.on(GENERIC) {
         return by_features(features, &[GENERIC]);
@@ -222,13 +225,16 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Support {
         // The outer UDP checksum follows from the headers when the inner checksum is correct.
         Carrier::Udp | Carrier::Gre => {
             let mut inside = kernel.iter().chain(kernel_checksum);
-            if plain.outcome != Outcome::Yes {
+            if plain.outcome != PerformedBy::Yes {
                 plain
             } else if inside.any(|name| ![TSO, TSO6].contains(name) && features.on(name)) {
-                Support::new(Outcome::Yes, format!("{own} on, and inside the tunnel too"))
+                OffloadSupport::new(
+                    PerformedBy::Yes,
+                    format!("{own} on, and inside the tunnel too"),
+                )
             } else {
-                Support::new(
-                    Outcome::InSoftware,
+                OffloadSupport::new(
+                    PerformedBy::InSoftware,
                     "the device handles only packets without a tunnel",
                 )
             }
@@ -237,10 +243,14 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: Outer) -> Support {
     }
 }
 
-fn gro(nic: &NicFacts, tunnel: TunnelType) -> Support {
+fn gro(nic: &NicFacts, tunnel: TunnelType) -> OffloadSupport {
     const GRO: &str = "rx-gro";
     if !nic.features.on(GRO) {
-        return Support { outcome: Outcome::No, why: format!("{GRO} off"), lacks: vec![GRO] };
+        return OffloadSupport {
+            outcome: PerformedBy::No,
+            why: format!("{GRO} off"),
+            lacks: vec![GRO],
+        };
     }
     // A NIC removes one tag; a software device leaves the tags in the frame.
     let in_frame = match tunnel.descriptor().network_id.tags() {
@@ -251,7 +261,7 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> Support {
     if in_frame && nic.tags_stop_gro {
         let why = "the kernel was built without VLANs (CONFIG_VLAN_8021Q), so GRO ignores tagged \
                    frames";
-        return Support::new(Outcome::No, why);
+        return OffloadSupport::new(PerformedBy::No, why);
     }
     let by = match tunnel.carrier() {
         Carrier::Udp => "trains, for the socket of the tunnel (UDP_GRO)",
@@ -259,18 +269,23 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> Support {
         Carrier::TcpShaped => "segments of a frame, like those of TCP",
         Carrier::Tags => "tagged frames",
     };
-    Support::new(Outcome::InSoftware, format!("the kernel merges {by}"))
+    OffloadSupport::new(PerformedBy::InSoftware, format!("the kernel merges {by}"))
 }
 
 /// Which fields a device must hash to tell the flows of one remote host apart.
-fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: Outer, driver: Option<&Driver>) -> Support {
+fn spreading(
+    nic: &NicFacts,
+    tunnel: TunnelType,
+    outer: OuterHeaders,
+    driver: Option<&Driver>,
+) -> OffloadSupport {
     let rps = nic.rps_cpus();
     let otherwise = |why: String| {
         if rps > 1 {
             let why = format!("{why}; RPS hands packets to {rps} processors");
-            Support::new(Outcome::InSoftware, why)
+            OffloadSupport::new(PerformedBy::InSoftware, why)
         } else {
-            Support::new(Outcome::No, why)
+            OffloadSupport::new(PerformedBy::No, why)
         }
     };
     let queues = nic.active_rx_queues();
@@ -285,29 +300,34 @@ fn spreading(nic: &NicFacts, tunnel: TunnelType, outer: Outer, driver: Option<&D
         (Carrier::TcpShaped, true) => FlowType::Tcp6,
         (Carrier::Gre | Carrier::Tags, _) => {
             return match (tunnel.descriptor().network_id.tags(), inner) {
-                (_, true) => Support::new(Outcome::Yes, "the driver hashes inner headers"),
+                (_, true) => {
+                    OffloadSupport::new(PerformedBy::Yes, "the driver hashes inner headers")
+                }
                 (0, false) => {
                     otherwise("GRE has no ports, and only addresses are hashed".to_owned())
                 }
-                (1, false) => Support::new(
-                    Outcome::Yes,
+                (1, false) => OffloadSupport::new(
+                    PerformedBy::Yes,
                     format!("{queues} queues, by the IP header after the tag"),
                 ),
-                _ => Support::new(
-                    Outcome::Unknown,
+                _ => OffloadSupport::new(
+                    PerformedBy::Unknown,
                     "it is not known whether the driver hashes frames with two tags",
                 ),
             };
         }
     };
     let Some(fields) = nic.rss.as_ref().and_then(|rss| rss.fields.get(&flow)) else {
-        return Support::new(Outcome::Unknown, "the driver does not say which fields it hashes");
+        return OffloadSupport::new(
+            PerformedBy::Unknown,
+            "the driver does not say which fields it hashes",
+        );
     };
     if fields.has_ports() {
         let why = format!("{queues} queues, by ports ({} hashes addresses and ports)", flow.name());
-        Support::new(Outcome::Yes, why)
+        OffloadSupport::new(PerformedBy::Yes, why)
     } else if inner {
-        Support::new(Outcome::Yes, "the driver hashes inner headers")
+        OffloadSupport::new(PerformedBy::Yes, "the driver hashes inner headers")
     } else {
         otherwise(format!("{} hashes addresses only: one remote host is one queue", flow.name()))
     }

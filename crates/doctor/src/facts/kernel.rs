@@ -35,7 +35,7 @@ impl Kernel {
     pub fn read() -> Self {
         let release = KernelVersion::running_release().unwrap_or_default();
         let types = fs::read(BTF).unwrap_or_default();
-        let names = Names(&types);
+        let names = BtfStrings(&types);
         let jit = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok();
         Self {
             version: KernelVersion::parse(&release).unwrap_or_default(),
@@ -57,7 +57,7 @@ pub(super) fn tags_stop_gro() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
         let types = fs::read(BTF).unwrap_or_default();
-        !types.is_empty() && !Names(&types).has("vlan_gro_receive")
+        !types.is_empty() && !BtfStrings(&types).has("vlan_gro_receive")
     })
 }
 
@@ -81,9 +81,9 @@ fn has_file(modules: &str, name: &str) -> bool {
 }
 
 /// The strings of BTF, which end with zeros. Functions that were compiled out are not among them.
-struct Names<'a>(&'a [u8]);
+struct BtfStrings<'a>(&'a [u8]);
 
-impl Names<'_> {
+impl BtfStrings<'_> {
     fn has(&self, name: &str) -> bool {
         let mut needle = vec![0];
         needle.extend(name.as_bytes());
@@ -108,9 +108,9 @@ mod tests {
 
     #[test]
     fn names_are_found_whole_only() {
-        let names = Names(b"\0clsact_init_net\0tcx\0bpf_cast\0");
+        let names = BtfStrings(b"\0clsact_init_net\0tcx\0bpf_cast\0");
         assert!(names.has("tcx") && names.has("bpf_cast"));
         assert!(!names.has("clsact_init") && !names.has("cast") && !names.has("bpf"));
-        assert!(!Names(b"").has("tcx"));
+        assert!(!BtfStrings(b"").has("tcx"));
     }
 }

@@ -14,5 +14,5 @@ pub use netdev::KernelVersion;
 pub use netdev::ethtool::hardware::Rss;
 pub use netdev::nftables::Ruleset;
 pub use nic::{Feature, Features, NicFacts};
-pub use ports::{Ports, Socket, TUNNEL_PORTS, TunnelDevice};
+pub use ports::{BoundSocket, TUNNEL_PORTS, TunnelDevice, TunnelListeners};
 pub use uplink::{Device, Uplink};

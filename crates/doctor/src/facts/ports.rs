@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// A socket that receives packets.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Socket {
+pub struct BoundSocket {
     /// The IP protocol: 17 for UDP, 6 for TCP, otherwise that of a raw socket.
     pub protocol: u8,
     /// The port; 0 for a raw socket.
@@ -31,9 +31,9 @@ pub struct TunnelDevice {
 
 /// The sockets and devices that receive tunnels.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Ports {
+pub struct TunnelListeners {
     /// The sockets.
-    pub sockets: Vec<Socket>,
+    pub sockets: Vec<BoundSocket>,
     /// The tunnel devices.
     pub devices: Vec<TunnelDevice>,
     /// The owners of the sockets: inode, process ID, program name. Without CAP_SYS_PTRACE those of
@@ -49,7 +49,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const LISTEN: &str = "0A";
 
-impl Ports {
+impl TunnelListeners {
     /// Reads the sockets of the calling thread's namespace, and the owners of those on `ports`.
     pub fn read(ports: &[u16]) -> Result<Self> {
         let folder = Path::new("/proc/thread-self/net");
@@ -79,16 +79,16 @@ impl Ports {
 
 /// Parses a line of `/proc/net/udp` and the like: number, local address and port, remote, state,
 /// ..., inode. `protocol` is 0 for raw sockets, whose port field holds their protocol.
-fn socket(line: &str, protocol: u8) -> Option<Socket> {
+fn socket(line: &str, protocol: u8) -> Option<BoundSocket> {
     let mut fields = line.split_ascii_whitespace();
     let (_, port) = fields.nth(1)?.rsplit_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
     let state = fields.nth(1)?;
     let inode = fields.nth(5)?.parse().ok()?;
     match protocol {
-        0 => Some(Socket { protocol: u8::try_from(port).ok()?, port: 0, inode }),
+        0 => Some(BoundSocket { protocol: u8::try_from(port).ok()?, port: 0, inode }),
         TCP if state != LISTEN => None,
-        protocol => Some(Socket { protocol, port, inode }),
+        protocol => Some(BoundSocket { protocol, port, inode }),
     }
 }
 
@@ -133,13 +133,13 @@ mod tests {
     fn sockets_are_read_as_the_kernel_lists_them() {
         let udp = "  512: 00000000:12B5 00000000:0000 07 00000000:00000000 00:00000000 \
                    00000000     0        0 0 2 ff11 0";
-        assert_eq!(socket(udp, UDP), Some(Socket { protocol: 17, port: 4789, inode: 0 }));
+        assert_eq!(socket(udp, UDP), Some(BoundSocket { protocol: 17, port: 4789, inode: 0 }));
         let raw = "   47: 0100000A:002F 00000000:0000 07 00000000:00000000 00:00000000 \
                    00000000     0        0 4711 2 ff22 0";
-        assert_eq!(socket(raw, 0), Some(Socket { protocol: 47, port: 0, inode: 4711 }));
+        assert_eq!(socket(raw, 0), Some(BoundSocket { protocol: 47, port: 0, inode: 4711 }));
         let tcp = "   0: 00000000:1D2F 00000000:0000 0A 00000000:00000000 00:00000000 \
                    00000000     0        0 99 1 f 100 0 0 10 0";
-        assert_eq!(socket(tcp, TCP), Some(Socket { protocol: 6, port: 7471, inode: 99 }));
+        assert_eq!(socket(tcp, TCP), Some(BoundSocket { protocol: 6, port: 7471, inode: 99 }));
         assert_eq!(socket(&tcp.replace(" 0A ", " 01 "), TCP), None, "a connection is no listener");
         assert_eq!(socket("  sl  local_address rem_address   st tx_queue", UDP), None);
     }

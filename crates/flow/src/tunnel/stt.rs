@@ -16,7 +16,7 @@ use crate::header_template::L3;
 use crate::{
     DatapathKey, DropReason, Encapsulated, Endpoint, LogicalPorts, PortKey, TunnelKey, TunnelSpec,
 };
-use packet::stt::{SttFrameKey, SttPlace};
+use packet::stt::{SttFrameKey, SttSegmentPosition};
 use packet::{Checksum, ChecksumStatus, Gso, GsoKind, Offload, PacketBuf};
 use wire::ecn::Ecn;
 use wire::tunnel::stt::{FRAME_HEADER_LEN, PORT, SEGMENT_HEADER_LEN};
@@ -170,7 +170,7 @@ pub struct SttSegment {
     /// The frame that the segment belongs to.
     pub key: SttFrameKey,
     /// Position of the segment in the frame.
-    pub place: SttPlace,
+    pub place: SttSegmentPosition,
     /// The outer destination port.
     pub port: u16,
     /// The outer traffic class byte.
@@ -209,7 +209,7 @@ pub fn strip_stt_segment(packet: &mut PacketBuf) -> Result<SttSegment, DropReaso
             src_port: segment.src_port,
             packet_id: segment.packet_id,
         },
-        place: SttPlace {
+        place: SttSegmentPosition {
             total: segment.frame_len,
             offset: segment.offset,
             ce: Ecn::of(outer.traffic_class) == Ecn::Ce,

@@ -3,7 +3,7 @@
 use crate::frames::{Kind, Spec};
 use crate::{Event, Recorder};
 use flow::{
-    Action, DropReason, Field, LogPriority, LogRecord, MAX_NESTING, PortNo, Reply, Verdict,
+    AclVerdict, Action, DropReason, Field, LogPriority, LogRecord, MAX_NESTING, PortNo, Reply,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn clone_leaves_the_frame_as_it_was() {
 #[test]
 fn clone_that_changes_nothing_is_executed_on_the_frame_itself() {
     struct Places(Vec<*const u8>);
-    impl flow::Output for Places {
+    impl flow::ActionOutput for Places {
         fn port(&mut self, _: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
             self.0.push(packet.head().as_ptr());
             Ok(())
@@ -123,7 +123,7 @@ fn log_names_its_record() {
     let record = LogRecord {
         name: "acl".into(),
         priority: LogPriority::Info,
-        verdict: Verdict::Allow,
+        verdict: AclVerdict::Allow,
         meter: None,
     };
     assert_eq!(run(&[Action::Log(Arc::new(record))], &mut packet), ["Log(\"acl\")"]);

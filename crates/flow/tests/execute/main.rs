@@ -7,7 +7,9 @@ mod reply;
 mod set;
 mod too_big;
 
-use flow::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, Output, PortNo, execute};
+use flow::{
+    Action, ActionOutput, DropReason, Encapsulated, EndpointTable, LogRecord, PortNo, execute,
+};
 use packet::PacketBuf;
 use std::sync::Arc;
 
@@ -38,7 +40,7 @@ struct Recorder {
     refuse: Option<DropReason>,
 }
 
-impl Output for Recorder {
+impl ActionOutput for Recorder {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         self.refuse.map_or(Ok(()), Err)?;
         self.events.push(Event::Port(port.0, packet.to_vec()));

@@ -4,16 +4,16 @@ use crate::frames::{
     DST_V4, DST_V6, ETH_DST, ETH_SRC, Kind, SRC_V4, SRC_V6, Spec, spec, wrong_checksum,
 };
 use flow::{
-    Action, DatapathKey, DropReason, Encapsulated, EndpointId, EndpointTable, NextHop, Output,
-    PortNo, TunnelKey, TunnelSpec, TunnelType, WayBack, too_big,
+    Action, ActionOutput, DatapathKey, DropReason, Encapsulated, EndpointId, EndpointTable,
+    NextHop, PortNo, ReplyAddresses, TunnelKey, TunnelSpec, TunnelType, too_big,
 };
 use packet::{Checksum, Fit, PacketBuf, fit, settle_checksum, wire_len};
 use proptest::prelude::*;
 use wire::vlan::Tag;
 use wire::{EtherType, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, MacAddr, TooBig};
 
-const BACK: WayBack<'_> =
-    WayBack { eth_dst: MacAddr(ETH_SRC), eth_src: MacAddr([2, 9, 9, 9, 9, 9]), tags: &[] };
+const BACK: ReplyAddresses<'_> =
+    ReplyAddresses { eth_dst: MacAddr(ETH_SRC), eth_src: MacAddr([2, 9, 9, 9, 9, 9]), tags: &[] };
 
 /// Sets the DF bit of an IPv4 packet.
 fn dont_fragment(mut packet: PacketBuf, l3: usize) -> PacketBuf {
@@ -42,7 +42,7 @@ fn answer_comes_from_the_destination_by_the_way_of_the_packet() {
     for is_v6 in [false, true] {
         // A router of the switch may have changed the tags after ingress.
         let original = packet(&Spec { tags: 1, ..long(Kind::Udp, is_v6) });
-        let answer = too_big(&original, 1450, &WayBack { tags: &tags, ..BACK }).unwrap();
+        let answer = too_big(&original, 1450, &ReplyAddresses { tags: &tags, ..BACK }).unwrap();
         let (link, ip) = answer.head().split_at(22);
         let ethertype: &[u8] = if is_v6 { &[0x86, 0xdd] } else { &[8, 0] };
         let expected = [&ETH_SRC[..], &BACK.eth_src.0, &[0x88, 0xa8, 0x20, 5, 0x81, 0, 0, 7]];
@@ -147,7 +147,7 @@ proptest! {
     ) {
         let original = packet(&spec);
         let tag = Tag::from_tci(EtherType::VLAN, 5);
-        let back = WayBack { tags: &[tag; 2][..tags], ..BACK };
+        let back = ReplyAddresses { tags: &[tag; 2][..tags], ..BACK };
         let Ok(answer) = too_big(&original, mtu, &back) else { return Ok(()) };
         prop_assert_eq!(wrong_checksum(&answer, &[]), None);
         let l3 = 14 + 4 * tags;
@@ -189,7 +189,7 @@ struct Lengths {
     told: Vec<(usize, u16)>,
 }
 
-impl Output for Lengths {
+impl ActionOutput for Lengths {
     fn port(&mut self, _: PortNo, _: &mut PacketBuf) -> Result<(), DropReason> {
         Err(DropReason::NoSuchPort)
     }

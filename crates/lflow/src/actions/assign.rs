@@ -1,21 +1,21 @@
 //! Parses statements that begin with a field: `FIELD = ...;` and `FIELD <-> FIELD;`.
 
-use super::ast::{Action, Check, Family, OptionProtocol};
-use super::parse::{Parser, Wanted};
+use super::ast::{Action, Check, IpVersion, OptionProtocol};
+use super::parse::{FieldRequirement, Parser};
 use crate::error::SyntaxError;
-use crate::symbol::{FieldRef, Meaning};
+use crate::symbol::{FieldRef, SymbolMeaning};
 use crate::token::{Constant, TokenKind};
 use std::ops::Range;
 
 /// The field on the left side, and its position.
-type Left = (FieldRef, Range<usize>);
+type AssignedField = (FieldRef, Range<usize>);
 
 impl Parser<'_> {
     pub(super) fn assignment(&mut self) -> Result<Action, SyntaxError> {
         let start = self.span().start;
         let field = self.any_field()?;
         let left = (field, self.since(start));
-        if field.symbol().meaning == Meaning::IcmpMtu {
+        if field.symbol().meaning == SymbolMeaning::IcmpMtu {
             return self.load_frag_mtu(left);
         }
         if self.accept(&TokenKind::Exchange) {
@@ -33,7 +33,7 @@ impl Parser<'_> {
         }
     }
 
-    fn load(&mut self, (to, span): Left) -> Result<Action, SyntaxError> {
+    fn load(&mut self, (to, span): AssignedField) -> Result<Action, SyntaxError> {
         self.check_writable(to, &span)?;
         let constant = self.span().start;
         let name = to.name();
@@ -65,7 +65,7 @@ impl Parser<'_> {
         Err(self.error_from(start, message))
     }
 
-    fn load_frag_mtu(&mut self, (to, span): Left) -> Result<Action, SyntaxError> {
+    fn load_frag_mtu(&mut self, (to, span): AssignedField) -> Result<Action, SyntaxError> {
         self.expect(&TokenKind::Assign)?;
         self.check_writable(to, &span)?;
         let constant = self.span().start;
@@ -74,14 +74,14 @@ impl Parser<'_> {
             return Err(self.error_from(constant, "An MTU has no mask."));
         }
         self.check_width(to, value, constant)?;
-        let family = if to.width() == 16 { Family::V4 } else { Family::V6 };
+        let family = if to.width() == 16 { IpVersion::V4 } else { IpVersion::V6 };
         // The cast is lossless: `check_width` has compared the value with the field.
         Ok(Action::LoadFragMtu { family, mtu: value.value as u32 })
     }
 
     fn move_or_exchange(
         &mut self,
-        (left, span): Left,
+        (left, span): AssignedField,
         exchange: bool,
     ) -> Result<Action, SyntaxError> {
         let right_start = self.span().start;
@@ -115,7 +115,7 @@ impl Parser<'_> {
     }
 
     /// `FIELD = NAME(...)`; the current token is the name.
-    fn call(&mut self, name: &str, left: Left) -> Result<Action, SyntaxError> {
+    fn call(&mut self, name: &str, left: AssignedField) -> Result<Action, SyntaxError> {
         let (to, span) = (left.0, &left.1);
         if let Some(check) = Check::from_name(name) {
             return self.check(check, left);
@@ -135,26 +135,26 @@ impl Parser<'_> {
                 self.expect(&TokenKind::RightParen)?;
                 Ok(Action::CheckLength { to, bytes })
             }
-            "lookup_arp" => self.lookup_binding(left, Family::V4, true),
-            "lookup_nd" => self.lookup_binding(left, Family::V6, true),
-            "lookup_arp_ip" => self.lookup_binding(left, Family::V4, false),
-            "lookup_nd_ip" => self.lookup_binding(left, Family::V6, false),
+            "lookup_arp" => self.lookup_binding(left, IpVersion::V4, true),
+            "lookup_nd" => self.lookup_binding(left, IpVersion::V6, true),
+            "lookup_arp_ip" => self.lookup_binding(left, IpVersion::V4, false),
+            "lookup_nd_ip" => self.lookup_binding(left, IpVersion::V6, false),
             "get_fdb" => {
                 if !to.is_text() {
-                    self.check_kind(to, Wanted::Bits(32), span)?;
+                    self.check_kind(to, FieldRequirement::Bits(32), span)?;
                 }
                 self.check_writable(to, span)?;
                 self.skip_call();
-                let mac = self.wanted_field(Wanted::Bits(48))?;
+                let mac = self.wanted_field(FieldRequirement::Bits(48))?;
                 self.expect(&TokenKind::RightParen)?;
                 Ok(Action::GetFdb { to, mac })
             }
             "lookup_fdb" => {
                 self.check_result_bit(to, span)?;
                 self.skip_call();
-                let port = self.wanted_field(Wanted::Port)?;
+                let port = self.wanted_field(FieldRequirement::Port)?;
                 self.expect(&TokenKind::Comma)?;
-                let mac = self.wanted_field(Wanted::Bits(48))?;
+                let mac = self.wanted_field(FieldRequirement::Bits(48))?;
                 self.expect(&TokenKind::RightParen)?;
                 Ok(Action::LookupFdb { to, port, mac })
             }
@@ -168,7 +168,7 @@ impl Parser<'_> {
         self.advance();
     }
 
-    fn check(&mut self, check: Check, (to, span): Left) -> Result<Action, SyntaxError> {
+    fn check(&mut self, check: Check, (to, span): AssignedField) -> Result<Action, SyntaxError> {
         self.skip_call();
         if *self.kind() != TokenKind::RightParen {
             let message = format!("{} doesn't take any parameters", check.name());
@@ -179,10 +179,10 @@ impl Parser<'_> {
         Ok(Action::Check { to, check })
     }
 
-    fn select(&mut self, (to, span): Left) -> Result<Action, SyntaxError> {
+    fn select(&mut self, (to, span): AssignedField) -> Result<Action, SyntaxError> {
         self.check_writable(to, &span)?;
         if to.is_text() {
-            self.check_kind(to, Wanted::Bits(16), &span)?;
+            self.check_kind(to, FieldRequirement::Bits(16), &span)?;
         }
         if to.width() < 16 {
             let (width, name) = (to.width(), to.name());
@@ -216,18 +216,18 @@ impl Parser<'_> {
 
     fn lookup_binding(
         &mut self,
-        (to, span): Left,
-        family: Family,
+        (to, span): AssignedField,
+        family: IpVersion,
         with_mac: bool,
     ) -> Result<Action, SyntaxError> {
         self.check_result_bit(to, &span)?;
         self.skip_call();
-        let port = self.wanted_field(Wanted::Port)?;
+        let port = self.wanted_field(FieldRequirement::Port)?;
         self.expect(&TokenKind::Comma)?;
-        let ip = self.wanted_field(Wanted::Bits(family.address_width()))?;
+        let ip = self.wanted_field(FieldRequirement::Bits(family.address_width()))?;
         let mac = if with_mac {
             self.expect(&TokenKind::Comma)?;
-            Some(self.wanted_field(Wanted::Bits(48))?)
+            Some(self.wanted_field(FieldRequirement::Bits(48))?)
         } else {
             None
         };

@@ -50,7 +50,7 @@ pub enum Action {
     /// `icmp4.frag_mtu = MTU;` or `icmp6.frag_mtu = MTU;`
     LoadFragMtu {
         /// ICMP or ICMPv6.
-        family: Family,
+        family: IpVersion,
         /// The MTU in bytes; at most 16 bits for IPv4.
         mtu: u32,
     },
@@ -60,7 +60,7 @@ pub enum Action {
     /// IP address.
     GetMacBinding {
         /// `get_arp` or `get_nd`.
-        family: Family,
+        family: IpVersion,
         /// The logical port behind which the IP address is.
         port: FieldRef,
         /// The IP address, 32 or 128 bits.
@@ -69,7 +69,7 @@ pub enum Action {
     /// `put_arp(PORT, IP, MAC);` or `put_nd(PORT, IP, MAC);`
     PutMacBinding {
         /// `put_arp` or `put_nd`.
-        family: Family,
+        family: IpVersion,
         /// The logical port behind which the IP address is.
         port: FieldRef,
         /// The IP address, 32 or 128 bits.
@@ -83,7 +83,7 @@ pub enum Action {
         /// The destination, 1 bit.
         to: FieldRef,
         /// `lookup_arp` or `lookup_nd`.
-        family: Family,
+        family: IpVersion,
         /// The logical port behind which the IP address is.
         port: FieldRef,
         /// The IP address, 32 or 128 bits.
@@ -228,14 +228,14 @@ pub const MAX_QUEUE: u16 = 0xf000;
 
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Family {
+pub enum IpVersion {
     /// ARP, ICMP, 32 bits.
     V4,
     /// Neighbour discovery, ICMPv6, 128 bits.
     V6,
 }
 
-impl Family {
+impl IpVersion {
     /// The width of an address in bits.
     pub const fn address_width(self) -> u8 {
         match self {
@@ -533,18 +533,18 @@ impl Stage {
 
 impl Backend {
     /// The family of the address.
-    pub const fn family(&self) -> Family {
+    pub const fn family(&self) -> IpVersion {
         match self.ip {
-            IpAddr::V4(_) => Family::V4,
-            IpAddr::V6(_) => Family::V6,
+            IpAddr::V4(_) => IpVersion::V4,
+            IpAddr::V6(_) => IpVersion::V6,
         }
     }
 }
 
 /// The address in the low bits of a number.
-pub(super) const fn address(family: Family, bits: u128) -> IpAddr {
+pub(super) const fn address(family: IpVersion, bits: u128) -> IpAddr {
     match family {
-        Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(bits as u32)),
-        Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(bits)),
+        IpVersion::V4 => IpAddr::V4(Ipv4Addr::from_bits(bits as u32)),
+        IpVersion::V6 => IpAddr::V6(Ipv6Addr::from_bits(bits)),
     }
 }

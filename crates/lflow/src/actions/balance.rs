@@ -1,7 +1,7 @@
 //! Parses statements about connections: tracking, address translation, load balancing.
 
 use super::ast::{
-    Action, Backend, CtLb, Family, LbAffinity, LbFlag, Nat, NatTarget, Transport, address,
+    Action, Backend, CtLb, IpVersion, LbAffinity, LbFlag, Nat, NatTarget, Transport, address,
 };
 use super::parse::Parser;
 use crate::error::SyntaxError;
@@ -81,10 +81,10 @@ impl Parser<'_> {
     fn address(&mut self, what: &str) -> Result<IpAddr, SyntaxError> {
         let ip = match *self.kind() {
             TokenKind::Integer(Constant { value, mask: None, format: Format::Ipv4 }) => {
-                address(Family::V4, value)
+                address(IpVersion::V4, value)
             }
             TokenKind::Integer(Constant { value, mask: None, format: Format::Ipv6 }) => {
-                address(Family::V6, value)
+                address(IpVersion::V6, value)
             }
             _ => return Err(self.expecting(what)),
         };

@@ -5,7 +5,7 @@ use super::ast::{Action, Check, Log, LogVerdict, Nest, Severity, Stage};
 use crate::scope::Scope;
 use crate::symbol::FieldRef;
 use crate::token::Constant;
-use flow::{Field, LogPriority, LogRecord, Reply, Subfield, Verdict, low_bits};
+use flow::{AclVerdict, Field, LogPriority, LogRecord, Reply, Subfield, low_bits};
 use pipeline::{Direction, LearnedOp, Op, Operand};
 use std::sync::Arc;
 
@@ -224,9 +224,9 @@ fn record(log: &Log) -> LogRecord {
             Severity::Debug => LogPriority::Debug,
         },
         verdict: match log.verdict {
-            LogVerdict::Allow => Verdict::Allow,
-            LogVerdict::Drop => Verdict::Drop,
-            LogVerdict::Reject => Verdict::Reject,
+            LogVerdict::Allow => AclVerdict::Allow,
+            LogVerdict::Drop => AclVerdict::Drop,
+            LogVerdict::Reject => AclVerdict::Reject,
         },
         meter: log.meter.as_deref().map(str::to_owned),
     }

@@ -21,7 +21,7 @@ mod print;
 mod tests;
 
 pub use ast::{
-    Action, Backend, Check, CtLb, Family, LbAffinity, LbFlag, Log, LogVerdict, MAX_QUEUE, Nat,
+    Action, Backend, Check, CtLb, IpVersion, LbAffinity, LbFlag, Log, LogVerdict, MAX_QUEUE, Nat,
     NatTarget, Nest, ObservationPoint, OptionProtocol, Sample, Severity, Stage, Transport,
 };
 pub use compile::compile;
@@ -72,6 +72,6 @@ impl Actions {
 
 impl fmt::Display for Actions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print::List { stage: self.stage, actions: &self.list }.fmt(f)
+        print::PrintedActions { stage: self.stage, actions: &self.list }.fmt(f)
     }
 }

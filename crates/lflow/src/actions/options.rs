@@ -30,80 +30,83 @@ pub enum OptionValue {
 
 /// The type of an option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Takes {
+enum OptionType {
     Number,
     Text,
     Either,
 }
 
 /// The options of DHCP (RFC 2132 and later RFCs), with the names of OVN's `DHCP_Options` table.
-const DHCP4: &[(&str, Takes)] = &[
-    ("offerip", Takes::Number),
-    ("netmask", Takes::Number),
-    ("router", Takes::Number),
-    ("dns_server", Takes::Number),
-    ("log_server", Takes::Number),
-    ("lpr_server", Takes::Number),
-    ("swap_server", Takes::Number),
-    ("policy_filter", Takes::Number),
-    ("router_solicitation", Takes::Number),
-    ("nis_server", Takes::Number),
-    ("ntp_server", Takes::Number),
-    ("server_id", Takes::Number),
-    ("tftp_server", Takes::Either),
-    ("classless_static_route", Takes::Number),
-    ("ms_classless_static_route", Takes::Number),
-    ("ip_forward_enable", Takes::Number),
-    ("router_discovery", Takes::Number),
-    ("ethernet_encap", Takes::Number),
-    ("default_ttl", Takes::Number),
-    ("tcp_ttl", Takes::Number),
-    ("mtu", Takes::Number),
-    ("lease_time", Takes::Number),
-    ("T1", Takes::Number),
-    ("T2", Takes::Number),
-    ("wpad", Takes::Text),
-    ("bootfile_name", Takes::Text),
-    ("path_prefix", Takes::Text),
-    ("tftp_server_address", Takes::Number),
-    ("hostname", Takes::Text),
-    ("domain_name", Takes::Text),
-    ("arp_cache_timeout", Takes::Number),
-    ("tcp_keepalive_interval", Takes::Number),
-    ("domain_search_list", Takes::Text),
-    ("bootfile_name_alt", Takes::Text),
-    ("broadcast_address", Takes::Number),
-    ("netbios_name_server", Takes::Number),
-    ("netbios_node_type", Takes::Number),
-    ("next_server", Takes::Number),
+const DHCP4: &[(&str, OptionType)] = &[
+    ("offerip", OptionType::Number),
+    ("netmask", OptionType::Number),
+    ("router", OptionType::Number),
+    ("dns_server", OptionType::Number),
+    ("log_server", OptionType::Number),
+    ("lpr_server", OptionType::Number),
+    ("swap_server", OptionType::Number),
+    ("policy_filter", OptionType::Number),
+    ("router_solicitation", OptionType::Number),
+    ("nis_server", OptionType::Number),
+    ("ntp_server", OptionType::Number),
+    ("server_id", OptionType::Number),
+    ("tftp_server", OptionType::Either),
+    ("classless_static_route", OptionType::Number),
+    ("ms_classless_static_route", OptionType::Number),
+    ("ip_forward_enable", OptionType::Number),
+    ("router_discovery", OptionType::Number),
+    ("ethernet_encap", OptionType::Number),
+    ("default_ttl", OptionType::Number),
+    ("tcp_ttl", OptionType::Number),
+    ("mtu", OptionType::Number),
+    ("lease_time", OptionType::Number),
+    ("T1", OptionType::Number),
+    ("T2", OptionType::Number),
+    ("wpad", OptionType::Text),
+    ("bootfile_name", OptionType::Text),
+    ("path_prefix", OptionType::Text),
+    ("tftp_server_address", OptionType::Number),
+    ("hostname", OptionType::Text),
+    ("domain_name", OptionType::Text),
+    ("arp_cache_timeout", OptionType::Number),
+    ("tcp_keepalive_interval", OptionType::Number),
+    ("domain_search_list", OptionType::Text),
+    ("bootfile_name_alt", OptionType::Text),
+    ("broadcast_address", OptionType::Number),
+    ("netbios_name_server", OptionType::Number),
+    ("netbios_node_type", OptionType::Number),
+    ("next_server", OptionType::Number),
 ];
 
-const DHCP6: &[(&str, Takes)] = &[
-    ("ia_addr", Takes::Number),
-    ("server_id", Takes::Number),
-    ("domain_search", Takes::Text),
-    ("dns_server", Takes::Number),
+const DHCP6: &[(&str, OptionType)] = &[
+    ("ia_addr", OptionType::Number),
+    ("server_id", OptionType::Number),
+    ("domain_search", OptionType::Text),
+    ("dns_server", OptionType::Number),
 ];
 
-const ND_RA: &[(&str, Takes)] = &[
-    ("addr_mode", Takes::Text),
-    ("router_preference", Takes::Text),
-    ("slla", Takes::Number),
-    ("prefix", Takes::Number),
-    ("mtu", Takes::Number),
-    ("rdnss", Takes::Number),
-    ("dnssl", Takes::Text),
-    ("route_info", Takes::Text),
+const ND_RA: &[(&str, OptionType)] = &[
+    ("addr_mode", OptionType::Text),
+    ("router_preference", OptionType::Text),
+    ("slla", OptionType::Number),
+    ("prefix", OptionType::Number),
+    ("mtu", OptionType::Number),
+    ("rdnss", OptionType::Number),
+    ("dnssl", OptionType::Text),
+    ("route_info", OptionType::Text),
 ];
 
-const EMPTY_LB_BACKENDS: &[(&str, Takes)] =
-    &[("vip", Takes::Text), ("protocol", Takes::Text), ("load_balancer", Takes::Text)];
+const EMPTY_LB_BACKENDS: &[(&str, OptionType)] = &[
+    ("vip", OptionType::Text),
+    ("protocol", OptionType::Text),
+    ("load_balancer", OptionType::Text),
+];
 
 /// The only event.
 pub(super) const EVENT: &str = "empty_lb_backends";
 
 impl OptionProtocol {
-    const fn table(self) -> &'static [(&'static str, Takes)] {
+    const fn table(self) -> &'static [(&'static str, OptionType)] {
         match self {
             Self::Dhcp4 => DHCP4,
             Self::Dhcp6 => DHCP6,
@@ -187,7 +190,7 @@ impl Parser<'_> {
 
     fn options(
         &mut self,
-        table: &'static [(&'static str, Takes)],
+        table: &'static [(&'static str, OptionType)],
         title: &str,
     ) -> Result<Box<[ActionOption]>, SyntaxError> {
         let mut options = Vec::new();
@@ -200,7 +203,7 @@ impl Parser<'_> {
 
     fn option(
         &mut self,
-        table: &'static [(&'static str, Takes)],
+        table: &'static [(&'static str, OptionType)],
         title: &str,
     ) -> Result<ActionOption, SyntaxError> {
         let known = match self.kind() {
@@ -216,9 +219,9 @@ impl Parser<'_> {
         let value = self.option_value()?;
         let is_text = matches!(value, OptionValue::Text(_) | OptionValue::Texts(_));
         let wanted = match takes {
-            Takes::Number if is_text => "numeric",
-            Takes::Text if !is_text => "string",
-            Takes::Number | Takes::Text | Takes::Either => {
+            OptionType::Number if is_text => "numeric",
+            OptionType::Text if !is_text => "string",
+            OptionType::Number | OptionType::Text | OptionType::Either => {
                 return Ok(ActionOption { name, value });
             }
         };

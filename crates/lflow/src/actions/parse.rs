@@ -1,9 +1,9 @@
 //! Parses statements, one after another, to [`Actions`](super::Actions).
 
-use super::ast::{Action, Family, MAX_QUEUE, Nat, Nest, Stage};
+use super::ast::{Action, IpVersion, MAX_QUEUE, Nat, Nest, Stage};
 use crate::error::SyntaxError;
 use crate::lexer::Lexer;
-use crate::symbol::{FieldRef, Meaning};
+use crate::symbol::{FieldRef, SymbolMeaning};
 use crate::token::{Constant, Format, TokenKind};
 use pipeline::{Direction, TableId};
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(super) struct Parser<'a> {
 
 /// The kind of field that an action expects.
 #[derive(Clone, Copy)]
-pub(super) enum Wanted {
+pub(super) enum FieldRequirement {
     /// A port.
     Port,
     /// A number of this many bits.
@@ -86,10 +86,10 @@ impl<'a> Parser<'a> {
             "push" => |parser| Ok(Action::Push(parser.stack_field(false)?)),
             "pop" => |parser| Ok(Action::Pop(parser.stack_field(true)?)),
             "ip.ttl" => |parser| parser.expect(&TokenKind::Decrement).map(|()| Action::DecTtl),
-            "get_arp" => |parser| parser.get_binding(Family::V4),
-            "get_nd" => |parser| parser.get_binding(Family::V6),
-            "put_arp" => |parser| parser.put_binding(Family::V4),
-            "put_nd" => |parser| parser.put_binding(Family::V6),
+            "get_arp" => |parser| parser.get_binding(IpVersion::V4),
+            "get_nd" => |parser| parser.get_binding(IpVersion::V6),
+            "put_arp" => |parser| parser.put_binding(IpVersion::V4),
+            "put_nd" => |parser| parser.put_binding(IpVersion::V6),
             "put_fdb" => Self::put_fdb,
             "log" => Self::log,
             "set_meter" => Self::set_meter,
@@ -196,31 +196,31 @@ impl<'a> Parser<'a> {
         Ok(field)
     }
 
-    fn get_binding(&mut self, family: Family) -> Result<Action, SyntaxError> {
+    fn get_binding(&mut self, family: IpVersion) -> Result<Action, SyntaxError> {
         self.expect(&TokenKind::LeftParen)?;
-        let port = self.wanted_field(Wanted::Port)?;
+        let port = self.wanted_field(FieldRequirement::Port)?;
         self.expect(&TokenKind::Comma)?;
-        let ip = self.wanted_field(Wanted::Bits(family.address_width()))?;
+        let ip = self.wanted_field(FieldRequirement::Bits(family.address_width()))?;
         self.expect(&TokenKind::RightParen)?;
         Ok(Action::GetMacBinding { family, port, ip })
     }
 
-    fn put_binding(&mut self, family: Family) -> Result<Action, SyntaxError> {
+    fn put_binding(&mut self, family: IpVersion) -> Result<Action, SyntaxError> {
         self.expect(&TokenKind::LeftParen)?;
-        let port = self.wanted_field(Wanted::Port)?;
+        let port = self.wanted_field(FieldRequirement::Port)?;
         self.expect(&TokenKind::Comma)?;
-        let ip = self.wanted_field(Wanted::Bits(family.address_width()))?;
+        let ip = self.wanted_field(FieldRequirement::Bits(family.address_width()))?;
         self.expect(&TokenKind::Comma)?;
-        let mac = self.wanted_field(Wanted::Bits(48))?;
+        let mac = self.wanted_field(FieldRequirement::Bits(48))?;
         self.expect(&TokenKind::RightParen)?;
         Ok(Action::PutMacBinding { family, port, ip, mac })
     }
 
     fn put_fdb(&mut self) -> Result<Action, SyntaxError> {
         self.expect(&TokenKind::LeftParen)?;
-        let port = self.wanted_field(Wanted::Port)?;
+        let port = self.wanted_field(FieldRequirement::Port)?;
         self.expect(&TokenKind::Comma)?;
-        let mac = self.wanted_field(Wanted::Bits(48))?;
+        let mac = self.wanted_field(FieldRequirement::Bits(48))?;
         self.expect(&TokenKind::RightParen)?;
         Ok(Action::PutFdb { port, mac })
     }
@@ -358,7 +358,7 @@ impl<'a> Parser<'a> {
     pub(super) fn field(&mut self) -> Result<FieldRef, SyntaxError> {
         let start = self.span().start;
         let field = self.any_field()?;
-        if field.symbol().meaning == Meaning::IcmpMtu {
+        if field.symbol().meaning == SymbolMeaning::IcmpMtu {
             let message = format!("Field {field} can only be assigned a number.");
             return Err(self.error_from(start, message));
         }
@@ -371,7 +371,10 @@ impl<'a> Parser<'a> {
     }
 
     /// A field of the expected kind.
-    pub(super) fn wanted_field(&mut self, wanted: Wanted) -> Result<FieldRef, SyntaxError> {
+    pub(super) fn wanted_field(
+        &mut self,
+        wanted: FieldRequirement,
+    ) -> Result<FieldRef, SyntaxError> {
         let start = self.span().start;
         let field = self.field()?;
         self.check_kind(field, wanted, &self.since(start))?;
@@ -382,14 +385,14 @@ impl<'a> Parser<'a> {
     pub(super) fn check_kind(
         &self,
         field: FieldRef,
-        wanted: Wanted,
+        wanted: FieldRequirement,
         span: &Range<usize>,
     ) -> Result<(), SyntaxError> {
         let name = field.name();
         let message = match (wanted, field.is_text()) {
-            (Wanted::Port, true) => return Ok(()),
-            (Wanted::Bits(width), false) if width == field.width() => return Ok(()),
-            (Wanted::Bits(width), false) => {
+            (FieldRequirement::Port, true) => return Ok(()),
+            (FieldRequirement::Bits(width), false) if width == field.width() => return Ok(()),
+            (FieldRequirement::Bits(width), false) => {
                 let (first, last) = (field.first(), field.first() + field.width() - 1);
                 format!(
                     "Cannot use {}-bit field {name}[{first}..{last}] where {width}-bit field is \
@@ -397,10 +400,10 @@ impl<'a> Parser<'a> {
                     field.width(),
                 )
             }
-            (Wanted::Bits(_), true) => {
+            (FieldRequirement::Bits(_), true) => {
                 format!("Cannot use string field {name} where numeric field is required.")
             }
-            (Wanted::Port, false) => {
+            (FieldRequirement::Port, false) => {
                 format!("Cannot use numeric field {name} where string field is required.")
             }
         };
@@ -426,7 +429,7 @@ impl<'a> Parser<'a> {
         field: FieldRef,
         span: &Range<usize>,
     ) -> Result<(), SyntaxError> {
-        self.check_kind(field, Wanted::Bits(1), span)?;
+        self.check_kind(field, FieldRequirement::Bits(1), span)?;
         self.check_writable(field, span)
     }
 }

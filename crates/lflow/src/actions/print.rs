@@ -1,7 +1,7 @@
 //! Prints actions like OVN does; the text parses to the same actions.
 
 use super::ast::{
-    Action, Backend, CtLb, Family, LbAffinity, Log, NatTarget, ObservationPoint, Sample, Stage,
+    Action, Backend, CtLb, IpVersion, LbAffinity, Log, NatTarget, ObservationPoint, Sample, Stage,
 };
 use super::options::EVENT;
 use crate::token::{Constant, Format, Hex, Quoted};
@@ -10,12 +10,12 @@ use std::fmt;
 use std::net::IpAddr;
 
 /// Actions in a stage. The stage decides whether `next` is printed with a table.
-pub(super) struct List<'a> {
+pub(super) struct PrintedActions<'a> {
     pub stage: Stage,
     pub actions: &'a [Action],
 }
 
-impl fmt::Display for List<'_> {
+impl fmt::Display for PrintedActions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut actions = self.actions.iter();
         let Some(first) = actions.next() else { return f.write_str("drop;") };
@@ -32,11 +32,13 @@ fn statement(f: &mut fmt::Formatter<'_>, stage: Stage, action: &Action) -> fmt::
     match action {
         Action::Next(table) => next(f, stage, *table),
         Action::Nested(nest, actions) => {
-            write!(f, "{} {{ {} }};", nest.name(), List { stage, actions })
+            write!(f, "{} {{ {} }};", nest.name(), PrintedActions { stage, actions })
         }
         Action::CtCommit(actions) if actions.is_empty() => f.write_str("ct_commit;"),
-        Action::CtCommit(actions) => write!(f, "ct_commit {{ {} }};", List { stage, actions }),
-        _ => write!(f, "{};", Plain(action)),
+        Action::CtCommit(actions) => {
+            write!(f, "ct_commit {{ {} }};", PrintedActions { stage, actions })
+        }
+        _ => write!(f, "{};", SimpleAction(action)),
     }
 }
 
@@ -56,9 +58,9 @@ fn next(f: &mut fmt::Formatter<'_>, stage: Stage, table: TableId) -> fmt::Result
 }
 
 /// An action without nested actions, printed without its semicolon.
-struct Plain<'a>(&'a Action);
+struct SimpleAction<'a>(&'a Action);
 
-impl fmt::Display for Plain<'_> {
+impl fmt::Display for SimpleAction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             // `statement` prints these.
@@ -71,8 +73,12 @@ impl fmt::Display for Plain<'_> {
             Action::Push(field) => write!(f, "push({field})"),
             Action::Pop(field) => write!(f, "pop({field})"),
             Action::DecTtl => f.write_str("ip.ttl--"),
-            Action::LoadFragMtu { family: Family::V4, mtu } => write!(f, "icmp4.frag_mtu = {mtu}"),
-            Action::LoadFragMtu { family: Family::V6, mtu } => write!(f, "icmp6.frag_mtu = {mtu}"),
+            Action::LoadFragMtu { family: IpVersion::V4, mtu } => {
+                write!(f, "icmp4.frag_mtu = {mtu}")
+            }
+            Action::LoadFragMtu { family: IpVersion::V6, mtu } => {
+                write!(f, "icmp6.frag_mtu = {mtu}")
+            }
             Action::GetMacBinding { family, port, ip } => {
                 write!(f, "get_{}({port}, {ip})", protocol(*family))
             }
@@ -146,10 +152,10 @@ fn forward_group(f: &mut fmt::Formatter<'_>, liveness: bool, ports: &[Box<str>])
     f.write_str(")")
 }
 
-const fn protocol(family: Family) -> &'static str {
+const fn protocol(family: IpVersion) -> &'static str {
     match family {
-        Family::V4 => "arp",
-        Family::V6 => "nd",
+        IpVersion::V4 => "arp",
+        IpVersion::V6 => "nd",
     }
 }
 
@@ -216,8 +222,8 @@ impl fmt::Display for Backend {
         let ip = address(self.ip);
         match (self.port, self.family()) {
             (0, _) => ip.fmt(f),
-            (port, Family::V4) => write!(f, "{ip}:{port}"),
-            (port, Family::V6) => write!(f, "[{ip}]:{port}"),
+            (port, IpVersion::V4) => write!(f, "{ip}:{port}"),
+            (port, IpVersion::V6) => write!(f, "[{ip}]:{port}"),
         }
     }
 }
@@ -246,7 +252,7 @@ impl fmt::Display for LbAffinity {
         for (name, backend) in [("vip", self.vip), ("backend", self.backend)] {
             // In quotes, an IPv6 address has brackets even without a port.
             match (backend.family(), backend.port) {
-                (Family::V6, 0) => write!(f, "{name} = \"[{backend}]\", ")?,
+                (IpVersion::V6, 0) => write!(f, "{name} = \"[{backend}]\", ")?,
                 _ => write!(f, "{name} = \"{backend}\", ")?,
             }
         }

@@ -5,14 +5,14 @@ use super::parse::{number_test, parse};
 use super::ranges::{all, always, any, from_ranges, negate, never};
 use super::{LowerError, Node, NumberTest, Relation, SetTest};
 use crate::scope::Scope;
-use crate::symbol::{Meaning, SymbolId};
+use crate::symbol::{SymbolId, SymbolMeaning};
 use crate::token::Constant;
 use flow::{Subfield, low_bits};
 use pipeline::Predicate;
 use std::sync::LazyLock;
 
 /// The parsed texts of a row of the symbol table.
-struct Known {
+struct ParsedSymbol {
     prerequisite: Predicate,
     /// For a predicate symbol: the condition, and its negation.
     holds: Predicate,
@@ -21,7 +21,7 @@ struct Known {
 
 /// In the order of the symbol table. A symbol refers only to symbols before it, so there are no
 /// cycles.
-static KNOWN: LazyLock<Vec<Known>> = LazyLock::new(|| {
+static KNOWN: LazyLock<Vec<ParsedSymbol>> = LazyLock::new(|| {
     let mut known = Vec::new();
     for id in SymbolId::all() {
         let next = explain(id, &known);
@@ -30,7 +30,7 @@ static KNOWN: LazyLock<Vec<Known>> = LazyLock::new(|| {
     known
 });
 
-fn explain(id: SymbolId, known: &[Known]) -> Known {
+fn explain(id: SymbolId, known: &[ParsedSymbol]) -> ParsedSymbol {
     // A test checks that every text in the table can be parsed.
     let meaning = |text: &str| {
         let lowering = Lowering { scope: &(), known };
@@ -38,14 +38,14 @@ fn explain(id: SymbolId, known: &[Known]) -> Known {
     };
     let symbol = id.symbol();
     let holds = match symbol.meaning {
-        Meaning::Predicate(text) => meaning(text),
+        SymbolMeaning::Predicate(text) => meaning(text),
         _ => never(),
     };
     let prerequisite = match symbol.prerequisite {
         "" => always(),
         text => meaning(text),
     };
-    Known { prerequisite, fails: negate(holds.clone()), holds }
+    ParsedSymbol { prerequisite, fails: negate(holds.clone()), holds }
 }
 
 pub(super) fn lower(node: &Node, scope: &impl Scope) -> Result<Predicate, LowerError> {
@@ -54,7 +54,7 @@ pub(super) fn lower(node: &Node, scope: &impl Scope) -> Result<Predicate, LowerE
 
 struct Lowering<'a, S> {
     scope: &'a S,
-    known: &'a [Known],
+    known: &'a [ParsedSymbol],
 }
 
 impl<S: Scope> Lowering<'_, S> {
@@ -131,13 +131,13 @@ impl<S: Scope> Lowering<'_, S> {
 
     fn number(&self, test: &NumberTest) -> Predicate {
         let bits = match test.symbol.symbol().meaning {
-            Meaning::Number(bits) => bits,
-            Meaning::Predicate(_) => {
+            SymbolMeaning::Number(bits) => bits,
+            SymbolMeaning::Predicate(_) => {
                 let Some(known) = self.known.get(test.symbol.index()) else { return never() };
                 let affirmed = test.value & 1 == 1;
                 return if affirmed { known.holds.clone() } else { known.fails.clone() };
             }
-            Meaning::Port(_) | Meaning::IcmpMtu => return never(),
+            SymbolMeaning::Port(_) | SymbolMeaning::IcmpMtu => return never(),
         };
         let (field, mask) = (bits.field(), test.mask << bits.first());
         let equal = match mask {
@@ -221,11 +221,11 @@ mod tests {
     use crate::symbol::Level;
 
     #[test]
-    fn symbols_are_explained_by_those_before_them() {
+    fn symbols_are_defined_by_earlier_symbols() {
         for (id, known) in SymbolId::all().zip(KNOWN.iter()) {
             let symbol = id.symbol();
             let texts = match symbol.meaning {
-                Meaning::Predicate(text) => [text, "1"],
+                SymbolMeaning::Predicate(text) => [text, "1"],
                 _ => ["1", symbol.prerequisite],
             };
             for text in texts.into_iter().filter(|text| !text.is_empty()) {
@@ -237,17 +237,17 @@ mod tests {
                 });
             }
             assert!(!is_never(&known.prerequisite), "{}", symbol.name);
-            if matches!(symbol.meaning, Meaning::Predicate(_)) {
+            if matches!(symbol.meaning, SymbolMeaning::Predicate(_)) {
                 assert!(!is_never(&known.holds) && !is_never(&known.fails), "{}", symbol.name);
             }
         }
     }
 
     #[test]
-    fn predicates_have_the_level_of_what_they_speak_of() {
+    fn predicates_have_the_level_of_their_field() {
         for id in SymbolId::all() {
             let symbol = id.symbol();
-            if let Meaning::Predicate(text) = symbol.meaning {
+            if let SymbolMeaning::Predicate(text) = symbol.meaning {
                 let mut level = Level::Boolean;
                 parse(text).unwrap().0.visit(&mut |node| {
                     if let Node::Number(test) = node {

@@ -3,7 +3,7 @@
 use super::{Expr, Junction, Node, NumberTest, PortTest, Relation, ResidentTest, SetTest};
 use crate::error::SyntaxError;
 use crate::lexer::Lexer;
-use crate::symbol::{FieldRef, Level, Meaning};
+use crate::symbol::{FieldRef, Level, SymbolMeaning};
 use crate::token::{Constant, Format, TokenKind};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -198,7 +198,7 @@ impl<'a> Parser<'a> {
         let behind = self.lexer.span().start;
         let length = self.lexer.text(start..behind).trim_end().len();
         let span = start..start + length;
-        if field.symbol().meaning == Meaning::IcmpMtu {
+        if field.symbol().meaning == SymbolMeaning::IcmpMtu {
             let message = format!("Field {} cannot be matched.", field.name());
             return Err(SyntaxError::new(span, message));
         }
@@ -304,7 +304,7 @@ impl<'a> Parser<'a> {
         let whole =
             located.span.start.min(constants.span.start)..located.span.end.max(constants.span.end);
         let equal = (relation == Relation::Equal) != self.negated;
-        if !matches!(located.field.symbol().meaning, Meaning::Predicate(_)) {
+        if !matches!(located.field.symbol().meaning, SymbolMeaning::Predicate(_)) {
             return if equal {
                 Ok(())
             } else {
@@ -358,7 +358,7 @@ fn check_type(field: FieldRef, constants: &Constants<'_>) -> Result<(), SyntaxEr
                     ),
                 ));
             }
-            Value::Set(_) if matches!(field.symbol().meaning, Meaning::Predicate(_)) => {
+            Value::Set(_) if matches!(field.symbol().meaning, SymbolMeaning::Predicate(_)) => {
                 let message = format!("Predicate {name} cannot be compared with a set.");
                 return Err(SyntaxError::new(span.clone(), message));
             }
@@ -400,7 +400,7 @@ fn check_order(located: &LocatedField, constants: &Constants<'_>) -> Result<(), 
 pub(super) fn number_test(field: FieldRef, relation: Relation, number: &Constant) -> NumberTest {
     let ones = flow::low_bits(field.width());
     let mask = match (field.symbol().meaning, number.mask) {
-        (Meaning::Predicate(_), _) | (_, None) => ones,
+        (SymbolMeaning::Predicate(_), _) | (_, None) => ones,
         (_, Some(mask)) => mask & ones,
     };
     let (value, mask) = (number.value << field.first(), mask << field.first());

@@ -97,7 +97,7 @@ const REWRITTEN: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn tokens_are_written_as_the_language_writes_them() {
+fn tokens_are_printed_in_the_notation_of_the_language() {
     for text in SAME {
         assert_eq!(tokens(text), text.trim_end(), "{text}");
     }
@@ -107,7 +107,7 @@ fn tokens_are_written_as_the_language_writes_them() {
 }
 
 #[test]
-fn tokens_know_where_they_stand() {
+fn tokens_have_their_position() {
     let text = "ip4.src==1.2.3.4/24 /* é */ \"é\" $a";
     let mut lexer = Lexer::new(text);
     let mut found = Vec::new();

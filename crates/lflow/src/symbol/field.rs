@@ -1,6 +1,6 @@
 //! [`FieldRef`]: a symbol or some bits of it, as actions and comparisons name it.
 
-use super::{Level, Meaning, Symbol, SymbolId, Writable};
+use super::{Level, Symbol, SymbolId, SymbolMeaning, Writable};
 use crate::error::SyntaxError;
 use crate::lexer::Lexer;
 use crate::token::TokenKind;
@@ -25,7 +25,7 @@ impl FieldRef {
         let span = lexer.span();
         let field = Self::parse_symbol(lexer)?;
         match field.symbol().meaning {
-            Meaning::Predicate(_) => {
+            SymbolMeaning::Predicate(_) => {
                 let name = field.symbol().name;
                 let message = format!("Predicate symbol {name} used where lvalue required.");
                 Err(SyntaxError::new(span, message))
@@ -91,7 +91,9 @@ impl FieldRef {
     /// The bits of the flow key; `None` for a predicate and for a field that only actions know.
     pub fn bits(self) -> Option<Subfield> {
         match self.symbol().meaning {
-            Meaning::Number(of) => Subfield::new(of.field(), of.first() + self.first, self.width),
+            SymbolMeaning::Number(of) => {
+                Subfield::new(of.field(), of.first() + self.first, self.width)
+            }
             _ => self.symbol().bits(),
         }
     }

@@ -1,7 +1,7 @@
 //! The symbols: those of fields come from the table of fields ([`flow::FieldSpec`]), the predicates
 //! are here.
 
-use super::{Level, Meaning, Symbol, Writable};
+use super::{Level, Symbol, SymbolMeaning, Writable};
 use flow::{Access, Field, FieldSpec, OvnKind, OvnSymbol, Subfield};
 use std::collections::HashMap;
 
@@ -32,7 +32,11 @@ fn of_field(spec: &FieldSpec, symbol: &OvnSymbol) -> Symbol {
             Access::CtCommit => Writable::InCtCommit,
             Access::ReadOnly | Access::SwitchOnly | Access::Unsupported(_) => Writable::Never,
         },
-        meaning: if is_port { Meaning::Port(spec.field) } else { Meaning::Number(bits) },
+        meaning: if is_port {
+            SymbolMeaning::Port(spec.field)
+        } else {
+            SymbolMeaning::Number(bits)
+        },
     }
 }
 
@@ -46,7 +50,7 @@ fn ordered(symbols: &[Symbol]) -> Vec<Symbol> {
     ) {
         let Some(symbol) = rest[at].take() else { return };
         let condition = match symbol.meaning {
-            Meaning::Predicate(condition) => condition,
+            SymbolMeaning::Predicate(condition) => condition,
             _ => "",
         };
         for text in [condition, symbol.prerequisite] {
@@ -74,7 +78,7 @@ const fn predicate(name: &'static str, condition: &'static str) -> Symbol {
         level: Level::Boolean,
         prerequisite: "",
         writable: Writable::Never,
-        meaning: Meaning::Predicate(condition),
+        meaning: SymbolMeaning::Predicate(condition),
     }
 }
 
@@ -90,7 +94,7 @@ const fn icmp_mtu(name: &'static str, width: u8) -> Symbol {
         level: Level::Nominal,
         prerequisite: "",
         writable: Writable::Everywhere,
-        meaning: Meaning::IcmpMtu,
+        meaning: SymbolMeaning::IcmpMtu,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::Ethtool;
 use crate::attributes::{AttributeBuf, Attributes};
-use crate::genetlink::Family;
+use crate::genetlink::GenericFamily;
 use crate::{Error, Ifindex, Result};
 use std::collections::BTreeMap;
 
@@ -25,9 +25,9 @@ const RXNFC_WORDS: usize = 64;
 /// A handle for the devices of the namespace in which it was opened.
 #[derive(Debug)]
 pub struct Hardware {
-    ethtool: Family,
+    ethtool: GenericFamily,
     /// `None` before Linux 6.3.
-    netdev: Option<Family>,
+    netdev: Option<GenericFamily>,
     ioctl: Ethtool,
 }
 
@@ -179,12 +179,12 @@ impl Hardware {
     /// # Errors
     /// [`Error::is_not_found`] on a kernel without ethtool netlink (before 5.6).
     pub fn open() -> Result<Self> {
-        let netdev = match Family::open("netdev") {
+        let netdev = match GenericFamily::open("netdev") {
             Ok(family) => Some(family),
             Err(error) if error.is_not_found() => None,
             Err(error) => return Err(error),
         };
-        Ok(Self { ethtool: Family::open("ethtool")?, netdev, ioctl: Ethtool::open()? })
+        Ok(Self { ethtool: GenericFamily::open("ethtool")?, netdev, ioctl: Ethtool::open()? })
     }
 
     /// Link speed in Mbit/s; `None` when the device has no speed or no carrier.

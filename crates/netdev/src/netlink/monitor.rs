@@ -24,7 +24,7 @@ const DRAIN_MAX: usize = 1024;
 /// A change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Event {
+pub enum NetlinkEvent {
     /// A link was created, or one of its properties changed.
     LinkChanged(Box<Link>),
     /// A link was deleted or moved to another namespace.
@@ -80,9 +80,9 @@ impl Monitor {
     /// At most 1024 datagrams are read at once; the descriptor stays readable while there are more.
     ///
     /// # Errors
-    /// The socket failed. Lost events are no error but [`Event::Lost`].
-    pub fn drain(&mut self) -> Result<Vec<Event>> {
-        let mut events = Events::default();
+    /// The socket failed. Lost events are no error but [`NetlinkEvent::Lost`].
+    pub fn drain(&mut self) -> Result<Vec<NetlinkEvent>> {
+        let mut events = NetlinkEvents::default();
         for _ in 0..DRAIN_MAX {
             match receive(&self.socket, &mut self.buffer) {
                 Ok(datagram) => events.take(datagram),
@@ -115,9 +115,9 @@ impl std::fmt::Debug for Monitor {
 
 /// The events of one [`Monitor::drain`].
 #[derive(Default)]
-struct Events(Vec<Event>);
+struct NetlinkEvents(Vec<NetlinkEvent>);
 
-impl Events {
+impl NetlinkEvents {
     fn take(&mut self, datagram: &[u8]) {
         for bytes in messages(datagram) {
             match bytes.map_err(str::to_owned).and_then(decode) {
@@ -135,38 +135,37 @@ impl Events {
 
     /// Reports consecutive losses once.
     fn lose(&mut self) {
-        if self.0.last() != Some(&Event::Lost) {
-            self.0.push(Event::Lost);
+        if self.0.last() != Some(&NetlinkEvent::Lost) {
+            self.0.push(NetlinkEvent::Lost);
         }
     }
 }
 
-fn event_of(message: RouteNetlinkMessage) -> Option<Event> {
+fn event_of(message: RouteNetlinkMessage) -> Option<NetlinkEvent> {
     match message {
-        RouteNetlinkMessage::NewLink(message) => {
-            is_link(&message).then(|| Event::LinkChanged(Box::new(Link::from_message(message))))
-        }
+        RouteNetlinkMessage::NewLink(message) => is_link(&message)
+            .then(|| NetlinkEvent::LinkChanged(Box::new(Link::from_message(message)))),
         RouteNetlinkMessage::DelLink(message) => is_link(&message).then(|| {
             let link = Link::from_message(message);
-            Event::LinkRemoved { index: link.index, name: link.name }
+            NetlinkEvent::LinkRemoved { index: link.index, name: link.name }
         }),
         RouteNetlinkMessage::NewNeighbour(message) => {
-            Neighbour::from_message(&message).map(Event::NeighbourChanged)
+            Neighbour::from_message(&message).map(NetlinkEvent::NeighbourChanged)
         }
         RouteNetlinkMessage::DelNeighbour(message) => {
-            Neighbour::from_message(&message).map(Event::NeighbourRemoved)
+            Neighbour::from_message(&message).map(NetlinkEvent::NeighbourRemoved)
         }
         RouteNetlinkMessage::NewAddress(message) => {
-            Address::from_message(&message).map(Event::AddressChanged)
+            Address::from_message(&message).map(NetlinkEvent::AddressChanged)
         }
         RouteNetlinkMessage::DelAddress(message) => {
-            Address::from_message(&message).map(Event::AddressRemoved)
+            Address::from_message(&message).map(NetlinkEvent::AddressRemoved)
         }
         RouteNetlinkMessage::NewRoute(message) => {
-            Route::from_message(&message).map(Event::RouteChanged)
+            Route::from_message(&message).map(NetlinkEvent::RouteChanged)
         }
         RouteNetlinkMessage::DelRoute(message) => {
-            Route::from_message(&message).map(Event::RouteRemoved)
+            Route::from_message(&message).map(NetlinkEvent::RouteRemoved)
         }
         _ => None,
     }
@@ -189,15 +188,15 @@ mod tests {
         message.header.interface_family = AddressFamily::Bridge;
         assert_eq!(event_of(RouteNetlinkMessage::DelLink(message.clone())), None);
         message.header.interface_family = AddressFamily::Unspec;
-        let removed = Event::LinkRemoved { index: Ifindex(4), name: String::new() };
+        let removed = NetlinkEvent::LinkRemoved { index: Ifindex(4), name: String::new() };
         assert_eq!(event_of(RouteNetlinkMessage::DelLink(message)), Some(removed));
     }
 
     #[test]
     fn loss_is_reported_once_when_datagrams_are_unreadable() {
-        let mut events = Events::default();
+        let mut events = NetlinkEvents::default();
         events.take(&[0xa5; 40]);
         events.take(&[0; 3]);
-        assert_eq!(events.0, [Event::Lost]);
+        assert_eq!(events.0, [NetlinkEvent::Lost]);
     }
 }

@@ -65,7 +65,7 @@ impl Neighbour {
 
     /// `None` for a family other than IP: bridge entries come in the same messages.
     pub(super) fn from_message(message: &NeighbourMessage) -> Option<Self> {
-        let facts = Facts::of(message);
+        let facts = NeighbourAttributes::of(message);
         let ip = facts.ip?;
         (message.header.family == family_of(ip)).then_some(Self {
             index: Ifindex(message.header.ifindex),
@@ -137,12 +137,12 @@ impl Netlink {
 
 /// The attributes of a neighbour message that are used here.
 #[derive(Default)]
-struct Facts {
+struct NeighbourAttributes {
     ip: Option<IpAddr>,
     mac: Option<MacAddr>,
 }
 
-impl Facts {
+impl NeighbourAttributes {
     fn of(message: &NeighbourMessage) -> Self {
         let mut facts = Self::default();
         for attribute in &message.attributes {

@@ -59,7 +59,7 @@ impl Route {
         if header.kind != RouteType::Unicast {
             return None;
         }
-        let facts = Facts::of(&message.attributes);
+        let facts = RouteAttributes::of(&message.attributes);
         let destination = facts.destination.unwrap_or(any);
         Some(Self {
             destination: IpNet::new(destination, header.destination_prefix_length).ok()?,
@@ -157,7 +157,7 @@ impl Netlink {
         else {
             return Err(Error::malformed(what, "not a route"));
         };
-        let facts = Facts::of(&answer.attributes);
+        let facts = RouteAttributes::of(&answer.attributes);
         let oif = facts.oif.ok_or_else(|| Error::malformed(what, "a route without a link"))?;
         let link_mtu = self.link_by_index(oif)?.mtu;
         Ok(RoutePath {
@@ -172,7 +172,7 @@ impl Netlink {
 
 /// The attributes of a route that are used here.
 #[derive(Default)]
-struct Facts {
+struct RouteAttributes {
     destination: Option<IpAddr>,
     gateway: Option<IpAddr>,
     oif: Option<Ifindex>,
@@ -181,7 +181,7 @@ struct Facts {
     metric: Option<u32>,
 }
 
-impl Facts {
+impl RouteAttributes {
     fn of(attributes: &[RouteAttribute]) -> Self {
         let mut facts = Self::default();
         facts.take(attributes);

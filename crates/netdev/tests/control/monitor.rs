@@ -2,12 +2,18 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use netdev::{Dad, Event, IpNet, LinkKind, LinkSpec, Monitor, NeighbourState, Netlink, Route};
+use netdev::{
+    Dad, IpNet, LinkKind, LinkSpec, Monitor, NeighbourState, Netlink, NetlinkEvent, Route,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use testkit::host::{TestHost, pair, wait_until};
 
 /// Waits until an event satisfies `wanted`, and returns all events up to it.
-fn wait_for(monitor: &mut Monitor, what: &str, wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
+fn wait_for(
+    monitor: &mut Monitor,
+    what: &str,
+    wanted: impl Fn(&NetlinkEvent) -> bool,
+) -> Vec<NetlinkEvent> {
     let mut seen = Vec::new();
     wait_until(Duration::from_secs(10), what, || {
         seen.extend(monitor.drain().unwrap());
@@ -29,22 +35,22 @@ fn monitor_reports_links_created_changed_and_removed() {
 
     b.netlink().set_down(far.index).unwrap();
     wait_for(&mut monitor, "carrier is lost", |event| {
-        matches!(event, Event::LinkChanged(link)
+        matches!(event, NetlinkEvent::LinkChanged(link)
                 if link.name == end.name && link.up && !link.running)
     });
     b.netlink().set_up(far.index).unwrap();
     wait_for(&mut monitor, "carrier is back", |event| {
-        matches!(event, Event::LinkChanged(link)
+        matches!(event, NetlinkEvent::LinkChanged(link)
                 if link.index == end.index && link.running)
     });
     a.netlink().set_down(end.index).unwrap();
     wait_for(
         &mut monitor,
         "the link is down",
-        |event| matches!(event, Event::LinkChanged(link) if link.index == end.index && !link.up),
+        |event| matches!(event, NetlinkEvent::LinkChanged(link) if link.index == end.index && !link.up),
     );
     a.netlink().delete(end.index).unwrap();
-    let removed = Event::LinkRemoved { index: end.index, name: end.name };
+    let removed = NetlinkEvent::LinkRemoved { index: end.index, name: end.name };
     wait_for(&mut monitor, "the link is gone", |event| *event == removed);
 }
 
@@ -63,7 +69,7 @@ fn descriptor_is_readable_only_after_a_change() {
     wait_for(
         &mut monitor,
         "the bridge is seen",
-        |event| matches!(event, Event::LinkChanged(link) if link.name == "br0"),
+        |event| matches!(event, NetlinkEvent::LinkChanged(link) if link.name == "br0"),
     );
 }
 
@@ -81,11 +87,14 @@ fn monitor_reports_no_removal_when_a_port_leaves_its_bridge() {
     let seen = wait_for(
         &mut monitor,
         "the end of the changes",
-        |event| matches!(event, Event::LinkChanged(link) if link.mtu == 1234),
+        |event| matches!(event, NetlinkEvent::LinkChanged(link) if link.mtu == 1234),
     );
-    assert!(!seen.iter().any(|event| matches!(event, Event::LinkRemoved { .. })), "{seen:?}");
-    let released = |event: &Event| match event {
-        Event::LinkChanged(link) => link.index == port && link.master.is_none(),
+    assert!(
+        !seen.iter().any(|event| matches!(event, NetlinkEvent::LinkRemoved { .. })),
+        "{seen:?}"
+    );
+    let released = |event: &NetlinkEvent| match event {
+        NetlinkEvent::LinkChanged(link) => link.index == port && link.master.is_none(),
         _ => false,
     };
     assert!(seen.iter().any(released), "{seen:?}");
@@ -101,7 +110,7 @@ fn monitor_reports_neighbours_addresses_and_routes() {
     let remote = IpAddr::from(far.ip4);
     netlink.use_neighbour(end.index, remote).unwrap();
     wait_for(&mut monitor, "the neighbour is reachable", |event| {
-        matches!(event, Event::NeighbourChanged(neighbour)
+        matches!(event, NetlinkEvent::NeighbourChanged(neighbour)
             if neighbour.ip == remote
                 && neighbour.state == NeighbourState::Reachable
                 && neighbour.mac == Some(far.mac))
@@ -116,13 +125,13 @@ fn monitor_reports_neighbours_addresses_and_routes() {
         wait_for(
             &mut monitor,
             "the address is there",
-            |event| matches!(event, Event::AddressChanged(address) if address.prefix == prefix),
+            |event| matches!(event, NetlinkEvent::AddressChanged(address) if address.prefix == prefix),
         );
         netlink.delete_address(end.index, prefix).unwrap();
         wait_for(
             &mut monitor,
             "the address is gone",
-            |event| matches!(event, Event::AddressRemoved(address) if address.prefix == prefix),
+            |event| matches!(event, NetlinkEvent::AddressRemoved(address) if address.prefix == prefix),
         );
 
         let route = Route::via(destination.parse().unwrap(), gateway);
@@ -130,14 +139,14 @@ fn monitor_reports_neighbours_addresses_and_routes() {
             |seen: &Route| seen.destination == route.destination && seen.gateway == route.gateway;
         netlink.add_route(&route).unwrap();
         wait_for(&mut monitor, "the route is there", |event| {
-            matches!(event, Event::RouteChanged(seen)
+            matches!(event, NetlinkEvent::RouteChanged(seen)
                     if same(seen) && seen.oif == Some(end.index))
         });
         netlink.delete_route(&route).unwrap();
         wait_for(
             &mut monitor,
             "the route is gone",
-            |event| matches!(event, Event::RouteRemoved(seen) if same(seen)),
+            |event| matches!(event, NetlinkEvent::RouteRemoved(seen) if same(seen)),
         );
     }
 }
@@ -160,14 +169,14 @@ fn monitor_reports_loss_and_continues_when_its_queue_overflowed() {
     let a = TestHost::new("a");
     let mut monitor = a.monitor().unwrap();
     flood(a.netlink(), &a);
-    wait_for(&mut monitor, "the loss is told", |event| *event == Event::Lost);
+    wait_for(&mut monitor, "the loss is told", |event| *event == NetlinkEvent::Lost);
     while !monitor.drain().unwrap().is_empty() {}
 
     a.netlink().create(&LinkSpec::new("br1"), &LinkKind::Bridge).unwrap();
     let seen = wait_for(
         &mut monitor,
         "a later change is seen",
-        |event| matches!(event, Event::LinkChanged(link) if link.name == "br1"),
+        |event| matches!(event, NetlinkEvent::LinkChanged(link) if link.name == "br1"),
     );
-    assert!(!seen.contains(&Event::Lost));
+    assert!(!seen.contains(&NetlinkEvent::Lost));
 }

@@ -1,4 +1,4 @@
-use netdev::ethtool::{Unchanged, UnchangedReason};
+use netdev::ethtool::{UnchangedFeature, UnchangedReason};
 use testkit::host::{TestHost, pair};
 
 const TUNNEL_TSO: &str = "tx-udp_tnl-segmentation";
@@ -31,7 +31,8 @@ fn last_value_counts_when_a_feature_is_given_twice() {
     let ethtool = a.ethtool().unwrap();
     let unchanged = ethtool.set_features(&end.name, &[(TSO, true), (TSO, false)]).unwrap();
     assert!(!ethtool.features(&end.name).unwrap()[TSO].active);
-    let first = Unchanged { name: TSO.to_owned(), wanted: true, reason: UnchangedReason::Depends };
+    let first =
+        UnchangedFeature { name: TSO.to_owned(), wanted: true, reason: UnchangedReason::Depends };
     assert_eq!(unchanged, [first]);
 }
 
@@ -50,7 +51,8 @@ fn result_names_unchanged_features_with_the_reason() {
         ("rx-ntuple-filter", false),
         (TUNNEL_TSO, false),
     ];
-    let unchanged = |name: &str, reason| Unchanged { name: name.to_owned(), wanted: true, reason };
+    let unchanged =
+        |name: &str, reason| UnchangedFeature { name: name.to_owned(), wanted: true, reason };
     assert_eq!(
         ethtool.set_features(&end.name, &wishes).unwrap(),
         [

@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use packet::PacketBuf;
 use testkit::host::{TestHost, WireEnd, pair};
 use wire::MacAddr;
@@ -11,13 +11,13 @@ use super::frames::{self, big_packet, tcp_frame, wait_for};
 /// Sends frames to a socket with `filter`, each with a different last byte, and returns the bytes
 /// of those that pass. The last frame must pass.
 fn passed(
-    filter: impl Fn(&WireEnd) -> Filter,
+    filter: impl Fn(&WireEnd) -> SocketFilter,
     frames: impl Fn(&WireEnd) -> Vec<Vec<u8>>,
 ) -> Vec<u8> {
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let ends = pair(&a, &b);
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    let tx = a.run(|| PacketSocket::open(ends.0.index, &Filter::nothing(), options)).unwrap();
+    let tx = a.run(|| PacketSocket::open(ends.0.index, &SocketFilter::nothing(), options)).unwrap();
     let filter = filter(&ends.1);
     let rx = b.run(|| PacketSocket::open(ends.1.index, &filter, options)).unwrap();
     let frames = frames(&ends.1);
@@ -46,7 +46,7 @@ fn only_tagged_frames_pass_when_filtered_by_tag() {
         [frames::ethernet(b.mac, MacAddr([2; 6]), tags, 0x88b5), vec![0; 46]].concat()
     };
     let passed = passed(
-        |_| Filter::vlan_tagged(),
+        |_| SocketFilter::vlan_tagged(),
         |b| {
             vec![
                 frame(b, &[]),
@@ -62,7 +62,7 @@ fn only_tagged_frames_pass_when_filtered_by_tag() {
     assert_eq!(passed, [1, 2, 3, 6]);
 }
 
-/// Test frames; `Filter::tcp_to` port 7471 accepts the first and the last two.
+/// Test frames; `SocketFilter::tcp_to` port 7471 accepts the first and the last two.
 fn tcp_cases(end: &WireEnd, v6: bool) -> Vec<Vec<u8>> {
     let ip = |host: u8| -> std::net::IpAddr {
         if v6 {
@@ -119,7 +119,8 @@ fn only_whole_segments_to_the_port_pass_when_filtered_by_port() {
     testkit::require_root!();
     for v6 in [false, true] {
         let address = |end: &WireEnd| if v6 { end.ip6.into() } else { end.ip4.into() };
-        let passed = passed(|end| Filter::tcp_to(address(end), 7471), |end| tcp_cases(end, v6));
+        let passed =
+            passed(|end| SocketFilter::tcp_to(address(end), 7471), |end| tcp_cases(end, v6));
         let expected: &[u8] = if v6 { &[0, 8, 9] } else { &[0, 9, 10] };
         assert_eq!(passed, expected, "v6 {v6}");
     }
@@ -130,7 +131,8 @@ fn only_the_protocol_passes_when_filtered_by_protocol() {
     testkit::require_root!();
     for v6 in [false, true] {
         let address = |end: &WireEnd| if v6 { end.ip6.into() } else { end.ip4.into() };
-        let passed = passed(|end| Filter::protocol_to(address(end), 6), |end| tcp_cases(end, v6));
+        let passed =
+            passed(|end| SocketFilter::protocol_to(address(end), 6), |end| tcp_cases(end, v6));
         // Fragments pass: the receiver refuses and counts them.
         let expected: &[u8] = if v6 { &[0, 1, 8, 9] } else { &[0, 1, 7, 8, 9, 10] };
         assert_eq!(passed, expected, "v6 {v6}");

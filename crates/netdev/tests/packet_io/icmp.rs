@@ -2,7 +2,7 @@ use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::icmp::TooBigSocket;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
 use netdev::udp::{TxOptions, TxPool, TxTrain};
@@ -68,7 +68,7 @@ fn too_big_is_received_for_every_tunnel() {
         let options = PacketOptions::default();
         let packets = path
             .a
-            .run(|| PacketSocket::open(path.near.index, &Filter::nothing(), options))
+            .run(|| PacketSocket::open(path.near.index, &SocketFilter::nothing(), options))
             .unwrap();
         let macs = (path.near.mac, path.router.mac);
         let flow = (SocketAddr::new(path.local, 50_000), SocketAddr::new(path.remote, 7471));

@@ -1,5 +1,5 @@
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket, VlanTag};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::io_error::IoError;
 use packet::{Gso, GsoKind, PacketBuf};
 use std::net::SocketAddr;
@@ -19,11 +19,11 @@ struct Wire {
     a: TestHost,
 }
 
-fn wire(filter: &Filter) -> Wire {
+fn wire(filter: &SocketFilter) -> Wire {
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let ends = pair(&a, &b);
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    let tx = a.run(|| PacketSocket::open(ends.0.index, &Filter::nothing(), options)).unwrap();
+    let tx = a.run(|| PacketSocket::open(ends.0.index, &SocketFilter::nothing(), options)).unwrap();
     let rx = b.run(|| PacketSocket::open(ends.1.index, filter, options)).unwrap();
     Wire { b, tx, rx, ends, a }
 }
@@ -47,7 +47,7 @@ fn addresses(v6: bool) -> (SocketAddr, SocketAddr) {
 #[test]
 fn super_packets_arrive_whole_when_tagged_or_not() {
     testkit::require_root!();
-    let wire = wire(&Filter::everything());
+    let wire = wire(&SocketFilter::everything());
     let macs = (wire.ends.0.mac, ELSEWHERE);
     let mut packet = big_packet();
     for v6 in [false, true] {
@@ -91,7 +91,7 @@ fn super_packets_arrive_whole_when_tagged_or_not() {
 #[test]
 fn pieces_are_sent_in_order_without_joining_them() {
     testkit::require_root!();
-    let wire = wire(&Filter::everything());
+    let wire = wire(&SocketFilter::everything());
     let mut sent = big_packet();
     let mut head = frames::ethernet(ELSEWHERE, wire.ends.0.mac, &[], 0x88b5);
     let payload = pattern(3000);
@@ -108,7 +108,7 @@ fn pieces_are_sent_in_order_without_joining_them() {
 #[test]
 fn link_down_is_recoverable_and_deletion_is_not() {
     testkit::require_root!();
-    let wire = wire(&Filter::everything());
+    let wire = wire(&SocketFilter::everything());
     let frame = PacketBuf::from_bytes(
         &[frames::ethernet(ELSEWHERE, wire.ends.0.mac, &[], 0x88b5), vec![0; 46]].concat(),
     );
@@ -145,12 +145,12 @@ fn frames_are_counted_as_dropped_when_the_queue_is_full() {
     testkit::require_root!();
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let ends = pair(&a, &b);
-    let open = |host: &TestHost, index, filter: &Filter, rx_queue_bytes| {
+    let open = |host: &TestHost, index, filter: &SocketFilter, rx_queue_bytes| {
         let options = PacketOptions { promiscuous: true, rx_queue_bytes, ..Default::default() };
         host.run(|| PacketSocket::open(index, filter, options)).unwrap()
     };
-    let tx = open(&a, ends.0.index, &Filter::nothing(), 4096);
-    let rx = open(&b, ends.1.index, &Filter::everything(), 4096);
+    let tx = open(&a, ends.0.index, &SocketFilter::nothing(), 4096);
+    let rx = open(&b, ends.1.index, &SocketFilter::everything(), 4096);
     let frame = tcp_frame((ends.0.mac, ELSEWHERE), &[], addresses(false), &pattern(1000), None);
     for _ in 0..100 {
         tx.send(&frame).unwrap();
@@ -162,7 +162,7 @@ fn frames_are_counted_as_dropped_when_the_queue_is_full() {
 #[test]
 fn mtu_leaves_room_for_one_customer_tag_only() {
     testkit::require_root!();
-    let wire = wire(&Filter::everything());
+    let wire = wire(&SocketFilter::everything());
     let macs = (wire.ends.0.mac, ELSEWHERE);
     let frame = |tags: &[_], ip_len: usize| {
         tcp_frame(macs, tags, addresses(false), &pattern(ip_len - 40), None)
@@ -184,7 +184,7 @@ fn mtu_leaves_room_for_one_customer_tag_only() {
 #[test]
 fn super_packet_is_refused_when_the_kernel_does_not_know_its_tag() {
     testkit::require_root!();
-    let wire = wire(&Filter::vlan_tagged());
+    let wire = wire(&SocketFilter::vlan_tagged());
     let macs = (wire.ends.0.mac, ELSEWHERE);
     let mut packet = big_packet();
     for tags in [&[(0x9100, 1)][..], &[(0x8100, 1), (0x9100, 2)]] {
@@ -200,7 +200,7 @@ fn super_packet_is_refused_when_the_kernel_does_not_know_its_tag() {
 #[test]
 fn frames_are_received_in_batches_with_their_offload_state() {
     testkit::require_root!();
-    let wire = wire(&Filter::vlan_tagged());
+    let wire = wire(&SocketFilter::vlan_tagged());
     let sent: Vec<_> = (0..40)
         .map(|i| {
             let (len, mss) = if i % 2 == 0 { (i, None) } else { (i * 1000 + 1, Some(1000)) };
@@ -231,7 +231,7 @@ fn frames_are_received_in_batches_with_their_offload_state() {
 #[test]
 fn frame_is_reported_as_lost_when_it_does_not_fit() {
     testkit::require_root!();
-    let wire = wire(&Filter::vlan_tagged());
+    let wire = wire(&SocketFilter::vlan_tagged());
     let frame = tcp_frame(
         (wire.ends.0.mac, ELSEWHERE),
         &[(0x8100, 1)],
@@ -262,8 +262,10 @@ fn socket_works_when_opened_before_the_link_is_up() {
     let ends = pair(&a, &b);
     b.netlink().set_down(ends.1.index).unwrap();
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    let rx = b.run(|| PacketSocket::open(ends.1.index, &Filter::everything(), options)).unwrap();
-    let tx = a.run(|| PacketSocket::open_name(&ends.0.name, &Filter::nothing(), options)).unwrap();
+    let rx =
+        b.run(|| PacketSocket::open(ends.1.index, &SocketFilter::everything(), options)).unwrap();
+    let tx =
+        a.run(|| PacketSocket::open_name(&ends.0.name, &SocketFilter::nothing(), options)).unwrap();
     let mut packet = big_packet();
     assert!(matches!(rx.recv(&mut packet), Err(IoError::LinkDown)));
     b.netlink().set_up(ends.1.index).unwrap();
@@ -293,10 +295,13 @@ fn group_shares_frames_by_flow_and_ignores_the_hosts_own() {
     let ends = pair(&a, &b);
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
     let open = |count| {
-        b.run(|| PacketSocket::open_group(ends.1.index, &Filter::everything(), options, count))
+        b.run(|| {
+            PacketSocket::open_group(ends.1.index, &SocketFilter::everything(), options, count)
+        })
     };
-    let tx = a.run(|| PacketSocket::open(ends.0.index, &Filter::nothing(), options)).unwrap();
-    let other = b.run(|| PacketSocket::open(ends.1.index, &Filter::nothing(), options)).unwrap();
+    let tx = a.run(|| PacketSocket::open(ends.0.index, &SocketFilter::nothing(), options)).unwrap();
+    let other =
+        b.run(|| PacketSocket::open(ends.1.index, &SocketFilter::nothing(), options)).unwrap();
     let mut groups = Vec::new();
     for count in [3, 4] {
         // Two groups on one interface are independent.
@@ -346,15 +351,15 @@ fn group_keeps_its_filter_and_survives_a_link_that_goes_down() {
     let (a, b) = (TestHost::new("a"), TestHost::new("b"));
     let ends = pair(&a, &b);
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    let open = |filter: &Filter, count| {
+    let open = |filter: &SocketFilter, count| {
         b.run(|| PacketSocket::open_group(ends.1.index, filter, options, count))
     };
     for count in [0, 257] {
-        let error = open(&Filter::everything(), count).unwrap_err();
+        let error = open(&SocketFilter::everything(), count).unwrap_err();
         assert!(matches!(error, netdev::Error::Invalid { .. }), "{error}");
     }
-    let group = open(&Filter::vlan_tagged(), 2).unwrap();
-    let tx = a.run(|| PacketSocket::open(ends.0.index, &Filter::nothing(), options)).unwrap();
+    let group = open(&SocketFilter::vlan_tagged(), 2).unwrap();
+    let tx = a.run(|| PacketSocket::open(ends.0.index, &SocketFilter::nothing(), options)).unwrap();
     let mut packet = big_packet();
     let mut recv = || {
         group.iter().find_map(|socket| match socket.recv(&mut packet) {
@@ -378,7 +383,7 @@ fn group_keeps_its_filter_and_survives_a_link_that_goes_down() {
 #[test]
 fn sctp_arrives_with_crc_when_the_sender_left_it_to_the_interface() {
     testkit::require_root!();
-    let wire = wire(&Filter::everything());
+    let wire = wire(&SocketFilter::everything());
     let (src, dst) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
     let mut bytes = frames::ethernet(ELSEWHERE, wire.ends.0.mac, &[], 0x0800);
     let message = [0, 1, 0, 2, 1, 2, 3, 4, 0, 0, 0, 0, 11, 0, 0, 4];

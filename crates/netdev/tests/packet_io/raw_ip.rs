@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::batch::Messages;
-use netdev::filter::Filter;
+use netdev::batch::MessageBatch;
+use netdev::filter::SocketFilter;
 use netdev::io_error::IoError;
 use netdev::raw_ip::{PROTOCOL_GRE, RawIp, RawTx};
 use packet::{Checksum, Gso, GsoKind, Offload};
@@ -19,7 +19,7 @@ fn address(end: &WireEnd, v6: bool) -> IpAddr {
 }
 
 /// Opens a socket on `host` and its end of the link that receives what the filter accepts.
-fn receiver(host: &TestHost, end: &WireEnd, filter: &Filter) -> PacketSocket {
+fn receiver(host: &TestHost, end: &WireEnd, filter: &SocketFilter) -> PacketSocket {
     host.run(|| PacketSocket::open(end.index, filter, PacketOptions::default())).unwrap()
 }
 
@@ -31,9 +31,9 @@ fn packets_cross_in_batches_with_the_requested_header() {
         let ends = pair(&a, &b);
         let (src, dst) = (address(&ends.0, v6), address(&ends.1, v6));
         let tx = a.run(|| RawIp::open(src, PROTOCOL_GRE)).unwrap();
-        let rx = receiver(&b, &ends.1, &Filter::protocol_to(dst, PROTOCOL_GRE));
+        let rx = receiver(&b, &ends.1, &SocketFilter::protocol_to(dst, PROTOCOL_GRE));
         let payload = pattern(1400);
-        let mut messages = Messages::new();
+        let mut messages = MessageBatch::new();
         for len in 0..40 {
             assert!(messages.push([&[0, 0, 0x65, 0x58][..], &payload[..len * 35]]));
         }
@@ -79,7 +79,7 @@ fn kernel_answers_gre_only_when_nothing_reserves_the_protocol() {
             b.sysctl(key, "0").unwrap();
         }
         let (src, dst) = (address(&ends.0, v6), address(&ends.1, v6));
-        let icmp = Filter::protocol_to(src, if v6 { 58 } else { 1 });
+        let icmp = SocketFilter::protocol_to(src, if v6 { 58 } else { 1 });
         let errors = receiver(&a, &ends.0, &icmp);
         let tx = a.run(|| RawIp::open(src, PROTOCOL_GRE)).unwrap();
         let udp = a.run(|| UdpSocket::bind((src, 0))).unwrap();
@@ -140,9 +140,9 @@ fn merged_gre_keeps_its_offload_state_when_received_by_a_packet_socket() {
 
     let (src, dst) = (address(&ends.0, false), address(&ends.1, false));
     let tx = a.run(|| RawIp::open(src, PROTOCOL_GRE)).unwrap();
-    let rx = receiver(&b, &ends.1, &Filter::protocol_to(dst, PROTOCOL_GRE));
+    let rx = receiver(&b, &ends.1, &SocketFilter::protocol_to(dst, PROTOCOL_GRE));
     let segments = gre_segments(20, 1000);
-    let mut messages = Messages::new();
+    let mut messages = MessageBatch::new();
     for segment in &segments {
         assert!(messages.push([&segment[..]]));
     }

@@ -1,7 +1,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::stt_sink::SttSink;
 use testkit::host::{TestHost, WireEnd, pair};
 
@@ -30,11 +30,11 @@ fn segments_are_received_but_not_answered_with_a_sink() {
         let (a, b) = (TestHost::new("a"), TestHost::new("b"));
         let ends = pair(&a, &b);
         let (src, dst) = (address(&ends.0, v6), address(&ends.1, v6));
-        let open = |host: &TestHost, end: &WireEnd, filter: Filter| {
+        let open = |host: &TestHost, end: &WireEnd, filter: SocketFilter| {
             host.run(|| PacketSocket::open(end.index, &filter, PacketOptions::default())).unwrap()
         };
-        let at_a = open(&a, &ends.0, Filter::protocol_to(src, 6));
-        let at_b = open(&b, &ends.1, Filter::tcp_to(dst, STT_PORT));
+        let at_a = open(&a, &ends.0, SocketFilter::protocol_to(src, 6));
+        let at_b = open(&b, &ends.1, SocketFilter::tcp_to(dst, STT_PORT));
         let macs = (ends.0.mac, ends.1.mac);
         let send = |port: u16, payload: &[u8], mss| {
             let addresses = (SocketAddr::new(src, 50_000), SocketAddr::new(dst, port));

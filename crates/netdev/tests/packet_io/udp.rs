@@ -2,7 +2,7 @@ use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::io_error::IoError;
 use netdev::udp::{RxTrain, TxOptions, TxPool, TxTrain, UdpOptions, UdpUnderlay};
 use netdev::{IpNet, Route};
@@ -182,7 +182,7 @@ fn datagram_is_sent_whole_when_the_kernel_has_learned_a_path_mtu() {
         });
         // Anybody can forge such a message, so these sockets do not obey it.
         tx.send(&to(dst, Some(1400)), &pieces).unwrap();
-        let filter = Filter::protocol_to(dst.ip(), UDP);
+        let filter = SocketFilter::protocol_to(dst.ip(), UDP);
         let open = || PacketSocket::open(near_router.index, &filter, PacketOptions::default());
         let seen = router.run(open).unwrap();
         tx.send(&to(dst, None), &[IoSlice::new(&payload[..1450])]).unwrap();

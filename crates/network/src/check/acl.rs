@@ -1,7 +1,7 @@
 //! Checks of access control lists, address sets and port groups.
 
-use super::condition::Names;
-use crate::errors::Report;
+use super::condition::MatchNames;
+use crate::errors::ProblemCollector;
 use crate::model::port_in_switch;
 use crate::read::{AclDraft, LinkDraft, RouterDraft, ScopeDraft, SetsDraft, SwitchDraft};
 use crate::section::Located;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// The port groups. Their members must be ports of logical switches.
 pub(super) fn port_groups(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     sets: &SetsDraft,
     switches: &[SwitchDraft],
 ) -> BTreeMap<String, Vec<String>> {
@@ -35,15 +35,15 @@ pub(super) fn port_groups(
 
 /// The ACLs; `None` when one is invalid, which has been reported.
 pub(super) fn acls(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     drafts: Vec<AclDraft>,
     sets: &SetsDraft,
     switches: &[SwitchDraft],
     routers: &[RouterDraft],
     options: &TunnelOptions,
 ) -> Option<Vec<Acl>> {
-    let names = port_names(switches, routers).map(|ports| Names::new(ports, sets));
-    let checker = Checker { sets, switches, options, names, homes: homes(switches) };
+    let names = port_names(switches, routers).map(|ports| MatchNames::new(ports, sets));
+    let checker = AclChecker { sets, switches, options, names, homes: homes(switches) };
     let acls: Vec<_> = drafts.into_iter().map(|draft| checker.acl(report, draft)).collect();
     acls.into_iter().collect()
 }
@@ -75,16 +75,16 @@ fn homes(switches: &[SwitchDraft]) -> HashMap<&str, usize> {
     ports.collect()
 }
 
-struct Checker<'d> {
+struct AclChecker<'d> {
     sets: &'d SetsDraft,
     switches: &'d [SwitchDraft],
     options: &'d TunnelOptions,
-    names: Option<Names<'d>>,
+    names: Option<MatchNames<'d>>,
     homes: HashMap<&'d str, usize>,
 }
 
-impl Checker<'_> {
-    fn acl(&self, report: &mut Report<'_>, draft: AclDraft) -> Option<Acl> {
+impl AclChecker<'_> {
+    fn acl(&self, report: &mut ProblemCollector<'_>, draft: AclDraft) -> Option<Acl> {
         let carries_inport = self.carries_inport(draft.scope.as_ref());
         if let (Some(names), Some(condition)) = (&self.names, &draft.condition) {
             names.check(report, condition, draft.direction, carries_inport);
@@ -105,7 +105,11 @@ impl Checker<'_> {
         })
     }
 
-    fn port_group(&self, report: &mut Report<'_>, name: Located<String>) -> Option<AclScope> {
+    fn port_group(
+        &self,
+        report: &mut ProblemCollector<'_>,
+        name: Located<String>,
+    ) -> Option<AclScope> {
         if self.sets.port_groups.contains_key(&name.value) {
             return Some(AclScope::PortGroup(name.value));
         }

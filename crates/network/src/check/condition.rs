@@ -1,6 +1,6 @@
 //! The check of a match: its syntax, and that the names in it exist.
 
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::read::SetsDraft;
 use crate::section::Located;
 use crate::{AclDirection, Prefix, suggest};
@@ -10,14 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The names that a match can use.
-pub(super) struct Names<'d> {
+pub(super) struct MatchNames<'d> {
     /// The ports of all switches, including those that lead to routers.
     ports: BTreeSet<String>,
     address_sets: BTreeMap<&'d str, Vec<Constant>>,
     port_groups: BTreeMap<&'d str, Vec<String>>,
 }
 
-impl<'d> Names<'d> {
+impl<'d> MatchNames<'d> {
     pub(super) fn new(ports: BTreeSet<String>, sets: &'d SetsDraft) -> Self {
         let constants =
             |prefixes: &Vec<Prefix>| prefixes.iter().map(|&prefix| prefix.into()).collect();
@@ -36,7 +36,7 @@ impl<'d> Names<'d> {
     /// know the ingress port of a packet.
     pub(super) fn check(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         condition: &Located<String>,
         direction: Option<AclDirection>,
         carries_inport: bool,
@@ -109,7 +109,7 @@ impl<'d> Names<'d> {
 }
 
 /// Resolves names while a match is parsed; the values of port keys do not matter.
-impl Scope for Names<'_> {
+impl Scope for MatchNames<'_> {
     fn port(&self, name: &str) -> Option<u16> {
         self.ports.contains(name).then_some(1)
     }

@@ -1,12 +1,12 @@
 //! Checks of logical routers: links, addresses, routes.
 
 use crate::connectivity::Connectivity;
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::read::{LinkDraft, RouteDraft, RouterDraft, RouterPortDraft, SwitchDraft, Unique};
 use crate::section::Located;
 use crate::{
-    IpNet, Line, LogicalRouter, Prefix, Route, RouterIndex, RouterLink, RouterPort, SwitchIndex,
-    suggest,
+    FileLine, IpNet, LogicalRouter, Prefix, Route, RouterIndex, RouterLink, RouterPort,
+    SwitchIndex, suggest,
 };
 use flow::PortKey;
 use std::collections::{HashMap, HashSet};
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use wire::MacAddr;
 
 /// The result of the checks of routers.
-pub(super) struct Routers {
+pub(super) struct CheckedRouters {
     /// `None` when something is missing or invalid, which has been reported.
     pub(super) finished: Option<Vec<LogicalRouter>>,
     /// The connectivity of switches through routers.
@@ -28,18 +28,18 @@ type PortIndex = (usize, usize);
 
 /// Checks the routers.
 pub(super) fn routers(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     switches: &[SwitchDraft],
     drafts: Vec<RouterDraft>,
-) -> Routers {
-    let mut checker = Checker::new(switches, &drafts);
+) -> CheckedRouters {
+    let mut checker = RouterChecker::new(switches, &drafts);
     unique_in_switches(report, switches, &drafts);
     let finished: Vec<_> = drafts
         .iter()
         .enumerate()
         .map(|(index, draft)| checker.router(report, index, draft))
         .collect();
-    Routers {
+    CheckedRouters {
         finished: finished.into_iter().collect(),
         connectivity: checker.connectivity,
         addresses: checker.addresses,
@@ -69,7 +69,7 @@ impl FreeKeys {
     }
 }
 
-struct Checker<'d> {
+struct RouterChecker<'d> {
     switches: &'d [SwitchDraft],
     drafts: &'d [RouterDraft],
     port_by_name: HashMap<&'d str, PortIndex>,
@@ -79,7 +79,7 @@ struct Checker<'d> {
     addresses: Vec<Vec<Located<IpNet>>>,
 }
 
-impl<'d> Checker<'d> {
+impl<'d> RouterChecker<'d> {
     fn new(switches: &'d [SwitchDraft], drafts: &'d [RouterDraft]) -> Self {
         let mut port_by_name = HashMap::new();
         for (router, draft) in drafts.iter().enumerate() {
@@ -101,11 +101,11 @@ impl<'d> Checker<'d> {
 
     fn router(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         index: usize,
         draft: &'d RouterDraft,
     ) -> Option<LogicalRouter> {
-        let connected = Connected::new(report, &draft.ports);
+        let connected = ConnectedNetworks::new(report, &draft.ports);
         let keys = (1..=PortKey::MAX_PORT).filter_map(PortKey::new);
         let ports: Vec<_> =
             keys.zip(&draft.ports).map(|(key, port)| self.port(report, index, key, port)).collect();
@@ -119,13 +119,13 @@ impl<'d> Checker<'d> {
             name: draft.name.clone()?,
             ports: ports.into_iter().collect::<Option<_>>()?,
             routes: routes.into_iter().collect::<Option<_>>()?,
-            line: Line(report.line(draft.at)),
+            line: FileLine(report.line(draft.at)),
         })
     }
 
     fn port(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         router: usize,
         key: PortKey,
         draft: &RouterPortDraft,
@@ -143,14 +143,14 @@ impl<'d> Checker<'d> {
             mac: draft.mac?.value,
             addresses: draft.addresses.iter().map(|located| located.value).collect(),
             link: link?,
-            line: Line(report.line(draft.at)),
+            line: FileLine(report.line(draft.at)),
         })
     }
 
     /// Creates the switch port that leads to a router port.
     fn switch_port(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         switch: Located<SwitchIndex>,
         addresses: &[Located<IpNet>],
     ) -> Option<RouterLink> {
@@ -175,7 +175,7 @@ impl<'d> Checker<'d> {
     /// The port named `peer.value`, which must name this one as its peer.
     fn peer(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         router: usize,
         draft: &RouterPortDraft,
         peer: &Located<String>,
@@ -223,9 +223,9 @@ impl<'d> Checker<'d> {
 
     fn route(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         router: &RouterDraft,
-        connected: &Connected,
+        connected: &ConnectedNetworks,
         draft: &RouteDraft,
         prefixes: &mut Unique<Prefix>,
     ) -> Option<Route> {
@@ -271,7 +271,7 @@ impl<'d> Checker<'d> {
                 next_hop: addr,
                 port: PortKey::new(u16::try_from(index + 1).ok()?)?,
                 source: net.addr(),
-                line: Line(report.line(draft.at)),
+                line: FileLine(report.line(draft.at)),
             }),
             _ if connected.is_incomplete => None,
             _ => {
@@ -283,7 +283,7 @@ impl<'d> Checker<'d> {
 }
 
 fn named_port(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     router: &RouterDraft,
     name: &Located<String>,
 ) -> Option<usize> {
@@ -311,22 +311,22 @@ fn unreachable(addr: IpAddr, router: &RouterDraft, port: Option<usize>) -> Strin
 }
 
 /// The networks of a router's ports in order; they must not overlap.
-struct Connected {
+struct ConnectedNetworks {
     nets: Vec<(Prefix, usize, IpNet)>,
     /// A port address was invalid, which has been reported.
     is_incomplete: bool,
 }
 
-impl Connected {
-    fn new(report: &mut Report<'_>, ports: &[RouterPortDraft]) -> Self {
+impl ConnectedNetworks {
+    fn new(report: &mut ProblemCollector<'_>, ports: &[RouterPortDraft]) -> Self {
         let mut nets: Vec<_> = ports
             .iter()
             .enumerate()
             .flat_map(|(index, port)| port.addresses.iter().map(move |net| (index, *net)))
             .map(|(index, net)| (Prefix::from(net.value), index, net))
             .collect();
-        // Sorted, a network follows directly after one that contains it, or after others that it
-        // contains.
+        // In this order, networks inside a larger network come directly after it. So each network
+        // needs to be compared only with the last one that is not inside another.
         nets.sort_by_key(|(prefix, index, net)| (*prefix, *index, net.at));
         let mut is_incomplete = ports.iter().any(|port| port.addresses.is_empty());
         let mut outer: Option<(Prefix, usize)> = None;
@@ -361,7 +361,11 @@ impl Connected {
 }
 
 /// Two ports of a switch, of guests or routers, must not have the same MAC or IP address.
-fn unique_in_switches(report: &mut Report<'_>, switches: &[SwitchDraft], routers: &[RouterDraft]) {
+fn unique_in_switches(
+    report: &mut ProblemCollector<'_>,
+    switches: &[SwitchDraft],
+    routers: &[RouterDraft],
+) {
     let mut by_switch: Vec<Vec<&RouterPortDraft>> = vec![Vec::new(); switches.len()];
     for port in routers.iter().flat_map(|router| &router.ports) {
         if let Some(LinkDraft::Switch(switch)) = &port.link

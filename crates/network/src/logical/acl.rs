@@ -1,6 +1,6 @@
 //! Logical flows of access control lists.
 
-use super::{Flows, Keys, Stage, next_to};
+use super::{DatapathKeys, FlowCollector, Stage, next_to};
 use crate::model::port_in_switch;
 use crate::{Acl, AclAction, AclDirection, AclScope, Network, RouterLink, SwitchIndex};
 use flow::DatapathKey;
@@ -15,7 +15,7 @@ const OFFSET: u16 = 1000;
 const EXEMPT: u16 = OFFSET + 0x8000;
 
 /// Adds the flows of all ACLs.
-pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
+pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
     exempt_routers(network, keys, flows);
     let groups = switches_of_groups(network, keys);
     let none: Arc<[DatapathKey]> = Arc::default();
@@ -37,7 +37,7 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
 }
 
 /// ACLs apply to guests only: ports that lead to routers are exempt.
-fn exempt_routers(network: &Network, keys: &Keys, flows: &mut Flows) {
+fn exempt_routers(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
     let limited: BTreeSet<SwitchIndex> = network
         .acls()
         .iter()
@@ -62,7 +62,7 @@ fn exempt_routers(network: &Network, keys: &Keys, flows: &mut Flows) {
 /// For each port group, the switches that its ports are on.
 fn switches_of_groups<'n>(
     network: &'n Network,
-    keys: &Keys,
+    keys: &DatapathKeys,
 ) -> BTreeMap<&'n str, Arc<[DatapathKey]>> {
     let switches = network.logical_switches().iter().zip(&keys.switches);
     let home: HashMap<&str, DatapathKey> = switches

@@ -21,7 +21,7 @@
 //! of megaflows. The conditions on the ports of UDP start with the destination. Most packets differ
 //! there in a short prefix, and their source port is not read.
 
-use super::{Flows, Keys, Stage, next_to};
+use super::{DatapathKeys, FlowCollector, Stage, next_to};
 use crate::model::port_in_switch;
 use crate::{Network, RouterLink};
 use flow::DatapathKey;
@@ -42,7 +42,7 @@ const DHCP_SERVER: &str = "ip4 && (udp.dst == 68 || (udp.dst == 67 && udp.src ==
 const DHCP6_SERVER: &str = "ip6 && (udp.dst == 546 || (udp.dst == 547 && udp.src == 547))";
 
 /// Adds the flows of both guards to all switches.
-pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
+pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
     let all: Arc<[DatapathKey]> = keys.switches.as_slice().into();
     let beyond = next_to(Stage::LsInAcl);
     let select = (Stage::LsInApplyPortSec, 50);
@@ -62,7 +62,7 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
     add_routers(network, keys, flows);
 }
 
-fn add_trusted_guests(network: &Network, keys: &Keys, flows: &mut Flows) {
+fn add_trusted_guests(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
     let beyond = next_to(Stage::LsInAcl);
     for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
         let datapath: Arc<[DatapathKey]> = [key].into();
@@ -78,7 +78,7 @@ fn add_trusted_guests(network: &Network, keys: &Keys, flows: &mut Flows) {
 }
 
 /// Packets that a logical router forwards were checked on the switch that they come from.
-fn add_routers(network: &Network, keys: &Keys, flows: &mut Flows) {
+fn add_routers(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
     for port in network.logical_routers().iter().flat_map(|router| &router.ports) {
         let RouterLink::Switch { switch, .. } = port.link else { continue };
         let datapath = [keys.switch(switch)].into();

@@ -25,7 +25,7 @@ pub use stage::Stage;
 
 use crate::model::port_in_switch;
 use crate::{
-    HostIndex, Line, LogicalSwitch, Network, PortSecurity, Prefix, RouterIndex, RouterLink,
+    FileLine, HostIndex, LogicalSwitch, Network, PortSecurity, Prefix, RouterIndex, RouterLink,
     SwitchIndex,
 };
 use flow::{DatapathKey, PortKey};
@@ -70,7 +70,7 @@ pub struct LogicalDatapath {
     /// the uplink. Empty for a switch without such ports.
     pub unknown: Option<Vec<PortKey>>,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 /// A port of a logical switch or router.
@@ -129,7 +129,7 @@ pub struct LogicalFlow {
     /// Its actions.
     pub actions: String,
     /// The line in the file that it stems from; `None` for flows of every network.
-    pub line: Option<Line>,
+    pub line: Option<FileLine>,
 }
 
 impl fmt::Display for LogicalFlow {
@@ -190,8 +190,8 @@ impl fmt::Display for LogicalNetwork {
 
 /// Compiles a network to logical flows.
 pub fn logical_flows(network: &Network) -> LogicalNetwork {
-    let keys = Keys::new(network);
-    let mut flows = Flows { flows: Vec::new() };
+    let keys = DatapathKeys::new(network);
+    let mut flows = FlowCollector { flows: Vec::new() };
     switch::add(network, &keys, &mut flows);
     guard::add(network, &keys, &mut flows);
     acl::add(network, &keys, &mut flows);
@@ -206,7 +206,7 @@ pub fn logical_flows(network: &Network) -> LogicalNetwork {
     }
 }
 
-fn datapaths(network: &Network, keys: &Keys) -> Vec<LogicalDatapath> {
+fn datapaths(network: &Network, keys: &DatapathKeys) -> Vec<LogicalDatapath> {
     let mut datapaths: Vec<LogicalDatapath> = Vec::new();
     for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
         let mut ports = guests_and_wire(switch);
@@ -291,12 +291,12 @@ fn hosts(network: &Network, switch: &LogicalSwitch) -> Vec<LogicalPort> {
 
 /// The keys of all datapaths.
 #[derive(Clone, Debug)]
-pub(crate) struct Keys {
+pub(crate) struct DatapathKeys {
     switches: Vec<DatapathKey>,
     routers: Vec<DatapathKey>,
 }
 
-impl Keys {
+impl DatapathKeys {
     /// A switch's key is that of its segment, unless an earlier switch of another tunnel type has
     /// it. Such switches, and routers, which appear on no wire, get the highest free keys of 24
     /// bits.
@@ -335,11 +335,11 @@ impl Keys {
 }
 
 /// Collects flows.
-struct Flows {
+struct FlowCollector {
     flows: Vec<LogicalFlow>,
 }
 
-impl Flows {
+impl FlowCollector {
     /// Adds a flow; one that applies to no datapath is left out.
     fn add(
         &mut self,
@@ -347,7 +347,7 @@ impl Flows {
         (stage, priority): (Stage, u16),
         condition: impl Into<String>,
         actions: impl Into<String>,
-        line: impl Into<Option<Line>>,
+        line: impl Into<Option<FileLine>>,
     ) {
         if !datapaths.is_empty() {
             self.flows.push(LogicalFlow {

@@ -4,7 +4,7 @@ mod forward;
 mod input;
 
 use super::switch::addresses;
-use super::{Flows, Keys, Stage};
+use super::{DatapathKeys, FlowCollector, Stage};
 use crate::{IpNet, LogicalRouter, Network, Prefix, RouterLink, RouterPort};
 use flow::DatapathKey;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 /// A router whose flows are being created.
-struct Router<'n> {
+struct RouterFlows<'n> {
     network: &'n Network,
     router: &'n LogicalRouter,
     datapath: Arc<[DatapathKey]>,
@@ -23,7 +23,7 @@ struct Router<'n> {
 }
 
 /// Adds the flows of all routers.
-pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
+pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
     let all: Arc<[DatapathKey]> = keys.routers.as_slice().into();
     let connectivity = network.connectivity();
     add_common(flows, &all);
@@ -39,7 +39,7 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
         let longest_mtu =
             mtus.get(&connectivity.part_of_router(index)).copied().unwrap_or_default();
         let datapath = [key].into();
-        let router = Router { network, router, datapath, ports_on: &ports_on, longest_mtu };
+        let router = RouterFlows { network, router, datapath, ports_on: &ports_on, longest_mtu };
         for port in &router.router.ports {
             router.add_admission(flows, port);
             router.add_neighbor(flows, port);
@@ -61,7 +61,7 @@ fn ports_on_switches(network: &Network) -> Vec<Vec<&RouterPort>> {
     ports_on
 }
 
-fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
+fn add_common(flows: &mut FlowCollector, all: &Arc<[DatapathKey]>) {
     let stage = Stage::LrInAdmission;
     flows.add(all, (stage, 100), "vlan.present || eth.src[40]", "drop;", None);
     flows.add(all, (stage, 0), "1", "drop;", None);
@@ -82,8 +82,8 @@ fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
     flows.add(all, (Stage::LrOutDelivery, 0), "1", "output;", None);
 }
 
-impl Router<'_> {
-    fn add_admission(&self, flows: &mut Flows, port: &RouterPort) {
+impl RouterFlows<'_> {
+    fn add_admission(&self, flows: &mut FlowCollector, port: &RouterPort) {
         let RouterPort { name, mac, line, .. } = port;
         let actions = format!("xreg0[0..47] = {mac}; next;");
         for frames in ["eth.mcast".to_owned(), format!("eth.dst == {mac}")] {
@@ -99,7 +99,7 @@ impl Router<'_> {
     }
 
     /// Learns neighbours only in the networks of the port.
-    fn add_neighbor(&self, flows: &mut Flows, port: &RouterPort) {
+    fn add_neighbor(&self, flows: &mut FlowCollector, port: &RouterPort) {
         let RouterPort { name, line, .. } = port;
         let place = (Stage::LrInLookupNeighbor, 100);
         for net in port.addresses.iter().map(|net| Prefix::from(*net)) {

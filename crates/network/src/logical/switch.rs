@@ -1,15 +1,15 @@
 //! Logical flows of switches, except access control lists.
 
-use super::{Flows, Keys, Stage, next_to, set_of};
+use super::{DatapathKeys, FlowCollector, Stage, next_to, set_of};
 use crate::model::port_in_switch;
-use crate::{Line, LogicalSwitch, Network, Port, RouterLink, RouterPort, SwitchIndex};
+use crate::{FileLine, LogicalSwitch, Network, Port, RouterLink, RouterPort, SwitchIndex};
 use flow::DatapathKey;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use wire::MacAddr;
 
 /// Adds the flows of all switches.
-pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
+pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
     let all: Arc<[DatapathKey]> = keys.switches.as_slice().into();
     let is_secured =
         |switch: &LogicalSwitch| switch.ports.iter().any(|port| port.security.is_some());
@@ -21,7 +21,7 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
         .map(|(_, key)| *key)
         .collect();
     add_common(flows, &all);
-    add_ways_to_learning(flows, network, keys);
+    add_branch_to_learning(flows, network, keys);
     add_port_security(flows, &secured);
     add_learning(flows, network, keys);
     for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
@@ -47,7 +47,7 @@ pub(super) fn add(network: &Network, keys: &Keys, flows: &mut Flows) {
 }
 
 /// Adds the flows of every switch.
-fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
+fn add_common(flows: &mut FlowCollector, all: &Arc<[DatapathKey]>) {
     flows.add(all, (Stage::LsInCheckPortSec, 100), "eth.src[40]", "drop;", None);
     // From a tunnel without logical ports: the sending host has done the other stages.
     let known_port = (Stage::LsInCheckPortSec, 90);
@@ -67,7 +67,7 @@ fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
 
 /// Lets packets skip the learning stages where nothing is learned: each stage delays the first
 /// packet of a megaflow.
-fn add_ways_to_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
+fn add_branch_to_learning(flows: &mut FlowCollector, network: &Network, keys: &DatapathKeys) {
     let switches = network.logical_switches().iter().zip(&keys.switches);
     let (learning, others): (Vec<_>, Vec<_>) = switches.partition(|(switch, _)| switch.learns());
     let keys = |switches: Vec<(&LogicalSwitch, &DatapathKey)>| -> Arc<[DatapathKey]> {
@@ -82,7 +82,7 @@ fn add_ways_to_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
     }
 }
 
-fn add_port_security(flows: &mut Flows, secured: &Arc<[DatapathKey]>) {
+fn add_port_security(flows: &mut FlowCollector, secured: &Arc<[DatapathKey]>) {
     let check_in = "reg0[15] = check_in_port_sec(); next;";
     flows.add(secured, (Stage::LsInCheckPortSec, 50), "1", check_in, None);
     flows.add(secured, (Stage::LsInApplyPortSec, 100), "reg0[15] == 1", "drop;", None);
@@ -94,7 +94,7 @@ fn add_port_security(flows: &mut Flows, secured: &Arc<[DatapathKey]>) {
 }
 
 /// Switches with ports that may have MAC addresses behind them that the file does not list.
-fn add_learning(flows: &mut Flows, network: &Network, keys: &Keys) {
+fn add_learning(flows: &mut FlowCollector, network: &Network, keys: &DatapathKeys) {
     let (mut learning, mut by_tunnel_inport) = (Vec::new(), Vec::new());
     let switches = network.logical_switches().iter().zip(&keys.switches);
     for (switch, &key) in switches.filter(|(switch, _)| switch.learns()) {
@@ -141,11 +141,11 @@ fn learning_stages(network: &Network, switch: &LogicalSwitch) -> &'static [Stage
 
 /// Addresses in the file are never learned elsewhere.
 fn add_static_mac(
-    flows: &mut Flows,
+    flows: &mut FlowCollector,
     datapath: &Arc<[DatapathKey]>,
     stages: &[Stage],
     mac: MacAddr,
-    line: Line,
+    line: FileLine,
 ) {
     for &stage in stages {
         flows.add(datapath, (stage, 100), format!("eth.src == {mac}"), "next;", line);
@@ -154,7 +154,7 @@ fn add_static_mac(
 
 /// The switch answers ARP and neighbour solicitations for a guest's addresses, except to the guest
 /// itself, which is detecting duplicates.
-fn add_responder(flows: &mut Flows, datapath: &Arc<[DatapathKey]>, port: &Port) {
+fn add_responder(flows: &mut FlowCollector, datapath: &Arc<[DatapathKey]>, port: &Port) {
     let Port { name, mac, line, .. } = port;
     for net in &port.addresses {
         let (condition, actions) = match net.addr() {
@@ -183,9 +183,9 @@ fn add_responder(flows: &mut Flows, datapath: &Arc<[DatapathKey]>, port: &Port) 
 
 /// Frames for a router port go to it alone.
 fn add_router_port(
-    flows: &mut Flows,
+    flows: &mut FlowCollector,
     network: &Network,
-    keys: &Keys,
+    keys: &DatapathKeys,
     switch: SwitchIndex,
     port: &RouterPort,
 ) {

@@ -1,6 +1,6 @@
 //! Port security and access control lists.
 
-use super::{Line, SwitchIndex};
+use super::{FileLine, SwitchIndex};
 use crate::Prefix;
 use std::fmt;
 use wire::MacAddr;
@@ -49,7 +49,7 @@ pub struct Acl {
     /// The name under which matches are logged; `None` for no log.
     pub log: Option<String>,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 /// What an ACL applies to.

@@ -1,6 +1,6 @@
 //! Logical routers.
 
-use super::{Line, SwitchIndex};
+use super::{FileLine, SwitchIndex};
 use crate::{IpNet, Prefix};
 use flow::PortKey;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub struct LogicalRouter {
     /// Its static routes, at most one per prefix. The networks of its ports need none.
     pub routes: Vec<Route>,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 impl LogicalRouter {
@@ -51,7 +51,7 @@ pub struct RouterPort {
     /// What it is linked to.
     pub link: RouterLink,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }
 
 impl RouterPort {
@@ -99,5 +99,5 @@ pub struct Route {
     /// The address of that port from which it resolves `next_hop`.
     pub source: IpAddr,
     /// Its line in the file.
-    pub line: Line,
+    pub line: FileLine,
 }

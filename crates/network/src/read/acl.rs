@@ -1,9 +1,9 @@
 //! `[[acl]]`.
 
 use super::{SwitchDraft, switch_named};
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{AclAction, AclDirection, Line, SwitchIndex, suggest};
+use crate::{AclAction, AclDirection, FileLine, SwitchIndex, suggest};
 
 pub(super) const ACL: Schema = Schema {
     name: "[[acl]]",
@@ -26,7 +26,7 @@ pub(crate) struct AclDraft {
     pub(crate) condition: Option<Located<String>>,
     pub(crate) action: Option<AclAction>,
     pub(crate) log: Option<String>,
-    pub(crate) line: Line,
+    pub(crate) line: FileLine,
 }
 
 /// What an ACL applies to.
@@ -36,7 +36,7 @@ pub(crate) enum ScopeDraft {
 }
 
 pub(super) fn acls(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     field: Option<Field<'_, '_>>,
     switches: &[SwitchDraft],
 ) -> Vec<AclDraft> {
@@ -44,7 +44,11 @@ pub(super) fn acls(
     sections.iter().map(|section| acl(report, section, switches)).collect()
 }
 
-fn acl(report: &mut Report<'_>, section: &Section<'_, '_>, switches: &[SwitchDraft]) -> AclDraft {
+fn acl(
+    report: &mut ProblemCollector<'_>,
+    section: &Section<'_, '_>,
+    switches: &[SwitchDraft],
+) -> AclDraft {
     let directions = AclDirection::ALL.map(|direction| (direction.name(), direction));
     let actions = AclAction::ALL.map(|action| (action.name(), action));
     AclDraft {
@@ -63,12 +67,12 @@ fn acl(report: &mut Report<'_>, section: &Section<'_, '_>, switches: &[SwitchDra
             .require(report, "action")
             .and_then(|field| word(report, field, "action", &actions)),
         log: section.get("log").and_then(|field| log_name(report, field)),
-        line: Line(report.line(section.at)),
+        line: FileLine(report.line(section.at)),
     }
 }
 
 fn scope(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     section: &Section<'_, '_>,
     switches: &[SwitchDraft],
 ) -> Option<ScopeDraft> {
@@ -102,7 +106,7 @@ fn scope(
 
 /// Reads one of several words.
 pub(super) fn word<T: Copy>(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     field: Field<'_, '_>,
     key: &str,
     words: &[(&'static str, T)],
@@ -116,7 +120,7 @@ pub(super) fn word<T: Copy>(
     found
 }
 
-fn log_name(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<String> {
+fn log_name(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<String> {
     let name = field.string(report)?;
     if let Some(problem) = crate::name::object_problem(name) {
         field.error(report, problem);

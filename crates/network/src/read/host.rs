@@ -1,10 +1,10 @@
 //! `[[host]]`.
 
 use super::{Unique, interface_name, object_name};
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::interface_address::not_unicast;
 use crate::section::{Field, Schema, Section, key};
-use crate::{Family, Host, HostIndex};
+use crate::{Host, HostIndex, UnderlayFamily};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub(super) const HOST: Schema = Schema {
@@ -28,10 +28,10 @@ pub(crate) struct HostDraft {
 }
 
 impl HostDraft {
-    pub(crate) fn has(&self, family: Family) -> bool {
+    pub(crate) fn has(&self, family: UnderlayFamily) -> bool {
         match family {
-            Family::V4 => self.underlay4.is_some(),
-            Family::V6 => self.underlay6.is_some(),
+            UnderlayFamily::V4 => self.underlay4.is_some(),
+            UnderlayFamily::V6 => self.underlay6.is_some(),
         }
     }
 
@@ -41,7 +41,7 @@ impl HostDraft {
     }
 }
 
-pub(super) fn hosts(report: &mut Report<'_>, root: &Section<'_, '_>) -> Vec<HostDraft> {
+pub(super) fn hosts(report: &mut ProblemCollector<'_>, root: &Section<'_, '_>) -> Vec<HostDraft> {
     let Some(field) = root.get("host") else {
         if !root.is_misspelt("host") {
             report.file_error("there is no [[host]]; a network needs at least one");
@@ -58,7 +58,7 @@ pub(super) fn hosts(report: &mut Report<'_>, root: &Section<'_, '_>) -> Vec<Host
 }
 
 fn host(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     section: &Section<'_, '_>,
     names: &mut Unique<String>,
     addresses: &mut Unique<IpAddr>,
@@ -89,7 +89,7 @@ fn host(
 
 /// Adds one underlay address to `host`; `None` when it is invalid.
 fn underlay(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     host: &mut HostDraft,
     field: Field<'_, '_>,
     addresses: &mut Unique<IpAddr>,
@@ -110,7 +110,7 @@ fn underlay(
         );
         return None;
     }
-    let family = Family::of(addr);
+    let family = UnderlayFamily::of(addr);
     if host.has(family) {
         field.error(
             report,

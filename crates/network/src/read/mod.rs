@@ -19,10 +19,10 @@ pub(crate) use sets::SetsDraft;
 pub(crate) use switch::SwitchDraft;
 pub(crate) use tunnel::OptionsDraft;
 
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::interface_address;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{Family, IpNet, Prefix, SwitchIndex, suggest};
+use crate::{IpNet, Prefix, SwitchIndex, UnderlayFamily, suggest};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
@@ -72,7 +72,7 @@ impl<T> Setting<T> {
 pub(crate) struct NetworkDraft {
     pub(crate) underlay_mtu: Setting<Located<u16>>,
     pub(crate) least_path_mtu: Setting<Located<u16>>,
-    pub(crate) underlay_family: Setting<Family>,
+    pub(crate) underlay_family: Setting<UnderlayFamily>,
     pub(crate) punt_limit: Setting<u32>,
     pub(crate) options: OptionsDraft,
     pub(crate) hosts: Vec<HostDraft>,
@@ -83,7 +83,7 @@ pub(crate) struct NetworkDraft {
 }
 
 /// Reads a whole file.
-pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDraft {
+pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> NetworkDraft {
     let root = Section::open(report, &ROOT, 0, root);
     let default_tunnel = match root.get("tunnel") {
         None if root.is_misspelt("tunnel") => Setting::Wrong,
@@ -100,8 +100,8 @@ pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDra
     let underlay_family = Setting::of(root.get("underlay_family"), |field| {
         let number = field.integer(report, 4..=6, "write 4 or 6")?;
         match number {
-            4 => Some(Family::V4),
-            6 => Some(Family::V6),
+            4 => Some(UnderlayFamily::V4),
+            6 => Some(UnderlayFamily::V6),
             _ => {
                 field.error(report, format!("`underlay_family` is {number}; write 4 or 6"));
                 None
@@ -114,10 +114,10 @@ pub(crate) fn network(report: &mut Report<'_>, root: &DeTable<'_>) -> NetworkDra
     });
     let options = tunnel::options(report, root.get("tunnel_options"));
     let hosts = host::hosts(report, &root);
-    let mut reader = switch::Reader::new(default_tunnel, &options, &hosts);
+    let mut reader = switch::SwitchReader::new(default_tunnel, &options, &hosts);
     let switches = reader.switches(report, root.get("logical_switch"));
     let (switch_names, port_names) = reader.into_names();
-    let mut reader = router::Reader::new(&switches, switch_names, port_names);
+    let mut reader = router::RouterReader::new(&switches, switch_names, port_names);
     let routers = reader.routers(report, root.get("logical_router"));
     let sets = sets::sets(report, &root);
     let acls = acl::acls(report, root.get("acl"), &switches);
@@ -165,7 +165,7 @@ impl<K: Eq + Hash> Unique<K> {
 /// Reads the `name` of a table of the kind `kind` (`host`, `logical switch`, `port`). It must not
 /// be in `names` yet.
 fn object_name(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     section: &Section<'_, '_>,
     kind: &str,
     names: &mut Unique<String>,
@@ -192,7 +192,7 @@ fn object_name(
 
 /// Finds a logical switch by its name.
 fn switch_named(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     field: Field<'_, '_>,
     switches: &[SwitchDraft],
 ) -> Option<Located<SwitchIndex>> {
@@ -208,7 +208,7 @@ fn switch_named(
 }
 
 /// Reads a unicast MAC address.
-fn unicast_mac(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<MacAddr> {
+fn unicast_mac(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<MacAddr> {
     let text = field.string(report)?;
     let mac: MacAddr = match text.parse() {
         Ok(mac) => mac,
@@ -229,19 +229,19 @@ fn unicast_mac(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<MacAddr>
 }
 
 /// Reads an interface address with its prefix length.
-fn ip_net(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<IpNet> {
+fn ip_net(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<IpNet> {
     interface_address::parse(field.string(report)?)
         .map_err(|problem| field.error(report, problem))
         .ok()
 }
 
 /// Reads an address, or a network with its prefix length.
-fn ip_or_network(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Prefix> {
+fn ip_or_network(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<Prefix> {
     Prefix::parse(field.string(report)?, true).map_err(|problem| field.error(report, problem)).ok()
 }
 
 /// Reads the name of an interface.
-fn interface_name(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<String> {
+fn interface_name(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<String> {
     let name = field.string(report)?;
     match crate::name::interface_problem(name) {
         Some(problem) => {

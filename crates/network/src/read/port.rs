@@ -2,9 +2,9 @@
 
 use super::acl::word;
 use super::{HostDraft, Unique, interface_name, ip_net, ip_or_network, object_name, unicast_mac};
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{Device, HostIndex, IpNet, Line, Port, PortSecurity, Prefix, Trust, suggest};
+use crate::{Device, FileLine, HostIndex, IpNet, Port, PortSecurity, Prefix, Trust, suggest};
 use flow::PortKey;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ pub(crate) struct PortDraft {
     security: SecurityDraft,
     trusted: Trust,
     learn: bool,
-    line: Line,
+    line: FileLine,
 }
 
 /// The value of `port_security`.
@@ -85,20 +85,20 @@ impl PortDraft {
 }
 
 /// An interface: host, namespace, name.
-type Place = (HostIndex, Option<String>, String);
+type InterfaceLocation = (HostIndex, Option<String>, String);
 
 /// Reads the ports of all switches.
-pub(super) struct Reader<'h> {
+pub(super) struct PortReader<'h> {
     hosts: &'h [HostDraft],
     index: HashMap<&'h str, HostIndex>,
     names: Unique<String>,
-    devices: Unique<Place>,
+    devices: Unique<InterfaceLocation>,
     keys: Unique<PortKey>,
     macs: Unique<MacAddr>,
     addresses: Unique<IpAddr>,
 }
 
-impl<'h> Reader<'h> {
+impl<'h> PortReader<'h> {
     pub(super) fn new(hosts: &'h [HostDraft]) -> Self {
         let named = hosts.iter().enumerate();
         let index = named
@@ -118,7 +118,7 @@ impl<'h> Reader<'h> {
     /// Reads the ports of a switch, after their number was checked.
     pub(super) fn ports(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         sections: &[Section<'_, '_>],
     ) -> Vec<PortDraft> {
         self.keys = Unique::new();
@@ -136,7 +136,11 @@ impl<'h> Reader<'h> {
     }
 
     /// The key that the file gives a port.
-    fn key(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<PortKey> {
+    fn key(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> Option<PortKey> {
         let field = section.get("key")?;
         let rule = "the key of a port is 1 to 32767";
         let key = PortKey::new(field.integer(report, 1..=PortKey::MAX_PORT, rule)?)?;
@@ -154,7 +158,7 @@ impl<'h> Reader<'h> {
 
     fn port(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         section: &Section<'_, '_>,
         key: PortKey,
     ) -> PortDraft {
@@ -174,7 +178,7 @@ impl<'h> Reader<'h> {
         let trusted =
             section.get("trusted").map_or_else(Trust::default, |field| trust(report, field));
         let learn = section.get("learn").is_some_and(|field| learn(report, field, &security));
-        let line = Line(report.line(section.at));
+        let line = FileLine(report.line(section.at));
         PortDraft { key, name, host, mac, addresses, device, security, trusted, learn, line }
     }
 
@@ -183,7 +187,7 @@ impl<'h> Reader<'h> {
         self.names
     }
 
-    fn host(&self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<HostIndex> {
+    fn host(&self, report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<HostIndex> {
         let name = field.string(report)?;
         let found = self.index.get(name).copied();
         // A host with an invalid name, which has been reported, may be the one that is meant.
@@ -198,7 +202,11 @@ impl<'h> Reader<'h> {
         found
     }
 
-    fn mac(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Located<MacAddr>> {
+    fn mac(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        field: Field<'_, '_>,
+    ) -> Option<Located<MacAddr>> {
         let mac = unicast_mac(report, field)?;
         if let Some(first) = self.macs.insert(mac, field.at) {
             report.mac_taken(field.at, mac, first);
@@ -207,12 +215,20 @@ impl<'h> Reader<'h> {
         Some(field.located(mac))
     }
 
-    fn addresses(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Located<IpNet>> {
+    fn addresses(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        field: Field<'_, '_>,
+    ) -> Vec<Located<IpNet>> {
         let Some(elements) = field.array(report) else { return Vec::new() };
         elements.filter_map(|element| self.address(report, element)).collect()
     }
 
-    fn address(&mut self, report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Located<IpNet>> {
+    fn address(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        field: Field<'_, '_>,
+    ) -> Option<Located<IpNet>> {
         let net = ip_net(report, field)?;
         if let Some(first) = self.addresses.insert(net.addr(), field.at) {
             report.address_taken(field.at, net.addr(), first);
@@ -224,7 +240,7 @@ impl<'h> Reader<'h> {
     /// Reports a device that another port uses, or that is the uplink.
     fn check_device(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         at: usize,
         host: Option<HostIndex>,
         device: &Device,
@@ -255,7 +271,7 @@ impl<'h> Reader<'h> {
     }
 }
 
-fn security(report: &mut Report<'_>, field: Field<'_, '_>) -> SecurityDraft {
+fn security(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> SecurityDraft {
     let field = field.with_example("port_security = [\"10.0.0.1\", \"10.1.0.0/16\"]");
     if field.is_array() {
         let elements = field.array(report).into_iter().flatten();
@@ -269,7 +285,7 @@ fn security(report: &mut Report<'_>, field: Field<'_, '_>) -> SecurityDraft {
 }
 
 /// What the port is trusted for.
-fn trust(report: &mut Report<'_>, field: Field<'_, '_>) -> Trust {
+fn trust(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Trust {
     let mut trust = Trust::default();
     for element in field.array(report).into_iter().flatten() {
         match word(report, element, "protocol", &[("ra", "ra"), ("dhcp", "dhcp")]) {
@@ -282,7 +298,11 @@ fn trust(report: &mut Report<'_>, field: Field<'_, '_>) -> Trust {
 }
 
 /// Whether MAC addresses are learned behind the port. Port security excludes that.
-fn learn(report: &mut Report<'_>, field: Field<'_, '_>, security: &SecurityDraft) -> bool {
+fn learn(
+    report: &mut ProblemCollector<'_>,
+    field: Field<'_, '_>,
+    security: &SecurityDraft,
+) -> bool {
     let learn = field.boolean(report) == Some(true);
     if learn && !matches!(security, SecurityDraft::Off) {
         report.error(
@@ -295,7 +315,7 @@ fn learn(report: &mut Report<'_>, field: Field<'_, '_>, security: &SecurityDraft
     learn
 }
 
-fn device(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Device> {
+fn device(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<Device> {
     const RIGHT: &str = "write { tap = \"web0\" } for a device that weft creates, { vm = \
                          \"tap7\" } for one that a \
                          virtual machine opens, or { interface = \"veth-web\" } for an existing \
@@ -344,13 +364,13 @@ fn device(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Device> {
     }
 }
 
-fn refuse_netns(report: &mut Report<'_>, netns: Option<Field<'_, '_>>, why: &str) {
+fn refuse_netns(report: &mut ProblemCollector<'_>, netns: Option<Field<'_, '_>>, why: &str) {
     if let Some(field) = netns {
         report.error(field.key_at, format!("`netns` is for `tap` only: {why}; remove `netns`"));
     }
 }
 
-fn netns_name(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<String> {
+fn netns_name(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<String> {
     let name = field.string(report)?;
     match crate::name::netns_problem(name) {
         Some(problem) => {

@@ -1,7 +1,7 @@
 //! `[[logical_router]]`.
 
 use super::{SwitchDraft, Unique, ip_net, object_name, switch_named, unicast_mac};
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::interface_address::not_unicast;
 use crate::section::{Field, Located, Schema, Section, key};
 use crate::{IpNet, Prefix, SwitchIndex};
@@ -72,13 +72,13 @@ pub(crate) struct RouteDraft {
 }
 
 /// Reads the logical routers, with references to the tables that were read before.
-pub(super) struct Reader<'s> {
+pub(super) struct RouterReader<'s> {
     switches: &'s [SwitchDraft],
     names: Unique<String>,
     port_names: Unique<String>,
 }
 
-impl<'s> Reader<'s> {
+impl<'s> RouterReader<'s> {
     /// `names` and `port_names` are already in use.
     pub(super) fn new(
         switches: &'s [SwitchDraft],
@@ -90,14 +90,18 @@ impl<'s> Reader<'s> {
 
     pub(super) fn routers(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         field: Option<Field<'_, '_>>,
     ) -> Vec<RouterDraft> {
         let sections = field.map_or_else(Vec::new, |field| field.tables(report, &ROUTER));
         sections.iter().map(|section| self.router(report, section)).collect()
     }
 
-    fn router(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>) -> RouterDraft {
+    fn router(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> RouterDraft {
         let name = object_name(report, section, "logical switch or router", &mut self.names);
         let known_problems = report.len();
         let ports = section.require(report, "port");
@@ -123,7 +127,11 @@ impl<'s> Reader<'s> {
         RouterDraft { at: section.at, name, ports, routes }
     }
 
-    fn port(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>) -> RouterPortDraft {
+    fn port(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> RouterPortDraft {
         let name = object_name(report, section, "port", &mut self.port_names);
         let mac = section.require(report, "mac").and_then(|field| {
             let mac = unicast_mac(report, field)?;
@@ -136,7 +144,11 @@ impl<'s> Reader<'s> {
         RouterPortDraft { at: section.at, name, mac, addresses, link }
     }
 
-    fn link(&self, report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<LinkDraft> {
+    fn link(
+        &self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> Option<LinkDraft> {
         const RIGHT: &str = "write switch = \"web\" for a logical switch, or peer = \
                              \"edge-core\" for a port of \
                              another logical router";
@@ -163,7 +175,7 @@ impl<'s> Reader<'s> {
     }
 }
 
-fn addresses(report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Located<IpNet>> {
+fn addresses(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Vec<Located<IpNet>> {
     let known_problems = report.len();
     let elements = field.array(report).into_iter().flatten();
     let addresses: Vec<_> = elements
@@ -182,7 +194,7 @@ fn addresses(report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Located<IpNet
     addresses
 }
 
-fn route(report: &mut Report<'_>, section: &Section<'_, '_>) -> RouteDraft {
+fn route(report: &mut ProblemCollector<'_>, section: &Section<'_, '_>) -> RouteDraft {
     let prefix = section.require(report, "prefix").and_then(|field| {
         let prefix = Prefix::parse(field.string(report)?, false);
         let prefix = prefix.map_err(|problem| field.error(report, problem)).ok()?;
@@ -199,7 +211,7 @@ fn route(report: &mut Report<'_>, section: &Section<'_, '_>) -> RouteDraft {
     RouteDraft { at: section.at, prefix, next_hop, port }
 }
 
-fn next_hop(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<IpAddr> {
+fn next_hop(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<IpAddr> {
     let text = field.string(report)?;
     let Ok(addr) = text.parse::<IpAddr>() else {
         field.error(

@@ -2,7 +2,7 @@
 
 use super::ip_or_network;
 use crate::Prefix;
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::section::{Field, Located, Section};
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct SetsDraft {
 /// The names of the ports of a group.
 pub(crate) type PortGroupDraft = Vec<Located<String>>;
 
-pub(super) fn sets(report: &mut Report<'_>, root: &Section<'_, '_>) -> SetsDraft {
+pub(super) fn sets(report: &mut ProblemCollector<'_>, root: &Section<'_, '_>) -> SetsDraft {
     let mut draft = SetsDraft::default();
     if let Some(field) = root.get("address_set") {
         let entries = field.named_entries(report, "admins = [\"10.0.0.5\"]").into_iter().flatten();
@@ -40,7 +40,12 @@ pub(super) fn sets(report: &mut Report<'_>, root: &Section<'_, '_>) -> SetsDraft
 }
 
 /// Whether a name can follow `sigil` in a match; reports it when not.
-fn is_set_name(report: &mut Report<'_>, name: &str, field: &Field<'_, '_>, sigil: char) -> bool {
+fn is_set_name(
+    report: &mut ProblemCollector<'_>,
+    name: &str,
+    field: &Field<'_, '_>,
+    sigil: char,
+) -> bool {
     match crate::name::set_problem(name) {
         Some(problem) => {
             report.error(field.key_at, format!("{problem}; matches refer to it as `{sigil}name`"));
@@ -50,7 +55,7 @@ fn is_set_name(report: &mut Report<'_>, name: &str, field: &Field<'_, '_>, sigil
     }
 }
 
-fn address_set(report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Prefix> {
+fn address_set(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Vec<Prefix> {
     let mut first: Option<Prefix> = None;
     let mut members = Vec::new();
     for element in field.array(report).into_iter().flatten() {
@@ -70,7 +75,7 @@ fn address_set(report: &mut Report<'_>, field: Field<'_, '_>) -> Vec<Prefix> {
     members
 }
 
-fn port_group(report: &mut Report<'_>, field: Field<'_, '_>) -> PortGroupDraft {
+fn port_group(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> PortGroupDraft {
     let elements = field.array(report).into_iter().flatten();
     elements
         .filter_map(|element| {

@@ -4,7 +4,7 @@ use super::port::{self, PortDraft};
 use super::tunnel::{OptionsDraft, group, names_where, tunnel_type};
 use super::{HostDraft, Setting, Unique, object_name};
 use crate::Segment;
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::section::{Field, Located, Schema, Section, key};
 use flow::{NetworkId, OptionKind, PortKey, TunnelType};
 use std::net::IpAddr;
@@ -41,33 +41,37 @@ pub(crate) struct SwitchDraft {
 }
 
 /// Reads the logical switches, with references to the tables that were read before.
-pub(super) struct Reader<'h> {
+pub(super) struct SwitchReader<'h> {
     default_tunnel: Setting<TunnelType>,
     options: &'h OptionsDraft,
     names: Unique<String>,
-    ports: port::Reader<'h>,
+    ports: port::PortReader<'h>,
 }
 
-impl<'h> Reader<'h> {
+impl<'h> SwitchReader<'h> {
     pub(super) fn new(
         default_tunnel: Setting<TunnelType>,
         options: &'h OptionsDraft,
         hosts: &'h [HostDraft],
     ) -> Self {
-        let ports = port::Reader::new(hosts);
+        let ports = port::PortReader::new(hosts);
         Self { default_tunnel, options, names: Unique::new(), ports }
     }
 
     pub(super) fn switches(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         field: Option<Field<'_, '_>>,
     ) -> Vec<SwitchDraft> {
         let sections = field.map_or_else(Vec::new, |field| field.tables(report, &SWITCH));
         sections.iter().map(|section| self.switch(report, section)).collect()
     }
 
-    fn switch(&mut self, report: &mut Report<'_>, section: &Section<'_, '_>) -> SwitchDraft {
+    fn switch(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> SwitchDraft {
         let name = object_name(report, section, "logical switch", &mut self.names);
         let tunnel = self.tunnel(report, section);
         let segment = tunnel.and_then(|tunnel| self.segment(report, section, tunnel));
@@ -87,7 +91,11 @@ impl<'h> Reader<'h> {
         (self.names, self.ports.into_names())
     }
 
-    fn tunnel(&self, report: &mut Report<'_>, section: &Section<'_, '_>) -> Option<TunnelType> {
+    fn tunnel(
+        &self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> Option<TunnelType> {
         if let Some(field) = section.get("tunnel") {
             return tunnel_type(report, field);
         }
@@ -109,7 +117,7 @@ impl<'h> Reader<'h> {
     /// The multicast group of a switch.
     fn group(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         section: &Section<'_, '_>,
         tunnel: Option<TunnelType>,
     ) -> Option<Located<IpAddr>> {
@@ -129,7 +137,7 @@ impl<'h> Reader<'h> {
 
     fn segment(
         &self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         section: &Section<'_, '_>,
         tunnel: TunnelType,
     ) -> Option<Located<Segment>> {
@@ -181,7 +189,7 @@ impl<'h> Reader<'h> {
 
     fn switch_ports(
         &mut self,
-        report: &mut Report<'_>,
+        report: &mut ProblemCollector<'_>,
         section: &Section<'_, '_>,
     ) -> Vec<PortDraft> {
         let Some(field) = section.get("port") else { return Vec::new() };
@@ -208,7 +216,7 @@ fn right_segment(tunnel: TunnelType) -> String {
     format!("write {}{range}", network_id.example())
 }
 
-fn vlan(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Segment> {
+fn vlan(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<Segment> {
     if field.is_table() {
         field.error(
             report,
@@ -220,7 +228,7 @@ fn vlan(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Segment> {
     vlan_id(report, field.with_example("vlan = 100")).map(Segment::Vlan)
 }
 
-fn vlan_pair(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Segment> {
+fn vlan_pair(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<Segment> {
     if field.is_integer() {
         field.error(
             report,
@@ -236,6 +244,6 @@ fn vlan_pair(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Segment> {
     Some(Segment::QinQ { outer: outer?, inner: inner? })
 }
 
-fn vlan_id(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<VlanId> {
+fn vlan_id(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<VlanId> {
     field.integer(report, 1..=4094, "a VLAN is 1 to 4094").and_then(VlanId::new)
 }

@@ -1,7 +1,7 @@
 //! Reads `tunnel` and `[tunnel_options.*]`. The descriptors of the tunnel types define the tables
 //! and their keys.
 
-use crate::errors::Report;
+use crate::errors::ProblemCollector;
 use crate::section::{Field, Key, Located, Schema, Section, key};
 use crate::{Dscp, TunnelOptions, suggest};
 use flow::{OptionKind, Ttl, TunnelOption, TunnelType};
@@ -50,7 +50,10 @@ pub(crate) struct OptionsDraft {
     pub(crate) groups: BTreeMap<TunnelType, Located<IpAddr>>,
 }
 
-pub(super) fn tunnel_type(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<TunnelType> {
+pub(super) fn tunnel_type(
+    report: &mut ProblemCollector<'_>,
+    field: Field<'_, '_>,
+) -> Option<TunnelType> {
     let text = field.string(report)?;
     let found = text.parse().ok();
     if found.is_none() {
@@ -60,7 +63,10 @@ pub(super) fn tunnel_type(report: &mut Report<'_>, field: Field<'_, '_>) -> Opti
     found
 }
 
-pub(super) fn options(report: &mut Report<'_>, field: Option<Field<'_, '_>>) -> OptionsDraft {
+pub(super) fn options(
+    report: &mut ProblemCollector<'_>,
+    field: Option<Field<'_, '_>>,
+) -> OptionsDraft {
     let mut draft = OptionsDraft::default();
     let (all_types, schemas) = &*SCHEMAS;
     let Some(all) = field.and_then(|field| field.table(report, all_types)) else { return draft };
@@ -84,7 +90,7 @@ pub(super) fn options(report: &mut Report<'_>, field: Option<Field<'_, '_>>) -> 
 
 /// Reads the value of an option. A wrong value is reported, and the default stays.
 fn read_option(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     tunnel: TunnelType,
     option: &TunnelOption,
     field: Field<'_, '_>,
@@ -130,7 +136,7 @@ fn read_option(
 
 /// Reads a number, or "inherit", which is `Some(None)`.
 fn inheritable(
-    report: &mut Report<'_>,
+    report: &mut ProblemCollector<'_>,
     name: &str,
     field: Field<'_, '_>,
     range: RangeInclusive<u8>,
@@ -151,7 +157,10 @@ fn inheritable(
 }
 
 /// Reads the underlay's multicast group, which reaches all hosts of a switch.
-pub(super) fn group(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Located<IpAddr>> {
+pub(super) fn group(
+    report: &mut ProblemCollector<'_>,
+    field: Field<'_, '_>,
+) -> Option<Located<IpAddr>> {
     const RULE: &str = "write for example \"239.1.1.1\" or \"ff05::1:1\"";
     let text = field.string(report)?;
     match text.parse::<IpAddr>() {
@@ -164,7 +173,11 @@ pub(super) fn group(report: &mut Report<'_>, field: Field<'_, '_>) -> Option<Loc
     None
 }
 
-fn refuse_logical_ports(report: &mut Report<'_>, section: &Section<'_, '_>, tunnel: TunnelType) {
+fn refuse_logical_ports(
+    report: &mut ProblemCollector<'_>,
+    section: &Section<'_, '_>,
+    tunnel: TunnelType,
+) {
     if let Some(field) = section.get(LOGICAL_PORTS.name) {
         let takers = names_where(|tunnel| tunnel.has_option(OptionKind::LogicalPorts));
         report.error(
@@ -184,7 +197,11 @@ pub(super) fn names_where(is_of_kind: impl Fn(TunnelType) -> bool) -> String {
     }
 }
 
-fn service_tpid(report: &mut Report<'_>, name: &str, field: Field<'_, '_>) -> Option<EtherType> {
+fn service_tpid(
+    report: &mut ProblemCollector<'_>,
+    name: &str,
+    field: Field<'_, '_>,
+) -> Option<EtherType> {
     const RULE: &str = "write 0x88a8 (802.1ad), 0x8100 or 0x9100";
     let value = field.integer(report, 0..=u16::MAX, RULE)?;
     let tpid = EtherType(value);

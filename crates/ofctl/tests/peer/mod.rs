@@ -29,7 +29,7 @@ fn lines(list: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn canonical_text_means_to_ovs_what_was_written() {
+fn canonical_text_means_the_same_to_ovs() {
     require_program!("ovs-ofctl", "openvswitch-switch");
     let ports = ports();
     let mut count = 0;
@@ -43,7 +43,7 @@ fn canonical_text_means_to_ovs_what_was_written() {
 }
 
 #[test]
-fn what_ovs_refuses_is_refused() {
+fn flows_that_ovs_refuses_are_refused() {
     require_program!("ovs-ofctl", "openvswitch-switch");
     let ports = ports();
     let count = lines(REFUSED)

@@ -1,6 +1,6 @@
 //! Entry of a packet into the program: finds its datapath and its logical ports.
 
-use super::translator::{Abort, Packet, Translator};
+use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Observer};
 use crate::op::Direction;
 use crate::program::{Datapath, PortRole, Program, TableId, TunnelInport};
@@ -16,7 +16,7 @@ pub(super) const RCV_FROM_RAMP: u128 = 1 << 1;
 
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     /// Translates a packet from its ingress port to its end.
-    pub fn translate_packet(&mut self, key: &FlowKey) -> Result<Vec<Action>, Abort> {
+    pub fn translate_packet(&mut self, key: &FlowKey) -> Result<Vec<Action>, LimitExceeded> {
         let mut key = RecordedKey::new(key.clone());
         key.know(&self.read);
         let in_port = key.recorder(&mut self.read).read_field(Field::InPort);
@@ -26,11 +26,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             None => Err(DropReason::NoSuchPort),
             Some(PortRole::Vif { datapath, port }) => self.datapath(*datapath).map(|datapath| {
                 let packet = Packet::new(key, in_port, datapath, false);
-                (packet, Start::Ingress(Some(*port)))
+                (packet, EntryPoint::Ingress(Some(*port)))
             }),
             Some(PortRole::Bridge) => self
                 .datapath(Program::BRIDGE)
-                .map(|datapath| (Packet::new(key, in_port, datapath, false), Start::Bridge)),
+                .map(|datapath| (Packet::new(key, in_port, datapath, false), EntryPoint::Bridge)),
             Some(PortRole::Tunnel(tunnel)) => self.enter_by_tunnel(key, in_port, *tunnel),
         };
         let (mut packet, start) = match entered {
@@ -43,16 +43,16 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         self.ingress =
             IngressPort { datapath: packet.datapath.0, port: start.ingress_port(in_port) };
         match start {
-            Start::Bridge => self.look_up(&mut packet, TableId::FIRST)?,
-            Start::Ingress(inport) => self.begin_ingress(&mut packet, inport)?,
-            Start::Egress { inport, outport } => {
+            EntryPoint::Bridge => self.look_up(&mut packet, TableId::FIRST)?,
+            EntryPoint::Ingress(inport) => self.begin_ingress(&mut packet, inport)?,
+            EntryPoint::Egress { inport, outport } => {
                 self.write_port(&mut packet, Field::Reg14, inport);
                 self.write_port(&mut packet, Field::Reg15, Some(outport));
                 self.deliver(&mut packet, outport)?;
             }
         }
         self.run(&mut packet)?;
-        if !packet.actions.iter().any(disposes) {
+        if !packet.actions.iter().any(sends_or_drops) {
             self.observer.event(Event::Drop(packet.reason));
             packet.actions.retain(has_side_effect);
             packet.actions.push(Action::Drop(packet.reason));
@@ -72,7 +72,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         mut key: RecordedKey,
         in_port: PortNo,
         tunnel: TunnelType,
-    ) -> Result<(Packet<'p>, Start), DropReason> {
+    ) -> Result<(Packet<'p>, EntryPoint), DropReason> {
         /// The logical ports in a Geneve option: ingress in the upper 16 bits, egress in the lower
         /// 16.
         const PORTS_WIDTH: u32 = 32;
@@ -94,8 +94,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             self.program.datapath_of_tunnel(tunnel, tun_key).ok_or(DropReason::UnknownDatapath)?;
         let mut packet = Packet::new(key, in_port, self.datapath(datapath)?, true);
         let start = match PortKey::new(egress) {
-            Some(outport) => Start::Egress { inport: PortKey::new(ingress), outport },
-            None => Start::Ingress(self.inport_of_remote(&mut packet)),
+            Some(outport) => EntryPoint::Egress { inport: PortKey::new(ingress), outport },
+            None => EntryPoint::Ingress(self.inport_of_remote(&mut packet)),
         };
         Ok((packet, start))
     }
@@ -123,7 +123,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         &mut self,
         packet: &mut Packet<'p>,
         inport: Option<PortKey>,
-    ) -> Result<(), Abort> {
+    ) -> Result<(), LimitExceeded> {
         let (datapath, _) = packet.datapath;
         packet.key.write(Field::Metadata, datapath.0.into(), Field::Metadata.all_ones());
         self.write_port(packet, Field::Reg14, inport);
@@ -147,11 +147,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 }
 
 /// True for actions that dispose of a packet: they send it, or drop and count it.
-pub(super) fn disposes(action: &Action) -> bool {
+pub(super) fn sends_or_drops(action: &Action) -> bool {
     match action {
         Action::Output(_) | Action::Encap { .. } | Action::Drop(_) | Action::Controller => true,
         Action::CheckLength { .. } | Action::Reply { .. } => true,
-        Action::Clone(actions) => actions.iter().any(disposes),
+        Action::Clone(actions) => actions.iter().any(sends_or_drops),
         Action::PushVlan(_)
         | Action::PopVlan
         | Action::Set { .. }
@@ -168,7 +168,7 @@ fn has_side_effect(action: &Action) -> bool {
 }
 
 /// Where a packet starts in the program.
-enum Start {
+enum EntryPoint {
     /// The first table of a bridge.
     Bridge,
     /// The ingress pipeline, with the logical ingress port if it is known.
@@ -177,7 +177,7 @@ enum Start {
     Egress { inport: Option<PortKey>, outport: PortKey },
 }
 
-impl Start {
+impl EntryPoint {
     /// The logical ingress port if it is known, else the datapath port.
     fn ingress_port(&self, in_port: PortNo) -> FdbPort {
         let inport = match *self {

@@ -62,23 +62,23 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 
     fn query_mac_binding(&mut self, key: MacBindingKey) -> Option<MacAddr> {
         let (answer, generation) = self.state.mac_binding(&key);
-        self.depend(Dependency { query: StateQuery::MacBinding(key), generation });
+        self.add_dependency(Dependency { query: StateQuery::MacBinding(key), generation });
         answer
     }
 
     fn query_fdb(&mut self, key: FdbKey) -> Option<FdbPort> {
         let (answer, generation) = self.state.fdb_port(&key);
-        self.depend(Dependency { query: StateQuery::Fdb(key), generation });
+        self.add_dependency(Dependency { query: StateQuery::Fdb(key), generation });
         answer
     }
 
-    fn depend(&mut self, dependency: Dependency) {
+    fn add_dependency(&mut self, dependency: Dependency) {
         if !self.dependencies.contains(&dependency) {
             self.dependencies.push(dependency);
         }
     }
 
-    fn raise(&mut self, event: LearnEvent) {
+    fn raise_learn_event(&mut self, event: LearnEvent) {
         if !self.learn_events.contains(&event) {
             self.learn_events.push(event);
         }
@@ -123,7 +123,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         // The query makes the megaflow depend on the entry: it is retranslated when the entry is
         // learned or ages out.
         if self.query_mac_binding(key) != Some(mac) {
-            self.raise(LearnEvent::MacBinding(key, mac));
+            self.raise_learn_event(LearnEvent::MacBinding(key, mac));
         }
     }
 
@@ -156,7 +156,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
         let fdb_port = FdbPort::Logical(port);
         if self.query_fdb(key) != Some(fdb_port) {
-            self.raise(LearnEvent::Fdb(key, fdb_port));
+            self.raise_learn_event(LearnEvent::Fdb(key, fdb_port));
         }
     }
 
@@ -187,7 +187,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let key = |mac| FdbKey { datapath: Program::BRIDGE, vlan, mac };
         let here = FdbPort::Port(packet.in_port);
         if source.is_unicast() && self.query_fdb(key(source)) != Some(here) {
-            self.raise(LearnEvent::Fdb(key(source), here));
+            self.raise_learn_event(LearnEvent::Fdb(key(source), here));
         }
         if target & !0xf == RESERVED {
             packet.reason = DropReason::FlowDrop;

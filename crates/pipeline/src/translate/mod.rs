@@ -29,7 +29,7 @@ use crate::program::Program;
 use crate::state::{Dependency, IngressPort, LearnEvent, LearnedState};
 use ::flow::{Action, DropReason, FlowKey, FlowMask};
 use std::sync::Arc;
-use translator::{Abort, Translator};
+use translator::{LimitExceeded, Translator};
 
 /// The limit on steps for one packet: table lookups and executed steps of flows. Each copy for a
 /// member of a multicast group has this limit for itself.
@@ -85,7 +85,7 @@ pub fn retranslate<'p>(
     translator.read = known;
     let actions = match translator.translate_packet(key) {
         Ok(actions) => actions,
-        Err(Abort(reason)) => vec![Action::Drop(reason)],
+        Err(LimitExceeded(reason)) => vec![Action::Drop(reason)],
     };
     translator.finish(actions)
 }
@@ -94,7 +94,7 @@ impl Translation<'_> {
     /// The drop reason of a packet that is sent nowhere.
     pub fn dropped(&self) -> Option<DropReason> {
         match self.actions.split_last() {
-            Some((Action::Drop(reason), before)) if !before.iter().any(entry::disposes) => {
+            Some((Action::Drop(reason), before)) if !before.iter().any(entry::sends_or_drops) => {
                 Some(*reason)
             }
             _ => None,

@@ -1,6 +1,6 @@
 //! Output: to logical ports, multicast groups, patch ports, datapath ports and tunnels.
 
-use super::translator::{Abort, Packet, Translator};
+use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Nested, Observer};
 use crate::op::Direction;
 use crate::program::{BridgePortKind, Datapath, MulticastGroup, PortLocation, TableId};
@@ -19,7 +19,7 @@ const PIPELINE_REGISTERS: [Field; 3] = [Field::Xxreg0, Field::Xxreg1, Field::Xre
 
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     /// OVN's `output`.
-    pub fn output(&mut self, packet: &mut Packet<'p>) -> Result<(), Abort> {
+    pub fn output(&mut self, packet: &mut Packet<'p>) -> Result<(), LimitExceeded> {
         let outport = self.read_field(packet, Field::Reg15);
         let Some(outport) = u16::try_from(outport).ok().and_then(PortKey::new) else {
             packet.reason = DropReason::NoSuchPort;
@@ -39,7 +39,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 
     /// Sends the packet to a logical port or multicast group of its datapath.
-    pub fn deliver(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), Abort> {
+    pub fn deliver(
+        &mut self,
+        packet: &mut Packet<'p>,
+        outport: PortKey,
+    ) -> Result<(), LimitExceeded> {
         match packet.datapath.1.multicast.get(&outport) {
             Some(group) => self.deliver_to_group(packet, outport, group),
             None => self.deliver_to_port(packet, outport),
@@ -51,7 +55,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         packet: &mut Packet<'p>,
         key: PortKey,
         group: &'p MulticastGroup,
-    ) -> Result<(), Abort> {
+    ) -> Result<(), LimitExceeded> {
         self.emit_changes(packet);
         packet.frames.clear();
         packet.reason = DropReason::NoReceiver;
@@ -96,7 +100,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         Ok(())
     }
 
-    fn deliver_to_port(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), Abort> {
+    fn deliver_to_port(
+        &mut self,
+        packet: &mut Packet<'p>,
+        outport: PortKey,
+    ) -> Result<(), LimitExceeded> {
         let (datapath, config) = packet.datapath;
         let Some(port) = config.ports.get(&outport) else {
             return self.end_copy(packet, DropReason::UnknownLogicalPort);
@@ -144,14 +152,22 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 
     /// Ends this copy without sending it. Other copies are not affected.
-    fn end_copy(&mut self, packet: &mut Packet<'p>, reason: DropReason) -> Result<(), Abort> {
+    fn end_copy(
+        &mut self,
+        packet: &mut Packet<'p>,
+        reason: DropReason,
+    ) -> Result<(), LimitExceeded> {
         packet.frames.clear();
         packet.reason = reason;
         Ok(())
     }
 
     /// Sends the packet out of the logical datapath, at the end of its egress pipeline.
-    fn leave_datapath(&mut self, packet: &mut Packet<'p>, outport: PortKey) -> Result<(), Abort> {
+    fn leave_datapath(
+        &mut self,
+        packet: &mut Packet<'p>,
+        outport: PortKey,
+    ) -> Result<(), LimitExceeded> {
         let (from, datapath) = packet.datapath;
         match datapath.ports.get(&outport).map(|port| port.location) {
             Some(PortLocation::Local(port)) => {
@@ -189,7 +205,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         packet: &mut Packet<'p>,
         datapath: (DatapathKey, &'p Datapath),
         port: PortKey,
-    ) -> Result<(), Abort> {
+    ) -> Result<(), LimitExceeded> {
         packet.datapath = datapath;
         packet.from_tunnel = false;
         for number in 0..4 {

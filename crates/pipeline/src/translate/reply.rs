@@ -2,7 +2,7 @@
 //! replies.
 
 use super::emit::EmittedHeaders;
-use super::translator::{Abort, Packet, Translator};
+use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Nested, Observer};
 use crate::op::Op;
 use crate::recorder::{RecordedKey, Recorder};
@@ -17,7 +17,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         reply: Reply,
         ops: &'p [Op],
         steps: &[KeyEdit],
-    ) -> Result<(), Abort> {
+    ) -> Result<(), LimitExceeded> {
         self.emit_changes(packet);
         let mut inner = packet.fork(ops);
         // This host originates the answer, so it may go back to the host that the packet came from.
@@ -31,7 +31,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 
     /// Rejects the packet. Unlike other replies, a rejection swaps the source and destination
     /// addresses.
-    pub fn reject(&mut self, packet: &mut Packet<'p>, ops: &'p [Op]) -> Result<(), Abort> {
+    pub fn reject(&mut self, packet: &mut Packet<'p>, ops: &'p [Op]) -> Result<(), LimitExceeded> {
         const TCP: u128 = 6;
         const UDP: u128 = 17;
         let (a, b, error, no_such_port) = match self.read_field(packet, Field::EthType) {

@@ -17,7 +17,7 @@ pub(super) const TAG_PRESENT: u128 = 0x1000;
 
 /// Ends the whole translation because the program exceeds a limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Abort(pub DropReason);
+pub(super) struct LimitExceeded(pub DropReason);
 
 /// The state of a translation that all copies of the packet share.
 pub(super) struct Translator<'p, 's, S, O> {
@@ -38,7 +38,7 @@ pub(super) struct Translator<'p, 's, S, O> {
 
 /// A flow that is being executed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Frame<'p> {
+pub(super) struct ActiveFlow<'p> {
     /// The steps not executed yet.
     ops: &'p [Op],
     table: TableId,
@@ -59,7 +59,7 @@ pub(super) struct Packet<'p> {
     pub from_tunnel: bool,
     pub in_port: PortNo,
     /// Unfinished flows, the current one last.
-    pub frames: Vec<Frame<'p>>,
+    pub frames: Vec<ActiveFlow<'p>>,
     /// The table of the current flow.
     table: TableId,
     stack: Vec<u128>,
@@ -97,20 +97,20 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
         }
     }
 
-    pub fn step(&mut self) -> Result<(), Abort> {
+    pub fn step(&mut self) -> Result<(), LimitExceeded> {
         self.steps += 1;
         self.total_steps += 1;
         if self.steps > MAX_STEPS || self.total_steps > MAX_TOTAL_STEPS {
-            return Err(Abort(DropReason::TranslationSteps));
+            return Err(LimitExceeded(DropReason::TranslationSteps));
         }
         Ok(())
     }
 
     /// Executes steps until no unfinished flow is left. The result is in `packet.actions`, or in
     /// `packet.reason` when there are none.
-    pub fn run(&mut self, packet: &mut Packet<'p>) -> Result<(), Abort> {
+    pub fn run(&mut self, packet: &mut Packet<'p>) -> Result<(), LimitExceeded> {
         if packet.depth > MAX_DEPTH {
-            return Err(Abort(DropReason::TranslationDepth));
+            return Err(LimitExceeded(DropReason::TranslationDepth));
         }
         while let Some(frame) = packet.frames.last_mut() {
             let Some((op, rest)) = frame.ops.split_first() else {
@@ -136,8 +136,8 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
         nested: Nested,
         packet: &mut Packet<'p>,
         mut inner: Packet<'p>,
-        begin: impl FnOnce(&mut Self, &mut Packet<'p>) -> Result<(), Abort>,
-    ) -> Result<(), Abort> {
+        begin: impl FnOnce(&mut Self, &mut Packet<'p>) -> Result<(), LimitExceeded>,
+    ) -> Result<(), LimitExceeded> {
         inner.depth = packet.depth + 1;
         self.observer.event(Event::Enter(nested));
         begin(self, &mut inner)?;
@@ -160,7 +160,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
         Ok(())
     }
 
-    fn execute_op(&mut self, op: &'p Op, packet: &mut Packet<'p>) -> Result<(), Abort> {
+    fn execute_op(&mut self, op: &'p Op, packet: &mut Packet<'p>) -> Result<(), LimitExceeded> {
         match op {
             Op::Load { to, value } => self.assign(packet, *to, *value),
             Op::Move { from, to } => {
@@ -272,10 +272,14 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
     }
 
     /// Looks the packet up in a table of its datapath and makes the flow found the current one.
-    pub fn look_up(&mut self, packet: &mut Packet<'p>, table: TableId) -> Result<(), Abort> {
+    pub fn look_up(
+        &mut self,
+        packet: &mut Packet<'p>,
+        table: TableId,
+    ) -> Result<(), LimitExceeded> {
         self.step()?;
         if packet.frames.len() >= MAX_DEPTH {
-            return Err(Abort(DropReason::TranslationDepth));
+            return Err(LimitExceeded(DropReason::TranslationDepth));
         }
         let flow = self.find(packet, table);
         let (datapath, key) = (packet.datapath.0, packet.key.key());
@@ -285,7 +289,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
             Some(flow) => {
                 self.flows.push(flow);
                 packet.reason = flow.drop_reason;
-                packet.frames.push(Frame { ops: &flow.ops, table });
+                packet.frames.push(ActiveFlow { ops: &flow.ops, table });
             }
         }
         Ok(())
@@ -315,7 +319,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
         packet: &mut Packet<'p>,
         in_port: PortNo,
         table: Option<TableId>,
-    ) -> Result<(), Abort> {
+    ) -> Result<(), LimitExceeded> {
         let table = table.unwrap_or(packet.table);
         let mut key = packet.key.clone();
         key.write(Field::InPort, in_port.0.into(), Field::InPort.all_ones());
@@ -348,7 +352,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
         packet: &mut Packet<'p>,
         to: Subfield,
         bytes: u16,
-    ) -> Result<(), Abort> {
+    ) -> Result<(), LimitExceeded> {
         let mut longer = packet.clone();
         longer.actions = Vec::new();
         let mut other = longer.clone();
@@ -413,7 +417,7 @@ impl<'p> Packet<'p> {
             datapath: self.datapath,
             from_tunnel: self.from_tunnel,
             in_port: self.in_port,
-            frames: vec![Frame { ops, table: self.table }],
+            frames: vec![ActiveFlow { ops, table: self.table }],
             table: self.table,
             stack: self.stack.clone(),
             actions: Vec::new(),

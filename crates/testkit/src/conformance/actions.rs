@@ -4,8 +4,8 @@ use super::{PORTS, UNTOLD, UPLINK, endpoints};
 use crate::frames;
 use crate::random::Random;
 use flow::{
-    Action, DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, LogPriority, LogRecord,
-    LogicalPorts, Match, PortKey, PortNo, Reply, TunnelKey, Verdict,
+    AclVerdict, Action, DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, LogPriority,
+    LogRecord, LogicalPorts, Match, PortKey, PortNo, Reply, TunnelKey,
 };
 use std::sync::Arc;
 use wire::EtherType;
@@ -103,7 +103,7 @@ fn log_or_queue(queue: bool) -> Action {
     let record = LogRecord {
         name: "conformance".to_owned(),
         priority: LogPriority::Debug,
-        verdict: Verdict::Allow,
+        verdict: AclVerdict::Allow,
         meter: None,
     };
     Action::Log(Arc::new(record))

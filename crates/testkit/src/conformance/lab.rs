@@ -11,7 +11,7 @@ use datapath::upcall::{Upcall, UpcallLimits};
 use datapath::{Datapath, stats::PortStats, stats::Snapshot};
 use flow::PortNo;
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use netdev::{Dad, IpNet, LinkKind, LinkSpec, Netns};
 use packet::PacketBuf;
 use std::collections::BTreeMap;
@@ -234,7 +234,7 @@ fn wire(inside: &TestHost, outside: &TestHost, port: PortNo) -> PacketSocket {
     inside.netlink().create(&own, &LinkKind::Veth { peer }).expect("a veth pair can be made");
     let options =
         PacketOptions { promiscuous: true, rx_queue_bytes: 64 << 20, ..PacketOptions::default() };
-    let open = || PacketSocket::open_name(&name, &Filter::everything(), options);
+    let open = || PacketSocket::open_name(&name, &SocketFilter::everything(), options);
     outside.run(open).expect("a packet socket can be opened")
 }
 

@@ -20,8 +20,8 @@ use datapath::stats::Snapshot;
 use datapath::upcall::{Upcall, UpcallReason};
 use datapath::{Datapath, DumpCursor};
 use flow::{
-    Action, DropReason, Encapsulated, EndpointTable, Field, FlowKey, Output, PortNo, TunnelInfo,
-    TunnelKey, execute, extract,
+    Action, ActionOutput, DropReason, Encapsulated, EndpointTable, Field, FlowKey, PortNo,
+    TunnelInfo, TunnelKey, execute, extract,
 };
 use packet::{Offload, PacketBuf, complete_checksum};
 use pipeline::{LearnLimits, Program, TableLimit, translate};
@@ -198,7 +198,7 @@ impl Coming {
 fn flipped(frame: &PacketBuf, field: Field, bit: u128, key: &FlowKey) -> Option<PacketBuf> {
     #[derive(Default)]
     struct Taken(Option<PacketBuf>);
-    impl Output for Taken {
+    impl ActionOutput for Taken {
         fn port(&mut self, _: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
             self.0 = Some(packet.clone());
             Ok(())

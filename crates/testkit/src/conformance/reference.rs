@@ -8,8 +8,8 @@ use datapath::config::EndpointConfig;
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::solicit::Solicitations;
 use flow::{
-    Action, Carrier, DropCounters, DropReason, Encapsulated, EndpointTable, Field, FlowKey,
-    NextHop, Output, PortNo, TunnelInfo, TunnelType, WayBack, execute, extract,
+    Action, ActionOutput, Carrier, DropCounters, DropReason, Encapsulated, EndpointTable, Field,
+    FlowKey, NextHop, PortNo, ReplyAddresses, TunnelInfo, TunnelType, execute, extract,
 };
 use packet::{
     Checksum, ChecksumStatus, Gso, Offload, PacketBuf, SegmentChecksum, Segmenter,
@@ -489,7 +489,7 @@ impl Sink<'_> {
                 .collect();
         let (eth_dst, eth_src) = (mac(Field::EthSrc), mac(Field::EthDst));
         for (packet, mtu) in std::mem::take(&mut self.too_big) {
-            let back = WayBack { eth_dst, eth_src, tags: &tags };
+            let back = ReplyAddresses { eth_dst, eth_src, tags: &tags };
             if let Ok(answer) = flow::too_big(&packet, mtu, &back) {
                 self.given.push((up.port, answer.clone()));
                 self.push(up.port, Sighting::whole(&answer), None);
@@ -503,7 +503,7 @@ impl Sink<'_> {
     }
 }
 
-impl Output for Sink<'_> {
+impl ActionOutput for Sink<'_> {
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port != UPLINK {
             self.given.push((port, packet.clone()));

@@ -7,7 +7,7 @@ use super::reference::Outcome;
 use super::{PORTS, Provider, conforms, tunnels};
 use crate::random::Random;
 use datapath::Datapath;
-use datapath::watch::{CapturedFrame, Direction, DroppedPacket, Watching};
+use datapath::watch::{CaptureDirection, CapturedFrame, DroppedPacket, WatchReceiver};
 use flow::PortNo;
 use packet::{Checksum, PacketBuf};
 use std::sync::mpsc::RecvTimeoutError;
@@ -21,8 +21,8 @@ const CASES: u64 = 20;
 /// The watchers of a bench.
 #[derive(Debug)]
 pub(super) struct Watchers {
-    drops: Watching<DroppedPacket>,
-    frames: Watching<CapturedFrame>,
+    drops: WatchReceiver<DroppedPacket>,
+    frames: WatchReceiver<CapturedFrame>,
 }
 
 /// Dropped packets and frames of a port are shown once to each watcher, and to none that has
@@ -63,10 +63,10 @@ impl Watchers {
         .map_err(|fault| format!("who watches drops {fault}"))?;
         let of_port = |(port, _): &&(PortNo, PacketBuf)| *port == WATCHED;
         let from = outcome.taken.iter().filter(of_port);
-        let from = from.map(|(_, packet)| (Direction::FromGuest, packet.clone()));
+        let from = from.map(|(_, packet)| (CaptureDirection::FromGuest, packet.clone()));
         let to = outcome.given.iter().filter(of_port);
-        let to = to.map(|(_, packet)| (Direction::ToGuest, packet.clone()));
-        let expected: Vec<(Direction, PacketBuf)> = from.chain(to).collect();
+        let to = to.map(|(_, packet)| (CaptureDirection::ToGuest, packet.clone()));
+        let expected: Vec<(CaptureDirection, PacketBuf)> = from.chain(to).collect();
         each_once(&self.frames, &expected, |seen, (direction, packet)| {
             seen.direction == *direction
                 && seen.missed == 0
@@ -79,7 +79,7 @@ impl Watchers {
 
 /// Checks that the copies are those of `expected`, each once, in any order.
 fn each_once<S: std::fmt::Debug, E: std::fmt::Debug>(
-    copies: &Watching<S>,
+    copies: &WatchReceiver<S>,
     expected: &[E],
     is_of: impl Fn(&S, &E) -> bool,
 ) -> Result<(), String> {

@@ -27,7 +27,7 @@ fn no_reply() -> String {
 
 /// The options that select a daemon.
 #[derive(clap::Args)]
-pub struct Target {
+pub struct DaemonSelector {
     /// The daemon of this host of the network file; needed only where several daemons run
     #[arg(long)]
     pub host: Option<String>,
@@ -36,7 +36,7 @@ pub struct Target {
     pub control: Option<PathBuf>,
 }
 
-impl Target {
+impl DaemonSelector {
     /// True when the command line names a daemon.
     pub fn is_named(&self) -> bool {
         self.host.is_some() || self.control.is_some()
@@ -101,7 +101,7 @@ struct Line {
 }
 
 /// The next event of a stream.
-pub enum Event<R, E = Value> {
+pub enum StreamEvent<R, E = Value> {
     /// A row of the stream.
     Row(R),
     /// The last object of a finite stream.
@@ -153,13 +153,15 @@ impl Stream {
     pub fn next<R: DeserializeOwned, E: DeserializeOwned>(
         &mut self,
         limit: Duration,
-    ) -> Result<Event<R, E>, Failure> {
-        let Some(line) = self.line(limit)? else { return Ok(Event::Timeout) };
-        let Some(line) = line else { return Ok(Event::Closed) };
+    ) -> Result<StreamEvent<R, E>, Failure> {
+        let Some(line) = self.line(limit)? else { return Ok(StreamEvent::Timeout) };
+        let Some(line) = line else { return Ok(StreamEvent::Closed) };
         match (line.row, line.end) {
-            (Some(row), _) => Ok(Event::Row(serde_json::from_value(row).context(INVALID_REPLY)?)),
+            (Some(row), _) => {
+                Ok(StreamEvent::Row(serde_json::from_value(row).context(INVALID_REPLY)?))
+            }
             (None, Some(end)) => {
-                Ok(Event::End(serde_json::from_value(end).context(INVALID_REPLY)?))
+                Ok(StreamEvent::End(serde_json::from_value(end).context(INVALID_REPLY)?))
             }
             (None, None) => Err(anyhow!(INVALID_REPLY).into()),
         }
@@ -172,10 +174,10 @@ impl Stream {
     ) -> Result<E, Failure> {
         loop {
             match self.next(REPLY_TIMEOUT)? {
-                Event::Row(row) => each(row)?,
-                Event::End(end) => return Ok(end),
-                Event::Timeout => return Err(anyhow!(no_reply()).into()),
-                Event::Closed => return Err(anyhow!(DAEMON_EXITED).into()),
+                StreamEvent::Row(row) => each(row)?,
+                StreamEvent::End(end) => return Ok(end),
+                StreamEvent::Timeout => return Err(anyhow!(no_reply()).into()),
+                StreamEvent::Closed => return Err(anyhow!(DAEMON_EXITED).into()),
             }
         }
     }

@@ -13,7 +13,7 @@ mod client;
 pub mod replies;
 mod server;
 
-pub use client::{DAEMON_EXITED, Event, Stream, Target, request};
+pub use client::{DAEMON_EXITED, DaemonSelector, Stream, StreamEvent, request};
 pub use server::{Connection, ControlSocket};
 
 use serde::{Deserialize, Serialize};
@@ -29,17 +29,17 @@ pub const MAX_CLIENTS: usize = 16;
 pub enum Request {
     /// All counters: a [`Snapshot`](datapath::stats::Snapshot).
     Show,
-    /// Configured and learned addresses: [`replies::Fdb`].
+    /// Configured and learned addresses: [`replies::FdbReply`].
     Fdb,
-    /// Deletes what was learned of a MAC address: [`replies::Forgotten`].
+    /// Deletes what was learned of a MAC address: [`replies::ForgetReply`].
     Forget {
         /// As text in JSON, parsed and checked by [`MacAddr`].
         #[serde(with = "mac")]
         mac: MacAddr,
     },
-    /// Tunnels and their end points: [`replies::Tunnels`].
+    /// Tunnels and their end points: [`replies::TunnelsReply`].
     Tunnels,
-    /// Megaflows: a finite stream of [`replies::FlowRow`] that ends with [`replies::FlowsEnd`].
+    /// Megaflows: a finite stream of [`replies::FlowRow`] that ends with [`replies::FlowTotals`].
     Flows {
         /// Only megaflows of packets received on this port.
         #[serde(default)]
@@ -81,12 +81,12 @@ pub enum Request {
         /// The name of the other host in the network file.
         host: String,
     },
-    /// Applies another network file: [`replies::Reloaded`].
+    /// Applies another network file: [`replies::ReloadReply`].
     Reload {
         /// The absolute path of the file.
         network: PathBuf,
     },
-    /// Stops the daemon: [`replies::Stopping`]. The daemon closes the connection when it exits.
+    /// Stops the daemon: [`replies::StopReply`]. The daemon closes the connection when it exits.
     Stop {
         /// Removes pinned programs and maps, so that nothing keeps forwarding.
         #[serde(default)]

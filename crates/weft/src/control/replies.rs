@@ -1,6 +1,6 @@
 //! The JSON objects that a daemon sends in reply to requests.
 
-use datapath::stats::{Count, EndpointStats, MegaflowStats, PathMtuReports};
+use datapath::stats::{EndpointStats, MegaflowStats, PacketCount, PathMtuReports};
 use pipeline::Flow;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ impl From<&Flow> for FlowRef {
 
 /// The reply to a stop request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Stopping {
+pub struct StopReply {
     /// The host of the daemon.
     pub host: String,
     /// The directory of the pinned programs; `None` when nothing stays.
@@ -79,7 +79,7 @@ pub struct FlowRow {
 
 /// Totals of all megaflows: the end of their stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct FlowsEnd {
+pub struct FlowTotals {
     /// Counters of the datapath cache.
     pub cache: MegaflowStats,
     /// Counters of upcalls and revalidation.
@@ -106,18 +106,18 @@ pub struct ProgramRow {
 
 /// The forwarding database: configured and learned addresses.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Fdb {
+pub struct FdbReply {
     /// MAC addresses.
-    pub stations: Vec<Station>,
+    pub stations: Vec<StationRow>,
     /// IP addresses that logical routers have resolved.
-    pub bindings: Vec<Binding>,
+    pub bindings: Vec<BindingRow>,
     /// Ports that have reached a learning limit.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<PortAtLimit>,
 }
 
 /// A port that has reached a learning limit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Refused {
+pub struct PortAtLimit {
     /// The logical switch.
     pub datapath: String,
     /// The port that received the packets; the logical port where it is known.
@@ -132,7 +132,7 @@ pub struct Refused {
 
 /// A MAC address in a logical switch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Station {
+pub struct StationRow {
     /// The switch.
     pub logical_switch: String,
     /// The address.
@@ -150,7 +150,7 @@ pub struct Station {
 
 /// An IP address behind a logical port, with its MAC address.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Binding {
+pub struct BindingRow {
     /// The logical router or switch.
     pub datapath: String,
     /// The logical port.
@@ -165,20 +165,20 @@ pub struct Binding {
 
 /// The reply to a forget request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Forgotten {
+pub struct ForgetReply {
     /// Number of deleted stations and bindings.
     pub entries: usize,
 }
 
 /// The tunnels of a host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Tunnels {
+pub struct TunnelsReply {
     /// The device that leads to the other hosts.
     pub uplink: String,
     /// `up`, or the reason why the uplink is down.
     pub uplink_state: String,
     /// Counters of tagged frames; `None` when no switch uses VLAN or QinQ.
-    pub tags: Option<Tagged>,
+    pub tags: Option<TaggedCounters>,
     /// The tunnel sockets of this host.
     pub local: Vec<LocalEnd>,
     /// The end points on other hosts.
@@ -190,11 +190,11 @@ pub struct Tunnels {
 
 /// Counters of tagged frames on the uplink.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Tagged {
+pub struct TaggedCounters {
     /// Received.
-    pub rx: Count,
+    pub rx: PacketCount,
     /// Sent.
-    pub tx: Count,
+    pub tx: PacketCount,
 }
 
 /// The local end of a tunnel type.
@@ -263,22 +263,22 @@ pub struct FrameRow {
 
 /// The reply to a reload request: what has changed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Reloaded {
+pub struct ReloadReply {
     /// The network file.
     pub network: PathBuf,
     /// The generation of the new program.
     pub generation: u64,
     /// Changes of ports, by name.
-    pub ports: Changes,
+    pub ports: ReloadChanges,
     /// Changes of end points, by tunnel type and remote address.
-    pub endpoints: Changes,
+    pub endpoints: ReloadChanges,
     /// Changes of the logical switches and routers of this host, by name.
-    pub datapaths: Changes,
+    pub datapaths: ReloadChanges,
 }
 
 /// How a reload changed one kind of item.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Changes {
+pub struct ReloadChanges {
     /// New in the file.
     pub added: Vec<String>,
     /// Replaced because their configuration differs.
@@ -289,7 +289,7 @@ pub struct Changes {
     pub kept: usize,
 }
 
-impl Changes {
+impl ReloadChanges {
     /// The changes in one line.
     pub fn summary(&self) -> String {
         let count = |names: &[String], what: &str| match names {
@@ -317,8 +317,9 @@ mod tests {
     #[test]
     fn summary_lists_few_names_and_counts_many() {
         let names = |count: u32| (1..=count).map(|number| format!("p{number}")).collect();
-        let changes = Changes { added: names(2), changed: names(0), removed: names(9), kept: 5 };
+        let changes =
+            ReloadChanges { added: names(2), changed: names(0), removed: names(9), kept: 5 };
         assert_eq!(changes.summary(), "2 added (p1, p2), 9 removed, 5 kept");
-        assert_eq!(Changes::default().summary(), "0 kept");
+        assert_eq!(ReloadChanges::default().summary(), "0 kept");
     }
 }

@@ -258,13 +258,13 @@ impl Connection {
 
     fn line(&mut self, tag: &str, content: &impl Serialize) -> io::Result<()> {
         /// An object with one member.
-        struct Tagged<'a, T>(&'a str, &'a T);
-        impl<T: Serialize> Serialize for Tagged<'_, T> {
+        struct TaggedCounters<'a, T>(&'a str, &'a T);
+        impl<T: Serialize> Serialize for TaggedCounters<'_, T> {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_map([(self.0, self.1)])
             }
         }
-        self.json(&Tagged(tag, content))
+        self.json(&TaggedCounters(tag, content))
     }
 
     fn json(&mut self, object: &impl Serialize) -> io::Result<()> {
@@ -276,7 +276,7 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Event, Stream, request};
+    use super::super::{Stream, StreamEvent, request};
     use super::*;
     use crate::Failure;
     use nix::sched::{CloneFlags, unshare};
@@ -453,9 +453,9 @@ mod tests {
         let Ok((_, mut stream)) = open else { panic!("the stream should open") };
         let mut next = |limit| stream.next::<u32, Value>(Duration::from_millis(limit));
         for row in 0..3 {
-            assert!(matches!(next(5000), Ok(Event::Row(got)) if got == row));
+            assert!(matches!(next(5000), Ok(StreamEvent::Row(got)) if got == row));
         }
-        assert!(matches!(next(20), Ok(Event::Timeout)));
+        assert!(matches!(next(20), Ok(StreamEvent::Timeout)));
         assert!(has_closed.try_recv().is_err());
         drop(stream);
         has_closed.recv_timeout(5 * REQUEST_TIMEOUT).unwrap();

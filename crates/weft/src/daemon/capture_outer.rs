@@ -15,8 +15,8 @@ use flow::{
     Carrier, DatapathKey, DecapOptions, OuterIp, SttSegment, TagLinks, TunnelSpec, TunnelType,
 };
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
-use netdev::epoll::{Epoll, Events};
-use netdev::filter::Filter;
+use netdev::epoll::{Epoll, EpollEvents};
+use netdev::filter::SocketFilter;
 use netdev::io_error::IoError;
 use network::Network;
 use packet::PacketBuf;
@@ -49,7 +49,7 @@ impl Daemon {
         };
         let uplink = &deployment.config.uplink;
         let options = PacketOptions { outgoing: true, ..PacketOptions::default() };
-        let opened = PacketSocket::open_name(uplink, &Filter::everything(), options);
+        let opened = PacketSocket::open_name(uplink, &SocketFilter::everything(), options);
         let (socket, epoll) = match opened.and_then(|socket| Ok((socket, Epoll::new()?))) {
             Ok(both) => both,
             Err(error) => return client.fail(&error.to_string()),
@@ -73,7 +73,7 @@ fn stream(
     client: &mut Connection,
 ) -> io::Result<()> {
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
-    let mut events = Events::new();
+    let mut events = EpollEvents::new();
     let mut next_check = Instant::now() + CLOSE_CHECK_INTERVAL;
     let mut lost = 0;
     let mut reported = 0;

@@ -10,7 +10,7 @@ use doctor::choice::{self, Decision};
 use doctor::facts::{Features, KernelVersion, NicFacts};
 use flow::{Carrier, KernelDatapath, TunnelSpec, TunnelType};
 use netdev::Ethtool;
-use network::Family;
+use network::UnderlayFamily;
 
 const UNKNOWN: &str = "not known";
 
@@ -89,14 +89,14 @@ fn receiving(uplink: &NicFacts, tunnel: TunnelType) -> Decision {
 
 fn sending(
     uplink: &NicFacts,
-    family: Family,
+    family: UnderlayFamily,
     is_kernel: bool,
     tunnel: TunnelType,
     spec: Option<TunnelSpec>,
 ) -> Decision {
     // The kernel datapath always pushes VLAN and QinQ tags in its programs.
-    let by_programs =
-        is_kernel && spec.is_none_or(|spec| sends_super_packets(&spec, family == Family::V6));
+    let by_programs = is_kernel
+        && spec.is_none_or(|spec| sends_super_packets(&spec, family == UnderlayFamily::V6));
     choice::sending(
         uplink,
         KernelVersion::running().unwrap_or_default(),

@@ -1,7 +1,7 @@
 //! [`Deployment`]: one network file as one host runs it.
 
 use crate::host_config::{self, HostConfig};
-use crate::number_pool::Numbers;
+use crate::number_pool::HostNumbers;
 use crate::{Failure, open_files};
 use anyhow::anyhow;
 use datapath::config::{Config, PortConfig, Underlay, Workers};
@@ -19,7 +19,7 @@ use std::path::Path;
 pub struct Deployment {
     pub network: Network,
     pub config: Config,
-    pub numbers: Numbers,
+    pub numbers: HostNumbers,
     /// Whether UDP tunnels send outer checksums where the network file does not say.
     pub checksum: OuterChecksum,
     options: ForwardingOptions,
@@ -52,7 +52,7 @@ impl Deployment {
         file: &Path,
         host: &str,
         options: ForwardingOptions,
-        mut numbers: Numbers,
+        mut numbers: HostNumbers,
     ) -> Result<(Self, Program), Failure> {
         let name = file.display().to_string();
         let host = find_host(&network, host, &name)?;

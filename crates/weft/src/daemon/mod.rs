@@ -12,7 +12,7 @@ mod reload;
 mod sandbox;
 mod watch;
 
-use crate::control::replies::{Reloaded, Stopping};
+use crate::control::replies::{ReloadReply, StopReply};
 use crate::control::{Connection, Request};
 use crate::{Failure, logging};
 use anyhow::{Context, Result};
@@ -22,7 +22,7 @@ use deployment::Deployment;
 pub use deployment::{ForwardingOptions, no_such_host};
 use netdev::epoll::Waker;
 use netdev::sandbox::FileLimit;
-use network_file::Reads;
+use network_file::FileReads;
 use probe::Probes;
 pub use provider::DatapathArg;
 use provider::{ActiveProvider, DatapathChoice, PreparedProvider};
@@ -43,7 +43,7 @@ pub struct Daemon {
     switch: Switch,
     probes: Arc<Probes>,
     deployment: Arc<RwLock<Arc<Deployment>>>,
-    reads: Reads,
+    reads: FileReads,
     reloads: Reloads,
     shutdown: ShutdownRequest,
     /// Whether Landlock limits the files that the daemon may change.
@@ -105,7 +105,7 @@ impl PreparedDaemon {
         options: ForwardingOptions,
     ) -> Result<Self, Failure> {
         let options = ForwardingOptions { use_kernel: choice.use_kernel, ..options };
-        let network = Reads::new().load(&file)?;
+        let network = FileReads::new().load(&file)?;
         let (deployment, program) =
             Deployment::new(network, &file, &host, options, Default::default())?;
         sandbox::require_at_start(&deployment.config, choice.use_kernel).map_err(Failure::Input)?;
@@ -165,7 +165,7 @@ impl PreparedDaemon {
         provider.adopt(&switch)?;
         let deployment = Arc::new(RwLock::new(Arc::new(deployment)));
         let (sender, receiver) = sync_channel(probe::QUEUE);
-        switch.give_probes_to(sender);
+        switch.set_probe_receiver(sender);
         let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&deployment), receiver)
             .context("cannot start the thread for path probes")?;
         let (reloads, shutdown) = (Reloads::default(), ShutdownRequest::new()?);
@@ -177,7 +177,7 @@ impl PreparedDaemon {
             switch,
             probes,
             deployment,
-            reads: Reads::new(),
+            reads: FileReads::new(),
             reloads,
             shutdown,
             file_limit,
@@ -232,7 +232,7 @@ impl Daemon {
     ///
     /// # Errors
     /// Nothing has changed, unless the error says so.
-    pub fn reload(&self) -> Result<Reloaded, Failure> {
+    pub fn reload(&self) -> Result<ReloadReply, Failure> {
         self.reload_from(&self.file)
     }
 
@@ -294,7 +294,7 @@ impl Daemon {
         };
         let mode = if pinned.is_some() { Shutdown::Detach } else { Shutdown::Full };
         let lasting = pinned.is_some() && self.pins_last();
-        client.ok(&Stopping { host: self.host.clone(), pinned, lasting, megaflows })?;
+        client.ok(&StopReply { host: self.host.clone(), pinned, lasting, megaflows })?;
         client.flush()?;
         // The first of several requests decides.
         let _ = self.shutdown.mode.set(mode);

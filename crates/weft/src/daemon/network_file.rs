@@ -17,13 +17,13 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 const MAX_READS: usize = 4;
 
 /// Bounds the time and the number of reads.
-pub struct Reads {
+pub struct FileReads {
     limit: Duration,
     /// Each read holds a clone.
     slots: Arc<()>,
 }
 
-impl Reads {
+impl FileReads {
     pub fn new() -> Self {
         Self { limit: READ_LIMIT, slots: Arc::new(()) }
     }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn reads_end_with_an_error_when_they_hang_and_never_pile_up() {
-        let reads = Reads { limit: Duration::from_millis(20), ..Reads::new() };
+        let reads = FileReads { limit: Duration::from_millis(20), ..FileReads::new() };
         let hang = || {
             let (gate, wait) = channel::<()>();
             let error = reads.run(move || wait.recv()).unwrap_err().to_string();
@@ -94,7 +94,7 @@ mod tests {
         while Arc::strong_count(&reads.slots) > 1 {
             std::thread::yield_now();
         }
-        let reads = Reads { limit: READ_LIMIT, ..reads };
+        let reads = FileReads { limit: READ_LIMIT, ..reads };
         assert_eq!(reads.run(|| 7).unwrap(), 7);
     }
 }

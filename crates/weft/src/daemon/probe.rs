@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use switch::probe::{Arrived, Probe};
+use switch::probe::{Probe, ReceivedProbe};
 
 /// Capacity of the queue of received probes.
 pub const QUEUE: usize = 256;
@@ -57,7 +57,7 @@ impl Probes {
     pub fn start(
         datapath: Arc<dyn Datapath>,
         deployment: Arc<RwLock<Arc<Deployment>>>,
-        receiver: Receiver<Arrived>,
+        receiver: Receiver<ReceivedProbe>,
     ) -> io::Result<Arc<Self>> {
         let probes = Arc::new(Self { datapath, deployment, waiting: Mutex::default() });
         let shared = Arc::clone(&probes);
@@ -67,7 +67,7 @@ impl Probes {
         Ok(probes)
     }
 
-    fn serve(&self, receiver: &Receiver<Arrived>) {
+    fn serve(&self, receiver: &Receiver<ReceivedProbe>) {
         let mut listener = PmtuListener::default();
         let mut budget = (Instant::now(), REPLIES_PER_SECOND);
         for arrived in receiver.iter() {
@@ -90,7 +90,7 @@ impl Probes {
     }
 
     /// Replies to a request of another host.
-    fn reply(&self, arrived: &Arrived, listener: &mut PmtuListener) {
+    fn reply(&self, arrived: &ReceivedProbe, listener: &mut PmtuListener) {
         let deployment = self.deployment();
         let is_sender = |endpoint: &&EndpointConfig| {
             endpoint.remote == arrived.source
@@ -218,7 +218,7 @@ impl PmtuListener {
 
 /// The direction that a request measures.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+enum ProbeDirection {
     Forward,
     Back,
 }
@@ -268,7 +268,7 @@ impl<'a> PathProber<'a> {
         let mut sent = Instant::now();
         let tries = (1..=MAX_TRIES).find(|_| {
             sent = Instant::now();
-            !self.request(&[0], Direction::Forward).is_empty()
+            !self.request(&[0], ProbeDirection::Forward).is_empty()
         });
         let rtt = sent.elapsed();
         self.timeout = (rtt * 4).clamp(MIN_TIMEOUT, MAX_TIMEOUT);
@@ -291,10 +291,10 @@ impl<'a> PathProber<'a> {
             switches: guest_mtus(self.deployment),
         };
         if tries.is_some() {
-            facts.forward.mtu = Some(self.longest(needed, Direction::Forward));
-            facts.back.mtu = Some(self.longest(needed, Direction::Back));
+            facts.forward.mtu = Some(self.longest(needed, ProbeDirection::Forward));
+            facts.back.mtu = Some(self.longest(needed, ProbeDirection::Back));
             // Its reply has the ICMP messages that arrived at the other host during the search.
-            self.request(&[0], Direction::Back);
+            self.request(&[0], ProbeDirection::Back);
         }
         facts.forward.told = self.too_big().or_else(|| self.known_path_mtu());
         facts.back.told = self.told_back;
@@ -307,7 +307,7 @@ impl<'a> PathProber<'a> {
     }
 
     /// The length of the longest outer packet that arrives, in bytes of IP packet.
-    fn longest(&mut self, needed: u16, direction: Direction) -> u16 {
+    fn longest(&mut self, needed: u16, direction: ProbeDirection) -> u16 {
         let outer = self.overhead();
         let shortest = Probe::MIN_FRAME as u16 + outer;
         search(shortest, needed, |sizes| {
@@ -328,7 +328,7 @@ impl<'a> PathProber<'a> {
 
     /// Sends requests, or asks for replies, with frames of these lengths. Retries once. Returns the
     /// lengths that arrived.
-    fn request(&mut self, lens: &[u16], direction: Direction) -> Vec<u16> {
+    fn request(&mut self, lens: &[u16], direction: ProbeDirection) -> Vec<u16> {
         let mut pending: HashMap<u32, u16> = HashMap::new();
         let mut arrived: Vec<u16> = Vec::new();
         for _ in 0..2 {
@@ -336,8 +336,8 @@ impl<'a> PathProber<'a> {
                 self.number = self.number.wrapping_add(1);
                 pending.insert(self.number, len);
                 let (len, reply_len) = match direction {
-                    Direction::Forward => (len, 0),
-                    Direction::Back => (0, len),
+                    ProbeDirection::Forward => (len, 0),
+                    ProbeDirection::Back => (0, len),
                 };
                 let (token, number) = (self.token, self.number);
                 let probe = Probe::question(token, number, reply_len);

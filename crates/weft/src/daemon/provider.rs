@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use datapath::Datapath;
 use datapath::config::Config;
 use datapath_bpf::{
-    Adoption, KernelDatapath, PinError, PreparedKernelDatapath, Purged, StartError, purge,
+    Adoption, KernelDatapath, PinError, PreparedKernelDatapath, PurgeResult, StartError, purge,
 };
 use datapath_user::UserDatapath;
 use doctor::host::Capabilities;
@@ -146,7 +146,7 @@ const NOT_STARTED: &str = "cannot start the kernel datapath";
 /// datapath sees them.
 fn remove_programs(bpf_fs: &Path) -> Result<()> {
     match purge(bpf_fs) {
-        Ok(purged) if purged == Purged::default() => {}
+        Ok(purged) if purged == PurgeResult::default() => {}
         Ok(purged) => tracing::info!(?purged, "removed the state of an earlier daemon"),
         Err(taken @ PinError::Taken(_)) => {
             return Err(taken).context("cannot start the user datapath");

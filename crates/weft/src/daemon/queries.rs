@@ -5,8 +5,8 @@ use super::Daemon;
 use super::deployment::list_names;
 use crate::control::Connection;
 use crate::control::replies::{
-    Binding, Fdb, FlowRef, FlowRow, FlowsEnd, Forgotten, LocalEnd, ProgramRow, Refused, RemoteEnd,
-    Station, Tagged, Tunnels,
+    BindingRow, FdbReply, FlowRef, FlowRow, FlowTotals, ForgetReply, LocalEnd, PortAtLimit,
+    ProgramRow, RemoteEnd, StationRow, TaggedCounters, TunnelsReply,
 };
 use datapath::{DatapathError, DumpCursor};
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
@@ -67,7 +67,9 @@ impl Daemon {
             next = then;
         }
         match self.datapath.snapshot() {
-            Ok(now) => client.end(&FlowsEnd { cache: now.megaflows, switch: self.switch.stats() }),
+            Ok(now) => {
+                client.end(&FlowTotals { cache: now.megaflows, switch: self.switch.stats() })
+            }
             Err(error) => client.fail(&error.to_string()),
         }
     }
@@ -113,14 +115,14 @@ impl Daemon {
     }
 
     /// The configured and learned addresses.
-    pub(super) fn fdb(&self) -> Fdb {
+    pub(super) fn fdb(&self) -> FdbReply {
         let deployment = self.deployment();
         let program = self.switch.program();
         let network = &deployment.network;
-        let mut fdb = Fdb::default();
+        let mut fdb = FdbReply::default();
         let is_local = |name: &str| program.datapaths().any(|(_, datapath)| datapath.name == name);
         for switch in network.logical_switches().iter().filter(|switch| is_local(&switch.name)) {
-            fdb.stations.extend(switch.ports.iter().map(|port| Station {
+            fdb.stations.extend(switch.ports.iter().map(|port| StationRow {
                 logical_switch: switch.name.clone(),
                 mac: port.mac.to_string(),
                 port: port.name.clone(),
@@ -137,18 +139,18 @@ impl Daemon {
             let (logical_switch, port) = names_at(key.datapath, place);
             let (mac, age_ms) = (key.mac.to_string(), self.age_ms(&StateQuery::Fdb(key)));
             let host = host_of(network, &logical_switch, place);
-            Station { logical_switch, mac, port, host, addresses: Vec::new(), age_ms }
+            StationRow { logical_switch, mac, port, host, addresses: Vec::new(), age_ms }
         }));
         fdb.bindings.extend(self.switch.bindings().into_iter().map(|(key, mac)| {
             let (datapath, port) = names(&program, key.datapath, key.port);
             let (mac, age_ms) = (mac.to_string(), self.age_ms(&StateQuery::MacBinding(key)));
-            Binding { datapath, port, ip: key.ip, mac, age_ms }
+            BindingRow { datapath, port, ip: key.ip, mac, age_ms }
         }));
         let refused = |what: &'static str| {
             move |(at, taught): (IngressPort, PortUsage)| {
                 let (datapath, port) = names_at(at.datapath, at.port);
                 let PortUsage { known, refused } = taught;
-                (refused > 0).then(|| Refused {
+                (refused > 0).then(|| PortAtLimit {
                     datapath,
                     port,
                     what: what.to_owned(),
@@ -172,7 +174,7 @@ impl Daemon {
     }
 
     /// Deletes the learned stations and bindings of a MAC address.
-    pub(super) fn forget(&self, mac: MacAddr) -> Forgotten {
+    pub(super) fn forget(&self, mac: MacAddr) -> ForgetReply {
         let stations = self.switch.fdb().into_iter().filter(|(key, _)| key.mac == mac);
         let bindings = self.switch.bindings().into_iter().filter(|(_, known)| *known == mac);
         let queries = stations
@@ -180,11 +182,11 @@ impl Daemon {
             .chain(bindings.map(|(key, _)| StateQuery::MacBinding(key)));
         let queries: Vec<_> = queries.collect();
         queries.iter().for_each(|query| self.switch.forget(query));
-        Forgotten { entries: queries.len() }
+        ForgetReply { entries: queries.len() }
     }
 
     /// The tunnels and their end points, with counters.
-    pub(super) fn tunnels(&self) -> Result<Tunnels, DatapathError> {
+    pub(super) fn tunnels(&self) -> Result<TunnelsReply, DatapathError> {
         let (deployment, now) = (self.deployment(), self.datapath.snapshot()?);
         let underlay = &deployment.config.underlay;
         let local = underlay.tunnels.iter().map(|tunnel| LocalEnd {
@@ -196,11 +198,11 @@ impl Daemon {
             host: deployment.host_at(stats.remote).map(str::to_owned),
             stats,
         });
-        Ok(Tunnels {
+        Ok(TunnelsReply {
             uplink: now.uplink.device,
             uplink_state: now.uplink.state,
             tags: (!underlay.links.is_empty())
-                .then_some(Tagged { rx: now.uplink.rx, tx: now.uplink.tx }),
+                .then_some(TaggedCounters { rx: now.uplink.rx, tx: now.uplink.tx }),
             local: local.collect(),
             endpoints: remote.collect(),
             path_mtu_reports: now.uplink.path_mtu_reports,

@@ -8,7 +8,7 @@
 
 use super::{Daemon, Deployment, sandbox};
 use crate::Failure;
-use crate::control::replies::{Changes, Reloaded};
+use crate::control::replies::{ReloadChanges, ReloadReply};
 use anyhow::{Context, anyhow};
 use datapath::config::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
 use flow::{DatapathKey, PortKey};
@@ -48,7 +48,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The file is invalid or needs a restart, or a socket cannot be opened: nothing has changed.
-    pub(super) fn reload_from(&self, file: &Path) -> Result<Reloaded, Failure> {
+    pub(super) fn reload_from(&self, file: &Path) -> Result<ReloadReply, Failure> {
         loop {
             let applied = self.reloads.lock().applied;
             // Without the lock: the file system may hang until the time limit.
@@ -66,7 +66,7 @@ impl Daemon {
     }
 
     /// Applies a network. The caller holds the lock of the reloads.
-    fn apply(&self, file: &Path, network: Network) -> Result<Reloaded, Failure> {
+    fn apply(&self, file: &Path, network: Network) -> Result<ReloadReply, Failure> {
         let old = self.deployment();
         let (new, program) =
             Deployment::new(network, file, &self.host, old.options(), old.numbers.clone())?;
@@ -90,7 +90,7 @@ impl Daemon {
         for port in &steps.removed {
             self.datapath.remove_port(port.port)?;
         }
-        let reloaded = Reloaded {
+        let reloaded = ReloadReply {
             network: file.to_owned(),
             generation,
             ports: steps.ports(),
@@ -269,13 +269,13 @@ impl PortSteps {
         steps
     }
 
-    fn ports(&self) -> Changes {
+    fn ports(&self) -> ReloadChanges {
         let names = |ports: &[PortConfig]| -> HashSet<String> {
             ports.iter().map(|port| port.name.clone()).collect()
         };
         let (added, mut gone) = (names(&self.added), names(&self.replaced));
         gone.extend(names(&self.removed));
-        Changes {
+        ReloadChanges {
             added: sorted(added.difference(&gone)),
             changed: sorted(added.intersection(&gone)),
             removed: sorted(gone.difference(&added)),
@@ -295,7 +295,7 @@ fn sorted<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     names
 }
 
-fn endpoint_changes(old: &Config, new: &Config) -> Changes {
+fn endpoint_changes(old: &Config, new: &Config) -> ReloadChanges {
     let name =
         |endpoint: &EndpointConfig| format!("{} {}", endpoint.spec.tunnel.name(), endpoint.remote);
     changes(&old.underlay.endpoints, &new.underlay.endpoints, |endpoint| name(endpoint))
@@ -307,7 +307,7 @@ fn names_of(program: &Program) -> Vec<String> {
 }
 
 /// Compares two lists of items that have unique names.
-fn changes<T: PartialEq>(old: &[T], new: &[T], name: impl Fn(&T) -> String) -> Changes {
+fn changes<T: PartialEq>(old: &[T], new: &[T], name: impl Fn(&T) -> String) -> ReloadChanges {
     let before: HashMap<String, &T> = old.iter().map(|item| (name(item), item)).collect();
     let after: HashMap<String, &T> = new.iter().map(|item| (name(item), item)).collect();
     let only = |here: &HashMap<String, &T>, there: &HashMap<String, &T>| {
@@ -318,11 +318,11 @@ fn changes<T: PartialEq>(old: &[T], new: &[T], name: impl Fn(&T) -> String) -> C
     let changed = sorted(changed.map(|(name, _)| name));
     let (added, removed) = (only(&after, &before), only(&before, &after));
     let kept = after.len() - added.len() - changed.len();
-    Changes { added, changed, removed, kept }
+    ReloadChanges { added, changed, removed, kept }
 }
 
-fn log(reloaded: &Reloaded) {
-    let Reloaded { network, generation, ports, endpoints, .. } = reloaded;
+fn log(reloaded: &ReloadReply) {
+    let ReloadReply { network, generation, ports, endpoints, .. } = reloaded;
     tracing::info!(
         generation,
         "reloaded {}: ports: {}; end points: {}",
@@ -336,7 +336,7 @@ fn log(reloaded: &Reloaded) {
 mod tests {
     use super::*;
     use crate::host_config;
-    use crate::number_pool::Numbers;
+    use crate::number_pool::HostNumbers;
     use network::Network;
 
     const HOSTS: &str = "tunnel = \"geneve\"\n\
@@ -345,7 +345,7 @@ mod tests {
         [[host]]\nname = \"h3\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.3\"]\n";
 
     /// The configuration of host h1 for ports written as `SWITCH/PORT@HOST=DEVICE`.
-    fn config(numbers: &mut Numbers, options: &str, ports: &[&str]) -> Config {
+    fn config(numbers: &mut HostNumbers, options: &str, ports: &[&str]) -> Config {
         let mut text = format!("{options}\n{HOSTS}");
         let mut last = "";
         let mut vni = 0;
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn unchanged_ports_are_kept_and_devices_are_freed_before_reuse() {
-        let mut numbers = Numbers::default();
+        let mut numbers = HostNumbers::default();
         let old =
             config(&mut numbers, "", &["a/p1@h1=t1", "a/p2@h1=t2", "b/p3@h1=t3", "b/p4@h1=t4"]);
         // p2 is removed, p3 gets another device, p5 takes over the device of p4, and p0 is
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn port_is_replaced_when_it_moves_to_another_switch() {
-        let mut numbers = Numbers::default();
+        let mut numbers = HostNumbers::default();
         let old = config(&mut numbers, "", &["a/p1@h1=t1", "b/p2@h1=t2"]);
         let new = config(&mut numbers, "", &["a/p2@h1=t2", "b/p1@h1=t1"]);
         let before: HashSet<_> = old.ports.iter().map(|port| port.port).collect();
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn old_and_new_tunnels_coexist_unless_they_have_the_same_type() {
-        let mut numbers = Numbers::default();
+        let mut numbers = HostNumbers::default();
         let ports = ["a/p1@h1=t1", "a/p2@h2=t2"];
         let old = config(&mut numbers, "", &ports);
         let new = config(&mut numbers, "", &["a/p1@h1=t1", "a/p3@h3=t3"]);

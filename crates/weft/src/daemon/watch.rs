@@ -9,7 +9,7 @@ use crate::clock::{Utc, since_epoch};
 use crate::control::Connection;
 use crate::control::replies::{CaptureStart, DropRow, FlowRef, FrameRow};
 use datapath::megaflow::MegaflowId;
-use datapath::watch::{CapturedFrame, Direction, DroppedPacket, Watching};
+use datapath::watch::{CaptureDirection, CapturedFrame, DroppedPacket, WatchReceiver};
 use flow::DropReason;
 use packet::PacketBuf;
 use serde_json::json;
@@ -87,8 +87,8 @@ impl Daemon {
         stream(&watching, client, |client, frames: Vec<CapturedFrame>| {
             frames.iter().try_for_each(|frame| {
                 let direction = match frame.direction {
-                    Direction::FromGuest => "from_guest",
-                    Direction::ToGuest => "to_guest",
+                    CaptureDirection::FromGuest => "from_guest",
+                    CaptureDirection::ToGuest => "to_guest",
                 };
                 client.row(&FrameRow {
                     time_ns: epoch_ns(frame.time),
@@ -105,7 +105,7 @@ impl Daemon {
 /// Passes watched items to `write`, in batches, until the client closes the connection or the
 /// datapath stops.
 fn stream<T>(
-    watching: &Watching<T>,
+    watching: &WatchReceiver<T>,
     client: &mut Connection,
     mut write: impl FnMut(&mut Connection, Vec<T>) -> io::Result<()>,
 ) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use super::Args;
 use crate::Failure;
-use crate::control::replies::{FlowRow, FlowsEnd};
+use crate::control::replies::{FlowRow, FlowTotals};
 use crate::control::{Request, Stream};
 use crate::monitor::flow_summary;
 use crate::stdio::Output;
@@ -30,7 +30,7 @@ pub fn show(args: &Args) -> Result<(), Failure> {
         if args.json { out.json(row) } else { out.write(&describe(row, args.brief)) }
     };
     let (mut shown, mut rows) = (0_u64, Vec::new());
-    let end: FlowsEnd = stream.all(|row: FlowRow| {
+    let end: FlowTotals = stream.all(|row: FlowRow| {
         shown += 1;
         match args.sort {
             Some(_) => rows.push(row),
@@ -71,8 +71,8 @@ fn describe(row: &FlowRow, brief: bool) -> String {
     text
 }
 
-fn totals(shown: u64, end: &FlowsEnd) -> String {
-    let FlowsEnd { cache, switch } = end;
+fn totals(shown: u64, end: &FlowTotals) -> String {
+    let FlowTotals { cache, switch } = end;
     let share = |part: u64| match cache.lookups {
         0 => "-".to_owned(),
         all => format!("{:.1} %", part as f64 * 100.0 / all as f64),
@@ -149,9 +149,9 @@ mod tests {
 2 of 5 megaflows with 2 masks; program generation 3
 1000 lookups: exact match 90.0 %, mask search 7.5 %, miss 2.5 %; 25 upcalls, 1 not cached
 ";
-        assert_eq!(totals(2, &FlowsEnd { cache, switch: switch.clone() }), text);
+        assert_eq!(totals(2, &FlowTotals { cache, switch: switch.clone() }), text);
         let limited = "7 megaflows match a single packet: too many different masks\n";
         let switch = SwitchStats { mask_limited: 7, ..switch };
-        assert_eq!(totals(2, &FlowsEnd { cache, switch }), [text, limited].concat());
+        assert_eq!(totals(2, &FlowTotals { cache, switch }), [text, limited].concat());
     }
 }

@@ -16,7 +16,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 /// A pipeline and the names that its packets and output use.
-pub struct Source {
+pub struct TraceSource {
     pub program: Program,
     pub learned: LearnedTables,
     /// Descriptions of the tunnel end points.
@@ -27,7 +27,7 @@ pub struct Source {
     ofctl_ports: Option<Ports>,
 }
 
-impl Source {
+impl TraceSource {
     pub fn load(args: &Args, text: &str) -> Result<Self, Failure> {
         let format = args.format.unwrap_or_else(|| detect_format(&args.source, text));
         if args.host.is_some() && format != Format::Network {
@@ -110,7 +110,7 @@ fn join_errors(file: &str, errors: impl IntoIterator<Item = impl Display>) -> Fa
     Failure::Input(anyhow!(lines.join("\n")))
 }
 
-fn load_network(args: &Args, text: &str) -> Result<Source, Failure> {
+fn load_network(args: &Args, text: &str) -> Result<TraceSource, Failure> {
     let file = stdio::display_name(&args.source);
     let network = Network::parse(text, &file).map_err(Failure::input)?;
     let mut endpoints = BTreeMap::new();
@@ -143,20 +143,20 @@ fn load_network(args: &Args, text: &str) -> Result<Source, Failure> {
         }
     };
     let loader = load_program(&logical_flows(&network), &placement, &file)?;
-    Ok(Source { endpoints, ..Source::new(loader.program(), LearnedTables::default()) })
+    Ok(TraceSource { endpoints, ..TraceSource::new(loader.program(), LearnedTables::default()) })
 }
 
-fn load_southbound(args: &Args, text: &str) -> Result<Source, Failure> {
+fn load_southbound(args: &Args, text: &str) -> Result<TraceSource, Failure> {
     let file = stdio::display_name(&args.source);
     let database = Southbound::parse(text).with_context(|| file.clone()).map_err(Failure::Input)?;
     let network = database.network().map_err(|errors| join_errors(&file, errors))?;
     let warnings = network.warnings;
-    Ok(Source { warnings, ..Source::new(network.loader.program(), network.learned) })
+    Ok(TraceSource { warnings, ..TraceSource::new(network.loader.program(), network.learned) })
 }
 
 /// Builds a bridge that has every port that its flows mention. Ports without a name are called
 /// `port` and their number.
-fn load_flows(args: &Args, text: &str) -> Result<Source, Failure> {
+fn load_flows(args: &Args, text: &str) -> Result<TraceSource, Failure> {
     let named = |kind: BridgePortKind| {
         move |port: &PortName| {
             (port.number, BridgePort { name: port.name.clone(), kind: kind.clone() })
@@ -185,6 +185,6 @@ fn load_flows(args: &Args, text: &str) -> Result<Source, Failure> {
     let endpoints = (1..).map(EndpointId).zip(addresses).collect();
     let mut bridge = with_ports(&endpoints, &references).map_err(Failure::input)?;
     bridge.apply(text, &file, 0).map_err(Failure::input)?;
-    let source = Source::new(bridge.program().clone(), LearnedTables::default());
-    Ok(Source { endpoints, ofctl_ports: Some(bridge.ports().clone()), ..source })
+    let source = TraceSource::new(bridge.program().clone(), LearnedTables::default());
+    Ok(TraceSource { endpoints, ofctl_ports: Some(bridge.ports().clone()), ..source })
 }

@@ -8,6 +8,6 @@ pub(crate) use claim::CLAIMS;
 pub use claim::{Claim, ClaimVerdict, Finding, Tally};
 #[cfg(test)]
 pub(crate) use results::empty;
-pub use results::{BASE, Figures, LeftOut, Results, SCHEMA, Sample};
+pub use results::{BASE, Figures, Results, SCHEMA, Sample, UnavailableContender};
 pub(crate) use results::{INTERLEAVED, blocks_by_study};
 pub use study::Study;

@@ -42,7 +42,7 @@ pub struct Results {
     /// Offload flags of the underlay for each profile, read from the kernel.
     pub offloads: BTreeMap<String, OffloadFlags>,
     /// The unavailable contenders.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<UnavailableContender>,
     /// The verdict on each claim. Empty while a block is being measured. Not read back, because it
     /// follows from the samples.
     #[serde(skip_deserializing, default)]
@@ -53,7 +53,7 @@ pub struct Results {
 
 /// An unavailable contender.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct UnavailableContender {
     /// The contender.
     pub contender: Contender,
     /// Why it is unavailable.

@@ -4,7 +4,7 @@ use crate::exact::{Baseline, Row};
 use crate::lab::{Contender, Datapath, OvsTunnel, Profile};
 use crate::study::format;
 use crate::study::model::{BASE, ClaimVerdict, Finding, Results, Study};
-use crate::study::verdict::{Evidence, Pick, Ratio, verdicts};
+use crate::study::verdict::{Evidence, Ratio, SampleSelector, verdicts};
 use network::TunnelType;
 
 /// The scenario of the throughput sentence: one stream, as published in 2012.
@@ -115,7 +115,8 @@ impl Stream {
 
 fn stream(results: &Results) -> String {
     let evidence = Evidence::of(results);
-    let pick = |who| Pick::new(Study::SoftwareTunnelling, who, STREAM).profile(Profile::Full);
+    let pick =
+        |who| SampleSelector::new(Study::SoftwareTunnelling, who, STREAM).profile(Profile::Full);
     let told = TOLD.into_iter().filter_map(|(who, words)| {
         let ratio = pick(who).over(&pick(BASE), &evidence, |figures| figures.gbps)?;
         Some(Stream { who, words, ratio })
@@ -249,7 +250,7 @@ fn costs(wire: &str, counted: &Baseline) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exact::{Counts, Entry, Failed, Rounds, Wire};
+    use crate::exact::{ContenderCounts, Counts, Failed, Rounds, Wire};
     use crate::lab::Shape;
     use crate::study::model::{Figures, Sample, empty};
     use crate::study::verdict::judged;
@@ -284,7 +285,11 @@ mod tests {
     fn counts(contenders: &[(Contender, f64)]) -> Baseline {
         let wire = Counts { tcp: 200.0, udp: 0.0, stream: 0.0 };
         let row = |&(contender, tcp): &(Contender, f64)| {
-            Entry::Counted(Row { contender, total: Counts { tcp: tcp + 200.0, ..wire }, wire })
+            ContenderCounts::Counted(Row {
+                contender,
+                total: Counts { tcp: tcp + 200.0, ..wire },
+                wire,
+            })
         };
         let rows = contenders.iter().map(row).collect();
         let (kernel, rounds) = ("k".to_owned(), Rounds::SHORT);
@@ -320,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn message_is_told_beside_the_kernel_and_the_bridge_when_they_were_counted() {
+    fn message_is_compared_with_kernel_and_bridge_when_they_were_counted() {
         let who = [(BASE, 3591.0), (Contender::KERNEL_VXLAN, 8376.0), (PROGRAMS, 6618.0)];
         let (all, copied) = (counts(&who), counts(&who.map(|(who, tcp)| (who, tcp.min(5000.0)))));
         let told = message(&all, Some(&copied));
@@ -336,10 +341,10 @@ mod tests {
     }
 
     #[test]
-    fn contender_without_counts_is_named_and_nothing_is_said_of_it() {
+    fn contender_without_counts_is_named_without_figures() {
         let mut counted = counts(&[(BASE, 3591.0), (Contender::KERNEL_VXLAN, 8376.0)]);
         let failure = "the emulated machine could not measure".to_owned();
-        counted.rows.push(Entry::Failed(Failed { contender: PROGRAMS, failure }));
+        counted.rows.push(ContenderCounts::Failed(Failed { contender: PROGRAMS, failure }));
         counted.complete = false;
         let told = message(&counted, None);
         assert!(told.contains("was not counted beside kernel VXLAN.**"), "{told}");
@@ -353,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_that_the_run_speaks_of_are_told_once_and_in_words() {
+    fn claims_of_the_run_are_reported_once_and_in_words() {
         let mut all = verdicts(&empty(1));
         all[1].verdict = ClaimVerdict::DoesNotHold;
         all[2].verdict = ClaimVerdict::NotConverged;
@@ -383,7 +388,7 @@ mod tests {
     const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-23-bench");
 
     #[test]
-    fn kept_findings_are_what_is_made_of_the_kept_run() {
+    fn kept_findings_equal_those_of_the_kept_run() {
         let directory = Path::new(KEPT);
         let results = Results::read(&directory.join("results.json")).unwrap();
         let counted = Baseline::read(&directory.join("exact.json")).unwrap();
@@ -398,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_reports_are_what_is_made_of_the_kept_run() {
+    fn kept_reports_equal_those_of_the_kept_run() {
         let directory = Path::new(KEPT);
         let path = directory.join("results.json");
         let results = Results::read(&path).unwrap();

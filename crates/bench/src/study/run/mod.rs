@@ -1,10 +1,10 @@
 //! A run of studies: its options, its plan, its order, and its growing results.
 
 mod options;
-mod outline;
+mod plan;
 mod record;
 mod runner;
 
-pub use options::Options;
-pub use record::Milestone;
+pub use options::StudyOptions;
+pub use record::SavePoint;
 pub use runner::run;

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::lab::{Contender, Family, Profile};
-use crate::study::model::{BASE, LeftOut, Study};
+use crate::lab::{Contender, IpVersion, Profile};
+use crate::study::model::{BASE, Study, UnavailableContender};
 use crate::study::scenarios::{Cell, Timing};
 use crate::{Error, Result};
 
 /// The options of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StudyOptions {
     /// The program `weft`.
     pub weft: PathBuf,
     /// The studies, in order.
@@ -33,14 +33,14 @@ pub struct Options {
     /// Only cells with this underlay MTU, in bytes. All cells use it when none has it.
     pub mtu: Option<u16>,
     /// The address family of the underlay.
-    pub family: Family,
+    pub family: IpVersion,
     /// No progress on standard error.
     pub quiet: bool,
     /// The commit that this program was built from.
     pub commit: Option<String>,
 }
 
-impl Options {
+impl StudyOptions {
     /// The default run of `studies`.
     pub fn new(weft: PathBuf, studies: Vec<Study>) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Options {
             scenario: None,
             profile: None,
             mtu: None,
-            family: Family::V4,
+            family: IpVersion::V4,
             quiet: false,
             commit: None,
         }
@@ -146,7 +146,10 @@ impl Options {
 }
 
 /// Removes unavailable contenders from `plan`.
-pub(super) fn leave_out(plan: &mut [(Study, Vec<Cell>)], options: &Options) -> Vec<LeftOut> {
+pub(super) fn leave_out(
+    plan: &mut [(Study, Vec<Cell>)],
+    options: &StudyOptions,
+) -> Vec<UnavailableContender> {
     let mut known: Vec<(Contender, Option<String>)> = Vec::new();
     for cell in plan.iter_mut().flat_map(|(_, cells)| cells) {
         cell.contenders.retain(|&contender| {
@@ -158,14 +161,15 @@ pub(super) fn leave_out(plan: &mut [(Study, Vec<Cell>)], options: &Options) -> V
             why.is_none()
         });
     }
-    let left_out =
-        |(contender, why): (Contender, Option<String>)| why.map(|why| LeftOut { contender, why });
+    let left_out = |(contender, why): (Contender, Option<String>)| {
+        why.map(|why| UnavailableContender { contender, why })
+    };
     known.into_iter().filter_map(left_out).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::outline::Outline;
+    use super::super::plan::RunPlan;
     use super::*;
     use crate::lab::{Datapath, KernelTunnel};
     use network::TunnelType;
@@ -181,9 +185,10 @@ mod tests {
             }
             Contender::Direct | Contender::LinuxBridge => true,
         };
-        let options = Options { quick: true, ..Options::new("weft".into(), Study::ALL.to_vec()) };
+        let options =
+            StudyOptions { quick: true, ..StudyOptions::new("weft".into(), Study::ALL.to_vec()) };
         let of =
-            |plan: &[(Study, Vec<Cell>)]| Outline::of(plan, options.blocks(), options.timing());
+            |plan: &[(Study, Vec<Cell>)]| RunPlan::of(plan, options.blocks(), options.timing());
         let (mut plan, mut each) = (Vec::new(), String::new());
         for &study in &options.studies {
             let mut cells = options.cells(study).unwrap();
@@ -199,8 +204,8 @@ mod tests {
     fn contender_is_refused_when_no_selected_scenario_has_it() {
         let check = |studies: &[Study], names: &[&str]| {
             let contenders = names.iter().map(|name| name.parse().unwrap()).collect();
-            let options = Options::new("weft".into(), studies.to_vec());
-            Options { contenders: Some(contenders), ..options }.check()
+            let options = StudyOptions::new("weft".into(), studies.to_vec());
+            StudyOptions { contenders: Some(contenders), ..options }.check()
         };
         check(&[Study::Entropy], &["kernel-vxlan", "bridge"]).unwrap();
         check(&[Study::Entropy, Study::Qinq], &["weft-user-qinq"]).unwrap();

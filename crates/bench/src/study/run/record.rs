@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 /// A moment at which results are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Milestone {
+pub enum SavePoint {
     /// A sample was added.
     Sample,
     /// A block has ended.
@@ -35,12 +35,12 @@ fn agree(results: &Results, study: Study) -> bool {
 }
 
 /// All visits of a block in random order, with a second one of each cell's base (A/A check).
-fn visits(study: Study, cells: &[Cell], block: usize) -> Vec<Visit<'_>> {
+fn visits(study: Study, cells: &[Cell], block: usize) -> Vec<BlockVisit<'_>> {
     let mut visits = Vec::new();
     for cell in cells {
         let again = cell.twice().map(|contender| (contender, true));
         let once = cell.contenders.iter().map(|&contender| (contender, false));
-        visits.extend(once.chain(again).map(|(contender, again)| Visit {
+        visits.extend(once.chain(again).map(|(contender, again)| BlockVisit {
             study,
             cell,
             contender,
@@ -54,7 +54,7 @@ fn visits(study: Study, cells: &[Cell], block: usize) -> Vec<Visit<'_>> {
 
 /// One contender in one block of a cell.
 #[derive(Clone, Copy)]
-pub(super) struct Visit<'a> {
+pub(super) struct BlockVisit<'a> {
     pub(super) study: Study,
     pub(super) cell: &'a Cell,
     pub(super) contender: Contender,
@@ -62,7 +62,7 @@ pub(super) struct Visit<'a> {
     again: bool,
 }
 
-impl<'a> Visit<'a> {
+impl<'a> BlockVisit<'a> {
     pub(super) fn scenarios(&self) -> &'a [Scenario] {
         self.cell.scenarios(self.again)
     }
@@ -82,12 +82,13 @@ impl<'a> Visit<'a> {
 }
 
 /// Measures all scenarios of a visit, and adds a sample for each.
-pub(super) type Measure<'m> = dyn FnMut(Visit<'_>, &mut Record<'_>) -> Result<()> + 'm;
+pub(super) type Measure<'m> =
+    dyn FnMut(BlockVisit<'_>, &mut ResultsRecorder<'_>) -> Result<()> + 'm;
 
 /// The growing results.
-pub(super) struct Record<'a> {
+pub(super) struct ResultsRecorder<'a> {
     pub(super) results: Results,
-    pub(super) keep: &'a mut dyn FnMut(&Results, Milestone) -> Result<()>,
+    pub(super) keep: &'a mut dyn FnMut(&Results, SavePoint) -> Result<()>,
     pub(super) progress: &'a Progress,
     /// The most blocks of a study beyond the planned ones.
     pub(super) repeats: usize,
@@ -95,7 +96,7 @@ pub(super) struct Record<'a> {
     pub(super) failed: Option<Error>,
 }
 
-impl Record<'_> {
+impl ResultsRecorder<'_> {
     /// Makes all visits of `plan`. Marks the results as complete, unless interrupted.
     pub(super) fn run_all(
         &mut self,
@@ -119,7 +120,7 @@ impl Record<'_> {
                     }
                 }
                 self.results.verdicts = verdicts(&self.results);
-                (self.keep)(&self.results, Milestone::Block)?;
+                (self.keep)(&self.results, SavePoint::Block)?;
             }
         }
         self.results.complete = true;
@@ -127,7 +128,7 @@ impl Record<'_> {
     }
 
     /// Makes a visit. Scenarios that a common failure prevents become failed samples.
-    fn visit(&mut self, visit: Visit<'_>, measure: &mut Measure<'_>) -> Result<()> {
+    fn visit(&mut self, visit: BlockVisit<'_>, measure: &mut Measure<'_>) -> Result<()> {
         let before = self.results.samples.len();
         let failure = match measure(visit, self) {
             Err(Error::Interrupted) => return Err(Error::Interrupted),
@@ -149,7 +150,7 @@ impl Record<'_> {
         self.results.samples.push(sample);
         self.results.verdicts.clear();
         self.progress.done();
-        if let Err(error) = (self.keep)(&self.results, Milestone::Sample) {
+        if let Err(error) = (self.keep)(&self.results, SavePoint::Sample) {
             self.failed.get_or_insert(error);
         }
     }
@@ -157,7 +158,7 @@ impl Record<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::Options;
+    use super::super::options::StudyOptions;
     use super::*;
     use crate::lab::Profile;
     use crate::study::model::{BASE, Figures, empty};
@@ -176,7 +177,7 @@ mod tests {
     fn run_with(
         plan: &[(Study, Vec<Cell>)],
         measure: &mut Measure<'_>,
-    ) -> (Vec<(usize, Milestone)>, Result<()>, Results) {
+    ) -> (Vec<(usize, SavePoint)>, Result<()>, Results) {
         repeat_with(0, plan, measure)
     }
 
@@ -185,14 +186,14 @@ mod tests {
         repeats: usize,
         plan: &[(Study, Vec<Cell>)],
         measure: &mut Measure<'_>,
-    ) -> (Vec<(usize, Milestone)>, Result<()>, Results) {
+    ) -> (Vec<(usize, SavePoint)>, Result<()>, Results) {
         let mut kept = Vec::new();
         let mut keep = |results: &Results, milestone| {
             kept.push((results.samples.len(), milestone));
             Ok(())
         };
         let progress = Progress::start(0, true);
-        let mut record = Record {
+        let mut record = ResultsRecorder {
             results: empty(2),
             keep: &mut keep,
             progress: &progress,
@@ -222,9 +223,9 @@ mod tests {
             results.samples.iter().partition(|sample| sample.failure.is_some());
         assert_eq!((bad.len(), good.len()), (4, 8));
         assert!(bad.iter().all(|s| s.failure.as_deref() == Some("no such device")));
-        assert_eq!(kept.iter().filter(|(_, at)| *at == Milestone::Block).count(), 2);
+        assert_eq!(kept.iter().filter(|(_, at)| *at == SavePoint::Block).count(), 2);
         let after_each: Vec<usize> =
-            kept.iter().filter(|(_, at)| *at == Milestone::Sample).map(|(len, _)| *len).collect();
+            kept.iter().filter(|(_, at)| *at == SavePoint::Sample).map(|(len, _)| *len).collect();
         assert_eq!(after_each, (1..=12).collect::<Vec<_>>());
     }
 
@@ -298,14 +299,16 @@ mod tests {
         assert_eq!((blocks(0, wild), blocks(4, wild)), (2, 6));
         let calm_from_the_third_on = |block: usize| if block < 2 { 50.0 } else { 100.0 };
         assert_eq!(blocks(9, calm_from_the_third_on), 5);
-        assert!(Options { quick: true, ..Options::new("weft".into(), vec![]) }.repeats() == 0);
+        assert!(
+            StudyOptions { quick: true, ..StudyOptions::new("weft".into(), vec![]) }.repeats() == 0
+        );
     }
 
     #[test]
     fn run_ends_when_results_cannot_be_kept() {
         let mut keep = |_: &Results, _| Err(Error::Traffic("the disk is full".into()));
         let progress = Progress::start(0, true);
-        let mut record = Record {
+        let mut record = ResultsRecorder {
             results: empty(2),
             keep: &mut keep,
             progress: &progress,

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::options::{Options, leave_out};
-use super::outline::Outline;
-use super::record::{Milestone, RUNS_THAT_AGREE, Record, Visit};
+use super::options::{StudyOptions, leave_out};
+use super::plan::RunPlan;
+use super::record::{BlockVisit, RUNS_THAT_AGREE, ResultsRecorder, SavePoint};
 use crate::environment::Environment;
 use crate::lab::{Attachment, Lab, Session};
 use crate::progress::{Progress, duration};
@@ -24,11 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// [`Error::Missing`] when a privilege is missing or another session is running, the error of
-/// [`Options::check`], or that of `keep`. A failed scenario or lab is a sample with a failure.
+/// [`StudyOptions::check`], or that of `keep`. A failed scenario or lab is a sample with a failure.
 pub fn run(
-    options: &Options,
+    options: &StudyOptions,
     stop: &Stop,
-    keep: &mut dyn FnMut(&Results, Milestone) -> Result<()>,
+    keep: &mut dyn FnMut(&Results, SavePoint) -> Result<()>,
 ) -> Result<Results> {
     options.check()?;
     let session = Session::open(PATIENCE, stop)?;
@@ -37,7 +37,7 @@ pub fn run(
         plan.push((study, options.cells(study)?));
     }
     let left_out = leave_out(&mut plan, options);
-    let outline = Outline::of(&plan, options.blocks(), options.timing());
+    let outline = RunPlan::of(&plan, options.blocks(), options.timing());
     if !options.quiet {
         eprintln!("{outline}");
         if options.repeats() > 0 {
@@ -68,7 +68,7 @@ pub fn run(
     let begin = Instant::now();
     let runner = Runner { session: &session, options, progress: &progress };
     let repeats = options.repeats();
-    let mut record = Record { results, keep, progress: &progress, repeats, failed: None };
+    let mut record = ResultsRecorder { results, keep, progress: &progress, repeats, failed: None };
     record.run_all(&plan, &mut |visit, record| runner.visit(visit, record))?;
     if !options.quiet {
         eprintln!("measured in {}", duration(begin.elapsed()));
@@ -80,14 +80,14 @@ pub fn run(
 
 struct Runner<'a> {
     session: &'a Session,
-    options: &'a Options,
+    options: &'a StudyOptions,
     progress: &'a Progress,
 }
 
 impl Runner<'_> {
     /// Measures all scenarios of a cell with one contender.
-    fn visit(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
-        let Visit { study, cell, contender, block, .. } = visit;
+    fn visit(&self, visit: BlockVisit<'_>, record: &mut ResultsRecorder<'_>) -> Result<()> {
+        let BlockVisit { study, cell, contender, block, .. } = visit;
         let (profile, blocks) = (cell.shape.profile, record.results.blocks);
         // Studies whose runs do not agree get more blocks than planned.
         let block = match (block + 1).checked_sub(blocks).filter(|more| *more > 0) {
@@ -123,7 +123,7 @@ impl Runner<'_> {
     }
 
     /// Measures scenarios that need a lab each.
-    fn alone(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<()> {
+    fn alone(&self, visit: BlockVisit<'_>, record: &mut ResultsRecorder<'_>) -> Result<()> {
         for scenario in visit.scenarios() {
             let measured = self.lab(visit, record).and_then(|lab| {
                 scenario.run_alone(
@@ -142,7 +142,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn lab(&self, visit: Visit<'_>, record: &mut Record<'_>) -> Result<Lab<'_>> {
+    fn lab(&self, visit: BlockVisit<'_>, record: &mut ResultsRecorder<'_>) -> Result<Lab<'_>> {
         let shape = visit.cell.shape;
         let lab = Lab::build_as(self.session, shape)?;
         record.results.offloads.insert(shape.profile.to_string(), lab.offloads().clone());

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use packet::PacketBuf;
 
 use crate::lab::{Attachment, Lab, UPLINK};
@@ -44,7 +44,7 @@ pub(super) fn spread(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures> 
     send(from, at, 1)?;
     lab.stop().sleep(SETTLE)?;
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    let open = || PacketSocket::open_name(UPLINK, &Filter::everything(), options);
+    let open = || PacketSocket::open_name(UPLINK, &SocketFilter::everything(), options);
     let uplink = far.netns().run_in(open)??;
     send(from, at, ROUNDS)?;
     lab.stop().sleep(SETTLE)?;

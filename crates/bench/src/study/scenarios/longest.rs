@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use netdev::af_packet::{PacketOptions, PacketSocket};
-use netdev::filter::Filter;
+use netdev::filter::SocketFilter;
 use packet::PacketBuf;
 
 use crate::lab::{Attachment, Lab, UPLINK};
@@ -47,7 +47,7 @@ pub(super) fn longest(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures>
     let port = target.local_addr().map_err(failed)?.port();
     let socket = frames::socket(from)?;
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
-    let open = || PacketSocket::open_name(UPLINK, &Filter::everything(), options);
+    let open = || PacketSocket::open_name(UPLINK, &SocketFilter::everything(), options);
     let uplink = far.netns().run_in(open)??;
     let template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to.ip4()));
     let send = |length: u16| {
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packet_is_whole_when_its_frame_has_room_for_all_of_it() {
+    fn packet_is_unfragmented_when_its_frame_has_room_for_it() {
         let frame = |len: usize, packet: u16| {
             let mut bytes = vec![0; len];
             bytes[len - 6..len - 2].copy_from_slice(&MARK);

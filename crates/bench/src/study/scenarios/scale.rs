@@ -10,7 +10,7 @@ use network::TunnelType;
 use serde_json::json;
 use wire::MacAddr;
 
-use crate::control::{Answer, ask};
+use crate::control::{ReplyForm, ask};
 use crate::lab::{Attachment, Datapath, Lab, UPLINK, attach_large, attach_with, network_toml};
 use crate::measure::{Snapshot, Usage};
 use crate::random::scramble;
@@ -51,7 +51,7 @@ pub enum Axis {
 }
 
 /// The result of a measurement.
-pub(crate) struct Seen {
+pub(crate) struct ScaleMeasurement {
     /// Packets of 64 bytes per second.
     pub(crate) packets_per_second: f64,
     /// The cost of the measurement.
@@ -70,7 +70,7 @@ pub(crate) fn measure(
     duration: Duration,
     axis: Axis,
     count: u64,
-) -> Result<Seen> {
+) -> Result<ScaleMeasurement> {
     match axis {
         Axis::Megaflows => megaflows(lab, weft, duration, count),
         Axis::Endpoints => endpoints(lab, weft, duration, count),
@@ -83,7 +83,7 @@ fn megaflows(
     (datapath, weft): (Datapath, &Path),
     duration: Duration,
     count: u64,
-) -> Result<Seen> {
+) -> Result<ScaleMeasurement> {
     let begin = Instant::now();
     let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
     // A port may use half of the free megaflows, and some megaflows have other uses.
@@ -108,7 +108,7 @@ fn megaflows(
     drop(blast);
     attachment.check()?;
     attachment.stop()?;
-    Ok(Seen { packets_per_second, usage, ready_seconds })
+    Ok(ScaleMeasurement { packets_per_second, usage, ready_seconds })
 }
 
 /// Waits until the expected megaflows have existed for a while, or no more are added. Returns their
@@ -120,7 +120,7 @@ fn wait_for_megaflows(lab: &Lab<'_>, attachment: &mut Attachment, count: u64) ->
         lab.stop().sleep(CHECK_INTERVAL)?;
         attachment.check()?;
         let control = attachment.control(0).ok_or_else(|| Error::Traffic("no daemon".into()))?;
-        let counters = ask(control, &json!({ "command": "show" }), Answer::Line, |_| {})?;
+        let counters = ask(control, &json!({ "command": "show" }), ReplyForm::Line, |_| {})?;
         let there = counters["megaflows"]["megaflows"].as_u64().unwrap_or(0);
         // A few megaflows expire and are added all the time.
         if there > most + most / 1000 {
@@ -140,7 +140,7 @@ fn endpoints(
     (datapath, weft): (Datapath, &Path),
     duration: Duration,
     count: u64,
-) -> Result<Seen> {
+) -> Result<ScaleMeasurement> {
     let [here, there] = lab.hosts() else {
         return Err(Error::Traffic("a lab has two hosts".into()));
     };
@@ -163,7 +163,7 @@ fn endpoints(
     drop(blast);
     attachment.check()?;
     attachment.stop()?;
-    Ok(Seen { packets_per_second, usage, ready_seconds })
+    Ok(ScaleMeasurement { packets_per_second, usage, ready_seconds })
 }
 
 /// Waits until the guests reach each other. Loading a large network takes a while.

@@ -10,7 +10,7 @@ use crate::lab::{Attachment, Contender, Lab, Shape, retransmitted};
 use crate::measure::{Snapshot, Usage};
 use crate::stats::ratio;
 use crate::study::model::{BASE, Figures};
-use crate::traffic::between::{Counts, Flow, Traffic};
+use crate::traffic::flow::{Counts, Flow, Traffic};
 use crate::traffic::load::{Histogram, Load, Pattern};
 use crate::{Error, Result};
 
@@ -228,9 +228,9 @@ impl Run {
         wait(timing.warm_up)?;
         traffic.begin_measuring();
         let resent = senders()?;
-        let start = Moment::now(lab, &traffic)?;
+        let start = RunCounters::now(lab, &traffic)?;
         wait(timing.measured)?;
-        let end = Moment::now(lab, &traffic)?;
+        let end = RunCounters::now(lab, &traffic)?;
         let resent = senders()?.saturating_sub(resent);
         let times = traffic.finish()?;
         self.figures((&start, &end), &times, resent, attachment.guest_mtu())
@@ -238,7 +238,7 @@ impl Run {
 
     fn figures(
         &self,
-        (start, end): (&Moment, &Moment),
+        (start, end): (&RunCounters, &RunCounters),
         times: &Histogram,
         retransmitted: u64,
         guest_mtu: u16,
@@ -278,13 +278,13 @@ impl Run {
 }
 
 /// The counters of a run at one moment.
-struct Moment {
+struct RunCounters {
     snapshot: Snapshot,
     /// The sum over all pairs.
     counts: Counts,
 }
 
-impl Moment {
+impl RunCounters {
     fn now(lab: &Lab<'_>, traffic: &Traffic) -> Result<Self> {
         let each = traffic.counts();
         let bytes = each.iter().map(|counts| counts.bytes).collect();

@@ -2,9 +2,9 @@
 
 use super::check::Check;
 use super::evidence::Evidence;
-use super::select::{Pick, Ratio, mean_over};
+use super::select::{Ratio, SampleSelector, mean_over};
 use super::tables::Metric;
-use crate::lab::{Contender, Family, Profile};
+use crate::lab::{Contender, IpVersion, Profile};
 use crate::stats::Estimate;
 use crate::study::model::{Figures, Sample, Study};
 
@@ -72,7 +72,8 @@ fn right_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
     for contender in evidence.subjects("stt") {
         for scenario in ["tcp_stream-32768B-1i", "4xtcp_bidirec-32768B-1i"] {
             let pick = |contender| {
-                Pick::new(Study::SoftwareTunnelling, contender, scenario).profile(Profile::Full)
+                SampleSelector::new(Study::SoftwareTunnelling, contender, scenario)
+                    .profile(Profile::Full)
             };
             let (a, b) = (pick(contender), pick(Contender::LinuxBridge));
             let line = |what: &str| format!("{contender}, {scenario}, {what} over the bridge");
@@ -92,7 +93,9 @@ fn right_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
 }
 
 fn wrong_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
-    let pick = |contender| Pick::new(Study::SoftwareTunnelling, contender, "tcp_stream-32768B-1i");
+    let pick = |contender| {
+        SampleSelector::new(Study::SoftwareTunnelling, contender, "tcp_stream-32768B-1i")
+    };
     let base = pick(Contender::LinuxBridge).profile(Profile::Full);
     let check = |contender| Check {
         what: format!("{contender} over the bridge, Gb/s"),
@@ -104,7 +107,7 @@ fn wrong_protocol(evidence: &Evidence<'_>) -> Vec<Check> {
 
 fn many(evidence: &Evidence<'_>, study: Study, many: &str, one: &str) -> Vec<Check> {
     let check = |contender| {
-        let pick = |scenario| Pick::new(study, contender, scenario);
+        let pick = |scenario| SampleSelector::new(study, contender, scenario);
         Check {
             what: format!("{contender}, {many} over {one}, packets/s"),
             found: pick(many).over(&pick(one), evidence, |f| f.packets_per_second),
@@ -114,8 +117,8 @@ fn many(evidence: &Evidence<'_>, study: Study, many: &str, one: &str) -> Vec<Che
     evidence.subjects("").into_iter().map(check).collect()
 }
 
-fn jumbo(contender: Contender, profile: Profile, guest_mtu: u16) -> Pick<'static> {
-    Pick::new(Study::JumboFrames, contender, "tcp_stream-131072B-1i")
+fn jumbo(contender: Contender, profile: Profile, guest_mtu: u16) -> SampleSelector<'static> {
+    SampleSelector::new(Study::JumboFrames, contender, "tcp_stream-131072B-1i")
         .profile(profile)
         .guest_mtu(guest_mtu)
 }
@@ -171,7 +174,8 @@ fn streams(evidence: &Evidence<'_>) -> Vec<Check> {
 
 fn overhead(evidence: &Evidence<'_>) -> Vec<Check> {
     let check = |contender| {
-        let is = |s: &&Sample| s.contender == contender && s.shape.family == Family::V4 && !s.again;
+        let is =
+            |s: &&Sample| s.contender == contender && s.shape.family == IpVersion::V4 && !s.again;
         let bytes = |s: &Sample| {
             let longest = s.figures.as_ref()?.more.get("longest_packet")?;
             Some(f64::from(s.shape.uplink_mtu) - longest)
@@ -207,12 +211,14 @@ fn geneve(
             .filter(|table| table.metric == metric && Some(table.shape) == shape)
             .map(|table| table.scenario.as_str())
             .collect();
-        let pick = |contender, scenario| Pick::new(Study::GeneveVsVxlan, contender, scenario);
+        let pick =
+            |contender, scenario| SampleSelector::new(Study::GeneveVsVxlan, contender, scenario);
         let mut pairs: Vec<_> =
             scenarios.iter().map(|name| (pick(geneve, name), pick(vxlan, name))).collect();
-        // The mean needs blocks with all scenarios. Scenarios that failed in most blocks are left
-        // out. If no block has all, one scenario stands for them. Both leave the claim open.
-        let runs = |(these, those): &(Pick<'_>, Pick<'_>)| {
+        // The mean needs blocks with all scenarios, so scenarios that failed in most blocks are
+        // left out. If no block has all scenarios, one of them is used. In both cases the claim
+        // stays open.
+        let runs = |(these, those): &(SampleSelector<'_>, SampleSelector<'_>)| {
             these.over(those, evidence, of).map_or(0, |ratio| ratio.estimate.runs)
         };
         let (whole, most) = (pairs.len(), pairs.iter().map(runs).max().unwrap_or(0));
@@ -241,7 +247,7 @@ fn geneve(
 pub(super) fn steering(evidence: &Evidence<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     for contender in ["vxlan", "geneve", "gre", "stt"].iter().flat_map(|t| evidence.subjects(t)) {
-        let pick = Pick::new(Study::Entropy, contender, "tcp_stream-131072B-8i");
+        let pick = SampleSelector::new(Study::Entropy, contender, "tcp_stream-131072B-8i");
         for (pick, ports) in [(pick, ""), (pick.one_source_port(), ", one outer source port")] {
             checks.push(Check {
                 what: format!("{contender}{ports}, with RPS over without"),
@@ -263,7 +269,7 @@ fn checksum(evidence: &Evidence<'_>) -> Vec<Check> {
         for contender in evidence.subjects(tunnel) {
             for profile in [Profile::Full, Profile::None] {
                 let pick = |on| {
-                    Pick::new(Study::OuterChecksum, contender, "tcp_stream-131072B-1i")
+                    SampleSelector::new(Study::OuterChecksum, contender, "tcp_stream-131072B-1i")
                         .profile(profile)
                         .checksum(on)
                 };
@@ -291,7 +297,7 @@ fn qinq_and_tunnels(evidence: &Evidence<'_>) -> Vec<(Contender, Contender)> {
 fn one_stream(evidence: &Evidence<'_>) -> Vec<Check> {
     let scenario = "tcp_stream-131072B-1i";
     let check = |(qinq, tunnel)| {
-        let pick = |contender| Pick::new(Study::Qinq, contender, scenario);
+        let pick = |contender| SampleSelector::new(Study::Qinq, contender, scenario);
         let (fast, slow) = (pick(qinq).profile(Profile::Full), pick(tunnel).profile(Profile::None));
         Check {
             what: format!("{qinq} over {tunnel}, {scenario}"),
@@ -310,7 +316,7 @@ const HELD: f64 = 0.95 * FIXED_GBPS;
 fn fixed_rate(evidence: &Evidence<'_>) -> Vec<Check> {
     let scenario = "5xtcp_stream-131072B-128i-400M";
     let check = |(qinq, tunnel)| {
-        let pick = |contender| Pick::new(Study::Qinq, contender, scenario);
+        let pick = |contender| SampleSelector::new(Study::Qinq, contender, scenario);
         let (fast, slow) = (pick(qinq).profile(Profile::Full), pick(tunnel).profile(Profile::None));
         let found = fast.over(&slow, evidence, Figures::stream_cost).map(|ratio| {
             let lost = [(qinq, fast), (tunnel, slow)].map(|(who, pick)| {
@@ -338,7 +344,7 @@ fn scatter(evidence: &Evidence<'_>) -> Vec<Check> {
         let unlimited = |name: &str| name.contains("tcp_stream") && !name.ends_with('M');
         for table in tables.filter(|t| t.shape.profile == Profile::None && unlimited(&t.scenario)) {
             let pick = |contender| {
-                Pick::new(Study::Qinq, contender, &table.scenario).profile(Profile::None)
+                SampleSelector::new(Study::Qinq, contender, &table.scenario).profile(Profile::None)
             };
             checks.push(Check {
                 what: format!("{tunnel} over {qinq}, {}", table.scenario),

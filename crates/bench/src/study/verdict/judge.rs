@@ -94,10 +94,10 @@ fn small_packets(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     for table in evidence.of_study(Study::SmallPackets).filter(|t| t.metric == Metric::Packets) {
         for row in &table.rows {
             let answer = match table.scenario.starts_with("packet_rate") {
-                true => Answer::rate(row, table, evidence),
-                false => Answer::cost(row, table, evidence),
+                true => ReplyForm::rate(row, table, evidence),
+                false => ReplyForm::cost(row, table, evidence),
             };
-            let Some(Answer { text, known }) = answer else { continue };
+            let Some(ReplyForm { text, known }) = answer else { continue };
             *(if known { &mut measurements.agree } else { &mut measurements.open }) += 1;
             let end = if known { "" } else { ": not converged here" };
             evidence_lines.push(format!("{}, {}: {text}{end}", row.contender, table.scenario));
@@ -122,7 +122,7 @@ fn small_packets(claim: Claim, evidence: &Evidence<'_>) -> Finding {
 }
 
 /// A figure that answers a question.
-struct Answer {
+struct ReplyForm {
     text: String,
     /// True when its interval, including the noise, is within [`KNOWN`] on average.
     known: bool,
@@ -131,7 +131,7 @@ struct Answer {
 /// The widest half-interval of a known figure, in parts of the figure or of the whole cost.
 const KNOWN: f64 = 1.0 / 3.0;
 
-impl Answer {
+impl ReplyForm {
     /// The packet rate of `row`. It is known if its ratio to the bridge is.
     fn rate(row: &Row, table: &Table, evidence: &Evidence<'_>) -> Option<Self> {
         let (value, estimate) = (row.value?, row.ratio?);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_says_no_more_than_its_measurements() {
+    fn claim_is_no_stronger_than_its_measurements() {
         let claim = verdicts(&empty(1))[0].claim;
         let good = || check(0.96, 1.1, Ok(1.1));
         let bad = || check(0.1, 0.2, Ok(1.1));

@@ -11,5 +11,5 @@ mod tables;
 
 pub(crate) use evidence::{Evidence, spread};
 pub use judge::{judged, verdicts};
-pub(crate) use select::{Pick, Ratio};
+pub(crate) use select::{Ratio, SampleSelector};
 pub use tables::{AGREEMENT, Metric, Row, Table, tables};

@@ -11,7 +11,7 @@ use crate::study::model::{Figures, INTERLEAVED, Sample, Study};
 
 /// A selection of samples: one contender in one scenario of a study on one underlay.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pick<'a> {
+pub(crate) struct SampleSelector<'a> {
     study: Study,
     contender: Contender,
     scenario: &'a str,
@@ -38,7 +38,7 @@ impl Ratio {
     }
 }
 
-impl<'p> Pick<'p> {
+impl<'p> SampleSelector<'p> {
     pub(crate) const fn new(study: Study, contender: Contender, scenario: &'p str) -> Self {
         let (profile, guest_mtu, checksum, steering) = (None, None, None, None);
         let one_source_port = false;
@@ -77,7 +77,7 @@ impl<'p> Pick<'p> {
             && shape.one_source_port == self.one_source_port
     }
 
-    /// The figure `of` each block, and the table of these samples.
+    /// One figure of each block, read by `of`, and the table of these samples.
     fn series<'e>(
         &self,
         evidence: &'e Evidence<'_>,
@@ -98,7 +98,7 @@ impl<'p> Pick<'p> {
         sample.contender == self.contender && !sample.again && table.has(sample)
     }
 
-    /// The smallest figure `of` any run.
+    /// The smallest figure of all runs, read by `of`.
     pub(crate) fn least(
         &self,
         evidence: &Evidence<'_>,
@@ -118,7 +118,7 @@ impl<'p> Pick<'p> {
     /// The ratio of this series to `base`, within blocks.
     pub(crate) fn over(
         &self,
-        base: &Pick<'_>,
+        base: &SampleSelector<'_>,
         evidence: &Evidence<'_>,
         of: impl Fn(&Figures) -> Option<f64>,
     ) -> Option<Ratio> {
@@ -128,7 +128,7 @@ impl<'p> Pick<'p> {
     /// The relative standard deviation of this series over that of `base`. Needs three blocks.
     pub(crate) fn scatter_over(
         &self,
-        base: &Pick<'_>,
+        base: &SampleSelector<'_>,
         evidence: &Evidence<'_>,
         of: impl Fn(&Figures) -> Option<f64>,
     ) -> Option<Ratio> {
@@ -138,7 +138,7 @@ impl<'p> Pick<'p> {
     /// Compares two series within blocks, and the A/A runs of the same tables for the noise.
     fn compare(
         &self,
-        base: &Pick<'_>,
+        base: &SampleSelector<'_>,
         evidence: &Evidence<'_>,
         of: Figure<'_>,
         what: Statistic,
@@ -160,7 +160,7 @@ impl<'p> Pick<'p> {
 /// The geometric mean of several comparisons within each block, as the published averages are. The
 /// noise is that of the same mean, if there are enough runs.
 pub(crate) fn mean_over(
-    comparisons: &[(Pick<'_>, Pick<'_>)],
+    comparisons: &[(SampleSelector<'_>, SampleSelector<'_>)],
     evidence: &Evidence<'_>,
     of: impl Fn(&Figures) -> Option<f64>,
 ) -> Option<Ratio> {
@@ -232,8 +232,9 @@ mod tests {
     }
 
     fn across(results: &Results) -> Ratio {
-        let pick =
-            |contender, profile| Pick::new(Study::JumboFrames, contender, "s").profile(profile);
+        let pick = |contender, profile| {
+            SampleSelector::new(Study::JumboFrames, contender, "s").profile(profile)
+        };
         let tunnel = pick(Contender::KERNEL_VXLAN, Profile::None);
         let bridge = pick(Contender::LinuxBridge, Profile::Full);
         tunnel.over(&bridge, &Evidence::of(results), |f| f.gbps).unwrap()
@@ -310,7 +311,7 @@ mod tests {
                     });
                 }
             }
-            let pick = |contender| Pick::new(Study::JumboFrames, contender, "s");
+            let pick = |contender| SampleSelector::new(Study::JumboFrames, contender, "s");
             let (tunnel, bridge) = (pick(Contender::KERNEL_VXLAN), pick(Contender::LinuxBridge));
             tunnel.over(&bridge, &Evidence::of(&results), |f| f.gbps).unwrap().noise
         };

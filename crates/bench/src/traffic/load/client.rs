@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::histogram::Histogram;
-use super::instance::{self, STACK_BYTES, Shared};
+use super::instance::{self, InstanceState, STACK_BYTES};
 use super::pattern::{Load, Pattern};
 use super::placement::Placement;
 use super::protocol::{self, Request};
@@ -21,10 +21,11 @@ const OPEN_LIMIT: Duration = Duration::from_secs(30);
 /// The connections of a running load. Dropping it ends them.
 #[derive(Debug)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<InstanceState>,
     threads: Vec<JoinHandle<Histogram>>,
     blasts: Vec<Blast>,
-    // Open for the duration of a pattern whose traffic is on another port.
+    // Control connections of patterns whose data uses another port. The server ends a load when its
+    // control connection closes.
     controls: Vec<TcpStream>,
 }
 
@@ -128,7 +129,7 @@ impl Connected {
         self.client.counters()
     }
 
-    /// Starts a thread for the connection, which waits for [`Shared::go`].
+    /// Starts a thread for the connection, which waits for [`InstanceState::go`].
     fn prepare(&mut self, stream: TcpStream, there: SocketAddr) -> Result<()> {
         let (size, rate) = (self.load.size_bytes(), self.load.rate_of_each_bps());
         let (client, placement) = (&mut self.client, self.placement);
@@ -199,7 +200,7 @@ impl Client {
     fn spawn(
         &mut self,
         placement: Placement,
-        work: impl FnOnce(&Shared, &mut Histogram) -> std::io::Result<()> + Send + 'static,
+        work: impl FnOnce(&InstanceState, &mut Histogram) -> std::io::Result<()> + Send + 'static,
     ) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("load".into()).stack_size(STACK_BYTES);

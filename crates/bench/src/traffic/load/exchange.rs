@@ -43,7 +43,7 @@ fn every_pattern_counts_what_passed_when_both_ends_are_here() {
 }
 
 #[test]
-fn nothing_moves_before_all_connections_are_there() {
+fn no_data_is_sent_before_all_connections_are_established() {
     let (server, stop) = (server(), Stop::new());
     for pattern in [Pattern::TcpReverse, Pattern::TcpBidirectional, Pattern::TcpRr] {
         let load = Load::new(pattern, 64, 2).unwrap();
@@ -79,7 +79,7 @@ fn stream_keeps_its_rate_when_it_has_one() {
 }
 
 #[test]
-fn client_is_told_why_when_the_server_is_something_else() {
+fn client_gets_a_reason_when_the_server_is_another_program() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
     let other = std::thread::spawn(move || {

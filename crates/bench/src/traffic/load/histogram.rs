@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn longest_time_stands_for_longer_ones() {
+    fn longer_times_count_as_the_longest_one() {
         let mut histogram = Histogram::default();
         histogram.add(u64::MAX);
         let found = histogram.percentile_us(1.0).unwrap();

@@ -35,7 +35,7 @@ const CATCH_UP: Duration = Duration::from_millis(20);
 
 /// The state that the threads of one side share.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct InstanceState {
     pub(super) done: AtomicBool,
     pub(super) measuring: AtomicBool,
     pub(super) received_bytes: AtomicU64,
@@ -47,14 +47,14 @@ pub(super) struct Shared {
     gone: Condvar,
 }
 
-impl Shared {
-    /// Wakes the threads that wait in [`Shared::wait_for_go`].
+impl InstanceState {
+    /// Wakes the threads that wait in [`InstanceState::wait_for_go`].
     pub(super) fn go(&self) {
         *self.go.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.gone.notify_all();
     }
 
-    /// Waits for [`Shared::go`].
+    /// Waits for [`InstanceState::go`].
     pub(super) fn wait_for_go(&self) {
         let go = self.go.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.gone.wait_while(go, |go| !*go));
@@ -134,7 +134,7 @@ pub(super) fn write_stream(
     mut stream: &TcpStream,
     size: usize,
     rate_bps: Option<f64>,
-    shared: &Shared,
+    shared: &InstanceState,
     start: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
     let message = vec![0x5a; size];
@@ -160,7 +160,7 @@ pub(super) fn write_stream(
 /// Reads until the run is over or the peer ends.
 pub(super) fn read_stream(
     mut stream: &TcpStream,
-    shared: &Shared,
+    shared: &InstanceState,
     start: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
     let mut buffer = vec![0x5a; READ_LEN];
@@ -181,7 +181,7 @@ pub(super) fn read_stream(
 pub(super) fn read_message(
     mut stream: &TcpStream,
     message: &mut [u8],
-    shared: &Shared,
+    shared: &InstanceState,
 ) -> io::Result<bool> {
     let mut filled = 0;
     while filled < message.len() {
@@ -200,7 +200,7 @@ pub(super) fn read_message(
 pub(super) fn answer(
     mut stream: &TcpStream,
     size: usize,
-    shared: &Shared,
+    shared: &InstanceState,
     start: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
     let mut message = vec![0x5a; size];
@@ -219,7 +219,7 @@ pub(super) fn answer(
 pub(super) fn ask(
     mut stream: &TcpStream,
     size: usize,
-    shared: &Shared,
+    shared: &InstanceState,
     times: &mut Histogram,
 ) -> io::Result<()> {
     let mut message = vec![0x5a; size];
@@ -243,7 +243,7 @@ pub(super) fn ask(
 pub(super) fn answer_connections(
     listener: &TcpListener,
     size: usize,
-    shared: &Shared,
+    shared: &InstanceState,
     alive: impl Fn() -> bool,
 ) -> io::Result<()> {
     let mut message = vec![0; size];
@@ -273,7 +273,7 @@ pub(super) fn ask_connecting(
     server: SocketAddr,
     placement: Placement,
     size: usize,
-    shared: &Shared,
+    shared: &InstanceState,
     times: &mut Histogram,
 ) -> io::Result<()> {
     let mut message = vec![0x5a; size];
@@ -298,7 +298,7 @@ pub(super) fn ask_connecting(
 pub(super) fn answer_datagrams(
     socket: &UdpSocket,
     size: usize,
-    shared: &Shared,
+    shared: &InstanceState,
     alive: impl Fn() -> bool,
 ) -> io::Result<()> {
     let mut message = vec![0; size];
@@ -322,7 +322,7 @@ pub(super) fn answer_datagrams(
 pub(super) fn ask_datagrams(
     socket: &UdpSocket,
     size: usize,
-    shared: &Shared,
+    shared: &InstanceState,
     times: &mut Histogram,
 ) -> io::Result<()> {
     let (mut request, mut response) = (vec![0x5a; size], vec![0; size]);
@@ -359,7 +359,7 @@ pub(super) fn ask_datagrams(
 pub(super) fn count_datagrams(
     socket: &UdpSocket,
     size: usize,
-    shared: &Shared,
+    shared: &InstanceState,
     alive: impl Fn() -> bool,
 ) -> io::Result<()> {
     socket.set_read_timeout(Some(WAIT))?;

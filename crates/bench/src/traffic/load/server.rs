@@ -10,7 +10,7 @@ use netdev::cpu::{CpuTimes, ticks_per_second};
 use nix::sys::socket::{MsgFlags, recv, setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
-use super::instance::{self, STACK_BYTES, Shared, WAIT};
+use super::instance::{self, InstanceState, STACK_BYTES, WAIT};
 use super::pattern::{MAX_CONNECTIONS, Pattern};
 use super::placement::Placement;
 use super::protocol::{self, Request};
@@ -28,7 +28,7 @@ const KEEPALIVE_SECONDS: u32 = 10;
 /// A server on one address. Dropping it ends it with all its connections.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<InstanceState>,
     address: SocketAddr,
     thread: Option<JoinHandle<()>>,
 }
@@ -46,7 +46,7 @@ impl Server {
             .map_err(|e| failed(e.into()))?;
         placement.choose_congestion_control(&listener).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(InstanceState::default());
         let accepting = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("serve".into())
@@ -83,7 +83,7 @@ impl Drop for Server {
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>, placement: Placement) {
+fn accept(listener: &TcpListener, shared: &Arc<InstanceState>, placement: Placement) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     while !shared.is_done() {
         match listener.accept() {
@@ -125,7 +125,7 @@ fn refuse(stream: &TcpStream, client: SocketAddr, why: &str) {
 }
 
 /// Serves the client of `stream` until it ends.
-fn serve(stream: &TcpStream, shared: &Arc<Shared>) -> Result<()> {
+fn serve(stream: &TcpStream, shared: &Arc<InstanceState>) -> Result<()> {
     keep_alive(stream)?;
     let request = match protocol::read_line(stream).and_then(|line| Request::parse(&line)) {
         Ok(request) => request,
@@ -149,7 +149,7 @@ fn traffic(
     pattern: Pattern,
     size: usize,
     rate_bps: Option<f64>,
-    shared: &Arc<Shared>,
+    shared: &Arc<InstanceState>,
 ) -> std::io::Result<()> {
     let ok =
         |port: u16| protocol::send(stream, &format!("ok {port}\n")).map_err(std::io::Error::other);
@@ -209,7 +209,7 @@ fn traffic(
 }
 
 /// Waits until the client has established all of its connections.
-fn wait_for_go(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
+fn wait_for_go(stream: &TcpStream, shared: &InstanceState) -> std::io::Result<()> {
     stream.set_read_timeout(Some(WAIT))?;
     let mut said = [0; protocol::GO.len()];
     let said_it =
@@ -218,7 +218,7 @@ fn wait_for_go(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
 }
 
 /// Responds to each line with bytes, datagrams, and busy and total processor seconds.
-fn tell_counters(stream: &TcpStream, shared: &Shared) -> Result<()> {
+fn tell_counters(stream: &TcpStream, shared: &InstanceState) -> Result<()> {
     protocol::send(stream, "ok 0\n")?;
     while !shared.is_done() && is_there(stream) {
         if !has_more(stream) {

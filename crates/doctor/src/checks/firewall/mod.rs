@@ -9,14 +9,14 @@ mod registers;
 mod walk;
 
 use crate::facts::Uplink;
-use netdev::nftables::{Chain, Family, Rule, Ruleset, Set};
+use netdev::nftables::{Chain, Rule, Ruleset, Set, TableFamily};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use walk::Walk;
+use walk::RuleEvaluation;
 
 /// A packet of a tunnel, as far as it is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Packet {
+pub struct TunnelPacket {
     /// The outer header is IPv6.
     pub v6: bool,
     /// The IP protocol.
@@ -33,7 +33,7 @@ pub struct Packet {
 
 /// The direction of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Direction {
+pub enum PacketDirection {
     /// Received: it passes the ingress, prerouting and input hooks.
     In,
     /// Sent: it passes the output, postrouting and egress hooks.
@@ -42,7 +42,7 @@ pub enum Direction {
 
 /// What the firewall does with a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum FirewallOutcome {
     /// It passes.
     Passes,
     /// It may be dropped, depending on values that are not known.
@@ -61,21 +61,21 @@ pub struct DropPoint {
 }
 
 /// The family, table and name of a chain or a set.
-type Name<'a> = (Family, &'a str, &'a str);
+type ObjectName<'a> = (TableFamily, &'a str, &'a str);
 
 /// The rules of a namespace, indexed for the evaluation.
 pub struct Firewall<'a> {
     /// The base chains.
     bases: Vec<&'a Chain>,
-    chains: HashMap<Name<'a>, &'a Chain>,
-    rules: HashMap<Name<'a>, Vec<&'a Rule>>,
-    sets: HashMap<Name<'a>, &'a Set>,
+    chains: HashMap<ObjectName<'a>, &'a Chain>,
+    rules: HashMap<ObjectName<'a>, Vec<&'a Rule>>,
+    sets: HashMap<ObjectName<'a>, &'a Set>,
 }
 
 impl<'a> Firewall<'a> {
     /// Indexes a ruleset.
     pub fn new(ruleset: &'a Ruleset) -> Self {
-        let mut rules: HashMap<Name<'_>, Vec<&Rule>> = HashMap::new();
+        let mut rules: HashMap<ObjectName<'_>, Vec<&Rule>> = HashMap::new();
         for rule in &ruleset.rules {
             rules.entry((rule.family, &rule.table, &rule.chain)).or_default().push(rule);
         }
@@ -93,24 +93,24 @@ impl<'a> Firewall<'a> {
     }
 
     /// What the rules do with a packet. Every base chain on its way has to let it pass.
-    pub fn fate(&self, packet: &Packet, direction: Direction) -> Fate {
+    pub fn fate(&self, packet: &TunnelPacket, direction: PacketDirection) -> FirewallOutcome {
         let mut seen: Vec<_> = self
             .bases
             .iter()
             .filter_map(|chain| Some((sees(chain, packet, direction)?, *chain)))
             .collect();
         seen.sort_by_key(|(view, _)| (view.stage, view.priority));
-        let mut walk = Walk::new(self, packet, direction);
-        let mut worst = Fate::Passes;
+        let mut walk = RuleEvaluation::new(self, packet, direction);
+        let mut worst = FirewallOutcome::Passes;
         for (view, chain) in seen {
             let ends = walk.base(chain, view);
             let Some(by) = ends.drops else { continue };
             let place = DropPoint { chain: path(chain), by };
             if !ends.accepts {
-                return Fate::Drops(place);
+                return FirewallOutcome::Drops(place);
             }
-            if worst == Fate::Passes {
-                worst = Fate::MayDrop(place);
+            if worst == FirewallOutcome::Passes {
+                worst = FirewallOutcome::MayDrop(place);
             }
         }
         worst
@@ -124,7 +124,7 @@ fn path(chain: &Chain) -> String {
 
 /// How a base chain sees a packet.
 #[derive(Clone)]
-struct View {
+struct ChainView {
     /// Chains of lower stages come first.
     stage: u32,
     /// Within a stage, chains of lower priority come first.
@@ -140,31 +140,40 @@ struct View {
 }
 
 /// How packets of this kind pass a base chain, if they do.
-fn sees(chain: &Chain, packet: &Packet, direction: Direction) -> Option<View> {
+fn sees(chain: &Chain, packet: &TunnelPacket, direction: PacketDirection) -> Option<ChainView> {
     /// NF_IP_PRI_CONNTRACK.
     const TRACKING: i32 = -200;
     let hook = chain.hook.as_ref()?;
     let stage = match (chain.family, direction, hook.number) {
-        (Family::Netdev, Direction::In, 0) | (Family::Inet, Direction::In, 5) => 0,
-        (Family::Bridge, Direction::In, number @ 0..=1) => 1 + number,
-        (Family::Inet | Family::Ip | Family::Ip6, Direction::In, number @ 0..=1) => 3 + number,
-        (Family::Inet | Family::Ip | Family::Ip6, Direction::Out, number @ 3..=4) => number,
-        (Family::Bridge, Direction::Out, number @ 3..=4) => 2 + number,
-        (Family::Netdev, Direction::Out, 1) => 7,
+        (TableFamily::Netdev, PacketDirection::In, 0)
+        | (TableFamily::Inet, PacketDirection::In, 5) => 0,
+        (TableFamily::Bridge, PacketDirection::In, number @ 0..=1) => 1 + number,
+        (
+            TableFamily::Inet | TableFamily::Ip | TableFamily::Ip6,
+            PacketDirection::In,
+            number @ 0..=1,
+        ) => 3 + number,
+        (
+            TableFamily::Inet | TableFamily::Ip | TableFamily::Ip6,
+            PacketDirection::Out,
+            number @ 3..=4,
+        ) => number,
+        (TableFamily::Bridge, PacketDirection::Out, number @ 3..=4) => 2 + number,
+        (TableFamily::Netdev, PacketDirection::Out, 1) => 7,
         _ => return None,
     };
-    let version = if packet.v6 { Family::Ip6 } else { Family::Ip };
-    if matches!(chain.family, Family::Ip | Family::Ip6) && chain.family != version {
+    let version = if packet.v6 { TableFamily::Ip6 } else { TableFamily::Ip };
+    if matches!(chain.family, TableFamily::Ip | TableFamily::Ip6) && chain.family != version {
         return None;
     }
-    let is_ip = matches!(stage, 3 | 4) && chain.family != Family::Bridge;
-    let mut view = View {
+    let is_ip = matches!(stage, 3 | 4) && chain.family != TableFamily::Bridge;
+    let mut view = ChainView {
         stage,
         priority: hook.priority,
         device: None,
         is_sure: true,
         nfproto: match chain.family {
-            Family::Netdev | Family::Bridge => chain.family.number(),
+            TableFamily::Netdev | TableFamily::Bridge => chain.family.number(),
             _ => version.number(),
         },
         is_tracked: is_ip && hook.priority > TRACKING,
@@ -172,12 +181,12 @@ fn sees(chain: &Chain, packet: &Packet, direction: Direction) -> Option<View> {
     let own = |device: &crate::facts::Device| Some((device.name.clone(), device.index.0));
     match (chain.family, &packet.uplink) {
         // Which port of a bridge its own packets use is not known.
-        (Family::Bridge, Some(uplink)) => {
+        (TableFamily::Bridge, Some(uplink)) => {
             let may_be = uplink.below.iter().any(|device| device.is_bridge());
             view.is_sure = uplink.device.is_bridge();
             return (view.is_sure || may_be).then_some(view);
         }
-        (Family::Bridge, None) => view.is_sure = false,
+        (TableFamily::Bridge, None) => view.is_sure = false,
         _ if hook.devices.is_empty() => {
             view.device = packet.uplink.as_ref().and_then(|uplink| own(&uplink.device));
         }

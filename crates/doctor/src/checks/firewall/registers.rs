@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_that_a_mask_takes_away_need_not_be_known() {
+    fn bits_outside_a_mask_need_not_be_known() {
         let mut registers = Registers::new();
         registers.load(Register(0), vec![Byte::without(0x20), Byte::known(7), Byte::UNKNOWN]);
         registers.combine(Register(0), Register(0), &[0x20, 1, 0], &[0; 3]);

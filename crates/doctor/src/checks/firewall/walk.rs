@@ -1,7 +1,7 @@
 //! Evaluates rules from chain to chain.
 
 use super::registers::{Byte, Registers, compare, known, may_be, values};
-use super::{Direction, Firewall, Packet, View, path};
+use super::{ChainView, Firewall, PacketDirection, TunnelPacket, path};
 use netdev::nftables::{Chain, Element, Expression, Register, Rule, Set, Verdict};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ const DEPTH: usize = 16;
 
 /// The ways in which a chain may end.
 #[derive(Clone, Default, Debug)]
-pub(super) struct Ends {
+pub(super) struct ChainOutcomes {
     /// The packet is accepted.
     pub(super) accepts: bool,
     /// The end of the chain may be reached without a verdict.
@@ -20,7 +20,7 @@ pub(super) struct Ends {
     pub(super) drops: Option<String>,
 }
 
-impl Ends {
+impl ChainOutcomes {
     fn drop(&mut self, by: &str) {
         self.drops.get_or_insert_with(|| by.to_owned());
     }
@@ -34,13 +34,13 @@ impl Ends {
 
 /// The value of a condition.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Truth {
+enum Ternary {
     True,
     False,
     Either,
 }
 
-impl Truth {
+impl Ternary {
     fn of(value: Option<bool>) -> Self {
         match value {
             Some(true) => Self::True,
@@ -52,7 +52,7 @@ impl Truth {
 
 /// What rules may have changed about the packet so far.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-struct Done {
+struct PacketChanges {
     /// Its headers may have been rewritten.
     altered: bool,
     /// It may be exempt from connection tracking (`notrack`).
@@ -60,23 +60,23 @@ struct Done {
 }
 
 /// The evaluation of the rules for one packet.
-pub(super) struct Walk<'a> {
+pub(super) struct RuleEvaluation<'a> {
     firewall: &'a Firewall<'a>,
-    packet: &'a Packet,
-    direction: Direction,
-    view: View,
-    done: Done,
+    packet: &'a TunnelPacket,
+    direction: PacketDirection,
+    view: ChainView,
+    done: PacketChanges,
     /// The chains evaluated so far for this base chain, so that none is evaluated twice.
-    walked: HashMap<(*const Chain, Done), (Ends, Done)>,
+    walked: HashMap<(*const Chain, PacketChanges), (ChainOutcomes, PacketChanges)>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> RuleEvaluation<'a> {
     pub(super) fn new(
         firewall: &'a Firewall<'a>,
-        packet: &'a Packet,
-        direction: Direction,
+        packet: &'a TunnelPacket,
+        direction: PacketDirection,
     ) -> Self {
-        let view = View {
+        let view = ChainView {
             stage: 0,
             priority: 0,
             device: None,
@@ -84,12 +84,12 @@ impl<'a> Walk<'a> {
             nfproto: 0,
             is_tracked: false,
         };
-        let (done, walked) = (Done::default(), HashMap::new());
+        let (done, walked) = (PacketChanges::default(), HashMap::new());
         Self { firewall, packet, direction, view, done, walked }
     }
 
     /// Evaluates a base chain. Its policy applies when no rule gives a verdict.
-    pub(super) fn base(&mut self, chain: &'a Chain, view: View) -> Ends {
+    pub(super) fn base(&mut self, chain: &'a Chain, view: ChainView) -> ChainOutcomes {
         self.view = view;
         self.walked.clear();
         let mut ends = self.chain(chain, 0);
@@ -100,7 +100,7 @@ impl<'a> Walk<'a> {
         ends
     }
 
-    fn chain(&mut self, chain: &'a Chain, depth: usize) -> Ends {
+    fn chain(&mut self, chain: &'a Chain, depth: usize) -> ChainOutcomes {
         let before = (std::ptr::from_ref(chain), self.done);
         if let Some((ends, done)) = self.walked.get(&before) {
             self.done = *done;
@@ -111,8 +111,8 @@ impl<'a> Walk<'a> {
         ends
     }
 
-    fn rules(&mut self, chain: &'a Chain, depth: usize) -> Ends {
-        let mut ends = Ends::default();
+    fn rules(&mut self, chain: &'a Chain, depth: usize) -> ChainOutcomes {
+        let mut ends = ChainOutcomes::default();
         let name = (chain.family, chain.table.as_str(), chain.name.as_str());
         for rule in self.firewall.rules.get(&name).into_iter().flatten() {
             let by = format!("handle {} of {}", rule.handle, path(chain));
@@ -131,7 +131,7 @@ impl<'a> Walk<'a> {
                     Verdict::Jump(name) => {
                         let inner = self.named(chain, &name, &by, depth);
                         goes_on |= inner.falls;
-                        ends.join(Ends { falls: false, ..inner });
+                        ends.join(ChainOutcomes { falls: false, ..inner });
                     }
                     // After a `goto`, evaluation continues after the calling chain.
                     Verdict::Goto(name) => ends.join(self.named(chain, &name, &by, depth)),
@@ -147,11 +147,11 @@ impl<'a> Walk<'a> {
 
     /// Evaluates the chain `name` of the same table. Beyond the nesting limit, all ends are
     /// possible.
-    fn named(&mut self, chain: &Chain, name: &str, by: &str, depth: usize) -> Ends {
+    fn named(&mut self, chain: &Chain, name: &str, by: &str, depth: usize) -> ChainOutcomes {
         let found = self.firewall.chains.get(&(chain.family, chain.table.as_str(), name));
         match found {
             Some(next) if depth < DEPTH => self.chain(next, depth + 1),
-            _ => Ends { accepts: true, falls: true, drops: Some(by.to_owned()) },
+            _ => ChainOutcomes { accepts: true, falls: true, drops: Some(by.to_owned()) },
         }
     }
 
@@ -203,30 +203,30 @@ impl<'a> Walk<'a> {
                     return may;
                 }
                 Expression::Compare { from, how, value } => {
-                    Truth::of(compare(registers.bytes(*from, value.len()), *how, value))
+                    Ternary::of(compare(registers.bytes(*from, value.len()), *how, value))
                 }
                 Expression::Range { from, inverted, first, last } => {
                     let value = registers.bytes(*from, first.len()).and_then(values);
-                    Truth::of(value.map(|value| (&value >= first && &value <= last) != *inverted))
+                    Ternary::of(value.map(|value| (&value >= first && &value <= last) != *inverted))
                 }
                 Expression::Lookup { from, set, inverted } => {
                     let (truth, verdicts) = self.look_up(rule, *from, set, *inverted, &registers);
                     if !verdicts.is_empty() {
                         may.extend(verdicts);
-                        may.extend((truth != Truth::True).then_some(Verdict::Continue));
+                        may.extend((truth != Ternary::True).then_some(Verdict::Continue));
                         return may;
                     }
                     truth
                 }
                 Expression::Unknown(_) => {
                     registers = Registers::new();
-                    Truth::Either
+                    Ternary::Either
                 }
             };
             match truth {
-                Truth::False => break,
-                Truth::Either => may.push(Verdict::Continue),
-                Truth::True => {}
+                Ternary::False => break,
+                Ternary::Either => may.push(Verdict::Continue),
+                Ternary::True => {}
             }
         }
         may.push(Verdict::Continue);
@@ -243,7 +243,7 @@ impl<'a> Walk<'a> {
         const NFPROTO: u32 = 15;
         const L4PROTO: u32 = 16;
         const PKTTYPE: u32 = 19;
-        let is_in = self.direction == Direction::In;
+        let is_in = self.direction == PacketDirection::In;
         let device = self.view.device.as_ref();
         match key {
             // The device of the other direction is not set at these hooks.
@@ -282,7 +282,7 @@ impl<'a> Walk<'a> {
             IpAddr::V4(ip) => ip.octets().to_vec(),
             IpAddr::V6(ip) => ip.octets().to_vec(),
         };
-        let Packet { v6, protocol, port, source, destination, .. } = self.packet;
+        let TunnelPacket { v6, protocol, port, source, destination, .. } = self.packet;
         match (base, v6) {
             _ if self.done.altered => {}
             (NETWORK, false) => {
@@ -333,17 +333,17 @@ impl<'a> Walk<'a> {
         name: &str,
         inverted: bool,
         registers: &Registers,
-    ) -> (Truth, Vec<Verdict>) {
+    ) -> (Ternary, Vec<Verdict>) {
         let found = self.firewall.sets.get(&(rule.family, rule.table.as_str(), name));
         // An unknown set can give any verdict.
-        let Some(set) = found else { return (Truth::Either, vec![Verdict::Queue]) };
+        let Some(set) = found else { return (Ternary::Either, vec![Verdict::Queue]) };
         let len = set.elements.iter().map(|element| element.key.len()).max().unwrap_or(0);
-        let Some(bytes) = registers.bytes(from, len) else { return (Truth::Either, Vec::new()) };
+        let Some(bytes) = registers.bytes(from, len) else { return (Ternary::Either, Vec::new()) };
         match values(bytes).map(|value| find(set, &value)) {
             Some(Some(element)) => {
-                (Truth::of(Some(!inverted)), element.verdict.iter().cloned().collect())
+                (Ternary::of(Some(!inverted)), element.verdict.iter().cloned().collect())
             }
-            Some(None) => (Truth::of(Some(inverted)), Vec::new()),
+            Some(None) => (Ternary::of(Some(inverted)), Vec::new()),
             None => {
                 let is_plain = |element: &Element| {
                     !set.is_interval && !element.is_catch_all && element.key_end.is_none()
@@ -353,8 +353,8 @@ impl<'a> Walk<'a> {
                 let verdicts =
                     set.elements.iter().filter(may_match).filter_map(|e| e.verdict.clone());
                 match set.elements.iter().any(|element| may_match(&element)) {
-                    true => (Truth::Either, verdicts.collect()),
-                    false => (Truth::of(Some(inverted)), Vec::new()),
+                    true => (Ternary::Either, verdicts.collect()),
+                    false => (Ternary::of(Some(inverted)), Vec::new()),
                 }
             }
         }

@@ -16,7 +16,7 @@ fn accepts(table: &[(&str, &str)]) {
 }
 
 #[test]
-fn control_is_printed_in_canonical_form() {
+fn control_actions_are_printed_in_canonical_form() {
     accepts(&[
         ("drop;", ""),
         ("", "drop;"),
@@ -46,7 +46,7 @@ fn control_is_printed_in_canonical_form() {
 }
 
 #[test]
-fn values_are_moved_about() {
+fn assignments_are_printed_in_canonical_form() {
     accepts(&[
         ("tcp.dst=80;", "tcp.dst = 80;"),
         ("eth.dst[40] = 1;", ""),
@@ -90,7 +90,7 @@ fn values_are_moved_about() {
 }
 
 #[test]
-fn packets_are_made_from_packets() {
+fn actions_that_create_packets_are_printed_in_canonical_form() {
     accepts(&[
         ("arp { eth.dst = ff:ff:ff:ff:ff:ff; output; }; output;", ""),
         ("arp { };", "arp { drop; };"),
@@ -116,7 +116,7 @@ fn packets_are_made_from_packets() {
 }
 
 #[test]
-fn what_is_learned_is_asked_and_told() {
+fn lookups_and_learning_are_printed_in_canonical_form() {
     accepts(&[
         ("get_arp(outport, ip4.dst);", ""),
         ("get_arp(inport, reg0);", ""),
@@ -144,7 +144,7 @@ fn what_is_learned_is_asked_and_told() {
 }
 
 #[test]
-fn connections_are_spoken_of() {
+fn connection_tracking_actions_are_printed_in_canonical_form() {
     accepts(&[
         ("ct_next; ct_clear; ct_commit_nat; ct_snat_to_vip;", ""),
         ("ct_commit;", ""),
@@ -222,7 +222,7 @@ fn connections_are_spoken_of() {
 }
 
 #[test]
-fn what_is_beside_the_packet_is_spoken_of() {
+fn logs_meters_and_queues_are_printed_in_canonical_form() {
     accepts(&[
         ("log(verdict=allow, severity=warning);", ""),
         ("log(name=\"test1\", verdict=drop, severity=info, meter=\"meter1\");", ""),
@@ -334,14 +334,14 @@ fn prerequisites_are_named_once_each() {
 }
 
 #[test]
-fn names_are_those_that_are_looked_up() {
+fn names_of_ports_are_listed_in_order() {
     let text = "outport = \"a\"; clone { inport = \"\"; outport = \"b\"; }; bind_vport(\"v\", inport); fwd_group(childports=\"c\", \"a\");";
     assert_eq!(parse_here(text).unwrap().names(), ["a", "b", "c", "a"]);
     assert!(parse_here("outport = inport; next;").unwrap().names().is_empty());
 }
 
 #[test]
-fn next_leads_on_as_far_as_there_are_tables() {
+fn next_is_accepted_up_to_the_last_table() {
     let last = Stage::new(Direction::Egress, 3, 4).unwrap();
     assert_eq!(parse("next(0);", last).unwrap().to_string(), "next(0);");
     assert_eq!(

@@ -3,7 +3,7 @@
 use super::parse_here;
 use crate::actions::compile;
 use crate::{Constant, Scope};
-use flow::{Field, LogPriority, LogRecord, Reply, Subfield, Verdict};
+use flow::{AclVerdict, Field, LogPriority, LogRecord, Reply, Subfield};
 use pipeline::{Direction, LearnedOp, Op, Operand, TableId};
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ fn lists_become_steps_in_order() {
 }
 
 #[test]
-fn constants_are_cut_to_the_bits_they_are_for() {
+fn constants_are_truncated_to_the_width_of_their_bits() {
     becomes("reg9[16..31] = 0x12345678;", &[load(bits(Field::Reg9, 16, 16), 0x5678)]);
     becomes("flags.loopback = 1;", &[load(bits(Field::Reg10, 0, 1), 1)]);
     becomes("xxreg0 = fd00::1;", &[load(whole(Field::Xxreg0), 0xfd00 << 112 | 1)]);
@@ -84,7 +84,7 @@ fn constants_are_cut_to_the_bits_they_are_for() {
 }
 
 #[test]
-fn ports_become_keys_and_unknown_ones_no_port() {
+fn ports_become_keys_and_unknown_ports_become_none() {
     for (name, key) in [("a", 1), ("b", 2), ("unknown", 0), ("", 0)] {
         becomes(&format!("outport = \"{name}\";"), &[load(whole(Field::Reg15), key)]);
     }
@@ -92,7 +92,7 @@ fn ports_become_keys_and_unknown_ones_no_port() {
 }
 
 #[test]
-fn fields_are_copied_exchanged_and_kept() {
+fn fields_are_copied_exchanged_and_saved() {
     let (src, dst) = (whole(Field::Ip4Src), whole(Field::Ip4Dst));
     becomes("ip4.src = ip4.dst;", &[Op::Move { from: dst, to: src }]);
     becomes("ip4.src <-> ip4.dst;", &[Op::Exchange(src, dst)]);
@@ -113,7 +113,7 @@ fn fields_are_copied_exchanged_and_kept() {
 }
 
 #[test]
-fn tags_appear_and_vanish_with_the_bit_that_says_so() {
+fn tags_are_pushed_and_popped_with_the_tag_present_bit() {
     let tci = |first, width| bits(Field::VlanTci, first, width);
     becomes("vlan.pcp = 2;", &[load(tci(13, 3), 2)]);
     becomes("vlan.tci = 0;", &[Op::PopVlan]);
@@ -163,7 +163,7 @@ fn replies_have_their_own_steps() {
 }
 
 #[test]
-fn questions_name_their_operands() {
+fn lookups_name_their_operands() {
     let (port, mac) = (Operand::from(Field::Reg14), Operand::from(Field::EthSrc));
     let ip = Operand::from(Field::Ip4Dst);
     let to = bits(Field::Reg0, 3, 1);
@@ -203,7 +203,7 @@ fn questions_name_their_operands() {
 }
 
 #[test]
-fn choices_lead_to_the_next_table() {
+fn select_continues_in_the_next_table() {
     becomes(
         "reg8[16..31] = select(1=50, 2);",
         &[
@@ -219,13 +219,13 @@ fn choices_lead_to_the_next_table() {
 }
 
 #[test]
-fn effects_carry_their_numbers() {
+fn logs_meters_and_queues_keep_their_numbers() {
     becomes(
         "log(name=\"n\", verdict=reject, severity=notice, meter=\"m\");",
         &[Op::Log(Arc::new(LogRecord {
             name: "n".to_owned(),
             priority: LogPriority::Notice,
-            verdict: Verdict::Reject,
+            verdict: AclVerdict::Reject,
             meter: Some("m".to_owned()),
         }))],
     );
@@ -240,13 +240,13 @@ fn effects_carry_their_numbers() {
 }
 
 #[test]
-fn what_leaves_no_trace_becomes_nothing() {
+fn actions_without_effect_compile_to_nothing() {
     becomes("ct_clear;", &[]);
     becomes("sample(probability=65535,collector_set=1,obs_domain=1,obs_point=$cookie);", &[]);
 }
 
 #[test]
-fn what_is_not_executed_is_named() {
+fn unsupported_actions_are_named() {
     for (text, name) in [
         ("ct_next;", "ct_next"),
         ("ct_commit { ct_mark = 1; };", "ct_commit"),

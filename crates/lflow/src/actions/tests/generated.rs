@@ -2,7 +2,7 @@
 
 use super::{parse_here, stage};
 use crate::actions::{
-    Action, ActionOption, Actions, Backend, Check, CtLb, Family, LbAffinity, LbFlag, Log,
+    Action, ActionOption, Actions, Backend, Check, CtLb, IpVersion, LbAffinity, LbFlag, Log,
     LogVerdict, Nat, NatTarget, Nest, ObservationPoint, OptionProtocol, OptionValue, Sample,
     Severity, Transport, compile,
 };
@@ -32,10 +32,10 @@ fn mac() -> impl Strategy<Value = FieldRef> {
     field(&["eth.src", "arp.sha", "xreg0[0..47]", "nd.tll"])
 }
 
-fn ip(family: Family) -> BoxedStrategy<FieldRef> {
+fn ip(family: IpVersion) -> BoxedStrategy<FieldRef> {
     match family {
-        Family::V4 => field(&["reg0", "ip4.dst", "arp.spa"]).boxed(),
-        Family::V6 => field(&["xxreg0", "ip6.src", "nd.target"]).boxed(),
+        IpVersion::V4 => field(&["reg0", "ip4.dst", "arp.spa"]).boxed(),
+        IpVersion::V6 => field(&["xxreg0", "ip6.src", "nd.target"]).boxed(),
     }
 }
 
@@ -47,8 +47,8 @@ fn text() -> impl Strategy<Value = Box<str>> {
     "[ -~é\\n]{0,12}".prop_map(Box::from)
 }
 
-fn family() -> impl Strategy<Value = Family> {
-    select(&[Family::V4, Family::V6][..])
+fn family() -> impl Strategy<Value = IpVersion> {
+    select(&[IpVersion::V4, IpVersion::V6][..])
 }
 
 fn constant() -> impl Strategy<Value = Constant> {
@@ -293,14 +293,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
-    fn what_is_printed_is_parsed_to_the_same(list in vec(action(), 0..6)) {
+    fn printed_actions_parse_to_the_same_actions(list in vec(action(), 0..6)) {
         let actions = Actions { stage: stage(), list: list.into() };
         let printed = actions.to_string();
         prop_assert_eq!(parse_here(&printed), Ok(actions), "{}", printed);
     }
 
     #[test]
-    fn tokens_in_any_order_are_answered_without_panic(
+    fn tokens_in_any_order_cause_no_panic(
         pieces in vec(select(PIECES), 0..40),
         spaces in any::<bool>(),
     ) {
@@ -316,7 +316,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_answered_without_panic(text in ".{0,60}") {
+    fn any_text_causes_no_panic(text in ".{0,60}") {
         if let Err(error) = parse_here(&text) {
             prop_assert!(text.get(error.span).is_some());
         }

@@ -17,7 +17,7 @@ fn refuses(table: &[(&str, &str, &str)]) {
 }
 
 #[test]
-fn statements_that_are_none_are_refused() {
+fn malformed_statements_are_refused() {
     refuses(&[
         ("drop; next;", "Syntax error at `next' expecting end of input.", "next"),
         ("next; drop;", "Syntax error at `drop' expecting action.", "drop"),
@@ -55,7 +55,7 @@ fn statements_that_are_none_are_refused() {
 }
 
 #[test]
-fn assignments_that_do_not_fit_are_refused() {
+fn invalid_assignments_are_refused() {
     refuses(&[
         ("inport[1] = 1;", "Cannot select subfield of string field inport.", "["),
         ("ip.proto[1] = 1;", "Cannot select subfield of nominal field ip.proto.", "[1]"),
@@ -154,7 +154,7 @@ fn assignments_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn questions_that_do_not_fit_are_refused() {
+fn invalid_lookups_are_refused() {
     refuses(&[
         ("get_arp;", "Syntax error at `;' expecting `('.", ";"),
         ("get_arp();", "Syntax error at `)' expecting field name.", ")"),
@@ -269,7 +269,7 @@ fn questions_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn connections_that_cannot_be_are_refused() {
+fn invalid_connection_tracking_actions_are_refused() {
     refuses(&[
         ("ct_commit { ip4.dst = 192.168.0.1; };", "Field ip4.dst is not modifiable.", "ip4.dst"),
         ("ct_commit { clone { ct_mark = 1; }; };", "Field ct_mark is not modifiable.", "ct_mark"),
@@ -389,7 +389,7 @@ fn connections_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn effects_that_cannot_be_are_refused() {
+fn invalid_logs_meters_and_queues_are_refused() {
     refuses(&[
         (
             "set_queue(65535);",
@@ -495,7 +495,7 @@ fn effects_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn options_that_do_not_fit_are_refused() {
+fn invalid_options_are_refused() {
     refuses(&[
         (
             "reg1[0..1] = put_dhcp_opts(offerip = 1.2.3.4);",

@@ -260,7 +260,7 @@ fn inport_is_known_when_there_is_one() {
 }
 
 #[test]
-fn fields_know_what_they_presuppose() {
+fn fields_imply_their_prerequisites() {
     for (text, prerequisite) in [
         ("ip4.src", Some("ip4")),
         ("tcp.dst[0..7]", Some("tcp")),
@@ -322,7 +322,7 @@ const MICROFLOWS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn microflows_say_which_value_each_field_has() {
+fn microflows_give_each_field_a_value() {
     let names = Names::default();
     for (text, expected) in MICROFLOWS {
         let found = match parse_microflow(text, &names) {

@@ -1,7 +1,7 @@
 //! Compares compiled expressions with a naive evaluator.
 
 use super::*;
-use crate::symbol::{Meaning, SymbolId};
+use crate::symbol::{SymbolId, SymbolMeaning};
 use flow::{Field, FlowKey, FlowMask};
 use pipeline::PlainRecorder;
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn holds(node: &Node, key: &FlowKey, names: &Names) -> bool {
 
 fn number_holds(test: &NumberTest, key: &FlowKey, names: &Names) -> bool {
     let symbol = test.symbol.symbol();
-    if let Meaning::Predicate(text) = symbol.meaning {
+    if let SymbolMeaning::Predicate(text) = symbol.meaning {
         return holds(&parse(text).unwrap().0, key, names) == (test.value == 1);
     }
     let value = key.get_bits(symbol.bits().unwrap()) & test.mask;

@@ -1,9 +1,9 @@
 //! Forwarding: routes, neighbours, packet length.
 
-use super::{Flows, Router, Stage, addresses};
+use super::{FlowCollector, RouterFlows, Stage, addresses};
 use crate::logical::next_to;
 use crate::logical::switch::solicited_node;
-use crate::{Line, Prefix, Route, RouterLink, RouterPort};
+use crate::{FileLine, Prefix, Route, RouterLink, RouterPort};
 use flow::DatapathKey;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,7 +13,7 @@ use wire::MacAddr;
 /// Bytes of a frame before its IP packet; routers accept no VLAN tags.
 const ETHERNET_BYTES: u16 = 14;
 
-pub(super) fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
+pub(super) fn add_common(flows: &mut FlowCollector, all: &Arc<[DatapathKey]>) {
     // Link-local packets are never forwarded (RFC 4291 section 2.5.6).
     flows.add(all, (Stage::LrInIpRouting, 500), "ip6.dst == fe80::/10", "drop;", None);
     flows.add(all, (Stage::LrInIpRouting, 0), "1", "drop;", None);
@@ -37,22 +37,22 @@ pub(super) fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
 }
 
 /// A route to a network.
-struct Way<'r> {
+struct ForwardingRoute<'r> {
     port: &'r RouterPort,
     prefix: Prefix,
     /// `None` when the network is that of the port.
     next_hop: Option<IpAddr>,
     /// The router's address in the network of the next hop.
     source: IpAddr,
-    line: Line,
+    line: FileLine,
 }
 
-impl Router<'_> {
+impl RouterFlows<'_> {
     /// Longer prefixes first; the network of a port before a route to the same network.
-    pub(super) fn add_routing(&self, flows: &mut Flows) {
+    pub(super) fn add_routing(&self, flows: &mut FlowCollector) {
         for port in &self.router.ports {
             for net in &port.addresses {
-                let way = Way {
+                let way = ForwardingRoute {
                     port,
                     prefix: Prefix::from(*net),
                     next_hop: None,
@@ -66,7 +66,10 @@ impl Router<'_> {
         for route in &self.router.routes {
             let Some(port) = self.router.port(route.port) else { continue };
             let Route { prefix, next_hop, source, line, .. } = *route;
-            self.add_route(flows, &Way { port, prefix, next_hop: Some(next_hop), source, line });
+            self.add_route(
+                flows,
+                &ForwardingRoute { port, prefix, next_hop: Some(next_hop), source, line },
+            );
             if let IpAddr::V6(hop) = next_hop {
                 hops.entry(hop).or_insert(line);
             }
@@ -76,10 +79,11 @@ impl Router<'_> {
         }
     }
 
-    fn add_route(&self, flows: &mut Flows, way: &Way<'_>) {
+    fn add_route(&self, flows: &mut FlowCollector, way: &ForwardingRoute<'_>) {
         const OF_PORT: u16 = 2;
         const STATIC: u16 = 1;
-        let &Way { port: RouterPort { name, mac, .. }, prefix, next_hop, source, line } = way;
+        let &ForwardingRoute { port: RouterPort { name, mac, .. }, prefix, next_hop, source, line } =
+            way;
         let (hop, from, dst) = if prefix.is_ipv4() {
             ("reg0", "reg1", "ip4.dst")
         } else {
@@ -103,7 +107,7 @@ impl Router<'_> {
     }
 
     /// The solicited-node group is that of the next hop, not of the packet's destination.
-    fn add_solicitation(&self, flows: &mut Flows, hop: Ipv6Addr, line: Line) {
+    fn add_solicitation(&self, flows: &mut FlowCollector, hop: Ipv6Addr, line: FileLine) {
         let group = solicited_node(hop);
         let [.., a, b, c, d] = group.octets();
         let mac = MacAddr([0x33, 0x33, a, b, c, d]);
@@ -117,7 +121,7 @@ impl Router<'_> {
     }
 
     /// Adds the neighbours that the file lists: guests and other routers.
-    pub(super) fn add_resolve(&self, flows: &mut Flows) {
+    pub(super) fn add_resolve(&self, flows: &mut FlowCollector) {
         for port in &self.router.ports {
             match port.link {
                 RouterLink::Switch { switch, .. } => {
@@ -141,7 +145,12 @@ impl Router<'_> {
         }
     }
 
-    fn add_router_neighbour(&self, flows: &mut Flows, port: &RouterPort, other: &RouterPort) {
+    fn add_router_neighbour(
+        &self,
+        flows: &mut FlowCollector,
+        port: &RouterPort,
+        other: &RouterPort,
+    ) {
         for net in &other.addresses {
             self.add_neighbour(flows, port, net.addr(), other.mac, other.line);
         }
@@ -149,11 +158,11 @@ impl Router<'_> {
 
     fn add_neighbour(
         &self,
-        flows: &mut Flows,
+        flows: &mut FlowCollector,
         port: &RouterPort,
         ip: IpAddr,
         mac: MacAddr,
-        line: Line,
+        line: FileLine,
     ) {
         if port.address_towards(ip).is_none() {
             return;
@@ -166,7 +175,7 @@ impl Router<'_> {
 
     /// For each egress port with a smaller MTU than packets may have: the length check and the ICMP
     /// error.
-    pub(super) fn add_length(&self, flows: &mut Flows) {
+    pub(super) fn add_length(&self, flows: &mut FlowCollector) {
         for out in &self.router.ports {
             let Some(mtu) = self.mtu(out).filter(|&mtu| mtu < self.longest_mtu) else { continue };
             let bytes = mtu.saturating_add(ETHERNET_BYTES);
@@ -191,7 +200,13 @@ impl Router<'_> {
 
     /// Sends an ICMP error. It enters the router's ingress as if its receiver had sent it, and is
     /// routed to the sender.
-    fn add_too_long(&self, flows: &mut Flows, inside: &RouterPort, out: &RouterPort, mtu: u16) {
+    fn add_too_long(
+        &self,
+        flows: &mut FlowCollector,
+        inside: &RouterPort,
+        out: &RouterPort,
+        mtu: u16,
+    ) {
         let (v4, v6) = addresses(inside);
         let again = next_to(Stage::LrInAdmission);
         let condition = |family| {

@@ -1,6 +1,6 @@
 //! `lr_in_ip_input`: packets for the router itself, and packets that routers do not forward.
 
-use super::{Flows, Router, Stage, addresses, broadcasts};
+use super::{FlowCollector, RouterFlows, Stage, addresses, broadcasts};
 use crate::logical::set_of;
 use crate::logical::switch::solicitation_for;
 use crate::{Prefix, RouterPort};
@@ -15,7 +15,7 @@ const BAD_ADDRESSES: &str = "ip4.src_mcast || ip4.src == 255.255.255.255 || \
      ip4.src == 127.0.0.0/8 || ip4.dst == 127.0.0.0/8 || ip4.src == 0.0.0.0/8 || \
      ip4.dst == 0.0.0.0/8 || ip6.src == ff00::/8 || ip6.src == ::1 || ip6.dst == ::1";
 
-pub(super) fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
+pub(super) fn add_common(flows: &mut FlowCollector, all: &Arc<[DatapathKey]>) {
     flows.add(all, (STAGE, 100), BAD_ADDRESSES, "drop;", None);
     // The router has already answered these.
     flows.add(all, (STAGE, 85), "arp || nd", "drop;", None);
@@ -33,8 +33,8 @@ pub(super) fn add_common(flows: &mut Flows, all: &Arc<[DatapathKey]>) {
     flows.add(all, (STAGE, 0), "1", "next;", None);
 }
 
-impl Router<'_> {
-    pub(super) fn add_input(&self, flows: &mut Flows, port: &RouterPort) {
+impl RouterFlows<'_> {
+    pub(super) fn add_input(&self, flows: &mut FlowCollector, port: &RouterPort) {
         let (v4, v6) = addresses(port);
         if let Some(first) = v4.first() {
             self.add_input4(flows, port, &v4, *first);
@@ -44,7 +44,13 @@ impl Router<'_> {
         }
     }
 
-    fn add_input4(&self, flows: &mut Flows, port: &RouterPort, ips: &[Ipv4Addr], first: Ipv4Addr) {
+    fn add_input4(
+        &self,
+        flows: &mut FlowCollector,
+        port: &RouterPort,
+        ips: &[Ipv4Addr],
+        first: Ipv4Addr,
+    ) {
         let RouterPort { name, line, .. } = port;
         let mut add = |priority, condition: String, actions: String| {
             flows.add(&self.datapath, (STAGE, priority), condition, actions, *line);
@@ -88,7 +94,13 @@ impl Router<'_> {
         );
     }
 
-    fn add_input6(&self, flows: &mut Flows, port: &RouterPort, ips: &[Ipv6Addr], first: Ipv6Addr) {
+    fn add_input6(
+        &self,
+        flows: &mut FlowCollector,
+        port: &RouterPort,
+        ips: &[Ipv6Addr],
+        first: Ipv6Addr,
+    ) {
         let RouterPort { name, line, .. } = port;
         let mut add = |priority, condition: String, actions: &str| {
             flows.add(&self.datapath, (STAGE, priority), condition, actions, *line);

@@ -1,7 +1,7 @@
 //! Checks that tunnel packets reach weft: the firewall, and other owners of the tunnels' ports.
 
-use super::firewall::{Direction, DropPoint, Fate, Firewall, Packet};
-use crate::facts::{Ports, Uplink};
+use super::firewall::{DropPoint, Firewall, FirewallOutcome, PacketDirection, TunnelPacket};
+use crate::facts::{TunnelListeners, Uplink};
 use crate::finding::{Finding, Fix, Level};
 use flow::{Carrier, TunnelType};
 use netdev::nftables::Ruleset;
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 /// A tunnel that this host receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Received {
+pub struct ReceivedTunnel {
     /// Its type, one with end points.
     pub tunnel: TunnelType,
     /// Its UDP or TCP port; 0 for a type without ports.
@@ -24,7 +24,7 @@ pub struct Received {
     pub uplinks: Vec<Uplink>,
 }
 
-impl Received {
+impl ReceivedTunnel {
     /// A tunnel type on its registered port, at any address of these devices.
     pub fn standard(tunnel: TunnelType, uplinks: &[Uplink]) -> Option<Self> {
         let descriptor = tunnel.descriptor();
@@ -51,10 +51,10 @@ impl Received {
 
     /// Whether the firewall sees weft's packets: weft receives GRE and STT with packet sockets
     /// before the firewall, and sends STT with one after it.
-    fn passes_the_firewall(&self, direction: Direction) -> bool {
+    fn passes_the_firewall(&self, direction: PacketDirection) -> bool {
         match direction {
-            Direction::In => self.tunnel.carrier() == Carrier::Udp,
-            Direction::Out => self.tunnel.carrier() != Carrier::TcpShaped,
+            PacketDirection::In => self.tunnel.carrier() == Carrier::Udp,
+            PacketDirection::Out => self.tunnel.carrier() != Carrier::TcpShaped,
         }
     }
 }
@@ -75,7 +75,7 @@ pub fn old_firewall(tables: &[String]) -> Option<Finding> {
 /// What the firewall does with tunnels.
 ///
 /// `rules` is the result of reading the ruleset. Rules that could not be read may drop anything.
-pub fn firewall(rules: &netdev::Result<Ruleset>, tunnels: &[Received]) -> Vec<Finding> {
+pub fn firewall(rules: &netdev::Result<Ruleset>, tunnels: &[ReceivedTunnel]) -> Vec<Finding> {
     let why = "the firewall drops tunnel packets silently";
     let unread = |seen: String, fix: &str| {
         let finding = Finding::pass("firewall", "host", seen, why);
@@ -94,7 +94,7 @@ pub fn firewall(rules: &netdev::Result<Ruleset>, tunnels: &[Received]) -> Vec<Fi
     let firewall = Firewall::new(rules);
     let mut findings = Vec::new();
     for tunnel in tunnels {
-        for direction in [Direction::In, Direction::Out] {
+        for direction in [PacketDirection::In, PacketDirection::Out] {
             findings.extend(of_tunnel(&firewall, tunnel, direction));
         }
     }
@@ -106,13 +106,17 @@ pub fn firewall(rules: &netdev::Result<Ruleset>, tunnels: &[Received]) -> Vec<Fi
     findings
 }
 
-fn of_tunnel(firewall: &Firewall<'_>, tunnel: &Received, direction: Direction) -> Option<Finding> {
+fn of_tunnel(
+    firewall: &Firewall<'_>,
+    tunnel: &ReceivedTunnel,
+    direction: PacketDirection,
+) -> Option<Finding> {
     let packet = |remote: Option<IpAddr>, uplink: Option<&Uplink>| {
         let (source, destination) = match direction {
-            Direction::In => (remote, tunnel.local),
-            Direction::Out => (tunnel.local, remote),
+            PacketDirection::In => (remote, tunnel.local),
+            PacketDirection::Out => (tunnel.local, remote),
         };
-        Packet {
+        TunnelPacket {
             v6: tunnel.v6,
             protocol: tunnel.protocol(),
             port: (tunnel.port != 0).then_some(tunnel.port),
@@ -129,10 +133,10 @@ fn of_tunnel(firewall: &Firewall<'_>, tunnel: &Received, direction: Direction) -
             .map(|uplink| firewall.fate(&packet(remote.copied(), uplink.as_deref()), direction));
         let fates: Vec<_> = fates.collect();
         // Which of several devices its packets use is not known.
-        let is_sure = fates.iter().all(|fate| matches!(fate, Fate::Drops(_)));
+        let is_sure = fates.iter().all(|fate| matches!(fate, FirewallOutcome::Drops(_)));
         let places = fates.into_iter().filter_map(|fate| match fate {
-            Fate::Drops(place) | Fate::MayDrop(place) => Some(place),
-            Fate::Passes => None,
+            FirewallOutcome::Drops(place) | FirewallOutcome::MayDrop(place) => Some(place),
+            FirewallOutcome::Passes => None,
         });
         let found = places.map(|place| (is_sure, place)).next();
         if worst.as_ref().is_none_or(|(was_sure, _)| !was_sure && is_sure) {
@@ -141,8 +145,8 @@ fn of_tunnel(firewall: &Firewall<'_>, tunnel: &Received, direction: Direction) -
     }
     let (is_sure, place) = worst?;
     let way = match direction {
-        Direction::In => "received",
-        Direction::Out => "sent",
+        PacketDirection::In => "received",
+        PacketDirection::Out => "sent",
     };
     let passes = tunnel.passes_the_firewall(direction);
     let level = if is_sure && passes { Level::Fail } else { Level::Warn };
@@ -171,11 +175,11 @@ fn or_unknown<T>(known: &[T]) -> Vec<Option<&T>> {
 }
 
 /// Whether another program or device occupies the ports and protocols of tunnels.
-pub fn ports(ports: &Ports, tunnels: &[Received]) -> Vec<Finding> {
+pub fn ports(ports: &TunnelListeners, tunnels: &[ReceivedTunnel]) -> Vec<Finding> {
     tunnels.iter().map(|tunnel| taken(ports, tunnel)).collect()
 }
 
-fn taken(ports: &Ports, tunnel: &Received) -> Finding {
+fn taken(ports: &TunnelListeners, tunnel: &ReceivedTunnel) -> Finding {
     let name = tunnel.tunnel.name();
     let what = match tunnel.port {
         0 => "IP protocol 47".to_owned(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use netdev::cpu::resident_bytes;
 use serde_json::{Value, json};
 
-use crate::control::{Answer, ask};
+use crate::control::{ReplyForm, ask};
 use crate::lab::scratch::Scratch;
 use crate::lab::{Guest, Lab};
 use crate::process::{Process, run};
@@ -166,7 +166,7 @@ impl<'a> TestBed<'a> {
     /// # Errors
     /// The daemon does not respond.
     pub fn counters(&self, host: usize) -> Result<Value> {
-        ask(&self.control(host), &json!({ "command": "show" }), Answer::Line, |_| {})
+        ask(&self.control(host), &json!({ "command": "show" }), ReplyForm::Line, |_| {})
     }
 
     /// The counters of the switch of `host`, without its megaflows.
@@ -176,7 +176,7 @@ impl<'a> TestBed<'a> {
     pub fn switch_counters(&self, host: usize) -> Result<Value> {
         // No megaflow has that many packets, so the answer has no rows.
         let request = json!({ "command": "flows", "min_packets": u64::MAX });
-        let mut end = ask(&self.control(host), &request, Answer::Rows, |_| {})?;
+        let mut end = ask(&self.control(host), &request, ReplyForm::Rows, |_| {})?;
         Ok(end["switch"].take())
     }
 

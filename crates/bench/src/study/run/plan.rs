@@ -10,7 +10,7 @@ use crate::study::scenarios::{Cell, RATE_TRIALS, Scenario, Timing};
 
 /// The plan of a run in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Outline {
+pub(super) struct RunPlan {
     studies: usize,
     contenders: usize,
     blocks: usize,
@@ -19,7 +19,7 @@ pub(super) struct Outline {
     estimate: Duration,
 }
 
-impl Outline {
+impl RunPlan {
     /// The numbers of `plan`, without unavailable contenders.
     pub(super) fn of(plan: &[(Study, Vec<Cell>)], blocks: usize, timing: Timing) -> Self {
         let studies = plan.iter().filter(|(_, cells)| !cells.is_empty()).count();
@@ -57,7 +57,7 @@ impl Outline {
     }
 }
 
-impl fmt::Display for Outline {
+impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { studies, contenders, blocks, measured, measurements, estimate } = self;
         write!(

@@ -18,7 +18,7 @@ const HEADER_MAX: usize = abi::WEFT_HEADER_MAX as usize;
 
 /// What determines a class of end points.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Class {
+pub(crate) struct ClassKey {
     pub(crate) spec: TunnelSpec,
     pub(crate) local: IpAddr,
     pub(crate) port: PortNo,
@@ -87,12 +87,12 @@ pub(crate) fn endpoint_value(entry: &EndpointEntry, overhead: usize) -> Vec<u8> 
 }
 
 /// Outer headers in bytes, without the outer Ethernet header.
-pub(crate) fn overhead(class: &Class) -> usize {
+pub(crate) fn overhead(class: &ClassKey) -> usize {
     template(class).len().saturating_sub(ETHERNET_LEN)
 }
 
 /// The outer header of a class. Its remote address does not matter.
-fn template(class: &Class) -> Vec<u8> {
+fn template(class: &ClassKey) -> Vec<u8> {
     let mut table = EndpointTable::new(0, 1);
     let remote = class.local;
     let added = table.insert(EndpointId(0), &class.spec, class.local, remote);
@@ -111,8 +111,8 @@ fn class_flags(spec: &TunnelSpec, is_ip6: bool) -> u8 {
 }
 
 /// The value in `weft_classes` of a class.
-pub(crate) fn class_value(class: &Class) -> Vec<u8> {
-    let Class { spec, local, port } = class;
+pub(crate) fn class_value(class: &ClassKey) -> Vec<u8> {
+    let ClassKey { spec, local, port } = class;
     let mut header = template(class);
     let len = header.len();
     let mut ip_sum = 0;
@@ -210,7 +210,7 @@ mod tests {
                         clamp_mss: is(4),
                     };
                     let [local, remote] = [local, remote].map(|text| text.parse().unwrap());
-                    let class = Class { spec, local, port: PortNo(1) };
+                    let class = ClassKey { spec, local, port: PortNo(1) };
                     let config = EndpointConfig { id: EndpointId(0), spec, local, remote };
                     let hop = is(0).then_some(hop);
                     let endpoint = EndpointEntry { config, class: 3, hop, path_mtu: None };
