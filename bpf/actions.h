@@ -15,9 +15,8 @@
  * Packets of a flow must stay in order. Whether a program can execute a list also depends on the
  * packet: on its length, its headers, and whether it is a super-packet. So after punting a packet
  * for such a reason, a program pins the megaflow to the slow path: it punts the next packets too.
- * The pin ends after a second, when userspace's queues have drained, or after PIN_PACKETS packets:
- * otherwise rare long packets of one guest would keep a whole flow, or all senders of a megaflow, on
- * the slow path.
+ * The pin ends after a second, when userspace's queues have drained, or after PIN_PACKETS packets.
+ * Otherwise rare long packets of one guest would keep all senders of a megaflow on the slow path.
  *
  * A pin has the time in units of 2^20 ns, about a millisecond, in its upper 24 bits, and the number
  * of packets that are still punted in its lower 8.

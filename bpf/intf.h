@@ -291,8 +291,8 @@ struct weft_token_bucket {
 };
 
 /*
- * What a port has waiting in the queue of punted packets; see punt_queue.h for its units. Entry 0 is
- * the sum of all ports.
+ * What a port has waiting in the queue of punted packets; see punt_queue.h for its units. Entry 0
+ * is the sum of all ports.
  */
 struct weft_punt_queue {
 	__u64 last_ns;		/* when the last packet was punted */
@@ -438,7 +438,8 @@ struct weft_config {
 	 * daemon has not confirmed them since.
 	 */
 	__u64 least_generation;
-	__u32 punt_limit;	/* what each port may have waiting, see punt_queue.h; 0: no limit */
+	/* what each port may have waiting, see punt_queue.h; 0: no limit */
+	__u32 punt_limit;
 	__u32 punt_queue_len;	/* what all ports may have waiting */
 	/* token period of a port's short segments, in nanoseconds; 0: no limit */
 	__u32 segment_ns;
@@ -448,9 +449,9 @@ struct weft_config {
 
 /*
  * The header in front of a punted frame. It is an Ethernet header of this EtherType whose first
- * four bytes are the ingress port, in network order; the other address bytes are the time when it was
- * punted (bpf_ktime_get_ns), in the byte order of the host, or 0. A tag that was in the skb's metadata
- * follows its addresses.
+ * four bytes are the ingress port, in network order. The other address bytes are the time when it
+ * was punted (bpf_ktime_get_ns), in the byte order of the host, or 0. A tag that was in the skb's
+ * metadata follows its addresses.
  *
  * A frame without room for that header gets two more tags instead: 0x88a8 with the upper 16 bits of
  * the port as its TCI, and 0x8100 with the lower 16 bits.

@@ -12,8 +12,8 @@
  *	weft_flow_stats, weft_lookups,
  *	weft_port_stats, weft_uplink_stats,
  *	weft_drops				counters
- *	weft_miss_limit, weft_segment_limit	token buckets that limit each port's misses, and its
- *						short segments
+ *	weft_miss_limit, weft_segment_limit	token buckets of each port's misses and short
+ *						segments
  *	weft_punt_device			the TAP that punted packets are sent to
  *	weft_punt_queues, weft_punt_clock	limits of what waits there, see punt_queue.h
  *	weft_config, mask_list_in_use		variables that may change at any time

@@ -57,7 +57,8 @@ static __always_inline __u32 waiting(struct weft_punt_queue *queue, __u64 read_n
 		queue->marked = punted;
 		queue->marked_ns = last_ns;
 	} else if (read_ns >= marked_ns &&
-		   __sync_val_compare_and_swap(&queue->marked_ns, marked_ns, last_ns) == marked_ns) {
+		   marked_ns == __sync_val_compare_and_swap(&queue->marked_ns, marked_ns,
+							    last_ns)) {
 		/* Only one CPU gets here: another would take the new mark for the old. */
 		queue->read = queue->marked;
 		queue->marked = punted;

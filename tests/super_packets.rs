@@ -94,8 +94,8 @@ fn echo(socket: &UdpSocket, done: &AtomicBool) {
     }
 }
 
-/// Requests of a victim in one flow, and in new flows, one after the other. `first` is the number of
-/// the first flow.
+/// Requests of a victim in one flow, and in new flows, one after the other. `first` is the number
+/// of the first flow.
 fn victim(from: &Guest, to: &Guest, first: u16) -> Lost {
     let server = traffic::udp_socket(to, 4);
     server.set_read_timeout(Some(Duration::from_millis(100))).expect("a time limit can be set");

@@ -1,5 +1,5 @@
-//! What each port may have waiting for userspace, which packets a guest may not send at all, and how
-//! long a megaflow stays pinned to the slow path.
+//! What each port may have waiting for userspace, which packets a guest may not send at all, and
+//! how long a megaflow stays pinned to the slow path.
 
 use crate::common::abi;
 use crate::common::frames::tcp4;

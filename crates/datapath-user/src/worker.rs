@@ -5,9 +5,9 @@ use super::cache::CacheStats;
 use super::fast_path::punt_reader::{PuntReader, Punted};
 use super::forward::{Forwarder, MAX_ICMP_REPLIES};
 use super::mailbox::{PortCounters, Request, WorkerCounters};
+use super::read_budget::ReadBudget;
 use super::receive::Receiver;
 use super::transmit;
-use super::turn::Turn;
 use super::uplink::UplinkSockets;
 use super::{TICK, WorkerEvent, WorkerEventSender};
 use datapath::config::{EndpointConfig, LinkConfig, Underlay};
@@ -155,15 +155,15 @@ impl Worker {
     }
 
     fn receive_from_vif(&mut self, port: PortNo) {
-        let mut turn = Turn::default();
-        while turn.goes_on() {
+        let mut budget = ReadBudget::default();
+        while !budget.is_spent() {
             let Some(vif) = self.forwarder.out.vif(port) else { return };
             let Some(device) = &vif.device else { return };
             self.packet.reset(PacketBuf::HEADROOM);
             match device.recv(&mut self.packet) {
                 Ok(Some(())) => {
                     vif.rx.add(self.packet.len());
-                    turn.add(&self.packet);
+                    budget.add(&self.packet);
                     self.handle_guest_frame(port);
                 }
                 Ok(None) => return,
@@ -213,13 +213,13 @@ impl Worker {
     }
 
     fn receive_tagged(&mut self) {
-        let mut turn = Turn::default();
-        while turn.goes_on() {
+        let mut budget = ReadBudget::default();
+        while !budget.is_spent() {
             self.packet.reset(PacketBuf::HEADROOM);
             if !self.forwarder.out.uplink.recv_tagged(&mut self.packet) {
                 return;
             }
-            turn.add(&self.packet);
+            budget.add(&self.packet);
             self.handle_tagged_frame();
         }
     }
@@ -242,11 +242,11 @@ impl Worker {
     fn receive_punted(&mut self) {
         let Some(mut reader) = self.punt_reader.take() else { return };
         let now_ns = self.started.elapsed().as_nanos() as u64;
-        let (mut turn, mut is_empty) = (Turn::default(), false);
-        while turn.goes_on() && !is_empty {
+        let (mut budget, mut is_empty) = (ReadBudget::default(), false);
+        while !budget.is_spent() && !is_empty {
             match reader.recv(&mut self.packet) {
                 Ok(Some(())) => {
-                    turn.add(&self.packet);
+                    budget.add(&self.packet);
                     match reader.decode(&mut self.packet, now_ns) {
                         Some(punted) => self.handle_punted_frame(punted),
                         None => self.drop_uplink_packet(DropReason::Malformed),
@@ -254,13 +254,13 @@ impl Worker {
                 }
                 Ok(None) | Err(IoError::LinkDown) => is_empty = true,
                 Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
-                    turn.add(&self.packet);
+                    budget.add(&self.packet);
                     self.forwarder.count_uplink_drop(DropReason::Malformed);
                 }
                 // The control thread sees this by netlink and makes another TAP.
                 Err(IoError::DeviceGone) => return self.flush_punted(),
                 Err(_) => {
-                    turn.add(&self.packet);
+                    budget.add(&self.packet);
                     self.forwarder.count_uplink_drop(DropReason::DeviceError);
                 }
             }

@@ -122,7 +122,7 @@ impl Network {
         self.least_path_mtu
     }
 
-    /// How much each port may have waiting for the user datapath that eBPF programs have punted, 128
+    /// How much each port may have waiting that eBPF programs have punted to the user datapath, 128
     /// to 4,096; `None` for the default.
     pub const fn punt_limit(&self) -> Option<u32> {
         self.punt_limit

@@ -19,8 +19,8 @@ pub const LEAST_SEGMENT_LEN: u16 = 36;
 /// received. One poll of its device yields 64.
 pub const SHORT_SEGMENTS: usize = 128;
 
-/// Shorter segments of super-packets have a limit per second, in bytes of payload. Linux believes no
-/// path MTU below 552 bytes (`min_pmtu`), of which headers and timestamps leave this much.
+/// Shorter segments of super-packets have a limit per second, in bytes of payload. Linux believes
+/// no path MTU below 552 bytes (`min_pmtu`), of which headers and timestamps leave this much.
 pub const SHORT_SEGMENT_LEN: u16 = 500;
 
 /// The number of packets that a frame becomes on a wire: 1, or about the segments of a

@@ -66,9 +66,9 @@ pub trait FastPath: Send + Sync + Debug {
     /// punted. The first call precedes those about ports.
     fn punt_device(&self, device: Option<Ifindex>);
 
-    /// The workers have handled all frames that were punted until `time_ns`, in the programs' clock;
-    /// `u64::MAX`: no punted frame waits. Called by the workers after each batch, so it must be
-    /// fast.
+    /// The workers have handled all frames that were punted until `time_ns`, in the programs'
+    /// clock; `u64::MAX`: no punted frame waits. Called by the workers after each batch, so it must
+    /// be fast.
     fn punted_read_until(&self, time_ns: u64) {
         let _ = time_ns;
     }

@@ -43,7 +43,7 @@ pub(crate) fn recv(tap: &Tap, packet: &mut PacketBuf) -> netdev::io_error::IoRes
 
 /// The content of a punt header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Header {
+pub(crate) struct PuntHeader {
     /// The ingress port.
     pub(crate) port: PortNo,
     /// When the frame was punted, in the programs' clock; `None` if the header does not say it.
@@ -55,11 +55,11 @@ pub(crate) struct Header {
 /// If the kernel had a VLAN tag in the metadata of the frame, it has inserted that tag behind the
 /// addresses of the punt header; the tag is moved into the frame. A frame too long for the header
 /// carries the port number in two outer tags instead (`bpf/intf.h` describes both forms).
-pub(crate) fn decode(packet: &mut PacketBuf) -> Option<Header> {
+pub(crate) fn decode(packet: &mut PacketBuf) -> Option<PuntHeader> {
     let head = packet.head();
     let (&port, rest) = head.split_first_chunk()?;
     let punted_ns = Some(u64::from_ne_bytes(*rest.first_chunk()?)).filter(|time| *time > 0);
-    let header = Header { port: PortNo(u32::from_be_bytes(port)), punted_ns };
+    let header = PuntHeader { port: PortNo(u32::from_be_bytes(port)), punted_ns };
     let type_at = |at: usize| {
         let [a, b] = *head.get(at..)?.first_chunk()?;
         Some(EtherType(u16::from_be_bytes([a, b])))
@@ -87,10 +87,10 @@ pub(crate) fn decode(packet: &mut PacketBuf) -> Option<Header> {
 }
 
 /// Removes the two outermost tags of a frame, which carry the ingress port.
-fn decode_tags(packet: &mut PacketBuf) -> Option<Header> {
+fn decode_tags(packet: &mut PacketBuf) -> Option<PuntHeader> {
     let high = flow::pop_vlan(packet)?.tci();
     let low = flow::pop_vlan(packet)?.tci();
-    Some(Header { port: PortNo(u32::from(high) << 16 | u32::from(low)), punted_ns: None })
+    Some(PuntHeader { port: PortNo(u32::from(high) << 16 | u32::from(low)), punted_ns: None })
 }
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
         let mut packet = punted(&front, &FRAME);
         packet.offload.checksum = Checksum::Partial { start: 14 + 34, offset: 16 };
         let punted_ns = Some(u64::from_ne_bytes([9, 0, 0, 0, 0, 0, 0, 0]));
-        assert_eq!(decode(&mut packet), Some(Header { port: PortNo(0x1234), punted_ns }));
+        assert_eq!(decode(&mut packet), Some(PuntHeader { port: PortNo(0x1234), punted_ns }));
         assert_eq!(packet.to_vec(), FRAME);
         assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34, offset: 16 });
     }
@@ -125,7 +125,7 @@ mod tests {
             let front = [&[0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0], &tag[..], &[0x88, 0xb5]].concat();
             let mut packet = punted(&front, &FRAME);
             packet.offload.checksum = Checksum::Partial { start: 18 + 34, offset: 16 };
-            assert_eq!(decode(&mut packet), Some(Header { port: PortNo(5), punted_ns: None }));
+            assert_eq!(decode(&mut packet), Some(PuntHeader { port: PortNo(5), punted_ns: None }));
             assert_eq!(packet.to_vec(), [&FRAME[..12], &tag, &FRAME[12..]].concat());
             assert_eq!(packet.offload.checksum, Checksum::Partial { start: 4 + 34, offset: 16 });
         }
@@ -140,7 +140,7 @@ mod tests {
             let mut packet = punted(&[&frame[..12], &tags].concat(), &frame[12..]);
             packet.offload.checksum = Checksum::Partial { start: 8 + 34, offset: 16 };
             let port = PortNo(0xf234_ffff);
-            assert_eq!(decode(&mut packet), Some(Header { port, punted_ns: None }));
+            assert_eq!(decode(&mut packet), Some(PuntHeader { port, punted_ns: None }));
             assert_eq!(packet.to_vec(), frame);
             assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34, offset: 16 });
         }

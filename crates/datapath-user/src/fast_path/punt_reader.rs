@@ -73,7 +73,7 @@ impl PuntReader {
 
     /// Removes the punt header; `None` if it is invalid. `now_ns` is a time of any clock.
     pub(crate) fn decode(&mut self, packet: &mut PacketBuf, now_ns: u64) -> Option<Punted> {
-        let punt::Header { port, punted_ns } = punt::decode(packet)?;
+        let punt::PuntHeader { port, punted_ns } = punt::decode(packet)?;
         let age = punted_ns.map_or(Duration::ZERO, |punted_ns| {
             self.newest_ns = punted_ns;
             self.clock.age(punted_ns, now_ns)
