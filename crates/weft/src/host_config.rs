@@ -1,11 +1,12 @@
 //! Compiles a network file, which is the same on every host, into the configuration of one host.
 
-use crate::number_pool::{EndpointName, HostNumbers, NumberPool};
+use crate::host_numbers::{EndpointName, HostNumbers};
 use anyhow::{Context, Result, bail};
 use datapath::config::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PortConfig,
     TunnelConfig, Underlay, Workers,
 };
+use datapath::number_pool::NumberPool;
 use datapath::solicit::SolicitLimits;
 use datapath::upcall::UpcallLimits;
 use flow::{EndpointId, PortNo, TagLink, Ttl, TunnelSpec, TunnelType};

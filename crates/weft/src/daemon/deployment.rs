@@ -1,7 +1,7 @@
 //! [`Deployment`]: one network file as one host runs it.
 
 use crate::host_config::{self, HostConfig};
-use crate::number_pool::HostNumbers;
+use crate::host_numbers::HostNumbers;
 use crate::{Failure, open_files};
 use anyhow::anyhow;
 use datapath::config::{Config, PortConfig, Underlay, Workers};

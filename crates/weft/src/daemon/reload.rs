@@ -335,7 +335,7 @@ fn log(reloaded: &ReloadReply) {
 mod tests {
     use super::*;
     use crate::host_config;
-    use crate::number_pool::HostNumbers;
+    use crate::host_numbers::HostNumbers;
     use network::Network;
 
     const HOSTS: &str = "tunnel = \"geneve\"\n\

@@ -1,43 +1,13 @@
-//! Numbers for datapath ports and tunnel end points. An item that stays in the network file keeps
-//! its number across reloads.
+//! [`NumberPool`]: numbers for datapath ports and tunnel end points. An item that stays in the
+//! configuration keeps its number when the configuration changes.
 
-use flow::TunnelSpec;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// How long a released number stays unused. Megaflows that refer to it may live for one
 /// revalidation interval and must not output to another port or end point.
 const REUSE_DELAY: Duration = Duration::from_secs(5);
-
-/// A port: the name of its logical switch and its own. Moved to another switch, it is another port.
-pub type PortName = (String, String);
-/// An end point: its specification, local address and remote address.
-pub type EndpointName = (TunnelSpec, IpAddr, IpAddr);
-
-/// The numbers of one host.
-#[derive(Clone, Debug)]
-pub struct HostNumbers {
-    /// Starts at 1: port 0 is the uplink.
-    pub ports: NumberPool<PortName>,
-    /// Starts at 0.
-    pub endpoints: NumberPool<EndpointName>,
-}
-
-impl Default for HostNumbers {
-    fn default() -> Self {
-        Self { ports: NumberPool::starting_at(1), endpoints: NumberPool::starting_at(0) }
-    }
-}
-
-impl HostNumbers {
-    /// Releases the numbers that were not requested since the last call.
-    pub fn release_unused(&mut self, now: Instant) {
-        self.ports.release_unused(now);
-        self.endpoints.release_unused(now);
-    }
-}
 
 /// Assigns numbers to names and reuses released numbers after a delay.
 #[derive(Clone, Debug)]
@@ -51,7 +21,8 @@ pub struct NumberPool<K> {
 }
 
 impl<K: Clone + Eq + Hash> NumberPool<K> {
-    fn starting_at(first: u32) -> Self {
+    /// A pool whose first number is `first`.
+    pub fn starting_at(first: u32) -> Self {
         Self {
             assigned: HashMap::new(),
             requested: HashSet::new(),
@@ -80,7 +51,8 @@ impl<K: Clone + Eq + Hash> NumberPool<K> {
         number
     }
 
-    fn release_unused(&mut self, now: Instant) {
+    /// Releases the numbers of names that were not requested since the last call.
+    pub fn release_unused(&mut self, now: Instant) {
         let requested = std::mem::take(&mut self.requested);
         let released = &mut self.released;
         self.assigned.retain(|name, number| {
