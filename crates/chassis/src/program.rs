@@ -158,11 +158,6 @@ impl ProgramBuilder {
         std::mem::take(&mut self.warnings)
     }
 
-    /// The number of logical switches and routers.
-    pub fn datapath_count(&self) -> usize {
-        self.datapaths.len()
-    }
-
     /// Applies changes of rows. `replica` has these changes already.
     pub fn apply(&mut self, replica: &Replica, changes: &[RowChange], around: &Surroundings<'_>) {
         let mut by_table: HashMap<&str, Vec<&RowChange>> = HashMap::new();

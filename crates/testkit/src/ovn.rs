@@ -93,9 +93,25 @@ impl Ovn {
 
     /// Runs ovn-sbctl with a command.
     pub fn sbctl(&self, command: &str) -> String {
+        self.ctl("ovn-sbctl", "sb", command)
+    }
+
+    /// Runs ovn-nbctl with a command. In contrast to [`configure`](Self::configure), it waits for
+    /// nothing unless the command says so.
+    pub fn nbctl(&self, command: &str) -> String {
+        self.ctl("ovn-nbctl", "nb", command)
+    }
+
+    fn ctl(&self, program: &str, database: &str, command: &str) -> String {
         let at = self.directory.0.as_path();
-        let call = with_args(tool(at, "ovn-sbctl"), &[&socket(at, "sb", "--db=")]);
+        let options = [&socket(at, database, "--db="), "--timeout=30"];
+        let call = with_args(tool(at, program), &options);
         run(with_args(call, &words(command).iter().map(String::as_str).collect::<Vec<_>>()), b"")
+    }
+
+    /// The southbound database as `ovn-remote` of a chassis.
+    pub fn southbound(&self) -> String {
+        socket(&self.directory.0, "sb", "")
     }
 
     /// The southbound database as JSON.

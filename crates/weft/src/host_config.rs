@@ -88,20 +88,26 @@ pub fn build(
     underlay.links = placement.links.iter().map(link).collect();
     underlay.least_path_mtu_bytes = network.least_path_mtu();
     underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
-    let config = Config {
-        host: host.name.clone(),
-        uplink: host.uplink.clone(),
+    let uplink = host.uplink.clone();
+    let config = Config { uplink, underlay, ports, ..without_network(&host.name) };
+    Ok(HostConfig { config, program })
+}
+
+/// The configuration of a host without uplink, ports and tunnels.
+pub fn without_network(host: &str) -> Config {
+    Config {
+        host: host.to_owned(),
+        uplink: String::new(),
         uplink_port: Placement::UPLINK,
-        underlay,
-        ports,
+        underlay: Underlay::default(),
+        ports: Vec::new(),
         entropy_base: ENTROPY_BASE,
         entropy_ports: ENTROPY_PORTS,
         workers: Workers::default(),
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
         solicit: SolicitLimits::default(),
-    };
-    Ok(HostConfig { config, program })
+    }
 }
 
 fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfig {

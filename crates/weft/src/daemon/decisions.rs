@@ -47,8 +47,7 @@ impl Daemon {
             (true, Some(hook)) => choice::decap_by_programs(uplink, &hook),
         };
         let mut all = vec![decap];
-        let network = &deployment.network;
-        let (family, options) = (network.underlay_family(), network.options());
+        let (family, options) = (deployment.family, &deployment.tunnel_options);
         for (tunnel, spec) in tunnels_in_use(deployment) {
             all.push(sending(uplink, family, is_kernel, tunnel, spec));
             let kernel_datapath = tunnel.descriptor().kernel_datapath;

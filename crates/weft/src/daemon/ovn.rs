@@ -1,0 +1,395 @@
+//! OVN as the control plane: joins the deployment that the local database names, and follows the
+//! southbound database while the switch runs.
+//!
+//! The switch starts when the whole southbound database has been read, so that a restarted daemon
+//! adopts the megaflows of the one before. Then one thread serves both connections. A lost
+//! connection changes nothing: the switch goes on with what it has.
+
+use super::deployment::{Deployment, ForwardingOptions};
+use super::Daemon;
+use crate::Failure;
+use anyhow::{Context, Result, anyhow};
+use chassis::{Host, Installation, Settings, TlsPaths, UnixMs, of_host, of_southbound};
+use netdev::Netlink;
+use ovsdb::io::{Client, TlsFiles, Waker, wait_any};
+use ovsdb::{Config, Event, Remote, RequestId, RowChange, TransactOutcome};
+use pipeline::Program;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a failed transaction or installation rests.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long the daemon waits at its end for the southbound database to remove this host.
+const LEAVE: Duration = Duration::from_secs(5);
+/// The lock that ovs-vswitchd holds in the local database. Its holder serves the bridges.
+const LOCK: &str = "ovs_vswitchd";
+
+/// The connection to a database, and the transaction that is under way.
+struct Database {
+    name: &'static str,
+    client: Client,
+    pending: Option<RequestId>,
+    /// No transaction is sent before.
+    retry_at: Option<Instant>,
+    was_refused: bool,
+}
+
+/// What has happened on a connection.
+#[derive(Default)]
+struct Received {
+    /// There was a complete update.
+    is_updated: bool,
+    changes: Vec<RowChange>,
+}
+
+impl Database {
+    fn new(name: &'static str, config: Config, tls: Option<TlsFiles>) -> Result<Self> {
+        let client = Client::new(config.seed(std::process::id().into()), tls)
+            .with_context(|| format!("cannot use the {name} database"))?;
+        Ok(Self { name, client, pending: None, retry_at: None, was_refused: false })
+    }
+
+    /// Takes all events.
+    fn receive(&mut self) -> Received {
+        let mut received = Received::default();
+        while let Some(event) = self.client.next_event(Some(Instant::now())) {
+            match event {
+                Event::Connected { remote } => {
+                    tracing::info!("connected to the {} database at {remote}", self.name);
+                }
+                Event::Disconnected { remote, reason } => {
+                    tracing::warn!("{} database at {remote}: {reason}", self.name);
+                    self.pending = None;
+                }
+                Event::Update(update) => {
+                    received.is_updated = true;
+                    received.changes.extend(update.changes);
+                }
+                Event::Transacted { id, outcome } => self.handle_outcome(id, &outcome),
+                Event::Lock { is_held: true } => received.is_updated = true,
+                Event::Lock { is_held: false } => tracing::warn!(
+                    "another process holds the lock {LOCK} of the {} database: stop ovs-vswitchd",
+                    self.name
+                ),
+                _ => {}
+            }
+        }
+        received
+    }
+
+    fn handle_outcome(&mut self, id: RequestId, outcome: &TransactOutcome) {
+        if self.pending == Some(id) {
+            self.pending = None;
+        }
+        match outcome {
+            TransactOutcome::Committed(_) => self.was_refused = false,
+            TransactOutcome::NotSent | TransactOutcome::Lost => {}
+            TransactOutcome::Failed(error) => {
+                // It is repeated, so that one line must do.
+                if !std::mem::replace(&mut self.was_refused, true) {
+                    tracing::warn!("{} database: {error}", self.name);
+                }
+                self.retry_at = Some(Instant::now() + RETRY);
+            }
+        }
+    }
+
+    /// True if a transaction can be sent now.
+    fn may_transact(&self) -> bool {
+        let is_due = self.retry_at.is_none_or(|at| at <= Instant::now());
+        self.pending.is_none() && is_due && self.client.session().is_ready()
+    }
+
+    fn transact(&mut self, transaction: Option<ovsdb::Transaction>) {
+        let Some(transaction) = transaction else { return };
+        self.retry_at = None;
+        match self.client.session_mut().transact(transaction) {
+            Ok(id) => self.pending = Some(id),
+            Err(error) => {
+                tracing::debug!("{} database: {error}", self.name);
+                self.retry_at = Some(Instant::now() + RETRY);
+            }
+        }
+    }
+
+    fn replica(&self) -> &ovsdb::Replica {
+        self.client.session().replica()
+    }
+}
+
+/// A host that has read both databases, before its switch starts.
+pub struct JoinedHost {
+    local: Database,
+    southbound: Database,
+    host: Host,
+    uplink: String,
+    /// What the switch starts with.
+    first: Option<Installation>,
+}
+
+/// The name of this machine.
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+impl JoinedHost {
+    /// Reads the local database at `remote`, then the southbound database that it names. Waits for
+    /// both as long as it takes.
+    ///
+    /// # Errors
+    /// No device has the address of this host in the underlay.
+    pub fn join(remote: &Remote) -> Result<Self, Failure> {
+        let mut config = Config::new("Open_vSwitch", [remote.clone()]);
+        config.tables = of_host();
+        config.lock = Some(LOCK.to_owned());
+        let mut local = Database::new("local", config, None)?;
+        let settings = wait_for_settings(&mut local);
+        let (uplink, mtu) = uplink_of(settings.encap_ip).map_err(Failure::Input)?;
+        let mut southbound = open_southbound(&settings)?;
+        let mut host = Host::new(settings, mtu);
+        loop {
+            let received = southbound.receive();
+            if received.is_updated {
+                let now = Instant::now();
+                host.handle_southbound(southbound.replica(), &received.changes, now);
+                host.handle_local(local.replica(), southbound.replica(), now);
+                break;
+            }
+            wait_any(&mut [&mut local.client, &mut southbound.client], None);
+            local.receive();
+        }
+        Ok(Self { local, southbound, host, uplink, first: None })
+    }
+
+    /// The name of this host.
+    pub fn name(&self) -> &str {
+        &self.host.settings().hostname
+    }
+
+    /// What the switch is to start with.
+    pub(super) fn deployment(
+        &mut self,
+        options: ForwardingOptions,
+    ) -> Result<(Deployment, Program), Failure> {
+        let first = match self.first.take() {
+            Some(first) => first,
+            None => self.host.installation(self.southbound.replica()).context("nothing to install")?,
+        };
+        let settings = self.host.settings();
+        let deployment = Deployment::of_chassis(&first, settings, &self.uplink, options)?;
+        let program = first.program.clone();
+        self.first = Some(first);
+        Ok((deployment, program))
+    }
+
+    /// Starts the thread that follows OVN from now on.
+    pub(super) fn follow(self, daemon: &Arc<Daemon>) -> io::Result<OvnFollower> {
+        let stop = Arc::new(AtomicU8::new(RUN));
+        let wakers = [&self.local, &self.southbound].map(|database| database.client.waker());
+        let follower = Follower {
+            joined: self,
+            daemon: Arc::clone(daemon),
+            stop: Arc::clone(&stop),
+            install_at: None,
+        };
+        let thread = std::thread::Builder::new().name("ovn".to_owned());
+        let thread = thread.spawn(move || follower.run())?;
+        Ok(OvnFollower { thread, stop, wakers })
+    }
+}
+
+/// Waits until the local database has all settings.
+fn wait_for_settings(local: &mut Database) -> Settings {
+    let hostname = hostname();
+    let mut told = None;
+    loop {
+        if local.receive().is_updated {
+            match Settings::read(local.replica(), &hostname) {
+                Ok(settings) => return settings,
+                Err(error) if told.as_ref() == Some(&error) => {}
+                Err(error) => {
+                    tracing::warn!("waiting for the settings of this host: {error}");
+                    told = Some(error);
+                }
+            }
+        }
+        wait_any(&mut [&mut local.client], None);
+    }
+}
+
+fn open_southbound(settings: &Settings) -> Result<Database> {
+    let mut config = Config::new("OVN_Southbound", settings.remotes.clone());
+    config.tables = of_southbound(&settings.system_id);
+    config.times.probe_interval = settings.probe_interval;
+    let tls = settings.tls.clone().map(|TlsPaths { private_key, certificate, ca_certificate }| {
+        TlsFiles { private_key, certificate, ca_certificate, server_name: None }
+    });
+    let remotes: Vec<_> = settings.remotes.iter().map(Remote::to_string).collect();
+    tracing::info!("reading the southbound database at {}", remotes.join(", "));
+    Database::new("southbound", config, tls)
+}
+
+/// The device that has this address, and its MTU in bytes.
+fn uplink_of(address: IpAddr) -> Result<(String, u16)> {
+    let netlink = Netlink::open()?;
+    let addresses = netlink.addresses(None)?;
+    let found = addresses.iter().find(|known| known.prefix.addr() == address);
+    let found = found.ok_or_else(|| {
+        anyhow!(
+            "no device has the address {address}: correct external_ids:ovn-encap-ip of \
+             Open_vSwitch, or add the address to the uplink"
+        )
+    })?;
+    let link = netlink.link_by_index(found.index)?;
+    Ok((link.name, u16::try_from(link.mtu).unwrap_or(u16::MAX)))
+}
+
+const RUN: u8 = 0;
+const STOP: u8 = 1;
+const LEAVE_AND_STOP: u8 = 2;
+
+/// The handle of the thread that follows OVN.
+pub struct OvnFollower {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicU8>,
+    wakers: [Waker; 2],
+}
+
+impl OvnFollower {
+    /// Stops the thread. With `must_leave`, this host first leaves the deployment, if that takes
+    /// no longer than five seconds: its ports are released and its rows deleted.
+    pub fn stop(self, must_leave: bool) {
+        self.stop.store(if must_leave { LEAVE_AND_STOP } else { STOP }, Ordering::Release);
+        self.wakers.iter().for_each(Waker::wake);
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that follows OVN has panicked");
+        }
+    }
+}
+
+struct Follower {
+    joined: JoinedHost,
+    daemon: Arc<Daemon>,
+    stop: Arc<AtomicU8>,
+    /// After a failed installation: when to try again.
+    install_at: Option<Instant>,
+}
+
+impl Follower {
+    fn run(mut self) {
+        if let Some(first) = self.joined.first.take() {
+            self.learn(&first);
+            self.joined.host.installed(first);
+        }
+        while self.stop.load(Ordering::Acquire) == RUN {
+            let again = self.act();
+            let JoinedHost { local, southbound, .. } = &mut self.joined;
+            wait_any(&mut [&mut local.client, &mut southbound.client], again);
+            self.receive();
+        }
+        if self.stop.load(Ordering::Acquire) == LEAVE_AND_STOP {
+            self.leave();
+        }
+    }
+
+    fn receive(&mut self) {
+        let JoinedHost { local, southbound, host, .. } = &mut self.joined;
+        let now = Instant::now();
+        if local.receive().is_updated {
+            host.handle_local(local.replica(), southbound.replica(), now);
+        }
+        let received = southbound.receive();
+        if received.is_updated {
+            host.handle_southbound(southbound.replica(), &received.changes, now);
+        }
+        for warning in host.take_warnings() {
+            tracing::warn!("{warning}");
+        }
+    }
+
+    /// Installs what has changed, and sends what is to be written. Returns when to do so again at
+    /// the latest.
+    fn act(&mut self) -> Option<Instant> {
+        self.install();
+        let (now, unix_ms) = (Instant::now(), unix_ms());
+        let JoinedHost { local, southbound, host, .. } = &mut self.joined;
+        let mut again = [self.install_at, local.retry_at, southbound.retry_at]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at > now)
+            .min();
+        if southbound.may_transact() {
+            let (transaction, later) =
+                host.southbound_transaction(southbound.replica(), now, unix_ms);
+            again = again.into_iter().chain(later).min();
+            southbound.transact(transaction);
+        }
+        if local.may_transact() && local.client.session().has_lock() {
+            let transaction =
+                host.local_transaction(local.replica(), southbound.replica(), unix_ms);
+            local.transact(transaction);
+        }
+        again
+    }
+
+    fn install(&mut self) {
+        if self.install_at.is_some_and(|at| at > Instant::now()) {
+            return;
+        }
+        self.install_at = None;
+        let JoinedHost { southbound, host, uplink, .. } = &mut self.joined;
+        let Some(installation) = host.installation(southbound.replica()) else { return };
+        let options = self.daemon.deployment().options();
+        let done = Deployment::of_chassis(&installation, host.settings(), uplink, options)
+            .and_then(|new| self.daemon.install(new, installation.program.clone()));
+        match done {
+            Ok(generation) => {
+                tracing::debug!(generation, "installed the network of OVN");
+                self.learn(&installation);
+                self.joined.host.installed(installation);
+            }
+            Err(failure) => {
+                if let Failure::Input(error) | Failure::Runtime(error) = failure {
+                    tracing::warn!("cannot install the network of OVN: {error:#}");
+                }
+                host.install_again();
+                self.install_at = Some(Instant::now() + RETRY);
+            }
+        }
+    }
+
+    fn learn(&self, installation: &Installation) {
+        if let Some(learned) = &installation.learned {
+            self.daemon.switch.configure(learned.clone());
+        }
+    }
+
+    fn leave(&mut self) {
+        let end = Instant::now() + LEAVE;
+        let JoinedHost { southbound, host, .. } = &mut self.joined;
+        let mut is_sent = false;
+        while Instant::now() < end && southbound.client.session().is_ready() {
+            if !is_sent && southbound.pending.is_none() {
+                let transaction = host.leave(southbound.replica());
+                is_sent = true;
+                southbound.transact(transaction);
+            }
+            if is_sent && southbound.pending.is_none() {
+                return;
+            }
+            wait_any(&mut [&mut southbound.client], Some(end));
+            southbound.receive();
+        }
+        tracing::warn!("the southbound database keeps this host: remove it with ovn-sbctl chassis-del");
+    }
+}
+
+fn unix_ms() -> UnixMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixMs::try_from(since.as_millis()).unwrap_or(UnixMs::MAX)
+}
