@@ -1,9 +1,14 @@
 //! Hosts that join an OVN deployment: real databases and ovn-northd, and `ovs-vsctl` on each host.
 
-use crate::common::{Attachment, Daemon, Guest, Host, Lab, PATIENCE, Setup, traffic};
+use crate::commands::call::weft;
+use crate::common::{Attachment, Daemon, GUEST_DEVICE, Guest, Host, Lab, PATIENCE, Setup, traffic};
+use crate::peers::{carry_wire_frames, carry_wire_frames_between};
+use netdev::{Dad, IpNet, Route};
+use std::net::{IpAddr, Ipv4Addr};
 use crate::peers::program::{Running, command, run, wait_for_server};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 use testkit::host::wait_until;
 use testkit::ovn::Ovn;
 use testkit::{require_program, require_root};
@@ -101,36 +106,57 @@ fn switch(name: &str, guests: &[&Guest]) -> Vec<String> {
 
 /// Two hosts whose guests are attached to logical ports.
 struct Hosts<'l> {
-    lab: &'l Lab,
     databases: [LocalDatabase<'l>; 2],
     daemons: [Daemon; 2],
 }
 
 impl<'l> Hosts<'l> {
-    /// Starts weft on both hosts, and attaches the guests.
+    /// Starts weft on both hosts, attaches the guests, and waits until their ports are up in the
+    /// northbound database.
     fn start(lab: &'l Lab, ovn: &Ovn) -> Self {
         let databases = [0, 1].map(|at| LocalDatabase::start(lab, ovn, at));
-        let daemons = [0, 1].map(|at| {
-            Daemon::join_ovn(&lab.hosts[at], &databases[at].remote(), &lab.control(at), &[])
-        });
+        let daemons = [0, 1].map(|at| join(lab, &databases[at]));
         daemons.iter().for_each(Daemon::wait_answers);
         for guest in &lab.guests {
             databases[guest.host].add_port(guest);
         }
-        Self { lab, databases, daemons }
+        wait_up(lab, ovn);
+        Self { databases, daemons }
     }
 
-    /// Waits until all guests' ports are up in the northbound database.
-    fn wait_up(&self, ovn: &Ovn) {
-        for guest in &self.lab.guests {
-            let wait = format!("wait-until Logical_Switch_Port {} up=true", guest.name);
-            ovn.nbctl(&wait);
+    /// Stops both daemons, and waits until the database has no host any more.
+    fn stop(self, ovn: &Ovn) {
+        for daemon in self.daemons {
+            daemon.stop();
         }
+        wait_until(PATIENCE, "the hosts have left", || ovn.sbctl("list Chassis").is_empty());
+        assert_eq!(ovn.sbctl("list Chassis_Private"), "");
+        assert_eq!(ovn.sbctl("--columns=_uuid find Port_Binding up=true"), "");
+    }
+}
+
+/// Starts weft on the host of a local database.
+fn join(lab: &Lab, database: &LocalDatabase<'_>) -> Daemon {
+    let at = usize::from(database.host.name == lab.hosts[1].name);
+    let datapath = std::env::var("WEFT_TEST_DATAPATH").unwrap_or_else(|_| "auto".to_owned());
+    let arguments = ["--datapath", datapath.as_str()];
+    Daemon::join_ovn(database.host, &database.remote(), &lab.control(at), &arguments)
+}
+
+/// Waits until all guests' ports are up in the northbound database.
+fn wait_up(lab: &Lab, ovn: &Ovn) {
+    for guest in &lab.guests {
+        ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=true", guest.name));
     }
 }
 
 fn lab() -> Lab {
     Lab::new(Setup::new("geneve").attachment(Attachment::Veth).mtu(MTU))
+}
+
+/// True if no echo reply arrives in a time in which one would.
+fn is_silent(from: &Guest, to: IpAddr) -> bool {
+    traffic::ping_within(&from.netns, to, Duration::from_millis(700)).is_err()
 }
 
 #[test]
@@ -141,7 +167,6 @@ fn guests_talk_when_two_hosts_join_an_ovn() {
     let (near, far) = lab.ends();
     ovn.configure(&switch("blue", &[near, far]));
     let hosts = Hosts::start(&lab, &ovn);
-    hosts.wait_up(&ovn);
     ovn.nbctl("--wait=hv sync");
     crate::peers::guests_exchange(&lab, TRANSFER_LEN);
     traffic::broadcast(near, far);
@@ -149,8 +174,217 @@ fn guests_talk_when_two_hosts_join_an_ovn() {
         let ids = database.vsctl(&format!("get Interface {} external_ids", guest.host_device()));
         assert!(ids.contains("ovn-installed=\"true\""), "{ids}");
     }
-    for daemon in hosts.daemons {
-        daemon.stop();
+    for (at, guest) in [near, far].into_iter().enumerate() {
+        let port = &hosts.daemons[at].show().ports[0];
+        assert_eq!((&port.name, port.logical_switch.as_str()), (&guest.name, "blue"));
     }
-    wait_until(PATIENCE, "the hosts have left", || ovn.sbctl("list Chassis").is_empty());
+    // A port that is taken away is released, and works again when it comes back.
+    hosts.databases[1].vsctl(&format!("del-port {}", far.host_device()));
+    ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=false", far.name));
+    assert!(is_silent(near, far.ip(4)));
+    hosts.databases[1].add_port(far);
+    traffic::ping(&near.netns, far.ip(4));
+    hosts.stop(&ovn);
+}
+
+#[test]
+fn changes_of_the_network_are_in_force_when_wait_hv_returns() {
+    require_ovn!();
+    let lab = lab();
+    let ovn = Ovn::start("changes");
+    let (near, far) = lab.ends();
+    ovn.configure(&switch("blue", &[near, far]));
+    let hosts = Hosts::start(&lab, &ovn);
+    traffic::ping(&near.netns, far.ip(4));
+    let drop = format!("acl-add blue to-lport 5 'ip4.dst == {} && icmp4' drop", far.ip4);
+    ovn.nbctl(&format!("--wait=hv {drop}"));
+    assert!(is_silent(near, far.ip(4)));
+    traffic::ping(&near.netns, far.ip(6));
+    ovn.nbctl("--wait=hv acl-del blue");
+    traffic::ping(&near.netns, far.ip(4));
+    // Address sets and port groups, and their members.
+    ovn.nbctl("pg-add guests");
+    ovn.nbctl("create Address_Set name=blocked");
+    ovn.nbctl("acl-add guests to-lport 5 'outport == @guests && ip4.src == $blocked' drop");
+    ovn.nbctl(&format!("pg-set-ports guests {}", far.name));
+    ovn.nbctl(&format!("--wait=hv add Address_Set blocked addresses {}", near.ip4));
+    assert!(is_silent(near, far.ip(4)));
+    ovn.nbctl(&format!("--wait=hv remove Address_Set blocked addresses {}", near.ip4));
+    traffic::ping(&near.netns, far.ip(4));
+    // A flow that weft cannot compile is left out and named, and the others work.
+    ovn.nbctl("--wait=hv acl-add blue to-lport 7 'frobnicated == 3' drop");
+    traffic::ping(&near.netns, far.ip(4));
+    wait_until(PATIENCE, "the bad flow is named", || {
+        let (_, shown, _) = weft(&lab.control(0), &["show"]);
+        shown.contains("1 left out") && shown.contains("frobnicated == 3")
+    });
+    ovn.nbctl("--wait=hv acl-del blue");
+    let (_, shown, _) = weft(&lab.control(0), &["show"]);
+    assert!(shown.contains("0 left out"), "{shown}");
+    hosts.stop(&ovn);
+}
+
+/// Puts the guests on switches of their own, joined by a router.
+fn routed(ovn: &Ovn, guests: [&Guest; 2]) {
+    let mut commands = vec!["lr-add r0".to_owned()];
+    for (number, guest) in (1..).zip(guests) {
+        let Guest { name, mac, .. } = guest;
+        let (router_mac, ip) = (format!("02:00:00:00:ff:0{number}"), routed_ip(number));
+        let (switch, gateway) = (format!("s{number}"), gateway(number));
+        commands.extend([
+            format!("ls-add {switch}"),
+            format!("lsp-add {switch} {name}"),
+            format!("lsp-set-addresses {name} '{mac} {ip}'"),
+            format!("lrp-add r0 r0-{switch} {router_mac} {gateway}/24"),
+            format!("lsp-add {switch} {switch}-r0"),
+            format!("lsp-set-type {switch}-r0 router"),
+            format!("lsp-set-addresses {switch}-r0 router"),
+            format!("lsp-set-options {switch}-r0 router-port=r0-{switch}"),
+        ]);
+    }
+    ovn.configure(&commands);
+}
+
+fn routed_ip(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(172, 16, number, 10)
+}
+
+fn gateway(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(172, 16, number, 1)
+}
+
+/// Gives a guest its address in the routed network.
+fn address_routed(guest: &Guest, number: u8) {
+    let netlink = guest.netns.netlink();
+    let index = netlink.index_of(GUEST_DEVICE).expect("a guest has its device");
+    let own = IpNet::new(routed_ip(number).into(), 24).expect("a prefix");
+    netlink.add_address(index, own, Dad::Skip).expect("an address can be added");
+    let network = "172.16.0.0/16".parse().expect("a prefix");
+    let route = Route::via(network, gateway(number).into());
+    netlink.add_route(&route).expect("a route can be added");
+}
+
+#[test]
+fn router_connects_guests_of_two_hosts() {
+    require_ovn!();
+    let lab = lab();
+    let ovn = Ovn::start("router");
+    let (near, far) = lab.ends();
+    routed(&ovn, [near, far]);
+    let hosts = Hosts::start(&lab, &ovn);
+    address_routed(near, 1);
+    address_routed(far, 2);
+    traffic::ping(&near.netns, gateway(1).into());
+    traffic::ping(&near.netns, gateway(2).into());
+    traffic::ping(&near.netns, routed_ip(2).into());
+    traffic::ping(&far.netns, routed_ip(1).into());
+    hosts.stop(&ovn);
+}
+
+#[test]
+fn guests_go_on_when_the_southbound_database_is_lost() {
+    require_ovn!();
+    let lab = lab();
+    let mut ovn = Ovn::start("lost");
+    let (near, far) = lab.ends();
+    ovn.configure(&switch("blue", &[near, far]));
+    let hosts = Hosts::start(&lab, &ovn);
+    traffic::ping(&near.netns, far.ip(4));
+    ovn.stop_southbound();
+    for at in [0, 1] {
+        wait_until(PATIENCE, "the daemon notices", || {
+            weft(&lab.control(at), &["show"]).1.contains("not connected to")
+        });
+    }
+    // Also what no megaflow covers yet.
+    traffic::ping(&near.netns, far.ip(6));
+    traffic::ping(&far.netns, near.ip(4));
+    ovn.start_southbound();
+    ovn.nbctl("--wait=hv acl-add blue to-lport 5 icmp4 drop");
+    assert!(is_silent(near, far.ip(4)));
+    traffic::ping(&near.netns, far.ip(6));
+    hosts.stop(&ovn);
+}
+
+#[test]
+fn host_that_was_removed_by_mistake_joins_again() {
+    require_ovn!();
+    let lab = lab();
+    let ovn = Ovn::start("again");
+    let (near, far) = lab.ends();
+    ovn.configure(&switch("blue", &[near, far]));
+    let hosts = Hosts::start(&lab, &ovn);
+    ovn.sbctl("chassis-del h2");
+    ovn.nbctl("--wait=hv sync");
+    wait_up(&lab, &ovn);
+    traffic::ping(&near.netns, far.ip(4));
+    hosts.stop(&ovn);
+}
+
+/// ovn-controller and ovs-vswitchd on a host, with the userspace datapath.
+struct StockChassis {
+    _controller: Running,
+    _switch: Running,
+}
+
+impl StockChassis {
+    fn start(database: &LocalDatabase<'_>) -> Self {
+        let (host, directory) = (database.host, database.directory.as_path());
+        database.vsctl("--no-wait set open . external_ids:ovn-bridge-datapath-type=netdev");
+        let switch = ["unix:db.sock", "--unixctl=switch.ctl", "-vsyslog:off"];
+        let switch = with_args(tool(host, directory, "ovs-vswitchd"), &switch);
+        let switch = Running::start("ovs-vswitchd", switch, directory);
+        let uplink = &host.uplink.name;
+        database.vsctl(&format!(
+            "add-br br-phy -- set Bridge br-phy datapath_type=netdev -- add-port br-phy {uplink}"
+        ));
+        // The kernel also receives the frames of the uplink, and by default answers ARP requests
+        // for any address of the host.
+        let ignore = format!("net/ipv4/conf/{uplink}/arp_ignore");
+        host.netns.sysctl(&ignore, "1").expect("a sysctl can be set");
+        let netlink = host.netns.netlink();
+        let bridge = netlink.index_of("br-phy").expect("the switch has made its bridge");
+        let prefix = IpNet::new(host.underlay(4), 24).expect("a prefix");
+        netlink.delete_address(host.uplink.index, prefix).expect("the address is there");
+        netlink.add_address(bridge, prefix, Dad::Skip).expect("an address can be added");
+        carry_wire_frames(&host.netns, "br-phy");
+        netlink.set_up(bridge).expect("a link can be set up");
+        let mut controller = tool(host, directory, "ovn-controller");
+        for variable in ["OVN_RUNDIR", "OVN_LOGDIR", "OVN_DBDIR"] {
+            controller.env(variable, directory);
+        }
+        let arguments = ["unix:db.sock", "--unixctl=controller.ctl", "-vsyslog:off"];
+        let controller = with_args(controller, &arguments);
+        let controller = Running::start("ovn-controller", controller, directory);
+        Self { _controller: controller, _switch: switch }
+    }
+}
+
+#[test]
+fn guests_of_weft_and_of_a_stock_chassis_talk() {
+    require_ovn!();
+    require_program!("ovn-controller", "ovn-host");
+    let lab = lab();
+    let ovn = Ovn::start("stock");
+    let (near, far) = lab.ends();
+    ovn.configure(&switch("blue", &[near, far]));
+    carry_wire_frames_between(&lab.hosts);
+    carry_wire_frames(&far.netns, GUEST_DEVICE);
+    let databases = [0, 1].map(|at| LocalDatabase::start(&lab, &ovn, at));
+    let stock = StockChassis::start(&databases[1]);
+    let daemon = join(&lab, &databases[0]);
+    daemon.wait_answers();
+    for guest in &lab.guests {
+        databases[guest.host].add_port(guest);
+    }
+    wait_up(&lab, &ovn);
+    ovn.nbctl("--wait=hv sync");
+    crate::peers::guests_exchange(&lab, TRANSFER_LEN);
+    traffic::broadcast(near, far);
+    ovn.nbctl("--wait=hv acl-add blue to-lport 5 icmp4 drop");
+    assert!(is_silent(near, far.ip(4)) && is_silent(far, near.ip(4)));
+    traffic::ping(&near.netns, far.ip(6));
+    crate::peers::tried(&daemon, "OVN 23.03", "a chassis beside ovn-controller, Geneve");
+    daemon.stop();
+    drop(stock);
 }

@@ -4,7 +4,7 @@ use crate::endpoints::{Endpoints, local_ends};
 use crate::local::{InterfaceState, LocalPorts};
 use crate::program::{BadFlow, ProgramBuilder, Surroundings, learned, ports::port_named};
 use crate::settings::Settings;
-use crate::tables::{self, Encap, SbGlobal, Text, index};
+use crate::tables::{self, DatapathBinding, Encap, SbGlobal, Text, index};
 use crate::writes::{self, Installed, SouthboundWriter, UnixMs};
 use datapath::config::{EndpointConfig, PortConfig, TunnelConfig};
 use datapath::number_pool::NumberPool;
@@ -13,7 +13,11 @@ use ovsdb::{Atom, Replica, RowChange, Table, Transaction, Uuid};
 use pipeline::{LearnEvent, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long the network stays in force when a southbound database comes back without any. Its
+/// operators may be restoring it.
+const HOLD: Duration = Duration::from_secs(300);
 
 /// What this host's switch is to have: the caller puts it in force, and then calls
 /// [`Host::installed`].
@@ -54,6 +58,8 @@ pub struct Host {
     nb_cfg: Option<i64>,
     writer: SouthboundWriter,
     installed: Installed,
+    /// When the southbound database came back empty, while the network is held.
+    held_since: Option<Instant>,
     must_install: bool,
     must_learn: bool,
 }
@@ -73,6 +79,7 @@ impl Host {
             nb_cfg: None,
             writer: SouthboundWriter::default(),
             installed: Installed::default(),
+            held_since: None,
             must_install: true,
             must_learn: true,
         }
@@ -86,6 +93,11 @@ impl Host {
     /// The flows that the program lacks, by row, up to a limit.
     pub fn bad_flows(&self) -> &BTreeMap<Uuid, BadFlow> {
         self.builder.bad_flows()
+    }
+
+    /// The `nb_cfg` that is in force.
+    pub fn installed_nb_cfg(&self) -> Option<i64> {
+        self.installed.nb_cfg
     }
 
     /// The number of flows that the program has, and of those that it lacks.
@@ -121,28 +133,82 @@ impl Host {
         self.must_install = true;
     }
 
-    /// Rows of the southbound database have changed.
-    pub fn handle_southbound(&mut self, replica: &Replica, changes: &[RowChange], now: Instant) {
+    /// Uses other settings. False if they need a restart of the switch; nothing has changed then.
+    pub fn change_settings(&mut self, new: Settings, southbound: &Replica, now: Instant) -> bool {
+        let old = &self.settings;
+        let is_same_host = (&old.system_id, &old.tunnels, old.encap_ip, &old.bridge)
+            == (&new.system_id, &new.tunnels, new.encap_ip, &new.bridge);
+        if is_same_host {
+            self.settings = new;
+            self.read_hosts(southbound, now);
+            self.must_install = true;
+        }
+        is_same_host
+    }
+
+    /// Rows of the southbound database have changed. `is_first` is true for the first update of a
+    /// connection.
+    pub fn handle_southbound(
+        &mut self,
+        replica: &Replica,
+        changes: &[RowChange],
+        is_first: bool,
+        now: Instant,
+    ) {
+        let is_empty = replica.table(DatapathBinding::NAME).is_none_or(|table| table.is_empty());
+        if is_empty && is_first && self.builder.flow_count() > 0 && self.held_since.is_none() {
+            self.held_since = Some(now);
+        }
+        if self.is_held(replica, now) {
+            self.chassis = chassis_named(replica, &self.settings.system_id);
+            return;
+        }
         let of = |names: &[&str]| changes.iter().any(|change| names.contains(&change.table()));
-        if of(&[tables::Chassis::NAME, Encap::NAME]) {
-            let mtu = self.underlay_mtu;
-            let numbers = &mut self.endpoint_numbers;
-            let new = Endpoints::read(replica, &self.settings, mtu, numbers, now);
-            let old = std::mem::replace(&mut self.endpoints, new);
-            let mut hosts = self.endpoints.changed(&old);
-            let own = chassis_named(replica, &self.settings.system_id);
-            if own != self.chassis {
-                hosts.extend(self.chassis.into_iter().chain(own));
-                self.chassis = own;
-            }
-            self.place(replica, &BTreeSet::new(), hosts);
+        if of(&[tables::Chassis::NAME, Encap::NAME]) || self.held_since.is_some() {
+            self.read_hosts(replica, now);
         }
         let around = surroundings(&self.settings, self.chassis, &self.local, &self.endpoints);
-        self.builder.apply(replica, changes, &around);
+        if self.held_since.take().is_some() {
+            self.builder =
+                ProgramBuilder::from_replica(replica, &self.settings.tunnels, &around);
+            self.install_again();
+        } else {
+            self.builder.apply(replica, changes, &around);
+        }
         self.nb_cfg = replica.rows::<SbGlobal>().next().map(|(_, row)| row.nb_cfg);
         self.must_learn |=
             changes.iter().any(|change| ProgramBuilder::is_about_learned(change.table()));
         self.must_install |= !changes.is_empty();
+    }
+
+    /// True while the network stays in force although the database has none.
+    fn is_held(&self, replica: &Replica, now: Instant) -> bool {
+        let is_empty = replica.table(DatapathBinding::NAME).is_none_or(|table| table.is_empty());
+        is_empty && self.held_since.is_some_and(|since| now.duration_since(since) < HOLD)
+    }
+
+    /// True while the network stays in force although the database has none.
+    pub fn holds_network(&self) -> bool {
+        self.held_since.is_some()
+    }
+
+    /// When to call [`handle_southbound`](Self::handle_southbound) at the latest.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.held_since.map(|since| since + HOLD)
+    }
+
+    /// Reads the rows of the hosts, and places the ports of those that have moved.
+    fn read_hosts(&mut self, replica: &Replica, now: Instant) {
+        let (mtu, numbers) = (self.underlay_mtu, &mut self.endpoint_numbers);
+        let new = Endpoints::read(replica, &self.settings, mtu, numbers, now);
+        let old = std::mem::replace(&mut self.endpoints, new);
+        let mut hosts = self.endpoints.changed(&old);
+        let own = chassis_named(replica, &self.settings.system_id);
+        if own != self.chassis {
+            hosts.extend(self.chassis.into_iter().chain(own));
+            self.chassis = own;
+        }
+        self.place(replica, &BTreeSet::new(), hosts);
     }
 
     fn place(&mut self, southbound: &Replica, names: &BTreeSet<Text>, hosts: BTreeSet<Uuid>) {

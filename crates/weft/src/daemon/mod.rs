@@ -24,6 +24,7 @@ pub use deployment::{ForwardingOptions, no_such_host};
 use netdev::epoll::Waker;
 use netdev::sandbox::FileLimit;
 use network_file::FileReads;
+use ovn::OvnStatus;
 pub use ovn::{JoinedHost, OvnFollower};
 use probe::Probes;
 pub use provider::DatapathArg;
@@ -32,7 +33,7 @@ use reload::Reloads;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use switch::Switch;
 
@@ -49,6 +50,8 @@ pub struct Daemon {
     reads: FileReads,
     reloads: Reloads,
     shutdown: ShutdownRequest,
+    /// What the thread that follows OVN has noted.
+    ovn: Arc<Mutex<OvnStatus>>,
     /// Whether Landlock limits the files that the daemon may change.
     file_limit: FileLimit,
 }
@@ -229,6 +232,7 @@ impl PreparedDaemon {
             reads: FileReads::new(),
             reloads,
             shutdown,
+            ovn: Arc::default(),
             file_limit,
         });
         let ovn = joined.map(|joined| joined.follow(&daemon)).transpose();

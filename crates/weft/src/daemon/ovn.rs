@@ -10,13 +10,14 @@ use super::Daemon;
 use crate::Failure;
 use anyhow::{Context, Result, anyhow};
 use chassis::{Host, Installation, Settings, TlsPaths, UnixMs, of_host, of_southbound};
+use doctor::choice::Decision;
 use netdev::Netlink;
 use ovsdb::io::{Client, TlsFiles, Waker, wait_any};
 use ovsdb::{Config, Event, Remote, RequestId, RowChange, TransactOutcome};
 use pipeline::Program;
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -43,6 +44,8 @@ struct Database {
 struct Received {
     /// There was a complete update.
     is_updated: bool,
+    /// It was the first of a connection.
+    is_first: bool,
     changes: Vec<RowChange>,
 }
 
@@ -67,6 +70,7 @@ impl Database {
                 }
                 Event::Update(update) => {
                     received.is_updated = true;
+                    received.is_first |= update.is_first();
                     received.changes.extend(update.changes);
                 }
                 Event::Transacted { id, outcome } => self.handle_outcome(id, &outcome),
@@ -156,7 +160,7 @@ impl JoinedHost {
             let received = southbound.receive();
             if received.is_updated {
                 let now = Instant::now();
-                host.handle_southbound(southbound.replica(), &received.changes, now);
+                host.handle_southbound(southbound.replica(), &received.changes, true, now);
                 host.handle_local(local.replica(), southbound.replica(), now);
                 break;
             }
@@ -196,6 +200,8 @@ impl JoinedHost {
             daemon: Arc::clone(daemon),
             stop: Arc::clone(&stop),
             install_at: None,
+            refused_settings: None,
+            status: Arc::clone(&daemon.ovn),
         };
         let thread = std::thread::Builder::new().name("ovn".to_owned());
         let thread = thread.spawn(move || follower.run())?;
@@ -278,6 +284,49 @@ struct Follower {
     stop: Arc<AtomicU8>,
     /// After a failed installation: when to try again.
     install_at: Option<Instant>,
+    /// Settings that need a restart.
+    refused_settings: Option<Settings>,
+    status: Arc<Mutex<OvnStatus>>,
+}
+
+/// What `weft show` tells about OVN.
+#[derive(Debug, Default)]
+pub(super) struct OvnStatus {
+    southbound: String,
+    flows: usize,
+    bad_flows: usize,
+    bad: Vec<(String, String)>,
+    nb_cfg: Option<i64>,
+    has_lock: bool,
+}
+
+/// The most flows that `weft show` names.
+const MAX_NAMED: usize = 20;
+
+impl OvnStatus {
+    /// The lines of `weft show`.
+    pub(super) fn decisions(&self) -> Vec<Decision> {
+        let installed = match self.nb_cfg {
+            Some(cfg) => format!("installed up to nb_cfg {cfg}"),
+            None => "nothing installed yet".to_owned(),
+        };
+        let mut all = vec![Decision::new("OVN", self.southbound.clone(), installed)];
+        if !self.has_lock {
+            let why = format!("another process, such as ovs-vswitchd, has its lock {LOCK}");
+            all.push(Decision::new("local database", "not written", why));
+        }
+        let how = format!("{} in force, {} left out", self.flows, self.bad_flows);
+        let why = match self.bad_flows {
+            0 => "weft executes all of them",
+            _ => "weft cannot compile these; packets meet the other flows of their tables",
+        };
+        all.push(Decision::new("logical flows", how, why));
+        let named = self.bad.iter().map(|(flow, why)| {
+            Decision::new("logical flow", format!("left out {flow}"), why.clone())
+        });
+        all.extend(named);
+        all
+    }
 }
 
 impl Follower {
@@ -288,6 +337,7 @@ impl Follower {
         }
         while self.stop.load(Ordering::Acquire) == RUN {
             let again = self.act();
+            self.report();
             let JoinedHost { local, southbound, .. } = &mut self.joined;
             wait_any(&mut [&mut local.client, &mut southbound.client], again);
             self.receive();
@@ -298,17 +348,47 @@ impl Follower {
     }
 
     fn receive(&mut self) {
-        let JoinedHost { local, southbound, host, .. } = &mut self.joined;
         let now = Instant::now();
-        if local.receive().is_updated {
+        if self.joined.local.receive().is_updated {
+            self.follow_settings(now);
+            let JoinedHost { local, southbound, host, .. } = &mut self.joined;
             host.handle_local(local.replica(), southbound.replica(), now);
         }
+        let JoinedHost { southbound, host, .. } = &mut self.joined;
         let received = southbound.receive();
-        if received.is_updated {
-            host.handle_southbound(southbound.replica(), &received.changes, now);
+        let held = host.holds_network();
+        if received.is_updated || host.deadline().is_some_and(|deadline| deadline <= now) {
+            let Received { changes, is_first, .. } = received;
+            host.handle_southbound(southbound.replica(), &changes, is_first, now);
+        }
+        if host.holds_network() && !held {
+            tracing::warn!(
+                "the southbound database has come back without any network: the switch goes on \
+                 with the one that it has for up to five minutes"
+            );
         }
         for warning in host.take_warnings() {
             tracing::warn!("{warning}");
+        }
+    }
+
+    /// The local database has changed, and perhaps the settings in it.
+    fn follow_settings(&mut self, now: Instant) {
+        let JoinedHost { local, southbound, host, .. } = &mut self.joined;
+        // Without settings, the last ones remain.
+        let Ok(new) = Settings::read(local.replica(), &hostname()) else { return };
+        if new == *host.settings() || self.refused_settings.as_ref() == Some(&new) {
+            return;
+        }
+        let remotes = new.remotes.clone();
+        if host.change_settings(new.clone(), southbound.replica(), now) {
+            southbound.client.session_mut().set_remotes(now, remotes);
+        } else {
+            tracing::warn!(
+                "system-id, ovn-encap-type, ovn-encap-ip or ovn-bridge of Open_vSwitch has \
+                 changed: restart weft run, which goes on with the old ones"
+            );
+            self.refused_settings = Some(new);
         }
     }
 
@@ -318,7 +398,7 @@ impl Follower {
         self.install();
         let (now, unix_ms) = (Instant::now(), unix_ms());
         let JoinedHost { local, southbound, host, .. } = &mut self.joined;
-        let mut again = [self.install_at, local.retry_at, southbound.retry_at]
+        let mut again = [self.install_at, local.retry_at, southbound.retry_at, host.deadline()]
             .into_iter()
             .flatten()
             .filter(|at| *at > now)
@@ -361,6 +441,29 @@ impl Follower {
                 self.install_at = Some(Instant::now() + RETRY);
             }
         }
+    }
+
+    /// Notes what `weft show` tells.
+    fn report(&self) {
+        let JoinedHost { local, southbound, host, .. } = &self.joined;
+        let session = southbound.client.session();
+        let remote = session.remote().map(Remote::to_string).unwrap_or_default();
+        let state = match (session.is_ready(), host.holds_network()) {
+            (false, _) => "not connected to",
+            (true, true) => "holding the network that was lost from",
+            (true, false) => "connected to",
+        };
+        let (flows, bad_flows) = host.flow_counts();
+        let bad = host.bad_flows().iter().take(MAX_NAMED);
+        let status = OvnStatus {
+            southbound: format!("{state} {remote}"),
+            flows,
+            bad_flows,
+            bad: bad.map(|(uuid, flow)| (uuid.to_string(), flow.to_string())).collect(),
+            nb_cfg: host.installed_nb_cfg(),
+            has_lock: local.client.session().has_lock(),
+        };
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
     fn learn(&self, installation: &Installation) {
