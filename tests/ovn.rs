@@ -2,10 +2,10 @@
 
 use crate::commands::call::weft;
 use crate::common::{Attachment, Daemon, GUEST_DEVICE, Guest, Host, Lab, PATIENCE, Setup, traffic};
+use crate::peers::program::{Running, command, run, wait_for_server};
 use crate::peers::{carry_wire_frames, carry_wire_frames_between};
 use netdev::{Dad, IpNet, Route};
 use std::net::{IpAddr, Ipv4Addr};
-use crate::peers::program::{Running, command, run, wait_for_server};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -96,10 +96,7 @@ fn with_args(mut command: Command, arguments: &[&str]) -> Command {
 /// The commands for a logical switch with these guests.
 fn switch(name: &str, guests: &[&Guest]) -> Vec<String> {
     let ports = guests.iter().flat_map(|Guest { name: port, mac, ip4, ip6, .. }| {
-        [
-            format!("lsp-add {name} {port}"),
-            format!("lsp-set-addresses {port} '{mac} {ip4} {ip6}'"),
-        ]
+        [format!("lsp-add {name} {port}"), format!("lsp-set-addresses {port} '{mac} {ip4} {ip6}'")]
     });
     [format!("ls-add {name}")].into_iter().chain(ports).collect()
 }
@@ -353,7 +350,7 @@ impl StockChassis {
         for variable in ["OVN_RUNDIR", "OVN_LOGDIR", "OVN_DBDIR"] {
             controller.env(variable, directory);
         }
-        let arguments = ["unix:db.sock", "--unixctl=controller.ctl", "-vsyslog:off"];
+        let arguments = ["unix:db.sock", "-vsyslog:off"];
         let controller = with_args(controller, &arguments);
         let controller = Running::start("ovn-controller", controller, directory);
         Self { _controller: controller, _switch: switch }

@@ -53,7 +53,8 @@ impl Endpoints {
                     let local = settings.encap_ip;
                     all.configs.push(EndpointConfig { id, spec, local, remote });
                 }
-                let name = if chassis.hostname.is_empty() { &chassis.name } else { &chassis.hostname };
+                let name =
+                    if chassis.hostname.is_empty() { &chassis.name } else { &chassis.hostname };
                 all.hosts.insert(remote, name.clone());
             }
         }

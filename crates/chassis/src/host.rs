@@ -169,8 +169,7 @@ impl Host {
         }
         let around = surroundings(&self.settings, self.chassis, &self.local, &self.endpoints);
         if self.held_since.take().is_some() {
-            self.builder =
-                ProgramBuilder::from_replica(replica, &self.settings.tunnels, &around);
+            self.builder = ProgramBuilder::from_replica(replica, &self.settings.tunnels, &around);
             self.install_again();
         } else {
             self.builder.apply(replica, changes, &around);

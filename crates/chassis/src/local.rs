@@ -128,9 +128,9 @@ impl LocalPorts {
                 }
             }
         }
-        let logical_port =
-            logical_port.filter(|_| matches!(state, InterfaceState::Port { .. }));
-        self.interfaces.insert(uuid, LocalInterface { name: row.name.clone(), logical_port, state });
+        let logical_port = logical_port.filter(|_| matches!(state, InterfaceState::Port { .. }));
+        self.interfaces
+            .insert(uuid, LocalInterface { name: row.name.clone(), logical_port, state });
     }
 
     /// The port and device of a logical port.

@@ -220,12 +220,7 @@ impl ProgramBuilder {
         added
     }
 
-    fn apply_groups(
-        &mut self,
-        replica: &Replica,
-        changes: &Changes<'_>,
-        added: &BTreeSet<Uuid>,
-    ) {
+    fn apply_groups(&mut self, replica: &Replica, changes: &Changes<'_>, added: &BTreeSet<Uuid>) {
         let table = replica.table(MulticastGroup::NAME);
         let by = |name: &str, uuid: Uuid| {
             let rows = table.and_then(|table| table.index(name));
@@ -257,12 +252,15 @@ impl ProgramBuilder {
     }
 
     fn apply_sets(&mut self, changes: &Changes<'_>) {
+        // First all removals, because another row may have the name now.
         for change in changes.of::<AddressSet>() {
-            let (old, new) = both::<AddressSet>(change);
-            if let Some(old) = old.filter(|old| Some(&old.name) != new.as_ref().map(|n| &n.name)) {
+            let (Some(old), new) = both::<AddressSet>(change) else { continue };
+            if new.is_none_or(|new| new.name != old.name) {
                 self.loader.set_address_set(&old.name, Vec::new());
             }
-            let Some(new) = new else { continue };
+        }
+        for change in changes.of::<AddressSet>() {
+            let (_, Some(new)) = both::<AddressSet>(change) else { continue };
             let members = new.addresses.iter().filter_map(|member| {
                 let constant: Option<Constant> = constant(member);
                 if constant.is_none() {

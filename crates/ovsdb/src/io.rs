@@ -239,10 +239,9 @@ pub fn wait_any(clients: &mut [&mut Client], deadline: Option<Instant>) -> bool 
     for (client, is_woken) in clients.iter_mut().zip(&woken) {
         if *is_woken {
             let mut bytes = [0; 64];
-            while (&client.wake_receiver)
-                .read(&mut bytes)
-                .is_ok_and(|length| length == bytes.len())
-            {}
+            while (&client.wake_receiver).read(&mut bytes).is_ok_and(|length| length == bytes.len())
+            {
+            }
         }
         client.receive();
     }

@@ -53,9 +53,9 @@ impl ProgramBuilder {
         hosts: impl IntoIterator<Item = Uuid>,
         around: &Surroundings<'_>,
     ) {
-        let by_name = names.into_iter().flat_map(|name| {
-            find(replica, index::NAME, &[Atom::String(Arc::clone(name))])
-        });
+        let by_name = names
+            .into_iter()
+            .flat_map(|name| find(replica, index::NAME, &[Atom::String(Arc::clone(name))]));
         let mut affected: BTreeSet<Uuid> = by_name.collect();
         for host in hosts {
             affected.extend(find(replica, index::CHASSIS, &[Atom::Uuid(host)]));

@@ -112,8 +112,7 @@ impl Deployment {
         for tunnel in [TunnelType::Vxlan, TunnelType::Geneve] {
             tunnel_options.of_mut(tunnel).checksum = Some(settings.checksum);
         }
-        let (tunnels, endpoints) =
-            (installation.tunnels.clone(), installation.endpoints.clone());
+        let (tunnels, endpoints) = (installation.tunnels.clone(), installation.endpoints.clone());
         let config = Config {
             uplink: uplink.to_owned(),
             underlay: Underlay { tunnels, endpoints, ..Underlay::default() },

@@ -5,8 +5,8 @@
 //! adopts the megaflows of the one before. Then one thread serves both connections. A lost
 //! connection changes nothing: the switch goes on with what it has.
 
-use super::deployment::{Deployment, ForwardingOptions};
 use super::Daemon;
+use super::deployment::{Deployment, ForwardingOptions};
 use crate::Failure;
 use anyhow::{Context, Result, anyhow};
 use chassis::{Host, Installation, Settings, TlsPaths, UnixMs, of_host, of_southbound};
@@ -17,8 +17,8 @@ use ovsdb::{Config, Event, Remote, RequestId, RowChange, TransactOutcome};
 use pipeline::Program;
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -182,7 +182,9 @@ impl JoinedHost {
     ) -> Result<(Deployment, Program), Failure> {
         let first = match self.first.take() {
             Some(first) => first,
-            None => self.host.installation(self.southbound.replica()).context("nothing to install")?,
+            None => {
+                self.host.installation(self.southbound.replica()).context("nothing to install")?
+            }
         };
         let settings = self.host.settings();
         let deployment = Deployment::of_chassis(&first, settings, &self.uplink, options)?;
@@ -488,7 +490,9 @@ impl Follower {
             wait_any(&mut [&mut southbound.client], Some(end));
             southbound.receive();
         }
-        tracing::warn!("the southbound database keeps this host: remove it with ovn-sbctl chassis-del");
+        tracing::warn!(
+            "the southbound database keeps this host: remove it with ovn-sbctl chassis-del"
+        );
     }
 }
 
