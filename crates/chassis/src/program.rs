@@ -5,7 +5,7 @@
 //! | Logical_Flow | this flow is compiled |
 //! | Logical_DP_Group | the flows of the group are compiled |
 //! | Address_Set, Port_Group | the flows that name it are compiled |
-//! | Port_Binding, a host's tunnel end, a local interface | these ports are placed; flows that name them are compiled |
+//! | Port_Binding, host, interface | these ports are placed; flows naming them are compiled |
 //! | Multicast_Group | this group is set |
 //! | Datapath_Binding | with another key: everything is built again |
 //!
