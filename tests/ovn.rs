@@ -5,6 +5,7 @@ use crate::common::{Attachment, Daemon, GUEST_DEVICE, Guest, Host, Lab, PATIENCE
 use crate::peers::program::{Running, command, run, wait_for_server};
 use crate::peers::{carry_wire_frames, carry_wire_frames_between};
 use netdev::{Dad, IpNet, Route};
+use nix::sys::signal::Signal;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use testkit::host::wait_until;
 use testkit::ovn::Ovn;
 use testkit::{require_program, require_root};
+use wire::MacAddr;
 
 /// The schema of the local database on Debian.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
@@ -181,6 +183,14 @@ fn guests_talk_when_two_hosts_join_an_ovn() {
     assert!(is_silent(near, far.ip(4)));
     hosts.databases[1].add_port(far);
     traffic::ping(&near.netns, far.ip(4));
+    wait_up(&lab, &ovn);
+    // The port is for another host, and for this one again.
+    ovn.nbctl(&format!("lsp-set-options {} requested-chassis=h1", far.name));
+    ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=false", far.name));
+    assert!(is_silent(near, far.ip(4)));
+    ovn.nbctl(&format!("lsp-set-options {} requested-chassis=h2", far.name));
+    wait_up(&lab, &ovn);
+    traffic::ping(&near.netns, far.ip(4));
     hosts.stop(&ovn);
 }
 
@@ -315,6 +325,111 @@ fn host_that_was_removed_by_mistake_joins_again() {
     ovn.nbctl("--wait=hv sync");
     wait_up(&lab, &ovn);
     traffic::ping(&near.netns, far.ip(4));
+    // Other settings, while it runs.
+    hosts.databases[1].vsctl("set open . external_ids:ovn-encap-csum=false");
+    wait_until(PATIENCE, "the tunnel end has changed", || {
+        let options = ovn.sbctl("--bare --columns=options find Encap chassis_name=h2");
+        options.trim() == "csum=false"
+    });
+    traffic::ping(&near.netns, far.ip(4));
+    hosts.stop(&ovn);
+}
+
+/// The output of `ping -i 0.05`, which runs until it is dropped.
+fn pings(from: &Guest, to: IpAddr, directory: &Path) -> Running {
+    let mut ping = from.netns.program("ping");
+    ping.args(["-n", "-i", "0.05", &to.to_string()]);
+    Running::start("ping", ping, directory)
+}
+
+#[test]
+fn killed_host_stays_in_the_deployment_and_loses_no_packet_of_a_known_flow() {
+    require_ovn!();
+    let lab = lab();
+    let ovn = Ovn::start("killed");
+    let (near, far) = lab.ends();
+    ovn.configure(&switch("blue", &[near, far]));
+    let bpf_fs = lab.dir.path().join("bpf");
+    std::fs::create_dir(&bpf_fs).expect("a directory can be made");
+    let kernel = ["--datapath", "kernel", "--bpf-fs", bpf_fs.to_str().expect("UTF-8")];
+    let databases = [0, 1].map(|at| LocalDatabase::start(&lab, &ovn, at));
+    let start = |at: usize| {
+        let remote = databases[at].remote();
+        let daemon = Daemon::join_ovn(&lab.hosts[at], &remote, &lab.control(at), &kernel);
+        daemon.wait_answers();
+        daemon
+    };
+    let [_other, mut daemon] = [0, 1].map(start);
+    for guest in &lab.guests {
+        databases[guest.host].add_port(guest);
+    }
+    wait_up(&lab, &ovn);
+    let rows = || ovn.sbctl("--columns=_uuid,name,encaps list Chassis") + &ovn.sbctl("show");
+    let before = rows();
+    traffic::ping(&near.netns, far.ip(4));
+    let pings = pings(near, far.ip(4), lab.dir.path());
+    wait_until(PATIENCE, "pings are answered", || pings.output().lines().count() > 10);
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait_end(PATIENCE);
+    let (count, silent) = (pings.output().lines().count(), "replies come without the daemon");
+    wait_until(PATIENCE, silent, || pings.output().lines().count() > count + 10);
+    assert_eq!(rows(), before);
+    let daemon = start(1);
+    let count = pings.output().lines().count();
+    wait_until(PATIENCE, "replies come", || pings.output().lines().count() > count + 20);
+    assert_eq!(rows(), before);
+    let (_, shown, _) = weft(&lab.control(1), &["show"]);
+    assert!(shown.contains("megaflows adopted") && !shown.contains(" 0 of "), "{shown}");
+    ovn.nbctl("--wait=hv acl-add blue to-lport 5 icmp4 drop");
+    let pings = pings.stop();
+    let numbers =
+        pings.lines().filter_map(|line| line.split("icmp_seq=").nth(1)?.split(' ').next());
+    let numbers: Vec<u32> = numbers.map(|text| text.parse().expect("a number")).collect();
+    let lost: Vec<_> = numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+    assert!(is_silent(near, far.ip(4)));
+    daemon.stop();
+}
+
+#[test]
+fn vsctl_commands_return_and_internal_interfaces_are_guests() {
+    require_ovn!();
+    let lab = lab();
+    let ovn = Ovn::start("vsctl");
+    let (near, far) = lab.ends();
+    ovn.configure(&switch("blue", &[near, far]));
+    ovn.configure(&[
+        "lsp-add blue int1",
+        "lsp-set-addresses int1 '02:00:00:00:00:77 192.168.7.77'",
+    ]);
+    let hosts = Hosts::start(&lab, &ovn);
+    let database = &hosts.databases[0];
+    database.vsctl("--may-exist add-br br-int -- --may-exist add-br br-ex");
+    database.vsctl("add-port br-ex other0");
+    let error = database.vsctl("get Interface other0 error ofport");
+    assert!(error.contains("integration bridge br-int only") && error.ends_with("-1\n"), "{error}");
+    database.vsctl("del-br br-ex");
+    database.vsctl(
+        "add-port br-int int1 -- set Interface int1 type=internal external_ids:iface-id=int1 \
+         mac=\"02:00:00:00:00:77\"",
+    );
+    assert_ne!(database.vsctl("get Interface int1 ofport").trim(), "-1");
+    ovn.nbctl("wait-until Logical_Switch_Port int1 up=true");
+    // The host itself is the guest.
+    let netlink = lab.hosts[0].netns.netlink();
+    let mut found = None;
+    wait_until(PATIENCE, "the device is there", || {
+        found = netlink.index_of("int1").ok();
+        found.is_some()
+    });
+    let index = found.expect("wait_until returns only on success");
+    netlink.set_mac(index, MacAddr([2, 0, 0, 0, 0, 0x77])).expect("a MAC address can be set");
+    let prefix = IpNet::new([192, 168, 7, 77].into(), 24).expect("a prefix");
+    netlink.add_address(index, prefix, Dad::Skip).expect("an address can be added");
+    netlink.set_up(index).expect("a link can be set up");
+    traffic::ping(&far.netns, [192, 168, 7, 77].into());
+    database.vsctl("del-port int1");
+    wait_until(PATIENCE, "the device is gone", || netlink.index_of("int1").is_err());
     hosts.stop(&ovn);
 }
 

@@ -34,7 +34,10 @@ impl Endpoints {
         now: Instant,
     ) -> Self {
         let mut all = Self::default();
-        for (uuid, chassis) in replica.rows::<Chassis>() {
+        // In the order of names, so that a restarted host numbers the same end points alike.
+        let mut rows: Vec<_> = replica.rows::<Chassis>().collect();
+        rows.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        for (uuid, chassis) in rows {
             if chassis.name == settings.system_id || !shares_zone(settings, &chassis) {
                 continue;
             }

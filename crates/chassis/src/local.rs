@@ -12,7 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// OpenFlow's number of a bridge's own interface (`OFPP_LOCAL`).
-const LOCAL_PORT: i64 = 65534;
+const LOCAL_PORT: i64 = OF_BRIDGE as i64;
+const OF_BRIDGE: u32 = 65534;
+/// The types of interfaces that can be ports.
+const OWN_KINDS: [&str; 3] = ["system", "internal", "tap"];
 /// The value of `ofport` for an interface that cannot be used.
 const NO_PORT: i64 = -1;
 
@@ -90,6 +93,7 @@ impl LocalPorts {
         let mut ports = Self::default();
         let Some((root, row)) = replica.rows::<OpenVswitch>().next() else { return ports };
         (ports.root, ports.next_cfg) = (Some(root), row.next_cfg);
+        ports.keep_numbers(replica, numbers, now);
         for uuid in row.bridges {
             let Some(bridge) = replica.get::<Bridge>(uuid) else { continue };
             let is_own = bridge.name == settings.bridge;
@@ -113,6 +117,22 @@ impl LocalPorts {
         }
         numbers.release_unused(now);
         ports
+    }
+
+    /// Gives interfaces without a number the one that the database has, from an earlier run. So
+    /// the cached flows of that run stay right.
+    fn keep_numbers(&self, replica: &Replica, numbers: &mut NumberPool<Text>, now: Instant) {
+        let rows = replica.rows::<Interface>().filter_map(|(_, row)| {
+            let number = row.ofport.and_then(|number| u32::try_from(number).ok())?;
+            (1..=MAX_PORT.0).contains(&number).then_some((number, row))
+        });
+        // In ascending order, because each number is above those before.
+        let known: BTreeMap<u32, Interface> = rows
+            .filter(|(_, row)| row.kind.is_empty() || OWN_KINDS.contains(&&*row.kind))
+            .collect();
+        for (number, row) in known.into_iter().filter(|(number, _)| *number != OF_BRIDGE) {
+            numbers.prefer(&row.name, number, now);
+        }
     }
 
     fn add(&mut self, uuid: Uuid, row: &Interface, mut state: InterfaceState) {
@@ -168,7 +188,7 @@ fn state(
         }
     };
     let port = PortNo(numbers.number(row.name.clone(), now));
-    if port > MAX_PORT {
+    if port > MAX_PORT || port.0 == OF_BRIDGE {
         return InterfaceState::Refused(format!("a switch numbers at most {MAX_PORT} ports"));
     }
     InterfaceState::Port { port, device }

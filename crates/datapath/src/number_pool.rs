@@ -31,6 +31,17 @@ impl<K: Clone + Eq + Hash> NumberPool<K> {
         }
     }
 
+    /// Gives `name` this number, unless it has one already or the number is in use. Numbers that
+    /// are left out become free after a delay.
+    pub fn prefer(&mut self, name: &K, number: u32, now: Instant) {
+        if number < self.next || self.assigned.contains_key(name) {
+            return;
+        }
+        self.released.extend((self.next..number).map(|free| (now, free)));
+        self.next = number.saturating_add(1);
+        self.assigned.insert(name.clone(), number);
+    }
+
     /// The number of `name`: its present one, or a free one.
     pub fn number(&mut self, name: K, now: Instant) -> u32 {
         self.requested.insert(name.clone());
@@ -86,5 +97,18 @@ mod tests {
         assert_eq!(round(8, &[]), [0_u32; 0]);
         assert_eq!(round(20, &["x", "y", "z", "u", "v"]).len(), 5);
         assert_eq!(pool.next, 6, "four released numbers were reused");
+    }
+
+    #[test]
+    fn preferred_number_is_taken_unless_it_is_in_use() {
+        let mut pool = NumberPool::starting_at(1);
+        let start = Instant::now();
+        pool.prefer(&"b", 3, start);
+        pool.prefer(&"a", 3, start);
+        pool.prefer(&"b", 7, start);
+        assert_eq!([pool.number("b", start), pool.number("a", start)], [3, 4]);
+        let later = start + REUSE_DELAY;
+        assert_eq!([pool.number("c", later), pool.number("d", later)], [1, 2]);
+        assert_eq!(pool.number("e", later), 5);
     }
 }

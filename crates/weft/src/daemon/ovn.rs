@@ -24,6 +24,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a failed transaction or installation rests.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long another process may keep the lock of the local database until the log tells.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the daemon waits at its end for the southbound database to remove this host.
 const LEAVE: Duration = Duration::from_secs(5);
 /// The lock that ovs-vswitchd holds in the local database. Its holder serves the bridges.
@@ -75,10 +77,6 @@ impl Database {
                 }
                 Event::Transacted { id, outcome } => self.handle_outcome(id, &outcome),
                 Event::Lock { is_held: true } => received.is_updated = true,
-                Event::Lock { is_held: false } => tracing::warn!(
-                    "another process holds the lock {LOCK} of the {} database: stop ovs-vswitchd",
-                    self.name
-                ),
                 _ => {}
             }
         }
@@ -202,6 +200,7 @@ impl JoinedHost {
             daemon: Arc::clone(daemon),
             stop: Arc::clone(&stop),
             install_at: None,
+            lock_due: Some(Instant::now() + LOCK_PATIENCE),
             refused_settings: None,
             status: Arc::clone(&daemon.ovn),
         };
@@ -286,6 +285,8 @@ struct Follower {
     stop: Arc<AtomicU8>,
     /// After a failed installation: when to try again.
     install_at: Option<Instant>,
+    /// When to warn that another process has the lock of the local database.
+    lock_due: Option<Instant>,
     /// Settings that need a restart.
     refused_settings: Option<Settings>,
     status: Arc<Mutex<OvnStatus>>,
@@ -411,12 +412,21 @@ impl Follower {
             again = again.into_iter().chain(later).min();
             southbound.transact(transaction);
         }
-        if local.may_transact() && local.client.session().has_lock() {
-            let transaction =
-                host.local_transaction(local.replica(), southbound.replica(), unix_ms);
-            local.transact(transaction);
+        if local.client.session().has_lock() {
+            self.lock_due = None;
+            if local.may_transact() {
+                let transaction =
+                    host.local_transaction(local.replica(), southbound.replica(), unix_ms);
+                local.transact(transaction);
+            }
+        } else if self.lock_due.is_some_and(|due| due <= now) {
+            self.lock_due = None;
+            tracing::warn!(
+                "another process, such as ovs-vswitchd, has the lock {LOCK} of the local \
+                 database: stop it, or ovs-vsctl does not learn what weft does"
+            );
         }
-        again
+        again.into_iter().chain(self.lock_due).min()
     }
 
     fn install(&mut self) {
