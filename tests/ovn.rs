@@ -289,6 +289,43 @@ fn router_connects_guests_of_two_hosts() {
 }
 
 #[test]
+fn gateway_router_of_one_host_serves_guests_of_both() {
+    require_ovn!();
+    let lab = lab();
+    let ovn = Ovn::start("gateway");
+    let (near, far) = lab.ends();
+    let inside = gateway(7);
+    let commands = [
+        "lr-add gr -- set Logical_Router gr options:chassis=h2".to_owned(),
+        "lrp-add gr gr-blue 02:00:00:00:ff:01 192.168.7.254/24".to_owned(),
+        "lsp-add blue blue-gr -- lsp-set-type blue-gr router -- lsp-set-addresses blue-gr router \
+         -- lsp-set-options blue-gr router-port=gr-blue"
+            .to_owned(),
+        format!("lrp-add gr gr-out 02:00:00:00:ff:02 {inside}/24"),
+    ];
+    ovn.configure(&switch("blue", &[near, far]));
+    ovn.configure(&commands);
+    let hosts = Hosts::start(&lab, &ovn);
+    let chassis = |host: &str| {
+        ovn.sbctl(&format!("--bare --columns=_uuid find Chassis name={host}")).trim().to_owned()
+    };
+    let bound = "--bare --columns=chassis find Port_Binding logical_port=blue-gr";
+    wait_until(PATIENCE, "the gateway is bound to h2", || ovn.sbctl(bound).trim() == chassis("h2"));
+    ovn.nbctl("--wait=hv sync");
+    for guest in [near, far] {
+        traffic::ping(&guest.netns, Ipv4Addr::new(192, 168, 7, 254).into());
+    }
+    // It moves to the other host.
+    ovn.nbctl("--wait=hv set Logical_Router gr options:chassis=h1");
+    wait_until(PATIENCE, "the gateway is bound to h1", || ovn.sbctl(bound).trim() == chassis("h1"));
+    ovn.nbctl("--wait=hv sync");
+    for guest in [near, far] {
+        traffic::ping(&guest.netns, Ipv4Addr::new(192, 168, 7, 254).into());
+    }
+    hosts.stop(&ovn);
+}
+
+#[test]
 fn guests_go_on_when_the_southbound_database_is_lost() {
     require_ovn!();
     let lab = lab();
@@ -493,6 +530,17 @@ fn guests_of_weft_and_of_a_stock_chassis_talk() {
     ovn.nbctl("--wait=hv sync");
     crate::peers::guests_exchange(&lab, TRANSFER_LEN);
     traffic::broadcast(near, far);
+    // A router between both, which each host executes for its own guests.
+    ovn.configure(&[
+        "lr-add r0 -- lrp-add r0 r0-blue 02:00:00:00:ff:01 192.168.7.254/24".to_owned(),
+        "lsp-add blue blue-r0 -- lsp-set-type blue-r0 router -- lsp-set-addresses blue-r0 router \
+         -- lsp-set-options blue-r0 router-port=r0-blue"
+            .to_owned(),
+    ]);
+    ovn.nbctl("--wait=hv sync");
+    for guest in [near, far] {
+        traffic::ping(&guest.netns, Ipv4Addr::new(192, 168, 7, 254).into());
+    }
     ovn.nbctl("--wait=hv acl-add blue to-lport 5 icmp4 drop");
     assert!(is_silent(near, far.ip(4)) && is_silent(far, near.ip(4)));
     traffic::ping(&near.netns, far.ip(6));
