@@ -156,7 +156,7 @@ impl Host {
         now: Instant,
     ) {
         let is_empty = replica.table(DatapathBinding::NAME).is_none_or(|table| table.is_empty());
-        if is_empty && is_first && self.builder.flow_count() > 0 && self.held_since.is_none() {
+        if is_empty && is_first && self.builder.has_datapaths() && self.held_since.is_none() {
             self.held_since = Some(now);
         }
         if self.is_held(replica, now) {

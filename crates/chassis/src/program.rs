@@ -9,11 +9,14 @@
 //! | Multicast_Group | this group is set |
 //! | Datapath_Binding | with another key: everything is built again |
 //!
+//! Only the flows of datapaths that packets of this host can pass are compiled ([`Reach`]).
+//!
 //! A flow that cannot be compiled is left out and kept by name ([`BadFlow`]). The others work.
 
 mod flows;
 mod learned;
 pub(crate) mod ports;
+mod reach;
 
 use crate::endpoints::Endpoints;
 use crate::local::LocalPorts;
@@ -27,6 +30,7 @@ use network::Placement;
 use ovsdb::{Atom, Replica, RowChange, Table, Uuid};
 use pipeline::{DatapathKind, FlowId, PortRole, Program};
 use ports::PlacedPort;
+use reach::Reach;
 use southbound::{constant, port_group_name};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -75,6 +79,7 @@ pub struct ProgramBuilder {
     datapaths: HashMap<Uuid, DatapathKey>,
     ports: HashMap<Uuid, PlacedPort>,
     groups: HashMap<Uuid, (DatapathKey, PortKey)>,
+    reach: Reach,
     /// Port groups by name: their rows with the ports of each.
     port_groups: BTreeMap<Text, BTreeMap<Uuid, Vec<String>>>,
     flows: HashMap<Uuid, FlowId>,
@@ -111,6 +116,7 @@ impl ProgramBuilder {
             datapaths: HashMap::new(),
             ports: HashMap::new(),
             groups: HashMap::new(),
+            reach: Reach::default(),
             port_groups: BTreeMap::new(),
             flows: HashMap::new(),
             bad_flows: BTreeMap::new(),
@@ -136,6 +142,11 @@ impl ProgramBuilder {
     /// A snapshot of the program.
     pub fn program(&self) -> Program {
         self.loader.program()
+    }
+
+    /// True if there is a logical switch or router.
+    pub fn has_datapaths(&self) -> bool {
+        !self.datapaths.is_empty()
     }
 
     /// The number of flows that are in the program.
@@ -179,6 +190,7 @@ impl ProgramBuilder {
         self.apply_ports(replica, &changes, &renamed, around);
         self.apply_groups(replica, &changes, &renamed);
         self.apply_sets(&changes);
+        self.follow_reach(replica, &flows);
         for uuid in flows {
             self.add_flow(replica, uuid);
         }

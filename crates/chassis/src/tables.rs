@@ -216,7 +216,7 @@ ovsdb::table! {
 pub mod index {
     /// By the column `name` or `logical_port`.
     pub const NAME: &str = "name";
-    /// Ports and multicast groups by datapath.
+    /// Ports, flows, multicast groups and groups of datapaths by datapath.
     pub const DATAPATH: &str = "datapath";
     /// Ports by the host that they are bound to.
     pub const CHASSIS: &str = "chassis";
@@ -258,8 +258,10 @@ pub fn of_southbound(system_id: &str) -> Vec<TableRequest> {
             .index_elements(index::CHASSIS, "chassis")
             .index_elements(index::HA_GROUP, "ha_chassis_group")
             .index_map_values(index::OPTIONS, "options"),
-        LogicalFlow::request().index_elements(index::DP_GROUP, "logical_dp_group"),
-        LogicalDpGroup::request(),
+        LogicalFlow::request()
+            .index_elements(index::DATAPATH, "logical_datapath")
+            .index_elements(index::DP_GROUP, "logical_dp_group"),
+        LogicalDpGroup::request().index_elements(index::DATAPATH, "datapaths"),
         MulticastGroup::request()
             .index(index::DATAPATH, &["datapath"])
             .index_elements(index::PORTS, "ports"),

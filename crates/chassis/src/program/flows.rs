@@ -1,10 +1,11 @@
 //! Logical flows.
 
 use super::{BadFlow, ProgramBuilder};
-use crate::tables::{LogicalDpGroup, LogicalFlow, Text};
+use crate::tables::{LogicalDpGroup, LogicalFlow, Text, index};
 use flow::DatapathKey;
-use ovsdb::{Replica, Uuid};
+use ovsdb::{Atom, Replica, Table, Uuid};
 use pipeline::Direction;
+use std::collections::BTreeSet;
 
 /// The most bad flows that are kept by name. All are counted.
 const MAX_BAD_FLOWS: usize = 1000;
@@ -24,7 +25,11 @@ impl ProgramBuilder {
         let Some(row) = replica.get::<LogicalFlow>(uuid) else { return };
         let text = |key: &str| row.external_ids.get(key).map(Text::to_string).unwrap_or_default();
         let stage = text("stage-name");
-        let flow = match logical_flow(&row, uuid, self.datapaths_of(replica, &row), &stage) {
+        let datapaths = self.datapaths_of(replica, &row);
+        if datapaths.is_empty() {
+            return;
+        }
+        let flow = match logical_flow(&row, uuid, datapaths, &stage) {
             Ok(flow) => lflow::LogicalFlow { source: text("source"), ..flow },
             Err(problem) => return self.keep_bad_flow(uuid, &row, &stage, problem),
         };
@@ -59,8 +64,40 @@ impl ProgramBuilder {
         let group = row.logical_dp_group.and_then(|uuid| replica.get::<LogicalDpGroup>(uuid));
         let shared = group.into_iter().flat_map(|group| group.datapaths);
         let all = row.logical_datapath.into_iter().chain(shared);
-        all.filter_map(|uuid| self.datapaths.get(&uuid).copied()).collect()
+        let keys = all.filter_map(|uuid| self.datapaths.get(&uuid).copied());
+        keys.filter(|&key| self.reach.contains(key)).collect()
     }
+
+    /// Compiles the flows of datapaths that packets of this host can pass since the last call, and
+    /// removes those of datapaths that they cannot pass any more. It leaves out flows of
+    /// `pending`, which the caller compiles.
+    pub(super) fn follow_reach(&mut self, replica: &Replica, pending: &BTreeSet<Uuid>) {
+        let moved = self.reach.update();
+        if moved.is_empty() {
+            return;
+        }
+        let rows = self.datapaths.iter().filter(|(_, key)| moved.contains(key));
+        let flows: BTreeSet<Uuid> =
+            rows.flat_map(|(uuid, _)| flows_of_datapath(replica, *uuid)).collect();
+        for &uuid in flows.difference(pending) {
+            self.remove_flow(uuid);
+            self.add_flow(replica, uuid);
+        }
+    }
+}
+
+/// The flows of a datapath, its own and those of its groups.
+fn flows_of_datapath(replica: &Replica, datapath: Uuid) -> Vec<Uuid> {
+    let find = |table: &str, index: &str, uuid: Uuid| -> Vec<Uuid> {
+        let found = replica.table(table).and_then(|table| table.index(index));
+        let rows = found.into_iter().flat_map(|found| found.find_atom(Atom::Uuid(uuid)));
+        rows.map(|row| row.uuid()).collect()
+    };
+    let mut flows = find(LogicalFlow::NAME, index::DATAPATH, datapath);
+    for group in find(LogicalDpGroup::NAME, index::DATAPATH, datapath) {
+        flows.extend(find(LogicalFlow::NAME, index::DP_GROUP, group));
+    }
+    flows
 }
 
 fn logical_flow(

@@ -18,6 +18,15 @@ pub struct PlacedPort {
     name: Text,
     local: Option<PortNo>,
     is_resident: bool,
+    /// The datapath behind a patch port.
+    pub patch: Option<DatapathKey>,
+}
+
+impl PlacedPort {
+    /// True if packets enter the datapath by this port on this host.
+    pub fn is_own(&self) -> bool {
+        self.local.is_some() || self.is_resident
+    }
 }
 
 impl ProgramBuilder {
@@ -61,6 +70,7 @@ impl ProgramBuilder {
             affected.extend(find(replica, index::CHASSIS, &[Atom::Uuid(host)]));
         }
         self.place(replica, affected, around);
+        self.follow_reach(replica, &BTreeSet::new());
     }
 
     fn place(&mut self, replica: &Replica, rows: BTreeSet<Uuid>, around: &Surroundings<'_>) {
@@ -79,8 +89,10 @@ impl ProgramBuilder {
             if row.as_ref().is_none_or(|row| row.logical_port != old.name) && !old.is_resident {
                 self.loader.set_resident(&old.name.clone(), true);
             }
-            if identity.is_none() {
-                self.ports.remove(uuid);
+            if identity.is_none()
+                && let Some(gone) = self.ports.remove(uuid)
+            {
+                self.reach.remove(&gone);
             }
         }
         for (uuid, row) in rows {
@@ -123,7 +135,15 @@ impl ProgramBuilder {
         if was.is_none_or(|old| old.is_resident) != is_resident {
             self.loader.set_resident(&name, is_resident);
         }
-        self.ports.insert(uuid, PlacedPort { datapath, key, name, local, is_resident });
+        let patch = match location {
+            PortLocation::Patch { datapath, .. } => Some(datapath),
+            _ => None,
+        };
+        let placed = PlacedPort { datapath, key, name, local, is_resident, patch };
+        self.reach.add(&placed);
+        if let Some(old) = self.ports.insert(uuid, placed) {
+            self.reach.remove(&old);
+        }
     }
 
     fn location(
