@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testkit::ovn::Ovn;
-use testkit::random::Random;
+use testkit::random::{Random, environment};
 use testkit::require_program;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -201,8 +201,9 @@ impl Changes {
 fn program_is_that_of_the_whole_database_after_any_change() {
     require_program!("ovn-northd", "ovn-central");
     let ovn = Ovn::start("program");
+    ovn.sbctl("chassis-add h1 geneve 192.0.2.1 -- chassis-add h2 geneve 192.0.2.2");
     let mut followed = Followed::new(&ovn);
-    let mut changes = Changes { random: Random::new(7) };
+    let mut changes = Changes { random: Random::new(environment("WEFT_SEED", 7)) };
     let mut most = 0;
     for number in 0..CHANGES {
         changes.make(&ovn);
