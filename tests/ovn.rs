@@ -465,6 +465,10 @@ fn vsctl_commands_return_and_internal_interfaces_are_guests() {
     netlink.add_address(index, prefix, Dad::Skip).expect("an address can be added");
     netlink.set_up(index).expect("a link can be set up");
     traffic::ping(&far.netns, [192, 168, 7, 77].into());
+    wait_until(PATIENCE, "the state of the device is written", || {
+        let state = database.vsctl("get Interface int1 mac_in_use admin_state link_state ifindex");
+        state.lines().eq(["\"02:00:00:00:00:77\"", "up", "up", &index.0.to_string()])
+    });
     database.vsctl("del-port int1");
     wait_until(PATIENCE, "the device is gone", || netlink.index_of("int1").is_err());
     hosts.stop(&ovn);

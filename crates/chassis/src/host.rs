@@ -1,7 +1,7 @@
 //! [`Host`]: a chassis as a state machine, without I/O and without a clock.
 
 use crate::endpoints::{Endpoints, local_ends};
-use crate::local::{InterfaceState, LocalPorts};
+use crate::local::{DeviceFacts, InterfaceState, LocalPorts};
 use crate::program::{BadFlow, ProgramBuilder, Surroundings, learned, ports::port_named};
 use crate::settings::Settings;
 use crate::tables::{self, DatapathBinding, Encap, SbGlobal, Text, index};
@@ -278,11 +278,12 @@ impl Host {
         self.writer.next(replica, &self.settings, &around, &self.installed, (now, unix_ms))
     }
 
-    /// The next transaction for the local database.
+    /// The next transaction for the local database. `devices` are those of this host, by name.
     pub fn local_transaction(
         &self,
         local: &Replica,
         southbound: &Replica,
+        devices: &BTreeMap<Text, DeviceFacts>,
         unix_ms: UnixMs,
     ) -> Option<Transaction> {
         let is_up = |name: &&Text| {
@@ -291,7 +292,8 @@ impl Host {
                 && self.installed.ports.contains_key(*name)
         };
         let up = self.local.logical.keys().filter(is_up).cloned().collect();
-        writes::local(local, &self.settings, &self.local, &up, &self.installed, unix_ms)
+        let facts = (&up, devices);
+        writes::local(local, &self.settings, &self.local, facts, &self.installed, unix_ms)
     }
 
     /// The transaction with which the host leaves the deployment.

@@ -27,6 +27,7 @@ mod tables;
 mod writes;
 
 pub use host::{Host, Installation};
+pub use local::DeviceFacts;
 pub use program::BadFlow;
 pub use settings::{Settings, SettingsError, TlsPaths};
 pub use tables::{of_host, of_southbound};

@@ -45,6 +45,30 @@ pub struct LocalInterface {
     pub state: InterfaceState,
 }
 
+/// What the kernel says about the device of an interface. An interface without a device has the
+/// default.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DeviceFacts {
+    /// The MAC address.
+    pub mac: Option<Text>,
+    /// The interface index.
+    pub ifindex: Option<i64>,
+    /// The MTU, in bytes.
+    pub mtu: Option<i64>,
+    /// Administratively up.
+    pub is_up: Option<bool>,
+    /// It has a carrier.
+    pub has_carrier: Option<bool>,
+}
+
+impl DeviceFacts {
+    /// The values of `admin_state` and `link_state`.
+    pub(crate) fn states(&self) -> [Option<Text>; 2] {
+        let text = |is_up: Option<bool>| is_up.map(|up| if up { "up" } else { "down" }.into());
+        [text(self.is_up), text(self.has_carrier)]
+    }
+}
+
 /// What became of an interface.
 #[derive(Clone, PartialEq, Debug)]
 pub enum InterfaceState {

@@ -58,6 +58,11 @@ ovsdb::table! {
         pub ofport: "ofport" => Option<i64>,
         pub mtu_request: "mtu_request" => Option<i64>,
         pub error: "error" => Option<Text>,
+        pub mac_in_use: "mac_in_use" => Option<Text>,
+        pub ifindex: "ifindex" => Option<i64>,
+        pub mtu: "mtu" => Option<i64>,
+        pub admin_state: "admin_state" => Option<Text>,
+        pub link_state: "link_state" => Option<Text>,
     }
 }
 

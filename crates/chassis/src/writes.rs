@@ -4,7 +4,7 @@
 
 use crate::claims;
 use crate::endpoints::Endpoints;
-use crate::local::{LocalPorts, bridge_named};
+use crate::local::{DeviceFacts, LocalInterface, LocalPorts, bridge_named};
 use crate::program::Surroundings;
 use crate::settings::Settings;
 use crate::tables::{
@@ -253,12 +253,12 @@ pub fn leave(replica: &Replica, settings: &Settings, chassis: Option<Uuid>) -> O
 }
 
 /// The next transaction for the local database; `None` if it says what it should say. `up` are the
-/// ports that the southbound database has as up on this host.
+/// ports that the southbound database has as up on this host, and `devices` the devices by name.
 pub fn local(
     replica: &Replica,
     settings: &Settings,
     ports: &LocalPorts,
-    up: &BTreeSet<Text>,
+    (up, devices): (&BTreeSet<Text>, &BTreeMap<Text, DeviceFacts>),
     installed: &Installed,
     unix_ms: UnixMs,
 ) -> Option<Transaction> {
@@ -269,9 +269,8 @@ pub fn local(
     }
     for (&uuid, port) in &ports.interfaces {
         let Some(row) = replica.get::<Interface>(uuid) else { continue };
-        let (ofport, error) = (port.ofport(), port.error());
-        if row.ofport != Some(ofport) || row.error != error {
-            let values = RowValues::new().set("ofport", ofport).set("error", error);
+        let device = devices.get(&port.name).cloned().unwrap_or_default();
+        if let Some(values) = of_interface(&row, port, device) {
             transaction = transaction.update(Interface::NAME, &row_is(uuid), values);
         }
         let is_up = port.logical_port.as_ref().is_some_and(|name| up.contains(name));
@@ -304,6 +303,23 @@ pub fn local(
         transaction = transaction.update(OpenVswitch::NAME, &row_is(root), values);
     }
     some(transaction)
+}
+
+/// The values of a row of Interface that differ from what it should say.
+fn of_interface(row: &Interface, port: &LocalInterface, device: DeviceFacts) -> Option<RowValues> {
+    let mut values = RowValues::new();
+    let (ofport, error) = (port.ofport(), port.error());
+    if row.ofport != Some(ofport) || row.error != error {
+        values = values.set("ofport", ofport).set("error", error);
+    }
+    let [admin_state, link_state] = device.states();
+    let known = (&row.mac_in_use, row.ifindex, row.mtu, &row.admin_state, &row.link_state);
+    if known != (&device.mac, device.ifindex, device.mtu, &admin_state, &link_state) {
+        let DeviceFacts { mac, ifindex, mtu, .. } = device;
+        values = values.set("mac_in_use", mac).set("ifindex", ifindex).set("mtu", mtu);
+        values = values.set("admin_state", admin_state).set("link_state", link_state);
+    }
+    (values != RowValues::new()).then_some(values)
 }
 
 /// Keys of `external_ids` of an interface whose port is in force.

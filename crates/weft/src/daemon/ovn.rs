@@ -9,12 +9,15 @@ use super::Daemon;
 use super::deployment::{Deployment, ForwardingOptions};
 use crate::Failure;
 use anyhow::{Context, Result, anyhow};
-use chassis::{Host, Installation, Settings, TlsPaths, UnixMs, of_host, of_southbound};
+use chassis::{
+    DeviceFacts, Host, Installation, Settings, TlsPaths, UnixMs, of_host, of_southbound,
+};
 use doctor::choice::Decision;
 use netdev::Netlink;
 use ovsdb::io::{Client, TlsFiles, Waker, wait_any};
 use ovsdb::{Config, Event, Remote, RequestId, RowChange, TransactOutcome};
 use pipeline::Program;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -28,6 +31,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the daemon waits at its end for the southbound database to remove this host.
 const LEAVE: Duration = Duration::from_secs(5);
+/// How often the state of devices is read for the local database.
+const DEVICES_INTERVAL: Duration = Duration::from_secs(5);
 /// The lock that ovs-vswitchd holds in the local database. Its holder serves the bridges.
 const LOCK: &str = "ovs_vswitchd";
 
@@ -200,6 +205,10 @@ impl JoinedHost {
             daemon: Arc::clone(daemon),
             stop: Arc::clone(&stop),
             install_at: None,
+            netlink: Netlink::open().map_err(io::Error::other)?,
+            devices: BTreeMap::new(),
+            devices_due: Instant::now(),
+            last_error: String::new(),
             lock_due: Some(Instant::now() + LOCK_PATIENCE),
             refused_settings: None,
             status: Arc::clone(&daemon.ovn),
@@ -285,6 +294,12 @@ struct Follower {
     stop: Arc<AtomicU8>,
     /// After a failed installation: when to try again.
     install_at: Option<Instant>,
+    netlink: Netlink,
+    /// The devices of this host, by name, and when to read them again.
+    devices: BTreeMap<Arc<str>, DeviceFacts>,
+    devices_due: Instant,
+    /// The last error of an installation, which is logged once.
+    last_error: String,
     /// When to warn that another process has the lock of the local database.
     lock_due: Option<Instant>,
     /// Settings that need a restart.
@@ -399,6 +414,7 @@ impl Follower {
     /// the latest.
     fn act(&mut self) -> Option<Instant> {
         self.install();
+        self.read_devices();
         let (now, unix_ms) = (Instant::now(), unix_ms());
         let JoinedHost { local, southbound, host, .. } = &mut self.joined;
         let mut again = [self.install_at, local.retry_at, southbound.retry_at, host.deadline()]
@@ -415,8 +431,9 @@ impl Follower {
         if local.client.session().has_lock() {
             self.lock_due = None;
             if local.may_transact() {
+                let (replica, devices) = (local.replica(), &self.devices);
                 let transaction =
-                    host.local_transaction(local.replica(), southbound.replica(), unix_ms);
+                    host.local_transaction(replica, southbound.replica(), devices, unix_ms);
                 local.transact(transaction);
             }
         } else if self.lock_due.is_some_and(|due| due <= now) {
@@ -426,7 +443,28 @@ impl Follower {
                  database: stop it, or ovs-vsctl does not learn what weft does"
             );
         }
-        again.into_iter().chain(self.lock_due).min()
+        again.into_iter().chain(self.lock_due).chain([self.devices_due]).min()
+    }
+
+    /// Reads the state of all devices, if it is time to.
+    fn read_devices(&mut self) {
+        if self.devices_due > Instant::now() {
+            return;
+        }
+        self.devices_due = Instant::now() + DEVICES_INTERVAL;
+        // Without an answer, the last state remains.
+        let Ok(links) = self.netlink.links() else { return };
+        let facts = links.into_iter().map(|link| {
+            let facts = DeviceFacts {
+                mac: Some(link.mac.to_string().into()),
+                ifindex: Some(link.index.0.into()),
+                mtu: Some(link.mtu.into()),
+                is_up: Some(link.up),
+                has_carrier: Some(link.carrier && link.up),
+            };
+            (link.name.into(), facts)
+        });
+        self.devices = facts.collect();
     }
 
     fn install(&mut self) {
@@ -443,11 +481,18 @@ impl Follower {
             Ok(generation) => {
                 tracing::debug!(generation, "installed the network of OVN");
                 self.learn(&installation);
+                self.last_error.clear();
+                // The devices of new ports may be there now.
+                self.devices_due = Instant::now();
                 self.joined.host.installed(installation);
             }
             Err(failure) => {
                 if let Failure::Input(error) | Failure::Runtime(error) = failure {
-                    tracing::warn!("cannot install the network of OVN: {error:#}");
+                    let error = format!("{error:#}");
+                    if error != self.last_error {
+                        tracing::warn!("cannot install the network of OVN: {error}");
+                        self.last_error = error;
+                    }
                 }
                 host.install_again();
                 self.install_at = Some(Instant::now() + RETRY);
