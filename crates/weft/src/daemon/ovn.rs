@@ -5,6 +5,9 @@
 //! adopts the megaflows of the one before. Then one thread serves both connections. A lost
 //! connection changes nothing: the switch goes on with what it has.
 
+mod database;
+mod status;
+
 use super::Daemon;
 use super::deployment::{Deployment, ForwardingOptions};
 use crate::Failure;
@@ -12,11 +15,13 @@ use anyhow::{Context, Result, anyhow};
 use chassis::{
     DeviceFacts, Host, Installation, Settings, TlsPaths, UnixMs, of_host, of_southbound,
 };
-use doctor::choice::Decision;
+use database::{Database, Received};
 use netdev::Netlink;
-use ovsdb::io::{Client, TlsFiles, Waker, wait_any};
-use ovsdb::{Config, Event, Remote, RequestId, RowChange, TransactOutcome};
+use ovsdb::io::{TlsFiles, Waker, wait_any};
+use ovsdb::{Config, Remote};
 use pipeline::Program;
+use status::MAX_NAMED;
+pub use status::OvnStatus;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
@@ -35,98 +40,6 @@ const LEAVE: Duration = Duration::from_secs(5);
 const DEVICES_INTERVAL: Duration = Duration::from_secs(5);
 /// The lock that ovs-vswitchd holds in the local database. Its holder serves the bridges.
 const LOCK: &str = "ovs_vswitchd";
-
-/// The connection to a database, and the transaction that is under way.
-struct Database {
-    name: &'static str,
-    client: Client,
-    pending: Option<RequestId>,
-    /// No transaction is sent before.
-    retry_at: Option<Instant>,
-    was_refused: bool,
-}
-
-/// What has happened on a connection.
-#[derive(Default)]
-struct Received {
-    /// There was a complete update.
-    is_updated: bool,
-    /// It was the first of a connection.
-    is_first: bool,
-    changes: Vec<RowChange>,
-}
-
-impl Database {
-    fn new(name: &'static str, config: Config, tls: Option<TlsFiles>) -> Result<Self> {
-        let client = Client::new(config.seed(std::process::id().into()), tls)
-            .with_context(|| format!("cannot use the {name} database"))?;
-        Ok(Self { name, client, pending: None, retry_at: None, was_refused: false })
-    }
-
-    /// Takes all events.
-    fn receive(&mut self) -> Received {
-        let mut received = Received::default();
-        while let Some(event) = self.client.next_event(Some(Instant::now())) {
-            match event {
-                Event::Connected { remote } => {
-                    tracing::info!("connected to the {} database at {remote}", self.name);
-                }
-                Event::Disconnected { remote, reason } => {
-                    tracing::warn!("{} database at {remote}: {reason}", self.name);
-                    self.pending = None;
-                }
-                Event::Update(update) => {
-                    received.is_updated = true;
-                    received.is_first |= update.is_first();
-                    received.changes.extend(update.changes);
-                }
-                Event::Transacted { id, outcome } => self.handle_outcome(id, &outcome),
-                Event::Lock { is_held: true } => received.is_updated = true,
-                _ => {}
-            }
-        }
-        received
-    }
-
-    fn handle_outcome(&mut self, id: RequestId, outcome: &TransactOutcome) {
-        if self.pending == Some(id) {
-            self.pending = None;
-        }
-        match outcome {
-            TransactOutcome::Committed(_) => self.was_refused = false,
-            TransactOutcome::NotSent | TransactOutcome::Lost => {}
-            TransactOutcome::Failed(error) => {
-                // It is repeated, so that one line must do.
-                if !std::mem::replace(&mut self.was_refused, true) {
-                    tracing::warn!("{} database: {error}", self.name);
-                }
-                self.retry_at = Some(Instant::now() + RETRY);
-            }
-        }
-    }
-
-    /// True if a transaction can be sent now.
-    fn may_transact(&self) -> bool {
-        let is_due = self.retry_at.is_none_or(|at| at <= Instant::now());
-        self.pending.is_none() && is_due && self.client.session().is_ready()
-    }
-
-    fn transact(&mut self, transaction: Option<ovsdb::Transaction>) {
-        let Some(transaction) = transaction else { return };
-        self.retry_at = None;
-        match self.client.session_mut().transact(transaction) {
-            Ok(id) => self.pending = Some(id),
-            Err(error) => {
-                tracing::debug!("{} database: {error}", self.name);
-                self.retry_at = Some(Instant::now() + RETRY);
-            }
-        }
-    }
-
-    fn replica(&self) -> &ovsdb::Replica {
-        self.client.session().replica()
-    }
-}
 
 /// A host that has read both databases, before its switch starts.
 pub struct JoinedHost {
@@ -305,46 +218,6 @@ struct Follower {
     /// Settings that need a restart.
     refused_settings: Option<Settings>,
     status: Arc<Mutex<OvnStatus>>,
-}
-
-/// What `weft show` tells about OVN.
-#[derive(Debug, Default)]
-pub(super) struct OvnStatus {
-    southbound: String,
-    flows: usize,
-    bad_flows: usize,
-    bad: Vec<(String, String)>,
-    nb_cfg: Option<i64>,
-    has_lock: bool,
-}
-
-/// The most flows that `weft show` names.
-const MAX_NAMED: usize = 20;
-
-impl OvnStatus {
-    /// The lines of `weft show`.
-    pub(super) fn decisions(&self) -> Vec<Decision> {
-        let installed = match self.nb_cfg {
-            Some(cfg) => format!("installed up to nb_cfg {cfg}"),
-            None => "nothing installed yet".to_owned(),
-        };
-        let mut all = vec![Decision::new("OVN", self.southbound.clone(), installed)];
-        if !self.has_lock {
-            let why = format!("another process, such as ovs-vswitchd, has its lock {LOCK}");
-            all.push(Decision::new("local database", "not written", why));
-        }
-        let how = format!("{} in force, {} left out", self.flows, self.bad_flows);
-        let why = match self.bad_flows {
-            0 => "weft executes all of them",
-            _ => "weft cannot compile these; packets meet the other flows of their tables",
-        };
-        all.push(Decision::new("logical flows", how, why));
-        let named = self.bad.iter().map(|(flow, why)| {
-            Decision::new("logical flow", format!("left out {flow}"), why.clone())
-        });
-        all.extend(named);
-        all
-    }
 }
 
 impl Follower {
