@@ -17,6 +17,7 @@ mod kernel_vxlan;
 mod links;
 mod memory;
 mod overlay;
+mod ovn;
 mod ovs;
 mod privileges;
 mod recovery;

@@ -33,11 +33,19 @@ pub struct Daemon {
 impl Daemon {
     /// Starts the daemon of `host` with additional `arguments`.
     pub fn spawn(host: &Host, network: &Path, control: &Path, arguments: &[&str]) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let unique = COUNT.fetch_add(1, Ordering::Relaxed);
-        let stderr = control.with_extension(format!("stderr-{unique}"));
+        let stderr = stderr_file(control);
         let file = File::create(&stderr).expect("a file can be made");
         let child = Self::start(host, network, control, arguments, file.into());
+        Self { host: host.name, child, control: control.to_owned(), stderr }
+    }
+
+    /// Starts the daemon of a host that joins OVN. `database` is the remote of its local database.
+    pub fn join_ovn(host: &Host, database: &str, control: &Path, arguments: &[&str]) -> Self {
+        let stderr = stderr_file(control);
+        let file = File::create(&stderr).expect("a file can be made");
+        let mut command = host.netns.program(WEFT);
+        command.args(["run", "--ovn", database, "--control"]).arg(control).args(arguments);
+        let child = spawn(command, file.into());
         Self { host: host.name, child, control: control.to_owned(), stderr }
     }
 
@@ -64,8 +72,7 @@ impl Daemon {
         let mut command = host.netns.program(WEFT);
         command.args(["run", "--host", host.name, "--control"]).arg(control).arg(network);
         command.args(arguments);
-        command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-        command.spawn().expect("weft can be started")
+        spawn(command, stderr)
     }
 
     /// Waits until the daemon answers and all its ports are up.
@@ -194,6 +201,18 @@ impl Daemon {
     fn running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
+}
+
+/// The path of a new file for the standard error of a daemon.
+fn stderr_file(control: &Path) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+    control.with_extension(format!("stderr-{unique}"))
+}
+
+fn spawn(mut command: Command, stderr: Stdio) -> Child {
+    command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    command.spawn().expect("weft can be started")
 }
 
 impl Drop for Daemon {

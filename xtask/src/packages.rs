@@ -13,7 +13,7 @@ pub const BUILD: [&str; 7] =
 
 /// What the tests run against: dissectors, an independent author of frames, live peers, virtual
 /// machines, a browser for reports.
-pub const TEST: [&str; 17] = [
+pub const TEST: [&str; 18] = [
     "busybox-static",
     "chromium",
     "ethtool",
@@ -25,6 +25,7 @@ pub const TEST: [&str; 17] = [
     "openssl",
     "openvswitch-switch",
     "ovn-central",
+    "ovn-host",
     "python3-scapy",
     "qemu-system-x86",
     "sockperf",

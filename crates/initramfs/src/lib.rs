@@ -43,12 +43,13 @@ impl Archive {
         }
     }
 
-    /// Adds a program of this host, and its shared libraries at their paths on this host.
+    /// Adds a program of this host without its debug information, and its shared libraries at their
+    /// paths on this host.
     ///
     /// # Errors
-    /// A file cannot be read, or `ldd` is not installed; the message names it.
+    /// A file cannot be read, or `ldd` or `strip` is not installed; the message names it.
     pub fn program(&mut self, path: &str, program: &Path) -> io::Result<()> {
-        self.file(path, &read(program)?);
+        self.file(path, &without_debug_information(program)?);
         let libraries = Command::new("ldd").arg(program).output().map_err(|error| {
             io::Error::new(
                 error.kind(),
@@ -94,6 +95,20 @@ impl Archive {
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
+}
+
+/// The bytes of a program as `strip` leaves them. Debug information is most of a program, and an
+/// emulated machine takes seconds to unpack it.
+fn without_debug_information(program: &Path) -> io::Result<Vec<u8>> {
+    let stripped = tempfile::NamedTempFile::new()?;
+    let mut command = Command::new("strip");
+    command.arg("--strip-debug").arg("-o").arg(stripped.path()).arg(program);
+    let failed = |why: String| io::Error::other(format!("{}: strip: {why}", program.display()));
+    let output = command.output().map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    read(stripped.path())
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

@@ -27,10 +27,11 @@ mod tests;
 mod uuid;
 
 pub use error::{RowName, SouthboundError, SouthboundProblem};
-pub use network::{NetworkError, SouthboundNetwork};
+pub use network::{NetworkError, SouthboundNetwork, constant};
 pub use rows::{
     AddressSet, Chassis, DatapathBinding, FdbEntry, FlowOrigin, LogicalDpGroup, LogicalFlow,
     MacBinding, MulticastGroup, PortBinding, PortGroup, PortKind, StaticMacBinding, StringMap,
+    port_group_name,
 };
 pub use uuid::{Uuid, UuidError};
 

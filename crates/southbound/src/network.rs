@@ -278,7 +278,7 @@ fn logical_flow(row: &FlowRow, datapaths: Vec<DatapathKey>) -> LogicalFlow {
 }
 
 /// Parses a number, address or subnet in the notation of the match language.
-fn constant(text: &str) -> Option<Constant> {
+pub fn constant(text: &str) -> Option<Constant> {
     let mut lexer = Lexer::new(text);
     let TokenKind::Integer(constant) = lexer.advance().kind else { return None };
     (*lexer.kind() == TokenKind::End).then_some(constant)

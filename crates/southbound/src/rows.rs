@@ -187,12 +187,18 @@ impl DatapathBinding {
 }
 
 impl PortGroup {
-    /// The name as used in `@name`. ovn-northd prefixes it with the key of the datapath and `_`.
+    /// The name as used in `@name`.
     pub fn group_name(&self) -> &str {
-        match self.name.split_once('_') {
-            Some((number, name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => &self.name,
-        }
+        port_group_name(&self.name)
+    }
+}
+
+/// The name of a port group as used in `@name`. In its row, ovn-northd prefixes it with the key of
+/// the datapath and `_`.
+pub fn port_group_name(row_name: &str) -> &str {
+    match row_name.split_once('_') {
+        Some((number, name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => row_name,
     }
 }
 
@@ -220,7 +226,14 @@ impl Value for PortKind {
 
     fn of(cell: &Cell<'_>) -> Option<Self> {
         let Cell::Text(text) = cell else { return None };
-        Some(match text.as_ref() {
+        Some(Self::from(text.as_ref()))
+    }
+}
+
+/// From the text in the database.
+impl From<&str> for PortKind {
+    fn from(text: &str) -> Self {
+        match text {
             "" => Self::Vif,
             "patch" => Self::Patch,
             "l3gateway" => Self::L3Gateway,
@@ -228,7 +241,7 @@ impl Value for PortKind {
             "localnet" => Self::Localnet,
             "localport" => Self::Localport,
             other => Self::Other(other.to_owned()),
-        })
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Compiles a network file, which is the same on every host, into the configuration of one host.
 
-use crate::number_pool::{EndpointName, HostNumbers, NumberPool};
+use crate::host_numbers::{EndpointName, HostNumbers};
 use anyhow::{Context, Result, bail};
 use datapath::config::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PUNT_LIMIT,
     PortConfig, TunnelConfig, Underlay, Workers,
 };
+use datapath::number_pool::NumberPool;
 use datapath::solicit::SolicitLimits;
 use datapath::upcall::UpcallLimits;
 use flow::{EndpointId, PortNo, TagLink, Ttl, TunnelSpec, TunnelType};
@@ -87,21 +88,28 @@ pub fn build(
     underlay.links = placement.links.iter().map(link).collect();
     underlay.least_path_mtu_bytes = network.least_path_mtu();
     underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
-    let config = Config {
-        host: host.name.clone(),
-        uplink: host.uplink.clone(),
+    let uplink = host.uplink.clone();
+    let punt_limit = network.punt_limit().unwrap_or(PUNT_LIMIT);
+    let config = Config { uplink, underlay, ports, punt_limit, ..without_network(&host.name) };
+    Ok(HostConfig { config, program })
+}
+
+/// The configuration of a host without uplink, ports and tunnels.
+pub fn without_network(host: &str) -> Config {
+    Config {
+        host: host.to_owned(),
+        uplink: String::new(),
         uplink_port: Placement::UPLINK,
-        underlay,
-        ports,
+        underlay: Underlay::default(),
+        ports: Vec::new(),
         entropy_base: ENTROPY_BASE,
         entropy_ports: ENTROPY_PORTS,
         workers: Workers::default(),
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
-        punt_limit: network.punt_limit().unwrap_or(PUNT_LIMIT),
+        punt_limit: PUNT_LIMIT,
         solicit: SolicitLimits::default(),
-    };
-    Ok(HostConfig { config, program })
+    }
 }
 
 fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfig {

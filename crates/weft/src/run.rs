@@ -1,7 +1,9 @@
 //! `weft run`: the daemon of one host.
 
 use crate::control::{ControlSocket, default_path};
-use crate::daemon::{Daemon, DatapathArg, ForwardingOptions, PreparedDaemon, Shutdown};
+use crate::daemon::{
+    Daemon, DatapathArg, ForwardingOptions, JoinedHost, PreparedDaemon, RunningDaemon, Shutdown,
+};
 use crate::host_config::{ENTROPY_PORTS, MEGAFLOWS};
 use crate::{Failure, logging, one_line};
 use anyhow::Context;
@@ -9,7 +11,8 @@ use clap::value_parser;
 use datapath::config::Workers;
 use netdev::epoll::{Epoll, EpollEvents};
 use netdev::signal::{Signal, Signals};
-use std::path::PathBuf;
+use ovsdb::Remote;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
@@ -29,9 +32,15 @@ const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The name of this host in the network file
-    #[arg(long, value_name = "NAME")]
-    host: String,
+    /// The name of this host in the network file; with --ovn, a name for the control socket
+    /// [default with --ovn: the host's name]
+    #[arg(long, value_name = "NAME", required_unless_present = "ovn")]
+    host: Option<String>,
+    /// Join the OVN deployment that the local database names, in place of ovn-controller and
+    /// ovs-vswitchd, instead of reading a network file. REMOTE is the database of Open_vSwitch
+    #[arg(long, value_name = "REMOTE", num_args = 0..=1,
+          default_missing_value = "unix:/run/openvswitch/db.sock", conflicts_with = "network")]
+    ovn: Option<Remote>,
     /// Path of the control socket [default: /run/weft/HOST.sock]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
@@ -71,7 +80,8 @@ pub struct Args {
     #[arg(long, value_name = "PATH", default_value = netdev::bpf_fs::DEFAULT_PATH)]
     bpf_fs: PathBuf,
     /// The network file
-    network: PathBuf,
+    #[arg(required_unless_present = "ovn")]
+    network: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -79,6 +89,7 @@ Examples:
   weft run --host h1 network.toml
   weft run --host h1 --workers 2 --datapath user network.toml
   WEFT_LOG=debug weft run --host h1 network.toml
+  weft run --ovn
 
 Environment:
   WEFT_LOG  log level (error, warn, info, debug, trace) or filter, such as datapath=trace
@@ -92,20 +103,24 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let workers = Workers { count: args.workers.into(), busy_poll };
     let (source_ports, megaflows) = (args.source_ports, args.megaflows as usize);
     let options = ForwardingOptions { workers, source_ports, megaflows, use_kernel: false };
-    let prepared = PreparedDaemon::load(&args.host, &args.network, args.datapath, options)?;
+    let (host, prepared) = prepare(args, options)?;
     // Threads inherit the signal mask, so signals are blocked before the first thread starts.
     let signals = Signals::take()?;
-    let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
+    let path = args.control.clone().unwrap_or_else(|| default_path(&host));
     let control = ControlSocket::listen(&path)?;
     let idle = Duration::from_secs(args.idle.into());
-    let daemon = Arc::new(prepared.start(&args.bpf_fs, &path, idle)?);
-    tracing::info!(host = %args.host, control = %path.display(), "daemon started");
+    let RunningDaemon { daemon, ovn } = prepared.start(&args.bpf_fs, &path, idle)?;
+    tracing::info!(%host, control = %path.display(), "daemon started");
     let server = Arc::clone(&daemon);
     let served = control.serve(move |request, client| server.handle_request(request, client));
     let waited = served.and_then(|()| wait_for_shutdown(&signals, &daemon));
     let by_signal = if args.keep { Shutdown::Detach } else { Shutdown::Full };
     let shutdown = daemon.requested_shutdown().unwrap_or(by_signal);
-    if shutdown == Shutdown::Detach && waited.is_ok() && daemon.can_detach() {
+    let must_detach = shutdown == Shutdown::Detach && waited.is_ok() && daemon.can_detach();
+    if let Some(ovn) = ovn {
+        ovn.stop(!must_detach && waited.is_ok());
+    }
+    if must_detach {
         daemon.detach();
         if daemon.pins_last() {
             tracing::info!("daemon stopped; the kernel keeps forwarding cached flows");
@@ -121,6 +136,19 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     waited?;
     tracing::info!("daemon stopped");
     Ok(())
+}
+
+/// The name of the host for its control socket, and its daemon.
+fn prepare(args: &Args, options: ForwardingOptions) -> Result<(String, PreparedDaemon), Failure> {
+    if let Some(remote) = &args.ovn {
+        let joined = JoinedHost::join(remote)?;
+        let host = args.host.clone().unwrap_or_else(|| joined.name().to_owned());
+        return Ok((host, PreparedDaemon::of_ovn(joined, args.datapath, options)?));
+    }
+    let (host, network) = args.host.as_deref().zip(args.network.as_deref()).unzip();
+    let (host, network) = (host.unwrap_or_default(), network.unwrap_or(Path::new("")));
+    let prepared = PreparedDaemon::load(host, network, args.datapath, options)?;
+    Ok((host.to_owned(), prepared))
 }
 
 /// Waits until a signal or a client requests shutdown, or forwarding stops. SIGHUP starts a reload.

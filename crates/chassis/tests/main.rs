@@ -1,0 +1,3 @@
+//! A chassis against a real southbound database.
+
+mod program;
