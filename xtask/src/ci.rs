@@ -1,11 +1,35 @@
-//! All that CI checks, in order. A failed step does not hide what the later ones would say.
+//! All that CI checks. A failed step does not hide what the later ones would say.
+//!
+//! Tests wait for a third of their time, and a build ends with one crate at a time. So steps that
+//! measure no time run beside them, at the lowest priority.
 
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::run::run;
-use crate::{book, demo, deps, dist, exact, fuzz, lint, packages, prose, test};
+use crate::run::{run, target_dir};
+use crate::{demo, deps, lint, packages, prose, test};
+
+/// The steps beside the others, one after another: the name of each and its task of `cargo xtask`.
+/// The exact gate counts instructions, which do not depend on the load of the machine.
+const BESIDE: [(&str, &str); 4] = [
+    ("release", "dist"),
+    ("exact gate", "exact-gate"),
+    ("fuzz smoke", "fuzz-smoke"),
+    ("book", "book"),
+];
+
+/// A step of [`BESIDE`] that has ended.
+struct Ended {
+    name: &'static str,
+    result: Result<()>,
+    took: Duration,
+    log: String,
+}
 
 /// The sum of the whole run.
 #[derive(Default)]
@@ -28,15 +52,52 @@ impl Tally {
         println!("\n=== {name}");
         let start = Instant::now();
         let result = task();
-        let elapsed = seconds(start.elapsed());
-        let line = match &result {
-            Ok(()) => format!("{name}: ok, {elapsed}"),
-            Err(error) => format!("{name}: FAILED, {elapsed}: {error:#}"),
+        self.note(name, &result, start.elapsed());
+        result.is_ok()
+    }
+
+    /// Prints what a step that ran beside the others printed, and notes how it ended.
+    fn add(&mut self, ended: &Ended) {
+        println!("\n=== {}, beside the steps above", ended.name);
+        println!("{}", ended.log.trim_end());
+        self.note(ended.name, &ended.result, ended.took);
+        self.passed += usize::from(ended.result.is_ok());
+        self.failed += usize::from(ended.result.is_err());
+    }
+
+    fn note(&mut self, name: &str, result: &Result<()>, took: Duration) {
+        let took = seconds(took);
+        let line = match result {
+            Ok(()) => format!("{name}: ok, {took}"),
+            Err(error) => format!("{name}: FAILED, {took}: {error:#}"),
         };
         println!("=== {line}");
         self.steps.push(line);
-        result.is_ok()
     }
+}
+
+/// Runs the steps of [`BESIDE`].
+fn run_beside() -> Vec<Ended> {
+    let step = |(name, task): (&'static str, &str)| {
+        let start = Instant::now();
+        let log = target_dir().join(format!("ci-{task}.log"));
+        let result = run_logged(task, &log);
+        let log = fs::read(&log).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log).into_owned();
+        Ended { name, result, took: start.elapsed(), log }
+    };
+    BESIDE.into_iter().map(step).collect()
+}
+
+/// Runs a task of `cargo xtask` as a process of the lowest priority. Its output goes to `log`.
+fn run_logged(task: &str, log: &Path) -> Result<()> {
+    let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(std::env::current_exe()?).arg(task);
+    command.stdout(file.try_clone()?).stderr(file);
+    let status = command.status().context("cannot start nice")?;
+    ensure!(status.success(), "cargo xtask {task} failed ({status})");
+    Ok(())
 }
 
 /// Runs every check. The last line, `N passed, N failed`, counts every test, and every other step
@@ -48,7 +109,7 @@ pub fn ci() -> Result<()> {
     tally.step("format", || lint::fmt(true));
     tally.step("dependencies", deps::check);
     tally.step("prose", prose::check);
-    tally.step("book", book::book);
+    let beside = thread::spawn(run_beside);
     tally.step("clippy", lint::clippy);
     tally.step("documentation", lint::doc);
     let mut counts = test::Counts::default();
@@ -61,9 +122,10 @@ pub fn ci() -> Result<()> {
     // A run that failed in some other way (it did not compile, it skipped tests) counts as one
     // failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
-    tally.step("fuzz smoke", fuzz::smoke);
-    tally.step("release", dist::dist);
-    tally.step("exact gate", || exact::gate(&exact::Options::default()));
+    match beside.join() {
+        Ok(all) => all.iter().for_each(|ended| tally.add(ended)),
+        Err(_) => tally.step("the steps beside the others", || bail!("their thread panicked")),
+    }
     tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "1".to_owned()])?));
 
     println!("\n=== {}", seconds(start.elapsed()));
