@@ -66,8 +66,9 @@ rows! {
         /// That VLAN ID, or the one of a localnet port.
         tag: Option<u16> = "tag",
     } others [
-        "additional_chassis", "additional_encap", "encap", "external_ids", "gateway_chassis", "ha_chassis_group",
-        "mirror_rules", "nat_addresses", "requested_additional_chassis", "requested_chassis", "up", "virtual_parent"
+        "additional_chassis", "additional_encap", "encap", "external_ids", "gateway_chassis",
+        "ha_chassis_group", "mirror_rules", "nat_addresses", "requested_additional_chassis",
+        "requested_chassis", "up", "virtual_parent"
     ];
 
     /// A logical flow.
@@ -167,7 +168,8 @@ rows! {
         /// The DNS name.
         hostname: String = "hostname",
     } others [
-        "encaps", "external_ids", "nb_cfg", "other_config", "transport_zones", "vtep_logical_switches"
+        "encaps", "external_ids", "nb_cfg", "other_config", "transport_zones",
+        "vtep_logical_switches"
     ];
 }
 

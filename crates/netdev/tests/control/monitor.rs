@@ -3,7 +3,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use netdev::{
-    Dad, IpNet, LinkKind, LinkSpec, Monitor, NeighbourState, Netlink, NetlinkEvent, Route,
+    Dad, IpNet, Link, LinkKind, LinkSpec, Monitor, NeighbourState, Netlink, NetlinkEvent, Route,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use testkit::host::{TestHost, pair, wait_until};
@@ -44,10 +44,11 @@ fn monitor_reports_links_created_changed_and_removed() {
                 if link.index == end.index && link.running)
     });
     a.netlink().set_down(end.index).unwrap();
+    let is_down = |link: &Link| link.index == end.index && !link.up;
     wait_for(
         &mut monitor,
         "the link is down",
-        |event| matches!(event, NetlinkEvent::LinkChanged(link) if link.index == end.index && !link.up),
+        |event| matches!(event, NetlinkEvent::LinkChanged(link) if is_down(link)),
     );
     a.netlink().delete(end.index).unwrap();
     let removed = NetlinkEvent::LinkRemoved { index: end.index, name: end.name };
@@ -125,13 +126,13 @@ fn monitor_reports_neighbours_addresses_and_routes() {
         wait_for(
             &mut monitor,
             "the address is there",
-            |event| matches!(event, NetlinkEvent::AddressChanged(address) if address.prefix == prefix),
+            |event| matches!(event, NetlinkEvent::AddressChanged(it) if it.prefix == prefix),
         );
         netlink.delete_address(end.index, prefix).unwrap();
         wait_for(
             &mut monitor,
             "the address is gone",
-            |event| matches!(event, NetlinkEvent::AddressRemoved(address) if address.prefix == prefix),
+            |event| matches!(event, NetlinkEvent::AddressRemoved(it) if it.prefix == prefix),
         );
 
         let route = Route::via(destination.parse().unwrap(), gateway);

@@ -201,19 +201,23 @@ fn far_hosts(lab: &Lab<'_>, count: u64) -> String {
             let switch = number / SWITCH;
             let _ = write!(
                 text,
-                "\n[[logical_switch]]\nname = \"far{switch}\"\nvni = {}\n\n[[logical_switch.port]]\nname = \"here{switch}\"\n\
-                 host = \"{here}\"\nmac = \"02:fe:00:00:00:{switch:02x}\"\ndevice = {{ interface = \"none{switch}\" }}\n",
+                "\n[[logical_switch]]\nname = \"far{switch}\"\nvni = {}\n\n\
+                 [[logical_switch.port]]\nname = \"here{switch}\"\nhost = \"{here}\"\n\
+                 mac = \"02:fe:00:00:00:{switch:02x}\"\n\
+                 device = {{ interface = \"none{switch}\" }}\n",
                 5000 + switch
             );
         }
         let address = Ipv4Addr::from(u32::from(FAR) + 1 + number as u32);
         let _ = write!(
             hosts,
-            "\n[[host]]\nname = \"far{number}\"\nuplink = \"{UPLINK}\"\nunderlay = [\"{address}\"]\n"
+            "\n[[host]]\nname = \"far{number}\"\nuplink = \"{UPLINK}\"\n\
+             underlay = [\"{address}\"]\n"
         );
         let _ = write!(
             text,
-            "\n[[logical_switch.port]]\nname = \"port{number}\"\nhost = \"far{number}\"\nmac = \"{}\"\ndevice = {{ tap = \"t\" }}\n",
+            "\n[[logical_switch.port]]\nname = \"port{number}\"\nhost = \"far{number}\"\n\
+             mac = \"{}\"\ndevice = {{ tap = \"t\" }}\n",
             far_mac(number)
         );
     }
