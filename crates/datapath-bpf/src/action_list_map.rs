@@ -2,7 +2,8 @@
 
 use crate::abi::{self, weft_action, weft_action_list};
 use crate::action_list::{ActionList, BpfAction, MAX_ACTIONS};
-use crate::flow_tables::{ActionListNo, MapError};
+use crate::flow_tables::ActionListNo;
+use crate::map_error::MapError;
 use crate::object::LoadedObject;
 use crate::struct_bytes::struct_bytes;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};

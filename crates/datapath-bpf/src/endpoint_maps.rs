@@ -5,7 +5,7 @@
 
 use crate::abi::{weft_endpoint, weft_endpoint_range, weft_endpoint_update};
 use crate::endpoint_entries::{self, ClassKey, EndpointEntry};
-use crate::flow_tables::MapError;
+use crate::map_error::MapError;
 use crate::object::LoadedObject;
 use crate::struct_bytes::{struct_bytes, u64_at};
 use crate::sys;

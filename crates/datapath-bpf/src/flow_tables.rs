@@ -9,6 +9,7 @@ use crate::abi::{
 };
 use crate::key::{KernelMask, KernelMatch};
 use crate::layout::WORDS;
+use crate::map_error::MapError;
 use crate::object::LoadedObject;
 use crate::sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject};
@@ -119,45 +120,6 @@ pub struct FlowStats {
     pub packets: u64,
     /// Bytes.
     pub bytes: u64,
-}
-
-/// Why an update of the programs' maps failed.
-#[derive(Debug, thiserror::Error)]
-pub enum MapError {
-    /// All entries for megaflows are in use.
-    #[error("map weft_flows is full: raise --megaflows")]
-    FlowsFull,
-    /// All masks are in use.
-    #[error("map weft_masks is full")]
-    MasksFull,
-    /// All entries for action lists are in use.
-    #[error("map weft_actions is full")]
-    ActionListsFull,
-    /// A map of end points, tunnels or links is full.
-    #[error("no room for {0}")]
-    Full(&'static str),
-    /// The chain of a hash bucket is full, which a secret hash makes improbable.
-    #[error("a hash chain of megaflows is full")]
-    ChainFull,
-    /// The megaflow does not exist.
-    #[error("megaflow {0:?} does not exist")]
-    NoSuchFlow(FlowNo),
-    /// The object has no map or program of this name.
-    #[error("the BPF object has no map or program {0}")]
-    Missing(&'static str),
-    /// A control program returned an error.
-    #[error("a BPF control program failed: error {0}")]
-    Refused(i32),
-    /// The kernel returned an error.
-    #[error(transparent)]
-    Kernel(#[from] libbpf_rs::Error),
-}
-
-impl MapError {
-    /// Whether something is full, now or for good.
-    pub fn is_full(&self) -> bool {
-        matches!(self, Self::FlowsFull | Self::MasksFull | Self::ChainFull)
-    }
 }
 
 /// The maps of an object that includes `control.bpf.c`. There is one writer.

@@ -27,6 +27,7 @@ mod key;
 pub mod lab;
 mod layout;
 mod load;
+mod map_error;
 mod megaflows;
 mod object;
 mod pin;
@@ -41,11 +42,12 @@ mod sys;
 pub use action_list::{ActionList, BpfAction, SetField};
 pub use endpoint_maps::sends_super_packets;
 pub use flow_tables::{
-    ActionListNo, FlowNo, FlowStats, FlowTableSizes, FlowTables, GracePeriod, LookupStats,
-    MapError, MaskNo, RetiredEntries,
+    ActionListNo, FlowNo, FlowStats, FlowTableSizes, FlowTables, GracePeriod, LookupStats, MaskNo,
+    RetiredEntries,
 };
 pub use key::{FieldNotInKey, KernelKey, KernelMask, KernelMatch};
 pub use load::{MapSizes, OLDEST_KERNEL, Unsupported, check, missing_capabilities};
+pub use map_error::MapError;
 pub use object::LoadedObject;
 pub use pin::{PinError, Pins};
 pub use previous::InheritedMatches;

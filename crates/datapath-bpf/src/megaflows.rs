@@ -3,10 +3,11 @@
 use crate::action_list::ActionList;
 use crate::action_list_map::ActionListMap;
 use crate::flow_tables::{
-    ActionListNo, FlowNo, FlowStats, FlowTables, Generation, GracePeriod, LookupStats, MapError,
-    MaskNo, RetiredEntries,
+    ActionListNo, FlowNo, FlowStats, FlowTables, Generation, GracePeriod, LookupStats, MaskNo,
+    RetiredEntries,
 };
 use crate::key::KernelMatch;
+use crate::map_error::MapError;
 use crate::object::LoadedObject;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use flow::{Action, FlowKey, FlowMask, Match, PortNo};

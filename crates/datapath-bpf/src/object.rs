@@ -1,6 +1,6 @@
 //! [`LoadedObject`]: the maps and programs of a loaded BPF object, by name.
 
-use crate::flow_tables::MapError;
+use crate::map_error::MapError;
 use libbpf_rs::{MapCore, MapHandle, Object};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

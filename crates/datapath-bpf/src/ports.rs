@@ -4,7 +4,8 @@ use crate::abi::{self, weft_device, weft_drop_key, weft_port, weft_port_stats, w
 use crate::attach_point::AttachPoint;
 use crate::attachment::remove_filters;
 use crate::device_slots::{DeviceSlot, DeviceSlots};
-use crate::flow_tables::{MapError, sums};
+use crate::flow_tables::sums;
+use crate::map_error::MapError;
 use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::struct_bytes::struct_bytes;

@@ -3,8 +3,9 @@
 mod adoption;
 
 use crate::attachment;
-use crate::flow_tables::{FlowNo, MapError};
+use crate::flow_tables::FlowNo;
 use crate::load::{MapSizes, Unsupported, load};
+use crate::map_error::MapError;
 use crate::pin::{NamespaceClaim, PinError, PinSet, Pins};
 use crate::previous::PreviousState;
 use crate::state::BpfState;

@@ -3,7 +3,7 @@
 
 use crate::abi::weft_config;
 use crate::endpoint_maps::EndpointMaps;
-use crate::flow_tables::MapError;
+use crate::map_error::MapError;
 use crate::megaflows::{DeletedMegaflows, Megaflows};
 use crate::object::LoadedObject;
 use crate::pin::Pins;
