@@ -9,6 +9,7 @@ use super::log_meter::{LogMeters, Suppressed};
 use super::mailbox::{Mailbox, Request};
 use super::path_mtu::PathMtuDiscovery;
 use super::port::Port;
+use super::punting_programs::PuntingPrograms;
 use super::receive::Receiver;
 use super::resolve::{self, ResolveScope, Resolver};
 use super::transmit::{Sender, SourcePorts};
@@ -34,22 +35,6 @@ const MONITOR: u64 = 1;
 const ICMP: u64 = 2;
 /// The first kernel whose `bpf_sk_assign` accepts sockets of a `SO_REUSEPORT` group.
 const ASSIGNS_TO_REUSEPORT_GROUPS: KernelVersion = KernelVersion::new(6, 6);
-
-/// The eBPF programs in front of the datapath, and the devices that they need.
-#[derive(Debug)]
-struct PuntingPrograms {
-    punt: Punt,
-    /// The punt TAP while it exists.
-    tap: Option<Ifindex>,
-    /// UDP super-packets can be punted.
-    udp_segmentation: bool,
-    /// Frames that the TAP dropped.
-    overruns: CounterDelta,
-    /// The redirection of VXLAN datagrams, if a kernel device owns their port.
-    redirect: Option<PortRedirect>,
-    /// The uplink, if it was made promiscuous.
-    promiscuous: Option<Ifindex>,
-}
 
 /// The state of the control thread, locked by whoever changes it.
 #[derive(Debug)]
@@ -532,33 +517,10 @@ fn remove_vxlan_gro(netlink: &Netlink) {
     }
 }
 
-impl PuntingPrograms {
-    fn new(punt: Punt) -> Self {
-        let (tap, overruns) = (None, CounterDelta::default());
-        Self { punt, tap, udp_segmentation: false, overruns, redirect: None, promiscuous: None }
-    }
-
-    /// Makes the uplink promiscuous for tagged frames, which carry the guests' MAC addresses. It is
-    /// set on the device, so that programs receive these frames even when the process is killed.
-    fn receive_tags(&mut self, uplink: Option<Ifindex>, netlink: &Netlink) -> Result<(), Error> {
-        if let Some(before) = self.promiscuous.take().filter(|before| Some(*before) != uplink) {
-            match netlink.set_promiscuous(before, false) {
-                Err(error) if error.is_not_found() => {}
-                result => result?,
-            }
-        }
-        if let Some(index) = uplink {
-            netlink.set_promiscuous(index, true)?;
-            self.promiscuous = Some(index);
-        }
-        Ok(())
-    }
-}
-
-/// The loop of the control thread. It ends when all workers, the senders of `notices`, have ended.
+/// The loop of the control thread. It ends when all workers, the senders of `worker_events`, have ended.
 pub(super) fn run(
     control: &Mutex<Control>,
-    notices: &mpsc::Receiver<WorkerEvent>,
+    worker_events: &mpsc::Receiver<WorkerEvent>,
     waker: &Waker,
 ) -> Result<(), Error> {
     let epoll = Epoll::new()?;
@@ -582,7 +544,7 @@ pub(super) fn run(
             }
         }
         loop {
-            match notices.try_recv() {
+            match worker_events.try_recv() {
                 Ok(WorkerEvent::PortGone(port, why)) => control.port_gone(port, why),
                 Err(mpsc::TryRecvError::Empty) => break,
                 Err(mpsc::TryRecvError::Disconnected) => return Ok(()),

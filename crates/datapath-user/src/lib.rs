@@ -34,6 +34,7 @@ mod mailbox;
 mod path_mtu;
 mod port;
 mod provider;
+mod punting_programs;
 mod receive;
 mod resolve;
 mod segmented_send;
@@ -70,7 +71,7 @@ enum WorkerEvent {
     PortGone(flow::PortNo, String),
 }
 
-/// A worker's sender of notices to the control thread.
+/// A worker's sender of events to the control thread.
 #[derive(Clone, Debug)]
 struct WorkerEventSender {
     sender: Sender<WorkerEvent>,
@@ -78,9 +79,9 @@ struct WorkerEventSender {
 }
 
 impl WorkerEventSender {
-    fn send(&self, notice: WorkerEvent) {
+    fn send(&self, event: WorkerEvent) {
         // Fails only while the datapath shuts down.
-        let _ = self.sender.send(notice);
+        let _ = self.sender.send(event);
         self.waker.wake();
     }
 }

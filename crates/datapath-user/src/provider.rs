@@ -93,9 +93,9 @@ impl UserDatapath {
         let ifindex = Netlink::open()?.index_of(&config.uplink)?;
         let seed = punt.as_ref().map_or_else(EntropySeed::random, |punt| punt.entropy);
         let mut control = Control::open(&config, ifindex, punt, DeviceCloser::start()?)?;
-        let (sender, noticed) = channel();
-        let notices = WorkerEventSender { sender, waker: Arc::new(Waker::new()?) };
-        let control_waker = Arc::clone(&notices.waker);
+        let (sender, worker_events) = channel();
+        let event_sender = WorkerEventSender { sender, waker: Arc::new(Waker::new()?) };
+        let control_waker = Arc::clone(&event_sender.waker);
         let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
         let meters = Arc::new(TokenBuckets::default());
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
@@ -117,15 +117,15 @@ impl UserDatapath {
             let busy_poll = BusyPoll::new(config.workers.busy_poll);
             let mailbox_end = (requests, waker);
             let mut worker =
-                Worker::new(started, mailbox_end, forwarder, busy_poll, notices.clone())?;
+                Worker::new(started, mailbox_end, forwarder, busy_poll, event_sender.clone())?;
             threads.push(spawn(&format!("forward-{number}"), move || worker.run())?);
             workers.push(mailbox);
         }
-        drop(notices);
+        drop(event_sender);
         let begun = control.start(workers.clone(), &Arc::new(config.underlay));
         let control = Arc::new(Mutex::new(control));
         let (shared, woken) = (Arc::clone(&control), Arc::clone(&control_waker));
-        threads.push(spawn("control", move || control::run(&shared, &noticed, &woken))?);
+        threads.push(spawn("control", move || control::run(&shared, &worker_events, &woken))?);
         let threads = Mutex::new(threads);
         let datapath =
             Self { host: config.host, started, upcalls, control, control_waker, workers, threads };

@@ -79,7 +79,7 @@ pub(super) struct Worker {
     punt_tap: Option<Tap>,
     forwarder: Forwarder,
     packet: PacketBuf,
-    notices: WorkerEventSender,
+    event_sender: WorkerEventSender,
 }
 
 impl Worker {
@@ -88,7 +88,7 @@ impl Worker {
         (requests, waker): (mpsc::Receiver<Request>, Arc<Waker>),
         forwarder: Forwarder,
         busy_poll: BusyPoll,
-        notices: WorkerEventSender,
+        event_sender: WorkerEventSender,
     ) -> Result<Self, Error> {
         let epoll = Epoll::new()?;
         epoll.add(waker.as_fd(), EventSource::Waker.to_u64())?;
@@ -103,7 +103,7 @@ impl Worker {
             punt_tap: None,
             forwarder,
             packet,
-            notices,
+            event_sender,
         })
     }
 
@@ -195,7 +195,7 @@ impl Worker {
         if let Some(vif) = self.forwarder.out.vif(port)
             && let Some(why) = vif.gone.take()
         {
-            self.notices.send(WorkerEvent::PortGone(port, why));
+            self.event_sender.send(WorkerEvent::PortGone(port, why));
         }
     }
 
@@ -387,7 +387,7 @@ impl Worker {
     fn attach_device(&mut self, port: PortNo, device: super::device::Device) {
         if let Err(error) = self.epoll.add(device.as_fd(), EventSource::Vif(port).to_u64()) {
             let why = format!("cannot poll the device: {error}");
-            return self.notices.send(WorkerEvent::PortGone(port, why));
+            return self.event_sender.send(WorkerEvent::PortGone(port, why));
         }
         self.forwarder.out.vif_or_new(port).device = Some(device);
     }
@@ -451,7 +451,7 @@ impl Worker {
         for (port, vif) in forwarder.out.vifs() {
             // A send has failed because the device is gone.
             if let Some(why) = vif.gone.take() {
-                self.notices.send(WorkerEvent::PortGone(port, why));
+                self.event_sender.send(WorkerEvent::PortGone(port, why));
             }
         }
     }

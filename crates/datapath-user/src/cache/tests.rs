@@ -31,7 +31,7 @@ fn to(address: u128, port: u32) -> (FlowKey, Megaflow) {
     (key, megaflow)
 }
 
-/// A complete dump in portions of `most`.
+/// A complete dump in pages of at most `most` megaflows.
 fn walk<T>(most: usize, step: impl Fn(Cursor, usize, &mut Vec<T>) -> Option<Cursor>) -> Vec<T> {
     let (mut all, mut next) = (Vec::new(), Some(Cursor::default()));
     while let Some(from) = next {
@@ -264,7 +264,7 @@ fn masks_with_most_recent_hits_are_tried_first_after_maintenance() {
 }
 
 #[test]
-fn dump_returns_every_megaflow_once_when_others_change_between_portions() {
+fn dump_returns_every_megaflow_once_when_others_change_between_pages() {
     let mut cache = cache();
     let megaflows: Vec<_> = (0..1_000).map(|address| to(address, 1).1).collect();
     megaflows.iter().for_each(|megaflow| cache.put(megaflow).unwrap());
@@ -469,7 +469,7 @@ impl Model {
         usage.used_ms = now_ms;
     }
 
-    fn portion(&mut self, cache: &Cache, most: usize) {
+    fn dump_page(&mut self, cache: &Cache, most: usize) {
         let from = self.cursor.take().unwrap_or_else(|| {
             self.present_throughout = self.megaflows.keys().copied().collect();
             self.named.clear();
@@ -529,7 +529,7 @@ proptest! {
                 Step::LookUp { values, bytes } => {
                     model.look_up(&mut cache, &small_key(values), bytes.into(), now_ms);
                 }
-                Step::DumpPage { most } => model.portion(&cache, most),
+                Step::DumpPage { most } => model.dump_page(&cache, most),
                 Step::Maintain => cache.maintain(),
                 Step::Clear => {
                     cache.clear();
