@@ -229,8 +229,9 @@ impl KernelMatch {
     /// on the bits of `mask`. It serves no frame that differs from `key` on those bits; it may
     /// serve fewer frames than `mask` allows.
     ///
-    /// # Errors [`FieldNotInKey`] when the mask has bits that the kernel's key does not hold, or
-    /// when the key has bits that no frame of its shape has.
+    /// # Errors
+    /// [`FieldNotInKey`] when the mask has bits that the kernel's key does not hold, or when the
+    /// key has bits that no frame of its shape has.
     pub fn new(key: &FlowKey, mask: &FlowMask) -> Result<Self, FieldNotInKey> {
         let shape = Shape::of(key);
         let mut words = [0; WORDS];

@@ -4,10 +4,11 @@
 //! unreachable" (IPv4) or "unrecognized next header" (IPv6), although the socket's filter drops
 //! all.
 //!
-//! # Receiving The kernel's GRO merges TCP segments inside GRE. A raw socket would receive the
-//! merged packet with an unfinished inner checksum, and without any metadata about either. Receive
-//! with a [`crate::af_packet::PacketSocket`] and [`SocketFilter::protocol_to`] instead: it delivers
-//! the same packet *with* its offload state, which fits the inner frame once the outer headers are
+//! # Receiving
+//! The kernel's GRO merges TCP segments inside GRE. A raw socket would receive the merged packet
+//! with an unfinished inner checksum, and without any metadata about either. Receive with a
+//! [`crate::af_packet::PacketSocket`] and [`SocketFilter::protocol_to`] instead: it delivers the
+//! same packet *with* its offload state, which fits the inner frame once the outer headers are
 //! removed.
 
 use std::io::IoSlice;

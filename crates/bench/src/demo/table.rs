@@ -236,7 +236,7 @@ fn cells(row: &Row) -> Vec<Cell> {
     ]
 }
 
-/// A count with its group_thousands marked: `1 234 567`.
+/// A count with its digits in groups of three: `1 234 567`.
 fn group_thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::with_capacity(digits.len() * 4 / 3 + 1);
