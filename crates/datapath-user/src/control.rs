@@ -517,7 +517,8 @@ fn remove_vxlan_gro(netlink: &Netlink) {
     }
 }
 
-/// The loop of the control thread. It ends when all workers, the senders of `worker_events`, have ended.
+/// The loop of the control thread. It ends when all workers, the senders of `worker_events`, have
+/// ended.
 pub(super) fn run(
     control: &Mutex<Control>,
     worker_events: &mpsc::Receiver<WorkerEvent>,
