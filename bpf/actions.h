@@ -14,45 +14,56 @@
 /*
  * Packets of a flow must stay in order. Whether a program can execute a list also depends on the
  * packet: on its length, its headers, and whether it is a super-packet. So after punting a packet
- * for such a reason, a program pins the megaflow to the slow path: it punts all its packets until
- * none has needed that for a second. By then userspace's queues have drained.
+ * for such a reason, a program pins the megaflow to the slow path: it punts the next packets too.
+ * The pin ends after a second, when userspace's queues have drained, or after PIN_PACKETS packets.
+ * Otherwise rare long packets of one guest would keep all senders of a megaflow on the slow path.
  *
- * Times are in units of 2^20 ns, about a millisecond, so that they fit 32 bits.
+ * A pin has the time in units of 2^20 ns, about a millisecond, in its upper 24 bits, and the number
+ * of packets that are still punted in its lower 8.
  */
 #define PIN_CLOCK_SHIFT 20
 #define PIN_TICKS (1000000000 >> PIN_CLOCK_SHIFT)
+#define PIN_TIME_SHIFT 8
+#define PIN_TIME_MASK 0xffffff
+#define PIN_PACKETS 64
+
+static __always_inline __u32 pin_time(void)
+{
+	return bpf_ktime_get_ns() >> PIN_CLOCK_SHIFT & PIN_TIME_MASK;
+}
 
 /* Notes that a packet of this megaflow is punted now. */
 __weak int pin_to_slow_path(__u32 number)
 {
-	__u32 now = bpf_ktime_get_ns() >> PIN_CLOCK_SHIFT;
 	struct weft_flow *flow = flow_at(number);
 
 	if (flow)
-		*(volatile __u32 *)&flow->pinned_at = now ? now : 1;
+		*(volatile __u32 *)&flow->pin = pin_time() << PIN_TIME_SHIFT | PIN_PACKETS;
 	return 0;
 }
 
-/* Whether a packet was punted in the last second. Clears the pin when it has expired. */
+/* Whether the next packet has to be punted too. Clears the pin when it has ended. */
 __weak int has_recent_pin(struct weft_flow *flow)
 {
-	__u32 now = bpf_ktime_get_ns() >> PIN_CLOCK_SHIFT, at;
+	__u32 now = pin_time(), pin, age, left;
 
 	if (!flow || !has_daemon())
 		return false;
-	at = *(volatile __u32 *)&flow->pinned_at;
-	/* Signed: another CPU may have stored a later time than this CPU read. */
-	if ((__s32)(now - at) <= PIN_TICKS)
-		return true;
+	pin = *(volatile __u32 *)&flow->pin;
+	age = (now - (pin >> PIN_TIME_SHIFT)) & PIN_TIME_MASK;
+	/* Another CPU may have stored a later time than this CPU read. */
+	if (age > PIN_TIME_MASK / 2)
+		age = 0;
+	left = age <= PIN_TICKS && pin & 0xff ? pin - 1 : 0;
 	/* Keep a pin that another CPU has set in the meantime. */
-	__sync_val_compare_and_swap(&flow->pinned_at, at, 0);
-	return false;
+	__sync_val_compare_and_swap(&flow->pin, pin, left);
+	return left != 0;
 }
 
 /* Whether packets of this megaflow have to be punted to stay in order. */
 static __always_inline bool is_pinned(struct weft_flow *flow)
 {
-	return flow->pinned_at && has_recent_pin(flow);
+	return flow->pin && has_recent_pin(flow);
 }
 
 static __always_inline struct weft_port *port_at(__u32 number)

@@ -29,10 +29,13 @@ typedef __u16 __attribute__((may_alias)) any16;
 typedef __u32 __attribute__((may_alias)) any32;
 typedef __u64 __attribute__((may_alias)) any64;
 
-/* The checksum that a device will fill in (CHECKSUM_PARTIAL). Offsets from the MAC header. */
+/*
+ * The checksum that a device will fill in (CHECKSUM_PARTIAL). Offsets from the MAC header, negative
+ * in front of it: a sender chooses them, and the kernel moves the MAC header when it takes a tag.
+ */
 struct partial_csum {
-	__u32 start;	/* first byte that it covers */
-	__u32 field;	/* where it is stored */
+	__s32 start;	/* first byte that it covers */
+	__s32 field;	/* where it is stored */
 };
 
 /* Bytes of struct sk_buff from `ip_summed` to `mac_header`: 60 or a few more, by kernel version. */
@@ -50,9 +53,21 @@ enum csum_state {
 	CSUM_UNKNOWN,
 };
 
+/* Converts the context to a typed pointer, whose members a program reads without a helper. */
+extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+
 /*
- * Reads the checksum state of a packet, which the program context does not have. It reads all
- * members at once, because the cost is mostly that of the helper call.
+ * Whether the kernel has bpf_cast_to_kern_ctx(), which came shortly before this kind of dynptr. The
+ * answer is a constant for the verifier, so it does not see the other branch.
+ */
+static __always_inline bool has_kernel_context(void)
+{
+	return bpf_core_enum_value_exists(enum bpf_dynptr_type, BPF_DYNPTR_TYPE_SKB);
+}
+
+/*
+ * Reads the checksum state of a packet, which the program context does not have. The helper reads
+ * all members at once, because the cost is mostly that of its call.
  */
 static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx,
 							 struct partial_csum *csum)
@@ -61,8 +76,17 @@ static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx,
 	__u32 offset = offset_from_ip_summed(csum_offset);
 	__u32 mac = offset_from_ip_summed(mac_header);
 	__u8 part[CSUM_SPAN] __attribute__((aligned(8)));
+	struct sk_buff *skb;
 	__u64 summed;
 
+	if (has_kernel_context()) {
+		skb = bpf_cast_to_kern_ctx(ctx);
+		if (BPF_CORE_READ_BITFIELD(skb, ip_summed) != CHECKSUM_PARTIAL)
+			return CSUM_DONE;
+		csum->start = (__s16)(skb->csum_start - skb->mac_header);
+		csum->field = csum->start + skb->csum_offset;
+		return CSUM_PENDING;
+	}
 	if (start > CSUM_SPAN - 2 || offset > CSUM_SPAN - 2 || mac > CSUM_SPAN - 2)
 		return CSUM_UNKNOWN;
 	if (bpf_probe_read_kernel(part, (mac > offset ? mac : offset) + 2,
@@ -72,7 +96,7 @@ static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx,
 		 field_info(ip_summed, BPF_FIELD_RSHIFT_U64);
 	if (summed != CHECKSUM_PARTIAL)
 		return CSUM_DONE;
-	csum->start = (__u16)(*(const any16 *)(part + start) - *(const any16 *)(part + mac));
+	csum->start = (__s16)(*(const any16 *)(part + start) - *(const any16 *)(part + mac));
 	csum->field = csum->start + *(const any16 *)(part + offset);
 	return CSUM_PENDING;
 }
@@ -174,8 +198,75 @@ static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end
 	return true;
 }
 
-/* Offset of the checksum in SCTP alone. It is a CRC, which says nothing about the sum. */
+/* It is a CRC, which says nothing about the sum. */
 #define SCTP_SUM 8
+#define ICMP_SUM 2
+/* Longer than a TCP header with all its options. */
+#define TCP_MAX_LEN 60
+
+/* Offset of the transport header of an IP packet, behind its extension headers; 0 on failure. */
+static __always_inline __u32 find_l4(struct __sk_buff *skb, const struct weft_key *key, __u32 l3)
+{
+	void *ip = (void *)(long)skb->data + l3, *end = (void *)(long)skb->data_end;
+	struct upper_layer upper = {};
+
+	if (l3_shape(key) == WEFT_L3_IP4)
+		return ip + IP4_LEN > end ? 0 : l3 + (*(const __u8 *)ip & 0x0f) * 4;
+	if (ip + IP6_LEN > end)
+		return 0;
+	if (*(const __u8 *)(ip + 6) == ip_proto(key))
+		return l3 + IP6_LEN;
+	return walk_extensions(skb, l3, IP6_LEN + be16(ip + 4), &upper) ? 0 : l3 + upper.at;
+}
+
+/*
+ * Whether a partial checksum can be completed after the lookup, as may_stay_partial() in userspace
+ * (crates/packet/src/checksum.rs). The sender chooses where it is stored. So it must be that of the
+ * frame's own transport header, or lie behind all headers that a key has, as in a tunnel of the
+ * guest's own. Completing any other one could change an address or port that the lookup has read.
+ * `l3`: offset of layer 3 in the skb.
+ */
+__weak int may_stay_partial(struct __sk_buff *skb, const struct weft_key *key, __u32 l3)
+{
+	struct partial_csum csum = {};
+	__s32 l4, own, len = SCTP_LEN;
+
+	if (!key || l3 > MAX_L3_OFFSET)
+		return false;
+	switch (read_partial_csum(skb, &csum)) {
+	case CSUM_DONE:
+		return true;
+	case CSUM_PENDING:
+		break;
+	default:
+		return false;
+	}
+	if (!is_ip(key))
+		return l3_shape(key) == WEFT_L3_NONE && csum.start >= (__s32)l3;
+	hide_bounds(l3, MAX_L3_OFFSET);
+	l4 = ip_frag(key) == FRAG_WHOLE ? find_l4(skb, key, l3) : 0;
+	if (!l4)
+		return false;
+	switch (ip_proto(key)) {
+	case PROTO_TCP:
+		own = TCP_SUM;
+		len = TCP_MAX_LEN;
+		break;
+	case PROTO_UDP:
+		own = UDP_SUM;
+		break;
+	case PROTO_SCTP:
+		own = SCTP_SUM;
+		break;
+	case PROTO_ICMP:
+	case PROTO_ICMP6:
+		/* A key may have all of a neighbour discovery message. */
+		return csum.start == l4 && csum.field == l4 + ICMP_SUM;
+	default:
+		return csum.start >= l4 + len;
+	}
+	return (csum.start == l4 && csum.field == l4 + own) || csum.start >= l4 + len;
+}
 
 /* Equal to 0 in ones' complement. 0 itself means that no outer checksum is wanted. */
 #define EMPTY_SUM 0xffff
@@ -214,7 +305,7 @@ __weak int sum_of_packet(struct __sk_buff *skb, __u32 l3, bool has_ip, __u64 *su
 		return false;
 	}
 	/* Ones' complement sums need even offsets. */
-	if (csum.start < l3 || (csum.start - l3) % 2 || (csum.field - csum.start) % 2 ||
+	if (csum.start < (__s32)l3 || (csum.start - l3) % 2 || (csum.field - csum.start) % 2 ||
 	    csum.field - csum.start == SCTP_SUM)
 		return false;
 	if (!sum_bytes(skb, l3, csum.start, &total) ||

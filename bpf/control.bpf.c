@@ -60,7 +60,7 @@ int flow_put(struct weft_control *control)
 	flow->mask = control->mask;
 	flow->sections = sections(&key);
 	flow->list = control->list;
-	flow->pinned_at = 0;
+	flow->pin = 0;
 	flow->next = *bucket;
 	flow->generation = control->generation;
 	/* A full barrier: the entry is complete before it is reachable. */

@@ -127,6 +127,8 @@ enum arrival_kind {
 	ARRIVED_NOT_OURS,
 	/* Userspace has to parse it. */
 	ARRIVED_SLOW_PATH,
+	/* No end point sent it, and userspace knows none that did. */
+	ARRIVED_FROM_UNKNOWN,
 	/* Tags of an unknown link: it belongs to the host, and userspace counts a copy. */
 	ARRIVED_OTHER_LINK,
 	ARRIVED,
@@ -135,22 +137,79 @@ enum arrival_kind {
 /* Ethernet header and two tags. */
 #define LINK_LEN (ETH_LEN + 2 * TAG_LEN)
 
-/* Classifies a packet that no end point sent. GRE to a local tunnel address is for userspace. */
-static __always_inline int classify_other(const void *data, const void *end, bool is_ip6)
+/* Finds the transport protocol of an IP packet with unusual headers, and its UDP header if any. */
+static __always_inline bool find_outer_l4(struct __sk_buff *skb, const __u8 *ip, void *end,
+					  bool is_ip6, struct l4_header *l4)
 {
-	const void *ip = data + ETH_LEN;
-	struct weft_gre_local to = {};
+	struct upper_layer upper = {};
+	__u8 frag = FRAG_WHOLE;
 
-	if (ip + (is_ip6 ? IP6_LEN : IP4_LEN) > end)
+	if (is_ip6) {
+		if (walk_extensions(skb, ETH_LEN, IP6_LEN + be16(ip + 4), &upper))
+			return false;
+		hide_bounds(upper.at, MAX_L4_OFFSET);
+		l4->proto = upper.proto;
+		l4->at = (void *)ip + upper.at;
+		frag = upper.frag;
+	} else {
+		l4->proto = ip[9];
+		l4->at = (void *)ip + (ip[0] & 0x0f) * 4;
+		if (be16(ip + 6) & IP4_OFFSET)
+			frag = FRAG_LATER;
+	}
+	return l4->proto != PROTO_UDP || (frag != FRAG_LATER && l4->at + UDP_LEN <= end);
+}
+
+/*
+ * Classifies a packet that read_tunnel() cannot read, or that no end point sent. In the former case
+ * the sender is not known yet.
+ */
+static __always_inline int classify_unusual(struct __sk_buff *skb, bool is_ip6)
+{
+	void *end = (void *)(long)skb->data_end;
+	const __u8 *ip = (void *)(long)skb->data + ETH_LEN;
+	struct weft_local to = {};
+	struct l4_header l4 = {};
+	__u32 *state, number, i;
+	__be16 port = 0;
+
+	if ((void *)ip + (is_ip6 ? IP6_LEN : IP4_LEN) > end ||
+	    !find_outer_l4(skb, ip, end, is_ip6, &l4))
 		return ARRIVED_NOT_OURS;
-	if (((const __u8 *)ip)[is_ip6 ? 6 : 9] != PROTO_GRE)
+	if (l4.proto == PROTO_UDP)
+		port = *(const __be16 *)(l4.at + 2);
+	else if (l4.proto != PROTO_GRE)
 		return ARRIVED_NOT_OURS;
-	to.is_ip6 = is_ip6;
-	if (is_ip6)
-		__builtin_memcpy(to.local, ip + 24, sizeof(to.local));
-	else
-		to.local[0] = *(const __u32 *)(ip + 16);
-	return bpf_map_lookup_elem(&weft_gre_locals, &to) ? ARRIVED_SLOW_PATH : ARRIVED_NOT_OURS;
+	to.carrier = carrier(is_ip6, l4.proto, port);
+#pragma clang loop unroll(full)
+	for (i = 0; i < 4; i++)
+		if (is_ip6 || !i)
+			to.local[i] = *(const __u32 *)(ip + (is_ip6 ? 24 : 16) + i * 4);
+	state = bpf_map_lookup_elem(&weft_locals, &to);
+	if (!state)
+		return ARRIVED_NOT_OURS;
+	/* A capture of drops needs the packet in userspace. */
+	if (*(volatile __u32 *)state == WEFT_LOCAL_COMPLETE &&
+	    !(weft_config.watch_drops && has_daemon()) &&
+	    !find_sender(ip, is_ip6, l4.proto, port, &number))
+		return ARRIVED_FROM_UNKNOWN;
+	return ip[is_ip6 ? 6 : 9] == PROTO_GRE ? ARRIVED_SLOW_PATH : ARRIVED_NOT_OURS;
+}
+
+/* Global functions, so that the verifier checks them once. */
+__weak int classify_other4(struct __sk_buff *skb)
+{
+	return classify_unusual(skb, false);
+}
+
+__weak int classify_other6(struct __sk_buff *skb)
+{
+	return classify_unusual(skb, true);
+}
+
+static __always_inline int classify_other(struct __sk_buff *skb, bool is_ip6)
+{
+	return is_ip6 ? classify_other6(skb) : classify_other4(skb);
 }
 
 /* Parses a VXLAN or Geneve header into the key. Returns its length, or 0 if it is unusual. */
@@ -220,14 +279,16 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	__be16 port = 0;
 
 	if (!(is_ip6 ? read_ip6(skb, data, end, &ip) : read_ip4(skb, data, end, &ip)))
-		return classify_other(data, end, is_ip6);
+		return classify_other(skb, is_ip6);
 	if (ip.proto == PROTO_UDP) {
 		port = *(const __be16 *)(ip.l4 + 2);
 		if (be16(ip.l4 + 4) != ip.len)
-			return ARRIVED_NOT_OURS;
+			return classify_other(skb, is_ip6);
 		udp_len = UDP_LEN;
 	} else if (ip.proto != PROTO_GRE) {
-		return ARRIVED_NOT_OURS;
+		/* IPv6 may have extension headers in front of a tunnel's. */
+		return is_ip6 && ip.proto != PROTO_TCP ? classify_other(skb, is_ip6)
+						       : ARRIVED_NOT_OURS;
 	}
 	tunnel = ip.l4 + udp_len;
 	class = find_sender(data + ETH_LEN, is_ip6, ip.proto, port, &number);
@@ -235,7 +296,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	arrival->tos = ip.tos;
 	arrival->proto = ip.proto;
 	if (!class)
-		return classify_other(data, end, is_ip6);
+		return classify_other(skb, is_ip6);
 	key->port = (__u64)class->in_port << 32 | WEFT_TUNNEL;
 	key->tun_flags = TUN_FLAG_KEY | (__u64)ip.tos << WEFT_TUN_TOS_SHIFT;
 	if (ip.proto == PROTO_UDP) {

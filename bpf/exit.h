@@ -8,6 +8,7 @@
 #include "drop_reasons.h"
 #include "maps.h"
 #include "parse.h"
+#include "punt_queue.h"
 
 /*
  * Counts a dropped packet that came in by `port`. When weft_drops is full, the drop counts for the
@@ -53,22 +54,39 @@ __weak int has_daemon(void)
 	return bpf_map_lookup_elem(&weft_punt_device, &first) != 0;
 }
 
-/* Sends a packet to the user datapath, which runs it through its own lookup and actions. */
+/* Whether userspace would drop a packet for its tiny segments, and nobody wants to see that. */
+static __always_inline bool is_refused(struct __sk_buff *skb, __u32 port)
+{
+	return skb->gso_size && port != weft_config.uplink_port && !weft_config.watch_drops &&
+	       has_tiny_segments(skb, skb->gso_size);
+}
+
+/*
+ * Sends a packet to the user datapath, which runs it through its own lookup and actions. A packet
+ * that it would drop at once is dropped here, unless drops are captured, and so is one whose port
+ * has too many waiting.
+ */
 __weak int punt(struct __sk_buff *skb, __u32 port)
 {
 	__u32 first = 0, *found = bpf_map_lookup_elem(&weft_punt_device, &first), ifindex;
+	__u64 now = bpf_ktime_get_ns();
 	struct {
 		__be32 port;
-		__u32 zero[2];
+		__u32 time[2];
 		__be16 type;
 		__u16 pad;
 	} header = {
 		.port = bpf_htonl(port),
+		.time = { now, now >> 32 },
 		.type = bpf_htons(WEFT_PUNT_ETHERTYPE),
 	};
 
 	if (!found)
 		return count_drop(port, DROP_NO_DAEMON);
+	if (is_refused(skb, port))
+		return count_drop(port, DROP_TINY_SEGMENTS);
+	if (!admit_to_punt_queue(skb, port, now))
+		return count_drop(port, DROP_PUNT_QUEUE_FULL);
 	ifindex = *found;
 	if (bpf_skb_change_head(skb, ETH_LEN, 0))
 		return punt_tagged(skb, port, ifindex);
@@ -78,13 +96,12 @@ __weak int punt(struct __sk_buff *skb, __u32 port)
 }
 
 /*
- * Takes a token from the bucket of a port's misses. CPUs that do so at the same time may both add
- * the same tokens. The limit protects userspace from a flooding guest and need not be exact.
+ * Takes `cost` tokens from a bucket. CPUs that do so at the same time may both add the same tokens.
+ * The limit protects from a flooding guest and need not be exact.
  */
-static __always_inline bool has_token(__u32 port)
+static __always_inline bool take_tokens(struct weft_token_bucket *bucket, __u64 period,
+					__u64 burst, __u32 cost)
 {
-	struct weft_token_bucket *bucket = bpf_map_lookup_elem(&weft_miss_limit, &port);
-	__u64 period = weft_config.miss_ns, burst = weft_config.miss_burst;
 	__u64 now, at, fresh, tokens;
 
 	if (!period || !bucket)
@@ -101,18 +118,36 @@ static __always_inline bool has_token(__u32 port)
 		at += fresh * period;
 	}
 	bucket->at_ns = at;
-	if (!tokens) {
-		bucket->tokens = 0;
+	if (tokens < cost) {
+		bucket->tokens = tokens;
 		return false;
 	}
-	bucket->tokens = tokens - 1;
+	bucket->tokens = tokens - cost;
 	return true;
 }
 
-/* Punts a packet without a megaflow, unless its port misses too often. */
+/* Takes tokens for a port's misses. */
+static __always_inline bool has_tokens(__u32 port, __u32 cost)
+{
+	return take_tokens(bpf_map_lookup_elem(&weft_miss_limit, &port), weft_config.miss_ns,
+			   weft_config.miss_burst, cost);
+}
+
+/* Takes tokens for a super-packet of short segments. */
+__weak int has_segment_tokens(struct __sk_buff *skb, __u32 port)
+{
+	return take_tokens(bpf_map_lookup_elem(&weft_segment_limit, &port), weft_config.segment_ns,
+			   weft_config.segment_burst, segment_count(skb));
+}
+
+/*
+ * Punts a packet without a megaflow, unless its port misses too often. A super-packet counts by its
+ * segments.
+ */
 __weak int miss(struct __sk_buff *skb, __u32 port)
 {
-	if (!weft_config.watch_drops && !has_token(port))
+	if (!is_refused(skb, port) && !weft_config.watch_drops &&
+	    !has_tokens(port, segment_count(skb)))
 		return count_drop(port, DROP_UPCALL_QUEUE_FULL);
 	return punt(skb, port);
 }

@@ -4,9 +4,12 @@
  *
  * Rust does not repeat any of it. crates/datapath-bpf/build.rs generates the layouts and every
  * constant of the named enums below from the compiler's type information (BTF). A constant that
- * Rust needs must therefore be an enumerator here, not a #define.
+ * Rust needs must therefore be an enumerator here, not a #define. The other way round, that script
+ * generates shared_constants.h from Rust sources.
  */
 #pragma once
+
+#include "shared_constants.h"
 
 /*
  * The key of a frame: words of flow::FlowKey, in host byte order. The table of fields
@@ -49,15 +52,6 @@ enum weft_shape {
 	WEFT_TUNNEL = 16,
 	/* With WEFT_TUNNEL: the outer header is IPv6, so all words of `tun_addr` are in use. */
 	WEFT_TUNNEL6 = 32,
-};
-
-/* Positions in `tun_flags` and the value of one of its bytes; flow::Field has the same. */
-enum weft_tun_word {
-	WEFT_TUN_PRESENT_PORTS_SHIFT = 24,	/* tun_metadata0 was received */
-	WEFT_TUN_TTL_SHIFT = 32,
-	WEFT_TUN_TOS_SHIFT = 40,
-	WEFT_TUN_FLAG_DF_SHIFT = 49,
-	WEFT_TUN_FLAG_KEY_SHIFT = 51,
 };
 
 /* The result of parsing a frame's headers. */
@@ -124,8 +118,8 @@ struct weft_flow {
 	/* WEFT_L3_LONG, WEFT_ND, WEFT_TUNNEL*: non-zero parts of `key` */
 	__u16 sections;
 	__u32 list;		/* index of its action list */
-	/* When a packet was last pinned to the slow path (see actions.h), or 0. */
-	__u32 pinned_at;
+	/* How long packets are still pinned to the slow path (see actions.h), or 0. */
+	__u32 pin;
 };
 
 /* An entry of the exact-match cache. */
@@ -280,10 +274,20 @@ struct weft_port_stats {
 	__u64 tx_bytes;
 };
 
-/* Token bucket that limits a port's misses; see struct weft_config. */
+/* Token bucket that limits a port's misses, or short segments; see struct weft_config. */
 struct weft_token_bucket {
 	__u64 at_ns;		/* when the last token was added */
 	__u64 tokens;
+};
+
+/* What a port has waiting in the queue of punted packets; see punt_queue.h for its units. */
+struct weft_punt_queue {
+	__u64 last_ns;		/* when the last packet was punted */
+	__u64 marked_ns;
+	__u32 punted;		/* sum of all packets ever punted; wraps around */
+	__u32 marked;		/* `punted` at `marked_ns` */
+	__u32 read;		/* as much of `punted` has certainly been read */
+	__u32 pad;
 };
 
 /* Key of a drop counter: ingress port << 8 | drop reason. */
@@ -291,20 +295,15 @@ struct weft_drop_key {
 	__u64 port_reason;
 };
 
-/* Tunnel types that programs can encapsulate and decapsulate. */
-enum weft_tunnel {
-	WEFT_VXLAN = 0,
-	WEFT_GENEVE = 1,
-	WEFT_GRE = 2,
-	/* Types from WEFT_GRE on are carried by IP protocol 47. */
-	WEFT_NVGRE = 6,
-};
-
 /* What many end points share: tunnel type, options and local address. */
 struct weft_class {
 	__u8 header[WEFT_HEADER_MAX];	/* outer header; fields that differ per packet are 0 */
 	__u8 len;		/* of `header`, in bytes */
-	__u8 tunnel;		/* enum weft_tunnel */
+	/*
+	 * enum weft_tunnel. Of the types that programs carry, those from WEFT_GRE on use IP
+	 * protocol 47, the smaller ones use UDP.
+	 */
+	__u8 tunnel;
 	__u8 flags;		/* enum weft_class_flags */
 	__u8 ttl;		/* unless it is inherited */
 	__u8 dscp;		/* DSCP << 2, unless it is inherited */
@@ -379,10 +378,18 @@ struct weft_endpoint_range {
 	__u32 count;
 };
 
-/* A local address, in network order. GRE to it is for userspace, whoever sends it. */
-struct weft_gre_local {
-	__u32 local[4];		/* IPv4: the first word */
-	__u32 is_ip6;
+/* Where packets of a tunnel arrive: local address and carrier, as in struct weft_class. */
+struct weft_local {
+	__u32 local[4];		/* in network order; IPv4: the first word */
+	__u32 carrier;
+};
+
+/* What happens to packets to a struct weft_local from a sender that is not in weft_sources. */
+enum weft_local_state {
+	/* Userspace may know the sender: GRE is punted, UDP continues to the socket. */
+	WEFT_LOCAL_OPEN = 1,
+	/* weft_sources has all senders that userspace knows, so the packets are dropped. */
+	WEFT_LOCAL_COMPLETE = 2,
 };
 
 /* The VLAN tags of a logical link on the uplink: flow::TagLink. */
@@ -421,16 +428,21 @@ struct weft_config {
 	 * daemon has not confirmed them since.
 	 */
 	__u64 least_generation;
+	/* what each port may have waiting, see punt_queue.h; 0: no limit */
+	__u32 punt_limit;
+	__u32 punt_queue_len;	/* what all ports may have waiting */
+	/* token period of a port's short segments, in nanoseconds; 0: no limit */
+	__u32 segment_ns;
+	__u32 segment_burst;	/* size of the token bucket */
+	__u32 pad;
 };
 
 /*
- * The header in front of a punted frame. It is an Ethernet header of this EtherType whose first
- * four bytes are the ingress port, in network order; the other address bytes are 0. A tag that was
+ * The header in front of a punted frame. It is an Ethernet header of type WEFT_PUNT_ETHERTYPE. Its
+ * first four bytes are the ingress port, in network order. The other address bytes are the time
+ * when the frame was punted (bpf_ktime_get_ns), in the byte order of the host, or 0. A tag that was
  * in the skb's metadata follows its addresses.
  *
  * A frame without room for that header gets two more tags instead: 0x88a8 with the upper 16 bits of
  * the port as its TCI, and 0x8100 with the lower 16 bits.
  */
-enum weft_punt {
-	WEFT_PUNT_ETHERTYPE = 0x88b5,
-};

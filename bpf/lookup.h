@@ -224,14 +224,20 @@ static __always_inline bool is_cached(const struct weft_cache_entry *cached,
 	return !bits;
 }
 
-/* Searches and caches the result. No other program runs on this CPU, so the write is safe. */
-static __noinline __u32 search_and_cache(const struct weft_key *key,
-					 struct weft_cache_entry *cached)
+/*
+ * Searches and caches the result. No other program runs on this CPU, so the write is safe. It is a
+ * global function, because the verifier checks a global function only once, not once per call.
+ */
+__weak __u32 search_and_cache(const struct weft_key *key, struct weft_cache_entry *cached)
 {
-	__u32 number = search(key);
-	struct weft_flow *flow = flow_at(number);
+	struct weft_flow *flow;
 	__u64 generation;
+	__u32 number;
 
+	if (!key || !cached)
+		return WEFT_NO_FLOW;
+	number = search(key);
+	flow = flow_at(number);
 	if (number == WEFT_NO_FLOW || !flow)
 		return WEFT_NO_FLOW;
 	generation = *(volatile __u64 *)&flow->generation;

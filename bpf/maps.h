@@ -7,13 +7,16 @@
  *	weft_masks, weft_mask_lists, weft_grace	megaflow lookup, see lookup.h
  *	weft_actions				action lists of megaflows
  *	weft_endpoints, weft_classes		remote end points, and what many of them share
- *	weft_sources, weft_gre_locals,
+ *	weft_sources, weft_locals,
  *	weft_tag_links				from outer headers to end point or link
  *	weft_flow_stats, weft_lookups,
  *	weft_port_stats, weft_uplink_stats,
  *	weft_drops				counters
- *	weft_miss_limit				token buckets that limit each port's misses
+ *	weft_miss_limit, weft_segment_limit	token buckets of each port's misses and short
+ *						segments
  *	weft_punt_device			the TAP that punted packets are sent to
+ *	weft_punt_queues, weft_punt_total,
+ *	weft_punt_clock				limits of what waits there
  *	weft_config, mask_list_in_use		variables that may change at any time
  *	cache_shift, bucket_shift, source_shift,
  *	hash_factors, entropy_factors		constants, set before the programs are loaded
@@ -94,7 +97,7 @@ struct {
 #define WEFT_PORTS 1024
 #define WEFT_CLASSES 64
 #define WEFT_ENDPOINTS 1024
-#define WEFT_GRE_LOCALS 1024
+#define WEFT_LOCALS 1024
 #define WEFT_LINKS 1024
 #define WEFT_DROPS 16384
 
@@ -129,6 +132,13 @@ struct {
 	__uint(max_entries, WEFT_PORTS);
 } weft_miss_limit __weak SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_token_bucket);
+	__uint(max_entries, WEFT_PORTS);
+} weft_segment_limit __weak SEC(".maps");
+
 /* The number of entries is fixed, see struct weft_device. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -162,12 +172,13 @@ struct {
 	__uint(max_entries, WEFT_ENDPOINTS);
 } weft_sources __weak SEC(".maps");
 
+/* The values are enum weft_local_state. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct weft_gre_local);
+	__type(key, struct weft_local);
 	__type(value, __u32);
-	__uint(max_entries, WEFT_GRE_LOCALS);
-} weft_gre_locals __weak SEC(".maps");
+	__uint(max_entries, WEFT_LOCALS);
+} weft_locals __weak SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -203,6 +214,34 @@ struct {
 	__type(value, __u32);
 	__uint(max_entries, 1);
 } weft_punt_device __weak SEC(".maps");
+
+/* What each port has waiting there; entry 0: the uplink. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_punt_queue);
+	__uint(max_entries, WEFT_PORTS);
+} weft_punt_queues __weak SEC(".maps");
+
+/* What all of them have waiting. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct weft_punt_queue);
+	__uint(max_entries, 1);
+} weft_punt_total __weak SEC(".maps");
+
+/*
+ * The daemon has read all packets that were punted until this time (bpf_ktime_get_ns). It writes to
+ * the map's memory, without a system call.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} weft_punt_clock __weak SEC(".maps");
 
 /*
  * Never read: the daemon updates it to wait for an RCU grace period. The update of a map of maps

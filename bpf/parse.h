@@ -46,6 +46,8 @@
 #define MAX_EXTENSIONS 12
 /* More than Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes. */
 #define MAX_L4_OFFSET 0x7fff
+/* More than all outer headers, Ethernet and two tags. */
+#define MAX_IP6_OFFSET 0xff
 /* More than Ethernet and four tags. */
 #define MAX_L3_OFFSET 0x1f
 /* Options of a neighbour solicitation or advertisement. Messages with more are punted. */
@@ -289,29 +291,43 @@ static __always_inline int parse_ip4(struct weft_key *key, const struct frame *f
 	return parse_l4(key, frame, &l4);
 }
 
-/*
- * Walks the extension headers of an IPv6 packet of `total` bytes to the upper layer. In a later
- * fragment it stops behind the fragment header. Returns 0 on success, otherwise an enum weft_parse.
- */
-static __always_inline int walk_extensions(const struct frame *frame, void *l3, __u32 total,
-					   struct l4_header *l4, __u8 *frag)
-{
-	__u8 proto = l4->proto;
-	__u32 at = IP6_LEN;
-	__u16 fragment;
-	__u8 *header;
-	__u32 len;
-	int i;
+/* The upper layer of an IPv6 packet, behind its extension headers. */
+struct upper_layer {
+	__u32 at;	/* bytes behind the beginning of the IPv6 header */
+	__u8 proto;
+	__u8 frag;
+	__u16 pad;
+};
 
+/*
+ * Walks the extension headers of an IPv6 packet of `total` bytes to the upper layer. The packet
+ * begins at offset `l3` of the skb. In a later fragment the walk stops behind the fragment header.
+ * Returns 0 on success, otherwise an enum weft_parse. It is a global function, because the verifier
+ * checks a global function only once, not once per call.
+ */
+__weak int walk_extensions(struct __sk_buff *skb, __u32 l3, __u32 total, struct upper_layer *upper)
+{
+	void *ip = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 at = IP6_LEN, len, i;
+	__u8 frag = FRAG_WHOLE, *header, proto;
+	__u16 fragment;
+
+	if (!upper || l3 > MAX_IP6_OFFSET)
+		return WEFT_UPCALL;
+	ip += l3;
+	if (ip + IP6_LEN > end)
+		return WEFT_PULL;
+	proto = *(__u8 *)(ip + 6);
+#pragma clang loop unroll(disable)
 	for (i = 0; i <= MAX_EXTENSIONS; i++) {
 		if (proto != PROTO_HOP_BY_HOP && proto != PROTO_ROUTING &&
 		    proto != PROTO_DESTINATION && proto != PROTO_AH && proto != PROTO_FRAGMENT)
 			goto found;
 		hide_bounds(at, MAX_L4_OFFSET);
-		header = l3 + at;
+		header = ip + at;
 		if (at + 8 > total)
 			return WEFT_MALFORMED;
-		if ((void *)header + 8 > frame->end)
+		if ((void *)header + 8 > end)
 			return WEFT_PULL;
 		len = (header[1] + 1) * 8;
 		if (proto == PROTO_AH)
@@ -319,10 +335,10 @@ static __always_inline int walk_extensions(const struct frame *frame, void *l3, 
 		if (proto == PROTO_FRAGMENT) {
 			len = 8;
 			fragment = be16(header + 2);
-			*frag = fragment & 1 ? FRAG_FIRST : FRAG_WHOLE;
+			frag = fragment & 1 ? FRAG_FIRST : FRAG_WHOLE;
 			if (fragment & ~7)
-				*frag = FRAG_LATER;
-			hide_bounds(*frag, 3);
+				frag = FRAG_LATER;
+			hide_bounds(frag, 3);
 		}
 		if (at + len > total)
 			return WEFT_MALFORMED;
@@ -330,22 +346,21 @@ static __always_inline int walk_extensions(const struct frame *frame, void *l3, 
 		proto = header[0];
 		if (proto == PROTO_HOP_BY_HOP)
 			return WEFT_MALFORMED;
-		if (*frag == FRAG_LATER)
+		if (frag == FRAG_LATER)
 			goto found;
 	}
 	return WEFT_MALFORMED;
 found:
-	hide_bounds(at, MAX_L4_OFFSET);
-	l4->proto = proto;
-	l4->at = l3 + at;
-	l4->len = total - at;
+	upper->at = at;
+	upper->proto = proto;
+	upper->frag = frag;
 	return 0;
 }
 
 static __always_inline int parse_ip6(struct weft_key *key, const struct frame *frame, void *l3)
 {
+	struct upper_layer upper = { .frag = FRAG_WHOLE };
 	struct l4_header l4 = { .is_ip6 = true };
-	__u8 frag = FRAG_WHOLE;
 	const __u8 *ip = l3;
 	__u32 word, total;
 	int result;
@@ -365,12 +380,17 @@ static __always_inline int parse_ip6(struct weft_key *key, const struct frame *f
 	l4.at = l3 + IP6_LEN;
 	l4.len = total - IP6_LEN;
 	if (l4.proto != PROTO_TCP && l4.proto != PROTO_UDP && l4.proto != PROTO_ICMP6) {
-		result = walk_extensions(frame, l3, total, &l4, &frag);
+		result = walk_extensions(frame->skb, l3 - frame->data + frame->offset, total,
+					 &upper);
 		if (result)
 			return result;
+		hide_bounds(upper.at, MAX_L4_OFFSET);
+		l4.proto = upper.proto;
+		l4.at = l3 + upper.at;
+		l4.len = total - upper.at;
 	}
-	key->ip = ip_word(l4.proto, word >> 20 & 0xff, ip[7], frag, word & 0xfffff);
-	if (frag == FRAG_LATER)
+	key->ip = ip_word(l4.proto, word >> 20 & 0xff, ip[7], upper.frag, word & 0xfffff);
+	if (upper.frag == FRAG_LATER)
 		return WEFT_PARSED;
 	return parse_l4(key, frame, &l4);
 }

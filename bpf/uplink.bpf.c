@@ -131,7 +131,7 @@ static __noinline int other_link(struct __sk_buff *skb)
 		skb->mark = 0;
 		return TC_ACT_OK;
 	}
-	if (!has_token(weft_config.uplink_port))
+	if (!has_tokens(weft_config.uplink_port, 1))
 		return TC_ACT_OK;
 	skb->mark = OTHER_LINK_MARK;
 	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS)) {
@@ -212,13 +212,16 @@ static __always_inline void count_frame(const struct underlay_frame *frame)
 /*
  * Whether a super-packet out of a tunnel can be delivered whole. Its GSO type still says "tunnel"
  * after decapsulation, so a device without tunnel offload would segment it wrongly. Veth pairs pass
- * it on. UDP would be segmented even there, so it only goes straight to the guest's end.
+ * it on. UDP would be segmented even there, so it only goes straight to the guest's end. A guest
+ * segments it for a socket without UDP_GRO, and loses it if that type says "UDP tunnel".
  */
 static __always_inline bool can_deliver_whole(const struct weft_key *key,
-					      const struct weft_port *out, __u32 count)
+					      const struct underlay_frame *frame,
+					      const struct weft_port *out)
 {
 	if (ip_proto(key) == PROTO_UDP)
-		return count == 1 && is_for_guest(key, out);
+		return frame->arrival->proto != PROTO_UDP && frame->list->count == 1 &&
+		       is_for_guest(key, out);
 	return out->flags & WEFT_PORT_PEER;
 }
 
@@ -280,7 +283,7 @@ static __always_inline int output_to_port(struct __sk_buff *skb, struct weft_key
 
 	if (!can_output(out, frame->gso_size ? 0 : frame->bytes - tags) ||
 	    (frame->gso_size && is_tunnelled(frame->arrival) &&
-	     !can_deliver_whole(key, out, frame->list->count)))
+	     !can_deliver_whole(key, frame, out)))
 		return to_slow_path_and_pin(skb, frame);
 	switch (decap_and_apply(skb, key, frame, ecn, &has_protocol)) {
 	case DECAP_OK:
@@ -383,6 +386,8 @@ int weft_uplink(struct __sk_buff *skb)
 	found = arrive(skb, &key, &arrival);
 	if (found == ARRIVED_NOT_OURS)
 		return to_host(skb);
+	if (found == ARRIVED_FROM_UNKNOWN)
+		return count_drop(weft_config.uplink_port, DROP_UNKNOWN_ENDPOINT);
 	if (found == ARRIVED_OTHER_LINK)
 		return other_link(skb);
 	if (found == ARRIVED_SLOW_PATH ||

@@ -15,10 +15,11 @@ struct guest_frame {
 };
 
 /* Offset of layer 3 in the skb, whose outermost tag may be in the metadata. */
-static __always_inline __u32 frame_l3(struct __sk_buff *skb, const struct weft_key *key,
-				     const struct guest_frame *frame)
+static __always_inline __u32 frame_l3(struct __sk_buff *skb, const struct weft_key *key)
 {
-	return ETH_LEN + tag_count(key) * TAG_LEN - (frame->bytes - skb->len);
+	if (!key->vlan)
+		return ETH_LEN;
+	return ETH_LEN + (tag_count(key) - (skb->vlan_present ? 1 : 0)) * TAG_LEN;
 }
 
 /* Punts a packet, and those that follow it in its megaflow, so that they stay in order. */
@@ -119,7 +120,7 @@ static __always_inline int encap_to_endpoint(struct __sk_buff *skb, struct weft_
 		return punt(skb, frame->port);
 	has_sum = flags & OF_CLASS(WEFT_CLASS_CHECKSUM) && !frame->gso_size;
 	if (has_sum && !sum_of_plain(skb, key, &sum) &&
-	    !sum_of_packet(skb, frame_l3(skb, key, frame), is_ip(key), &sum))
+	    !sum_of_packet(skb, frame_l3(skb, key), is_ip(key), &sum))
 		return punt_and_pin(skb, frame);
 	bytes = frame->bytes;
 	if (frame->list->count > 1) {
@@ -162,6 +163,18 @@ static __always_inline int output_to_uplink(struct __sk_buff *skb, struct weft_k
 	return bpf_redirect(uplink, 0);
 }
 
+/*
+ * Drops a super-packet that a guest made to cost the host more than itself. The user datapath shows
+ * it if drops are captured.
+ */
+static __noinline int drop_super_packet(struct __sk_buff *skb, __u32 port, __u32 reason)
+{
+	if (weft_config.watch_drops && has_daemon())
+		return punt(skb, port);
+	count_rx(port_stats(port), frame_bytes(skb));
+	return count_drop(port, reason);
+}
+
 /* Whether the segment length of a super-packet matters for this list. */
 static __always_inline bool asks_len(const struct guest_frame *frame)
 {
@@ -189,11 +202,18 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 		return punt(skb, frame->port);
 	tags = key->vlan ? tag_count(key) * TAG_LEN : 0;
 	stripped = frame->bytes - skb->len;
-	if (frame->gso_size && asks_len(frame)) {
-		frame->wire_len = segment_len(skb, key, ETH_LEN + tags - stripped);
-		if (!frame->wire_len)
-			return punt_and_pin(skb, frame);
-		frame->wire_len += stripped;
+	if (frame->gso_size) {
+		if (has_tiny_segments(skb, frame->gso_size))
+			return drop_super_packet(skb, frame->port, DROP_TINY_SEGMENTS);
+		if (frame->gso_size < WEFT_SHORT_SEGMENT_LEN &&
+		    !has_segment_tokens(skb, frame->port))
+			return drop_super_packet(skb, frame->port, DROP_SEGMENT_LIMIT);
+		if (asks_len(frame)) {
+			frame->wire_len = segment_len(skb, key, ETH_LEN + tags - stripped);
+			if (!frame->wire_len)
+				return punt_and_pin(skb, frame);
+			frame->wire_len += stripped;
+		}
 	}
 	if (frame->list->max_len && frame->wire_len > frame->list->max_len)
 		return punt_and_pin(skb, frame);
@@ -291,6 +311,9 @@ int weft_vif(struct __sk_buff *skb)
 	list = bpf_map_lookup_elem(&weft_actions, &at);
 	if (at == WEFT_ACTIONS_PUNT || !list || is_pinned(flow))
 		return punt(skb, port);
+	/* Userspace completes the checksum and looks at the result. */
+	if (!may_stay_partial(skb, &key, frame_l3(skb, &key)))
+		return miss(skb, port);
 	frame.port = port;
 	frame.number = number;
 	frame.list = list;

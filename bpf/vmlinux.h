@@ -42,6 +42,11 @@ enum tc_action {
 	TC_ACT_REDIRECT = 7,
 };
 
+/* Flags of maps. */
+enum {
+	BPF_F_MMAPABLE = 1U << 10,
+};
+
 /* Flags of BPF helpers. */
 enum {
 	BPF_F_INGRESS = 1ULL << 0,
@@ -135,6 +140,11 @@ struct sk_buff {
 };
 
 #pragma clang attribute pop
+
+/* Kinds of kernel memory behind a dynptr. The one for packets exists since Linux 6.4. */
+enum bpf_dynptr_type {
+	BPF_DYNPTR_TYPE_SKB = 3,
+};
 
 /* ip_summed: a device fills in the checksum (include/linux/skbuff.h). */
 #define CHECKSUM_PARTIAL 3

@@ -1,4 +1,5 @@
-//! The documents: the commands of the first chapter work, and the list of drop reasons is complete.
+//! The documents: the commands of the first chapter work, other pages name what tests their
+//! commands, kept runs hold the figures of the README, and the list of drop reasons is complete.
 
 use crate::common::daemon::WEFT;
 use flow::DropReason;
@@ -18,6 +19,14 @@ mkdir -p /run/netns /run/weft
 mount -t tmpfs tmpfs /run/netns
 mount -t tmpfs tmpfs /run/weft
 ";
+
+/// Begins the line that names the test that executes the block of commands below it, or does the
+/// same with directories, addresses and services of its own.
+const MARK: &str = "<!-- tested by ";
+/// Begins the line that names the step of CI that does the same as the block below it.
+const CI_MARK: &str = "<!-- run by CI: ";
+/// Begins the line that says why neither runs the block below it.
+const NOT_RUN_MARK: &str = "<!-- not run: ";
 
 fn document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
@@ -45,14 +54,11 @@ fn script(text: &str) -> String {
     script
 }
 
-#[test]
-fn first_chapter_works_when_its_commands_are_typed() {
-    require_root!();
-    require_program!("unshare", "util-linux");
-    require_program!("ping", "iputils-ping");
-    let text = document("first-network.md");
+/// Types the commands of a document. Returns what they print, and their log.
+fn type_commands(name: &str) -> (String, String) {
+    let text = document(name);
     assert!(code_blocks(&text).len() >= 10, "the chapter has its blocks");
-    let directory = std::env::temp_dir().join(format!("weft-book-{}", std::process::id()));
+    let directory = std::env::temp_dir().join(format!("weft-book-{}-{name}", std::process::id()));
     fs::create_dir_all(&directory).expect("a directory can be made");
     let programs: PathBuf = Path::new(WEFT).parent().expect("a program is in a directory").into();
     let path = std::env::var("PATH").expect("there is a PATH");
@@ -64,11 +70,196 @@ fn first_chapter_works_when_its_commands_are_typed() {
         .output()
         .expect("unshare can be started");
     fs::remove_dir_all(&directory).expect("the directory can be removed");
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let log = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{}\n{printed}\n{log}", output.status);
+    (printed, log)
+}
+
+#[test]
+fn first_chapter_works_when_its_commands_are_typed() {
+    require_root!();
+    require_program!("unshare", "util-linux");
+    require_program!("ping", "iputils-ping");
+    let (printed, log) = type_commands("first-network.md");
     assert!(printed.contains("3 packets transmitted, 3 received"), "{printed}\n{log}");
     assert!(printed.contains("flow_drop"), "the ACL dropped nothing:\n{printed}\n{log}");
+}
+
+/// The test runs the blocks of this page that name it.
+#[test]
+fn settings_of_interface_ports_can_be_made() {
+    require_root!();
+    require_program!("unshare", "util-linux");
+    require_program!("sysctl", "procps");
+    require_program!("ethtool", "ethtool");
+    let text = document("network-toml.md");
+    let mark = format!("{MARK}tests/book.rs::settings_of_interface_ports_can_be_made -->");
+    let mut script = PREAMBLE.to_owned();
+    script += "ip link add eth0 type veth peer name far\nip tuntap add dev tap7 mode tap\n";
+    let marked: Vec<_> = text.split(&mark).skip(1).collect();
+    assert_eq!(marked.len(), 2, "two blocks name this test");
+    for block in marked {
+        let (language, commands) = code_blocks(block)[0];
+        assert_eq!(language, "sh");
+        let _ = writeln!(script, "{commands}");
+    }
+    let mut unshare = Command::new("unshare");
+    unshare.arg("--net").args(ISOLATED).args(["bash", "-c", &script]);
+    let output = unshare.output().expect("unshare can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("net.ipv6.conf.tap7.disable_ipv6 = 1"), "{printed}");
+}
+
+/// Each block of commands names its test or its step of CI in the line before it, or says why there
+/// is none. Two chapters need no names, because all of their commands are executed.
+#[test]
+fn commands_in_the_book_name_their_test() {
+    const PROGRAMS: [&str; 8] =
+        ["weft", "weft-bench", "make", "git", "cargo", "ip", "ovs-vsctl", "systemctl"];
+    let is_command = |line: &str| PROGRAMS.contains(&line.split(' ').next().unwrap_or_default());
+    let summary = document("SUMMARY.md");
+    let pages = summary.split('(').skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let is_checked = |page: &&str| {
+        // The help texts are checked where they are generated; results and decisions are records.
+        !page.contains('/') && !["commands.md", "first-network.md", "services.md"].contains(page)
+    };
+    let mut count = 0;
+    for page in pages.filter(is_checked).chain(["../README.md"]) {
+        let text = document(page);
+        let mut before = "";
+        for part in text.split("```").enumerate() {
+            match part {
+                (index, prose) if index % 2 == 0 => {
+                    let indented = prose.split("\n\n").find(|block| block.starts_with("    "));
+                    assert_eq!(indented, None, "docs/{page}: a block of code needs a fence");
+                    before = prose.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("");
+                }
+                (_, block) => {
+                    let (language, lines) = block.split_once('\n').expect("a block has lines");
+                    if language == "sh" {
+                        count += usize::from(is_run(page, before));
+                    } else if language == "text" {
+                        let hidden = lines.lines().find(|line| is_command(line));
+                        assert_eq!(hidden, None, "docs/{page}: a command in a block of output");
+                    }
+                }
+            }
+        }
+    }
+    assert!(count >= 13, "{count} blocks of commands are run");
+}
+
+/// True if the mark before a block names what runs it: a test or a step of CI, which must exist.
+/// Whether the test does what the block says is for the reader to judge.
+fn is_run(page: &str, mark: &str) -> bool {
+    let after = |prefix| mark.strip_prefix(prefix).and_then(|rest: &str| rest.strip_suffix(" -->"));
+    if let Some(reason) = after(NOT_RUN_MARK) {
+        assert!(!reason.trim().is_empty(), "docs/{page}: {mark:?} gives no reason");
+        return false;
+    }
+    let (file, wanted) = if let Some(step) = after(CI_MARK) {
+        ("xtask/src/ci.rs", format!("tally.step({step:?}, "))
+    } else if let Some((file, function)) = after(MARK).and_then(|named| named.split_once("::")) {
+        (file, format!("fn {function}("))
+    } else {
+        panic!(
+            "docs/{page}: write `{MARK}FILE::FUNCTION -->`, `{CI_MARK}STEP -->` or \
+             `{NOT_RUN_MARK}REASON -->` before the block, not {mark:?}"
+        )
+    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
+    let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
+    let (before, _) =
+        source.split_once(&wanted).unwrap_or_else(|| panic!("docs/{page}: {file} lacks {wanted}"));
+    // The attributes of a function follow the `}` of the one before it.
+    let attributes = &before[before.rfind("\n}\n").unwrap_or(0)..];
+    let is_test = file == "xtask/src/ci.rs" || attributes.contains("#[test]\n");
+    assert!(is_test, "docs/{page}: {wanted} of {file} is no test");
+    true
+}
+
+/// Graphviz draws the picture. It is not installed everywhere, so this compares the words only.
+#[test]
+fn picture_has_the_labels_of_its_source() {
+    let (source, picture) =
+        (document("pictures/two-hosts.dot"), document("pictures/two-hosts.svg"));
+    let labels = source.split("label = \"").skip(1).filter_map(|rest| rest.split_once('"'));
+    let lines = labels.flat_map(|(label, _)| label.split("\\n"));
+    let mut wanted: Vec<_> = lines.map(str::to_owned).collect();
+    let texts = picture.split("</text>").filter_map(|part| part.rsplit_once('>'));
+    let mut drawn: Vec<_> = texts.map(|(_, text)| text.to_owned()).collect();
+    drawn.retain(|text| !text.trim().is_empty());
+    wanted.sort();
+    drawn.sort();
+    assert_eq!(drawn, wanted, "draw docs/pictures/two-hosts.svg again");
+}
+
+#[test]
+fn figures_of_the_readme_are_those_of_the_kept_runs() {
+    let readme = document("../README.md");
+    let demo = document("results/2026-11-26-demo.md");
+    let blocks = code_blocks(&readme);
+    let (_, shown) = blocks.iter().find(|(language, _)| *language == "text").expect("a demo");
+    assert!(shown.lines().count() > 12, "{shown}");
+    for line in shown.lines() {
+        assert!(demo.contains(line), "the kept demo lacks {line:?}");
+    }
+    let counts = document("results/2026-11-26-exact-copies.json");
+    let counts: serde_json::Value = serde_json::from_str(&counts).expect("JSON");
+    let switching = |contender: &str| {
+        let rows = counts["rows"].as_array().expect("rows");
+        let row = rows.iter().find(|row| row["contender"] == contender).expect(contender);
+        ["tcp", "udp"].map(|protocol| {
+            let count = |of: &str| row[of][protocol].as_f64().expect("a count");
+            count("total") - count("wire")
+        })
+    };
+    let [bridge, _] = switching("bridge");
+    let thousands = |count: f64| {
+        let count = count.round() as u64;
+        format!("{},{:03}", count / 1000, count % 1000)
+    };
+    for (title, contender) in [
+        ("**weft, VLAN**", "weft-kernel-vlan"),
+        ("**weft, QinQ**", "weft-kernel-qinq"),
+        ("**weft, GRE**", "weft-kernel-gre"),
+        ("**weft, NVGRE**", "weft-kernel-nvgre"),
+        ("**weft, VXLAN**", "weft-kernel-vxlan"),
+        ("**weft, Geneve with OVN's option**", "weft-kernel-geneve"),
+        ("Linux bridge, no tunnel", "bridge"),
+        ("kernel VXLAN and a bridge", "kernel-vxlan"),
+        ("Open vSwitch kernel module, Geneve", "ovs-kernel-geneve"),
+    ] {
+        let [tcp, udp] = switching(contender);
+        let (ratio, tcp, udp) = (tcp / bridge, thousands(tcp), thousands(udp));
+        let row = format!("| {title} | {tcp} | {udp} | {ratio:.2} |");
+        assert!(readme.contains(&row), "README.md lacks {row:?}");
+    }
+}
+
+#[test]
+fn chapter_about_services_works_when_its_commands_are_typed() {
+    require_root!();
+    require_program!("unshare", "util-linux");
+    require_program!("ping", "iputils-ping");
+    require_program!("python3", "python3");
+    let (printed, log) = type_commands("services.md");
+    assert!(printed.contains("3 packets transmitted, 3 received"), "{printed}\n{log}");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/services.toml");
+    let example = fs::read_to_string(example).expect("the example is there");
+    let text = document("services.md");
+    let blocks = code_blocks(&text);
+    let (_, network) = blocks.iter().find(|(language, _)| *language == "toml").expect("a network");
+    assert!(
+        example.ends_with(&format!("{}\n", network.trim_end())),
+        "the example is the chapter's"
+    );
+    for server in ["\nweb1\n", "\nweb2\n"] {
+        assert!(printed.contains(server), "{printed}\n{log}");
+    }
+    assert!(printed.contains("-> 10.9.0.1:80"), "{printed}\n{log}");
 }
 
 #[test]
@@ -79,5 +270,20 @@ fn every_drop_reason_is_explained_when_operators_look_it_up() {
     for reason in DropReason::ALL {
         let rows = explained.iter().filter(|name| **name == reason.name()).count();
         assert_eq!(rows, 1, "docs/operating.md has {rows} rows for {}", reason.name());
+    }
+}
+
+#[test]
+fn tests_exist_when_the_page_about_trust_names_them() {
+    let text = document("trust.md");
+    let named: Vec<_> = text.split('`').filter_map(|code| code.split_once(".rs::")).collect();
+    assert!(named.len() > 60, "{} tests are named", named.len());
+    for (file, function) in named {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(format!("{file}.rs"));
+        let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}.rs: {error}"));
+        let wanted = format!("fn {function}(");
+        let mut tests = source.split("#[test]\n").skip(1);
+        let is_test = tests.any(|after| after.trim_start().starts_with(&wanted));
+        assert!(is_test, "docs/trust.md: {file}.rs has no test {function}");
     }
 }

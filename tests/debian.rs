@@ -11,6 +11,7 @@ use crate::common::daemon::WEFT;
 use crate::common::{Daemon, Datapath, Host, Lab, Setup, traffic};
 use crate::peers::open_vswitch::{Counted, OpenVswitch, Tunnel};
 use crate::peers::{MTU, guests_exchange, kernel, nothing_was_refused, tried};
+use crate::refusals::checksums;
 use std::path::Path;
 use std::time::Duration;
 use testkit::host::TestHost;
@@ -64,7 +65,7 @@ fn in_the_machine(tests: &[&str], modules: &[&str], programs: &[(&str, &Path)], 
     let programs =
         [&[("/bin/program", this.as_path()), (WEFT, Path::new(WEFT))], programs].concat();
     let modules = [SWITCH, modules].concat();
-    let mut vm = Vm::counting_with(&host, &Extra { programs: &programs, files, modules: &modules });
+    let mut vm = Vm::counting(&host, &Extra { programs: &programs, files, modules: &modules });
     vm.run("mount -t tmpfs run /run");
     let release = vm.run("uname -r");
     let names: Vec<_> = tests.iter().map(|test| format!("debian::{test}")).collect();
@@ -111,7 +112,7 @@ fn programs_forward() {
         let daemons = lab.start_both();
         for daemon in &daemons {
             assert_eq!(daemon.show().datapath, "kernel");
-            assert!(daemon.stderr().contains("by clsact"), "{what}: {}", daemon.stderr());
+            daemon.wait_says("by clsact");
         }
         let drops = daemons.each_ref().map(Daemon::drops);
         guests_exchange(&lab, LEN);
@@ -138,6 +139,21 @@ fn programs_forward() {
         traffic::tcp(&lab.guests[0], &lab.guests[1], 6, LEN);
         assert_eq!(daemons.each_ref().map(Daemon::drops), drops, "{what}: something was dropped");
         daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
+fn checksums_are_completed_before_the_lookup_under_debians_kernel() {
+    require_vm!();
+    in_the_machine(&["checksums_are_completed_before_the_lookup"], &[], &[], &[]);
+}
+
+#[test]
+#[ignore = "runs in the machine with Debian's kernel"]
+fn checksums_are_completed_before_the_lookup() {
+    for (tunnel, most_tags) in [("geneve", 2), ("gre", 0), ("vlan", 0)] {
+        let setup = Setup::new(tunnel).datapath(Datapath::Kernel);
+        checksums::are_completed_before_the_lookup(setup, most_tags, tunnel);
     }
 }
 

@@ -114,9 +114,11 @@ fn port_is_down_when_its_interface_has_no_carrier() {
         wait_port(&daemon, "g2", "down", |port| port.state == "down: link is down");
         netlink.set_up(index).expect("it can be set up");
         wait_port(&daemon, "g2", "up", |port| port.state == "up");
-        let said = daemon.stderr();
-        assert_eq!(said.matches("port is down").count(), round, "{said}");
-        assert_eq!(said.matches("port is up").count(), round, "{said}");
+        // The log may be written later than the state is shown.
+        wait_until(PATIENCE, "both changes are in the log", || {
+            let said = daemon.stderr();
+            ["port is down", "port is up"].map(|what| said.matches(what).count()) == [round; 2]
+        });
         netlink.set_down(index).expect("it can be set down");
     }
     netlink.set_up(index).expect("it can be set up");

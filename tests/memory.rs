@@ -7,9 +7,10 @@ use std::net::Ipv4Addr;
 use testkit::host::wait_until;
 use testkit::require_root;
 
-/// Limit in kB for two ports and ten end points. The kernel datapath needs about 39 MB: it includes
-/// the user datapath, and reads the BTF of the kernel to load its programs.
-const LIMITS_KB: [(Datapath, u64); 2] = [(Datapath::User, 32 << 10), (Datapath::Kernel, 48 << 10)];
+/// Limit in kB for two ports and ten end points. The kernel datapath needs about 48 MB in a test
+/// build, whose code is not optimized: 17 MB of code, against 8 MB in a release. It includes the
+/// user datapath, and reads the BTF of the kernel to load its programs.
+const LIMITS_KB: [(Datapath, u64); 2] = [(Datapath::User, 32 << 10), (Datapath::Kernel, 56 << 10)];
 const ENDPOINTS: u8 = 10;
 
 #[test]

@@ -250,6 +250,7 @@ fn guests_talk_when_firewalls_accept_only_the_tunnel() {
         ("vxlan", "udp dport 4789"),
         ("geneve", "udp dport 6081"),
         ("gre", "meta l4proto gre"),
+        ("nvgre", "meta l4proto gre"),
         ("stt", "tcp dport 7471"),
     ] {
         for family in [4, 6] {

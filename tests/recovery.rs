@@ -423,7 +423,7 @@ fn show_names_the_datapath_and_the_reason() {
         let show = Command::new(WEFT).args(["show", "--control"]).arg(lab.control(0)).output();
         let shown = String::from_utf8(show.expect("weft can be started").stdout).expect("UTF-8");
         assert!(shown.lines().any(|line| line.ends_with(why)), "{why:?} in {shown}");
-        assert!(daemon.stderr().contains("datapath started"), "{}", daemon.stderr());
+        daemon.wait_says("datapath started");
         daemon.stop();
     }
 }

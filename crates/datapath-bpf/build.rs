@@ -2,9 +2,10 @@
 //! with the daemon.
 //!
 //! From the compiler's type information (BTF) come a skeleton for each object, with the layouts of
-//! all maps, and `constants.rs`, with every constant of `bpf/intf.h`. The other way round, the
-//! drop reasons of crate `flow` become `drop_reasons.h`. So no number is written in both
-//! languages, and a name that one side drops is an error of the compiler on the other.
+//! all maps, and `constants.rs`, with every constant of `bpf/intf.h`. The other way round, the drop
+//! reasons of crate `flow` become `drop_reasons.h`, and constants that the user datapath has in
+//! common with the programs become `shared_constants.h`. So no number is written in both languages,
+//! and a name that one side drops is an error of the compiler on the other.
 
 use std::env;
 use std::fmt::Write;
@@ -43,12 +44,30 @@ macro_rules! drop_reasons {
 
 include!("../flow/src/drop_reasons.in");
 
+/// Variant and number of every tunnel type, from the list of which crate `flow` makes an enum.
+macro_rules! tunnel_types {
+    ($($(#[$doc:meta])* $variant:ident = $number:literal in $module:ident,)+) => {
+        const TUNNEL_TYPES: &[(&str, u32)] = &[$((stringify!($variant), $number),)+];
+    };
+}
+
+include!("../flow/src/tunnel/types.in");
+
+#[path = "../datapath-user/src/fast_path/punt_ethertype.rs"]
+mod punt_ethertype;
+#[path = "../packet/src/segment_limits.rs"]
+mod segment_limits;
+#[allow(dead_code)]
+#[path = "../flow/src/tun_flags.rs"]
+mod tun_flags;
+
 fn main() -> Result<()> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf");
     println!("cargo:rerun-if-changed={}", sources.display());
     let out = PathBuf::from(env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);
     fs::write(out.join("drop_reasons.h"), drop_reasons())?;
-    let interface = preprocess(&sources)?;
+    fs::write(out.join("shared_constants.h"), shared_constants())?;
+    let interface = preprocess(&sources, &out)?;
     println!("cargo:rustc-env=WEFT_LAYOUT={:016x}", hash(&interface));
     fs::write(out.join("constants.rs"), constants(&interface, &sources, &out)?)?;
     for (name, parts) in OBJECTS {
@@ -90,10 +109,40 @@ fn drop_reasons() -> String {
     header + "};\n"
 }
 
+/// The C header with all tunnel types and with constants of the crates `flow`, `packet` and
+/// `datapath-user`.
+fn shared_constants() -> String {
+    let tunnels = TUNNEL_TYPES.iter().map(|(name, number)| (name.to_uppercase(), *number));
+    let flag_shift = |flag: u16| u32::from(tun_flags::FLAGS_SHIFT) + flag.trailing_zeros();
+    let others = [
+        ("TUN_FLAG_DF_SHIFT", flag_shift(tun_flags::DF)),
+        ("TUN_FLAG_KEY_SHIFT", flag_shift(tun_flags::KEY)),
+        ("TUN_TOS_SHIFT", tun_flags::TOS_SHIFT.into()),
+        ("TUN_TTL_SHIFT", tun_flags::TTL_SHIFT.into()),
+        // Bit 0: tunnel option 0, which has both logical ports.
+        ("TUN_PRESENT_PORTS_SHIFT", tun_flags::METADATA_PRESENT_SHIFT.into()),
+        ("LEAST_SEGMENT_LEN", segment_limits::LEAST_SEGMENT_LEN.into()),
+        ("SHORT_SEGMENTS", segment_limits::SHORT_SEGMENTS as u32),
+        ("SHORT_SEGMENT_LEN", segment_limits::SHORT_SEGMENT_LEN.into()),
+        ("PUNT_ETHERTYPE", punt_ethertype::PUNT_ETHERTYPE.into()),
+    ];
+    let others = others.map(|(name, value)| (name.to_owned(), value));
+    "#pragma once\n\n".to_owned()
+        + &c_enum("weft_tunnel", tunnels)
+        + &c_enum("weft_shared", others.into_iter())
+}
+
+fn c_enum(name: &str, members: impl Iterator<Item = (String, u32)>) -> String {
+    let members = members.map(|(name, value)| format!("\tWEFT_{name} = {value},\n"));
+    format!("enum {name} {{\n{}}};\n", members.collect::<String>())
+}
+
 /// `bpf/intf.h` and what it includes, without comments, word by word.
-fn preprocess(sources: &Path) -> Result<Vec<String>> {
+fn preprocess(sources: &Path, out: &Path) -> Result<Vec<String>> {
     let preprocessed = Command::new(CLANG)
-        .args(["-E", "-P", "-include"])
+        .args(["-E", "-P", "-I"])
+        .arg(out)
+        .arg("-include")
         .arg(sources.join("vmlinux.h"))
         .arg(sources.join("intf.h"))
         .output()

@@ -23,6 +23,7 @@ pub mod path;
 pub mod probes;
 pub mod reassembly;
 pub mod seeds;
+pub mod services;
 pub mod switch;
 pub mod targets;
 pub mod tunnels;

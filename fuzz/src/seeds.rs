@@ -30,6 +30,9 @@ pub fn all() -> Vec<Seed> {
         ("offload", offloads()),
         ("coalesce", segments()),
         ("conntrack", connections()),
+        ("dhcp4", dhcp4_requests()),
+        ("dhcp6", dhcp6_requests()),
+        ("dns", dns_questions()),
         ("execute", rewrites()),
         ("network_toml", networks()),
         ("logical_match", matches()),
@@ -40,6 +43,7 @@ pub fn all() -> Vec<Seed> {
         ("ovsdb_stream", database_streams()),
         ("ovsdb_update", database_updates()),
         ("probe", probes()),
+        ("router_solicitation", router_solicitations()),
     ] {
         seeds.extend(group.into_iter().map(|(name, bytes)| Seed { target, name, bytes }));
     }
@@ -73,6 +77,84 @@ fn probes() -> Group {
         ("ask", probe(1, 0, &[0; 16])),
         ("reply", probe(2, 0, &[0; 16])),
         ("reply-told", probe(2, 1400, &mapped)),
+    ]
+}
+
+/// Messages of a DHCP client. The server of the target has the address 10.0.0.5 for it.
+fn dhcp4_requests() -> Group {
+    let message = |kind: u8, ciaddr: [u8; 4], options: &[u8]| {
+        let mac = [2, 0, 0, 0, 0, 5];
+        join(&[
+            &[1, 1, 6, 0, 1, 2, 3, 4, 0, 0, 0x80, 0],
+            &ciaddr,
+            &[0; 12],
+            &mac,
+            &[0; 202],
+            &[99, 130, 83, 99, 53, 1, kind],
+            options,
+            &[255],
+        ])
+    };
+    let wanted = [50, 4, 10, 0, 0, 5, 55, 3, 1, 3, 6];
+    vec![
+        ("decline", message(4, [0; 4], &wanted)),
+        ("discover", message(1, [0; 4], &[61, 7, 1, 2, 0, 0, 0, 0, 5, 0, 0, 175, 0])),
+        ("inform", message(8, [10, 0, 0, 5], &[])),
+        ("renew", message(3, [10, 0, 0, 5], &[])),
+        ("request", message(3, [0; 4], &wanted)),
+        ("request-other", message(3, [10, 0, 0, 6], &[])),
+    ]
+}
+
+/// Messages of a DHCPv6 client. The MAC address of the target's server is 02:00:00:00:00:01.
+fn dhcp6_requests() -> Group {
+    let association = [0, 3, 0, 12, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0];
+    let server = [0, 2, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0, 1];
+    let message = |kind: u8, options: &[u8]| {
+        join(&[&[kind, 1, 2, 3, 0, 1, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0, 5], options])
+    };
+    let name_and_class = [0, 39, 0, 5, 1, 2, b'v', b'm', 0, 0, 15, 0, 6, 0, 4, 105, 80, 88, 69];
+    vec![
+        ("information", message(11, &[0, 6, 0, 2, 0, 23])),
+        ("release", message(8, &join(&[&server, &association]))),
+        ("renew", message(5, &join(&[&server, &association]))),
+        ("request-other", message(3, &join(&[&[0, 2, 0, 1, 7], &association]))),
+        ("solicit", message(1, &join(&[&association, &name_and_class]))),
+    ]
+}
+
+/// Questions about the names `vm.example` and `4.0.0.10.in-addr.arpa`, and about another one.
+fn dns_questions() -> Group {
+    let question = |name: &[u8], kind: u8, more: &[u8]| {
+        let additional = u8::from(!more.is_empty());
+        let head = [0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, additional];
+        join(&[&head, name, &[0, kind, 0, 1], more])
+    };
+    let name = b"\x02VM\x07example\0";
+    let extension = [0, 0, 41, 4, 0xd0, 0, 0, 0, 0, 0, 0];
+    vec![
+        ("a", question(name, 1, &extension)),
+        ("aaaa", question(name, 28, &[])),
+        ("any", question(name, 255, &[])),
+        ("ptr", question(b"\x014\x010\x010\x0210\x07in-addr\x04arpa\0", 12, &[])),
+        ("unknown", question(b"\x05other\0", 1, &[])),
+    ]
+}
+
+/// Router solicitations: frames with and without a source address.
+fn router_solicitations() -> Group {
+    // Services do not verify the checksum, as long as the packet is the guest's own.
+    let frame = |src: &[u8; 16], options: &[u8]| {
+        let dst = join(&[&[0xff, 2], &[0; 13], &[2]]);
+        let len = 8 + options.len() as u8;
+        let message = join(&[&[133, 0, 0, 0], &[0; 4], options]);
+        let ip = join(&[&[0x60, 0, 0, 0, 0, len, 58, 255], src, &dst, &message]);
+        ethernet(TYPE_IPV6, &ip)
+    };
+    let link_local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
+    vec![
+        ("link-local", frame(&link_local, &[1, 1, 2, 0, 0, 0, 0, 5])),
+        ("unspecified", frame(&[0; 16], &[])),
     ]
 }
 

@@ -2,16 +2,19 @@
 
 use crate::{
     actions, coalescing, connections, database, execution, expressions, headers, keys, megaflows,
-    network, ofctl, offload, probes, reassembly, tunnels,
+    network, ofctl, offload, probes, reassembly, services, tunnels,
 };
 
 /// Runs a target with one input. Panics if the input reveals a fault.
 pub type Body = fn(&[u8]);
 
 /// All targets, sorted by name.
-pub const ALL: [(&str, Body); 21] = [
+pub const ALL: [(&str, Body); 25] = [
     ("coalesce", |bytes| _ = coalescing::list(bytes)),
     ("conntrack", |bytes| _ = connections::list(bytes)),
+    ("dhcp4", |bytes| _ = services::dhcp4(bytes)),
+    ("dhcp6", |bytes| _ = services::dhcp6(bytes)),
+    ("dns", |bytes| _ = services::dns(bytes)),
     ("execute", |bytes| _ = execution::frame(bytes)),
     ("flow_key", |bytes| _ = keys::frame(bytes)),
     ("geneve", |bytes| _ = tunnels::geneve(bytes)),
@@ -26,6 +29,7 @@ pub const ALL: [(&str, Body); 21] = [
     ("ovsdb_stream", |bytes| _ = database::stream(bytes)),
     ("ovsdb_update", |bytes| _ = database::update(bytes)),
     ("probe", |bytes| _ = probes::frame(bytes)),
+    ("router_solicitation", |bytes| _ = services::router(bytes)),
     ("stt", |bytes| _ = tunnels::stt(bytes)),
     ("stt_reassembly", |bytes| _ = reassembly::list(bytes)),
     ("vlan", |bytes| _ = tunnels::tagged(bytes)),

@@ -7,7 +7,7 @@ use std::path::Path;
 use weft_fuzz::seeds::{self, Seed};
 use weft_fuzz::{
     actions, coalescing, connections, database, execution, expressions, headers, keys, megaflows,
-    network, ofctl, offload, probes, reassembly, targets, tunnels,
+    network, ofctl, offload, probes, reassembly, services, targets, tunnels,
 };
 
 #[test]
@@ -178,6 +178,22 @@ fn megaflows_are_found_when_they_were_put() {
 fn probes_are_read_when_the_frame_is_a_seed() {
     for seed in seeds_of("probe") {
         assert_eq!(probes::frame(&seed.bytes), Some(seed.name != "ask"), "{}", seed.name);
+    }
+}
+
+#[test]
+fn requests_are_answered_when_they_are_seeds() {
+    for seed in seeds_of("dhcp4") {
+        assert_eq!(services::dhcp4(&seed.bytes), seed.name != "decline", "{}", seed.name);
+    }
+    for seed in seeds_of("dhcp6") {
+        assert_eq!(services::dhcp6(&seed.bytes), seed.name != "request-other", "{}", seed.name);
+    }
+    for seed in seeds_of("dns") {
+        assert_eq!(services::dns(&seed.bytes), seed.name != "unknown", "{}", seed.name);
+    }
+    for seed in seeds_of("router_solicitation") {
+        assert!(services::router(&seed.bytes), "{}", seed.name);
     }
 }
 

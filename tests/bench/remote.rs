@@ -2,9 +2,11 @@
 //! other dies, freezes or becomes unreachable.
 
 use super::{WEFT_BENCH, run};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -267,10 +269,21 @@ fn client_says_what_is_wrong_when_nobody_serves() {
     let (code, _, error) = run(&["client", "127.0.0.1", "--port", &port, "--seconds", "1"]);
     assert_eq!(code, 1);
     assert!(!error.is_empty());
-    drop(silent);
-    let (code, _, error) = run(&["client", "127.0.0.1", "--port", &port, "--seconds", "1"]);
+    // Bound, so that no other test gets the port, and not listening, so that the kernel refuses.
+    let (_taken, port) = bound_without_listening();
+    let (code, _, error) =
+        run(&["client", "127.0.0.1", "--port", &port.to_string(), "--seconds", "1"]);
     assert_eq!(code, 1);
     assert!(error.contains("refused"), "{error}");
+}
+
+/// A TCP socket that holds a free port of 127.0.0.1, and that port.
+fn bound_without_listening() -> (OwnedFd, u16) {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket::socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();
+    socket::bind(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
+    let address: SockaddrIn = socket::getsockname(socket.as_raw_fd()).unwrap();
+    (socket, address.port())
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn frames_agree_with_the_reported_decisions() {
         assert_eq!(how.starts_with("on"), on, "{what}");
         assert_eq!(checksum(&short) != 0, on, "{what}");
         assert_eq!(how.contains("except for"), !on || by_programs, "{what}");
-        assert_eq!(why == "as the network file says", asked.is_some(), "{what}");
+        assert_eq!(why == "as configured", asked.is_some(), "{what}");
 
         let [how, why] = decision(&shown, "vxlan");
         let ways = ["trains of UDP datagrams", "super-packets inside the outer headers"];

@@ -1,8 +1,10 @@
 //! Errors of the commands for invalid input, and without a daemon.
 
 use super::call::weft;
+use crate::common::daemon::WEFT;
 use crate::common::{Lab, Setup};
 use std::path::Path;
+use std::process::Command;
 use testkit::require_root;
 
 #[test]
@@ -33,4 +35,14 @@ fn commands_exit_with_code_2_when_the_input_is_invalid() {
         let (code, _, said) = weft(control, command);
         assert_eq!((code, said.contains("weft run")), (1, true), "{command:?}: {said}");
     }
+}
+
+#[test]
+fn run_exits_with_code_2_when_the_log_filter_is_invalid() {
+    let mut run = Command::new(WEFT);
+    run.args(["run", "--host", "h1", "/nowhere.toml"]).env("WEFT_LOG", "a=b=c");
+    let output = run.output().expect("weft starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("WEFT_LOG has no valid filter, but \"a=b=c\""), "{said}");
+    assert_eq!(output.status.code(), Some(2), "{said}");
 }

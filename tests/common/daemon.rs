@@ -28,17 +28,44 @@ pub struct Daemon {
     child: Child,
     control: PathBuf,
     stderr: PathBuf,
+    /// The test has planted a fault, which the self-check finds.
+    has_fault: bool,
 }
+
+/// What the self-check logs.
+const FAULT: &str = "self-check: deleted";
 
 impl Daemon {
     /// Starts the daemon of `host` with additional `arguments`.
     pub fn spawn(host: &Host, network: &Path, control: &Path, arguments: &[&str]) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let unique = COUNT.fetch_add(1, Ordering::Relaxed);
-        let stderr = control.with_extension(format!("stderr-{unique}"));
+        Self::spawn_with_environment(host, network, control, arguments, &[])
+    }
+
+    /// As [`Daemon::spawn`], with these variables in its environment.
+    pub fn spawn_with_environment(
+        host: &Host,
+        network: &Path,
+        control: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let stderr = stderr_file(control);
         let file = File::create(&stderr).expect("a file can be made");
-        let child = Self::start(host, network, control, arguments, file.into());
-        Self { host: host.name, child, control: control.to_owned(), stderr }
+        let mut command = host.netns.program(WEFT);
+        command.args(["run", "--host", host.name, "--control"]).arg(control).arg(network);
+        command.args(arguments).envs(environment.iter().copied());
+        let child = spawn(command, file.into());
+        Self { host: host.name, child, control: control.to_owned(), stderr, has_fault: false }
+    }
+
+    /// Starts the daemon of a host that joins OVN. `database` is the remote of its local database.
+    pub fn join_ovn(host: &Host, database: &str, control: &Path, arguments: &[&str]) -> Self {
+        let stderr = stderr_file(control);
+        let file = File::create(&stderr).expect("a file can be made");
+        let mut command = host.netns.program(WEFT);
+        command.args(["run", "--ovn", database, "--control"]).arg(control).args(arguments);
+        let child = spawn(command, file.into());
+        Self { host: host.name, child, control: control.to_owned(), stderr, has_fault: false }
     }
 
     /// Starts the daemon of `host` with another standard error. [`Daemon::stderr`] is then empty.
@@ -51,7 +78,7 @@ impl Daemon {
     ) -> Self {
         let child = Self::start(host, network, control, arguments, stderr);
         let (control, stderr) = (control.to_owned(), PathBuf::new());
-        Self { host: host.name, child, control, stderr }
+        Self { host: host.name, child, control, stderr, has_fault: false }
     }
 
     fn start(
@@ -64,8 +91,7 @@ impl Daemon {
         let mut command = host.netns.program(WEFT);
         command.args(["run", "--host", host.name, "--control"]).arg(control).arg(network);
         command.args(arguments);
-        command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-        command.spawn().expect("weft can be started")
+        spawn(command, stderr)
     }
 
     /// Waits until the daemon answers and all its ports are up.
@@ -74,7 +100,7 @@ impl Daemon {
     /// The daemon is not ready within [`PATIENCE`].
     pub fn wait_ready(&self) {
         wait_until(PATIENCE, "the daemon answers and its ports are up", || {
-            self.try_show().is_some_and(|now| now.ports.iter().all(|port| port.state == "up"))
+            self.try_show().is_ok_and(|now| now.ports.iter().all(|port| port.state == "up"))
         });
     }
 
@@ -83,7 +109,7 @@ impl Daemon {
     /// # Panics
     /// As [`Daemon::wait_ready`].
     pub fn wait_answers(&self) {
-        wait_until(PATIENCE, "the daemon answers", || self.try_show().is_some());
+        wait_until(PATIENCE, "the daemon answers", || self.try_show().is_ok());
     }
 
     /// The process ID.
@@ -107,17 +133,19 @@ impl Daemon {
 
     /// The output of `weft show --json`.
     pub fn show(&self) -> Snapshot {
-        self.try_show().unwrap_or_else(|| panic!("the daemon of {} does not answer", self.host))
+        let shown = self.try_show();
+        shown.unwrap_or_else(|error| panic!("the daemon of {} does not answer: {error}", self.host))
     }
 
-    fn try_show(&self) -> Option<Snapshot> {
+    /// The error is what `weft show` printed.
+    fn try_show(&self) -> Result<Snapshot, String> {
         let mut command = Command::new(WEFT);
         command.args(["show", "--json", "--control"]).arg(&self.control);
-        let output = command.stderr(Stdio::null()).output().expect("weft can be started");
+        let output = command.output().expect("weft can be started");
         if !output.status.success() {
-            return None;
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
-        Some(serde_json::from_slice(&output.stdout).expect("show --json prints what it documents"))
+        Ok(serde_json::from_slice(&output.stdout).expect("show --json prints what it documents"))
     }
 
     /// The drops of the uplink and all ports, by reason.
@@ -158,6 +186,12 @@ impl Daemon {
         });
     }
 
+    /// Waits until its self-check has found a fault that the test has planted.
+    pub fn wait_finds_fault(&mut self) {
+        self.has_fault = true;
+        self.wait_says(FAULT);
+    }
+
     /// Stops it with SIGTERM.
     ///
     /// # Panics
@@ -196,6 +230,18 @@ impl Daemon {
     }
 }
 
+/// The path of a new file for the standard error of a daemon.
+fn stderr_file(control: &Path) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+    control.with_extension(format!("stderr-{unique}"))
+}
+
+fn spawn(mut command: Command, stderr: Stdio) -> Child {
+    command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    command.spawn().expect("weft can be started")
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -217,6 +263,8 @@ impl Drop for Daemon {
         }
         if !std::thread::panicking() {
             assert_eq!(refused_calls(self.pid()), "", "system calls that seccomp has refused");
+            let stderr = self.stderr();
+            assert_eq!(stderr.contains(FAULT), self.has_fault, "{stderr}");
         }
     }
 }

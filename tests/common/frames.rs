@@ -3,7 +3,7 @@
 use super::PATIENCE;
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::SocketFilter;
-use packet::PacketBuf;
+use packet::{PacketBuf, complete_checksum};
 use std::time::{Duration, Instant};
 use testkit::host::TestHost;
 use wire::MacAddr;
@@ -41,15 +41,23 @@ impl FrameSocket {
 
     /// Sends a frame as it is.
     pub fn send(&self, frame: &[u8]) {
-        self.0.send(&PacketBuf::from_bytes(frame)).expect("a frame can be sent");
+        self.send_packet(&PacketBuf::from_bytes(frame));
     }
 
-    /// The next frame, if one arrives before `deadline`.
+    /// Sends a frame whose offloads are left to the device.
+    pub fn send_packet(&self, packet: &PacketBuf) {
+        self.0.send(packet).expect("a frame can be sent");
+    }
+
+    /// The next frame, if one arrives before `deadline`. A partial checksum is completed, as a
+    /// device without checksum offload would do it.
     fn next(&self, deadline: Instant) -> Option<Vec<u8>> {
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
         loop {
             match self.0.recv(&mut packet) {
                 Ok(Some(received)) => {
+                    // A super-packet has none to complete.
+                    let _ = complete_checksum(&mut packet);
                     let mut frame = packet.to_vec();
                     if let Some(tag) = received.vlan {
                         let tag = [tag.tpid, tag.tci].map(u16::to_be_bytes).concat();

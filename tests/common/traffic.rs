@@ -7,6 +7,9 @@ use bench::traffic::ping::Pinger;
 use netdev::Netns;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use testkit::host::TestHost;
 
@@ -118,6 +121,93 @@ pub fn tcp_receive(listener: &TcpListener, len: usize) -> std::io::Result<Vec<u8
     let mut bytes = Vec::with_capacity(len);
     stream.read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// A TCP server in a guest. It reads each connection to its end, then sends a line with the name of
+/// the guest and the address of the client, and what it has read. Stops when dropped.
+pub struct EchoServer {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EchoServer {
+    /// Listens on a port of the guest; `family` is the IP version.
+    pub fn start(guest: &Guest, family: u8, port: u16) -> Self {
+        Self::start_at(guest, SocketAddr::new(guest.ip(family), port))
+    }
+
+    /// Listens at an address of the guest.
+    pub fn start_at(guest: &Guest, address: SocketAddr) -> Self {
+        let listener = guest.netns.run(|| TcpListener::bind(address)).expect("a TCP listener");
+        listener.set_nonblocking(true).expect("a listener can be made non-blocking");
+        let (stop, name) = (Arc::new(AtomicBool::new(false)), guest.name.clone());
+        let is_stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !is_stopped.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    // The client notices a connection that breaks.
+                    Ok((stream, _)) => drop(echo(stream, &name)),
+                    Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                }
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for EchoServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // A panic of the thread shows in the test's output.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn echo(mut stream: TcpStream, name: &str) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(STALL))?;
+    stream.set_write_timeout(Some(STALL))?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    stream.write_all(format!("{name} {}\n", stream.peer_addr()?.ip()).as_bytes())?;
+    stream.write_all(&bytes)
+}
+
+/// The line that an [`EchoServer`] sends.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Answer {
+    /// The name of the guest that serves.
+    pub server: String,
+    /// The address of the client, as the server sees it.
+    pub client: IpAddr,
+}
+
+/// Sends `len` bytes to an [`EchoServer`], and compares all that come back.
+///
+/// # Panics
+/// The connection is refused, stalls, breaks, or delivers other bytes.
+pub fn tcp_echo(from: &Guest, to: SocketAddr, len: usize) -> Answer {
+    let sent = noise(len, 11);
+    let received = from.netns.run(|| -> std::io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect_timeout(&to, STALL)?;
+        stream.set_read_timeout(Some(STALL))?;
+        stream.set_write_timeout(Some(STALL))?;
+        stream.write_all(&sent)?;
+        stream.shutdown(Shutdown::Write)?;
+        let mut received = Vec::with_capacity(len + 16);
+        stream.read_to_end(&mut received)?;
+        Ok(received)
+    });
+    let what = format!("{len} bytes over TCP from {} to {to}", from.name);
+    let received = received.unwrap_or_else(|error| panic!("{what}: {error}"));
+    let end = received.iter().position(|byte| *byte == b'\n');
+    let (line, rest) = received.split_at(end.unwrap_or_else(|| panic!("{what}: no answer")));
+    assert!(rest[1..] == sent, "{what}: {} other bytes came back", rest.len() - 1);
+    let (server, client) = std::str::from_utf8(line)
+        .ok()
+        .and_then(|line| line.split_once(' '))
+        .unwrap_or_else(|| panic!("{what}: no line"));
+    Answer { server: server.to_owned(), client: client.parse().expect("an address") }
 }
 
 /// Sends one datagram of `len` bytes of payload and expects it back, unchanged.

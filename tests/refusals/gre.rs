@@ -14,7 +14,7 @@ fn gre_packet(outer: &Outer, flags: u16, protocol: u16, fields: &[u32], inner: &
     outer.packet(GRE, &[&header[..], inner].concat())
 }
 
-fn gre(outer: &Outer, inner: &[u8]) -> Vec<u8> {
+pub fn gre(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     gre_packet(outer, GRE_KEY, TEB, &[VNI], inner)
 }
 

@@ -136,7 +136,9 @@ fn router_and_dhcp_messages_pass_only_from_trusted_ports() {
             // What reached the hosts is valid: Linux obeys it.
             let is_router = trusts.contains(&"ra");
             for guest in RECEIVERS.into_iter().filter(|_| sender < 2) {
-                assert_eq!(guests.has_default_route(guest), is_router, "{datapath:?}, {trusts:?}");
+                let what = format!("{datapath:?}, {trusts:?}: default route of guest {guest}");
+                // Nothing has waited for what the other host's guest receives.
+                wait_until(PATIENCE, &what, || guests.has_default_route(guest) == is_router);
             }
         }
         guests.daemons.into_iter().for_each(Daemon::stop);

@@ -1,119 +1,16 @@
 //! Guests that hide headers from access control lists and port security, behind stacked priority
 //! tags or a SNAP header (CVE-2021-27853, CVE-2021-27861).
 
+use super::secured::{ALLOWED, Guests, TELNET};
 use super::target::FORBIDDEN;
-use crate::common::daemon::port;
-use crate::common::frames::{FrameSocket, contains, frame};
-use crate::common::outer::{Outer, TCP};
-use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup};
-use datapath::stats::Drops;
-use std::net::IpAddr;
-use testkit::host::wait_until;
+use crate::common::{Datapath, Setup};
 use testkit::require_root;
 
-/// Drops Telnet.
-const LIST: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\npriority = 1000\n\
-                    match = 'tcp.dst == 23'\naction = \"drop\"\n";
-const TELNET: u16 = 23;
-const ALLOWED: u16 = 2323;
-const ARP: u16 = 0x0806;
 /// The tags that a flow key holds.
 const SHOWN_TAGS: usize = 2;
 
-/// Two guests of `h1` and one of `h2`, with port security and an access control list.
-struct Guests {
-    lab: Lab,
-    daemons: [Daemon; 2],
-    sender: FrameSocket,
-    /// The sockets of the second and the third guest.
-    receivers: [FrameSocket; 2],
-    fences: u32,
-}
-
-impl Guests {
-    fn new(datapath: Datapath) -> Self {
-        let lab =
-            Lab::new(Setup::new("geneve").guests(2, 1).secured().more(LIST).datapath(datapath));
-        let daemons = lab.start_both();
-        let open = |guest: usize| FrameSocket::open(&lab.guests[guest].netns, GUEST_DEVICE);
-        let (sender, receivers) = (open(0), [open(1), open(2)]);
-        Self { lab, daemons, sender, receivers, fences: 0 }
-    }
-
-    fn guest(&self, number: usize) -> &Guest {
-        &self.lab.guests[number]
-    }
-
-    /// A SYN from the address `src` of the first guest to another guest, with `text` behind it.
-    fn syn_from(&self, src: IpAddr, to: usize, dst_port: u16, text: &str) -> Vec<u8> {
-        let mut segment = [40_000, dst_port].map(u16::to_be_bytes).concat();
-        segment.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0, 0, 0, 0, 0]);
-        segment.extend(text.as_bytes());
-        let family = if src.is_ipv4() { 4 } else { 6 };
-        let (src_mac, dst_mac) = (self.guest(0).mac, self.guest(to).mac);
-        let dst = self.guest(to).ip(family);
-        Outer { src_mac, dst_mac, src, dst, traffic_class: 0 }.packet(TCP, &segment)
-    }
-
-    fn syn(&self, family: u8, to: usize, dst_port: u16, text: &str) -> Vec<u8> {
-        self.syn_from(self.guest(0).ip(family), to, dst_port, text)
-    }
-
-    /// An ARP reply of the first guest to the second that claims the address of guest `number`.
-    fn arp(&self, number: usize) -> Vec<u8> {
-        let [a, b] = [0, 1].map(|number| self.guest(number));
-        let claimed = self.guest(number).ip4.octets();
-        let head = [0, 1, 8, 0, 6, 4, 0, 2];
-        let body = [&head[..], &a.mac.0, &claimed, &b.mac.0, &b.ip4.octets()].concat();
-        frame(b.mac, a.mac, ARP, &[&body, FORBIDDEN.as_bytes()].concat())
-    }
-
-    fn dropped(&self) -> Drops {
-        port(&self.daemons[0], "g1").drops
-    }
-
-    /// Sends a frame and then a valid one to each other guest. Returns what these received.
-    fn seen(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
-        self.fences += 1;
-        let fence = format!("fence {};", self.fences);
-        self.sender.send(bytes);
-        let mut seen = Vec::new();
-        for (number, receiver) in (1..).zip(&self.receivers) {
-            self.sender.send(&self.syn(4, number, ALLOWED, &fence));
-            seen.extend(receiver.until_note(&fence));
-        }
-        seen
-    }
-
-    /// Sends a frame twice, so that the second one can meet a megaflow of the first. Both must be
-    /// dropped under `reason` and no other.
-    fn refuses(&mut self, what: &str, reason: &str, bytes: &[u8]) {
-        for round in 1..=2 {
-            let mut expected = self.dropped();
-            *expected.entry(reason.to_owned()).or_default() += 1;
-            let mut seen = self.seen(bytes);
-            wait_until(PATIENCE, &format!("{what}, {round}, counts as {reason}"), || {
-                self.dropped().values().sum::<u64>() >= expected.values().sum()
-            });
-            assert_eq!(self.dropped(), expected, "{what}, {round}");
-            // A frame that is punted may be overtaken by later ones.
-            seen.extend(self.seen(&self.syn(4, 1, ALLOWED, "later")));
-            let passed = seen.iter().any(|frame| contains(frame, FORBIDDEN));
-            assert!(!passed, "{what} was delivered in round {round}");
-        }
-    }
-
-    /// Sends a frame to guest `to` twice. Both must arrive unchanged.
-    fn delivers(&self, what: &str, to: usize, bytes: &[u8]) {
-        for _ in 0..2 {
-            self.sender.send(bytes);
-            self.receivers[to - 1].until(what, |frame| frame == bytes);
-        }
-    }
-
-    fn finish(self) {
-        self.daemons.into_iter().for_each(Daemon::stop);
-    }
+fn guests(datapath: Datapath) -> Guests {
+    Guests::new(Setup::new("geneve").datapath(datapath))
 }
 
 /// Puts `count` priority tags (VID 0) into a frame.
@@ -132,7 +29,7 @@ fn in_snap(frame: &[u8]) -> Vec<u8> {
 fn lists_and_port_security_apply_when_a_guest_stacks_priority_tags() {
     require_root!();
     for datapath in Datapath::BOTH {
-        let mut guests = Guests::new(datapath);
+        let mut guests = guests(datapath);
         // Ordinary packets leave megaflows, which the others must not meet.
         guests.delivers("an untagged SYN", 1, &guests.syn(4, 1, ALLOWED, "allowed"));
         for tags in 0..=5 {
@@ -142,7 +39,7 @@ fn lists_and_port_security_apply_when_a_guest_stacks_priority_tags() {
                 let hidden = priority_tagged(tags, &guests.syn(family, to, TELNET, FORBIDDEN));
                 guests.refuses(&what("Telnet"), reason, &hidden);
             }
-            let forged = priority_tagged(tags, &guests.arp(2));
+            let forged = priority_tagged(tags, &guests.arp(2, 1));
             guests.refuses(&what("ARP of another guest"), reason, &forged);
             let other = guests.guest(2).ip(4);
             let forged = priority_tagged(tags, &guests.syn_from(other, 1, ALLOWED, FORBIDDEN));
@@ -161,7 +58,7 @@ fn lists_and_port_security_apply_when_a_guest_stacks_priority_tags() {
 fn lists_and_port_security_apply_when_a_guest_sends_snap() {
     require_root!();
     for datapath in Datapath::BOTH {
-        let mut guests = Guests::new(datapath);
+        let mut guests = guests(datapath);
         for (to, bytes) in [1, 2].map(|to| (to, guests.syn(4, to, ALLOWED, "allowed"))) {
             guests.delivers("a SYN in Ethernet II", to, &bytes);
             guests.delivers("a SYN in SNAP", to, &in_snap(&bytes));
@@ -173,10 +70,10 @@ fn lists_and_port_security_apply_when_a_guest_sends_snap() {
                 let telnet = hidden(&guests.syn(family, to, TELNET, FORBIDDEN));
                 guests.refuses(&what("Telnet"), "flow_drop", &telnet);
             }
-            let forged = hidden(&guests.arp(2));
+            let forged = hidden(&guests.arp(2, 1));
             guests.refuses(&what("ARP of another guest"), "flow_drop", &forged);
             guests.delivers(&what("a SYN"), 1, &hidden(&guests.syn(4, 1, ALLOWED, "allowed")));
-            guests.delivers(&what("ARP"), 1, &hidden(&guests.arp(0)));
+            guests.delivers(&what("ARP"), 1, &hidden(&guests.arp(0, 1)));
         }
         let telnet = guests.syn(4, 1, TELNET, FORBIDDEN);
         let what = format!("{datapath:?}: SNAP behind three tags");

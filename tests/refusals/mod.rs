@@ -2,11 +2,14 @@
 //! to a running daemon. The daemon drops each and counts it under the right reason. The guest
 //! receives none of them, and valid packets still arrive afterwards.
 
+pub mod checksums;
 mod geneve;
 mod gre;
 mod guards;
 mod guests;
 mod hidden;
+mod secured;
+mod strangers;
 mod stt;
 mod tags;
 mod target;

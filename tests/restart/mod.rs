@@ -4,6 +4,7 @@
 
 mod flows;
 mod second;
+mod self_check;
 
 use crate::common::daemon::WEFT;
 use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
@@ -285,7 +286,7 @@ fn adopted_flow_is_dropped_when_the_new_network_file_denies_it() {
         )
     });
     let first = pinning.start(0);
-    assert!(first.stderr().contains("adopted the megaflows"), "{}", first.stderr());
+    first.wait_says("adopted the megaflows");
     send(100);
     assert_eq!(receive(), [0, 100], "{}", pinning.show(0));
     let dropped = first.show().ports[0].drops.get("flow_drop").copied();
@@ -329,11 +330,7 @@ fn lost_megaflows_are_reported_when_the_map_layout_differs() {
     let first = pinning.start(0);
     let said = pinning.show(0);
     assert!(said.contains("were lost: another version of weft used another map layout"), "{said}");
-    assert!(
-        first.stderr().contains("megaflows of another version of weft are lost"),
-        "{}",
-        first.stderr()
-    );
+    first.wait_says("megaflows of another version of weft are lost");
     traffic::udp_echo(a, b, 4, 100);
     first.stop();
     second.stop();
@@ -423,7 +420,7 @@ fn stop_reports_what_keeps_forwarding_and_the_next_daemon_adopts_it() {
     assert!(first.wait_end(PATIENCE).success());
     send(b"without a daemon");
     let first = pinning.start(0);
-    assert!(first.stderr().contains("adopted the megaflows"), "{}", first.stderr());
+    first.wait_says("adopted the megaflows");
     send(b"with another daemon");
     second_daemon_is_refused(&pinning, &first);
     send(b"beside a refused daemon");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::run::run;
-use crate::{book, demo, deps, dist, exact, fuzz, lint, packages, prose, test};
+use crate::{book, deb, demo, deps, exact, fuzz, lint, packages, prose, test};
 
 /// The sum of the whole run.
 #[derive(Default)]
@@ -62,7 +62,7 @@ pub fn ci() -> Result<()> {
     // failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
     tally.step("fuzz smoke", fuzz::smoke);
-    tally.step("release", dist::dist);
+    tally.step("Debian packages", || deb::deb().map(drop));
     tally.step("exact gate", || exact::gate(&exact::Options::default()));
     tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "1".to_owned()])?));
 

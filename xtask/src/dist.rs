@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: the release, stripped programs with their debug information beside them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -14,8 +14,8 @@ use crate::run::{run, target_dir};
 const DAEMON_BYTES: u64 = 10_000_000;
 
 /// Builds `weft` and `weft-bench`, and writes them into `target/dist`. Debuggers find the `.debug`
-/// files there by the name in each program's `.gnu_debuglink`.
-pub fn dist() -> Result<()> {
+/// files there by the name in each program's `.gnu_debuglink`. Returns the directory.
+pub fn dist() -> Result<PathBuf> {
     packages::ensure(&packages::BUILD)?;
     let weft = build_released()?;
     let directory = target_dir().join("dist");
@@ -34,7 +34,7 @@ pub fn dist() -> Result<()> {
              dependencies from the crate weft"
         );
     }
-    Ok(())
+    Ok(directory)
 }
 
 /// Writes `program` without debug information to `stripped`, and that information beside it.

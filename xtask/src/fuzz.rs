@@ -18,7 +18,7 @@ use crate::test::host_triple;
 
 /// The directory of the seeds, which has one directory for each target.
 const CORPUS: &str = "fuzz/corpus";
-/// The time of a smoke over all targets.
+/// The processor time of a smoke over all targets, which run on two processors.
 const SMOKE_SECONDS: u64 = 40;
 const COVERAGE_FLAGS: [&str; 7] = [
     "--cfg=fuzzing",
@@ -64,12 +64,23 @@ pub fn fuzz(options: &Options) -> Result<()> {
     chosen.iter().try_for_each(|target| fuzz_target(&program, target, options))
 }
 
-/// Gives every target an equal share of [`SMOKE_SECONDS`].
+/// Gives every target an equal share of [`SMOKE_SECONDS`], two targets at a time.
 pub fn smoke() -> Result<()> {
-    let share = SMOKE_SECONDS / targets()?.len() as u64;
+    let all = targets()?;
+    let share = SMOKE_SECONDS / all.len() as u64;
     // libFuzzer stops a second late.
-    let share = share.saturating_sub(1).max(1);
-    fuzz(&Options { seconds: Some(share), ..Options::default() })
+    let options = Options { seconds: Some(share.saturating_sub(1).max(1)), ..Options::default() };
+    let program = build()?;
+    let lane = |targets: &[String]| {
+        targets.iter().try_for_each(|target| fuzz_target(&program, target, &options))
+    };
+    let (first, second) = all.split_at(all.len() / 2);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| lane(second));
+        let result = lane(first);
+        let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        result.and(other)
+    })
 }
 
 /// Writes the seed corpora; see `fuzz/examples/seeds.rs`.
@@ -124,7 +135,8 @@ fn fuzz_target(program: &Path, target: &str, options: &Options) -> Result<()> {
     if let Some(runs) = options.runs {
         command.arg(format!("-runs={runs}"));
     }
-    let result = if options.is_limited() { run_quietly(&mut command) } else { run(&mut command) };
+    let result =
+        if options.is_limited() { run_quietly(target, &mut command) } else { run(&mut command) };
     result.with_context(|| {
         format!(
             "{target}: the input is in {}; make it a named regression test (CONTRIBUTING.md)",
@@ -134,7 +146,7 @@ fn fuzz_target(program: &Path, target: &str, options: &Options) -> Result<()> {
 }
 
 /// Runs a target that will end by itself: its progress is of no interest unless it fails.
-fn run_quietly(command: &mut Command) -> Result<()> {
+fn run_quietly(target: &str, command: &mut Command) -> Result<()> {
     run::show(command);
     let output = command.arg("-verbosity=0").output().context("cannot start the target")?;
     let text = String::from_utf8_lossy(&output.stderr);
@@ -142,6 +154,6 @@ fn run_quietly(command: &mut Command) -> Result<()> {
         eprint!("{text}");
     }
     let inputs = text.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
-    println!("{} inputs", inputs.unwrap_or(" unknown number of").trim());
+    println!("{target}: {} inputs", inputs.unwrap_or(" unknown number of").trim());
     run::succeeded(command, output.status)
 }

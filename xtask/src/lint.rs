@@ -1,6 +1,9 @@
 //! Formatting, clippy and documentation, each with warnings denied.
 
-use anyhow::Result;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
 
 use crate::packages;
 use crate::run::{COMPILER_FLAGS, cargo, run, target_dir};
@@ -33,13 +36,21 @@ pub fn doc() -> Result<()> {
     run(command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))
 }
 
-/// Writes docs/commands.md, and the man pages in the target directory under `man`. The generator is
-/// part of a test of `weft`, so that the daemon does not link it.
+/// Writes docs/commands.md, and the man pages and completions of shells in the target directory.
 pub fn docs_generate() -> Result<()> {
     packages::ensure(&packages::BUILD)?;
-    let man = std::path::absolute(target_dir())?.join("man");
-    let mut command = cargo(&["test", "--package", "weft", "--bins", "reference::"]);
-    run(command.env("WEFT_WRITE_MAN_PAGES", &man))?;
-    println!("wrote docs/commands.md and the man pages in {}", man.display());
+    let reference = reference()?;
+    fs::copy(reference.join("commands.md"), "docs/commands.md").context("docs/commands.md")?;
+    println!("wrote docs/commands.md, and man pages and completions in {}", reference.display());
     Ok(())
+}
+
+/// Generates `commands.md`, `man` and `completions`. Returns their directory. The generator is part
+/// of a test of `weft`, so that the daemon does not link it.
+pub fn reference() -> Result<PathBuf> {
+    let directory = std::path::absolute(target_dir())?.join("reference");
+    // `--workspace` keeps the features of dependencies, and so their compiled code, of the tests.
+    let mut command = cargo(&["test", "--workspace", "--bin", "weft", "reference::"]);
+    run(command.env("WEFT_WRITE_REFERENCE", &directory))?;
+    Ok(directory)
 }

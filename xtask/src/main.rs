@@ -3,6 +3,8 @@
 
 mod book;
 mod ci;
+mod deb;
+mod deb_test;
 mod demo;
 mod deps;
 mod dist;
@@ -44,6 +46,11 @@ enum Task {
     Trust(trust::Options),
     /// Build the release: stripped programs with their debug information, in target/dist
     Dist,
+    /// Build the release and assemble Debian packages from it, in target/deb; lintian checks them
+    Deb,
+    /// Install, kill, upgrade and remove the Debian packages under traffic, in a booted Debian;
+    /// needs root
+    DebTest(deb_test::Options),
     /// Count instructions of weft in an emulated machine; fail if a count exceeds the baseline
     ExactGate(exact::Options),
     /// Run every study and count every contender, and keep both in docs/results
@@ -95,7 +102,9 @@ fn main() -> ExitCode {
         Task::Test(options) => test::test(&options),
         Task::Demo(options) => demo::demo(&options),
         Task::Trust(options) => trust::trust(&options),
-        Task::Dist => dist::dist(),
+        Task::Dist => dist::dist().map(drop),
+        Task::Deb => deb::deb().map(drop),
+        Task::DebTest(options) => deb_test::test(&options),
         Task::ExactGate(options) => exact::gate(&options),
         Task::Results(options) => results::results(&options),
         Task::Fmt { check } => lint::fmt(check),

@@ -13,18 +13,20 @@ pub const BUILD: [&str; 7] =
 
 /// What the tests run against: dissectors, an independent author of frames, live peers, virtual
 /// machines, a browser for reports.
-pub const TEST: [&str; 17] = [
+pub const TEST: [&str; 19] = [
     "busybox-static",
     "chromium",
     "ethtool",
     "iperf3",
     "iproute2",
     "iputils-ping",
+    "isc-dhcp-client",
     "iptables",
     "nftables",
     "openssl",
     "openvswitch-switch",
     "ovn-central",
+    "ovn-host",
     "python3-scapy",
     "qemu-system-x86",
     "sockperf",
@@ -36,12 +38,18 @@ pub const TEST: [&str; 17] = [
 /// Where the tests look for the kernel of their virtual machines.
 pub const GUEST_KERNEL: &str = "target/guest-kernel";
 
+/// What assembles Debian packages, and checks them.
+pub const DEB: [&str; 2] = ["debhelper", "lintian"];
+
+/// What makes the machine in which packages are installed, besides QEMU.
+pub const DEB_TEST: [&str; 3] = ["e2fsprogs", "mmdebstrap", "qemu-system-x86"];
+
 /// libFuzzer is C++.
 pub const FUZZ: [&str; 1] = ["g++"];
 
 /// Everything that any task needs.
 pub fn all() -> Vec<&'static str> {
-    [&BUILD[..], &TEST, &FUZZ].concat()
+    [&BUILD[..], &TEST, &FUZZ, &DEB].concat()
 }
 
 /// Installs those of `packages` that are missing, and says which.

@@ -9,8 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// Columns of a line of C, and of a comment in Rust. rustfmt keeps the code to the same width; it
-/// leaves alone string literals and arguments of macros.
+/// Columns of a line of C and Rust, except lines of Rust with a string literal.
 const MAX_COLUMNS: usize = 100;
 /// Words of a sentence in a document. Writers aim at 25.
 const MAX_WORDS: usize = 40;
@@ -66,12 +65,53 @@ fn has_extension(path: &Path, extension: &str) -> bool {
 
 fn wide_lines(path: &Path, text: &str) -> Vec<String> {
     let columns = |line: &str| line.chars().map(|c| if c == '\t' { 8 } else { 1 }).sum::<usize>();
-    let is_rust = has_extension(path, "rs");
-    let is_checked = |line: &str| !is_rust || line.trim_start().starts_with("//");
-    let is_wide = |line: &str| is_checked(line) && columns(line) > MAX_COLUMNS;
-    let wide = text.lines().enumerate().filter(|(_, line)| is_wide(line));
-    wide.map(|(at, _)| format!("{}:{}: over {MAX_COLUMNS} columns", path.display(), at + 1))
-        .collect()
+    let exempt = if has_extension(path, "rs") { string_lines(text) } else { BTreeSet::new() };
+    let lines = (1..).zip(text.lines());
+    let wide = lines.filter(|(at, line)| columns(line) > MAX_COLUMNS && !exempt.contains(at));
+    wide.map(|(at, _)| format!("{}:{at}: over {MAX_COLUMNS} columns", path.display())).collect()
+}
+
+/// The lines of Rust code that hold a string literal or a part of it.
+fn string_lines(text: &str) -> BTreeSet<usize> {
+    let mut lines = BTreeSet::new();
+    let mut at = 0;
+    let line_of = |at: usize| 1 + text[..at].matches('\n').count();
+    while let Some(next) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let raw = rest.strip_prefix('r').map(|raw| raw.trim_start_matches('#'));
+        let len = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if next == '"' || raw.is_some_and(|raw| raw.starts_with('"')) {
+            let len = string_len(rest);
+            lines.extend(line_of(at)..=line_of(at + len));
+            len
+        } else if rest.starts_with("'\\") || rest.starts_with("'\"'") {
+            3
+        } else {
+            next.len_utf8()
+        };
+        at = (at + len).min(text.len());
+    }
+    lines
+}
+
+/// The length of the string literal at the beginning of `text`, in bytes.
+fn string_len(text: &str) -> usize {
+    let start = text.find('"').map_or(0, |quote| quote + 1);
+    if text.starts_with('r') {
+        let end = format!("\"{}", "#".repeat(start - 2));
+        return text[start..].find(&end).map_or(text.len(), |at| start + at + end.len());
+    }
+    let mut is_escaped = false;
+    for (at, byte) in text.bytes().enumerate().skip(start) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
 }
 
 /// What the checks need of a markdown file.
@@ -162,11 +202,11 @@ impl Document {
     }
 }
 
-/// Splits at `.`, `!`, `?`, `;` and `:` that white space follows.
+/// Splits at `.`, `!` and `?` that white space follows.
 fn sentences(block: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut start = 0;
-    for (at, end) in block.match_indices(['.', '!', '?', ';', ':']) {
+    for (at, end) in block.match_indices(['.', '!', '?']) {
         let next = at + end.len();
         if block[next..].starts_with(char::is_whitespace) {
             sentences.push(&block[start..next]);
@@ -280,8 +320,18 @@ mod tests {
     #[test]
     fn wide_lines_are_found() {
         let wide = "x".repeat(MAX_COLUMNS - 2);
-        let text = format!("//{wide}\n    // {wide}\nlet {wide}\n");
-        assert_eq!(wide_lines(Path::new("a.rs"), &text), ["a.rs:2: over 100 columns"]);
-        assert_eq!(wide_lines(Path::new("a.h"), &text).len(), 2);
+        let text =
+            format!("//{wide}\n    // {wide}\nlet {wide}\nlet '\"' \"{wide}\"\n'\\'' {wide}\n");
+        let found = wide_lines(Path::new("a.rs"), &text);
+        let expected = [2, 3, 5].map(|line| format!("a.rs:{line}: over 100 columns"));
+        assert_eq!(found, expected);
+        assert_eq!(wide_lines(Path::new("a.h"), &text).len(), 4);
+    }
+
+    #[test]
+    fn lines_of_strings_are_found_when_quotes_are_escaped_or_raw() {
+        let text =
+            "let a = \"b\\\"\nc\";\n// \"\nlet d = r#\"e\"\nf\"#;\nlet g: &'a str;\nr#\"\"#\n";
+        assert_eq!(string_lines(text).into_iter().collect::<Vec<_>>(), [1, 2, 4, 5, 7]);
     }
 }

@@ -37,8 +37,8 @@ impl Options {
 
 /// The modules of the end-to-end tests that check what packets become. They run a second time with
 /// the user datapath.
-const WITH_BOTH_DATAPATHS: [&str; 6] =
-    ["overlay::", "kernel_vxlan::", "ovs::", "dissect::", "refusals::", "commands::"];
+const WITH_BOTH_DATAPATHS: [&str; 7] =
+    ["overlay::", "kernel_vxlan::", "ovs::", "ovn::", "dissect::", "refusals::", "commands::"];
 
 /// The variable from which the test harness reads how many tests run at the same time.
 const THREADS: &str = "RUST_TEST_THREADS";

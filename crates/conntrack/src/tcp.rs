@@ -16,7 +16,7 @@ use wire::TcpFlags;
 use crate::headers::{Segment, TcpEvent};
 use crate::{Direction, Invalid, Timeout, Timeouts};
 
-use window::{Side, Verdict};
+use window::{Side, WindowPosition};
 
 /// The state of a TCP connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -400,17 +400,17 @@ impl Tcp {
         new: TcpState,
         context: Context<'_>,
     ) -> Outcome {
-        let (verdict, seen) = window::check(&mut self.sides, direction, segment, self.state);
+        let (position, seen) = window::check(&mut self.sides, direction, segment, self.state);
         let liberal = context.liberal || self.sides[direction.index()].has(Side::LIBERAL);
-        match verdict {
-            Verdict::Inside => {
+        match position {
+            WindowPosition::Inside => {
                 if let Some(seen) = seen.filter(|_| event == TcpEvent::Ack) {
                     self.count_retransmits(direction, segment, seen);
                 }
             }
             _ if liberal => {}
-            Verdict::Delayed => return Outcome::Ignore,
-            Verdict::Outside => {
+            WindowPosition::Delayed => return Outcome::Ignore,
+            WindowPosition::Outside => {
                 let timeout = self.shorten(direction, event, context);
                 return Outcome::Invalid(Invalid::OutOfWindow, timeout);
             }

@@ -17,7 +17,6 @@ pub(crate) use constants::*;
 pub(crate) use skeleton::types::{
     weft_action, weft_action_list, weft_class, weft_config, weft_control, weft_device,
     weft_drop_key, weft_endpoint, weft_endpoint_range, weft_endpoint_update, weft_flow,
-    weft_flow_stats, weft_flow_stats_page, weft_gre_local, weft_key, weft_lookup_stats,
-    weft_mask_list, weft_port, weft_port_stats, weft_tag_link, weft_tag_link_key,
-    weft_token_bucket,
+    weft_flow_stats, weft_flow_stats_page, weft_key, weft_local, weft_lookup_stats, weft_mask_list,
+    weft_port, weft_port_stats, weft_tag_link, weft_tag_link_key, weft_token_bucket,
 };

@@ -364,6 +364,8 @@ fn encap(endpoint: EndpointId, key: &TunnelKey) -> BpfAction {
 mod tests {
     use super::*;
     use flow::{DatapathKey, LogicalPorts, Reply};
+    use services::{Service, dhcp4};
+    use std::sync::Arc;
     use wire::VlanId;
 
     const UPLINK: PortNo = PortNo(0);
@@ -448,6 +450,11 @@ mod tests {
             Action::SetIcmpMtu(1400),
             Action::Meter { rate_kbps: 1, burst_kb: 1 },
             Action::Reply { reply: Reply::Arp, actions: Box::new([OUT]) },
+            Action::Serve {
+                service: Arc::new(Service::Dhcp4(dhcp4::Server::new([10, 0, 0, 5].into()))),
+                answered: Box::new([Box::new([OUT]), Box::new([OUT])]),
+                otherwise: Box::new([OUT]),
+            },
             Action::Clone(Box::new([set(Field::EthDst, 1), OUT])),
             Action::Clone(Box::new([Action::Drop(DropReason::FlowDrop)])),
             Action::PushVlan(tag(EtherType::VLAN_9100, 1)),

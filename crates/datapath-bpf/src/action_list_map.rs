@@ -79,6 +79,18 @@ impl ActionListMap {
         }
     }
 
+    /// Whether the map holds the list that was written to this entry.
+    ///
+    /// # Errors
+    /// When the kernel rejects the read.
+    pub fn is_intact(&self, number: ActionListNo) -> Result<bool, MapError> {
+        let Some(Some((list, _))) = self.users.get(number.0 as usize) else {
+            return Ok(number == ActionListNo::PUNT);
+        };
+        let held = self.map.lookup(&number.0.to_ne_bytes(), MapFlags::ANY)?;
+        Ok(held.is_some_and(|held| held == bytes(list)))
+    }
+
     /// Takes the entries without users. They may be [freed](ActionListMap::free) after a grace
     /// period that begins later.
     pub fn retire(&mut self) -> Vec<ActionListNo> {

@@ -1,12 +1,10 @@
 //! Map entries of end points, their classes, and logical links.
 
-use crate::abi::{
-    self, weft_class, weft_endpoint, weft_gre_local, weft_tag_link, weft_tag_link_key,
-};
+use crate::abi::{self, weft_class, weft_endpoint, weft_local, weft_tag_link, weft_tag_link_key};
 use crate::struct_bytes::struct_bytes;
 use datapath::config::EndpointConfig;
 use flow::{
-    Dscp, EndpointId, EndpointTable, NextHop, OptionKind, PortNo, TagLink, Ttl, TunnelSpec,
+    Dscp, EndpointId, EndpointTable, Field, NextHop, OptionKind, PortNo, TagLink, Ttl, TunnelSpec,
     tun_flags,
 };
 use std::mem::offset_of;
@@ -34,7 +32,7 @@ pub(crate) struct EndpointEntry {
 }
 
 /// The carrier in `struct weft_class`; see `carrier()` in `bpf/endpoint_lookup.h`.
-fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
+pub(crate) fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
     let protocol = spec.tunnel.carrier().protocol().map_or(0, |protocol| protocol.0);
     let port = if spec.tunnel.descriptor().default_port == 0 { 0 } else { spec.port.to_be() };
     u32::from(is_ip6) << abi::WEFT_CARRIER_IP6_SHIFT
@@ -42,9 +40,9 @@ fn carrier(spec: &TunnelSpec, is_ip6: bool) -> u32 {
         | u32::from(port)
 }
 
-/// The key in `weft_gre_locals` of a local address with GRE tunnels.
-pub(crate) fn gre_key(local: IpAddr) -> Vec<u8> {
-    struct_bytes!(weft_gre_local { local: words(local), is_ip6: u32::from(local.is_ipv6()) })
+/// The key in `weft_locals` of a local address and carrier.
+pub(crate) fn local_key(local: IpAddr, carrier: u32) -> Vec<u8> {
+    struct_bytes!(weft_local { local: words(local), carrier: carrier })
 }
 
 /// An address in network order; IPv4 is the first word.
@@ -156,8 +154,7 @@ pub(crate) fn tag_link_value(port: PortNo, link: TagLink) -> Vec<u8> {
     struct_bytes!(weft_tag_link {
         in_port: port.0,
         tun_id: u64::from(link.key().0),
-        tun_flags: u64::from(tun_flags::KEY)
-            << (abi::WEFT_TUN_FLAG_KEY_SHIFT - tun_flags::KEY.trailing_zeros()),
+        tun_flags: u64::from(tun_flags::KEY) << Field::TunFlags.shift(),
     })
 }
 
@@ -177,16 +174,16 @@ pub(crate) fn tag_link_key(link: TagLink) -> Vec<u8> {
 mod tests {
     use super::*;
     use abi::{WEFT_ENDPOINT_PRESENT as PRESENT, WEFT_ENDPOINT_RESOLVED as RESOLVED};
-    use flow::{KernelDatapath, TunnelType};
+    use flow::{Carrier, KernelDatapath, TunnelType};
 
     #[test]
-    fn bpf_tunnel_type_numbers_equal_those_of_flow() {
-        let header = include_str!("../../../bpf/intf.h");
+    fn programs_tell_carriers_apart_when_they_compare_tunnel_numbers() {
         for tunnel in TunnelType::ALL {
-            let name = tunnel.name().to_uppercase();
-            let row = format!("\tWEFT_{name} = {},\n", tunnel as u8);
-            let is_in_kernel = tunnel.descriptor().kernel_datapath == KernelDatapath::EndPoints;
-            assert_eq!(header.contains(&row), is_in_kernel, "enum weft_tunnel: {row}");
+            let descriptor = tunnel.descriptor();
+            if descriptor.kernel_datapath == KernelDatapath::EndPoints {
+                let is_gre = tunnel as u32 >= abi::WEFT_GRE;
+                assert_eq!(is_gre, descriptor.carrier == Carrier::Gre, "{tunnel}");
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 
 use crate::abi::{weft_endpoint, weft_endpoint_range, weft_endpoint_update};
 use crate::endpoint_entries::{self, ClassKey, EndpointEntry};
+use crate::local_tunnels::{IncompleteTunnels, LocalTunnels};
 use crate::map_error::MapError;
 use crate::object::LoadedObject;
 use crate::struct_bytes::{struct_bytes, u64_at};
@@ -24,13 +25,13 @@ const BATCH: usize = 4096;
 /// Received and sent packets, by tunnel type, local and remote address.
 pub(crate) type EndpointCounts = HashMap<(&'static str, IpAddr, IpAddr), [PacketCount; 2]>;
 
-/// The maps of end points, classes, GRE addresses and tag links, and what they contain.
+/// The maps of end points, classes, local addresses and tag links, and what they contain.
 #[derive(Debug)]
 pub(crate) struct EndpointMaps {
     classes_map: MapHandle,
     endpoints_map: MapHandle,
-    gre_map: MapHandle,
     links_map: MapHandle,
+    locals: LocalTunnels,
     endpoint_put: OwnedFd,
     sources_put: OwnedFd,
     sources_delete: OwnedFd,
@@ -40,8 +41,9 @@ pub(crate) struct EndpointMaps {
     overheads: Vec<usize>,
     endpoints: BTreeMap<EndpointId, EndpointEntry>,
     links: HashSet<(PortNo, TagLink)>,
-    /// Local addresses with GRE tunnels.
-    gre: HashSet<IpAddr>,
+    incomplete: IncompleteTunnels,
+    /// An end point did not fit its hash chain, so programs do not know all senders.
+    is_chain_full: bool,
     /// Next hops and path MTUs as last reported, also of end points that are not in the maps.
     hops: HashMap<EndpointId, NextHop>,
     path_mtus: HashMap<EndpointId, u16>,
@@ -63,14 +65,15 @@ impl EndpointMaps {
             overheads: vec![0; classes_map.max_entries() as usize],
             classes_map,
             endpoints_map: loaded.map("weft_endpoints")?,
-            gre_map: loaded.map("weft_gre_locals")?,
             links_map: loaded.map("weft_tag_links")?,
+            locals: LocalTunnels::new(loaded)?,
             endpoint_put: loaded.own_program("endpoint_put")?,
             sources_put: loaded.own_program("sources_put")?,
             sources_delete: loaded.own_program("sources_delete")?,
             endpoints: BTreeMap::new(),
             links: HashSet::new(),
-            gre: HashSet::new(),
+            incomplete: IncompleteTunnels::new(),
+            is_chain_full: false,
             hops: HashMap::new(),
             path_mtus: HashMap::new(),
             inherited: HashSet::new(),
@@ -83,6 +86,7 @@ impl EndpointMaps {
     /// # Errors
     /// When the kernel rejects an update.
     pub(crate) fn forget(&mut self, underlay: &Underlay) -> Result<(), MapError> {
+        self.locals.open()?;
         let wanted: HashMap<EndpointId, &EndpointConfig> =
             underlay.endpoints.iter().map(|endpoint| (endpoint.id, endpoint)).collect();
         let ports = ports(underlay);
@@ -105,11 +109,6 @@ impl EndpointMaps {
             self.links_map.delete(&endpoint_entries::tag_link_key(link))?;
         }
         self.links.retain(|link| links.contains(link));
-        let gre = gre(underlay);
-        for &local in self.gre.difference(&gre) {
-            self.gre_map.delete(&endpoint_entries::gre_key(local))?;
-        }
-        self.gre.retain(|local| gre.contains(local));
         Ok(())
     }
 
@@ -118,14 +117,21 @@ impl EndpointMaps {
     /// # Errors
     /// When the kernel rejects an update.
     pub(crate) fn add_all(&mut self, underlay: &Underlay) -> Result<(), MapError> {
+        self.locals.set(underlay)?;
         let ports = ports(underlay);
         let mut new = Vec::new();
+        self.incomplete.clear();
         for end in &underlay.endpoints {
-            let fits = end.id.0 < self.endpoints_map.max_entries();
-            if self.endpoints.contains_key(&end.id) || !is_for_programs(end) || !fits {
+            // Nobody sends from a group.
+            if self.endpoints.contains_key(&end.id) || end.remote.is_multicast() {
                 continue;
             }
-            let Some(&port) = ports.get(&(end.spec, end.local)) else { continue };
+            let fits = end.id.0 < self.endpoints_map.max_entries();
+            let port = ports.get(&(end.spec, end.local)).filter(|_| fits && can_send(&end.spec));
+            let Some(&port) = port else {
+                self.incomplete.insert((end.spec.tunnel, end.local));
+                continue;
+            };
             let Some(class) = self.class(ClassKey { spec: end.spec, local: end.local, port })?
             else {
                 let remote = end.remote;
@@ -133,6 +139,7 @@ impl EndpointMaps {
                     %remote,
                     "map weft_classes is full: the user datapath serves this end point"
                 );
+                self.incomplete.insert((end.spec.tunnel, end.local));
                 continue;
             };
             let (hop, path_mtu) =
@@ -145,15 +152,16 @@ impl EndpointMaps {
             self.links_map.update(&endpoint_entries::tag_link_key(*link), &entry, MapFlags::ANY)?;
         }
         self.links = links(underlay);
-        for &local in gre(underlay).difference(&self.gre) {
-            self.gre_map.update(
-                &endpoint_entries::gre_key(local),
-                &1_u32.to_ne_bytes(),
-                MapFlags::ANY,
-            )?;
-        }
-        self.gre = gre(underlay);
         Ok(())
+    }
+
+    /// Has programs drop packets from senders that this underlay does not have. A grace period must
+    /// have passed since [`EndpointMaps::add_all`], so that every program knows all end points.
+    ///
+    /// # Errors
+    /// When the kernel rejects an update.
+    pub(crate) fn complete(&mut self, underlay: &Underlay) -> Result<(), MapError> {
+        if self.is_chain_full { Ok(()) } else { self.locals.complete(underlay, &self.incomplete) }
     }
 
     /// The classes without end points. After a grace period they may be
@@ -278,6 +286,7 @@ impl EndpointMaps {
         }
         let unfound = self.in_rows(new, &self.sources_put)?;
         if unfound > 0 {
+            self.is_chain_full = true;
             tracing::warn!(
                 unfound,
                 "hash chains of end points are full: the user datapath decapsulates what these send"
@@ -349,19 +358,8 @@ fn ports(underlay: &Underlay) -> HashMap<(TunnelSpec, IpAddr), PortNo> {
     single.map(|TunnelConfig { spec, local, port, .. }| ((*spec, *local), *port)).collect()
 }
 
-/// Local addresses with GRE tunnels.
-fn gre(underlay: &Underlay) -> HashSet<IpAddr> {
-    let gre = underlay.tunnels.iter().filter(|tunnel| tunnel.spec.tunnel.carrier() == Carrier::Gre);
-    gre.map(TunnelConfig::address).collect()
-}
-
 fn links(underlay: &Underlay) -> HashSet<(PortNo, TagLink)> {
     underlay.links.iter().map(|link| (link.port, link.link)).collect()
-}
-
-/// Whether programs can encapsulate to an end point and decapsulate from it.
-fn is_for_programs(end: &EndpointConfig) -> bool {
-    can_send(&end.spec) && !end.remote.is_multicast()
 }
 
 /// Whether programs can use a tunnel with these options.
@@ -469,7 +467,7 @@ mod tests {
         let maps = [
             &endpoint_maps.endpoints_map,
             &sources,
-            &endpoint_maps.gre_map,
+            endpoint_maps.locals.map(),
             &endpoint_maps.classes_map,
         ];
         let each = maps.map(bytes).iter().sum::<u64>() / u64::from(COUNT);

@@ -3,6 +3,8 @@
 //! `bpf/lookup.h` explains the protocol. Userspace only writes to entries that no program can
 //! reach: a deleted entry or mask is used again only after an RCU grace period.
 
+mod held;
+
 use crate::abi::{
     self, weft_control, weft_flow, weft_flow_stats, weft_flow_stats_page, weft_key,
     weft_lookup_stats, weft_mask_list,
@@ -130,6 +132,7 @@ pub struct FlowTables {
     flow_delete: OwnedFd,
     mask_append: OwnedFd,
     mask_list_swap: OwnedFd,
+    entries: MapHandle,
     masks: MapHandle,
     mask_lists: MapHandle,
     served: MapHandle,
@@ -240,6 +243,7 @@ impl FlowTables {
             flow_delete: loaded.own_program("flow_delete")?,
             mask_append: loaded.own_program("mask_append")?,
             mask_list_swap: loaded.own_program("mask_list_swap")?,
+            entries: loaded.map("weft_flows")?,
             masks: loaded.map("weft_masks")?,
             mask_lists: loaded.map("weft_mask_lists")?,
             served: loaded.map("weft_flow_stats")?,
@@ -475,6 +479,16 @@ impl FlowTables {
     /// The masks in the order in which programs try them.
     pub fn masks(&self) -> &[MaskNo] {
         &self.order
+    }
+
+    /// Whether lookups try a mask.
+    pub fn has_mask(&self, mask: &KernelMask) -> bool {
+        self.numbers.contains_key(mask)
+    }
+
+    /// How many masks can be added, some of them after [`FlowTables::reclaim`].
+    pub fn free_masks(&self) -> usize {
+        self.users.iter().filter(|users| users.is_none_or(|users| users == 0)).count()
     }
 
     fn users(&self, mask: MaskNo) -> Option<u32> {

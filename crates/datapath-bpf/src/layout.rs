@@ -1,7 +1,7 @@
 //! Word positions in the programs' key, and the hash that identifies their map layouts.
 
-use crate::abi::{self, weft_key};
-use flow::{Field, tun_flags};
+use crate::abi::weft_key;
+use flow::Field;
 use std::mem::{offset_of, size_of};
 
 /// 64-bit words in a key.
@@ -47,21 +47,4 @@ pub(crate) const LAYOUT: u64 = {
         at += 1;
     }
     hash
-};
-
-// The programs write these fields of the key themselves: their positions are those of
-// `flow::Field`.
-const _: () = {
-    const fn shift(field: Field) -> u32 {
-        field.shift() as u32
-    }
-    const fn flag(flag: u16) -> u32 {
-        shift(Field::TunFlags) + flag.trailing_zeros()
-    }
-    assert!(flag(tun_flags::DF) == abi::WEFT_TUN_FLAG_DF_SHIFT);
-    assert!(flag(tun_flags::KEY) == abi::WEFT_TUN_FLAG_KEY_SHIFT);
-    assert!(shift(Field::TunTos) == abi::WEFT_TUN_TOS_SHIFT);
-    assert!(shift(Field::TunTtl) == abi::WEFT_TUN_TTL_SHIFT);
-    assert!(shift(Field::TunMetadataPresent) == abi::WEFT_TUN_PRESENT_PORTS_SHIFT);
-    assert!(datapath_user::fast_path::ETHERTYPE.0 as u32 == abi::WEFT_PUNT_ETHERTYPE);
 };

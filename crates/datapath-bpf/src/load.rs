@@ -51,7 +51,10 @@ impl MapSizes {
         for mut map in object.maps_mut() {
             let entries = match map.name().to_str() {
                 Some("weft_actions") => self.lists + 1,
-                Some("weft_ports" | "weft_port_stats" | "weft_miss_limit") => PORTS,
+                Some(
+                    "weft_ports" | "weft_port_stats" | "weft_miss_limit" | "weft_segment_limit"
+                    | "weft_punt_queues",
+                ) => PORTS,
                 Some("weft_endpoints") => self.endpoints,
                 Some("weft_sources") => self.sources(),
                 _ => continue,

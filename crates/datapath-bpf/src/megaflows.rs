@@ -9,8 +9,9 @@ use crate::flow_tables::{
 use crate::key::KernelMatch;
 use crate::map_error::MapError;
 use crate::object::LoadedObject;
+use crate::port_masks::PortMasks;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use flow::{Action, FlowKey, FlowMask, Match, PortNo};
+use flow::{Action, Field, FlowKey, FlowMask, Match, PortNo};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -25,6 +26,7 @@ pub(crate) struct Megaflows {
     entries: Vec<Option<MegaflowEntry>>,
     /// Masks of megaflows. Equal masks are stored once.
     masks: HashSet<Arc<FlowMask>>,
+    port_masks: PortMasks,
     /// Megaflows that have to go, and could not be deleted yet.
     doomed: HashSet<MegaflowId>,
     /// The least generation that is in force.
@@ -105,6 +107,18 @@ impl MegaflowEntry {
     }
 }
 
+/// The ingress port of a megaflow's packets.
+fn port_of(condition: &Match) -> PortNo {
+    // The cast is lossless: the field has 32 bits.
+    PortNo(condition.key().get(Field::InPort) as u32)
+}
+
+/// Whether a megaflow in the maps serves no frame that does not meet `condition`.
+fn serves_only(matched: &KernelMatch, condition: &Match) -> bool {
+    let held = matched.condition();
+    held.mask().covers(condition.mask()) && condition.matches(held.key())
+}
+
 fn values(condition: &Match) -> Box<[u64]> {
     let words = condition.key().words().iter().zip(condition.mask().words());
     words.filter(|(_, mask)| **mask != 0).map(|(word, _)| *word).collect()
@@ -123,14 +137,15 @@ impl Megaflows {
             numbers: HashMap::new(),
             entries,
             masks: HashSet::new(),
+            port_masks: PortMasks::default(),
             doomed: HashSet::new(),
             least: Generation::default(),
         })
     }
 
     /// Adds a megaflow, or replaces the one with the same condition. If the programs' key cannot
-    /// express its condition, it is left out, and its packets are punted. `example` is the key of
-    /// one of its packets, if known.
+    /// express its condition, or its port has used up its share of the masks, it is left out, and
+    /// its packets are punted. `example` is the key of one of its packets, if known.
     ///
     /// # Errors
     /// [`MapError::is_full`]: after [`Megaflows::reclaim`] there may be room. After any error the
@@ -154,8 +169,15 @@ impl Megaflows {
     fn insert(&mut self, megaflow: &Megaflow, example: Option<&FlowKey>) -> Result<(), MapError> {
         let mask = megaflow.condition.mask();
         let Ok(matched) = KernelMatch::of(&megaflow.condition, example) else { return Ok(()) };
+        let port = port_of(&megaflow.condition);
+        if !self.tables.has_mask(matched.mask())
+            && !self.port_masks.may_add(port, self.tables.free_masks())
+        {
+            return Ok(());
+        }
         let list = self.list(megaflow)?;
         let number = self.tables.put(&matched, list).inspect_err(|_| self.lists.release(list))?;
+        self.port_masks.add(port, self.tables.mask_of(number));
         let mask = match self.masks.get(mask) {
             Some(known) => Arc::clone(known),
             None => Arc::new(mask.clone()),
@@ -243,10 +265,12 @@ impl Megaflows {
     /// Removes a megaflow from the maps, if it is there. Programs may still execute it.
     fn take_out(&mut self, id: MegaflowId) -> Result<Option<(FlowNo, MegaflowEntry)>, MapError> {
         let Some(&number) = self.numbers.get(&id) else { return Ok(None) };
+        let mask = self.tables.mask_of(number);
         self.tables.delete(number)?;
         self.numbers.remove(&id);
         let entry = self.entries.get_mut(number.0 as usize).and_then(Option::take);
         let Some(entry) = entry else { return Ok(None) };
+        self.port_masks.remove(port_of(&entry.condition()), mask);
         self.lists.release(entry.list);
         Ok(Some((number, entry)))
     }
@@ -350,6 +374,24 @@ impl Megaflows {
         entries.map(MegaflowEntry::megaflow).collect()
     }
 
+    /// Those of these megaflows whose entries in the maps are not what was put there.
+    pub(crate) fn damaged(&self, ids: &[MegaflowId]) -> Result<Vec<MegaflowId>, MapError> {
+        let mut damaged = Vec::new();
+        for &id in ids {
+            let Some(&number) = self.numbers.get(&id) else { continue };
+            let Some(entry) = self.entry(number) else { continue };
+            let held = self.tables.held(number)?;
+            let is_intact = held.generation == entry.generation
+                && held.list == entry.list
+                && held.matched.is_some_and(|matched| serves_only(&matched, &entry.condition()))
+                && self.lists.is_intact(entry.list)?;
+            if !is_intact {
+                damaged.push(id);
+            }
+        }
+        Ok(damaged)
+    }
+
     /// Calls `of` for the megaflows in the next `most` entries after `from`. Also returns where to
     /// go on.
     pub(crate) fn portion<T>(
@@ -390,8 +432,11 @@ impl Megaflows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::{weft_action_list, weft_flow};
     use crate::load::{MapSizes, load};
-    use flow::{EntropySeed, Field};
+    use flow::EntropySeed;
+    use libbpf_rs::{MapCore, MapFlags};
+    use std::mem::offset_of;
 
     const UPLINK: PortNo = PortNo(0);
 
@@ -405,6 +450,39 @@ mod tests {
         let mut condition = Match::any();
         assert!(condition.require(Field::InPort, from.into(), Field::InPort.all_ones()));
         Megaflow::new(condition, [Action::Output(PortNo(to))].into())
+    }
+
+    /// The number of the port's megaflows that are in the maps, of 200 with different masks.
+    fn in_maps_of_200_masks(flows: &mut Megaflows, port: u32) -> usize {
+        let megaflow = |bit: usize| {
+            let mut condition = from_to(port, 9).condition;
+            let field = [Field::Ip6Src, Field::Ip6Dst][bit / 100];
+            assert!(condition.require(Field::EthType, 0x86dd, Field::EthType.all_ones()));
+            assert!(condition.require(field, 0, 1 << (bit % 100)));
+            Megaflow::new(condition, [Action::Output(PortNo(9))].into())
+        };
+        let all: Vec<_> = (0..200).map(megaflow).collect();
+        for megaflow in &all {
+            flows.put(megaflow, None).unwrap();
+        }
+        flows.get(all.iter().map(|megaflow| megaflow.id)).len()
+    }
+
+    #[test]
+    fn port_leaves_masks_for_other_ports_and_gets_them_back() {
+        testkit::require_root!();
+        let loaded = loaded(1000);
+        let mut flows = Megaflows::new(&loaded, UPLINK).unwrap();
+        assert_eq!(in_maps_of_200_masks(&mut flows, 1), 64);
+        // Port 2 shares these masks, and may not add others: it uses as many as are free.
+        assert_eq!(in_maps_of_200_masks(&mut flows, 2), 64);
+        let other = from_to(3, 9);
+        flows.put(&other, None).unwrap();
+        assert_eq!(flows.get([other.id]), [other]);
+        let ids: Vec<_> = flows.numbers.keys().copied().collect();
+        flows.delete(&ids).1.unwrap();
+        flows.tables.reclaim().unwrap();
+        assert_eq!(in_maps_of_200_masks(&mut flows, 1), 64);
     }
 
     #[test]
@@ -422,6 +500,38 @@ mod tests {
         assert_eq!(flows.tables.mask_of(FlowNo(1)), None, "it is out of the tables");
         flows.put(&known, None).expect("its list is there");
         assert_eq!(flows.get([known.id]), [known]);
+    }
+
+    #[test]
+    fn megaflow_is_damaged_when_a_byte_of_its_maps_is_flipped() {
+        testkit::require_root!();
+        let loaded = loaded(100);
+        let mut flows = Megaflows::new(&loaded, UPLINK).unwrap();
+        let (a, b) = (from_to(1, 9), from_to(2, 8));
+        for megaflow in [&a, &b] {
+            flows.put(megaflow, None).unwrap();
+        }
+        let ids = [a.id, b.id];
+        assert_eq!(flows.damaged(&ids).unwrap(), []);
+        let entry = flows.numbers[&b.id].0;
+        let list = flows.entry(FlowNo(entry)).unwrap().list.0;
+        // The upper half of the key's first word, and of the mask's, has the ingress port.
+        for (map, at, byte, damaged) in [
+            ("weft_flows", entry, 4, vec![b.id]),
+            ("weft_flows", entry, offset_of!(weft_flow, generation), vec![b.id]),
+            ("weft_flows", entry, offset_of!(weft_flow, list), vec![b.id]),
+            ("weft_masks", flows.tables.mask_of(FlowNo(entry)).unwrap().0, 4, vec![a.id, b.id]),
+            ("weft_actions", list, offset_of!(weft_action_list, actions) + 4, vec![b.id]),
+        ] {
+            let map = loaded.map(map).unwrap();
+            let right = map.lookup(&at.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+            let mut wrong = right.clone();
+            wrong[byte] ^= 1;
+            map.update(&at.to_ne_bytes(), &wrong, MapFlags::ANY).unwrap();
+            assert_eq!(flows.damaged(&ids).unwrap(), damaged, "{map:?}, byte {byte}");
+            map.update(&at.to_ne_bytes(), &right, MapFlags::ANY).unwrap();
+        }
+        assert_eq!(flows.damaged(&ids).unwrap(), []);
     }
 
     #[test]

@@ -285,7 +285,8 @@ impl PreviousSet {
     }
 }
 
-fn words(entry: &[u8]) -> [u64; WORDS] {
+/// The words of a key or mask at the start of a map entry.
+pub(crate) fn words(entry: &[u8]) -> [u64; WORDS] {
     const _: () = assert!(size_of::<weft_key>() == 8 * WORDS);
     std::array::from_fn(|at| u64_at(entry, 8 * at))
 }

@@ -13,12 +13,13 @@ use adoption::Pinned;
 use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
+use datapath::tracker::Tracker;
 use datapath::upcall::{Answer, Upcall};
 use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use datapath_user::fast_path::Punt;
 use datapath_user::{SetupError, UserDatapath};
-use flow::{Action, DropCounters, EntropySeed, FlowKey, PortNo};
+use flow::{Action, DropCounters, EntropySeed, Field, FlowKey, PortNo};
 use packet::PacketBuf;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -279,11 +280,14 @@ impl KernelDatapath {
         next.map(|next| DumpCursor { worker: self.workers, at: Cursor(next.0) })
     }
 
+    /// Adds the megaflows of first passes to the maps: programs execute no others.
     fn put_in_tables<'m>(
         &self,
         megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,
     ) {
-        if let Err(error) = self.bpf.put(megaflows) {
+        let is_first = |megaflow: &Megaflow| megaflow.condition.mask().get(Field::RecircId) == 0;
+        let first = megaflows.into_iter().filter(|(megaflow, _)| is_first(megaflow));
+        if let Err(error) = self.bpf.put(first) {
             // Without an entry in the maps, programs punt the packets of these megaflows.
             tracing::error!(
                 "cannot add megaflows to the BPF maps: {error}; \
@@ -358,6 +362,10 @@ impl Datapath for KernelDatapath {
         self.bpf.add_endpoints(&underlay).map_err(failed)
     }
 
+    fn set_punt_limit(&self, limit: u32) -> Result<(), DatapathError> {
+        self.bpf.set_punt_limit(limit).map_err(failed)
+    }
+
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {
         self.put_in_tables(megaflows.iter().map(|megaflow| (megaflow, None)));
         self.user.put(megaflows)
@@ -401,6 +409,10 @@ impl Datapath for KernelDatapath {
         }
         found.extend(self.bpf.lock().megaflows.get(others));
         Ok(found)
+    }
+
+    fn damaged(&self, megaflows: &[MegaflowId]) -> Result<Vec<MegaflowId>, DatapathError> {
+        self.bpf.lock().megaflows.damaged(megaflows).map_err(failed)
     }
 
     fn dump(
@@ -479,6 +491,10 @@ impl Datapath for KernelDatapath {
         let watched = self.bpf.lock().watch_frames(port, watching.token());
         watched.map_err(failed)?;
         Ok(watching)
+    }
+
+    fn tracker(&self) -> Option<&Tracker> {
+        self.user.tracker()
     }
 
     fn now_ms(&self) -> u64 {

@@ -9,10 +9,11 @@ use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::ports::Ports;
 use crate::struct_bytes::struct_bytes;
-use crate::sys;
+use crate::sys::{self, SharedWord};
 use datapath::config::{Config, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath_user::fast_path::{FastPath, PathMtu, PortRedirect, ResolvedNextHop};
+use datapath_user::fast_path::{FastPath, PUNT_QUEUE_LEN, PathMtu, PortRedirect, ResolvedNextHop};
+use datapath_user::{SHORT_SEGMENTS_BURST, SHORT_SEGMENTS_PER_SECOND};
 use flow::{FlowKey, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link};
@@ -34,7 +35,11 @@ const INHERITED_LIMIT: Duration = Duration::from_secs(10);
 
 /// The maps of the programs, behind a lock.
 #[derive(Debug)]
-pub(crate) struct BpfState(Mutex<LockedMaps>);
+pub(crate) struct BpfState {
+    inner: Mutex<LockedMaps>,
+    /// How far punted packets have been read, which the programs read.
+    punt_clock: SharedWord,
+}
 
 #[derive(Debug)]
 pub(crate) struct LockedMaps {
@@ -70,6 +75,7 @@ struct ProgramConfig {
     vxlan_port: u16,
     socket_port: u16,
     least_generation: u64,
+    punt_limit: u32,
 }
 
 impl BpfState {
@@ -85,6 +91,7 @@ impl BpfState {
             uplink_port: config.uplink_port.0,
             entropy_base: config.entropy_base,
             entropy_mask: config.entropy_ports.max(1).next_power_of_two() - 1,
+            punt_limit: config.punt_limit,
             ..ProgramConfig::default()
         };
         let inner = LockedMaps {
@@ -102,12 +109,15 @@ impl BpfState {
         };
         inner.write_config()?;
         inner.ports.count_for(config.uplink_port)?;
-        Ok(Self(Mutex::new(inner)))
+        let punt_clock = loaded.map("weft_punt_clock")?;
+        let punt_clock = SharedWord::of(&punt_clock).map_err(libbpf_rs::Error::from)?;
+        punt_clock.store(u64::MAX);
+        Ok(Self { inner: Mutex::new(inner), punt_clock })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LockedMaps> {
         // A panic while the lock was held has at worst left a megaflow out.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds megaflows, each with the key of one of its packets if known. A megaflow that does not
@@ -223,11 +233,21 @@ impl BpfState {
         Ok(())
     }
 
-    /// Adds the end points and links of a new underlay.
+    /// Adds the end points and links of a new underlay. Then the programs know all senders.
     pub(crate) fn add_endpoints(&self, underlay: &Underlay) -> Result<(), MapError> {
-        let mut state = self.lock();
-        state.endpoint_maps.add_all(underlay)?;
-        state.configure(|config| config.has_links = !underlay.links.is_empty())
+        let grace = {
+            let mut state = self.lock();
+            state.endpoint_maps.add_all(underlay)?;
+            state.configure(|config| config.has_links = !underlay.links.is_empty())?;
+            state.megaflows.grace()
+        };
+        grace.wait()?;
+        self.lock().endpoint_maps.complete(underlay)
+    }
+
+    /// Limits what each port may have waiting for the user datapath.
+    pub(crate) fn set_punt_limit(&self, limit: u32) -> Result<(), MapError> {
+        self.lock().configure(|config| config.punt_limit = limit)
     }
 
     /// Periodic maintenance; with `thoroughly` also what is expensive: sorting masks, freeing
@@ -291,6 +311,10 @@ impl LockedMaps {
             socket_port: self.config.socket_port,
             has_links: u32::from(self.config.has_links),
             least_generation: self.config.least_generation,
+            punt_limit: self.config.punt_limit,
+            punt_queue_len: PUNT_QUEUE_LEN,
+            segment_ns: 1_000_000_000 / SHORT_SEGMENTS_PER_SECOND,
+            segment_burst: SHORT_SEGMENTS_BURST,
         });
         match sys::run(self.config_put.as_fd(), &mut bytes).map_err(libbpf_rs::Error::from)? {
             0 => Ok(()),
@@ -397,6 +421,10 @@ impl FastPath for BpfState {
         });
         log_error("the uplink", result);
         state.ports.set_uplink(link);
+    }
+
+    fn punted_read_until(&self, time_ns: u64) {
+        self.punt_clock.store(time_ns);
     }
 
     fn redirect_vxlan(&self, ports: Option<PortRedirect>) -> bool {

@@ -38,7 +38,8 @@ macro_rules! struct_bytes {
             }
             let value = same($value, |entry: &$type| entry.$field);
             let at = std::mem::offset_of!($type, $field);
-            $crate::struct_bytes::NativeEndian::put(&value, &mut bytes[at..at + size_of_val(&value)]);
+            let place = &mut bytes[at..at + size_of_val(&value)];
+            $crate::struct_bytes::NativeEndian::put(&value, place);
         })*
         bytes
     }};

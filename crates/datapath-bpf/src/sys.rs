@@ -4,13 +4,16 @@
 
 use libbpf_rs::libbpf_sys::{self, BPF_LINK_TYPE_TCX, BPF_TCX_INGRESS};
 use libbpf_rs::{MapCore, MapHandle};
+use nix::sys::mman::{self, MapFlags, ProtFlags};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::io;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Converts a return value of libbpf: a negative errno is an error.
@@ -30,6 +33,40 @@ pub(crate) fn run(program: BorrowedFd<'_>, context: &mut [u8]) -> io::Result<i32
     result(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
     Ok(options.retval.cast_signed())
 }
+
+/// The first eight bytes of an array map with the flag `BPF_F_MMAPABLE`, as memory that programs
+/// share.
+#[derive(Debug)]
+pub(crate) struct SharedWord(NonNull<AtomicU64>);
+
+impl SharedWord {
+    const LEN: NonZeroUsize = NonZeroUsize::new(size_of::<AtomicU64>()).unwrap();
+
+    pub(crate) fn of(map: &MapHandle) -> io::Result<Self> {
+        let (access, shared) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED);
+        // SAFETY: the kernel chooses the address, so no other memory is replaced.
+        let at = unsafe { mman::mmap(None, Self::LEN, access, shared, map.as_fd(), 0) };
+        Ok(Self(at.map_err(io::Error::from)?.cast()))
+    }
+
+    pub(crate) fn store(&self, value: u64) {
+        // SAFETY: the mapping begins at a page, so it is aligned, and it exists as long as `self`.
+        // Programs access the word with whole loads and atomic operations only.
+        unsafe { self.0.as_ref() }.store(value, Ordering::Relaxed);
+    }
+}
+
+impl Drop for SharedWord {
+    fn drop(&mut self) {
+        // SAFETY: `of` has mapped it, and no reference to it is left.
+        let _ = unsafe { mman::munmap(self.0.cast(), Self::LEN.get()) };
+    }
+}
+
+// SAFETY: the memory belongs to the process and is accessed by atomic operations only.
+unsafe impl Send for SharedWord {}
+// SAFETY: as above.
+unsafe impl Sync for SharedWord {}
 
 /// Reads at most `most` entries of an array map from `first` on, each of [`entry_len`] bytes.
 pub(crate) fn read(map: &MapHandle, first: u32, most: u32) -> io::Result<Vec<u8>> {

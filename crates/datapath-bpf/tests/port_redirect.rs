@@ -1,12 +1,11 @@
 //! If a kernel device owns VXLAN's port, datagrams that the program does not handle are redirected
 //! to the port of the user datapath's socket.
 
+use crate::common::debian;
 use crate::common::frames::udp4;
 use crate::common::switch::{DROPPED, PASSED, Ran, Switch, offsets};
 use crate::common::tunnels::{self, Tunnel};
 use flow::{DatapathKey, DropReason, TunnelKey, TunnelType};
-use testkit::host::TestHost;
-use testkit::vm::Vm;
 
 const VXLAN: u16 = 4789;
 const SOCKET: u16 = 40_001;
@@ -111,9 +110,7 @@ fn datagram_to_the_sockets_port_is_dropped_and_counted() {
 #[test]
 fn datagrams_are_redirected_on_debians_kernel() {
     testkit::require_vm!();
-    let host = TestHost::new("lead");
-    let program = std::env::current_exe().expect("this program has a path");
-    let mut vm = Vm::counting(&host, &program);
+    let mut vm = debian();
     let test = "vxlan_datagram_is_redirected_with_a_correct_checksum";
     let printed = vm.run(&format!("/bin/program --exact port_redirect::{test} --nocapture"));
     assert!(printed.contains("1 passed"), "{printed}");

@@ -2,6 +2,7 @@
 //! the same actions.
 
 use crate::common::action_lists::{has_odd_action, sets};
+use crate::common::debian;
 use crate::common::frames::udp4;
 use crate::common::reference::reference;
 use crate::common::switch::{PASSED, REDIRECTED, Ran, Switch};
@@ -9,9 +10,7 @@ use crate::common::tunnels::{self, Tunnel};
 use flow::{Action, Carrier, DatapathKey, Field, FlowKey, TunnelKey, extract, propagate_ecn};
 use packet::PacketBuf;
 use testkit::frames::{self, FrameKinds};
-use testkit::host::TestHost;
 use testkit::random::{Random, environment};
-use testkit::vm::Vm;
 
 const KINDS: FrameKinds =
     FrameKinds { supers: false, snap: false, malformed: false, max_payload: 1400 };
@@ -180,9 +179,7 @@ fn is_ip(key: &FlowKey) -> bool {
 #[test]
 fn programs_do_the_same_on_debians_kernel() {
     testkit::require_vm!();
-    let host = TestHost::new("bpf");
-    let program = std::env::current_exe().expect("this program has a path");
-    let mut vm = Vm::counting(&host, &program);
+    let mut vm = debian();
     for test in [
         "frames_leave_as_the_reference_executor_says",
         "outer_checksums_are_right_when_frames_have_any_length",

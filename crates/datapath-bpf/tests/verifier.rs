@@ -3,14 +3,13 @@
 //! early.
 
 use crate::common::agree::Extractor;
+use crate::common::debian;
 use crate::common::lookup::Lookup;
 use crate::common::switch::Switch;
 use datapath_bpf::FlowTableSizes;
 use libbpf_rs::query::ProgInfoIter;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
-use testkit::host::TestHost;
-use testkit::vm::Vm;
 
 const RECORDED: &str = include_str!("../../../docs/results/bpf-verifier.md");
 /// A count may differ from the recorded one by this fraction: one tenth.
@@ -115,9 +114,7 @@ fn print_counts() {
 #[test]
 fn verifier_of_debians_kernel_goes_through_what_is_recorded() {
     testkit::require_vm!();
-    let host = TestHost::new("bpf");
-    let program = std::env::current_exe().expect("this program has a path");
-    let mut vm = Vm::counting(&host, &program);
+    let mut vm = debian();
     let printed = vm.run("/bin/program --ignored --exact verifier::print_counts --nocapture");
     compare(&vm.run("uname -r"), &printed);
 }

@@ -147,8 +147,31 @@ impl Cache {
     /// `now_ms` (milliseconds since the datapath started). `None` if there is none.
     #[inline]
     pub fn look_up(&mut self, key: &FlowKey, bytes: usize, now_ms: u64) -> Option<CacheHit<'_>> {
-        self.stats.lookups += 1;
         let hash = self.secret.of_packet(key);
+        self.look_up_hashed(key, hash, bytes, now_ms)
+    }
+
+    /// As [`look_up`](Self::look_up), for a packet in a later pass. A cache serves either first
+    /// passes or later ones.
+    pub fn look_up_recirculated(
+        &mut self,
+        key: &FlowKey,
+        bytes: usize,
+        now_ms: u64,
+    ) -> Option<CacheHit<'_>> {
+        let hash = self.secret.of_recirculated(key);
+        self.look_up_hashed(key, hash, bytes, now_ms)
+    }
+
+    #[inline]
+    fn look_up_hashed(
+        &mut self,
+        key: &FlowKey,
+        hash: u64,
+        bytes: usize,
+        now_ms: u64,
+    ) -> Option<CacheHit<'_>> {
+        self.stats.lookups += 1;
         let (store, subtables) = (&self.store, &self.subtables);
         let slot = match self.exact.find(hash, |slot| is_hit(store, subtables, slot, key)) {
             Some(slot) => {

@@ -4,6 +4,7 @@
 use super::counter_delta::CounterDelta;
 use super::device::DeviceMode;
 use super::device_closer::DeviceCloser;
+use super::fast_path::punt_reader::PuntReader;
 use super::fast_path::{FastPath, PathMtu, PortRedirect, Punt, punt, veth, vxlan_gro};
 use super::log_meter::{LogMeters, Suppressed};
 use super::mailbox::{Mailbox, Request};
@@ -147,9 +148,10 @@ impl Control {
         programs.udp_segmentation = queues.iter().all(Tap::udp_segmentation);
         programs.tap = Some(index);
         programs.overruns = CounterDelta::default();
-        for (worker, queue) in self.workers.iter().zip(queues) {
+        let readers = PuntReader::group(queues, &programs.punt.fast_path);
+        for (worker, reader) in self.workers.iter().zip(readers) {
             // Fails only for a worker that has ended.
-            let _ = worker.send(Request::PuntQueue(queue));
+            let _ = worker.send(Request::PuntQueue(reader));
         }
         Ok(Some(index))
     }

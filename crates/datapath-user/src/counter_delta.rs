@@ -5,14 +5,16 @@
 pub(super) struct CounterDelta(u64);
 
 impl CounterDelta {
-    /// The growth since the last reading, now that the counter reads `count`.
+    /// Returns the growth since the last reading; `count` is the present reading. 0 if the counter
+    /// went back.
     pub(super) fn advance_to(&mut self, count: u64) -> u64 {
         let growth = count.saturating_sub(self.0);
         self.0 = self.0.max(count);
         growth
     }
 
-    /// The same for a 32-bit counter that wraps around.
+    /// Returns the growth of a 32-bit counter that wraps around. Use it for at most one wrap per
+    /// reading.
     pub(super) fn advance_wrapping_to(&mut self, count: u32) -> u64 {
         let growth = count.wrapping_sub(self.0 as u32);
         self.0 = count.into();

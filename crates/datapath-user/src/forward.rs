@@ -1,9 +1,10 @@
 //! Forwards one frame: extracts its flow key, looks up its megaflow, and executes the actions. A
 //! frame without a megaflow becomes an upcall.
 
-use super::cache::Cache;
 use super::device::Device;
 use super::log_meter::LogMeters;
+use super::pass_caches::PassCaches;
+use super::passes::Passes;
 use super::token_bucket::TokenBuckets;
 use super::transmit::Transmit;
 use super::upcall_queue::{Backlog, UpcallQueues};
@@ -12,11 +13,12 @@ use super::vif::Vif;
 use super::watchers::Watchers;
 use datapath::megaflow::MegaflowId;
 use datapath::solicit::{SolicitLimits, Solicitations};
-use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
+use datapath::tracker::Tracker;
+use datapath::upcall::{Answer, Recirculated, Upcall, UpcallReason, WorkerId};
 use datapath::watch::CaptureDirection;
 use flow::{
-    Action, ActionOutput, Carrier, DropReason, Encapsulated, EndpointTable, Field, FlowKey,
-    LogRecord, PortNo, ReplyAddresses, TunnelInfo, execute, extract,
+    Action, ActionOutput, Carrier, CtAction, DropReason, Encapsulated, EndpointTable, Field,
+    FlowKey, LogRecord, OuterHeaders, PortNo, ReplyAddresses, TunnelInfo, execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -41,8 +43,13 @@ pub(super) struct FrameOutputs {
     /// The ingress port of the current packet: a drop is counted there.
     ingress: PortNo,
     /// The megaflow of the current packet.
-    decided_by: Option<MegaflowId>,
+    pub(super) decided_by: Option<MegaflowId>,
     pub(super) watchers: Watchers,
+    /// True when something was queued in `controller`, `too_big` or `passes`.
+    pub(super) has_queued: bool,
+    /// The passes that follow.
+    pub(super) passes: Passes,
+    pub(super) tracker: Arc<Tracker>,
     /// Copies of the current packet for the controller.
     controller: Vec<PacketBuf>,
     /// Copies of the current packet that exceeded a path MTU in bytes, each with that MTU.
@@ -59,7 +66,7 @@ pub(super) const MAX_ICMP_REPLIES: u32 = 500;
 #[derive(Debug)]
 pub(super) struct Forwarder {
     worker: WorkerId,
-    pub(super) cache: Cache,
+    pub(super) caches: PassCaches,
     pub(super) endpoints: EndpointTable,
     pub(super) out: FrameOutputs,
     pub(super) now_ms: u64,
@@ -73,13 +80,13 @@ pub(super) struct Forwarder {
 impl Forwarder {
     pub(super) fn new(
         worker: WorkerId,
-        cache: Cache,
+        caches: PassCaches,
         endpoints: EndpointTable,
         out: FrameOutputs,
         upcalls: Arc<UpcallQueues>,
     ) -> Self {
         let (misses, backlog) = (Vec::new(), None);
-        Self { worker, cache, endpoints, out, now_ms: 0, misses, backlog, upcalls }
+        Self { worker, caches, endpoints, out, now_ms: 0, misses, backlog, upcalls }
     }
 
     /// Forwards a frame that arrived by `port`, and by `tunnel` if it was encapsulated.
@@ -94,34 +101,40 @@ impl Forwarder {
             Ok(key) => key,
             Err(error) => return self.out.dropped(DropReason::of_invalid_frame(error), packet),
         };
-        match self.cache.look_up(&key, packet.len(), self.now_ms) {
+        match self.caches.first.look_up(&key, packet.len(), self.now_ms) {
             Some(hit) => {
                 self.out.decided_by = Some(hit.id);
                 execute(hit.actions, packet, &mut self.endpoints, &mut self.out);
-                self.finish(&key, port);
+                self.finish(&key, port, packet);
             }
-            None => self.raise_upcall(port, key, packet),
+            None => self.raise_upcall(port, key, packet, None),
         }
     }
 
     /// Raises an upcall for a packet without a megaflow. If the port's queue is full, the packet is
     /// dropped before it is copied, so that a flood stays cheap.
-    fn raise_upcall(&mut self, port: PortNo, key: FlowKey, packet: &PacketBuf) {
-        if !self.has_room(port, packet.len()) {
+    pub(super) fn raise_upcall(
+        &mut self,
+        port: PortNo,
+        key: FlowKey,
+        packet: &PacketBuf,
+        recirculated: Option<Box<Recirculated>>,
+    ) {
+        if !self.has_room(port, packet) {
             return self.out.dropped(DropReason::UpcallQueueFull, packet);
         }
-        let (packet, worker) = (packet.clone(), self.worker);
-        self.misses.push(Upcall { packet, key, port, reason: UpcallReason::Miss, worker });
+        let (packet, worker, reason) = (packet.clone(), self.worker, UpcallReason::Miss);
+        self.misses.push(Upcall { packet, key, port, reason, worker, recirculated });
     }
 
     /// Reserves room for a packet in its port's upcall queue. The backlog is read once for each
     /// batch of a port's frames; what other threads add or take meanwhile is seen in the next
     /// batch.
-    fn has_room(&mut self, port: PortNo, len: usize) -> bool {
+    fn has_room(&mut self, port: PortNo, packet: &PacketBuf) -> bool {
         let known = self.backlog.filter(|(known, _)| *known == port);
         let (_, backlog) =
             self.backlog.insert(known.unwrap_or_else(|| (port, self.upcalls.backlog(port))));
-        backlog.admit(self.upcalls.limits(), len)
+        backlog.admit(self.upcalls.limits(), packet)
     }
 
     /// Copies a frame that a guest has sent to the observers of its port.
@@ -135,12 +148,17 @@ impl Forwarder {
     pub(super) fn handle_answer(&mut self, mut answer: Answer) {
         if let Some(megaflow) = &answer.megaflow {
             // If the cache is full, later packets raise upcalls as well.
-            let _ = self.cache.put(megaflow);
+            let _ = self.caches.put(megaflow);
         }
-        let Upcall { packet, port, .. } = &mut answer.upcall;
+        let Upcall { packet, port, key, recirculated, .. } = &mut answer.upcall;
         self.out.begin(*port, answer.decided_by);
+        if let Some(recirculated) = recirculated.take() {
+            self.out.passes.begin(Some(*recirculated));
+            // So that the next packet does not begin with what the tracker has found for this one.
+            self.out.has_queued = true;
+        }
         execute(&answer.actions, packet, &mut self.endpoints, &mut self.out);
-        self.finish(&answer.upcall.key, answer.upcall.port);
+        self.finish(key, *port, packet);
     }
 
     /// Drops a packet that arrived by `port`.
@@ -158,12 +176,22 @@ impl Forwarder {
             Err(error) => return self.out.dropped(DropReason::of_invalid_frame(error), packet),
         };
         execute(actions, packet, &mut self.endpoints, &mut self.out);
-        self.finish(&key, port);
+        self.finish(&key, port, packet);
+    }
+
+    /// Sends what the actions have queued for the controller and for the packet's sender, and runs
+    /// later passes.
+    #[inline]
+    fn finish(&mut self, key: &FlowKey, port: PortNo, packet: &mut PacketBuf) {
+        if std::mem::take(&mut self.out.has_queued) {
+            self.send_queued(key, port);
+            self.run_passes(key, port, packet);
+        }
     }
 
     /// Sends what the actions have queued for the controller and for the packet's sender.
-    #[inline]
-    fn finish(&mut self, key: &FlowKey, port: PortNo) {
+    #[cold]
+    pub(super) fn send_queued(&mut self, key: &FlowKey, port: PortNo) {
         if !self.out.controller.is_empty() {
             self.copy_to_controller(key, port);
         }
@@ -181,6 +209,7 @@ impl Forwarder {
             port,
             reason: UpcallReason::Controller,
             worker,
+            recirculated: None,
         });
         self.misses.extend(copies);
     }
@@ -207,9 +236,9 @@ impl Forwarder {
 impl FrameOutputs {
     pub(super) fn new(
         uplink_port: PortNo,
-        meters: Arc<TokenBuckets>,
-        log_meters: Arc<LogMeters>,
+        (meters, log_meters): (Arc<TokenBuckets>, Arc<LogMeters>),
         limits: SolicitLimits,
+        tracker: Arc<Tracker>,
     ) -> Self {
         Self {
             vifs: Vec::new(),
@@ -222,6 +251,9 @@ impl FrameOutputs {
             ingress: uplink_port,
             decided_by: None,
             watchers: Watchers::default(),
+            has_queued: false,
+            passes: Passes::default(),
+            tracker,
             controller: Vec::new(),
             too_big: Vec::new(),
             icmp_replies_left: MAX_ICMP_REPLIES,
@@ -229,7 +261,7 @@ impl FrameOutputs {
     }
 
     /// Sets the context of the next packet.
-    fn begin(&mut self, port: PortNo, decided_by: Option<MegaflowId>) {
+    pub(super) fn begin(&mut self, port: PortNo, decided_by: Option<MegaflowId>) {
         (self.ingress, self.decided_by) = (port, decided_by);
     }
 
@@ -296,6 +328,8 @@ impl FrameOutputs {
 }
 
 impl ActionOutput for FrameOutputs {
+    const OUTER_HEADERS: OuterHeaders = OuterHeaders::BehindSocket;
+
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port == self.uplink_port {
             return self.uplink.send_tagged(packet);
@@ -323,6 +357,7 @@ impl ActionOutput for FrameOutputs {
         if let Ok(first) = packet::first_segment(packet) {
             self.icmp_replies_left -= 1;
             self.too_big.push((first, mtu));
+            self.has_queued = true;
         }
     }
 
@@ -337,7 +372,8 @@ impl ActionOutput for FrameOutputs {
     }
 
     fn meter(&mut self, rate_kbps: u64, burst_kb: u64, packet: &PacketBuf) -> bool {
-        self.meters.passes((rate_kbps, burst_kb), packet.len(), Instant::now())
+        let len = packet::total_wire_len(packet);
+        self.meters.passes((rate_kbps, burst_kb), len, Instant::now())
     }
 
     fn solicit(&mut self, solicitation: &PacketBuf, first: &Action) -> Result<(), DropReason> {
@@ -355,5 +391,16 @@ impl ActionOutput for FrameOutputs {
 
     fn controller(&mut self, packet: &PacketBuf) {
         self.controller.push(packet.clone());
+        self.has_queued = true;
+    }
+
+    fn track(
+        &mut self,
+        action: &Arc<CtAction>,
+        packet: &mut PacketBuf,
+        is_last: bool,
+    ) -> Result<(), DropReason> {
+        self.has_queued = true;
+        self.passes.track((&self.tracker, self.ingress), action, packet, is_last)
     }
 }

@@ -7,6 +7,7 @@
 //!   underlay.
 //! - **From the underlay:** [`receive`] ([`stt`] for STT, [`uplink`] for VLAN tags) decapsulates it
 //!   and coalesces segments; [`forward`] looks it up; [`vif`] sends it to the guest.
+//! - **Through the connection tracker:** [`passes`] asks the tracker, and looks the frame up again.
 //! - **Without a megaflow:** it becomes an upcall ([`upcall_queue`]) and comes back with an answer.
 //!
 //! [`control`] runs on a thread of its own, so that no frame waits for it. It opens devices
@@ -17,8 +18,9 @@
 //! eBPF programs may run in front of this datapath ([`fast_path`]). They punt to it the packets
 //! that they do not forward themselves.
 //!
-//! A worker owns all state that a packet touches, so its path takes no lock. Frames of one port or
-//! one tunnel socket keep their order.
+//! A worker owns all state that a packet touches, so its path takes no lock. The exception is
+//! connection tracking: the two directions of a connection may arrive at different workers. Frames
+//! of one port or one tunnel socket keep their order.
 #![forbid(unsafe_code)]
 
 mod busy_poll;
@@ -31,12 +33,16 @@ pub mod fast_path;
 mod forward;
 mod log_meter;
 mod mailbox;
+mod pass_caches;
+mod passes;
 mod path_mtu;
 mod port;
 mod provider;
 mod punting_programs;
+mod read_budget;
 mod receive;
 mod resolve;
+mod segment_limit;
 mod segmented_send;
 mod stt;
 mod token_bucket;
@@ -49,18 +55,18 @@ mod watchers;
 mod worker;
 
 pub use provider::{SetupError, UserDatapath};
+pub use segment_limit::{SHORT_SEGMENTS_BURST, SHORT_SEGMENTS_PER_SECOND};
 
 use netdev::af_packet::VlanTag;
 use netdev::epoll::Waker;
 use packet::PacketBuf;
+use read_budget::BATCH;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 use wire::EtherType;
 use wire::vlan::Tag;
 
-/// Frames read from one descriptor before the others get their turn.
-const BATCH: usize = 32;
 /// How often missing devices are looked for and kernel counters are read.
 const TICK: Duration = Duration::from_millis(500);
 

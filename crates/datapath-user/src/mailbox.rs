@@ -1,6 +1,7 @@
 //! Requests from other threads to a worker: a bounded queue and an eventfd that wakes the worker.
 
 use super::device::Device;
+use super::fast_path::punt_reader::PuntReader;
 use super::fast_path::{PathMtu, ResolvedNextHop};
 use super::receive::Receiver;
 use super::transmit;
@@ -14,7 +15,6 @@ use datapath::stats::{EndpointStats, MegaflowStats};
 use datapath::upcall::Answer;
 use flow::{Action, DropCounters, EndpointError, PacketCounter, PortNo};
 use netdev::epoll::Waker;
-use netdev::tap::Tap;
 use packet::PacketBuf;
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(super) enum Request {
     /// for that.
     RemovePort(PortNo, Sender<Option<Device>>),
     /// Receive punted frames from this queue of the TAP.
-    PuntQueue(Tap),
+    PuntQueue(PuntReader),
     /// Count this many punted frames that the TAP dropped.
     Overrun(u64),
     /// Use these sockets of the uplink.

@@ -2,19 +2,23 @@
 
 use crate::WorkerEventSender;
 use crate::busy_poll::BusyPoll;
-use crate::cache::{Cache, CacheLimits};
+use crate::cache::CacheLimits;
 use crate::control::{self, Control};
 use crate::device_closer::DeviceCloser;
 use crate::fast_path::Punt;
 use crate::forward::{Forwarder, FrameOutputs};
 use crate::mailbox::{DumpedPage, Mailbox, PortCounters, Request, WorkerCounters};
+use crate::pass_caches::PassCaches;
 use crate::token_bucket::TokenBuckets;
 use crate::upcall_queue::UpcallQueues;
 use crate::watchers::Watch;
 use crate::worker::Worker;
 use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath::stats::{LogStats, PortStats, PrivilegeStats, Snapshot, UplinkStats, drops};
+use datapath::stats::{
+    ConnectionStats, LogStats, PortStats, PrivilegeStats, Snapshot, UplinkStats, drops,
+};
+use datapath::tracker::Tracker;
 use datapath::upcall::{Answer, Upcall, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
@@ -60,6 +64,7 @@ pub struct UserDatapath {
     upcalls: Arc<UpcallQueues>,
     control: Arc<Mutex<Control>>,
     control_waker: Arc<Waker>,
+    tracker: Arc<Tracker>,
     workers: Vec<Mailbox>,
     threads: Mutex<Vec<JoinHandle<Result<(), Error>>>>,
 }
@@ -98,19 +103,20 @@ impl UserDatapath {
         let control_waker = Arc::clone(&event_sender.waker);
         let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
         let meters = Arc::new(TokenBuckets::default());
+        let tracker = Arc::new(Tracker::new(config.conntrack.clone()));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for number in 0..config.workers.count.clamp(1, MAX_WORKERS) {
             let (mailbox, requests, waker) = Mailbox::new()?;
             let log_meters = Arc::clone(&control.log_meters);
             let forwarder = Forwarder::new(
                 WorkerId(number as u16),
-                Cache::new(CacheLimits { megaflows: config.megaflows }),
+                PassCaches::new(CacheLimits { megaflows: config.megaflows }),
                 EndpointTable::with_seed(config.entropy_base, config.entropy_ports, seed),
                 FrameOutputs::new(
                     config.uplink_port,
-                    Arc::clone(&meters),
-                    log_meters,
+                    (Arc::clone(&meters), log_meters),
                     config.solicit,
+                    Arc::clone(&tracker),
                 ),
                 Arc::clone(&upcalls),
             );
@@ -127,8 +133,9 @@ impl UserDatapath {
         let (shared, woken) = (Arc::clone(&control), Arc::clone(&control_waker));
         threads.push(spawn("control", move || control::run(&shared, &worker_events, &woken))?);
         let threads = Mutex::new(threads);
+        let host = config.host;
         let datapath =
-            Self { host: config.host, started, upcalls, control, control_waker, workers, threads };
+            Self { host, started, upcalls, control, control_waker, tracker, workers, threads };
         // On an error, dropping `datapath` ends the threads again.
         begun.map(|()| datapath)
     }
@@ -362,6 +369,10 @@ impl Datapath for UserDatapath {
             endpoints: endpoints.into_values().collect(),
             megaflows: total.megaflows,
             log: LogStats { over_rate: control.log_meters.suppressed(), not_written: 0 },
+            connections: ConnectionStats {
+                connections: self.tracker.stats().0,
+                limit: self.tracker.config().limits.connections,
+            },
             privileges: PrivilegeStats::default(),
         })
     }
@@ -380,6 +391,10 @@ impl Datapath for UserDatapath {
         let (watch, receiver) = Watch::frames(port, snap_bytes);
         self.watch(&watch)?;
         Ok(receiver)
+    }
+
+    fn tracker(&self) -> Option<&Tracker> {
+        Some(&self.tracker)
     }
 
     fn now_ms(&self) -> u64 {

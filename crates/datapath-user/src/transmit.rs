@@ -113,33 +113,26 @@ impl Transmit {
         self.senders.retain(|sender| tunnels.iter().any(|tunnel| sender.is_for(tunnel)));
     }
 
-    /// Sends a frame in a UDP tunnel. A super-packet becomes as few `UDP_SEGMENT` trains as
-    /// possible.
+    /// Sends a frame in a UDP tunnel. `packet` begins with the tunnel header. A super-packet
+    /// becomes as few `UDP_SEGMENT` trains as possible.
     pub(super) fn send_udp(
         &mut self,
         outer: &Encapsulated,
         packet: &mut PacketBuf,
     ) -> Result<(), DropReason> {
-        let (local, remote) = outer.addresses(packet);
         let pool = self.senders.iter().find_map(|sender| match sender {
             Sender::Udp { local: from, checksum, pool } => {
-                (*from == local && *checksum == outer.checksum).then_some(pool)
+                (*from == outer.local && *checksum == outer.checksum).then_some(pool)
             }
             Sender::Gre { .. } => None,
         });
         let pool = pool.ok_or(DropReason::EndpointUnresolved)?;
         packet.linearize();
-        // The socket writes the outer Ethernet, IP and UDP headers.
-        packet.pull_front(outer.tunnel_header);
-        let sent = self.segmenter.segment(
-            packet,
-            outer.outer_len - outer.tunnel_header,
-            SegmentChecksum::Complete,
-            |_| {},
-        );
-        let result = sent.map_err(segmentation).and_then(|segments| {
+        let sent =
+            self.segmenter.segment(packet, outer.outer_len, SegmentChecksum::Complete, |_| {});
+        sent.map_err(segmentation).and_then(|segments| {
             let train = |size: Option<usize>| TxTrain {
-                dst: SocketAddr::new(remote, outer.port),
+                dst: SocketAddr::new(outer.remote, outer.port),
                 entropy: outer.entropy,
                 tos: outer.traffic_class,
                 ttl: Some(outer.ttl),
@@ -154,34 +147,29 @@ impl Transmit {
                 pool.send(&train(size), pieces.as_slice()).map_err(send_error)?;
             }
             Ok(())
-        });
-        // This cannot fail, because as many bytes were just removed.
-        let _ = packet.push_front(outer.tunnel_header);
-        result
+        })
     }
 
-    /// Sends a frame in GRE, with one packet for each segment.
+    /// Sends a frame in GRE, with one packet for each segment. `packet` begins with the GRE header.
     pub(super) fn send_gre(
         &mut self,
         outer: &Encapsulated,
         packet: &mut PacketBuf,
     ) -> Result<(), DropReason> {
-        let (local, remote) = outer.addresses(packet);
         let socket = self.senders.iter().find_map(|sender| match sender {
-            Sender::Gre { local: from, socket } => (*from == local).then_some(socket),
+            Sender::Gre { local: from, socket } => (*from == outer.local).then_some(socket),
             Sender::Udp { .. } => None,
         });
         let socket = socket.ok_or(DropReason::EndpointUnresolved)?;
         packet.linearize();
-        packet.pull_front(outer.tunnel_header);
-        let header_len = outer.outer_len - outer.tunnel_header;
+        let outer_len = outer.outer_len;
         let sent =
-            self.segmenter.segment(packet, header_len, SegmentChecksum::Complete, |segment| {
+            self.segmenter.segment(packet, outer_len, SegmentChecksum::Complete, |segment| {
                 GrePacket::new_unchecked(segment.header)
                     .finish_segment(segment.payload, segment.index as u32);
             });
-        let tx = RawTx { dst: remote, tos: outer.traffic_class, ttl: Some(outer.ttl) };
-        let result = sent.map_err(segmentation).and_then(|segments| {
+        let tx = RawTx { dst: outer.remote, tos: outer.traffic_class, ttl: Some(outer.ttl) };
+        sent.map_err(segmentation).and_then(|segments| {
             for group in segments.trains(MessageBatch::MAX, usize::MAX) {
                 let mut messages = MessageBatch::new();
                 for (header, payload) in group {
@@ -195,9 +183,7 @@ impl Transmit {
                 }
             }
             Ok(())
-        });
-        let _ = packet.push_front(outer.tunnel_header);
-        result
+        })
     }
 }
 

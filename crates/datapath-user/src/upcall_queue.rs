@@ -6,6 +6,7 @@
 use ahash::HashMap;
 use datapath::upcall::{Upcall, UpcallLimits};
 use flow::PortNo;
+use packet::{PacketBuf, segment_count};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,19 +16,29 @@ use std::time::{Duration, Instant};
 pub(super) struct Backlog {
     packets: usize,
     bytes: usize,
+    segments: usize,
 }
 
 impl Backlog {
-    /// Adds a packet of `len` bytes; false when that would exceed the limits.
-    pub(super) fn admit(&mut self, limits: UpcallLimits, len: usize) -> bool {
-        let bytes = self.bytes.saturating_add(len);
-        let has_room = self.packets < limits.packets && bytes <= limits.bytes;
+    /// Adds a packet; false when that would exceed the limits.
+    pub(super) fn admit(&mut self, limits: UpcallLimits, packet: &PacketBuf) -> bool {
+        let bytes = self.bytes.saturating_add(packet.len());
+        let segments = self.segments.saturating_add(segment_count(packet));
+        let has_room =
+            self.packets < limits.packets && bytes <= limits.bytes && segments <= limits.segments;
         if self.packets > 0 && !has_room {
             return false;
         }
         self.packets += 1;
-        self.bytes = bytes;
+        (self.bytes, self.segments) = (bytes, segments);
         true
+    }
+
+    /// Removes a packet that was admitted.
+    fn remove(&mut self, packet: &PacketBuf) {
+        self.packets -= 1;
+        self.bytes -= packet.len();
+        self.segments -= segment_count(packet);
     }
 }
 
@@ -78,7 +89,7 @@ impl UpcallQueues {
         let QueueTable { queues, turns, .. } = &mut *state;
         for upcall in upcalls.drain(..) {
             let queue = queues.entry(upcall.port).or_default();
-            if !queue.backlog.admit(self.limits, upcall.packet.len()) {
+            if !queue.backlog.admit(self.limits, &upcall.packet) {
                 refused(upcall);
                 continue;
             }
@@ -109,8 +120,7 @@ impl UpcallQueues {
             let Some(port) = turns.pop_front() else { break };
             let Some(queue) = queues.get_mut(&port) else { continue };
             if let Some(upcall) = queue.upcalls.pop_front() {
-                queue.backlog.packets -= 1;
-                queue.backlog.bytes -= upcall.packet.len();
+                queue.backlog.remove(&upcall.packet);
                 out.push(upcall);
             }
             if queue.upcalls.is_empty() {
@@ -144,7 +154,7 @@ mod tests {
     use super::*;
     use datapath::upcall::{UpcallReason, WorkerId};
     use flow::FlowKey;
-    use packet::PacketBuf;
+    use packet::{Gso, GsoKind};
     use std::sync::Arc;
 
     fn upcall(port: u32, len: usize) -> Upcall {
@@ -154,6 +164,7 @@ mod tests {
             port: PortNo(port),
             reason: UpcallReason::Miss,
             worker: WorkerId(0),
+            recirculated: None,
         }
     }
 
@@ -181,7 +192,8 @@ mod tests {
 
     #[test]
     fn packets_are_refused_only_when_their_own_port_queue_is_full() {
-        let queues = UpcallQueues::new(UpcallLimits { packets: 3, bytes: 1000 });
+        let limits = UpcallLimits { packets: 3, bytes: 1000, segments: 100 };
+        let queues = UpcallQueues::new(limits);
         assert_eq!(push(&queues, (0..5).map(|_| upcall(1, 60))), 2);
         assert_eq!(push(&queues, (0..3).map(|_| upcall(2, 60))), 0);
         // A packet longer than the limit may wait alone.
@@ -192,14 +204,14 @@ mod tests {
 
     #[test]
     fn admit_predicts_what_push_refuses() {
-        let limits = UpcallLimits { packets: 4, bytes: 1000 };
+        let limits = UpcallLimits { packets: 4, bytes: 1000, segments: 100 };
         for lens in [[60; 6], [400; 6], [5000, 1, 1, 1, 1, 1], [1, 999, 0, 1, 0, 0]] {
             for before in 0..lens.len() {
                 let queues = UpcallQueues::new(limits);
                 push(&queues, lens[..before].iter().map(|&len| upcall(1, len)));
                 let mut predicted = queues.backlog(PortNo(1));
                 for &len in &lens[before..] {
-                    let admits = predicted.admit(limits, len);
+                    let admits = predicted.admit(limits, &upcall(1, len).packet);
                     assert_eq!(push(&queues, [upcall(1, len)]), usize::from(!admits), "{lens:?}");
                     assert_eq!(queues.backlog(PortNo(1)), predicted);
                 }
@@ -207,6 +219,24 @@ mod tests {
                 assert!(all > 0 && queues.backlog(PortNo(1)) == Backlog::default());
             }
         }
+    }
+
+    #[test]
+    fn super_packets_count_by_their_segments() {
+        let limits = UpcallLimits { packets: 100, bytes: 1 << 20, segments: 300 };
+        let super_packet = |len, size| {
+            let mut upcall = upcall(1, len);
+            upcall.packet.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size, ecn: false });
+            upcall
+        };
+        let queues = UpcallQueues::new(limits);
+        assert_eq!(push(&queues, (0..10).map(|_| super_packet(10_000, 100))), 7);
+        assert_eq!(push(&queues, [upcall(1, 60)]), 1, "it would be the 301st segment");
+        assert_eq!(take(&queues, 1), [1]);
+        assert_eq!(push(&queues, [upcall(1, 60)]), 0);
+        // One alone may have more segments.
+        let queues = UpcallQueues::new(limits);
+        assert_eq!(push(&queues, [super_packet(60_000, 36), upcall(1, 60)]), 1);
     }
 
     #[test]

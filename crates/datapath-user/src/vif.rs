@@ -1,6 +1,7 @@
 //! A local port in a worker: its device and counters.
 
 use super::device::Device;
+use super::segment_limit::SegmentLimit;
 use super::segmented_send::{SegmentedSender, needs_segmentation};
 use flow::{DropCounters, DropReason, PacketCounter};
 use netdev::io_error::IoError;
@@ -14,6 +15,7 @@ pub(super) struct Vif {
     pub(super) rx: PacketCounter,
     pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
+    pub(super) segment_limit: SegmentLimit,
     /// Allocated on first use: few guests send super-packets behind unknown tags.
     segmented_sender: Option<Box<SegmentedSender>>,
     /// Why the device is gone, until the worker has reported it to the control thread.

@@ -2,13 +2,14 @@
 
 use super::busy_poll::{BusyPoll, IdleMode};
 use super::cache::CacheStats;
-use super::fast_path::punt;
+use super::fast_path::punt_reader::{PuntReader, Punted};
 use super::forward::{Forwarder, MAX_ICMP_REPLIES};
 use super::mailbox::{PortCounters, Request, WorkerCounters};
+use super::read_budget::ReadBudget;
 use super::receive::Receiver;
 use super::transmit;
 use super::uplink::UplinkSockets;
-use super::{BATCH, TICK, WorkerEvent, WorkerEventSender};
+use super::{TICK, WorkerEvent, WorkerEventSender};
 use datapath::config::{EndpointConfig, LinkConfig, Underlay};
 use datapath::megaflow::MegaflowId;
 use datapath::stats::{EndpointStats, MegaflowStats};
@@ -18,7 +19,6 @@ use flow::{
 use netdev::Error;
 use netdev::epoll::{Epoll, EpollEvents, Waker};
 use netdev::io_error::IoError;
-use netdev::tap::Tap;
 use packet::PacketBuf;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -76,7 +76,7 @@ pub(super) struct Worker {
     /// Indexed by the number in [`EventSource::Receiver`]; `None` where a tunnel was removed.
     receivers: Vec<Option<Receiver>>,
     /// This worker's queue of the TAP by which eBPF programs punt frames.
-    punt_tap: Option<Tap>,
+    punt_reader: Option<PuntReader>,
     forwarder: Forwarder,
     packet: PacketBuf,
     event_sender: WorkerEventSender,
@@ -100,7 +100,7 @@ impl Worker {
             waker,
             requests,
             receivers: Vec::new(),
-            punt_tap: None,
+            punt_reader: None,
             forwarder,
             packet,
             event_sender,
@@ -155,13 +155,15 @@ impl Worker {
     }
 
     fn receive_from_vif(&mut self, port: PortNo) {
-        for _ in 0..BATCH {
+        let mut budget = ReadBudget::default();
+        while budget.take_read() {
             let Some(vif) = self.forwarder.out.vif(port) else { return };
             let Some(device) = &vif.device else { return };
             self.packet.reset(PacketBuf::HEADROOM);
             match device.recv(&mut self.packet) {
                 Ok(Some(())) => {
                     vif.rx.add(self.packet.len());
+                    budget.take_segments(&self.packet);
                     self.handle_guest_frame(port);
                 }
                 Ok(None) => return,
@@ -182,6 +184,17 @@ impl Worker {
     /// Forwards a frame that a guest has sent, and shows it to observers.
     fn handle_guest_frame(&mut self, port: PortNo) {
         let Self { packet, forwarder, .. } = self;
+        let refused = if packet::has_tiny_segments(packet) {
+            Some(DropReason::TinySegments)
+        } else if forwarder.out.vif(port).is_some_and(|vif| !vif.segment_limit.passes(packet)) {
+            Some(DropReason::SegmentLimit)
+        } else {
+            None
+        };
+        if let Some(reason) = refused {
+            forwarder.show_guest_frame(port, packet);
+            return forwarder.drop_packet(port, reason, packet);
+        }
         let settled = packet::settle_checksum(packet);
         forwarder.show_guest_frame(port, packet);
         match settled {
@@ -200,11 +213,13 @@ impl Worker {
     }
 
     fn receive_tagged(&mut self) {
-        for _ in 0..BATCH {
+        let mut budget = ReadBudget::default();
+        while budget.take_read() {
             self.packet.reset(PacketBuf::HEADROOM);
             if !self.forwarder.out.uplink.recv_tagged(&mut self.packet) {
                 return;
             }
+            budget.take_segments(&self.packet);
             self.handle_tagged_frame();
         }
     }
@@ -225,40 +240,56 @@ impl Worker {
     }
 
     fn receive_punted(&mut self) {
-        for _ in 0..BATCH {
-            let Some(tap) = &self.punt_tap else { break };
-            match punt::recv(tap, &mut self.packet) {
-                Ok(Some(())) => self.handle_punted_frame(),
-                Ok(None) | Err(IoError::LinkDown) => break,
+        let Some(mut reader) = self.punt_reader.take() else { return };
+        let (mut budget, mut saw_empty) = (ReadBudget::default(), false);
+        while !saw_empty && budget.take_read() {
+            match reader.recv(&mut self.packet) {
+                Ok(Some(())) => {
+                    budget.take_segments(&self.packet);
+                    match reader.decode(&mut self.packet) {
+                        Some(punted) => self.handle_punted_frame(punted),
+                        None => self.drop_uplink_packet(DropReason::Malformed),
+                    }
+                }
+                Ok(None) | Err(IoError::LinkDown) => saw_empty = true,
                 Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
                     self.forwarder.count_uplink_drop(DropReason::Malformed);
                 }
                 // The control thread sees this by netlink and makes another TAP.
-                Err(IoError::DeviceGone) => self.punt_tap = None,
+                Err(IoError::DeviceGone) => return self.flush_punted(),
                 Err(_) => self.forwarder.count_uplink_drop(DropReason::DeviceError),
             }
         }
+        self.flush_punted();
+        reader.finish_batch(saw_empty);
+        self.punt_reader = Some(reader);
+    }
+
+    fn flush_punted(&mut self) {
         for receiver in self.receivers.iter_mut().flatten() {
             receiver.flush_punted(&mut self.forwarder);
         }
     }
 
     /// Forwards a punted frame as if it had been read from its ingress port.
-    fn handle_punted_frame(&mut self) {
-        let Some(port) = punt::decode(&mut self.packet) else {
-            return self.drop_uplink_packet(DropReason::Malformed);
-        };
+    fn handle_punted_frame(&mut self, Punted { port, is_expired }: Punted) {
         // With the punt header in front, the kernel did not recognize SCTP and left its CRC
         // partial.
         packet::complete_crc32c(&mut self.packet);
         let Self { packet, forwarder, .. } = self;
         if port == forwarder.out.uplink_port() {
-            return self.handle_punted_uplink_frame();
+            return match is_expired {
+                false => self.handle_punted_uplink_frame(),
+                true => self.drop_uplink_packet(DropReason::PuntExpired),
+            };
         }
         let Some(vif) = forwarder.out.vif(port) else {
             return self.drop_uplink_packet(DropReason::NoSuchPort);
         };
         vif.rx.add(packet.len());
+        if is_expired {
+            return forwarder.drop_packet(port, DropReason::PuntExpired, packet);
+        }
         self.handle_guest_frame(port);
     }
 
@@ -294,7 +325,7 @@ impl Worker {
 
     fn handle_request(&mut self, request: Request) {
         let Self { forwarder, .. } = self;
-        let cache = &mut forwarder.cache;
+        let cache = &mut forwarder.caches;
         // A failed reply means that the requester has timed out.
         match request {
             Request::Answers(answers) => {
@@ -350,13 +381,13 @@ impl Worker {
                 forwarder.out.uplink.replace(UplinkSockets::default());
                 let _ = reply.send(());
             }
-            Request::PuntQueue(tap) => {
-                if let Err(error) = self.epoll.add(tap.as_fd(), EventSource::Punt.to_u64()) {
+            Request::PuntQueue(reader) => {
+                if let Err(error) = self.epoll.add(reader.as_fd(), EventSource::Punt.to_u64()) {
                     tracing::error!(
                         "cannot poll the punt TAP, so punted packets are lost: {error}"
                     );
                 }
-                self.punt_tap = Some(tap);
+                self.punt_reader = Some(reader);
             }
             Request::Overrun(frames) => {
                 forwarder.out.uplink.drops.add(DropReason::ReceiveOverrun, frames);
@@ -445,7 +476,8 @@ impl Worker {
             receiver.tick(forwarder.now_ms, &mut forwarder.out.uplink.drops);
         }
         forwarder.out.uplink.tick();
-        forwarder.cache.maintain();
+        forwarder.caches.maintain();
+        forwarder.out.tracker.expire();
         forwarder.out.watchers.remove_gone();
         forwarder.out.icmp_replies_left = MAX_ICMP_REPLIES;
         for (port, vif) in forwarder.out.vifs() {
@@ -457,7 +489,7 @@ impl Worker {
     }
 
     fn report(&mut self) -> WorkerCounters {
-        let Forwarder { endpoints, out, cache, .. } = &mut self.forwarder;
+        let Forwarder { endpoints, out, caches, .. } = &mut self.forwarder;
         let rows = endpoints.iter().map(|(id, remote, endpoint)| {
             let (spec, local) = endpoints.class(endpoint);
             let neighbour = match (spec.tunnel.carrier(), endpoint.resolved) {
@@ -478,15 +510,16 @@ impl Worker {
             }
         });
         let rows = rows.collect();
-        let CacheStats { lookups, exact_hits, search_hits, mask_probes } = cache.stats();
+        let (megaflows, masks, stats) = caches.totals();
+        let CacheStats { lookups, exact_hits, search_hits, mask_probes } = stats;
         let counters = |rx, tx, drops: &_| PortCounters { rx, tx, drops: Clone::clone(drops) };
         WorkerCounters {
             ports: out.vifs().map(|(p, vif)| (p, counters(vif.rx, vif.tx, &vif.drops))).collect(),
             uplink: counters(out.uplink.rx, out.uplink.tx, &out.uplink.drops),
             endpoints: rows,
             megaflows: MegaflowStats {
-                megaflows: cache.len() as u64,
-                masks: cache.mask_count() as u64,
+                megaflows: megaflows as u64,
+                masks: masks as u64,
                 lookups,
                 exact_hits,
                 search_hits,

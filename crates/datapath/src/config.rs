@@ -36,9 +36,17 @@ pub struct Config {
     pub megaflows: usize,
     /// How many packets may wait for translation.
     pub upcalls: UpcallLimits,
+    /// With eBPF programs in front: how much each port may have waiting that they have punted. A
+    /// frame counts once for each 8 KiB, and for each 16 segments, that it has begun.
+    pub punt_limit: u32,
     /// How often logical routers ask for neighbours; each forwarding thread has these limits.
     pub solicit: SolicitLimits,
+    /// Limits and timeouts of tracked connections.
+    pub conntrack: conntrack::Config,
 }
+
+/// The default of [`Config::punt_limit`]: a quarter of the queue.
+pub const PUNT_LIMIT: u32 = 1024;
 
 /// The forwarding threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,15 +6,18 @@
 //! crate `datapath-bpf` in eBPF programs with the user datapath behind them.
 //!
 //! [`config`] describes ports and tunnels, [`stats`] is the form in which counters are reported,
-//! [`watch`] delivers copies of frames to observers, and [`solicit`] limits how often a logical
-//! router asks for a neighbour.
+//! [`watch`] delivers copies of frames to observers, [`solicit`] limits how often a logical router
+//! asks for a neighbour, [`tracker`] holds the connections of a datapath, and [`number_pool`]
+//! numbers ports and end points.
 #![forbid(unsafe_code)]
 
 pub mod config;
 pub mod megaflow;
+pub mod number_pool;
 pub mod provider;
 pub mod solicit;
 pub mod stats;
+pub mod tracker;
 pub mod upcall;
 pub mod watch;
 

@@ -3,6 +3,7 @@
 use crate::config::{MAX_PORT, PortConfig, Underlay};
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::stats::Snapshot;
+use crate::tracker::Tracker;
 use crate::upcall::{Answer, Upcall};
 use crate::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 #[cfg(doc)]
@@ -109,6 +110,17 @@ pub trait Datapath: Send + Sync {
     /// the datapath has ended.
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError>;
 
+    /// Limits how much each port may have waiting that eBPF programs have punted, as
+    /// [`Config::punt_limit`](crate::config::Config::punt_limit). A datapath without programs
+    /// ignores it.
+    ///
+    /// # Errors
+    /// [`DatapathError::FastPath`].
+    fn set_punt_limit(&self, limit: u32) -> Result<(), DatapathError> {
+        let _ = limit;
+        Ok(())
+    }
+
     /// Installs megaflows. One with the match of an existing megaflow replaces its actions and
     /// keeps its counters. They are in place once a later [`Datapath::snapshot`] of the same thread
     /// has returned. A megaflow that does not fit is not installed, and its packets become upcalls.
@@ -155,6 +167,15 @@ pub trait Datapath: Send + Sync {
     /// # Errors
     /// The datapath has ended.
     fn get(&self, megaflows: Vec<MegaflowId>) -> Result<Vec<Megaflow>, DatapathError>;
+
+    /// Returns those of these megaflows of which a fast path holds something else than was put
+    /// there: another condition, other actions, or an entry out of its time.
+    ///
+    /// # Errors
+    /// [`DatapathError::FastPath`]: the fast path cannot be read.
+    fn damaged(&self, _: &[MegaflowId]) -> Result<Vec<MegaflowId>, DatapathError> {
+        Ok(Vec::new())
+    }
 
     /// Returns up to `most` megaflows from `from` on, with their counters. A megaflow that exists
     /// during the whole dump is returned at least once, and once for each worker that has it.
@@ -221,6 +242,11 @@ pub trait Datapath: Send + Sync {
         port: PortNo,
         snap_bytes: usize,
     ) -> Result<WatchReceiver<CapturedFrame>, DatapathError>;
+
+    /// The connections that it tracks; `None` for a datapath without connection tracking.
+    fn tracker(&self) -> Option<&Tracker> {
+        None
+    }
 
     /// Milliseconds since the datapath started: the clock of [`Usage::used_ms`].
     fn now_ms(&self) -> u64;

@@ -28,9 +28,21 @@ pub struct Snapshot {
     /// What is missing in the log.
     #[serde(default)]
     pub log: LogStats,
+    /// Connection tracking.
+    #[serde(default)]
+    pub connections: ConnectionStats,
     /// What the daemon may still do.
     #[serde(default)]
     pub privileges: PrivilegeStats,
+}
+
+/// The connections that the datapath tracks.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct ConnectionStats {
+    /// Their number.
+    pub connections: u32,
+    /// How many there may be.
+    pub limit: u32,
 }
 
 /// The privileges of the daemon, which each of its threads has. The datapath leaves it empty; the

@@ -1,7 +1,8 @@
 //! Upcalls: packets for which the datapath has no megaflow, handed to the switch for translation.
 
 use crate::megaflow::{Megaflow, MegaflowId};
-use flow::{Action, FlowKey, PortNo};
+use conntrack::{Headers, Tracked};
+use flow::{Action, FlowKey, PortNo, Recirculation};
 use packet::PacketBuf;
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ pub struct WorkerId(pub u16);
 /// A packet that a worker hands to the switch.
 #[derive(Debug)]
 pub struct Upcall {
-    /// The packet as received, after decapsulation and before any other change.
+    /// The packet as received, after decapsulation and before any other change. In a later pass, as
+    /// the actions of the passes before have left it.
     pub packet: PacketBuf,
     /// The flow key that was extracted from it.
     pub key: FlowKey,
@@ -31,6 +33,30 @@ pub struct Upcall {
     pub reason: UpcallReason,
     /// The worker that raised it.
     pub worker: WorkerId,
+    /// `Some` in a later pass of the packet.
+    pub recirculated: Option<Box<Recirculated>>,
+}
+
+/// A packet in a later pass, after connection tracking.
+#[derive(Clone, Debug)]
+pub struct Recirculated {
+    /// Keeps the saved state in which the pass begins, until the answer arrives.
+    pub recirculation: Recirculation,
+    /// How many passes the packet has made before.
+    pub passes: u8,
+    /// What the connection tracker has found.
+    pub tracking: Tracking,
+}
+
+/// A packet as the connection tracker has seen it.
+#[derive(Clone, Debug)]
+pub struct Tracking {
+    /// The zone.
+    pub zone: u16,
+    /// The headers that the packet had then, and the result; `None` for a packet that is not IP.
+    pub result: Option<(Headers, Tracked)>,
+    /// True when the packet was translated as its connection has it.
+    pub is_translated: bool,
 }
 
 /// The switch's decision about a packet that missed.
@@ -53,10 +79,13 @@ pub struct UpcallLimits {
     pub packets: usize,
     /// Bytes of one port's packets. A single packet may wait whatever its length.
     pub bytes: usize,
+    /// Segments of one port's packets: a super-packet counts by its segments. A single packet may
+    /// wait whatever their number.
+    pub segments: usize,
 }
 
 impl Default for UpcallLimits {
     fn default() -> Self {
-        Self { packets: 512, bytes: 1 << 20 }
+        Self { packets: 512, bytes: 1 << 20, segments: 4096 }
     }
 }

@@ -85,7 +85,7 @@ impl OuterChecksum {
             (true, ..) => "on",
             (false, ..) => "off, except for UDP GSO packets, for which the kernel computes them",
         };
-        let why = if asked.is_some() { "as the network file says" } else { &self.why };
+        let why = if asked.is_some() { "as configured" } else { &self.why };
         Decision::new(format!("{tunnel} checksum"), how, why)
     }
 }
@@ -243,7 +243,7 @@ mod tests {
             assert!(chosen.how.starts_with(if on { "on" } else { "off" }), "{}", chosen.how);
             for asked in [true, false] {
                 let said = choice.chosen(TunnelType::Geneve, family, by_kernel, Some(asked));
-                assert_eq!(said.why, "as the network file says");
+                assert_eq!(said.why, "as configured");
                 let partly = family == UnderlayFamily::V4 && by_kernel || !asked;
                 let how = if asked { "on" } else { "off" };
                 assert!(said.how.starts_with(how) && (said.how != how) == partly, "{said:?}");

@@ -5,7 +5,7 @@ mod common;
 
 use common::{key, spec, table, tcp_frame};
 use criterion::{Criterion, criterion_group, criterion_main};
-use flow::{InnerFlow, TunnelType};
+use flow::{InnerFlow, OuterHeaders, TunnelType};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ fn encap(c: &mut Criterion) {
 
         group.bench_function("emit the template", |b| {
             b.iter(|| {
-                let outer = endpoints
-                    .emit(black_box(id), black_box(&key), &mut packet, black_box(inner))
-                    .unwrap();
+                let inner = (black_box(inner), OuterHeaders::All);
+                let outer =
+                    endpoints.emit(black_box(id), black_box(&key), &mut packet, inner).unwrap();
                 outer.undo(&mut packet);
             });
         });

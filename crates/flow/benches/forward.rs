@@ -6,7 +6,7 @@ mod common;
 
 use common::{key, spec, table};
 use criterion::{Criterion, criterion_group, criterion_main};
-use flow::{EndpointId, EndpointTable, PortNo, TunnelType, extract};
+use flow::{EndpointId, EndpointTable, OuterHeaders, PortNo, TunnelType, extract};
 use packet::{Checksum, Gso, GsoKind, Offload, PacketBuf, SegmentChecksum, Segmenter};
 use std::hint::black_box;
 use std::time::Duration;
@@ -43,12 +43,11 @@ fn forward(
     packet.offload = offload;
     packet::settle_checksum(packet).expect("a checksum of TCP");
     black_box(extract(packet, PortNo(1), None).expect("a whole frame"));
-    let outer =
-        endpoints.encap(id, &key(TunnelType::Vxlan), packet).expect("room for the outer header");
-    packet.pull_front(outer.tunnel_header);
-    let outer_len = outer.outer_len - outer.tunnel_header;
+    let outer = endpoints
+        .encap_with(id, &key(TunnelType::Vxlan), packet, OuterHeaders::BehindSocket)
+        .expect("room for the outer header");
     let segments = segmenter
-        .segment(packet, outer_len, SegmentChecksum::Complete, |_| {})
+        .segment(packet, outer.outer_len, SegmentChecksum::Complete, |_| {})
         .expect("a well-formed frame");
     segments.map(|(_, payload)| payload.len()).sum()
 }

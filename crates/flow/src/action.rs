@@ -1,6 +1,7 @@
 //! Actions: the operations that a datapath performs on a frame.
 
-use crate::{DatapathKey, DropReason, EndpointId, Field, PortKey, PortNo};
+use crate::{CtAction, DatapathKey, DropReason, EndpointId, Field, PortKey, PortNo};
+use services::Service;
 use std::sync::Arc;
 use wire::vlan::Tag;
 
@@ -191,6 +192,18 @@ pub enum Action {
         /// Actions for the other frames.
         otherwise: Box<[Action]>,
     },
+    /// Ask a service about the frame ([`answer`](crate::answer)). Ends the list.
+    ///
+    /// Only the datapath sees the request, so the translation makes one list for each destination
+    /// that an answer may have.
+    Serve {
+        /// The service.
+        service: Arc<Service>,
+        /// Actions on an answer: one list for each of [`Service::destinations`], in that order.
+        answered: Box<[Box<[Action]>]>,
+        /// Actions on the unchanged frame, if there is no answer.
+        otherwise: Box<[Action]>,
+    },
     /// Write a log record about the frame.
     Log(Arc<LogRecord>),
     /// Send a copy of the frame to the controller, if there is one.
@@ -205,4 +218,7 @@ pub enum Action {
     },
     /// The transmit queue for the outputs that follow in this list; 0 is the default.
     SetQueue(u32),
+    /// Pass the frame through the connection tracker. The list then continues with the unchanged
+    /// frame. If the tracker refuses the frame, a drop is counted and the list ends.
+    Ct(Arc<CtAction>),
 }

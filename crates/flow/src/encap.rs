@@ -6,7 +6,7 @@
 //! lengths and checksums are known only after segmentation: [`Encapsulated::finish_segment`] then
 //! completes the outer header of each segment.
 
-use crate::header_template::{L3, addresses};
+use crate::header_template::L3;
 use crate::tunnel::{PacketFields, stt};
 use crate::{
     Carrier, DropReason, Dscp, EndpointId, EndpointTable, HeaderTemplate, InnerFlow, Ttl,
@@ -19,6 +19,16 @@ use wire::ecn;
 use wire::ip::Protocol;
 use wire::tunnel::GrePacket;
 
+/// The outer headers that encapsulation writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OuterHeaders {
+    /// All, from the outer Ethernet header on.
+    All,
+    /// Only the tunnel header, because a socket writes the headers in front of it: UDP, or IP with
+    /// protocol 47. No socket writes the headers of STT, so STT gets all.
+    BehindSocket,
+}
+
 /// An encapsulated frame: the layout of the outer header, and the values that were used for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Encapsulated {
@@ -26,9 +36,15 @@ pub struct Encapsulated {
     pub tunnel: TunnelType,
     /// The protocol that carries the tunnel header.
     pub carrier: Carrier,
-    /// Bytes before the inner frame, from the outer Ethernet header on.
+    /// The outer source address.
+    pub local: IpAddr,
+    /// The outer destination address.
+    pub remote: IpAddr,
+    /// Bytes before the inner frame: all outer headers, or only the tunnel header if a socket
+    /// writes the others ([`OuterHeaders::BehindSocket`]).
     pub outer_len: usize,
-    /// Offset of the outer transport header (UDP, GRE, or the TCP-like header of STT).
+    /// Offset of the outer transport header (UDP, GRE, or the TCP-like header of STT); 0 if a
+    /// socket writes it.
     pub l4: usize,
     /// Offset of the tunnel header: after UDP; at `l4` for GRE; after the TCP-like header for STT.
     pub tunnel_header: usize,
@@ -47,6 +63,7 @@ pub struct Encapsulated {
     /// Whether the Ethernet addresses of the outer header are known.
     pub resolved: bool,
     ipv4: bool,
+    is_behind_socket: bool,
     inner_offload: Offload,
 }
 
@@ -58,13 +75,8 @@ impl Encapsulated {
         packet.offload = self.inner_offload;
     }
 
-    /// The local and the remote address in the outer header of `packet`.
-    pub fn addresses(&self, packet: &PacketBuf) -> (IpAddr, IpAddr) {
-        addresses(packet.head())
-    }
-
     /// Completes the outer checksum of a packet that is not a super-packet, for callers that send
-    /// the outer header themselves. A partial inner checksum stays partial, and the payload is not
+    /// all outer headers themselves. A partial inner checksum stays partial, and the payload is not
     /// read.
     pub fn finish(&self, packet: &mut PacketBuf) {
         let Some(udp) = self.udp_header() else {
@@ -102,7 +114,7 @@ impl Encapsulated {
     ///
     /// `header` is the outer header followed by the segment's inner headers, `payload` the bytes
     /// after them, and `index` the number of the segment, from 0. Not for STT, whose segments the
-    /// NIC completes.
+    /// NIC completes, and not for packets whose outer headers a socket writes.
     pub fn finish_segment(&self, header: &mut [u8], payload: &[u8], index: u32) {
         set_lengths(header, header.len() + payload.len(), self.udp_header());
         if self.carrier == Carrier::Gre {
@@ -176,12 +188,28 @@ impl EndpointTable {
         key: &TunnelKey,
         packet: &mut PacketBuf,
     ) -> Result<Encapsulated, DropReason> {
-        packet.linearize();
-        let inner = InnerFlow::read(packet, &self.seed);
-        self.emit(id, key, packet, inner)
+        self.encap_with(id, key, packet, OuterHeaders::All)
     }
 
-    /// [`EndpointTable::encap`] of a linear packet whose inner headers are already parsed.
+    /// [`EndpointTable::encap`] that writes these outer headers. With
+    /// [`OuterHeaders::BehindSocket`], `packet` begins with the tunnel header, except for STT.
+    ///
+    /// # Errors
+    /// The same as [`EndpointTable::encap`].
+    #[inline]
+    pub fn encap_with(
+        &mut self,
+        id: EndpointId,
+        key: &TunnelKey,
+        packet: &mut PacketBuf,
+        headers: OuterHeaders,
+    ) -> Result<Encapsulated, DropReason> {
+        packet.linearize();
+        let inner = InnerFlow::read(packet, &self.seed);
+        self.emit(id, key, packet, (inner, headers))
+    }
+
+    /// [`EndpointTable::encap_with`] of a linear packet whose inner headers are already parsed.
     ///
     /// # Errors
     /// The same as [`EndpointTable::encap`].
@@ -191,7 +219,7 @@ impl EndpointTable {
         id: EndpointId,
         key: &TunnelKey,
         packet: &mut PacketBuf,
-        inner: InnerFlow,
+        (inner, headers): (InnerFlow, OuterHeaders),
     ) -> Result<Encapsulated, DropReason> {
         let endpoint = self
             .endpoints
@@ -199,13 +227,23 @@ impl EndpointTable {
             .and_then(Option::as_mut)
             .ok_or(DropReason::UnknownEndpoint)?;
         let class = &self.classes[usize::from(endpoint.class)];
-        let spec = &class.spec;
+        let (spec, layout) = (&class.spec, &class.layout);
+        let is_behind_socket =
+            headers == OuterHeaders::BehindSocket && layout.carrier != Carrier::TcpShaped;
+        let tunnel_header = usize::from(layout.tunnel_header);
+        let (outer_len, l4, tunnel_header) = if is_behind_socket {
+            (layout.outer_len(key) - tunnel_header, 0, 0)
+        } else {
+            (layout.outer_len(key), layout.l4.into(), tunnel_header)
+        };
         let outer = Encapsulated {
             tunnel: spec.tunnel,
-            carrier: class.layout.carrier,
-            outer_len: class.layout.outer_len(key),
-            l4: class.layout.l4.into(),
-            tunnel_header: class.layout.tunnel_header.into(),
+            carrier: layout.carrier,
+            local: class.local,
+            remote: endpoint.remote(),
+            outer_len,
+            l4,
+            tunnel_header,
             traffic_class: outer_traffic_class(spec.dscp, inner.traffic_class),
             ttl: outer_ttl(spec.ttl, inner.ttl),
             entropy: inner.hash,
@@ -213,7 +251,8 @@ impl EndpointTable {
             port: spec.port,
             checksum: spec.checksum,
             resolved: endpoint.resolved,
-            ipv4: class.layout.ipv4,
+            ipv4: layout.ipv4,
+            is_behind_socket,
             inner_offload: packet.offload,
         };
         let inner_len = packet.len();
@@ -222,7 +261,13 @@ impl EndpointTable {
             self.next_packet_id = self.next_packet_id.wrapping_add(1);
         } else {
             let segments = if spec.sequence { segment_count(packet) } else { 0 };
-            let header = outer.push_template(&endpoint.template, packet)?;
+            let header = if is_behind_socket {
+                let (template, len) = endpoint.template.tunnel_header(layout);
+                let pushed = packet.push_front_header(template, len, outer_len - len);
+                pushed.map_err(|_| DropReason::Headroom)?
+            } else {
+                outer.push_template(&endpoint.template, packet)?
+            };
             let fields = PacketFields {
                 key,
                 sequence: endpoint.next_sequence,
@@ -309,8 +354,8 @@ impl Encapsulated {
         Ok(header)
     }
 
-    /// Offset of the outer UDP header, if there is one.
+    /// Offset of the outer UDP header, if encapsulation has written one.
     fn udp_header(&self) -> Option<usize> {
-        (self.carrier == Carrier::Udp).then_some(self.l4)
+        (self.carrier == Carrier::Udp && !self.is_behind_socket).then_some(self.l4)
     }
 }

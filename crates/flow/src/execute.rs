@@ -1,7 +1,10 @@
 //! The reference executor, which defines the meaning of an action list.
 
 use crate::send::TunnelSender;
-use crate::{Action, DropReason, Encapsulated, EndpointTable, LogRecord, PortNo, rewrite};
+use crate::{
+    Action, CtAction, DropReason, Encapsulated, EndpointTable, LogRecord, OuterHeaders, PortNo,
+    answer, rewrite,
+};
 use packet::{PacketBuf, wire_len};
 use std::sync::Arc;
 use wire::{EtherType, vlan};
@@ -19,7 +22,12 @@ pub trait ActionOutput {
     /// The drop reason that the executor counts.
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason>;
 
-    /// Sends an encapsulated frame to the underlay. `packet` begins with the outer Ethernet header.
+    /// The outer headers that [`ActionOutput::underlay`] expects in front of a frame. By default
+    /// these are all.
+    const OUTER_HEADERS: OuterHeaders = OuterHeaders::All;
+
+    /// Sends an encapsulated frame to the underlay. `packet` begins with the first of the
+    /// [`OUTER_HEADERS`](ActionOutput::OUTER_HEADERS).
     ///
     /// # Errors
     /// The drop reason that the executor counts.
@@ -71,6 +79,23 @@ pub trait ActionOutput {
         Ok(())
     }
 
+    /// Passes the frame through the connection tracker. If the action names a recirculation, the
+    /// frame, or a copy of it, begins its next pass after this list. `is_last` is true when no
+    /// other action uses the frame after this one, so that no copy is needed. The default
+    /// implementation has no tracker.
+    ///
+    /// # Errors
+    /// The drop reason that the executor counts; the list ends.
+    fn track(
+        &mut self,
+        action: &Arc<CtAction>,
+        packet: &mut PacketBuf,
+        is_last: bool,
+    ) -> Result<(), DropReason> {
+        let _ = (action, packet, is_last);
+        Err(DropReason::CtUnavailable)
+    }
+
     /// Sets the transmit queue for the outputs that follow. It is 0 when [`execute`] begins, and
     /// the executor resets it to 0 at the end. The default implementation has only one queue.
     fn queue(&mut self, queue: u32) {
@@ -113,6 +138,8 @@ enum NextStep<'a> {
     End(DropReason),
     /// Continue with another list.
     Branch(&'a [Action]),
+    /// Pass the frame through the connection tracker, then continue with the next action.
+    Track(&'a Arc<CtAction>),
 }
 
 fn or_refuse<'a>(done: Result<(), DropReason>) -> NextStep<'a> {
@@ -141,6 +168,13 @@ fn run(
                 break;
             }
             NextStep::Branch(list) => rest = list.iter(),
+            NextStep::Track(action) => {
+                let is_last = context.depth == 0 && rest.as_slice().is_empty();
+                if let Err(reason) = output.track(action, packet, is_last) {
+                    output.dropped(reason, packet);
+                    break;
+                }
+            }
         }
     }
     context.queue
@@ -184,6 +218,19 @@ fn step<'a>(
             let is_larger = wire_len(packet) > usize::from(*bytes);
             return NextStep::Branch(if is_larger { larger } else { otherwise });
         }
+        Action::Serve { service, answered, otherwise } => {
+            let Some((destination, mut made)) = answer(service, packet) else {
+                return NextStep::Branch(otherwise);
+            };
+            if context.depth >= MAX_NESTING {
+                return NextStep::End(DropReason::TranslationDepth);
+            }
+            let lists = service.destinations().iter().zip(answered);
+            if let Some((_, list)) = lists.into_iter().find(|(of, _)| **of == destination) {
+                nested(list, &mut made, endpoints, output, *context);
+            }
+            return NextStep::Branch(&[]);
+        }
         Action::SetQueue(queue) => {
             context.queue = *queue;
             output.queue(*queue);
@@ -194,6 +241,7 @@ fn step<'a>(
         Action::SetIcmpMtu(mtu) => rewrite::set_icmp_mtu(packet, *mtu),
         Action::Log(record) => output.log(record, packet),
         Action::Controller => output.controller(packet),
+        Action::Ct(action) => return NextStep::Track(action),
     }
     NextStep::Continue
 }
@@ -267,6 +315,7 @@ fn rewrites(list: &[Action], depth: usize) -> bool {
         Action::CheckLength { larger, otherwise, .. } => {
             depth >= MAX_NESTING || rewrites(larger, depth + 1) || rewrites(otherwise, depth + 1)
         }
+        Action::Serve { otherwise, .. } => depth >= MAX_NESTING || rewrites(otherwise, depth + 1),
         Action::Output(_)
         | Action::Encap { .. }
         | Action::Drop(_)
@@ -275,7 +324,8 @@ fn rewrites(list: &[Action], depth: usize) -> bool {
         | Action::Log(_)
         | Action::Controller
         | Action::Meter { .. }
-        | Action::SetQueue(_) => false,
+        | Action::SetQueue(_)
+        | Action::Ct(_) => false,
     })
 }
 

@@ -47,7 +47,7 @@ pub fn extract(
     in_port: PortNo,
     tunnel: Option<&TunnelInfo>,
 ) -> Result<FlowKey, ParseError> {
-    // Written in place, because moving a key of 41 words is expensive.
+    // Written in place, because moving a large key is expensive.
     let mut result = Ok(FlowKey::default());
     if let Ok(key) = &mut result {
         key.set(Field::InPort, in_port.0.into());
@@ -163,8 +163,9 @@ fn extract_arp(key: &mut FlowKey, l3: &[u8]) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// Extracts the transport header. `l4` ends where the IP packet or the linear part ends; in the
-/// second case, `outside` bytes of the packet follow outside it.
+/// Extracts the transport header. `l4` ends where the IP packet or the linear part ends. `outside`
+/// is the number of bytes of the IP packet that are not in the linear part (the bytes readable
+/// without a copy).
 #[inline]
 fn extract_transport(
     key: &mut FlowKey,
@@ -192,7 +193,8 @@ fn extract_transport(
                 && header[1] == 0
             {
                 if outside > 0 {
-                    // All options must be read.
+                    // An option outside the linear part could hold a link-layer address that the
+                    // key would miss.
                     return Err(ParseError::truncated(Layer::Nd, l4.len() + outside, l4.len()));
                 }
                 extract_nd(key, header[0], l4.get(header.len()..).unwrap_or_default())?;

@@ -2,7 +2,7 @@
 //! the tunnel header, with all fields set that are equal for all packets.
 
 use crate::endpoint::OuterLayout;
-use crate::{NextHop, TunnelSpec};
+use crate::{Carrier, NextHop, TunnelDescriptor, TunnelSpec, TunnelType};
 use std::net::IpAddr;
 use wire::{
     EtherType, EthernetPacket, EthernetRepr, Ipv4Options, Ipv4Packet, Ipv4Repr, Ipv6Packet,
@@ -11,6 +11,18 @@ use wire::{
 
 /// The longest header: Ethernet, IPv6, TCP-like segment header, STT header.
 const TEMPLATE_MAX: usize = 14 + 40 + 20 + 18;
+
+/// The longest tunnel header behind UDP or IP protocol 47: GRE with all its fields.
+const TUNNEL_HEADER_MAX: usize = 16;
+const _: () = {
+    let mut at = 0;
+    while at < TunnelType::ALL.len() {
+        let TunnelDescriptor { carrier, header, .. } = TunnelType::ALL[at].descriptor();
+        let fits = header.with_fields(true, true, true) <= TUNNEL_HEADER_MAX;
+        assert!(fits || !matches!(carrier, Carrier::Udp | Carrier::Gre));
+        at += 1;
+    }
+};
 
 /// The outer header of an end point, without the fields that differ between packets.
 #[derive(Clone, Debug)]
@@ -60,6 +72,18 @@ impl HeaderTemplate {
     /// The whole array, whose end is the header, and the length of the header.
     pub(crate) fn array(&self) -> (&[u8; TEMPLATE_MAX], usize) {
         (&self.bytes, self.len.into())
+    }
+
+    /// The end of the array, whose end is the tunnel header, and the length of the tunnel header.
+    /// Not for STT, whose header is longer.
+    #[inline]
+    pub(crate) fn tunnel_header(&self, layout: &OuterLayout) -> (&[u8; TUNNEL_HEADER_MAX], usize) {
+        const START: usize = TEMPLATE_MAX - TUNNEL_HEADER_MAX;
+        let (_, end) = self.bytes.split_at(START);
+        (
+            end.first_chunk().unwrap_or(&[0; TUNNEL_HEADER_MAX]),
+            usize::from(layout.len - layout.tunnel_header),
+        )
     }
 }
 

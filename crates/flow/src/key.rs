@@ -1,7 +1,7 @@
 //! [`FlowKey`]: the fields of a packet; [`FlowMask`]: the bits of a key that matter; [`Match`]: a
 //! condition on keys.
 
-use crate::field::{Field, PACKET_WORDS, Subfield, WORDS};
+use crate::field::{Field, PACKET_WORDS, Subfield, TRACKED_WORDS, WORDS};
 use std::fmt;
 
 macro_rules! word_array {
@@ -120,6 +120,13 @@ impl FlowMask {
         self.0.iter().zip(&other.0).all(|(have, need)| need & !have == 0)
     }
 
+    /// The bits of `other` that the mask lacks.
+    pub fn lacks(&self, other: &Self) -> Self {
+        let mut lacked = other.clone();
+        lacked.0.iter_mut().zip(&self.0).for_each(|(need, have)| *need &= !have);
+        lacked
+    }
+
     /// True when the two keys agree on every bit of the mask.
     #[inline]
     pub fn agree(&self, a: &FlowKey, b: &FlowKey) -> bool {
@@ -133,13 +140,21 @@ impl FlowMask {
         masked
     }
 
-    /// Only the bits of fields that a packet carries. The registers of the pipeline are 0 in every
-    /// packet that arrives, so a megaflow need not compare them.
+    /// Only the bits of fields that a packet carries in its first pass. The registers of the
+    /// pipeline are 0 in every packet that arrives, so a megaflow need not compare them.
     pub fn of_packet(&self) -> Self {
         let mut mask = self.clone();
         let [before, after] = PACKET_WORDS;
         mask.0[before.end..after.start].fill(0);
         mask.set(Field::PktMark, 0);
+        mask
+    }
+
+    /// Only the bits of fields that a packet carries in a later pass: those of the first pass, and
+    /// those that the datapath fills in after connection tracking.
+    pub fn of_recirculated(&self) -> Self {
+        let mut mask = self.of_packet();
+        mask.0[TRACKED_WORDS].copy_from_slice(&self.0[TRACKED_WORDS]);
         mask
     }
 

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod conntrack;
 mod decap;
 mod drop_reason;
 mod encap;
@@ -25,16 +26,22 @@ mod quoted;
 mod reply;
 mod rewrite;
 mod send;
+mod serve;
 mod show;
 mod tag_link;
 mod too_big;
+pub mod tun_flags;
 mod tunnel;
 mod tunnel_info;
 
 pub use action::{AclVerdict, Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey};
+pub use conntrack::{
+    CtAction, CtCommit, CtNat, MAX_PASSES, NatRange, RecircId, Recirculation, WeakRecirculation,
+    ct_state,
+};
 pub use decap::{Decapped, OuterIp, propagate_ecn, strip_outer};
 pub use drop_reason::{DropCounters, DropReason};
-pub use encap::Encapsulated;
+pub use encap::{Encapsulated, OuterHeaders};
 pub use endpoint::{
     Dscp, Endpoint, EndpointError, EndpointTable, NextHop, PacketCounter, Ttl, TunnelSpec,
 };
@@ -43,7 +50,7 @@ pub use extract::extract;
 pub use field::{
     Access, FOREIGN_FIELDS, Field, FieldSpec, FrameKind, KERNEL_WORDS, KernelMember, KernelShape,
     KernelWord, Notation, OfctlName, OfctlSyntax, OvnKind, OvnSymbol, PACKET_WORDS, Prerequisite,
-    Requirement, STAGES, Subfield, WORDS, low_bits,
+    Requirement, STAGES, Subfield, TRACKED_WORDS, WORDS, low_bits,
 };
 pub use header_template::HeaderTemplate;
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo};
@@ -53,6 +60,7 @@ pub use key_edit::KeyEdit;
 pub use mss::clamp_mss;
 pub use quoted::{QuotedField, set_quoted_field};
 pub use rewrite::{set_field, set_icmp_ident};
+pub use serve::{answer, answer_edits};
 pub use show::{ShowActions, ShowMasked, ShowValue};
 pub use tag_link::{TagLink, TagLinks};
 pub use too_big::{ReplyAddresses, too_big};
@@ -62,6 +70,4 @@ pub use tunnel::{
     OptionKind, TSO, TSO6, TunnelDescriptor, TunnelOption, TunnelSettings, TunnelType,
     UnknownTunnelType,
 };
-pub use tunnel_info::{
-    TUNNEL_OPTIONS, TlvMap, TlvMapError, TlvOption, TunnelInfo, TunnelOptions, tun_flags,
-};
+pub use tunnel_info::{TUNNEL_OPTIONS, TlvMap, TlvMapError, TlvOption, TunnelInfo, TunnelOptions};

@@ -108,7 +108,7 @@ impl<'a> OriginalPacket<'a> {
     }
 
     /// The Ethernet header of this frame.
-    fn same_link(&self) -> LinkHeader<'_> {
+    pub(crate) fn same_link(&self) -> LinkHeader<'_> {
         self.link(self.eth_dst(), self.eth_src())
     }
 
@@ -125,7 +125,7 @@ impl<'a> OriginalPacket<'a> {
     }
 
     /// The bytes after the IP headers, if they belong to `protocol`.
-    fn transport(&self, protocol: Protocol) -> Result<&[u8], DropReason> {
+    pub(crate) fn transport(&self, protocol: Protocol) -> Result<&[u8], DropReason> {
         let l4 = self.at.l4.filter(|_| self.at.protocol == protocol);
         l4.and_then(|l4| self.frame.get(l4..self.at.l3_end)).ok_or(DropReason::NotApplicable)
     }
@@ -292,7 +292,7 @@ fn new_frame(
 
 /// An IPv4 packet with `len` bytes of payload, which `emit` writes. `emit` gets the sum of the
 /// pseudo header.
-fn new_v4(
+pub(crate) fn new_v4(
     link: LinkHeader<'_>,
     (src, dst): (Ipv4Addr, Ipv4Addr),
     (protocol, ttl): (Protocol, u8),
@@ -321,7 +321,7 @@ fn new_v4(
 
 /// An IPv6 packet with `len` bytes of payload, which `emit` writes. `emit` gets the sum of the
 /// pseudo header.
-fn new_v6(
+pub(crate) fn new_v6(
     link: LinkHeader<'_>,
     (src, dst): (Ipv6Addr, Ipv6Addr),
     (next_header, hop_limit): (Protocol, u8),
@@ -337,7 +337,7 @@ fn new_v6(
     })
 }
 
-fn neighbour(
+pub(crate) fn neighbour(
     link: LinkHeader<'_>,
     addresses: (Ipv6Addr, Ipv6Addr),
     message: NdRepr<'_>,

@@ -2,7 +2,9 @@
 //! underlay.
 
 use crate::endpoint::PathLimit;
-use crate::{ActionOutput, DropReason, EndpointId, EndpointTable, TunnelKey, clamp_mss};
+use crate::{
+    ActionOutput, DropReason, Encapsulated, EndpointId, EndpointTable, TunnelKey, clamp_mss,
+};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 use wire::EtherType;
 use wire::icmp::too_big::MIN_MTU_V6;
@@ -76,7 +78,7 @@ impl<O: ActionOutput> TunnelSender<'_, O> {
     /// Encapsulates and sends a frame that fits the path.
     fn encap_and_send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let Some(limits) = self.endpoints.split_limits(self.endpoint, packet) else {
-            let outer = self.endpoints.encap(self.endpoint, self.key, packet)?;
+            let outer = self.encap(packet)?;
             let sent = self.output.underlay(&outer, packet);
             outer.undo(packet);
             return sent;
@@ -86,12 +88,17 @@ impl<O: ActionOutput> TunnelSender<'_, O> {
         let mut first = packet.clone();
         let rest = packet::split(&mut first, limits).map_err(|_| DropReason::Segmentation)?;
         for mut part in std::iter::once(first).chain(rest) {
-            let sent = self.endpoints.encap(self.endpoint, self.key, &mut part);
+            let sent = self.encap(&mut part);
             if let Err(reason) = sent.and_then(|outer| self.output.underlay(&outer, &mut part)) {
                 self.output.dropped(reason, &part);
             }
         }
         Ok(())
+    }
+
+    /// Prepends the outer headers that the output expects.
+    fn encap(&mut self, packet: &mut PacketBuf) -> Result<Encapsulated, DropReason> {
+        self.endpoints.encap_with(self.endpoint, self.key, packet, O::OUTER_HEADERS)
     }
 }
 

@@ -135,12 +135,20 @@ impl fmt::Display for Action {
                 let (larger, otherwise) = (ShowActions(larger), ShowActions(otherwise));
                 write!(f, "check_length({bytes},larger({larger}),otherwise({otherwise}))")
             }
+            Self::Serve { service, answered, otherwise } => {
+                write!(f, "serve({}", service.name())?;
+                for list in answered {
+                    write!(f, ",answered({})", ShowActions(list))?;
+                }
+                write!(f, ",otherwise({}))", ShowActions(otherwise))
+            }
             Self::Log(record) => write!(f, "log(name={:?})", record.name),
             Self::Controller => f.write_str("controller"),
             Self::Meter { rate_kbps, burst_kb } => {
                 write!(f, "meter(rate_kbps={rate_kbps},burst_kb={burst_kb})")
             }
             Self::SetQueue(queue) => write!(f, "queue({queue})"),
+            Self::Ct(action) => action.fmt(f),
         }
     }
 }

@@ -2,25 +2,11 @@
 //! fields ([`TlvMap`]).
 
 use crate::tunnel::{LogicalPortsField, stt};
-use crate::{Field, FlowKey, LogicalPorts, OuterIp, TagLink, TunnelKey, TunnelType};
+use crate::{Field, FlowKey, LogicalPorts, OuterIp, TagLink, TunnelKey, TunnelType, tun_flags};
 use std::net::{IpAddr, Ipv4Addr};
 use wire::tunnel::geneve::LogicalPorts as WirePorts;
 use wire::tunnel::geneve::{CLASS_OVN, GeneveOption, GeneveOptions, TYPE_LOGICAL_PORTS};
 use wire::{Layer, ParseError};
-
-/// The bits of [`Field::TunFlags`].
-pub mod tun_flags {
-    /// A control packet between end points (the O bit of Geneve).
-    pub const OAM: u16 = 1 << 0;
-    /// "Don't fragment" in the outer IPv4 header.
-    pub const DF: u16 = 1 << 1;
-    /// The tunnel header, or the UDP header before it, has a checksum.
-    pub const CSUM: u16 = 1 << 2;
-    /// The tunnel header has a key, which may be 0.
-    pub const KEY: u16 = 1 << 3;
-    /// Every flag with its name.
-    pub const NAMES: [(&str, u16); 4] = [("df", DF), ("csum", CSUM), ("key", KEY), ("oam", OAM)];
-}
 
 /// Number of fields for tunnel options: `tun_metadata0` to `tun_metadata3`.
 pub const TUNNEL_OPTIONS: usize = 4;

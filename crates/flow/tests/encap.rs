@@ -6,8 +6,8 @@ use common::{
     GUEST_A, GUEST_B, KEYED, NEXT_HOP, addresses, key, spec, super_packet, table, tcp_frame,
 };
 use flow::{
-    Carrier, DropReason, Dscp, Encapsulated, EntropySeed, InnerFlow, Ttl, TunnelKey, TunnelType,
-    decap_stt, strip_stt_segment,
+    Carrier, DropReason, Dscp, Encapsulated, EndpointTable, EntropySeed, InnerFlow, OuterHeaders,
+    Ttl, TunnelKey, TunnelType, decap_stt, strip_stt_segment,
 };
 use packet::{Checksum, GsoKind, PacketBuf, SegmentChecksum, Segmenter, complete_checksum};
 use wire::checksum::Sum;
@@ -115,6 +115,38 @@ fn outer_headers_are_complete_when_a_frame_is_encapsulated() {
         assert_eq!((found, inner.to_vec()), (key(tunnel), before.0.clone()), "{tunnel}");
         outer.undo(&mut packet);
         assert_eq!((packet.to_vec(), packet.offload), before, "{tunnel}: undone");
+    }
+}
+
+#[test]
+fn only_the_tunnel_header_is_written_when_a_socket_writes_the_others() {
+    let seed = EntropySeed::new([3; 6]);
+    for (tunnel, ipv6) in ip_tunnels().into_iter().flat_map(|t| [(t, false), (t, true)]) {
+        // With all optional fields, GRE has the longest header.
+        let is_gre = tunnel == TunnelType::Gre;
+        let spec = flow::TunnelSpec { sequence: is_gre, ..spec(tunnel) };
+        let key = key(tunnel);
+        let [whole, behind] = [OuterHeaders::All, OuterHeaders::BehindSocket].map(|headers| {
+            let mut packet = tcp_frame(333);
+            let before = (packet.to_vec(), packet.offload);
+            let (local, remote) = addresses(ipv6);
+            let mut endpoints = EndpointTable::with_seed(49_152, 64, seed);
+            let id = endpoints.add(&spec, local, remote).unwrap();
+            let outer = endpoints.encap_with(id, &key, &mut packet, headers).unwrap();
+            assert_eq!((outer.local, outer.remote), (local, remote));
+            let bytes = packet.to_vec();
+            let (head, inner) = bytes.split_at(outer.outer_len);
+            assert_eq!(inner, before.0, "{tunnel}: the frame follows the headers");
+            let head = head[outer.tunnel_header..].to_vec();
+            outer.undo(&mut packet);
+            assert_eq!((packet.to_vec(), packet.offload), before, "{tunnel}: undone");
+            (head, outer)
+        });
+        assert_eq!(whole.0, behind.0, "{tunnel}: the tunnel header");
+        let len = if tunnel == TunnelType::Stt { whole.1.outer_len } else { whole.0.len() };
+        assert_eq!(behind.1.outer_len, len, "{tunnel}");
+        let values = |outer: Encapsulated| (outer.source_port, outer.traffic_class, outer.ttl);
+        assert_eq!(values(whole.1), values(behind.1), "{tunnel}");
     }
 }
 

@@ -9,6 +9,7 @@
 
 use super::actions::{self, Actions, Stage};
 use super::expr::{self, Compiled, Expr};
+use super::load_balancer::LoadBalancer;
 use super::logical_flow::{FlowError, FlowPart, LogicalFlow};
 use super::scope::Scope;
 use super::token::Constant;
@@ -17,6 +18,7 @@ use pipeline::{
     Datapath, DatapathKind, Flow, FlowCounters, FlowId, FlowText, GroupId, LogicalPort,
     MulticastGroup, Op, Program, TableId,
 };
+use services::Service;
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -267,6 +269,13 @@ impl Loader {
         self.rename(datapath, NameKind::Group, key, old, None);
     }
 
+    /// Sets the names that `dns_lookup` answers for in a datapath.
+    pub fn set_dns(&mut self, datapath: DatapathKey, dns: Option<Arc<Service>>) {
+        if let Some(entry) = self.program.datapath_mut(datapath) {
+            entry.dns = dns;
+        }
+    }
+
     /// Removes a datapath with its ports and multicast groups. Flows for it stay, and apply again
     /// when it is added again.
     pub fn remove_datapath(&mut self, key: DatapathKey) {
@@ -368,6 +377,39 @@ impl Loader {
                 error: None,
             })
         })?;
+        self.add_flow_to(table, flow)
+    }
+
+    /// Adds a load balancer of these datapaths. Returns the numbers of its flows, for
+    /// [`Loader::remove_flow`].
+    ///
+    /// # Errors
+    /// [`FlowError`] when a flow cannot be compiled. The program is then unchanged.
+    pub fn add_load_balancer(
+        &mut self,
+        load_balancer: &LoadBalancer,
+        datapaths: &[DatapathKey],
+    ) -> Result<Vec<FlowId>, Box<FlowError>> {
+        let mut added = Vec::new();
+        for (table, flow) in load_balancer.flows(datapaths) {
+            match self.add_flow_to(table, &flow) {
+                Ok(id) => added.push(id),
+                Err(error) => {
+                    for id in added {
+                        self.remove_flow(id);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(added)
+    }
+
+    fn add_flow_to(
+        &mut self,
+        table: TableId,
+        flow: &LogicalFlow,
+    ) -> Result<FlowId, Box<FlowError>> {
         let text = FlowText {
             condition: self.strings.keep(&flow.condition),
             actions: self.strings.keep(&flow.actions),

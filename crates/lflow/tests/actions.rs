@@ -6,9 +6,11 @@ use flow::{
 };
 use lflow::{Loader, LogicalFlow};
 use pipeline::{
-    DatapathKind, Direction, FdbPort, LearnEvent, LogicalPort, PortLocation, PortRole, Program,
-    translate,
+    CtZones, DatapathKind, Direction, FdbPort, LearnEvent, LearnedTables, LogicalPort,
+    PortLocation, PortRole, Program, translate,
 };
+use services::Service;
+use services::dns::{Records, Resolver};
 use std::sync::Arc;
 
 const SWITCH: DatapathKey = DatapathKey(1);
@@ -16,6 +18,10 @@ const SWITCH: DatapathKey = DatapathKey(1);
 /// A switch with the local ports `a` and `b`. Its first ingress table executes `actions`, the
 /// second outputs to `outport`, and its egress pipeline outputs everything.
 fn program(actions: &str) -> Program {
+    loader(actions).program()
+}
+
+fn loader(actions: &str) -> Loader {
     let mut loader = Loader::default();
     loader.add_datapath(SWITCH, "sw", DatapathKind::Switch);
     for (number, name) in [(1, "a"), (2, "b")] {
@@ -44,7 +50,7 @@ fn program(actions: &str) -> Program {
         };
         loader.add_flow(&flow).unwrap_or_else(|error| panic!("{actions}: {error}"));
     }
-    loader.program()
+    loader
 }
 
 /// A packet from `a` with this Ethernet type and IP protocol.
@@ -103,7 +109,9 @@ fn packets_are_output_as_actions_say() {
         ("outport = \"nowhere\"; output;", dropped(DropReason::NoSuchPort)),
         ("drop;", dropped(DropReason::FlowDrop)),
         ("ct_clear; outport = \"b\"; output;", vec![TO_B]),
-        ("ct_next; outport = \"b\"; output;", dropped(DropReason::UnsupportedAction)),
+        // The program has no zones.
+        ("ct_next; outport = \"b\"; output;", dropped(DropReason::CtUnavailable)),
+        ("igmp; output;", dropped(DropReason::UnsupportedAction)),
         ("sample(probability=1); outport = \"b\"; output;", vec![TO_B]),
         ("fwd_group(childports=\"b\", \"b\");", vec![TO_B]),
         ("reg0[0..15] = select(2, 2); output;", dropped(DropReason::NoSuchPort)),
@@ -232,4 +240,40 @@ fn stations_are_learned_as_actions_say() {
         "{:?}",
         translation.learn_events
     );
+}
+
+#[test]
+fn only_answers_of_dns_are_marked_as_those_of_the_controller() {
+    let mut program = program(
+        "reg0[4] = dns_lookup(); udp.dst[0] = flags.from_ctrl; udp.dst[1] = reg0[4]; \
+         outport = \"b\"; output;",
+    );
+    let marked = |value| Action::Set { field: Field::TpDst, value, mask: 3 };
+    // A guest chooses its source port. An unanswered question may not look like an answer.
+    let question = packet(0x0800, 17);
+    let without_names = translate(&program, &question, &(), &mut ()).actions;
+    assert_eq!(without_names, [marked(0), TO_B]);
+    let names = Service::Dns(Resolver([Arc::new(Records::default())].into()));
+    program.datapath_mut(SWITCH).unwrap().dns = Some(Arc::new(names));
+    let actions = translate(&program, &question, &(), &mut ()).actions;
+    let [Action::Serve { answered, otherwise, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(**otherwise, [marked(0), TO_B]);
+    assert_eq!(*answered[0], [marked(3), TO_B]);
+}
+
+#[test]
+fn tracker_sees_an_answer_as_another_packet() {
+    let fresh = |actions: &[Action]| match actions {
+        [.., Action::Ct(action)] => action.fresh,
+        other => panic!("{other:?}"),
+    };
+    let mut loader = loader("reg0[4] = dns_lookup(); outport = \"b\"; ct_next;");
+    loader.physical().allocate_zones(&CtZones::default());
+    let names = Service::Dns(Resolver([Arc::new(Records::default())].into()));
+    loader.set_dns(SWITCH, Some(Arc::new(names)));
+    let (program, state) = (loader.program(), LearnedTables::default());
+    let actions = translate(&program, &packet(0x0800, 17), &state, &mut ()).actions;
+    let [Action::Serve { answered, otherwise, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert!(fresh(&answered[0]), "{answered:?}");
+    assert!(!fresh(otherwise), "{otherwise:?}");
 }

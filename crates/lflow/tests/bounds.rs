@@ -136,9 +136,15 @@ fn contradictory_prerequisites_never_match() {
 }
 
 #[test]
-fn connection_tracking_is_a_drop_with_a_name() {
-    let program = switch_with(&[(0, "ip", "ct_next;")]);
+fn unsupported_action_is_a_drop_with_a_name() {
+    let program = switch_with(&[(0, "ip", "igmp;")]);
     assert_eq!(dropped(&program.program(), &TCP_22), Some(DropReason::UnsupportedAction));
+}
+
+#[test]
+fn tracked_packet_is_dropped_when_its_port_has_no_zone() {
+    let program = switch_with(&[(0, "ip", "ct_next;")]);
+    assert_eq!(dropped(&program.program(), &TCP_22), Some(DropReason::CtUnavailable));
 }
 
 #[test]

@@ -12,6 +12,7 @@
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use packet::PacketBuf;
 use packet::vnet::{self, VNET_LEN};
@@ -186,6 +187,12 @@ impl Tap {
     pub fn ifindex(&self) -> Result<Ifindex> {
         let name = self.name()?;
         index_of(&name)
+    }
+
+    /// True if a frame waits, or a read would fail.
+    pub fn has_frame(&self) -> bool {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO) != Ok(0)
     }
 
     /// Reads the next frame that the guest sent into `packet`, after the default headroom, with its

@@ -1,12 +1,16 @@
-//! Unix stream sockets that only their owner may open.
+//! Unix stream sockets that only their owner may open, or a group as well.
 
+use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, getsockopt, listen, socket,
 };
 use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{Group, geteuid};
+use std::fs::{self, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::{PermissionsExt, lchown};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 /// Listens at `path`. The socket file has mode 0600 from the start, less the bits of the umask.
@@ -25,14 +29,41 @@ pub fn listen_private(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
+/// The number of the group with this name.
+///
+/// # Errors
+/// There is no such group, or the user database cannot be read.
+pub fn group(name: &str) -> io::Result<u32> {
+    let group = Group::from_name(name)?;
+    let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such group");
+    Ok(group.ok_or_else(missing)?.gid.as_raw())
+}
+
+/// Lets the members of `group` connect to the socket at `path`, besides its owner. The directory of
+/// the socket must be writable for its owner only.
+///
+/// # Errors
+/// The process is neither a member of the group nor has `CAP_CHOWN`.
+pub fn open_to_group(path: &Path, group: u32) -> io::Result<()> {
+    // In this order, no other group is let in.
+    lchown(path, None, Some(group))?;
+    fs::set_permissions(path, Permissions::from_mode(0o660))
+}
+
+/// True if the process at the other end is of root or of the user that runs this process.
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn is_peer_trusted(stream: &UnixStream) -> io::Result<bool> {
+    let peer = getsockopt(stream, PeerCredentials)?.uid();
+    Ok(peer == 0 || peer == geteuid().as_raw())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use nix::sched::{CloneFlags, unshare};
     use nix::sys::stat::umask;
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::net::UnixStream;
 
     #[test]
     fn socket_is_private_from_the_start_when_the_umask_is_0() {

@@ -4,10 +4,13 @@
 mod acl;
 mod condition;
 mod router;
+mod services;
 
 use crate::connectivity::Connectivity;
 use crate::errors::ProblemCollector;
-use crate::read::{HostDraft, NetworkDraft, OptionsDraft, Setting, SwitchDraft, Unique};
+use crate::read::{
+    HostDraft, LinkDraft, NetworkDraft, OptionsDraft, RouterDraft, Setting, SwitchDraft, Unique,
+};
 use crate::section::Located;
 use crate::{
     FileLine, HostIndex, IpNet, LogicalSwitch, Network, Segment, TunnelOptions, UnderlayFamily,
@@ -38,21 +41,29 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         underlay_mtu,
         least_path_mtu,
         underlay_family,
+        punt_limit,
         options,
         hosts,
         switches,
         routers,
         sets,
         acls,
+        load_balancers,
+        nats,
     } = draft;
     unique_segments(report, &switches);
     distinct_tags(report, &options.options, &switches);
     distinct_ports(report, &options, &switches);
     let port_groups = acl::port_groups(report, &sets, &switches);
     let acls = acl::acls(report, acls, &sets, &switches, &routers, &options.options);
+    services::home_links(report, &routers);
+    let nats = services::nats(report, nats, &routers);
+    let on_switches = hosts_on_switches(&switches, &routers);
     let routers = router::routers(report, &switches, routers);
-    distinct_senders(report, &hosts, &switches, &routers.connectivity);
-    let needs = needs_underlay(&hosts, &switches, &routers.connectivity);
+    let load_balancers =
+        services::load_balancers(report, load_balancers, &switches, &routers.addresses);
+    distinct_senders(report, &hosts, (&switches, &on_switches), &routers.connectivity);
+    let needs = needs_underlay(&hosts, (&switches, &on_switches), &routers.connectivity);
     let family = match underlay_family {
         Setting::Given(family) => {
             given_family(report, family, &hosts, &needs);
@@ -64,6 +75,11 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
     groups_of_family(report, family?, &options, &switches);
     let mtu = checked_underlay_mtu(report, underlay_mtu, family?)?;
     let least_path_mtu = checked_least_path_mtu(report, least_path_mtu, family?, mtu)?;
+    let punt_limit = match punt_limit {
+        Setting::Given(limit) => Some(limit),
+        Setting::Default => None,
+        Setting::Wrong => return None,
+    };
     let underlay = UnderlayMtu { family: family?, mtu, options: options.options };
     let mtus: Vec<u16> = switches
         .iter()
@@ -83,10 +99,13 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         address_sets: sets.address_sets,
         port_groups,
         acls: acls?,
+        load_balancers: load_balancers?,
+        nats: nats?,
         options: underlay.options,
         underlay_family: underlay.family,
         underlay_mtu: underlay.mtu,
         least_path_mtu,
+        punt_limit,
     })
 }
 
@@ -107,6 +126,25 @@ fn finish(switch: SwitchDraft, mtu: u16, is_routed: bool, line: FileLine) -> Opt
         ports: switch.ports.into_iter().map(|port| port.finish()).collect::<Option<_>>()?,
         line,
     })
+}
+
+/// For each switch, the hosts of its guests and the home hosts of routers with a port in it.
+fn hosts_on_switches(switches: &[SwitchDraft], routers: &[RouterDraft]) -> Vec<BTreeSet<usize>> {
+    let guests = |switch: &SwitchDraft| {
+        switch.ports.iter().filter_map(|port| port.host).map(HostIndex::value).collect()
+    };
+    let mut on_switches: Vec<BTreeSet<usize>> = switches.iter().map(guests).collect();
+    for router in routers {
+        let Setting::Given(home) = router.home else { continue };
+        for port in &router.ports {
+            if let Some(LinkDraft::Switch(switch)) = &port.link
+                && let Some(on_switch) = on_switches.get_mut(switch.value.value())
+            {
+                on_switch.insert(home.value.value());
+            }
+        }
+    }
+    on_switches
 }
 
 /// Switches of one tunnel type must not share a VNI or VLAN: their frames could not be told apart.
@@ -215,7 +253,7 @@ fn distinct_ports(
 fn distinct_senders(
     report: &mut ProblemCollector<'_>,
     hosts: &[HostDraft],
-    switches: &[SwitchDraft],
+    (switches, on_switches): (&[SwitchDraft], &[BTreeSet<usize>]),
     connectivity: &Connectivity,
 ) {
     let has_no_ports = |tunnel: TunnelType| tunnel.carrier() == Carrier::Gre;
@@ -228,17 +266,14 @@ fn distinct_senders(
     if types.len() < 2 {
         return;
     }
-    let hosts_of = |switch: &SwitchDraft| -> BTreeSet<usize> {
-        switch.ports.iter().filter_map(|port| port.host).map(HostIndex::value).collect()
-    };
     let mut parts: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-    for (index, switch) in switches.iter().enumerate() {
-        parts.entry(connectivity.part_of_switch(index)).or_default().extend(hosts_of(switch));
+    for (index, own) in on_switches.iter().enumerate() {
+        parts.entry(connectivity.part_of_switch(index)).or_default().extend(own);
     }
     let mut taken: BTreeMap<(usize, usize), (TunnelType, usize)> = BTreeMap::new();
     for (index, switch, tunnel) in of_carrier() {
-        let own = hosts_of(switch);
-        let others = parts.get(&connectivity.part_of_switch(index)).unwrap_or(&own);
+        let own = &on_switches[index];
+        let others = parts.get(&connectivity.part_of_switch(index)).unwrap_or(own);
         let pairs = own.iter().flat_map(|&one| others.iter().map(move |&other| (one, other)));
         for (one, other) in pairs.filter(|(one, other)| one != other) {
             let pair = (one.min(other), one.max(other));
@@ -266,28 +301,24 @@ fn distinct_senders(
 #[derive(Clone, Copy)]
 struct UnderlayNeed<'a> {
     switch: &'a SwitchDraft,
-    /// The host has ports on the switch. Otherwise logical routers lead there from one of its
-    /// switches.
+    /// The host has ports or a router on the switch. Otherwise logical routers lead there from one
+    /// of its switches.
     is_own: bool,
 }
 
 /// For each host, why it needs an underlay address, if it does.
 fn needs_underlay<'a>(
     hosts: &[HostDraft],
-    switches: &'a [SwitchDraft],
+    (switches, own): (&'a [SwitchDraft], &[BTreeSet<usize>]),
     connectivity: &Connectivity,
 ) -> Vec<Option<UnderlayNeed<'a>>> {
-    let hosts_of = |switch: &SwitchDraft| -> BTreeSet<usize> {
-        switch.ports.iter().filter_map(|port| port.host).map(HostIndex::value).collect()
-    };
-    let own: Vec<_> = switches.iter().map(hosts_of).collect();
     let mut parts: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     for (index, hosts) in own.iter().enumerate() {
         parts.entry(connectivity.part_of_switch(index)).or_default().extend(hosts);
     }
     let mut needs: Vec<Option<UnderlayNeed<'a>>> = hosts.iter().map(|_| None).collect();
     for is_own in [true, false] {
-        for (index, (switch, on)) in switches.iter().zip(&own).enumerate() {
+        for (index, (switch, on)) in switches.iter().zip(own).enumerate() {
             if !switch.tunnel.is_some_and(TunnelType::has_endpoints) || on.is_empty() {
                 continue;
             }

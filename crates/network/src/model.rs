@@ -2,10 +2,12 @@
 
 mod policy;
 mod router;
+mod services;
 
 pub use policy::{Acl, AclAction, AclDirection, AclScope, PortSecurity, Trust};
 pub(crate) use router::port_in_switch;
 pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
+pub use services::{LoadBalancer, Nat, NatKind};
 
 use crate::connectivity::Connectivity;
 use crate::{IpNet, Prefix, TunnelOptions, UnderlayFamily, overhead_bytes};
@@ -25,10 +27,13 @@ pub struct Network {
     pub(crate) address_sets: BTreeMap<String, Vec<Prefix>>,
     pub(crate) port_groups: BTreeMap<String, Vec<String>>,
     pub(crate) acls: Vec<Acl>,
+    pub(crate) load_balancers: Vec<LoadBalancer>,
+    pub(crate) nats: Vec<Nat>,
     pub(crate) options: TunnelOptions,
     pub(crate) underlay_family: UnderlayFamily,
     pub(crate) underlay_mtu: u16,
     pub(crate) least_path_mtu: u16,
+    pub(crate) punt_limit: Option<u32>,
 }
 
 impl Network {
@@ -92,6 +97,21 @@ impl Network {
         &self.acls
     }
 
+    /// The load balancers in the order of the file.
+    pub fn load_balancers(&self) -> &[LoadBalancer] {
+        &self.load_balancers
+    }
+
+    /// The rules of network address translation in the order of the file.
+    pub fn nats(&self) -> &[Nat] {
+        &self.nats
+    }
+
+    /// The rules of a router.
+    pub(crate) fn nats_of(&self, router: RouterIndex) -> impl Iterator<Item = &Nat> {
+        self.nats.iter().filter(move |nat| nat.router == router)
+    }
+
     /// The ports on a host with their switches, in the order of the file.
     pub fn ports_on(&self, host: HostIndex) -> impl Iterator<Item = (&LogicalSwitch, &Port)> {
         self.logical_switches
@@ -119,6 +139,12 @@ impl Network {
     /// the MTU of the underlay, with IPv6 at least 1280.
     pub const fn least_path_mtu(&self) -> u16 {
         self.least_path_mtu
+    }
+
+    /// How much each port may have waiting that eBPF programs have punted to the user datapath, 128
+    /// to 4,096; `None` for the default.
+    pub const fn punt_limit(&self) -> Option<u32> {
+        self.punt_limit
     }
 
     /// The overhead of a tunnel type in this network, in bytes; see [`overhead_bytes`].

@@ -2,7 +2,7 @@
 //! network; the logical flows are the same on every host.
 
 use crate::logical::{DatapathKeys, LogicalPort};
-use crate::{HostIndex, LogicalSwitch, Network, Port, RouterLink};
+use crate::{HostIndex, LogicalRouter, LogicalSwitch, Network, Port, RouterLink};
 use flow::{DatapathKey, EndpointId, PortKey, PortNo, TagLink, TunnelType};
 use pipeline::{PortLocation, PortRole, TunnelInport};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,19 +60,20 @@ impl Placement {
     ) -> Self {
         let connectivity = network.connectivity();
         let switches = network.logical_switches();
-        let is_home = |switch: &LogicalSwitch| switch.ports.iter().any(|port| port.host == host);
+        let on_switches = hosts_on_switches(network);
+        let is_home = |index: usize| on_switches[index].contains(&host);
         let parts: BTreeSet<usize> = (0..switches.len())
-            .filter(|&index| is_home(&switches[index]))
+            .filter(|&index| is_home(index))
             .map(|index| connectivity.part_of_switch(index))
             .collect();
-        // The other hosts with guests in each connected part of the network.
+        // The other hosts with guests or routers in each connected part of the network.
         let mut others: BTreeMap<usize, BTreeSet<HostIndex>> = BTreeMap::new();
-        for (index, switch) in switches.iter().enumerate() {
+        for (index, on_switch) in on_switches.iter().enumerate() {
             let hosts = others.entry(connectivity.part_of_switch(index)).or_default();
-            hosts.extend(switch.ports.iter().map(|port| port.host).filter(|&other| other != host));
+            hosts.extend(on_switch.iter().filter(|&&other| other != host));
         }
         for (index, switch) in switches.iter().enumerate() {
-            if is_home(switch) && switch.tunnel.has_endpoints() {
+            if is_home(index) && switch.tunnel.has_endpoints() {
                 for &other in others.get(&connectivity.part_of_switch(index)).into_iter().flatten()
                 {
                     end_point(switch.tunnel, RemoteEnd::Host(other));
@@ -102,9 +103,16 @@ impl Placement {
                 });
             }
         }
-        for index in 0..network.logical_routers().len() {
-            if parts.contains(&connectivity.part_of_router(index)) {
-                builder.add_router(index);
+        for (index, router) in network.logical_routers().iter().enumerate() {
+            if !parts.contains(&connectivity.part_of_router(index)) {
+                continue;
+            }
+            match router.home.filter(|&home| home != host) {
+                None => builder.add_router(index),
+                Some(home) => builder.add_remote_router(router, |switch| {
+                    let end_point = || end_point(switch.tunnel, RemoteEnd::Host(home));
+                    remote_location(network, switch, end_point)
+                }),
             }
         }
         builder.placement
@@ -136,6 +144,22 @@ impl Placement {
         }
         builder.placement
     }
+}
+
+/// For each switch, the hosts of its guests and the home hosts of routers with a port in it.
+fn hosts_on_switches(network: &Network) -> Vec<BTreeSet<HostIndex>> {
+    let switches = network.logical_switches().iter();
+    let mut on_switches: Vec<BTreeSet<HostIndex>> =
+        switches.map(|switch| switch.ports.iter().map(|port| port.host).collect()).collect();
+    for router in network.logical_routers() {
+        let Some(home) = router.home else { continue };
+        for port in &router.ports {
+            if let RouterLink::Switch { switch, .. } = port.link {
+                on_switches[switch.value()].insert(home);
+            }
+        }
+    }
+    on_switches
 }
 
 /// Where a port on another host is.
@@ -257,8 +281,21 @@ impl<'n> PlacementBuilder<'n> {
         }
     }
 
-    /// Places a router on this host, like on every host, with its ports and the switch ports that
-    /// lead to it.
+    /// Places the switch ports that lead to a router on another host.
+    fn add_remote_router(
+        &mut self,
+        router: &LogicalRouter,
+        mut location: impl FnMut(&LogicalSwitch) -> PortLocation,
+    ) {
+        for port in &router.ports {
+            if let RouterLink::Switch { switch, key } = port.link {
+                let place = (self.keys.switch(switch), key);
+                self.placement.locations.insert(place, location(&self.network[switch]));
+            }
+        }
+    }
+
+    /// Places a router on this host with its ports and the switch ports that lead to it.
     fn add_router(&mut self, index: usize) {
         let key = self.keys.router(crate::RouterIndex(index));
         self.placement.datapaths.insert(key);

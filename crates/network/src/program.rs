@@ -3,7 +3,7 @@
 use crate::{LogicalNetwork, Placement};
 use flow::PortKey;
 use lflow::{FlowError, Loader};
-use pipeline::{LogicalPort, MulticastGroup, PortLocation, PortSecurity};
+use pipeline::{CtZones, LogicalPort, MulticastGroup, PortLocation, PortSecurity};
 
 /// Loads the part of the logical network that a host needs. `file_name` is the file name in the
 /// origin of each flow.
@@ -54,6 +54,14 @@ pub fn load_program(
             })?;
         }
     }
+    for (load_balancer, keys) in &logical.load_balancers {
+        let here: Vec<_> =
+            keys.iter().copied().filter(|key| placement.datapaths.contains(key)).collect();
+        if !here.is_empty() {
+            loader.add_load_balancer(load_balancer, &here)?;
+        }
+    }
+    loader.physical().allocate_zones(&CtZones::default());
     Ok(loader)
 }
 

@@ -99,6 +99,7 @@ tunnel = "geneve"
 underlay_mtu = 9000
 least_path_mtu = 1400
 underlay_family = 6
+punt_limit = 128
 
 [tunnel_options.geneve]
 udp_port = 6082
@@ -152,6 +153,7 @@ mtu = 1400
     );
     assert_eq!((network.underlay_mtu(), network.underlay_family()), (9000, UnderlayFamily::V6));
     assert_eq!(network.least_path_mtu(), 1400);
+    assert_eq!(network.punt_limit(), Some(128));
     let options = network.options();
     let [vxlan, geneve, gre, stt, qinq] =
         [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt, TunnelType::QinQ]

@@ -226,7 +226,7 @@ fn flows_are_printed_as_ovn_prints_them() {
     assert_eq!(
         serde_json::to_string(flow).unwrap(),
         concat!(
-            r#"{"datapaths":[7],"pipeline":"egress","table":0,"stage":"ls_out_acl","#,
+            r#"{"datapaths":[7],"pipeline":"egress","table":4,"stage":"ls_out_acl","#,
             r#""priority":33768,"match":"outport == \"blue/core-blue\"","actions":"next;","line":18}"#
         )
     );
@@ -353,4 +353,36 @@ addresses = [\"10.0.2.1/24\"]
         assert_eq!(wanted(&routed, host), ["geneve", "stt"], "{host}");
         assert_eq!(wanted(text, host), [""; 0], "{host}");
     }
+}
+
+/// Guests `a` and `b`: anyone may open connections to `b`, and nobody to `a`.
+const STATEFUL: &str = "tunnel = \"geneve\"\n\
+    [[host]]\nname = \"h1\"\nuplink = \"e\"\nunderlay = [\"192.0.2.1\"]\n\
+    [[logical_switch]]\nname = \"blue\"\nvni = 5\nport = [\n\
+    { name = \"a\", host = \"h1\", mac = \"02:00:00:00:00:01\", device = { tap = \"a\" } },\n\
+    { name = \"b\", host = \"h1\", mac = \"02:00:00:00:00:02\", device = { tap = \"b\" } }]\n\
+    [[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 10\n\
+    match = '''outport == \"b\" // clients\n && ip'''\naction = \"allow-related\"\n\
+    [[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 20\n\
+    match = 'udp.dst == 53'\naction = \"allow-stateless\"\n\
+    [[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 5\n\
+    match = 'ip'\naction = \"drop\"\n";
+
+/// The trace assumes established connections in the direction of the packet.
+#[test]
+fn stateful_switch_blocks_connections_that_its_acls_no_longer_allow() {
+    let net = Net::whole(STATEFUL);
+    let (to_a, to_b) = (
+        "eth.src == 02:00:00:00:00:02 && eth.dst == 02:00:00:00:00:01",
+        "eth.src == 02:00:00:00:00:01 && eth.dst == 02:00:00:00:00:02",
+    );
+    assert_eq!(net.send("a", &format!("{to_b} && ip4 && tcp.dst == 80")), "output(2)");
+    assert_eq!(
+        net.send("b", &format!("{to_a} && ip4 && tcp.dst == 80")),
+        "ct(commit,mark=0x1/0x1,zone=1),drop(flow_drop)"
+    );
+    // Not tracked: other protocols than IP, and what an entry excepts.
+    assert_eq!(net.send("b", &format!("{to_a} && eth.type == 0x88cc")), "output(1)");
+    assert_eq!(net.send("b", &format!("{to_a} && arp")), "output(1)");
+    assert_eq!(net.send("b", &format!("{to_a} && ip4 && udp.dst == 53")), "output(1)");
 }

@@ -43,7 +43,7 @@ fn file_is_refused_when_it_is_no_network() {
 
 #[test]
 fn keys_are_refused_when_unknown_missing_or_of_the_wrong_type() {
-    check(include_str!("refused/keys.txt"), 19);
+    check(include_str!("refused/keys.txt"), 20);
 }
 
 #[test]
@@ -79,6 +79,11 @@ fn routers_are_refused_when_their_ports_or_routes_are_invalid() {
 #[test]
 fn policy_is_refused_when_invalid_or_about_unknown_names() {
     check(include_str!("refused/policy.txt"), 6);
+}
+
+#[test]
+fn services_are_refused_when_they_cannot_work() {
+    check(include_str!("refused/services.txt"), 2);
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn matches_are_refused_where_they_are_wrong() {
         ("in_port=P3", "1:9: unknown port `P3`; did you mean `p3`?"),
         ("in_port=LOCAL", "1:9: this switch has no port `LOCAL`: use the name of one of its ports"),
         ("nw_scr=1", "1:1: unknown word `nw_scr`; did you mean `nw_src`?"),
-        ("ct_zone=5", "1:1: the field `ct_zone` of Open vSwitch is not supported"),
+        ("ct_nw_src=1.1.1.1", "1:1: the field `ct_nw_src` of Open vSwitch is not supported"),
         ("tun_metadata4=5", "1:1: the field `tun_metadata4` of Open vSwitch is not supported"),
         (
             "conj_id=1",

@@ -105,16 +105,8 @@ impl Client {
             if let Some(event) = self.session.poll_event() {
                 return Some(event);
             }
-            let now = Instant::now();
-            self.session.handle_timeout(now);
-            self.act(now);
-            self.send();
-            if let Some(event) = self.session.poll_event() {
-                return Some(event);
-            }
-            let is_last = deadline.is_some_and(|deadline| deadline <= now);
-            let is_woken = self.wait(deadline);
-            self.receive();
+            let is_last = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let is_woken = wait_any(&mut [self], deadline);
             if let Some(event) = self.session.poll_event() {
                 return Some(event);
             }
@@ -122,6 +114,15 @@ impl Client {
                 return None;
             }
         }
+    }
+
+    /// Connects, and sends what can be sent without waiting. True if there is an event.
+    fn advance(&mut self) -> bool {
+        let now = Instant::now();
+        self.session.handle_timeout(now);
+        self.act(now);
+        self.send();
+        self.session.has_event()
     }
 
     /// Connects and closes as the session says.
@@ -176,36 +177,6 @@ impl Client {
         }
     }
 
-    /// Waits for the socket, a deadline or the waker. True if it was woken.
-    fn wait(&mut self, deadline: Option<Instant>) -> bool {
-        let deadline = deadline.into_iter().chain(self.session.next_deadline()).min();
-        let timeout = deadline.map(|deadline| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            // Rounded up, so that the deadline has passed when the wait ends.
-            u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
-        });
-        let timeout = timeout.map_or(PollTimeout::NONE, |milliseconds| {
-            PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
-        });
-        let mut fds = vec![PollFd::new(self.wake_receiver.as_fd(), PollFlags::POLLIN)];
-        if let Some(stream) = &self.stream {
-            let has_more = self.outgoing.1 < self.outgoing.0.len();
-            fds.push(PollFd::new(stream.fd(), stream.interest(self.is_connected && has_more)));
-        }
-        // An interrupted wait is a short one.
-        let _ = poll(&mut fds, timeout);
-        let is_woken = fds
-            .first()
-            .and_then(PollFd::revents)
-            .is_some_and(|events| events.contains(PollFlags::POLLIN));
-        if is_woken {
-            let mut bytes = [0; 64];
-            while (&self.wake_receiver).read(&mut bytes).is_ok_and(|length| length == bytes.len()) {
-            }
-        }
-        is_woken
-    }
-
     /// Completes the connection, or receives what is there, up to a buffer.
     fn receive(&mut self) {
         let now = Instant::now();
@@ -231,4 +202,48 @@ impl Client {
             Err(error) => self.fail(&error),
         }
     }
+}
+
+/// Sends and receives for all of these clients, once: returns when bytes were received, when the
+/// deadline has passed, or when a client was woken, which the result tells. Then take the events of
+/// each client by [`Client::next_event`] with a deadline that has passed.
+pub fn wait_any(clients: &mut [&mut Client], deadline: Option<Instant>) -> bool {
+    let mut has_event = false;
+    for client in clients.iter_mut() {
+        has_event |= client.advance();
+    }
+    if has_event {
+        return false;
+    }
+    let sessions = clients.iter().filter_map(|client| client.session.next_deadline());
+    let timeout = deadline.into_iter().chain(sessions).min().map(|deadline| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Rounded up, so that the deadline has passed when the wait ends.
+        u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
+    });
+    let timeout = timeout.map_or(PollTimeout::NONE, |milliseconds| {
+        PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
+    });
+    let wakers = clients.iter().map(|client| client.wake_receiver.as_fd());
+    let mut fds: Vec<_> = wakers.map(|waker| PollFd::new(waker, PollFlags::POLLIN)).collect();
+    fds.extend(clients.iter().filter_map(|client| {
+        let stream = client.stream.as_ref()?;
+        let has_more = client.outgoing.1 < client.outgoing.0.len();
+        Some(PollFd::new(stream.fd(), stream.interest(client.is_connected && has_more)))
+    }));
+    // An interrupted wait is a short one.
+    let _ = poll(&mut fds, timeout);
+    let is_readable =
+        |fd: &PollFd<'_>| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLIN));
+    let woken: Vec<bool> = fds.iter().take(clients.len()).map(is_readable).collect();
+    for (client, is_woken) in clients.iter_mut().zip(&woken) {
+        if *is_woken {
+            let mut bytes = [0; 64];
+            while (&client.wake_receiver).read(&mut bytes).is_ok_and(|length| length == bytes.len())
+            {
+            }
+        }
+        client.receive();
+    }
+    woken.contains(&true)
 }

@@ -256,6 +256,11 @@ impl Session {
         self.events.pop_front()
     }
 
+    /// True if [`poll_event`](Self::poll_event) has one.
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// When to call [`handle_timeout`](Self::handle_timeout) or poll for an action at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.link.deadline()

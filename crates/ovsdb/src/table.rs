@@ -76,7 +76,10 @@ pub trait Table: Sized {
 #[macro_export]
 macro_rules! table {
     ($(#[$meta:meta])* $vis:vis struct $name:ident: $table:literal {
-        $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $column:literal $(or $optional:ident)? => $type:ty),+ $(,)?
+        $(
+            $(#[$field_meta:meta])* $field_vis:vis $field:ident:
+                $column:literal $(or $optional:ident)? => $type:ty
+        ),+ $(,)?
     }) => {
         $(#[$meta])*
         #[derive(Clone, PartialEq, Debug)]

@@ -102,6 +102,8 @@ mod tests {
             "e21d3124-b9ce-4fa5-9424-05b58e72a7bg",
             "e21d3124b-9ce-4fa5-9424-05b58e72a7bc",
             "e21d3124-b9ce-4fa5-9424+05b58e72a7bc",
+            "e21d3124b9ce4fa5942405b58e72a7bc",
+            "e21d3124-b9ce-4fa5-9424-05b58e72a7é",
         ] {
             assert_eq!(text.parse::<Uuid>(), Err(UuidError), "{text}");
         }

@@ -2,6 +2,7 @@
 
 use crate::harness::{Driver, Server, dump_of, zoo_schema};
 use crate::random::zoo;
+use ovsdb::io::{Client, wait_any};
 use ovsdb::{
     Clause, Condition, Config, Event, Function, MonitorMethod, Reply, RowValues, Table,
     TransactOutcome, Transaction, Uuid,
@@ -9,6 +10,7 @@ use ovsdb::{
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::{Duration, Instant};
 
 ovsdb::table! {
     /// An animal.
@@ -43,6 +45,39 @@ fn applied(driver: &mut Driver, seqno: u64) {
     driver.until("the condition is applied", |driver| {
         driver.events.contains(&Event::ConditionsApplied { seqno })
     });
+}
+
+#[test]
+fn one_thread_waits_for_two_servers_and_is_woken_for_either() {
+    testkit::require_program!("ovsdb-server", "openvswitch-switch");
+    let servers = ["any0", "any1"].map(|name| Server::start(name, &zoo_schema(), &[]));
+    let mut clients = servers.each_ref().map(|server| {
+        let config = Config::new("zoo", [server.remote()]).table(Animal::request());
+        Client::new(config, None).expect("a client can be made")
+    });
+    let end = Instant::now() + Duration::from_secs(30);
+    let mut wait = |what: &str, done: &dyn Fn(&[Client; 2]) -> bool| {
+        while !done(&clients) {
+            assert!(Instant::now() < end, "{what}");
+            let [a, b] = &mut clients;
+            wait_any(&mut [a, b], Some(end));
+            for client in &mut clients {
+                while client.next_event(Some(Instant::now())).is_some() {}
+            }
+        }
+    };
+    wait("both are ready", &|clients| clients.iter().all(|client| client.session().is_ready()));
+    for (at, server) in servers.iter().enumerate() {
+        let mut writer = Driver::new(zoo(server));
+        let outcome = writer.transact(animal("ant", 6));
+        assert!(matches!(outcome, TransactOutcome::Committed(_)), "{outcome:?}");
+        wait("the row arrives", &|clients| clients[at].session().replica().len() == 1);
+    }
+    let [a, b] = &mut clients;
+    let waker = b.waker();
+    std::thread::spawn(move || waker.wake());
+    // Without the waker, it would wait for the deadline, or for the next probe.
+    assert!((0..100).any(|_| wait_any(&mut [a, b], Some(end))));
 }
 
 #[test]

@@ -89,7 +89,7 @@ pub fn wire_len(packet: &PacketBuf) -> usize {
 /// The header length and the payload length of each segment of a super-packet, in bytes; `None` for
 /// other packets.
 #[inline]
-fn segment_header_len(packet: &PacketBuf) -> Option<(usize, usize)> {
+pub(crate) fn segment_header_len(packet: &PacketBuf) -> Option<(usize, usize)> {
     let (Some(gso), Checksum::Partial { start, .. }) =
         (packet.offload.gso, packet.offload.checksum)
     else {

@@ -14,6 +14,8 @@ mod headers;
 mod locate;
 mod merge;
 pub mod segment;
+mod segment_count;
+mod segment_limits;
 pub mod stt;
 pub mod vnet;
 
@@ -29,3 +31,5 @@ pub use segment::{
     SegmentChecksum, SegmentError, SegmentHead, Segmenter, Segments, SplitLimits, first_segment,
     split,
 };
+pub use segment_count::{has_tiny_segments, segment_count, total_wire_len};
+pub use segment_limits::{LEAST_SEGMENT_LEN, SHORT_SEGMENT_LEN, SHORT_SEGMENTS};

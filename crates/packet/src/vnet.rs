@@ -304,7 +304,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decode_then_encode_is_identity_when_accepted(hdr in any::<[u8; 10]>(), len in 0usize..3000) {
+        fn decode_then_encode_is_identity_when_accepted(
+            hdr in any::<[u8; 10]>(),
+            len in 0usize..3000,
+        ) {
             if let Ok(offload) = decode(&hdr, len) {
                 let p = packet(len, offload);
                 let mut out = [0; VNET_MRG_LEN];
@@ -315,7 +318,9 @@ mod tests {
 
         #[test]
         fn decode_then_encode_is_identity_when_header_is_likely(
-            flags in 0u8..4, kind in prop::sample::select(vec![0u8, 1, 3, 4, 5, 0x81, 0x84]), size in 0u16..3,
+            flags in 0u8..4,
+            kind in prop::sample::select(vec![0u8, 1, 3, 4, 5, 0x81, 0x84]),
+            size in 0u16..3,
             start in 0u16..100, offset in prop::sample::select(vec![6u16, 16]), len in 0usize..200,
         ) {
             let mut hdr = [flags, kind, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -218,7 +218,10 @@ proptest! {
 
     #[test]
     fn verification_fails_when_one_bit_flips(
-        spec in any_spec(300), at in any::<prop::sample::Index>(), bit in 0u8..8, padding in 0usize..10,
+        spec in any_spec(300),
+        at in any::<prop::sample::Index>(),
+        bit in 0u8..8,
+        padding in 0usize..10,
     ) {
         let mut bytes = spec.frame();
         let end = bytes.len();
@@ -297,7 +300,9 @@ proptest! {
     /// after it is written.
     #[test]
     fn completion_changes_no_header_after_the_checksum_is_settled(
-        spec in any_spec(200), at in 0usize..400, offset in prop::sample::select(vec![0u16, 1, 2, 6, 8, 16, 30]),
+        spec in any_spec(200),
+        at in 0usize..400,
+        offset in prop::sample::select(vec![0u16, 1, 2, 6, 8, 16, 30]),
     ) {
         let sent = spec.packet(None);
         let frame = sent.to_vec();

@@ -420,7 +420,8 @@ proptest! {
         let ranges = coalesced(&frames, verified);
         prop_assert_eq!(ranges.len(), 1);
         prop_assert!(same(&ranges[0], &want));
-        let one_by_one = pushed(&frames, if verified { Checksum::Verified } else { Checksum::Unverified });
+        let checksum = if verified { Checksum::Verified } else { Checksum::Unverified };
+        let one_by_one = pushed(&frames, checksum);
         prop_assert_eq!(one_by_one.len(), 1);
         prop_assert!(same(&one_by_one[0], &want));
     }
@@ -435,7 +436,8 @@ proptest! {
         max_flows in 1usize..4,
     ) {
         let mut queues: Vec<Vec<Vec<u8>>> = specs.iter().map(|(spec, size, port, flags)| {
-            let spec = Spec { ports: (*port, 9), v6: false, tags: vec![], options: vec![], ..spec.clone() };
+            let (tags, options) = (vec![], vec![]);
+            let spec = Spec { ports: (*port, 9), v6: false, tags, options, ..spec.clone() };
             let mut segments = spec.segments(*size);
             segments[0].flags |= flags & SYN;
             frames(&segments)

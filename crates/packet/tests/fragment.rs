@@ -71,7 +71,10 @@ fn constant(header: &[u8]) -> (u8, &[u8], &[u8], &[u8]) {
 proptest! {
     #[test]
     fn fragments_make_the_packet_when_put_together(
-        spec in any_spec(3000), mtu in 68usize..2000, in_pieces in any::<bool>(), padding in 0usize..20,
+        spec in any_spec(3000),
+        mtu in 68usize..2000,
+        in_pieces in any::<bool>(),
+        padding in 0usize..20,
     ) {
         let spec = Spec { v6: false, df: false, ..spec };
         let mut packet = spec.packet(None);
@@ -93,7 +96,9 @@ proptest! {
 
     #[test]
     fn fragments_of_fragments_belong_to_the_same_datagram(
-        payload in prop::collection::vec(any::<u8>(), 600..3000), first in 300usize..600, second in 68usize..300,
+        payload in prop::collection::vec(any::<u8>(), 600..3000),
+        first in 300usize..600,
+        second in 68usize..300,
     ) {
         let spec = Spec { df: false, udp: true, payload, ..Spec::default() };
         let packet = spec.packet(None);
@@ -112,7 +117,11 @@ proptest! {
     }
 
     #[test]
-    fn segments_of_a_super_packet_are_fragmented_one_by_one(spec in any_spec(4000), size in 200u16..1500, mtu in 100usize..1000) {
+    fn segments_of_a_super_packet_are_fragmented_one_by_one(
+        spec in any_spec(4000),
+        size in 200u16..1500,
+        mtu in 100usize..1000,
+    ) {
         let spec = Spec { v6: false, df: false, ..spec };
         let packet = spec.packet(Some(size));
         let all = fragments(&packet, mtu, spec.l3()).unwrap();
@@ -134,7 +143,8 @@ proptest! {
     #[test]
     fn fragmentation_does_not_panic_on_arbitrary_bytes(
         mut bytes in prop::collection::vec(any::<u8>(), 0..200), mtu in 0usize..200,
-        partial in prop::option::of((0u16..200, 0u16..20)), first in prop::sample::select(vec![0x45u8, 0x46, 0x4f, 0x60]),
+        partial in prop::option::of((0u16..200, 0u16..20)),
+        first in prop::sample::select(vec![0x45u8, 0x46, 0x4f, 0x60]),
     ) {
         if bytes.len() > 17 {
             bytes[12..15].copy_from_slice(&[8, 0, first]);

@@ -114,7 +114,10 @@ proptest! {
     }
 
     #[test]
-    fn located_headers_stay_cached_after_a_header_is_pushed(spec in any_spec(100), len in 1_usize..60) {
+    fn located_headers_stay_cached_after_a_header_is_pushed(
+        spec in any_spec(100),
+        len in 1_usize..60,
+    ) {
         let mut packet = spec.packet(None);
         let located = packet.located();
         packet.push_front(len).unwrap().fill(0);

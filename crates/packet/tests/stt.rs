@@ -324,7 +324,10 @@ proptest! {
 
     #[test]
     fn limits_hold_on_random_segments(
-        segments in prop::collection::vec((0u32..6, any::<u16>(), any::<u16>(), 0usize..2000, 0u64..20_000), 1..60),
+        segments in prop::collection::vec(
+            (0u32..6, any::<u16>(), any::<u16>(), 0usize..2000, 0u64..20_000),
+            1..60,
+        ),
     ) {
         let limits = SttLimits { max_bytes: 100_000, max_frames: 3, timeout_ms: 30_000 };
         let mut rig = Rig::new(limits);
@@ -332,7 +335,8 @@ proptest! {
             rig.now_ms += wait_ms;
             let mut packet = PacketBuf::from_bytes(&vec![0; len]);
             let place = SttSegmentPosition { total, offset, ce: false };
-            if let Ok(SttProgress::Complete { .. }) = rig.reassembler.push(key(id), place, &mut packet, rig.now_ms) {
+            let progress = rig.reassembler.push(key(id), place, &mut packet, rig.now_ms);
+            if matches!(progress, Ok(SttProgress::Complete { .. })) {
                 prop_assert_eq!(packet.len(), usize::from(total));
             }
             prop_assert!(rig.reassembler.bytes() <= limits.max_bytes);

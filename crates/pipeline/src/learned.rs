@@ -4,10 +4,13 @@ mod table;
 
 pub use table::{LearnRefusal, PortUsage, TableLimit};
 
+use crate::recirc::{RecircTable, SuspendedState};
 use crate::state::{
     FdbKey, FdbPort, Generation, IngressPort, LearnEvent, LearnedState, MacBindingKey, StateQuery,
 };
+use flow::{RecircId, Recirculation};
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::LearnedTable;
 use wire::MacAddr;
@@ -62,7 +65,8 @@ impl LearnRefusals {
     }
 }
 
-/// The MAC bindings and forwarding database entries that a switch has learned.
+/// The MAC bindings and forwarding database entries that a switch has learned, and the states of
+/// packets that pass the connection tracker.
 #[derive(Debug)]
 pub struct LearnedTables {
     limits: LearnLimits,
@@ -71,6 +75,7 @@ pub struct LearnedTables {
     generations: Box<[Generation]>,
     hash: ahash::RandomState,
     refusals: LearnRefusals,
+    recirculations: RecircTable,
 }
 
 impl Default for LearnedTables {
@@ -89,6 +94,7 @@ impl LearnedTables {
             generations: vec![Generation::default(); GENERATIONS].into(),
             hash: ahash::RandomState::new(),
             refusals: LearnRefusals::default(),
+            recirculations: RecircTable::default(),
         }
     }
 
@@ -245,6 +251,14 @@ impl LearnedState for LearnedTables {
     fn fdb_port(&self, key: &FdbKey) -> (Option<FdbPort>, Generation) {
         let port = self.fdb.get(key).map(|entry| entry.value);
         (port, self.generations[self.generation_index(&StateQuery::Fdb(*key))])
+    }
+
+    fn suspend(&self, state: SuspendedState) -> Option<Recirculation> {
+        self.recirculations.suspend(state)
+    }
+
+    fn suspended(&self, id: RecircId) -> Option<Arc<SuspendedState>> {
+        self.recirculations.state(id)
     }
 }
 

@@ -15,16 +15,18 @@ mod port_names;
 mod port_security;
 mod predicate;
 mod program;
+mod recirc;
 mod recorder;
 mod state;
 mod suggestion;
 mod trace;
 mod translate;
+mod zones;
 
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
 pub use learned::{LearnLimits, LearnRefusal, LearnRefusals, LearnedTables, PortUsage, TableLimit};
-pub use observer::{Event, Nested, Observer};
-pub use op::{Direction, LearnedOp, Op, Operand};
+pub use observer::{Event, Nested, Observer, TrackRequest};
+pub use op::{CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp, Op, Operand};
 pub use port_names::{InPortNames, UnknownPort};
 pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
 pub use predicate::Predicate;
@@ -32,11 +34,13 @@ pub use program::{
     BridgePort, BridgePortKind, Datapath, DatapathKind, GroupId, LogicalPort, MulticastGroup,
     PortLocation, PortRole, Program, TableId, TunnelInport,
 };
+pub use recirc::{RecircTable, SuspendedState};
 pub use recorder::{PlainRecorder, RecordedKey, Recorder};
 pub use state::{
     Dependency, FdbKey, FdbPort, Generation, IngressPort, LearnEvent, LearnedState, MacBindingKey,
     StateQuery,
 };
 pub use suggestion::suggestion;
-pub use trace::{MatchedFlow, Trace, TraceStep, TraceSummary, trace};
+pub use trace::{AssumedCtStates, Assumptions, MatchedFlow, Trace, TraceStep, TraceSummary, trace};
 pub use translate::{MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, retranslate, translate};
+pub use zones::{CtZones, ZoneUser};

@@ -1,9 +1,10 @@
 //! [`Observer`]: is notified of each step of a translation, for `weft trace` and tests.
 
 use crate::flow::Flow;
-use crate::op::Direction;
+use crate::op::{CtBackend, Direction};
 use crate::program::TableId;
-use flow::{DatapathKey, DropReason, EndpointId, Field, FlowKey, PortKey, PortNo};
+use flow::{CtNat, DatapathKey, DropReason, EndpointId, Field, FlowKey, PortKey, PortNo};
+use services::Destination;
 
 /// A step of a translation.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +88,26 @@ pub enum Nested {
     Longer(u16),
     /// The branch for frames that are not longer than this many bytes.
     NotLonger(u16),
+    /// The branch for an answer of this service with this destination.
+    Answered(&'static str, Destination),
+    /// The branch for packets to which this service gives no answer.
+    Unanswered(&'static str),
+    /// A copy that has passed the connection tracker, with the state that the observer assumes.
+    Tracked {
+        /// The bits of `ct_state`.
+        state: u8,
+    },
+}
+
+/// A packet is about to pass the connection tracker.
+#[derive(Clone, Copy, Debug)]
+pub struct TrackRequest<'a> {
+    /// Network address translation.
+    pub nat: Option<&'a CtNat>,
+    /// True for a load balancer that has chosen a backend.
+    pub balances: bool,
+    /// The present `ct_state` of the packet.
+    pub state: u8,
 }
 
 /// Is notified of each step of a translation.
@@ -100,6 +121,18 @@ pub trait Observer {
     /// The index of the choice that a `select` takes; `None` leaves it to the hash of the packet.
     /// `choices` (value and weight) has at least one element.
     fn select(&mut self, _choices: &[(u16, u16)]) -> Option<usize> {
+        None
+    }
+
+    /// The index of the backend that a load balancer takes; `None` leaves it to the hash of the
+    /// packet.
+    fn balance(&mut self, _backends: &[CtBackend]) -> Option<usize> {
+        None
+    }
+
+    /// The `ct_state` with which a packet continues behind the connection tracker. `None` ends the
+    /// translation there: the datapath begins the next pass.
+    fn track(&mut self, _request: &TrackRequest<'_>) -> Option<u8> {
         None
     }
 }

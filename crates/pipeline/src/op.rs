@@ -1,7 +1,9 @@
 //! The intermediate form: the steps of a flow, whichever language it was written in.
 
 use crate::program::TableId;
-use flow::{Field, LogRecord, PortNo, Reply, Subfield};
+use flow::{CtNat, Field, LogRecord, PortNo, Reply, Subfield};
+use services::Service;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// One step of a flow. Steps work on the flow key of the packet. The translation emits
@@ -105,6 +107,17 @@ pub enum Op {
         /// The limit in bytes, including the Ethernet header.
         bytes: u16,
     },
+    /// Asks a service about the packet. If it answers, the answer takes the place of the packet,
+    /// and a bit is set to 1, otherwise to 0.
+    Serve {
+        /// The bit.
+        to: Subfield,
+        /// The service.
+        service: Arc<Service>,
+    },
+    /// Asks the names of the datapath ([`Datapath::dns`](crate::Datapath::dns)) about the packet,
+    /// as [`Op::Serve`] does. The bit is 0 if there are none.
+    DnsLookup(Subfield),
     /// Loads one of several values, chosen by a hash of the packet's addresses, protocol and ports.
     Select {
         /// The destination.
@@ -123,11 +136,72 @@ pub enum Op {
     },
     /// Sets the transmit queue for later output.
     SetQueue(u32),
+    /// Passes the packet through the connection tracker. Boxed because it is larger than the other
+    /// steps.
+    Ct(Box<CtOp>),
+    /// Chooses a backend, and passes the packet through the connection tracker.
+    CtBalance(Box<CtBalance>),
+    /// Makes the packet untracked: the fields of connection tracking become 0.
+    CtClear,
     /// Ends the flow: later steps are not executed.
     Drop,
     /// An action that weft does not support, by name. The packet is dropped as
     /// [`DropReason::UnsupportedAction`](flow::DropReason::UnsupportedAction).
     Unsupported(&'static str),
+}
+
+/// Passes the packet through the connection tracker. With `next`, a copy begins its next pass
+/// there, with the state of its connection. The steps that follow work on the untracked packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CtOp {
+    /// The zone.
+    pub zone: CtZone,
+    /// Network address translation.
+    pub nat: Option<CtNat>,
+    /// Commits the connection. The steps, only [`Op::Load`] and [`Op::Move`], write its mark and
+    /// its label.
+    pub commit: Option<Arc<[Op]>>,
+    /// The table in which the next pass begins; `None` to commit only.
+    pub next: Option<TableId>,
+}
+
+/// A load balancer: commits a new connection with destination NAT to one of the backends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CtBalance {
+    /// The zone.
+    pub zone: CtZone,
+    /// The backends; only those of the packet's address family are used.
+    pub backends: Box<[CtBackend]>,
+    /// The fields whose hash chooses; empty for addresses, protocol and ports.
+    pub hash_fields: Box<[Field]>,
+    /// Steps that write the mark and the label of the connection, as in [`CtOp::commit`].
+    pub exec: Arc<[Op]>,
+    /// The table in which the next pass begins.
+    pub next: Option<TableId>,
+}
+
+/// A backend of a load balancer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CtBackend {
+    /// The address.
+    pub ip: IpAddr,
+    /// The port; 0 to keep that of the packet.
+    pub port: u16,
+}
+
+/// The zone of connection tracking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CtZone {
+    /// In a logical switch that of the logical port; in a logical router that of destination NAT.
+    Logical,
+    /// The router's zone of destination NAT.
+    Dnat,
+    /// The router's zone of source NAT.
+    Snat,
+    /// The value of some bits, at most 16.
+    Bits(Subfield),
+    /// A constant.
+    Number(u16),
 }
 
 /// A step that reads or changes learned state.

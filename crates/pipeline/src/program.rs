@@ -15,8 +15,10 @@
 use crate::flow::Flow;
 use crate::op::Direction;
 use crate::port_security::PortSecurity;
+use crate::zones::CtZones;
 use ::flow::{DatapathKey, EndpointId, Match, PortKey, PortNo, TagLink, TunnelType};
 use classifier::{Classifier, Rank};
+use services::Service;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -36,6 +38,14 @@ impl TableId {
     pub const FIRST: Self = Self(0);
     /// The first table of an egress pipeline.
     pub const FIRST_EGRESS: Self = Self(Self::LOGICAL);
+
+    /// The table of a logical datapath that recognizes packets which a load balancer has sent back
+    /// to their source. It is in no pipeline, like the next two.
+    pub const HAIRPIN: Self = Self(2 * Self::LOGICAL);
+    /// The table that recognizes replies to such packets.
+    pub const HAIRPIN_REPLY: Self = Self(2 * Self::LOGICAL + 1);
+    /// The table that gives such packets the address of the load balancer as their source.
+    pub const HAIRPIN_SNAT: Self = Self(2 * Self::LOGICAL + 2);
 
     /// Table `number`, 0 to 254, of a bridge. `None` for 255, which means "all tables" in
     /// ovs-ofctl.
@@ -139,6 +149,8 @@ pub struct Datapath {
     pub ports: Map<PortKey, LogicalPort>,
     /// The multicast groups. They share the number space of ports.
     pub multicast: Map<PortKey, MulticastGroup>,
+    /// The names that [`Op::DnsLookup`](crate::Op::DnsLookup) answers for.
+    pub dns: Option<Arc<Service>>,
 }
 
 impl Datapath {
@@ -153,6 +165,7 @@ impl Datapath {
             groups: Vec::new(),
             ports: Map::default(),
             multicast: Map::default(),
+            dns: None,
         }
     }
 }
@@ -270,6 +283,7 @@ pub struct Program {
     port_roles: Arc<Map<PortNo, PortRole>>,
     by_tunnel: Arc<Map<(TunnelType, u64), DatapathKey>>,
     bridge_ports: Arc<BTreeMap<PortNo, BridgePort>>,
+    zones: Arc<CtZones>,
 }
 
 impl Program {
@@ -398,5 +412,14 @@ impl Program {
     /// A port of the bridge.
     pub fn bridge_port(&self, port: PortNo) -> Option<&BridgePort> {
         self.bridge_ports.get(&port)
+    }
+
+    /// The connection tracking zones; none before [`Program::allocate_zones`].
+    pub fn zones(&self) -> &Arc<CtZones> {
+        &self.zones
+    }
+
+    pub(crate) fn set_zones(&mut self, zones: Arc<CtZones>) {
+        self.zones = zones;
     }
 }

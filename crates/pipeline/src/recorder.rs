@@ -1,6 +1,6 @@
 //! Reads a flow key such that every bit read is recorded in the mask of the megaflow.
 
-use flow::{Field, FlowKey, FlowMask, PACKET_WORDS, Subfield, low_bits};
+use flow::{Field, FlowKey, FlowMask, PACKET_WORDS, Subfield, TRACKED_WORDS, low_bits};
 
 /// Read access to a flow key that records which bits were read.
 pub trait Recorder {
@@ -18,6 +18,16 @@ pub trait Recorder {
     fn read_field(&mut self, field: Field) -> u128 {
         self.read(field, field.all_ones())
     }
+}
+
+/// A word of a flow key that is saved between two passes of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SavedWord {
+    at: u8,
+    /// The written bits.
+    mask: u64,
+    /// Their value; 0 elsewhere.
+    value: u64,
 }
 
 /// The flow key of a packet during translation.
@@ -47,6 +57,45 @@ impl RecordedKey {
         written.words_mut()[before.end..after.start].fill(u64::MAX);
         written.add(Field::PktMark);
         Self { key, known: written.clone(), written, moved: Vec::new() }
+    }
+
+    /// The key of a packet that begins a later pass, with the words that [`saved`](Self::saved) has
+    /// returned. Registers and other saved bits count as written. The fields of connection
+    /// tracking came with the packet.
+    pub fn resumed(key: FlowKey, saved: &[SavedWord]) -> Self {
+        let mut resumed = Self::new(key);
+        let registers = PACKET_WORDS[0].end..TRACKED_WORDS.start;
+        resumed.key.words_mut()[registers].fill(0);
+        resumed.key.set(Field::PktMark, 0);
+        resumed.written.words_mut()[TRACKED_WORDS].fill(0);
+        for word in saved {
+            let at = usize::from(word.at);
+            let (Some(key), Some(written)) =
+                (resumed.key.words_mut().get_mut(at), resumed.written.words_mut().get_mut(at))
+            else {
+                continue;
+            };
+            *key = *key & !word.mask | word.value;
+            *written |= word.mask;
+        }
+        resumed.known = resumed.written.clone();
+        resumed
+    }
+
+    /// The words outside the frame that a later pass cannot restore from the packet: registers, and
+    /// written bits of the metadata.
+    pub fn saved(&self) -> Box<[SavedWord]> {
+        let words = 0..TRACKED_WORDS.start;
+        let is_register = |at: &usize| *at >= PACKET_WORDS[0].end;
+        let saved = words.filter_map(|at| {
+            let mask = self.written.words()[at];
+            let value = self.key.words()[at] & mask;
+            // Registers are written in every packet, and 0 by default.
+            let is_default = value == 0 && (mask == 0 || is_register(&at));
+            // The cast is lossless: a key has fewer than 256 words.
+            (!is_default).then_some(SavedWord { at: at as u8, mask, value })
+        });
+        saved.collect()
     }
 
     /// A reader that adds the bits it reads to `read`.
@@ -189,6 +238,32 @@ impl Recorder for PlainRecorder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn saved_words_restore_what_was_written() {
+        let mut first = FlowKey::default();
+        first.set(Field::TunId, 7);
+        first.set(Field::InPort, 3);
+        let mut key = RecordedKey::new(first.clone());
+        key.write(Field::Reg3, 5, u128::MAX);
+        key.write(Field::TunId, 0x100, 0xff00);
+        key.write(Field::PktMark, 9, u128::MAX);
+        let mut second = first;
+        second.set(Field::CtState, 0x21);
+        second.set(Field::RecircId, 1);
+        let mut read = FlowMask::default();
+        let mut resumed = RecordedKey::resumed(second, &key.saved());
+        let mut reader = resumed.recorder(&mut read);
+        let values = [Field::Reg3, Field::Reg4, Field::PktMark].map(|f| reader.read_field(f));
+        assert_eq!((values, reader.read(Field::TunId, 0xff00)), ([5, 0, 9], 0x100));
+        drop(reader);
+        assert_eq!(read, FlowMask::default());
+        let mut reader = resumed.recorder(&mut read);
+        assert_eq!((reader.read(Field::TunId, 0xff), reader.read(Field::CtState, 1)), (7, 1));
+        assert_eq!(reader.read_field(Field::RecircId), 1);
+        drop(reader);
+        assert_eq!((read.get(Field::TunId), read.get(Field::CtState)), (0xff, 1));
+    }
 
     const PORTS: [(Field, u128); 2] = [(Field::TpSrc, 1000), (Field::TpDst, 80)];
 

@@ -1,8 +1,10 @@
 //! What the switch learns from packets while it runs, as a translation queries and changes it.
 
-use flow::{DatapathKey, PortKey};
+use crate::recirc::SuspendedState;
+use flow::{DatapathKey, PortKey, RecircId, Recirculation};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use wire::MacAddr;
 
 /// A version number of learned state: it grows whenever the answer to a query may have changed.
@@ -59,9 +61,16 @@ pub trait LearnedState {
 
     /// The port behind which a MAC address was last seen.
     fn fdb_port(&self, key: &FdbKey) -> (Option<FdbPort>, Generation);
+
+    /// Saves the state in which the next pass of a packet begins. Equal states have one number
+    /// while it is in use. `None` when there is no room.
+    fn suspend(&self, state: SuspendedState) -> Option<Recirculation>;
+
+    /// The saved state with this number; `None` when it no longer exists.
+    fn suspended(&self, id: RecircId) -> Option<Arc<SuspendedState>>;
 }
 
-/// State in which nothing is ever learned.
+/// State in which nothing is ever learned, and no packet can pass the connection tracker.
 impl LearnedState for () {
     fn mac_binding(&self, _: &MacBindingKey) -> (Option<MacAddr>, Generation) {
         (None, Generation(0))
@@ -69,6 +78,14 @@ impl LearnedState for () {
 
     fn fdb_port(&self, _: &FdbKey) -> (Option<FdbPort>, Generation) {
         (None, Generation(0))
+    }
+
+    fn suspend(&self, _: SuspendedState) -> Option<Recirculation> {
+        None
+    }
+
+    fn suspended(&self, _: RecircId) -> Option<Arc<SuspendedState>> {
+        None
     }
 }
 

@@ -1,15 +1,17 @@
 //! [`Trace`]: the record of a translation, step by step, as text and as serializable data.
 
 use crate::flow::Flow;
-use crate::observer::{Event, Nested, Observer};
-use crate::op::Direction;
+use crate::observer::{Event, Nested, Observer, TrackRequest};
+use crate::op::{CtBackend, Direction};
 use crate::program::{DatapathKind, Program, TableId};
 use crate::state::LearnedState;
 use crate::translate::{Translation, translate};
 use ::flow::{
-    DatapathKey, DropReason, EndpointId, FlowKey, Match, PortKey, ShowActions, ShowValue,
+    CtNat, DatapathKey, DropReason, EndpointId, FlowKey, Match, PortKey, ShowActions, ShowValue,
+    ct_state,
 };
 use serde::Serialize;
+use services::Destination;
 use std::fmt::{self, Write as _};
 
 /// What a program does with one packet, and why, for `weft trace`.
@@ -131,16 +133,64 @@ impl From<&Flow> for MatchedFlow {
     }
 }
 
-/// Translates a packet and records each step. `choice` is the index of the value that every
-/// `select` takes; `None` leaves it to the hash of the packet.
+/// What a trace assumes.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Assumptions {
+    /// The index of the value that every `select`, and of the backend that every load balancer
+    /// takes; `None` leaves it to the hash of the packet.
+    pub choice: Option<usize>,
+    /// The connection state after each pass through the connection tracker, in order: bits of
+    /// [`ct_state`]. Behind the last one, connections are established.
+    pub ct_states: Vec<u8>,
+}
+
+/// The connection states that a trace assumes, as ovn-trace(8) does with its option `--ct`.
+#[derive(Clone, Debug, Default)]
+pub struct AssumedCtStates(std::vec::IntoIter<u8>);
+
+impl AssumedCtStates {
+    /// Assumes these states in order, and then established connections.
+    pub fn new(states: Vec<u8>) -> Self {
+        Self(states.into_iter())
+    }
+
+    /// The state after a pass through the connection tracker.
+    pub fn track(&mut self, request: &TrackRequest<'_>) -> u8 {
+        let mut next = || {
+            let state = self.0.next().unwrap_or(ct_state::ESTABLISHED);
+            state | ct_state::TRACKED
+        };
+        match request.nat {
+            _ if request.balances => request.state | ct_state::DST_NAT | next(),
+            None => next(),
+            // Translation implies tracking, unless the packet was tracked before.
+            Some(nat) => {
+                let translated = match nat {
+                    CtNat::Existing => 0,
+                    CtNat::Source(_) => ct_state::SRC_NAT,
+                    CtNat::Destination(_) => ct_state::DST_NAT,
+                };
+                let tracked = if request.state & ct_state::TRACKED != 0 { 0 } else { next() };
+                request.state | translated | tracked
+            }
+        }
+    }
+}
+
+/// Translates a packet and records each step.
 pub fn trace<'p>(
     program: &'p Program,
     key: &FlowKey,
     state: &impl LearnedState,
-    choice: Option<usize>,
+    assumptions: &Assumptions,
 ) -> (Trace, Translation<'p>) {
-    let mut recorder =
-        TraceRecorder { program, choice, open: vec![Vec::new()], labels: Vec::new() };
+    let mut recorder = TraceRecorder {
+        program,
+        choice: assumptions.choice,
+        ct_states: AssumedCtStates::new(assumptions.ct_states.clone()),
+        open: vec![Vec::new()],
+        labels: Vec::new(),
+    };
     let translation = translate(program, key, state, &mut recorder);
     while !recorder.labels.is_empty() {
         recorder.event(Event::Leave);
@@ -251,6 +301,7 @@ impl fmt::Display for FinalStep<'_> {
 struct TraceRecorder<'p> {
     program: &'p Program,
     choice: Option<usize>,
+    ct_states: AssumedCtStates,
     /// Unfinished lists of steps, the innermost last; never empty.
     open: Vec<Vec<TraceStep>>,
     /// The labels of the nested lists.
@@ -281,6 +332,14 @@ impl TraceRecorder<'_> {
             Nested::Output => "output".to_owned(),
             Nested::Longer(bytes) => format!("if longer than {bytes} bytes"),
             Nested::NotLonger(bytes) => format!("if not longer than {bytes} bytes"),
+            Nested::Answered(service, Destination::Client) => {
+                format!("if {service} answers the client")
+            }
+            Nested::Answered(service, Destination::Broadcast) => {
+                format!("if {service} answers by broadcast")
+            }
+            Nested::Unanswered(service) => format!("if {service} gives no answer"),
+            Nested::Tracked { state } => format!("ct(ct_state={})", ct_state::names(state)),
         }
     }
 }
@@ -340,6 +399,14 @@ impl Observer for TraceRecorder<'_> {
 
     fn select(&mut self, choices: &[(u16, u16)]) -> Option<usize> {
         self.choice.map(|choice| choice % choices.len())
+    }
+
+    fn balance(&mut self, backends: &[CtBackend]) -> Option<usize> {
+        self.choice.and_then(|choice| choice.checked_rem(backends.len()))
+    }
+
+    fn track(&mut self, request: &TrackRequest<'_>) -> Option<u8> {
+        Some(self.ct_states.track(request))
     }
 }
 

@@ -2,8 +2,8 @@
 //! column.
 
 use super::error::SouthboundProblem;
-use super::uuid::Uuid;
 use flow::{DatapathKey, PortKey};
+use ovsdb::Uuid;
 use pipeline::Direction;
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;

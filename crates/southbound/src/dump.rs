@@ -4,11 +4,11 @@ use super::Southbound;
 use super::cell::Cell;
 use super::error::{RowName, SouthboundError};
 use super::rows::{
-    AddressSet, Chassis, DatapathBinding, FdbEntry, LogicalDpGroup, LogicalFlow, MacBinding,
-    MulticastGroup, PortBinding, PortGroup, StaticMacBinding,
+    AddressSet, Chassis, DatapathBinding, FdbEntry, LoadBalancer, LogicalDpGroup, LogicalFlow,
+    MacBinding, MulticastGroup, PortBinding, PortGroup, StaticMacBinding,
 };
 use super::table::{Cells, Row};
-use super::uuid::Uuid;
+use ovsdb::Uuid;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -52,6 +52,7 @@ impl Southbound {
             PortBinding::TABLE => table.read_into(&mut self.ports)?,
             LogicalFlow::TABLE => table.read_into(&mut self.flows)?,
             LogicalDpGroup::TABLE => table.read_into(&mut self.dp_groups)?,
+            LoadBalancer::TABLE => table.read_into(&mut self.load_balancers)?,
             MulticastGroup::TABLE => table.read_into(&mut self.multicast_groups)?,
             AddressSet::TABLE => table.read_into(&mut self.address_sets)?,
             PortGroup::TABLE => table.read_into(&mut self.port_groups)?,
@@ -82,6 +83,7 @@ impl Table<'_> {
             self.likeness::<PortBinding>(),
             self.likeness::<LogicalFlow>(),
             self.likeness::<LogicalDpGroup>(),
+            self.likeness::<LoadBalancer>(),
             self.likeness::<MulticastGroup>(),
             self.likeness::<AddressSet>(),
             self.likeness::<PortGroup>(),

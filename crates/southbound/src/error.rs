@@ -1,6 +1,6 @@
 //! Errors of a dump.
 
-use super::uuid::Uuid;
+use ovsdb::Uuid;
 use std::fmt;
 
 /// Why a dump cannot be parsed.

@@ -24,15 +24,14 @@ mod rows;
 mod table;
 #[cfg(test)]
 mod tests;
-mod uuid;
 
 pub use error::{RowName, SouthboundError, SouthboundProblem};
-pub use network::{NetworkError, SouthboundNetwork};
+pub use network::{NetworkError, SouthboundNetwork, constant};
 pub use rows::{
-    AddressSet, Chassis, DatapathBinding, FdbEntry, FlowOrigin, LogicalDpGroup, LogicalFlow,
-    MacBinding, MulticastGroup, PortBinding, PortGroup, PortKind, StaticMacBinding, StringMap,
+    AddressSet, Chassis, DatapathBinding, FdbEntry, FlowOrigin, LoadBalancer, LogicalDpGroup,
+    LogicalFlow, MacBinding, MulticastGroup, PortBinding, PortGroup, PortKind, StaticMacBinding,
+    StringMap, port_group_name,
 };
-pub use uuid::{Uuid, UuidError};
 
 /// The rows of a southbound database that define a pipeline, each table in the order of the text.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -45,6 +44,8 @@ pub struct Southbound {
     pub flows: Vec<LogicalFlow>,
     /// Groups of datapaths that share flows.
     pub dp_groups: Vec<LogicalDpGroup>,
+    /// Load balancers of logical switches.
+    pub load_balancers: Vec<LoadBalancer>,
     /// Multicast groups.
     pub multicast_groups: Vec<MulticastGroup>,
     /// Named sets of addresses.

@@ -1,12 +1,13 @@
 //! Compiles the rows to a program in which every port is on this host, like in ovn-trace.
 
+use super::Southbound;
 use super::rows::{DatapathBinding, LogicalFlow as FlowRow, PortBinding, PortKind};
-use super::{Southbound, Uuid};
 use flow::{DatapathKey, PortKey, PortNo};
 use lflow::lexer::Lexer;
-use lflow::{Constant, FlowError, Loader, LogicalFlow, TokenKind};
+use lflow::{Constant, FlowError, LoadBalancer, Loader, LogicalFlow, TokenKind};
+use ovsdb::Uuid;
 use pipeline::{
-    DatapathKind, FdbKey, FdbPort, LearnEvent, LearnedState, LearnedTables, LogicalPort,
+    CtZones, DatapathKind, FdbKey, FdbPort, LearnEvent, LearnedState, LearnedTables, LogicalPort,
     MacBindingKey, MulticastGroup, PortLocation, PortRole, PortSecurity,
 };
 use std::collections::{BTreeMap, HashMap};
@@ -62,7 +63,9 @@ impl Southbound {
         maker.multicast_groups();
         maker.sets();
         maker.flows();
+        maker.load_balancers();
         maker.learned();
+        maker.network.loader.physical().allocate_zones(&CtZones::default());
         if maker.errors.is_empty() { Ok(maker.network) } else { Err(maker.errors) }
     }
 }
@@ -198,15 +201,42 @@ impl<'s> NetworkBuilder<'s> {
         }
     }
 
-    fn flows(&mut self) {
-        const TABLE: &str = "Logical_Flow";
-        let mut groups: HashMap<Uuid, Vec<DatapathKey>> = HashMap::new();
+    /// The keys of the datapaths of each group.
+    fn dp_groups(&mut self) -> HashMap<Uuid, Vec<DatapathKey>> {
+        let mut groups = HashMap::new();
         for row in &self.rows.dp_groups {
             let keys = row.datapaths.iter();
             let keys = keys.filter_map(|&uuid| self.datapath("Logical_DP_Group", row.uuid, uuid));
             let keys = keys.collect();
             groups.insert(row.uuid, keys);
         }
+        groups
+    }
+
+    fn load_balancers(&mut self) {
+        const TABLE: &str = "Load_Balancer";
+        let groups = self.dp_groups();
+        for row in &self.rows.load_balancers {
+            let own = row.datapaths.iter();
+            let own = own.filter_map(|&uuid| self.datapath(TABLE, row.uuid, uuid));
+            let mut datapaths: Vec<DatapathKey> = own.collect();
+            let shared = [row.datapath_group, row.ls_datapath_group].into_iter().flatten();
+            datapaths.extend(shared.filter_map(|group| groups.get(&group)).flatten());
+            let vips = row.vips.iter().map(|(vip, backends)| (vip.as_str(), backends.as_str()));
+            let source = row.options.get("hairpin_snat_ip").map(String::as_str);
+            let protocol = row.protocol.as_deref();
+            let mut load_balancer = LoadBalancer::parse(&row.name, protocol, vips, source);
+            load_balancer.cookie = row.uuid.first_bits().into();
+            let added = self.network.loader.add_load_balancer(&load_balancer, &datapaths);
+            if let Err(error) = added {
+                self.errors.push(error.into());
+            }
+        }
+    }
+
+    fn flows(&mut self) {
+        const TABLE: &str = "Logical_Flow";
+        let groups = self.dp_groups();
         for row in &self.rows.flows {
             let own = row.logical_datapath.map(|uuid| self.datapath(TABLE, row.uuid, uuid));
             let shared = row.logical_dp_group.map(|uuid| groups.get(&uuid));
@@ -273,12 +303,12 @@ fn logical_flow(row: &FlowRow, datapaths: Vec<DatapathKey>) -> LogicalFlow {
         actions: row.actions.clone(),
         source: row.origin.source.clone(),
         // OVN uses the first 32 bits of the UUID as the cookie.
-        cookie: (row.uuid.0 >> 96) as u64,
+        cookie: row.uuid.first_bits().into(),
     }
 }
 
 /// Parses a number, address or subnet in the notation of the match language.
-fn constant(text: &str) -> Option<Constant> {
+pub fn constant(text: &str) -> Option<Constant> {
     let mut lexer = Lexer::new(text);
     let TokenKind::Integer(constant) = lexer.advance().kind else { return None };
     (*lexer.kind() == TokenKind::End).then_some(constant)

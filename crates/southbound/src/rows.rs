@@ -3,8 +3,8 @@
 use super::cell::{Cell, Value};
 use super::error::SouthboundError;
 use super::table::{Cells, Column, Row, rows};
-use super::uuid::Uuid;
 use flow::{DatapathKey, PortKey};
+use ovsdb::Uuid;
 use pipeline::Direction;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -96,6 +96,24 @@ rows! {
         /// The datapaths.
         datapaths: Vec<Uuid> = "datapaths",
     } others [];
+
+    /// A load balancer of logical switches.
+    LoadBalancer in "Load_Balancer" {
+        /// The name.
+        name: String = "name",
+        /// Virtual addresses, each with its backends: `IP:PORT` to `IP:PORT,IP:PORT`.
+        vips: StringMap = "vips",
+        /// `tcp`, `udp` or `sctp`.
+        protocol: Option<String> = "protocol",
+        /// The switches, besides those of the groups.
+        datapaths: Vec<Uuid> = "datapaths",
+        /// A [`LogicalDpGroup`] of switches, in OVN 23.03.
+        datapath_group: Option<Uuid> = "datapath_group",
+        /// The same in later versions.
+        ls_datapath_group: Option<Uuid> = "ls_datapath_group",
+        /// `hairpin_snat_ip`, and others.
+        options: StringMap = "options",
+    } others ["external_ids"];
 
     /// A multicast group.
     MulticastGroup in "Multicast_Group" {
@@ -189,12 +207,18 @@ impl DatapathBinding {
 }
 
 impl PortGroup {
-    /// The name as used in `@name`. ovn-northd prefixes it with the key of the datapath and `_`.
+    /// The name as used in `@name`.
     pub fn group_name(&self) -> &str {
-        match self.name.split_once('_') {
-            Some((number, name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => &self.name,
-        }
+        port_group_name(&self.name)
+    }
+}
+
+/// The name of a port group as used in `@name`. In its row, ovn-northd prefixes it with the key of
+/// the datapath and `_`.
+pub fn port_group_name(row_name: &str) -> &str {
+    match row_name.split_once('_') {
+        Some((number, name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => row_name,
     }
 }
 
@@ -222,7 +246,14 @@ impl Value for PortKind {
 
     fn of(cell: &Cell<'_>) -> Option<Self> {
         let Cell::Text(text) = cell else { return None };
-        Some(match text.as_ref() {
+        Some(Self::from(text.as_ref()))
+    }
+}
+
+/// From the text in the database.
+impl From<&str> for PortKind {
+    fn from(text: &str) -> Self {
+        match text {
             "" => Self::Vif,
             "patch" => Self::Patch,
             "l3gateway" => Self::L3Gateway,
@@ -230,7 +261,7 @@ impl Value for PortKind {
             "localnet" => Self::Localnet,
             "localport" => Self::Localport,
             other => Self::Other(other.to_owned()),
-        })
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::cell::{Cell, Value};
 use super::error::{RowName, SouthboundError};
-use super::uuid::Uuid;
+use ovsdb::Uuid;
 
 /// A used column.
 #[derive(Clone, Copy, Debug)]

@@ -108,7 +108,14 @@ fn pair(number: u32) -> FlowKey {
 fn upcall(key: FlowKey) -> Upcall {
     let port = PortNo(key.get(Field::InPort) as u32);
     let packet = PacketBuf::with_capacity(0, 0);
-    Upcall { packet, key, port, reason: UpcallReason::Miss, worker: WorkerId(0) }
+    Upcall {
+        packet,
+        key,
+        port,
+        reason: UpcallReason::Miss,
+        worker: WorkerId(0),
+        recirculated: None,
+    }
 }
 
 fn engine(fake: &Arc<Fake>, program: &Program) -> Engine {

@@ -2,10 +2,12 @@
 
 use crate::config::{Config, Limits};
 use crate::enforce::Confirmed;
+use crate::learn_journal::LearnJournal;
 use crate::origin::Origin;
 use crate::probe::ReceivedProbe;
 use crate::records::{Deciseconds, Records};
 use crate::revalidate_signal::RevalidateSignal;
+use crate::self_check::SelfCheck;
 use crate::stats::{Counters, SwitchStats};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::{Datapath, DatapathError, DumpCursor};
@@ -67,9 +69,12 @@ pub struct Engine {
     records: Mutex<Records>,
     /// The number of the last round of revalidation. Its lock allows one sweep at a time.
     pub(crate) round: Mutex<u32>,
+    /// Lock order: before `records`.
+    pub(crate) self_check: Mutex<SelfCheck>,
     pub(crate) counters: Counters,
     pub(crate) revalidate_signal: RevalidateSignal,
     pub(crate) probes: OnceLock<SyncSender<ReceivedProbe>>,
+    pub(crate) journal: LearnJournal,
 }
 
 impl fmt::Debug for Engine {
@@ -91,9 +96,11 @@ impl Engine {
             configured: Mutex::default(),
             records: Mutex::new(Records::new(&limits)),
             round: Mutex::new(0),
+            self_check: Mutex::default(),
             counters: Counters::default(),
             revalidate_signal: RevalidateSignal::default(),
             probes: OnceLock::new(),
+            journal: LearnJournal::default(),
         }
     }
 
@@ -103,6 +110,19 @@ impl Engine {
     pub fn set_probe_receiver(&self, receiver: SyncSender<ReceivedProbe>) {
         // Fails if a receiver is set already.
         let _ = self.probes.set(receiver);
+    }
+
+    /// Keeps what packets teach for [`take_taught`](Self::take_taught) from now on, up to a limit
+    /// for each port. Calls `notify` when there is something to take. Only the first call has an
+    /// effect.
+    pub fn keep_taught(&self, notify: impl Fn() + Send + Sync + 'static) {
+        self.journal.open(Box::new(notify));
+    }
+
+    /// What packets have taught since the last call: new stations and bindings, and values that
+    /// differ from configured ones.
+    pub fn take_taught(&self) -> Vec<LearnEvent> {
+        self.journal.take()
     }
 
     /// Replaces the configured MAC bindings and stations.

@@ -8,14 +8,17 @@ use crate::records::{Deciseconds, InsertResult, Records};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
-use flow::{Action, FlowKey, FlowMask, Match, PortNo};
-use pipeline::{IngressPort, LearnEvent, Translation, translate};
+use flow::{Action, Field, FlowKey, FlowMask, Match, PortNo};
+use pipeline::{IngressPort, LearnEvent, LearnRefusal, Translation, translate};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-/// The exact-match mask over all fields that a packet carries. It is sound for every translation.
-/// A megaflow whose own mask would exceed a mask limit gets this mask instead.
+/// The exact-match mask over all fields that a packet carries in its first pass. It is sound for
+/// every translation. A megaflow whose own mask would exceed a mask limit gets this mask instead.
 static EXACT: LazyLock<FlowMask> = LazyLock::new(|| FlowMask::exact().of_packet());
+/// As [`EXACT`], for later passes.
+static EXACT_RECIRCULATED: LazyLock<FlowMask> =
+    LazyLock::new(|| FlowMask::exact().of_recirculated());
 
 /// How often one packet is translated again after a learn event. Each learn event can cause another
 /// one in the next translation. The limit ends the loop for a packet whose events alternate.
@@ -47,8 +50,8 @@ impl<'p> Decision<'p> {
         key: &FlowKey,
         translation: Translation<'p>,
     ) -> Self {
-        let Translation { mask, actions, dependencies, learn_events, ingress, flows } = translation;
-        let refused = RefusedEvents::new(learn_events, ingress);
+        let Translation { mask, actions, dependencies, is_transient, flows, .. } = translation;
+        let refused = RefusedEvents::new(translation.learn_events, translation.ingress);
         let actions: Arc<[Action]> = actions.into();
         let condition = Match::new(key, mask);
         // With the masked key, equal megaflows in two workers have the same origin.
@@ -56,7 +59,8 @@ impl<'p> Decision<'p> {
         Decision {
             worker,
             candidate: NewOrigin::new(published.number, flows, &dependencies, refused, key),
-            megaflow: Some(Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
+            megaflow: (!is_transient)
+                .then(|| Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
             actions,
             packets: 0,
             bytes: 0,
@@ -69,7 +73,11 @@ impl<'p> Decision<'p> {
     fn is_for(&self, upcall: &Upcall) -> bool {
         let megaflow = self.megaflow.as_deref();
         self.worker == upcall.worker
-            && megaflow.is_some_and(|megaflow| matches(&megaflow.condition, &upcall.key))
+            && megaflow.is_some_and(|Megaflow { condition, .. }| {
+                // A first pass and a later one never share a megaflow.
+                let is_later = condition.mask().get(Field::RecircId) != 0;
+                is_later == upcall.recirculated.is_some() && matches(condition, &upcall.key)
+            })
     }
 }
 
@@ -194,10 +202,16 @@ impl Engine {
 
     /// Applies learn events; returns how many were accepted.
     pub(crate) fn learn(&self, events: &[LearnEvent], ingress: IngressPort, now: Instant) -> usize {
-        let accepted = {
-            let mut learned = self.learned_mut();
-            events.iter().filter(|event| learned.learn(**event, ingress, now).is_ok()).count()
-        };
+        let mut accepted = 0;
+        for event in events {
+            let result = self.learned_mut().learn(*event, ingress, now);
+            accepted += usize::from(result.is_ok());
+            // A control plane may change what it has configured.
+            let is_kept = matches!(result, Ok(()) | Err(LearnRefusal::Configured));
+            if is_kept && !self.journal.add(*event, ingress) {
+                self.counters.lessons_untold.add(1);
+            }
+        }
         if accepted > 0 {
             self.counters.lessons.add(accepted);
             self.revalidate_signal.changed();
@@ -219,7 +233,9 @@ impl Engine {
         if !mask.is_some_and(|mask| records.takes_mask(port, mask)) {
             self.counters.mask_limited.add(1);
             mask = None;
-            let condition = Match::new(key, EXACT.clone());
+            let is_first = megaflow.condition.mask().get(Field::RecircId) == 0;
+            let exact = if is_first { &EXACT } else { &EXACT_RECIRCULATED };
+            let condition = Match::new(key, FlowMask::clone(exact));
             *megaflow = Megaflow::new(condition, Arc::clone(&decision.actions));
         }
         let candidate = &decision.candidate;

@@ -11,6 +11,7 @@
 //!
 //! - `handler`: translates the packets of upcalls in batches, and answers each with a megaflow for
 //!   later packets, within the limits (`records`).
+//! - `learn_journal`: what packets have taught, for a control plane that tells other hosts.
 //! - `origin`: the flows of the program behind a megaflow, and the learned state that they read.
 //! - [`probe`]: packets between hosts that measure which MTU the path between them carries.
 //! - `revalidator`: adds counters to flows, deletes idle megaflows, and translates those again
@@ -24,11 +25,13 @@ mod config;
 mod enforce;
 mod engine;
 mod handler;
+mod learn_journal;
 mod origin;
 pub mod probe;
 mod records;
 mod revalidate_signal;
 mod revalidator;
+mod self_check;
 mod stats;
 mod switch;
 

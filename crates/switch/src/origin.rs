@@ -175,6 +175,13 @@ impl Origin {
         is_stale
     }
 
+    /// True if neither the program nor learned state has changed since.
+    pub fn is_current(&self, generation: u64, learned: &LearnedTables) -> bool {
+        !self.is_known_stale()
+            && self.generation == generation
+            && is_current(&self.state_reads, learned)
+    }
+
     /// Called in a sweep. True, and stale from now on, if packets should raise upcalls to retry a
     /// refused learn event.
     pub fn retries_learning(&self, learned: &LearnedTables, retries: &mut Retries) -> bool {

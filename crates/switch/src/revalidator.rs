@@ -104,8 +104,8 @@ impl Changes {
 }
 
 impl Engine {
-    /// Collects the counters of all megaflows, deletes idle ones, revalidates stale ones, and
-    /// expires learned state. To be called once in every
+    /// Collects the counters of all megaflows, deletes idle ones, revalidates stale ones, checks a
+    /// few others, and expires learned state. To be called once in every
     /// [`Limits::revalidate`](crate::Limits::revalidate).
     ///
     /// # Errors
@@ -125,6 +125,7 @@ impl Engine {
         self.push_counts(&found.counted, now);
         self.delete(removed)?;
         self.revalidate_megaflows(&published, found.stale)?;
+        self.self_check(&published)?;
         self.records().remove_unused();
         self.counters.sweeps.add(1);
         self.counters.longest_sweep_ms.at_least(begin.elapsed().as_millis() as u64);
@@ -297,7 +298,7 @@ impl Engine {
     }
 
     /// Deletes megaflows whose records were removed, and adds their final counters.
-    fn delete(&self, removed: Vec<RemovedMegaflow>) -> Result<(), DatapathError> {
+    pub(crate) fn delete(&self, removed: Vec<RemovedMegaflow>) -> Result<(), DatapathError> {
         for some in removed.chunks(MEGAFLOWS) {
             self.counters.deleted.add(some.len());
             let ids = some.iter().map(|removed| removed.id).collect();
@@ -321,7 +322,7 @@ impl Engine {
     }
 }
 
-fn remove_records(records: &mut Records, ids: &[MegaflowId]) -> Vec<RemovedMegaflow> {
+pub(crate) fn remove_records(records: &mut Records, ids: &[MegaflowId]) -> Vec<RemovedMegaflow> {
     ids.iter().filter_map(|id| records.remove(*id)).collect()
 }
 
@@ -335,7 +336,9 @@ fn compare<'p>(
     let condition = &megaflow.condition;
     // Only packets cause learning, so a packet must raise an upcall.
     let learns = !translation.learn_events.is_empty();
-    if learns || !condition.mask().covers(&translation.mask) {
+    // Its state is gone, so no packet hits it any more; or there is no room for the next state.
+    let is_transient = translation.is_transient;
+    if learns || is_transient || !condition.mask().covers(&translation.mask) {
         return Revalidation::Delete;
     }
     let Translation { actions, flows, dependencies, .. } = translation;

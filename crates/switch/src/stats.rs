@@ -47,10 +47,19 @@ pub struct SwitchStats {
     pub lessons_port_full: u64,
     /// Learn events refused because the table was full, or its rest is reserved for other ports.
     pub lessons_table_full: u64,
+    /// Learn events that no other host is told of, because too many were waiting.
+    #[serde(default)]
+    pub lessons_untold: u64,
     /// Sweeps over all megaflows.
     pub sweeps: u64,
     /// Megaflows translated again after a change.
     pub revalidated: u64,
+    /// Megaflows that the self-check compared with the program.
+    #[serde(default)]
+    pub self_checks: u64,
+    /// Of these, wrong ones, which it deleted.
+    #[serde(default)]
+    pub self_check_faults: u64,
     /// The duration of the longest sweep in milliseconds.
     pub longest_sweep_ms: u64,
 }
@@ -89,8 +98,11 @@ pub(crate) struct Counters {
     pub outdated: Counter,
     pub mask_limited: Counter,
     pub lessons: Counter,
+    pub lessons_untold: Counter,
     pub sweeps: Counter,
     pub revalidated: Counter,
+    pub self_checks: Counter,
+    pub self_check_faults: Counter,
     pub longest_sweep_ms: Counter,
 }
 
@@ -109,8 +121,11 @@ impl Counters {
             outdated: self.outdated.value(),
             mask_limited: self.mask_limited.value(),
             lessons: self.lessons.value(),
+            lessons_untold: self.lessons_untold.value(),
             sweeps: self.sweeps.value(),
             revalidated: self.revalidated.value(),
+            self_checks: self.self_checks.value(),
+            self_check_faults: self.self_check_faults.value(),
             longest_sweep_ms: self.longest_sweep_ms.value(),
             ..SwitchStats::default()
         }

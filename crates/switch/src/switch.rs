@@ -7,6 +7,7 @@ use datapath::provider::{Datapath, DatapathError};
 use pipeline::Program;
 use std::io;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -24,7 +25,33 @@ const END: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Switch {
     engine: Arc<Engine>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<(JoinHandle<()>, Arc<TurnStart>)>>,
+}
+
+/// When a thread has begun its current turn, in milliseconds after its start.
+#[derive(Debug)]
+struct TurnStart {
+    epoch: Instant,
+    at_ms: AtomicU64,
+}
+
+impl TurnStart {
+    fn new() -> Self {
+        Self { epoch: Instant::now(), at_ms: AtomicU64::new(0) }
+    }
+
+    fn since_epoch(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    fn note(&self) {
+        self.at_ms.store(self.since_epoch().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn elapsed(&self) -> Duration {
+        let begun = Duration::from_millis(self.at_ms.load(Ordering::Relaxed));
+        self.since_epoch().saturating_sub(begun)
+    }
 }
 
 impl Switch {
@@ -48,16 +75,24 @@ impl Switch {
         Ok(switch)
     }
 
-    fn spawn(&self, name: String, run: fn(&Engine)) -> io::Result<()> {
+    fn spawn(&self, name: String, run: fn(&Engine, &TurnStart)) -> io::Result<()> {
         let engine = Arc::clone(&self.engine);
-        let thread = std::thread::Builder::new().name(name).spawn(move || run(&engine))?;
-        lock(&self.threads).push(thread);
+        let start = Arc::new(TurnStart::new());
+        let turn = Arc::clone(&start);
+        let thread = std::thread::Builder::new().name(name).spawn(move || run(&engine, &turn))?;
+        lock(&self.threads).push((thread, start));
         Ok(())
+    }
+
+    /// How long the slowest thread has been in its current turn. A turn without work takes up to
+    /// [`Limits::revalidate`](crate::Limits::revalidate); a thread that hangs never ends its turn.
+    pub fn longest_turn(&self) -> Duration {
+        lock(&self.threads).iter().map(|(_, turn)| turn.elapsed()).max().unwrap_or_default()
     }
 
     /// True if a thread has ended, because the datapath has stopped or the thread has panicked.
     pub fn has_ended(&self) -> bool {
-        lock(&self.threads).iter().any(JoinHandle::is_finished)
+        lock(&self.threads).iter().any(|(thread, _)| thread.is_finished())
     }
 
     /// Stops the threads and waits up to a few seconds for them. The datapath goes on forwarding
@@ -65,7 +100,7 @@ impl Switch {
     pub fn stop(&self) {
         self.engine.revalidate_signal.stop();
         let end = Instant::now() + END;
-        for thread in lock(&self.threads).drain(..) {
+        for (thread, _) in lock(&self.threads).drain(..) {
             while !thread.is_finished() && Instant::now() < end {
                 sleep(Duration::from_millis(1));
             }
@@ -92,21 +127,23 @@ impl Drop for Switch {
     }
 }
 
-fn answer_upcalls(engine: &Engine) {
+fn answer_upcalls(engine: &Engine, turn: &TurnStart) {
     let mut upcalls = Vec::with_capacity(BATCH);
     while engine.datapath.upcalls(BATCH, UPCALL_WAIT, &mut upcalls)
         && !engine.revalidate_signal.is_stopped()
     {
+        turn.note();
         if !upcalls.is_empty() && log_error(engine.handle(&mut upcalls, Instant::now())).is_none() {
             break;
         }
     }
 }
 
-fn revalidate(engine: &Engine) {
+fn revalidate(engine: &Engine, turn: &TurnStart) {
     let mut due = Instant::now() + engine.limits.revalidate;
     let mut earliest = Instant::now();
     loop {
+        turn.note();
         let done = match engine.revalidate_signal.wait(due, earliest) {
             WakeReason::Stop => return,
             WakeReason::Changed => engine.revalidate(),

@@ -74,7 +74,8 @@ impl Fake {
             None => {
                 let (port, worker) = (PortNo(port), WorkerId(worker));
                 let reason = UpcallReason::Miss;
-                let upcall = Upcall { packet, key, port, reason, worker };
+                let recirculated = None;
+                let upcall = Upcall { packet, key, port, reason, worker, recirculated };
                 self.queue.lock().unwrap().push_back(upcall);
                 None
             }

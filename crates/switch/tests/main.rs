@@ -10,6 +10,7 @@ mod limits;
 mod model;
 mod publishing;
 mod races;
+mod self_check;
 mod threads;
 
 use datapath::provider::Datapath;

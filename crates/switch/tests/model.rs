@@ -197,6 +197,7 @@ proptest! {
         }
         rig.sweep();
         check(&rig, &PROGRAMS[current])?;
+        prop_assert_eq!(rig.engine.stats().self_check_faults, 0);
     }
 
     #[test]

@@ -70,3 +70,21 @@ fn threads_end_when_the_datapath_stops() {
     }
     assert!(switch.has_ended());
 }
+
+#[test]
+fn longest_turn_grows_while_a_thread_hangs() {
+    const TURN: Duration = Duration::from_millis(200);
+    let fake = Fake::new(1);
+    let switch = start(&fake, Duration::from_millis(1));
+    let wait_until = |is_long: bool| {
+        let end = Instant::now() + LONG;
+        while (switch.longest_turn() > TURN) != is_long && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(switch.longest_turn() > TURN, is_long);
+    };
+    let held = fake.queue.lock().unwrap();
+    wait_until(true);
+    drop(held);
+    wait_until(false);
+}

@@ -10,7 +10,7 @@
 
 use crate::program::{Running, command, run, wait_for_server};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,8 @@ const MAX_SOCKET_PATH: usize = 107;
 pub struct Ovn {
     // In the order of stopping.
     _northd: Running,
-    _databases: [Running; 2],
+    _northbound: Running,
+    southbound: Option<Running>,
     directory: Directory,
 }
 
@@ -54,7 +55,10 @@ impl Ovn {
         fs::create_dir(&directory).expect("a directory can be made");
         let directory = Directory(directory);
         let at = directory.0.as_path();
-        let databases = ["nb", "sb"].map(|database| start_database(at, database));
+        let [northbound, southbound] = ["nb", "sb"].map(|name| {
+            create_database(at, name);
+            start_database(at, name)
+        });
         for (program, database) in [("ovn-nbctl", "nb"), ("ovn-sbctl", "sb")] {
             wait_for_server(&at.join(format!("{database}.sock")));
             run(with_args(tool(at, program), &[&socket(at, database, "--db="), "init"]), b"");
@@ -68,7 +72,20 @@ impl Ovn {
                 "-vsyslog:off",
             ],
         );
-        Self { _northd: Running::start("ovn-northd", northd, at), _databases: databases, directory }
+        let northd = Running::start("ovn-northd", northd, at);
+        Self { _northd: northd, _northbound: northbound, southbound: Some(southbound), directory }
+    }
+
+    /// Stops the server of the southbound database. The others notice and try to connect again.
+    pub fn stop_southbound(&mut self) {
+        self.southbound = None;
+    }
+
+    /// Starts the server of the southbound database again, with the rows that it had.
+    pub fn start_southbound(&mut self) {
+        let at = self.directory.0.as_path();
+        self.southbound = Some(start_database(at, "sb"));
+        wait_for_server(&at.join("sb.sock"));
     }
 
     /// Runs ovn-nbctl commands, each given as one text in which `'` and `"` quote as in a shell.
@@ -93,9 +110,25 @@ impl Ovn {
 
     /// Runs ovn-sbctl with a command.
     pub fn sbctl(&self, command: &str) -> String {
+        self.ctl("ovn-sbctl", "sb", command)
+    }
+
+    /// Runs ovn-nbctl with a command. In contrast to [`configure`](Self::configure), it waits for
+    /// nothing unless the command says so.
+    pub fn nbctl(&self, command: &str) -> String {
+        self.ctl("ovn-nbctl", "nb", command)
+    }
+
+    fn ctl(&self, program: &str, database: &str, command: &str) -> String {
         let at = self.directory.0.as_path();
-        let call = with_args(tool(at, "ovn-sbctl"), &[&socket(at, "sb", "--db=")]);
+        let options = [&socket(at, database, "--db="), "--timeout=30"];
+        let call = with_args(tool(at, program), &options);
         run(with_args(call, &words(command).iter().map(String::as_str).collect::<Vec<_>>()), b"")
+    }
+
+    /// The southbound database as `ovn-remote` of a chassis.
+    pub fn southbound(&self) -> String {
+        socket(&self.directory.0, "sb", "")
     }
 
     /// The southbound database as JSON.
@@ -108,11 +141,16 @@ impl Ovn {
     /// Starts an ovn-trace for many queries; `number` distinguishes it from others of this
     /// instance. It sees later changes of the database too.
     pub fn tracer(&self, number: usize) -> Tracer {
+        self.tracer_with(number, &[])
+    }
+
+    /// Like [`Ovn::tracer`], with these arguments, such as `--ct=new`.
+    pub fn tracer_with(&self, number: usize, arguments: &[&str]) -> Tracer {
         let at = self.directory.0.as_path();
         let control = at.join(format!("trace{number}.ctl"));
         let pid_file = at.join(format!("trace{number}.pid"));
         // ovn-trace serves its socket only as a daemon, which a command stops.
-        let call = with_args(
+        let mut call = with_args(
             tool(at, "ovn-trace"),
             &[
                 &socket(at, "sb", "--db="),
@@ -124,6 +162,7 @@ impl Ovn {
                 &format!("--pidfile={}", pid_file.display()),
             ],
         );
+        call.args(arguments);
         run(call, b"");
         wait_for_server(&control);
         let stream = UnixStream::connect(&control).expect("ovn-trace listens");
@@ -146,8 +185,9 @@ impl Tracer {
         let params = ["--summary", "--minimal", datapath, microflow];
         let request = json!({ "id": 0, "method": "trace", "params": params }).to_string();
         self.stream.write_all(request.as_bytes()).expect("ovn-trace listens");
-        let mut answers = serde_json::Deserializer::from_reader(&self.stream).into_iter::<Value>();
-        let answer = answers.next()?.expect("an answer is JSON");
+        // There is one answer to a request, so no byte of a next one is lost with the buffer.
+        let answers = serde_json::Deserializer::from_reader(BufReader::new(&self.stream));
+        let answer = answers.into_iter::<Value>().next()?.expect("an answer is JSON");
         match answer.get("result").and_then(Value::as_str) {
             Some(said) => Some(said.to_owned()),
             None => panic!("ovn-trace of {microflow}: {answer}"),
@@ -163,10 +203,13 @@ impl Drop for Tracer {
     }
 }
 
-fn start_database(at: &Path, name: &'static str) -> Running {
+fn create_database(at: &Path, name: &str) {
     let schema = format!("{SCHEMAS}/ovn-{name}.ovsschema");
+    run(with_args(tool(at, "ovsdb-tool"), &["create", &format!("{name}.db"), &schema]), b"");
+}
+
+fn start_database(at: &Path, name: &'static str) -> Running {
     let file = format!("{name}.db");
-    run(with_args(tool(at, "ovsdb-tool"), &["create", &file, &schema]), b"");
     let call = with_args(
         tool(at, "ovsdb-server"),
         &[

@@ -21,19 +21,25 @@
 use crate::host::TestHost;
 use crate::report;
 use initramfs::Archive;
+use netdev::child::killed_with_parent;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child};
+use std::process::{self, Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const QEMU: &str = "qemu-system-x86_64";
 /// The directory of `scripts/fetch-guest-kernel.sh`.
 const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
+/// The kernel's command line. Without its last option, the kernel tests its own cryptographic
+/// algorithms for half of the boot.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests=1";
 /// Timeout for booting, and for each command, on a busy host.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// ASCII's record separator, which ends the output of a command; its exit code and a newline
@@ -94,8 +100,10 @@ pub struct Extra<'a> {
     pub modules: &'a [&'a str],
 }
 
-/// The path of the program of [`Vm::counting`].
+/// The path of the program in a [`SharedVm`].
 const PROGRAM_NAME: &str = "/bin/program";
+/// QEMU's options for a clock that advances one nanosecond per instruction.
+const COUNTING: [&str; 6] = ["-icount", "shift=0,sleep=off", "-smp", "1", "-m", "2048"];
 
 /// A running machine with one network card, `eth0`, which is down. It is stopped when dropped. Its
 /// kernel messages are printed when a test fails.
@@ -103,7 +111,8 @@ const PROGRAM_NAME: &str = "/bin/program";
 pub struct Vm {
     child: Child,
     console: UnixStream,
-    directory: PathBuf,
+    /// Messages of QEMU, and of the machine's kernel.
+    logs: [File; 2],
     patience: Duration,
 }
 
@@ -118,39 +127,36 @@ impl Vm {
         let netdev = format!("tap,id=net0,ifname={tap},script=no,downscript=no");
         let device = format!("virtio-net-pci,netdev=net0,mac={mac},host_mtu={mtu},romfile=");
         let network = ["-netdev", netdev.as_str(), "-device", device.as_str()];
-        Self::boot(host, &root_file_system(&Extra::default()), &network, PATIENCE)
+        let root = root_file_system(&Extra::default());
+        Self::boot(host.program(QEMU), &root, &network, PATIENCE)
     }
 
     /// Boots a machine with one CPU whose clock advances one nanosecond per instruction, so that
-    /// measurements repeat exactly. It has no network card. `program` and its libraries are in it
-    /// as `/bin/program`.
+    /// measurements repeat exactly, and timeouts in it do not depend on how busy this host is. It
+    /// has no network card, and these additional contents.
     ///
     /// # Panics
     /// As [`Vm::start`].
-    pub fn counting(host: &TestHost, program: &Path) -> Self {
-        Self::counting_with(
-            host,
-            &Extra { programs: &[(PROGRAM_NAME, program)], ..Extra::default() },
-        )
+    pub fn counting(host: &TestHost, extra: &Extra<'_>) -> Self {
+        Self::boot(host.program(QEMU), &root_file_system(extra), &COUNTING, 8 * PATIENCE)
     }
 
-    /// The same with additional contents. Timeouts in it count instructions, however busy this host
-    /// is.
-    ///
-    /// # Panics
-    /// As [`Vm::start`].
-    pub fn counting_with(host: &TestHost, extra: &Extra<'_>) -> Self {
-        let counting = ["-icount", "shift=0,sleep=off", "-smp", "1", "-m", "2048"];
-        Self::boot(host, &root_file_system(extra), &counting, 8 * PATIENCE)
-    }
-
-    fn boot(host: &TestHost, root_bytes: &[u8], arguments: &[&str], patience: Duration) -> Self {
-        let directory = new_directory();
-        let root = directory.join("root.cpio");
+    fn boot(
+        mut command: Command,
+        root_bytes: &[u8],
+        arguments: &[&str],
+        patience: Duration,
+    ) -> Self {
+        let directory = Directory::new();
+        let root = directory.0.join("root.cpio");
         fs::write(&root, root_bytes).expect("a file can be written");
         let (console, other_end) = UnixStream::pair().expect("a pair of sockets");
         let other_end = OwnedFd::from(other_end);
-        let mut command = host.program(QEMU);
+        let [(qemu_log, _), (kernel_log, kernel_path)] = ["qemu.log", "kernel.log"].map(|name| {
+            let path = directory.0.join(name);
+            let file = File::options().read(true).append(true).create_new(true).open(&path);
+            (file.expect("a file can be made"), path)
+        });
         command
             .args(["-accel", "tcg", "-cpu", "max", "-m", "256", "-no-reboot"])
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
@@ -158,17 +164,18 @@ impl Vm {
             .arg(Path::new(KERNEL).join("vmlinux"))
             .arg("-initrd")
             .arg(&root)
-            .args(["-append", "console=ttyS0 quiet panic=-1"])
+            .args(["-append", COMMAND_LINE])
             .arg("-serial")
-            .arg(format!("file:{}", directory.join("kernel.log").display()))
+            .arg(format!("file:{}", kernel_path.display()))
             .args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"])
             .args(arguments)
             .stdin(other_end.try_clone().expect("a socket can be shared"))
             .stdout(other_end)
-            .stderr(File::create(directory.join("qemu.log")).expect("a file can be made"));
-        let child = command.spawn().expect("QEMU can be started");
-        let mut vm = Self { child, console, directory, patience };
+            .stderr(qemu_log.try_clone().expect("a file can be shared"));
+        let child = spawn_on_a_lasting_thread(command).expect("QEMU can be started");
+        let mut vm = Self { child, console, logs: [qemu_log, kernel_log], patience };
         vm.answer("boot");
+        // QEMU has opened all files, so they can be removed.
         vm
     }
 
@@ -208,18 +215,13 @@ impl Vm {
             self.console.set_read_timeout(Some(left)).expect("a socket has timeouts");
             let mut more = [0; 4096];
             match self.console.read(&mut more) {
-                Ok(0) => panic!("the machine has ended:\n{printed}\n{}", self.log("qemu.log")),
+                Ok(0) => panic!("the machine has ended:\n{printed}\n{}", text(&self.logs[0])),
                 Ok(len) => bytes.extend_from_slice(&more[..len]),
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => panic!("the console of the machine: {error}"),
             }
         }
-    }
-
-    fn log(&self, name: &str) -> String {
-        let bytes = fs::read(self.directory.join(name)).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
@@ -229,23 +231,110 @@ impl Drop for Vm {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!(
-                "--- QEMU\n{}--- its kernel\n{}",
-                self.log("qemu.log"),
-                self.log("kernel.log")
-            );
+            let [qemu, kernel] = &self.logs;
+            eprintln!("--- QEMU\n{}--- its kernel\n{}", text(qemu), text(kernel));
         }
-        // Files that cannot be removed are temporary files.
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-fn new_directory() -> PathBuf {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let unique = COUNT.fetch_add(1, Ordering::Relaxed);
-    let directory = std::env::temp_dir().join(format!("weft-vm-{}-{unique}", process::id()));
-    fs::create_dir_all(&directory).expect("a directory can be made");
-    directory
+/// A counting machine that the tests of a process share, because a boot takes longer than most of
+/// them. It ends with the process.
+#[derive(Debug, Default)]
+pub struct SharedVm(Mutex<Option<Vm>>);
+
+impl SharedVm {
+    /// A machine that is not booted yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// Waits until no other test uses the machine. Boots it if there is none, as with
+    /// [`Vm::counting`]: `program` and its libraries are in it as `/bin/program`, beside these
+    /// kernel modules.
+    ///
+    /// # Panics
+    /// As [`Vm::start`].
+    pub fn lock(&self, program: &Path, modules: &[&str]) -> SharedVmGuard<'_> {
+        let mut vm = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        vm.get_or_insert_with(|| {
+            let extra = Extra { programs: &[(PROGRAM_NAME, program)], files: &[], modules };
+            let command = killed_with_parent(Command::new(QEMU));
+            Vm::boot(command, &root_file_system(&extra), &COUNTING, 8 * PATIENCE)
+        });
+        SharedVmGuard(vm)
+    }
+}
+
+/// Sole use of a [`SharedVm`]. After a failed test the machine is stopped, and its kernel messages
+/// are printed.
+#[derive(Debug)]
+pub struct SharedVmGuard<'a>(MutexGuard<'a, Option<Vm>>);
+
+impl Deref for SharedVmGuard<'_> {
+    type Target = Vm;
+
+    fn deref(&self) -> &Vm {
+        self.0.as_ref().expect("the machine is booted")
+    }
+}
+
+impl DerefMut for SharedVmGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Vm {
+        self.0.as_mut().expect("the machine is booted")
+    }
+}
+
+impl Drop for SharedVmGuard<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            *self.0 = None;
+        }
+    }
+}
+
+/// A temporary directory, which is removed when dropped.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("weft-vm-{}-{unique}", process::id()));
+        fs::create_dir_all(&path).expect("a directory can be made");
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Files that cannot be removed are temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Starts a program on a thread that lasts as long as this process. A program that is killed with
+/// its parent is killed when the thread ends that has started it, such as the thread of a test.
+fn spawn_on_a_lasting_thread(mut command: Command) -> io::Result<Child> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        // The receiver waits.
+        let _ = sender.send(command.spawn());
+        // The command holds sockets and files, which must close when the program ends.
+        drop(command);
+        loop {
+            thread::park();
+        }
+    });
+    receiver.recv().expect("the thread sends")
+}
+
+/// The whole text of a log.
+fn text(mut log: &File) -> String {
+    let mut bytes = Vec::new();
+    // Without its log, a failure is reported nevertheless.
+    let _ = log.rewind().and_then(|()| log.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The exit code and output, once complete.

@@ -1,11 +1,12 @@
 //! Compiles a network file, which is the same on every host, into the configuration of one host.
 
-use crate::number_pool::{EndpointName, HostNumbers, NumberPool};
+use crate::host_numbers::{EndpointName, HostNumbers};
 use anyhow::{Context, Result, bail};
 use datapath::config::{
-    Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PortConfig,
-    TunnelConfig, Underlay, Workers,
+    Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PUNT_LIMIT,
+    PortConfig, TunnelConfig, Underlay, Workers,
 };
+use datapath::number_pool::NumberPool;
 use datapath::solicit::SolicitLimits;
 use datapath::upcall::UpcallLimits;
 use flow::{EndpointId, PortNo, TagLink, Ttl, TunnelSpec, TunnelType};
@@ -24,6 +25,8 @@ pub const ENTROPY_PORTS: u16 = 64;
 const ENTROPY_BASE: u16 = 49_152;
 /// Default maximum number of megaflows.
 pub const MEGAFLOWS: usize = 200_000;
+/// The most connections that one port may open: half of the table, so that no guest can take all.
+const CONNECTIONS_OF_PORT: u32 = 500_000;
 
 /// The configuration of one host.
 #[derive(Debug)]
@@ -87,20 +90,32 @@ pub fn build(
     underlay.links = placement.links.iter().map(link).collect();
     underlay.least_path_mtu_bytes = network.least_path_mtu();
     underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
-    let config = Config {
-        host: host.name.clone(),
-        uplink: host.uplink.clone(),
+    let uplink = host.uplink.clone();
+    let punt_limit = network.punt_limit().unwrap_or(PUNT_LIMIT);
+    let config = Config { uplink, underlay, ports, punt_limit, ..without_network(&host.name) };
+    Ok(HostConfig { config, program })
+}
+
+/// The configuration of a host without uplink, ports and tunnels.
+pub fn without_network(host: &str) -> Config {
+    Config {
+        host: host.to_owned(),
+        uplink: String::new(),
         uplink_port: Placement::UPLINK,
-        underlay,
-        ports,
+        underlay: Underlay::default(),
+        ports: Vec::new(),
         entropy_base: ENTROPY_BASE,
         entropy_ports: ENTROPY_PORTS,
         workers: Workers::default(),
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
+        punt_limit: PUNT_LIMIT,
         solicit: SolicitLimits::default(),
-    };
-    Ok(HostConfig { config, program })
+        conntrack: conntrack::Config {
+            limits: conntrack::Limits { per_port: CONNECTIONS_OF_PORT, ..Default::default() },
+            ..Default::default()
+        },
+    }
 }
 
 fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfig {
@@ -259,7 +274,7 @@ mod tests {
     fn network_toml_manual_states_the_default_limits() {
         let manual = include_str!("../../../docs/network-toml.md");
         let switch::Config { limits, learn } = switch::Config::default();
-        let UpcallLimits { packets, bytes } = UpcallLimits::default();
+        let UpcallLimits { packets, bytes, segments } = UpcallLimits::default();
         let SolicitLimits { again_after, neighbours } = SolicitLimits::default();
         assert_eq!(again_after.as_secs(), 1);
         let (stations, age) = (learn.fdb, learn.max_age.as_secs());
@@ -269,7 +284,11 @@ mod tests {
         for limit in [
             format!("| megaflows | {};", thousands(MEGAFLOWS)),
             format!("| {} per port, {} in total;", masks.0, masks.1),
-            format!("| {packets} or {} MiB per port |", bytes >> 20),
+            format!(
+                "| {packets}, {} MiB or {} segments per port |",
+                bytes >> 20,
+                thousands(segments)
+            ),
             format!("| {total} each, {per_port} per port;"),
             format!("| one request per second and address, {neighbours} addresses per port |"),
             format!("forgotten {age} seconds after"),

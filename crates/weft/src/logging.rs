@@ -9,7 +9,9 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// How long the process waits for standard error when it exits.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
@@ -17,13 +19,11 @@ const EXIT_LIMIT: Duration = Duration::from_secs(1);
 static QUEUE: LogQueue = LogQueue::new();
 static IS_STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Logs messages of level `info` and above, or those that the filter in `WEFT_LOG` selects. Panics
-/// are logged as well.
+/// Logs the messages that `filter` selects. Panics are logged as well.
 ///
 /// # Errors
 /// The thread that writes cannot be started.
-pub fn init() -> Result<()> {
-    let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+pub fn init(filter: Targets) -> Result<()> {
     let (ready, is_ready) = sync_channel(1);
     std::thread::Builder::new()
         .name("log".to_owned())
@@ -32,17 +32,31 @@ pub fn init() -> Result<()> {
     // After the daemon filters system calls, the thread could not give up its privileges.
     let _ = is_ready.recv();
     IS_STARTED.store(true, Ordering::Relaxed);
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(|| QueueWriter)
-        .with_target(false)
-        .with_ansi(false)
-        .init();
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| QueueWriter);
+    let lines = lines.with_target(false).with_ansi(false);
+    tracing_subscriber::registry().with(lines).with(filter).init();
     std::panic::set_hook(Box::new(|panic| {
         QUEUE.push(format!("{panic}\n{}\n", Backtrace::capture()).as_bytes());
         flush();
     }));
     Ok(())
+}
+
+/// The filter in `WEFT_LOG`; without one, messages of level `info` and above.
+///
+/// # Errors
+/// The filter is invalid.
+pub fn filter() -> Result<Targets> {
+    let text = std::env::var("WEFT_LOG").unwrap_or_default();
+    if text.is_empty() {
+        return Ok(Targets::new().with_default(LevelFilter::INFO));
+    }
+    text.parse().with_context(|| {
+        format!(
+            "the environment variable WEFT_LOG has no valid filter, but {text:?}: give a level, \
+             such as debug, or levels of crates, such as info,datapath=trace"
+        )
+    })
 }
 
 /// Writes the last message of a command: through the log if there is one, so that the process

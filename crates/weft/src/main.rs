@@ -6,16 +6,17 @@ mod capture;
 mod check;
 mod clock;
 mod control;
+mod ct;
 mod daemon;
 mod doctor;
 mod fdb;
 mod flows;
 mod host_config;
+mod host_numbers;
 mod line_check;
 mod log_queue;
 mod logging;
 mod monitor;
-mod number_pool;
 mod open_files;
 mod pcap;
 mod ports;
@@ -24,6 +25,7 @@ mod privileges;
 mod reference;
 mod reload;
 mod run;
+mod service_manager;
 mod show;
 mod stdio;
 mod stop;
@@ -32,15 +34,23 @@ mod trace;
 mod tunnels;
 
 use clap::{Parser, Subcommand};
+use flow::TunnelType;
 use std::process::ExitCode;
 
-/// A software edge switch for network virtualization. It carries the frames of guests between
-/// hosts over VXLAN, Geneve, GRE, NVGRE, STT, VLAN and QinQ.
 #[derive(Parser)]
-#[command(version, after_help = EXAMPLES)]
+#[command(version, about = about(), after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+}
+
+/// What weft is, with the names of all tunnel types.
+fn about() -> String {
+    let tunnels = TunnelType::ALL.map(TunnelType::name).join(", ");
+    format!(
+        "A software edge switch for network virtualization. It carries the frames of guests \
+         between hosts by these tunnel types: {tunnels}"
+    )
 }
 
 const EXAMPLES: &str = "\
@@ -52,6 +62,7 @@ Examples:
   weft show --host h1                 show ports, end points, counters and drops
   weft show --host h1 --json          the same as JSON
   weft flows --host h1                show megaflows and the logical flows behind them
+  weft ct --host h1                   show tracked connections
   weft monitor --drops --host h1      watch dropped packets and the reasons
   weft capture vm1 --host h1 -w -     capture the frames of a guest for tcpdump
   weft reload network.toml --host h1  apply a changed network file without a restart
@@ -69,6 +80,7 @@ enum Command {
     Ports(ports::Args),
     Fdb(fdb::Args),
     Tunnels(tunnels::Args),
+    Ct(ct::Args),
     Flows(flows::Args),
     Monitor(monitor::Args),
     Capture(capture::Args),
@@ -113,6 +125,7 @@ fn main() -> ExitCode {
         Command::Ports(args) => ports::ports(&args),
         Command::Fdb(args) => fdb::fdb(&args),
         Command::Tunnels(args) => tunnels::tunnels(&args),
+        Command::Ct(args) => ct::ct(&args),
         Command::Flows(args) => flows::flows(&args),
         Command::Monitor(args) => monitor::monitor(&args),
         Command::Capture(args) => capture::capture(&args),

@@ -96,7 +96,7 @@ mod tests {
         }
         let network =
             Network::parse(&text, "network.toml").unwrap_or_else(|errors| panic!("{errors}"));
-        let mut numbers = crate::number_pool::HostNumbers::default();
+        let mut numbers = crate::host_numbers::HostNumbers::default();
         let host = network.host("h1").unwrap();
         crate::host_config::build(&network, host, "network.toml", true, &mut numbers)
             .unwrap()

@@ -1,19 +1,20 @@
-//! The command reference `docs/commands.md` and the man pages, generated from the same definitions
-//! as `--help`.
+//! The command reference `docs/commands.md`, the man pages and the completions of shells, generated
+//! from the same definitions as `--help`.
 //!
 //! This module is compiled for tests only, so that the daemon does not link the generators. The
-//! test fails when the committed reference differs. `cargo xtask docs-generate` sets [`WRITE`] to
-//! update the reference and to write the man pages.
+//! test fails when the committed reference differs. `cargo xtask docs-generate` and `cargo xtask
+//! deb` set [`WRITE`] to get all three.
 
 use crate::Cli;
 use clap::{Arg, Command, CommandFactory};
+use clap_complete::Shell;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// With this environment variable the test writes its files instead of comparing them. Its value is
-/// the directory for the man pages.
-const WRITE: &str = "WEFT_WRITE_MAN_PAGES";
+/// a directory: it gets `commands.md`, and the directories `man` and `completions`.
+const WRITE: &str = "WEFT_WRITE_REFERENCE";
 
 const INTRODUCTION: &str = "\
 # Command reference
@@ -26,18 +27,24 @@ man pages from the same definitions.
 
 #[test]
 fn committed_command_reference_matches_the_help_texts() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
     let reference = reference();
-    let Some(man) = std::env::var_os(WRITE).map(PathBuf::from) else {
-        let committed = fs::read_to_string(&path).unwrap();
+    let Some(directory) = std::env::var_os(WRITE).map(PathBuf::from) else {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
+        let committed = fs::read_to_string(path).unwrap();
         assert!(committed == reference, "docs/commands.md differs: run cargo xtask docs-generate");
         return;
     };
-    fs::write(path, reference).unwrap();
+    let [man, completions] = ["man", "completions"].map(|name| directory.join(name));
     fs::create_dir_all(&man).unwrap();
+    fs::create_dir_all(&completions).unwrap();
+    fs::write(directory.join("commands.md"), reference).unwrap();
     // `weft bench` runs weft-bench: the page of the program replaces that of the subcommand.
-    for program in programs() {
-        clap_mangen::generate_to(program, &man).unwrap();
+    for mut program in programs() {
+        clap_mangen::generate_to(program.clone(), &man).unwrap();
+        let name = program.get_name().to_owned();
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            clap_complete::generate_to(shell, &mut program, &name, &completions).unwrap();
+        }
     }
 }
 

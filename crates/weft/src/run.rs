@@ -1,15 +1,20 @@
 //! `weft run`: the daemon of one host.
 
 use crate::control::{ControlSocket, default_path};
-use crate::daemon::{Daemon, DatapathArg, ForwardingOptions, PreparedDaemon, Shutdown};
+use crate::daemon::{
+    Daemon, DatapathArg, ForwardingOptions, JoinedHost, PreparedDaemon, RunningDaemon, Shutdown,
+    machine_name,
+};
 use crate::host_config::{ENTROPY_PORTS, MEGAFLOWS};
+use crate::service_manager::{MainThreadTurns, ServiceManager, State, start_watchdog};
 use crate::{Failure, logging, one_line};
 use anyhow::Context;
 use clap::value_parser;
 use datapath::config::Workers;
 use netdev::epoll::{Epoll, EpollEvents};
 use netdev::signal::{Signal, Signals};
-use std::path::PathBuf;
+use ovsdb::Remote;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
@@ -26,15 +31,26 @@ const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// SIGTERM and SIGINT remove everything that the daemon created, unless --keep is given. When the
 /// daemon is killed or ends with `weft stop`, the kernel datapath keeps forwarding cached flows.
 /// The next daemon adopts these flows and revalidates them; `weft stop --purge` removes them.
+///
+/// Under systemd, the daemon reports its state and serves the watchdog (Type=notify, WatchdogSec=).
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The name of this host in the network file
+    /// The name of this host in the network file; with --ovn, a name for the control socket
+    /// [default: the name of this machine]
     #[arg(long, value_name = "NAME")]
-    host: String,
+    host: Option<String>,
+    /// Join the OVN deployment that the local database names, in place of ovn-controller and
+    /// ovs-vswitchd, instead of reading a network file. REMOTE is the database of Open_vSwitch
+    #[arg(long, value_name = "REMOTE", num_args = 0..=1,
+          default_missing_value = "unix:/run/openvswitch/db.sock", conflicts_with = "network")]
+    ovn: Option<Remote>,
     /// Path of the control socket [default: /run/weft/HOST.sock]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Lets the members of this group open the control socket; they may view but not change
+    #[arg(long, value_name = "GROUP")]
+    view_group: Option<String>,
     /// The datapath that forwards packets
     #[arg(long, value_enum, default_value_t = DatapathArg::Auto)]
     datapath: DatapathArg,
@@ -71,7 +87,8 @@ pub struct Args {
     #[arg(long, value_name = "PATH", default_value = netdev::bpf_fs::DEFAULT_PATH)]
     bpf_fs: PathBuf,
     /// The network file
-    network: PathBuf,
+    #[arg(required_unless_present = "ovn")]
+    network: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -79,33 +96,44 @@ Examples:
   weft run --host h1 network.toml
   weft run --host h1 --workers 2 --datapath user network.toml
   WEFT_LOG=debug weft run --host h1 network.toml
+  weft run --ovn
+  weft run --view-group weft --keep /etc/weft/network.toml
 
 Environment:
-  WEFT_LOG  log level (error, warn, info, debug, trace) or filter, such as datapath=trace
+  WEFT_LOG  log level (error, warn, info, debug, trace) or filter, such as info,datapath=trace
 
 Exit codes: 0 stopped as requested, 1 forwarding failed, 2 bad usage, an invalid network file or
 missing privileges.";
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    logging::init()?;
+    logging::init(logging::filter().map_err(Failure::Input)?)?;
     let busy_poll = Duration::from_micros(args.busy_poll.into());
     let workers = Workers { count: args.workers.into(), busy_poll };
     let (source_ports, megaflows) = (args.source_ports, args.megaflows as usize);
     let options = ForwardingOptions { workers, source_ports, megaflows, use_kernel: false };
-    let prepared = PreparedDaemon::load(&args.host, &args.network, args.datapath, options)?;
+    let manager = Arc::new(ServiceManager::connect().map_err(Failure::Input)?);
+    let (host, prepared) = prepare(args, options)?;
     // Threads inherit the signal mask, so signals are blocked before the first thread starts.
     let signals = Signals::take()?;
-    let path = args.control.clone().unwrap_or_else(|| default_path(&args.host));
+    let path = args.control.clone().unwrap_or_else(|| default_path(&host));
     let control = ControlSocket::listen(&path)?;
+    if let Some(group) = &args.view_group {
+        control.admit_viewers(group).map_err(Failure::Input)?;
+    }
     let idle = Duration::from_secs(args.idle.into());
-    let daemon = Arc::new(prepared.start(&args.bpf_fs, &path, idle)?);
-    tracing::info!(host = %args.host, control = %path.display(), "daemon started");
+    let RunningDaemon { daemon, ovn } = prepared.start(&args.bpf_fs, &path, idle)?;
+    tracing::info!(%host, control = %path.display(), "daemon started");
     let server = Arc::clone(&daemon);
     let served = control.serve(move |request, client| server.handle_request(request, client));
-    let waited = served.and_then(|()| wait_for_shutdown(&signals, &daemon));
+    let waited = served.and_then(|()| wait_for_shutdown(&signals, &daemon, &manager));
+    manager.tell(State::Stopping);
     let by_signal = if args.keep { Shutdown::Detach } else { Shutdown::Full };
     let shutdown = daemon.requested_shutdown().unwrap_or(by_signal);
-    if shutdown == Shutdown::Detach && waited.is_ok() && daemon.can_detach() {
+    let must_detach = shutdown == Shutdown::Detach && waited.is_ok() && daemon.can_detach();
+    if let Some(ovn) = ovn {
+        ovn.stop(!must_detach && waited.is_ok());
+    }
+    if must_detach {
         daemon.detach();
         if daemon.pins_last() {
             tracing::info!("daemon stopped; the kernel keeps forwarding cached flows");
@@ -123,15 +151,36 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until a signal or a client requests shutdown, or forwarding stops. SIGHUP starts a reload.
-fn wait_for_shutdown(signals: &Signals, daemon: &Arc<Daemon>) -> Result<(), anyhow::Error> {
-    let reloads = start_reloader(daemon)?;
+/// The name of the host for its control socket, and its daemon.
+fn prepare(args: &Args, options: ForwardingOptions) -> Result<(String, PreparedDaemon), Failure> {
+    if let Some(remote) = &args.ovn {
+        let joined = JoinedHost::join(remote)?;
+        let host = args.host.clone().unwrap_or_else(|| joined.name().to_owned());
+        return Ok((host, PreparedDaemon::of_ovn(joined, args.datapath, options)?));
+    }
+    let host = args.host.clone().unwrap_or_else(machine_name);
+    let network = args.network.as_deref().unwrap_or(Path::new(""));
+    let prepared = PreparedDaemon::load(&host, network, args.datapath, options)?;
+    Ok((host, prepared))
+}
+
+/// Tells the service manager that the daemon is ready. Waits until a signal or a client requests
+/// shutdown, or forwarding stops. SIGHUP starts a reload.
+fn wait_for_shutdown(
+    signals: &Signals,
+    daemon: &Arc<Daemon>,
+    manager: &Arc<ServiceManager>,
+) -> Result<(), anyhow::Error> {
+    let reloads = start_reloader(daemon, manager)?;
+    let turns: MainThreadTurns = start_watchdog(manager, daemon)?;
+    manager.tell(State::Ready);
     let epoll = Epoll::new()?;
     epoll.add(signals, 0)?;
     epoll.add(daemon.shutdown_waker(), 1)?;
     let mut events = EpollEvents::new();
     while !daemon.has_ended() && daemon.requested_shutdown().is_none() {
         epoll.wait(&mut events, Some(STATE_CHECK_INTERVAL))?;
+        turns.note();
         match signals.read()? {
             Some(Signal::Terminate | Signal::Interrupt) => return Ok(()),
             // A full queue has a reload that has not read the file yet.
@@ -146,13 +195,23 @@ fn wait_for_shutdown(signals: &Signals, daemon: &Arc<Daemon>) -> Result<(), anyh
 
 /// Starts a thread that reloads the network file when it receives a message. The main thread must
 /// not: a network file on a hung file system would delay SIGTERM.
-fn start_reloader(daemon: &Arc<Daemon>) -> Result<SyncSender<()>, anyhow::Error> {
+fn start_reloader(
+    daemon: &Arc<Daemon>,
+    manager: &Arc<ServiceManager>,
+) -> Result<SyncSender<()>, anyhow::Error> {
     let (sender, requests) = sync_channel(1);
-    let daemon = Arc::clone(daemon);
-    let reload = move || match daemon.reload() {
-        Ok(_) | Err(Failure::OutputClosed | Failure::Findings(_)) => {}
-        Err(Failure::Runtime(error) | Failure::Input(error)) => {
-            tracing::error!("cannot reload after SIGHUP: {}", one_line(&error));
+    let (daemon, manager) = (Arc::clone(daemon), Arc::clone(manager));
+    let reload = move || {
+        manager.tell(State::Reloading);
+        match daemon.reload() {
+            Ok(_) | Err(Failure::OutputClosed | Failure::Findings(_)) => {
+                manager.tell(State::Ready);
+            }
+            Err(Failure::Runtime(error) | Failure::Input(error)) => {
+                let why = format!("cannot reload after SIGHUP: {}", one_line(&error));
+                tracing::error!("{why}");
+                manager.tell(State::ReloadFailed(&why));
+            }
         }
     };
     std::thread::Builder::new()

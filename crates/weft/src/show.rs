@@ -4,8 +4,8 @@ use crate::control::{DaemonSelector, Request, request};
 use crate::{Failure, stdio};
 use ::doctor::choice::Decision;
 use datapath::stats::{
-    Drops, EndpointStats, LogStats, PacketCount, PathMtuReport, PathMtuReports, PrivilegeStats,
-    Snapshot,
+    ConnectionStats, Drops, EndpointStats, LogStats, PacketCount, PathMtuReport, PathMtuReports,
+    PrivilegeStats, Snapshot,
 };
 use std::fmt::Write as _;
 
@@ -92,6 +92,8 @@ fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
         write_counts(out, &endpoint.rx, &endpoint.tx)?;
         write_path_mtu(out, endpoint)?;
     }
+    let ConnectionStats { connections, limit } = snapshot.connections;
+    writeln!(out, "connections {connections} of at most {limit}")?;
     write_log(out, snapshot.log)?;
     write_privileges(out, &snapshot.privileges)
 }

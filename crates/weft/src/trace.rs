@@ -6,7 +6,8 @@ mod source;
 use crate::{Failure, stdio};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use flow::PortNo;
+use flow::{PortNo, ct_state};
+use pipeline::Assumptions;
 use source::TraceSource;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -50,8 +51,13 @@ pub struct Args {
     /// The port that receives the frame: its name, or with ovs-ofctl flows its number
     #[arg(long, value_name = "PORT", requires = "pcap")]
     inport: Option<String>,
-    /// The member that a `select` action (several next hops) takes, from 0, instead of the one that
-    /// the hash of the packet selects
+    /// The connection state after a pass through the connection tracker: `new`, `est`, `rel`,
+    /// `rpl`, `inv`, `snat`, `dnat`, joined by commas; may be repeated, once for each pass
+    /// [default: est]
+    #[arg(long, value_name = "STATE")]
+    ct: Vec<CtState>,
+    /// The member that a `select` action (several next hops) or a load balancer takes, from 0,
+    /// instead of the one that the hash of the packet selects
     #[arg(long, value_name = "N")]
     select: Option<usize>,
     /// Print only the result
@@ -105,6 +111,27 @@ impl FromStr for PortName {
     }
 }
 
+/// A connection state: names of bits, joined by `,` or `|`.
+#[derive(Clone, Copy, Debug)]
+pub struct CtState(u8);
+
+impl FromStr for CtState {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self, anyhow::Error> {
+        let bit = |name: &str| {
+            let known = || format!("`{name}` is no connection state: use new, est, rel, rpl, inv");
+            ct_state::from_name(name.trim()).with_context(known)
+        };
+        let state = text.split([',', '|']).try_fold(0, |state, name| bit(name).map(|b| state | b));
+        let state = state? | ct_state::TRACKED;
+        if state & ct_state::NEW != 0 && state & ct_state::ESTABLISHED != 0 {
+            return Err(anyhow!("a connection is either `new` or `est`"));
+        }
+        Ok(Self(state))
+    }
+}
+
 pub fn trace(args: &Args) -> Result<(), Failure> {
     let input = stdio::read_input(&args.source)?;
     let source = TraceSource::load(args, &input)?;
@@ -123,7 +150,9 @@ pub fn trace(args: &Args) -> Result<(), Failure> {
             )));
         }
     };
-    let (mut trace, _) = pipeline::trace(&source.program, &key, &source.learned, args.select);
+    let ct_states = args.ct.iter().map(|state| state.0).collect();
+    let assumed = Assumptions { choice: args.select, ct_states };
+    let (mut trace, _) = pipeline::trace(&source.program, &key, &source.learned, &assumed);
     trace.name_endpoints(|endpoint| source.endpoints.get(&endpoint).cloned());
     if args.json {
         stdio::print_json(&trace)

@@ -12,9 +12,10 @@ use crate::lab::Contender;
 
 /// Count instructions in an emulated machine: for a message one way, and for a KiB of a stream.
 ///
-/// Each contender runs in an emulated machine of its own, with Debian's kernel, whose clock counts
-/// instructions: the same input gives the same digits on every host. Switching is the total minus
-/// the total of one veth pair between the same guests.
+/// The contenders run in emulated machines with Debian's kernel, whose clock counts instructions:
+/// the same input gives the same digits on every host. Contenders that are weft with the same
+/// datapath share a machine; every other one has its own. Switching is the total minus the total of
+/// one veth pair between two guests of the same machine.
 #[derive(clap::Args)]
 pub struct Args {
     /// A contender [default: every available one]; may be repeated
@@ -55,19 +56,19 @@ const SEEDS: u32 = 4;
 
 #[derive(clap::Args)]
 pub struct Inside {
-    contender: Contender,
     warm_up: u32,
     measured: u32,
     stream_kib: u32,
     wire: Wire,
+    contenders: Vec<Contender>,
 }
 
 /// Measures in the machine that this process runs in. Prints one line of JSON for the wire and one
-/// for the contender.
+/// for each contender.
 pub fn inside(args: &Inside, weft: &Path) -> Result<(), Failure> {
-    let Inside { contender, warm_up, measured, stream_kib, wire } = *args;
+    let Inside { warm_up, measured, stream_kib, wire, ref contenders } = *args;
     let rounds = Rounds { warm_up, measured, stream_kib };
-    for contender in [Contender::Direct, contender] {
+    for contender in [Contender::Direct].into_iter().chain(contenders.iter().copied()) {
         let counts = exact::measure_inside(contender, weft, rounds, wire)?;
         println!("{}", serde_json::to_string(&counts).map_err(Failure::work)?);
     }

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
 
 use crate::Error;
 
@@ -96,8 +95,7 @@ impl From<Error> for Failure {
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
     let Cli { weft, task } = Cli::parse();
-    let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr);
     log.with_target(false).with_ansi(false).init();
     // A load with many connections needs as many files. Without the right to raise the limit, such
     // a load fails with its own message.

@@ -67,6 +67,7 @@ pub fn join(args: &Join) -> Result<(), Failure> {
 pub fn findings(args: &Findings) -> Result<(), Failure> {
     let directory = &args.directory;
     let results = Results::read(&directory.join("results.json")).map_err(Failure::input)?;
+    let results = study::judged(results);
     let counted = Baseline::read(&directory.join("exact.json")).map_err(Failure::input)?;
     let copies = directory.join("exact-copies.json");
     let copied = copies.exists().then(|| Baseline::read(&copies)).transpose();

@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::Failure;
 use crate::Stop;
 use crate::traffic::blast::Pace;
-use crate::trust::{TrustOptions, TrustScenario};
+use crate::trust::{TrustDatapath, TrustOptions, TrustScenario};
 
 /// Try weft under hostile guests, reloads and kills, and judge each criterion.
 ///
-/// Two hosts made of namespaces run weft with the user datapath and Geneve. Each scenario prints
-/// its measurements and, for each criterion, `ok` or `FAIL`. Needs root.
+/// Two hosts made of namespaces run weft with Geneve. Each scenario prints its measurements and,
+/// for each criterion, `ok` or `FAIL`. Needs root.
 ///
 /// upcall-flood: a guest sends nothing but new connections, each of which needs a megaflow.
 /// port-scan: a guest scans a /16 behind a logical router.
@@ -23,8 +23,10 @@ use crate::trust::{TrustOptions, TrustScenario};
     verbatim_doc_comment,
     after_help = "Examples:\n  weft-bench trust\n  \
                   weft-bench trust upcall-flood port-scan --seconds 5\n  \
-                  weft-bench trust kill --kills 5 --json\n\n\
-                  With --json every scenario is one line: {\"scenario\", \"passed\", \"lines\"}.\n\
+                  weft-bench trust kill --kills 5 --json\n  \
+                  weft-bench trust tuple-space --datapath user\n\n\
+                  With --json every scenario is one line: {\"scenario\", \"datapath\", \
+                  \"passed\", \"lines\"}.\n\
                   Exit codes: 0 every criterion is met, 1 one is not or a scenario failed, \
                   2 bad usage or missing rights."
 )]
@@ -32,6 +34,9 @@ pub struct Args {
     /// Scenarios: upcall-flood, port-scan, tuple-space, reload, kill [default: all]
     #[arg(value_name = "SCENARIO", value_parser = scenario)]
     scenarios: Vec<TrustScenario>,
+    /// The datapath of both hosts
+    #[arg(long, value_enum, value_name = "DATAPATH", default_value_t = TrustDatapath::Auto)]
+    datapath: TrustDatapath,
     /// Seconds of each measurement, 0.5 to 600
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = seconds)]
     seconds: f64,
@@ -66,6 +71,7 @@ pub fn trust(args: &Args, weft: PathBuf) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
     let options = TrustOptions {
         weft,
+        datapath: args.datapath,
         seconds: Duration::from_secs_f64(args.seconds),
         attack_pace: args.attack_pps.map_or(Pace::FlatOut, |pps| Pace::PerSecond(pps.into())),
         reloads: args.reloads,
@@ -82,7 +88,7 @@ pub fn trust(args: &Args, weft: PathBuf) -> Result<(), Failure> {
         }
         if args.json {
             let line = serde_json::json!({
-                "scenario": scenario.name(), "passed": passed, "lines": report.lines,
+                "scenario": scenario.name(), "datapath": args.datapath.name(), "passed": passed, "lines": report.lines,
             });
             println!("{line}");
         } else {

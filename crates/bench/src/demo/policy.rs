@@ -13,8 +13,9 @@ use crate::lab::{Attachment, Guest, Lab, RoutedGuest};
 use crate::traffic::ping::Pinger;
 use crate::{Error, Result, Stop};
 
-/// How long the first ping of any other pair of guests may take. The daemons are running by then.
-pub(super) const PAIR_LIMIT: Duration = Duration::from_secs(3);
+/// How long the first ping of any other pair of guests may take. The daemons are running by then,
+/// but a machine that is busy with other work may take seconds.
+pub(super) const PAIR_LIMIT: Duration = Duration::from_secs(10);
 /// Pings of each such pair.
 pub(super) const PINGS_OF_A_PAIR: u32 = 3;
 /// An upper bound for the payload bytes of one packet.

@@ -1,4 +1,7 @@
 //! The results of the demo: every trial as measured, and one row of medians for each contender.
+//!
+//! A contender is one of the switches that the demo compares. A block measures every contender
+//! once, and the base, the Linux bridge, twice. All ratios are relative to the base.
 
 use super::policy::PolicyReport;
 use crate::environment::Environment;
@@ -23,9 +26,10 @@ pub struct Trial {
     /// The contender.
     #[serde(serialize_with = "as_text")]
     pub contender: Contender,
-    /// Which repetition this is, from 0.
+    /// The number of its block, from 0.
     pub block: usize,
-    /// The second measurement of the base in its block, from which the noise is known.
+    /// True for the second measurement of the base in a block. Its difference from the first is the
+    /// noise of the machine.
     pub again: bool,
     /// MTU of the guests in bytes; `None` when they could not be joined.
     pub guest_mtu: Option<u16>,
@@ -41,7 +45,7 @@ pub struct Trial {
     pub policy: Option<PolicyReport>,
     /// Why the trial failed, if it did. The fields above have what was measured before.
     pub failure: Option<String>,
-    /// A reason for each repetition of a TCP measurement.
+    /// The reason for each TCP measurement that was repeated because nothing moved.
     pub stalls: Vec<String>,
 }
 
@@ -63,15 +67,15 @@ impl Trial {
     }
 }
 
-/// One line of the table: medians over the blocks.
+/// One line of the demo's table: medians over the trials of one contender.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Row {
     /// The contender.
     #[serde(serialize_with = "as_text")]
     pub contender: Contender,
-    /// The second measurement of the base.
+    /// True for the row of the second measurements of the base.
     pub again: bool,
-    /// True for weft.
+    /// True if the contender is weft.
     pub is_weft: bool,
     /// MTU of the guests, in bytes.
     pub guest_mtu: Option<u16>,
@@ -87,9 +91,9 @@ pub struct Row {
     pub cpu_busy: Option<f64>,
     /// Busy processor seconds of the machine for 10^9 payload bits over one connection.
     pub cpu_seconds_per_gbit: Option<f64>,
-    /// One connection: Gb/s over those of the base in the same block.
+    /// Gb/s of one connection, divided by the mean of the base in the same block.
     pub one_ratio: Option<f64>,
-    /// Eight connections: Gb/s over those of the base in the same block.
+    /// Gb/s of eight connections, divided by the mean of the base in the same block.
     pub eight_ratio: Option<f64>,
     /// Frames per second on the underlay with one connection, both directions; a super-packet
     /// counts as one.
@@ -100,11 +104,12 @@ pub struct Row {
     pub left_out: bool,
 }
 
-/// The difference of the base from itself, measured twice in a block. No ratio of the table means
-/// more than that.
+/// The difference between the two measurements of the base in a block. A ratio that is closer to 1
+/// than this shows no difference between contenders.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
 pub struct Noise {
-    /// The second rate over the first, where it is farthest from 1, over all blocks and both loads.
+    /// The second rate divided by the first, in the block and for the number of connections where
+    /// it is farthest from 1.
     pub farthest: f64,
     /// Blocks in which the base was measured twice.
     pub pairs: usize,
@@ -119,7 +124,7 @@ pub struct ProfileReport {
     pub uplink_mtu: u16,
     /// Offload flags of the underlay, read from the kernel.
     pub offloads: OffloadFlags,
-    /// The base against itself; `None` when no block measured it twice.
+    /// `None` when no block measured the base twice.
     pub noise: Option<Noise>,
     /// The largest share of the machine's time that the hypervisor took (steal), 0 to 1.
     pub cpu_steal: f64,
@@ -136,7 +141,7 @@ pub struct DemoReport {
     pub environment: Environment,
     /// Seconds of each TCP measurement.
     pub seconds: f64,
-    /// Repetitions.
+    /// Number of blocks.
     pub blocks: usize,
     /// One report for each underlay profile.
     pub profiles: Vec<ProfileReport>,
@@ -146,9 +151,8 @@ pub struct DemoReport {
 pub(super) const BASE: Contender = Contender::LinuxBridge;
 
 impl DemoReport {
-    /// True when the bridge and every tunnel of weft passed in every profile. A failure of another
-    /// contender is shown, and does not count. Neither does a tunnel that only the user datapath
-    /// supports.
+    /// True when no trial of the bridge or of weft failed in any profile. Failures of other
+    /// contenders do not count. Neither do tunnels that the kernel datapath does not support.
     pub fn passed(&self) -> bool {
         let is_left = |row: &Row| {
             row.left_out && matches!(row.contender, Contender::Weft(Datapath::Kernel, _))
@@ -173,7 +177,7 @@ impl ProfileReport {
                 kinds.push((trial.contender, trial.again));
             }
         }
-        // In the order of the first block, where the base comes last again.
+        // Rows have the order of the first block, which measures the base again at its end.
         let mut rows: Vec<Row> =
             kinds.iter().map(|&(contender, again)| Row::of(contender, again, &trials)).collect();
         let last = rows.iter().position(|row| row.again).unwrap_or(rows.len());
@@ -250,7 +254,7 @@ impl Noise {
         Some(Self { farthest, pairs: twice.len() })
     }
 
-    /// The distance of the base from itself, in parts of its first rate.
+    /// The difference between the two measurements, as a part of the first: 0.5 is 50 %.
     pub fn distance(&self) -> f64 {
         distance(self.farthest)
     }

@@ -1,4 +1,4 @@
-//! Counts contenders in parallel machines, and keeps each count at once.
+//! Counts contenders in parallel machines, and keeps the counts of each machine at once.
 
 use std::sync::{Mutex, mpsc};
 
@@ -28,9 +28,9 @@ pub struct CountOptions {
     pub quiet: bool,
 }
 
-/// Counts all contenders, each in a machine of its own. The clocks of the machines are independent,
-/// so they can run in parallel. `keep` gets each row as it is counted, with all counts so far. An
-/// interrupted count is returned as incomplete.
+/// Counts all contenders in the machines of [`groups`]. The clocks of the machines are independent,
+/// so they can run in parallel. `keep` gets each row when its machine ends, with all counts so far.
+/// An interrupted count is returned as incomplete.
 ///
 /// # Errors
 /// The kernel's version is unknown, or `keep` fails. A contender that cannot be counted is a row.
@@ -44,51 +44,99 @@ pub fn count(
     let begun = Baseline::begin(kernel.version()?, *rounds, *wire);
     let machines = std::thread::available_parallelism().map_or(1, usize::from).min(MACHINES);
     let progress = Progress::start(contenders.len(), *quiet).at_once(machines);
-    let measure = |contender| {
-        let what = format!("counting {contender}");
+    let measure = |group: &[Contender]| {
+        let names: Vec<_> = group.iter().map(ToString::to_string).collect();
+        let what = format!("counting {}", names.join(", "));
         progress.trial(&what);
         progress.step(&what);
-        let measured = super::measure(contender, kernel, programs, *rounds, *wire, *seed, stop);
-        progress.done();
-        measured
+        super::measure(group, kernel, programs, *rounds, *wire, *seed, stop)
     };
-    let mut keep =
-        |now: &Baseline, entry: &ContenderCounts| progress.suspended(|| keep(now, entry));
+    let mut keep = |now: &Baseline, entry: &ContenderCounts| {
+        progress.done();
+        progress.suspended(|| keep(now, entry))
+    };
     count_all(begun, contenders, (machines, stop), &measure, &mut keep)
 }
 
-/// Runs `measure` for the `contenders` on so many threads, and adds the rows as they come.
+/// The contenders of each machine: those that are weft share one for each datapath.
+fn groups(contenders: &[Contender]) -> Vec<Vec<Contender>> {
+    let machine = |contender| match contender {
+        Contender::Weft(datapath, _) => Some(datapath),
+        _ => None,
+    };
+    let mut groups: Vec<Vec<Contender>> = Vec::new();
+    for &contender in contenders {
+        let shares = |group: &&mut Vec<Contender>| {
+            machine(contender).is_some()
+                && group.first().map(|&of| machine(of)) == Some(machine(contender))
+        };
+        match groups.iter_mut().find(shares) {
+            Some(group) => group.push(contender),
+            None => groups.push(vec![contender]),
+        }
+    }
+    groups
+}
+
+/// Measures a group of contenders in one machine: the rows that were counted, in the order of the
+/// group, and why it ended before all were.
+type Measure<'a> = dyn Fn(&[Contender]) -> (Vec<Row>, Result<()>) + Sync + 'a;
+
+/// Runs `measure` for a group, and again for those after a contender that failed. Returns `false`
+/// when `send` does, or when interrupted.
+fn count_group(
+    mut group: &[Contender],
+    measure: &Measure<'_>,
+    send: &dyn Fn(ContenderCounts) -> bool,
+) -> bool {
+    while !group.is_empty() {
+        let (rows, ended) = measure(group);
+        let rest = group.get(rows.len()..).unwrap_or_default();
+        if !rows.into_iter().map(ContenderCounts::Counted).all(send) {
+            return false;
+        }
+        group = match (ended, rest) {
+            (Err(Error::Interrupted), _) => return false,
+            (Err(error), &[contender, ref later @ ..]) => {
+                let failure = error.to_string();
+                if !send(ContenderCounts::Failed(Failed { contender, failure })) {
+                    return false;
+                }
+                later
+            }
+            (_, rest) => rest,
+        };
+    }
+    true
+}
+
+/// Runs `measure` for the groups of `contenders` on so many threads, and adds the rows as they
+/// come.
 fn count_all(
     mut counts: Baseline,
     contenders: &[Contender],
     (machines, stop): (usize, &Stop),
-    measure: &(dyn Fn(Contender) -> Result<Row> + Sync),
+    measure: &Measure<'_>,
     keep: &mut dyn FnMut(&Baseline, &ContenderCounts) -> Result<()>,
 ) -> Result<Baseline> {
-    let waiting = Mutex::new(contenders.iter().copied());
+    let waiting = Mutex::new(groups(contenders).into_iter());
     let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next());
     let (done, rows) = mpsc::channel();
     let kept = std::thread::scope(|scope| {
         for _ in 0..machines {
             let done = done.clone();
             scope.spawn(move || {
-                while let Some(contender) = next() {
-                    // The receiver is gone when rows cannot be kept.
-                    if stop.is_raised() || done.send((contender, measure(contender))).is_err() {
+                // The receiver is gone when rows cannot be kept.
+                let send = |entry| done.send(entry).is_ok();
+                while let Some(group) = next() {
+                    if stop.is_raised() || !count_group(&group, measure, &send) {
                         return;
                     }
                 }
             });
         }
         drop(done);
-        for (contender, measured) in rows {
-            let entry = match measured {
-                Ok(row) => ContenderCounts::Counted(row),
-                Err(Error::Interrupted) => continue,
-                Err(error) => {
-                    ContenderCounts::Failed(Failed { contender, failure: error.to_string() })
-                }
-            };
+        for entry in rows {
             counts.rows.push(entry.clone());
             let place =
                 |entry: &ContenderCounts| contenders.iter().position(|&c| c == entry.contender());
@@ -103,6 +151,8 @@ fn count_all(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::super::Counts;
     use super::*;
 
@@ -114,19 +164,33 @@ mod tests {
         Row { contender, total: Counts { tcp: 30.0, ..wire }, wire }
     }
 
+    /// Measures a group with `measure` until that fails.
+    fn measure_each(
+        group: &[Contender],
+        measure: &dyn Fn(Contender) -> Result<Row>,
+    ) -> (Vec<Row>, Result<()>) {
+        let mut rows = Vec::new();
+        let ended = group.iter().try_for_each(|&contender| {
+            rows.push(measure(contender)?);
+            Ok(())
+        });
+        (rows, ended)
+    }
+
     /// The rows that are kept when [`ALL`] run in so many machines, and the returned counts.
     fn count_with(
         machines: usize,
         stop: &Stop,
         measure: &(dyn Fn(Contender) -> Result<Row> + Sync),
     ) -> (Vec<Baseline>, Baseline) {
+        let measure = |group: &[Contender]| measure_each(group, measure);
         let mut kept = Vec::new();
         let mut keep = |now: &Baseline, _: &ContenderCounts| {
             kept.push(now.clone());
             Ok(())
         };
         let begun = Baseline::begin("k".into(), Rounds::SHORT, Wire::Shared);
-        let counts = count_all(begun, &ALL, (machines, stop), measure, &mut keep).unwrap();
+        let counts = count_all(begun, &ALL, (machines, stop), &measure, &mut keep).unwrap();
         (kept, counts)
     }
 
@@ -150,6 +214,36 @@ mod tests {
     }
 
     #[test]
+    fn contenders_share_a_machine_when_they_are_weft_with_the_same_datapath() {
+        let names = ["weft-user-gre", "bridge", "weft-kernel-gre", "weft-user-stt", "direct"];
+        let all = names.map(|name| name.parse().unwrap());
+        let [user_gre, bridge, kernel_gre, user_stt, direct] = all;
+        let expected = [vec![user_gre, user_stt], vec![bridge], vec![kernel_gre], vec![direct]];
+        assert_eq!(groups(&all), expected);
+    }
+
+    #[test]
+    fn others_of_a_group_are_counted_when_one_fails() {
+        let group: [Contender; 3] =
+            ["weft-user-gre", "weft-user-stt", "weft-user-vlan"].map(|name| name.parse().unwrap());
+        let machines = AtomicUsize::new(0);
+        let measure = |group: &[Contender]| {
+            machines.fetch_add(1, Ordering::Relaxed);
+            measure_each(group, &|contender| match contender.id() {
+                id if id.contains("stt") => Err(Error::Traffic("no answer".into())),
+                _ => Ok(row(contender)),
+            })
+        };
+        let begun = Baseline::begin("k".into(), Rounds::SHORT, Wire::Shared);
+        let stop = Stop::new();
+        let counts = count_all(begun, &group, (2, &stop), &measure, &mut |_, _| Ok(())).unwrap();
+        assert!(counts.complete);
+        let failed: Vec<_> = counts.failed().map(|failed| failed.contender).collect();
+        assert_eq!((failed, counts.counted().count()), (vec![group[1]], 2));
+        assert_eq!(machines.into_inner(), 2, "the last one runs in a machine of its own");
+    }
+
+    #[test]
     fn counts_stay_when_the_rest_is_interrupted() {
         let stop = Stop::new();
         let (kept, counts) = count_with(1, &stop, &|contender| match contender {
@@ -170,7 +264,7 @@ mod tests {
             |_: &Baseline, _: &ContenderCounts| Err(Error::Traffic("the disk is full".into()));
         let begun = Baseline::begin("k".into(), Rounds::SHORT, Wire::Shared);
         let stop = Stop::new();
-        let measure = |contender| Ok(row(contender));
+        let measure = |group: &[Contender]| measure_each(group, &|contender| Ok(row(contender)));
         let ended = count_all(begun, &ALL, (1, &stop), &measure, &mut keep);
         assert_eq!(ended.unwrap_err().to_string(), "the disk is full");
     }

@@ -1,5 +1,5 @@
-//! The root file system of the emulated machine: busybox, weft, weft-bench, the kernel modules of a
-//! contender, and Open vSwitch where that is the contender.
+//! The root file system of the emulated machine: busybox, weft, weft-bench, the kernel modules of
+//! the contenders, and Open vSwitch where that is a contender.
 
 use std::fs;
 use std::path::Path;
@@ -61,12 +61,12 @@ fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
     modules
 }
 
-/// Builds the root file system for `contender`; `arguments` are those of `weft-bench inside`.
+/// Builds the root file system for `contenders`; `arguments` are those of `weft-bench inside`.
 ///
 /// # Errors
 /// A program or a module is missing.
 pub(super) fn root_file_system(
-    contender: Contender,
+    contenders: &[Contender],
     wire: Wire,
     programs: &Programs,
     kernel: &Path,
@@ -86,7 +86,7 @@ pub(super) fn root_file_system(
     archive.file("bin/busybox", &read(busybox)?);
     program(&mut archive, "bin/weft", &programs.weft)?;
     program(&mut archive, "bin/weft-bench", &programs.weft_bench)?;
-    if let Contender::Ovs(..) = contender {
+    if contenders.iter().any(|contender| matches!(contender, Contender::Ovs(..))) {
         for path in OVS {
             if path.ends_with("schema") {
                 archive.file(path, &read(Path::new(path))?);
@@ -96,7 +96,7 @@ pub(super) fn root_file_system(
         }
     }
     let mut loaded = Vec::new();
-    for name in modules(contender, wire) {
+    for name in contenders.iter().flat_map(|&contender| modules(contender, wire)) {
         add_module(&mut archive, kernel, name, &mut loaded)?;
     }
     // Dependencies come first. libcrc32c requests its algorithm by name, and the machine has no

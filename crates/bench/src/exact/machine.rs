@@ -15,8 +15,6 @@ use crate::process::Process;
 use crate::{Error, Result, Stop};
 
 const QEMU: &str = "qemu-system-x86_64";
-/// How long the machine may take, on a busy host.
-const LIMIT: Duration = Duration::from_secs(600);
 /// The marker of the last line of output, before the exit code of the measurement.
 const END: &str = "weft-exact-end ";
 
@@ -65,14 +63,48 @@ impl Kernel {
         &self.0
     }
 
-    /// Boots the root file system `root` with random numbers from `seed`, waits until the machine
-    /// has ended, and returns the output of the measurement.
-    ///
-    /// # Errors
-    /// The emulator does not start, it takes longer than 10 minutes, or the measurement fails.
-    pub(super) fn run(&self, root: &[u8], seed: u32, stop: &Stop) -> Result<String> {
-        let scratch = Scratch::create_anywhere()?;
-        let file = |name: &str| scratch.path().join(name);
+    /// Boots the root file system `root` with random numbers from `seed`, and waits until the
+    /// machine has ended. Returns what the measurement has printed, and how it ended: the emulator
+    /// does not start, it takes longer than `limit`, or the measurement fails.
+    pub(super) fn run(
+        &self,
+        root: &[u8],
+        seed: u32,
+        limit: Duration,
+        stop: &Stop,
+    ) -> (String, Result<()>) {
+        let scratch = match Scratch::create_anywhere() {
+            Ok(scratch) => scratch,
+            Err(error) => return (String::new(), Err(error)),
+        };
+        let read = |name| {
+            let bytes = fs::read(scratch.path().join(name)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let ended = self.emulate(root, seed, scratch.path(), limit, stop);
+        let (output, log) = (read("output.log"), read("kernel.log"));
+        let failed = |how: &str, output: &str| {
+            let output = format!("{output}\n{}", tail(&log));
+            Error::Process { name: "the emulated machine".into(), how: how.into(), output }
+        };
+        let ended = ended.and_then(|()| match output.rsplit_once(END) {
+            Some((_, code)) if code.trim() == "0" => Ok(()),
+            Some(_) => Err(failed("could not measure", &output)),
+            None => Err(failed("ended before the measurement did", &output)),
+        });
+        (output, ended)
+    }
+
+    /// Runs the emulator to its end. Leaves `output.log` and `kernel.log` in `directory`.
+    fn emulate(
+        &self,
+        root: &[u8],
+        seed: u32,
+        directory: &Path,
+        limit: Duration,
+        stop: &Stop,
+    ) -> Result<()> {
+        let file = |name: &str| directory.join(name);
         let image = file("root.cpio");
         fs::write(&image, root).map_err(Error::io(format!("write {}", image.display())))?;
         let mut command = Command::new(QEMU);
@@ -93,22 +125,7 @@ impl Kernel {
             .arg(format!("file:{}", file("kernel.log").display()))
             .arg("-serial")
             .arg(format!("file:{}", file("output.log").display()));
-        let ended = Process::spawn(QEMU, killed_with_parent(command))?.finish(LIMIT, stop);
-        let read =
-            |name| fs::read(file(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let (output, log) =
-            (read("output.log").unwrap_or_default(), read("kernel.log").unwrap_or_default());
-        ended?;
-        let failed = |how: &str| Error::Process {
-            name: "the emulated machine".into(),
-            how: how.into(),
-            output: format!("{output}\n{}", tail(&log)),
-        };
-        match output.rsplit_once(END) {
-            Some((printed, code)) if code.trim() == "0" => Ok(printed.to_owned()),
-            Some(_) => Err(failed("could not measure")),
-            None => Err(failed("ended before the measurement did")),
-        }
+        Process::spawn(QEMU, killed_with_parent(command))?.finish(limit, stop).map(drop)
     }
 }
 

@@ -4,20 +4,24 @@
 //! use bench::exact::{Kernel, Programs, Rounds, Wire, measure};
 //! # fn main() -> bench::Result<()> {
 //! let kernel = Kernel::open("target/guest-kernel".as_ref())?;
-//! let contender = "weft-user-geneve".parse()?;
+//! let contenders = ["weft-user-geneve".parse()?];
 //! let programs = Programs {
 //!     weft: "target/release/weft".into(),
 //!     weft_bench: "target/release/weft-bench".into(),
 //! };
 //! let stop = bench::Stop::new();
-//! let row = measure(contender, &kernel, &programs, Rounds::FULL, Wire::Shared, 1, &stop)?;
-//! println!("{:.0} instructions for switching a message over TCP", row.switching().tcp);
+//! let (rows, ended) =
+//!     measure(&contenders, &kernel, &programs, Rounds::FULL, Wire::Shared, 1, &stop);
+//! ended?;
+//! println!("{:.0} instructions for switching a message over TCP", rows[0].switching().tcp);
 //! # Ok(()) }
 //! ```
 //!
-//! Every contender runs in an emulated machine of its own. The same machine, with the same modules,
-//! also measures one veth pair between the same guests, the *wire*: some modules, such as that of
-//! Open vSwitch, make the wire costlier. *Switching* is the difference of the two.
+//! The contenders that are weft share two emulated machines, one for each datapath: they need the
+//! same modules and leave nothing behind, and a boot takes longer than a count. Every other
+//! contender runs in a machine of its own. Each machine first measures one veth pair between two
+//! guests, the *wire*: some modules, such as that of Open vSwitch, make the wire costlier.
+//! *Switching* is the difference of the two.
 //!
 //! Every emulated instruction takes one nanosecond, so memory copies weigh less than on hardware.
 
@@ -29,6 +33,7 @@ mod machine;
 mod wire;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +45,9 @@ pub use gate::{Baseline, ContenderCounts, Excess, Failed};
 pub use inside::measure as measure_inside;
 pub use machine::Kernel;
 pub use wire::Wire;
+
+/// How long a machine may take for each contender, on a busy host.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// The programs that the emulated machine runs.
 #[derive(Clone, Debug)]
@@ -102,33 +110,46 @@ impl Row {
     }
 }
 
-/// Boots a machine and measures `contender` in it. The machine's random numbers come from `seed`.
+/// Boots a machine and measures `contenders` in it, one after another. The machine's random numbers
+/// come from `seed`.
 ///
-/// # Errors
-/// A module or a program is missing, the machine does not end, traffic does not flow in it, or the
-/// contender is not counted on this wire ([`Wire::refuses`]).
+/// Returns the rows in the same order, and why there are fewer rows than contenders: a module or a
+/// program is missing, the machine does not end, traffic does not flow in it, or a contender is not
+/// counted on this wire ([`Wire::refuses`]).
 pub fn measure(
-    contender: Contender,
+    contenders: &[Contender],
     kernel: &Kernel,
     programs: &Programs,
     rounds: Rounds,
     wire: Wire,
     seed: u32,
     stop: &Stop,
-) -> Result<Row> {
-    if let Some(why) = wire.refuses(contender) {
-        return Err(Error::Traffic(format!("{contender}: {why}")));
-    }
-    let Rounds { warm_up, measured, stream_kib } = rounds;
-    let arguments = format!("{} {warm_up} {measured} {stream_kib} {wire}", contender.id());
-    let root = image::root_file_system(contender, wire, programs, kernel.directory(), &arguments)?;
-    let printed = kernel.run(&root, seed, stop)?;
-    let counts: Vec<Counts> =
-        printed.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    match counts[..] {
-        [wire, total] => Ok(Row { contender, total, wire }),
-        _ => Err(Error::Traffic(format!(
+) -> (Vec<Row>, Result<()>) {
+    let root = || {
+        for contender in contenders {
+            if let Some(why) = wire.refuses(*contender) {
+                return Err(Error::Traffic(format!("{contender}: {why}")));
+            }
+        }
+        let names: Vec<_> = contenders.iter().map(|contender| contender.id()).collect();
+        let Rounds { warm_up, measured, stream_kib } = rounds;
+        let arguments = format!("{warm_up} {measured} {stream_kib} {wire} {}", names.join(" "));
+        image::root_file_system(contenders, wire, programs, kernel.directory(), &arguments)
+    };
+    let root = match root() {
+        Ok(root) => root,
+        Err(error) => return (Vec::new(), Err(error)),
+    };
+    let (printed, ended) = kernel.run(&root, seed, LIMIT * contenders.len() as u32, stop);
+    let mut counts = printed.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let wire: Option<Counts> = counts.next();
+    let row = |(&contender, total)| wire.map(|wire| Row { contender, total, wire });
+    let rows: Vec<_> = contenders.iter().zip(counts).filter_map(row).collect();
+    let ended = ended.and_then(|()| match rows.len() == contenders.len() {
+        true => Ok(()),
+        false => Err(Error::Traffic(format!(
             "the emulated machine has printed something else:\n{printed}"
         ))),
-    }
+    });
+    (rows, ended)
 }

@@ -28,10 +28,15 @@ const STEADY_PPS: f64 = 20_000.0;
 const NEW_PPS: f64 = 1_000.0;
 /// The part of its throughput that B must keep.
 const KEPT_THROUGHPUT: f64 = 0.8;
+/// The part of its TCP throughput that B must have again after the attack. Only half, because the
+/// throughput of B alone varies: docs/results/2026-11-26-tuple-space.md.
+const RECOVERED: f64 = 0.5;
 /// The part of its new connections that B must keep.
 const KEPT_SETUPS: f64 = 0.9;
 /// The most megaflows of a switch: its default limit.
 const MEGAFLOWS: u64 = 200_000;
+/// The caches that may have a copy of a megaflow: those of two workers, and the programs' tables.
+const COPIES: u64 = 3;
 /// The most masks of a port, plus the exact-match mask.
 const MASKS_PER_PORT: u64 = 257;
 /// The growth of memory that is allowed after the warm-up. Megaflows come and go, and the allocator
@@ -121,6 +126,7 @@ pub fn run(
         share(bed, Some(&same), seconds, &mut PeakUsage::default())?
     };
 
+    report.note("datapath", counters["datapath"].as_str().unwrap_or("unknown"));
     report.note("B alone", before.text());
     report.note("B during the attack", during.text());
     report.note("B alone again", after.text());
@@ -157,7 +163,11 @@ fn judge_victim_rates(
         report.judge(verdict, format!("{what} kept"), format!("{kept:.3} (at least {least:.2})"));
     }
     let kept = during.tcp_gbps / plain.tcp_gbps.max(f64::MIN_POSITIVE);
-    let alone = f64::midpoint(alone[0].tcp_gbps, alone[1].tcp_gbps);
+    let [before, after] = alone.map(|rates| rates.tcp_gbps);
+    let recovered = after / before.max(f64::MIN_POSITIVE);
+    let text = format!("{recovered:.2} (at least {RECOVERED:.2})");
+    report.judge(CriterionResult::of(recovered >= RECOVERED), "TCP after the attack", text);
+    let alone = f64::midpoint(before, after);
     let of_alone = during.tcp_gbps / alone.max(f64::MIN_POSITIVE);
     let text = format!(
         "{of_alone:.2} of B alone, {kept:.2} of B during one connection of A (at least \
@@ -169,8 +179,9 @@ fn judge_victim_rates(
 
 fn judge_bounds(report: &mut TrustReport, peak: &PeakUsage, idle: Footprint, full: Footprint) {
     let ports = 6;
-    let verdict = CriterionResult::of(peak.megaflows <= MEGAFLOWS);
-    report.judge(verdict, "megaflows", format!("{} (at most {MEGAFLOWS})", peak.megaflows));
+    let verdict = CriterionResult::of(peak.megaflows <= MEGAFLOWS * COPIES);
+    let text = format!("{} in all caches (at most {})", peak.megaflows, MEGAFLOWS * COPIES);
+    report.judge(verdict, "megaflows", text);
     let most = MASKS_PER_PORT * ports;
     report.judge(
         CriterionResult::of(peak.masks <= most),

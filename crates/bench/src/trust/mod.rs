@@ -79,8 +79,8 @@ impl TrustScenario {
     }
 
     fn run_in_lab(self, lab: &Lab<'_>, options: &TrustOptions) -> Result<TrustReport> {
-        let TrustOptions { weft, seconds, attack_pace, reloads, kills } = options;
-        let start = |text: &str| TestBed::start(lab, weft, text);
+        let TrustOptions { weft, datapath, seconds, attack_pace, reloads, kills } = options;
+        let start = |text: &str| TestBed::start(lab, (weft, *datapath), text);
         let hostile = |attack: Attack| {
             let mut bed = start(&attack.network(lab))?;
             let report = hostile::run(attack, &mut bed, *attack_pace, *seconds)?;
@@ -110,11 +110,35 @@ impl fmt::Display for TrustScenario {
     }
 }
 
+/// The datapath of the hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum TrustDatapath {
+    /// The kernel datapath where the kernel can do it, as `weft run` chooses.
+    Auto,
+    /// The kernel datapath.
+    Kernel,
+    /// The user datapath alone.
+    User,
+}
+
+impl TrustDatapath {
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::User => "user",
+        }
+    }
+}
+
 /// The duration and the intensity of the scenarios.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TrustOptions {
     /// The program `weft`.
     pub weft: PathBuf,
+    /// The datapath of both hosts.
+    pub datapath: TrustDatapath,
     /// The duration of each measurement.
     pub seconds: Duration,
     /// The packet rate of the hostile guest.

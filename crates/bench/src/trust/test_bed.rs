@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use netdev::cpu::resident_bytes;
 use serde_json::{Value, json};
 
+use super::TrustDatapath;
 use crate::control::{ReplyForm, ask};
 use crate::lab::scratch::Scratch;
 use crate::lab::{Guest, Lab};
@@ -28,6 +29,7 @@ pub struct TestBed<'a> {
     scratch: Scratch,
     lab: &'a Lab<'a>,
     weft: &'a Path,
+    datapath: TrustDatapath,
     network: PathBuf,
 }
 
@@ -43,15 +45,19 @@ pub struct Footprint {
 }
 
 impl<'a> TestBed<'a> {
-    /// Starts `weft` on both hosts of `lab` with the network file `text`. Waits until both pairs of
-    /// guests reach each other.
+    /// Starts `weft` on both hosts of `lab` with a datapath and the network file `text`. Waits
+    /// until both pairs of guests reach each other.
     ///
     /// # Errors
     /// A daemon does not start, or a ping has no reply within 15 s.
-    pub fn start(lab: &'a Lab<'a>, weft: &'a Path, text: &str) -> Result<Self> {
+    pub fn start(
+        lab: &'a Lab<'a>,
+        (weft, datapath): (&'a Path, TrustDatapath),
+        text: &str,
+    ) -> Result<Self> {
         let scratch = Scratch::create()?;
         let network = scratch.write("network.toml", text)?;
-        let mut bed = Self { daemons: vec![None, None], scratch, lab, weft, network };
+        let mut bed = Self { daemons: vec![None, None], scratch, lab, weft, datapath, network };
         for host in 0..2 {
             bed.start_daemon(host)?;
         }
@@ -70,8 +76,7 @@ impl<'a> TestBed<'a> {
         let host = &self.lab.hosts()[host];
         let mut command = Command::new(self.weft);
         command.args(["run", "--host", &host.name(), "--control"]).arg(control).arg(&self.network);
-        // The user datapath, whose threads and caches the scenarios load.
-        command.args(["--datapath", "user"]);
+        command.args(["--datapath", self.datapath.name()]);
         let name = format!("weft run --host {}", host.name());
         let process = Process::spawn(name, host.netns().command(command))?;
         self.daemons[usize::from(host.name() != "h1")] = Some(process);
@@ -139,6 +144,21 @@ impl<'a> TestBed<'a> {
                 Err(Error::Interrupted) => Err(Error::Interrupted),
                 other => Ok(other.ok()),
             }
+        })?;
+        Ok(start.elapsed())
+    }
+
+    /// Waits until the daemon of `host` answers requests. Returns how long that took.
+    ///
+    /// # Errors
+    /// No answer within `limit`, or a daemon has ended.
+    pub fn wait_ready(&mut self, host: usize, limit: Duration) -> Result<Duration> {
+        let start = Instant::now();
+        let stop = self.stop_flag();
+        let what = format!("an answer of the daemon of host {}", host + 1);
+        stop.wait_for(&what, limit, || {
+            self.check()?;
+            Ok(self.counters(host).ok())
         })?;
         Ok(start.elapsed())
     }

@@ -42,8 +42,9 @@ pub(super) struct Seen {
     pub end: u32,
 }
 
+/// Where the numbers of a segment are in relation to the windows of both sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum WindowPosition {
     Inside,
     /// Below the window, or slightly above it.
     Delayed,
@@ -185,7 +186,7 @@ pub(super) fn check(
     direction: Direction,
     segment: &Segment,
     state: TcpState,
-) -> (Verdict, Option<Seen>) {
+) -> (WindowPosition, Option<Seen>) {
     let [original, reply] = sides;
     let (sender, receiver) = match direction {
         Direction::Original => (original, reply),
@@ -199,7 +200,7 @@ pub(super) fn check(
         if is_syn {
             sender.begin(receiver, segment, direction);
             if !has_ack {
-                return (Verdict::Inside, None);
+                return (WindowPosition::Inside, None);
             }
         } else {
             sender.begin_late(receiver, segment, sack);
@@ -211,7 +212,7 @@ pub(super) fn check(
         // The sender tries again with other numbers.
         sender.begin(receiver, segment, direction);
         if direction == Direction::Reply && !has_ack {
-            return (Verdict::Inside, None);
+            return (WindowPosition::Inside, None);
         }
     }
     let is_reset = segment.has(TcpFlags::RST);
@@ -226,16 +227,16 @@ pub(super) fn check(
         seen.end = sender.end;
     }
     match judge(sender, receiver, seen, sack) {
-        Verdict::Inside => {
+        WindowPosition::Inside => {
             update(sender, receiver, segment, seen, sack);
-            (Verdict::Inside, Some(seen))
+            (WindowPosition::Inside, Some(seen))
         }
-        verdict => (verdict, Some(seen)),
+        position => (position, Some(seen)),
     }
 }
 
 /// Compares the numbers with the window.
-fn judge(sender: &mut Side, receiver: &Side, seen: Seen, sack: u32) -> Verdict {
+fn judge(sender: &mut Side, receiver: &Side, seen: Seen, sack: u32) -> WindowPosition {
     let ack_is_new_enough =
         is_after(sack, receiver.end.wrapping_sub(sender.max_ack_delay()).wrapping_sub(1));
     let ends_in_window =
@@ -251,17 +252,17 @@ fn judge(sender: &mut Side, receiver: &Side, seen: Seen, sack: u32) -> Verdict {
             && ack_was_sent
             && excess <= receiver.max_window;
         if !tolerable {
-            return Verdict::Outside;
+            return WindowPosition::Outside;
         }
         sender.end = seen.end;
         sender.set(Side::UNACKNOWLEDGED);
-        return Verdict::Delayed;
+        return WindowPosition::Delayed;
     }
     if !ack_was_sent {
-        return Verdict::Outside;
+        return WindowPosition::Outside;
     }
     let in_window = receiver.max_window == 0 || ends_in_window;
-    if in_window && ack_is_new_enough { Verdict::Inside } else { Verdict::Delayed }
+    if in_window && ack_is_new_enough { WindowPosition::Inside } else { WindowPosition::Delayed }
 }
 
 fn update(sender: &mut Side, receiver: &mut Side, segment: &Segment, seen: Seen, sack: u32) {

@@ -61,32 +61,38 @@ pub fn class(spec: &TunnelSpec, local: IpAddr, template: &[u8], in_port: PortNo)
         sum = words.map(|&word: &[u8; 2]| u32::from(u16::from_be_bytes(word))).sum::<u32>();
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    let tunnel = match spec.tunnel {
-        TunnelType::Vxlan => abi::WEFT_VXLAN as u8,
-        TunnelType::Geneve => abi::WEFT_GENEVE as u8,
-        TunnelType::Gre => abi::WEFT_GRE as u8,
-        TunnelType::Nvgre => abi::WEFT_NVGRE as u8,
-        other => panic!("programs do not do {other}"),
-    };
+    let tunnel = spec.tunnel as u8;
     let flags = class_flags(spec, is_v6);
     let ttl = if let Ttl::Fixed(ttl) = spec.ttl { ttl } else { 0 };
     let dscp = if let Dscp::Fixed(dscp) = spec.dscp { dscp << 2 } else { 0 };
     let bytes = Bytes::new().raw(&header).padded(HEADER_MAX);
     let bytes = bytes.u8(template.len() as u8).u8(tunnel).u8(flags).u8(ttl).u8(dscp).u8(0);
+    let bytes = bytes.raw(&(sum as u16).to_be_bytes()).u32(in_port.0);
+    let bytes = bytes.u32(carrier(spec, is_v6)).raw(&octets(local));
+    bytes.padded(HEADER_MAX + 32)
+}
+
+fn carrier(spec: &TunnelSpec, is_v6: bool) -> u32 {
     let (port, proto) = match spec.tunnel {
         TunnelType::Gre | TunnelType::Nvgre => (0, 47),
         _ => (spec.port, 17),
     };
-    let carrier = u32::from(is_v6) << abi::WEFT_CARRIER_IP6_SHIFT
+    u32::from(is_v6) << abi::WEFT_CARRIER_IP6_SHIFT
         | proto << abi::WEFT_CARRIER_PROTO_SHIFT
-        | u32::from(port.to_be());
-    let octets = match local {
+        | u32::from(port.to_be())
+}
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
         IpAddr::V4(v4) => std::net::Ipv4Addr::octets(&v4).to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
-    };
-    let bytes = bytes.raw(&(sum as u16).to_be_bytes()).u32(in_port.0);
-    let bytes = bytes.u32(carrier).raw(&octets);
-    bytes.padded(HEADER_MAX + 32)
+    }
+}
+
+/// A `struct weft_local`.
+pub fn local(spec: &TunnelSpec, local: IpAddr) -> Bytes {
+    let carrier = carrier(spec, local.is_ipv6());
+    Bytes::new().raw(&octets(local)).padded(16).u32(carrier)
 }
 
 fn class_flags(spec: &TunnelSpec, is_v6: bool) -> u8 {

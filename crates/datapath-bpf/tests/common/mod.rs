@@ -13,9 +13,18 @@ pub mod tunnels;
 
 use libbpf_rs::{Object, Program};
 use std::os::fd::AsFd;
+use testkit::vm::{SharedVm, SharedVmGuard};
 
 /// The kernel's ids of an object's programs.
 pub fn program_ids(object: &Object) -> Vec<u32> {
     let id = |program: Program<'_>| Program::id_from_fd(program.as_fd()).expect("it is loaded");
     object.progs().map(id).collect()
+}
+
+/// The machine with Debian's kernel, in which `/bin/program` is this program. It can make veth
+/// pairs and attach programs to them. All tests share it, one after another.
+pub fn debian() -> SharedVmGuard<'static> {
+    static MACHINE: SharedVm = SharedVm::new();
+    let program = std::env::current_exe().expect("this program has a path");
+    MACHINE.lock(&program, &["veth", "sch_ingress", "cls_bpf"])
 }

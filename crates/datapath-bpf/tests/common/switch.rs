@@ -18,7 +18,7 @@ mod generated {
 
 pub use super::abi::{TC_ACT_OK as PASSED, TC_ACT_REDIRECT as REDIRECTED, TC_ACT_SHOT as DROPPED};
 
-/// The header in front of a punted frame: port, zeros, EtherType.
+/// The header in front of a punted frame: port, time, EtherType.
 pub const PUNT_HEADER_LEN: usize = wire::ethernet::HEADER_LEN;
 
 /// The result of running a program on a frame.
@@ -35,13 +35,19 @@ impl Ran {
         let port = read_punt_header(header.first_chunk()?)?;
         (self.verdict == REDIRECTED).then_some((port, frame))
     }
+
+    /// When the frame was punted, in the programs' clock.
+    pub fn punted_ns(&self) -> u64 {
+        let (_, time) = self.bytes.split_at(4);
+        time.first_chunk().map_or(0, |time| u64::from_ne_bytes(*time))
+    }
 }
 
 /// The ingress port in the header of a punted frame.
 pub fn read_punt_header(header: &[u8; PUNT_HEADER_LEN]) -> Option<PortNo> {
     let (&port, rest) = header.split_first_chunk()?;
     let ethertype = (abi::WEFT_PUNT_ETHERTYPE as u16).to_be_bytes();
-    let is_punt = rest[..8] == [0; 8] && rest[8..] == ethertype;
+    let is_punt = rest[..8] != [0; 8] && rest[8..] == ethertype;
     is_punt.then_some(PortNo(u32::from_be_bytes(port)))
 }
 
@@ -267,6 +273,18 @@ impl Switch {
         ran(&self.skel.progs.weft_uplink, frame)
     }
 
+    /// As [`Switch::vif`], for a super-packet of this segment size.
+    pub fn vif_super(&self, frame: &[u8], gso_size: u32) -> Ran {
+        let mut context = vec![0; SKB_LEN];
+        context[GSO_SIZE..GSO_SIZE + 4].copy_from_slice(&gso_size.to_ne_bytes());
+        run(&self.skel.progs.weft_vif, frame, Some(&mut context))
+    }
+
+    /// Sets the time until which userspace has read all punted packets.
+    pub fn punted_read_until(&self, time_ns: u64) {
+        self.update("weft_punt_clock", 0, &Bytes::new().u64(time_ns));
+    }
+
     /// The shortest time of a run of the uplink or VIF program. Each run has a new packet, because
     /// the programs change it.
     pub fn time(&self, at_uplink: bool, frame: &[u8]) -> Duration {
@@ -324,6 +342,10 @@ pub mod offsets {
     pub const WATCH_FRAMES: usize = CONFIG + offset_of!(weft_config, watch_frames);
     pub const MISS_NS: usize = CONFIG + offset_of!(weft_config, miss_ns);
     pub const MISS_BURST: usize = CONFIG + offset_of!(weft_config, miss_burst);
+    pub const PUNT_LIMIT: usize = CONFIG + offset_of!(weft_config, punt_limit);
+    pub const SEGMENT_NS: usize = CONFIG + offset_of!(weft_config, segment_ns);
+    pub const SEGMENT_BURST: usize = CONFIG + offset_of!(weft_config, segment_burst);
+    pub const PUNT_QUEUE_LEN: usize = CONFIG + offset_of!(weft_config, punt_queue_len);
 }
 
 /// [`Switch::GUEST`] as in a key.
@@ -339,8 +361,17 @@ fn sum_words(cpus: &[Vec<u8>], at: usize) -> u64 {
 }
 
 fn ran(program: &ProgramMut<'_>, frame: &[u8]) -> Ran {
+    run(program, frame, None)
+}
+
+/// Length of `struct __sk_buff`, and the place of `gso_size` in it.
+const SKB_LEN: usize = 192;
+const GSO_SIZE: usize = 176;
+
+fn run(program: &ProgramMut<'_>, frame: &[u8], context: Option<&mut [u8]>) -> Ran {
     let mut bytes = vec![0; frame.len() + 256];
     let input = ProgramInput {
+        context_in: context,
         data_in: Some(frame),
         data_out: Some(&mut bytes),
         ..ProgramInput::default()

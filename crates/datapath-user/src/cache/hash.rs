@@ -1,8 +1,9 @@
 //! Seeded hashes of the words of a flow key.
 
 use super::subtable::MaskWord;
-use flow::{FlowKey, PACKET_WORDS, WORDS};
+use flow::{FlowKey, PACKET_WORDS, TRACKED_WORDS, WORDS};
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 
 /// The secret of a cache's hashes. A sender who does not know it cannot choose packets that
 /// collide.
@@ -30,12 +31,24 @@ impl HashSecret {
         }
     }
 
-    /// The hash of a packet's whole key except the registers, which are 0 in an extracted key.
+    /// The hash of a packet's whole key in its first pass: without the registers and the fields of
+    /// connection tracking, which are 0.
     #[inline]
     pub(super) fn of_packet(&self, key: &FlowKey) -> u64 {
+        self.of_words(key, PACKET_WORDS)
+    }
+
+    /// The hash of a packet's whole key in a later pass: without the registers.
+    pub(super) fn of_recirculated(&self, key: &FlowKey) -> u64 {
+        let [before, after] = PACKET_WORDS;
+        self.of_words(key, [before, TRACKED_WORDS, after])
+    }
+
+    #[inline]
+    fn of_words<const N: usize>(&self, key: &FlowKey, ranges: [Range<usize>; N]) -> u64 {
         let mut sum = 0;
-        for range in PACKET_WORDS {
-            // The registers start at an even word, so they do not split a pair.
+        for range in ranges {
+            // No two ranges share a pair of secrets.
             let secrets = &self.pairs[range.start / 2..];
             let (pairs, rest) = key.words()[range].as_chunks();
             for (&pair, secret) in pairs.iter().zip(secrets) {
@@ -97,6 +110,22 @@ mod tests {
                 let mut other = key.clone();
                 other.set(field, 1 << bit);
                 assert_ne!(secret.of_packet(&other), hash, "{field} {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn tracked_bits_change_the_hash_of_a_later_pass() {
+        let secret = HashSecret::new();
+        let key = FlowKey::default();
+        let hash = secret.of_recirculated(&key);
+        let tracked =
+            [Field::CtState, Field::CtMark, Field::CtLabel, Field::CtZone, Field::RecircId];
+        for field in tracked.into_iter().chain([Field::TpDst, Field::InPort]) {
+            for bit in 0..field.width() {
+                let mut other = key.clone();
+                other.set(field, 1 << bit);
+                assert_ne!(secret.of_recirculated(&other), hash, "{field} {bit}");
             }
         }
     }

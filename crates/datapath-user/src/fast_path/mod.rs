@@ -10,11 +10,13 @@
 //! kernel joins the segments that arrive in VXLAN ([`vxlan_gro`]).
 
 pub(crate) mod punt;
+mod punt_ethertype;
+pub(crate) mod punt_reader;
 pub(crate) mod veth;
 mod veth_headroom;
 pub(crate) mod vxlan_gro;
 
-pub use punt::ETHERTYPE;
+pub use punt::{ETHERTYPE, QUEUE_LEN as PUNT_QUEUE_LEN};
 
 use datapath::config::DeviceConfig;
 use flow::{EndpointId, EntropySeed, NextHop, PortNo};
@@ -56,13 +58,21 @@ pub struct PortRedirect {
 /// Changes are reported in the order in which they happen. The reporting thread is the one that
 /// starts the datapath, adds or removes a port, or sets an underlay, before that call returns;
 /// otherwise it is a thread of the datapath. The thread that removes a port may be in another
-/// network namespace than the devices. All calls are made while the datapath is locked, so an
+/// network namespace than the devices. All calls but
+/// [`punted_read_until`](FastPath::punted_read_until) are made while the datapath is locked, so an
 /// implementation must not call the datapath. There are no calls after the datapath was asked to
 /// stop.
 pub trait FastPath: Send + Sync + Debug {
     /// Packets can be punted to the TAP with this index; `None`: there is no TAP, so they cannot be
     /// punted. The first call precedes those about ports.
     fn punt_device(&self, device: Option<Ifindex>);
+
+    /// The workers have handled all frames that were punted until `time_ns`, in the programs'
+    /// clock; `u64::MAX`: no punted frame waits. Called by the workers after each batch, so it must
+    /// be fast.
+    fn punted_read_until(&self, time_ns: u64) {
+        let _ = time_ns;
+    }
 
     /// A kernel device occupies the UDP port of VXLAN: datagrams that the programs do not forward
     /// must be redirected to sockets at another port. Returns whether the programs can do that.

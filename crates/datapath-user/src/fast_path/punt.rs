@@ -1,6 +1,7 @@
 //! The TAP by which eBPF programs punt frames to the workers, and the header in front of such a
 //! frame.
 
+use super::punt_ethertype::PUNT_ETHERTYPE;
 use flow::PortNo;
 use netdev::tap::Tap;
 use netdev::{Error, Ifindex, Netlink};
@@ -8,10 +9,10 @@ use packet::{Checksum, PacketBuf};
 use wire::vlan::{TAG_LEN, Tag};
 use wire::{EtherType, ethernet};
 
-/// The EtherType of the punt header: local experimental EtherType 1 (IEEE 802, clause 9.2.4).
-pub const ETHERTYPE: EtherType = EtherType(0x88b5);
-/// Punted frames that may wait for each worker.
-const QUEUE_LEN: u32 = 4096;
+/// The EtherType of the punt header.
+pub const ETHERTYPE: EtherType = EtherType(PUNT_ETHERTYPE);
+/// Punted frames that may wait for each worker. Linux 6.1 refuses 32,768.
+pub const QUEUE_LEN: u32 = 4096;
 /// The longest MTU that the kernel allows for a TAP, in bytes.
 const MTU: u32 = 65_521;
 /// The headroom before a punted frame, so that its headroom is the usual one without the punt
@@ -41,14 +42,25 @@ pub(crate) fn recv(tap: &Tap, packet: &mut PacketBuf) -> netdev::io_error::IoRes
     tap.recv_with_headroom(READ_HEADROOM, packet)
 }
 
-/// Removes the punt header and returns the ingress port; `None` if there is no valid header.
+/// The content of a punt header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PuntHeader {
+    /// The ingress port.
+    pub(crate) port: PortNo,
+    /// When the frame was punted, in the programs' clock; `None` if the header does not say it.
+    pub(crate) punted_ns: Option<u64>,
+}
+
+/// Removes the punt header and returns it; `None` if there is no valid one.
 ///
 /// If the kernel had a VLAN tag in the metadata of the frame, it has inserted that tag behind the
 /// addresses of the punt header; the tag is moved into the frame. A frame too long for the header
 /// carries the port number in two outer tags instead (`bpf/intf.h` describes both forms).
-pub(crate) fn decode(packet: &mut PacketBuf) -> Option<PortNo> {
+pub(crate) fn decode(packet: &mut PacketBuf) -> Option<PuntHeader> {
     let head = packet.head();
-    let port = PortNo(u32::from_be_bytes(*head.first_chunk()?));
+    let (&port, rest) = head.split_first_chunk()?;
+    let punted_ns = Some(u64::from_ne_bytes(*rest.first_chunk()?)).filter(|time| *time > 0);
+    let header = PuntHeader { port: PortNo(u32::from_be_bytes(port)), punted_ns };
     let type_at = |at: usize| {
         let [a, b] = *head.get(at..)?.first_chunk()?;
         Some(EtherType(u16::from_be_bytes([a, b])))
@@ -70,16 +82,16 @@ pub(crate) fn decode(packet: &mut PacketBuf) -> Option<PortNo> {
     }
     packet.pull_front(len);
     match tag {
-        Some(tag) => flow::push_vlan(packet, tag).ok().map(|()| port),
-        None => Some(port),
+        Some(tag) => flow::push_vlan(packet, tag).ok().map(|()| header),
+        None => Some(header),
     }
 }
 
 /// Removes the two outermost tags of a frame, which carry the ingress port.
-fn decode_tags(packet: &mut PacketBuf) -> Option<PortNo> {
+fn decode_tags(packet: &mut PacketBuf) -> Option<PuntHeader> {
     let high = flow::pop_vlan(packet)?.tci();
     let low = flow::pop_vlan(packet)?.tci();
-    Some(PortNo(u32::from(high) << 16 | u32::from(low)))
+    Some(PuntHeader { port: PortNo(u32::from(high) << 16 | u32::from(low)), punted_ns: None })
 }
 
 #[cfg(test)]
@@ -98,10 +110,11 @@ mod tests {
 
     #[test]
     fn frame_and_offload_are_restored_when_the_header_is_removed() {
-        let front = [0, 0, 0x12, 0x34, 9, 9, 9, 9, 9, 9, 9, 9, 0x88, 0xb5];
+        let front = [0, 0, 0x12, 0x34, 9, 0, 0, 0, 0, 0, 0, 0, 0x88, 0xb5];
         let mut packet = punted(&front, &FRAME);
         packet.offload.checksum = Checksum::Partial { start: 14 + 34, offset: 16 };
-        assert_eq!(decode(&mut packet), Some(PortNo(0x1234)));
+        let punted_ns = Some(u64::from_ne_bytes([9, 0, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(decode(&mut packet), Some(PuntHeader { port: PortNo(0x1234), punted_ns }));
         assert_eq!(packet.to_vec(), FRAME);
         assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34, offset: 16 });
     }
@@ -113,7 +126,7 @@ mod tests {
             let front = [&[0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0], &tag[..], &[0x88, 0xb5]].concat();
             let mut packet = punted(&front, &FRAME);
             packet.offload.checksum = Checksum::Partial { start: 18 + 34, offset: 16 };
-            assert_eq!(decode(&mut packet), Some(PortNo(5)));
+            assert_eq!(decode(&mut packet), Some(PuntHeader { port: PortNo(5), punted_ns: None }));
             assert_eq!(packet.to_vec(), [&FRAME[..12], &tag, &FRAME[12..]].concat());
             assert_eq!(packet.offload.checksum, Checksum::Partial { start: 4 + 34, offset: 16 });
         }
@@ -127,7 +140,8 @@ mod tests {
             let frame = [&FRAME[..12], own, &FRAME[12..]].concat();
             let mut packet = punted(&[&frame[..12], &tags].concat(), &frame[12..]);
             packet.offload.checksum = Checksum::Partial { start: 8 + 34, offset: 16 };
-            assert_eq!(decode(&mut packet), Some(PortNo(0xf234_ffff)));
+            let port = PortNo(0xf234_ffff);
+            assert_eq!(decode(&mut packet), Some(PuntHeader { port, punted_ns: None }));
             assert_eq!(packet.to_vec(), frame);
             assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34, offset: 16 });
         }

@@ -4,7 +4,9 @@ mod fake_programs;
 mod frames;
 mod ports;
 
-use datapath::config::{Config, DeviceConfig, GuestConfig, PortConfig, Underlay, Workers};
+use datapath::config::{
+    Config, DeviceConfig, GuestConfig, PUNT_LIMIT, PortConfig, Underlay, Workers,
+};
 use datapath::solicit::SolicitLimits;
 use datapath::{Datapath, upcall::UpcallLimits};
 use datapath_user::UserDatapath;
@@ -78,7 +80,9 @@ fn config(uplink: &str, ports: Vec<PortConfig>, underlay: Underlay) -> Config {
         workers: Workers { count: 2, ..Workers::default() },
         megaflows: 1000,
         upcalls: UpcallLimits::default(),
+        punt_limit: PUNT_LIMIT,
         solicit: SolicitLimits::default(),
+        conntrack: Default::default(),
     }
 }
 

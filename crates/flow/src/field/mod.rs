@@ -50,14 +50,18 @@ pub const KERNEL_WORDS: [KernelWord; WORDS] = {
 };
 
 /// 64-bit words in a key.
-pub const WORDS: usize = 41;
+pub const WORDS: usize = 42;
 
 /// The words of each stage of a lookup: port, tunnel and registers, then layers 2, 3 and 4.
-pub const STAGES: [Range<usize>; 4] = [0..24, 24..27, 27..36, 36..WORDS];
+pub const STAGES: [Range<usize>; 4] = [0..25, 25..28, 28..37, 37..WORDS];
 
 /// The words that [`extract`](crate::extract()) fills in; the pipeline writes the others, which are
 /// 0 when a frame arrives.
-pub const PACKET_WORDS: [Range<usize>; 2] = [0..12, 24..WORDS];
+pub const PACKET_WORDS: [Range<usize>; 2] = [0..12, 25..WORDS];
+
+/// The words of connection tracking and recirculation. They are 0 in the first pass of a packet.
+/// The datapath fills them in when the packet has passed the connection tracker.
+pub const TRACKED_WORDS: Range<usize> = 21..25;
 
 /// The place of a field in the key.
 #[derive(Clone, Copy)]
@@ -118,7 +122,7 @@ impl Field {
     /// True for a field that only the pipeline writes and no packet carries: registers,
     /// `metadata`, marks, connection state. They are 0 when a frame arrives.
     pub const fn is_register(self) -> bool {
-        matches!(self.word(), 12..24) || matches!(self, Self::PktMark)
+        matches!(self.word(), 12..25) || matches!(self, Self::PktMark)
     }
 
     /// True for a field of the frame's headers.

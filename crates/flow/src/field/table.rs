@@ -25,6 +25,7 @@ use super::spec::{
 };
 use super::spec::{CT_STATE, TCP_FLAGS, TUN_FLAGS, VLAN_PCP_FIRST, fields};
 use super::spec::{held, in_shape, ofctl, ovn, ovn_bits, row};
+use crate::tun_flags;
 use KernelMember::{Ip, L3, Nd, Port, Transport, TunAddr, TunMetadata};
 use KernelShape::{Arp, Ip4, Ip6, Tunnel4, Tunnel6};
 use KernelWord::{NotHeld, Register};
@@ -140,7 +141,7 @@ fields! {
     TunDst = row("tun_dst", 2, 0, 32, in_shape(TunAddr, 0, Tunnel4))
         .notation(Ipv4).ofctl(&[ofctl("tun_dst").also(&["NXM_NX_TUN_IPV4_DST"])]),
     /// Tunnel flags: bit 0 OAM, bit 1 don't fragment, bit 2 checksum, bit 3 key.
-    TunFlags = row("tun_flags", 3, 48, 16, held(KernelMember::TunFlags))
+    TunFlags = row("tun_flags", 3, tun_flags::FLAGS_SHIFT, 16, held(KernelMember::TunFlags))
         .access(BY_ENDPOINT)
         .ofctl(&[
             ofctl("tun_flags")
@@ -149,15 +150,20 @@ fields! {
                 .width(1),
         ]),
     /// Type of service or traffic class of the outer IP header.
-    TunTos = row("tun_tos", 3, 40, 8, held(KernelMember::TunFlags))
+    TunTos = row("tun_tos", 3, tun_flags::TOS_SHIFT, 8, held(KernelMember::TunFlags))
         .notation(Decimal).access(BY_ENDPOINT)
         .ofctl(&[ofctl("tun_tos").syntax(OfctlSyntax::Number(Hexadecimal)).exact()]),
     /// TTL or hop limit of the outer IP header.
-    TunTtl = row("tun_ttl", 3, 32, 8, held(KernelMember::TunFlags))
+    TunTtl = row("tun_ttl", 3, tun_flags::TTL_SHIFT, 8, held(KernelMember::TunFlags))
         .notation(Decimal).access(BY_ENDPOINT).ofctl(&[ofctl("tun_ttl").exact()]),
     /// Which tunnel options the packet carried: bit n stands for `tun_metadata`n.
-    TunMetadataPresent = row("tun_metadata_present", 3, 24, 8, held(KernelMember::TunFlags))
-        .access(Access::ReadOnly),
+    TunMetadataPresent = row(
+        "tun_metadata_present",
+        3,
+        tun_flags::METADATA_PRESENT_SHIFT,
+        8,
+        held(KernelMember::TunFlags),
+    ).access(Access::ReadOnly),
     /// Outer IPv6 source address.
     TunIpv6Src = row("tun_ipv6_src", 4, 0, 128, in_shape(TunAddr, 0, Tunnel6))
         .notation(Ipv6).access(BY_ENDPOINT)
@@ -260,7 +266,7 @@ fields! {
     /// Register 15: OVN's `outport`, the logical egress port.
     Reg15 = row("reg15", 20, 0, 32, Register)
         .ovn(&[ovn("outport").port_name()]).ofctl(&[ofctl("reg15").also(&["NXM_NX_REG15"])]),
-    /// Connection state; always 0, because weft does not track connections.
+    /// State of the packet's connection; 0 before the packet has passed the connection tracker.
     CtState = row("ct_state", 21, 32, 32, Register)
         .access(Access::ReadOnly)
         .ovn(&[
@@ -277,7 +283,7 @@ fields! {
         .ofctl(&[
             ofctl("ct_state").also(&["NXM_NX_CT_STATE"]).syntax(OfctlSyntax::Flags(CT_STATE)),
         ]),
-    /// Connection mark; always 0.
+    /// Mark of the packet's connection; 0 before the packet has passed the connection tracker.
     CtMark = row("ct_mark", 21, 0, 32, Register)
         .access(Access::CtCommit)
         .ovn(&[
@@ -289,7 +295,7 @@ fields! {
             ovn_bits("ct_mark.ecmp_reply_port", 16, 31),
         ])
         .ofctl(&[ofctl("ct_mark").also(&["NXM_NX_CT_MARK"])]),
-    /// Connection label; always 0.
+    /// Label of the packet's connection; 0 before the packet has passed the connection tracker.
     CtLabel = row("ct_label", 22, 0, 128, Register)
         .access(Access::CtCommit)
         .ovn(&[
@@ -303,17 +309,24 @@ fields! {
             ovn_bits("ct_label.label", 96, 127),
         ])
         .ofctl(&[ofctl("ct_label").also(&["NXM_NX_CT_LABEL"])]),
+    /// The recirculation, which names the state in which a later pass of the packet begins; 0 in
+    /// the first pass.
+    RecircId = row("recirc_id", 24, 16, 48, Register).access(Access::SwitchOnly),
+    /// Connection tracking zone; 0 before the packet has passed the connection tracker.
+    CtZone = row("ct_zone", 24, 0, 16, Register)
+        .notation(Decimal).access(Access::ReadOnly)
+        .ofctl(&[ofctl("ct_zone").also(&["NXM_NX_CT_ZONE"])]),
 
     // Layer 2.
     /// Ethernet destination address.
-    EthDst = row("eth_dst", 24, 16, 48, held(KernelMember::EthDst))
+    EthDst = row("eth_dst", 25, 16, 48, held(KernelMember::EthDst))
         .notation(Mac).ovn(&[ovn("eth.dst"), ovn_bits("eth.mcast", 40, 40)])
         .ofctl(&[
             ofctl("eth_dst").also(&["dl_dst", "NXM_OF_ETH_DST", "OXM_OF_ETH_DST"]).shown("dl_dst"),
         ]),
     /// EtherType behind at most two VLAN tags, or in a SNAP header behind them; 0x05ff for any
     /// other IEEE 802.3 frame, which has a length there.
-    EthType = row("eth_type", 24, 0, 16, held(KernelMember::EthDst))
+    EthType = row("eth_type", 25, 0, 16, held(KernelMember::EthDst))
         .access(Access::ReadOnly).ovn(&[ovn("eth.type").nominal()])
         .ofctl(&[
             ofctl("eth_type")
@@ -323,17 +336,17 @@ fields! {
                 .exact(),
         ]),
     /// Ethernet source address.
-    EthSrc = row("eth_src", 25, 16, 48, held(KernelMember::EthSrc))
+    EthSrc = row("eth_src", 26, 16, 48, held(KernelMember::EthSrc))
         .notation(Mac).ovn(&[ovn("eth.src")])
         .ofctl(&[
             ofctl("eth_src").also(&["dl_src", "NXM_OF_ETH_SRC", "OXM_OF_ETH_SRC"]).shown("dl_src"),
         ]),
     /// TPID of the outer VLAN tag; 0 without a tag.
-    VlanTpid = row("vlan_tpid", 26, 48, 16, held(KernelMember::Vlan))
+    VlanTpid = row("vlan_tpid", 27, 48, 16, held(KernelMember::Vlan))
         .needs(Prerequisite::Vlan).access(Access::SwitchOnly),
     /// Outer VLAN tag: PCP (3 bits), a bit that is 1 if there is a tag (instead of DEI), VID (12
     /// bits).
-    VlanTci = row("vlan_tci", 26, 32, 16, held(KernelMember::Vlan))
+    VlanTci = row("vlan_tci", 27, 32, 16, held(KernelMember::Vlan))
         .needs(Prerequisite::Vlan)
         .ovn(&[
             ovn("vlan.tci").needs(""),
@@ -362,35 +375,35 @@ fields! {
                 .exact(),
         ]),
     /// TPID of the second VLAN tag; 0 without one.
-    VlanInnerTpid = row("vlan_inner_tpid", 26, 16, 16, held(KernelMember::Vlan))
+    VlanInnerTpid = row("vlan_inner_tpid", 27, 16, 16, held(KernelMember::Vlan))
         .access(Access::ReadOnly),
     /// Second VLAN tag in the format of `vlan_tci`; 0 without one.
-    VlanInnerTci = row("vlan_inner_tci", 26, 0, 16, held(KernelMember::Vlan))
+    VlanInnerTci = row("vlan_inner_tci", 27, 0, 16, held(KernelMember::Vlan))
         .access(Access::ReadOnly),
 
     // Layer 3.
     /// IPv4 source address.
-    Ip4Src = row("ip4_src", 27, 32, 32, in_shape(L3, 0, Ip4))
+    Ip4Src = row("ip4_src", 28, 32, 32, in_shape(L3, 0, Ip4))
         .notation(Ipv4).needs(Prerequisite::Ipv4).ovn(&[ovn("ip4.src")])
         .ofctl(&[
             ofctl("ip_src").also(&["nw_src", "NXM_OF_IP_SRC", "OXM_OF_IPV4_SRC"]).shown("nw_src"),
         ]),
     /// IPv4 destination address.
-    Ip4Dst = row("ip4_dst", 27, 0, 32, in_shape(L3, 0, Ip4))
+    Ip4Dst = row("ip4_dst", 28, 0, 32, in_shape(L3, 0, Ip4))
         .notation(Ipv4).needs(Prerequisite::Ipv4).ovn(&[ovn("ip4.dst")])
         .ofctl(&[
             ofctl("ip_dst").also(&["nw_dst", "NXM_OF_IP_DST", "OXM_OF_IPV4_DST"]).shown("nw_dst"),
         ]),
     /// IPv6 source address.
-    Ip6Src = row("ip6_src", 28, 0, 128, in_shape(L3, 0, Ip6))
+    Ip6Src = row("ip6_src", 29, 0, 128, in_shape(L3, 0, Ip6))
         .notation(Ipv6).needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.src")])
         .ofctl(&[ofctl("ipv6_src").also(&["NXM_NX_IPV6_SRC", "OXM_OF_IPV6_SRC"])]),
     /// IPv6 destination address.
-    Ip6Dst = row("ip6_dst", 30, 0, 128, in_shape(L3, 2, Ip6))
+    Ip6Dst = row("ip6_dst", 31, 0, 128, in_shape(L3, 2, Ip6))
         .notation(Ipv6).needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.dst")])
         .ofctl(&[ofctl("ipv6_dst").also(&["NXM_NX_IPV6_DST", "OXM_OF_IPV6_DST"])]),
     /// IP protocol; in IPv6, of the header behind the extension headers.
-    IpProto = row("ip_proto", 32, 56, 8, held(Ip))
+    IpProto = row("ip_proto", 33, 56, 8, held(Ip))
         .notation(Decimal).needs(Prerequisite::Ip).access(Access::ReadOnly)
         .ovn(&[ovn("ip.proto").nominal()])
         .ofctl(&[
@@ -400,7 +413,7 @@ fields! {
                 .exact(),
         ]),
     /// Differentiated services code point (RFC 2474).
-    IpDscp = row("ip_dscp", 32, 50, 6, held(Ip))
+    IpDscp = row("ip_dscp", 33, 50, 6, held(Ip))
         .notation(Decimal).needs(Prerequisite::Ip).ovn(&[ovn("ip.dscp").nominal()])
         .ofctl(&[
             ofctl("nw_tos")
@@ -412,15 +425,15 @@ fields! {
             ofctl("ip_dscp").also(&["OXM_OF_IP_DSCP"]).unshown().exact(),
         ]),
     /// Explicit congestion notification (RFC 3168).
-    IpEcn = row("ip_ecn", 32, 48, 2, held(Ip))
+    IpEcn = row("ip_ecn", 33, 48, 2, held(Ip))
         .notation(Decimal).needs(Prerequisite::Ip).ovn(&[ovn("ip.ecn").nominal()])
         .ofctl(&[ofctl("nw_ecn").also(&["ip_ecn", "NXM_NX_IP_ECN", "OXM_OF_IP_ECN"]).exact()]),
     /// TTL or hop limit.
-    IpTtl = row("ip_ttl", 32, 40, 8, held(Ip))
+    IpTtl = row("ip_ttl", 33, 40, 8, held(Ip))
         .notation(Decimal).needs(Prerequisite::Ip).ovn(&[ovn("ip.ttl").nominal()])
         .ofctl(&[ofctl("nw_ttl").also(&["NXM_NX_IP_TTL"]).exact()]),
     /// 0: not a fragment; 1: the first fragment; 3: a later fragment.
-    IpFrag = row("ip_frag", 32, 32, 2, held(Ip))
+    IpFrag = row("ip_frag", 33, 32, 2, held(Ip))
         .needs(Prerequisite::Ip).access(Access::ReadOnly).ovn(&[ovn("ip.frag")])
         .ofctl(&[
             ofctl("ip_frag")
@@ -429,38 +442,38 @@ fields! {
                 .syntax(OfctlSyntax::Fragment),
         ]),
     /// IPv6 flow label (RFC 6437).
-    Ip6Label = row("ip6_label", 32, 0, 20, held(Ip))
+    Ip6Label = row("ip6_label", 33, 0, 20, held(Ip))
         .needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.label")])
         .ofctl(&[ofctl("ipv6_label").also(&["NXM_NX_IPV6_LABEL", "OXM_OF_IPV6_FLABEL"])]),
     /// ARP sender protocol address.
-    ArpSpa = row("arp_spa", 33, 32, 32, in_shape(L3, 0, Arp))
+    ArpSpa = row("arp_spa", 34, 32, 32, in_shape(L3, 0, Arp))
         .notation(Ipv4).needs(Prerequisite::Arp)
         .ovn(&[ovn("arp.spa").needs("arp"), ovn("rarp.spa").needs("rarp")])
         .ofctl(&[ofctl("arp_spa").also(&["NXM_OF_ARP_SPA", "OXM_OF_ARP_SPA"])]),
     /// ARP target protocol address.
-    ArpTpa = row("arp_tpa", 33, 0, 32, in_shape(L3, 0, Arp))
+    ArpTpa = row("arp_tpa", 34, 0, 32, in_shape(L3, 0, Arp))
         .notation(Ipv4).needs(Prerequisite::Arp)
         .ovn(&[ovn("arp.tpa").needs("arp"), ovn("rarp.tpa").needs("rarp")])
         .ofctl(&[ofctl("arp_tpa").also(&["NXM_OF_ARP_TPA", "OXM_OF_ARP_TPA"])]),
     /// ARP sender hardware address.
-    ArpSha = row("arp_sha", 34, 16, 48, in_shape(L3, 1, Arp))
+    ArpSha = row("arp_sha", 35, 16, 48, in_shape(L3, 1, Arp))
         .notation(Mac).needs(Prerequisite::Arp)
         .ovn(&[ovn("arp.sha").needs("arp"), ovn("rarp.sha").needs("rarp")])
         .ofctl(&[ofctl("arp_sha").also(&["NXM_NX_ARP_SHA", "OXM_OF_ARP_SHA"])]),
     /// ARP operation.
-    ArpOp = row("arp_op", 34, 0, 16, in_shape(L3, 1, Arp))
+    ArpOp = row("arp_op", 35, 0, 16, in_shape(L3, 1, Arp))
         .notation(Decimal).needs(Prerequisite::Arp)
         .ovn(&[ovn("arp.op").nominal().needs("arp"), ovn("rarp.op").nominal().needs("rarp")])
         .ofctl(&[ofctl("arp_op").also(&["NXM_OF_ARP_OP", "OXM_OF_ARP_OP"]).exact()]),
     /// ARP target hardware address.
-    ArpTha = row("arp_tha", 35, 16, 48, in_shape(L3, 2, Arp))
+    ArpTha = row("arp_tha", 36, 16, 48, in_shape(L3, 2, Arp))
         .notation(Mac).needs(Prerequisite::Arp)
         .ovn(&[ovn("arp.tha").needs("arp"), ovn("rarp.tha").needs("rarp")])
         .ofctl(&[ofctl("arp_tha").also(&["NXM_NX_ARP_THA", "OXM_OF_ARP_THA"])]),
 
     // Layer 4.
     /// Source port of TCP, UDP or SCTP; `ip_proto` tells which.
-    TpSrc = row("tp_src", 36, 48, 16, held(Transport))
+    TpSrc = row("tp_src", 37, 48, 16, held(Transport))
         .notation(Decimal).needs(Prerequisite::Ports)
         .ovn(&[
             ovn("tcp.src").needs("tcp"),
@@ -480,7 +493,7 @@ fields! {
             ofctl("sctp_src").also(&["OXM_OF_SCTP_SRC"]).unshown().needs(Prerequisite::Sctp),
         ]),
     /// Destination port of TCP, UDP or SCTP; `ip_proto` tells which.
-    TpDst = row("tp_dst", 36, 32, 16, held(Transport))
+    TpDst = row("tp_dst", 37, 32, 16, held(Transport))
         .notation(Decimal).needs(Prerequisite::Ports)
         .ovn(&[
             ovn("tcp.dst").needs("tcp"),
@@ -500,7 +513,7 @@ fields! {
             ofctl("sctp_dst").also(&["OXM_OF_SCTP_DST"]).unshown().needs(Prerequisite::Sctp),
         ]),
     /// TCP flags (RFC 9293): 12 bits, including the reserved ones.
-    TcpFlags = row("tcp_flags", 36, 16, 12, held(Transport))
+    TcpFlags = row("tcp_flags", 37, 16, 12, held(Transport))
         .needs(Prerequisite::Tcp).access(Access::SwitchOnly).ovn(&[ovn("tcp.flags")])
         .ofctl(&[
             ofctl("tcp_flags")
@@ -508,7 +521,7 @@ fields! {
                 .syntax(OfctlSyntax::Flags(TCP_FLAGS)),
         ]),
     /// ICMP or ICMPv6 type; `ip_proto` tells which.
-    IcmpType = row("icmp_type", 36, 8, 8, held(Transport))
+    IcmpType = row("icmp_type", 37, 8, 8, held(Transport))
         .notation(Decimal).needs(Prerequisite::Icmp)
         .ovn(&[
             ovn("icmp4.type").nominal().needs("icmp4"),
@@ -523,7 +536,7 @@ fields! {
                 .needs(Prerequisite::Icmp6),
         ]),
     /// ICMP or ICMPv6 code; `ip_proto` tells which.
-    IcmpCode = row("icmp_code", 36, 0, 8, held(Transport))
+    IcmpCode = row("icmp_code", 37, 0, 8, held(Transport))
         .notation(Decimal).needs(Prerequisite::Icmp)
         .ovn(&[
             ovn("icmp4.code").nominal().needs("icmp4"),
@@ -538,15 +551,15 @@ fields! {
                 .needs(Prerequisite::Icmp6),
         ]),
     /// Target address of a neighbour solicitation or advertisement (RFC 4861).
-    NdTarget = row("nd_target", 37, 0, 128, held(Nd))
+    NdTarget = row("nd_target", 38, 0, 128, held(Nd))
         .notation(Ipv6).needs(Prerequisite::Nd).ovn(&[ovn("nd.target")])
         .ofctl(&[ofctl("nd_target").also(&["NXM_NX_ND_TARGET", "OXM_OF_IPV6_ND_TARGET"])]),
     /// Source link-layer address option of a neighbour solicitation; 0 without one.
-    NdSll = row("nd_sll", 39, 16, 48, in_shape(Nd, 2, KernelShape::NdSolicit))
+    NdSll = row("nd_sll", 40, 16, 48, in_shape(Nd, 2, KernelShape::NdSolicit))
         .notation(Mac).needs(Prerequisite::NdSolicit).ovn(&[ovn("nd.sll")])
         .ofctl(&[ofctl("nd_sll").also(&["NXM_NX_ND_SLL", "OXM_OF_IPV6_ND_SLL"])]),
     /// Target link-layer address option of a neighbour advertisement; 0 without one.
-    NdTll = row("nd_tll", 40, 16, 48, in_shape(Nd, 2, KernelShape::NdAdvert))
+    NdTll = row("nd_tll", 41, 16, 48, in_shape(Nd, 2, KernelShape::NdAdvert))
         .notation(Mac).needs(Prerequisite::NdAdvert).ovn(&[ovn("nd.tll")])
         .ofctl(&[ofctl("nd_tll").also(&["NXM_NX_ND_TLL", "OXM_OF_IPV6_ND_TLL"])]),
     ---
@@ -593,7 +606,7 @@ fields! {
 /// ovs-ofctl flows answers them with "not supported" instead of "unknown field".
 #[rustfmt::skip]
 pub const FOREIGN_FIELDS: &[&str] = &[
-    "dp_hash", "recirc_id", "packet_type", "skb_priority", "ct_zone", "ct_nw_src", "ct_nw_dst",
+    "dp_hash", "recirc_id", "packet_type", "skb_priority", "ct_nw_src", "ct_nw_dst",
     "ct_ipv6_src", "ct_ipv6_dst", "ct_nw_proto", "ct_tp_src", "ct_tp_dst", "actset_output",
     "nd_reserved", "nd_options_type", "mpls", "mplsm", "eth", "tun_gbp_id", "tun_gbp_flags",
     "nsh_flags", "nsh_ttl", "nsh_spi", "nsh_si", "mpls_*", "nsh_*", "tun_erspan_*", "tun_gtpu_*",

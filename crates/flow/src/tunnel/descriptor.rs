@@ -207,8 +207,7 @@ pub enum KernelDatapath {
         /// The reason.
         why: &'static str,
     },
-    /// They encapsulate and decapsulate. `enum weft_tunnel` of `bpf/intf.h` has a `WEFT_NAME`,
-    /// whose value is that of the [`TunnelType`](super::TunnelType).
+    /// They encapsulate and decapsulate. `WEFT_` and the upper-case name is the type's number in C.
     EndPoints,
     /// They push and pop the tags.
     Tags,

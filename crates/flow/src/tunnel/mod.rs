@@ -1,5 +1,5 @@
-//! The tunnel types. Each is one module with a [`TunnelDescriptor`] and a header codec; the table
-//! at [`TunnelType`] names them. See `docs/adr/0016-a-tunnel-type-is-one-module.md`, and
+//! The tunnel types. Each is one module with a [`TunnelDescriptor`] and a header codec;
+//! `types.in` lists them. See `docs/adr/0016-a-tunnel-type-is-one-module.md`, and
 //! `docs/adding-a-tunnel.md` for how to add one.
 
 mod codec;
@@ -29,7 +29,8 @@ use std::fmt;
 use std::str::FromStr;
 use wire::udp::{self, UdpPacket, UdpRepr};
 
-/// Defines [`TunnelType`] from one row for each type: its variant, its number and its module.
+/// Defines [`TunnelType`] from one row for each type in `types.in`: its variant, its number and its
+/// module. The kernel datapath's build script reads the same rows, for the constants of C.
 ///
 /// The dispatch to a codec is a `match` that the compiler inlines, because it is on the path of
 /// every packet.
@@ -93,22 +94,7 @@ macro_rules! tunnel_types {
     };
 }
 
-tunnel_types! {
-    /// VXLAN, RFC 7348.
-    Vxlan = 0 in vxlan,
-    /// Geneve, RFC 8926.
-    Geneve = 1 in geneve,
-    /// GRE with Transparent Ethernet Bridging, RFC 2784 and 2890.
-    Gre = 2 in gre,
-    /// NVGRE, RFC 7637.
-    Nvgre = 6 in nvgre,
-    /// STT, draft-davie-stt.
-    Stt = 3 in stt,
-    /// One 802.1Q tag on the uplink.
-    Vlan = 4 in vlan,
-    /// Two tags on the uplink, IEEE 802.1ad.
-    QinQ = 5 in qinq,
-}
+include!("types.in");
 
 impl TunnelType {
     /// The name in configuration files, in output and on command lines.

@@ -127,7 +127,7 @@ fn describe(packet: &mut PacketBuf) -> Result<SttChecksum, DropReason> {
 
 /// A partial checksum, or `None` when the receiver would look for the field at another offset.
 fn partial(packet: &PacketBuf, start: u16, offset: u16) -> Option<SttChecksum> {
-    let located = wire::transport_offset(packet.head()).ok()?;
+    let located = packet.located().ok()?;
     if located.l4 != Some(usize::from(start)) || located.has_snap() {
         return None;
     }
@@ -252,7 +252,7 @@ fn offload(packet: &PacketBuf, told: SttChecksum) -> Result<Offload, DropReason>
         SttChecksum::Verified => return Ok(Offload::default()),
         SttChecksum::Partial { l4_offset, ipv4, tcp, mss } => (l4_offset, ipv4, tcp, mss),
     };
-    let located = wire::transport_offset(packet.head()).map_err(|_| DropReason::Malformed)?;
+    let located = packet.located().map_err(|_| DropReason::Malformed)?;
     let protocol = if tcp { Protocol::TCP } else { Protocol::UDP };
     let family = if ipv4 { EtherType::IPV4 } else { EtherType::IPV6 };
     let fits = !located.has_snap()

@@ -311,7 +311,7 @@ fn pseudo_header(addresses: &[u8], protocol: u8, len: usize) -> Vec<u8> {
 }
 
 /// The ones-complement sum of byte strings; all but the last must have an even length.
-fn naive_sum(parts: &[&[u8]]) -> u16 {
+pub fn naive_sum(parts: &[&[u8]]) -> u16 {
     let bytes = parts.concat();
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {

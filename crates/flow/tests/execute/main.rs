@@ -4,6 +4,7 @@ mod frames;
 mod lists;
 mod mss;
 mod reply;
+mod serve;
 mod set;
 mod too_big;
 

@@ -242,7 +242,9 @@ fn network() -> impl Strategy<Value = (u16, Frame)> {
             }
         ),
         1 => any::<u16>().prop_map(|operation| (ARP, arp(operation))),
-        1 => (0_u16..=0x5ff).prop_map(|length| (length, Frame::default().read([0xaa; 8]).payload([0xaa]))),
+        1 => (0_u16..=0x5ff).prop_map(|length| {
+            (length, Frame::default().read([0xaa; 8]).payload([0xaa]))
+        }),
         1 => Just((0x88cc, Frame::default().payload([0xaa; 9]))),
     ]
 }

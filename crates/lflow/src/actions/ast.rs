@@ -247,7 +247,9 @@ impl IpVersion {
 
 /// Defines an enum whose variants are words of the language, with `name` and `from_name`.
 macro_rules! words {
-    ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $variant_doc:literal])+ $variant:ident $word:literal,)+ }) => {
+    ($(#[doc = $doc:literal])+ $name:ident {
+        $($(#[doc = $variant_doc:literal])+ $variant:ident $word:literal,)+
+    }) => {
         $(#[doc = $doc])+
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum $name {
@@ -503,10 +505,14 @@ impl Stage {
         }
     }
 
-    /// A table of a program, where each pipeline has 64 tables.
+    /// A table of a program, where each pipeline has 64 tables. No table is next to those that are
+    /// in no pipeline.
     pub const fn of(table: TableId) -> Self {
-        let (direction, table) = table.in_pipeline();
-        Self { direction, table: table % TableId::LOGICAL, tables: TableId::LOGICAL }
+        let tables = TableId::LOGICAL;
+        match table.in_pipeline() {
+            (direction, table) if table < tables => Self { direction, table, tables },
+            (direction, _) => Self { direction, table: tables - 1, tables },
+        }
     }
 
     /// The pipeline.

@@ -235,7 +235,7 @@ impl Parser<'_> {
 }
 
 /// `IP`, `IP4:PORT`, `[IP6]` or `[IP6]:PORT`; `None` for anything else.
-pub(super) fn backend(text: &str) -> Option<Backend> {
+pub(crate) fn backend(text: &str) -> Option<Backend> {
     if let Ok(socket) = text.parse::<SocketAddr>() {
         return Some(Backend { ip: socket.ip(), port: socket.port() });
     }

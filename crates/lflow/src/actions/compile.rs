@@ -2,11 +2,12 @@
 
 use super::Actions;
 use super::ast::{Action, Check, Log, LogVerdict, Nest, Severity, Stage};
+use super::{conntrack, service};
 use crate::scope::Scope;
 use crate::symbol::FieldRef;
 use crate::token::Constant;
 use flow::{AclVerdict, Field, LogPriority, LogRecord, Reply, Subfield, low_bits};
-use pipeline::{Direction, LearnedOp, Op, Operand};
+use pipeline::{Direction, LearnedOp, Op, Operand, TableId};
 use std::sync::Arc;
 
 /// Compiles actions for the datapath of `scope`. A name that it does not know becomes 0, which is
@@ -30,7 +31,7 @@ pub(super) fn names<'a>(actions: &'a [Action], found: &mut Vec<&'a str>) {
 fn compile_list(actions: &[Action], stage: Stage, scope: &impl Scope) -> Arc<[Op]> {
     let mut ops = Vec::with_capacity(actions.len());
     for action in actions {
-        // Only actions in `ct_commit`, which is not compiled, use fields outside the key.
+        // Only actions in `ct_commit` use fields outside the key.
         if compile_action(action, stage, scope, &mut ops).is_none() {
             ops.push(Op::Unsupported("ct_commit"));
         }
@@ -92,7 +93,7 @@ fn compile_action(
                 .into()
         }
         Action::CheckLength { to, bytes } => Op::CheckLength { to: to.bits()?, bytes: *bytes },
-        Action::Check { to, check } => check_op(to.bits()?, *check),
+        Action::Check { to, check } => return check_ops(to.bits()?, *check, ops),
         Action::Select { to, choices } => {
             ops.push(Op::Select { to: to.bits()?, choices: choices.to_vec().into() });
             // `select` continues in the next table.
@@ -106,17 +107,21 @@ fn compile_action(
             burst_kb: if *burst_kb == 0 { *rate_kbps } else { *burst_kb },
         },
         Action::SetQueue(queue) => Op::SetQueue((*queue).into()),
-        // weft has no connection state to clear, and no sample collectors.
-        Action::CtClear | Action::Sample(_) => return Some(()),
-        Action::CtNext => Op::Unsupported("ct_next"),
-        Action::CtCommit(_) | Action::CtCommitV1 { .. } => Op::Unsupported("ct_commit"),
-        Action::CtNat { nat, .. } => Op::Unsupported(nat.name()),
-        Action::CtCommitNat => Op::Unsupported("ct_commit_nat"),
-        Action::CtSnatToVip => Op::Unsupported("ct_snat_to_vip"),
-        Action::CtLb(lb) => Op::Unsupported(if lb.mark { "ct_lb_mark" } else { "ct_lb" }),
+        // weft has no sample collectors.
+        Action::Sample(_) => return Some(()),
+        Action::CtClear => Op::CtClear,
+        Action::CtNext => conntrack::next(stage),
+        Action::CtCommit(actions) => conntrack::commit(compile_list(actions, stage, scope)),
+        Action::CtCommitV1 { mark, label } => conntrack::commit_v1(*mark, *label)?,
+        Action::CtNat { nat, to } => conntrack::nat(*nat, *to, stage),
+        Action::CtCommitNat => conntrack::commit_nat(stage),
+        Action::CtSnatToVip => Op::Next(TableId::HAIRPIN_SNAT),
+        Action::CtLb(lb) => conntrack::balance(lb, stage),
         Action::CommitEcmpNh { .. } => Op::Unsupported("commit_ecmp_nh"),
         Action::CommitLbAffinity(_) => Op::Unsupported("commit_lb_aff"),
-        Action::PutOptions { protocol, .. } => Op::Unsupported(protocol.name()),
+        Action::PutOptions { to, protocol, options } => {
+            service::put_options(to.bits()?, *protocol, options)
+        }
         Action::TriggerEvent(_) => Op::Unsupported("trigger_event"),
         Action::BindVport { .. } => Op::Unsupported("bind_vport"),
         Action::HandleSvcCheck(_) => Op::Unsupported("handle_svc_check"),
@@ -136,7 +141,7 @@ fn operand(field: FieldRef) -> Option<Operand> {
 const TAG_PRESENT: u128 = 1 << 12;
 
 /// Writes a constant: one step for each run of contiguous bits of its mask.
-fn load(to: Subfield, value: Constant, ops: &mut Vec<Op>) -> Option<()> {
+pub(super) fn load(to: Subfield, value: Constant, ops: &mut Vec<Op>) -> Option<()> {
     let mut mask = value.mask.unwrap_or(u128::MAX) & low_bits(to.width());
     let is_tag = to.field() == Field::VlanTci && mask << to.first() & TAG_PRESENT != 0;
     if is_tag && value.value << to.first() & TAG_PRESENT == 0 {
@@ -189,17 +194,33 @@ fn nested(nest: Nest, ops: Arc<[Op]>) -> Op {
     Op::Reply { reply, ops }
 }
 
-const fn check_op(to: Subfield, check: Check) -> Op {
-    match check {
-        Check::InPortSec => Op::PortSecurity { to, direction: Direction::Ingress },
-        Check::OutPortSec => Op::PortSecurity { to, direction: Direction::Egress },
-        Check::DnsLookup
-        | Check::LbHairpin
-        | Check::LbHairpinReply
-        | Check::EcmpNhMac
-        | Check::EcmpNh
-        | Check::LbAffinity => Op::Unsupported(check.name()),
-    }
+/// OVN's `flags.lookup_lb_hairpin`: the result of a look-up.
+const FOUND: (Field, u8) = (Field::Reg10, 7);
+
+fn check_ops(to: Subfield, check: Check, ops: &mut Vec<Op>) -> Option<()> {
+    let table = match check {
+        Check::InPortSec | Check::OutPortSec => {
+            let is_in = check == Check::InPortSec;
+            let direction = if is_in { Direction::Ingress } else { Direction::Egress };
+            ops.push(Op::PortSecurity { to, direction });
+            return Some(());
+        }
+        Check::LbHairpin => TableId::HAIRPIN,
+        Check::LbHairpinReply => TableId::HAIRPIN_REPLY,
+        Check::DnsLookup => {
+            ops.push(Op::DnsLookup(to));
+            return Some(());
+        }
+        Check::EcmpNhMac | Check::EcmpNh | Check::LbAffinity => {
+            ops.push(Op::Unsupported(check.name()));
+            return Some(());
+        }
+    };
+    let found = Subfield::bit(FOUND.0, FOUND.1)?;
+    ops.push(Op::Load { to: found, value: 0 });
+    ops.push(Op::Next(table));
+    ops.push(Op::Move { from: found, to });
+    Some(())
 }
 
 /// Outputs to one of the ports. Does nothing if one of them is unknown.

@@ -5,18 +5,21 @@
 //! ```
 //!
 //! Every action of OVN 23.03 is parsed and printed. Actions that the switch does not support
-//! (connection tracking, answers of a controller) are compiled to
+//! (some services of a controller, some of load balancers) are compiled to
 //! [`Op::Unsupported`](pipeline::Op::Unsupported), which drops the packet.
 
 mod assign;
 mod ast;
 mod balance;
 mod compile;
+mod conntrack;
 mod effects;
+mod option_table;
 mod options;
 mod parse;
 mod prerequisite;
 mod print;
+mod service;
 #[cfg(test)]
 mod tests;
 
@@ -24,7 +27,9 @@ pub use ast::{
     Action, Backend, Check, CtLb, IpVersion, LbAffinity, LbFlag, Log, LogVerdict, MAX_QUEUE, Nat,
     NatTarget, Nest, ObservationPoint, OptionProtocol, Sample, Severity, Stage, Transport,
 };
+pub(crate) use balance::backend;
 pub use compile::compile;
+pub use option_table::{KnownOption, ValueKind};
 pub use options::{ActionOption, OptionValue};
 pub use parse::MAX_NESTING;
 

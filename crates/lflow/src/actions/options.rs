@@ -1,6 +1,7 @@
 //! Options that flows pass to the controller: DHCP, DHCPv6, router advertisements, events.
 
 use super::ast::OptionProtocol;
+use super::option_table::{DHCP4, DHCP6, EMPTY_LB_BACKENDS, KnownOption, ND_RA, ValueKind};
 use super::parse::Parser;
 use crate::error::SyntaxError;
 use crate::token::{Constant, Format, Quoted, TokenKind};
@@ -9,8 +10,8 @@ use std::fmt;
 /// `NAME = VALUE`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ActionOption {
-    /// The name; one that the action knows.
-    pub name: &'static str,
+    /// The option; one that the action knows.
+    pub option: &'static KnownOption,
     /// The value, of the type of the option.
     pub value: OptionValue,
 }
@@ -28,85 +29,12 @@ pub enum OptionValue {
     Texts(Box<[Box<str>]>),
 }
 
-/// The type of an option.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum OptionType {
-    Number,
-    Text,
-    Either,
-}
-
-/// The options of DHCP (RFC 2132 and later RFCs), with the names of OVN's `DHCP_Options` table.
-const DHCP4: &[(&str, OptionType)] = &[
-    ("offerip", OptionType::Number),
-    ("netmask", OptionType::Number),
-    ("router", OptionType::Number),
-    ("dns_server", OptionType::Number),
-    ("log_server", OptionType::Number),
-    ("lpr_server", OptionType::Number),
-    ("swap_server", OptionType::Number),
-    ("policy_filter", OptionType::Number),
-    ("router_solicitation", OptionType::Number),
-    ("nis_server", OptionType::Number),
-    ("ntp_server", OptionType::Number),
-    ("server_id", OptionType::Number),
-    ("tftp_server", OptionType::Either),
-    ("classless_static_route", OptionType::Number),
-    ("ms_classless_static_route", OptionType::Number),
-    ("ip_forward_enable", OptionType::Number),
-    ("router_discovery", OptionType::Number),
-    ("ethernet_encap", OptionType::Number),
-    ("default_ttl", OptionType::Number),
-    ("tcp_ttl", OptionType::Number),
-    ("mtu", OptionType::Number),
-    ("lease_time", OptionType::Number),
-    ("T1", OptionType::Number),
-    ("T2", OptionType::Number),
-    ("wpad", OptionType::Text),
-    ("bootfile_name", OptionType::Text),
-    ("path_prefix", OptionType::Text),
-    ("tftp_server_address", OptionType::Number),
-    ("hostname", OptionType::Text),
-    ("domain_name", OptionType::Text),
-    ("arp_cache_timeout", OptionType::Number),
-    ("tcp_keepalive_interval", OptionType::Number),
-    ("domain_search_list", OptionType::Text),
-    ("bootfile_name_alt", OptionType::Text),
-    ("broadcast_address", OptionType::Number),
-    ("netbios_name_server", OptionType::Number),
-    ("netbios_node_type", OptionType::Number),
-    ("next_server", OptionType::Number),
-];
-
-const DHCP6: &[(&str, OptionType)] = &[
-    ("ia_addr", OptionType::Number),
-    ("server_id", OptionType::Number),
-    ("domain_search", OptionType::Text),
-    ("dns_server", OptionType::Number),
-];
-
-const ND_RA: &[(&str, OptionType)] = &[
-    ("addr_mode", OptionType::Text),
-    ("router_preference", OptionType::Text),
-    ("slla", OptionType::Number),
-    ("prefix", OptionType::Number),
-    ("mtu", OptionType::Number),
-    ("rdnss", OptionType::Number),
-    ("dnssl", OptionType::Text),
-    ("route_info", OptionType::Text),
-];
-
-const EMPTY_LB_BACKENDS: &[(&str, OptionType)] = &[
-    ("vip", OptionType::Text),
-    ("protocol", OptionType::Text),
-    ("load_balancer", OptionType::Text),
-];
-
 /// The only event.
 pub(super) const EVENT: &str = "empty_lb_backends";
 
 impl OptionProtocol {
-    const fn table(self) -> &'static [(&'static str, OptionType)] {
+    /// The options of the protocol.
+    pub const fn table(self) -> &'static [KnownOption] {
         match self {
             Self::Dhcp4 => DHCP4,
             Self::Dhcp6 => DHCP6,
@@ -131,7 +59,7 @@ impl Parser<'_> {
         protocol: OptionProtocol,
     ) -> Result<Box<[ActionOption]>, SyntaxError> {
         let options = self.options(protocol.table(), protocol.title())?;
-        let has = |name| options.iter().any(|option| option.name == name);
+        let has = |name| options.iter().any(|option| option.name() == name);
         match protocol {
             OptionProtocol::Dhcp4 if !has("offerip") => {
                 Err(self.error_whole("put_dhcp_opts requires offerip to be specified."))
@@ -144,14 +72,14 @@ impl Parser<'_> {
     fn check_nd_ra(&self, options: &[ActionOption]) -> Result<(), SyntaxError> {
         for option in options {
             if !is_valid_in_ra(option) {
-                let message = format!("Invalid value for \"{}\" option", option.name);
+                let message = format!("Invalid value for \"{}\" option", option.name());
                 return Err(self.error_whole(message));
             }
         }
-        let has = |name| options.iter().any(|option| option.name == name);
+        let has = |name| options.iter().any(|option| option.name() == name);
         let stateful = options
             .iter()
-            .any(|option| option.name == "addr_mode" && option.text() == Some("dhcpv6_stateful"));
+            .any(|option| option.name() == "addr_mode" && option.text() == Some("dhcpv6_stateful"));
         if !has("slla") {
             Err(self.error_whole("slla option not present"))
         } else if !stateful && !has("prefix") {
@@ -168,10 +96,10 @@ impl Parser<'_> {
         let options = self.options(EMPTY_LB_BACKENDS, EVENT)?;
         for option in &options {
             let Some(text) = option.text() else {
-                let message = format!("Invalid value for \"{}\" option", option.name);
+                let message = format!("Invalid value for \"{}\" option", option.name());
                 return Err(self.error_whole(message));
             };
-            let message = match option.name {
+            let message = match option.name() {
                 "vip" if super::balance::backend(text).is_none() => {
                     format!("Invalid load balancer VIP '{text}'")
                 }
@@ -190,7 +118,7 @@ impl Parser<'_> {
 
     fn options(
         &mut self,
-        table: &'static [(&'static str, OptionType)],
+        table: &'static [KnownOption],
         title: &str,
     ) -> Result<Box<[ActionOption]>, SyntaxError> {
         let mut options = Vec::new();
@@ -203,14 +131,14 @@ impl Parser<'_> {
 
     fn option(
         &mut self,
-        table: &'static [(&'static str, OptionType)],
+        table: &'static [KnownOption],
         title: &str,
     ) -> Result<ActionOption, SyntaxError> {
         let known = match self.kind() {
-            TokenKind::Identifier(name) => table.iter().find(|(known, _)| known == name),
+            TokenKind::Identifier(name) => table.iter().find(|known| known.name == *name),
             _ => None,
         };
-        let Some(&(name, takes)) = known else {
+        let Some(option) = known else {
             return Err(self.expecting(&format!("{title} option name")));
         };
         self.advance();
@@ -218,13 +146,16 @@ impl Parser<'_> {
         let start = self.span().start;
         let value = self.option_value()?;
         let is_text = matches!(value, OptionValue::Text(_) | OptionValue::Texts(_));
-        let wanted = match takes {
-            OptionType::Number if is_text => "numeric",
-            OptionType::Text if !is_text => "string",
-            OptionType::Number | OptionType::Text | OptionType::Either => {
-                return Ok(ActionOption { name, value });
+        let wanted = match option.kind {
+            ValueKind::HostId => return Ok(ActionOption { option, value }),
+            ValueKind::Str | ValueKind::Domains | ValueKind::Domain if !is_text => "string",
+            ValueKind::Str | ValueKind::Domains | ValueKind::Domain => {
+                return Ok(ActionOption { option, value });
             }
+            _ if is_text => "numeric",
+            _ => return Ok(ActionOption { option, value }),
         };
+        let name = option.name;
         Err(self.error_from(start, format!("{title} option {name} requires {wanted} value.")))
     }
 
@@ -259,6 +190,29 @@ impl Parser<'_> {
 }
 
 impl ActionOption {
+    /// The name of the option.
+    pub const fn name(&self) -> &'static str {
+        self.option.name
+    }
+
+    /// The numbers of the value; none if it is a string.
+    pub(super) fn numbers(&self) -> &[Constant] {
+        match &self.value {
+            OptionValue::Number(number) => std::slice::from_ref(number),
+            OptionValue::Numbers(numbers) => numbers,
+            OptionValue::Text(_) | OptionValue::Texts(_) => &[],
+        }
+    }
+
+    /// The first string of the value.
+    pub(super) fn first_text(&self) -> Option<&str> {
+        match &self.value {
+            OptionValue::Text(text) => Some(text),
+            OptionValue::Texts(texts) => texts.first().map(|text| &**text),
+            OptionValue::Number(_) | OptionValue::Numbers(_) => None,
+        }
+    }
+
     /// The string, if the value is a single string.
     fn text(&self) -> Option<&str> {
         match &self.value {
@@ -282,7 +236,7 @@ impl ActionOption {
 fn is_valid_in_ra(option: &ActionOption) -> bool {
     let text = option.text();
     let has_format = |format| option.number().is_some_and(|number| number.format == format);
-    match option.name {
+    match option.name() {
         "addr_mode" => matches!(text, Some("slaac" | "dhcpv6_stateful" | "dhcpv6_stateless")),
         "router_preference" => matches!(text, Some("MEDIUM" | "HIGH" | "LOW")),
         "slla" => has_format(Format::Ethernet),
@@ -306,7 +260,7 @@ fn is_uuid(text: &str) -> bool {
 
 impl fmt::Display for ActionOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = ", self.name)?;
+        write!(f, "{} = ", self.name())?;
         match &self.value {
             OptionValue::Number(number) => number.fmt(f),
             OptionValue::Text(text) => Quoted(text).fmt(f),

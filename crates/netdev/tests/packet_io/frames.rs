@@ -11,6 +11,9 @@ use wire::MacAddr;
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Calls `receive` until it returns a value, for at most [`TIMEOUT`].
+///
+/// The effect of closing a descriptor needs it too. When another test starts a process, the child
+/// has a copy of every descriptor until it executes its program.
 pub fn wait_for<T>(what: &str, mut receive: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {

@@ -69,6 +69,13 @@ fn next_icmp_error(rx: &PacketSocket, v6: bool) -> (u8, u8) {
     })
 }
 
+/// How many raw sockets `host` has.
+fn raw_sockets(host: &TestHost, v6: bool) -> usize {
+    let table = if v6 { "/proc/thread-self/net/raw6" } else { "/proc/thread-self/net/raw" };
+    let text = host.run(|| std::fs::read_to_string(table)).unwrap();
+    text.lines().skip(1).count()
+}
+
 #[test]
 fn kernel_answers_gre_only_when_nothing_reserves_the_protocol() {
     testkit::require_root!();
@@ -95,6 +102,7 @@ fn kernel_answers_gre_only_when_nothing_reserves_the_protocol() {
         udp.send_to(b"x", (dst, 9)).unwrap();
         assert_eq!(next_icmp_error(&errors, v6), port_unreachable);
         drop(reserved);
+        wait_for("the socket to be closed", || (raw_sockets(&b, v6) == 0).then_some(()));
         gre();
         assert_eq!(next_icmp_error(&errors, v6), protocol_unreachable);
     }

@@ -61,6 +61,8 @@ fn segments_are_received_but_not_answered_with_a_sink() {
         assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
 
         drop(sink);
+        let free = || b.run(|| TcpListener::bind((dst, STT_PORT))).ok();
+        wait_for("the port to be free", free);
         send(STT_PORT, b"x", None);
         assert_eq!(next_reset(&at_a, v6), STT_PORT);
     }

@@ -139,7 +139,9 @@ fn interface_disappears_when_the_tap_is_dropped() {
     testkit::require_root!();
     let (host, tap) = guest();
     drop(tap);
-    assert!(host.netlink().index_of("tap0").unwrap_err().is_not_found());
+    wait_for("the end of the interface", || {
+        host.netlink().index_of("tap0").is_err_and(|error| error.is_not_found()).then_some(())
+    });
 }
 
 #[test]
@@ -250,7 +252,7 @@ fn persistent_tap_is_not_deleted_while_a_program_has_it_open() {
     assert!(!host.run(|| Tap::delete_persistent("tap7")).unwrap(), "the machine has it open");
     drop(machine);
     assert!(host.netlink().index_of("tap7").is_ok(), "the machine may come again");
-    assert!(host.run(|| Tap::delete_persistent("tap7")).unwrap());
+    wait_for("the deletion", || host.run(|| Tap::delete_persistent("tap7")).unwrap().then_some(()));
 }
 
 #[test]

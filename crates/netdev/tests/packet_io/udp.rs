@@ -145,7 +145,9 @@ fn pool_uses_the_next_run_when_a_port_is_taken() {
     let pool = || u.a.run(|| TxPool::new(u.ends.0.ip4.into(), TxOptions::default())).unwrap();
     assert_eq!(pool().ports(), (base, count), "pools share");
     drop(u.tx);
-    let _other = u.a.run(|| UdpSocket::bind((u.ends.0.ip4, base + 5))).unwrap();
+    let _other = wait_for("the port to be free", || {
+        u.a.run(|| UdpSocket::bind((u.ends.0.ip4, base + 5))).ok()
+    });
     assert_eq!(pool().ports(), (base + 6, count));
     let none = TxOptions { base_port_hint: 65_500, ..TxOptions::default() };
     let error = u.a.run(|| TxPool::new(u.ends.0.ip4.into(), none)).unwrap_err();

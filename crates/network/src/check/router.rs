@@ -2,7 +2,9 @@
 
 use crate::connectivity::Connectivity;
 use crate::errors::ProblemCollector;
-use crate::read::{LinkDraft, RouteDraft, RouterDraft, RouterPortDraft, SwitchDraft, Unique};
+use crate::read::{
+    LinkDraft, RouteDraft, RouterDraft, RouterPortDraft, Setting, SwitchDraft, Unique,
+};
 use crate::section::Located;
 use crate::{
     FileLine, IpNet, LogicalRouter, Prefix, Route, RouterIndex, RouterLink, RouterPort,
@@ -117,6 +119,11 @@ impl<'d> RouterChecker<'d> {
             .collect();
         Some(LogicalRouter {
             name: draft.name.clone()?,
+            home: match draft.home {
+                Setting::Default => None,
+                Setting::Given(home) => Some(home.value),
+                Setting::Wrong => return None,
+            },
             ports: ports.into_iter().collect::<Option<_>>()?,
             routes: routes.into_iter().collect::<Option<_>>()?,
             line: FileLine(report.line(draft.at)),

@@ -21,6 +21,7 @@
 //! of megaflows. The conditions on the ports of UDP start with the destination. Most packets differ
 //! there in a short prefix, and their source port is not read.
 
+use super::acl::AclSwitches;
 use super::{DatapathKeys, FlowCollector, Stage, next_to};
 use crate::model::port_in_switch;
 use crate::{Network, RouterLink};
@@ -42,9 +43,13 @@ const DHCP_SERVER: &str = "ip4 && (udp.dst == 68 || (udp.dst == 67 && udp.src ==
 const DHCP6_SERVER: &str = "ip6 && (udp.dst == 546 || (udp.dst == 547 && udp.src == 547))";
 
 /// Adds the flows of both guards to all switches.
-pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
+pub(super) fn add(
+    network: &Network,
+    keys: &DatapathKeys,
+    switches: &AclSwitches,
+    flows: &mut FlowCollector,
+) {
     let all: Arc<[DatapathKey]> = keys.switches.as_slice().into();
-    let beyond = next_to(Stage::LsInAcl);
     let select = (Stage::LsInApplyPortSec, 50);
     for (condition, guard) in [
         (ROUTER_MESSAGES, Stage::LsInRaGuard),
@@ -54,17 +59,24 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
     ] {
         flows.add(&all, select, condition, next_to(guard), None);
     }
-    flows.add(&all, (Stage::LsInApplyPortSec, 0), "1", beyond.as_str(), None);
+    for (datapaths, beyond) in switches.by_stage_after_guards() {
+        flows.add(datapaths, (Stage::LsInApplyPortSec, 0), "1", next_to(beyond), None);
+    }
     for guard in [Stage::LsInRaGuard, Stage::LsInDhcpGuard] {
         flows.add(&all, (guard, 0), "1", "drop;", None);
     }
-    add_trusted_guests(network, keys, flows);
-    add_routers(network, keys, flows);
+    add_trusted_guests(network, keys, switches, flows);
+    add_routers(network, keys, switches, flows);
 }
 
-fn add_trusted_guests(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
-    let beyond = next_to(Stage::LsInAcl);
+fn add_trusted_guests(
+    network: &Network,
+    keys: &DatapathKeys,
+    switches: &AclSwitches,
+    flows: &mut FlowCollector,
+) {
     for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
+        let beyond = next_to(switches.stage_after_guards(key));
         let datapath: Arc<[DatapathKey]> = [key].into();
         for port in &switch.ports {
             let guards =
@@ -78,13 +90,19 @@ fn add_trusted_guests(network: &Network, keys: &DatapathKeys, flows: &mut FlowCo
 }
 
 /// Packets that a logical router forwards were checked on the switch that they come from.
-fn add_routers(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
+fn add_routers(
+    network: &Network,
+    keys: &DatapathKeys,
+    switches: &AclSwitches,
+    flows: &mut FlowCollector,
+) {
     for port in network.logical_routers().iter().flat_map(|router| &router.ports) {
         let RouterLink::Switch { switch, .. } = port.link else { continue };
-        let datapath = [keys.switch(switch)].into();
+        let key = keys.switch(switch);
+        let beyond = next_to(switches.stage_after_guards(key));
         let condition =
             format!("inport == {:?}", port_in_switch(&network[switch].name, &port.name));
         let stage = (Stage::LsInApplyPortSec, 70);
-        flows.add(&datapath, stage, condition, next_to(Stage::LsInAcl), port.line);
+        flows.add(&[key].into(), stage, condition, beyond, port.line);
     }
 }

@@ -10,15 +10,25 @@
 //! | `xreg0[0..47]` | MAC address of the router port that a packet came in by |
 //! | `reg0`, `xxreg0` | next hop |
 //! | `reg1`, `xxreg1` | the router's address towards the next hop |
+//! | `reg0[0]` of a switch | the packet is to be tracked |
+//! | `reg0[1]` of a switch | the connection is to be committed |
+//! | `reg0[2]` of a switch | the packet is to be tracked for load balancers |
+//! | `reg0[6]` of a switch | the packet's backend is its sender |
+//! | `reg0[12]` of a switch | the packet is a reply to such a packet |
+//! | `reg0[16]` of a switch | the packet is not to be tracked at all |
+//! | `reg1`, `xxreg1` and `reg2[0..15]` of a switch | virtual address and port before translation |
+//! | `reg0[7]` to `reg0[10]` of a switch | hints for ACLs, from the connection's state |
 //! | `reg0[15]` of a switch | result of port security |
 //! | `reg9[0]` | the packet is an error message of the router |
 //! | `reg9[1]` | the packet is too long |
 //! | `reg9[2]` | the neighbour is already known |
 
 mod acl;
+mod balance;
 mod guard;
 mod router;
 mod stage;
+mod stateful;
 mod switch;
 
 pub use stage::Stage;
@@ -29,6 +39,7 @@ use crate::{
     SwitchIndex,
 };
 use flow::{DatapathKey, PortKey};
+use lflow::LoadBalancer;
 use pipeline::{DatapathKind, Direction};
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -47,6 +58,8 @@ pub struct LogicalNetwork {
     pub port_groups: BTreeMap<String, Vec<String>>,
     /// The flows by pipeline, then by table, then by descending priority.
     pub flows: Vec<LogicalFlow>,
+    /// The load balancers, each with the keys of its switches.
+    pub load_balancers: Vec<(LoadBalancer, Vec<DatapathKey>)>,
 }
 
 /// A logical switch or router.
@@ -193,8 +206,11 @@ pub fn logical_flows(network: &Network) -> LogicalNetwork {
     let keys = DatapathKeys::new(network);
     let mut flows = FlowCollector { flows: Vec::new() };
     switch::add(network, &keys, &mut flows);
-    guard::add(network, &keys, &mut flows);
-    acl::add(network, &keys, &mut flows);
+    let scopes = acl::scopes(network, &keys);
+    let switches = acl::AclSwitches::new(network, &scopes, &keys);
+    guard::add(network, &keys, &switches, &mut flows);
+    acl::add(network, &keys, (&scopes, &switches), &mut flows);
+    balance::add(network, &keys, &switches, &mut flows);
     router::add(network, &keys, &mut flows);
     let mut flows = flows.flows;
     flows.sort_by_key(|flow| (flow.stage, std::cmp::Reverse(flow.priority)));
@@ -203,6 +219,11 @@ pub fn logical_flows(network: &Network) -> LogicalNetwork {
         address_sets: network.address_sets().clone(),
         port_groups: network.port_groups().clone(),
         flows,
+        load_balancers: network
+            .load_balancers()
+            .iter()
+            .map(|lb| (balance::loaded(lb), lb.switches.iter().map(|s| keys.switch(*s)).collect()))
+            .collect(),
     }
 }
 

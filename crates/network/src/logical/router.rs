@@ -2,10 +2,11 @@
 
 mod forward;
 mod input;
+mod nat;
 
 use super::switch::addresses;
 use super::{DatapathKeys, FlowCollector, Stage};
-use crate::{IpNet, LogicalRouter, Network, Prefix, RouterLink, RouterPort};
+use crate::{IpNet, LogicalRouter, Nat, Network, Prefix, RouterIndex, RouterLink, RouterPort};
 use flow::DatapathKey;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -16,8 +17,10 @@ struct RouterFlows<'n> {
     network: &'n Network,
     router: &'n LogicalRouter,
     datapath: Arc<[DatapathKey]>,
-    /// For each switch, the router ports on it.
-    ports_on: &'n [Vec<&'n RouterPort>],
+    /// Its rules of network address translation.
+    nats: Vec<&'n Nat>,
+    /// For each switch, the router ports on it, each with its router.
+    ports_on: &'n [Vec<(RouterIndex, &'n RouterPort)>],
     /// The MTU of the longest packets that can reach this router from a guest.
     longest_mtu: u16,
 }
@@ -29,6 +32,12 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
     add_common(flows, &all);
     input::add_common(flows, &all);
     forward::add_common(flows, &all);
+    let (translating, plain): (Vec<_>, Vec<_>) = (0..keys.routers.len())
+        .map(RouterIndex)
+        .partition(|router| network.nats_of(*router).next().is_some());
+    let keys_of =
+        |routers: Vec<RouterIndex>| routers.into_iter().map(|router| keys.router(router)).collect();
+    nat::add_common(flows, &keys_of(plain), &keys_of(translating));
     let ports_on = ports_on_switches(network);
     let mut mtus: BTreeMap<usize, u16> = BTreeMap::new();
     for (index, switch) in network.logical_switches().iter().enumerate() {
@@ -39,23 +48,28 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
         let longest_mtu =
             mtus.get(&connectivity.part_of_router(index)).copied().unwrap_or_default();
         let datapath = [key].into();
-        let router = RouterFlows { network, router, datapath, ports_on: &ports_on, longest_mtu };
+        let nats = network.nats_of(RouterIndex(index)).collect();
+        let ports_on = &ports_on;
+        let router = RouterFlows { network, router, datapath, nats, ports_on, longest_mtu };
         for port in &router.router.ports {
             router.add_admission(flows, port);
             router.add_neighbor(flows, port);
             router.add_input(flows, port);
         }
+        router.add_nat(flows);
         router.add_routing(flows);
         router.add_resolve(flows);
         router.add_length(flows);
     }
 }
 
-fn ports_on_switches(network: &Network) -> Vec<Vec<&RouterPort>> {
+fn ports_on_switches(network: &Network) -> Vec<Vec<(RouterIndex, &RouterPort)>> {
     let mut ports_on = vec![Vec::new(); network.logical_switches().len()];
-    for port in network.logical_routers().iter().flat_map(|router| &router.ports) {
-        if let RouterLink::Switch { switch, .. } = port.link {
-            ports_on[switch.value()].push(port);
+    for (index, router) in network.logical_routers().iter().enumerate() {
+        for port in &router.ports {
+            if let RouterLink::Switch { switch, .. } = port.link {
+                ports_on[switch.value()].push((RouterIndex(index), port));
+            }
         }
     }
     ports_on

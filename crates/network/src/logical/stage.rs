@@ -31,7 +31,7 @@ macro_rules! stages {
             pub fn table(self) -> u8 {
                 let pipelines: &[&[Self]] = &[$(&[$(Self::$stage,)+],)+];
                 let place = |stages: &&[Self]| stages.iter().position(|&stage| stage == self);
-                // A pipeline has at most a dozen stages.
+                // A pipeline has fewer than 64 stages.
                 pipelines.iter().find_map(place).unwrap_or_default() as u8
             }
         }
@@ -49,8 +49,26 @@ stages! {
         LsInRaGuard "ra_guard",
         /// DHCP guard: drops messages of DHCP servers from ports that are not trusted.
         LsInDhcpGuard "dhcp_guard",
+        /// Decides which packets are tracked, where an ACL allows related packets.
+        LsInPreAcl "pre_acl",
+        /// Decides which packets are tracked for load balancers.
+        LsInPreLb "pre_lb",
+        /// Passes these packets through the connection tracker.
+        LsInPreStateful "pre_stateful",
+        /// Sums up the connection's state for the ACLs.
+        LsInAclHint "acl_hint",
         /// Access control lists in the direction `from-port`.
         LsInAcl "acl",
+        /// Load balancers: chooses the backend of a new connection.
+        LsInLb "lb",
+        /// Recognizes packets whose backend is their sender, and the replies to them.
+        LsInPreHairpin "pre_hairpin",
+        /// Gives such packets the virtual address as their source.
+        LsInNatHairpin "nat_hairpin",
+        /// Sends them back.
+        LsInHairpin "hairpin",
+        /// Commits new connections that the ACLs allow.
+        LsInStateful "stateful",
         /// Answers ARP and neighbour solicitations for known addresses.
         LsInArpRsp "arp_rsp",
         /// Learns the port of a MAC address that the file does not list.
@@ -61,8 +79,18 @@ stages! {
         LsInL2Unknown "l2_unknown",
     }
     "ls_out_" Egress {
+        /// Decides which packets are tracked, where an ACL allows related packets.
+        LsOutPreAcl "pre_acl",
+        /// Decides which packets are tracked for load balancers.
+        LsOutPreLb "pre_lb",
+        /// Passes these packets through the connection tracker.
+        LsOutPreStateful "pre_stateful",
+        /// Sums up the connection's state for the ACLs.
+        LsOutAclHint "acl_hint",
         /// Access control lists in the direction `to-port`.
         LsOutAcl "acl",
+        /// Commits new connections that the ACLs allow.
+        LsOutStateful "stateful",
         /// Learns, on the receiver's host, which port of another host a MAC address is behind.
         LsOutPutFdb "put_fdb",
         /// Checks the destination addresses of a port.
@@ -79,6 +107,10 @@ stages! {
         LrInLearnNeighbor "learn_neighbor",
         /// Packets for the router itself, and packets that routers do not forward.
         LrInIpInput "ip_input",
+        /// NAT: replies to a translated source get back their destination.
+        LrInUnsnat "unsnat",
+        /// NAT: connections from outside get their destination inside.
+        LrInDnat "dnat",
         /// Selects next hop and port by longest-prefix match.
         LrInIpRouting "ip_routing",
         /// Resolves the MAC address of the next hop.
@@ -91,6 +123,12 @@ stages! {
         LrInArpRequest "arp_request",
     }
     "lr_out_" Egress {
+        /// NAT: replies of connections from outside get back their source.
+        LrOutUndnat "undnat",
+        /// NAT: commits new connections.
+        LrOutPostUndnat "post_undnat",
+        /// NAT: connections from inside get their source.
+        LrOutSnat "snat",
         /// Sends the packet.
         LrOutDelivery "delivery",
     }
@@ -105,9 +143,9 @@ mod tests {
         let tables: Vec<_> = Stage::ALL.iter().map(|stage| (stage.name(), stage.table())).collect();
         for (name, table) in [
             ("ls_in_check_port_sec", 0),
-            ("ls_in_l2_unknown", 8),
-            ("ls_out_acl", 0),
-            ("lr_in_arp_request", 8),
+            ("ls_in_l2_unknown", 17),
+            ("ls_out_acl", 4),
+            ("lr_in_arp_request", 10),
         ] {
             assert!(tables.contains(&(name, table)), "{name} {table}: {tables:?}");
         }

@@ -2,7 +2,10 @@
 
 use super::{DatapathKeys, FlowCollector, Stage, next_to, set_of};
 use crate::model::port_in_switch;
-use crate::{FileLine, LogicalSwitch, Network, Port, RouterLink, RouterPort, SwitchIndex};
+use crate::{
+    FileLine, LogicalRouter, LogicalSwitch, Network, Port, RouterIndex, RouterLink, RouterPort,
+    SwitchIndex,
+};
 use flow::DatapathKey;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -37,10 +40,11 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
             flows.add(&datapath, (Stage::LsInL2Lkup, 50), condition, actions, port.line);
         }
     }
-    for router in network.logical_routers() {
+    for (index, router) in network.logical_routers().iter().enumerate() {
         for port in &router.ports {
             if let RouterLink::Switch { switch, .. } = port.link {
-                add_router_port(flows, network, keys, switch, port);
+                add_router_port(flows, network, keys, switch, (router, port));
+                add_external_addresses(flows, network, keys, switch, (index, port));
             }
         }
     }
@@ -52,7 +56,7 @@ fn add_common(flows: &mut FlowCollector, all: &Arc<[DatapathKey]>) {
     // From a tunnel without logical ports: the sending host has done the other stages.
     let known_port = (Stage::LsInCheckPortSec, 90);
     flows.add(all, known_port, "flags[1] == 1", next_to(Stage::LsInL2Lkup), None);
-    for stage in [Stage::LsInCheckPortSec, Stage::LsInAcl, Stage::LsInPutFdb] {
+    for stage in [Stage::LsInCheckPortSec, Stage::LsInPutFdb] {
         flows.add(all, (stage, 0), "1", "next;", None);
     }
     let flood = "outport = \"_MC_flood\"; output;";
@@ -75,7 +79,7 @@ fn add_branch_to_learning(flows: &mut FlowCollector, network: &Network, keys: &D
     };
     let (learning, others) = (keys(learning), keys(others));
     for (stage, beyond) in
-        [(Stage::LsInArpRsp, Stage::LsInL2Lkup), (Stage::LsOutAcl, Stage::LsOutCheckPortSec)]
+        [(Stage::LsInArpRsp, Stage::LsInL2Lkup), (Stage::LsOutStateful, Stage::LsOutCheckPortSec)]
     {
         flows.add(&learning, (stage, 0), "1", "next;", None);
         flows.add(&others, (stage, 0), "1", next_to(beyond), None);
@@ -187,7 +191,7 @@ fn add_router_port(
     network: &Network,
     keys: &DatapathKeys,
     switch: SwitchIndex,
-    port: &RouterPort,
+    (router, port): (&LogicalRouter, &RouterPort),
 ) {
     let datapath: Arc<[DatapathKey]> = [keys.switch(switch)].into();
     let actions =
@@ -202,13 +206,48 @@ fn add_router_port(
         port.line,
     );
     let (v4, v6) = addresses(port);
+    let asks = asks_router(router);
     if !v4.is_empty() {
-        let condition = format!("flags[1] == 0 && arp.op == 1 && arp.tpa == {}", set_of(&v4));
+        let condition = format!("{asks}arp.op == 1 && arp.tpa == {}", set_of(&v4));
         flows.add(&datapath, (Stage::LsInL2Lkup, 80), condition, actions.as_str(), port.line);
     }
     if !v6.is_empty() {
-        let condition = format!("flags[1] == 0 && nd_ns && nd.target == {}", set_of(&v6));
+        let condition = format!("{asks}nd_ns && nd.target == {}", set_of(&v6));
         flows.add(&datapath, (Stage::LsInL2Lkup, 80), condition, actions.as_str(), port.line);
+    }
+}
+
+/// Which requests a router answers. A router on every host answers only guests of its host. A
+/// router with a home host answers requests from other hosts too.
+const fn asks_router(router: &LogicalRouter) -> &'static str {
+    match router.home {
+        None => "flags[1] == 0 && ",
+        Some(_) => "",
+    }
+}
+
+/// Requests for addresses that a router translates go to its port.
+fn add_external_addresses(
+    flows: &mut FlowCollector,
+    network: &Network,
+    keys: &DatapathKeys,
+    switch: SwitchIndex,
+    (router, port): (usize, &RouterPort),
+) {
+    let datapath: Arc<[DatapathKey]> = [keys.switch(switch)].into();
+    let name = port_in_switch(&network[switch].name, &port.name);
+    let mut externals: Vec<(IpAddr, FileLine)> =
+        network.nats_of(RouterIndex(router)).map(|nat| (nat.external, nat.line)).collect();
+    externals.sort_by_key(|(address, _)| *address);
+    externals.dedup_by_key(|(address, _)| *address);
+    externals.retain(|(external, _)| port.addresses.iter().all(|net| net.addr() != *external));
+    for (external, line) in externals {
+        let condition = match external {
+            IpAddr::V4(ip) => format!("arp.op == 1 && arp.tpa == {ip}"),
+            IpAddr::V6(ip) => format!("nd_ns && nd.target == {ip}"),
+        };
+        let actions = format!("outport = {name:?}; output;");
+        flows.add(&datapath, (Stage::LsInL2Lkup, 80), condition, actions, line);
     }
 }
 

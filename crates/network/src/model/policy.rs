@@ -33,7 +33,7 @@ pub struct Trust {
     pub dhcp: bool,
 }
 
-/// An access control list entry (ACL). It is stateless.
+/// An access control list entry (ACL).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl {
     /// What it applies to.
@@ -88,6 +88,11 @@ impl AclDirection {
 pub enum AclAction {
     /// It continues.
     Allow,
+    /// It continues. So do the replies to it, and ICMP errors about its connection, whatever other
+    /// ACLs say.
+    AllowRelated,
+    /// It continues, and its connection is not tracked.
+    AllowStateless,
     /// It is dropped.
     Drop,
     /// It is dropped with a reply to the sender: a reset for TCP, ICMP "unreachable" for other IP.
@@ -96,12 +101,15 @@ pub enum AclAction {
 
 impl AclAction {
     /// All actions.
-    pub const ALL: [Self; 3] = [Self::Allow, Self::Drop, Self::Reject];
+    pub const ALL: [Self; 5] =
+        [Self::Allow, Self::AllowRelated, Self::AllowStateless, Self::Drop, Self::Reject];
 
     /// The word in the file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
+            Self::AllowRelated => "allow-related",
+            Self::AllowStateless => "allow-stateless",
             Self::Drop => "drop",
             Self::Reject => "reject",
         }

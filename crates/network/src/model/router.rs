@@ -1,6 +1,6 @@
 //! Logical routers.
 
-use super::{FileLine, SwitchIndex};
+use super::{FileLine, HostIndex, SwitchIndex};
 use crate::{IpNet, Prefix};
 use flow::PortKey;
 use std::net::IpAddr;
@@ -17,11 +17,14 @@ impl RouterIndex {
     }
 }
 
-/// A logical router: it runs on every host, and routes between layer 2 networks.
+/// A logical router: it routes between layer 2 networks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalRouter {
     /// Its name, unique among logical routers and switches.
     pub name: String,
+    /// The only host that it runs on; `None` for every host. With a home host, its ports are linked
+    /// to switches only.
+    pub home: Option<HostIndex>,
     /// Its ports, in the order of their keys; at least one.
     pub ports: Vec<RouterPort>,
     /// Its static routes, at most one per prefix. The networks of its ports need none.

@@ -8,6 +8,7 @@ mod acl;
 mod host;
 mod port;
 mod router;
+mod services;
 mod sets;
 mod switch;
 mod tunnel;
@@ -15,6 +16,7 @@ mod tunnel;
 pub(crate) use acl::{AclDraft, ScopeDraft};
 pub(crate) use host::HostDraft;
 pub(crate) use router::{LinkDraft, RouteDraft, RouterDraft, RouterPortDraft};
+pub(crate) use services::{LoadBalancerDraft, NatDraft};
 pub(crate) use sets::SetsDraft;
 pub(crate) use switch::SwitchDraft;
 pub(crate) use tunnel::OptionsDraft;
@@ -22,7 +24,7 @@ pub(crate) use tunnel::OptionsDraft;
 use crate::errors::ProblemCollector;
 use crate::interface_address;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{IpNet, Prefix, SwitchIndex, UnderlayFamily, suggest};
+use crate::{HostIndex, IpNet, Prefix, SwitchIndex, UnderlayFamily, suggest};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
@@ -36,6 +38,7 @@ const ROOT: Schema = Schema {
         key("underlay_mtu", "underlay_mtu = 1500"),
         key("least_path_mtu", "least_path_mtu = 1280"),
         key("underlay_family", "underlay_family = 4"),
+        key("punt_limit", "punt_limit = 1024"),
         key("tunnel_options", "[tunnel_options.geneve]"),
         key("host", "[[host]]"),
         key("logical_switch", "[[logical_switch]]"),
@@ -43,6 +46,8 @@ const ROOT: Schema = Schema {
         key("address_set", "[address_set]"),
         key("port_group", "[port_group]"),
         key("acl", "[[acl]]"),
+        key("load_balancer", "[[load_balancer]]"),
+        key("nat", "[[nat]]"),
     ],
 };
 
@@ -72,12 +77,15 @@ pub(crate) struct NetworkDraft {
     pub(crate) underlay_mtu: Setting<Located<u16>>,
     pub(crate) least_path_mtu: Setting<Located<u16>>,
     pub(crate) underlay_family: Setting<UnderlayFamily>,
+    pub(crate) punt_limit: Setting<u32>,
     pub(crate) options: OptionsDraft,
     pub(crate) hosts: Vec<HostDraft>,
     pub(crate) switches: Vec<SwitchDraft>,
     pub(crate) routers: Vec<RouterDraft>,
     pub(crate) sets: SetsDraft,
     pub(crate) acls: Vec<AclDraft>,
+    pub(crate) load_balancers: Vec<LoadBalancerDraft>,
+    pub(crate) nats: Vec<NatDraft>,
 }
 
 /// Reads a whole file.
@@ -106,25 +114,34 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
             }
         }
     });
+    let punt_limit = Setting::of(root.get("punt_limit"), |field| {
+        let rule = "a limit of punted packets is 128 to 4096";
+        field.integer(report, 128..=4096, rule)
+    });
     let options = tunnel::options(report, root.get("tunnel_options"));
     let hosts = host::hosts(report, &root);
     let mut reader = switch::SwitchReader::new(default_tunnel, &options, &hosts);
     let switches = reader.switches(report, root.get("logical_switch"));
     let (switch_names, port_names) = reader.into_names();
-    let mut reader = router::RouterReader::new(&switches, switch_names, port_names);
+    let mut reader = router::RouterReader::new(&hosts, &switches, switch_names, port_names);
     let routers = reader.routers(report, root.get("logical_router"));
     let sets = sets::sets(report, &root);
     let acls = acl::acls(report, root.get("acl"), &switches);
+    let load_balancers = services::load_balancers(report, root.get("load_balancer"), &switches);
+    let nats = services::nats(report, root.get("nat"), &routers);
     NetworkDraft {
         underlay_mtu,
         least_path_mtu,
         underlay_family,
+        punt_limit,
         options,
         hosts,
         switches,
         routers,
         sets,
         acls,
+        load_balancers,
+        nats,
     }
 }
 
@@ -200,6 +217,35 @@ fn switch_named(
     found.map(|index| field.located(SwitchIndex(index)))
 }
 
+/// Finds a host by its name.
+fn host_named(
+    report: &mut ProblemCollector<'_>,
+    field: Field<'_, '_>,
+    hosts: &[HostDraft],
+) -> Option<HostIndex> {
+    let name = field.string(report)?;
+    let found = hosts.iter().position(|host| host.name.as_deref() == Some(name));
+    if found.is_none() {
+        unknown_host(report, field, name, hosts);
+    }
+    found.map(HostIndex)
+}
+
+/// Reports an unknown host, unless a host with an invalid name, which has been reported, may be the
+/// one that is meant.
+fn unknown_host(
+    report: &mut ProblemCollector<'_>,
+    field: Field<'_, '_>,
+    name: &str,
+    hosts: &[HostDraft],
+) {
+    if !hosts.is_empty() && hosts.iter().all(|host| host.name.is_some()) {
+        let known = hosts.iter().filter_map(|host| host.name.as_deref());
+        let hint = suggest::hint(name, known, "hosts");
+        field.error(report, format!("unknown host {name:?}{hint}"));
+    }
+}
+
 /// Reads a unicast MAC address.
 fn unicast_mac(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<MacAddr> {
     let text = field.string(report)?;
@@ -262,6 +308,8 @@ mod tests {
             &router::PORT,
             &router::ROUTE,
             &acl::ACL,
+            &services::LOAD_BALANCER,
+            &services::NAT,
         ];
         let schemas = tables.into_iter().chain(options);
         for schema in schemas {

@@ -1,10 +1,13 @@
 //! `[[logical_switch.port]]`.
 
 use super::acl::word;
-use super::{HostDraft, Unique, interface_name, ip_net, ip_or_network, object_name, unicast_mac};
+use super::{
+    HostDraft, Unique, interface_name, ip_net, ip_or_network, object_name, unicast_mac,
+    unknown_host,
+};
 use crate::errors::ProblemCollector;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{Device, FileLine, HostIndex, IpNet, Port, PortSecurity, Prefix, Trust, suggest};
+use crate::{Device, FileLine, HostIndex, IpNet, Port, PortSecurity, Prefix, Trust};
 use flow::PortKey;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -190,14 +193,8 @@ impl<'h> PortReader<'h> {
     fn host(&self, report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<HostIndex> {
         let name = field.string(report)?;
         let found = self.index.get(name).copied();
-        // A host with an invalid name, which has been reported, may be the one that is meant.
-        if found.is_none()
-            && !self.hosts.is_empty()
-            && self.hosts.iter().all(|host| host.name.is_some())
-        {
-            let known = self.hosts.iter().filter_map(|host| host.name.as_deref());
-            let hint = suggest::hint(name, known, "hosts");
-            field.error(report, format!("unknown host {name:?}{hint}"));
+        if found.is_none() {
+            unknown_host(report, field, name, self.hosts);
         }
         found
     }

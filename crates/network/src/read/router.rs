@@ -1,10 +1,13 @@
 //! `[[logical_router]]`.
 
-use super::{SwitchDraft, Unique, ip_net, object_name, switch_named, unicast_mac};
+use super::{
+    HostDraft, Setting, SwitchDraft, Unique, host_named, ip_net, object_name, switch_named,
+    unicast_mac,
+};
 use crate::errors::ProblemCollector;
 use crate::interface_address::not_unicast;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{IpNet, Prefix, SwitchIndex};
+use crate::{HostIndex, IpNet, Prefix, SwitchIndex};
 use flow::PortKey;
 use std::net::IpAddr;
 use wire::MacAddr;
@@ -13,6 +16,7 @@ pub(super) const ROUTER: Schema = Schema {
     name: "[[logical_router]]",
     keys: &[
         key("name", "name = \"core\""),
+        key("host", "host = \"h1\""),
         key("port", "[[logical_router.port]]"),
         key("route", "[[logical_router.route]]"),
     ],
@@ -42,6 +46,7 @@ pub(super) const ROUTE: Schema = Schema {
 pub(crate) struct RouterDraft {
     pub(crate) at: usize,
     pub(crate) name: Option<String>,
+    pub(crate) home: Setting<Located<HostIndex>>,
     pub(crate) ports: Vec<RouterPortDraft>,
     pub(crate) routes: Vec<RouteDraft>,
 }
@@ -73,6 +78,7 @@ pub(crate) struct RouteDraft {
 
 /// Reads the logical routers, with references to the tables that were read before.
 pub(super) struct RouterReader<'s> {
+    hosts: &'s [HostDraft],
     switches: &'s [SwitchDraft],
     names: Unique<String>,
     port_names: Unique<String>,
@@ -81,11 +87,12 @@ pub(super) struct RouterReader<'s> {
 impl<'s> RouterReader<'s> {
     /// `names` and `port_names` are already in use.
     pub(super) fn new(
+        hosts: &'s [HostDraft],
         switches: &'s [SwitchDraft],
         names: Unique<String>,
         port_names: Unique<String>,
     ) -> Self {
-        Self { switches, names, port_names }
+        Self { hosts, switches, names, port_names }
     }
 
     pub(super) fn routers(
@@ -103,6 +110,10 @@ impl<'s> RouterReader<'s> {
         section: &Section<'_, '_>,
     ) -> RouterDraft {
         let name = object_name(report, section, "logical switch or router", &mut self.names);
+        let home = Setting::of(section.get("host"), |field| {
+            let home = host_named(report, field, self.hosts)?;
+            Some(field.located(home))
+        });
         let known_problems = report.len();
         let ports = section.require(report, "port");
         let sections = ports.map_or_else(Vec::new, |field| field.tables(report, &PORT));
@@ -124,7 +135,7 @@ impl<'s> RouterReader<'s> {
         let routes = section.get("route");
         let routes = routes.map_or_else(Vec::new, |field| field.tables(report, &ROUTE));
         let routes = routes.iter().map(|section| route(report, section)).collect();
-        RouterDraft { at: section.at, name, ports, routes }
+        RouterDraft { at: section.at, name, home, ports, routes }
     }
 
     fn port(

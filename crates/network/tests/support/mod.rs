@@ -68,7 +68,7 @@ impl Net {
     pub fn send_knowing(&self, from: &str, packet: &str, state: &impl LearnedState) -> String {
         let mut key = self.key(packet);
         key.set(Field::InPort, self.ports[from].0.into());
-        trace(&self.program, &key, state, None).0.actions
+        trace(&self.program, &key, state, &Default::default()).0.actions
     }
 
     /// The actions for a received packet; `enter` sets its ingress in the key.
@@ -85,7 +85,7 @@ impl Net {
     ) -> String {
         let mut key = self.key(packet);
         enter(&mut key);
-        trace(&self.program, &key, state, None).0.actions
+        trace(&self.program, &key, state, &Default::default()).0.actions
     }
 
     /// What is learned from a received packet; `enter` sets its ingress in the key.

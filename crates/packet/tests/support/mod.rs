@@ -242,6 +242,9 @@ prop_compose! {
         payload in prop::collection::vec(any::<u8>(), 0..max_payload),
     ) -> Spec {
         let options = (0..option_words * 4).map(|i| i as u8).collect();
-        Spec { v6, udp, tags, ip_extra, tos, ttl, id, df, ports, seq, ack, flags, window, options, payload }
+        Spec {
+            v6, udp, tags, ip_extra, tos, ttl, id, df, ports, seq, ack, flags, window, options,
+            payload,
+        }
     }
 }

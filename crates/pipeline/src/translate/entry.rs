@@ -1,5 +1,6 @@
 //! Entry of a packet into the program: finds its datapath and its logical ports.
 
+use super::conntrack::{DNAT_ZONE, PORT_ZONE, SNAT_ZONE};
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Observer};
 use crate::op::Direction;
@@ -17,6 +18,10 @@ pub(super) const RCV_FROM_RAMP: u128 = 1 << 1;
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     /// Translates a packet from its ingress port to its end.
     pub fn translate_packet(&mut self, key: &FlowKey) -> Result<Vec<Action>, LimitExceeded> {
+        // Not recorded in a first pass: a datapath looks up later passes among other megaflows.
+        if key.get(Field::RecircId) != 0 {
+            return self.translate_recirculated(key);
+        }
         let mut key = RecordedKey::new(key.clone());
         key.know(&self.read);
         let in_port = key.recorder(&mut self.read).read_field(Field::InPort);
@@ -51,13 +56,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 self.deliver(&mut packet, outport)?;
             }
         }
-        self.run(&mut packet)?;
-        if !packet.actions.iter().any(sends_or_drops) {
-            self.observer.event(Event::Drop(packet.reason));
-            packet.actions.retain(has_side_effect);
-            packet.actions.push(Action::Drop(packet.reason));
-        }
-        Ok(packet.actions)
+        self.finish_packet(packet)
     }
 
     fn datapath(&self, key: DatapathKey) -> Result<(DatapathKey, &'p Datapath), DropReason> {
@@ -127,6 +126,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let (datapath, _) = packet.datapath;
         packet.key.write(Field::Metadata, datapath.0.into(), Field::Metadata.all_ones());
         self.write_port(packet, Field::Reg14, inport);
+        self.write_zones(packet, inport);
         if packet.from_tunnel {
             packet.key.write(Field::Reg10, RCV_FROM_RAMP, RCV_FROM_RAMP);
         }
@@ -137,6 +137,24 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             outport: None,
         });
         self.look_up(packet, TableId::FIRST)
+    }
+
+    /// Loads the zones of a logical port and of its datapath, as ovn-controller does: a port
+    /// without a zone leaves the register as it is.
+    pub fn write_zones(&mut self, packet: &mut Packet<'p>, port: Option<PortKey>) {
+        let zones = self.program.zones();
+        if zones.is_empty() {
+            return;
+        }
+        let datapath = packet.datapath.0;
+        let common = zones.of_datapath(datapath);
+        let own = port.map_or(0, |port| zones.of_port(datapath, port));
+        for (field, zone) in [(PORT_ZONE, own), (DNAT_ZONE, common.dnat), (SNAT_ZONE, common.snat)]
+        {
+            if zone != 0 {
+                packet.key.write(field, zone.into(), field.all_ones());
+            }
+        }
     }
 
     /// Writes `inport` or `outport`.
@@ -150,7 +168,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 pub(super) fn sends_or_drops(action: &Action) -> bool {
     match action {
         Action::Output(_) | Action::Encap { .. } | Action::Drop(_) | Action::Controller => true,
-        Action::CheckLength { .. } | Action::Reply { .. } => true,
+        Action::CheckLength { .. } | Action::Serve { .. } | Action::Reply { .. } => true,
+        Action::Ct(action) => action.recirculation.is_some(),
         Action::Clone(actions) => actions.iter().any(sends_or_drops),
         Action::PushVlan(_)
         | Action::PopVlan
@@ -163,8 +182,8 @@ pub(super) fn sends_or_drops(action: &Action) -> bool {
 }
 
 /// True for actions that have an effect even when the packet is then dropped.
-fn has_side_effect(action: &Action) -> bool {
-    matches!(action, Action::Log(_) | Action::Meter { .. } | Action::Clone(_))
+pub(super) fn has_side_effect(action: &Action) -> bool {
+    matches!(action, Action::Log(_) | Action::Meter { .. } | Action::Clone(_) | Action::Ct(_))
 }
 
 /// Where a packet starts in the program.

@@ -10,10 +10,15 @@
 //! sends packets to egress pipelines, other datapaths, ports and tunnels. Module `learned` queries
 //! learned state and reports learn events.
 //!
+//! A packet that passes the connection tracker is translated in several passes. Each pass is a
+//! translation of its own. Module `conntrack` saves the state at the end of one and restores it in
+//! the next.
+//!
 //! The mask is sound because the translator is a deterministic function of the program, the answers
 //! of [`LearnedState`], and the key bits that it reads, and every read records its bits. Another
 //! packet that agrees on the recorded bits takes the translator through the same steps.
 
+mod conntrack;
 mod emit;
 mod entry;
 mod learned;
@@ -21,6 +26,7 @@ mod output;
 mod presence;
 mod reply;
 mod select;
+mod serve;
 mod translator;
 
 use crate::flow::Flow;
@@ -50,6 +56,9 @@ pub struct Translation<'p> {
     pub actions: Vec<Action>,
     /// The queries of learned state that the translation depended on.
     pub dependencies: Vec<Dependency>,
+    /// True when the result holds for this packet only, and must not become a megaflow: there was
+    /// no room to save a state, or the packet's saved state is gone.
+    pub is_transient: bool,
     /// What the switch is to learn from this packet.
     pub learn_events: Vec<LearnEvent>,
     /// The port that the learn events count against. Like the events, it depends only on the bits
@@ -59,7 +68,9 @@ pub struct Translation<'p> {
     pub flows: Vec<&'p Arc<Flow>>,
 }
 
-/// Translates the packet with this key; its `in_port` is the ingress port.
+/// Translates the packet with this key; its `in_port` is the ingress port. If its `recirc_id` is
+/// not 0, this is a later pass. A megaflow of the result serves either first passes or later ones,
+/// never both: the datapath must keep them apart.
 pub fn translate<'p>(
     program: &'p Program,
     key: &FlowKey,

@@ -139,6 +139,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 for field in PIPELINE_REGISTERS {
                     packet.key.write(field, 0, field.all_ones());
                 }
+                self.write_zones(packet, Some(outport));
                 let inport = u16::try_from(inport).ok().and_then(PortKey::new);
                 self.observer.event(Event::Pipeline {
                     datapath,
@@ -208,6 +209,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     ) -> Result<(), LimitExceeded> {
         packet.datapath = datapath;
         packet.from_tunnel = false;
+        // The connection of one datapath means nothing in the next.
+        self.clear_ct(packet);
         for number in 0..4 {
             if let Some(registers) = Field::xxreg(number) {
                 packet.key.write(registers, 0, registers.all_ones());

@@ -1,13 +1,12 @@
 //! Packets made in answer to a packet: ICMP errors, TCP resets, ARP and neighbour discovery
 //! replies.
 
-use super::emit::EmittedHeaders;
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Nested, Observer};
 use crate::op::Op;
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::LearnedState;
-use flow::{DropReason, Field, FlowMask, KeyEdit, Reply};
+use flow::{DropReason, Field, KeyEdit, Reply};
 
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     /// Makes a packet from this one, applies `steps` to its key, and executes `ops` on it.
@@ -85,8 +84,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 KeyEdit::Load { .. } | KeyEdit::Move { .. } => self.apply_steps(packet, &[*step]),
             }
         }
-        packet.emitted = EmittedHeaders::of(&packet.key);
-        packet.dirty = FlowMask::default();
+        packet.begin_frame();
     }
 
     /// Applies a change that does not depend on the values of the fields, so nothing is recorded.
@@ -108,7 +106,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 
     /// Applies steps to the key. Copied bits are recorded, because actions write them into the
     /// packet.
-    fn apply_steps(&mut self, packet: &mut Packet<'p>, steps: &[KeyEdit]) {
+    pub fn apply_steps(&mut self, packet: &mut Packet<'p>, steps: &[KeyEdit]) {
         for step in steps {
             match *step {
                 KeyEdit::Load { to, value } => self.write(packet, to, value),

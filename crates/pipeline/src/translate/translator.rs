@@ -30,6 +30,10 @@ pub(super) struct Translator<'p, 's, S, O> {
     pub learn_events: Vec<LearnEvent>,
     /// The port that they count against; set before the first lookup.
     pub ingress: IngressPort,
+    /// True in a later pass of a packet.
+    pub is_recirculated: bool,
+    /// True when the result holds for this packet only: nothing may be cached.
+    pub is_transient: bool,
     flows: Vec<&'p Arc<Flow>>,
     /// Steps of the current packet or copy.
     pub steps: u32,
@@ -62,7 +66,10 @@ pub(super) struct Packet<'p> {
     pub frames: Vec<ActiveFlow<'p>>,
     /// The table of the current flow.
     table: TableId,
-    stack: Vec<u128>,
+    pub stack: Vec<u128>,
+    /// True when the packet was made untracked since the connection tracker has last seen it, or
+    /// is the answer to the packet that it has seen.
+    pub ct_cleared: bool,
     /// The actions so far.
     pub actions: Vec<Action>,
     /// The drop reason, in case the packet ends without being sent.
@@ -80,6 +87,8 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
             dependencies: Vec::new(),
             learn_events: Vec::new(),
             ingress: IngressPort { datapath: Program::BRIDGE, port: FdbPort::Port(PortNo(0)) },
+            is_recirculated: false,
+            is_transient: false,
             flows: Vec::with_capacity(48),
             steps: 0,
             total_steps: 0,
@@ -88,8 +97,12 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
 
     pub fn finish(self, actions: Vec<Action>) -> Translation<'p> {
         Translation {
-            mask: self.read.of_packet(),
+            mask: match self.is_recirculated {
+                false => self.read.of_packet(),
+                true => self.read.of_recirculated(),
+            },
             actions,
+            is_transient: self.is_transient,
             dependencies: self.dependencies,
             learn_events: self.learn_events,
             ingress: self.ingress,
@@ -206,6 +219,11 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
             Op::Learned(op) => self.execute_learned_op(packet, op),
             Op::PortSecurity { to, direction } => self.port_security(packet, *to, *direction),
             Op::CheckLength { to, bytes } => return self.check_length(packet, *to, *bytes),
+            Op::Serve { to, service } => return self.serve(packet, *to, service),
+            Op::DnsLookup(to) => match &packet.datapath.1.dns {
+                Some(service) => return self.serve(packet, *to, service),
+                None => self.assign(packet, *to, 0),
+            },
             Op::Select { to, choices } => self.select(packet, *to, choices),
             Op::Log(record) => {
                 self.emit_changes(packet);
@@ -215,6 +233,9 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
                 packet.actions.push(Action::Meter { rate_kbps: *rate_kbps, burst_kb: *burst_kb })
             }
             Op::SetQueue(queue) => packet.actions.push(Action::SetQueue(*queue)),
+            Op::Ct(op) => return self.execute_ct_op(packet, op),
+            Op::CtBalance(op) => return self.balance(packet, op),
+            Op::CtClear => self.clear_ct(packet),
             Op::Drop => packet.reason = DropReason::FlowDrop,
             Op::Unsupported(name) => {
                 self.observer.event(Event::Note(name));
@@ -353,35 +374,39 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
         to: Subfield,
         bytes: u16,
     ) -> Result<(), LimitExceeded> {
-        let mut longer = packet.clone();
-        longer.actions = Vec::new();
-        let mut other = longer.clone();
+        let mut rest = packet.clone();
+        rest.actions = Vec::new();
         packet.frames.clear();
-        let mut lists = Vec::with_capacity(2);
-        for (branch, nested, bit) in
-            [(&mut longer, Nested::Longer(bytes), 1), (&mut other, Nested::NotLonger(bytes), 0)]
-        {
-            branch.depth += 1;
-            branch.key.know(&self.read);
-            self.observer.event(Event::Enter(nested));
-            self.assign(branch, to, bit);
-            self.run(branch)?;
-            if branch.actions.is_empty() {
-                self.observer.event(Event::Drop(branch.reason));
-                branch.actions.push(Action::Drop(branch.reason));
-            }
-            self.observer.event(Event::Leave);
-            lists.push(std::mem::take(&mut branch.actions));
-        }
-        if let (Some(otherwise), Some(larger)) = (lists.pop(), lists.pop()) {
-            if larger == otherwise {
-                packet.actions.extend(larger);
-            } else {
-                let (larger, otherwise) = (larger.into(), otherwise.into());
-                packet.actions.push(Action::CheckLength { bytes, larger, otherwise });
-            }
+        self.observer.event(Event::Enter(Nested::Longer(bytes)));
+        let larger = self.run_branch(rest.clone(), to, 1)?;
+        self.observer.event(Event::Enter(Nested::NotLonger(bytes)));
+        let otherwise = self.run_branch(rest, to, 0)?;
+        if larger == otherwise {
+            packet.actions.extend(larger);
+        } else {
+            packet.actions.push(Action::CheckLength { bytes, larger, otherwise });
         }
         Ok(())
+    }
+
+    /// Loads `value` into `to`, executes the steps left, and ends the nested steps of the observer.
+    /// Returns the actions, which are never empty.
+    pub fn run_branch(
+        &mut self,
+        mut branch: Packet<'p>,
+        to: Subfield,
+        value: u128,
+    ) -> Result<Box<[Action]>, LimitExceeded> {
+        branch.depth += 1;
+        branch.key.know(&self.read);
+        self.assign(&mut branch, to, value);
+        self.run(&mut branch)?;
+        if branch.actions.is_empty() {
+            self.observer.event(Event::Drop(branch.reason));
+            branch.actions.push(Action::Drop(branch.reason));
+        }
+        self.observer.event(Event::Leave);
+        Ok(branch.actions.into())
     }
 }
 
@@ -402,6 +427,7 @@ impl<'p> Packet<'p> {
             frames: Vec::with_capacity(4),
             table: TableId::FIRST,
             stack: Vec::new(),
+            ct_cleared: false,
             actions: Vec::new(),
             reason: DropReason::NoFlow,
             depth: 0,
@@ -420,10 +446,17 @@ impl<'p> Packet<'p> {
             frames: vec![ActiveFlow { ops, table: self.table }],
             table: self.table,
             stack: self.stack.clone(),
+            ct_cleared: self.ct_cleared,
             actions: Vec::new(),
             reason: DropReason::FlowDrop,
             depth: self.depth,
         }
+    }
+
+    /// The datapath makes a new frame, whose headers are those of the key.
+    pub fn begin_frame(&mut self) {
+        self.emitted = EmittedHeaders::of(&self.key);
+        self.dirty = FlowMask::default();
     }
 
     /// True when the current flow is in an egress pipeline.
@@ -446,13 +479,15 @@ fn keeps_packet_unchanged(action: &Action) -> bool {
         | Action::Clone(_)
         | Action::Reply { .. }
         | Action::Log(_)
-        | Action::Controller => true,
+        | Action::Controller
+        | Action::Ct(_) => true,
         Action::PushVlan(_)
         | Action::PopVlan
         | Action::Drop(_)
         | Action::Set { .. }
         | Action::SetIcmpMtu(_)
         | Action::CheckLength { .. }
+        | Action::Serve { .. }
         | Action::Meter { .. }
         | Action::SetQueue(_) => false,
     }

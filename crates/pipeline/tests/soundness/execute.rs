@@ -1,6 +1,6 @@
 //! A second, naive implementation of actions on a flow key, as the oracle.
 
-use flow::{Action, Field, FlowKey, STAGES, WORDS};
+use flow::{Action, Field, FlowKey, STAGES, WORDS, answer_edits};
 use std::collections::BTreeSet;
 
 const PRESENT: u128 = 0x1000;
@@ -31,11 +31,12 @@ impl std::fmt::Debug for SentPacket {
 }
 
 /// All packets that `actions` send for the packet with this key, whether its frame is short or
-/// long.
-pub fn execute_actions(actions: &[Action], key: &FlowKey) -> BTreeSet<SentPacket> {
-    let mut sent = BTreeSet::new();
-    execute_on(actions, key.clone(), &mut sent);
-    sent
+/// long, and whatever services answer. Also the keys of packets that begin another pass, without
+/// the fields of connection tracking.
+pub fn execute_actions(actions: &[Action], key: &FlowKey) -> (BTreeSet<SentPacket>, Vec<FlowKey>) {
+    let (mut sent, mut passes) = (BTreeSet::new(), Vec::new());
+    execute_on(actions, key.clone(), &mut sent, &mut passes);
+    (sent, passes)
 }
 
 fn tag_of(key: &FlowKey, tpid: Field, tci: Field) -> (u128, u128) {
@@ -47,7 +48,12 @@ fn set_tag(key: &mut FlowKey, tpid: Field, tci: Field, tag: (u128, u128)) {
     key.set(tci, tag.1);
 }
 
-fn execute_on(actions: &[Action], mut key: FlowKey, sent: &mut BTreeSet<SentPacket>) {
+fn execute_on(
+    actions: &[Action],
+    mut key: FlowKey,
+    sent: &mut BTreeSet<SentPacket>,
+    passes: &mut Vec<FlowKey>,
+) {
     // Tags beyond the second, which the key does not hold.
     let mut hidden = Vec::new();
     for action in actions {
@@ -79,16 +85,27 @@ fn execute_on(actions: &[Action], mut key: FlowKey, sent: &mut BTreeSet<SentPack
                 let kept = key.get(*field) & !mask;
                 key.set(*field, kept | value);
             }
-            Action::Clone(actions) => execute_on(actions, key.clone(), sent),
+            Action::Clone(actions) => execute_on(actions, key.clone(), sent, passes),
             Action::Reply { reply, actions } => {
                 let mut made = key.clone();
                 let steps = reply.key_edits(key.get(Field::Ip6Src) == 0);
                 steps.iter().for_each(|step| step.apply(&mut made));
-                execute_on(actions, made, sent);
+                execute_on(actions, made, sent, passes);
             }
             Action::CheckLength { larger, otherwise, .. } => {
-                execute_on(larger, key.clone(), sent);
-                execute_on(otherwise, key, sent);
+                execute_on(larger, key.clone(), sent, passes);
+                execute_on(otherwise, key, sent, passes);
+                return;
+            }
+            Action::Serve { service, answered, otherwise } => {
+                for (&destination, list) in service.destinations().iter().zip(answered) {
+                    let mut made = key.clone();
+                    answer_edits(service, destination)
+                        .iter()
+                        .for_each(|step| step.apply(&mut made));
+                    execute_on(list, made, sent, passes);
+                }
+                execute_on(otherwise, key, sent, passes);
                 return;
             }
             Action::SetIcmpMtu(_)
@@ -96,6 +113,13 @@ fn execute_on(actions: &[Action], mut key: FlowKey, sent: &mut BTreeSet<SentPack
             | Action::Controller
             | Action::Meter { .. }
             | Action::SetQueue(_) => {}
+            Action::Ct(action) => {
+                if let Some(recirculation) = &action.recirculation {
+                    let mut next = key.clone();
+                    next.set(Field::RecircId, recirculation.id().value().into());
+                    passes.push(next);
+                }
+            }
         }
     }
 }

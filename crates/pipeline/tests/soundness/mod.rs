@@ -5,6 +5,10 @@
 //! same flows. The actions must also do what the translation reported: executed on the packet, they
 //! send the headers that the observer saw.
 //!
+//! A packet that passes the connection tracker is translated once more for each pass, with the
+//! connection state in its key. All passes together must send what one translation sends that
+//! assumes this state and does not stop at the tracker.
+//!
 //! `WEFT_CASES` is the number of packets; `cargo xtask soundness` sets it to ten million. A failure
 //! prints the seed; set `WEFT_SEED` to it to repeat the failure.
 
@@ -12,8 +16,8 @@ mod execute;
 mod program;
 
 use execute::{SentPacket, execute_actions};
-use flow::{FlowKey, WORDS};
-use pipeline::{Event, LearnedTables, Observer, Program, Translation, translate};
+use flow::{Field, FlowKey, FlowMask, PACKET_WORDS, WORDS};
+use pipeline::{Event, LearnedTables, Observer, Program, TrackRequest, Translation, translate};
 use std::collections::BTreeSet;
 use testkit::random::{Random, environment};
 
@@ -22,16 +26,25 @@ const PACKETS: u64 = 64;
 /// Other packets of the same megaflow, for each packet.
 const SIBLINGS: usize = 4;
 
+/// Records what is sent.
 #[derive(Default)]
-struct SentRecorder(Vec<SentPacket>);
+struct SentRecorder {
+    sent: Vec<SentPacket>,
+    /// The `ct_state` to assume; `None` to stop at the connection tracker.
+    ct_state: Option<u8>,
+}
 
 impl Observer for SentRecorder {
+    fn track(&mut self, _: &TrackRequest<'_>) -> Option<u8> {
+        self.ct_state
+    }
+
     fn event(&mut self, event: Event<'_>) {
         match event {
             // Tags of a link are pushed and popped without changing the key.
             Event::Output { port, .. } if port.0 >= program::UPLINK => {}
-            Event::Output { port, key, .. } => self.0.push(SentPacket::new(port.0, key)),
-            Event::Encap { endpoint, key, .. } => self.0.push(SentPacket::new(!endpoint.0, key)),
+            Event::Output { port, key, .. } => self.sent.push(SentPacket::new(port.0, key)),
+            Event::Encap { endpoint, key, .. } => self.sent.push(SentPacket::new(!endpoint.0, key)),
             _ => {}
         }
     }
@@ -68,7 +81,7 @@ fn check_program(seed: u64) -> Coverage {
     let (program, learned) = program::program(&mut random, logical);
     for _ in 0..PACKETS {
         let key = program::packet(&mut random, logical);
-        check(&program, &learned, &key, &mut random, &mut seen)
+        check_passes(&program, &learned, &key, &mut random, &mut seen)
             .unwrap_or_else(|fault| panic!("WEFT_SEED={seed}: {fault}"));
     }
     seen
@@ -81,8 +94,11 @@ struct Coverage {
     sent: u64,
     several_copies: u64,
     changed: u64,
+    served: u64,
     unread_bits: u64,
     hits: u64,
+    later_passes: u64,
+    compared_passes: u64,
 }
 
 impl Coverage {
@@ -91,8 +107,11 @@ impl Coverage {
         self.sent += other.sent;
         self.several_copies += other.several_copies;
         self.changed += other.changed;
+        self.served += other.served;
         self.unread_bits += other.unread_bits;
         self.hits += other.hits;
+        self.later_passes += other.later_passes;
+        self.compared_passes += other.compared_passes;
         self
     }
 
@@ -101,6 +120,8 @@ impl Coverage {
         self.sent += u64::from(!sent.is_empty());
         self.several_copies += u64::from(sent.len() > 1);
         self.changed += u64::from(sent.iter().any(|sent| sent.differs_from(key)));
+        let is_served = |action: &flow::Action| matches!(action, flow::Action::Serve { .. });
+        self.served += u64::from(translation.actions.iter().any(is_served));
         self.hits += translation.flows.len() as u64;
         let packet_bits: u32 =
             flow::FlowMask::exact().of_packet().words().iter().map(|w| w.count_ones()).sum();
@@ -117,35 +138,114 @@ impl Coverage {
             share(self.several_copies)
         );
         assert!(share(self.changed) > 0.15, "few are changed: {}", share(self.changed));
+        assert!(share(self.served) > 0.005, "few are served: {}", share(self.served));
         assert!(
             share(self.unread_bits) > 200.0,
             "few bits are unread: {}",
             share(self.unread_bits)
         );
+        assert!(share(self.later_passes) > 0.05, "few are tracked: {}", share(self.later_passes));
+        assert!(
+            self.compared_passes * 50 > self.cases,
+            "few are compared: {}",
+            self.compared_passes
+        );
         assert!(share(self.hits) > 2.0, "few flows are hit: {}", share(self.hits));
     }
 }
 
-fn check(
+/// The most passes of a packet that are followed, copies included.
+const MAX_PASSES: usize = 24;
+
+/// Checks all passes of a packet, one by one and together.
+fn check_passes(
     program: &Program,
     learned: &LearnedTables,
     key: &FlowKey,
     random: &mut Random,
     seen: &mut Coverage,
 ) -> Result<(), String> {
+    let ct_state: u8 = 0x20 | random.pick(&[0x01, 0x02, 0x0a, 0x10, 0x04]);
+    let mut sent = BTreeSet::new();
+    let mut waiting = vec![key.clone()];
+    // The translations keep the saved states.
+    let mut passes: Vec<Translation<'_>> = Vec::new();
+    while let Some(key) = waiting.pop() {
+        let (translation, sent_here, next) = check(program, learned, &key, random, seen)?;
+        sent.extend(sent_here);
+        let zones: Vec<u16> = zones_of(&translation.actions);
+        for (mut pass, zone) in next.into_iter().zip(zones) {
+            // The datapath restores the metadata, and extracts the headers anew.
+            let [metadata, _] = PACKET_WORDS;
+            pass.words_mut()[metadata.clone()].copy_from_slice(&key.words()[metadata]);
+            pass.set(Field::CtState, ct_state.into());
+            pass.set(Field::CtZone, zone.into());
+            waiting.push(pass);
+        }
+        passes.push(translation);
+        if passes.len() > MAX_PASSES {
+            return Ok(());
+        }
+    }
+    seen.later_passes += passes.len() as u64 - 1;
+    // Limits count per pass.
+    let is_whole = |translation: &Translation<'_>| !is_aborted(translation);
+    let mut recorder = SentRecorder { ct_state: Some(ct_state), ..SentRecorder::default() };
+    let inline = translate(program, key, learned, &mut recorder);
+    if passes.len() == 1 || !is_whole(&inline) || !passes.iter().all(is_whole) {
+        return Ok(());
+    }
+    seen.compared_passes += 1;
+    let expected: BTreeSet<SentPacket> = recorder.sent.into_iter().collect();
+    if sent != expected {
+        let passes: Vec<_> =
+            passes.iter().map(|pass| flow::ShowActions(&pass.actions).to_string()).collect();
+        return Err(format!("{key}\n passes {passes:#?} send\n {sent:?}\n inline {expected:?}"));
+    }
+    Ok(())
+}
+
+/// The zones of the actions that begin another pass, in the order of [`execute_actions`].
+fn zones_of(actions: &[flow::Action]) -> Vec<u16> {
+    let nested = actions.iter().map(|action| match action {
+        flow::Action::Ct(action) if action.recirculation.is_some() => vec![action.zone],
+        flow::Action::Clone(actions) | flow::Action::Reply { actions, .. } => zones_of(actions),
+        flow::Action::CheckLength { larger, otherwise, .. } => {
+            [zones_of(larger), zones_of(otherwise)].concat()
+        }
+        flow::Action::Serve { answered, otherwise, .. } => {
+            answered.iter().chain([otherwise]).flat_map(|list| zones_of(list)).collect()
+        }
+        _ => Vec::new(),
+    });
+    nested.flatten().collect()
+}
+
+/// True for a translation that has exceeded a limit.
+fn is_aborted(translation: &Translation<'_>) -> bool {
+    use flow::DropReason::{TranslationDepth, TranslationSteps};
+    matches!(translation.dropped(), Some(TranslationSteps | TranslationDepth))
+}
+
+type Checked<'p> = (Translation<'p>, BTreeSet<SentPacket>, Vec<FlowKey>);
+
+fn check<'p>(
+    program: &'p Program,
+    learned: &LearnedTables,
+    key: &FlowKey,
+    random: &mut Random,
+    seen: &mut Coverage,
+) -> Result<Checked<'p>, String> {
     let mut recorder = SentRecorder::default();
     let translation = translate(program, key, learned, &mut recorder);
     if translation.actions.is_empty() {
         return Err(format!("no action for {key}"));
     }
     // An aborted translation sends nothing, also if it has reported output before.
-    let aborted = matches!(
-        translation.dropped(),
-        Some(flow::DropReason::TranslationSteps | flow::DropReason::TranslationDepth)
-    );
+    let aborted = is_aborted(&translation);
     let reported: BTreeSet<SentPacket> =
-        if aborted { BTreeSet::new() } else { recorder.0.into_iter().collect() };
-    let sent = execute_actions(&translation.actions, key);
+        if aborted { BTreeSet::new() } else { recorder.sent.into_iter().collect() };
+    let (sent, passes) = execute_actions(&translation.actions, key);
     if sent != reported {
         let actions = flow::ShowActions(&translation.actions);
         return Err(format!("{key}\n {actions}\n sends    {sent:?}\n reported {reported:?}"));
@@ -168,7 +268,7 @@ fn check(
             ));
         }
     }
-    Ok(())
+    Ok((translation, sent, passes))
 }
 
 /// Another packet that agrees on all bits read. Its other bits are flipped (some or all), or taken
@@ -192,7 +292,10 @@ fn sibling(key: &FlowKey, translation: &Translation<'_>, random: &mut Random) ->
             some
         }
     };
-    let valid = flow::FlowMask::exact().of_packet();
+    // Packets of a first pass and of a later one never share a megaflow.
+    let exact = FlowMask::exact();
+    let is_first = key.get(Field::RecircId) == 0;
+    let valid = if is_first { exact.of_packet() } else { exact.of_recirculated() };
     let mut sibling = key.clone();
     for at in 0..WORDS {
         let free = valid.words()[at] & !translation.mask.words()[at];

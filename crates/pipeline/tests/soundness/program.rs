@@ -1,15 +1,17 @@
 //! Random programs and packets, of so few fields and values that packets often match flows.
 
 use flow::{
-    DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, Reply,
-    Subfield, TagLink, TunnelType,
+    CtNat, DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo,
+    Reply, Subfield, TagLink, TunnelType,
 };
 use pipeline::{
-    BridgePort, BridgePortKind, Datapath, DatapathKind, Direction, FdbKey, FdbPort, Flow,
-    FlowCounters, FlowId, FlowText, LearnEvent, LearnedOp, LearnedTables, LogicalPort,
+    BridgePort, BridgePortKind, CtOp, CtZone, Datapath, DatapathKind, Direction, FdbKey, FdbPort,
+    Flow, FlowCounters, FlowId, FlowText, LearnEvent, LearnedOp, LearnedTables, LogicalPort,
     MacBindingKey, MulticastGroup, Op, Operand, PortLocation, PortRole, PortSecurity, Predicate,
     Program, TableId, TunnelInport,
 };
+use services::router::{AddressMode, Preference, Router};
+use services::{Service, dhcp4, dhcp6, dns};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use testkit::random::Random;
@@ -61,6 +63,9 @@ const READ: &[Field] = &[
     Field::IcmpType,
     Field::NdTarget,
     Field::NdSll,
+    Field::CtState,
+    Field::CtMark,
+    Field::CtLabel,
 ];
 
 /// Fields that steps write.
@@ -260,6 +265,27 @@ fn operand(random: &mut Random, field: Field) -> Operand {
     }
 }
 
+/// A pass through the connection tracker, mostly with a later table as the next one.
+fn ct_op(random: &mut Random, context: &Context) -> Op {
+    let next = (!random.once_in(4)).then(|| later_table(random, context));
+    let from = random.pick(READ);
+    let width = from.width().min(32);
+    let exec: Arc<[Op]> = [
+        Op::Load { to: Field::CtLabel.into(), value: value(random, Field::CtLabel) },
+        Op::Move {
+            from: Subfield::new(from, 0, width).unwrap(),
+            to: Subfield::new(Field::CtMark, 32 - width, width).unwrap(),
+        },
+    ]
+    .into();
+    Op::Ct(Box::new(CtOp {
+        zone: random.pick(&[CtZone::Number(1), CtZone::Bits(Field::Reg0.into())]),
+        nat: random.once_in(2).then_some(CtNat::Existing),
+        commit: (next.is_none() || random.once_in(2)).then_some(exec),
+        next,
+    }))
+}
+
 fn op(random: &mut Random, context: &Context) -> Op {
     let inner = Context { depth: context.depth + 1, ..*context };
     let to = random.pick(WRITTEN);
@@ -272,7 +298,10 @@ fn op(random: &mut Random, context: &Context) -> Op {
         Reply::NeighbourSolicit,
         Reply::NeighbourAdvert { router: true },
     ];
-    match random.below(30) {
+    match random.below(33) {
+        30 => ct_op(random, context),
+        31 => ct_op(random, context),
+        32 if random.once_in(4) => Op::CtClear,
         0..5 => {
             let to = bits(random, to);
             let value = value(random, to.field()) & flow::low_bits(to.width());
@@ -351,14 +380,26 @@ fn op(random: &mut Random, context: &Context) -> Op {
         26 => LearnedOp::PutFdb { port: Field::Reg14.into(), mac: Field::EthSrc.into() }.into(),
         27 => Op::CheckLength { to: flag, bytes: 1514 },
         28 => Op::Select { to: Field::Reg1.into(), choices: [(1, 10), (2, 20), (3, 1)].into() },
-        _ => random.pick(&[0, 1, 2, 3, 4]).pipe(|which| match which {
+        _ => random.pick(&[0, 1, 2, 3, 4, 5, 6]).pipe(|which| match which {
             0 => Op::Controller,
             1 => Op::Meter { rate_kbps: 1, burst_kb: 1 },
             2 => Op::SetQueue(3),
             3 => Op::PortSecurity { to: flag, direction: Direction::Ingress },
+            4 => Op::Serve { to: flag, service: service(random) },
+            5 => Op::DnsLookup(flag),
             _ => Op::Drop,
         }),
     }
+}
+
+fn service(random: &mut Random) -> Arc<Service> {
+    let service = match random.below(4) {
+        0 => Service::Dhcp4(dhcp4::Server::new([10, 0, 0, 2].into())),
+        1 => Service::Dns(dns::Resolver([].into())),
+        2 => Service::Dhcp6(dhcp6::Server::new(MacAddr([2, 0, 0, 0, 0, 1]), None)),
+        _ => Service::Router(Router::new(AddressMode::Slaac, Preference::Medium)),
+    };
+    Arc::new(service)
 }
 
 trait Pipe: Sized {
@@ -439,6 +480,8 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
         let own = program.add_group();
         let kind = if number == 3 { DatapathKind::Router } else { DatapathKind::Switch };
         let mut datapath = Datapath::new(format!("dp{number}"), kind);
+        let names = Service::Dns(dns::Resolver([].into()));
+        datapath.dns = random.once_in(2).then(|| Arc::new(names));
         datapath.groups = vec![own, shared];
         for key in 1..=6u16 {
             let port = PortKey::new(key).unwrap();

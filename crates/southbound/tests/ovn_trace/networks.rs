@@ -370,29 +370,21 @@ pub fn layer2() -> Network {
     }
 }
 
-/// Connection tracking: ACLs `allow-related`, NAT, a load balancer. weft drops packets that reach
-/// it.
-pub fn connection_tracking() -> Network {
-    let commands = lines(
+/// The network of [`acls`], with ACLs that allow related packets in both directions.
+pub fn stateful_acls(name: &'static str) -> Network {
+    let mut network = acls();
+    network.name = name;
+    network.commands.extend(lines(
         r#"
-        ls-add sw0
-        lsp-add sw0 vm1
-        lsp-set-addresses vm1 "02:00:00:00:00:01 10.0.0.1"
-        lsp-add sw0 vm2
-        lsp-set-addresses vm2 "02:00:00:00:00:02 10.0.0.2"
-        acl-add sw0 to-lport 1000 'ip4 && tcp.dst == 80' allow-related
-        lb-add lb0 10.0.0.100:80 10.0.0.1:80,10.0.0.2:80
-        ls-lb-add sw0 lb0
+        acl-add sw0 to-lport 1050 'outport == "vm2" && (tcp.dst == 80 || icmp4)' allow-related
+        acl-add sw0 from-lport 1050 'inport == "vm1" && ip4 && udp' allow-related
+        acl-add sw0 to-lport 400 'outport == "vm1" && udp' allow
+        acl-add sw0 to-lport 300 'ip6 && tcp' drop
+        acl-add sw1 from-lport 1200 'ip4.dst == 10.0.1.0/24 && tcp' allow-related
+        acl-add sw1 to-lport 650 'ip6 && udp' reject
         "#,
-    );
-    Network {
-        name: "conntrack",
-        commands,
-        learned: Vec::new(),
-        macs: with(MACS, ["02:00:00:00:00:01", "02:00:00:00:00:02"]),
-        ipv4: with(IPV4, ["10.0.0.1", "10.0.0.2", "10.0.0.100"]),
-        ipv6: with(IPV6, ["fe80::1"]),
-    }
+    ));
+    network
 }
 
 /// Like a large deployment at a tenth of the size: 5 routers with 20 switches each, and 12 guests

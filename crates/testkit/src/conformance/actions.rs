@@ -7,6 +7,7 @@ use flow::{
     AclVerdict, Action, DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, LogPriority,
     LogRecord, LogicalPorts, Match, PortKey, PortNo, Reply, TunnelKey,
 };
+use services::{Service, dhcp4};
 use std::sync::Arc;
 use wire::EtherType;
 use wire::vlan::Tag;
@@ -70,7 +71,7 @@ fn port(random: &mut Random) -> PortNo {
 
 fn action(random: &mut Random, kinds: Kinds, depth: usize) -> Action {
     let boxed = |random: &mut Random| nested(random, kinds, depth + 1).into_boxed_slice();
-    let kind = if kinds == Kinds::All { random.below(24) } else { random.below(13) };
+    let kind = if kinds == Kinds::All { random.below(25) } else { random.below(13) };
     match kind {
         0..3 => Action::Output(random.pick(&PORTS)),
         3..5 => {
@@ -92,6 +93,11 @@ fn action(random: &mut Random, kinds: Kinds, depth: usize) -> Action {
         20 => Action::SetIcmpMtu(random.pick(&[0, 1400, 70_000])),
         21 => Action::Controller,
         22 => Action::Drop(random.pick(DropReason::ALL)),
+        23 if depth < 2 => {
+            let service = Service::Dhcp4(dhcp4::Server::new([10, 0, 0, 2].into()));
+            let answered = [boxed(random), boxed(random)].into();
+            Action::Serve { service: Arc::new(service), answered, otherwise: boxed(random) }
+        }
         _ => log_or_queue(random.once_in(2)),
     }
 }

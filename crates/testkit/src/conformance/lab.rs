@@ -4,7 +4,7 @@ use super::reference::{Sighting, is_of_host};
 use super::{Ability, BASE, PORTS, Provider, UPLINK, links, tunnel_port};
 use crate::host::{TestHost, wait_until};
 use datapath::config::{
-    Config, DeviceConfig, EndpointConfig, PortConfig, TunnelConfig, Underlay, Workers,
+    Config, DeviceConfig, EndpointConfig, PUNT_LIMIT, PortConfig, TunnelConfig, Underlay, Workers,
 };
 use datapath::solicit::SolicitLimits;
 use datapath::upcall::{Upcall, UpcallLimits};
@@ -299,6 +299,8 @@ fn config(underlay: Underlay, limits: Limits) -> Config {
         workers: Workers::default(),
         megaflows,
         upcalls,
+        punt_limit: PUNT_LIMIT,
         solicit,
+        conntrack: Default::default(),
     }
 }

@@ -129,7 +129,7 @@ pub fn withdrawn_megaflows_execute_nothing(provider: Provider<'_>) {
 /// When the provider does not conform.
 pub fn upcall_queues_are_bounded(provider: Provider<'_>) {
     const LIMIT: usize = 16;
-    let upcalls = UpcallLimits { packets: LIMIT, bytes: 1 << 20 };
+    let upcalls = UpcallLimits { packets: LIMIT, ..UpcallLimits::default() };
     let mut lab = Lab::new(provider, Limits { upcalls, ..Limits::default() });
     let mut random = Random::new(2);
     let frames = frames_from(&mut random, 50);

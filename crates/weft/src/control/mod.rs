@@ -22,6 +22,8 @@ use wire::MacAddr;
 
 /// Maximum number of clients served at the same time.
 pub const MAX_CLIENTS: usize = 16;
+/// Maximum number of those that may only view: they must not keep out who may stop the daemon.
+pub const MAX_VIEWERS: usize = 8;
 
 /// A request to a daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -47,6 +49,22 @@ pub enum Request {
         /// Only megaflows with at least this many packets.
         #[serde(default)]
         min_packets: u64,
+    },
+    /// Tracked connections: a finite stream of [`replies::ConnectionRow`] that ends with
+    /// [`replies::ConnectionTotals`].
+    Connections {
+        /// Only these.
+        #[serde(default)]
+        filter: ConnectionFilter,
+    },
+    /// Numbers of tracked connections: a finite stream of [`replies::ConnectionUse`], for each zone
+    /// and each port that has connections, which ends with [`replies::ConnectionTotals`].
+    ConnectionUse,
+    /// Removes tracked connections: [`replies::FlushReply`].
+    FlushConnections {
+        /// Only these.
+        #[serde(default)]
+        filter: ConnectionFilter,
     },
     /// Logical flows of the program: a finite stream of [`replies::ProgramRow`].
     Program {
@@ -92,6 +110,52 @@ pub enum Request {
         #[serde(default)]
         purge: bool,
     },
+}
+
+impl Request {
+    /// True if the request changes nothing and shows no packet's payload. Those who may only view
+    /// may send it.
+    pub fn is_view(&self) -> bool {
+        match self {
+            Self::Show
+            | Self::Fdb
+            | Self::Tunnels
+            | Self::Flows { .. }
+            | Self::Connections { .. }
+            | Self::ConnectionUse
+            | Self::Program { .. }
+            | Self::Drops { .. }
+            | Self::Decisions => true,
+            // A path is measured by packets to another host.
+            Self::Path { .. }
+            | Self::Capture { .. }
+            | Self::Forget { .. }
+            | Self::FlushConnections { .. }
+            | Self::Reload { .. }
+            | Self::Stop { .. } => false,
+        }
+    }
+}
+
+/// Which connections are meant: those that agree with every given member.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConnectionFilter {
+    /// Only connections of this zone: its number, or its user as in the list
+    #[arg(long, value_name = "ZONE")]
+    pub zone: Option<String>,
+    /// Only connections that packets from this port have opened
+    #[arg(long, value_name = "NAME")]
+    pub port: Option<String>,
+    /// Only connections with this address, or this address and port, before or after NAT
+    #[arg(long, value_name = "IP[:PORT]")]
+    pub address: Option<String>,
+    /// Only connections of this protocol: tcp, udp, sctp, icmp, icmp6 or a number
+    #[arg(long, value_name = "NAME")]
+    pub protocol: Option<String>,
+    /// Only connections in this state, such as established
+    #[arg(long, value_name = "STATE")]
+    pub state: Option<String>,
 }
 
 /// The default control socket of the daemon of `host`.

@@ -3,6 +3,7 @@
 use datapath::stats::{EndpointStats, MegaflowStats, PacketCount, PathMtuReports};
 use pipeline::Flow;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use switch::SwitchStats;
@@ -84,6 +85,93 @@ pub struct FlowTotals {
     pub cache: MegaflowStats,
     /// Counters of upcalls and revalidation.
     pub switch: SwitchStats,
+}
+
+/// A tracked connection.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConnectionRow {
+    /// The number of its zone.
+    pub zone: u16,
+    /// The user of the zone: `SWITCH/PORT`, `ROUTER dnat`, `ROUTER snat` or `SWITCH hairpin`;
+    /// `None` if the zone has no user any more.
+    pub user: Option<String>,
+    /// `tcp`, `udp`, `sctp`, `icmp`, `icmp6`, or a number.
+    pub protocol: String,
+    /// The addresses of packets in the direction of the first packet, before NAT.
+    pub original: ConnectionEnds,
+    /// The addresses of packets in the other direction, before NAT is undone.
+    pub reply: ConnectionEnds,
+    /// The state of TCP or SCTP as nf_conntrack has it; for other protocols `UNREPLIED`, `REPLIED`
+    /// or `ASSURED`.
+    pub state: String,
+    /// True if the source is translated.
+    pub source_nat: bool,
+    /// True if the destination is translated.
+    pub destination_nat: bool,
+    /// The mark.
+    pub mark: u32,
+    /// The label, in hexadecimal.
+    pub label: String,
+    /// The port whose packet opened it.
+    pub port: String,
+    /// Milliseconds until it expires without further packets.
+    pub expires_ms: u64,
+}
+
+/// The addresses of a packet.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConnectionEnds {
+    /// Source.
+    pub src: IpAddr,
+    /// Destination.
+    pub dst: IpAddr,
+    /// The source port of TCP, UDP and SCTP.
+    pub src_port: Option<u16>,
+    /// The destination port.
+    pub dst_port: Option<u16>,
+    /// The identifier of ICMP and ICMPv6.
+    pub icmp_id: Option<u16>,
+}
+
+/// How many connections a zone or a port has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ConnectionUse {
+    /// `zone` or `port`.
+    pub what: String,
+    /// The name of the port, or the user of the zone. The number of a zone without a user.
+    pub name: String,
+    /// Connections.
+    pub connections: u32,
+    /// How many there may be; `None` for no limit of its own.
+    pub limit: Option<u32>,
+}
+
+/// Totals of connection tracking: the end of its streams.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ConnectionTotals {
+    /// Connections.
+    pub connections: u32,
+    /// How many there may be.
+    pub limit: u32,
+    /// Connections committed since the start.
+    pub committed: u64,
+    /// Connections that expired or that a RST ended.
+    pub expired: u64,
+    /// Connections that a packet of another connection replaced.
+    pub replaced: u64,
+    /// Connections removed by request.
+    pub flushed: u64,
+    /// Refused commits, by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Invalid packets, by reason.
+    pub invalid: BTreeMap<String, u64>,
+}
+
+/// The reply to a request to remove connections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FlushReply {
+    /// Number of removed connections.
+    pub removed: u64,
 }
 
 /// A logical flow of the program with its counters.

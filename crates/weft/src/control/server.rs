@@ -1,7 +1,7 @@
 //! The daemon side of the control socket: accepts clients, reads one request of each on its own
 //! thread, and writes replies and streams.
 
-use super::{MAX_CLIENTS, Request};
+use super::{MAX_CLIENTS, MAX_VIEWERS, Request};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 use serde_json::json;
@@ -51,6 +51,16 @@ impl ControlSocket {
         let listener = netdev::unix::listen_private(path)
             .with_context(|| format!("cannot listen at {}", path.display()))?;
         Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// Lets the members of a group connect. They may send only requests that change nothing.
+    ///
+    /// # Errors
+    /// The group does not exist, or this process may not give it files.
+    pub fn admit_viewers(&self, group: &str) -> Result<()> {
+        netdev::unix::group(group)
+            .and_then(|number| netdev::unix::open_to_group(&self.path, number))
+            .with_context(|| format!("cannot open {} to the group {group}", self.path.display()))
     }
 
     /// Serves up to [`MAX_CLIENTS`] clients at a time with `handle`. Each has a detached thread
@@ -115,6 +125,8 @@ where
 {
     // Each client thread holds a clone: the reference count is the number of clients.
     let slots = Arc::new(());
+    // As above, of the clients that may only view.
+    let viewer_slots = Arc::new(());
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -125,22 +137,25 @@ where
                 continue;
             }
         };
+        let may_change = netdev::unix::is_peer_trusted(&stream).unwrap_or(false);
         let mut client = Connection::new(stream);
-        if Arc::strong_count(&slots) > MAX_CLIENTS {
+        let is_full = Arc::strong_count(&slots) > MAX_CLIENTS;
+        if is_full || (!may_change && Arc::strong_count(&viewer_slots) > MAX_VIEWERS) {
             client.write_timeout = REJECT_WRITE_TIMEOUT;
-            let busy = format!(
-                "too many clients: the daemon serves {MAX_CLIENTS} at a time; try again later"
-            );
+            let served = if is_full { MAX_CLIENTS } else { MAX_VIEWERS };
+            let busy =
+                format!("too many clients: the daemon serves {served} at a time; try again later");
             // A client that does not read the reply sees a closed connection.
             let _ = client.fail(&busy);
             continue;
         }
-        let (slot, handle) = (Arc::clone(&slots), Arc::clone(handle));
+        let taken = (Arc::clone(&slots), (!may_change).then(|| Arc::clone(&viewer_slots)));
+        let handle = Arc::clone(handle);
         let serve = move || {
-            if let Err(error) = serve_client(&mut client, &*handle) {
+            if let Err(error) = serve_client(&mut client, may_change, &*handle) {
                 tracing::debug!("control connection: {error}");
             }
-            drop(slot);
+            drop(taken);
         };
         if let Err(error) = std::thread::Builder::new().name("client".to_owned()).spawn(serve) {
             tracing::warn!("cannot start a thread for a control client: {error}");
@@ -150,6 +165,7 @@ where
 
 fn serve_client(
     client: &mut Connection,
+    may_change: bool,
     handle: impl Fn(Request, &mut Connection) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut line = Vec::new();
@@ -157,7 +173,11 @@ fn serve_client(
         RequestReader { stream: &client.stream, deadline: Instant::now() + REQUEST_TIMEOUT };
     BufReader::new(reader.take(MAX_REQUEST_BYTES)).read_until(b'\n', &mut line)?;
     match parse_request(&line) {
-        Ok(request) => handle(request, client)?,
+        Ok(request) if may_change || request.is_view() => handle(request, client)?,
+        Ok(_) => client.reject(
+            "this request needs root or the user that runs the daemon: your group may only view; \
+             run the command as root, for example with sudo",
+        )?,
         Err(error) => client.reject(&format!("invalid request: {error}; see docs/control.md"))?,
     }
     client.flush()

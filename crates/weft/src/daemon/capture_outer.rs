@@ -134,7 +134,7 @@ const RECEIVED: &str = "received";
 
 impl GuestFilter {
     fn new(deployment: &Deployment, name: &str) -> Option<Self> {
-        let network: &Network = &deployment.network;
+        let network: &Network = deployment.network.as_ref()?;
         let mut ports = network
             .logical_switches()
             .iter()

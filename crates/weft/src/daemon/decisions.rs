@@ -11,6 +11,7 @@ use doctor::facts::{Features, KernelVersion, NicFacts};
 use flow::{Carrier, KernelDatapath, TunnelSpec, TunnelType};
 use netdev::Ethtool;
 use network::UnderlayFamily;
+use std::sync::PoisonError;
 
 const UNKNOWN: &str = "not known";
 
@@ -31,6 +32,10 @@ impl Daemon {
             Err(error) => all.push(Decision::new("uplink", UNKNOWN, error.to_string())),
         }
         all.extend(deployment.config.ports.iter().map(|config| port(config, is_kernel)));
+        if deployment.network.is_none() {
+            let ovn = self.ovn.lock().unwrap_or_else(PoisonError::into_inner);
+            all.extend(ovn.decisions());
+        }
         all
     }
 
@@ -47,8 +52,7 @@ impl Daemon {
             (true, Some(hook)) => choice::decap_by_programs(uplink, &hook),
         };
         let mut all = vec![decap];
-        let network = &deployment.network;
-        let (family, options) = (network.underlay_family(), network.options());
+        let (family, options) = (deployment.family, &deployment.tunnel_options);
         for (tunnel, spec) in tunnels_in_use(deployment) {
             all.push(sending(uplink, family, is_kernel, tunnel, spec));
             let kernel_datapath = tunnel.descriptor().kernel_datapath;

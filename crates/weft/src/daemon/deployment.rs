@@ -1,29 +1,38 @@
-//! [`Deployment`]: one network file as one host runs it.
+//! [`Deployment`]: a network as one host runs it, from its network file or from OVN.
 
 use crate::host_config::{self, HostConfig};
-use crate::number_pool::HostNumbers;
+use crate::host_numbers::HostNumbers;
 use crate::{Failure, open_files};
 use anyhow::anyhow;
+use chassis::{Installation, Settings};
 use datapath::config::{Config, PortConfig, Underlay, Workers};
+use datapath::stats::Snapshot;
 use doctor::choice::OuterChecksum;
 use doctor::facts::NicFacts;
-use flow::{PortNo, TunnelType};
-use network::{Host, Network, Placement};
+use flow::{Carrier, PortNo, TunnelType};
+use network::{Host, Network, Placement, TunnelOptions, UnderlayFamily};
 use pipeline::Program;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
 
-/// A network file, the datapath configuration that follows from it on this host, and the names
-/// that operators know ports and hosts by.
+/// A network, the datapath configuration that follows from it on this host, and the names that
+/// operators know ports and hosts by.
 pub struct Deployment {
-    pub network: Network,
+    /// The network file; `None` if OVN is the control plane.
+    pub network: Option<Network>,
+    /// The settings of the tunnels.
+    pub tunnel_options: TunnelOptions,
+    /// The IP version of outer headers.
+    pub family: UnderlayFamily,
     pub config: Config,
     pub numbers: HostNumbers,
     /// Whether UDP tunnels send outer checksums where the network file does not say.
     pub checksum: OuterChecksum,
     options: ForwardingOptions,
     port_names: HashMap<PortNo, String>,
+    /// The names of the ports' logical switches, if the configuration does not have them.
+    switch_names: HashMap<PortNo, String>,
     /// Names of the hosts by their underlay addresses.
     hosts: HashMap<IpAddr, String>,
 }
@@ -70,7 +79,81 @@ impl Deployment {
         let address =
             |host: &Host| Some((host.underlay(network.underlay_family())?, host.name.clone()));
         let hosts = network.hosts().iter().filter_map(address).collect();
-        Ok((Self { network, config, numbers, checksum, options, port_names, hosts }, program))
+        let deployment = Self {
+            tunnel_options: *network.options(),
+            family: network.underlay_family(),
+            network: Some(network),
+            config,
+            numbers,
+            checksum,
+            options,
+            port_names,
+            switch_names: HashMap::new(),
+            hosts,
+        };
+        Ok((deployment, program))
+    }
+
+    /// The network of OVN, as it is to be installed on the host with this uplink.
+    ///
+    /// # Errors
+    /// A limit on open files that is too low.
+    pub fn of_chassis(
+        installation: &Installation,
+        settings: &Settings,
+        uplink: &str,
+        options: ForwardingOptions,
+    ) -> Result<Self, Failure> {
+        let ForwardingOptions { workers, source_ports, megaflows, use_kernel } = options;
+        let family = UnderlayFamily::of(settings.encap_ip);
+        let facts = NicFacts::read_offloads(uplink).ok();
+        let checksum = OuterChecksum::choose(facts.as_ref(), family, use_kernel);
+        let mut tunnel_options = TunnelOptions::default();
+        for tunnel in TunnelType::ALL.into_iter().filter(|tunnel| tunnel.carrier() == Carrier::Udp)
+        {
+            tunnel_options.of_mut(tunnel).checksum = Some(settings.checksum);
+        }
+        let (tunnels, endpoints) = (installation.tunnels.clone(), installation.endpoints.clone());
+        let config = Config {
+            uplink: uplink.to_owned(),
+            underlay: Underlay { tunnels, endpoints, ..Underlay::default() },
+            ports: installation.ports.clone(),
+            workers,
+            entropy_ports: source_ports,
+            megaflows,
+            ..host_config::without_network(&settings.hostname)
+        };
+        open_files::require(&config).map_err(Failure::Input)?;
+        let mut port_names: HashMap<PortNo, String> =
+            config.ports.iter().map(|port| (port.port, port.name.clone())).collect();
+        let mut switch_names = HashMap::new();
+        for (&number, (port, switch)) in &installation.names {
+            port_names.insert(number, port.clone());
+            switch_names.insert(number, switch.clone());
+        }
+        Ok(Self {
+            network: None,
+            tunnel_options,
+            family,
+            config,
+            numbers: HostNumbers::default(),
+            checksum,
+            options,
+            port_names,
+            switch_names,
+            hosts: installation.hosts.iter().map(|(ip, name)| (*ip, name.clone())).collect(),
+        })
+    }
+
+    /// Replaces the names of ports and switches that the datapath does not know.
+    pub fn name_ports(&self, snapshot: &mut Snapshot) {
+        for port in &mut snapshot.ports {
+            let number = PortNo(port.port);
+            if let Some(switch) = self.switch_names.get(&number) {
+                port.name = self.port_name(number);
+                port.logical_switch.clone_from(switch);
+            }
+        }
     }
 
     /// The options that it was loaded with.
@@ -106,8 +189,9 @@ impl Deployment {
     /// A message that lists the ports of this host.
     pub fn port(&self, name: &str) -> Result<&PortConfig, String> {
         let ports = &self.config.ports;
-        ports.iter().find(|port| port.name == name).ok_or_else(|| {
-            let names: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
+        ports.iter().find(|port| self.port_name(port.port) == name).ok_or_else(|| {
+            let names: Vec<_> = ports.iter().map(|port| self.port_name(port.port)).collect();
+            let names: Vec<_> = names.iter().map(String::as_str).collect();
             format!(
                 "no port `{name}` on host {}: use one of {}",
                 self.config.host,

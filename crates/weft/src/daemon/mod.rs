@@ -2,9 +2,11 @@
 //! both. [`Daemon::handle_request`] serves the requests of the control socket.
 
 mod capture_outer;
+mod connections;
 mod decisions;
 mod deployment;
 mod network_file;
+mod ovn;
 mod probe;
 mod provider;
 mod queries;
@@ -15,7 +17,7 @@ mod watch;
 use crate::control::replies::{ReloadReply, StopReply};
 use crate::control::{Connection, Request};
 use crate::{Failure, logging};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use datapath::Datapath;
 use datapath_bpf::Unsupported;
 use deployment::Deployment;
@@ -23,6 +25,8 @@ pub use deployment::{ForwardingOptions, no_such_host};
 use netdev::epoll::Waker;
 use netdev::sandbox::FileLimit;
 use network_file::FileReads;
+use ovn::OvnStatus;
+pub use ovn::{JoinedHost, OvnFollower, machine_name};
 use probe::Probes;
 pub use provider::DatapathArg;
 use provider::{ActiveProvider, DatapathChoice, PreparedProvider};
@@ -30,14 +34,15 @@ use reload::Reloads;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use switch::Switch;
 
 /// A running daemon.
 pub struct Daemon {
     host: String,
-    file: PathBuf,
+    /// The network file; `None` if OVN is the control plane.
+    file: Option<PathBuf>,
     datapath: Arc<dyn Datapath>,
     provider: ActiveProvider,
     switch: Switch,
@@ -46,6 +51,8 @@ pub struct Daemon {
     reads: FileReads,
     reloads: Reloads,
     shutdown: ShutdownRequest,
+    /// What the thread that follows OVN has noted.
+    ovn: Arc<Mutex<OvnStatus>>,
     /// Whether Landlock limits the files that the daemon may change.
     file_limit: FileLimit,
 }
@@ -75,11 +82,34 @@ pub enum Shutdown {
 /// anything yet.
 pub struct PreparedDaemon {
     host: String,
-    file: PathBuf,
+    source: NetworkSource,
     wanted: DatapathArg,
     choice: DatapathChoice,
     deployment: Deployment,
     program: pipeline::Program,
+}
+
+/// Where the network comes from.
+enum NetworkSource {
+    File(PathBuf),
+    Ovn(Box<JoinedHost>),
+}
+
+impl NetworkSource {
+    /// Reads the network, and compiles it for this host.
+    fn load(
+        &mut self,
+        host: &str,
+        options: ForwardingOptions,
+    ) -> Result<(Deployment, pipeline::Program), Failure> {
+        match self {
+            Self::File(file) => {
+                let network = FileReads::new().load(file)?;
+                Deployment::new(network, file, host, options, Default::default())
+            }
+            Self::Ovn(joined) => joined.deployment(options),
+        }
+    }
 }
 
 impl PreparedDaemon {
@@ -94,22 +124,36 @@ impl PreparedDaemon {
         options: ForwardingOptions,
     ) -> Result<Self, Failure> {
         let choice = DatapathChoice::new(wanted)?;
-        Self::load_for(host.to_owned(), file.to_owned(), wanted, choice, options)
+        let source = NetworkSource::File(file.to_owned());
+        Self::load_for(host.to_owned(), source, wanted, choice, options)
+    }
+
+    /// Chooses the datapath, and takes the network of a host that has joined OVN. Changes nothing
+    /// on the host.
+    ///
+    /// # Errors
+    /// Missing privileges, a limit on open files that is too low.
+    pub fn of_ovn(
+        joined: JoinedHost,
+        wanted: DatapathArg,
+        options: ForwardingOptions,
+    ) -> Result<Self, Failure> {
+        let choice = DatapathChoice::new(wanted)?;
+        let host = joined.name().to_owned();
+        Self::load_for(host, NetworkSource::Ovn(Box::new(joined)), wanted, choice, options)
     }
 
     fn load_for(
         host: String,
-        file: PathBuf,
+        mut source: NetworkSource,
         wanted: DatapathArg,
         choice: DatapathChoice,
         options: ForwardingOptions,
     ) -> Result<Self, Failure> {
         let options = ForwardingOptions { use_kernel: choice.use_kernel, ..options };
-        let network = FileReads::new().load(&file)?;
-        let (deployment, program) =
-            Deployment::new(network, &file, &host, options, Default::default())?;
+        let (deployment, program) = source.load(&host, options)?;
         sandbox::require_at_start(&deployment.config, choice.use_kernel).map_err(Failure::Input)?;
-        Ok(Self { host, file, wanted, choice, deployment, program })
+        Ok(Self { host, source, wanted, choice, deployment, program })
     }
 
     /// Starts the daemon, which listens at `control`. The kernel datapath adopts the megaflows that
@@ -122,7 +166,12 @@ impl PreparedDaemon {
     /// # Errors
     /// The error of the datapath. After a fallback to the user datapath the network file is read
     /// again, so it may also be the error of a file that has changed since.
-    pub fn start(self, bpf_fs: &Path, control: &Path, idle: Duration) -> Result<Daemon, Failure> {
+    pub fn start(
+        self,
+        bpf_fs: &Path,
+        control: &Path,
+        idle: Duration,
+    ) -> Result<RunningDaemon, Failure> {
         let host = self.host.clone();
         let cannot_run = |error: anyhow::Error| {
             let is_input = error.is::<Unsupported>();
@@ -135,8 +184,8 @@ impl PreparedDaemon {
             // The probe cannot find every reason for which a kernel refuses the programs.
             Err(error) if self.wanted == DatapathArg::Auto && error.is::<Unsupported>() => {
                 let choice = DatapathChoice::fall_back_to_user(&error.root_cause().to_string());
-                let Self { host, file, wanted, deployment, .. } = self;
-                let prepared = Self::load_for(host, file, wanted, choice, deployment.options())?;
+                let Self { host, source, wanted, deployment, .. } = self;
+                let prepared = Self::load_for(host, source, wanted, choice, deployment.options())?;
                 let config = &prepared.deployment.config;
                 let provider = PreparedProvider::new(&prepared.choice, config, bpf_fs)?;
                 (prepared, provider)
@@ -154,8 +203,8 @@ impl PreparedDaemon {
         provider: ActiveProvider,
         file_limit: FileLimit,
         idle: Duration,
-    ) -> Result<Daemon> {
-        let Self { host, file, deployment, program, .. } = self;
+    ) -> Result<RunningDaemon> {
+        let Self { host, source, deployment, program, .. } = self;
         let datapath = provider.datapath();
         let megaflows = deployment.config.megaflows;
         let limits = switch::Limits { megaflows, idle, ..Default::default() };
@@ -169,7 +218,11 @@ impl PreparedDaemon {
         let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&deployment), receiver)
             .context("cannot start the thread for path probes")?;
         let (reloads, shutdown) = (Reloads::default(), ShutdownRequest::new()?);
-        Ok(Daemon {
+        let (file, joined) = match source {
+            NetworkSource::File(file) => (Some(file), None),
+            NetworkSource::Ovn(joined) => (None, Some(joined)),
+        };
+        let daemon = Arc::new(Daemon {
             host,
             file,
             datapath,
@@ -180,15 +233,39 @@ impl PreparedDaemon {
             reads: FileReads::new(),
             reloads,
             shutdown,
+            ovn: Arc::default(),
             file_limit,
-        })
+        });
+        let ovn = joined.map(|joined| joined.follow(&daemon)).transpose();
+        let ovn = ovn.context("cannot start the thread that follows OVN")?;
+        Ok(RunningDaemon { daemon, ovn })
     }
+}
+
+/// A daemon, and the thread that follows OVN if that is the control plane.
+pub struct RunningDaemon {
+    pub daemon: Arc<Daemon>,
+    pub ovn: Option<OvnFollower>,
 }
 
 impl Daemon {
     /// True once forwarding has stopped.
     pub fn has_ended(&self) -> bool {
         self.provider.has_ended()
+    }
+
+    /// Checks that the threads of the switch have begun a turn within `limit`, and that each
+    /// forwarding thread answers. Blocks if a thread holds a lock for ever.
+    ///
+    /// # Errors
+    /// Names what does not answer.
+    pub fn check_threads(&self, limit: Duration) -> Result<()> {
+        let turn = self.switch.longest_turn();
+        if turn > limit {
+            bail!("a thread of the switch has been busy for {} s", turn.as_secs());
+        }
+        self.datapath.snapshot().context("the datapath does not answer")?;
+        Ok(())
     }
 
     /// Becomes readable when a client requests shutdown.
@@ -233,7 +310,7 @@ impl Daemon {
     /// # Errors
     /// Nothing has changed, unless the error says so.
     pub fn reload(&self) -> Result<ReloadReply, Failure> {
-        self.reload_from(&self.file)
+        self.reload_from(self.file.as_deref().unwrap_or(Path::new("")))
     }
 
     /// Answers one request of a client.
@@ -246,6 +323,7 @@ impl Daemon {
                 Ok(mut snapshot) => {
                     snapshot.log.not_written = logging::not_written();
                     snapshot.privileges = sandbox::stats(self.file_limit);
+                    self.deployment().name_ports(&mut snapshot);
                     client.ok(&snapshot)
                 }
                 Err(error) => client.fail(&error.to_string()),
@@ -259,6 +337,9 @@ impl Daemon {
             Request::Flows { port, min_packets } => {
                 self.flows(port.as_deref(), min_packets, client)
             }
+            Request::Connections { filter } => self.connections(&filter, client),
+            Request::ConnectionUse => self.connection_use(client),
+            Request::FlushConnections { filter } => self.flush_connections(&filter, client),
             Request::Program { datapath } => self.program(datapath.as_deref(), client),
             Request::Drops { port, reason } => {
                 self.drops(port.as_deref(), reason.as_deref(), client)

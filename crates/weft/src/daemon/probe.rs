@@ -164,7 +164,7 @@ fn uplink_mtu(deployment: &Deployment) -> Option<u32> {
 
 /// The MTUs of the interfaces of this host's guests; empty when they cannot be read.
 fn guest_mtus(deployment: &Deployment) -> Vec<SwitchMtu> {
-    let Deployment { network, config, .. } = deployment;
+    let Deployment { network: Some(network), config, .. } = deployment else { return Vec::new() };
     let host = network.host(&config.host);
     host.and_then(|host| facts::mtu::read(network, host.index).ok()).unwrap_or_default()
 }
@@ -279,7 +279,11 @@ impl<'a> PathProber<'a> {
             local,
             remote,
             needed,
-            overhead: self.deployment.network.overhead_bytes(spec.tunnel),
+            overhead: overhead_bytes(
+                spec.tunnel,
+                self.deployment.family,
+                &self.deployment.tunnel_options,
+            ),
             tries,
             rtt_us: tries.and_then(|_| u64::try_from(rtt.as_micros()).ok()),
             forward: PathDirection::default(),
@@ -299,7 +303,9 @@ impl<'a> PathProber<'a> {
         facts.forward.told = self.too_big().or_else(|| self.known_path_mtu());
         facts.back.told = self.told_back;
         if let Some(reply) = self.last_reply {
-            let remote = self.deployment.network.host(host).filter(|_| reply.uplink_mtu != 0);
+            let remote = self.deployment.network.as_ref();
+            let remote = remote.and_then(|network| network.host(host));
+            let remote = remote.filter(|_| reply.uplink_mtu != 0);
             facts.remote_uplink = remote.map(|remote| (remote.uplink.clone(), reply.uplink_mtu));
             facts.remote_misfit = reply.has_misfit;
         }
@@ -320,9 +326,9 @@ impl<'a> PathProber<'a> {
     /// The bytes that the tunnel adds in front of a probe, which carries no logical ports.
     fn overhead(&self) -> u16 {
         let tunnel = self.endpoint.spec.tunnel;
-        let mut options: TunnelOptions = *self.deployment.network.options();
+        let mut options: TunnelOptions = self.deployment.tunnel_options;
         options.of_mut(tunnel).logical_ports = false;
-        let family = self.deployment.network.underlay_family();
+        let family = self.deployment.family;
         overhead_bytes(tunnel, family, &options).saturating_sub(ETHERNET_HEADER_LEN)
     }
 

@@ -118,18 +118,10 @@ impl Daemon {
     pub(super) fn fdb(&self) -> FdbReply {
         let deployment = self.deployment();
         let program = self.switch.program();
-        let network = &deployment.network;
+        let network = deployment.network.as_ref();
         let mut fdb = FdbReply::default();
-        let is_local = |name: &str| program.datapaths().any(|(_, datapath)| datapath.name == name);
-        for switch in network.logical_switches().iter().filter(|switch| is_local(&switch.name)) {
-            fdb.stations.extend(switch.ports.iter().map(|port| StationRow {
-                logical_switch: switch.name.clone(),
-                mac: port.mac.to_string(),
-                port: port.name.clone(),
-                host: Some(network[port.host].name.clone()),
-                addresses: port.addresses.iter().map(|net| net.addr().to_string()).collect(),
-                age_ms: None,
-            }));
+        if let Some(network) = network {
+            fdb.stations = configured_stations(network, &program);
         }
         let names_at = |datapath: DatapathKey, place| match place {
             FdbPort::Logical(port) => names(&program, datapath, port),
@@ -138,7 +130,7 @@ impl Daemon {
         fdb.stations.extend(self.switch.fdb().into_iter().map(|(key, place)| {
             let (logical_switch, port) = names_at(key.datapath, place);
             let (mac, age_ms) = (key.mac.to_string(), self.age_ms(&StateQuery::Fdb(key)));
-            let host = host_of(network, &logical_switch, place);
+            let host = network.and_then(|network| host_of(network, &logical_switch, place));
             StationRow { logical_switch, mac, port, host, addresses: Vec::new(), age_ms }
         }));
         fdb.bindings.extend(self.switch.bindings().into_iter().map(|(key, mac)| {
@@ -208,6 +200,23 @@ impl Daemon {
             path_mtu_reports: now.uplink.path_mtu_reports,
         })
     }
+}
+
+/// The stations that the network file has for the switches of this host.
+fn configured_stations(network: &Network, program: &Program) -> Vec<StationRow> {
+    let is_local = |name: &str| program.datapaths().any(|(_, datapath)| datapath.name == name);
+    let switches = network.logical_switches().iter().filter(|switch| is_local(&switch.name));
+    let stations = switches.flat_map(|switch| {
+        switch.ports.iter().map(|port| StationRow {
+            logical_switch: switch.name.clone(),
+            mac: port.mac.to_string(),
+            port: port.name.clone(),
+            host: Some(network[port.host].name.clone()),
+            addresses: port.addresses.iter().map(|net| net.addr().to_string()).collect(),
+            age_ms: None,
+        })
+    });
+    stations.collect()
 }
 
 /// The flows of a datapath group without duplicates, in pipeline order.

@@ -29,6 +29,9 @@ struct ReloadState {
     applied: u64,
     /// The daemon stops: no further reload is applied.
     is_closed: bool,
+    /// The last change of the underlay has succeeded. The start of the daemon does not count: the
+    /// first change sets the whole underlay.
+    has_underlay: bool,
 }
 
 impl Reloads {
@@ -49,6 +52,11 @@ impl Daemon {
     /// # Errors
     /// The file is invalid or needs a restart, or a socket cannot be opened: nothing has changed.
     pub(super) fn reload_from(&self, file: &Path) -> Result<ReloadReply, Failure> {
+        if self.deployment().network.is_none() {
+            let why = "this switch gets its network from OVN: change it there, or restart weft run \
+                       with a network file";
+            return Err(Failure::Input(anyhow!(why)));
+        }
         loop {
             let applied = self.reloads.lock().applied;
             // Without the lock: the file system may hang until the time limit.
@@ -59,14 +67,19 @@ impl Daemon {
             }
             if state.applied == applied {
                 state.applied += 1;
-                return self.apply(file, network);
+                return self.apply(file, network, &mut state.has_underlay);
             }
             // Another reload was applied meanwhile. What it has read may be newer, so read again.
         }
     }
 
     /// Applies a network. The caller holds the lock of the reloads.
-    fn apply(&self, file: &Path, network: Network) -> Result<ReloadReply, Failure> {
+    fn apply(
+        &self,
+        file: &Path,
+        network: Network,
+        has_underlay: &mut bool,
+    ) -> Result<ReloadReply, Failure> {
         let old = self.deployment();
         let (new, program) =
             Deployment::new(network, file, &self.host, old.options(), old.numbers.clone())?;
@@ -75,20 +88,8 @@ impl Daemon {
         let steps = PortSteps::between(&old.config, &new.config);
         let old_program = self.switch.program();
         let datapaths = changes(&names_of(&old_program), &names_of(&program), |name| name.clone());
-        self.add(&old.config, &new.config, &steps)?;
-        self.forget_moved(&old_program, &program, &new.network);
         let new = Arc::new(new);
-        // Clients must find the names of ports before they see flows that use them.
-        *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&new);
-        let generation = self.switch.publish(program.clone());
-        // Again, for addresses learned between the first call and the new program.
-        self.forget_moved(&old_program, &program, &new.network);
-        // No decision of the old program may be in force when its ports and end points go.
-        self.switch.enforce(generation)?;
-        self.datapath.set_underlay(new.config.underlay.clone())?;
-        for port in &steps.removed {
-            self.datapath.remove_port(port.port)?;
-        }
+        let generation = self.put_in_force(&old, &new, program, &steps, has_underlay)?;
         let reloaded = ReloadReply {
             network: file.to_owned(),
             generation,
@@ -100,8 +101,65 @@ impl Daemon {
         Ok(reloaded)
     }
 
-    /// Adds new tunnels, end points and ports beside the old ones.
-    fn add(&self, old: &Config, new: &Config, steps: &PortSteps) -> Result<(), Failure> {
+    /// Replaces the running network by another. Returns the generation of its program.
+    ///
+    /// # Errors
+    /// A socket cannot be opened: nothing has changed. Or the datapath has ended.
+    fn put_in_force(
+        &self,
+        old: &Deployment,
+        new: &Arc<Deployment>,
+        mut program: Program,
+        steps: &PortSteps,
+        has_underlay: &mut bool,
+    ) -> Result<u64, Failure> {
+        let old_program = self.switch.program();
+        program.allocate_zones(old_program.zones());
+        let is_same = old.config.underlay == new.config.underlay;
+        let must_change = !is_same || !std::mem::take(has_underlay);
+        if must_change {
+            self.add_underlay(&old.config, &new.config)?;
+        }
+        self.add_ports(steps)?;
+        self.forget_moved(&old_program, &program, new.network.as_ref());
+        // Clients must find the names of ports before they see flows that use them.
+        *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(new);
+        self.datapath.set_punt_limit(new.config.punt_limit)?;
+        let generation = self.switch.publish(program.clone());
+        // Again, for addresses learned between the first call and the new program.
+        self.forget_moved(&old_program, &program, new.network.as_ref());
+        // No decision of the old program may be in force when its ports and end points go.
+        self.switch.enforce(generation)?;
+        if let Some(tracker) = self.datapath.tracker() {
+            // The next reload may give these zones to other ports.
+            tracker.flush_zones(&old_program.zones().freed(program.zones()));
+        }
+        if must_change {
+            self.datapath.set_underlay(new.config.underlay.clone())?;
+        }
+        *has_underlay = true;
+        for port in &steps.removed {
+            self.datapath.remove_port(port.port)?;
+        }
+        Ok(generation)
+    }
+
+    /// Puts another state of OVN's network in force.
+    ///
+    /// # Errors
+    /// As of [`Self::put_in_force`]; or the daemon is stopping.
+    pub(super) fn install(&self, new: Deployment, program: Program) -> Result<u64, Failure> {
+        let mut state = self.reloads.lock();
+        if state.is_closed {
+            return Err(anyhow!("the daemon is stopping, and nothing has changed").into());
+        }
+        let old = self.deployment();
+        let steps = PortSteps::between(&old.config, &new.config);
+        self.put_in_force(&old, &Arc::new(new), program, &steps, &mut state.has_underlay)
+    }
+
+    /// Adds new tunnels and end points beside the old ones.
+    fn add_underlay(&self, old: &Config, new: &Config) -> Result<(), Failure> {
         let both = merged_underlay(&old.underlay, &new.underlay);
         if let Err(error) = self.datapath.set_underlay(both) {
             self.datapath.set_underlay(old.underlay.clone()).context(format!(
@@ -109,6 +167,11 @@ impl Daemon {
             ))?;
             return Err(anyhow!("{error}; the running configuration is unchanged").into());
         }
+        Ok(())
+    }
+
+    /// Adds new ports beside the old ones.
+    fn add_ports(&self, steps: &PortSteps) -> Result<(), Failure> {
         for port in &steps.replaced {
             // Its device must be closed before the new port can open it.
             self.datapath.remove_port(port.port)?;
@@ -121,7 +184,7 @@ impl Daemon {
 
     /// Forgets learned addresses that the new program makes wrong: the key of their logical port
     /// now means another port, the port no longer learns, or the new file has the MAC address.
-    fn forget_moved(&self, old: &Program, new: &Program, network: &Network) {
+    fn forget_moved(&self, old: &Program, new: &Program, network: Option<&Network>) {
         let moved = |key: DatapathKey, port: Option<PortKey>| {
             let name = |program: &Program| {
                 let datapath = program.datapath(key)?;
@@ -139,8 +202,8 @@ impl Daemon {
             }
         }
         let learning = learning_ports(new);
-        let known: HashSet<(&str, MacAddr)> = network
-            .logical_switches()
+        let switches = network.map(Network::logical_switches).unwrap_or_default();
+        let known: HashSet<(&str, MacAddr)> = switches
             .iter()
             .flat_map(|switch| switch.ports.iter().map(|port| (switch.name.as_str(), port.mac)))
             .collect();
@@ -187,7 +250,7 @@ fn check_applicable(old: &Deployment, new: &Deployment) -> anyhow::Result<()> {
         return Err(anyhow!("the uplink of {host} is {uplink}, but {now} in the file; {RESTART}"));
     }
     let address = |deployment: &Deployment| {
-        let network = &deployment.network;
+        let network = deployment.network.as_ref()?;
         network.host(host).and_then(|host| host.underlay(network.underlay_family()))
     };
     // Without tunnels no socket is bound to the address, so it may change.
@@ -335,7 +398,7 @@ fn log(reloaded: &ReloadReply) {
 mod tests {
     use super::*;
     use crate::host_config;
-    use crate::number_pool::HostNumbers;
+    use crate::host_numbers::HostNumbers;
     use network::Network;
 
     const HOSTS: &str = "tunnel = \"geneve\"\n\

@@ -18,7 +18,7 @@ use std::io;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often an idle stream checks whether its client has closed the connection.
+/// How often a stream checks whether its client has closed the connection.
 pub(super) const CLOSE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of rows per write.
 const BATCH: usize = 256;
@@ -28,7 +28,8 @@ const FLOW_CACHE_AGE: Duration = Duration::from_secs(1);
 const FLOW_CACHE_SIZE: usize = 1024;
 
 impl Daemon {
-    /// Streams dropped packets.
+    /// Streams dropped packets to a client, each with the logical flow that decided its drop. With
+    /// a filter, only those of one port or one reason.
     pub(super) fn drops(
         &self,
         port: Option<&str>,
@@ -180,7 +181,8 @@ fn drop_row(
     missed: u64,
 ) -> DropRow {
     let DroppedPacket { time, port, reason, len, mut head, .. } = packet;
-    // The copy is cut to its headers; extraction checks lengths against the whole frame.
+    // `head` has only the first bytes of the frame. Key extraction refuses a frame that is shorter
+    // than its headers say, so zeros take the place of the missing bytes.
     head.resize(len.clamp(head.len(), PacketBuf::MAX_FRAME), 0);
     let key = flow::extract(&PacketBuf::from_bytes(&head), port, None);
     DropRow {
@@ -195,10 +197,12 @@ fn drop_row(
     }
 }
 
+/// Nanoseconds since 1970-01-01 UTC; 0 for earlier times.
 pub(super) fn epoch_ns(time: SystemTime) -> u64 {
     u64::try_from(since_epoch(time).as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Two hexadecimal digits per byte, without separators.
 pub(super) fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |half: u8| char::from(DIGITS[usize::from(half & 0xf)]);

@@ -95,6 +95,10 @@ fn totals(shown: u64, end: &FlowTotals) -> String {
         let limited = switch.mask_limited;
         text += &format!("{limited} megaflows match a single packet: too many different masks\n");
     }
+    if switch.self_check_faults > 0 {
+        let (faults, checks) = (switch.self_check_faults, switch.self_checks);
+        text += &format!("self-check: deleted {faults} wrong megaflows in {checks} checks\n");
+    }
     text
 }
 
@@ -152,6 +156,13 @@ mod tests {
         assert_eq!(totals(2, &FlowTotals { cache, switch: switch.clone() }), text);
         let limited = "7 megaflows match a single packet: too many different masks\n";
         let switch = SwitchStats { mask_limited: 7, ..switch };
-        assert_eq!(totals(2, &FlowTotals { cache, switch }), [text, limited].concat());
+        assert_eq!(
+            totals(2, &FlowTotals { cache, switch: switch.clone() }),
+            [text, limited].concat()
+        );
+        let faults = "self-check: deleted 1 wrong megaflows in 640 checks\n";
+        let switch =
+            SwitchStats { mask_limited: 0, self_check_faults: 1, self_checks: 640, ..switch };
+        assert_eq!(totals(2, &FlowTotals { cache, switch }), [text, faults].concat());
     }
 }

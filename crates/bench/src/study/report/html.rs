@@ -9,7 +9,7 @@ use crate::lab::Contender;
 use crate::stats::Estimate;
 use crate::study::format::number;
 use crate::study::model::{ClaimVerdict, Finding, Results, Study};
-use crate::study::verdict::{AGREEMENT, Metric, Row, Table, spread, tables, verdicts};
+use crate::study::verdict::{AGREEMENT, Metric, Row, Table, spread, tables};
 
 /// The report on `results`.
 pub fn html(results: &Results) -> String {
@@ -33,7 +33,7 @@ pub fn html(results: &Results) -> String {
                     }
                     a href="#environment" { "environment" }
                 }
-                (claims(&verdicts(results)))
+                (claims(&results.verdicts))
                 @for study in &studies {
                     (section(*study, &of(*study)))
                     @if *study == Study::Entropy {

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::published;
 use crate::study::format::{estimate, number};
 use crate::study::model::{ClaimVerdict, Finding, INTERLEAVED, Results, Study, blocks_by_study};
-use crate::study::verdict::{AGREEMENT, Row, Table, spread, tables, verdicts};
+use crate::study::verdict::{AGREEMENT, Row, Table, spread, tables};
 
 /// The report on `results`.
 pub fn markdown(results: &Results) -> String {
@@ -22,13 +22,12 @@ fn write_report(out: &mut String, results: &Results) -> fmt::Result {
         writeln!(out, "**The run ended before everything was measured.**\n")?;
     }
     writeln!(out, "## Verdicts\n\n| | claim | here |\n|---|---|---|")?;
-    let findings = verdicts(results);
-    for finding in &findings {
+    for finding in &results.verdicts {
         let claim = finding.claim;
         writeln!(out, "| {} | {} | **{}** |", claim.id, claim.text, finding.words())?;
     }
     writeln!(out, "\n### Evidence\n")?;
-    for Finding { claim, why, evidence, .. } in &findings {
+    for Finding { claim, why, evidence, .. } in &results.verdicts {
         writeln!(out, "- **{}**: {why}", claim.id)?;
         for line in evidence {
             writeln!(out, "  - {line}")?;

@@ -322,7 +322,7 @@ fn fixed_rate(evidence: &Evidence<'_>) -> Vec<Check> {
             let lost = [(qinq, fast), (tunnel, slow)].map(|(who, pick)| {
                 match (pick.failed(evidence), pick.least(evidence, Figures::throughput)) {
                     (0, Some(gbps)) if gbps < HELD => {
-                        Some(format!("{who} held {gbps:.1} of {FIXED_GBPS} Gb/s in its worst run"))
+                        Some(format!("{who} held {gbps:.1} of {FIXED_GBPS} Gb/s at worst"))
                     }
                     (0, _) => None,
                     (failed, _) => Some(format!("runs of {who} that failed: {failed}")),

@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(of(1.95).0, ClaimVerdict::Holds);
         // A run without traffic has no figures.
         for (held, why) in [
-            (1.3, "weft user vxlan held 1.3 of 2 Gb/s in its worst run"),
+            (1.3, "weft user vxlan held 1.3 of 2 Gb/s at worst"),
             (0.0, "runs of weft user vxlan that failed: 1"),
         ] {
             let (found, lines) = of(held);

@@ -3,9 +3,13 @@
 use super::parse_here;
 use crate::actions::compile;
 use crate::{Constant, Scope};
-use flow::{AclVerdict, Field, LogPriority, LogRecord, Reply, Subfield};
-use pipeline::{Direction, LearnedOp, Op, Operand, TableId};
+use flow::{AclVerdict, CtNat, Field, LogPriority, LogRecord, NatRange, Reply, Subfield};
+use pipeline::{CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp, Op, Operand, TableId};
+use services::router::{AddressMode, Preference, Router};
+use services::{Service, dhcp4, dhcp6};
 use std::sync::Arc;
+use wire::MacAddr;
+use wire::icmp::nd::{NdOption, NdPrefix};
 
 /// Ports `a` (1) and `b` (2).
 struct Ports;
@@ -241,33 +245,214 @@ fn logs_meters_and_queues_keep_their_numbers() {
 
 #[test]
 fn actions_without_effect_compile_to_nothing() {
-    becomes("ct_clear;", &[]);
     becomes("sample(probability=65535,collector_set=1,obs_domain=1,obs_point=$cookie);", &[]);
+}
+
+/// A step in the zone `zone` that continues in the next table.
+fn tracked(zone: CtZone, nat: Option<CtNat>, commits: bool) -> Op {
+    let (commit, next) = (commits.then(Arc::default), parse_here("ct_next;").unwrap().stage.next());
+    Op::Ct(Box::new(CtOp { zone, nat, commit, next }))
+}
+
+#[test]
+fn connections_are_tracked_in_the_zone_that_ovn_uses() {
+    let range = NatRange::address([10, 0, 0, 1].into());
+    let ports = NatRange { ports: Some((1, 3000)), ..range };
+    for (text, expected) in [
+        ("ct_next;", tracked(CtZone::Logical, None, false)),
+        ("ct_lb;", tracked(CtZone::Logical, Some(CtNat::Existing), false)),
+        ("ct_lb_mark;", tracked(CtZone::Logical, Some(CtNat::Existing), false)),
+        ("ct_commit_nat;", tracked(CtZone::Logical, Some(CtNat::Existing), true)),
+        ("ct_dnat;", tracked(CtZone::Dnat, Some(CtNat::Existing), false)),
+        ("ct_snat;", tracked(CtZone::Snat, Some(CtNat::Existing), false)),
+        ("ct_snat(10.0.0.1);", tracked(CtZone::Snat, Some(CtNat::Source(range)), true)),
+        (
+            "ct_dnat(10.0.0.1, 1-3000);",
+            tracked(CtZone::Dnat, Some(CtNat::Destination(ports)), true),
+        ),
+        ("ct_dnat_in_czone;", tracked(CtZone::Dnat, Some(CtNat::Existing), false)),
+        ("ct_snat_in_czone(10.0.0.1);", tracked(CtZone::Dnat, Some(CtNat::Source(range)), true)),
+        ("ct_clear;", Op::CtClear),
+    ] {
+        becomes(text, &[expected]);
+    }
+}
+
+#[test]
+fn commits_write_the_mark_and_the_label() {
+    let commit = |exec: Vec<Op>| {
+        let (zone, commit) = (CtZone::Logical, Some(exec.into()));
+        Op::Ct(Box::new(CtOp { zone, nat: None, commit, next: None }))
+    };
+    let mark = |first, width, value| load(bits(Field::CtMark, first, width), value);
+    for (text, exec) in [
+        ("ct_commit;", vec![]),
+        ("ct_commit { ct_mark.blocked = 1; };", vec![mark(0, 1, 1)]),
+        ("ct_commit(ct_mark=1/3);", vec![mark(0, 2, 1)]),
+        (
+            "ct_commit { ct_mark = 0x1/0x11; ct_label.label = reg3; };",
+            vec![
+                mark(0, 1, 1),
+                mark(4, 1, 0),
+                Op::Move { from: whole(Field::Reg3), to: bits(Field::CtLabel, 96, 32) },
+            ],
+        ),
+    ] {
+        becomes(text, &[commit(exec)]);
+    }
+}
+
+#[test]
+fn load_balancers_commit_to_a_backend() {
+    let backend = |last, port| CtBackend { ip: [10, 0, 0, last].into(), port };
+    becomes(
+        "ct_lb_mark(backends=10.0.0.3:80,10.0.0.4; hash_fields=\"ip_src,tcp_dst\"; skip_snat);",
+        &[Op::CtBalance(Box::new(CtBalance {
+            zone: CtZone::Logical,
+            backends: [backend(3, 80), backend(4, 0)].into(),
+            hash_fields: [Field::Ip4Src, Field::TpDst].into(),
+            exec: [load(bits(Field::CtMark, 1, 1), 1), load(bits(Field::CtMark, 2, 1), 1)].into(),
+            next: parse_here("ct_next;").unwrap().stage.next(),
+        }))],
+    );
+}
+
+#[test]
+fn hairpin_packets_are_looked_up_in_tables_of_their_own() {
+    let (found, to) = (bits(Field::Reg10, 7, 1), bits(Field::Reg0, 6, 1));
+    for (text, table) in [
+        ("reg0[6] = chk_lb_hairpin();", TableId::HAIRPIN),
+        ("reg0[6] = chk_lb_hairpin_reply();", TableId::HAIRPIN_REPLY),
+    ] {
+        becomes(text, &[load(found, 0), Op::Next(table), Op::Move { from: found, to }]);
+    }
+    becomes("ct_snat_to_vip;", &[Op::Next(TableId::HAIRPIN_SNAT)]);
+}
+
+/// The service of a step.
+fn service(text: &str) -> Service {
+    match &*ops(text) {
+        [Op::Serve { to, service }] if *to == bits(Field::Reg0, 3, 1) => Service::clone(service),
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+#[test]
+fn dhcp_options_become_those_of_a_server() {
+    let mut expected = dhcp4::Server::new([10, 0, 0, 5].into());
+    let hops = [[8, 8, 8, 8].into(), [9, 9, 9, 9].into()];
+    let route = |destination: [u8; 4], prefix_len| dhcp4::Route {
+        destination: destination.into(),
+        prefix_len,
+        gateway: [10, 0, 0, 1].into(),
+    };
+    expected.add_addresses(1, &[[255, 255, 255, 0].into()]);
+    expected.add_addresses(6, &hops);
+    expected.add(19, &[1]);
+    expected.add(23, &[64]);
+    expected.add(26, &[5, 120]);
+    expected.add(51, &[0, 1, 81, 128]);
+    expected.add(12, b"vm");
+    expected.add_addresses(66, &[[10, 0, 0, 9].into()]);
+    expected.add_routes(121, &[route([10, 1, 0, 0], 16), route([0; 4], 0)]);
+    expected.add_domains(119, ["a.b", "c"]).unwrap();
+    expected.set_next_server([10, 0, 0, 7].into());
+    expected.set_boot_files(Some(b"x"), Some(b"y"));
+    let text = "reg0[3] = put_dhcp_opts(netmask = 255.255.255.0, dns_server = {8.8.8.8, 9.9.9.9}, \
+                ip_forward_enable = 1, default_ttl = 64, mtu = 1400, lease_time = 86400, \
+                hostname = \"vm\", tftp_server = 10.0.0.9, classless_static_route = \
+                {10.1.0.0/16, 10.0.0.1, 0.0.0.0/0, 10.0.0.1, 10.2.0.0/16}, \
+                domain_search_list = \"a.b, c\", next_server = 10.0.0.7, bootfile_name = \"x\", \
+                bootfile_name_alt = \"y\", offerip = 10.0.0.5);";
+    assert_eq!(service(text), Service::Dhcp4(expected));
+}
+
+#[test]
+fn dhcpv6_options_become_those_of_a_server() {
+    let id = MacAddr([2, 0, 0, 0, 0, 1]);
+    let dns = ["fd77::53".parse().unwrap(), "fd77::54".parse().unwrap()];
+    let mut expected = dhcp6::Server::new(id, Some("fd77::5".parse().unwrap()));
+    expected.add_addresses(23, &dns);
+    expected.add_domains(24, ["a.b", "c"]).unwrap();
+    expected.set_name("vm.b").unwrap();
+    expected.set_boot_files(Some(b"tftp://a"), Some(b"tftp://b"));
+    let text = "reg0[3] = put_dhcpv6_opts(ia_addr = fd77::5, bootfile_name = \"tftp://a\", \
+                bootfile_name_alt = \"tftp://b\", dns_server = {fd77::53, fd77::54}, \
+                domain_search = \"a.b,c\", fqdn = \"vm.b\", server_id = 02:00:00:00:00:01);";
+    assert_eq!(service(text), Service::Dhcp6(expected));
+    let stateless = "reg0[3] = put_dhcpv6_opts(server_id = 02:00:00:00:00:01);";
+    assert_eq!(service(stateless), Service::Dhcp6(dhcp6::Server::new(id, None)));
+    let text = "reg0[3] = put_dhcpv6_opts(server_id = 02:00:00:00:00:01, fqdn = \"a..b\");";
+    becomes(text, &[Op::Unsupported("put_dhcpv6_opts with an invalid domain name")]);
+}
+
+#[test]
+fn ra_options_become_those_of_a_router() {
+    let router = |mode, preference, autonomous| {
+        let mut router = Router::new(mode, preference);
+        let prefix = NdPrefix {
+            len: 64,
+            on_link: true,
+            autonomous,
+            valid_lifetime_s: u32::MAX,
+            preferred_lifetime_s: u32::MAX,
+            prefix: "fd77::".parse().unwrap(),
+        };
+        for option in [
+            NdOption::SourceLinkLayer(MacAddr([2, 0, 0, 0, 0, 1])),
+            NdOption::Mtu(1400),
+            NdOption::Prefix(prefix),
+        ] {
+            router.add(option).unwrap();
+        }
+        router
+    };
+    let options = "slla = 02:00:00:00:00:01, mtu = 1400, prefix = fd77::/64";
+    let text = format!(
+        "reg0[3] = put_nd_ra_opts(addr_mode = \"slaac\", router_preference = \"HIGH\", {options}, \
+         rdnss = fd77::53, dnssl = \"a.b, c\", route_info = \"LOW-fd01::/48,bad,HIGH-fd02::/64\");"
+    );
+    let mut expected = router(AddressMode::Slaac, Preference::High, true);
+    expected.add_dns_servers(&["fd77::53".parse().unwrap()]).unwrap();
+    expected.add_domains(["a.b", "c"]).unwrap();
+    expected.add_route(("fd01::".parse().unwrap(), 48), Preference::Low).unwrap();
+    expected.add_route(("fd02::".parse().unwrap(), 64), Preference::High).unwrap();
+    assert_eq!(service(&text), Service::Router(expected));
+    for (mode, name, autonomous) in [
+        (AddressMode::DhcpStateful, "dhcpv6_stateful", false),
+        (AddressMode::DhcpStateless, "dhcpv6_stateless", true),
+    ] {
+        let text = format!("reg0[3] = put_nd_ra_opts(addr_mode = \"{name}\", {options});");
+        let expected = router(mode, Preference::Medium, autonomous);
+        assert_eq!(service(&text), Service::Router(expected));
+    }
+}
+
+#[test]
+fn dns_lookup_asks_the_names_of_the_datapath() {
+    becomes("reg0[4] = dns_lookup();", &[Op::DnsLookup(bits(Field::Reg0, 4, 1))]);
+}
+
+#[test]
+fn dhcp_options_that_cannot_be_sent_are_unsupported() {
+    for (option, problem) in [
+        ("domain_search_list = \"a..b\"", "put_dhcp_opts with an invalid domain name"),
+        (
+            &*format!("domain_name = \"{}\"", "x".repeat(1000)),
+            "put_dhcp_opts with options that are too long",
+        ),
+    ] {
+        let text = format!("reg0[0] = put_dhcp_opts(offerip = 1.2.3.4, {option});");
+        becomes(&text, &[Op::Unsupported(problem)]);
+    }
 }
 
 #[test]
 fn unsupported_actions_are_named() {
     for (text, name) in [
-        ("ct_next;", "ct_next"),
-        ("ct_commit { ct_mark = 1; };", "ct_commit"),
-        ("ct_commit(ct_mark=1);", "ct_commit"),
-        ("ct_dnat;", "ct_dnat"),
-        ("ct_snat(10.0.0.1);", "ct_snat"),
-        ("ct_dnat_in_czone;", "ct_dnat_in_czone"),
-        ("ct_snat_in_czone;", "ct_snat_in_czone"),
-        ("ct_lb;", "ct_lb"),
-        ("ct_lb_mark;", "ct_lb_mark"),
-        ("ct_commit_nat;", "ct_commit_nat"),
-        ("ct_snat_to_vip;", "ct_snat_to_vip"),
-        ("reg0[0] = put_dhcp_opts(offerip = 1.2.3.4);", "put_dhcp_opts"),
-        ("reg0[0] = put_dhcpv6_opts();", "put_dhcpv6_opts"),
-        (
-            "reg0[0] = put_nd_ra_opts(addr_mode = \"dhcpv6_stateful\", slla = ae:01:02:03:04:10);",
-            "put_nd_ra_opts",
-        ),
-        ("reg0[0] = dns_lookup();", "dns_lookup"),
-        ("reg0[0] = chk_lb_hairpin();", "chk_lb_hairpin"),
-        ("reg0[0] = chk_lb_hairpin_reply();", "chk_lb_hairpin_reply"),
+        ("ct_commit { push(ct_mark); };", "ct_commit"),
+        ("ct_lb(backends=10.0.0.3; hash_fields=\"no_such_field\");", "hash_fields"),
+        ("reg0[0] = put_dhcpv6_opts();", "put_dhcpv6_opts without server_id"),
         ("reg0[0] = chk_ecmp_nh_mac();", "chk_ecmp_nh_mac"),
         ("reg0[0] = chk_ecmp_nh();", "chk_ecmp_nh"),
         ("reg0[0] = chk_lb_aff();", "chk_lb_aff"),

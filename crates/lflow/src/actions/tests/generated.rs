@@ -1,10 +1,11 @@
 //! Properties of generated actions, and of texts made of random tokens.
 
 use super::{parse_here, stage};
+use crate::actions::option_table::EMPTY_LB_BACKENDS;
 use crate::actions::{
-    Action, ActionOption, Actions, Backend, Check, CtLb, IpVersion, LbAffinity, LbFlag, Log,
-    LogVerdict, Nat, NatTarget, Nest, ObservationPoint, OptionProtocol, OptionValue, Sample,
-    Severity, Transport, compile,
+    Action, ActionOption, Actions, Backend, Check, CtLb, IpVersion, KnownOption, LbAffinity,
+    LbFlag, Log, LogVerdict, Nat, NatTarget, Nest, ObservationPoint, OptionProtocol, OptionValue,
+    Sample, Severity, Transport, compile,
 };
 use crate::lexer::Lexer;
 use crate::symbol::FieldRef;
@@ -163,27 +164,25 @@ fn connection() -> impl Strategy<Value = Action> {
     ]
 }
 
+fn known(table: &'static [KnownOption], name: &str) -> &'static KnownOption {
+    table.iter().find(|option| option.name == name).expect("a known option")
+}
+
 fn beside() -> impl Strategy<Value = Action> {
     let log =
         (option::of(text()), select(LogVerdict::ALL), select(Severity::ALL), option::of(text()));
     let sample = (1u16.., any::<u32>(), any::<u8>(), option::of(any::<u32>()));
-    let offer = ActionOption {
-        name: "offerip",
-        value: OptionValue::Number(Constant::new(0x0102_0304, Format::Ipv4)),
-    };
+    let dhcp =
+        |name, value| ActionOption { option: known(OptionProtocol::Dhcp4.table(), name), value };
+    let offer = dhcp("offerip", OptionValue::Number(Constant::new(0x0102_0304, Format::Ipv4)));
     let extra = prop_oneof![
-        vec(constant(), 1..4).prop_map(|values| ActionOption {
-            name: "router",
-            value: OptionValue::Numbers(values.into())
-        }),
-        vec(text(), 1..4).prop_map(|texts| ActionOption {
-            name: "wpad",
-            value: OptionValue::Texts(texts.into())
-        }),
-        text()
-            .prop_map(|text| ActionOption { name: "tftp_server", value: OptionValue::Text(text) }),
+        vec(constant(), 1..4)
+            .prop_map(move |values| dhcp("router", OptionValue::Numbers(values.into()))),
+        vec(text(), 1..4).prop_map(move |texts| dhcp("wpad", OptionValue::Texts(texts.into()))),
+        text().prop_map(move |text| dhcp("tftp_server", OptionValue::Text(text))),
     ];
-    let event = ActionOption { name: "vip", value: OptionValue::Text("[fd00::1]:80".into()) };
+    let vip = OptionValue::Text("[fd00::1]:80".into());
+    let event = ActionOption { option: known(EMPTY_LB_BACKENDS, "vip"), value: vip };
     prop_oneof![
         log.prop_map(|(name, verdict, severity, meter)| {
             Action::Log(Log { name, verdict, severity, meter })

@@ -82,8 +82,8 @@ impl RouterFlows<'_> {
     fn add_route(&self, flows: &mut FlowCollector, way: &ForwardingRoute<'_>) {
         const OF_PORT: u16 = 2;
         const STATIC: u16 = 1;
-        let &ForwardingRoute { port: RouterPort { name, mac, .. }, prefix, next_hop, source, line } =
-            way;
+        let &ForwardingRoute { port, prefix, next_hop, source, line } = way;
+        let RouterPort { name, mac, .. } = port;
         let (hop, from, dst) = if prefix.is_ipv4() {
             ("reg0", "reg1", "ip4.dst")
         } else {
@@ -130,9 +130,16 @@ impl RouterFlows<'_> {
                             self.add_neighbour(flows, port, net.addr(), guest.mac, guest.line);
                         }
                     }
-                    for other in &self.ports_on[switch.value()] {
-                        if other.name != port.name {
-                            self.add_router_neighbour(flows, port, other);
+                    for (router, other) in &self.ports_on[switch.value()] {
+                        if other.name == port.name {
+                            continue;
+                        }
+                        self.add_router_neighbour(flows, port, other);
+                        for nat in self.network.nats_of(*router) {
+                            let is_own = other.addresses.iter().any(|a| a.addr() == nat.external);
+                            if !is_own && other.address_towards(nat.external).is_some() {
+                                self.add_neighbour(flows, port, nat.external, other.mac, nat.line);
+                            }
                         }
                     }
                 }

@@ -82,7 +82,11 @@ impl RouterFlows<'_> {
                 .to_owned(),
         );
         // Directed broadcasts are not forwarded (RFC 2644).
-        add(60, format!("ip4.dst == {own_and_broadcast}"), "drop;".to_owned());
+        let mut refused = [ips, &broadcasts(port)].concat();
+        refused.retain(|ip| !self.is_external((*ip).into()));
+        if !refused.is_empty() {
+            add(60, format!("ip4.dst == {}", set_of(&refused)), "drop;".to_owned());
+        }
         add(
             31,
             format!("inport == {name:?} && ip4 && ip.ttl == {{0, 1}} && !ip.later_frag"),
@@ -122,7 +126,11 @@ impl RouterFlows<'_> {
             format!("ip6.dst == {own} && icmp6.type == 128 && icmp6.code == 0"),
             "ip6.dst <-> ip6.src; ip.ttl = 255; icmp6.type = 129; flags.loopback = 1; next;",
         );
-        add(60, format!("ip6.dst == {own}"), "drop;");
+        let refused = ips.iter().filter(|ip| !self.is_external((**ip).into()));
+        let refused: Vec<_> = refused.collect();
+        if !refused.is_empty() {
+            add(60, format!("ip6.dst == {}", set_of(&refused)), "drop;");
+        }
         add(
             31,
             format!("inport == {name:?} && ip6 && ip.ttl == {{0, 1}} && !ip.later_frag"),

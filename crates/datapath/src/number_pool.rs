@@ -1,43 +1,13 @@
-//! Numbers for datapath ports and tunnel end points. An item that stays in the network file keeps
-//! its number across reloads.
+//! [`NumberPool`]: numbers for datapath ports and tunnel end points. An item that stays in the
+//! configuration keeps its number when the configuration changes.
 
-use flow::TunnelSpec;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// How long a released number stays unused. Megaflows that refer to it may live for one
 /// revalidation interval and must not output to another port or end point.
 const REUSE_DELAY: Duration = Duration::from_secs(5);
-
-/// A port: the name of its logical switch and its own. Moved to another switch, it is another port.
-pub type PortName = (String, String);
-/// An end point: its specification, local address and remote address.
-pub type EndpointName = (TunnelSpec, IpAddr, IpAddr);
-
-/// The numbers of one host.
-#[derive(Clone, Debug)]
-pub struct HostNumbers {
-    /// Starts at 1: port 0 is the uplink.
-    pub ports: NumberPool<PortName>,
-    /// Starts at 0.
-    pub endpoints: NumberPool<EndpointName>,
-}
-
-impl Default for HostNumbers {
-    fn default() -> Self {
-        Self { ports: NumberPool::starting_at(1), endpoints: NumberPool::starting_at(0) }
-    }
-}
-
-impl HostNumbers {
-    /// Releases the numbers that were not requested since the last call.
-    pub fn release_unused(&mut self, now: Instant) {
-        self.ports.release_unused(now);
-        self.endpoints.release_unused(now);
-    }
-}
 
 /// Assigns numbers to names and reuses released numbers after a delay.
 #[derive(Clone, Debug)]
@@ -51,13 +21,25 @@ pub struct NumberPool<K> {
 }
 
 impl<K: Clone + Eq + Hash> NumberPool<K> {
-    fn starting_at(first: u32) -> Self {
+    /// A pool whose first number is `first`.
+    pub fn starting_at(first: u32) -> Self {
         Self {
             assigned: HashMap::new(),
             requested: HashSet::new(),
             released: VecDeque::new(),
             next: first,
         }
+    }
+
+    /// Gives `name` this number, unless it has one already or the number is in use. Numbers that
+    /// are left out become free after a delay.
+    pub fn prefer(&mut self, name: &K, number: u32, now: Instant) {
+        if number < self.next || self.assigned.contains_key(name) {
+            return;
+        }
+        self.released.extend((self.next..number).map(|free| (now, free)));
+        self.next = number.saturating_add(1);
+        self.assigned.insert(name.clone(), number);
     }
 
     /// The number of `name`: its present one, or a free one.
@@ -80,7 +62,8 @@ impl<K: Clone + Eq + Hash> NumberPool<K> {
         number
     }
 
-    fn release_unused(&mut self, now: Instant) {
+    /// Releases the numbers of names that were not requested since the last call.
+    pub fn release_unused(&mut self, now: Instant) {
         let requested = std::mem::take(&mut self.requested);
         let released = &mut self.released;
         self.assigned.retain(|name, number| {
@@ -114,5 +97,18 @@ mod tests {
         assert_eq!(round(8, &[]), [0_u32; 0]);
         assert_eq!(round(20, &["x", "y", "z", "u", "v"]).len(), 5);
         assert_eq!(pool.next, 6, "four released numbers were reused");
+    }
+
+    #[test]
+    fn preferred_number_is_taken_unless_it_is_in_use() {
+        let mut pool = NumberPool::starting_at(1);
+        let start = Instant::now();
+        pool.prefer(&"b", 3, start);
+        pool.prefer(&"a", 3, start);
+        pool.prefer(&"b", 7, start);
+        assert_eq!([pool.number("b", start), pool.number("a", start)], [3, 4]);
+        let later = start + REUSE_DELAY;
+        assert_eq!([pool.number("c", later), pool.number("d", later)], [1, 2]);
+        assert_eq!(pool.number("e", later), 5);
     }
 }

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * How much each port may have waiting in the queue of punted packets. The queue is that of a TAP,
+ * which all ports share. A program admits a packet only if its port has room there, so that a port
+ * can delay others only by that much, and the packets of others find the queue not full.
+ *
+ * Userspace does not report single packets. It publishes a time: all packets punted until then have
+ * been read (weft_punt_clock). A port remembers the time of its last packet, and of one before. Of
+ * the packets after that one, some may have been read too: a port may get half of its room only.
+ */
+#pragma once
+
+#include "maps.h"
+
+/* A packet counts once for each so many bytes, or segments, that it has begun. */
+#define PUNT_UNIT_BYTES_SHIFT 13
+#define PUNT_UNIT_SEGMENTS 16
+/* The value of weft_punt_clock while no packet waits. */
+#define PUNT_ALL_READ (~0ULL)
+
+/* Segments of a packet, as packet::segment_count in userspace. */
+static __always_inline __u32 segment_count(struct __sk_buff *skb)
+{
+	__u32 size = skb->gso_size;
+
+	return size ? (skb->len + size - 1) / size : 1;
+}
+
+/*
+ * Whether a super-packet has many segments that are shorter than any stack sends, as
+ * packet::has_tiny_segments in userspace.
+ */
+static __always_inline bool has_tiny_segments(struct __sk_buff *skb, __u32 gso_size)
+{
+	return gso_size < WEFT_LEAST_SEGMENT_LEN &&
+	       skb->len > WEFT_SHORT_SEGMENTS * (gso_size + 1);
+}
+
+static __always_inline __u32 punt_cost(struct __sk_buff *skb)
+{
+	__u32 by_len = (skb->len + (1 << PUNT_UNIT_BYTES_SHIFT) - 1) >> PUNT_UNIT_BYTES_SHIFT;
+	__u32 by_segments = (segment_count(skb) + PUNT_UNIT_SEGMENTS - 1) / PUNT_UNIT_SEGMENTS;
+
+	return by_len > by_segments ? by_len : by_segments;
+}
+
+/* What waits in the queue, at most. `read_ns`: all packets punted until then have been read. */
+static __always_inline __u32 waiting(struct weft_punt_queue *queue, __u64 read_ns)
+{
+	__u64 marked_ns = *(volatile __u64 *)&queue->marked_ns;
+	__u32 punted = *(volatile __u32 *)&queue->punted;
+	/* Read after `punted`, of which another CPU writes it before. */
+	__u64 last_ns = *(volatile __u64 *)&queue->last_ns;
+	__s32 left;
+
+	if (read_ns >= last_ns) {
+		queue->read = punted;
+		queue->marked = punted;
+		queue->marked_ns = last_ns;
+	} else if (read_ns >= marked_ns &&
+		   marked_ns == __sync_val_compare_and_swap(&queue->marked_ns, marked_ns,
+							    last_ns)) {
+		/* Only one CPU gets here: another would take the new mark for the old. */
+		queue->read = queue->marked;
+		queue->marked = punted;
+	}
+	/* Negative if another CPU has read more meanwhile. */
+	left = punted - *(volatile __u32 *)&queue->read;
+	return left > 0 ? left : 0;
+}
+
+static __always_inline void add_waiting(struct weft_punt_queue *queue, __u32 cost, __u64 now)
+{
+	queue->last_ns = now;
+	__sync_fetch_and_add(&queue->punted, cost);
+}
+
+/*
+ * Admits a packet to the queue if its port has room. A port can have at most as much as remains
+ * free for others. That is the only limit of the uplink, which many hosts share. CPUs that do this
+ * at the same time may both take the last room.
+ */
+__weak int admit_to_punt_queue(struct __sk_buff *skb, __u32 port, __u64 now)
+{
+	struct weft_punt_queue *all, *own;
+	__u32 none = 0, limit = weft_config.punt_limit, size = weft_config.punt_queue_len;
+	bool is_uplink = port == weft_config.uplink_port;
+	__u32 cost, used, has;
+	__u64 *clock, read_ns;
+
+	clock = bpf_map_lookup_elem(&weft_punt_clock, &none);
+	all = bpf_map_lookup_elem(&weft_punt_total, &none);
+	if (!limit || !clock || !all)
+		return true;
+	read_ns = *(volatile __u64 *)clock;
+	cost = punt_cost(skb);
+	used = waiting(all, read_ns);
+	if (used + cost > size)
+		return false;
+	own = bpf_map_lookup_elem(&weft_punt_queues, is_uplink ? &none : &port);
+	if (own) {
+		has = waiting(own, read_ns);
+		if (limit > size - used || is_uplink)
+			limit = size - used;
+		/* A packet that costs more than the limit may wait alone. */
+		if (has && has + cost > limit)
+			return false;
+		add_waiting(own, cost, now);
+	}
+	add_waiting(all, cost, now);
+	if (read_ns == PUNT_ALL_READ)
+		__sync_val_compare_and_swap(clock, read_ns, now - 1);
+	return true;
+}

@@ -1,0 +1,352 @@
+//! [`Host`]: a chassis as a state machine, without I/O and without a clock.
+
+use crate::endpoints::{Endpoints, local_ends};
+use crate::local::{DeviceFacts, InterfaceState, LocalPorts};
+use crate::program::{BadFlow, ProgramBuilder, Surroundings, learned, ports::port_named};
+use crate::settings::Settings;
+use crate::tables::{self, DatapathBinding, Encap, Fdb, MacBinding, SbGlobal, Text, index};
+use crate::taught::TaughtWriter;
+use crate::writes::{self, Installed, SouthboundWriter, UnixMs};
+use datapath::config::{EndpointConfig, PortConfig, TunnelConfig};
+use datapath::number_pool::NumberPool;
+use flow::{PortNo, TunnelType};
+use ovsdb::{Atom, Replica, RowChange, Table, Transaction, Uuid};
+use pipeline::{LearnEvent, Program};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How long the network stays in force when a southbound database comes back without any. Its
+/// operators may be restoring it.
+const HOLD: Duration = Duration::from_secs(300);
+
+/// What this host's switch is to have: the caller puts it in force, and then calls
+/// [`Host::installed`].
+#[derive(Clone, Debug)]
+pub struct Installation {
+    /// The program.
+    pub program: Program,
+    /// The ports. Their names are those of their interfaces.
+    pub ports: Vec<PortConfig>,
+    /// The logical port and the logical switch of each port, as far as they are known.
+    pub names: BTreeMap<PortNo, (String, String)>,
+    /// The tunnel ends of this host.
+    pub tunnels: Vec<TunnelConfig>,
+    /// The tunnel ends of the other hosts.
+    pub endpoints: Vec<EndpointConfig>,
+    /// The names of the other hosts.
+    pub hosts: BTreeMap<IpAddr, String>,
+    /// All MAC bindings and stations of the database, if they may have changed.
+    pub learned: Option<Vec<LearnEvent>>,
+    /// The part of [`Installed`] that it stands for.
+    covers: Installed,
+}
+
+/// A host of a deployment.
+#[derive(Debug)]
+pub struct Host {
+    settings: Settings,
+    /// The MTU of the underlay, in bytes.
+    underlay_mtu: u16,
+    port_numbers: NumberPool<Text>,
+    endpoint_numbers: NumberPool<(TunnelType, IpAddr)>,
+    local: LocalPorts,
+    endpoints: Endpoints,
+    builder: ProgramBuilder,
+    /// The row of this host in the table Chassis.
+    chassis: Option<Uuid>,
+    /// `nb_cfg` of the southbound database.
+    nb_cfg: Option<i64>,
+    writer: SouthboundWriter,
+    taught: TaughtWriter,
+    installed: Installed,
+    /// When the southbound database came back empty, while the network is held.
+    held_since: Option<Instant>,
+    must_install: bool,
+    must_learn: bool,
+}
+
+impl Host {
+    /// A host without ports. `underlay_mtu` is in bytes.
+    pub fn new(settings: Settings, underlay_mtu: u16) -> Self {
+        Self {
+            builder: ProgramBuilder::new(&settings.tunnels),
+            settings,
+            underlay_mtu,
+            port_numbers: NumberPool::starting_at(1),
+            endpoint_numbers: NumberPool::starting_at(0),
+            local: LocalPorts::default(),
+            endpoints: Endpoints::default(),
+            chassis: None,
+            nb_cfg: None,
+            writer: SouthboundWriter::default(),
+            taught: TaughtWriter::default(),
+            installed: Installed::default(),
+            held_since: None,
+            must_install: true,
+            must_learn: true,
+        }
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The flows that the program lacks, by row, up to a limit.
+    pub fn bad_flows(&self) -> &BTreeMap<Uuid, BadFlow> {
+        self.builder.bad_flows()
+    }
+
+    /// The `nb_cfg` that is in force.
+    pub fn installed_nb_cfg(&self) -> Option<i64> {
+        self.installed.nb_cfg
+    }
+
+    /// The number of flows that the program has, and of those that it lacks.
+    pub fn flow_counts(&self) -> (usize, usize) {
+        (self.builder.flow_count(), self.builder.bad_flow_count())
+    }
+
+    /// Warnings since the last call, for the log.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        self.builder.take_warnings()
+    }
+
+    /// The MTU of guests that fits the tunnels of this host, in bytes.
+    fn guest_mtu(&self) -> u16 {
+        let is_ipv6 = self.settings.encap_ip.is_ipv6();
+        let overhead = |tunnel: &TunnelType| {
+            tunnel.overhead_bytes(is_ipv6, &tunnel.descriptor().default_settings())
+        };
+        let overhead = self.settings.tunnels.iter().map(overhead).max().unwrap_or(0);
+        self.underlay_mtu.saturating_sub(overhead)
+    }
+
+    /// The local database has changed. Ports are placed if `southbound` is known.
+    pub fn handle_local(&mut self, local: &Replica, southbound: &Replica, now: Instant) {
+        let mtu = self.guest_mtu();
+        let new = LocalPorts::read(local, &self.settings, mtu, &mut self.port_numbers, now);
+        if new == self.local {
+            return;
+        }
+        let old = std::mem::replace(&mut self.local, new);
+        let changed = self.local.changed(&old);
+        self.place(southbound, &changed, BTreeSet::new());
+        self.must_install = true;
+    }
+
+    /// Uses other settings. False if they need a restart of the switch; nothing has changed then.
+    pub fn change_settings(&mut self, new: Settings, southbound: &Replica, now: Instant) -> bool {
+        let old = &self.settings;
+        let is_same_host = (&old.system_id, &old.tunnels, old.encap_ip, &old.bridge)
+            == (&new.system_id, &new.tunnels, new.encap_ip, &new.bridge);
+        if is_same_host {
+            self.settings = new;
+            self.read_hosts(southbound, now);
+            self.must_install = true;
+        }
+        is_same_host
+    }
+
+    /// Rows of the southbound database have changed. `is_first` is true for the first update of a
+    /// connection.
+    pub fn handle_southbound(
+        &mut self,
+        replica: &Replica,
+        changes: &[RowChange],
+        is_first: bool,
+        now: Instant,
+    ) {
+        let is_empty = replica.table(DatapathBinding::NAME).is_none_or(|table| table.is_empty());
+        if is_empty && is_first && self.builder.has_datapaths() && self.held_since.is_none() {
+            self.held_since = Some(now);
+        }
+        if self.is_held(replica, now) {
+            self.chassis = chassis_named(replica, &self.settings.system_id);
+            return;
+        }
+        let of = |names: &[&str]| changes.iter().any(|change| names.contains(&change.table()));
+        if of(&[tables::Chassis::NAME, Encap::NAME]) || self.held_since.is_some() {
+            self.read_hosts(replica, now);
+        }
+        let around = surroundings(&self.settings, self.chassis, &self.local, &self.endpoints);
+        if self.held_since.take().is_some() {
+            self.builder = ProgramBuilder::from_replica(replica, &self.settings.tunnels, &around);
+            self.install_again();
+        } else {
+            self.builder.apply(replica, changes, &around);
+        }
+        self.nb_cfg = replica.rows::<SbGlobal>().next().map(|(_, row)| row.nb_cfg);
+        self.must_learn |=
+            changes.iter().any(|change| ProgramBuilder::is_about_learned(change.table()));
+        self.must_install |= changes.iter().any(|change| !is_only_time(change));
+    }
+
+    /// True while the network stays in force although the database has none.
+    fn is_held(&self, replica: &Replica, now: Instant) -> bool {
+        let is_empty = replica.table(DatapathBinding::NAME).is_none_or(|table| table.is_empty());
+        is_empty && self.held_since.is_some_and(|since| now.duration_since(since) < HOLD)
+    }
+
+    /// True while the network stays in force although the database has none.
+    pub fn holds_network(&self) -> bool {
+        self.held_since.is_some()
+    }
+
+    /// When to call [`handle_southbound`](Self::handle_southbound) at the latest.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.held_since.map(|since| since + HOLD)
+    }
+
+    /// Reads the rows of the hosts, and places the ports of those that have moved.
+    fn read_hosts(&mut self, replica: &Replica, now: Instant) {
+        let (mtu, numbers) = (self.underlay_mtu, &mut self.endpoint_numbers);
+        let new = Endpoints::read(replica, &self.settings, mtu, numbers, now);
+        let old = std::mem::replace(&mut self.endpoints, new);
+        let mut hosts = self.endpoints.changed(&old);
+        let own = chassis_named(replica, &self.settings.system_id);
+        if own != self.chassis {
+            hosts.extend(self.chassis.into_iter().chain(own));
+            self.chassis = own;
+        }
+        self.place(replica, &BTreeSet::new(), hosts);
+    }
+
+    fn place(&mut self, southbound: &Replica, names: &BTreeSet<Text>, hosts: BTreeSet<Uuid>) {
+        let around = surroundings(&self.settings, self.chassis, &self.local, &self.endpoints);
+        self.builder.replace(southbound, names, hosts, &around);
+    }
+
+    /// What to put in force; `None` if that is done already.
+    pub fn installation(&mut self, southbound: &Replica) -> Option<Installation> {
+        if !std::mem::take(&mut self.must_install) {
+            return None;
+        }
+        let program = self.builder.program();
+        let mut ports = Vec::new();
+        let mut names = BTreeMap::new();
+        for interface in self.local.interfaces.values() {
+            let InterfaceState::Port { port, device } = &interface.state else { continue };
+            ports.push(PortConfig {
+                port: *port,
+                name: interface.name.to_string(),
+                logical_switch: self.settings.bridge.to_string(),
+                device: device.clone(),
+            });
+            if let Some(name) = &interface.logical_port {
+                let switch = switch_of(&program, *port).unwrap_or_default();
+                names.insert(*port, (name.to_string(), switch));
+            }
+        }
+        let must_learn = std::mem::take(&mut self.must_learn);
+        let logical = self.local.logical.keys();
+        let known = logical.filter_map(|name| Some((name.clone(), self.local.of_logical(name)?.0)));
+        let placed = known.filter(|(_, port)| program.port_role(*port).is_some());
+        let hosts = self.endpoints.hosts.iter();
+        Some(Installation {
+            covers: Installed {
+                nb_cfg: self.nb_cfg,
+                next_cfg: Some(self.local.next_cfg),
+                ports: placed.collect(),
+            },
+            program,
+            ports,
+            names,
+            tunnels: local_ends(&self.settings, self.underlay_mtu),
+            endpoints: self.endpoints.configs.clone(),
+            hosts: hosts.map(|(address, name)| (*address, name.to_string())).collect(),
+            learned: must_learn.then(|| learned(southbound)),
+        })
+    }
+
+    /// The installation is in force.
+    pub fn installed(&mut self, installation: Installation) {
+        self.installed = installation.covers;
+    }
+
+    /// The installation failed: [`installation`](Self::installation) returns the newest one again.
+    pub fn install_again(&mut self) {
+        (self.must_install, self.must_learn) = (true, true);
+    }
+
+    /// The next transaction for the southbound database, and when to ask again at the latest.
+    pub fn southbound_transaction(
+        &mut self,
+        replica: &Replica,
+        now: Instant,
+        unix_ms: UnixMs,
+    ) -> (Option<Transaction>, Option<Instant>) {
+        let around = surroundings(&self.settings, self.chassis, &self.local, &self.endpoints);
+        let next =
+            self.writer.next(replica, &self.settings, &around, &self.installed, (now, unix_ms));
+        match next {
+            (None, again) => {
+                let (transaction, later) = self.taught.next(replica, now, unix_ms);
+                (transaction, again.into_iter().chain(later).min())
+            }
+            own => own,
+        }
+    }
+
+    /// Packets have taught the switch this. It is written to the southbound database.
+    pub fn handle_taught(&mut self, events: Vec<LearnEvent>, now: Instant) {
+        self.taught.add(events, now);
+    }
+
+    /// The next transaction for the local database. `devices` are those of this host, by name.
+    pub fn local_transaction(
+        &self,
+        local: &Replica,
+        southbound: &Replica,
+        devices: &BTreeMap<Text, DeviceFacts>,
+        unix_ms: UnixMs,
+    ) -> Option<Transaction> {
+        let is_up = |name: &&Text| {
+            let row = port_named(southbound, name);
+            row.is_some_and(|row| row.chassis.is_some() && row.chassis == self.chassis)
+                && self.installed.ports.contains_key(*name)
+        };
+        let up = self.local.logical.keys().filter(is_up).cloned().collect();
+        let facts = (&up, devices);
+        writes::local(local, &self.settings, &self.local, facts, &self.installed, unix_ms)
+    }
+
+    /// The transaction with which the host leaves the deployment.
+    pub fn leave(&self, southbound: &Replica) -> Option<Transaction> {
+        writes::leave(southbound, &self.settings, self.chassis)
+    }
+}
+
+/// True if only the time of a learned row has changed, which hosts refresh while they use the row.
+fn is_only_time(change: &RowChange) -> bool {
+    let binding = change.typed::<MacBinding>().is_some_and(|(old, new)| {
+        old.zip(new).is_some_and(|(old, new)| MacBinding { timestamp: new.timestamp, ..old } == new)
+    });
+    let station = change.typed::<Fdb>().is_some_and(|(old, new)| {
+        old.zip(new).is_some_and(|(old, new)| Fdb { timestamp: new.timestamp, ..old } == new)
+    });
+    binding || station
+}
+
+fn surroundings<'a>(
+    settings: &'a Settings,
+    chassis: Option<Uuid>,
+    local: &'a LocalPorts,
+    endpoints: &'a Endpoints,
+) -> Surroundings<'a> {
+    Surroundings { chassis, names: [&settings.system_id, &settings.hostname], local, endpoints }
+}
+
+fn chassis_named(replica: &Replica, name: &Text) -> Option<Uuid> {
+    let by_name = replica.table(tables::Chassis::NAME)?.index(index::NAME)?;
+    by_name.find_atom(Atom::String(name.clone())).map(|row| row.uuid()).next()
+}
+
+/// The logical switch of a datapath port.
+fn switch_of(program: &Program, port: PortNo) -> Option<String> {
+    match program.port_role(port)? {
+        pipeline::PortRole::Vif { datapath, .. } => Some(program.datapath(*datapath)?.name.clone()),
+        _ => None,
+    }
+}

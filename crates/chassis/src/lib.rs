@@ -1,0 +1,35 @@
+//! A host of an OVN deployment (a *chassis*): what it reads from the local database and from OVN's
+//! southbound database, and what it writes there.
+//!
+//! ```text
+//! Open_vSwitch:     settings, interfaces ---> local ports --+
+//! OVN_Southbound:   hosts ------------------> end points ---+--> program, ports, end points
+//!                   flows, ports, groups ... ---------------+        | installed
+//!                   Chassis, Port_Binding, nb_cfg <------------------+
+//! Open_vSwitch:     ofport, cur_cfg, ovn-installed <---------+
+//! ```
+//!
+//! [`Host`] is a state machine: its owner passes replicas of both databases with their changes and
+//! the time, puts each [`Installation`] in force, and sends the transactions that it asks for.
+//! Transactions are the difference between what a database says and what it should say, so nothing
+//! is lost when a connection is: the owner asks again when it is back.
+//!
+//! A lost connection changes nothing else. The replica stays as it was, and so does the program.
+#![forbid(unsafe_code)]
+
+mod claims;
+mod endpoints;
+mod host;
+mod local;
+mod program;
+mod settings;
+mod tables;
+mod taught;
+mod writes;
+
+pub use host::{Host, Installation};
+pub use local::DeviceFacts;
+pub use program::BadFlow;
+pub use settings::{Settings, SettingsError, TlsPaths};
+pub use tables::{of_host, of_southbound};
+pub use writes::UnixMs;

@@ -1,0 +1,214 @@
+//! The placement of logical ports.
+
+use super::{Changes, ProgramBuilder, Surroundings};
+use crate::claims;
+use crate::tables::{PortBinding, Text, index};
+use flow::{DatapathKey, PortKey, PortNo};
+use ovsdb::{Atom, Replica, Row, Table, Uuid};
+use pipeline::{LogicalPort, PortLocation, PortRole, PortSecurity};
+use southbound::PortKind;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A port of the program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlacedPort {
+    pub datapath: DatapathKey,
+    pub key: PortKey,
+    name: Text,
+    local: Option<PortNo>,
+    is_resident: bool,
+    /// The datapath behind a patch port.
+    pub patch: Option<DatapathKey>,
+}
+
+impl PlacedPort {
+    /// True if packets enter the datapath by this port on this host.
+    pub fn is_own(&self) -> bool {
+        self.local.is_some() || self.is_resident
+    }
+}
+
+impl ProgramBuilder {
+    /// Places the ports that changes of rows affect. `added` are datapaths without ports.
+    pub(super) fn apply_ports(
+        &mut self,
+        replica: &Replica,
+        changes: &Changes<'_>,
+        added: &BTreeSet<Uuid>,
+        around: &Surroundings<'_>,
+    ) {
+        let mut affected: BTreeSet<Uuid> = changes.uuids::<PortBinding>().collect();
+        for change in changes.of::<PortBinding>() {
+            // Ports that name this one in their options: patch ports their peer, chassisredirect
+            // ports their distributed port.
+            for row in [&change.old, &change.new].into_iter().flatten() {
+                if let Some(name) = row.get("logical_port") {
+                    affected.extend(find(replica, index::OPTIONS, name.atoms()));
+                }
+            }
+        }
+        for &datapath in added {
+            affected.extend(find(replica, index::DATAPATH, &[Atom::Uuid(datapath)]));
+        }
+        self.place(replica, affected, around);
+    }
+
+    /// Places the ports with these names, and those that are bound to these hosts, again.
+    pub fn replace<'n>(
+        &mut self,
+        replica: &Replica,
+        names: impl IntoIterator<Item = &'n Text>,
+        hosts: impl IntoIterator<Item = Uuid>,
+        around: &Surroundings<'_>,
+    ) {
+        let by_name = names
+            .into_iter()
+            .flat_map(|name| find(replica, index::NAME, &[Atom::String(Arc::clone(name))]));
+        let mut affected: BTreeSet<Uuid> = by_name.collect();
+        for host in hosts {
+            affected.extend(find(replica, index::CHASSIS, &[Atom::Uuid(host)]));
+        }
+        self.place(replica, affected, around);
+        self.update_reachable(replica, &BTreeSet::new());
+    }
+
+    fn place(&mut self, replica: &Replica, rows: BTreeSet<Uuid>, around: &Surroundings<'_>) {
+        let rows: Vec<_> =
+            rows.into_iter().map(|uuid| (uuid, replica.get::<PortBinding>(uuid))).collect();
+        // First all removals, because ports may exchange their keys.
+        for (uuid, row) in &rows {
+            let Some(old) = self.ports.get(uuid) else { continue };
+            let identity = row.as_ref().and_then(|row| self.identity(row));
+            if let Some(port) = old.local {
+                self.loader.physical().remove_port_role(port);
+            }
+            if identity.as_ref() != Some(&(old.datapath, old.key)) {
+                self.loader.remove_port(old.datapath, old.key);
+            }
+            if row.as_ref().is_none_or(|row| row.logical_port != old.name) && !old.is_resident {
+                self.loader.set_resident(&old.name.clone(), true);
+            }
+            if identity.is_none()
+                && let Some(gone) = self.ports.remove(uuid)
+            {
+                self.reachable.remove(&gone);
+            }
+        }
+        for (uuid, row) in rows {
+            let Some(row) = row else { continue };
+            let Some((datapath, key)) = self.identity(&row) else { continue };
+            self.place_port(replica, uuid, &row, (datapath, key), around);
+        }
+    }
+
+    fn identity(&self, row: &PortBinding) -> Option<(DatapathKey, PortKey)> {
+        let key = u16::try_from(row.tunnel_key).ok().and_then(PortKey::new)?;
+        let datapath = self.datapaths.get(&row.datapath)?;
+        (!key.is_group()).then_some((*datapath, key))
+    }
+
+    fn place_port(
+        &mut self,
+        replica: &Replica,
+        uuid: Uuid,
+        row: &PortBinding,
+        (datapath, key): (DatapathKey, PortKey),
+        around: &Surroundings<'_>,
+    ) {
+        let location = self.location(replica, row, around);
+        let name = row.logical_port.clone();
+        let local = match location {
+            PortLocation::Local(port) => {
+                let role = PortRole::Vif { datapath, port: key };
+                self.loader.physical().set_port_role(port, role);
+                Some(port)
+            }
+            _ => None,
+        };
+        let (security, problems) = PortSecurity::parse_as_ovn(&row.port_security);
+        self.warnings.extend(problems.iter().map(|problem| format!("port {name}: {problem}")));
+        let port = LogicalPort { name: name.to_string(), location, security };
+        self.loader.set_port(datapath, key, port);
+        let is_resident = row.chassis.is_some() && row.chassis == around.chassis;
+        let was = self.ports.get(&uuid).filter(|old| old.name == name);
+        if was.is_none_or(|old| old.is_resident) != is_resident {
+            self.loader.set_resident(&name, is_resident);
+        }
+        let patch = match location {
+            PortLocation::Patch { datapath, .. } => Some(datapath),
+            _ => None,
+        };
+        let placed = PlacedPort { datapath, key, name, local, is_resident, patch };
+        self.reachable.add(&placed);
+        if let Some(old) = self.ports.insert(uuid, placed) {
+            self.reachable.remove(&old);
+        }
+    }
+
+    fn location(
+        &self,
+        replica: &Replica,
+        row: &PortBinding,
+        around: &Surroundings<'_>,
+    ) -> PortLocation {
+        let kind = PortKind::from(&*row.kind);
+        let local = around.local.of_logical(&row.logical_port);
+        let local = local.map(|(port, _)| PortLocation::Local(port));
+        let is_here = row.chassis.is_some() && row.chassis == around.chassis;
+        let here = match kind {
+            PortKind::Vif if claims::may_bind(row, around.names) => local,
+            PortKind::Localport => local,
+            PortKind::Patch => Some(self.patch(replica, row)),
+            PortKind::L3Gateway if is_here => Some(self.patch(replica, row)),
+            PortKind::ChassisRedirect if is_here => Some(self.redirect(replica, row)),
+            _ => None,
+        };
+        here.or_else(|| {
+            let remote = row.chassis.filter(|_| !is_here)?;
+            let endpoint = around.endpoints.of(remote, row.encap)?;
+            Some(PortLocation::Remote { endpoint, logical_ports: true })
+        })
+        .unwrap_or(PortLocation::Unbound)
+    }
+
+    fn patch(&self, replica: &Replica, row: &PortBinding) -> PortLocation {
+        let peer = named(replica, row, "peer").and_then(|peer| self.identity(&peer));
+        peer.map_or(PortLocation::Unbound, |(datapath, port)| PortLocation::Patch {
+            datapath,
+            port,
+        })
+    }
+
+    fn redirect(&self, replica: &Replica, row: &PortBinding) -> PortLocation {
+        let port = named(replica, row, "distributed-port");
+        let port = port.filter(|port| port.datapath == row.datapath);
+        let port = port.and_then(|port| self.identity(&port));
+        port.map_or(PortLocation::Unbound, |(_, port)| PortLocation::Redirect(port))
+    }
+}
+
+/// The port that an option names.
+fn named(replica: &Replica, row: &PortBinding, option: &str) -> Option<PortBinding> {
+    port_named(replica, row.options.get(option)?)
+}
+
+/// The port with this name.
+pub(crate) fn port_named(replica: &Replica, name: &str) -> Option<PortBinding> {
+    PortBinding::from_row(row_named(replica, name)?)
+}
+
+/// The row of the port with this name.
+pub(crate) fn row_named<'r>(replica: &'r Replica, name: &str) -> Option<&'r Arc<Row>> {
+    let by_name = replica.table(PortBinding::NAME)?.index(index::NAME)?;
+    by_name.find_atom(Atom::String(name.into())).next()
+}
+
+/// The ports with one of these keys in an index.
+fn find(replica: &Replica, index: &str, keys: &[Atom]) -> Vec<Uuid> {
+    let found = replica.table(PortBinding::NAME).and_then(|table| table.index(index));
+    let rows = found.into_iter().flat_map(|found| {
+        keys.iter().flat_map(move |key| found.find_atom(key.clone())).collect::<Vec<_>>()
+    });
+    rows.map(|row| row.uuid()).collect()
+}

@@ -1,0 +1,219 @@
+//! [`Settings`]: what the local database says about this host's place in the deployment, in
+//! `external_ids` of the table Open_vSwitch.
+
+use crate::tables::{OpenVswitch, Ssl, Text, TextMap};
+use flow::{Dscp, TunnelType};
+use ovsdb::{Remote, Replica};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The settings of this host.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// `system-id`: the name of the chassis.
+    pub system_id: Text,
+    /// `hostname`, or the host's own name.
+    pub hostname: Text,
+    /// `ovn-remote`: the servers of the southbound database.
+    pub remotes: Vec<Remote>,
+    /// `ovn-encap-type`: the tunnel types, the preferred one first.
+    pub tunnels: Vec<TunnelType>,
+    /// `ovn-encap-ip`: this host's address in the underlay.
+    pub encap_ip: IpAddr,
+    /// `ovn-encap-csum`: whether UDP tunnels have outer checksums.
+    pub checksum: bool,
+    /// `ovn-encap-tos`: the DSCP of outer headers.
+    pub dscp: Dscp,
+    /// `ovn-bridge`: the integration bridge.
+    pub bridge: Text,
+    /// `ovn-bridge-mappings`, as text.
+    pub bridge_mappings: Text,
+    /// `ovn-cms-options`, as text.
+    pub cms_options: Text,
+    /// `ovn-transport-zones`.
+    pub transport_zones: BTreeSet<Text>,
+    /// `ovn-remote-probe-interval`: `None` without probes.
+    pub probe_interval: Option<Duration>,
+    /// The files of TLS, for `ssl:` remotes.
+    pub tls: Option<TlsPaths>,
+}
+
+/// The paths of private key and certificates, from the table SSL.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TlsPaths {
+    /// The private key.
+    pub private_key: PathBuf,
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// The certificates of the authorities.
+    pub ca_certificate: PathBuf,
+}
+
+/// Why the settings cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The database has no row of Open_vSwitch.
+    #[error("the table Open_vSwitch is empty: run `ovs-vsctl init`")]
+    NoRow,
+    /// Keys are missing.
+    #[error("Open_vSwitch lacks external_ids {keys}: set them with `ovs-vsctl set open .`")]
+    Missing {
+        /// The keys.
+        keys: String,
+    },
+    /// A value is invalid.
+    #[error("external_ids:{key}={value} of Open_vSwitch: {problem}")]
+    Invalid {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: Text,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+}
+
+impl Settings {
+    /// Reads the settings. `hostname` is the host's own name.
+    ///
+    /// # Errors
+    /// All missing keys, or the first invalid value.
+    pub fn read(replica: &Replica, hostname: &str) -> Result<Self, SettingsError> {
+        let (_, row) = replica.rows::<OpenVswitch>().next().ok_or(SettingsError::NoRow)?;
+        let tls = row.ssl.and_then(|uuid| replica.get::<Ssl>(uuid)).map(|ssl| TlsPaths {
+            private_key: ssl.private_key.into(),
+            certificate: ssl.certificate.into(),
+            ca_certificate: ssl.ca_cert.into(),
+        });
+        Ok(Self { tls, ..Self::from_external_ids(&row.external_ids, hostname)? })
+    }
+
+    fn from_external_ids(ids: &TextMap, hostname: &str) -> Result<Self, SettingsError> {
+        const REQUIRED: [&str; 4] = ["system-id", "ovn-remote", "ovn-encap-type", "ovn-encap-ip"];
+        let text = |key: &str| ids.get(key).filter(|value| !value.is_empty()).cloned();
+        let missing: Vec<_> = REQUIRED.into_iter().filter(|key| text(key).is_none()).collect();
+        if !missing.is_empty() {
+            return Err(SettingsError::Missing { keys: missing.join(", ") });
+        }
+        let or_empty = |key: &str| text(key).unwrap_or_default();
+        let invalid = |key: &'static str, problem: String| SettingsError::Invalid {
+            key,
+            value: or_empty(key),
+            problem,
+        };
+        let remotes = Remote::parse_list(&or_empty("ovn-remote"))
+            .map_err(|error| invalid("ovn-remote", error.to_string()))?;
+        let tunnels = tunnels(&or_empty("ovn-encap-type"))
+            .map_err(|problem| invalid("ovn-encap-type", problem))?;
+        let encap_ip = or_empty("ovn-encap-ip").parse().map_err(|_| {
+            invalid("ovn-encap-ip", "expected one IP address of this host".to_owned())
+        })?;
+        let dscp = dscp(text("ovn-encap-tos").as_deref()).ok_or_else(|| {
+            invalid("ovn-encap-tos", "expected `inherit` or a number from 0 to 255".to_owned())
+        })?;
+        let probe_ms = text("ovn-remote-probe-interval").and_then(|value| value.parse().ok());
+        let probe_interval = Duration::from_millis(probe_ms.unwrap_or(5000));
+        let zones = or_empty("ovn-transport-zones");
+        let zones = zones.split(',').map(str::trim).filter(|zone| !zone.is_empty());
+        Ok(Self {
+            system_id: or_empty("system-id"),
+            hostname: text("hostname").unwrap_or_else(|| hostname.into()),
+            remotes,
+            tunnels,
+            encap_ip,
+            checksum: text("ovn-encap-csum").as_deref() != Some("false"),
+            dscp,
+            bridge: text("ovn-bridge").unwrap_or_else(|| "br-int".into()),
+            bridge_mappings: or_empty("ovn-bridge-mappings"),
+            cms_options: or_empty("ovn-cms-options"),
+            transport_zones: zones.map(Text::from).collect(),
+            probe_interval: (!probe_interval.is_zero()).then_some(probe_interval),
+            tls: None,
+        })
+    }
+}
+
+/// Parses `ovn-encap-type`, in OVN's order of preference.
+fn tunnels(text: &str) -> Result<Vec<TunnelType>, String> {
+    let mut tunnels = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        tunnels.push(match name {
+            "geneve" => TunnelType::Geneve,
+            "stt" => TunnelType::Stt,
+            "vxlan" => {
+                return Err("VXLAN cannot carry the logical ports of a tunnel between hosts: use \
+                            geneve or stt"
+                    .to_owned());
+            }
+            _ => return Err(format!("`{name}` is no tunnel type of OVN: use geneve or stt")),
+        });
+    }
+    tunnels.sort_by_key(|tunnel| preference(*tunnel));
+    tunnels.dedup();
+    Ok(tunnels)
+}
+
+/// OVN's order of tunnel types between two hosts that have several in common.
+pub(crate) fn preference(tunnel: TunnelType) -> usize {
+    const ORDER: [TunnelType; 2] = [TunnelType::Geneve, TunnelType::Stt];
+    ORDER.iter().position(|other| *other == tunnel).unwrap_or(ORDER.len())
+}
+
+fn dscp(text: Option<&str>) -> Option<Dscp> {
+    match text {
+        None => Some(Dscp::Fixed(0)),
+        Some("inherit") => Some(Dscp::Inherit),
+        Some(number) => number.parse::<u8>().ok().map(|tos| Dscp::Fixed(tos >> 2)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+        let ids = pairs.iter().map(|&(key, value)| (key.into(), value.into())).collect();
+        Settings::from_external_ids(&ids, "host7")
+    }
+
+    const LEAST: [(&str, &str); 4] = [
+        ("system-id", "h1"),
+        ("ovn-remote", "tcp:192.0.2.9:6642"),
+        ("ovn-encap-type", "stt,geneve"),
+        ("ovn-encap-ip", "192.0.2.1"),
+    ];
+
+    #[test]
+    fn defaults_are_those_of_ovn_when_only_the_required_keys_are_set() {
+        let settings = read(&LEAST).unwrap();
+        assert_eq!((&*settings.hostname, &*settings.bridge), ("host7", "br-int"));
+        assert_eq!(settings.tunnels, [TunnelType::Geneve, TunnelType::Stt]);
+        assert!(settings.checksum);
+        assert_eq!(settings.probe_interval, Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn error_names_all_missing_keys() {
+        let error = read(&LEAST[..2]).unwrap_err().to_string();
+        assert!(error.contains("ovn-encap-type, ovn-encap-ip"), "{error}");
+    }
+
+    #[test]
+    fn error_names_the_value_when_it_is_invalid() {
+        for (key, value, why) in [
+            ("ovn-encap-type", "vxlan", "use geneve or stt"),
+            ("ovn-encap-type", "gre", "no tunnel type of OVN"),
+            ("ovn-encap-ip", "eth0", "IP address"),
+            ("ovn-remote", "tcp:db", "is no remote"),
+            ("ovn-encap-tos", "256", "0 to 255"),
+        ] {
+            let mut pairs = LEAST.to_vec();
+            pairs.retain(|(other, _)| *other != key);
+            pairs.push((key, value));
+            let error = read(&pairs).unwrap_err().to_string();
+            assert!(error.contains(&format!("{key}={value}")) && error.contains(why), "{error}");
+        }
+    }
+}

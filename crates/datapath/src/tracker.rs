@@ -1,0 +1,211 @@
+//! [`Tracker`]: the connections of a datapath, shared by its workers.
+//!
+//! The two directions of a connection may arrive at different workers, and with address translation
+//! no hash of a packet tells which worker has the other direction. So there is one table behind a
+//! lock, which a worker takes only for packets that the pipeline tracks.
+
+use crate::upcall::Tracking;
+use conntrack::{
+    Commit, Config, Connection, CtDrop, Cursor, Headers, Masked, Nat, NatKind, NatSpec, Seed,
+    State, Stats, Table, Tracked, Use, Zone,
+};
+use flow::{CtAction, CtCommit, CtNat, DropReason, Field, FlowKey, NatRange, PortNo};
+use packet::PacketBuf;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+/// How many connections each zone and each port has, with the limits.
+#[derive(Default, Debug)]
+pub struct Usage {
+    /// The zones that have any connection.
+    pub zones: Vec<(Zone, Use)>,
+    /// The ports that opened any.
+    pub ports: Vec<(PortNo, Use)>,
+}
+
+/// Connections that are visited under one lock.
+const BATCH: u32 = 256;
+
+/// The connections of a datapath.
+#[derive(Debug)]
+pub struct Tracker {
+    config: Config,
+    /// Made for the first tracked packet: the table takes memory.
+    table: OnceLock<Mutex<Table>>,
+    started: Instant,
+}
+
+impl Tracker {
+    /// A tracker without connections.
+    pub fn new(config: Config) -> Self {
+        Self { config, table: OnceLock::new(), started: Instant::now() }
+    }
+
+    /// Tracks a packet that arrived by `port`, translates its addresses, and commits its
+    /// connection, as the action says. `before` is what an earlier pass has found in the same zone.
+    ///
+    /// # Errors
+    /// The connection cannot be committed, or the packet cannot be translated.
+    pub fn track(
+        &self,
+        action: &CtAction,
+        before: Option<&Tracking>,
+        packet: &mut PacketBuf,
+        port: PortNo,
+    ) -> Result<Tracking, DropReason> {
+        let found = match before {
+            Some(before) => before.result.map(|(headers, tracked)| (headers, Some(tracked))),
+            None => Headers::parse(packet).map(|headers| (headers, None)),
+        };
+        let zone = action.zone;
+        let Some((headers, earlier)) = found else {
+            return Ok(Tracking { zone, result: None, is_translated: false });
+        };
+        let was_translated = before.is_some_and(|before| before.is_translated);
+        let nat = action.nat.as_ref().filter(|_| !was_translated);
+        let tracked = self.run(action, nat, (&headers, earlier.as_ref()), port)?;
+        if let Some(translation) = &tracked.translation {
+            translation.apply(packet)?;
+        }
+        let is_translated = was_translated || tracked.translation.is_some();
+        Ok(Tracking { zone, result: Some((headers, tracked)), is_translated })
+    }
+
+    /// Tracks and commits. `earlier` is the result of an earlier pass.
+    fn run(
+        &self,
+        action: &CtAction,
+        nat: Option<&CtNat>,
+        (headers, earlier): (&Headers, Option<&Tracked>),
+        port: PortNo,
+    ) -> Result<Tracked, DropReason> {
+        let apply = if nat.is_some() { Nat::Apply } else { Nat::Ignore };
+        let now_ms = self.now_ms();
+        let new = || Mutex::new(Table::new(self.config.clone(), Seed::random(), now_ms));
+        let mut table = lock(self.table.get_or_init(new));
+        let tracked = match earlier {
+            None => table.track(now_ms, Zone(action.zone), headers, apply),
+            Some(earlier) => {
+                let mut current = table.current(earlier);
+                // The earlier pass has applied it.
+                current.translation = None;
+                current
+            }
+        };
+        let commit = match (&action.commit, nat) {
+            (Some(commit), nat) => commit_of(commit, nat),
+            // An existing connection keeps its translation: the packet is translated accordingly.
+            (None, Some(_)) if earlier.is_some() && tracked.connection.is_some() => {
+                commit_of(&CtCommit::default(), Some(&CtNat::Existing))
+            }
+            (None, _) => return Ok(tracked),
+        };
+        table.commit(now_ms, &tracked, headers, port, &commit).map_err(CtDrop::drop_reason)
+    }
+
+    /// Removes connections whose time is over.
+    pub fn expire(&self) {
+        let Some(table) = self.table.get() else { return };
+        let now_ms = self.now_ms();
+        while lock(table).expire(now_ms, BATCH) == BATCH {}
+    }
+
+    /// The connections in the next places of the table, each with the time in milliseconds until it
+    /// expires, and where to continue; `None` at the end. Connections that are committed or removed
+    /// between two calls may be left out. At most 256 connections, so that the workers wait for
+    /// the table only briefly.
+    pub fn batch(&self, from: Cursor) -> (Vec<(Connection, u64)>, Option<Cursor>) {
+        let Some(table) = self.table.get() else { return (Vec::new(), None) };
+        let (now_ms, mut found) = (self.now_ms(), Vec::new());
+        let next = lock(table).walk(from, BATCH, |connection| {
+            if connection.deadline_ms > now_ms {
+                found.push((connection, connection.deadline_ms - now_ms));
+            }
+        });
+        (found, next)
+    }
+
+    /// The number of connections of each zone and of each port that has any, with the limits.
+    pub fn usage(&self) -> Usage {
+        let Some(table) = self.table.get() else { return Usage::default() };
+        let table = lock(table);
+        Usage {
+            zones: table.zones().map(|(zone, _)| (zone, table.zone_use(zone))).collect(),
+            ports: table.ports().map(|(port, _)| (port, table.port_use(port))).collect(),
+        }
+    }
+
+    /// Removes the connections that `is_meant` accepts, and returns how many.
+    pub fn flush(&self, mut is_meant: impl FnMut(&Connection) -> bool) -> u64 {
+        let Some(table) = self.table.get() else { return 0 };
+        let (mut removed, mut next) = (0, Some(Cursor::default()));
+        while let Some(cursor) = next {
+            next = lock(table).flush(cursor, BATCH, |connection| {
+                let is_meant = is_meant(connection);
+                removed += u64::from(is_meant);
+                is_meant
+            });
+        }
+        removed
+    }
+
+    /// Removes the connections of these zones.
+    pub fn flush_zones(&self, zones: &[u16]) -> u64 {
+        if zones.is_empty() { 0 } else { self.flush(|it| zones.contains(&it.zone.0)) }
+    }
+
+    /// The number of connections, and the counters.
+    pub fn stats(&self) -> (u32, Stats) {
+        let Some(table) = self.table.get() else { return (0, Stats::default()) };
+        let table = lock(table);
+        (table.len(), table.stats().clone())
+    }
+
+    /// Limits and timeouts.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    // No code panics halfway through a change, so a poisoned table is consistent.
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tracking {
+    /// Writes the fields of connection tracking into the key of the packet's next pass.
+    pub fn write_to(&self, key: &mut FlowKey) {
+        // A packet that is not IP cannot be tracked.
+        let (state, mark, label) = match &self.result {
+            Some((_, tracked)) => (tracked.state, tracked.mark, tracked.label),
+            None => (State::TRK | State::INV, 0, 0),
+        };
+        key.set(Field::CtState, state.0.into());
+        key.set(Field::CtZone, self.zone.into());
+        key.set(Field::CtMark, mark.into());
+        key.set(Field::CtLabel, label);
+    }
+}
+
+fn commit_of(commit: &CtCommit, nat: Option<&CtNat>) -> Commit {
+    let CtCommit { mark, mark_mask, label, label_mask } = *commit;
+    let range = |kind, range: &NatRange| {
+        let ports = range.ports.map(|(first, last)| first..=last);
+        NatSpec::new(kind, Some(range.first..=range.last), ports)
+    };
+    Commit {
+        mark: (mark_mask != 0).then_some(Masked { value: mark, mask: mark_mask }),
+        label: (label_mask != 0).then_some(Masked { value: label, mask: label_mask }),
+        nat: nat.map(|nat| match nat {
+            // A new connection keeps its addresses, and gets another port if it must.
+            CtNat::Existing => NatSpec::new(NatKind::Source, None, None),
+            CtNat::Source(addresses) => range(NatKind::Source, addresses),
+            CtNat::Destination(addresses) => range(NatKind::Destination, addresses),
+        }),
+        force: false,
+    }
+}

@@ -1,0 +1,184 @@
+//! Checks of load balancers and network address translation.
+
+use crate::errors::ProblemCollector;
+use crate::read::{
+    LinkDraft, LoadBalancerDraft, NatDraft, RouterDraft, Setting, SwitchDraft, Unique,
+};
+use crate::section::Located;
+use crate::{IpNet, LoadBalancer, Nat, NatKind};
+use std::net::{IpAddr, SocketAddr};
+
+/// The load balancers; `None` when one is invalid, which has been reported. `routed` holds the
+/// addresses of router ports in each switch.
+pub(super) fn load_balancers(
+    report: &mut ProblemCollector<'_>,
+    drafts: Vec<LoadBalancerDraft>,
+    switches: &[SwitchDraft],
+    routed: &[Vec<Located<IpNet>>],
+) -> Option<Vec<LoadBalancer>> {
+    let mut taken = Unique::new();
+    let finished: Vec<_> = drafts
+        .into_iter()
+        .map(|draft| {
+            let (vip, backends) = (draft.vip?, draft.backends?);
+            let mut is_right = is_of_family(report, vip.value.ip(), &backends);
+            for switch in draft.switches.iter().flatten() {
+                let index = switch.value.value();
+                is_right &= is_outside(report, vip, &switches[index], &routed[index]);
+                let key = (index, draft.protocol?.name(), vip.value);
+                if let Some(first) = taken.insert(key, vip.at) {
+                    let line = report.line(first);
+                    let vip = vip.value;
+                    report.error(
+                        switch.at,
+                        format!("{vip} is already balanced in this switch, see line {line}"),
+                    );
+                    is_right = false;
+                }
+            }
+            Some(LoadBalancer {
+                name: draft.name.filter(|_| is_right)?,
+                switches: draft.switches?.into_iter().map(|switch| switch.value).collect(),
+                protocol: draft.protocol?,
+                vip: vip.value,
+                backends: backends.into_iter().map(|backend| backend.value).collect(),
+                line: draft.line,
+            })
+        })
+        .collect();
+    finished.into_iter().collect()
+}
+
+fn is_of_family(
+    report: &mut ProblemCollector<'_>,
+    vip: IpAddr,
+    backends: &[Located<SocketAddr>],
+) -> bool {
+    let other = backends.iter().find(|backend| backend.value.is_ipv4() != vip.is_ipv4());
+    if let Some(Located { value, at }) = other {
+        let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
+        report.error(
+            *at,
+            format!(
+                "{} is of another address family than {vip}; write an {family} address",
+                value.ip()
+            ),
+        );
+    }
+    other.is_none()
+}
+
+/// Clients must send packets for the virtual address to a router: nobody answers ARP for it.
+fn is_outside(
+    report: &mut ProblemCollector<'_>,
+    vip: Located<SocketAddr>,
+    switch: &SwitchDraft,
+    routed: &[Located<IpNet>],
+) -> bool {
+    let guests = switch.ports.iter().flat_map(|port| &port.addresses);
+    let inside = guests.chain(routed).find(|net| net.value.contains(&vip.value.ip()));
+    if let Some(net) = inside {
+        let (ip, line) = (vip.value.ip(), report.line(net.at));
+        report.error(
+            vip.at,
+            format!(
+                "{ip} is in the network of an address in line {line}, so clients would send ARP \
+                 requests for it; choose a virtual address that clients reach through a router"
+            ),
+        );
+    }
+    inside.is_none()
+}
+
+/// The rules of network address translation; `None` when one is invalid, which has been reported.
+pub(super) fn nats(
+    report: &mut ProblemCollector<'_>,
+    drafts: Vec<NatDraft>,
+    routers: &[RouterDraft],
+) -> Option<Vec<Nat>> {
+    let mut targets = Unique::new();
+    let mut sources = Unique::new();
+    let finished: Vec<_> = drafts
+        .into_iter()
+        .map(|draft| {
+            let (router, kind) = (draft.router?, draft.kind?);
+            let (external, internal) = (draft.external?, draft.internal?);
+            let mut is_right = has_home(report, router.at, &routers[router.value.value()]);
+            let prefix = internal.value;
+            if prefix.is_ipv4() != external.value.is_ipv4() {
+                let family = if external.value.is_ipv4() { "IPv4" } else { "IPv6" };
+                report.error(
+                    internal.at,
+                    format!(
+                        "{prefix} is of another address family than {}; write an {family} address",
+                        external.value
+                    ),
+                );
+                is_right = false;
+            }
+            if kind != NatKind::Snat && !prefix.is_single() {
+                let name = kind.name();
+                report.error(
+                    internal.at,
+                    format!("{prefix} is a network; {name} translates one address, such as \"10.0.1.11\""),
+                );
+                is_right = false;
+            }
+            let key = router.value.value();
+            let mut doubles = Vec::new();
+            if kind.translates_destination() {
+                let first = targets.insert((key, external.value), external.at);
+                doubles.push((first, external.at, external.value.to_string()));
+            }
+            if kind.translates_source() {
+                let first = sources.insert((key, prefix), internal.at);
+                doubles.push((first, internal.at, prefix.to_string()));
+            }
+            for (first, at, what) in doubles {
+                if let Some(first) = first {
+                    let line = report.line(first);
+                    report.error(at, format!("line {line} already translates {what}; keep one"));
+                    is_right = false;
+                }
+            }
+            is_right.then_some(Nat {
+                router: router.value,
+                kind,
+                external: external.value,
+                internal: prefix,
+                line: draft.line,
+            })
+        })
+        .collect();
+    finished.into_iter().collect()
+}
+
+/// Connections are tracked on one host, so all packets of a connection must pass that host.
+fn has_home(report: &mut ProblemCollector<'_>, at: usize, router: &RouterDraft) -> bool {
+    if matches!(router.home, Setting::Default) {
+        report.error(
+            at,
+            "a router that translates addresses runs on one host; give [[logical_router]] a \
+             `host`, such as host = \"h1\"",
+        );
+        return false;
+    }
+    true
+}
+
+/// A router with a home host is linked to switches only: the other hosts reach it through the
+/// tunnels of these switches.
+pub(super) fn home_links(report: &mut ProblemCollector<'_>, routers: &[RouterDraft]) {
+    for router in routers {
+        let Setting::Given(_) = router.home else { continue };
+        for port in &router.ports {
+            if let Some(LinkDraft::Peer(peer)) = &port.link {
+                report.error(
+                    peer.at,
+                    "a router with `host` has no `peer`: the other hosts could not reach it; link \
+                     both routers to a logical switch",
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Logical flows of load balancers in the switches of their clients, as ovn-northd(8) has them.
+//!
+//! The switch of a client translates the destination of a new connection to a backend. The zone of
+//! the client's port remembers it. A client that is a backend itself may get itself as the backend:
+//! such a packet is sent back with the virtual address as its source.
+
+use super::acl::AclSwitches;
+use super::{DatapathKeys, FlowCollector, Stage, stateful};
+use crate::{LoadBalancer, Network};
+use flow::DatapathKey;
+use lflow::actions::Backend;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Packets that are never tracked.
+const UNTRACKED: [&str; 3] =
+    ["eth.mcast", "nd || nd_rs || nd_ra || mldv1 || mldv2", "reg0[16] == 1"];
+
+pub(super) fn add(
+    network: &Network,
+    keys: &DatapathKeys,
+    switches: &AclSwitches,
+    flows: &mut FlowCollector,
+) {
+    add_common(&switches.balanced, flows);
+    for balancer in network.load_balancers() {
+        let datapaths: Arc<[DatapathKey]> =
+            balancer.switches.iter().map(|switch| keys.switch(*switch)).collect();
+        add_balancer(balancer, &datapaths, flows);
+    }
+}
+
+fn add_common(balanced: &Arc<[DatapathKey]>, flows: &mut FlowCollector) {
+    let mut add = |stage, priority, condition: &str, actions: &str| {
+        flows.add(balanced, (stage, priority), condition, actions, None);
+    };
+    for stage in [Stage::LsInPreLb, Stage::LsOutPreLb] {
+        for condition in UNTRACKED {
+            add(stage, stateful::UNTRACKED, condition, "next;");
+        }
+        add(stage, 100, "ip", "reg0[2] = 1; next;");
+    }
+    for stage in [Stage::LsInPreStateful, Stage::LsOutPreStateful] {
+        add(stage, 110, "reg0[2] == 1", "ct_lb_mark;");
+    }
+    add(
+        Stage::LsInPreHairpin,
+        100,
+        "ip && ct.trk",
+        "reg0[6] = chk_lb_hairpin(); reg0[12] = chk_lb_hairpin_reply(); next;",
+    );
+    let stage = Stage::LsInNatHairpin;
+    add(stage, 100, "ip && ct.est && ct.trk && reg0[6] == 1", "ct_snat;");
+    add(stage, 100, "ip && ct.new && ct.trk && reg0[6] == 1", "ct_snat_to_vip; next;");
+    add(stage, 90, "ip && reg0[12] == 1", "ct_snat;");
+    add(
+        Stage::LsInHairpin,
+        1,
+        "reg0[6] == 1 || reg0[12] == 1",
+        "eth.dst <-> eth.src; outport = inport; flags.loopback = 1; output;",
+    );
+}
+
+fn add_balancer(
+    balancer: &LoadBalancer,
+    datapaths: &Arc<[DatapathKey]>,
+    flows: &mut FlowCollector,
+) {
+    let LoadBalancer { protocol, vip, line, .. } = balancer;
+    let (ip, register) = match vip.ip() {
+        IpAddr::V4(_) => ("ip4", "reg1"),
+        IpAddr::V6(_) => ("ip6", "xxreg1"),
+    };
+    let (address, port) = (vip.ip(), vip.port());
+    let is_to_vip = format!("{ip}.dst == {address} && {}.dst == {port}", protocol.name());
+    flows.add(
+        datapaths,
+        (Stage::LsInPreStateful, 120),
+        format!("reg0[2] == 1 && {is_to_vip}"),
+        format!("{register} = {address}; reg2[0..15] = {port}; ct_lb_mark;"),
+        *line,
+    );
+    let backends: Vec<String> = balancer.backends.iter().map(ToString::to_string).collect();
+    flows.add(
+        datapaths,
+        (Stage::LsInLb, 120),
+        format!("ct.new && {is_to_vip}"),
+        format!("reg0[1] = 0; ct_lb_mark(backends={});", backends.join(",")),
+        *line,
+    );
+}
+
+/// The load balancer for the look-ups of hairpin packets.
+pub(super) fn loaded(balancer: &LoadBalancer) -> lflow::LoadBalancer {
+    let backend = |socket: &std::net::SocketAddr| Backend { ip: socket.ip(), port: socket.port() };
+    lflow::LoadBalancer {
+        name: balancer.name.clone(),
+        protocol: balancer.protocol,
+        vips: vec![(backend(&balancer.vip), balancer.backends.iter().map(backend).collect())],
+        hairpin_sources: Vec::new(),
+        cookie: 0,
+    }
+}

@@ -1,0 +1,117 @@
+//! Network address translation, as ovn-northd(8) has it on a gateway router.
+//!
+//! | stage | what it does |
+//! |---|---|
+//! | `lr_in_unsnat` | replies to a translated source get back their destination |
+//! | `lr_in_dnat` | connections from outside get their destination inside |
+//! | `lr_out_undnat` | replies of such connections get back their source |
+//! | `lr_out_post_undnat` | commits new connections |
+//! | `lr_out_snat` | connections from inside get their source |
+
+use super::{FlowCollector, RouterFlows, Stage};
+use crate::logical::next_to;
+use crate::logical::switch::solicitation_for;
+use crate::{Nat, RouterPort};
+use flow::DatapathKey;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Adds the flows that are the same whatever is translated. Packets skip the stages in routers
+/// without translation (`plain`): each stage delays the first packet of a megaflow.
+pub(super) fn add_common(
+    flows: &mut FlowCollector,
+    plain: &Arc<[DatapathKey]>,
+    translating: &Arc<[DatapathKey]>,
+) {
+    let routing = next_to(Stage::LrInIpRouting);
+    flows.add(plain, (Stage::LrInUnsnat, 0), "1", routing, None);
+    flows.add(plain, (Stage::LrOutUndnat, 0), "1", next_to(Stage::LrOutDelivery), None);
+    for stage in [
+        Stage::LrInUnsnat,
+        Stage::LrInDnat,
+        Stage::LrOutUndnat,
+        Stage::LrOutPostUndnat,
+        Stage::LrOutSnat,
+    ] {
+        flows.add(translating, (stage, 0), "1", "next;", None);
+    }
+    let discovery = "nd || nd_rs || nd_ra";
+    flows.add(translating, (Stage::LrOutUndnat, 100), discovery, "next;", None);
+    let undo = "flags.loopback = 1; ct_dnat;";
+    flows.add(translating, (Stage::LrOutUndnat, 50), "ip", undo, None);
+    let place = (Stage::LrOutPostUndnat, 50);
+    flows.add(translating, place, "ip && ct.new", "ct_commit { }; next;", None);
+    flows.add(translating, (Stage::LrOutSnat, 120), "nd_ns", "next;", None);
+}
+
+/// `ip4` or `ip6`.
+const fn family(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "ip4" } else { "ip6" }
+}
+
+impl RouterFlows<'_> {
+    /// True for an address of the router's own to which packets for translation are sent.
+    pub(super) fn is_external(&self, address: IpAddr) -> bool {
+        self.nats.iter().any(|nat| nat.external == address)
+    }
+
+    pub(super) fn add_nat(&self, flows: &mut FlowCollector) {
+        for nat in &self.nats {
+            let Nat { kind, external, internal, line, .. } = nat;
+            let ip = family(*external);
+            let to_external = format!("ip && {ip}.dst == {external}");
+            if kind.translates_destination() {
+                let actions = format!("flags.loopback = 1; ct_dnat({});", internal.addr());
+                let place = (Stage::LrInDnat, 100);
+                flows.add(&self.datapath, place, to_external.as_str(), actions, *line);
+            }
+            if kind.translates_source() {
+                let place = (Stage::LrOutSnat, 1 + u16::from(internal.prefix_len()));
+                let condition = format!("ip && {ip}.src == {internal} && (!ct.trk || !ct.rpl)");
+                let actions = format!("ct_snat({external});");
+                flows.add(&self.datapath, place, condition, actions, *line);
+            }
+        }
+        // Several rules may have one external address.
+        let externals: BTreeMap<IpAddr, &Nat> =
+            self.nats.iter().map(|nat| (nat.external, *nat)).collect();
+        for (external, nat) in externals {
+            if self.nats.iter().any(|it| it.external == external && it.kind.translates_source()) {
+                let condition = format!("ip && {}.dst == {external}", family(external));
+                let place = (Stage::LrInUnsnat, 90);
+                flows.add(&self.datapath, place, condition, "ct_snat;", nat.line);
+            }
+            if self.router.ports.iter().any(|port| has_address(port, external)) {
+                // What no rule has translated by now is for nobody.
+                let condition = format!("{}.dst == {external}", family(external));
+                let place = (Stage::LrInArpResolve, 2);
+                flows.add(&self.datapath, place, condition, "drop;", nat.line);
+            } else {
+                self.add_answers(flows, external, nat);
+            }
+        }
+    }
+
+    /// Answers ARP and neighbour solicitations for an external address.
+    fn add_answers(&self, flows: &mut FlowCollector, external: IpAddr, nat: &Nat) {
+        let (condition, actions) = match external {
+            IpAddr::V4(ip) => (
+                format!("arp.op == 1 && arp.tpa == {ip}"),
+                "eth.dst = eth.src; eth.src = xreg0[0..47]; arp.op = 2; arp.tha = arp.sha; \
+                 arp.sha = xreg0[0..47]; arp.tpa <-> arp.spa; outport = inport; \
+                 flags.loopback = 1; output;",
+            ),
+            IpAddr::V6(ip) => (
+                solicitation_for(ip),
+                "nd_na { eth.src = xreg0[0..47]; ip6.src = nd.target; nd.tll = xreg0[0..47]; \
+                 outport = inport; flags.loopback = 1; output; };",
+            ),
+        };
+        flows.add(&self.datapath, (Stage::LrInIpInput, 90), condition, actions, nat.line);
+    }
+}
+
+fn has_address(port: &RouterPort, address: IpAddr) -> bool {
+    port.addresses.iter().any(|net| net.addr() == address)
+}

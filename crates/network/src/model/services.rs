@@ -1,0 +1,75 @@
+//! Load balancers and network address translation.
+
+use super::{FileLine, RouterIndex, SwitchIndex};
+use crate::Prefix;
+use lflow::actions::Transport;
+use std::net::{IpAddr, SocketAddr};
+
+/// A load balancer: the switches of its clients spread connections to a virtual address over
+/// several backends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoadBalancer {
+    /// Its name, unique among load balancers.
+    pub name: String,
+    /// The switches of its clients; at least one.
+    pub switches: Vec<SwitchIndex>,
+    /// The protocol of the connections.
+    pub protocol: Transport,
+    /// The virtual address and port.
+    pub vip: SocketAddr,
+    /// The backends, of the same family; at least one.
+    pub backends: Vec<SocketAddr>,
+    /// Its line in the file.
+    pub line: FileLine,
+}
+
+/// A rule of network address translation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Nat {
+    /// The router that translates. It has a home host.
+    pub router: RouterIndex,
+    /// Which addresses it translates.
+    pub kind: NatKind,
+    /// The address that the outside sees.
+    pub external: IpAddr,
+    /// The addresses inside, of the same family; one address unless the kind is
+    /// [`NatKind::Snat`].
+    pub internal: Prefix,
+    /// Its line in the file.
+    pub line: FileLine,
+}
+
+/// Which addresses a [`Nat`] translates.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum NatKind {
+    /// The source of connections from inside.
+    Snat,
+    /// The destination of connections from outside.
+    Dnat,
+    /// Both.
+    DnatAndSnat,
+}
+
+impl NatKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Snat, Self::Dnat, Self::DnatAndSnat];
+
+    /// The word in the file, as in OVN.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Snat => "snat",
+            Self::Dnat => "dnat",
+            Self::DnatAndSnat => "dnat_and_snat",
+        }
+    }
+
+    /// True if the source of connections from inside is translated.
+    pub const fn translates_source(self) -> bool {
+        !matches!(self, Self::Dnat)
+    }
+
+    /// True if the destination of connections from outside is translated.
+    pub const fn translates_destination(self) -> bool {
+        !matches!(self, Self::Snat)
+    }
+}

@@ -1,0 +1,267 @@
+//! Connection tracking: a packet leaves for the tracker, and begins its next pass.
+
+use super::entry::{has_side_effect, sends_or_drops};
+use super::translator::{LimitExceeded, Packet, Translator};
+use crate::observer::{Event, Nested, Observer, TrackRequest};
+use crate::op::{CtBalance, CtOp, CtZone, Op};
+use crate::program::{DatapathKind, TableId};
+use crate::recirc::SuspendedState;
+use crate::recorder::{RecordedKey, Recorder};
+use crate::state::LearnedState;
+use flow::{
+    Action, CtAction, CtCommit, CtNat, DropReason, Field, FlowKey, NatRange, PortNo, RecircId,
+};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The fields of a packet that has passed the connection tracker.
+const CT_FIELDS: [Field; 4] = [Field::CtState, Field::CtMark, Field::CtLabel, Field::CtZone];
+
+/// OVN's registers for zones: of the logical port, and of a router's destination and source NAT.
+pub(super) const PORT_ZONE: Field = Field::Reg13;
+pub(super) const DNAT_ZONE: Field = Field::Reg11;
+pub(super) const SNAT_ZONE: Field = Field::Reg12;
+
+/// What a packet asks of the tracker.
+struct Tracking {
+    nat: Option<CtNat>,
+    commit: Option<CtCommit>,
+    next: Option<TableId>,
+    /// True for a load balancer.
+    balances: bool,
+}
+
+impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
+    pub fn execute_ct_op(
+        &mut self,
+        packet: &mut Packet<'p>,
+        op: &'p CtOp,
+    ) -> Result<(), LimitExceeded> {
+        let commit = op.commit.as_deref().map(|exec| self.ct_commit(packet, exec));
+        let tracking = Tracking { nat: op.nat, commit, next: op.next, balances: false };
+        self.track(packet, op.zone, tracking)
+    }
+
+    /// Chooses a backend for a new connection. The packets of a committed connection keep theirs.
+    pub fn balance(
+        &mut self,
+        packet: &mut Packet<'p>,
+        op: &'p CtBalance,
+    ) -> Result<(), LimitExceeded> {
+        let is_v6 = match self.read_field(packet, Field::EthType) {
+            0x0800 => false,
+            0x86dd => true,
+            _ => {
+                self.end(packet, DropReason::NotApplicable);
+                return Ok(());
+            }
+        };
+        let backends: Vec<_> =
+            op.backends.iter().filter(|backend| backend.ip.is_ipv6() == is_v6).collect();
+        let wanted = self.observer.balance(&op.backends).and_then(|index| op.backends.get(index));
+        let hash = match wanted {
+            Some(_) => 0,
+            None => self.balance_hash(packet, &op.hash_fields),
+        };
+        let by_hash =
+            hash.checked_rem(backends.len() as u64).and_then(|i| backends.get(i as usize));
+        let Some(backend) = wanted.or(by_hash.copied()) else {
+            self.end(packet, DropReason::FlowDrop);
+            return Ok(());
+        };
+        let ports = (backend.port != 0).then_some((backend.port, backend.port));
+        let range = NatRange { ports, ..NatRange::address(backend.ip) };
+        let commit = Some(self.ct_commit(packet, &op.exec));
+        let nat = Some(CtNat::Destination(range));
+        self.track(packet, op.zone, Tracking { nat, commit, next: op.next, balances: true })
+    }
+
+    /// The value of the mark and the label that `exec` assigns.
+    fn ct_commit(&mut self, packet: &mut Packet<'p>, exec: &'p [Op]) -> CtCommit {
+        let mut commit = CtCommit::default();
+        for op in exec {
+            let (to, value) = match op {
+                Op::Load { to, value } => (*to, *value),
+                Op::Move { from, to } => (*to, self.read_bits(packet, *from)),
+                // No language compiles other steps into a commit.
+                _ => continue,
+            };
+            let (mask, value) = (to.field_mask(), value << to.first() & to.field_mask());
+            match to.field() {
+                // The casts are lossless: the mark has 32 bits.
+                Field::CtMark => {
+                    commit.mark = commit.mark & !(mask as u32) | value as u32;
+                    commit.mark_mask |= mask as u32;
+                }
+                Field::CtLabel => {
+                    commit.label = commit.label & !mask | value;
+                    commit.label_mask |= mask;
+                }
+                _ => {}
+            }
+        }
+        commit
+    }
+
+    fn zone(&mut self, packet: &mut Packet<'p>, zone: CtZone) -> u16 {
+        let field = match (zone, packet.datapath.1.kind) {
+            (CtZone::Number(number), _) => return number,
+            // The cast is lossless: the languages accept at most 16 bits.
+            (CtZone::Bits(bits), _) => return self.read_bits(packet, bits) as u16,
+            (CtZone::Snat, _) => SNAT_ZONE,
+            (CtZone::Logical, DatapathKind::Switch) => PORT_ZONE,
+            (CtZone::Logical | CtZone::Dnat, _) => DNAT_ZONE,
+        };
+        // The cast is lossless: only zones are written to these registers.
+        self.read_field(packet, field) as u16
+    }
+
+    fn track(
+        &mut self,
+        packet: &mut Packet<'p>,
+        zone: CtZone,
+        tracking: Tracking,
+    ) -> Result<(), LimitExceeded> {
+        let number = self.zone(packet, zone);
+        // Not recorded: only an observer uses it.
+        let state = packet.key.key().get(Field::CtState) as u8;
+        let nat = tracking.nat.as_ref();
+        let request = TrackRequest { nat, balances: tracking.balances, state };
+        if let Some(next) = tracking.next
+            && let Some(assumed) = self.observer.track(&request)
+        {
+            return self.continue_inline(packet, number, (&tracking, next), assumed);
+        }
+        if number == 0 && !matches!(zone, CtZone::Number(_) | CtZone::Bits(_)) {
+            self.end(packet, DropReason::CtUnavailable);
+            return Ok(());
+        }
+        self.emit_changes(packet);
+        let recirculation = match tracking.next {
+            None => None,
+            Some(table) => {
+                let state = self.suspended_state(packet, table);
+                let Some(recirculation) = self.state.suspend(state) else {
+                    self.is_transient = true;
+                    self.end(packet, DropReason::RecircTableFull);
+                    return Ok(());
+                };
+                Some(recirculation)
+            }
+        };
+        let Tracking { nat, commit, .. } = tracking;
+        packet.actions.push(Action::Ct(Arc::new(CtAction {
+            zone: number,
+            nat,
+            commit,
+            fresh: std::mem::take(&mut packet.ct_cleared),
+            recirculation,
+        })));
+        self.write_untracked(packet);
+        Ok(())
+    }
+
+    fn suspended_state(&self, packet: &Packet<'p>, table: TableId) -> SuspendedState {
+        SuspendedState {
+            datapath: packet.datapath.0,
+            table,
+            from_tunnel: packet.from_tunnel,
+            ingress: self.ingress,
+            words: packet.key.saved(),
+            stack: packet.stack.as_slice().into(),
+        }
+    }
+
+    /// Continues in the next table with the connection state that the observer assumes.
+    fn continue_inline(
+        &mut self,
+        packet: &mut Packet<'p>,
+        zone: u16,
+        (tracking, next): (&Tracking, TableId),
+        state: u8,
+    ) -> Result<(), LimitExceeded> {
+        let inner = packet.fork(&[]);
+        self.run_nested(Nested::Tracked { state }, packet, inner, |translator, inner| {
+            translator.write(inner, Field::CtState.into(), state.into());
+            translator.write(inner, Field::CtZone.into(), zone.into());
+            match &tracking.nat {
+                Some(CtNat::Source(range)) => {
+                    translator.assume_nat(inner, range, [Field::Ip4Src, Field::Ip6Src], None);
+                }
+                Some(CtNat::Destination(range)) => {
+                    let port = tracking.balances.then_some(Field::TpDst);
+                    translator.assume_nat(inner, range, [Field::Ip4Dst, Field::Ip6Dst], port);
+                }
+                Some(CtNat::Existing) | None => {}
+            }
+            translator.look_up(inner, next)
+        })?;
+        self.write_untracked(packet);
+        Ok(())
+    }
+
+    fn assume_nat(
+        &mut self,
+        packet: &mut Packet<'p>,
+        range: &NatRange,
+        [v4, v6]: [Field; 2],
+        port: Option<Field>,
+    ) {
+        match range.first {
+            IpAddr::V4(ip) => self.assign(packet, v4.into(), ip.to_bits().into()),
+            IpAddr::V6(ip) => self.assign(packet, v6.into(), ip.to_bits()),
+        }
+        if let (Some(port), Some((first, _))) = (port, range.ports) {
+            self.assign(packet, port.into(), first.into());
+        }
+    }
+
+    /// Makes the packet untracked: the tracker is to forget it.
+    pub fn clear_ct(&mut self, packet: &mut Packet<'p>) {
+        packet.ct_cleared = true;
+        self.write_untracked(packet);
+    }
+
+    fn write_untracked(&mut self, packet: &mut Packet<'p>) {
+        for field in CT_FIELDS {
+            self.write(packet, field.into(), 0);
+        }
+    }
+
+    /// Translates a later pass of a packet.
+    pub fn translate_recirculated(&mut self, key: &FlowKey) -> Result<Vec<Action>, LimitExceeded> {
+        self.is_recirculated = true;
+        self.read.add(Field::RecircId);
+        // The cast is lossless: the field has 48 bits.
+        let id = RecircId::new(key.get(Field::RecircId) as u64);
+        let found = id.and_then(|id| self.state.suspended(id));
+        let entered = found.and_then(|state| Some((self.program.datapath(state.datapath)?, state)));
+        let Some((datapath, state)) = entered else {
+            self.is_transient = true;
+            self.observer.event(Event::Drop(DropReason::RecircStale));
+            return Ok(vec![Action::Drop(DropReason::RecircStale)]);
+        };
+        let mut key = RecordedKey::resumed(key.clone(), &state.words);
+        key.know(&self.read);
+        let in_port = key.recorder(&mut self.read).read_field(Field::InPort);
+        // The cast is lossless: the field is 32 bits wide.
+        let in_port = PortNo(in_port as u32);
+        self.ingress = state.ingress;
+        let datapath = (state.datapath, datapath);
+        let mut packet = Packet::new(key, in_port, datapath, state.from_tunnel);
+        packet.stack = state.stack.to_vec();
+        self.look_up(&mut packet, state.table)?;
+        self.finish_packet(packet)
+    }
+
+    /// Executes the packet to its end, and returns its actions.
+    pub fn finish_packet(&mut self, mut packet: Packet<'p>) -> Result<Vec<Action>, LimitExceeded> {
+        self.run(&mut packet)?;
+        if !packet.actions.iter().any(sends_or_drops) {
+            self.observer.event(Event::Drop(packet.reason));
+            packet.actions.retain(has_side_effect);
+            packet.actions.push(Action::Drop(packet.reason));
+        }
+        Ok(packet.actions)
+    }
+}

@@ -1,0 +1,176 @@
+//! The self-check: asks the program about megaflows that the datapath holds.
+//!
+//! A megaflow serves every packet that agrees with it on the bits of its mask. So the program must
+//! decide the same for a packet whose other bits are arbitrary, and must read no bit that the mask
+//! lacks. Each sweep tries that for the next few megaflows, so all of them are tried in turn. Some
+//! faults would otherwise stay until the megaflow is idle: a mask that is too wide, actions that
+//! nobody has revalidated, a damaged entry in a map of the kernel. They would give one guest's
+//! packets the treatment of another's.
+
+use crate::engine::{Engine, PublishedProgram, lock};
+use crate::revalidator::remove_records;
+use datapath::megaflow::{Megaflow, MegaflowId};
+use datapath::provider::{DatapathError, DumpCursor};
+use flow::{Field, FlowKey, FlowMask, Match, ShowActions};
+use pipeline::{LearnedState, Program, retranslate};
+use std::collections::HashSet;
+use std::fmt;
+
+/// Megaflows checked in each sweep. A check takes as long as the translation of one packet.
+const CHECKED: usize = 64;
+
+/// Where the next check begins, and the source of its random numbers.
+#[derive(Debug, Default)]
+pub(crate) struct SelfCheck {
+    at: DumpCursor,
+    random: ahash::RandomState,
+    drawn: u64,
+}
+
+/// What is wrong with a megaflow.
+#[derive(Debug, PartialEq, Eq)]
+enum Fault {
+    /// The fast path does not hold what was put there.
+    Damaged,
+    /// The program reads bits that the mask lacks.
+    TooWide(Box<FlowMask>),
+    /// The program decides otherwise.
+    OtherActions(Vec<flow::Action>),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged => write!(f, "its entry in the fast path is not what was put there"),
+            Self::TooWide(read) => {
+                write!(
+                    f,
+                    "its mask lacks bits of {}",
+                    Match::new(&FlowKey::default(), (**read).clone())
+                )
+            }
+            Self::OtherActions(actions) => {
+                write!(f, "the program says actions={}", ShowActions(actions))
+            }
+        }
+    }
+}
+
+impl SelfCheck {
+    /// A packet that the megaflow serves. The bits outside its mask are random.
+    fn packet(&mut self, condition: &Match) -> FlowKey {
+        let exact = FlowMask::exact();
+        // Megaflows of a first pass and of a later one are in different caches, and packets of a
+        // first pass have no connection state.
+        let is_first = condition.key().get(Field::RecircId) == 0;
+        let valid = if is_first { exact.of_packet() } else { exact.of_recirculated() };
+        let mut packet = condition.key().clone();
+        let masks = valid.words().iter().zip(condition.mask().words());
+        for (word, (valid, mask)) in packet.words_mut().iter_mut().zip(masks) {
+            self.drawn += 1;
+            *word |= self.random.hash_one(self.drawn) & valid & !mask;
+        }
+        packet
+    }
+}
+
+/// Compares a megaflow with what the program decides for one of its packets.
+fn fault_of(
+    program: &Program,
+    learned: &impl LearnedState,
+    megaflow: &Megaflow,
+    packet: &FlowKey,
+) -> Option<Fault> {
+    let mask = megaflow.condition.mask();
+    let translation = retranslate(program, packet, mask.clone(), learned, &mut ());
+    // A refused learn event keeps its megaflow, and a saved state ends before its megaflow does.
+    if !translation.learn_events.is_empty() || translation.is_transient {
+        return None;
+    }
+    if !mask.covers(&translation.mask) {
+        return Some(Fault::TooWide(Box::new(mask.lacks(&translation.mask))));
+    }
+    (*translation.actions != *megaflow.actions).then_some(Fault::OtherActions(translation.actions))
+}
+
+impl Engine {
+    /// Checks the next megaflows of the datapath, and deletes those that are wrong. To be called in
+    /// a sweep: no revalidation changes megaflows meanwhile.
+    pub(crate) fn self_check(&self, published: &PublishedProgram) -> Result<(), DatapathError> {
+        let mut check = lock(&self.self_check);
+        let from = check.at;
+        let (held, next) = self.datapath.dump(from, CHECKED)?;
+        check.at = next.unwrap_or_default();
+        self.counters.self_checks.add(held.len());
+        let held: Vec<(Megaflow, FlowKey)> = held
+            .into_iter()
+            .map(|(megaflow, _)| {
+                let packet = check.packet(&megaflow.condition);
+                (megaflow, packet)
+            })
+            .collect();
+        let damaged = self.damaged(&held)?;
+        let suspects: Vec<(Megaflow, FlowKey)> = {
+            let learned = self.learned();
+            let is_suspect = |(megaflow, packet): &(Megaflow, FlowKey)| {
+                damaged.contains(&megaflow.id)
+                    || fault_of(&published.program, &*learned, megaflow, packet).is_some()
+            };
+            held.into_iter().filter(is_suspect).collect()
+        };
+        if suspects.is_empty() { Ok(()) } else { self.delete_wrong(published, from, suspects) }
+    }
+
+    fn damaged(&self, held: &[(Megaflow, FlowKey)]) -> Result<HashSet<MegaflowId>, DatapathError> {
+        let ids: Vec<_> = held.iter().map(|(megaflow, _)| megaflow.id).collect();
+        Ok(self.datapath.damaged(&ids)?.into_iter().collect())
+    }
+
+    /// Looks at the suspects again, and deletes those that are certainly wrong. The first look may
+    /// have met a change of the program, of learned state or of the datapath.
+    fn delete_wrong(
+        &self,
+        published: &PublishedProgram,
+        from: DumpCursor,
+        mut suspects: Vec<(Megaflow, FlowKey)>,
+    ) -> Result<(), DatapathError> {
+        let mut wrong = Vec::new();
+        let removed = {
+            // The datapath changes only while this lock is held.
+            let mut records = self.records();
+            if records.is_outdated(published.number) {
+                return Ok(());
+            }
+            let (held, _) = self.datapath.dump(from, CHECKED)?;
+            suspects.retain(|(suspect, _)| held.iter().any(|(held, _)| held == suspect));
+            let damaged = self.damaged(&suspects)?;
+            let learned = self.learned();
+            for (megaflow, packet) in &suspects {
+                let Some(origin) = records.origin(megaflow.id) else { continue };
+                if !origin.is_current(published.number, &learned) {
+                    continue;
+                }
+                let fault = if damaged.contains(&megaflow.id) {
+                    Some(Fault::Damaged)
+                } else {
+                    fault_of(&published.program, &*learned, megaflow, packet)
+                };
+                wrong.extend(fault.map(|fault| (megaflow, packet, fault)));
+            }
+            let ids: Vec<_> = wrong.iter().map(|(megaflow, ..)| megaflow.id).collect();
+            remove_records(&mut records, &ids)
+        };
+        self.counters.self_check_faults.add(wrong.len());
+        if let Some((megaflow, packet, fault)) = wrong.first() {
+            tracing::error!(
+                faults = wrong.len(),
+                generation = published.number,
+                "self-check: deleted a wrong megaflow: {fault}. Please report this line. \
+                 Megaflow: {}, actions={}. Packet: {packet}",
+                megaflow.condition,
+                ShowActions(&megaflow.actions),
+            );
+        }
+        self.delete(removed)
+    }
+}

@@ -1,0 +1,287 @@
+//! Answers the requests about tracked connections.
+
+use super::Daemon;
+use super::deployment::{Deployment, list_names};
+use crate::control::replies::{
+    ConnectionEnds, ConnectionRow, ConnectionTotals, ConnectionUse, FlushReply,
+};
+use crate::control::{Connection as Client, ConnectionFilter};
+use conntrack::{
+    Connection, CtDrop, Cursor, Invalid, ProtocolState, SctpState, TcpState, Tuple, Use, Zone,
+};
+use datapath::tracker::{Tracker, Usage};
+use flow::PortNo;
+use pipeline::{CtZones, ZoneUser};
+use serde_json::json;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use wire::ip::Protocol;
+
+/// The names of protocols.
+const PROTOCOLS: [(Protocol, &str); 5] = [
+    (Protocol::TCP, "tcp"),
+    (Protocol::UDP, "udp"),
+    (Protocol::SCTP, "sctp"),
+    (Protocol::ICMP, "icmp"),
+    (Protocol::ICMPV6, "icmp6"),
+];
+
+/// The states of TCP and SCTP that a connection in the table can have.
+const STATES: [&str; 16] = [
+    TcpState::SynSent.name(),
+    TcpState::SynRecv.name(),
+    TcpState::Established.name(),
+    TcpState::FinWait.name(),
+    TcpState::CloseWait.name(),
+    TcpState::LastAck.name(),
+    TcpState::TimeWait.name(),
+    TcpState::Close.name(),
+    TcpState::SynSent2.name(),
+    SctpState::Closed.name(),
+    SctpState::CookieWait.name(),
+    SctpState::CookieEchoed.name(),
+    SctpState::ShutdownSent.name(),
+    SctpState::ShutdownReceived.name(),
+    SctpState::ShutdownAckSent.name(),
+    SctpState::HeartbeatSent.name(),
+];
+/// The states of connections of other protocols.
+const OTHER_STATES: [&str; 3] = ["UNREPLIED", "REPLIED", "ASSURED"];
+
+/// The users of zones, by number.
+struct ZoneNames(HashMap<u16, String>);
+
+impl ZoneNames {
+    fn new(zones: &CtZones) -> Self {
+        let name = |user: &ZoneUser| match user {
+            ZoneUser::Port { datapath, port } => format!("{datapath}/{port}"),
+            ZoneUser::Dnat(router) => format!("{router} dnat"),
+            ZoneUser::Snat(router) => format!("{router} snat"),
+            ZoneUser::Hairpin(switch) => format!("{switch} hairpin"),
+        };
+        Self(zones.iter().map(|(user, zone)| (zone, name(user))).collect())
+    }
+
+    fn name(&self, zone: Zone) -> Option<&str> {
+        self.0.get(&zone.0).map(String::as_str)
+    }
+}
+
+/// A [`ConnectionFilter`], checked.
+struct Matcher {
+    zone: Option<Zone>,
+    opener: Option<PortNo>,
+    address: Option<(IpAddr, Option<u16>)>,
+    protocol: Option<Protocol>,
+    state: Option<&'static str>,
+}
+
+impl Matcher {
+    fn new(
+        filter: &ConnectionFilter,
+        deployment: &Deployment,
+        zones: &ZoneNames,
+    ) -> Result<Self, String> {
+        let ConnectionFilter { zone, port, address, protocol, state } = filter;
+        Ok(Self {
+            zone: zone.as_deref().map(|zone| parse_zone(zone, zones)).transpose()?,
+            opener: port.as_deref().map(|name| deployment.any_port(name)).transpose()?,
+            address: address.as_deref().map(parse_address).transpose()?,
+            protocol: protocol.as_deref().map(parse_protocol).transpose()?,
+            state: state.as_deref().map(parse_state).transpose()?,
+        })
+    }
+
+    fn accepts(&self, connection: &Connection) -> bool {
+        let Connection { original, reply, .. } = connection;
+        self.zone.is_none_or(|zone| zone == connection.zone)
+            && self.opener.is_none_or(|opener| opener == connection.opener)
+            && self.protocol.is_none_or(|protocol| protocol == original.protocol())
+            && self.address.is_none_or(|end| has_end(original, end) || has_end(reply, end))
+            && self.state.is_none_or(|state| state == state_name(connection))
+    }
+}
+
+fn parse_zone(text: &str, zones: &ZoneNames) -> Result<Zone, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(Zone(number));
+    }
+    let found = zones.0.iter().find(|(_, name)| *name == text).map(|(zone, _)| Zone(*zone));
+    found.ok_or_else(|| {
+        format!(
+            "there is no zone `{text}`: write its number, or its user as SWITCH/PORT, \
+             `ROUTER dnat`, `ROUTER snat` or `SWITCH hairpin`"
+        )
+    })
+}
+
+fn parse_address(text: &str) -> Result<(IpAddr, Option<u16>), String> {
+    if let Ok(socket) = text.parse::<SocketAddr>() {
+        return Ok((socket.ip(), Some(socket.port())));
+    }
+    let address = text.parse::<IpAddr>();
+    address.map(|address| (address, None)).map_err(|_| {
+        format!("`{text}` is no address: write for example 10.0.0.1, 10.0.0.1:80 or [fd00::1]:80")
+    })
+}
+
+fn parse_protocol(text: &str) -> Result<Protocol, String> {
+    let named = PROTOCOLS.iter().find(|(_, name)| *name == text).map(|(protocol, _)| *protocol);
+    named.or_else(|| text.parse().ok().map(Protocol)).ok_or_else(|| {
+        format!("unknown protocol `{text}`: write tcp, udp, sctp, icmp, icmp6 or a number")
+    })
+}
+
+fn parse_state(text: &str) -> Result<&'static str, String> {
+    let mut known = STATES.iter().chain(&OTHER_STATES);
+    known.find(|known| known.eq_ignore_ascii_case(text)).copied().ok_or_else(|| {
+        let known: Vec<_> = STATES.iter().chain(&OTHER_STATES).copied().collect();
+        format!("unknown state `{text}`: use one of {}", list_names(&known))
+    })
+}
+
+fn protocol_name(protocol: Protocol) -> String {
+    let named = PROTOCOLS.iter().find(|(known, _)| *known == protocol);
+    named.map_or_else(|| protocol.0.to_string(), |(_, name)| (*name).to_owned())
+}
+
+fn has_end(tuple: &Tuple, (address, port): (IpAddr, Option<u16>)) -> bool {
+    let (src_port, dst_port) = tuple.ports();
+    let is_end = |ip: IpAddr, own: u16| {
+        ip == address && port.is_none_or(|port| tuple.has_ports() && port == own)
+    };
+    is_end(tuple.src(), src_port) || is_end(tuple.dst(), dst_port)
+}
+
+const fn state_name(connection: &Connection) -> &'static str {
+    match connection.state {
+        ProtocolState::Tcp(state) => state.name(),
+        ProtocolState::Sctp(state) => state.name(),
+        ProtocolState::Udp(_) | ProtocolState::Icmp | ProtocolState::Other => {
+            match (connection.seen_reply, connection.assured) {
+                (false, false) => OTHER_STATES[0],
+                (true, false) => OTHER_STATES[1],
+                (_, true) => OTHER_STATES[2],
+            }
+        }
+    }
+}
+
+fn ends(tuple: &Tuple) -> ConnectionEnds {
+    let ports = tuple.has_ports().then(|| tuple.ports());
+    ConnectionEnds {
+        src: tuple.src(),
+        dst: tuple.dst(),
+        src_port: ports.map(|(src, _)| src),
+        dst_port: ports.map(|(_, dst)| dst),
+        icmp_id: tuple.icmp_fields().map(|(.., id)| id),
+    }
+}
+
+fn row(
+    connection: &Connection,
+    expires_ms: u64,
+    deployment: &Deployment,
+    zones: &ZoneNames,
+) -> ConnectionRow {
+    ConnectionRow {
+        zone: connection.zone.0,
+        user: zones.name(connection.zone).map(str::to_owned),
+        protocol: protocol_name(connection.original.protocol()),
+        original: ends(&connection.original),
+        reply: ends(&connection.reply),
+        state: state_name(connection).to_owned(),
+        source_nat: connection.source_nat,
+        destination_nat: connection.destination_nat,
+        mark: connection.mark,
+        label: format!("{:#x}", connection.label),
+        port: deployment.port_name(connection.opener),
+        expires_ms,
+    }
+}
+
+impl Daemon {
+    /// Streams the connections.
+    pub(super) fn connections(
+        &self,
+        filter: &ConnectionFilter,
+        client: &mut Client,
+    ) -> io::Result<()> {
+        let zones = ZoneNames::new(self.switch.program().zones());
+        let matcher = match Matcher::new(filter, &self.deployment(), &zones) {
+            Ok(matcher) => matcher,
+            Err(error) => return client.reject(&error),
+        };
+        client.ok(&json!({}))?;
+        let mut next = Some(Cursor::default());
+        while let (Some(from), Some(tracker)) = (next.take(), self.datapath.tracker()) {
+            let (found, then) = tracker.batch(from);
+            let deployment = self.deployment();
+            for (connection, expires_ms) in found {
+                if matcher.accepts(&connection) {
+                    client.row(&row(&connection, expires_ms, &deployment, &zones))?;
+                }
+            }
+            next = then;
+        }
+        client.end(&self.connection_totals())
+    }
+
+    /// Streams the numbers of connections by zone and port.
+    pub(super) fn connection_use(&self, client: &mut Client) -> io::Result<()> {
+        let names = ZoneNames::new(self.switch.program().zones());
+        let (deployment, tracker) = (self.deployment(), self.datapath.tracker());
+        let Usage { mut zones, mut ports } = tracker.map(Tracker::usage).unwrap_or_default();
+        zones.sort_unstable_by_key(|(zone, _)| zone.0);
+        ports.sort_unstable_by_key(|(port, _)| *port);
+        client.ok(&json!({}))?;
+        let mut send = |what: &str, name: String, used: Use| {
+            let limit = Some(used.limit).filter(|limit| *limit != u32::MAX);
+            let (what, connections) = (what.to_owned(), used.connections);
+            client.row(&ConnectionUse { what, name, connections, limit })
+        };
+        for (zone, used) in zones {
+            let name = names.name(zone).map_or_else(|| zone.0.to_string(), str::to_owned);
+            send("zone", name, used)?;
+        }
+        for (port, used) in ports {
+            send("port", deployment.port_name(port), used)?;
+        }
+        client.end(&self.connection_totals())
+    }
+
+    /// Removes connections.
+    pub(super) fn flush_connections(
+        &self,
+        filter: &ConnectionFilter,
+        client: &mut Client,
+    ) -> io::Result<()> {
+        let zones = ZoneNames::new(self.switch.program().zones());
+        let matcher = match Matcher::new(filter, &self.deployment(), &zones) {
+            Ok(matcher) => matcher,
+            Err(error) => return client.reject(&error),
+        };
+        let tracker = self.datapath.tracker();
+        let removed = tracker.map_or(0, |tracker| tracker.flush(|it| matcher.accepts(it)));
+        client.ok(&FlushReply { removed })
+    }
+
+    fn connection_totals(&self) -> ConnectionTotals {
+        let Some(tracker) = self.datapath.tracker() else { return ConnectionTotals::default() };
+        let (connections, stats) = tracker.stats();
+        let refused = CtDrop::ALL.iter().map(|it| (it.drop_reason().name(), stats.refused(*it)));
+        let invalid = Invalid::ALL.iter().map(|it| (it.name(), stats.invalid(*it)));
+        let owned = |(name, count): (&str, u64)| (count > 0).then(|| (name.to_owned(), count));
+        ConnectionTotals {
+            connections,
+            limit: tracker.config().limits.connections,
+            committed: stats.committed,
+            expired: stats.expired,
+            replaced: stats.replaced,
+            flushed: stats.flushed,
+            refused: refused.filter_map(owned).collect(),
+            invalid: invalid.filter_map(owned).collect(),
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! OVN as the control plane: joins the deployment that the local database names, and follows the
+//! southbound database while the switch runs.
+//!
+//! The switch starts when the whole southbound database has been read, so that a restarted daemon
+//! adopts the megaflows of the one before. Then one thread serves both connections. A lost
+//! connection changes nothing: the switch goes on with what it has.
+
+mod database;
+mod status;
+
+use super::Daemon;
+use super::deployment::{Deployment, ForwardingOptions};
+use crate::Failure;
+use anyhow::{Context, Result, anyhow};
+use chassis::{
+    DeviceFacts, Host, Installation, Settings, TlsPaths, UnixMs, of_host, of_southbound,
+};
+use database::{Database, Received};
+use netdev::Netlink;
+use ovsdb::io::{TlsFiles, Waker, wait_any};
+use ovsdb::{Config, Remote};
+use pipeline::{CtZones, Program};
+use status::MAX_NAMED;
+pub use status::OvnStatus;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long a failed transaction or installation rests.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long another process may keep the lock of the local database until the log tells.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the daemon waits at its end for the southbound database to remove this host.
+const LEAVE: Duration = Duration::from_secs(5);
+/// How often the state of devices is read for the local database.
+const DEVICES_INTERVAL: Duration = Duration::from_secs(5);
+/// The lock that ovs-vswitchd holds in the local database. Its holder serves the bridges.
+const LOCK: &str = "ovs_vswitchd";
+
+/// A host that has read both databases, before its switch starts.
+pub struct JoinedHost {
+    local: Database,
+    southbound: Database,
+    host: Host,
+    uplink: String,
+    /// What the switch starts with.
+    first: Option<Installation>,
+}
+
+/// The name of this machine.
+pub fn machine_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
+impl JoinedHost {
+    /// Reads the local database at `remote`, then the southbound database that it names. Waits for
+    /// both as long as it takes.
+    ///
+    /// # Errors
+    /// No device has the address of this host in the underlay.
+    pub fn join(remote: &Remote) -> Result<Self, Failure> {
+        let mut config = Config::new("Open_vSwitch", [remote.clone()]);
+        config.tables = of_host();
+        config.lock = Some(LOCK.to_owned());
+        let mut local = Database::new("local", config, None)?;
+        let settings = wait_for_settings(&mut local);
+        let (uplink, mtu) = uplink_of(settings.encap_ip).map_err(Failure::Input)?;
+        let mut southbound = open_southbound(&settings)?;
+        let mut host = Host::new(settings, mtu);
+        loop {
+            let received = southbound.receive();
+            if received.is_updated {
+                let now = Instant::now();
+                host.handle_southbound(southbound.replica(), &received.changes, true, now);
+                host.handle_local(local.replica(), southbound.replica(), now);
+                break;
+            }
+            wait_any(&mut [&mut local.client, &mut southbound.client], None);
+            local.receive();
+        }
+        Ok(Self { local, southbound, host, uplink, first: None })
+    }
+
+    /// The name of this host.
+    pub fn name(&self) -> &str {
+        &self.host.settings().hostname
+    }
+
+    /// What the switch is to start with.
+    pub(super) fn deployment(
+        &mut self,
+        options: ForwardingOptions,
+    ) -> Result<(Deployment, Program), Failure> {
+        let first = match self.first.take() {
+            Some(first) => first,
+            None => {
+                self.host.installation(self.southbound.replica()).context("nothing to install")?
+            }
+        };
+        let settings = self.host.settings();
+        let deployment = Deployment::of_chassis(&first, settings, &self.uplink, options)?;
+        let mut program = first.program.clone();
+        program.allocate_zones(&CtZones::default());
+        self.first = Some(first);
+        Ok((deployment, program))
+    }
+
+    /// Starts the thread that follows OVN from now on.
+    pub(super) fn follow(self, daemon: &Arc<Daemon>) -> io::Result<OvnFollower> {
+        let stop = Arc::new(AtomicU8::new(RUN));
+        let wakers = [&self.local, &self.southbound].map(|database| database.client.waker());
+        let follower = Follower {
+            joined: self,
+            daemon: Arc::clone(daemon),
+            stop: Arc::clone(&stop),
+            install_at: None,
+            netlink: Netlink::open().map_err(io::Error::other)?,
+            devices: BTreeMap::new(),
+            devices_due: Instant::now(),
+            last_error: String::new(),
+            lock_due: Some(Instant::now() + LOCK_PATIENCE),
+            refused_settings: None,
+            status: Arc::clone(&daemon.ovn),
+        };
+        let waker = follower.joined.southbound.client.waker();
+        daemon.switch.keep_taught(move || waker.wake());
+        let thread = std::thread::Builder::new().name("ovn".to_owned());
+        let thread = thread.spawn(move || follower.run())?;
+        Ok(OvnFollower { thread, stop, wakers })
+    }
+}
+
+/// Waits until the local database has all settings.
+fn wait_for_settings(local: &mut Database) -> Settings {
+    let hostname = machine_name();
+    let mut told = None;
+    loop {
+        if local.receive().is_updated {
+            match Settings::read(local.replica(), &hostname) {
+                Ok(settings) => return settings,
+                Err(error) if told.as_ref() == Some(&error) => {}
+                Err(error) => {
+                    tracing::warn!("waiting for the settings of this host: {error}");
+                    told = Some(error);
+                }
+            }
+        }
+        wait_any(&mut [&mut local.client], None);
+    }
+}
+
+fn open_southbound(settings: &Settings) -> Result<Database> {
+    let mut config = Config::new("OVN_Southbound", settings.remotes.clone());
+    config.tables = of_southbound(&settings.system_id);
+    config.times.probe_interval = settings.probe_interval;
+    let tls = settings.tls.clone().map(|TlsPaths { private_key, certificate, ca_certificate }| {
+        TlsFiles { private_key, certificate, ca_certificate, server_name: None }
+    });
+    let remotes: Vec<_> = settings.remotes.iter().map(Remote::to_string).collect();
+    tracing::info!("reading the southbound database at {}", remotes.join(", "));
+    Database::new("southbound", config, tls)
+}
+
+/// The device that has this address, and its MTU in bytes.
+fn uplink_of(address: IpAddr) -> Result<(String, u16)> {
+    let netlink = Netlink::open()?;
+    let addresses = netlink.addresses(None)?;
+    let found = addresses.iter().find(|known| known.prefix.addr() == address);
+    let found = found.ok_or_else(|| {
+        anyhow!(
+            "no device has the address {address}: correct external_ids:ovn-encap-ip of \
+             Open_vSwitch, or add the address to the uplink"
+        )
+    })?;
+    let link = netlink.link_by_index(found.index)?;
+    Ok((link.name, u16::try_from(link.mtu).unwrap_or(u16::MAX)))
+}
+
+const RUN: u8 = 0;
+const STOP: u8 = 1;
+const LEAVE_AND_STOP: u8 = 2;
+
+/// The handle of the thread that follows OVN.
+pub struct OvnFollower {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicU8>,
+    wakers: [Waker; 2],
+}
+
+impl OvnFollower {
+    /// Stops the thread. With `must_leave`, this host first leaves the deployment, if that takes
+    /// no longer than five seconds: its ports are released and its rows deleted.
+    pub fn stop(self, must_leave: bool) {
+        self.stop.store(if must_leave { LEAVE_AND_STOP } else { STOP }, Ordering::Release);
+        self.wakers.iter().for_each(Waker::wake);
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that follows OVN has panicked");
+        }
+    }
+}
+
+struct Follower {
+    joined: JoinedHost,
+    daemon: Arc<Daemon>,
+    stop: Arc<AtomicU8>,
+    /// After a failed installation: when to try again.
+    install_at: Option<Instant>,
+    netlink: Netlink,
+    /// The devices of this host, by name, and when to read them again.
+    devices: BTreeMap<Arc<str>, DeviceFacts>,
+    devices_due: Instant,
+    /// The last error of an installation, which is logged once.
+    last_error: String,
+    /// When to warn that another process has the lock of the local database.
+    lock_due: Option<Instant>,
+    /// Settings that need a restart.
+    refused_settings: Option<Settings>,
+    status: Arc<Mutex<OvnStatus>>,
+}
+
+impl Follower {
+    fn run(mut self) {
+        if let Some(first) = self.joined.first.take() {
+            self.learn(&first);
+            self.joined.host.installed(first);
+        }
+        while self.stop.load(Ordering::Acquire) == RUN {
+            let again = self.act();
+            self.report();
+            let JoinedHost { local, southbound, .. } = &mut self.joined;
+            wait_any(&mut [&mut local.client, &mut southbound.client], again);
+            self.receive();
+        }
+        if self.stop.load(Ordering::Acquire) == LEAVE_AND_STOP {
+            self.leave();
+        }
+    }
+
+    fn receive(&mut self) {
+        let now = Instant::now();
+        if self.joined.local.receive().is_updated {
+            self.follow_settings(now);
+            let JoinedHost { local, southbound, host, .. } = &mut self.joined;
+            host.handle_local(local.replica(), southbound.replica(), now);
+        }
+        let JoinedHost { southbound, host, .. } = &mut self.joined;
+        let received = southbound.receive();
+        let held = host.holds_network();
+        if received.is_updated || host.deadline().is_some_and(|deadline| deadline <= now) {
+            let Received { changes, is_first, .. } = received;
+            host.handle_southbound(southbound.replica(), &changes, is_first, now);
+        }
+        if host.holds_network() && !held {
+            tracing::warn!(
+                "the southbound database has come back without any network: the switch goes on \
+                 with the one that it has for up to five minutes"
+            );
+        }
+        for warning in host.take_warnings() {
+            tracing::warn!("{warning}");
+        }
+    }
+
+    /// The local database has changed, and perhaps the settings in it.
+    fn follow_settings(&mut self, now: Instant) {
+        let JoinedHost { local, southbound, host, .. } = &mut self.joined;
+        // Without settings, the last ones remain.
+        let Ok(new) = Settings::read(local.replica(), &machine_name()) else { return };
+        if new == *host.settings() || self.refused_settings.as_ref() == Some(&new) {
+            return;
+        }
+        let remotes = new.remotes.clone();
+        if host.change_settings(new.clone(), southbound.replica(), now) {
+            southbound.client.session_mut().set_remotes(now, remotes);
+        } else {
+            tracing::warn!(
+                "system-id, ovn-encap-type, ovn-encap-ip or ovn-bridge of Open_vSwitch has \
+                 changed: restart weft run, which goes on with the old ones"
+            );
+            self.refused_settings = Some(new);
+        }
+    }
+
+    /// Installs what has changed, and sends what is to be written. Returns when to do so again at
+    /// the latest.
+    fn act(&mut self) -> Option<Instant> {
+        self.install();
+        self.read_devices();
+        let (now, unix_ms) = (Instant::now(), unix_ms());
+        let JoinedHost { local, southbound, host, .. } = &mut self.joined;
+        host.handle_taught(self.daemon.switch.take_taught(), now);
+        let mut again = [self.install_at, local.retry_at, southbound.retry_at, host.deadline()]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at > now)
+            .min();
+        if southbound.may_transact() {
+            let (transaction, later) =
+                host.southbound_transaction(southbound.replica(), now, unix_ms);
+            again = again.into_iter().chain(later).min();
+            southbound.transact(transaction);
+        }
+        if local.client.session().has_lock() {
+            self.lock_due = None;
+            if local.may_transact() {
+                let (replica, devices) = (local.replica(), &self.devices);
+                let transaction =
+                    host.local_transaction(replica, southbound.replica(), devices, unix_ms);
+                local.transact(transaction);
+            }
+        } else if self.lock_due.is_some_and(|due| due <= now) {
+            self.lock_due = None;
+            tracing::warn!(
+                "another process, such as ovs-vswitchd, has the lock {LOCK} of the local \
+                 database: stop it, or ovs-vsctl does not learn what weft does"
+            );
+        }
+        again.into_iter().chain(self.lock_due).chain([self.devices_due]).min()
+    }
+
+    /// Reads the state of all devices, if it is time to.
+    fn read_devices(&mut self) {
+        if self.devices_due > Instant::now() {
+            return;
+        }
+        self.devices_due = Instant::now() + DEVICES_INTERVAL;
+        // Without an answer, the last state remains.
+        let Ok(links) = self.netlink.links() else { return };
+        let facts = links.into_iter().map(|link| {
+            let facts = DeviceFacts {
+                mac: Some(link.mac.to_string().into()),
+                ifindex: Some(link.index.0.into()),
+                mtu: Some(link.mtu.into()),
+                is_up: Some(link.up),
+                has_carrier: Some(link.carrier && link.up),
+            };
+            (link.name.into(), facts)
+        });
+        self.devices = facts.collect();
+    }
+
+    fn install(&mut self) {
+        if self.install_at.is_some_and(|at| at > Instant::now()) {
+            return;
+        }
+        self.install_at = None;
+        let JoinedHost { southbound, host, uplink, .. } = &mut self.joined;
+        let Some(installation) = host.installation(southbound.replica()) else { return };
+        let options = self.daemon.deployment().options();
+        let done = Deployment::of_chassis(&installation, host.settings(), uplink, options)
+            .and_then(|new| self.daemon.install(new, installation.program.clone()));
+        match done {
+            Ok(generation) => {
+                tracing::debug!(generation, "installed the network of OVN");
+                self.learn(&installation);
+                self.last_error.clear();
+                // The devices of new ports may be there now.
+                self.devices_due = Instant::now();
+                self.joined.host.installed(installation);
+            }
+            Err(failure) => {
+                if let Failure::Input(error) | Failure::Runtime(error) = failure {
+                    let error = format!("{error:#}");
+                    if error != self.last_error {
+                        tracing::warn!("cannot install the network of OVN: {error}");
+                        self.last_error = error;
+                    }
+                }
+                host.install_again();
+                self.install_at = Some(Instant::now() + RETRY);
+            }
+        }
+    }
+
+    /// Notes what `weft show` tells.
+    fn report(&self) {
+        let JoinedHost { local, southbound, host, .. } = &self.joined;
+        let session = southbound.client.session();
+        let remote = session.remote().map(Remote::to_string).unwrap_or_default();
+        let state = match (session.is_ready(), host.holds_network()) {
+            (false, _) => "not connected to",
+            (true, true) => "holding the network that was lost from",
+            (true, false) => "connected to",
+        };
+        let (flows, bad_flows) = host.flow_counts();
+        let bad = host.bad_flows().iter().take(MAX_NAMED);
+        let status = OvnStatus {
+            southbound: format!("{state} {remote}"),
+            flows,
+            bad_flows,
+            bad: bad.map(|(uuid, flow)| (uuid.to_string(), flow.to_string())).collect(),
+            nb_cfg: host.installed_nb_cfg(),
+            has_lock: local.client.session().has_lock(),
+        };
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    fn learn(&self, installation: &Installation) {
+        if let Some(learned) = &installation.learned {
+            self.daemon.switch.configure(learned.clone());
+        }
+    }
+
+    fn leave(&mut self) {
+        let end = Instant::now() + LEAVE;
+        let JoinedHost { southbound, host, .. } = &mut self.joined;
+        let mut is_sent = false;
+        while Instant::now() < end && southbound.client.session().is_ready() {
+            if !is_sent && southbound.pending.is_none() {
+                let transaction = host.leave(southbound.replica());
+                is_sent = true;
+                southbound.transact(transaction);
+            }
+            if is_sent && southbound.pending.is_none() {
+                return;
+            }
+            wait_any(&mut [&mut southbound.client], Some(end));
+            southbound.receive();
+        }
+        tracing::warn!(
+            "the southbound database keeps this host: remove it with ovn-sbctl chassis-del"
+        );
+    }
+}
+
+fn unix_ms() -> UnixMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UnixMs::try_from(since.as_millis()).unwrap_or(UnixMs::MAX)
+}

@@ -1,0 +1,99 @@
+//! [`Database`]: a connection with its events and its transactions, one at a time.
+
+use super::RETRY;
+use anyhow::{Context, Result};
+use ovsdb::io::{Client, TlsFiles};
+use ovsdb::{Config, Event, RequestId, RowChange, TransactOutcome};
+use std::time::Instant;
+
+/// The connection to a database, and the transaction that is under way.
+pub struct Database {
+    name: &'static str,
+    pub client: Client,
+    pub pending: Option<RequestId>,
+    /// No transaction is sent before.
+    pub retry_at: Option<Instant>,
+    was_refused: bool,
+}
+
+/// What has happened on a connection.
+#[derive(Default)]
+pub struct Received {
+    /// There was a complete update.
+    pub is_updated: bool,
+    /// It was the first of a connection.
+    pub is_first: bool,
+    pub changes: Vec<RowChange>,
+}
+
+impl Database {
+    pub fn new(name: &'static str, config: Config, tls: Option<TlsFiles>) -> Result<Self> {
+        let client = Client::new(config.seed(std::process::id().into()), tls)
+            .with_context(|| format!("cannot use the {name} database"))?;
+        Ok(Self { name, client, pending: None, retry_at: None, was_refused: false })
+    }
+
+    /// Takes all events.
+    pub fn receive(&mut self) -> Received {
+        let mut received = Received::default();
+        while let Some(event) = self.client.next_event(Some(Instant::now())) {
+            match event {
+                Event::Connected { remote } => {
+                    tracing::info!("connected to the {} database at {remote}", self.name);
+                }
+                Event::Disconnected { remote, reason } => {
+                    tracing::warn!("{} database at {remote}: {reason}", self.name);
+                    self.pending = None;
+                }
+                Event::Update(update) => {
+                    received.is_updated = true;
+                    received.is_first |= update.is_first();
+                    received.changes.extend(update.changes);
+                }
+                Event::Transacted { id, outcome } => self.handle_outcome(id, &outcome),
+                Event::Lock { is_held: true } => received.is_updated = true,
+                _ => {}
+            }
+        }
+        received
+    }
+
+    fn handle_outcome(&mut self, id: RequestId, outcome: &TransactOutcome) {
+        if self.pending == Some(id) {
+            self.pending = None;
+        }
+        match outcome {
+            TransactOutcome::Committed(_) => self.was_refused = false,
+            TransactOutcome::NotSent | TransactOutcome::Lost => {}
+            TransactOutcome::Failed(error) => {
+                // It is repeated, so that one line must do.
+                if !std::mem::replace(&mut self.was_refused, true) {
+                    tracing::warn!("{} database: {error}", self.name);
+                }
+                self.retry_at = Some(Instant::now() + RETRY);
+            }
+        }
+    }
+
+    /// True if a transaction can be sent now.
+    pub fn may_transact(&self) -> bool {
+        let is_due = self.retry_at.is_none_or(|at| at <= Instant::now());
+        self.pending.is_none() && is_due && self.client.session().is_ready()
+    }
+
+    pub fn transact(&mut self, transaction: Option<ovsdb::Transaction>) {
+        let Some(transaction) = transaction else { return };
+        self.retry_at = None;
+        match self.client.session_mut().transact(transaction) {
+            Ok(id) => self.pending = Some(id),
+            Err(error) => {
+                tracing::debug!("{} database: {error}", self.name);
+                self.retry_at = Some(Instant::now() + RETRY);
+            }
+        }
+    }
+
+    pub fn replica(&self) -> &ovsdb::Replica {
+        self.client.session().replica()
+    }
+}

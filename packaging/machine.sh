@@ -1,0 +1,28 @@
+#!/bin/sh
+# Prepares the Debian below the directory in the argument for `cargo xtask deb-test`: it starts the test at its boot, and
+# is off afterwards.
+set -eu
+root=$1
+
+# The initial file system has what this machine needs, and is unpacked in a second.
+printf 'MODULES=list\n' >"$root/etc/initramfs-tools/conf.d/machine"
+printf 'virtio_pci\nvirtio_blk\next4\n' >"$root/usr/share/initramfs-tools/modules.d/machine"
+chroot "$root" update-initramfs -u
+
+echo h1 >"$root/etc/hostname"
+printf '/dev/vda / ext4 defaults 0 1\n/dev/vdb /mnt ext4 ro 0 0\n' >"$root/etc/fstab"
+cat >"$root/etc/systemd/system/deb-test.service" <<'END'
+[Unit]
+RequiresMountsFor=/mnt
+
+[Service]
+Type=oneshot
+ExecStart=/bin/bash /mnt/start.sh
+StandardOutput=tty
+TTYPath=/dev/ttyS1
+ExecStopPost=/bin/systemctl poweroff --force
+
+[Install]
+WantedBy=multi-user.target
+END
+chroot "$root" systemctl enable deb-test.service

@@ -1,0 +1,381 @@
+#!/bin/bash
+# Installs, runs, kills, upgrades and removes the packages in the directories `old` and `new` beside this file, in a
+# booted Debian that nobody else uses. `cargo xtask deb-test` boots it. Ends with "passed" and exit code 0, or with the
+# step that failed.
+#
+#     test.sh PACKETS    # the least number of packets of each flow while the daemon is killed, hangs or is replaced
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+packets=${1:-2000}
+unit=weft.service
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive SYSTEMD_COLORS=0 SYSTEMD_URLIFY=0
+cd /root
+
+step() {
+    printf '\n== %s\n' "$*"
+}
+fail() {
+    printf 'FAILED: %s\n' "$*"
+    exit 1
+}
+tell_why() {
+    local code=$?
+    [ "$code" -ne 0 ] || return 0
+    set +e
+    systemctl status --no-pager --lines=0 $unit
+    journalctl --boot --no-pager --lines=60 --unit=$unit --unit=far.service
+    journalctl --boot --no-pager --dmesg --lines=15
+    printf '\nfailed after %s s\n' "$SECONDS"
+    exit "$code"
+}
+trap tell_why EXIT
+
+# wait_for SECONDS COMMAND...
+wait_for() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ $SECONDS -lt $end ] || fail "waited in vain for: $*"
+        sleep 0.2
+    done
+}
+# refused TEXT COMMAND...: the command fails, and its output has the text.
+refused() {
+    local text=$1 said
+    shift
+    ! said=$("$@" 2>&1) || fail "should be refused: $*"
+    grep -qF -- "$text" <<<"$said" || fail "$* says: $said"
+}
+main_pid() {
+    systemctl show --property=MainPID --value $unit
+}
+is_new_pid() {
+    local now
+    now=$(main_pid)
+    [ "$now" != 0 ] && [ "$now" != "$1" ] && systemctl is-active --quiet $unit
+}
+install_packages() {
+    apt-get -qq install --yes --allow-downgrades "$@" >apt.log 2>&1 || { cat apt.log; fail "apt-get install $*"; }
+}
+
+# Guests: web and app on this host, db on the other. Established flows in both directions, also through the tunnel.
+flows='web:10.0.0.2 web:10.0.0.3 app:10.0.0.1 db:10.0.0.1'
+talk() {
+    local flow
+    for flow in $flows; do
+        wait_for 20 ip netns exec "${flow%:*}" ping -q -c 2 -i 0.1 -W 1 "${flow#*:}"
+    done
+}
+start_traffic() {
+    local flow device
+    # A start takes ten times as long in an emulated machine. Guests would ask by ARP meanwhile, and nobody answers.
+    for flow in $flows; do
+        for device in $(ip netns exec "${flow%:*}" ls /proc/sys/net/ipv4/neigh); do
+            [ "$device" = default ] || [ "$device" = lo ] ||
+                ip netns exec "${flow%:*}" sysctl -qw "net.ipv4.neigh.$device.base_reachable_time_ms=3600000"
+        done
+    done
+    talk
+    pings=
+    for flow in $flows; do
+        ip netns exec "${flow%:*}" ping -n -i 0.01 "${flow#*:}" >"ping-$flow" 2>&1 &
+        pings="$pings $!"
+    done
+    sleep 2
+}
+# The last packet of a flow that has a reply, and how many packets have one.
+counts() {
+    awk -F icmp_seq= '/bytes from/ {
+        split($2, part, " ")
+        number = part[1] + 0
+        if (!(number in seen)) { seen[number]; received++ }
+        if (number > last) last = number
+    }
+    END { print last + 0, received + 0 }' "ping-$1"
+}
+has_enough() {
+    local last received
+    read -r last received <<<"$(counts "$1")"
+    [ "$last" -ge "$packets" ]
+}
+# Packets behind the last one that has a reply are still on their way.
+end_traffic() {
+    local flow last received lost=0 total=0
+    for flow in $flows; do wait_for 900 has_enough "$flow"; done
+    # shellcheck disable=SC2086
+    kill -INT $pings
+    # shellcheck disable=SC2086
+    wait $pings || true
+    for flow in $flows; do
+        read -r last received <<<"$(counts "$flow")"
+        [ "$last" -eq "$received" ] || echo "$flow: lost $((last - received)) of $last"
+        lost=$((lost + last - received))
+        total=$((total + last))
+    done
+    echo "lost $lost of $total round trips of established flows"
+    last_lost=$lost
+}
+expect_no_loss() {
+    end_traffic
+    [ "$last_lost" -eq 0 ] || fail "$last_lost packets were lost"
+}
+# How long no daemon was running: from its last message to the first of the next one.
+print_gap() {
+    journalctl --boot --unit=$unit --output=short-monotonic --no-pager | awk '
+        { time = $0; sub(/^\[ */, "", time); sub(/\].*/, "", time) }
+        /Stopping weft|Main process exited/ { stopped = time }
+        /Started weft/ { started = time }
+        END { printf "without a daemon that is ready: %.0f ms\n", (started - stopped) * 1000 }'
+}
+uses() {
+    weft show --host h1 --json | grep -q "\"datapath\": *\"$1\""
+}
+
+step "prepare two hosts: this machine, and a network namespace"
+ip link add up0 type veth peer name up1
+ip netns add far
+ip link set up1 netns far
+ip address add 192.0.2.1/24 dev up0
+ip link set up0 up
+ip -n far address add 192.0.2.2/24 dev up1
+ip -n far link set up1 up
+ip -n far link set lo up
+for guest in web db; do ip netns add $guest; done
+qdiscs=$(tc qdisc show dev up0)
+rules=$(nft list ruleset)
+
+step "install"
+install_packages "$here"/old/weft_*.deb
+dpkg-query --show weft
+! systemctl is-enabled --quiet $unit || fail "the daemon must not start before its file is edited"
+! systemctl is-active --quiet $unit || fail "the daemon runs"
+getent group weft
+zcat /usr/share/man/man1/weft.1.gz | grep -q 'edge switch' || fail "no man page"
+cat >complete.sh <<'END'
+. /usr/share/bash-completion/completions/weft
+COMP_WORDS=(weft sto) COMP_CWORD=1
+_weft weft sto weft
+echo "${COMPREPLY[@]}"
+END
+[ "$(bash complete.sh)" = stop ] || fail "bash completes: $(bash complete.sh)"
+systemd-analyze verify --man=no /lib/systemd/system/weft.service /lib/systemd/system/weft-ovn.service
+systemd-analyze security --no-pager weft.service | tail -n 1
+
+step "start with the file as installed: its hosts are others"
+printf 'Our file must be edited first.\n'
+hostname h7
+systemctl start $unit && fail "a host that the file does not have has started" || true
+systemctl show --property=Result,ExecMainStatus $unit
+[ "$(systemctl show --property=ExecMainStatus --value $unit)" = 2 ] || fail "exit code 2"
+journalctl --boot --unit=$unit --no-pager --output=cat | grep -F 'has no host "h7"'
+hostname h1
+
+step "edit one file, enable, start"
+sed -i -e '0,/uplink = "eth0"/s//uplink = "up0"/' -e 's/uplink = "eth0"/uplink = "up1"/' /etc/weft/network.toml
+cat >>/etc/weft/network.toml <<'END'
+
+  [[logical_switch.port]]
+  name = "app"
+  host = "h1"
+  mac = "02:00:00:00:00:03"
+  addresses = ["10.0.0.3/24"]
+  device = { tap = "app0", netns = "app" }
+END
+systemctl enable --now $unit
+systemctl is-active $unit
+# The mount namespace of the daemon is older than this network namespace.
+ip netns add app
+uses kernel
+weft show --host h1 | grep '^privileges'
+systemd-run --quiet --unit=far ip netns exec far weft run --host h2 /etc/weft/network.toml
+talk
+echo "guests talk, on this host and through the tunnel"
+
+step "group weft may view, only root may change"
+useradd --system --groups weft viewer
+useradd --system stranger
+runuser -u viewer -- weft show --host h1 >/dev/null
+runuser -u viewer -- weft flows --host h1 >/dev/null
+for change in 'stop --host h1' 'reload /etc/weft/network.toml --host h1' 'capture web --host h1 -w -'; do
+    # shellcheck disable=SC2086
+    refused 'only view' runuser -u viewer -- weft $change
+done
+refused 'cannot reach' runuser -u stranger -- weft show --host h1
+
+step "reload"
+sed -i 's/^vni = 5001/vni = 5002/' /etc/weft/network.toml
+systemctl reload $unit
+weft reload /etc/weft/network.toml --host h2 >/dev/null
+talk
+cp /etc/weft/network.toml good.toml
+echo 'nonsense = 1' >/etc/weft/network.toml
+systemctl reload $unit || true
+status_names_error() {
+    systemctl show --property=StatusText --value $unit | grep -F "no [[host]]"
+}
+wait_for 10 status_names_error
+systemctl show --property=StatusText $unit
+talk
+cp good.toml /etc/weft/network.toml
+systemctl reload $unit
+status_is_empty() {
+    [ -z "$(systemctl show --property=StatusText --value $unit)" ]
+}
+wait_for 10 status_is_empty
+
+step "kill -9 under traffic"
+before=$(main_pid)
+start_traffic
+systemctl kill --signal=KILL $unit
+wait_for 90 is_new_pid "$before"
+expect_no_loss
+print_gap
+
+step "hang under traffic: the watchdog ends it"
+before=$(main_pid)
+limit=$(systemctl show --property=WatchdogUSec --value $unit)
+mkdir -p /run/systemd/system/$unit.d
+printf '[Service]\nWatchdogSec=5s\n' >/run/systemd/system/$unit.d/short.conf
+systemctl daemon-reload
+systemctl restart $unit
+wait_for 90 is_new_pid "$before"
+before=$(main_pid)
+sleep 12
+[ "$(main_pid)" = "$before" ] || fail "the watchdog ended a daemon that was alive"
+start_traffic
+kill -STOP "$before"
+wait_for 90 is_new_pid "$before"
+journalctl --boot --unit=$unit --no-pager --output=cat | grep -m 1 'Watchdog timeout (limit'
+expect_no_loss
+rm /run/systemd/system/$unit.d/short.conf
+systemctl daemon-reload
+echo "the unit's own limit is $limit"
+
+step "weft stop is not undone"
+start_traffic
+weft stop --host h1
+sleep 3
+! systemctl is-active --quiet $unit || fail "systemd has started the daemon again"
+expect_no_loss
+systemctl start $unit
+
+upgrade() {
+    local before
+    before=$(main_pid)
+    start_traffic
+    install_packages "$1"/weft_*.deb
+    wait_for 90 is_new_pid "$before"
+    dpkg-query --show weft
+}
+step "upgrade under traffic"
+upgrade "$here/new"
+journalctl --boot --unit=$unit --no-pager --output=cat | grep -o 'adopted the megaflows.*' | tail -n 1
+expect_no_loss
+print_gap
+
+step "downgrade under traffic"
+upgrade "$here/old"
+expect_no_loss
+print_gap
+
+step "upgrade under traffic, with the user datapath"
+echo 'WEFT_OPTIONS=--datapath user' >/etc/default/weft
+systemctl restart $unit
+uses user
+upgrade "$here/new"
+end_traffic
+print_gap
+talk
+rm /etc/default/weft
+systemctl restart $unit
+uses kernel
+
+step "capabilities: each one is needed"
+mkdir -p /run/systemd/system/$unit.d
+# Drop-ins are read in the order of their names, and this one must be last.
+try_without() {
+    cat >/run/systemd/system/$unit.d/zz-drop.conf
+    systemctl daemon-reload
+    systemctl reset-failed $unit
+    ! systemctl restart $unit 2>/dev/null || fail "it starts without $1"
+    journalctl --boot --unit=$unit --no-pager --output=cat --lines=15 | grep -om 1 "lacks.*$1 ([a-z A-Z]*)" ||
+        fail "the error does not name $1"
+}
+for one in CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_ADMIN; do
+    printf '[Service]\nCapabilityBoundingSet=~%s\n' $one | try_without $one
+done
+rm /run/systemd/system/$unit.d/zz-drop.conf
+systemctl daemon-reload
+systemctl restart $unit
+talk
+
+step "without guests in network namespaces: CAP_BPF and CAP_PERFMON in place of CAP_SYS_ADMIN"
+cp /etc/weft/network.toml good.toml
+for guest in web app; do
+    ip link add $guest-host type veth peer name eth0 netns $guest
+    ip link set $guest-host up
+done
+sed -i -E 's/\{ tap = "(web|app)0", netns = "[a-z]*" \}/{ interface = "\1-host" }/' /etc/weft/network.toml
+cp /usr/share/doc/weft/examples/without-namespaces.conf /run/systemd/system/$unit.d/
+echo 'WEFT_OPTIONS=--datapath kernel' >/etc/default/weft
+for one in CAP_BPF CAP_PERFMON; do
+    { cat /usr/share/doc/weft/examples/without-namespaces.conf; echo "CapabilityBoundingSet=~$one"; } | try_without $one
+done
+rm /run/systemd/system/$unit.d/zz-drop.conf
+systemctl daemon-reload
+systemctl reset-failed $unit
+systemctl restart $unit
+weft show --host h1 | grep '^privileges'
+number=1
+for guest in web app; do
+    ip -n $guest link set eth0 address 02:00:00:00:00:0$number
+    ip -n $guest address add 10.0.0.$number/24 dev eth0
+    ip -n $guest link set eth0 up mtu 1450
+    number=3
+done
+for guest in web app; do ip -n $guest link show "${guest}0" >/dev/null 2>&1 && fail "the old device is left" || true; done
+talk
+systemctl stop $unit
+rm -r /run/systemd/system/$unit.d /etc/default/weft
+systemctl daemon-reload
+for guest in web app; do ip link delete $guest-host; done
+cp good.toml /etc/weft/network.toml
+weft stop --purge --host h1
+systemctl start $unit
+talk
+
+step "the other packages"
+install_packages "$here"/new/weft-bench_*.deb "$here"/new/weft-dbg_*.deb
+weft demo --help | head -n 1
+dpkg --verify weft-bench weft-dbg
+
+step "stop: the kernel datapath goes on"
+start_traffic
+systemctl stop $unit
+expect_no_loss
+
+step "remove: nothing forwards any more"
+systemctl start $unit
+talk
+ip netns exec far weft stop --purge --host h2
+apt-get -qq remove --yes weft weft-bench weft-dbg >apt.log 2>&1 || { cat apt.log; fail "apt-get remove"; }
+left=$(find /sys/fs/bpf -mindepth 1)
+[ -z "$left" ] || fail "left in the BPF file system: $left"
+[ "$(tc qdisc show dev up0)" = "$qdiscs" ] || fail "left at up0: $(tc qdisc show dev up0)"
+[ "$(nft list ruleset)" = "$rules" ] || fail "left in nftables: $(nft list ruleset)"
+links=$(ip -o link | sed -E 's/^[0-9]+: ([^:@]+).*/\1/' | sort | xargs)
+[ "$links" = 'lo up0' ] || fail "left devices: $links"
+for guest in web app db; do
+    links=$(ip -n $guest -o link | sed -E 's/^[0-9]+: ([^:@]+).*/\1/' | xargs)
+    [ "$links" = lo ] || fail "left devices of $guest: $links"
+done
+[ ! -e /usr/bin/weft ] || fail "/usr/bin/weft is left"
+[ -e /etc/weft/network.toml ] || fail "remove keeps configuration files"
+
+step "purge"
+apt-get -qq purge --yes weft weft-bench weft-dbg >apt.log 2>&1 || { cat apt.log; fail "apt-get purge"; }
+left=$(find /etc /usr /lib /var/lib /run /sys/fs/bpf -xdev -path /run/netns -prune -o -name '*weft*' -print)
+printf 'left: %s\n' "${left:-nothing}"
+[ -z "$left" ] || fail "files are left"
+
+printf '\npassed in %s s\n' "$SECONDS"

@@ -1,0 +1,104 @@
+//! Load balancers and stateful ACLs of an OVN.
+
+use super::{Hosts, lab_of, switch};
+use crate::common::{GUEST_DEVICE, Guest, Lab, traffic};
+use crate::peers::carry_wire_frames;
+use netdev::Route;
+use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+use testkit::ovn::Ovn;
+use traffic::{Answer, EchoServer};
+
+/// The addresses of the load balancer, which no guest has.
+const VIPS: [&str; 2] = ["10.9.9.9", "fd99::9"];
+/// The router's addresses in the network of the guests.
+const GATEWAYS: [&str; 2] = ["192.168.7.254", "fd77::fe"];
+/// The port that the backends listen on.
+const BACKEND_PORT: u16 = 8080;
+const STREAM: usize = 300_000;
+
+/// A router on the switch of the guests, a load balancer on the switch for these backends, and ACLs
+/// that let guests open connections to port 8080 of `far` and to nothing else.
+fn configure(ovn: &Ovn, lab: &Lab, backends: &[&Guest]) {
+    let guests: Vec<&Guest> = lab.guests.iter().collect();
+    let (_, far) = lab.ends();
+    ovn.configure(&switch("blue", &guests));
+    let [gateway4, gateway6] = GATEWAYS;
+    let backends = |family: u8| {
+        let all = backends.iter().map(|it| SocketAddr::new(it.ip(family), BACKEND_PORT));
+        all.map(|it| it.to_string()).collect::<Vec<_>>().join(",")
+    };
+    let [vip4, vip6] = VIPS;
+    ovn.configure(&[
+        format!("lr-add r0 -- lrp-add r0 r0-blue 02:00:00:00:ff:01 {gateway4}/24 {gateway6}/64"),
+        "lsp-add blue blue-r0 -- lsp-set-type blue-r0 router -- lsp-set-addresses blue-r0 router \
+         -- lsp-set-options blue-r0 router-port=r0-blue"
+            .to_owned(),
+        format!("lb-add web {vip4}:80 {} tcp", backends(4)),
+        format!("lb-add web [{vip6}]:80 {} tcp", backends(6)),
+        "ls-lb-add blue web".to_owned(),
+        format!(
+            "acl-add blue to-lport 1000 'outport == \"{}\" && tcp.dst == 8080' allow-related",
+            far.name
+        ),
+        format!("acl-add blue to-lport 900 'outport == \"{}\" && ip' drop", far.name),
+    ]);
+    for guest in guests {
+        for (vip, gateway) in VIPS.iter().zip(GATEWAYS) {
+            let prefix = format!("{vip}/{}", if vip.contains(':') { 128 } else { 32 });
+            let route = Route::via(prefix.parse().expect("a prefix"), gateway.parse().expect("IP"));
+            guest.netns.netlink().add_route(&route).expect("a route can be added");
+        }
+    }
+}
+
+fn vip(family: u8) -> SocketAddr {
+    let text = VIPS[usize::from(family == 6)];
+    SocketAddr::new(text.parse().expect("an address"), 80)
+}
+
+#[test]
+fn load_balancer_spreads_connections_and_acls_follow_them() {
+    require_ovn!();
+    let lab = lab_of(2, 1);
+    let ovn = Ovn::start("balanced");
+    let [client, near, far] = &lab.guests[..] else { panic!("three guests") };
+    configure(&ovn, &lab, &[near, far]);
+    let hosts = Hosts::start(&lab, &ovn);
+    ovn.nbctl("--wait=hv sync");
+    for offloads in [true, false] {
+        if !offloads {
+            // Now the kernel of each guest checks every checksum.
+            lab.guests.iter().for_each(|guest| carry_wire_frames(&guest.netns, GUEST_DEVICE));
+        }
+        for family in [4, 6] {
+            let _servers = [near, far].map(|guest| EchoServer::start(guest, family, BACKEND_PORT));
+            for from in [client, near, far] {
+                let answers = (0..16).map(|_| traffic::tcp_echo(from, vip(family), STREAM));
+                let answers: BTreeSet<Answer> = answers.collect();
+                // A backend that reaches itself sees the address of the load balancer.
+                let seen = |by: &Guest| match by.name == from.name {
+                    true => vip(family).ip(),
+                    false => from.ip(family),
+                };
+                let expected = [near, far];
+                let expected =
+                    expected.map(|by| Answer { server: by.name.clone(), client: seen(by) });
+                assert_eq!(answers, BTreeSet::from(expected), "{} IPv{family}", from.name);
+            }
+        }
+    }
+    assert_new_connections_are_refused(&lab);
+    hosts.stop(&ovn);
+}
+
+/// Nobody may open a connection to another port of the guest that the ACLs protect.
+fn assert_new_connections_are_refused(lab: &Lab) {
+    let (near, far) = lab.ends();
+    let _server = EchoServer::start(far, 4, BACKEND_PORT + 1);
+    let to = SocketAddr::new(far.ip(4), BACKEND_PORT + 1);
+    let refused = near.netns.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(1500)));
+    assert_eq!(refused.expect_err("the ACL drops").kind(), ErrorKind::TimedOut);
+}

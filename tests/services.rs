@@ -1,0 +1,203 @@
+//! Load balancers and address translation from one network file, and the view of their connections.
+
+use crate::commands::call::weft;
+use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, Setup, traffic};
+use crate::ovn::nat::{FLOATING, FORWARDED, OUTSIDE, SERVER, exchange, ip};
+use crate::peers::carry_wire_frames;
+use netdev::Route;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use testkit::host::TestHost;
+use testkit::require_root;
+use traffic::{Answer, EchoServer};
+use wire::MacAddr;
+
+/// The virtual addresses of the load balancer.
+const VIPS: [&str; 2] = ["10.9.9.9", "fd99::9"];
+/// The addresses of the router on every host, which leads to the virtual addresses.
+const CORE: [&str; 2] = ["192.168.7.253", "fd77::fd"];
+/// The addresses of the router on `h2`, which leads outside.
+const EDGE: [&str; 2] = ["192.168.7.254", "fd77::fe"];
+const BACKEND_PORT: u16 = 8080;
+const STREAM: usize = 300_000;
+
+/// The guest outside, on `h1`.
+fn outside() -> Guest {
+    let netns = TestHost::new("web");
+    netns.sysctl("net/ipv4/ping_group_range", "0 2147483647").expect("a sysctl can be set");
+    let mac = MacAddr([2, 0, 0, 0, 9, 1]);
+    let (ip4, ip6) = ([192, 0, 2, 9].into(), "fd00::9".parse().expect("an address"));
+    Guest { name: "web".to_owned(), host: 0, port_key: 1, netns, mac, ip4, ip6 }
+}
+
+/// Besides the switch `blue` with `g1` and `g2` on `h1` and `g3` on `h2`: the network outside, two
+/// routers, a load balancer, address translation, and ACLs for `g2`.
+fn services(outside: &Guest) -> String {
+    let Guest { name, mac, netns, .. } = outside;
+    let netns = netns.name().expect("the namespace of a guest has a name");
+    let mut text = format!(
+        "[[logical_switch]]\nname = \"out\"\nvni = 5002\n\
+         [[logical_switch.port]]\nname = \"{name}\"\nhost = \"h1\"\nmac = \"{mac}\"\n\
+         addresses = [\"{}/24\", \"{}/64\"]\n\
+         device = {{ tap = \"{GUEST_DEVICE}\", netns = \"{netns}\" }}\n",
+        SERVER[0], SERVER[1]
+    );
+    for (router, home, ports) in [
+        ("core", "", vec![("blue", CORE, 1)]),
+        ("edge", "host = \"h2\"\n", vec![("blue", EDGE, 2), ("out", OUTSIDE, 3)]),
+    ] {
+        text += &format!("[[logical_router]]\nname = \"{router}\"\n{home}");
+        for (switch, [v4, v6], number) in ports {
+            text += &format!(
+                "[[logical_router.port]]\nname = \"{router}-{switch}\"\nswitch = \"{switch}\"\n\
+                 mac = \"02:00:00:00:ff:0{number}\"\naddresses = [\"{v4}/24\", \"{v6}/64\"]\n"
+            );
+        }
+    }
+    for (family, subnet, guest) in [(4, "192.168.7.0/24", "192.168.7."), (6, "fd77::/64", "fd77::")]
+    {
+        for (kind, external, internal) in [
+            ("snat", OUTSIDE, subnet.to_owned()),
+            ("dnat_and_snat", FLOATING, format!("{guest}3")),
+            ("dnat", FORWARDED, format!("{guest}1")),
+        ] {
+            let external = ip(external, family);
+            text += &format!(
+                "[[nat]]\nrouter = \"edge\"\ntype = \"{kind}\"\nexternal = \"{external}\"\n\
+                 internal = \"{internal}\"\n"
+            );
+        }
+        let backend = |number: u8| {
+            let address = format!("{guest}{number}").parse().expect("an address");
+            SocketAddr::new(address, BACKEND_PORT)
+        };
+        text += &format!(
+            "[[load_balancer]]\nname = \"web{family}\"\nswitches = [\"blue\"]\n\
+             protocol = \"tcp\"\nvip = \"{}\"\nbackends = [\"{}\", \"{}\"]\n",
+            vip(family),
+            backend(2),
+            backend(3)
+        );
+    }
+    for (priority, condition, action) in [
+        (1000, format!("outport == \"g2\" && tcp.dst == {BACKEND_PORT}"), "allow-related"),
+        (900, "outport == \"g2\" && ip".to_owned(), "drop"),
+    ] {
+        text += &format!(
+            "[[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = {priority}\n\
+             match = '{condition}'\naction = \"{action}\"\n"
+        );
+    }
+    text
+}
+
+fn vip(family: u8) -> SocketAddr {
+    SocketAddr::new(ip(VIPS, family), 80)
+}
+
+fn add_routes(guest: &Guest) {
+    for (network, gateway) in [
+        (format!("{}/32", VIPS[0]), CORE[0]),
+        (format!("{}/128", VIPS[1]), CORE[1]),
+        ("172.16.9.0/24".to_owned(), EDGE[0]),
+        ("fd16::/64".to_owned(), EDGE[1]),
+    ] {
+        let network = network.parse().expect("a prefix");
+        let route = Route::via(network, gateway.parse().expect("an address"));
+        guest.netns.netlink().add_route(&route).expect("a route can be added");
+    }
+}
+
+#[test]
+fn network_file_has_load_balancers_and_address_translation() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let outside = outside();
+        let setup = Setup::new("geneve").guests(2, 1).datapath(datapath).more(&services(&outside));
+        let lab = Lab::new(setup);
+        let daemons = lab.start_both();
+        let [first, second, third] = &lab.guests[..] else { panic!("three guests") };
+        lab.guests.iter().for_each(add_routes);
+        for offloads in [true, false] {
+            if !offloads {
+                // Now the kernel of each guest checks every checksum.
+                let guests = lab.guests.iter().chain([&outside]);
+                guests.for_each(|guest| carry_wire_frames(&guest.netns, GUEST_DEVICE));
+            }
+            for family in [4, 6] {
+                assert_balanced([first, second, third], family);
+                exchange([first, &outside, third], family);
+            }
+        }
+        assert_connections_are_shown([&lab.control(0), &lab.control(1)]);
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+fn assert_balanced(guests: [&Guest; 3], family: u8) {
+    let backends = [guests[1], guests[2]];
+    let _servers = backends.map(|guest| EchoServer::start(guest, family, BACKEND_PORT));
+    for from in guests {
+        let answers = (0..16).map(|_| traffic::tcp_echo(from, vip(family), STREAM));
+        let answers: BTreeSet<Answer> = answers.collect();
+        // A backend that reaches itself sees the virtual address.
+        let expected = backends.map(|by| Answer {
+            server: by.name.clone(),
+            client: if by.name == from.name { vip(family).ip() } else { from.ip(family) },
+        });
+        assert_eq!(answers, BTreeSet::from(expected), "{} IPv{family}", from.name);
+    }
+}
+
+/// The rows of `weft ct` with these options, and the totals.
+fn connections(control: &Path, options: &[&str]) -> (Vec<Value>, Value) {
+    let (code, out, said) = weft(control, &[&["ct", "--json"], options].concat());
+    assert_eq!((code, said.as_str()), (0, ""), "{options:?}");
+    let mut rows: Vec<Value> =
+        out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let end = rows.pop().expect("the totals");
+    (rows, end["totals"].clone())
+}
+
+/// The connections of both hosts, after the guests have exchanged packets.
+fn assert_connections_are_shown([near, far]: [&Path; 2]) {
+    let balanced = ["--zone", "blue/g1", "--address", "10.9.9.9:80", "--state", "time_wait"];
+    let (rows, totals) = connections(near, &balanced);
+    assert!(rows.len() >= 16, "{rows:?}");
+    for row in &rows {
+        assert_eq!(row["destination_nat"], true, "{row}");
+        assert_eq!((&row["protocol"], &row["port"]), (&"tcp".into(), &"g1".into()));
+        let from = (&row["original"]["dst"], &row["reply"]["src_port"]);
+        assert_eq!(from, (&"10.9.9.9".into(), &BACKEND_PORT.into()), "{row}");
+    }
+    assert!(totals["connections"].as_u64() >= Some(rows.len() as u64), "{totals}");
+    let (rows, _) = connections(far, &["--zone", "edge snat", "--protocol", "tcp"]);
+    assert!(rows.iter().any(|row| row["reply"]["dst"] == OUTSIDE[0]), "{rows:?}");
+    let (rows, _) = connections(near, &["--stats"]);
+    let of_port = rows.iter().find(|row| row["what"] == "port" && row["name"] == "g1");
+    assert!(of_port.is_some_and(|row| row["connections"].as_u64() > Some(0)), "{rows:?}");
+    let (_, shown, _) = weft(near, &["show"]);
+    assert!(shown.lines().any(|line| line.ends_with("of at most 1000000")), "{shown}");
+    // Flushing removes what the options select, and nothing else.
+    let flush = |options: &[&str]| weft(near, &[&["ct", "--flush"], options].concat());
+    assert_eq!(flush(&[]).0, 2);
+    let (_, before) = connections(near, &[]);
+    let (_, said, _) = flush(&["--address", "10.9.9.9"]);
+    assert!(said.starts_with("removed ") && !said.starts_with("removed 0 "), "{said}");
+    let (rows, after) = connections(near, &["--address", "10.9.9.9"]);
+    assert_eq!(rows, [Value::Null; 0]);
+    let count = |totals: &Value| totals["connections"].as_u64().expect("a number");
+    assert!(count(&after) > 0 && count(&after) < count(&before), "{before} {after}");
+    for (option, value, fault) in [
+        ("--zone", "nowhere", "there is no zone `nowhere`"),
+        ("--port", "nobody", "nobody"),
+        ("--address", "10.0.0", "`10.0.0` is no address"),
+        ("--protocol", "xyz", "unknown protocol `xyz`"),
+        ("--state", "open", "unknown state `open`"),
+    ] {
+        let (code, _, said) = weft(near, &["ct", option, value]);
+        assert!(code == 2 && said.contains(fault), "{option} {value}: {code} {said}");
+    }
+}
