@@ -141,6 +141,53 @@ int mask_append(struct weft_control *control)
 }
 
 /* Switches lookups to the other list of masks. */
+/* Argument of the loop that makes room at the front of a list. */
+struct promote_walk {
+	struct weft_mask_list *list;
+	__u32 mask;
+	__u32 last;		/* index of the mask now */
+};
+
+static long find_in_list(__u32 at, struct promote_walk *walk)
+{
+	if (at >= WEFT_MAX_MASKS)
+		return 1;
+	walk->last = at;
+	return walk->list->order[at] == walk->mask;
+}
+
+static long shift_back(__u32 step, struct promote_walk *walk)
+{
+	/* The verifier needs the bounds. */
+	__u32 to = (walk->last - step) & (WEFT_MAX_MASKS - 1), from = (to - 1) & (WEFT_MAX_MASKS - 1);
+
+	*(volatile __u32 *)&walk->list->order[to] = walk->list->order[from];
+	return 0;
+}
+
+/*
+ * Moves a mask to the front of the list in use. A search that runs meanwhile may try a mask twice,
+ * and may miss the moved one, but no other.
+ */
+SEC("syscall")
+int mask_promote(struct weft_control *control)
+{
+	struct promote_walk walk = { .mask = control->mask };
+	__u32 at = mask_list_in_use & 1;
+	struct weft_mask_list *list = bpf_map_lookup_elem(&weft_mask_lists, &at);
+
+	if (!list)
+		return -EINVAL;
+	walk.list = list;
+	bpf_loop(list->count, find_in_list, &walk, 0);
+	at = walk.last & (WEFT_MAX_MASKS - 1);
+	if (list->order[at] != control->mask)
+		return -ENOENT;
+	bpf_loop(at, shift_back, &walk, 0);
+	*(volatile __u32 *)&list->order[0] = control->mask;
+	return 0;
+}
+
 SEC("syscall")
 int mask_list_swap(void *context)
 {

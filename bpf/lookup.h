@@ -244,6 +244,9 @@ __weak __u32 search_and_cache(const struct weft_key *key, struct weft_cache_entr
 	/* 0: deleted in the meantime. Caching that would match any other deleted megaflow. */
 	if (!generation)
 		return number;
+	/* A fused megaflow may soon serve such packets, and is to be found then. */
+	if (flow->list == WEFT_ACTIONS_PUNT)
+		return number;
 	cached->key = *key;
 	cached->flow = number;
 	cached->generation = generation;

@@ -12,6 +12,7 @@ mod commands;
 mod debian;
 mod dissect;
 mod doctor;
+mod established;
 mod forged_icmp;
 mod kernel_vxlan;
 mod links;

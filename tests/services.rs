@@ -2,6 +2,7 @@
 
 use crate::commands::call::weft;
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, Setup, traffic};
+use crate::established::{Pair, listen, wait_fused, while_stopped};
 use crate::ovn::nat::{FLOATING, FORWARDED, OUTSIDE, SERVER, exchange, ip};
 use crate::peers::carry_wire_frames;
 use netdev::Route;
@@ -108,6 +109,42 @@ fn add_routes(guest: &Guest) {
         let route = Route::via(network, gateway.parse().expect("an address"));
         guest.netns.netlink().add_route(&route).expect("a route can be added");
     }
+}
+
+#[test]
+fn translated_connections_go_on_without_daemons() {
+    require_root!();
+    let outside = outside();
+    let (kernel, text) = (Datapath::Kernel, services(&outside));
+    let lab = Lab::new(Setup::new("geneve").guests(2, 1).datapath(kernel).more(&text));
+    let daemons = lab.start_both();
+    let [first, second, third] = &lab.guests[..] else { panic!("three guests") };
+    lab.guests.iter().for_each(add_routes);
+    let (mut balanced, mut translated) = (Vec::new(), Vec::new());
+    for family in [4, 6] {
+        let backend = |guest: &Guest| listen(guest, SocketAddr::new(guest.ip(family), BACKEND_PORT));
+        let backends = [second, third].map(backend);
+        balanced.extend((0..4).map(|_| Pair::connect(first, vip(family), &backends)));
+        let server = SocketAddr::new(ip(SERVER, family), 443);
+        translated.push(Pair::connect(first, server, &[listen(&outside, server)]));
+        let inside = listen(third, SocketAddr::new(third.ip(family), 443));
+        let floating = SocketAddr::new(ip(FLOATING, family), 443);
+        translated.push(Pair::connect(&outside, floating, &[inside]));
+    }
+    wait_fused(&lab, 8, || {
+        let mut all = balanced.iter_mut().chain(&mut translated);
+        assert!(all.all(|pair| pair.exchange(100)));
+    });
+    while_stopped(&daemons, || {
+        // The others pass `h2`, whose programs do not send from one tunnel on to another.
+        for (number, pair) in balanced.iter_mut().enumerate() {
+            assert!(pair.exchange(200_000), "connection {number}");
+        }
+    });
+    let mut all = balanced.iter_mut().chain(&mut translated);
+    assert!(all.all(|pair| pair.exchange(200_000)));
+    drop((balanced, translated));
+    daemons.into_iter().for_each(Daemon::stop);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use flow::PortNo;
 
 use crate::entry::{Entry, Machine, NONE, Status};
+use crate::fusion::Fusion;
 use crate::headers::{Content, Headers, Transport};
 use crate::index::Found;
 use crate::nat::{self, Choices};
@@ -84,9 +85,12 @@ impl Table {
             entry.mark = mark;
             entry.set_label(label);
             entry.generation = generation;
+            self.outdated.extend(entry.outdate(found.slot));
         }
         let direction = State::RPL | State::TRK | State::SNAT | State::DNAT;
         let mut updated = describe(entry, found, tracked.state.without(direction));
+        updated.is_steady = tracked.is_steady && entry.generation != generation;
+        updated.proposes = tracked.proposes;
         if commit.nat.is_some() {
             let translation = match content.transport {
                 Transport::Error { .. } => {
@@ -139,6 +143,8 @@ impl Table {
             next: NONE,
             tick: 0,
             status,
+            fusion: Fusion::None,
+            proposed: [0; 2],
             machine,
         };
         entry.set_label(commit.label.map_or(0, |label| label.apply(0)));

@@ -2,6 +2,7 @@
 
 use flow::PortNo;
 
+use crate::fusion::Fusion;
 use crate::headers::{Content, Transport};
 use crate::sctp::{self, Sctp};
 use crate::tcp::{self, Context, Tcp};
@@ -112,6 +113,34 @@ impl Machine {
             _ => Outcome::Invalid(Invalid::OutOfState, None),
         }
     }
+
+    /// True when later packets like this one, of an assured connection, change neither state nor
+    /// timeout.
+    pub fn is_steady(&self, content: &Content) -> bool {
+        match (self, &content.transport) {
+            (Self::Tcp(tcp), Transport::Tcp(segment)) => tcp.is_steady(segment),
+            (Self::Udp { .. }, Transport::Udp) => true,
+            _ => false,
+        }
+    }
+
+    /// Accepts any window in the next packets, because packets were not tracked.
+    pub fn forget_window(&mut self) {
+        if let Self::Tcp(tcp) = self {
+            tcp.forget_window();
+        }
+    }
+
+    /// The timeout of an assured connection in use.
+    pub const fn steady_timeout(&self) -> Timeout {
+        match self {
+            Self::Tcp(_) => Timeout::TcpEstablished,
+            Self::Udp { .. } => Timeout::UdpStream,
+            Self::Icmp => Timeout::Icmp,
+            Self::Sctp(_) => Timeout::SctpEstablished,
+            Self::Other => Timeout::Generic,
+        }
+    }
 }
 
 /// Facts about a connection that only ever become true.
@@ -159,6 +188,10 @@ pub(crate) struct Entry {
     /// The tick of the timer bucket.
     pub tick: u32,
     pub status: Status,
+    /// Whether a datapath forwards packets of the connection without the table.
+    pub fusion: Fusion,
+    /// When packets of each direction were last proposed for fusion, in units that wrap.
+    pub proposed: [u16; 2],
     pub machine: Machine,
 }
 
@@ -176,6 +209,8 @@ impl Entry {
         next: NONE,
         tick: 0,
         status: Status(0),
+        fusion: Fusion::None,
+        proposed: [0; 2],
         machine: Machine::Other,
     };
 

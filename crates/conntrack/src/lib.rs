@@ -24,9 +24,9 @@
 //!
 //! # Cached decisions
 //! [`Tracked::connection`] has a generation. It changes when the protocol's state, the first reply,
-//! mark or label change, and when the connection is removed. A cache that skips the passes of an
-//! established connection compares it with [`Table::is_unchanged`]. The TCP window is not part of
-//! it: a cache must still call [`Table::track`], or check windows itself.
+//! mark or label change, and when the connection is removed. A datapath that forwards packets of an
+//! established connection without the table tells the table with [`Table::fuse`]. The table then
+//! reports when such a connection changes. TCP windows are not checked meanwhile.
 //!
 //! # Security
 //! Guests choose packets, so the hash functions have a secret [`Seed`]. No input causes a panic.
@@ -43,6 +43,7 @@
 mod commit;
 mod config;
 mod entry;
+mod fusion;
 mod headers;
 mod index;
 mod nat;
@@ -61,6 +62,7 @@ mod usage;
 mod view;
 
 pub use config::{Config, CtDrop, Limits};
+pub use fusion::ConnKey;
 pub use headers::Headers;
 pub use nat::{NatKind, NatSpec, PortChoice};
 pub use sctp::SctpState;

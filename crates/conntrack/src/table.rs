@@ -4,6 +4,7 @@ use ahash::RandomState;
 use flow::PortNo;
 
 use crate::entry::{Entry, Outcome, Status};
+use crate::fusion::{ConnKey, Fusion};
 use crate::headers::{Content, Headers, Transport};
 use crate::index::{Found, Index};
 use crate::slab::Slab;
@@ -38,6 +39,8 @@ pub struct Table {
     pub(crate) ports: Usage<PortNo>,
     pub(crate) len: u32,
     pub(crate) stats: Stats,
+    /// Fused connections that have changed since they were last taken.
+    pub(crate) outdated: Vec<ConnKey>,
     /// The last generation given to a connection.
     generation: u64,
     /// The state of the random numbers for [`PortChoice::Random`](crate::PortChoice::Random).
@@ -59,6 +62,7 @@ impl Table {
             timers: Timers::new(now_ms),
             len: 0,
             stats: Stats::default(),
+            outdated: Vec::new(),
             generation: 0,
             config,
         }
@@ -156,6 +160,9 @@ impl Table {
     ) -> Option<Tracked> {
         let Found { slot, direction } = found;
         let entry = self.slab.get_mut(slot)?;
+        if entry.fusion != Fusion::None {
+            entry.machine.forget_window();
+        }
         let before = (entry.status, machine_state(entry));
         let is_est = direction == Direction::Reply || entry.status.has(Status::SEEN_REPLY);
         let outcome = entry.machine.track(direction, content, entry.status, &self.config, now_ms);
@@ -183,12 +190,19 @@ impl Table {
         if direction == Direction::Reply {
             entry.status.set(Status::SEEN_REPLY);
         }
-        if before != (entry.status, machine_state(entry)) {
+        let has_changed = before != (entry.status, machine_state(entry));
+        if has_changed {
             self.generation += 1;
             entry.generation = self.generation;
+            self.outdated.extend(entry.outdate(slot));
         }
         let state = if is_est { State::EST } else { State::NEW };
         let mut tracked = describe(entry, found, state);
+        tracked.is_steady = is_est
+            && !has_changed
+            && entry.status.has(Status::ASSURED)
+            && entry.machine.is_steady(content);
+        tracked.proposes = tracked.is_steady && entry.is_proposed(now_ms, direction);
         if nat == Nat::Apply && is_est {
             translate(&mut tracked, packet_translation(entry, direction));
         }
@@ -196,6 +210,7 @@ impl Table {
             // No later packet finds it, but a commit of this packet still translates it.
             self.generation += 1;
             entry.generation = self.generation;
+            self.outdated.extend(entry.outdate(slot));
             entry.deadline_ms = now_ms;
         }
         self.timers.deadline_changed(&mut self.slab, slot);
@@ -250,7 +265,8 @@ impl Table {
 
     /// Removes a connection from all structures.
     pub(crate) fn remove(&mut self, slot: u32) {
-        let Some(entry) = self.slab.get(slot) else { return };
+        let Some(entry) = self.slab.get_mut(slot) else { return };
+        self.outdated.extend(entry.outdate(slot));
         let (zone, opener) = (entry.keys[0].zone(), entry.opener);
         let is_self_connected = entry.is_self_connected();
         self.index.remove(&mut self.slab, slot, Direction::Original);
@@ -313,6 +329,8 @@ pub(crate) fn describe(entry: &Entry, found: Found, state: State) -> Tracked {
         connection: Some(ConnRef { id: ConnId(found.slot), generation: entry.generation }),
         translation: None,
         invalid: None,
+        is_steady: false,
+        proposes: false,
         direction: found.direction,
     }
 }

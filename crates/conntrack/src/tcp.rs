@@ -217,6 +217,17 @@ impl Tcp {
         self.state
     }
 
+    /// True for a segment that changes neither the state nor the timeout of an assured connection.
+    pub fn is_steady(&self, segment: &Segment) -> bool {
+        self.state == TcpState::Established && segment.event() == TcpEvent::Ack
+    }
+
+    /// Forgets the windows of both ends. The next segment of each begins them anew, as in a
+    /// connection whose beginning was not seen.
+    pub fn forget_window(&mut self) {
+        self.sides.iter_mut().for_each(Side::forget_window);
+    }
+
     /// True when NAT may give the ports of this closed connection to `newer`, because segments of
     /// the old connection are then outside the window.
     pub fn gives_way_to(&self, newer: &Self) -> bool {

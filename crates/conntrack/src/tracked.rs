@@ -49,6 +49,12 @@ pub struct Tracked {
     pub translation: Option<Translation>,
     /// Why the packet is [`State::INV`].
     pub invalid: Option<Invalid>,
+    /// True when later packets of this connection and direction have the same result, unless they
+    /// have one of the TCP flags SYN, FIN and RST. It holds as long as the connection's generation.
+    pub is_steady: bool,
+    /// True when the caller may try to [fuse](crate::Table::fuse) the passes of such packets. Each
+    /// direction of a connection proposes it a few times a second at most.
+    pub proposes: bool,
     /// The direction of the packet, or of an ICMP error.
     pub(crate) direction: Direction,
 }
@@ -64,6 +70,8 @@ impl Tracked {
             connection: None,
             translation: None,
             invalid: Some(reason),
+            is_steady: false,
+            proposes: false,
             direction: Direction::Original,
         }
     }
@@ -79,6 +87,8 @@ impl Tracked {
             connection: None,
             translation: None,
             invalid: None,
+            is_steady: false,
+            proposes: false,
             direction: Direction::Original,
         }
     }

@@ -15,7 +15,7 @@ use crate::map_error::MapError;
 use crate::object::LoadedObject;
 use crate::sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, OpenObject};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::mem::{offset_of, size_of};
@@ -131,6 +131,7 @@ pub struct FlowTables {
     flow_renew: OwnedFd,
     flow_delete: OwnedFd,
     mask_append: OwnedFd,
+    mask_promote: OwnedFd,
     mask_list_swap: OwnedFd,
     entries: MapHandle,
     masks: MapHandle,
@@ -144,6 +145,8 @@ pub struct FlowTables {
     users: Vec<Option<u32>>,
     /// Masks in the order in which programs try them.
     order: Vec<MaskNo>,
+    /// Masks that programs try first.
+    preferred: HashSet<MaskNo>,
     /// Index of the mask list in use, 0 or 1.
     in_use: u32,
     /// Programs may still read the other list.
@@ -242,6 +245,7 @@ impl FlowTables {
             flow_renew: loaded.own_program("flow_renew")?,
             flow_delete: loaded.own_program("flow_delete")?,
             mask_append: loaded.own_program("mask_append")?,
+            mask_promote: loaded.own_program("mask_promote")?,
             mask_list_swap: loaded.own_program("mask_list_swap")?,
             entries: loaded.map("weft_flows")?,
             masks: loaded.map("weft_masks")?,
@@ -260,6 +264,7 @@ impl FlowTables {
             numbers: HashMap::new(),
             users: vec![None; FlowTableSizes::MASKS],
             order: Vec::new(),
+            preferred: HashSet::new(),
             in_use: 0,
             flipped: false,
             late: RetiredEntries::default(),
@@ -391,7 +396,7 @@ impl FlowTables {
         }
         let mut order = self.order.clone();
         order.retain(|&mask| self.users(mask) != Some(0));
-        order.sort_by_key(|&mask| std::cmp::Reverse(hits(mask)));
+        order.sort_by_key(|mask| (!self.preferred.contains(mask), std::cmp::Reverse(hits(*mask))));
         if order == self.order {
             return Ok(self.retire());
         }
@@ -412,12 +417,33 @@ impl FlowTables {
         Ok(retired)
     }
 
+    /// Makes programs try a mask before those that are not preferred.
+    ///
+    /// # Errors
+    /// When the kernel rejects an update.
+    pub fn prefer(&mut self, mask: MaskNo) -> Result<(), MapError> {
+        if self.preferred.contains(&mask) {
+            return Ok(());
+        }
+        let nothing = (Generation::default(), FlowNo(0), ActionListNo::PUNT);
+        let control = control(&[0; WORDS], nothing.0, nothing.1, mask, nothing.2);
+        match run(&self.mask_promote, control)? {
+            0 => {}
+            other => return Err(MapError::Refused(other)),
+        }
+        self.preferred.insert(mask);
+        self.order.retain(|other| *other != mask);
+        self.order.insert(0, mask);
+        Ok(())
+    }
+
     /// Frees entries that no program can use any more.
     pub fn free(&mut self, retired: RetiredEntries) {
         let RetiredEntries { mut flows, masks, flipped } = retired;
         self.flows.free.append(&mut flows);
         for mask in masks {
             self.users[mask.0 as usize] = None;
+            self.preferred.remove(&mask);
         }
         if flipped {
             self.flipped = false;

@@ -10,7 +10,7 @@ use crate::key::KernelMatch;
 use crate::map_error::MapError;
 use crate::object::LoadedObject;
 use crate::port_masks::PortMasks;
-use datapath::megaflow::{Megaflow, MegaflowId, Usage};
+use datapath::megaflow::{Fusion, Megaflow, MegaflowId, Usage};
 use flow::{Action, Field, FlowKey, FlowMask, Match, PortNo};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -41,6 +41,7 @@ struct MegaflowEntry {
     /// The key's words where the mask is not 0.
     values: Box<[u64]>,
     actions: Arc<[Action]>,
+    fusion: Option<Arc<Fusion>>,
     list: ActionListNo,
     /// The entry's counters when this megaflow was added.
     base: FlowStats,
@@ -93,7 +94,12 @@ impl MegaflowEntry {
     }
 
     fn megaflow(&self) -> Megaflow {
-        Megaflow { id: self.id, condition: self.condition(), actions: Arc::clone(&self.actions) }
+        Megaflow {
+            id: self.id,
+            condition: self.condition(),
+            actions: Arc::clone(&self.actions),
+            fusion: self.fusion.clone(),
+        }
     }
 
     /// The megaflow's counters, from those of its entry.
@@ -176,8 +182,13 @@ impl Megaflows {
             return Ok(());
         }
         let list = self.list(megaflow)?;
+        if list == ActionListNo::PUNT && megaflow.fusion.is_some() {
+            // The megaflow of the first pass punts these packets already.
+            return Ok(());
+        }
         let number = self.tables.put(&matched, list).inspect_err(|_| self.lists.release(list))?;
-        self.port_masks.add(port, self.tables.mask_of(number));
+        let number_of_mask = self.tables.mask_of(number);
+        self.port_masks.add(port, number_of_mask);
         let mask = match self.masks.get(mask) {
             Some(known) => Arc::clone(known),
             None => Arc::new(mask.clone()),
@@ -190,6 +201,7 @@ impl Megaflows {
             mask,
             values: values(&megaflow.condition),
             actions: Arc::clone(&megaflow.actions),
+            fusion: megaflow.fusion.clone(),
             list,
             base: FlowStats::default(),
             seen: 0,
@@ -198,7 +210,10 @@ impl Megaflows {
             generation: self.tables.generation(),
         });
         entry.base = self.tables.stats(number)?;
-        Ok(())
+        match number_of_mask {
+            Some(mask) if megaflow.fusion.is_some() => self.tables.prefer(mask),
+            _ => Ok(()),
+        }
     }
 
     /// Replaces the actions of a megaflow.
@@ -215,6 +230,7 @@ impl Megaflows {
         entry.generation =
             self.tables.renew(number, list).inspect_err(|_| self.lists.release(list))?;
         entry.actions = Arc::clone(&megaflow.actions);
+        entry.fusion = megaflow.fusion.clone();
         self.lists.release(std::mem::replace(&mut entry.list, list));
         Ok(())
     }

@@ -368,7 +368,8 @@ impl Datapath for KernelDatapath {
 
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {
         self.put_in_tables(megaflows.iter().map(|megaflow| (megaflow, None)));
-        self.user.put(megaflows)
+        let others = megaflows.into_iter().filter(|megaflow| megaflow.fusion.is_none());
+        self.user.put(others.collect())
     }
 
     fn begin_epoch(&self) -> Result<(), DatapathError> {
@@ -495,6 +496,10 @@ impl Datapath for KernelDatapath {
 
     fn tracker(&self) -> Option<&Tracker> {
         self.user.tracker()
+    }
+
+    fn executes_fused(&self) -> bool {
+        true
     }
 
     fn now_ms(&self) -> u64 {

@@ -18,6 +18,7 @@ const PROGRAMS: [&str; 14] = [
     "flow_delete",
     "flow_put",
     "mask_append",
+    "mask_promote",
     "mask_list_swap",
     "test_empty",
     "test_extract",

@@ -353,7 +353,7 @@ impl Cache {
     fn megaflow(&self, slot: Slot, record: &StoredMegaflow) -> Option<(Megaflow, Usage)> {
         let condition = self.condition(slot)?;
         let actions = self.lists.get(record.list())?.clone();
-        Some((Megaflow { id: record.id, condition, actions }, record.usage()))
+        Some((Megaflow { id: record.id, condition, actions, fusion: None }, record.usage()))
     }
 
     /// Adds up to `most` megaflows (at least one) from `from` on to `out`, and returns where the

@@ -14,7 +14,7 @@ use super::watchers::Watchers;
 use datapath::megaflow::MegaflowId;
 use datapath::solicit::{SolicitLimits, Solicitations};
 use datapath::tracker::Tracker;
-use datapath::upcall::{Answer, Recirculated, Upcall, UpcallReason, WorkerId};
+use datapath::upcall::{Answer, FuseProposal, Recirculated, Upcall, UpcallReason, WorkerId};
 use datapath::watch::CaptureDirection;
 use flow::{
     Action, ActionOutput, Carrier, CtAction, DropReason, Encapsulated, EndpointTable, Field,
@@ -127,6 +127,23 @@ impl Forwarder {
         self.misses.push(Upcall { packet, key, port, reason, worker, recirculated });
     }
 
+    /// Tells the switch that the passes of a packet with this key may be fused.
+    pub(super) fn raise_fuse_proposal(
+        &mut self,
+        port: PortNo,
+        key: &FlowKey,
+        proposal: Box<FuseProposal>,
+    ) {
+        self.misses.push(Upcall {
+            packet: PacketBuf::from_bytes(&[]),
+            key: key.clone(),
+            port,
+            reason: UpcallReason::Fuse(proposal),
+            worker: self.worker,
+            recirculated: None,
+        });
+    }
+
     /// Reserves room for a packet in its port's upcall queue. The backlog is read once for each
     /// batch of a port's frames; what other threads add or take meanwhile is seen in the next
     /// batch.
@@ -219,7 +236,7 @@ impl Forwarder {
         self.backlog = None;
         let out = &mut self.out;
         self.upcalls.push(&mut self.misses, |upcall| {
-            // A lost copy for the controller is no lost packet.
+            // Other upcalls do not have the packet, or only a copy for the controller.
             if upcall.reason == UpcallReason::Miss {
                 out.begin(upcall.port, None);
                 out.dropped(DropReason::UpcallQueueFull, &upcall.packet);

@@ -2,7 +2,7 @@
 
 use super::forward::Forwarder;
 use datapath::tracker::Tracker;
-use datapath::upcall::{Recirculated, Tracking};
+use datapath::upcall::{FuseProposal, Recirculated, Tracking};
 use flow::{
     ActionOutput, CtAction, DropReason, Field, FlowKey, MAX_PASSES, PACKET_WORDS, PortNo, execute,
     extract,
@@ -22,6 +22,8 @@ pub(super) struct Passes {
     tracking: Option<Tracking>,
     /// The next pass of the frame itself, which no other action uses.
     of_frame: Option<Box<Recirculated>>,
+    /// The passes so far, while they may be fused.
+    proposal: Option<Box<FuseProposal>>,
     /// The next passes of copies.
     of_copies: VecDeque<(Box<Recirculated>, PacketBuf)>,
 }
@@ -50,6 +52,7 @@ impl Passes {
         let before = before.filter(|before| !action.fresh && before.zone == action.zone);
         let Some(recirculation) = &action.recirculation else {
             let tracking = tracker.track(action, before, packet, port)?;
+            self.propose(tracker, action, &tracking);
             self.tracking = Some(tracking);
             return Ok(());
         };
@@ -60,8 +63,11 @@ impl Passes {
         let recirculation = recirculation.clone();
         if is_last && self.of_frame.is_none() {
             let tracking = tracker.track(action, before, packet, port)?;
+            self.propose(tracker, action, &tracking);
             self.of_frame = Some(Box::new(Recirculated { recirculation, passes, tracking }));
         } else {
+            // Copies are not fused.
+            self.proposal = None;
             // Address translation must not change the frame for the actions that follow.
             let mut copy = packet.clone();
             let tracking = tracker.track(action, before, &mut copy, port)?;
@@ -69,6 +75,22 @@ impl Passes {
             self.of_copies.push_back((pass, copy));
         }
         Ok(())
+    }
+}
+
+impl Passes {
+    /// Adds a pass to what is proposed for fusion, or gives that up.
+    fn propose(&mut self, tracker: &Tracker, action: &CtAction, tracking: &Tracking) {
+        let is_first = self.before == 0 && self.tracking.is_none();
+        let begins = || {
+            let tracked = tracking.result.as_ref().map(|(_, tracked)| tracked);
+            tracked.is_some_and(|tracked| tracked.proposes) && tracker.is_fusing()
+        };
+        let proposal = match self.proposal.take() {
+            _ if is_first => begins().then(Box::default),
+            proposal => proposal,
+        };
+        self.proposal = proposal.and_then(|proposal| proposal.and(action, tracking).map(Box::new));
     }
 }
 
@@ -85,6 +107,11 @@ impl Forwarder {
             while let Some(pass) = self.out.passes.of_frame.take() {
                 self.run_pass(pass, key, port, &mut copy);
             }
+        }
+        if let Some(proposal) = self.out.passes.proposal.take()
+            && key.get(Field::RecircId) == 0
+        {
+            self.raise_fuse_proposal(port, key, proposal);
         }
         self.out.passes.begin(None);
         self.out.has_queued = false;
@@ -116,7 +143,10 @@ impl Forwarder {
                 execute(hit.actions, packet, &mut self.endpoints, &mut self.out);
                 self.send_queued(&key, port);
             }
-            None => self.raise_upcall(port, key, packet, Some(pass)),
+            None => {
+                self.out.passes.proposal = None;
+                self.raise_upcall(port, key, packet, Some(pass));
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Megaflows: cached forwarding decisions, each with the match that says which packets it serves.
 
 use ahash::RandomState;
-use flow::{Action, Match};
+use conntrack::ConnKey;
+use flow::{Action, Match, SteadyPass};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -31,12 +32,34 @@ pub struct Megaflow {
     pub condition: Match,
     /// What is done with these packets.
     pub actions: Arc<[Action]>,
+    /// For a fused megaflow: how its packets pass the connection tracker.
+    pub fusion: Option<Arc<Fusion>>,
+}
+
+/// What a fused megaflow depends on.
+///
+/// A fused megaflow does at once what all passes of a packet through the connection tracker do. It
+/// serves the packets of one direction of connections that do not change. It is in force until the
+/// switch deletes it, because one of its connections has changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fusion {
+    /// The passes, in order.
+    pub passes: Box<[SteadyPass]>,
+    /// The connections, one or more. Those of different zones are different connections.
+    pub connections: Box<[ConnKey]>,
 }
 
 impl Megaflow {
     /// Makes a megaflow; its number follows from `condition`.
     pub fn new(condition: Match, actions: Arc<[Action]>) -> Self {
-        Self { id: MegaflowId(SEED.hash_one(&condition)), condition, actions }
+        Self { id: MegaflowId(SEED.hash_one(&condition)), condition, actions, fusion: None }
+    }
+
+    /// Makes a fused megaflow. It has another number than a megaflow of first passes with the same
+    /// condition.
+    pub fn fused(condition: Match, actions: Arc<[Action]>, fusion: Arc<Fusion>) -> Self {
+        let id = MegaflowId(SEED.hash_one((&condition, "fused")));
+        Self { id, condition, actions, fusion: Some(fusion) }
     }
 }
 

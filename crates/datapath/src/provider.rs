@@ -248,6 +248,12 @@ pub trait Datapath: Send + Sync {
         None
     }
 
+    /// Whether the datapath can execute fused megaflows. If so, [`Datapath::put`] gives them to its
+    /// fast path alone: their packets must not find them where they could be tracked.
+    fn executes_fused(&self) -> bool {
+        false
+    }
+
     /// Milliseconds since the datapath started: the clock of [`Usage::used_ms`].
     fn now_ms(&self) -> u64;
 

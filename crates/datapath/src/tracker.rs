@@ -6,11 +6,13 @@
 
 use crate::upcall::Tracking;
 use conntrack::{
-    Commit, Config, Connection, CtDrop, Cursor, Headers, Masked, Nat, NatKind, NatSpec, Seed,
-    State, Stats, Table, Tracked, Use, Zone,
+    Commit, Config, ConnKey, ConnRef, Connection, CtDrop, Cursor, Headers, Masked, Nat, NatKind,
+    NatSpec, Seed, State, Stats, Table, Tracked, Use, Zone,
 };
 use flow::{CtAction, CtCommit, CtNat, DropReason, Field, FlowKey, NatRange, PortNo};
 use packet::PacketBuf;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -33,12 +35,23 @@ pub struct Tracker {
     /// Made for the first tracked packet: the table takes memory.
     table: OnceLock<Mutex<Table>>,
     started: Instant,
+    fusing: OnceLock<FusionListener>,
+}
+
+/// Is called when a fused connection has changed.
+struct FusionListener(Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for FusionListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FusionListener")
+    }
 }
 
 impl Tracker {
     /// A tracker without connections.
     pub fn new(config: Config) -> Self {
-        Self { config, table: OnceLock::new(), started: Instant::now() }
+        let (table, fusing) = (OnceLock::new(), OnceLock::new());
+        Self { config, table, started: Instant::now(), fusing }
     }
 
     /// Tracks a packet that arrived by `port`, translates its addresses, and commits its
@@ -82,7 +95,7 @@ impl Tracker {
         let apply = if nat.is_some() { Nat::Apply } else { Nat::Ignore };
         let now_ms = self.now_ms();
         let new = || Mutex::new(Table::new(self.config.clone(), Seed::random(), now_ms));
-        let mut table = lock(self.table.get_or_init(new));
+        let mut table = self.lock(self.table.get_or_init(new));
         let tracked = match earlier {
             None => table.track(now_ms, Zone(action.zone), headers, apply),
             Some(earlier) => {
@@ -107,7 +120,7 @@ impl Tracker {
     pub fn expire(&self) {
         let Some(table) = self.table.get() else { return };
         let now_ms = self.now_ms();
-        while lock(table).expire(now_ms, BATCH) == BATCH {}
+        while self.lock(table).expire(now_ms, BATCH) == BATCH {}
     }
 
     /// The connections in the next places of the table, each with the time in milliseconds until it
@@ -140,7 +153,7 @@ impl Tracker {
         let Some(table) = self.table.get() else { return 0 };
         let (mut removed, mut next) = (0, Some(Cursor::default()));
         while let Some(cursor) = next {
-            next = lock(table).flush(cursor, BATCH, |connection| {
+            next = self.lock(table).flush(cursor, BATCH, |connection| {
                 let is_meant = is_meant(connection);
                 removed += u64::from(is_meant);
                 is_meant
@@ -161,6 +174,47 @@ impl Tracker {
         (table.len(), table.stats().clone())
     }
 
+    /// Fuses the passes of established connections from now on: calls `notify`, with the table
+    /// locked, when one of them has changed. Only the first call has an effect.
+    pub fn begin_fusing(&self, notify: impl Fn() + Send + Sync + 'static) {
+        // Fails if it was called before.
+        let _ = self.fusing.set(FusionListener(Box::new(notify)));
+    }
+
+    /// Whether passes are fused.
+    pub fn is_fusing(&self) -> bool {
+        self.fusing.get().is_some()
+    }
+
+    /// Begins to fuse packets of these connections, as of [`Table::fuse`].
+    pub fn fuse(&self, connections: &[ConnRef]) -> Option<Box<[ConnKey]>> {
+        lock(self.table.get()?).fuse(connections)
+    }
+
+    /// Notes that no cached decision depends on these connections any more.
+    pub fn end_fusion(&self, connections: impl IntoIterator<Item = ConnKey>) {
+        let Some(table) = self.table.get() else { return };
+        let mut table = lock(table);
+        connections.into_iter().for_each(|key| table.end_fusion(key));
+    }
+
+    /// Notes that fused packets of these connections were forwarded.
+    pub fn prolong(&self, connections: impl IntoIterator<Item = ConnKey>) {
+        let Some(table) = self.table.get() else { return };
+        let (now_ms, mut table) = (self.now_ms(), lock(table));
+        connections.into_iter().for_each(|key| table.prolong(now_ms, key));
+    }
+
+    /// The fused connections that have changed or ended since the last call.
+    pub fn take_outdated(&self) -> Vec<ConnKey> {
+        self.table.get().map_or_else(Vec::new, |table| lock(table).take_outdated())
+    }
+
+    /// The table. When the lock ends, changed connections are reported.
+    fn lock<'t>(&'t self, table: &'t Mutex<Table>) -> ReportingGuard<'t> {
+        ReportingGuard { table: lock(table), fusing: self.fusing.get() }
+    }
+
     /// Limits and timeouts.
     pub const fn config(&self) -> &Config {
         &self.config
@@ -168,6 +222,36 @@ impl Tracker {
 
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
+    }
+}
+
+/// The locked table, whose changes may concern fused connections.
+struct ReportingGuard<'t> {
+    table: MutexGuard<'t, Table>,
+    fusing: Option<&'t FusionListener>,
+}
+
+impl Deref for ReportingGuard<'_> {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
+}
+
+impl DerefMut for ReportingGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Table {
+        &mut self.table
+    }
+}
+
+impl Drop for ReportingGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(FusionListener(notify)) = self.fusing
+            && self.table.has_outdated()
+        {
+            notify();
+        }
     }
 }
 

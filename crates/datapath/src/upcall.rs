@@ -1,18 +1,30 @@
 //! Upcalls: packets for which the datapath has no megaflow, handed to the switch for translation.
 
 use crate::megaflow::{Megaflow, MegaflowId};
-use conntrack::{Headers, Tracked};
-use flow::{Action, FlowKey, PortNo, Recirculation};
+use conntrack::{ConnRef, Headers, Tracked, Translation};
+use flow::{Action, CtAction, FlowKey, PortNo, Recirculation, Rewrite, SteadyPass, TrackResult};
 use packet::PacketBuf;
 use std::sync::Arc;
 
 /// Why a packet is handed to the switch.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum UpcallReason {
     /// No megaflow matches the packet. It is held until its [`Answer`] arrives.
     Miss,
     /// [`Action::Controller`] copied the packet. No answer is expected.
     Controller,
+    /// The passes of the packet may be fused. It has been forwarded, and the upcall does not have
+    /// it. No answer is expected.
+    Fuse(Box<FuseProposal>),
+}
+
+/// The passes of a packet whose connections do not change.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct FuseProposal {
+    /// The passes, in order.
+    pub passes: Vec<SteadyPass>,
+    /// The connections, as they were then.
+    pub connections: Vec<ConnRef>,
 }
 
 /// The forwarding worker that raised an upcall; the answer goes back to it.
@@ -57,6 +69,39 @@ pub struct Tracking {
     pub result: Option<(Headers, Tracked)>,
     /// True when the packet was translated as its connection has it.
     pub is_translated: bool,
+}
+
+impl FuseProposal {
+    /// Adds a pass. `None` if later packets like this one may have another result.
+    #[must_use]
+    pub fn and(mut self, action: &CtAction, tracking: &Tracking) -> Option<Self> {
+        let (_, tracked) = tracking.result.as_ref().filter(|(_, tracked)| tracked.is_steady)?;
+        let rewrite = match &tracked.translation {
+            None => Rewrite::default(),
+            // Of an ICMP message.
+            Some(rewrite) if rewrite.ident.is_some() || rewrite.quoted.is_some() => return None,
+            // It rewrites the packet behind the back of the pass that has committed it.
+            Some(_) if action.recirculation.is_none() => return None,
+            Some(Translation { src, dst, src_port, dst_port, .. }) => {
+                Rewrite { src: *src, dst: *dst, src_port: *src_port, dst_port: *dst_port }
+            }
+        };
+        self.connections.push(tracked.connection?);
+        self.passes.push(SteadyPass {
+            zone: action.zone,
+            nat: action.nat,
+            commit: action.commit,
+            fresh: action.fresh,
+            recirculates: action.recirculation.is_some(),
+            result: TrackResult {
+                state: tracked.state.0,
+                mark: tracked.mark,
+                label: tracked.label,
+                rewrite,
+            },
+        });
+        Some(self)
+    }
 }
 
 /// The switch's decision about a packet that missed.

@@ -171,6 +171,50 @@ pub enum CtNat {
     Destination(NatRange),
 }
 
+/// A pass through the connection tracker of a packet whose connection does not change: what the
+/// pipeline asks, and what the tracker does. Both are the same for all such packets.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct SteadyPass {
+    /// The zone.
+    pub zone: u16,
+    /// Network address translation.
+    pub nat: Option<CtNat>,
+    /// A commit, which changes nothing.
+    pub commit: Option<CtCommit>,
+    /// As [`CtAction::fresh`].
+    pub fresh: bool,
+    /// False for an action that only commits.
+    pub recirculates: bool,
+    /// The result.
+    pub result: TrackResult,
+}
+
+/// What the tracker does with a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct TrackResult {
+    /// The bits of [`ct_state`].
+    pub state: u8,
+    /// The mark of the connection.
+    pub mark: u32,
+    /// The label of the connection.
+    pub label: u128,
+    /// How the packet is rewritten.
+    pub rewrite: Rewrite,
+}
+
+/// How network address translation rewrites a packet. `None` leaves the value as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Rewrite {
+    /// The new source address.
+    pub src: Option<IpAddr>,
+    /// The new destination address.
+    pub dst: Option<IpAddr>,
+    /// The new source port.
+    pub src_port: Option<u16>,
+    /// The new destination port.
+    pub dst_port: Option<u16>,
+}
+
 /// The addresses and ports that a translation may choose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NatRange {

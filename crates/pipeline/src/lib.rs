@@ -25,7 +25,7 @@ mod zones;
 
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
 pub use learned::{LearnLimits, LearnRefusal, LearnRefusals, LearnedTables, PortUsage, TableLimit};
-pub use observer::{Event, Nested, Observer, TrackRequest};
+pub use observer::{AfterTracking, Event, Nested, Observer, TrackRequest};
 pub use op::{CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp, Op, Operand};
 pub use port_names::{InPortNames, UnknownPort};
 pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
@@ -42,5 +42,7 @@ pub use state::{
 };
 pub use suggestion::suggestion;
 pub use trace::{AssumedCtStates, Assumptions, MatchedFlow, Trace, TraceStep, TraceSummary, trace};
-pub use translate::{MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, retranslate, translate};
+pub use translate::{
+    MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation, retranslate, translate, translate_steady,
+};
 pub use zones::{CtZones, ZoneUser};

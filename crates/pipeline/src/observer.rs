@@ -3,7 +3,10 @@
 use crate::flow::Flow;
 use crate::op::{CtBackend, Direction};
 use crate::program::TableId;
-use flow::{CtNat, DatapathKey, DropReason, EndpointId, Field, FlowKey, PortKey, PortNo};
+use flow::{
+    CtCommit, CtNat, DatapathKey, DropReason, EndpointId, Field, FlowKey, PortKey, PortNo,
+    TrackResult,
+};
 use services::Destination;
 
 /// A step of a translation.
@@ -102,12 +105,34 @@ pub enum Nested {
 /// A packet is about to pass the connection tracker.
 #[derive(Clone, Copy, Debug)]
 pub struct TrackRequest<'a> {
+    /// The zone.
+    pub zone: u16,
     /// Network address translation.
     pub nat: Option<&'a CtNat>,
+    /// What is committed.
+    pub commit: Option<&'a CtCommit>,
+    /// The tracker is not to use what it found in earlier passes.
+    pub fresh: bool,
+    /// False for an action that only commits: the packet has no next pass.
+    pub recirculates: bool,
+    /// True when no step of the program is left in this pass.
+    pub is_last_step: bool,
     /// True for a load balancer that has chosen a backend.
     pub balances: bool,
     /// The present `ct_state` of the packet.
     pub state: u8,
+}
+
+/// How a translation continues where a packet leaves for the connection tracker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AfterTracking {
+    /// It ends there. The datapath tracks the packet and begins its next pass.
+    Suspend,
+    /// With this `ct_state`, for a trace.
+    Assume(u8),
+    /// With what the tracker does to all such packets. The pass must be the last step of the
+    /// packet, unless it only commits.
+    Known(TrackResult),
 }
 
 /// Is notified of each step of a translation.
@@ -130,10 +155,9 @@ pub trait Observer {
         None
     }
 
-    /// The `ct_state` with which a packet continues behind the connection tracker. `None` ends the
-    /// translation there: the datapath begins the next pass.
-    fn track(&mut self, _request: &TrackRequest<'_>) -> Option<u8> {
-        None
+    /// How the translation continues behind the connection tracker.
+    fn track(&mut self, _request: &TrackRequest<'_>) -> AfterTracking {
+        AfterTracking::Suspend
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`Trace`]: the record of a translation, step by step, as text and as serializable data.
 
 use crate::flow::Flow;
-use crate::observer::{Event, Nested, Observer, TrackRequest};
+use crate::observer::{AfterTracking, Event, Nested, Observer, TrackRequest};
 use crate::op::{CtBackend, Direction};
 use crate::program::{DatapathKind, Program, TableId};
 use crate::state::LearnedState;
@@ -154,8 +154,12 @@ impl AssumedCtStates {
         Self(states.into_iter())
     }
 
-    /// The state after a pass through the connection tracker.
+    /// The state after a pass through the connection tracker. A commit without a next pass has
+    /// none.
     pub fn track(&mut self, request: &TrackRequest<'_>) -> u8 {
+        if !request.recirculates {
+            return request.state;
+        }
         let mut next = || {
             let state = self.0.next().unwrap_or(ct_state::ESTABLISHED);
             state | ct_state::TRACKED
@@ -405,8 +409,8 @@ impl Observer for TraceRecorder<'_> {
         self.choice.and_then(|choice| choice.checked_rem(backends.len()))
     }
 
-    fn track(&mut self, request: &TrackRequest<'_>) -> Option<u8> {
-        Some(self.ct_states.track(request))
+    fn track(&mut self, request: &TrackRequest<'_>) -> AfterTracking {
+        AfterTracking::Assume(self.ct_states.track(request))
     }
 }
 

@@ -72,7 +72,7 @@ pub struct Engine {
     /// Lock order: before `records`.
     pub(crate) self_check: Mutex<SelfCheck>,
     pub(crate) counters: Counters,
-    pub(crate) revalidate_signal: RevalidateSignal,
+    pub(crate) revalidate_signal: Arc<RevalidateSignal>,
     pub(crate) probes: OnceLock<SyncSender<ReceivedProbe>>,
     pub(crate) journal: LearnJournal,
 }
@@ -87,6 +87,13 @@ impl Engine {
     /// Makes a switch without megaflows and learned state.
     pub fn new(datapath: Arc<dyn Datapath>, program: Program, config: &Config) -> Self {
         let limits = config.limits;
+        let revalidate_signal = Arc::<RevalidateSignal>::default();
+        if let Some(tracker) = datapath.tracker()
+            && datapath.executes_fused()
+        {
+            let signal = Arc::clone(&revalidate_signal);
+            tracker.begin_fusing(move || signal.connection_changed());
+        }
         Self {
             datapath,
             limits,
@@ -98,7 +105,7 @@ impl Engine {
             round: Mutex::new(0),
             self_check: Mutex::default(),
             counters: Counters::default(),
-            revalidate_signal: RevalidateSignal::default(),
+            revalidate_signal,
             probes: OnceLock::new(),
             journal: LearnJournal::default(),
         }
@@ -227,13 +234,14 @@ impl Engine {
             let learned = self.learned();
             (learned.len(), learned.refusals())
         };
-        let (megaflows, origins) = {
+        let (megaflows, fused, origins) = {
             let records = self.records();
-            (records.len(), records.origins())
+            (records.len(), records.fusions.len(), records.origins())
         };
         SwitchStats {
             generation: self.published().number,
             megaflows: megaflows as u64,
+            fused: fused as u64,
             origins: origins as u64,
             learned: learned as u64,
             lessons_configured: refused.configured,

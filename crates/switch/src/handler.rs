@@ -69,6 +69,11 @@ impl<'p> Decision<'p> {
         }
     }
 
+    /// The actions for the packets.
+    pub(crate) const fn actions(&self) -> &Arc<[Action]> {
+        &self.actions
+    }
+
     /// True if the decision applies to this upcall as well.
     fn is_for(&self, upcall: &Upcall) -> bool {
         let megaflow = self.megaflow.as_deref();
@@ -93,9 +98,16 @@ impl Engine {
         let mut decisions: Vec<Decision<'_>> = Vec::with_capacity(upcalls.len());
         let mut decided: Vec<(Upcall, usize)> = Vec::with_capacity(upcalls.len());
         for upcall in upcalls.drain(..) {
-            if upcall.reason == UpcallReason::Controller {
-                self.counters.controller.add(1);
-                continue;
+            match &upcall.reason {
+                UpcallReason::Miss => {}
+                UpcallReason::Controller => {
+                    self.counters.controller.add(1);
+                    continue;
+                }
+                UpcallReason::Fuse(proposal) => {
+                    self.fuse(&published, &upcall, proposal)?;
+                    continue;
+                }
             }
             if let Some(probe) = arrived(&upcall) {
                 self.counters.probes.add(1);
@@ -232,6 +244,9 @@ impl Engine {
         let mut mask = Some(MaskNo::of(megaflow.condition.mask()));
         if !mask.is_some_and(|mask| records.takes_mask(port, mask)) {
             self.counters.mask_limited.add(1);
+            if megaflow.fusion.is_some() {
+                return None;
+            }
             mask = None;
             let is_first = megaflow.condition.mask().get(Field::RecircId) == 0;
             let exact = if is_first { &EXACT } else { &EXACT_RECIRCULATED };

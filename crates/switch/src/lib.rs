@@ -24,6 +24,7 @@ mod adopt;
 mod config;
 mod enforce;
 mod engine;
+mod fusions;
 mod handler;
 mod learn_journal;
 mod origin;

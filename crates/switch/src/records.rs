@@ -2,9 +2,11 @@
 //! match and actions are in the datapath, and what many megaflows share is in their [`Origin`].
 
 use crate::config::Limits;
+use crate::fusions::Fusions;
 use crate::origin::{MaskNo, NewOrigin, Origin, Origins};
 use ahash::RandomState;
-use datapath::megaflow::{MegaflowId, Usage};
+use conntrack::ConnKey;
+use datapath::megaflow::{Fusion, MegaflowId, Usage};
 use flow::PortNo;
 use hashbrown::HashTable;
 use std::collections::HashMap;
@@ -64,6 +66,8 @@ pub(crate) struct RemovedMegaflow {
     packets: u64,
     bytes: u64,
     pub origin: Arc<Origin>,
+    /// Of a fused megaflow.
+    pub fusion: Option<Arc<Fusion>>,
 }
 
 impl RemovedMegaflow {
@@ -148,6 +152,7 @@ pub(crate) struct Records {
     /// The masks of all ports, and the number of ports that use each.
     masks: Map<MaskNo, u32>,
     origins: Origins,
+    pub fusions: Fusions,
     sweep: u16,
     /// The generation of the current program. Megaflows of an older one are not recorded.
     current: u64,
@@ -167,6 +172,7 @@ impl Records {
             ports: Map::default(),
             masks: Map::default(),
             origins: Origins::default(),
+            fusions: Fusions::default(),
             sweep: 0,
             current: 0,
             in_force: 0,
@@ -330,7 +336,8 @@ impl Records {
             self.free = Vec::new();
             self.index = HashTable::new();
         }
-        Some(RemovedMegaflow { id, packets, bytes, origin })
+        let fusion = self.fusions.remove(id);
+        Some(RemovedMegaflow { id, packets, bytes, origin, fusion })
     }
 
     fn release_mask(&mut self, number: PortNo, mask: MaskIndex) {
@@ -357,10 +364,22 @@ impl Records {
         self.sweep = self.sweep.wrapping_add(1);
     }
 
-    /// Adds a worker's counters of a megaflow to its record. False if there is no record.
-    pub fn add_usage(&mut self, id: MegaflowId, usage: &Usage) -> bool {
+    /// Adds a worker's counters of a megaflow to its record, and the connections of a fused
+    /// megaflow to `in_use` if it has served packets. False if there is no record.
+    pub fn add_usage(
+        &mut self,
+        id: MegaflowId,
+        usage: &Usage,
+        in_use: &mut Vec<ConnKey>,
+    ) -> bool {
         let sweep = self.sweep;
+        let fusion = self.fusions.get(id).cloned();
         let Some(record) = self.get_mut(id) else { return false };
+        if let Some(fusion) = fusion
+            && usage.packets != record.packets
+        {
+            in_use.extend(&fusion.connections);
+        }
         // The counters of several workers are summed up.
         let is_first = record.seen != sweep;
         record.seen = sweep;

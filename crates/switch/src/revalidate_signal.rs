@@ -10,6 +10,8 @@ pub(crate) enum WakeReason {
     Due,
     /// The program or learned state has changed.
     Changed,
+    /// A connection with fused megaflows has changed.
+    ConnectionChanged,
     /// The switch stops.
     Stop,
 }
@@ -24,6 +26,7 @@ pub(crate) struct RevalidateSignal {
 #[derive(Debug, Default)]
 struct PendingWakeUps {
     changed: bool,
+    connection_changed: bool,
     stopped: bool,
 }
 
@@ -33,6 +36,16 @@ impl RevalidateSignal {
         let mut state = self.lock();
         if !state.changed {
             state.changed = true;
+            drop(state);
+            self.raised.notify_all();
+        }
+    }
+
+    /// Reports a change of a connection with fused megaflows.
+    pub fn connection_changed(&self) {
+        let mut state = self.lock();
+        if !state.connection_changed {
+            state.connection_changed = true;
             drop(state);
             self.raised.notify_all();
         }
@@ -53,13 +66,20 @@ impl RevalidateSignal {
         let mut state = self.lock();
         loop {
             let now = Instant::now();
-            let until = if state.changed { due.min(earliest) } else { due };
+            let has_changed = state.changed || state.connection_changed;
+            let until = if has_changed { due.min(earliest) } else { due };
             if state.stopped {
                 return WakeReason::Stop;
             }
             if now >= until {
-                state.changed = false;
-                return if now >= due { WakeReason::Due } else { WakeReason::Changed };
+                // A sweep and a revalidation also look at connections.
+                state.connection_changed = false;
+                let is_whole = std::mem::take(&mut state.changed);
+                return match is_whole {
+                    _ if now >= due => WakeReason::Due,
+                    true => WakeReason::Changed,
+                    false => WakeReason::ConnectionChanged,
+                };
             }
             let waited = self.raised.wait_timeout(state, until - now);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -67,7 +87,7 @@ impl RevalidateSignal {
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingWakeUps> {
-        // A panic cannot leave the two flags inconsistent.
+        // A panic cannot leave the flags inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

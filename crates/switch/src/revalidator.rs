@@ -6,12 +6,13 @@
 //! datapath only for stale megaflows.
 
 use crate::engine::{Engine, PublishedProgram, lock};
+use crate::fusions::translate_megaflow;
 use crate::origin::{NewOrigin, Origin, Retries};
 use crate::records::{Deciseconds, Records, RemovedMegaflow};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::{DatapathError, DumpCursor};
 use flow::PortNo;
-use pipeline::{Translation, retranslate};
+use pipeline::Translation;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -115,6 +116,7 @@ impl Engine {
         let mut round = lock(&self.round);
         *round = round.wrapping_add(1);
         self.learned_mut().expire(now);
+        self.end_outdated_fusions()?;
         if !self.collect_usage()? {
             // A new program has to be confirmed soon. The next sweep counts.
             return Ok(());
@@ -140,6 +142,7 @@ impl Engine {
     pub fn revalidate(&self) -> Result<(), DatapathError> {
         let mut round = lock(&self.round);
         *round = round.wrapping_add(1);
+        self.end_outdated_fusions()?;
         let published = self.published();
         let found = self.walk_records(&published, *round, false);
         self.revalidate_megaflows(&published, found.stale)
@@ -150,7 +153,7 @@ impl Engine {
     fn collect_usage(&self) -> Result<bool, DatapathError> {
         let published = self.published().number;
         self.records().begin_sweep();
-        let mut unrecorded = Vec::new();
+        let (mut unrecorded, mut in_use) = (Vec::new(), Vec::new());
         let mut next = Some(DumpCursor::default());
         while let Some(from) = next {
             let (usages, after) = self.datapath.usage(from, USAGES)?;
@@ -158,8 +161,15 @@ impl Engine {
             if records.is_outdated(published) {
                 return Ok(false);
             }
-            let unknown = usages.iter().filter(|(id, usage)| !records.add_usage(*id, usage));
+            let unknown =
+                usages.iter().filter(|(id, usage)| !records.add_usage(*id, usage, &mut in_use));
             unrecorded.extend(unknown.map(|(id, _)| *id));
+            drop(records);
+            if !in_use.is_empty()
+                && let Some(tracker) = self.datapath.tracker()
+            {
+                tracker.prolong(in_use.drain(..));
+            }
             next = after;
         }
         for unrecorded in unrecorded.chunks(MEGAFLOWS) {
@@ -203,7 +213,9 @@ impl Engine {
             self.counters.vanished.add(vanished.len());
             found.removed.extend(remove_records(&mut records, &idle));
             // The datapath does not have the vanished ones, so it need not delete them.
-            drop(remove_records(&mut records, &vanished));
+            let vanished = remove_records(&mut records, &vanished);
+            drop(records);
+            self.end_fusions(&vanished);
         }
         found
     }
@@ -268,9 +280,11 @@ impl Engine {
         let results: Vec<Revalidation<'_>> = {
             let learned = self.learned();
             let translate = |megaflow: &Megaflow| {
-                let (key, known) = (megaflow.condition.key(), megaflow.condition.mask().clone());
-                let translation = retranslate(&published.program, key, known, &*learned, &mut ());
-                compare(published.number, megaflow, translation)
+                let packet = megaflow.condition.key();
+                match translate_megaflow(&published.program, megaflow, packet, &*learned) {
+                    Some(translation) => compare(published.number, megaflow, translation),
+                    None => Revalidation::Delete,
+                }
             };
             stale.iter().map(translate).collect()
         };
@@ -317,6 +331,7 @@ impl Engine {
             for removed in some {
                 removed.origin.flush();
             }
+            self.end_fusions(some);
         }
         Ok(())
     }

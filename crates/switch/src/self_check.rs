@@ -8,11 +8,12 @@
 //! packets the treatment of another's.
 
 use crate::engine::{Engine, PublishedProgram, lock};
+use crate::fusions::translate_megaflow;
 use crate::revalidator::remove_records;
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::{DatapathError, DumpCursor};
 use flow::{Field, FlowKey, FlowMask, Match, ShowActions};
-use pipeline::{LearnedState, Program, retranslate};
+use pipeline::{LearnedState, Program};
 use std::collections::HashSet;
 use std::fmt;
 
@@ -36,6 +37,8 @@ enum Fault {
     TooWide(Box<FlowMask>),
     /// The program decides otherwise.
     OtherActions(Vec<flow::Action>),
+    /// The program passes the packets of a fused megaflow through the tracker in another way.
+    OtherPasses,
 }
 
 impl fmt::Display for Fault {
@@ -52,6 +55,7 @@ impl fmt::Display for Fault {
             Self::OtherActions(actions) => {
                 write!(f, "the program says actions={}", ShowActions(actions))
             }
+            Self::OtherPasses => write!(f, "the program tracks its packets in another way"),
         }
     }
 }
@@ -82,7 +86,9 @@ fn fault_of(
     packet: &FlowKey,
 ) -> Option<Fault> {
     let mask = megaflow.condition.mask();
-    let translation = retranslate(program, packet, mask.clone(), learned, &mut ());
+    let Some(translation) = translate_megaflow(program, megaflow, packet, learned) else {
+        return Some(Fault::OtherPasses);
+    };
     // A refused learn event keeps its megaflow, and a saved state ends before its megaflow does.
     if !translation.learn_events.is_empty() || translation.is_transient {
         return None;

@@ -60,6 +60,19 @@ pub struct SwitchStats {
     /// Of these, wrong ones, which it deleted.
     #[serde(default)]
     pub self_check_faults: u64,
+    /// Recorded megaflows that are fused: they do at once what all passes of a packet through the
+    /// connection tracker do.
+    #[serde(default)]
+    pub fused: u64,
+    /// Fused megaflows installed.
+    #[serde(default)]
+    pub fusions: u64,
+    /// Fused megaflows deleted because a connection changed.
+    #[serde(default)]
+    pub fusions_ended: u64,
+    /// Proposals to fuse passes that the program does not allow.
+    #[serde(default)]
+    pub fusions_refused: u64,
     /// The duration of the longest sweep in milliseconds.
     pub longest_sweep_ms: u64,
 }
@@ -103,6 +116,9 @@ pub(crate) struct Counters {
     pub revalidated: Counter,
     pub self_checks: Counter,
     pub self_check_faults: Counter,
+    pub fusions: Counter,
+    pub fusions_ended: Counter,
+    pub fusions_refused: Counter,
     pub longest_sweep_ms: Counter,
 }
 
@@ -126,6 +142,9 @@ impl Counters {
             revalidated: self.revalidated.value(),
             self_checks: self.self_checks.value(),
             self_check_faults: self.self_check_faults.value(),
+            fusions: self.fusions.value(),
+            fusions_ended: self.fusions_ended.value(),
+            fusions_refused: self.fusions_refused.value(),
             longest_sweep_ms: self.longest_sweep_ms.value(),
             ..SwitchStats::default()
         }

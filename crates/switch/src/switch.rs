@@ -147,6 +147,7 @@ fn revalidate(engine: &Engine, turn: &TurnStart) {
         let done = match engine.revalidate_signal.wait(due, earliest) {
             WakeReason::Stop => return,
             WakeReason::Changed => engine.revalidate(),
+            WakeReason::ConnectionChanged => engine.end_outdated_fusions(),
             WakeReason::Due => {
                 due = Instant::now() + engine.limits.revalidate;
                 engine.sweep(Instant::now())

@@ -123,6 +123,12 @@ impl Side {
         *self = Self { flags: self.flags & Self::LIBERAL, ..Self::default() };
     }
 
+    /// Forgets the window, as if this end had sent nothing. What it has acknowledged stays known:
+    /// a RST must not be older.
+    pub const fn forget_window(&mut self) {
+        self.max_window = 0;
+    }
+
     /// The highest acknowledgement that this end has sent.
     pub fn max_ack(&self) -> Option<u32> {
         self.has(Self::HAS_ACK).then_some(self.max_ack)

@@ -2,7 +2,7 @@
 
 use super::entry::{has_side_effect, sends_or_drops};
 use super::translator::{LimitExceeded, Packet, Translator};
-use crate::observer::{Event, Nested, Observer, TrackRequest};
+use crate::observer::{AfterTracking, Event, Nested, Observer, TrackRequest};
 use crate::op::{CtBalance, CtOp, CtZone, Op};
 use crate::program::{DatapathKind, TableId};
 use crate::recirc::SuspendedState;
@@ -10,6 +10,7 @@ use crate::recorder::{RecordedKey, Recorder};
 use crate::state::LearnedState;
 use flow::{
     Action, CtAction, CtCommit, CtNat, DropReason, Field, FlowKey, NatRange, PortNo, RecircId,
+    TrackResult,
 };
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -125,12 +126,24 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let number = self.zone(packet, zone);
         // Not recorded: only an observer uses it.
         let state = packet.key.key().get(Field::CtState) as u8;
-        let nat = tracking.nat.as_ref();
-        let request = TrackRequest { nat, balances: tracking.balances, state };
-        if let Some(next) = tracking.next
-            && let Some(assumed) = self.observer.track(&request)
-        {
-            return self.continue_inline(packet, number, (&tracking, next), assumed);
+        let request = TrackRequest {
+            zone: number,
+            nat: tracking.nat.as_ref(),
+            commit: tracking.commit.as_ref(),
+            fresh: packet.ct_cleared,
+            recirculates: tracking.next.is_some(),
+            is_last_step: packet.is_last_step(),
+            balances: tracking.balances,
+            state,
+        };
+        match (self.observer.track(&request), tracking.next) {
+            (AfterTracking::Assume(state), Some(next)) => {
+                return self.continue_inline(packet, number, (&tracking, next), state);
+            }
+            (AfterTracking::Known(result), next) => {
+                return self.continue_tracked(packet, number, next, &result);
+            }
+            (AfterTracking::Suspend | AfterTracking::Assume(_), _) => {}
         }
         if number == 0 && !matches!(zone, CtZone::Number(_) | CtZone::Bits(_)) {
             self.end(packet, DropReason::CtUnavailable);
@@ -170,6 +183,43 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             words: packet.key.saved(),
             stack: packet.stack.as_slice().into(),
         }
+    }
+
+    /// Continues in the next table with what the tracker does to all packets of the connection.
+    fn continue_tracked(
+        &mut self,
+        packet: &mut Packet<'p>,
+        zone: u16,
+        next: Option<TableId>,
+        result: &TrackResult,
+    ) -> Result<(), LimitExceeded> {
+        packet.ct_cleared = false;
+        let Some(next) = next else {
+            self.write_untracked(packet);
+            return Ok(());
+        };
+        let TrackResult { state, mark, label, rewrite } = *result;
+        let fields = [u128::from(state), mark.into(), label, zone.into()];
+        for (field, value) in CT_FIELDS.into_iter().zip(fields) {
+            self.write(packet, field.into(), value);
+        }
+        let addresses = [
+            (rewrite.src, Field::Ip4Src, Field::Ip6Src),
+            (rewrite.dst, Field::Ip4Dst, Field::Ip6Dst),
+        ];
+        for (address, v4, v6) in addresses {
+            match address {
+                Some(IpAddr::V4(ip)) => self.assign(packet, v4.into(), ip.to_bits().into()),
+                Some(IpAddr::V6(ip)) => self.assign(packet, v6.into(), ip.to_bits()),
+                None => {}
+            }
+        }
+        for (port, field) in [(rewrite.src_port, Field::TpSrc), (rewrite.dst_port, Field::TpDst)] {
+            if let Some(port) = port {
+                self.assign(packet, field.into(), port.into());
+            }
+        }
+        self.look_up(packet, next)
     }
 
     /// Continues in the next table with the connection state that the observer assumes.

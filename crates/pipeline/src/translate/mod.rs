@@ -27,6 +27,7 @@ mod presence;
 mod reply;
 mod select;
 mod serve;
+mod steady;
 mod translator;
 
 use crate::flow::Flow;
@@ -35,6 +36,7 @@ use crate::program::Program;
 use crate::state::{Dependency, IngressPort, LearnEvent, LearnedState};
 use ::flow::{Action, DropReason, FlowKey, FlowMask};
 use std::sync::Arc;
+pub use steady::translate_steady;
 use translator::{LimitExceeded, Translator};
 
 /// The limit on steps for one packet: table lookups and executed steps of flows. Each copy for a

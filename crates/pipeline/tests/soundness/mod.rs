@@ -17,7 +17,9 @@ mod program;
 
 use execute::{SentPacket, execute_actions};
 use flow::{Field, FlowKey, FlowMask, PACKET_WORDS, WORDS};
-use pipeline::{Event, LearnedTables, Observer, Program, TrackRequest, Translation, translate};
+use pipeline::{
+    AfterTracking, Event, LearnedTables, Observer, Program, TrackRequest, Translation, translate,
+};
 use std::collections::BTreeSet;
 use testkit::random::{Random, environment};
 
@@ -35,8 +37,8 @@ struct SentRecorder {
 }
 
 impl Observer for SentRecorder {
-    fn track(&mut self, _: &TrackRequest<'_>) -> Option<u8> {
-        self.ct_state
+    fn track(&mut self, _: &TrackRequest<'_>) -> AfterTracking {
+        self.ct_state.map_or(AfterTracking::Suspend, AfterTracking::Assume)
     }
 
     fn event(&mut self, event: Event<'_>) {

@@ -10,7 +10,8 @@ use networks::Network;
 use oracle::{Answer, Headers, Own};
 use packets::{Inport, Packet, Random};
 use pipeline::{
-    AssumedCtStates, Assumptions, Event, Nested, Observer, Program, TrackRequest, translate,
+    AfterTracking, AssumedCtStates, Assumptions, Event, Nested, Observer, Program, TrackRequest,
+    translate,
 };
 use southbound::{Southbound, SouthboundNetwork};
 use std::collections::{BTreeMap, HashMap};
@@ -72,8 +73,8 @@ struct Watch<'n> {
 }
 
 impl Observer for Watch<'_> {
-    fn track(&mut self, request: &TrackRequest<'_>) -> Option<u8> {
-        Some(self.ct_states.track(request))
+    fn track(&mut self, request: &TrackRequest<'_>) -> AfterTracking {
+        AfterTracking::Assume(self.ct_states.track(request))
     }
 
     fn event(&mut self, event: Event<'_>) {

@@ -127,7 +127,7 @@ pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), Strin
         for port in ports {
             let mut expected: Vec<&Up> = expected.iter().filter(|up| up.port == port).collect();
             let mut seen: Vec<&Upcall> =
-                upcalls.iter().filter(|up| (up.reason, up.port) == (reason, port)).collect();
+                upcalls.iter().filter(|up| up.reason == reason && up.port == port).collect();
             // In order within each flow.
             expected.sort_by_cached_key(|up| flow_of(port, &up.key, &up.packet));
             seen.sort_by_cached_key(|up| flow_of(port, &up.key, &up.packet));

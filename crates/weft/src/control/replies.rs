@@ -64,6 +64,9 @@ pub struct FlowRow {
     pub condition: String,
     /// Its datapath actions.
     pub actions: String,
+    /// The tracked connections of a fused megaflow, one for each zone; 0 for other megaflows.
+    #[serde(default)]
+    pub connections: usize,
     /// Packets that hit it; a super-packet counts once.
     pub packets: u64,
     /// Bytes of these packets.

@@ -56,6 +56,7 @@ impl Daemon {
                     port: has_in_port.then(|| deployment.port_name(number)),
                     condition: condition.to_string(),
                     actions: ShowActions(&row.megaflow.actions).to_string(),
+                    connections: row.megaflow.fusion.map_or(0, |fusion| fusion.connections.len()),
                     packets: row.usage.packets,
                     bytes: row.usage.bytes,
                     age_ms: millis(row.age),

@@ -6,6 +6,7 @@ use crate::control::replies::{FlowRow, FlowTotals};
 use crate::control::{Request, Stream};
 use crate::monitor::flow_summary;
 use crate::stdio::Output;
+use ::switch::SwitchStats;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -58,9 +59,13 @@ fn describe(row: &FlowRow, brief: bool) -> String {
     let port = row.port.as_deref().unwrap_or("any port");
     let seconds = |ms: u64| format!("{}.{} s", ms / 1000, ms % 1000 / 100);
     let (age, idle) = (seconds(row.age_ms), seconds(row.idle_ms));
+    let fused = match row.connections {
+        0 => String::new(),
+        connections => format!("  connections {connections}"),
+    };
     let mut text = format!(
-        "{port}: {condition}  actions {actions}  packets {packets}  bytes {bytes}  age {age}  \
-         idle {idle}\n"
+        "{port}: {condition}  actions {actions}{fused}  packets {packets}  bytes {bytes}  \
+         age {age}  idle {idle}\n"
     );
     if !brief {
         for flow in &row.flows {
@@ -95,6 +100,13 @@ fn totals(shown: u64, end: &FlowTotals) -> String {
         let limited = switch.mask_limited;
         text += &format!("{limited} megaflows match a single packet: too many different masks\n");
     }
+    if switch.fusions > 0 {
+        let SwitchStats { fused, fusions, fusions_ended, .. } = switch;
+        text += &format!(
+            "{fused} fused megaflows of tracked connections, of {fusions} so far; \
+             {fusions_ended} ended with a change of their connection\n"
+        );
+    }
     if switch.self_check_faults > 0 {
         let (faults, checks) = (switch.self_check_faults, switch.self_checks);
         text += &format!("self-check: deleted {faults} wrong megaflows in {checks} checks\n");
@@ -123,6 +135,7 @@ mod tests {
             port: Some("vm1".to_owned()),
             condition: "in_port=1".to_owned(),
             actions: "output(2)".to_owned(),
+            connections: 0,
             packets: 3,
             bytes: 294,
             age_ms: 12_345,

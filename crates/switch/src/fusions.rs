@@ -1,0 +1,178 @@
+//! Fused megaflows: how they are made, and how they end when a connection changes.
+//!
+//! # Why no fused megaflow outlives its connections
+//!
+//! A fused megaflow is recorded, announced to the tracker and given to the datapath under the lock of
+//! the records. Whatever changes one of its connections later makes the tracker report that
+//! connection. [`Engine::end_outdated_fusions`] takes the report, finds the megaflow in the records
+//! and deletes it. Only then does it tell the tracker that the fusion has ended.
+
+use crate::engine::{Engine, PublishedProgram};
+use crate::handler::Decision;
+use crate::records::{Deciseconds, Records, RemovedMegaflow};
+use crate::revalidator::remove_records;
+use ahash::RandomState;
+use conntrack::ConnKey;
+use datapath::megaflow::{Fusion, Megaflow, MegaflowId};
+use datapath::provider::DatapathError;
+use datapath::upcall::{FuseProposal, Upcall};
+use flow::{FlowKey, FlowMask, Match};
+use pipeline::{LearnedState, Program, Translation, retranslate, translate_steady};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The fused megaflows in the records.
+#[derive(Debug, Default)]
+pub(crate) struct Fusions {
+    megaflows: HashMap<MegaflowId, Arc<Fusion>, RandomState>,
+    connections: HashMap<ConnKey, Vec<MegaflowId>, RandomState>,
+}
+
+impl Fusions {
+    fn insert(&mut self, id: MegaflowId, fusion: &Arc<Fusion>) {
+        self.remove(id);
+        for &key in &fusion.connections {
+            self.connections.entry(key).or_default().push(id);
+        }
+        self.megaflows.insert(id, Arc::clone(fusion));
+    }
+
+    /// Removes a megaflow, if it is fused, and returns what it depends on.
+    pub fn remove(&mut self, id: MegaflowId) -> Option<Arc<Fusion>> {
+        // Most switches have none.
+        if self.megaflows.is_empty() {
+            return None;
+        }
+        let fusion = self.megaflows.remove(&id)?;
+        for key in &fusion.connections {
+            if let Some(megaflows) = self.connections.get_mut(key) {
+                megaflows.retain(|other| *other != id);
+                if megaflows.is_empty() {
+                    self.connections.remove(key);
+                }
+            }
+        }
+        Some(fusion)
+    }
+
+    /// What a megaflow depends on, if it is fused.
+    pub fn get(&self, id: MegaflowId) -> Option<&Arc<Fusion>> {
+        if self.megaflows.is_empty() { None } else { self.megaflows.get(&id) }
+    }
+
+    /// The number of fused megaflows.
+    pub fn len(&self) -> usize {
+        self.megaflows.len()
+    }
+
+    fn of_connection(&self, key: ConnKey) -> &[MegaflowId] {
+        self.connections.get(&key).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Translates a megaflow again for a packet that it serves, as of [`retranslate`]. `None` for a
+/// fused megaflow whose packets the program would pass through the tracker in another way.
+pub(crate) fn translate_megaflow<'p>(
+    program: &'p Program,
+    megaflow: &Megaflow,
+    packet: &FlowKey,
+    learned: &impl LearnedState,
+) -> Option<Translation<'p>> {
+    let known: FlowMask = megaflow.condition.mask().clone();
+    match &megaflow.fusion {
+        None => Some(retranslate(program, packet, known, learned, &mut ())),
+        Some(fusion) => translate_steady(program, packet, known, learned, &fusion.passes),
+    }
+}
+
+impl Engine {
+    /// Fuses the passes that `proposal` describes, if the program still asks the tracker for them.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    pub(crate) fn fuse(
+        &self,
+        published: &PublishedProgram,
+        upcall: &Upcall,
+        proposal: &FuseProposal,
+    ) -> Result<(), DatapathError> {
+        let Some(tracker) = self.datapath.tracker() else { return Ok(()) };
+        let translation = translate_steady(
+            &published.program,
+            &upcall.key,
+            FlowMask::default(),
+            &*self.learned(),
+            &proposal.passes,
+        );
+        // Only the passes one by one learn.
+        let Some(translation) = translation.filter(|it| it.learn_events.is_empty()) else {
+            self.counters.fusions_refused.add(1);
+            return Ok(());
+        };
+        let condition = Match::new(&upcall.key, translation.mask.clone());
+        let mut decision = Decision::new(published, upcall.worker, &upcall.key, translation);
+        let created = Deciseconds::of_ms(self.datapath.now_ms());
+        // This lock is held until the datapath has the megaflow: see the module.
+        let mut records = self.records();
+        if records.is_outdated(published.number) {
+            return Ok(());
+        }
+        let Some(connections) = tracker.fuse(&proposal.connections) else { return Ok(()) };
+        let passes = proposal.passes.as_slice().into();
+        let fusion = Arc::new(Fusion { passes, connections });
+        let actions = Arc::clone(decision.actions());
+        let megaflow = Box::new(Megaflow::fused(condition, actions, Arc::clone(&fusion)));
+        let (port, key) = (upcall.port, &upcall.key);
+        match self.record_megaflow(&mut records, &mut decision, megaflow, (port, key), created) {
+            Some(megaflow) => {
+                records.fusions.insert(megaflow.id, &fusion);
+                self.counters.fusions.add(1);
+                self.datapath.put(vec![*megaflow])
+            }
+            None => {
+                self.end_unused(&records, &fusion);
+                Ok(())
+            }
+        }
+    }
+
+    /// Deletes the fused megaflows whose connections have changed.
+    ///
+    /// # Errors
+    /// The datapath has ended, or does not answer; the next sweep does what was left.
+    pub(crate) fn end_outdated_fusions(&self) -> Result<(), DatapathError> {
+        let Some(tracker) = self.datapath.tracker() else { return Ok(()) };
+        let outdated = tracker.take_outdated();
+        if outdated.is_empty() {
+            return Ok(());
+        }
+        let removed = {
+            let mut records = self.records();
+            let megaflows = outdated.iter().flat_map(|key| records.fusions.of_connection(*key));
+            let megaflows: Vec<MegaflowId> = megaflows.copied().collect();
+            self.counters.fusions_ended.add(megaflows.len());
+            remove_records(&mut records, &megaflows)
+        };
+        self.delete(removed)?;
+        // Those that had no megaflow: it was deleted for another reason meanwhile.
+        let records = self.records();
+        let is_unused = |key: &ConnKey| records.fusions.of_connection(*key).is_empty();
+        tracker.end_fusion(outdated.into_iter().filter(is_unused));
+        Ok(())
+    }
+
+    /// Tells the tracker that deleted megaflows no longer forward packets of their connections.
+    pub(crate) fn end_fusions(&self, deleted: &[RemovedMegaflow]) {
+        let mut fusions = deleted.iter().filter_map(|removed| removed.fusion.as_ref()).peekable();
+        if fusions.peek().is_some() {
+            let records = self.records();
+            fusions.for_each(|fusion| self.end_unused(&records, fusion));
+        }
+    }
+
+    fn end_unused(&self, records: &Records, fusion: &Fusion) {
+        let Some(tracker) = self.datapath.tracker() else { return };
+        let is_unused = |key: &ConnKey| records.fusions.of_connection(*key).is_empty();
+        tracker.end_fusion(fusion.connections.iter().copied().filter(is_unused));
+    }
+}

@@ -1,0 +1,189 @@
+//! Established connections in the kernel datapath: what the programs forward without the daemons.
+
+use crate::common::daemon::WEFT;
+use crate::common::{Daemon, Datapath, Guest, Lab, PATIENCE, Setup, traffic};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::time::Duration;
+use testkit::host::wait_until;
+use testkit::require_root;
+
+/// `g1` may open connections to `g2`, and nobody may open one to `g1`.
+const LISTS: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 1000\n\
+                     match = 'outport == \"g2\" && ip'\naction = \"allow-related\"\n\
+                     [[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 900\n\
+                     match = 'ip'\naction = \"drop\"\n";
+/// How long bytes may take.
+const STALL: Duration = Duration::from_secs(10);
+/// UDP is a stream after two seconds of traffic in both directions.
+const STREAM: Duration = Duration::from_millis(2300);
+
+/// A listener of a guest that does not block.
+pub fn listen(guest: &Guest, address: SocketAddr) -> TcpListener {
+    let listener = guest.netns.run(|| TcpListener::bind(address)).expect("a TCP listener");
+    listener.set_nonblocking(true).expect("a listener can be made non-blocking");
+    listener
+}
+
+/// A connected pair of sockets.
+pub struct Pair<S>(S, S);
+
+impl Pair<TcpStream> {
+    fn open(near: &Guest, far: &Guest, family: u8) -> Self {
+        let listener = listen(far, SocketAddr::new(far.ip(family), 0));
+        let address = listener.local_addr().expect("an address");
+        Self::connect(near, address, &[listener])
+    }
+
+    /// Connects to `address`, where one of the listeners gets the connection.
+    pub fn connect(near: &Guest, address: SocketAddr, listeners: &[TcpListener]) -> Self {
+        let client = near.netns.run(|| TcpStream::connect_timeout(&address, PATIENCE));
+        let client = client.unwrap_or_else(|error| panic!("cannot connect to {address}: {error}"));
+        let mut accepted = None;
+        wait_until(PATIENCE, "the connection arrives", || {
+            accepted = listeners.iter().find_map(|listener| listener.accept().ok());
+            accepted.is_some()
+        });
+        let (server, _) = accepted.expect("the wait ends with a connection");
+        server.set_nonblocking(false).expect("a stream can be made blocking");
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(STALL)).expect("a timeout can be set");
+            stream.set_nodelay(true).expect("an option can be set");
+        }
+        Self(client, server)
+    }
+
+    /// Sends bytes in both directions. False if some do not arrive in time.
+    pub fn exchange(&mut self, len: usize) -> bool {
+        let Self(a, b) = self;
+        let sent = traffic::noise(len, 3);
+        let mut got = vec![0; len];
+        let mut one_way = |from: &mut TcpStream, to: &mut TcpStream| {
+            from.write_all(&sent).is_ok() && to.read_exact(&mut got).is_ok() && got == sent
+        };
+        one_way(a, b) && one_way(b, a)
+    }
+}
+
+impl Pair<UdpSocket> {
+    fn open(near: &Guest, far: &Guest, family: u8) -> Self {
+        let (a, b) = (traffic::udp_socket(near, family), traffic::udp_socket(far, family));
+        let ends = [&a, &b].map(|socket| socket.local_addr().expect("an address"));
+        a.connect(ends[1]).expect("a socket can be connected");
+        b.connect(ends[0]).expect("a socket can be connected");
+        Self(a, b)
+    }
+
+    fn exchange(&self, len: usize) -> bool {
+        let Self(a, b) = self;
+        let (sent, mut got) = (traffic::noise(len, 5), vec![0; len + 1]);
+        let mut one_way = |from: &UdpSocket, to: &UdpSocket| {
+            let received = from.send(&sent).and_then(|_| to.recv(&mut got));
+            received.is_ok_and(|len| got[..len] == sent)
+        };
+        one_way(a, b) && one_way(b, a)
+    }
+}
+
+/// The number of fused megaflows.
+fn fused(lab: &Lab, host: usize) -> u64 {
+    let mut command = Command::new(WEFT);
+    command.args(["flows", "--json", "--control"]).arg(lab.control(host));
+    let output = command.output().expect("weft can be started");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let last = output.stdout.trim_ascii().rsplit(|byte| *byte == b'\n').next();
+    let last: serde_json::Value = serde_json::from_slice(last.unwrap_or_default()).expect("JSON");
+    last["totals"]["switch"]["fused"].as_u64().expect("a number of megaflows")
+}
+
+/// Waits until each daemon has at least `least` fused megaflows, and `traffic` adds no others. It
+/// keeps them in use.
+pub fn wait_fused(lab: &Lab, least: u64, mut traffic: impl FnMut()) {
+    // Passes that no packet has taken before are not fused at the first attempt.
+    const PAUSE: Duration = Duration::from_millis(150);
+    let (mut before, mut rounds) = ([0; 2], 0);
+    wait_until(2 * PATIENCE, "connections are fused", || {
+        traffic();
+        std::thread::sleep(PAUSE);
+        let now = [0, 1].map(|host| fused(lab, host));
+        rounds = if now == before { rounds + 1 } else { 0 };
+        before = now;
+        rounds >= 4 && now.iter().all(|&fused| fused >= least)
+    });
+}
+
+/// Runs `during` while both daemons are stopped.
+pub fn while_stopped(daemons: &[Daemon; 2], during: impl FnOnce()) {
+    /// Lets them go on, also when the test fails.
+    struct Stopped<'a>(&'a [Daemon; 2]);
+    impl Drop for Stopped<'_> {
+        fn drop(&mut self) {
+            self.0.iter().for_each(|daemon| daemon.signal(Signal::SIGCONT));
+        }
+    }
+    daemons.iter().for_each(|daemon| daemon.signal(Signal::SIGSTOP));
+    let _stopped = Stopped(daemons);
+    during();
+}
+
+#[test]
+fn established_connections_go_on_without_daemons() {
+    require_root!();
+    for tunnel in ["vxlan", "geneve", "gre"] {
+        let lab = Lab::new(Setup::new(tunnel).datapath(Datapath::Kernel).more(LISTS));
+        let daemons = lab.start_both();
+        let (near, far) = lab.ends();
+        let mut tcp = [4, 6].map(|family| Pair::<TcpStream>::open(near, far, family));
+        let udp = [4, 6].map(|family| Pair::<UdpSocket>::open(near, far, family));
+        assert!(udp.iter().all(|pair| pair.exchange(100)), "{tunnel}");
+        std::thread::sleep(STREAM);
+        // Two directions of four connections.
+        wait_fused(&lab, 8, || {
+            assert!(tcp.iter_mut().all(|pair| pair.exchange(100)), "{tunnel}");
+            assert!(udp.iter().all(|pair| pair.exchange(100)), "{tunnel}");
+        });
+        while_stopped(&daemons, || {
+            std::thread::sleep(Duration::from_millis(200));
+            // Super-packets too.
+            assert!(tcp.iter_mut().all(|pair| pair.exchange(200_000)), "{tunnel}: TCP");
+            assert!(udp.iter().all(|pair| pair.exchange(1300)), "{tunnel}: UDP");
+        });
+        // The tracker has not seen these packets, and accepts what follows.
+        assert!(tcp.iter_mut().all(|pair| pair.exchange(100)), "{tunnel}");
+        drop(tcp);
+        wait_until(PATIENCE, "the ends of connections end their megaflows", || {
+            assert!(udp.iter().all(|pair| pair.exchange(100)));
+            [0, 1].iter().all(|&host| fused(&lab, host) == 4)
+        });
+        traffic::tcp(near, far, 4, 100_000);
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
+fn flushed_connection_is_no_longer_forwarded() {
+    require_root!();
+    let lab = Lab::new(Setup::new("geneve").datapath(Datapath::Kernel).more(LISTS));
+    let daemons = lab.start_both();
+    let (near, far) = lab.ends();
+    let mut tcp = Pair::<TcpStream>::open(near, far, 4);
+    wait_fused(&lab, 2, || assert!(tcp.exchange(100)));
+    for host in [0, 1] {
+        let mut flush = Command::new(WEFT);
+        flush.args(["ct", "--flush", "--all", "--control"]).arg(lab.control(host));
+        assert!(flush.output().expect("weft can be started").status.success());
+    }
+    wait_until(PATIENCE, "the megaflows are deleted", || [0, 1].iter().all(|&h| fused(&lab, h) == 0));
+    // The server may not open a connection, and its segments now look like that.
+    let Pair(_, server) = &mut tcp;
+    let before = daemons[0].drops().get("flow_drop").copied().unwrap_or_default();
+    server.write_all(b"late").expect("the kernel takes it");
+    wait_until(PATIENCE, "the segment is dropped", || {
+        let drops = daemons.iter().map(|daemon| daemon.drops().get("flow_drop").copied());
+        drops.map(Option::unwrap_or_default).sum::<u64>() > before
+    });
+    daemons.into_iter().for_each(Daemon::stop);
+}
