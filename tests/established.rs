@@ -176,7 +176,9 @@ fn flushed_connection_is_no_longer_forwarded() {
         flush.args(["ct", "--flush", "--all", "--control"]).arg(lab.control(host));
         assert!(flush.output().expect("weft can be started").status.success());
     }
-    wait_until(PATIENCE, "the megaflows are deleted", || [0, 1].iter().all(|&h| fused(&lab, h) == 0));
+    wait_until(PATIENCE, "the megaflows are deleted", || {
+        [0, 1].iter().all(|&h| fused(&lab, h) == 0)
+    });
     // The server may not open a connection, and its segments now look like that.
     let Pair(_, server) = &mut tcp;
     let before = daemons[0].drops().get("flow_drop").copied().unwrap_or_default();

@@ -122,7 +122,8 @@ fn translated_connections_go_on_without_daemons() {
     lab.guests.iter().for_each(add_routes);
     let (mut balanced, mut translated) = (Vec::new(), Vec::new());
     for family in [4, 6] {
-        let backend = |guest: &Guest| listen(guest, SocketAddr::new(guest.ip(family), BACKEND_PORT));
+        let backend =
+            |guest: &Guest| listen(guest, SocketAddr::new(guest.ip(family), BACKEND_PORT));
         let backends = [second, third].map(backend);
         balanced.extend((0..4).map(|_| Pair::connect(first, vip(family), &backends)));
         let server = SocketAddr::new(ip(SERVER, family), 443);

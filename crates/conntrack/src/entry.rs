@@ -191,7 +191,7 @@ pub(crate) struct Entry {
     /// Whether a datapath forwards packets of the connection without the table.
     pub fusion: Fusion,
     /// When packets of each direction were last proposed for fusion, in units that wrap.
-    pub proposed: [u16; 2],
+    pub proposed: [u8; 2],
     pub machine: Machine,
 }
 

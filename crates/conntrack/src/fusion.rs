@@ -48,7 +48,7 @@ impl Entry {
     /// Whether a steady packet of this direction proposes fusion now.
     pub fn is_proposed(&mut self, now_ms: u64, direction: Direction) -> bool {
         // The unit wraps. 0 would be taken for a proposal that was made.
-        let now = (now_ms >> PROPOSAL_SHIFT) as u16 | 1 << 15;
+        let now = (now_ms >> PROPOSAL_SHIFT) as u8 | 0x80;
         let last = &mut self.proposed[direction.index()];
         self.fusion != Fusion::Outdated && std::mem::replace(last, now) != now
     }

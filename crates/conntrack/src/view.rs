@@ -189,6 +189,7 @@ impl Table {
             entry.mark = new.0;
             entry.set_label(new.1);
             entry.generation = generation;
+            self.outdated.extend(entry.outdate(reference.id.0));
         }
         Some(entry.generation)
     }

@@ -182,6 +182,91 @@ fn generation_changes_when_later_packets_can_notice() {
     assert!(!table.is_unchanged(reference) && !table.remove_connection(reference));
 }
 
+/// A TCP connection whose handshake is complete, and the result of its last segment.
+fn established(table: &mut Table, now_ms: u64) -> Tracked {
+    let handshake = [(false, SYN, 0, 0), (true, SYN | ACK, 0, 1), (false, ACK, 1, 1)];
+    for (reply, flags, seq, ack) in handshake {
+        forward(table, now_ms, &segment(reply, flags, seq, ack), &Commit::default());
+    }
+    forward(table, now_ms, &segment(false, ACK, 1, 1), &Commit::default())
+}
+
+#[test]
+fn packet_is_steady_when_later_ones_change_nothing() {
+    let mut table = table();
+    assert!(established(&mut table, 0).is_steady);
+    let fin = forward(&mut table, 0, &segment(false, FIN | ACK, 1, 1), &Commit::default());
+    assert!(!fin.is_steady && !fin.proposes);
+    let late = forward(&mut table, 0, &segment(true, ACK, 1, 2), &Commit::default());
+    assert!(!late.is_steady, "the connection ends");
+
+    let (there, back) = (datagram(ends(), [1, 2]), datagram(ends().reversed(), [2, 1]));
+    let mut at = |now_ms, headers| forward(&mut table, now_ms, headers, &Commit::default());
+    assert!(!at(0, &there).is_steady && !at(10, &back).is_steady && !at(20, &there).is_steady);
+    // A stream after two seconds: the packet that makes it one changes the connection.
+    assert!(!at(2100, &there).is_steady && at(2101, &there).is_steady && at(2102, &back).is_steady);
+}
+
+#[test]
+fn each_direction_proposes_fusion_a_few_times_a_second() {
+    let mut table = table();
+    assert!(established(&mut table, 1000).proposes);
+    let mut proposals = [0; 2];
+    for now_ms in 1000..2000 {
+        for reply in [false, true] {
+            let tracked =
+                forward(&mut table, now_ms, &segment(reply, ACK, 1, 1), &Commit::default());
+            assert!(tracked.is_steady);
+            proposals[usize::from(reply)] += u32::from(tracked.proposes);
+        }
+    }
+    assert!(proposals.iter().all(|count| (6..=9).contains(count)), "{proposals:?}");
+}
+
+#[test]
+fn change_of_a_fused_connection_is_reported_once() {
+    let commit = Commit::default();
+    let mut table = table();
+    let connection = established(&mut table, 0).connection.unwrap();
+    let keys = table.fuse(&[connection]).unwrap();
+    assert!(!table.has_outdated() && table.fuse(&[connection]).is_some());
+    // Megabytes later. The table has not seen what is acknowledged here.
+    let far = segment(true, ACK, 9_000_000, 5_000_000);
+    assert!(forward(&mut table, 1, &far, &commit).is_steady, "it does not know the window");
+    assert!(!table.has_outdated());
+    let fin = segment(false, FIN | ACK, 5_000_000, 9_000_000);
+    assert!(forward(&mut table, 2, &fin, &commit).state.contains(State::EST));
+    assert_eq!(table.take_outdated(), *keys);
+    forward(&mut table, 3, &segment(true, FIN | ACK, 9_000_000, 5_000_001), &commit);
+    assert!(!table.has_outdated(), "it is reported already");
+    assert_eq!(table.fuse(&[connection]), None);
+    table.end_fusion(keys[0]);
+    // From now on it knows the window again, from the next segment of each end.
+    let ack = segment(false, ACK, 5_000_001, 9_000_001);
+    assert!(forward(&mut table, 4, &ack, &commit).state.contains(State::EST));
+    let outside = forward(&mut table, 5, &segment(false, ACK, 77_000_000, 9_000_001), &commit);
+    assert_eq!(outside.invalid, Some(Invalid::OutOfWindow));
+}
+
+#[test]
+fn fused_connection_is_reported_when_it_is_removed() {
+    let mut table = table();
+    let connection = established(&mut table, 0).connection.unwrap();
+    let keys = table.fuse(&[connection]).unwrap();
+    let end_ms = 432_000_000;
+    table.prolong(5000, keys[0]);
+    assert_eq!(table.expire(end_ms + 4000, 100), 1, "it is looked at");
+    assert!(table.len() == 1 && !table.has_outdated(), "it was used five seconds later");
+    while table.expire(end_ms + 7000, 100) == 100 {}
+    assert_eq!((table.len(), table.take_outdated()), (0, keys.to_vec()));
+    // The keys stand for no other connection in the same place.
+    let next = established(&mut table, end_ms + 8000);
+    assert_eq!(next.connection.unwrap().id, keys[0].id());
+    table.prolong(end_ms + 10_000, keys[0]);
+    table.end_fusion(keys[0]);
+    assert!(table.is_unchanged(next.connection.unwrap()) && !table.has_outdated());
+}
+
 #[test]
 fn connection_is_over_when_its_time_is_over() {
     let mut table = table();

@@ -37,8 +37,7 @@ mod tunnel_info;
 pub use action::{AclVerdict, Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey};
 pub use conntrack::{
     CtAction, CtCommit, CtNat, MAX_PASSES, NatRange, RecircId, Recirculation, Rewrite, SteadyPass,
-    TrackResult, WeakRecirculation,
-    ct_state,
+    TrackResult, WeakRecirculation, ct_state,
 };
 pub use decap::{Decapped, OuterIp, propagate_ecn, strip_outer};
 pub use drop_reason::{DropCounters, DropReason};

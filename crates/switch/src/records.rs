@@ -366,12 +366,7 @@ impl Records {
 
     /// Adds a worker's counters of a megaflow to its record, and the connections of a fused
     /// megaflow to `in_use` if it has served packets. False if there is no record.
-    pub fn add_usage(
-        &mut self,
-        id: MegaflowId,
-        usage: &Usage,
-        in_use: &mut Vec<ConnKey>,
-    ) -> bool {
+    pub fn add_usage(&mut self, id: MegaflowId, usage: &Usage, in_use: &mut Vec<ConnKey>) -> bool {
         let sweep = self.sweep;
         let fusion = self.fusions.get(id).cloned();
         let Some(record) = self.get_mut(id) else { return false };

@@ -170,7 +170,7 @@ fn interrupted(now: &Baseline, requested: usize, json: Option<&Path>) -> Failure
 fn available(wire: Wire, weft: &Path) -> Vec<Contender> {
     let can = |contender: &Contender| match contender {
         Contender::Direct => false,
-        Contender::Weft(..) => contender.unavailable(weft).is_none(),
+        Contender::Weft(..) | Contender::WeftStateful(_) => contender.unavailable(weft).is_none(),
         _ => true,
     };
     let counted = |contender: &Contender| wire.refuses(*contender).is_none();

@@ -4,7 +4,7 @@ use std::sync::{Mutex, mpsc};
 
 use super::gate::{Baseline, ContenderCounts, Failed};
 use super::{Kernel, Programs, Rounds, Row, Wire};
-use crate::lab::Contender;
+use crate::lab::{Contender, Datapath};
 use crate::progress::Progress;
 use crate::{Error, Result, Stop};
 
@@ -62,6 +62,7 @@ pub fn count(
 fn groups(contenders: &[Contender]) -> Vec<Vec<Contender>> {
     let machine = |contender| match contender {
         Contender::Weft(datapath, _) => Some(datapath),
+        Contender::WeftStateful(_) => Some(Datapath::Kernel),
         _ => None,
     };
     let mut groups: Vec<Vec<Contender>> = Vec::new();

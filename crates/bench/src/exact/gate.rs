@@ -215,7 +215,7 @@ impl Row {
 
     fn beyond(&self, before: &Self) -> Vec<Excess> {
         let (message, stream) = match self.contender {
-            Contender::Weft(Datapath::Kernel, _) => {
+            Contender::Weft(Datapath::Kernel, _) | Contender::WeftStateful(_) => {
                 (KERNEL_MESSAGE_TOLERANCE, KERNEL_STREAM_TOLERANCE)
             }
             _ => (USER_MESSAGE_TOLERANCE, USER_STREAM_TOLERANCE),

@@ -56,7 +56,9 @@ fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
             OvsTunnel::Bridge | OvsTunnel::QinQ => &["nf_conntrack_netlink", "openvswitch"],
         },
         Contender::Weft(Datapath::User, _) => &[],
-        Contender::Weft(Datapath::Kernel, _) => &["sch_ingress", "cls_bpf", "bridge", "vxlan"],
+        Contender::Weft(Datapath::Kernel, _) | Contender::WeftStateful(_) => {
+            &["sch_ingress", "cls_bpf", "bridge", "vxlan"]
+        }
     });
     modules
 }

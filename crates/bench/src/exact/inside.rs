@@ -22,6 +22,8 @@ const OVS_AGE: Duration = Duration::from_secs(12);
 /// The kernel datapath sends a megaflow to userspace for a second after it punts a packet, such as
 /// a ping whose outer checksum needs software. This wait takes no time either.
 const SLOW_PATH_HOLD: Duration = Duration::from_millis(2500);
+/// After this time of traffic in both directions, the connection tracker takes datagrams for a stream.
+const UDP_STREAM: Duration = Duration::from_millis(2500);
 /// Parts in which round trips are timed. Periodic work of the machine takes a million instructions,
 /// a message ten thousand. Which part has such work changes with every build, so the median counts.
 const PARTS: u32 = 25;
@@ -47,12 +49,12 @@ pub fn measure(contender: Contender, weft: &Path, rounds: Rounds, wire: Wire) ->
     first_ping(from, to, &mut attachment, &stop)
         .and_then(|mut pinger| pinger.run(3, &stop))
         .map_err(|error| attachment.explain(error, &stop))?;
-    if let Contender::Weft(Datapath::Kernel, _) = contender {
+    if let Contender::Weft(Datapath::Kernel, _) | Contender::WeftStateful(_) = contender {
         stop.sleep(SLOW_PATH_HOLD)?;
     }
     let counts = Counts {
         tcp: tcp_round_trips(from, to, rounds)?,
-        udp: udp_round_trips(from, to, rounds)?,
+        udp: udp_round_trips(from, to, rounds, matches!(contender, Contender::WeftStateful(_)))?,
         stream: per_kib(stream(from, to, rounds)?, rounds.stream_kib),
     };
     attachment.check()?;
@@ -106,7 +108,8 @@ fn tcp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<f64> {
     exchange(rounds, answer, ask).map_err(failed("round trips over TCP"))
 }
 
-fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<f64> {
+/// Measures datagrams. Those of a tracked contender become a stream first.
+fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds, is_tracked: bool) -> Result<f64> {
     let failed = failed("round trips over UDP");
     let bind = |guest: &Guest| -> Result<UdpSocket> {
         let at = SocketAddr::new(guest.ip4().into(), 0);
@@ -115,6 +118,7 @@ fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<f64> {
         Ok(socket)
     };
     let (client, server) = (bind(from)?, bind(to)?);
+    let mut is_stream = false;
     let connected = || {
         client.connect(server.local_addr()?)?;
         server.connect(client.local_addr()?)
@@ -139,6 +143,13 @@ fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<f64> {
             client.send(&message)?;
             client.recv(&mut message).map(drop)
         })
+    };
+    let ask = move |count: u32| -> std::io::Result<()> {
+        if is_tracked && !std::mem::replace(&mut is_stream, true) {
+            ask(1)?;
+            thread::sleep(UDP_STREAM);
+        }
+        ask(count)
     };
     let time = exchange(rounds, answer, ask);
     time.map_err(&failed)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::attachment::Attachment;
-use super::contender::{Contender, KernelTunnel};
+use super::contender::{Contender, Datapath, KernelTunnel};
 use super::shape::IpVersion;
 use super::underlay::Lab;
 use super::{kernel, ovs, weft};
@@ -16,6 +16,7 @@ impl Contender {
             Self::Ovs(datapath, _) => ovs::unavailable(datapath),
             Self::Kernel(tunnel) => kernel::tunnel_unavailable(tunnel),
             Self::Weft(datapath, tunnel) => weft::unavailable(datapath, tunnel, weft),
+            Self::WeftStateful(tunnel) => weft::unavailable(Datapath::Kernel, tunnel, weft),
             Self::Direct | Self::LinuxBridge => None,
         }
     }
@@ -29,6 +30,7 @@ impl Contender {
     pub fn attach(self, lab: &Lab<'_>, weft: &Path) -> Result<Attachment> {
         match self {
             Self::Weft(datapath, tunnel) => weft::attach(lab, datapath, tunnel, weft),
+            Self::WeftStateful(tunnel) => weft::attach_stateful(lab, tunnel, weft),
             Self::Ovs(datapath, tunnel) => ovs::attach(lab, datapath, tunnel),
             Self::Direct => kernel::direct(lab),
             Self::LinuxBridge => kernel::bridge(lab),

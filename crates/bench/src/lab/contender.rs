@@ -59,6 +59,8 @@ pub enum Contender {
     Ovs(Datapath, OvsTunnel),
     /// weft on both hosts, with this tunnel between them.
     Weft(Datapath, TunnelType),
+    /// weft's kernel datapath with this tunnel, and stateful ACLs on both hosts.
+    WeftStateful(TunnelType),
 }
 
 impl KernelTunnel {
@@ -147,12 +149,17 @@ impl Contender {
         all.extend(kernel);
         all.extend(ovs.concat());
         all.extend(weft.concat());
+        all.extend(Self::STATEFUL);
         all
     }
 
+    /// Those with stateful ACLs, which only exact counts measure.
+    pub const STATEFUL: [Self; 2] =
+        [Self::WeftStateful(TunnelType::Vxlan), Self::WeftStateful(TunnelType::Geneve)];
+
     /// True for weft, false for what it is compared with.
     pub fn is_weft(self) -> bool {
-        matches!(self, Self::Weft(..))
+        matches!(self, Self::Weft(..) | Self::WeftStateful(_))
     }
 
     /// Its name on command lines and in results.
@@ -163,6 +170,7 @@ impl Contender {
             Self::Kernel(tunnel) => format!("kernel-{}", tunnel.name()),
             Self::Ovs(datapath, tunnel) => format!("ovs-{}-{}", datapath.name(), tunnel.name()),
             Self::Weft(datapath, tunnel) => format!("weft-{}-{tunnel}", datapath.name()),
+            Self::WeftStateful(tunnel) => format!("weft-stateful-{tunnel}"),
         }
     }
 
@@ -182,6 +190,7 @@ impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Weft(datapath, tunnel) => write!(f, "weft {} {tunnel}", datapath.name()),
+            Self::WeftStateful(tunnel) => write!(f, "weft stateful {tunnel}"),
             Self::LinuxBridge => f.write_str("Linux bridge"),
             Self::Kernel(tunnel) => write!(f, "kernel {}", tunnel.name()),
             Self::Ovs(datapath, tunnel) => write!(f, "OVS {} {}", datapath.name(), tunnel.name()),

@@ -16,9 +16,10 @@ mod execute;
 mod program;
 
 use execute::{SentPacket, execute_actions};
-use flow::{Field, FlowKey, FlowMask, PACKET_WORDS, WORDS};
+use flow::{Field, FlowKey, FlowMask, PACKET_WORDS, SteadyPass, TrackResult, WORDS};
 use pipeline::{
     AfterTracking, Event, LearnedTables, Observer, Program, TrackRequest, Translation, translate,
+    translate_steady,
 };
 use std::collections::BTreeSet;
 use testkit::random::{Random, environment};
@@ -27,6 +28,8 @@ use testkit::random::{Random, environment};
 const PACKETS: u64 = 64;
 /// Other packets of the same megaflow, for each packet.
 const SIBLINGS: usize = 4;
+/// Packets of TCP and UDP like a tracked packet.
+const STREAMS: usize = 2;
 
 /// Records what is sent.
 #[derive(Default)]
@@ -82,9 +85,19 @@ fn check_program(seed: u64) -> Coverage {
     let mut seen = Coverage::default();
     let (program, learned) = program::program(&mut random, logical);
     for _ in 0..PACKETS {
-        let key = program::packet(&mut random, logical);
-        check_passes(&program, &learned, &key, &mut random, &mut seen)
-            .unwrap_or_else(|fault| panic!("WEFT_SEED={seed}: {fault}"));
+        let mut key = program::packet(&mut random, logical);
+        let mut check = |key: &FlowKey, random: &mut Random| {
+            check_passes(&program, &learned, key, random, &mut seen)
+                .unwrap_or_else(|fault| panic!("WEFT_SEED={seed}: {fault}"))
+        };
+        // Few packets are both tracked and of a protocol whose passes can be fused.
+        if check(&key, &mut random) > 1 && matches!(key.get(Field::EthType), 0x0800 | 0x86dd) {
+            for _ in 0..STREAMS {
+                key.set(Field::IpFrag, 0);
+                key.set(Field::IpProto, random.pick(&[6, 17]));
+                check(&key, &mut random);
+            }
+        }
     }
     seen
 }
@@ -101,6 +114,7 @@ struct Coverage {
     hits: u64,
     later_passes: u64,
     compared_passes: u64,
+    fused: u64,
 }
 
 impl Coverage {
@@ -114,6 +128,7 @@ impl Coverage {
         self.hits += other.hits;
         self.later_passes += other.later_passes;
         self.compared_passes += other.compared_passes;
+        self.fused += other.fused;
         self
     }
 
@@ -152,6 +167,7 @@ impl Coverage {
             "few are compared: {}",
             self.compared_passes
         );
+        assert!(share(self.fused) > 0.0008, "few are fused: {}", share(self.fused));
         assert!(share(self.hits) > 2.0, "few flows are hit: {}", share(self.hits));
     }
 }
@@ -159,14 +175,14 @@ impl Coverage {
 /// The most passes of a packet that are followed, copies included.
 const MAX_PASSES: usize = 24;
 
-/// Checks all passes of a packet, one by one and together.
+/// Checks all passes of a packet, one by one and together. Returns their number.
 fn check_passes(
     program: &Program,
     learned: &LearnedTables,
     key: &FlowKey,
     random: &mut Random,
     seen: &mut Coverage,
-) -> Result<(), String> {
+) -> Result<usize, String> {
     let ct_state: u8 = 0x20 | random.pick(&[0x01, 0x02, 0x0a, 0x10, 0x04]);
     let mut sent = BTreeSet::new();
     let mut waiting = vec![key.clone()];
@@ -186,16 +202,17 @@ fn check_passes(
         }
         passes.push(translation);
         if passes.len() > MAX_PASSES {
-            return Ok(());
+            return Ok(passes.len());
         }
     }
     seen.later_passes += passes.len() as u64 - 1;
+    check_fused(program, learned, (key, &passes, ct_state, &sent), random, seen)?;
     // Limits count per pass.
     let is_whole = |translation: &Translation<'_>| !is_aborted(translation);
     let mut recorder = SentRecorder { ct_state: Some(ct_state), ..SentRecorder::default() };
     let inline = translate(program, key, learned, &mut recorder);
     if passes.len() == 1 || !is_whole(&inline) || !passes.iter().all(is_whole) {
-        return Ok(());
+        return Ok(passes.len());
     }
     seen.compared_passes += 1;
     let expected: BTreeSet<SentPacket> = recorder.sent.into_iter().collect();
@@ -203,6 +220,60 @@ fn check_passes(
         let passes: Vec<_> =
             passes.iter().map(|pass| flow::ShowActions(&pass.actions).to_string()).collect();
         return Err(format!("{key}\n passes {passes:#?} send\n {sent:?}\n inline {expected:?}"));
+    }
+    Ok(passes.len())
+}
+
+/// Checks that the fused megaflow of a packet does what its passes do, one by one, and that its
+/// mask is sound.
+fn check_fused(
+    program: &Program,
+    learned: &LearnedTables,
+    (key, passes, ct_state, sent): (&FlowKey, &[Translation<'_>], u8, &BTreeSet<SentPacket>),
+    random: &mut Random,
+    seen: &mut Coverage,
+) -> Result<(), String> {
+    let actions = passes.iter().flat_map(|pass| &pass.actions);
+    let tracked: Vec<SteadyPass> = actions
+        .filter_map(|action| {
+            let flow::Action::Ct(action) = action else { return None };
+            let result = TrackResult { state: ct_state, ..TrackResult::default() };
+            Some(SteadyPass {
+                zone: action.zone,
+                nat: action.nat,
+                commit: action.commit,
+                fresh: action.fresh,
+                recirculates: action.recirculation.is_some(),
+                result,
+            })
+        })
+        .collect();
+    let fuse =
+        |key: &FlowKey| translate_steady(program, key, FlowMask::default(), learned, &tracked);
+    let Some(fused) = fuse(key).filter(|_| !tracked.is_empty()) else { return Ok(()) };
+    seen.fused += 1;
+    let show = |translation: &Translation<'_>| flow::ShowActions(&translation.actions).to_string();
+    let (fused_sent, rest) = execute_actions(&fused.actions, key);
+    if !rest.is_empty() || fused_sent != *sent {
+        let passes: Vec<_> = passes.iter().map(show).collect();
+        return Err(format!(
+            "{key}\n passes {passes:#?} send\n {sent:?}\n fused {}\n {fused_sent:?}",
+            show(&fused)
+        ));
+    }
+    for _ in 0..SIBLINGS {
+        let sibling = sibling(key, &fused, random);
+        let other = fuse(&sibling);
+        if other.as_ref().is_none_or(|other| {
+            other.actions != fused.actions || other.dependencies != fused.dependencies
+        }) {
+            let other = other.as_ref().map(show);
+            return Err(format!(
+                "fused mask {}\n {key}\n  -> {}\n {sibling}\n  -> {other:?}",
+                fused.mask,
+                show(&fused)
+            ));
+        }
     }
     Ok(())
 }

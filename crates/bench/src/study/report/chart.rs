@@ -75,7 +75,7 @@ impl Chart<'_> {
 
 fn bar(contender: Contender, estimate: Estimate, y: f64, x: &impl Fn(f64) -> f64) -> Markup {
     let kind = match contender {
-        Contender::Weft(..) => "weft",
+        Contender::Weft(..) | Contender::WeftStateful(_) => "weft",
         Contender::Direct | Contender::LinuxBridge => "base",
         Contender::Kernel(_) | Contender::Ovs(..) => "other",
     };

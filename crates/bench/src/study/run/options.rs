@@ -184,6 +184,7 @@ mod tests {
                 (*datapath, *tunnel) != (Datapath::Kernel, TunnelType::Stt)
             }
             Contender::Direct | Contender::LinuxBridge => true,
+            Contender::WeftStateful(_) => false,
         };
         let options =
             StudyOptions { quick: true, ..StudyOptions::new("weft".into(), Study::ALL.to_vec()) };
