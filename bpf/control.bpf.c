@@ -159,7 +159,8 @@ static long find_in_list(__u32 at, struct promote_walk *walk)
 static long shift_back(__u32 step, struct promote_walk *walk)
 {
 	/* The verifier needs the bounds. */
-	__u32 to = (walk->last - step) & (WEFT_MAX_MASKS - 1), from = (to - 1) & (WEFT_MAX_MASKS - 1);
+	__u32 to = (walk->last - step) & (WEFT_MAX_MASKS - 1);
+	__u32 from = (to - 1) & (WEFT_MAX_MASKS - 1);
 
 	*(volatile __u32 *)&walk->list->order[to] = walk->list->order[from];
 	return 0;

@@ -102,9 +102,9 @@ impl Table {
         std::mem::take(&mut self.outdated)
     }
 
-    /// True when [`Table::take_outdated`] would return any.
-    pub fn has_outdated(&self) -> bool {
-        !self.outdated.is_empty()
+    /// What [`Table::take_outdated`] would return.
+    pub fn outdated(&self) -> &[ConnKey] {
+        &self.outdated
     }
 
     fn by_key(&mut self, key: ConnKey) -> Option<&mut Entry> {

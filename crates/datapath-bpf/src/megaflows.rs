@@ -218,12 +218,16 @@ impl Megaflows {
 
     /// Replaces the actions of a megaflow.
     fn replace(&mut self, number: FlowNo, megaflow: &Megaflow) -> Result<(), MapError> {
-        let same = self.entry(number).is_some_and(|entry| entry.is_of(&megaflow.condition));
-        if !same {
+        let held = self.entry(number).filter(|entry| entry.is_of(&megaflow.condition));
+        let Some(held) = held else {
             // Two conditions with one id: a collision of the secret hash.
             return Ok(());
-        }
-        let list = self.list(megaflow)?;
+        };
+        // A fused megaflow stays suspended as long as it depends on the same connections.
+        let is_suspended = held.fusion.is_some()
+            && held.fusion == megaflow.fusion
+            && held.list == ActionListNo::PUNT;
+        let list = if is_suspended { ActionListNo::PUNT } else { self.list(megaflow)? };
         let Some(entry) = self.entries.get_mut(number.0 as usize).and_then(Option::as_mut) else {
             return Ok(());
         };
@@ -233,6 +237,24 @@ impl Megaflows {
         entry.fusion = megaflow.fusion.clone();
         self.lists.release(std::mem::replace(&mut entry.list, list));
         Ok(())
+    }
+
+    /// Punts the packets of megaflows from now on. One that cannot be changed is deleted.
+    pub(crate) fn suspend(&mut self, ids: &[MegaflowId]) {
+        for id in ids {
+            let Some(&number) = self.numbers.get(id) else { continue };
+            let entry = self.entries.get_mut(number.0 as usize).and_then(Option::as_mut);
+            let Some(entry) = entry.filter(|entry| entry.list != ActionListNo::PUNT) else {
+                continue;
+            };
+            match self.tables.renew(number, ActionListNo::PUNT) {
+                Ok(generation) => {
+                    entry.generation = generation;
+                    self.lists.release(std::mem::replace(&mut entry.list, ActionListNo::PUNT));
+                }
+                Err(_) => self.discard(*id),
+            }
+        }
     }
 
     /// Begins an epoch: megaflows that are put or confirmed from now on belong to it.

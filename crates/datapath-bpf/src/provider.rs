@@ -502,6 +502,10 @@ impl Datapath for KernelDatapath {
         true
     }
 
+    fn suspend(&self, megaflows: &[MegaflowId]) {
+        self.bpf.lock().megaflows.suspend(megaflows);
+    }
+
     fn now_ms(&self) -> u64 {
         self.user.now_ms()
     }

@@ -254,6 +254,12 @@ pub trait Datapath: Send + Sync {
         false
     }
 
+    /// Punts the packets of fused megaflows from now on, until the megaflows are deleted. Megaflows
+    /// that do not exist are skipped. Does not wait for packets that are being executed.
+    fn suspend(&self, megaflows: &[MegaflowId]) {
+        let _ = megaflows;
+    }
+
     /// Milliseconds since the datapath started: the clock of [`Usage::used_ms`].
     fn now_ms(&self) -> u64;
 

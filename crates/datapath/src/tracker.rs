@@ -38,8 +38,8 @@ pub struct Tracker {
     fusing: OnceLock<FusionListener>,
 }
 
-/// Is called when a fused connection has changed.
-struct FusionListener(Box<dyn Fn() + Send + Sync>);
+/// Is called when fused connections have changed.
+struct FusionListener(Box<dyn Fn(&[ConnKey]) + Send + Sync>);
 
 impl fmt::Debug for FusionListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -174,9 +174,10 @@ impl Tracker {
         (table.len(), table.stats().clone())
     }
 
-    /// Fuses the passes of established connections from now on: calls `notify`, with the table
-    /// locked, when one of them has changed. Only the first call has an effect.
-    pub fn begin_fusing(&self, notify: impl Fn() + Send + Sync + 'static) {
+    /// Fuses the passes of established connections from now on. Calls `notify` with those that have
+    /// just changed, before the packet or the request that has changed them goes on. The table is
+    /// locked meanwhile. Only the first call has an effect.
+    pub fn begin_fusing(&self, notify: impl Fn(&[ConnKey]) + Send + Sync + 'static) {
         // Fails if it was called before.
         let _ = self.fusing.set(FusionListener(Box::new(notify)));
     }
@@ -212,7 +213,9 @@ impl Tracker {
 
     /// The table. When the lock ends, changed connections are reported.
     fn lock<'t>(&'t self, table: &'t Mutex<Table>) -> ReportingGuard<'t> {
-        ReportingGuard { table: lock(table), fusing: self.fusing.get() }
+        let table = lock(table);
+        let reported = table.outdated().len();
+        ReportingGuard { table, reported, fusing: self.fusing.get() }
     }
 
     /// Limits and timeouts.
@@ -228,6 +231,8 @@ impl Tracker {
 /// The locked table, whose changes may concern fused connections.
 struct ReportingGuard<'t> {
     table: MutexGuard<'t, Table>,
+    /// How many changed connections there were before.
+    reported: usize,
     fusing: Option<&'t FusionListener>,
 }
 
@@ -248,9 +253,9 @@ impl DerefMut for ReportingGuard<'_> {
 impl Drop for ReportingGuard<'_> {
     fn drop(&mut self) {
         if let Some(FusionListener(notify)) = self.fusing
-            && self.table.has_outdated()
+            && let Some(changed @ [_, ..]) = self.table.outdated().get(self.reported..)
         {
-            notify();
+            notify(changed);
         }
     }
 }

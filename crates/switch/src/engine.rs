@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Limits};
 use crate::enforce::Confirmed;
+use crate::fusions::{self, ByConnection, Fusions};
 use crate::learn_journal::LearnJournal;
 use crate::origin::Origin;
 use crate::probe::ReceivedProbe;
@@ -88,12 +89,8 @@ impl Engine {
     pub fn new(datapath: Arc<dyn Datapath>, program: Program, config: &Config) -> Self {
         let limits = config.limits;
         let revalidate_signal = Arc::<RevalidateSignal>::default();
-        if let Some(tracker) = datapath.tracker()
-            && datapath.executes_fused()
-        {
-            let signal = Arc::clone(&revalidate_signal);
-            tracker.begin_fusing(move || signal.connection_changed());
-        }
+        let connections = Arc::<ByConnection>::default();
+        fusions::begin(&datapath, &connections, &revalidate_signal);
         Self {
             datapath,
             limits,
@@ -101,7 +98,7 @@ impl Engine {
             confirmed: Confirmed::default(),
             learned: RwLock::new(LearnedTables::new(config.learn)),
             configured: Mutex::default(),
-            records: Mutex::new(Records::new(&limits)),
+            records: Mutex::new(Records::new(&limits, Fusions::new(connections))),
             round: Mutex::new(0),
             self_check: Mutex::default(),
             counters: Counters::default(),

@@ -2,37 +2,48 @@
 //!
 //! # Why no fused megaflow outlives its connections
 //!
-//! A fused megaflow is recorded, announced to the tracker and given to the datapath under the lock of
-//! the records. Whatever changes one of its connections later makes the tracker report that
-//! connection. [`Engine::end_outdated_fusions`] takes the report, finds the megaflow in the records
-//! and deletes it. Only then does it tell the tracker that the fusion has ended.
+//! A fused megaflow is recorded, announced to the tracker and given to the datapath under the lock
+//! of the records. Whatever changes one of its connections later makes the tracker report that
+//! connection. The datapath then punts the packets of the megaflow at once, if it has it already.
+//! [`Engine::end_outdated_fusions`] takes the report, finds the megaflow in the records and deletes
+//! it. Only then does it tell the tracker that the fusion has ended.
 
-use crate::engine::{Engine, PublishedProgram};
+use crate::engine::{Engine, PublishedProgram, lock};
 use crate::handler::Decision;
 use crate::records::{Deciseconds, Records, RemovedMegaflow};
+use crate::revalidate_signal::RevalidateSignal;
 use crate::revalidator::remove_records;
 use ahash::RandomState;
 use conntrack::ConnKey;
 use datapath::megaflow::{Fusion, Megaflow, MegaflowId};
-use datapath::provider::DatapathError;
+use datapath::provider::{Datapath, DatapathError};
 use datapath::upcall::{FuseProposal, Upcall};
 use flow::{FlowKey, FlowMask, Match};
 use pipeline::{LearnedState, Program, Translation, retranslate, translate_steady};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+
+/// The fused megaflows of each connection. Its lock is the last one of all.
+pub(crate) type ByConnection = Mutex<HashMap<ConnKey, Vec<MegaflowId>, RandomState>>;
 
 /// The fused megaflows in the records.
 #[derive(Debug, Default)]
 pub(crate) struct Fusions {
     megaflows: HashMap<MegaflowId, Arc<Fusion>, RandomState>,
-    connections: HashMap<ConnKey, Vec<MegaflowId>, RandomState>,
+    connections: Arc<ByConnection>,
 }
 
 impl Fusions {
+    /// No megaflows; their connections will be in `connections`.
+    pub fn new(connections: Arc<ByConnection>) -> Self {
+        Self { megaflows: HashMap::default(), connections }
+    }
+
     fn insert(&mut self, id: MegaflowId, fusion: &Arc<Fusion>) {
         self.remove(id);
+        let mut connections = lock(&self.connections);
         for &key in &fusion.connections {
-            self.connections.entry(key).or_default().push(id);
+            connections.entry(key).or_default().push(id);
         }
         self.megaflows.insert(id, Arc::clone(fusion));
     }
@@ -44,11 +55,12 @@ impl Fusions {
             return None;
         }
         let fusion = self.megaflows.remove(&id)?;
+        let mut connections = lock(&self.connections);
         for key in &fusion.connections {
-            if let Some(megaflows) = self.connections.get_mut(key) {
+            if let Some(megaflows) = connections.get_mut(key) {
                 megaflows.retain(|other| *other != id);
                 if megaflows.is_empty() {
-                    self.connections.remove(key);
+                    connections.remove(key);
                 }
             }
         }
@@ -65,9 +77,36 @@ impl Fusions {
         self.megaflows.len()
     }
 
-    fn of_connection(&self, key: ConnKey) -> &[MegaflowId] {
-        self.connections.get(&key).map_or(&[], Vec::as_slice)
+    /// Whether any fused megaflow depends on the connection.
+    fn uses(&self, key: ConnKey) -> bool {
+        lock(&self.connections).contains_key(&key)
     }
+}
+
+/// The fused megaflows of these connections.
+pub(crate) fn of_connections(of: &ByConnection, keys: &[ConnKey]) -> Vec<MegaflowId> {
+    let of = lock(of);
+    keys.iter().filter_map(|key| of.get(key)).flatten().copied().collect()
+}
+
+/// Makes the tracker propose passes to fuse, if the datapath can execute fused megaflows. When a
+/// connection changes, the datapath no longer executes its megaflows, and `signal` is raised.
+pub(crate) fn begin(
+    datapath: &Arc<dyn Datapath>,
+    connections: &Arc<ByConnection>,
+    signal: &Arc<RevalidateSignal>,
+) {
+    let Some(tracker) = datapath.tracker().filter(|_| datapath.executes_fused()) else { return };
+    // The datapath owns the tracker.
+    let (datapath, connections) = (Arc::downgrade(datapath), Arc::clone(connections));
+    let signal = Arc::clone(signal);
+    tracker.begin_fusing(move |changed| {
+        let megaflows = of_connections(&connections, changed);
+        if let Some(datapath) = datapath.upgrade() {
+            datapath.suspend(&megaflows);
+        }
+        signal.connection_changed();
+    });
 }
 
 /// Translates a megaflow again for a packet that it serves, as of [`retranslate`]. `None` for a
@@ -148,15 +187,14 @@ impl Engine {
         }
         let removed = {
             let mut records = self.records();
-            let megaflows = outdated.iter().flat_map(|key| records.fusions.of_connection(*key));
-            let megaflows: Vec<MegaflowId> = megaflows.copied().collect();
+            let megaflows = of_connections(&records.fusions.connections, &outdated);
             self.counters.fusions_ended.add(megaflows.len());
             remove_records(&mut records, &megaflows)
         };
         self.delete(removed)?;
         // Those that had no megaflow: it was deleted for another reason meanwhile.
         let records = self.records();
-        let is_unused = |key: &ConnKey| records.fusions.of_connection(*key).is_empty();
+        let is_unused = |key: &ConnKey| !records.fusions.uses(*key);
         tracker.end_fusion(outdated.into_iter().filter(is_unused));
         Ok(())
     }
@@ -172,7 +210,7 @@ impl Engine {
 
     fn end_unused(&self, records: &Records, fusion: &Fusion) {
         let Some(tracker) = self.datapath.tracker() else { return };
-        let is_unused = |key: &ConnKey| records.fusions.of_connection(*key).is_empty();
+        let is_unused = |key: &ConnKey| !records.fusions.uses(*key);
         tracker.end_fusion(fusion.connections.iter().copied().filter(is_unused));
     }
 }

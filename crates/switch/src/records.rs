@@ -161,7 +161,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    pub fn new(limits: &Limits) -> Self {
+    pub fn new(limits: &Limits, fusions: Fusions) -> Self {
         Self {
             max: limits.megaflows.min(u32::MAX as usize),
             max_masks: limits.masks,
@@ -172,7 +172,7 @@ impl Records {
             ports: Map::default(),
             masks: Map::default(),
             origins: Origins::default(),
-            fusions: Fusions::default(),
+            fusions,
             sweep: 0,
             current: 0,
             in_force: 0,

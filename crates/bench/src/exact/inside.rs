@@ -22,7 +22,7 @@ const OVS_AGE: Duration = Duration::from_secs(12);
 /// The kernel datapath sends a megaflow to userspace for a second after it punts a packet, such as
 /// a ping whose outer checksum needs software. This wait takes no time either.
 const SLOW_PATH_HOLD: Duration = Duration::from_millis(2500);
-/// After this time of traffic in both directions, the connection tracker takes datagrams for a stream.
+/// After this time of traffic in both directions, the tracker takes datagrams for a stream.
 const UDP_STREAM: Duration = Duration::from_millis(2500);
 /// Parts in which round trips are timed. Periodic work of the machine takes a million instructions,
 /// a message ten thousand. Which part has such work changes with every build, so the median counts.
