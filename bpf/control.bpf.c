@@ -140,7 +140,6 @@ int mask_append(struct weft_control *control)
 	return 0;
 }
 
-/* Switches lookups to the other list of masks. */
 /* Argument of the loop that makes room at the front of a list. */
 struct promote_walk {
 	struct weft_mask_list *list;
@@ -189,6 +188,7 @@ int mask_promote(struct weft_control *control)
 	return 0;
 }
 
+/* Switches lookups to the other list of masks. */
 SEC("syscall")
 int mask_list_swap(void *context)
 {

@@ -244,7 +244,7 @@ __weak __u32 search_and_cache(const struct weft_key *key, struct weft_cache_entr
 	/* 0: deleted in the meantime. Caching that would match any other deleted megaflow. */
 	if (!generation)
 		return number;
-	/* A fused megaflow may soon serve such packets, and is to be found then. */
+	/* Not cached: a fused megaflow, made later, may serve packets with this key. */
 	if (flow->list == WEFT_ACTIONS_PUNT)
 		return number;
 	cached->key = *key;

@@ -3,7 +3,7 @@
 use flow::PortNo;
 
 use crate::entry::{Entry, Machine, NONE, Status};
-use crate::fusion::Fusion;
+use crate::fusion::FusionState;
 use crate::headers::{Content, Headers, Transport};
 use crate::index::Found;
 use crate::nat::{self, Choices};
@@ -143,8 +143,8 @@ impl Table {
             next: NONE,
             tick: 0,
             status,
-            fusion: Fusion::None,
-            proposed: [0; 2],
+            fusion: FusionState::None,
+            proposals: [0; 2],
             machine,
         };
         entry.set_label(commit.label.map_or(0, |label| label.apply(0)));

@@ -2,7 +2,7 @@
 
 use flow::PortNo;
 
-use crate::fusion::Fusion;
+use crate::fusion::FusionState;
 use crate::headers::{Content, Transport};
 use crate::sctp::{self, Sctp};
 use crate::tcp::{self, Context, Tcp};
@@ -189,9 +189,9 @@ pub(crate) struct Entry {
     pub tick: u32,
     pub status: Status,
     /// Whether a datapath forwards packets of the connection without the table.
-    pub fusion: Fusion,
-    /// When packets of each direction were last proposed for fusion, in units that wrap.
-    pub proposed: [u8; 2],
+    pub fusion: FusionState,
+    /// How often and when packets of each direction have proposed fusion: see [`crate::fusion`].
+    pub proposals: [u8; 2],
     pub machine: Machine,
 }
 
@@ -209,8 +209,8 @@ impl Entry {
         next: NONE,
         tick: 0,
         status: Status(0),
-        fusion: Fusion::None,
-        proposed: [0; 2],
+        fusion: FusionState::None,
+        proposals: [0; 2],
         machine: Machine::Other,
     };
 

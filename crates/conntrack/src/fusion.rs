@@ -15,7 +15,7 @@ use crate::{Direction, Table};
 
 /// Whether packets of a connection are fused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Fusion {
+pub(crate) enum FusionState {
     #[default]
     None,
     Fused,
@@ -31,26 +31,43 @@ pub struct ConnKey {
     serial: u64,
 }
 
-/// Milliseconds between two proposals of one direction, as a power of two.
+/// Milliseconds between the first two proposals of a direction, as a power of two. Each further
+/// interval is twice as long, up to [`MAX_LEVEL`] times.
 const PROPOSAL_SHIFT: u32 = 7;
+const MAX_LEVEL: u8 = 7;
+/// A byte of [`Entry::proposals`] has the level above this bit, and the time of the last proposal,
+/// in intervals of that level, below it.
+const LEVEL_SHIFT: u32 = 5;
 
 impl Entry {
     /// Notes that the connection has changed. Returns its key if that has to be reported.
     #[must_use]
     pub fn outdate(&mut self, slot: u32) -> Option<ConnKey> {
-        let is_fused = self.fusion == Fusion::Fused;
+        let is_fused = self.fusion == FusionState::Fused;
         is_fused.then(|| {
-            self.fusion = Fusion::Outdated;
+            self.fusion = FusionState::Outdated;
             ConnKey { slot, serial: self.serial }
         })
     }
 
     /// Whether a steady packet of this direction proposes fusion now.
     pub fn is_proposed(&mut self, now_ms: u64, direction: Direction) -> bool {
-        // The unit wraps. 0 would be taken for a proposal that was made.
-        let now = (now_ms >> PROPOSAL_SHIFT) as u8 | 0x80;
-        let last = &mut self.proposed[direction.index()];
-        self.fusion != Fusion::Outdated && std::mem::replace(last, now) != now
+        let last = &mut self.proposals[direction.index()];
+        let level = *last >> LEVEL_SHIFT;
+        // The cast keeps the lowest bits: once in 32 intervals, a proposal waits for the next one.
+        let time = |level: u8| {
+            (now_ms >> (PROPOSAL_SHIFT + u32::from(level))) as u8 & ((1 << LEVEL_SHIFT) - 1)
+        };
+        let is_first = *last == 0;
+        if self.fusion == FusionState::Outdated
+            || !is_first && *last == level << LEVEL_SHIFT | time(level)
+        {
+            return false;
+        }
+        let next = if is_first { 0 } else { MAX_LEVEL.min(level + 1) };
+        // Not 0, which stands for no proposal.
+        *last = (next << LEVEL_SHIFT | time(next)).max(1);
+        true
     }
 }
 
@@ -62,13 +79,13 @@ impl Table {
             let entry = self.slab.get(connection.id.0)?;
             let is_same = entry.generation == connection.generation
                 && entry.status.has(Status::ASSURED)
-                && entry.fusion != Fusion::Outdated;
+                && entry.fusion != FusionState::Outdated;
             is_same.then_some(ConnKey { slot: connection.id.0, serial: entry.serial })
         };
         let keys: Box<[ConnKey]> = connections.iter().map(key).collect::<Option<_>>()?;
         for key in &keys {
             if let Some(entry) = self.slab.get_mut(key.slot) {
-                entry.fusion = Fusion::Fused;
+                entry.fusion = FusionState::Fused;
             }
         }
         Some(keys)
@@ -77,9 +94,23 @@ impl Table {
     /// Ends fusion: the datapath has no cached decision for the connection any more.
     pub fn end_fusion(&mut self, key: ConnKey) {
         if let Some(entry) = self.by_key(key) {
-            entry.fusion = Fusion::None;
+            entry.fusion = FusionState::None;
+            entry.proposals = [0; 2];
             entry.machine.forget_window();
         }
+    }
+
+    /// Ends fusion before any packet was forwarded by the decision, so that the window is known.
+    pub fn cancel_fusion(&mut self, key: ConnKey) {
+        if let Some(entry) = self.by_key(key) {
+            entry.fusion = FusionState::None;
+        }
+    }
+
+    /// True while the connection is fused and has not changed.
+    pub fn is_fused(&self, key: ConnKey) -> bool {
+        let entry = self.slab.get(key.slot).filter(|entry| entry.serial == key.serial);
+        entry.is_some_and(|entry| entry.fusion == FusionState::Fused)
     }
 
     /// Notes that the datapath has forwarded fused packets of the connection.
@@ -88,7 +119,7 @@ impl Table {
             return;
         };
         // A connection that has changed has a timeout of its own.
-        if entry.fusion != Fusion::Fused {
+        if entry.fusion != FusionState::Fused {
             return;
         }
         let deadline_ms = now_ms + self.config.timeouts.ms(entry.machine.steady_timeout());
@@ -100,6 +131,11 @@ impl Table {
     /// The fused connections that have changed or ended since the last call.
     pub fn take_outdated(&mut self) -> Vec<ConnKey> {
         std::mem::take(&mut self.outdated)
+    }
+
+    /// Returns connections that [`Table::take_outdated`] is to return again.
+    pub fn put_back(&mut self, outdated: Vec<ConnKey>) {
+        self.outdated.extend(outdated);
     }
 
     /// What [`Table::take_outdated`] would return.

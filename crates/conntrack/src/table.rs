@@ -4,7 +4,7 @@ use ahash::RandomState;
 use flow::PortNo;
 
 use crate::entry::{Entry, Outcome, Status};
-use crate::fusion::{ConnKey, Fusion};
+use crate::fusion::{ConnKey, FusionState};
 use crate::headers::{Content, Headers, Transport};
 use crate::index::{Found, Index};
 use crate::slab::Slab;
@@ -160,8 +160,12 @@ impl Table {
     ) -> Option<Tracked> {
         let Found { slot, direction } = found;
         let entry = self.slab.get_mut(slot)?;
-        if entry.fusion != Fusion::None {
+        if entry.fusion != FusionState::None {
             entry.machine.forget_window();
+            // A RST or a FIN may end the connection without a change of its state.
+            if !entry.machine.is_steady(content) {
+                self.outdated.extend(entry.outdate(slot));
+            }
         }
         let before = (entry.status, machine_state(entry));
         let is_est = direction == Direction::Reply || entry.status.has(Status::SEEN_REPLY);
@@ -194,6 +198,7 @@ impl Table {
         if has_changed {
             self.generation += 1;
             entry.generation = self.generation;
+            entry.proposals = [0; 2];
             self.outdated.extend(entry.outdate(slot));
         }
         let state = if is_est { State::EST } else { State::NEW };

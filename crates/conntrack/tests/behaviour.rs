@@ -208,19 +208,44 @@ fn packet_is_steady_when_later_ones_change_nothing() {
 }
 
 #[test]
-fn each_direction_proposes_fusion_a_few_times_a_second() {
+fn proposals_become_rare_when_nothing_is_fused() {
     let mut table = table();
-    assert!(established(&mut table, 1000).proposes);
-    let mut proposals = [0; 2];
-    for now_ms in 1000..2000 {
-        for reply in [false, true] {
-            let tracked =
-                forward(&mut table, now_ms, &segment(reply, ACK, 1, 1), &Commit::default());
-            assert!(tracked.is_steady);
-            proposals[usize::from(reply)] += u32::from(tracked.proposes);
+    let connection = established(&mut table, 1000).connection.unwrap();
+    let mut proposals = |table: &mut Table, from_ms, to_ms| {
+        let mut count = [0; 2];
+        for now_ms in from_ms..to_ms {
+            for reply in [false, true] {
+                let packet = segment(reply, ACK, 1, 1);
+                let tracked = forward(table, now_ms, &packet, &Commit::default());
+                count[usize::from(reply)] += u32::from(tracked.proposes);
+            }
         }
+        count
+    };
+    let first = proposals(&mut table, 1000, 2000);
+    assert!(first.iter().all(|count| (2..=4).contains(count)), "{first:?}");
+    let later = proposals(&mut table, 60_000, 120_000);
+    assert!(later.iter().all(|count| (2..=8).contains(count)), "{later:?}");
+    // After a fusion they begin anew.
+    let keys = table.fuse(&[connection]).unwrap();
+    table.end_fusion(keys[0]);
+    assert_eq!(proposals(&mut table, 120_001, 120_002), [1, 1]);
+}
+
+#[test]
+fn reset_ends_a_fused_connection_whatever_its_number() {
+    for (far, end) in [(5_000_000, 5_000_000), (3_000_000_000, 3_000_000_000)] {
+        let mut table = table();
+        let connection = established(&mut table, 0).connection.unwrap();
+        let keys = table.fuse(&[connection]).unwrap();
+        let reset = segment(false, RST | ACK, far, end);
+        assert_eq!(forward(&mut table, 1000, &reset, &Commit::default()).invalid, None);
+        assert_eq!(table.outdated(), &*keys);
+        // Packets before the reset are reported later.
+        table.prolong(1500, keys[0]);
+        while table.expire(12_000, 100) == 100 {}
+        assert!(table.is_empty(), "a reset connection lives for ten seconds");
     }
-    assert!(proposals.iter().all(|count| (6..=9).contains(count)), "{proposals:?}");
 }
 
 #[test]

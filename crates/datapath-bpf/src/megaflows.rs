@@ -187,8 +187,8 @@ impl Megaflows {
             return Ok(());
         }
         let number = self.tables.put(&matched, list).inspect_err(|_| self.lists.release(list))?;
-        let number_of_mask = self.tables.mask_of(number);
-        self.port_masks.add(port, number_of_mask);
+        let mask_no = self.tables.mask_of(number);
+        self.port_masks.add(port, mask_no);
         let mask = match self.masks.get(mask) {
             Some(known) => Arc::clone(known),
             None => Arc::new(mask.clone()),
@@ -210,7 +210,7 @@ impl Megaflows {
             generation: self.tables.generation(),
         });
         entry.base = self.tables.stats(number)?;
-        match number_of_mask {
+        match mask_no {
             Some(mask) if megaflow.fusion.is_some() => self.tables.prefer(mask),
             _ => Ok(()),
         }
@@ -454,6 +454,11 @@ impl Megaflows {
         Ok((portion, (next < end).then_some(next)))
     }
 
+    /// Whether a megaflow is in the maps.
+    pub(crate) fn contains(&self, id: MegaflowId) -> bool {
+        self.numbers.contains_key(&id)
+    }
+
     /// Number of megaflows, and of masks.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.numbers.len(), self.tables.masks().len())
@@ -472,7 +477,7 @@ mod tests {
     use super::*;
     use crate::abi::{weft_action_list, weft_flow};
     use crate::load::{MapSizes, load};
-    use flow::EntropySeed;
+    use flow::{EntropySeed, SteadyPass, TrackResult};
     use libbpf_rs::{MapCore, MapFlags};
     use std::mem::offset_of;
 
@@ -521,6 +526,60 @@ mod tests {
         flows.delete(&ids).1.unwrap();
         flows.tables.reclaim().unwrap();
         assert_eq!(in_maps_of_200_masks(&mut flows, 1), 64);
+    }
+
+    /// A fused megaflow from one port to another, whose packets have `mark` in their first pass.
+    fn fused(from: u32, to: u32, mark: u32) -> Megaflow {
+        let result = TrackResult { mark, ..TrackResult::default() };
+        let (zone, nat, commit, fresh, recirculates) = (1, None, None, false, true);
+        let pass = SteadyPass { zone, nat, commit, fresh, recirculates, result };
+        let fusion = Fusion { passes: [pass].into(), connections: Box::default() };
+        let Megaflow { condition, actions, .. } = from_to(from, to);
+        Megaflow::fused(condition, actions, Arc::new(fusion))
+    }
+
+    #[test]
+    fn suspended_megaflow_punts_until_it_depends_on_something_else() {
+        testkit::require_root!();
+        let loaded = loaded(100);
+        let mut flows = Megaflows::new(&loaded, UPLINK).unwrap();
+        let (first, next) = (fused(1, 2, 0), fused(1, 2, 7));
+        assert_eq!(first.id, next.id);
+        let list = |flows: &Megaflows| flows.entry(flows.numbers[&first.id]).unwrap().list;
+        flows.put(&first, None).unwrap();
+        let executed = list(&flows);
+        assert_ne!(executed, ActionListNo::PUNT);
+        flows.suspend(&[first.id, next.id]);
+        assert_eq!(list(&flows), ActionListNo::PUNT);
+        flows.confirm(&[first.id]).unwrap();
+        flows.put(&first, None).unwrap();
+        assert_eq!(list(&flows), ActionListNo::PUNT, "the revalidator may confirm it");
+        assert_eq!(flows.damaged(&[first.id]).unwrap(), []);
+        flows.put(&next, None).unwrap();
+        assert_ne!(list(&flows), ActionListNo::PUNT);
+        assert_eq!(flows.get([first.id]), [next]);
+    }
+
+    #[test]
+    fn programs_try_masks_of_fused_megaflows_first() {
+        testkit::require_root!();
+        let loaded = loaded(100);
+        let mut flows = Megaflows::new(&loaded, UPLINK).unwrap();
+        for port in [1, 2] {
+            let mut condition = from_to(port, 9).condition;
+            assert!(condition.require(Field::EthDst, 0, 1 << port));
+            flows.put(&Megaflow::new(condition, [Action::Output(PortNo(9))].into()), None).unwrap();
+        }
+        let before = flows.tables.masks().to_vec();
+        let megaflow = fused(3, 2, 0);
+        flows.put(&megaflow, None).unwrap();
+        let mask = flows.tables.mask_of(flows.numbers[&megaflow.id]).unwrap();
+        assert_eq!(flows.tables.masks(), [&[mask][..], &before].concat());
+        let list = loaded.map("weft_mask_lists").unwrap();
+        let list = list.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+        let words: Vec<u32> =
+            list.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).take(4).collect();
+        assert_eq!(words, [3, mask.0, before[0].0, before[1].0]);
     }
 
     #[test]

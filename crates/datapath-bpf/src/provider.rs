@@ -12,6 +12,7 @@ use crate::state::BpfState;
 use adoption::Pinned;
 use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
+use datapath::provider::FusedMegaflows;
 use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
 use datapath::tracker::Tracker;
 use datapath::upcall::{Answer, Upcall};
@@ -498,12 +499,8 @@ impl Datapath for KernelDatapath {
         self.user.tracker()
     }
 
-    fn executes_fused(&self) -> bool {
-        true
-    }
-
-    fn suspend(&self, megaflows: &[MegaflowId]) {
-        self.bpf.lock().megaflows.suspend(megaflows);
+    fn fused(&self) -> Option<Arc<dyn FusedMegaflows>> {
+        Some(Arc::<BpfState>::clone(&self.bpf))
     }
 
     fn now_ms(&self) -> u64 {

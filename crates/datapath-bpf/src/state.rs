@@ -12,6 +12,7 @@ use crate::struct_bytes::struct_bytes;
 use crate::sys::{self, SharedWord};
 use datapath::config::{Config, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
+use datapath::provider::FusedMegaflows;
 use datapath_user::fast_path::{FastPath, PUNT_QUEUE_LEN, PathMtu, PortRedirect, ResolvedNextHop};
 use datapath_user::{SHORT_SEGMENTS_BURST, SHORT_SEGMENTS_PER_SECOND};
 use flow::{FlowKey, NextHop, PortNo};
@@ -291,6 +292,19 @@ impl BpfState {
         let mut state = self.lock();
         state.is_closed = true;
         state.ports.close();
+    }
+}
+
+impl FusedMegaflows for BpfState {
+    fn put(&self, megaflow: &Megaflow) -> bool {
+        if let Err(error) = self.put([(megaflow, None)]) {
+            tracing::error!("cannot add a fused megaflow to the BPF maps: {error}");
+        }
+        self.lock().megaflows.contains(megaflow.id)
+    }
+
+    fn suspend(&self, megaflows: &[MegaflowId]) {
+        self.lock().megaflows.suspend(megaflows);
     }
 }
 

@@ -127,15 +127,20 @@ impl Forwarder {
         self.misses.push(Upcall { packet, key, port, reason, worker, recirculated });
     }
 
-    /// Tells the switch that the passes of a packet with this key may be fused.
+    /// Tells the switch that the passes of a packet with this key may be fused, if there is room in
+    /// the port's upcall queue.
     pub(super) fn raise_fuse_proposal(
         &mut self,
         port: PortNo,
         key: &FlowKey,
         proposal: Box<FuseProposal>,
     ) {
+        let packet = PacketBuf::from_bytes(&[]);
+        if !self.has_room(port, &packet) {
+            return;
+        }
         self.misses.push(Upcall {
-            packet: PacketBuf::from_bytes(&[]),
+            packet,
             key: key.clone(),
             port,
             reason: UpcallReason::Fuse(proposal),

@@ -76,9 +76,7 @@ impl Passes {
         }
         Ok(())
     }
-}
 
-impl Passes {
     /// Adds a pass to what is proposed for fusion, or gives that up.
     fn propose(&mut self, tracker: &Tracker, action: &CtAction, tracking: &Tracking) {
         let is_first = self.before == 0 && self.tracking.is_none();
@@ -90,7 +88,8 @@ impl Passes {
             _ if is_first => begins().then(Box::default),
             proposal => proposal,
         };
-        self.proposal = proposal.and_then(|proposal| proposal.and(action, tracking).map(Box::new));
+        self.proposal =
+            proposal.and_then(|proposal| proposal.with_pass(action, tracking).map(Box::new));
     }
 }
 

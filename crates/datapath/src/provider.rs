@@ -248,16 +248,9 @@ pub trait Datapath: Send + Sync {
         None
     }
 
-    /// Whether the datapath can execute fused megaflows. If so, [`Datapath::put`] gives them to its
-    /// fast path alone: their packets must not find them where they could be tracked.
-    fn executes_fused(&self) -> bool {
-        false
-    }
-
-    /// Punts the packets of fused megaflows from now on, until the megaflows are deleted. Megaflows
-    /// that do not exist are skipped. Does not wait for packets that are being executed.
-    fn suspend(&self, megaflows: &[MegaflowId]) {
-        let _ = megaflows;
+    /// The part that executes fused megaflows; `None` if the datapath cannot.
+    fn fused(&self) -> Option<Arc<dyn FusedMegaflows>> {
+        None
     }
 
     /// Milliseconds since the datapath started: the clock of [`Usage::used_ms`].
@@ -265,4 +258,18 @@ pub trait Datapath: Send + Sync {
 
     /// Ends the datapath's threads.
     fn stop(&self);
+}
+
+/// The part of a datapath that executes fused megaflows.
+///
+/// It is apart from the [`Datapath`], because the datapath's own threads use it when a connection
+/// changes.
+pub trait FusedMegaflows: Send + Sync {
+    /// Installs a fused megaflow. Its packets never find it where they could be tracked instead.
+    /// Returns false if it cannot be executed or does not fit; it is absent then.
+    fn put(&self, megaflow: &Megaflow) -> bool;
+
+    /// Punts the packets of these megaflows from now on, until the megaflows are deleted. Megaflows
+    /// that do not exist are skipped. Does not wait for packets that are being executed.
+    fn suspend(&self, megaflows: &[MegaflowId]);
 }

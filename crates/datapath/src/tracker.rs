@@ -12,7 +12,6 @@ use conntrack::{
 use flow::{CtAction, CtCommit, CtNat, DropReason, Field, FlowKey, NatRange, PortNo};
 use packet::PacketBuf;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -95,32 +94,33 @@ impl Tracker {
         let apply = if nat.is_some() { Nat::Apply } else { Nat::Ignore };
         let now_ms = self.now_ms();
         let new = || Mutex::new(Table::new(self.config.clone(), Seed::random(), now_ms));
-        let mut table = self.lock(self.table.get_or_init(new));
-        let tracked = match earlier {
-            None => table.track(now_ms, Zone(action.zone), headers, apply),
-            Some(earlier) => {
-                let mut current = table.current(earlier);
-                // The earlier pass has applied it.
-                current.translation = None;
-                current
-            }
-        };
-        let commit = match (&action.commit, nat) {
-            (Some(commit), nat) => commit_of(commit, nat),
-            // An existing connection keeps its translation: the packet is translated accordingly.
-            (None, Some(_)) if earlier.is_some() && tracked.connection.is_some() => {
-                commit_of(&CtCommit::default(), Some(&CtNat::Existing))
-            }
-            (None, _) => return Ok(tracked),
-        };
-        table.commit(now_ms, &tracked, headers, port, &commit).map_err(CtDrop::drop_reason)
+        self.with_table(self.table.get_or_init(new), |table| {
+            let tracked = match earlier {
+                None => table.track(now_ms, Zone(action.zone), headers, apply),
+                Some(earlier) => {
+                    let mut current = table.current(earlier);
+                    // The earlier pass has applied it.
+                    current.translation = None;
+                    current
+                }
+            };
+            let commit = match (&action.commit, nat) {
+                (Some(commit), nat) => commit_of(commit, nat),
+                // An existing connection keeps its translation, and so the packet gets it.
+                (None, Some(_)) if earlier.is_some() && tracked.connection.is_some() => {
+                    commit_of(&CtCommit::default(), Some(&CtNat::Existing))
+                }
+                (None, _) => return Ok(tracked),
+            };
+            table.commit(now_ms, &tracked, headers, port, &commit).map_err(CtDrop::drop_reason)
+        })
     }
 
     /// Removes connections whose time is over.
     pub fn expire(&self) {
         let Some(table) = self.table.get() else { return };
         let now_ms = self.now_ms();
-        while self.lock(table).expire(now_ms, BATCH) == BATCH {}
+        while self.with_table(table, |table| table.expire(now_ms, BATCH)) == BATCH {}
     }
 
     /// The connections in the next places of the table, each with the time in milliseconds until it
@@ -153,10 +153,12 @@ impl Tracker {
         let Some(table) = self.table.get() else { return 0 };
         let (mut removed, mut next) = (0, Some(Cursor::default()));
         while let Some(cursor) = next {
-            next = self.lock(table).flush(cursor, BATCH, |connection| {
-                let is_meant = is_meant(connection);
-                removed += u64::from(is_meant);
-                is_meant
+            next = self.with_table(table, |table| {
+                table.flush(cursor, BATCH, |connection| {
+                    let is_meant = is_meant(connection);
+                    removed += u64::from(is_meant);
+                    is_meant
+                })
             });
         }
         removed
@@ -175,11 +177,10 @@ impl Tracker {
     }
 
     /// Fuses the passes of established connections from now on. Calls `notify` with those that have
-    /// just changed, before the packet or the request that has changed them goes on. The table is
-    /// locked meanwhile. Only the first call has an effect.
-    pub fn begin_fusing(&self, notify: impl Fn(&[ConnKey]) + Send + Sync + 'static) {
-        // Fails if it was called before.
-        let _ = self.fusing.set(FusionListener(Box::new(notify)));
+    /// just changed, before the packet or the request that has changed them goes on. Only the first
+    /// call has an effect: its result is true.
+    pub fn begin_fusing(&self, notify: impl Fn(&[ConnKey]) + Send + Sync + 'static) -> bool {
+        self.fusing.set(FusionListener(Box::new(notify))).is_ok()
     }
 
     /// Whether passes are fused.
@@ -199,6 +200,20 @@ impl Tracker {
         connections.into_iter().for_each(|key| table.end_fusion(key));
     }
 
+    /// Notes that no cached decision was made for these connections.
+    pub fn cancel_fusion(&self, connections: impl IntoIterator<Item = ConnKey>) {
+        let Some(table) = self.table.get() else { return };
+        let mut table = lock(table);
+        connections.into_iter().for_each(|key| table.cancel_fusion(key));
+    }
+
+    /// True while all of these connections are fused and have not changed.
+    pub fn are_fused(&self, connections: &[ConnKey]) -> bool {
+        let Some(table) = self.table.get() else { return false };
+        let table = lock(table);
+        connections.iter().all(|key| table.is_fused(*key))
+    }
+
     /// Notes that fused packets of these connections were forwarded.
     pub fn prolong(&self, connections: impl IntoIterator<Item = ConnKey>) {
         let Some(table) = self.table.get() else { return };
@@ -211,11 +226,25 @@ impl Tracker {
         self.table.get().map_or_else(Vec::new, |table| lock(table).take_outdated())
     }
 
-    /// The table. When the lock ends, changed connections are reported.
-    fn lock<'t>(&'t self, table: &'t Mutex<Table>) -> ReportingGuard<'t> {
-        let table = lock(table);
-        let reported = table.outdated().len();
-        ReportingGuard { table, reported, fusing: self.fusing.get() }
+    /// Returns connections that [`Tracker::take_outdated`] is to return again.
+    pub fn put_back(&self, outdated: Vec<ConnKey>) {
+        if let Some(table) = self.table.get() {
+            lock(table).put_back(outdated);
+        }
+    }
+
+    /// Runs `change` on the locked table, and reports fused connections that it has changed.
+    fn with_table<R>(&self, table: &Mutex<Table>, change: impl FnOnce(&mut Table) -> R) -> R {
+        let mut table = lock(table);
+        let before = table.outdated().len();
+        let result = change(&mut table);
+        let Some(FusionListener(notify)) = self.fusing.get() else { return result };
+        let changed = table.outdated().get(before..).unwrap_or_default().to_vec();
+        drop(table);
+        if !changed.is_empty() {
+            notify(&changed);
+        }
+        result
     }
 
     /// Limits and timeouts.
@@ -225,38 +254,6 @@ impl Tracker {
 
     fn now_ms(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
-    }
-}
-
-/// The locked table, whose changes may concern fused connections.
-struct ReportingGuard<'t> {
-    table: MutexGuard<'t, Table>,
-    /// How many changed connections there were before.
-    reported: usize,
-    fusing: Option<&'t FusionListener>,
-}
-
-impl Deref for ReportingGuard<'_> {
-    type Target = Table;
-
-    fn deref(&self) -> &Table {
-        &self.table
-    }
-}
-
-impl DerefMut for ReportingGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Table {
-        &mut self.table
-    }
-}
-
-impl Drop for ReportingGuard<'_> {
-    fn drop(&mut self) {
-        if let Some(FusionListener(notify)) = self.fusing
-            && let Some(changed @ [_, ..]) = self.table.outdated().get(self.reported..)
-        {
-            notify(changed);
-        }
     }
 }
 

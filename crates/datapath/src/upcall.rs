@@ -74,13 +74,13 @@ pub struct Tracking {
 impl FuseProposal {
     /// Adds a pass. `None` if later packets like this one may have another result.
     #[must_use]
-    pub fn and(mut self, action: &CtAction, tracking: &Tracking) -> Option<Self> {
+    pub fn with_pass(mut self, action: &CtAction, tracking: &Tracking) -> Option<Self> {
         let (_, tracked) = tracking.result.as_ref().filter(|(_, tracked)| tracked.is_steady)?;
         let rewrite = match &tracked.translation {
             None => Rewrite::default(),
             // Of an ICMP message.
             Some(rewrite) if rewrite.ident.is_some() || rewrite.quoted.is_some() => return None,
-            // It rewrites the packet behind the back of the pass that has committed it.
+            // Without a next pass, the program does not notice that the packet is rewritten.
             Some(_) if action.recirculation.is_none() => return None,
             Some(Translation { src, dst, src_port, dst_port, .. }) => {
                 Rewrite { src: *src, dst: *dst, src_port: *src_port, dst_port: *dst_port }

@@ -12,7 +12,7 @@ use crate::handler::Decision;
 use crate::records::Deciseconds;
 use datapath::provider::DatapathError;
 use datapath::upcall::WorkerId;
-use flow::{Field, Match, PortNo};
+use flow::{Action, Field, Match, PortNo};
 use pipeline::{Translation, retranslate, translate};
 use std::time::Instant;
 
@@ -53,7 +53,10 @@ impl Engine {
                 // Learn events that are left were refused above; packets may raise them again.
                 let is_learned = translation.learn_events.is_empty();
                 let decision = Decision::new(&published, WorkerId(0), condition.key(), translation);
-                is_learned.then_some((condition, decision))
+                // Packets that are tracked raise an upcall. Otherwise each fused megaflow would
+                // leave one that serves a single connection and punts.
+                let is_tracked = decision.actions().iter().any(|it| matches!(it, Action::Ct(_)));
+                (is_learned && !is_tracked).then_some((condition, decision))
             });
             let decisions: Vec<_> = decisions.collect();
             let created = Deciseconds::of_ms(self.datapath.now_ms());

@@ -11,7 +11,7 @@ use crate::revalidate_signal::RevalidateSignal;
 use crate::self_check::SelfCheck;
 use crate::stats::{Counters, SwitchStats};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
-use datapath::provider::{Datapath, DatapathError, DumpCursor};
+use datapath::provider::{Datapath, DatapathError, DumpCursor, FusedMegaflows};
 use pipeline::{
     FdbKey, FdbPort, Flow, IngressPort, LearnEvent, LearnedTables, MacBindingKey, PortUsage,
     Program, StateQuery,
@@ -61,6 +61,8 @@ pub struct FlowRow {
 /// followed it.
 pub struct Engine {
     pub(crate) datapath: Arc<dyn Datapath>,
+    /// Executes fused megaflows; `None` if the datapath cannot.
+    pub(crate) fused: Option<Arc<dyn FusedMegaflows>>,
     pub(crate) limits: Limits,
     pub(crate) published: Mutex<Arc<PublishedProgram>>,
     pub(crate) confirmed: Confirmed,
@@ -90,9 +92,10 @@ impl Engine {
         let limits = config.limits;
         let revalidate_signal = Arc::<RevalidateSignal>::default();
         let connections = Arc::<ByConnection>::default();
-        fusions::begin(&datapath, &connections, &revalidate_signal);
+        let fused = fusions::begin(&*datapath, &connections, &revalidate_signal);
         Self {
             datapath,
+            fused,
             limits,
             published: Mutex::new(Arc::new(PublishedProgram { number: 1, program })),
             confirmed: Confirmed::default(),

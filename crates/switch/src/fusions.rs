@@ -16,12 +16,15 @@ use crate::revalidator::remove_records;
 use ahash::RandomState;
 use conntrack::ConnKey;
 use datapath::megaflow::{Fusion, Megaflow, MegaflowId};
-use datapath::provider::{Datapath, DatapathError};
+use datapath::provider::{Datapath, DatapathError, FusedMegaflows};
 use datapath::upcall::{FuseProposal, Upcall};
 use flow::{FlowKey, FlowMask, Match};
 use pipeline::{LearnedState, Program, Translation, retranslate, translate_steady};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+
+/// Changed connections whose megaflows are deleted at a time.
+const CONNECTIONS: usize = 1024;
 
 /// The fused megaflows of each connection. Its lock is the last one of all.
 pub(crate) type ByConnection = Mutex<HashMap<ConnKey, Vec<MegaflowId>, RandomState>>;
@@ -39,13 +42,15 @@ impl Fusions {
         Self { megaflows: HashMap::default(), connections }
     }
 
-    fn insert(&mut self, id: MegaflowId, fusion: &Arc<Fusion>) {
-        self.remove(id);
+    /// Adds a megaflow. Returns what it depended on, if it was there.
+    fn insert(&mut self, id: MegaflowId, fusion: &Arc<Fusion>) -> Option<Arc<Fusion>> {
+        let before = self.remove(id);
         let mut connections = lock(&self.connections);
         for &key in &fusion.connections {
             connections.entry(key).or_default().push(id);
         }
         self.megaflows.insert(id, Arc::clone(fusion));
+        before
     }
 
     /// Removes a megaflow, if it is fused, and returns what it depends on.
@@ -91,22 +96,20 @@ pub(crate) fn of_connections(of: &ByConnection, keys: &[ConnKey]) -> Vec<Megaflo
 
 /// Makes the tracker propose passes to fuse, if the datapath can execute fused megaflows. When a
 /// connection changes, the datapath no longer executes its megaflows, and `signal` is raised.
+/// Returns the part of the datapath that executes them.
 pub(crate) fn begin(
-    datapath: &Arc<dyn Datapath>,
+    datapath: &dyn Datapath,
     connections: &Arc<ByConnection>,
     signal: &Arc<RevalidateSignal>,
-) {
-    let Some(tracker) = datapath.tracker().filter(|_| datapath.executes_fused()) else { return };
-    // The datapath owns the tracker.
-    let (datapath, connections) = (Arc::downgrade(datapath), Arc::clone(connections));
-    let signal = Arc::clone(signal);
-    tracker.begin_fusing(move |changed| {
-        let megaflows = of_connections(&connections, changed);
-        if let Some(datapath) = datapath.upgrade() {
-            datapath.suspend(&megaflows);
-        }
+) -> Option<Arc<dyn FusedMegaflows>> {
+    let (tracker, fused) = (datapath.tracker()?, datapath.fused()?);
+    let (connections, signal) = (Arc::clone(connections), Arc::clone(signal));
+    let suspender = Arc::clone(&fused);
+    let is_begun = tracker.begin_fusing(move |changed| {
+        suspender.suspend(&of_connections(&connections, changed));
         signal.connection_changed();
     });
+    is_begun.then_some(fused)
 }
 
 /// Translates a megaflow again for a packet that it serves, as of [`retranslate`]. `None` for a
@@ -126,16 +129,15 @@ pub(crate) fn translate_megaflow<'p>(
 
 impl Engine {
     /// Fuses the passes that `proposal` describes, if the program still asks the tracker for them.
-    ///
-    /// # Errors
-    /// The datapath has ended.
     pub(crate) fn fuse(
         &self,
         published: &PublishedProgram,
         upcall: &Upcall,
         proposal: &FuseProposal,
-    ) -> Result<(), DatapathError> {
-        let Some(tracker) = self.datapath.tracker() else { return Ok(()) };
+    ) {
+        let (Some(tracker), Some(fast_path)) = (self.datapath.tracker(), &self.fused) else {
+            return;
+        };
         let translation = translate_steady(
             &published.program,
             &upcall.key,
@@ -145,8 +147,7 @@ impl Engine {
         );
         // Only the passes one by one learn.
         let Some(translation) = translation.filter(|it| it.learn_events.is_empty()) else {
-            self.counters.fusions_refused.add(1);
-            return Ok(());
+            return self.counters.fusions_refused.add(1);
         };
         let condition = Match::new(&upcall.key, translation.mask.clone());
         let mut decision = Decision::new(published, upcall.worker, &upcall.key, translation);
@@ -154,48 +155,61 @@ impl Engine {
         // This lock is held until the datapath has the megaflow: see the module.
         let mut records = self.records();
         if records.is_outdated(published.number) {
-            return Ok(());
+            return;
         }
-        let Some(connections) = tracker.fuse(&proposal.connections) else { return Ok(()) };
+        let Some(connections) = tracker.fuse(&proposal.connections) else { return };
         let passes = proposal.passes.as_slice().into();
         let fusion = Arc::new(Fusion { passes, connections });
         let actions = Arc::clone(decision.actions());
         let megaflow = Box::new(Megaflow::fused(condition, actions, Arc::clone(&fusion)));
-        let (port, key) = (upcall.port, &upcall.key);
-        match self.record_megaflow(&mut records, &mut decision, megaflow, (port, key), created) {
-            Some(megaflow) => {
-                records.fusions.insert(megaflow.id, &fusion);
+        let at = (upcall.port, &upcall.key);
+        let megaflow = self.record_megaflow(&mut records, &mut decision, megaflow, at, created);
+        let before = megaflow.as_ref().and_then(|it| records.fusions.insert(it.id, &fusion));
+        match megaflow {
+            Some(megaflow) if fast_path.put(&megaflow) => {
                 self.counters.fusions.add(1);
-                self.datapath.put(vec![*megaflow])
+                if !tracker.are_fused(&fusion.connections) {
+                    // A change came before the datapath had the megaflow.
+                    fast_path.suspend(&[megaflow.id]);
+                }
             }
-            None => {
-                self.end_unused(&records, &fusion);
-                Ok(())
+            refused => {
+                let ids = refused.map(|megaflow| megaflow.id);
+                // Nothing has been counted.
+                drop(remove_records(&mut records, ids.as_slice()));
+                self.counters.fusions_refused.add(1);
+                let is_unused = |key: &ConnKey| !records.fusions.uses(*key);
+                tracker.cancel_fusion(fusion.connections.iter().copied().filter(is_unused));
             }
+        }
+        if let Some(before) = before {
+            self.end_unused(&records, &before);
         }
     }
 
     /// Deletes the fused megaflows whose connections have changed.
     ///
     /// # Errors
-    /// The datapath has ended, or does not answer; the next sweep does what was left.
+    /// The datapath has ended, or does not answer; the next call does what was left.
     pub(crate) fn end_outdated_fusions(&self) -> Result<(), DatapathError> {
         let Some(tracker) = self.datapath.tracker() else { return Ok(()) };
         let outdated = tracker.take_outdated();
-        if outdated.is_empty() {
-            return Ok(());
+        for (number, some) in outdated.chunks(CONNECTIONS).enumerate() {
+            let removed = {
+                let mut records = self.records();
+                let megaflows = of_connections(&records.fusions.connections, some);
+                self.counters.fusions_ended.add(megaflows.len());
+                remove_records(&mut records, &megaflows)
+            };
+            if let Err(error) = self.delete(removed) {
+                tracker.put_back(outdated.iter().skip(number * CONNECTIONS).copied().collect());
+                return Err(error);
+            }
+            // Those that had no megaflow: it was deleted for another reason meanwhile.
+            let records = self.records();
+            let is_unused = |key: &ConnKey| !records.fusions.uses(*key);
+            tracker.end_fusion(some.iter().copied().filter(is_unused));
         }
-        let removed = {
-            let mut records = self.records();
-            let megaflows = of_connections(&records.fusions.connections, &outdated);
-            self.counters.fusions_ended.add(megaflows.len());
-            remove_records(&mut records, &megaflows)
-        };
-        self.delete(removed)?;
-        // Those that had no megaflow: it was deleted for another reason meanwhile.
-        let records = self.records();
-        let is_unused = |key: &ConnKey| !records.fusions.uses(*key);
-        tracker.end_fusion(outdated.into_iter().filter(is_unused));
         Ok(())
     }
 

@@ -105,7 +105,7 @@ impl Engine {
                     continue;
                 }
                 UpcallReason::Fuse(proposal) => {
-                    self.fuse(&published, &upcall, proposal)?;
+                    self.fuse(&published, &upcall, proposal);
                     continue;
                 }
             }
@@ -243,10 +243,10 @@ impl Engine {
     ) -> Option<Box<Megaflow>> {
         let mut mask = Some(MaskNo::of(megaflow.condition.mask()));
         if !mask.is_some_and(|mask| records.takes_mask(port, mask)) {
-            self.counters.mask_limited.add(1);
             if megaflow.fusion.is_some() {
                 return None;
             }
+            self.counters.mask_limited.add(1);
             mask = None;
             let is_first = megaflow.condition.mask().get(Field::RecircId) == 0;
             let exact = if is_first { &EXACT } else { &EXACT_RECIRCULATED };

@@ -331,8 +331,8 @@ impl Engine {
             for removed in some {
                 removed.origin.flush();
             }
-            self.end_fusions(some);
         }
+        self.end_fusions(&removed);
         Ok(())
     }
 }

@@ -123,10 +123,11 @@ impl Side {
         *self = Self { flags: self.flags & Self::LIBERAL, ..Self::default() };
     }
 
-    /// Forgets the window, as if this end had sent nothing. What it has acknowledged stays known:
-    /// a RST must not be older.
+    /// Forgets the window and the acknowledgements, as if this end had sent nothing. Otherwise a
+    /// RST would be compared with an acknowledgement of long ago.
     pub const fn forget_window(&mut self) {
         self.max_window = 0;
+        self.clear(Self::HAS_ACK);
     }
 
     /// The highest acknowledgement that this end has sent.
