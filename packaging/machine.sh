@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prepares the Debian below the directory in the argument for `cargo xtask deb-test`: it starts the test at its boot, and
-# is off afterwards.
+# Prepares the Debian below the directory in the argument for `cargo xtask deb-test`: it starts the
+# test at its boot, and is off afterwards.
 set -eu
 root=$1
 

@@ -1,14 +1,18 @@
 #!/bin/bash
-# Installs, runs, kills, upgrades and removes the packages in the directories `old` and `new` beside this file, in a
-# booted Debian that nobody else uses. `cargo xtask deb-test` boots it. Ends with "passed" and exit code 0, or with the
-# step that failed.
+# Installs, runs, kills, upgrades and removes the packages in the directories `old` and `new` beside
+# this file, in a booted Debian that nobody else uses. `cargo xtask deb-test` boots it. Ends with
+# "passed" and exit code 0, or with the step that failed.
 #
-#     test.sh PACKETS    # the least number of packets of each flow while the daemon is killed, hangs or is replaced
+#     test.sh PACKETS
+#
+# PACKETS is the least number of packets of each flow while the daemon is killed, hangs or is
+# replaced.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 packets=${1:-2000}
 unit=weft.service
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive SYSTEMD_COLORS=0 SYSTEMD_URLIFY=0
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive
+export SYSTEMD_COLORS=0 SYSTEMD_URLIFY=0
 cd /root
 
 step() {
@@ -54,11 +58,19 @@ is_new_pid() {
     now=$(main_pid)
     [ "$now" != 0 ] && [ "$now" != "$1" ] && systemctl is-active --quiet $unit
 }
+run_apt() {
+    apt-get -qq --yes "$@" >apt.log 2>&1 || { cat apt.log; fail "apt-get $*"; }
+}
 install_packages() {
-    apt-get -qq install --yes --allow-downgrades "$@" >apt.log 2>&1 || { cat apt.log; fail "apt-get install $*"; }
+    run_apt install --allow-downgrades "$@"
+}
+# messages [OPTION...]: what the unit has logged since the boot.
+messages() {
+    journalctl --boot --unit=$unit --no-pager --output=cat "$@"
 }
 
-# Guests: web and app on this host, db on the other. Established flows in both directions, also through the tunnel.
+# Guests: web and app on this host, db on the other. Established flows in both directions, also
+# through the tunnel.
 flows='web:10.0.0.2 web:10.0.0.3 app:10.0.0.1 db:10.0.0.1'
 talk() {
     local flow
@@ -68,47 +80,54 @@ talk() {
 }
 start_traffic() {
     local flow device
-    # A start takes ten times as long in an emulated machine. Guests would ask by ARP meanwhile, and nobody answers.
+    # A start takes ten times as long in an emulated machine. Guests would ask by ARP meanwhile, and
+    # nobody answers.
     for flow in $flows; do
         for device in $(ip netns exec "${flow%:*}" ls /proc/sys/net/ipv4/neigh); do
-            [ "$device" = default ] || [ "$device" = lo ] ||
-                ip netns exec "${flow%:*}" sysctl -qw "net.ipv4.neigh.$device.base_reachable_time_ms=3600000"
+            [ "$device" = default ] || [ "$device" = lo ] || ip netns exec "${flow%:*}" \
+                sysctl -qw "net.ipv4.neigh.$device.base_reachable_time_ms=3600000"
         done
     done
     talk
     pings=
     for flow in $flows; do
-        ip netns exec "${flow%:*}" ping -n -i 0.01 "${flow#*:}" >"ping-$flow" 2>&1 &
+        ip netns exec "${flow%:*}" ping -D -n -i 0.01 "${flow#*:}" \
+            >"ping-$flow" 2>&1 &
         pings="$pings $!"
     done
     sleep 2
 }
-# The last packet of a flow that has a reply, and how many packets have one.
+# The last packet of a flow that has a reply, how many packets have one, and the longest time in
+# milliseconds between two replies.
 counts() {
     awk -F icmp_seq= '/bytes from/ {
         split($2, part, " ")
         number = part[1] + 0
         if (!(number in seen)) { seen[number]; received++ }
         if (number > last) last = number
+        time = substr($1, 2) + 0
+        if (before && time - before > longest) longest = time - before
+        before = time
     }
-    END { print last + 0, received + 0 }' "ping-$1"
+    END { printf "%d %d %.0f\n", last, received, longest * 1000 }' "ping-$1"
 }
 has_enough() {
-    local last received
-    read -r last received <<<"$(counts "$1")"
+    local last received longest_ms
+    read -r last received longest_ms <<<"$(counts "$1")"
     [ "$last" -ge "$packets" ]
 }
 # Packets behind the last one that has a reply are still on their way.
 end_traffic() {
-    local flow last received lost=0 total=0
+    local flow last received longest_ms lost=0 total=0
     for flow in $flows; do wait_for 900 has_enough "$flow"; done
     # shellcheck disable=SC2086
     kill -INT $pings
     # shellcheck disable=SC2086
     wait $pings || true
     for flow in $flows; do
-        read -r last received <<<"$(counts "$flow")"
-        [ "$last" -eq "$received" ] || echo "$flow: lost $((last - received)) of $last"
+        read -r last received longest_ms <<<"$(counts "$flow")"
+        [ "$last" -eq "$received" ] ||
+            echo "$flow: lost $((last - received)) of $last, no reply for $longest_ms ms"
         lost=$((lost + last - received))
         total=$((total + last))
     done
@@ -119,16 +138,25 @@ expect_no_loss() {
     end_traffic
     [ "$last_lost" -eq 0 ] || fail "$last_lost packets were lost"
 }
-# How long no daemon was running: from its last message to the first of the next one.
+# How long no daemon was ready, and in which phase: the old daemon ends, systemd starts the new one,
+# its datapath starts, the rest of it starts.
 print_gap() {
     journalctl --boot --unit=$unit --output=short-monotonic --no-pager | awk '
         { time = $0; sub(/^\[ */, "", time); sub(/\].*/, "", time) }
-        /Stopping weft|Main process exited/ { stopped = time }
-        /Started weft/ { started = time }
-        END { printf "without a daemon that is ready: %.0f ms\n", (started - stopped) * 1000 }'
+        /Stopping weft|Main process exited/ { stopping = time }
+        /Starting weft/ { starting = time }
+        /datapath started/ { forwards = time }
+        /Started weft/ { ready = time }
+        function print_ms(what, from, to) { printf "%s: %.0f ms\n", what, (to - from) * 1000 }
+        END {
+            print_ms("without a daemon that is ready", stopping, ready)
+            print_ms("  until systemd starts the new daemon", stopping, starting)
+            print_ms("  until its datapath has started", starting, forwards)
+            print_ms("  until it is ready", forwards, ready)
+        }'
 }
 uses() {
-    weft show --host h1 --json | grep -q "\"datapath\": *\"$1\""
+    grep -q "\"datapath\": *\"$1\"" <(weft show --host h1 --json)
 }
 
 step "prepare two hosts: this machine, and a network namespace"
@@ -150,7 +178,7 @@ dpkg-query --show weft
 ! systemctl is-enabled --quiet $unit || fail "the daemon must not start before its file is edited"
 ! systemctl is-active --quiet $unit || fail "the daemon runs"
 getent group weft
-zcat /usr/share/man/man1/weft.1.gz | grep -q 'edge switch' || fail "no man page"
+grep -q 'edge switch' <(zcat /usr/share/man/man1/weft.1.gz) || fail "no man page"
 cat >complete.sh <<'END'
 . /usr/share/bash-completion/completions/weft
 COMP_WORDS=(weft sto) COMP_CWORD=1
@@ -158,20 +186,21 @@ _weft weft sto weft
 echo "${COMPREPLY[@]}"
 END
 [ "$(bash complete.sh)" = stop ] || fail "bash completes: $(bash complete.sh)"
-systemd-analyze verify --man=no /lib/systemd/system/weft.service /lib/systemd/system/weft-ovn.service
+systemd-analyze verify --man=no /lib/systemd/system/weft{,-ovn}.service
 systemd-analyze security --no-pager weft.service | tail -n 1
 
 step "start with the file as installed: its hosts are others"
 printf 'Our file must be edited first.\n'
 hostname h7
-systemctl start $unit && fail "a host that the file does not have has started" || true
+! systemctl start $unit || fail "a host that the file does not have has started"
 systemctl show --property=Result,ExecMainStatus $unit
 [ "$(systemctl show --property=ExecMainStatus --value $unit)" = 2 ] || fail "exit code 2"
-journalctl --boot --unit=$unit --no-pager --output=cat | grep -F 'has no host "h7"'
+messages | grep -F 'has no host "h7"'
 hostname h1
 
 step "edit one file, enable, start"
-sed -i -e '0,/uplink = "eth0"/s//uplink = "up0"/' -e 's/uplink = "eth0"/uplink = "up1"/' /etc/weft/network.toml
+sed -i -e '0,/uplink = "eth0"/s//uplink = "up0"/' -e 's/uplink = "eth0"/uplink = "up1"/' \
+    /etc/weft/network.toml
 cat >>/etc/weft/network.toml <<'END'
 
   [[logical_switch.port]]
@@ -196,7 +225,8 @@ useradd --system --groups weft viewer
 useradd --system stranger
 runuser -u viewer -- weft show --host h1 >/dev/null
 runuser -u viewer -- weft flows --host h1 >/dev/null
-for change in 'stop --host h1' 'reload /etc/weft/network.toml --host h1' 'capture web --host h1 -w -'; do
+for change in 'stop --host h1' 'reload /etc/weft/network.toml --host h1' \
+    'capture web --host h1 -w -'; do
     # shellcheck disable=SC2086
     refused 'only view' runuser -u viewer -- weft $change
 done
@@ -245,7 +275,7 @@ sleep 12
 start_traffic
 kill -STOP "$before"
 wait_for 90 is_new_pid "$before"
-journalctl --boot --unit=$unit --no-pager --output=cat | grep -m 1 'Watchdog timeout (limit'
+messages | grep 'Watchdog timeout (limit' | tail -n 1
 expect_no_loss
 rm /run/systemd/system/$unit.d/short.conf
 systemctl daemon-reload
@@ -269,7 +299,7 @@ upgrade() {
 }
 step "upgrade under traffic"
 upgrade "$here/new"
-journalctl --boot --unit=$unit --no-pager --output=cat | grep -o 'adopted the megaflows.*' | tail -n 1
+messages | grep -o 'adopted the megaflows.*' | tail -n 1
 expect_no_loss
 print_gap
 
@@ -298,8 +328,8 @@ try_without() {
     systemctl daemon-reload
     systemctl reset-failed $unit
     ! systemctl restart $unit 2>/dev/null || fail "it starts without $1"
-    journalctl --boot --unit=$unit --no-pager --output=cat --lines=15 | grep -om 1 "lacks.*$1 ([a-z A-Z]*)" ||
-        fail "the error does not name $1"
+    messages --lines=15 >messages.log
+    grep -om 1 "lacks.*$1 ([a-z A-Z]*)" messages.log || fail "the error does not name $1"
 }
 for one in CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_ADMIN; do
     printf '[Service]\nCapabilityBoundingSet=~%s\n' $one | try_without $one
@@ -310,16 +340,18 @@ systemctl restart $unit
 talk
 
 step "without guests in network namespaces: CAP_BPF and CAP_PERFMON in place of CAP_SYS_ADMIN"
+example=/usr/share/doc/weft/examples/without-namespaces.conf
 cp /etc/weft/network.toml good.toml
 for guest in web app; do
     ip link add $guest-host type veth peer name eth0 netns $guest
     ip link set $guest-host up
 done
-sed -i -E 's/\{ tap = "(web|app)0", netns = "[a-z]*" \}/{ interface = "\1-host" }/' /etc/weft/network.toml
-cp /usr/share/doc/weft/examples/without-namespaces.conf /run/systemd/system/$unit.d/
+sed -i -E 's/\{ tap = "(web|app)0", netns = "[a-z]*" \}/{ interface = "\1-host" }/' \
+    /etc/weft/network.toml
+cp $example /run/systemd/system/$unit.d/
 echo 'WEFT_OPTIONS=--datapath kernel' >/etc/default/weft
 for one in CAP_BPF CAP_PERFMON; do
-    { cat /usr/share/doc/weft/examples/without-namespaces.conf; echo "CapabilityBoundingSet=~$one"; } | try_without $one
+    { cat $example; echo "CapabilityBoundingSet=~$one"; } | try_without $one
 done
 rm /run/systemd/system/$unit.d/zz-drop.conf
 systemctl daemon-reload
@@ -333,7 +365,9 @@ for guest in web app; do
     ip -n $guest link set eth0 up mtu 1450
     number=3
 done
-for guest in web app; do ip -n $guest link show "${guest}0" >/dev/null 2>&1 && fail "the old device is left" || true; done
+for guest in web app; do
+    ! ip -n $guest link show "${guest}0" >/dev/null 2>&1 || fail "the old device is left"
+done
 talk
 systemctl stop $unit
 rm -r /run/systemd/system/$unit.d /etc/default/weft
@@ -346,7 +380,7 @@ talk
 
 step "the other packages"
 install_packages "$here"/new/weft-bench_*.deb "$here"/new/weft-dbg_*.deb
-weft demo --help | head -n 1
+weft demo --help | sed -n 1p
 dpkg --verify weft-bench weft-dbg
 
 step "stop: the kernel datapath goes on"
@@ -358,7 +392,7 @@ step "remove: nothing forwards any more"
 systemctl start $unit
 talk
 ip netns exec far weft stop --purge --host h2
-apt-get -qq remove --yes weft weft-bench weft-dbg >apt.log 2>&1 || { cat apt.log; fail "apt-get remove"; }
+run_apt remove weft weft-bench weft-dbg
 left=$(find /sys/fs/bpf -mindepth 1)
 [ -z "$left" ] || fail "left in the BPF file system: $left"
 [ "$(tc qdisc show dev up0)" = "$qdiscs" ] || fail "left at up0: $(tc qdisc show dev up0)"
@@ -373,8 +407,13 @@ done
 [ -e /etc/weft/network.toml ] || fail "remove keeps configuration files"
 
 step "purge"
-apt-get -qq purge --yes weft weft-bench weft-dbg >apt.log 2>&1 || { cat apt.log; fail "apt-get purge"; }
-left=$(find /etc /usr /lib /var/lib /run /sys/fs/bpf -xdev -path /run/netns -prune -o -name '*weft*' -print)
+# Only this package has configuration files. apt has forgotten the others at their removal.
+run_apt purge weft
+known=$(dpkg-query --show --showformat='${db:Status-Status} ${Package}\n' 'weft*' 2>dpkg.log |
+    grep -v '^not-installed' || true)
+[ -z "$known" ] || fail "dpkg still knows: $known"
+left=$(find /etc /usr /lib /var/lib /run /sys/fs/bpf -xdev -path /run/netns -prune -o \
+    -name '*weft*' -print)
 printf 'left: %s\n' "${left:-nothing}"
 [ -z "$left" ] || fail "files are left"
 
