@@ -134,9 +134,25 @@ end_traffic() {
     echo "lost $lost of $total round trips of established flows"
     last_lost=$lost
 }
+# When which packets of a flow had no reply: compare these times with the journal.
+print_lost() {
+    awk -F icmp_seq= '/bytes from/ {
+        split($2, part, " ")
+        if (part[1] > last + 1) print before, last + 1, part[1] - 1
+        if (part[1] + 0 > last) last = part[1] + 0
+        before = substr($1, 2, index($1, "]") - 2)
+    }' "ping-$1" | while read -r before first last; do
+        echo "$1: no reply to $first..$last, after $(date -u -d "@$before" +%T.%3N)"
+    done
+}
 expect_no_loss() {
+    local flow
     end_traffic
-    [ "$last_lost" -eq 0 ] || fail "$last_lost packets were lost"
+    [ "$last_lost" -eq 0 ] || {
+        for flow in $flows; do print_lost "$flow"; done
+        weft show --host h1 || true
+        fail "$last_lost packets were lost"
+    }
 }
 # How long no daemon was ready, and in which phase: the old daemon ends, systemd starts the new one,
 # its datapath starts, the rest of it starts.
