@@ -211,7 +211,7 @@ fn packet_is_steady_when_later_ones_change_nothing() {
 fn proposals_become_rare_when_nothing_is_fused() {
     let mut table = table();
     let connection = established(&mut table, 1000).connection.unwrap();
-    let mut proposals = |table: &mut Table, from_ms, to_ms| {
+    let proposals = |table: &mut Table, from_ms, to_ms| {
         let mut count = [0; 2];
         for now_ms in from_ms..to_ms {
             for reply in [false, true] {

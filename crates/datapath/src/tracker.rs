@@ -37,8 +37,10 @@ pub struct Tracker {
     fusing: OnceLock<FusionListener>,
 }
 
-/// Is called when fused connections have changed.
-struct FusionListener(Box<dyn Fn(&[ConnKey]) + Send + Sync>);
+/// Is called with fused connections that have changed.
+type Notify = dyn Fn(&[ConnKey]) + Send + Sync;
+
+struct FusionListener(Box<Notify>);
 
 impl fmt::Debug for FusionListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
