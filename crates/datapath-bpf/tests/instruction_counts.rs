@@ -3,10 +3,10 @@
 
 use crate::common::debian;
 use crate::common::frames::{tcp4, tcp6};
-use crate::common::lookup::Lookup;
+use crate::common::lookup::{EXECUTED, Lookup};
 use crate::common::switch::Switch;
 use crate::common::tunnels;
-use datapath_bpf::{ActionListNo, FlowTableSizes, KernelMatch, MapError};
+use datapath_bpf::{FlowTableSizes, KernelMatch, MapError};
 use flow::{
     Action, DatapathKey, Field, FlowKey, FlowMask, LogicalPorts, PortKey, PortNo, TunnelInfo,
     TunnelKey, TunnelType,
@@ -32,7 +32,7 @@ fn install(kernel: &mut Lookup, frame: &[u8], masks: usize) {
             other.set(Field::EthSrc, 1);
         }
         let megaflow = KernelMatch::new(&other, &mask).expect("bits that the key holds");
-        kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
+        kernel.tables.put(&megaflow, EXECUTED).expect("there is room");
     }
 }
 
@@ -133,7 +133,7 @@ fn print_times_at_scale() {
         for source in 1..megaflows {
             key.set(Field::EthSrc, u128::from(source));
             let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
-            match kernel.tables.put(&megaflow, ActionListNo::PUNT) {
+            match kernel.tables.put(&megaflow, EXECUTED) {
                 Ok(_) => sources.push(source),
                 // The seed of the hash is random, so a bucket's chain is full in some runs.
                 Err(MapError::ChainFull) => {}

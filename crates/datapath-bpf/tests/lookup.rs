@@ -3,9 +3,9 @@
 
 use crate::common::abi::{WEFT_TUN_FLAG_KEY_SHIFT, WEFT_TUNNEL, WEFT_TUNNEL6};
 use crate::common::frames::tcp4;
-use crate::common::lookup::Lookup;
+use crate::common::lookup::{EXECUTED, Lookup};
 use datapath_bpf::{
-    ActionListNo, FlowNo, FlowStats, FlowTableSizes, KernelKey, KernelMatch, LookupStats, MapError,
+    FlowNo, FlowStats, FlowTableSizes, KernelKey, KernelMatch, LookupStats, MapError,
 };
 use flow::{Field, FlowKey, FlowMask};
 use packet::PacketBuf;
@@ -66,7 +66,7 @@ fn compare_with_a_list(kernel: &mut Lookup, random: &mut Random, frames: usize) 
             if flow.is_none() && random.once_in(2) {
                 let megaflow = KernelMatch::new(key, &masks[random.below(masks.len())]);
                 let megaflow = megaflow.expect("bits that the key holds");
-                match kernel.tables.put(&megaflow, ActionListNo::PUNT) {
+                match kernel.tables.put(&megaflow, EXECUTED) {
                     Ok(number) => installed.push((number, megaflow)),
                     Err(MapError::ChainFull | MapError::FlowsFull) => {}
                     Err(error) => panic!("{error}"),
@@ -117,10 +117,10 @@ fn frame_without_a_section_does_not_find_a_megaflow_that_has_it() {
         let mut key = FlowKey::default();
         key.set(field, 5);
         let megaflow = KernelMatch::new(&key, &mask_of(&[field])).expect("it is held");
-        kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
+        kernel.tables.put(&megaflow, EXECUTED).expect("there is room");
         assert_eq!(kernel.find(&tcp4()), None, "{field}");
         let without = KernelMatch::new(&FlowKey::default(), &mask_of(&[field])).expect("is held");
-        let without = kernel.tables.put(&without, ActionListNo::PUNT).expect("there is room");
+        let without = kernel.tables.put(&without, EXECUTED).expect("there is room");
         assert_eq!(kernel.find(&tcp4()), Some(without), "{field}");
     }
 }
@@ -145,7 +145,7 @@ fn tunnelled_keys_in_one_cache_entry_are_distinguished() {
         let fields = [Field::TunId, Field::TunFlags, Field::TunMetadata0];
         let mask = mask_of(&[&fields[..], &addresses].concat());
         let megaflow = KernelMatch::new(&key, &mask).expect("it is held");
-        let flow = kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
+        let flow = kernel.tables.put(&megaflow, EXECUTED).expect("there is room");
         let words = if tunnel[0] == ip6 { 1..8 } else { 1..5 };
         for word in words {
             // By the mask, by the cache, and after another key has replaced the cache entry.
@@ -171,7 +171,7 @@ fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
     assert!(exact.is_some(), "the kernel's key does not hold all");
     let mask = mask_of(&[Field::InPort, Field::EthSrc, Field::EthDst, Field::EthType]);
     let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
-    let first = kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room");
+    let first = kernel.tables.put(&megaflow, EXECUTED).expect("there is room");
     assert_eq!((kernel.find(&bytes), kernel.find(&bytes)), (Some(first), Some(first)));
     let served = FlowStats { packets: 2, bytes: 2 * bytes.len() as u64 };
     assert_eq!(kernel.tables.stats(first).expect("it is there"), served);
@@ -182,11 +182,7 @@ fn deleted_megaflow_is_not_hit_in_the_cache_when_its_entry_is_used_again() {
     let mut other = key.clone();
     other.set(Field::EthSrc, 0x02_ff);
     let other = KernelMatch::new(&other, &mask).expect("bits that the key holds");
-    assert_eq!(
-        kernel.tables.put(&other, ActionListNo::PUNT).expect("there is room"),
-        first,
-        "used again"
-    );
+    assert_eq!(kernel.tables.put(&other, EXECUTED).expect("there is room"), first, "used again");
     assert_eq!(kernel.find(&bytes), None, "the cache has the key with the entry's number");
     assert!(matches!(kernel.tables.delete(FlowNo(2)), Err(MapError::NoSuchFlow(FlowNo(2)))));
 }
@@ -223,7 +219,7 @@ fn lookups_go_on_while_megaflows_come_and_go() {
         for round in 0..100 {
             // The entry that was freed last is used first, so the two swap entries.
             let flows = [&sought, &other]
-                .map(|flow| kernel.tables.put(flow, ActionListNo::PUNT).expect("there is room"));
+                .map(|flow| kernel.tables.put(flow, EXECUTED).expect("there is room"));
             at.store(flows[0].0 as usize, Ordering::SeqCst);
             thread::sleep(Duration::from_millis(5));
             at.store(MOVING, Ordering::SeqCst);
@@ -246,7 +242,7 @@ fn tables_refuse_more_than_they_hold() {
     let mut put = |kernel: &mut Lookup, id: u32| {
         key.set(Field::TunId, id.into());
         let megaflow = KernelMatch::new(&key, &mask).expect("bits that the key holds");
-        kernel.tables.put(&megaflow, ActionListNo::PUNT)
+        kernel.tables.put(&megaflow, EXECUTED)
     };
     let flows: Vec<_> = (1..=SIZES.flows).map(|id| put(&mut kernel, id).expect("room")).collect();
     assert!(matches!(put(&mut kernel, SIZES.flows + 1), Err(MapError::FlowsFull)));
@@ -273,7 +269,7 @@ fn megaflows_are_spread_over_chains_whatever_they_differ_in() {
                 let mut key = FlowKey::default();
                 key.set(field, number << shift);
                 let megaflow = KernelMatch::new(&shaped(key, field), &mask).expect("it is held");
-                let put = kernel.tables.put(&megaflow, ActionListNo::PUNT);
+                let put = kernel.tables.put(&megaflow, EXECUTED);
                 put.unwrap_or_else(|e| panic!("{field} = {number} << {shift}: {e}"));
             }
         }
@@ -304,12 +300,12 @@ fn masks_without_megaflows_make_room_for_others() {
         let mut mask = FlowMask::default();
         mask.add_bits(Field::TunId, number as u128);
         let megaflow = KernelMatch::new(&FlowKey::default(), &mask).expect("it is held");
-        let put = kernel.tables.put(&megaflow, ActionListNo::PUNT);
+        let put = kernel.tables.put(&megaflow, EXECUTED);
         if number > FlowTableSizes::MASKS && put.is_err() {
             assert!(matches!(put, Err(MapError::MasksFull)));
             kernel.tables.delete(FlowNo(17)).expect("it is there");
             kernel.tables.reclaim().expect("a grace period ends");
-            return kernel.tables.put(&megaflow, ActionListNo::PUNT);
+            return kernel.tables.put(&megaflow, EXECUTED);
         }
         put
     };
@@ -330,7 +326,7 @@ fn masks_are_tried_in_order_of_their_hits_and_forgotten_when_unused() {
     let (bytes, key) = frames.take(100).find(differ).expect("most have other addresses");
     let put = |kernel: &mut Lookup, field| {
         let megaflow = KernelMatch::new(&key, &mask_of(&[field])).expect("it is held");
-        kernel.tables.put(&megaflow, ActionListNo::PUNT).expect("there is room")
+        kernel.tables.put(&megaflow, EXECUTED).expect("there is room")
     };
     let [src, dst, port] =
         [Field::EthSrc, Field::EthDst, Field::InPort].map(|field| put(&mut kernel, field));

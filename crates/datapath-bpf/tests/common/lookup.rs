@@ -1,7 +1,7 @@
 //! [`Lookup`]: the lookup programs and their maps.
 
 use super::abi;
-use datapath_bpf::{FlowNo, FlowTableSizes, FlowTables, LoadedObject};
+use datapath_bpf::{ActionListNo, FlowNo, FlowTableSizes, FlowTables, LoadedObject};
 use flow::PortNo;
 use generated::{TestLookupSkel, TestLookupSkelBuilder};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -16,6 +16,10 @@ mod generated {
 
 /// Factors of the hash: one for each word of a key, and two more.
 const FACTORS: usize = size_of::<generated::types::weft_key>() / 8 + 2;
+
+/// A list that programs execute, so that they cache its megaflows. It does not exist: the lookup
+/// programs execute nothing.
+pub const EXECUTED: ActionListNo = ActionListNo(1);
 
 /// The lookup programs, which stay loaded until the process ends.
 pub struct Lookup {
