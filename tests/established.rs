@@ -1,13 +1,13 @@
 //! Established connections in the kernel datapath: what the programs forward without the daemons.
 
 use crate::common::daemon::WEFT;
-use crate::common::{Daemon, Datapath, Guest, Lab, PATIENCE, Setup, traffic};
+use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
-use testkit::host::wait_until;
+use testkit::host::{TestHost, wait_until};
 use testkit::require_root;
 
 /// `g1` may open connections to `g2`, and nobody may open one to `g1`.
@@ -161,6 +161,71 @@ fn established_connections_go_on_without_daemons() {
         traffic::tcp(near, far, 4, 100_000);
         daemons.into_iter().for_each(Daemon::stop);
     }
+}
+
+/// A guest of another network with the addresses of `twin`.
+fn double(twin: &Guest) -> Guest {
+    let name = twin.name.replace('g', "r");
+    let netns = TestHost::new(&name);
+    let Guest { host, port_key, mac, ip4, ip6, .. } = *twin;
+    Guest { name, host, port_key, netns, mac, ip4, ip6 }
+}
+
+/// The logical switch `red` with these guests.
+fn red(guests: &[Guest]) -> String {
+    let mut text = "[[logical_switch]]\nname = \"red\"\nvni = 6001\n".to_owned();
+    for guest in guests {
+        let Guest { name, mac, ip4, ip6, .. } = guest;
+        let (host, netns) = (guest.host + 1, guest.netns.name().expect("a namespace has a name"));
+        text += &format!(
+            "[[logical_switch.port]]\nname = \"{name}\"\nhost = \"h{host}\"\nmac = \"{mac}\"\n\
+             addresses = [\"{ip4}/24\", \"{ip6}/64\"]\n\
+             device = {{ tap = \"{GUEST_DEVICE}\", netns = \"{netns}\" }}\n"
+        );
+    }
+    text + "[[acl]]\nswitch = \"red\"\ndirection = \"to-port\"\npriority = 1000\n\
+            match = 'ip'\naction = \"allow-related\"\n"
+}
+
+#[test]
+fn connections_of_two_networks_with_equal_addresses_and_ports_are_apart() {
+    require_root!();
+    let twins = Lab::new(Setup::new("geneve")).guests.iter().map(double).collect::<Vec<_>>();
+    let text = format!("{LISTS}{}", red(&twins));
+    let lab = Lab::new(Setup::new("geneve").datapath(Datapath::Kernel).more(&text));
+    let daemons = lab.start_both();
+    let (near, far) = lab.ends();
+    let [near_twin, far_twin] = &twins[..] else { panic!("two guests") };
+    let bind = |guest: &Guest, port: u16| {
+        let address = (guest.ip4, port);
+        let socket = guest.netns.run(|| UdpSocket::bind(address)).expect("a socket");
+        socket.set_read_timeout(Some(STALL)).expect("a timeout can be set");
+        socket
+    };
+    let connect = |near: &Guest, far: &Guest| {
+        let (a, b) = (bind(near, 5000), bind(far, 6000));
+        a.connect((far.ip4, 6000)).expect("a socket can be connected");
+        b.connect((near.ip4, 5000)).expect("a socket can be connected");
+        Pair(a, b)
+    };
+    let (blue, red) = (connect(near, far), connect(near_twin, far_twin));
+    assert!(blue.exchange(100) && red.exchange(200));
+    std::thread::sleep(STREAM);
+    wait_fused(&lab, 4, || assert!(blue.exchange(100) && red.exchange(200)));
+    while_stopped(&daemons, || assert!(blue.exchange(300) && red.exchange(400)));
+    // Only the connection of `red` ends, and its megaflows with it.
+    for (host, guest) in [(0, near_twin), (1, far_twin)] {
+        let zone = format!("red/{}", guest.name);
+        let mut flush = Command::new(WEFT);
+        flush.args(["ct", "--flush", "--zone", &zone, "--control"]).arg(lab.control(host));
+        assert!(flush.output().expect("weft can be started").status.success());
+    }
+    wait_until(PATIENCE, "the megaflows of red are deleted", || {
+        assert!(blue.exchange(100));
+        [0, 1].iter().all(|&host| fused(&lab, host) == 2)
+    });
+    while_stopped(&daemons, || assert!(blue.exchange(300)));
+    daemons.into_iter().for_each(Daemon::stop);
 }
 
 #[test]
