@@ -109,23 +109,19 @@ impl Table {
 
     /// True while the connection is fused and has not changed.
     pub fn is_fused(&self, key: ConnKey) -> bool {
-        let entry = self.slab.get(key.slot).filter(|entry| entry.serial == key.serial);
-        entry.is_some_and(|entry| entry.fusion == FusionState::Fused)
+        let entry = self.slab.get(key.slot);
+        entry.is_some_and(|it| it.serial == key.serial && it.fusion == FusionState::Fused)
     }
 
     /// Notes that the datapath has forwarded fused packets of the connection.
     pub fn prolong(&mut self, now_ms: u64, key: ConnKey) {
-        let Some(entry) = self.slab.get(key.slot).filter(|entry| entry.serial == key.serial) else {
-            return;
-        };
         // A connection that has changed has a timeout of its own.
-        if entry.fusion != FusionState::Fused {
+        if !self.is_fused(key) {
             return;
         }
-        let deadline_ms = now_ms + self.config.timeouts.ms(entry.machine.steady_timeout());
-        if let Some(entry) = self.by_key(key) {
-            entry.deadline_ms = entry.deadline_ms.max(deadline_ms);
-        }
+        let Some(entry) = self.slab.get_mut(key.slot) else { return };
+        let timeout_ms = self.config.timeouts.ms(entry.machine.steady_timeout());
+        entry.deadline_ms = entry.deadline_ms.max(now_ms + timeout_ms);
     }
 
     /// The fused connections that have changed or ended since the last call.
