@@ -96,7 +96,10 @@ fn nested_tunnel_packets_are_not_decapsulated_again() {
     let outer = target.outer;
     let inner = Outer { dst_mac: target.near(), src_mac: target.far(), ..outer };
     let nested = vxlan(&inner, &note(target.near(), target.far(), "nested"));
-    let seen = target.seen(vxlan, &[vxlan(&outer, &nested)]);
+    target.wire.send(&vxlan(&outer, &nested));
+    // A punted packet may be overtaken by later ones.
+    let mut seen = target.guest.until("the nested packet", |frame| frame == nested);
+    seen.extend(target.seen(vxlan, &[]));
     let seen: Vec<_> = seen.iter().filter(|frame| contains(frame, "nested")).collect();
     assert_eq!(seen, [&nested], "the guest gets the packet, and only once");
     target.finish();
