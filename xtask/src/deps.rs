@@ -1,11 +1,11 @@
-//! The direction of dependencies, and where `unsafe` may be.
+//! The direction of dependencies, where `unsafe` may be, and that examples are tested.
 //!
-//! Both rules have one source: the table of crates in ARCHITECTURE.md, in packet order. A crate may
+//! The first two rules have one source: the table of crates in ARCHITECTURE.md, in packet order. A crate may
 //! use only crates above it; one whose rules say `dev-dependency only` may be used by the tests of
 //! any crate and by nothing else; one whose rules do not mention `unsafe` forbids it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -35,6 +35,9 @@ struct Member {
     uses: Vec<(String, bool)>,
     /// The root files of its library and its programs.
     roots: Vec<String>,
+    /// The root file of its library, if the examples in its documentation are not tested. To test
+    /// them costs four seconds for each library, also for one without an example.
+    without_doctests: Option<String>,
 }
 
 /// Checks the workspace; every breach is named in the error.
@@ -47,6 +50,7 @@ pub fn check() -> Result<()> {
         members.iter().flat_map(|member| direction(member, &rules)).collect();
     for member in &members {
         breaches.extend(unsafe_allowed(member, &rules)?);
+        breaches.extend(untested_examples(member)?);
     }
     if !breaches.is_empty() {
         bail!("breaches of the rules in ARCHITECTURE.md:\n  {}", breaches.join("\n  "));
@@ -105,7 +109,12 @@ fn member(package: &Value) -> Member {
         .filter(|target| list(&target["kind"]).any(|kind| kind == "lib" || kind == "bin"))
         .map(|target| string(&target["src_path"]))
         .collect();
-    Member { name: string(&package["name"]), uses, roots }
+    let without_doctests = list(&package["targets"])
+        .find(|target| {
+            list(&target["kind"]).any(|kind| kind == "lib") && target["doctest"] == false
+        })
+        .map(|target| string(&target["src_path"]));
+    Member { name: string(&package["name"]), uses, roots, without_doctests }
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -114,6 +123,48 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 
 fn string(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Names each file of `member` with an example that no test runs.
+fn untested_examples(member: &Member) -> Result<Vec<String>> {
+    let Some(root) = &member.without_doctests else { return Ok(Vec::new()) };
+    let sources = Path::new(root).parent().context("a library has a directory")?;
+    let with_examples = rust_files(sources)?.into_iter().filter_map(|path| {
+        let text = fs::read_to_string(&path);
+        text.map(|text| has_example(&text).then_some(path)).transpose()
+    });
+    let breach = |path: PathBuf| {
+        format!("{} has an example that is not tested: remove `doctest = false`", path.display())
+    };
+    Ok(with_examples.collect::<std::io::Result<Vec<_>>>()?.into_iter().map(breach).collect())
+}
+
+/// Whether the documentation in a Rust file has a block of code that rustdoc would test.
+fn has_example(text: &str) -> bool {
+    let comments = text.lines().filter_map(|line| {
+        let line = line.trim_start();
+        line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))
+    });
+    let fences = comments.filter_map(|line| line.trim_start().strip_prefix("```"));
+    // Each second fence ends a block.
+    fences.step_by(2).any(|language| language != "text")
+}
+
+/// The Rust files below a directory.
+fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut pending = vec![directory.to_owned()];
+    while let Some(directory) = pending.pop() {
+        for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() {
+                pending.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Names every dependency of `member` that the table does not allow.
@@ -169,7 +220,8 @@ mod tests {
 
     fn breaches_of(name: &str, used: &str, for_tests: bool) -> Vec<String> {
         let uses = vec![(used.to_owned(), for_tests)];
-        let member = Member { name: name.to_owned(), uses, roots: Vec::new() };
+        let (name, roots) = (name.to_owned(), Vec::new());
+        let member = Member { name, uses, roots, without_doctests: None };
         direction(&member, &parse_table(TABLE).unwrap())
     }
 
@@ -191,6 +243,13 @@ mod tests {
         assert_eq!(breaches_of("wire", "unknown", false).len(), 1);
         assert_eq!(breaches_of("unknown", "wire", false).len(), 1);
         assert_eq!(breaches_of("xtask", "wire", false).len(), 1);
+    }
+
+    #[test]
+    fn example_is_found_when_it_is_not_plain_text() {
+        assert!(has_example("/// Text.\n///\n/// ```\n/// f();\n/// ```\nfn f() {}"));
+        assert!(has_example("//! ```text\n//! a\n//! ```\n//! ```no_run\n//! f();\n//! ```"));
+        assert!(!has_example("    /// ```text\n    /// a\n    /// ```\n// ```\nfn f() {}"));
     }
 
     #[test]

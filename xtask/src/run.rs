@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
 
@@ -36,10 +38,55 @@ pub fn run(command: &mut Command) -> Result<()> {
     succeeded(command, status)
 }
 
+/// A program that runs beside others. What it prints is kept until it has ended.
+#[derive(Debug)]
+pub struct Background {
+    command: Command,
+    child: Child,
+    printed: JoinHandle<std::io::Result<Vec<u8>>>,
+}
+
+impl Background {
+    /// Starts `command`.
+    pub fn start(mut command: Command) -> Result<Self> {
+        let (mut reader, writer) = std::io::pipe().context("a pipe")?;
+        command.stdout(writer.try_clone().context("a pipe")?).stderr(writer);
+        let child = command.spawn().with_context(|| format!("cannot start {}", name(&command)))?;
+        // The command still holds the writing end, and the pipe ends only when nobody does.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let printed = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        });
+        Ok(Self { command, child, printed })
+    }
+
+    /// Waits for its end. Returns what it printed, and fails if it did.
+    pub fn finish(mut self) -> (String, Result<()>) {
+        let status = self.child.wait();
+        let printed = self.printed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let text =
+            |bytes: &[u8]| format!("{}{}", typed(&self.command), String::from_utf8_lossy(bytes));
+        match (status, printed) {
+            (Ok(status), Ok(bytes)) => (text(&bytes), succeeded(&self.command, status)),
+            (Err(error), _) | (_, Err(error)) => {
+                let failed = format!("cannot wait for {}", name(&self.command));
+                (String::new(), Err(error).context(failed))
+            }
+        }
+    }
+}
+
 /// Prints `command` as one could type it.
 pub fn show(command: &Command) {
+    eprint!("{}", typed(command));
+}
+
+/// The line in which one could type `command`.
+fn typed(command: &Command) -> String {
     let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
-    eprintln!("$ {} {}", name(command), words.join(" "));
+    format!("$ {} {}\n", name(command), words.join(" "))
 }
 
 /// Turns an end other than success into [`Failed`].
