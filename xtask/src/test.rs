@@ -15,10 +15,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use serde_json::Value;
-
 use crate::packages;
-use crate::run::{Background, cargo, run, show, succeeded, target_dir};
+use crate::run::{cargo, show, succeeded, target_dir};
 
 /// How to run the tests.
 #[derive(Args, Default)]
@@ -41,9 +39,6 @@ impl Options {
 /// the user datapath.
 const WITH_BOTH_DATAPATHS: [&str; 7] =
     ["overlay::", "kernel_vxlan::", "ovs::", "ovn::", "dissect::", "refusals::", "commands::"];
-
-/// The integration test of `weft` that has all end-to-end tests.
-const END_TO_END: &str = "e2e";
 
 /// The variable from which the test harness reads how many tests run at the same time.
 const THREADS: &str = "RUST_TEST_THREADS";
@@ -113,27 +108,33 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
         packages::fetch_guest_kernel()?;
     }
     let report_path = fresh_report()?;
-    // Build as the user; only the test programs themselves are root.
-    let runner = match root {
-        Root::BySudo => Some(runner_variable()?),
-        Root::Already | Root::Unreachable => None,
-    };
-    // `--workspace` keeps the features of dependencies, and so their compiled code, in all of them.
-    let prepare = |arguments: &[&str]| {
-        let mut command = cargo(&["test", "--no-fail-fast"]);
-        command.args(arguments).env("WEFT_TEST_REPORT", &report_path);
-        command.env(THREADS, test_threads());
-        if let Some(runner) = &runner {
-            command.env(runner, "sudo --preserve-env");
+    let threads = test_threads();
+    let mut command = cargo(&["test", "--no-fail-fast"]);
+    if !options.selects_package() {
+        command.arg("--workspace");
+    }
+    command.args(&options.arguments).env("WEFT_TEST_REPORT", &report_path);
+    command.env(THREADS, &threads);
+    if root == Root::BySudo {
+        // Build as the user; only the test programs themselves are root.
+        command.env(runner_variable()?, "sudo --preserve-env");
+    }
+    let mut end = run_counted(&mut command, counts);
+    if options.arguments.is_empty() {
+        // The first run used the default: the kernel datapath, where the host supports it.
+        // `--workspace` keeps the features of dependencies, and so their compiled code, as in the
+        // first run.
+        let mut with_user = cargo(&["test", "--workspace", "--test", "e2e", "--"]);
+        with_user
+            .args(WITH_BOTH_DATAPATHS)
+            .env("WEFT_TEST_REPORT", &report_path)
+            .env("WEFT_TEST_DATAPATH", "user")
+            .env(THREADS, &threads);
+        if root == Root::BySudo {
+            with_user.env(runner_variable()?, "sudo --preserve-env");
         }
-        command
-    };
-    let end = if options.arguments.is_empty() {
-        run_all(prepare, counts)
-    } else {
-        let mut command = prepare(if options.selects_package() { &[] } else { &["--workspace"] });
-        run_counted(command.args(&options.arguments), counts)
-    };
+        end = end.and(run_counted(&mut with_user, counts));
+    }
 
     let report = Report::parse(&fs::read_to_string(&report_path).context("the test report")?);
     counts.passed = counts.passed.saturating_sub(report.skipped.len());
@@ -145,43 +146,8 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
     Ok(())
 }
 
-/// Runs all tests. The end-to-end tests run beside all others, because they wait for a third of
-/// their time.
-fn run_all(prepare: impl Fn(&[&str]) -> Command, counts: &mut Counts) -> Result<()> {
-    run(&mut cargo(&["test", "--workspace", "--lib", "--bins", "--tests", "--no-run"]))?;
-    let mut others = prepare(&["--workspace", "--lib", "--bins"]);
-    for name in integration_tests()?.iter().filter(|name| *name != END_TO_END) {
-        others.args(["--test", name]);
-    }
-    let others = Background::start(others)?;
-    println!("Other tests run beside the end-to-end tests. Their output follows at the end.");
-    let end_to_end = ["--workspace", "--test", END_TO_END];
-    // The first run uses the default: the kernel datapath, where the host supports it.
-    let with_kernel = run_counted(&mut prepare(&end_to_end), counts);
-    let mut with_user = prepare(&end_to_end);
-    with_user.arg("--").args(WITH_BOTH_DATAPATHS).env("WEFT_TEST_DATAPATH", "user");
-    let with_user = run_counted(&mut with_user, counts);
-    let (printed, others) = others.finish();
-    print!("{printed}");
-    printed.lines().for_each(|line| counts.add_summary(line));
-    let examples = run_counted(&mut prepare(&["--workspace", "--doc"]), counts);
-    with_kernel.and(with_user).and(others).and(examples)
-}
-
-/// The names of all integration tests of the workspace, each once.
-fn integration_tests() -> Result<BTreeSet<String>> {
-    let mut command = cargo(&["metadata", "--format-version=1", "--no-deps"]);
-    let output = command.output().context("cannot start cargo")?;
-    succeeded(&command, output.status)?;
-    let metadata: Value = serde_json::from_slice(&output.stdout)?;
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let targets = list(&metadata["packages"]).into_iter().flat_map(|it| list(&it["targets"]));
-    let tests = targets.filter(|target| list(&target["kind"]).iter().any(|kind| kind == "test"));
-    Ok(tests.filter_map(|test| test["name"].as_str().map(str::to_owned)).collect())
-}
-
-/// How many tests of a program run at the same time: two for each CPU, because many tests wait.
-/// The variable [`THREADS`] overrides it.
+/// How many tests run at the same time: two for each CPU, because end-to-end tests wait a third of
+/// their time. The variable [`THREADS`] overrides it.
 fn test_threads() -> String {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     std::env::var(THREADS).unwrap_or_else(|_| (2 * cpus).to_string())
