@@ -1,14 +1,15 @@
 //! Load balancers and address translation from one network file, and the view of their connections.
 
 use crate::commands::call::weft;
-use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, Setup, traffic};
+use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
 use crate::established::{Pair, listen, wait_fused, while_stopped};
 use crate::ovn::nat::{FLOATING, FORWARDED, OUTSIDE, SERVER, exchange, ip};
 use crate::peers::carry_wire_frames;
 use netdev::Route;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use testkit::host::TestHost;
 use testkit::require_root;
@@ -120,18 +121,7 @@ fn translated_connections_go_on_without_daemons() {
     let daemons = lab.start_both();
     let [first, second, third] = &lab.guests[..] else { panic!("three guests") };
     lab.guests.iter().for_each(add_routes);
-    let (mut balanced, mut translated) = (Vec::new(), Vec::new());
-    for family in [4, 6] {
-        let backend =
-            |guest: &Guest| listen(guest, SocketAddr::new(guest.ip(family), BACKEND_PORT));
-        let backends = [second, third].map(backend);
-        balanced.extend((0..4).map(|_| Pair::connect(first, vip(family), &backends)));
-        let server = SocketAddr::new(ip(SERVER, family), 443);
-        translated.push(Pair::connect(first, server, &[listen(&outside, server)]));
-        let inside = listen(third, SocketAddr::new(third.ip(family), 443));
-        let floating = SocketAddr::new(ip(FLOATING, family), 443);
-        translated.push(Pair::connect(&outside, floating, &[inside]));
-    }
+    let (mut balanced, mut translated) = open([first, second, third], &outside);
     wait_fused(&lab, 8, || {
         let mut all = balanced.iter_mut().chain(&mut translated);
         assert!(all.all(|pair| pair.exchange(100)));
@@ -146,6 +136,74 @@ fn translated_connections_go_on_without_daemons() {
     assert!(all.all(|pair| pair.exchange(200_000)));
     drop((balanced, translated));
     daemons.into_iter().for_each(Daemon::stop);
+}
+
+/// Opens connections to the load balancer, and to and from the network outside.
+fn open(
+    [first, second, third]: [&Guest; 3],
+    outside: &Guest,
+) -> (Vec<Pair<TcpStream>>, Vec<Pair<TcpStream>>) {
+    let (mut balanced, mut translated) = (Vec::new(), Vec::new());
+    for family in [4, 6] {
+        let backend =
+            |guest: &Guest| listen(guest, SocketAddr::new(guest.ip(family), BACKEND_PORT));
+        let backends = [second, third].map(backend);
+        balanced.extend((0..4).map(|_| Pair::connect(first, vip(family), &backends)));
+        let server = SocketAddr::new(ip(SERVER, family), 443);
+        translated.push(Pair::connect(first, server, &[listen(outside, server)]));
+        let inside = listen(third, SocketAddr::new(third.ip(family), 443));
+        let floating = SocketAddr::new(ip(FLOATING, family), 443);
+        translated.push(Pair::connect(outside, floating, &[inside]));
+    }
+    (balanced, translated)
+}
+
+/// What does not change when a connection is restored, of all established ones.
+fn established(control: &Path) -> BTreeSet<String> {
+    let (rows, _) = connections(control, &["--state", "established"]);
+    let kept = |row: &Value| {
+        ["zone", "original", "reply", "mark", "label", "port", "assured"]
+            .map(|field| row[field].to_string())
+            .join(" ")
+    };
+    rows.iter().map(kept).collect()
+}
+
+#[test]
+fn translated_connections_survive_a_killed_daemon() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let outside = outside();
+        let setup = Setup::new("geneve").guests(2, 1).datapath(datapath).more(&services(&outside));
+        let lab = Lab::new(setup);
+        let mut daemons = lab.start_both();
+        let guests = [&lab.guests[0], &lab.guests[1], &lab.guests[2]];
+        lab.guests.iter().for_each(add_routes);
+        let (mut balanced, mut translated) = open(guests, &outside);
+        let mut exchange = || {
+            let mut all = balanced.iter_mut().chain(&mut translated);
+            assert!(all.all(|pair| pair.exchange(20_000)), "{datapath:?}");
+        };
+        exchange();
+        for (host, daemon) in daemons.iter_mut().enumerate() {
+            let before = established(&lab.control(host));
+            assert!(before.len() >= 4, "{before:?}");
+            daemon.signal(Signal::SIGKILL);
+            daemon.wait_end(PATIENCE);
+            *daemon = lab.start(host);
+            daemon.wait_says(&format!("restored {} connections", before.len()));
+            assert_eq!(established(&lab.control(host)), before, "{datapath:?}");
+            if datapath == Datapath::User {
+                // The devices of the guests are new.
+                lab.guests.iter().filter(|guest| guest.host == host).for_each(add_routes);
+            }
+            exchange();
+        }
+        let saved = lab.control(0).with_extension("connections");
+        assert!(saved.exists());
+        daemons.into_iter().for_each(Daemon::stop);
+        assert!(!saved.exists(), "a daemon that ends leaves nothing behind");
+    }
 }
 
 #[test]

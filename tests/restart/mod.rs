@@ -199,8 +199,10 @@ fn purge_removes_everything_after_a_daemon_was_killed() {
     kill(second);
     assert!(is_loaded(&links) && !pinning.pinned().is_empty());
     for host in [0, 1] {
-        assert!(!pinning.devices(host).is_empty());
+        let saved = pinning.lab.control(host).with_extension("connections");
+        assert!(!pinning.devices(host).is_empty() && saved.exists());
         let said = pinning.purge(host);
+        assert!(!saved.exists());
         assert!(
             said.contains("programs at 2 devices") && said.contains("1 guest devices"),
             "{said}"

@@ -100,6 +100,9 @@ impl Table {
             };
             translate(&mut updated, translation);
         }
+        if updated.connection.is_some_and(|it| it.generation == generation) {
+            self.save(found.slot);
+        }
         updated
     }
 
@@ -156,7 +159,7 @@ impl Table {
         Ok(created)
     }
 
-    fn check_limits(&self, zone: Zone, opener: PortNo) -> Result<(), CtDrop> {
+    pub(crate) fn check_limits(&self, zone: Zone, opener: PortNo) -> Result<(), CtDrop> {
         if self.len >= self.config.limits.connections {
             return Err(CtDrop::TableFull);
         }
@@ -170,7 +173,7 @@ impl Table {
     }
 
     /// Adds an entry to all structures.
-    fn insert(&mut self, entry: Entry) -> u32 {
+    pub(crate) fn insert(&mut self, entry: Entry) -> u32 {
         let slot = self.slab.insert(entry);
         self.index.insert(&mut self.slab, slot, Direction::Original);
         if !entry.is_self_connected() {

@@ -59,7 +59,7 @@ impl Default for Limits {
 }
 
 /// Why a connection cannot be committed. The packet is to be dropped.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CtDrop {
     /// The table has [`Limits::connections`].
     TableFull,

@@ -155,6 +155,15 @@ impl Status {
     pub const SOURCE_NAT: u8 = 8;
     pub const DESTINATION_NAT: u8 = 16;
 
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// `None` if there are unknown bits.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        if bits < Self::DESTINATION_NAT << 1 { Some(Self(bits)) } else { None }
+    }
+
     pub const fn has(self, bit: u8) -> bool {
         self.0 & bit != 0
     }

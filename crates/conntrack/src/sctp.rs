@@ -43,7 +43,20 @@ impl SctpState {
         }
     }
 
-    const fn timeout(self) -> Timeout {
+    /// Every state, in the order of their numbers.
+    const ALL: [Self; 9] = [
+        Self::None,
+        Self::Closed,
+        Self::CookieWait,
+        Self::CookieEchoed,
+        Self::Established,
+        Self::ShutdownSent,
+        Self::ShutdownReceived,
+        Self::ShutdownAckSent,
+        Self::HeartbeatSent,
+    ];
+
+    pub(crate) const fn timeout(self) -> Timeout {
         match self {
             Self::None | Self::Closed => Timeout::SctpClosed,
             Self::CookieWait => Timeout::SctpCookieWait,
@@ -82,6 +95,19 @@ pub(crate) enum Outcome {
 }
 
 impl Sctp {
+    /// The tags of both directions.
+    pub const fn save(&self) -> u64 {
+        (self.tags[0] as u64) << 32 | self.tags[1] as u64
+    }
+
+    /// The association in this state, with the result of [`Sctp::save`]. `None` if there is no such
+    /// state.
+    pub fn restore(state: u8, saved: u64) -> Option<Self> {
+        let state = *SctpState::ALL.get(usize::from(state))?;
+        let tags = [(saved >> 32) as u32, saved as u32];
+        Some(Self { tags, state, initiated: [false; 2], unknown_tag: None })
+    }
+
     /// The association that `packet` begins.
     pub fn new(packet: &SctpPacket) -> Result<Self, Invalid> {
         let (mut tags, mut initiated) = ([0; 2], [false; 2]);

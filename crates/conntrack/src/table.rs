@@ -7,6 +7,7 @@ use crate::entry::{Entry, Outcome, Status};
 use crate::fusion::{ConnKey, FusionState};
 use crate::headers::{Content, Headers, Transport};
 use crate::index::{Found, Index};
+use crate::record::Store;
 use crate::slab::Slab;
 use crate::timers::Timers;
 use crate::tracked::{ConnId, ConnRef, Nat, Tracked};
@@ -41,6 +42,8 @@ pub struct Table {
     pub(crate) stats: Stats,
     /// Fused connections that have changed since they were last taken.
     pub(crate) outdated: Vec<ConnKey>,
+    /// Where connections are saved.
+    pub(crate) store: Option<Box<dyn Store>>,
     /// The last generation given to a connection.
     generation: u64,
     /// The state of the random numbers for [`PortChoice::Random`](crate::PortChoice::Random).
@@ -63,6 +66,7 @@ impl Table {
             len: 0,
             stats: Stats::default(),
             outdated: Vec::new(),
+            store: None,
             generation: 0,
             config,
         }
@@ -219,6 +223,9 @@ impl Table {
             entry.deadline_ms = now_ms;
         }
         self.timers.deadline_changed(&mut self.slab, slot);
+        if has_changed {
+            self.save(slot);
+        }
         Some(tracked)
     }
 
@@ -270,6 +277,7 @@ impl Table {
 
     /// Removes a connection from all structures.
     pub(crate) fn remove(&mut self, slot: u32) {
+        self.unsave(slot);
         let Some(entry) = self.slab.get_mut(slot) else { return };
         self.outdated.extend(entry.outdate(slot));
         let (zone, opener) = (entry.keys[0].zone(), entry.opener);

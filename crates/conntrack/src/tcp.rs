@@ -61,7 +61,21 @@ impl TcpState {
         }
     }
 
-    const fn timeout(self) -> Timeout {
+    /// Every state, in the order of their numbers.
+    const ALL: [Self; 10] = [
+        Self::None,
+        Self::SynSent,
+        Self::SynRecv,
+        Self::Established,
+        Self::FinWait,
+        Self::CloseWait,
+        Self::LastAck,
+        Self::TimeWait,
+        Self::Close,
+        Self::SynSent2,
+    ];
+
+    pub(crate) const fn timeout(self) -> Timeout {
         match self {
             Self::None | Self::SynSent => Timeout::TcpSynSent,
             Self::SynRecv => Timeout::TcpSynRecv,
@@ -149,6 +163,20 @@ struct Last {
     marks: u8,
 }
 
+impl Last {
+    const NONE: Self = Self {
+        seq: 0,
+        ack: 0,
+        end: 0,
+        window: 0,
+        direction: Direction::Original,
+        event: TcpEvent::None,
+        scale: 0,
+        side_flags: 0,
+        marks: 0,
+    };
+}
+
 const SIMULTANEOUS_OPEN: u8 = 1;
 /// A SYN was ignored in LAST_ACK, which the receiver answers with a challenge ACK (RFC 5961).
 const MAY_BE_CHALLENGED: u8 = 2;
@@ -199,18 +227,22 @@ impl Tcp {
             _ => return Err(Invalid::NotFirst),
         };
         let sides = if syn { Side::first_syn(segment) } else { Side::picked_up(segment) };
-        let last = Last {
-            seq: 0,
-            ack: 0,
-            end: 0,
-            window: 0,
-            direction: Direction::Original,
-            event: TcpEvent::None,
-            scale: 0,
-            side_flags: 0,
-            marks: 0,
-        };
-        Ok(Self { sides, last, state: TcpState::None, retransmits: 0 })
+        Ok(Self { sides, last: Last::NONE, state: TcpState::None, retransmits: 0 })
+    }
+
+    /// The window scales and other facts of both ends that later segments do not tell.
+    pub fn save(&self) -> u64 {
+        let [[a, b], [c, d]] = self.sides.map(|side| side.save());
+        u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0])
+    }
+
+    /// The connection in this state, with the result of [`Tcp::save`] and unknown windows. `None`
+    /// if there is no such state.
+    pub fn restore(state: u8, saved: u64) -> Option<Self> {
+        let [a, b, c, d, ..] = saved.to_le_bytes();
+        let sides = [[a, b], [c, d]].map(Side::restore);
+        let state = *TcpState::ALL.get(usize::from(state))?;
+        Some(Self { sides, last: Last::NONE, state, retransmits: 0 })
     }
 
     pub const fn state(&self) -> TcpState {

@@ -227,6 +227,25 @@ impl Tuple {
         self.in_zone(Zone(0))
     }
 
+    /// The length of [`Tuple::words`].
+    pub(crate) const WORDS: usize = 5;
+
+    /// The tuple with its zone, as words.
+    pub(crate) const fn words(&self) -> [u64; Self::WORDS] {
+        [self.src[0], self.src[1], self.dst[0], self.dst[1], self.rest]
+    }
+
+    /// The tuple of [`Tuple::words`].
+    pub(crate) const fn from_words(words: [u64; Self::WORDS]) -> Self {
+        let [a, b, c, d, rest] = words;
+        Self { src: [a, b], dst: [c, d], rest }
+    }
+
+    /// Whether the IP version is one of the two, as it is in every tuple of a packet.
+    pub(crate) const fn has_version(&self) -> bool {
+        matches!(self.rest & 0xff, 4 | 6)
+    }
+
     pub(crate) const EMPTY: Self = Self { src: [0; 2], dst: [0; 2], rest: 0 };
 }
 

@@ -190,8 +190,9 @@ impl Table {
             entry.set_label(new.1);
             entry.generation = generation;
             self.outdated.extend(entry.outdate(reference.id.0));
+            self.save(reference.id.0);
         }
-        Some(entry.generation)
+        Some(self.slab.get(reference.id.0)?.generation)
     }
 
     /// Use and limit of a zone.

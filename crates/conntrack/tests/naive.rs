@@ -12,6 +12,7 @@ use flow::PortNo;
 use testkit::random::{Random, environment};
 use wire::Protocol;
 
+use crate::saved::Saved;
 use crate::support::{Ends, frame, headers, ip, ip_of, udp};
 
 const UNREPLIED_MS: u64 = 30_000;
@@ -34,6 +35,7 @@ struct Entry {
 
 struct SideBySide {
     table: Table,
+    saved: Saved,
     list: Vec<Entry>,
     now_ms: u64,
     limits: Limits,
@@ -49,8 +51,10 @@ impl SideBySide {
         };
         let now_ms = random.pick(&[0, 999, 10_000_000_000]);
         let seed = Seed([0, 1, 2, 3].map(|_| random.word()));
-        let table = Table::new(Config { limits, ..Config::default() }, seed, now_ms);
-        Self { table, list: Vec::new(), now_ms, limits, zone_limits: HashMap::new() }
+        let mut table = Table::new(Config { limits, ..Config::default() }, seed, now_ms);
+        let saved = Saved::default();
+        table.save_in(Box::new(saved.clone()));
+        Self { table, saved, list: Vec::new(), now_ms, limits, zone_limits: HashMap::new() }
     }
 
     fn alive(&self) -> impl Iterator<Item = &Entry> {
@@ -291,6 +295,7 @@ impl SideBySide {
             let count = all.iter().filter(|c| c.opener == PortNo(port)).count();
             assert_eq!(self.table.port_use(PortNo(port)).connections as usize, count);
         }
+        assert_eq!(self.saved.lasting(), Saved::expected(&self.table));
         let stats = self.table.stats();
         let removed = stats.expired + stats.flushed + stats.replaced;
         assert_eq!(stats.committed - removed, u64::from(self.table.len()));

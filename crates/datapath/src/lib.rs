@@ -7,14 +7,15 @@
 //!
 //! [`config`] describes ports and tunnels, [`stats`] is the form in which counters are reported,
 //! [`watch`] delivers copies of frames to observers, [`solicit`] limits how often a logical router
-//! asks for a neighbour, [`tracker`] holds the connections of a datapath, and [`number_pool`]
-//! numbers ports and end points.
+//! asks for a neighbour, [`tracker`] holds the connections of a datapath, [`saved_connections`] saves
+//! them for the next daemon, and [`number_pool`] numbers ports and end points.
 #![forbid(unsafe_code)]
 
 pub mod config;
 pub mod megaflow;
 pub mod number_pool;
 pub mod provider;
+pub mod saved_connections;
 pub mod solicit;
 pub mod stats;
 pub mod tracker;

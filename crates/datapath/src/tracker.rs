@@ -4,6 +4,7 @@
 //! no hash of a packet tells which worker has the other direction. So there is one table behind a
 //! lock, which a worker takes only for packets that the pipeline tracks.
 
+use crate::saved_connections::{Area, ConnectionFile, Restored};
 use crate::upcall::Tracking;
 use conntrack::{
     Commit, Config, ConnKey, ConnRef, Connection, CtDrop, Cursor, Headers, Masked, Nat, NatKind,
@@ -35,6 +36,7 @@ pub struct Tracker {
     table: OnceLock<Mutex<Table>>,
     started: Instant,
     fusing: OnceLock<FusionListener>,
+    saved: OnceLock<ConnectionFile>,
 }
 
 /// Is called with fused connections that have changed.
@@ -51,8 +53,47 @@ impl fmt::Debug for FusionListener {
 impl Tracker {
     /// A tracker without connections.
     pub fn new(config: Config) -> Self {
-        let (table, fusing) = (OnceLock::new(), OnceLock::new());
-        Self { config, table, started: Instant::now(), fusing }
+        let (table, fusing, saved) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { config, table, started: Instant::now(), fusing, saved }
+    }
+
+    /// Continues the connections of an earlier daemon, and saves all in their file from now on. To
+    /// be called before the first packet is tracked; later calls have no effect.
+    pub fn continue_with(&self, restored: Restored) {
+        let Restored { file, table } = restored;
+        if self.saved.set(file).is_ok()
+            && let Some(table) = table
+        {
+            let _ = self.table.set(Mutex::new(table));
+        }
+    }
+
+    /// Saves the names of zones and ports, before the program that uses their numbers.
+    pub fn save_names(
+        &self,
+        zones: impl IntoIterator<Item = (u32, String)>,
+        ports: impl IntoIterator<Item = (u32, String)>,
+    ) {
+        if let Some(saved) = self.saved.get() {
+            saved.set_names(Area::Zones, zones);
+            saved.set_names(Area::Ports, ports);
+        }
+    }
+
+    /// The number of times that a connection could not be saved.
+    pub fn not_saved(&self) -> u64 {
+        self.saved.get().map_or(0, ConnectionFile::failures)
+    }
+
+    /// The table, which is made at the first call.
+    fn table(&self) -> &Mutex<Table> {
+        self.table.get_or_init(|| {
+            let mut table = Table::new(self.config.clone(), Seed::random(), self.now_ms());
+            if let Some(saved) = self.saved.get() {
+                table.save_in(Box::new(saved.clone()));
+            }
+            Mutex::new(table)
+        })
     }
 
     /// Tracks a packet that arrived by `port`, translates its addresses, and commits its
@@ -95,8 +136,7 @@ impl Tracker {
     ) -> Result<Tracked, DropReason> {
         let apply = if nat.is_some() { Nat::Apply } else { Nat::Ignore };
         let now_ms = self.now_ms();
-        let new = || Mutex::new(Table::new(self.config.clone(), Seed::random(), now_ms));
-        self.with_table(self.table.get_or_init(new), |table| {
+        self.with_table(self.table(), |table| {
             let tracked = match earlier {
                 None => table.track(now_ms, Zone(action.zone), headers, apply),
                 Some(earlier) => {
@@ -120,6 +160,9 @@ impl Tracker {
 
     /// Removes connections whose time is over.
     pub fn expire(&self) {
+        if let Some(saved) = self.saved.get() {
+            saved.beat();
+        }
         let Some(table) = self.table.get() else { return };
         let now_ms = self.now_ms();
         while self.with_table(table, |table| table.expire(now_ms, BATCH)) == BATCH {}

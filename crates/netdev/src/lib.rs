@@ -8,6 +8,7 @@
 pub mod af_packet;
 mod attributes;
 pub mod batch;
+pub mod boot_clock;
 pub mod bpf_fs;
 pub mod capability;
 pub mod child;
@@ -31,6 +32,7 @@ pub mod raw_ip;
 pub mod regular_file;
 mod request;
 pub mod sandbox;
+pub mod shared_file;
 pub mod signal;
 mod steering;
 pub mod stt_sink;

@@ -47,6 +47,12 @@ pub struct CtZones {
 }
 
 impl CtZones {
+    /// The zones that an earlier program gave to these users, to be passed to
+    /// [`Program::allocate_zones`].
+    pub fn earlier(zones: impl IntoIterator<Item = (ZoneUser, u16)>) -> Self {
+        Self { numbers: zones.into_iter().collect(), ..Self::default() }
+    }
+
     /// All users with their zones.
     pub fn iter(&self) -> impl Iterator<Item = (&ZoneUser, u16)> {
         self.numbers.iter().map(|(user, zone)| (user, *zone))

@@ -146,6 +146,9 @@ fn totals(end: &ConnectionTotals, with_counters: bool) -> String {
         text += &format!(
             "committed {committed}, expired {expired}, replaced {replaced}, removed {flushed}\n"
         );
+        if end.not_saved > 0 {
+            text += &format!("not saved for the next daemon {}\n", end.not_saved);
+        }
         for (what, counts) in [("refused", &end.refused), ("invalid", &end.invalid)] {
             for (reason, count) in counts {
                 text += &format!("{what} {reason} {count}\n");

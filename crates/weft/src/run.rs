@@ -146,6 +146,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         std::process::exit(0);
     }
     daemon.stop()?;
+    if shutdown == Shutdown::Full && waited.is_ok() {
+        daemon.forget_connections();
+    }
     waited?;
     tracing::info!("daemon stopped");
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::control::replies::StopReply;
 use crate::control::{DaemonSelector, Request, Stream, StreamEvent};
+use crate::daemon::saved;
 use crate::{Failure, privileges, stdio};
 use anyhow::{Context, anyhow};
 use datapath_bpf::{PurgeResult, purge};
@@ -52,9 +53,13 @@ pub fn stop(args: &Args) -> Result<(), Failure> {
     let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
     privileges::require("weft stop --purge", &needed).map_err(Failure::Input)?;
     // A killed daemon leaves a socket that refuses connections.
-    let path = args.target.find()?.filter(|path| UnixStream::connect(path).is_ok());
-    let stopped = path.map(|path| stop_daemon(&path, true)).transpose()?;
+    let is_alive = |path: &PathBuf| UnixStream::connect(path).is_ok();
+    let named = args.target.find()?;
+    let stopped = named.clone().filter(is_alive);
+    let stopped = stopped.map(|path| stop_daemon(&path, true)).transpose()?;
     let purged = purge(&args.bpf_fs).context("cannot remove the state of a daemon")?;
+    let controls = named.map_or_else(saved::all_controls, |path| vec![path]);
+    controls.iter().filter(|path| !is_alive(path)).for_each(|path| saved::remove_beside(path));
     let stopped =
         stopped.map_or_else(String::new, |it| format!("the switch of {} has stopped\n", it.host));
     stdio::print(&(stopped + &describe_purge(&purged)))

@@ -130,6 +130,19 @@ impl Side {
         self.clear(Self::HAS_ACK);
     }
 
+    /// Window scale and flags.
+    pub const fn save(self) -> [u8; 2] {
+        [self.scale, self.flags]
+    }
+
+    /// The result of [`Side::save`] with an unknown window.
+    pub fn restore([scale, flags]: [u8; 2]) -> Self {
+        // RFC 7323 section 2.3: a larger scale counts as 14.
+        let mut side = Self { scale: scale.min(14), flags, ..Self::default() };
+        side.forget_window();
+        side
+    }
+
     /// The highest acknowledgement that this end has sent.
     pub fn max_ack(&self) -> Option<u32> {
         self.has(Self::HAS_ACK).then_some(self.max_ack)

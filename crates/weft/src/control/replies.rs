@@ -164,6 +164,10 @@ pub struct ConnectionTotals {
     pub replaced: u64,
     /// Connections removed by request.
     pub flushed: u64,
+    /// Times that a connection could not be saved for the next daemon, because the file system of
+    /// the control socket was full.
+    #[serde(default)]
+    pub not_saved: u64,
     /// Refused commits, by reason.
     pub refused: BTreeMap<String, u64>,
     /// Invalid packets, by reason.

@@ -280,6 +280,7 @@ impl Daemon {
             expired: stats.expired,
             replaced: stats.replaced,
             flushed: stats.flushed,
+            not_saved: tracker.not_saved(),
             refused: refused.filter_map(owned).collect(),
             invalid: invalid.filter_map(owned).collect(),
         }

@@ -12,6 +12,7 @@ mod provider;
 mod queries;
 mod reload;
 mod sandbox;
+pub mod saved;
 mod watch;
 
 use crate::control::replies::{ReloadReply, StopReply};
@@ -55,6 +56,8 @@ pub struct Daemon {
     ovn: Arc<Mutex<OvnStatus>>,
     /// Whether Landlock limits the files that the daemon may change.
     file_limit: FileLimit,
+    /// The file of saved connections.
+    saved: PathBuf,
 }
 
 /// A client's request that the daemon stops.
@@ -192,16 +195,22 @@ impl PreparedDaemon {
             }
             Err(error) => return Err(cannot_run(error)),
         };
+        let mut prepared = prepared;
         let config = &prepared.deployment.config;
+        let saved = saved::path(control);
+        let restored = saved::restore(&saved, config, &mut prepared.program);
         let file_limit = sandbox::enter(config, &provider, control)?;
         let provider = provider.start().map_err(cannot_run)?;
-        Ok(prepared.run(provider, file_limit, idle)?)
+        if let (Some(restored), Some(tracker)) = (restored, provider.datapath().tracker()) {
+            tracker.continue_with(restored);
+        }
+        Ok(prepared.run(provider, (file_limit, saved), idle)?)
     }
 
     fn run(
         self,
         provider: ActiveProvider,
-        file_limit: FileLimit,
+        (file_limit, saved): (FileLimit, PathBuf),
         idle: Duration,
     ) -> Result<RunningDaemon> {
         let Self { host, source, deployment, program, .. } = self;
@@ -235,6 +244,7 @@ impl PreparedDaemon {
             shutdown,
             ovn: Arc::default(),
             file_limit,
+            saved,
         });
         let ovn = joined.map(|joined| joined.follow(&daemon)).transpose();
         let ovn = ovn.context("cannot start the thread that follows OVN")?;
@@ -303,6 +313,11 @@ impl Daemon {
         self.reloads.close();
         self.switch.stop();
         self.provider.join()
+    }
+
+    /// Removes the saved connections, so that the next daemon begins without any.
+    pub fn forget_connections(&self) {
+        saved::remove(&self.saved);
     }
 
     /// Reads the network file of the start again and applies its changes.

@@ -6,7 +6,7 @@
 //! a port or end point that does not exist. Ports and end points that are in both files keep their
 //! numbers, sockets, devices and counters.
 
-use super::{Daemon, Deployment, sandbox};
+use super::{Daemon, Deployment, sandbox, saved};
 use crate::Failure;
 use crate::control::replies::{ReloadChanges, ReloadReply};
 use anyhow::{Context, anyhow};
@@ -115,6 +115,9 @@ impl Daemon {
     ) -> Result<u64, Failure> {
         let old_program = self.switch.program();
         program.allocate_zones(old_program.zones());
+        if let Some(tracker) = self.datapath.tracker() {
+            saved::save_names(tracker, &program, &new.config);
+        }
         let is_same = old.config.underlay == new.config.underlay;
         let must_change = !is_same || !std::mem::take(has_underlay);
         if must_change {

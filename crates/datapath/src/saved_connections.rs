@@ -1,0 +1,326 @@
+//! [`ConnectionFile`]: the connections of a datapath in a file, so that the next daemon continues
+//! them.
+//!
+//! The file is in memory that outlives the process, so nothing is lost when the daemon is killed.
+//! It holds a [`Record`] for each connection that has seen a reply, and the names of zones and
+//! ports, because the next daemon may number them otherwise.
+//!
+//! # Layout
+//! Words of 64 bits in the byte order of the host:
+//!
+//! | words | contents |
+//! |---|---|
+//! | 8 | [`MAGIC`], [`VERSION`], number of records, time of the last beat in ms since boot, length of each [`Area`] in entries |
+//! | 32 for each zone | checksum, length in bytes, name |
+//! | 32 for each port | the same |
+//! | 16 for each place of the table | [`Record`] |
+//!
+//! The first three words are the same in all versions.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use conntrack::{Config, NotRestored, Record, Seed, Store, Table, checksum};
+use flow::PortNo;
+use netdev::boot_clock;
+use netdev::shared_file::{self, SharedFile};
+
+/// `weftconn`
+const MAGIC: u64 = u64::from_be_bytes(*b"weftconn");
+/// The version of the layout, and of the records in it.
+const VERSION: u64 = 1 << 32 | Record::VERSION;
+const WORD: usize = size_of::<u64>();
+
+/// Places of words in the header.
+const VERSION_AT: usize = 1;
+const RECORDS_AT: usize = 2;
+const BEAT_AT: usize = 3;
+const LENGTHS_AT: usize = 4;
+const HEADER: usize = 8;
+
+/// Entries for zones and for ports. Ports with higher numbers are not saved.
+const NAMES: usize = 1 << 16;
+const NAME_WORDS: usize = 32;
+/// The longest name in bytes. Longer ones are not saved.
+const NAME_BYTES: usize = (NAME_WORDS - 2) * WORD;
+
+/// A part of the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Area {
+    /// The names of zones, by their numbers.
+    Zones,
+    /// The names of ports, by their numbers.
+    Ports,
+    /// The connections, by their places in the table.
+    Connections,
+}
+
+impl Area {
+    const fn start(self) -> usize {
+        match self {
+            Self::Zones => HEADER,
+            Self::Ports => Self::Zones.start() + NAMES * NAME_WORDS,
+            Self::Connections => Self::Ports.start() + NAMES * NAME_WORDS,
+        }
+    }
+
+    const fn entry_words(self) -> usize {
+        match self {
+            Self::Zones | Self::Ports => NAME_WORDS,
+            Self::Connections => Record::WORDS,
+        }
+    }
+
+    const fn entry(self, number: usize) -> usize {
+        self.start() + number * self.entry_words()
+    }
+
+    /// Where the header says how many entries may be in use.
+    const fn length_at(self) -> usize {
+        LENGTHS_AT + self as usize
+    }
+}
+
+/// What an earlier daemon has saved.
+#[derive(Default, Debug)]
+pub struct Earlier {
+    /// The names of zones.
+    pub zones: BTreeMap<u16, String>,
+    /// The names of ports.
+    pub ports: BTreeMap<u32, String>,
+    /// The connections.
+    pub records: Vec<Record>,
+    /// Connections that cannot be read: another version has saved them, or the daemon was killed
+    /// while it wrote one.
+    pub unreadable: u64,
+    /// The time since the earlier daemon ran.
+    pub absent: Duration,
+}
+
+impl Earlier {
+    /// Reads the file of an earlier daemon; `None` if there is none.
+    ///
+    /// # Errors
+    /// The file cannot be read, or another user could have written it.
+    pub fn read(path: &Path) -> io::Result<Option<Self>> {
+        let file = match shared_file::open_own(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let header = read_words(&file, 0, HEADER)?;
+        if header.first() != Some(&MAGIC) {
+            return Ok(None);
+        }
+        let word = |at: usize| header.get(at).copied().unwrap_or_default();
+        if word(VERSION_AT) != VERSION {
+            return Ok(Some(Self { unreadable: word(RECORDS_AT), ..Self::default() }));
+        }
+        let entries = |area: Area| {
+            let count = word(area.length_at()).min(u64::from(u32::MAX)) as usize;
+            read_words(&file, area.start(), count * area.entry_words())
+        };
+        let names = |area: Area| -> io::Result<Vec<(usize, String)>> {
+            let words = entries(area)?;
+            let entries = words.chunks_exact(NAME_WORDS).enumerate();
+            Ok(entries.filter_map(|(number, entry)| Some((number, name_of(entry)?))).collect())
+        };
+        let mut earlier = Self::default();
+        let (zones, ports) = (names(Area::Zones)?, names(Area::Ports)?);
+        earlier.zones.extend(zones.into_iter().map(|(number, name)| (number as u16, name)));
+        earlier.ports.extend(ports.into_iter().map(|(number, name)| (number as u32, name)));
+        for words in entries(Area::Connections)?.as_chunks().0 {
+            match Record::from_words(*words) {
+                Some(record) => earlier.records.push(record),
+                None if words[Record::WORDS - 1] != 0 => earlier.unreadable += 1,
+                None => {}
+            }
+        }
+        let last = Duration::from_millis(word(BEAT_AT));
+        earlier.absent = boot_clock::now().saturating_sub(last);
+        Ok(Some(earlier))
+    }
+}
+
+/// Reads at most `count` words of a file.
+fn read_words(file: &File, from: usize, count: usize) -> io::Result<Vec<u64>> {
+    let len = file.metadata()?.len().saturating_sub((from * WORD) as u64);
+    let mut bytes = vec![0; (count * WORD).min(len as usize)];
+    file.read_exact_at(&mut bytes, (from * WORD) as u64)?;
+    Ok(bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+}
+
+fn name_of(entry: &[u64]) -> Option<String> {
+    let (&[sum, len], words) = entry.split_first_chunk()?;
+    if sum != checksum(&entry[1..]) {
+        return None;
+    }
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    String::from_utf8(bytes.get(..usize::try_from(len).ok()?)?.to_vec()).ok()
+}
+
+fn words_of(name: &str) -> Option<[u64; NAME_WORDS]> {
+    let mut bytes = [0; NAME_BYTES];
+    bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    let mut words = [0; NAME_WORDS];
+    words[1] = name.len() as u64;
+    for (word, bytes) in words[2..].iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    words[0] = checksum(&words[1..]);
+    Some(words)
+}
+
+/// The file in which a running daemon saves its connections.
+#[derive(Clone, Debug)]
+pub struct ConnectionFile(Arc<Mutex<Open>>);
+
+#[derive(Debug)]
+struct Open {
+    file: SharedFile,
+    records: u64,
+    failures: u64,
+}
+
+impl ConnectionFile {
+    /// Creates a file without connections at `path`, for a table of at most `connections`.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn create(path: &Path, connections: u32) -> io::Result<Self> {
+        let mut file = SharedFile::create(path, Area::Connections.entry(connections as usize))?;
+        file.store(0, &[MAGIC, VERSION, 0, beat()])?;
+        Ok(Self(Arc::new(Mutex::new(Open { file, records: 0, failures: 0 }))))
+    }
+
+    /// Restores connections, and saves them in this file. `earlier` has the record and the opening
+    /// port of each. `absent` is the time since the earlier daemon ran. Also returns how many were
+    /// not restored, by reason.
+    pub fn restore(
+        self,
+        config: &Config,
+        earlier: impl ExactSizeIterator<Item = (Record, PortNo)>,
+        absent: Duration,
+    ) -> (Restored, BTreeMap<NotRestored, u64>) {
+        let mut lost = BTreeMap::new();
+        if earlier.len() == 0 {
+            return (Restored { file: self, table: None }, lost);
+        }
+        // A table's clock may be any; a tracker's begins at 0 as well.
+        let mut table = Table::new(config.clone(), Seed::random(), 0);
+        table.save_in(Box::new(self.clone()));
+        for (record, opener) in earlier {
+            if let Err(why) = table.restore(0, &record, absent.as_millis() as u64, opener) {
+                *lost.entry(why).or_default() += 1;
+            }
+        }
+        (Restored { file: self, table: Some(table) }, lost)
+    }
+
+    /// Notes that the daemon runs.
+    pub fn beat(&self) {
+        // The header has room already.
+        let _ = self.open().file.store(BEAT_AT, &[beat()]);
+    }
+
+    /// Replaces all names of an area. Names that are too long are left out.
+    pub fn set_names(&self, area: Area, names: impl IntoIterator<Item = (u32, String)>) {
+        let names: BTreeMap<usize, _> = names
+            .into_iter()
+            .filter_map(|(number, name)| Some((number as usize, words_of(&name)?)))
+            .filter(|(number, _)| *number < NAMES)
+            .collect();
+        let mut open = self.open();
+        let before = open.file.load(area.length_at()) as usize;
+        let after = names.keys().next_back().map_or(0, |last| last + 1);
+        for number in 0..before.max(after) {
+            let new = names.get(&number).map_or([0; NAME_WORDS], |words| *words);
+            let at = area.entry(number);
+            if (0..NAME_WORDS).any(|word| open.file.load(at + word) != new[word]) {
+                open.store(at, &new);
+            }
+        }
+        open.store(area.length_at(), &[before.max(after) as u64]);
+    }
+
+    /// The number of records that could not be written, because the file system was full.
+    pub fn failures(&self) -> u64 {
+        self.open().failures
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        // No code panics halfway through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A file, and the table of the connections that were restored from another one.
+#[derive(Debug)]
+pub struct Restored {
+    pub(crate) file: ConnectionFile,
+    /// `None` when there are none: a table takes memory.
+    pub(crate) table: Option<Table>,
+}
+
+impl Restored {
+    /// The number of connections.
+    pub fn len(&self) -> u32 {
+        self.table.as_ref().map_or(0, Table::len)
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn beat() -> u64 {
+    boot_clock::now().as_millis() as u64
+}
+
+impl Open {
+    fn store(&mut self, at: usize, words: &[u64]) -> bool {
+        let stored = self.file.store(at, words).is_ok();
+        self.failures += u64::from(!stored);
+        stored
+    }
+
+    fn count(&mut self, records: u64) {
+        self.records = records;
+        self.store(RECORDS_AT, &[records]);
+    }
+}
+
+impl Store for ConnectionFile {
+    fn write(&mut self, place: u32, record: &Record) {
+        let mut open = self.open();
+        let at = Area::Connections.entry(place as usize);
+        let is_new = open.file.load(at + Record::WORDS - 1) == 0;
+        if open.store(at, record.words()) && is_new {
+            let records = open.records + 1;
+            open.count(records);
+            let length = open.file.load(Area::Connections.length_at());
+            if length <= place.into() {
+                open.store(Area::Connections.length_at(), &[u64::from(place) + 1]);
+            }
+        }
+    }
+
+    fn clear(&mut self, place: u32) {
+        let mut open = self.open();
+        let checksum = Area::Connections.entry(place as usize) + Record::WORDS - 1;
+        if open.file.load(checksum) != 0 {
+            open.store(checksum, &[0]);
+            let records = open.records.saturating_sub(1);
+            open.count(records);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! [`SharedFile`]: words in a file that outlive the process.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::mman::{self, MapFlags, ProtFlags};
+use nix::unistd::geteuid;
+
+use crate::regular_file;
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+/// Bytes for which the file system reserves room at a time.
+const BLOCK: usize = 1 << 16;
+
+/// Opens a file of this process's user for reading.
+///
+/// # Errors
+/// The file cannot be opened, is not a regular file, or another user can have written it.
+pub fn open_own(path: &Path) -> io::Result<File> {
+    let file = regular_file::open(path)?;
+    let metadata = file.metadata()?;
+    let others = metadata.mode() & 0o022 != 0;
+    if metadata.uid() != geteuid().as_raw() || others {
+        return Err(io::Error::other("another user may have written it"));
+    }
+    Ok(file)
+}
+
+/// A file in memory. What a process has stored is there even if it is killed at once. On a file
+/// system in memory, such as `/run`, a store costs as much as any other.
+#[derive(Debug)]
+pub struct SharedFile {
+    file: File,
+    at: NonNull<AtomicU64>,
+    bytes: NonZeroUsize,
+    /// Whether the file system has reserved room for a block. A store to any other place could end
+    /// the process, if the file system is full.
+    reserved: Box<[bool]>,
+}
+
+impl SharedFile {
+    /// Creates a file of zeros that only its owner may open, in place of one at the same path. It
+    /// takes room only where something is stored.
+    ///
+    /// # Errors
+    /// The file cannot be created or mapped, or `words` is 0.
+    pub fn create(path: &Path, words: usize) -> io::Result<Self> {
+        let bytes = words.checked_mul(WORD).and_then(NonZeroUsize::new);
+        let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        file.set_len(bytes.get() as u64)?;
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: the kernel chooses the address, so no other memory is replaced.
+        let at = unsafe { mman::mmap(None, bytes, access, MapFlags::MAP_SHARED, &file, 0) }?;
+        let reserved = vec![false; bytes.get().div_ceil(BLOCK)].into_boxed_slice();
+        Ok(Self { file, at: at.cast(), bytes, reserved })
+    }
+
+    /// Stores `words` from word `at` on.
+    ///
+    /// # Errors
+    /// The file system is full, or the file too short. Nothing was stored.
+    pub fn store(&mut self, at: usize, words: &[u64]) -> io::Result<()> {
+        self.reserve(at, words.len())?;
+        for (word, &value) in self.words()[at..].iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The word `at`; 0 beyond the end.
+    pub fn load(&self, at: usize) -> u64 {
+        self.words().get(at).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has these words and exists as long as `self`. It begins at a page,
+        // so it is aligned. Others who open the file can only change values, which are atomic.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.bytes.get() / WORD) }
+    }
+
+    /// Reserves room for words.
+    fn reserve(&mut self, at: usize, count: usize) -> io::Result<()> {
+        let end = at.checked_add(count).filter(|end| end * WORD <= self.bytes.get());
+        let end = end.ok_or(io::ErrorKind::InvalidInput)? * WORD;
+        for block in at * WORD / BLOCK..end.div_ceil(BLOCK) {
+            if !self.reserved[block] {
+                let (from, len) = ((block * BLOCK) as i64, BLOCK as i64);
+                fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, from, len)?;
+                self.reserved[block] = true;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SharedFile {
+    fn drop(&mut self) {
+        // SAFETY: `create` has mapped it, and no reference to it is left.
+        let _ = unsafe { mman::munmap(self.at.cast(), self.bytes.get()) };
+    }
+}
+
+// SAFETY: the memory belongs to the process and is accessed by atomic operations only.
+unsafe impl Send for SharedFile {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn words_are_in_the_file_when_stored() {
+        let path = std::env::temp_dir().join(format!("weft-shared-{}", std::process::id()));
+        let mut shared = SharedFile::create(&path, 100_000).unwrap();
+        shared.store(99_998, &[7, u64::MAX]).unwrap();
+        assert_eq!(shared.store(99_999, &[1, 2]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            [99_997, 99_998, 99_999, 100_000].map(|at| shared.load(at)),
+            [0, 7, u64::MAX, 0]
+        );
+        drop(shared);
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 800_000);
+        assert_eq!(bytes[799_984..], [[7, 0, 0, 0, 0, 0, 0, 0], [0xff; 8]].concat());
+        // Another process finds zeros, not what an earlier one has stored.
+        assert_eq!(SharedFile::create(&path, 100_000).unwrap().load(99_998), 0);
+        assert!(open_own(&path).is_ok());
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o620)).unwrap();
+        assert!(open_own(&path).is_err());
+        std::fs::remove_file(&path).unwrap();
+    }
+}

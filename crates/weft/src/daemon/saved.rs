@@ -1,0 +1,270 @@
+//! The connections that an earlier daemon has saved, and the names by which they are recognized.
+
+use crate::control::default_path;
+use anyhow::{Context, Result};
+use datapath::config::Config;
+use datapath::saved_connections::{Area, ConnectionFile, Earlier, Restored};
+use flow::PortNo;
+use pipeline::{CtZones, Program, ZoneUser};
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const EXTENSION: &str = "connections";
+
+/// The file of saved connections beside a control socket.
+pub fn path(control: &Path) -> PathBuf {
+    control.with_extension(EXTENSION)
+}
+
+/// The default control sockets beside which there are saved connections.
+pub fn all_controls() -> Vec<PathBuf> {
+    let folder = default_path("");
+    let entries = folder.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
+    let saved = entries.map(|entry| entry.path());
+    let saved = saved.filter(|path| path.extension().is_some_and(|found| found == EXTENSION));
+    saved.map(|path| path.with_extension("sock")).collect()
+}
+
+/// Removes the connections that are saved beside a control socket.
+pub fn remove_beside(control: &Path) {
+    remove(&path(control));
+}
+
+/// Reads what an earlier daemon has saved, gives zones the numbers that they had, and restores the
+/// connections of zones that still exist into a new file, which replaces the old one. Without a
+/// file the daemon works too, but a restart ends its connections.
+pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Option<Restored> {
+    let earlier = Earlier::read(path).unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), "cannot read saved connections: {error}");
+        None
+    });
+    match replace(path, earlier.unwrap_or_default(), config, program) {
+        Ok(restored) => Some(restored),
+        Err(error) => {
+            tracing::warn!("connections will not survive a restart: {error:#}");
+            None
+        }
+    }
+}
+
+fn replace(
+    path: &Path,
+    earlier: Earlier,
+    config: &Config,
+    program: &mut Program,
+) -> Result<Restored> {
+    let Earlier { zones, ports, records, unreadable, absent } = earlier;
+    let users = zones.iter().filter_map(|(zone, name)| Some((user_of(name)?, *zone)));
+    let zones = CtZones::earlier(users);
+    program.allocate_zones(&zones);
+    let freed = zones.freed(program.zones());
+    let numbers: HashMap<String, PortNo> =
+        config.ports.iter().map(|port| (port_name(port), port.port)).collect();
+    let opener = |number: PortNo| match ports.get(&number.0) {
+        // The port is gone: its limit counts no more. Port 0 is the uplink, which has none.
+        Some(name) => numbers.get(name).copied().unwrap_or(PortNo(0)),
+        // The uplink or a tunnel, whose numbers are always the same.
+        None => number,
+    };
+    let saved = records.len();
+    let is_kept = |zone: u16| zones.user(zone).is_some() && !freed.contains(&zone);
+    let kept: HashMap<u16, bool> =
+        records.iter().map(|record| record.zone().0).map(|zone| (zone, is_kept(zone))).collect();
+    let records: Vec<_> = records
+        .into_iter()
+        .filter(|record| kept.get(&record.zone().0) == Some(&true))
+        .map(|record| (record, opener(record.opener())))
+        .collect();
+    let without_zone = saved - records.len();
+
+    let new = path.with_extension("connections.new");
+    let limit = config.conntrack.limits.connections;
+    let file = ConnectionFile::create(&new, limit);
+    let file = file.with_context(|| format!("cannot create {}", new.display()))?;
+    file.set_names(Area::Zones, zone_names(program));
+    file.set_names(Area::Ports, port_names(config));
+    let (restored, lost) = file.restore(&config.conntrack, records.into_iter(), absent);
+    fs::rename(&new, path).with_context(|| format!("cannot rename {}", new.display()))?;
+    report(restored.len(), unreadable, without_zone, &lost);
+    Ok(restored)
+}
+
+/// Removes the file, if there is one.
+pub fn remove(path: &Path) {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), "cannot remove saved connections: {error}");
+        }
+        _ => {}
+    }
+}
+
+fn report(
+    restored: u32,
+    unreadable: u64,
+    without_zone: usize,
+    lost: &BTreeMap<conntrack::NotRestored, u64>,
+) {
+    if restored > 0 {
+        tracing::info!("restored {restored} connections of the previous daemon");
+    }
+    let unreadable = ("saved by another version, or half written".to_owned(), unreadable);
+    let without_zone = ("their port or router is gone".to_owned(), without_zone as u64);
+    let lost = lost.iter().map(|(why, count)| (why.to_string(), *count));
+    for (why, count) in [unreadable, without_zone].into_iter().chain(lost) {
+        if count > 0 {
+            tracing::warn!("lost {count} connections of the previous daemon: {why}");
+        }
+    }
+}
+
+/// Saves the names that a program gives to zones, before it is put in force.
+pub fn save_names(tracker: &datapath::tracker::Tracker, program: &Program, config: &Config) {
+    tracker.save_names(zone_names(program), port_names(config));
+}
+
+fn zone_names(program: &Program) -> Vec<(u32, String)> {
+    program.zones().iter().map(|(user, zone)| (zone.into(), name_of(user))).collect()
+}
+
+fn port_names(config: &Config) -> Vec<(u32, String)> {
+    config.ports.iter().map(|port| (port.port.0, port_name(port))).collect()
+}
+
+/// A port by the names of its switch and of itself.
+fn port_name(port: &datapath::config::PortConfig) -> String {
+    encode(&[&port.logical_switch, &port.name])
+}
+
+/// The kinds of zone users in names.
+const PORT: &str = "port";
+const DNAT: &str = "dnat";
+const SNAT: &str = "snat";
+const HAIRPIN: &str = "hairpin";
+
+fn name_of(user: &ZoneUser) -> String {
+    match user {
+        ZoneUser::Port { datapath, port } => encode(&[PORT, datapath, port]),
+        ZoneUser::Dnat(router) => encode(&[DNAT, router]),
+        ZoneUser::Snat(router) => encode(&[SNAT, router]),
+        ZoneUser::Hairpin(switch) => encode(&[HAIRPIN, switch]),
+    }
+}
+
+fn user_of(name: &str) -> Option<ZoneUser> {
+    let parts: Vec<String> = serde_json::from_str(name).ok()?;
+    let mut parts = parts.into_iter();
+    let (kind, first, second) = (parts.next()?, parts.next()?, parts.next());
+    Some(match (kind.as_str(), second) {
+        (PORT, Some(port)) => ZoneUser::Port { datapath: first, port },
+        (DNAT, None) => ZoneUser::Dnat(first),
+        (SNAT, None) => ZoneUser::Snat(first),
+        (HAIRPIN, None) => ZoneUser::Hairpin(first),
+        _ => return None,
+    })
+}
+
+/// Names may have any characters, so a separator would not do.
+fn encode(parts: &[&str]) -> String {
+    serde_json::to_string(parts).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_config::{HostConfig, build};
+    use crate::host_numbers::HostNumbers;
+    use conntrack::{Commit, Headers, Nat, Seed, Table, Zone};
+    use network::Network;
+    use packet::PacketBuf;
+
+    /// The host with a switch that has these ports, and a router `r`.
+    fn host(ports: &[&str]) -> HostConfig {
+        let mut text = "tunnel = \"vxlan\"\n[[host]]\nname = \"h1\"\nuplink = \"eth0\"\n\
+                        underlay = []\n[[logical_switch]]\nname = \"blue\"\nvni = 5\n"
+            .to_owned();
+        for (name, mac) in ports.iter().zip(1..) {
+            text += &format!(
+                "[[logical_switch.port]]\nname = \"{name}\"\nhost = \"h1\"\n\
+                 mac = \"02:00:00:00:00:{mac:02x}\"\ndevice = {{ tap = \"{name}\" }}\n"
+            );
+        }
+        let network = Network::parse(&text, "n.toml").unwrap_or_else(|errors| panic!("{errors}"));
+        build(&network, &network.hosts()[0], "n.toml", true, &mut HostNumbers::default()).unwrap()
+    }
+
+    fn zone_of(program: &Program, name: &str) -> Zone {
+        let port = ZoneUser::Port { datapath: "blue".to_owned(), port: name.to_owned() };
+        Zone(program.zones().iter().find(|(user, _)| **user == port).expect("it has a zone").1)
+    }
+
+    fn number_of(config: &Config, name: &str) -> PortNo {
+        config.ports.iter().find(|port| port.name == name).expect("there is this port").port
+    }
+
+    fn datagram(is_reply: bool) -> Headers {
+        let [near, far] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+        let (ends, ports) = if is_reply { ([far, near], [2, 1]) } else { ([near, far], [1, 2]) };
+        let mut frame = vec![2; 12];
+        frame.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+        frame.extend(ends.concat());
+        let sum = wire::checksum::checksum(&frame[14..34]).to_be_bytes();
+        frame[24..26].copy_from_slice(&sum);
+        frame.extend([0, ports[0], 0, ports[1], 0, 8, 0, 0]);
+        Headers::parse(&PacketBuf::from_bytes(&frame)).unwrap()
+    }
+
+    #[test]
+    fn connections_stay_with_their_ports_when_these_get_other_numbers() {
+        let folder = std::env::temp_dir().join(format!("weft-names-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let path = path(&folder.join("h1.sock"));
+        let HostConfig { config, mut program } = host(&["a", "b"]);
+        assert!(restore(&path, &config, &mut program).unwrap().is_empty());
+        let file = ConnectionFile::create(&path, 1000).unwrap();
+        file.set_names(Area::Zones, zone_names(&program));
+        file.set_names(Area::Ports, port_names(&config));
+        let mut table = Table::new(config.conntrack.clone(), Seed::random(), 0);
+        table.save_in(Box::new(file));
+        for name in ["a", "b"] {
+            let zone = zone_of(&program, name);
+            let tracked = table.track(0, zone, &datagram(false), Nat::Apply);
+            let opener = number_of(&config, name);
+            table.commit(0, &tracked, &datagram(false), opener, &Commit::default()).unwrap();
+            table.track(0, zone, &datagram(true), Nat::Apply);
+        }
+        let zone_of_b = zone_of(&program, "b");
+
+        // `a` is gone, and `c` gets its number.
+        let HostConfig { config, mut program } = host(&["c", "b"]);
+        assert_eq!(restore(&path, &config, &mut program).unwrap().len(), 1);
+        assert_eq!(zone_of(&program, "b"), zone_of_b);
+        let record = Earlier::read(&path).unwrap().unwrap().records.remove(0);
+        assert_eq!((record.zone(), record.opener()), (zone_of_b, number_of(&config, "b")));
+
+        // The switch of `b` has no port any more.
+        let HostConfig { config, mut program } = host(&["d"]);
+        assert_eq!(restore(&path, &config, &mut program).unwrap().len(), 0);
+        assert_eq!(Earlier::read(&path).unwrap().unwrap().records.len(), 0);
+        remove(&path);
+        remove(&path);
+        fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn users_of_zones_have_names_that_are_read_back() {
+        let [a, b] = ["sw\"itch, \u{1f}\n", ""].map(str::to_owned);
+        for user in [
+            ZoneUser::Port { datapath: a.clone(), port: b.clone() },
+            ZoneUser::Dnat(a.clone()),
+            ZoneUser::Snat(b),
+            ZoneUser::Hairpin(a),
+        ] {
+            assert_eq!(user_of(&name_of(&user)), Some(user));
+        }
+        for name in ["", "[]", "[\"port\",\"a\"]", "[\"snat\",\"a\",\"b\"]", "[1,2]"] {
+            assert_eq!(user_of(name), None, "{name}");
+        }
+    }
+}
