@@ -1,8 +1,8 @@
 //! The direction of dependencies, where `unsafe` may be, and that examples are tested.
 //!
-//! The first two rules have one source: the table of crates in ARCHITECTURE.md, in packet order. A crate may
-//! use only crates above it; one whose rules say `dev-dependency only` may be used by the tests of
-//! any crate and by nothing else; one whose rules do not mention `unsafe` forbids it.
+//! The first two rules have one source: the table of crates in ARCHITECTURE.md, in packet order. A
+//! crate may use only crates above it; one whose rules say `dev-dependency only` may be used by the
+//! tests of any crate and by nothing else; one whose rules do not mention `unsafe` forbids it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Tests of connection tracking: beside the kernel, beside a naive table, of its limits, and of saved connections.
+//! Tests of connection tracking: beside the kernel, beside a naive table, of its limits, and of
+//! saved connections.
 
 mod behaviour;
 mod kernel;

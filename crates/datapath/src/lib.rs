@@ -7,8 +7,8 @@
 //!
 //! [`config`] describes ports and tunnels, [`stats`] is the form in which counters are reported,
 //! [`watch`] delivers copies of frames to observers, [`solicit`] limits how often a logical router
-//! asks for a neighbour, [`tracker`] holds the connections of a datapath, [`saved_connections`] saves
-//! them for the next daemon, and [`number_pool`] numbers ports and end points.
+//! asks for a neighbour, [`tracker`] holds the connections of a datapath, [`saved_connections`]
+//! saves them for the next daemon, and [`number_pool`] numbers ports and end points.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -10,12 +10,13 @@
 //!
 //! | words | contents |
 //! |---|---|
-//! | 8 | [`MAGIC`], [`VERSION`], number of records, time of the last beat in ms since boot, length of each [`Area`] in entries |
+//! | 8 | [`MAGIC`], [`VERSION`], number of records, last beat, length of each [`Area`] in entries |
 //! | 32 for each zone | checksum, length in bytes, name |
 //! | 32 for each port | the same |
 //! | 16 for each place of the table | [`Record`] |
 //!
-//! The first three words are the same in all versions.
+//! A beat is the time since boot in milliseconds, which the daemon writes every second or so. The
+//! first three words are the same in all versions.
 
 use std::collections::BTreeMap;
 use std::fs::File;
