@@ -89,6 +89,7 @@ start_traffic() {
         done
     done
     talk
+    counters >counters-before
     pings=
     for flow in $flows; do
         ip netns exec "${flow%:*}" ping -D -n -i 0.01 "${flow#*:}" \
@@ -96,6 +97,32 @@ start_traffic() {
         pings="$pings $!"
     done
     sleep 2
+}
+# Where the kernel may have dropped packets: a line for each counter. Its unresolved neighbours and
+# backlogs are those of all namespaces.
+counters() {
+    local netns
+    awk '{ print "processor", NR, "backlog: dropped 0x" $2 }' /proc/net/softnet_stat
+    awk 'NR > 1 { print "processor", NR - 1, "ARP: failed 0x" $7 ", packets dropped 0x" $12 }' \
+        /proc/net/stat/arp_cache
+    for netns in host far web app db; do
+        if [ $netns = host ]; then
+            cat /proc/net/snmp /proc/net/dev /proc/net/raw
+        else
+            ip netns exec $netns cat /proc/net/snmp /proc/net/dev /proc/net/raw
+        fi | awk -v netns=$netns '
+            /^[A-Za-z]+:/ && !named[$1]++ { for (i = 2; i <= NF; i++) name[$1, i] = $i; next }
+            /^(Ip|Icmp|IcmpMsg|Udp):/ {
+                for (i = 2; i <= NF; i++) print netns, $1, name[$1, i], $i
+            }
+            NF == 17 && $1 ~ /:$/ && !/^[A-Z]/ {
+                print netns, $1, "received", $3, "dropped", $5, "sent", $11, "dropped", $13
+            }
+            $NF == "drops" { raw = 1; next }
+            raw { drops += $NF }
+            END { print netns, "raw sockets: dropped", drops + 0 }'
+        ip -n $netns neigh 2>/dev/null | sed "s/^/$netns neighbour /" || true
+    done
 }
 # The last packet of a flow that has a reply, how many packets have one, and the longest time in
 # milliseconds between two replies.
@@ -120,6 +147,7 @@ has_enough() {
 end_traffic() {
     local flow last received longest_ms lost=0 total=0
     for flow in $flows; do wait_for 900 has_enough "$flow"; done
+    counters >counters-after
     # shellcheck disable=SC2086
     kill -INT $pings
     # shellcheck disable=SC2086
@@ -151,6 +179,7 @@ expect_no_loss() {
     [ "$last_lost" -eq 0 ] || {
         for flow in $flows; do print_lost "$flow"; done
         weft show --host h1 || true
+        diff counters-before counters-after | grep '^[<>]' || true
         fail "$last_lost packets were lost"
     }
 }
