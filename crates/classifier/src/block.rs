@@ -142,8 +142,17 @@ impl<T> Block<T> {
             None => better_than.map_or(self.used, |limit| self.before(|head| head.best > limit)),
         };
         let excluded = searched & !progress.candidates;
-        let left = self.filters.explain(excluded, self.small, &progress.answers, (tracker, read));
-        for slot in ones(left | searched & progress.candidates) {
+        let answers = &progress.answers;
+        let mut left = self.filters.drop_known(excluded, answers, key, (tracker, read));
+        let small = left & self.small;
+        left &= !small;
+        for slot in ones(left) {
+            if self.at_slot(slot).is_some_and(|head| head.subtable.is_known(key, tracker, read)) {
+                left &= !(1 << slot);
+            }
+        }
+        left = self.filters.explain(left, answers, (tracker, read));
+        for slot in ones(small | left | searched & progress.candidates) {
             if let Some(head) = self.at_slot(slot) {
                 head.subtable.explain(key, tracker, read);
             }

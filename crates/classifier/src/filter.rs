@@ -10,6 +10,7 @@
 //! has none; the search of the subtable then finds nothing.
 
 use crate::hash::MaskedWord;
+use crate::prefix::PREFIX_FIELDS;
 use crate::sparse_mask::SparseMask;
 use crate::tracker::{FieldPrefix, PrefixTracker, field_prefixes};
 use flow::{FlowKey, FlowMask, STAGES};
@@ -143,6 +144,14 @@ impl Filter {
         }
     }
 
+    /// False when the bits in `read` cannot exclude a member.
+    fn knows_some(&self, read: &FlowMask) -> bool {
+        match &self.kind {
+            FilterKind::Prefix(lengths) => read.get(PREFIX_FIELDS[usize::from(lengths.field)]) != 0,
+            FilterKind::Value(values) => values.is_known(read),
+        }
+    }
+
     /// The members that the bits read so far exclude. The key excludes all members that are not in
     /// `with`.
     fn excluded_by(&self, with: u64, tracker: &mut PrefixTracker<'_>, read: &FlowMask) -> u64 {
@@ -189,33 +198,46 @@ impl Filters {
         left
     }
 
-    /// Adds to `read` the bits that exclude the subtables `left`, which are no candidates: bits
-    /// that are read already cost nothing, then filters add bits stage by stage.
-    ///
-    /// Returns the subtables that the caller must explain itself: those that are also in `small`
-    /// and not excluded yet, and those that only filters beyond the recorded answers exclude. A
-    /// filter that was not consulted counts as excluding none.
-    pub(crate) fn explain(
+    /// Removes from `left`, which are no candidates, the subtables that the bits in `read` exclude.
+    /// That includes filters that the lookup did not consult, because others had excluded their
+    /// members before. Otherwise keys that agree on `read` would not agree on what excludes them.
+    pub(crate) fn drop_known(
         &self,
         mut left: u64,
-        small: u64,
         answers: &FilterAnswers,
-        (tracker, read): (&mut PrefixTracker<'_>, &mut FlowMask),
+        key: &FlowKey,
+        (tracker, read): (&mut PrefixTracker<'_>, &FlowMask),
     ) -> u64 {
-        let recorded = || self.0.iter().zip(&answers.0);
-        for (filter, excluded) in recorded() {
-            if left & excluded != 0 {
+        for (filter, excluded) in self.0.iter().zip(&answers.0) {
+            if left & filter.members != 0 && filter.knows_some(read) {
+                let excluded = match excluded {
+                    0 => filter.members & !filter.with(key, tracker),
+                    &excluded => excluded,
+                };
                 left &= !(filter.excluded_by(!excluded, tracker, read) & excluded);
             }
         }
-        let (mut left, returned) = (left & !small, left & small);
-        for (filter, excluded) in recorded() {
+        left
+    }
+
+    /// Adds to `read` the bits that exclude the subtables `left`, which are no candidates, stage by
+    /// stage. The caller has removed those that known bits exclude.
+    ///
+    /// Returns the subtables that only filters beyond the recorded answers exclude. A filter that
+    /// was not consulted counts as excluding none.
+    pub(crate) fn explain(
+        &self,
+        mut left: u64,
+        answers: &FilterAnswers,
+        (tracker, read): (&mut PrefixTracker<'_>, &mut FlowMask),
+    ) -> u64 {
+        for (filter, excluded) in self.0.iter().zip(&answers.0) {
             if left & excluded != 0 {
                 filter.read(left & excluded, tracker, read);
                 left &= !excluded;
             }
         }
-        returned | left
+        left
     }
 
     /// Adds a subtable without conditions.

@@ -189,6 +189,33 @@ impl<T> Subtable<T> {
         bucket.map(|bucket| &**bucket)
     }
 
+    /// Whether the bits in `read` prove the result of [`find`](Self::find). Of a subtable whose
+    /// conditions are compared one by one, [`explain`](Self::explain) finds out.
+    pub(crate) fn is_known(
+        &self,
+        key: &FlowKey,
+        tracker: &mut PrefixTracker<'_>,
+        read: &FlowMask,
+    ) -> bool {
+        if tracker.has_excluded(&self.prefixes, read) {
+            return true;
+        }
+        let (mut sum, mut masked) = (Sum::default(), self.masked.iter());
+        for stage in &self.stages {
+            for word in masked.by_ref().take(stage.words) {
+                if word.mask & !read.words()[word.at] != 0 {
+                    return false;
+                }
+                sum.add(word.factor, word.of(key));
+            }
+            if !self.has_few_conditions() && masked.len() > 0 && !stage.hashes.may_have(sum.hash())
+            {
+                return true;
+            }
+        }
+        true
+    }
+
     /// Adds to `read` the bits that prove the result of [`find`](Self::find): bits that exclude
     /// every condition, or else all bits of the mask.
     pub(crate) fn explain(
@@ -197,10 +224,7 @@ impl<T> Subtable<T> {
         tracker: &mut PrefixTracker<'_>,
         read: &mut FlowMask,
     ) {
-        let is_known = |masked: &[MaskedWord], read: &FlowMask| {
-            masked.iter().all(|word| word.mask & !read.words()[word.at] == 0)
-        };
-        if is_known(&self.masked, read) || tracker.has_excluded(&self.prefixes, read) {
+        if self.is_known(key, tracker, read) {
             return;
         }
         if self.has_few_conditions() {

@@ -88,8 +88,11 @@ impl<'a> PrefixTracker<'a> {
     /// Bit `n - 1` is set when the bits in `read` prove that no rule has the first `n` bits of the
     /// field as a prefix.
     pub(crate) fn excluded_by(&mut self, field: u8, read: &FlowMask) -> u128 {
-        let found = self.found(field);
         let known = read.get(PREFIX_FIELDS[usize::from(field)]);
+        if known == 0 {
+            return 0;
+        }
+        let found = self.found(field);
         let known = known << (128 - PREFIX_FIELDS[usize::from(field)].width());
         let known = known.leading_ones() as u8;
         !found.lengths & low_bits(if known >= found.deciding { 128 } else { known })
