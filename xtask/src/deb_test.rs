@@ -12,7 +12,7 @@ use clap::Args;
 use crate::deb::{self, Inputs, assemble};
 use crate::demo::commit;
 use crate::packages;
-use crate::run::{run, show, target_dir};
+use crate::run::{cargo, run, show, target_dir};
 
 /// What the machine has besides Debian's minimum: what an operator's host has, and the tools of the
 /// test. Nothing is downloaded while the test runs.
@@ -58,7 +58,7 @@ pub fn test(options: &Options) -> Result<()> {
     }
     deb::copy(&old, &disk.join("old"))?;
     deb::copy(&new, &disk.join("new"))?;
-    deb::copy(&["packaging/test.sh".into()], &disk)?;
+    deb::copy(&["packaging/test.sh".into(), flows()?], &disk)?;
     let start = format!("bash /mnt/test.sh {} 2>&1; echo \"exit code $?\"\n", options.packets);
     fs::write(disk.join("start.sh"), start)?;
     let disk_image = directory.join("disk.img");
@@ -75,6 +75,12 @@ pub fn test(options: &Options) -> Result<()> {
             machine.console.display()
         ),
     }
+}
+
+/// Builds the program that sends many flows. It needs only what weft needs.
+fn flows() -> Result<PathBuf> {
+    run(&mut cargo(&["build", "--package", "xtask", "--example", "flows"]))?;
+    Ok(target_dir().join("debug/examples/flows"))
 }
 
 /// What was run, when and of what.
