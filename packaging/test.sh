@@ -80,7 +80,7 @@ talk() {
 }
 start_traffic() {
     local flow guest address
-    # A guest confirms a neighbour by ARP every 15 to 45 s, and loses it after 3 s without an answer.
+    # A guest confirms a neighbour by ARP every 15 to 45 s, and loses it after 3 s in vain.
     # A start takes longer than that in an emulated machine, and no megaflow serves the request.
     for flow in $flows; do
         guest=${flow%:*} address=${flow#*:}
