@@ -193,7 +193,7 @@ static __always_inline int classify_unusual(struct __sk_buff *skb, bool is_ip6)
 	    !(weft_config.watch_drops && has_daemon()) &&
 	    !find_sender(ip, is_ip6, l4.proto, port, &number))
 		return ARRIVED_FROM_UNKNOWN;
-	return ip[is_ip6 ? 6 : 9] == PROTO_GRE ? ARRIVED_SLOW_PATH : ARRIVED_NOT_OURS;
+	return l4.proto == PROTO_GRE ? ARRIVED_SLOW_PATH : ARRIVED_NOT_OURS;
 }
 
 /* Global functions, so that the verifier checks them once. */

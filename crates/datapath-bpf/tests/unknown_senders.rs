@@ -124,6 +124,36 @@ fn packets_that_are_not_for_a_tunnel_pass_when_all_senders_are_known() {
     assert_eq!(dropped(&switch), 0);
 }
 
+/// Packets of a tunnel with headers that the program does not read, and what is unusual in them.
+fn unusual(tunnel: &Tunnel, outer: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let mut unusual = vec![("padding", with(outer, |outer| outer.push(0)))];
+    if tunnel.local.is_ipv4() {
+        unusual.push(("a first fragment", with(outer, |outer| outer[L3 + 6] = 0x20)));
+        unusual.push((
+            "an option",
+            with(outer, |outer| {
+                outer[L3] += 1;
+                outer[L3 + 3] += 4;
+                outer.splice(L3 + 20..L3 + 20, [0x94, 4, 0, 0]);
+            }),
+        ));
+    } else {
+        unusual.push((
+            "an extension header",
+            with(outer, |outer| {
+                let next = std::mem::replace(&mut outer[L3 + 6], 60);
+                outer[L3 + 5] += 8;
+                outer.splice(L3 + 40..L3 + 40, [next, 0, 1, 4, 0, 0, 0, 0]);
+            }),
+        ));
+    }
+    if tunnel.spec.tunnel.carrier() == Carrier::Udp {
+        let len = if tunnel.local.is_ipv4() { L3 + 25 } else { L3 + 45 };
+        unusual.push(("a short UDP length", with(outer, |outer| outer[len] -= 1)));
+    }
+    unusual
+}
+
 /// Otherwise such packets would still reach the socket.
 #[test]
 fn packets_from_unknown_senders_are_dropped_when_their_headers_are_unusual() {
@@ -133,38 +163,33 @@ fn packets_from_unknown_senders_are_dropped_when_their_headers_are_unusual() {
     for tunnel in tunnels::add_all(&mut switch) {
         set(&switch, &tunnel, WEFT_LOCAL_COMPLETE);
         let (outer, _) = tunnels::arrival(&tunnel, &tcp4(), &tunnel.key(random));
-        let is_udp = tunnel.spec.tunnel.carrier() == Carrier::Udp;
-        let mut unusual = vec![("padding", with(&outer, |outer| outer.push(0)))];
-        if tunnel.local.is_ipv4() {
-            unusual.push(("a first fragment", with(&outer, |outer| outer[L3 + 6] = 0x20)));
-            unusual.push((
-                "an option",
-                with(&outer, |outer| {
-                    outer[L3] += 1;
-                    outer[L3 + 3] += 4;
-                    outer.splice(L3 + 20..L3 + 20, [0x94, 4, 0, 0]);
-                }),
-            ));
-        } else {
-            unusual.push((
-                "an extension header",
-                with(&outer, |outer| {
-                    let next = std::mem::replace(&mut outer[L3 + 6], 60);
-                    outer[L3 + 5] += 8;
-                    outer.splice(L3 + 40..L3 + 40, [next, 0, 1, 4, 0, 0, 0, 0]);
-                }),
-            ));
-        }
-        if is_udp {
-            let len = if tunnel.local.is_ipv4() { L3 + 25 } else { L3 + 45 };
-            unusual.push(("a short UDP length", with(&outer, |outer| outer[len] -= 1)));
-        }
-        for (what, known) in unusual {
+        for (what, known) in unusual(&tunnel, &outer) {
             let before = dropped(&switch);
             assert_ne!(switch.uplink(&known).verdict, DROPPED, "{what}: {tunnel:?}");
             let unknown = from_unknown(&known);
             assert_eq!(switch.uplink(&unknown).verdict, DROPPED, "{what}: {tunnel:?}");
             assert_eq!(dropped(&switch), before + 1, "{what}: {tunnel:?}");
+        }
+    }
+}
+
+/// GRE behind IPv6 extension headers went to the host, which knows no such protocol.
+#[test]
+fn packets_of_end_points_reach_userspace_when_their_headers_are_unusual() {
+    testkit::require_root!();
+    let mut switch = Switch::load();
+    let random = &mut Random::new(1);
+    for tunnel in tunnels::add_all(&mut switch) {
+        set(&switch, &tunnel, WEFT_LOCAL_OPEN);
+        let (outer, _) = tunnels::arrival(&tunnel, &tcp4(), &tunnel.key(random));
+        for (what, packet) in unusual(&tunnel, &outer) {
+            let ran = switch.uplink(&packet);
+            if tunnel.spec.tunnel.carrier() == Carrier::Gre {
+                let punted = Some((Switch::UPLINK, &packet[..]));
+                assert_eq!(ran.punted(), punted, "{what}: {tunnel:?}");
+            } else {
+                assert_eq!(ran, Ran { verdict: PASSED, bytes: packet }, "{what}: {tunnel:?}");
+            }
         }
     }
 }
