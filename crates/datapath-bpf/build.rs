@@ -24,10 +24,11 @@ const CLANG_ARGS: [&str; 6] =
     ["-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-mcpu=v3"];
 
 /// Each object and the sources that are linked into it.
-const OBJECTS: [(&str, &[&str]); 5] = [
+const OBJECTS: [(&str, &[&str]); 6] = [
     ("control", &["control"]),
     ("datapath", &["control", "vif", "uplink"]),
     ("lab_unclone", &["lab_unclone"]),
+    ("test_cut", &["test_cut"]),
     ("test_extract", &["test_extract"]),
     ("test_lookup", &["control", "test_lookup"]),
 ];

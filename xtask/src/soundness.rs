@@ -26,10 +26,10 @@ pub fn soundness(options: &Options) -> Result<()> {
         .env("WEFT_SEED", options.seed.to_string()))
 }
 
-/// How many frames the kernel and userspace are to agree on.
+/// How many frames and tunnel packets the kernel and userspace are to agree on.
 #[derive(Args)]
 pub struct AgreementOptions {
-    /// Frames
+    /// Frames, and as many tunnel packets
     #[arg(long, default_value_t = 10_000_000)]
     cases: u64,
     /// The first seed; a failure prints the one that repeats it
@@ -37,12 +37,12 @@ pub struct AgreementOptions {
     seed: u64,
 }
 
-/// Gives random, crafted and damaged frames to the program of the kernel datapath and to userspace,
-/// until they differ or the end. Needs root.
+/// Gives random, crafted and damaged frames and tunnel packets to the programs of the kernel datapath
+/// and to userspace, until they differ or the end. Needs root.
 pub fn agreement(options: &AgreementOptions) -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     run(cargo(&["test", "--release", "--package=datapath-bpf", "--test=main"])
-        .args(["--", "--nocapture", "kernel_and_userspace_agree_on_frames"])
+        .args(["--", "--nocapture", "kernel_and_userspace_agree_on"])
         .env("WEFT_CASES", options.cases.to_string())
         .env("WEFT_SEED", options.seed.to_string()))
 }

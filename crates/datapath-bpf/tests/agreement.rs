@@ -6,7 +6,7 @@
 //! frames and the random seed.
 
 use crate::common::agree::{Extractor, Outcome};
-use crate::common::frames::{Case, case};
+use crate::common::frames::{Case, case, has_snap, is_neighbour_discovery};
 use libbpf_rs::{TC_INGRESS, TcHookBuilder};
 use netdev::tap::Tap;
 use std::fs::File;
@@ -14,33 +14,10 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use testkit::host::TestHost;
 use testkit::random::{Random, environment};
-use wire::{Located, Protocol};
 
-/// Whether a frame has a SNAP header, behind at most two tags. Programs leave all these to
-/// userspace.
-fn has_snap(case: &Case) -> bool {
-    let word =
-        |at: usize| Some(u16::from_be_bytes([*case.frame.get(at)?, *case.frame.get(at + 1)?]));
-    let is_tag = |at: &usize| matches!(word(*at), Some(0x8100 | 0x88a8 | 0x9100));
-    let at = [12, 16, 20].into_iter().find(|at| !is_tag(at));
-    at.is_some_and(|at| {
-        let header = case.frame.get(at + 2..at + 10);
-        word(at).is_some_and(|length| length < 0x600)
-            && header.is_some_and(|header| header.starts_with(&[0xaa, 0xaa, 3, 0, 0, 0]))
-    })
-}
-
-/// Whether a program may leave a frame to userspace: those with a SNAP header, and neighbour
-/// discovery, which may have more options than the program parses.
+/// Whether a program may leave a frame to userspace.
 fn may_be_left(case: &Case) -> bool {
-    if has_snap(case) {
-        return true;
-    }
-    let located = wire::transport_offset(&case.frame).ok();
-    let is_icmp6 = |at: &Located| at.is_ip() && at.protocol == Protocol::ICMPV6;
-    let l4 = located.filter(is_icmp6).and_then(|at| at.l4);
-    let message = l4.and_then(|l4| case.frame.get(l4..));
-    matches!(message, Some([135 | 136, 0, ..]))
+    has_snap(&case.frame) || is_neighbour_discovery(&case.frame)
 }
 
 #[test]
@@ -61,7 +38,7 @@ fn kernel_and_userspace_agree_on_frames() {
             outcome != Outcome::Upcall || may_be_left(&case),
             "seed {seed}, frame {number}: undecided {case:?}"
         );
-        if has_snap(&case) {
+        if has_snap(&case.frame) {
             assert_eq!(outcome, Outcome::Upcall, "seed {seed}, frame {number}: {case:?}");
         } else {
             tally.add(&case, outcome);

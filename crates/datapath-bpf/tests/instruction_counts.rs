@@ -161,6 +161,50 @@ fn print_times_at_scale() {
     }
 }
 
+/// Not a test: `instructions_are_bounded_when_hashes_collide` runs it.
+#[test]
+#[ignore = "prints times, for the machine that counts instructions"]
+fn print_times_in_chains() {
+    let frame = tcp6();
+    for chain in [1, 8] {
+        let mut kernel = Lookup::load_in_one_chain(FlowTableSizes { flows: 1000, cached: 1024 });
+        // The first one is last in the chain.
+        install(&mut kernel, &frame, 1);
+        let key = extract(&frame, Lookup::PORT, None);
+        let mut mask = FlowMask::default();
+        let usual = [Field::InPort, Field::EthSrc, Field::EthDst, Field::EthType, Field::Ip4Dst];
+        usual.iter().for_each(|&field| mask.add(field));
+        for source in 1..chain {
+            let mut other = key.clone();
+            other.set(Field::EthSrc, source);
+            let megaflow = KernelMatch::new(&other, &mask).expect("bits that the key holds");
+            kernel.tables.put(&megaflow, EXECUTED).expect("there is room");
+        }
+        let found = kernel.search(&frame).expect("it is there");
+        assert_eq!(found.0, 1);
+        let times = kernel.times(&frame, REPEAT);
+        let (_, search) = times.iter().find(|time| time.0 == "search").expect("a program");
+        println!("TIME megaflows={chain} {}", search.as_nanos());
+    }
+    for chain in [1, 16] {
+        let mut switch = Switch::load_in_one_chain();
+        let spec = tunnels::spec(TunnelType::Vxlan);
+        let local = "192.0.2.1".parse().expect("an address");
+        let mut add =
+            |host: u8| tunnels::add(&mut switch, &spec, 0, local, [192, 0, 2, host].into());
+        let tunnel = add(100);
+        for host in 1..chain {
+            add(100 + host);
+        }
+        let frame = [&Switch::GUEST, &tcp4()[6..]].concat();
+        let tunnel_key = TunnelKey { datapath: DatapathKey(7), ports: None };
+        let (outer, key) = tunnels::arrival(&tunnel, &frame, &tunnel_key);
+        switch.put(&key, &[Action::Output(Switch::PEER)], 0);
+        assert_eq!(switch.uplink(&outer).bytes, frame);
+        println!("TIME senders={chain} {}", switch.time(true, &outer).as_nanos());
+    }
+}
+
 fn extract(frame: &[u8], port: PortNo, tunnel: Option<&TunnelInfo>) -> FlowKey {
     flow::extract(&PacketBuf::from_bytes(frame), port, tunnel).expect("it is whole")
 }
@@ -205,6 +249,29 @@ fn instructions_stay_the_same_when_there_are_a_million_end_points_and_many_megaf
         // whole packet.
         let percent = if what.starts_with("search") { 120 } else { 103 };
         assert!(u64::from(time) * 100 <= u64::from(*few) * percent, "{name}: {time}, not {few}");
+    }
+}
+
+/// The limit for each further entry that is compared.
+const COMPARISON_INSTRUCTIONS: u32 = 100;
+
+/// The longest chains that the programs make, against the shortest.
+#[test]
+fn instructions_are_bounded_when_hashes_collide() {
+    testkit::require_vm!();
+    let mut vm = debian();
+    let printed = vm.run(
+        "/bin/program --ignored --exact instruction_counts::print_times_in_chains --nocapture",
+    );
+    let lines = printed.lines().filter_map(|line| line.split_once("TIME ")?.1.rsplit_once(' '));
+    let times: Vec<(&str, u32)> =
+        lines.filter_map(|(name, time)| Some((name, time.trim().parse().ok()?))).collect();
+    let [few, many, one, all] = times[..] else { panic!("{printed}") };
+    for ((_, short), (name, long)) in [(few, many), (one, all)] {
+        let further: u32 = name.split_once('=').and_then(|(_, len)| len.parse().ok()).unwrap_or(0);
+        println!("{name}: {long}, with one: {short}");
+        let limit = short + (further - 1) * COMPARISON_INSTRUCTIONS;
+        assert!(short < long && long <= limit, "{name}: {long} instructions, not {short}");
     }
 }
 

@@ -4,12 +4,15 @@
 
 mod agreement;
 mod checksums;
+mod collisions;
 mod common;
 mod conformance;
 mod debian;
+mod full_tables;
 mod headers;
 mod instruction_counts;
 mod lookup;
+mod outer_agreement;
 mod port_redirect;
 mod programs;
 mod punt;

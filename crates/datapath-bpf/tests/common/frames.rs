@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testkit::frames::{self, FrameKinds};
 use testkit::random::Random;
+use wire::{Located, Protocol};
 
 /// Bytes that are passed to the kernel; the rest of a longer frame is 0.
 pub const MAX_DATA: usize = 2048;
@@ -67,7 +68,7 @@ fn testkit_frame(random: &mut Random) -> Vec<u8> {
     frames::frame(random, kinds).to_vec()
 }
 
-fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
+pub fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.word() as u8).collect()
 }
 
@@ -188,7 +189,7 @@ fn noise(random: &mut Random) -> Vec<u8> {
 }
 
 /// Changes some bits, mostly in headers.
-fn damage(random: &mut Random, frame: &mut [u8]) {
+pub fn damage(random: &mut Random, frame: &mut [u8]) {
     for _ in 0..1 + random.below(3) {
         let limit = random.pick(&[20, 60, 130]);
         let at = random.below(frame.len().min(limit));
@@ -220,6 +221,28 @@ fn tunnel(random: &mut Random) -> TunnelInfo {
     let key =
         TunnelKey { datapath: flow::DatapathKey(random.below(0xff_ffff) as u32), ports: None };
     TunnelInfo::new(random.pick(&[TunnelType::Vxlan, TunnelType::Geneve]), &outer, &key)
+}
+
+/// Whether a frame has a SNAP header, behind at most two tags. Programs leave all these to
+/// userspace.
+pub fn has_snap(frame: &[u8]) -> bool {
+    let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+    let is_tag = |at: &usize| matches!(word(*at), Some(0x8100 | 0x88a8 | 0x9100));
+    let at = [12, 16, 20].into_iter().find(|at| !is_tag(at));
+    at.is_some_and(|at| {
+        let header = frame.get(at + 2..at + 10);
+        word(at).is_some_and(|length| length < 0x600)
+            && header.is_some_and(|header| header.starts_with(&[0xaa, 0xaa, 3, 0, 0, 0]))
+    })
+}
+
+/// Whether a frame is neighbour discovery, which may have more options than a program parses.
+pub fn is_neighbour_discovery(frame: &[u8]) -> bool {
+    let located = wire::transport_offset(frame).ok();
+    let is_icmp6 = |at: &Located| at.is_ip() && at.protocol == Protocol::ICMPV6;
+    let l4 = located.filter(is_icmp6).and_then(|at| at.l4);
+    let message = l4.and_then(|l4| frame.get(l4..));
+    matches!(message, Some([135 | 136, 0, ..]))
 }
 
 /// A typical TCP segment.

@@ -15,7 +15,7 @@ mod generated {
 }
 
 /// Factors of the hash: one for each word of a key, and two more.
-const FACTORS: usize = size_of::<generated::types::weft_key>() / 8 + 2;
+pub const FACTORS: usize = size_of::<generated::types::weft_key>() / 8 + 2;
 
 /// A list that programs execute, so that they cache its megaflows. It does not exist: the lookup
 /// programs execute nothing.
@@ -40,7 +40,7 @@ impl Lookup {
         Self::load_with(sizes, [0; FACTORS])
     }
 
-    fn load_with(sizes: FlowTableSizes, hash_factors: [u64; FACTORS]) -> Self {
+    pub fn load_with(sizes: FlowTableSizes, hash_factors: [u64; FACTORS]) -> Self {
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = TestLookupSkelBuilder::default().open(object).expect("the object is whole");
         let constants = open.maps.rodata_data.as_deref_mut().expect("there are constants");

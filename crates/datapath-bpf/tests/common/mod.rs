@@ -3,10 +3,13 @@
 pub mod abi;
 pub mod action_lists;
 pub mod agree;
+pub mod cut;
+pub mod decap;
 pub mod encode;
 pub mod frames;
 pub mod lab;
 pub mod lookup;
+pub mod outer;
 pub mod reference;
 pub mod switch;
 pub mod tunnels;

@@ -2,13 +2,15 @@
 
 use super::abi;
 use super::encode::{self, Bytes};
-use datapath_bpf::{ActionListNo, FlowNo, FlowTableSizes, FlowTables, KernelMatch, LoadedObject};
+use datapath_bpf::{
+    ActionListNo, FlowNo, FlowTableSizes, FlowTables, KernelKey, KernelMatch, LoadedObject,
+};
 use flow::{Action, EndpointId, EndpointTable, EntropySeed, FlowKey, FlowMask, PortNo};
 use generated::{DatapathSkel, DatapathSkelBuilder, types};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Map, MapCore, MapFlags, ProgramInput, ProgramMut};
 use std::mem::{MaybeUninit, offset_of};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 #[allow(unsafe_code, warnings, clippy::all, clippy::undocumented_unsafe_blocks)]
@@ -17,6 +19,9 @@ mod generated {
 }
 
 pub use super::abi::{TC_ACT_OK as PASSED, TC_ACT_REDIRECT as REDIRECTED, TC_ACT_SHOT as DROPPED};
+
+/// Factors of the hash: one for each word of a key, and two more.
+const FACTORS: usize = size_of::<types::weft_key>() / 8 + 2;
 
 /// The header in front of a punted frame: port, time, EtherType.
 pub const PUNT_HEADER_LEN: usize = wire::ethernet::HEADER_LEN;
@@ -83,6 +88,16 @@ impl Switch {
 
     /// With this many end points.
     pub fn load_for(room: u32) -> Self {
+        Self::load_with(room, FlowTableSizes::hash_factors())
+    }
+
+    /// With all senders in one hash chain, and all keys in one cache entry. A chain holds
+    /// `WEFT_MAX_SOURCES` senders.
+    pub fn load_in_one_chain() -> Self {
+        Self::load_with(abi::WEFT_MAX_SOURCES, [0; FACTORS])
+    }
+
+    fn load_with(room: u32, hash_factors: [u64; FACTORS]) -> Self {
         let seed = EntropySeed::random();
         let endpoints = EndpointTable::with_seed(Self::ENTROPY_BASE, Self::ENTROPY_PORTS, seed);
         let object = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -92,7 +107,7 @@ impl Switch {
         let sources = 2 * room.next_power_of_two();
         constants.source_shift = 64 - sources.ilog2();
         constants.cache_shift = Self::SIZES.cache_shift();
-        constants.hash_factors = FlowTableSizes::hash_factors();
+        constants.hash_factors = hash_factors;
         constants.entropy_factors = *seed.factors();
         let config =
             &mut open.maps.bss_data.as_deref_mut().expect("there are variables").weft_config;
@@ -164,9 +179,20 @@ impl Switch {
         [self.skel.progs.weft_vif.as_fd(), self.skel.progs.weft_uplink.as_fd()]
     }
 
-    fn map(&self, name: &str) -> Map<'static> {
+    pub fn map(&self, name: &str) -> Map<'static> {
         let maps = self.skel.object().maps();
         maps.into_iter().find(|map| map.name() == name).unwrap_or_else(|| panic!("no map {name}"))
+    }
+
+    /// Memory that the kernel has allocated for all maps.
+    pub fn map_memory_bytes(&self) -> u64 {
+        let bytes = |map: Map<'_>| {
+            let path = format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd());
+            let info = std::fs::read_to_string(path).expect("the map is open");
+            let line = info.lines().find_map(|line| line.strip_prefix("memlock:"));
+            line.and_then(|bytes| bytes.trim().parse::<u64>().ok()).expect("a number of bytes")
+        };
+        self.skel.object().maps().map(bytes).sum()
     }
 
     pub fn update(&self, map: &str, number: u32, value: &Bytes) {
@@ -273,6 +299,33 @@ impl Switch {
         ran(&self.skel.progs.weft_uplink, frame)
     }
 
+    /// Takes the key out of the only cache entry; see [`Switch::load_in_one_chain`]. A program has
+    /// put it there if it found a megaflow that punts nothing.
+    pub fn take_cached_key(&self) -> Option<KernelKey> {
+        const WORDS: usize = size_of::<types::weft_key>() / 8;
+        let (map, first) = (self.map("weft_cache"), 0_u32.to_ne_bytes());
+        let cpus =
+            map.lookup_percpu(&first, MapFlags::ANY).expect("can be read").expect("is there");
+        let generation = offset_of!(types::weft_cache_entry, generation);
+        let is_filled = |cpu: &&Vec<u8>| cpu[generation..generation + 8] != [0; 8];
+        let entry = cpus.iter().find(is_filled)?;
+        let mut words = [0; WORDS];
+        for (word, bytes) in words.iter_mut().zip(entry.as_chunks().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        let empty = vec![vec![0; entry.len()]; cpus.len()];
+        map.update_percpu(&first, &empty, MapFlags::ANY).expect("can be written");
+        Some(KernelKey::from_words(words))
+    }
+
+    /// Ends the time in which packets of a megaflow follow a punted one.
+    pub fn unpin(&self, flow: FlowNo) {
+        let (map, key) = (self.map("weft_flows"), flow.0.to_ne_bytes());
+        let mut entry = map.lookup(&key, MapFlags::ANY).expect("can be read").expect("is there");
+        entry[offset_of!(types::weft_flow, pin)..][..4].fill(0);
+        map.update(&key, &entry, MapFlags::ANY).expect("can be written");
+    }
+
     /// As [`Switch::vif`], for a super-packet of this segment size.
     pub fn vif_super(&self, frame: &[u8], gso_size: u32) -> Ran {
         let mut context = vec![0; SKB_LEN];
@@ -368,7 +421,7 @@ fn ran(program: &ProgramMut<'_>, frame: &[u8]) -> Ran {
 const SKB_LEN: usize = 192;
 const GSO_SIZE: usize = 176;
 
-fn run(program: &ProgramMut<'_>, frame: &[u8], context: Option<&mut [u8]>) -> Ran {
+pub fn run(program: &ProgramMut<'_>, frame: &[u8], context: Option<&mut [u8]>) -> Ran {
     let mut bytes = vec![0; frame.len() + 256];
     let input = ProgramInput {
         context_in: context,

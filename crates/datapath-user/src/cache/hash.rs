@@ -97,8 +97,12 @@ const fn add(sum: u128, [a, b]: [u64; 2], [c, d]: &[u64; 2]) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::index::Index;
+    use super::super::store::Slot;
     use super::*;
     use flow::{Field, FlowMask};
+    use std::cell::Cell;
+    use std::collections::HashSet;
 
     #[test]
     fn every_bit_of_a_packet_changes_the_hash_when_it_is_flipped() {
@@ -169,5 +173,52 @@ mod tests {
     fn hash_differs_when_another_cache_computes_it() {
         let key = FlowKey::default();
         assert_ne!(HashSecret::new().of_packet(&key), HashSecret::new().of_packet(&key));
+    }
+
+    /// Keys that all have one hash for somebody who knows the secret: the first word of a pair
+    /// cancels the number that is added to it, so the product is 0 whatever the second word is.
+    fn colliding(secret: &HashSecret, mask_words: &[MaskWord], count: u64) -> Vec<FlowKey> {
+        let [first, second] = mask_words else { panic!("{mask_words:?}") };
+        let key = |number| {
+            let mut key = FlowKey::default();
+            key.words_mut()[first.word] = secret.pairs[0][0].wrapping_neg();
+            key.words_mut()[second.word] = number;
+            key
+        };
+        (0..count).map(key).collect()
+    }
+
+    #[test]
+    fn keys_that_collide_under_one_secret_are_spread_when_the_cache_has_another() {
+        const COUNT: u64 = 1_000;
+        let mut mask = FlowMask::default();
+        mask.add(Field::Ip6Src);
+        let (mask_words, known) = (MaskWord::all(&mask), HashSecret::new());
+        let keys = colliding(&known, &mask_words, COUNT);
+        // Comparisons for looking up all keys, and how many different hashes they have.
+        let cost = |secret: &HashSecret| {
+            let mut index = Index::default();
+            let hashes = keys.iter().map(|key| secret.of_mask_words(&mask_words, key));
+            let hashes: Vec<u64> = hashes.collect();
+            for (number, &hash) in hashes.iter().enumerate() {
+                index.insert(hash, Slot(number as u32));
+            }
+            let compared = Cell::new(0_u64);
+            for &hash in &hashes {
+                let differs = |_| {
+                    compared.set(compared.get() + 1);
+                    false
+                };
+                assert_eq!(index.find(hash, differs), None);
+            }
+            let places: HashSet<u64> = hashes.iter().map(|hash| hash >> 32 & 1023).collect();
+            (compared.get(), places.len())
+        };
+        assert_eq!(cost(&known), (COUNT * COUNT, 1), "the attack works with the secret");
+        for _ in 0..100 {
+            let (compared, places) = cost(&HashSecret::new());
+            // Each key is compared with itself; about 640 of 1024 places are used.
+            assert!(compared <= COUNT + 10 && places > 550, "{compared} in {places} places");
+        }
     }
 }
