@@ -83,8 +83,8 @@ enum Task {
     OvsdbIdl(ovsdb_idl::Options),
     /// Look for masks that are too wide, on ten million random packets
     Soundness(soundness::Options),
-    /// Look for frames that the kernel's programs read otherwise than userspace does, among ten
-    /// million; needs root
+    /// Look for frames and tunnel packets that the kernel's programs read otherwise than userspace
+    /// does, among ten million of each; needs root
     BpfAgreement(soundness::AgreementOptions),
     /// Install the Debian packages that all other tasks need
     Packages,

@@ -253,7 +253,7 @@ fn instructions_stay_the_same_when_there_are_a_million_end_points_and_many_megaf
 }
 
 /// The limit for each further entry that is compared.
-const COMPARISON_INSTRUCTIONS: u32 = 100;
+const COMPARISON_INSTRUCTIONS: u32 = 130;
 
 /// The longest chains that the programs make, against the shortest.
 #[test]

@@ -206,6 +206,9 @@ fn kernel_and_userspace_agree_on_outer_packets() {
             assert_eq!(counted, received[id.0 as usize], "seed {seed}, packet {number}: {id:?}");
         }
         *tally.0.entry((decision.is_ok(), outcome)).or_default() += 1;
+        if (number + 1).is_multiple_of(1_000_000) {
+            println!("after {} packets:\n{tally}", number + 1);
+        }
     }
     println!("{tally}");
     assert!(tally.share(|(_, outcome)| *outcome == DELIVERED) > 0.3, "{tally}");
