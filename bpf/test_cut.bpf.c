@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* For tests: cuts a packet to fewer bytes than a test run accepts, and runs another program on it. */
+/* For tests: cuts a packet to fewer bytes than a test run accepts, and runs a program on it. */
 #include "vmlinux.h"
 
 #include <bpf/bpf_helpers.h>
