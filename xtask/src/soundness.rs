@@ -37,8 +37,8 @@ pub struct AgreementOptions {
     seed: u64,
 }
 
-/// Gives random, crafted and damaged frames and tunnel packets to the programs of the kernel datapath
-/// and to userspace, until they differ or the end. Needs root.
+/// Gives random, crafted and damaged frames and tunnel packets to the programs of the kernel
+/// datapath and to userspace, until they differ or the end. Needs root.
 pub fn agreement(options: &AgreementOptions) -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     run(cargo(&["test", "--release", "--package=datapath-bpf", "--test=main"])
