@@ -162,14 +162,14 @@ pub fn unusual(bytes: &[u8], delivery: &Delivery<'_>) -> Option<&'static str> {
     if is_udp && (word(l4 + 4) >> 16) as usize != bytes.len() - l4 {
         return Some("bytes after the UDP datagram");
     }
-    let (first, third) = (word(l4 + 8), word(l4 + 16));
+    let first = word(l4 + 8);
+    let has_ports = first == 0x0240_6558 && word(l4 + 16) == 0x0102_8001;
     match delivery.tunnel.spec.tunnel {
         TunnelType::Geneve if first == 0x6558 => {}
-        TunnelType::Geneve if first == 0x0240_6558 && third == 0x0102_8001 => {
-            if word(l4 + 20) >> 31 == 1 {
-                return Some("reserved bit of the logical ports");
-            }
+        TunnelType::Geneve if has_ports && word(l4 + 20) >> 31 == 1 => {
+            return Some("reserved bit of the logical ports");
         }
+        TunnelType::Geneve if has_ports => {}
         TunnelType::Geneve => return Some("other Geneve options or flags"),
         TunnelType::Gre | TunnelType::Nvgre if word(l4) & 0xdfff_0000 != 0 => {
             return Some("GRE checksum, sequence number or reserved bits");
