@@ -2,8 +2,8 @@
 
 use crate::send::TunnelSender;
 use crate::{
-    Action, CtAction, DropReason, Encapsulated, EndpointTable, LogRecord, OuterHeaders, PortNo,
-    answer, rewrite,
+    Action, CtAction, DropReason, Encapsulated, EndpointTable, Field, LogRecord, OuterHeaders,
+    PortNo, Reply, answer, rewrite,
 };
 use packet::{PacketBuf, wire_len};
 use std::sync::Arc;
@@ -211,7 +211,13 @@ fn step<'a>(
             Ok(mut made) if reply.is_solicitation() => {
                 return or_refuse(solicit(actions, &mut made, endpoints, output, *context));
             }
-            Ok(mut made) => nested(actions, &mut made, endpoints, output, *context),
+            Ok(mut made) => {
+                nested(actions, &mut made, endpoints, output, *context);
+                // A router that reports the expiry does not forward the packet.
+                if reports_expiry(*reply, actions) {
+                    return NextStep::Refused(DropReason::TtlExpired);
+                }
+            }
             Err(reason) => return NextStep::Refused(reason),
         },
         Action::CheckLength { bytes, larger, otherwise } => {
@@ -244,6 +250,18 @@ fn step<'a>(
         Action::Ct(action) => return NextStep::Track(action),
     }
     NextStep::Continue
+}
+
+/// Whether a reply with these actions is an ICMP "time exceeded" (RFC 792, RFC 4443 section 3.3).
+fn reports_expiry(reply: Reply, actions: &[Action]) -> bool {
+    let time_exceeded = match reply {
+        Reply::Icmp4 => 11,
+        Reply::Icmp6 => 3,
+        _ => return false,
+    };
+    actions.iter().any(|action| {
+        matches!(action, Action::Set { field: Field::IcmpType, value, .. } if *value == time_exceeded)
+    })
 }
 
 /// Executes a list on a copy of the frame, or on the frame itself if no action of the list changes
