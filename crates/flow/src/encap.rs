@@ -236,7 +236,7 @@ impl EndpointTable {
         } else {
             (layout.outer_len(key), layout.l4.into(), tunnel_header)
         };
-        let outer = Encapsulated {
+        let mut outer = Encapsulated {
             tunnel: spec.tunnel,
             carrier: layout.carrier,
             local: class.local,
@@ -257,6 +257,7 @@ impl EndpointTable {
         };
         let inner_len = packet.len();
         if outer.carrier == Carrier::TcpShaped {
+            outer.ttl = stt::outer_ttl(outer.ttl, spec.port, packet)?;
             stt::encap(&outer, spec, endpoint, key, packet, self.next_packet_id)?;
             self.next_packet_id = self.next_packet_id.wrapping_add(1);
         } else {

@@ -58,6 +58,25 @@ pub(crate) const fn max_inner_len(ipv6: bool) -> usize {
     MAX_IP_LEN - if ipv6 { 40 } else { 20 } - SEGMENT_HEADER_LEN - FRAME_HEADER_LEN
 }
 
+/// The outer TTL of a frame, `ttl` unless the frame is an STT segment itself: then it is also less
+/// than that of the segment. Otherwise a route that leads into the tunnel itself would be an endless
+/// loop. A loop of another tunnel type ends because the packet grows beyond the path MTU, but STT
+/// segments what is too long.
+///
+/// # Errors
+/// [`DropReason::TtlExpired`]: the TTL of the segment has run out.
+pub(crate) fn outer_ttl(ttl: u8, port: u16, packet: &PacketBuf) -> Result<u8, DropReason> {
+    let head = packet.head();
+    let Ok(at) = wire::transport_offset_in(head, packet.len()) else { return Ok(ttl) };
+    let dst_port = at.l4.and_then(|l4| head.get(l4 + 2..l4 + 4));
+    if at.protocol != Protocol::TCP || dst_port != Some(&port.to_be_bytes()) {
+        return Ok(ttl);
+    }
+    let ttl_offset = if at.ethertype == EtherType::IPV4 { 8 } else { 7 };
+    let inner = head.get(at.l3 + ttl_offset).copied().unwrap_or_default();
+    if inner <= 1 { Err(DropReason::TtlExpired) } else { Ok(ttl.min(inner - 1)) }
+}
+
 pub(crate) fn encap(
     outer: &Encapsulated,
     spec: &TunnelSpec,
