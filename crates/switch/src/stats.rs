@@ -128,6 +128,7 @@ impl Counters {
             upcalls: self.upcalls.value(),
             reused: self.reused.value(),
             controller: self.controller.value(),
+            probes: self.probes.value(),
             put: self.put.value(),
             deleted: self.deleted.value(),
             idle: self.idle.value(),
