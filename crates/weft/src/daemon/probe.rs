@@ -10,13 +10,14 @@ use datapath::Datapath;
 use datapath::config::EndpointConfig;
 use doctor::facts::{self, SwitchMtu};
 use doctor::path::{PathDirection, PathFacts, PmtuReport, search};
-use flow::{Action, DatapathKey, TunnelKey};
+use flow::{Action, DatapathKey, PortNo, TunnelKey};
 use netdev::Netlink;
 use netdev::icmp::TooBigSocket;
 use network::{Placement, TunnelOptions, overhead_bytes};
 use packet::PacketBuf;
 use std::collections::BTreeSet;
-use std::collections::hash_map::{Entry, HashMap};
+use std::collections::hash_map::{Entry, HashMap, RandomState};
+use std::hash::BuildHasher;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,8 +46,17 @@ const ETHERNET_HEADER_LEN: u16 = 14;
 pub struct Probes {
     datapath: Arc<dyn Datapath>,
     deployment: Arc<RwLock<Arc<Deployment>>>,
-    /// Where replies go, by the token of the measurement.
-    waiting: Mutex<HashMap<u64, SyncSender<Probe>>>,
+    /// The measurements that wait for replies, by their token.
+    waiting: Mutex<HashMap<u64, Waiting>>,
+    /// Makes tokens that nobody can guess.
+    tokens: RandomState,
+}
+
+/// A measurement that waits for replies.
+struct Waiting {
+    /// The tunnel port and the address from which its replies come.
+    from: (PortNo, IpAddr),
+    replies: SyncSender<Probe>,
 }
 
 impl Probes {
@@ -59,7 +69,8 @@ impl Probes {
         deployment: Arc<RwLock<Arc<Deployment>>>,
         receiver: Receiver<ReceivedProbe>,
     ) -> io::Result<Arc<Self>> {
-        let probes = Arc::new(Self { datapath, deployment, waiting: Mutex::default() });
+        let (waiting, tokens) = (Mutex::default(), RandomState::new());
+        let probes = Arc::new(Self { datapath, deployment, waiting, tokens });
         let shared = Arc::clone(&probes);
         std::thread::Builder::new()
             .name("probe".to_owned())
@@ -73,9 +84,11 @@ impl Probes {
         for arrived in receiver.iter() {
             if arrived.probe.is_reply {
                 let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(prober) = waiting.get(&arrived.probe.token) {
+                let prober = waiting.get(&arrived.probe.token);
+                // Another host than the one that was asked must not answer.
+                if let Some(prober) = prober.filter(|p| p.from == (arrived.port, arrived.source)) {
                     // The prober retries a request whose reply is lost here.
-                    let _ = prober.try_send(arrived.probe);
+                    let _ = prober.replies.try_send(arrived.probe);
                 }
                 continue;
             }
@@ -125,7 +138,7 @@ impl Probes {
     /// # Errors
     /// A message: no tunnel with end points and keys leads to a host of that name.
     pub fn path(&self, host: &str) -> Result<PathFacts, String> {
-        static TOKENS: AtomicU64 = AtomicU64::new(0);
+        static COUNT: AtomicU64 = AtomicU64::new(0);
         let deployment = self.deployment();
         let is_there =
             |endpoint: &&EndpointConfig| deployment.host_at(endpoint.remote) == Some(host);
@@ -142,10 +155,11 @@ impl Probes {
                 list_names(&Vec::from_iter(known))
             ));
         };
-        let salt = u64::from(std::process::id()) << 32;
-        let token = salt | TOKENS.fetch_add(1, Ordering::Relaxed);
+        let token = self.tokens.hash_one(COUNT.fetch_add(1, Ordering::Relaxed));
         let (sender, replies) = sync_channel(QUEUE);
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(token, sender);
+        let from = (Placement::tunnel_port(endpoint.spec.tunnel), endpoint.remote);
+        let waiting = Waiting { from, replies: sender };
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(token, waiting);
         let mut prober = PathProber::new(self, &deployment, endpoint, token, replies);
         let facts = prober.measure(host);
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&token);
