@@ -74,6 +74,8 @@ struct Tunnel {
     outer: Vec<(&'static str, String)>,
     /// Fields that occur once, and their values.
     once: Vec<(&'static str, String)>,
+    /// Fields that occur once, and what their values start with.
+    starts: Vec<(&'static str, String)>,
     /// The field with the logical ports.
     ports: Option<PortsField>,
     is_stt: bool,
@@ -86,6 +88,7 @@ impl Tunnel {
             layers,
             outer: Vec::new(),
             once: Vec::new(),
+            starts: Vec::new(),
             ports: None,
             is_stt: tunnel == "stt",
         }
@@ -114,6 +117,11 @@ impl Tunnel {
 
     fn once(mut self, name: &'static str, value: impl ToString) -> Self {
         self.once.push((name, value.to_string()));
+        self
+    }
+
+    fn starts(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.starts.push((name, value.to_string()));
         self
     }
 
@@ -159,6 +167,7 @@ impl Tunnel {
         let mut names = Marks::FIELDS.to_vec();
         names.extend(self.outer.iter().map(|(name, _)| *name));
         names.extend(self.once.iter().map(|(name, _)| *name));
+        names.extend(self.starts.iter().map(|(name, _)| *name));
         names.extend(self.ports.map(|(name, _)| name));
         let (mut kinds, mut ports) = (BTreeSet::new(), BTreeSet::new());
         for row in dissect(file, &[first, options].concat(), "", &names) {
@@ -183,7 +192,11 @@ impl Tunnel {
             for ((name, value), found) in self.once.iter().zip(fields) {
                 assert_eq!(found, std::slice::from_ref(value), "{name} of {marks}");
             }
-            ports.extend(fields[self.once.len()..].concat());
+            let fields = &fields[self.once.len()..];
+            for ((name, value), found) in self.starts.iter().zip(fields) {
+                assert!(found.len() == 1 && found[0].starts_with(value), "{name} of {marks}");
+            }
+            ports.extend(fields[self.starts.len()..].concat());
             kinds.insert(inner.to_owned());
         }
         for wanted in ["arp", "ip:icmp", "ip:tcp", "ip:udp", "ipv6:icmpv6", "ipv6:tcp"] {
@@ -446,6 +459,20 @@ fn frames_dissect_when_the_tunnel_is_gre() {
         .once("gre.proto", "0x6558")
         .once("gre.key", format!("{VNI:#010x}"))
         .dissects("GRE over IPv6 with checksum and sequence number: key, checksums");
+}
+
+#[test]
+fn frames_dissect_when_the_tunnel_is_nvgre() {
+    require_tshark!();
+    for family in [4, 6] {
+        Tunnel::over("nvgre", family, GRE)
+            // Always a key, never a checksum or sequence number (RFC 7637 section 3.2).
+            .once("gre.flags_and_version", "0x2000")
+            .once("gre.proto", "0x6558")
+            // The VSID has 24 bits. The other 8 name the flow.
+            .starts("gre.key", format!("{VNI:#08x}"))
+            .dissects(&format!("NVGRE over IPv{family}: VSID, checksums"));
+    }
 }
 
 #[test]

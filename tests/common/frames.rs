@@ -74,6 +74,11 @@ impl FrameSocket {
         }
     }
 
+    /// The frames that have arrived and were not received yet.
+    pub fn pending(&self) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.next(Instant::now())).collect()
+    }
+
     /// All frames up to and including the first for which `last` is true.
     ///
     /// # Panics

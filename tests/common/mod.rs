@@ -68,7 +68,7 @@ impl Datapath {
     }
 
     /// The datapath that `WEFT_TEST_DATAPATH` selects for tests that do not choose one.
-    fn from_environment() -> Option<Self> {
+    pub fn from_environment() -> Option<Self> {
         let name = std::env::var("WEFT_TEST_DATAPATH").ok()?;
         let named = Self::BOTH.into_iter().find(|datapath| datapath.name() == name);
         Some(named.expect("WEFT_TEST_DATAPATH is user or kernel"))
@@ -470,7 +470,8 @@ impl Lab {
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    fn new() -> Self {
+    /// Creates it under a name that nobody else uses.
+    pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("weft-test-{}-{unique}", std::process::id()));

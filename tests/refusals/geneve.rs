@@ -69,3 +69,82 @@ fn geneve_packets_are_dropped_when_they_are_invalid() {
         target.finish();
     }
 }
+
+/// Options of `words` words in all, as long as they can be: up to 128 bytes each. `last` is
+/// the type of the last one, with the critical bit.
+fn long_options(words: usize, last: u8) -> Vec<u8> {
+    const LONGEST: usize = 32;
+    let mut options = Vec::new();
+    let mut rest = words;
+    while rest > 0 {
+        let len = rest.min(LONGEST);
+        rest -= len;
+        let kind = if rest == 0 { last } else { 5 };
+        options.extend([0x12, 0x34, kind, (len - 1) as u8]);
+        options.resize(options.len() + (len - 1) * 4, 0xa5);
+    }
+    options
+}
+
+#[test]
+fn geneve_options_of_every_length_are_skipped_or_refused() {
+    require_root!();
+    const CRITICAL: u8 = 0x40;
+    /// The most that the length field can say: 252 bytes.
+    const MOST_WORDS: usize = 63;
+    // Types of unknown options, the second one critical.
+    const PLAIN: u8 = 5;
+    const URGENT: u8 = 0x85;
+    for family in [4, 6] {
+        let mut target = Target::new(Setup::new("geneve").family(family));
+        let (near, far, outer) = (target.near(), target.far(), target.outer);
+        let packet = |flags, options: &[u8], inner: &[u8]| {
+            let header = geneve_header(0, flags, TEB, VNI, options);
+            outer.udp(GENEVE_PORT, &[&header[..], inner].concat())
+        };
+        let mut valid = Vec::new();
+        let mut deliver = |flags, options: &[u8]| {
+            let inner = note(near, far, &format!("{flags}, {options:02x?}"));
+            let pair = (packet(flags, options, &inner), inner);
+            // Short lists of options are the same in each form.
+            if !valid.contains(&pair) {
+                valid.push(pair);
+            }
+        };
+        for words in 0..=MOST_WORDS {
+            deliver(0, &long_options(words, PLAIN));
+            deliver(0, &[0x12, 0x34, PLAIN, 0].repeat(words));
+            // The option that weft knows has two words.
+            let Some(others) = words.checked_sub(2) else { continue };
+            let (ports, others) = (logical_ports(2, 1), long_options(others, PLAIN));
+            deliver(CRITICAL, &[&ports[..], &others].concat());
+            deliver(CRITICAL, &[&others[..], &ports].concat());
+        }
+        target.delivers_all(geneve, "unknown options", &valid);
+
+        let forbidden = target.forbidden();
+        let refused = |flags, options: &dyn Fn(usize) -> Vec<u8>| -> Vec<_> {
+            let lengths = 1..=MOST_WORDS;
+            lengths.map(|words| packet(flags, &options(words), &forbidden)).collect()
+        };
+        for flags in [0, CRITICAL] {
+            let critical = refused(flags, &|words| long_options(words, URGENT));
+            let reason = Some("geneve_critical_option");
+            target.refuses(geneve, "a critical option at the end", reason, &critical);
+            let critical = refused(flags, &|words| {
+                [&[0x12, 0x34, URGENT, 0][..], &long_options(words - 1, PLAIN)].concat()
+            });
+            target.refuses(geneve, "a critical option at the start", reason, &critical);
+        }
+        // The last option is longer than the room for it, by one word or by all it can say.
+        for more in [1, 31] {
+            let beyond = refused(0, &|words| {
+                let start = [0x12, 0x34, PLAIN, 0].repeat(words - 1);
+                [&start[..], &[0x12, 0x34, PLAIN, more]].concat()
+            });
+            let what = format!("an option that is {more} words too long");
+            target.refuses(geneve, &what, Some("malformed_tunnel"), &beyond);
+        }
+        target.finish();
+    }
+}

@@ -1,7 +1,9 @@
 //! Guests that forge tunnel packets or send forbidden frames.
 
-use super::geneve::{GENEVE_PORT, geneve_header, logical_ports};
-use super::target::{FORBIDDEN, NOBODY, TEB, Target, kernel_count};
+use super::geneve::{GENEVE_PORT, geneve, geneve_header, logical_ports};
+use super::gre::{gre, nvgre};
+use super::stt::stt;
+use super::target::{FORBIDDEN, NOBODY, TEB, Target, Wrap, kernel_count};
 use super::vxlan::{VXLAN_PORT, vxlan, vxlan_header};
 use crate::common::daemon::port;
 use crate::common::frames::{EXPERIMENT, FrameSocket, contains, frame, note};
@@ -88,21 +90,39 @@ fn tunnels_stay_closed_when_a_guest_sends_tunnel_packets() {
     }
 }
 
+/// Each tunnel type with outer headers, and a lab in which its packets are valid.
+const NESTED: [(&str, Wrap, &str); 5] = [
+    ("vxlan", vxlan, ""),
+    ("geneve", geneve, ""),
+    ("gre", gre, ""),
+    ("nvgre", nvgre, ""),
+    ("stt", stt, "logical_ports = false"),
+];
+
 #[test]
 fn nested_tunnel_packets_are_not_decapsulated_again() {
     require_root!();
-    let mut target = Target::new(Setup::new("vxlan"));
-    // The inner packet has the addresses of the outer one: those of the tunnel end points.
-    let outer = target.outer;
-    let inner = Outer { dst_mac: target.near(), src_mac: target.far(), ..outer };
-    let nested = vxlan(&inner, &note(target.near(), target.far(), "nested"));
-    target.wire.send(&vxlan(&outer, &nested));
-    // A punted packet may be overtaken by later ones.
-    let mut seen = target.guest.until("the nested packet", |frame| frame == nested);
-    seen.extend(target.seen(vxlan, &[]));
-    let seen: Vec<_> = seen.iter().filter(|frame| contains(frame, "nested")).collect();
-    assert_eq!(seen, [&nested], "the guest gets the packet, and only once");
-    target.finish();
+    const LEVELS: usize = 4;
+    let cases = NESTED.into_iter().map(|row| (row, 4)).chain([(NESTED[0], 6), (NESTED[4], 6)]);
+    for ((tunnel, wrap, options), family) in cases {
+        let mut target = Target::new(Setup::new(tunnel).family(family).options(options));
+        // The inner packets have the addresses of the outer one: those of the tunnel end points.
+        let outer = target.outer;
+        let inner = Outer { dst_mac: target.near(), src_mac: target.far(), ..outer };
+        let every_type = NESTED.map(|(_, wrap, _)| wrap);
+        for (what, wraps) in [("itself", &[wrap; LEVELS][..]), ("all types", &every_type)] {
+            let note = note(target.near(), target.far(), "nested");
+            let nested = wraps.iter().fold(note, |frame, wrap| wrap(&inner, &frame));
+            let what = format!("{tunnel} around {what}, IPv{family}");
+            target.wire.send(&wrap(&outer, &nested));
+            // A punted packet may be overtaken by later ones.
+            let mut seen = target.guest.until(&what, |frame| frame == nested);
+            seen.extend(target.seen(wrap, &[]));
+            let seen: Vec<_> = seen.iter().filter(|frame| contains(frame, "nested")).collect();
+            assert_eq!(seen, [&nested], "{what}: the guest gets the packet, and only once");
+        }
+        target.finish();
+    }
 }
 
 #[test]

@@ -15,7 +15,26 @@ fn guests(datapath: Datapath) -> Guests {
 
 /// Puts `count` priority tags (VID 0) into a frame.
 fn priority_tagged(count: usize, frame: &[u8]) -> Vec<u8> {
-    [&frame[..12], &[0x81, 0, 0, 0].repeat(count), &frame[12..]].concat()
+    tagged(&vec![0x8100; count], frame)
+}
+
+/// Puts a priority tag of each of these types into a frame.
+fn tagged(tpids: &[u16], frame: &[u8]) -> Vec<u8> {
+    let tags: Vec<u8> =
+        tpids.iter().flat_map(|tpid| [*tpid, 0]).flat_map(u16::to_be_bytes).collect();
+    [&frame[..12], &tags, &frame[12..]].concat()
+}
+
+/// The types of tags that weft knows: C-tags, S-tags, and S-tags of old switches.
+const TPIDS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+
+/// One or two tags of each type, in every order, and some stacks of three to five.
+fn stacks() -> Vec<Vec<u16>> {
+    let pairs = TPIDS.iter().flat_map(|outer| TPIDS.map(|inner| vec![*outer, inner]));
+    let deep = (3..=5).flat_map(|depth| {
+        (0..3).map(move |first| TPIDS.into_iter().cycle().skip(first).take(depth).collect())
+    });
+    TPIDS.into_iter().map(|tpid| vec![tpid]).chain(pairs).chain(deep).collect()
 }
 
 /// Makes an IEEE 802.3 frame of an Ethernet II frame: length, LLC, SNAP with OUI 0, EtherType.
@@ -49,6 +68,31 @@ fn lists_and_port_security_apply_when_a_guest_stacks_priority_tags() {
             let allowed = |to| priority_tagged(tags, &guests.syn(4, to, ALLOWED, "allowed"));
             guests.delivers("a SYN behind tags", 1, &allowed(1));
             guests.delivers("a SYN behind tags to another host", 2, &allowed(2));
+        }
+        guests.finish();
+    }
+}
+
+#[test]
+fn lists_and_port_security_apply_when_a_guest_mixes_types_of_tags() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let mut guests = guests(datapath);
+        guests.delivers("an untagged SYN", 1, &guests.syn(4, 1, ALLOWED, "allowed"));
+        for tpids in stacks() {
+            let is_shown = tpids.len() <= SHOWN_TAGS;
+            let reason = if is_shown { "flow_drop" } else { "tags_too_deep" };
+            let what = |of: &str| format!("{datapath:?}: {of} behind tags {tpids:04x?}");
+            for (family, to) in [(4, 1), (6, 2)] {
+                let hidden = tagged(&tpids, &guests.syn(family, to, TELNET, FORBIDDEN));
+                guests.refuses(&what("Telnet"), reason, &hidden);
+            }
+            let forged = tagged(&tpids, &guests.arp(2, 1));
+            guests.refuses(&what("ARP of another guest"), reason, &forged);
+            for to in [1, 2].into_iter().filter(|_| is_shown) {
+                let allowed = tagged(&tpids, &guests.syn(4, to, ALLOWED, "allowed"));
+                guests.delivers(&what("a SYN"), to, &allowed);
+            }
         }
         guests.finish();
     }

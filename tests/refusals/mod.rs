@@ -3,14 +3,17 @@
 //! receives none of them, and valid packets still arrive afterwards.
 
 pub mod checksums;
+mod control;
 mod geneve;
 mod gre;
 mod guards;
 mod guests;
 mod hidden;
+mod loops;
 mod secured;
 mod strangers;
 mod stt;
 mod tags;
 mod target;
+mod types;
 mod vxlan;

@@ -21,7 +21,7 @@ fn stt_frame(outer: &Outer, id: u32, context: u64, inner: &[u8]) -> Vec<u8> {
 }
 
 /// An STT packet without logical ports, so that the daemon uses the MAC address.
-fn stt(outer: &Outer, inner: &[u8]) -> Vec<u8> {
+pub fn stt(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     stt_frame(outer, 7, context(VNI, 0, 0), inner)
 }
 

@@ -30,7 +30,11 @@ pub type Wrap = fn(&Outer, &[u8]) -> Vec<u8>;
 
 impl Target {
     pub fn new(setup: Setup) -> Self {
-        let lab = Lab::new(setup);
+        Self::on(Lab::new(setup))
+    }
+
+    /// Starts the daemon of `h1` in a lab.
+    pub fn on(lab: Lab) -> Self {
         let daemon = lab.start(0);
         let guest = FrameSocket::open(&lab.guests[0].netns, GUEST_DEVICE);
         let wire = FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name);
@@ -92,6 +96,24 @@ impl Target {
         self.wire.send(packet);
         self.guest.until(what, |frame| frame == inner);
         self.seen(wrap, &[]);
+        assert_eq!(self.dropped(), before, "{what}");
+    }
+
+    /// Sends many packets, which are unusual but valid, each with the frame inside. The guest must
+    /// receive all of these, each once, and the daemon must drop nothing.
+    pub fn delivers_all(&mut self, wrap: Wrap, what: &str, packets: &[(Vec<u8>, Vec<u8>)]) {
+        let before = self.dropped();
+        packets.iter().for_each(|(packet, _)| self.wire.send(packet));
+        let mut seen = Vec::new();
+        // A punted packet may be overtaken by later ones.
+        wait_until(PATIENCE, &format!("{what}: all arrive"), || {
+            seen.extend(self.seen(wrap, &[]));
+            packets.iter().all(|(_, inner)| seen.contains(inner))
+        });
+        for (packet, inner) in packets {
+            let times = seen.iter().filter(|frame| *frame == inner).count();
+            assert_eq!(times, 1, "{what}: {packet:02x?}");
+        }
         assert_eq!(self.dropped(), before, "{what}");
     }
 
@@ -159,19 +181,25 @@ pub fn ip_frame(dst_mac: MacAddr, src_mac: MacAddr, traffic_class: u8, text: &st
 
 /// The UDP counter `name` of the kernel of the target, for the IP version of the underlay.
 pub fn kernel_count(target: &Target, name: &str) -> u64 {
+    kernel_counter(target, "Udp", name)
+}
+
+/// The counter `name` of a protocol in the kernel of the target, for the IP version of the
+/// underlay. TCP has the same counters for both.
+pub fn kernel_counter(target: &Target, protocol: &str, name: &str) -> u64 {
     let family = target.lab.family();
     let read = |file| move || std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
     let netns = &target.lab.hosts[0].netns;
-    if family == 6 {
+    if family == 6 && protocol != "Tcp" {
         let text = netns.run(read("snmp6")).expect("the kernel's counters");
-        let line = text.lines().find(|line| line.starts_with(&format!("Udp6{name} ")));
+        let line = text.lines().find(|line| line.starts_with(&format!("{protocol}6{name} ")));
         return line
             .and_then(|line| line.split_whitespace().last()?.parse().ok())
             .expect("a count");
     }
     let text = netns.run(read("snmp")).expect("the kernel's counters");
-    let mut lines = text.lines().filter(|line| line.starts_with("Udp: "));
-    let [names, values] = [lines.next(), lines.next()].map(|line| line.expect("two lines of UDP"));
+    let mut lines = text.lines().filter(|line| line.starts_with(&format!("{protocol}: ")));
+    let [names, values] = [lines.next(), lines.next()].map(|line| line.expect("two lines of it"));
     let place = names.split(' ').position(|column| column == name).expect("a column of that name");
     values.split(' ').nth(place).and_then(|value| value.parse().ok()).expect("a count")
 }

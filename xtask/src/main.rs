@@ -86,6 +86,8 @@ enum Task {
     /// Look for frames and tunnel packets that the kernel's programs read otherwise than userspace
     /// does, among ten million of each; needs root
     BpfAgreement(soundness::AgreementOptions),
+    /// Write and read a million random headers of each codec; needs root
+    RoundTrips(soundness::RoundTripOptions),
     /// Install the Debian packages that all other tasks need
     Packages,
 }
@@ -120,6 +122,7 @@ fn main() -> ExitCode {
         Task::OvsdbIdl(options) => ovsdb_idl::check(&options),
         Task::Soundness(options) => soundness::soundness(&options),
         Task::BpfAgreement(options) => soundness::agreement(&options),
+        Task::RoundTrips(options) => soundness::round_trips(&options),
         Task::Packages => packages::ensure(&packages::all()),
     };
     match result {

@@ -1,5 +1,5 @@
-//! The long runs of the properties that matter most: a megaflow's mask is never too wide, and the
-//! kernel reads frames as userspace does.
+//! The long runs of the properties that matter most: a megaflow's mask is never too wide, the
+//! kernel reads frames as userspace does, and headers are read as they were written.
 
 use anyhow::Result;
 use clap::Args;
@@ -43,6 +43,29 @@ pub fn agreement(options: &AgreementOptions) -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     run(cargo(&["test", "--release", "--package=datapath-bpf", "--test=main"])
         .args(["--", "--nocapture", "kernel_and_userspace_agree_on"])
+        .env("WEFT_CASES", options.cases.to_string())
+        .env("WEFT_SEED", options.seed.to_string()))
+}
+
+/// How many headers to write and read.
+#[derive(Args)]
+pub struct RoundTripOptions {
+    /// Headers of each codec, and end points for the programs of the kernel datapath
+    #[arg(long, default_value_t = 1_000_000)]
+    cases: u64,
+    /// The first seed of the end points; a failure prints the one that repeats it
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Emits random headers of every codec and parses them again. Then compares the outer headers that
+/// the programs write with those of the codecs. Needs root.
+pub fn round_trips(options: &RoundTripOptions) -> Result<()> {
+    packages::ensure(&packages::BUILD)?;
+    run(cargo(&["test", "--package=wire", "--test=headers", "round_trip"])
+        .env("PROPTEST_CASES", options.cases.to_string()))?;
+    run(cargo(&["test", "--package=datapath-bpf", "--test=main"])
+        .arg("programs_write_the_headers_that_the_codecs_write")
         .env("WEFT_CASES", options.cases.to_string())
         .env("WEFT_SEED", options.seed.to_string()))
 }

@@ -1,5 +1,8 @@
 //! Outer headers are written twice: by the codecs of `flow` and `wire`, and in C. Both write the
 //! same bytes, whatever the end point, its options and the key of the frame.
+//!
+//! `cargo xtask round-trips` is the long run. `WEFT_CASES` and `WEFT_SEED` set the number of end
+//! points and the random seed.
 
 use crate::common::frames::{tcp4, tcp6, udp4};
 use crate::common::reference::reference;
@@ -12,7 +15,7 @@ use packet::PacketBuf;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testkit::random::{Random, environment};
 
-/// Each case leaves an end point behind.
+/// Cases of one object. Each leaves an end point behind.
 const CASES: u64 = 1000;
 /// Classes are overwritten in turn.
 const CLASSES: u64 = 16;
@@ -56,9 +59,16 @@ fn addresses(random: &mut Random, case: u64) -> (IpAddr, IpAddr) {
 #[test]
 fn programs_write_the_headers_that_the_codecs_write_when_end_points_are_generated() {
     testkit::require_root!();
+    let (cases, seed) = (environment("WEFT_CASES", CASES), environment("WEFT_SEED", 1));
+    for (round, first) in (0..).zip((0..cases).step_by(CASES as usize)) {
+        compare(seed + round, CASES.min(cases - first));
+    }
+}
+
+/// Compares what the programs and the codecs write, for as many end points.
+fn compare(seed: u64, cases: u64) {
     let mut switch = Switch::load_for(CASES as u32);
-    let seed = environment("WEFT_SEED", 1);
-    for case in 0..environment("WEFT_CASES", CASES).min(CASES) {
+    for case in 0..cases {
         let random = &mut Random::new(seed << 32 | case);
         let spec = spec(random);
         let (local, remote) = addresses(random, case);

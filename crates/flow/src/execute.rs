@@ -259,8 +259,9 @@ fn reports_expiry(reply: Reply, actions: &[Action]) -> bool {
         Reply::Icmp6 => 3,
         _ => return false,
     };
-    actions.iter().any(|action| {
-        matches!(action, Action::Set { field: Field::IcmpType, value, .. } if *value == time_exceeded)
+    actions.iter().any(|action| match action {
+        Action::Set { field: Field::IcmpType, value, .. } => *value == time_exceeded,
+        _ => false,
     })
 }
 

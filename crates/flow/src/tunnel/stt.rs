@@ -58,10 +58,9 @@ pub(crate) const fn max_inner_len(ipv6: bool) -> usize {
     MAX_IP_LEN - if ipv6 { 40 } else { 20 } - SEGMENT_HEADER_LEN - FRAME_HEADER_LEN
 }
 
-/// The outer TTL of a frame, `ttl` unless the frame is an STT segment itself: then it is also less
-/// than that of the segment. Otherwise a route that leads into the tunnel itself would be an endless
-/// loop. A loop of another tunnel type ends because the packet grows beyond the path MTU, but STT
-/// segments what is too long.
+/// The outer TTL of a frame: `ttl`, but less than the TTL of a frame that is an STT segment itself.
+/// Otherwise an underlay that leads into the tunnel itself would be an endless loop. Loops of other
+/// tunnel types end because packets grow beyond the path MTU, but STT segments them.
 ///
 /// # Errors
 /// [`DropReason::TtlExpired`]: the TTL of the segment has run out.

@@ -131,4 +131,12 @@ proptest! {
         prop_assert_eq!(parse(&bytes), Ok(repr));
         prop_assert_eq!(GrePacket::new_checked(&bytes).unwrap().payload(), payload);
     }
+
+    #[test]
+    fn nvgre_round_trips(vsid in 0_u32..=Vni::MAX, flow_id: u8) {
+        let repr = NvgreRepr { vsid: Vni::new(vsid).unwrap(), flow_id };
+        let mut bytes = dirty(repr.header_len());
+        repr.emit(&mut GrePacket::new_unchecked(&mut bytes));
+        prop_assert_eq!(parse_nvgre(&bytes), Ok(repr));
+    }
 }

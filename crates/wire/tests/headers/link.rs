@@ -76,6 +76,15 @@ fn vlan_is_refused_when_truncated() {
 
 proptest! {
     #[test]
+    fn ethernet_round_trips(dst: [u8; 6], src: [u8; 6], ethertype: u16) {
+        let (dst, src) = (MacAddr(dst), MacAddr(src));
+        let repr = EthernetRepr { dst, src, ethertype: EtherType(ethertype) };
+        let mut bytes = dirty(repr.header_len());
+        repr.emit(&mut EthernetPacket::new_unchecked(&mut bytes));
+        prop_assert_eq!(EthernetRepr::parse(&EthernetPacket::new_checked(&bytes).unwrap()), repr);
+    }
+
+    #[test]
     fn tag_round_trips_through_bytes(
         tci: u16, tpid in prop::sample::select(vec![0x8100, 0x88a8, 0x9100]),
     ) {

@@ -221,6 +221,17 @@ proptest! {
     }
 
     #[test]
+    fn udp_round_trips(ports: (u16, u16), payload in prop::collection::vec(any::<u8>(), 0..60)) {
+        let length = 8 + payload.len() as u16;
+        let repr = UdpRepr { src_port: ports.0, dst_port: ports.1, length };
+        let mut bytes = dirty(repr.header_len());
+        bytes.extend(&payload);
+        repr.emit(&mut UdpPacket::new_unchecked(&mut bytes));
+        let packet = UdpPacket::new_checked(&bytes).unwrap();
+        prop_assert_eq!((UdpRepr::parse(&packet), packet.payload()), (repr, &payload[..]));
+    }
+
+    #[test]
     fn udp_checksum_agrees_with_etherparse(
         ports: (u16, u16), payload in prop::collection::vec(any::<u8>(), 0..60),
         addresses: ([u8; 16], [u8; 16]),

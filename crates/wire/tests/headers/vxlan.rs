@@ -50,4 +50,12 @@ proptest! {
         packet.set_vni(Vni::new(1).unwrap());
         prop_assert_eq!(bytes, [8, 0, 0, 0, 0, 0, 1, 0]);
     }
+
+    #[test]
+    fn vxlan_round_trips(vni in 0_u32..=Vni::MAX) {
+        let repr = VxlanRepr { vni: Vni::new(vni).unwrap() };
+        let mut bytes = dirty(repr.header_len());
+        repr.emit(&mut VxlanPacket::new_unchecked(&mut bytes));
+        prop_assert_eq!(parse(&bytes), Ok(repr));
+    }
 }

@@ -1,0 +1,157 @@
+//! Packets of a known host that come in another tunnel type than configured, or go to another
+//! address of this host.
+
+use super::geneve::geneve;
+use super::gre::{gre, nvgre};
+use super::stt::stt;
+use super::target::{Target, Wrap, kernel_counter};
+use super::vxlan::vxlan;
+use crate::common::outer::Outer;
+use crate::common::{Lab, Setup, VNI};
+use netdev::{Dad, IpNet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use testkit::require_root;
+
+/// Each tunnel type with an outer header, how a packet of it looks, and the counter of the kernel
+/// for such a packet without a receiver.
+const TYPES: [TunnelCase; 5] = [
+    ("vxlan", vxlan, ("Udp", "NoPorts")),
+    ("geneve", geneve, ("Udp", "NoPorts")),
+    ("gre", gre, ("Ip", "InUnknownProtos")),
+    ("nvgre", nvgre, ("Ip", "InUnknownProtos")),
+    ("stt", stt, ("Tcp", "OutRsts")),
+];
+
+/// Every type over IPv4, and one of each protocol over IPv6.
+fn cases() -> Vec<(u8, TunnelCase)> {
+    let over6 = TYPES.into_iter().filter(|(tunnel, ..)| ["geneve", "gre", "stt"].contains(tunnel));
+    TYPES.map(|case| (4, case)).into_iter().chain(over6.map(|case| (6, case))).collect()
+}
+
+type TunnelCase = (&'static str, Wrap, KernelCounter);
+
+/// The protocol and the name of a counter in `/proc/net/snmp`.
+type KernelCounter = (&'static str, &'static str);
+
+/// The network file of further switches between `h1` and another host, one of each of these types.
+/// Without `host`, each switch has a host of its own, which has its address from `first` on.
+fn further_switches(types: &[&str], host: Option<&str>, first: IpAddr, vni: u32) -> String {
+    let mut text = String::new();
+    for (number, tunnel) in (0..).zip(types) {
+        let own = format!("h3{number}");
+        let other = host.unwrap_or(&own);
+        if host.is_none() {
+            let address: IpAddr = match first {
+                IpAddr::V4(ip) => Ipv4Addr::from(u32::from(ip) + number).into(),
+                IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) + u128::from(number)).into(),
+            };
+            text += &format!(
+                "[[host]]\nname = \"{own}\"\nuplink = \"eth0\"\nunderlay = [\"{address}\"]\n"
+            );
+        }
+        text += &format!(
+            "[[logical_switch]]\nname = \"s{number}\"\ntunnel = \"{tunnel}\"\nvni = {vni}\n\
+             [[logical_switch.port]]\nname = \"n{number}\"\nhost = \"h1\"\n\
+             mac = \"02:00:00:00:00:01\"\ndevice = {{ tap = \"n{number}\" }}\n\
+             [[logical_switch.port]]\nname = \"f{number}\"\nhost = \"{other}\"\n\
+             mac = \"02:00:00:00:00:02\"\ndevice = {{ tap = \"f{number}\" }}\n"
+        );
+    }
+    text
+}
+
+/// A daemon with further switches of these types.
+fn target_with(setup: Setup, types: &[&str], host: Option<&str>, vni: u32) -> Target {
+    let mut lab = Lab::new(setup);
+    let second = Outer::between(&lab.hosts[1], &lab.hosts[0], lab.family());
+    let text = further_switches(types, host, second.as_stranger().src, vni);
+    lab.change_setup(|setup| setup.more(&text));
+    Target::on(lab)
+}
+
+fn is_gre(tunnel: &str) -> bool {
+    tunnel.ends_with("gre")
+}
+
+/// What the setup of a tunnel type needs so that `wrap` makes valid packets.
+fn setup(tunnel: &str, family: u8) -> Setup {
+    let setup = Setup::new(tunnel).family(family);
+    if tunnel == "stt" { setup.options("logical_ports = false") } else { setup }
+}
+
+#[test]
+fn packets_are_dropped_when_their_sender_has_another_tunnel_type() {
+    require_root!();
+    for (family, (tunnel, wrap, _)) in cases() {
+        let others = TYPES.iter().filter(|(other, ..)| *other != tunnel);
+        let names: Vec<_> = others.clone().map(|(other, ..)| *other).collect();
+        // Other hosts use these types, so this host listens for them.
+        let mut target = target_with(setup(tunnel, family), &names, None, VNI);
+        for (other, wrong, _) in others {
+            let packet = wrong(&target.outer, &target.forbidden());
+            let what = format!("{other} of a host with {tunnel}, IPv{family}");
+            // GRE and NVGRE have the same protocol number, so the key decides.
+            let is_similar = is_gre(tunnel) && is_gre(other);
+            let reason = if is_similar { "unknown_datapath" } else { "unknown_endpoint" };
+            target.refuses(wrap, &what, Some(reason), &[packet]);
+        }
+        target.finish();
+    }
+}
+
+#[test]
+fn packets_are_dropped_when_their_switch_has_another_tunnel_type() {
+    require_root!();
+    for (tunnel, wrap, _) in TYPES {
+        // One host cannot use both GRE and NVGRE.
+        let left_out = if tunnel == "nvgre" { "gre" } else { "nvgre" };
+        let others = TYPES.iter().filter(|(other, ..)| ![tunnel, left_out].contains(other));
+        let names: Vec<_> = others.clone().map(|(other, ..)| *other).collect();
+        // The sender uses all of them, and the switch with this number has the first one.
+        let mut target = target_with(setup(tunnel, 4), &names, Some("h2"), VNI + 1);
+        for (other, wrong, _) in others {
+            let packet = wrong(&target.outer, &target.forbidden());
+            let what = format!("{other} for a switch with {tunnel}");
+            target.refuses(wrap, &what, Some("unknown_datapath"), &[packet]);
+        }
+        target.finish();
+    }
+}
+
+#[test]
+fn packets_are_not_taken_when_they_have_another_type_or_address() {
+    require_root!();
+    for (family, (tunnel, wrap, counter)) in cases() {
+        let mut target = Target::new(setup(tunnel, family));
+        // No host has these types.
+        for (other, wrong, counter) in TYPES {
+            if other == tunnel || (is_gre(other) && is_gre(tunnel)) {
+                continue;
+            }
+            let packet = wrong(&target.outer, &target.forbidden());
+            let what = format!("{other} beside {tunnel}, IPv{family}");
+            not_taken(&mut target, wrap, &what, counter, packet);
+        }
+        let (second, len): (IpAddr, u8) = match target.outer.dst {
+            IpAddr::V4(ip) => (Ipv4Addr::from(u32::from(ip) | 0x40).into(), 24),
+            IpAddr::V6(ip) => (Ipv6Addr::from(u128::from(ip) | 0x40).into(), 64),
+        };
+        let host = &target.lab.hosts[0];
+        let prefix = IpNet::new(second, len).expect("the length fits the family");
+        let added = host.netns.netlink().add_address(host.uplink.index, prefix, Dad::Skip);
+        added.expect("an address can be added");
+        let outer = Outer { dst: second, ..target.outer };
+        let packet = wrap(&outer, &target.forbidden());
+        let what = format!("{tunnel} for a second address, IPv{family}");
+        not_taken(&mut target, wrap, &what, counter, packet);
+        target.finish();
+    }
+}
+
+/// Checks that weft leaves a packet to the kernel, which has no receiver for it and counts it.
+fn not_taken(target: &mut Target, wrap: Wrap, what: &str, counter: KernelCounter, packet: Vec<u8>) {
+    let (protocol, name) = counter;
+    let before = kernel_counter(target, protocol, name);
+    target.refuses(wrap, what, None, &[packet]);
+    assert_eq!(kernel_counter(target, protocol, name), before + 1, "{what}: {counter:?}");
+}
