@@ -2,6 +2,7 @@
 //! probes between hosts.
 
 use super::geneve::{GENEVE_PORT, geneve_header};
+use super::stt::STT_PORT;
 use super::target::TEB;
 use super::vxlan::VXLAN_PORT;
 use crate::commands::call::weft;
@@ -158,17 +159,22 @@ fn daemon_listens_to_nothing_but_its_tunnels() {
         // The namespace has no other programs. The first line is a heading.
         let sockets =
             |file: &str| -> Vec<String> { read(file).lines().skip(1).map(str::to_owned).collect() };
-        for file in ["tcp", "tcp6", "udplite", "udplite6"] {
+        for file in ["udplite", "udplite6"] {
             assert_eq!(sockets(file), Vec::<String>::new(), "{tunnel}: {file}");
         }
-        for socket in [sockets("udp"), sockets("udp6")].concat() {
-            let local = socket.split_whitespace().nth(1).expect("a local address");
-            let (address, port) = local.split_once(':').expect("a port");
-            let port = u16::from_str_radix(port, 16).expect("a port in hexadecimal");
-            // The kernel opened this one for the device `weft-gro`, which has no use for packets.
-            let is_kernels = port == VXLAN_PORT;
-            let is_bound = address.bytes().any(|digit| digit != b'0');
-            assert!(is_bound || is_kernels, "{tunnel}: {socket} takes all");
+        for file in ["tcp", "tcp6", "udp", "udp6"] {
+            for socket in sockets(file) {
+                let local = socket.split_whitespace().nth(1).expect("a local address");
+                let (address, port) = local.split_once(':').expect("a port");
+                let port = u16::from_str_radix(port, 16).expect("a port in hexadecimal");
+                // The kernel opened it for the device `weft-gro`, which has no use for packets.
+                let is_kernels = file.starts_with("udp") && port == VXLAN_PORT;
+                let is_bound = address.bytes().any(|digit| digit != b'0');
+                assert!(is_bound || is_kernels, "{tunnel}: {socket} takes all");
+                // The socket that keeps the port of STT accepts no connections.
+                let is_allowed = file.starts_with("udp") || (tunnel, port) == ("stt", STT_PORT);
+                assert!(is_allowed, "{tunnel}: {socket} listens");
+            }
         }
         // A socket in a file is protected by the mode of the file. The last name is a lock: nobody
         // accepts connections.

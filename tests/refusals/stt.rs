@@ -7,7 +7,7 @@ use crate::common::{PATIENCE, Setup, VNI};
 use testkit::host::wait_until;
 use testkit::require_root;
 
-const STT_PORT: u16 = 7471;
+pub const STT_PORT: u16 = 7471;
 
 /// The STT context of a frame from port 2 to port 1.
 fn context(vni: u32, ingress: u16, egress: u16) -> u64 {
