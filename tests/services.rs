@@ -199,7 +199,7 @@ fn translated_connections_survive_a_killed_daemon() {
             }
             exchange();
         }
-        let saved = lab.control(0).with_extension("connections");
+        let saved = lab.control(0).with_extension("sock.connections");
         assert!(saved.exists());
         daemons.into_iter().for_each(Daemon::stop);
         assert!(!saved.exists(), "a daemon that ends leaves nothing behind");

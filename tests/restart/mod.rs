@@ -199,7 +199,7 @@ fn purge_removes_everything_after_a_daemon_was_killed() {
     kill(second);
     assert!(is_loaded(&links) && !pinning.pinned().is_empty());
     for host in [0, 1] {
-        let saved = pinning.lab.control(host).with_extension("connections");
+        let saved = pinning.lab.control(host).with_extension("sock.connections");
         assert!(!pinning.devices(host).is_empty() && saved.exists());
         let said = pinning.purge(host);
         assert!(!saved.exists());

@@ -101,7 +101,7 @@ impl Table {
             translate(&mut updated, translation);
         }
         if updated.connection.is_some_and(|it| it.generation == generation) {
-            self.save(found.slot);
+            self.write_record(found.slot);
         }
         updated
     }

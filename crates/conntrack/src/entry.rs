@@ -22,7 +22,7 @@ pub(crate) enum Machine {
 }
 
 /// Milliseconds of two-way traffic after which UDP is a stream.
-const UDP_STREAM_MS: u64 = 2000;
+pub(crate) const UDP_STREAM_MS: u64 = 2000;
 
 /// The result of a packet that belongs to a connection, or begins one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

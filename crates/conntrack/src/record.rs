@@ -9,7 +9,7 @@ use std::fmt;
 
 use flow::PortNo;
 
-use crate::entry::{Entry, Machine, NONE, Status};
+use crate::entry::{Entry, Machine, NONE, Status, UDP_STREAM_MS};
 use crate::fusion::FusionState;
 use crate::sctp::Sctp;
 use crate::tcp::Tcp;
@@ -32,9 +32,9 @@ pub trait Store: fmt::Debug + Send {
 /// Why a connection was not restored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum NotRestored {
-    /// The record is none of a connection.
+    /// The record does not describe a connection.
     Invalid,
-    /// No packet has passed for longer than its timeout.
+    /// No packet could be tracked for longer than its timeout.
     Expired,
     /// A limit is reached, or another connection has the same packets.
     Refused(CtDrop),
@@ -110,7 +110,7 @@ impl Record {
     }
 
     /// Facts, state machine and timeout of the connection. `None` if they are impossible.
-    fn decode(&self) -> Option<(Status, Machine, Timeout)> {
+    fn decode(&self, now_ms: u64) -> Option<(Status, Machine, Timeout)> {
         let [status, kind, state, ..] = self.0[13].to_le_bytes();
         let status = Status::from_bits(status)?;
         let [original, reply] = [self.tuple(0), self.tuple(1)];
@@ -129,7 +129,8 @@ impl Record {
             UDP if protocol == wire::Protocol::UDP => {
                 let is_stream = status.has(Status::ASSURED);
                 let timeout = if is_stream { Timeout::UdpStream } else { Timeout::Udp };
-                (Machine::Udp { stream_after_ms: 0 }, timeout)
+                let stream_after_ms = if is_stream { 0 } else { now_ms + UDP_STREAM_MS };
+                (Machine::Udp { stream_after_ms }, timeout)
             }
             ICMP if original.is_icmp() => (Machine::Icmp, Timeout::Icmp),
             SCTP if protocol == wire::Protocol::SCTP => {
@@ -173,7 +174,7 @@ impl Table {
         absent_ms: u64,
         opener: PortNo,
     ) -> Result<(), NotRestored> {
-        let (status, machine, timeout) = record.decode().ok_or(NotRestored::Invalid)?;
+        let (status, machine, timeout) = record.decode(now_ms).ok_or(NotRestored::Invalid)?;
         let timeout_ms = self.config.timeouts.ms(timeout);
         if timeout_ms <= absent_ms {
             return Err(NotRestored::Expired);
@@ -201,13 +202,13 @@ impl Table {
             proposals: [0; 2],
             machine,
         });
-        self.save(slot);
+        self.write_record(slot);
         Ok(())
     }
 
     /// Writes the record of a connection that has changed.
     #[inline]
-    pub(crate) fn save(&mut self, slot: u32) {
+    pub(crate) fn write_record(&mut self, slot: u32) {
         if let Some(store) = &mut self.store
             && let Some(entry) = self.slab.get(slot)
             && entry.status.has(Status::SEEN_REPLY)
@@ -218,7 +219,7 @@ impl Table {
 
     /// Clears the record of a connection that is removed.
     #[inline]
-    pub(crate) fn unsave(&mut self, slot: u32) {
+    pub(crate) fn clear_record(&mut self, slot: u32) {
         if let Some(store) = &mut self.store
             && let Some(entry) = self.slab.get(slot)
             && entry.status.has(Status::SEEN_REPLY)

@@ -190,7 +190,12 @@ impl Table {
                 return None;
             }
             Outcome::Invalid(invalid, timeout) => {
+                // An SCTP packet may have valid chunks before an invalid one.
+                let has_changed = before != (entry.status, machine_state(entry));
                 self.shorten(now_ms, slot, timeout);
+                if has_changed {
+                    self.write_record(slot);
+                }
                 return Some(Tracked::invalid(zone, invalid));
             }
         }
@@ -224,7 +229,7 @@ impl Table {
         }
         self.timers.deadline_changed(&mut self.slab, slot);
         if has_changed {
-            self.save(slot);
+            self.write_record(slot);
         }
         Some(tracked)
     }
@@ -277,7 +282,7 @@ impl Table {
 
     /// Removes a connection from all structures.
     pub(crate) fn remove(&mut self, slot: u32) {
-        self.unsave(slot);
+        self.clear_record(slot);
         let Some(entry) = self.slab.get_mut(slot) else { return };
         self.outdated.extend(entry.outdate(slot));
         let (zone, opener) = (entry.keys[0].zone(), entry.opener);
@@ -318,11 +323,11 @@ impl Table {
 }
 
 /// What packets can notice of a state machine.
-fn machine_state(entry: &Entry) -> u8 {
+fn machine_state(entry: &Entry) -> (u8, u64) {
     match &entry.machine {
-        crate::entry::Machine::Tcp(tcp) => tcp.state() as u8,
-        crate::entry::Machine::Sctp(sctp) => sctp.state() as u8,
-        _ => 0,
+        crate::entry::Machine::Tcp(tcp) => (tcp.state() as u8, 0),
+        crate::entry::Machine::Sctp(sctp) => (sctp.state() as u8, sctp.save()),
+        _ => (0, 0),
     }
 }
 

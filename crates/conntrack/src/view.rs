@@ -190,7 +190,7 @@ impl Table {
             entry.set_label(new.1);
             entry.generation = generation;
             self.outdated.extend(entry.outdate(reference.id.0));
-            self.save(reference.id.0);
+            self.write_record(reference.id.0);
         }
         Some(self.slab.get(reference.id.0)?.generation)
     }

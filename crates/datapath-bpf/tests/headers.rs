@@ -74,7 +74,7 @@ fn compare(seed: u64, cases: u64) {
         let (local, remote) = addresses(random, case);
         let class = (case % CLASSES) as u16;
         let tunnel = tunnels::add(&mut switch, &spec, class, local, remote);
-        let payload = vec![case as u8; random.below(100) as usize];
+        let payload = vec![case as u8; random.below(100)];
         let mut frame = match random.below(3) {
             0 => tcp4(),
             1 => tcp6(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use conntrack::{Commit, Config, Headers, Nat, NatSpec, Seed, Table, Zone};
 use criterion::{Criterion, criterion_group, criterion_main};
-use datapath::saved_connections::{ConnectionFile, Earlier};
+use datapath::saved_connections::{ConnectionFile, Earlier, Restored};
 use flow::PortNo;
 use packet::PacketBuf;
 use wire::checksum::checksum;
@@ -62,7 +62,7 @@ fn new_table(file: Option<&ConnectionFile>) -> Table {
 
 fn opened(c: &mut Criterion) {
     let path = path("opened");
-    let file = ConnectionFile::create(&path, 1000).expect("/dev/shm has room");
+    let file = ConnectionFile::create(&path, 1000, None).expect("/dev/shm has room");
     let packets = [datagram(0, false), datagram(0, true)];
     for (name, file) in [("not saved", None), ("saved", Some(&file))] {
         let mut table = new_table(file);
@@ -79,7 +79,7 @@ fn opened(c: &mut Criterion) {
 
 fn restored(c: &mut Criterion) {
     let (before, after) = (path("before"), path("after"));
-    let file = ConnectionFile::create(&before, RESTORED).expect("/dev/shm has room");
+    let file = ConnectionFile::create(&before, RESTORED, None).expect("/dev/shm has room");
     let mut table = new_table(Some(&file));
     for number in 0..RESTORED {
         open(&mut table, number, &[datagram(number, false), datagram(number, true)]);
@@ -90,9 +90,11 @@ fn restored(c: &mut Criterion) {
     group.bench_function(format!("{RESTORED} connections"), |b| {
         b.iter(|| {
             let earlier = Earlier::read(&before).expect("it can be read").expect("it is there");
-            let file = ConnectionFile::create(&after, RESTORED).expect("/dev/shm has room");
+            let _ = std::fs::remove_file(&after);
+            let file = ConnectionFile::create(&after, RESTORED, None).expect("/dev/shm has room");
             let records = earlier.records.into_iter().map(|record| (record, record.opener()));
-            let (restored, lost) = file.restore(&Config::default(), records, Duration::ZERO);
+            let (restored, lost) =
+                Restored::new(Some(file), &Config::default(), records, Duration::ZERO);
             assert_eq!((restored.len(), lost.len()), (RESTORED, 0));
         });
     });

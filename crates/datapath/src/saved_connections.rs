@@ -10,13 +10,14 @@
 //!
 //! | words | contents |
 //! |---|---|
-//! | 8 | [`MAGIC`], [`VERSION`], number of records, last beat, length of each [`Area`] in entries |
+//! | 8 | [`MAGIC`], [`VERSION`], number of records, last beat, length of each [`Area`], boot |
 //! | 32 for each zone | checksum, length in bytes, name |
 //! | 32 for each port | the same |
 //! | 16 for each place of the table | [`Record`] |
 //!
 //! A beat is the time since boot in milliseconds, which the daemon writes every second or so. The
-//! first three words are the same in all versions.
+//! last word of the header tells which boot of the host that was. The first three words are the
+//! same in all versions.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -42,6 +43,7 @@ const VERSION_AT: usize = 1;
 const RECORDS_AT: usize = 2;
 const BEAT_AT: usize = 3;
 const LENGTHS_AT: usize = 4;
+const BOOT_AT: usize = 7;
 const HEADER: usize = 8;
 
 /// Entries for zones and for ports. Ports with higher numbers are not saved.
@@ -99,11 +101,16 @@ pub struct Earlier {
     /// Connections that cannot be read: another version has saved them, or the daemon was killed
     /// while it wrote one.
     pub unreadable: u64,
-    /// The time since the earlier daemon ran.
-    pub absent: Duration,
+    /// When the earlier daemon ran for the last time, since boot.
+    pub last_beat: Option<Duration>,
 }
 
 impl Earlier {
+    /// The time since the earlier daemon ran.
+    pub fn absent(&self) -> Duration {
+        self.last_beat.map_or(Duration::ZERO, |last| boot_clock::now().saturating_sub(last))
+    }
+
     /// Reads the file of an earlier daemon; `None` if there is none.
     ///
     /// # Errors
@@ -119,11 +126,15 @@ impl Earlier {
             return Ok(None);
         }
         let word = |at: usize| header.get(at).copied().unwrap_or_default();
+        if word(BOOT_AT) != boot_clock::boot() {
+            return Ok(None);
+        }
         if word(VERSION_AT) != VERSION {
             return Ok(Some(Self { unreadable: word(RECORDS_AT), ..Self::default() }));
         }
         let entries = |area: Area| {
-            let count = word(area.length_at()).min(u64::from(u32::MAX)) as usize;
+            let most = if area == Area::Connections { u32::MAX as usize } else { NAMES };
+            let count = word(area.length_at()).min(most as u64) as usize;
             read_words(&file, area.start(), count * area.entry_words())
         };
         let names = |area: Area| -> io::Result<Vec<(usize, String)>> {
@@ -142,8 +153,7 @@ impl Earlier {
                 None => {}
             }
         }
-        let last = Duration::from_millis(word(BEAT_AT));
-        earlier.absent = boot_clock::now().saturating_sub(last);
+        earlier.last_beat = Some(Duration::from_millis(word(BEAT_AT)));
         Ok(Some(earlier))
     }
 }
@@ -179,54 +189,32 @@ fn words_of(name: &str) -> Option<[u64; NAME_WORDS]> {
 
 /// The file in which a running daemon saves its connections.
 #[derive(Clone, Debug)]
-pub struct ConnectionFile(Arc<Mutex<Open>>);
+pub struct ConnectionFile(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
-struct Open {
+struct Inner {
     file: SharedFile,
     records: u64,
     failures: u64,
 }
 
 impl ConnectionFile {
-    /// Creates a file without connections at `path`, for a table of at most `connections`.
+    /// Creates a file without connections at `path`, for a table of at most `connections`. Until
+    /// the first [`ConnectionFile::beat`], it says that a daemon has run at `last_beat`.
     ///
     /// # Errors
-    /// The file cannot be created.
-    pub fn create(path: &Path, connections: u32) -> io::Result<Self> {
+    /// The file exists, or cannot be created.
+    pub fn create(path: &Path, connections: u32, last_beat: Option<Duration>) -> io::Result<Self> {
         let mut file = SharedFile::create(path, Area::Connections.entry(connections as usize))?;
-        file.store(0, &[MAGIC, VERSION, 0, beat()])?;
-        Ok(Self(Arc::new(Mutex::new(Open { file, records: 0, failures: 0 }))))
-    }
-
-    /// Restores connections, and saves them in this file. `earlier` has the record and the opening
-    /// port of each. `absent` is the time since the earlier daemon ran. Also returns how many were
-    /// not restored, by reason.
-    pub fn restore(
-        self,
-        config: &Config,
-        earlier: impl ExactSizeIterator<Item = (Record, PortNo)>,
-        absent: Duration,
-    ) -> (Restored, BTreeMap<NotRestored, u64>) {
-        let mut lost = BTreeMap::new();
-        if earlier.len() == 0 {
-            return (Restored { file: self, table: None }, lost);
-        }
-        // A table's clock may be any; a tracker's begins at 0 as well.
-        let mut table = Table::new(config.clone(), Seed::random(), 0);
-        table.save_in(Box::new(self.clone()));
-        for (record, opener) in earlier {
-            if let Err(why) = table.restore(0, &record, absent.as_millis() as u64, opener) {
-                *lost.entry(why).or_default() += 1;
-            }
-        }
-        (Restored { file: self, table: Some(table) }, lost)
+        let beat = last_beat.map_or_else(beat, |last| last.as_millis() as u64);
+        file.store(0, &[MAGIC, VERSION, 0, beat, 0, 0, 0, boot_clock::boot()])?;
+        Ok(Self(Arc::new(Mutex::new(Inner { file, records: 0, failures: 0 }))))
     }
 
     /// Notes that the daemon runs.
     pub fn beat(&self) {
         // The header has room already.
-        let _ = self.open().file.store(BEAT_AT, &[beat()]);
+        let _ = self.lock().file.store(BEAT_AT, &[beat()]);
     }
 
     /// Replaces all names of an area. Names that are too long are left out.
@@ -236,25 +224,25 @@ impl ConnectionFile {
             .filter_map(|(number, name)| Some((number as usize, words_of(&name)?)))
             .filter(|(number, _)| *number < NAMES)
             .collect();
-        let mut open = self.open();
-        let before = open.file.load(area.length_at()) as usize;
+        let mut inner = self.lock();
+        let before = inner.file.load(area.length_at()) as usize;
         let after = names.keys().next_back().map_or(0, |last| last + 1);
         for number in 0..before.max(after) {
             let new = names.get(&number).map_or([0; NAME_WORDS], |words| *words);
             let at = area.entry(number);
-            if (0..NAME_WORDS).any(|word| open.file.load(at + word) != new[word]) {
-                open.store(at, &new);
+            if (0..NAME_WORDS).any(|word| inner.file.load(at + word) != new[word]) {
+                inner.store(at, &new);
             }
         }
-        open.store(area.length_at(), &[before.max(after) as u64]);
+        inner.store(area.length_at(), &[before.max(after) as u64]);
     }
 
     /// The number of records that could not be written, because the file system was full.
     pub fn failures(&self) -> u64 {
-        self.open().failures
+        self.lock().failures
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         // No code panics halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -263,12 +251,38 @@ impl ConnectionFile {
 /// A file, and the table of the connections that were restored from another one.
 #[derive(Debug)]
 pub struct Restored {
-    pub(crate) file: ConnectionFile,
+    pub(crate) file: Option<ConnectionFile>,
     /// `None` when there are none: a table takes memory.
     pub(crate) table: Option<Table>,
 }
 
 impl Restored {
+    /// Restores connections, and saves them in `file` if there is one. `earlier` has the record and
+    /// the opening port of each. `absent` is the time since the earlier daemon ran. Also returns
+    /// how many were not restored, by reason.
+    pub fn new(
+        file: Option<ConnectionFile>,
+        config: &Config,
+        earlier: impl ExactSizeIterator<Item = (Record, PortNo)>,
+        absent: Duration,
+    ) -> (Self, BTreeMap<NotRestored, u64>) {
+        let mut lost = BTreeMap::new();
+        if earlier.len() == 0 {
+            return (Self { file, table: None }, lost);
+        }
+        // A table's clock may be any; a tracker's begins at 0 as well.
+        let mut table = Table::new(config.clone(), Seed::random(), 0);
+        if let Some(file) = &file {
+            table.save_in(Box::new(file.clone()));
+        }
+        for (record, opener) in earlier {
+            if let Err(why) = table.restore(0, &record, absent.as_millis() as u64, opener) {
+                *lost.entry(why).or_default() += 1;
+            }
+        }
+        (Self { file, table: Some(table) }, lost)
+    }
+
     /// The number of connections.
     pub fn len(&self) -> u32 {
         self.table.as_ref().map_or(0, Table::len)
@@ -284,7 +298,7 @@ fn beat() -> u64 {
     boot_clock::now().as_millis() as u64
 }
 
-impl Open {
+impl Inner {
     fn store(&mut self, at: usize, words: &[u64]) -> bool {
         let stored = self.file.store(at, words).is_ok();
         self.failures += u64::from(!stored);
@@ -299,26 +313,26 @@ impl Open {
 
 impl Store for ConnectionFile {
     fn write(&mut self, place: u32, record: &Record) {
-        let mut open = self.open();
+        let mut inner = self.lock();
         let at = Area::Connections.entry(place as usize);
-        let is_new = open.file.load(at + Record::WORDS - 1) == 0;
-        if open.store(at, record.words()) && is_new {
-            let records = open.records + 1;
-            open.count(records);
-            let length = open.file.load(Area::Connections.length_at());
+        let is_new = inner.file.load(at + Record::WORDS - 1) == 0;
+        if inner.store(at, record.words()) && is_new {
+            let records = inner.records + 1;
+            inner.count(records);
+            let length = inner.file.load(Area::Connections.length_at());
             if length <= place.into() {
-                open.store(Area::Connections.length_at(), &[u64::from(place) + 1]);
+                inner.store(Area::Connections.length_at(), &[u64::from(place) + 1]);
             }
         }
     }
 
     fn clear(&mut self, place: u32) {
-        let mut open = self.open();
+        let mut inner = self.lock();
         let checksum = Area::Connections.entry(place as usize) + Record::WORDS - 1;
-        if open.file.load(checksum) != 0 {
-            open.store(checksum, &[0]);
-            let records = open.records.saturating_sub(1);
-            open.count(records);
+        if inner.file.load(checksum) != 0 {
+            inner.store(checksum, &[0]);
+            let records = inner.records.saturating_sub(1);
+            inner.count(records);
         }
     }
 }

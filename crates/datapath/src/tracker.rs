@@ -61,9 +61,10 @@ impl Tracker {
     /// be called before the first packet is tracked; later calls have no effect.
     pub fn continue_with(&self, restored: Restored) {
         let Restored { file, table } = restored;
-        if self.saved.set(file).is_ok()
-            && let Some(table) = table
-        {
+        if let Some(file) = file {
+            let _ = self.saved.set(file);
+        }
+        if let Some(table) = table {
             let _ = self.table.set(Mutex::new(table));
         }
     }

@@ -1,5 +1,6 @@
 //! The time since the host was booted, which goes on while it sleeps and while no process runs.
 
+use std::fs;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -8,4 +9,11 @@ use nix::time::{ClockId, clock_gettime};
 pub fn now() -> Duration {
     // The clock exists since Linux 2.6.39.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
+}
+
+/// A number that is another one after each boot; 0 where the kernel does not tell.
+pub fn boot() -> u64 {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
 }

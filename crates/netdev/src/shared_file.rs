@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::mman::{self, MapFlags, ProtFlags};
@@ -18,13 +19,20 @@ use crate::regular_file;
 const WORD: usize = size_of::<u64>();
 /// Bytes for which the file system reserves room at a time.
 const BLOCK: usize = 1 << 16;
+/// After a file system had no room, the time until it is asked again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Opens a file of this process's user for reading.
 ///
 /// # Errors
-/// The file cannot be opened, is not a regular file, or another user can have written it.
+/// The file cannot be opened, is a symbolic link or not a regular file, another user can have
+/// written it, or a process has it as a [`SharedFile`].
 pub fn open_own(path: &Path) -> io::Result<File> {
+    if path.symlink_metadata()?.is_symlink() {
+        return Err(io::Error::other("it is a symbolic link"));
+    }
     let file = regular_file::open(path)?;
+    file.try_lock()?;
     let metadata = file.metadata()?;
     let others = metadata.mode() & 0o022 != 0;
     if metadata.uid() != geteuid().as_raw() || others {
@@ -40,29 +48,31 @@ pub struct SharedFile {
     file: File,
     at: NonNull<AtomicU64>,
     bytes: NonZeroUsize,
-    /// Whether the file system has reserved room for a block. A store to any other place could end
-    /// the process, if the file system is full.
+    /// Whether the file system has reserved room for a block. An access to any other block could
+    /// end the process, if the file system is full: a read needs room as well.
     reserved: Box<[bool]>,
+    /// When the file system may be asked for room again.
+    retry_at: Option<Instant>,
 }
 
 impl SharedFile {
-    /// Creates a file of zeros that only its owner may open, in place of one at the same path. It
-    /// takes room only where something is stored.
+    /// Creates a file of zeros that only its owner may open, and locks it. It takes room only where
+    /// something is stored.
     ///
     /// # Errors
-    /// The file cannot be created or mapped, or `words` is 0.
+    /// The file exists, or cannot be created or mapped, or `words` is 0.
     pub fn create(path: &Path, words: usize) -> io::Result<Self> {
         let bytes = words.checked_mul(WORD).and_then(NonZeroUsize::new);
         let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        file.try_lock()?;
         file.set_len(bytes.get() as u64)?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: the kernel chooses the address, so no other memory is replaced.
         let at = unsafe { mman::mmap(None, bytes, access, MapFlags::MAP_SHARED, &file, 0) }?;
         let reserved = vec![false; bytes.get().div_ceil(BLOCK)].into_boxed_slice();
-        Ok(Self { file, at: at.cast(), bytes, reserved })
+        Ok(Self { file, at: at.cast(), bytes, reserved, retry_at: None })
     }
 
     /// Stores `words` from word `at` on.
@@ -79,7 +89,10 @@ impl SharedFile {
 
     /// The word `at`; 0 beyond the end.
     pub fn load(&self, at: usize) -> u64 {
-        self.words().get(at).map_or(0, |word| word.load(Ordering::Relaxed))
+        // Where nothing was stored, there are zeros.
+        let is_reserved = self.reserved.get(at / (BLOCK / WORD)) == Some(&true);
+        let word = if is_reserved { self.words().get(at) } else { None };
+        word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     fn words(&self) -> &[AtomicU64] {
@@ -90,12 +103,19 @@ impl SharedFile {
 
     /// Reserves room for words.
     fn reserve(&mut self, at: usize, count: usize) -> io::Result<()> {
-        let end = at.checked_add(count).filter(|end| end * WORD <= self.bytes.get());
+        let end = at.checked_add(count).filter(|end| *end <= self.bytes.get() / WORD);
         let end = end.ok_or(io::ErrorKind::InvalidInput)? * WORD;
         for block in at * WORD / BLOCK..end.div_ceil(BLOCK) {
             if !self.reserved[block] {
+                if self.retry_at.is_some_and(|at| Instant::now() < at) {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
                 let (from, len) = ((block * BLOCK) as i64, BLOCK as i64);
-                fallocate(&self.file, FallocateFlags::FALLOC_FL_KEEP_SIZE, from, len)?;
+                let flags = FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                if let Err(error) = fallocate(&self.file, flags, from, len) {
+                    self.retry_at = Some(Instant::now() + PAUSE);
+                    return Err(error.into());
+                }
                 self.reserved[block] = true;
             }
         }
@@ -128,15 +148,36 @@ mod tests {
             [99_997, 99_998, 99_999, 100_000].map(|at| shared.load(at)),
             [0, 7, u64::MAX, 0]
         );
+        assert!(open_own(&path).is_err(), "it is in use");
         drop(shared);
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len(), 800_000);
         assert_eq!(bytes[799_984..], [[7, 0, 0, 0, 0, 0, 0, 0], [0xff; 8]].concat());
-        // Another process finds zeros, not what an earlier one has stored.
-        assert_eq!(SharedFile::create(&path, 100_000).unwrap().load(99_998), 0);
+        // What an earlier process has stored is not replaced by accident.
+        let again = SharedFile::create(&path, 100_000).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         assert!(open_own(&path).is_ok());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o620)).unwrap();
         assert!(open_own(&path).is_err());
         std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Even a read of a page that was never written needs room.
+    #[test]
+    fn nothing_is_accessed_without_room_when_the_file_system_is_full() {
+        testkit::require_root!();
+        let folder = std::env::temp_dir().join(format!("weft-full-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("none"), &folder, Some("tmpfs"), flags, Some("size=256k")).unwrap();
+        let mut shared = SharedFile::create(&folder.join("shared"), 1 << 20).unwrap();
+        let each = BLOCK / WORD;
+        let stored = (0..16).filter(|block| shared.store(block * each, &[1]).is_ok()).count();
+        assert!((1..=4).contains(&stored), "{stored}");
+        let found = (0..16).filter(|block| shared.load(block * each) == 1).count();
+        assert_eq!(found, stored);
+        drop(shared);
+        nix::mount::umount(&folder).unwrap();
+        std::fs::remove_dir(&folder).unwrap();
     }
 }

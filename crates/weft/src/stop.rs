@@ -58,7 +58,7 @@ pub fn stop(args: &Args) -> Result<(), Failure> {
     let stopped = named.clone().filter(is_alive);
     let stopped = stopped.map(|path| stop_daemon(&path, true)).transpose()?;
     let purged = purge(&args.bpf_fs).context("cannot remove the state of a daemon")?;
-    let controls = named.map_or_else(saved::all_controls, |path| vec![path]);
+    let controls = named.map_or_else(saved::controls_with_connections, |path| vec![path]);
     controls.iter().filter(|path| !is_alive(path)).for_each(|path| saved::remove_beside(path));
     let stopped =
         stopped.map_or_else(String::new, |it| format!("the switch of {} has stopped\n", it.host));

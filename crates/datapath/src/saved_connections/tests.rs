@@ -2,7 +2,7 @@ use super::*;
 use conntrack::{Commit, Headers, Nat, Zone};
 use packet::PacketBuf;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 
 /// A path in a directory that is removed at the end.
@@ -57,9 +57,17 @@ fn names(numbers: impl IntoIterator<Item = u32>) -> Vec<(u32, String)> {
     numbers.into_iter().map(|number| (number, format!("[\"port\", \"{number}\"]"))).collect()
 }
 
+/// A copy of the file: a daemon that runs has locked the file itself.
+fn copy(folder: &Folder) -> PathBuf {
+    let copy = folder.0.join("copy");
+    fs::copy(folder.file(), &copy).unwrap();
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o600)).unwrap();
+    copy
+}
+
 /// A table whose connections are saved in a new file.
 fn saved(folder: &Folder) -> (Table, ConnectionFile) {
-    let file = ConnectionFile::create(&folder.file(), 10_000).unwrap();
+    let file = ConnectionFile::create(&folder.file(), 10_000, None).unwrap();
     let mut table = Table::new(Config::default(), Seed::random(), 0);
     table.save_in(Box::new(file.clone()));
     (table, file)
@@ -77,19 +85,23 @@ fn connections_and_names_are_read_when_the_daemon_has_ended() {
     let removed = table.iter().next().unwrap();
     assert!(removed.seen_reply && table.remove_connection(removed.reference));
 
-    let earlier = Earlier::read(&folder.file()).unwrap().unwrap();
+    assert!(Earlier::read(&folder.file()).is_err(), "a daemon uses it");
+    let earlier = Earlier::read(&copy(&folder)).unwrap().unwrap();
     let zones: Vec<_> = earlier.zones.keys().copied().collect();
     assert_eq!(zones, [5, 65_535]);
     assert_eq!(earlier.zones[&5], "[\"port\", \"5\"]");
-    assert_eq!(earlier.ports.into_iter().collect::<Vec<_>>(), [(4, "x".repeat(NAME_BYTES))]);
+    assert_eq!(
+        earlier.ports.clone().into_iter().collect::<Vec<_>>(),
+        [(4, "x".repeat(NAME_BYTES))]
+    );
     assert_eq!((earlier.records.len(), earlier.unreadable), (2499, 0));
-    assert!(earlier.absent < Duration::from_secs(60), "{:?}", earlier.absent);
+    assert!(earlier.absent() < Duration::from_secs(60), "{:?}", earlier.absent());
 
     // In another file, the connections are those of the table.
     let other = folder.0.join("other");
-    let file = ConnectionFile::create(&other, 10_000).unwrap();
+    let file = ConnectionFile::create(&other, 10_000, None).unwrap();
     let records = earlier.records.into_iter().map(|record| (record, record.opener()));
-    let (restored, lost) = file.restore(&Config::default(), records, Duration::ZERO);
+    let (restored, lost) = Restored::new(Some(file), &Config::default(), records, Duration::ZERO);
     assert_eq!((restored.len(), lost.len()), (2499, 0));
     let tuples = |table: &Table| {
         let mut all: Vec<_> = table.iter().filter(|c| c.seen_reply).map(|c| c.original).collect();
@@ -97,6 +109,7 @@ fn connections_and_names_are_read_when_the_daemon_has_ended() {
         all
     };
     assert_eq!(tuples(&table), tuples(restored.table.as_ref().unwrap()));
+    drop(restored);
     assert_eq!(Earlier::read(&other).unwrap().unwrap().records.len(), 2499);
 }
 
@@ -106,6 +119,7 @@ fn what_cannot_be_read_is_counted_when_the_file_is_damaged_or_of_another_version
     let (mut table, file) = saved(&folder);
     file.set_names(Area::Zones, names([5, 6]));
     fill(&mut table, 100);
+    drop((table, file));
     let change = |word: usize, value: u64| {
         let file = fs::OpenOptions::new().write(true).open(folder.file()).unwrap();
         file.write_all_at(&value.to_ne_bytes(), (word * WORD) as u64).unwrap();
@@ -123,6 +137,10 @@ fn what_cannot_be_read_is_counted_when_the_file_is_damaged_or_of_another_version
     change(VERSION_AT, VERSION + 1);
     let earlier = read().unwrap();
     assert_eq!((earlier.records.len(), earlier.unreadable), (0, 50));
+    change(BOOT_AT, boot_clock::boot() ^ 1);
+    assert!(read().is_none(), "the host was booted");
+    change(BOOT_AT, boot_clock::boot());
+    assert!(read().is_some());
     change(0, 0);
     assert!(read().is_none());
 }
@@ -130,13 +148,11 @@ fn what_cannot_be_read_is_counted_when_the_file_is_damaged_or_of_another_version
 #[test]
 fn records_are_counted_when_the_file_is_too_short_for_them() {
     let folder = Folder::new("short");
-    let file = ConnectionFile::create(&folder.file(), 10).unwrap();
+    let file = ConnectionFile::create(&folder.file(), 10, None).unwrap();
     let mut table = Table::new(Config::default(), Seed::random(), 0);
     table.save_in(Box::new(file.clone()));
     fill(&mut table, 100);
-    assert_eq!(
-        Earlier::read(&folder.file()).unwrap().unwrap().records.len() as u64,
-        50 - file.failures()
-    );
+    let records = Earlier::read(&copy(&folder)).unwrap().unwrap().records.len() as u64;
+    assert_eq!(records, 50 - file.failures());
     assert!(file.failures() >= 45);
 }

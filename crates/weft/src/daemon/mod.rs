@@ -201,7 +201,7 @@ impl PreparedDaemon {
         let restored = saved::restore(&saved, config, &mut prepared.program);
         let file_limit = sandbox::enter(config, &provider, control)?;
         let provider = provider.start().map_err(cannot_run)?;
-        if let (Some(restored), Some(tracker)) = (restored, provider.datapath().tracker()) {
+        if let Some(tracker) = provider.datapath().tracker() {
             tracker.continue_with(restored);
         }
         Ok(prepared.run(provider, (file_limit, saved), idle)?)
@@ -388,7 +388,7 @@ impl Daemon {
             (Some(_), Ok(snapshot)) => snapshot.megaflows.megaflows,
             _ => 0,
         };
-        let mode = if pinned.is_some() { Shutdown::Detach } else { Shutdown::Full };
+        let mode = if purge { Shutdown::Full } else { Shutdown::Detach };
         let lasting = pinned.is_some() && self.pins_last();
         client.ok(&StopReply { host: self.host.clone(), pinned, lasting, megaflows })?;
         client.flush()?;

@@ -115,9 +115,6 @@ impl Daemon {
     ) -> Result<u64, Failure> {
         let old_program = self.switch.program();
         program.allocate_zones(old_program.zones());
-        if let Some(tracker) = self.datapath.tracker() {
-            saved::save_names(tracker, &program, &new.config);
-        }
         let is_same = old.config.underlay == new.config.underlay;
         let must_change = !is_same || !std::mem::take(has_underlay);
         if must_change {
@@ -128,6 +125,9 @@ impl Daemon {
         // Clients must find the names of ports before they see flows that use them.
         *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(new);
         self.datapath.set_punt_limit(new.config.punt_limit)?;
+        if let Some(tracker) = self.datapath.tracker() {
+            saved::save_names(tracker, &program, &new.config);
+        }
         let generation = self.switch.publish(program.clone());
         // Again, for addresses learned between the first call and the new program.
         self.forget_moved(&old_program, &program, new.network.as_ref());

@@ -1,29 +1,35 @@
 //! The connections that an earlier daemon has saved, and the names by which they are recognized.
 
 use crate::control::default_path;
-use anyhow::{Context, Result};
-use datapath::config::Config;
+use anyhow::Context;
+use datapath::config::{Config, MAX_PORT};
 use datapath::saved_connections::{Area, ConnectionFile, Earlier, Restored};
 use flow::PortNo;
 use pipeline::{CtZones, Program, ZoneUser};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-const EXTENSION: &str = "connections";
+const SUFFIX: &str = ".connections";
 
 /// The file of saved connections beside a control socket.
 pub fn path(control: &Path) -> PathBuf {
-    control.with_extension(EXTENSION)
+    with_suffix(control, SUFFIX)
 }
 
-/// The default control sockets beside which there are saved connections.
-pub fn all_controls() -> Vec<PathBuf> {
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
+/// The control sockets in the default directory beside which there are saved connections.
+pub fn controls_with_connections() -> Vec<PathBuf> {
     let folder = default_path("");
     let entries = folder.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
-    let saved = entries.map(|entry| entry.path());
-    let saved = saved.filter(|path| path.extension().is_some_and(|found| found == EXTENSION));
-    saved.map(|path| path.with_extension("sock")).collect()
+    let names = entries.filter_map(|entry| entry.path().into_os_string().into_string().ok());
+    names.filter_map(|name| name.strip_suffix(SUFFIX).map(PathBuf::from)).collect()
 }
 
 /// Removes the connections that are saved beside a control socket.
@@ -33,61 +39,87 @@ pub fn remove_beside(control: &Path) {
 
 /// Reads what an earlier daemon has saved, gives zones the numbers that they had, and restores the
 /// connections of zones that still exist into a new file, which replaces the old one. Without a
-/// file the daemon works too, but a restart ends its connections.
-pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Option<Restored> {
-    let earlier = Earlier::read(path).unwrap_or_else(|error| {
-        tracing::warn!(path = %path.display(), "cannot read saved connections: {error}");
-        None
-    });
-    match replace(path, earlier.unwrap_or_default(), config, program) {
-        Ok(restored) => Some(restored),
+/// file the daemon works too, but the next one will not know its connections.
+pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Restored {
+    let earlier = match Earlier::read(path) {
+        Ok(earlier) => earlier.unwrap_or_default(),
         Err(error) => {
-            tracing::warn!("connections will not survive a restart: {error:#}");
-            None
+            tracing::warn!(path = %path.display(), "cannot read saved connections: {error}");
+            if error.kind() == std::io::ErrorKind::WouldBlock {
+                // Another daemon saves its connections there.
+                let nothing = std::iter::empty();
+                return Restored::new(None, &config.conntrack, nothing, Duration::ZERO).0;
+            }
+            Earlier::default()
         }
-    }
-}
-
-fn replace(
-    path: &Path,
-    earlier: Earlier,
-    config: &Config,
-    program: &mut Program,
-) -> Result<Restored> {
-    let Earlier { zones, ports, records, unreadable, absent } = earlier;
-    let users = zones.iter().filter_map(|(zone, name)| Some((user_of(name)?, *zone)));
-    let zones = CtZones::earlier(users);
-    program.allocate_zones(&zones);
-    let freed = zones.freed(program.zones());
-    let numbers: HashMap<String, PortNo> =
-        config.ports.iter().map(|port| (port_name(port), port.port)).collect();
-    let opener = |number: PortNo| match ports.get(&number.0) {
-        // The port is gone: its limit counts no more. Port 0 is the uplink, which has none.
-        Some(name) => numbers.get(name).copied().unwrap_or(PortNo(0)),
-        // The uplink or a tunnel, whose numbers are always the same.
-        None => number,
     };
-    let saved = records.len();
-    let is_kept = |zone: u16| zones.user(zone).is_some() && !freed.contains(&zone);
-    let kept: HashMap<u16, bool> =
-        records.iter().map(|record| record.zone().0).map(|zone| (zone, is_kept(zone))).collect();
-    let records: Vec<_> = records
-        .into_iter()
-        .filter(|record| kept.get(&record.zone().0) == Some(&true))
-        .map(|record| (record, opener(record.opener())))
+    let (last_beat, absent, unreadable) = (earlier.last_beat, earlier.absent(), earlier.unreadable);
+    let zones = earlier.zones.iter().filter_map(|(zone, name)| Some((user_of(name)?, *zone)));
+    let zones = CtZones::earlier(zones);
+    program.allocate_zones(&zones);
+    let freed: HashSet<u16> = zones.freed(program.zones()).into_iter().collect();
+    let kept: HashSet<u16> =
+        zones.iter().map(|(_, zone)| zone).filter(|zone| !freed.contains(zone)).collect();
+    let opener = Openers::new(&earlier.ports, config);
+    let saved = earlier.records.len();
+    let records: Vec<_> = earlier
+        .records
+        .iter()
+        .filter(|record| kept.contains(&record.zone().0))
+        .map(|record| (*record, opener.now(record.opener())))
         .collect();
     let without_zone = saved - records.len();
 
-    let new = path.with_extension("connections.new");
-    let limit = config.conntrack.limits.connections;
-    let file = ConnectionFile::create(&new, limit);
-    let file = file.with_context(|| format!("cannot create {}", new.display()))?;
-    file.set_names(Area::Zones, zone_names(program));
-    file.set_names(Area::Ports, port_names(config));
-    let (restored, lost) = file.restore(&config.conntrack, records.into_iter(), absent);
-    fs::rename(&new, path).with_context(|| format!("cannot rename {}", new.display()))?;
+    let new = with_suffix(path, ".new");
+    remove(&new);
+    let file = ConnectionFile::create(&new, config.conntrack.limits.connections, last_beat);
+    let file = file.with_context(|| format!("cannot create {}", new.display()));
+    let file = file.inspect_err(report_not_saved).ok();
+    if let Some(file) = &file {
+        file.set_names(Area::Zones, zone_names(program));
+        file.set_names(Area::Ports, port_names(config));
+    }
+    let is_saved = file.is_some();
+    let (restored, lost) = Restored::new(file, &config.conntrack, records.into_iter(), absent);
+    let renamed = if is_saved { fs::rename(&new, path) } else { Ok(()) };
+    let renamed = renamed.with_context(|| format!("cannot rename {}", new.display()));
+    if !is_saved || renamed.inspect_err(report_not_saved).is_err() {
+        // The next daemon must not take old connections for those of this one.
+        remove(&new);
+        remove(path);
+    }
     report(restored.len(), unreadable, without_zone, &lost);
-    Ok(restored)
+    restored
+}
+
+fn report_not_saved(error: &anyhow::Error) {
+    tracing::warn!("the next daemon will not know the connections of this one: {error:#}");
+}
+
+/// Finds the numbers that the ports which opened connections have now.
+struct Openers<'a> {
+    names: &'a BTreeMap<u32, String>,
+    numbers: HashMap<String, PortNo>,
+}
+
+impl<'a> Openers<'a> {
+    /// `names` are those that the earlier daemon has saved.
+    fn new(names: &'a BTreeMap<u32, String>, config: &Config) -> Self {
+        let numbers = config.ports.iter().map(|port| (port_name(port), port.port)).collect();
+        Self { names, numbers }
+    }
+
+    /// The number of the port that had the number `then`.
+    fn now(&self, then: PortNo) -> PortNo {
+        /// No port.
+        const GONE: PortNo = PortNo(u32::MAX);
+        match self.names.get(&then.0) {
+            Some(name) => self.numbers.get(name).copied().unwrap_or(GONE),
+            // The uplink or a tunnel, whose numbers are always the same.
+            None if !(1..=MAX_PORT.0).contains(&then.0) => then,
+            None => GONE,
+        }
+    }
 }
 
 /// Removes the file, if there is one.
@@ -215,14 +247,22 @@ mod tests {
         Headers::parse(&PacketBuf::from_bytes(&frame)).unwrap()
     }
 
+    /// Waits until no process that another test starts holds the lock of the file.
+    fn settle(path: &Path) {
+        let is_free = || Earlier::read(path).is_ok();
+        testkit::host::wait_until(Duration::from_secs(10), "the file is not locked", is_free);
+    }
+
     #[test]
     fn connections_stay_with_their_ports_when_these_get_other_numbers() {
         let folder = std::env::temp_dir().join(format!("weft-names-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let path = path(&folder.join("h1.sock"));
         let HostConfig { config, mut program } = host(&["a", "b"]);
-        assert!(restore(&path, &config, &mut program).unwrap().is_empty());
-        let file = ConnectionFile::create(&path, 1000).unwrap();
+        assert!(restore(&path, &config, &mut program).is_empty());
+        settle(&path);
+        remove(&path);
+        let file = ConnectionFile::create(&path, 1000, None).unwrap();
         file.set_names(Area::Zones, zone_names(&program));
         file.set_names(Area::Ports, port_names(&config));
         let mut table = Table::new(config.conntrack.clone(), Seed::random(), 0);
@@ -235,17 +275,21 @@ mod tests {
             table.track(0, zone, &datagram(true), Nat::Apply);
         }
         let zone_of_b = zone_of(&program, "b");
+        drop(table);
+        settle(&path);
 
         // `a` is gone, and `c` gets its number.
         let HostConfig { config, mut program } = host(&["c", "b"]);
-        assert_eq!(restore(&path, &config, &mut program).unwrap().len(), 1);
+        assert_eq!(restore(&path, &config, &mut program).len(), 1);
         assert_eq!(zone_of(&program, "b"), zone_of_b);
+        settle(&path);
         let record = Earlier::read(&path).unwrap().unwrap().records.remove(0);
         assert_eq!((record.zone(), record.opener()), (zone_of_b, number_of(&config, "b")));
 
         // The switch of `b` has no port any more.
         let HostConfig { config, mut program } = host(&["d"]);
-        assert_eq!(restore(&path, &config, &mut program).unwrap().len(), 0);
+        assert_eq!(restore(&path, &config, &mut program).len(), 0);
+        settle(&path);
         assert_eq!(Earlier::read(&path).unwrap().unwrap().records.len(), 0);
         remove(&path);
         remove(&path);
