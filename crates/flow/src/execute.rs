@@ -63,8 +63,8 @@ pub trait ActionOutput {
         true
     }
 
-    /// Decides whether a router may send [`Reply::Arp`](crate::Reply::Arp) or
-    /// [`Reply::NeighbourSolicit`](crate::Reply::NeighbourSolicit) now.
+    /// Decides whether a router may send [`Reply::Arp`] or
+    /// [`Reply::NeighbourSolicit`] now.
     ///
     /// The rate of solicitations must be limited, because packets may arrive much faster than
     /// neighbours answer (RFC 1122 section 2.3.2.1, RFC 4861 section 7.2.2). `solicitation` is the
