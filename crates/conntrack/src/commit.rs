@@ -2,8 +2,7 @@
 
 use flow::PortNo;
 
-use crate::entry::{Entry, Machine, NONE, Status};
-use crate::fusion::FusionState;
+use crate::entry::{Entry, Machine, Status};
 use crate::headers::{Content, Headers, Transport};
 use crate::index::Found;
 use crate::nat::{self, Choices};
@@ -139,16 +138,10 @@ impl Table {
             serial: generation,
             deadline_ms: now_ms.saturating_add(self.config.timeouts.ms(timeout)),
             mark: commit.mark.map_or(0, |mark| mark.apply(0)),
-            label: [0; 2],
             opener,
-            chain: [NONE; 2],
-            previous: NONE,
-            next: NONE,
-            tick: 0,
             status,
-            fusion: FusionState::None,
-            proposals: [0; 2],
             machine,
+            ..Entry::FREE
         };
         entry.set_label(commit.label.map_or(0, |label| label.apply(0)));
         let found = Found { slot: self.insert(entry), direction: Direction::Original };

@@ -9,8 +9,7 @@ use std::fmt;
 
 use flow::PortNo;
 
-use crate::entry::{Entry, Machine, NONE, Status, UDP_STREAM_MS};
-use crate::fusion::FusionState;
+use crate::entry::{Entry, Machine, Status, UDP_STREAM_MS};
 use crate::sctp::Sctp;
 use crate::tcp::Tcp;
 use crate::{CtDrop, Table, Timeout, Tuple, Zone};
@@ -193,14 +192,9 @@ impl Table {
             label: [record.0[10], record.0[11]],
             mark: (record.0[12] >> 32) as u32,
             opener,
-            chain: [NONE; 2],
-            previous: NONE,
-            next: NONE,
-            tick: 0,
             status,
-            fusion: FusionState::None,
-            proposals: [0; 2],
             machine,
+            ..Entry::FREE
         });
         self.write_record(slot);
         Ok(())

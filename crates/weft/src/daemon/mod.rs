@@ -182,7 +182,7 @@ impl PreparedDaemon {
             if is_input { Failure::Input(error) } else { Failure::Runtime(error) }
         };
         let loaded = PreparedProvider::new(&self.choice, &self.deployment.config, bpf_fs);
-        let (prepared, provider) = match loaded {
+        let (mut prepared, provider) = match loaded {
             Ok(provider) => (self, provider),
             // The probe cannot find every reason for which a kernel refuses the programs.
             Err(error) if self.wanted == DatapathArg::Auto && error.is::<Unsupported>() => {
@@ -195,7 +195,6 @@ impl PreparedDaemon {
             }
             Err(error) => return Err(cannot_run(error)),
         };
-        let mut prepared = prepared;
         let config = &prepared.deployment.config;
         let saved = saved::path(control);
         let restored = saved::restore(&saved, config, &mut prepared.program);
