@@ -9,8 +9,14 @@ modules='virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_p
     llc stp garp mrp 8021q'
 # Modules of the virtual switches that `weft bench exact` compares, and those they depend on.
 switches='veth bridge tun udp_tunnel ip6_udp_tunnel vxlan geneve ip_tunnel gre ip_gre crc32c_generic libcrc32c nsh
-    nf_defrag_ipv4 nf_defrag_ipv6 nf_conntrack nf_nat nf_conncount nfnetlink nf_conntrack_netlink openvswitch vport-geneve vport-gre vport-vxlan sch_ingress cls_bpf'
-[ ! -e "$directory/complete" ] || [ ! -e "$directory/vmlinux" ] || exit 0
+    nf_tables nft_ct nf_conntrack_bridge nf_defrag_ipv4 nf_defrag_ipv6 nf_conntrack nf_nat nf_conncount nfnetlink nf_conntrack_netlink openvswitch vport-geneve vport-gre vport-vxlan sch_ingress cls_bpf'
+# True when an earlier download has all of it; an older one may lack a module.
+is_complete() {
+    for file in complete vmlinux $(printf '%s.ko ' $modules $switches); do
+        [ -e "$directory/$file" ] || return 1
+    done
+}
+if is_complete; then exit 0; fi
 
 fail() {
     echo "weft: $1" >&2

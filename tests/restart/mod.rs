@@ -207,6 +207,7 @@ fn purge_removes_everything_after_a_daemon_was_killed() {
             said.contains("programs at 2 devices") && said.contains("1 guest devices"),
             "{said}"
         );
+        assert!(said.contains("files of saved connections: 1\n"), "{said}");
         assert_eq!(pinning.devices(host), Vec::<String>::new());
     }
     assert_eq!(pinning.pinned(), Vec::<PathBuf>::new());

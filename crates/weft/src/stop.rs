@@ -23,8 +23,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// flows end too if only the daemon has its BPF file system mounted; the command then warns.
 ///
 /// With --purge nothing remains: it removes programs, filters, pinned maps, the veth pairs of
-/// guests, and TAP devices that no virtual machine has open. This also cleans up after a killed
-/// daemon. Run it in the network namespace of the daemon.
+/// guests, TAP devices that no virtual machine has open, and the file of saved connections. This
+/// also cleans up after a killed daemon. Run it in the network namespace of the daemon.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -55,14 +55,16 @@ pub fn stop(args: &Args) -> Result<(), Failure> {
     // A killed daemon leaves a socket that refuses connections.
     let is_alive = |path: &PathBuf| UnixStream::connect(path).is_ok();
     let named = args.target.find()?;
-    let stopped = named.clone().filter(is_alive);
+    let controls = named.clone().map_or_else(saved::controls_with_connections, |path| vec![path]);
+    let files = || controls.iter().filter(|control| saved::path(control).exists()).count();
+    let before = files();
+    let stopped = named.filter(is_alive);
     let stopped = stopped.map(|path| stop_daemon(&path, true)).transpose()?;
     let purged = purge(&args.bpf_fs).context("cannot remove the state of a daemon")?;
-    let controls = named.map_or_else(saved::controls_with_connections, |path| vec![path]);
     controls.iter().filter(|path| !is_alive(path)).for_each(|path| saved::remove_beside(path));
     let stopped =
         stopped.map_or_else(String::new, |it| format!("the switch of {} has stopped\n", it.host));
-    stdio::print(&(stopped + &describe_purge(&purged)))
+    stdio::print(&(stopped + &describe_purge(&purged, before.saturating_sub(files()))))
 }
 
 /// Asks the daemon at `path` to stop and waits until it exits.
@@ -94,19 +96,34 @@ fn describe(StopReply { host, pinned, lasting, megaflows }: &StopReply) -> Strin
     stopped + &forwarding + "`weft run` adopts them, `weft stop --purge` removes them\n"
 }
 
-fn describe_purge(purged: &PurgeResult) -> String {
+/// `files` is the number of removed files of saved connections.
+fn describe_purge(purged: &PurgeResult, files: usize) -> String {
     let PurgeResult { programs, megaflows, devices } = purged;
-    if *purged == PurgeResult::default() {
-        return "nothing to remove\n".to_owned();
+    let mut removed = String::new();
+    if *purged != PurgeResult::default() {
+        removed += &format!(
+            "removed programs at {programs} devices, {megaflows} megaflows, {devices} guest devices\n"
+        );
     }
-    format!(
-        "removed programs at {programs} devices, {megaflows} megaflows, {devices} guest devices\n"
-    )
+    if files > 0 {
+        removed += &format!("removed files of saved connections: {files}\n");
+    }
+    if removed.is_empty() { "nothing to remove\n".to_owned() } else { removed }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn purge_names_all_that_it_removed() {
+        let nothing = PurgeResult::default();
+        assert_eq!(describe_purge(&nothing, 0), "nothing to remove\n");
+        assert_eq!(describe_purge(&nothing, 1), "removed files of saved connections: 1\n");
+        let devices = PurgeResult { devices: 2, ..nothing };
+        let said = describe_purge(&devices, 1);
+        assert!(said.contains("2 guest devices\n") && said.contains("connections: 1"), "{said}");
+    }
 
     #[test]
     fn describe_claims_that_flows_are_forwarded_only_when_that_is_known() {

@@ -10,7 +10,8 @@ use crate::exact::{
 };
 use crate::lab::Contender;
 
-/// Count instructions in an emulated machine: for a message one way, and for a KiB of a stream.
+/// Count instructions in an emulated machine: for a message one way, a KiB of a stream, and a
+/// TCP connection.
 ///
 /// The contenders run in emulated machines with Debian's kernel, whose clock counts instructions:
 /// the same input gives the same digits on every host. Contenders that are weft with the same
@@ -101,7 +102,10 @@ pub fn exact(args: &Args, weft: PathBuf) -> Result<(), Failure> {
     };
     let stop = Stop::on_signals()?;
     println!("{}, instructions; switching in brackets", kernel.version()?);
-    println!("{:20} {:>18} {:>18} {:>20}", "", "TCP message", "UDP message", "KiB of a stream");
+    println!(
+        "{:20} {:>18} {:>18} {:>20} {:>20}",
+        "", "TCP message", "UDP message", "KiB of a stream", "TCP connection"
+    );
     let mut keep = |now: &Baseline, entry: &ContenderCounts| {
         println!("{}", line(entry));
         args.json.as_deref().map_or(Ok(()), |path| now.write(path))
@@ -170,8 +174,7 @@ fn interrupted(now: &Baseline, requested: usize, json: Option<&Path>) -> Failure
 fn available(wire: Wire, weft: &Path) -> Vec<Contender> {
     let can = |contender: &Contender| match contender {
         Contender::Direct => false,
-        Contender::Weft(..) | Contender::WeftStateful(_) => contender.unavailable(weft).is_none(),
-        _ => true,
+        _ => !contender.is_weft() || contender.unavailable(weft).is_none(),
     };
     let counted = |contender: &Contender| wire.refuses(*contender).is_none();
     Contender::all().into_iter().filter(counted).filter(can).collect()
@@ -186,11 +189,13 @@ fn line(entry: &ContenderCounts) -> String {
     };
     let cell =
         |of: fn(&Counts) -> f64| format!("{:.0} [{:.0}]", of(&row.total), of(&row.switching()));
+    let connection = |counts: Counts| counts.connection.unwrap_or_default();
     format!(
-        "{:20} {:>18} {:>18} {:>20}",
+        "{:20} {:>18} {:>18} {:>20} {:>20}",
         row.contender.to_string(),
         cell(|counts| counts.tcp),
         cell(|counts| counts.udp),
-        cell(|counts| counts.stream)
+        cell(|counts| counts.stream),
+        format!("{:.0} [{:.0}]", connection(row.total), connection(row.switching()))
     )
 }

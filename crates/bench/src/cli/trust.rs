@@ -23,7 +23,7 @@ use crate::trust::{TrustDatapath, TrustOptions, TrustScenario};
     verbatim_doc_comment,
     after_help = "Examples:\n  weft-bench trust\n  \
                   weft-bench trust upcall-flood port-scan --seconds 5\n  \
-                  weft-bench trust kill --kills 5 --json\n  \
+                  weft-bench trust kill --kills 5 --flows 200000\n  \
                   weft-bench trust tuple-space --datapath user\n\n\
                   With --json every scenario is one line: {\"scenario\", \"datapath\", \
                   \"passed\", \"lines\"}.\n\
@@ -49,6 +49,10 @@ pub struct Args {
     /// Kills of the daemon
     #[arg(long, value_name = "N", default_value_t = 20)]
     kills: usize,
+    /// UDP flows during the kills, each with a megaflow of its own: at most 1000000
+    #[arg(long, value_name = "N", default_value_t = 1000,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    flows: u32,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -76,6 +80,7 @@ pub fn trust(args: &Args, weft: PathBuf) -> Result<(), Failure> {
         attack_pace: args.attack_pps.map_or(Pace::FlatOut, |pps| Pace::PerSecond(pps.into())),
         reloads: args.reloads,
         kills: args.kills,
+        flows: args.flows as usize,
     };
     let all = TrustScenario::ALL.to_vec();
     let scenarios = if args.scenarios.is_empty() { &all } else { &args.scenarios };

@@ -4,7 +4,7 @@ use std::sync::{Mutex, mpsc};
 
 use super::gate::{Baseline, ContenderCounts, Failed};
 use super::{Kernel, Programs, Rounds, Row, Wire};
-use crate::lab::{Contender, Datapath};
+use crate::lab::Contender;
 use crate::progress::Progress;
 use crate::{Error, Result, Stop};
 
@@ -60,11 +60,7 @@ pub fn count(
 
 /// The contenders of each machine: those that are weft share one for each datapath.
 fn groups(contenders: &[Contender]) -> Vec<Vec<Contender>> {
-    let machine = |contender| match contender {
-        Contender::Weft(datapath, _) => Some(datapath),
-        Contender::WeftStateful(_) => Some(Datapath::Kernel),
-        _ => None,
-    };
+    let machine = Contender::weft_datapath;
     let mut groups: Vec<Vec<Contender>> = Vec::new();
     for &contender in contenders {
         let shares = |group: &&mut Vec<Contender>| {
@@ -161,7 +157,7 @@ mod tests {
         [Contender::LinuxBridge, Contender::KERNEL_VXLAN, Contender::OVS_VXLAN];
 
     fn row(contender: Contender) -> Row {
-        let wire = Counts { tcp: 10.0, udp: 10.0, stream: 10.0 };
+        let wire = Counts { tcp: 10.0, udp: 10.0, stream: 10.0, connection: None };
         Row { contender, total: Counts { tcp: 30.0, ..wire }, wire }
     }
 

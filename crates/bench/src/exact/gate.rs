@@ -214,10 +214,8 @@ impl Row {
     }
 
     fn beyond(&self, before: &Self) -> Vec<Excess> {
-        let (message, stream) = match self.contender {
-            Contender::Weft(Datapath::Kernel, _) | Contender::WeftStateful(_) => {
-                (KERNEL_MESSAGE_TOLERANCE, KERNEL_STREAM_TOLERANCE)
-            }
+        let (message, stream) = match self.contender.weft_datapath() {
+            Some(Datapath::Kernel) => (KERNEL_MESSAGE_TOLERANCE, KERNEL_STREAM_TOLERANCE),
             _ => (USER_MESSAGE_TOLERANCE, USER_STREAM_TOLERANCE),
         };
         let (old, new) = (before.switching(), self.switching());
@@ -255,8 +253,8 @@ mod tests {
     /// A baseline whose switching of a TCP message costs `tcp`, on a wire that costs 100 times
     /// more.
     fn streaming(tcp: f64, stream: f64, rounds: Rounds) -> Baseline {
-        let wire = Counts { tcp: 100_000.0, udp: 10.0, stream: 10.0 };
-        let total = Counts { tcp: wire.tcp + tcp, udp: 100.0, stream };
+        let wire = Counts { tcp: 100_000.0, udp: 10.0, stream: 10.0, connection: None };
+        let total = Counts { tcp: wire.tcp + tcp, udp: 100.0, stream, connection: None };
         let contender = "weft-user-geneve".parse().unwrap();
         let rows = vec![ContenderCounts::Counted(Row { contender, total, wire })];
         Baseline { complete: true, rows, ..Baseline::begin("k".into(), rounds, Wire::Shared) }

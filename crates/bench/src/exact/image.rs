@@ -7,7 +7,7 @@ use std::path::Path;
 use initramfs::Archive;
 
 use super::{Programs, Wire};
-use crate::lab::{Contender, Datapath, KernelTunnel, OvsTunnel};
+use crate::lab::{Contender, Datapath, KernelTunnel, OvsTunnel, StatefulSwitch};
 use crate::{Error, Result};
 
 /// The init script. It prepares the machine, runs the measurement, and ends the machine.
@@ -37,6 +37,9 @@ const OVS: &[&str] = &[
     "/usr/share/openvswitch/vswitch.ovsschema",
 ];
 
+/// The program of nftables.
+const NFT: &str = "/usr/sbin/nft";
+
 /// The modules that `contender` needs on `wire`, without their dependencies.
 fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
     let mut modules = LAB.to_vec();
@@ -49,15 +52,19 @@ fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
         Contender::Kernel(KernelTunnel::Gre) => &["bridge", "ip_gre"],
         Contender::Kernel(KernelTunnel::QinQ) => &["bridge", "8021q"],
         Contender::Ovs(Datapath::User, _) => &[],
-        Contender::Ovs(Datapath::Kernel, tunnel) => match tunnel {
+        Contender::Ovs(Datapath::Kernel, tunnel)
+        | Contender::Stateful(StatefulSwitch::Ovs(tunnel), _) => match tunnel {
             OvsTunnel::Vxlan => &["nf_conntrack_netlink", "vport-vxlan"],
             OvsTunnel::Geneve => &["nf_conntrack_netlink", "vport-geneve"],
             OvsTunnel::Gre => &["nf_conntrack_netlink", "vport-gre"],
             OvsTunnel::Bridge | OvsTunnel::QinQ => &["nf_conntrack_netlink", "openvswitch"],
         },
         Contender::Weft(Datapath::User, _) => &[],
-        Contender::Weft(Datapath::Kernel, _) | Contender::WeftStateful(_) => {
+        Contender::Weft(Datapath::Kernel, _) | Contender::Stateful(StatefulSwitch::Weft(_), _) => {
             &["sch_ingress", "cls_bpf", "bridge", "vxlan"]
+        }
+        Contender::Stateful(StatefulSwitch::Bridge, _) => {
+            &["bridge", "nf_conntrack_bridge", "nft_ct"]
         }
     });
     modules
@@ -88,7 +95,7 @@ pub(super) fn root_file_system(
     archive.file("bin/busybox", &read(busybox)?);
     program(&mut archive, "bin/weft", &programs.weft)?;
     program(&mut archive, "bin/weft-bench", &programs.weft_bench)?;
-    if contenders.iter().any(|contender| matches!(contender, Contender::Ovs(..))) {
+    if contenders.iter().any(|contender| contender.is_ovs()) {
         for path in OVS {
             if path.ends_with("schema") {
                 archive.file(path, &read(Path::new(path))?);
@@ -96,6 +103,9 @@ pub(super) fn root_file_system(
                 program(&mut archive, path, Path::new(path))?;
             }
         }
+    }
+    if contenders.iter().any(|of| matches!(of, Contender::Stateful(StatefulSwitch::Bridge, _))) {
+        program(&mut archive, NFT, Path::new(NFT))?;
     }
     let mut loaded = Vec::new();
     for name in contenders.iter().flat_map(|&contender| modules(contender, wire)) {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Counts, Rounds, Wire};
-use crate::lab::{Contender, Datapath, Guest, Lab, Session, Shape};
+use crate::lab::{Contender, Datapath, Guest, Lab, Session, Shape, StatefulRules};
 use crate::traffic::ping::first_ping;
 use crate::{Error, Result, Stop};
 
@@ -40,7 +40,7 @@ pub fn measure(contender: Contender, weft: &Path, rounds: Rounds, wire: Wire) ->
     let session = Session::open(Duration::from_secs(1), &stop)?;
     let shape = Shape { guests_per_host: 1, ..Shape::default() };
     let lab = Lab::build_as(&session, shape)?;
-    if let Contender::Ovs(..) = contender {
+    if contender.is_ovs() {
         stop.sleep(OVS_AGE)?;
     }
     let mut attachment = contender.attach(&lab, weft)?;
@@ -49,13 +49,15 @@ pub fn measure(contender: Contender, weft: &Path, rounds: Rounds, wire: Wire) ->
     first_ping(from, to, &mut attachment, &stop)
         .and_then(|mut pinger| pinger.run(3, &stop))
         .map_err(|error| attachment.explain(error, &stop))?;
-    if let Contender::Weft(Datapath::Kernel, _) | Contender::WeftStateful(_) = contender {
+    if contender.weft_datapath() == Some(Datapath::Kernel) {
         stop.sleep(SLOW_PATH_HOLD)?;
     }
+    let pair = Pair { from, to, rules: contender.stateful_rules() };
     let counts = Counts {
-        tcp: tcp_round_trips(from, to, rounds)?,
-        udp: udp_round_trips(from, to, rounds, matches!(contender, Contender::WeftStateful(_)))?,
-        stream: per_kib(stream(from, to, rounds)?, rounds.stream_kib),
+        tcp: tcp_round_trips(pair, rounds)?,
+        udp: udp_round_trips(pair, rounds)?,
+        stream: per_kib(stream(pair, rounds)?, rounds.stream_kib),
+        connection: Some(connections(pair, rounds)?),
     };
     attachment.check()?;
     attachment.stop()?;
@@ -70,12 +72,35 @@ fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::io(what)(error)
 }
 
-/// A connection from `from` to `to`.
-fn connect(from: &Guest, to: &Guest) -> Result<(TcpStream, TcpStream)> {
+/// The guests between which messages go, and the rules that track them.
+#[derive(Clone, Copy)]
+struct Pair<'a> {
+    from: &'a Guest,
+    to: &'a Guest,
+    rules: Option<StatefulRules>,
+}
+
+impl Pair<'_> {
+    /// The address at which `from` reaches the socket of `to` with this port.
+    fn service(self, port: u16) -> SocketAddr {
+        let address = self.rules.map_or(self.to.ip4(), |rules| rules.service(self.to));
+        SocketAddr::new(address.into(), port)
+    }
+
+    /// The address at which `to` reaches the socket of `from` with this port.
+    fn client(self, port: u16) -> SocketAddr {
+        let address = self.rules.map_or(self.from.ip4(), |rules| rules.client(self.from));
+        SocketAddr::new(address.into(), port)
+    }
+}
+
+/// A connection between the guests.
+fn connect(pair: Pair<'_>) -> Result<(TcpStream, TcpStream)> {
+    let Pair { from, to, .. } = pair;
     let failed = failed("connect the guests");
     let at = SocketAddr::new(to.ip4().into(), 0);
     let listener = to.run(|| TcpListener::bind(at))?.map_err(&failed)?;
-    let address = listener.local_addr().map_err(&failed)?;
+    let address = pair.service(listener.local_addr().map_err(&failed)?.port());
     let client = from.run(|| TcpStream::connect_timeout(&address, LIMIT))?.map_err(&failed)?;
     let (server, _) = listener.accept().map_err(&failed)?;
     for stream in [&client, &server] {
@@ -89,8 +114,8 @@ fn connect(from: &Guest, to: &Guest) -> Result<(TcpStream, TcpStream)> {
     Ok((client, server))
 }
 
-fn tcp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<f64> {
-    let (mut client, mut server) = connect(from, to)?;
+fn tcp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
+    let (mut client, mut server) = connect(pair)?;
     let answer = move || -> std::io::Result<()> {
         let mut message = [0; MESSAGE];
         while server.read(&mut message)? > 0 {
@@ -109,7 +134,7 @@ fn tcp_round_trips(from: &Guest, to: &Guest, rounds: Rounds) -> Result<f64> {
 }
 
 /// Measures datagrams. Those of a tracked contender become a stream first.
-fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds, is_tracked: bool) -> Result<f64> {
+fn udp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
     let failed = failed("round trips over UDP");
     let bind = |guest: &Guest| -> Result<UdpSocket> {
         let at = SocketAddr::new(guest.ip4().into(), 0);
@@ -117,11 +142,11 @@ fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds, is_tracked: bool) -
         socket.set_read_timeout(Some(LIMIT)).map_err(&failed)?;
         Ok(socket)
     };
-    let (client, server) = (bind(from)?, bind(to)?);
+    let (client, server) = (bind(pair.from)?, bind(pair.to)?);
     let mut is_stream = false;
     let connected = || {
-        client.connect(server.local_addr()?)?;
-        server.connect(client.local_addr()?)
+        client.connect(pair.service(server.local_addr()?.port()))?;
+        server.connect(pair.client(client.local_addr()?.port()))
     };
     connected().map_err(&failed)?;
     let answer = move || -> std::io::Result<()> {
@@ -145,7 +170,7 @@ fn udp_round_trips(from: &Guest, to: &Guest, rounds: Rounds, is_tracked: bool) -
         })
     };
     let ask = move |count: u32| -> std::io::Result<()> {
-        if is_tracked && !std::mem::replace(&mut is_stream, true) {
+        if pair.rules.is_some() && !std::mem::replace(&mut is_stream, true) {
             ask(1)?;
             thread::sleep(UDP_STREAM);
         }
@@ -184,8 +209,46 @@ fn exchange(
     })
 }
 
-fn stream(from: &Guest, to: &Guest, rounds: Rounds) -> Result<Duration> {
-    let (client, mut server) = connect(from, to)?;
+/// Measures connections of one request, which the client closes. There are a twentieth as many as
+/// round trips.
+fn connections(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
+    let failed = failed("connections of one request");
+    let at = SocketAddr::new(pair.to.ip4().into(), 0);
+    let listener = pair.to.run(|| TcpListener::bind(at))?.map_err(&failed)?;
+    let service = pair.service(listener.local_addr().map_err(&failed)?.port());
+    let answer = move || -> std::io::Result<()> {
+        let mut message = [0; MESSAGE];
+        // A connection without a request is the last one.
+        loop {
+            let (mut server, _) = listener.accept()?;
+            server.set_read_timeout(Some(LIMIT))?;
+            if server.read(&mut message)? == 0 {
+                return Ok(());
+            }
+            server.write_all(&message)?;
+            while server.read(&mut message)? > 0 {}
+        }
+    };
+    let ask = move |count: u32| -> std::io::Result<()> {
+        let connect = || TcpStream::connect_timeout(&service, LIMIT);
+        if count == 0 {
+            return connect().map(drop);
+        }
+        let mut message = [0x5a; MESSAGE];
+        (0..count).try_for_each(|_| {
+            let mut client = connect()?;
+            client.set_read_timeout(Some(LIMIT))?;
+            client.write_all(&message)?;
+            client.read_exact(&mut message)
+        })
+    };
+    let rounds = Rounds { warm_up: rounds.warm_up / 20, measured: rounds.measured / 20, ..rounds };
+    let one_way = pair.from.run(|| exchange(rounds, answer, ask))?.map_err(&failed)?;
+    Ok(2.0 * one_way)
+}
+
+fn stream(pair: Pair<'_>, rounds: Rounds) -> Result<Duration> {
+    let (client, mut server) = connect(pair)?;
     let total = u64::from(rounds.stream_kib) << 10;
     let time = thread::scope(|scope| -> std::io::Result<Duration> {
         let writing = scope.spawn(move || -> std::io::Result<()> {

@@ -86,6 +86,10 @@ pub struct Counts {
     pub udp: f64,
     /// A KiB of a TCP stream.
     pub stream: f64,
+    /// A TCP connection with a request and an answer of one byte, from its first packet to its
+    /// last. Absent from results before the end of November 2026.
+    #[serde(default)]
+    pub connection: Option<f64>,
 }
 
 /// The counts of one contender.
@@ -106,6 +110,7 @@ impl Row {
             tcp: self.total.tcp - self.wire.tcp,
             udp: self.total.udp - self.wire.udp,
             stream: self.total.stream - self.wire.stream,
+            connection: self.total.connection.zip(self.wire.connection).map(|(a, b)| a - b),
         }
     }
 }

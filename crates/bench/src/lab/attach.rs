@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::attachment::Attachment;
-use super::contender::{Contender, Datapath, KernelTunnel};
+use super::contender::{Contender, Datapath, KernelTunnel, StatefulSwitch};
 use super::shape::IpVersion;
 use super::underlay::Lab;
-use super::{kernel, ovs, weft};
+use super::{kernel, ovs, stateful, weft};
 use crate::{Error, Result};
 
 impl Contender {
@@ -16,7 +16,11 @@ impl Contender {
             Self::Ovs(datapath, _) => ovs::unavailable(datapath),
             Self::Kernel(tunnel) => kernel::tunnel_unavailable(tunnel),
             Self::Weft(datapath, tunnel) => weft::unavailable(datapath, tunnel, weft),
-            Self::WeftStateful(tunnel) => weft::unavailable(Datapath::Kernel, tunnel, weft),
+            Self::Stateful(StatefulSwitch::Weft(tunnel), _) => {
+                weft::unavailable(Datapath::Kernel, tunnel, weft)
+            }
+            Self::Stateful(StatefulSwitch::Ovs(_), _) => ovs::unavailable(Datapath::Kernel),
+            Self::Stateful(StatefulSwitch::Bridge, _) => None,
             Self::Direct | Self::LinuxBridge => None,
         }
     }
@@ -30,7 +34,7 @@ impl Contender {
     pub fn attach(self, lab: &Lab<'_>, weft: &Path) -> Result<Attachment> {
         match self {
             Self::Weft(datapath, tunnel) => weft::attach(lab, datapath, tunnel, weft),
-            Self::WeftStateful(tunnel) => weft::attach_stateful(lab, tunnel, weft),
+            Self::Stateful(switch, rules) => stateful::attach(lab, switch, rules, weft),
             Self::Ovs(datapath, tunnel) => ovs::attach(lab, datapath, tunnel),
             Self::Direct => kernel::direct(lab),
             Self::LinuxBridge => kernel::bridge(lab),

@@ -59,8 +59,28 @@ pub enum Contender {
     Ovs(Datapath, OvsTunnel),
     /// weft on both hosts, with this tunnel between them.
     Weft(Datapath, TunnelType),
-    /// weft's kernel datapath with this tunnel, and stateful ACLs on both hosts.
-    WeftStateful(TunnelType),
+    /// A switch that tracks the connections of all guests. Only exact counts measure these.
+    Stateful(StatefulSwitch, StatefulRules),
+}
+
+/// A switch that tracks connections, with its kernel datapath.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StatefulSwitch {
+    /// A Linux bridge without a tunnel, with one rule of nftables.
+    Bridge,
+    /// The kernel's module of Open vSwitch.
+    Ovs(OvsTunnel),
+    /// weft's eBPF programs.
+    Weft(TunnelType),
+}
+
+/// What a stateful switch does with connections.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StatefulRules {
+    /// It allows them, in both directions of both hosts.
+    Acls,
+    /// Besides, the first host translates the destination and the source.
+    Nat,
 }
 
 impl KernelTunnel {
@@ -129,6 +149,16 @@ impl Datapath {
     }
 }
 
+impl StatefulRules {
+    /// Its name on command lines.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Acls => "stateful",
+            Self::Nat => "nat",
+        }
+    }
+}
+
 impl Contender {
     /// The kernel's own VXLAN.
     pub const KERNEL_VXLAN: Self = Self::Kernel(KernelTunnel::Vxlan);
@@ -153,13 +183,48 @@ impl Contender {
         all
     }
 
-    /// Those with stateful ACLs, which only exact counts measure.
-    pub const STATEFUL: [Self; 2] =
-        [Self::WeftStateful(TunnelType::Vxlan), Self::WeftStateful(TunnelType::Geneve)];
+    /// Those that track connections, which only exact counts measure.
+    pub const STATEFUL: [Self; 9] = {
+        use StatefulRules::{Acls, Nat};
+        use StatefulSwitch::{Bridge, Ovs, Weft};
+        [
+            Self::Stateful(Bridge, Acls),
+            Self::Stateful(Ovs(OvsTunnel::Vxlan), Acls),
+            Self::Stateful(Ovs(OvsTunnel::Vxlan), Nat),
+            Self::Stateful(Ovs(OvsTunnel::Geneve), Acls),
+            Self::Stateful(Ovs(OvsTunnel::Geneve), Nat),
+            Self::Stateful(Weft(TunnelType::Vxlan), Acls),
+            Self::Stateful(Weft(TunnelType::Vxlan), Nat),
+            Self::Stateful(Weft(TunnelType::Geneve), Acls),
+            Self::Stateful(Weft(TunnelType::Geneve), Nat),
+        ]
+    };
+
+    /// The datapath of weft, or `None` for what it is compared with.
+    pub fn weft_datapath(self) -> Option<Datapath> {
+        match self {
+            Self::Weft(datapath, _) => Some(datapath),
+            Self::Stateful(StatefulSwitch::Weft(_), _) => Some(Datapath::Kernel),
+            _ => None,
+        }
+    }
 
     /// True for weft, false for what it is compared with.
     pub fn is_weft(self) -> bool {
-        matches!(self, Self::Weft(..) | Self::WeftStateful(_))
+        self.weft_datapath().is_some()
+    }
+
+    /// True for both datapaths of Open vSwitch.
+    pub fn is_ovs(self) -> bool {
+        matches!(self, Self::Ovs(..) | Self::Stateful(StatefulSwitch::Ovs(_), _))
+    }
+
+    /// The rules by which it tracks connections, if it does.
+    pub fn stateful_rules(self) -> Option<StatefulRules> {
+        match self {
+            Self::Stateful(_, rules) => Some(rules),
+            _ => None,
+        }
     }
 
     /// Its name on command lines and in results.
@@ -170,7 +235,11 @@ impl Contender {
             Self::Kernel(tunnel) => format!("kernel-{}", tunnel.name()),
             Self::Ovs(datapath, tunnel) => format!("ovs-{}-{}", datapath.name(), tunnel.name()),
             Self::Weft(datapath, tunnel) => format!("weft-{}-{tunnel}", datapath.name()),
-            Self::WeftStateful(tunnel) => format!("weft-stateful-{tunnel}"),
+            Self::Stateful(switch, rules) => match switch {
+                StatefulSwitch::Bridge => format!("bridge-{}", rules.name()),
+                StatefulSwitch::Ovs(tunnel) => format!("ovs-{}-{}", rules.name(), tunnel.name()),
+                StatefulSwitch::Weft(tunnel) => format!("weft-{}-{tunnel}", rules.name()),
+            },
         }
     }
 
@@ -190,7 +259,11 @@ impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Weft(datapath, tunnel) => write!(f, "weft {} {tunnel}", datapath.name()),
-            Self::WeftStateful(tunnel) => write!(f, "weft stateful {tunnel}"),
+            Self::Stateful(switch, rules) => match switch {
+                StatefulSwitch::Bridge => write!(f, "Linux bridge {}", rules.name()),
+                StatefulSwitch::Ovs(tunnel) => write!(f, "OVS {} {}", rules.name(), tunnel.name()),
+                StatefulSwitch::Weft(tunnel) => write!(f, "weft {} {tunnel}", rules.name()),
+            },
             Self::LinuxBridge => f.write_str("Linux bridge"),
             Self::Kernel(tunnel) => write!(f, "kernel {}", tunnel.name()),
             Self::Ovs(datapath, tunnel) => write!(f, "OVS {} {}", datapath.name(), tunnel.name()),

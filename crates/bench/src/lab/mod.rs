@@ -24,11 +24,12 @@ mod profile;
 pub(crate) mod scratch;
 mod session;
 mod shape;
+mod stateful;
 mod underlay;
 mod weft;
 
 pub use attachment::Attachment;
-pub use contender::{Contender, Datapath, KernelTunnel, OvsTunnel};
+pub use contender::{Contender, Datapath, KernelTunnel, OvsTunnel, StatefulRules, StatefulSwitch};
 pub use counters::{WireCounters, retransmitted};
 pub use host::{CONGESTION_CONTROL, GUEST_DEVICE, Guest, Host, UPLINK, processors};
 pub use network_file::network_toml;

@@ -59,6 +59,20 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 pub(super) fn attach(lab: &Lab<'_>, datapath: Datapath, tunnel: OvsTunnel) -> Result<Attachment> {
+    let guests = lab.shape().guests_per_host;
+    match tunnel {
+        OvsTunnel::QinQ => attach_with(lab, datapath, tunnel, &|_| tag_flows(guests)),
+        _ => attach_with(lab, datapath, tunnel, &|_| Vec::new()),
+    }
+}
+
+/// As [`attach`], with these flows of each host in place of those for learning switches, if any.
+pub(super) fn attach_with(
+    lab: &Lab<'_>,
+    datapath: Datapath,
+    tunnel: OvsTunnel,
+    flows: &dyn Fn(&Host) -> Vec<String>,
+) -> Result<Attachment> {
     let family = lab.shape().family;
     let guest_mtu = lab.guest_mtu(tunnel.overhead(family))?;
     let scratch = Scratch::create()?;
@@ -73,9 +87,7 @@ pub(super) fn attach(lab: &Lab<'_>, datapath: Datapath, tunnel: OvsTunnel) -> Re
         let instance = Instance::create(host, scratch.path(), lab.stop())?;
         processes.extend(instance.start()?);
         instance.configure(lab, datapath, tunnel, guest_mtu)?;
-        if tunnel == OvsTunnel::QinQ {
-            instance.add_tag_flows(lab.shape().guests_per_host)?;
-        }
+        instance.replace_flows(&flows(host))?;
         if datapath == Datapath::User && tunnel.is_routed() {
             move_underlay(host, family)?;
         }
@@ -174,19 +186,10 @@ impl<'a> Instance<'a> {
         self.vsctl(&script.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Pushes two tags for each pair of guests, with an inner tag of its own. (The study pushed
-    /// one, because its guests were tagged already.)
-    fn add_tag_flows(&self, guests: usize) -> Result<()> {
-        let mut flows = vec![format!(
-            "table=0,in_port={UPLINK_PORT},dl_vlan={LAB_VNI},actions=pop_vlan,resubmit(,1)"
-        )];
-        for guest in 1..=guests {
-            let inner = usize::from(LAB_INNER_VLAN) + guest;
-            flows.push(format!(
-                "table=0,in_port={guest},actions=push_vlan:0x8100,mod_vlan_vid:{inner},\
-                 push_vlan:0x88a8,mod_vlan_vid:{LAB_VNI},output:{UPLINK_PORT}"
-            ));
-            flows.push(format!("table=1,dl_vlan={inner},actions=pop_vlan,output:{guest}"));
+    /// Replaces the flow of a learning switch by `flows`, unless there are none.
+    fn replace_flows(&self, flows: &[String]) -> Result<()> {
+        if flows.is_empty() {
+            return Ok(());
         }
         let run = |what: &str, arguments: &[&str]| {
             let mut command = self.command("ovs-ofctl");
@@ -224,6 +227,23 @@ impl<'a> Instance<'a> {
         }
         self.host.netns().command(command)
     }
+}
+
+/// Pushes two tags for each pair of guests, with an inner tag of its own. (The study pushed one,
+/// because its guests were tagged already.)
+fn tag_flows(guests: usize) -> Vec<String> {
+    let mut flows = vec![format!(
+        "table=0,in_port={UPLINK_PORT},dl_vlan={LAB_VNI},actions=pop_vlan,resubmit(,1)"
+    )];
+    for guest in 1..=guests {
+        let inner = usize::from(LAB_INNER_VLAN) + guest;
+        flows.push(format!(
+            "table=0,in_port={guest},actions=push_vlan:0x8100,mod_vlan_vid:{inner},\
+             push_vlan:0x88a8,mod_vlan_vid:{LAB_VNI},output:{UPLINK_PORT}"
+        ));
+        flows.push(format!("table=1,dl_vlan={inner},actions=pop_vlan,output:{guest}"));
+    }
+    flows
 }
 
 /// Moves the underlay's addresses from the uplink, a port of `br-phy` now, to `br-phy` itself.

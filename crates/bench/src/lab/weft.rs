@@ -53,26 +53,6 @@ pub(super) fn attach(
     Ok(attachment.with_policy(policy))
 }
 
-/// Port security for every guest, and ACLs that track all traffic in both directions.
-pub(super) fn attach_stateful(
-    lab: &Lab<'_>,
-    tunnel: TunnelType,
-    weft: &Path,
-) -> Result<Attachment> {
-    let ports = network_toml(lab, tunnel);
-    let mut text = ports.replace("\naddresses = ", "\nport_security = true\naddresses = ");
-    for (direction, side) in [("from-port", "inport"), ("to-port", "outport")] {
-        for guest in lab.guests() {
-            let name = guest.name();
-            text += &format!(
-                "\n[[acl]]\nswitch = \"lab\"\ndirection = \"{direction}\"\npriority = 1000\n\
-                 match = '{side} == \"{name}\" && ip'\naction = \"allow-related\"\n"
-            );
-        }
-    }
-    attach_with(lab, Datapath::Kernel, &text, weft, &[])
-}
-
 /// Starts the daemons with the network file `text` and additional options of `weft run`.
 ///
 /// # Errors

@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use super::report::{CriterionResult, TrustReport};
-use super::test_bed::TestBed;
+use super::test_bed::{TestBed, number};
 use crate::Result;
 use crate::lab::GUEST_DEVICE;
 use crate::stats::median;
 use crate::traffic::blast::{Blast, Pace};
-use crate::traffic::frames::{Frame, socket};
+use crate::traffic::connections::connections;
+use crate::traffic::frames::socket;
+use crate::traffic::sink::Sink;
 
 /// The most time from the start of the daemon to its first answer and the first ping reply of a
 /// guest. The kernel datapath forwards meanwhile.
@@ -18,21 +20,34 @@ const LIMIT: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long traffic flows between two kills.
 const FLOW: Duration = Duration::from_millis(300);
-/// The packet rate from the other host, with or without a daemon.
+/// The lowest packet rate from the other host, with or without a daemon.
 const PPS: f64 = 20_000.0;
+/// Each flow has a packet at least so often, because a megaflow is deleted after 10 s without one.
+const FLOW_INTERVAL: f64 = 5.0;
+/// How long the flows may take until each has a megaflow.
+const ESTABLISH_LIMIT: Duration = Duration::from_secs(120);
+/// How long the last packets may take to their receiver.
+const DRAIN: Duration = Duration::from_millis(500);
 
-/// Kills the daemon of the first host `times` times.
+/// Kills the daemon of the first host `times` times, while it receives so many UDP flows.
 ///
 /// # Errors
 /// The test bed fails.
-pub fn run(bed: &mut TestBed<'_>, times: usize) -> Result<TrustReport> {
+pub fn run(bed: &mut TestBed<'_>, times: usize, flows: usize) -> Result<TrustReport> {
     let lab = bed.lab();
     let (killed, other) = (lab.guest(0, 0), lab.guest(1, 0));
-    let template = Frame::udp_template((other.mac(), other.ip4()), (killed.mac(), killed.ip4()));
-    let traffic =
-        Blast::start(socket(other)?, template, |_, _| (), Pace::PerSecond(PPS), other.cpu())?;
+    let sink = Sink::start(killed, killed.ip4().into())?;
+    let pace = Pace::PerSecond(PPS.max(flows as f64 / FLOW_INTERVAL));
+    let send = || {
+        let (template, mut change) = connections(other, killed, sink.port(), 0);
+        let change = move |number: u64, bytes: &mut [u8]| change(number % flows as u64, bytes);
+        Blast::start(socket(other)?, template, change, pace, other.cpu())
+    };
+    let established = establish(bed, &send, flows)?;
     let links = || -> Result<usize> { Ok(lab.hosts()[0].netlink().links()?.len()) };
     let before = (links()?, bed.footprint(0)?);
+    let received = sink.received();
+    let traffic = send()?;
     let mut took = Vec::new();
     for _ in 0..times {
         bed.pass(FLOW)?;
@@ -41,6 +56,9 @@ pub fn run(bed: &mut TestBed<'_>, times: usize) -> Result<TrustReport> {
         let ready = bed.wait_ready(0, PATIENCE)?;
         took.push(ready + bed.wait_for_answer(killed, other, PATIENCE)?);
     }
+    let sent = traffic.finish();
+    bed.pass(DRAIN)?;
+    let lost = sent.saturating_sub(sink.received() - received);
     // Both guests must be reachable.
     bed.wait_for_answer(lab.guest(0, 1), lab.guest(1, 1), PATIENCE)?;
     let after = (links()?, bed.footprint(0)?);
@@ -65,6 +83,25 @@ pub fn run(bed: &mut TestBed<'_>, times: usize) -> Result<TrustReport> {
         before.1.descriptors, before.1.threads, after.1.descriptors, after.1.threads
     );
     report.judge(CriterionResult::of(same), "descriptors and threads", text);
-    report.note("traffic during the kills", format!("{} packets", traffic.finish()));
+    let text = format!("{lost} of {sent} packets of {flows} flows, {established} megaflows");
+    if bed.forwards_without_daemon() {
+        report.judge(CriterionResult::of(lost == 0), "lost packets", text);
+    } else {
+        report.note("lost packets", text);
+    }
     Ok(report)
+}
+
+/// Sends every flow until the first host has a megaflow for each. Returns how many it has.
+fn establish(bed: &mut TestBed<'_>, send: &dyn Fn() -> Result<Blast>, flows: usize) -> Result<u64> {
+    let traffic = send()?;
+    let stop = bed.stop_flag();
+    let established = stop.wait_for("a megaflow for each flow", ESTABLISH_LIMIT, || {
+        bed.check()?;
+        let megaflows = number(&bed.switch_counters(0)?, "/megaflows/megaflows");
+        Ok((megaflows >= flows as u64).then_some(megaflows))
+    })?;
+    traffic.finish();
+    bed.pass(DRAIN)?;
+    Ok(established)
 }

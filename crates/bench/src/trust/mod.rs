@@ -18,8 +18,11 @@ use test_bed::TestBed;
 
 use crate::lab::{DEFAULT_UPLINK_MTU, Lab, Profile, Session, network_toml};
 use crate::traffic::blast::Pace;
+use crate::traffic::connections::connection_lists;
 use crate::{Result, Stop};
 
+/// Megaflows beside those of the flows of [`TrustScenario::Kill`].
+const SPARE_MEGAFLOWS: usize = 10_000;
 /// How long to wait for another session on this machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -79,8 +82,8 @@ impl TrustScenario {
     }
 
     fn run_in_lab(self, lab: &Lab<'_>, options: &TrustOptions) -> Result<TrustReport> {
-        let TrustOptions { weft, datapath, seconds, attack_pace, reloads, kills } = options;
-        let start = |text: &str| TestBed::start(lab, (weft, *datapath), text);
+        let TrustOptions { weft, datapath, seconds, attack_pace, reloads, kills, flows } = options;
+        let start = |text: &str| TestBed::start(lab, (weft, *datapath), text, None);
         let hostile = |attack: Attack| {
             let mut bed = start(&attack.network(lab))?;
             let report = hostile::run(attack, &mut bed, *attack_pace, *seconds)?;
@@ -96,8 +99,11 @@ impl TrustScenario {
                 bed.stop().map(|()| report)
             }
             Self::Kill => {
-                let mut bed = start(&network_toml(lab, TunnelType::Geneve))?;
-                let report = kill::run(&mut bed, *kills)?;
+                let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
+                // One port may have half of them.
+                let megaflows = Some(flows * 2 + SPARE_MEGAFLOWS);
+                let mut bed = TestBed::start(lab, (weft, *datapath), &text, megaflows)?;
+                let report = kill::run(&mut bed, *kills, *flows)?;
                 bed.stop().map(|()| report)
             }
         }
@@ -147,4 +153,6 @@ pub struct TrustOptions {
     pub reloads: usize,
     /// The number of kills.
     pub kills: usize,
+    /// The number of UDP flows during the kills.
+    pub flows: usize,
 }

@@ -30,6 +30,8 @@ pub struct TestBed<'a> {
     lab: &'a Lab<'a>,
     weft: &'a Path,
     datapath: TrustDatapath,
+    /// The limit of cached megaflows, or `None` for the default.
+    megaflows: Option<usize>,
     network: PathBuf,
 }
 
@@ -45,8 +47,9 @@ pub struct Footprint {
 }
 
 impl<'a> TestBed<'a> {
-    /// Starts `weft` on both hosts of `lab` with a datapath and the network file `text`. Waits
-    /// until both pairs of guests reach each other.
+    /// Starts `weft` on both hosts of `lab` with a datapath and the network file `text`. Each
+    /// caches at most `megaflows`, by default as many as weft does. Waits until both pairs of
+    /// guests reach each other.
     ///
     /// # Errors
     /// A daemon does not start, or a ping has no reply within 15 s.
@@ -54,10 +57,12 @@ impl<'a> TestBed<'a> {
         lab: &'a Lab<'a>,
         (weft, datapath): (&'a Path, TrustDatapath),
         text: &str,
+        megaflows: Option<usize>,
     ) -> Result<Self> {
         let scratch = Scratch::create()?;
         let network = scratch.write("network.toml", text)?;
-        let mut bed = Self { daemons: vec![None, None], scratch, lab, weft, datapath, network };
+        let daemons = vec![None, None];
+        let mut bed = Self { daemons, scratch, lab, weft, datapath, megaflows, network };
         for host in 0..2 {
             bed.start_daemon(host)?;
         }
@@ -77,6 +82,9 @@ impl<'a> TestBed<'a> {
         let mut command = Command::new(self.weft);
         command.args(["run", "--host", &host.name(), "--control"]).arg(control).arg(&self.network);
         command.args(["--datapath", self.datapath.name()]);
+        if let Some(megaflows) = self.megaflows {
+            command.args(["--megaflows", &megaflows.to_string()]);
+        }
         let name = format!("weft run --host {}", host.name());
         let process = Process::spawn(name, host.netns().command(command))?;
         self.daemons[usize::from(host.name() != "h1")] = Some(process);
@@ -89,6 +97,11 @@ impl<'a> TestBed<'a> {
     /// It had already ended.
     pub fn kill_daemon(&mut self, host: usize) -> Result<()> {
         self.daemons[host].take().map_or(Ok(()), Process::kill)
+    }
+
+    /// True when the daemons have a kernel datapath, which forwards while they are absent.
+    pub fn forwards_without_daemon(&self) -> bool {
+        self.datapath != TrustDatapath::User && datapath_bpf::check().is_ok()
     }
 
     /// The lab.

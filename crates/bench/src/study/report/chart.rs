@@ -75,9 +75,9 @@ impl Chart<'_> {
 
 fn bar(contender: Contender, estimate: Estimate, y: f64, x: &impl Fn(f64) -> f64) -> Markup {
     let kind = match contender {
-        Contender::Weft(..) | Contender::WeftStateful(_) => "weft",
         Contender::Direct | Contender::LinuxBridge => "base",
-        Contender::Kernel(_) | Contender::Ovs(..) => "other",
+        _ if contender.is_weft() => "weft",
+        _ => "other",
     };
     let (middle, base) = (y + BAR / 2.0, units(y + BAR / 2.0 + 4.0));
     let (low, high) = (x(estimate.low), x(estimate.high));
