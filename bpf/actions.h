@@ -155,11 +155,11 @@ static __always_inline bool can_uplink(__u32 wire_len)
 }
 
 /*
- * Whether an action can be executed that is not the last one. `extensions`: see has_extensions().
- * A global function, because the verifier checks those once instead of once per call.
+ * Whether an action can be executed that is not the last one, and changes no field. A global
+ * function, because the verifier checks those once instead of once per call.
  */
 __weak int can_apply(const struct weft_key *key, const struct weft_action *action, __u32 untagged,
-		  __u32 wire_len, bool extensions)
+		  __u32 wire_len)
 {
 	if (!key || !action)
 		return false;
@@ -177,8 +177,6 @@ __weak int can_apply(const struct weft_key *key, const struct weft_action *actio
 		 * and not behind outer headers, where helpers do not find tags.
 		 */
 		return key->vlan && !has_odd_tags(key) && !key->tun_addr[0] && !key->tun_addr[1];
-	case WEFT_ACTION_SET:
-		return can_set(key, action->field, extensions);
 	default:
 		return false;
 	}
@@ -192,21 +190,24 @@ __weak int can_apply(const struct weft_key *key, const struct weft_action *actio
 __weak int can_apply_all_but_last(struct __sk_buff *skb, const struct weft_key *key,
 		      const struct weft_action_list *list, __u32 l3, __u32 wire_len)
 {
-	__u32 i, count, extensions, untagged;
+	const struct weft_action *action;
+	__u32 i, count, untagged, fields = 0;
 
 	if (!key || !list)
 		return false;
 	count = list->count;
 	untagged = skb->gso_size ? 0 : wire_len - tag_count(key) * TAG_LEN;
-	extensions = has_extensions(skb, key, l3);
 #pragma clang loop unroll(disable)
 	for (i = 0; i < WEFT_MAX_ACTIONS - 1; i++) {
 		if (i + 1 >= count)
-			return true;
-		if (!can_apply(key, &list->actions[i], untagged, wire_len, extensions))
+			break;
+		action = &list->actions[i];
+		if (action->kind == WEFT_ACTION_SET)
+			fields |= 1U << (action->field & 31);
+		else if (!can_apply(key, action, untagged, wire_len))
 			return false;
 	}
-	return true;
+	return can_set(key, fields, has_extensions(skb, key, l3));
 }
 
 /* The last action of a list that is not empty; NULL if `count` is out of range. */
@@ -255,7 +256,7 @@ static __always_inline __u32 frame_bytes(struct __sk_buff *skb)
 	return skb->len + (skb->vlan_present ? TAG_LEN : 0);
 }
 
-/* Executes an action that is not the last. Returns 0, or an error that ends the list. */
+/* Executes an action that is not the last and changes no header. Returns 0, or an error that ends the list. */
 __weak int apply_action(struct __sk_buff *skb, struct weft_key *key,
 			const struct weft_action *action)
 {
@@ -284,31 +285,40 @@ __weak int apply_action(struct __sk_buff *skb, struct weft_key *key,
 		return bpf_skb_vlan_push(skb, bpf_htons(action->value >> 16), action->value);
 	case WEFT_ACTION_POP_VLAN:
 		return bpf_skb_vlan_pop(skb);
-	case WEFT_ACTION_SET:
-		return set_field(skb, key, action->field, action->value, action->number);
 	default:
 		return -1;
 	}
 }
 
-/* Executes all actions but the last. */
+/* Executes all actions but the last. Consecutive changes of headers are written together. */
 __weak int apply_all_but_last(struct __sk_buff *skb, struct weft_key *key,
 			      const struct weft_action_list *list)
 {
-	__u32 i, count;
+	const struct weft_action *action;
+	__u32 i, count, stale = 0, l3;
 
 	if (!key || !list)
 		return -1;
 	count = list->count;
+	/* Without tags before and after. */
+	l3 = key->vlan || list->grows ? 0 : ETH_LEN;
 
 #pragma clang loop unroll(disable)
 	for (i = 0; i < WEFT_MAX_ACTIONS - 1; i++) {
 		if (i + 1 >= count)
-			return 0;
-		if (apply_action(skb, key, &list->actions[i]))
+			break;
+		action = &list->actions[i];
+		if (action->kind == WEFT_ACTION_SET) {
+			stale |= set_key_field(key, action->field, action->value, action->number);
+			continue;
+		}
+		if (stale && write_headers(skb, key, stale, l3))
+			return -1;
+		stale = 0;
+		if (apply_action(skb, key, action))
 			return -1;
 	}
-	return 0;
+	return stale ? write_headers(skb, key, stale, l3) : 0;
 }
 
 /* Whether the guest at the other end of a veth pair has the frame's destination address. */

@@ -11,14 +11,6 @@
 
 #include "exit.h"
 
-#define IP4_TOS 0
-#define IP4_TTL 8
-#define IP4_SUM 10
-#define IP4_SRC 12
-#define IP4_DST 16
-#define IP6_HOP_LIMIT 7
-#define IP6_SRC 8
-#define IP6_DST 24
 #define UDP_SUM 6
 #define TCP_SUM 16
 #define ICMP6_SUM 2
@@ -96,212 +88,273 @@ static __always_inline __u32 l4_offset(struct __sk_buff *skb, const struct weft_
 	return l3 + (first & 0x0f) * 4;
 }
 
+/* What of a frame differs from its key, after actions have changed the key. */
+enum stale_headers {
+	STALE_MACS = 1,
+	STALE_IP = 2,		/* any field of the IP header */
+	STALE_ADDRESSES = 4,	/* those that transport checksums cover */
+	STALE_PORTS = 8,
+};
+
+/* Flags for the helper that updates the transport checksum by a difference. */
+static __always_inline __u32 sum_flags(const struct weft_key *key)
+{
+	return ip_proto(key) == PROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
+}
+
 /*
- * Rewrites 4 bytes (IPv4) or 8 bytes (half an IPv6 address) at offset `at`, and the checksums that
- * cover them. `old` and `new` are in network order.
+ * The difference of two sums of `words` 16-bit words, in ones' complement, where 0xffff is 0. It is
+ * never negative, and not folded.
  */
-static __always_inline int set_address(struct __sk_buff *skb, const struct weft_key *key, __u32 l3,
-				       __u32 at, __u64 old, __u64 new)
+static __always_inline __u32 sum_change(__u32 before, __u32 after, __u32 words)
 {
-	bool is_ip4 = l3_shape(key) == WEFT_L3_IP4;
-	__u32 l4 = l4_offset(skb, key, l3), sum = l4 ? sum_offset(skb, key, l4) : 0;
-	__u32 flags = BPF_F_PSEUDO_HDR;
-	__s64 change;
+	return after + words * 0xffff - before;
+}
 
-	if (!l4)
+static __always_inline int write_macs(struct __sk_buff *skb, const struct weft_key *key)
+{
+	__be64 macs[2] = {
+		bpf_cpu_to_be64((key->eth_dst & ~0xffffULL) | key->eth_src >> 48),
+		bpf_cpu_to_be64(key->eth_src << 16),
+	};
+
+	return bpf_skb_store_bytes(skb, 0, macs, 12, 0);
+}
+
+/*
+ * Writes the IPv4 header, its checksum, and what of the transport checksum covers addresses; with
+ * `macs` also the Ethernet header in front of it.
+ */
+static __always_inline int write_ip4(struct __sk_buff *skb, const struct weft_key *key, __u32 l3,
+				     bool addresses, bool macs)
+{
+	struct {
+		/* Two bytes of padding and the destination. */
+		__be64 eth_dst;
+		/* The source and the EtherType. */
+		__be64 eth_src;
+		union {
+			__be16 word[IP4_LEN / 2];
+			__be32 address[IP4_LEN / 4];
+		};
+	} head;
+	__be16 *word = head.word;
+	__u32 change, rest, sum, first, at;
+
+	if (bpf_skb_load_bytes(skb, l3, word, IP4_LEN))
 		return -1;
-	if (ip_proto(key) == PROTO_UDP)
-		flags |= BPF_F_MARK_MANGLED_0;
-	if (is_ip4) {
-		if (bpf_l3_csum_replace(skb, l3 + IP4_SUM, (__u32)old, (__u32)new, 4) ||
-		    (sum && bpf_l4_csum_replace(skb, sum, (__u32)old, (__u32)new, flags | 4)))
+	change = word[6] + word[7] + word[8] + word[9];
+	rest = word[0] + word[4];
+	first = bpf_ntohs(word[0]);
+	word[0] = bpf_htons((first & 0xff00) | (key->ip >> 48 & 0xff));
+	word[4] = bpf_htons((key->ip >> 40 & 0xff) << 8 | ip_proto(key));
+	head.address[3] = bpf_htonl(key->l3[0] >> 32);
+	head.address[4] = bpf_htonl((__u32)key->l3[0]);
+	change = sum_change(change, word[6] + word[7] + word[8] + word[9], 4);
+	sum = (__u16)~word[5] + change + sum_change(rest, word[0] + word[4], 2);
+	sum = (sum & 0xffff) + (sum >> 16);
+	word[5] = ~(sum + (sum >> 16));
+	if (addresses) {
+		at = sum_offset(skb, key, l3 + (first >> 8 & 0x0f) * 4);
+		if (at && bpf_l4_csum_replace(skb, at, 0, change, BPF_F_PSEUDO_HDR | sum_flags(key)))
 			return -1;
-		return bpf_skb_store_bytes(skb, at, &new, 4, 0);
 	}
-	change = bpf_csum_diff((__be32 *)&old, sizeof(old), (__be32 *)&new, sizeof(new), 0);
-	if (change < 0)
+	if (!macs)
+		return bpf_skb_store_bytes(skb, l3, word, IP4_LEN, 0);
+	head.eth_dst = bpf_cpu_to_be64(key->eth_dst >> 16);
+	head.eth_src = bpf_cpu_to_be64((key->eth_src & ~0xffffULL) | (key->eth_dst & 0xffff));
+	return bpf_skb_store_bytes(skb, 0, (void *)&head + 2, ETH_LEN + IP4_LEN, 0);
+}
+
+/* The sum of both 32-bit words, not folded. */
+static __always_inline __u64 sum_of_half(__be64 half)
+{
+	return (half & 0xffffffff) + (half >> 32);
+}
+
+/*
+ * As write_ip4(), for an IPv6 header, which has no extension headers if addresses have changed.
+ */
+static __always_inline int write_ip6(struct __sk_buff *skb, const struct weft_key *key, __u32 l3,
+				     bool addresses)
+{
+	union {
+		__be16 word[IP6_LEN / 2];
+		__be64 half[IP6_LEN / 8];
+	} ip;
+	/* Each half adds less than 2^33, and 0xffffffff is 0 in ones' complement. */
+	__u64 change = 8 * 0xffffffffULL;
+	__u32 i, at;
+
+	if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)))
 		return -1;
-	if (sum) {
-		if (bpf_l4_csum_replace(skb, sum, 0, change, flags))
+	ip.word[0] = bpf_htons((bpf_ntohs(ip.word[0]) & 0xf00f) | (key->ip >> 48 & 0xff) << 4);
+	ip.word[3] = bpf_htons((bpf_ntohs(ip.word[3]) & 0xff00) | (key->ip >> 40 & 0xff));
+	if (addresses) {
+#pragma unroll
+		for (i = 0; i < 4; i++) {
+			change -= sum_of_half(ip.half[i + 1]);
+			ip.half[i + 1] = bpf_cpu_to_be64(key->l3[i]);
+			change += sum_of_half(ip.half[i + 1]);
+			/* Keeps the compiler from spilling all halves to the stack. */
+			barrier_var(change);
+		}
+		change = sum_of_half(sum_of_half(change));
+		at = sum_offset(skb, key, l3 + IP6_LEN);
+		if (at && bpf_l4_csum_replace(skb, at, 0, change, BPF_F_PSEUDO_HDR | sum_flags(key)))
 			return -1;
-		/*
-		 * CHECKSUM_COMPLETE covers the whole packet. IPv6 has no header checksum that would
-		 * cancel the change of the address, as that of IPv4 does.
-		 */
-		bpf_csum_update(skb, change);
 	}
-	return bpf_skb_store_bytes(skb, at, &new, sizeof(new), 0);
+	/*
+	 * CHECKSUM_COMPLETE covers the whole packet. IPv6 has no header checksum that would cancel
+	 * the change, as that of IPv4 does.
+	 */
+	return bpf_skb_store_bytes(skb, l3, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM);
 }
 
-static __always_inline int set_ip4_src(struct __sk_buff *skb, struct weft_key *key, __u32 l3,
-				       __u32 value)
+/* Writes the ports of TCP or UDP. */
+static __always_inline int write_ports(struct __sk_buff *skb, const struct weft_key *key, __u32 l3)
 {
-	__u32 old = key->l3[0] >> 32;
-
-	key->l3[0] = (__u64)value << 32 | (__u32)key->l3[0];
-	return set_address(skb, key, l3, l3 + IP4_SRC, bpf_htonl(old), bpf_htonl(value));
-}
-
-static __always_inline int set_ip4_dst(struct __sk_buff *skb, struct weft_key *key, __u32 l3,
-				       __u32 value)
-{
-	__u32 old = key->l3[0];
-
-	key->l3[0] = (key->l3[0] & ~0xffffffffULL) | value;
-	return set_address(skb, key, l3, l3 + IP4_DST, bpf_htonl(old), bpf_htonl(value));
-}
-
-/* Rewrites half an IPv6 address; `word` counts the four halves of source and destination. */
-static __always_inline int set_ip6(struct __sk_buff *skb, struct weft_key *key, __u32 l3,
-				   __u32 word, __u64 value)
-{
-	__u64 old = key->l3[word];
-
-	key->l3[word] = value;
-	return set_address(skb, key, l3, l3 + IP6_SRC + word * 8, bpf_cpu_to_be64(old),
-			   bpf_cpu_to_be64(value));
-}
-
-/* Rewrites two bytes of the IPv4 header that only the header checksum covers. */
-static __always_inline int set_ip4_word(struct __sk_buff *skb, __u32 l3, __u32 at, __be16 old,
-					__be16 new)
-{
-	if (bpf_l3_csum_replace(skb, l3 + IP4_SUM, old, new, 2))
-		return -1;
-	return bpf_skb_store_bytes(skb, l3 + at, &new, sizeof(new), 0);
-}
-
-static __always_inline int set_ttl(struct __sk_buff *skb, struct weft_key *key, __u32 l3,
-				   __u8 value)
-{
-	__u16 old = key->ip >> 40 & 0xff, proto = ip_proto(key);
-
-	key->ip = (key->ip & ~(0xffULL << 40)) | (__u64)value << 40;
-	if (l3_shape(key) == WEFT_L3_IP4)
-		return set_ip4_word(skb, l3, IP4_TTL, bpf_htons(old << 8 | proto),
-				    bpf_htons(value << 8 | proto));
-	return bpf_skb_store_bytes(skb, l3 + IP6_HOP_LIMIT, &value, 1, BPF_F_RECOMPUTE_CSUM);
-}
-
-/* Rewrites the bits of `mask` in the IPv4 TOS or IPv6 traffic class. */
-static __always_inline int set_tos(struct __sk_buff *skb, struct weft_key *key, __u32 l3,
-				   __u8 value, __u8 mask)
-{
-	__u8 tos = key->ip >> 48;
-	__be16 old;
-	__u16 first;
-
-	tos = (tos & ~mask) | (value & mask);
-	key->ip = (key->ip & ~(0xffULL << 48)) | (__u64)tos << 48;
-	if (bpf_skb_load_bytes(skb, l3, &old, sizeof(old)))
-		return -1;
-	first = bpf_ntohs(old);
-	if (l3_shape(key) == WEFT_L3_IP4)
-		return set_ip4_word(skb, l3, IP4_TOS, old, bpf_htons((first & 0xff00) | tos));
-	old = bpf_htons((first & 0xf00f) | tos << 4);
-	return bpf_skb_store_bytes(skb, l3, &old, sizeof(old), BPF_F_RECOMPUTE_CSUM);
-}
-
-/* Rewrites a port of TCP or UDP. */
-static __always_inline int set_port(struct __sk_buff *skb, struct weft_key *key, __u32 l3,
-				    bool is_dst, __u16 value)
-{
-	__u32 l4 = l4_offset(skb, key, l3), shift = is_dst ? 32 : 48, sum;
-	__be16 old = bpf_htons(key->transport >> shift), new = bpf_htons(value);
-	__u32 flags = sizeof(new);
+	__u32 l4 = l4_offset(skb, key, l3), before, sum;
+	__be16 ports[2];
 
 	if (!l4)
 		return -1;
 	sum = sum_offset(skb, key, l4);
 	if (!sum)
 		return 0;
-	if (ip_proto(key) == PROTO_UDP)
-		flags |= BPF_F_MARK_MANGLED_0;
-	key->transport = (key->transport & ~(0xffffULL << shift)) | (__u64)value << shift;
-	if (bpf_l4_csum_replace(skb, sum, old, new, flags))
+	if (bpf_skb_load_bytes(skb, l4, ports, sizeof(ports)))
 		return -1;
-	return bpf_skb_store_bytes(skb, l4 + (is_dst ? 2 : 0), &new, sizeof(new), 0);
+	before = ports[0] + ports[1];
+	ports[0] = bpf_htons(key->transport >> 48);
+	ports[1] = bpf_htons(key->transport >> 32);
+	if (bpf_l4_csum_replace(skb, sum, 0, sum_change(before, ports[0] + ports[1], 2),
+				sum_flags(key)))
+		return -1;
+	return bpf_skb_store_bytes(skb, l4, ports, sizeof(ports), 0);
 }
 
-static __always_inline int set_mac(struct __sk_buff *skb, __u64 *word, __u32 at, __u64 value)
+/*
+ * Writes the headers that differ from the key (enum stale_headers), each with one helper: calls of
+ * helpers cost most. `l3`: offset of layer 3, or 0 if it is not known. Returns 0 or an error.
+ */
+__weak int write_headers(struct __sk_buff *skb, const struct weft_key *key, __u32 stale, __u32 l3)
 {
-	__be64 left = bpf_cpu_to_be64(value << 16);
-
-	*word = value << 16 | (*word & 0xffff);
-	return bpf_skb_store_bytes(skb, at, &left, 6, 0);
-}
-
-/* Rewrites a field (enum weft_set_field) whose header the frame has. Returns 0 or an error. */
-__weak int set_field(struct __sk_buff *skb, struct weft_key *key, __u32 field, __u64 value,
-		     __u32 mask)
-{
-	__u32 l3;
+	bool addresses = stale & STALE_ADDRESSES, macs = stale & STALE_MACS, is_ip4;
 
 	if (!key)
 		return -1;
-	if (field == WEFT_SET_ETH_DST)
-		return set_mac(skb, &key->eth_dst, 0, value);
-	if (field == WEFT_SET_ETH_SRC)
-		return set_mac(skb, &key->eth_src, 6, value);
+	is_ip4 = l3_shape(key) == WEFT_L3_IP4;
+	if (is_ip4 && stale & STALE_IP && l3 == ETH_LEN) {
+		if (write_ip4(skb, key, ETH_LEN, addresses, macs))
+			return -1;
+		return stale & STALE_PORTS ? write_ports(skb, key, ETH_LEN) : 0;
+	}
+	if (macs && write_macs(skb, key))
+		return -1;
+	if (!(stale & (STALE_IP | STALE_PORTS)))
+		return 0;
 	l3 = l3_offset(skb);
 	if (!l3)
 		return -1;
+	if (stale & STALE_IP && (is_ip4 ? write_ip4(skb, key, l3, addresses, false) :
+					  write_ip6(skb, key, l3, addresses)))
+		return -1;
+	return stale & STALE_PORTS ? write_ports(skb, key, l3) : 0;
+}
+
+/* Replaces the bits of `mask` of a word of the key, `shift` bits from its end. */
+static __always_inline void set_bits(__u64 *word, __u32 shift, __u64 mask, __u64 value)
+{
+	*word = (*word & ~(mask << shift)) | (value & mask) << shift;
+}
+
+/*
+ * Sets a field (enum weft_set_field) of the key. Returns what has to be written to the frame, which
+ * has the field: bits of enum stale_headers.
+ */
+__weak int set_key_field(struct weft_key *key, __u32 field, __u64 value, __u32 mask)
+{
+	if (!key)
+		return 0;
 	switch (field) {
+	case WEFT_SET_ETH_DST:
+		set_bits(&key->eth_dst, 16, 0xffffffffffffULL, value);
+		return STALE_MACS;
+	case WEFT_SET_ETH_SRC:
+		set_bits(&key->eth_src, 16, 0xffffffffffffULL, value);
+		return STALE_MACS;
 	case WEFT_SET_IP4_SRC:
-		return set_ip4_src(skb, key, l3, value);
+		set_bits(&key->l3[0], 32, 0xffffffff, value);
+		return STALE_IP | STALE_ADDRESSES;
 	case WEFT_SET_IP4_DST:
-		return set_ip4_dst(skb, key, l3, value);
+		set_bits(&key->l3[0], 0, 0xffffffff, value);
+		return STALE_IP | STALE_ADDRESSES;
 	case WEFT_SET_IP4_TTL:
 	case WEFT_SET_IP6_HOP_LIMIT:
-		return set_ttl(skb, key, l3, value);
+		set_bits(&key->ip, 40, 0xff, value);
+		return STALE_IP;
 	case WEFT_SET_IP4_TOS:
 	case WEFT_SET_IP6_TOS:
-		return set_tos(skb, key, l3, value, mask);
+		mask &= 0xff;
+		set_bits(&key->ip, 48, mask, value);
+		return STALE_IP;
 	case WEFT_SET_IP6_SRC_HIGH:
-		return set_ip6(skb, key, l3, 0, value);
+		key->l3[0] = value;
+		return STALE_IP | STALE_ADDRESSES;
 	case WEFT_SET_IP6_SRC_LOW:
-		return set_ip6(skb, key, l3, 1, value);
+		key->l3[1] = value;
+		return STALE_IP | STALE_ADDRESSES;
 	case WEFT_SET_IP6_DST_HIGH:
-		return set_ip6(skb, key, l3, 2, value);
+		key->l3[2] = value;
+		return STALE_IP | STALE_ADDRESSES;
 	case WEFT_SET_IP6_DST_LOW:
-		return set_ip6(skb, key, l3, 3, value);
+		key->l3[3] = value;
+		return STALE_IP | STALE_ADDRESSES;
 	case WEFT_SET_TP_SRC:
-		return set_port(skb, key, l3, false, value);
+		set_bits(&key->transport, 48, 0xffff, value);
+		return STALE_PORTS;
 	case WEFT_SET_TP_DST:
-		return set_port(skb, key, l3, true, value);
+		set_bits(&key->transport, 32, 0xffff, value);
+		return STALE_PORTS;
 	default:
-		return -1;
+		return 0;
 	}
 }
 
-/* Whether set_field() can rewrite this field in a frame of this key. */
-static __always_inline bool can_set(const struct weft_key *key, __u32 field, bool has_extensions)
+/* Rewrites one field of a frame that has it. Returns 0 or an error. */
+static __always_inline int set_field(struct __sk_buff *skb, struct weft_key *key, __u32 field,
+				     __u64 value, __u32 mask)
+{
+	return write_headers(skb, key, set_key_field(key, field, value, mask), 0);
+}
+
+#define FIELD(name) (1U << WEFT_SET_##name)
+#define FIELDS_OF_IP4 (FIELD(IP4_SRC) | FIELD(IP4_DST) | FIELD(IP4_TTL) | FIELD(IP4_TOS))
+#define ADDRESSES_OF_IP6 (FIELD(IP6_SRC_HIGH) | FIELD(IP6_SRC_LOW) | FIELD(IP6_DST_HIGH) | \
+			  FIELD(IP6_DST_LOW))
+#define FIELDS_OF_IP6 (ADDRESSES_OF_IP6 | FIELD(IP6_HOP_LIMIT) | FIELD(IP6_TOS))
+#define ADDRESSES (FIELD(IP4_SRC) | FIELD(IP4_DST) | ADDRESSES_OF_IP6)
+#define PORTS (FIELD(TP_SRC) | FIELD(TP_DST))
+
+/*
+ * Whether actions can rewrite these fields in a frame of this key. `fields`: bits by the numbers of
+ * enum weft_set_field.
+ */
+static __always_inline bool can_set(const struct weft_key *key, __u32 fields, bool has_extensions)
 {
 	__u8 proto = ip_proto(key);
 	__u32 shape = l3_shape(key);
 
-	switch (field) {
-	case WEFT_SET_IP4_SRC:
-	case WEFT_SET_IP4_DST:
-		/* Not for DCCP (33) and UDP-Lite (136): their checksums are not updated here. */
-		return shape == WEFT_L3_IP4 && proto != 33 && proto != 136;
-	case WEFT_SET_IP4_TTL:
-	case WEFT_SET_IP4_TOS:
-		return shape == WEFT_L3_IP4;
-	case WEFT_SET_IP6_SRC_HIGH:
-	case WEFT_SET_IP6_SRC_LOW:
-	case WEFT_SET_IP6_DST_HIGH:
-	case WEFT_SET_IP6_DST_LOW:
-		return shape == WEFT_L3_IP6 && !has_extensions && proto != 33 && proto != 136;
-	case WEFT_SET_IP6_HOP_LIMIT:
-	case WEFT_SET_IP6_TOS:
-		return shape == WEFT_L3_IP6;
-	case WEFT_SET_TP_SRC:
-	case WEFT_SET_TP_DST:
-		/* SCTP has a CRC, which helpers cannot update. */
-		return ip_frag(key) != FRAG_LATER && !has_extensions &&
-		       (proto == PROTO_TCP || proto == PROTO_UDP);
-	default:
-		return true;
-	}
+	if (fields & FIELDS_OF_IP4 && shape != WEFT_L3_IP4)
+		return false;
+	if (fields & FIELDS_OF_IP6 && shape != WEFT_L3_IP6)
+		return false;
+	if (has_extensions && fields & (ADDRESSES_OF_IP6 | PORTS))
+		return false;
+	/* Not for DCCP (33) and UDP-Lite (136): their checksums are not updated here. */
+	if (fields & ADDRESSES && (proto == 33 || proto == 136))
+		return false;
+	/* SCTP has a CRC, which helpers cannot update. */
+	return !(fields & PORTS) || (ip_frag(key) != FRAG_LATER &&
+				     (proto == PROTO_TCP || proto == PROTO_UDP));
 }

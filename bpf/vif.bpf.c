@@ -127,7 +127,8 @@ static __always_inline int encap_to_endpoint(struct __sk_buff *skb, struct weft_
 		if (apply_all_but_last(skb, key, frame->list))
 			return drop_half_changed(frame);
 		/* The actions may have changed the sum. */
-		if (has_sum && !sum_of_packet(skb, l3_offset(skb), is_ip(key), &sum))
+		if (has_sum && (frame->list->grows || !sum_of_plain(skb, key, &sum)) &&
+		    !sum_of_packet(skb, l3_offset(skb), is_ip(key), &sum))
 			return drop_half_changed(frame);
 		bytes = frame_bytes(skb);
 	}

@@ -13,7 +13,7 @@ use datapath::config::{DeviceConfig, MAX_PORT, PortConfig};
 use datapath::stats::PacketCount;
 use flow::{DropCounters, DropReason, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use netdev::{Ifindex, Link};
+use netdev::{Ifindex, Link, Netlink};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::mem::offset_of;
@@ -47,7 +47,7 @@ pub(crate) struct Ports {
 /// A port, with or without its device.
 #[derive(Debug, Default)]
 struct Port {
-    /// MAC address of a guest whose device the daemon made.
+    /// MAC address of a guest at the other end of a veth pair.
     mac: Option<MacAddr>,
     cleanup: DeviceCleanup,
     is_watched: bool,
@@ -65,8 +65,8 @@ struct Port {
 pub(crate) enum DeviceCleanup {
     #[default]
     None,
-    /// The daemon made it promiscuous.
-    Promiscuous,
+    /// It belongs to somebody else, and the daemon has changed it.
+    Interface,
     /// The daemon made it as a TAP for a virtual machine.
     VmTap,
 }
@@ -74,7 +74,7 @@ pub(crate) enum DeviceCleanup {
 impl DeviceCleanup {
     fn of(device: &DeviceConfig) -> Self {
         match device {
-            DeviceConfig::Interface { .. } => Self::Promiscuous,
+            DeviceConfig::Interface { .. } => Self::Interface,
             DeviceConfig::Vm { .. } => Self::VmTap,
             DeviceConfig::Tap { .. } => Self::None,
         }
@@ -83,14 +83,14 @@ impl DeviceCleanup {
     fn flags(self) -> u32 {
         match self {
             Self::None => 0,
-            Self::Promiscuous => abi::WEFT_PORT_PROMISCUOUS,
+            Self::Interface => abi::WEFT_PORT_PROMISCUOUS,
             Self::VmTap => abi::WEFT_PORT_VM_TAP,
         }
     }
 
     /// Reads the flags of a `struct weft_port`.
     pub(crate) fn of_flags(flags: u32) -> Self {
-        let all = [Self::Promiscuous, Self::VmTap];
+        let all = [Self::Interface, Self::VmTap];
         all.into_iter().find(|cleanup| flags & cleanup.flags() != 0).unwrap_or_default()
     }
 }
@@ -207,6 +207,11 @@ impl Ports {
         let Some(device) = &mut port.device else { return Ok(()) };
         device.max_len = link.mtu + ETHERNET_LEN;
         device.is_peer = link.has_peer_in_other_netns();
+        if device.is_peer && port.cleanup == DeviceCleanup::Interface {
+            // Without the address, frames take a longer way to the guest.
+            let guest = Netlink::open().and_then(|netlink| netlink.other_end(link));
+            port.mac = guest.ok().map(|guest| guest.mac);
+        }
         device.is_usable = link.is_usable();
         self.write(number)?;
         self.attach_missing();

@@ -8,6 +8,7 @@ use crate::pin::{Pins, read_state, remove_set};
 use crate::ports::DeviceCleanup;
 use crate::struct_bytes::{u16_at, u32_at, u64_at};
 use crate::sys;
+use datapath_user::fast_path::release_interface;
 use flow::{DropReason, Field, Match, NextHop, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::tap::Tap;
@@ -137,7 +138,7 @@ impl PreviousState {
         let has_links = self.read.iter().any(|set| set.links.keys().next().is_some());
         let uplinks = attached.iter().filter(|index| has_links && !vifs.contains(index));
         let uplinks =
-            uplinks.map(|&index| PreviousDevice { index, cleanup: DeviceCleanup::Promiscuous });
+            uplinks.map(|&index| PreviousDevice { index, cleanup: DeviceCleanup::Interface });
         for PreviousDevice { index, cleanup } in ports().copied().chain(uplinks) {
             if !stay.contains(&index)
                 && let Err(error) = close(index, cleanup)
@@ -200,8 +201,7 @@ fn close(index: Ifindex, cleanup: DeviceCleanup) -> Result<(), netdev::Error> {
     let netlink = Netlink::open()?;
     match cleanup {
         DeviceCleanup::None => Ok(()),
-        DeviceCleanup::Promiscuous if !netlink.link_by_index(index)?.promiscuous => Ok(()),
-        DeviceCleanup::Promiscuous => netlink.set_promiscuous(index, false),
+        DeviceCleanup::Interface => release_interface(&netlink, index),
         // Keeps a TAP that a virtual machine has open.
         DeviceCleanup::VmTap => {
             Tap::delete_persistent(&netlink.link_by_index(index)?.name).map(drop)

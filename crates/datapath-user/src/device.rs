@@ -1,6 +1,7 @@
 //! The device of a local port: opens it, and receives and sends frames.
 
 use super::fast_path::veth::{self, GuestEnd};
+use super::fast_path::{release_interface, veth_headroom};
 use datapath::config::{DeviceConfig, GuestConfig};
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::SocketFilter;
@@ -30,8 +31,8 @@ pub(super) enum Device {
 pub(super) enum CloseAction {
     /// Nothing: the device belongs to somebody else.
     Nothing,
-    /// Ends the promiscuous mode of a device that belongs to somebody else.
-    Promiscuous(Ifindex),
+    /// Undoes the changes to a device that belongs to somebody else.
+    Interface(Ifindex),
     /// Removes a TAP, unless a virtual machine has it open.
     VmTap(String),
     /// Removes a veth pair, given by its outer end.
@@ -45,7 +46,7 @@ impl Drop for CloseAction {
         };
         let closed = match self {
             Self::Nothing => Ok(()),
-            Self::Promiscuous(index) => netlink(&|here| here.set_promiscuous(*index, false)),
+            Self::Interface(index) => netlink(&|here| release_interface(here, *index)),
             // If the machine has it open, the TAP stays, and the next process finds it.
             Self::VmTap(name) => Tap::delete_persistent(name).map(drop),
             Self::Pair(index) => veth::close(*index),
@@ -103,7 +104,7 @@ impl Device {
                     DeviceMode::Receive => {
                         Self::receiving(link.index, *mtu, queues, CloseAction::Nothing)?
                     }
-                    DeviceMode::SendOnly { .. } => Self::promiscuous(link.index, *mtu, queues)?,
+                    DeviceMode::SendOnly { .. } => Self::promiscuous(&link, *mtu, queues)?,
                 };
                 Ok(Some((devices, Some(link))))
             }
@@ -155,9 +156,13 @@ impl Device {
 
     /// Sets promiscuous mode on the device rather than on a socket, because programs receive even
     /// when the process and its sockets are gone.
-    fn promiscuous(index: Ifindex, mtu: u16, queues: usize) -> Result<Vec<Self>, Error> {
-        Netlink::open()?.set_promiscuous(index, true)?;
-        Self::sending(index, mtu, queues, CloseAction::Promiscuous(index))
+    fn promiscuous(link: &Link, mtu: u16, queues: usize) -> Result<Vec<Self>, Error> {
+        let (netlink, index) = (Netlink::open()?, link.index);
+        netlink.set_promiscuous(index, true)?;
+        // From here on, an error undoes both.
+        let cleanup = CloseAction::Interface(index);
+        veth_headroom::provide_to_interface(&netlink, link);
+        Self::sending(index, mtu, queues, cleanup)
     }
 
     fn sockets(sockets: Vec<PacketSocket>, mtu: u16, cleanup: CloseAction) -> Vec<Self> {

@@ -60,7 +60,9 @@ fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
             OvsTunnel::Bridge | OvsTunnel::QinQ => &["nf_conntrack_netlink", "openvswitch"],
         },
         Contender::Weft(Datapath::User, _) => &[],
-        Contender::Weft(Datapath::Kernel, _) | Contender::Stateful(StatefulSwitch::Weft(_), _) => {
+        Contender::Weft(Datapath::Kernel, _)
+        | Contender::WeftVeth(_)
+        | Contender::Stateful(StatefulSwitch::Weft(_), _) => {
             &["sch_ingress", "cls_bpf", "bridge", "vxlan"]
         }
         Contender::Stateful(StatefulSwitch::Bridge, _) => {

@@ -16,7 +16,7 @@ impl Contender {
             Self::Ovs(datapath, _) => ovs::unavailable(datapath),
             Self::Kernel(tunnel) => kernel::tunnel_unavailable(tunnel),
             Self::Weft(datapath, tunnel) => weft::unavailable(datapath, tunnel, weft),
-            Self::Stateful(StatefulSwitch::Weft(tunnel), _) => {
+            Self::WeftVeth(tunnel) | Self::Stateful(StatefulSwitch::Weft(tunnel), _) => {
                 weft::unavailable(Datapath::Kernel, tunnel, weft)
             }
             Self::Stateful(StatefulSwitch::Ovs(_), _) => ovs::unavailable(Datapath::Kernel),
@@ -34,6 +34,7 @@ impl Contender {
     pub fn attach(self, lab: &Lab<'_>, weft: &Path) -> Result<Attachment> {
         match self {
             Self::Weft(datapath, tunnel) => weft::attach(lab, datapath, tunnel, weft),
+            Self::WeftVeth(tunnel) => weft::attach_veth(lab, tunnel, weft),
             Self::Stateful(switch, rules) => stateful::attach(lab, switch, rules, weft),
             Self::Ovs(datapath, tunnel) => ovs::attach(lab, datapath, tunnel),
             Self::Direct => kernel::direct(lab),

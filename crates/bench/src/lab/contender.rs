@@ -59,6 +59,9 @@ pub enum Contender {
     Ovs(Datapath, OvsTunnel),
     /// weft on both hosts, with this tunnel between them.
     Weft(Datapath, TunnelType),
+    /// weft's kernel datapath with this tunnel, and guests whose veth pairs exist before it starts,
+    /// as container platforms make them. Only exact counts measure these.
+    WeftVeth(TunnelType),
     /// A switch that tracks the connections of all guests. Only exact counts measure these.
     Stateful(StatefulSwitch, StatefulRules),
 }
@@ -179,24 +182,31 @@ impl Contender {
         all.extend(kernel);
         all.extend(ovs.concat());
         all.extend(weft.concat());
+        all.extend(Self::VETH);
         all.extend(Self::STATEFUL);
         all
     }
 
+    /// Those with guests that weft does not attach itself.
+    pub const VETH: [Self; 5] = [
+        Self::WeftVeth(TunnelType::Vxlan),
+        Self::WeftVeth(TunnelType::Geneve),
+        Self::WeftVeth(TunnelType::Gre),
+        Self::WeftVeth(TunnelType::Vlan),
+        Self::WeftVeth(TunnelType::QinQ),
+    ];
+
     /// Those that track connections, which only exact counts measure.
-    pub const STATEFUL: [Self; 9] = {
+    pub const STATEFUL: [Self; 6] = {
         use StatefulRules::{Acls, Nat};
         use StatefulSwitch::{Bridge, Ovs, Weft};
         [
             Self::Stateful(Bridge, Acls),
             Self::Stateful(Ovs(OvsTunnel::Vxlan), Acls),
             Self::Stateful(Ovs(OvsTunnel::Vxlan), Nat),
-            Self::Stateful(Ovs(OvsTunnel::Geneve), Acls),
-            Self::Stateful(Ovs(OvsTunnel::Geneve), Nat),
             Self::Stateful(Weft(TunnelType::Vxlan), Acls),
             Self::Stateful(Weft(TunnelType::Vxlan), Nat),
             Self::Stateful(Weft(TunnelType::Geneve), Acls),
-            Self::Stateful(Weft(TunnelType::Geneve), Nat),
         ]
     };
 
@@ -204,7 +214,9 @@ impl Contender {
     pub fn weft_datapath(self) -> Option<Datapath> {
         match self {
             Self::Weft(datapath, _) => Some(datapath),
-            Self::Stateful(StatefulSwitch::Weft(_), _) => Some(Datapath::Kernel),
+            Self::WeftVeth(_) | Self::Stateful(StatefulSwitch::Weft(_), _) => {
+                Some(Datapath::Kernel)
+            }
             _ => None,
         }
     }
@@ -235,6 +247,7 @@ impl Contender {
             Self::Kernel(tunnel) => format!("kernel-{}", tunnel.name()),
             Self::Ovs(datapath, tunnel) => format!("ovs-{}-{}", datapath.name(), tunnel.name()),
             Self::Weft(datapath, tunnel) => format!("weft-{}-{tunnel}", datapath.name()),
+            Self::WeftVeth(tunnel) => format!("weft-kernel-{tunnel}-veth"),
             Self::Stateful(switch, rules) => match switch {
                 StatefulSwitch::Bridge => format!("bridge-{}", rules.name()),
                 StatefulSwitch::Ovs(tunnel) => format!("ovs-{}-{}", rules.name(), tunnel.name()),
@@ -259,6 +272,7 @@ impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Weft(datapath, tunnel) => write!(f, "weft {} {tunnel}", datapath.name()),
+            Self::WeftVeth(tunnel) => write!(f, "weft kernel {tunnel} veth"),
             Self::Stateful(switch, rules) => match switch {
                 StatefulSwitch::Bridge => write!(f, "Linux bridge {}", rules.name()),
                 StatefulSwitch::Ovs(tunnel) => write!(f, "OVS {} {}", rules.name(), tunnel.name()),

@@ -9,10 +9,12 @@ use network::{KernelDatapath, Network, TunnelType};
 
 use super::attachment::Attachment;
 use super::contender::Datapath;
+use super::host::GUEST_DEVICE;
+use super::kernel::veth_guest;
 use super::network_file::network_toml;
 use super::policy::Policy;
 use super::scratch::Scratch;
-use super::underlay::Lab;
+use super::underlay::{Lab, host_end};
 use crate::process::Process;
 use crate::{Error, Result};
 
@@ -51,6 +53,22 @@ pub(super) fn attach(
     let text = policy.network_toml(lab, tunnel);
     let attachment = attach_with(lab, datapath, &text, weft, &[])?;
     Ok(attachment.with_policy(policy))
+}
+
+/// Makes the guests' veth pairs, and has weft's kernel datapath forward between them.
+pub(super) fn attach_veth(lab: &Lab<'_>, tunnel: TunnelType, weft: &Path) -> Result<Attachment> {
+    let taps = network_toml(lab, tunnel);
+    let text = lab.guests().iter().fold(taps, |text, guest| {
+        let tap = format!("device = {{ tap = \"{GUEST_DEVICE}\", netns = \"{}\" }}", guest.netns());
+        text.replace(&tap, &format!("device = {{ interface = \"{}\" }}", host_end(guest)))
+    });
+    let network = Network::parse(&text, "network.toml")
+        .map_err(|errors| Error::Traffic(format!("the network file of the lab: {errors}")))?;
+    let mtu = network.logical_switches().first().map_or(lab.uplink_mtu(), |switch| switch.mtu);
+    for guest in lab.guests() {
+        veth_guest(lab, guest, mtu, None)?;
+    }
+    attach_with(lab, Datapath::Kernel, &text, weft, &[])
 }
 
 /// Starts the daemons with the network file `text` and additional options of `weft run`.

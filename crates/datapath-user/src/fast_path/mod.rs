@@ -13,7 +13,7 @@ pub(crate) mod punt;
 mod punt_ethertype;
 pub(crate) mod punt_reader;
 pub(crate) mod veth;
-mod veth_headroom;
+pub(crate) mod veth_headroom;
 pub(crate) mod vxlan_gro;
 
 pub use punt::{ETHERTYPE, QUEUE_LEN as PUNT_QUEUE_LEN};
@@ -105,6 +105,18 @@ pub trait FastPath: Send + Sync + Debug {
 pub fn veth_name(device: &DeviceConfig) -> Option<String> {
     let DeviceConfig::Tap { name, guest, .. } = device else { return None };
     Some(veth::outer_name(guest.as_ref().map(|guest| guest.netns.as_str()), name))
+}
+
+/// Undoes what a process changed about a device that belongs to somebody else: promiscuous mode, and
+/// its place in a bridge for headroom.
+///
+/// # Errors
+/// The device is gone, or the kernel refuses.
+pub fn release_interface(netlink: &Netlink, index: Ifindex) -> Result<(), Error> {
+    if netlink.link_by_index(index)?.promiscuous {
+        netlink.set_promiscuous(index, false)?;
+    }
+    veth_headroom::withdraw(netlink, index)
 }
 
 /// Removes the devices that a killed process has left in this thread's network namespace. Returns

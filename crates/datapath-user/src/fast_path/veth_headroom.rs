@@ -57,6 +57,28 @@ fn join_any_bridge(netlink: &Netlink, outer: Ifindex, latest: &AtomicU8) -> Resu
     Ok(())
 }
 
+/// Does the same for a device that somebody else has made: if it is a veth whose other end is in
+/// another network namespace, and no port of another bridge.
+pub(crate) fn provide_to_interface(netlink: &Netlink, link: &Link) {
+    if link.is_veth() && link.has_peer_in_other_netns() && link.master.is_none() {
+        provide(netlink, link.index);
+    }
+}
+
+/// Undoes [`provide_to_interface`].
+///
+/// # Errors
+/// The device is gone, or the kernel refuses.
+pub(crate) fn withdraw(netlink: &Netlink, index: Ifindex) -> Result<(), Error> {
+    if let Some(master) = netlink.link_by_index(index)?.master
+        && is_ours(&netlink.link_by_index(master)?)
+    {
+        netlink.set_master(index, None)?;
+        remove_unused(netlink)?;
+    }
+    Ok(())
+}
+
 /// Removes the bridges that have no veth as port any more, and their VXLAN devices.
 pub(super) fn remove_unused(netlink: &Netlink) -> Result<(), Error> {
     let links = netlink.links()?;
@@ -175,5 +197,34 @@ mod tests {
         let left: Vec<String> = netlink.links().unwrap().into_iter().map(|it| it.name).collect();
         assert!(left.contains(&name) && left.contains(&"vxlan0".to_owned()), "{left:?}");
         assert!(netlink.link_by_index(master).unwrap_err().is_not_found());
+    }
+
+    #[test]
+    fn interface_of_somebody_else_leaves_the_bridge_when_it_is_no_longer_a_port() {
+        testkit::require_root!();
+        let (host, guest) = (TestHost::new("lent"), TestHost::new("guest"));
+        let netlink = host.netlink();
+        let pair = |name: &str, netns| {
+            let peer = LinkSpec::new("eth0");
+            let peer = if netns { peer.netns(&guest) } else { LinkSpec::new("other") };
+            netlink.create(&LinkSpec::new(name), &LinkKind::Veth { peer }).expect("a pair")
+        };
+        let (container, here) = (pair("a", true), pair("b", false));
+        let link = |index| netlink.link_by_index(index).unwrap();
+        for index in [container, here] {
+            provide_to_interface(netlink, &link(index));
+        }
+        let master = link(container).master.expect("the device has headroom");
+        assert!(is_ours(&link(master)));
+        assert_eq!(link(here).master, None, "its other end is in the same namespace");
+        withdraw(netlink, container).unwrap();
+        assert_eq!(link(container).master, None);
+        assert!(netlink.link_by_index(master).unwrap_err().is_not_found());
+
+        let theirs = netlink.create(&LinkSpec::new("br0"), &LinkKind::Bridge).unwrap();
+        netlink.set_master(container, Some(theirs)).unwrap();
+        provide_to_interface(netlink, &link(container));
+        withdraw(netlink, container).unwrap();
+        assert_eq!(link(container).master, Some(theirs), "the bridge of somebody else");
     }
 }

@@ -202,6 +202,18 @@ impl Netlink {
         self.one_link(&format!("look up link {index}"), of_index(index))
     }
 
+    /// The link at the other end of `link`, such as of a veth pair, also in another namespace.
+    ///
+    /// # Errors
+    /// [`Error::is_not_found`] when there is none, or when its namespace is not accessible.
+    pub fn other_end(&self, link: &Link) -> Result<Link> {
+        let what = format!("look up the other end of link {}", link.name);
+        let lower = link.lower.ok_or_else(|| Error::not_found(what.clone(), "other end"))?;
+        let mut message = of_index(lower.index);
+        message.attributes.extend(lower.netns.map(LinkAttribute::IfNetnsId));
+        self.one_link(&what, message)
+    }
+
     /// The interface index of the link `name`; see [`Netlink::link`].
     pub fn index_of(&self, name: &str) -> Result<Ifindex> {
         self.link(name).map(|link| link.index)

@@ -287,7 +287,7 @@ mod tests {
 
     /// Counts of `contenders`, each with its switching cost.
     fn counts(contenders: &[(Contender, f64)]) -> Baseline {
-        let wire = Counts { tcp: 200.0, udp: 0.0, stream: 0.0 };
+        let wire = Counts { tcp: 200.0, udp: 0.0, stream: 0.0, connection: None };
         let row = |&(contender, tcp): &(Contender, f64)| {
             ContenderCounts::Counted(Row {
                 contender,

@@ -184,7 +184,7 @@ mod tests {
                 (*datapath, *tunnel) != (Datapath::Kernel, TunnelType::Stt)
             }
             Contender::Direct | Contender::LinuxBridge => true,
-            Contender::Stateful(..) => false,
+            Contender::WeftVeth(_) | Contender::Stateful(..) => false,
         };
         let options =
             StudyOptions { quick: true, ..StudyOptions::new("weft".into(), Study::ALL.to_vec()) };

@@ -78,7 +78,9 @@ fn visit(scenarios: &[Scenario], contender: Contender, timing: Timing) -> Durati
         Contender::Direct | Contender::LinuxBridge | Contender::Kernel(_) => millis(200),
         Contender::Ovs(..) => millis(1500),
         Contender::Weft(Datapath::User, _) => millis(400),
-        Contender::Weft(Datapath::Kernel, _) | Contender::Stateful(..) => millis(1500),
+        Contender::Weft(Datapath::Kernel, _) | Contender::WeftVeth(_) | Contender::Stateful(..) => {
+            millis(1500)
+        }
     };
     let measure = |scenario: &Scenario| match scenario {
         // Each connection has two threads.
