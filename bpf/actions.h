@@ -256,7 +256,10 @@ static __always_inline __u32 frame_bytes(struct __sk_buff *skb)
 	return skb->len + (skb->vlan_present ? TAG_LEN : 0);
 }
 
-/* Executes an action that is not the last and changes no header. Returns 0, or an error that ends the list. */
+/*
+ * Executes an action that is not the last, and changes no header. Returns 0, or an error that ends
+ * the list.
+ */
 __weak int apply_action(struct __sk_buff *skb, struct weft_key *key,
 			const struct weft_action *action)
 {

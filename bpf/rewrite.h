@@ -156,7 +156,8 @@ static __always_inline int write_ip4(struct __sk_buff *skb, const struct weft_ke
 	word[5] = ~(sum + (sum >> 16));
 	if (addresses) {
 		at = sum_offset(skb, key, l3 + (first >> 8 & 0x0f) * 4);
-		if (at && bpf_l4_csum_replace(skb, at, 0, change, BPF_F_PSEUDO_HDR | sum_flags(key)))
+		if (at && bpf_l4_csum_replace(skb, at, 0, change,
+					      BPF_F_PSEUDO_HDR | sum_flags(key)))
 			return -1;
 	}
 	if (!macs)
@@ -201,7 +202,8 @@ static __always_inline int write_ip6(struct __sk_buff *skb, const struct weft_ke
 		}
 		change = sum_of_half(sum_of_half(change));
 		at = sum_offset(skb, key, l3 + IP6_LEN);
-		if (at && bpf_l4_csum_replace(skb, at, 0, change, BPF_F_PSEUDO_HDR | sum_flags(key)))
+		if (at && bpf_l4_csum_replace(skb, at, 0, change,
+					      BPF_F_PSEUDO_HDR | sum_flags(key)))
 			return -1;
 	}
 	/*

@@ -107,8 +107,8 @@ pub fn veth_name(device: &DeviceConfig) -> Option<String> {
     Some(veth::outer_name(guest.as_ref().map(|guest| guest.netns.as_str()), name))
 }
 
-/// Undoes what a process changed about a device that belongs to somebody else: promiscuous mode, and
-/// its place in a bridge for headroom.
+/// Undoes what a process changed about a device that belongs to somebody else: promiscuous mode,
+/// and its place in a bridge for headroom.
 ///
 /// # Errors
 /// The device is gone, or the kernel refuses.
