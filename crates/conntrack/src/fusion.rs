@@ -31,13 +31,21 @@ pub struct ConnKey {
     serial: u64,
 }
 
+/// Steady packets of a direction that are tracked before the first proposal. A connection with one
+/// request and one answer has no more, and ends before a cached decision would pay for itself.
+const EARLY: u8 = 4;
 /// Milliseconds between the first two proposals of a direction, as a power of two. Each further
 /// interval is twice as long, up to [`MAX_LEVEL`] times.
 const PROPOSAL_SHIFT: u32 = 7;
-const MAX_LEVEL: u8 = 7;
+const MAX_LEVEL: u8 = 6;
 /// A byte of [`Entry::proposals`] has the level above this bit, and the time of the last proposal,
-/// in intervals of that level, below it.
+/// in intervals of that level, below it. Before the first proposal it has this level and the number
+/// of early packets; 0 stands for no packet.
+const EARLY_LEVEL: u8 = 7;
 const LEVEL_SHIFT: u32 = 5;
+const BELOW_LEVEL: u8 = (1 << LEVEL_SHIFT) - 1;
+/// The next steady packet proposes fusion.
+const READY: u8 = EARLY_LEVEL << LEVEL_SHIFT | EARLY;
 
 impl Entry {
     /// Notes that the connection has changed. Returns its key if that has to be reported.
@@ -53,19 +61,24 @@ impl Entry {
     /// Whether a steady packet of this direction proposes fusion now.
     pub fn is_proposed(&mut self, now_ms: u64, direction: Direction) -> bool {
         let last = &mut self.proposals[direction.index()];
+        if *last == 0 {
+            *last = EARLY_LEVEL << LEVEL_SHIFT;
+        }
         let level = *last >> LEVEL_SHIFT;
+        let is_first = level == EARLY_LEVEL;
+        if is_first && *last < READY {
+            *last += 1;
+            return false;
+        }
         // The cast keeps the lowest bits: once in 32 intervals, a proposal waits for the next one.
-        let time = |level: u8| {
-            (now_ms >> (PROPOSAL_SHIFT + u32::from(level))) as u8 & ((1 << LEVEL_SHIFT) - 1)
-        };
-        let is_first = *last == 0;
+        let time = |level: u8| (now_ms >> (PROPOSAL_SHIFT + u32::from(level))) as u8 & BELOW_LEVEL;
         if self.fusion == FusionState::Outdated
             || !is_first && *last == level << LEVEL_SHIFT | time(level)
         {
             return false;
         }
         let next = if is_first { 0 } else { MAX_LEVEL.min(level + 1) };
-        // Not 0, which stands for no proposal.
+        // Not 0, which stands for no packet.
         *last = (next << LEVEL_SHIFT | time(next)).max(1);
         true
     }
@@ -95,7 +108,7 @@ impl Table {
     pub fn end_fusion(&mut self, key: ConnKey) {
         if let Some(entry) = self.by_key(key) {
             entry.fusion = FusionState::None;
-            entry.proposals = [0; 2];
+            entry.proposals = [READY; 2];
             entry.machine.forget_window();
         }
     }

@@ -222,10 +222,11 @@ fn proposals_become_rare_when_nothing_is_fused() {
         }
         count
     };
-    let first = proposals(&mut table, 1000, 2000);
+    assert_eq!(proposals(&mut table, 1000, 1003), [0, 0], "the connection may be a short one");
+    let first = proposals(&mut table, 1003, 2000);
     assert!(first.iter().all(|count| (2..=4).contains(count)), "{first:?}");
     let later = proposals(&mut table, 60_000, 120_000);
-    assert!(later.iter().all(|count| (2..=8).contains(count)), "{later:?}");
+    assert!(later.iter().all(|count| (2..=9).contains(count)), "{later:?}");
     // After a fusion they begin anew.
     let keys = table.fuse(&[connection]).unwrap();
     table.end_fusion(keys[0]);
