@@ -23,7 +23,7 @@ pub fn file(bytes: &[u8]) -> bool {
             }
             return false;
         }
-        Err(BridgeError::TooManyFlows(_)) => return false,
+        Err(BridgeError::TooManyFlows(_) | BridgeError::TooManyZones(_)) => return false,
     }
     let dump = bridge.dump();
     let Some(mut again) = self::bridge() else { return false };
@@ -39,6 +39,6 @@ pub fn file(bytes: &[u8]) -> bool {
 
 /// Ports 1 to 3.
 fn bridge() -> Option<Bridge> {
-    let ports = (1..=3).map(|number| (PortNo(number), Bridge::device(&format!("p{number}"))));
+    let ports = (1..=3).map(|number| Bridge::device(PortNo(number), &format!("p{number}")));
     Bridge::new("br0", ports).ok()
 }

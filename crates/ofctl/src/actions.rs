@@ -51,13 +51,13 @@ const NAMES: &[&str] = &[
     "check_pkt_larger",
     "write_metadata",
     "note",
+    "ct",
+    "ct_clear",
 ];
 
 /// Actions of Open vSwitch that are not supported, each with the reason or a replacement.
 const FOREIGN: &[(&str, &str)] = &[
-    ("ct", "there is no connection tracking"),
-    ("ct_clear", "there is no connection tracking"),
-    ("nat", "there is no connection tracking"),
+    ("nat", "use `ct(nat)`"),
     ("conjunction", "write one flow for each combination"),
     ("learn", "`normal` learns MAC addresses"),
     ("group", "there are no groups"),
@@ -95,6 +95,8 @@ pub(super) struct ActionParser<'c> {
     pub ops: Vec<Op>,
     pub text: String,
     depth: usize,
+    /// True inside `exec` of `ct`, where only mark and label of the connection are writable.
+    pub in_exec: bool,
     /// The last instruction; only later instructions may follow it.
     last: Option<&'static str>,
 }
@@ -115,10 +117,25 @@ impl<'c> ActionParser<'c> {
             ops: Vec::new(),
             text: String::new(),
             depth: 0,
+            in_exec: false,
             last: None,
         };
         actions.list(text)?;
         Ok((actions.ops.into(), actions.text))
+    }
+
+    /// A parser for the actions inside `exec` of a `ct` action.
+    pub fn for_exec(&self) -> Self {
+        Self {
+            ports: self.ports,
+            table: self.table,
+            packet_kind: self.packet_kind,
+            ops: Vec::new(),
+            text: String::new(),
+            depth: self.depth,
+            in_exec: true,
+            last: None,
+        }
     }
 
     fn list(&mut self, text: TextSlice<'_>) -> Parsed<()> {
@@ -215,6 +232,13 @@ impl<'c> ActionParser<'c> {
             "check_pkt_larger" => self.check_length(item),
             "write_metadata" => self.write_metadata(item),
             "note" => self.note(item),
+            "ct" => self.ct(item),
+            "ct_clear" => {
+                item.no_operand()?;
+                self.ops.push(Op::CtClear);
+                self.say(format_args!("ct_clear"));
+                Ok(())
+            }
             _ => self.bare_port(item, name),
         }
     }
@@ -378,8 +402,7 @@ impl<'c> ActionParser<'c> {
             _ => return Err(TextError::new(item.word.end(), format!("expected {FORMS}"))),
         };
         if let Some(text) = table_text.filter(|text| text.text.contains(',')) {
-            return Err(text
-                .fault("`resubmit` with `ct` is not supported: there is no connection tracking"));
+            return Err(text.fault("`resubmit` with `ct` is not supported"));
         }
         let table = match table_text.filter(|text| !text.is_empty()) {
             Some(text) => Some(table(text)?),
@@ -435,6 +458,7 @@ impl<'c> ActionParser<'c> {
             ops: Vec::new(),
             text: String::new(),
             depth: self.depth + 1,
+            in_exec: false,
             last: None,
         };
         inner.list(inside)?;

@@ -1,14 +1,15 @@
 //! [`Bridge`]: a program of one datapath whose flows are written in the syntax of ovs-ofctl.
 
-use super::line::{FlowChange, FlowSpec};
+use super::line::{FlowChange, FlowSelector, FlowSpec};
 use super::ports::{PortError, Ports};
-use super::{Problems, parse};
-use ::flow::{DropReason, Match, PortNo};
+use super::zones::ZoneCollector;
+use super::{Problem, Problems, parse};
+use ::flow::{DatapathKey, DropReason, Match, PortNo};
 use pipeline::{
     BridgePort, BridgePortKind, Datapath, DatapathKind, Flow, FlowCounters, FlowId, FlowText,
-    GroupId, Program, TableId,
+    GroupId, Op, Program, TableId,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -16,6 +17,9 @@ use std::sync::Arc;
 type FlowIdentity = (TableId, u16, Match);
 
 /// A bridge with its ports and flows.
+///
+/// Its program has this one datapath. [`Bridge::install`] adds the bridge to a program that has
+/// others, and [`Bridge::update`] brings its flows there up to date.
 #[derive(Clone, Debug)]
 pub struct Bridge {
     program: Program,
@@ -23,20 +27,23 @@ pub struct Bridge {
     ports: Ports,
     flows: BTreeMap<FlowId, BridgeFlow>,
     by_identity: HashMap<FlowIdentity, FlowId, ahash::RandomState>,
+    zones: ZoneCollector,
+    /// How many flows have a timeout.
+    with_timeout: usize,
     last_id: u64,
 }
 
 #[derive(Clone, Debug)]
-struct BridgeFlow {
-    spec: FlowSpec,
-    flow: Arc<Flow>,
-    added_ms: u64,
+pub(super) struct BridgeFlow {
+    pub spec: FlowSpec,
+    pub flow: Arc<Flow>,
+    pub added_ms: u64,
     used_ms: u64,
     /// The packet counter of the flow at `used_ms`.
     packets: u64,
 }
 
-/// Why a file was not applied. No line of it was.
+/// Why a change was not applied. Nothing of it was.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BridgeError {
     /// Some lines are wrong.
@@ -45,11 +52,19 @@ pub enum BridgeError {
     /// The bridge could exceed its limit if every line added a flow.
     #[error("too many flows: {0}, the limit of a bridge is {max}", max = Bridge::MAX_FLOWS)]
     TooManyFlows(usize),
+    /// The flows name too many zones.
+    #[error(
+        "too many connection tracking zones: {0}, the limit of a bridge is {max}; use fewer",
+        max = Bridge::MAX_ZONES
+    )]
+    TooManyZones(usize),
 }
 
 impl Bridge {
     /// The limit on the flows of a bridge.
     pub const MAX_FLOWS: usize = 1_000_000;
+    /// The limit on the connection tracking zones of a bridge.
+    pub const MAX_ZONES: usize = 8192;
 
     /// A bridge without flows, with these ports.
     ///
@@ -70,6 +85,8 @@ impl Bridge {
             ports: Ports::new(),
             flows: BTreeMap::new(),
             by_identity: HashMap::default(),
+            zones: ZoneCollector::default(),
+            with_timeout: 0,
             last_id: 0,
         };
         for (number, port) in ports {
@@ -78,18 +95,19 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// A port that is a network device.
-    pub fn device(name: &str) -> BridgePort {
-        BridgePort { name: name.to_owned(), kind: BridgePortKind::Device }
+    /// A port that is a network device. Flows know it by the number that the datapath knows it by.
+    pub fn device(number: PortNo, name: &str) -> (PortNo, BridgePort) {
+        (number, BridgePort { name: name.to_owned(), number, kind: BridgePortKind::Device })
     }
 
-    /// Adds a port. Existing flows that mention its number apply to it from now on.
+    /// Adds a port, which flows know by `number`. Existing flows that mention its number apply to
+    /// it from now on.
     ///
     /// # Errors
     /// Flows cannot use its number or name, or another port has it.
     pub fn add_port(&mut self, number: PortNo, port: BridgePort) -> Result<(), PortError> {
         self.ports.add(number, &port.name)?;
-        self.program.set_bridge_port(number, port);
+        self.program.set_bridge_port(Program::BRIDGE, number, port);
         Ok(())
     }
 
@@ -98,9 +116,39 @@ impl Bridge {
         &self.program
     }
 
+    /// Adds the bridge to a program, as the datapath with this key.
+    pub fn install(&self, program: &mut Program, key: DatapathKey) {
+        let Some(own) = self.program.datapath(Program::BRIDGE) else { return };
+        let mut datapath = own.clone();
+        let ports = std::mem::take(&mut datapath.bridge_ports);
+        datapath.groups = vec![program.add_group()];
+        program.set_datapath(key, datapath);
+        for (number, port) in ports {
+            program.set_bridge_port(key, number, port);
+        }
+        self.update(program, key);
+    }
+
+    /// Gives the bridge with this key, which [`Bridge::install`] has added, the present flows.
+    pub fn update(&self, program: &mut Program, key: DatapathKey) {
+        let Some(datapath) = program.datapath_mut(key) else { return };
+        if datapath.bridge_zones != self.zones.zones {
+            datapath.bridge_zones.clone_from(&self.zones.zones);
+        }
+        if let Some(&group) = datapath.groups.first() {
+            program.copy_group(group, &self.program, self.group);
+        }
+    }
+
     /// The names of the ports.
     pub fn ports(&self) -> &Ports {
         &self.ports
+    }
+
+    /// The ports, by the numbers that flows know them by.
+    pub fn bridge_ports(&self) -> impl Iterator<Item = (PortNo, &BridgePort)> {
+        let datapath = self.program.datapath(Program::BRIDGE);
+        datapath.into_iter().flat_map(|own| own.bridge_ports.iter().map(|(n, port)| (*n, port)))
     }
 
     /// The number of flows.
@@ -113,43 +161,173 @@ impl Bridge {
         self.flows.is_empty()
     }
 
+    /// True if some flow has a timeout, so that [`Bridge::expire`] may remove it.
+    pub fn has_timeouts(&self) -> bool {
+        self.with_timeout > 0
+    }
+
     /// Applies a file, line by line, at time `now_ms` of a monotonic clock. Returns the number of
     /// lines that are not empty.
     ///
     /// # Errors
-    /// A line is wrong, or there would be too many flows. Then nothing of the file is applied.
+    /// A line is wrong, or there would be too many flows or zones. Then nothing of the file is
+    /// applied.
     pub fn apply(
         &mut self,
         text: &str,
         source_name: &str,
         now_ms: u64,
     ) -> Result<usize, BridgeError> {
-        // The limit is checked before parsing, so that a far too long file costs nothing. A line
-        // adds at most one flow.
-        let lines = text.lines().filter(|line| !super::without_comment(line).trim().is_empty());
-        let most = self.flows.len() + lines.count();
-        if most > Self::MAX_FLOWS {
-            return Err(BridgeError::TooManyFlows(most));
-        }
-        let changes = parse(text, source_name, &self.ports)?;
+        let changes = self.parse(text, source_name, self.flows.len())?;
+        self.check_zones(changes.iter().map(|(_, change)| change))?;
         let count = changes.len();
         for (line, change) in changes {
-            match change {
-                FlowChange::Add(spec) => self.add(spec, &format!("{source_name}:{line}"), now_ms),
-                FlowChange::Delete(filter) => {
-                    for id in self.ids(|entry| filter.selects(&entry.spec)) {
-                        self.remove(id);
-                    }
+            self.change(change, &format!("{source_name}:{line}"), now_ms);
+        }
+        Ok(count)
+    }
+
+    /// Applies one change: `command` is `add`, `modify`, `modify_strict`, `delete` or
+    /// `delete_strict`, and `text` the rest of the line. Columns of errors count from its start.
+    ///
+    /// # Errors
+    /// As [`Bridge::apply`].
+    pub fn apply_line(
+        &mut self,
+        command: &str,
+        text: &str,
+        source: &str,
+        now_ms: u64,
+    ) -> Result<(), BridgeError> {
+        if self.flows.len() >= Self::MAX_FLOWS {
+            return Err(BridgeError::TooManyFlows(self.flows.len() + 1));
+        }
+        let change = super::parse_command(command, text, &self.ports).map_err(|problem| {
+            let source_name = source.to_owned();
+            BridgeError::Problems(Problems { source_name, problems: vec![problem] })
+        })?;
+        self.check_zones(std::iter::once(&change))?;
+        self.change(change, source, now_ms);
+        Ok(())
+    }
+
+    fn change(&mut self, change: FlowChange, source: &str, now_ms: u64) {
+        match change {
+            FlowChange::Add(spec) => self.add(spec, source, now_ms),
+            FlowChange::Delete(filter) => {
+                for id in self.ids(|entry| filter.selects(&entry.spec)) {
+                    self.remove(id);
                 }
-                FlowChange::Modify { filter, ops, actions_text } => {
-                    for id in self.ids(|entry| filter.selects(&entry.spec)) {
-                        let actions = (Arc::clone(&ops), Arc::clone(&actions_text));
-                        self.modify(id, actions, &format!("{source_name}:{line}"));
-                    }
+            }
+            FlowChange::Modify { filter, ops, actions_text } => {
+                for id in self.ids(|entry| filter.selects(&entry.spec)) {
+                    let actions = (Arc::clone(&ops), Arc::clone(&actions_text));
+                    self.modify(id, actions, source);
                 }
             }
         }
-        Ok(count)
+    }
+
+    /// Takes over the flows of another bridge, with their counters and ages. This bridge must not
+    /// have flows yet.
+    pub fn adopt_flows(&mut self, other: &Self) {
+        self.flows.clone_from(&other.flows);
+        self.by_identity.clone_from(&other.by_identity);
+        self.zones = ZoneCollector::of(other.flows.values().map(|entry| &entry.spec));
+        (self.with_timeout, self.last_id) = (other.with_timeout, other.last_id);
+        self.program.copy_group(self.group, &other.program, other.group);
+    }
+
+    /// Replaces all flows by those of a file, as `ovs-ofctl replace-flows` does: flows that do not
+    /// differ keep their counters and their age. Returns how many flows were added or replaced, and
+    /// how many were removed.
+    ///
+    /// # Errors
+    /// As [`Bridge::apply`], or a line is not a flow to be added.
+    pub fn replace(
+        &mut self,
+        text: &str,
+        source_name: &str,
+        now_ms: u64,
+    ) -> Result<(usize, usize), BridgeError> {
+        let changes = self.parse(text, source_name, 0)?;
+        self.check_zones(changes.iter().map(|(_, change)| change))?;
+        let mut wanted: Vec<(usize, FlowSpec)> = Vec::new();
+        for (line, change) in changes {
+            let FlowChange::Add(spec) = change else {
+                let message = "a file that replaces the flows takes no commands".to_owned();
+                let problems = vec![Problem { line, column: 1, message }];
+                let source_name = source_name.to_owned();
+                return Err(Problems { source_name, problems }.into());
+            };
+            wanted.push((line, spec));
+        }
+        // Of two equal ones the later wins.
+        let mut known: HashSet<FlowIdentity> = HashSet::new();
+        wanted.reverse();
+        wanted.retain(|(_, spec)| known.insert(identity(spec)));
+        wanted.reverse();
+        let gone = self.ids(|entry| !known.contains(&identity(&entry.spec)));
+        gone.iter().for_each(|&id| self.remove(id));
+        let mut added = 0;
+        for (line, spec) in wanted {
+            let old = self.by_identity.get(&identity(&spec)).and_then(|id| self.flows.get(id));
+            if old.is_none_or(|old| old.spec != spec) {
+                self.add(spec, &format!("{source_name}:{line}"), now_ms);
+                added += 1;
+            }
+        }
+        Ok((added, gone.len()))
+    }
+
+    /// Parses changes, of which each adds at most one flow to `present` ones.
+    fn parse(
+        &self,
+        text: &str,
+        source_name: &str,
+        present: usize,
+    ) -> Result<Vec<(usize, FlowChange)>, BridgeError> {
+        // The limit is checked before parsing, so that a far too long file costs nothing.
+        let lines = text.lines().filter(|line| !super::without_comment(line).trim().is_empty());
+        let most = present + lines.count();
+        if most > Self::MAX_FLOWS {
+            return Err(BridgeError::TooManyFlows(most));
+        }
+        Ok(parse(text, source_name, &self.ports)?)
+    }
+
+    /// Adds the zones of these changes to those of the bridge. Zones stay when the last flow that
+    /// names them goes, so that connections outlive a replacement of the flows.
+    fn check_zones<'c>(
+        &mut self,
+        changes: impl Iterator<Item = &'c FlowChange> + Clone,
+    ) -> Result<(), BridgeError> {
+        let ops = changes.filter_map(|change| match change {
+            FlowChange::Add(spec) => Some(&*spec.ops),
+            FlowChange::Modify { ops, .. } => Some(&**ops),
+            FlowChange::Delete(_) => None,
+        });
+        let with_changes = |mut zones: ZoneCollector| {
+            let mut is_new_field = false;
+            for list in ops.clone() {
+                is_new_field |= zones.add(list);
+            }
+            if is_new_field {
+                self.flows.values().for_each(|entry| zones.add_loads(&entry.spec.ops));
+                ops.clone().for_each(|list| zones.add_loads(list));
+            }
+            zones
+        };
+        let mut zones = with_changes(self.zones.clone());
+        if zones.zones.len() > Self::MAX_ZONES {
+            let present = self.flows.values().map(|entry| &entry.spec);
+            zones = with_changes(ZoneCollector::of(present));
+        }
+        if zones.zones.len() > Self::MAX_ZONES {
+            return Err(BridgeError::TooManyZones(zones.zones.len()));
+        }
+        self.zones = zones;
+        Ok(())
     }
 
     /// Removes the flows whose timeout has passed at `now_ms`, and returns how many. The counters
@@ -177,12 +355,8 @@ impl Bridge {
     /// The flows in canonical form, one per line: by table, highest priority first.
     /// [`Bridge::apply`] reads the result.
     pub fn dump(&self) -> String {
-        let mut entries: Vec<_> = self.flows.iter().collect();
-        entries.sort_by_key(|(id, entry)| {
-            (entry.spec.table, std::cmp::Reverse(entry.spec.priority), **id)
-        });
         let mut text = String::new();
-        for (_, entry) in entries {
+        for entry in self.selected(None) {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{}", entry.spec);
         }
@@ -194,12 +368,23 @@ impl Bridge {
         self.flows.values().map(|entry| (&entry.spec, &entry.flow))
     }
 
+    /// The flows that a selector selects, or all, in the order in which tables are searched.
+    pub(super) fn selected(&self, selector: Option<&FlowSelector>) -> Vec<&BridgeFlow> {
+        let is_wanted =
+            |entry: &&BridgeFlow| selector.is_none_or(|selector| selector.selects(&entry.spec));
+        let mut found: Vec<_> = self.flows.values().filter(is_wanted).collect();
+        found.sort_by_key(|entry| {
+            (entry.spec.table, std::cmp::Reverse(entry.spec.priority), entry.flow.id)
+        });
+        found
+    }
+
     fn ids(&self, wanted: impl Fn(&BridgeFlow) -> bool) -> Vec<FlowId> {
         self.flows.iter().filter(|(_, entry)| wanted(entry)).map(|(id, _)| *id).collect()
     }
 
     fn add(&mut self, spec: FlowSpec, source: &str, now_ms: u64) {
-        let place = (spec.table, spec.priority, spec.condition.clone());
+        let place = identity(&spec);
         if let Some(&same) = self.by_identity.get(&place) {
             self.remove(same);
         }
@@ -208,6 +393,7 @@ impl Bridge {
         let flow = Arc::new(flow_of(id, &spec, source));
         self.program.add_flow(self.group, &flow, std::slice::from_ref(&spec.condition));
         self.by_identity.insert(place, id);
+        self.with_timeout += usize::from(has_timeout(&spec));
         let entry = BridgeFlow { spec, flow, added_ms: now_ms, used_ms: now_ms, packets: 0 };
         self.flows.insert(id, entry);
     }
@@ -215,21 +401,30 @@ impl Bridge {
     fn remove(&mut self, id: FlowId) {
         let Some(BridgeFlow { spec, flow, .. }) = self.flows.remove(&id) else { return };
         self.program.remove_flow(self.group, &flow, std::slice::from_ref(&spec.condition));
+        self.with_timeout -= usize::from(has_timeout(&spec));
         self.by_identity.remove(&(spec.table, spec.priority, spec.condition));
     }
 
     /// Replaces the actions of a flow. It keeps its number, cookie and counters.
-    fn modify(&mut self, id: FlowId, actions: (Arc<[pipeline::Op]>, Arc<str>), source: &str) {
+    fn modify(&mut self, id: FlowId, actions: (Arc<[Op]>, Arc<str>), source: &str) {
         let Some(entry) = self.flows.get_mut(&id) else { return };
         (entry.spec.ops, entry.spec.actions_text) = actions;
-        let flow = Arc::new(flow_of(id, &entry.spec, source));
-        let (packets, bytes) = entry.flow.counters.get();
-        flow.counters.add(packets, bytes);
+        // Megaflows still add to the counters of the old flow for a while.
+        let counters = FlowCounters::of(&entry.flow);
+        let flow = Arc::new(Flow { counters, ..flow_of(id, &entry.spec, source) });
         let rows = std::slice::from_ref(&entry.spec.condition);
         self.program.remove_flow(self.group, &entry.flow, rows);
         self.program.add_flow(self.group, &flow, rows);
         entry.flow = flow;
     }
+}
+
+fn has_timeout(spec: &FlowSpec) -> bool {
+    spec.idle_timeout_s > 0 || spec.hard_timeout_s > 0
+}
+
+fn identity(spec: &FlowSpec) -> FlowIdentity {
+    (spec.table, spec.priority, spec.condition.clone())
 }
 
 fn flow_of(id: FlowId, spec: &FlowSpec, source: &str) -> Flow {

@@ -260,10 +260,21 @@ pub(super) fn text(condition: &Match) -> String {
         packet_kind.ethertype == Some(ethertype)
             && (protocol.is_none() || protocol == packet_kind.protocol)
     });
-    if let Some((name, ..)) = shorthand {
-        out.push_str(name);
+    let is_before = |name: &Name| names::BEFORE_KIND.contains(&name.field);
+    let shown = |before: bool| {
+        names::all().filter(move |name| name.is_shown() && is_before(name) == before)
+    };
+    for name in shown(true) {
+        let masked = MaskedValue {
+            value: condition.key().get(name.field),
+            mask: condition.mask().get(name.field),
+        };
+        show_field(&mut out, condition, name, masked);
     }
-    for name in names::all().filter(|name| name.is_shown()) {
+    if let Some((name, ..)) = shorthand {
+        push(&mut out, name);
+    }
+    for name in shown(false) {
         let masked = MaskedValue {
             value: condition.key().get(name.field),
             mask: condition.mask().get(name.field),

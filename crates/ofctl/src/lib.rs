@@ -12,6 +12,8 @@
 mod actions;
 mod bridge;
 mod condition;
+mod ct;
+mod dump;
 mod line;
 mod names;
 mod ports;
@@ -19,6 +21,7 @@ mod references;
 mod set;
 mod text;
 mod value;
+mod zones;
 
 pub use bridge::{Bridge, BridgeError};
 pub use line::{FlowChange, FlowSelector, FlowSpec};
@@ -114,6 +117,19 @@ fn without_comment(line: &str) -> &str {
 pub fn parse_line(line: &str, ports: &Ports) -> Result<FlowChange, Problem> {
     let code = without_comment(line);
     line::parse(TextSlice::new(code), ports).map_err(|fault| Problem::new(1, code, fault))
+}
+
+/// Parses a change whose command is not part of the text. The columns of errors count in `text`.
+fn parse_command(command: &str, text: &str, ports: &Ports) -> Result<FlowChange, Problem> {
+    if text.contains('\n') {
+        let message = "expected one line".to_owned();
+        return Err(Problem { line: 1, column: 1, message });
+    }
+    let line = format!("{command} {}", without_comment(text));
+    line::parse(TextSlice::new(&line), ports).map_err(|fault| {
+        let at = fault.at.saturating_sub(command.len() + 1);
+        Problem::new(1, text, TextError::new(at, fault.message))
+    })
 }
 
 /// Parses a packet as `ovs-appctl ofproto/trace` takes it: the words of a match without masks

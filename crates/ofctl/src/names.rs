@@ -125,10 +125,34 @@ impl Name {
     }
 }
 
+/// Fields that are shown before the kind of packet.
+pub(super) const BEFORE_KIND: [Field; 5] =
+    [Field::PktMark, Field::CtState, Field::CtZone, Field::CtMark, Field::CtLabel];
+
 /// The order in which a match is shown, that of ovs-ofctl(8). Other fields follow, in the order of
 /// the key.
 const ORDER: &[Field] = &[
-    Field::InPort,
+    Field::PktMark,
+    Field::CtState,
+    Field::CtZone,
+    Field::CtMark,
+    Field::CtLabel,
+    Field::Reg0,
+    Field::Reg1,
+    Field::Reg2,
+    Field::Reg3,
+    Field::Reg4,
+    Field::Reg5,
+    Field::Reg6,
+    Field::Reg7,
+    Field::Reg8,
+    Field::Reg9,
+    Field::Reg10,
+    Field::Reg11,
+    Field::Reg12,
+    Field::Reg13,
+    Field::Reg14,
+    Field::Reg15,
     Field::TunId,
     Field::TunSrc,
     Field::TunDst,
@@ -142,10 +166,7 @@ const ORDER: &[Field] = &[
     Field::TunMetadata2,
     Field::TunMetadata3,
     Field::Metadata,
-    Field::PktMark,
-    Field::CtState,
-    Field::CtMark,
-    Field::CtLabel,
+    Field::InPort,
     Field::VlanTci,
     Field::EthSrc,
     Field::EthDst,
@@ -160,9 +181,9 @@ const ORDER: &[Field] = &[
     Field::IpEcn,
     Field::IpTtl,
     Field::IpFrag,
-    Field::ArpOp,
     Field::ArpSpa,
     Field::ArpTpa,
+    Field::ArpOp,
     Field::ArpSha,
     Field::ArpTha,
     Field::TpSrc,

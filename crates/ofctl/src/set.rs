@@ -123,15 +123,20 @@ impl ActionParser<'_> {
     /// Checks that these bits of the field may be written.
     fn check_target(&self, word: TextSlice<'_>, name: &Name, bits: u128) -> Parsed<()> {
         match name.access {
+            Access::CtCommit if self.in_exec => {}
+            _ if self.in_exec => {
+                return Err(word.fault(format!(
+                    "`{}` cannot be set inside `exec`: only `ct_mark` and `ct_label` can",
+                    name.name
+                )));
+            }
             Access::ReadWrite => {}
             Access::ReadOnly | Access::SwitchOnly => {
                 return Err(word.fault(format!("`{}` is read-only", name.name)));
             }
             Access::CtCommit => {
-                return Err(word.fault(format!(
-                    "`{}` cannot be set: there is no connection tracking",
-                    name.name
-                )));
+                return Err(word
+                    .fault(format!("`{}` can only be set by `ct(commit,exec(...))`", name.name)));
             }
             Access::Unsupported(why) => {
                 return Err(word.fault(format!("`{}` cannot be set: {why}", name.name)));

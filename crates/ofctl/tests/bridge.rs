@@ -1,10 +1,11 @@
 //! Flows of a bridge: added, replaced, modified, deleted, printed, and executed.
 
 use crate::bridge;
-use flow::{Action, DropReason, EndpointId, Field, PortNo};
-use ofctl::{Bridge, BridgeError, PortError, parse_packet_flow};
-use pipeline::{BridgePort, BridgePortKind, translate};
+use flow::{Action, DatapathKey, DropReason, EndpointId, Field, PortNo};
+use ofctl::{Bridge, BridgeError, PortError, Ports, parse_packet_flow};
+use pipeline::{BridgePort, BridgePortKind, CtZones, LearnedTables, Program, ZoneUser, translate};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 fn after(files: &[&str]) -> String {
     let mut bridge = bridge();
@@ -92,8 +93,9 @@ fn flows_expire_after_their_timeout() {
 /// The bridge of the published study, with a flow-based tunnel as port 1.
 fn study() -> Bridge {
     let endpoints = [("10.222.0.6".parse().unwrap(), EndpointId(6))].into_iter().collect();
-    let tunnel = BridgePort { name: "tun".to_owned(), kind: BridgePortKind::Tunnel { endpoints } };
-    let ports = [(PortNo(1), tunnel), (PortNo(2), Bridge::device("guest"))];
+    let kind = BridgePortKind::Tunnel { endpoints };
+    let tunnel = BridgePort { name: "tun".to_owned(), number: PortNo(1), kind };
+    let ports = [(PortNo(1), tunnel), Bridge::device(PortNo(2), "guest")];
     Bridge::new("br0", ports).unwrap()
 }
 
@@ -145,9 +147,11 @@ fn ports_are_refused_when_flows_could_not_name_them() {
         (9, "7", PortError::Name("7".to_owned())),
         (9, "a\"b", PortError::Name("a\"b".to_owned())),
     ] {
-        assert_eq!(bridge.add_port(PortNo(number), Bridge::device(name)), Err(error));
+        let (number, port) = Bridge::device(PortNo(number), name);
+        assert_eq!(bridge.add_port(number, port), Err(error));
     }
-    bridge.add_port(PortNo(9), Bridge::device("x, y")).unwrap();
+    let (number, port) = Bridge::device(PortNo(9), "x, y");
+    bridge.add_port(number, port).unwrap();
     bridge.apply("in_port=\"x, y\" actions=\"x, y\"", "test", 0).unwrap();
     assert_eq!(bridge.dump(), "table=0,priority=32768,in_port=9 actions=output:9\n");
 }
@@ -229,4 +233,135 @@ proptest! {
         };
         prop_assert_eq!(specs(&second), specs(&first));
     }
+}
+
+/// Two bridges in one program, whose flows use the same port numbers and zones. Ports 1 and 2 of
+/// the second one are the datapath ports 21 and 22.
+fn two_bridges(flows: &str) -> (Program, [Bridge; 2]) {
+    let mut program = Program::default();
+    let bridges = [(5, 10), (6, 20)].map(|(key, base)| {
+        let port = |number: u32| {
+            let (name, kind) = (format!("p{number}"), BridgePortKind::Device);
+            (PortNo(number), BridgePort { name, number: PortNo(base + number), kind })
+        };
+        let mut bridge = Bridge::new(&format!("br{key}"), [1, 2].map(port)).unwrap();
+        bridge.apply(flows, "flows", 0).unwrap();
+        bridge.install(&mut program, DatapathKey(key));
+        bridge
+    });
+    program.allocate_zones(&CtZones::default());
+    (program, bridges)
+}
+
+fn actions_from(program: &Program, in_port: u32, learned: &LearnedTables) -> Vec<Action> {
+    let mut key = parse_packet_flow("icmp,nw_src=10.0.0.1", &Ports::new()).unwrap();
+    key.set(Field::InPort, in_port.into());
+    translate(program, &key, learned, &mut ()).actions
+}
+
+#[test]
+fn bridges_of_one_program_share_neither_ports_nor_zones() {
+    let flows = "in_port=1 actions=output:2,output:3\nin_port=2,ip actions=ct(commit,zone=5),flood";
+    let (program, _) = two_bridges(flows);
+    let learned = LearnedTables::default();
+    for base in [10, 20] {
+        let to = |number: u32| Action::Output(PortNo(base + number));
+        assert_eq!(actions_from(&program, base + 1, &learned), [to(2)]);
+        match &actions_from(&program, base + 2, &learned)[..] {
+            [Action::Ct(_), output] => assert_eq!(*output, to(1)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let zone = |in_port| match &actions_from(&program, in_port, &learned)[0] {
+        Action::Ct(action) => action.zone,
+        other => panic!("{other:?}"),
+    };
+    assert!(zone(12) != zone(22) && zone(12) != 0 && zone(22) != 0);
+    let user = ZoneUser::Bridge { datapath: "br6".to_owned(), zone: 5 };
+    assert_eq!(program.zones().user(zone(22)), Some(&user));
+    assert_eq!(actions_from(&program, 1, &learned), [Action::Drop(DropReason::NoSuchPort)]);
+}
+
+#[test]
+fn zones_read_from_a_field_are_those_that_flows_load_into_it() {
+    let flows = "in_port=1,ip actions=load:7->reg0[0..15],resubmit(,1)\n\
+                 in_port=2,ip actions=load:3->reg0[0],load:7->reg1[],resubmit(,1)\n\
+                 table=1,ip actions=ct(commit,zone=reg0[0..15])";
+    let flows = flows.replace("load:3->reg0[0]", "move:ip_src[0..15]->reg0[0..15]");
+    let (mut program, [mut bridge, _]) = two_bridges(&flows);
+    let learned = LearnedTables::default();
+    let zones = |program: &Program| -> Vec<String> {
+        let users = program.zones().iter().map(|(user, _)| format!("{user:?}"));
+        users.filter(|user| user.contains("br5")).collect()
+    };
+    assert_eq!(zones(&program).len(), 2, "0 and 7: {:?}", zones(&program));
+    assert!(matches!(actions_from(&program, 11, &learned)[..], [Action::Ct(_), ..]));
+    // The address ends in 0.1, and no flow loads that.
+    let dropped = [Action::Drop(DropReason::CtUnavailable)];
+    assert_eq!(actions_from(&program, 12, &learned), dropped);
+
+    bridge.apply_line("add", "table=9 actions=set_field:1->reg0", "test", 0).unwrap();
+    bridge.update(&mut program, DatapathKey(5));
+    let before = Arc::clone(program.zones());
+    program.allocate_zones(&before);
+    assert!(matches!(actions_from(&program, 12, &learned)[..], [Action::Ct(_), ..]));
+    // Connections outlive the flows that made them.
+    bridge.apply("delete", "test", 0).unwrap();
+    bridge.update(&mut program, DatapathKey(5));
+    let before = Arc::clone(program.zones());
+    program.allocate_zones(&before);
+    assert_eq!((zones(&program).len(), before.freed(program.zones())), (3, Vec::new()));
+}
+
+#[test]
+fn zones_are_limited() {
+    let mut bridge = bridge();
+    let flows = |zones: std::ops::Range<usize>| -> String {
+        zones.map(|zone| format!("tp_dst={zone},tcp actions=ct(zone={zone})\n")).collect()
+    };
+    let most = Bridge::MAX_ZONES;
+    let error = bridge.apply(&flows(0..most + 1), "test", 0).unwrap_err();
+    assert_eq!((error, bridge.len()), (BridgeError::TooManyZones(most + 1), 0));
+    bridge.apply(&flows(0..most), "test", 0).unwrap();
+    // Zones that no flow names any more make room.
+    bridge.apply("delete", "test", 0).unwrap();
+    bridge.apply(&flows(most..most + 10), "test", 0).unwrap();
+    assert_eq!(bridge.len(), 10);
+}
+
+#[test]
+fn equal_flows_keep_their_counters_when_all_are_replaced() {
+    let mut old = bridge();
+    let flows = "priority=1 actions=1\npriority=2 actions=2\npriority=3,idle_timeout=9 actions=3\n";
+    old.apply(flows, "test", 0).unwrap();
+    old.flows().for_each(|(_, flow)| flow.counters.add(5, 500));
+    let mut bridge = bridge();
+    bridge.adopt_flows(&old);
+    assert!(bridge.has_timeouts());
+    let new = "priority=1 actions=1\npriority=2 actions=1\npriority=4 actions=1\n\
+               priority=4 actions=4\n";
+    assert_eq!(bridge.replace(new, "test", 1500), Ok((2, 1)));
+    let all = bridge.selector("", false).unwrap();
+    let line = |age: &str, packets: u64, rest: &str| {
+        let bytes = packets * 100;
+        format!(
+            " cookie=0x0, duration={age}s, table=0, n_packets={packets}, n_bytes={bytes}, {rest}"
+        )
+    };
+    assert_eq!(
+        bridge.dump_flows(&all, true, 2500),
+        [
+            line("1", 0, "priority=4 actions=output:4"),
+            line("1", 0, "priority=2 actions=output:1"),
+            line("2.500", 5, "priority=1 actions=output:1"),
+        ]
+    );
+    assert!(!bridge.has_timeouts());
+    assert_eq!(sent(&bridge, "in_port=1"), [Action::Output(PortNo(4))]);
+    // A changed flow goes on counting, also what its megaflows had not reported yet.
+    let before = Arc::clone(bridge.flows().next().unwrap().1);
+    bridge.apply("modify actions=2", "test", 3000).unwrap();
+    before.counters.add(1, 100);
+    let newest = bridge.flows().next().unwrap().1.counters.get();
+    assert_eq!(newest, (6, 600));
 }

@@ -13,7 +13,7 @@ use ofctl::{Bridge, Ports};
 
 /// Ports 1 to 4, named p1 to p4.
 fn bridge() -> Bridge {
-    let ports = (1..=4).map(|number| (PortNo(number), Bridge::device(&format!("p{number}"))));
+    let ports = (1..=4).map(|number| Bridge::device(PortNo(number), &format!("p{number}")));
     Bridge::new("br0", ports).unwrap()
 }
 

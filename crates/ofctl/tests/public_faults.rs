@@ -10,7 +10,7 @@ use packet::PacketBuf;
 use pipeline::{Program, Translation, translate};
 
 fn bridge(flows: &str) -> Program {
-    let ports = (1..=2).map(|number| (PortNo(number), Bridge::device(&format!("p{number}"))));
+    let ports = (1..=2).map(|number| Bridge::device(PortNo(number), &format!("p{number}")));
     let mut bridge = Bridge::new("br0", ports).unwrap();
     bridge.apply(flows, "flows.txt", 0).unwrap_or_else(|error| panic!("{error}"));
     bridge.program().clone()

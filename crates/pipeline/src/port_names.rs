@@ -25,10 +25,12 @@ impl<'p> InPortNames<'p> {
                 let port = program.datapath(*datapath)?.ports.get(port)?;
                 Some((port.name.as_str(), number))
             }
-            PortRole::Bridge | PortRole::Tunnel(_) => None,
+            PortRole::Bridge { .. } => {
+                program.bridge_port(number).map(|port| (port.name.as_str(), number))
+            }
+            PortRole::Tunnel(_) => None,
         });
-        let bridge = program.bridge_ports().map(|(number, port)| (port.name.as_str(), number));
-        Self(guests.chain(bridge).collect())
+        Self(guests.collect())
     }
 
     /// The number of the port with this name.
@@ -58,16 +60,19 @@ impl<'p> InPortNames<'p> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{BridgePort, BridgePortKind};
+    use crate::program::{BridgePort, BridgePortKind, Datapath, DatapathKind};
 
     #[test]
     fn unknown_port_is_answered_with_the_known_names() {
         let find = |count: u32, name: &str| {
             let mut program = Program::default();
+            let bridge = Datapath::new("bridge", DatapathKind::Bridge);
+            program.set_datapath(Program::BRIDGE, bridge);
             for number in 1..=count {
                 let name = format!("guest{number}");
-                let port = BridgePort { name, kind: BridgePortKind::Device };
-                program.set_bridge_port(PortNo(number), port);
+                let number = PortNo(number);
+                let port = BridgePort { name, number, kind: BridgePortKind::Device };
+                program.set_bridge_port(Program::BRIDGE, number, port);
             }
             InPortNames::of(&program).find(name).map_err(|error| error.to_string())
         };

@@ -19,7 +19,7 @@ use crate::zones::CtZones;
 use ::flow::{DatapathKey, EndpointId, Match, PortKey, PortNo, TagLink, TunnelType};
 use classifier::{Classifier, Rank};
 use services::Service;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -151,6 +151,10 @@ pub struct Datapath {
     pub multicast: Map<PortKey, MulticastGroup>,
     /// The names that [`Op::DnsLookup`](crate::Op::DnsLookup) answers for.
     pub dns: Option<Arc<Service>>,
+    /// The ports of a bridge, by the numbers that its flows use.
+    pub bridge_ports: BTreeMap<PortNo, BridgePort>,
+    /// The connection tracking zones that the flows of a bridge name.
+    pub bridge_zones: BTreeSet<u16>,
 }
 
 impl Datapath {
@@ -166,6 +170,8 @@ impl Datapath {
             ports: Map::default(),
             multicast: Map::default(),
             dns: None,
+            bridge_ports: BTreeMap::new(),
+            bridge_zones: BTreeSet::new(),
         }
     }
 }
@@ -250,8 +256,13 @@ pub enum PortRole {
     /// Frames decapsulated from a tunnel of this type, or received from the uplink and stripped of
     /// their tags.
     Tunnel(TunnelType),
-    /// A port of the bridge.
-    Bridge,
+    /// A port of a bridge.
+    Bridge {
+        /// The bridge.
+        datapath: DatapathKey,
+        /// The number that flows know the port by.
+        port: PortNo,
+    },
 }
 
 /// A port of a bridge.
@@ -259,6 +270,8 @@ pub enum PortRole {
 pub struct BridgePort {
     /// The name.
     pub name: String,
+    /// The datapath port. Flows know the port by the number that it has in its bridge.
+    pub number: PortNo,
     /// The kind.
     pub kind: BridgePortKind,
 }
@@ -282,12 +295,11 @@ pub struct Program {
     datapaths: Arc<Map<DatapathKey, Arc<Datapath>>>,
     port_roles: Arc<Map<PortNo, PortRole>>,
     by_tunnel: Arc<Map<(TunnelType, u64), DatapathKey>>,
-    bridge_ports: Arc<BTreeMap<PortNo, BridgePort>>,
     zones: Arc<CtZones>,
 }
 
 impl Program {
-    /// The key of the datapath of a bridge.
+    /// The key of the bridge in a program of one bridge.
     pub const BRIDGE: DatapathKey = DatapathKey(0);
 
     /// Adds a group without flows.
@@ -398,20 +410,30 @@ impl Program {
         self.by_tunnel.get(&(tunnel, key)).copied()
     }
 
-    /// Adds a port of the bridge, and sets its role.
-    pub fn set_bridge_port(&mut self, port: PortNo, bridge_port: BridgePort) {
-        Arc::make_mut(&mut self.bridge_ports).insert(port, bridge_port);
-        self.set_port_role(port, PortRole::Bridge);
+    /// Adds a port of a bridge, which its flows know by `port`, and sets the role of its datapath
+    /// port. Does nothing if there is no such bridge.
+    pub fn set_bridge_port(&mut self, bridge: DatapathKey, port: PortNo, bridge_port: BridgePort) {
+        let Some(datapath) = self.datapath_mut(bridge) else { return };
+        let number = bridge_port.number;
+        datapath.bridge_ports.insert(port, bridge_port);
+        self.set_port_role(number, PortRole::Bridge { datapath: bridge, port });
     }
 
-    /// The ports of the bridge, in ascending order.
-    pub fn bridge_ports(&self) -> impl Iterator<Item = (PortNo, &BridgePort)> {
-        self.bridge_ports.iter().map(|(port, bridge_port)| (*port, bridge_port))
+    /// The bridge port whose datapath port this is.
+    pub fn bridge_port(&self, number: PortNo) -> Option<&BridgePort> {
+        match self.port_role(number)? {
+            PortRole::Bridge { datapath, port } => self.datapath(*datapath)?.bridge_ports.get(port),
+            PortRole::Vif { .. } | PortRole::Tunnel(_) => None,
+        }
     }
 
-    /// A port of the bridge.
-    pub fn bridge_port(&self, port: PortNo) -> Option<&BridgePort> {
-        self.bridge_ports.get(&port)
+    /// Replaces the flows of a group by those of a group of another program. Takes constant time.
+    pub fn copy_group(&mut self, group: GroupId, from: &Self, theirs: GroupId) {
+        if let (Some(group), Some(theirs)) =
+            (self.groups.get_mut(group.0 as usize), from.groups.get(theirs.0 as usize))
+        {
+            *group = Arc::clone(theirs);
+        }
     }
 
     /// The connection tracking zones; none before [`Program::allocate_zones`].

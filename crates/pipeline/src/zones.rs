@@ -2,8 +2,9 @@
 //!
 //! As in OVN, each local port of a logical switch has a zone, and each logical router has two: one
 //! for destination NAT and one for source NAT. Each logical switch has one for packets that a load
-//! balancer sends back to their source. A user of a zone is identified by its names, not its keys,
-//! so that a reload changes neither its zone nor its connections.
+//! balancer sends back to their source. Each zone that the flows of a bridge name is one of its own
+//! too, whatever its number in other bridges. A user of a zone is identified by its names, not its
+//! keys, so that a reload changes neither its zone nor its connections.
 
 use crate::program::{Datapath, DatapathKind, PortLocation, Program};
 use flow::{DatapathKey, PortKey};
@@ -28,6 +29,13 @@ pub enum ZoneUser {
     Snat(String),
     /// Packets that a load balancer of a logical switch sends back to their source.
     Hairpin(String),
+    /// A zone that the flows of a bridge name.
+    Bridge {
+        /// The name of the bridge.
+        datapath: String,
+        /// The number that the flows use.
+        zone: u16,
+    },
 }
 
 /// The zones of a router or switch besides those of its ports; 0 for none.
@@ -44,6 +52,9 @@ pub struct CtZones {
     numbers: BTreeMap<ZoneUser, u16>,
     ports: Map<(DatapathKey, PortKey), u16>,
     datapaths: Map<DatapathKey, DatapathZones>,
+    bridges: Map<(DatapathKey, u16), u16>,
+    /// The reverse of `bridges`.
+    bridge_zones: Map<u16, (DatapathKey, u16)>,
 }
 
 impl CtZones {
@@ -80,14 +91,34 @@ impl CtZones {
         self.datapaths.get(&datapath).copied().unwrap_or_default()
     }
 
+    /// The zone that the flows of a bridge call `shown`. In a program without any zones, which is
+    /// that of one bridge, it is the same number.
+    pub(crate) fn of_bridge(&self, datapath: DatapathKey, shown: u16) -> Option<u16> {
+        if self.is_empty() {
+            return (datapath == Program::BRIDGE).then_some(shown);
+        }
+        self.bridges.get(&(datapath, shown)).copied()
+    }
+
+    /// What the flows of a bridge call a zone; 0 for a zone that is not the bridge's.
+    pub(crate) fn shown_in_bridge(&self, datapath: DatapathKey, number: u16) -> u16 {
+        if self.is_empty() {
+            return number;
+        }
+        match self.bridge_zones.get(&number) {
+            Some((bridge, shown)) if *bridge == datapath => *shown,
+            _ => 0,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.numbers.is_empty()
     }
 }
 
 impl Program {
-    /// Gives every local switch port, every switch and every router its zones. A user that
-    /// `previous` has keeps its zone; others get the lowest free ones in the order of the
+    /// Gives every local switch port, every switch, every router and every bridge its zones. A user
+    /// that `previous` has keeps its zone; others get the lowest free ones in the order of the
     /// datapaths' keys. A zone that `previous` has is not given to another user.
     pub fn allocate_zones(&mut self, previous: &CtZones) {
         let mut datapaths: Vec<(DatapathKey, &Datapath)> = self.datapaths().collect();
@@ -120,7 +151,14 @@ impl Program {
                     users.push((ZoneUser::Dnat(name()), key, None));
                     users.push((ZoneUser::Snat(name()), key, None));
                 }
-                DatapathKind::Bridge => {}
+                DatapathKind::Bridge => {
+                    users.extend(
+                        datapath
+                            .bridge_zones
+                            .iter()
+                            .map(|&zone| (ZoneUser::Bridge { datapath: name(), zone }, key, None)),
+                    );
+                }
             }
         }
         let taken: BTreeSet<u16> = previous.numbers.values().copied().collect();
@@ -131,6 +169,10 @@ impl Program {
             let Some(zone) = zone else { continue };
             match (&user, port) {
                 (_, Some(port)) => drop(zones.ports.insert((datapath, port), zone)),
+                (ZoneUser::Bridge { zone: shown, .. }, _) => {
+                    zones.bridges.insert((datapath, *shown), zone);
+                    zones.bridge_zones.insert(zone, (datapath, *shown));
+                }
                 (ZoneUser::Dnat(_), _) => zones.datapaths.entry(datapath).or_default().dnat = zone,
                 (_, None) => zones.datapaths.entry(datapath).or_default().snat = zone,
             }

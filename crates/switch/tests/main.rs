@@ -75,7 +75,7 @@ impl Rig {
 
 /// A bridge with the ports 1 to 4.
 fn bridge(flows: &str) -> Bridge {
-    let ports = (1..=4).map(|number| (PortNo(number), Bridge::device(&format!("p{number}"))));
+    let ports = (1..=4).map(|number| Bridge::device(PortNo(number), &format!("p{number}")));
     let mut bridge = Bridge::new("br0", ports).unwrap();
     bridge.apply(flows, "flows.txt", 0).unwrap_or_else(|error| panic!("{error}"));
     bridge

@@ -10,7 +10,7 @@ use ofctl::{parse_line, parse_packet_flow};
 use open_vswitch::{OpenVswitch, canonical};
 use pipeline::{Event, Observer, translate};
 use random::Random;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use testkit::{report, require_program};
 
 /// Lines that both accept: Open vSwitch reads our canonical form as the same flow.
@@ -175,4 +175,38 @@ fn rules_of_the_published_study_do_what_they_do_in_ovs() {
     let differences = compare(&ovs, flows, &packets.map(str::to_owned));
     assert_eq!(differences, [None; 5]);
     report::peer("Open vSwitch ofproto/trace", "the QinQ rules of the published study");
+}
+
+/// Flows whose canonical form is the same in both.
+const DUMPED: &str = "in_port=1,actions=output:2\n\
+    cookie=0x5,table=1,priority=5,idle_timeout=60,hard_timeout=99,ct_state=+trk+est,ct_zone=4,\
+    ct_mark=0x1/0x3,tcp,in_port=2,tp_dst=80,reg0=5,metadata=2,pkt_mark=3,tun_id=4,dl_vlan=5,\
+    dl_src=02:00:00:00:00:01,nw_src=1.2.3.4,nw_tos=16 \
+    actions=ct(commit,table=2,zone=1,nat(src=10.0.0.1-10.0.0.9:1000-2000)),NORMAL\n\
+    priority=3,arp,arp_tpa=10.0.0.0/8,arp_op=1 actions=FLOOD\n\
+    priority=2,ipv6,ipv6_dst=fd00::/8 actions=resubmit(,7),ct_clear,output:1\n\
+    table=7,priority=0 actions=drop\n\
+    priority=1,dl_vlan=7,dl_vlan_pcp=3 actions=mod_vlan_vid:8,IN_PORT\n\
+    priority=65535,udp6,tp_src=53 actions=ct(nat,table=3)\n";
+
+#[test]
+fn flows_are_dumped_as_ovs_ofctl_dumps_them() {
+    require_program!("ovs-vswitchd", "openvswitch-switch");
+    let ovs = OpenVswitch::start();
+    ovs.replace_flows(DUMPED);
+    let mut bridge = bridge();
+    bridge.apply(DUMPED, "dumped", 1000).unwrap_or_else(|error| panic!("{error}"));
+    let all = bridge.selector("", false).expect("a selector of all flows");
+    let lines = bridge.dump_flows(&all, true, 2500);
+    assert!(lines.iter().all(|line| line.contains(" duration=1.500s, table=")), "{lines:#?}");
+    let without_age = |lines: Vec<String>| -> BTreeSet<String> {
+        let strip = |line: String| {
+            let (before, rest) = line.split_once("duration=").expect("an age");
+            let (_, after) = rest.split_once("s, ").expect("more behind the age");
+            format!("{before}{after}")
+        };
+        lines.into_iter().map(strip).collect()
+    };
+    assert_eq!(without_age(lines), without_age(ovs.dump_flows()));
+    report::peer("ovs-ofctl", "the output of dump-flows is the same");
 }

@@ -96,6 +96,12 @@ impl OpenVswitch {
         tool(path, "ovs-ofctl", &["-O", "OpenFlow15", "add-flows", "unix:br0.mgmt", "flows.txt"]);
     }
 
+    /// The flows with statistics, as `ovs-ofctl dump-flows` prints them.
+    pub fn dump_flows(&self) -> Vec<String> {
+        let arguments = ["--no-names", "--sort", "dump-flows", "unix:br0.mgmt"];
+        tool(&self.directory.0, "ovs-ofctl", &arguments).lines().map(str::to_owned).collect()
+    }
+
     /// The datapath actions for a packet.
     pub fn trace(&self, packet: &str) -> String {
         let path = &self.directory.0;

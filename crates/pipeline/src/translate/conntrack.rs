@@ -23,6 +23,17 @@ pub(super) const PORT_ZONE: Field = Field::Reg13;
 pub(super) const DNAT_ZONE: Field = Field::Reg11;
 pub(super) const SNAT_ZONE: Field = Field::Reg12;
 
+/// A zone as the tracker knows it, and as flows see it.
+#[derive(Clone, Copy)]
+struct Zone {
+    /// The number of the tracker.
+    number: u16,
+    /// The number in `ct_zone`.
+    shown: u16,
+    /// False if there is no such zone.
+    is_known: bool,
+}
+
 /// What a packet asks of the tracker.
 struct Tracking {
     nat: Option<CtNat>,
@@ -104,17 +115,34 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         commit
     }
 
-    fn zone(&mut self, packet: &mut Packet<'p>, zone: CtZone) -> u16 {
+    fn zone(&mut self, packet: &mut Packet<'p>, zone: CtZone) -> Zone {
         let field = match (zone, packet.datapath.1.kind) {
-            (CtZone::Number(number), _) => return number,
-            // The cast is lossless: the languages accept at most 16 bits.
-            (CtZone::Bits(bits), _) => return self.read_bits(packet, bits) as u16,
+            (CtZone::Number(number), _) => return self.named_zone(packet, number),
+            (CtZone::Bits(bits), _) => {
+                // The cast is lossless: the languages accept at most 16 bits.
+                let number = self.read_bits(packet, bits) as u16;
+                return self.named_zone(packet, number);
+            }
             (CtZone::Snat, _) => SNAT_ZONE,
             (CtZone::Logical, DatapathKind::Switch) => PORT_ZONE,
             (CtZone::Logical | CtZone::Dnat, _) => DNAT_ZONE,
         };
         // The cast is lossless: only zones are written to these registers.
-        self.read_field(packet, field) as u16
+        let number = self.read_field(packet, field) as u16;
+        Zone { number, shown: number, is_known: number != 0 }
+    }
+
+    /// A zone that a flow names. Each bridge has zones of its own.
+    fn named_zone(&self, packet: &Packet<'p>, shown: u16) -> Zone {
+        match packet.datapath.1.kind {
+            DatapathKind::Switch | DatapathKind::Router => {
+                Zone { number: shown, shown, is_known: true }
+            }
+            DatapathKind::Bridge => {
+                let number = self.program.zones().of_bridge(packet.datapath.0, shown);
+                Zone { number: number.unwrap_or(0), shown, is_known: number.is_some() }
+            }
+        }
     }
 
     fn track(
@@ -123,11 +151,15 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         zone: CtZone,
         tracking: Tracking,
     ) -> Result<(), LimitExceeded> {
-        let number = self.zone(packet, zone);
+        let zone = self.zone(packet, zone);
+        if !zone.is_known && packet.datapath.1.kind == DatapathKind::Bridge {
+            self.end(packet, DropReason::CtUnavailable);
+            return Ok(());
+        }
         // Not recorded: only an observer uses it.
         let state = packet.key.key().get(Field::CtState) as u8;
         let request = TrackRequest {
-            zone: number,
+            zone: zone.number,
             nat: tracking.nat.as_ref(),
             commit: tracking.commit.as_ref(),
             fresh: packet.ct_cleared,
@@ -138,14 +170,14 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         };
         match (self.observer.track(&request), tracking.next) {
             (AfterTracking::Assume(state), Some(next)) => {
-                return self.continue_inline(packet, number, (&tracking, next), state);
+                return self.continue_inline(packet, zone.shown, (&tracking, next), state);
             }
             (AfterTracking::Known(result), next) => {
-                return self.continue_tracked(packet, number, next, &result);
+                return self.continue_tracked(packet, zone.shown, next, &result);
             }
             (AfterTracking::Suspend | AfterTracking::Assume(_), _) => {}
         }
-        if number == 0 && !matches!(zone, CtZone::Number(_) | CtZone::Bits(_)) {
+        if !zone.is_known {
             self.end(packet, DropReason::CtUnavailable);
             return Ok(());
         }
@@ -164,7 +196,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         };
         let Tracking { nat, commit, .. } = tracking;
         packet.actions.push(Action::Ct(Arc::new(CtAction {
-            zone: number,
+            zone: zone.number,
             nat,
             commit,
             fresh: std::mem::take(&mut packet.ct_cleared),
@@ -300,6 +332,12 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let datapath = (state.datapath, datapath);
         let mut packet = Packet::new(key, in_port, datapath, state.from_tunnel);
         packet.stack = state.stack.to_vec();
+        if datapath.1.kind == DatapathKind::Bridge {
+            // The cast is lossless: the field has 16 bits.
+            let number = self.read_field(&mut packet, Field::CtZone) as u16;
+            let shown = self.program.zones().shown_in_bridge(datapath.0, number);
+            self.write(&mut packet, Field::CtZone.into(), shown.into());
+        }
         self.look_up(&mut packet, state.table)?;
         self.finish_packet(packet)
     }

@@ -4,7 +4,7 @@ use super::conntrack::{DNAT_ZONE, PORT_ZONE, SNAT_ZONE};
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Observer};
 use crate::op::Direction;
-use crate::program::{Datapath, PortRole, Program, TableId, TunnelInport};
+use crate::program::{Datapath, PortRole, TableId, TunnelInport};
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::{FdbPort, IngressPort, LearnedState};
 use flow::{
@@ -33,9 +33,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 let packet = Packet::new(key, in_port, datapath, false);
                 (packet, EntryPoint::Ingress(Some(*port)))
             }),
-            Some(PortRole::Bridge) => self
-                .datapath(Program::BRIDGE)
-                .map(|datapath| (Packet::new(key, in_port, datapath, false), EntryPoint::Bridge)),
+            Some(PortRole::Bridge { datapath, port }) => self.datapath(*datapath).map(|datapath| {
+                // Flows know the port by its number in the bridge.
+                key.write(Field::InPort, port.0.into(), Field::InPort.all_ones());
+                (Packet::new(key, *port, datapath, false), EntryPoint::Bridge(*port))
+            }),
             Some(PortRole::Tunnel(tunnel)) => self.enter_by_tunnel(key, in_port, *tunnel),
         };
         let (mut packet, start) = match entered {
@@ -48,7 +50,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         self.ingress =
             IngressPort { datapath: packet.datapath.0, port: start.ingress_port(in_port) };
         match start {
-            EntryPoint::Bridge => self.look_up(&mut packet, TableId::FIRST)?,
+            EntryPoint::Bridge(_) => self.look_up(&mut packet, TableId::FIRST)?,
             EntryPoint::Ingress(inport) => self.begin_ingress(&mut packet, inport)?,
             EntryPoint::Egress { inport, outport } => {
                 self.write_port(&mut packet, Field::Reg14, inport);
@@ -188,8 +190,8 @@ pub(super) fn has_side_effect(action: &Action) -> bool {
 
 /// Where a packet starts in the program.
 enum EntryPoint {
-    /// The first table of a bridge.
-    Bridge,
+    /// The first table of a bridge, from this port of it.
+    Bridge(PortNo),
     /// The ingress pipeline, with the logical ingress port if it is known.
     Ingress(Option<PortKey>),
     /// The egress pipeline: the sending host has executed the ingress pipeline.
@@ -197,10 +199,10 @@ enum EntryPoint {
 }
 
 impl EntryPoint {
-    /// The logical ingress port if it is known, else the datapath port.
+    /// The logical ingress port if it is known, else the port of the bridge, or the datapath port.
     fn ingress_port(&self, in_port: PortNo) -> FdbPort {
         let inport = match *self {
-            Self::Bridge => None,
+            Self::Bridge(port) => return FdbPort::Port(port),
             Self::Ingress(inport) | Self::Egress { inport, .. } => inport,
         };
         inport.map_or(FdbPort::Port(in_port), FdbPort::Logical)

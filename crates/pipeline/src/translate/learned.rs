@@ -3,7 +3,6 @@
 use super::translator::{Packet, Translator};
 use crate::observer::{Event, Observer};
 use crate::op::{Direction, LearnedOp, Operand};
-use crate::program::Program;
 use crate::state::{
     Dependency, FdbKey, FdbPort, LearnEvent, LearnedState, MacBindingKey, StateQuery,
 };
@@ -184,7 +183,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             packet.reason = DropReason::BadSourceMac;
             return;
         }
-        let key = |mac| FdbKey { datapath: Program::BRIDGE, vlan, mac };
+        let datapath = packet.datapath.0;
+        let key = |mac| FdbKey { datapath, vlan, mac };
         let here = FdbPort::Port(packet.in_port);
         if source.is_unicast() && self.query_fdb(key(source)) != Some(here) {
             self.raise_learn_event(LearnEvent::Fdb(key(source), here));

@@ -270,7 +270,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 
     pub fn flood(&mut self, packet: &mut Packet<'p>) {
         packet.reason = DropReason::NoReceiver;
-        for (port, _) in self.program.bridge_ports() {
+        for &port in packet.datapath.1.bridge_ports.keys() {
             if port != packet.in_port {
                 self.send(packet, port);
             }
@@ -279,15 +279,19 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 
     /// Sends the packet out of a bridge port.
     pub fn send(&mut self, packet: &mut Packet<'p>, port: PortNo) {
-        match self.program.bridge_port(port).map(|port| &port.kind) {
-            None => packet.reason = DropReason::NoSuchPort,
-            Some(BridgePortKind::Device) => {
+        let Some(bridge_port) = packet.datapath.1.bridge_ports.get(&port) else {
+            packet.reason = DropReason::NoSuchPort;
+            return;
+        };
+        match &bridge_port.kind {
+            BridgePortKind::Device => {
+                let port = bridge_port.number;
                 self.emit_changes(packet);
                 packet.actions.push(Action::Output(port));
                 let key = packet.key.key();
                 self.observer.event(Event::Output { port, logical: None, key });
             }
-            Some(BridgePortKind::Tunnel { endpoints }) => {
+            BridgePortKind::Tunnel { endpoints } => {
                 let remote = self.tunnel_destination(packet);
                 let key = u32::try_from(self.read_field(packet, Field::TunId));
                 match (remote.and_then(|address| endpoints.get(&address)), key) {

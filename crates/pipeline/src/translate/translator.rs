@@ -61,6 +61,7 @@ pub(super) struct Packet<'p> {
     /// True for a packet from a tunnel: the sending host has already sent copies to the other hosts
     /// and through the patch ports of multicast groups.
     pub from_tunnel: bool,
+    /// The ingress port; in a bridge the number that its flows know it by.
     pub in_port: PortNo,
     /// Unfinished flows, the current one last.
     pub frames: Vec<ActiveFlow<'p>>,

@@ -5,10 +5,10 @@ use flow::{
     Reply, Subfield, TagLink, TunnelType,
 };
 use pipeline::{
-    BridgePort, BridgePortKind, CtOp, CtZone, Datapath, DatapathKind, Direction, FdbKey, FdbPort,
-    Flow, FlowCounters, FlowId, FlowText, LearnEvent, LearnedOp, LearnedTables, LogicalPort,
-    MacBindingKey, MulticastGroup, Op, Operand, PortLocation, PortRole, PortSecurity, Predicate,
-    Program, TableId, TunnelInport,
+    BridgePort, BridgePortKind, CtOp, CtZone, CtZones, Datapath, DatapathKind, Direction, FdbKey,
+    FdbPort, Flow, FlowCounters, FlowId, FlowText, LearnEvent, LearnedOp, LearnedTables,
+    LogicalPort, MacBindingKey, MulticastGroup, Op, Operand, PortLocation, PortRole, PortSecurity,
+    Predicate, Program, TableId, TunnelInport,
 };
 use services::router::{AddressMode, Preference, Router};
 use services::{Service, dhcp4, dhcp6, dns};
@@ -460,7 +460,10 @@ fn bridge(program: &mut Program) {
     let group = program.add_group();
     let mut datapath = Datapath::new("bridge", DatapathKind::Bridge);
     datapath.groups.push(group);
+    // Zones whose numbers differ between flows and tracker; 3 is unknown.
+    datapath.bridge_zones = [0, 1, 2].into();
     program.set_datapath(Program::BRIDGE, datapath);
+    program.allocate_zones(&CtZones::default());
     for port in 1..6 {
         let kind = if port == 4 {
             let endpoints = (0..4u8).map(|n| ([0, 0, 0, n].into(), EndpointId(n.into()))).collect();
@@ -468,7 +471,8 @@ fn bridge(program: &mut Program) {
         } else {
             BridgePortKind::Device
         };
-        program.set_bridge_port(PortNo(port), BridgePort { name: format!("p{port}"), kind });
+        let bridge_port = BridgePort { name: format!("p{port}"), number: PortNo(6 - port), kind };
+        program.set_bridge_port(Program::BRIDGE, PortNo(port), bridge_port);
     }
 }
 

@@ -48,7 +48,7 @@ fn bridge(random: &mut Random, provider: Provider<'_>) -> Source {
         };
         let _ = writeln!(text, "table={table},priority=0 actions={last}");
     }
-    let devices = PORTS.map(|port| (port, Bridge::device(&format!("p{port}"))));
+    let devices = PORTS.map(|port| Bridge::device(port, &format!("p{port}")));
     let mut bridge = Bridge::new("br0", devices).expect("ports that can be");
     bridge.apply(&text, "flows", 0).unwrap_or_else(|fault| panic!("{fault}\n{text}"));
     let mut program = bridge.program().clone();
@@ -56,7 +56,8 @@ fn bridge(random: &mut Random, provider: Provider<'_>) -> Source {
     for port in tunnels.chain([TUNNEL]) {
         let remotes = endpoints.iter().map(|endpoint| (endpoint.remote, endpoint.id));
         let kind = BridgePortKind::Tunnel { endpoints: remotes.collect() };
-        program.set_bridge_port(port, BridgePort { name: format!("tunnel{port}"), kind });
+        let bridge_port = BridgePort { name: format!("tunnel{port}"), number: port, kind };
+        program.set_bridge_port(Program::BRIDGE, port, bridge_port);
     }
     Source { program, text }
 }

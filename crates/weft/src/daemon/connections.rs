@@ -59,6 +59,7 @@ impl ZoneNames {
             ZoneUser::Dnat(router) => format!("{router} dnat"),
             ZoneUser::Snat(router) => format!("{router} snat"),
             ZoneUser::Hairpin(switch) => format!("{switch} hairpin"),
+            ZoneUser::Bridge { datapath, zone } => format!("{datapath} zone {zone}"),
         };
         Self(zones.iter().map(|(user, zone)| (zone, name(user))).collect())
     }
@@ -111,7 +112,7 @@ fn parse_zone(text: &str, zones: &ZoneNames) -> Result<Zone, String> {
     found.ok_or_else(|| {
         format!(
             "there is no zone `{text}`: write its number, or its user as SWITCH/PORT, \
-             `ROUTER dnat`, `ROUTER snat` or `SWITCH hairpin`"
+             `ROUTER dnat`, `ROUTER snat`, `SWITCH hairpin` or `BRIDGE zone N`"
         )
     })
 }

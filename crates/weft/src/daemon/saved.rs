@@ -174,6 +174,7 @@ const PORT: &str = "port";
 const DNAT: &str = "dnat";
 const SNAT: &str = "snat";
 const HAIRPIN: &str = "hairpin";
+const BRIDGE: &str = "bridge";
 
 fn name_of(user: &ZoneUser) -> String {
     match user {
@@ -181,6 +182,7 @@ fn name_of(user: &ZoneUser) -> String {
         ZoneUser::Dnat(router) => encode(&[DNAT, router]),
         ZoneUser::Snat(router) => encode(&[SNAT, router]),
         ZoneUser::Hairpin(switch) => encode(&[HAIRPIN, switch]),
+        ZoneUser::Bridge { datapath, zone } => encode(&[BRIDGE, datapath, &zone.to_string()]),
     }
 }
 
@@ -192,6 +194,7 @@ fn user_of(name: &str) -> Option<ZoneUser> {
         (PORT, Some(port)) => ZoneUser::Port { datapath: first, port },
         (DNAT, None) => ZoneUser::Dnat(first),
         (SNAT, None) => ZoneUser::Snat(first),
+        (BRIDGE, Some(zone)) => ZoneUser::Bridge { datapath: first, zone: zone.parse().ok()? },
         (HAIRPIN, None) => ZoneUser::Hairpin(first),
         _ => return None,
     })
@@ -258,7 +261,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("weft-names-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let path = path(&folder.join("h1.sock"));
-        let HostConfig { config, mut program } = host(&["a", "b"]);
+        let HostConfig { config, mut program, .. } = host(&["a", "b"]);
         assert!(restore(&path, &config, &mut program).is_empty());
         settle(&path);
         remove(&path);
@@ -279,7 +282,7 @@ mod tests {
         settle(&path);
 
         // `a` is gone, and `c` gets its number.
-        let HostConfig { config, mut program } = host(&["c", "b"]);
+        let HostConfig { config, mut program, .. } = host(&["c", "b"]);
         assert_eq!(restore(&path, &config, &mut program).len(), 1);
         assert_eq!(zone_of(&program, "b"), zone_of_b);
         settle(&path);
@@ -287,7 +290,7 @@ mod tests {
         assert_eq!((record.zone(), record.opener()), (zone_of_b, number_of(&config, "b")));
 
         // The switch of `b` has no port any more.
-        let HostConfig { config, mut program } = host(&["d"]);
+        let HostConfig { config, mut program, .. } = host(&["d"]);
         assert_eq!(restore(&path, &config, &mut program).len(), 0);
         settle(&path);
         assert_eq!(Earlier::read(&path).unwrap().unwrap().records.len(), 0);
@@ -303,11 +306,19 @@ mod tests {
             ZoneUser::Port { datapath: a.clone(), port: b.clone() },
             ZoneUser::Dnat(a.clone()),
             ZoneUser::Snat(b),
-            ZoneUser::Hairpin(a),
+            ZoneUser::Hairpin(a.clone()),
+            ZoneUser::Bridge { datapath: a, zone: 65535 },
         ] {
             assert_eq!(user_of(&name_of(&user)), Some(user));
         }
-        for name in ["", "[]", "[\"port\",\"a\"]", "[\"snat\",\"a\",\"b\"]", "[1,2]"] {
+        for name in [
+            "",
+            "[]",
+            "[\"port\",\"a\"]",
+            "[\"snat\",\"a\",\"b\"]",
+            "[\"bridge\",\"a\",\"x\"]",
+            "[1,2]",
+        ] {
             assert_eq!(user_of(name), None, "{name}");
         }
     }

@@ -159,7 +159,8 @@ fn load_southbound(args: &Args, text: &str) -> Result<TraceSource, Failure> {
 fn load_flows(args: &Args, text: &str) -> Result<TraceSource, Failure> {
     let named = |kind: BridgePortKind| {
         move |port: &PortName| {
-            (port.number, BridgePort { name: port.name.clone(), kind: kind.clone() })
+            let PortName { number, name } = port.clone();
+            (number, BridgePort { name, number, kind: kind.clone() })
         }
     };
     let devices = args.port.iter().map(named(BridgePortKind::Device));
@@ -172,7 +173,8 @@ fn load_flows(args: &Args, text: &str) -> Result<TraceSource, Failure> {
         let tunnels = args.tunnel_port.iter().map(named(BridgePortKind::Tunnel { endpoints }));
         let mut bridge = Bridge::new("flows", devices.clone().chain(tunnels))?;
         for &number in references.ports.difference(&declared) {
-            bridge.add_port(number, Bridge::device(&format!("port{number}")))?;
+            let (number, port) = Bridge::device(number, &format!("port{number}"));
+            bridge.add_port(number, port)?;
         }
         Ok::<_, ofctl::PortError>(bridge)
     };
