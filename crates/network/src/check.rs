@@ -45,6 +45,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         options,
         hosts,
         switches,
+        bridges,
         routers,
         sets,
         acls,
@@ -92,10 +93,12 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         let line = FileLine(report.line(switch.at));
         finish(switch, mtu, !routed.is_empty(), line)
     });
+    let bridges = bridges.into_iter().map(|bridge| bridge.finish(underlay.mtu));
     Some(Network {
         hosts: hosts.collect::<Option<_>>()?,
         logical_switches: switches.collect::<Option<_>>()?,
         logical_routers: routers.finished?,
+        bridges: bridges.collect::<Option<_>>()?,
         address_sets: sets.address_sets,
         port_groups,
         acls: acls?,

@@ -35,9 +35,9 @@ pub use flow::{
 pub use load::read_file;
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
-    Acl, AclAction, AclDirection, AclScope, Device, FileLine, Host, HostIndex, LoadBalancer,
-    LogicalRouter, LogicalSwitch, Nat, NatKind, Network, Port, PortSecurity, Route, RouterIndex,
-    RouterLink, RouterPort, Segment, SwitchIndex, Trust,
+    Acl, AclAction, AclDirection, AclScope, Bridge, BridgePort, Device, FileLine, Host, HostIndex,
+    LoadBalancer, LogicalRouter, LogicalSwitch, Nat, NatKind, Network, Port, PortSecurity, Route,
+    RouterIndex, RouterLink, RouterPort, Segment, SwitchIndex, Trust,
 };
 pub use options::{TunnelOptions, UnderlayFamily, overhead_bytes};
 pub use placement::{Placement, RemoteEnd};

@@ -1,15 +1,18 @@
 //! The checked model of a network file.
 
+mod bridge;
 mod policy;
 mod router;
 mod services;
 
+pub use bridge::{Bridge, BridgePort};
 pub use policy::{Acl, AclAction, AclDirection, AclScope, PortSecurity, Trust};
 pub(crate) use router::port_in_switch;
 pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
 pub use services::{LoadBalancer, Nat, NatKind};
 
 use crate::connectivity::Connectivity;
+use crate::logical::DatapathKeys;
 use crate::{IpNet, Prefix, TunnelOptions, UnderlayFamily, overhead_bytes};
 use flow::{DatapathKey, PortKey, TagLink, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +27,7 @@ pub struct Network {
     pub(crate) hosts: Vec<Host>,
     pub(crate) logical_switches: Vec<LogicalSwitch>,
     pub(crate) logical_routers: Vec<LogicalRouter>,
+    pub(crate) bridges: Vec<Bridge>,
     pub(crate) address_sets: BTreeMap<String, Vec<Prefix>>,
     pub(crate) port_groups: BTreeMap<String, Vec<String>>,
     pub(crate) acls: Vec<Acl>,
@@ -65,6 +69,17 @@ impl Network {
     /// The logical router named `name`.
     pub fn logical_router(&self, name: &str) -> Option<&LogicalRouter> {
         self.logical_routers.iter().find(|router| router.name == name)
+    }
+
+    /// The bridges in the order of the file.
+    pub fn bridges(&self) -> &[Bridge] {
+        &self.bridges
+    }
+
+    /// The bridges on a host, each with the key of its datapath.
+    pub fn bridges_on(&self, host: HostIndex) -> impl Iterator<Item = (DatapathKey, &Bridge)> {
+        let keys = DatapathKeys::new(self).bridges;
+        keys.into_iter().zip(&self.bridges).filter(move |(_, bridge)| bridge.host == host)
     }
 
     /// The connectivity of switches through routers.

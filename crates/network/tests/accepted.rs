@@ -35,6 +35,29 @@ fn switch_of_each_type(underlay: &str) -> Network {
     parse(&format!("{underlay}{TWO_HOSTS}{}", switches.concat()))
 }
 
+/// Ports without a number get the first free one, and all datapaths have different keys.
+#[test]
+fn bridge_ports_are_numbered_around_those_that_have_a_number() {
+    let port = |name: &str, more: &str| {
+        format!("[[bridge.port]]\nname = \"{name}\"\n{more}device = {{ tap = \"{name}\" }}\n")
+    };
+    let bridge = |name: &str| format!("[[bridge]]\nname = \"{name}\"\nhost = \"h2\"\n");
+    let text = format!("underlay_mtu = 1400\n{TWO_HOSTS}")
+        + &bridge("br0")
+        + &[port("a", ""), port("b", "number = 1\n"), port("c", "")].concat()
+        + &bridge("br1")
+        + &port("d", "");
+    let network = parse(&text);
+    let h2 = network.host("h2").unwrap().index;
+    let on_h2: Vec<_> = network.bridges_on(h2).collect();
+    let numbers =
+        |index: usize| on_h2[index].1.ports.iter().map(|port| port.number.0).collect::<Vec<_>>();
+    assert_eq!((numbers(0), numbers(1)), (vec![2, 1, 3], vec![1]));
+    assert_ne!(on_h2[0].0, on_h2[1].0);
+    assert_eq!(on_h2[0].1.mtu, 1400);
+    assert_eq!(network.bridges_on(network.host("h1").unwrap().index).count(), 0);
+}
+
 #[test]
 fn example_is_valid_when_loaded_for_each_type() {
     for tunnel in TunnelType::ALL {
@@ -65,10 +88,15 @@ fn manual_shows_valid_files_and_real_messages() {
         let parts = manual.split(&fence).skip(1);
         parts.filter_map(|part| part.split_once("```")).map(|(block, _)| block.to_owned()).collect()
     };
-    let [valid, routed, grouped, mistaken] = blocks("toml").try_into().expect("four files");
+    let [valid, routed, bridged, grouped, mistaken] =
+        blocks("toml").try_into().expect("five files");
     let [complaints] = blocks("text").try_into().expect("one set of complaints");
     assert_eq!(parse(&valid).logical_switches().len(), 2);
     assert_eq!(parse(&routed).logical_routers().len(), 1);
+    let bridged = parse(&bridged);
+    let [bridge] = bridged.bridges() else { panic!("one bridge") };
+    assert_eq!(bridge.ports.iter().map(|port| port.number.0).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!((bridge.mtu, bridge.flows.as_deref()), (1500, Some("br0.flows".as_ref())));
     let groups = parse(&grouped).logical_switches().iter().map(|s| s.group).collect::<Vec<_>>();
     assert_eq!(groups, ["239.1.1.1", "239.1.1.2"].map(|group| Some(group.parse().unwrap())));
     let errors = Network::parse(&mistaken, "network.toml").unwrap_err();

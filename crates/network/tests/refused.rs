@@ -72,6 +72,11 @@ fn ports_are_refused_when_invalid_or_taken() {
 }
 
 #[test]
+fn bridges_are_refused_when_their_names_numbers_or_devices_are_taken() {
+    check(include_str!("refused/bridges.txt"), 2);
+}
+
+#[test]
 fn routers_are_refused_when_their_ports_or_routes_are_invalid() {
     check(include_str!("refused/routers.txt"), 8);
 }

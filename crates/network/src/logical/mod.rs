@@ -315,12 +315,13 @@ fn hosts(network: &Network, switch: &LogicalSwitch) -> Vec<LogicalPort> {
 pub(crate) struct DatapathKeys {
     switches: Vec<DatapathKey>,
     routers: Vec<DatapathKey>,
+    pub(crate) bridges: Vec<DatapathKey>,
 }
 
 impl DatapathKeys {
     /// A switch's key is that of its segment, unless an earlier switch of another tunnel type has
-    /// it. Such switches, and routers, which appear on no wire, get the highest free keys of 24
-    /// bits.
+    /// it. Such switches, and routers and bridges, which appear on no wire, get the highest free
+    /// keys of 24 bits.
     pub(crate) fn new(network: &Network) -> Self {
         const MAX: u32 = 0xff_ffff;
         let switches = network.logical_switches();
@@ -341,7 +342,8 @@ impl DatapathKeys {
             .collect();
         taken.extend(&switches);
         let routers = network.logical_routers().iter().map(|_| fresh(&taken)).collect();
-        Self { switches, routers }
+        let bridges = network.bridges().iter().map(|_| fresh(&taken)).collect();
+        Self { switches, routers, bridges }
     }
 
     /// The key of a switch.

@@ -5,6 +5,7 @@
 //! checks report no consequence of an error that is reported already.
 
 mod acl;
+mod bridge;
 mod host;
 mod port;
 mod router;
@@ -14,6 +15,7 @@ mod switch;
 mod tunnel;
 
 pub(crate) use acl::{AclDraft, ScopeDraft};
+pub(crate) use bridge::BridgeDraft;
 pub(crate) use host::HostDraft;
 pub(crate) use router::{LinkDraft, RouteDraft, RouterDraft, RouterPortDraft};
 pub(crate) use services::{LoadBalancerDraft, NatDraft};
@@ -43,6 +45,7 @@ const ROOT: Schema = Schema {
         key("host", "[[host]]"),
         key("logical_switch", "[[logical_switch]]"),
         key("logical_router", "[[logical_router]]"),
+        key("bridge", "[[bridge]]"),
         key("address_set", "[address_set]"),
         key("port_group", "[port_group]"),
         key("acl", "[[acl]]"),
@@ -81,6 +84,7 @@ pub(crate) struct NetworkDraft {
     pub(crate) options: OptionsDraft,
     pub(crate) hosts: Vec<HostDraft>,
     pub(crate) switches: Vec<SwitchDraft>,
+    pub(crate) bridges: Vec<BridgeDraft>,
     pub(crate) routers: Vec<RouterDraft>,
     pub(crate) sets: SetsDraft,
     pub(crate) acls: Vec<AclDraft>,
@@ -103,17 +107,8 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
         let rule = "a least path MTU is 576 to 65535 bytes of IP packet";
         field.integer(report, 576..=u16::MAX, rule).map(|mtu| field.located(mtu))
     });
-    let underlay_family = Setting::of(root.get("underlay_family"), |field| {
-        let number = field.integer(report, 4..=6, "write 4 or 6")?;
-        match number {
-            4 => Some(UnderlayFamily::V4),
-            6 => Some(UnderlayFamily::V6),
-            _ => {
-                field.error(report, format!("`underlay_family` is {number}; write 4 or 6"));
-                None
-            }
-        }
-    });
+    let underlay_family =
+        Setting::of(root.get("underlay_family"), |field| underlay_family(report, field));
     let punt_limit = Setting::of(root.get("punt_limit"), |field| {
         let rule = "a limit of punted packets is 128 to 4096";
         field.integer(report, 128..=4096, rule)
@@ -122,6 +117,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
     let hosts = host::hosts(report, &root);
     let mut reader = switch::SwitchReader::new(default_tunnel, &options, &hosts);
     let switches = reader.switches(report, root.get("logical_switch"));
+    let bridges = reader.bridges(report, root.get("bridge"));
     let (switch_names, port_names) = reader.into_names();
     let mut reader = router::RouterReader::new(&hosts, &switches, switch_names, port_names);
     let routers = reader.routers(report, root.get("logical_router"));
@@ -137,11 +133,26 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
         options,
         hosts,
         switches,
+        bridges,
         routers,
         sets,
         acls,
         load_balancers,
         nats,
+    }
+}
+
+fn underlay_family(
+    report: &mut ProblemCollector<'_>,
+    field: Field<'_, '_>,
+) -> Option<UnderlayFamily> {
+    match field.integer(report, 4..=6, "write 4 or 6")? {
+        4 => Some(UnderlayFamily::V4),
+        6 => Some(UnderlayFamily::V6),
+        number => {
+            field.error(report, format!("`underlay_family` is {number}; write 4 or 6"));
+            None
+        }
     }
 }
 
@@ -304,6 +315,8 @@ mod tests {
             &host::HOST,
             &switch::SWITCH,
             &port::PORT,
+            &bridge::BRIDGE,
+            &bridge::PORT,
             &router::ROUTER,
             &router::PORT,
             &router::ROUTE,

@@ -165,16 +165,12 @@ impl<'h> PortReader<'h> {
         section: &Section<'_, '_>,
         key: PortKey,
     ) -> PortDraft {
-        let name = object_name(report, section, "port", &mut self.names);
+        let name = self.name(report, section);
         let host = section.require(report, "host").and_then(|field| self.host(report, field));
         let mac = section.require(report, "mac").and_then(|field| self.mac(report, field));
         let addresses =
             section.get("addresses").map_or_else(Vec::new, |field| self.addresses(report, field));
-        let device = section.require(report, "device").and_then(|field| {
-            let device = device(report, field)?;
-            self.check_device(report, field.at, host, &device);
-            Some(device)
-        });
+        let device = self.device(report, section, host);
         let security = section
             .get("port_security")
             .map_or(SecurityDraft::Off, |field| security(report, field));
@@ -183,6 +179,33 @@ impl<'h> PortReader<'h> {
         let learn = section.get("learn").is_some_and(|field| learn(report, field, &security));
         let line = FileLine(report.line(section.at));
         PortDraft { key, name, host, mac, addresses, device, security, trusted, learn, line }
+    }
+
+    /// The hosts.
+    pub(super) fn hosts(&self) -> &'h [HostDraft] {
+        self.hosts
+    }
+
+    /// Reads the name of a port, which no other port has.
+    pub(super) fn name(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+    ) -> Option<String> {
+        object_name(report, section, "port", &mut self.names)
+    }
+
+    /// Reads the device of a port on `host`, which no other port has.
+    pub(super) fn device(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        section: &Section<'_, '_>,
+        host: Option<HostIndex>,
+    ) -> Option<Device> {
+        let field = section.require(report, "device")?;
+        let device = device(report, field)?;
+        self.check_device(report, field.at, host, &device);
+        Some(device)
     }
 
     /// The names of all ports.

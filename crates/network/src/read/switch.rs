@@ -1,5 +1,6 @@
 //! `[[logical_switch]]`.
 
+use super::bridge::{self, BridgeDraft};
 use super::port::{self, PortDraft};
 use super::tunnel::{OptionsDraft, group, names_where, tunnel_type};
 use super::{HostDraft, Setting, Unique, object_name};
@@ -86,7 +87,16 @@ impl<'h> SwitchReader<'h> {
         SwitchDraft { at: section.at, name, tunnel, segment, mtu, group, arp_responder, ports }
     }
 
-    /// The names of all logical switches and of all ports.
+    /// Reads the bridges, whose names and devices differ from those of switches.
+    pub(super) fn bridges(
+        &mut self,
+        report: &mut ProblemCollector<'_>,
+        field: Option<Field<'_, '_>>,
+    ) -> Vec<BridgeDraft> {
+        bridge::bridges(report, field, &mut self.names, &mut self.ports)
+    }
+
+    /// The names of all logical switches and bridges, and of all their ports.
     pub(super) fn into_names(self) -> (Unique<String>, Unique<String>) {
         (self.names, self.ports.into_names())
     }
