@@ -7,6 +7,7 @@ mod common;
 mod peers;
 
 mod book;
+mod bridge;
 mod check;
 mod commands;
 mod debian;

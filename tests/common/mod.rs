@@ -212,7 +212,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    fn new(number: u8, host: usize) -> Self {
+    /// A guest whose addresses end in `number`. It is in no network file yet.
+    pub fn new(number: u8, host: usize) -> Self {
         let name = format!("g{number}");
         let netns = TestHost::new(&name);
         // Allows this process to open ping sockets there.

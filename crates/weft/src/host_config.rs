@@ -1,6 +1,7 @@
 //! Compiles a network file, which is the same on every host, into the configuration of one host.
 
-use crate::host_numbers::{EndpointName, HostNumbers};
+use crate::bridges::{self, HostBridges};
+use crate::host_numbers::{EndpointName, HostNumbers, PortName};
 use anyhow::{Context, Result, bail};
 use datapath::config::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PUNT_LIMIT,
@@ -11,13 +12,14 @@ use datapath::solicit::SolicitLimits;
 use datapath::upcall::UpcallLimits;
 use flow::{EndpointId, PortNo, TagLink, Ttl, TunnelSpec, TunnelType};
 use network::{
-    Device, Host, HostIndex, LogicalSwitch, Network, Placement, Port, RemoteEnd, load_program,
-    logical_flows,
+    Bridge, BridgePort, Device, Host, HostIndex, IpNet, LogicalSwitch, Network, Placement, Port,
+    RemoteEnd, load_program, logical_flows,
 };
 use pipeline::Program;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Instant;
+use wire::MacAddr;
 
 /// Default number of outer source ports per tunnel address; each one is a socket.
 pub const ENTROPY_PORTS: u16 = 64;
@@ -35,6 +37,8 @@ pub struct HostConfig {
     pub config: Config,
     /// The pipeline.
     pub program: Program,
+    /// The bridges, without flows. They are not yet in the program.
+    pub bridges: HostBridges,
 }
 
 /// Compiles the configuration of `host`. `file_name` appears in the sources of logical flows.
@@ -71,6 +75,7 @@ pub fn build(
     let end_point = |tunnel, far| builder.end_point(tunnel, far);
     let placement = Placement::of_host(network, host.index, number, end_point);
     builder.join_groups();
+    let bridges = add_bridges(network, host, (&mut numbers.ports, now), &mut ports)?;
     if let Some(error) = builder.error {
         return Err(error);
     }
@@ -93,7 +98,28 @@ pub fn build(
     let uplink = host.uplink.clone();
     let punt_limit = network.punt_limit().unwrap_or(PUNT_LIMIT);
     let config = Config { uplink, underlay, ports, punt_limit, ..without_network(&host.name) };
-    Ok(HostConfig { config, program })
+    Ok(HostConfig { config, program, bridges })
+}
+
+/// The bridges of a host, without flows. Adds their ports to `ports`.
+fn add_bridges(
+    network: &Network,
+    host: &Host,
+    (numbers, now): (&mut NumberPool<PortName>, Instant),
+    ports: &mut Vec<PortConfig>,
+) -> Result<HostBridges> {
+    let mut bridges = HostBridges::new();
+    for (key, bridge) in network.bridges_on(host.index) {
+        let added = bridges::without_flows(key, bridge, |port| {
+            let name = (bridge.name.clone(), port.name.clone());
+            let number = PortNo(numbers.number(name, now));
+            ports.push(bridge_port_config(number, bridge, port));
+            number
+        })
+        .with_context(|| format!("bridge {}", bridge.name))?;
+        bridges.insert(bridge.name.clone(), added);
+    }
+    Ok(bridges)
 }
 
 /// The configuration of a host without uplink, ports and tunnels.
@@ -119,26 +145,40 @@ pub fn without_network(host: &str) -> Config {
 }
 
 fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfig {
-    let device = match &port.device {
-        Device::Tap { name, netns } => DeviceConfig::Tap {
-            name: name.clone(),
-            mtu: switch.mtu,
-            guest: netns.as_ref().map(|netns| GuestConfig {
-                netns: netns.clone(),
-                mac: port.mac,
-                addresses: port.addresses.clone(),
-            }),
-        },
-        Device::Vm { name } => DeviceConfig::Vm { name: name.clone(), mtu: switch.mtu },
-        Device::Interface { name } => {
-            DeviceConfig::Interface { name: name.clone(), mtu: switch.mtu }
-        }
-    };
     PortConfig {
         port: number,
         name: port.name.clone(),
         logical_switch: switch.name.clone(),
-        device,
+        device: device_config(&port.device, switch.mtu, (Some(port.mac), &port.addresses)),
+    }
+}
+
+fn bridge_port_config(number: PortNo, bridge: &Bridge, port: &BridgePort) -> PortConfig {
+    PortConfig {
+        port: number,
+        name: port.name.clone(),
+        logical_switch: bridge.name.clone(),
+        device: device_config(&port.device, bridge.mtu, (port.mac, &port.addresses)),
+    }
+}
+
+fn device_config(
+    device: &Device,
+    mtu: u16,
+    (mac, addresses): (Option<MacAddr>, &[IpNet]),
+) -> DeviceConfig {
+    match device {
+        Device::Tap { name, netns } => DeviceConfig::Tap {
+            name: name.clone(),
+            mtu,
+            guest: netns.as_ref().zip(mac).map(|(netns, mac)| GuestConfig {
+                netns: netns.clone(),
+                mac,
+                addresses: addresses.to_vec(),
+            }),
+        },
+        Device::Vm { name } => DeviceConfig::Vm { name: name.clone(), mtu },
+        Device::Interface { name } => DeviceConfig::Interface { name: name.clone(), mtu },
     }
 }
 

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod bridges;
 mod capture;
 mod check;
 mod clock;
@@ -17,6 +18,7 @@ mod line_check;
 mod log_queue;
 mod logging;
 mod monitor;
+mod ofctl;
 mod open_files;
 mod pcap;
 mod ports;
@@ -63,6 +65,7 @@ Examples:
   weft show --host h1 --json          the same as JSON
   weft flows --host h1                show megaflows and the logical flows behind them
   weft ct --host h1                   show tracked connections
+  weft ofctl dump-flows br0           show the flows of a bridge, as ovs-ofctl does
   weft monitor --drops --host h1      watch dropped packets and the reasons
   weft capture vm1 --host h1 -w -     capture the frames of a guest for tcpdump
   weft reload network.toml --host h1  apply a changed network file without a restart
@@ -82,6 +85,7 @@ enum Command {
     Tunnels(tunnels::Args),
     Ct(ct::Args),
     Flows(flows::Args),
+    Ofctl(ofctl::Args),
     Monitor(monitor::Args),
     Capture(capture::Args),
     Reload(reload::Args),
@@ -127,6 +131,7 @@ fn main() -> ExitCode {
         Command::Tunnels(args) => tunnels::tunnels(&args),
         Command::Ct(args) => ct::ct(&args),
         Command::Flows(args) => flows::flows(&args),
+        Command::Ofctl(args) => ofctl::ofctl(args),
         Command::Monitor(args) => monitor::monitor(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Reload(args) => reload::reload(&args),

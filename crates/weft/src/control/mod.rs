@@ -72,6 +72,36 @@ pub enum Request {
         #[serde(default)]
         datapath: Option<String>,
     },
+    /// Flows of a bridge, as ovs-ofctl prints them: a finite stream of [`replies::FlowLine`].
+    BridgeFlows {
+        /// The bridge.
+        bridge: String,
+        /// The words of a match; all flows if it is empty.
+        #[serde(default)]
+        selector: String,
+        /// With age and counters.
+        #[serde(default)]
+        statistics: bool,
+    },
+    /// Counters of the ports of a bridge: a list of [`replies::BridgePortRow`].
+    BridgePorts {
+        /// The bridge.
+        bridge: String,
+        /// Only the port with this number or name.
+        #[serde(default)]
+        port: Option<String>,
+    },
+    /// Changes the flows of a bridge: [`replies::FlowsChanged`].
+    ChangeFlows {
+        /// The bridge.
+        bridge: String,
+        /// What to do with the text.
+        change: FlowChange,
+        /// One or more flows.
+        text: String,
+        /// Where the text is from.
+        source: String,
+    },
     /// Packets dropped from now on: an endless stream of [`replies::DropRow`].
     Drops {
         /// Only packets received on this port.
@@ -124,6 +154,8 @@ impl Request {
             | Self::Connections { .. }
             | Self::ConnectionUse
             | Self::Program { .. }
+            | Self::BridgeFlows { .. }
+            | Self::BridgePorts { .. }
             | Self::Drops { .. }
             | Self::Decisions => true,
             // A path is measured by packets to another host.
@@ -131,8 +163,43 @@ impl Request {
             | Self::Capture { .. }
             | Self::Forget { .. }
             | Self::FlushConnections { .. }
+            | Self::ChangeFlows { .. }
             | Self::Reload { .. }
             | Self::Stop { .. } => false,
+        }
+    }
+}
+
+/// A change of the flows of a bridge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FlowChange {
+    /// Adds a flow.
+    Add,
+    /// Replaces the actions of the flows that a match selects.
+    Modify,
+    /// Replaces the actions of the flow with this match and priority.
+    ModifyStrict,
+    /// Deletes the flows that a match selects.
+    Delete,
+    /// Deletes the flow with this match and priority.
+    DeleteStrict,
+    /// Applies lines of flows and commands.
+    Lines,
+    /// Replaces all flows by these lines.
+    Replace,
+}
+
+impl FlowChange {
+    /// The command that begins such a line; `None` for several lines.
+    pub fn command(self) -> Option<&'static str> {
+        match self {
+            Self::Add => Some("add"),
+            Self::Modify => Some("modify"),
+            Self::ModifyStrict => Some("modify_strict"),
+            Self::Delete => Some("delete"),
+            Self::DeleteStrict => Some("delete_strict"),
+            Self::Lines | Self::Replace => None,
         }
     }
 }
@@ -198,6 +265,18 @@ mod tests {
                 Request::Reload { network: "/etc/weft/network.toml".into() },
                 r#"{"command":"reload","network":"/etc/weft/network.toml"}"#,
             ),
+            (
+                Request::ChangeFlows {
+                    bridge: "br0".to_owned(),
+                    change: FlowChange::DeleteStrict,
+                    text: "ip".to_owned(),
+                    source: "me".to_owned(),
+                },
+                concat!(
+                    r#"{"command":"change_flows","bridge":"br0","change":"delete_strict","#,
+                    r#""text":"ip","source":"me"}"#
+                ),
+            ),
         ];
         for (request, text) in table {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);
@@ -207,6 +286,21 @@ mod tests {
         assert_eq!(stop, Request::Stop { purge: false });
         let short: Request = serde_json::from_str(r#"{"command":"flows"}"#).unwrap();
         assert_eq!(short, Request::Flows { port: None, min_packets: 0 });
+    }
+
+    #[test]
+    fn viewers_see_flows_and_do_not_change_them() {
+        let bridge = "br0".to_owned();
+        let flows = Request::BridgeFlows {
+            bridge: bridge.clone(),
+            selector: String::new(),
+            statistics: true,
+        };
+        let ports = Request::BridgePorts { bridge: bridge.clone(), port: None };
+        assert!(flows.is_view() && ports.is_view());
+        let (text, source) = (String::new(), String::new());
+        let change = Request::ChangeFlows { bridge, change: FlowChange::Lines, text, source };
+        assert!(!change.is_view());
     }
 
     #[test]

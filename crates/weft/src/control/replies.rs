@@ -37,6 +37,37 @@ impl From<&Flow> for FlowRef {
     }
 }
 
+/// A flow of a bridge, as ovs-ofctl prints it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FlowLine {
+    /// The line.
+    pub line: String,
+}
+
+/// The counters of a port of a bridge.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BridgePortRow {
+    /// The number that flows know it by.
+    pub number: u32,
+    /// Its name.
+    pub name: String,
+    /// Frames from its device.
+    pub rx: PacketCount,
+    /// Frames to its device.
+    pub tx: PacketCount,
+    /// Frames from it that were dropped, and frames that could not be sent to it.
+    pub drops: u64,
+}
+
+/// The reply to a change of flows.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FlowsChanged {
+    /// How many flows the bridge has now.
+    pub flows: usize,
+    /// The generation of the program in which the change is in force.
+    pub generation: u64,
+}
+
 /// The reply to a stop request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StopReply {

@@ -22,6 +22,10 @@ const REJECT_WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const MAX_REQUEST_BYTES: u64 = 64 * 1024;
+/// The same for clients that may change something: they send flow files.
+const MAX_CHANGE_BYTES: u64 = 256 << 20;
+/// How many bytes of a long request must arrive in each second.
+const LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
 /// The mode of a new folder of the socket.
 const FOLDER_MODE: u32 = 0o755;
 /// Lines are buffered up to this size before they are written.
@@ -169,10 +173,11 @@ fn serve_client(
     handle: impl Fn(Request, &mut Connection) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut line = Vec::new();
-    let reader =
-        RequestReader { stream: &client.stream, deadline: Instant::now() + REQUEST_TIMEOUT };
-    BufReader::new(reader.take(MAX_REQUEST_BYTES)).read_until(b'\n', &mut line)?;
-    match parse_request(&line) {
+    let deadline = Instant::now() + REQUEST_TIMEOUT;
+    let reader = RequestReader { stream: &client.stream, deadline };
+    let limit = if may_change { MAX_CHANGE_BYTES } else { MAX_REQUEST_BYTES };
+    BufReader::new(reader.take(limit)).read_until(b'\n', &mut line)?;
+    match parse_request(&line, limit) {
         Ok(request) if may_change || request.is_view() => handle(request, client)?,
         Ok(_) => client.reject(
             "this request needs root or the user that runs the daemon: your group may only view; \
@@ -183,9 +188,9 @@ fn serve_client(
     client.flush()
 }
 
-fn parse_request(line: &[u8]) -> Result<Request> {
-    if line.len() as u64 == MAX_REQUEST_BYTES && line.last() != Some(&b'\n') {
-        bail!("it is longer than {} KiB", MAX_REQUEST_BYTES >> 10);
+fn parse_request(line: &[u8], limit: u64) -> Result<Request> {
+    if line.len() as u64 == limit && line.last() != Some(&b'\n') {
+        bail!("it is longer than {} KiB", limit >> 10);
     }
     let text = str::from_utf8(line).map_err(|error| {
         let at = error.valid_up_to();
@@ -195,8 +200,8 @@ fn parse_request(line: &[u8]) -> Result<Request> {
     Ok(serde_json::from_str(text)?)
 }
 
-/// Reads a request until `deadline`. The receive timeout of the socket would not do: it starts
-/// again with every byte that a slow client sends.
+/// Reads a request until `deadline`, which the bytes of a long request extend. The receive timeout
+/// of the socket would not do: it starts again with every byte that a slow client sends.
 struct RequestReader<'a> {
     stream: &'a UnixStream,
     deadline: Instant,
@@ -209,7 +214,9 @@ impl Read for RequestReader<'_> {
             return Err(ErrorKind::TimedOut.into());
         }
         self.stream.set_read_timeout(Some(left))?;
-        self.stream.read(buffer)
+        let read = self.stream.read(buffer)?;
+        self.deadline += Duration::from_secs_f64(read as f64 / LEAST_BYTES_PER_SECOND as f64);
+        Ok(read)
     }
 }
 
@@ -404,14 +411,12 @@ mod tests {
         let path = folder.0.join("weft.sock");
         let control = ControlSocket::listen(&path).unwrap();
         control.serve(|_, client| client.ok(&"a reply")).unwrap();
-        let long = [b' '; MAX_REQUEST_BYTES as usize];
-        let cases: [(&[u8], &str); 6] = [
+        let cases: [(&[u8], &str); 5] = [
             (b"\n", "EOF"),
             (b"{}\n", "missing field `command`"),
             (b"{\"command\":\"halt\"}\n", "unknown variant `halt`"),
             (b"{\"command\":\"show\"\n", "EOF"),
             (b"{\"command\":\"sh\xffw\"}\n", "byte 0xff in column 15 is not UTF-8;"),
-            (&long, "it is longer than 64 KiB;"),
         ];
         for (request, fault) in cases {
             let mut stream = UnixStream::connect(&path).unwrap();
@@ -422,6 +427,14 @@ mod tests {
             assert!(said.starts_with("{\"error\":\"invalid request:"), "{fault}: {said}");
             assert!(said.contains(fault), "{fault}: {said}");
         }
+    }
+
+    #[test]
+    fn request_is_refused_when_it_is_longer_than_the_limit() {
+        let long = [b' '; MAX_REQUEST_BYTES as usize];
+        let error = parse_request(&long, MAX_REQUEST_BYTES).unwrap_err().to_string();
+        assert_eq!(error, "it is longer than 64 KiB");
+        assert!(parse_request(&long, MAX_CHANGE_BYTES).unwrap_err().to_string().contains("EOF"));
     }
 
     /// The reply to a `show` request, or the error with its kind.

@@ -1,5 +1,6 @@
 //! [`Deployment`]: a network as one host runs it, from its network file or from OVN.
 
+use crate::bridges::{self, FlowFiles, HostBridges};
 use crate::host_config::{self, HostConfig};
 use crate::host_numbers::HostNumbers;
 use crate::{Failure, open_files};
@@ -15,6 +16,7 @@ use pipeline::Program;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// A network, the datapath configuration that follows from it on this host, and the names that
 /// operators know ports and hosts by.
@@ -27,6 +29,8 @@ pub struct Deployment {
     pub family: UnderlayFamily,
     pub config: Config,
     pub numbers: HostNumbers,
+    /// The bridges and their present flows.
+    pub bridges: Mutex<HostBridges>,
     /// Whether UDP tunnels send outer checksums where the network file does not say.
     pub checksum: OuterChecksum,
     options: ForwardingOptions,
@@ -35,6 +39,15 @@ pub struct Deployment {
     switch_names: HashMap<PortNo, String>,
     /// Names of the hosts by their underlay addresses.
     hosts: HashMap<IpAddr, String>,
+}
+
+/// What a running deployment leaves to the next one of its network file.
+#[derive(Default)]
+pub struct Previous {
+    /// Ports and end points that have a number here keep it.
+    pub numbers: HostNumbers,
+    /// Flows that are here too keep their counters.
+    pub bridges: HostBridges,
 }
 
 /// The settings of forwarding that come from the command line, not from the network file.
@@ -51,17 +64,17 @@ pub struct ForwardingOptions {
 }
 
 impl Deployment {
-    /// Compiles a network for one host. Ports and end points that have a number in `numbers` keep
-    /// it. Errors name the `file` of the network.
+    /// Compiles a network for one host, with the flow files of its bridges. Errors name the `file`
+    /// of the network.
     ///
     /// # Errors
-    /// An unknown host, a limit on open files that is too low.
+    /// An unknown host, an invalid flow file, a limit on open files that is too low.
     pub fn new(
-        network: Network,
+        (network, flows): (Network, &FlowFiles),
         file: &Path,
         host: &str,
         options: ForwardingOptions,
-        mut numbers: HostNumbers,
+        previous: Previous,
     ) -> Result<(Self, Program), Failure> {
         let name = file.display().to_string();
         let host = find_host(&network, host, &name)?;
@@ -70,9 +83,11 @@ impl Deployment {
         let uplink = NicFacts::read_offloads(&host.uplink).ok();
         let checksum =
             OuterChecksum::choose(uplink.as_ref(), network.underlay_family(), use_kernel);
-        let HostConfig { config, program } =
+        let mut numbers = previous.numbers;
+        let HostConfig { config, mut program, mut bridges } =
             host_config::build(&network, host, &name, checksum.on, &mut numbers)
                 .map_err(Failure::Input)?;
+        bridges::load(&mut bridges, flows, &previous.bridges, &mut program)?;
         let config = Config { workers, entropy_ports: source_ports, megaflows, ..config };
         open_files::require(&config).map_err(Failure::Input)?;
         let port_names = config.ports.iter().map(|port| (port.port, port.name.clone())).collect();
@@ -85,6 +100,7 @@ impl Deployment {
             network: Some(network),
             config,
             numbers,
+            bridges: Mutex::new(bridges),
             checksum,
             options,
             port_names,
@@ -137,6 +153,7 @@ impl Deployment {
             family,
             config,
             numbers: HostNumbers::default(),
+            bridges: Mutex::default(),
             checksum,
             options,
             port_names,
@@ -154,6 +171,12 @@ impl Deployment {
                 port.logical_switch.clone_from(switch);
             }
         }
+    }
+
+    /// What the next deployment takes over.
+    pub fn leave(&self) -> Previous {
+        let bridges = self.bridges.lock().unwrap_or_else(PoisonError::into_inner);
+        Previous { numbers: self.numbers.clone(), bridges: bridges.clone() }
     }
 
     /// The options that it was loaded with.

@@ -1,6 +1,7 @@
 //! The daemon of one host: a datapath, the switch that fills its cache, and the configuration of
 //! both. [`Daemon::handle_request`] serves the requests of the control socket.
 
+mod bridge_flows;
 mod capture_outer;
 mod connections;
 mod decisions;
@@ -19,9 +20,10 @@ use crate::control::replies::{ReloadReply, StopReply};
 use crate::control::{Connection, Request};
 use crate::{Failure, logging};
 use anyhow::{Context, Result, bail};
+use bridge_flows::ExpiryTimer;
 use datapath::Datapath;
 use datapath_bpf::Unsupported;
-use deployment::Deployment;
+use deployment::{Deployment, Previous};
 pub use deployment::{ForwardingOptions, no_such_host};
 use netdev::epoll::Waker;
 use netdev::sandbox::FileLimit;
@@ -32,6 +34,7 @@ use probe::Probes;
 pub use provider::DatapathArg;
 use provider::{ActiveProvider, DatapathChoice, PreparedProvider};
 use reload::Reloads;
+use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
@@ -51,6 +54,8 @@ pub struct Daemon {
     deployment: Arc<RwLock<Arc<Deployment>>>,
     reads: FileReads,
     reloads: Reloads,
+    /// Of the flows of bridges.
+    expiry: Arc<ExpiryTimer>,
     shutdown: ShutdownRequest,
     /// What the thread that follows OVN has noted.
     ovn: Arc<Mutex<OvnStatus>>,
@@ -107,8 +112,10 @@ impl NetworkSource {
     ) -> Result<(Deployment, pipeline::Program), Failure> {
         match self {
             Self::File(file) => {
-                let network = FileReads::new().load(file)?;
-                Deployment::new(network, file, host, options, Default::default())
+                let reads = FileReads::new();
+                let network = reads.load(file)?;
+                let flows = reads.load_flows(&network, file, host)?;
+                Deployment::new((network, &flows), file, host, options, Previous::default())
             }
             Self::Ovn(joined) => joined.deployment(options),
         }
@@ -240,11 +247,14 @@ impl PreparedDaemon {
             deployment,
             reads: FileReads::new(),
             reloads,
+            expiry: Arc::default(),
             shutdown,
             ovn: Arc::default(),
             file_limit,
             saved,
         });
+        bridge_flows::start_expiry(&daemon)
+            .context("cannot start the thread that removes expired flows")?;
         let ovn = joined.map(|joined| joined.follow(&daemon)).transpose();
         let ovn = ovn.context("cannot start the thread that follows OVN")?;
         Ok(RunningDaemon { daemon, ovn })
@@ -355,6 +365,15 @@ impl Daemon {
             Request::ConnectionUse => self.connection_use(client),
             Request::FlushConnections { filter } => self.flush_connections(&filter, client),
             Request::Program { datapath } => self.program(datapath.as_deref(), client),
+            Request::BridgeFlows { bridge, selector, statistics } => {
+                self.bridge_flows(&bridge, (&selector, statistics), client)
+            }
+            Request::BridgePorts { bridge, port } => {
+                self.bridge_ports(&bridge, port.as_deref(), client)
+            }
+            Request::ChangeFlows { bridge, change, text, source } => {
+                answer(self.change_flows(&bridge, change, &text, &source), client)
+            }
             Request::Drops { port, reason } => {
                 self.drops(port.as_deref(), reason.as_deref(), client)
             }
@@ -370,12 +389,7 @@ impl Daemon {
                 Err(error) => client.reject(&error),
             },
             Request::Stop { purge } => self.handle_stop(purge, client),
-            Request::Reload { network } => match self.reload_from(&network) {
-                Ok(reloaded) => client.ok(&reloaded),
-                Err(Failure::Input(error)) => client.reject(&crate::one_line(&error)),
-                Err(Failure::Runtime(error)) => client.fail(&crate::one_line(&error)),
-                Err(Failure::OutputClosed | Failure::Findings(_)) => Ok(()),
-            },
+            Request::Reload { network } => answer(self.reload_from(&network), client),
         }
     }
 
@@ -403,5 +417,15 @@ impl Daemon {
     /// The configuration that is in force now; a reload replaces it.
     fn deployment(&self) -> Arc<Deployment> {
         Arc::clone(&self.deployment.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Sends the result of a change.
+fn answer<T: Serialize>(result: Result<T, Failure>, client: &mut Connection) -> io::Result<()> {
+    match result {
+        Ok(reply) => client.ok(&reply),
+        Err(Failure::Input(error)) => client.reject(&crate::one_line(&error)),
+        Err(Failure::Runtime(error)) => client.fail(&crate::one_line(&error)),
+        Err(Failure::OutputClosed | Failure::Findings(_)) => Ok(()),
     }
 }

@@ -4,6 +4,7 @@
 //! its own, so that the daemon still forwards, answers and stops.
 
 use crate::Failure;
+use crate::bridges::{FlowFile, FlowFiles};
 use anyhow::{Context, Result, anyhow, bail};
 use network::Network;
 use std::path::Path;
@@ -40,6 +41,36 @@ impl FileReads {
             .with_context(|| format!("cannot read {name}"))
             .map_err(Failure::Input)?;
         Network::parse_bytes(&bytes.map_err(Failure::input)?, &name).map_err(Failure::input)
+    }
+
+    /// Reads the flow files of the bridges on `host`. `file` is the network file, in whose
+    /// directory they are.
+    ///
+    /// # Errors
+    /// As of [`Self::load`].
+    pub fn load_flows(
+        &self,
+        network: &Network,
+        file: &Path,
+        host: &str,
+    ) -> Result<FlowFiles, Failure> {
+        let index = network.host(host).map(|host| host.index);
+        let here = network.bridges().iter().filter(|bridge| Some(bridge.host) == index);
+        let mut files = FlowFiles::new();
+        for bridge in here {
+            let Some(flows) = &bridge.flows else { continue };
+            let path = file.parent().unwrap_or(Path::new("")).join(flows);
+            let name = path.display().to_string();
+            let bytes = self
+                .run(move || network::read_file(&path))
+                .with_context(|| format!("cannot read {name}"))
+                .map_err(Failure::Input)?;
+            let text = String::from_utf8(bytes.map_err(Failure::input)?)
+                .with_context(|| format!("cannot read {name}: it is not UTF-8 text"))
+                .map_err(Failure::Input)?;
+            files.insert(bridge.name.clone(), FlowFile { name, text });
+        }
+        Ok(files)
     }
 
     fn run<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T> {

@@ -12,7 +12,10 @@ use datapath::{DatapathError, DumpCursor};
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
 use network::Network;
 use network::logical::LogicalPort;
-use pipeline::{FdbPort, Flow, GroupId, IngressPort, PortUsage, Program, StateQuery, TableId};
+use pipeline::{
+    Datapath, DatapathKind, FdbPort, Flow, GroupId, IngressPort, PortUsage, Program, StateQuery,
+    TableId,
+};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -79,13 +82,15 @@ impl Daemon {
     pub(super) fn program(&self, name: Option<&str>, client: &mut Connection) -> io::Result<()> {
         let program = self.switch.program();
         let mut names: BTreeMap<GroupId, Vec<String>> = BTreeMap::new();
-        for (_, datapath) in program.datapaths() {
+        let is_logical = |datapath: &Datapath| datapath.kind != DatapathKind::Bridge;
+        for (_, datapath) in program.datapaths().filter(|(_, datapath)| is_logical(datapath)) {
             for &group in &datapath.groups {
                 names.entry(group).or_default().push(datapath.name.clone());
             }
         }
         if let Some(name) = name {
-            let mut known: Vec<_> = program.datapaths().map(|(_, dp)| dp.name.as_str()).collect();
+            let logical = program.datapaths().filter(|(_, datapath)| is_logical(datapath));
+            let mut known: Vec<_> = logical.map(|(_, dp)| dp.name.as_str()).collect();
             if !known.contains(&name) {
                 known.sort_unstable();
                 let host = &self.host;
@@ -126,7 +131,13 @@ impl Daemon {
         }
         let names_at = |datapath: DatapathKey, place| match place {
             FdbPort::Logical(port) => names(&program, datapath, port),
-            FdbPort::Port(port) => (datapath_name(&program, datapath), deployment.port_name(port)),
+            FdbPort::Port(port) => {
+                let bridge_port = program.datapath(datapath);
+                let bridge_port = bridge_port.and_then(|bridge| bridge.bridge_ports.get(&port));
+                let name = bridge_port.map(|port| port.name.clone());
+                let name = name.unwrap_or_else(|| deployment.port_name(port));
+                (datapath_name(&program, datapath), name)
+            }
         };
         fdb.stations.extend(self.switch.fdb().into_iter().map(|(key, place)| {
             let (logical_switch, port) = names_at(key.datapath, place);

@@ -8,6 +8,7 @@
 
 use super::{Daemon, Deployment, sandbox, saved};
 use crate::Failure;
+use crate::bridges::FlowFiles;
 use crate::control::replies::{ReloadChanges, ReloadReply};
 use anyhow::{Context, anyhow};
 use datapath::config::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
@@ -47,6 +48,18 @@ impl Reloads {
 }
 
 impl Daemon {
+    /// Keeps reloads and other changes of the program away.
+    ///
+    /// # Errors
+    /// The daemon is stopping.
+    pub(super) fn lock_reloads(&self) -> Result<impl Sized + use<'_>, Failure> {
+        let state = self.reloads.lock();
+        if state.is_closed {
+            return Err(anyhow!("the daemon is stopping, and nothing has changed").into());
+        }
+        Ok(state)
+    }
+
     /// Applies `file`.
     ///
     /// # Errors
@@ -61,13 +74,14 @@ impl Daemon {
             let applied = self.reloads.lock().applied;
             // Without the lock: the file system may hang until the time limit.
             let network = self.reads.load(file)?;
+            let flows = self.reads.load_flows(&network, file, &self.host)?;
             let mut state = self.reloads.lock();
             if state.is_closed {
                 return Err(anyhow!("the daemon is stopping, and nothing has changed").into());
             }
             if state.applied == applied {
                 state.applied += 1;
-                return self.apply(file, network, &mut state.has_underlay);
+                return self.apply(file, (network, &flows), &mut state.has_underlay);
             }
             // Another reload was applied meanwhile. What it has read may be newer, so read again.
         }
@@ -77,12 +91,12 @@ impl Daemon {
     fn apply(
         &self,
         file: &Path,
-        network: Network,
+        network: (Network, &FlowFiles),
         has_underlay: &mut bool,
     ) -> Result<ReloadReply, Failure> {
         let old = self.deployment();
         let (new, program) =
-            Deployment::new(network, file, &self.host, old.options(), old.numbers.clone())?;
+            Deployment::new(network, file, &self.host, old.options(), old.leave())?;
         check_applicable(&old, &new).map_err(Failure::Input)?;
         sandbox::require_for_reload(&new.config).map_err(Failure::Input)?;
         let steps = PortSteps::between(&old.config, &new.config);
@@ -90,6 +104,7 @@ impl Daemon {
         let datapaths = changes(&names_of(&old_program), &names_of(&program), |name| name.clone());
         let new = Arc::new(new);
         let generation = self.put_in_force(&old, &new, program, &steps, has_underlay)?;
+        self.note_timeouts(&new);
         let reloaded = ReloadReply {
             network: file.to_owned(),
             generation,
@@ -188,19 +203,19 @@ impl Daemon {
     /// Forgets learned addresses that the new program makes wrong: the key of their logical port
     /// now means another port, the port no longer learns, or the new file has the MAC address.
     fn forget_moved(&self, old: &Program, new: &Program, network: Option<&Network>) {
-        let moved = |key: DatapathKey, port: Option<PortKey>| {
+        let moved = |key: DatapathKey, port: FdbPort| {
             let name = |program: &Program| {
                 let datapath = program.datapath(key)?;
                 let port = match port {
-                    Some(port) => Some(datapath.ports.get(&port)?.name.clone()),
-                    None => None,
+                    FdbPort::Logical(port) => datapath.ports.get(&port)?.name.clone(),
+                    FdbPort::Port(port) => datapath.bridge_ports.get(&port)?.name.clone(),
                 };
                 Some((datapath.name.clone(), datapath.kind, port))
             };
             name(old) != name(new)
         };
         for (key, _) in self.switch.bindings() {
-            if moved(key.datapath, Some(key.port)) {
+            if moved(key.datapath, FdbPort::Logical(key.port)) {
                 self.switch.forget(&StateQuery::MacBinding(key));
             }
         }
@@ -219,7 +234,7 @@ impl Daemon {
                 FdbPort::Port(_) => None,
             };
             let learns = port.is_none_or(|port| learning.contains(&(key.datapath, port)));
-            if !learns || is_known(&key) || moved(key.datapath, port) {
+            if !learns || is_known(&key) || moved(key.datapath, place) {
                 self.switch.forget(&StateQuery::Fdb(key));
             }
         }
