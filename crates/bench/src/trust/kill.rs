@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long traffic flows between two kills.
 const FLOW: Duration = Duration::from_millis(300);
-/// The lowest packet rate from the other host, with or without a daemon.
+/// The lowest packet rate of the guest, with or without a daemon.
 const PPS: f64 = 20_000.0;
 /// Each flow has a packet at least so often, because a megaflow is deleted after 10 s without one.
 const FLOW_INTERVAL: f64 = 5.0;
@@ -29,19 +29,19 @@ const ESTABLISH_LIMIT: Duration = Duration::from_secs(120);
 /// How long the last packets may take to their receiver.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Kills the daemon of the first host `times` times, while it receives so many UDP flows.
+/// Kills the daemon of the first host `times` times, while its guest sends so many UDP flows.
 ///
 /// # Errors
 /// The test bed fails.
 pub fn run(bed: &mut TestBed<'_>, times: usize, flows: usize) -> Result<TrustReport> {
     let lab = bed.lab();
     let (killed, other) = (lab.guest(0, 0), lab.guest(1, 0));
-    let sink = Sink::start(killed, killed.ip4().into())?;
+    let sink = Sink::start(other, other.ip4().into())?;
     let pace = Pace::PerSecond(PPS.max(flows as f64 / FLOW_INTERVAL));
     let send = || {
-        let (template, mut change) = connections(other, killed, sink.port(), 0);
+        let (template, mut change) = connections(killed, other, sink.port(), 0);
         let change = move |number: u64, bytes: &mut [u8]| change(number % flows as u64, bytes);
-        Blast::start(socket(other)?, template, change, pace, other.cpu())
+        Blast::start(socket(killed)?, template, change, pace, killed.cpu())
     };
     let established = establish(bed, &send, flows)?;
     let links = || -> Result<usize> { Ok(lab.hosts()[0].netlink().links()?.len()) };
@@ -98,7 +98,7 @@ fn establish(bed: &mut TestBed<'_>, send: &dyn Fn() -> Result<Blast>, flows: usi
     let stop = bed.stop_flag();
     let established = stop.wait_for("a megaflow for each flow", ESTABLISH_LIMIT, || {
         bed.check()?;
-        let megaflows = number(&bed.switch_counters(0)?, "/megaflows/megaflows");
+        let megaflows = number(&bed.counters(0)?, "/megaflows/megaflows");
         Ok((megaflows >= flows as u64).then_some(megaflows))
     })?;
     traffic.finish();
