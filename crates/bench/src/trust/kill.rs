@@ -84,6 +84,17 @@ pub fn run(bed: &mut TestBed<'_>, times: usize, flows: usize) -> Result<TrustRep
     );
     report.judge(CriterionResult::of(same), "descriptors and threads", text);
     let text = format!("{lost} of {sent} packets of {flows} flows, {established} megaflows");
+    let (near, far) = (bed.counters(0)?, bed.counters(1)?);
+    for (what, counters, path) in [
+        ("drops of the guest's port", &near, "/ports/0/drops"),
+        ("drops of the killed host's uplink", &near, "/uplink/drops"),
+        ("drops of the other host's uplink", &far, "/uplink/drops"),
+        ("drops of the other host's port", &far, "/ports/0/drops"),
+    ] {
+        if let Some(drops) = counters.pointer(path) {
+            report.note(what, drops.to_string());
+        }
+    }
     if bed.forwards_without_daemon() {
         report.judge(CriterionResult::of(lost == 0), "lost packets", text);
     } else {
@@ -101,6 +112,8 @@ fn establish(bed: &mut TestBed<'_>, send: &dyn Fn() -> Result<Blast>, flows: usi
         let megaflows = number(&bed.counters(0)?, "/megaflows/megaflows");
         Ok((megaflows >= flows as u64).then_some(megaflows))
     })?;
+    // Other packets have megaflows too, so each flow is sent twice more.
+    bed.pass(Duration::from_secs_f64(2.0 * FLOW_INTERVAL))?;
     traffic.finish();
     bed.pass(DRAIN)?;
     Ok(established)
