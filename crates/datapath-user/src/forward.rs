@@ -124,7 +124,8 @@ impl Forwarder {
             return self.out.dropped(DropReason::UpcallQueueFull, packet);
         }
         let (packet, worker, reason) = (packet.clone(), self.worker, UpcallReason::Miss);
-        self.misses.push(Upcall { packet, key, port, reason, worker, recirculated });
+        let raised = Instant::now();
+        self.misses.push(Upcall { packet, key, port, reason, worker, raised, recirculated });
     }
 
     /// Tells the switch that the passes of a packet with this key may be fused, if there is room in
@@ -145,6 +146,7 @@ impl Forwarder {
             port,
             reason: UpcallReason::Fuse(proposal),
             worker: self.worker,
+            raised: Instant::now(),
             recirculated: None,
         });
     }
@@ -231,6 +233,7 @@ impl Forwarder {
             port,
             reason: UpcallReason::Controller,
             worker,
+            raised: Instant::now(),
             recirculated: None,
         });
         self.misses.extend(copies);

@@ -368,6 +368,8 @@ impl Datapath for UserDatapath {
             },
             endpoints: endpoints.into_values().collect(),
             megaflows: total.megaflows,
+            upcalls: self.upcalls.stats(),
+            maps: Vec::new(),
             log: LogStats { over_rate: control.log_meters.suppressed(), not_written: 0 },
             connections: ConnectionStats {
                 connections: self.tracker.stats().0,

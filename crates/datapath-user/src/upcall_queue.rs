@@ -4,6 +4,8 @@
 //! sends only new flows fills its own queue and does not delay the upcalls of other ports.
 
 use ahash::HashMap;
+use datapath::histogram::{Histogram, QUEUE_LENGTHS};
+use datapath::stats::UpcallStats;
 use datapath::upcall::{Upcall, UpcallLimits};
 use flow::PortNo;
 use packet::{PacketBuf, segment_count};
@@ -48,6 +50,8 @@ pub(super) struct UpcallQueues {
     limits: UpcallLimits,
     state: Mutex<QueueTable>,
     ready: Condvar,
+    lengths: Histogram,
+    waits: Histogram,
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +71,13 @@ struct PortQueue {
 impl UpcallQueues {
     /// Makes empty queues.
     pub(super) fn new(limits: UpcallLimits) -> Self {
-        Self { limits, state: Mutex::default(), ready: Condvar::new() }
+        Self {
+            limits,
+            state: Mutex::default(),
+            ready: Condvar::new(),
+            lengths: Histogram::new(QUEUE_LENGTHS),
+            waits: Histogram::default(),
+        }
     }
 
     /// The limits of each port's queue.
@@ -78,6 +88,17 @@ impl UpcallQueues {
     /// What waits in a port's queue at this moment.
     pub(super) fn backlog(&self, port: PortNo) -> Backlog {
         self.lock().queues.get(&port).map_or_else(Backlog::default, |queue| queue.backlog)
+    }
+
+    /// What waits now, and how it was so far.
+    pub(super) fn stats(&self) -> UpcallStats {
+        let waiting: usize = self.lock().queues.values().map(|queue| queue.backlog.packets).sum();
+        UpcallStats {
+            waiting: waiting as u64,
+            port_limit: self.limits.packets as u64,
+            queue_lengths: self.lengths.counts(),
+            waits_ns: self.waits.counts(),
+        }
     }
 
     /// Queues and drains `upcalls`. Those whose queue is full are passed to `refused`.
@@ -96,6 +117,7 @@ impl UpcallQueues {
             if queue.upcalls.is_empty() {
                 turns.push_back(upcall.port);
             }
+            self.lengths.add(queue.backlog.packets as u64);
             queue.upcalls.push_back(upcall);
         }
         drop(state);
@@ -115,12 +137,14 @@ impl UpcallQueues {
             let waited = self.ready.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        let now = Instant::now();
         let QueueTable { queues, turns, stopped } = &mut *state;
         for _ in 0..most {
             let Some(port) = turns.pop_front() else { break };
             let Some(queue) = queues.get_mut(&port) else { continue };
             if let Some(upcall) = queue.upcalls.pop_front() {
                 queue.backlog.remove(&upcall.packet);
+                self.waits.add_duration(now.saturating_duration_since(upcall.raised));
                 out.push(upcall);
             }
             if queue.upcalls.is_empty() {
@@ -164,6 +188,7 @@ mod tests {
             port: PortNo(port),
             reason: UpcallReason::Miss,
             worker: WorkerId(0),
+            raised: Instant::now(),
             recirculated: None,
         }
     }
@@ -188,6 +213,19 @@ mod tests {
         assert_eq!(take(&queues, 6), [1, 2, 3, 1, 2, 1]);
         assert_eq!(take(&queues, 1000).len(), 97);
         assert_eq!(take(&queues, 1), [0_u32; 0]);
+    }
+
+    #[test]
+    fn waiting_packets_are_counted_by_the_length_of_their_queue() {
+        let queues = UpcallQueues::new(UpcallLimits { packets: 3, ..UpcallLimits::default() });
+        push(&queues, (0..5).map(|_| upcall(1, 60)));
+        push(&queues, [upcall(2, 60)]);
+        take(&queues, 1);
+        let found = queues.stats();
+        assert_eq!((found.waiting, found.port_limit), (3, 3));
+        // Two queues had one packet, one had two and then three; two packets found no room.
+        assert_eq!(found.queue_lengths.counts[..4], [2, 1, 1, 0]);
+        assert_eq!((found.queue_lengths.total(), found.waits_ns.total()), (4, 1));
     }
 
     #[test]

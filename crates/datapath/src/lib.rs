@@ -6,12 +6,14 @@
 //! crate `datapath-bpf` in eBPF programs with the user datapath behind them.
 //!
 //! [`config`] describes ports and tunnels, [`stats`] is the form in which counters are reported,
+//! [`histogram`] counts durations and lengths,
 //! [`watch`] delivers copies of frames to observers, [`solicit`] limits how often a logical router
 //! asks for a neighbour, [`tracker`] holds the connections of a datapath, [`saved_connections`]
 //! saves them for the next daemon, and [`number_pool`] numbers ports and end points.
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod histogram;
 pub mod megaflow;
 pub mod number_pool;
 pub mod provider;

@@ -1,5 +1,6 @@
 //! The counters of a datapath in the form in which they are reported, for JSON as well.
 
+use crate::histogram::HistogramCounts;
 use flow::{DropCounters, PacketCounter};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::AddAssign;
 
 /// All counters of a datapath at one moment.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Snapshot {
     /// The host's name in the network file.
     pub host: String,
@@ -25,6 +26,12 @@ pub struct Snapshot {
     pub endpoints: Vec<EndpointStats>,
     /// The megaflow cache.
     pub megaflows: MegaflowStats,
+    /// The queues of packets that wait for a decision of the switch.
+    #[serde(default)]
+    pub upcalls: UpcallStats,
+    /// The maps of the eBPF programs; empty without programs.
+    #[serde(default)]
+    pub maps: Vec<MapUse>,
     /// What is missing in the log.
     #[serde(default)]
     pub log: LogStats,
@@ -34,6 +41,30 @@ pub struct Snapshot {
     /// What the daemon may still do.
     #[serde(default)]
     pub privileges: PrivilegeStats,
+}
+
+/// The queues of packets that wait for a decision of the switch, one for each port.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct UpcallStats {
+    /// Packets that wait now, in all queues.
+    pub waiting: u64,
+    /// How many packets may wait in the queue of one port.
+    pub port_limit: u64,
+    /// The length of its port's queue for each packet that began to wait, in packets.
+    pub queue_lengths: HistogramCounts,
+    /// How long packets have waited for a thread of the switch, in nanoseconds.
+    pub waits_ns: HistogramCounts,
+}
+
+/// How full a map of the eBPF programs is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct MapUse {
+    /// Its name in the kernel, such as `weft_flows`.
+    pub name: String,
+    /// Entries in use.
+    pub entries: u64,
+    /// How many there may be.
+    pub limit: u64,
 }
 
 /// The connections that the datapath tracks.
@@ -129,7 +160,7 @@ pub fn drops(counters: &DropCounters) -> Drops {
 }
 
 /// One VIF.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct PortStats {
     /// The port's number in the datapath.
     pub port: u32,
@@ -150,7 +181,7 @@ pub struct PortStats {
 }
 
 /// The uplink.
-#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct UplinkStats {
     /// The device.
     pub device: String,

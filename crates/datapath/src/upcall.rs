@@ -5,6 +5,7 @@ use conntrack::{ConnRef, Headers, Tracked, Translation};
 use flow::{Action, CtAction, FlowKey, PortNo, Recirculation, Rewrite, SteadyPass, TrackResult};
 use packet::PacketBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Why a packet is handed to the switch.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,6 +46,8 @@ pub struct Upcall {
     pub reason: UpcallReason,
     /// The worker that raised it.
     pub worker: WorkerId,
+    /// When it was raised.
+    pub raised: Instant,
     /// `Some` in a later pass of the packet.
     pub recirculated: Option<Box<Recirculated>>,
 }

@@ -114,6 +114,7 @@ fn upcall(key: FlowKey) -> Upcall {
         port,
         reason: UpcallReason::Miss,
         worker: WorkerId(0),
+        raised: Instant::now(),
         recirculated: None,
     }
 }

@@ -166,7 +166,18 @@ impl Engine {
             // All copies of a megaflow must have the same actions, also those of other workers.
             self.datapath.put(replaced)?;
         }
-        self.datapath.answer(answers)
+        self.answer(answers)
+    }
+
+    /// Gives answers to the datapath, and counts how long their packets have waited for them.
+    fn answer(&self, answers: Vec<Answer>) -> Result<(), DatapathError> {
+        let raised: Vec<Instant> = answers.iter().map(|answer| answer.upcall.raised).collect();
+        self.datapath.answer(answers)?;
+        let now = Instant::now();
+        for raised in raised {
+            self.counters.upcall_latencies.add_duration(now.saturating_duration_since(raised));
+        }
+        Ok(())
     }
 
     /// The index of an earlier decision of this batch that applies to `upcall`.

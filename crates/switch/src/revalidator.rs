@@ -130,7 +130,9 @@ impl Engine {
         self.self_check(&published)?;
         self.records().remove_unused();
         self.counters.sweeps.add(1);
-        self.counters.longest_sweep_ms.at_least(begin.elapsed().as_millis() as u64);
+        let took = begin.elapsed();
+        self.counters.longest_sweep_ms.at_least(took.as_millis() as u64);
+        self.counters.sweep_durations.add_duration(took);
         Ok(())
     }
 
@@ -140,12 +142,15 @@ impl Engine {
     /// # Errors
     /// The datapath has ended, or does not answer; the next sweep does what was left.
     pub fn revalidate(&self) -> Result<(), DatapathError> {
+        let begin = Instant::now();
         let mut round = lock(&self.round);
         *round = round.wrapping_add(1);
         self.end_outdated_fusions()?;
         let published = self.published();
         let found = self.walk_records(&published, *round, false);
-        self.revalidate_megaflows(&published, found.stale)
+        self.revalidate_megaflows(&published, found.stale)?;
+        self.counters.revalidation_durations.add_duration(begin.elapsed());
+        Ok(())
     }
 
     /// Adds the datapath's counters to the records, and deletes megaflows without a record. Ends

@@ -1,5 +1,6 @@
 //! What a switch counts.
 
+use datapath::histogram::{Histogram, HistogramCounts};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,6 +76,15 @@ pub struct SwitchStats {
     pub fusions_refused: u64,
     /// The duration of the longest sweep in milliseconds.
     pub longest_sweep_ms: u64,
+    /// The time from a packet's upcall to its answer, in nanoseconds.
+    #[serde(default)]
+    pub upcall_latencies_ns: HistogramCounts,
+    /// The durations of sweeps, in nanoseconds.
+    #[serde(default)]
+    pub sweeps_ns: HistogramCounts,
+    /// The durations of revalidations after a change, in nanoseconds.
+    #[serde(default)]
+    pub revalidations_ns: HistogramCounts,
 }
 
 /// A counter that several threads add to.
@@ -120,6 +130,9 @@ pub(crate) struct Counters {
     pub fusions_ended: Counter,
     pub fusions_refused: Counter,
     pub longest_sweep_ms: Counter,
+    pub upcall_latencies: Histogram,
+    pub sweep_durations: Histogram,
+    pub revalidation_durations: Histogram,
 }
 
 impl Counters {
@@ -147,6 +160,9 @@ impl Counters {
             fusions_ended: self.fusions_ended.value(),
             fusions_refused: self.fusions_refused.value(),
             longest_sweep_ms: self.longest_sweep_ms.value(),
+            upcall_latencies_ns: self.upcall_latencies.counts(),
+            sweeps_ns: self.sweep_durations.counts(),
+            revalidations_ns: self.revalidation_durations.counts(),
             ..SwitchStats::default()
         }
     }

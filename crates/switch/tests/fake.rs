@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::mem::take;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -74,8 +74,8 @@ impl Fake {
             None => {
                 let (port, worker) = (PortNo(port), WorkerId(worker));
                 let reason = UpcallReason::Miss;
-                let recirculated = None;
-                let upcall = Upcall { packet, key, port, reason, worker, recirculated };
+                let (raised, recirculated) = (Instant::now(), None);
+                let upcall = Upcall { packet, key, port, reason, worker, raised, recirculated };
                 self.queue.lock().unwrap().push_back(upcall);
                 None
             }
