@@ -4,8 +4,10 @@ use crate::abi::{self, weft_action, weft_action_list};
 use crate::action_list::{ActionList, BpfAction, MAX_ACTIONS};
 use crate::flow_tables::ActionListNo;
 use crate::map_error::MapError;
+use crate::map_use::map_use;
 use crate::object::LoadedObject;
 use crate::struct_bytes::struct_bytes;
+use datapath::stats::MapUse;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -65,6 +67,12 @@ impl ActionListMap {
                 Ok(*place.insert(number))
             }
         }
+    }
+
+    /// How full the map is. Entry [`ActionListNo::PUNT`] does not count.
+    pub(crate) fn map_use(&self) -> MapUse {
+        let limit = self.users.len().saturating_sub(1);
+        map_use("weft_actions", limit.saturating_sub(self.free.len()), limit)
     }
 
     /// Removes one user of an entry. [`ActionListNo::PUNT`] has no users and never goes.

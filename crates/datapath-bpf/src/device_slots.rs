@@ -27,6 +27,11 @@ impl DeviceSlots {
         slots.find(|&slot| self.0.insert(slot)).map(DeviceSlot)
     }
 
+    /// How many are in use.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn free(&mut self, slot: DeviceSlot) {
         self.0.remove(&slot.0);
     }

@@ -7,11 +7,12 @@ use crate::abi::{weft_endpoint, weft_endpoint_range, weft_endpoint_update};
 use crate::endpoint_entries::{self, ClassKey, EndpointEntry};
 use crate::local_tunnels::{IncompleteTunnels, LocalTunnels};
 use crate::map_error::MapError;
+use crate::map_use::map_use;
 use crate::object::LoadedObject;
 use crate::struct_bytes::{struct_bytes, u64_at};
 use crate::sys;
 use datapath::config::{EndpointConfig, TunnelConfig, Underlay};
-use datapath::stats::PacketCount;
+use datapath::stats::{MapUse, PacketCount};
 use flow::{Carrier, EndpointId, KernelDatapath, NextHop, PortNo, TagLink, TunnelSpec};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -212,6 +213,18 @@ impl EndpointMaps {
             }
             _ => Ok(()),
         }
+    }
+
+    /// How full the maps are.
+    pub(crate) fn map_use(&self) -> [MapUse; 4] {
+        let limit = |map: &MapHandle| map.max_entries() as usize;
+        let classes = self.classes.iter().flatten().count();
+        [
+            map_use("weft_endpoints", self.endpoints.len(), limit(&self.endpoints_map)),
+            map_use("weft_classes", classes, self.classes.len()),
+            map_use("weft_tag_links", self.links.len(), limit(&self.links_map)),
+            self.locals.map_use(),
+        ]
     }
 
     /// Counters of each end point that has any: received, and sent.

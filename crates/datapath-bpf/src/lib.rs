@@ -29,6 +29,7 @@ mod layout;
 mod load;
 mod local_tunnels;
 mod map_error;
+mod map_use;
 mod megaflows;
 mod object;
 mod pin;

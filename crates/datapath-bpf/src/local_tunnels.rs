@@ -3,8 +3,10 @@
 use crate::abi::{WEFT_LOCAL_COMPLETE, WEFT_LOCAL_OPEN};
 use crate::endpoint_entries;
 use crate::map_error::MapError;
+use crate::map_use::map_use;
 use crate::object::LoadedObject;
 use datapath::config::{TunnelConfig, Underlay};
+use datapath::stats::MapUse;
 use flow::{Carrier, TunnelType};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -39,6 +41,11 @@ impl LocalTunnels {
     #[cfg(test)]
     pub(crate) fn map(&self) -> &MapHandle {
         &self.map
+    }
+
+    /// How full the map is.
+    pub(crate) fn map_use(&self) -> MapUse {
+        map_use("weft_locals", self.entries.len(), self.map.max_entries() as usize)
     }
 
     /// Opens all entries.

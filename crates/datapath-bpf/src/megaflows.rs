@@ -6,14 +6,16 @@ mod tests;
 use crate::action_list::ActionList;
 use crate::action_list_map::ActionListMap;
 use crate::flow_tables::{
-    ActionListNo, FlowNo, FlowStats, FlowTables, Generation, GracePeriod, LookupStats, MaskNo,
-    RetiredEntries,
+    ActionListNo, FlowNo, FlowStats, FlowTableSizes, FlowTables, Generation, GracePeriod,
+    LookupStats, MaskNo, RetiredEntries,
 };
 use crate::key::KernelMatch;
 use crate::map_error::MapError;
+use crate::map_use::map_use;
 use crate::object::LoadedObject;
 use crate::port_masks::PortMasks;
 use datapath::megaflow::{Fusion, Megaflow, MegaflowId, Usage};
+use datapath::stats::MapUse;
 use flow::{Action, Field, FlowKey, FlowMask, Match, PortNo};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -465,6 +467,18 @@ impl Megaflows {
     /// Number of megaflows, and of masks.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.numbers.len(), self.tables.masks().len())
+    }
+
+    /// How full the maps are.
+    pub(crate) fn map_use(&self) -> [MapUse; 3] {
+        // Entry 0 is never used.
+        let (flows, places) = (self.numbers.len(), self.tables.capacity().saturating_sub(1));
+        let masks = FlowTableSizes::MASKS - self.tables.free_masks();
+        [
+            map_use("weft_flows", flows, places),
+            map_use("weft_masks", masks, FlowTableSizes::MASKS),
+            self.lists.map_use(),
+        ]
     }
 
     /// Packets that programs have matched, and their lookup counters.

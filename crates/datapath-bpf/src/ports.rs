@@ -6,11 +6,12 @@ use crate::attachment::remove_filters;
 use crate::device_slots::{DeviceSlot, DeviceSlots};
 use crate::flow_tables::sums;
 use crate::map_error::MapError;
+use crate::map_use::map_use;
 use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::struct_bytes::struct_bytes;
 use datapath::config::{DeviceConfig, MAX_PORT, PortConfig};
-use datapath::stats::PacketCount;
+use datapath::stats::{MapUse, PacketCount};
 use flow::{DropCounters, DropReason, PortNo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netdev::{Ifindex, Link, Netlink};
@@ -110,6 +111,15 @@ pub(crate) struct PortCounts {
     pub(crate) rx: PacketCount,
     pub(crate) tx: PacketCount,
     pub(crate) drops: DropCounters,
+}
+
+/// The counters in the programs' maps.
+#[derive(Debug)]
+pub(crate) struct AllCounts {
+    pub(crate) ports: HashMap<PortNo, PortCounts>,
+    pub(crate) uplink: PortCounts,
+    /// Entries of the map of drops.
+    pub(crate) drop_keys: usize,
 }
 
 impl Ports {
@@ -324,7 +334,7 @@ impl Ports {
     }
 
     /// All counters, by port. Drops at a device that is not a port count for the uplink.
-    pub(crate) fn counts(&self) -> Result<(HashMap<PortNo, PortCounts>, PortCounts), MapError> {
+    pub(crate) fn counts(&self) -> Result<AllCounts, MapError> {
         let mut ports: HashMap<PortNo, PortCounts> = HashMap::new();
         let last = self.known.last_key_value().map_or(0, |(port, _)| port.0);
         let counted: Vec<[u64; 4]> = sums(&self.counts, 0, last + 1)?;
@@ -345,7 +355,9 @@ impl Ports {
         if let Some(&words) = sums(&self.uplink_count, 0, 1)?.first() {
             [uplink.rx, uplink.tx] = count(words);
         }
+        let mut drop_keys = 0;
         for key in self.drops.keys() {
+            drop_keys += 1;
             let Some((port, reason)) = read_key(&key) else { continue };
             let counted = self.drops.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default();
             let total: u64 = counted.iter().map(|cpu| crate::struct_bytes::u64_at(cpu, 0)).sum();
@@ -356,7 +368,17 @@ impl Ports {
                 None => uplink.drops.add(reason, total),
             }
         }
-        Ok((ports, uplink))
+        Ok(AllCounts { ports, uplink, drop_keys })
+    }
+
+    /// How full the maps are. `drop_keys` is what [`Ports::counts`] has found.
+    pub(crate) fn map_use(&self, drop_keys: usize) -> [MapUse; 3] {
+        let limit = self.drops.max_entries() as usize;
+        [
+            map_use("weft_ports", self.known.len(), MAX_PORT.0 as usize),
+            map_use("weft_devices", self.slots.len(), abi::WEFT_DEVICES as usize),
+            map_use("weft_drops", drop_keys, limit),
+        ]
     }
 
     fn counted(&self, port: PortNo) -> Result<[PacketCount; 2], MapError> {

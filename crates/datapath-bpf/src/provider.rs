@@ -7,6 +7,7 @@ use crate::flow_tables::FlowNo;
 use crate::load::{MapSizes, Unsupported, load};
 use crate::map_error::MapError;
 use crate::pin::{NamespaceClaim, PinError, PinSet, Pins};
+use crate::ports::AllCounts;
 use crate::previous::PreviousState;
 use crate::state::BpfState;
 use adoption::Pinned;
@@ -218,7 +219,8 @@ impl KernelDatapath {
     fn add_counts(&self, snapshot: &mut Snapshot) -> Result<(), MapError> {
         let state = self.bpf.lock();
         snapshot.datapath = "kernel".to_owned();
-        let (ports, uplink) = state.ports.counts()?;
+        let AllCounts { ports, uplink, drop_keys } = state.ports.counts()?;
+        snapshot.maps = state.map_use(drop_keys);
         for port in &mut snapshot.ports {
             let number = PortNo(port.port);
             if let Some(attach_error) = state.ports.attach_error(number) {

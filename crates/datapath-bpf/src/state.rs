@@ -13,6 +13,7 @@ use crate::sys::{self, SharedWord};
 use datapath::config::{Config, Underlay};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::FusedMegaflows;
+use datapath::stats::MapUse;
 use datapath_user::fast_path::{FastPath, PUNT_QUEUE_LEN, PathMtu, PortRedirect, ResolvedNextHop};
 use datapath_user::{SHORT_SEGMENTS_BURST, SHORT_SEGMENTS_PER_SECOND};
 use flow::{FlowKey, NextHop, PortNo};
@@ -309,6 +310,12 @@ impl FusedMegaflows for BpfState {
 }
 
 impl LockedMaps {
+    /// How full the maps are; `drop_keys` is the number of entries of the map of drops.
+    pub(crate) fn map_use(&self, drop_keys: usize) -> Vec<MapUse> {
+        let (ports, endpoints) = (self.ports.map_use(drop_keys), self.endpoint_maps.map_use());
+        self.megaflows.map_use().into_iter().chain(ports).chain(endpoints).collect()
+    }
+
     fn write_config(&self) -> Result<(), MapError> {
         let ProgramConfig { uplink_ifindex, uplink_max_len, uplink_port, .. } = self.config;
         let mut bytes = struct_bytes!(weft_config {
