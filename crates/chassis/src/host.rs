@@ -98,6 +98,11 @@ impl Host {
         self.builder.bad_flows()
     }
 
+    /// The `nb_cfg` of the southbound database, as far as it was read.
+    pub fn read_nb_cfg(&self) -> Option<i64> {
+        self.nb_cfg
+    }
+
     /// The `nb_cfg` that is in force.
     pub fn installed_nb_cfg(&self) -> Option<i64> {
         self.installed.nb_cfg
