@@ -394,6 +394,15 @@ impl Lab {
         Daemon::spawn_with_stderr(&self.hosts[host], &file, &control, &self.arguments(), stderr)
     }
 
+    /// Starts the daemon of one host with further options, and waits until its ports are up.
+    pub fn start_with(&self, host: usize, options: &[&str]) -> Daemon {
+        let arguments = [&self.arguments(), options].concat();
+        let (file, control) = (self.network_file(), self.control(host));
+        let daemon = Daemon::spawn(&self.hosts[host], &file, &control, &arguments);
+        daemon.wait_ready();
+        daemon
+    }
+
     /// The options of `weft run` that the setup asks for.
     fn arguments(&self) -> Vec<&'static str> {
         let datapath = self.setup.datapath.map(|datapath| ["--datapath", datapath.name()]);

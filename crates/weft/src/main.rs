@@ -17,6 +17,7 @@ mod host_numbers;
 mod line_check;
 mod log_queue;
 mod logging;
+mod metrics;
 mod monitor;
 mod ofctl;
 mod open_files;

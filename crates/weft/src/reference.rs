@@ -1,11 +1,11 @@
 //! The command reference `docs/commands.md`, the man pages and the completions of shells, generated
-//! from the same definitions as `--help`.
+//! from the same definitions as `--help`, and the tables of `docs/metrics.md`.
 //!
 //! This module is compiled for tests only, so that the daemon does not link the generators. The
-//! test fails when the committed reference differs. `cargo xtask docs-generate` and `cargo xtask
-//! deb` set [`WRITE`] to get all three.
+//! tests fail when a committed page differs. `cargo xtask docs-generate` and `cargo xtask deb` set
+//! [`WRITE`] to get all of them.
 
-use crate::Cli;
+use crate::{Cli, metrics};
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// With this environment variable the test writes its files instead of comparing them. Its value is
-/// a directory: it gets `commands.md`, and the directories `man` and `completions`.
+/// a directory: it gets `commands.md`, `metrics.md`, and the directories `man` and `completions`.
 const WRITE: &str = "WEFT_WRITE_REFERENCE";
 
 const INTRODUCTION: &str = "\
@@ -29,8 +29,7 @@ man pages from the same definitions.
 fn committed_command_reference_matches_the_help_texts() {
     let reference = reference();
     let Some(directory) = std::env::var_os(WRITE).map(PathBuf::from) else {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
-        let committed = fs::read_to_string(path).unwrap();
+        let committed = document("commands.md");
         assert!(committed == reference, "docs/commands.md differs: run cargo xtask docs-generate");
         return;
     };
@@ -46,6 +45,28 @@ fn committed_command_reference_matches_the_help_texts() {
             clap_complete::generate_to(shell, &mut program, &name, &completions).unwrap();
         }
     }
+}
+
+#[test]
+fn committed_tables_of_metrics_match_the_families() {
+    let page = document("metrics.md");
+    let (before, rest) = page.split_once("<!-- families -->\n").unwrap();
+    let (_, after) = rest.split_once("<!-- /families -->").unwrap();
+    let tables = metrics::document();
+    let wanted = format!("{before}<!-- families -->\n{tables}\n<!-- /families -->{after}");
+    match std::env::var_os(WRITE).map(PathBuf::from) {
+        Some(directory) => {
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("metrics.md"), wanted).unwrap();
+        }
+        None => assert!(page == wanted, "docs/metrics.md differs: run cargo xtask docs-generate"),
+    }
+}
+
+/// The text of a page in `docs/`.
+fn document(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    fs::read_to_string(path).unwrap()
 }
 
 #[test]

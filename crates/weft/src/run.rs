@@ -3,9 +3,10 @@
 use crate::control::{ControlSocket, default_path};
 use crate::daemon::{
     Daemon, DatapathArg, ForwardingOptions, JoinedHost, PreparedDaemon, RunningDaemon, Shutdown,
-    machine_name,
+    SocketPaths, machine_name,
 };
 use crate::host_config::{ENTROPY_PORTS, MEGAFLOWS};
+use crate::metrics::{MetricsAddress, MetricsSocket};
 use crate::service_manager::{MainThreadTurns, ServiceManager, State, start_watchdog};
 use crate::{Failure, logging, one_line};
 use anyhow::Context;
@@ -48,9 +49,14 @@ pub struct Args {
     /// Path of the control socket [default: /run/weft/HOST.sock]
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Lets the members of this group open the control socket; they may view but not change
+    /// Lets the members of this group open the control socket, and a Unix socket for metrics; they
+    /// may view but not change
     #[arg(long, value_name = "GROUP")]
     view_group: Option<String>,
+    /// Serve metrics for Prometheus by HTTP at ADDRESS:PORT, or at the Unix socket unix:PATH; TCP
+    /// has no access control, so choose an address that only the scraper reaches
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<MetricsAddress>,
     /// The datapath that forwards packets
     #[arg(long, value_enum, default_value_t = DatapathArg::Auto)]
     datapath: DatapathArg,
@@ -98,6 +104,7 @@ Examples:
   WEFT_LOG=debug weft run --host h1 network.toml
   weft run --ovn
   weft run --view-group weft --keep /etc/weft/network.toml
+  weft run --metrics 127.0.0.1:9478 /etc/weft/network.toml
 
 Environment:
   WEFT_LOG  log level (error, warn, info, debug, trace) or filter, such as info,datapath=trace
@@ -120,11 +127,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(group) = &args.view_group {
         control.admit_viewers(group).map_err(Failure::Input)?;
     }
+    let metrics = open_metrics(args)?;
     let idle = Duration::from_secs(args.idle.into());
-    let RunningDaemon { daemon, ovn } = prepared.start(&args.bpf_fs, &path, idle)?;
+    let metrics_path = metrics.as_ref().and_then(MetricsSocket::path);
+    let sockets = SocketPaths { control: &path, metrics: metrics_path };
+    let RunningDaemon { daemon, ovn } = prepared.start(&args.bpf_fs, sockets, idle)?;
     tracing::info!(%host, control = %path.display(), "daemon started");
-    let server = Arc::clone(&daemon);
-    let served = control.serve(move |request, client| server.handle_request(request, client));
+    let served = serve(&control, metrics.as_ref(), &daemon);
     let waited = served.and_then(|()| wait_for_shutdown(&signals, &daemon, &manager));
     manager.tell(State::Stopping);
     let by_signal = if args.keep { Shutdown::Detach } else { Shutdown::Full };
@@ -140,7 +149,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         } else {
             tracing::warn!("daemon stopped; cached flows end if their BPF file system does");
         }
-        drop(control);
+        drop((control, metrics));
         logging::flush();
         // Destructors would remove the devices and programs that must stay.
         std::process::exit(0);
@@ -151,6 +160,27 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     waited?;
     tracing::info!("daemon stopped");
+    Ok(())
+}
+
+/// Opens the socket for metrics, if there is to be one.
+fn open_metrics(args: &Args) -> Result<Option<MetricsSocket>, Failure> {
+    let listen = |address| MetricsSocket::listen(address, args.view_group.as_deref());
+    args.metrics.as_ref().map(listen).transpose().map_err(Failure::Input)
+}
+
+/// Starts to serve requests and metrics.
+fn serve(
+    control: &ControlSocket,
+    metrics: Option<&MetricsSocket>,
+    daemon: &Arc<Daemon>,
+) -> Result<(), anyhow::Error> {
+    let server = Arc::clone(daemon);
+    control.serve(move |request, client| server.handle_request(request, client))?;
+    let Some(metrics) = metrics else { return Ok(()) };
+    let observed = Arc::clone(daemon);
+    metrics.serve(move || observed.observe().ok())?;
+    tracing::info!(address = %metrics.address(), "serving metrics");
     Ok(())
 }
 

@@ -14,7 +14,7 @@ pub mod replies;
 mod server;
 
 pub use client::{DAEMON_EXITED, DaemonSelector, Stream, StreamEvent, request};
-pub use server::{Connection, ControlSocket};
+pub use server::{Connection, ControlSocket, listen_at};
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

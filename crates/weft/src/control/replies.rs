@@ -297,7 +297,7 @@ pub struct ForgetReply {
 }
 
 /// The tunnels of a host.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TunnelsReply {
     /// The device that leads to the other hosts.
     pub uplink: String,

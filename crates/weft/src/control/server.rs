@@ -43,18 +43,7 @@ impl ControlSocket {
     /// # Errors
     /// A daemon listens there, or the file is not a socket; the file is then left unchanged.
     pub fn listen(path: &Path) -> Result<Self> {
-        if let Some(folder) = path.parent() {
-            // Explicit, so that others cannot replace the socket even when the umask is 0.
-            let mut builder = DirBuilder::new();
-            builder.recursive(true).mode(FOLDER_MODE);
-            builder
-                .create(folder)
-                .with_context(|| format!("cannot create {}", folder.display()))?;
-        }
-        remove_stale(path)?;
-        let listener = netdev::unix::listen_private(path)
-            .with_context(|| format!("cannot listen at {}", path.display()))?;
-        Ok(Self { listener, path: path.to_owned() })
+        Ok(Self { listener: listen_at(path, "--control")?, path: path.to_owned() })
     }
 
     /// Lets the members of a group connect. They may send only requests that change nothing.
@@ -92,8 +81,25 @@ impl Drop for ControlSocket {
     }
 }
 
+/// Listens at `path`, which `option` of `weft run` names. Replaces the stale socket of a killed
+/// daemon. Only the owner may open the socket.
+///
+/// # Errors
+/// A daemon listens there, or the file is not a socket; the file is then left unchanged.
+pub fn listen_at(path: &Path, option: &str) -> Result<UnixListener> {
+    if let Some(folder) = path.parent() {
+        // Explicit, so that others cannot replace the socket even when the umask is 0.
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(FOLDER_MODE);
+        builder.create(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    remove_stale(path, option)?;
+    netdev::unix::listen_private(path)
+        .with_context(|| format!("cannot listen at {}", path.display()))
+}
+
 /// Removes the socket of a killed daemon, on which no process listens.
-fn remove_stale(path: &Path) -> Result<()> {
+fn remove_stale(path: &Path, option: &str) -> Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -104,7 +110,7 @@ fn remove_stale(path: &Path) -> Result<()> {
     };
     if !found.file_type().is_socket() {
         bail!(
-            "cannot listen at {}: the file exists and is not a socket; name another with --control",
+            "cannot listen at {}: the file exists and is not a socket; name another with {option}",
             path.display()
         );
     }

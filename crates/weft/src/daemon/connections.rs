@@ -231,25 +231,29 @@ impl Daemon {
 
     /// Streams the numbers of connections by zone and port.
     pub(super) fn connection_use(&self, client: &mut Client) -> io::Result<()> {
+        client.ok(&json!({}))?;
+        self.connection_use_rows().iter().try_for_each(|row| client.row(row))?;
+        client.end(&self.connection_totals())
+    }
+
+    /// The numbers of connections of each zone and port that has any.
+    pub(super) fn connection_use_rows(&self) -> Vec<ConnectionUse> {
         let names = ZoneNames::new(self.switch.program().zones());
         let (deployment, tracker) = (self.deployment(), self.datapath.tracker());
         let Usage { mut zones, mut ports } = tracker.map(Tracker::usage).unwrap_or_default();
         zones.sort_unstable_by_key(|(zone, _)| zone.0);
         ports.sort_unstable_by_key(|(port, _)| *port);
-        client.ok(&json!({}))?;
-        let mut send = |what: &str, name: String, used: Use| {
+        let row = |what: &str, name: String, used: Use| {
             let limit = Some(used.limit).filter(|limit| *limit != u32::MAX);
-            let (what, connections) = (what.to_owned(), used.connections);
-            client.row(&ConnectionUse { what, name, connections, limit })
+            ConnectionUse { what: what.to_owned(), name, connections: used.connections, limit }
         };
-        for (zone, used) in zones {
+        let zones = zones.into_iter().map(|(zone, used)| {
             let name = names.name(zone).map_or_else(|| zone.0.to_string(), str::to_owned);
-            send("zone", name, used)?;
-        }
-        for (port, used) in ports {
-            send("port", deployment.port_name(port), used)?;
-        }
-        client.end(&self.connection_totals())
+            row("zone", name, used)
+        });
+        let ports =
+            ports.into_iter().map(|(port, used)| row("port", deployment.port_name(port), used));
+        zones.chain(ports).collect()
     }
 
     /// Removes connections.
@@ -268,7 +272,7 @@ impl Daemon {
         client.ok(&FlushReply { removed })
     }
 
-    fn connection_totals(&self) -> ConnectionTotals {
+    pub(super) fn connection_totals(&self) -> ConnectionTotals {
         let Some(tracker) = self.datapath.tracker() else { return ConnectionTotals::default() };
         let (connections, stats) = tracker.stats();
         let refused = CtDrop::ALL.iter().map(|it| (it.drop_reason().name(), stats.refused(*it)));

@@ -6,6 +6,7 @@ mod capture_outer;
 mod connections;
 mod decisions;
 mod deployment;
+mod metrics;
 mod network_file;
 mod ovn;
 mod probe;
@@ -21,7 +22,8 @@ use crate::control::{Connection, Request};
 use crate::{Failure, logging};
 use anyhow::{Context, Result, bail};
 use bridge_flows::ExpiryTimer;
-use datapath::Datapath;
+use datapath::stats::Snapshot;
+use datapath::{Datapath, DatapathError};
 use datapath_bpf::Unsupported;
 use deployment::{Deployment, Previous};
 pub use deployment::{ForwardingOptions, no_such_host};
@@ -97,6 +99,14 @@ pub struct PreparedDaemon {
     program: pipeline::Program,
 }
 
+/// The files of the sockets, which the daemon removes when it stops.
+#[derive(Clone, Copy)]
+pub struct SocketPaths<'a> {
+    pub control: &'a Path,
+    /// `None` without a Unix socket for metrics.
+    pub metrics: Option<&'a Path>,
+}
+
 /// Where the network comes from.
 enum NetworkSource {
     File(PathBuf),
@@ -166,9 +176,9 @@ impl PreparedDaemon {
         Ok(Self { host, source, wanted, choice, deployment, program })
     }
 
-    /// Starts the daemon, which listens at `control`. The kernel datapath adopts the megaflows that
-    /// a killed or stopped daemon left pinned under `bpf_fs`. Megaflows that no packet has used for
-    /// `idle` are deleted. A failed start leaves nothing behind.
+    /// Starts the daemon, whose sockets are open already. The kernel datapath adopts the megaflows
+    /// that a killed or stopped daemon left pinned under `bpf_fs`. Megaflows that no packet has
+    /// used for `idle` are deleted. A failed start leaves nothing behind.
     ///
     /// The process gives up the privileges that the running switch does not need, for good. The
     /// caller must not have started threads yet, except those that give up theirs on their own.
@@ -179,7 +189,7 @@ impl PreparedDaemon {
     pub fn start(
         self,
         bpf_fs: &Path,
-        control: &Path,
+        SocketPaths { control, metrics }: SocketPaths<'_>,
         idle: Duration,
     ) -> Result<RunningDaemon, Failure> {
         let host = self.host.clone();
@@ -205,7 +215,7 @@ impl PreparedDaemon {
         let config = &prepared.deployment.config;
         let saved = saved::path(control);
         let restored = saved::restore(&saved, config, &mut prepared.program);
-        let file_limit = sandbox::enter(config, &provider, control)?;
+        let file_limit = sandbox::enter(config, &provider, [Some(control), metrics])?;
         let provider = provider.start().map_err(cannot_run)?;
         if let Some(tracker) = provider.datapath().tracker() {
             tracker.continue_with(restored);
@@ -343,19 +353,14 @@ impl Daemon {
     /// The client has closed the connection or does not read.
     pub fn handle_request(&self, request: Request, client: &mut Connection) -> io::Result<()> {
         match request {
-            Request::Show => match self.datapath.snapshot() {
-                Ok(mut snapshot) => {
-                    snapshot.log.not_written = logging::not_written();
-                    snapshot.privileges = sandbox::stats(self.file_limit);
-                    self.deployment().name_ports(&mut snapshot);
-                    client.ok(&snapshot)
-                }
+            Request::Show => match self.snapshot() {
+                Ok(snapshot) => client.ok(&snapshot),
                 Err(error) => client.fail(&error.to_string()),
             },
             Request::Fdb => client.ok(&self.fdb()),
             Request::Forget { mac } => client.ok(&self.forget(mac)),
-            Request::Tunnels => match self.tunnels() {
-                Ok(tunnels) => client.ok(&tunnels),
+            Request::Tunnels => match self.datapath.snapshot() {
+                Ok(mut now) => client.ok(&self.tunnels(&mut now)),
                 Err(error) => client.fail(&error.to_string()),
             },
             Request::Flows { port, min_packets } => {
@@ -412,6 +417,15 @@ impl Daemon {
             std::thread::sleep(watch::CLOSE_CHECK_INTERVAL);
         }
         Ok(())
+    }
+
+    /// All counters of the datapath, with the names of ports and what only the daemon knows.
+    fn snapshot(&self) -> Result<Snapshot, DatapathError> {
+        let mut snapshot = self.datapath.snapshot()?;
+        snapshot.log.not_written = logging::not_written();
+        snapshot.privileges = sandbox::stats(self.file_limit);
+        self.deployment().name_ports(&mut snapshot);
+        Ok(snapshot)
     }
 
     /// The configuration that is in force now; a reload replaces it.

@@ -21,12 +21,12 @@ use ovsdb::io::{TlsFiles, Waker, wait_any};
 use ovsdb::{Config, Remote};
 use pipeline::{CtZones, Program};
 use status::MAX_NAMED;
-pub use status::OvnStatus;
+pub use status::{OvnStatus, Progress};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -126,6 +126,7 @@ impl JoinedHost {
             lock_due: Some(Instant::now() + LOCK_PATIENCE),
             refused_settings: None,
             status: Arc::clone(&daemon.ovn),
+            progress: Progress::default(),
         };
         let waker = follower.joined.southbound.client.waker();
         daemon.switch.keep_taught(move || waker.wake());
@@ -221,6 +222,7 @@ struct Follower {
     /// Settings that need a restart.
     refused_settings: Option<Settings>,
     status: Arc<Mutex<OvnStatus>>,
+    progress: Progress,
 }
 
 impl Follower {
@@ -252,7 +254,10 @@ impl Follower {
         let received = southbound.receive();
         let held = host.holds_network();
         if received.is_updated || host.deadline().is_some_and(|deadline| deadline <= now) {
-            let Received { changes, is_first, .. } = received;
+            let Received { changes, is_first, is_updated } = received;
+            if is_updated {
+                self.progress.pending_since.get_or_insert(now);
+            }
             host.handle_southbound(southbound.replica(), &changes, is_first, now);
         }
         if host.holds_network() && !held {
@@ -264,6 +269,8 @@ impl Follower {
         for warning in host.take_warnings() {
             tracing::warn!("{warning}");
         }
+        // The installation that follows may take long.
+        self.lock_status().progress = self.progress;
     }
 
     /// The local database has changed, and perhaps the settings in it.
@@ -350,7 +357,10 @@ impl Follower {
         }
         self.install_at = None;
         let JoinedHost { southbound, host, uplink, .. } = &mut self.joined;
-        let Some(installation) = host.installation(southbound.replica()) else { return };
+        let Some(installation) = host.installation(southbound.replica()) else {
+            self.progress.pending_since = None;
+            return;
+        };
         let options = self.daemon.deployment().options();
         let done = Deployment::of_chassis(&installation, host.settings(), uplink, options)
             .and_then(|new| self.daemon.install(new, installation.program.clone()));
@@ -359,11 +369,14 @@ impl Follower {
                 tracing::debug!(generation, "installed the network of OVN");
                 self.learn(&installation);
                 self.last_error.clear();
+                self.progress.pending_since = None;
+                self.progress.installed += 1;
                 // The devices of new ports may be there now.
                 self.devices_due = Instant::now();
                 self.joined.host.installed(installation);
             }
             Err(failure) => {
+                self.progress.failed += 1;
                 if let Failure::Input(error) | Failure::Runtime(error) = failure {
                     let error = format!("{error:#}");
                     if error != self.last_error {
@@ -377,10 +390,18 @@ impl Follower {
         }
     }
 
-    /// Notes what `weft show` tells.
-    fn report(&self) {
+    fn lock_status(&self) -> MutexGuard<'_, OvnStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what `weft show` and metrics tell.
+    fn report(&mut self) {
         let JoinedHost { local, southbound, host, .. } = &self.joined;
         let session = southbound.client.session();
+        self.progress.is_local_connected = local.client.session().is_ready();
+        self.progress.is_southbound_connected = session.is_ready();
+        self.progress.holds_network = host.holds_network();
+        self.progress.read_nb_cfg = host.read_nb_cfg();
         let remote = session.remote().map(Remote::to_string).unwrap_or_default();
         let state = match (session.is_ready(), host.holds_network()) {
             (false, _) => "not connected to",
@@ -396,8 +417,9 @@ impl Follower {
             bad: bad.map(|(uuid, flow)| (uuid.to_string(), flow.to_string())).collect(),
             nb_cfg: host.installed_nb_cfg(),
             has_lock: local.client.session().has_lock(),
+            progress: self.progress,
         };
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *self.lock_status() = status;
     }
 
     fn learn(&self, installation: &Installation) {

@@ -8,7 +8,8 @@ use crate::control::replies::{
     BindingRow, FdbReply, FlowRef, FlowRow, FlowTotals, ForgetReply, LocalEnd, PortAtLimit,
     ProgramRow, RemoteEnd, StationRow, TaggedCounters, TunnelsReply,
 };
-use datapath::{DatapathError, DumpCursor};
+use datapath::DumpCursor;
+use datapath::stats::Snapshot;
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
 use network::Network;
 use network::logical::LogicalPort;
@@ -189,28 +190,28 @@ impl Daemon {
         ForgetReply { entries: queries.len() }
     }
 
-    /// The tunnels and their end points, with counters.
-    pub(super) fn tunnels(&self) -> Result<TunnelsReply, DatapathError> {
-        let (deployment, now) = (self.deployment(), self.datapath.snapshot()?);
+    /// The tunnels and their end points, with counters. Moves the end points out of the snapshot.
+    pub(super) fn tunnels(&self, now: &mut Snapshot) -> TunnelsReply {
+        let deployment = self.deployment();
         let underlay = &deployment.config.underlay;
         let local = underlay.tunnels.iter().map(|tunnel| LocalEnd {
             tunnel: tunnel.spec.tunnel.name().to_owned(),
             local: tunnel.address(),
             port: tunnel.spec.port,
         });
-        let remote = now.endpoints.into_iter().map(|stats| RemoteEnd {
+        let remote = std::mem::take(&mut now.endpoints).into_iter().map(|stats| RemoteEnd {
             host: deployment.host_at(stats.remote).map(str::to_owned),
             stats,
         });
-        Ok(TunnelsReply {
-            uplink: now.uplink.device,
-            uplink_state: now.uplink.state,
+        TunnelsReply {
+            uplink: now.uplink.device.clone(),
+            uplink_state: now.uplink.state.clone(),
             tags: (!underlay.links.is_empty())
                 .then_some(TaggedCounters { rx: now.uplink.rx, tx: now.uplink.tx }),
             local: local.collect(),
             endpoints: remote.collect(),
-            path_mtu_reports: now.uplink.path_mtu_reports,
-        })
+            path_mtu_reports: now.uplink.path_mtu_reports.clone(),
+        }
     }
 }
 

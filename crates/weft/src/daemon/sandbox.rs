@@ -76,11 +76,15 @@ pub fn require_for_reload(config: &Config) -> Result<()> {
 }
 
 /// Gives up all privileges that the switch does not need, for good. No thread that handles packets
-/// or commands may run yet. `control` is the control socket.
+/// or commands may run yet. `sockets` are the files of its sockets.
 ///
 /// # Errors
 /// The kernel refuses.
-pub fn enter(config: &Config, provider: &PreparedProvider, control: &Path) -> Result<FileLimit> {
+pub fn enter(
+    config: &Config,
+    provider: &PreparedProvider,
+    sockets: [Option<&Path>; 2],
+) -> Result<FileLimit> {
     let mut files = vec![
         // The TUN device, which appears with its module.
         FileAccess::Write("/dev/net".into()),
@@ -91,9 +95,11 @@ pub fn enter(config: &Config, provider: &PreparedProvider, control: &Path) -> Re
         files.push(FileAccess::RemoveFolders(bpf_fs.to_owned()));
         files.push(FileAccess::Change(folder.to_owned()));
     }
-    // The daemon removes its socket when it stops.
-    let folder = control.parent().filter(|folder| !folder.as_os_str().is_empty());
-    files.push(FileAccess::RemoveFiles(folder.unwrap_or(Path::new(".")).to_owned()));
+    // The daemon removes its sockets when it stops.
+    for socket in sockets.into_iter().flatten() {
+        let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
+        files.push(FileAccess::RemoveFiles(folder.unwrap_or(Path::new(".")).to_owned()));
+    }
     let sandbox = Sandbox {
         capabilities: needed(config).into_iter().map(|(one, _)| one).collect(),
         files,

@@ -2,6 +2,7 @@
 
 use super::LOCK;
 use doctor::choice::Decision;
+use std::time::Instant;
 
 /// What `weft show` tells about OVN.
 #[derive(Debug, Default)]
@@ -12,6 +13,24 @@ pub struct OvnStatus {
     pub bad: Vec<(String, String)>,
     pub nb_cfg: Option<i64>,
     pub has_lock: bool,
+    pub progress: Progress,
+}
+
+/// How far the switch has followed the databases, for metrics.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// The connections to both databases are ready.
+    pub is_local_connected: bool,
+    pub is_southbound_connected: bool,
+    /// The network stays in force although the southbound database has none.
+    pub holds_network: bool,
+    /// The `nb_cfg` that was read from the southbound database.
+    pub read_nb_cfg: Option<i64>,
+    /// When the oldest change arrived that is not in force.
+    pub pending_since: Option<Instant>,
+    /// Networks put in force, and attempts that failed.
+    pub installed: u64,
+    pub failed: u64,
 }
 
 /// The most flows that `weft show` names.

@@ -1,0 +1,49 @@
+//! Takes an [`Observation`] for metrics.
+
+use super::{Daemon, OvnStatus};
+use crate::metrics::{Observation, OvnFacts, ProcessFacts};
+use datapath::DatapathError;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+impl Daemon {
+    /// What all metrics are read from.
+    ///
+    /// # Errors
+    /// The datapath has ended, or does not answer.
+    pub fn observe(&self) -> Result<Observation, DatapathError> {
+        let begin = Instant::now();
+        let mut show = self.snapshot()?;
+        let is_ovn = self.deployment().network.is_none();
+        Ok(Observation {
+            tunnels: self.tunnels(&mut show),
+            show,
+            switch: self.switch.stats(),
+            megaflow_limit: self.deployment().config.megaflows,
+            connections: self.connection_totals(),
+            connection_use: self.connection_use_rows(),
+            ovn: is_ovn.then(|| self.ovn.lock().unwrap_or_else(PoisonError::into_inner).facts()),
+            process: ProcessFacts::read(),
+            took: begin.elapsed(),
+        })
+    }
+}
+
+impl OvnStatus {
+    fn facts(&self) -> OvnFacts {
+        let progress = self.progress;
+        OvnFacts {
+            is_local_connected: progress.is_local_connected,
+            is_southbound_connected: progress.is_southbound_connected,
+            has_lock: self.has_lock,
+            holds_network: progress.holds_network,
+            read_nb_cfg: progress.read_nb_cfg,
+            installed_nb_cfg: self.nb_cfg,
+            lag: progress.pending_since.map_or(Duration::ZERO, |since| since.elapsed()),
+            flows: self.flows,
+            bad_flows: self.bad_flows,
+            installed: progress.installed,
+            failed: progress.failed,
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Metrics of the daemon for Prometheus, at the address that `weft run --metrics` names.
+//!
+//! [`families`] is the one table of all metrics: name, type, labels, help, and a function that
+//! reads the values from an [`Observation`]. The unit is the last word of the name. [`exposition`]
+//! writes them in the text formats of OpenMetrics and Prometheus, [`http`] reads requests, and
+//! [`server`] serves them.
+//!
+//! An observation consists of the replies of the control socket, so that both tell the same. The
+//! thread of a client takes it. Nothing is counted for metrics only, except histograms and numbers
+//! that are read when somebody asks.
+
+mod address;
+mod exposition;
+mod families;
+mod http;
+mod observation;
+mod server;
+
+pub use address::MetricsAddress;
+pub use observation::{Observation, OvnFacts, ProcessFacts};
+pub use server::MetricsSocket;
+
+#[cfg(test)]
+pub use families::document;

@@ -1,0 +1,124 @@
+//! [`Observation`]: everything that the daemon knows at one moment.
+
+use crate::control::replies::{ConnectionTotals, ConnectionUse, TunnelsReply};
+use datapath::stats::Snapshot;
+use std::fs;
+use std::time::Duration;
+use switch::SwitchStats;
+
+/// What metrics are read from: the replies of the control socket, and facts about the process.
+#[derive(Default)]
+pub struct Observation {
+    /// As `weft show --json`, without end points.
+    pub show: Snapshot,
+    /// As `weft tunnels --json`.
+    pub tunnels: TunnelsReply,
+    /// The last line of `weft flows --json`.
+    pub switch: SwitchStats,
+    /// How many megaflows there may be.
+    pub megaflow_limit: usize,
+    /// The last line of `weft ct --stats --json`, and those before it.
+    pub connections: ConnectionTotals,
+    pub connection_use: Vec<ConnectionUse>,
+    /// `None` without OVN.
+    pub ovn: Option<OvnFacts>,
+    /// `None` where `/proc` cannot be read.
+    pub process: Option<ProcessFacts>,
+    /// How long the observation took.
+    pub took: Duration,
+}
+
+/// The state of the databases of OVN.
+#[derive(Clone, Copy, Default)]
+pub struct OvnFacts {
+    pub is_local_connected: bool,
+    pub is_southbound_connected: bool,
+    /// The daemon has the lock of the local database.
+    pub has_lock: bool,
+    /// The network stays in force although the southbound database has none.
+    pub holds_network: bool,
+    /// Generations of the network: the one read from the database, and the one in force.
+    pub read_nb_cfg: Option<i64>,
+    pub installed_nb_cfg: Option<i64>,
+    /// The age of the oldest change that was read and is not in force.
+    pub lag: Duration,
+    /// Logical flows in force, and those that the daemon cannot compile.
+    pub flows: usize,
+    pub bad_flows: usize,
+    /// Networks put in force, and attempts that failed.
+    pub installed: u64,
+    pub failed: u64,
+}
+
+/// The resources that this process uses.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct ProcessFacts {
+    pub resident_bytes: u64,
+    pub peak_resident_bytes: u64,
+    pub virtual_bytes: u64,
+    pub cpu_seconds: f64,
+    pub threads: u64,
+    pub open_files: u64,
+    pub open_files_limit: u64,
+}
+
+impl ProcessFacts {
+    /// Reads those of this process; `None` if `/proc` is not mounted.
+    pub fn read() -> Option<Self> {
+        let text = |name| fs::read_to_string(format!("/proc/self/{name}")).ok();
+        let open_files = fs::read_dir("/proc/self/fd").ok()?.count() as u64;
+        Self::parse(&text("status")?, &text("stat")?, &text("limits")?, open_files)
+    }
+
+    fn parse(status: &str, stat: &str, limits: &str, open_files: u64) -> Option<Self> {
+        /// USER_HZ: 100 on every Linux architecture that weft is built for.
+        const TICKS_PER_SECOND: f64 = 100.0;
+        let number = |name: &str| {
+            let rest = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            rest?.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        let kilobytes = |name| number(name)?.checked_mul(1024);
+        // The program's name, in parentheses, may have spaces. User and system time are fields 14
+        // and 15.
+        let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(2);
+        let ticks: Option<Vec<f64>> = fields.map(|field| field.parse().ok()).collect();
+        let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+        Some(Self {
+            resident_bytes: kilobytes("VmRSS")?,
+            peak_resident_bytes: kilobytes("VmHWM")?,
+            virtual_bytes: kilobytes("VmSize")?,
+            cpu_seconds: ticks?.iter().sum::<f64>() / TICKS_PER_SECOND,
+            threads: number("Threads")?,
+            open_files,
+            open_files_limit: files.split_whitespace().next()?.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_read_from_the_texts_of_the_kernel() {
+        let status = "Name:\tweft\nVmSize:\t  2048 kB\nVmHWM:\t 64 kB\nVmRSS:\t      32 kB\n\
+                      Threads:\t9\n";
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 150 75 0 0 20 0 9 0 100 1 2 3";
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+                      Max open files            1024                 4096                 files\n";
+        let found = ProcessFacts::parse(status, stat, limits, 5).unwrap();
+        let expected = ProcessFacts {
+            resident_bytes: 32 << 10,
+            peak_resident_bytes: 64 << 10,
+            virtual_bytes: 2 << 20,
+            cpu_seconds: 2.25,
+            threads: 9,
+            open_files: 5,
+            open_files_limit: 1024,
+        };
+        assert_eq!(found, expected);
+        assert_eq!(ProcessFacts::parse("", stat, limits, 5), None);
+        let own = ProcessFacts::read().unwrap();
+        assert!(own.resident_bytes > 100_000 && own.open_files >= 3 && own.threads >= 1);
+    }
+}
