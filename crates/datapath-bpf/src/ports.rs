@@ -10,6 +10,7 @@ use crate::map_use::map_use;
 use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::struct_bytes::struct_bytes;
+use crate::sys;
 use datapath::config::{DeviceConfig, MAX_PORT, PortConfig};
 use datapath::stats::{MapUse, PacketCount};
 use flow::{DropCounters, DropReason, PortNo};
@@ -355,12 +356,11 @@ impl Ports {
         if let Some(&words) = sums(&self.uplink_count, 0, 1)?.first() {
             [uplink.rx, uplink.tx] = count(words);
         }
-        let mut drop_keys = 0;
-        for key in self.drops.keys() {
-            drop_keys += 1;
-            let Some((port, reason)) = read_key(&key) else { continue };
-            let counted = self.drops.lookup_percpu(&key, MapFlags::ANY)?.unwrap_or_default();
-            let total: u64 = counted.iter().map(|cpu| crate::struct_bytes::u64_at(cpu, 0)).sum();
+        // In batches: at two system calls for each key, upcalls would wait for the lock too long.
+        let counted = sys::read_hash(&self.drops).map_err(libbpf_rs::Error::from)?;
+        for (key, cpus) in &counted {
+            let Some((port, reason)) = read_key(key) else { continue };
+            let total = cpus.as_chunks().0.iter().map(|cpu| u64::from_ne_bytes(*cpu)).sum();
             match ports.get_mut(&port) {
                 Some(counts) => counts.drops.add(reason, total),
                 // A port that no longer exists.
@@ -368,6 +368,7 @@ impl Ports {
                 None => uplink.drops.add(reason, total),
             }
         }
+        let drop_keys = counted.len();
         Ok(AllCounts { ports, uplink, drop_keys })
     }
 

@@ -1,5 +1,5 @@
 //! Calls to libbpf that libbpf-rs has no safe function for: running programs, links, pins by file
-//! descriptor, and batch reads of per-CPU maps.
+//! descriptor, and batch reads of maps.
 #![allow(unsafe_code)]
 
 use libbpf_rs::libbpf_sys::{self, BPF_LINK_TYPE_TCX, BPF_TCX_INGRESS};
@@ -102,6 +102,50 @@ pub(crate) fn read(map: &MapHandle, first: u32, most: u32) -> io::Result<Vec<u8>
     Ok(values)
 }
 
+/// Reads all entries of a hash map: keys, and values of [`entry_len`] bytes. An entry that is added
+/// meanwhile may be missing.
+pub(crate) fn read_hash(map: &MapHandle) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let (key_len, value_len) = (map.key_size() as usize, entry_len(map)?);
+    // The kernel returns whole buckets; this is more than one ever has.
+    let most = map.max_entries().min(HASH_BATCH);
+    let mut keys = vec![0_u8; key_len * most as usize];
+    let mut values = vec![0_u8; value_len * most as usize];
+    // The position, which only the kernel understands: the number of a bucket.
+    let (mut position, mut is_first) = (0_u32, true);
+    let mut entries = Vec::new();
+    loop {
+        let (mut count, mut next) = (most, 0_u32);
+        let before = if is_first { ptr::null_mut() } else { (&raw mut position).cast::<c_void>() };
+        // SAFETY: the descriptor is open; `keys` and `values` have room for `count` entries of the
+        // sizes that the kernel uses, and everything outlives the call.
+        let read = result(unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                before,
+                (&raw mut next).cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &raw mut count,
+                ptr::null(),
+            )
+        });
+        let is_last = match read {
+            // ENOENT: the end of the map was reached.
+            Err(error) if error.raw_os_error() == Some(ENOENT) => true,
+            Err(error) => return Err(error),
+            Ok(_) => false,
+        };
+        let found = keys.chunks_exact(key_len).zip(values.chunks_exact(value_len));
+        entries.extend(found.take(count as usize).map(|(key, value)| (key.into(), value.into())));
+        if is_last {
+            return Ok(entries);
+        }
+        (position, is_first) = (next, false);
+    }
+}
+
+/// Entries of a hash map that are read in one call.
+const HASH_BATCH: u32 = 4096;
 const ENOENT: i32 = 2;
 
 /// Bytes that a read returns for one entry: its value, in per-CPU maps once for each possible CPU.
@@ -310,4 +354,44 @@ pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     let object = result(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })?;
     // SAFETY: the call has just opened it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(object) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libbpf_rs::MapType;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn each_entry_of_a_hash_map_is_read_once_when_there_are_several_batches() {
+        testkit::require_root!();
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            ..Default::default()
+        };
+        let most = 3 * HASH_BATCH;
+        let create = |kind| MapHandle::create(kind, Some("test"), 4, 8, most, &options).unwrap();
+        for (kind, cpus) in
+            [(MapType::Hash, 1), (MapType::PercpuHash, libbpf_rs::num_possible_cpus().unwrap())]
+        {
+            let map = create(kind);
+            assert_eq!(read_hash(&map).unwrap(), []);
+            for key in 0..2 * HASH_BATCH + 7 {
+                let (key, value) = (key.to_ne_bytes(), u64::from(key).to_ne_bytes().to_vec());
+                match kind {
+                    MapType::Hash => map.update(&key, &value, libbpf_rs::MapFlags::ANY),
+                    _ => map.update_percpu(&key, &vec![value; cpus], libbpf_rs::MapFlags::ANY),
+                }
+                .unwrap();
+            }
+            let read = read_hash(&map).unwrap();
+            let count = read.len();
+            let entries: BTreeMap<_, _> = read.into_iter().collect();
+            assert_eq!([count, entries.len()], [2 * HASH_BATCH as usize + 7; 2]);
+            for (key, value) in entries {
+                let key = u32::from_ne_bytes(key.try_into().unwrap());
+                assert_eq!(value, u64::from(key).to_ne_bytes().repeat(cpus));
+            }
+        }
+    }
 }
