@@ -13,7 +13,7 @@ use datapath::config::Underlay;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{EndpointStats, MegaflowStats};
 use datapath::upcall::Answer;
-use flow::{Action, DropCounters, EndpointError, PacketCounter, PortNo};
+use flow::{Action, DropCounters, DropReason, EndpointError, PacketCounter, PortNo};
 use netdev::epoll::Waker;
 use packet::PacketBuf;
 use std::ops::AddAssign;
@@ -68,7 +68,7 @@ pub(super) type DumpedPage<T> = (Vec<(T, Usage)>, Option<Cursor>);
 /// The counters of a worker.
 #[derive(Debug, Default)]
 pub(super) struct WorkerCounters {
-    pub(super) ports: Vec<(PortNo, PortCounters)>,
+    pub(super) ports: Vec<(PortNo, PortReport)>,
     pub(super) uplink: PortCounters,
     pub(super) endpoints: Vec<EndpointStats>,
     pub(super) megaflows: MegaflowStats,
@@ -82,11 +82,28 @@ pub(super) struct PortCounters {
     pub(super) drops: DropCounters,
 }
 
+/// The counters of a port without those that are 0. A worker does not forward while it makes a
+/// report, and there may be many ports.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PortReport {
+    pub(super) rx: PacketCounter,
+    pub(super) tx: PacketCounter,
+    pub(super) drops: Vec<(DropReason, u64)>,
+}
+
 impl AddAssign for PortCounters {
     fn add_assign(&mut self, other: Self) {
         self.rx += other.rx;
         self.tx += other.tx;
         other.drops.nonzero().for_each(|(reason, packets)| self.drops.add(reason, packets));
+    }
+}
+
+impl AddAssign<PortReport> for PortCounters {
+    fn add_assign(&mut self, other: PortReport) {
+        self.rx += other.rx;
+        self.tx += other.tx;
+        other.drops.into_iter().for_each(|(reason, packets)| self.drops.add(reason, packets));
     }
 }
 

@@ -4,7 +4,7 @@ use super::busy_poll::{BusyPoll, IdleMode};
 use super::cache::CacheStats;
 use super::fast_path::punt_reader::{PuntReader, Punted};
 use super::forward::{Forwarder, MAX_ICMP_REPLIES};
-use super::mailbox::{PortCounters, Request, WorkerCounters};
+use super::mailbox::{PortCounters, PortReport, Request, WorkerCounters};
 use super::read_budget::ReadBudget;
 use super::receive::Receiver;
 use super::transmit;
@@ -512,10 +512,14 @@ impl Worker {
         let rows = rows.collect();
         let (megaflows, masks, stats) = caches.totals();
         let CacheStats { lookups, exact_hits, search_hits, mask_probes } = stats;
-        let counters = |rx, tx, drops: &_| PortCounters { rx, tx, drops: Clone::clone(drops) };
+        let ports = out.vifs().map(|(port, vif)| {
+            (port, PortReport { rx: vif.rx, tx: vif.tx, drops: vif.drops.nonzero().collect() })
+        });
+        let ports = ports.collect();
+        let (rx, tx, drops) = (out.uplink.rx, out.uplink.tx, out.uplink.drops.clone());
         WorkerCounters {
-            ports: out.vifs().map(|(p, vif)| (p, counters(vif.rx, vif.tx, &vif.drops))).collect(),
-            uplink: counters(out.uplink.rx, out.uplink.tx, &out.uplink.drops),
+            ports,
+            uplink: PortCounters { rx, tx, drops },
             endpoints: rows,
             megaflows: MegaflowStats {
                 megaflows: megaflows as u64,
