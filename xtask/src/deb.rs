@@ -118,6 +118,7 @@ fn fill(inputs: &Inputs, version: &str, tree: &Path) -> Result<()> {
     into("book", &pages)?;
     let mut examples = files(Path::new("examples"))?;
     examples.push("packaging/without-namespaces.conf".into());
+    examples.extend(files(Path::new("packaging/metrics"))?);
     into("examples", &examples)?;
     into("etc", &["packaging/network.toml".into()])
 }
