@@ -18,6 +18,7 @@ mod forged_icmp;
 mod kernel_vxlan;
 mod links;
 mod memory;
+mod metrics;
 mod overlay;
 mod ovn;
 mod ovs;

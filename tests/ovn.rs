@@ -2,6 +2,7 @@
 
 use crate::commands::call::weft;
 use crate::common::{Attachment, Daemon, GUEST_DEVICE, Guest, Host, Lab, PATIENCE, Setup, traffic};
+use crate::metrics::scrape;
 use crate::peers::program::{Running, command, run, wait_for_server};
 use crate::peers::{carry_wire_frames, carry_wire_frames_between};
 use netdev::{Dad, IpNet, Route};
@@ -143,8 +144,14 @@ impl<'l> Hosts<'l> {
 fn join(lab: &Lab, database: &LocalDatabase<'_>) -> Daemon {
     let at = usize::from(database.host.name == lab.hosts[1].name);
     let datapath = std::env::var("WEFT_TEST_DATAPATH").unwrap_or_else(|_| "auto".to_owned());
-    let arguments = ["--datapath", datapath.as_str()];
+    let metrics = format!("unix:{}", metrics_socket(lab, at).display());
+    let arguments = ["--datapath", datapath.as_str(), "--metrics", &metrics];
     Daemon::join_ovn(database.host, &database.remote(), &lab.control(at), &arguments)
+}
+
+/// Where the daemon of a host serves metrics.
+fn metrics_socket(lab: &Lab, host: usize) -> PathBuf {
+    lab.control(host).with_extension("metrics")
 }
 
 /// Waits until all guests' ports are up in the northbound database.
@@ -336,6 +343,10 @@ fn gateway_router_of_one_host_serves_guests_of_both() {
     hosts.stop(&ovn);
 }
 
+/// Metrics of the connections to both databases.
+const LOCAL: &str = "weft_ovn_connected{database=\"local\"}";
+const SOUTHBOUND: &str = "weft_ovn_connected{database=\"southbound\"}";
+
 #[test]
 fn guests_go_on_when_the_southbound_database_is_lost() {
     require_ovn!();
@@ -345,11 +356,20 @@ fn guests_go_on_when_the_southbound_database_is_lost() {
     ovn.configure(&switch("blue", &[near, far]));
     let hosts = Hosts::start(&lab, &ovn);
     traffic::ping(&near.netns, far.ip(4));
+    let metric = |at: usize, name: &str| scrape(&metrics_socket(&lab, at))[name];
+    for at in [0, 1] {
+        wait_until(PATIENCE, "all is in force", || metric(at, "weft_ovn_lag_seconds") == 0.0);
+        assert_eq!(metric(at, LOCAL), 1.0);
+        assert_eq!(metric(at, SOUTHBOUND), 1.0);
+        assert!(metric(at, "weft_ovn_logical_flows{state=\"in_force\"}") > 10.0);
+        assert_eq!(metric(at, "weft_ovn_lock_held"), 1.0);
+    }
     ovn.stop_southbound();
     for at in [0, 1] {
         wait_until(PATIENCE, "the daemon notices", || {
             weft(&lab.control(at), &["show"]).1.contains("not connected to")
         });
+        assert_eq!((metric(at, LOCAL), metric(at, SOUTHBOUND)), (1.0, 0.0));
     }
     // Also what no megaflow covers yet.
     traffic::ping(&near.netns, far.ip(6));
@@ -358,6 +378,12 @@ fn guests_go_on_when_the_southbound_database_is_lost() {
     ovn.nbctl("--wait=hv acl-add blue to-lport 5 icmp4 drop");
     assert!(is_silent(near, far.ip(4)));
     traffic::ping(&near.netns, far.ip(6));
+    for at in [0, 1] {
+        let generation = |stage| metric(at, &format!("weft_ovn_nb_cfg{{stage=\"{stage}\"}}"));
+        assert!(generation("read") > 0.0);
+        assert_eq!(generation("installed"), generation("read"));
+        assert_eq!(metric(at, SOUTHBOUND), 1.0);
+    }
     hosts.stop(&ovn);
 }
 

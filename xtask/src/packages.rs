@@ -12,8 +12,8 @@ pub const BUILD: [&str; 7] =
     ["gcc", "libc6-dev", "clang-19", "libelf-dev", "make", "pkg-config", "zlib1g-dev"];
 
 /// What the tests run against: dissectors, an independent author of frames, live peers, virtual
-/// machines, a browser for reports.
-pub const TEST: [&str; 19] = [
+/// machines, a browser for reports, a scraper of metrics.
+pub const TEST: [&str; 20] = [
     "busybox-static",
     "chromium",
     "ethtool",
@@ -27,6 +27,7 @@ pub const TEST: [&str; 19] = [
     "openvswitch-switch",
     "ovn-central",
     "ovn-host",
+    "prometheus",
     "python3-scapy",
     "qemu-system-x86",
     "sockperf",
