@@ -56,8 +56,10 @@ if ! apt install --yes --no-install-recommends $missing >/dev/null; then
     echo "weft: apt-get could not install: $missing" >&2
     exit 2
 fi
-case " $missing " in
-*" openvswitch-switch "*)
-    $as_root update-rc.d openvswitch-switch disable
-    ;;
-esac
+for daemon in openvswitch-switch prometheus; do
+    case " $missing " in
+    *" $daemon "*)
+        $as_root update-rc.d "$daemon" disable
+        ;;
+    esac
+done
