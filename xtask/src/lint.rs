@@ -36,17 +36,24 @@ pub fn doc() -> Result<()> {
     run(command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))
 }
 
-/// Writes docs/commands.md, and the man pages and completions of shells in the target directory.
+/// Writes docs/commands.md and the tables of docs/metrics.md, and the man pages and completions of
+/// shells in the target directory.
 pub fn docs_generate() -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     let reference = reference()?;
-    fs::copy(reference.join("commands.md"), "docs/commands.md").context("docs/commands.md")?;
-    println!("wrote docs/commands.md, and man pages and completions in {}", reference.display());
+    for page in ["commands.md", "metrics.md"] {
+        let path = format!("docs/{page}");
+        fs::copy(reference.join(page), &path).with_context(|| path.clone())?;
+    }
+    println!(
+        "wrote docs/commands.md, docs/metrics.md, and man pages and completions in {}",
+        reference.display()
+    );
     Ok(())
 }
 
-/// Generates `commands.md`, `man` and `completions`. Returns their directory. The generator is part
-/// of a test of `weft`, so that the daemon does not link it.
+/// Generates `commands.md`, `metrics.md`, `man` and `completions`. Returns their directory. The
+/// generator is part of a test of `weft`, so that the daemon does not link it.
 pub fn reference() -> Result<PathBuf> {
     let directory = std::path::absolute(target_dir())?.join("reference");
     // `--workspace` keeps the features of dependencies, and so their compiled code, of the tests.

@@ -69,7 +69,7 @@ enum Task {
     Book,
     /// Check line width of sources, length of sentences, links, and that the glossary has our terms
     Prose,
-    /// Write the command reference in docs/ and the man pages from the definitions of the commands
+    /// Write the command reference, the tables of metrics and the man pages from their definitions
     DocsGenerate,
     /// Check the direction of dependencies, and that `unsafe` stays where ARCHITECTURE.md allows it
     DepsCheck,
