@@ -5,7 +5,7 @@ use super::expr::{self, parse_microflow, span_of_string};
 use super::scope::Scope;
 use super::token::Constant;
 use flow::{Field, FlowKey};
-use pipeline::{Datapath, InPortNames, PortRole, Program};
+use pipeline::{Datapath, InPortNames, Program};
 
 /// The flow key of a packet that enters by a logical port, described like `inport == "vm1" &&
 /// eth.dst == 00:00:00:00:00:02 && ip4.src == 10.0.0.1`. [`parse_microflow`] defines the language.
@@ -22,10 +22,8 @@ pub fn parse_packet(text: &str, program: &Program) -> Result<FlowKey, SyntaxErro
     let number = InPortNames::of(program)
         .find(name)
         .map_err(|error| SyntaxError::new(span_of_string(text, name), sentence(&error)))?;
-    let names = PacketNames(match program.port_role(number) {
-        Some(PortRole::Vif { datapath, .. }) => program.datapath(*datapath),
-        _ => None,
-    });
+    let logical = program.port_role(number).and_then(|role| role.logical_port());
+    let names = PacketNames(logical.and_then(|(datapath, _)| program.datapath(datapath)));
     let mut key = parse_microflow(text, &names)?.key;
     // The role of the ingress port determines the logical port.
     key.set(Field::Reg14, 0);

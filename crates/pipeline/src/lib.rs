@@ -13,6 +13,7 @@ mod observer;
 mod op;
 mod port_names;
 mod port_security;
+mod port_vlans;
 mod predicate;
 mod program;
 mod recirc;
@@ -29,6 +30,7 @@ pub use observer::{AfterTracking, Event, Nested, Observer, TrackRequest};
 pub use op::{CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp, Op, Operand};
 pub use port_names::{InPortNames, UnknownPort};
 pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
+pub use port_vlans::{NativeVlan, PortVlans, VlanSet};
 pub use predicate::Predicate;
 pub use program::{
     BridgePort, BridgePortKind, Datapath, DatapathKind, GroupId, LogicalPort, MulticastGroup,

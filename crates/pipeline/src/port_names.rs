@@ -1,6 +1,6 @@
 //! [`InPortNames`]: the ingress ports of a program, by the names that people use.
 
-use crate::program::{PortRole, Program};
+use crate::program::Program;
 use crate::suggestion::suggestion;
 use flow::PortNo;
 use std::collections::BTreeMap;
@@ -20,15 +20,13 @@ pub struct UnknownPort {
 impl<'p> InPortNames<'p> {
     /// The names of the guests' logical ports on this host, and of the ports of a bridge.
     pub fn of(program: &'p Program) -> Self {
-        let guests = program.port_roles().filter_map(|(number, entry)| match entry {
-            PortRole::Vif { datapath, port } => {
-                let port = program.datapath(*datapath)?.ports.get(port)?;
-                Some((port.name.as_str(), number))
+        let guests = program.port_roles().filter_map(|(number, role)| {
+            if let PortRole::Bridge { .. } = role {
+                return program.bridge_port(number).map(|port| (port.name.as_str(), number));
             }
-            PortRole::Bridge { .. } => {
-                program.bridge_port(number).map(|port| (port.name.as_str(), number))
-            }
-            PortRole::Tunnel(_) => None,
+            let (datapath, port) = role.logical_port()?;
+            let port = program.datapath(datapath)?.ports.get(&port)?;
+            Some((port.name.as_str(), number))
         });
         Self(guests.collect())
     }

@@ -15,6 +15,7 @@
 use crate::flow::Flow;
 use crate::op::Direction;
 use crate::port_security::PortSecurity;
+use crate::port_vlans::PortVlans;
 use crate::zones::CtZones;
 use ::flow::{DatapathKey, EndpointId, Match, PortKey, PortNo, TagLink, TunnelType};
 use classifier::{Classifier, Rank};
@@ -23,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use wire::VlanId;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
@@ -126,6 +128,9 @@ pub enum DatapathKind {
     Router,
     /// A bridge, programmed in the syntax of ovs-ofctl.
     Bridge,
+    /// A provider bridge: a learning switch of this host, without flows, between its devices and
+    /// logical switches. Its ports are [`PortLocation::Local`] or [`PortLocation::Patch`].
+    Provider,
 }
 
 /// A logical switch, a logical router, or a bridge.
@@ -147,6 +152,8 @@ pub struct Datapath {
     pub groups: Vec<GroupId>,
     /// The logical ports.
     pub ports: Map<PortKey, LogicalPort>,
+    /// The VLANs of the ports of a provider bridge. Other ports carry all VLANs, tagged.
+    pub vlans: Map<PortKey, PortVlans>,
     /// The multicast groups. They share the number space of ports.
     pub multicast: Map<PortKey, MulticastGroup>,
     /// The names that [`Op::DnsLookup`](crate::Op::DnsLookup) answers for.
@@ -168,6 +175,7 @@ impl Datapath {
             tunnel_inport: TunnelInport::None,
             groups: Vec::new(),
             ports: Map::default(),
+            vlans: Map::default(),
             multicast: Map::default(),
             dns: None,
             bridge_ports: BTreeMap::new(),
@@ -232,6 +240,14 @@ pub enum PortLocation {
         /// The link.
         link: TagLink,
     },
+    /// Behind a port of this host, in frames with a tag (OVN's container ports, which have a
+    /// parent port).
+    Child {
+        /// The port of the parent.
+        parent: PortNo,
+        /// The VLAN ID.
+        vlan: VlanId,
+    },
     /// An alias of another port of the same datapath (OVN's `chassisredirect`).
     Redirect(PortKey),
     /// A patch port: its peer is a port of another logical datapath. It exists on every host.
@@ -253,6 +269,14 @@ pub enum PortRole {
         /// The guest's logical port.
         port: PortKey,
     },
+    /// The interface of a guest with containers behind it: frames with the tag of a container belong
+    /// to its port, others to the parent.
+    Parent {
+        /// The switch and port of the parent, if it is known.
+        own: Option<(DatapathKey, PortKey)>,
+        /// The switches and ports of the containers, by VLAN ID.
+        children: BTreeMap<u16, (DatapathKey, PortKey)>,
+    },
     /// Frames decapsulated from a tunnel of this type, or received from the uplink and stripped of
     /// their tags.
     Tunnel(TunnelType),
@@ -263,6 +287,17 @@ pub enum PortRole {
         /// The number that flows know the port by.
         port: PortNo,
     },
+}
+
+impl PortRole {
+    /// The logical port of untagged frames, for a port of this host.
+    pub fn logical_port(&self) -> Option<(DatapathKey, PortKey)> {
+        match self {
+            Self::Vif { datapath, port } => Some((*datapath, *port)),
+            Self::Parent { own, .. } => *own,
+            Self::Tunnel(_) | Self::Bridge => None,
+        }
+    }
 }
 
 /// A port of a bridge.

@@ -419,7 +419,7 @@ fn table_number(kind: Option<DatapathKind>, table: TableId) -> u8 {
     match kind {
         Some(DatapathKind::Switch | DatapathKind::Router) => table.in_pipeline().1,
         // The cast is lossless: the index is at most 254.
-        Some(DatapathKind::Bridge) | None => table.index() as u8,
+        Some(DatapathKind::Bridge | DatapathKind::Provider) | None => table.index() as u8,
     }
 }
 

@@ -117,6 +117,17 @@ impl CtZones {
 }
 
 impl Program {
+    /// True for ports of a logical switch by which packets leave it on this host, except routers'.
+    fn is_attached_here(&self, location: PortLocation) -> bool {
+        match location {
+            PortLocation::Local(_) | PortLocation::Child { .. } => true,
+            PortLocation::Patch { datapath, .. } => {
+                self.datapath(datapath).is_some_and(|it| it.kind == DatapathKind::Provider)
+            }
+            _ => false,
+        }
+    }
+
     /// Gives every local switch port, every switch, every router and every bridge its zones. A user
     /// that `previous` has keeps its zone; others get the lowest free ones in the order of the
     /// datapaths' keys. A zone that `previous` has is not given to another user.
@@ -138,7 +149,7 @@ impl Program {
             match datapath.kind {
                 DatapathKind::Switch => {
                     let ports = datapath.ports.iter();
-                    let local = ports.filter(|(_, p)| matches!(p.location, PortLocation::Local(_)));
+                    let local = ports.filter(|(_, port)| self.is_attached_here(port.location));
                     let mut local: Vec<_> = local.collect();
                     local.sort_unstable_by_key(|(key, _)| **key);
                     users.extend(local.into_iter().map(|(port_key, port)| {
@@ -159,6 +170,7 @@ impl Program {
                             .map(|&zone| (ZoneUser::Bridge { datapath: name(), zone }, key, None)),
                     );
                 }
+                DatapathKind::Provider => {}
             }
         }
         let taken: BTreeSet<u16> = previous.numbers.values().copied().collect();

@@ -136,7 +136,7 @@ fn of_file(args: &Args, file: &Path) -> Result<(), Failure> {
             let (key, name, line) = (datapath.key.0, &datapath.name, datapath.line.0);
             let kind = match datapath.kind {
                 DatapathKind::Router => "router",
-                DatapathKind::Switch | DatapathKind::Bridge => "switch",
+                _ => "switch",
             };
             json!({ "key": key, "name": name, "kind": kind, "line": line })
         })

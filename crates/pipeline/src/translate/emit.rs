@@ -9,6 +9,12 @@ use flow::{Action, DropReason, Field, FlowKey, FlowMask, Subfield};
 use wire::EtherType;
 use wire::vlan::Tag;
 
+/// The VLAN ID of the outer tag, and the bit that marks frames as tagged.
+pub(super) const VLAN_TAG: Subfield = match Subfield::new(Field::VlanTci, 0, 13) {
+    Some(bits) => bits,
+    None => Subfield::whole(Field::VlanTci),
+};
+
 /// The headers of the packet after the actions emitted so far.
 #[derive(Clone, Debug)]
 pub(super) struct EmittedHeaders {
@@ -62,26 +68,32 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         has_field(&mut packet.key.recorder(&mut self.read), field)
     }
 
-    pub fn push_vlan(&mut self, packet: &mut Packet<'p>, tpid: u16) {
+    /// Pushes a tag. If there is no room, ends the packet and returns false.
+    pub fn push_vlan(&mut self, packet: &mut Packet<'p>, tpid: u16) -> bool {
         let inner = self.read_field(packet, Field::VlanInnerTci);
         if inner & TAG_PRESENT != 0 {
-            return self.end(packet, DropReason::VlanDepth);
+            self.end(packet, DropReason::VlanDepth);
+            return false;
         }
         self.emit_changes(packet);
         let outer =
             (self.read_field(packet, Field::VlanTpid), self.read_field(packet, Field::VlanTci));
         self.write_tags(packet, (tpid.into(), TAG_PRESENT), outer);
         packet.actions.push(Action::PushVlan(Tag::from_tci(EtherType(tpid), 0)));
+        true
     }
 
-    pub fn pop_vlan(&mut self, packet: &mut Packet<'p>) {
+    /// Pops the outermost tag, if any. If the key does not hold what is behind it, ends the packet
+    /// and returns false.
+    pub fn pop_vlan(&mut self, packet: &mut Packet<'p>) -> bool {
         if self.read_field(packet, Field::VlanTci) & TAG_PRESENT == 0 {
-            return;
+            return true;
         }
         let ethertype = EtherType(self.read_field(packet, Field::EthType) as u16);
         if ethertype.is_vlan() {
             // The key holds two tags. Popping one would expose a third tag that it does not hold.
-            return self.end(packet, DropReason::VlanDepth);
+            self.end(packet, DropReason::VlanDepth);
+            return false;
         }
         self.emit_changes(packet);
         let inner = (
@@ -90,6 +102,14 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         );
         self.write_tags(packet, inner, (0, 0));
         packet.actions.push(Action::PopVlan);
+        true
+    }
+
+    /// As `pop_vlan`, with a mask by which the programs of the kernel datapath can pop the tag: they
+    /// need to know its TPID.
+    pub fn pop_known_vlan(&mut self, packet: &mut Packet<'p>) -> bool {
+        self.read_field(packet, Field::VlanTpid);
+        self.pop_vlan(packet)
     }
 
     pub fn set_vlan(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u16) {

@@ -1,15 +1,17 @@
 //! Entry of a packet into the program: finds its datapath and its logical ports.
 
 use super::conntrack::{DNAT_ZONE, PORT_ZONE, SNAT_ZONE};
-use super::translator::{LimitExceeded, Packet, Translator};
+use super::emit::VLAN_TAG;
+use super::translator::{LimitExceeded, Packet, TAG_PRESENT, Translator};
 use crate::observer::{Event, Observer};
 use crate::op::Direction;
-use crate::program::{Datapath, PortRole, TableId, TunnelInport};
+use crate::program::{Datapath, DatapathKind, PortRole, TableId, TunnelInport};
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::{FdbPort, IngressPort, LearnedState};
 use flow::{
     Action, DatapathKey, DropReason, Field, FlowKey, LogicalPortsField, PortKey, PortNo, TunnelType,
 };
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// OVN's `flags.rcv_from_ramp`: the packet comes from a tunnel whose header names no logical ports.
@@ -38,6 +40,9 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 key.write(Field::InPort, port.0.into(), Field::InPort.all_ones());
                 (Packet::new(key, *port, datapath, false), EntryPoint::Bridge(*port))
             }),
+            Some(PortRole::Parent { own, children }) => {
+                self.enter_by_parent(key, in_port, *own, children)
+            }
             Some(PortRole::Tunnel(tunnel)) => self.enter_by_tunnel(key, in_port, *tunnel),
         };
         let (mut packet, start) = match entered {
@@ -64,6 +69,26 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     fn datapath(&self, key: DatapathKey) -> Result<(DatapathKey, &'p Datapath), DropReason> {
         let datapath = self.program.datapath(key).ok_or(DropReason::UnknownDatapath)?;
         Ok((key, datapath))
+    }
+
+    /// Finds the port of a container by the outer tag, and pops it.
+    fn enter_by_parent(
+        &mut self,
+        mut key: RecordedKey,
+        in_port: PortNo,
+        own: Option<(DatapathKey, PortKey)>,
+        children: &BTreeMap<u16, (DatapathKey, PortKey)>,
+    ) -> Result<(Packet<'p>, EntryPoint), DropReason> {
+        let tag = key.recorder(&mut self.read).read_bits(VLAN_TAG);
+        // The cast is lossless: a VLAN ID has 12 bits.
+        let vid = (tag & !TAG_PRESENT) as u16;
+        let child = children.get(&vid).filter(|_| tag & TAG_PRESENT != 0);
+        let (datapath, port) = child.copied().or(own).ok_or(DropReason::NoSuchPort)?;
+        let mut packet = Packet::new(key, in_port, self.datapath(datapath)?, false);
+        if child.is_some() && !self.pop_known_vlan(&mut packet) {
+            return Err(DropReason::VlanDepth);
+        }
+        Ok((packet, EntryPoint::Ingress(Some(port))))
     }
 
     /// Finds the logical datapath of a packet from a tunnel or a tagged link, and its logical ports
@@ -138,7 +163,10 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             inport,
             outport: None,
         });
-        self.look_up(packet, TableId::FIRST)
+        match (packet.datapath.1.kind, inport) {
+            (DatapathKind::Provider, Some(inport)) => self.forward_in_bridge(packet, inport),
+            _ => self.look_up(packet, TableId::FIRST),
+        }
     }
 
     /// Loads the zones of a logical port and of its datapath, as ovn-controller does: a port

@@ -65,7 +65,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         answer
     }
 
-    fn query_fdb(&mut self, key: FdbKey) -> Option<FdbPort> {
+    pub fn query_fdb(&mut self, key: FdbKey) -> Option<FdbPort> {
         let (answer, generation) = self.state.fdb_port(&key);
         self.add_dependency(Dependency { query: StateQuery::Fdb(key), generation });
         answer
@@ -77,7 +77,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
     }
 
-    fn raise_learn_event(&mut self, event: LearnEvent) {
+    pub fn raise_learn_event(&mut self, event: LearnEvent) {
         if !self.learn_events.contains(&event) {
             self.learn_events.push(event);
         }
@@ -174,8 +174,6 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 
     /// The `NORMAL` action of ovs-ofctl: forwards like a learning switch.
     pub fn normal(&mut self, packet: &mut Packet<'p>) {
-        /// Addresses that no bridge forwards (IEEE 802.1Q table 8-1): 01:80:c2:00:00:00 to :0f.
-        const RESERVED: u128 = 0x0180_c200_0000;
         let source = mac_from_bits(self.read_field(packet, Field::EthSrc));
         let target = self.read_field(packet, Field::EthDst);
         let vlan = self.read_bits(packet, VLAN_ID) as u16;
@@ -189,7 +187,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         if source.is_unicast() && self.query_fdb(key(source)) != Some(here) {
             self.raise_learn_event(LearnEvent::Fdb(key(source), here));
         }
-        if target & !0xf == RESERVED {
+        if is_reserved(target) {
             packet.reason = DropReason::FlowDrop;
             return;
         }
@@ -201,7 +199,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
     }
 
-    fn note(&mut self, text: impl FnOnce() -> String) {
+    pub fn note(&mut self, text: impl FnOnce() -> String) {
         if O::ENABLED {
             self.observer.event(Event::Note(&text()));
         }
@@ -213,7 +211,12 @@ const VLAN_ID: Subfield = match Subfield::new(Field::VlanTci, 0, 12) {
     None => Subfield::whole(Field::VlanTci),
 };
 
-fn mac_from_bits(bits: u128) -> MacAddr {
+/// True for addresses that no bridge forwards (IEEE 802.1Q table 8-1): 01:80:c2:00:00:00 to :0f.
+pub(super) fn is_reserved(target: u128) -> bool {
+    target & !0xf == 0x0180_c200_0000
+}
+
+pub(super) fn mac_from_bits(bits: u128) -> MacAddr {
     let [_, _, mac @ ..] = (bits as u64).to_be_bytes();
     MacAddr(mac)
 }

@@ -8,7 +8,7 @@
 //! The `Translator` executes the steps of flows on a `RecordedKey`. Header changes stay in the key
 //! until the packet is sent somewhere; then module `emit` turns them into actions. Module `output`
 //! sends packets to egress pipelines, other datapaths, ports and tunnels. Module `learned` queries
-//! learned state and reports learn events.
+//! learned state and reports learn events. Module `bridge` forwards in provider bridges.
 //!
 //! A packet that passes the connection tracker is translated in several passes. Each pass is a
 //! translation of its own. Module `conntrack` saves the state at the end of one and restores it in
@@ -18,6 +18,7 @@
 //! of [`LearnedState`], and the key bits that it reads, and every read records its bits. Another
 //! packet that agrees on the recorded bits takes the translator through the same steps.
 
+mod bridge;
 mod conntrack;
 mod emit;
 mod entry;

@@ -3,7 +3,9 @@
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Nested, Observer};
 use crate::op::Direction;
-use crate::program::{BridgePortKind, Datapath, MulticastGroup, PortLocation, TableId};
+use crate::program::{
+    BridgePortKind, Datapath, DatapathKind, MulticastGroup, PortLocation, TableId,
+};
 use crate::recorder::Recorder;
 use crate::state::LearnedState;
 use flow::{
@@ -11,6 +13,8 @@ use flow::{
     TagLink, TunnelKey,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use wire::EtherType;
+use wire::vlan::Tag;
 
 /// OVN's `flags.loopback`: the packet may leave by its logical ingress port.
 const LOOPBACK: u128 = 1;
@@ -66,11 +70,12 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             self.steps = steps;
             match packet.datapath.1.ports.get(&member).map(|port| port.location) {
                 // The host that the packet came from has sent a copy already.
-                Some(
-                    PortLocation::Remote { .. }
-                    | PortLocation::Tagged { .. }
-                    | PortLocation::Patch { .. },
-                ) if packet.from_tunnel => {}
+                Some(PortLocation::Remote { .. } | PortLocation::Tagged { .. })
+                    if packet.from_tunnel => {}
+                Some(PortLocation::Patch { datapath, .. })
+                    if packet.from_tunnel && !self.is_provider(datapath) => {}
+                // The provider network gets one copy, by the localnet port.
+                Some(PortLocation::Redirect(port)) if self.is_localnet(packet, port) => {}
                 // One copy for all members on that host.
                 Some(PortLocation::Remote { endpoint, logical_ports }) => {
                     let endpoint = packet.datapath.1.underlay_group.unwrap_or(endpoint);
@@ -98,6 +103,18 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             }
         }
         Ok(())
+    }
+
+    fn is_provider(&self, datapath: DatapathKey) -> bool {
+        self.program.datapath(datapath).is_some_and(|it| it.kind == DatapathKind::Provider)
+    }
+
+    /// True for a port of the packet's datapath that leads to a provider bridge.
+    fn is_localnet(&self, packet: &Packet<'p>, port: PortKey) -> bool {
+        match packet.datapath.1.ports.get(&port).map(|port| port.location) {
+            Some(PortLocation::Patch { datapath, .. }) => self.is_provider(datapath),
+            _ => false,
+        }
     }
 
     fn deliver_to_port(
@@ -135,7 +152,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 self.send_tagged(packet, uplink, link);
                 Ok(())
             }
-            PortLocation::Local(_) | PortLocation::Patch { .. } => {
+            PortLocation::Local(_) | PortLocation::Child { .. } | PortLocation::Patch { .. } => {
                 for field in PIPELINE_REGISTERS {
                     packet.key.write(field, 0, field.all_ones());
                 }
@@ -153,7 +170,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 
     /// Ends this copy without sending it. Other copies are not affected.
-    fn end_copy(
+    pub fn end_copy(
         &mut self,
         packet: &mut Packet<'p>,
         reason: DropReason,
@@ -176,6 +193,16 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 packet.actions.push(Action::Output(port));
                 let (logical, key) = (Some((from, outport)), packet.key.key());
                 self.observer.event(Event::Output { port, logical, key });
+                Ok(())
+            }
+            Some(PortLocation::Child { parent, vlan }) => {
+                self.emit_changes(packet);
+                let tag = Tag::new(EtherType::VLAN, vlan);
+                packet.actions.push(Action::PushVlan(tag));
+                packet.actions.push(Action::Output(parent));
+                packet.actions.push(Action::PopVlan);
+                let (logical, key) = (Some((from, outport)), packet.key.key());
+                self.observer.event(Event::Output { port: parent, logical, key });
                 Ok(())
             }
             Some(PortLocation::Patch { datapath, port }) => {
@@ -201,7 +228,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 
     /// Passes the packet through a patch port into the ingress pipeline of the peer datapath.
-    fn cross_patch(
+    pub fn cross_patch(
         &mut self,
         packet: &mut Packet<'p>,
         datapath: (DatapathKey, &'p Datapath),

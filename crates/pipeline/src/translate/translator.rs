@@ -194,8 +194,8 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
                 let value = packet.stack.pop().unwrap_or_default();
                 self.assign(packet, *bits, value);
             }
-            Op::PushVlan { tpid } => self.push_vlan(packet, *tpid),
-            Op::PopVlan => self.pop_vlan(packet),
+            Op::PushVlan { tpid } => drop(self.push_vlan(packet, *tpid)),
+            Op::PopVlan => drop(self.pop_vlan(packet)),
             Op::SetVlan { bits, value } => self.set_vlan(packet, *bits, *value),
             Op::DecTtl => self.decrement_ttl(packet),
             Op::Next(table) => return self.look_up(packet, *table),

@@ -7,11 +7,12 @@ use flow::{
 use pipeline::{
     BridgePort, BridgePortKind, CtOp, CtZone, CtZones, Datapath, DatapathKind, Direction, FdbKey,
     FdbPort, Flow, FlowCounters, FlowId, FlowText, LearnEvent, LearnedOp, LearnedTables,
-    LogicalPort, MacBindingKey, MulticastGroup, Op, Operand, PortLocation, PortRole, PortSecurity,
-    Predicate, Program, TableId, TunnelInport,
+    LogicalPort, MacBindingKey, MulticastGroup, NativeVlan, Op, Operand, PortLocation, PortRole,
+    PortSecurity, PortVlans, Predicate, Program, TableId, TunnelInport, VlanSet,
 };
 use services::router::{AddressMode, Preference, Router};
 use services::{Service, dhcp4, dhcp6, dns};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use testkit::random::Random;
@@ -20,6 +21,8 @@ use wire::{EtherType, MacAddr, VlanId};
 /// Ports from this number on are uplinks of tagged switches.
 pub const UPLINK: u32 = 90;
 const TABLES: u8 = 5;
+/// The key of the provider bridge.
+const PROVIDER: u32 = 4;
 const TUNNEL_PORT: u32 = 50;
 /// The ingress port of packets from the uplink.
 const LINK_PORT: u32 = 51;
@@ -476,7 +479,8 @@ fn bridge(program: &mut Program) {
     }
 }
 
-/// Two switches with a router between them; guests on this host, on others, and behind an uplink.
+/// Two switches with a router and a bridge between them; guests on this host, on others, and behind
+/// an uplink.
 fn logical_datapaths(random: &mut Random, program: &mut Program) {
     // All datapaths are in the first group.
     let shared = program.add_group();
@@ -497,6 +501,17 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
                 (1 | 2, 6) => PortLocation::Patch {
                     datapath: DatapathKey(3),
                     port: PortKey::new(number as u16).unwrap(),
+                },
+                // The port of a provider bridge, and an alias of it.
+                (1 | 2, 2) if random.once_in(2) => PortLocation::Patch {
+                    datapath: DatapathKey(PROVIDER),
+                    port: PortKey::new(number as u16 + 3).unwrap(),
+                },
+                (1 | 2, 3) if random.once_in(4) => PortLocation::Redirect(PortKey::new(2).unwrap()),
+                // Pushes and pops a tag without changing the key, like a link.
+                (1 | 2, 3) if random.once_in(2) => PortLocation::Child {
+                    parent: PortNo(UPLINK + number),
+                    vlan: VlanId::new(2).unwrap(),
                 },
                 (_, 4) => PortLocation::Remote {
                     endpoint: EndpointId(random.below(2) as u32),
@@ -531,8 +546,47 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
             program.set_tunnel(tunnel, number.into(), DatapathKey(number));
         }
     }
+    provider_bridge(random, program);
+    let children = [(2, (DatapathKey(2), PortKey::new(3).unwrap()))].into();
+    let own = random.once_in(2).then(|| (DatapathKey(2), PortKey::new(1).unwrap()));
+    program.set_port_role(PortNo(21), PortRole::Parent { own, children });
     program.set_port_role(PortNo(TUNNEL_PORT), PortRole::Tunnel(TunnelType::Geneve));
     program.set_port_role(PortNo(LINK_PORT), PortRole::Tunnel(TunnelType::Vlan));
+}
+
+/// A learning switch between three devices and the two switches.
+fn provider_bridge(random: &mut Random, program: &mut Program) {
+    let mut bridge = Datapath::new("provider", DatapathKind::Provider);
+    for key in 1..=5u16 {
+        let port = PortKey::new(key).unwrap();
+        let location = match key {
+            4 | 5 => PortLocation::Patch {
+                datapath: DatapathKey(u32::from(key) - 3),
+                port: PortKey::new(2).unwrap(),
+            },
+            _ => PortLocation::Local(PortNo(PROVIDER * 10 + u32::from(key))),
+        };
+        if let PortLocation::Local(device) = location {
+            let role = PortRole::Vif { datapath: DatapathKey(PROVIDER), port };
+            program.set_port_role(device, role);
+        }
+        let (name, security) = (format!("provider-{key}"), PortSecurity::default());
+        bridge.ports.insert(port, LogicalPort { name, location, security });
+        let vlan = random.below(3) as u16;
+        let native = NativeVlan { vlan, is_tagged: random.once_in(2) };
+        let vlans = match random.below(5) {
+            0 => PortVlans::Access(vlan),
+            1 => PortVlans::Tunnel { vlan, tpid: random.pick(&[0x8100, 0x88a8]) },
+            2 => PortVlans::Trunk { vlans: VlanSet::All, native: Some(native) },
+            3 => {
+                let vlans = VlanSet::Only(Arc::new(BTreeSet::from([0, vlan])));
+                PortVlans::Trunk { vlans, native: None }
+            }
+            _ => continue,
+        };
+        bridge.vlans.insert(port, vlans);
+    }
+    program.set_datapath(DatapathKey(PROVIDER), bridge);
 }
 
 /// The ingress port of packets from tunnels that carry no logical ports.
@@ -561,6 +615,8 @@ fn learned(random: &mut Random) -> LearnedTables {
         learned
             .configure(LearnEvent::Fdb(FdbKey { datapath, vlan: 0, mac }, FdbPort::Logical(port)));
         let vlan = random.below(3) as u16;
+        let key = FdbKey { datapath: DatapathKey(PROVIDER), vlan, mac };
+        learned.configure(LearnEvent::Fdb(key, FdbPort::Logical(port)));
         let key = FdbKey { datapath: Program::BRIDGE, vlan, mac };
         learned.configure(LearnEvent::Fdb(key, FdbPort::Port(PortNo(1 + random.below(5) as u32))));
     }
@@ -577,7 +633,7 @@ pub fn packet(random: &mut Random, logical: bool) -> FlowKey {
         }
     }
     let port = if logical {
-        random.pick(&[11, 12, 13, 21, 22, TUNNEL_PORT, LINK_PORT, 77])
+        random.pick(&[11, 12, 13, 21, 22, 41, 42, 43, TUNNEL_PORT, LINK_PORT, 77])
     } else {
         random.pick(&[1, 2, 3, 4])
     };
