@@ -19,6 +19,12 @@ pub struct EndpointId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct DatapathKey(pub u32);
 
+impl DatapathKey {
+    /// On a host of an OVN deployment, the first key of datapaths that other hosts do not know:
+    /// provider bridges. No tunnel of OVN carries it.
+    pub const FIRST_LOCAL: Self = Self(1 << 24);
+}
+
 /// The number of a logical port in its logical switch (OVN's tunnel key of a port binding).
 ///
 /// 1 to 32,767 for a port, from 32,768 for a multicast group.

@@ -108,6 +108,16 @@ pub enum StateQuery {
     Fdb(FdbKey),
 }
 
+impl StateQuery {
+    /// The datapath that it is about.
+    pub const fn datapath(&self) -> DatapathKey {
+        match self {
+            Self::MacBinding(key) => key.datapath,
+            Self::Fdb(key) => key.datapath,
+        }
+    }
+}
+
 /// Something that the switch is to learn from a packet.
 ///
 /// It is not part of the cached decision. Learning it changes the generation of the matching

@@ -1,6 +1,7 @@
 //! [`LearnJournal`]: what packets have taught, until a control plane takes it and tells other
 //! hosts.
 
+use flow::DatapathKey;
 use pipeline::{IngressPort, LearnEvent, StateQuery};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -43,9 +44,13 @@ impl LearnJournal {
         let _ = self.notify.set(notify);
     }
 
-    /// Keeps an event that a packet from `ingress` has caused. False if there is no room.
+    /// Keeps an event that a packet from `ingress` has caused. False if there is no room. Events of
+    /// datapaths that other hosts do not know are left out.
     pub fn add(&self, event: LearnEvent, ingress: IngressPort) -> bool {
         let Some(notify) = self.notify.get() else { return true };
+        if event.query().datapath() >= DatapathKey::FIRST_LOCAL {
+            return true;
+        }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let Waiting { events, of_port } = &mut *waiting;
         let is_first = events.is_empty();
@@ -82,7 +87,7 @@ impl LearnJournal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::{DatapathKey, PortNo};
+    use flow::PortNo;
     use pipeline::{FdbKey, FdbPort};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -114,6 +119,16 @@ mod tests {
         let journal = LearnJournal::default();
         assert!(add(&journal, station(1, 1)));
         assert_eq!(journal.take(), []);
+    }
+
+    #[test]
+    fn stations_of_a_provider_bridge_are_not_told() {
+        let (journal, calls) = open();
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let key = FdbKey { datapath: DatapathKey::FIRST_LOCAL, vlan: 0, mac };
+        let event = LearnEvent::Fdb(key, FdbPort::Port(PortNo(1)));
+        assert!(add(&journal, (event, station(1, 1).1)));
+        assert_eq!((journal.take(), calls.load(Ordering::Relaxed)), (vec![], 0));
     }
 
     #[test]
