@@ -337,7 +337,7 @@ mod tests {
         let link = bridge(&host, "d0");
         assert!(!link.is_usable());
         let mut ports = Ports::new(&loaded, None, true).unwrap();
-        let device = DeviceConfig::Interface { name: "d0".to_owned(), mtu: 1500 };
+        let device = DeviceConfig::Interface { name: "d0".to_owned(), mtu: Some(1500) };
         ports.add(&port(3, device)).unwrap();
         ports.observe(PortNo(3), Some(&link)).unwrap();
         let mut flows = Megaflows::new(&loaded, PortNo(0)).unwrap();
@@ -370,7 +370,7 @@ mod tests {
         let tap = host.netlink().link("vm0").expect("it is there");
         let mut ports = Ports::new(&loaded, None, true).unwrap();
         for (number, link) in (1..).zip(&links[..2]) {
-            let device = DeviceConfig::Interface { name: link.name.clone(), mtu: 1500 };
+            let device = DeviceConfig::Interface { name: link.name.clone(), mtu: Some(1500) };
             ports.add(&port(number, device)).unwrap();
             ports.observe(PortNo(number), Some(link)).unwrap();
         }

@@ -100,11 +100,12 @@ impl Device {
         match (config, mode) {
             (DeviceConfig::Interface { name, mtu }, mode) => {
                 let link = Netlink::open()?.link(name).map_err(OpenError::Absent)?;
+                let mtu = mtu.unwrap_or(u16::try_from(link.mtu).unwrap_or(u16::MAX));
                 let devices = match mode {
                     DeviceMode::Receive => {
-                        Self::receiving(link.index, *mtu, queues, CloseAction::Nothing)?
+                        Self::receiving(link.index, mtu, queues, CloseAction::Nothing)?
                     }
-                    DeviceMode::SendOnly { .. } => Self::promiscuous(&link, *mtu, queues)?,
+                    DeviceMode::SendOnly { .. } => Self::promiscuous(&link, mtu, queues)?,
                 };
                 Ok(Some((devices, Some(link))))
             }

@@ -144,7 +144,7 @@ impl Port {
 
     /// Warns if the device's MTU differs from that of its logical switch.
     fn check_mtu(&self, link: Option<&Link>) {
-        let DeviceConfig::Interface { mtu, .. } = self.config.device else { return };
+        let DeviceConfig::Interface { mtu: Some(mtu), .. } = self.config.device else { return };
         if let Some(link) = link.filter(|link| link.mtu != u32::from(mtu)) {
             tracing::warn!(
                 port = %self.config.name,

@@ -177,8 +177,9 @@ pub enum DeviceConfig {
     Interface {
         /// The device's name.
         name: String,
-        /// The guest's MTU in bytes. The device should have the same.
-        mtu: u16,
+        /// The guest's MTU in bytes, which the device should have. `None` for a device that leads
+        /// to other machines than guests: its own MTU counts.
+        mtu: Option<u16>,
     },
 }
 

@@ -282,7 +282,7 @@ pub(super) fn port_config(port: PortNo) -> PortConfig {
         port,
         name: name(port),
         logical_switch: "conformance".to_owned(),
-        device: DeviceConfig::Interface { name: name(port), mtu: MTU as u16 },
+        device: DeviceConfig::Interface { name: name(port), mtu: Some(MTU as u16) },
     }
 }
 
