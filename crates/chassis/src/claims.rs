@@ -2,7 +2,7 @@
 
 use crate::program::Surroundings;
 use crate::program::ports::row_named;
-use crate::tables::{HaChassis, HaChassisGroup, PortBinding, index};
+use crate::tables::{HaChassis, HaChassisGroup, PortBinding, Text, index};
 use ovsdb::{Atom, Replica, Table, Uuid};
 use southbound::PortKind;
 use std::collections::BTreeSet;
@@ -15,9 +15,27 @@ pub(crate) fn may_bind(row: &PortBinding, names: [&str; 2]) -> bool {
     main.is_empty() || names.contains(&main)
 }
 
+/// True for the port of a container, which has a parent.
+pub(crate) fn is_child(row: &PortBinding) -> bool {
+    row.parent_port.as_ref().is_some_and(|parent| !parent.is_empty())
+}
+
+/// The parent of a container's port, if its interface is on this host.
+pub(crate) fn local_parent(
+    replica: &Replica,
+    row: &PortBinding,
+    around: &Surroundings<'_>,
+) -> Option<Text> {
+    let name = row.parent_port.clone()?;
+    let parent = PortBinding::from_row(row_named(replica, &name)?)?;
+    let is_local = around.local.logical.contains_key(&name) && may_bind(&parent, around.names);
+    (is_local && row.tag.is_some_and(|tag| tag != 0)).then_some(name)
+}
+
 /// True if this host claims the port.
 pub(crate) fn wants(replica: &Replica, row: &PortBinding, around: &Surroundings<'_>) -> bool {
     match PortKind::from(&*row.kind) {
+        PortKind::Vif if is_child(row) => local_parent(replica, row, around).is_some(),
         PortKind::Vif => {
             around.local.logical.contains_key(&row.logical_port) && may_bind(row, around.names)
         }
@@ -46,6 +64,11 @@ pub(crate) fn candidates(replica: &Replica, around: &Surroundings<'_>) -> BTreeS
     let local = around.local.logical.keys().filter_map(|name| row_named(replica, name));
     let mut rows: BTreeSet<Uuid> = local.map(|row| row.uuid()).collect();
     let Some(table) = replica.table(PortBinding::NAME) else { return rows };
+    for name in around.local.logical.keys() {
+        let children = table.index(index::PARENT).into_iter();
+        let children = children.flat_map(|by| by.find_atom(Atom::String(name.clone())));
+        rows.extend(children.map(|row| row.uuid()));
+    }
     let bound = around.chassis.zip(table.index(index::CHASSIS));
     let bound = bound.into_iter().flat_map(|(host, by)| by.find_atom(Atom::Uuid(host)));
     rows.extend(bound.map(|row| row.uuid()));

@@ -1,7 +1,7 @@
 //! [`Host`]: a chassis as a state machine, without I/O and without a clock.
 
 use crate::endpoints::{Endpoints, local_ends};
-use crate::local::{DeviceFacts, InterfaceState, LocalPorts};
+use crate::local::{DeviceDefaults, DeviceFacts, InterfaceState, LocalPorts, Numbers};
 use crate::program::{BadFlow, ProgramBuilder, Surroundings, learned, ports::port_named};
 use crate::settings::Settings;
 use crate::tables::{self, DatapathBinding, Encap, Fdb, MacBinding, SbGlobal, Text, index};
@@ -48,7 +48,12 @@ pub struct Host {
     settings: Settings,
     /// The MTU of the underlay, in bytes.
     underlay_mtu: u16,
-    port_numbers: NumberPool<Text>,
+    /// The device of the tunnels.
+    uplink: String,
+    numbers: Numbers,
+    /// The bridges of physical networks, by network.
+    mappings: BTreeMap<Text, Text>,
+    warnings: Vec<String>,
     endpoint_numbers: NumberPool<(TunnelType, IpAddr)>,
     local: LocalPorts,
     endpoints: Endpoints,
@@ -67,13 +72,17 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host without ports. `underlay_mtu` is in bytes.
-    pub fn new(settings: Settings, underlay_mtu: u16) -> Self {
+    /// A host without ports, whose tunnels use the device `uplink` with this MTU in bytes.
+    pub fn new(settings: Settings, uplink: &str, underlay_mtu: u16) -> Self {
+        let (mappings, invalid) = settings.mappings();
         Self {
             builder: ProgramBuilder::new(&settings.tunnels),
             settings,
             underlay_mtu,
-            port_numbers: NumberPool::starting_at(1),
+            uplink: uplink.to_owned(),
+            numbers: Numbers::default(),
+            mappings,
+            warnings: invalid.iter().map(|part| bad_mapping(part)).collect(),
             endpoint_numbers: NumberPool::starting_at(0),
             local: LocalPorts::default(),
             endpoints: Endpoints::default(),
@@ -115,7 +124,9 @@ impl Host {
 
     /// Warnings since the last call, for the log.
     pub fn take_warnings(&mut self) -> Vec<String> {
-        self.builder.take_warnings()
+        let mut warnings = std::mem::take(&mut self.warnings);
+        warnings.extend(self.builder.take_warnings());
+        warnings
     }
 
     /// The MTU of guests that fits the tunnels of this host, in bytes.
@@ -130,8 +141,8 @@ impl Host {
 
     /// The local database has changed. Ports are placed if `southbound` is known.
     pub fn handle_local(&mut self, local: &Replica, southbound: &Replica, now: Instant) {
-        let mtu = self.guest_mtu();
-        let new = LocalPorts::read(local, &self.settings, mtu, &mut self.port_numbers, now);
+        let around = DeviceDefaults { mtu_bytes: self.guest_mtu(), uplink: &self.uplink };
+        let new = LocalPorts::read(local, &self.settings, &around, &mut self.numbers, now);
         if new == self.local {
             return;
         }
@@ -147,6 +158,11 @@ impl Host {
         let is_same_host = (&old.system_id, &old.tunnels, old.encap_ip, &old.bridge)
             == (&new.system_id, &new.tunnels, new.encap_ip, &new.bridge);
         if is_same_host {
+            let (mappings, invalid) = new.mappings();
+            if new.bridge_mappings != self.settings.bridge_mappings {
+                self.warnings.extend(invalid.iter().map(|part| bad_mapping(part)));
+            }
+            self.mappings = mappings;
             self.settings = new;
             self.read_hosts(southbound, now);
             self.must_install = true;
@@ -175,7 +191,12 @@ impl Host {
         if of(&[tables::Chassis::NAME, Encap::NAME]) || self.held_since.is_some() {
             self.read_hosts(replica, now);
         }
-        let around = surroundings(&self.settings, self.chassis, &self.local, &self.endpoints);
+        let around = surroundings(
+            (&self.settings, &self.mappings),
+            self.chassis,
+            &self.local,
+            &self.endpoints,
+        );
         if self.held_since.take().is_some() {
             self.builder = ProgramBuilder::from_replica(replica, &self.settings.tunnels, &around);
             self.install_again();
@@ -219,7 +240,12 @@ impl Host {
     }
 
     fn place(&mut self, southbound: &Replica, names: &BTreeSet<Text>, hosts: BTreeSet<Uuid>) {
-        let around = surroundings(&self.settings, self.chassis, &self.local, &self.endpoints);
+        let around = surroundings(
+            (&self.settings, &self.mappings),
+            self.chassis,
+            &self.local,
+            &self.endpoints,
+        );
         self.builder.replace(southbound, names, hosts, &around);
     }
 
@@ -236,7 +262,7 @@ impl Host {
             ports.push(PortConfig {
                 port: *port,
                 name: interface.name.to_string(),
-                logical_switch: self.settings.bridge.to_string(),
+                logical_switch: interface.bridge.to_string(),
                 device: device.clone(),
             });
             if let Some(name) = &interface.logical_port {
@@ -248,6 +274,14 @@ impl Host {
         let logical = self.local.logical.keys();
         let known = logical.filter_map(|name| Some((name.clone(), self.local.of_logical(name)?.0)));
         let placed = known.filter(|(_, port)| program.port_role(*port).is_some());
+        let children = |port: PortNo| {
+            self.builder.children(port).map(move |name| (name.clone(), port)).collect::<Vec<_>>()
+        };
+        let placed = placed.flat_map(|(name, port)| {
+            let mut all = children(port);
+            all.push((name, port));
+            all
+        });
         let hosts = self.endpoints.hosts.iter();
         Some(Installation {
             covers: Installed {
@@ -282,7 +316,12 @@ impl Host {
         now: Instant,
         unix_ms: UnixMs,
     ) -> (Option<Transaction>, Option<Instant>) {
-        let around = surroundings(&self.settings, self.chassis, &self.local, &self.endpoints);
+        let around = surroundings(
+            (&self.settings, &self.mappings),
+            self.chassis,
+            &self.local,
+            &self.endpoints,
+        );
         let next =
             self.writer.next(replica, &self.settings, &around, &self.installed, (now, unix_ms));
         match next {
@@ -334,13 +373,24 @@ fn is_only_time(change: &RowChange) -> bool {
     binding || station
 }
 
+fn bad_mapping(part: &str) -> String {
+    format!("ovn-bridge-mappings: `{part}` is no NETWORK:BRIDGE, and is ignored")
+}
+
 fn surroundings<'a>(
-    settings: &'a Settings,
+    (settings, mappings): (&'a Settings, &'a BTreeMap<Text, Text>),
     chassis: Option<Uuid>,
     local: &'a LocalPorts,
     endpoints: &'a Endpoints,
 ) -> Surroundings<'a> {
-    Surroundings { chassis, names: [&settings.system_id, &settings.hostname], local, endpoints }
+    Surroundings {
+        chassis,
+        names: [&settings.system_id, &settings.hostname],
+        local,
+        integration: &settings.bridge,
+        mappings,
+        endpoints,
+    }
 }
 
 fn chassis_named(replica: &Replica, name: &Text) -> Option<Uuid> {
@@ -350,8 +400,6 @@ fn chassis_named(replica: &Replica, name: &Text) -> Option<Uuid> {
 
 /// The logical switch of a datapath port.
 fn switch_of(program: &Program, port: PortNo) -> Option<String> {
-    match program.port_role(port)? {
-        pipeline::PortRole::Vif { datapath, .. } => Some(program.datapath(*datapath)?.name.clone()),
-        _ => None,
-    }
+    let (datapath, _) = program.port_role(port)?.logical_port()?;
+    Some(program.datapath(datapath)?.name.clone())
 }

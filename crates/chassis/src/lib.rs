@@ -22,6 +22,7 @@ mod endpoints;
 mod host;
 mod local;
 mod program;
+mod provider;
 mod settings;
 mod tables;
 mod taught;

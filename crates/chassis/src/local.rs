@@ -1,12 +1,14 @@
 //! [`LocalPorts`]: the interfaces of the integration bridge in the local database, and which of
 //! them become ports of the switch.
 
+use crate::provider::{ProviderBridge, port_vlans};
 use crate::settings::Settings;
 use crate::tables::{Bridge, Interface, OpenVswitch, Port, Text, index};
 use datapath::config::{DeviceConfig, MAX_PORT};
 use datapath::number_pool::NumberPool;
-use flow::PortNo;
+use flow::{DatapathKey, PortNo};
 use ovsdb::{Atom, Replica, Uuid};
+use pipeline::PortVlans;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -15,9 +17,33 @@ use std::time::Instant;
 const LOCAL_PORT: i64 = OF_BRIDGE as i64;
 const OF_BRIDGE: u32 = 65534;
 /// The types of interfaces that can be ports.
-const OWN_KINDS: [&str; 3] = ["system", "internal", "tap"];
+const OWN_KINDS: [&str; 4] = ["system", "internal", "tap", "patch"];
 /// The value of `ofport` for an interface that cannot be used.
 const NO_PORT: i64 = -1;
+/// The MTU of devices that weft makes for a provider bridge, in bytes.
+const PROVIDER_MTU: u16 = 1500;
+
+/// The numbers of ports and of provider bridges.
+#[derive(Debug)]
+pub struct Numbers {
+    ports: NumberPool<Text>,
+    bridges: NumberPool<Text>,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        Self { ports: NumberPool::starting_at(1), bridges: NumberPool::starting_at(0) }
+    }
+}
+
+/// What the devices of interfaces depend on besides their rows.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceDefaults<'a> {
+    /// The MTU of guests whose interface requests none, in bytes.
+    pub mtu_bytes: u16,
+    /// The device of the tunnels, which cannot be a port.
+    pub uplink: &'a str,
+}
 
 /// The interfaces of all bridges.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -28,6 +54,8 @@ pub struct LocalPorts {
     pub bridge: Option<Uuid>,
     /// `next_cfg` of Open_vSwitch.
     pub next_cfg: i64,
+    /// The bridges besides the integration bridge.
+    pub bridges: BTreeMap<Text, ProviderBridge>,
     /// The interfaces, by row.
     pub interfaces: BTreeMap<Uuid, LocalInterface>,
     /// Those with a port, by the logical port that they name (`iface-id`).
@@ -39,6 +67,10 @@ pub struct LocalPorts {
 pub struct LocalInterface {
     /// Its name, which is that of its device.
     pub name: Text,
+    /// Its bridge.
+    pub bridge: Text,
+    /// The other end of a patch port.
+    pub peer: Option<Text>,
     /// The logical port that it names.
     pub logical_port: Option<Text>,
     /// The port, or why there is none.
@@ -79,7 +111,9 @@ pub enum InterfaceState {
         /// The device.
         device: DeviceConfig,
     },
-    /// The own interface of a bridge. It has no device.
+    /// A patch port. It has a number, but no device.
+    Patch(PortNo),
+    /// The own interface of the integration bridge. It has no device.
     OfBridge,
     /// It is not used, because of this.
     Refused(String),
@@ -89,7 +123,7 @@ impl LocalInterface {
     /// The value of the column `ofport`.
     pub fn ofport(&self) -> i64 {
         match &self.state {
-            InterfaceState::Port { port, .. } => port.0.into(),
+            InterfaceState::Port { port, .. } | InterfaceState::Patch(port) => port.0.into(),
             InterfaceState::OfBridge => LOCAL_PORT,
             InterfaceState::Refused(_) => NO_PORT,
         }
@@ -99,48 +133,115 @@ impl LocalInterface {
     pub fn error(&self) -> Option<Text> {
         match &self.state {
             InterfaceState::Refused(why) => Some(why.as_str().into()),
-            InterfaceState::Port { .. } | InterfaceState::OfBridge => None,
+            _ => None,
         }
     }
 }
 
 impl LocalPorts {
-    /// Reads the interfaces of all bridges. Interfaces keep their number in `numbers`. `mtu_bytes`
-    /// is the MTU of guests whose interface requests none.
+    /// Reads the interfaces of all bridges. Interfaces keep their number in `numbers`. `around`
+    /// says what their devices depend on.
     pub fn read(
         replica: &Replica,
         settings: &Settings,
-        mtu_bytes: u16,
-        numbers: &mut NumberPool<Text>,
+        around: &DeviceDefaults<'_>,
+        numbers: &mut Numbers,
         now: Instant,
     ) -> Self {
         let mut ports = Self::default();
         let Some((root, row)) = replica.rows::<OpenVswitch>().next() else { return ports };
         (ports.root, ports.next_cfg) = (Some(root), row.next_cfg);
-        ports.keep_numbers(replica, numbers, now);
-        for uuid in row.bridges {
+        ports.keep_numbers(replica, &mut numbers.ports, now);
+        let mut bridges: Vec<_> = row.bridges.into_iter().collect();
+        // In the order of names, so that a restarted host numbers the same bridges alike.
+        bridges.sort_by_cached_key(|&uuid| replica.get::<Bridge>(uuid).map(|row| row.name));
+        for uuid in bridges {
             let Some(bridge) = replica.get::<Bridge>(uuid) else { continue };
-            let is_own = bridge.name == settings.bridge;
-            ports.bridge = ports.bridge.or(is_own.then_some(uuid));
-            let rows = bridge.ports.iter().filter_map(|&port| replica.get::<Port>(port));
-            let members: BTreeSet<Uuid> = rows.flat_map(|port| port.interfaces).collect();
-            for uuid in members {
-                let Some(row) = replica.get::<Interface>(uuid) else { continue };
-                let state = if row.name == bridge.name {
-                    InterfaceState::OfBridge
-                } else if is_own {
-                    state(&row, mtu_bytes, numbers, now)
+            if bridge.name == settings.bridge {
+                ports.bridge = ports.bridge.or(Some(uuid));
+            } else {
+                let number = numbers.bridges.number(bridge.name.clone(), now);
+                let key = DatapathKey(DatapathKey::FIRST_LOCAL.0.saturating_add(number));
+                ports.bridges.insert(bridge.name.clone(), ProviderBridge::new(key));
+            }
+            ports.read_bridge(replica, &bridge, around, numbers, now);
+        }
+        ports.check_patches(&settings.bridge);
+        numbers.ports.release_unused(now);
+        numbers.bridges.release_unused(now);
+        ports
+    }
+
+    fn read_bridge(
+        &mut self,
+        replica: &Replica,
+        bridge: &Bridge,
+        around: &DeviceDefaults<'_>,
+        numbers: &mut Numbers,
+        now: Instant,
+    ) {
+        for port in bridge.ports.iter().filter_map(|&port| replica.get::<Port>(port)) {
+            let members = port
+                .interfaces
+                .iter()
+                .filter_map(|&uuid| Some((uuid, replica.get::<Interface>(uuid)?)));
+            for (uuid, row) in members {
+                let is_provider = self.bridges.contains_key(&bridge.name);
+                let is_own = row.name == bridge.name;
+                let state = if is_own && !is_provider {
+                    Ok(InterfaceState::OfBridge)
                 } else {
-                    InterfaceState::Refused(format!(
-                        "weft serves the integration bridge {} only: bridge {} stays without ports",
-                        settings.bridge, bridge.name
-                    ))
+                    let kind = if is_own { "internal" } else { &row.kind };
+                    let vlans =
+                        if is_provider { port_vlans(&port) } else { Ok(PortVlans::default()) };
+                    vlans.and_then(|vlans| {
+                        let device = device(&row, kind, around, is_provider)?;
+                        if port.interfaces.len() > 1 {
+                            return Err(NO_BONDS.to_owned());
+                        }
+                        let number = number(&row, &mut numbers.ports, now)?;
+                        if let Some(bridge) = self.bridges.get_mut(&bridge.name) {
+                            bridge.add(&row, number, vlans, device.is_some());
+                        }
+                        Ok(match device {
+                            Some(device) => InterfaceState::Port { port: number, device },
+                            None => InterfaceState::Patch(number),
+                        })
+                    })
                 };
-                ports.add(uuid, &row, state);
+                let state = state.unwrap_or_else(InterfaceState::Refused);
+                self.add(uuid, &bridge.name, &row, state);
             }
         }
-        numbers.release_unused(now);
-        ports
+    }
+
+    /// Refuses patch ports that weft does not serve. The ports that ovn-controller has made between
+    /// the integration bridge and the provider bridges are served by the bridge mappings.
+    fn check_patches(&mut self, integration: &Text) {
+        let peers: BTreeMap<Text, (Text, Text)> = self
+            .interfaces
+            .values()
+            .filter(|it| matches!(it.state, InterfaceState::Patch(_)))
+            .filter_map(|it| Some((it.name.clone(), (it.peer.clone()?, it.bridge.clone()))))
+            .collect();
+        for interface in self.interfaces.values_mut() {
+            if !matches!(interface.state, InterfaceState::Patch(_)) {
+                continue;
+            }
+            let peer = interface.peer.as_ref().and_then(|name| peers.get(name));
+            let is_mutual = peer.is_some_and(|(back, _)| *back == interface.name);
+            let to_integration = interface.bridge == *integration
+                || peer.is_some_and(|(_, bridge)| bridge == integration);
+            if !is_mutual {
+                interface.state = InterfaceState::Refused(
+                    "its options:peer is no patch port whose peer is this one".to_owned(),
+                );
+            } else if to_integration && !is_of_ovn(&interface.name) {
+                interface.state = InterfaceState::Refused(format!(
+                    "weft connects {integration} with other bridges by ovn-bridge-mappings"
+                ));
+            }
+        }
     }
 
     /// Gives interfaces without a number the one that the database has, from an earlier run. So
@@ -159,9 +260,11 @@ impl LocalPorts {
         }
     }
 
-    fn add(&mut self, uuid: Uuid, row: &Interface, mut state: InterfaceState) {
+    fn add(&mut self, uuid: Uuid, bridge: &Text, row: &Interface, mut state: InterfaceState) {
         let is_port = matches!(state, InterfaceState::Port { .. });
-        let logical_port = row.external_ids.get("iface-id").filter(|_| is_port).cloned();
+        // Guests are attached to the integration bridge.
+        let is_guest = is_port && !self.bridges.contains_key(bridge);
+        let mut logical_port = row.external_ids.get("iface-id").filter(|_| is_guest).cloned();
         if let Some(name) = &logical_port {
             match self.logical.entry(name.clone()) {
                 Entry::Vacant(place) => drop(place.insert(uuid)),
@@ -169,19 +272,25 @@ impl LocalPorts {
                     state = InterfaceState::Refused(format!(
                         "another interface has iface-id={name} as well: give each its own"
                     ));
+                    logical_port = None;
                 }
             }
         }
-        let logical_port = logical_port.filter(|_| matches!(state, InterfaceState::Port { .. }));
-        self.interfaces
-            .insert(uuid, LocalInterface { name: row.name.clone(), logical_port, state });
+        let interface = LocalInterface {
+            name: row.name.clone(),
+            bridge: bridge.clone(),
+            peer: row.options.get("peer").cloned(),
+            logical_port,
+            state,
+        };
+        self.interfaces.insert(uuid, interface);
     }
 
     /// The port and device of a logical port.
     pub fn of_logical(&self, name: &str) -> Option<(PortNo, &DeviceConfig)> {
         match &self.interfaces.get(self.logical.get(name)?)?.state {
             InterfaceState::Port { port, device } => Some((*port, device)),
-            InterfaceState::OfBridge | InterfaceState::Refused(_) => None,
+            _ => None,
         }
     }
 
@@ -193,29 +302,41 @@ impl LocalPorts {
     }
 }
 
-fn state(
+const NO_BONDS: &str = "weft makes no bonds: make one with `ip link`, and add its device";
+
+/// The device of an interface; `None` for a patch port.
+fn device(
     row: &Interface,
-    mtu_bytes: u16,
-    numbers: &mut NumberPool<Text>,
-    now: Instant,
-) -> InterfaceState {
+    kind: &str,
+    around: &DeviceDefaults<'_>,
+    is_provider: bool,
+) -> Result<Option<DeviceConfig>, String> {
+    if *row.name == *around.uplink {
+        return Err(format!("{} is the uplink of the tunnels: use another device", row.name));
+    }
     let requested = row.mtu_request.and_then(|mtu| u16::try_from(mtu).ok());
-    let (name, mtu) = (row.name.to_string(), requested.unwrap_or(mtu_bytes));
-    let device = match &*row.kind {
-        "" | "system" => DeviceConfig::Interface { name, mtu },
+    let mtu = if is_provider { PROVIDER_MTU } else { around.mtu_bytes };
+    let (name, mtu) = (row.name.to_string(), requested.unwrap_or(mtu));
+    Ok(Some(match kind {
+        "" | "system" => DeviceConfig::Interface { name, mtu: (!is_provider).then_some(mtu) },
         "internal" => DeviceConfig::Tap { name, guest: None, mtu },
         "tap" => DeviceConfig::Vm { name, mtu },
-        kind => {
-            return InterfaceState::Refused(format!(
-                "weft has no interfaces of type {kind} on the integration bridge"
-            ));
-        }
-    };
+        "patch" => return Ok(None),
+        kind => return Err(format!("weft has no interfaces of type {kind}")),
+    }))
+}
+
+fn number(row: &Interface, numbers: &mut NumberPool<Text>, now: Instant) -> Result<PortNo, String> {
     let port = PortNo(numbers.number(row.name.clone(), now));
     if port > MAX_PORT || port.0 == OF_BRIDGE {
-        return InterfaceState::Refused(format!("a switch numbers at most {MAX_PORT} ports"));
+        return Err(format!("a switch numbers at most {MAX_PORT} ports"));
     }
-    InterfaceState::Port { port, device }
+    Ok(port)
+}
+
+/// True for the names that ovn-controller gives to its patch ports.
+fn is_of_ovn(name: &str) -> bool {
+    name.starts_with("patch-") && name.contains("-to-")
 }
 
 /// The bridge with this name.

@@ -8,6 +8,7 @@
 //! | Port_Binding, host, interface | these ports are placed; flows naming them are compiled |
 //! | Multicast_Group | this group is set |
 //! | Load_Balancer | its flows are compiled |
+//! | Port_Binding of a localnet port, bridge | the ports of its switch and of bridges are placed |
 //! | DNS | the names of its datapaths are set |
 //! | Datapath_Binding | with another key: everything is built again |
 //!
@@ -16,12 +17,14 @@
 //!
 //! A flow that cannot be compiled is left out and kept by name ([`BadFlow`]). The others work.
 
+mod bridges;
 mod dns;
 mod flows;
 mod learned;
 mod load_balancers;
 pub(crate) mod ports;
 mod reachable;
+mod roles;
 
 use crate::endpoints::Endpoints;
 use crate::local::LocalPorts;
@@ -29,8 +32,9 @@ use crate::tables::{
     AddressSet, DatapathBinding, LogicalDpGroup, LogicalFlow, MulticastGroup, PortBinding,
     PortGroup, Text, TextMap, index,
 };
+use bridges::Bridges;
 use dns::NameSet;
-use flow::{DatapathKey, PortKey, TunnelType};
+use flow::{DatapathKey, PortKey, PortNo, TunnelType};
 use lflow::{Constant, Loader};
 use load_balancers::LoadedBalancer;
 use network::Placement;
@@ -38,6 +42,7 @@ use ovsdb::{Atom, Replica, RowChange, Table, Uuid};
 use pipeline::{DatapathKind, FlowId, PortRole, Program};
 use ports::PlacedPort;
 use reachable::ReachableDatapaths;
+use roles::PortRoles;
 use southbound::{constant, port_group_name};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -54,6 +59,10 @@ pub struct Surroundings<'a> {
     pub names: [&'a str; 2],
     /// The local ports.
     pub local: &'a LocalPorts,
+    /// The name of the integration bridge.
+    pub integration: &'a str,
+    /// The bridges of physical networks, by network.
+    pub mappings: &'a BTreeMap<Text, Text>,
     /// The end points of other hosts.
     pub endpoints: &'a Endpoints,
 }
@@ -85,6 +94,8 @@ pub struct ProgramBuilder {
     tunnels: Vec<TunnelType>,
     datapaths: HashMap<Uuid, DatapathKey>,
     ports: HashMap<Uuid, PlacedPort>,
+    roles: PortRoles,
+    bridges: Bridges,
     groups: HashMap<Uuid, (DatapathKey, PortKey)>,
     load_balancers: HashMap<Uuid, LoadedBalancer>,
     name_sets: BTreeMap<Uuid, NameSet>,
@@ -124,6 +135,8 @@ impl ProgramBuilder {
             tunnels: tunnels.to_vec(),
             datapaths: HashMap::new(),
             ports: HashMap::new(),
+            roles: PortRoles::default(),
+            bridges: Bridges::default(),
             groups: HashMap::new(),
             load_balancers: HashMap::new(),
             name_sets: BTreeMap::new(),
@@ -175,6 +188,11 @@ impl ProgramBuilder {
         self.bad_flows.len() + self.unnamed_bad_flows.len()
     }
 
+    /// The names of the containers' ports behind a port of this host.
+    pub fn children(&self, port: PortNo) -> impl Iterator<Item = &Text> {
+        self.roles.children(port)
+    }
+
     /// Warnings since the last call, for the log.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
@@ -198,11 +216,15 @@ impl ProgramBuilder {
         let flows: BTreeSet<Uuid> = flows.into_iter().chain(of_groups).collect();
         flows.iter().for_each(|&uuid| self.remove_flow(uuid));
         let renamed = self.apply_datapaths(replica, &changes);
-        self.apply_ports(replica, &changes, &renamed, around);
+        self.bridges.is_outdated |= Self::concern_localnets(&changes);
+        let moved = self.update_localnets(replica, around);
+        let incomplete: BTreeSet<Uuid> = renamed.union(&moved).copied().collect();
+        self.apply_ports(replica, &changes, &incomplete, around);
         self.apply_groups(replica, &changes, &renamed);
         self.apply_sets(&changes);
         self.apply_dns(replica, &changes, &renamed);
         self.update_reachable(replica, &flows);
+        self.place_bridge_ports(around.local);
         for uuid in flows {
             self.add_flow(replica, uuid);
         }

@@ -4,7 +4,7 @@
 use crate::tables::{OpenVswitch, Ssl, Text, TextMap};
 use flow::{Dscp, TunnelType};
 use ovsdb::{Remote, Replica};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -88,6 +88,22 @@ impl Settings {
             ca_certificate: ssl.ca_cert.into(),
         });
         Ok(Self { tls, ..Self::from_external_ids(&row.external_ids, hostname)? })
+    }
+
+    /// The bridges of physical networks, by network, and the parts of `ovn-bridge-mappings` that
+    /// are invalid.
+    pub fn mappings(&self) -> (BTreeMap<Text, Text>, Vec<Text>) {
+        let (mut bridges, mut invalid) = (BTreeMap::new(), Vec::new());
+        let parts = self.bridge_mappings.split(',').map(str::trim).filter(|it| !it.is_empty());
+        for part in parts {
+            match part.split_once(':') {
+                Some((network, bridge)) if !network.is_empty() && !bridge.is_empty() => {
+                    bridges.insert(network.into(), bridge.into());
+                }
+                _ => invalid.push(part.into()),
+            }
+        }
+        (bridges, invalid)
     }
 
     fn from_external_ids(ids: &TextMap, hostname: &str) -> Result<Self, SettingsError> {
@@ -192,6 +208,16 @@ mod tests {
         assert_eq!(settings.tunnels, [TunnelType::Geneve, TunnelType::Stt]);
         assert!(settings.checksum);
         assert_eq!(settings.probe_interval, Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn bridge_mappings_are_pairs_and_others_are_named() {
+        let mut pairs = LEAST.to_vec();
+        pairs.push(("ovn-bridge-mappings", "physnet:br-ex, lan:br-lan,oops,:x,y:"));
+        let (bridges, invalid) = read(&pairs).unwrap().mappings();
+        let pairs: Vec<(&str, &str)> = bridges.iter().map(|(a, b)| (&**a, &**b)).collect();
+        assert_eq!(pairs, [("lan", "br-lan"), ("physnet", "br-ex")]);
+        assert_eq!(invalid, ["oops".into(), ":x".into(), "y:".into()] as [Text; 3]);
     }
 
     #[test]

@@ -46,6 +46,11 @@ ovsdb::table! {
     pub struct Port: "Port" {
         pub name: "name" => Text,
         pub interfaces: "interfaces" => BTreeSet<Uuid>,
+        pub vlan_mode: "vlan_mode" => Option<Text>,
+        pub tag: "tag" => Option<i64>,
+        pub trunks: "trunks" => BTreeSet<i64>,
+        pub cvlans: "cvlans" or default => BTreeSet<i64>,
+        pub external_ids: "external_ids" => TextMap,
     }
 }
 
@@ -54,6 +59,7 @@ ovsdb::table! {
     pub struct Interface: "Interface" {
         pub name: "name" => Text,
         pub kind: "type" => Text,
+        pub options: "options" => TextMap,
         pub external_ids: "external_ids" => TextMap,
         pub ofport: "ofport" => Option<i64>,
         pub mtu_request: "mtu_request" => Option<i64>,
@@ -119,6 +125,8 @@ ovsdb::table! {
         pub datapath: "datapath" => Uuid,
         pub tunnel_key: "tunnel_key" => i64,
         pub options: "options" => TextMap,
+        pub parent_port: "parent_port" => Option<Text>,
+        pub tag: "tag" => Option<i64>,
         pub port_security: "port_security" => Vec<String>,
         pub chassis: "chassis" => Option<Uuid>,
         pub encap: "encap" => Option<Uuid>,
@@ -259,6 +267,10 @@ pub mod index {
     pub const HA_GROUP: &str = "ha_group";
     /// Ports by the values of their options, which name other ports.
     pub const OPTIONS: &str = "options";
+    /// Ports by their type.
+    pub const KIND: &str = "kind";
+    /// Ports of containers by their parent.
+    pub const PARENT: &str = "parent";
     /// Flows by their group of datapaths.
     pub const DP_GROUP: &str = "dp_group";
     /// Multicast groups by their ports.
@@ -291,6 +303,8 @@ pub fn of_southbound(system_id: &str) -> Vec<TableRequest> {
             .index(index::NAME, &["logical_port"])
             .index(index::DATAPATH, &["datapath"])
             .index(index::KEY, &["datapath", "tunnel_key"])
+            .index(index::KIND, &["type"])
+            .index_elements(index::PARENT, "parent_port")
             .index_elements(index::CHASSIS, "chassis")
             .index_elements(index::HA_GROUP, "ha_chassis_group")
             .index_map_values(index::OPTIONS, "options"),

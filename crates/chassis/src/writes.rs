@@ -236,6 +236,8 @@ pub fn leave(replica: &Replica, settings: &Settings, chassis: Option<Uuid>) -> O
         chassis: Some(chassis),
         names: [&settings.system_id, &settings.hostname],
         local: &none,
+        integration: &settings.bridge,
+        mappings: &BTreeMap::new(),
         endpoints: &Endpoints::default(),
     };
     let mut transaction = Transaction::new();

@@ -47,7 +47,7 @@ impl<'o> Followed<'o> {
         let mut config = Config::new("OVN_Southbound", settings.remotes.clone());
         config.tables = of_southbound("h1");
         let client = Client::new(config, None).expect("a client can be made");
-        Self { ovn, client, host: Host::new(settings, 1500) }
+        Self { ovn, client, host: Host::new(settings, "uplink", 1500) }
     }
 
     /// Waits until the replica has all that the database has.
@@ -102,7 +102,7 @@ impl<'o> Followed<'o> {
         let rows = replica.tables().flat_map(|table| table.rows());
         let changes: Vec<_> =
             rows.map(|row| RowChange { old: None, new: Some(Arc::clone(row)) }).collect();
-        let mut host = Host::new(self.host.settings().clone(), 1500);
+        let mut host = Host::new(self.host.settings().clone(), "uplink", 1500);
         host.handle_southbound(replica, &changes, true, Instant::now());
         host.installation(replica).expect("it is due")
     }

@@ -76,6 +76,7 @@ impl ProgramBuilder {
         if moved.is_empty() {
             return;
         }
+        self.bridges.lack_ports = true;
         let rows = self.datapaths.iter().filter(|(_, key)| moved.contains(key));
         let flows: BTreeSet<Uuid> =
             rows.flat_map(|(uuid, _)| flows_of_datapath(replica, *uuid)).collect();

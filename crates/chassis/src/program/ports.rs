@@ -1,14 +1,16 @@
 //! The placement of logical ports.
 
+use super::roles::Attached;
 use super::{Changes, ProgramBuilder, Surroundings};
 use crate::claims;
 use crate::tables::{PortBinding, Text, index};
-use flow::{DatapathKey, PortKey, PortNo};
+use flow::{DatapathKey, PortKey};
 use ovsdb::{Atom, Replica, Row, Table, Uuid};
-use pipeline::{LogicalPort, PortLocation, PortRole, PortSecurity};
+use pipeline::{LogicalPort, PortLocation, PortSecurity};
 use southbound::PortKind;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use wire::VlanId;
 
 /// A port of the program.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,7 +18,7 @@ pub struct PlacedPort {
     pub datapath: DatapathKey,
     pub key: PortKey,
     name: Text,
-    local: Option<PortNo>,
+    local: Option<Attached>,
     is_resident: bool,
     /// The datapath behind a patch port.
     pub patch: Option<DatapathKey>,
@@ -40,11 +42,13 @@ impl ProgramBuilder {
     ) {
         let mut affected: BTreeSet<Uuid> = changes.uuids::<PortBinding>().collect();
         for change in changes.of::<PortBinding>() {
-            // Ports that name this one in their options: patch ports their peer, chassisredirect
-            // ports their distributed port.
+            // Ports that name this one: patch ports their peer, chassisredirect ports their
+            // distributed port,
+            // ports, and containers their parent.
             for row in [&change.old, &change.new].into_iter().flatten() {
                 if let Some(name) = row.get("logical_port") {
                     affected.extend(find(replica, index::OPTIONS, name.atoms()));
+                    affected.extend(find(replica, index::PARENT, name.atoms()));
                 }
             }
         }
@@ -62,15 +66,21 @@ impl ProgramBuilder {
         hosts: impl IntoIterator<Item = Uuid>,
         around: &Surroundings<'_>,
     ) {
-        let by_name = names
-            .into_iter()
-            .flat_map(|name| find(replica, index::NAME, &[Atom::String(Arc::clone(name))]));
-        let mut affected: BTreeSet<Uuid> = by_name.collect();
+        self.bridges.is_outdated = true;
+        let by_name = names.into_iter().flat_map(|name| {
+            let name = [Atom::String(Arc::clone(name))];
+            [index::NAME, index::PARENT].map(|index| find(replica, index, &name))
+        });
+        let mut affected: BTreeSet<Uuid> = by_name.flatten().collect();
+        for switch in self.update_localnets(replica, around) {
+            affected.extend(find(replica, index::DATAPATH, &[Atom::Uuid(switch)]));
+        }
         for host in hosts {
             affected.extend(find(replica, index::CHASSIS, &[Atom::Uuid(host)]));
         }
         self.place(replica, affected, around);
         self.update_reachable(replica, &BTreeSet::new());
+        self.place_bridge_ports(around.local);
     }
 
     fn place(&mut self, replica: &Replica, rows: BTreeSet<Uuid>, around: &Surroundings<'_>) {
@@ -80,8 +90,8 @@ impl ProgramBuilder {
         for (uuid, row) in &rows {
             let Some(old) = self.ports.get(uuid) else { continue };
             let identity = row.as_ref().and_then(|row| self.identity(row));
-            if let Some(port) = old.local {
-                self.loader.physical().remove_port_role(port);
+            if let Some(at) = old.local {
+                self.roles.detach(&mut self.loader, at, (old.datapath, old.key));
             }
             if identity.as_ref() != Some(&(old.datapath, old.key)) {
                 self.loader.remove_port(old.datapath, old.key);
@@ -116,16 +126,21 @@ impl ProgramBuilder {
         (datapath, key): (DatapathKey, PortKey),
         around: &Surroundings<'_>,
     ) {
-        let location = self.location(replica, row, around);
+        let mut location = self.location(replica, uuid, row, around);
         let name = row.logical_port.clone();
-        let local = match location {
-            PortLocation::Local(port) => {
-                let role = PortRole::Vif { datapath, port: key };
-                self.loader.physical().set_port_role(port, role);
-                Some(port)
+        let mut local = match location {
+            PortLocation::Local(port) => Some(Attached { port, vlan: None }),
+            PortLocation::Child { parent, vlan } => {
+                Some(Attached { port: parent, vlan: Some(vlan.value()) })
             }
             _ => None,
         };
+        if let Some(at) = local
+            && !self.roles.attach(&mut self.loader, at, (datapath, key), &name)
+        {
+            self.warnings.push(format!("port {name}: another port has its tag behind its parent"));
+            (local, location) = (None, PortLocation::Unbound);
+        }
         let (security, problems) = PortSecurity::parse_as_ovn(&row.port_security);
         self.warnings.extend(problems.iter().map(|problem| format!("port {name}: {problem}")));
         let port = LogicalPort { name: name.to_string(), location, security };
@@ -136,7 +151,10 @@ impl ProgramBuilder {
             self.loader.set_resident(&name, is_resident);
         }
         let patch = match location {
-            PortLocation::Patch { datapath, .. } => Some(datapath),
+            // Bridges have no logical flows.
+            PortLocation::Patch { datapath, .. } if datapath < DatapathKey::FIRST_LOCAL => {
+                Some(datapath)
+            }
             _ => None,
         };
         let placed = PlacedPort { datapath, key, name, local, is_resident, patch };
@@ -149,6 +167,7 @@ impl ProgramBuilder {
     fn location(
         &self,
         replica: &Replica,
+        uuid: Uuid,
         row: &PortBinding,
         around: &Surroundings<'_>,
     ) -> PortLocation {
@@ -157,19 +176,29 @@ impl ProgramBuilder {
         let local = local.map(|(port, _)| PortLocation::Local(port));
         let is_here = row.chassis.is_some() && row.chassis == around.chassis;
         let here = match kind {
+            PortKind::Vif if claims::is_child(row) => child(replica, row, around),
             PortKind::Vif if claims::may_bind(row, around.names) => local,
+            PortKind::Localnet => self.bridges.location(uuid),
             PortKind::Localport => local,
             PortKind::Patch => Some(self.patch(replica, row)),
             PortKind::L3Gateway if is_here => Some(self.patch(replica, row)),
             PortKind::ChassisRedirect if is_here => Some(self.redirect(replica, row)),
             _ => None,
         };
-        here.or_else(|| {
-            let remote = row.chassis.filter(|_| !is_here)?;
-            let endpoint = around.endpoints.of(remote, row.encap)?;
-            Some(PortLocation::Remote { endpoint, logical_ports: true })
-        })
-        .unwrap_or(PortLocation::Unbound)
+        // A switch with a localnet port reaches its ports elsewhere by the physical network.
+        let by_localnet = || {
+            let is_reached_so =
+                !matches!(kind, PortKind::Patch | PortKind::Localnet | PortKind::ChassisRedirect);
+            let switch = self.datapaths.get(&row.datapath).filter(|_| is_reached_so)?;
+            self.bridges.of_switch(*switch).map(PortLocation::Redirect)
+        };
+        here.or_else(by_localnet)
+            .or_else(|| {
+                let remote = row.chassis.filter(|_| !is_here)?;
+                let endpoint = around.endpoints.of(remote, row.encap)?;
+                Some(PortLocation::Remote { endpoint, logical_ports: true })
+            })
+            .unwrap_or(PortLocation::Unbound)
     }
 
     fn patch(&self, replica: &Replica, row: &PortBinding) -> PortLocation {
@@ -186,6 +215,14 @@ impl ProgramBuilder {
         let port = port.and_then(|port| self.identity(&port));
         port.map_or(PortLocation::Unbound, |(_, port)| PortLocation::Redirect(port))
     }
+}
+
+/// Where the port of a container is, if the interface of its parent is on this host.
+fn child(replica: &Replica, row: &PortBinding, around: &Surroundings<'_>) -> Option<PortLocation> {
+    let parent = claims::local_parent(replica, row, around)?;
+    let (parent, _) = around.local.of_logical(&parent)?;
+    let vlan = VlanId::new(u16::try_from(row.tag?).ok()?)?;
+    Some(PortLocation::Child { parent, vlan })
 }
 
 /// The port that an option names.
@@ -205,7 +242,7 @@ pub(crate) fn row_named<'r>(replica: &'r Replica, name: &str) -> Option<&'r Arc<
 }
 
 /// The ports with one of these keys in an index.
-fn find(replica: &Replica, index: &str, keys: &[Atom]) -> Vec<Uuid> {
+pub(super) fn find(replica: &Replica, index: &str, keys: &[Atom]) -> Vec<Uuid> {
     let found = replica.table(PortBinding::NAME).and_then(|table| table.index(index));
     let rows = found.into_iter().flat_map(|found| {
         keys.iter().flat_map(move |key| found.find_atom(key.clone())).collect::<Vec<_>>()

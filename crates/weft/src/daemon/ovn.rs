@@ -71,7 +71,7 @@ impl JoinedHost {
         let settings = wait_for_settings(&mut local);
         let (uplink, mtu) = uplink_of(settings.encap_ip).map_err(Failure::Input)?;
         let mut southbound = open_southbound(&settings)?;
-        let mut host = Host::new(settings, mtu);
+        let mut host = Host::new(settings, &uplink, mtu);
         loop {
             let received = southbound.receive();
             if received.is_updated {
