@@ -34,6 +34,7 @@ macro_rules! require_ovn {
 mod balanced;
 mod guest_services;
 mod learned;
+mod localnet;
 pub mod nat;
 
 /// The local database of a host.

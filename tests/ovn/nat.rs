@@ -57,7 +57,7 @@ fn configure(ovn: &Ovn, [first, outside, second]: [&Guest; 3]) {
 }
 
 /// Gives the guests their addresses and routes.
-fn address([first, outside, second]: [&Guest; 3]) {
+pub fn address([first, outside, second]: [&Guest; 3]) {
     for guest in [first, second] {
         for (network, gateway) in [("172.16.9.0/24", "192.168.7.254"), ("fd16::/64", "fd77::fe")] {
             let network = network.parse().expect("a prefix");

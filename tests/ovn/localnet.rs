@@ -1,0 +1,360 @@
+//! Provider networks: localnet ports, bridge mappings, provider bridges and container ports.
+//!
+//! A machine of the physical network is a guest of the lab whose veth pair ends in a provider
+//! bridge, in place of a network card.
+
+use super::{Hosts, LocalDatabase, is_silent, join, lab_of};
+use crate::common::trunk::Trunk;
+use crate::common::{Daemon, GUEST_DEVICE, Guest, Host, Lab, PATIENCE, traffic};
+use crate::ovn::nat::{self, FORWARDED, OUTSIDE, SERVER};
+use crate::peers::carry_wire_frames;
+use netdev::{Dad, IpNet, Route};
+use std::net::{IpAddr, SocketAddr};
+use testkit::host::{pair, wait_until};
+use testkit::ovn::Ovn;
+use traffic::EchoServer;
+
+const STREAM: usize = 300_000;
+const VLAN: u16 = 101;
+
+/// The commands for a logical switch with these guests and a localnet port of `physnet`.
+fn provider_switch(name: &str, guests: &[&Guest]) -> Vec<String> {
+    let mut commands = super::switch(name, guests);
+    commands.push(format!(
+        "lsp-add {name} ln-{name} -- lsp-set-type ln-{name} localnet -- \
+         lsp-set-addresses ln-{name} unknown -- \
+         lsp-set-options ln-{name} network_name=physnet"
+    ));
+    commands
+}
+
+/// Makes the provider bridge of a host, with these devices.
+fn add_provider(database: &LocalDatabase<'_>, devices: &[&str]) {
+    database.vsctl("set open . external_ids:ovn-bridge-mappings=physnet:br-ex");
+    database.vsctl("add-br br-ex");
+    for device in devices {
+        database.vsctl(&format!("add-port br-ex {device}"));
+        let state = database.vsctl(&format!("get Interface {device} ofport error"));
+        assert!(!state.starts_with("-1") && state.ends_with("[]\n"), "{state}");
+    }
+}
+
+/// Pings and TCP streams in both directions and both families.
+fn exchange(one: &Guest, other: &Guest) {
+    for (from, to) in [(one, other), (other, one)] {
+        for family in [4, 6] {
+            traffic::ping(&from.netns, to.ip(family));
+            traffic::tcp(from, to, family, STREAM);
+        }
+    }
+}
+
+/// Puts a machine behind a device, whose frames have these tags. Its MTU becomes that of the guests
+/// in `others`, because unknown unicast of these may reach it.
+fn trunk(device: &Guest, vlan: u16, others: &[&Guest]) -> Trunk {
+    let trunk = Trunk::new(device, &[(0x8100, vlan)]);
+    let link = trunk.inside.netns.netlink().link(GUEST_DEVICE).expect("the machine has a device");
+    for guest in others {
+        let netlink = guest.netns.netlink();
+        let index = netlink.index_of(GUEST_DEVICE).expect("a guest has its device");
+        netlink.set_mtu(index, link.mtu).expect("an MTU can be set");
+    }
+    trunk
+}
+
+/// Starts the daemon of the first host, and attaches these guests.
+fn start_one<'l>(lab: &'l Lab, ovn: &Ovn, guests: &[&Guest]) -> (LocalDatabase<'l>, Daemon) {
+    let database = LocalDatabase::start(lab, ovn, 0);
+    let daemon = join(lab, &database);
+    daemon.wait_answers();
+    for guest in guests {
+        database.add_port(guest);
+        ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=true", guest.name));
+    }
+    (database, daemon)
+}
+
+#[test]
+fn guest_reaches_the_physical_network_by_a_localnet_port() {
+    require_ovn!();
+    let lab = lab_of(3, 0);
+    let ovn = Ovn::start("localnet");
+    let [guest, outside, second] = [0, 1, 2].map(|at| &lab.guests[at]);
+    ovn.configure(&provider_switch("public", &[guest]));
+    let (database, daemon) = start_one(&lab, &ovn, &[guest]);
+    assert!(is_silent(guest, outside.ip(4)));
+    add_provider(&database, &[&outside.host_device(), &second.host_device()]);
+    exchange(guest, outside);
+    traffic::broadcast(guest, outside);
+    traffic::broadcast(outside, guest);
+    // The bridge is a switch for its devices, too.
+    exchange(outside, second);
+    // A localnet port with a tag: only frames of that VLAN pass.
+    ovn.nbctl(&format!("--wait=hv set Logical_Switch_Port ln-public tag={VLAN}"));
+    assert!(is_silent(guest, outside.ip(4)) && is_silent(outside, guest.ip(4)));
+    exchange(outside, second);
+    let tagged = trunk(outside, VLAN, &[guest]);
+    exchange(guest, &tagged.inside);
+    traffic::broadcast(&tagged.inside, guest);
+    // The mapping goes, and comes again.
+    database.vsctl("remove open . external_ids ovn-bridge-mappings");
+    assert!(is_silent(guest, tagged.inside.ip(4)));
+    database.vsctl("set open . external_ids:ovn-bridge-mappings=physnet:br-ex");
+    exchange(guest, &tagged.inside);
+    database.vsctl("del-br br-ex");
+    assert!(is_silent(guest, tagged.inside.ip(4)) && is_silent(outside, second.ip(4)));
+    daemon.stop();
+}
+
+#[test]
+fn ports_of_a_provider_bridge_have_vlans() {
+    require_ovn!();
+    let lab = lab_of(4, 0);
+    let ovn = Ovn::start("vlans");
+    let [guest, port, access, other] = [0, 1, 2, 3].map(|at| &lab.guests[at]);
+    ovn.configure(&provider_switch("public", &[guest]));
+    ovn.nbctl(&format!("set Logical_Switch_Port ln-public tag={VLAN}"));
+    let (database, daemon) = start_one(&lab, &ovn, &[guest]);
+    let devices = [port, access, other].map(Guest::host_device);
+    add_provider(&database, &devices.each_ref().map(String::as_str));
+    let [_, access_port, other_port] = &devices;
+    database.vsctl(&format!("set Port {access_port} tag={VLAN}"));
+    database.vsctl(&format!("set Port {other_port} tag=102"));
+    let tagged = trunk(port, VLAN, &[guest, access, other]);
+    exchange(guest, &tagged.inside);
+    exchange(guest, access);
+    exchange(access, &tagged.inside);
+    // Another VLAN is another network.
+    for peer in [guest, access, &tagged.inside] {
+        assert!(is_silent(peer, other.ip(4)) && is_silent(other, peer.ip(4)));
+    }
+    // A trunk without the VLAN.
+    let [trunk_port, ..] = &devices;
+    database.vsctl(&format!("set Port {trunk_port} trunks=[7,8]"));
+    assert!(is_silent(&tagged.inside, access.ip(4)));
+    traffic::ping(&guest.netns, access.ip(4));
+    assert!(daemon.drops().contains_key("wrong_vlan"), "{:?}", daemon.drops());
+    database.vsctl(&format!("set Port {trunk_port} trunks=[7,8,{VLAN}]"));
+    traffic::ping(&tagged.inside.netns, access.ip(4));
+    // Untagged frames of a trunk belong to its native VLAN.
+    database.vsctl(&format!("set Port {access_port} vlan_mode=native-untagged"));
+    exchange(guest, access);
+    daemon.stop();
+}
+
+/// The address of a host in its provider network.
+fn address_bridge(host: &Host, device: &str, ip: IpAddr) {
+    let netlink = host.netns.netlink();
+    let mut found = None;
+    wait_until(PATIENCE, "the device is there", || {
+        found = netlink.index_of(device).ok();
+        found.is_some()
+    });
+    let index = found.expect("wait_until returns only on success");
+    let prefix = IpNet::new(ip, 24).expect("a prefix");
+    netlink.add_address(index, prefix, Dad::Skip).expect("an address can be added");
+    netlink.set_up(index).expect("a link can be set up");
+}
+
+#[test]
+fn host_reaches_guests_and_the_physical_network_by_the_internal_port() {
+    require_ovn!();
+    let lab = lab_of(2, 0);
+    let ovn = Ovn::start("internal");
+    let [guest, outside] = [0, 1].map(|at| &lab.guests[at]);
+    ovn.configure(&provider_switch("public", &[guest]));
+    let (database, daemon) = start_one(&lab, &ovn, &[guest]);
+    add_provider(&database, &[&outside.host_device()]);
+    // With the user datapath, the kernel also sees the frames of the device, and would answer.
+    let host = &lab.hosts[0];
+    let ignore = format!("net/ipv4/conf/{}/arp_ignore", outside.host_device());
+    host.netns.sysctl(&ignore, "1").expect("a sysctl can be set");
+    host.netns.sysctl("net/ipv4/ping_group_range", "0 2147483647").expect("a sysctl can be set");
+    let own: IpAddr = [192, 168, 7, 200].into();
+    address_bridge(host, "br-ex", own);
+    for peer in [guest, outside] {
+        traffic::ping(&peer.netns, own);
+        traffic::ping(&host.netns, peer.ip(4));
+    }
+    exchange(guest, outside);
+    database.vsctl("del-br br-ex");
+    let netlink = host.netns.netlink();
+    wait_until(PATIENCE, "the device is gone", || netlink.index_of("br-ex").is_err());
+    daemon.stop();
+}
+
+#[test]
+fn guests_of_two_hosts_talk_by_the_physical_network_when_both_have_it() {
+    require_ovn!();
+    let lab = lab_of(1, 2);
+    let ovn = Ovn::start("two");
+    let [near, far, outside] = [0, 1, 2].map(|at| &lab.guests[at]);
+    let [a, b] = &lab.hosts;
+    let (wire_a, wire_b) = pair(&a.netns, &b.netns);
+    ovn.configure(&provider_switch("public", &[near, far]));
+    let databases = [0, 1].map(|at| LocalDatabase::start(&lab, &ovn, at));
+    let daemons = [0, 1].map(|at| join(&lab, &databases[at]));
+    daemons.iter().for_each(Daemon::wait_answers);
+    for guest in [near, far] {
+        databases[guest.host].add_port(guest);
+        ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=true", guest.name));
+    }
+    ovn.nbctl("--wait=hv sync");
+    // Without the mappings, frames go through the tunnel.
+    exchange(near, far);
+    assert!(tunnelled(&daemons) > 0);
+    add_provider(&databases[0], &[&wire_a.name]);
+    add_provider(&databases[1], &[&wire_b.name, &outside.host_device()]);
+    ovn.nbctl("--wait=hv sync");
+    let before = tunnelled(&daemons);
+    exchange(near, far);
+    exchange(near, outside);
+    exchange(far, outside);
+    traffic::broadcast(near, far);
+    assert_eq!(tunnelled(&daemons), before, "frames have gone through the tunnel");
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+/// The packets that both hosts have sent through tunnels.
+fn tunnelled(daemons: &[Daemon; 2]) -> u64 {
+    daemons.iter().flat_map(|daemon| daemon.show().endpoints).map(|end| end.tx.packets).sum()
+}
+
+/// A router between the switch `blue` of two guests and the provider network, with address
+/// translation.
+fn add_router(ovn: &Ovn, inside: [&Guest; 2], gateway: &str) {
+    let [first, second] = inside;
+    let mut commands = super::switch("blue", &inside);
+    commands.extend(provider_switch("out", &[]));
+    let ([out4, out6], name) = (OUTSIDE, "lr0");
+    commands.extend([
+        format!("lr-add {name}"),
+        format!("lrp-add {name} {name}-blue 02:00:00:00:ff:01 192.168.7.254/24 fd77::fe/64"),
+        format!("lrp-add {name} {name}-out 02:00:00:00:ff:02 {out4}/24 {out6}/64"),
+        gateway.to_owned(),
+    ]);
+    for switch in ["blue", "out"] {
+        commands.push(format!(
+            "lsp-add {switch} {switch}-lr0 -- lsp-set-type {switch}-lr0 router -- \
+             lsp-set-addresses {switch}-lr0 router -- \
+             lsp-set-options {switch}-lr0 router-port=lr0-{switch}"
+        ));
+    }
+    for (family, subnet) in [(4, "192.168.7.0/24"), (6, "fd77::/64")] {
+        let floating = nat::ip(nat::FLOATING, family);
+        commands.extend([
+            format!("lr-nat-add lr0 snat {} {subnet}", nat::ip(OUTSIDE, family)),
+            format!("lr-nat-add lr0 dnat_and_snat {floating} {}", second.ip(family)),
+            format!("lr-nat-add lr0 dnat {} {}", nat::ip(FORWARDED, family), first.ip(family)),
+        ]);
+    }
+    ovn.configure(&commands);
+}
+
+/// Guests on both hosts reach the physical network of the first one by a router.
+fn routed_to_the_physical_network(name: &str, gateway: &str) {
+    let lab: Lab = lab_of(2, 1);
+    let ovn = Ovn::start(name);
+    let guests @ [first, outside, second] = [0, 1, 2].map(|at| &lab.guests[at]);
+    add_router(&ovn, [first, second], gateway);
+    let databases = [0, 1].map(|at| LocalDatabase::start(&lab, &ovn, at));
+    let daemons = [0, 1].map(|at| join(&lab, &databases[at]));
+    daemons.iter().for_each(Daemon::wait_answers);
+    add_provider(&databases[0], &[&outside.host_device()]);
+    for guest in [first, second] {
+        databases[guest.host].add_port(guest);
+        ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=true", guest.name));
+    }
+    nat::address(guests);
+    ovn.nbctl("--wait=hv sync");
+    for offloads in [true, false] {
+        if !offloads {
+            // Now the kernel of each guest checks every checksum.
+            guests.iter().for_each(|guest| carry_wire_frames(&guest.netns, GUEST_DEVICE));
+        }
+        for family in [4, 6] {
+            nat::exchange(guests, family);
+        }
+    }
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+#[test]
+fn gateway_port_translates_addresses_to_the_physical_network() {
+    require_ovn!();
+    routed_to_the_physical_network("lrp", "lrp-set-gateway-chassis lr0-out h1");
+}
+
+#[test]
+fn gateway_router_translates_addresses_to_the_physical_network() {
+    require_ovn!();
+    routed_to_the_physical_network("lr", "set Logical_Router lr0 options:chassis=h1");
+}
+
+#[test]
+fn gateway_reaches_a_physical_network_with_a_tag() {
+    require_ovn!();
+    let lab: Lab = lab_of(3, 0);
+    let ovn = Ovn::start("tag");
+    let [first, outside, guest] = [0, 1, 2].map(|at| &lab.guests[at]);
+    let tagged = trunk(outside, VLAN, &[first, guest]);
+    let server = &tagged.inside;
+    add_router(&ovn, [first, guest], "lrp-set-gateway-chassis lr0-out h1");
+    ovn.nbctl(&format!("set Logical_Switch_Port ln-out tag={VLAN}"));
+    let (database, daemon) = start_one(&lab, &ovn, &[first, guest]);
+    add_provider(&database, &[&outside.host_device()]);
+    nat::address([first, server, guest]);
+    ovn.nbctl("--wait=hv sync");
+    for family in [4, 6] {
+        let address = nat::ip(SERVER, family);
+        traffic::ping(&guest.netns, address);
+        let _server = EchoServer::start_at(server, SocketAddr::new(address, 80));
+        let answer = traffic::tcp_echo(guest, SocketAddr::new(address, 80), STREAM);
+        assert_eq!(answer.client, nat::ip(nat::FLOATING, family));
+        let _inside = EchoServer::start(guest, family, 80);
+        let floating = SocketAddr::new(nat::ip(nat::FLOATING, family), 80);
+        let answer = traffic::tcp_echo(server, floating, STREAM);
+        assert_eq!((answer.server, answer.client), (guest.name.clone(), address));
+    }
+    daemon.stop();
+}
+
+/// The commands for the port of a container behind a guest.
+fn container_commands(switch: &str, parent: &Guest, container: &Guest, tag: u16) -> [String; 2] {
+    let Guest { name, mac, ip4, ip6, .. } = container;
+    [
+        format!("lsp-add {switch} {name} {} {tag}", parent.name),
+        format!("lsp-set-addresses {name} '{mac} {ip4} {ip6}'"),
+    ]
+}
+
+#[test]
+fn containers_behind_a_guest_have_ports_of_their_own() {
+    require_ovn!();
+    let lab = lab_of(2, 1);
+    let ovn = Ovn::start("nested");
+    let [parent, near, far] = [0, 1, 2].map(|at| &lab.guests[at]);
+    let nested = trunk(parent, 42, &[near, far]);
+    let container = &nested.inside;
+    ovn.configure(&super::switch("blue", &[near, far]));
+    ovn.configure(&super::switch("red", &[parent]));
+    ovn.configure(&container_commands("blue", parent, container, 42));
+    let hosts = Hosts::start(&lab, &ovn);
+    ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=true", container.name));
+    ovn.nbctl("--wait=hv sync");
+    for peer in [near, far] {
+        exchange(container, peer);
+        traffic::broadcast(container, peer);
+        traffic::broadcast(peer, container);
+        // The parent is in another network.
+        assert!(is_silent(parent, peer.ip(4)));
+    }
+    // The container goes to another tag: nobody has the old one any more.
+    ovn.nbctl(&format!("--wait=hv set Logical_Switch_Port {} tag_request=43", container.name));
+    ovn.nbctl("--wait=hv sync");
+    assert!(is_silent(container, near.ip(4)) && is_silent(near, container.ip(4)));
+    // The interface of the parent goes, and with it the container.
+    hosts.databases[0].vsctl(&format!("del-port {}", parent.host_device()));
+    ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=false", container.name));
+    hosts.stop(&ovn);
+}
