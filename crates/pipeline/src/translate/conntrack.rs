@@ -345,11 +345,22 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     /// Executes the packet to its end, and returns its actions.
     pub fn finish_packet(&mut self, mut packet: Packet<'p>) -> Result<Vec<Action>, LimitExceeded> {
         self.run(&mut packet)?;
+        unwrap_last_clone(&mut packet.actions);
         if !packet.actions.iter().any(sends_or_drops) {
             self.observer.event(Event::Drop(packet.reason));
             packet.actions.retain(has_side_effect);
             packet.actions.push(Action::Drop(packet.reason));
         }
         Ok(packet.actions)
+    }
+}
+
+/// Executes the last copy of a packet on the packet itself, which nobody needs any more. The
+/// programs of the kernel datapath cannot change copies.
+fn unwrap_last_clone(actions: &mut Vec<Action>) {
+    while let Some(Action::Clone(last)) =
+        actions.pop_if(|action| matches!(action, Action::Clone(_)))
+    {
+        actions.extend(last);
     }
 }
