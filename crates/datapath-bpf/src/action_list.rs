@@ -14,7 +14,7 @@ use flow::{
     Action, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, TunnelKey,
 };
 use wire::EtherType;
-use wire::vlan::{TAG_LEN, Tag};
+use wire::vlan::{MAX_TAGS, TAG_LEN, Tag};
 
 /// The most actions in a list.
 pub const MAX_ACTIONS: usize = abi::WEFT_MAX_ACTIONS as usize;
@@ -173,6 +173,12 @@ impl TagCondition {
         Self { pushed: 0, own, more: true, changed: false }
     }
 
+    /// True if the tags have changed, and there may be three now. Such a frame is not parsed as IP,
+    /// so its IP fields cannot be set.
+    fn may_hide_ip(&self) -> bool {
+        self.changed && (self.more || self.own.len() + self.pushed > MAX_TAGS)
+    }
+
     /// Pops the outermost tag. Returns false if there is none, `None` if that is unknown.
     fn pop(&mut self) -> Option<bool> {
         if self.pushed > 0 {
@@ -299,8 +305,7 @@ impl Compiler<'_> {
         match field {
             Field::EthDst if is_whole => push(SetField::EthDst, 0, value),
             Field::EthSrc if is_whole => push(SetField::EthSrc, 0, value),
-            // A frame with three tags is not parsed as IP, so its IP fields cannot be set.
-            _ if self.tags.changed => return None,
+            _ if self.tags.may_hide_ip() => return None,
             _ => {
                 let is_ip6 = match known(self.condition, Field::EthType)? {
                     0x0800 => false,
@@ -561,6 +566,25 @@ mod tests {
         assert_eq!(list(&[IP4], &[pushed.clone(), set(Field::IpTtl, 1), OUT]), None);
         assert!(list(&[], &[pushed.clone(), set(Field::EthDst, 1), OUT]).is_some());
         assert_eq!(list(&[], &[OUT, pushed, OUT]), None, "a copy of another length");
+    }
+
+    #[test]
+    fn ip_fields_are_set_behind_changed_tags_unless_there_may_be_three() {
+        let vlan = |tpid| (Field::VlanTpid, tpid);
+        let inner = |tpid| (Field::VlanInnerTpid, tpid);
+        let (ttl, pushed) = (set(Field::IpTtl, 1), Action::PushVlan(tag(EtherType::VLAN, 5)));
+        let is_compiled = |tags: &[(Field, u128)], first: &[Action]| {
+            let actions = [first, &[ttl.clone(), OUT]].concat();
+            list(&[tags, &[IP4]].concat(), &actions).is_some()
+        };
+        let one = [vlan(0x8100), inner(0)];
+        assert!(is_compiled(&one, &[Action::PopVlan]));
+        assert!(is_compiled(&one, &[pushed.clone()]));
+        assert!(is_compiled(&[vlan(0)], &[pushed.clone(), pushed.clone()]));
+        assert!(!is_compiled(&[vlan(0)], &[pushed.clone(), pushed.clone(), pushed.clone()]));
+        assert!(!is_compiled(&one, &[pushed.clone(), pushed.clone()]));
+        assert!(!is_compiled(&[vlan(0x8100), inner(0x8100)], &[Action::PopVlan]));
+        assert!(!is_compiled(&[], &[pushed]));
     }
 
     #[test]
