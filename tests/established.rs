@@ -88,7 +88,7 @@ impl Pair<UdpSocket> {
 }
 
 /// The number of fused megaflows.
-fn fused(lab: &Lab, host: usize) -> u64 {
+pub fn fused(lab: &Lab, host: usize) -> u64 {
     let mut command = Command::new(WEFT);
     command.args(["flows", "--json", "--control"]).arg(lab.control(host));
     let output = command.output().expect("weft can be started");
@@ -115,10 +115,10 @@ pub fn wait_fused(lab: &Lab, least: u64, mut traffic: impl FnMut()) {
     });
 }
 
-/// Runs `during` while both daemons are stopped.
-pub fn while_stopped(daemons: &[Daemon; 2], during: impl FnOnce()) {
+/// Runs `during` while these daemons are stopped.
+pub fn while_stopped(daemons: &[Daemon], during: impl FnOnce()) {
     /// Lets them go on, also when the test fails.
-    struct Stopped<'a>(&'a [Daemon; 2]);
+    struct Stopped<'a>(&'a [Daemon]);
     impl Drop for Stopped<'_> {
         fn drop(&mut self) {
             self.0.iter().for_each(|daemon| daemon.signal(Signal::SIGCONT));

@@ -480,9 +480,19 @@ fn vsctl_commands_return_and_internal_interfaces_are_guests() {
     let hosts = Hosts::start(&lab, &ovn);
     let database = &hosts.databases[0];
     database.vsctl("--may-exist add-br br-int -- --may-exist add-br br-ex");
-    database.vsctl("add-port br-ex other0");
-    let error = database.vsctl("get Interface other0 error ofport");
-    assert!(error.contains("integration bridge br-int only") && error.ends_with("-1\n"), "{error}");
+    let uplink = &lab.hosts[0].uplink.name;
+    let (bond, odd) = ("add-bond br-ex bond0 b0 b1", "add-port br-ex p0 -- set Port p0 cvlans=5");
+    for (command, interface, problem) in [
+        ("add-port br-ex t0 -- set Interface t0 type=gre", "t0", "no interfaces of type gre"),
+        (format!("add-port br-ex {uplink}").as_str(), uplink, "is the uplink of the tunnels"),
+        (bond, "b0", "weft makes no bonds"),
+        (&format!("{odd} tag=7 vlan_mode=dot1q-tunnel"), "p0", "clear cvlans"),
+        ("add-port br-ex q0 -- set Interface q0 type=patch options:peer=q1", "q0", "options:peer"),
+    ] {
+        database.vsctl(command);
+        let error = database.vsctl(&format!("get Interface {interface} error ofport"));
+        assert!(error.contains(problem) && error.ends_with("-1\n"), "{error}");
+    }
     database.vsctl("del-br br-ex");
     database.vsctl(
         "add-port br-int int1 -- set Interface int1 type=internal external_ids:iface-id=int1 \

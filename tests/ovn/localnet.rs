@@ -6,10 +6,12 @@
 use super::{Hosts, LocalDatabase, is_silent, join, lab_of};
 use crate::common::trunk::Trunk;
 use crate::common::{Daemon, GUEST_DEVICE, Guest, Host, Lab, PATIENCE, traffic};
+use crate::established::{Pair, fused, listen, while_stopped};
 use crate::ovn::nat::{self, FORWARDED, OUTSIDE, SERVER};
 use crate::peers::carry_wire_frames;
 use netdev::{Dad, IpNet, Route};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
 use testkit::host::{pair, wait_until};
 use testkit::ovn::Ovn;
 use traffic::EchoServer;
@@ -357,4 +359,79 @@ fn containers_behind_a_guest_have_ports_of_their_own() {
     hosts.databases[0].vsctl(&format!("del-port {}", parent.host_device()));
     ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=false", container.name));
     hosts.stop(&ovn);
+}
+
+/// Opens a TCP connection to a server at this address.
+fn connect(from: &Guest, server: &Guest, address: IpAddr) -> Pair<TcpStream> {
+    let listener = listen(server, SocketAddr::new(address, 0));
+    let to = listener.local_addr().expect("a listener has an address");
+    Pair::connect(from, to, &[listener])
+}
+
+/// Gives a guest another address.
+fn add_address(guest: &Guest, address: IpAddr, len: u8) {
+    let netlink = guest.netns.netlink();
+    let index = netlink.index_of(GUEST_DEVICE).expect("a guest has its device");
+    let own = IpNet::new(address, len).expect("a prefix");
+    netlink.add_address(index, own, Dad::Skip).expect("an address can be added");
+}
+
+/// The programs forward connections to the physical network, of a guest in the provider network and
+/// of one behind a router with address translation.
+fn forwarded_by_programs(name: &str, tag: Option<u16>) {
+    let lab = lab_of(4, 0);
+    let ovn = Ovn::start(name);
+    let [first, outside, second, plain] = [0, 1, 2, 3].map(|at| &lab.guests[at]);
+    let tagged = tag.map(|vlan| trunk(outside, vlan, &[first, second, plain]));
+    let server = tagged.as_ref().map_or(outside, |tagged| &tagged.inside);
+    add_router(&ovn, [first, second], "lrp-set-gateway-chassis lr0-out h1");
+    ovn.configure(&[format!(
+        "lsp-add out {0} -- lsp-set-addresses {0} {1}",
+        plain.name, plain.mac
+    )]);
+    if let Some(tag) = tag {
+        ovn.nbctl(&format!("set Logical_Switch_Port ln-out tag={tag}"));
+    }
+    let database = LocalDatabase::start(&lab, &ovn, 0);
+    let (remote, control) = (database.remote(), lab.control(0));
+    let kernel = ["--datapath", "kernel"];
+    let daemon = Daemon::join_ovn(&lab.hosts[0], &remote, &control, &kernel);
+    daemon.wait_answers();
+    add_provider(&database, &[&outside.host_device()]);
+    for guest in [first, second, plain] {
+        database.add_port(guest);
+        ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=true", guest.name));
+    }
+    nat::address([first, server, second]);
+    add_address(plain, [172, 16, 9, 40].into(), 24);
+    ovn.nbctl("--wait=hv sync");
+    let mut pairs = [plain, first, second].map(|guest| connect(guest, server, nat::ip(SERVER, 4)));
+    let mut rounds = 0;
+    wait_until(2 * PATIENCE, "connections are fused", || {
+        assert!(pairs.iter_mut().all(|pair| pair.exchange(100)));
+        std::thread::sleep(Duration::from_millis(150));
+        // Two directions of the two connections that are tracked.
+        rounds = if fused(&lab, 0) >= 4 { rounds + 1 } else { 0 };
+        rounds >= 8
+    });
+    while_stopped(std::slice::from_ref(&daemon), || {
+        std::thread::sleep(Duration::from_millis(200));
+        for (pair, what) in pairs.iter_mut().zip(["plain", "translated", "floating"]) {
+            assert!(pair.exchange(200_000), "{what}");
+        }
+    });
+    assert!(pairs.iter_mut().all(|pair| pair.exchange(100)));
+    daemon.stop();
+}
+
+#[test]
+fn programs_forward_to_the_physical_network_without_the_daemon() {
+    require_ovn!();
+    forwarded_by_programs("programs", None);
+}
+
+#[test]
+fn programs_forward_to_a_physical_network_with_a_tag_without_the_daemon() {
+    require_ovn!();
+    forwarded_by_programs("programs-tag", Some(VLAN));
 }
