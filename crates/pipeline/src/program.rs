@@ -154,6 +154,8 @@ pub struct Datapath {
     pub ports: Map<PortKey, LogicalPort>,
     /// The VLANs of the ports of a provider bridge. Other ports carry all VLANs, tagged.
     pub vlans: Map<PortKey, PortVlans>,
+    /// Ports that exist on every host, and whose packets stay on this host (OVN's `localport`).
+    pub localports: BTreeSet<PortKey>,
     /// The multicast groups. They share the number space of ports.
     pub multicast: Map<PortKey, MulticastGroup>,
     /// The names that [`Op::DnsLookup`](crate::Op::DnsLookup) answers for.
@@ -176,6 +178,7 @@ impl Datapath {
             groups: Vec::new(),
             ports: Map::default(),
             vlans: Map::default(),
+            localports: BTreeSet::new(),
             multicast: Map::default(),
             dns: None,
             bridge_ports: BTreeMap::new(),

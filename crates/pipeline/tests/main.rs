@@ -1,3 +1,4 @@
 //! Properties of translations, on random programs and packets.
 
+mod bridges;
 mod soundness;

@@ -66,9 +66,16 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let mut remote: Vec<EndpointId> = Vec::new();
         let mut tagged: Vec<(PortNo, TagLink)> = Vec::new();
         let steps = self.steps;
+        let stays_here = self.is_from_localport(packet);
         for &member in &group.members {
             self.steps = steps;
             match packet.datapath.1.ports.get(&member).map(|port| port.location) {
+                // ovn-controller does not pass these to routers either.
+                Some(
+                    PortLocation::Remote { .. }
+                    | PortLocation::Tagged { .. }
+                    | PortLocation::Patch { .. },
+                ) if stays_here => {}
                 // The host that the packet came from has sent a copy already.
                 Some(PortLocation::Remote { .. } | PortLocation::Tagged { .. })
                     if packet.from_tunnel => {}
@@ -105,6 +112,16 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         Ok(())
     }
 
+    /// True if the packet has come from a port whose packets stay on this host.
+    fn is_from_localport(&mut self, packet: &mut Packet<'p>) -> bool {
+        let localports = &packet.datapath.1.localports;
+        if localports.is_empty() {
+            return false;
+        }
+        let inport = u16::try_from(self.read_field(packet, Field::Reg14)).ok();
+        inport.and_then(PortKey::new).is_some_and(|port| localports.contains(&port))
+    }
+
     fn is_provider(&self, datapath: DatapathKey) -> bool {
         self.program.datapath(datapath).is_some_and(|it| it.kind == DatapathKind::Provider)
     }
@@ -132,6 +149,16 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             return self.end_copy(packet, DropReason::Hairpin);
         }
         match port.location {
+            PortLocation::Remote { .. } | PortLocation::Tagged { .. }
+                if self.is_from_localport(packet) =>
+            {
+                self.end_copy(packet, DropReason::FlowDrop)
+            }
+            PortLocation::Patch { datapath, .. }
+                if self.is_provider(datapath) && self.is_from_localport(packet) =>
+            {
+                self.end_copy(packet, DropReason::FlowDrop)
+            }
             PortLocation::Redirect(port) if port != outport => {
                 // Counts as a step, so that a loop of redirects ends.
                 self.step()?;
