@@ -88,13 +88,15 @@ impl ProgramBuilder {
             rows.into_iter().map(|uuid| (uuid, replica.get::<PortBinding>(uuid))).collect();
         // First all removals, because ports may exchange their keys.
         for (uuid, row) in &rows {
-            let Some(old) = self.ports.get(uuid) else { continue };
+            let Some(old) = self.ports.get(uuid).cloned() else { continue };
             let identity = row.as_ref().and_then(|row| self.identity(row));
             if let Some(at) = old.local {
                 self.roles.detach(&mut self.loader, at, (old.datapath, old.key));
             }
             if identity.as_ref() != Some(&(old.datapath, old.key)) {
                 self.loader.remove_port(old.datapath, old.key);
+                let (datapath, key) = (old.datapath, old.key);
+                self.set_localport(datapath, key, false);
             }
             if row.as_ref().is_none_or(|row| row.logical_port != old.name) && !old.is_resident {
                 self.loader.set_resident(&old.name.clone(), true);
@@ -109,6 +111,21 @@ impl ProgramBuilder {
             let Some(row) = row else { continue };
             let Some((datapath, key)) = self.identity(&row) else { continue };
             self.place_port(replica, uuid, &row, (datapath, key), around);
+        }
+    }
+
+    /// Notes whether the packets of a port stay on this host.
+    fn set_localport(&mut self, datapath: DatapathKey, key: PortKey, is_localport: bool) {
+        let physical = self.loader.physical();
+        let is_known = physical.datapath(datapath).map(|it| it.localports.contains(&key));
+        // Changing a datapath copies it.
+        if is_known.is_some_and(|is_known| is_known != is_localport)
+            && let Some(entry) = physical.datapath_mut(datapath)
+        {
+            match is_localport {
+                true => entry.localports.insert(key),
+                false => entry.localports.remove(&key),
+            };
         }
     }
 
@@ -145,6 +162,8 @@ impl ProgramBuilder {
         self.warnings.extend(problems.iter().map(|problem| format!("port {name}: {problem}")));
         let port = LogicalPort { name: name.to_string(), location, security };
         self.loader.set_port(datapath, key, port);
+        let is_localport = PortKind::from(&*row.kind) == PortKind::Localport;
+        self.set_localport(datapath, key, is_localport);
         let is_resident = row.chassis.is_some() && row.chassis == around.chassis;
         let was = self.ports.get(&uuid).filter(|old| old.name == name);
         if was.is_none_or(|old| old.is_resident) != is_resident {
