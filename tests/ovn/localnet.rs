@@ -9,7 +9,7 @@ use crate::common::{Daemon, GUEST_DEVICE, Guest, Host, Lab, PATIENCE, traffic};
 use crate::established::{Pair, fused, listen, while_stopped};
 use crate::ovn::nat::{self, FORWARDED, OUTSIDE, SERVER};
 use crate::peers::carry_wire_frames;
-use netdev::{Dad, IpNet, Route};
+use netdev::{Dad, IpNet};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 use testkit::host::{pair, wait_until};
@@ -434,4 +434,57 @@ fn programs_forward_to_the_physical_network_without_the_daemon() {
 fn programs_forward_to_a_physical_network_with_a_tag_without_the_daemon() {
     require_ovn!();
     forwarded_by_programs("programs-tag", Some(VLAN));
+}
+
+#[test]
+fn localport_is_reached_from_its_host_only() {
+    require_ovn!();
+    let lab = lab_of(3, 0);
+    let ovn = Ovn::start("localport");
+    let [guest, outside, local] = [0, 1, 2].map(|at| &lab.guests[at]);
+    ovn.configure(&provider_switch("public", &[guest, local]));
+    ovn.nbctl(&format!("lsp-set-type {} localport", local.name));
+    let (database, daemon) = start_one(&lab, &ovn, &[guest]);
+    database.add_port(local);
+    add_provider(&database, &[&outside.host_device()]);
+    for family in [4, 6] {
+        traffic::ping(&guest.netns, local.ip(family));
+        traffic::ping(&local.netns, guest.ip(family));
+        assert!(is_silent(local, outside.ip(family)));
+        assert!(is_silent(outside, local.ip(family)));
+        traffic::ping(&guest.netns, outside.ip(family));
+    }
+    daemon.stop();
+}
+
+#[test]
+fn provider_bridges_are_joined_by_patch_ports() {
+    require_ovn!();
+    let lab = lab_of(2, 0);
+    let ovn = Ovn::start("patch");
+    let [guest, outside] = [0, 1].map(|at| &lab.guests[at]);
+    ovn.configure(&provider_switch("public", &[guest]));
+    let (database, daemon) = start_one(&lab, &ovn, &[guest]);
+    add_provider(&database, &[]);
+    database.vsctl(&format!("add-br br-phys -- add-port br-phys {}", outside.host_device()));
+    database.vsctl(
+        "add-port br-ex to-phys -- set Interface to-phys type=patch options:peer=to-ex -- \
+         add-port br-phys to-ex -- set Interface to-ex type=patch options:peer=to-phys",
+    );
+    exchange(guest, outside);
+    // The patch ports that ovn-controller has left behind do no harm.
+    database.vsctl(
+        "add-port br-int patch-br-int-to-ln-public -- set Interface patch-br-int-to-ln-public \
+         type=patch options:peer=patch-ln-public-to-br-int -- \
+         add-port br-ex patch-ln-public-to-br-int -- set Interface patch-ln-public-to-br-int \
+         type=patch options:peer=patch-br-int-to-ln-public",
+    );
+    let error = database.vsctl("get Interface patch-br-int-to-ln-public error");
+    assert_eq!(error.trim(), "[]");
+    exchange(guest, outside);
+    database.vsctl("del-port br-phys to-ex");
+    assert!(is_silent(guest, outside.ip(4)));
+    let error = database.vsctl("get Interface to-phys error");
+    assert!(error.contains("options:peer"), "{error}");
+    daemon.stop();
 }
