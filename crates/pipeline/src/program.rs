@@ -272,8 +272,8 @@ pub enum PortRole {
         /// The guest's logical port.
         port: PortKey,
     },
-    /// The interface of a guest with containers behind it: frames with the tag of a container belong
-    /// to its port, others to the parent.
+    /// The interface of a guest with containers behind it. Frames with the tag of a container
+    /// belong to its port, others to the parent.
     Parent {
         /// The switch and port of the parent, if it is known.
         own: Option<(DatapathKey, PortKey)>,

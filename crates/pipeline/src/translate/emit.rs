@@ -105,8 +105,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         true
     }
 
-    /// As `pop_vlan`, with a mask by which the programs of the kernel datapath can pop the tag: they
-    /// need to know its TPID.
+    /// As `pop_vlan`. The mask gets the TPID, without which the programs of the kernel datapath
+    /// cannot pop a tag.
     pub fn pop_known_vlan(&mut self, packet: &mut Packet<'p>) -> bool {
         self.read_field(packet, Field::VlanTpid);
         self.pop_vlan(packet)
