@@ -122,6 +122,15 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         inport.and_then(PortKey::new).is_some_and(|port| localports.contains(&port))
     }
 
+    /// True for ports on other hosts, and for those that lead to a physical network.
+    fn leaves_host(&self, location: PortLocation) -> bool {
+        match location {
+            PortLocation::Remote { .. } | PortLocation::Tagged { .. } => true,
+            PortLocation::Patch { datapath, .. } => self.is_provider(datapath),
+            _ => false,
+        }
+    }
+
     fn is_provider(&self, datapath: DatapathKey) -> bool {
         self.program.datapath(datapath).is_some_and(|it| it.kind == DatapathKind::Provider)
     }
@@ -148,17 +157,10 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         if inport == u128::from(outport.value()) && !loopback {
             return self.end_copy(packet, DropReason::Hairpin);
         }
+        if self.leaves_host(port.location) && self.is_from_localport(packet) {
+            return self.end_copy(packet, DropReason::FlowDrop);
+        }
         match port.location {
-            PortLocation::Remote { .. } | PortLocation::Tagged { .. }
-                if self.is_from_localport(packet) =>
-            {
-                self.end_copy(packet, DropReason::FlowDrop)
-            }
-            PortLocation::Patch { datapath, .. }
-                if self.is_provider(datapath) && self.is_from_localport(packet) =>
-            {
-                self.end_copy(packet, DropReason::FlowDrop)
-            }
             PortLocation::Redirect(port) if port != outport => {
                 // Counts as a step, so that a loop of redirects ends.
                 self.step()?;

@@ -12,6 +12,7 @@
 //! `WEFT_CASES` is the number of packets; `cargo xtask soundness` sets it to ten million. A failure
 //! prints the seed; set `WEFT_SEED` to it to repeat the failure.
 
+mod bridge;
 mod execute;
 mod program;
 

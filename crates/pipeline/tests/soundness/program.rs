@@ -1,5 +1,6 @@
 //! Random programs and packets, of so few fields and values that packets often match flows.
 
+use super::bridge::{PROVIDER, provider_bridge};
 use flow::{
     CtNat, DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo,
     Reply, Subfield, TagLink, TunnelType,
@@ -7,12 +8,11 @@ use flow::{
 use pipeline::{
     BridgePort, BridgePortKind, CtOp, CtZone, CtZones, Datapath, DatapathKind, Direction, FdbKey,
     FdbPort, Flow, FlowCounters, FlowId, FlowText, LearnEvent, LearnedOp, LearnedTables,
-    LogicalPort, MacBindingKey, MulticastGroup, NativeVlan, Op, Operand, PortLocation, PortRole,
-    PortSecurity, PortVlans, Predicate, Program, TableId, TunnelInport, VlanSet,
+    LogicalPort, MacBindingKey, MulticastGroup, Op, Operand, PortLocation, PortRole, PortSecurity,
+    Predicate, Program, TableId, TunnelInport,
 };
 use services::router::{AddressMode, Preference, Router};
 use services::{Service, dhcp4, dhcp6, dns};
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use testkit::random::Random;
@@ -21,8 +21,6 @@ use wire::{EtherType, MacAddr, VlanId};
 /// Ports from this number on are uplinks of tagged switches.
 pub const UPLINK: u32 = 90;
 const TABLES: u8 = 5;
-/// The key of the provider bridge.
-const PROVIDER: u32 = 4;
 const TUNNEL_PORT: u32 = 50;
 /// The ingress port of packets from the uplink.
 const LINK_PORT: u32 = 51;
@@ -493,41 +491,7 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
         datapath.groups = vec![own, shared];
         for key in 1..=6u16 {
             let port = PortKey::new(key).unwrap();
-            let location = match (number, key) {
-                (3, 1 | 2) => PortLocation::Patch {
-                    datapath: DatapathKey(key.into()),
-                    port: PortKey::new(6).unwrap(),
-                },
-                (1 | 2, 6) => PortLocation::Patch {
-                    datapath: DatapathKey(3),
-                    port: PortKey::new(number as u16).unwrap(),
-                },
-                // The port of a provider bridge, and an alias of it.
-                (1 | 2, 2) if random.once_in(2) => PortLocation::Patch {
-                    datapath: DatapathKey(PROVIDER),
-                    port: PortKey::new(number as u16 + 3).unwrap(),
-                },
-                (1 | 2, 3) if random.once_in(4) => PortLocation::Redirect(PortKey::new(2).unwrap()),
-                // Pushes and pops a tag without changing the key, like a link.
-                (1 | 2, 3) if random.once_in(2) => PortLocation::Child {
-                    parent: PortNo(UPLINK + number),
-                    vlan: VlanId::new(2).unwrap(),
-                },
-                (_, 4) => PortLocation::Remote {
-                    endpoint: EndpointId(random.below(2) as u32),
-                    logical_ports: number == 1,
-                },
-                (_, 5) => PortLocation::Tagged {
-                    uplink: PortNo(UPLINK),
-                    link: TagLink::QinQ {
-                        service_tpid: EtherType::QINQ,
-                        outer: VlanId::new(7).unwrap(),
-                        inner: VlanId::new(8).unwrap(),
-                    },
-                },
-                (3, _) => PortLocation::Unbound,
-                _ => PortLocation::Local(PortNo(number * 10 + u32::from(key))),
-            };
+            let location = location(random, number, key);
             if let PortLocation::Local(vif) = location {
                 program.set_port_role(vif, PortRole::Vif { datapath: DatapathKey(number), port });
             }
@@ -554,39 +518,42 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
     program.set_port_role(PortNo(LINK_PORT), PortRole::Tunnel(TunnelType::Vlan));
 }
 
-/// A learning switch between three devices and the two switches.
-fn provider_bridge(random: &mut Random, program: &mut Program) {
-    let mut bridge = Datapath::new("provider", DatapathKind::Provider);
-    for key in 1..=5u16 {
-        let port = PortKey::new(key).unwrap();
-        let location = match key {
-            4 | 5 => PortLocation::Patch {
-                datapath: DatapathKey(u32::from(key) - 3),
-                port: PortKey::new(2).unwrap(),
-            },
-            _ => PortLocation::Local(PortNo(PROVIDER * 10 + u32::from(key))),
-        };
-        if let PortLocation::Local(device) = location {
-            let role = PortRole::Vif { datapath: DatapathKey(PROVIDER), port };
-            program.set_port_role(device, role);
+/// Where a port of a switch or router is.
+fn location(random: &mut Random, number: u32, key: u16) -> PortLocation {
+    match (number, key) {
+        (3, 1 | 2) => PortLocation::Patch {
+            datapath: DatapathKey(key.into()),
+            port: PortKey::new(6).unwrap(),
+        },
+        (1 | 2, 6) => PortLocation::Patch {
+            datapath: DatapathKey(3),
+            port: PortKey::new(number as u16).unwrap(),
+        },
+        // The port of a provider bridge, and an alias of it.
+        (1 | 2, 2) if random.once_in(2) => PortLocation::Patch {
+            datapath: DatapathKey(PROVIDER),
+            port: PortKey::new(number as u16 + 3).unwrap(),
+        },
+        (1 | 2, 3) if random.once_in(4) => PortLocation::Redirect(PortKey::new(2).unwrap()),
+        // Pushes and pops a tag without changing the key, like a link.
+        (1 | 2, 3) if random.once_in(2) => {
+            PortLocation::Child { parent: PortNo(UPLINK + number), vlan: VlanId::new(2).unwrap() }
         }
-        let (name, security) = (format!("provider-{key}"), PortSecurity::default());
-        bridge.ports.insert(port, LogicalPort { name, location, security });
-        let vlan = random.below(3) as u16;
-        let native = NativeVlan { vlan, is_tagged: random.once_in(2) };
-        let vlans = match random.below(5) {
-            0 => PortVlans::Access(vlan),
-            1 => PortVlans::Tunnel { vlan, tpid: random.pick(&[0x8100, 0x88a8]) },
-            2 => PortVlans::Trunk { vlans: VlanSet::All, native: Some(native) },
-            3 => {
-                let vlans = VlanSet::Only(Arc::new(BTreeSet::from([0, vlan])));
-                PortVlans::Trunk { vlans, native: None }
-            }
-            _ => continue,
-        };
-        bridge.vlans.insert(port, vlans);
+        (_, 4) => PortLocation::Remote {
+            endpoint: EndpointId(random.below(2) as u32),
+            logical_ports: number == 1,
+        },
+        (_, 5) => PortLocation::Tagged {
+            uplink: PortNo(UPLINK),
+            link: TagLink::QinQ {
+                service_tpid: EtherType::QINQ,
+                outer: VlanId::new(7).unwrap(),
+                inner: VlanId::new(8).unwrap(),
+            },
+        },
+        (3, _) => PortLocation::Unbound,
+        _ => PortLocation::Local(PortNo(number * 10 + u32::from(key))),
     }
-    program.set_datapath(DatapathKey(PROVIDER), bridge);
 }
 
 /// The ingress port of packets from tunnels that carry no logical ports.
