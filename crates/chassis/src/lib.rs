@@ -29,7 +29,7 @@ mod taught;
 mod writes;
 
 pub use host::{Host, Installation};
-pub use local::DeviceFacts;
+pub use local::{DeviceFacts, PortCounters};
 pub use program::BadFlow;
 pub use settings::{Settings, SettingsError, TlsPaths};
 pub use tables::{of_host, of_southbound};

@@ -91,6 +91,35 @@ pub struct DeviceFacts {
     pub is_up: Option<bool>,
     /// It has a carrier.
     pub has_carrier: Option<bool>,
+    /// What its port has counted; `None` without a port.
+    pub counters: Option<PortCounters>,
+}
+
+/// What a port has counted, as in the column `statistics`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PortCounters {
+    /// Frames received from the device, and their bytes.
+    pub rx: (u64, u64),
+    /// Frames sent to the device, and their bytes.
+    pub tx: (u64, u64),
+    /// Frames from the device that were dropped, and frames that could not be sent to it.
+    pub dropped: u64,
+}
+
+impl PortCounters {
+    /// The value of the column `statistics`. `rx_dropped` also counts frames that could not be sent.
+    pub(crate) fn statistics(&self) -> BTreeMap<Text, i64> {
+        let Self { rx: (rx_packets, rx_bytes), tx: (tx_packets, tx_bytes), dropped } = *self;
+        let pairs = [
+            ("rx_packets", rx_packets),
+            ("rx_bytes", rx_bytes),
+            ("rx_dropped", dropped),
+            ("tx_packets", tx_packets),
+            ("tx_bytes", tx_bytes),
+        ];
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        pairs.into_iter().map(|(key, value)| (key.into(), number(value))).collect()
+    }
 }
 
 impl DeviceFacts {

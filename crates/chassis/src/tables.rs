@@ -69,6 +69,7 @@ ovsdb::table! {
         pub mtu: "mtu" => Option<i64>,
         pub admin_state: "admin_state" => Option<Text>,
         pub link_state: "link_state" => Option<Text>,
+        pub statistics: "statistics" => BTreeMap<Text, i64>,
     }
 }
 

@@ -314,6 +314,10 @@ fn of_interface(row: &Interface, port: &LocalInterface, device: DeviceFacts) -> 
     if row.ofport != Some(ofport) || row.error != error {
         values = values.set("ofport", ofport).set("error", error);
     }
+    let statistics = device.counters.map(|counters| counters.statistics()).unwrap_or_default();
+    if row.statistics != statistics {
+        values = values.set("statistics", statistics);
+    }
     let [admin_state, link_state] = device.states();
     let known = (&row.mac_in_use, row.ifindex, row.mtu, &row.admin_state, &row.link_state);
     if known != (&device.mac, device.ifindex, device.mtu, &admin_state, &link_state) {

@@ -184,7 +184,8 @@ impl ProgramBuilder {
                 self.bridges.placed.insert(name, bridge);
                 continue;
             }
-            self.release_devices(bridge.ports.values().map(|(location, _)| *location));
+            let locations = bridge.ports.values().map(|(location, _)| *location);
+            self.release_devices(bridge.key, locations);
             self.loader.remove_datapath(bridge.key);
         }
         for (name, bridge) in &local.bridges {
@@ -195,10 +196,20 @@ impl ProgramBuilder {
         }
     }
 
-    fn release_devices(&mut self, locations: impl Iterator<Item = PortLocation>) {
+    /// Takes the roles of devices away that they have in this bridge. A device may be the interface
+    /// of a guest now.
+    fn release_devices(
+        &mut self,
+        bridge: DatapathKey,
+        locations: impl Iterator<Item = PortLocation>,
+    ) {
+        let physical = self.loader.physical();
         for location in locations {
-            if let PortLocation::Local(port) = location {
-                self.loader.physical().remove_port_role(port);
+            if let PortLocation::Local(port) = location
+                && physical.port_role(port).and_then(PortRole::logical_port).map(|(key, _)| key)
+                    == Some(bridge)
+            {
+                physical.remove_port_role(port);
             }
         }
     }
@@ -274,7 +285,7 @@ impl ProgramBuilder {
         placed.ports = kept;
         let datapath = placed.key;
         for (key, (location, _)) in gone {
-            self.release_devices([location].into_iter());
+            self.release_devices(datapath, [location].into_iter());
             self.loader.remove_port(datapath, key);
             if let Some(entry) = self.loader.physical().datapath_mut(datapath) {
                 entry.vlans.remove(&key);

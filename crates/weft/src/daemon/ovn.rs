@@ -13,7 +13,8 @@ use super::deployment::{Deployment, ForwardingOptions};
 use crate::Failure;
 use anyhow::{Context, Result, anyhow};
 use chassis::{
-    DeviceFacts, Host, Installation, Settings, TlsPaths, UnixMs, of_host, of_southbound,
+    DeviceFacts, Host, Installation, PortCounters, Settings, TlsPaths, UnixMs, of_host,
+    of_southbound,
 };
 use database::{Database, Received};
 use netdev::Netlink;
@@ -345,10 +346,27 @@ impl Follower {
                 mtu: Some(link.mtu.into()),
                 is_up: Some(link.up),
                 has_carrier: Some(link.carrier && link.up),
+                counters: None,
             };
             (link.name.into(), facts)
         });
         self.devices = facts.collect();
+        self.read_counters();
+    }
+
+    /// Adds the counters of ports. The name of a port is that of its interface.
+    fn read_counters(&mut self) {
+        // Without an answer, the rows have no statistics until the next time.
+        let Ok(snapshot) = self.daemon.datapath.snapshot() else { return };
+        for port in snapshot.ports {
+            let counters = PortCounters {
+                rx: (port.rx.packets, port.rx.bytes),
+                tx: (port.tx.packets, port.tx.bytes),
+                dropped: port.drops.values().sum(),
+            };
+            let facts = self.devices.entry(port.name.into()).or_default();
+            facts.counters = Some(counters);
+        }
     }
 
     fn install(&mut self) {
