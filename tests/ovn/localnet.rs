@@ -82,7 +82,7 @@ fn guest_reaches_the_physical_network_by_a_localnet_port() {
     let lab = lab_of(3, 0);
     let ovn = Ovn::start("localnet");
     let [guest, outside, second] = [0, 1, 2].map(|at| &lab.guests[at]);
-    ovn.configure(&provider_switch("public", &[guest]));
+    ovn.configure(&provider_switch("public", &[guest, second]));
     let (database, daemon) = start_one(&lab, &ovn, &[guest]);
     assert!(is_silent(guest, outside.ip(4)));
     add_provider(&database, &[&outside.host_device(), &second.host_device()]);
@@ -91,6 +91,22 @@ fn guest_reaches_the_physical_network_by_a_localnet_port() {
     traffic::broadcast(outside, guest);
     // The bridge is a switch for its devices, too.
     exchange(outside, second);
+    // A device of the bridge becomes the interface of a guest, and a device of the bridge again.
+    let device = second.host_device();
+    database.vsctl(&format!(
+        "del-port {device} -- add-port br-int {device} -- \
+         set Interface {device} external_ids:iface-id={}",
+        second.name
+    ));
+    exchange(guest, second);
+    exchange(outside, second);
+    database.vsctl(&format!("del-port {device} -- add-port br-ex {device}"));
+    exchange(guest, second);
+    exchange(outside, second);
+    let counted = format!("get Interface {} statistics:rx_packets", outside.host_device());
+    wait_until(PATIENCE, "the frames of the device are counted in the database", || {
+        database.vsctl(&counted).trim().parse::<u64>().is_ok_and(|count| count > 20)
+    });
     // A localnet port with a tag: only frames of that VLAN pass.
     ovn.nbctl(&format!("--wait=hv set Logical_Switch_Port ln-public tag={VLAN}"));
     assert!(is_silent(guest, outside.ip(4)) && is_silent(outside, guest.ip(4)));
