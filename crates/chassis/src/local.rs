@@ -107,7 +107,8 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
-    /// The value of the column `statistics`. `rx_dropped` also counts frames that could not be sent.
+    /// The value of the column `statistics`. `rx_dropped` also counts frames that could not be
+    /// sent.
     pub(crate) fn statistics(&self) -> BTreeMap<Text, i64> {
         let Self { rx: (rx_packets, rx_bytes), tx: (tx_packets, tx_bytes), dropped } = *self;
         let pairs = [
