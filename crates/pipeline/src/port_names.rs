@@ -1,6 +1,6 @@
 //! [`InPortNames`]: the ingress ports of a program, by the names that people use.
 
-use crate::program::Program;
+use crate::program::{PortRole, Program};
 use crate::suggestion::suggestion;
 use flow::PortNo;
 use std::collections::BTreeMap;

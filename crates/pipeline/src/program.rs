@@ -298,7 +298,7 @@ impl PortRole {
         match self {
             Self::Vif { datapath, port } => Some((*datapath, *port)),
             Self::Parent { own, .. } => *own,
-            Self::Tunnel(_) | Self::Bridge => None,
+            Self::Tunnel(_) | Self::Bridge { .. } => None,
         }
     }
 }
@@ -461,7 +461,7 @@ impl Program {
     pub fn bridge_port(&self, number: PortNo) -> Option<&BridgePort> {
         match self.port_role(number)? {
             PortRole::Bridge { datapath, port } => self.datapath(*datapath)?.bridge_ports.get(port),
-            PortRole::Vif { .. } | PortRole::Tunnel(_) => None,
+            PortRole::Vif { .. } | PortRole::Parent { .. } | PortRole::Tunnel(_) => None,
         }
     }
 

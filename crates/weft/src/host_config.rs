@@ -178,7 +178,9 @@ fn device_config(
             }),
         },
         Device::Vm { name } => DeviceConfig::Vm { name: name.clone(), mtu },
-        Device::Interface { name } => DeviceConfig::Interface { name: name.clone(), mtu: Some(mtu) },
+        Device::Interface { name } => {
+            DeviceConfig::Interface { name: name.clone(), mtu: Some(mtu) }
+        }
     }
 }
 

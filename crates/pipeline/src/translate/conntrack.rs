@@ -135,7 +135,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     /// A zone that a flow names. Each bridge has zones of its own.
     fn named_zone(&self, packet: &Packet<'p>, shown: u16) -> Zone {
         match packet.datapath.1.kind {
-            DatapathKind::Switch | DatapathKind::Router => {
+            DatapathKind::Switch | DatapathKind::Router | DatapathKind::Provider => {
                 Zone { number: shown, shown, is_known: true }
             }
             DatapathKind::Bridge => {
