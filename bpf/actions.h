@@ -182,8 +182,15 @@ __weak int can_apply(const struct weft_key *key, const struct weft_action *actio
 	}
 }
 
+enum applicable {
+	CANNOT_APPLY = 0,
+	CAN_APPLY = 1,
+	/* Not to a frame with a partial checksum inside (PARTIAL_INSIDE). */
+	CAN_APPLY_WITH_SUM = 2,
+};
+
 /*
- * Whether all actions but the last can be executed. `l3` is the offset of layer 3 in the skb.
+ * Whether all actions but the last can be executed (enum applicable). `l3` is the offset of layer 3 in the skb.
  * `wire_len` is the length of the frame, or of its longest segment where that matters. Rarely
  * called: most lists have one action.
  */
@@ -207,7 +214,10 @@ __weak int can_apply_all_but_last(struct __sk_buff *skb, const struct weft_key *
 		else if (!can_apply(key, action, untagged, wire_len))
 			return false;
 	}
-	return can_set(key, fields, has_extensions(skb, key, l3));
+	if (!can_set(key, fields, has_extensions(skb, key, l3)))
+		return CANNOT_APPLY;
+	/* The own checksum of a super-packet is never complete. */
+	return fields & SUMMED_FIELDS && !skb->gso_size ? CAN_APPLY_WITH_SUM : CAN_APPLY;
 }
 
 /* The last action of a list that is not empty; NULL if `count` is out of range. */

@@ -219,12 +219,24 @@ static __always_inline __u32 find_l4(struct __sk_buff *skb, const struct weft_ke
 	return walk_extensions(skb, l3, IP6_LEN + be16(ip + 4), &upper) ? 0 : l3 + upper.at;
 }
 
+/* Where a partial checksum is. */
+enum partial_place {
+	PARTIAL_MISPLACED = 0,
+	/* There is none, or it is that of the frame's own transport header. */
+	PARTIAL_OWN = 1,
+	/*
+	 * In a tunnel of the guest's own. Then the frame's own checksum is complete, but helpers
+	 * would update it as if it were partial.
+	 */
+	PARTIAL_INSIDE = 2,
+};
+
 /*
  * Whether a partial checksum can be completed after the lookup, as may_stay_partial() in userspace
  * (crates/packet/src/checksum.rs). The sender chooses where it is stored. So it must be that of the
  * frame's own transport header, or lie behind all headers that a key has, as in a tunnel of the
  * guest's own. Completing any other one could change an address or port that the lookup has read.
- * `l3`: offset of layer 3 in the skb.
+ * `l3`: offset of layer 3 in the skb. Returns an enum partial_place.
  */
 __weak int may_stay_partial(struct __sk_buff *skb, const struct weft_key *key, __u32 l3)
 {
@@ -263,9 +275,29 @@ __weak int may_stay_partial(struct __sk_buff *skb, const struct weft_key *key, _
 		/* A key may have all of a neighbour discovery message. */
 		return csum.start == l4 && csum.field == l4 + ICMP_SUM;
 	default:
-		return csum.start >= l4 + len;
+		return csum.start >= l4 + len ? PARTIAL_INSIDE : PARTIAL_MISPLACED;
 	}
-	return (csum.start == l4 && csum.field == l4 + own) || csum.start >= l4 + len;
+	if (csum.start >= l4 + len)
+		return PARTIAL_INSIDE;
+	return csum.start == l4 && csum.field == l4 + own ? PARTIAL_OWN : PARTIAL_MISPLACED;
+}
+
+/*
+ * Whether there may be a partial checksum behind the transport header at `l4` (PARTIAL_INSIDE). One
+ * of outer headers ends with them. A global function, so that its stack is free afterwards.
+ */
+__weak int has_partial_inside(struct __sk_buff *skb, __u32 l4)
+{
+	struct partial_csum csum = {};
+
+	switch (read_partial_csum(skb, &csum)) {
+	case CSUM_DONE:
+		return false;
+	case CSUM_PENDING:
+		return csum.start > (__s32)l4;
+	default:
+		return true;
+	}
 }
 
 /* Equal to 0 in ones' complement. 0 itself means that no outer checksum is wanted. */

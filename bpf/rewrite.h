@@ -338,6 +338,9 @@ static __always_inline int set_field(struct __sk_buff *skb, struct weft_key *key
 #define ADDRESSES (FIELD(IP4_SRC) | FIELD(IP4_DST) | ADDRESSES_OF_IP6)
 #define PORTS (FIELD(TP_SRC) | FIELD(TP_DST))
 
+/* Fields that the transport checksum covers. */
+#define SUMMED_FIELDS (ADDRESSES | PORTS)
+
 /*
  * Whether actions can rewrite these fields in a frame of this key. `fields`: bits by the numbers of
  * enum weft_set_field.

@@ -249,8 +249,16 @@ static __always_inline bool can_decap_and_apply(struct __sk_buff *skb, const str
 	}
 	if (frame->list->max_len && wire_len > frame->list->max_len)
 		return false;
-	return frame->list->count == 1 ||
-	       can_apply_all_but_last(skb, key, frame->list, frame_l3(key, frame), wire_len);
+	if (frame->list->count == 1)
+		return true;
+	switch (can_apply_all_but_last(skb, key, frame->list, frame_l3(key, frame), wire_len)) {
+	case CAN_APPLY:
+		return true;
+	case CAN_APPLY_WITH_SUM:
+		return !has_partial_inside(skb, l4_offset(skb, key, frame_l3(key, frame)));
+	default:
+		return false;
+	}
 }
 
 /*

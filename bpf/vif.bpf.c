@@ -12,6 +12,7 @@ struct guest_frame {
 	/* as `bytes`; of a super-packet's longest segment, if needed */
 	__u32 wire_len;
 	__u32 gso_size;		/* 0: no super-packet */
+	__u32 partial;		/* enum partial_place */
 };
 
 /* Offset of layer 3 in the skb, whose outermost tag may be in the metadata. */
@@ -190,6 +191,7 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 				       struct guest_frame *frame)
 {
 	__u32 stripped, tags;
+	int applicable;
 
 	frame->bytes = frame_bytes(skb);
 	frame->wire_len = frame->bytes;
@@ -218,10 +220,13 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 	}
 	if (frame->list->max_len && frame->wire_len > frame->list->max_len)
 		return punt_and_pin(skb, frame);
-	if (frame->list->count > 1 &&
-	    !can_apply_all_but_last(skb, key, frame->list, ETH_LEN + tags - stripped,
-				    frame->wire_len))
-		return punt_and_pin(skb, frame);
+	if (frame->list->count > 1) {
+		applicable = can_apply_all_but_last(skb, key, frame->list,
+						    ETH_LEN + tags - stripped, frame->wire_len);
+		if (applicable == CANNOT_APPLY ||
+		    (applicable == CAN_APPLY_WITH_SUM && frame->partial == PARTIAL_INSIDE))
+			return punt_and_pin(skb, frame);
+	}
 	switch (frame->last->kind) {
 	case WEFT_ACTION_OUTPUT:
 		return output_to_port(skb, key, frame, tags);
@@ -313,7 +318,8 @@ int weft_vif(struct __sk_buff *skb)
 	if (at == WEFT_ACTIONS_PUNT || !list || is_pinned(flow))
 		return punt(skb, port);
 	/* Userspace completes the checksum and looks at the result. */
-	if (!may_stay_partial(skb, &key, frame_l3(skb, &key)))
+	frame.partial = may_stay_partial(skb, &key, frame_l3(skb, &key));
+	if (frame.partial == PARTIAL_MISPLACED)
 		return miss(skb, port);
 	frame.port = port;
 	frame.number = number;

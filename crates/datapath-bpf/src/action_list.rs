@@ -579,7 +579,7 @@ mod tests {
         };
         let one = [vlan(0x8100), inner(0)];
         assert!(is_compiled(&one, &[Action::PopVlan]));
-        assert!(is_compiled(&one, &[pushed.clone()]));
+        assert!(is_compiled(&one, std::slice::from_ref(&pushed)));
         assert!(is_compiled(&[vlan(0)], &[pushed.clone(), pushed.clone()]));
         assert!(!is_compiled(&[vlan(0)], &[pushed.clone(), pushed.clone(), pushed.clone()]));
         assert!(!is_compiled(&one, &[pushed.clone(), pushed.clone()]));

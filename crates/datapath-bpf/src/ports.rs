@@ -218,8 +218,10 @@ impl Ports {
         let Some(device) = &mut port.device else { return Ok(()) };
         device.max_len = link.mtu + ETHERNET_LEN;
         device.is_peer = link.has_peer_in_other_netns();
-        if device.is_peer && port.cleanup == DeviceCleanup::Interface {
-            // Without the address, frames take a longer way to the guest.
+        let is_new = link.is_usable() && !device.is_usable;
+        if device.is_peer && is_new && port.cleanup == DeviceCleanup::Interface && !link.has_qdisc {
+            // Without the address, frames take a longer way to the guest. Frames that somebody has
+            // queued by a discipline must take that way.
             let guest = Netlink::open().and_then(|netlink| netlink.other_end(link));
             port.mac = guest.ok().map(|guest| guest.mac);
         }

@@ -99,10 +99,13 @@ impl Device {
     ) -> Result<Option<OpenedDevice>, OpenError> {
         match (config, mode) {
             (DeviceConfig::Interface { name, mtu }, mode) => {
-                let link = Netlink::open()?.link(name).map_err(OpenError::Absent)?;
+                let netlink = Netlink::open()?;
+                let link = netlink.link(name).map_err(OpenError::Absent)?;
                 let mtu = mtu.unwrap_or(u16::try_from(link.mtu).unwrap_or(u16::MAX));
                 let devices = match mode {
                     DeviceMode::Receive => {
+                        // An earlier process may have been killed.
+                        veth_headroom::withdraw(&netlink, link.index)?;
                         Self::receiving(link.index, mtu, queues, CloseAction::Nothing)?
                     }
                     DeviceMode::SendOnly { .. } => Self::promiscuous(&link, mtu, queues)?,

@@ -166,7 +166,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// Opens the socket for metrics, if there is to be one.
 fn open_metrics(args: &Args) -> Result<Option<MetricsSocket>, Failure> {
     let listen = |address| MetricsSocket::listen(address, args.view_group.as_deref());
-    args.metrics.as_ref().map(listen).transpose().map_err(Failure::Input)
+    // Not `Input`: a service manager shall try again when the address exists, or is free.
+    args.metrics.as_ref().map(listen).transpose().map_err(Failure::Runtime)
 }
 
 /// Starts to serve requests and metrics.

@@ -125,7 +125,9 @@ pub fn release_interface(netlink: &Netlink, index: Ifindex) -> Result<(), Error>
 /// # Errors
 /// The kernel refuses to list or delete a device.
 pub fn remove_orphaned_devices() -> Result<usize, Error> {
-    vxlan_gro::remove(&Netlink::open()?)?;
+    let netlink = Netlink::open()?;
+    vxlan_gro::remove(&netlink)?;
+    veth_headroom::release_all(&netlink)?;
     veth::remove_others(&[])
 }
 

@@ -188,7 +188,7 @@ pub(crate) fn remove_others(keep: &[String]) -> Result<usize, Error> {
     Ok(removed)
 }
 
-fn is_ours(link: &Link) -> bool {
+pub(super) fn is_ours(link: &Link) -> bool {
     let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
     let digits = link.name.strip_prefix(PREFIX);
     link.is_veth()

@@ -74,7 +74,26 @@ pub(crate) fn withdraw(netlink: &Netlink, index: Ifindex) -> Result<(), Error> {
         && is_ours(&netlink.link_by_index(master)?)
     {
         netlink.set_master(index, None)?;
-        remove_unused(netlink)?;
+    }
+    remove_unused(netlink)
+}
+
+/// Takes all devices that somebody else has made out of the bridges, and ends their promiscuous
+/// mode: for a process that has left no other trace of them.
+///
+/// # Errors
+/// The kernel refuses to list or change devices.
+pub(super) fn release_all(netlink: &Netlink) -> Result<(), Error> {
+    let links = netlink.links()?;
+    let is_our_bridge = |index| links.iter().any(|link| link.index == index && is_ours(link));
+    let is_lent = |link: &&Link| {
+        !is_ours(link) && !super::veth::is_ours(link) && link.master.is_some_and(is_our_bridge)
+    };
+    for link in links.iter().filter(is_lent) {
+        match super::release_interface(netlink, link.index) {
+            Err(error) if error.is_not_found() => {}
+            result => result?,
+        }
     }
     Ok(())
 }

@@ -70,6 +70,8 @@ pub struct Link {
     pub tso_max_size: u32,
     /// The length of the transmit queue, in packets.
     pub tx_queue_len: u32,
+    /// A queueing discipline may delay or drop packets that are sent.
+    pub has_qdisc: bool,
     /// Transmit queues.
     pub tx_queues: u32,
     /// Receive queues.
@@ -392,6 +394,7 @@ impl Link {
             limits: SizeLimits::default(),
             tso_max_size: 0,
             tx_queue_len: 0,
+            has_qdisc: false,
             tx_queues: 0,
             rx_queues: 0,
             stats: LinkStats::default(),
@@ -429,6 +432,9 @@ impl Link {
             LinkAttribute::GroIpv4MaxSize(bytes) => self.limits.gro_ipv4 = Some(bytes),
             LinkAttribute::TsoMaxSize(bytes) => self.tso_max_size = bytes,
             LinkAttribute::TxQueueLen(packets) => self.tx_queue_len = packets,
+            LinkAttribute::Qdisc(name) => {
+                self.has_qdisc = !["noqueue", "noop"].contains(&name.as_str());
+            }
             LinkAttribute::NumTxQueues(count) => self.tx_queues = count,
             LinkAttribute::NumRxQueues(count) => self.rx_queues = count,
             LinkAttribute::LinkInfo(infos) => {

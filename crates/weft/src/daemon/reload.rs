@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow};
 use datapath::config::{Config, EndpointConfig, PortConfig, TunnelConfig, Underlay};
 use flow::{DatapathKey, PortKey};
 use network::Network;
-use pipeline::{FdbKey, FdbPort, Program, StateQuery, TunnelInport};
+use pipeline::{DatapathKind, FdbKey, FdbPort, Program, StateQuery, TunnelInport};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -233,7 +233,11 @@ impl Daemon {
                 FdbPort::Logical(port) => Some(port),
                 FdbPort::Port(_) => None,
             };
-            let learns = port.is_none_or(|port| learning.contains(&(key.datapath, port)));
+            // Every port of a provider bridge learns.
+            let in_provider =
+                new.datapath(key.datapath).is_some_and(|it| it.kind == DatapathKind::Provider);
+            let learns =
+                in_provider || port.is_none_or(|port| learning.contains(&(key.datapath, port)));
             if !learns || is_known(&key) || moved(key.datapath, place) {
                 self.switch.forget(&StateQuery::Fdb(key));
             }
