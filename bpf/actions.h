@@ -190,7 +190,8 @@ enum applicable {
 };
 
 /*
- * Whether all actions but the last can be executed (enum applicable). `l3` is the offset of layer 3 in the skb.
+ * Whether all actions but the last can be executed (enum applicable). `l3` is the offset of layer 3
+ * in the skb.
  * `wire_len` is the length of the frame, or of its longest segment where that matters. Rarely
  * called: most lists have one action.
  */
