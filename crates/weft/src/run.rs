@@ -165,9 +165,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Opens the socket for metrics, if there is to be one.
 fn open_metrics(args: &Args) -> Result<Option<MetricsSocket>, Failure> {
-    let listen = |address| MetricsSocket::listen(address, args.view_group.as_deref());
-    // Not `Input`: a service manager shall try again when the address exists, or is free.
-    args.metrics.as_ref().map(listen).transpose().map_err(Failure::Runtime)
+    let Some(address) = &args.metrics else { return Ok(None) };
+    let opened = MetricsSocket::listen(address, args.view_group.as_deref());
+    opened.map(Some).map_err(|error| match address {
+        // The address may be there later, so a service manager shall try again.
+        MetricsAddress::Tcp(_) => Failure::Runtime(error),
+        MetricsAddress::Unix(_) => Failure::Input(error),
+    })
 }
 
 /// Starts to serve requests and metrics.
