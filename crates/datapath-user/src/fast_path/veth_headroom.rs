@@ -246,4 +246,29 @@ mod tests {
         withdraw(netlink, container).unwrap();
         assert_eq!(link(container).master, Some(theirs), "the bridge of somebody else");
     }
+
+    #[test]
+    fn interfaces_of_others_leave_the_bridges_when_all_are_released() {
+        testkit::require_root!();
+        let (host, guest) = (TestHost::new("left"), TestHost::new("guest"));
+        let netlink = host.netlink();
+        let pair = |name: &str| {
+            let peer = LinkSpec::new(name).netns(&guest);
+            netlink.create(&LinkSpec::new(name), &LinkKind::Veth { peer }).expect("a pair")
+        };
+        let (lent, theirs) = (pair("a"), pair("b"));
+        let link = |index| netlink.link_by_index(index).unwrap();
+        netlink.set_promiscuous(lent, true).unwrap();
+        netlink.set_promiscuous(theirs, true).unwrap();
+        provide_to_interface(netlink, &link(lent));
+        let master = link(lent).master.expect("the device has headroom");
+        let bridge = netlink.create(&LinkSpec::new("br0"), &LinkKind::Bridge).unwrap();
+        netlink.set_master(theirs, Some(bridge)).unwrap();
+
+        release_all(netlink).unwrap();
+        assert_eq!((link(lent).master, link(lent).promiscuous), (None, false));
+        assert!(netlink.link_by_index(master).unwrap_err().is_not_found());
+        let theirs = link(theirs);
+        assert_eq!((theirs.master, theirs.promiscuous), (Some(bridge), true), "not lent to weft");
+    }
 }
