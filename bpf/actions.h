@@ -191,9 +191,8 @@ enum applicable {
 
 /*
  * Whether all actions but the last can be executed (enum applicable). `l3` is the offset of layer 3
- * in the skb.
- * `wire_len` is the length of the frame, or of its longest segment where that matters. Rarely
- * called: most lists have one action.
+ * in the skb. `wire_len` is the length of the frame, or of its longest segment where that matters.
+ * Rarely called: most lists have one action.
  */
 __weak int can_apply_all_but_last(struct __sk_buff *skb, const struct weft_key *key,
 		      const struct weft_action_list *list, __u32 l3, __u32 wire_len)

@@ -250,10 +250,10 @@ enum weft_port_flags {
 	/* Frames are captured: those from and to the port are punted while a daemon runs. */
 	WEFT_PORT_WATCHED = 2,
 	/*
-	 * For the daemon that cleans up after one that was killed: the daemon made the device
-	 * promiscuous, or made it as the TAP of a virtual machine.
+	 * For the daemon that cleans up after one that was killed: the device belongs to somebody
+	 * else and was changed, or the daemon made it as the TAP of a virtual machine.
 	 */
-	WEFT_PORT_PROMISCUOUS = 4,
+	WEFT_PORT_INTERFACE = 4,
 	WEFT_PORT_VM_TAP = 8,
 };
 

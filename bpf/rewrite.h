@@ -237,7 +237,7 @@ static __always_inline int write_ports(struct __sk_buff *skb, const struct weft_
 
 /*
  * Writes the headers that differ from the key (enum stale_headers), each with one helper: calls of
- * helpers cost most. `l3`: offset of layer 3, or 0 if it is not known. Returns 0 or an error.
+ * helpers cost most. `l3`: ETH_LEN if the frame is known to have no tags. Returns 0 or an error.
  */
 __weak int write_headers(struct __sk_buff *skb, const struct weft_key *key, __u32 stale, __u32 l3)
 {

@@ -85,7 +85,7 @@ impl DeviceCleanup {
     fn flags(self) -> u32 {
         match self {
             Self::None => 0,
-            Self::Interface => abi::WEFT_PORT_PROMISCUOUS,
+            Self::Interface => abi::WEFT_PORT_INTERFACE,
             Self::VmTap => abi::WEFT_PORT_VM_TAP,
         }
     }

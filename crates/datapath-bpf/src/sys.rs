@@ -70,52 +70,58 @@ unsafe impl Sync for SharedWord {}
 
 /// Reads at most `most` entries of an array map from `first` on, each of [`entry_len`] bytes.
 pub(crate) fn read(map: &MapHandle, first: u32, most: u32) -> io::Result<Vec<u8>> {
-    let size = entry_len(map)?;
-    let mut count = most.min(map.max_entries().saturating_sub(first));
-    let mut values = vec![0_u8; size * count as usize];
+    let count = most.min(map.max_entries().saturating_sub(first)) as usize;
     if count == 0 {
-        return Ok(values);
+        return Ok(Vec::new());
     }
-    let (mut keys, mut next) = (vec![0_u32; count as usize], 0_u32);
+    let mut batch = Batch::new(map, count)?;
     // The kernel continues after the key that it is given.
-    let mut before = first.wrapping_sub(1);
-    let before = if first == 0 { ptr::null_mut() } else { (&raw mut before).cast::<c_void>() };
-    // SAFETY: the descriptor is open; `keys` and `values` have room for `count` entries of the
-    // sizes that the kernel uses, and everything outlives the call.
-    let read = result(unsafe {
-        libbpf_sys::bpf_map_lookup_batch(
-            map.as_fd().as_raw_fd(),
-            before,
-            (&raw mut next).cast(),
-            keys.as_mut_ptr().cast(),
-            values.as_mut_ptr().cast(),
-            &raw mut count,
-            ptr::null(),
-        )
-    });
-    match read {
-        // ENOENT: the end of the map was reached.
-        Err(error) if error.raw_os_error() != Some(ENOENT) => return Err(error),
-        _ => {}
-    }
-    values.truncate(size * count as usize);
-    Ok(values)
+    let (found, _) = batch.look_up(map, first.checked_sub(1))?;
+    batch.values.truncate(batch.value_len * found);
+    Ok(batch.values)
 }
 
 /// Reads all entries of a hash map: keys, and values of [`entry_len`] bytes. An entry that is added
 /// meanwhile may be missing.
 pub(crate) fn read_hash(map: &MapHandle) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let (key_len, value_len) = (map.key_size() as usize, entry_len(map)?);
     // The kernel returns whole buckets; this is more than one ever has.
-    let most = map.max_entries().min(HASH_BATCH);
-    let mut keys = vec![0_u8; key_len * most as usize];
-    let mut values = vec![0_u8; value_len * most as usize];
-    // The position, which only the kernel understands: the number of a bucket.
-    let (mut position, mut is_first) = (0_u32, true);
-    let mut entries = Vec::new();
+    let mut batch = Batch::new(map, map.max_entries().min(HASH_BATCH) as usize)?;
+    let (mut entries, mut position) = (Vec::new(), None);
     loop {
-        let (mut count, mut next) = (most, 0_u32);
-        let before = if is_first { ptr::null_mut() } else { (&raw mut position).cast::<c_void>() };
+        let (found, next) = batch.look_up(map, position)?;
+        let keys = batch.keys.chunks_exact(batch.key_len);
+        let found = keys.zip(batch.values.chunks_exact(batch.value_len)).take(found);
+        entries.extend(found.map(|(key, value)| (key.into(), value.into())));
+        if next.is_none() {
+            return Ok(entries);
+        }
+        position = next;
+    }
+}
+
+/// Room for the entries that one call reads.
+struct Batch {
+    key_len: usize,
+    value_len: usize,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+}
+
+impl Batch {
+    fn new(map: &MapHandle, count: usize) -> io::Result<Self> {
+        let (key_len, value_len) = (map.key_size() as usize, entry_len(map)?);
+        let (keys, values) = (vec![0; key_len * count], vec![0; value_len * count]);
+        Ok(Self { key_len, value_len, keys, values })
+    }
+
+    /// Reads the entries of `map`, for which this was made, that follow the position `after`; `None`
+    /// is the beginning. Returns their number, and the position of the last one unless that was
+    /// the end of the map. Positions of array maps are keys, and those of hash maps numbers of
+    /// buckets.
+    fn look_up(&mut self, map: &MapHandle, after: Option<u32>) -> io::Result<(usize, Option<u32>)> {
+        let mut count = (self.keys.len() / self.key_len) as u32;
+        let (mut before, mut next) = (after.unwrap_or_default(), 0_u32);
+        let before = after.map_or(ptr::null_mut(), |_| (&raw mut before).cast::<c_void>());
         // SAFETY: the descriptor is open; `keys` and `values` have room for `count` entries of the
         // sizes that the kernel uses, and everything outlives the call.
         let read = result(unsafe {
@@ -123,24 +129,18 @@ pub(crate) fn read_hash(map: &MapHandle) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> 
                 map.as_fd().as_raw_fd(),
                 before,
                 (&raw mut next).cast(),
-                keys.as_mut_ptr().cast(),
-                values.as_mut_ptr().cast(),
+                self.keys.as_mut_ptr().cast(),
+                self.values.as_mut_ptr().cast(),
                 &raw mut count,
                 ptr::null(),
             )
         });
-        let is_last = match read {
+        match read {
+            Ok(_) => Ok((count as usize, Some(next))),
             // ENOENT: the end of the map was reached.
-            Err(error) if error.raw_os_error() == Some(ENOENT) => true,
-            Err(error) => return Err(error),
-            Ok(_) => false,
-        };
-        let found = keys.chunks_exact(key_len).zip(values.chunks_exact(value_len));
-        entries.extend(found.take(count as usize).map(|(key, value)| (key.into(), value.into())));
-        if is_last {
-            return Ok(entries);
+            Err(error) if error.raw_os_error() == Some(ENOENT) => Ok((count as usize, None)),
+            Err(error) => Err(error),
         }
-        (position, is_first) = (next, false);
     }
 }
 
