@@ -97,7 +97,8 @@ fn fill(inputs: &Inputs, version: &str, tree: &Path) -> Result<()> {
     let date = git(&["log", "-1", "--format=%cD"])?;
     let maintainer = git(&["log", "-1", "--format=%cn <%ce>"])?;
     let changelog = format!(
-        "weft ({version}) unstable; urgency=medium\n\n  * See /usr/share/doc/weft/CHANGELOG.md.\n\n \
+        "weft ({version}) unstable; urgency=medium\n\n  \
+         * See /usr/share/doc/weft/CHANGELOG.md.\n\n \
          -- {maintainer}  {date}\n"
     );
     fs::write(tree.join("debian/changelog"), changelog)?;

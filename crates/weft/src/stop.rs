@@ -102,7 +102,8 @@ fn describe_purge(purged: &PurgeResult, files: usize) -> String {
     let mut removed = String::new();
     if *purged != PurgeResult::default() {
         removed += &format!(
-            "removed programs at {programs} devices, {megaflows} megaflows, {devices} guest devices\n"
+            "removed programs at {programs} devices, {megaflows} megaflows, \
+             {devices} guest devices\n"
         );
     }
     if files > 0 {

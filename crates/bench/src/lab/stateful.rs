@@ -47,10 +47,10 @@ table=0,priority=10,ip,in_port=1,actions=ct(zone=1,table=1)
 table=1,priority=10,ip,ct_state=+trk+new,actions=ct(commit,zone=1),resubmit(,2)
 table=1,priority=10,ip,ct_state=+trk+est,actions=resubmit(,2)
 table=2,priority=10,ip,actions=ct(zone=2,nat,table=3)
-table=3,priority=10,ip,ct_state=+trk+new,nw_dst=VIP,actions=ct(commit,zone=2,nat(dst=SERVER),table=4)
+table=3,ip,ct_state=+trk+new,nw_dst=VIP,actions=ct(commit,zone=2,nat(dst=SERVER),table=4)
 table=3,priority=5,ip,actions=resubmit(,4)
 table=4,priority=10,ip,actions=ct(zone=3,nat,table=5)
-table=5,priority=10,ip,ct_state=+trk+new,nw_dst=SERVER,actions=ct(commit,zone=3,nat(src=SNAT),table=6)
+table=5,ip,ct_state=+trk+new,nw_dst=SERVER,actions=ct(commit,zone=3,nat(src=SNAT),table=6)
 table=5,priority=5,ip,actions=resubmit(,6)
 table=6,actions=NORMAL
 table=0,priority=9,ip,actions=ct(zone=3,nat,table=10)
@@ -143,8 +143,10 @@ fn weft_network(lab: &Lab<'_>, tunnel: TunnelType, rules: StatefulRules) -> Stri
             "\n[[logical_router]]\nname = \"edge\"\nhost = \"{host}\"\n\
              \n[[logical_router.port]]\nname = \"edge-lab\"\nswitch = \"lab\"\n\
              mac = \"02:77:00:00:ff:01\"\naddresses = [\"{SNAT}/24\"]\n\
-             \n[[nat]]\nrouter = \"edge\"\ntype = \"snat\"\nexternal = \"{SNAT}\"\ninternal = \"{inside}\"\n\
-             \n[[nat]]\nrouter = \"edge\"\ntype = \"dnat\"\nexternal = \"{VIP}\"\ninternal = \"{server}\"\n"
+             \n[[nat]]\nrouter = \"edge\"\ntype = \"snat\"\n\
+             external = \"{SNAT}\"\ninternal = \"{inside}\"\n\
+             \n[[nat]]\nrouter = \"edge\"\ntype = \"dnat\"\n\
+             external = \"{VIP}\"\ninternal = \"{server}\"\n"
         );
     }
     text

@@ -22,14 +22,14 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const FLOW: Duration = Duration::from_millis(300);
 /// The lowest packet rate of the guest, with or without a daemon.
 const PPS: f64 = 20_000.0;
-/// Each flow has a packet at least so often, because a megaflow is deleted after 10 s without one.
+/// Each flow has a packet at least this often, because a megaflow is deleted after 10 s without one.
 const FLOW_INTERVAL: f64 = 5.0;
 /// How long the flows may take until each has a megaflow.
 const ESTABLISH_LIMIT: Duration = Duration::from_secs(120);
 /// How long the last packets may take to their receiver.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Kills the daemon of the first host `times` times, while its guest sends so many UDP flows.
+/// Kills the daemon of the first host `times` times, while its guest sends `flows` UDP flows.
 ///
 /// # Errors
 /// The test bed fails.
@@ -66,6 +66,27 @@ pub fn run(bed: &mut TestBed<'_>, times: usize, flows: usize) -> Result<TrustRep
         guest.netns().netlink().is_ok_and(|netlink| netlink.link(GUEST_DEVICE).is_ok())
     });
     let mut report = TrustReport::default();
+    judge_recovery(&mut report, &took);
+    let text = format!("{} links of the host, then {}", before.0, after.0);
+    report.judge(CriterionResult::of(before.0 == after.0 && eth0), "devices", text);
+    let same = before.1.descriptors == after.1.descriptors && before.1.threads == after.1.threads;
+    let text = format!(
+        "{} descriptors and {} threads, then {} and {}",
+        before.1.descriptors, before.1.threads, after.1.descriptors, after.1.threads
+    );
+    report.judge(CriterionResult::of(same), "descriptors and threads", text);
+    note_drops(&mut report, bed)?;
+    let text = format!("{lost} of {sent} packets of {flows} flows, {established} megaflows");
+    if bed.forwards_without_daemon() {
+        report.judge(CriterionResult::of(lost == 0), "lost packets", text);
+    } else {
+        report.note("lost packets", text);
+    }
+    Ok(report)
+}
+
+/// Judges how long the daemon took after each kill.
+fn judge_recovery(report: &mut TrustReport, took: &[Duration]) {
     let longest = took.iter().max().copied().unwrap_or_default();
     let middle = median(took.iter().map(Duration::as_secs_f64)).unwrap_or(0.0);
     let text = format!(
@@ -75,32 +96,22 @@ pub fn run(bed: &mut TestBed<'_>, times: usize, flows: usize) -> Result<TrustRep
         LIMIT.as_secs_f64()
     );
     report.judge(CriterionResult::of(longest <= LIMIT), "recovery time", text);
-    let text = format!("{} links of the host, then {}", before.0, after.0);
-    report.judge(CriterionResult::of(before.0 == after.0 && eth0), "devices", text);
-    let same = before.1.descriptors == after.1.descriptors && before.1.threads == after.1.threads;
-    let text = format!(
-        "{} descriptors and {} threads, then {} and {}",
-        before.1.descriptors, before.1.threads, after.1.descriptors, after.1.threads
-    );
-    report.judge(CriterionResult::of(same), "descriptors and threads", text);
-    let text = format!("{lost} of {sent} packets of {flows} flows, {established} megaflows");
-    let (near, far) = (bed.counters(0)?, bed.counters(1)?);
+}
+
+/// Notes the drops by reason on the path of the flows.
+fn note_drops(report: &mut TrustReport, bed: &TestBed<'_>) -> Result<()> {
+    let (killed, other) = (bed.counters(0)?, bed.counters(1)?);
     for (what, counters, path) in [
-        ("drops of the guest's port", &near, "/ports/0/drops"),
-        ("drops of the killed host's uplink", &near, "/uplink/drops"),
-        ("drops of the other host's uplink", &far, "/uplink/drops"),
-        ("drops of the other host's port", &far, "/ports/0/drops"),
+        ("drops of the guest's port", &killed, "/ports/0/drops"),
+        ("drops of the killed host's uplink", &killed, "/uplink/drops"),
+        ("drops of the other host's uplink", &other, "/uplink/drops"),
+        ("drops of the other host's port", &other, "/ports/0/drops"),
     ] {
         if let Some(drops) = counters.pointer(path) {
             report.note(what, drops.to_string());
         }
     }
-    if bed.forwards_without_daemon() {
-        report.judge(CriterionResult::of(lost == 0), "lost packets", text);
-    } else {
-        report.note("lost packets", text);
-    }
-    Ok(report)
+    Ok(())
 }
 
 /// Sends every flow until the first host has a megaflow for each. Returns how many it has.
