@@ -114,9 +114,9 @@ impl Batch {
         Ok(Self { key_len, value_len, keys, values })
     }
 
-    /// Reads the entries of `map`, for which this was made, that follow the position `after`; `None`
-    /// is the beginning. Returns their number, and the position of the last one unless that was
-    /// the end of the map. Positions of array maps are keys, and those of hash maps numbers of
+    /// Reads the entries of `map`, for which this was made, that follow the position `after`.
+    /// `None` is the beginning. Returns their number, and the position of the last one unless that
+    /// was the end of the map. Positions of array maps are keys, and those of hash maps numbers of
     /// buckets.
     fn look_up(&mut self, map: &MapHandle, after: Option<u32>) -> io::Result<(usize, Option<u32>)> {
         let mut count = (self.keys.len() / self.key_len) as u32;

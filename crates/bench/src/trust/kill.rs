@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const FLOW: Duration = Duration::from_millis(300);
 /// The lowest packet rate of the guest, with or without a daemon.
 const PPS: f64 = 20_000.0;
-/// Each flow has a packet at least this often, because a megaflow is deleted after 10 s without one.
+/// Each flow has a packet at least this often. A megaflow without a packet for 10 s is deleted.
 const FLOW_INTERVAL: f64 = 5.0;
 /// How long the flows may take until each has a megaflow.
 const ESTABLISH_LIMIT: Duration = Duration::from_secs(120);
