@@ -122,6 +122,23 @@ fn broadcast_reaches_the_ports_of_its_vlan() {
 }
 
 #[test]
+fn priority_tag_before_a_vlan_is_refused() {
+    let (program, learned) = (bridge(), LearnedTables::default());
+    let hidden = |port| {
+        let mut frame = broadcast(port, Some(0));
+        frame.set(Field::VlanInnerTpid, 0x8100);
+        frame.set(Field::VlanInnerTci, 0x1008);
+        frame
+    };
+    for port in [1, 2, 4] {
+        let translation = translate(&program, &hidden(port), &learned, &mut ());
+        assert_eq!(translation.dropped(), Some(DropReason::WrongVlan), "port {port}");
+    }
+    // A tunnel keeps both tags as payload. A third one, for the trunk, is not possible.
+    assert_eq!(receivers(&program, &hidden(5), &learned), [2, 3]);
+}
+
+#[test]
 fn unicast_goes_to_the_port_of_its_station_in_the_same_vlan() {
     let (program, mut learned) = (bridge(), LearnedTables::default());
     let station = FdbKey { datapath: BRIDGE, vlan: 7, mac: STATION };

@@ -22,6 +22,12 @@ const VLAN_ID: Subfield = match Subfield::new(Field::VlanTci, 0, 12) {
     Some(bits) => bits,
     None => Subfield::whole(Field::VlanTci),
 };
+/// Whether a frame has a second tag.
+const INNER_TAG_PRESENT: Subfield = match Subfield::new(Field::VlanInnerTci, 12, 1) {
+    Some(bits) => bits,
+    None => Subfield::whole(Field::VlanInnerTci),
+};
+
 /// A frame in a bridge.
 #[derive(Clone, Copy)]
 struct BridgedFrame {
@@ -92,6 +98,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let (tag, tpid) = match vlans {
             Some(PortVlans::Tunnel { tpid, .. }) => (OuterTag::Absent, *tpid),
             _ if tag & TAG_PRESENT == 0 => (OuterTag::Absent, EtherType::VLAN.0),
+            // Without the priority tag, the second tag would choose another VLAN for the frame.
+            _ if vid == 0 && self.read_bits(packet, INNER_TAG_PRESENT) != 0 => return None,
             _ if vid == 0 => (OuterTag::Priority, EtherType::VLAN.0),
             _ => (OuterTag::Vlan, EtherType::VLAN.0),
         };
