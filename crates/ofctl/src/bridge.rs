@@ -49,7 +49,8 @@ pub enum BridgeError {
     /// Some lines are wrong.
     #[error(transparent)]
     Problems(#[from] Problems),
-    /// The bridge could exceed its limit if every line added a flow.
+    /// The bridge could exceed its limit: each line that adds a flow counts, also where it would
+    /// replace one.
     #[error("too many flows: {0}, the limit of a bridge is {max}", max = Bridge::MAX_FLOWS)]
     TooManyFlows(usize),
     /// The flows name too many zones.
@@ -199,13 +200,11 @@ impl Bridge {
         source: &str,
         now_ms: u64,
     ) -> Result<(), BridgeError> {
-        if self.flows.len() >= Self::MAX_FLOWS {
-            return Err(BridgeError::TooManyFlows(self.flows.len() + 1));
-        }
         let change = super::parse_command(command, text, &self.ports).map_err(|problem| {
             let source_name = source.to_owned();
             BridgeError::Problems(Problems { source_name, problems: vec![problem] })
         })?;
+        check_limit(self.flows.len() + usize::from(change.adds()))?;
         self.check_zones(std::iter::once(&change))?;
         self.change(change, source, now_ms);
         Ok(())
@@ -280,20 +279,19 @@ impl Bridge {
         Ok((added, gone.len()))
     }
 
-    /// Parses changes, of which each adds at most one flow to `present` ones.
+    /// Parses changes for a bridge that has `present` flows.
     fn parse(
         &self,
         text: &str,
         source_name: &str,
         present: usize,
     ) -> Result<Vec<(usize, FlowChange)>, BridgeError> {
-        // The limit is checked before parsing, so that a far too long file costs nothing.
+        // The lines are counted before they are parsed, so that a far too long file costs nothing.
         let lines = text.lines().filter(|line| !super::without_comment(line).trim().is_empty());
-        let most = present + lines.count();
-        if most > Self::MAX_FLOWS {
-            return Err(BridgeError::TooManyFlows(most));
-        }
-        Ok(parse(text, source_name, &self.ports)?)
+        check_limit(lines.count())?;
+        let changes = parse(text, source_name, &self.ports)?;
+        check_limit(present + changes.iter().filter(|(_, change)| change.adds()).count())?;
+        Ok(changes)
     }
 
     /// Adds the zones of these changes to those of the bridge. Zones stay when the last flow that
@@ -417,6 +415,10 @@ impl Bridge {
         self.program.add_flow(self.group, &flow, rows);
         entry.flow = flow;
     }
+}
+
+fn check_limit(flows: usize) -> Result<(), BridgeError> {
+    if flows > Bridge::MAX_FLOWS { Err(BridgeError::TooManyFlows(flows)) } else { Ok(()) }
 }
 
 fn has_timeout(spec: &FlowSpec) -> bool {

@@ -94,6 +94,13 @@ pub enum FlowChange {
     Delete(FlowSelector),
 }
 
+impl FlowChange {
+    /// True if the change may add a flow.
+    pub(crate) fn adds(&self) -> bool {
+        matches!(self, Self::Add(_))
+    }
+}
+
 /// The canonical form, which parses to the same change.
 impl fmt::Display for FlowChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
