@@ -14,8 +14,10 @@ impl Daemon {
     pub fn observe(&self) -> Result<Observation, DatapathError> {
         let begin = Instant::now();
         let mut show = self.snapshot()?;
+        let mut port_drops = self.port_drops.lock().unwrap_or_else(PoisonError::into_inner);
         let is_ovn = self.deployment().network.is_none();
         Ok(Observation {
+            port_drops: port_drops.sums(&show.ports),
             tunnels: self.tunnels(&mut show),
             show,
             switch: self.switch.stats(),

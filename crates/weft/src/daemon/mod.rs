@@ -19,6 +19,7 @@ mod watch;
 
 use crate::control::replies::{ReloadReply, StopReply};
 use crate::control::{Connection, Request};
+use crate::metrics::PortDrops;
 use crate::{Failure, logging};
 use anyhow::{Context, Result, bail};
 use bridge_flows::ExpiryTimer;
@@ -58,6 +59,8 @@ pub struct Daemon {
     reloads: Reloads,
     /// Of the flows of bridges.
     expiry: Arc<ExpiryTimer>,
+    /// Drops of all ports, for metrics.
+    port_drops: Mutex<PortDrops>,
     shutdown: ShutdownRequest,
     /// What the thread that follows OVN has noted.
     ovn: Arc<Mutex<OvnStatus>>,
@@ -258,6 +261,7 @@ impl PreparedDaemon {
             reads: FileReads::new(),
             reloads,
             expiry: Arc::default(),
+            port_drops: Mutex::default(),
             shutdown,
             ovn: Arc::default(),
             file_limit,

@@ -17,7 +17,7 @@ mod observation;
 mod server;
 
 pub use address::MetricsAddress;
-pub use observation::{Observation, OvnFacts, ProcessFacts};
+pub use observation::{Observation, OvnFacts, PortDrops, ProcessFacts};
 pub use server::MetricsSocket;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! [`Observation`]: everything that the daemon knows at one moment.
 
 use crate::control::replies::{ConnectionTotals, ConnectionUse, TunnelsReply};
-use datapath::stats::Snapshot;
+use datapath::stats::{Drops, PortStats, Snapshot};
+use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 use switch::SwitchStats;
@@ -11,6 +12,8 @@ use switch::SwitchStats;
 pub struct Observation {
     /// As `weft show --json`, without end points.
     pub show: Snapshot,
+    /// Drops of the ports, also of those that have been removed.
+    pub port_drops: Drops,
     /// As `weft tunnels --json`.
     pub tunnels: TunnelsReply,
     /// The last line of `weft flows --json`.
@@ -26,6 +29,43 @@ pub struct Observation {
     pub process: Option<ProcessFacts>,
     /// How long the observation took.
     pub took: Duration,
+}
+
+/// Sums the drops of all ports over time. A removed port takes its counters with it, but a sum must
+/// never fall.
+#[derive(Debug, Default)]
+pub struct PortDrops {
+    /// What each present port had at the last observation.
+    present: HashMap<String, Drops>,
+    /// What the ports had that have been removed since the start.
+    removed: Drops,
+}
+
+impl PortDrops {
+    /// Takes over the counters of the present ports, and returns the sums.
+    pub fn sums(&mut self, ports: &[PortStats]) -> Drops {
+        let mut earlier = std::mem::take(&mut self.present);
+        for port in ports {
+            if let Some(drops) = earlier.remove(&port.name)
+                && drops.iter().any(|(reason, count)| port.drops.get(reason) < Some(count))
+            {
+                // Another port has its name now.
+                add_drops(&mut self.removed, &drops);
+            }
+            self.present.insert(port.name.clone(), port.drops.clone());
+        }
+        earlier.values().for_each(|drops| add_drops(&mut self.removed, drops));
+        let mut sums = self.removed.clone();
+        ports.iter().for_each(|port| add_drops(&mut sums, &port.drops));
+        sums
+    }
+}
+
+/// Adds the counts of `more` to `sums`.
+pub(super) fn add_drops(sums: &mut Drops, more: &Drops) {
+    for (reason, count) in more {
+        *sums.entry(reason.clone()).or_default() += count;
+    }
 }
 
 /// The state of the databases of OVN.
@@ -98,6 +138,26 @@ impl ProcessFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sums_of_drops_do_not_fall_when_ports_go_or_are_replaced() {
+        let mut drops = PortDrops::default();
+        let mut sum = |ports: &[(&str, u64)]| {
+            let port = |&(name, count): &(&str, u64)| PortStats {
+                name: name.to_owned(),
+                drops: Drops::from([("malformed".to_owned(), count)]),
+                ..PortStats::default()
+            };
+            let ports: Vec<_> = ports.iter().map(port).collect();
+            drops.sums(&ports).get("malformed").copied().unwrap_or_default()
+        };
+        assert_eq!(sum(&[("a", 5), ("b", 2)]), 7);
+        assert_eq!(sum(&[("a", 6), ("b", 2)]), 8);
+        assert_eq!(sum(&[("b", 3)]), 9);
+        assert_eq!(sum(&[("b", 1)]), 10);
+        assert_eq!(sum(&[("a", 1), ("b", 1)]), 11);
+        assert_eq!(sum(&[]), 11);
+    }
 
     #[test]
     fn resources_are_read_from_the_texts_of_the_kernel() {

@@ -22,7 +22,8 @@ const MAX_CLIENTS: usize = 4;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a client may take to read the answer. Prometheus waits 10 s for it by default.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for a refusal, which is short.
+/// How long a client that is refused may take to send its request, and to read the answer. Others
+/// wait meanwhile.
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -42,40 +43,27 @@ enum Listener {
 /// The connection to a client.
 trait Client: Read + Write + Send {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
-    fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()>;
     /// Tells the client that nothing follows.
     fn end(&self) -> io::Result<()>;
 }
 
-impl Client for TcpStream {
-    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(timeout))?;
-        self.set_write_timeout(Some(timeout))
-    }
+/// The methods of both streams have the same names, but no trait in common.
+macro_rules! clients {
+    ($($stream:ty),*) => {$(
+        impl Client for $stream {
+            fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+                self.set_read_timeout(Some(timeout))?;
+                self.set_write_timeout(Some(timeout))
+            }
 
-    fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.set_nonblocking(is_nonblocking)
-    }
-
-    fn end(&self) -> io::Result<()> {
-        self.shutdown(Shutdown::Write)
-    }
+            fn end(&self) -> io::Result<()> {
+                self.shutdown(Shutdown::Write)
+            }
+        }
+    )*};
 }
 
-impl Client for UnixStream {
-    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(timeout))?;
-        self.set_write_timeout(Some(timeout))
-    }
-
-    fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
-        self.set_nonblocking(is_nonblocking)
-    }
-
-    fn end(&self) -> io::Result<()> {
-        self.shutdown(Shutdown::Write)
-    }
-}
+clients!(TcpStream, UnixStream);
 
 impl Listener {
     fn accept(&self) -> io::Result<Box<dyn Client>> {
@@ -202,11 +190,10 @@ where
 
 /// Refuses a client when there are too many.
 fn turn_away(client: &mut dyn Client) {
-    // The kernel resets a connection that is closed with unread bytes, and the client would not see
-    // the answer. What has not arrived yet is not worth waiting for.
+    // The kernel resets a connection that is closed with unread bytes, and the client might not see
+    // the answer.
     let mut request = [0; MAX_REQUEST_BYTES];
-    let _ = client.set_nonblocking(true).and_then(|()| client.read(&mut request));
-    let _ = client.set_nonblocking(false);
+    let _ = client.set_timeout(REFUSAL_TIMEOUT).and_then(|()| client.read(&mut request));
     let _ = write_all(client, &Refusal::Busy.response(), REFUSAL_TIMEOUT);
 }
 

@@ -6,7 +6,6 @@ mod traffic;
 
 use super::exposition::{Family, Kind, Samples};
 use super::observation::Observation;
-use datapath::stats::Drops;
 use std::collections::BTreeMap;
 
 /// The parts of the table: where it is about, and the families.
@@ -53,13 +52,6 @@ fn add_reasons(samples: &mut Samples<'_>, reasons: &BTreeMap<String, u64>) {
 /// A state that begins with `up` says that the device is there: `up, behind PROGRAM`.
 fn is_up(state: &str) -> bool {
     state.split(',').next() == Some("up")
-}
-
-/// Adds the counts of `more` to `sums`.
-fn add_drops(sums: &mut Drops, more: &Drops) {
-    for (reason, count) in more {
-        *sums.entry(reason.clone()).or_default() += count;
-    }
 }
 
 /// The table as it is in docs/metrics.md.

@@ -1,8 +1,10 @@
 use super::*;
 use crate::control::replies::{ConnectionTotals, ConnectionUse, LocalEnd, RemoteEnd, TunnelsReply};
 use crate::metrics::exposition::{Format, MAX_SAMPLES, render};
-use crate::metrics::{OvnFacts, ProcessFacts};
-use datapath::stats::{EndpointStats, MapUse, PacketCount, PathMtuReport, PortStats, Snapshot};
+use crate::metrics::{OvnFacts, PortDrops, ProcessFacts};
+use datapath::stats::{
+    Drops, EndpointStats, MapUse, PacketCount, PathMtuReport, PortStats, Snapshot,
+};
 use std::collections::BTreeSet;
 
 /// An observation that has everything: this many ports, and two end points.
@@ -55,6 +57,7 @@ fn observation(ports: u32) -> Observation {
     show.uplink.drops = reasons(&["malformed"]);
     let local = LocalEnd { tunnel: "geneve".into(), local: [192, 0, 2, 1].into(), port: 6081 };
     Observation {
+        port_drops: PortDrops::default().sums(&show.ports),
         show,
         tunnels: TunnelsReply {
             local: vec![local],

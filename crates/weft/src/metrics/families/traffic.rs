@@ -1,8 +1,9 @@
 //! Ports, uplink and tunnels.
 
-use super::{add_drops, add_reasons, counter, gauge, info, is_up};
+use super::{add_reasons, counter, gauge, info, is_up};
 use crate::metrics::Observation;
 use crate::metrics::exposition::{Family, Samples};
+use crate::metrics::observation::add_drops;
 use datapath::stats::{Drops, PacketCount, PortStats};
 use flow::DropReason;
 
@@ -63,12 +64,13 @@ pub const PORTS: &[Family] = &[
     counter(
         "weft_drops",
         &["reason"],
-        "Packets that were not delivered, of all ports and the uplink.",
+        "Packets that were not delivered, of all ports and the uplink. Ports that have been removed \
+         count with what the last scrape before has read.",
         |of, to| {
             let mut sums: Drops =
                 DropReason::ALL.iter().map(|reason| (reason.name().to_owned(), 0)).collect();
             add_drops(&mut sums, &of.show.uplink.drops);
-            of.show.ports.iter().for_each(|port| add_drops(&mut sums, &port.drops));
+            add_drops(&mut sums, &of.port_drops);
             add_reasons(to, &sums);
         },
     ),
@@ -165,13 +167,14 @@ pub const UNDERLAY: &[Family] = &[
     ),
     gauge(
         "weft_endpoint_path_mtu_report_age_seconds",
-        &["tunnel", "remote", "router"],
+        &["tunnel", "local", "remote", "router"],
         "The age of the ICMP message that has lowered the path MTU, and its sender.",
         |of, to| {
             for end in &of.tunnels.endpoints {
                 let Some(report) = end.stats.path_mtu_report else { continue };
-                let [remote, router] = [end.stats.remote, report.router].map(|ip| ip.to_string());
-                to.add(&[&end.stats.tunnel, &remote, &router], report.age_s);
+                let addresses = [end.stats.local, end.stats.remote, report.router];
+                let [local, remote, router] = addresses.map(|ip| ip.to_string());
+                to.add(&[&end.stats.tunnel, &local, &remote, &router], report.age_s);
             }
         },
     ),
