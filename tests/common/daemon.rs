@@ -4,10 +4,12 @@ use super::{Host, PATIENCE, traffic};
 use datapath::stats::{Drops, PortStats, Snapshot};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -137,15 +139,23 @@ impl Daemon {
         shown.unwrap_or_else(|error| panic!("the daemon of {} does not answer: {error}", self.host))
     }
 
-    /// The error is what `weft show` printed.
+    /// As `weft show --json`. The start of that program would take longer than the rest of it.
     fn try_show(&self) -> Result<Snapshot, String> {
-        let mut command = Command::new(WEFT);
-        command.args(["show", "--json", "--control"]).arg(&self.control);
-        let output = command.output().expect("weft can be started");
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        let mut reply = self.request(r#"{"command":"show"}"#).map_err(|error| error.to_string())?;
+        match reply.get_mut("ok") {
+            Some(shown) => Ok(serde_json::from_value(shown.take()).expect("a snapshot")),
+            None => Err(reply.to_string()),
         }
-        Ok(serde_json::from_slice(&output.stdout).expect("show --json prints what it documents"))
+    }
+
+    /// Sends a request to the control socket, and returns the first line of the reply.
+    fn request(&self, request: &str) -> std::io::Result<Value> {
+        let mut stream = UnixStream::connect(&self.control)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        writeln!(stream, "{request}")?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
     }
 
     /// The drops of the uplink and all ports, by reason.
