@@ -1,11 +1,10 @@
 //! All that CI checks, in order. A failed step does not hide what the later ones would say.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::run::{Background, run};
+use crate::run::run;
 use crate::{book, deb, demo, deps, exact, lint, packages, prose, test};
 
 /// The sum of the whole run.
@@ -62,15 +61,8 @@ pub fn ci() -> Result<()> {
     // A run that failed in some other way (it did not compile, it skipped tests) counts as one
     // failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
-    // The link of the release occupies one processor for minutes.
-    let fuzz = background("fuzz-smoke");
     tally.step("Debian packages", || deb::deb().map(drop));
     tally.step("exact gate", || exact::gate(&exact::Options::default()));
-    tally.step("fuzz smoke, beside the last two steps", || {
-        let (printed, result) = fuzz?.finish();
-        print!("{printed}");
-        result
-    });
     tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "1".to_owned()])?));
 
     println!("\n=== {}", seconds(start.elapsed()));
@@ -80,13 +72,6 @@ pub fn ci() -> Result<()> {
         bail!("CI failed");
     }
     Ok(())
-}
-
-/// Starts another task of this program.
-fn background(task: &str) -> Result<Background> {
-    let mut command = Command::new(std::env::current_exe().context("the path of xtask")?);
-    command.arg(task);
-    Background::start(command)
 }
 
 fn seconds(time: Duration) -> String {

@@ -34,8 +34,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// All that CI does: every check, every test (none may be skipped), a fuzz smoke and a short
-    /// demo
+    /// All that CI does: every check, every test (none may be skipped), the packages, the gate and
+    /// a short demo
     Ci,
     /// Run all tests, the ones that need root and real peers included; list skipped tests and peers
     /// at the end

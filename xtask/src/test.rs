@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::packages;
-use crate::run::{cargo, show, succeeded, target_dir};
+use crate::run::{Background, cargo, run, show, succeeded, target_dir};
 
 /// How to run the tests.
 #[derive(Args, Default)]
@@ -107,36 +107,19 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
         packages::ensure(&[&packages::BUILD[..], &packages::TEST].concat())?;
         packages::fetch_guest_kernel()?;
     }
-    let report_path = fresh_report()?;
-    let threads = test_threads();
-    let mut command = cargo(&["test", "--no-fail-fast"]);
-    if !options.selects_package() {
-        command.arg("--workspace");
-    }
-    command.args(&options.arguments).env("WEFT_TEST_REPORT", &report_path);
-    command.env(THREADS, &threads);
-    if root == Root::BySudo {
-        // Build as the user; only the test programs themselves are root.
-        command.env(runner_variable()?, "sudo --preserve-env");
-    }
-    let mut end = run_counted(&mut command, counts);
-    if options.arguments.is_empty() {
-        // The first run used the default: the kernel datapath, where the host supports it.
-        // `--workspace` keeps the features of dependencies, and so their compiled code, as in the
-        // first run.
-        let mut with_user = cargo(&["test", "--workspace", "--test", "e2e", "--"]);
-        with_user
-            .args(WITH_BOTH_DATAPATHS)
-            .env("WEFT_TEST_REPORT", &report_path)
-            .env("WEFT_TEST_DATAPATH", "user")
-            .env(THREADS, &threads);
-        if root == Root::BySudo {
-            with_user.env(runner_variable()?, "sudo --preserve-env");
+    let tests = Tests { root, report: fresh_report()? };
+    let end = if options.arguments.is_empty() {
+        tests.run_all(counts)
+    } else {
+        let mut words = vec!["--no-fail-fast"];
+        if !options.selects_package() {
+            words.push("--workspace");
         }
-        end = end.and(run_counted(&mut with_user, counts));
-    }
+        words.extend(options.arguments.iter().map(String::as_str));
+        run_counted(&mut tests.command(&words, test_threads())?, counts)
+    };
 
-    let report = Report::parse(&fs::read_to_string(&report_path).context("the test report")?);
+    let report = Report::parse(&fs::read_to_string(&tests.report).context("the test report")?);
     counts.passed = counts.passed.saturating_sub(report.skipped.len());
     report.print(counts);
     end?;
@@ -146,11 +129,69 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
     Ok(())
 }
 
-/// How many tests run at the same time: two for each CPU, because end-to-end tests wait a third of
-/// their time. The variable [`THREADS`] overrides it.
-fn test_threads() -> String {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    std::env::var(THREADS).unwrap_or_else(|_| (2 * cpus).to_string())
+/// How tests are started.
+struct Tests {
+    root: Root,
+    report: PathBuf,
+}
+
+impl Tests {
+    /// Builds all tests and runs them. The end-to-end tests wait for a third of their time, so the
+    /// other tests run beside them; these are printed when all have ended.
+    fn run_all(&self, counts: &mut Counts) -> Result<()> {
+        run(&mut cargo(&["test", "--workspace", "--no-run"]))?;
+        let threads = test_threads();
+        // A name that is not "e2e" has another second character than 2.
+        let others = ["--workspace", "--no-fail-fast", "--lib", "--bins", "--test", "?[!2]*"];
+        let documentation = ["--workspace", "--doc"];
+        // `--workspace` keeps the features of dependencies, and so their compiled code.
+        let end_to_end = ["--workspace", "--test", "e2e", "--"];
+        // They use the kernel datapath where the host supports it.
+        let mut with_default = self.command(&end_to_end, threads - threads.div_ceil(3))?;
+        let with_user = [&end_to_end[..], &WITH_BOTH_DATAPATHS].concat();
+        let mut with_user = self.command(&with_user, threads.div_ceil(3))?;
+        with_user.env("WEFT_TEST_DATAPATH", "user");
+        let beside = [
+            self.command(&others, threads.div_ceil(3))?,
+            self.command(&documentation, threads.div_ceil(3))?,
+            with_user,
+        ];
+        let (mut end, beside) = std::thread::scope(|scope| {
+            let beside = scope.spawn(|| {
+                let finish = |command| Background::start(command).map(Background::finish);
+                beside.into_iter().map(finish).collect::<Vec<_>>()
+            });
+            let end = run_counted(&mut with_default, counts);
+            (end, beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        for finished in beside {
+            let (printed, result) = finished?;
+            print!("{printed}");
+            printed.lines().for_each(|line| counts.add_summary(line));
+            end = end.and(result);
+        }
+        end
+    }
+
+    /// A command that runs tests, this many at a time.
+    fn command(&self, words: &[&str], threads: usize) -> Result<Command> {
+        let mut command = cargo(&["test"]);
+        command.args(words).env("WEFT_TEST_REPORT", &self.report);
+        if std::env::var_os(THREADS).is_none() {
+            command.env(THREADS, threads.max(1).to_string());
+        }
+        if self.root == Root::BySudo {
+            // Build as the user; only the test programs themselves are root.
+            command.env(runner_variable()?, "sudo --preserve-env");
+        }
+        Ok(command)
+    }
+}
+
+/// How many tests run at the same time: more than there are CPUs, because end-to-end tests wait a
+/// third of their time. The variable [`THREADS`] overrides it for each test program.
+fn test_threads() -> usize {
+    2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// An empty report, whose absolute path the tests can use from any directory.
