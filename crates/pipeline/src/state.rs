@@ -97,6 +97,9 @@ pub struct Dependency {
     pub query: StateQuery,
     /// The generation of the answer.
     pub generation: Generation,
+    /// Packets with this translation show that the answer is still right: they use the MAC binding,
+    /// or come from the station.
+    pub confirms: bool,
 }
 
 /// A lookup in learned state.

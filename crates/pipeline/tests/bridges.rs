@@ -3,7 +3,7 @@
 use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo};
 use pipeline::{
     Datapath, DatapathKind, FdbKey, FdbPort, LearnEvent, LearnedTables, LogicalPort, PortLocation,
-    PortRole, PortSecurity, PortVlans, Program, VlanSet, translate,
+    PortRole, PortSecurity, PortVlans, Program, StateQuery, VlanSet, translate,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -173,6 +173,18 @@ fn source_is_learned_in_its_vlan_once() {
     assert_eq!(events(&learned), [expected]);
     learned.configure(expected);
     assert_eq!(events(&learned), []);
+    // Its frames keep the station known. Frames to it do not, nor do those of another one that uses
+    // its address.
+    let confirmed = |frame: &FlowKey| -> Vec<_> {
+        let read = translate(&program, frame, &learned, &mut ()).dependencies;
+        read.into_iter().filter(|read| read.confirms).map(|read| read.query).collect()
+    };
+    assert_eq!(confirmed(&frame), [StateQuery::Fdb(station)]);
+    let mut answer = broadcast(2, None);
+    answer.set(Field::EthSrc, 0x0200_0000_0002);
+    answer.set(Field::EthDst, 0x0200_0000_0001);
+    assert_eq!(confirmed(&answer), []);
+    assert_eq!(confirmed(&broadcast(2, None)), []);
     // A refused frame teaches nothing, nor does one with a group as its source.
     let refused = translate(&program, &broadcast(2, Some(7)), &learned, &mut ());
     assert_eq!(refused.learn_events, []);

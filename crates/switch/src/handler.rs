@@ -54,11 +54,9 @@ impl<'p> Decision<'p> {
         let refused = RefusedEvents::new(translation.learn_events, translation.ingress);
         let actions: Arc<[Action]> = actions.into();
         let condition = Match::new(key, mask);
-        // With the masked key, equal megaflows in two workers have the same origin.
-        let key = condition.key();
         Decision {
             worker,
-            candidate: NewOrigin::new(published.number, flows, &dependencies, refused, key),
+            candidate: NewOrigin::new(published.number, flows, dependencies, refused),
             megaflow: (!is_transient)
                 .then(|| Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
             actions,

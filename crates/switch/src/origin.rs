@@ -3,9 +3,9 @@
 
 use ahash::RandomState;
 use datapath::megaflow::Usage;
-use flow::{Field, FlowKey, FlowMask};
+use flow::FlowMask;
 use hashbrown::HashTable;
-use pipeline::{Dependency, Flow, IngressPort, LearnEvent, LearnedTables, StateQuery};
+use pipeline::{Dependency, Flow, IngressPort, LearnEvent, LearnedTables};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -26,29 +26,14 @@ impl MaskNo {
     }
 }
 
-/// A piece of learned state that a translation has read, with its generation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct StateRead {
-    pub dependency: Dependency,
-    /// Packets of the megaflow show that the state is still valid.
-    pub confirms: bool,
-}
-
-impl StateRead {
-    /// A station is confirmed by packets that it sends, not by packets to it. A MAC binding is
-    /// confirmed by its use. Packets whose learn event about the same state was refused confirm
-    /// nothing, so that the old state expires.
-    fn new(dependency: Dependency, key: &FlowKey, refused: &[LearnEvent]) -> Self {
-        let confirms = match dependency.query {
-            query if refused.iter().any(|event| event.query() == query) => false,
-            StateQuery::MacBinding(_) => true,
-            StateQuery::Fdb(station) => {
-                let [_, _, source @ ..] = (key.get(Field::EthSrc) as u64).to_be_bytes();
-                station.mac.0 == source
-            }
-        };
-        Self { dependency, confirms }
-    }
+/// The learned state that a translation has read. Packets whose learn event about the same state
+/// was refused confirm nothing, so that the old state expires.
+fn state_reads(dependencies: Vec<Dependency>, refused: &[LearnEvent]) -> Vec<Dependency> {
+    let read = |mut read: Dependency| {
+        read.confirms &= refused.iter().all(|event| event.query() != read.query);
+        read
+    };
+    dependencies.into_iter().map(read).collect()
 }
 
 /// Learn events that were refused.
@@ -94,23 +79,21 @@ pub(crate) struct NewOrigin<'p> {
     /// The generation of the program.
     pub generation: u64,
     pub flows: Vec<&'p Arc<Flow>>,
-    pub state_reads: Vec<StateRead>,
+    pub state_reads: Vec<Dependency>,
     refused: Option<Box<RefusedEvents>>,
     hash: u64,
 }
 
 impl<'p> NewOrigin<'p> {
-    /// Makes the origin of a megaflow from its translation; `key` is the masked key of its match.
+    /// Makes the origin of a megaflow from its translation.
     pub fn new(
         generation: u64,
         flows: Vec<&'p Arc<Flow>>,
-        dependencies: &[Dependency],
+        dependencies: Vec<Dependency>,
         refused: Option<Box<RefusedEvents>>,
-        key: &FlowKey,
     ) -> Self {
         let events = refused.as_ref().map_or(&[][..], |refused| &refused.events);
-        let state_reads = dependencies.iter().map(|read| StateRead::new(*read, key, events));
-        let state_reads: Vec<_> = state_reads.collect();
+        let state_reads = state_reads(dependencies, events);
         let mut hasher = SEED.build_hasher();
         (generation, &state_reads, &refused).hash(&mut hasher);
         flows.iter().for_each(|flow| hasher.write_usize(Arc::as_ptr(flow).addr()));
@@ -123,8 +106,8 @@ impl<'p> NewOrigin<'p> {
     }
 }
 
-fn is_current(state_reads: &[StateRead], learned: &LearnedTables) -> bool {
-    let same = |a: &StateRead| learned.is_current(&a.dependency.query, a.dependency.generation);
+fn is_current(state_reads: &[Dependency], learned: &LearnedTables) -> bool {
+    let same = |a: &Dependency| learned.is_current(&a.query, a.generation);
     state_reads.iter().all(same)
 }
 
@@ -135,7 +118,7 @@ pub(crate) struct Origin {
     pub generation: u64,
     /// The flows that matched, in order.
     pub flows: Box<[Arc<Flow>]>,
-    pub state_reads: Box<[StateRead]>,
+    pub state_reads: Box<[Dependency]>,
     refused: Option<Box<RefusedEvents>>,
     hash: u64,
     /// Counts of the megaflows that the flows do not have yet.

@@ -234,7 +234,7 @@ impl Engine {
             if confirmed.peek().is_some() {
                 let mut learned = self.learned_mut();
                 for read in confirmed.filter(|read| read.confirms) {
-                    learned.refresh(&read.dependency.query, now);
+                    learned.refresh(&read.query, now);
                 }
             }
         }
@@ -362,7 +362,7 @@ fn compare<'p>(
         return Revalidation::Delete;
     }
     let Translation { actions, flows, dependencies, .. } = translation;
-    let candidate = NewOrigin::new(generation, flows, &dependencies, None, condition.key());
+    let candidate = NewOrigin::new(generation, flows, dependencies, None);
     if *actions == *megaflow.actions {
         return Revalidation::Keep(candidate);
     }

@@ -67,7 +67,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let datapath = packet.datapath.0;
         let key = |mac| FdbKey { datapath, vlan: frame.vlan, mac };
         let here = FdbPort::Logical(inport);
-        if source.is_unicast() && self.query_fdb(key(source)) != Some(here) {
+        if source.is_unicast() && !self.is_known_sender(key(source), here) {
             self.raise_learn_event(LearnEvent::Fdb(key(source), here));
         }
         let target = self.read_field(packet, Field::EthDst);

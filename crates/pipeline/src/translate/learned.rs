@@ -61,19 +61,33 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 
     fn query_mac_binding(&mut self, key: MacBindingKey) -> Option<MacAddr> {
         let (answer, generation) = self.state.mac_binding(&key);
-        self.add_dependency(Dependency { query: StateQuery::MacBinding(key), generation });
+        let query = StateQuery::MacBinding(key);
+        self.add_dependency(Dependency { query, generation, confirms: true });
         answer
     }
 
+    /// The port behind which a station is, to which the packet is sent.
     pub fn query_fdb(&mut self, key: FdbKey) -> Option<FdbPort> {
         let (answer, generation) = self.state.fdb_port(&key);
-        self.add_dependency(Dependency { query: StateQuery::Fdb(key), generation });
+        let query = StateQuery::Fdb(key);
+        self.add_dependency(Dependency { query, generation, confirms: false });
         answer
+    }
+
+    /// True if the sender of the packet is known to be the station behind this port.
+    pub fn is_known_sender(&mut self, key: FdbKey, port: FdbPort) -> bool {
+        let (answer, generation) = self.state.fdb_port(&key);
+        let (query, confirms) = (StateQuery::Fdb(key), answer == Some(port));
+        self.add_dependency(Dependency { query, generation, confirms });
+        confirms
     }
 
     fn add_dependency(&mut self, dependency: Dependency) {
-        if !self.dependencies.contains(&dependency) {
-            self.dependencies.push(dependency);
+        let Dependency { query, generation, confirms } = dependency;
+        let mut known = self.dependencies.iter_mut();
+        match known.find(|known| (known.query, known.generation) == (query, generation)) {
+            Some(known) => known.confirms |= confirms,
+            None => self.dependencies.push(dependency),
         }
     }
 
@@ -142,8 +156,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 
     fn lookup_fdb(&mut self, packet: &mut Packet<'p>, to: Subfield, port: Operand, mac: Operand) {
         let key = self.fdb_key(packet, mac);
-        let port = self.port_operand(packet, port).map(FdbPort::Logical);
-        let found = port.is_some() && self.query_fdb(key) == port;
+        let port = self.port_operand(packet, port);
+        let found = port.is_some_and(|port| self.is_known_sender(key, FdbPort::Logical(port)));
         self.assign(packet, to, found.into());
     }
 
@@ -154,7 +168,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             return;
         }
         let fdb_port = FdbPort::Logical(port);
-        if self.query_fdb(key) != Some(fdb_port) {
+        if !self.is_known_sender(key, fdb_port) {
             self.raise_learn_event(LearnEvent::Fdb(key, fdb_port));
         }
     }
@@ -184,7 +198,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let datapath = packet.datapath.0;
         let key = |mac| FdbKey { datapath, vlan, mac };
         let here = FdbPort::Port(packet.in_port);
-        if source.is_unicast() && self.query_fdb(key(source)) != Some(here) {
+        if source.is_unicast() && !self.is_known_sender(key(source), here) {
             self.raise_learn_event(LearnEvent::Fdb(key(source), here));
         }
         if is_reserved(target) {
