@@ -63,7 +63,7 @@ pub fn ci() -> Result<()> {
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
     tally.step("Debian packages", || deb::deb().map(drop));
     tally.step("exact gate", || exact::gate(&exact::Options::default()));
-    tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "1".to_owned()])?));
+    tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "0.3".to_owned()])?));
 
     println!("\n=== {}", seconds(start.elapsed()));
     tally.steps.iter().for_each(|line| println!("{line}"));
