@@ -116,7 +116,10 @@ fn finish(switch: SwitchDraft, mtu: u16, is_routed: bool, line: FileLine) -> Opt
     let segment = switch.segment?.value;
     let arp_responder = match switch.arp_responder {
         Setting::Given(given) => given,
-        Setting::Default | Setting::Wrong => is_routed,
+        // Nobody needs to flood requests to ports whose addresses are all known.
+        Setting::Default | Setting::Wrong => {
+            is_routed || switch.ports.iter().any(|port| port.pool.is_some())
+        }
     };
     Some(LogicalSwitch {
         name: switch.name?,

@@ -42,7 +42,7 @@ pub(crate) fn bad_prefix_len(text: &str, addr: IpAddr, least: u8) -> String {
 }
 
 /// Why `net` is not the address of one host.
-fn not_a_host(net: IpNet) -> Option<&'static str> {
+pub(crate) fn not_a_host(net: IpNet) -> Option<&'static str> {
     if let Some(why) = not_unicast(net.addr()) {
         return Some(why);
     }

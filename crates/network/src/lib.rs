@@ -39,6 +39,7 @@ pub use model::{
     LoadBalancer, LogicalRouter, LogicalSwitch, Nat, NatKind, Network, Port, PortSecurity, Route,
     RouterIndex, RouterLink, RouterPort, Segment, SwitchIndex, Trust,
 };
+pub use name::interface_problem;
 pub use options::{TunnelOptions, UnderlayFamily, overhead_bytes};
 pub use placement::{Placement, RemoteEnd};
 pub use prefix::Prefix;

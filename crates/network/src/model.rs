@@ -18,6 +18,7 @@ use flow::{DatapathKey, PortKey, TagLink, TunnelType};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Index;
+use std::sync::Arc;
 use wire::{EtherType, MacAddr, VlanId};
 
 /// A network, the same on every host. Only [`Network::load`] and [`Network::parse`] create it,
@@ -291,6 +292,11 @@ impl LogicalSwitch {
         self.ports.get(place).filter(is).or_else(|| self.ports.iter().find(is))
     }
 
+    /// The port named `name`.
+    pub fn port_named(&self, name: &str) -> Option<&Port> {
+        self.ports.iter().find(|port| port.name == name)
+    }
+
     /// The ports behind which MAC addresses are learned.
     pub fn learning_ports(&self) -> impl Iterator<Item = &Port> {
         self.ports.iter().filter(|port| port.learn)
@@ -369,8 +375,11 @@ pub struct Port {
     pub mac: MacAddr,
     /// The guest's IP addresses, unique in the switch; possibly none.
     pub addresses: Vec<IpNet>,
-    /// The guest's interface on the host, unique there.
-    pub device: Device,
+    /// The guest's interface on the host, unique there. `None` for a port of a pool, which gets
+    /// its device while the switch runs.
+    pub device: Option<Device>,
+    /// The pool that it belongs to.
+    pub pool: Option<Arc<str>>,
     /// Its port security; `None` for no restriction.
     pub security: Option<PortSecurity>,
     /// What it may send although other guests may not.

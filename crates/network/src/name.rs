@@ -36,7 +36,7 @@ pub(crate) fn set_problem(text: &str) -> Option<String> {
 /// Why `text` cannot name an interface; `None` when it can. The rules are the kernel's (fewer than
 /// 16 bytes; no slash, colon or white space; not `.`, `..` or a name that sysctl reserves). In
 /// addition `%`, which the kernel replaces, and bytes beyond ASCII are refused.
-pub(crate) fn interface_problem(text: &str) -> Option<String> {
+pub fn interface_problem(text: &str) -> Option<String> {
     const MAX_BYTES: usize = 15;
     let why = if text.is_empty() {
         "it is empty".to_owned()

@@ -48,14 +48,14 @@ impl Placement {
     }
 
     /// The placement as seen from `host`. `number` returns the datapath port of each of its guests,
-    /// not 0. `end_point` returns the end point of a tunnel type at another host; ports of a host
-    /// without one are unbound. It is also called for end points that send to this host: every host
-    /// whose guests reach a switch here through a router sends in that switch's tunnel. For a
-    /// multicast group it is called when other hosts use it.
-    pub fn of_host(
+    /// not 0; `None` leaves the port unbound. `end_point` returns the end point of a tunnel type at
+    /// another host; ports of a host without one are unbound. It is also called for end points that
+    /// send to this host: every host whose guests reach a switch here through a router sends in
+    /// that switch's tunnel. For a multicast group it is called when other hosts use it.
+    pub fn of_host<N: Into<Option<PortNo>>>(
         network: &Network,
         host: HostIndex,
-        mut number: impl FnMut(&LogicalSwitch, &Port) -> PortNo,
+        mut number: impl FnMut(&LogicalSwitch, &Port) -> N,
         mut end_point: impl FnMut(TunnelType, RemoteEnd) -> Option<EndpointId>,
     ) -> Self {
         let connectivity = network.connectivity();
@@ -86,7 +86,10 @@ impl Placement {
                 builder.add_wire(index, switch);
                 builder.add_guests(index, switch, |port| {
                     if port.host == host {
-                        return GuestHost::Here(number(switch, port));
+                        return match number(switch, port).into() {
+                            Some(number) => GuestHost::Here(number),
+                            None => GuestHost::Elsewhere(PortLocation::Unbound),
+                        };
                     }
                     let end_point = || end_point(switch.tunnel, RemoteEnd::Host(port.host));
                     GuestHost::Elsewhere(remote_location(network, switch, end_point))

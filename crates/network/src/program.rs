@@ -95,7 +95,13 @@ fn add_datapaths(loader: &mut Loader, logical: &LogicalNetwork, placement: &Plac
         ];
         for (key, name, members) in groups {
             if let Some(members) = members {
-                let group = MulticastGroup { name: name.to_owned(), members: members.clone() };
+                // Ports of pools without a device receive nothing.
+                let is_bound = |port: &&PortKey| {
+                    let location = placement.locations.get(&(datapath.key, **port));
+                    location != Some(&PortLocation::Unbound)
+                };
+                let members = members.iter().filter(is_bound).copied().collect();
+                let group = MulticastGroup { name: name.to_owned(), members };
                 loader.set_multicast(datapath.key, key, group);
             }
         }

@@ -88,10 +88,15 @@ fn manual_shows_valid_files_and_real_messages() {
         let parts = manual.split(&fence).skip(1);
         parts.filter_map(|part| part.split_once("```")).map(|(block, _)| block.to_owned()).collect()
     };
-    let [valid, routed, bridged, grouped, mistaken] =
-        blocks("toml").try_into().expect("five files");
+    let [valid, pooled, routed, bridged, grouped, mistaken] =
+        blocks("toml").try_into().expect("six files");
     let [complaints] = blocks("text").try_into().expect("one set of complaints");
     assert_eq!(parse(&valid).logical_switches().len(), 2);
+    let pooled = parse(&pooled);
+    let ports = &pooled.logical_switches()[0].ports;
+    let shown = [0, 99, 100, 199].map(|index| ports[index].addresses[0].addr().to_string());
+    assert_eq!(shown, ["10.88.0.10", "10.88.0.109", "10.88.0.110", "10.88.0.209"]);
+    assert_eq!(ports[100].name, "web.h2.1");
     assert_eq!(parse(&routed).logical_routers().len(), 1);
     let bridged = parse(&bridged);
     let [bridge] = bridged.bridges() else { panic!("one bridge") };
@@ -214,8 +219,9 @@ mtu = 1400
     assert_eq!(web.mac.to_string(), "02:00:00:00:00:01");
     let addresses: Vec<_> = web.addresses.iter().map(IpNet::to_string).collect();
     assert_eq!(addresses, ["10.0.0.1/24", "fd00::1/64"]);
-    assert_eq!((web.device.name(), web.device.netns()), ("web0", Some("web")));
-    assert_eq!(vm.device, Device::Interface { name: "veth-vm".to_owned() });
+    let device = web.device.as_ref().unwrap();
+    assert_eq!((device.name(), device.netns()), ("web0", Some("web")));
+    assert_eq!(vm.device, Some(Device::Interface { name: "veth-vm".to_owned() }));
     assert_eq!((vm.key.value(), vm.addresses.len()), (2, 0));
 
     assert_eq!(blue.port(web.key), Some(web));
@@ -456,4 +462,42 @@ fn damaged_file_gives_errors_and_no_panic() {
         }
     }
     assert!(refused > 1000, "{refused}");
+}
+
+#[test]
+fn pool_has_consecutive_ports_on_each_host() {
+    let text = concat!(
+        "tunnel = \"geneve\"\n",
+        "host = [{ name = \"h1\", uplink = \"e\", underlay = [\"192.0.2.1\"] }, ",
+        "{ name = \"h2\", uplink = \"e\", underlay = [\"192.0.2.2\"] }]\n",
+        "[port_group]\npods = [\"p\", \"a\"]\n",
+        "[[logical_switch]]\nname = \"s\"\nvni = 1\n",
+        "port = [{ name = \"a\", host = \"h1\", mac = \"02:00:00:00:09:01\", ",
+        "device = { tap = \"a0\" } }]\n",
+        "[[logical_switch.pool]]\nname = \"p\"\nhosts = [\"h2\", \"h1\"]\ncount = 2\n",
+        "mac = \"02:00:00:00:00:ff\"\naddresses = [\"10.0.0.255/16\", \"fd00::ffff/64\"]\n",
+    );
+    let network = Network::parse(text, "n.toml").unwrap_or_else(|errors| panic!("{errors}"));
+    let switch = &network.logical_switches()[0];
+    assert!(switch.arp_responder, "all addresses are known");
+    let rows: Vec<String> = switch.ports[1..]
+        .iter()
+        .map(|port| {
+            let nets: Vec<_> = port.addresses.iter().map(ToString::to_string).collect();
+            let host = &network[port.host].name;
+            format!("{} {} {host} {} {}", port.key.value(), port.name, port.mac, nets.join(" "))
+        })
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            "2 p.h2.1 h2 02:00:00:00:00:ff 10.0.0.255/16 fd00::ffff/64",
+            "3 p.h2.2 h2 02:00:00:00:01:00 10.0.1.0/16 fd00::1:0/64",
+            "4 p.h1.1 h1 02:00:00:00:01:01 10.0.1.1/16 fd00::1:1/64",
+            "5 p.h1.2 h1 02:00:00:00:01:02 10.0.1.2/16 fd00::1:2/64",
+        ]
+    );
+    assert!(switch.ports[1..].iter().all(|port| port.device.is_none() && port.security.is_some()));
+    let members = &network.port_groups()["pods"];
+    assert_eq!(*members, ["p.h2.1", "p.h2.2", "p.h1.1", "p.h1.2", "a"]);
 }

@@ -47,6 +47,11 @@ fn keys_are_refused_when_unknown_missing_or_of_the_wrong_type() {
 }
 
 #[test]
+fn pools_are_refused_when_a_port_of_them_would_be_invalid() {
+    check(include_str!("refused/pools.txt"), 6);
+}
+
+#[test]
 fn hosts_are_refused_when_they_cannot_be_told_apart_or_reached() {
     check(include_str!("refused/hosts.txt"), 12);
 }

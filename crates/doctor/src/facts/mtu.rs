@@ -127,7 +127,9 @@ fn place(kind: MtuPointKind, link: &Link, netns: Option<&str>, needed: u32) -> M
 /// The guest, its VIF and its bridge, for one port.
 fn of_port(port: &Port, guest: u32, netlink: &Netlink, links: &[Link]) -> Vec<MtuPoint> {
     let on_host = |name: &str| links.iter().find(|link| link.name == name);
-    match &port.device {
+    // The plugin that attaches devices to ports of pools sets their MTU.
+    let Some(device) = &port.device else { return Vec::new() };
+    match device {
         // A TAP in the guest's namespace is both the guest's interface and the VIF.
         Device::Tap { name, netns: Some(netns) } => {
             let link = Netns::open(netns).and_then(|there| there.netlink()?.link(name));

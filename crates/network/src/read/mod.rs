@@ -121,7 +121,8 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
     let (switch_names, port_names) = reader.into_names();
     let mut reader = router::RouterReader::new(&hosts, &switches, switch_names, port_names);
     let routers = reader.routers(report, root.get("logical_router"));
-    let sets = sets::sets(report, &root);
+    let mut sets = sets::sets(report, &root);
+    sets.expand_pools(&switches);
     let acls = acl::acls(report, root.get("acl"), &switches);
     let load_balancers = services::load_balancers(report, root.get("load_balancer"), &switches);
     let nats = services::nats(report, root.get("nat"), &routers);
@@ -315,6 +316,7 @@ mod tests {
             &host::HOST,
             &switch::SWITCH,
             &port::PORT,
+            &port::pool::POOL,
             &bridge::BRIDGE,
             &bridge::PORT,
             &router::ROUTER,

@@ -1,5 +1,7 @@
 //! `[[logical_switch.port]]`.
 
+pub(super) mod pool;
+
 use super::acl::word;
 use super::{
     HostDraft, Unique, interface_name, ip_net, ip_or_network, object_name, unicast_mac,
@@ -11,6 +13,7 @@ use crate::{Device, FileLine, HostIndex, IpNet, Port, PortSecurity, Prefix, Trus
 use flow::PortKey;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use wire::MacAddr;
 
 pub(super) const PORT: Schema = Schema {
@@ -45,11 +48,21 @@ pub(crate) struct PortDraft {
     pub(crate) host: Option<HostIndex>,
     pub(crate) mac: Option<Located<MacAddr>>,
     pub(crate) addresses: Vec<Located<IpNet>>,
-    pub(crate) device: Option<Device>,
+    pub(crate) device: DeviceDraft,
+    pub(crate) pool: Option<Arc<str>>,
     security: SecurityDraft,
     trusted: Trust,
     learn: bool,
     line: FileLine,
+}
+
+/// The device of a port as far as it could be read.
+pub(crate) enum DeviceDraft {
+    /// Missing or invalid, which has been reported.
+    Wrong,
+    Given(Device),
+    /// A port of a pool gets its device while the switch runs.
+    Later,
 }
 
 /// The value of `port_security`.
@@ -78,7 +91,12 @@ impl PortDraft {
             host: self.host?,
             mac,
             addresses,
-            device: self.device?,
+            device: match self.device {
+                DeviceDraft::Wrong => return None,
+                DeviceDraft::Given(device) => Some(device),
+                DeviceDraft::Later => None,
+            },
+            pool: self.pool,
             security: allowed.map(|addresses| PortSecurity { mac, addresses }),
             trusted: self.trusted,
             learn: self.learn,
@@ -118,22 +136,27 @@ impl<'h> PortReader<'h> {
         }
     }
 
-    /// Reads the ports of a switch, after their number was checked.
+    /// Reads the ports and pools of a switch, after the number of ports was checked.
     pub(super) fn ports(
         &mut self,
         report: &mut ProblemCollector<'_>,
         sections: &[Section<'_, '_>],
+        pools: &[Section<'_, '_>],
     ) -> Vec<PortDraft> {
         self.keys = Unique::new();
         self.macs = Unique::new();
         self.addresses = Unique::new();
         let given: Vec<_> = sections.iter().map(|section| self.key(report, section)).collect();
+        let pools: Vec<_> = pools.iter().filter_map(|pool| self.pool(report, pool)).collect();
         let numbers = (1..=PortKey::MAX_PORT).filter_map(PortKey::new);
         let mut left: VecDeque<_> = numbers.filter(|key| self.keys.get(key).is_none()).collect();
         let mut ports = Vec::new();
         for (section, given) in sections.iter().zip(given) {
             let Some(key) = given.or_else(|| left.pop_front()) else { break };
             ports.push(self.port(report, section, key));
+        }
+        for pool in &pools {
+            self.ports_of_pool(report, pool, &mut left, &mut ports);
         }
         ports
     }
@@ -170,7 +193,8 @@ impl<'h> PortReader<'h> {
         let mac = section.require(report, "mac").and_then(|field| self.mac(report, field));
         let addresses =
             section.get("addresses").map_or_else(Vec::new, |field| self.addresses(report, field));
-        let device = self.device(report, section, host);
+        let device =
+            self.device(report, section, host).map_or(DeviceDraft::Wrong, DeviceDraft::Given);
         let security = section
             .get("port_security")
             .map_or(SecurityDraft::Off, |field| security(report, field));
@@ -178,7 +202,8 @@ impl<'h> PortReader<'h> {
             section.get("trusted").map_or_else(Trust::default, |field| trust(report, field));
         let learn = section.get("learn").is_some_and(|field| learn(report, field, &security));
         let line = FileLine(report.line(section.at));
-        PortDraft { key, name, host, mac, addresses, device, security, trusted, learn, line }
+        let pool = None;
+        PortDraft { key, name, host, mac, addresses, device, pool, security, trusted, learn, line }
     }
 
     /// The hosts.

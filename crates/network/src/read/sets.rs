@@ -1,16 +1,41 @@
 //! `[address_set]` and `[port_group]`: named sets of addresses and ports for matches.
 
-use super::ip_or_network;
+use super::{SwitchDraft, ip_or_network};
 use crate::Prefix;
 use crate::errors::ProblemCollector;
 use crate::section::{Field, Located, Section};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Address sets and port groups as far as they could be read.
 #[derive(Default)]
 pub(crate) struct SetsDraft {
     pub(crate) address_sets: BTreeMap<String, Vec<Prefix>>,
     pub(crate) port_groups: BTreeMap<String, PortGroupDraft>,
+}
+
+impl SetsDraft {
+    /// Replaces the names of pools in port groups by those of their ports.
+    pub(super) fn expand_pools(&mut self, switches: &[SwitchDraft]) {
+        let mut pools: HashMap<&str, Vec<&str>> = HashMap::new();
+        for port in switches.iter().flat_map(|switch| &switch.ports) {
+            if let (Some(pool), Some(name)) = (&port.pool, &port.name) {
+                pools.entry(pool).or_default().push(name);
+            }
+        }
+        for members in self.port_groups.values_mut() {
+            let named = std::mem::take(members);
+            for member in named {
+                match pools.get(member.value.as_str()) {
+                    Some(ports) => members.extend(
+                        ports
+                            .iter()
+                            .map(|name| Located { value: (*name).to_owned(), at: member.at }),
+                    ),
+                    None => members.push(member),
+                }
+            }
+        }
+    }
 }
 
 /// The names of the ports of a group.

@@ -22,6 +22,7 @@ pub(super) const SWITCH: Schema = Schema {
         key("group", "group = \"239.1.1.1\""),
         key("arp_responder", "arp_responder = true"),
         key("port", "[[logical_switch.port]]"),
+        key("pool", "[[logical_switch.pool]]"),
     ],
 };
 
@@ -202,8 +203,11 @@ impl<'h> SwitchReader<'h> {
         report: &mut ProblemCollector<'_>,
         section: &Section<'_, '_>,
     ) -> Vec<PortDraft> {
-        let Some(field) = section.get("port") else { return Vec::new() };
-        let sections = field.tables(report, &port::PORT);
+        let tables = |report: &mut ProblemCollector<'_>, name, schema| {
+            section.get(name).map_or_else(Vec::new, |field| field.tables(report, schema))
+        };
+        let sections = tables(report, "port", &port::PORT);
+        let pools = tables(report, "pool", &port::pool::POOL);
         if let Some(first_too_many) = sections.get(usize::from(PortKey::MAX_PORT)) {
             report.error(
                 first_too_many.at,
@@ -215,7 +219,7 @@ impl<'h> SwitchReader<'h> {
                 ),
             );
         }
-        self.ports.ports(report, &sections)
+        self.ports.ports(report, &sections, &pools)
     }
 }
 
