@@ -92,6 +92,15 @@ impl Netns {
         Ok(Self { handle, name: Some(name.to_owned()) })
     }
 
+    /// Opens the namespace that is mounted at `path`.
+    ///
+    /// # Errors
+    /// As of [`Netns::open`].
+    pub fn open_path(path: &Path) -> Result<Self> {
+        let handle = open_handle(path, || format!("open namespace {}", path.display()))?;
+        Ok(Self { handle, name: None })
+    }
+
     /// The namespace of the first thread of the process `pid`.
     pub fn of_process(pid: u32) -> Result<Self> {
         let path = format!("/proc/{pid}/ns/net");
