@@ -62,6 +62,14 @@ impl<K: Clone + Eq + Hash> NumberPool<K> {
         number
     }
 
+    /// Releases the number of a name.
+    pub fn release(&mut self, name: &K, now: Instant) {
+        self.requested.remove(name);
+        if let Some(number) = self.assigned.remove(name) {
+            self.released.push_back((now, number));
+        }
+    }
+
     /// Releases the numbers of names that were not requested since the last call.
     pub fn release_unused(&mut self, now: Instant) {
         let requested = std::mem::take(&mut self.requested);

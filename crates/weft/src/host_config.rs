@@ -43,7 +43,8 @@ pub struct HostConfig {
 
 /// Compiles the configuration of `host`. `file_name` appears in the sources of logical flows.
 /// `checksum` says whether UDP tunnels send outer checksums where the file does not. Ports and end
-/// points that have a number in `numbers` keep it; new ones are added.
+/// points that have a number in `numbers` keep it; new ones are added. `attached` says which
+/// interface is attached to a port of a pool.
 ///
 /// # Errors
 /// The host has too many ports, or a host lacks an underlay address.
@@ -53,6 +54,7 @@ pub fn build(
     file_name: &str,
     checksum: bool,
     numbers: &mut HostNumbers,
+    attached: impl Fn(&str) -> Option<String>,
 ) -> Result<HostConfig> {
     let now = Instant::now();
     let mut builder = UnderlayBuilder {
@@ -67,10 +69,12 @@ pub fn build(
     };
     let mut ports: Vec<PortConfig> = Vec::new();
     let number = |switch: &LogicalSwitch, port: &Port| {
+        let later = || attached(&port.name).map(|name| Device::Interface { name });
+        let device = port.device.clone().or_else(later)?;
         let name = (switch.name.clone(), port.name.clone());
         let number = PortNo(numbers.ports.number(name, now));
-        ports.push(port_config(number, switch, port));
-        number
+        ports.push(port_config(number, switch, port, &device));
+        Some(number)
     };
     let end_point = |tunnel, far| builder.end_point(tunnel, far);
     let placement = Placement::of_host(network, host.index, number, end_point);
@@ -144,12 +148,18 @@ pub fn without_network(host: &str) -> Config {
     }
 }
 
-fn port_config(number: PortNo, switch: &LogicalSwitch, port: &Port) -> PortConfig {
+/// The configuration of a port of a logical switch.
+pub fn port_config(
+    number: PortNo,
+    switch: &LogicalSwitch,
+    port: &Port,
+    device: &Device,
+) -> PortConfig {
     PortConfig {
         port: number,
         name: port.name.clone(),
         logical_switch: switch.name.clone(),
-        device: device_config(&port.device, switch.mtu, (Some(port.mac), &port.addresses)),
+        device: device_config(device, switch.mtu, (Some(port.mac), &port.addresses)),
     }
 }
 
@@ -346,10 +356,16 @@ mod tests {
             .to_owned()
             + &port("a", "h1", 1) + &port("b", "h1", 2);
         let network = network(&text);
-        let config =
-            build(&network, &network.hosts()[0], "network.toml", true, &mut HostNumbers::default())
-                .unwrap()
-                .config;
+        let config = build(
+            &network,
+            &network.hosts()[0],
+            "network.toml",
+            true,
+            &mut HostNumbers::default(),
+            |_| None,
+        )
+        .unwrap()
+        .config;
         assert_eq!(
             (config.ports.len(), config.underlay.tunnels.len(), config.underlay.endpoints.len()),
             (2, 0, 0)
@@ -380,10 +396,16 @@ mod tests {
             + &port("i", "h2", 9)
             + &port("j", "h3", 10);
         let network = network(&text);
-        let config =
-            build(&network, &network.hosts()[0], "network.toml", true, &mut HostNumbers::default())
-                .unwrap()
-                .config;
+        let config = build(
+            &network,
+            &network.hosts()[0],
+            "network.toml",
+            true,
+            &mut HostNumbers::default(),
+            |_| None,
+        )
+        .unwrap()
+        .config;
         assert_eq!(config.underlay.tunnels.len(), 2, "geneve and stt; gre has no port here");
         assert_eq!(config.underlay.endpoints.len(), 3, "geneve to h2 and h3, stt to h3");
         assert_eq!(config.ports.iter().map(|p| p.port.0).collect::<Vec<_>>(), [1, 2, 3]);

@@ -22,6 +22,7 @@ mod monitor;
 mod ofctl;
 mod open_files;
 mod pcap;
+mod port;
 mod ports;
 mod privileges;
 #[cfg(test)]
@@ -69,6 +70,7 @@ Examples:
   weft ofctl dump-flows br0           show the flows of a bridge, as ovs-ofctl does
   weft monitor --drops --host h1      watch dropped packets and the reasons
   weft capture vm1 --host h1 -w -     capture the frames of a guest for tcpdump
+  weft port add pods veth1 --host h1  attach an interface to a port of a pool
   weft reload network.toml --host h1  apply a changed network file without a restart
   weft stop --host h1                 stop the daemon; the kernel keeps forwarding cached flows
   weft flows --logical network.toml   print the logical flows of a network file
@@ -82,6 +84,7 @@ enum Command {
     Run(run::Args),
     Show(show::Args),
     Ports(ports::Args),
+    Port(port::Args),
     Fdb(fdb::Args),
     Tunnels(tunnels::Args),
     Ct(ct::Args),
@@ -128,6 +131,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Show(args) => show::show(&args),
         Command::Ports(args) => ports::ports(&args),
+        Command::Port(args) => port::port(&args),
         Command::Fdb(args) => fdb::fdb(&args),
         Command::Tunnels(args) => tunnels::tunnels(&args),
         Command::Ct(args) => ct::ct(&args),

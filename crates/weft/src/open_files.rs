@@ -98,7 +98,7 @@ mod tests {
             Network::parse(&text, "network.toml").unwrap_or_else(|errors| panic!("{errors}"));
         let mut numbers = crate::host_numbers::HostNumbers::default();
         let host = network.host("h1").unwrap();
-        crate::host_config::build(&network, host, "network.toml", true, &mut numbers)
+        crate::host_config::build(&network, host, "network.toml", true, &mut numbers, |_| None)
             .unwrap()
             .config
     }

@@ -122,7 +122,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let (host, prepared) = prepare(args, options)?;
     // Threads inherit the signal mask, so signals are blocked before the first thread starts.
     let signals = Signals::take()?;
-    let path = args.control.clone().unwrap_or_else(|| default_path(&host));
+    let path = control_path(args, &host);
     let control = ControlSocket::listen(&path)?;
     if let Some(group) = &args.view_group {
         control.admit_viewers(group).map_err(Failure::Input)?;
@@ -194,12 +194,18 @@ fn prepare(args: &Args, options: ForwardingOptions) -> Result<(String, PreparedD
     if let Some(remote) = &args.ovn {
         let joined = JoinedHost::join(remote)?;
         let host = args.host.clone().unwrap_or_else(|| joined.name().to_owned());
-        return Ok((host, PreparedDaemon::of_ovn(joined, args.datapath, options)?));
+        let control = control_path(args, &host);
+        return Ok((host, PreparedDaemon::of_ovn(joined, args.datapath, options, &control)?));
     }
     let host = args.host.clone().unwrap_or_else(machine_name);
     let network = args.network.as_deref().unwrap_or(Path::new(""));
-    let prepared = PreparedDaemon::load(&host, network, args.datapath, options)?;
+    let control = control_path(args, &host);
+    let prepared = PreparedDaemon::load(&host, network, args.datapath, options, &control)?;
     Ok((host, prepared))
+}
+
+fn control_path(args: &Args, host: &str) -> PathBuf {
+    args.control.clone().unwrap_or_else(|| default_path(host))
 }
 
 /// Tells the service manager that the daemon is ready. Waits until a signal or a client requests

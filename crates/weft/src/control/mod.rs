@@ -17,6 +17,7 @@ pub use client::{DAEMON_EXITED, DaemonSelector, Stream, StreamEvent, request};
 pub use server::{Connection, ControlSocket, listen_at};
 
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use wire::MacAddr;
 
@@ -134,6 +135,31 @@ pub enum Request {
         /// The absolute path of the file.
         network: PathBuf,
     },
+    /// Pools of ports on this host, and attached devices: [`replies::PoolsReply`].
+    Pools,
+    /// Attaches an interface to a port of a pool: [`replies::AttachedRow`].
+    AddPort {
+        /// A pool, or a port of one.
+        at: String,
+        /// The interface.
+        device: String,
+        /// Who attaches it; any text.
+        #[serde(default)]
+        owner: String,
+        /// Only a port with all these addresses.
+        #[serde(default)]
+        addresses: Vec<IpAddr>,
+    },
+    /// Detaches interfaces: [`replies::DeletedPort`]. At least one member is needed; what agrees
+    /// with all is detached.
+    DeletePort {
+        /// The port.
+        #[serde(default)]
+        port: Option<String>,
+        /// Who has attached it.
+        #[serde(default)]
+        owner: Option<String>,
+    },
     /// Stops the daemon: [`replies::StopReply`]. The daemon closes the connection when it exits.
     Stop {
         /// Removes pinned programs and maps, so that nothing keeps forwarding.
@@ -157,6 +183,7 @@ impl Request {
             | Self::BridgeFlows { .. }
             | Self::BridgePorts { .. }
             | Self::Drops { .. }
+            | Self::Pools
             | Self::Decisions => true,
             // A path is measured by packets to another host.
             Self::Path { .. }
@@ -165,6 +192,8 @@ impl Request {
             | Self::FlushConnections { .. }
             | Self::ChangeFlows { .. }
             | Self::Reload { .. }
+            | Self::AddPort { .. }
+            | Self::DeletePort { .. }
             | Self::Stop { .. } => false,
         }
     }

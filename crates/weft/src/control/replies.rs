@@ -387,6 +387,64 @@ pub struct FrameRow {
     pub missed: u64,
 }
 
+/// The reply to a request for the pools of ports.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PoolsReply {
+    /// The host.
+    pub host: String,
+    /// The pools with ports on this host, by name.
+    pub pools: Vec<PoolRow>,
+    /// The attached interfaces.
+    pub attached: Vec<AttachedRow>,
+}
+
+/// A pool of ports, as far as it is on this host.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PoolRow {
+    /// Its name.
+    pub name: String,
+    /// Its logical switch.
+    pub logical_switch: String,
+    /// The MTU of the logical switch in bytes.
+    pub mtu: u16,
+    /// The number of its ports on this host.
+    pub ports: usize,
+    /// How many of them have no interface.
+    pub free: usize,
+}
+
+/// An interface that is attached to a port of a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AttachedRow {
+    /// The port.
+    pub port: String,
+    /// Its pool. This and the following are empty if the network file no longer has the port.
+    pub pool: String,
+    /// Its logical switch.
+    pub logical_switch: String,
+    /// The interface.
+    pub device: String,
+    /// Who has attached it.
+    pub owner: String,
+    /// The MAC address that the guest must use.
+    pub mac: String,
+    /// The IP addresses that the guest must use, with prefix length.
+    pub addresses: Vec<String>,
+    /// The addresses of logical routers in the networks of these addresses.
+    pub gateways: Vec<String>,
+    /// The MTU of the logical switch in bytes.
+    pub mtu: u16,
+    /// `up`, or why it is not; null in the reply to `add_port`.
+    pub state: Option<String>,
+}
+
+/// The reply to a request that detaches interfaces.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct DeletedPort {
+    /// The ports that had an interface.
+    pub removed: Vec<String>,
+}
+
 /// The reply to a reload request: what has changed.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReloadReply {

@@ -1,5 +1,6 @@
 //! [`Deployment`]: a network as one host runs it, from its network file or from OVN.
 
+use super::attached::AttachedPorts;
 use crate::bridges::{self, FlowFiles, HostBridges};
 use crate::host_config::{self, HostConfig};
 use crate::host_numbers::HostNumbers;
@@ -16,13 +17,13 @@ use pipeline::Program;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A network, the datapath configuration that follows from it on this host, and the names that
 /// operators know ports and hosts by.
 pub struct Deployment {
     /// The network file; `None` if OVN is the control plane.
-    pub network: Option<Network>,
+    pub network: Option<Arc<Network>>,
     /// The settings of the tunnels.
     pub tunnel_options: TunnelOptions,
     /// The IP version of outer headers.
@@ -31,6 +32,8 @@ pub struct Deployment {
     pub numbers: HostNumbers,
     /// The bridges and their present flows.
     pub bridges: Mutex<HostBridges>,
+    /// The devices that are attached to ports of pools. The file may lack the port of one.
+    pub attached: AttachedPorts,
     /// Whether UDP tunnels send outer checksums where the network file does not say.
     pub checksum: OuterChecksum,
     options: ForwardingOptions,
@@ -48,6 +51,8 @@ pub struct Previous {
     pub numbers: HostNumbers,
     /// Flows that are here too keep their counters.
     pub bridges: HostBridges,
+    /// These devices stay attached.
+    pub attached: AttachedPorts,
 }
 
 /// The settings of forwarding that come from the command line, not from the network file.
@@ -85,8 +90,10 @@ impl Deployment {
             OuterChecksum::choose(uplink.as_ref(), network.underlay_family(), use_kernel);
         let mut numbers = previous.numbers;
         let HostConfig { config, mut program, mut bridges } =
-            host_config::build(&network, host, &name, checksum.on, &mut numbers)
-                .map_err(Failure::Input)?;
+            host_config::build(&network, host, &name, checksum.on, &mut numbers, |port| {
+                previous.attached.get(port).map(|attached| attached.device.clone())
+            })
+            .map_err(Failure::Input)?;
         bridges::load(&mut bridges, flows, &previous.bridges, &mut program)?;
         let config = Config { workers, entropy_ports: source_ports, megaflows, ..config };
         open_files::require(&config).map_err(Failure::Input)?;
@@ -97,10 +104,11 @@ impl Deployment {
         let deployment = Self {
             tunnel_options: *network.options(),
             family: network.underlay_family(),
-            network: Some(network),
+            network: Some(Arc::new(network)),
             config,
             numbers,
             bridges: Mutex::new(bridges),
+            attached: previous.attached,
             checksum,
             options,
             port_names,
@@ -154,6 +162,7 @@ impl Deployment {
             config,
             numbers: HostNumbers::default(),
             bridges: Mutex::default(),
+            attached: AttachedPorts::new(),
             checksum,
             options,
             port_names,
@@ -176,7 +185,30 @@ impl Deployment {
     /// What the next deployment takes over.
     pub fn leave(&self) -> Previous {
         let bridges = self.bridges.lock().unwrap_or_else(PoisonError::into_inner);
-        Previous { numbers: self.numbers.clone(), bridges: bridges.clone() }
+        Previous {
+            numbers: self.numbers.clone(),
+            bridges: bridges.clone(),
+            attached: self.attached.clone(),
+        }
+    }
+
+    /// The same network with other ports.
+    pub fn changed(&self, config: Config, numbers: HostNumbers, attached: AttachedPorts) -> Self {
+        let port_names = config.ports.iter().map(|port| (port.port, port.name.clone())).collect();
+        Self {
+            network: self.network.clone(),
+            tunnel_options: self.tunnel_options,
+            family: self.family,
+            config,
+            numbers,
+            bridges: Mutex::new(self.leave().bridges),
+            attached,
+            checksum: self.checksum.clone(),
+            options: self.options,
+            port_names,
+            switch_names: self.switch_names.clone(),
+            hosts: self.hosts.clone(),
+        }
     }
 
     /// The options that it was loaded with.

@@ -1,6 +1,8 @@
 //! The daemon of one host: a datapath, the switch that fills its cache, and the configuration of
 //! both. [`Daemon::handle_request`] serves the requests of the control socket.
 
+mod attach;
+mod attached;
 mod bridge_flows;
 mod capture_outer;
 mod connections;
@@ -22,6 +24,7 @@ use crate::control::{Connection, Request};
 use crate::metrics::PortDrops;
 use crate::{Failure, logging};
 use anyhow::{Context, Result, bail};
+use attach::Wanted;
 use bridge_flows::ExpiryTimer;
 use datapath::stats::Snapshot;
 use datapath::{Datapath, DatapathError};
@@ -68,6 +71,8 @@ pub struct Daemon {
     file_limit: FileLimit,
     /// The file of saved connections.
     saved: PathBuf,
+    /// The directory of attached devices.
+    attached_folder: PathBuf,
 }
 
 /// A client's request that the daemon stops.
@@ -122,13 +127,16 @@ impl NetworkSource {
         &mut self,
         host: &str,
         options: ForwardingOptions,
+        control: &Path,
     ) -> Result<(Deployment, pipeline::Program), Failure> {
         match self {
             Self::File(file) => {
                 let reads = FileReads::new();
                 let network = reads.load(file)?;
                 let flows = reads.load_flows(&network, file, host)?;
-                Deployment::new((network, &flows), file, host, options, Previous::default())
+                let attached = attached::load(&attached::folder(control))?;
+                let previous = Previous { attached, ..Previous::default() };
+                Deployment::new((network, &flows), file, host, options, previous)
             }
             Self::Ovn(joined) => joined.deployment(options),
         }
@@ -137,6 +145,8 @@ impl NetworkSource {
 
 impl PreparedDaemon {
     /// Chooses the datapath, then reads and checks the network file. Changes nothing on the host.
+    /// `control` is the path of its control socket, beside which earlier daemons left attached
+    /// devices.
     ///
     /// # Errors
     /// An invalid network file, missing privileges, a limit on open files that is too low.
@@ -145,10 +155,11 @@ impl PreparedDaemon {
         file: &Path,
         wanted: DatapathArg,
         options: ForwardingOptions,
+        control: &Path,
     ) -> Result<Self, Failure> {
         let choice = DatapathChoice::new(wanted)?;
         let source = NetworkSource::File(file.to_owned());
-        Self::load_for(host.to_owned(), source, wanted, choice, options)
+        Self::load_for(host.to_owned(), source, (wanted, choice), options, control)
     }
 
     /// Chooses the datapath, and takes the network of a host that has joined OVN. Changes nothing
@@ -160,21 +171,23 @@ impl PreparedDaemon {
         joined: JoinedHost,
         wanted: DatapathArg,
         options: ForwardingOptions,
+        control: &Path,
     ) -> Result<Self, Failure> {
         let choice = DatapathChoice::new(wanted)?;
         let host = joined.name().to_owned();
-        Self::load_for(host, NetworkSource::Ovn(Box::new(joined)), wanted, choice, options)
+        let source = NetworkSource::Ovn(Box::new(joined));
+        Self::load_for(host, source, (wanted, choice), options, control)
     }
 
     fn load_for(
         host: String,
         mut source: NetworkSource,
-        wanted: DatapathArg,
-        choice: DatapathChoice,
+        (wanted, choice): (DatapathArg, DatapathChoice),
         options: ForwardingOptions,
+        control: &Path,
     ) -> Result<Self, Failure> {
         let options = ForwardingOptions { use_kernel: choice.use_kernel, ..options };
-        let (deployment, program) = source.load(&host, options)?;
+        let (deployment, program) = source.load(&host, options, control)?;
         sandbox::require_at_start(&deployment.config, choice.use_kernel).map_err(Failure::Input)?;
         Ok(Self { host, source, wanted, choice, deployment, program })
     }
@@ -208,7 +221,9 @@ impl PreparedDaemon {
             Err(error) if self.wanted == DatapathArg::Auto && error.is::<Unsupported>() => {
                 let choice = DatapathChoice::fall_back_to_user(&error.root_cause().to_string());
                 let Self { host, source, wanted, deployment, .. } = self;
-                let prepared = Self::load_for(host, source, wanted, choice, deployment.options())?;
+                let choice = (wanted, choice);
+                let options = deployment.options();
+                let prepared = Self::load_for(host, source, choice, options, control)?;
                 let config = &prepared.deployment.config;
                 let provider = PreparedProvider::new(&prepared.choice, config, bpf_fs)?;
                 (prepared, provider)
@@ -218,18 +233,20 @@ impl PreparedDaemon {
         let config = &prepared.deployment.config;
         let saved = saved::path(control);
         let restored = saved::restore(&saved, config, &mut prepared.program);
-        let file_limit = sandbox::enter(config, &provider, [Some(control), metrics])?;
+        let attached = attached::folder(control);
+        attached::prepare(&attached)?;
+        let file_limit = sandbox::enter(config, &provider, [Some(control), metrics], &attached)?;
         let provider = provider.start().map_err(cannot_run)?;
         if let Some(tracker) = provider.datapath().tracker() {
             tracker.continue_with(restored);
         }
-        Ok(prepared.run(provider, (file_limit, saved), idle)?)
+        Ok(prepared.run(provider, (file_limit, saved, attached), idle)?)
     }
 
     fn run(
         self,
         provider: ActiveProvider,
-        (file_limit, saved): (FileLimit, PathBuf),
+        (file_limit, saved, attached_folder): (FileLimit, PathBuf, PathBuf),
         idle: Duration,
     ) -> Result<RunningDaemon> {
         let Self { host, source, deployment, program, .. } = self;
@@ -266,6 +283,7 @@ impl PreparedDaemon {
             ovn: Arc::default(),
             file_limit,
             saved,
+            attached_folder,
         });
         bridge_flows::start_expiry(&daemon)
             .context("cannot start the thread that removes expired flows")?;
@@ -397,6 +415,15 @@ impl Daemon {
                 Ok(path) => client.ok(&path),
                 Err(error) => client.reject(&error),
             },
+            Request::Pools => client.ok(&self.pools()),
+            Request::AddPort { at, device, owner, addresses } => {
+                let wanted =
+                    Wanted { at: &at, device: &device, owner: &owner, addresses: &addresses };
+                answer(self.add_port(&wanted), client)
+            }
+            Request::DeletePort { port, owner } => {
+                answer(self.delete_ports(port.as_deref(), owner.as_deref()), client)
+            }
             Request::Stop { purge } => self.handle_stop(purge, client),
             Request::Reload { network } => answer(self.reload_from(&network), client),
         }

@@ -25,14 +25,16 @@ use wire::MacAddr;
 pub(super) struct Reloads(Mutex<ReloadState>);
 
 #[derive(Default)]
-struct ReloadState {
+pub(super) struct ReloadState {
     /// How many have been applied, or have failed while they were.
     applied: u64,
     /// The daemon stops: no further reload is applied.
     is_closed: bool,
     /// The last change of the underlay has succeeded. The start of the daemon does not count: the
     /// first change sets the whole underlay.
-    has_underlay: bool,
+    pub(super) has_underlay: bool,
+    /// The last port of each pool that got a device.
+    pub(super) last_of_pool: HashMap<String, String>,
 }
 
 impl Reloads {
@@ -53,6 +55,14 @@ impl Daemon {
     /// # Errors
     /// The daemon is stopping.
     pub(super) fn lock_reloads(&self) -> Result<impl Sized + use<'_>, Failure> {
+        self.lock_reload_state()
+    }
+
+    /// As [`Self::lock_reloads`].
+    ///
+    /// # Errors
+    /// The daemon is stopping.
+    pub(super) fn lock_reload_state(&self) -> Result<MutexGuard<'_, ReloadState>, Failure> {
         let state = self.reloads.lock();
         if state.is_closed {
             return Err(anyhow!("the daemon is stopping, and nothing has changed").into());
@@ -136,7 +146,7 @@ impl Daemon {
             self.add_underlay(&old.config, &new.config)?;
         }
         self.add_ports(steps)?;
-        self.forget_moved(&old_program, &program, new.network.as_ref());
+        self.forget_moved(&old_program, &program, new.network.as_deref());
         // Clients must find the names of ports before they see flows that use them.
         *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(new);
         self.datapath.set_punt_limit(new.config.punt_limit)?;
@@ -145,7 +155,7 @@ impl Daemon {
         }
         let generation = self.switch.publish(program.clone());
         // Again, for addresses learned between the first call and the new program.
-        self.forget_moved(&old_program, &program, new.network.as_ref());
+        self.forget_moved(&old_program, &program, new.network.as_deref());
         // No decision of the old program may be in force when its ports and end points go.
         self.switch.enforce(generation)?;
         if let Some(tracker) = self.datapath.tracker() {
@@ -174,6 +184,21 @@ impl Daemon {
         let old = self.deployment();
         let steps = PortSteps::between(&old.config, &new.config);
         self.put_in_force(&old, &Arc::new(new), program, &steps, &mut state.has_underlay)
+    }
+
+    /// Puts a change of the ports in force.
+    ///
+    /// # Errors
+    /// As of [`Self::put_in_force`].
+    pub(super) fn put_ports_in_force(
+        &self,
+        old: &Deployment,
+        new: &Arc<Deployment>,
+        program: Program,
+        has_underlay: &mut bool,
+    ) -> Result<u64, Failure> {
+        let steps = PortSteps::between(&old.config, &new.config);
+        self.put_in_force(old, new, program, &steps, has_underlay)
     }
 
     /// Adds new tunnels and end points beside the old ones.
@@ -448,7 +473,7 @@ mod tests {
         }
         let network = Network::parse(&text, "n.toml").unwrap_or_else(|errors| panic!("{errors}"));
         let host = network.host("h1").unwrap();
-        host_config::build(&network, host, "n.toml", true, numbers).unwrap().config
+        host_config::build(&network, host, "n.toml", true, numbers, |_| None).unwrap().config
     }
 
     #[test]

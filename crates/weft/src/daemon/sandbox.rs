@@ -76,7 +76,8 @@ pub fn require_for_reload(config: &Config) -> Result<()> {
 }
 
 /// Gives up all privileges that the switch does not need, for good. No thread that handles packets
-/// or commands may run yet. `sockets` are the files of its sockets.
+/// or commands may run yet. `sockets` are the files of its sockets, and `attached` is the directory
+/// of attached devices.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -84,6 +85,7 @@ pub fn enter(
     config: &Config,
     provider: &PreparedProvider,
     sockets: [Option<&Path>; 2],
+    attached: &Path,
 ) -> Result<FileLimit> {
     let mut files = vec![
         // The TUN device, which appears with its module.
@@ -95,6 +97,7 @@ pub fn enter(
         files.push(FileAccess::RemoveFolders(bpf_fs.to_owned()));
         files.push(FileAccess::Change(folder.to_owned()));
     }
+    files.push(FileAccess::Change(attached.to_owned()));
     // The daemon removes its sockets when it stops.
     for socket in sockets.into_iter().flatten() {
         let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -226,7 +226,8 @@ mod tests {
             );
         }
         let network = Network::parse(&text, "n.toml").unwrap_or_else(|errors| panic!("{errors}"));
-        build(&network, &network.hosts()[0], "n.toml", true, &mut HostNumbers::default()).unwrap()
+        let (host, mut numbers) = (&network.hosts()[0], HostNumbers::default());
+        build(&network, host, "n.toml", true, &mut numbers, |_| None).unwrap()
     }
 
     fn zone_of(program: &Program, name: &str) -> Zone {
