@@ -35,10 +35,11 @@ pub fn prepare(arguments: &[String]) -> Result<Command> {
     Ok(command)
 }
 
-/// Builds `weft` and `weft-bench` with the release profile; returns the path of `weft`, beside
-/// which `weft-bench` is. All tasks build the same, so that one does not rebuild for another.
+/// Builds `weft`, `weft-bench` and `weft-cni` with the release profile; returns the path of `weft`,
+/// beside which the others are. All tasks build the same, so that one does not rebuild for another.
 pub fn build_released() -> Result<PathBuf> {
-    let mut build = cargo(&["build", "--release", "--package", "weft", "--package", "bench"]);
+    let mut build = cargo(&["build", "--release"]);
+    build.args(["--package", "weft", "--package", "bench", "--package", "cni"]);
     if let Some(commit) = commit() {
         // Reports name it: a figure without its commit cannot be repeated.
         build.env("WEFT_COMMIT", commit);

@@ -13,15 +13,15 @@ use crate::run::{run, target_dir};
 /// The most bytes of the stripped daemon.
 const DAEMON_BYTES: u64 = 10_000_000;
 
-/// Builds `weft` and `weft-bench`, and writes them into `target/dist`. Debuggers find the `.debug`
-/// files there by the name in each program's `.gnu_debuglink`. Returns the directory.
+/// Builds `weft`, `weft-bench` and `weft-cni`, and writes them into `target/dist`. Debuggers find
+/// the `.debug` files there by the name in each program's `.gnu_debuglink`. Returns the directory.
 pub fn dist() -> Result<PathBuf> {
     packages::ensure(&packages::BUILD)?;
     let weft = build_released()?;
     let directory = target_dir().join("dist");
     fs::create_dir_all(&directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;
-    for name in ["weft", "weft-bench"] {
+    for name in ["weft", "weft-bench", "weft-cni"] {
         let stripped = directory.join(name);
         strip(&weft.with_file_name(name), &stripped)?;
         let debug = stripped.with_extension("debug");

@@ -13,9 +13,10 @@ pub const BUILD: [&str; 7] =
 
 /// What the tests run against: dissectors, an independent author of frames, live peers, virtual
 /// machines, a browser for reports, a scraper of metrics.
-pub const TEST: [&str; 20] = [
+pub const TEST: [&str; 21] = [
     "busybox-static",
     "chromium",
+    "containernetworking-plugins",
     "ethtool",
     "iperf3",
     "iproute2",
