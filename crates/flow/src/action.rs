@@ -66,11 +66,14 @@ pub enum Reply {
     /// A TCP reset that answers a segment (RFC 9293 section 3.10.7.1). Ports are exchanged,
     /// addresses are not.
     TcpReset,
+    /// An SCTP ABORT that answers a packet (RFC 9260 section 8.4). Ports are exchanged, addresses
+    /// are not.
+    SctpAbort,
 }
 
 impl Reply {
     /// All replies.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Arp,
         Self::NeighbourAdvert { router: false },
         Self::NeighbourAdvert { router: true },
@@ -78,6 +81,7 @@ impl Reply {
         Self::Icmp4,
         Self::Icmp6,
         Self::TcpReset,
+        Self::SctpAbort,
     ];
 
     /// True for a query for a neighbour's link-layer address.

@@ -64,6 +64,7 @@ impl Reply {
             Self::Icmp4 => ICMP4,
             Self::Icmp6 => ICMP6,
             Self::TcpReset => TCP_RESET,
+            Self::SctpAbort => SCTP_ABORT,
         }
     }
 }
@@ -151,6 +152,15 @@ const TCP_RESET: &[KeyEdit] = &[
     KeyEdit::Load { to: bits(Field::TcpFlags, 0, 4), value: 0b0100 },
     KeyEdit::Flip(bits(Field::TcpFlags, 4, 1)),
     KeyEdit::Load { to: bits(Field::TcpFlags, 5, 7), value: 0 },
+];
+
+const SCTP_ABORT: &[KeyEdit] = &[
+    clear(Field::IpDscp),
+    clear(Field::IpEcn),
+    load(Field::IpTtl, TCP_TTL as u128),
+    clear(Field::IpFrag),
+    clear(Field::Ip6Label),
+    KeyEdit::Swap { a: Field::TpSrc, b: Field::TpDst },
 ];
 
 const NEIGHBOUR_ADVERT: &[KeyEdit] = &[

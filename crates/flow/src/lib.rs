@@ -25,6 +25,7 @@ mod mss;
 mod quoted;
 mod reply;
 mod rewrite;
+mod sctp_abort;
 mod send;
 mod serve;
 mod show;

@@ -1,7 +1,7 @@
 //! Packets generated from other packets ([`Reply::build`]), and the resulting flow key
 //! ([`Reply::key_edits`]).
 
-use crate::{DropReason, Reply};
+use crate::{DropReason, Reply, sctp_abort};
 use packet::{Checksum, PacketBuf, first_segment};
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -16,7 +16,7 @@ use wire::{
 
 /// TTL and hop limit of generated ICMP messages.
 pub(crate) const ICMP_TTL: u8 = 255;
-/// TTL and hop limit of generated TCP resets: the value of RFC 1700.
+/// TTL and hop limit of generated TCP resets and SCTP ABORTs: the value of RFC 1700.
 pub(crate) const TCP_TTL: u8 = 64;
 /// The longest ICMP error, in bytes of IPv4 packet (RFC 1812 section 4.3.2.3).
 const MAX_ICMP4_ERROR: usize = 576;
@@ -35,6 +35,7 @@ impl Reply {
     ///   that is no single host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e)
     /// - a reset that answers a reset, a fragment or a multicast packet (RFC 9293 section 3.10.7.1,
     ///   RFC 1122 section 4.2.3.10)
+    /// - an ABORT that answers an ABORT, a fragment or a multicast packet (RFC 9260 section 8.4)
     /// - an advertisement that answers an invalid solicitation (RFC 4861 section 7.1.1)
     /// - a solicitation for a multicast address
     ///
@@ -49,6 +50,7 @@ impl Reply {
             Self::Icmp4 => original.icmp4(packet),
             Self::Icmp6 => original.icmp6(packet),
             Self::TcpReset => original.tcp_reset(),
+            Self::SctpAbort => original.sctp_abort(),
         }
     }
 }
@@ -260,16 +262,36 @@ impl<'a> OriginalPacket<'a> {
             reset.emit(&mut tcp);
             tcp.fill_checksum(pseudo);
         };
-        let header = (Protocol::TCP, TCP_TTL);
+        self.refusal(Protocol::TCP, tcp::MIN_HEADER_LEN, emit)
+    }
+
+    fn sctp_abort(&self) -> Result<PacketBuf, DropReason> {
+        let packet = self.transport(Protocol::SCTP)?;
+        refuse_unless(self.at.fragment == Fragment::Whole && !self.eth_dst().is_multicast())?;
+        let abort = sctp_abort::answer(packet)?;
+        self.refusal(Protocol::SCTP, abort.len(), |bytes: &mut [u8], _| {
+            bytes.copy_from_slice(&abort)
+        })
+    }
+
+    /// A packet that refuses a connection, with `len` bytes of transport header, which `emit`
+    /// writes. It has the addresses of this packet.
+    fn refusal(
+        &self,
+        protocol: Protocol,
+        len: usize,
+        emit: impl FnOnce(&mut [u8], Sum),
+    ) -> Result<PacketBuf, DropReason> {
+        let header = (protocol, TCP_TTL);
         if let Ok(ip) = self.ip4() {
             refuse_unless(is_host_v4(ip.src()) && is_host_v4(ip.dst()))?;
             let addresses = (ip.src(), ip.dst());
-            return Ok(new_v4(self.same_link(), addresses, header, tcp::MIN_HEADER_LEN, emit));
+            return Ok(new_v4(self.same_link(), addresses, header, len, emit));
         }
         let ip = self.ip6()?;
         let (src, dst) = (ip.src(), ip.dst());
         refuse_unless(!src.is_multicast() && !src.is_unspecified() && !dst.is_multicast())?;
-        Ok(new_v6(self.same_link(), (src, dst), header, tcp::MIN_HEADER_LEN, emit))
+        Ok(new_v6(self.same_link(), (src, dst), header, len, emit))
     }
 }
 

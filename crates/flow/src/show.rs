@@ -163,6 +163,7 @@ impl fmt::Display for Reply {
             Self::Icmp4 => "icmp4",
             Self::Icmp6 => "icmp6",
             Self::TcpReset => "tcp_reset",
+            Self::SctpAbort => "sctp_abort",
         })
     }
 }

@@ -14,7 +14,7 @@ use packet::{Checksum, PacketBuf};
 use proptest::prelude::*;
 
 /// True when a packet with `key` has this reply. The frames' addresses belong to single hosts.
-fn fits(reply: Reply, key: &FlowKey) -> bool {
+fn fits(reply: Reply, key: &FlowKey, payload: &[u8]) -> bool {
     let is = |field, value| key.get(field) == value;
     let is_v4 = is(Field::EthType, 0x0800);
     let is_v6 = is(Field::EthType, 0x86dd);
@@ -31,6 +31,24 @@ fn fits(reply: Reply, key: &FlowKey) -> bool {
         Reply::Icmp4 => is_v4 && !is_error,
         Reply::Icmp6 => is_v6 && !is_error,
         Reply::TcpReset => (is_v4 || is_v6) && is_tcp && key.get(Field::TcpFlags) & 4 == 0,
+        Reply::SctpAbort => {
+            let is_sctp = is(Field::IpProto, 132) && is(Field::IpFrag, 0);
+            (is_v4 || is_v6) && is_sctp && has_chunks(payload)
+        }
+    }
+}
+
+/// True if the bytes are chunks of which none is about the end of an association. Frames have no
+/// INIT chunk.
+fn has_chunks(bytes: &[u8]) -> bool {
+    match bytes {
+        [6 | 11 | 14, _, _, _, ..] | [1, _, _, _, ..] => false,
+        [_, _, high, low, ..] => {
+            let len = usize::from(*high) << 8 | usize::from(*low);
+            let rest = bytes.get(len.div_ceil(4) * 4..).unwrap_or_default();
+            len >= 4 && (rest.len() < 4 || has_chunks(rest))
+        }
+        _ => false,
     }
 }
 
@@ -48,7 +66,8 @@ proptest! {
         let unspecified_src = original.get(Field::Ip6Src) == 0;
         for reply in Reply::ALL {
             // No error is sent to an unspecified address.
-            let expected = fits(reply, &original) && !(unspecified_src && reply == Reply::Icmp6);
+            let expected = fits(reply, &original, &spec.payload)
+                && !(unspecified_src && reply == Reply::Icmp6);
             let built = reply.build(&packet);
             let error = (!expected).then_some(DropReason::NotApplicable);
             prop_assert_eq!(built.as_ref().err().copied(), error, "{:?}", reply);
