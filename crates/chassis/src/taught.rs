@@ -115,6 +115,7 @@ fn row_write(replica: &Replica, event: &LearnEvent, unix_ms: UnixMs) -> Option<R
         LearnEvent::Fdb(key, FdbPort::Logical(port)) => station(replica, key, port),
         // A station behind a port of the datapath is not one of OVN.
         LearnEvent::Fdb(_, FdbPort::Port(_)) => None,
+        LearnEvent::Affinity(..) | LearnEvent::NextHop(..) => None,
     }?;
     let layout = replica.table(write.table)?.layout()?;
     let has_time = layout.columns().iter().any(|it| &*it.name == "timestamp" && it.is_present);

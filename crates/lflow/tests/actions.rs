@@ -6,12 +6,14 @@ use flow::{
 };
 use lflow::{Loader, LogicalFlow};
 use pipeline::{
-    CtZones, DatapathKind, Direction, FdbPort, LearnEvent, LearnedTables, LogicalPort,
-    PortLocation, PortRole, Program, translate,
+    Affinity, CtZones, DatapathKind, Direction, Event, FdbPort, IngressPort, LearnEvent,
+    LearnedTables, LogicalPort, Observer, PortLocation, PortRole, Program, translate,
 };
 use services::Service;
 use services::dns::{Records, Resolver};
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const SWITCH: DatapathKey = DatapathKey(1);
 
@@ -185,8 +187,10 @@ fn rejections_go_back_to_where_packets_came_from() {
         (0x86dd, 6, Reply::TcpReset, v6, None),
         (0x0800, 17, Reply::Icmp4, v4, Some(3)),
         (0x86dd, 17, Reply::Icmp6, v6, Some(4)),
-        (0x0800, 132, Reply::Icmp4, v4, None),
-        (0x86dd, 132, Reply::Icmp6, v6, None),
+        (0x0800, 132, Reply::SctpAbort, v4, None),
+        (0x86dd, 132, Reply::SctpAbort, v6, None),
+        (0x0800, 33, Reply::Icmp4, v4, None),
+        (0x86dd, 33, Reply::Icmp6, v6, None),
     ] {
         let done = done(actions, &packet(ethertype, protocol));
         let [Action::Reply { reply: made, actions }] = &*done else { panic!("{done:?}") };
@@ -276,4 +280,123 @@ fn tracker_sees_an_answer_as_another_packet() {
     let [Action::Serve { answered, otherwise, .. }] = &actions[..] else { panic!("{actions:?}") };
     assert!(fresh(&answered[0]), "{answered:?}");
     assert!(!fresh(otherwise), "{otherwise:?}");
+}
+
+/// The flows of a load balancer with affinity, without those of connection tracking.
+const AFFINITY: &str = "reg9[6] = chk_lb_aff(); \
+     commit_lb_aff(vip = \"10.0.0.11:80\", backend = \"10.0.0.12:8080\", proto = tcp, \
+     timeout = 60);";
+
+#[test]
+fn client_keeps_its_backend_while_the_program_has_it() {
+    let (mut loader, mut learned, now) =
+        (loader(AFFINITY), LearnedTables::default(), Instant::now());
+    let backend = Affinity { backend: [10, 0, 0, 12].into(), port: 8080, timeout_s: 60 };
+    let translation = translate(&loader.program(), &tcp(), &learned, &mut ()).learn_events;
+    let [event @ LearnEvent::Affinity(key, taught)] = translation[..] else {
+        panic!("{translation:?}")
+    };
+    assert_eq!((taught, key.client), (backend, IpAddr::from([10, 0, 0, 10])));
+    let ingress = IngressPort { datapath: SWITCH, port: FdbPort::Port(PortNo(1)) };
+    learned.learn(event, ingress, now).unwrap();
+    let registers = |program: &Program, learned: &LearnedTables, key: &FlowKey| {
+        let mut found = Registers::default();
+        let mask = translate(program, key, learned, &mut found).mask;
+        (found.0, mask)
+    };
+    let (found, mask) = registers(&loader.program(), &learned, &tcp());
+    assert_eq!(found, [1, 0x0a00_000c, 8080]);
+    for field in [Field::Ip4Src, Field::Ip4Dst, Field::IpProto, Field::TpDst] {
+        assert_eq!(mask.get(field), field.all_ones(), "{field:?}");
+    }
+    assert_eq!(mask.get(Field::TpSrc), 0);
+    // Another client, another port, another protocol.
+    for (field, value) in [(Field::Ip4Src, 0x0a00_0063), (Field::TpDst, 81), (Field::IpProto, 17)] {
+        let mut other = tcp();
+        other.set(field, value);
+        assert_eq!(registers(&loader.program(), &learned, &other).0, [0, 0, 0], "{field:?}");
+    }
+    // The load balancer loses the backend.
+    let other = AFFINITY.replace("10.0.0.12", "10.0.0.13");
+    let flow = |actions: &str, priority| LogicalFlow {
+        datapaths: vec![SWITCH],
+        direction: Direction::Ingress,
+        table: 0,
+        priority,
+        stage: String::new(),
+        condition: "1".to_owned(),
+        actions: actions.to_owned(),
+        source: String::new(),
+        cookie: 0,
+    };
+    let without = self::loader(&other);
+    assert_eq!(registers(&without.program(), &learned, &tcp()).0, [0, 0, 0]);
+    let event = translate(&without.program(), &tcp(), &learned, &mut ()).learn_events;
+    assert!(matches!(event[..], [LearnEvent::Affinity(..)]), "{event:?}");
+    // One of two flows with the rule is removed, and then the other.
+    let second = loader.add_flow(&flow(AFFINITY, 1)).unwrap();
+    loader.remove_flow(second);
+    assert_eq!(registers(&loader.program(), &learned, &tcp()).0[0], 1);
+    learned.expire(now + Duration::from_secs(61));
+    assert_eq!(registers(&loader.program(), &learned, &tcp()).0, [0, 0, 0]);
+}
+
+/// The values that are written to `reg9[6]`, `reg4` and `reg8`.
+#[derive(Default)]
+struct Registers([u128; 3]);
+
+impl Observer for Registers {
+    fn event(&mut self, event: Event<'_>) {
+        let Event::Change { field, after, .. } = event else { return };
+        match field {
+            Field::Reg9 => self.0[0] = after >> 6,
+            Field::Reg4 => self.0[1] = after,
+            Field::Reg8 => self.0[2] = after,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn reply_finds_the_next_hop_of_its_connection_until_it_ages_out() {
+    let forward =
+        program("reg9[6] = chk_ecmp_nh_mac(); commit_ecmp_nh(ipv6 = false, proto = tcp);");
+    let back = program("reg9[6] = chk_ecmp_nh();");
+    let (mut learned, now) = (LearnedTables::default(), Instant::now());
+    let is_known = |program: &Program, learned: &LearnedTables, key: &FlowKey| {
+        let mut found = Registers::default();
+        let events = translate(program, key, learned, &mut found).learn_events;
+        (found.0[0], events)
+    };
+    let (found, events) = is_known(&forward, &learned, &tcp());
+    let [event] = events[..] else { panic!("{events:?}") };
+    assert_eq!(found, 0);
+    let mut reply = tcp();
+    for (field, value) in [
+        (Field::Ip4Src, 0x0a00_000b),
+        (Field::Ip4Dst, 0x0a00_000a),
+        (Field::TpSrc, 80),
+        (Field::TpDst, 1000),
+        (Field::EthSrc, 0xc),
+    ] {
+        reply.set(field, value);
+    }
+    assert_eq!(is_known(&back, &learned, &reply).0, 0);
+    let ingress = IngressPort { datapath: SWITCH, port: FdbPort::Port(PortNo(1)) };
+    learned.learn(event, ingress, now).unwrap();
+    assert_eq!(is_known(&forward, &learned, &tcp()), (1, vec![]));
+    assert_eq!(is_known(&back, &learned, &reply).0, 1);
+    // The packet itself is no reply.
+    assert_eq!(is_known(&back, &learned, &tcp()).0, 0);
+    // The next hop has another MAC address: it is learned again.
+    let mut moved = tcp();
+    moved.set(Field::EthSrc, 0xd);
+    let (found, events) = is_known(&forward, &learned, &moved);
+    assert_eq!((found, events.len()), (0, 1));
+    let query = event.query();
+    learned.refresh(&query, now + Duration::from_secs(15));
+    learned.expire(now + Duration::from_secs(30));
+    assert_eq!(is_known(&back, &learned, &reply).0, 1);
+    learned.expire(now + Duration::from_secs(36));
+    assert_eq!(is_known(&back, &learned, &reply).0, 0);
 }

@@ -1,4 +1,5 @@
-//! [`LearnedTables`]: MAC bindings and forwarding database entries, with limits and ageing.
+//! [`LearnedTables`]: MAC bindings, forwarding database entries, and what load balancers and
+//! routers remember of their clients, with limits and ageing.
 
 mod table;
 
@@ -6,7 +7,8 @@ pub use table::{LearnRefusal, PortUsage, TableLimit};
 
 use crate::recirc::{RecircTable, SuspendedState};
 use crate::state::{
-    FdbKey, FdbPort, Generation, IngressPort, LearnEvent, LearnedState, MacBindingKey, StateQuery,
+    Affinity, AffinityKey, FdbKey, FdbPort, Generation, IngressPort, LearnEvent, LearnedState,
+    MacBindingKey, NextHopKey, StateQuery,
 };
 use flow::{RecircId, Recirculation};
 use std::hash::Hash;
@@ -33,14 +35,29 @@ pub struct LearnLimits {
     pub mac_bindings: TableLimit,
     /// Forwarding database entries, over all logical switches.
     pub fdb: TableLimit,
-    /// An entry that is neither learned again nor used for this long ages out.
+    /// A binding or FDB entry that is neither learned again nor used for this long ages out.
     pub max_age: Duration,
+    /// Clients of load balancers with source-address affinity.
+    pub affinities: TableLimit,
+    /// Connections that were opened through one of several next hops.
+    pub next_hops: TableLimit,
 }
+
+/// A next hop that no packet of its connection has used for this long ages out.
+const NEXT_HOP_AGE: Duration = Duration::from_secs(20);
 
 impl Default for LearnLimits {
     fn default() -> Self {
         let limit = TableLimit { total: 65_536, per_port: 8192 };
-        Self { mac_bindings: limit, fdb: limit, max_age: Duration::from_secs(300) }
+        // One port of a gateway may lead to all clients. The threshold of the table applies.
+        let of_clients = TableLimit { total: 65_536, per_port: 32_768 };
+        Self {
+            mac_bindings: limit,
+            fdb: limit,
+            max_age: Duration::from_secs(300),
+            affinities: of_clients,
+            next_hops: of_clients,
+        }
     }
 }
 
@@ -65,13 +82,14 @@ impl LearnRefusals {
     }
 }
 
-/// The MAC bindings and forwarding database entries that a switch has learned, and the states of
-/// packets that pass the connection tracker.
+/// What a switch has learned, and the states of packets that pass the connection tracker.
 #[derive(Debug)]
 pub struct LearnedTables {
     limits: LearnLimits,
     mac_bindings: LearnedTable<MacBindingKey, MacAddr>,
     fdb: LearnedTable<FdbKey, FdbPort>,
+    affinities: LearnedTable<AffinityKey, Affinity>,
+    next_hops: LearnedTable<NextHopKey, MacAddr>,
     generations: Box<[Generation]>,
     hash: ahash::RandomState,
     refusals: LearnRefusals,
@@ -91,6 +109,8 @@ impl LearnedTables {
             limits,
             mac_bindings: LearnedTable::new(limits.mac_bindings),
             fdb: LearnedTable::new(limits.fdb),
+            affinities: LearnedTable::new(limits.affinities),
+            next_hops: LearnedTable::new(limits.next_hops),
             generations: vec![Generation::default(); GENERATIONS].into(),
             hash: ahash::RandomState::new(),
             refusals: LearnRefusals::default(),
@@ -103,6 +123,8 @@ impl LearnedTables {
         let is_new = match event {
             LearnEvent::MacBinding(key, mac) => self.mac_bindings.configure(key, mac),
             LearnEvent::Fdb(key, port) => self.fdb.configure(key, port),
+            LearnEvent::Affinity(key, affinity) => self.affinities.configure(key, affinity),
+            LearnEvent::NextHop(key, mac) => self.next_hops.configure(key, mac),
         };
         if is_new {
             self.advance(&event.query());
@@ -122,6 +144,10 @@ impl LearnedTables {
         let learned = match event {
             LearnEvent::MacBinding(key, mac) => self.mac_bindings.learn(key, mac, ingress, now),
             LearnEvent::Fdb(key, port) => self.fdb.learn(key, port, ingress, now),
+            LearnEvent::Affinity(key, affinity) => {
+                self.affinities.learn(key, affinity, ingress, now)
+            }
+            LearnEvent::NextHop(key, mac) => self.next_hops.learn(key, mac, ingress, now),
         };
         match learned {
             Ok(true) => self.advance(&event.query()),
@@ -146,6 +172,8 @@ impl LearnedTables {
         match event {
             LearnEvent::MacBinding(key, _) => self.mac_bindings.capacity_for(key, ingress),
             LearnEvent::Fdb(key, _) => self.fdb.capacity_for(key, ingress),
+            LearnEvent::Affinity(key, _) => self.affinities.capacity_for(key, ingress),
+            LearnEvent::NextHop(key, _) => self.next_hops.capacity_for(key, ingress),
         }
     }
 
@@ -160,6 +188,8 @@ impl LearnedTables {
                 }
             }
             StateQuery::Fdb(key) => self.fdb.refresh(key, now),
+            StateQuery::Affinity(key) => self.affinities.refresh(key, now),
+            StateQuery::NextHop(key) => self.next_hops.refresh(key, now),
         }
     }
 
@@ -168,16 +198,26 @@ impl LearnedTables {
         match query {
             StateQuery::MacBinding(key) => self.mac_bindings.get(key)?.last_used(),
             StateQuery::Fdb(key) => self.fdb.get(key)?.last_used(),
+            StateQuery::Affinity(key) => self.affinities.get(key)?.last_used(),
+            StateQuery::NextHop(key) => self.next_hops.get(key)?.last_used(),
         }
     }
 
-    /// Removes every entry that was neither learned again nor used within the maximum age.
+    /// Removes every entry that was neither learned again nor used within its maximum age.
     pub fn expire(&mut self, now: Instant) {
         let max_age = self.limits.max_age;
-        let is_old = |last_used| now.saturating_duration_since(last_used) > max_age;
-        let bindings = self.mac_bindings.aged_out(is_old).copied().map(StateQuery::MacBinding);
-        let fdb = self.fdb.aged_out(is_old).copied().map(StateQuery::Fdb);
-        let expired: Vec<StateQuery> = bindings.chain(fdb).collect();
+        let is_older = |last_used, age| now.saturating_duration_since(last_used) > age;
+        let bindings = self.mac_bindings.aged_out(|_, used| is_older(used, max_age));
+        let fdb = self.fdb.aged_out(|_, used| is_older(used, max_age));
+        let affinities = self.affinities.aged_out(|affinity, used| {
+            is_older(used, Duration::from_secs(affinity.timeout_s.into()))
+        });
+        let next_hops = self.next_hops.aged_out(|_, used| is_older(used, NEXT_HOP_AGE));
+        let expired: Vec<StateQuery> = (bindings.copied().map(StateQuery::MacBinding))
+            .chain(fdb.copied().map(StateQuery::Fdb))
+            .chain(affinities.copied().map(StateQuery::Affinity))
+            .chain(next_hops.copied().map(StateQuery::NextHop))
+            .collect();
         expired.iter().for_each(|query| self.forget(query));
     }
 
@@ -186,6 +226,8 @@ impl LearnedTables {
         let was_known = match query {
             StateQuery::MacBinding(key) => self.mac_bindings.forget(key),
             StateQuery::Fdb(key) => self.fdb.forget(key),
+            StateQuery::Affinity(key) => self.affinities.forget(key),
+            StateQuery::NextHop(key) => self.next_hops.forget(key),
         };
         if was_known {
             self.advance(query);
@@ -197,9 +239,9 @@ impl LearnedTables {
         self.refusals
     }
 
-    /// The number of entries of both kinds.
+    /// The number of entries of all kinds.
     pub fn len(&self) -> usize {
-        self.mac_bindings.len() + self.fdb.len()
+        self.mac_bindings.len() + self.fdb.len() + self.affinities.len() + self.next_hops.len()
     }
 
     /// True without any entry.
@@ -217,6 +259,16 @@ impl LearnedTables {
         self.fdb.usage_by_port()
     }
 
+    /// The ports whose packets have taught affinities, with how many.
+    pub fn affinity_usage(&self) -> impl Iterator<Item = (IngressPort, PortUsage)> {
+        self.affinities.usage_by_port()
+    }
+
+    /// The ports whose packets have taught next hops, with how many.
+    pub fn next_hop_usage(&self) -> impl Iterator<Item = (IngressPort, PortUsage)> {
+        self.next_hops.usage_by_port()
+    }
+
     /// True while the answer to a query is the same as at that generation.
     pub fn is_current(&self, query: &StateQuery, generation: Generation) -> bool {
         self.generations[self.generation_index(query)] == generation
@@ -230,6 +282,16 @@ impl LearnedTables {
     /// Every forwarding database entry, in no particular order.
     pub fn fdb(&self) -> impl Iterator<Item = (&FdbKey, FdbPort)> {
         self.fdb.iter()
+    }
+
+    /// Every affinity, in no particular order.
+    pub fn affinities(&self) -> impl Iterator<Item = (&AffinityKey, Affinity)> {
+        self.affinities.iter()
+    }
+
+    /// Every next hop, in no particular order.
+    pub fn next_hops(&self) -> impl Iterator<Item = (&NextHopKey, MacAddr)> {
+        self.next_hops.iter()
     }
 
     fn advance(&mut self, query: &StateQuery) {
@@ -251,6 +313,16 @@ impl LearnedState for LearnedTables {
     fn fdb_port(&self, key: &FdbKey) -> (Option<FdbPort>, Generation) {
         let port = self.fdb.get(key).map(|entry| entry.value);
         (port, self.generations[self.generation_index(&StateQuery::Fdb(*key))])
+    }
+
+    fn affinity(&self, key: &AffinityKey) -> (Option<Affinity>, Generation) {
+        let affinity = self.affinities.get(key).map(|entry| entry.value);
+        (affinity, self.generations[self.generation_index(&StateQuery::Affinity(*key))])
+    }
+
+    fn next_hop(&self, key: &NextHopKey) -> (Option<MacAddr>, Generation) {
+        let mac = self.next_hops.get(key).map(|entry| entry.value);
+        (mac, self.generations[self.generation_index(&StateQuery::NextHop(*key))])
     }
 
     fn suspend(&self, state: SuspendedState) -> Option<Recirculation> {

@@ -27,7 +27,7 @@ mod zones;
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
 pub use learned::{LearnLimits, LearnRefusal, LearnRefusals, LearnedTables, PortUsage, TableLimit};
 pub use observer::{AfterTracking, Event, Nested, Observer, TrackRequest};
-pub use op::{CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp, Op, Operand};
+pub use op::{AffinityRule, CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp, Op, Operand};
 pub use port_names::{InPortNames, UnknownPort};
 pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
 pub use port_vlans::{NativeVlan, PortVlans, VlanSet};
@@ -39,8 +39,8 @@ pub use program::{
 pub use recirc::{RecircTable, SuspendedState};
 pub use recorder::{PlainRecorder, RecordedKey, Recorder};
 pub use state::{
-    Dependency, FdbKey, FdbPort, Generation, IngressPort, LearnEvent, LearnedState, MacBindingKey,
-    StateQuery,
+    Affinity, AffinityKey, AffinityVip, Dependency, FdbKey, FdbPort, Generation, IngressPort,
+    LearnEvent, LearnedState, MacBindingKey, NextHopKey, StateQuery,
 };
 pub use suggestion::suggestion;
 pub use trace::{AssumedCtStates, Assumptions, MatchedFlow, Trace, TraceStep, TraceSummary, trace};

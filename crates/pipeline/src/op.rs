@@ -1,6 +1,7 @@
 //! The intermediate form: the steps of a flow, whichever language it was written in.
 
 use crate::program::TableId;
+use crate::state::{Affinity, AffinityVip};
 use flow::{CtNat, Field, LogRecord, PortNo, Reply, Subfield};
 use services::Service;
 use std::net::IpAddr;
@@ -85,8 +86,9 @@ pub enum Op {
         ops: Arc<[Op]>,
     },
     /// Rejects the packet (OVN's `reject`): makes an answer with Ethernet and IP addresses
-    /// exchanged, and executes steps on it. The answer is a TCP reset for TCP, "port unreachable"
-    /// (ICMP or ICMPv6) for UDP, "unreachable" for other IP packets. Other packets get no answer.
+    /// exchanged, and executes steps on it. The answer is a TCP reset for TCP, an ABORT for SCTP,
+    /// "port unreachable" (ICMP or ICMPv6) for UDP, "unreachable" for other IP packets. Other
+    /// packets get no answer.
     Reject(Arc<[Op]>),
     /// Sets the MTU of an ICMP "packet too big", in bytes.
     SetIcmpMtu(u32),
@@ -260,6 +262,39 @@ pub enum LearnedOp {
         /// The MAC address.
         mac: Operand,
     },
+    /// Notes that the IPv4 or IPv6 source address of the packet is in use behind `inport`
+    /// (`mac_cache_use`).
+    UseMacBinding,
+    /// Sets a bit to 1 when the client has a backend of the virtual address that it sends to, and
+    /// writes the backend to registers (`chk_lb_aff`).
+    CheckAffinity {
+        /// The bit.
+        to: Subfield,
+    },
+    /// Learns that new connections of the client to a virtual address go to this backend
+    /// (`commit_lb_aff`).
+    LearnAffinity(AffinityRule),
+    /// Sets a bit to 1 when the next hop of the packet's connection is known
+    /// (`chk_ecmp_nh_mac`, `chk_ecmp_nh`).
+    CheckNextHop {
+        /// The bit.
+        to: Subfield,
+        /// True for a packet in the direction in which the connection was opened, which must come
+        /// from this next hop; false for a reply.
+        forward: bool,
+    },
+    /// Learns that the connection was opened through the next hop that has sent the packet
+    /// (`commit_ecmp_nh`).
+    LearnNextHop,
+}
+
+/// A backend that is to serve further connections of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct AffinityRule {
+    /// What the client connects to.
+    pub vip: AffinityVip,
+    /// The backend.
+    pub affinity: Affinity,
 }
 
 impl From<LearnedOp> for Op {

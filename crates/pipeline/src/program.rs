@@ -13,7 +13,7 @@
 //! and publish it; threads that hold the old program do not see the change.
 
 use crate::flow::Flow;
-use crate::op::Direction;
+use crate::op::{AffinityRule, Direction, LearnedOp, Op};
 use crate::port_security::PortSecurity;
 use crate::port_vlans::PortVlans;
 use crate::zones::CtZones;
@@ -97,6 +97,8 @@ struct Group {
     /// beyond the end have no flows.
     slots: Vec<u8>,
     classifiers: Vec<Classifier<Arc<Flow>>>,
+    /// The backends that flows give to clients for further connections, with the number of flows.
+    affinity_rules: Map<AffinityRule, usize>,
 }
 
 impl Group {
@@ -104,6 +106,19 @@ impl Group {
     fn table(&self, table: TableId) -> Option<&Classifier<Arc<Flow>>> {
         let slot = usize::from(*self.slots.get(table.index())?);
         self.classifiers.get(slot.checked_sub(1)?)
+    }
+
+    /// Counts the affinity rules of a flow that is added or removed.
+    fn count_affinity_rules(&mut self, flow: &Flow, is_added: bool) {
+        for op in flow.ops.iter() {
+            let Op::Learned(op) = op else { continue };
+            let LearnedOp::LearnAffinity(rule) = &**op else { continue };
+            let count = self.affinity_rules.entry(*rule).or_default();
+            *count = if is_added { *count + 1 } else { count.saturating_sub(1) };
+            if *count == 0 {
+                self.affinity_rules.remove(rule);
+            }
+        }
     }
 
     fn table_mut(&mut self, table: TableId) -> &mut Classifier<Arc<Flow>> {
@@ -377,7 +392,9 @@ impl Program {
     /// priority and number.
     pub fn add_flow(&mut self, group: GroupId, flow: &Arc<Flow>, rows: &[Match]) {
         let Some(group) = self.groups.get_mut(group.0 as usize) else { return };
-        let table = Arc::make_mut(group).table_mut(flow.table);
+        let group = Arc::make_mut(group);
+        group.count_affinity_rules(flow, true);
+        let table = group.table_mut(flow.table);
         for row in rows {
             table.insert(row, flow.rank(), Arc::clone(flow));
         }
@@ -386,7 +403,9 @@ impl Program {
     /// Removes a flow that was added with these rows.
     pub fn remove_flow(&mut self, group: GroupId, flow: &Flow, rows: &[Match]) {
         let Some(group) = self.groups.get_mut(group.0 as usize) else { return };
-        let table = Arc::make_mut(group).table_mut(flow.table);
+        let group = Arc::make_mut(group);
+        group.count_affinity_rules(flow, false);
+        let table = group.table_mut(flow.table);
         for row in rows {
             table.remove(row, flow.rank());
         }
@@ -409,6 +428,12 @@ impl Program {
     /// The groups, in order.
     pub fn groups(&self) -> impl Iterator<Item = GroupId> + use<> {
         (0..self.groups.len() as u32).map(GroupId)
+    }
+
+    /// True if a flow of the group gives this backend to clients for further connections.
+    pub(crate) fn has_affinity_rule(&self, group: GroupId, rule: &AffinityRule) -> bool {
+        let group = self.groups.get(group.0 as usize);
+        group.is_some_and(|group| group.affinity_rules.contains_key(rule))
     }
 
     #[inline]

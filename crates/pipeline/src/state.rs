@@ -3,7 +3,7 @@
 use crate::recirc::SuspendedState;
 use flow::{DatapathKey, PortKey, RecircId, Recirculation};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use wire::MacAddr;
 
@@ -52,6 +52,50 @@ pub struct IngressPort {
     pub port: FdbPort,
 }
 
+/// A virtual address of a load balancer with source-address affinity.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct AffinityVip {
+    /// The address.
+    pub ip: IpAddr,
+    /// The IP protocol and the port; `None` for all traffic to the address.
+    pub service: Option<(u8, u16)>,
+}
+
+/// The key of a source-address affinity: a client of a load balancer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct AffinityKey {
+    /// The logical datapath that balances.
+    pub datapath: DatapathKey,
+    /// The address of the client.
+    pub client: IpAddr,
+    /// What it connects to.
+    pub vip: AffinityVip,
+}
+
+/// The backend that serves the connections of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Affinity {
+    /// The address.
+    pub backend: IpAddr,
+    /// The port; 0 to keep that of the packet.
+    pub port: u16,
+    /// The affinity ends when no new connection has used it for this many seconds.
+    pub timeout_s: u16,
+}
+
+/// The key of a next hop: a connection as it was opened, seen by a router.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct NextHopKey {
+    /// The router.
+    pub datapath: DatapathKey,
+    /// Source and destination of packets in the direction in which it was opened.
+    pub addresses: (IpAddr, IpAddr),
+    /// The IP protocol.
+    pub protocol: u8,
+    /// Source port and destination port.
+    pub ports: (u16, u16),
+}
+
 /// Learned state, as translations read it.
 ///
 /// Every answer carries its generation, also the answer "unknown".
@@ -61,6 +105,12 @@ pub trait LearnedState {
 
     /// The port behind which a MAC address was last seen.
     fn fdb_port(&self, key: &FdbKey) -> (Option<FdbPort>, Generation);
+
+    /// The backend that serves the connections of a client.
+    fn affinity(&self, key: &AffinityKey) -> (Option<Affinity>, Generation);
+
+    /// The next hop through which a connection was opened.
+    fn next_hop(&self, key: &NextHopKey) -> (Option<MacAddr>, Generation);
 
     /// Saves the state in which the next pass of a packet begins. Equal states have one number
     /// while it is in use. `None` when there is no room.
@@ -77,6 +127,14 @@ impl LearnedState for () {
     }
 
     fn fdb_port(&self, _: &FdbKey) -> (Option<FdbPort>, Generation) {
+        (None, Generation(0))
+    }
+
+    fn affinity(&self, _: &AffinityKey) -> (Option<Affinity>, Generation) {
+        (None, Generation(0))
+    }
+
+    fn next_hop(&self, _: &NextHopKey) -> (Option<MacAddr>, Generation) {
         (None, Generation(0))
     }
 
@@ -98,7 +156,7 @@ pub struct Dependency {
     /// The generation of the answer.
     pub generation: Generation,
     /// Packets with this translation show that the answer is still right: they use the MAC binding,
-    /// or come from the station.
+    /// the affinity or the next hop, or come from the station.
     pub confirms: bool,
 }
 
@@ -109,6 +167,10 @@ pub enum StateQuery {
     MacBinding(MacBindingKey),
     /// Behind which port is this MAC address?
     Fdb(FdbKey),
+    /// Which backend serves this client?
+    Affinity(AffinityKey),
+    /// Through which next hop was this connection opened?
+    NextHop(NextHopKey),
 }
 
 impl StateQuery {
@@ -117,6 +179,8 @@ impl StateQuery {
         match self {
             Self::MacBinding(key) => key.datapath,
             Self::Fdb(key) => key.datapath,
+            Self::Affinity(key) => key.datapath,
+            Self::NextHop(key) => key.datapath,
         }
     }
 }
@@ -131,6 +195,10 @@ pub enum LearnEvent {
     MacBinding(MacBindingKey, MacAddr),
     /// A MAC address was seen behind this port.
     Fdb(FdbKey, FdbPort),
+    /// This backend serves the connections of a client.
+    Affinity(AffinityKey, Affinity),
+    /// A connection was opened through this next hop.
+    NextHop(NextHopKey, MacAddr),
 }
 
 impl LearnEvent {
@@ -139,7 +207,36 @@ impl LearnEvent {
         match self {
             Self::MacBinding(key, _) => StateQuery::MacBinding(*key),
             Self::Fdb(key, _) => StateQuery::Fdb(*key),
+            Self::Affinity(key, _) => StateQuery::Affinity(*key),
+            Self::NextHop(key, _) => StateQuery::NextHop(*key),
         }
+    }
+
+    /// True for what other hosts may learn too. Affinities and next hops belong to connections,
+    /// which one host tracks.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self, Self::MacBinding(..) | Self::Fdb(..))
+    }
+}
+
+/// `10.9.9.9:80`, or without a service `10.9.9.9`.
+impl fmt::Display for AffinityVip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show_address(f, self.ip, self.service.map_or(0, |(_, port)| port))
+    }
+}
+
+/// `10.0.0.1:8080`, or without a port `10.0.0.1`.
+impl fmt::Display for Affinity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show_address(f, self.backend, self.port)
+    }
+}
+
+fn show_address(f: &mut fmt::Formatter<'_>, ip: IpAddr, port: u16) -> fmt::Result {
+    match port {
+        0 => write!(f, "{ip}"),
+        port => write!(f, "{}", SocketAddr::new(ip, port)),
     }
 }
 
@@ -152,6 +249,13 @@ impl fmt::Display for StateQuery {
             Self::Fdb(FdbKey { datapath, vlan, mac }) => {
                 write!(f, "the port of {mac} in VLAN {vlan} of datapath {datapath}")
             }
+            Self::Affinity(AffinityKey { datapath, client, vip }) => {
+                write!(f, "the backend of {client} for {vip} in datapath {datapath}")
+            }
+            Self::NextHop(NextHopKey { datapath, addresses: (src, dst), ports, .. }) => {
+                let (src, dst) = (SocketAddr::new(*src, ports.0), SocketAddr::new(*dst, ports.1));
+                write!(f, "the next hop of {src} -> {dst} in datapath {datapath}")
+            }
         }
     }
 }
@@ -163,6 +267,8 @@ impl fmt::Display for LearnEvent {
             Self::MacBinding(_, mac) => write!(f, "{query} is {mac}"),
             Self::Fdb(_, FdbPort::Logical(port)) => write!(f, "{query} is logical port {port}"),
             Self::Fdb(_, FdbPort::Port(port)) => write!(f, "{query} is port {port}"),
+            Self::Affinity(_, affinity) => write!(f, "{query} is {affinity}"),
+            Self::NextHop(_, mac) => write!(f, "{query} is {mac}"),
         }
     }
 }

@@ -13,8 +13,8 @@ use crate::stats::{Counters, SwitchStats};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::{Datapath, DatapathError, DumpCursor, FusedMegaflows};
 use pipeline::{
-    FdbKey, FdbPort, Flow, IngressPort, LearnEvent, LearnedTables, MacBindingKey, PortUsage,
-    Program, StateQuery,
+    Affinity, AffinityKey, FdbKey, FdbPort, Flow, IngressPort, LearnEvent, LearnedTables,
+    MacBindingKey, NextHopKey, PortUsage, Program, StateQuery,
 };
 use std::fmt;
 use std::sync::OnceLock;
@@ -177,6 +177,16 @@ impl Engine {
         self.learned().mac_bindings().map(|(key, mac)| (*key, mac)).collect()
     }
 
+    /// The backends of all clients of load balancers with source-address affinity.
+    pub fn affinities(&self) -> Vec<(AffinityKey, Affinity)> {
+        self.learned().affinities().map(|(key, affinity)| (*key, affinity)).collect()
+    }
+
+    /// The next hops through which connections were opened.
+    pub fn next_hops(&self) -> Vec<(NextHopKey, MacAddr)> {
+        self.learned().next_hops().map(|(key, mac)| (*key, mac)).collect()
+    }
+
     /// Returns up to `most` megaflows from `from` on, and where the next ones begin; `None` after
     /// the last. A megaflow of several workers is returned once for each.
     ///
@@ -226,6 +236,16 @@ impl Engine {
     /// The ports by which MAC bindings were learned.
     pub fn ports_of_bindings(&self) -> Vec<(IngressPort, PortUsage)> {
         self.learned().mac_binding_usage().collect()
+    }
+
+    /// The ports whose packets have taught affinities.
+    pub fn ports_of_affinities(&self) -> Vec<(IngressPort, PortUsage)> {
+        self.learned().affinity_usage().collect()
+    }
+
+    /// The ports whose packets have taught next hops.
+    pub fn ports_of_next_hops(&self) -> Vec<(IngressPort, PortUsage)> {
+        self.learned().next_hop_usage().collect()
     }
 
     /// All counters.

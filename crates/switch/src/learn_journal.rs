@@ -44,11 +44,11 @@ impl LearnJournal {
         let _ = self.notify.set(notify);
     }
 
-    /// Keeps an event that a packet from `ingress` has caused. False if there is no room. Events of
-    /// datapaths that other hosts do not know are left out.
+    /// Keeps an event that a packet from `ingress` has caused. False if there is no room. Events
+    /// that concern only this host, and those of datapaths that others do not know, are left out.
     pub fn add(&self, event: LearnEvent, ingress: IngressPort) -> bool {
         let Some(notify) = self.notify.get() else { return true };
-        if event.query().datapath() >= DatapathKey::FIRST_LOCAL {
+        if !event.is_shared() || event.query().datapath() >= DatapathKey::FIRST_LOCAL {
             return true;
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

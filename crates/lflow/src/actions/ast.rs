@@ -537,6 +537,22 @@ impl Stage {
     }
 }
 
+impl Transport {
+    /// The number of the protocol in IP headers.
+    pub const fn ip_protocol(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+            Self::Sctp => 132,
+        }
+    }
+
+    /// The protocol with this number in IP headers.
+    pub fn from_ip_protocol(number: u8) -> Option<Self> {
+        Self::ALL.iter().copied().find(|protocol| protocol.ip_protocol() == number)
+    }
+}
+
 impl Backend {
     /// The family of the address.
     pub const fn family(&self) -> IpVersion {

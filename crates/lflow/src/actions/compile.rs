@@ -1,13 +1,13 @@
 //! Compiles actions to the steps of a flow.
 
 use super::Actions;
-use super::ast::{Action, Check, Log, LogVerdict, Nest, Severity, Stage};
+use super::ast::{Action, Check, LbAffinity, Log, LogVerdict, Nest, Severity, Stage};
 use super::{conntrack, service};
 use crate::scope::Scope;
 use crate::symbol::FieldRef;
 use crate::token::Constant;
 use flow::{AclVerdict, Field, LogPriority, LogRecord, Reply, Subfield, low_bits};
-use pipeline::{Direction, LearnedOp, Op, Operand, TableId};
+use pipeline::{Affinity, AffinityRule, AffinityVip, Direction, LearnedOp, Op, Operand, TableId};
 use std::sync::Arc;
 
 /// Compiles actions for the datapath of `scope`. A name that it does not know becomes 0, which is
@@ -30,9 +30,10 @@ pub(super) fn names<'a>(actions: &'a [Action], found: &mut Vec<&'a str>) {
 
 fn compile_list(actions: &[Action], stage: Stage, scope: &impl Scope) -> Arc<[Op]> {
     let mut ops = Vec::with_capacity(actions.len());
-    for action in actions {
+    for (index, action) in actions.iter().enumerate() {
+        let is_last = index + 1 == actions.len();
         // Only actions in `ct_commit` use fields outside the key.
-        if compile_action(action, stage, scope, &mut ops).is_none() {
+        if compile_action(action, (stage, is_last), scope, &mut ops).is_none() {
             ops.push(Op::Unsupported("ct_commit"));
         }
     }
@@ -42,7 +43,7 @@ fn compile_list(actions: &[Action], stage: Stage, scope: &impl Scope) -> Arc<[Op
 /// `None` for a field that is not in the key.
 fn compile_action(
     action: &Action,
-    stage: Stage,
+    (stage, is_last): (Stage, bool),
     scope: &impl Scope,
     ops: &mut Vec<Op>,
 ) -> Option<()> {
@@ -117,8 +118,16 @@ fn compile_action(
         Action::CtCommitNat => conntrack::commit_nat(stage),
         Action::CtSnatToVip => Op::Next(TableId::HAIRPIN_SNAT),
         Action::CtLb(lb) => conntrack::balance(lb, stage),
-        Action::CommitEcmpNh { .. } => Op::Unsupported("commit_ecmp_nh"),
-        Action::CommitLbAffinity(_) => Op::Unsupported("commit_lb_aff"),
+        Action::CommitEcmpNh { .. } => LearnedOp::LearnNextHop.into(),
+        Action::CommitLbAffinity(affinity) => {
+            ops.push(LearnedOp::LearnAffinity(affinity_rule(affinity)).into());
+            if !is_last {
+                return Some(());
+            }
+            // ovn-northd ends the flow here, which drops the packet. It goes on as it would do if
+            // the affinity was known.
+            stage.next().map_or(Op::Drop, Op::Next)
+        }
         Action::PutOptions { to, protocol, options } => {
             service::put_options(to.bits()?, *protocol, options)
         }
@@ -182,7 +191,6 @@ fn nested(nest: Nest, ops: Arc<[Op]>) -> Op {
     let reply = match nest {
         Nest::Clone => return Op::Clone(ops),
         Nest::Reject => return Op::Reject(ops),
-        Nest::SctpAbort => return Op::Unsupported(nest.name()),
         Nest::Arp => Reply::Arp,
         Nest::NdNa => Reply::NeighbourAdvert { router: false },
         Nest::NdNaRouter => Reply::NeighbourAdvert { router: true },
@@ -190,8 +198,18 @@ fn nested(nest: Nest, ops: Arc<[Op]>) -> Op {
         Nest::Icmp4 | Nest::Icmp4Error => Reply::Icmp4,
         Nest::Icmp6 | Nest::Icmp6Error => Reply::Icmp6,
         Nest::TcpReset => Reply::TcpReset,
+        Nest::SctpAbort => Reply::SctpAbort,
     };
     Op::Reply { reply, ops }
+}
+
+fn affinity_rule(affinity: &LbAffinity) -> AffinityRule {
+    let LbAffinity { vip, backend, protocol, timeout_s } = *affinity;
+    let service = protocol.map(|protocol| (protocol.ip_protocol(), vip.port));
+    AffinityRule {
+        vip: AffinityVip { ip: vip.ip, service },
+        affinity: Affinity { backend: backend.ip, port: backend.port, timeout_s },
+    }
 }
 
 /// OVN's `flags.lookup_lb_hairpin`: the result of a look-up.
@@ -211,8 +229,13 @@ fn check_ops(to: Subfield, check: Check, ops: &mut Vec<Op>) -> Option<()> {
             ops.push(Op::DnsLookup(to));
             return Some(());
         }
-        Check::EcmpNhMac | Check::EcmpNh | Check::LbAffinity => {
-            ops.push(Op::Unsupported(check.name()));
+        Check::EcmpNhMac | Check::EcmpNh => {
+            let forward = check == Check::EcmpNhMac;
+            ops.push(LearnedOp::CheckNextHop { to, forward }.into());
+            return Some(());
+        }
+        Check::LbAffinity => {
+            ops.push(LearnedOp::CheckAffinity { to }.into());
             return Some(());
         }
     };

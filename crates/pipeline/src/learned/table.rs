@@ -210,10 +210,12 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> LearnedTable<K, V> {
         }
     }
 
-    /// The keys of learned entries for whose last use `is_old` is true.
-    pub fn aged_out(&self, is_old: impl Fn(Instant) -> bool) -> impl Iterator<Item = &K> {
+    /// The keys of learned entries for whose value and last use `is_old` is true.
+    pub fn aged_out(&self, is_old: impl Fn(&V, Instant) -> bool) -> impl Iterator<Item = &K> {
         let entries = self.entries.iter();
-        let old = entries.filter(move |(_, entry)| entry.last_used().is_some_and(&is_old));
+        let old = entries.filter(move |(_, entry)| {
+            entry.last_used().is_some_and(|last_used| is_old(&entry.value, last_used))
+        });
         old.map(|(key, _)| key)
     }
 }

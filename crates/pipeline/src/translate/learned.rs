@@ -25,6 +25,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 self.lookup_fdb(packet, to, port, mac);
             }
             LearnedOp::PutFdb { port, mac } => self.put_fdb(packet, port, mac),
+            LearnedOp::UseMacBinding => self.use_mac_binding(packet),
+            LearnedOp::CheckAffinity { to } => self.check_affinity(packet, to),
+            LearnedOp::LearnAffinity(ref rule) => self.learn_affinity(packet, rule),
+            LearnedOp::CheckNextHop { to, forward } => self.check_next_hop(packet, to, forward),
+            LearnedOp::LearnNextHop => self.learn_next_hop(packet),
         }
     }
 
@@ -82,7 +87,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         confirms
     }
 
-    fn add_dependency(&mut self, dependency: Dependency) {
+    pub fn add_dependency(&mut self, dependency: Dependency) {
         let Dependency { query, generation, confirms } = dependency;
         let mut known = self.dependencies.iter_mut();
         match known.find(|known| (known.query, known.generation) == (query, generation)) {
@@ -137,6 +142,14 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         // learned or ages out.
         if self.query_mac_binding(key) != Some(mac) {
             self.raise_learn_event(LearnEvent::MacBinding(key, mac));
+        }
+    }
+
+    /// The megaflow depends on the binding of the sender, which its packets keep from ageing out.
+    fn use_mac_binding(&mut self, packet: &mut Packet<'p>) {
+        let port = self.port_operand(packet, Field::Reg14.into());
+        if let (Some(port), Some((ip, _))) = (port, self.ip_addresses(packet)) {
+            self.query_mac_binding(MacBindingKey { datapath: packet.datapath.0, port, ip });
         }
     }
 

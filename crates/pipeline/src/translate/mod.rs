@@ -8,7 +8,8 @@
 //! The `Translator` executes the steps of flows on a `RecordedKey`. Header changes stay in the key
 //! until the packet is sent somewhere; then module `emit` turns them into actions. Module `output`
 //! sends packets to egress pipelines, other datapaths, ports and tunnels. Module `learned` queries
-//! learned state and reports learn events. Module `bridge` forwards in provider bridges.
+//! learned state and reports learn events; module `clients` does so for load balancers and routers.
+//! Module `bridge` forwards in provider bridges.
 //!
 //! A packet that passes the connection tracker is translated in several passes. Each pass is a
 //! translation of its own. Module `conntrack` saves the state at the end of one and restores it in
@@ -19,6 +20,7 @@
 //! packet that agrees on the recorded bits takes the translator through the same steps.
 
 mod bridge;
+mod clients;
 mod conntrack;
 mod emit;
 mod entry;

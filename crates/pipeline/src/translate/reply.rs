@@ -1,5 +1,5 @@
-//! Packets made in answer to a packet: ICMP errors, TCP resets, ARP and neighbour discovery
-//! replies.
+//! Packets made in answer to a packet: ICMP errors, TCP resets, SCTP ABORTs, ARP and neighbour
+//! discovery replies.
 
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Nested, Observer};
@@ -33,6 +33,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     pub fn reject(&mut self, packet: &mut Packet<'p>, ops: &'p [Op]) -> Result<(), LimitExceeded> {
         const TCP: u128 = 6;
         const UDP: u128 = 17;
+        const SCTP: u128 = 132;
         let (a, b, error, no_such_port) = match self.read_field(packet, Field::EthType) {
             0x0800 => (Field::Ip4Src, Field::Ip4Dst, Reply::Icmp4, 3),
             0x86dd => (Field::Ip6Src, Field::Ip6Dst, Reply::Icmp6, 4),
@@ -51,6 +52,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         match self.read_field(packet, Field::IpProto) {
             TCP => self.reply(packet, Reply::TcpReset, ops, &[macs, addresses]),
             UDP => self.reply(packet, error, ops, &[macs, addresses, code]),
+            SCTP => self.reply(packet, Reply::SctpAbort, ops, &[macs, addresses]),
             _ => self.reply(packet, error, ops, &[macs, addresses]),
         }
     }

@@ -1,6 +1,7 @@
 //! Random programs and packets, of so few fields and values that packets often match flows.
 
 use super::bridge::{PROVIDER, provider_bridge};
+use super::clients;
 use flow::{
     CtNat, DatapathKey, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo,
     Reply, Subfield, TagLink, TunnelType,
@@ -296,10 +297,12 @@ fn op(random: &mut Random, context: &Context) -> Op {
         Reply::Icmp4,
         Reply::Icmp6,
         Reply::TcpReset,
+        Reply::SctpAbort,
         Reply::NeighbourSolicit,
         Reply::NeighbourAdvert { router: true },
     ];
-    match random.below(33) {
+    match random.below(36) {
+        33.. => clients::op(random, flag),
         30 => ct_op(random, context),
         31 => ct_op(random, context),
         32 if random.once_in(4) => Op::CtClear,
@@ -573,6 +576,7 @@ fn tunnel_inport(random: &mut Random) -> TunnelInport {
 
 fn learned(random: &mut Random) -> LearnedTables {
     let mut learned = LearnedTables::default();
+    clients::configure(random, &mut learned);
     for _ in 0..8 {
         let mac = MacAddr([2, 0, 0, 0, 0, random.below(4) as u8]);
         let port = PortKey::new(1 + random.below(6) as u16).unwrap();

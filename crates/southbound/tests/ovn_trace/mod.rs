@@ -54,7 +54,7 @@ enum Known {
     /// ovn-trace keeps the connection state of a packet that passes a patch port. ovn-controller
     /// and weft make the packet untracked there, because its zone belongs to the other datapath.
     PatchPortKeepsConnection,
-    /// weft does not support the action: controller actions, `sctp_abort`.
+    /// weft does not support the action of a controller.
     Unsupported,
 }
 
@@ -201,7 +201,6 @@ fn with_names(command: &str, rows: &Southbound) -> String {
 fn why_crashed(ours: &Watch<'_>) -> Option<Known> {
     const ENDLESS: [DropReason; 2] = [DropReason::TranslationSteps, DropReason::TranslationDepth];
     let is_endless = ENDLESS.iter().any(|reason| ours.drops.contains(reason));
-    // SCTP ABORTs recurse in ovn-trace too, but weft sends none.
     let is_unsupported = ours.drops.contains(&DropReason::UnsupportedAction);
     if ours.replies.contains(&Reply::NeighbourAdvert { router: true }) {
         Some(Known::AbortsAtRouterAdvertisement)
@@ -229,7 +228,7 @@ fn why_different(
         others(&answer.outputs) == others(&ours.outputs)
     };
     if ours.drops.contains(&DropReason::UnsupportedAction) {
-        const ACTIONS: [&str; 3] = ["ct_", "sctp_abort", "igmp"];
+        const ACTIONS: [&str; 2] = ["ct_", "igmp"];
         return ACTIONS.iter().any(|action| said.contains(action)).then_some(Known::Unsupported);
     }
     if ours.drops.contains(&DropReason::TranslationSteps) && said.matches("ip.ttl--;").count() > 20

@@ -118,9 +118,9 @@ impl Headers {
         self.dl_type == IPV6 && (self.nw_proto, self.tp_src) == (58, 135)
     }
 
-    /// A TCP reset.
+    /// A TCP reset, or what may be an SCTP ABORT.
     pub fn is_reset(&self) -> bool {
-        self.nw_proto == 6 && self.tcp_flags & RST != 0
+        self.nw_proto == 6 && self.tcp_flags & RST != 0 || self.nw_proto == 132
     }
 
     fn place(&mut self, symbol: &str) -> Option<&mut u128> {
@@ -149,13 +149,12 @@ pub enum Own {
     /// A neighbour solicitation keeps the IP addresses, protocol and hop limit of the packet that
     /// caused it.
     SolicitationKeepsHeaders,
-    /// A TCP reset keeps the ports; ovn-controller swaps them and sets the acknowledgement.
+    /// A TCP reset or an SCTP ABORT keeps the ports; ovn-controller swaps them, and sets the
+    /// acknowledgement of a reset.
     ResetKeepsPorts,
     /// `reject` of UDP sends "host unreachable"; ovn-controller sends "port unreachable".
     RejectIsHostUnreachable,
-    /// `reject` of SCTP sends an ABORT, like ovn-controller; weft sends an ICMP error.
-    RejectAbortsSctp,
-    /// A reset has TTL 255; it is 63 in ovn-controller and 64 in weft.
+    /// A reset or an ABORT has TTL 255; it is 63 in ovn-controller and 64 in weft.
     ResetHasTtl255,
 }
 
@@ -288,9 +287,10 @@ impl<'t> Walk<'t> {
                 (new.nw_ttl, new.tcp_flags) = (64, flags);
             }
             "sctp_abort" => {
-                self.answer.own.push(Own::RejectAbortsSctp);
-                let (proto, kind) = if old.dl_type == IPV4 { (1, 3) } else { (58, 1) };
-                (new.nw_proto, new.nw_ttl, new.tp_src, new.tp_dst) = (proto, 255, kind, 1);
+                self.answer.own.push(Own::ResetKeepsPorts);
+                (new.tp_src, new.tp_dst) = (old.tp_dst, old.tp_src);
+                self.answer.own.push(Own::ResetHasTtl255);
+                new.nw_ttl = 64;
             }
             _ => {}
         }

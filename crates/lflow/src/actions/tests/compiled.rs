@@ -4,7 +4,10 @@ use super::parse_here;
 use crate::actions::compile;
 use crate::{Constant, Scope};
 use flow::{AclVerdict, CtNat, Field, LogPriority, LogRecord, NatRange, Reply, Subfield};
-use pipeline::{CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp, Op, Operand, TableId};
+use pipeline::{
+    Affinity, AffinityRule, AffinityVip, CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp,
+    Op, Operand, TableId,
+};
 use services::router::{AddressMode, Preference, Router};
 use services::{Service, dhcp4, dhcp6};
 use std::sync::Arc;
@@ -152,6 +155,7 @@ fn replies_have_their_own_steps() {
         ("icmp6", Reply::Icmp6),
         ("icmp6_error", Reply::Icmp6),
         ("tcp_reset", Reply::TcpReset),
+        ("sctp_abort", Reply::SctpAbort),
     ] {
         becomes(
             &format!("{name} {{ output; }};"),
@@ -159,7 +163,6 @@ fn replies_have_their_own_steps() {
         );
     }
     becomes("reject { next; };", &[Op::Reject([Op::Next(table(11))].into())]);
-    becomes("sctp_abort { next; };", &[Op::Unsupported("sctp_abort")]);
     becomes(
         "icmp4.frag_mtu = 1400; icmp6.frag_mtu = 1300;",
         &[Op::SetIcmpMtu(1400), Op::SetIcmpMtu(1300)],
@@ -448,16 +451,37 @@ fn dhcp_options_that_cannot_be_sent_are_unsupported() {
 }
 
 #[test]
+fn clients_are_remembered_as_actions_say() {
+    let to = Subfield::bit(Field::Reg9, 6).unwrap();
+    becomes("reg9[6] = chk_lb_aff();", &[LearnedOp::CheckAffinity { to }.into()]);
+    let affinity = |port| Affinity { backend: [10, 0, 0, 3].into(), port, timeout_s: 60 };
+    let rule = |service, port| {
+        let vip = AffinityVip { ip: [10, 9, 9, 9].into(), service };
+        Op::from(LearnedOp::LearnAffinity(AffinityRule { vip, affinity: affinity(port) }))
+    };
+    // The packet goes on, although northd ends the flow here.
+    becomes(
+        "commit_lb_aff(vip = \"10.9.9.9\", backend = \"10.0.0.3\", timeout = 60); /* drop */",
+        &[rule(None, 0), Op::Next(table(11))],
+    );
+    becomes(
+        "commit_lb_aff(vip = \"10.9.9.9:80\", backend = \"10.0.0.3:8080\", proto = sctp, \
+         timeout = 60); output;",
+        &[rule(Some((132, 80)), 8080), Op::Output],
+    );
+    for (action, forward) in [("chk_ecmp_nh_mac", true), ("chk_ecmp_nh", false)] {
+        let check = LearnedOp::CheckNextHop { to, forward };
+        becomes(&format!("reg9[6] = {action}();"), &[check.into()]);
+    }
+    becomes("commit_ecmp_nh(ipv6 = true, proto = tcp);", &[LearnedOp::LearnNextHop.into()]);
+}
+
+#[test]
 fn unsupported_actions_are_named() {
     for (text, name) in [
         ("ct_commit { push(ct_mark); };", "ct_commit"),
         ("ct_lb(backends=10.0.0.3; hash_fields=\"no_such_field\");", "hash_fields"),
         ("reg0[0] = put_dhcpv6_opts();", "put_dhcpv6_opts without server_id"),
-        ("reg0[0] = chk_ecmp_nh_mac();", "chk_ecmp_nh_mac"),
-        ("reg0[0] = chk_ecmp_nh();", "chk_ecmp_nh"),
-        ("reg0[0] = chk_lb_aff();", "chk_lb_aff"),
-        ("commit_ecmp_nh(ipv6 = true, proto = tcp);", "commit_ecmp_nh"),
-        ("commit_lb_aff(vip = \"1.2.3.4\", backend = \"1.2.3.5\", timeout = 1);", "commit_lb_aff"),
         ("trigger_event(event = \"empty_lb_backends\");", "trigger_event"),
         ("bind_vport(\"a\", inport);", "bind_vport"),
         ("handle_svc_check(inport);", "handle_svc_check"),
