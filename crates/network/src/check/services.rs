@@ -21,6 +21,11 @@ pub(super) fn load_balancers(
         .into_iter()
         .map(|draft| {
             let (vip, backends) = (draft.vip?, draft.backends?);
+            let affinity_s = match draft.affinity_s {
+                Setting::Default => None,
+                Setting::Given(seconds) => Some(seconds),
+                Setting::Wrong => return None,
+            };
             let mut is_right = is_of_family(report, vip.value.ip(), &backends);
             for switch in draft.switches.iter().flatten() {
                 let index = switch.value.value();
@@ -42,6 +47,7 @@ pub(super) fn load_balancers(
                 protocol: draft.protocol?,
                 vip: vip.value,
                 backends: backends.into_iter().map(|backend| backend.value).collect(),
+                affinity_s,
                 line: draft.line,
             })
         })

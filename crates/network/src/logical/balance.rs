@@ -88,6 +88,64 @@ fn add_balancer(
         format!("reg0[1] = 0; ct_lb_mark(backends={});", backends.join(",")),
         *line,
     );
+    if let Some(timeout_s) = balancer.affinity_s {
+        add_affinity(balancer, timeout_s, datapaths, flows);
+    }
+}
+
+/// Source-address affinity. The backend of the client is in `reg4` or `xxreg0`, and in `reg8`.
+///
+/// ovn-northd leaves the virtual address out of the match in the stage `lb`, so that two load
+/// balancers with a backend in common have one flow with two lists of actions there.
+fn add_affinity(
+    balancer: &LoadBalancer,
+    timeout_s: u16,
+    datapaths: &Arc<[DatapathKey]>,
+    flows: &mut FlowCollector,
+) {
+    let LoadBalancer { protocol, vip, line, .. } = balancer;
+    let (ip, register, known) = match vip.ip() {
+        IpAddr::V4(_) => ("ip4", "reg1", "reg4"),
+        IpAddr::V6(_) => ("ip6", "xxreg1", "xxreg0"),
+    };
+    let protocol = protocol.name();
+    let is_to_vip = format!("{register} == {} && reg2[0..15] == {}", vip.ip(), vip.port());
+    let mut add = |place, condition: String, actions: String| {
+        flows.add(datapaths, place, condition, actions, *line);
+    };
+    add(
+        (Stage::LsInLbAffCheck, 100),
+        format!("ct.new && {ip} && {is_to_vip}"),
+        "reg9[6] = chk_lb_aff(); next;".to_owned(),
+    );
+    for backend in &balancer.backends {
+        let (address, port) = (backend.ip(), backend.port());
+        add(
+            (Stage::LsInLb, 150),
+            format!(
+                "reg9[6] == 1 && ct.new && {ip}.dst == {} && {protocol}.dst == {} && \
+                 {known} == {address} && reg8[0..15] == {port}",
+                vip.ip(),
+                vip.port()
+            ),
+            format!(
+                "reg0[1] = 0; {register} = {}; reg2[0..15] = {}; ct_lb_mark(backends={backend});",
+                vip.ip(),
+                vip.port()
+            ),
+        );
+        add(
+            (Stage::LsInLbAffLearn, 100),
+            format!(
+                "reg9[6] == 0 && ct.new && {ip} && {is_to_vip} && {ip}.dst == {address} && \
+                 {protocol}.dst == {port}"
+            ),
+            format!(
+                "commit_lb_aff(vip = \"{vip}\", backend = \"{backend}\", proto = {protocol}, \
+                 timeout = {timeout_s});"
+            ),
+        );
+    }
 }
 
 /// The load balancer for the look-ups of hairpin packets.

@@ -59,8 +59,12 @@ stages! {
         LsInAclHint "acl_hint",
         /// Access control lists in the direction `from-port`.
         LsInAcl "acl",
+        /// Load balancers with affinity: looks up the backend of the client.
+        LsInLbAffCheck "lb_aff_check",
         /// Load balancers: chooses the backend of a new connection.
         LsInLb "lb",
+        /// Load balancers with affinity: remembers the backend of the client.
+        LsInLbAffLearn "lb_aff_learn",
         /// Recognizes packets whose backend is their sender, and the replies to them.
         LsInPreHairpin "pre_hairpin",
         /// Gives such packets the virtual address as their source.
@@ -143,7 +147,7 @@ mod tests {
         let tables: Vec<_> = Stage::ALL.iter().map(|stage| (stage.name(), stage.table())).collect();
         for (name, table) in [
             ("ls_in_check_port_sec", 0),
-            ("ls_in_l2_unknown", 17),
+            ("ls_in_l2_unknown", 19),
             ("ls_out_acl", 4),
             ("lr_in_arp_request", 10),
         ] {

@@ -71,9 +71,11 @@ pub(super) fn add_pipeline(switches: &AclSwitches, flows: &mut FlowCollector) {
     flows.add(filtered, egress, "1", next_to(Stage::LsOutAcl), None);
     flows.add(unfiltered, egress, "1", next_to(Stage::LsOutStateful), None);
     flows.add(filtered, (Stage::LsOutAcl, 0), "1", next_to(Stage::LsOutStateful), None);
-    flows.add(filtering, (Stage::LsInLb, 0), "1", next_to(Stage::LsInArpRsp), None);
+    flows.add(filtering, (Stage::LsInLbAffCheck, 0), "1", next_to(Stage::LsInArpRsp), None);
     for stage in [
+        Stage::LsInLbAffCheck,
         Stage::LsInLb,
+        Stage::LsInLbAffLearn,
         Stage::LsInPreHairpin,
         Stage::LsInNatHairpin,
         Stage::LsInHairpin,

@@ -19,6 +19,9 @@ pub struct LoadBalancer {
     pub vip: SocketAddr,
     /// The backends, of the same family; at least one.
     pub backends: Vec<SocketAddr>,
+    /// Further connections of a client go to its backend, until it has opened none for this many
+    /// seconds. `None` without affinity.
+    pub affinity_s: Option<u16>,
     /// Its line in the file.
     pub line: FileLine,
 }

@@ -1,7 +1,7 @@
 //! `[[load_balancer]]` and `[[nat]]`.
 
 use super::acl::word;
-use super::{RouterDraft, SwitchDraft, Unique, ip_or_network, object_name, switch_named};
+use super::{RouterDraft, Setting, SwitchDraft, Unique, ip_or_network, object_name, switch_named};
 use crate::errors::ProblemCollector;
 use crate::interface_address::not_unicast;
 use crate::section::{Field, Located, Schema, Section, key};
@@ -17,6 +17,7 @@ pub(super) const LOAD_BALANCER: Schema = Schema {
         key("protocol", "protocol = \"tcp\""),
         key("vip", "vip = \"10.9.0.1:80\""),
         key("backends", "backends = [\"10.0.1.11:8080\"]"),
+        key("affinity", "affinity = 300"),
     ],
 };
 
@@ -37,6 +38,7 @@ pub(crate) struct LoadBalancerDraft {
     pub(crate) protocol: Option<Transport>,
     pub(crate) vip: Option<Located<SocketAddr>>,
     pub(crate) backends: Option<Vec<Located<SocketAddr>>>,
+    pub(crate) affinity_s: Setting<u16>,
     pub(crate) line: FileLine,
 }
 
@@ -71,6 +73,11 @@ pub(super) fn load_balancers(
         backends: section
             .require(report, "backends")
             .and_then(|field| list(report, (field, "backends"), socket)),
+        affinity_s: Setting::of(section.get("affinity"), |field| {
+            let rule = "seconds without a new connection after which a client loses its backend, \
+                        1 to 65535";
+            field.integer(report, 1..=u16::MAX, rule)
+        }),
         line: FileLine(report.line(section.at)),
     };
     sections.iter().map(read).collect()
