@@ -32,6 +32,7 @@ macro_rules! require_ovn {
 }
 
 mod balanced;
+pub mod clients;
 mod guest_services;
 mod learned;
 mod localnet;

@@ -1,8 +1,9 @@
 //! Load balancers and address translation from one network file, and the view of their connections.
 
-use crate::commands::call::weft;
+use crate::commands::call::{weft, weft_json};
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
 use crate::established::{Pair, listen, wait_fused, while_stopped};
+use crate::ovn::clients::backends_of;
 use crate::ovn::nat::{FLOATING, FORWARDED, OUTSIDE, SERVER, exchange, ip};
 use crate::peers::carry_wire_frames;
 use netdev::Route;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use testkit::host::TestHost;
+use testkit::host::{TestHost, wait_until};
 use testkit::require_root;
 use traffic::{Answer, EchoServer};
 use wire::MacAddr;
@@ -228,6 +229,42 @@ fn network_file_has_load_balancers_and_address_translation() {
             }
         }
         assert_connections_are_shown([&lab.control(0), &lab.control(1)]);
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
+fn client_keeps_its_backend_until_the_affinity_ends() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let outside = outside();
+        let text = services(&outside)
+            .replace("protocol = \"tcp\"\n", "protocol = \"tcp\"\naffinity = 2\n");
+        let setup = Setup::new("geneve").guests(2, 1).datapath(datapath).more(&text);
+        let lab = Lab::new(setup);
+        let daemons = lab.start_both();
+        let [client, near, far] = &lab.guests[..] else { panic!("three guests") };
+        lab.guests.iter().for_each(add_routes);
+        let affinities = || weft_json(&lab.control(0), &["fdb"])["affinities"].clone();
+        for family in [4, 6] {
+            let _servers = [near, far].map(|guest| EchoServer::start(guest, family, BACKEND_PORT));
+            let served = backends_of(client, vip(family), 12);
+            assert_eq!(served.len(), 1, "{datapath:?} IPv{family}: {served:?}");
+            let known = affinities();
+            let row = known.as_array().and_then(|rows| rows.first()).expect("one client");
+            assert_eq!(row["client"], client.ip(family).to_string(), "{known}");
+            // Once it has ended, another backend may serve the client.
+            let mut seen = served;
+            for _ in 0..24 {
+                if seen.len() > 1 {
+                    break;
+                }
+                wait_until(PATIENCE, "the affinity ends", || affinities() == Value::Array(vec![]));
+                seen.extend(backends_of(client, vip(family), 1));
+            }
+            assert_eq!(seen.len(), 2, "{datapath:?} IPv{family}: {seen:?}");
+            wait_until(PATIENCE, "the affinity ends", || affinities() == Value::Array(vec![]));
+        }
         daemons.into_iter().for_each(Daemon::stop);
     }
 }

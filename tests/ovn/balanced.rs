@@ -21,7 +21,7 @@ const STREAM: usize = 300_000;
 
 /// A router on the switch of the guests, a load balancer on the switch for these backends, and ACLs
 /// that let guests open connections to port 8080 of `far` and to nothing else.
-fn configure(ovn: &Ovn, lab: &Lab, backends: &[&Guest]) {
+pub fn configure(ovn: &Ovn, lab: &Lab, backends: &[&Guest]) {
     let guests: Vec<&Guest> = lab.guests.iter().collect();
     let (_, far) = lab.ends();
     ovn.configure(&switch("blue", &guests));
@@ -54,7 +54,7 @@ fn configure(ovn: &Ovn, lab: &Lab, backends: &[&Guest]) {
     }
 }
 
-fn vip(family: u8) -> SocketAddr {
+pub fn vip(family: u8) -> SocketAddr {
     let text = VIPS[usize::from(family == 6)];
     SocketAddr::new(text.parse().expect("an address"), 80)
 }

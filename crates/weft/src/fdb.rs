@@ -14,8 +14,12 @@ use wire::MacAddr;
 /// logical ports, and SWITCH//uplink for one learned from tagged frames. IP addresses are those
 /// that logical routers have resolved. AGE is the time since the last packet of an address.
 ///
-/// The number of addresses that one port may teach is limited (docs/network-toml.md, section
-/// "Limits"). REFUSED counts the addresses beyond the limit.
+/// Further tables have the clients of load balancers with affinity and their backends, and the
+/// connections that came to a router through one of several next hops. AGE is the time since the
+/// last new connection of a client, or the last packet of a connection.
+///
+/// The number of entries that one port may teach is limited (docs/network-toml.md, section
+/// "Limits"). REFUSED counts the entries beyond the limit.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -100,6 +104,7 @@ fn describe(fdb: &FdbReply) -> String {
         }
         out += &format!("\n{bindings}");
     }
+    out += &describe_clients(fdb);
     if !fdb.refused.is_empty() {
         let mut refused = Table::new([
             ("DATAPATH", Left),
@@ -122,6 +127,57 @@ fn describe(fdb: &FdbReply) -> String {
     out
 }
 
+/// What load balancers and routers remember of their clients.
+fn describe_clients(fdb: &FdbReply) -> String {
+    use Align::{Left, Right};
+    let mut out = String::new();
+    if !fdb.affinities.is_empty() {
+        let mut affinities = Table::new([
+            ("DATAPATH", Left),
+            ("CLIENT", Left),
+            ("PROTOCOL", Left),
+            ("ADDRESS", Left),
+            ("BACKEND", Left),
+            ("AGE", Right),
+            ("TIMEOUT", Right),
+        ]);
+        for client in &fdb.affinities {
+            affinities.row([
+                client.datapath.clone(),
+                client.client.to_string(),
+                client.protocol.clone(),
+                client.vip.clone(),
+                client.backend.clone(),
+                age(client.age_ms),
+                age(Some(client.timeout_ms)),
+            ]);
+        }
+        out += &format!("\n{affinities}");
+    }
+    if !fdb.next_hops.is_empty() {
+        let mut next_hops = Table::new([
+            ("ROUTER", Left),
+            ("PROTOCOL", Left),
+            ("CLIENT", Left),
+            ("SERVER", Left),
+            ("NEXT HOP", Left),
+            ("AGE", Right),
+        ]);
+        for connection in &fdb.next_hops {
+            next_hops.row([
+                connection.datapath.clone(),
+                connection.protocol.clone(),
+                connection.client.to_string(),
+                connection.server.to_string(),
+                connection.mac.clone(),
+                age(connection.age_ms),
+            ]);
+        }
+        out += &format!("\n{next_hops}");
+    }
+    out
+}
+
 fn age(ms: Option<u64>) -> String {
     ms.map_or_else(|| "static".to_owned(), |ms| format!("{} s", ms / 1000))
 }
@@ -129,7 +185,7 @@ fn age(ms: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::replies::{BindingRow, PortAtLimit, StationRow};
+    use crate::control::replies::{AffinityRow, BindingRow, NextHopRow, PortAtLimit, StationRow};
 
     #[test]
     fn describe_shows_static_entries_and_refused_ones() {
@@ -155,14 +211,42 @@ mod tests {
             known: 8192,
             refused: 17,
         };
-        let fdb =
-            FdbReply { stations: vec![station], bindings: vec![binding], refused: vec![refused] };
+        let affinity = AffinityRow {
+            datapath: "blue".to_owned(),
+            client: [10, 0, 0, 1].into(),
+            protocol: "tcp".to_owned(),
+            vip: "10.9.0.1:80".to_owned(),
+            backend: "10.0.0.9:8080".to_owned(),
+            age_ms: Some(1999),
+            timeout_ms: 60_000,
+        };
+        let next_hop = NextHopRow {
+            datapath: "edge".to_owned(),
+            protocol: "udp".to_owned(),
+            client: ([203, 0, 113, 5], 4000).into(),
+            server: ([10, 0, 0, 1], 53).into(),
+            mac: "02:00:00:00:00:aa".to_owned(),
+            age_ms: Some(0),
+        };
+        let fdb = FdbReply {
+            stations: vec![station],
+            bindings: vec![binding],
+            affinities: vec![affinity],
+            next_hops: vec![next_hop],
+            refused: vec![refused],
+        };
         let text = "\
 SWITCH  MAC                PORT  HOST     AGE  ADDRESSES
 blue    02:00:00:00:00:01  vm1   h1    static  10.0.0.1 fd00::1
 
 ROUTER  IP        MAC                PORT        AGE
 core    10.0.0.9  02:00:00:00:00:09  core-blue  12 s
+
+DATAPATH  CLIENT    PROTOCOL  ADDRESS      BACKEND        AGE  TIMEOUT
+blue      10.0.0.1  tcp       10.9.0.1:80  10.0.0.9:8080  1 s     60 s
+
+ROUTER  PROTOCOL  CLIENT            SERVER       NEXT HOP           AGE
+edge    udp       203.0.113.5:4000  10.0.0.1:53  02:00:00:00:00:aa  0 s
 
 DATAPATH  PORT  LEARNT    KNOWN  REFUSED
 blue      vm1   stations   8192       17

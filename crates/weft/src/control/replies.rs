@@ -4,7 +4,7 @@ use datapath::stats::{EndpointStats, MegaflowStats, PacketCount, PathMtuReports}
 use pipeline::Flow;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use switch::SwitchStats;
 
@@ -237,8 +237,48 @@ pub struct FdbReply {
     pub stations: Vec<StationRow>,
     /// IP addresses that logical routers have resolved.
     pub bindings: Vec<BindingRow>,
+    /// Clients of load balancers with affinity, and the backends that serve them.
+    pub affinities: Vec<AffinityRow>,
+    /// Connections that were opened through one of several next hops.
+    pub next_hops: Vec<NextHopRow>,
     /// Ports that have reached a learning limit.
     pub refused: Vec<PortAtLimit>,
+}
+
+/// A client of a load balancer with affinity.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AffinityRow {
+    /// The logical switch or router that balances.
+    pub datapath: String,
+    /// The client.
+    pub client: IpAddr,
+    /// The protocol of the virtual address, such as `tcp`; `ip` for all traffic.
+    pub protocol: String,
+    /// The virtual address, with the port if it has one.
+    pub vip: String,
+    /// The backend, with the port if the virtual address has one.
+    pub backend: String,
+    /// Milliseconds since the last new connection.
+    pub age_ms: Option<u64>,
+    /// Milliseconds without a new connection after which the client loses its backend.
+    pub timeout_ms: u64,
+}
+
+/// A connection that was opened through one of several next hops.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NextHopRow {
+    /// The logical router.
+    pub datapath: String,
+    /// The protocol.
+    pub protocol: String,
+    /// Address and port of the client.
+    pub client: SocketAddr,
+    /// Address and port of the server.
+    pub server: SocketAddr,
+    /// The MAC address of the next hop.
+    pub mac: String,
+    /// Milliseconds since the last packet.
+    pub age_ms: Option<u64>,
 }
 
 /// A port that has reached a learning limit.
@@ -248,7 +288,7 @@ pub struct PortAtLimit {
     pub datapath: String,
     /// The port that received the packets; the logical port where it is known.
     pub port: String,
-    /// The kind of the rejected entries: `stations` or `bindings`.
+    /// The kind of the rejected entries: `stations`, `bindings`, `affinities` or `next hops`.
     pub what: String,
     /// Number of entries that are known behind the port.
     pub known: usize,

@@ -5,22 +5,24 @@ use super::Daemon;
 use super::deployment::list_names;
 use crate::control::Connection;
 use crate::control::replies::{
-    BindingRow, FdbReply, FlowRef, FlowRow, FlowTotals, ForgetReply, LocalEnd, PortAtLimit,
-    ProgramRow, RemoteEnd, StationRow, TaggedCounters, TunnelsReply,
+    AffinityRow, BindingRow, FdbReply, FlowRef, FlowRow, FlowTotals, ForgetReply, LocalEnd,
+    NextHopRow, PortAtLimit, ProgramRow, RemoteEnd, StationRow, TaggedCounters, TunnelsReply,
 };
 use datapath::DumpCursor;
 use datapath::stats::Snapshot;
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
+use lflow::actions::Transport;
 use network::Network;
 use network::logical::LogicalPort;
 use pipeline::{
-    Datapath, DatapathKind, FdbPort, Flow, GroupId, IngressPort, PortUsage, Program, StateQuery,
-    TableId,
+    Datapath, DatapathKind, FdbPort, Flow, GroupId, IngressPort, NextHopKey, PortUsage, Program,
+    StateQuery, TableId,
 };
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::MacAddr;
@@ -151,6 +153,7 @@ impl Daemon {
             let (mac, age_ms) = (mac.to_string(), self.age_ms(&StateQuery::MacBinding(key)));
             BindingRow { datapath, port, ip: key.ip, mac, age_ms }
         }));
+        self.add_clients(&mut fdb, &program);
         let refused = |what: &'static str| {
             move |(at, taught): (IngressPort, PortUsage)| {
                 let (datapath, port) = names_at(at.datapath, at.port);
@@ -168,10 +171,47 @@ impl Daemon {
             .extend(self.switch.ports_of_stations().into_iter().filter_map(refused("stations")));
         fdb.refused
             .extend(self.switch.ports_of_bindings().into_iter().filter_map(refused("bindings")));
+        let of_affinities = self.switch.ports_of_affinities().into_iter();
+        fdb.refused.extend(of_affinities.filter_map(refused("affinities")));
+        let of_next_hops = self.switch.ports_of_next_hops().into_iter();
+        fdb.refused.extend(of_next_hops.filter_map(refused("next hops")));
         fdb.refused.sort_by(|a, b| (&a.datapath, &a.port).cmp(&(&b.datapath, &b.port)));
         fdb.stations.sort_by(|a, b| (&a.logical_switch, &a.mac).cmp(&(&b.logical_switch, &b.mac)));
         fdb.bindings.sort_by(|a, b| (&a.datapath, a.ip).cmp(&(&b.datapath, b.ip)));
         fdb
+    }
+
+    /// Adds what load balancers and routers remember of their clients.
+    fn add_clients(&self, fdb: &mut FdbReply, program: &Program) {
+        let protocol =
+            |number: u8| Transport::from_ip_protocol(number).map_or("ip", |it| it.name());
+        fdb.affinities.extend(self.switch.affinities().into_iter().map(|(key, affinity)| {
+            AffinityRow {
+                datapath: datapath_name(program, key.datapath),
+                client: key.client,
+                protocol: key.vip.service.map_or("ip", |(number, _)| protocol(number)).to_owned(),
+                vip: key.vip.to_string(),
+                backend: affinity.to_string(),
+                age_ms: self.age_ms(&StateQuery::Affinity(key)),
+                timeout_ms: u64::from(affinity.timeout_s) * 1000,
+            }
+        }));
+        fdb.next_hops.extend(self.switch.next_hops().into_iter().map(|(key, mac)| {
+            let NextHopKey { datapath, addresses: (client, server), ports, .. } = key;
+            NextHopRow {
+                datapath: datapath_name(program, datapath),
+                protocol: protocol(key.protocol).to_owned(),
+                client: SocketAddr::new(client, ports.0),
+                server: SocketAddr::new(server, ports.1),
+                mac: mac.to_string(),
+                age_ms: self.age_ms(&StateQuery::NextHop(key)),
+            }
+        }));
+        fdb.affinities
+            .sort_by(|a, b| (&a.datapath, &a.vip, a.client).cmp(&(&b.datapath, &b.vip, b.client)));
+        fdb.next_hops.sort_by(|a, b| {
+            (&a.datapath, a.client, a.server).cmp(&(&b.datapath, b.client, b.server))
+        });
     }
 
     fn age_ms(&self, query: &StateQuery) -> Option<u64> {

@@ -244,6 +244,23 @@ impl Daemon {
                 self.switch.forget(&StateQuery::MacBinding(key));
             }
         }
+        // A key that now belongs to another datapath says nothing about its clients.
+        let is_other = |key: DatapathKey| {
+            let name = |program: &Program| {
+                program.datapath(key).map(|datapath| (datapath.name.clone(), datapath.kind))
+            };
+            name(old) != name(new)
+        };
+        for (key, _) in self.switch.affinities() {
+            if is_other(key.datapath) {
+                self.switch.forget(&StateQuery::Affinity(key));
+            }
+        }
+        for (key, _) in self.switch.next_hops() {
+            if is_other(key.datapath) {
+                self.switch.forget(&StateQuery::NextHop(key));
+            }
+        }
         let learning = learning_ports(new);
         let switches = network.map(Network::logical_switches).unwrap_or_default();
         let known: HashSet<(&str, MacAddr)> = switches
