@@ -1,5 +1,5 @@
-//! What load balancers and routers of an OVN remember of their clients: source-address affinity, and
-//! the next hop of each connection.
+//! What load balancers and routers of an OVN remember of their clients: source-address affinity,
+//! and the next hop of each connection.
 
 use super::{Hosts, address_routed, balanced, gateway, lab_of, routed_ip, switch};
 use crate::commands::call::{weft, weft_json};

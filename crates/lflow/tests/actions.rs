@@ -400,3 +400,40 @@ fn reply_finds_the_next_hop_of_its_connection_until_it_ages_out() {
     learned.expire(now + Duration::from_secs(36));
     assert_eq!(is_known(&back, &learned, &reply).0, 0);
 }
+
+#[test]
+fn destination_of_a_connection_is_read_where_the_packet_has_it() {
+    const NEW: u128 = 0x21;
+    const ESTABLISHED: u128 = 0x22;
+    const REPLY: u128 = 0x08;
+    const SRC_NAT: u128 = 0x40;
+    const DST_NAT: u128 = 0x80;
+    // The key has the state of the connection, as in a later pass.
+    let tracked = |state| {
+        let mut key = tcp();
+        key.set(Field::CtState, state);
+        key
+    };
+    let actions = "reg4 = ct_nw_dst(); reg8[0..15] = ct_tp_dst(); reg9[6..13] = ct_proto();";
+    let (program, none) = (program(actions), [0, 0, 0]);
+    let (there, back) = ([6, 0x0a00_000b, 80], [6, 0x0a00_000a, 1000]);
+    for (state, expected) in [
+        (0, none),
+        (0x30, none),
+        (NEW, there),
+        (ESTABLISHED, there),
+        (ESTABLISHED | REPLY, back),
+        // The source of a packet in the direction of the connection does not matter.
+        (ESTABLISHED | SRC_NAT, there),
+        (ESTABLISHED | REPLY | DST_NAT, back),
+    ] {
+        let mut found = Registers::default();
+        let mask = translate(&program, &tracked(state), &(), &mut found).mask;
+        assert_eq!(found.0, expected, "{state:#x}");
+        assert_eq!(mask.get(Field::TpSrc) != 0, expected == back, "{state:#x}");
+    }
+    for state in [ESTABLISHED | DST_NAT, ESTABLISHED | REPLY | SRC_NAT] {
+        let actions = translate(&program, &tracked(state), &(), &mut ()).actions;
+        assert_eq!(actions, [Action::Drop(DropReason::UnsupportedAction)], "{state:#x}");
+    }
+}

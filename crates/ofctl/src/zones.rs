@@ -51,7 +51,7 @@ impl ZoneCollector {
                     }
                 }
                 // Zones of logical datapaths.
-                CtZone::Logical | CtZone::Dnat | CtZone::Snat => {}
+                CtZone::Logical | CtZone::LogicalSnat | CtZone::Dnat | CtZone::Snat => {}
             }
         });
     }

@@ -27,7 +27,9 @@ mod zones;
 pub use self::flow::{Flow, FlowCounters, FlowId, FlowText};
 pub use learned::{LearnLimits, LearnRefusal, LearnRefusals, LearnedTables, PortUsage, TableLimit};
 pub use observer::{AfterTracking, Event, Nested, Observer, TrackRequest};
-pub use op::{AffinityRule, CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp, Op, Operand};
+pub use op::{
+    AffinityRule, CtBackend, CtBalance, CtOp, CtOriginal, CtZone, Direction, LearnedOp, Op, Operand,
+};
 pub use port_names::{InPortNames, UnknownPort};
 pub use port_security::{PortSecurity, PortSecurityError, PortSecurityProblem};
 pub use port_vlans::{NativeVlan, PortVlans, VlanSet};

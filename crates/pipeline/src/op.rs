@@ -143,6 +143,15 @@ pub enum Op {
     Ct(Box<CtOp>),
     /// Chooses a backend, and passes the packet through the connection tracker.
     CtBalance(Box<CtBalance>),
+    /// Reads how the connection of a tracked packet was opened; 0 for other packets. A packet whose
+    /// zone has translated this part is dropped as
+    /// [`DropReason::UnsupportedAction`](flow::DropReason::UnsupportedAction).
+    CtOriginal {
+        /// The destination.
+        to: Subfield,
+        /// What is read.
+        part: CtOriginal,
+    },
     /// Makes the packet untracked: the fields of connection tracking become 0.
     CtClear,
     /// Ends the flow: later steps are not executed.
@@ -191,11 +200,26 @@ pub struct CtBackend {
     pub port: u16,
 }
 
+/// A part of the packet that has opened a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CtOriginal {
+    /// The IPv4 destination.
+    Ip4Dst,
+    /// The IPv6 destination.
+    Ip6Dst,
+    /// The destination port of TCP, UDP or SCTP; 0 for other protocols.
+    PortDst,
+    /// The IP protocol.
+    Protocol,
+}
+
 /// The zone of connection tracking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CtZone {
     /// In a logical switch that of the logical port; in a logical router that of destination NAT.
     Logical,
+    /// In a logical switch that of the logical port; in a logical router that of source NAT.
+    LogicalSnat,
     /// The router's zone of destination NAT.
     Dnat,
     /// The router's zone of source NAT.

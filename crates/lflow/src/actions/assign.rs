@@ -1,6 +1,6 @@
 //! Parses statements that begin with a field: `FIELD = ...;` and `FIELD <-> FIELD;`.
 
-use super::ast::{Action, Check, IpVersion, OptionProtocol};
+use super::ast::{Action, Check, CtValue, IpVersion, OptionProtocol};
 use super::parse::{FieldRequirement, Parser};
 use crate::error::SyntaxError;
 use crate::symbol::{FieldRef, SymbolMeaning};
@@ -119,6 +119,16 @@ impl Parser<'_> {
         let (to, span) = (left.0, &left.1);
         if let Some(check) = Check::from_name(name) {
             return self.check(check, left);
+        }
+        if let Some(value) = CtValue::from_name(name) {
+            self.skip_call();
+            if *self.kind() != TokenKind::RightParen {
+                return Err(self.error(format!("{name} doesn't take any parameters")));
+            }
+            self.check_kind(to, FieldRequirement::Bits(value.width()), span)?;
+            self.check_writable(to, span)?;
+            self.advance();
+            return Ok(Action::CtRead { to, value });
         }
         if let Some(protocol) = OptionProtocol::from_name(name) {
             self.skip_call();

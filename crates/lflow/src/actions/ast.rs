@@ -1,4 +1,4 @@
-//! The actions of logical flows: all actions of OVN 23.03.
+//! The actions of logical flows: all actions of OVN 23.03, and some of later versions.
 
 use super::options::ActionOption;
 use crate::symbol::FieldRef;
@@ -157,8 +157,8 @@ pub enum Action {
     SetQueue(u16),
     /// `ct_clear;`
     CtClear,
-    /// `ct_next;`
-    CtNext,
+    /// `ct_next;`, `ct_next(ZONE);`
+    CtNext(Option<NatZone>),
     /// `ct_commit;`, `ct_commit { ct_mark = VALUE; ct_label = VALUE; };`
     CtCommit(Box<[Action]>),
     /// `ct_commit(ct_mark=VALUE/MASK, ct_label=VALUE/MASK);`: the older form, with at least one of
@@ -177,8 +177,19 @@ pub enum Action {
         /// The new address and ports.
         to: Option<NatTarget>,
     },
-    /// `ct_commit_nat;`
-    CtCommitNat,
+    /// `ct_commit_nat;`, `ct_commit_nat(ZONE);`
+    CtCommitNat(Option<NatZone>),
+    /// `ct_commit_to_zone(ZONE);` of OVN 24.09.
+    CtCommitToZone(NatZone),
+    /// `TO = ct_nw_dst();` and the like, of OVN 25.03 and later.
+    CtRead {
+        /// The destination, as wide as the value.
+        to: FieldRef,
+        /// What is read.
+        value: CtValue,
+    },
+    /// `mac_cache_use;` of OVN 24.03: notes that the address of the sender is in use.
+    MacCacheUse,
     /// `ct_snat_to_vip;`
     CtSnatToVip,
     /// `ct_lb;`, `ct_lb(backends=IP:PORT, ...; hash_fields="FIELDS"; FLAG);`, and the same for
@@ -370,6 +381,44 @@ words! {
         DnatInCzone "ct_dnat_in_czone",
         /// Source NAT in the common zone.
         SnatInCzone "ct_snat_in_czone",
+    }
+}
+
+words! {
+    /// A zone of a logical router. Logical switches have that of the port instead.
+    NatZone {
+        /// The zone of destination NAT.
+        Dnat "dnat",
+        /// The zone of source NAT.
+        Snat "snat",
+    }
+}
+
+words! {
+    /// A value of the connection of a packet.
+    CtValue {
+        /// The IPv4 destination of the packet that has opened it.
+        Ip4Dst "ct_nw_dst",
+        /// The IPv6 destination of this packet.
+        Ip6Dst "ct_ip6_dst",
+        /// The destination port of this packet.
+        PortDst "ct_tp_dst",
+        /// The IP protocol.
+        Protocol "ct_proto",
+        /// The lowest 8 bits of the state of the packet: `ct_state` of ovs-fields(7).
+        State "ct_state_save",
+    }
+}
+
+impl CtValue {
+    /// The width in bits.
+    pub const fn width(self) -> u8 {
+        match self {
+            Self::Ip4Dst => 32,
+            Self::Ip6Dst => 128,
+            Self::PortDst => 16,
+            Self::Protocol | Self::State => 8,
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Parses statements about connections: tracking, address translation, load balancing.
 
 use super::ast::{
-    Action, Backend, CtLb, IpVersion, LbAffinity, LbFlag, Nat, NatTarget, Transport, address,
+    Action, Backend, CtLb, IpVersion, LbAffinity, LbFlag, Nat, NatTarget, NatZone, Transport,
+    address,
 };
 use super::parse::Parser;
 use crate::error::SyntaxError;
@@ -37,6 +38,31 @@ impl Parser<'_> {
             (None, None) => Action::CtCommit(Box::default()),
             (mark, label) => Action::CtCommitV1 { mark, label },
         })
+    }
+
+    /// `(ZONE)`, or nothing.
+    pub(super) fn optional_zone(&mut self, action: &str) -> Result<Option<NatZone>, SyntaxError> {
+        match self.kind() {
+            TokenKind::LeftParen => self.nat_zone(action).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// `(dnat)` or `(snat)`
+    pub(super) fn nat_zone(&mut self, action: &str) -> Result<NatZone, SyntaxError> {
+        self.expect(&TokenKind::LeftParen)?;
+        let zone = match self.kind() {
+            TokenKind::Identifier(name) => NatZone::from_name(name),
+            _ => None,
+        };
+        let Some(zone) = zone else {
+            let message =
+                format!("\"{action}\" action accepts only \"dnat\" or \"snat\" parameter.");
+            return Err(self.error(message));
+        };
+        self.advance();
+        self.expect(&TokenKind::RightParen)?;
+        Ok(zone)
     }
 
     /// `= VALUE` or `= VALUE/MASK`; returns value and mask.

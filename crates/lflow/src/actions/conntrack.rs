@@ -1,10 +1,10 @@
 //! Compiles actions of connection tracking, address translation and load balancing.
 
-use super::ast::{CtLb, LbFlag, Nat, NatTarget, Stage};
+use super::ast::{CtLb, CtValue, LbFlag, Nat, NatTarget, NatZone, Stage};
 use super::compile::load;
 use crate::token::{Constant, Format};
 use flow::{CtNat, Field, NatRange, Subfield};
-use pipeline::{CtBackend, CtBalance, CtOp, CtZone, Op};
+use pipeline::{CtBackend, CtBalance, CtOp, CtOriginal, CtZone, Op};
 use std::sync::Arc;
 
 /// The bits of `ct_mark`, and of `ct_label` in older versions of OVN, that a load balancer sets.
@@ -12,19 +12,43 @@ const NATTED: u8 = 1;
 const SKIP_SNAT: u8 = 2;
 const FORCE_SNAT: u8 = 3;
 
-/// A step that continues in the next table, in the zone of the logical port.
-fn track(stage: Stage, nat: Option<CtNat>, commit: Option<Arc<[Op]>>) -> Op {
-    Op::Ct(Box::new(CtOp { zone: CtZone::Logical, nat, commit, next: stage.next() }))
+/// A step that continues in the next table.
+fn track(zone: Option<NatZone>, stage: Stage, nat: Option<CtNat>, commit: Option<Arc<[Op]>>) -> Op {
+    let zone = match zone {
+        None | Some(NatZone::Dnat) => CtZone::Logical,
+        Some(NatZone::Snat) => CtZone::LogicalSnat,
+    };
+    Op::Ct(Box::new(CtOp { zone, nat, commit, next: stage.next() }))
 }
 
-/// `ct_next;`
-pub(super) fn next(stage: Stage) -> Op {
-    track(stage, None, None)
+/// `ct_next;`, `ct_next(ZONE);`
+pub(super) fn next(zone: Option<NatZone>, stage: Stage) -> Op {
+    track(zone, stage, None, None)
 }
 
-/// `ct_commit_nat;`
-pub(super) fn commit_nat(stage: Stage) -> Op {
-    track(stage, Some(CtNat::Existing), Some(Arc::default()))
+/// `ct_commit_nat;`, `ct_commit_nat(ZONE);`
+pub(super) fn commit_nat(zone: Option<NatZone>, stage: Stage) -> Op {
+    track(zone, stage, Some(CtNat::Existing), Some(Arc::default()))
+}
+
+/// `ct_commit_to_zone(ZONE);`
+pub(super) fn commit_to_zone(zone: NatZone, stage: Stage) -> Op {
+    track(Some(zone), stage, None, Some(Arc::default()))
+}
+
+/// `TO = ct_nw_dst();` and the like.
+pub(super) fn read(to: Subfield, value: CtValue) -> Op {
+    let part = match value {
+        CtValue::Ip4Dst => CtOriginal::Ip4Dst,
+        CtValue::Ip6Dst => CtOriginal::Ip6Dst,
+        CtValue::PortDst => CtOriginal::PortDst,
+        CtValue::Protocol => CtOriginal::Protocol,
+        CtValue::State => {
+            let state = Subfield::new(Field::CtState, 0, CtValue::State.width());
+            return state.map_or(Op::Unsupported(value.name()), |from| Op::Move { from, to });
+        }
+    };
+    Op::CtOriginal { to, part }
 }
 
 /// `ct_commit { ... };`, with the steps that it contains.
@@ -70,7 +94,7 @@ pub(super) fn nat(nat: Nat, to: Option<NatTarget>, stage: Stage) -> Op {
 /// `ct_lb;`, `ct_lb_mark(backends=...);` and the like.
 pub(super) fn balance(lb: &CtLb, stage: Stage) -> Op {
     if lb.backends.is_empty() {
-        return track(stage, Some(CtNat::Existing), None);
+        return track(None, stage, Some(CtNat::Existing), None);
     }
     let names = lb.hash_fields.as_deref().unwrap_or_default().split(',').map(str::trim);
     let names = names.filter(|name| !name.is_empty());

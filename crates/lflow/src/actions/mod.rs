@@ -24,8 +24,9 @@ mod service;
 mod tests;
 
 pub use ast::{
-    Action, Backend, Check, CtLb, IpVersion, LbAffinity, LbFlag, Log, LogVerdict, MAX_QUEUE, Nat,
-    NatTarget, Nest, ObservationPoint, OptionProtocol, Sample, Severity, Stage, Transport,
+    Action, Backend, Check, CtLb, CtValue, IpVersion, LbAffinity, LbFlag, Log, LogVerdict,
+    MAX_QUEUE, Nat, NatTarget, NatZone, Nest, ObservationPoint, OptionProtocol, Sample, Severity,
+    Stage, Transport,
 };
 pub(crate) use balance::backend;
 pub use compile::compile;

@@ -96,9 +96,15 @@ impl<'a> Parser<'a> {
             "set_queue" => Self::set_queue,
             "fwd_group" => Self::forward_group,
             "ct_clear" => |_| Ok(Action::CtClear),
-            "ct_next" => |_| Ok(Action::CtNext),
+            "ct_next" => |parser| Ok(Action::CtNext(parser.optional_zone("ct_next")?)),
             "ct_commit" => Self::ct_commit,
-            "ct_commit_nat" => |_| Ok(Action::CtCommitNat),
+            "ct_commit_nat" => {
+                |parser| Ok(Action::CtCommitNat(parser.optional_zone("ct_commit_nat")?))
+            }
+            "ct_commit_to_zone" => {
+                |parser| Ok(Action::CtCommitToZone(parser.nat_zone("ct_commit_to_zone")?))
+            }
+            "mac_cache_use" => |_| Ok(Action::MacCacheUse),
             "ct_snat_to_vip" => |_| Ok(Action::CtSnatToVip),
             "ct_lb" => |parser| parser.ct_lb(false),
             "ct_lb_mark" => |parser| parser.ct_lb(true),

@@ -27,11 +27,12 @@ pub(super) fn collect(actions: &[Action], found: &mut Vec<&'static str>) {
 const fn own(action: &Action) -> &'static str {
     match action {
         Action::DecTtl
-        | Action::CtNext
+        | Action::CtNext(_)
         | Action::CtCommit(_)
         | Action::CtCommitV1 { .. }
         | Action::CtNat { .. }
-        | Action::CtCommitNat
+        | Action::CtCommitNat(_)
+        | Action::CtCommitToZone(_)
         | Action::CtLb(_) => "ip",
         Action::Nested(nest, _) => match nest {
             Nest::Arp | Nest::Icmp4 | Nest::Icmp4Error => "ip4",
@@ -56,6 +57,7 @@ fn fields(action: &Action) -> [Option<FieldRef>; 4] {
         | Action::Pop(to)
         | Action::Check { to, .. }
         | Action::CheckLength { to, .. }
+        | Action::CtRead { to, .. }
         | Action::Select { to, .. }
         | Action::PutOptions { to, .. }
         | Action::BindVport { parent: to, .. }

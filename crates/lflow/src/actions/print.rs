@@ -109,11 +109,16 @@ impl fmt::Display for SimpleAction<'_> {
             }
             Action::SetQueue(queue) => write!(f, "set_queue({queue})"),
             Action::CtClear => f.write_str("ct_clear"),
-            Action::CtNext => f.write_str("ct_next"),
+            Action::CtNext(None) => f.write_str("ct_next"),
+            Action::CtNext(Some(zone)) => write!(f, "ct_next({})", zone.name()),
             Action::CtCommitV1 { mark, label } => ct_commit_v1(f, *mark, *label),
             Action::CtNat { nat, to: None } => f.write_str(nat.name()),
             Action::CtNat { nat, to: Some(target) } => write!(f, "{}({target})", nat.name()),
-            Action::CtCommitNat => f.write_str("ct_commit_nat"),
+            Action::CtCommitNat(None) => f.write_str("ct_commit_nat"),
+            Action::CtCommitNat(Some(zone)) => write!(f, "ct_commit_nat({})", zone.name()),
+            Action::CtCommitToZone(zone) => write!(f, "ct_commit_to_zone({})", zone.name()),
+            Action::CtRead { to, value } => write!(f, "{to} = {}()", value.name()),
+            Action::MacCacheUse => f.write_str("mac_cache_use"),
             Action::CtSnatToVip => f.write_str("ct_snat_to_vip"),
             Action::CtLb(lb) => lb.fmt(f),
             Action::CommitEcmpNh { ipv6, protocol } => {

@@ -1,8 +1,8 @@
 //! Steps that remember clients: the backend of a client of a load balancer, and the next hop of a
 //! connection through a router.
 //!
-//! In OVN, ovn-controller learns these as flows of tables of their own. Here they are learned state,
-//! whose limits and ages [`LearnedTables`](crate::LearnedTables) holds.
+//! In OVN, ovn-controller learns these as flows of tables of their own. Here they are learned
+//! state, whose limits and ages [`LearnedTables`](crate::LearnedTables) holds.
 
 use super::learned::mac_from_bits;
 use super::translator::{Packet, Translator};
@@ -160,7 +160,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
 
     /// The protocol and the destination port of a TCP, UDP or SCTP packet. Later fragments have
     /// none.
-    fn service(&mut self, packet: &mut Packet<'p>) -> Option<(u8, u16)> {
+    pub fn service(&mut self, packet: &mut Packet<'p>) -> Option<(u8, u16)> {
         const LATER_FRAGMENT: u128 = 2;
         const PORTS: [u8; 3] = [6, 17, 132];
         // The casts are lossless: the fields have 8 and 16 bits.

@@ -3,14 +3,14 @@
 use super::entry::{has_side_effect, sends_or_drops};
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{AfterTracking, Event, Nested, Observer, TrackRequest};
-use crate::op::{CtBalance, CtOp, CtZone, Op};
+use crate::op::{CtBalance, CtOp, CtOriginal, CtZone, Op};
 use crate::program::{DatapathKind, TableId};
 use crate::recirc::SuspendedState;
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::LearnedState;
 use flow::{
     Action, CtAction, CtCommit, CtNat, DropReason, Field, FlowKey, NatRange, PortNo, RecircId,
-    TrackResult,
+    Subfield, TrackResult, ct_state,
 };
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -124,7 +124,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 return self.named_zone(packet, number);
             }
             (CtZone::Snat, _) => SNAT_ZONE,
-            (CtZone::Logical, DatapathKind::Switch) => PORT_ZONE,
+            (CtZone::Logical | CtZone::LogicalSnat, DatapathKind::Switch) => PORT_ZONE,
+            (CtZone::LogicalSnat, _) => SNAT_ZONE,
             (CtZone::Logical | CtZone::Dnat, _) => DNAT_ZONE,
         };
         // The cast is lossless: only zones are written to these registers.
@@ -296,6 +297,33 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         if let (Some(port), Some((first, _))) = (port, range.ports) {
             self.assign(packet, port.into(), first.into());
         }
+    }
+
+    /// Reads how the packet's connection was opened. The key has only this packet: a destination
+    /// that the tracker has translated in this pass is unknown.
+    pub fn ct_original(&mut self, packet: &mut Packet<'p>, to: Subfield, part: CtOriginal) {
+        let ethertype = self.read_field(packet, Field::EthType);
+        // The cast is lossless: the bits above are 0.
+        let state = self.read_field(packet, Field::CtState) as u8;
+        let has = |flags| state & flags != 0;
+        let (is_reply, is_v4) = (has(ct_state::REPLY), ethertype == 0x0800);
+        let is_ip = is_v4 || ethertype == 0x86dd;
+        let of_packet = |source, destination| if is_reply { source } else { destination };
+        let field = match part {
+            _ if !is_ip || !has(ct_state::NEW | ct_state::ESTABLISHED) => None,
+            CtOriginal::Ip4Dst => is_v4.then_some(of_packet(Field::Ip4Src, Field::Ip4Dst)),
+            CtOriginal::Ip6Dst => (!is_v4).then_some(of_packet(Field::Ip6Src, Field::Ip6Dst)),
+            CtOriginal::PortDst if self.service(packet).is_none() => None,
+            CtOriginal::PortDst => Some(of_packet(Field::TpSrc, Field::TpDst)),
+            CtOriginal::Protocol => Some(Field::IpProto),
+        };
+        let translated = if is_reply { ct_state::SRC_NAT } else { ct_state::DST_NAT };
+        if field.is_some() && part != CtOriginal::Protocol && has(translated) {
+            self.observer.event(Event::Note("the translated destination is unknown"));
+            return self.end(packet, DropReason::UnsupportedAction);
+        }
+        let value = field.map_or(0, |field| self.read_field(packet, field));
+        self.assign(packet, to, value);
     }
 
     /// Makes the packet untracked: the tracker is to forget it.

@@ -236,6 +236,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
             Op::SetQueue(queue) => packet.actions.push(Action::SetQueue(*queue)),
             Op::Ct(op) => return self.execute_ct_op(packet, op),
             Op::CtBalance(op) => return self.balance(packet, op),
+            Op::CtOriginal { to, part } => self.ct_original(packet, *to, *part),
             Op::CtClear => self.clear_ct(packet),
             Op::Drop => packet.reason = DropReason::FlowDrop,
             Op::Unsupported(name) => {

@@ -1,10 +1,10 @@
 //! Random steps and learned state of load balancers with affinity, and of routers with several next
 //! hops.
 
-use flow::{DatapathKey, Subfield};
+use flow::{DatapathKey, Field, Subfield};
 use pipeline::{
-    Affinity, AffinityKey, AffinityRule, AffinityVip, LearnEvent, LearnedOp, LearnedTables,
-    NextHopKey, Op,
+    Affinity, AffinityKey, AffinityRule, AffinityVip, CtOriginal, LearnEvent, LearnedOp,
+    LearnedTables, NextHopKey, Op,
 };
 use std::net::IpAddr;
 use testkit::random::Random;
@@ -15,7 +15,16 @@ const DATAPATHS: usize = 3;
 const ENTRIES: usize = 200;
 
 pub fn op(random: &mut Random, flag: Subfield) -> Op {
-    let op = match random.below(5) {
+    let op = match random.below(6) {
+        5 => {
+            let (part, to) = random.pick(&[
+                (CtOriginal::Ip4Dst, Field::Reg1),
+                (CtOriginal::Ip6Dst, Field::Xxreg0),
+                (CtOriginal::PortDst, Field::Reg1),
+                (CtOriginal::Protocol, Field::Reg1),
+            ]);
+            return Op::CtOriginal { to: to.into(), part };
+        }
         0 | 1 => LearnedOp::CheckAffinity { to: flag },
         2 => LearnedOp::LearnAffinity(rule(random)),
         3 => LearnedOp::CheckNextHop { to: flag, forward: random.once_in(2) },

@@ -118,6 +118,7 @@ fn actions_that_create_packets_are_printed_in_canonical_form() {
 #[test]
 fn lookups_and_learning_are_printed_in_canonical_form() {
     accepts(&[
+        ("mac_cache_use;", ""),
         ("get_arp(outport, ip4.dst);", ""),
         ("get_arp(inport, reg0);", ""),
         ("put_arp(inport, arp.spa, arp.sha);", ""),

@@ -5,8 +5,8 @@ use crate::actions::compile;
 use crate::{Constant, Scope};
 use flow::{AclVerdict, CtNat, Field, LogPriority, LogRecord, NatRange, Reply, Subfield};
 use pipeline::{
-    Affinity, AffinityRule, AffinityVip, CtBackend, CtBalance, CtOp, CtZone, Direction, LearnedOp,
-    Op, Operand, TableId,
+    Affinity, AffinityRule, AffinityVip, CtBackend, CtBalance, CtOp, CtOriginal, CtZone, Direction,
+    LearnedOp, Op, Operand, TableId,
 };
 use services::router::{AddressMode, Preference, Router};
 use services::{Service, dhcp4, dhcp6};
@@ -266,6 +266,11 @@ fn connections_are_tracked_in_the_zone_that_ovn_uses() {
         ("ct_lb;", tracked(CtZone::Logical, Some(CtNat::Existing), false)),
         ("ct_lb_mark;", tracked(CtZone::Logical, Some(CtNat::Existing), false)),
         ("ct_commit_nat;", tracked(CtZone::Logical, Some(CtNat::Existing), true)),
+        ("ct_next(dnat);", tracked(CtZone::Logical, None, false)),
+        ("ct_next(snat);", tracked(CtZone::LogicalSnat, None, false)),
+        ("ct_commit_nat(snat);", tracked(CtZone::LogicalSnat, Some(CtNat::Existing), true)),
+        ("ct_commit_to_zone(dnat);", tracked(CtZone::Logical, None, true)),
+        ("ct_commit_to_zone(snat);", tracked(CtZone::LogicalSnat, None, true)),
         ("ct_dnat;", tracked(CtZone::Dnat, Some(CtNat::Existing), false)),
         ("ct_snat;", tracked(CtZone::Snat, Some(CtNat::Existing), false)),
         ("ct_snat(10.0.0.1);", tracked(CtZone::Snat, Some(CtNat::Source(range)), true)),
@@ -448,6 +453,22 @@ fn dhcp_options_that_cannot_be_sent_are_unsupported() {
         let text = format!("reg0[0] = put_dhcp_opts(offerip = 1.2.3.4, {option});");
         becomes(&text, &[Op::Unsupported(problem)]);
     }
+}
+
+#[test]
+fn values_of_connections_are_read() {
+    let (field, state) = (Subfield::from, Subfield::new(Field::CtState, 0, 8).unwrap());
+    let low = |width| Subfield::new(Field::Reg1, 0, width).unwrap();
+    for (text, to, part) in [
+        ("reg1 = ct_nw_dst();", field(Field::Reg1), CtOriginal::Ip4Dst),
+        ("xxreg1 = ct_ip6_dst();", field(Field::Xxreg1), CtOriginal::Ip6Dst),
+        ("reg1[0..15] = ct_tp_dst();", low(16), CtOriginal::PortDst),
+        ("reg1[0..7] = ct_proto();", low(8), CtOriginal::Protocol),
+    ] {
+        becomes(text, &[Op::CtOriginal { to, part }]);
+    }
+    becomes("reg1[0..7] = ct_state_save();", &[Op::Move { from: state, to: low(8) }]);
+    becomes("mac_cache_use;", &[LearnedOp::UseMacBinding.into()]);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use super::{parse_here, stage};
 use crate::actions::option_table::EMPTY_LB_BACKENDS;
 use crate::actions::{
     Action, ActionOption, Actions, Backend, Check, CtLb, IpVersion, KnownOption, LbAffinity,
-    LbFlag, Log, LogVerdict, Nat, NatTarget, Nest, ObservationPoint, OptionProtocol, OptionValue,
-    Sample, Severity, Transport, compile,
+    LbFlag, Log, LogVerdict, Nat, NatTarget, NatZone, Nest, ObservationPoint, OptionProtocol,
+    OptionValue, Sample, Severity, Transport, compile,
 };
 use crate::lexer::Lexer;
 use crate::symbol::FieldRef;
@@ -136,8 +136,10 @@ fn connection() -> impl Strategy<Value = Action> {
         (any::<bool>(), vec(backend(), 1..4), option::of(text()), option::of(select(LbFlag::ALL)));
     prop_oneof![
         Just(Action::CtClear),
-        Just(Action::CtNext),
-        Just(Action::CtCommitNat),
+        option::of(select(NatZone::ALL)).prop_map(Action::CtNext),
+        option::of(select(NatZone::ALL)).prop_map(Action::CtCommitNat),
+        select(NatZone::ALL).prop_map(Action::CtCommitToZone),
+        Just(Action::MacCacheUse),
         Just(Action::CtSnatToVip),
         Just(Action::CtCommit(Box::default())),
         (field(&["ct_mark", "ct_label[0..31]"]), constant())

@@ -348,6 +348,26 @@ fn invalid_connection_tracking_actions_are_refused() {
         ("ct_lb(backends=; skip_snat);", "Only backends can have hash_fields or a flag.", ";"),
         ("ct_lb(backends=10.0.0.1; skip_snat;);", "Syntax error at `;' expecting `)'.", ";"),
         ("ct_snat_to_vip(foo);", "Syntax error at `(' expecting `;'.", "("),
+        ("ct_commit_to_zone;", "Syntax error at `;' expecting `('.", ";"),
+        (
+            "ct_commit_to_zone();",
+            "\"ct_commit_to_zone\" action accepts only \"dnat\" or \"snat\" parameter.",
+            ")",
+        ),
+        (
+            "ct_next(ignore);",
+            "\"ct_next\" action accepts only \"dnat\" or \"snat\" parameter.",
+            "ignore",
+        ),
+        ("ct_commit_to_zone(dnat;", "Syntax error at `;' expecting `)'.", ";"),
+        ("mac_cache_use();", "Syntax error at `(' expecting `;'.", "("),
+        ("ct_nw_dst();", "Syntax error at `ct_nw_dst' expecting action.", "ct_nw_dst"),
+        ("reg1[0..7] = ct_proto(x);", "ct_proto doesn't take any parameters", "x"),
+        (
+            "reg1 = ct_tp_dst();",
+            "Cannot use 32-bit field reg1[0..31] where 16-bit field is required.",
+            "reg1",
+        ),
         ("commit_ecmp_nh(proto = sctp);", "Syntax error at `proto' expecting ipv6.", "proto"),
         (
             "commit_ecmp_nh(ipv6 = maybe, proto = tcp);",
