@@ -25,6 +25,7 @@ mod ovs;
 mod privileges;
 mod recovery;
 mod refusals;
+mod reject;
 mod restart;
 mod scapy;
 mod service;

@@ -161,7 +161,8 @@ pub const UPCALLS: &[Family] = &[
     gauge(
         "weft_learned_entries",
         &[],
-        "Known MAC addresses of stations, and MAC addresses of IP addresses.",
+        "What packets have taught: stations, MAC addresses of IP addresses, clients with affinity, and \
+         next hops.",
         |of, to| to.add(&[], of.switch.learned),
     ),
     counter(
