@@ -501,8 +501,10 @@ fn vsctl_commands_return_and_internal_interfaces_are_guests() {
     );
     assert_ne!(database.vsctl("get Interface int1 ofport").trim(), "-1");
     ovn.nbctl("wait-until Logical_Switch_Port int1 up=true");
-    // The host itself is the guest.
+    // The host itself is the guest. Platforms look for the device of the integration bridge.
     let netlink = lab.hosts[0].netns.netlink();
+    assert!(netlink.index_of("br-int").is_ok());
+    assert_eq!(database.vsctl("get Interface br-int ofport").trim(), "65534");
     let mut found = None;
     wait_until(PATIENCE, "the device is there", || {
         found = netlink.index_of("int1").ok();
@@ -521,6 +523,7 @@ fn vsctl_commands_return_and_internal_interfaces_are_guests() {
     database.vsctl("del-port int1");
     wait_until(PATIENCE, "the device is gone", || netlink.index_of("int1").is_err());
     hosts.stop(&ovn);
+    assert!(netlink.index_of("br-int").is_err());
 }
 
 /// ovn-controller and ovs-vswitchd on a host, with the userspace datapath.

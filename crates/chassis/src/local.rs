@@ -13,9 +13,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// OpenFlow's number of a bridge's own interface (`OFPP_LOCAL`).
-const LOCAL_PORT: i64 = OF_BRIDGE as i64;
-const OF_BRIDGE: u32 = 65534;
+/// The number of the integration bridge's own interface, as in OpenFlow (`OFPP_LOCAL`).
+const OF_BRIDGE: PortNo = PortNo(65534);
 /// The types of interfaces that can be ports.
 const OWN_KINDS: [&str; 4] = ["system", "internal", "tap", "patch"];
 /// The value of `ofport` for an interface that cannot be used.
@@ -143,8 +142,6 @@ pub enum InterfaceState {
     },
     /// A patch port. It has a number, but no device.
     Patch(PortNo),
-    /// The own interface of the integration bridge. It has no device.
-    OfBridge,
     /// It is not used, because of this.
     Refused(String),
 }
@@ -154,7 +151,6 @@ impl LocalInterface {
     pub fn ofport(&self) -> i64 {
         match &self.state {
             InterfaceState::Port { port, .. } | InterfaceState::Patch(port) => port.0.into(),
-            InterfaceState::OfBridge => LOCAL_PORT,
             InterfaceState::Refused(_) => NO_PORT,
         }
     }
@@ -218,27 +214,25 @@ impl LocalPorts {
             for (uuid, row) in members {
                 let is_provider = self.bridges.contains_key(&bridge.name);
                 let is_own = row.name == bridge.name;
-                let state = if is_own && !is_provider {
-                    Ok(InterfaceState::OfBridge)
-                } else {
-                    let kind = if is_own { "internal" } else { &row.kind };
-                    let vlans =
-                        if is_provider { port_vlans(&port) } else { Ok(PortVlans::default()) };
-                    vlans.and_then(|vlans| {
-                        let device = device(&row, kind, around, is_provider)?;
-                        if port.interfaces.len() > 1 {
-                            return Err(NO_BONDS.to_owned());
-                        }
-                        let number = number(&row, &mut numbers.ports, now)?;
-                        if let Some(bridge) = self.bridges.get_mut(&bridge.name) {
-                            bridge.add(&row, number, vlans, device.is_some());
-                        }
-                        Ok(match device {
-                            Some(device) => InterfaceState::Port { port: number, device },
-                            None => InterfaceState::Patch(number),
-                        })
+                let kind = if is_own { "internal" } else { &row.kind };
+                let vlans = if is_provider { port_vlans(&port) } else { Ok(PortVlans::default()) };
+                let state = vlans.and_then(|vlans| {
+                    let device = device(&row, kind, around, is_provider)?;
+                    if port.interfaces.len() > 1 {
+                        return Err(NO_BONDS.to_owned());
+                    }
+                    let number = match is_own && !is_provider {
+                        true => OF_BRIDGE,
+                        false => number(&row, &mut numbers.ports, now)?,
+                    };
+                    if let Some(bridge) = self.bridges.get_mut(&bridge.name) {
+                        bridge.add(&row, number, vlans, device.is_some());
+                    }
+                    Ok(match device {
+                        Some(device) => InterfaceState::Port { port: number, device },
+                        None => InterfaceState::Patch(number),
                     })
-                };
+                });
                 let state = state.unwrap_or_else(InterfaceState::Refused);
                 self.add(uuid, &bridge.name, &row, state);
             }
@@ -285,7 +279,7 @@ impl LocalPorts {
         let known: BTreeMap<u32, Interface> = rows
             .filter(|(_, row)| row.kind.is_empty() || OWN_KINDS.contains(&&*row.kind))
             .collect();
-        for (number, row) in known.into_iter().filter(|(number, _)| *number != OF_BRIDGE) {
+        for (number, row) in known.into_iter().filter(|(number, _)| *number != OF_BRIDGE.0) {
             numbers.prefer(&row.name, number, now);
         }
     }
@@ -358,7 +352,7 @@ fn device(
 
 fn number(row: &Interface, numbers: &mut NumberPool<Text>, now: Instant) -> Result<PortNo, String> {
     let port = PortNo(numbers.number(row.name.clone(), now));
-    if port > MAX_PORT || port.0 == OF_BRIDGE {
+    if port > MAX_PORT || port == OF_BRIDGE {
         return Err(format!("a switch numbers at most {MAX_PORT} ports"));
     }
     Ok(port)
