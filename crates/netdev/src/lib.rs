@@ -28,6 +28,7 @@ mod netlink;
 mod netns;
 mod netns_lock;
 pub mod nftables;
+pub mod pid_file;
 pub mod raw_ip;
 pub mod regular_file;
 mod request;

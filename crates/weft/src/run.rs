@@ -1,5 +1,6 @@
 //! `weft run`: the daemon of one host.
 
+use crate::control::ovs::ToolSockets;
 use crate::control::{ControlSocket, default_path};
 use crate::daemon::{
     Daemon, DatapathArg, ForwardingOptions, JoinedHost, PreparedDaemon, RunningDaemon, Shutdown,
@@ -129,11 +130,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let metrics = open_metrics(args)?;
     let idle = Duration::from_secs(args.idle.into());
+    let tools = args.ovn.as_ref().map(ToolSockets::listen).unwrap_or_default();
     let metrics_path = metrics.as_ref().and_then(MetricsSocket::path);
-    let sockets = SocketPaths { control: &path, metrics: metrics_path };
+    let others = tools.paths().chain(metrics_path).collect();
+    let sockets = SocketPaths { control: &path, others };
     let RunningDaemon { daemon, ovn } = prepared.start(&args.bpf_fs, sockets, idle)?;
     tracing::info!(%host, control = %path.display(), "daemon started");
-    let served = serve(&control, metrics.as_ref(), &daemon);
+    let served = serve(&control, (&tools, metrics.as_ref()), &daemon);
     let waited = served.and_then(|()| wait_for_shutdown(&signals, &daemon, &manager));
     manager.tell(State::Stopping);
     let by_signal = if args.keep { Shutdown::Detach } else { Shutdown::Full };
@@ -149,7 +152,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         } else {
             tracing::warn!("daemon stopped; cached flows end if their BPF file system does");
         }
-        drop((control, metrics));
+        drop((control, tools, metrics));
         logging::flush();
         // Destructors would remove the devices and programs that must stay.
         std::process::exit(0);
@@ -177,11 +180,17 @@ fn open_metrics(args: &Args) -> Result<Option<MetricsSocket>, Failure> {
 /// Starts to serve requests and metrics.
 fn serve(
     control: &ControlSocket,
-    metrics: Option<&MetricsSocket>,
+    (tools, metrics): (&ToolSockets, Option<&MetricsSocket>),
     daemon: &Arc<Daemon>,
 ) -> Result<(), anyhow::Error> {
     let server = Arc::clone(daemon);
     control.serve(move |request, client| server.handle_request(request, client))?;
+    let server = Arc::clone(daemon);
+    tools.serve(move |program, call| {
+        let (reply, stop) = server.answer_tool(program, call);
+        let server = Arc::clone(&server);
+        (reply, stop.map(|mode| move || server.request_shutdown(mode)))
+    })?;
     let Some(metrics) = metrics else { return Ok(()) };
     let observed = Arc::clone(daemon);
     metrics.serve(move || observed.observe().ok())?;

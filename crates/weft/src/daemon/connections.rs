@@ -215,18 +215,53 @@ impl Daemon {
             Err(error) => return client.reject(&error),
         };
         client.ok(&json!({}))?;
+        self.visit_connections(|connection, expires_ms, deployment| {
+            match matcher.accepts(connection) {
+                true => client.row(&row(connection, expires_ms, deployment, &zones)),
+                false => Ok(()),
+            }
+        })?;
+        client.end(&self.connection_totals())
+    }
+
+    /// Calls `visit` for each connection, with the milliseconds until it expires, until it fails.
+    fn visit_connections<E>(
+        &self,
+        mut visit: impl FnMut(&Connection, u64, &Deployment) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut next = Some(Cursor::default());
         while let (Some(from), Some(tracker)) = (next.take(), self.datapath.tracker()) {
             let (found, then) = tracker.batch(from);
             let deployment = self.deployment();
             for (connection, expires_ms) in found {
-                if matcher.accepts(&connection) {
-                    client.row(&row(&connection, expires_ms, &deployment, &zones))?;
-                }
+                visit(&connection, expires_ms, &deployment)?;
             }
             next = then;
         }
-        client.end(&self.connection_totals())
+        Ok(())
+    }
+
+    /// Calls `visit` for each connection of a zone, or of all, until it fails. Gives it the name
+    /// of the protocol and of the state too.
+    pub(super) fn connections_in<E>(
+        &self,
+        zone: Option<Zone>,
+        mut visit: impl FnMut(&Connection, &str, &str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.visit_connections(|connection, _, _| {
+            if zone.is_some_and(|zone| zone != connection.zone) {
+                return Ok(());
+            }
+            let protocol = protocol_name(connection.original.protocol());
+            visit(connection, &protocol, state_name(connection))
+        })
+    }
+
+    /// Removes the connections of a zone, or all.
+    pub(super) fn flush_zone(&self, zone: Option<Zone>) {
+        if let Some(tracker) = self.datapath.tracker() {
+            tracker.flush(|connection| zone.is_none_or(|zone| zone == connection.zone));
+        }
     }
 
     /// Streams the numbers of connections by zone and port.

@@ -17,6 +17,7 @@ mod queries;
 mod reload;
 mod sandbox;
 pub mod saved;
+mod tools;
 mod watch;
 
 use crate::control::replies::{ReloadReply, StopReply};
@@ -108,11 +109,10 @@ pub struct PreparedDaemon {
 }
 
 /// The files of the sockets, which the daemon removes when it stops.
-#[derive(Clone, Copy)]
 pub struct SocketPaths<'a> {
     pub control: &'a Path,
-    /// `None` without a Unix socket for metrics.
-    pub metrics: Option<&'a Path>,
+    /// Those besides the control socket.
+    pub others: Vec<&'a Path>,
 }
 
 /// Where the network comes from.
@@ -205,7 +205,7 @@ impl PreparedDaemon {
     pub fn start(
         self,
         bpf_fs: &Path,
-        SocketPaths { control, metrics }: SocketPaths<'_>,
+        SocketPaths { control, mut others }: SocketPaths<'_>,
         idle: Duration,
     ) -> Result<RunningDaemon, Failure> {
         let host = self.host.clone();
@@ -235,7 +235,8 @@ impl PreparedDaemon {
         let restored = saved::restore(&saved, config, &mut prepared.program);
         let attached = attached::folder(control);
         attached::prepare(&attached)?;
-        let file_limit = sandbox::enter(config, &provider, [Some(control), metrics], &attached)?;
+        others.push(control);
+        let file_limit = sandbox::enter(config, &provider, &others, &attached)?;
         let provider = provider.start().map_err(cannot_run)?;
         if let Some(tracker) = provider.datapath().tracker() {
             tracker.continue_with(restored);
@@ -441,9 +442,7 @@ impl Daemon {
         let lasting = pinned.is_some() && self.pins_last();
         client.ok(&StopReply { host: self.host.clone(), pinned, lasting, megaflows })?;
         client.flush()?;
-        // The first of several requests decides.
-        let _ = self.shutdown.mode.set(mode);
-        self.shutdown.waker.wake();
+        self.request_shutdown(mode);
         while !client.is_closed() {
             std::thread::sleep(watch::CLOSE_CHECK_INTERVAL);
         }

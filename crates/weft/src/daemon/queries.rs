@@ -28,7 +28,7 @@ use std::time::Duration;
 use wire::MacAddr;
 
 /// Megaflows read in one call. The forwarding thread reads them between two batches of frames.
-const DUMP_BATCH: usize = 128;
+pub(super) const DUMP_BATCH: usize = 128;
 
 impl Daemon {
     /// Streams the megaflows.

@@ -84,7 +84,7 @@ pub fn require_for_reload(config: &Config) -> Result<()> {
 pub fn enter(
     config: &Config,
     provider: &PreparedProvider,
-    sockets: [Option<&Path>; 2],
+    sockets: &[&Path],
     attached: &Path,
 ) -> Result<FileLimit> {
     let mut files = vec![
@@ -99,7 +99,7 @@ pub fn enter(
     }
     files.push(FileAccess::Change(attached.to_owned()));
     // The daemon removes its sockets when it stops.
-    for socket in sockets.into_iter().flatten() {
+    for socket in sockets {
         let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
         files.push(FileAccess::RemoveFiles(folder.unwrap_or(Path::new(".")).to_owned()));
     }

@@ -1,0 +1,71 @@
+//! [`PidFile`]: tells tools which process serves a name, as the programs of Open vSwitch do.
+
+use nix::fcntl::{FcntlArg, fcntl};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// A file with the number of this process. Its lock (fcntl(2)) tells that the process lives. The
+/// file is removed on drop.
+///
+/// The lock ends when this process closes any descriptor of the file, so nothing else may open it.
+#[derive(Debug)]
+pub struct PidFile {
+    _locked: File,
+    path: PathBuf,
+}
+
+impl PidFile {
+    /// Creates the file, or takes over the file of a process that has ended.
+    ///
+    /// # Errors
+    /// A running process has locked the file ([`io::ErrorKind::WouldBlock`]), or it cannot be
+    /// written.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o644);
+        let mut file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        let lock = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: 0,
+            l_len: 0,
+            l_pid: 0,
+        };
+        fcntl(&file, FcntlArg::F_SETLK(&lock))?;
+        file.set_len(0)?;
+        writeln!(file, "{}", std::process::id())?;
+        Ok(Self { _locked: file, path: path.to_owned() })
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // Fails only if the file is already gone.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn file_names_this_process_and_is_removed_on_drop() {
+        let path = std::env::temp_dir().join(format!("weft-pid-{}", std::process::id()));
+        fs::write(&path, "123456789 of a process that has ended\n").unwrap();
+        let file = PidFile::create(&path).unwrap();
+        // Another process cannot lock it.
+        let script = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), \
+                      fcntl.LOCK_EX | fcntl.LOCK_NB)";
+        let python = |path: &Path| Command::new("python3").args(["-c", script]).arg(path).output();
+        if let Ok(other) = python(&path) {
+            assert!(!other.status.success(), "{other:?}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        drop(file);
+        assert!(!path.exists());
+    }
+}

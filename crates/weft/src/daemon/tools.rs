@@ -1,0 +1,249 @@
+//! Answers what `ovs-appctl` and `ovn-appctl` ask ovs-vswitchd and ovn-controller.
+
+use super::queries::DUMP_BATCH;
+use super::{Daemon, Shutdown};
+use crate::control::ovs::{Call, Program, Reply};
+use conntrack::{Connection, Tuple, Zone};
+use datapath::DumpCursor;
+use flow::ShowActions;
+use pipeline::ZoneUser;
+use std::fmt::Write as _;
+use std::sync::PoisonError;
+
+/// The longest answer, in bytes.
+const MAX_TEXT: usize = 16 << 20;
+
+/// The commands of each program, for `list-commands`.
+const VSWITCHD: &str = "\
+dpctl/dump-conntrack     [DP] [zone=ZONE]
+dpctl/dump-flows         [DP]
+dpctl/flush-conntrack    [DP] [zone=ZONE]
+exit                     [--cleanup]
+list-commands
+version
+";
+const CONTROLLER: &str = "\
+connection-status
+ct-zone-list
+exit                     [--restart]
+list-commands
+version
+";
+
+impl Daemon {
+    /// Answers a call, and says how to stop once the tool has the answer.
+    pub fn answer_tool(&self, program: Program, call: &Call) -> (Reply, Option<Shutdown>) {
+        let arguments: Vec<&str> = call.params.iter().map(String::as_str).collect();
+        let reply = match (program, call.method.as_str(), arguments.as_slice()) {
+            (_, "exit", _) => {
+                let stop = how_to_stop(program, &arguments);
+                return match stop {
+                    Some(mode) => (Ok(String::new()), Some(mode)),
+                    None => (Err(unsupported("exit", &arguments)), None),
+                };
+            }
+            (_, "version", []) => {
+                Ok(format!("{} (weft) {}\n", program.name(), env!("CARGO_PKG_VERSION")))
+            }
+            (Program::Vswitchd, "list-commands", []) => Ok(VSWITCHD.to_owned()),
+            (Program::Controller, "list-commands", []) => Ok(CONTROLLER.to_owned()),
+            (Program::Vswitchd, "dpctl/dump-conntrack", _) => {
+                zone_of(&call.method, &arguments).and_then(|zone| self.dump_connections(zone))
+            }
+            (Program::Vswitchd, "dpctl/flush-conntrack", _) => zone_of(&call.method, &arguments)
+                .map(|zone| {
+                    self.flush_zone(zone);
+                    String::new()
+                }),
+            (Program::Vswitchd, "dpctl/dump-flows", [] | [_])
+                if arguments.iter().all(|datapath| is_datapath(datapath)) =>
+            {
+                self.dump_megaflows()
+            }
+            (Program::Controller, "connection-status", []) => Ok(self.southbound_status()),
+            (Program::Controller, "ct-zone-list", []) => Ok(self.list_zones()),
+            (_, method, _) => Err(unsupported(method, &arguments)),
+        };
+        (reply, None)
+    }
+
+    /// Stops the daemon. The first of several requests decides how.
+    pub fn request_shutdown(&self, mode: Shutdown) {
+        let _ = self.shutdown.mode.set(mode);
+        self.shutdown.waker.wake();
+    }
+
+    /// One line for each connection, as of Open vSwitch.
+    fn dump_connections(&self, zone: Option<Zone>) -> Reply {
+        let mut text = String::new();
+        self.connections_in(zone, |connection, protocol, state| {
+            write_connection(&mut text, connection, protocol, state);
+            check_len(&text, "name a zone, or use `weft ct`")
+        })?;
+        Ok(text)
+    }
+
+    /// One line for each megaflow: its condition and actions in the words of `weft flows`.
+    fn dump_megaflows(&self) -> Reply {
+        let mut text = String::new();
+        let mut next = Some(DumpCursor::default());
+        while let Some(from) = next.take() {
+            let (rows, then) =
+                self.switch.flows(from, DUMP_BATCH).map_err(|error| error.to_string())?;
+            for row in rows {
+                let (packets, bytes) = (row.usage.packets, row.usage.bytes);
+                let used = match packets {
+                    0 => "never".to_owned(),
+                    _ => format!("{:.3}s", row.idle.as_secs_f64()),
+                };
+                let (condition, actions) =
+                    (&row.megaflow.condition, ShowActions(&row.megaflow.actions));
+                // Writing to a String cannot fail.
+                let _ = writeln!(
+                    text,
+                    "{condition}, packets:{packets}, bytes:{bytes}, used:{used}, actions:{actions}"
+                );
+                check_len(&text, "use `weft flows`")?;
+            }
+            next = then;
+        }
+        Ok(text)
+    }
+
+    fn southbound_status(&self) -> String {
+        let status = self.ovn.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_connected = status.progress.is_southbound_connected;
+        if is_connected { "connected\n" } else { "not connected\n" }.to_owned()
+    }
+
+    /// The users of zones: the names of ports, and of routers with what the zone is for.
+    fn list_zones(&self) -> String {
+        let program = self.switch.program();
+        let lines = program.zones().iter().map(|(user, zone)| match user {
+            ZoneUser::Port { port, .. } => format!("{port} {zone}\n"),
+            ZoneUser::Dnat(router) => format!("{router}_dnat {zone}\n"),
+            ZoneUser::Snat(router) => format!("{router}_snat {zone}\n"),
+            ZoneUser::Hairpin(switch) => format!("{switch}_hairpin {zone}\n"),
+            ZoneUser::Bridge { datapath, zone: own } => format!("{datapath}_{own} {zone}\n"),
+        });
+        lines.collect()
+    }
+}
+
+/// As the programs do: ovs-vswitchd leaves the kernel's flows in force unless it is to clean up,
+/// and ovn-controller removes its host from the southbound database unless it is to restart.
+fn how_to_stop(program: Program, arguments: &[&str]) -> Option<Shutdown> {
+    match (program, arguments) {
+        (Program::Vswitchd, []) | (Program::Controller, ["--restart"]) => Some(Shutdown::Detach),
+        (Program::Vswitchd, ["--cleanup"]) | (Program::Controller, []) => Some(Shutdown::Full),
+        _ => None,
+    }
+}
+
+fn unsupported(method: &str, arguments: &[&str]) -> String {
+    let call = [&[method], arguments].concat().join(" ");
+    format!("weft does not support `{call}`; list-commands lists what it supports")
+}
+
+/// A datapath, such as `system@ovs-system`. There is only one, so its name does not matter.
+fn is_datapath(argument: &str) -> bool {
+    !argument.starts_with('-') && !argument.contains(['=', ','])
+}
+
+/// The zone of the arguments `[DP] [zone=ZONE]`.
+fn zone_of(method: &str, arguments: &[&str]) -> Result<Option<Zone>, String> {
+    let rest = match arguments {
+        [datapath, rest @ ..] if is_datapath(datapath) => rest,
+        all => all,
+    };
+    let zone = match rest {
+        [] => return Ok(None),
+        [zone] => zone.strip_prefix("zone=").and_then(|zone| zone.parse().ok()),
+        _ => None,
+    };
+    zone.map(|zone| Some(Zone(zone))).ok_or_else(|| unsupported(method, arguments))
+}
+
+fn check_len(text: &str, remedy: &str) -> Result<(), String> {
+    if text.len() > MAX_TEXT {
+        return Err(format!("the answer is longer than {} MiB: {remedy}", MAX_TEXT >> 20));
+    }
+    Ok(())
+}
+
+fn write_connection(text: &mut String, connection: &Connection, protocol: &str, state: &str) {
+    let Connection { original, reply, zone, mark, label, .. } = connection;
+    let is_tcp = protocol == "tcp";
+    let protocol = if protocol == "icmp6" { "icmpv6" } else { protocol };
+    // Writing to a String cannot fail.
+    let _ = write!(text, "{protocol},orig=({}),reply=({})", ends(original), ends(reply));
+    if zone.0 != 0 {
+        let _ = write!(text, ",zone={}", zone.0);
+    }
+    if *mark != 0 {
+        let _ = write!(text, ",mark={mark}");
+    }
+    if *label != 0 {
+        let _ = write!(text, ",labels={label:#x}");
+    }
+    if is_tcp {
+        let _ = write!(text, ",protoinfo=(state={state})");
+    }
+    text.push('\n');
+}
+
+fn ends(tuple: &Tuple) -> String {
+    let mut text = format!("src={},dst={}", tuple.src(), tuple.dst());
+    if let Some((kind, code, id)) = tuple.icmp_fields() {
+        let _ = write!(text, ",id={id},type={kind},code={code}");
+    } else if tuple.has_ports() {
+        let (src, dst) = tuple.ports();
+        let _ = write!(text, ",sport={src},dport={dst}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zone_follows_an_optional_datapath() {
+        for (arguments, zone) in [
+            (&[][..], Ok(None)),
+            (&["system@ovs-system"], Ok(None)),
+            (&["zone=7"], Ok(Some(Zone(7)))),
+            (&["netdev@ovs-netdev", "zone=65535"], Ok(Some(Zone(65535)))),
+            (&["zone=65536"], Err(())),
+            (&["zone=7", "zone=8"], Err(())),
+            (&["-m"], Err(())),
+            (&["a", "b"], Err(())),
+            // A tuple of `dpctl/flush-conntrack`.
+            (&["ct_nw_src=10.0.0.1,ct_nw_proto=6"], Err(())),
+        ] {
+            let found = zone_of("dpctl/dump-conntrack", arguments);
+            assert_eq!(found.clone().map_err(drop), zone, "{arguments:?}");
+            if let Err(error) = found {
+                let named = format!("`dpctl/dump-conntrack {}`", arguments.join(" "));
+                assert!(error.contains(&named), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn exit_stops_as_the_program_does() {
+        use Program::{Controller, Vswitchd};
+        let cleanup = ["--cleanup"];
+        let restart = ["--restart"];
+        for (program, arguments, mode) in [
+            (Vswitchd, &[][..], Some(Shutdown::Detach)),
+            (Vswitchd, &cleanup, Some(Shutdown::Full)),
+            (Vswitchd, &restart, None),
+            (Controller, &[], Some(Shutdown::Full)),
+            (Controller, &restart, Some(Shutdown::Detach)),
+            (Controller, &cleanup, None),
+        ] {
+            assert_eq!(how_to_stop(program, arguments), mode, "{program:?} {arguments:?}");
+        }
+    }
+}
