@@ -11,6 +11,7 @@ mod dist;
 mod exact;
 mod fuzz;
 mod lint;
+mod lxd_test;
 mod ovsdb_idl;
 mod packages;
 mod prose;
@@ -51,6 +52,8 @@ enum Task {
     /// Install, kill, upgrade and remove the Debian packages under traffic, in a booted Debian;
     /// needs root
     DebTest(deb_test::Options),
+    /// Run LXD with OVN networks on the stock chassis and on weft; needs root
+    LxdTest(lxd_test::Options),
     /// Count instructions of weft in an emulated machine; fail if a count exceeds the baseline
     ExactGate(exact::Options),
     /// Run every study and count every contender, and keep both in docs/results
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Task::Dist => dist::dist().map(drop),
         Task::Deb => deb::deb().map(drop),
         Task::DebTest(options) => deb_test::test(&options),
+        Task::LxdTest(options) => lxd_test::test(&options),
         Task::ExactGate(options) => exact::gate(&options),
         Task::Results(options) => results::results(&options),
         Task::Fmt { check } => lint::fmt(check),

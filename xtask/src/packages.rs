@@ -46,6 +46,19 @@ pub const DEB: [&str; 2] = ["debhelper", "lintian"];
 /// What makes the machine in which packages are installed, besides QEMU.
 pub const DEB_TEST: [&str; 3] = ["e2fsprogs", "mmdebstrap", "qemu-system-x86"];
 
+/// LXD, its OVN, and what its containers are made of and talk to.
+pub const LXD_TEST: [&str; 9] = [
+    "busybox-static",
+    "ethtool",
+    "iproute2",
+    "lxd",
+    "openvswitch-switch",
+    "ovn-central",
+    "ovn-host",
+    "python3",
+    "tcpdump",
+];
+
 /// libFuzzer is C++.
 pub const FUZZ: [&str; 1] = ["g++"];
 
