@@ -319,7 +319,7 @@ walk() {
     check "the forward leads to its container" fetches_outside 198.51.100.70 c1
     check "the forward of a port" fetches_outside 198.51.100.70:8080 c2
     check "the forward from inside" fetches c2 198.51.100.70 c1
-    check "a load balancer distributes" make_balancer "$a1" "$a2"
+    check "OVN gets a load balancer" make_balancer "$a1" "$a2"
     check "connections reach both containers" within 8 balances 198.51.100.71
 
     check "LXD makes a network ACL" make_acl
