@@ -116,9 +116,14 @@ impl ToolSocket {
         let pid_file = PidFile::create(&pid_path).map_err(|error| {
             // Otherwise nobody removes the socket.
             let _ = std::fs::remove_file(&path);
-            let is_taken = error.kind() == ErrorKind::WouldBlock;
-            let why = if is_taken { "its process runs: stop it" } else { "tools do not find weft" };
-            anyhow::Error::from(error).context(format!("{}: {why}", pid_path.display()))
+            let kind = error.kind();
+            let (name, path) = (program.name(), pid_path.display());
+            anyhow::Error::from(error).context(match kind {
+                ErrorKind::WouldBlock => {
+                    format!("tools reach another {name}, which has locked {path}: stop it")
+                }
+                _ => format!("tools do not find weft as {name}: cannot write {path}"),
+            })
         })?;
         Ok(Self { program, listener, path, _pid_file: pid_file })
     }
