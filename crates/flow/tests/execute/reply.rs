@@ -33,16 +33,26 @@ fn fits(reply: Reply, key: &FlowKey, payload: &[u8]) -> bool {
         Reply::TcpReset => (is_v4 || is_v6) && is_tcp && key.get(Field::TcpFlags) & 4 == 0,
         Reply::SctpAbort => {
             let is_sctp = is(Field::IpProto, 132) && is(Field::IpFrag, 0);
-            (is_v4 || is_v6) && is_sctp && has_chunks(payload)
+            (is_v4 || is_v6) && is_sctp && may_be_aborted(payload)
         }
     }
 }
 
-/// True if the bytes are chunks of which none is about the end of an association. Frames have no
-/// INIT chunk.
+/// True if the bytes are chunks that an ABORT answers: an INIT with a tag, or chunks that are not
+/// about the end of an association.
+fn may_be_aborted(bytes: &[u8]) -> bool {
+    match bytes {
+        [1, _, high, low, tag @ ..] if tag.len() >= 4 => {
+            u16::from_be_bytes([*high, *low]) >= 20 && tag[..4] != [0; 4]
+        }
+        _ => has_chunks(bytes),
+    }
+}
+
+/// True if the bytes are chunks of which none is an INIT or about the end of an association.
 fn has_chunks(bytes: &[u8]) -> bool {
     match bytes {
-        [6 | 11 | 14, _, _, _, ..] | [1, _, _, _, ..] => false,
+        [1 | 6 | 11 | 14, _, _, _, ..] => false,
         [_, _, high, low, ..] => {
             let len = usize::from(*high) << 8 | usize::from(*low);
             let rest = bytes.get(len.div_ceil(4) * 4..).unwrap_or_default();
