@@ -5,6 +5,7 @@ use crate::outcome::{self, Error};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::IpAddr;
@@ -67,10 +68,15 @@ impl Daemon {
             return Ok(Self { control: control.clone(), patience: PATIENCE });
         }
         let entries = fs::read_dir(FOLDER).into_iter().flatten().flatten();
-        let paths = entries.map(|entry| entry.path());
-        let mut sockets: Vec<PathBuf> =
-            paths.filter(|path| path.extension().is_some_and(|it| it == "sock")).collect();
-        match (sockets.pop(), sockets.is_empty()) {
+        // A stopped daemon leaves only the list of what it has attached.
+        let socket = |path: PathBuf| match path.extension() {
+            Some(end) if end == "ports" => Some(path.with_extension("")),
+            _ => Some(path),
+        };
+        let sockets = entries.filter_map(|entry| socket(entry.path()));
+        let mut sockets: BTreeSet<PathBuf> =
+            sockets.filter(|path| path.extension().is_some_and(|it| it == "sock")).collect();
+        match (sockets.pop_first(), sockets.is_empty()) {
             (Some(control), true) => Ok(Self { control, patience: PATIENCE }),
             (None, _) => {
                 let why = format!("{FOLDER} has no control socket; start weft run");

@@ -4,8 +4,6 @@ use crate::config::Attachment;
 use crate::outcome::{self, Error, Route};
 use ipnet::IpNet;
 use netdev::{Dad, LinkKind, LinkSpec, Netlink, Netns};
-use std::fs;
-use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::Path;
 use wire::MacAddr;
@@ -82,17 +80,7 @@ pub fn create(host: &str, ifname: &str, netns: &Netns, mtu: u16) -> Result<(), E
         .create(&LinkSpec::new(host).mtu(mtu), &LinkKind::Veth { peer })
         .map_err(failed("cannot make the interface of the container"))?;
     // The host must not answer what the container sends.
-    for (key, value) in [("ipv6", "disable_ipv6"), ("ipv4", "rp_filter")] {
-        let path = format!("/proc/sys/net/{key}/conf/{host}/{value}");
-        match fs::write(&path, "1") {
-            // A kernel without IPv6.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => {
-                return Err(Error::new(outcome::IO, format!("cannot write {path}"), error));
-            }
-            Ok(()) => {}
-        }
-    }
+    netdev::silence_host_stack(host).map_err(failed("cannot configure the interface"))?;
     netlink.set_up(index).map_err(failed("cannot set the interface up"))?;
     let what = failed("cannot set the interface of the container up");
     set_ipv6(ifname, netns, false)?;

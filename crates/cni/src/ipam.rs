@@ -7,12 +7,15 @@ use std::env;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long the plugin may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(2);
+/// How long its output may last when it has ended: a process that it has started may keep it open.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 /// More output is not of an IPAM plugin.
 const MAX_OUTPUT_BYTES: u64 = 4 << 20;
 
@@ -79,17 +82,20 @@ impl<'c> Plugin<'c> {
         };
         program.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = program.spawn().map_err(failed)?;
-        let (mut input, output) = (child.stdin.take(), child.stdout.take());
-        let reader = thread::spawn(move || {
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        // The threads end with this process: a plugin may neither read its input, nor end its
+        // output.
+        let config = self.config.to_vec();
+        thread::spawn(move || input.map(|mut input| input.write_all(&config)));
+        let (sender, printed) = mpsc::channel();
+        thread::spawn(move || {
             let mut text = Vec::new();
             let output = output.map(|output| output.take(MAX_OUTPUT_BYTES));
-            output.map_or(Ok(0), |mut output| output.read_to_end(&mut text)).map(|_| text)
+            let read = output.map_or(Ok(0), |mut output| output.read_to_end(&mut text));
+            sender.send(read.map(|_| text))
         });
-        // A plugin that fails early does not read its input.
-        let _ = input.as_mut().map(|input| input.write_all(self.config));
-        drop(input);
         let is_success = self.wait(&mut child)?;
-        let text = match reader.join() {
+        let text = match printed.recv_timeout(OUTPUT_PATIENCE) {
             Ok(text) => text.map_err(failed)?,
             Err(_) => Vec::new(),
         };

@@ -220,7 +220,8 @@ fn check(environment: &Environment, config: &NetworkConfig) -> Result<(), Error>
             return Err(differs(format!("the daemon has not attached {host}")));
         };
         match port.state.as_deref() {
-            Some("up") => break port,
+            // Programs of others may come first: `up, behind NAME`.
+            Some(state) if state.split(',').next() == Some("up") => break port,
             _ if Instant::now() < end => std::thread::sleep(PAUSE),
             state => {
                 let state = state.unwrap_or("gone: the network file no longer has it");
