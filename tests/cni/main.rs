@@ -201,6 +201,9 @@ fn interface_is_attached_by_hand_when_no_runtime_does_it() {
         let (code, text) = weft(wrong);
         assert!(code == 2 && text.contains(why), "{wrong}: {code} {text}");
     }
+    let output = lab.weft(1, &["port", "add", "web", "disk0"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("a port of the network file has it"), "{text}");
     let (code, text) = weft("port list");
     assert!(code == 0 && text.contains("120   119") && text.contains("veth1"), "{text}");
     assert_eq!(weft("port del --owner me"), (0, "detached web.h1.1\n".to_owned()));

@@ -194,6 +194,19 @@ pub struct GuestConfig {
     pub addresses: Vec<IpNet>,
 }
 
+impl DeviceConfig {
+    /// The name of the device, if it is in the namespace of the daemon.
+    #[must_use]
+    pub fn own_name(&self) -> Option<&str> {
+        match self {
+            Self::Tap { guest: Some(_), .. } => None,
+            Self::Tap { name, .. } | Self::Vm { name, .. } | Self::Interface { name, .. } => {
+                Some(name)
+            }
+        }
+    }
+}
+
 impl std::fmt::Display for DeviceConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

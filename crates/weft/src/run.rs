@@ -135,6 +135,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let others = tools.paths().chain(metrics_path).collect();
     let sockets = SocketPaths { control: &path, others };
     let RunningDaemon { daemon, ovn } = prepared.start(&args.bpf_fs, sockets, idle)?;
+    daemon.detach_forgotten()?;
     tracing::info!(%host, control = %path.display(), "daemon started");
     let served = serve(&control, (&tools, metrics.as_ref()), &daemon);
     let waited = served.and_then(|()| wait_for_shutdown(&signals, &daemon, &manager));

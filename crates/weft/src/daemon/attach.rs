@@ -149,15 +149,55 @@ impl Daemon {
             program.remove_port_role(number);
         }
         self.put_ports_in_force(&old, &Arc::new(new), program, &mut state.has_underlay)?;
-        for name in &names {
-            attached::forget(&self.attached_folder, name)?;
-        }
+        // The first error is told when all others are forgotten.
+        let forgotten: Vec<_> =
+            names.iter().map(|name| attached::forget(&self.attached_folder, name)).collect();
+        forgotten.into_iter().collect::<Result<()>>()?;
         tracing::info!("detached {}", names.join(", "));
         Ok(DeletedPort { removed: names })
     }
 }
 
+impl Daemon {
+    /// Detaches the devices whose files were removed before this daemon listened.
+    ///
+    /// # Errors
+    /// As of [`Self::delete_ports`].
+    pub fn detach_forgotten(&self) -> Result<(), Failure> {
+        let deployment = self.deployment();
+        let is_gone = |port: &&String| !attached::is_known(&self.attached_folder, port);
+        for port in deployment.attached.keys().filter(is_gone) {
+            self.delete_ports(Some(port), None)?;
+        }
+        Ok(())
+    }
+}
+
 impl Deployment {
+    /// Fails if an attached device is also the uplink, or the device of another port.
+    pub(super) fn check_devices(&self) -> Result<()> {
+        for (port, Attached { device, .. }) in &self.attached {
+            let other = |it: &&PortConfig| {
+                it.name != *port && it.device.own_name() == Some(device.as_str())
+            };
+            let ports = &self.config.ports;
+            if !ports.iter().any(|it| it.name == *port) {
+                continue;
+            }
+            let user = match ports.iter().find(other) {
+                Some(other) => format!("port {} has it", other.name),
+                None if self.config.uplink == *device => "it is the uplink".to_owned(),
+                None => continue,
+            };
+            bail!(
+                "{device} is attached to port {port}, but in the network file {user}: use another \
+                 device, or detach it (`weft port del {port}`, or without a daemon remove its file \
+                 beside the control socket)"
+            );
+        }
+        Ok(())
+    }
+
     /// The same network with a device at one more port, and the number of this port.
     fn with_device(
         &self,
@@ -267,7 +307,7 @@ fn choose<'n>(
             _ => bail!("{device} is attached to port {port} already: detach it first"),
         };
     }
-    let is_used = |port: &&PortConfig| port.device.to_string() == device;
+    let is_used = |port: &&PortConfig| port.device.own_name() == Some(device);
     if deployment.config.uplink == device || deployment.config.ports.iter().any(|it| is_used(&it)) {
         bail!("{device} is the uplink, or a port of the network file has it: use another device");
     }

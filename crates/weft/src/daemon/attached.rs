@@ -95,6 +95,11 @@ pub fn save(folder: &Path, port: &str, attached: &Attached) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// True if a device of this port is remembered.
+pub fn is_known(folder: &Path, port: &str) -> bool {
+    folder.join(port).exists()
+}
+
 /// Forgets a device.
 ///
 /// # Errors

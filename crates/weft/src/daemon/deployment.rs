@@ -115,6 +115,7 @@ impl Deployment {
             switch_names: HashMap::new(),
             hosts,
         };
+        deployment.check_devices().map_err(Failure::Input)?;
         Ok((deployment, program))
     }
 
