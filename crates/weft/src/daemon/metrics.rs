@@ -13,8 +13,9 @@ impl Daemon {
     /// The datapath has ended, or does not answer.
     pub fn observe(&self) -> Result<Observation, DatapathError> {
         let begin = Instant::now();
-        let mut show = self.snapshot()?;
+        // Before the counters are read: an older snapshot must not follow a newer one.
         let mut port_drops = self.port_drops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut show = self.snapshot()?;
         let is_ovn = self.deployment().network.is_none();
         Ok(Observation {
             port_drops: port_drops.sums(&show.ports),
