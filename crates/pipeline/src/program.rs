@@ -173,7 +173,7 @@ pub struct Datapath {
     pub localports: BTreeSet<PortKey>,
     /// The multicast groups. They share the number space of ports.
     pub multicast: Map<PortKey, MulticastGroup>,
-    /// The names that [`Op::DnsLookup`](crate::Op::DnsLookup) answers for.
+    /// The names that [`Op::DnsLookup`] answers for.
     pub dns: Option<Arc<Service>>,
     /// The ports of a bridge, by the numbers that its flows use.
     pub bridge_ports: BTreeMap<PortNo, BridgePort>,

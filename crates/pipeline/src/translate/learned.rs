@@ -149,7 +149,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     fn use_mac_binding(&mut self, packet: &mut Packet<'p>) {
         let port = self.port_operand(packet, Field::Reg14.into());
         if let (Some(port), Some((ip, _))) = (port, self.ip_addresses(packet)) {
-            self.query_mac_binding(MacBindingKey { datapath: packet.datapath.0, port, ip });
+            let sender = mac_from_bits(self.read_field(packet, Field::EthSrc));
+            let key = MacBindingKey { datapath: packet.datapath.0, port, ip };
+            let (answer, generation) = self.state.mac_binding(&key);
+            let (query, confirms) = (StateQuery::MacBinding(key), answer == Some(sender));
+            self.add_dependency(Dependency { query, generation, confirms });
         }
     }
 
