@@ -25,7 +25,8 @@ impl PidFile {
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o644);
-        let mut file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        // A pipe would block.
+        let mut file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
         let lock = libc::flock {
             l_type: libc::F_WRLCK as libc::c_short,
             l_whence: libc::SEEK_SET as libc::c_short,
