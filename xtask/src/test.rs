@@ -147,13 +147,13 @@ impl Tests {
         // `--workspace` keeps the features of dependencies, and so their compiled code.
         let end_to_end = ["--workspace", "--test", "e2e", "--"];
         // They use the kernel datapath where the host supports it.
-        let mut with_default = self.command(&end_to_end, threads - threads.div_ceil(3))?;
+        let mut with_default = self.command(&end_to_end, threads)?;
         let with_user = [&end_to_end[..], &WITH_BOTH_DATAPATHS].concat();
-        let mut with_user = self.command(&with_user, threads.div_ceil(3))?;
+        let mut with_user = self.command(&with_user, threads / 2)?;
         with_user.env("WEFT_TEST_DATAPATH", "user");
         let beside = [
-            self.command(&others, threads.div_ceil(3))?,
-            self.command(&documentation, threads.div_ceil(3))?,
+            self.command(&others, threads / 2)?,
+            self.command(&documentation, threads / 2)?,
             with_user,
         ];
         let (mut end, beside) = std::thread::scope(|scope| {
