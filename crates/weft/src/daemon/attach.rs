@@ -20,8 +20,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-const NO_NETWORK: &str = "this switch gets its network from OVN, which attaches the devices with an \
-                          iface-id; there are no pools";
+const NO_NETWORK: &str = "this switch gets its network from OVN, which attaches the devices with \
+                          an iface-id; there are no pools";
 /// The longest text that tells who has attached a device.
 const MAX_OWNER_BYTES: usize = 512;
 

@@ -161,8 +161,8 @@ pub const UPCALLS: &[Family] = &[
     gauge(
         "weft_learned_entries",
         &[],
-        "What packets have taught: stations, MAC addresses of IP addresses, clients with affinity, and \
-         next hops.",
+        "What packets have taught: stations, MAC addresses of IP addresses, clients with affinity, \
+         and next hops.",
         |of, to| to.add(&[], of.switch.learned),
     ),
     counter(

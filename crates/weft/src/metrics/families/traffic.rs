@@ -64,8 +64,8 @@ pub const PORTS: &[Family] = &[
     counter(
         "weft_drops",
         &["reason"],
-        "Packets that were not delivered, of all ports and the uplink. Ports that have been removed \
-         count with what the last scrape before has read.",
+        "Packets that were not delivered, of all ports and the uplink. Ports that have been \
+         removed count with what the last scrape before has read.",
         |of, to| {
             let mut sums: Drops =
                 DropReason::ALL.iter().map(|reason| (reason.name().to_owned(), 0)).collect();
