@@ -31,7 +31,7 @@ pub fn dist() -> Result<PathBuf> {
     if bytes > DAEMON_BYTES {
         bail!(
             "the stripped daemon has {bytes} bytes, more than {DAEMON_BYTES}: remove code or \
-             dependencies from the crate weft"
+             dependencies from the crate cli"
         );
     }
     Ok(directory)

@@ -53,11 +53,11 @@ pub fn docs_generate() -> Result<()> {
 }
 
 /// Generates `commands.md`, `metrics.md`, `man` and `completions`. Returns their directory. The
-/// generator is part of a test of `weft`, so that the daemon does not link it.
+/// generator is part of a test of `cli`, so that the daemon does not link it.
 pub fn reference() -> Result<PathBuf> {
     let directory = std::path::absolute(target_dir())?.join("reference");
     // `--workspace` keeps the features of dependencies, and so their compiled code, of the tests.
-    let mut command = cargo(&["test", "--workspace", "--bin", "weft", "reference::"]);
+    let mut command = cargo(&["test", "--workspace", "--lib", "reference::"]);
     run(command.env("WEFT_WRITE_REFERENCE", &directory))?;
     Ok(directory)
 }
