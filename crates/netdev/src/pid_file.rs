@@ -3,7 +3,7 @@
 use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file with the number of this process. Its lock (fcntl(2)) tells that the process lives. The
@@ -23,21 +23,46 @@ impl PidFile {
     /// A running process has locked the file ([`io::ErrorKind::WouldBlock`]), or it cannot be
     /// written.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o644);
-        // A pipe would block.
-        let mut file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-        let lock = libc::flock {
-            l_type: libc::F_WRLCK as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: 0,
-            l_len: 0,
-            l_pid: 0,
-        };
-        fcntl(&file, FcntlArg::F_SETLK(&lock))?;
-        file.set_len(0)?;
-        writeln!(file, "{}", std::process::id())?;
-        Ok(Self { _locked: file, path: path.to_owned() })
+        for _ in 0..MAX_ATTEMPTS {
+            let mut file = open_locked(path)?;
+            // A process that ends may have removed the file after it was opened and before it was
+            // locked. Nobody would find this one.
+            if is_at(&file, path)? {
+                file.set_len(0)?;
+                writeln!(file, "{}", std::process::id())?;
+                return Ok(Self { _locked: file, path: path.to_owned() });
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::WouldBlock, "other processes remove it all the time"))
+    }
+}
+
+/// How many times the file may be removed while it is created.
+const MAX_ATTEMPTS: usize = 10;
+
+fn open_locked(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o644);
+    // A pipe would block.
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&file, FcntlArg::F_SETLK(&lock))?;
+    Ok(file)
+}
+
+/// Whether the open file is the one at `path`.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let opened = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (opened.dev(), opened.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -68,5 +93,18 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
         drop(file);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn file_is_recognized_when_another_has_its_place() {
+        let path = std::env::temp_dir().join(format!("weft-pid-place-{}", std::process::id()));
+        let first = open_locked(&path).unwrap();
+        assert!(is_at(&first, &path).unwrap());
+        fs::remove_file(&path).unwrap();
+        assert!(!is_at(&first, &path).unwrap());
+        let second = open_locked(&path).unwrap();
+        assert!(!is_at(&first, &path).unwrap());
+        assert!(is_at(&second, &path).unwrap());
+        fs::remove_file(&path).unwrap();
     }
 }
