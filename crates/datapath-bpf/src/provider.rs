@@ -25,6 +25,7 @@ use flow::{Action, DropCounters, EntropySeed, Field, FlowKey, PortNo};
 use packet::PacketBuf;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub struct KernelDatapath {
     /// Serializes changes of ports and underlay, because each change updates the BPF maps and the
     /// user datapath one after the other.
     changing: Mutex<()>,
+    /// The most exact hits of the programs that were ever reported.
+    exact_hits: AtomicU64,
     pinned: Option<Pinned>,
     /// Keeps other processes from starting a kernel datapath in this network namespace. The last
     /// field, so that it is dropped last.
@@ -160,8 +163,8 @@ impl PreparedKernelDatapath {
         bpf.add_endpoints(&underlay)?;
         let set = pinned.as_ref().and_then(|pinned| pinned.set.as_ref());
         maintain(&bpf, set)?;
-        let changing = Mutex::default();
-        Ok(KernelDatapath { user, bpf, workers, changing, pinned, _namespace: namespace })
+        let (changing, exact_hits, _namespace) = (Mutex::default(), AtomicU64::new(0), namespace);
+        Ok(KernelDatapath { user, bpf, workers, changing, exact_hits, pinned, _namespace })
     }
 }
 
@@ -254,14 +257,16 @@ impl KernelDatapath {
         let (megaflows, masks) = state.megaflows.len();
         let (served, lookups) = state.megaflows.lookups()?;
         // `lookups.hits` also counts packets that a program punted after the search; `served`
-        // does not.
-        let search_hits = lookups.hits.min(served);
+        // does not. So the difference may fall, and a counter must not.
+        let without_search = served.saturating_sub(lookups.hits);
+        let before = self.exact_hits.fetch_max(without_search, Ordering::Relaxed);
+        let exact_hits = before.max(without_search).min(served);
         snapshot.megaflows += MegaflowStats {
             megaflows: megaflows as u64,
             masks: masks as u64,
             lookups: served,
-            exact_hits: served - search_hits,
-            search_hits,
+            exact_hits,
+            search_hits: served - exact_hits,
             mask_probes: lookups.masks,
         };
         Ok(())
