@@ -29,8 +29,16 @@ pub fn ping(from: &TestHost, to: IpAddr) {
 /// # Errors
 /// No reply arrives.
 pub fn ping_within(from: &TestHost, to: IpAddr, limit: Duration) -> bench::Result<()> {
-    let mut pinger = from.run(|| Pinger::open(to))?;
-    pinger.wait_for_answer(limit, &Stop::new())
+    let deadline = Instant::now() + limit;
+    // Without a route, no socket opens. The kernel adds that of an IPv6 address only after it has
+    // noticed the carrier of the device, which takes a moment on a busy machine.
+    let mut pinger = loop {
+        match from.run(|| Pinger::open(to)) {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+            opened => break opened?,
+        }
+    };
+    pinger.wait_for_answer(deadline.saturating_duration_since(Instant::now()), &Stop::new())
 }
 
 /// Pseudo-random bytes that depend only on the seed (xorshift64).

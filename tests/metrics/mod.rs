@@ -179,9 +179,15 @@ fn requests_that_are_wrong_slow_or_too_many_disturb_nobody() {
     }
     // A client that ends without a request.
     drop(connect(host, ADDRESS));
-    let mut silent: Vec<_> = (0..MAX_CLIENTS).map(|_| connect(host, ADDRESS)).collect();
-    let refused = ask(connect(host, ADDRESS), SCRAPE.as_bytes());
-    assert_eq!((refused.status, &*refused.body), (503, "the daemon is busy: try again later\n"));
+    let mut silent = Vec::new();
+    // On a busy machine, a client may have to go before the last one has come.
+    wait_until(PATIENCE, "a client too many is refused", || {
+        silent = (0..MAX_CLIENTS).map(|_| connect(host, ADDRESS)).collect();
+        let refused = ask(connect(host, ADDRESS), SCRAPE.as_bytes());
+        let is_refused = refused.status == 503;
+        assert!(!is_refused || refused.body == "the daemon is busy: try again later\n");
+        is_refused
+    });
     assert_eq!(daemon.show().ports.len(), 1, "the control socket does not wait for them");
     silent.pop();
     wait_until(PATIENCE, "a client is served in place of one that has gone", || {
