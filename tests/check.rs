@@ -202,3 +202,51 @@ fn flows_of_one_datapath_are_listed_by_name_and_as_json() {
         "{errors}"
     );
 }
+
+/// The validator of JSON Schema knows nothing of weft, so it finds what the generator forgot.
+#[test]
+fn json_schema_accepts_the_examples_and_refuses_unknown_keys() {
+    testkit::require_program!("python3", "python3-jsonschema");
+    const SCRIPT: &str = "
+import json, jsonschema, sys, tomllib
+schema = json.load(open(sys.argv[1]))
+jsonschema.Draft202012Validator.check_schema(schema)
+validator = jsonschema.Draft202012Validator(schema)
+for error in validator.iter_errors(tomllib.loads(sys.stdin.read())):
+    print(error.json_path, error.message)
+";
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let schema = format!("{root}/docs/network.schema.json");
+    let faults = |toml: &str| {
+        let mut python = Command::new("/usr/bin/python3");
+        python.args(["-c", SCRIPT, &schema]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = python.spawn().expect("python3 starts");
+        let mut stdin = child.stdin.take().expect("there is a pipe");
+        stdin.write_all(toml.as_bytes()).expect("the file is read");
+        drop(stdin);
+        let output = child.wait_with_output().expect("python3 ends");
+        assert!(output.status.success(), "python3 failed");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let mut files = 0;
+    for entry in std::fs::read_dir(format!("{root}/examples")).expect("the examples") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a file");
+        assert_eq!(faults(&text), "", "{}", path.display());
+        files += 1;
+    }
+    assert!(files > 8, "{files} examples found");
+    let routed = std::fs::read_to_string(ROUTED).expect("an example");
+    for (right, wrong, fault) in [
+        ("uplink = ", "uplinks = ", "'uplinks' was unexpected"),
+        ("underlay_mtu = 1500", "underlay_mtu = \"1500\"", "'1500' is not of type 'integer'"),
+        ("[[logical_router]]", "[[logical_routers]]", "'logical_routers' was unexpected"),
+    ] {
+        assert!(routed.contains(right), "{right}");
+        let said = faults(&routed.replace(right, wrong));
+        assert!(said.contains(fault), "{wrong}: {said}");
+    }
+}

@@ -117,6 +117,7 @@ fn fill(inputs: &Inputs, version: &str, tree: &Path) -> Result<()> {
     pages.retain(|path| name(path).ends_with(".md") && !NOT_SHIPPED.contains(&&*name(path)));
     pages.push("CHANGELOG.md".into());
     into("book", &pages)?;
+    into("schema", &["docs/network.schema.json".into()])?;
     let mut examples = files(Path::new("examples"))?;
     examples.push("packaging/without-namespaces.conf".into());
     examples.extend(files(Path::new("packaging/metrics"))?);

@@ -36,28 +36,30 @@ pub fn doc() -> Result<()> {
     run(command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))
 }
 
-/// Writes docs/commands.md and the tables of docs/metrics.md, and the man pages and completions of
-/// shells in the target directory.
+/// Writes docs/commands.md, the tables of docs/metrics.md and docs/network.schema.json, and the man
+/// pages and completions of shells in the target directory.
 pub fn docs_generate() -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     let reference = reference()?;
-    for page in ["commands.md", "metrics.md"] {
+    for page in ["commands.md", "metrics.md", "network.schema.json"] {
         let path = format!("docs/{page}");
         fs::copy(reference.join(page), &path).with_context(|| path.clone())?;
     }
     println!(
-        "wrote docs/commands.md, docs/metrics.md, and man pages and completions in {}",
+        "wrote docs/commands.md, docs/metrics.md, docs/network.schema.json, and man pages and completions in {}",
         reference.display()
     );
     Ok(())
 }
 
-/// Generates `commands.md`, `metrics.md`, `man` and `completions`. Returns their directory. The
-/// generator is part of a test of `cli`, so that the daemon does not link it.
+/// Generates `commands.md`, `metrics.md`, `network.schema.json`, `man` and `completions`. Returns
+/// their directory. The generators are tests of `cli` and `network`, so that the daemon does not
+/// link them.
 pub fn reference() -> Result<PathBuf> {
     let directory = std::path::absolute(target_dir())?.join("reference");
     // `--workspace` keeps the features of dependencies, and so their compiled code, of the tests.
-    let mut command = cargo(&["test", "--workspace", "--lib", "reference::"]);
+    let mut command =
+        cargo(&["test", "--workspace", "--lib", "--", "reference::", "json_schema::"]);
     run(command.env("WEFT_WRITE_REFERENCE", &directory))?;
     Ok(directory)
 }

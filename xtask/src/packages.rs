@@ -13,7 +13,7 @@ pub const BUILD: [&str; 7] =
 
 /// What the tests run against: dissectors, an independent author of frames, live peers, virtual
 /// machines, a browser for reports, a scraper of metrics.
-pub const TEST: [&str; 21] = [
+pub const TEST: [&str; 22] = [
     "busybox-static",
     "chromium",
     "containernetworking-plugins",
@@ -29,6 +29,7 @@ pub const TEST: [&str; 21] = [
     "ovn-central",
     "ovn-host",
     "prometheus",
+    "python3-jsonschema",
     "python3-scapy",
     "qemu-system-x86",
     "sockperf",

@@ -31,7 +31,7 @@ pub(super) const PORT: Schema = Schema {
     ],
 };
 
-const DEVICE: Schema = Schema {
+pub(super) const DEVICE: Schema = Schema {
     name: "`device`",
     keys: &[
         key("tap", "tap = \"web0\""),

@@ -26,7 +26,7 @@ pub(super) const SWITCH: Schema = Schema {
     ],
 };
 
-const VLAN_PAIR: Schema =
+pub(super) const VLAN_PAIR: Schema =
     Schema { name: "`vlan`", keys: &[key("outer", "outer = 100"), key("inner", "inner = 200")] };
 
 /// A logical switch as far as it could be read.

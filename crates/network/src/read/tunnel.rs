@@ -211,8 +211,8 @@ fn service_tpid(
     tpid.is_vlan().then_some(tpid)
 }
 
-/// The schemas of the types' tables.
+/// The schemas of `[tunnel_options]` and of the types' tables.
 #[cfg(test)]
 pub(super) fn schemas() -> impl Iterator<Item = &'static Schema> {
-    SCHEMAS.1.values()
+    std::iter::once(&SCHEMAS.0).chain(SCHEMAS.1.values())
 }
