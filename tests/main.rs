@@ -11,6 +11,7 @@ mod bridge;
 mod check;
 mod commands;
 mod debian;
+mod diff;
 mod dissect;
 mod doctor;
 mod established;

@@ -10,4 +10,5 @@ mod log;
 mod monitor;
 mod reload;
 mod routed;
+mod support;
 mod tables;

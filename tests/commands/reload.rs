@@ -6,13 +6,14 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
 use testkit::{report, require_root};
@@ -64,6 +65,16 @@ action = "drop"
     let file = lab.dir.path().join("changed.toml");
     fs::write(&file, text).expect("a file can be written");
     file
+}
+
+/// What `weft diff` says of host h1, from the network file of the lab to `new`.
+fn diff(lab: &Lab, new: &Path) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    command.args(["diff", "--json", "--host", "h1"]).arg(lab.network_file()).arg(new);
+    let output = command.output().expect("weft starts");
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(output.status.success(), "{told}");
+    told["hosts"][0].clone()
 }
 
 #[test]
@@ -206,7 +217,12 @@ fn nothing_changes_when_a_network_cannot_be_applied() {
     traffic::tcp(b, a, 4, 1 << 16);
 
     // The next reload succeeds, and SIGHUP reads the original file again.
+    let foretold = diff(&lab, &changed(&lab));
     let told = weft_json(control, &["reload", changed(&lab).to_str().expect("ASCII")]);
+    assert_eq!(foretold["step"], "reload", "{foretold}");
+    for what in ["ports", "endpoints"] {
+        assert_eq!(foretold[what], told[what], "{what}");
+    }
     assert_eq!(
         told["ports"],
         json!({ "added": ["more"], "changed": [], "removed": [], "kept": 1 })
@@ -231,8 +247,12 @@ fn port_is_recreated_when_its_configuration_has_changed() {
     let file = lab.dir.path().join("small.toml");
     let small = text.replace("name = \"blue\"", "name = \"blue\"\nmtu = 1280");
     fs::write(&file, small).expect("a file can be written");
+    let foretold = diff(&lab, &file);
     for host in [0, 1] {
         let told = weft_json(&lab.control(host), &["reload", file.to_str().expect("ASCII")]);
+        if host == 0 {
+            assert_eq!(foretold["ports"], told["ports"]);
+        }
         assert_eq!(told["ports"]["changed"].as_array().map(Vec::len), Some(1), "{told}");
         assert_eq!(told["endpoints"]["kept"], 1, "{told}");
         daemons[host].wait_ready();

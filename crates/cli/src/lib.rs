@@ -9,6 +9,7 @@ mod clock;
 mod control;
 mod ct;
 mod daemon;
+mod diff;
 mod doctor;
 mod fdb;
 mod flows;
@@ -33,6 +34,7 @@ mod service_manager;
 mod show;
 mod stdio;
 mod stop;
+mod support;
 mod table;
 mod trace;
 mod tunnels;
@@ -72,9 +74,11 @@ Examples:
   weft capture vm1 --host h1 -w -     capture the frames of a guest for tcpdump
   weft port add pods veth1 --host h1  attach an interface to a port of a pool
   weft reload network.toml --host h1  apply a changed network file without a restart
+  weft diff old.toml new.toml         show what a reload would change
   weft stop --host h1                 stop the daemon; the kernel keeps forwarding cached flows
   weft flows --logical network.toml   print the logical flows of a network file
   weft check --expr -                 check match expressions
+  weft support --host h1              collect what is needed to find a fault
   weft trace network.toml PACKET      trace a packet through the pipeline
 
 Exit codes: 0 success, 1 runtime failure, 2 bad usage, invalid input or missing privileges.";
@@ -95,9 +99,11 @@ enum Command {
     Reload(reload::Args),
     Stop(stop::Args),
     Check(check::Args),
+    Diff(diff::Args),
     Trace(trace::Args),
     Demo(bench::Demo),
     Doctor(doctor::Args),
+    Support(support::Args),
     Bench(bench::Bench),
 }
 
@@ -143,9 +149,11 @@ pub fn main() -> ExitCode {
         Command::Reload(args) => reload::reload(&args),
         Command::Stop(args) => stop::stop(&args),
         Command::Check(args) => check::check(&args),
+        Command::Diff(args) => diff::diff(&args),
         Command::Trace(args) => trace::trace(&args),
         Command::Demo(args) => bench::demo(args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Support(args) => support::support(&args),
         Command::Bench(args) => bench::bench(args),
     };
     let (code, error) = match result {

@@ -514,6 +514,26 @@ pub struct ReloadChanges {
 }
 
 impl ReloadChanges {
+    /// Compares two maps by their keys.
+    pub fn between<V: PartialEq>(old: &BTreeMap<String, V>, new: &BTreeMap<String, V>) -> Self {
+        let only = |here: &BTreeMap<String, V>, there: &BTreeMap<String, V>| -> Vec<String> {
+            here.keys().filter(|name| !there.contains_key(*name)).cloned().collect()
+        };
+        let common = || old.iter().filter_map(|(name, was)| Some((name, was, new.get(name)?)));
+        let changed = common().filter(|(_, was, now)| was != now);
+        Self {
+            added: only(new, old),
+            changed: changed.map(|(name, ..)| name.clone()).collect(),
+            removed: only(old, new),
+            kept: common().filter(|(_, was, now)| was == now).count(),
+        }
+    }
+
+    /// Whether anything differs.
+    pub fn any(&self) -> bool {
+        [&self.added, &self.changed, &self.removed].into_iter().any(|names| !names.is_empty())
+    }
+
     /// The changes in one line.
     pub fn summary(&self) -> String {
         let count = |names: &[String], what: &str| match names {

@@ -15,7 +15,7 @@ use datapath::config::{Config, EndpointConfig, PortConfig, TunnelConfig, Underla
 use flow::{DatapathKey, PortKey};
 use network::Network;
 use pipeline::{DatapathKind, FdbKey, FdbPort, Program, StateQuery, TunnelInport};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::MacAddr;
@@ -107,7 +107,11 @@ impl Daemon {
         let old = self.deployment();
         let (new, program) =
             Deployment::new(network, file, &self.host, old.options(), old.leave())?;
-        check_applicable(&old, &new).map_err(Failure::Input)?;
+        check_applicable(
+            (&old.config, old.network.as_deref()),
+            (&new.config, new.network.as_deref()),
+        )
+        .map_err(Failure::Input)?;
         sandbox::require_for_reload(&new.config).map_err(Failure::Input)?;
         let steps = PortSteps::between(&old.config, &new.config);
         let old_program = self.switch.program();
@@ -304,23 +308,27 @@ fn learning_ports(program: &Program) -> HashSet<(DatapathKey, PortKey)> {
     ports
 }
 
-/// Refuses changes that need a restart: another uplink or another underlay address.
-fn check_applicable(old: &Deployment, new: &Deployment) -> anyhow::Result<()> {
-    let Config { host, uplink, .. } = &old.config;
+/// Refuses changes that need a restart: another uplink or another underlay address. Each network
+/// comes with the configuration of one host that follows from it.
+pub(super) fn check_applicable(
+    (old, old_network): (&Config, Option<&Network>),
+    (new, new_network): (&Config, Option<&Network>),
+) -> anyhow::Result<()> {
+    let Config { host, uplink, .. } = old;
     const RESTART: &str = "a running switch cannot change that, and nothing was changed: \
                            restart weft run with this file";
-    if *uplink != new.config.uplink {
-        let now = &new.config.uplink;
+    if *uplink != new.uplink {
+        let now = &new.uplink;
         return Err(anyhow!("the uplink of {host} is {uplink}, but {now} in the file; {RESTART}"));
     }
-    let address = |deployment: &Deployment| {
-        let network = deployment.network.as_ref()?;
+    let address = |network: Option<&Network>| {
+        let network = network?;
         network.host(host).and_then(|host| host.underlay(network.underlay_family()))
     };
     // Without tunnels no socket is bound to the address, so it may change.
-    if let (Some(was), now) = (address(old), address(new))
+    if let (Some(was), now) = (address(old_network), address(new_network))
         && now != Some(was)
-        && !old.config.underlay.tunnels.is_empty()
+        && !old.underlay.tunnels.is_empty()
     {
         let now = now.map_or("none".to_owned(), |now| now.to_string());
         let what = format!("the underlay address of {host} is {was}, but {now} in the file");
@@ -358,7 +366,7 @@ fn merged_underlay(old: &Underlay, new: &Underlay) -> Underlay {
 
 /// The ports that a reload removes and adds.
 #[derive(Debug, Default)]
-struct PortSteps {
+pub(super) struct PortSteps {
     /// Removed first, because a new port needs their number or device.
     replaced: Vec<PortConfig>,
     /// Added, including the new forms of replaced ports.
@@ -370,7 +378,7 @@ struct PortSteps {
 }
 
 impl PortSteps {
-    fn between(old: &Config, new: &Config) -> Self {
+    pub(super) fn between(old: &Config, new: &Config) -> Self {
         let before: HashMap<_, _> = old.ports.iter().map(|port| (port.port, port)).collect();
         let after: HashMap<_, _> = new.ports.iter().map(|port| (port.port, port)).collect();
         let mut steps = Self::default();
@@ -395,7 +403,7 @@ impl PortSteps {
         steps
     }
 
-    fn ports(&self) -> ReloadChanges {
+    pub(super) fn ports(&self) -> ReloadChanges {
         let names = |ports: &[PortConfig]| -> HashSet<String> {
             ports.iter().map(|port| port.name.clone()).collect()
         };
@@ -421,7 +429,7 @@ fn sorted<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     names
 }
 
-fn endpoint_changes(old: &Config, new: &Config) -> ReloadChanges {
+pub(super) fn endpoint_changes(old: &Config, new: &Config) -> ReloadChanges {
     let name =
         |endpoint: &EndpointConfig| format!("{} {}", endpoint.spec.tunnel.name(), endpoint.remote);
     changes(&old.underlay.endpoints, &new.underlay.endpoints, |endpoint| name(endpoint))
@@ -433,18 +441,14 @@ fn names_of(program: &Program) -> Vec<String> {
 }
 
 /// Compares two lists of items that have unique names.
-fn changes<T: PartialEq>(old: &[T], new: &[T], name: impl Fn(&T) -> String) -> ReloadChanges {
-    let before: HashMap<String, &T> = old.iter().map(|item| (name(item), item)).collect();
-    let after: HashMap<String, &T> = new.iter().map(|item| (name(item), item)).collect();
-    let only = |here: &HashMap<String, &T>, there: &HashMap<String, &T>| {
-        sorted(here.keys().filter(|name| !there.contains_key(*name)))
-    };
-    let changed =
-        before.iter().filter(|(name, item)| after.get(*name).is_some_and(|now| now != *item));
-    let changed = sorted(changed.map(|(name, _)| name));
-    let (added, removed) = (only(&after, &before), only(&before, &after));
-    let kept = after.len() - added.len() - changed.len();
-    ReloadChanges { added, changed, removed, kept }
+pub(super) fn changes<T: PartialEq>(
+    old: &[T],
+    new: &[T],
+    name: impl Fn(&T) -> String,
+) -> ReloadChanges {
+    let before: BTreeMap<_, _> = old.iter().map(|item| (name(item), item)).collect();
+    let after: BTreeMap<_, _> = new.iter().map(|item| (name(item), item)).collect();
+    ReloadChanges::between(&before, &after)
 }
 
 fn log(reloaded: &ReloadReply) {

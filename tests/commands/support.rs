@@ -1,0 +1,83 @@
+//! Tests of `weft support`.
+
+use crate::common::daemon::WEFT;
+use crate::common::{Daemon, Lab, Setup, TempDir};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use testkit::require_root;
+
+/// Runs `weft support` for a network file; returns what it says.
+fn support(control: &Path, archive: &Path, network: &Path) -> Value {
+    let mut command = Command::new(WEFT);
+    command.args(["support", "--json", "--control"]).arg(control).arg("-o").arg(archive);
+    let output = command.arg(network).output().expect("weft starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Unpacks an archive; returns the directory in it.
+fn unpacked(archive: &Path, into: &TempDir) -> PathBuf {
+    let mut tar = Command::new("tar");
+    let done = tar.arg("-xzf").arg(archive).arg("-C").arg(into.path()).status();
+    assert!(done.expect("tar starts").success());
+    let inside = |entry: fs::DirEntry| entry.path().is_dir().then(|| entry.path());
+    let mut entries = fs::read_dir(into.path()).expect("a directory").flatten();
+    entries.find_map(inside).expect("one directory is in the archive")
+}
+
+/// The names of the parts that are missing.
+fn missing(told: &Value) -> Vec<&str> {
+    let parts = told["missing"].as_array().expect("a list");
+    parts.iter().map(|part| part[0].as_str().expect("a name")).collect()
+}
+
+#[test]
+fn archive_has_all_views_when_a_daemon_runs() {
+    require_root!();
+    let lab = Lab::new(Setup::new("geneve"));
+    let daemon = lab.start(0);
+    let folder = TempDir::new();
+    let archive = folder.path().join("all.tar.gz");
+    let told = support(&lab.control(0), &archive, &lab.network_file());
+    // This machine need not have systemd.
+    let systemd = ["units.txt", "log.txt"];
+    let lacks: Vec<_> = missing(&told).into_iter().filter(|part| !systemd.contains(part)).collect();
+    assert!(lacks.is_empty(), "{told}");
+    assert_eq!(fs::metadata(&archive).expect("the archive").mode() & 0o777, 0o600);
+    let inside = unpacked(&archive, &folder);
+    let read = |part: &str| fs::read_to_string(inside.join(part)).expect("a part");
+    let show: Value = serde_json::from_str(&read("show.json")).expect("JSON");
+    assert_eq!(show["ports"][0]["port"], daemon.show().ports[0].port);
+    let network = fs::read_to_string(lab.network_file()).expect("the network file");
+    assert_eq!(read("network.toml"), network);
+    assert!(read("logical-flows.json").contains("\"stage\""));
+    assert!(read("kernel.txt").starts_with("Linux "));
+    Daemon::stop(daemon);
+}
+
+#[test]
+fn archive_says_what_is_missing_when_no_daemon_runs() {
+    let folder = TempDir::new();
+    let archive = folder.path().join("none.tar.gz");
+    let told = support(Path::new("/nowhere.sock"), &archive, Path::new("/nowhere.toml"));
+    for part in ["show.json", "ports.json", "network.toml"] {
+        assert!(missing(&told).contains(&part), "{part}: {told}");
+    }
+    let inside = unpacked(&archive, &folder);
+    assert!(inside.join("os-release.txt").exists());
+    let list = fs::read_to_string(inside.join("missing.txt")).expect("the list");
+    assert!(list.contains("show.json: weft: ") && list.contains("/nowhere.sock"), "{list}");
+}
+
+#[test]
+fn archive_is_refused_when_it_cannot_be_written() {
+    let mut command = Command::new(WEFT);
+    command.args(["support", "--control", "/nowhere.sock", "-o", "/nowhere/a.tar.gz"]);
+    let output = command.output().expect("weft starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot write /nowhere/a.tar.gz: No such file"), "{said}");
+}

@@ -1,0 +1,147 @@
+//! Tests of `weft diff`, without a daemon. That it foretells what a reload does is tested in
+//! `commands/reload.rs`.
+
+use crate::common::TempDir;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const EXAMPLE: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/vxlan.toml"));
+const SERVICES: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/services.toml"));
+
+/// Runs `weft diff`. Returns exit code, standard output and standard error.
+fn diff(args: &[&str], old: &Path, new: &Path) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    let output = command.arg("diff").args(args).args([old, new]).output().expect("weft starts");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
+}
+
+/// Two files in a directory.
+struct Files {
+    _directory: TempDir,
+    old: PathBuf,
+    new: PathBuf,
+}
+
+impl Files {
+    fn new(old: &str, new: &str) -> Self {
+        let directory = TempDir::new();
+        let write = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, text).expect("a file can be written");
+            path
+        };
+        let (old, new) = (write("old.toml", old), write("new.toml", new));
+        Self { _directory: directory, old, new }
+    }
+
+    fn text(&self, args: &[&str]) -> (i32, String) {
+        let (code, printed, errors) = diff(args, &self.old, &self.new);
+        assert_eq!(errors, "");
+        (code, printed)
+    }
+
+    fn json(&self) -> (i32, Value) {
+        let (code, printed) = self.text(&["--json"]);
+        (code, serde_json::from_str(&printed).expect("JSON"))
+    }
+}
+
+/// The example with one text replaced, which it must have.
+fn example_with(from: &str, to: &str) -> String {
+    assert!(EXAMPLE.contains(from), "{from}");
+    EXAMPLE.replace(from, to)
+}
+
+#[test]
+fn nothing_differs_when_only_comments_do() {
+    let files = Files::new(EXAMPLE, &format!("# Another comment.\n\n{EXAMPLE}"));
+    let expected = "host h1: nothing differs\nhost h2: nothing differs\n";
+    assert_eq!(files.text(&[]), (0, expected.to_owned()));
+}
+
+#[test]
+fn each_host_says_what_is_interrupted_when_a_device_changes() {
+    let changed = example_with("tap = \"web0\"", "tap = \"web1\"");
+    let files = Files::new(EXAMPLE, &changed);
+    let expected = "host h1: weft reload applies the new file\n  \
+                    ports                 1 changed (web), 0 kept\n  \
+                    traffic stops at      web\n\
+                    host h2: nothing differs\n";
+    assert_eq!(files.text(&[]), (0, expected.to_owned()));
+    let (_, only_h2) = files.text(&["--host", "h2"]);
+    assert_eq!(only_h2, "host h2: nothing differs\n");
+}
+
+#[test]
+fn restart_is_demanded_when_an_uplink_or_its_address_changes() {
+    for (from, to, reason) in [
+        ("\"192.0.2.1\"", "\"192.0.2.7\"", "underlay address of h1 is 192.0.2.1, but 192.0.2.7"),
+        (
+            "name = \"h1\"\nuplink = \"eth0\"",
+            "name = \"h1\"\nuplink = \"eth9\"",
+            "uplink of h1 is eth0, but eth9",
+        ),
+    ] {
+        let files = Files::new(EXAMPLE, &example_with(from, to));
+        let (code, told) = files.json();
+        assert_eq!((code, &told["hosts"][0]["step"]), (1, &json!("restart")), "{told}");
+        let why = told["hosts"][0]["reason"].as_str().expect("a reason");
+        assert!(why.contains(reason), "{why}");
+        assert_eq!(told["hosts"][1]["reason"], Value::Null);
+    }
+}
+
+#[test]
+fn hosts_start_or_stop_when_only_one_file_has_them() {
+    let third = format!(
+        "{EXAMPLE}\n[[host]]\nname = \"h3\"\nuplink = \"eth0\"\nunderlay = [\"192.0.2.3\"]\n"
+    );
+    let steps = |files: Files| {
+        let (code, told) = files.json();
+        (code, told["hosts"][2]["step"].clone())
+    };
+    assert_eq!(steps(Files::new(EXAMPLE, &third)), (0, json!("start")));
+    assert_eq!(steps(Files::new(&third, EXAMPLE)), (0, json!("stop")));
+}
+
+#[test]
+fn logical_flows_are_listed_when_an_acl_is_new() {
+    let acl = "\n[[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 10\n\
+               match = \"udp.dst == 7\"\naction = \"drop\"\n";
+    let files = Files::new(EXAMPLE, &format!("{EXAMPLE}{acl}"));
+    let (code, printed) = files.text(&["--flows"]);
+    assert_eq!(code, 0);
+    assert!(printed.contains("all hosts\n  switch blue: "), "{printed}");
+    let is_new = |line: &str| line.starts_with("    +table=") && line.contains("udp.dst == 7");
+    assert!(printed.lines().any(is_new), "{printed}");
+    let (_, told) = files.json();
+    let steps = told["hosts"].as_array().expect("hosts").iter().map(|host| &host["step"]);
+    assert!(steps.into_iter().all(|step| step == "reload"), "{told}");
+}
+
+#[test]
+fn load_balancers_are_named_when_their_backends_change() {
+    let backend = "10.0.1.12:8080";
+    assert!(SERVICES.contains(backend), "{SERVICES}");
+    let files = Files::new(SERVICES, &SERVICES.replace(backend, "10.0.1.13:8080"));
+    let (code, told) = files.json();
+    assert_eq!(code, 0, "{told}");
+    assert_eq!(told["load_balancers"]["changed"].as_array().map(Vec::len), Some(1), "{told}");
+}
+
+#[test]
+fn errors_name_the_file_when_it_is_invalid_or_lacks_the_host() {
+    let files = Files::new(EXAMPLE, "tunnel = \"none\"\n");
+    let (code, printed, errors) = diff(&[], &files.old, &files.new);
+    assert_eq!((code, printed.as_str()), (2, ""));
+    assert!(errors.contains("new.toml:1:"), "{errors}");
+    let files = Files::new(EXAMPLE, EXAMPLE);
+    let (code, _, errors) = diff(&["--host", "h9"], &files.old, &files.new);
+    assert_eq!(code, 2);
+    assert!(errors.contains("has no host \"h9\": use one of"), "{errors}");
+}
