@@ -36,19 +36,18 @@ pub fn doc() -> Result<()> {
     run(command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))
 }
 
-/// Writes docs/commands.md, the tables of docs/metrics.md and docs/network.schema.json, and the man
-/// pages and completions of shells in the target directory.
+/// The generated pages of `docs`.
+const PAGES: [&str; 3] = ["commands.md", "metrics.md", "network.schema.json"];
+
+/// Writes [`PAGES`], and the man pages and completions of shells in the target directory.
 pub fn docs_generate() -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     let reference = reference()?;
-    for page in ["commands.md", "metrics.md", "network.schema.json"] {
+    for page in PAGES {
         let path = format!("docs/{page}");
         fs::copy(reference.join(page), &path).with_context(|| path.clone())?;
     }
-    println!(
-        "wrote docs/commands.md, docs/metrics.md, docs/network.schema.json, and man pages and completions in {}",
-        reference.display()
-    );
+    println!("wrote docs/{}; the rest is in {}", PAGES.join(", docs/"), reference.display());
     Ok(())
 }
 
