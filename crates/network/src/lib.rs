@@ -32,7 +32,7 @@ pub use errors::{Errors, Position, Problem};
 pub use flow::{
     Carrier, DatapathKey, Dscp, KernelDatapath, NetworkId, PortKey, Ttl, TunnelSettings, TunnelType,
 };
-pub use load::read_file;
+pub use load::{read_file, says_the_same};
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
     Acl, AclAction, AclDirection, AclScope, Bridge, BridgePort, Device, FileLine, Host, HostIndex,

@@ -35,6 +35,13 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, Errors> {
     Ok(bytes)
 }
 
+/// Whether two network files say the same. Comments, spaces and the order of keys do not count.
+/// Files that are not TOML differ.
+pub fn says_the_same(one: &[u8], other: &[u8]) -> bool {
+    let table = |bytes| toml::from_str::<toml::Table>(str::from_utf8(bytes).ok()?).ok();
+    table(one).is_some_and(|one| table(other) == Some(one))
+}
+
 impl Network {
     /// Reads and checks a file. Errors name it like `path`.
     ///
