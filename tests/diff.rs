@@ -70,11 +70,11 @@ fn each_host_says_what_is_interrupted_when_a_device_changes() {
     let files = Files::new(EXAMPLE, &changed);
     let expected = "host h1: weft reload applies the new file\n  \
                     ports                 1 changed (web), 0 kept\n  \
-                    traffic stops at      web\n\
-                    host h2: nothing differs\n";
+                    traffic stops at      port web\n\
+                    host h2: weft reload applies the new file\n";
     assert_eq!(files.text(&[]), (0, expected.to_owned()));
     let (_, only_h2) = files.text(&["--host", "h2"]);
-    assert_eq!(only_h2, "host h2: nothing differs\n");
+    assert_eq!(only_h2, "host h2: weft reload applies the new file\n");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn restart_is_demanded_when_an_uplink_or_its_address_changes() {
         let (code, told) = files.json();
         assert_eq!((code, &told["hosts"][0]["step"]), (1, &json!("restart")), "{told}");
         let why = told["hosts"][0]["reason"].as_str().expect("a reason");
-        assert!(why.contains(reason), "{why}");
+        assert!(why.contains(reason) && !why.contains("nothing was changed"), "{why}");
         assert_eq!(told["hosts"][1]["reason"], Value::Null);
     }
 }
@@ -144,4 +144,73 @@ fn errors_name_the_file_when_it_is_invalid_or_lacks_the_host() {
     let (code, _, errors) = diff(&["--host", "h9"], &files.old, &files.new);
     assert_eq!(code, 2);
     assert!(errors.contains("has no host \"h9\": use one of"), "{errors}");
+}
+
+/// Neither edit changes a port, a tunnel or an end point of host h1. It must reload all the same.
+#[test]
+fn reload_is_due_when_a_guest_moves_between_other_hosts_or_a_vni_changes() {
+    let third = r#"
+[[host]]
+name = "h3"
+uplink = "eth0"
+underlay = ["192.0.2.3"]
+
+[[logical_switch]]
+name = "green"
+vni = 5002
+
+  [[logical_switch.port]]
+  name = "one"
+  host = "h1"
+  mac = "02:00:00:00:00:11"
+  device = { tap = "one0" }
+
+  [[logical_switch.port]]
+  name = "two"
+  host = "h3"
+  mac = "02:00:00:00:00:12"
+  device = { tap = "two0", netns = "two" }
+
+  [[logical_switch.port]]
+  name = "three"
+  host = "h2"
+  mac = "02:00:00:00:00:13"
+  device = { tap = "three0" }
+"#;
+    let old = format!("{EXAMPLE}{third}");
+    let (before, after) = old.split_at(old.find("name = \"db\"").expect("a port"));
+    let moved = before.to_owned() + &after.replacen("host = \"h2\"", "host = \"h3\"", 1);
+    let other_vni = old.replace("vni = 5001", "vni = 5003");
+    for (new, list, name) in
+        [(moved, "moved_ports", "db"), (other_vni, "renumbered", "switch blue")]
+    {
+        let (code, told) = Files::new(&old, &new).json();
+        assert_eq!((code, &told["hosts"][0]["step"]), (0, &json!("reload")), "{told}");
+        for what in ["ports", "endpoints"] {
+            assert_eq!(told["hosts"][0][what]["changed"], json!([]), "{what}: {told}");
+        }
+        assert_eq!(told[list], json!([name]), "{told}");
+    }
+}
+
+#[test]
+fn tunnel_is_interrupted_when_its_checksum_is_set() {
+    let options = "\n[tunnel_options.vxlan]\nchecksum = ";
+    for value in ["true", "false"] {
+        // The tables of the example come later than this key.
+        let files = Files::new(EXAMPLE, &format!("{EXAMPLE}{options}{value}\n"));
+        let (code, printed) = files.text(&["--host", "h1"]);
+        assert_eq!(code, 0);
+        assert!(printed.contains("traffic stops at      tunnel vxlan"), "{value}: {printed}");
+    }
+}
+
+#[test]
+fn restart_is_demanded_when_the_daemon_gave_up_a_privilege() {
+    let tap = "device = { tap = \"web0\", netns = \"web\" }";
+    let plain = example_with(tap, "device = { interface = \"web0\" }");
+    let (code, told) = Files::new(&plain, EXAMPLE).json();
+    let why = told["hosts"][0]["reason"].as_str().unwrap_or_default();
+    assert!(code == 1 && why.contains("CAP_SYS_ADMIN"), "{told}");
+    assert_eq!(Files::new(EXAMPLE, &plain).json().0, 0);
 }

@@ -5,7 +5,8 @@ use crate::control::replies::ReloadChanges;
 use crate::daemon::FileReads;
 use crate::daemon::preview::{HostPreview, NamedNetwork, Step};
 use crate::{Failure, stdio};
-use network::{LogicalNetwork, Network, logical_flows};
+use network::logical::LogicalDatapath;
+use network::{DatapathKey, LogicalNetwork, Network, PortKey, logical_flows};
 use pipeline::DatapathKind;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,9 +16,12 @@ use std::path::{Path, PathBuf};
 /// Show what a reload from one network file to another would change, and whom it would interrupt.
 ///
 /// Both files are checked first. For each host: whether `weft reload` applies the new file or
-/// `weft run` must be restarted, and which ports, tunnels, end points and bridges differ. Traffic
-/// stops only at ports that are changed, for the moment in which their device is opened again, and
-/// at removed ones. For the whole network: how many logical flows of which switch or router differ.
+/// `weft run` must be restarted, and which ports, tunnels, end points and bridges differ. For the
+/// whole network: which ports move, and how many logical flows of which switch or router differ.
+///
+/// A reload stops traffic at changed ports, tunnels and end points for the moment in which their
+/// device or socket is opened again, and at removed ones for good. A restart is described in
+/// docs/operating.md.
 ///
 /// No switch has to run, and nothing is changed. Devices that `weft port add` has attached to
 /// pools are not considered.
@@ -45,13 +49,17 @@ Examples:
   weft diff --host h1 --flows old.toml new.toml
   weft diff --json old.toml new.toml | jq '.hosts[] | select(.step == \"restart\") | .host'
 
-Exit codes: 0 `weft reload` applies the new file on every host that is shown, or nothing differs,
-1 some host needs a restart, 2 bad usage or an invalid file.";
+Exit codes: 0 no host that is shown must be restarted, 1 some host must, 2 bad usage or an invalid
+file. Hosts that only one file has must be started or stopped; that does not count.";
 
 /// All differences.
 #[derive(Serialize)]
 struct Difference {
     hosts: Vec<HostPreview>,
+    /// Ports that both files have, with another host, switch or key.
+    moved_ports: Vec<String>,
+    /// Switches and routers that both files have, with another key in tunnels.
+    renumbered: Vec<String>,
     /// Switches and routers whose logical flows differ.
     datapaths: Vec<DatapathDifference>,
     address_sets: ReloadChanges,
@@ -71,7 +79,8 @@ struct DatapathDifference {
 
 pub fn diff(args: &Args) -> Result<(), Failure> {
     let reads = FileReads::new();
-    let (old, new) = (read(&reads, &args.old)?, read(&reads, &args.new)?);
+    let ((old, was), (new, now)) = (read(&reads, &args.old)?, read(&reads, &args.new)?);
+    let is_same = network::says_the_same(&was, &now);
     let names: BTreeSet<_> = if args.host.is_empty() {
         let hosts = [&old, &new].into_iter().flat_map(|read| read.network.hosts());
         hosts.map(|host| host.name.clone()).collect()
@@ -84,10 +93,9 @@ pub fn diff(args: &Args) -> Result<(), Failure> {
             reads.load_flows(&read.network, path, &name)
         };
         let flows = (flow_files(&old, &args.old)?, flow_files(&new, &args.new)?);
-        hosts.push(HostPreview::new((&old, &new), (&flows.0, &flows.1), &name)?);
+        hosts.push(HostPreview::new((&old, &new), (&flows.0, &flows.1), &name, is_same)?);
     }
-    let difference =
-        Difference::new(hosts, &logical_flows(&old.network), &logical_flows(&new.network));
+    let difference = Difference::new(hosts, &old.network, &new.network);
     if args.json {
         stdio::print_json(&difference)?;
     } else {
@@ -99,34 +107,40 @@ pub fn diff(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn read(reads: &FileReads, path: &Path) -> Result<NamedNetwork, Failure> {
-    let network: Network = reads.load(path)?;
-    Ok(NamedNetwork { file: path.display().to_string(), network })
+/// A network file, checked, and its content.
+fn read(reads: &FileReads, path: &Path) -> Result<(NamedNetwork, Vec<u8>), Failure> {
+    let file = path.display().to_string();
+    let bytes = reads.read(path)?;
+    let network = Network::parse_bytes(&bytes, &file).map_err(Failure::input)?;
+    Ok((NamedNetwork { file, network }, bytes))
 }
 
 impl Difference {
-    fn new(mut hosts: Vec<HostPreview>, old: &LogicalNetwork, new: &LogicalNetwork) -> Self {
-        let datapaths = DatapathDifference::between(old, new);
-        let maps = (
-            ReloadChanges::between(&old.address_sets, &new.address_sets),
-            ReloadChanges::between(&old.port_groups, &new.port_groups),
-            ReloadChanges::between(&load_balancers(old), &load_balancers(new)),
-        );
-        let (address_sets, port_groups, load_balancers) = maps;
-        let all = [&address_sets, &port_groups, &load_balancers];
-        if !datapaths.is_empty() || all.into_iter().any(ReloadChanges::any) {
-            // Every host has all logical flows of its switches and routers.
-            for host in hosts.iter_mut().filter(|host| host.step == Step::None) {
-                host.step = Step::Reload;
-            }
+    fn new(hosts: Vec<HostPreview>, old: &Network, new: &Network) -> Self {
+        let (before, after) = (logical_flows(old), logical_flows(new));
+        let (old_balancers, new_balancers) = (load_balancers(&before), load_balancers(&after));
+        Self {
+            hosts,
+            moved_ports: ReloadChanges::between(&places(old), &places(new)).changed,
+            renumbered: ReloadChanges::between(&keys(&before), &keys(&after)).changed,
+            datapaths: DatapathDifference::between(&before, &after),
+            address_sets: ReloadChanges::between(&before.address_sets, &after.address_sets),
+            port_groups: ReloadChanges::between(&before.port_groups, &after.port_groups),
+            load_balancers: ReloadChanges::between(&old_balancers, &new_balancers),
         }
-        Self { hosts, datapaths, address_sets, port_groups, load_balancers }
     }
 
     /// The text for a terminal. `with_flows`: with each logical flow that differs.
     fn describe(&self, with_flows: bool) -> String {
         let mut text: String = self.hosts.iter().map(describe_host).collect();
         let mut shared = String::new();
+        for (what, names) in
+            [("moved ports", &self.moved_ports), ("other tunnel keys", &self.renumbered)]
+        {
+            if !names.is_empty() {
+                let _ = writeln!(shared, "  {what:<22}{}", names.join(", "));
+            }
+        }
         for DatapathDifference { name, kind, added, removed } in &self.datapaths {
             let (new, gone) = (added.len(), removed.len());
             let _ = writeln!(shared, "  {kind} {name}: {new} logical flows added, {gone} removed");
@@ -156,7 +170,9 @@ fn describe_host(preview: &HostPreview) -> String {
     let step = match preview.step {
         Step::None => "nothing differs".to_owned(),
         Step::Reload => "weft reload applies the new file".to_owned(),
-        Step::Restart => reason.clone().unwrap_or_default(),
+        Step::Restart => {
+            format!("weft run must be restarted: {}", reason.as_deref().unwrap_or_default())
+        }
         Step::Start => "only the new file has this host: start weft run there".to_owned(),
         Step::Stop => "only the old file has this host: stop weft run there".to_owned(),
     };
@@ -166,7 +182,7 @@ fn describe_host(preview: &HostPreview) -> String {
     {
         text += &line(what, changes);
     }
-    let interrupted: Vec<_> = preview.interrupted().map(String::as_str).collect();
+    let interrupted = preview.interrupted();
     if !interrupted.is_empty() {
         let _ = writeln!(text, "  traffic stops at      {}", interrupted.join(", "));
     }
@@ -178,12 +194,41 @@ fn line(what: &str, changes: &ReloadChanges) -> String {
     if changes.any() { format!("  {what:<22}{}\n", changes.summary()) } else { String::new() }
 }
 
+/// Where each port is: its host, switch and key.
+fn places(network: &Network) -> BTreeMap<String, (String, String, PortKey)> {
+    let mut places = BTreeMap::new();
+    for host in network.hosts() {
+        for (switch, port) in network.ports_on(host.index) {
+            let place = (host.name.clone(), switch.name.clone(), port.key);
+            places.insert(port.name.clone(), place);
+        }
+    }
+    places
+}
+
+/// The keys of the switches and routers in the pipeline and in tunnels.
+fn keys(logical: &LogicalNetwork) -> BTreeMap<String, (DatapathKey, Option<DatapathKey>)> {
+    let key = |datapath: &LogicalDatapath| {
+        let keys = (datapath.key, datapath.tunnel_key);
+        (format!("{} {}", kind_of(datapath), datapath.name), keys)
+    };
+    logical.datapaths.iter().map(key).collect()
+}
+
+fn kind_of(datapath: &LogicalDatapath) -> &'static str {
+    match datapath.kind {
+        DatapathKind::Router => "router",
+        _ => "switch",
+    }
+}
+
 /// What decides where each load balancer sends connections, by its name.
 fn load_balancers(logical: &LogicalNetwork) -> BTreeMap<String, String> {
-    let name_of = |key| logical.datapaths.iter().find(|datapath| datapath.key == key);
+    let with_key = |key| logical.datapaths.iter().find(|datapath| datapath.key == key);
     let mut described = BTreeMap::new();
     for (balancer, keys) in &logical.load_balancers {
-        let switches: Vec<_> = keys.iter().filter_map(|&key| Some(&name_of(key)?.name)).collect();
+        let switches: BTreeSet<_> =
+            keys.iter().filter_map(|&key| Some(&with_key(key)?.name)).collect();
         let lflow::LoadBalancer { protocol, vips, hairpin_sources, .. } = balancer;
         let text = format!("{switches:?} {protocol:?} {vips:?} {hairpin_sources:?}");
         described.insert(balancer.name.clone(), text);
@@ -229,13 +274,7 @@ fn flows_by_datapath(logical: &LogicalNetwork) -> BTreeMap<(&'static str, String
     let names: BTreeMap<_, _> = logical
         .datapaths
         .iter()
-        .map(|datapath| {
-            let kind = match datapath.kind {
-                DatapathKind::Router => "router",
-                _ => "switch",
-            };
-            (datapath.key, (kind, datapath.name.clone()))
-        })
+        .map(|datapath| (datapath.key, (kind_of(datapath), datapath.name.clone())))
         .collect();
     let mut all: BTreeMap<_, Flows> =
         names.values().map(|name| (name.clone(), Flows::new())).collect();

@@ -34,13 +34,21 @@ impl FileReads {
     /// # Errors
     /// The file is invalid, cannot be read, or its file system has not answered in time.
     pub fn load(&self, file: &Path) -> Result<Network, Failure> {
-        let path = file.to_owned();
         let name = file.display().to_string();
+        Network::parse_bytes(&self.read(file)?, &name).map_err(Failure::input)
+    }
+
+    /// Reads a network file or a flow file without checking it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or its file system has not answered in time.
+    pub fn read(&self, file: &Path) -> Result<Vec<u8>, Failure> {
+        let path = file.to_owned();
         let bytes = self
             .run(move || network::read_file(&path))
-            .with_context(|| format!("cannot read {name}"))
+            .with_context(|| format!("cannot read {}", file.display()))
             .map_err(Failure::Input)?;
-        Network::parse_bytes(&bytes.map_err(Failure::input)?, &name).map_err(Failure::input)
+        bytes.map_err(Failure::input)
     }
 
     /// Reads the flow files of the bridges on `host`. `file` is the network file, in whose
@@ -61,11 +69,7 @@ impl FileReads {
             let Some(flows) = &bridge.flows else { continue };
             let path = file.parent().unwrap_or(Path::new("")).join(flows);
             let name = path.display().to_string();
-            let bytes = self
-                .run(move || network::read_file(&path))
-                .with_context(|| format!("cannot read {name}"))
-                .map_err(Failure::Input)?;
-            let text = String::from_utf8(bytes.map_err(Failure::input)?)
+            let text = String::from_utf8(self.read(&path)?)
                 .with_context(|| format!("cannot read {name}: it is not UTF-8 text"))
                 .map_err(Failure::Input)?;
             files.insert(bridge.name.clone(), FlowFile { name, text });

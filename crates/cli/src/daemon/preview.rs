@@ -2,6 +2,7 @@
 
 use super::no_such_host;
 use super::reload::{PortSteps, changes, check_applicable, endpoint_changes};
+use super::sandbox;
 use crate::bridges::FlowFiles;
 use crate::control::replies::ReloadChanges;
 use crate::host_config::{self, HostConfig};
@@ -22,7 +23,7 @@ pub struct NamedNetwork {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// Nothing that the host has differs.
+    /// Nothing: both files say the same.
     None,
     /// `weft reload` applies the new file.
     Reload,
@@ -50,7 +51,7 @@ pub struct HostPreview {
 
 impl HostPreview {
     /// Compares two networks for the host of this name. `flows` are the flow files of its bridges,
-    /// in the old and in the new network.
+    /// in the old and in the new network. `is_same` is true if both network files say the same.
     ///
     /// # Errors
     /// Neither network has the host, or one does not fit it.
@@ -58,10 +59,29 @@ impl HostPreview {
         (old, new): (&NamedNetwork, &NamedNetwork),
         flows: (&FlowFiles, &FlowFiles),
         host: &str,
+        is_same: bool,
+    ) -> Result<Self, Failure> {
+        // Each host chooses outer checksums by its NIC where the file does not. The choice is
+        // unknown here, so what differs with either one counts.
+        let with = Self::compare((old, new), flows, host, true)?;
+        let without = Self::compare((old, new), flows, host, false)?;
+        let mut preview = if with.tunnels.any() || with.endpoints.any() { with } else { without };
+        if preview.step == Step::None && (!is_same || preview.bridges.any()) {
+            preview.step = Step::Reload;
+        }
+        Ok(preview)
+    }
+
+    /// The step is [`Step::None`] if a reload would not be refused.
+    fn compare(
+        (old, new): (&NamedNetwork, &NamedNetwork),
+        flows: (&FlowFiles, &FlowFiles),
+        host: &str,
+        checksum: bool,
     ) -> Result<Self, Failure> {
         let mut numbers = HostNumbers::default();
-        let before = compiled(old, flows.0, host, &mut numbers)?;
-        let after = compiled(new, flows.1, host, &mut numbers)?;
+        let before = compiled(old, flows.0, host, checksum, &mut numbers)?;
+        let after = compiled(new, flows.1, host, checksum, &mut numbers)?;
         let (before, after) = match (before, after) {
             (Some(before), Some(after)) => (before, after),
             (None, Some(_)) => return Ok(Self::only(host, Step::Start)),
@@ -71,7 +91,14 @@ impl HostPreview {
             }
         };
         let (was, now) = (&before.config, &after.config);
-        let mut preview = Self {
+        let refused = check_applicable((was, Some(&old.network)), (now, Some(&new.network)));
+        let reason = refused.err().map(|why| why.to_string()).or_else(|| {
+            let further = sandbox::further_needed(was, now)?;
+            Some(format!("the new file needs {further}, which the daemon gave up at its start"))
+        });
+        Ok(Self {
+            step: if reason.is_some() { Step::Restart } else { Step::None },
+            reason,
             ports: PortSteps::between(was, now).ports(),
             tunnels: changes(&tunnels(was), &tunnels(now), |(name, _)| name.clone()),
             endpoints: endpoint_changes(was, now),
@@ -81,15 +108,7 @@ impl HostPreview {
                 |(name, _)| name.clone(),
             ),
             ..Self::only(host, Step::None)
-        };
-        let refused = check_applicable((was, Some(&old.network)), (now, Some(&new.network)));
-        if let Err(refused) = refused {
-            preview.step = Step::Restart;
-            preview.reason = Some(refused.to_string());
-        } else if differs(was, now) || preview.bridges.any() {
-            preview.step = Step::Reload;
-        }
-        Ok(preview)
+        })
     }
 
     fn only(host: &str, step: Step) -> Self {
@@ -99,10 +118,15 @@ impl HostPreview {
         Self { host, step, reason: None, ports, tunnels, endpoints, bridges }
     }
 
-    /// The ports whose traffic stops: for the moment in which their device is opened again, or for
-    /// good.
-    pub fn interrupted(&self) -> impl Iterator<Item = &String> {
-        self.ports.changed.iter().chain(&self.ports.removed)
+    /// Whose traffic stops: for the moment in which a device or socket is opened again, or for
+    /// good. Ports, tunnels and end points by name.
+    pub fn interrupted(&self) -> Vec<String> {
+        let of = |what: &str, changes: &ReloadChanges| -> Vec<String> {
+            let names = changes.changed.iter().chain(&changes.removed);
+            names.map(|name| format!("{what} {name}")).collect()
+        };
+        [of("port", &self.ports), of("tunnel", &self.tunnels), of("end point", &self.endpoints)]
+            .concat()
     }
 }
 
@@ -111,20 +135,14 @@ fn compiled(
     NamedNetwork { file, network }: &NamedNetwork,
     flows: &FlowFiles,
     host: &str,
+    checksum: bool,
     numbers: &mut HostNumbers,
 ) -> Result<Option<HostConfig>, Failure> {
     let Some(host) = network.host(host) else { return Ok(None) };
-    // The outer checksum follows from the uplink's NIC where the file has none: the same before
-    // and after.
-    let mut built =
-        host_config::build(network, host, file, true, numbers, |_| None).map_err(Failure::Input)?;
+    let mut built = host_config::build(network, host, file, checksum, numbers, |_| None)
+        .map_err(Failure::Input)?;
     bridges::load(&mut built.bridges, flows, &Default::default(), &mut built.program)?;
     Ok(Some(built))
-}
-
-/// Whether anything differs that comes from the network file.
-fn differs(was: &Config, now: &Config) -> bool {
-    was.ports != now.ports || was.underlay != now.underlay || was.punt_limit != now.punt_limit
 }
 
 /// The tunnels of a host with their names.

@@ -111,7 +111,12 @@ impl Daemon {
             (&old.config, old.network.as_deref()),
             (&new.config, new.network.as_deref()),
         )
-        .map_err(Failure::Input)?;
+        .map_err(|why| {
+            Failure::Input(anyhow!(
+                "{why}; a running switch cannot change that, and nothing was changed: restart \
+                 weft run with this file"
+            ))
+        })?;
         sandbox::require_for_reload(&new.config).map_err(Failure::Input)?;
         let steps = PortSteps::between(&old.config, &new.config);
         let old_program = self.switch.program();
@@ -145,7 +150,9 @@ impl Daemon {
         let old_program = self.switch.program();
         program.allocate_zones(old_program.zones());
         let is_same = old.config.underlay == new.config.underlay;
-        let must_change = !is_same || !std::mem::take(has_underlay);
+        let must_change = !is_same || !*has_underlay;
+        // Until this change has succeeded.
+        *has_underlay = false;
         if must_change {
             self.add_underlay(&old.config, &new.config)?;
         }
@@ -309,17 +316,15 @@ fn learning_ports(program: &Program) -> HashSet<(DatapathKey, PortKey)> {
 }
 
 /// Refuses changes that need a restart: another uplink or another underlay address. Each network
-/// comes with the configuration of one host that follows from it.
+/// comes with the configuration of one host that follows from it. The error says what differs.
 pub(super) fn check_applicable(
     (old, old_network): (&Config, Option<&Network>),
     (new, new_network): (&Config, Option<&Network>),
 ) -> anyhow::Result<()> {
     let Config { host, uplink, .. } = old;
-    const RESTART: &str = "a running switch cannot change that, and nothing was changed: \
-                           restart weft run with this file";
     if *uplink != new.uplink {
         let now = &new.uplink;
-        return Err(anyhow!("the uplink of {host} is {uplink}, but {now} in the file; {RESTART}"));
+        return Err(anyhow!("the uplink of {host} is {uplink}, but {now} in the file"));
     }
     let address = |network: Option<&Network>| {
         let network = network?;
@@ -331,8 +336,7 @@ pub(super) fn check_applicable(
         && !old.underlay.tunnels.is_empty()
     {
         let now = now.map_or("none".to_owned(), |now| now.to_string());
-        let what = format!("the underlay address of {host} is {was}, but {now} in the file");
-        return Err(anyhow!("{what}; {RESTART}"));
+        return Err(anyhow!("the underlay address of {host} is {was}, but {now} in the file"));
     }
     Ok(())
 }

@@ -30,8 +30,12 @@ fn enters_namespaces(config: &Config) -> bool {
 /// Those of `needed` that this thread lacks, as text.
 fn missing(needed: &[(Capability, &str)]) -> Option<String> {
     let lacks = |one: &Capability| capability::missing(&[*one]).is_some();
-    let lacking: Vec<_> = needed.iter().filter(|(one, _)| lacks(one)).collect();
-    let texts: Vec<_> = lacking.iter().map(|(one, what)| format!("{one} ({what})")).collect();
+    list(needed.iter().filter(|(one, _)| lacks(one)))
+}
+
+/// Capabilities and what for, as text; `None` without any.
+fn list<'a>(needed: impl Iterator<Item = &'a (Capability, &'a str)>) -> Option<String> {
+    let texts: Vec<_> = needed.map(|(one, what)| format!("{one} ({what})")).collect();
     (!texts.is_empty()).then(|| texts.join(", "))
 }
 
@@ -73,6 +77,13 @@ pub fn require_for_reload(config: &Config) -> Result<()> {
         ),
         None => Ok(()),
     }
+}
+
+/// The capabilities that the new configuration of a host needs and the old one does not, as text.
+/// The daemon gave them up at its start.
+pub fn further_needed(old: &Config, new: &Config) -> Option<String> {
+    let before = needed(old);
+    list(needed(new).iter().filter(|one| !before.contains(one)))
 }
 
 /// Gives up all privileges that the switch does not need, for good. No thread that handles packets
