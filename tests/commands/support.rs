@@ -31,7 +31,7 @@ fn unpacked(archive: &Path, into: &TempDir) -> PathBuf {
 /// The names of the parts that are missing.
 fn missing(told: &Value) -> Vec<&str> {
     let parts = told["missing"].as_array().expect("a list");
-    parts.iter().map(|part| part[0].as_str().expect("a name")).collect()
+    parts.iter().map(|part| part["part"].as_str().expect("a name")).collect()
 }
 
 #[test]
@@ -73,11 +73,25 @@ fn archive_says_what_is_missing_when_no_daemon_runs() {
 }
 
 #[test]
-fn archive_is_refused_when_it_cannot_be_written() {
-    let mut command = Command::new(WEFT);
-    command.args(["support", "--control", "/nowhere.sock", "-o", "/nowhere/a.tar.gz"]);
-    let output = command.output().expect("weft starts");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("cannot write /nowhere/a.tar.gz: No such file"), "{said}");
+fn archive_is_refused_when_it_exists_or_cannot_be_written() {
+    let folder = TempDir::new();
+    let file = folder.path().join("file");
+    fs::write(&file, "text").expect("a file can be written");
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&file, &link).expect("a link can be made");
+    for (archive, why) in [
+        (Path::new("/nowhere/a.tar.gz"), "No such file"),
+        (&*file, "File exists"),
+        (&*link, "File exists"),
+    ] {
+        let mut command = Command::new(WEFT);
+        command.args(["support", "--control", "/nowhere.sock", "-o"]).arg(archive);
+        let output = command.output().expect("weft starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let wanted = format!("cannot write {}: {why}", archive.display());
+        assert!(said.contains(&wanted), "{said}");
+    }
+    assert_eq!(fs::read_to_string(&file).expect("it stays"), "text");
+    assert!(link.is_symlink());
 }

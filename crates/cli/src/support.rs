@@ -2,8 +2,9 @@
 
 use crate::clock::Utc;
 use crate::control::DaemonSelector;
+use crate::daemon::FileReads;
 use crate::{Failure, stdio};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use netdev::signal::Signals;
 use serde_json::json;
 use std::fs::{self, DirBuilder, File};
@@ -18,16 +19,20 @@ use std::time::{Duration, Instant, SystemTime};
 /// Collect what is needed to find a fault of this host, in one archive.
 ///
 /// The archive has the views of the running switch as JSON, the findings of the doctor, the network
-/// file, the last messages of the daemon, and devices, addresses, routes and qdiscs of the host. It
-/// has no packets of guests, no keys and no passwords; the names and addresses of the network are
-/// in it. What cannot be had is listed in `missing.txt`: the command also works while no daemon
-/// runs. Each part has at most 8 MiB and 10 seconds.
+/// file with its comments, the last messages of the daemon, and devices, addresses, routes and
+/// qdiscs of the host. weft adds no packets and no keys, but the views show the names and addresses
+/// of guests and who talks to whom: read the archive before you send it. It lacks the flow files of
+/// bridges.
+///
+/// The command also works while no daemon runs. missing.txt in the archive lists what could not be
+/// collected, and what was cut: each part has at most 8 MiB and 10 seconds.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
     target: DaemonSelector,
-    /// The archive to write [default: weft-support-TIME.tar.gz in the working directory]
+    /// The archive to write, which must not exist [default: weft-support-TIME.tar.gz in the working
+    /// directory]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print one JSON object
@@ -41,7 +46,7 @@ pub struct Args {
 const EXAMPLES: &str = "\
 Examples:
   weft support
-  weft support --host h1 -o /tmp/h1.tar.gz network.toml
+  weft support --host h1 -o h1.tar.gz network.toml
   weft support --json | jq -r .archive
 
 Exit codes: 0 the archive is written, 1 it cannot be written, 2 bad usage.";
@@ -49,7 +54,9 @@ Exit codes: 0 the archive is written, 1 it cannot be written, 2 bad usage.";
 /// How long a part may take.
 const PART_LIMIT: Duration = Duration::from_secs(10);
 /// What is kept of a part.
-const PART_BYTES: u64 = 8 << 20;
+const PART_BYTES: usize = 8 << 20;
+/// How long the archive may take.
+const TAR_LIMIT: Duration = Duration::from_secs(60);
 /// How often the end of a program is looked for.
 const POLL: Duration = Duration::from_millis(10);
 
@@ -106,28 +113,29 @@ pub fn support(args: &Args) -> Result<(), Failure> {
     let time = time.split('.').next().unwrap_or(&time).replace([':', '-'], "");
     let name = format!("weft-support-{time}Z");
     let archive = args.output.clone().unwrap_or_else(|| format!("{name}.tar.gz").into());
-    // Opened first: nothing is collected for an archive that cannot be written.
+    // Opened first: nothing is collected for an archive that cannot be written. A new file, because
+    // somebody else might own the one there, or have put a link in its place.
     let failed = || format!("cannot write {}", archive.display());
-    let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&archive);
+    let file = File::options().write(true).create_new(true).mode(0o600).open(&archive);
     let file = file.with_context(failed)?;
-    let made = match collect(args, control.as_deref(), &name, file).with_context(failed) {
-        Ok(made) => made,
-        Err(error) => {
-            // An unfinished archive would only mislead.
-            let _ = fs::remove_file(&archive);
-            return Err(error.into());
-        }
-    };
-    let missing: Vec<_> = made.missing.iter().map(|(part, why)| json!([part, why])).collect();
+    let collected = collect(args, control.as_deref(), &name, file).with_context(failed);
+    let Collection { parts, missing, .. } = collected.inspect_err(|_| {
+        // An unfinished archive would only mislead.
+        let _ = fs::remove_file(&archive);
+    })?;
     if args.json {
-        let object = json!({ "archive": archive, "parts": made.parts, "missing": missing });
-        return stdio::print_json(&object);
+        let missing = missing.iter();
+        let missing: Vec<_> =
+            missing.map(|(part, reason)| json!({ "part": part, "reason": reason })).collect();
+        return stdio::print_json(&json!({
+            "archive": archive, "parts": parts, "missing": missing,
+        }));
     }
     stdio::print(&format!(
-        "{}: {} parts, {} missing (see missing.txt)\nRead it before you send it: it has the names \
-         and addresses of your network.\n",
+        "{}: {} parts, {} missing or cut (see missing.txt)\nRead it before you send it: it shows \
+         your guests and who talks to whom.\n",
         archive.display(),
-        made.parts.len(),
+        parts.len(),
         missing.len()
     ))
 }
@@ -136,27 +144,96 @@ pub fn support(args: &Args) -> Result<(), Failure> {
 #[derive(Default)]
 struct Collection {
     parts: Vec<String>,
-    /// Parts that could not be had, each with the reason.
+    /// Parts that are missing or cut, each with the reason.
     missing: Vec<(String, String)>,
 }
 
 impl Collection {
-    fn add(&mut self, folder: &Path, name: &str, content: Result<Vec<u8>>) -> Result<()> {
-        match content {
-            Ok(bytes) => {
-                fs::write(folder.join(name), bytes)?;
-                self.parts.push(name.to_owned());
-            }
-            Err(why) => self.missing.push((name.to_owned(), format!("{why:#}"))),
+    fn add(&mut self, folder: &Path, name: &str, part: Part) -> io::Result<()> {
+        let Part { bytes, fault } = part;
+        if !bytes.is_empty() || fault.is_none() {
+            fs::write(folder.join(name), bytes)?;
+            self.parts.push(name.to_owned());
         }
+        self.missing.extend(fault.map(|why| (name.to_owned(), why)));
         Ok(())
     }
 }
 
-/// A directory that only its owner can read, removed in the end.
-struct Folder(PathBuf);
+/// One file of the archive.
+struct Part {
+    bytes: Vec<u8>,
+    /// Why something or all of it is missing.
+    fault: Option<String>,
+}
 
-impl Drop for Folder {
+impl Part {
+    fn new(mut bytes: Vec<u8>) -> Self {
+        let is_cut = bytes.len() > PART_BYTES;
+        bytes.truncate(PART_BYTES);
+        Self { bytes, fault: is_cut.then(|| format!("cut after {} MiB", PART_BYTES >> 20)) }
+    }
+
+    fn failed(reason: impl ToString) -> Self {
+        Self { bytes: Vec::new(), fault: Some(reason.to_string()) }
+    }
+
+    fn of_file(path: &Path) -> Self {
+        let mut bytes = Vec::new();
+        let read = File::open(path)
+            .and_then(|file| file.take(PART_BYTES as u64 + 1).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => Self::new(bytes),
+            Err(error) => Self::failed(format!("{}: {error}", path.display())),
+        }
+    }
+
+    /// What a program prints on standard output.
+    ///
+    /// # Errors
+    /// The user has interrupted this command.
+    fn of_program(command: &mut Command, limit: Duration, stop: &Interrupted) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                let name = command.get_program().to_string_lossy();
+                return Ok(Self::failed(format!("cannot start {name}: {error}")));
+            }
+        };
+        let out = child.stdout.take().map(read_in_background);
+        let errors = child.stderr.take().map(read_in_background);
+        let end = wait(&mut child, limit, stop)?;
+        // The pipes end with the program, unless a descendant holds them open.
+        let take = |reader: Option<Receiver<Vec<u8>>>| {
+            reader.and_then(|reader| reader.recv_timeout(PIPE_LIMIT).ok())
+        };
+        let (out, errors) = (take(out), take(errors).unwrap_or_default());
+        let Some(bytes) = out else { return Ok(Self::failed("its output does not end")) };
+        let part = Self::new(bytes);
+        // The doctor has findings, and `systemctl status` a unit that is down: both print and fail.
+        let fault = match end {
+            End::Failure if part.bytes.is_empty() => {
+                let errors = String::from_utf8_lossy(&errors);
+                Some(errors.lines().last().unwrap_or("it failed and printed nothing").to_owned())
+            }
+            End::Killed => Some(format!("no end after {} s", limit.as_secs())),
+            _ => part.fault,
+        };
+        Ok(Self { bytes: part.bytes, fault })
+    }
+}
+
+/// How long the pipes of a program that has ended may stay open.
+const PIPE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Says whether the user has interrupted this command.
+type Interrupted<'a> = dyn Fn() -> bool + 'a;
+
+/// A directory that only its owner can read, removed in the end.
+struct ScratchFolder(PathBuf);
+
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         // What stays is a leftover in a temporary directory.
         let _ = fs::remove_dir_all(&self.0);
@@ -164,19 +241,16 @@ impl Drop for Folder {
 }
 
 fn collect(args: &Args, control: Option<&Path>, name: &str, archive: File) -> Result<Collection> {
-    // Ctrl-C ends the program that runs at that time, and is noticed before the next one.
+    // Otherwise Ctrl-C would leave the scratch directory behind.
     let signals = Signals::take()?;
-    let go_on = || match signals.read()? {
-        None => Ok(()),
-        Some(_) => bail!("interrupted"),
-    };
-    let above = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-    DirBuilder::new().mode(0o700).create(&above)?;
-    let above = Folder(above);
-    let folder = above.0.join(name);
+    let stop: &Interrupted = &|| !matches!(signals.read(), Ok(None));
+    let scratch = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+    DirBuilder::new().mode(0o700).create(&scratch)?;
+    let scratch = ScratchFolder(scratch);
+    let folder = scratch.0.join(name);
     fs::create_dir(&folder)?;
 
-    let mut made = Collection::default();
+    let mut collected = Collection::default();
     let weft = std::env::current_exe()?;
     for (part, arguments) in VIEWS {
         let mut command = Command::new(&weft);
@@ -184,88 +258,78 @@ fn collect(args: &Args, control: Option<&Path>, name: &str, archive: File) -> Re
         if let Some(control) = control {
             command.arg("--control").arg(control);
         }
-        go_on()?;
-        made.add(&folder, part, printed(command))?;
+        collected.add(&folder, part, Part::of_program(&mut command, PART_LIMIT, stop)?)?;
     }
     for (part, words) in PROGRAMS {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);
-        go_on()?;
-        made.add(&folder, part, printed(command))?;
+        collected.add(&folder, part, Part::of_program(&mut command, PART_LIMIT, stop)?)?;
     }
     for (part, path) in FILES {
-        made.add(&folder, part, beginning(Path::new(path)))?;
+        collected.add(&folder, part, Part::of_file(Path::new(path)))?;
     }
-    made.add(&folder, "network.toml", network::read_file(&args.network).map_err(|e| anyhow!(e)))?;
-    made.add(&folder, "version.txt", Ok(concat!(env!("CARGO_PKG_VERSION"), "\n").into()))?;
-    let missing = made.missing.iter().map(|(part, why)| format!("{part}: {why}\n"));
+    // Its file system may hang.
+    let network = match FileReads::new().read(&args.network) {
+        Ok(bytes) => Part::new(bytes),
+        Err(Failure::Input(error) | Failure::Runtime(error)) => Part::failed(format!("{error:#}")),
+        Err(_) => Part::failed("it cannot be read"),
+    };
+    collected.add(&folder, "network.toml", network)?;
+    let version = concat!(env!("CARGO_PKG_VERSION"), "\n");
+    collected.add(&folder, "version.txt", Part::new(version.into()))?;
+    let missing = collected.missing.iter().map(|(part, why)| format!("{part}: {why}\n"));
     fs::write(folder.join("missing.txt"), missing.collect::<String>())?;
 
     let mut tar = Command::new("tar");
-    tar.args(["--create", "--gzip", "--directory"]).arg(&above.0).arg(name).stdout(archive);
-    match tar.status().context("cannot start tar")?.success() {
-        true => Ok(made),
-        false => bail!("tar failed"),
+    tar.args(["--create", "--gzip", "--directory"]).arg(&scratch.0).arg(name);
+    let mut tar = tar.stdin(Stdio::null()).stdout(archive).spawn().context("cannot start tar")?;
+    match wait(&mut tar, TAR_LIMIT, stop)? {
+        End::Success => Ok(collected),
+        End::Failure => bail!("tar failed"),
+        End::Killed => bail!("tar did not end within {} s", TAR_LIMIT.as_secs()),
     }
 }
 
-/// The beginning of a file.
-fn beginning(path: &Path) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = File::open(path).with_context(|| path.display().to_string())?;
-    file.take(PART_BYTES).read_to_end(&mut bytes).with_context(|| path.display().to_string())?;
-    Ok(bytes)
-}
-
-/// What a program prints on standard output, within the limits.
-fn printed(mut command: Command) -> Result<Vec<u8>> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
-    let out = child.stdout.take().map(read_in_background);
-    let errors = child.stderr.take().map(read_in_background);
-    let deadline = Instant::now() + PART_LIMIT;
-    let end = wait(&mut child, deadline)?;
-    // A descendant may hold the pipe open.
-    let take = |reader: Option<Reading>| {
-        let left = deadline.saturating_duration_since(Instant::now()).max(POLL);
-        reader.and_then(|reader| reader.recv_timeout(left).ok()).unwrap_or_default()
-    };
-    let (out, errors) = (take(out), take(errors));
-    // The doctor has findings, and `systemctl status` a unit that is down: both print and fail.
-    if end || !out.is_empty() {
-        return Ok(out);
-    }
-    let errors = String::from_utf8_lossy(&errors);
-    bail!("{}", errors.lines().last().unwrap_or("the program failed and said nothing"))
-}
-
-type Reading = Receiver<Vec<u8>>;
-
-/// Reads the first [`PART_BYTES`] of a pipe.
-fn read_in_background(pipe: impl Read + Send + 'static) -> Reading {
+/// Reads a pipe to its end, and keeps one byte more than [`PART_BYTES`].
+fn read_in_background(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = sync_channel(1);
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read until an error is kept. Nobody waits after the time limit.
-        let mut pipe = pipe.take(PART_BYTES);
-        let _ = pipe.read_to_end(&mut bytes);
+        // What was read until an error is kept. The rest is read so that the program goes on.
+        let _ = pipe.by_ref().take(PART_BYTES as u64 + 1).read_to_end(&mut bytes);
+        let _ = io::copy(&mut pipe, &mut io::sink());
+        // Nobody waits after the time limit.
         let _ = sender.send(bytes);
-        let _ = io::copy(&mut pipe.into_inner(), &mut io::sink());
     });
     receiver
 }
 
-/// Waits for the end of a program; ends it at the deadline. Returns whether it succeeded.
-fn wait(child: &mut Child, deadline: Instant) -> Result<bool> {
+/// How a program ended.
+enum End {
+    Success,
+    Failure,
+    /// It did not end within its limit.
+    Killed,
+}
+
+/// Waits for the end of a program, which is killed after `limit`.
+///
+/// # Errors
+/// The user has interrupted this command; the program is killed.
+fn wait(child: &mut Child, limit: Duration, stop: &Interrupted) -> Result<End> {
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(status.success());
+            return Ok(if status.success() { End::Success } else { End::Failure });
         }
-        if Instant::now() >= deadline {
+        let is_interrupted = stop();
+        if is_interrupted || Instant::now() >= deadline {
             child.kill()?;
             child.wait()?;
-            bail!("no end after {} s", PART_LIMIT.as_secs());
+            if is_interrupted {
+                bail!("interrupted");
+            }
+            return Ok(End::Killed);
         }
         thread::sleep(POLL);
     }
@@ -286,18 +350,35 @@ mod tests {
     }
 
     #[test]
-    fn output_is_kept_when_a_program_fails_and_bounded_when_it_never_ends() {
+    fn output_is_kept_when_a_program_fails_never_ends_or_prints_too_much() {
         let shell = |script: &str| {
             let mut command = Command::new("sh");
-            command.args(["-c", script]);
-            printed(command)
+            let limit = Duration::from_secs(2);
+            Part::of_program(command.args(["-c", script]), limit, &|| false).unwrap()
         };
-        assert_eq!(shell("echo found; exit 1").unwrap(), b"found\n");
-        let told = shell("echo first >&2; echo reason >&2; exit 1").unwrap_err();
-        assert_eq!(told.to_string(), "reason");
-        let much = shell("yes").unwrap_err();
-        assert_eq!(much.to_string(), "no end after 10 s");
-        let much = shell("yes | head -c 20000000").unwrap();
-        assert_eq!(much.len() as u64, PART_BYTES);
+        let found = |script: &str| {
+            let Part { bytes, fault } = shell(script);
+            (String::from_utf8(bytes).unwrap(), fault.unwrap_or_default())
+        };
+        let texts = |out: &str, fault: &str| (out.to_owned(), fault.to_owned());
+        assert_eq!(found("echo found; exit 1"), texts("found\n", ""));
+        assert_eq!(found("echo first >&2; echo reason >&2; exit 1"), texts("", "reason"));
+        assert_eq!(found("echo begun; exec sleep 60"), texts("begun\n", "no end after 2 s"));
+        let much = shell("yes | head -c 20000000");
+        assert_eq!(
+            (much.bytes.len(), much.fault.as_deref()),
+            (PART_BYTES, Some("cut after 8 MiB"))
+        );
+        let none = Part::of_program(&mut Command::new("/nowhere"), PIPE_LIMIT, &|| false).unwrap();
+        assert!(none.fault.unwrap().starts_with("cannot start /nowhere: No such file"));
+    }
+
+    #[test]
+    fn program_is_killed_when_the_user_interrupts() {
+        let start = Instant::now();
+        let mut sleep = Command::new("sleep");
+        let ended = Part::of_program(sleep.arg("60"), Duration::from_secs(60), &|| true);
+        assert_eq!(ended.err().unwrap().to_string(), "interrupted");
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
 }
