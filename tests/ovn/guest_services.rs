@@ -208,6 +208,9 @@ fn guest_makes_its_address_when_the_router_advertises_a_prefix() {
          ipv6_ra_configs:dnssl=blue.example"
             .to_owned(),
     ]);
+    // With an address from the router, it would ping from that one, which port security drops.
+    let ignore = format!("net/ipv6/conf/{GUEST_DEVICE}/accept_ra");
+    far.netns.sysctl(&ignore, "0").expect("a sysctl can be set");
     let hosts = Hosts::start(&lab, &ovn);
     ovn.nbctl("--wait=hv sync");
     carry_wire_frames(&near.netns, GUEST_DEVICE);
