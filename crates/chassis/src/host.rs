@@ -2,16 +2,19 @@
 
 use crate::endpoints::{Endpoints, local_ends};
 use crate::local::{DeviceDefaults, DeviceFacts, InterfaceState, LocalPorts, Numbers};
+use crate::monitored::{Monitored, Scope};
 use crate::program::{BadFlow, ProgramBuilder, Surroundings, learned, ports::port_named};
 use crate::settings::Settings;
-use crate::tables::{self, DatapathBinding, Encap, Fdb, MacBinding, SbGlobal, Text, index};
+use crate::tables::{
+    self, DatapathBinding, Encap, Fdb, MacBinding, PortBinding, SbGlobal, Text, index,
+};
 use crate::taught::TaughtWriter;
 use crate::writes::{self, Installed, SouthboundWriter, UnixMs};
 use datapath::config::{EndpointConfig, PortConfig, TunnelConfig};
 use datapath::number_pool::NumberPool;
-use flow::{PortNo, TunnelType};
-use ovsdb::{Atom, Replica, RowChange, Table, Transaction, Uuid};
-use pipeline::{LearnEvent, Program};
+use flow::{DatapathKey, PortNo, TunnelType};
+use ovsdb::{Atom, Replica, RowChange, Session, Table, Transaction, Uuid};
+use pipeline::{LearnEvent, PortRole, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -65,6 +68,12 @@ pub struct Host {
     writer: SouthboundWriter,
     taught: TaughtWriter,
     installed: Installed,
+    /// The rows that the southbound server was asked for.
+    monitored: Monitored,
+    /// Other rows may be needed than those that the server was asked for.
+    must_ask: bool,
+    /// The southbound server does not accept conditions.
+    needs_every_row: bool,
     /// When the southbound database came back empty, while the network is held.
     held_since: Option<Instant>,
     must_install: bool,
@@ -77,6 +86,9 @@ impl Host {
         let (mappings, invalid) = settings.mappings();
         Self {
             builder: ProgramBuilder::new(&settings.tunnels),
+            monitored: Monitored::new(settings.monitor_all),
+            must_ask: true,
+            needs_every_row: false,
             settings,
             underlay_mtu,
             uplink: uplink.to_owned(),
@@ -149,7 +161,7 @@ impl Host {
         let old = std::mem::replace(&mut self.local, new);
         let changed = self.local.changed(&old);
         self.place(southbound, &changed, BTreeSet::new());
-        self.must_install = true;
+        (self.must_install, self.must_ask) = (true, true);
     }
 
     /// Uses other settings. False if they need a restart of the switch; nothing has changed then.
@@ -165,7 +177,7 @@ impl Host {
             self.mappings = mappings;
             self.settings = new;
             self.read_hosts(southbound, now);
-            self.must_install = true;
+            (self.must_install, self.must_ask) = (true, true);
         }
         is_same_host
     }
@@ -185,6 +197,7 @@ impl Host {
         }
         if self.is_held(replica, now) {
             self.chassis = chassis_named(replica, &self.settings.system_id);
+            self.must_ask = true;
             return;
         }
         let of = |names: &[&str]| changes.iter().any(|change| names.contains(&change.table()));
@@ -195,7 +208,7 @@ impl Host {
             (&self.settings, &self.mappings),
             self.chassis,
             &self.local,
-            &self.endpoints,
+            (&self.endpoints, &self.monitored),
         );
         if self.held_since.take().is_some() {
             self.builder = ProgramBuilder::from_replica(replica, &self.settings.tunnels, &around);
@@ -207,6 +220,75 @@ impl Host {
         self.must_learn |=
             changes.iter().any(|change| ProgramBuilder::is_about_learned(change.table()));
         self.must_install |= changes.iter().any(|change| !is_only_time(change));
+        self.must_ask |= changes.iter().any(|change| self.is_of_interface(change));
+    }
+
+    /// True for the row of a port that an interface of this host names.
+    fn is_of_interface(&self, change: &RowChange) -> bool {
+        let names = change.typed::<PortBinding>().into_iter().flat_map(|(old, new)| [old, new]);
+        let mut names = names.flatten().map(|row| row.logical_port);
+        names.any(|name| self.local.logical.contains_key(&name))
+    }
+
+    /// Asks the southbound server for the rows that this host needs now. The caller does so after
+    /// each change, and reports the server's answers to
+    /// [`conditions_applied`](Self::conditions_applied).
+    pub fn ask(&mut self, session: &mut Session) {
+        self.must_ask |= self.builder.take_reach_change();
+        if !std::mem::take(&mut self.must_ask) {
+            return;
+        }
+        let scope = self.scope(session.replica());
+        // Every table is in the replica, so that the session knows all of them.
+        let Ok(made) = session.set_conditions(self.monitored.changes(&scope)) else { return };
+        if self.monitored.ask(scope, made) {
+            self.follow_monitored(session.replica());
+        }
+    }
+
+    fn scope(&self, southbound: &Replica) -> Scope {
+        let datapaths: BTreeMap<Uuid, DatapathKey> = self.builder.reached().collect();
+        let interfaces: BTreeSet<Text> = self.local.logical.keys().cloned().collect();
+        let is_unplaced = |name: &&Text| {
+            let row = port_named(southbound, name);
+            row.is_none_or(|row| !datapaths.contains_key(&row.datapath))
+        };
+        let unplaced = interfaces.iter().filter(is_unplaced).cloned().collect();
+        let everything = self.settings.monitor_all || self.needs_every_row;
+        Scope { everything, chassis: self.chassis, interfaces, unplaced, datapaths }
+    }
+
+    /// All rows have arrived that the southbound server was asked for up to this sequence number
+    /// of the session.
+    pub fn conditions_applied(&mut self, seqno: u64, southbound: &Replica) {
+        self.monitored.confirm(seqno);
+        self.follow_monitored(southbound);
+        if !self.must_install && self.is_settled() {
+            self.installed.nb_cfg = self.nb_cfg;
+        }
+    }
+
+    /// The southbound server does not accept the conditions. This host asks for every row from now
+    /// on.
+    pub fn conditions_refused(&mut self) {
+        (self.needs_every_row, self.must_ask) = (true, true);
+    }
+
+    /// True if this host has all rows that it needs.
+    pub fn is_settled(&self) -> bool {
+        !self.must_ask && self.monitored.is_settled()
+    }
+
+    /// Compiles the flows of datapaths that have arrived, and removes those that are not asked for
+    /// any more.
+    fn follow_monitored(&mut self, southbound: &Replica) {
+        let around = surroundings(
+            (&self.settings, &self.mappings),
+            self.chassis,
+            &self.local,
+            (&self.endpoints, &self.monitored),
+        );
+        self.must_install |= self.builder.follow_monitored(southbound, &around);
     }
 
     /// True while the network stays in force although the database has none.
@@ -235,6 +317,7 @@ impl Host {
         if own != self.chassis {
             hosts.extend(self.chassis.into_iter().chain(own));
             self.chassis = own;
+            self.must_ask = true;
         }
         self.place(replica, &BTreeSet::new(), hosts);
     }
@@ -244,7 +327,7 @@ impl Host {
             (&self.settings, &self.mappings),
             self.chassis,
             &self.local,
-            &self.endpoints,
+            (&self.endpoints, &self.monitored),
         );
         self.builder.replace(southbound, names, hosts, &around);
     }
@@ -273,7 +356,7 @@ impl Host {
         let must_learn = std::mem::take(&mut self.must_learn);
         let logical = self.local.logical.keys();
         let known = logical.filter_map(|name| Some((name.clone(), self.local.of_logical(name)?.0)));
-        let placed = known.filter(|(_, port)| program.port_role(*port).is_some());
+        let placed = known.filter(|(_, port)| self.is_placed(&program, *port));
         let children = |port: PortNo| {
             self.builder.children(port).map(move |name| (name.clone(), port)).collect::<Vec<_>>()
         };
@@ -285,7 +368,7 @@ impl Host {
         let hosts = self.endpoints.hosts.iter();
         Some(Installation {
             covers: Installed {
-                nb_cfg: self.nb_cfg,
+                nb_cfg: if self.is_settled() { self.nb_cfg } else { self.installed.nb_cfg },
                 next_cfg: Some(self.local.next_cfg),
                 ports: placed.collect(),
             },
@@ -297,6 +380,13 @@ impl Host {
             hosts: hosts.map(|(address, name)| (*address, name.to_string())).collect(),
             learned: must_learn.then(|| learned(southbound)),
         })
+    }
+
+    /// True if a port has its place in the program, and the flows of its datapath are known.
+    fn is_placed(&self, program: &Program, port: PortNo) -> bool {
+        let logical = |role: &PortRole| role.logical_port();
+        let is_complete = |(datapath, _)| self.builder.is_complete(datapath);
+        program.port_role(port).is_some_and(|role| logical(role).is_none_or(is_complete))
     }
 
     /// The installation is in force.
@@ -320,7 +410,7 @@ impl Host {
             (&self.settings, &self.mappings),
             self.chassis,
             &self.local,
-            &self.endpoints,
+            (&self.endpoints, &self.monitored),
         );
         let next =
             self.writer.next(replica, &self.settings, &around, &self.installed, (now, unix_ms));
@@ -381,7 +471,7 @@ fn surroundings<'a>(
     (settings, mappings): (&'a Settings, &'a BTreeMap<Text, Text>),
     chassis: Option<Uuid>,
     local: &'a LocalPorts,
-    endpoints: &'a Endpoints,
+    (endpoints, monitored): (&'a Endpoints, &'a Monitored),
 ) -> Surroundings<'a> {
     Surroundings {
         chassis,
@@ -390,6 +480,7 @@ fn surroundings<'a>(
         integration: &settings.bridge,
         mappings,
         endpoints,
+        monitored,
     }
 }
 

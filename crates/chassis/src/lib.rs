@@ -21,6 +21,7 @@ mod claims;
 mod endpoints;
 mod host;
 mod local;
+mod monitored;
 mod program;
 mod provider;
 mod settings;

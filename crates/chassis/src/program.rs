@@ -28,6 +28,7 @@ mod roles;
 
 use crate::endpoints::Endpoints;
 use crate::local::LocalPorts;
+use crate::monitored::Monitored;
 use crate::tables::{
     AddressSet, DatapathBinding, LogicalDpGroup, LogicalFlow, MulticastGroup, PortBinding,
     PortGroup, Text, TextMap, index,
@@ -65,6 +66,8 @@ pub struct Surroundings<'a> {
     pub mappings: &'a BTreeMap<Text, Text>,
     /// The end points of other hosts.
     pub endpoints: &'a Endpoints,
+    /// Which rows of the southbound database this host has asked for.
+    pub monitored: &'a Monitored,
 }
 
 /// A logical flow that was left out.
@@ -100,6 +103,9 @@ pub struct ProgramBuilder {
     load_balancers: HashMap<Uuid, LoadedBalancer>,
     name_sets: BTreeMap<Uuid, NameSet>,
     reachable: ReachableDatapaths,
+    /// Other datapaths may be reachable since the last call of
+    /// [`take_reach_change`](Self::take_reach_change).
+    has_other_reach: bool,
     /// Port groups by name: their rows with the ports of each.
     port_groups: BTreeMap<Text, BTreeMap<Uuid, Vec<String>>>,
     flows: HashMap<Uuid, FlowId>,
@@ -141,6 +147,7 @@ impl ProgramBuilder {
             load_balancers: HashMap::new(),
             name_sets: BTreeMap::new(),
             reachable: ReachableDatapaths::default(),
+            has_other_reach: true,
             port_groups: BTreeMap::new(),
             flows: HashMap::new(),
             bad_flows: BTreeMap::new(),
@@ -188,9 +195,28 @@ impl ProgramBuilder {
         self.bad_flows.len() + self.unnamed_bad_flows.len()
     }
 
-    /// The names of the containers' ports behind a port of this host.
+    /// The names of the containers' ports behind a port of this host, as far as the flows of their
+    /// datapaths are known.
     pub fn children(&self, port: PortNo) -> impl Iterator<Item = &Text> {
-        self.roles.children(port)
+        let children = self.roles.children(port);
+        let complete = children.filter(|((datapath, _), _)| self.is_complete(*datapath));
+        complete.map(|(_, name)| name)
+    }
+
+    /// The datapaths that packets of this host can pass.
+    pub fn reached(&self) -> impl Iterator<Item = (Uuid, DatapathKey)> {
+        let all = self.datapaths.iter().map(|(uuid, key)| (*uuid, *key));
+        all.filter(|(_, key)| self.reachable.is_reached(*key))
+    }
+
+    /// True if [`reached`](Self::reached) may have changed since the last call.
+    pub fn take_reach_change(&mut self) -> bool {
+        std::mem::take(&mut self.has_other_reach)
+    }
+
+    /// True if the program has all flows of the datapath.
+    pub fn is_complete(&self, datapath: DatapathKey) -> bool {
+        self.reachable.contains(datapath)
     }
 
     /// Warnings since the last call, for the log.
@@ -223,7 +249,7 @@ impl ProgramBuilder {
         self.apply_groups(replica, &changes, &renamed);
         self.apply_sets(&changes);
         self.apply_dns(replica, &changes, &renamed);
-        self.update_reachable(replica, &flows);
+        self.update_reachable(replica, &flows, around);
         self.place_bridge_ports(around.local);
         for uuid in flows {
             self.add_flow(replica, uuid);

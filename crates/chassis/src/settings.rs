@@ -34,6 +34,9 @@ pub struct Settings {
     pub cms_options: Text,
     /// `ovn-transport-zones`.
     pub transport_zones: BTreeSet<Text>,
+    /// `ovn-monitor-all`: whether this host reads the whole southbound database, in place of the
+    /// rows that concern it.
+    pub monitor_all: bool,
     /// `ovn-remote-probe-interval`: `None` without probes.
     pub probe_interval: Option<Duration>,
     /// The files of TLS, for `ssl:` remotes.
@@ -145,6 +148,7 @@ impl Settings {
             bridge_mappings: or_empty("ovn-bridge-mappings"),
             cms_options: or_empty("ovn-cms-options"),
             transport_zones: zones.map(Text::from).collect(),
+            monitor_all: text("ovn-monitor-all").as_deref() == Some("true"),
             probe_interval: (!probe_interval.is_zero()).then_some(probe_interval),
             tls: None,
         })

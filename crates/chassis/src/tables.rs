@@ -1,7 +1,9 @@
 //! The tables and columns that a chassis reads, of both databases. A column or table marked
 //! optional is missing in older schemas of OVN.
 
-use ovsdb::{Table, TableRequest, Uuid};
+use crate::monitored::{Scope, conditions};
+use crate::settings::Settings;
+use ovsdb::{Clause, Condition, Function, Table, TableRequest, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -289,15 +291,30 @@ pub fn of_host() -> Vec<TableRequest> {
     ]
 }
 
-/// The tables of the southbound database. Of Chassis_Private, only the row of the host with this
-/// system-id: each of thousands of hosts changes its own at every change of the network.
-pub fn of_southbound(system_id: &str) -> Vec<TableRequest> {
-    use ovsdb::{Clause, Condition, Function};
-    let own = Condition::any([Clause::new("name", Function::Equals, system_id)]);
+/// The tables of the southbound database, and the rows of them that [`Host::ask`] starts with. Of
+/// Chassis_Private, only the row of this host: each of thousands of hosts changes its own at every
+/// change of the network.
+///
+/// [`Host::ask`]: crate::Host::ask
+pub fn of_southbound(settings: &Settings) -> Vec<TableRequest> {
+    let own = Condition::any([Clause::new("name", Function::Equals, &*settings.system_id)]);
+    let first = Scope { everything: settings.monitor_all, ..Scope::default() };
+    let mut conditions: BTreeMap<&str, Condition> = conditions(&first).into_iter().collect();
+    let tables = every_southbound_table().into_iter();
+    tables
+        .map(|table| match conditions.remove(&*table.name) {
+            Some(condition) => table.matching(condition),
+            None if &*table.name == ChassisPrivate::NAME => table.matching(own.clone()),
+            None => table,
+        })
+        .collect()
+}
+
+fn every_southbound_table() -> Vec<TableRequest> {
     vec![
         SbGlobal::request(),
         Chassis::request().index(index::NAME, &["name"]),
-        ChassisPrivate::request().matching(own),
+        ChassisPrivate::request(),
         Encap::request(),
         DatapathBinding::request().index(index::KEY, &["tunnel_key"]),
         PortBinding::request()

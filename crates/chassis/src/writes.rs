@@ -5,6 +5,7 @@
 use crate::claims;
 use crate::endpoints::Endpoints;
 use crate::local::{DeviceFacts, LocalInterface, LocalPorts, bridge_named};
+use crate::monitored::Monitored;
 use crate::program::Surroundings;
 use crate::settings::Settings;
 use crate::tables::{
@@ -124,7 +125,7 @@ fn other_config(settings: &Settings) -> TextMap {
     let pairs = [
         ("ovn-bridge-mappings", &*settings.bridge_mappings),
         ("ovn-cms-options", &settings.cms_options),
-        ("ovn-monitor-all", "true"),
+        ("ovn-monitor-all", if settings.monitor_all { "true" } else { "false" }),
         ("datapath-type", ""),
         ("iface-types", "internal,system,tap"),
         // The features that northd uses only if every host has them.
@@ -239,6 +240,7 @@ pub fn leave(replica: &Replica, settings: &Settings, chassis: Option<Uuid>) -> O
         integration: &settings.bridge,
         mappings: &BTreeMap::new(),
         endpoints: &Endpoints::default(),
+        monitored: &Monitored::new(true),
     };
     let mut transaction = Transaction::new();
     for uuid in claims::candidates(replica, &around) {

@@ -29,6 +29,7 @@ fn settings(remote: &str) -> Settings {
         bridge_mappings: "".into(),
         cms_options: "".into(),
         transport_zones: BTreeSet::new(),
+        monitor_all: false,
         probe_interval: None,
         tls: None,
     }
@@ -43,11 +44,27 @@ pub struct Followed<'o> {
 
 impl<'o> Followed<'o> {
     pub fn new(ovn: &'o Ovn) -> Self {
-        let settings = settings(&ovn.southbound());
+        Self::with_settings(ovn, settings(&ovn.southbound()))
+    }
+
+    /// A host that reads the whole database.
+    pub fn reading_everything(ovn: &'o Ovn) -> Self {
+        let settings = Settings { monitor_all: true, ..settings(&ovn.southbound()) };
+        Self::with_settings(ovn, settings)
+    }
+
+    fn with_settings(ovn: &'o Ovn, settings: Settings) -> Self {
         let mut config = Config::new("OVN_Southbound", settings.remotes.clone());
-        config.tables = of_southbound("h1");
-        let client = Client::new(config, None).expect("a client can be made");
-        Self { ovn, client, host: Host::new(settings, "uplink", 1500) }
+        config.tables = of_southbound(&settings);
+        let mut client = Client::new(config, None).expect("a client can be made");
+        let mut host = Host::new(settings, "uplink", 1500);
+        host.ask(client.session_mut());
+        Self { ovn, client, host }
+    }
+
+    /// The number of rows of a table that it has.
+    fn row_count(&self, table: &str) -> usize {
+        self.client.session().replica().table(table).map_or(0, |table| table.len())
     }
 
     /// Waits until the replica has all that the database has.
@@ -77,14 +94,20 @@ impl<'o> Followed<'o> {
                     self.host.handle_southbound(replica, &update.changes, is_first, Instant::now());
                 }
                 Event::Transacted { id, .. } => request = request.filter(|sent| *sent != id),
+                Event::ConditionsApplied { seqno } => self.host.conditions_applied(seqno, replica),
+                Event::ConditionsRefused { error, .. } => panic!("{error}"),
                 _ => {}
             }
+            self.host.ask(self.client.session_mut());
+            let replica = self.client.session().replica();
             let rows = replica.table("SB_Global").into_iter().flat_map(|table| table.rows());
             // Further events may be due, but none that has not arrived is needed.
             let is_there = rows.map(|row| row.value::<i64>("nb_cfg")).any(|has| has == Some(cfg));
-            deadline = if is_there && request.is_none() { Instant::now() } else { end };
+            let is_done = is_there && request.is_none() && self.host.is_settled();
+            deadline = if is_done { Instant::now() } else { end };
         }
         assert_eq!(request, None, "the transaction has no reply");
+        assert!(self.host.is_settled(), "rows that it asked for have not arrived");
         let rows = self.client.session().replica().table("SB_Global");
         let rows = rows.into_iter().flat_map(|table| table.rows());
         let known: Vec<_> = rows.filter_map(|row| row.value::<i64>("nb_cfg")).collect();
@@ -102,7 +125,9 @@ impl<'o> Followed<'o> {
         let rows = replica.tables().flat_map(|table| table.rows());
         let changes: Vec<_> =
             rows.map(|row| RowChange { old: None, new: Some(Arc::clone(row)) }).collect();
-        let mut host = Host::new(self.host.settings().clone(), "uplink", 1500);
+        // Nothing is asked for: the replica has all that there is.
+        let settings = Settings { monitor_all: true, ..self.host.settings().clone() };
+        let mut host = Host::new(settings, "uplink", 1500);
         host.handle_southbound(replica, &changes, true, Instant::now());
         host.installation(replica).expect("it is due")
     }
@@ -243,6 +268,47 @@ fn program_is_that_of_the_whole_database_after_any_change() {
     }
     assert!(most > 100, "{most}");
     assert!(followed.host.bad_flows().is_empty(), "{:?}", followed.host.bad_flows());
+}
+
+/// The lines about the datapaths that have flows.
+fn lines_in_use(installation: &Installation) -> BTreeSet<String> {
+    let unused = installation.program.datapaths().filter(|(_, it)| it.groups.is_empty());
+    let unused: Vec<String> = unused.map(|(key, _)| format!(" {key} ")).collect();
+    let is_unused = |line: &String| {
+        let kind = ["datapath", "port", "group"].iter().find_map(|kind| line.strip_prefix(kind));
+        kind.is_some_and(|rest| unused.iter().any(|key| rest.starts_with(key)))
+    };
+    lines(installation).into_iter().filter(|line| !is_unused(line)).collect()
+}
+
+#[test]
+fn host_that_reads_its_rows_has_the_program_of_one_that_reads_everything() {
+    require_program!("ovn-northd", "ovn-central");
+    let ovn = Ovn::start("partial");
+    ovn.sbctl("chassis-add h1 geneve 192.0.2.1 -- chassis-add h2 geneve 192.0.2.2");
+    let (mut partial, mut whole) = (Followed::new(&ovn), Followed::reading_everything(&ovn));
+    let mut changes = Changes { random: Random::new(environment("WEFT_SEED", 8)) };
+    let (mut most, mut fewer) = (0, 0);
+    for number in 0..CHANGES {
+        changes.make(&ovn);
+        partial.catch_up();
+        whole.catch_up();
+        most = most.max(partial.host.flow_counts().0);
+        for table in ["Port_Binding", "Logical_Flow"] {
+            let counts = (partial.row_count(table), whole.row_count(table));
+            assert!(counts.0 <= counts.1, "{number} {table}: {counts:?}");
+            fewer += usize::from(counts.0 < counts.1);
+        }
+        let parts = [&mut partial, &mut whole].map(|host| lines_in_use(&host.installation()));
+        let [has, wanted] = parts;
+        let lacking: Vec<_> = wanted.difference(&has).take(3).collect();
+        let more: Vec<_> = has.difference(&wanted).take(3).collect();
+        assert!(
+            lacking.is_empty() && more.is_empty(),
+            "{number}: lacks {lacking:#?}, has {more:#?}"
+        );
+    }
+    assert!(most > 50 && fewer > CHANGES / 2, "{most} {fewer}");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn latest_value_is_written_once_and_not_more_often_than_each_second() {
     let ovn = Ovn::start("taught");
     ovn.configure(&NETWORK);
     ovn.sbctl("chassis-add h1 geneve 192.0.2.1 -- lsp-bind p0 h1");
-    let mut host = Followed::new(&ovn);
+    let mut host = Followed::reading_everything(&ovn);
     host.catch_up();
     host.settle();
     let (datapath, port) = host.keys(&ovn, "r0-s0");
@@ -103,7 +103,7 @@ fn flood_is_written_in_parts_and_forgotten_when_nobody_takes_it() {
     let ovn = Ovn::start("flood");
     ovn.configure(&NETWORK);
     ovn.sbctl("chassis-add h1 geneve 192.0.2.1 -- lsp-bind p0 h1");
-    let mut host = Followed::new(&ovn);
+    let mut host = Followed::reading_everything(&ovn);
     host.catch_up();
     host.settle();
     let (datapath, port) = host.keys(&ovn, "p0");

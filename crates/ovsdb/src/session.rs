@@ -373,9 +373,24 @@ impl Session {
     /// # Errors
     /// [`SendError::UnknownTable`] if the table is not replicated.
     pub fn set_condition(&mut self, table: &str, condition: Condition) -> Result<u64, SendError> {
-        let seqno = self.conditions.set(table, condition).ok_or(SendError::UnknownTable)?;
+        self.set_conditions([(table, condition)])
+    }
+
+    /// As [`set_condition`](Self::set_condition), for several tables in one request.
+    ///
+    /// # Errors
+    /// [`SendError::UnknownTable`] if one of the tables is not replicated. Those before it have
+    /// their new conditions.
+    pub fn set_conditions<'t>(
+        &mut self,
+        conditions: impl IntoIterator<Item = (&'t str, Condition)>,
+    ) -> Result<u64, SendError> {
+        let mut conditions = conditions.into_iter();
+        let set = conditions.try_fold(self.conditions.made(), |_, (table, condition)| {
+            self.conditions.set(table, condition).ok_or(SendError::UnknownTable)
+        });
         self.send_conditions();
-        Ok(seqno)
+        set
     }
 
     /// Uses other remotes. A connection stays if its remote is among them.

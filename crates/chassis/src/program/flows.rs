@@ -1,10 +1,11 @@
 //! Logical flows.
 
-use super::{BadFlow, ProgramBuilder};
+use super::{BadFlow, ProgramBuilder, Surroundings};
 use crate::tables::{LogicalDpGroup, LogicalFlow, Text, index};
 use flow::DatapathKey;
 use ovsdb::{Atom, Replica, Table, Uuid};
 use pipeline::Direction;
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 
 /// The most bad flows that are kept by name. All are counted.
@@ -70,11 +71,25 @@ impl ProgramBuilder {
 
     /// Compiles the flows of datapaths that packets of this host can pass since the last call, and
     /// removes those of datapaths that they cannot pass any more. It leaves out flows of
-    /// `pending`, which the caller compiles. The same for load balancers.
-    pub(super) fn update_reachable(&mut self, replica: &Replica, pending: &BTreeSet<Uuid>) {
-        let moved = self.reachable.update();
+    /// `pending`, which the caller compiles. The same for load balancers. True if there were any.
+    pub(super) fn update_reachable(
+        &mut self,
+        replica: &Replica,
+        pending: &BTreeSet<Uuid>,
+        around: &Surroundings<'_>,
+    ) -> bool {
+        let keys = &self.datapaths;
+        let complete = || {
+            let rows = keys.iter().filter(|(uuid, _)| around.monitored.has_all_of(**uuid));
+            rows.map(|(_, key)| *key).collect::<BTreeSet<_>>()
+        };
+        let complete = LazyCell::new(complete);
+        let Some(moved) = self.reachable.update(|key| complete.contains(&key)) else {
+            return false;
+        };
+        self.has_other_reach = true;
         if moved.is_empty() {
-            return;
+            return false;
         }
         self.bridges.lack_ports = true;
         let rows = self.datapaths.iter().filter(|(_, key)| moved.contains(key));
@@ -85,6 +100,7 @@ impl ProgramBuilder {
             self.add_flow(replica, uuid);
         }
         self.follow_load_balancers(replica);
+        true
     }
 }
 

@@ -79,8 +79,17 @@ impl ProgramBuilder {
             affected.extend(find(replica, index::CHASSIS, &[Atom::Uuid(host)]));
         }
         self.place(replica, affected, around);
-        self.update_reachable(replica, &BTreeSet::new());
+        self.update_reachable(replica, &BTreeSet::new(), around);
         self.place_bridge_ports(around.local);
+    }
+
+    /// Rows of datapaths have arrived, or are not asked for any more. True if that changes the
+    /// program.
+    pub fn follow_monitored(&mut self, replica: &Replica, around: &Surroundings<'_>) -> bool {
+        self.reachable.outdate();
+        let changes = self.update_reachable(replica, &BTreeSet::new(), around);
+        self.place_bridge_ports(around.local);
+        changes
     }
 
     fn place(&mut self, replica: &Replica, rows: BTreeSet<Uuid>, around: &Surroundings<'_>) {

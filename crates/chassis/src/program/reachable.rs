@@ -1,5 +1,5 @@
 //! [`ReachableDatapaths`]: the datapaths that packets of this host can pass. Only their flows are
-//! compiled.
+//! compiled, and only once all of them have arrived.
 
 use super::ports::PlacedPort;
 use flow::DatapathKey;
@@ -13,13 +13,26 @@ pub struct ReachableDatapaths {
     /// The number of patch ports between two datapaths.
     links: HashMap<DatapathKey, BTreeMap<DatapathKey, usize>>,
     reached: BTreeSet<DatapathKey>,
+    /// Those of which the database has sent all rows.
+    complete: BTreeSet<DatapathKey>,
     is_outdated: bool,
 }
 
 impl ReachableDatapaths {
-    /// True if packets of this host can pass the datapath.
+    /// True if packets of this host can pass the datapath, and all of its rows are known. A part
+    /// of its flows may permit what the others forbid.
     pub fn contains(&self, datapath: DatapathKey) -> bool {
+        self.complete.contains(&datapath)
+    }
+
+    /// True if packets of this host can pass the datapath.
+    pub fn is_reached(&self, datapath: DatapathKey) -> bool {
         self.reached.contains(&datapath)
+    }
+
+    /// Rows of datapaths have arrived, or are not asked for any more.
+    pub fn outdate(&mut self) {
+        self.is_outdated = true;
     }
 
     pub fn add(&mut self, port: &PlacedPort) {
@@ -57,10 +70,14 @@ impl ReachableDatapaths {
         }
     }
 
-    /// Follows the links again if ports have changed. Returns the datapaths that came and went.
-    pub fn update(&mut self) -> BTreeSet<DatapathKey> {
+    /// Follows the links again if ports have changed. Returns the datapaths whose flows are to be
+    /// compiled or removed; `None` if nothing has changed.
+    pub fn update(
+        &mut self,
+        is_complete: impl Fn(DatapathKey) -> bool,
+    ) -> Option<BTreeSet<DatapathKey>> {
         if !std::mem::take(&mut self.is_outdated) {
-            return BTreeSet::new();
+            return None;
         }
         let mut reached: BTreeSet<DatapathKey> = self.own.keys().copied().collect();
         let mut next: Vec<DatapathKey> = reached.iter().copied().collect();
@@ -68,8 +85,9 @@ impl ReachableDatapaths {
             let links = self.links.get(&datapath).into_iter().flat_map(BTreeMap::keys);
             next.extend(links.filter(|peer| reached.insert(**peer)));
         }
-        let moved = self.reached.symmetric_difference(&reached).copied().collect();
-        self.reached = reached;
-        moved
+        let complete = reached.iter().copied().filter(|key| is_complete(*key)).collect();
+        let moved = self.complete.symmetric_difference(&complete).copied().collect();
+        (self.reached, self.complete) = (reached, complete);
+        Some(moved)
     }
 }

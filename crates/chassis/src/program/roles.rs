@@ -63,10 +63,9 @@ impl PortRoles {
         self.update(loader, at.port);
     }
 
-    /// The names of the containers behind a port.
-    pub fn children(&self, port: PortNo) -> impl Iterator<Item = &Text> {
-        let members = self.0.get(&port).into_iter();
-        members.flat_map(|members| members.children.values().map(|(_, name)| name))
+    /// The containers behind a port, with their names.
+    pub fn children(&self, port: PortNo) -> impl Iterator<Item = &(LogicalPortKey, Text)> {
+        self.0.get(&port).into_iter().flat_map(|members| members.children.values())
     }
 
     fn update(&mut self, loader: &mut Loader, port: PortNo) {

@@ -16,7 +16,7 @@ use chassis::{
     DeviceFacts, Host, Installation, PortCounters, Settings, TlsPaths, UnixMs, of_host,
     of_southbound,
 };
-use database::{Database, Received};
+use database::Database;
 use netdev::Netlink;
 use ovsdb::io::{TlsFiles, Waker, wait_any};
 use ovsdb::{Config, Remote};
@@ -73,16 +73,15 @@ impl JoinedHost {
         let (uplink, mtu) = uplink_of(settings.encap_ip).map_err(Failure::Input)?;
         let mut southbound = open_southbound(&settings)?;
         let mut host = Host::new(settings, &uplink, mtu);
-        loop {
-            let received = southbound.receive();
-            if received.is_updated {
-                let now = Instant::now();
-                host.handle_southbound(southbound.replica(), &received.changes, true, now);
-                host.handle_local(local.replica(), southbound.replica(), now);
-                break;
-            }
+        host.handle_local(local.replica(), southbound.replica(), Instant::now());
+        host.ask(southbound.client.session_mut());
+        let mut is_updated = false;
+        while !is_updated || !host.is_settled() {
             wait_any(&mut [&mut local.client, &mut southbound.client], None);
-            local.receive();
+            if local.receive().is_updated {
+                host.handle_local(local.replica(), southbound.replica(), Instant::now());
+            }
+            is_updated |= southbound.pass_to(&mut host, Instant::now());
         }
         Ok(Self { local, southbound, host, uplink, first: None })
     }
@@ -158,7 +157,7 @@ fn wait_for_settings(local: &mut Database) -> Settings {
 
 fn open_southbound(settings: &Settings) -> Result<Database> {
     let mut config = Config::new("OVN_Southbound", settings.remotes.clone());
-    config.tables = of_southbound(&settings.system_id);
+    config.tables = of_southbound(settings);
     config.times.probe_interval = settings.probe_interval;
     let tls = settings.tls.clone().map(|TlsPaths { private_key, certificate, ca_certificate }| {
         TlsFiles { private_key, certificate, ca_certificate, server_name: None }
@@ -252,14 +251,9 @@ impl Follower {
             host.handle_local(local.replica(), southbound.replica(), now);
         }
         let JoinedHost { southbound, host, .. } = &mut self.joined;
-        let received = southbound.receive();
         let held = host.holds_network();
-        if received.is_updated || host.deadline().is_some_and(|deadline| deadline <= now) {
-            let Received { changes, is_first, is_updated } = received;
-            if is_updated {
-                self.progress.pending_since.get_or_insert(now);
-            }
-            host.handle_southbound(southbound.replica(), &changes, is_first, now);
+        if southbound.pass_to(host, now) {
+            self.progress.pending_since.get_or_insert(now);
         }
         if host.holds_network() && !held {
             tracing::warn!(

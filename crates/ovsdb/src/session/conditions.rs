@@ -50,6 +50,11 @@ impl Conditions {
         Some(self.made)
     }
 
+    /// The sequence number of the last change.
+    pub fn made(&self) -> u64 {
+        self.made
+    }
+
     /// The connection is lost. True if changes were on their way: then nobody knows which
     /// conditions the server would have applied to the changes since the last transaction.
     pub fn disconnected(&mut self) -> bool {

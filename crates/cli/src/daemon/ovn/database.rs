@@ -2,6 +2,7 @@
 
 use super::RETRY;
 use anyhow::{Context, Result};
+use chassis::Host;
 use ovsdb::io::{Client, TlsFiles};
 use ovsdb::{Config, Event, RequestId, RowChange, TransactOutcome};
 use std::time::Instant;
@@ -24,6 +25,10 @@ pub struct Received {
     /// It was the first of a connection.
     pub is_first: bool,
     pub changes: Vec<RowChange>,
+    /// All rows have arrived that the conditions up to this sequence number select.
+    pub applied_conditions: Option<u64>,
+    /// The server has refused conditions.
+    pub has_refused_conditions: bool,
 }
 
 impl Database {
@@ -51,11 +56,37 @@ impl Database {
                     received.changes.extend(update.changes);
                 }
                 Event::Transacted { id, outcome } => self.handle_outcome(id, &outcome),
+                Event::ConditionsApplied { seqno } => received.applied_conditions = Some(seqno),
+                Event::ConditionsRefused { error, .. } => {
+                    tracing::warn!(
+                        "the {} database refuses to send a part of its rows, so this host reads \
+                         all of them: {error}",
+                        self.name
+                    );
+                    received.has_refused_conditions = true;
+                }
                 Event::Lock { is_held: true } => received.is_updated = true,
                 _ => {}
             }
         }
         received
+    }
+
+    /// Takes all events of the southbound database for `host`, and asks for the rows that the host
+    /// needs now. True if rows have changed.
+    pub fn pass_to(&mut self, host: &mut Host, now: Instant) -> bool {
+        let received = self.receive();
+        if received.is_updated || host.deadline().is_some_and(|deadline| deadline <= now) {
+            host.handle_southbound(self.replica(), &received.changes, received.is_first, now);
+        }
+        if let Some(seqno) = received.applied_conditions {
+            host.conditions_applied(seqno, self.replica());
+        }
+        if received.has_refused_conditions {
+            host.conditions_refused();
+        }
+        host.ask(self.client.session_mut());
+        received.is_updated
     }
 
     fn handle_outcome(&mut self, id: RequestId, outcome: &TransactOutcome) {
