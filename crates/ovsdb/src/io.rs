@@ -229,7 +229,7 @@ pub fn wait_any(clients: &mut [&mut Client], deadline: Option<Instant>) -> bool 
     fds.extend(clients.iter().filter_map(|client| {
         let stream = client.stream.as_ref()?;
         let has_more = client.outgoing.1 < client.outgoing.0.len();
-        Some(PollFd::new(stream.fd(), stream.interest(client.is_connected && has_more)))
+        Some(PollFd::new(stream.fd(), stream.interest(client.is_connected, has_more)))
     }));
     // An interrupted wait is a short one.
     let _ = poll(&mut fds, timeout);

@@ -81,6 +81,21 @@ fn one_thread_waits_for_two_servers_and_is_woken_for_either() {
 }
 
 #[test]
+fn wait_ends_when_a_connection_was_established_at_once() {
+    testkit::require_program!("ovsdb-server", "openvswitch-switch");
+    let server = Server::start("at-once", &zoo_schema(), &[]);
+    let config = Config::new("zoo", [server.remote()]).table(Animal::request());
+    let mut client = Client::new(config, None).expect("a client can be made");
+    // Otherwise it would wait until the first probe, for five seconds.
+    let end = Instant::now() + Duration::from_secs(4);
+    // The first call connects, and the second one finds that out.
+    wait_any(&mut [&mut client], Some(end));
+    wait_any(&mut [&mut client], Some(end));
+    assert!(Instant::now() < end);
+    assert!(matches!(client.next_event(Some(end)), Some(Event::Connected { .. })));
+}
+
+#[test]
 fn rows_come_and_go_when_conditions_change() {
     testkit::require_program!("ovsdb-server", "openvswitch-switch");
     let server = Server::start("conditions", &zoo_schema(), &[]);

@@ -61,16 +61,17 @@ impl Stream {
         }
     }
 
-    /// What to wait for. `has_more` tells that a message waits to be sent.
-    pub fn interest(&self, has_more: bool) -> PollFlags {
+    /// What to wait for. `is_connected` tells that [`advance`](Self::advance) has returned true,
+    /// and `has_more` that a message waits to be sent.
+    pub fn interest(&self, is_connected: bool, has_more: bool) -> PollFlags {
         let mut flags = PollFlags::POLLIN;
         let wants_write = match self {
-            Self::Unix(stream) => stream.peer_addr().is_err(),
-            Self::Tcp(stream) => stream.peer_addr().is_err(),
+            // A connection may be established before anybody has asked.
+            Self::Unix(_) | Self::Tcp(_) => !is_connected,
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.wants_write(),
         };
-        flags.set(PollFlags::POLLOUT, has_more || wants_write);
+        flags.set(PollFlags::POLLOUT, (is_connected && has_more) || wants_write);
         flags
     }
 
