@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 const BATCH: usize = 64;
 /// How long an upcall thread waits for upcalls before it checks whether the switch stops.
 const UPCALL_WAIT: Duration = Duration::from_millis(100);
-/// The shortest time between two revalidations.
-const PAUSE: Duration = Duration::from_millis(50);
+/// The time between two revalidations is four times as long as the first of them took, within these
+/// bounds. So many changes in a row cost a fifth of a processor, and few of them do not wait.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// How long a stop waits for the threads to end.
 const END: Duration = Duration::from_secs(5);
 
@@ -144,19 +145,21 @@ fn revalidate(engine: &Engine, turn: &TurnStart) {
     let mut earliest = Instant::now();
     loop {
         turn.note();
-        let done = match engine.revalidate_signal.wait(due, earliest) {
+        let reason = engine.revalidate_signal.wait(due, earliest);
+        let begin = Instant::now();
+        let done = match reason {
             WakeReason::Stop => return,
             WakeReason::Changed => engine.revalidate(),
             WakeReason::ConnectionChanged => engine.end_outdated_fusions(),
             WakeReason::Due => {
-                due = Instant::now() + engine.limits.revalidate;
-                engine.sweep(Instant::now())
+                due = begin + engine.limits.revalidate;
+                engine.sweep(begin)
             }
         };
         if log_error(done).is_none() {
             return;
         }
-        earliest = Instant::now() + PAUSE;
+        earliest = Instant::now() + (begin.elapsed() * 4).clamp(PAUSE.0, PAUSE.1);
     }
 }
 
