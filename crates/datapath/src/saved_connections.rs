@@ -19,7 +19,7 @@
 //! last word of the header tells which boot of the host that was. The first three words are the
 //! same in all versions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -194,6 +194,8 @@ pub struct ConnectionFile(Arc<Mutex<Inner>>);
 #[derive(Debug)]
 struct Inner {
     file: SharedFile,
+    /// The numbers of zones and ports that have names in the file.
+    named: [BTreeSet<usize>; 2],
     records: u64,
     failures: u64,
 }
@@ -208,7 +210,12 @@ impl ConnectionFile {
         let mut file = SharedFile::create(path, Area::Connections.entry(connections as usize))?;
         let beat = last_beat.map_or_else(beat, |last| last.as_millis() as u64);
         file.store(0, &[MAGIC, VERSION, 0, beat, 0, 0, 0, boot_clock::boot()])?;
-        Ok(Self(Arc::new(Mutex::new(Inner { file, records: 0, failures: 0 }))))
+        Ok(Self(Arc::new(Mutex::new(Inner {
+            file,
+            named: Default::default(),
+            records: 0,
+            failures: 0,
+        }))))
     }
 
     /// Notes that the daemon runs.
@@ -227,7 +234,10 @@ impl ConnectionFile {
         let mut inner = self.lock();
         let before = inner.file.load(area.length_at()) as usize;
         let after = names.keys().next_back().map_or(0, |last| last + 1);
-        for number in 0..before.max(after) {
+        let at = usize::from(area == Area::Ports);
+        let mut numbers = std::mem::replace(&mut inner.named[at], names.keys().copied().collect());
+        numbers.extend(names.keys());
+        for number in numbers {
             let new = names.get(&number).map_or([0; NAME_WORDS], |words| *words);
             let at = area.entry(number);
             if (0..NAME_WORDS).any(|word| inner.file.load(at + word) != new[word]) {
