@@ -25,6 +25,9 @@ use wire::MacAddr;
 
 const ETHERNET_LEN: u32 = wire::ethernet::HEADER_LEN as u32;
 
+/// A read of this many further entries costs less than another system call.
+const MAX_GAP: u32 = 256;
+
 /// The maps of ports, devices and drops, and the attachment of programs.
 #[derive(Debug)]
 pub(crate) struct Ports {
@@ -121,6 +124,19 @@ pub(crate) struct AllCounts {
     pub(crate) uplink: PortCounts,
     /// Entries of the map of drops.
     pub(crate) drop_keys: usize,
+}
+
+/// Ranges of numbers, each with its first and the one after its last, that contain these numbers in
+/// ascending order.
+fn runs(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, end)) if number - *end <= MAX_GAP => *end = number + 1,
+            _ => runs.push((number, number + 1)),
+        }
+    }
+    runs
 }
 
 impl Ports {
@@ -339,10 +355,13 @@ impl Ports {
     /// All counters, by port. Drops at a device that is not a port count for the uplink.
     pub(crate) fn counts(&self) -> Result<AllCounts, MapError> {
         let mut ports: HashMap<PortNo, PortCounts> = HashMap::new();
-        let last = self.known.last_key_value().map_or(0, |(port, _)| port.0);
-        let counted: Vec<[u64; 4]> = sums(&self.counts, 0, last + 1)?;
+        let mut counted: HashMap<u32, [u64; 4]> = HashMap::new();
+        for (first, end) in runs(self.known.keys().map(|port| port.0)) {
+            let words: Vec<[u64; 4]> = sums(&self.counts, first, end - first)?;
+            counted.extend((first..).zip(words));
+        }
         for (&number, port) in &self.known {
-            let Some(&words) = counted.get(number.0 as usize) else { continue };
+            let Some(&words) = counted.get(&number.0) else { continue };
             let [rx, tx] = count(words);
             let [base_rx, base_tx] = port.base;
             let mut counts = PortCounts {
@@ -391,8 +410,11 @@ impl Ports {
 
     /// Removes the drop counters of an earlier port of this number.
     fn forget_drops(&self, port: PortNo) -> Result<(), MapError> {
-        for key in self.drops.keys().filter(|key| read_key(key).is_some_and(|(of, _)| of == port)) {
-            self.drops.delete(&key)?;
+        let counted = sys::read_hash(&self.drops).map_err(libbpf_rs::Error::from)?;
+        for (key, _) in
+            counted.iter().filter(|(key, _)| read_key(key).is_some_and(|it| it.0 == port))
+        {
+            self.drops.delete(key)?;
         }
         Ok(())
     }
@@ -470,4 +492,16 @@ fn read_key(key: &[u8]) -> Option<(PortNo, DropReason)> {
     let word = u64::from_ne_bytes(*key.first_chunk()?);
     let reason = DropReason::ALL.get((word & 0xff) as usize)?;
     Some((PortNo(u32::try_from(word >> 8).ok()?), *reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs;
+
+    #[test]
+    fn numbers_that_are_far_apart_are_read_one_by_one() {
+        assert_eq!(runs([].into_iter()), []);
+        assert_eq!(runs([1, 2, 200].into_iter()), [(1, 201)]);
+        assert_eq!(runs([0, 258, 65_534].into_iter()), [(0, 1), (258, 259), (65_534, 65_535)]);
+    }
 }
