@@ -6,7 +6,8 @@ use crate::monitored::{Monitored, Scope};
 use crate::program::{BadFlow, ProgramBuilder, Surroundings, learned, ports::port_named};
 use crate::settings::Settings;
 use crate::tables::{
-    self, DatapathBinding, Encap, Fdb, MacBinding, PortBinding, SbGlobal, Text, index,
+    self, ChassisPrivate, DatapathBinding, Encap, Fdb, MacBinding, PortBinding, SbGlobal, Text,
+    index,
 };
 use crate::taught::TaughtWriter;
 use crate::writes::{self, Installed, SouthboundWriter, UnixMs};
@@ -219,7 +220,7 @@ impl Host {
         self.nb_cfg = replica.rows::<SbGlobal>().next().map(|(_, row)| row.nb_cfg);
         self.must_learn |=
             changes.iter().any(|change| ProgramBuilder::is_about_learned(change.table()));
-        self.must_install |= changes.iter().any(|change| !is_only_time(change));
+        self.must_install |= changes.iter().any(|change| !is_without_effect(change));
         self.must_ask |= changes.iter().any(|change| self.is_of_interface(change));
     }
 
@@ -263,9 +264,6 @@ impl Host {
     pub fn conditions_applied(&mut self, seqno: u64, southbound: &Replica) {
         self.monitored.confirm(seqno);
         self.follow_monitored(southbound);
-        if !self.must_install && self.is_settled() {
-            self.installed.nb_cfg = self.nb_cfg;
-        }
     }
 
     /// The southbound server does not accept the conditions. This host asks for every row from now
@@ -406,6 +404,10 @@ impl Host {
         now: Instant,
         unix_ms: UnixMs,
     ) -> (Option<Transaction>, Option<Instant>) {
+        if !self.must_install && self.is_settled() {
+            // What changed since the last installation has no effect on it.
+            self.installed.nb_cfg = self.nb_cfg;
+        }
         let around = surroundings(
             (&self.settings, &self.mappings),
             self.chassis,
@@ -452,15 +454,23 @@ impl Host {
     }
 }
 
-/// True if only the time of a learned row has changed, which hosts refresh while they use the row.
-fn is_only_time(change: &RowChange) -> bool {
+/// True if nothing is to be installed because of a change: of the number of the network's version,
+/// of what hosts say about ports, or of the time of a learned row, which hosts refresh while they
+/// use it.
+fn is_without_effect(change: &RowChange) -> bool {
+    if [SbGlobal::NAME, ChassisPrivate::NAME].contains(&change.table()) {
+        return true;
+    }
+    let port = change.typed::<PortBinding>().is_some_and(|(old, new)| {
+        old.zip(new).is_some_and(|(old, new)| PortBinding { up: new.up, ..old } == new)
+    });
     let binding = change.typed::<MacBinding>().is_some_and(|(old, new)| {
         old.zip(new).is_some_and(|(old, new)| MacBinding { timestamp: new.timestamp, ..old } == new)
     });
     let station = change.typed::<Fdb>().is_some_and(|(old, new)| {
         old.zip(new).is_some_and(|(old, new)| Fdb { timestamp: new.timestamp, ..old } == new)
     });
-    binding || station
+    port || binding || station
 }
 
 fn bad_mapping(part: &str) -> String {

@@ -17,6 +17,7 @@ use chassis::{
     of_southbound,
 };
 use database::Database;
+use datapath::config::PortConfig;
 use netdev::Netlink;
 use ovsdb::io::{TlsFiles, Waker, wait_any};
 use ovsdb::{Config, Remote};
@@ -122,6 +123,7 @@ impl JoinedHost {
             netlink: Netlink::open().map_err(io::Error::other)?,
             devices: BTreeMap::new(),
             devices_due: Instant::now(),
+            ports: Vec::new(),
             last_error: String::new(),
             lock_due: Some(Instant::now() + LOCK_PATIENCE),
             refused_settings: None,
@@ -215,6 +217,8 @@ struct Follower {
     /// The devices of this host, by name, and when to read them again.
     devices: BTreeMap<Arc<str>, DeviceFacts>,
     devices_due: Instant,
+    /// The ports that were installed last.
+    ports: Vec<PortConfig>,
     /// The last error of an installation, which is logged once.
     last_error: String,
     /// When to warn that another process has the lock of the local database.
@@ -383,8 +387,11 @@ impl Follower {
                 self.last_error.clear();
                 self.progress.pending_since = None;
                 self.progress.installed += 1;
-                // The devices of new ports may be there now.
-                self.devices_due = Instant::now();
+                if installation.ports != self.ports {
+                    // The devices of new ports may be there now.
+                    self.devices_due = Instant::now();
+                    self.ports.clone_from(&installation.ports);
+                }
                 self.joined.host.installed(installation);
             }
             Err(failure) => {
