@@ -12,6 +12,7 @@ mod exact;
 mod fuzz;
 mod lint;
 mod lxd_test;
+mod ovn_scale;
 mod ovsdb_idl;
 mod packages;
 mod prose;
@@ -54,6 +55,8 @@ enum Task {
     DebTest(deb_test::Options),
     /// Run LXD with OVN networks on the stock chassis and on weft; needs root
     LxdTest(lxd_test::Options),
+    /// Measure one host of a large OVN deployment, with the stock chassis and with weft; needs root
+    OvnScale(ovn_scale::Options),
     /// Count instructions of weft in an emulated machine; fail if a count exceeds the baseline
     ExactGate(exact::Options),
     /// Run every study and count every contender, and keep both in docs/results
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Task::Deb => deb::deb().map(drop),
         Task::DebTest(options) => deb_test::test(&options),
         Task::LxdTest(options) => lxd_test::test(&options),
+        Task::OvnScale(options) => ovn_scale::measure(&options),
         Task::ExactGate(options) => exact::gate(&options),
         Task::Results(options) => results::results(&options),
         Task::Fmt { check } => lint::fmt(check),
