@@ -371,9 +371,14 @@ fn containers_behind_a_guest_have_ports_of_their_own() {
     ovn.nbctl(&format!("--wait=hv set Logical_Switch_Port {} tag_request=43", container.name));
     ovn.nbctl("--wait=hv sync");
     assert!(is_silent(container, near.ip(4)) && is_silent(near, container.ip(4)));
+    // Another container gets the same tag: it waits until the tag is free.
+    ovn.nbctl(&format!("--wait=hv lsp-add blue late {} 43", parent.name));
+    assert_eq!(ovn.nbctl("get Logical_Switch_Port late up").trim(), "false");
+    ovn.nbctl(&format!("lsp-del {}", container.name));
+    ovn.nbctl("wait-until Logical_Switch_Port late up=true");
     // The interface of the parent goes, and with it the container.
     hosts.databases[0].vsctl(&format!("del-port {}", parent.host_device()));
-    ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=false", container.name));
+    ovn.nbctl("wait-until Logical_Switch_Port late up=false");
     hosts.stop(&ovn);
 }
 

@@ -112,6 +112,8 @@ pub struct ProgramBuilder {
     bad_flows: BTreeMap<Uuid, BadFlow>,
     /// Further bad flows, beyond the limit of those that are kept by name.
     unnamed_bad_flows: BTreeSet<Uuid>,
+    /// The containers whose tag another container has behind the same parent.
+    tag_conflicts: BTreeSet<Uuid>,
     warnings: Vec<String>,
 }
 
@@ -152,6 +154,7 @@ impl ProgramBuilder {
             flows: HashMap::new(),
             bad_flows: BTreeMap::new(),
             unnamed_bad_flows: BTreeSet::new(),
+            tag_conflicts: BTreeSet::new(),
             warnings: Vec::new(),
         }
     }

@@ -93,8 +93,10 @@ impl ProgramBuilder {
     }
 
     fn place(&mut self, replica: &Replica, rows: BTreeSet<Uuid>, around: &Surroundings<'_>) {
-        let rows: Vec<_> =
-            rows.into_iter().map(|uuid| (uuid, replica.get::<PortBinding>(uuid))).collect();
+        // The tag that a container waits for may be free now. Those that have one keep it.
+        let waiting = self.tag_conflicts.clone();
+        let rows = rows.into_iter().filter(|uuid| !waiting.contains(uuid)).chain(waiting.clone());
+        let rows: Vec<_> = rows.map(|uuid| (uuid, replica.get::<PortBinding>(uuid))).collect();
         // First all removals, because ports may exchange their keys.
         for (uuid, row) in &rows {
             let Some(old) = self.ports.get(uuid).cloned() else { continue };
@@ -110,6 +112,7 @@ impl ProgramBuilder {
             if row.as_ref().is_none_or(|row| row.logical_port != old.name) && !old.is_resident {
                 self.loader.set_resident(&old.name.clone(), true);
             }
+            self.tag_conflicts.remove(uuid);
             if identity.is_none()
                 && let Some(gone) = self.ports.remove(uuid)
             {
@@ -120,6 +123,10 @@ impl ProgramBuilder {
             let Some(row) = row else { continue };
             let Some((datapath, key)) = self.identity(&row) else { continue };
             self.place_port(replica, uuid, &row, (datapath, key), around);
+        }
+        for uuid in self.tag_conflicts.difference(&waiting) {
+            let name = self.ports.get(uuid).map(|port| port.name.clone()).unwrap_or_default();
+            self.warnings.push(format!("port {name}: another port has its tag behind its parent"));
         }
     }
 
@@ -164,7 +171,7 @@ impl ProgramBuilder {
         if let Some(at) = local
             && !self.roles.attach(&mut self.loader, at, (datapath, key), &name)
         {
-            self.warnings.push(format!("port {name}: another port has its tag behind its parent"));
+            self.tag_conflicts.insert(uuid);
             (local, location) = (None, PortLocation::Unbound);
         }
         let (security, problems) = PortSecurity::parse_as_ovn(&row.port_security);
