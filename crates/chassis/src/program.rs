@@ -10,6 +10,7 @@
 //! | Load_Balancer | its flows are compiled |
 //! | Port_Binding of a localnet port, bridge | the ports of its switch and of bridges are placed |
 //! | DNS | the names of its datapaths are set |
+//! | Chassis_Template_Var of this host | the flows and load balancers that name one that changed |
 //! | Datapath_Binding | with another key: everything is built again |
 //!
 //! Only the flows of datapaths that packets of this host can pass are compiled
@@ -25,13 +26,14 @@ mod load_balancers;
 pub(crate) mod ports;
 mod reachable;
 mod roles;
+mod templates;
 
 use crate::endpoints::Endpoints;
 use crate::local::LocalPorts;
 use crate::monitored::Monitored;
 use crate::tables::{
-    AddressSet, DatapathBinding, LogicalDpGroup, LogicalFlow, MulticastGroup, PortBinding,
-    PortGroup, Text, TextMap, index,
+    AddressSet, ChassisTemplateVar, DatapathBinding, LogicalDpGroup, LogicalFlow, MulticastGroup,
+    PortBinding, PortGroup, Text, TextMap, index,
 };
 use bridges::Bridges;
 use dns::NameSet;
@@ -48,6 +50,7 @@ use southbound::{constant, port_group_name};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
+use templates::Templates;
 
 pub use learned::learned;
 
@@ -102,6 +105,7 @@ pub struct ProgramBuilder {
     groups: HashMap<Uuid, (DatapathKey, PortKey)>,
     load_balancers: HashMap<Uuid, LoadedBalancer>,
     name_sets: BTreeMap<Uuid, NameSet>,
+    templates: Templates,
     reachable: ReachableDatapaths,
     /// Other datapaths may be reachable since the last call of
     /// [`take_reach_change`](Self::take_reach_change).
@@ -148,6 +152,7 @@ impl ProgramBuilder {
             groups: HashMap::new(),
             load_balancers: HashMap::new(),
             name_sets: BTreeMap::new(),
+            templates: Templates::default(),
             reachable: ReachableDatapaths::default(),
             has_other_reach: true,
             port_groups: BTreeMap::new(),
@@ -242,7 +247,13 @@ impl ProgramBuilder {
         let flows: Vec<Uuid> = changes.uuids::<LogicalFlow>().collect();
         let of_groups = changes.uuids::<LogicalDpGroup>();
         let of_groups = of_groups.flat_map(|group| flows_of_group(replica, group));
-        let flows: BTreeSet<Uuid> = flows.into_iter().chain(of_groups).collect();
+        let has_templates = changes.of::<ChassisTemplateVar>().next().is_some();
+        let [host, _] = around.names;
+        let of_templates = has_templates.then(|| self.templates.read(replica, host)).flatten();
+        let has_values = of_templates.is_some();
+        let of_templates = of_templates.into_iter().flatten();
+        let flows: BTreeSet<Uuid> =
+            flows.into_iter().chain(of_groups).chain(of_templates).collect();
         flows.iter().for_each(|&uuid| self.remove_flow(uuid));
         let renamed = self.apply_datapaths(replica, &changes);
         self.bridges.is_outdated |= Self::concern_localnets(&changes);
@@ -257,7 +268,7 @@ impl ProgramBuilder {
         for uuid in flows {
             self.add_flow(replica, uuid);
         }
-        self.apply_load_balancers(replica, &changes);
+        self.apply_load_balancers(replica, &changes, has_values);
     }
 
     /// True if a datapath got another key. Everything refers to it by the old one.

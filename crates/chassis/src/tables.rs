@@ -182,6 +182,14 @@ ovsdb::table! {
 }
 
 ovsdb::table! {
+    /// The values of template variables on a host. Since OVN 22.12.
+    pub struct ChassisTemplateVar: "Chassis_Template_Var" {
+        pub chassis: "chassis" => Text,
+        pub variables: "variables" => TextMap,
+    }
+}
+
+ovsdb::table! {
     /// A multicast group.
     pub struct MulticastGroup: "Multicast_Group" {
         pub datapath: "datapath" => Uuid,
@@ -292,19 +300,21 @@ pub fn of_host() -> Vec<TableRequest> {
 }
 
 /// The tables of the southbound database, and the rows of them that [`Host::ask`] starts with. Of
-/// Chassis_Private, only the row of this host: each of thousands of hosts changes its own at every
-/// change of the network.
+/// Chassis_Private and Chassis_Template_Var, only the row of this host: each of thousands of hosts
+/// changes its own at every change of the network.
 ///
 /// [`Host::ask`]: crate::Host::ask
 pub fn of_southbound(settings: &Settings) -> Vec<TableRequest> {
-    let own = Condition::any([Clause::new("name", Function::Equals, &*settings.system_id)]);
+    let own =
+        |column| Condition::any([Clause::new(column, Function::Equals, &*settings.system_id)]);
     let first = Scope { everything: settings.monitor_all, ..Scope::default() };
     let mut conditions: BTreeMap<&str, Condition> = conditions(&first).into_iter().collect();
     let tables = every_southbound_table().into_iter();
     tables
         .map(|table| match conditions.remove(&*table.name) {
             Some(condition) => table.matching(condition),
-            None if &*table.name == ChassisPrivate::NAME => table.matching(own.clone()),
+            None if &*table.name == ChassisPrivate::NAME => table.matching(own("name")),
+            None if &*table.name == ChassisTemplateVar::NAME => table.matching(own("chassis")),
             None => table,
         })
         .collect()
@@ -335,6 +345,7 @@ fn every_southbound_table() -> Vec<TableRequest> {
             .index_elements(index::PORTS, "ports"),
         LoadBalancer::request(),
         Dns::request(),
+        ChassisTemplateVar::request().optional(),
         AddressSet::request(),
         PortGroup::request(),
         MacBinding::request()

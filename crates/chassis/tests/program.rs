@@ -343,6 +343,45 @@ fn bad_flow_is_left_out_and_named_and_no_other() {
 }
 
 #[test]
+fn each_host_has_its_own_values_of_template_variables() {
+    require_program!("ovn-northd", "ovn-central");
+    let ovn = Ovn::start("templates");
+    ovn.configure(&[
+        "ls-add s0",
+        "lsp-add s0 p0",
+        "create Chassis_Template_Var chassis=h1 variables:vip=10.9.9.1 \
+         'variables:where=\"10.0.0.1:80\"'",
+        "create Chassis_Template_Var chassis=h2 variables:vip=10.9.9.2 \
+         'variables:where=\"10.0.0.2:80\"'",
+        "--template lb-add lb0 ^vip:80 ^where tcp",
+        "ls-lb-add s0 lb0",
+    ]);
+    ovn.sbctl("chassis-add h1 geneve 192.0.2.1 -- lsp-bind p0 h1");
+    for mut host in [Followed::new(&ovn), Followed::reading_everything(&ovn)] {
+        host.catch_up();
+        assert!(host.host.bad_flows().is_empty(), "{:?}", host.host.bad_flows());
+        let named = |host: &mut Followed<'_>, what: &str| {
+            let lines = lines(&host.installation());
+            lines.iter().filter(|line| line.contains(what)).count()
+        };
+        // The balancer's flow and its hairpin flow.
+        let (before, other) = (named(&mut host, "10.0.0.1"), named(&mut host, "10.0.0.2"));
+        assert!(before >= 2 && other == 0, "{before} {other}");
+        ovn.nbctl("set Chassis_Template_Var h1 variables:where='\"10.0.0.7:80\"'");
+        host.catch_up();
+        assert_eq!((named(&mut host, "10.0.0.1"), named(&mut host, "10.0.0.7")), (0, before));
+        ovn.nbctl("remove Chassis_Template_Var h1 variables where");
+        host.catch_up();
+        // It is its name now, as with ovn-controller.
+        assert!(!host.host.bad_flows().is_empty());
+        ovn.nbctl("set Chassis_Template_Var h1 variables:where='\"10.0.0.1:80\"'");
+        host.catch_up();
+        assert!(host.host.bad_flows().is_empty(), "{:?}", host.host.bad_flows());
+        assert_eq!(named(&mut host, "10.0.0.1"), before);
+    }
+}
+
+#[test]
 fn network_is_held_when_a_database_comes_back_empty() {
     require_program!("ovn-northd", "ovn-central");
     let ovn = Ovn::start("held");

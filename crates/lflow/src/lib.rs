@@ -21,6 +21,7 @@ mod logical_flow;
 mod packet;
 mod scope;
 pub mod symbol;
+mod template;
 mod token;
 
 pub use actions::Stage;
@@ -31,4 +32,5 @@ pub use load_balancer::LoadBalancer;
 pub use logical_flow::{FlowError, FlowPart, LogicalFlow};
 pub use packet::parse_packet;
 pub use scope::Scope;
+pub use template::expand_templates;
 pub use token::{Constant, Format, Quoted, Token, TokenKind};

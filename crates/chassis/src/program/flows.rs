@@ -16,6 +16,7 @@ impl ProgramBuilder {
         if let Some(flow) = self.flows.remove(&uuid) {
             self.loader.remove_flow(flow);
         }
+        self.templates.remove_flow(uuid);
         if self.bad_flows.remove(&uuid).is_none() {
             self.unnamed_bad_flows.remove(&uuid);
         }
@@ -30,8 +31,11 @@ impl ProgramBuilder {
         if datapaths.is_empty() {
             return;
         }
+        let texts = [&row.condition, &row.actions];
+        let [condition, actions] =
+            texts.map(|text| self.templates.expand_flow(uuid, text).into_owned());
         let flow = match logical_flow(&row, uuid, datapaths, &stage) {
-            Ok(flow) => lflow::LogicalFlow { source: text("source"), ..flow },
+            Ok(flow) => lflow::LogicalFlow { condition, actions, source: text("source"), ..flow },
             Err(problem) => return self.keep_bad_flow(uuid, &row, &stage, problem),
         };
         match self.loader.add_flow(&flow) {
@@ -136,8 +140,8 @@ fn logical_flow(
         table: u8::try_from(row.table_id).map_err(|_| number("table", row.table_id))?,
         priority: u16::try_from(row.priority).map_err(|_| number("priority", row.priority))?,
         stage: stage.to_owned(),
-        condition: row.condition.to_string(),
-        actions: row.actions.to_string(),
+        condition: String::new(),
+        actions: String::new(),
         source: String::new(),
         // OVN uses the first 32 bits of the UUID as the cookie.
         cookie: uuid.first_bits().into(),

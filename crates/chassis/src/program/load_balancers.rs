@@ -5,6 +5,7 @@ use crate::tables::{DatapathBinding, LoadBalancer, LogicalDpGroup};
 use flow::DatapathKey;
 use ovsdb::{Replica, Table, Uuid};
 use pipeline::FlowId;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// A load balancer in the program.
@@ -15,9 +16,20 @@ pub(super) struct LoadedBalancer {
 }
 
 impl ProgramBuilder {
-    /// Compiles the load balancers that have changed, or whose datapaths have.
-    pub(super) fn apply_load_balancers(&mut self, replica: &Replica, changes: &Changes<'_>) {
-        for uuid in changes.uuids::<LoadBalancer>() {
+    /// Compiles the load balancers that have changed, or whose datapaths have. With
+    /// `has_other_values`, template variables have other values.
+    pub(super) fn apply_load_balancers(
+        &mut self,
+        replica: &Replica,
+        changes: &Changes<'_>,
+        has_other_values: bool,
+    ) {
+        let mut affected: BTreeSet<Uuid> = changes.uuids::<LoadBalancer>().collect();
+        if has_other_values {
+            let rows = replica.rows::<LoadBalancer>();
+            affected.extend(rows.filter(|(_, row)| is_template(row)).map(|(uuid, _)| uuid));
+        }
+        for uuid in affected {
             self.set_load_balancer(replica, uuid);
         }
         if changes.of::<LogicalDpGroup>().next().is_some()
@@ -59,7 +71,13 @@ impl ProgramBuilder {
         row: &LoadBalancer,
         datapaths: BTreeSet<DatapathKey>,
     ) {
-        let vips = row.vips.iter().map(|(vip, backends)| (&**vip, &**backends));
+        let expand = |text| match is_template(row) {
+            true => self.templates.expand(text),
+            false => Cow::Borrowed(text),
+        };
+        let vips: Vec<_> =
+            row.vips.iter().map(|(vip, backends)| (expand(vip), expand(backends))).collect();
+        let vips = vips.iter().map(|(vip, backends)| (&**vip, &**backends));
         let source = row.options.get("hairpin_snat_ip").map(|source| &**source);
         let protocol = row.protocol.as_deref();
         let mut parsed = lflow::LoadBalancer::parse(&row.name, protocol, vips, source);
@@ -86,4 +104,9 @@ impl ProgramBuilder {
         let keys = keys.filter_map(|uuid| self.datapaths.get(&uuid).copied());
         keys.filter(|&key| self.reachable.contains(key)).collect()
     }
+}
+
+/// True if virtual addresses and backends may name template variables.
+fn is_template(row: &LoadBalancer) -> bool {
+    row.options.get("template").is_some_and(|value| **value == *"true")
 }
