@@ -31,6 +31,6 @@ pub use load::Loader;
 pub use load_balancer::LoadBalancer;
 pub use logical_flow::{FlowError, FlowPart, LogicalFlow};
 pub use packet::parse_packet;
-pub use scope::Scope;
+pub use scope::{PortGroupMembers, Scope};
 pub use template::expand_templates;
 pub use token::{Constant, Format, Quoted, Token, TokenKind};

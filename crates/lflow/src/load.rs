@@ -11,7 +11,7 @@ use super::actions::{self, Actions, Stage};
 use super::expr::{self, Compiled, Expr};
 use super::load_balancer::LoadBalancer;
 use super::logical_flow::{FlowError, FlowPart, LogicalFlow};
-use super::scope::Scope;
+use super::scope::{PortGroupMembers, Scope};
 use super::token::Constant;
 use ::flow::{DatapathKey, DropReason, Match, PortKey};
 use pipeline::{
@@ -24,6 +24,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
+type Set<K> = std::collections::HashSet<K, ahash::RandomState>;
 
 /// Compiles logical flows into a program.
 #[derive(Debug, Default)]
@@ -31,7 +32,9 @@ pub struct Loader {
     program: Program,
     names: Map<DatapathKey, DatapathNames>,
     address_sets: Map<Arc<str>, Vec<Constant>>,
-    port_groups: Map<Arc<str>, Vec<String>>,
+    port_groups: Map<Arc<str>, Set<Arc<str>>>,
+    /// The port groups of each port name.
+    groups_of_ports: Map<Arc<str>, Vec<Arc<str>>>,
     /// Ports on other hosts; all other ports are resident here.
     remote_ports: Map<Arc<str>, ()>,
     groups: Map<Arc<[DatapathKey]>, GroupUse>,
@@ -62,6 +65,21 @@ struct DatapathNames {
 impl DatapathNames {
     fn meaning(&self, name: &str) -> Option<PortKey> {
         self.ports.get(name).or_else(|| self.groups.get(name)).copied()
+    }
+
+    /// The keys of those among these names that have a meaning, in ascending order.
+    fn meanings(&self, names: &Set<Arc<str>>) -> Vec<u16> {
+        let own = self.ports.len() + self.groups.len();
+        let mut keys: Vec<u16> = if names.len() <= own {
+            names.iter().filter_map(|name| self.meaning(name)).map(PortKey::value).collect()
+        } else {
+            let own = self.ports.keys().chain(self.groups.keys());
+            let among = own.filter(|name| names.contains(*name));
+            among.filter_map(|name| self.meaning(name)).map(PortKey::value).collect()
+        };
+        keys.sort_unstable();
+        keys.dedup();
+        keys
     }
 }
 
@@ -185,9 +203,11 @@ impl Scope for RecordingScope<'_> {
         self.loader.address_sets.get(name).map(Vec::as_slice)
     }
 
-    fn port_group(&self, name: &str) -> Option<&[String]> {
+    fn port_group(&self, name: &str) -> Option<PortGroupMembers> {
         self.ask(NameQuery::PortGroup(self.loader.strings.find(name)));
-        self.loader.port_groups.get(name).map(Vec::as_slice)
+        let names = self.loader.port_groups.get(name)?;
+        let keys = self.loader.names.get(&self.datapath).map(|own| own.meanings(names));
+        Some(PortGroupMembers { is_empty: names.is_empty(), keys: keys.unwrap_or_default() })
     }
 
     fn is_chassis_resident(&self, port: &str) -> bool {
@@ -303,7 +323,10 @@ impl Loader {
         for (name, meaning) in [(old.as_deref(), None), (name, Some(key))] {
             let Some(name) = name else { continue };
             let name = self.strings.keep(name);
-            self.change(&NameQuery::Port(Arc::clone(&name)), |loader| {
+            let groups = self.groups_of_ports.get(&name).into_iter().flatten();
+            let mut queries: Vec<_> = groups.cloned().map(NameQuery::PortGroup).collect();
+            queries.push(NameQuery::Port(Arc::clone(&name)));
+            self.change(&queries, |loader| {
                 let names = loader.names.entry(datapath).or_default();
                 let names = match kind {
                     NameKind::Port => &mut names.ports,
@@ -322,7 +345,7 @@ impl Loader {
     /// Sets the members of the address set `$name`.
     pub fn set_address_set(&mut self, name: &str, members: Vec<Constant>) {
         let name = self.strings.keep(name);
-        self.change(&NameQuery::AddressSet(Arc::clone(&name)), |loader| {
+        self.change(&[NameQuery::AddressSet(Arc::clone(&name))], |loader| {
             loader.address_sets.insert(name, members);
         });
     }
@@ -330,15 +353,28 @@ impl Loader {
     /// Sets the port names of the port group `@name`.
     pub fn set_port_group(&mut self, name: &str, ports: Vec<String>) {
         let name = self.strings.keep(name);
-        self.change(&NameQuery::PortGroup(Arc::clone(&name)), |loader| {
-            loader.port_groups.insert(name, ports);
+        let ports: Set<Arc<str>> = ports.iter().map(|port| self.strings.keep(port)).collect();
+        self.change(&[NameQuery::PortGroup(Arc::clone(&name))], |loader| {
+            let old = loader.port_groups.insert(Arc::clone(&name), ports.clone());
+            let old = old.unwrap_or_default();
+            for port in old.difference(&ports) {
+                if let Entry::Occupied(mut groups) = loader.groups_of_ports.entry(port.clone()) {
+                    groups.get_mut().retain(|group| *group != name);
+                    if groups.get().is_empty() {
+                        groups.remove();
+                    }
+                }
+            }
+            for port in ports.difference(&old) {
+                loader.groups_of_ports.entry(port.clone()).or_default().push(name.clone());
+            }
         });
     }
 
     /// Sets whether a port is on this host, for `is_chassis_resident`. The default is true.
     pub fn set_resident(&mut self, port: &str, resident: bool) {
         let port = self.strings.keep(port);
-        self.change(&NameQuery::Resident(Arc::clone(&port)), |loader| {
+        self.change(&[NameQuery::Resident(Arc::clone(&port))], |loader| {
             if resident {
                 loader.remote_ports.remove(&port);
             } else {
@@ -347,9 +383,11 @@ impl Loader {
         });
     }
 
-    /// Changes the meaning of a name, and recompiles the flows that use it.
-    fn change(&mut self, query: &NameQuery, change: impl FnOnce(&mut Self)) {
-        let users = self.users.remove(query).unwrap_or_default();
+    /// Changes the meaning of names, and recompiles the flows that use them.
+    fn change(&mut self, queries: &[NameQuery], change: impl FnOnce(&mut Self)) {
+        let users = queries.iter().filter_map(|query| self.users.remove(query));
+        // A flow that uses several of the names is detached once.
+        let users: Vec<FlowId> = users.flatten().collect();
         let affected: Vec<(FlowId, LoadedFlow)> =
             users.into_iter().filter_map(|id| Some((id, self.detach(id)?))).collect();
         change(self);
@@ -527,8 +565,10 @@ impl Loader {
             let compiled = expr::compile(&parsed.condition, &asking);
             let ops = self.compile_actions(&parsed.actions, recipe, &asking);
             let queries = asking.asked.into_inner();
+            let meanings: Vec<_> =
+                queries.iter().map(|query| (query, self.meaning(first, query))).collect();
             let alike = |datapath: &DatapathKey| {
-                queries.iter().all(|q| self.meaning(*datapath, q) == self.meaning(first, q))
+                meanings.iter().all(|(query, meaning)| self.meaning(*datapath, query) == *meaning)
             };
             let among = if variants.is_empty() { &datapaths[..] } else { &left };
             let (same, other): (Vec<_>, Vec<_>) = among.iter().copied().partition(alike);
@@ -603,12 +643,17 @@ impl Loader {
         }
     }
 
-    /// The meaning of a name in a datapath, if it can differ between datapaths.
-    fn meaning(&self, datapath: DatapathKey, query: &NameQuery) -> Option<PortKey> {
+    /// The keys that a name means in a datapath, if they can differ between datapaths.
+    fn meaning(&self, datapath: DatapathKey, query: &NameQuery) -> Vec<u16> {
+        let Some(names) = self.names.get(&datapath) else { return Vec::new() };
         match query {
-            NameQuery::Port(name) => self.names.get(&datapath)?.meaning(name),
+            NameQuery::Port(name) => names.meaning(name).map(PortKey::value).into_iter().collect(),
+            NameQuery::PortGroup(name) => {
+                let members = self.port_groups.get(name);
+                members.map(|members| names.meanings(members)).unwrap_or_default()
+            }
             // These have the same meaning in all datapaths.
-            NameQuery::AddressSet(_) | NameQuery::PortGroup(_) | NameQuery::Resident(_) => None,
+            NameQuery::AddressSet(_) | NameQuery::Resident(_) => Vec::new(),
         }
     }
 }

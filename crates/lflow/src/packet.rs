@@ -2,7 +2,7 @@
 
 use super::error::SyntaxError;
 use super::expr::{self, parse_microflow, span_of_string};
-use super::scope::Scope;
+use super::scope::{PortGroupMembers, Scope};
 use super::token::Constant;
 use flow::{Field, FlowKey};
 use pipeline::{Datapath, InPortNames, Program};
@@ -47,7 +47,7 @@ impl Scope for PacketNames<'_> {
         None
     }
 
-    fn port_group(&self, _: &str) -> Option<&[String]> {
+    fn port_group(&self, _: &str) -> Option<PortGroupMembers> {
         None
     }
 

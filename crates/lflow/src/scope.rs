@@ -11,11 +11,20 @@ pub trait Scope {
     /// The addresses of an address set (`$name`); `None` for an unknown name.
     fn address_set(&self, name: &str) -> Option<&[Constant]>;
 
-    /// The names of the ports of a port group (`@name`); `None` for an unknown name.
-    fn port_group(&self, name: &str) -> Option<&[String]>;
+    /// The ports of a port group (`@name`); `None` for an unknown name.
+    fn port_group(&self, name: &str) -> Option<PortGroupMembers>;
 
     /// True when the logical port or its gateway is on this host.
     fn is_chassis_resident(&self, port: &str) -> bool;
+}
+
+/// The ports of a port group, as seen from a datapath.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortGroupMembers {
+    /// True if the group has no ports, in this datapath or elsewhere.
+    pub is_empty: bool,
+    /// The keys of its ports in this datapath, in ascending order.
+    pub keys: Vec<u16>,
 }
 
 /// A scope without names.
@@ -28,7 +37,7 @@ impl Scope for () {
         None
     }
 
-    fn port_group(&self, _: &str) -> Option<&[String]> {
+    fn port_group(&self, _: &str) -> Option<PortGroupMembers> {
         None
     }
 

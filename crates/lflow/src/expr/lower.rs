@@ -115,7 +115,7 @@ impl<S: Scope> Lowering<'_, S> {
             // A comparison with an empty set has a constant result.
             Node::Set(test) => {
                 let empty = if test.field.is_text() {
-                    self.scope.port_group(&test.name).is_none_or(<[_]>::is_empty)
+                    self.scope.port_group(&test.name).is_none_or(|group| group.is_empty)
                 } else {
                     self.scope.address_set(&test.name).is_none_or(<[_]>::is_empty)
                 };
@@ -152,30 +152,25 @@ impl<S: Scope> Lowering<'_, S> {
     }
 
     fn port(&self, symbol: SymbolId, name: &str) -> Predicate {
-        match (symbol.symbol().bits(), self.scope.port(name)) {
-            (Some(bits), Some(key)) => Predicate::Masked {
-                field: bits.field(),
-                value: key.into(),
-                mask: bits.field_mask(),
-            },
-            _ => never(),
-        }
+        self.scope.port(name).map_or_else(never, |key| port_is(symbol, key))
     }
 
     /// Lowers a comparison with a set; `None` if the set is empty.
     fn set(&self, test: &SetTest) -> Result<Option<Predicate>, LowerError> {
-        let members: Result<Vec<_>, LowerError> = if test.field.is_text() {
-            let names = self.scope.port_group(&test.name);
-            let names = names.ok_or_else(|| LowerError::PortGroup(test.name.to_string()))?;
-            names.iter().map(|name| Ok(self.port(test.field.id(), name))).collect()
+        let (is_empty, members): (bool, Result<Vec<_>, LowerError>) = if test.field.is_text() {
+            let group = self.scope.port_group(&test.name);
+            let group = group.ok_or_else(|| LowerError::PortGroup(test.name.to_string()))?;
+            let members = group.keys.iter().map(|key| Ok(port_is(test.field.id(), *key)));
+            (group.is_empty, members.collect())
         } else {
             let addresses = self.scope.address_set(&test.name);
             let addresses =
                 addresses.ok_or_else(|| LowerError::AddressSet(test.name.to_string()))?;
-            addresses.iter().map(|address| self.member(test, address)).collect()
+            let members = addresses.iter().map(|address| self.member(test, address));
+            (addresses.is_empty(), members.collect())
         };
         let members = members?;
-        if members.is_empty() {
+        if is_empty {
             return Ok(None);
         }
         let one_of = any(members);
@@ -193,6 +188,15 @@ impl<S: Scope> Lowering<'_, S> {
         }
         Ok(self.number(&number_test(test.field, Relation::Equal, address)))
     }
+}
+
+/// A comparison of a symbol for ports with a key.
+fn port_is(symbol: SymbolId, key: u16) -> Predicate {
+    symbol.symbol().bits().map_or_else(never, |bits| Predicate::Masked {
+        field: bits.field(),
+        value: key.into(),
+        mask: bits.field_mask(),
+    })
 }
 
 fn constant(value: bool) -> Predicate {

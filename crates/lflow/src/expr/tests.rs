@@ -6,7 +6,7 @@ mod rows;
 
 use super::*;
 use crate::token::{Constant, Format, TokenKind};
-use crate::{Scope, lexer::Lexer};
+use crate::{PortGroupMembers, Scope, lexer::Lexer};
 
 /// A scope for tests. Ports: `eth0` (5), `eth1` (6, on this host), `group` (0x8001). Address sets:
 /// `$ten` (10.0.0.1 to 3), `$nets`, `$macs`, `$six`, `$empty`, and `$many` and `$more` with 10,000
@@ -63,8 +63,10 @@ impl Scope for Names {
         self.sets.iter().find(|set| set.0 == name).map(|set| &set.1[..])
     }
 
-    fn port_group(&self, name: &str) -> Option<&[String]> {
-        self.groups.iter().find(|group| group.0 == name).map(|group| &group.1[..])
+    fn port_group(&self, name: &str) -> Option<PortGroupMembers> {
+        let (_, names) = self.groups.iter().find(|group| group.0 == name)?;
+        let keys = names.iter().filter_map(|name| self.port(name)).collect();
+        Some(PortGroupMembers { is_empty: names.is_empty(), keys })
     }
 
     fn is_chassis_resident(&self, port: &str) -> bool {

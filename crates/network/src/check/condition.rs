@@ -5,7 +5,7 @@ use crate::read::SetsDraft;
 use crate::section::Located;
 use crate::{AclDirection, Prefix, suggest};
 use lflow::lexer::Lexer;
-use lflow::{Constant, Scope, SyntaxError, TokenKind, expr};
+use lflow::{Constant, PortGroupMembers, Scope, SyntaxError, TokenKind, expr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -118,8 +118,10 @@ impl Scope for MatchNames<'_> {
         self.address_sets.get(name).map(Vec::as_slice)
     }
 
-    fn port_group(&self, name: &str) -> Option<&[String]> {
-        self.port_groups.get(name).map(Vec::as_slice)
+    fn port_group(&self, name: &str) -> Option<PortGroupMembers> {
+        let names = self.port_groups.get(name)?;
+        let keys = names.iter().filter_map(|name| self.port(name)).take(1).collect();
+        Some(PortGroupMembers { is_empty: names.is_empty(), keys })
     }
 
     fn is_chassis_resident(&self, _: &str) -> bool {

@@ -135,7 +135,7 @@ impl Scope for Net {
         None
     }
 
-    fn port_group(&self, _: &str) -> Option<&[String]> {
+    fn port_group(&self, _: &str) -> Option<lflow::PortGroupMembers> {
         None
     }
 

@@ -2,7 +2,7 @@
 
 use super::parse_here;
 use crate::actions::compile;
-use crate::{Constant, Scope};
+use crate::{Constant, PortGroupMembers, Scope};
 use flow::{AclVerdict, CtNat, Field, LogPriority, LogRecord, NatRange, Reply, Subfield};
 use pipeline::{
     Affinity, AffinityRule, AffinityVip, CtBackend, CtBalance, CtOp, CtOriginal, CtZone, Direction,
@@ -30,7 +30,7 @@ impl Scope for Ports {
         None
     }
 
-    fn port_group(&self, _: &str) -> Option<&[String]> {
+    fn port_group(&self, _: &str) -> Option<PortGroupMembers> {
         None
     }
 

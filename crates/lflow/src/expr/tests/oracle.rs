@@ -25,7 +25,7 @@ fn holds(node: &Node, key: &FlowKey, names: &Names) -> bool {
         Node::Set(test) if test.field.is_text() => {
             let ports = names.port_group(&test.name).unwrap();
             let value = key.get_bits(test.field.bits().unwrap());
-            ports.iter().any(|port| names.port(port).is_some_and(|port| u128::from(port) == value))
+            ports.keys.iter().any(|port| u128::from(*port) == value)
         }
         Node::Set(test) => {
             let addresses = names.address_set(&test.name).unwrap();
