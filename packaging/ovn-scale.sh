@@ -79,16 +79,16 @@ start_databases() {
     start northd ovn-northd --unixctl=/run/ovn/ovn-northd.ctl
 }
 
-# Calls ovn-nbctl with lines of eight arguments each.
-nbctl_lines() {
-    xargs -n 16000 ovn-nbctl
+# batches NUMBER [ARGUMENT...]: calls ovn-nbctl with NUMBER words of standard input at a time.
+batches() {
+    xargs -x -s 1900000 -n "$1" ovn-nbctl "${@:2}"
 }
 
 make_network() {
     local s p
     for ((s = 0; s < routers; s++)); do
-        echo "-- lr-add r$s -- --may-exist lr-add r$s"
-    done | xargs ovn-nbctl
+        echo "-- lr-add r$s"
+    done | batches 25000
     # The address of port P of switch S is 10.H.L.P, with H and L from S.
     for ((s = 0; s < switches; s++)); do
         mac=02:01:00:$(printf '%02x:%02x' $((s / 256)) $((s % 256))):01
@@ -98,20 +98,20 @@ make_network() {
             "-- lsp-add s$s s$s-$router -- lsp-set-type s$s-$router router" \
             "-- lsp-set-addresses s$s-$router router" \
             "-- lsp-set-options s$s-$router router-port=$router-s$s"
-    done | xargs ovn-nbctl
+    done | batches 25000
     for ((s = 0; s < switches; s++)); do
         for ((p = 2; p < ports + 2; p++)); do
             mac=02:02:00:$(printf '%02x:%02x:%02x' $((s / 256)) $((s % 256)) "$p")
             ip=10.$((s / 256)).$((s % 256)).$p
             echo "-- lsp-add s$s s$s-$p -- lsp-set-addresses s$s-$p '$mac $ip'"
         done
-    done | nbctl_lines
+    done | batches 16000
     # Up to 5,000 ports in a group with ACLs.
     for ((s = 0; s < switches && s * ports < 5000; s++)); do
         for ((p = 2; p < ports + 2; p++)); do
             echo "s$s-$p"
         done
-    done | xargs -n 20000 ovn-nbctl pg-add guests
+    done | batches 20000 pg-add guests
     ovn-nbctl acl-add guests to-lport 1001 'outport == @guests && ip4' allow-related
     ovn-nbctl acl-add guests from-lport 1001 'inport == @guests && ip4' allow-related
     ovn-nbctl --timeout=300 --wait=sb sync

@@ -105,6 +105,11 @@ impl Running {
         Self { name, child, log }
     }
 
+    /// Its process number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its output so far.
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
