@@ -17,7 +17,6 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 use testkit::program::{Running, command, run, wait_for_server};
 use testkit::random::environment;
@@ -152,11 +151,14 @@ impl Deployment {
         // It takes a moment until they notice.
         let lost = Instant::now() + Duration::from_secs(1);
         fleet.until("all hosts are back", |fleet| Instant::now() > lost && fleet.is_ready());
+        let affected = fleet.members.iter().filter(|member| member.ready_at > begin).count();
+        say(&format!("{what:<12} leader killed, connections lost {affected:>8}"));
         let last = fleet.members.iter().map(|member| member.ready_at).max().unwrap_or(begin);
         let last = last.saturating_duration_since(begin).as_millis();
         say(&format!("{what:<12} leader killed, all back after  {last:>8} ms"));
         self.servers[leader] = Some(southbound_server(&self.directory, leader));
-        sleep(Duration::from_secs(2));
+        // ovn-northd connects to the new leader.
+        self.nbctl(&["--wait=sb", "sync"]);
     }
 
     fn report(&self, what: &str, event: &str, took: Duration, before: u64) {
@@ -235,6 +237,8 @@ struct Member {
     may_transact: bool,
     /// Changes of rows since its start.
     received: u64,
+    is_ready: bool,
+    /// When the session became ready last.
     ready_at: Instant,
 }
 
@@ -264,7 +268,14 @@ impl Fleet {
             let mut client = Client::new(config, None).expect("a client can be made");
             let mut host = Host::new(settings, "uplink", 1500);
             host.ask(client.session_mut());
-            Member { client, host, may_transact: true, received: 0, ready_at: Instant::now() }
+            Member {
+                client,
+                host,
+                may_transact: true,
+                received: 0,
+                is_ready: false,
+                ready_at: Instant::now(),
+            }
         };
         Self { members: (0..hosts).map(member).collect() }
     }
@@ -292,7 +303,6 @@ impl Fleet {
 
 impl Member {
     fn serve(&mut self) {
-        let was_ready = self.client.session().is_ready();
         let now = Instant::now();
         while let Some(event) = self.client.session_mut().poll_event() {
             let replica = self.client.session().replica();
@@ -308,7 +318,8 @@ impl Member {
             }
         }
         self.host.ask(self.client.session_mut());
-        if !self.client.session().is_ready() {
+        let was_ready = std::mem::replace(&mut self.is_ready, self.client.session().is_ready());
+        if !self.is_ready {
             return;
         }
         if !was_ready {
