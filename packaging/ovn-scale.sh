@@ -144,16 +144,16 @@ start_local_database() {
         external_ids:hostname=chassis1 external_ids:ovn-remote=unix:/run/ovn/ovnsb_db.sock \
         external_ids:ovn-encap-type=geneve external_ids:ovn-encap-ip=192.0.2.1 \
         external_ids:ovn-bridge-datapath-type=netdev
-    [ "$chassis" != weft-all ] || ovs-vsctl --no-wait set open . external_ids:ovn-monitor-all=true
+    [ "${chassis%-all}" = "$chassis" ] || ovs-vsctl --no-wait set open . external_ids:ovn-monitor-all=true
     ovs-vsctl --no-wait add-br br-int -- set bridge br-int datapath_type=netdev fail_mode=secure \
         -- add-port br-int guest0 -- set interface guest0 external_ids:iface-id=s0-2
 }
 
 start_chassis() {
-    if [ "$chassis" = stock ]; then
-        start vswitchd ovs-vswitchd --pidfile --disable-system
+    if [ "${chassis%-all}" = stock ]; then
+        start "$chassis-vswitchd" ovs-vswitchd --pidfile --disable-system
         processes=$started
-        start controller ovn-controller --pidfile --log-file=/var/log/ovn/ovn-controller.log
+        start "$chassis-controller" ovn-controller --pidfile --log-file=/var/log/ovn/ovn-controller.log
         processes="$processes $started"
     else
         start "$chassis" "$weft" run --ovn --datapath=kernel
@@ -267,6 +267,6 @@ chassis=all
 figure logical_flows "$(ovn-sbctl --bare --columns=_uuid list Logical_Flow | grep -c .)"
 figure southbound_bytes "$(stat -c %s "$dir/db/sb.db")"
 make_guest guest0 0 2
-for chassis in stock weft-all weft; do
+for chassis in stock stock-all weft-all weft; do
     measure
 done
