@@ -107,6 +107,8 @@ pub struct ProgramBuilder {
     name_sets: BTreeMap<Uuid, NameSet>,
     templates: Templates,
     reachable: ReachableDatapaths,
+    /// The datapaths of each group whose flows are compiled, until something about them changes.
+    dp_groups: HashMap<Uuid, Arc<[DatapathKey]>>,
     /// Other datapaths may be reachable since the last call of
     /// [`take_reach_change`](Self::take_reach_change).
     has_other_reach: bool,
@@ -154,6 +156,7 @@ impl ProgramBuilder {
             name_sets: BTreeMap::new(),
             templates: Templates::default(),
             reachable: ReachableDatapaths::default(),
+            dp_groups: HashMap::new(),
             has_other_reach: true,
             port_groups: BTreeMap::new(),
             flows: HashMap::new(),
@@ -242,6 +245,9 @@ impl ProgramBuilder {
         if self.moves_datapath(&changes) {
             *self = Self::from_replica(replica, &self.tunnels, around);
             return;
+        }
+        if changes.of::<LogicalDpGroup>().chain(changes.of::<DatapathBinding>()).next().is_some() {
+            self.dp_groups.clear();
         }
         // Flows go first and come last, so that each is compiled once, with the final names.
         let flows: Vec<Uuid> = changes.uuids::<LogicalFlow>().collect();

@@ -7,6 +7,7 @@ use ovsdb::{Atom, Replica, Table, Uuid};
 use pipeline::Direction;
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The most bad flows that are kept by name. All are counted.
 const MAX_BAD_FLOWS: usize = 1000;
@@ -65,12 +66,25 @@ impl ProgramBuilder {
         self.bad_flows.insert(uuid, bad);
     }
 
-    fn datapaths_of(&self, replica: &Replica, row: &LogicalFlow) -> Vec<DatapathKey> {
-        let group = row.logical_dp_group.and_then(|uuid| replica.get::<LogicalDpGroup>(uuid));
-        let shared = group.into_iter().flat_map(|group| group.datapaths);
-        let all = row.logical_datapath.into_iter().chain(shared);
+    fn datapaths_of(&mut self, replica: &Replica, row: &LogicalFlow) -> Vec<DatapathKey> {
+        let own = row.logical_datapath.and_then(|uuid| self.datapaths.get(&uuid).copied());
+        let own = own.filter(|&key| self.reachable.contains(key));
+        let shared = row.logical_dp_group.map(|uuid| self.datapaths_of_group(replica, uuid));
+        let shared = shared.iter().flat_map(|keys| keys.iter().copied());
+        own.into_iter().chain(shared).collect()
+    }
+
+    /// The datapaths of a group whose flows are compiled. Thousands of flows have the same group.
+    fn datapaths_of_group(&mut self, replica: &Replica, group: Uuid) -> Arc<[DatapathKey]> {
+        if let Some(known) = self.dp_groups.get(&group) {
+            return Arc::clone(known);
+        }
+        let row = replica.get::<LogicalDpGroup>(group);
+        let all = row.into_iter().flat_map(|row| row.datapaths);
         let keys = all.filter_map(|uuid| self.datapaths.get(&uuid).copied());
-        keys.filter(|&key| self.reachable.contains(key)).collect()
+        let keys: Arc<[DatapathKey]> = keys.filter(|&key| self.reachable.contains(key)).collect();
+        self.dp_groups.insert(group, Arc::clone(&keys));
+        keys
     }
 
     /// Compiles the flows of datapaths that packets of this host can pass since the last call, and
@@ -92,6 +106,7 @@ impl ProgramBuilder {
             return false;
         };
         self.has_other_reach = true;
+        self.dp_groups.clear();
         if moved.is_empty() {
             return false;
         }
