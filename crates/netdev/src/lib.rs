@@ -39,6 +39,7 @@ mod steering;
 pub mod stt_sink;
 mod sys;
 pub mod tap;
+pub mod terminal;
 pub mod udp;
 pub mod unix;
 

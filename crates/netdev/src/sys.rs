@@ -35,6 +35,16 @@ pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<
     }
 }
 
+/// The columns and rows of a terminal; `None` if the descriptor is not one.
+pub(crate) fn window_size(fd: BorrowedFd<'_>) -> Option<(u16, u16)> {
+    // SAFETY: all-zero is a valid winsize; the kernel writes one to the pointer.
+    let (ret, size) = unsafe {
+        let mut size: libc::winsize = mem::zeroed();
+        (libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, ptr::from_mut(&mut size)), size)
+    };
+    (ret == 0).then_some((size.ws_col, size.ws_row))
+}
+
 /// Plain data that the kernel may read and write byte by byte.
 ///
 /// # Safety

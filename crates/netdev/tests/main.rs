@@ -2,3 +2,4 @@
 
 mod control;
 mod packet_io;
+mod terminal;
