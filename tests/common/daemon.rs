@@ -148,6 +148,12 @@ impl Daemon {
         }
     }
 
+    /// The switches, routers, ports and hosts that it knows.
+    pub fn topology(&self) -> Value {
+        let mut reply = self.request(r#"{"command":"topology"}"#).expect("the daemon answers");
+        reply["ok"].take()
+    }
+
     /// Sends a request to the control socket, and returns the first line of the reply.
     fn request(&self, request: &str) -> std::io::Result<Value> {
         let mut stream = UnixStream::connect(&self.control)?;

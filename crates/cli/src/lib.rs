@@ -13,6 +13,7 @@ mod diff;
 mod doctor;
 mod fdb;
 mod flows;
+mod graph;
 mod host_config;
 mod host_numbers;
 mod line_check;
@@ -26,6 +27,7 @@ mod pcap;
 mod port;
 mod ports;
 mod privileges;
+mod rates;
 #[cfg(test)]
 mod reference;
 mod reload;
@@ -36,8 +38,10 @@ mod stdio;
 mod stop;
 mod support;
 mod table;
+mod top;
 mod trace;
 mod tunnels;
+mod units;
 
 use clap::{Parser, Subcommand};
 use flow::TunnelType;
@@ -70,11 +74,13 @@ Examples:
   weft flows --host h1                show megaflows and the logical flows behind them
   weft ct --host h1                   show tracked connections
   weft ofctl dump-flows br0           show the flows of a bridge, as ovs-ofctl does
+  weft top --host h1                  watch rates, drops and processor time
   weft monitor --drops --host h1      watch dropped packets and the reasons
   weft capture vm1 --host h1 -w -     capture the frames of a guest for tcpdump
   weft port add pods veth1 --host h1  attach an interface to a port of a pool
   weft reload network.toml --host h1  apply a changed network file without a restart
   weft diff old.toml new.toml         show what a reload would change
+  weft graph -o now.svg --host h1     draw the network with the state of ports and tunnels
   weft stop --host h1                 stop the daemon; the kernel keeps forwarding cached flows
   weft flows --logical network.toml   print the logical flows of a network file
   weft check --expr -                 check match expressions
@@ -93,6 +99,8 @@ enum Command {
     Tunnels(tunnels::Args),
     Ct(ct::Args),
     Flows(flows::Args),
+    Graph(graph::Args),
+    Top(top::Args),
     Ofctl(ofctl::Args),
     Monitor(monitor::Args),
     Capture(capture::Args),
@@ -143,6 +151,8 @@ pub fn main() -> ExitCode {
         Command::Tunnels(args) => tunnels::tunnels(&args),
         Command::Ct(args) => ct::ct(&args),
         Command::Flows(args) => flows::flows(&args),
+        Command::Graph(args) => graph::graph(&args),
+        Command::Top(args) => top::top(&args),
         Command::Ofctl(args) => ofctl::ofctl(args),
         Command::Monitor(args) => monitor::monitor(&args),
         Command::Capture(args) => capture::capture(&args),

@@ -126,6 +126,9 @@ pub enum Request {
     /// The datapath, and how packets of each tunnel type and port are segmented, with reasons: a
     /// list of [`doctor::choice::Decision`].
     Decisions,
+    /// The switches, routers, ports and hosts of the network:
+    /// [`Topology`](crate::graph::topology::Topology).
+    Topology,
     /// Measures the path MTU to another host: [`doctor::path::PathFacts`]. Takes up to ten seconds.
     Path {
         /// The name of the other host in the network file.
@@ -185,7 +188,8 @@ impl Request {
             | Self::BridgePorts { .. }
             | Self::Drops { .. }
             | Self::Pools
-            | Self::Decisions => true,
+            | Self::Decisions
+            | Self::Topology => true,
             // A path is measured by packets to another host.
             Self::Path { .. }
             | Self::Capture { .. }

@@ -413,6 +413,7 @@ impl Daemon {
                 self.capture_outer(&port, snap_bytes, client)
             }
             Request::Decisions => client.ok(&self.decisions()),
+            Request::Topology => client.ok(&self.topology()),
             Request::Path { host } => match self.probes.path(&host) {
                 Ok(path) => client.ok(&path),
                 Err(error) => client.reject(&error),

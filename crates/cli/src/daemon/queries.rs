@@ -8,6 +8,7 @@ use crate::control::replies::{
     AffinityRow, BindingRow, FdbReply, FlowRef, FlowRow, FlowTotals, ForgetReply, LocalEnd,
     NextHopRow, PortAtLimit, ProgramRow, RemoteEnd, StationRow, TaggedCounters, TunnelsReply,
 };
+use crate::graph::topology::Topology;
 use datapath::DumpCursor;
 use datapath::stats::Snapshot;
 use flow::{DatapathKey, Field, PortKey, PortNo, ShowActions};
@@ -212,6 +213,20 @@ impl Daemon {
         fdb.next_hops.sort_by(|a, b| {
             (&a.datapath, a.client, a.server).cmp(&(&b.datapath, b.client, b.server))
         });
+    }
+
+    /// The network: as in the network file with what is attached now, or what OVN has told.
+    pub(super) fn topology(&self) -> Topology {
+        let deployment = self.deployment();
+        match deployment.network.as_deref() {
+            Some(network) => Topology::of_network(network, |port| {
+                let attached = deployment.attached.get(port)?;
+                Some(format!("interface {}", attached.device))
+            }),
+            None => Topology::of_program(&self.switch.program(), &deployment.config, |address| {
+                deployment.host_at(address).map(str::to_owned)
+            }),
+        }
     }
 
     fn age_ms(&self, query: &StateQuery) -> Option<u64> {

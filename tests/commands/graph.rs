@@ -1,0 +1,159 @@
+//! Tests of `weft graph`.
+
+use super::call::weft;
+use super::routed::{FAR, Routed};
+use crate::common::daemon::WEFT;
+use crate::common::{Daemon, PATIENCE, TempDir, traffic};
+use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use testkit::host::wait_until;
+use testkit::{require_program, require_root};
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+/// Prints the classes of lines and all texts of a picture, one a line.
+const READ_SVG: &str = "
+import sys, xml.etree.ElementTree as tree
+root = tree.fromstring(sys.stdin.buffer.read())
+name = '{http://www.w3.org/2000/svg}'
+assert root.tag == name + 'svg', root.tag
+for path in root.iter(name + 'path'):
+    print(path.get('class'))
+for text in root.iter(name + 'text'):
+    print(text.text)
+";
+
+fn graph(args: &[&str]) -> Output {
+    Command::new(WEFT).arg("graph").args(args).output().expect("weft starts")
+}
+
+/// Runs a program that must succeed with this standard input. Returns its standard output.
+fn pipe(mut command: Command, input: &str) -> String {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(input.as_bytes()).expect("it reads its input");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{command:?}\n{input}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// The classes of lines and the texts of a picture, as an XML parser reads them.
+fn svg_lines(svg: &str) -> Vec<String> {
+    let mut python = Command::new("python3");
+    python.args(["-c", READ_SVG]);
+    pipe(python, svg).lines().map(str::to_owned).collect()
+}
+
+/// Lets Graphviz read a graph, where it is installed.
+fn check_dot(dot: &str) {
+    let mut command = Command::new("dot");
+    command.args(["-Tsvg", "-o", "/dev/null"]);
+    let is_installed = Command::new("dot").arg("-V").output().is_ok();
+    if is_installed {
+        pipe(command, dot);
+    }
+}
+
+#[test]
+fn examples_are_valid_svg_and_dot() {
+    require_program!("python3", "python3");
+    let directory = TempDir::new();
+    for example in ["vxlan", "routed", "services", "bridge", "qinq"] {
+        let file = format!("{EXAMPLES}/{example}.toml");
+        let picture = directory.path().join("network.svg");
+        let picture = picture.to_str().expect("UTF-8");
+        let drawn = graph(&["-o", picture, &file]);
+        assert!(drawn.status.success() && drawn.stdout.is_empty(), "{drawn:?}");
+        let svg = std::fs::read_to_string(picture).expect("a picture");
+        let lines = svg_lines(&svg);
+        assert!(lines.contains(&format!("{example}.toml")), "{lines:?}");
+        assert!(lines.contains(&"h1".to_owned()), "{lines:?}");
+        let dot = graph(&["--format", "dot", &file]);
+        assert!(dot.status.success(), "{dot:?}");
+        check_dot(&String::from_utf8(dot.stdout).expect("UTF-8"));
+    }
+}
+
+/// The picture in the manual is what the command beside it draws.
+#[test]
+fn picture_of_the_manual_is_up_to_date() {
+    let drawn = graph(&[&format!("{EXAMPLES}/services.toml")]);
+    let kept = Path::new(EXAMPLES).join("../docs/pictures/services-network.svg");
+    let kept = std::fs::read_to_string(kept).expect("a picture");
+    let same = String::from_utf8(drawn.stdout).expect("UTF-8") == kept;
+    assert!(
+        same,
+        "run weft graph -o docs/pictures/services-network.svg examples/services.toml again"
+    );
+}
+
+#[test]
+fn bad_usage_and_invalid_files_are_refused() {
+    let directory = TempDir::new();
+    let invalid = directory.path().join("network.toml");
+    std::fs::write(&invalid, "[[host]]\nname = 7\n").expect("a file can be written");
+    let invalid = invalid.to_str().expect("UTF-8");
+    let example = format!("{EXAMPLES}/vxlan.toml");
+    for (args, code, text) in [
+        (&[invalid][..], 2, "network.toml:2"),
+        (&["/nonexistent.toml"], 2, "/nonexistent.toml"),
+        (&["--host", "h1", &example], 2, "cannot be used with"),
+        (&["--interval", "1", &example], 2, "cannot be used with"),
+        (&["--interval", "0", "--host", "h1"], 2, "1..=60"),
+        (&["--format", "png", &example], 2, "possible values: svg, dot"),
+        (&["-o", "/nonexistent/x.svg", &example], 1, "cannot write /nonexistent/x.svg"),
+        (&["--control", "/nonexistent.sock"], 1, "cannot reach a daemon"),
+    ] {
+        let output = graph(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains(text), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn running_switch_is_drawn_with_traffic_drops_and_ports_that_are_down() {
+    require_root!();
+    require_program!("python3", "python3");
+    let routed = Routed::start();
+    let near = &routed.near().netns;
+    traffic::ping(near, FAR.into());
+    let control = &routed.lab.control(0);
+    let draw = |args: &[&str]| {
+        let (code, out, said) = weft(control, &[&["graph"], args].concat());
+        assert_eq!((code, &*said), (0, ""), "{args:?}");
+        out
+    };
+    let lines = svg_lines(&draw(&[]));
+    let has = |lines: &[String], text: &str| lines.iter().any(|line| line.contains(text));
+    for text in ["this host, ", "core-web", "to h2", "line up", "switch, geneve vni 1", "packets"] {
+        assert!(has(&lines, text), "{text}: {lines:?}");
+    }
+    assert!(!has(&lines, "line down"), "{lines:?}");
+    check_dot(&draw(&["--format", "dot"]));
+
+    // A UDP packet to port 53 is dropped by the ACL.
+    let send = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\
+                .sendto(b'x', ('10.0.2.10', 53))";
+    wait_until(PATIENCE, "the drop is drawn", || {
+        let mut python = near.program("python3");
+        assert!(python.args(["-c", send]).status().expect("python3 starts").success());
+        let lines = svg_lines(&draw(&[]));
+        has(&lines, "line drops") && has(&lines, "drops ")
+    });
+
+    // Within an interval without drops there are none.
+    let lines = svg_lines(&draw(&["--interval", "1"]));
+    assert!(has(&lines, "within 1 s") && has(&lines, "bit/s"), "{lines:?}");
+    assert!(has(&lines, "line up") && !has(&lines, "line drops"), "{lines:?}");
+
+    let topology: Value = routed.daemons[0].topology();
+    assert_eq!(topology["switches"][0]["ports"][0]["name"], "g1", "{topology}");
+    routed.daemons.into_iter().for_each(Daemon::stop);
+}
