@@ -1,12 +1,14 @@
 //! ACLs with `log`, and what becomes of the log when nobody reads standard error.
 
-use crate::common::daemon::port;
+use crate::common::daemon::{WEFT, port};
 use crate::common::{Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::Signal;
-use std::io::{PipeReader, Write};
+use std::io::{PipeReader, Read, Write};
 use std::net::SocketAddr;
-use std::process::Stdio;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
 use testkit::require_root;
@@ -104,4 +106,55 @@ fn switch_forwards_answers_and_stops_when_nobody_reads_standard_error() {
         assert!(status.success(), "{status}");
         reading.stop();
     }
+}
+
+#[test]
+fn lines_are_json_objects_with_identifiers_when_that_is_chosen() {
+    require_root!();
+    let lab = Lab::new(Setup::new("geneve"));
+    let daemon = lab.start_with(0, &["--log-format", "json"]);
+    daemon.wait_says("\"started\"");
+    let stderr = daemon.stderr();
+    let lines: Vec<serde_json::Value> =
+        stderr.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    for line in &lines {
+        for member in ["time", "level", "id", "message"] {
+            assert!(line[member].is_string(), "{member}: {line}");
+        }
+    }
+    let up = lines.iter().find(|line| line["id"] == "port-up").expect("a port is up");
+    assert_eq!((&up["level"], &up["port"]), (&"info".into(), &"g1".into()));
+    daemon.stop();
+
+    // An error before the start is an object as well.
+    let missing = Command::new(WEFT)
+        .args(["run", "--log-format", "json", "--host", "h1", "/nonexistent.toml"])
+        .output()
+        .expect("weft starts");
+    let line = serde_json::from_slice::<serde_json::Value>(&missing.stderr).expect("JSON");
+    assert_eq!((&line["id"], missing.status.code()), (&"failed".into(), Some(2)));
+    assert!(line["message"].as_str().expect("a text").contains("/nonexistent.toml"), "{line}");
+}
+
+#[test]
+fn lines_have_priorities_when_standard_error_is_the_journal() {
+    require_root!();
+    let (mut journal, stderr) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+    let stderr = OwnedFd::from(stderr);
+    let path = format!("/proc/self/fd/{}", stderr.as_raw_fd());
+    let facts = std::fs::metadata(path).expect("a socket has a number");
+    let run = |stream: &str, stderr: Stdio| {
+        let mut command = Command::new(WEFT);
+        command.args(["run", "--host", "h1", "/nonexistent.toml"]).env("JOURNAL_STREAM", stream);
+        command.stderr(stderr).output().expect("weft starts").stderr
+    };
+    // systemd sets the variable to device and inode of the socket.
+    let stream = format!("{}:{}", facts.dev(), facts.ino());
+    run(&stream, stderr.into());
+    let mut text = String::new();
+    journal.read_to_string(&mut text).expect("text");
+    assert!(text.starts_with("<3>weft: ") && text.contains("/nonexistent.toml"), "{text}");
+    // The variable is inherited, but standard error is another file.
+    let other = run(&stream, Stdio::piped());
+    assert!(other.starts_with(b"weft: "), "{}", String::from_utf8_lossy(&other));
 }

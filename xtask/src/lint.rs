@@ -37,7 +37,7 @@ pub fn doc() -> Result<()> {
 }
 
 /// The generated pages of `docs`.
-const PAGES: [&str; 3] = ["commands.md", "metrics.md", "network.schema.json"];
+const PAGES: [&str; 4] = ["commands.md", "log-messages.md", "metrics.md", "network.schema.json"];
 
 /// Writes [`PAGES`], and the man pages and completions of shells in the target directory.
 pub fn docs_generate() -> Result<()> {
@@ -51,9 +51,8 @@ pub fn docs_generate() -> Result<()> {
     Ok(())
 }
 
-/// Generates `commands.md`, `metrics.md`, `network.schema.json`, `man` and `completions`. Returns
-/// their directory. The generators are tests of `cli` and `network`, so that the daemon does not
-/// link them.
+/// Generates [`PAGES`], `man` and `completions`. Returns their directory. The generators are tests
+/// of `cli` and `network`, so that the daemon does not link them.
 pub fn reference() -> Result<PathBuf> {
     let directory = std::path::absolute(target_dir())?.join("reference");
     // `--workspace` keeps the features of dependencies, and so their compiled code, of the tests.

@@ -1,16 +1,27 @@
 //! Log messages on standard error. A thread of its own writes them, so that a reader of standard
 //! error that stops reading never blocks forwarding, signals or the exit.
 
+mod format;
+mod limit;
+
+pub use format::LogFormat;
+
 use crate::log_queue::LogQueue;
 use anyhow::{Context, Result};
+use format::{Fields, LineFormat};
+use limit::Limiter;
+use messages::tracing::{Event, Subscriber};
+use messages::{FAILED, LOG_LIMITED, Message, PANICKED};
 use netdev::sandbox::Sandbox;
 use std::backtrace::Backtrace;
-use std::io::{self, Write};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Context as LayerContext, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// How long the process waits for standard error when it exits.
@@ -18,12 +29,15 @@ const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
 static QUEUE: LogQueue = LogQueue::new();
 static IS_STARTED: AtomicBool = AtomicBool::new(false);
+static FORMAT: OnceLock<LineFormat> = OnceLock::new();
+static LIMITER: Mutex<Limiter> = Mutex::new(Limiter::new());
 
 /// Logs the messages that `filter` selects. Panics are logged as well.
 ///
 /// # Errors
 /// The thread that writes cannot be started.
-pub fn init(filter: Targets) -> Result<()> {
+pub fn init(filter: Targets, format: LogFormat) -> Result<()> {
+    let _ = FORMAT.set(format.resolve());
     let (ready, is_ready) = sync_channel(1);
     std::thread::Builder::new()
         .name("log".to_owned())
@@ -32,11 +46,10 @@ pub fn init(filter: Targets) -> Result<()> {
     // After the daemon filters system calls, the thread could not give up its privileges.
     let _ = is_ready.recv();
     IS_STARTED.store(true, Ordering::Relaxed);
-    let lines = tracing_subscriber::fmt::layer().with_writer(|| QueueWriter);
-    let lines = lines.with_target(false).with_ansi(false);
-    tracing_subscriber::registry().with(lines).with(filter).init();
+    tracing_subscriber::registry().with(Lines).with(filter).init();
     std::panic::set_hook(Box::new(|panic| {
-        QUEUE.push(format!("{panic}\n{}\n", Backtrace::capture()).as_bytes());
+        let text = format!("{panic}\n{}", Backtrace::capture());
+        push(&PANICKED, &Fields::of_text(&text));
         flush();
     }));
     Ok(())
@@ -63,7 +76,7 @@ pub fn filter() -> Result<Targets> {
 /// exits even when nobody reads standard error.
 pub fn print_last(message: &str) {
     if IS_STARTED.load(Ordering::Relaxed) {
-        QUEUE.push(format!("{message}\n").as_bytes());
+        push(&FAILED, &Fields::of_text(message));
     } else {
         eprintln!("{message}");
     }
@@ -71,6 +84,9 @@ pub fn print_last(message: &str) {
 
 /// Waits until all messages are written, for at most a second. Call it before the process exits.
 pub fn flush() {
+    if IS_STARTED.load(Ordering::Relaxed) {
+        report_left_out(None);
+    }
     QUEUE.flush(EXIT_LIMIT);
 }
 
@@ -88,21 +104,47 @@ fn write_lines(ready: &SyncSender<()>) {
     let mut out = io::stderr();
     loop {
         QUEUE.write_next(&mut out, |lost| {
-            tracing::warn!("{lost} log messages are lost: standard error was not read in time");
+            messages::log!(
+                LOG_LOST,
+                "{lost} log messages are lost: standard error was not read in time"
+            );
         });
     }
 }
 
-/// Pushes each message to the queue. The subscriber writes a whole line at once.
-struct QueueWriter;
+fn push(message: &Message, fields: &Fields) {
+    let format = FORMAT.get().copied().unwrap_or_default();
+    QUEUE.push(format.line(SystemTime::now(), message, fields).as_bytes());
+}
 
-impl Write for QueueWriter {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        QUEUE.push(line);
-        Ok(line.len())
+/// Logs how many messages were left out: those whose interval has ended at `now`, or all.
+fn report_left_out(now: Option<Instant>) {
+    let left_out = LIMITER.lock().unwrap_or_else(PoisonError::into_inner).take_left_out(now);
+    for (id, count) in left_out {
+        let text = format!("left out {count} messages of one kind");
+        push(&LOG_LIMITED, &Fields::of_text(&text).with("of", id));
     }
+}
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+/// Pushes a line for each event to the queue.
+struct Lines;
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: LayerContext<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let known = messages::ALL.iter().find(|message| message.id == fields.id);
+        // Only libraries log without an identifier.
+        let message = known.copied().unwrap_or(Message {
+            id: "library",
+            level: *event.metadata().level(),
+            meaning: "",
+            action: "",
+        });
+        let now = Instant::now();
+        report_left_out(Some(now));
+        if LIMITER.lock().unwrap_or_else(PoisonError::into_inner).admit(message.id, now) {
+            push(&message, &fields);
+        }
     }
 }

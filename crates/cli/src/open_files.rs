@@ -21,7 +21,7 @@ pub fn require(config: &Config) -> Result<()> {
         Ok(allowed) => allowed,
         Err(error) => {
             // The present limit may suffice; otherwise opening a port reports the error.
-            tracing::warn!("{error}");
+            messages::log!(OPEN_FILES_UNKNOWN, "{error}");
             return Ok(());
         }
     };

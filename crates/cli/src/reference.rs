@@ -63,6 +63,31 @@ fn committed_tables_of_metrics_match_the_families() {
     }
 }
 
+#[test]
+fn committed_list_of_log_messages_matches_the_table() {
+    let page = document("log-messages.md");
+    let (before, rest) = page.split_once("<!-- messages -->\n").unwrap();
+    let (_, after) = rest.split_once("<!-- /messages -->").unwrap();
+    let mut rows: Vec<_> = messages::ALL.iter().collect();
+    rows.sort_by_key(|message| message.id);
+    let mut table = "| identifier | level | meaning | what to do |\n|---|---|---|---|\n".to_owned();
+    for messages::Message { id, level, meaning, action } in rows {
+        let level = level.as_str().to_lowercase();
+        let action = if action.is_empty() { "nothing" } else { action };
+        writeln!(table, "| `{id}` | {level} | {} | {} |", cell(meaning), cell(action)).unwrap();
+    }
+    let wanted = format!("{before}<!-- messages -->\n{table}<!-- /messages -->{after}");
+    match std::env::var_os(WRITE).map(PathBuf::from) {
+        Some(directory) => {
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("log-messages.md"), wanted).unwrap();
+        }
+        None => {
+            assert!(page == wanted, "docs/log-messages.md differs: run cargo xtask docs-generate");
+        }
+    }
+}
+
 /// The text of a page in `docs/`.
 fn document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);

@@ -7,6 +7,7 @@ use crate::daemon::{
     SocketPaths, machine_name,
 };
 use crate::host_config::{ENTROPY_PORTS, MEGAFLOWS};
+use crate::logging::LogFormat;
 use crate::metrics::{MetricsAddress, MetricsSocket};
 use crate::service_manager::{MainThreadTurns, ServiceManager, State, start_watchdog};
 use crate::{Failure, logging, one_line};
@@ -93,6 +94,10 @@ pub struct Args {
     /// it is not
     #[arg(long, value_name = "PATH", default_value = netdev::bpf_fs::DEFAULT_PATH)]
     bpf_fs: PathBuf,
+    /// The format of the log. `auto` is `journald` if standard error is the journal of systemd, or
+    /// else `text`
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
     /// The network file
     #[arg(required_unless_present = "ovn")]
     network: Option<PathBuf>,
@@ -105,6 +110,7 @@ Examples:
   WEFT_LOG=debug weft run --host h1 network.toml
   weft run --ovn
   weft run --view-group weft --keep /etc/weft/network.toml
+  weft run --log-format json --host h1 network.toml
   weft run --metrics 127.0.0.1:9478 /etc/weft/network.toml
 
 Environment:
@@ -114,7 +120,7 @@ Exit codes: 0 stopped as requested, 1 forwarding failed, 2 bad usage, an invalid
 missing privileges.";
 
 pub fn run(args: &Args) -> Result<(), Failure> {
-    logging::init(logging::filter().map_err(Failure::Input)?)?;
+    logging::init(logging::filter().map_err(Failure::Input)?, args.log_format)?;
     let busy_poll = Duration::from_micros(args.busy_poll.into());
     let workers = Workers { count: args.workers.into(), busy_poll };
     let (source_ports, megaflows) = (args.source_ports, args.megaflows as usize);
@@ -136,7 +142,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let sockets = SocketPaths { control: &path, others };
     let RunningDaemon { daemon, ovn } = prepared.start(&args.bpf_fs, sockets, idle)?;
     daemon.detach_forgotten()?;
-    tracing::info!(%host, control = %path.display(), "daemon started");
+    messages::log!(STARTED, %host, control = %path.display(), "daemon started");
     let served = serve(&control, (&tools, metrics.as_ref()), &daemon);
     let waited = served.and_then(|()| wait_for_shutdown(&signals, &daemon, &manager));
     manager.tell(State::Stopping);
@@ -149,9 +155,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if must_detach {
         daemon.detach();
         if daemon.pins_last() {
-            tracing::info!("daemon stopped; the kernel keeps forwarding cached flows");
+            messages::log!(
+                STOPPED_FORWARDING,
+                "daemon stopped; the kernel keeps forwarding cached flows"
+            );
         } else {
-            tracing::warn!("daemon stopped; cached flows end if their BPF file system does");
+            messages::log!(
+                STOPPED_UNCERTAIN,
+                "daemon stopped; cached flows end if their BPF file system does"
+            );
         }
         drop((control, tools, metrics));
         logging::flush();
@@ -163,7 +175,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         daemon.forget_connections();
     }
     waited?;
-    tracing::info!("daemon stopped");
+    messages::log!(STOPPED, "daemon stopped");
     Ok(())
 }
 
@@ -195,7 +207,7 @@ fn serve(
     let Some(metrics) = metrics else { return Ok(()) };
     let observed = Arc::clone(daemon);
     metrics.serve(move || observed.observe().ok())?;
-    tracing::info!(address = %metrics.address(), "serving metrics");
+    messages::log!(METRICS_SERVED, address = %metrics.address(), "serving metrics");
     Ok(())
 }
 
@@ -263,7 +275,7 @@ fn start_reloader(
             }
             Err(Failure::Runtime(error) | Failure::Input(error)) => {
                 let why = format!("cannot reload after SIGHUP: {}", one_line(&error));
-                tracing::error!("{why}");
+                messages::log!(RELOAD_FAILED, "{why}");
                 manager.tell(State::ReloadFailed(&why));
             }
         }

@@ -73,7 +73,10 @@ impl ServiceManager {
         let Some(socket) = &self.socket else { return };
         let text = state.text();
         if let Err(error) = socket.send(text.as_bytes()) {
-            tracing::warn!("cannot send {text:?} to the service manager: {error}");
+            messages::log!(
+                SERVICE_MANAGER_UNREACHABLE,
+                "cannot send {text:?} to the service manager: {error}"
+            );
         }
     }
 }
@@ -116,7 +119,10 @@ pub fn start_watchdog(
     let body = move || {
         watch(&turns, limit, || match daemon.check_threads(limit) {
             Ok(()) => manager.tell(State::Alive),
-            Err(error) => tracing::error!("not telling the service manager to wait: {error:#}"),
+            Err(error) => messages::log!(
+                WATCHDOG_NOT_SERVED,
+                "not telling the service manager to wait: {error:#}"
+            ),
         });
     };
     std::thread::Builder::new()

@@ -29,10 +29,11 @@ impl AttachPoint {
         let device = &self.link.name;
         match Attachment::new(program, &self.link, pins) {
             Ok(attached) => {
-                tracing::info!(%device, "attached a program by {attached}");
+                messages::log!(PROGRAM_ATTACHED, %device, "attached a program by {attached}");
                 (self.attached, self.attach_error) = (Some(attached), None);
                 if let Some(others) = self.programs_before() {
-                    tracing::warn!(
+                    messages::log!(
+                        PROGRAM_BEHIND_OTHERS,
                         %device,
                         "{others} runs before the program and may consume its packets"
                     );
@@ -41,7 +42,7 @@ impl AttachPoint {
             Err(error) => {
                 let text = format!("cannot attach a program to {device}: {error}");
                 if self.attach_error.as_ref() != Some(&text) {
-                    tracing::error!("{text}; will retry");
+                    messages::log!(PROGRAM_NOT_ATTACHED, "{text}; will retry");
                 }
                 self.attach_error = Some(text);
             }

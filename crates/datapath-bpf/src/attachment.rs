@@ -63,7 +63,8 @@ impl Attachment {
                 let pin = pin.filter(|pin| match Pins::pin_anew(link.as_fd(), pin) {
                     Ok(()) => true,
                     Err(error) => {
-                        tracing::warn!(
+                        messages::log!(
+                            LINK_NOT_PINNED,
                             device = %device.name,
                             "cannot pin the link: {error}; the program ends with the process"
                         );
@@ -89,7 +90,10 @@ impl Attachment {
             && let Some(pins) = &pins
             && let Err(error) = pins.note_clsact(ifindex.0)
         {
-            tracing::debug!("cannot record the clsact qdisc: {error}; it will not be removed");
+            messages::log!(
+                QDISC_NOT_RECORDED,
+                "cannot record the clsact qdisc: {error}; it will not be removed"
+            );
         }
         let priority = match find_filter(ifindex) {
             Some(ours) => {
@@ -134,13 +138,15 @@ fn remove_strays(device: &Link, standing: &[AttachedProgram], pinned: Option<&Ow
     for stray in standing.iter().filter(is_stray) {
         let device = &device.name;
         match sys::detach_link(stray.link) {
-            Ok(()) => tracing::warn!(
+            Ok(()) => messages::log!(
+                FOREIGN_PROGRAM_DETACHED,
                 %device,
                 "detached a program of another weft, which is pinned in another BPF file system: \
                  `weft stop --purge --bpf-fs` removes what is left there"
             ),
             Err(error) => {
-                tracing::error!(
+                messages::log!(
+                    FOREIGN_PROGRAM_LEFT,
                     %device,
                     "cannot detach a program of another weft, which consumes packets: {error}"
                 );
@@ -161,7 +167,7 @@ pub(crate) fn remember_programs(loaded: &LoadedObject, pins: Option<&Pins>) {
         for program in previous.chain(ours) {
             // Without the name, a filter is not recognized, and stays.
             if let Err(error) = sys::remember_program(program.as_fd()) {
-                tracing::debug!("cannot read the name of a program: {error}");
+                messages::log!(PROGRAM_NAME_UNKNOWN, "cannot read the name of a program: {error}");
             }
         }
     }
@@ -216,9 +222,9 @@ fn find_filter(ifindex: Ifindex) -> Option<u32> {
 fn mute_refusals() {
     fn print(_: PrintLevel, text: String) {
         if text.contains("Kernel error message") {
-            tracing::debug!("{}", text.trim_end());
-        } else if tracing::dispatcher::has_been_set() {
-            tracing::warn!("{}", text.trim_end());
+            messages::log!(LIBBPF_DETAIL, "{}", text.trim_end());
+        } else if messages::is_logging() {
+            messages::log!(LIBBPF_WARNING, "{}", text.trim_end());
         } else {
             let _ = io::stderr().write_all(text.as_bytes());
         }
@@ -297,7 +303,7 @@ impl Drop for Attachment {
         };
         if let Err(error) = removed {
             // Deleting a device has already deleted its filters.
-            tracing::debug!("cannot detach a program: {error}");
+            messages::log!(PROGRAM_NOT_DETACHED, "cannot detach a program: {error}");
         }
     }
 }

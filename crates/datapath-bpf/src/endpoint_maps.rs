@@ -136,7 +136,8 @@ impl EndpointMaps {
             let Some(class) = self.class(ClassKey { spec: end.spec, local: end.local, port })?
             else {
                 let remote = end.remote;
-                tracing::warn!(
+                messages::log!(
+                    ENDPOINT_CLASSES_FULL,
                     %remote,
                     "map weft_classes is full: the user datapath serves this end point"
                 );
@@ -300,7 +301,8 @@ impl EndpointMaps {
         let unfound = self.in_rows(new, &self.sources_put)?;
         if unfound > 0 {
             self.is_chain_full = true;
-            tracing::warn!(
+            messages::log!(
+                ENDPOINT_CHAINS_FULL,
                 unfound,
                 "hash chains of end points are full: the user datapath decapsulates what these send"
             );

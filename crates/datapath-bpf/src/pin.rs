@@ -324,12 +324,13 @@ fn remove_dead(root: &Path, ours: &Path) {
     for (_, folder) in numbered(root).into_iter().filter(|(_, folder)| folder != ours) {
         let Ok(Some(_lock)) = lock(&folder) else { continue };
         if is_dead(&folder) {
-            tracing::info!(
+            messages::log!(
+                OLD_PINS_REMOVED,
                 cookie = folder.file_name().and_then(|name| name.to_str()),
                 "removing pins of a network namespace that is gone"
             );
             if let Err(error) = remove_all(&folder) {
-                tracing::debug!("{error}");
+                messages::log!(OLD_PINS_LEFT, "{error}");
             }
         }
     }
@@ -396,7 +397,7 @@ impl PinSet {
 impl Drop for PinSet {
     fn drop(&mut self) {
         if let Err(error) = remove_folder(&self.folder) {
-            tracing::debug!(set = %self.folder.display(), "{error}");
+            messages::log!(PIN_FOLDER_LEFT, set = %self.folder.display(), "{error}");
         }
     }
 }

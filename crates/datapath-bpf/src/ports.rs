@@ -217,7 +217,7 @@ impl Ports {
                     "no free slot for ifindex {} of {}: too many other ports hash to it",
                     link.index, link.name
                 );
-                tracing::error!(port = number.0, "{text}");
+                messages::log!(PORT_SLOT_TAKEN, port = number.0, "{text}");
                 port.attach_error = Some(text);
                 return Ok(());
             };

@@ -103,7 +103,8 @@ impl PreviousState {
                 Some(state) if state.layout == LAYOUT => match PreviousSet::read(folder) {
                     Ok(set) => previous.read.push(set),
                     Err(error) => {
-                        tracing::warn!(
+                        messages::log!(
+                            PINNED_MAPS_UNREADABLE,
                             set = %pins.shown(folder).display(),
                             "cannot read pinned maps: {error}; their megaflows are lost"
                         );
@@ -144,7 +145,7 @@ impl PreviousState {
                 && let Err(error) = close(index, cleanup)
             {
                 // The device may be gone.
-                tracing::debug!("{error}");
+                messages::log!(OLD_DEVICE_LEFT, "{error}");
             }
         }
     }

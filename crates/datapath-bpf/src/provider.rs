@@ -99,12 +99,16 @@ impl PreparedKernelDatapath {
     pub fn load(config: Config, bpf_fs: &Path) -> Result<Self, StartError> {
         let namespace = NamespaceClaim::claim()?;
         let pins = Pins::open(bpf_fs).map(Arc::new).inspect_err(|error| {
-            tracing::warn!("cannot pin programs: {error}; cached flows will end with the process");
+            messages::log!(
+                PINNING_IMPOSSIBLE,
+                "cannot pin programs: {error}; cached flows will end with the process"
+            );
         });
         if let Ok(pins) = &pins
             && !pins.outlive_process()
         {
-            tracing::warn!(
+            messages::log!(
+                PINS_MAY_END,
                 folder = %pins.folder().display(),
                 "cached flows may end with the process: process 1 does not have this BPF file \
                  system mounted; start weft in the mount namespace of process 1"
@@ -210,7 +214,11 @@ impl KernelDatapath {
         if let Some(pinned) = &self.pinned
             && let Err(error) = pinned.pins.remove_all()
         {
-            tracing::warn!(folder = %pinned.pins.folder().display(), "cannot remove pins: {error}");
+            messages::log!(
+                PINS_LEFT,
+                folder = %pinned.pins.folder().display(),
+                "cannot remove pins: {error}"
+            );
         }
         self.user.join()
     }
@@ -297,7 +305,8 @@ impl KernelDatapath {
         let first = megaflows.into_iter().filter(|(megaflow, _)| is_first(megaflow));
         if let Err(error) = self.bpf.put(first) {
             // Without an entry in the maps, programs punt the packets of these megaflows.
-            tracing::error!(
+            messages::log!(
+                MEGAFLOWS_NOT_ADDED,
                 "cannot add megaflows to the BPF maps: {error}; \
                  the user datapath takes their packets"
             );
@@ -324,12 +333,15 @@ fn maintain(bpf: &Arc<BpfState>, set: Option<&Arc<PinSet>>) -> Result<(), SetupE
             std::thread::sleep(TICK);
             let Some(bpf) = Weak::upgrade(&bpf) else { return };
             if let Err(error) = bpf.maintain(tick % SORT_TICKS == 0) {
-                tracing::error!("BPF map maintenance failed: {error}");
+                messages::log!(MAP_MAINTENANCE_FAILED, "BPF map maintenance failed: {error}");
             }
             if let Some(set) = set.as_ref().and_then(Weak::upgrade) {
                 let (megaflows, _) = bpf.lock().megaflows.len();
                 if let Err(error) = set.note(megaflows as u64) {
-                    tracing::error!("cannot update the pinned number of megaflows: {error}");
+                    messages::log!(
+                        PINNED_COUNT_NOT_UPDATED,
+                        "cannot update the pinned number of megaflows: {error}"
+                    );
                 }
             }
         }
@@ -387,7 +399,8 @@ impl Datapath for KernelDatapath {
 
     fn confirm(&self, megaflows: Vec<MegaflowId>) -> Result<(), DatapathError> {
         if let Err(error) = self.bpf.confirm(&megaflows) {
-            tracing::error!(
+            messages::log!(
+                MEGAFLOWS_NOT_CONFIRMED,
                 "cannot confirm megaflows in the BPF maps: {error}; \
                  the user datapath takes their packets"
             );

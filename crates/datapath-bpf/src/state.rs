@@ -299,7 +299,10 @@ impl BpfState {
 impl FusedMegaflows for BpfState {
     fn put(&self, megaflow: &Megaflow) -> bool {
         if let Err(error) = self.put([(megaflow, None)]) {
-            tracing::error!("cannot add a fused megaflow to the BPF maps: {error}");
+            messages::log!(
+                FUSED_MEGAFLOW_NOT_ADDED,
+                "cannot add a fused megaflow to the BPF maps: {error}"
+            );
         }
         self.lock().megaflows.contains(megaflow.id)
     }
@@ -411,7 +414,8 @@ impl LockedMaps {
 /// Logs an error. Its consequence is that the user datapath handles more packets.
 fn log_error(what: &str, result: Result<(), MapError>) {
     if let Err(error) = result {
-        tracing::error!(
+        messages::log!(
+            MAP_NOT_UPDATED,
             "cannot update {what} of the BPF programs: {error}; \
              the user datapath takes the packets that need it"
         );

@@ -162,7 +162,10 @@ impl Control {
             Ok(None) => {}
             Ok(index) => self.with_programs(|programs| programs.punt_device(index)),
             Err(error) => {
-                tracing::warn!("cannot make the TAP for punted packets, will retry: {error}")
+                messages::log!(
+                    PUNT_TAP_NOT_MADE,
+                    "cannot make the TAP for punted packets, will retry: {error}"
+                )
             }
         }
         let Some(programs) = &mut self.programs else { return };
@@ -206,7 +209,7 @@ impl Control {
         if let Some(mut programs) = self.programs.take()
             && let Err(error) = programs.receive_tags(None, &self.netlink)
         {
-            tracing::debug!("{error}");
+            messages::log!(TAG_PROGRAM_LEFT, "{error}");
         }
     }
 
@@ -299,7 +302,7 @@ impl Control {
         let socket = UdpSocket::bind((tunnel.address(), 0)).and_then(|it| it.local_addr()).ok()?;
         let redirect = PortRedirect { tunnel_port: port, socket_port: socket.port() };
         if let Err(error) = vxlan_gro::provide(&self.netlink, port) {
-            tracing::debug!("cannot enable GRO inside VXLAN: {error}");
+            messages::log!(VXLAN_GRO_OFF, "cannot enable GRO inside VXLAN: {error}");
             return None;
         }
         if !programs.punt.fast_path.redirect_vxlan(Some(redirect)) {
@@ -345,7 +348,10 @@ impl Control {
     fn discover_path_mtus(&mut self) {
         let changes = self.path_mtus.follow(&self.underlay);
         if let Err(error) = self.path_mtus.open(self.uplink.ifindex) {
-            tracing::warn!("cannot receive ICMP errors, so path MTUs are not discovered: {error}");
+            messages::log!(
+                PATH_MTU_OFF,
+                "cannot receive ICMP errors, so path MTUs are not discovered: {error}"
+            );
         }
         self.has_new_icmp_sockets = true;
         // Publish known path MTUs again, because the end points may be new to the workers.
@@ -399,7 +405,7 @@ impl Control {
         if self.uplink.state() == UplinkState::Gone
             && let Err(error) = self.find_uplink()
         {
-            tracing::debug!("uplink: {error}");
+            messages::log!(UPLINK_NOT_READ, "uplink: {error}");
         }
         self.resolver.tick();
         self.publish_resolved();
@@ -408,7 +414,11 @@ impl Control {
         self.check_punt_device();
         self.open_ports();
         if let Some(Suppressed { records, most_by }) = self.log_meters.report(Instant::now()) {
-            tracing::warn!(%most_by, "{records} log records of ACLs were over their rate limit");
+            messages::log!(
+                ACL_RECORDS_LEFT_OUT,
+                %most_by,
+                "{records} log records of ACLs were over their rate limit"
+            );
         }
     }
 
@@ -473,7 +483,9 @@ impl Control {
         let link = match self.netlink.link_by_index(index) {
             Ok(link) => Some(link),
             Err(error) if error.is_not_found() => None,
-            Err(error) => return tracing::warn!("cannot read the state of a link: {error}"),
+            Err(error) => {
+                return messages::log!(LINK_NOT_READ, "cannot read the state of a link: {error}");
+            }
         };
         for port in ports {
             self.port_changed(port, link.as_ref());
@@ -495,7 +507,11 @@ impl Control {
     fn punt_device_gone(&mut self) {
         let Some(programs) = &mut self.programs else { return };
         let device = &programs.punt.device;
-        tracing::warn!(%device, "the TAP for punted packets is gone, will make it again");
+        messages::log!(
+            PUNT_TAP_GONE,
+            %device,
+            "the TAP for punted packets is gone, will make it again"
+        );
         programs.tap = None;
         self.with_programs(|programs| programs.punt_device(None));
     }
@@ -515,7 +531,7 @@ impl Control {
 /// Removes the VXLAN device for GRO, which releases its UDP port.
 fn remove_vxlan_gro(netlink: &Netlink) {
     if let Err(error) = vxlan_gro::remove(netlink) {
-        tracing::warn!("cannot remove the device for GRO inside VXLAN: {error}");
+        messages::log!(VXLAN_GRO_LEFT, "cannot remove the device for GRO inside VXLAN: {error}");
     }
 }
 

@@ -53,7 +53,7 @@ impl Drop for CloseAction {
         };
         // It may be gone already.
         if let Err(error) = closed {
-            tracing::debug!("{error}");
+            messages::log!(DEVICE_NOT_CLOSED, "{error}");
         }
     }
 }
@@ -309,7 +309,11 @@ pub(super) fn configure_guest(
         match inside.add_address(index, prefix, Dad::Skip) {
             // IPv6 may be disabled in the guest; IPv4 works nevertheless.
             Err(error) if prefix.addr().is_ipv6() => {
-                tracing::warn!(%netns, "cannot add the IPv6 address {prefix} of a guest: {error}");
+                messages::log!(
+                    GUEST_ADDRESS_NOT_SET,
+                    %netns,
+                    "cannot add the IPv6 address {prefix} of a guest: {error}"
+                );
             }
             result => result?,
         }

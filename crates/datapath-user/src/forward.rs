@@ -411,7 +411,7 @@ impl ActionOutput for FrameOutputs {
         }
         let LogRecord { name, priority, verdict, .. } = &**record;
         let Ok(packet) = extract(packet, self.ingress, None) else { return };
-        tracing::info!(target: "acl", %name, ?verdict, severity = ?priority, %packet);
+        messages::log!(ACL_RECORD, target: "acl", %name, ?verdict, severity = ?priority, %packet);
     }
 
     fn controller(&mut self, packet: &PacketBuf) {

@@ -151,7 +151,7 @@ impl PathMtuDiscovery {
                 self.found.insert(tunnel.id, BelievedPathMtu { path, mtu, router, at: now });
                 if believed != Some(mtu) {
                     let remote = report.remote;
-                    tracing::info!(%remote, %router, mtu, "path MTU is lower");
+                    messages::log!(PATH_MTU_LOWERED, %remote, %router, mtu, "path MTU is lower");
                     changes.push((tunnel.id, Some(mtu)));
                 }
                 tunnel.id
@@ -180,7 +180,8 @@ impl PathMtuDiscovery {
         count.logged = Some(now);
         let TooBig { mtu, local, remote, .. } = report;
         let protocol = report.protocol.0;
-        tracing::warn!(
+        messages::log!(
+            PATH_MTU_IGNORED,
             %router, %local, %remote, protocol, mtu, reports,
             "ignored an ICMP report of a path MTU: {}", reason.why()
         );

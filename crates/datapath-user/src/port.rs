@@ -102,7 +102,11 @@ impl Port {
             _ => true,
         };
         if is_news {
-            tracing::warn!(port = %self.config.name, "port is down, will retry: {text}");
+            messages::log!(
+                PORT_NOT_OPENED,
+                port = %self.config.name,
+                "port is down, will retry: {text}"
+            );
         }
         self.state = DeviceState::Closed(Some(DeviceFailure { text, kind }));
     }
@@ -137,7 +141,11 @@ impl Port {
             return false;
         }
         let PortConfig { name, device, .. } = &self.config;
-        tracing::warn!(port = %name, %device, "port has vanished, will retry: {why}");
+        messages::log!(
+            PORT_VANISHED,
+            port = %name, %device,
+            "port has vanished, will retry: {why}"
+        );
         self.state = DeviceState::Closed(Some(DeviceFailure { text: why, kind: None }));
         true
     }
@@ -146,7 +154,8 @@ impl Port {
     fn check_mtu(&self, link: Option<&Link>) {
         let DeviceConfig::Interface { mtu: Some(mtu), .. } = self.config.device else { return };
         if let Some(link) = link.filter(|link| link.mtu != u32::from(mtu)) {
-            tracing::warn!(
+            messages::log!(
+                PORT_MTU_DIFFERS,
                 port = %self.config.name,
                 "the MTU of {} is {} bytes, that of its logical switch {} is {mtu}: long \
                  packets will be lost; set both ends of the device to {mtu}",
@@ -158,9 +167,9 @@ impl Port {
     fn log_link(&self, up: bool) {
         let PortConfig { name, device, .. } = &self.config;
         if up {
-            tracing::info!(port = %name, %device, "port is up");
+            messages::log!(PORT_UP, port = %name, %device, "port is up");
         } else {
-            tracing::warn!(port = %name, %device, "port is down: {LINK_DOWN}");
+            messages::log!(PORT_DOWN, port = %name, %device, "port is down: {LINK_DOWN}");
         }
     }
 

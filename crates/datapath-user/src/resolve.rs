@@ -270,7 +270,9 @@ impl Resolver {
         }
         let known: HashMap<IpAddr, Neighbour> = match self.netlink.neighbours(Some(self.uplink)) {
             Ok(neighbours) => neighbours.into_iter().map(|n| (n.ip, n)).collect(),
-            Err(error) => return tracing::warn!("cannot read neighbours: {error}"),
+            Err(error) => {
+                return messages::log!(NEIGHBOURS_NOT_READ, "cannot read neighbours: {error}");
+            }
         };
         let next_hops: Vec<IpAddr> = self.next_hops.keys().copied().collect();
         for &ip in &next_hops {
@@ -311,7 +313,10 @@ impl Resolver {
         let events = match self.monitor.drain() {
             Ok(events) => events,
             Err(error) => {
-                tracing::warn!("cannot read notifications about routes and neighbours: {error}");
+                messages::log!(
+                    ROUTES_NOT_READ,
+                    "cannot read notifications about routes and neighbours: {error}"
+                );
                 return links;
             }
         };

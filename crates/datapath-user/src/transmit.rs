@@ -57,7 +57,8 @@ impl Sender {
                 let pool = Arc::new(TxPool::new(local, options)?);
                 let (first, _) = pool.ports();
                 if first != base {
-                    tracing::warn!(
+                    messages::log!(
+                        SOURCE_PORTS_TAKEN,
                         %local,
                         "some of the UDP source ports {base} to {} are in use, so tunnels use \
                          ports from {first} on and ICMP errors about their path MTU are ignored: \

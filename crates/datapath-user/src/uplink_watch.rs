@@ -2,7 +2,6 @@
 
 use datapath::config::{Config, Underlay};
 use netdev::{Ifindex, Link};
-use tracing::warn;
 
 /// The state of the uplink's device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,14 +105,14 @@ impl UplinkWatch {
                 UplinkState::Down => "down",
                 UplinkState::Gone => "gone; will retry until it is back",
             };
-            warn!(uplink = %self.device, "uplink is {text}");
+            messages::log!(UPLINK_CHANGED, uplink = %self.device, "uplink is {text}");
         }
         let too_low = link.and_then(|link| Some((link.mtu, self.mtu_needed.unmet_by(link.mtu)?)));
         let mtu = too_low.as_ref().map(|(mtu, _)| *mtu);
         if let Some((_, text)) = too_low
             && mtu != self.mtu_too_low
         {
-            warn!(uplink = %self.device, "{text}");
+            messages::log!(UPLINK_MTU_TOO_LOW, uplink = %self.device, "{text}");
         }
         self.mtu_too_low = mtu;
     }

@@ -383,7 +383,8 @@ impl Worker {
             }
             Request::PuntQueue(reader) => {
                 if let Err(error) = self.epoll.add(reader.as_fd(), EventSource::Punt.to_u64()) {
-                    tracing::error!(
+                    messages::log!(
+                        PUNT_TAP_NOT_POLLED,
                         "cannot poll the punt TAP, so punted packets are lost: {error}"
                     );
                 }
@@ -396,7 +397,10 @@ impl Worker {
                 if let Some(tags) = &sockets.tags
                     && let Err(error) = self.epoll.add(tags.as_fd(), EventSource::Tags.to_u64())
                 {
-                    tracing::error!("cannot poll the uplink for tagged frames: {error}");
+                    messages::log!(
+                        UPLINK_NOT_POLLED,
+                        "cannot poll the uplink for tagged frames: {error}"
+                    );
                 }
                 forwarder.out.uplink.replace(sockets);
             }
@@ -462,7 +466,7 @@ impl Worker {
         if let Some(fd) = receiver.as_fd()
             && let Err(error) = self.epoll.add(fd, EventSource::Receiver(index).to_u64())
         {
-            tracing::error!("cannot poll the socket of a tunnel: {error}");
+            messages::log!(TUNNEL_NOT_POLLED, "cannot poll the socket of a tunnel: {error}");
         }
         match self.receivers.get_mut(index) {
             Some(slot) => *slot = Some(receiver),

@@ -300,7 +300,7 @@ impl Drop for OwnedNetns {
         if let Err(error) = Netns::remove(&self.name)
             && !error.is_not_found()
         {
-            tracing::warn!(%error, "cannot remove a namespace");
+            messages::log!(NAMESPACE_LEFT, %error, "cannot remove a namespace");
         }
     }
 }

@@ -173,7 +173,12 @@ impl<M: NetlinkDeserializable> RequestReplies<M> {
                 }
                 Ok(_) => {}
                 // One object with an attribute that the decoder rejects must not hide the others.
-                Err(reason) => tracing::warn!(what, reason, "skipped a netlink message"),
+                Err(reason) => messages::log!(
+                    NETLINK_MESSAGE_SKIPPED,
+                    what,
+                    reason,
+                    "skipped a netlink message"
+                ),
             }
         }
         Ok(false)
@@ -184,7 +189,7 @@ impl<M: NetlinkDeserializable> RequestReplies<M> {
 fn outcome(what: &str, code: i32, text: Option<String>) -> Result<()> {
     if code == 0 {
         if let Some(text) = text {
-            tracing::debug!(what, text, "the kernel warns");
+            messages::log!(KERNEL_WARNING, what, text, "the kernel warns");
         }
         return Ok(());
     }
@@ -233,7 +238,11 @@ pub(crate) fn open_socket(protocol: isize, groups: &[u32]) -> Result<Socket> {
         socket.set_netlink_get_strict_chk(true),
     ] {
         if let Err(error) = result {
-            tracing::debug!(%error, "the kernel lacks a netlink socket option");
+            messages::log!(
+                SOCKET_OPTION_MISSING,
+                %error,
+                "the kernel lacks a netlink socket option"
+            );
         }
     }
     socket.bind_auto().map_err(what)?;

@@ -168,7 +168,8 @@ impl Engine {
         };
         self.counters.self_check_faults.add(wrong.len());
         if let Some((megaflow, packet, fault)) = wrong.first() {
-            tracing::error!(
+            messages::log!(
+                WRONG_MEGAFLOW,
                 faults = wrong.len(),
                 generation = published.number,
                 "self-check: deleted a wrong megaflow: {fault}. Please report this line. \

@@ -106,9 +106,12 @@ impl Switch {
                 sleep(Duration::from_millis(1));
             }
             if !thread.is_finished() {
-                tracing::warn!("a thread of the switch did not stop within {END:?}");
+                messages::log!(
+                    SWITCH_THREAD_LATE,
+                    "a thread of the switch did not stop within {END:?}"
+                );
             } else if thread.join().is_err() {
-                tracing::error!("a thread of the switch has panicked");
+                messages::log!(SWITCH_THREAD_PANICKED, "a thread of the switch has panicked");
             }
         }
     }
@@ -169,7 +172,7 @@ fn log_error(result: Result<(), DatapathError>) -> Option<()> {
         Ok(()) => Some(()),
         Err(DatapathError::Stopped) => None,
         Err(error) => {
-            tracing::warn!("{error}");
+            messages::log!(REVALIDATION_FAILED, "{error}");
             Some(())
         }
     }

@@ -73,7 +73,7 @@ impl ToolSockets {
         let programs = [Program::Vswitchd, Program::Controller].into_iter().zip(folders);
         let opened = programs.filter_map(|(program, folder)| {
             let opened = ToolSocket::listen(program, &folder);
-            opened.inspect_err(|error| tracing::warn!("{error:#}")).ok()
+            opened.inspect_err(|error| messages::log!(TOOL_SOCKET_MISSING, "{error:#}")).ok()
         });
         Self(opened.collect())
     }
@@ -161,12 +161,12 @@ fn accept_clients<T: FnOnce()>(
         match listener.accept() {
             Ok((client, _)) => {
                 if let Err(error) = serve_client(&client, &answer) {
-                    tracing::debug!("control socket for tools: {error}");
+                    messages::log!(TOOL_SOCKET_ERROR, "control socket for tools: {error}");
                 }
             }
             Err(error) => {
                 // When the process is out of descriptors, accept fails again at once.
-                tracing::debug!("control socket for tools: {error}");
+                messages::log!(TOOL_CLIENT_ERROR, "control socket for tools: {error}");
                 std::thread::sleep(ACCEPT_PAUSE);
             }
         }

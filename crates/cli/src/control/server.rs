@@ -142,7 +142,7 @@ where
             Ok((stream, _)) => stream,
             Err(error) => {
                 // When the process is out of descriptors, accept fails again at once.
-                tracing::debug!("control socket: {error}");
+                messages::log!(CONTROL_SOCKET_ERROR, "control socket: {error}");
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             }
@@ -163,12 +163,15 @@ where
         let handle = Arc::clone(handle);
         let serve = move || {
             if let Err(error) = serve_client(&mut client, may_change, &*handle) {
-                tracing::debug!("control connection: {error}");
+                messages::log!(CONTROL_CLIENT_ERROR, "control connection: {error}");
             }
             drop(taken);
         };
         if let Err(error) = std::thread::Builder::new().name("client".to_owned()).spawn(serve) {
-            tracing::warn!("cannot start a thread for a control client: {error}");
+            messages::log!(
+                CONTROL_THREAD_FAILED,
+                "cannot start a thread for a control client: {error}"
+            );
         }
     }
 }

@@ -111,7 +111,7 @@ impl Daemon {
             if let Some(pool) = &port.pool {
                 state.last_of_pool.insert(pool.to_string(), port.name.clone());
             }
-            tracing::info!(port = %port.name, device = wanted.device, "attached");
+            messages::log!(DEVICE_ATTACHED, port = %port.name, device = wanted.device, "attached");
         }
         Ok(row_of(network, switch, port, &attached, None))
     }
@@ -153,7 +153,7 @@ impl Daemon {
         let forgotten: Vec<_> =
             names.iter().map(|name| attached::forget(&self.attached_folder, name)).collect();
         forgotten.into_iter().collect::<Result<()>>()?;
-        tracing::info!("detached {}", names.join(", "));
+        messages::log!(DEVICE_DETACHED, "detached {}", names.join(", "));
         Ok(DeletedPort { removed: names })
     }
 }

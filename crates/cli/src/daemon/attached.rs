@@ -55,7 +55,10 @@ pub fn load(folder: &Path) -> Result<AttachedPorts> {
             Ok(attached) => {
                 ports.insert(port, attached);
             }
-            Err(error) => tracing::warn!("port {port} stays without a device: {error:#}"),
+            Err(error) => messages::log!(
+                ATTACHED_FILE_UNREADABLE,
+                "port {port} stays without a device: {error:#}"
+            ),
         }
     }
     Ok(ports)

@@ -148,7 +148,10 @@ fn wait_for_settings(local: &mut Database) -> Settings {
                 Ok(settings) => return settings,
                 Err(error) if told.as_ref() == Some(&error) => {}
                 Err(error) => {
-                    tracing::warn!("waiting for the settings of this host: {error}");
+                    messages::log!(
+                        OVN_SETTINGS_MISSING,
+                        "waiting for the settings of this host: {error}"
+                    );
                     told = Some(error);
                 }
             }
@@ -165,7 +168,7 @@ fn open_southbound(settings: &Settings) -> Result<Database> {
         TlsFiles { private_key, certificate, ca_certificate, server_name: None }
     });
     let remotes: Vec<_> = settings.remotes.iter().map(Remote::to_string).collect();
-    tracing::info!("reading the southbound database at {}", remotes.join(", "));
+    messages::log!(OVN_READING, "reading the southbound database at {}", remotes.join(", "));
     Database::new("southbound", config, tls)
 }
 
@@ -202,7 +205,7 @@ impl OvnFollower {
         self.stop.store(if must_leave { LEAVE_AND_STOP } else { STOP }, Ordering::Release);
         self.wakers.iter().for_each(Waker::wake);
         if self.thread.join().is_err() {
-            tracing::error!("the thread that follows OVN has panicked");
+            messages::log!(OVN_THREAD_PANICKED, "the thread that follows OVN has panicked");
         }
     }
 }
@@ -260,13 +263,14 @@ impl Follower {
             self.progress.pending_since.get_or_insert(now);
         }
         if host.holds_network() && !held {
-            tracing::warn!(
+            messages::log!(
+                OVN_NETWORK_HELD,
                 "the southbound database has come back without any network: the switch goes on \
                  with the one that it has for up to five minutes"
             );
         }
         for warning in host.take_warnings() {
-            tracing::warn!("{warning}");
+            messages::log!(OVN_WARNING, "{warning}");
         }
         // The installation that follows may take long.
         self.lock_status().progress = self.progress;
@@ -284,7 +288,8 @@ impl Follower {
         if host.change_settings(new.clone(), southbound.replica(), now) {
             southbound.client.session_mut().set_remotes(now, remotes);
         } else {
-            tracing::warn!(
+            messages::log!(
+                OVN_SETTINGS_CHANGED,
                 "system-id, ovn-encap-type, ovn-encap-ip or ovn-bridge of Open_vSwitch has \
                  changed: restart weft run, which goes on with the old ones"
             );
@@ -321,7 +326,8 @@ impl Follower {
             }
         } else if self.lock_due.is_some_and(|due| due <= now) {
             self.lock_due = None;
-            tracing::warn!(
+            messages::log!(
+                OVN_LOCK_TAKEN,
                 "another process, such as ovs-vswitchd, has the lock {LOCK} of the local \
                  database: stop it, or ovs-vsctl does not learn what weft does"
             );
@@ -382,7 +388,7 @@ impl Follower {
             .and_then(|new| self.daemon.install(new, installation.program.clone()));
         match done {
             Ok(generation) => {
-                tracing::debug!(generation, "installed the network of OVN");
+                messages::log!(OVN_INSTALLED, generation, "installed the network of OVN");
                 self.learn(&installation);
                 self.last_error.clear();
                 self.progress.pending_since = None;
@@ -399,7 +405,10 @@ impl Follower {
                 if let Failure::Input(error) | Failure::Runtime(error) = failure {
                     let error = format!("{error:#}");
                     if error != self.last_error {
-                        tracing::warn!("cannot install the network of OVN: {error}");
+                        messages::log!(
+                            OVN_INSTALL_FAILED,
+                            "cannot install the network of OVN: {error}"
+                        );
                         self.last_error = error;
                     }
                 }
@@ -463,7 +472,8 @@ impl Follower {
             wait_any(&mut [&mut southbound.client], Some(end));
             southbound.receive();
         }
-        tracing::warn!(
+        messages::log!(
+            OVN_CHASSIS_LEFT,
             "the southbound database keeps this host: remove it with ovn-sbctl chassis-del"
         );
     }

@@ -127,12 +127,12 @@ impl PreparedProvider {
         let provider = match prepared {
             Prepared::User(config) => {
                 let user = UserDatapath::start(*config)?;
-                tracing::info!(reason, "user datapath started");
+                messages::log!(USER_DATAPATH_STARTED, reason, "user datapath started");
                 Provider::User(Arc::new(user))
             }
             Prepared::Kernel(kernel) => {
                 let kernel = kernel.start().context(NOT_STARTED)?;
-                tracing::info!(reason, "kernel datapath started");
+                messages::log!(KERNEL_DATAPATH_STARTED, reason, "kernel datapath started");
                 Provider::Kernel(Arc::new(kernel))
             }
         };
@@ -147,12 +147,17 @@ const NOT_STARTED: &str = "cannot start the kernel datapath";
 fn remove_programs(bpf_fs: &Path) -> Result<()> {
     match purge(bpf_fs) {
         Ok(purged) if purged == PurgeResult::default() => {}
-        Ok(purged) => tracing::info!(?purged, "removed the state of an earlier daemon"),
+        Ok(purged) => {
+            messages::log!(OLD_STATE_REMOVED, ?purged, "removed the state of an earlier daemon")
+        }
         Err(taken @ PinError::Taken(_)) => {
             return Err(taken).context("cannot start the user datapath");
         }
         Err(error) => {
-            tracing::warn!("cannot check for the state of an earlier daemon: {error}");
+            messages::log!(
+                OLD_STATE_UNKNOWN,
+                "cannot check for the state of an earlier daemon: {error}"
+            );
         }
     }
     Ok(())
@@ -168,7 +173,10 @@ impl ActiveProvider {
         let Provider::Kernel(kernel) = &self.provider else { return Ok(()) };
         let adopted = switch.adopt(kernel.inherited(), Instant::now())?;
         if let Err(error) = kernel.adopt(adopted) {
-            tracing::warn!("cannot remove all state of the previous daemon: {error}");
+            messages::log!(
+                OLD_STATE_LEFT,
+                "cannot remove all state of the previous daemon: {error}"
+            );
         }
         Ok(())
     }

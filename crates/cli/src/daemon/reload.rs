@@ -457,7 +457,8 @@ pub(super) fn changes<T: PartialEq>(
 
 fn log(reloaded: &ReloadReply) {
     let ReloadReply { network, generation, ports, endpoints, .. } = reloaded;
-    tracing::info!(
+    messages::log!(
+        RELOADED,
         generation,
         "reloaded {}: ports: {}; end points: {}",
         network.display(),

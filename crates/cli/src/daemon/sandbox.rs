@@ -124,10 +124,16 @@ pub fn enter(
     };
     let Entered { files, has_filter } = sandbox.enter().context("cannot give up privileges")?;
     if !has_filter {
-        tracing::warn!("the kernel has no seccomp filters: system calls are not limited");
+        messages::log!(
+            SECCOMP_MISSING,
+            "the kernel has no seccomp filters: system calls are not limited"
+        );
     }
     if files == FileLimit::None {
-        tracing::warn!("Landlock is not enabled: the daemon may change all files of its user");
+        messages::log!(
+            LANDLOCK_MISSING,
+            "Landlock is not enabled: the daemon may change all files of its user"
+        );
     }
     Ok(files)
 }

@@ -44,7 +44,11 @@ pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Restored 
     let earlier = match Earlier::read(path) {
         Ok(earlier) => earlier.unwrap_or_default(),
         Err(error) => {
-            tracing::warn!(path = %path.display(), "cannot read saved connections: {error}");
+            messages::log!(
+                SAVED_CONNECTIONS_UNREADABLE,
+                path = %path.display(),
+                "cannot read saved connections: {error}"
+            );
             if error.kind() == std::io::ErrorKind::WouldBlock {
                 // Another daemon saves its connections there.
                 let nothing = std::iter::empty();
@@ -93,7 +97,10 @@ pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Restored 
 }
 
 fn report_not_saved(error: &anyhow::Error) {
-    tracing::warn!("the next daemon will not know the connections of this one: {error:#}");
+    messages::log!(
+        CONNECTIONS_NOT_SAVED,
+        "the next daemon will not know the connections of this one: {error:#}"
+    );
 }
 
 /// Finds the numbers that the ports which opened connections have now.
@@ -126,7 +133,11 @@ impl<'a> Openers<'a> {
 pub fn remove(path: &Path) {
     match fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), "cannot remove saved connections: {error}");
+            messages::log!(
+                SAVED_CONNECTIONS_LEFT,
+                path = %path.display(),
+                "cannot remove saved connections: {error}"
+            );
         }
         _ => {}
     }
@@ -139,14 +150,20 @@ fn report(
     lost: &BTreeMap<conntrack::NotRestored, u64>,
 ) {
     if restored > 0 {
-        tracing::info!("restored {restored} connections of the previous daemon");
+        messages::log!(
+            CONNECTIONS_RESTORED,
+            "restored {restored} connections of the previous daemon"
+        );
     }
     let unreadable = ("saved by another version, or half written".to_owned(), unreadable);
     let without_zone = ("their port or router is gone".to_owned(), without_zone as u64);
     let lost = lost.iter().map(|(why, count)| (why.to_string(), *count));
     for (why, count) in [unreadable, without_zone].into_iter().chain(lost) {
         if count > 0 {
-            tracing::warn!("lost {count} connections of the previous daemon: {why}");
+            messages::log!(
+                CONNECTIONS_LOST,
+                "lost {count} connections of the previous daemon: {why}"
+            );
         }
     }
 }

@@ -166,7 +166,7 @@ where
             Ok(client) => client,
             Err(error) => {
                 // When the process is out of descriptors, accept fails again at once.
-                tracing::debug!("metrics socket: {error}");
+                messages::log!(METRICS_SOCKET_ERROR, "metrics socket: {error}");
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             }
@@ -178,12 +178,15 @@ where
         let (slot, answer) = (Arc::clone(&slots), Arc::clone(answer));
         let serve = move || {
             if let Err(error) = serve_client(&mut *client, &*answer) {
-                tracing::debug!("metrics connection: {error}");
+                messages::log!(METRICS_CLIENT_ERROR, "metrics connection: {error}");
             }
             drop(slot);
         };
         if let Err(error) = std::thread::Builder::new().name("scrape".to_owned()).spawn(serve) {
-            tracing::warn!("cannot start a thread for a client of metrics: {error}");
+            messages::log!(
+                METRICS_THREAD_FAILED,
+                "cannot start a thread for a client of metrics: {error}"
+            );
         }
     }
 }

@@ -100,7 +100,8 @@ impl Pinned {
     ) -> Self {
         let set = pins.add_set(loaded).map(Arc::new);
         let set = set.inspect_err(|error| {
-            tracing::warn!(
+            messages::log!(
+                STATE_NOT_PINNED,
                 folder = %pins.folder().display(),
                 "cannot pin programs: {error}; the next daemon cannot adopt cached flows"
             );
@@ -117,7 +118,8 @@ impl Pinned {
 impl Adoption {
     fn log(&self) {
         let Self { megaflows, adopted, unreadable, missed } = self;
-        tracing::info!(
+        messages::log!(
+            MEGAFLOWS_ADOPTED,
             megaflows,
             adopted,
             unreadable,
@@ -125,7 +127,8 @@ impl Adoption {
             "adopted the megaflows of a previous process"
         );
         if *unreadable > 0 {
-            tracing::warn!(
+            messages::log!(
+                MEGAFLOWS_OUTDATED,
                 "{unreadable} megaflows of another version of weft are lost: \
                  their next packets take the slow path"
             );

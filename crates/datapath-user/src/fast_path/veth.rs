@@ -181,7 +181,7 @@ pub(crate) fn remove_others(keep: &[String]) -> Result<usize, Error> {
             Err(error) if error.is_not_found() => {}
             result => result?,
         }
-        tracing::info!(device = %link.name, "removed the veth pair of a former port");
+        messages::log!(VETH_REMOVED, device = %link.name, "removed the veth pair of a former port");
         removed += 1;
     }
     veth_headroom::remove_unused(&netlink)?;

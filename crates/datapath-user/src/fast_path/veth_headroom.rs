@@ -34,7 +34,7 @@ static LATEST: AtomicU8 = AtomicU8::new(0);
 /// Gives frames that arrive by `outer` headroom, if the kernel supports it.
 pub(super) fn provide(netlink: &Netlink, outer: Ifindex) {
     if let Err(error) = join_any_bridge(netlink, outer, &LATEST) {
-        tracing::debug!("cannot give guests' frames headroom: {error}");
+        messages::log!(HEADROOM_NOT_SET, "cannot give guests' frames headroom: {error}");
     }
 }
 

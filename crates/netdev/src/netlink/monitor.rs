@@ -126,7 +126,7 @@ impl NetlinkEvents {
                 Ok(_) => {}
                 // A message that cannot be decoded may have been an important change.
                 Err(reason) => {
-                    tracing::warn!(reason, "unreadable network change");
+                    messages::log!(NETWORK_CHANGE_UNREADABLE, reason, "unreadable network change");
                     self.lose();
                 }
             }

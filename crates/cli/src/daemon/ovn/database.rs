@@ -44,10 +44,18 @@ impl Database {
         while let Some(event) = self.client.next_event(Some(Instant::now())) {
             match event {
                 Event::Connected { remote } => {
-                    tracing::info!("connected to the {} database at {remote}", self.name);
+                    messages::log!(
+                        OVN_DATABASE_CONNECTED,
+                        "connected to the {} database at {remote}",
+                        self.name
+                    );
                 }
                 Event::Disconnected { remote, reason } => {
-                    tracing::warn!("{} database at {remote}: {reason}", self.name);
+                    messages::log!(
+                        OVN_DATABASE_LOST,
+                        "{} database at {remote}: {reason}",
+                        self.name
+                    );
                     self.pending = None;
                 }
                 Event::Update(update) => {
@@ -58,7 +66,8 @@ impl Database {
                 Event::Transacted { id, outcome } => self.handle_outcome(id, &outcome),
                 Event::ConditionsApplied { seqno } => received.applied_conditions = Some(seqno),
                 Event::ConditionsRefused { error, .. } => {
-                    tracing::warn!(
+                    messages::log!(
+                        OVN_DATABASE_UNCONDITIONAL,
                         "the {} database refuses to send a part of its rows, so this host reads \
                          all of them: {error}",
                         self.name
@@ -99,7 +108,7 @@ impl Database {
             TransactOutcome::Failed(error) => {
                 // It is repeated, so that one line must do.
                 if !std::mem::replace(&mut self.was_refused, true) {
-                    tracing::warn!("{} database: {error}", self.name);
+                    messages::log!(OVN_WRITE_FAILED, "{} database: {error}", self.name);
                 }
                 self.retry_at = Some(Instant::now() + RETRY);
             }
@@ -118,7 +127,7 @@ impl Database {
         match self.client.session_mut().transact(transaction) {
             Ok(id) => self.pending = Some(id),
             Err(error) => {
-                tracing::debug!("{} database: {error}", self.name);
+                messages::log!(OVN_WRITE_RETRIED, "{} database: {error}", self.name);
                 self.retry_at = Some(Instant::now() + RETRY);
             }
         }
