@@ -15,6 +15,8 @@ const LEAST_HEIGHT: usize = HEAD_LINES + 3;
 /// Names are cut to this width if that makes room for another column.
 const NAME_WIDTH: usize = 24;
 const MAX_NAME_WIDTH: usize = 40;
+/// States are cut to this width.
+const STATE_WIDTH: usize = 20;
 
 /// How a piece of text looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -340,6 +342,10 @@ fn columns(
             continue;
         }
         let mut wanted = width_of(column);
+        if width.is_some() && column == Column::State {
+            // The reason of a state makes no other column disappear.
+            wanted = wanted.min(STATE_WIDTH);
+        }
         if width.is_some() && column == Column::Name {
             wanted = wanted.min(NAME_WIDTH.max(room / 3)).min(room);
         }
