@@ -155,7 +155,7 @@ impl Host {
     /// The local database has changed. Ports are placed if `southbound` is known.
     pub fn handle_local(&mut self, local: &Replica, southbound: &Replica, now: Instant) {
         let around = DeviceDefaults { mtu_bytes: self.guest_mtu(), uplink: &self.uplink };
-        let new = LocalPorts::read(local, &self.settings, &around, &mut self.numbers, now);
+        let new = LocalPorts::read(local, &self.settings.bridge, &around, &mut self.numbers, now);
         if new == self.local {
             return;
         }

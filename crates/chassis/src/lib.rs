@@ -27,6 +27,7 @@ mod provider;
 mod settings;
 mod tables;
 mod taught;
+mod unset;
 mod writes;
 
 pub use host::{Host, Installation};
@@ -34,4 +35,5 @@ pub use local::{DeviceFacts, PortCounters};
 pub use program::BadFlow;
 pub use settings::{Settings, SettingsError, TlsPaths};
 pub use tables::{of_host, of_southbound};
+pub use unset::UnsetHost;
 pub use writes::UnixMs;

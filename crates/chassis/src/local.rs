@@ -2,7 +2,6 @@
 //! them become ports of the switch.
 
 use crate::provider::{ProviderBridge, port_vlans};
-use crate::settings::Settings;
 use crate::tables::{Bridge, Interface, OpenVswitch, Port, Text, index};
 use datapath::config::{DeviceConfig, MAX_PORT};
 use datapath::number_pool::NumberPool;
@@ -165,11 +164,11 @@ impl LocalInterface {
 }
 
 impl LocalPorts {
-    /// Reads the interfaces of all bridges. Interfaces keep their number in `numbers`. `around`
-    /// says what their devices depend on.
+    /// Reads the interfaces of all bridges, of which one is `integration`. Interfaces keep their
+    /// number in `numbers`. `around` says what their devices depend on.
     pub fn read(
         replica: &Replica,
-        settings: &Settings,
+        integration: &Text,
         around: &DeviceDefaults<'_>,
         numbers: &mut Numbers,
         now: Instant,
@@ -183,7 +182,7 @@ impl LocalPorts {
         bridges.sort_by_cached_key(|&uuid| replica.get::<Bridge>(uuid).map(|row| row.name));
         for uuid in bridges {
             let Some(bridge) = replica.get::<Bridge>(uuid) else { continue };
-            if bridge.name == settings.bridge {
+            if bridge.name == *integration {
                 ports.bridge = ports.bridge.or(Some(uuid));
             } else {
                 let number = numbers.bridges.number(bridge.name.clone(), now);
@@ -192,7 +191,7 @@ impl LocalPorts {
             }
             ports.read_bridge(replica, &bridge, around, numbers, now);
         }
-        ports.check_patches(&settings.bridge);
+        ports.check_patches(integration);
         numbers.ports.release_unused(now);
         numbers.bridges.release_unused(now);
         ports

@@ -144,7 +144,7 @@ impl Settings {
             encap_ip,
             checksum: text("ovn-encap-csum").as_deref() != Some("false"),
             dscp,
-            bridge: text("ovn-bridge").unwrap_or_else(|| "br-int".into()),
+            bridge: bridge(ids),
             bridge_mappings: or_empty("ovn-bridge-mappings"),
             cms_options: or_empty("ovn-cms-options"),
             transport_zones: zones.map(Text::from).collect(),
@@ -153,6 +153,12 @@ impl Settings {
             tls: None,
         })
     }
+}
+
+/// The integration bridge that `external_ids` name.
+pub(crate) fn bridge(ids: &TextMap) -> Text {
+    let named = ids.get("ovn-bridge").filter(|name| !name.is_empty());
+    named.cloned().unwrap_or_else(|| "br-int".into())
 }
 
 /// Parses `ovn-encap-type`, in OVN's order of preference.

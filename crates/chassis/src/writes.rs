@@ -309,13 +309,27 @@ pub fn local(
     some(transaction)
 }
 
+/// The numbers of ports, and that tools need not wait, on a host that has no settings yet.
+pub fn without_settings(replica: &Replica, ports: &LocalPorts) -> Option<Transaction> {
+    let root = ports.root?;
+    let mut transaction = Transaction::new();
+    for (&uuid, port) in &ports.interfaces {
+        let Some(row) = replica.get::<Interface>(uuid) else { continue };
+        let values = number_of_interface(RowValues::new(), &row, port);
+        if values != RowValues::new() {
+            transaction = transaction.update(Interface::NAME, &row_is(uuid), values);
+        }
+    }
+    if replica.get::<OpenVswitch>(root)?.cur_cfg != ports.next_cfg {
+        let values = RowValues::new().set("cur_cfg", ports.next_cfg);
+        transaction = transaction.update(OpenVswitch::NAME, &row_is(root), values);
+    }
+    some(transaction)
+}
+
 /// The values of a row of Interface that differ from what it should say.
 fn of_interface(row: &Interface, port: &LocalInterface, device: DeviceFacts) -> Option<RowValues> {
-    let mut values = RowValues::new();
-    let (ofport, error) = (port.ofport(), port.error());
-    if row.ofport != Some(ofport) || row.error != error {
-        values = values.set("ofport", ofport).set("error", error);
-    }
+    let mut values = number_of_interface(RowValues::new(), row, port);
     let statistics = device.counters.map(|counters| counters.statistics()).unwrap_or_default();
     if row.statistics != statistics {
         values = values.set("statistics", statistics);
@@ -328,6 +342,15 @@ fn of_interface(row: &Interface, port: &LocalInterface, device: DeviceFacts) -> 
         values = values.set("admin_state", admin_state).set("link_state", link_state);
     }
     (values != RowValues::new()).then_some(values)
+}
+
+/// Adds `ofport` and `error` if they differ from what they should say.
+fn number_of_interface(values: RowValues, row: &Interface, port: &LocalInterface) -> RowValues {
+    let (ofport, error) = (port.ofport(), port.error());
+    if row.ofport == Some(ofport) && row.error == error {
+        return values;
+    }
+    values.set("ofport", ofport).set("error", error)
 }
 
 /// Keys of `external_ids` of an interface whose port is in force.

@@ -77,7 +77,16 @@ impl Port {
                     ifindex: devices.first().and_then(Device::ifindex),
                     link_up,
                 };
-                self.log_link(link_up);
+                match link_up {
+                    true => self.log_up(),
+                    // The other end of a new device is often not up yet.
+                    false => {
+                        let PortConfig { name, device, .. } = &self.config;
+                        messages::log!(
+                            PORT_WAITS, port = %name, %device, "port waits: {LINK_DOWN}"
+                        );
+                    }
+                }
                 self.check_mtu(link.as_ref());
                 return Some((devices, link));
             }
@@ -131,7 +140,13 @@ impl Port {
             && *link_up != up
         {
             *link_up = up;
-            self.log_link(up);
+            match up {
+                true => self.log_up(),
+                false => {
+                    let PortConfig { name, device, .. } = &self.config;
+                    messages::log!(PORT_DOWN, port = %name, %device, "port is down: {LINK_DOWN}");
+                }
+            }
         }
     }
 
@@ -164,13 +179,9 @@ impl Port {
         }
     }
 
-    fn log_link(&self, up: bool) {
+    fn log_up(&self) {
         let PortConfig { name, device, .. } = &self.config;
-        if up {
-            messages::log!(PORT_UP, port = %name, %device, "port is up");
-        } else {
-            messages::log!(PORT_DOWN, port = %name, %device, "port is down: {LINK_DOWN}");
-        }
+        messages::log!(PORT_UP, port = %name, %device, "port is up");
     }
 
     /// `up`, or why it is not.

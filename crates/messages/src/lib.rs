@@ -67,8 +67,11 @@ messages! {
     ATTACHED_FILE_UNREADABLE: WARN, "attached-file-unreadable",
         "The file that remembers the interface of a port of a pool cannot be read.",
         "Attach the interface again with weft port add.";
+    OVN_SETTINGS_AWAITED: INFO, "ovn-settings-awaited",
+        "The local database lacks settings of this host. Platforms often add bridges first.",
+        "";
     OVN_SETTINGS_MISSING: WARN, "ovn-settings-missing",
-        "The local database lacks settings of this host.",
+        "The local database lacks settings of this host for 30 seconds.",
         "Set what the message names with ovs-vsctl; the daemon waits for it.";
     OVN_READING: INFO, "ovn-reading",
         "The daemon begins to read the southbound database.",
@@ -267,6 +270,9 @@ messages! {
         "Set both ends of the device to the MTU of the switch.";
     PORT_UP: INFO, "port-up",
         "A port forwards.",
+        "";
+    PORT_WAITS: INFO, "port-waits",
+        "The link of a new port is not up yet, as of a veth pair whose other end is down.",
         "";
     PORT_DOWN: WARN, "port-down",
         "The link of a port is down.",

@@ -13,7 +13,7 @@ use super::deployment::{Deployment, ForwardingOptions};
 use crate::Failure;
 use anyhow::{Context, Result, anyhow};
 use chassis::{
-    DeviceFacts, Host, Installation, PortCounters, Settings, TlsPaths, UnixMs, of_host,
+    DeviceFacts, Host, Installation, PortCounters, Settings, TlsPaths, UnixMs, UnsetHost, of_host,
     of_southbound,
 };
 use database::Database;
@@ -34,6 +34,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a failed transaction or installation rests.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long the settings of this host may be missing until the log warns.
+const SETTINGS_PATIENCE: Duration = Duration::from_secs(30);
 /// How long another process may keep the lock of the local database until the log tells.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the daemon waits at its end for the southbound database to remove this host.
@@ -138,10 +140,13 @@ impl JoinedHost {
     }
 }
 
-/// Waits until the local database has all settings.
+/// Waits until the local database has all settings. Until then, tools that write to it are told
+/// not to wait.
 fn wait_for_settings(local: &mut Database) -> Settings {
     let hostname = machine_name();
     let mut told = None;
+    let mut warn_at = Some(Instant::now() + SETTINGS_PATIENCE);
+    let mut unset = UnsetHost::default();
     loop {
         if local.receive().is_updated {
             match Settings::read(local.replica(), &hostname) {
@@ -149,14 +154,26 @@ fn wait_for_settings(local: &mut Database) -> Settings {
                 Err(error) if told.as_ref() == Some(&error) => {}
                 Err(error) => {
                     messages::log!(
-                        OVN_SETTINGS_MISSING,
+                        OVN_SETTINGS_AWAITED,
                         "waiting for the settings of this host: {error}"
                     );
                     told = Some(error);
                 }
             }
         }
-        wait_any(&mut [&mut local.client], None);
+        let now = Instant::now();
+        if let Some(error) = told.as_ref().filter(|_| warn_at.is_some_and(|at| at <= now)) {
+            messages::log!(
+                OVN_SETTINGS_MISSING,
+                "still waiting for the settings of this host: {error}"
+            );
+            warn_at = None;
+        }
+        if local.client.session().has_lock() && local.may_transact() {
+            local.transact(unset.local_transaction(local.replica(), now));
+        }
+        let later = warn_at.into_iter().chain(local.retry_at).filter(|at| *at > now).min();
+        wait_any(&mut [&mut local.client], later);
     }
 }
 

@@ -1,0 +1,29 @@
+//! [`UnsetHost`]: a host that lacks settings.
+
+use crate::local::{DeviceDefaults, LocalPorts, Numbers};
+use crate::settings;
+use crate::tables::OpenVswitch;
+use crate::writes;
+use ovsdb::{Replica, Transaction};
+use std::time::Instant;
+
+/// The MTU of guests, in bytes, until the tunnels are known. No device is made with it.
+const MTU_BYTES: u16 = 1500;
+
+/// A host that cannot join a deployment because the local database lacks its settings. Nothing of
+/// that database is in force. Tools may write their bridges and ports, and do not wait.
+#[derive(Debug, Default)]
+pub struct UnsetHost {
+    numbers: Numbers,
+}
+
+impl UnsetHost {
+    /// The next transaction for the local database; `None` if it says what it should say.
+    pub fn local_transaction(&mut self, local: &Replica, now: Instant) -> Option<Transaction> {
+        let (_, row) = local.rows::<OpenVswitch>().next()?;
+        let integration = settings::bridge(&row.external_ids);
+        let around = DeviceDefaults { mtu_bytes: MTU_BYTES, uplink: "" };
+        let ports = LocalPorts::read(local, &integration, &around, &mut self.numbers, now);
+        writes::without_settings(local, &ports)
+    }
+}
