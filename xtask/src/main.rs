@@ -13,6 +13,7 @@ mod fuzz;
 mod lint;
 mod lxd_test;
 mod ovn_scale;
+mod ovn_system_tests;
 mod ovsdb_idl;
 mod packages;
 mod prose;
@@ -85,6 +86,8 @@ enum Task {
     FuzzSmoke,
     /// Write the seed corpora of the fuzz targets anew from valid frames
     FuzzSeeds,
+    /// Run OVN's own system tests on weft; needs root
+    OvnSystemTests(ovn_system_tests::Options),
     /// Run the cases of Open vSwitch's ovsdb-idl.at that concern a replica, with the `ovsdb` crate
     OvsdbIdl(ovsdb_idl::Options),
     /// Look for masks that are too wide, on ten million random packets
@@ -127,6 +130,7 @@ fn main() -> ExitCode {
         Task::Fuzz(options) => fuzz::fuzz(&options),
         Task::FuzzSmoke => fuzz::smoke(),
         Task::FuzzSeeds => fuzz::seeds(),
+        Task::OvnSystemTests(options) => ovn_system_tests::test(&options),
         Task::OvsdbIdl(options) => ovsdb_idl::check(&options),
         Task::Soundness(options) => soundness::soundness(&options),
         Task::BpfAgreement(options) => soundness::agreement(&options),

@@ -60,6 +60,25 @@ pub const LXD_TEST: [&str; 9] = [
     "tcpdump",
 ];
 
+/// What makes the script of OVN's system tests, and the programs that they call.
+pub const OVN_SYSTEM_TESTS: [&str; 15] = [
+    "autoconf",
+    "curl",
+    "ethtool",
+    "iproute2",
+    "iputils-ping",
+    "net-tools",
+    "netcat-openbsd",
+    "openvswitch-switch",
+    "ovn-central",
+    "ovn-host",
+    "python3-openvswitch",
+    "python3-scapy",
+    "tcpdump",
+    "wget",
+    "xxd",
+];
+
 /// libFuzzer is C++.
 pub const FUZZ: [&str; 1] = ["g++"];
 
