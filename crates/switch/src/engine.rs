@@ -3,6 +3,7 @@
 use crate::config::{Config, Limits};
 use crate::enforce::Confirmed;
 use crate::fusions::{self, ByConnection, Fusions};
+use crate::held::HeldPackets;
 use crate::learn_journal::LearnJournal;
 use crate::origin::Origin;
 use crate::probe::ReceivedProbe;
@@ -78,6 +79,7 @@ pub struct Engine {
     pub(crate) revalidate_signal: Arc<RevalidateSignal>,
     pub(crate) probes: OnceLock<SyncSender<ReceivedProbe>>,
     pub(crate) journal: LearnJournal,
+    pub(crate) held: HeldPackets,
 }
 
 impl fmt::Debug for Engine {
@@ -108,6 +110,7 @@ impl Engine {
             revalidate_signal,
             probes: OnceLock::new(),
             journal: LearnJournal::default(),
+            held: HeldPackets::default(),
         }
     }
 
@@ -144,9 +147,13 @@ impl Engine {
         }
         gone.iter().for_each(|query| learned.forget(query));
         drop(learned);
+        let now = Instant::now();
+        entries.iter().for_each(|entry| self.held.release(&entry.query(), now));
         *configured = entries;
         drop(configured);
         self.revalidate_signal.changed();
+        // A datapath that has ended needs no packets.
+        let _ = self.handle_released(now);
     }
 
     /// Forgets a learned station or binding.

@@ -2,6 +2,7 @@
 //! allow.
 
 use crate::engine::{Engine, PublishedProgram};
+use crate::held::{solicits, unknown};
 use crate::origin::{MaskNo, NewOrigin, RefusedEvents};
 use crate::probe::arrived;
 use crate::records::{Deciseconds, InsertResult, Records};
@@ -120,6 +121,7 @@ impl Engine {
                 decisions.len() - 1
             });
             if let Some(decision) = decisions.get_mut(at) {
+                self.hold(decision, &upcall, now);
                 decision.packets += 1;
                 decision.bytes += upcall.packet.len() as u64;
             }
@@ -164,7 +166,34 @@ impl Engine {
             // All copies of a megaflow must have the same actions, also those of other workers.
             self.datapath.put(replaced)?;
         }
-        self.answer(answers)
+        self.answer(answers)?;
+        drop(records);
+        self.handle_released(now)
+    }
+
+    /// Handles packets whose next hop has become known.
+    ///
+    /// # Errors
+    /// As [`handle`](Self::handle).
+    pub(crate) fn handle_released(&self, now: Instant) -> Result<(), DatapathError> {
+        let mut released = self.held.take_ready();
+        if released.is_empty() {
+            return Ok(());
+        }
+        self.counters.held_sent.add(released.len());
+        self.handle(&mut released, now)
+    }
+
+    /// Holds a copy of a packet whose next hop is asked for.
+    fn hold(&self, decision: &Decision<'_>, upcall: &Upcall, now: Instant) {
+        if !solicits(&decision.actions) {
+            return;
+        }
+        let queries = decision.candidate.state_reads.iter().map(|read| read.query);
+        let Some(query) = unknown(queries, &self.learned()) else { return };
+        let given_up = self.held.hold(query, upcall, now);
+        self.counters.held.add(1);
+        self.counters.held_lost.add(given_up);
     }
 
     /// Gives answers to the datapath, and counts how long their packets have waited for them.
@@ -227,6 +256,9 @@ impl Engine {
         for event in events {
             let result = self.learned_mut().learn(*event, ingress, now);
             accepted += usize::from(result.is_ok());
+            if result.is_ok() {
+                self.held.release(&event.query(), now);
+            }
             // A control plane may change what it has configured.
             let is_kept = matches!(result, Ok(()) | Err(LearnRefusal::Configured));
             if is_kept && !self.journal.add(*event, ingress) {

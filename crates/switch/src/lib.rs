@@ -26,6 +26,7 @@ mod enforce;
 mod engine;
 mod fusions;
 mod handler;
+mod held;
 mod learn_journal;
 mod origin;
 pub mod probe;

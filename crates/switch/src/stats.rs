@@ -51,6 +51,15 @@ pub struct SwitchStats {
     /// Learn events that no other host is told of, because too many were waiting.
     #[serde(default)]
     pub lessons_untold: u64,
+    /// Packets held until the MAC address of their next hop is known.
+    #[serde(default)]
+    pub held: u64,
+    /// Of these, packets that were sent then.
+    #[serde(default)]
+    pub held_sent: u64,
+    /// Of these, packets given up: no address came in time, or newer packets took their place.
+    #[serde(default)]
+    pub held_lost: u64,
     /// Sweeps over all megaflows.
     pub sweeps: u64,
     /// Megaflows translated again after a change.
@@ -122,6 +131,9 @@ pub(crate) struct Counters {
     pub mask_limited: Counter,
     pub lessons: Counter,
     pub lessons_untold: Counter,
+    pub held: Counter,
+    pub held_sent: Counter,
+    pub held_lost: Counter,
     pub sweeps: Counter,
     pub revalidated: Counter,
     pub self_checks: Counter,
@@ -152,6 +164,9 @@ impl Counters {
             mask_limited: self.mask_limited.value(),
             lessons: self.lessons.value(),
             lessons_untold: self.lessons_untold.value(),
+            held: self.held.value(),
+            held_sent: self.held_sent.value(),
+            held_lost: self.held_lost.value(),
             sweeps: self.sweeps.value(),
             revalidated: self.revalidated.value(),
             self_checks: self.self_checks.value(),

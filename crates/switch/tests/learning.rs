@@ -253,6 +253,64 @@ fn bindings_are_limited_per_port() {
     assert!(taught.eq(expected));
 }
 
+/// Guest 1 sends to addresses behind the port vm2, and guest 2 answers ARP requests.
+fn routed() -> Rig {
+    let mut loader = switch();
+    for (table, priority, condition, actions) in [
+        (0, 90, "ip4", "outport = \"vm2\"; get_arp(outport, ip4.dst); next;"),
+        (0, 90, "arp.op == 2", "put_arp(inport, arp.spa, arp.sha);"),
+        (1, 9, "eth.dst == 00:00:00:00:00:00", "arp { arp.op = 1; output; };"),
+        (1, 0, "1", "output;"),
+    ] {
+        add(&mut loader, (Direction::Ingress, table), priority, condition, actions);
+    }
+    Rig::new(loader.program(), &Config::default())
+}
+
+/// The ARP reply of the station with this number.
+fn arp_reply(from: u8) -> Vec<u8> {
+    let mac = [2, 0, 0, 0, 0, from];
+    let head = [&[2, 0, 0, 0, 0, 1], &mac[..], &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]].concat();
+    [&head[..], &mac, &[10, 0, 0, from], &[2, 0, 0, 0, 0, 1], &[10, 0, 0, 1]].concat()
+}
+
+fn held(rig: &Rig) -> (u64, u64, u64) {
+    let stats = rig.engine.stats();
+    (stats.held, stats.held_sent, stats.held_lost)
+}
+
+#[test]
+fn packet_is_sent_when_the_address_of_its_next_hop_is_learned() {
+    let rig = routed();
+    // Each packet causes a request. They have different ports, and different megaflows.
+    assert_eq!(rig.send(1, &udp(1, 7, HERE)).0, [2]);
+    assert_eq!(rig.send(1, &udp(1, 8, HERE)).0, [2]);
+    assert_eq!(held(&rig), (2, 0, 0));
+    // The reply itself goes nowhere, but one packet has waited for it.
+    assert_eq!(rig.send(2, &arp_reply(7)).0, [2]);
+    assert_eq!(held(&rig), (2, 1, 0));
+    assert_eq!(rig.send(2, &arp_reply(7)).0, [0_u32; 0]);
+    assert_eq!(rig.engine.bindings().len(), 1);
+}
+
+#[test]
+fn held_packets_are_limited_in_number_and_time() {
+    let rig = routed();
+    let frames = |to: u8| (0..6).map(move |_| udp(1, to, HERE));
+    // A batch, so that no megaflow serves the later packets.
+    frames(7).for_each(|frame| assert_eq!(rig.fake.receive(0, 1, &frame), None));
+    assert_eq!(rig.answer(), [2; 6]);
+    assert_eq!(held(&rig), (6, 0, 2));
+    assert_eq!(rig.send(2, &arp_reply(7)).0, [2; 4]);
+    assert_eq!(held(&rig), (6, 4, 2));
+    rig.send(1, &udp(1, 8, HERE));
+    rig.wait(3_001);
+    rig.send(1, &udp(1, 9, HERE));
+    assert_eq!(held(&rig), (8, 4, 3));
+    assert_eq!(rig.send(2, &arp_reply(8)).0, [0_u32; 0]);
+    assert_eq!(rig.send(2, &arp_reply(9)).0, [2]);
+}
+
 #[test]
 fn events_that_follow_from_an_event_are_learned_from_the_same_packet() {
     let mut loader = switch();

@@ -183,6 +183,17 @@ pub const UPCALLS: &[Family] = &[
         "Learn events that no other host is told of, because too many were waiting.",
         |of, to| to.add(&[], of.switch.lessons_untold),
     ),
+    counter(
+        "weft_held_packets",
+        &["fate"],
+        "Packets whose next hop had no known MAC address: `held`, `sent` once it was known, or \
+         `lost` because it was not known in time or newer packets took their place.",
+        |of, to| {
+            to.add(&["held"], of.switch.held);
+            to.add(&["sent"], of.switch.held_sent);
+            to.add(&["lost"], of.switch.held_lost);
+        },
+    ),
 ];
 
 pub const REVALIDATOR: &[Family] = &[

@@ -1,0 +1,107 @@
+//! [`HeldPackets`]: packets that wait until the MAC address of their next hop is known.
+//!
+//! A router asks for the address, and the packet that caused the request is held, as RFC 1122
+//! section 2.3.2.2 recommends. When the switch learns the address, it translates the packet again.
+
+use crate::engine::lock;
+use datapath::upcall::{Upcall, UpcallReason};
+use flow::{Action, Reply};
+use pipeline::{LearnedState, LearnedTables, StateQuery};
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How many packets are held in all.
+const MAX_PACKETS: usize = 256;
+/// How many packets are held for one address.
+const MAX_OF_ADDRESS: usize = 4;
+/// How long a packet is held. RFC 4861 section 7.2.2 gives up after three requests, a second apart.
+const MAX_AGE: Duration = Duration::from_secs(3);
+
+/// The packets, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct HeldPackets {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    waiting: VecDeque<Held>,
+    /// Those whose address was learned since.
+    ready: Vec<Upcall>,
+}
+
+#[derive(Debug)]
+struct Held {
+    since: Instant,
+    query: StateQuery,
+    upcall: Upcall,
+}
+
+/// The unknown address among those that a translation has read; `None` if all are known.
+pub(crate) fn unknown(
+    queries: impl IntoIterator<Item = StateQuery>,
+    learned: &LearnedTables,
+) -> Option<StateQuery> {
+    queries.into_iter().find(|query| match query {
+        StateQuery::MacBinding(key) => learned.mac_binding(key).0.is_none(),
+        _ => false,
+    })
+}
+
+/// True if the actions ask for the address of a neighbour.
+pub(crate) fn solicits(actions: &[Action]) -> bool {
+    actions.iter().any(|action| match action {
+        Action::Reply { reply, .. } => matches!(reply, Reply::Arp | Reply::NeighbourSolicit),
+        _ => false,
+    })
+}
+
+impl HeldPackets {
+    /// Holds a copy of the packet. Returns how many packets are given up for it: those that have
+    /// waited for too long, and the oldest one if there is no room.
+    pub fn hold(&self, query: StateQuery, upcall: &Upcall, now: Instant) -> usize {
+        let upcall = Upcall {
+            packet: upcall.packet.clone(),
+            key: upcall.key.clone(),
+            port: upcall.port,
+            reason: UpcallReason::Miss,
+            worker: upcall.worker,
+            raised: upcall.raised,
+            recirculated: upcall.recirculated.clone(),
+        };
+        let mut inner = lock(&self.inner);
+        let before = inner.waiting.len();
+        inner.waiting.retain(|held| now.saturating_duration_since(held.since) <= MAX_AGE);
+        let of_address = inner.waiting.iter().filter(|held| held.query == query).count();
+        if of_address >= MAX_OF_ADDRESS {
+            // The latest packets are the most useful ones.
+            let oldest = inner.waiting.iter().position(|held| held.query == query);
+            oldest.map(|at| inner.waiting.remove(at));
+        } else if inner.waiting.len() >= MAX_PACKETS {
+            inner.waiting.pop_front();
+        }
+        let given_up = before - inner.waiting.len();
+        inner.waiting.push_back(Held { since: now, query, upcall });
+        given_up
+    }
+
+    /// The answer to a query has changed. Its packets are ready.
+    pub fn release(&self, query: &StateQuery, now: Instant) {
+        let mut inner = lock(&self.inner);
+        if inner.waiting.iter().all(|held| held.query != *query) {
+            return;
+        }
+        let (gone, kept) = std::mem::take(&mut inner.waiting)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|held| held.query == *query);
+        inner.waiting = kept;
+        let ready = gone.into_iter().map(|held| Upcall { raised: now, ..held.upcall });
+        inner.ready.extend(ready);
+    }
+
+    /// The packets that are ready.
+    pub fn take_ready(&self) -> Vec<Upcall> {
+        std::mem::take(&mut lock(&self.inner).ready)
+    }
+}
