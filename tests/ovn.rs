@@ -37,6 +37,7 @@ mod guest_services;
 mod learned;
 mod localnet;
 pub mod nat;
+mod openflow;
 mod tools;
 
 /// The local database of a host.

@@ -19,6 +19,7 @@ pub mod megaflows;
 pub mod network;
 pub mod ofctl;
 pub mod offload;
+pub mod openflow;
 pub mod path;
 pub mod probes;
 pub mod reassembly;

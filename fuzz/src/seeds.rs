@@ -39,6 +39,7 @@ pub fn all() -> Vec<Seed> {
         ("logical_actions", actions()),
         ("ofctl_flows", flows()),
         ("megaflow_cache", megaflows()),
+        ("openflow_request", openflow_requests()),
         ("ovsdb_schema", schemas()),
         ("ovsdb_stream", database_streams()),
         ("ovsdb_update", database_updates()),
@@ -51,6 +52,34 @@ pub fn all() -> Vec<Seed> {
 }
 
 type Group = Vec<(&'static str, Vec<u8>)>;
+
+/// What ovs-ofctl sends to read flows and groups, and to add a flow.
+fn openflow_requests() -> Group {
+    let message = |version: u8, kind: u8, body: &[u8]| {
+        let len = u8::try_from(8 + body.len()).unwrap_or(u8::MAX);
+        join(&[&[version, kind, 0, len, 0, 0, 0, 7], body])
+    };
+    let any = [0, 1, 0, 4, 0, 0, 0, 0];
+    let stats = [0xff, 0xff, 0, 0, 0, 0, 0x23, 0x20, 0, 0, 0, 0, 0, 0, 0, 0];
+    let flows_13 = join(&[&[0, 1, 0, 0, 0, 0, 0, 0, 255, 0, 0, 0], &[0xff; 8], &[0; 20], &any]);
+    let normal_10 = [0, 0, 0, 8, 0xff, 0xfa, 0, 0];
+    let add_10 = join(&[&[0, 0x38, 0x20, 0xff], &[0; 44], &[0; 16], &normal_10]);
+    let normal_13 = [0, 4, 0, 24, 0, 0, 0, 0, 0, 0, 0, 16, 0xff, 0xff, 0xff, 0xfa];
+    let add_13 = join(&[&[0; 40], &any, &normal_13, &[0; 8]]);
+    vec![
+        ("add-10", message(1, 14, &add_10)),
+        ("add-13", message(4, 14, &add_13)),
+        ("barrier-10", message(1, 18, &[])),
+        ("echo", message(4, 2, b"abc")),
+        ("features", message(4, 5, &[])),
+        ("flows-10", message(1, 16, &join(&[&stats, &[0xff, 0xff, 0, 0, 255, 0, 0, 0]]))),
+        ("flows-13", message(4, 18, &flows_13)),
+        ("format", message(1, 4, &[0, 0, 0x23, 0x20, 0, 0, 0, 12, 0, 0, 0, 2])),
+        ("groups-13", message(4, 18, &[0, 7, 0, 0, 0, 0, 0, 0])),
+        ("hello", message(6, 0, &[0, 1, 0, 8, 0, 0, 0, 0x12])),
+        ("tables-10", message(1, 16, &[0, 3, 0, 0])),
+    ]
+}
 
 /// A request for a reply of 1400 bytes, and replies with and without a message of a router.
 fn probes() -> Group {

@@ -2,14 +2,14 @@
 
 use crate::{
     actions, coalescing, connections, database, execution, expressions, headers, keys, megaflows,
-    network, ofctl, offload, probes, reassembly, services, tunnels,
+    network, ofctl, offload, openflow, probes, reassembly, services, tunnels,
 };
 
 /// Runs a target with one input. Panics if the input reveals a fault.
 pub type Body = fn(&[u8]);
 
 /// All targets, sorted by name.
-pub const ALL: [(&str, Body); 25] = [
+pub const ALL: [(&str, Body); 26] = [
     ("coalesce", |bytes| _ = coalescing::list(bytes)),
     ("conntrack", |bytes| _ = connections::list(bytes)),
     ("dhcp4", |bytes| _ = services::dhcp4(bytes)),
@@ -25,6 +25,7 @@ pub const ALL: [(&str, Body); 25] = [
     ("network_toml", |bytes| _ = network::file(bytes)),
     ("ofctl_flows", |bytes| _ = ofctl::file(bytes)),
     ("offload", |bytes| _ = offload::frame(bytes)),
+    ("openflow_request", |bytes| _ = openflow::request(bytes)),
     ("ovsdb_schema", |bytes| _ = database::schema(bytes)),
     ("ovsdb_stream", |bytes| _ = database::stream(bytes)),
     ("ovsdb_update", |bytes| _ = database::update(bytes)),

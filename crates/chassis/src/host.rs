@@ -115,6 +115,11 @@ impl Host {
         &self.settings
     }
 
+    /// The names of the provider bridges.
+    pub fn provider_bridges(&self) -> impl Iterator<Item = &str> {
+        self.local.bridges.keys().map(|name| &**name)
+    }
+
     /// The flows that the program lacks, by row, up to a limit.
     pub fn bad_flows(&self) -> &BTreeMap<Uuid, BadFlow> {
         self.builder.bad_flows()

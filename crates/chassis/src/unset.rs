@@ -2,7 +2,7 @@
 
 use crate::local::{DeviceDefaults, LocalPorts, Numbers};
 use crate::settings;
-use crate::tables::OpenVswitch;
+use crate::tables::{OpenVswitch, Text};
 use crate::writes;
 use ovsdb::{Replica, Transaction};
 use std::time::Instant;
@@ -15,6 +15,8 @@ const MTU_BYTES: u16 = 1500;
 #[derive(Debug, Default)]
 pub struct UnsetHost {
     numbers: Numbers,
+    ports: LocalPorts,
+    integration: Option<Text>,
 }
 
 impl UnsetHost {
@@ -23,7 +25,18 @@ impl UnsetHost {
         let (_, row) = local.rows::<OpenVswitch>().next()?;
         let integration = settings::bridge(&row.external_ids);
         let around = DeviceDefaults { mtu_bytes: MTU_BYTES, uplink: "" };
-        let ports = LocalPorts::read(local, &integration, &around, &mut self.numbers, now);
-        writes::without_settings(local, &ports)
+        self.ports = LocalPorts::read(local, &integration, &around, &mut self.numbers, now);
+        self.integration = Some(integration);
+        writes::without_settings(local, &self.ports)
+    }
+
+    /// The name of the integration bridge, if there is one.
+    pub fn integration_bridge(&self) -> Option<&str> {
+        self.integration.as_deref().filter(|_| self.ports.bridge.is_some())
+    }
+
+    /// The names of the other bridges.
+    pub fn provider_bridges(&self) -> impl Iterator<Item = &str> {
+        self.ports.bridges.keys().map(|name| &**name)
     }
 }

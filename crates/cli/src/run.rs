@@ -1,6 +1,6 @@
 //! `weft run`: the daemon of one host.
 
-use crate::control::ovs::ToolSockets;
+use crate::control::ovs::{ToolSockets, run_folder};
 use crate::control::{ControlSocket, default_path};
 use crate::daemon::{
     Daemon, DatapathArg, ForwardingOptions, JoinedHost, PreparedDaemon, RunningDaemon, Shutdown,
@@ -126,6 +126,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let (source_ports, megaflows) = (args.source_ports, args.megaflows as usize);
     let options = ForwardingOptions { workers, source_ports, megaflows, use_kernel: false };
     let manager = Arc::new(ServiceManager::connect().map_err(Failure::Input)?);
+    if args.ovn.is_some() {
+        netdev::unix::keep_files_to_owner();
+    }
     let (host, prepared) = prepare(args, options)?;
     // Threads inherit the signal mask, so signals are blocked before the first thread starts.
     let signals = Signals::take()?;
@@ -139,7 +142,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let tools = args.ovn.as_ref().map(ToolSockets::listen).unwrap_or_default();
     let metrics_path = metrics.as_ref().and_then(MetricsSocket::path);
     let others = tools.paths().chain(metrics_path).collect();
-    let sockets = SocketPaths { control: &path, others };
+    let bridges = args.ovn.as_ref().map(run_folder);
+    let sockets = SocketPaths { control: &path, others, bridges: bridges.as_deref() };
     let RunningDaemon { daemon, ovn } = prepared.start(&args.bpf_fs, sockets, idle)?;
     daemon.detach_forgotten()?;
     messages::log!(STARTED, %host, control = %path.display(), "daemon started");

@@ -83,7 +83,7 @@ impl Port {
                     false => {
                         let PortConfig { name, device, .. } = &self.config;
                         messages::log!(
-                            PORT_WAITS, port = %name, %device, "port waits: {LINK_DOWN}"
+                            PORT_WAITS, port = %name, %device, "port is down: {LINK_DOWN}"
                         );
                     }
                 }

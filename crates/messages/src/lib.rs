@@ -49,6 +49,13 @@ messages! {
     TOOL_CLIENT_ERROR: DEBUG, "tool-client-error",
         "A client of a control socket for ovs-appctl has gone, or sent an invalid request.",
         "";
+    MANAGEMENT_SOCKET_MISSING: WARN, "management-socket-missing",
+        "The socket at which ovs-ofctl reads the flows of a bridge cannot be opened. Forwarding \
+         does not depend on it.",
+        "Remove what is at its path, or let the daemon write to the directory, and restart.";
+    MANAGEMENT_SOCKET_ERROR: DEBUG, "management-socket-error",
+        "A client such as ovs-ofctl has gone, or sent an invalid request.",
+        "";
     CONTROL_SOCKET_ERROR: DEBUG, "control-socket-error",
         "A connection to the control socket cannot be accepted.",
         "";

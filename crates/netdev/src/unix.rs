@@ -4,7 +4,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, getsockopt, listen, socket,
 };
-use nix::sys::stat::{Mode, fchmod};
+use nix::sys::stat::{Mode, fchmod, umask};
 use nix::unistd::{Group, geteuid};
 use std::fs::{self, Permissions};
 use std::io;
@@ -27,6 +27,14 @@ pub fn listen_private(path: &Path) -> io::Result<UnixListener> {
     bind(socket.as_raw_fd(), &address)?;
     listen(&socket, Backlog::MAXCONN)?;
     Ok(UnixListener::from(socket))
+}
+
+/// From now on, only their owner may write the files that this process creates, whatever their
+/// mode. That includes sockets, to which others cannot connect then.
+pub fn keep_files_to_owner() {
+    let others = Mode::S_IWGRP | Mode::S_IWOTH;
+    let before = umask(others);
+    umask(before | others);
 }
 
 /// The number of the group with this name.

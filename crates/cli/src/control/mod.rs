@@ -10,6 +10,7 @@
 //! An endless stream continues until the client closes the connection.
 
 mod client;
+pub mod openflow;
 pub mod ovs;
 pub mod replies;
 mod server;

@@ -136,6 +136,12 @@ impl Drop for ToolSocket {
     }
 }
 
+/// The run directory of Open vSwitch.
+pub fn run_folder(database: &Remote) -> PathBuf {
+    let [folder, _] = run_folders(database, |name| std::env::var_os(name).map(PathBuf::from));
+    folder
+}
+
 /// The run directories of Open vSwitch and of OVN: those that `OVS_RUNDIR` and `OVN_RUNDIR` name.
 /// Without them, the directory of the local database's socket, and `ovn` beside a directory with
 /// the name `openvswitch`.

@@ -99,7 +99,7 @@ pub fn listen_at(path: &Path, option: &str) -> Result<UnixListener> {
 }
 
 /// Removes the socket of a killed daemon, on which no process listens.
-fn remove_stale(path: &Path, option: &str) -> Result<()> {
+pub(super) fn remove_stale(path: &Path, option: &str) -> Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -114,6 +114,8 @@ pub struct SocketPaths<'a> {
     pub control: &'a Path,
     /// Those besides the control socket.
     pub others: Vec<&'a Path>,
+    /// The directory of the management sockets of bridges, which come and go.
+    pub bridges: Option<&'a Path>,
 }
 
 /// Where the network comes from.
@@ -206,7 +208,7 @@ impl PreparedDaemon {
     pub fn start(
         self,
         bpf_fs: &Path,
-        SocketPaths { control, mut others }: SocketPaths<'_>,
+        SocketPaths { control, mut others, bridges }: SocketPaths<'_>,
         idle: Duration,
     ) -> Result<RunningDaemon, Failure> {
         let host = self.host.clone();
@@ -237,7 +239,7 @@ impl PreparedDaemon {
         let attached = attached::folder(control);
         attached::prepare(&attached)?;
         others.push(control);
-        let file_limit = sandbox::enter(config, &provider, &others, &attached)?;
+        let file_limit = sandbox::enter(config, &provider, (&others, bridges), &attached)?;
         let provider = provider.start().map_err(cannot_run)?;
         if let Some(tracker) = provider.datapath().tracker() {
             tracker.continue_with(restored);

@@ -11,6 +11,8 @@ mod status;
 use super::Daemon;
 use super::deployment::{Deployment, ForwardingOptions};
 use crate::Failure;
+use crate::control::openflow::{ManagementSockets, ProgramSource};
+use crate::control::ovs::run_folder;
 use anyhow::{Context, Result, anyhow};
 use chassis::{
     DeviceFacts, Host, Installation, PortCounters, Settings, TlsPaths, UnixMs, UnsetHost, of_host,
@@ -19,6 +21,7 @@ use chassis::{
 use database::Database;
 use datapath::config::PortConfig;
 use netdev::Netlink;
+use openflow::BridgeKind;
 use ovsdb::io::{TlsFiles, Waker, wait_any};
 use ovsdb::{Config, Remote};
 use pipeline::{CtZones, Program};
@@ -27,6 +30,7 @@ pub use status::{OvnStatus, Progress};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -51,6 +55,8 @@ pub struct JoinedHost {
     southbound: Database,
     host: Host,
     uplink: String,
+    /// The directory of the management sockets of bridges.
+    run_folder: PathBuf,
     /// What the switch starts with.
     first: Option<Installation>,
 }
@@ -72,7 +78,8 @@ impl JoinedHost {
         config.tables = of_host();
         config.lock = Some(LOCK.to_owned());
         let mut local = Database::new("local", config, None)?;
-        let settings = wait_for_settings(&mut local);
+        let run_folder = run_folder(remote);
+        let settings = wait_for_settings(&mut local, &run_folder);
         let (uplink, mtu) = uplink_of(settings.encap_ip).map_err(Failure::Input)?;
         let mut southbound = open_southbound(&settings)?;
         let mut host = Host::new(settings, &uplink, mtu);
@@ -86,7 +93,7 @@ impl JoinedHost {
             }
             is_updated |= southbound.pass_to(&mut host, Instant::now());
         }
-        Ok(Self { local, southbound, host, uplink, first: None })
+        Ok(Self { local, southbound, host, uplink, run_folder, first: None })
     }
 
     /// The name of this host.
@@ -116,9 +123,13 @@ impl JoinedHost {
     /// Starts the thread that follows OVN from now on.
     pub(super) fn follow(self, daemon: &Arc<Daemon>) -> io::Result<OvnFollower> {
         let stop = Arc::new(AtomicU8::new(RUN));
+        let source = Arc::clone(daemon);
+        let program: ProgramSource = Arc::new(move || source.switch.program());
+        let bridges = ManagementSockets::new(&self.run_folder, program);
         let wakers = [&self.local, &self.southbound].map(|database| database.client.waker());
         let follower = Follower {
             joined: self,
+            bridges,
             daemon: Arc::clone(daemon),
             stop: Arc::clone(&stop),
             install_at: None,
@@ -142,11 +153,13 @@ impl JoinedHost {
 
 /// Waits until the local database has all settings. Until then, tools that write to it are told
 /// not to wait.
-fn wait_for_settings(local: &mut Database) -> Settings {
+fn wait_for_settings(local: &mut Database, run_folder: &Path) -> Settings {
     let hostname = machine_name();
     let mut told = None;
     let mut warn_at = Some(Instant::now() + SETTINGS_PATIENCE);
     let mut unset = UnsetHost::default();
+    // Their threads end with this function, before the process gives up its privileges.
+    let mut sockets = ManagementSockets::new(run_folder, Arc::new(Program::default));
     loop {
         if local.receive().is_updated {
             match Settings::read(local.replica(), &hostname) {
@@ -170,11 +183,23 @@ fn wait_for_settings(local: &mut Database) -> Settings {
             warn_at = None;
         }
         if local.client.session().has_lock() && local.may_transact() {
-            local.transact(unset.local_transaction(local.replica(), now));
+            let transaction = unset.local_transaction(local.replica(), now);
+            sockets.follow(&bridges(unset.integration_bridge(), unset.provider_bridges()));
+            local.transact(transaction);
         }
         let later = warn_at.into_iter().chain(local.retry_at).filter(|at| *at > now).min();
         wait_any(&mut [&mut local.client], later);
     }
+}
+
+/// The bridges of this host.
+fn bridges<'a>(
+    integration: Option<&'a str>,
+    providers: impl Iterator<Item = &'a str>,
+) -> BTreeMap<String, BridgeKind> {
+    let providers = providers.map(|name| (name.to_owned(), BridgeKind::Provider));
+    let integration = integration.map(|name| (name.to_owned(), BridgeKind::Integration));
+    providers.chain(integration).collect()
 }
 
 fn open_southbound(settings: &Settings) -> Result<Database> {
@@ -229,6 +254,7 @@ impl OvnFollower {
 
 struct Follower {
     joined: JoinedHost,
+    bridges: ManagementSockets,
     daemon: Arc<Daemon>,
     stop: Arc<AtomicU8>,
     /// After a failed installation: when to try again.
@@ -253,6 +279,7 @@ impl Follower {
     fn run(mut self) {
         if let Some(first) = self.joined.first.take() {
             self.learn(&first);
+            self.open_bridges();
             self.joined.host.installed(first);
         }
         while self.stop.load(Ordering::Acquire) == RUN {
@@ -415,6 +442,7 @@ impl Follower {
                     self.devices_due = Instant::now();
                     self.ports.clone_from(&installation.ports);
                 }
+                self.open_bridges();
                 self.joined.host.installed(installation);
             }
             Err(failure) => {
@@ -433,6 +461,13 @@ impl Follower {
                 self.install_at = Some(Instant::now() + RETRY);
             }
         }
+    }
+
+    /// Opens the management sockets of bridges before tools are told that the bridges are there.
+    fn open_bridges(&mut self) {
+        let host = &self.joined.host;
+        let integration = Some(&*host.settings().bridge);
+        self.bridges.follow(&bridges(integration, host.provider_bridges()));
     }
 
     fn lock_status(&self) -> MutexGuard<'_, OvnStatus> {

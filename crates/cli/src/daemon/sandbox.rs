@@ -87,15 +87,15 @@ pub fn further_needed(old: &Config, new: &Config) -> Option<String> {
 }
 
 /// Gives up all privileges that the switch does not need, for good. No thread that handles packets
-/// or commands may run yet. `sockets` are the files of its sockets, and `attached` is the directory
-/// of attached devices.
+/// or commands may run yet. `sockets` are the files of its sockets, `bridges` is the directory in
+/// which sockets of bridges come and go, and `attached` is the directory of attached devices.
 ///
 /// # Errors
 /// The kernel refuses.
 pub fn enter(
     config: &Config,
     provider: &PreparedProvider,
-    sockets: &[&Path],
+    (sockets, bridges): (&[&Path], Option<&Path>),
     attached: &Path,
 ) -> Result<FileLimit> {
     let mut files = vec![
@@ -114,6 +114,7 @@ pub fn enter(
         let folder = socket.parent().filter(|folder| !folder.as_os_str().is_empty());
         files.push(FileAccess::RemoveFiles(folder.unwrap_or(Path::new(".")).to_owned()));
     }
+    files.extend(bridges.map(|folder| FileAccess::Sockets(folder.to_owned())));
     let sandbox = Sandbox {
         capabilities: needed(config).into_iter().map(|(one, _)| one).collect(),
         files,

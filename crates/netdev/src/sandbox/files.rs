@@ -17,6 +17,8 @@ pub enum FileAccess {
     Change(PathBuf),
     /// Files may be removed from this directory, and those below it.
     RemoveFiles(PathBuf),
+    /// Sockets may be created in this directory, and files removed from it.
+    Sockets(PathBuf),
     /// Empty directories may be removed below this directory.
     RemoveFolders(PathBuf),
 }
@@ -43,6 +45,7 @@ impl FileAccess {
             Self::Write(path) => (path, write),
             Self::Change(path) => (path, AccessFs::from_write(VERSION)),
             Self::RemoveFiles(path) => (path, AccessFs::RemoveFile.into()),
+            Self::Sockets(path) => (path, AccessFs::RemoveFile | AccessFs::MakeSock),
             Self::RemoveFolders(path) => (path, AccessFs::RemoveDir.into()),
         }
     }
@@ -72,12 +75,13 @@ mod tests {
     use super::*;
     use std::fs;
     use std::io::ErrorKind;
+    use std::os::unix::net::UnixListener;
     use std::process::Command;
 
     #[test]
     fn only_named_files_can_be_changed() {
         let folder = std::env::temp_dir().join(format!("weft-files-{}", std::process::id()));
-        for sub in ["free", "sockets", "empty/below", "other"] {
+        for sub in ["free", "sockets", "empty/below", "other", "bridges"] {
             fs::create_dir_all(folder.join(sub)).unwrap();
         }
         let path = |name: &str| folder.join(name);
@@ -87,6 +91,7 @@ mod tests {
         let allowed = [
             FileAccess::Change(path("free")),
             FileAccess::RemoveFiles(path("sockets")),
+            FileAccess::Sockets(path("bridges")),
             FileAccess::RemoveFolders(path("empty")),
             FileAccess::Write(path("settings")),
             FileAccess::Write(path("missing")),
@@ -104,6 +109,10 @@ mod tests {
             fs::write(path("settings"), "new").unwrap();
             denied(fs::write(path("sockets/socket"), "new"));
             fs::remove_file(path("sockets/socket")).unwrap();
+            drop(UnixListener::bind(path("bridges/socket")).unwrap());
+            fs::remove_file(path("bridges/socket")).unwrap();
+            denied(fs::write(path("bridges/file"), "new"));
+            denied(UnixListener::bind(path("sockets/socket")).map(drop));
             fs::remove_dir(path("empty/below")).unwrap();
             denied(fs::create_dir(path("empty/again")));
             assert_eq!(fs::read_to_string(path("other/file")).unwrap(), "old");
