@@ -5,7 +5,8 @@ OVN's system tests start both programs, and stop ovn-controller before ovs-vswit
 one process. Called as `ovs-vswitchd`, this script starts weft and stays as its keeper. The keeper
 answers as ovs-vswitchd only while weft does not run: before it listens, and after ovn-controller was
 told to exit. Called as `ovn-controller`, the script waits until weft answers under that name. If
-weft has exited, the keeper starts it again.
+weft has exited, the keeper starts it again. A process with that name stays while weft runs, because
+tests end ovn-controller by its name: it ends weft.
 
 WEFT is the program, WEFT_ARGUMENTS are further arguments of `weft run`.
 """
@@ -59,7 +60,7 @@ def within(seconds, condition):
     return True
 
 
-def copy_log(source, log):
+def copy_log(source, logs):
     """Writes weft's log in the form of Open vSwitch, whose warnings the tests look for."""
     form = re.compile(rb"(\S+Z)\s+(ERROR|WARN|INFO|DEBUG|TRACE)\s+(.*)", re.DOTALL)
     levels = {b"ERROR": b"ERR", b"DEBUG": b"DBG", b"TRACE": b"DBG"}
@@ -68,8 +69,19 @@ def copy_log(source, log):
         if found:
             level = levels.get(found[2], found[2])
             line = b"%s|%05d|weft|%s|%s" % (found[1], number, level, found[3])
-        log.write(line)
-        log.flush()
+        for log in logs:
+            log.write(line)
+
+
+class Log:
+    """The log file of a program. Tests remove it while it is in use."""
+
+    def __init__(self, name):
+        self.path = os.path.join(LOGDIR, name + ".log")
+
+    def write(self, line):
+        with open(self.path, "ab") as file:
+            file.write(line)
 
 
 class Keeper:
@@ -77,16 +89,19 @@ class Keeper:
         self.weft = None
         self.must_start = True
         self.must_exit = False
-        self.log = open(os.path.join(LOGDIR, "ovs-vswitchd.log"), "ab")
+        self.logs = [Log("ovs-vswitchd"), Log("ovn-controller")]
 
     def start_weft(self):
+        # What ovs-vswitchd says about a datapath. Tests look for it, and are skipped otherwise.
+        for ability in [b"ct_clear action"]:
+            self.logs[0].write(b"keeper|INFO|weft: Datapath supports %s\n" % ability)
         words = [os.environ["WEFT"], "run", "--ovn", f"unix:{RUNDIR}/db.sock"]
         words += ["--control", os.path.join(RUNDIR, "weft.sock")]
         words += os.environ.get("WEFT_ARGUMENTS", "").split()
         self.weft = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
-        copy = threading.Thread(target=copy_log, args=(self.weft.stderr, self.log), daemon=True)
+        copy = threading.Thread(target=copy_log, args=(self.weft.stderr, self.logs), daemon=True)
         copy.start()
 
     def answer(self, client):
@@ -117,8 +132,7 @@ class Keeper:
         keeper_file = write_pid(KEEPER)
         while not self.must_exit:
             if self.weft and self.weft.poll() is not None:
-                self.log.write(b"the keeper: weft has ended with %d\n" % self.weft.returncode)
-                self.log.flush()
+                self.logs[0].write(b"the keeper: weft ended with %d\n" % self.weft.returncode)
                 self.weft = None
                 own_pid_file = write_pid(pid_file("ovs-vswitchd"))
             if self.must_start and not self.weft:
@@ -152,6 +166,19 @@ def detach():
     os.closerange(3, 256)
 
 
+def stay(name):
+    """Waits until weft ends. SIGTERM ends weft as it would end ovn-controller."""
+    weft = read_pid(pid_file(name))
+
+    def end(*_):
+        subprocess.run(["ovn-appctl", "-t", name, "exit", "--restart"], check=False)
+
+    signal.signal(signal.SIGTERM, end)
+    while weft is not None and read_pid(pid_file(name)) == weft:
+        time.sleep(0.1)
+    return 0
+
+
 def main():
     name = os.path.basename(sys.argv[0])
     if name == "ovs-vswitchd":
@@ -162,8 +189,16 @@ def main():
     if name != "ovn-controller" or keeper is None:
         print(f"{name}: ovs-vswitchd does not run", file=sys.stderr)
         return 1
+    if sys.argv[1:] == ["--stay"]:
+        return stay(name)
     os.kill(keeper, signal.SIGUSR1)
     if within(PATIENCE_S, lambda: read_pid(pid_file(name)) is not None):
+        null = subprocess.DEVNULL
+        words = [name, os.path.abspath(sys.argv[0]), "--stay"]
+        subprocess.Popen(
+            words, executable=sys.executable, stdin=null, stdout=null, stderr=null,
+            start_new_session=True,
+        )
         return 0
     print(f"{name}: weft does not answer; see ovs-vswitchd.log", file=sys.stderr)
     return 1

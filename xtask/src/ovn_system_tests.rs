@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -33,6 +34,10 @@ const CHASSIS: &str = "packaging/ovn-system-chassis.py";
 const REASONS: &str = "packaging/ovn-system-tests.reasons";
 /// Each test exists four times. weft replicates the whole database, and northd is not tested.
 const VARIANT: &str = " -- ovn-northd -- parallelization=no -- ovn_monitor_all=yes";
+
+/// The ping of Debian 12 writes a line to standard error with `-v`, that of earlier releases does
+/// not.
+const PING6: &str = "#!/bin/sh\n[ \"$1\" != -v ] || shift\nexec /usr/bin/ping -6 \"$@\"\n";
 
 /// What to test.
 #[derive(Args)]
@@ -175,6 +180,11 @@ impl Suite {
             let link = base.join("bin").join(program);
             std::os::unix::fs::symlink(std::path::absolute(CHASSIS)?, link)?;
         }
+        let ping6 = base.join("bin/ping6");
+        fs::write(&ping6, PING6)?;
+        fs::set_permissions(&ping6, fs::Permissions::from_mode(0o755))?;
+        // The tests expect that netcat ends with its input.
+        std::os::unix::fs::symlink("/usr/bin/ncat", base.join("bin/nc"))?;
         fs::write(base.join("atconfig"), atconfig(&ovn, &ovs, base))?;
         let atlocal = fs::read_to_string(ovn.join("tests/atlocal.in"))?;
         fs::write(base.join("atlocal"), configured(&atlocal))?;
