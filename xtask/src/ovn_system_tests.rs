@@ -32,6 +32,14 @@ const SCRIPT: &str = "packaging/ovn-system-test.sh";
 const CHASSIS: &str = "packaging/ovn-system-chassis.py";
 /// Why tests fail, by title.
 const REASONS: &str = "packaging/ovn-system-tests.reasons";
+/// What the environment of the tests has in place of what they expect.
+const NOTE: &str = "\
+`tests/system-ovn.at` of OVN runs unchanged, with the macros of the userspace datapath. One process,
+weft, stands for ovs-vswitchd and ovn-controller: a script answers as ovs-vswitchd once ovn-controller
+was told to exit. It writes weft's log to the log files of both, in which the tests look for warnings.
+The host has a device with the underlay address that the tests name. `nc` is ncat. `ping6` ignores `-v`,
+with which that of Debian 12 writes to standard error. Each test runs once, with parallelization=no and
+ovn_monitor_all=yes.";
 /// Each test exists four times. weft replicates the whole database, and northd is not tested.
 const VARIANT: &str = " -- ovn-northd -- parallelization=no -- ovn_monitor_all=yes";
 
@@ -328,7 +336,7 @@ fn table(
     let count = |wanted| outcomes.values().filter(|outcome| **outcome == wanted).count();
     let mut text = format!(
         "# OVN's system tests{}\n\n{}, commit {}, `cargo xtask ovn-system-tests`, {minutes} min.\n\n\
-         {} pass, {} fail, {} are skipped, of {}.\n\n| number | test | result | reason |\n|---|---|---|---|\n",
+         {} pass, {} fail, {} are skipped, of {}.\n\n{NOTE}\n\n| number | test | result | reason |\n|---|---|---|---|\n",
         if options.without_openflow { " without OpenFlow" } else { "" },
         date.unwrap_or_default(),
         commit().unwrap_or_default(),
