@@ -60,7 +60,10 @@ impl ManagementSockets {
                     self.sockets.insert(name.clone(), socket);
                 }
                 Err(error) if self.failed.insert(name.clone()) => {
-                    messages::log!(MANAGEMENT_SOCKET_MISSING, "ovs-ofctl cannot read the flows of {name}: {error:#}");
+                    messages::log!(
+                        MANAGEMENT_SOCKET_MISSING,
+                        "ovs-ofctl cannot read the flows of {name}: {error:#}"
+                    );
                 }
                 Err(_) => {}
             }
