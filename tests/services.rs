@@ -23,6 +23,8 @@ const VIPS: [&str; 2] = ["10.9.9.9", "fd99::9"];
 const CORE: [&str; 2] = ["192.168.7.253", "fd77::fd"];
 /// The addresses of the router on `h2`, which leads outside.
 const EDGE: [&str; 2] = ["192.168.7.254", "fd77::fe"];
+/// The virtual address of the load balancer of the router on `h2`, in the network outside.
+const OUTSIDE_VIPS: [&str; 2] = ["172.16.9.40", "fd16::40"];
 const BACKEND_PORT: u16 = 8080;
 const STREAM: usize = 300_000;
 
@@ -36,7 +38,7 @@ fn outside() -> Guest {
 }
 
 /// Besides the switch `blue` with `g1` and `g2` on `h1` and `g3` on `h2`: the network outside, two
-/// routers, a load balancer, address translation, and ACLs for `g2`.
+/// routers, load balancers, address translation, and ACLs for `g2`.
 fn services(outside: &Guest) -> String {
     let Guest { name, mac, netns, .. } = outside;
     let netns = netns.name().expect("the namespace of a guest has a name");
@@ -83,6 +85,15 @@ fn services(outside: &Guest) -> String {
             backend(2),
             backend(3)
         );
+        // The second one has the address of the router, from which inside connections come too.
+        for (name, vip) in [("out", router_vips(family)[0]), ("own", router_vips(family)[1])] {
+            text += &format!(
+                "[[load_balancer]]\nname = \"{name}{family}\"\nrouters = [\"edge\"]\n\
+                 protocol = \"tcp\"\nvip = \"{vip}\"\nbackends = [\"{}\", \"{}\"]\n",
+                backend(1),
+                backend(3)
+            );
+        }
     }
     for (priority, condition, action) in [
         (1000, format!("outport == \"g2\" && tcp.dst == {BACKEND_PORT}"), "allow-related"),
@@ -98,6 +109,11 @@ fn services(outside: &Guest) -> String {
 
 fn vip(family: u8) -> SocketAddr {
     SocketAddr::new(ip(VIPS, family), 80)
+}
+
+/// What the router on `h2` balances for the network outside.
+fn router_vips(family: u8) -> [SocketAddr; 2] {
+    [OUTSIDE_VIPS, OUTSIDE].map(|vip| SocketAddr::new(ip(vip, family), 81))
 }
 
 fn add_routes(guest: &Guest) {
@@ -225,6 +241,7 @@ fn network_file_has_load_balancers_and_address_translation() {
             }
             for family in [4, 6] {
                 assert_balanced([first, second, third], family);
+                assert_balanced_by_router([first, third], &outside, family);
                 exchange([first, &outside, third], family);
             }
         }
@@ -281,6 +298,18 @@ fn assert_balanced(guests: [&Guest; 3], family: u8) {
             client: if by.name == from.name { vip(family).ip() } else { from.ip(family) },
         });
         assert_eq!(answers, BTreeSet::from(expected), "{} IPv{family}", from.name);
+    }
+}
+
+/// Connections from outside reach both backends, `first` through a tunnel, and keep their source.
+fn assert_balanced_by_router(backends: [&Guest; 2], outside: &Guest, family: u8) {
+    let _servers = backends.map(|guest| EchoServer::start(guest, family, BACKEND_PORT));
+    for vip in router_vips(family) {
+        let answers = (0..16).map(|_| traffic::tcp_echo(outside, vip, STREAM));
+        let answers: BTreeSet<Answer> = answers.collect();
+        let client = ip(SERVER, family);
+        let expected = backends.map(|by| Answer { server: by.name.clone(), client });
+        assert_eq!(answers, BTreeSet::from(expected), "{vip}");
     }
 }
 

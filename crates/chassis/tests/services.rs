@@ -51,7 +51,7 @@ const COMMANDS: &str = r#"
 "#;
 
 /// The stages of load balancers and address translation.
-const STAGES: [&str; 13] = [
+const STAGES: [&str; 16] = [
     "ls_in_pre_lb",
     "ls_in_pre_stateful",
     "ls_in_lb",
@@ -61,7 +61,10 @@ const STAGES: [&str; 13] = [
     "ls_out_pre_lb",
     "ls_out_pre_stateful",
     "lr_in_unsnat",
+    "lr_in_defrag",
+    "lr_in_lb_aff_check",
     "lr_in_dnat",
+    "lr_in_lb_aff_learn",
     "lr_out_undnat",
     "lr_out_post_undnat",
     "lr_out_snat",
@@ -92,15 +95,24 @@ fn flow(line: &str) -> Option<String> {
     Some(format!("{stage} {}: {condition} => {actions}", priority.trim()))
 }
 
+fn configure(ovn: &Ovn, commands: &str) {
+    let commands: Vec<&str> = commands.lines().map(str::trim).filter(|it| !it.is_empty()).collect();
+    ovn.configure(&commands);
+}
+
 #[test]
 fn services_become_the_flows_that_ovn_northd_makes() {
     require_program!("ovn-northd", "ovn-central");
     let ovn = Ovn::start("services");
-    let commands: Vec<&str> = COMMANDS.lines().map(str::trim).filter(|it| !it.is_empty()).collect();
-    ovn.configure(&commands);
+    configure(&ovn, COMMANDS);
     let network = Network::parse(EXAMPLE, "services.toml").unwrap_or_else(|e| panic!("{e}"));
     let own = logical_flows(&network).to_string();
-    for (name, least) in [("blue", 16), ("edge", 8)] {
+    assert_same(&ovn, &own, &[("blue", 16), ("edge", 8)]);
+}
+
+/// Compares these datapaths, of which ovn-northd makes at least so many flows.
+fn assert_same(ovn: &Ovn, own: &str, datapaths: &[(&str, usize)]) {
+    for &(name, least) in datapaths {
         let header = format!("Datapath: {name:?} ");
         let sections = own.split("Datapath: ").filter(|it| it.starts_with(&format!("{name:?} ")));
         let own = flows(&sections.collect::<String>());
@@ -113,4 +125,104 @@ fn services_become_the_flows_that_ovn_northd_makes() {
             "{header}\nmissing {missing:#?}\nmore {more:#?}"
         );
     }
+}
+
+/// Load balancers of the gateway router, beside its address translation: over IPv4 and IPv6, TCP
+/// and UDP, with and without affinity, in a network of the router, elsewhere, and on addresses that
+/// are also external ones of NAT.
+const ROUTER_BALANCERS: &str = r#"
+    lb-add web4 203.0.113.30:80 10.0.1.11:8080,10.0.1.12:8080 tcp
+    lb-add web6 [fd02::30]:80 [fd01::b]:8080,[fd01::c]:8080 tcp
+    lb-add dns4 203.0.113.2:53 10.0.1.11:53,10.0.1.12:53 udp
+    set Load_Balancer dns4 options:affinity_timeout=60
+    lb-add dns6 [fd09::9]:53 [fd01::b]:53,[fd01::c]:53 udp
+    set Load_Balancer dns6 options:affinity_timeout=61
+    lb-add far 203.0.113.20:443 10.0.1.11:8443 sctp
+    lr-lb-add edge web4
+    lr-lb-add edge web6
+    lr-lb-add edge dns4
+    lr-lb-add edge dns6
+    lr-lb-add edge far
+    lr-nat-add edge snat fd02::2 fd01::/64
+"#;
+
+/// The same network as a file.
+fn with_router_balancers() -> String {
+    let mut text = EXAMPLE.to_owned();
+    for (v4, v6) in [("10.0.1.2/24", "fd01::2/64"), ("203.0.113.2/24", "fd02::2/64")] {
+        text = text.replace(&format!("[\"{v4}\"]"), &format!("[\"{v4}\", \"{v6}\"]"));
+    }
+    for (name, protocol, vip, backends, affinity) in [
+        ("web4", "tcp", "203.0.113.30:80", ["10.0.1.11:8080", "10.0.1.12:8080"], ""),
+        ("web6", "tcp", "[fd02::30]:80", ["[fd01::b]:8080", "[fd01::c]:8080"], ""),
+        ("dns4", "udp", "203.0.113.2:53", ["10.0.1.11:53", "10.0.1.12:53"], "affinity = 60"),
+        ("dns6", "udp", "[fd09::9]:53", ["[fd01::b]:53", "[fd01::c]:53"], "affinity = 61"),
+        ("far", "sctp", "203.0.113.20:443", ["10.0.1.11:8443", ""], ""),
+    ] {
+        let backends: Vec<&str> = backends.into_iter().filter(|it| !it.is_empty()).collect();
+        text += &format!(
+            "[[load_balancer]]\nname = \"{name}\"\nrouters = [\"edge\"]\n\
+             protocol = \"{protocol}\"\nvip = \"{vip}\"\nbackends = {backends:?}\n{affinity}\n"
+        );
+    }
+    text + "[[nat]]\nrouter = \"edge\"\ntype = \"snat\"\nexternal = \"fd02::2\"\n\
+            internal = \"fd01::/64\"\n"
+}
+
+/// In the stage `dnat`, weft also compares the virtual address when it uses an affinity.
+fn without_vip(listing: &str) -> String {
+    let is_to_vip = [
+        ("ip4.dst == 203.0.113.2 && udp.dst == 53", "ip4"),
+        ("ip6.dst == fd09::9 && udp.dst == 53", "ip6"),
+    ];
+    let line = |line: &str| match line.contains("reg9[6] == 1") {
+        true => is_to_vip.iter().fold(line.to_owned(), |it, (ours, ip)| it.replace(ours, ip)),
+        false => line.to_owned(),
+    };
+    listing.lines().map(|it| line(it) + "\n").collect()
+}
+
+#[test]
+fn load_balancers_of_a_router_become_the_flows_that_ovn_northd_makes() {
+    require_program!("ovn-northd", "ovn-central");
+    let ovn = Ovn::start("balancing");
+    let commands = COMMANDS.replace("10.0.1.2/24", "10.0.1.2/24 fd01::2/64");
+    configure(&ovn, &commands.replace("203.0.113.2/24", "203.0.113.2/24 fd02::2/64"));
+    configure(&ovn, ROUTER_BALANCERS);
+    let network = Network::parse(&with_router_balancers(), "balancing.toml");
+    let network = network.unwrap_or_else(|errors| panic!("{errors}"));
+    let own = logical_flows(&network).to_string();
+    assert_same(&ovn, &without_vip(&own), &[("blue", 16), ("edge", 39)]);
+    assert_same_answers(&ovn, &own);
+}
+
+/// The router and its switches answer for the same virtual addresses as those of ovn-northd.
+fn assert_same_answers(ovn: &Ovn, own: &str) {
+    let sets = ovn.sbctl("--bare --columns=addresses find Address_Set name=_rtr_lb_3_ip4");
+    let theirs = ovn.sbctl("lflow-list edge");
+    for (vip, set) in [("203.0.113.30", "_ip4"), ("fd02::30", "_ip6")] {
+        let is_answer = |line: &&str, target: &str| {
+            line.contains("inport == \"edge-public\"") && line.contains(target)
+        };
+        let of_northd = theirs
+            .lines()
+            .find(|line| is_answer(line, &format!("{set})")) && line.contains("$_rtr_lb_"));
+        let of_northd = of_northd.unwrap_or_else(|| panic!("{vip}: {sets}\n{theirs}"));
+        let ours = own.lines().find(|line| line.contains("lr_in_ip_input") && is_answer(line, vip));
+        let ours = ours.unwrap_or_else(|| panic!("{vip}: {own}"));
+        let actions = |line: &str| -> String {
+            let actions = line.split_once("action=").map_or("", |(_, actions)| actions);
+            actions.replace(" /* ARP reply */", "")
+        };
+        assert_eq!(actions(ours), actions(of_northd), "{vip}");
+        // The switch outside leads requests to the router; the other one has no such network.
+        assert!(ovn.sbctl("lflow-list public").contains(&format!("== {vip})")), "{vip}");
+        let lookups = own
+            .lines()
+            .filter(|line| line.contains("ls_in_l2_lkup") && line.contains(&format!("== {vip})")));
+        assert_eq!(lookups.count(), 1, "{vip}");
+    }
+    // An address outside of the router's networks is reached by a route only.
+    assert!(!own.contains("nd.target == fd09::9"));
+    assert!(!theirs.contains("nd.target == fd09::9"));
 }

@@ -59,6 +59,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
     let acls = acl::acls(report, acls, &sets, &switches, &routers, &options.options);
     services::home_links(report, &routers);
     let nats = services::nats(report, nats, &routers);
+    services::balancing_routers(report, &load_balancers, &switches, &routers);
     let on_switches = hosts_on_switches(&switches, &routers);
     let routers = router::routers(report, &switches, routers);
     let load_balancers =

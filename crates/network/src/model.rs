@@ -128,6 +128,14 @@ impl Network {
         self.nats.iter().filter(move |nat| nat.router == router)
     }
 
+    /// The load balancers of a router.
+    pub(crate) fn load_balancers_of(
+        &self,
+        router: RouterIndex,
+    ) -> impl Iterator<Item = &LoadBalancer> {
+        self.load_balancers.iter().filter(move |balancer| balancer.routers.contains(&router))
+    }
+
     /// The ports on a host with their switches, in the order of the file.
     pub fn ports_on(&self, host: HostIndex) -> impl Iterator<Item = (&LogicalSwitch, &Port)> {
         self.logical_switches

@@ -30,13 +30,19 @@ pub(super) fn load_balancers(
             for switch in draft.switches.iter().flatten() {
                 let index = switch.value.value();
                 is_right &= is_outside(report, vip, &switches[index], &routed[index]);
-                let key = (index, draft.protocol?.name(), vip.value);
+            }
+            let on_switches = draft.switches.iter().flatten();
+            let on_switches = on_switches.map(|it| ("switch", it.value.value(), it.at));
+            let on_routers = draft.routers.iter().flatten();
+            let on_routers = on_routers.map(|it| ("router", it.value.value(), it.at));
+            for (kind, index, at) in on_switches.chain(on_routers) {
+                let key = (kind, index, draft.protocol?.name(), vip.value);
                 if let Some(first) = taken.insert(key, vip.at) {
                     let line = report.line(first);
                     let vip = vip.value;
                     report.error(
-                        switch.at,
-                        format!("{vip} is already balanced in this switch, see line {line}"),
+                        at,
+                        format!("{vip} is already balanced in this {kind}, see line {line}"),
                     );
                     is_right = false;
                 }
@@ -44,6 +50,7 @@ pub(super) fn load_balancers(
             Some(LoadBalancer {
                 name: draft.name.filter(|_| is_right)?,
                 switches: draft.switches?.into_iter().map(|switch| switch.value).collect(),
+                routers: draft.routers?.into_iter().map(|router| router.value).collect(),
                 protocol: draft.protocol?,
                 vip: vip.value,
                 backends: backends.into_iter().map(|backend| backend.value).collect(),
@@ -96,6 +103,39 @@ fn is_outside(
     inside.is_none()
 }
 
+/// Checks the routers of load balancers: each has a home host, and answers for virtual addresses in
+/// its networks, which therefore belong to no guest there.
+pub(super) fn balancing_routers(
+    report: &mut ProblemCollector<'_>,
+    drafts: &[LoadBalancerDraft],
+    switches: &[SwitchDraft],
+    routers: &[RouterDraft],
+) {
+    for draft in drafts {
+        for router in draft.routers.iter().flatten() {
+            let at = router.at;
+            let router = &routers[router.value.value()];
+            has_home(report, (at, "balances connections"), router);
+            let Some(vip) = draft.vip else { continue };
+            let on_switch = router.ports.iter().filter_map(|port| match &port.link {
+                Some(LinkDraft::Switch(switch)) => switches.get(switch.value.value()),
+                _ => None,
+            });
+            let mut guests = on_switch.flat_map(|it| &it.ports).flat_map(|port| &port.addresses);
+            if let Some(net) = guests.find(|net| net.value.addr() == vip.value.ip()) {
+                let (ip, line) = (vip.value.ip(), report.line(net.at));
+                report.error(
+                    vip.at,
+                    format!(
+                        "{ip} is the address of a guest in line {line}; choose another virtual \
+                         address"
+                    ),
+                );
+            }
+        }
+    }
+}
+
 /// The rules of network address translation; `None` when one is invalid, which has been reported.
 pub(super) fn nats(
     report: &mut ProblemCollector<'_>,
@@ -109,7 +149,11 @@ pub(super) fn nats(
         .map(|draft| {
             let (router, kind) = (draft.router?, draft.kind?);
             let (external, internal) = (draft.external?, draft.internal?);
-            let mut is_right = has_home(report, router.at, &routers[router.value.value()]);
+            let mut is_right = has_home(
+                report,
+                (router.at, "translates addresses"),
+                &routers[router.value.value()],
+            );
             let prefix = internal.value;
             if prefix.is_ipv4() != external.value.is_ipv4() {
                 let family = if external.value.is_ipv4() { "IPv4" } else { "IPv6" };
@@ -160,12 +204,18 @@ pub(super) fn nats(
 }
 
 /// Connections are tracked on one host, so all packets of a connection must pass that host.
-fn has_home(report: &mut ProblemCollector<'_>, at: usize, router: &RouterDraft) -> bool {
+fn has_home(
+    report: &mut ProblemCollector<'_>,
+    (at, does): (usize, &str),
+    router: &RouterDraft,
+) -> bool {
     if matches!(router.home, Setting::Default) {
         report.error(
             at,
-            "a router that translates addresses runs on one host; give [[logical_router]] a \
-             `host`, such as host = \"h1\"",
+            format!(
+                "a router that {does} runs on one host; give [[logical_router]] a `host`, such as \
+                 host = \"h1\""
+            ),
         );
         return false;
     }

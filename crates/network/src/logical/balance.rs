@@ -1,4 +1,5 @@
 //! Logical flows of load balancers in the switches of their clients, as ovn-northd(8) has them.
+//! Those in routers are in `router/balance.rs`.
 //!
 //! The switch of a client translates the destination of a new connection to a backend. The zone of
 //! the client's port remembers it. A client that is a backend itself may get itself as the backend:

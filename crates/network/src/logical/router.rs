@@ -1,12 +1,15 @@
 //! Logical flows of routers.
 
+mod balance;
 mod forward;
 mod input;
 mod nat;
 
 use super::switch::addresses;
 use super::{DatapathKeys, FlowCollector, Stage};
-use crate::{IpNet, LogicalRouter, Nat, Network, Prefix, RouterIndex, RouterLink, RouterPort};
+use crate::{
+    IpNet, LoadBalancer, LogicalRouter, Nat, Network, Prefix, RouterIndex, RouterLink, RouterPort,
+};
 use flow::DatapathKey;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -19,6 +22,8 @@ struct RouterFlows<'n> {
     datapath: Arc<[DatapathKey]>,
     /// Its rules of network address translation.
     nats: Vec<&'n Nat>,
+    /// Its load balancers.
+    balancers: Vec<&'n LoadBalancer>,
     /// For each switch, the router ports on it, each with its router.
     ports_on: &'n [Vec<(RouterIndex, &'n RouterPort)>],
     /// The MTU of the longest packets that can reach this router from a guest.
@@ -32,12 +37,18 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
     add_common(flows, &all);
     input::add_common(flows, &all);
     forward::add_common(flows, &all);
-    let (translating, plain): (Vec<_>, Vec<_>) = (0..keys.routers.len())
-        .map(RouterIndex)
-        .partition(|router| network.nats_of(*router).next().is_some());
+    let (translating, plain): (Vec<_>, Vec<_>) =
+        (0..keys.routers.len()).map(RouterIndex).partition(|&router| {
+            network.nats_of(router).next().is_some()
+                || network.load_balancers_of(router).next().is_some()
+        });
+    let balancing = (0..keys.routers.len()).map(RouterIndex);
+    let balancing =
+        balancing.filter(|router| network.load_balancers_of(*router).next().is_some()).collect();
     let keys_of =
         |routers: Vec<RouterIndex>| routers.into_iter().map(|router| keys.router(router)).collect();
     nat::add_common(flows, &keys_of(plain), &keys_of(translating));
+    balance::add_common(flows, &keys_of(balancing));
     let ports_on = ports_on_switches(network);
     let mut mtus: BTreeMap<usize, u16> = BTreeMap::new();
     for (index, switch) in network.logical_switches().iter().enumerate() {
@@ -49,14 +60,17 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
             mtus.get(&connectivity.part_of_router(index)).copied().unwrap_or_default();
         let datapath = [key].into();
         let nats = network.nats_of(RouterIndex(index)).collect();
+        let balancers = network.load_balancers_of(RouterIndex(index)).collect();
         let ports_on = &ports_on;
-        let router = RouterFlows { network, router, datapath, nats, ports_on, longest_mtu };
+        let router =
+            RouterFlows { network, router, datapath, nats, balancers, ports_on, longest_mtu };
         for port in &router.router.ports {
             router.add_admission(flows, port);
             router.add_neighbor(flows, port);
             router.add_input(flows, port);
         }
         router.add_nat(flows);
+        router.add_balancers(flows);
         router.add_routing(flows);
         router.add_resolve(flows);
         router.add_length(flows);

@@ -113,8 +113,15 @@ stages! {
         LrInIpInput "ip_input",
         /// NAT: replies to a translated source get back their destination.
         LrInUnsnat "unsnat",
-        /// NAT: connections from outside get their destination inside.
+        /// Load balancers: passes packets for virtual addresses through the connection tracker.
+        LrInDefrag "defrag",
+        /// Load balancers with affinity: looks up the backend of the client.
+        LrInLbAffCheck "lb_aff_check",
+        /// NAT: connections from outside get their destination inside. Load balancers: chooses the
+        /// backend of a new connection.
         LrInDnat "dnat",
+        /// Load balancers with affinity: remembers the backend of the client.
+        LrInLbAffLearn "lb_aff_learn",
         /// Selects next hop and port by longest-prefix match.
         LrInIpRouting "ip_routing",
         /// Resolves the MAC address of the next hop.
@@ -149,7 +156,7 @@ mod tests {
             ("ls_in_check_port_sec", 0),
             ("ls_in_l2_unknown", 19),
             ("ls_out_acl", 4),
-            ("lr_in_arp_request", 10),
+            ("lr_in_arp_request", 13),
         ] {
             assert!(tables.contains(&(name, table)), "{name} {table}: {tables:?}");
         }

@@ -226,7 +226,7 @@ const fn asks_router(router: &LogicalRouter) -> &'static str {
     }
 }
 
-/// Requests for addresses that a router translates go to its port.
+/// Requests for addresses that a router translates or balances go to its port.
 fn add_external_addresses(
     flows: &mut FlowCollector,
     network: &Network,
@@ -236,8 +236,13 @@ fn add_external_addresses(
 ) {
     let datapath: Arc<[DatapathKey]> = [keys.switch(switch)].into();
     let name = port_in_switch(&network[switch].name, &port.name);
-    let mut externals: Vec<(IpAddr, FileLine)> =
-        network.nats_of(RouterIndex(router)).map(|nat| (nat.external, nat.line)).collect();
+    let router = RouterIndex(router);
+    let balanced = network.load_balancers_of(router).map(|it| (it.vip.ip(), it.line));
+    let mut externals: Vec<(IpAddr, FileLine)> = network
+        .nats_of(router)
+        .map(|nat| (nat.external, nat.line))
+        .chain(balanced.filter(|(vip, _)| port.address_towards(*vip).is_some()))
+        .collect();
     externals.sort_by_key(|(address, _)| *address);
     externals.dedup_by_key(|(address, _)| *address);
     externals.retain(|(external, _)| port.addresses.iter().all(|net| net.addr() != *external));

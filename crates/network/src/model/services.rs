@@ -5,14 +5,16 @@ use crate::Prefix;
 use lflow::actions::Transport;
 use std::net::{IpAddr, SocketAddr};
 
-/// A load balancer: the switches of its clients spread connections to a virtual address over
-/// several backends.
+/// A load balancer: the switches of its clients, or routers on the way, spread connections to a
+/// virtual address over several backends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadBalancer {
     /// Its name, unique among load balancers.
     pub name: String,
-    /// The switches of its clients; at least one.
+    /// The switches of its clients; at least one unless there are routers.
     pub switches: Vec<SwitchIndex>,
+    /// The routers that spread connections which pass them. They have a home host.
+    pub routers: Vec<RouterIndex>,
     /// The protocol of the connections.
     pub protocol: Transport,
     /// The virtual address and port.

@@ -133,7 +133,8 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
     let mut sets = sets::sets(report, &root);
     sets.expand_pools(&switches);
     let acls = acl::acls(report, root.get("acl"), &switches);
-    let load_balancers = services::load_balancers(report, root.get("load_balancer"), &switches);
+    let load_balancers =
+        services::load_balancers(report, root.get("load_balancer"), (&switches, &routers));
     let nats = services::nats(report, root.get("nat"), &routers);
     NetworkDraft {
         underlay_mtu,

@@ -14,6 +14,7 @@ pub(super) const LOAD_BALANCER: Schema = Schema {
     keys: &[
         key("name", "name = \"web\""),
         key("switches", "switches = [\"clients\"]"),
+        key("routers", "routers = [\"edge\"]"),
         key("protocol", "protocol = \"tcp\""),
         key("vip", "vip = \"10.9.0.1:80\""),
         key("backends", "backends = [\"10.0.1.11:8080\"]"),
@@ -35,6 +36,7 @@ pub(super) const NAT: Schema = Schema {
 pub(crate) struct LoadBalancerDraft {
     pub(crate) name: Option<String>,
     pub(crate) switches: Option<Vec<Located<SwitchIndex>>>,
+    pub(crate) routers: Option<Vec<Located<RouterIndex>>>,
     pub(crate) protocol: Option<Transport>,
     pub(crate) vip: Option<Located<SocketAddr>>,
     pub(crate) backends: Option<Vec<Located<SocketAddr>>>,
@@ -54,17 +56,18 @@ pub(crate) struct NatDraft {
 pub(super) fn load_balancers(
     report: &mut ProblemCollector<'_>,
     field: Option<Field<'_, '_>>,
-    switches: &[SwitchDraft],
+    (switches, routers): (&[SwitchDraft], &[RouterDraft]),
 ) -> Vec<LoadBalancerDraft> {
     let sections = field.map_or_else(Vec::new, |field| field.tables(report, &LOAD_BALANCER));
     let mut names = Unique::new();
     let protocols: Vec<_> = Transport::ALL.iter().map(|it| (it.name(), *it)).collect();
     let read = |section: &Section<'_, '_>| LoadBalancerDraft {
         name: object_name(report, section, "load balancer", &mut names),
-        switches: section.require(report, "switches").and_then(|field| {
-            list(report, (field, "switches"), |report, element| {
-                switch_named(report, element, switches)
-            })
+        switches: clients(report, section, "switches", |report, element| {
+            switch_named(report, element, switches)
+        }),
+        routers: clients(report, section, "routers", |report, element| {
+            router_named(report, element, routers)
         }),
         protocol: section
             .require(report, "protocol")
@@ -81,6 +84,27 @@ pub(super) fn load_balancers(
         line: FileLine(report.line(section.at)),
     };
     sections.iter().map(read).collect()
+}
+
+/// Reads `switches` or `routers`, of which a load balancer needs at least one. Without `routers`,
+/// the missing one is `switches`.
+fn clients<'a, 't, T>(
+    report: &mut ProblemCollector<'_>,
+    section: &Section<'a, 't>,
+    name: &'static str,
+    read: impl FnMut(&mut ProblemCollector<'_>, Field<'a, 't>) -> Option<T>,
+) -> Option<Vec<T>> {
+    let is_required =
+        name == "switches" && section.get("routers").is_none() && !section.is_misspelt("routers");
+    let field = if is_required {
+        section.require(report, name)?
+    } else {
+        match section.get(name) {
+            Some(field) => field,
+            None => return Some(Vec::new()),
+        }
+    };
+    list(report, (field, name), read)
 }
 
 /// The elements of an array that must not be empty; `None` if one is invalid.

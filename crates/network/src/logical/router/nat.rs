@@ -11,7 +11,7 @@
 use super::{FlowCollector, RouterFlows, Stage};
 use crate::logical::next_to;
 use crate::logical::switch::solicitation_for;
-use crate::{Nat, RouterPort};
+use crate::{FileLine, Nat, RouterPort};
 use flow::DatapathKey;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -29,7 +29,10 @@ pub(super) fn add_common(
     flows.add(plain, (Stage::LrOutUndnat, 0), "1", next_to(Stage::LrOutDelivery), None);
     for stage in [
         Stage::LrInUnsnat,
+        Stage::LrInDefrag,
+        Stage::LrInLbAffCheck,
         Stage::LrInDnat,
+        Stage::LrInLbAffLearn,
         Stage::LrOutUndnat,
         Stage::LrOutPostUndnat,
         Stage::LrOutSnat,
@@ -46,7 +49,7 @@ pub(super) fn add_common(
 }
 
 /// `ip4` or `ip6`.
-const fn family(address: IpAddr) -> &'static str {
+pub(super) const fn family(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "ip4" } else { "ip6" }
 }
 
@@ -54,6 +57,7 @@ impl RouterFlows<'_> {
     /// True for an address of the router's own to which packets for translation are sent.
     pub(super) fn is_external(&self, address: IpAddr) -> bool {
         self.nats.iter().any(|nat| nat.external == address)
+            || self.balancers.iter().any(|balancer| balancer.vip.ip() == address)
     }
 
     pub(super) fn add_nat(&self, flows: &mut FlowCollector) {
@@ -82,15 +86,29 @@ impl RouterFlows<'_> {
                 let place = (Stage::LrInUnsnat, 90);
                 flows.add(&self.datapath, place, condition, "ct_snat;", nat.line);
             }
-            if self.router.ports.iter().any(|port| has_address(port, external)) {
-                // What no rule has translated by now is for nobody.
-                let condition = format!("{}.dst == {external}", family(external));
-                let place = (Stage::LrInArpResolve, 2);
-                flows.add(&self.datapath, place, condition, "drop;", nat.line);
-            } else {
+            if !self.has_address(external) {
                 self.add_answers(flows, external, nat);
             }
         }
+        self.add_untranslated(flows);
+    }
+
+    /// What no rule and no load balancer has translated by now is for nobody.
+    fn add_untranslated(&self, flows: &mut FlowCollector) {
+        let nats = self.nats.iter().map(|nat| (nat.external, nat.line));
+        let vips = self.balancers.iter().map(|balancer| (balancer.vip.ip(), balancer.line));
+        let own: BTreeMap<IpAddr, FileLine> =
+            vips.chain(nats).filter(|(address, _)| self.has_address(*address)).collect();
+        for (address, line) in own {
+            let condition = format!("{}.dst == {address}", family(address));
+            flows.add(&self.datapath, (Stage::LrInArpResolve, 2), condition, "drop;", line);
+        }
+    }
+
+    /// True for an address of one of the router's ports.
+    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+        let is = |port: &RouterPort| port.addresses.iter().any(|net| net.addr() == address);
+        self.router.ports.iter().any(is)
     }
 
     /// Answers ARP and neighbour solicitations for an external address.
@@ -110,8 +128,4 @@ impl RouterFlows<'_> {
         };
         flows.add(&self.datapath, (Stage::LrInIpInput, 90), condition, actions, nat.line);
     }
-}
-
-fn has_address(port: &RouterPort, address: IpAddr) -> bool {
-    port.addresses.iter().any(|net| net.addr() == address)
 }
