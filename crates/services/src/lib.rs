@@ -1,5 +1,5 @@
 //! Services that a switch gives its guests, so that no server is needed for them: DHCP, DHCPv6,
-//! router advertisements and DNS.
+//! router advertisements and DNS. Beside them, [`health`] checks the backends of load balancers.
 //!
 //! ```text
 //! request (UDP payload) --(Service)--> answer (UDP payload, ICMPv6 message), its destination
@@ -17,6 +17,7 @@ pub mod dhcp4;
 pub mod dhcp6;
 pub mod dns;
 mod domain_name;
+pub mod health;
 pub mod router;
 
 pub use domain_name::BadDomainName;

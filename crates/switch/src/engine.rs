@@ -13,9 +13,11 @@ use crate::self_check::SelfCheck;
 use crate::stats::{Counters, SwitchStats};
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::{Datapath, DatapathError, DumpCursor, FusedMegaflows};
+use flow::{PortNo, TunnelInfo};
+use packet::PacketBuf;
 use pipeline::{
     Affinity, AffinityKey, FdbKey, FdbPort, Flow, IngressPort, LearnEvent, LearnedTables,
-    MacBindingKey, NextHopKey, PortUsage, Program, StateQuery,
+    MacBindingKey, NextHopKey, PortUsage, Program, StateQuery, translate,
 };
 use std::fmt;
 use std::sync::OnceLock;
@@ -23,6 +25,15 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use wire::MacAddr;
+
+/// A copy of a packet that the program has sent to the controller.
+#[derive(Debug)]
+pub struct ControllerCopy {
+    /// The port by which it arrived.
+    pub port: PortNo,
+    /// The frame, without the bytes that only super-packets have.
+    pub frame: Vec<u8>,
+}
 
 /// A published program.
 #[derive(Debug)]
@@ -78,6 +89,7 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) revalidate_signal: Arc<RevalidateSignal>,
     pub(crate) probes: OnceLock<SyncSender<ReceivedProbe>>,
+    pub(crate) controller: OnceLock<SyncSender<ControllerCopy>>,
     pub(crate) journal: LearnJournal,
     pub(crate) held: HeldPackets,
 }
@@ -109,6 +121,7 @@ impl Engine {
             counters: Counters::default(),
             revalidate_signal,
             probes: OnceLock::new(),
+            controller: OnceLock::new(),
             journal: LearnJournal::default(),
             held: HeldPackets::default(),
         }
@@ -120,6 +133,32 @@ impl Engine {
     pub fn set_probe_receiver(&self, receiver: SyncSender<ReceivedProbe>) {
         // Fails if a receiver is set already.
         let _ = self.probes.set(receiver);
+    }
+
+    /// Sends copies of packets for the controller to `receiver` from now on; only the first call
+    /// has an effect. Copies are dropped and counted while the receiver's queue is full.
+    pub fn set_controller(&self, receiver: SyncSender<ControllerCopy>) {
+        // Fails if a receiver is set already.
+        let _ = self.controller.set(receiver);
+    }
+
+    /// Sends a frame as if it had arrived by `port`, or through `tunnel` if given: the program
+    /// decides where it goes. `device` is a port of the datapath, in whose name it executes the
+    /// actions.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    pub fn originate(
+        &self,
+        frame: &[u8],
+        (port, tunnel): (PortNo, Option<&TunnelInfo>),
+        device: PortNo,
+    ) -> Result<(), DatapathError> {
+        let packet = PacketBuf::from_bytes(frame);
+        let Ok(key) = flow::extract(&packet, port, tunnel) else { return Ok(()) };
+        let published = self.published();
+        let translation = translate(&published.program, &key, &*self.learned(), &mut ());
+        self.datapath.execute(device, packet, translation.actions.into())
     }
 
     /// Keeps what packets teach for [`take_taught`](Self::take_taught) from now on, up to a limit

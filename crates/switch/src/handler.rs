@@ -1,7 +1,7 @@
 //! Handles upcalls: translates each packet, answers it, and installs a megaflow if the limits
 //! allow.
 
-use crate::engine::{Engine, PublishedProgram};
+use crate::engine::{ControllerCopy, Engine, PublishedProgram};
 use crate::held::{solicits, unknown};
 use crate::origin::{MaskNo, NewOrigin, RefusedEvents};
 use crate::probe::arrived;
@@ -20,6 +20,9 @@ static EXACT: LazyLock<FlowMask> = LazyLock::new(|| FlowMask::exact().of_packet(
 /// As [`EXACT`], for later passes.
 static EXACT_RECIRCULATED: LazyLock<FlowMask> =
     LazyLock::new(|| FlowMask::exact().of_recirculated());
+
+/// The most bytes of a copy for the controller: the controller reads only headers and status lines.
+const MAX_COPY: usize = 1514;
 
 /// How often one packet is translated again after a learn event. Each learn event can cause another
 /// one in the next translation. The limit ends the loop for a packet whose events alternate.
@@ -101,6 +104,7 @@ impl Engine {
                 UpcallReason::Miss => {}
                 UpcallReason::Controller => {
                     self.counters.controller.add(1);
+                    self.copy_to_controller(&upcall);
                     continue;
                 }
                 UpcallReason::Fuse(proposal) => {
@@ -194,6 +198,16 @@ impl Engine {
         let given_up = self.held.hold(query, upcall, now);
         self.counters.held.add(1);
         self.counters.held_lost.add(given_up);
+    }
+
+    /// Hands a copy to the controller, unless its queue is full or there is none.
+    fn copy_to_controller(&self, upcall: &Upcall) {
+        let Some(receiver) = self.controller.get() else { return };
+        let frame = upcall.packet.head();
+        let frame = frame.get(..MAX_COPY).unwrap_or(frame).to_vec();
+        if receiver.try_send(ControllerCopy { port: upcall.port, frame }).is_err() {
+            self.counters.controller_lost.add(1);
+        }
     }
 
     /// Gives answers to the datapath, and counts how long their packets have waited for them.

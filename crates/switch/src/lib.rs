@@ -38,6 +38,6 @@ mod stats;
 mod switch;
 
 pub use config::{Config, Limits};
-pub use engine::{Engine, FlowRow};
+pub use engine::{ControllerCopy, Engine, FlowRow};
 pub use stats::SwitchStats;
 pub use switch::Switch;

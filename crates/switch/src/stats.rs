@@ -17,8 +17,11 @@ pub struct SwitchStats {
     pub upcalls: u64,
     /// Of these, upcalls that shared the decision of an earlier one in the batch.
     pub reused: u64,
-    /// Packet copies for a controller. There is no controller, so they are discarded.
+    /// Packet copies for the controller: the health checks. Without any, they are discarded.
     pub controller: u64,
+    /// Of these, copies that were dropped because the controller's queue was full.
+    #[serde(default)]
+    pub controller_lost: u64,
     /// Path MTU probes received: requests, and replies to own ones.
     #[serde(default)]
     pub probes: u64,
@@ -120,6 +123,7 @@ pub(crate) struct Counters {
     pub upcalls: Counter,
     pub reused: Counter,
     pub controller: Counter,
+    pub controller_lost: Counter,
     pub probes: Counter,
     pub put: Counter,
     pub deleted: Counter,
@@ -153,6 +157,7 @@ impl Counters {
             upcalls: self.upcalls.value(),
             reused: self.reused.value(),
             controller: self.controller.value(),
+            controller_lost: self.controller_lost.value(),
             probes: self.probes.value(),
             put: self.put.value(),
             deleted: self.deleted.value(),

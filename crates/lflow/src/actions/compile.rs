@@ -136,7 +136,8 @@ fn compile_action(
         }
         Action::TriggerEvent(_) => Op::Unsupported("trigger_event"),
         Action::BindVport { .. } => Op::Unsupported("bind_vport"),
-        Action::HandleSvcCheck(_) => Op::Unsupported("handle_svc_check"),
+        // Only answers to probes of this host count, so the controller needs no port.
+        Action::HandleSvcCheck(_) => Op::Controller,
         Action::HandleDhcp6Reply => Op::Unsupported("handle_dhcpv6_reply"),
         Action::HandleBfdMsg => Op::Unsupported("handle_bfd_msg"),
         Action::Igmp => Op::Unsupported("igmp"),

@@ -143,8 +143,14 @@ pub const UPCALLS: &[Family] = &[
     counter(
         "weft_controller_copies",
         &[],
-        "Copies of packets for a controller. There is none, so they are discarded.",
+        "Copies of packets for the controller: answers to health checks.",
         |of, to| to.add(&[], of.switch.controller),
+    ),
+    counter(
+        "weft_controller_copies_lost",
+        &[],
+        "Copies of packets for the controller that were dropped, because its queue was full.",
+        |of, to| to.add(&[], of.switch.controller_lost),
     ),
     counter(
         "weft_path_probes_received",

@@ -505,7 +505,6 @@ fn unsupported_actions_are_named() {
         ("reg0[0] = put_dhcpv6_opts();", "put_dhcpv6_opts without server_id"),
         ("trigger_event(event = \"empty_lb_backends\");", "trigger_event"),
         ("bind_vport(\"a\", inport);", "bind_vport"),
-        ("handle_svc_check(inport);", "handle_svc_check"),
         ("handle_dhcpv6_reply;", "handle_dhcpv6_reply"),
         ("handle_bfd_msg();", "handle_bfd_msg"),
         ("igmp;", "igmp"),

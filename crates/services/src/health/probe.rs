@@ -1,0 +1,189 @@
+//! [`Probe`]: one check under way, with the client's half of a short TCP connection.
+
+use super::frame::{Answer, Segment, datagram, segment};
+use super::{Check, Failure, Kind};
+use wire::TcpFlags;
+
+/// Unanswered segments are sent again after this time.
+const RESEND_MS: u64 = 1000;
+/// The payload of UDP probes, as long as that of OVN.
+const DATAGRAM: [u8; 8] = [0; 8];
+/// `HTTP/1.1 200`
+const STATUS_LEN: usize = 12;
+
+/// A check under way.
+pub(super) struct Probe {
+    pub(super) source_port: u16,
+    pub(super) deadline_ms: u64,
+    resend_ms: u64,
+    /// The initial sequence number.
+    sequence: u32,
+    stage: Stage,
+}
+
+enum Stage {
+    /// A SYN or a datagram has been sent.
+    Opening,
+    /// The request has been sent.
+    Requested {
+        /// The next sequence number of the backend.
+        next: u32,
+        /// The begin of the answer.
+        answer: Vec<u8>,
+    },
+}
+
+/// What an answer has done.
+pub(super) enum Outcome {
+    /// More answers are needed.
+    Continues,
+    /// The check is over.
+    Ended(Result<(), Failure>),
+}
+
+impl Probe {
+    pub(super) fn new(check: &Check, source_port: u16, sequence: u32, now_ms: u64) -> Self {
+        let deadline_ms = now_ms + u64::from(check.timing.timeout_ms.max(1));
+        Self { source_port, deadline_ms, resend_ms: now_ms, sequence, stage: Stage::Opening }
+    }
+
+    /// When it is sent again, or is over.
+    pub(super) const fn due_ms(&self) -> u64 {
+        if self.resend_ms < self.deadline_ms { self.resend_ms } else { self.deadline_ms }
+    }
+
+    /// The frame that waits for an answer.
+    pub(super) fn resend(&mut self, check: &Check, now_ms: u64) -> Vec<u8> {
+        self.resend_ms = now_ms + RESEND_MS;
+        match (&check.kind, &self.stage) {
+            (Kind::Udp, _) => {
+                // One datagram, as in OVN: silence is success.
+                self.resend_ms = self.deadline_ms;
+                datagram(check, self.source_port, &DATAGRAM)
+            }
+            (Kind::Http(path), Stage::Requested { next, .. }) => {
+                let request = request(check, path.as_str());
+                let flags = TcpFlags::ACK | TcpFlags::PSH;
+                self.segment(check, (self.sequence.wrapping_add(1), *next), flags, &request)
+            }
+            _ => self.segment(check, (self.sequence, 0), TcpFlags::SYN, &[]),
+        }
+    }
+
+    fn segment(
+        &self,
+        check: &Check,
+        (seq, ack): (u32, u32),
+        flags: TcpFlags,
+        payload: &[u8],
+    ) -> Vec<u8> {
+        segment(check, &Segment { source_port: self.source_port, seq, ack, flags }, payload)
+    }
+
+    /// The segment that ends the connection, if the probe has one.
+    pub(super) fn reset(&self, check: &Check) -> Option<Vec<u8>> {
+        match (&check.kind, &self.stage) {
+            (Kind::Udp, _) | (_, Stage::Opening) => None,
+            (Kind::Tcp, Stage::Requested { next, .. }) => {
+                let place = (self.sequence.wrapping_add(1), *next);
+                Some(self.segment(check, place, TcpFlags::RST | TcpFlags::ACK, &[]))
+            }
+            (Kind::Http(path), Stage::Requested { next, .. }) => {
+                let sent = request(check, path.as_str()).len() as u32;
+                let place = (self.sequence.wrapping_add(1).wrapping_add(sent), *next);
+                Some(self.segment(check, place, TcpFlags::RST | TcpFlags::ACK, &[]))
+            }
+        }
+    }
+
+    /// Takes an answer; `None` if it does not belong to this probe. The frame continues the
+    /// connection.
+    pub(super) fn receive(
+        &mut self,
+        check: &Check,
+        answer: &Answer<'_>,
+        now_ms: u64,
+    ) -> Option<(Outcome, Option<Vec<u8>>)> {
+        match (answer, &check.kind) {
+            (Answer::PortUnreachable { .. }, Kind::Udp) => {
+                Some((Outcome::Ended(Err(Failure::Refused)), None))
+            }
+            (Answer::Segment { seq, ack, flags, payload, .. }, Kind::Tcp | Kind::Http(_)) => {
+                self.receive_segment(check, (*seq, *ack), *flags, payload, now_ms)
+            }
+            _ => None,
+        }
+    }
+
+    fn receive_segment(
+        &mut self,
+        check: &Check,
+        (seq, ack): (u32, u32),
+        flags: TcpFlags,
+        payload: &[u8],
+        now_ms: u64,
+    ) -> Option<(Outcome, Option<Vec<u8>>)> {
+        let ended = |result| Some((Outcome::Ended(result), None));
+        let is_acked = flags.contains(TcpFlags::ACK) && ack == self.sequence.wrapping_add(1);
+        match &mut self.stage {
+            Stage::Opening if flags.contains(TcpFlags::RST) => {
+                if is_acked {
+                    ended(Err(Failure::Refused))
+                } else {
+                    None
+                }
+            }
+            Stage::Opening => {
+                if !is_acked || !flags.contains(TcpFlags::SYN) {
+                    return None;
+                }
+                self.stage = Stage::Requested { next: seq.wrapping_add(1), answer: Vec::new() };
+                match &check.kind {
+                    Kind::Http(_) => {
+                        let frame = self.resend(check, now_ms);
+                        Some((Outcome::Continues, Some(frame)))
+                    }
+                    _ => ended(Ok(())),
+                }
+            }
+            // A segment that is early or late: the backend sends it again.
+            Stage::Requested { next, .. } if seq != *next => None,
+            Stage::Requested { .. } if flags.contains(TcpFlags::RST) => ended(Err(Failure::Closed)),
+            Stage::Requested { next, answer } => {
+                let room = STATUS_LEN - answer.len().min(STATUS_LEN);
+                answer.extend(payload.iter().take(room));
+                // The cast is lossless: a payload is shorter than an IP packet.
+                *next = next.wrapping_add(payload.len() as u32);
+                if answer.len() == STATUS_LEN {
+                    let result = status(answer);
+                    return ended(result);
+                }
+                if flags.contains(TcpFlags::FIN) {
+                    let why = if answer.is_empty() { Failure::Closed } else { Failure::NotHttp };
+                    return ended(Err(why));
+                }
+                Some((Outcome::Continues, None))
+            }
+        }
+    }
+}
+
+/// The request of an HTTP check.
+fn request(check: &Check, path: &str) -> Vec<u8> {
+    let host = check.backend;
+    format!("GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: weft\r\nConnection: close\r\n\r\n")
+        .into_bytes()
+}
+
+/// The result that the begin of a status line means (RFC 9112 section 4).
+fn status(answer: &[u8]) -> Result<(), Failure> {
+    let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0'..=b'9', b' ', code @ ..] = answer else {
+        return Err(Failure::NotHttp);
+    };
+    let code = std::str::from_utf8(code).ok().filter(|code| code.len() == 3);
+    match code.and_then(|code| code.parse::<u16>().ok()) {
+        Some(200..=399) => Ok(()),
+        Some(code) => Err(Failure::HttpStatus(code)),
+        None => Err(Failure::NotHttp),
+    }
+}
