@@ -3,15 +3,19 @@
 use crate::commands::call::{weft, weft_json};
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
 use crate::established::{Pair, listen, wait_fused, while_stopped};
-use crate::ovn::clients::backends_of;
+use crate::ovn::clients::{backends_of, wait_accepted};
 use crate::ovn::nat::{FLOATING, FORWARDED, OUTSIDE, SERVER, exchange, ip};
 use crate::peers::carry_wire_frames;
 use netdev::Route;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpStream};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 use testkit::host::{TestHost, wait_until};
 use testkit::require_root;
 use traffic::{Answer, EchoServer};
@@ -362,4 +366,182 @@ fn assert_connections_are_shown([near, far]: [&Path; 2]) {
         let (code, _, said) = weft(near, &["ct", option, value]);
         assert!(code == 2 && said.contains(fault), "{option} {value}: {code} {said}");
     }
+}
+
+/// The source addresses of health checks in the switch `blue`.
+const SOURCES: [&str; 2] = ["192.168.7.250", "fd77::fa"];
+
+/// The network of [`services`] with health checks of all load balancers.
+fn checked(outside: &Guest) -> String {
+    services(outside)
+        .lines()
+        .map(|line| match line.starts_with("vip = ") {
+            true => format!(
+                "{line}\nhealth = {{ sources = {SOURCES:?}, interval = 1, timeout = 1, \
+                 failures = 2 }}\n"
+            ),
+            false => format!("{line}\n"),
+        })
+        .collect()
+}
+
+/// Waits until a host's checks of a backend have this result for all load balancers.
+fn wait_status(control: &Path, backend: SocketAddr, status: &str) {
+    wait_until(PATIENCE, &format!("{backend} is {status}"), || {
+        let shown = weft_json(control, &["show"]);
+        let rows = shown["health"]["backends"].as_array().expect("an array").clone();
+        let backend = Value::from(backend.to_string());
+        let mut rows = rows.iter().filter(|row| row["backend"] == backend).peekable();
+        rows.peek().is_some() && rows.all(|row| row["status"] == status)
+    });
+}
+
+/// Waits until these backends serve a client, and no other: the host's program follows the last
+/// change.
+fn wait_served(client: &Guest, vip: SocketAddr, by: &[&Guest]) {
+    let expected: BTreeSet<String> = by.iter().map(|guest| guest.name.clone()).collect();
+    wait_accepted(client, vip);
+    wait_until(PATIENCE, &format!("{vip} is served by {expected:?}"), || {
+        backends_of(client, vip, 16) == expected
+    });
+}
+
+#[test]
+fn backend_gets_no_connections_while_its_health_checks_fail() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let outside = outside();
+        let setup = Setup::new("geneve").guests(2, 1).datapath(datapath).more(&checked(&outside));
+        let lab = Lab::new(setup);
+        let daemons = lab.start_both();
+        let [first, near, far] = &lab.guests[..] else { panic!("three guests") };
+        lab.guests.iter().for_each(add_routes);
+        for family in [4, 6] {
+            let backend = |guest: &Guest| SocketAddr::new(guest.ip(family), BACKEND_PORT);
+            let serve = |guest: &Guest| EchoServer::start(guest, family, BACKEND_PORT);
+            let _first = serve(first);
+            for (stopped, other) in [(near, far), (far, near)] {
+                let (server, _other) = (serve(stopped), serve(other));
+                for guest in [near, far] {
+                    // Both hosts check the backends of both.
+                    wait_status(&lab.control(0), backend(guest), "online");
+                    wait_status(&lab.control(1), backend(guest), "online");
+                }
+                wait_served(first, vip(family), &[near, far]);
+                drop(server);
+                // Once the check has failed, all connections go to the other.
+                wait_status(&lab.control(0), backend(stopped), "offline");
+                wait_served(first, vip(family), &[other]);
+                assert_eq!(
+                    backends_of(first, vip(family), 16),
+                    BTreeSet::from([other.name.clone()]),
+                    "{datapath:?}"
+                );
+                let (_, shown, _) = weft(&lab.control(0), &["show"]);
+                let row = format!(
+                    "backend {}  load balancer web{family}  port {}  tcp offline: refused",
+                    backend(stopped),
+                    stopped.name
+                );
+                assert!(shown.lines().any(|line| line == row), "{shown}");
+                // A reload keeps what is known.
+                daemons[0].signal(Signal::SIGHUP);
+                assert_eq!(
+                    backends_of(first, vip(family), 4),
+                    BTreeSet::from([other.name.clone()])
+                );
+                let server = serve(stopped);
+                wait_status(&lab.control(0), backend(stopped), "online");
+                wait_served(first, vip(family), &[near, far]);
+                drop(server);
+            }
+            // The router on `h2` balances over `g1` and `g3`.
+            let server = serve(far);
+            wait_status(&lab.control(1), backend(first), "online");
+            wait_status(&lab.control(1), backend(far), "online");
+            wait_served(&outside, router_vips(family)[0], &[first, far]);
+            drop(server);
+            wait_status(&lab.control(1), backend(far), "offline");
+            wait_served(&outside, router_vips(family)[0], &[first]);
+        }
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+/// Answers each request with this status.
+fn serve_http(guest: &Guest, address: SocketAddr, status: &Arc<AtomicU16>) {
+    let listener = guest.netns.run(|| TcpListener::bind(address)).expect("a TCP listener");
+    let status = Arc::downgrade(status);
+    listener.set_nonblocking(true).expect("a listener can be made non-blocking");
+    // The thread ends with the last owner of the status.
+    std::thread::spawn(move || {
+        while let Some(status) = status.upgrade() {
+            let Ok((mut stream, _)) = listener.accept() else {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            };
+            stream.set_nonblocking(false).expect("a stream can be made blocking");
+            stream.set_read_timeout(Some(Duration::from_secs(1))).expect("a time limit");
+            let mut request = [0; 512];
+            let len = stream.read(&mut request).unwrap_or(0);
+            let status = match request[..len].starts_with(b"GET /healthy HTTP/1.0\r\n") {
+                true => status.load(Ordering::Relaxed),
+                false => 404,
+            };
+            let answer = format!("HTTP/1.0 {status} X\r\nContent-Length: 0\r\n\r\n");
+            // The check resets the connection when it has the status.
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+}
+
+/// A UDP backend is offline when its port is closed, and an HTTP backend by its status. Neither
+/// VXLAN nor VLAN tags carry logical ports.
+#[test]
+fn http_and_udp_backends_are_checked_through_a_tunnel_without_logical_ports() {
+    require_root!();
+    let balancer = |name: &str, protocol: &str, kind: &str, port: u16| {
+        format!(
+            "[[load_balancer]]\nname = \"{name}\"\nswitches = [\"blue\"]\n\
+             protocol = \"{protocol}\"\nvip = \"10.9.9.9:{port}\"\n\
+             backends = [\"192.168.7.1:{port}\", \"192.168.7.2:{port}\"]\n\
+             health = {{ {kind}, sources = {SOURCES:?}, interval = 1, timeout = 1, failures = 1 }}\n"
+        )
+    };
+    let text = balancer("http", "tcp", "kind = \"http\", path = \"/healthy\"", 81)
+        + &balancer("dns", "udp", "kind = \"udp\"", 82);
+    for tunnel in ["vxlan", "vlan"] {
+        check_http_and_udp(&Lab::new(Setup::new(tunnel).guests(1, 1).more(&text)));
+    }
+}
+
+fn check_http_and_udp(lab: &Lab) {
+    let daemons = lab.start_both();
+    let (near, far) = lab.ends();
+    let status = Arc::new(AtomicU16::new(200));
+    for guest in [near, far] {
+        serve_http(guest, SocketAddr::new(guest.ip(4), 81), &status);
+    }
+    let at = |guest: &Guest, port| SocketAddr::new(guest.ip(4), port);
+    let both = |guest: &Guest, port, status: &str| {
+        (0..2).for_each(|host| wait_status(&lab.control(host), at(guest, port), status));
+    };
+    for guest in [near, far] {
+        both(guest, 81, "online");
+        both(guest, 82, "offline");
+        let address = at(guest, 82);
+        let bound = guest.netns.run(|| UdpSocket::bind(address)).expect("a socket");
+        both(guest, 82, "online");
+        drop(bound);
+        both(guest, 82, "offline");
+    }
+    status.store(503, Ordering::Relaxed);
+    both(far, 81, "offline");
+    let (_, shown, _) = weft(&lab.control(0), &["show"]);
+    assert!(shown.contains("http offline: HTTP status 503"), "{shown}");
+    status.store(301, Ordering::Relaxed);
+    both(far, 81, "online");
+    let shown = weft_json(&lab.control(0), &["show"]);
+    assert!(shown["health"]["failures"].as_u64() > Some(0), "{shown}");
+    daemons.into_iter().for_each(Daemon::stop);
 }

@@ -5,7 +5,7 @@ use super::{Guest, PATIENCE};
 use bench::Stop;
 use bench::traffic::ping::Pinger;
 use netdev::Netns;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -146,7 +146,17 @@ impl EchoServer {
 
     /// Listens at an address of the guest.
     pub fn start_at(guest: &Guest, address: SocketAddr) -> Self {
-        let listener = guest.netns.run(|| TcpListener::bind(address)).expect("a TCP listener");
+        let mut bound = guest.netns.run(|| TcpListener::bind(address));
+        // A program that another test starts at this moment has a closed listener until it runs.
+        for _ in 0..100 {
+            match &bound {
+                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+                _ => break,
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            bound = guest.netns.run(|| TcpListener::bind(address));
+        }
+        let listener = bound.expect("a TCP listener");
         listener.set_nonblocking(true).expect("a listener can be made non-blocking");
         let (stop, name) = (Arc::new(AtomicBool::new(false)), guest.name.clone());
         let is_stopped = Arc::clone(&stop);

@@ -4,11 +4,13 @@
 use super::{Hosts, address_routed, balanced, gateway, lab_of, routed_ip, switch};
 use crate::commands::call::{weft, weft_json};
 use crate::common::daemon::WEFT;
-use crate::common::{GUEST_DEVICE, Guest, traffic};
+use crate::common::{GUEST_DEVICE, Guest, PATIENCE, traffic};
 use crate::peers::program::run;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
+use std::time::Duration;
+use testkit::host::wait_until;
 use testkit::ovn::Ovn;
 use traffic::EchoServer;
 
@@ -18,6 +20,14 @@ const SERVER_PORT: u16 = 8080;
 /// The backends that serve connections of a client, one after another.
 pub fn backends_of(client: &Guest, vip: SocketAddr, connections: usize) -> BTreeSet<String> {
     (0..connections).map(|_| traffic::tcp_echo(client, vip, STREAM).server).collect()
+}
+
+/// Waits until no connection of a client is refused: its program no longer has backends that fail.
+pub fn wait_accepted(client: &Guest, vip: SocketAddr) {
+    let connect = || TcpStream::connect_timeout(&vip, Duration::from_secs(1));
+    wait_until(PATIENCE, &format!("{vip} accepts all connections"), || {
+        (0..16).all(|_| client.netns.run(connect).is_ok())
+    });
 }
 
 #[test]

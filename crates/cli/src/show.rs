@@ -4,8 +4,8 @@ use crate::control::{DaemonSelector, Request, request};
 use crate::{Failure, stdio};
 use ::doctor::choice::Decision;
 use datapath::stats::{
-    ConnectionStats, Drops, EndpointStats, LogStats, PacketCount, PathMtuReport, PathMtuReports,
-    PrivilegeStats, Snapshot,
+    BackendHealth, ConnectionStats, Drops, EndpointStats, HealthStats, LogStats, PacketCount,
+    PathMtuReport, PathMtuReports, PrivilegeStats, Snapshot,
 };
 use std::fmt::Write as _;
 
@@ -94,8 +94,25 @@ fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
     }
     let ConnectionStats { connections, limit } = snapshot.connections;
     writeln!(out, "connections {connections} of at most {limit}")?;
+    write_health(out, &snapshot.health)?;
     write_log(out, snapshot.log)?;
     write_privileges(out, &snapshot.privileges)
+}
+
+/// The backends of load balancers that are checked.
+fn write_health(out: &mut String, health: &HealthStats) -> std::fmt::Result {
+    for BackendHealth { balancer, backend, port, kind, status, failure } in &health.backends {
+        write!(out, "backend {backend}  ")?;
+        if !balancer.is_empty() {
+            write!(out, "load balancer {balancer}  ")?;
+        }
+        write!(out, "port {port}  {kind} {status}")?;
+        match failure {
+            Some(failure) => writeln!(out, ": {failure}")?,
+            None => writeln!(out)?,
+        }
+    }
+    Ok(())
 }
 
 /// What the daemon may still do.

@@ -353,6 +353,7 @@ impl Datapath for UserDatapath {
             }
         });
         Ok(Snapshot {
+            health: Default::default(),
             host: self.host.clone(),
             datapath: "user".to_owned(),
             pid: std::process::id(),

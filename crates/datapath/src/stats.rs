@@ -4,7 +4,7 @@ use crate::histogram::HistogramCounts;
 use flow::{DropCounters, PacketCounter};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::AddAssign;
 
 /// All counters of a datapath at one moment.
@@ -41,6 +41,41 @@ pub struct Snapshot {
     /// What the daemon may still do.
     #[serde(default)]
     pub privileges: PrivilegeStats,
+    /// The health of the backends of load balancers that this host checks.
+    #[serde(default)]
+    pub health: HealthStats,
+}
+
+/// The health checks of a host. The datapath leaves it empty; the daemon fills it in.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct HealthStats {
+    /// The backends.
+    pub backends: Vec<BackendHealth>,
+    /// Checks that have begun.
+    pub checks: u64,
+    /// Checks that have failed.
+    pub failures: u64,
+    /// Checks that were not made, because all source ports or all checks were in use.
+    pub put_off: u64,
+    /// Packets to the health checks that answer none of them.
+    pub strays: u64,
+}
+
+/// The health of a backend.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct BackendHealth {
+    /// The name of its load balancer; empty with OVN.
+    pub balancer: String,
+    /// Its address and port.
+    pub backend: SocketAddr,
+    /// Its logical port.
+    pub port: String,
+    /// How it is checked: `tcp`, `http` or `udp`.
+    pub kind: String,
+    /// `online`, `offline`, or `unknown` until enough checks have been made.
+    pub status: String,
+    /// Why the last check has failed, if it has.
+    pub failure: Option<String>,
 }
 
 /// The queues of packets that wait for a decision of the switch, one for each port.

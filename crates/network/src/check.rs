@@ -3,6 +3,7 @@
 
 mod acl;
 mod condition;
+mod health;
 mod router;
 mod services;
 
@@ -63,7 +64,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
     let on_switches = hosts_on_switches(&switches, &routers);
     let routers = router::routers(report, &switches, routers);
     let load_balancers =
-        services::load_balancers(report, load_balancers, &switches, &routers.addresses);
+        services::load_balancers(report, load_balancers, &switches, (&routers, hosts.len()));
     distinct_senders(report, &hosts, (&switches, &on_switches), &routers.connectivity);
     let needs = needs_underlay(&hosts, (&switches, &on_switches), &routers.connectivity);
     let family = match underlay_family {

@@ -13,6 +13,7 @@
 mod check;
 mod connectivity;
 mod errors;
+mod health;
 mod interface_address;
 mod load;
 pub mod logical;
@@ -32,12 +33,14 @@ pub use errors::{Errors, Position, Problem};
 pub use flow::{
     Carrier, DatapathKey, Dscp, KernelDatapath, NetworkId, PortKey, Ttl, TunnelSettings, TunnelType,
 };
+pub use health::BackendCheck;
 pub use load::{read_file, says_the_same};
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
-    Acl, AclAction, AclDirection, AclScope, Bridge, BridgePort, Device, FileLine, Host, HostIndex,
-    LoadBalancer, LogicalRouter, LogicalSwitch, Nat, NatKind, Network, Port, PortSecurity, Route,
-    RouterIndex, RouterLink, RouterPort, Segment, SwitchIndex, Trust,
+    Acl, AclAction, AclDirection, AclScope, Bridge, BridgePort, Device, FileLine, HealthChecks,
+    HealthTarget, Host, HostIndex, LoadBalancer, LogicalRouter, LogicalSwitch, Nat, NatKind,
+    Network, Port, PortSecurity, Route, RouterIndex, RouterLink, RouterPort, Segment, SwitchIndex,
+    Trust,
 };
 pub use name::interface_problem;
 pub use options::{TunnelOptions, UnderlayFamily, overhead_bytes};

@@ -1,6 +1,7 @@
 //! [`Placement`]: where logical ports are, as seen from one host. It is the physical part of a
 //! network; the logical flows are the same on every host.
 
+use crate::health;
 use crate::logical::{DatapathKeys, LogicalPort};
 use crate::{HostIndex, LogicalRouter, LogicalSwitch, Network, Port, RouterLink};
 use flow::{DatapathKey, EndpointId, PortKey, PortNo, TagLink, TunnelType};
@@ -106,6 +107,15 @@ impl Placement {
                 });
             }
         }
+        let monitored = health::monitored(network).into_keys();
+        for index in monitored.filter(|index| parts.contains(&connectivity.part_of_switch(*index)))
+        {
+            let switch = &switches[index];
+            builder.add_monitors(index, host, |other| {
+                let end_point = || end_point(switch.tunnel, RemoteEnd::Host(other));
+                remote_location(network, switch, end_point)
+            });
+        }
         for (index, router) in network.logical_routers().iter().enumerate() {
             if !parts.contains(&connectivity.part_of_router(index)) {
                 continue;
@@ -150,7 +160,7 @@ impl Placement {
 }
 
 /// For each switch, the hosts of its guests and the home hosts of routers with a port in it.
-fn hosts_on_switches(network: &Network) -> Vec<BTreeSet<HostIndex>> {
+pub(crate) fn hosts_on_switches(network: &Network) -> Vec<BTreeSet<HostIndex>> {
     let switches = network.logical_switches().iter();
     let mut on_switches: Vec<BTreeSet<HostIndex>> =
         switches.map(|switch| switch.ports.iter().map(|port| port.host).collect()).collect();
@@ -268,6 +278,33 @@ impl<'n> PlacementBuilder<'n> {
         }
         if !hosts.is_empty() {
             self.placement.tunnel_inports.insert(datapath, TunnelInport::ByHost(hosts));
+        }
+    }
+
+    /// Adds the ports from which hosts check the backends in a switch. The program of another host
+    /// finds its own port by the header fields, so no tunnel carries logical ports to it.
+    fn add_monitors(
+        &mut self,
+        index: usize,
+        own: HostIndex,
+        mut location: impl FnMut(HostIndex) -> PortLocation,
+    ) {
+        let datapath = self.key(index);
+        for host in health::hosts_of(self.network, index) {
+            let Some(port) = health::port_key(host) else { continue };
+            let place = if host == own {
+                let entry = health::entry(index);
+                self.placement.entries.insert(entry, PortRole::Vif { datapath, port });
+                PortLocation::Local(entry)
+            } else {
+                match location(host) {
+                    PortLocation::Remote { endpoint, .. } => {
+                        PortLocation::Remote { endpoint, logical_ports: false }
+                    }
+                    other => other,
+                }
+            };
+            self.placement.locations.insert((datapath, port), place);
         }
     }
 

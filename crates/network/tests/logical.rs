@@ -386,3 +386,100 @@ fn stateful_switch_blocks_connections_that_its_acls_no_longer_allow() {
     assert_eq!(net.send("b", &format!("{to_a} && arp")), "output(1)");
     assert_eq!(net.send("b", &format!("{to_a} && ip4 && udp.dst == 53")), "output(1)");
 }
+
+/// The actions of the flow with this beginning of its stage and match.
+fn actions_of(network: &Network, stage: &str, condition: &str) -> Vec<String> {
+    let flows = logical_flows(network).flows;
+    let found = flows
+        .iter()
+        .filter(|flow| flow.stage.name() == stage && flow.condition.starts_with(condition));
+    found.map(|flow| flow.actions.clone()).collect()
+}
+
+#[test]
+fn backends_get_no_new_connections_while_they_are_offline() {
+    let text = include_str!("../../../examples/services.toml").replace(
+        "backends = [",
+        "affinity = 9\nhealth = { sources = [\"10.0.1.254\"] }\nrouters = [\"edge\"]\nbackends = [",
+    );
+    let mut network = Network::parse(&text, "net.toml").unwrap_or_else(|errors| panic!("{errors}"));
+    let all = logical_flows(&network);
+    let choices = |network: &Network| {
+        let of_switch = actions_of(network, "ls_in_lb", "ct.new");
+        (of_switch, actions_of(network, "lr_in_dnat", "ct.new && !ct.rel"))
+    };
+    let chosen = |backends: &str| {
+        let choose = format!("ct_lb_mark(backends={backends});");
+        (vec![format!("reg0[1] = 0; {choose}")], vec![choose])
+    };
+    assert_eq!(choices(&network), chosen("10.0.1.11:8080,10.0.1.12:8080"));
+    let backends = ["10.0.1.11:8080", "10.0.1.12:8080"].map(|it| it.parse().unwrap());
+    let offline = |name: &str, backends: &[std::net::SocketAddr]| -> BTreeSet<_> {
+        backends.iter().map(|backend| (name.to_owned(), *backend)).collect()
+    };
+    network.set_offline(&offline("web", &backends[..1]));
+    assert_eq!(choices(&network), chosen("10.0.1.12:8080"));
+    // Clients do not keep a backend that is offline, but replies are still recognized.
+    let some = logical_flows(&network);
+    let keeps = |flow: &&network::LogicalFlow| flow.condition.starts_with("reg9[6] == 1");
+    assert!(some.flows.iter().filter(keeps).all(|flow| !flow.actions.contains("10.0.1.11")));
+    assert_eq!(some.load_balancers, all.load_balancers);
+    network.set_offline(&offline("web", &backends));
+    assert_eq!(choices(&network), (vec!["drop;".to_owned()], vec!["drop;".to_owned()]));
+    network.set_offline(&offline("other", &backends));
+    assert_eq!(logical_flows(&network), all);
+}
+
+/// A network with a checked guest on each host, and an ACL that drops everything.
+fn checked(tunnel: &str) -> String {
+    let port = |number: u8| {
+        format!(
+            "{{ name = \"g{number}\", host = \"h{number}\", mac = \"02:00:00:00:00:0{number}\", \
+             addresses = [\"10.0.0.{number}/24\"], device = {{ tap = \"g{number}\" }} }}"
+        )
+    };
+    format!(
+        "tunnel = \"{tunnel}\"\nhost = [{{ name = \"h1\", uplink = \"e\", underlay = \
+         [\"192.0.2.1\"] }}, {{ name = \"h2\", uplink = \"e\", underlay = [\"192.0.2.2\"] }}]\n\
+         logical_switch = [{{ name = \"s\", vni = 5, port = [{}, {}] }}]\n\
+         [[load_balancer]]\nname = \"w\"\nswitches = [\"s\"]\nprotocol = \"tcp\"\n\
+         vip = \"10.9.9.9:80\"\nbackends = [\"10.0.0.1:80\", \"10.0.0.2:80\"]\n\
+         health = {{ sources = [\"10.0.0.250\"] }}\n\
+         [[acl]]\nswitch = \"s\"\ndirection = \"from-port\"\npriority = 9\nmatch = 'ip'\n\
+         action = \"drop\"\n",
+        port(1),
+        port(2)
+    )
+}
+
+const ANSWER: &str = "eth.src == 02:00:00:00:00:01 && ip4.src == 10.0.0.1 && \
+                      ip4.dst == 10.0.0.250 && ip.ttl == 64 && tcp.src == 80 && tcp.flags == 0x12";
+
+#[test]
+fn answers_to_health_checks_reach_the_host_that_has_asked() {
+    for (tunnel, encap) in [("vxlan", 1), ("geneve", 101)] {
+        let net = Net::on("h1", &checked(tunnel));
+        let to = |port: u16| {
+            net.send(
+                "g1",
+                &format!("{ANSWER} && eth.dst == 0a:57:45:46:00:00 && tcp.dst == {port}"),
+            )
+        };
+        assert_eq!(to(0x8000), "controller");
+        assert_eq!(to(0x803f), "controller");
+        let other = format!("set(eth_dst=0a:57:45:46:00:02),encap(endpoint={encap},key=5)");
+        assert_eq!((to(0x8040), to(0x807f)), (other.clone(), other));
+        // No host has this range.
+        assert_eq!(to(0x8080), "drop(unknown_mac)");
+        let asks = "eth.src == 02:00:00:00:00:01 && eth.dst == ff:ff:ff:ff:ff:ff && arp.op == 1 && \
+                    arp.spa == 10.0.0.1 && arp.tpa == 10.0.0.250 && arp.sha == 02:00:00:00:00:01";
+        let answered = net.send("g1", asks);
+        assert!(answered.contains("set(arp_sha=0a:57:45:46:00:00)"), "{answered}");
+        // A guest does not pass the ACLs with the address of health checks.
+        let forged = ANSWER.replace("02:00:00:00:00:01", "0a:57:45:46:00:01");
+        let forged = format!("{forged} && eth.dst == 02:00:00:00:00:02 && tcp.dst == 9");
+        assert_eq!(net.send("g1", &forged), "drop(flow_drop)");
+        let own = net.send("g1", &forged.replace("0a:57:45:46", "02:00:00:00"));
+        assert!(own.ends_with("drop(flow_drop)") && own != "drop(flow_drop)", "{own}");
+    }
+}

@@ -244,7 +244,7 @@ impl Deployment {
         switches.filter_map(|switch| switch.port_named(name)).any(|port| port.pool.is_some())
     }
 
-    fn number_of(&self, name: &str) -> Option<PortNo> {
+    pub(super) fn number_of(&self, name: &str) -> Option<PortNo> {
         self.config.ports.iter().find(|port| port.name == name).map(|port| port.port)
     }
 }

@@ -1,6 +1,7 @@
 //! [`Deployment`]: a network as one host runs it, from its network file or from OVN.
 
 use super::attached::AttachedPorts;
+use super::health::{CheckKey, FROM_UNDERLAY, PlannedCheck};
 use crate::bridges::{self, FlowFiles, HostBridges};
 use crate::host_config::{self, HostConfig};
 use crate::host_numbers::HostNumbers;
@@ -12,12 +13,15 @@ use datapath::stats::Snapshot;
 use doctor::choice::OuterChecksum;
 use doctor::facts::NicFacts;
 use flow::{Carrier, PortNo, TunnelType};
-use network::{Host, Network, Placement, TunnelOptions, UnderlayFamily};
+use network::{BackendCheck, Host, Network, Placement, TunnelOptions, UnderlayFamily};
 use pipeline::Program;
-use std::collections::HashMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// The arrival of answers from a port without a device.
+const NO_PORT: u32 = u32::MAX - 1;
 
 /// A network, the datapath configuration that follows from it on this host, and the names that
 /// operators know ports and hosts by.
@@ -53,6 +57,8 @@ pub struct Previous {
     pub bridges: HostBridges,
     /// These devices stay attached.
     pub attached: AttachedPorts,
+    /// These backends, each of a load balancer, get no new connections.
+    pub offline: BTreeSet<(String, SocketAddr)>,
 }
 
 /// The settings of forwarding that come from the command line, not from the network file.
@@ -75,13 +81,14 @@ impl Deployment {
     /// # Errors
     /// An unknown host, an invalid flow file, a limit on open files that is too low.
     pub fn new(
-        (network, flows): (Network, &FlowFiles),
+        (mut network, flows): (Network, &FlowFiles),
         file: &Path,
         host: &str,
         options: ForwardingOptions,
         previous: Previous,
     ) -> Result<(Self, Program), Failure> {
         let name = file.display().to_string();
+        network.set_offline(&previous.offline);
         let host = find_host(&network, host, &name)?;
         let ForwardingOptions { workers, source_ports, megaflows, use_kernel } = options;
         // The uplink may appear later; the choice then assumes no offloads.
@@ -190,7 +197,39 @@ impl Deployment {
             numbers: self.numbers.clone(),
             bridges: bridges.clone(),
             attached: self.attached.clone(),
+            offline: self.offline(),
         }
+    }
+
+    /// The backends that get no new connections.
+    pub(super) fn offline(&self) -> BTreeSet<(String, SocketAddr)> {
+        let balancers = self.network.iter().flat_map(|network| network.load_balancers());
+        balancers
+            .flat_map(|it| it.offline.iter().map(|backend| (it.name.clone(), *backend)))
+            .collect()
+    }
+
+    /// The health checks of the network file.
+    pub(super) fn checks(&self) -> BTreeMap<CheckKey, PlannedCheck> {
+        let Some(network) = &self.network else { return BTreeMap::new() };
+        let Some(host) = network.host(&self.config.host) else { return BTreeMap::new() };
+        let planned = network.backend_checks(host.index).into_iter().map(|it| {
+            let BackendCheck { balancer, backend, port, is_local, entry, mut check } = it;
+            check.arrival = match is_local {
+                // Without a device there is no answer.
+                true => self.number_of(&port).map_or(NO_PORT, |number| number.0),
+                false => FROM_UNDERLAY,
+            };
+            let key = CheckKey::Backend(balancer.clone(), backend);
+            (key, PlannedCheck { balancer, port, entry: (entry, None), check })
+        });
+        planned.collect()
+    }
+
+    /// Where a packet has arrived, as health checks know it.
+    pub(super) fn arrival(&self, port: PortNo) -> u32 {
+        let is_guest = self.port_names.contains_key(&port);
+        if is_guest { port.0 } else { FROM_UNDERLAY }
     }
 
     /// The same network with other ports.

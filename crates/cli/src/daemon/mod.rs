@@ -8,6 +8,7 @@ mod capture_outer;
 mod connections;
 mod decisions;
 mod deployment;
+mod health;
 mod metrics;
 mod network_file;
 mod ovn;
@@ -33,6 +34,7 @@ use datapath::{Datapath, DatapathError};
 use datapath_bpf::Unsupported;
 use deployment::{Deployment, Previous};
 pub use deployment::{ForwardingOptions, no_such_host};
+use health::Health;
 use netdev::epoll::Waker;
 use netdev::sandbox::FileLimit;
 pub use network_file::FileReads;
@@ -59,6 +61,9 @@ pub struct Daemon {
     provider: ActiveProvider,
     switch: Switch,
     probes: Arc<Probes>,
+    health: Health,
+    /// Wakes the thread that follows OVN, if there is one.
+    ovn_waker: OnceLock<ovsdb::io::Waker>,
     deployment: Arc<RwLock<Arc<Deployment>>>,
     reads: FileReads,
     reloads: Reloads,
@@ -266,6 +271,8 @@ impl PreparedDaemon {
         switch.set_probe_receiver(sender);
         let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&deployment), receiver)
             .context("cannot start the thread for path probes")?;
+        let (sender, copies) = health::channel();
+        switch.set_controller(sender);
         let (reloads, shutdown) = (Reloads::default(), ShutdownRequest::new()?);
         let (file, joined) = match source {
             NetworkSource::File(file) => (Some(file), None),
@@ -278,6 +285,8 @@ impl PreparedDaemon {
             provider,
             switch,
             probes,
+            health: Health::new(),
+            ovn_waker: OnceLock::new(),
             deployment,
             reads: FileReads::new(),
             reloads,
@@ -291,6 +300,7 @@ impl PreparedDaemon {
         });
         bridge_flows::start_expiry(&daemon)
             .context("cannot start the thread that removes expired flows")?;
+        health::start(&daemon, copies).context("cannot start the thread for health checks")?;
         let ovn = joined.map(|joined| joined.follow(&daemon)).transpose();
         let ovn = ovn.context("cannot start the thread that follows OVN")?;
         Ok(RunningDaemon { daemon, ovn })
@@ -457,6 +467,7 @@ impl Daemon {
     fn snapshot(&self) -> Result<Snapshot, DatapathError> {
         let mut snapshot = self.datapath.snapshot()?;
         snapshot.log.not_written = logging::not_written();
+        snapshot.health = self.health.stats();
         snapshot.privileges = sandbox::stats(self.file_limit);
         self.deployment().name_ports(&mut snapshot);
         Ok(snapshot)

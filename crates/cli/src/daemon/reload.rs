@@ -160,6 +160,7 @@ impl Daemon {
         self.forget_moved(&old_program, &program, new.network.as_deref());
         // Clients must find the names of ports before they see flows that use them.
         *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(new);
+        self.follow_health(new);
         self.datapath.set_punt_limit(new.config.punt_limit)?;
         if let Some(tracker) = self.datapath.tracker() {
             saved::save_names(tracker, &program, &new.config);

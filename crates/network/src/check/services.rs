@@ -1,21 +1,25 @@
 //! Checks of load balancers and network address translation.
 
+use super::health::Guests;
+use super::router::CheckedRouters;
 use crate::errors::ProblemCollector;
 use crate::read::{
     LinkDraft, LoadBalancerDraft, NatDraft, RouterDraft, Setting, SwitchDraft, Unique,
 };
 use crate::section::Located;
 use crate::{IpNet, LoadBalancer, Nat, NatKind};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-/// The load balancers; `None` when one is invalid, which has been reported. `routed` holds the
-/// addresses of router ports in each switch.
+/// The load balancers; `None` when one is invalid, which has been reported. `hosts` is
+/// the number of hosts.
 pub(super) fn load_balancers(
     report: &mut ProblemCollector<'_>,
     drafts: Vec<LoadBalancerDraft>,
     switches: &[SwitchDraft],
-    routed: &[Vec<Located<IpNet>>],
+    (routers, hosts): (&CheckedRouters, usize),
 ) -> Option<Vec<LoadBalancer>> {
+    let routed = &routers.addresses;
     let mut taken = Unique::new();
     let finished: Vec<_> = drafts
         .into_iter()
@@ -47,6 +51,17 @@ pub(super) fn load_balancers(
                     is_right = false;
                 }
             }
+            let guests = Guests { switches, routers, hosts };
+            let health = match &draft.health {
+                Setting::Default => None,
+                Setting::Wrong => return None,
+                Setting::Given(health) => {
+                    let (switches, routers) = (draft.switches.as_ref()?, draft.routers.as_ref()?);
+                    let places = guests.places(switches, routers);
+                    let protocol = draft.protocol?;
+                    Some(guests.checks(report, health, protocol, (&backends, &places))?)
+                }
+            };
             Some(LoadBalancer {
                 name: draft.name.filter(|_| is_right)?,
                 switches: draft.switches?.into_iter().map(|switch| switch.value).collect(),
@@ -55,6 +70,8 @@ pub(super) fn load_balancers(
                 vip: vip.value,
                 backends: backends.into_iter().map(|backend| backend.value).collect(),
                 affinity_s,
+                health,
+                offline: BTreeSet::new(),
                 line: draft.line,
             })
         })

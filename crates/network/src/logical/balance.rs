@@ -81,17 +81,20 @@ fn add_balancer(
         format!("{register} = {address}; reg2[0..15] = {port}; ct_lb_mark;"),
         *line,
     );
-    let backends: Vec<String> = balancer.backends.iter().map(ToString::to_string).collect();
-    flows.add(
-        datapaths,
-        (Stage::LsInLb, 120),
-        format!("ct.new && {is_to_vip}"),
-        format!("reg0[1] = 0; ct_lb_mark(backends={});", backends.join(",")),
-        *line,
-    );
+    let choose = match choice(balancer) {
+        Some(choice) => format!("reg0[1] = 0; {choice}"),
+        None => "drop;".to_owned(),
+    };
+    flows.add(datapaths, (Stage::LsInLb, 120), format!("ct.new && {is_to_vip}"), choose, *line);
     if let Some(timeout_s) = balancer.affinity_s {
         add_affinity(balancer, timeout_s, datapaths, flows);
     }
+}
+
+/// The action that chooses a backend; `None` if all are offline.
+pub(super) fn choice(balancer: &LoadBalancer) -> Option<String> {
+    let backends: Vec<String> = balancer.active().map(ToString::to_string).collect();
+    (!backends.is_empty()).then(|| format!("ct_lb_mark(backends={});", backends.join(",")))
 }
 
 /// Source-address affinity. The backend of the client is in `reg4` or `xxreg0`, and in `reg8`.
@@ -119,7 +122,7 @@ fn add_affinity(
         format!("ct.new && {ip} && {is_to_vip}"),
         "reg9[6] = chk_lb_aff(); next;".to_owned(),
     );
-    for backend in &balancer.backends {
+    for backend in balancer.active() {
         let (address, port) = (backend.ip(), backend.port());
         add(
             (Stage::LsInLb, 150),

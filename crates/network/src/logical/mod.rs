@@ -26,6 +26,7 @@
 mod acl;
 mod balance;
 mod guard;
+mod monitor;
 mod router;
 mod stage;
 mod stateful;
@@ -33,6 +34,7 @@ mod switch;
 
 pub use stage::Stage;
 
+use crate::health;
 use crate::model::port_in_switch;
 use crate::{
     FileLine, HostIndex, LogicalSwitch, Network, PortSecurity, Prefix, RouterIndex, RouterLink,
@@ -75,7 +77,7 @@ pub struct LogicalDatapath {
     /// Switch or router.
     pub kind: DatapathKind,
     /// Its ports: those of guests, that of the uplink ([`LogicalPort::WIRE`]) if any, those of
-    /// hosts ([`LogicalPort::of_host`]), then those of routers.
+    /// hosts ([`LogicalPort::of_host`]), those of health checks, then those of routers.
     pub ports: Vec<LogicalPort>,
     /// The multicast group of all ports except routers' ([`PortKey::FLOOD`]); empty for a router.
     pub flood: Option<Vec<PortKey>>,
@@ -211,6 +213,7 @@ pub fn logical_flows(network: &Network) -> LogicalNetwork {
     guard::add(network, &keys, &switches, &mut flows);
     acl::add(network, &keys, (&scopes, &switches), &mut flows);
     balance::add(network, &keys, &switches, &mut flows);
+    monitor::add(network, &keys, &mut flows);
     router::add(network, &keys, &mut flows);
     let mut flows = flows.flows;
     flows.sort_by_key(|flow| (flow.stage, std::cmp::Reverse(flow.priority)));
@@ -229,7 +232,9 @@ pub fn logical_flows(network: &Network) -> LogicalNetwork {
 
 fn datapaths(network: &Network, keys: &DatapathKeys) -> Vec<LogicalDatapath> {
     let mut datapaths: Vec<LogicalDatapath> = Vec::new();
-    for (switch, &key) in network.logical_switches().iter().zip(&keys.switches) {
+    let monitored = health::monitored(network);
+    for (index, (switch, &key)) in network.logical_switches().iter().zip(&keys.switches).enumerate()
+    {
         let mut ports = guests_and_wire(switch);
         let flood = ports.iter().map(|port| port.key).collect();
         let unknown = switch.learns().then(|| {
@@ -237,6 +242,9 @@ fn datapaths(network: &Network, keys: &DatapathKeys) -> Vec<LogicalDatapath> {
             switch.learning_ports().map(|port| port.key).chain(wire).collect()
         });
         ports.extend(hosts(network, switch));
+        if monitored.contains_key(&index) {
+            ports.extend(health::logical_ports(network, index));
+        }
         datapaths.push(LogicalDatapath {
             key,
             tunnel_key: (key != switch.datapath_key).then_some(switch.datapath_key),

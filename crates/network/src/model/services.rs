@@ -2,8 +2,12 @@
 
 use super::{FileLine, RouterIndex, SwitchIndex};
 use crate::Prefix;
+use flow::PortKey;
 use lflow::actions::Transport;
+use services::health;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use wire::MacAddr;
 
 /// A load balancer: the switches of its clients, or routers on the way, spread connections to a
 /// virtual address over several backends.
@@ -24,8 +28,45 @@ pub struct LoadBalancer {
     /// Further connections of a client go to its backend, until it has opened none for this many
     /// seconds. `None` without affinity.
     pub affinity_s: Option<u16>,
+    /// How its backends are checked; `None` without checks.
+    pub health: Option<HealthChecks>,
+    /// The backends that get no new connections, because their checks fail. The file has none.
+    pub offline: BTreeSet<SocketAddr>,
     /// Its line in the file.
     pub line: FileLine,
+}
+
+impl LoadBalancer {
+    /// The backends that get new connections.
+    pub fn active(&self) -> impl Iterator<Item = &SocketAddr> {
+        self.backends.iter().filter(|backend| !self.offline.contains(backend))
+    }
+}
+
+/// How the backends of a load balancer are checked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HealthChecks {
+    /// What is sent.
+    pub kind: health::Kind,
+    /// When it is sent.
+    pub timing: health::Timing,
+    /// The backends, in the order of the load balancer.
+    pub targets: Vec<HealthTarget>,
+}
+
+/// A backend that is checked: a guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HealthTarget {
+    /// The backend.
+    pub backend: SocketAddr,
+    /// The switch of the guest.
+    pub switch: SwitchIndex,
+    /// The port of the guest in that switch.
+    pub port: PortKey,
+    /// The MAC address of the guest.
+    pub mac: MacAddr,
+    /// The source address of checks, which no guest and no router in that switch has.
+    pub source: IpAddr,
 }
 
 /// A rule of network address translation.

@@ -19,7 +19,7 @@ const FURTHER: [(&str, &str); 1] = [("port_security", "port_security = [\"10.0.0
 
 /// All tables, except that of the whole file.
 pub(super) fn tables() -> impl Iterator<Item = &'static Schema> {
-    let tables: [&'static Schema; 14] = [
+    let tables: [&'static Schema; 15] = [
         &host::HOST,
         &switch::SWITCH,
         &switch::VLAN_PAIR,
@@ -33,6 +33,7 @@ pub(super) fn tables() -> impl Iterator<Item = &'static Schema> {
         &router::ROUTE,
         &acl::ACL,
         &services::LOAD_BALANCER,
+        &services::HEALTH,
         &services::NAT,
     ];
     tables.into_iter().chain(tunnel::schemas())

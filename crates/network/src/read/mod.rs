@@ -20,7 +20,7 @@ pub(crate) use acl::{AclDraft, ScopeDraft};
 pub(crate) use bridge::BridgeDraft;
 pub(crate) use host::HostDraft;
 pub(crate) use router::{LinkDraft, RouteDraft, RouterDraft, RouterPortDraft};
-pub(crate) use services::{LoadBalancerDraft, NatDraft};
+pub(crate) use services::{HealthDraft, HealthKind, LoadBalancerDraft, NatDraft};
 pub(crate) use sets::SetsDraft;
 pub(crate) use switch::SwitchDraft;
 pub(crate) use tunnel::OptionsDraft;

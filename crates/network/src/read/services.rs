@@ -7,6 +7,7 @@ use crate::interface_address::not_unicast;
 use crate::section::{Field, Located, Schema, Section, key};
 use crate::{FileLine, NatKind, Prefix, RouterIndex, SwitchIndex, suggest};
 use lflow::actions::Transport;
+use services::health::{HttpPath, MAX_PATH_LEN, Timing};
 use std::net::{IpAddr, SocketAddr};
 
 pub(super) const LOAD_BALANCER: Schema = Schema {
@@ -19,6 +20,20 @@ pub(super) const LOAD_BALANCER: Schema = Schema {
         key("vip", "vip = \"10.9.0.1:80\""),
         key("backends", "backends = [\"10.0.1.11:8080\"]"),
         key("affinity", "affinity = 300"),
+        key("health", "health = { sources = [\"10.0.1.254\"] }"),
+    ],
+};
+
+pub(super) const HEALTH: Schema = Schema {
+    name: "`health`",
+    keys: &[
+        key("kind", "kind = \"http\""),
+        key("sources", "sources = [\"10.0.1.254\"]"),
+        key("path", "path = \"/healthy\""),
+        key("interval", "interval = 5"),
+        key("timeout", "timeout = 3"),
+        key("failures", "failures = 3"),
+        key("successes", "successes = 1"),
     ],
 };
 
@@ -41,7 +56,27 @@ pub(crate) struct LoadBalancerDraft {
     pub(crate) vip: Option<Located<SocketAddr>>,
     pub(crate) backends: Option<Vec<Located<SocketAddr>>>,
     pub(crate) affinity_s: Setting<u16>,
+    pub(crate) health: Setting<HealthDraft>,
     pub(crate) line: FileLine,
+}
+
+/// The health checks of a load balancer.
+pub(crate) struct HealthDraft {
+    /// The position of the table.
+    pub(crate) at: usize,
+    /// `None` for the default of the protocol.
+    pub(crate) kind: Option<Located<HealthKind>>,
+    pub(crate) sources: Vec<Located<IpAddr>>,
+    pub(crate) path: Option<Located<HttpPath>>,
+    pub(crate) timing: Timing,
+}
+
+/// The word in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HealthKind {
+    Tcp,
+    Udp,
+    Http,
 }
 
 /// A rule of network address translation as far as it could be read.
@@ -81,9 +116,56 @@ pub(super) fn load_balancers(
                         1 to 65535";
             field.integer(report, 1..=u16::MAX, rule)
         }),
+        health: Setting::of(section.get("health"), |field| health(report, field)),
         line: FileLine(report.line(section.at)),
     };
     sections.iter().map(read).collect()
+}
+
+fn health(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<HealthDraft> {
+    /// The longest interval and timeout, in seconds.
+    const MAX_SECONDS: u32 = 3600;
+    let section = field.table(report, &HEALTH)?;
+    let errors = report.len();
+    let kinds = [("tcp", HealthKind::Tcp), ("http", HealthKind::Http), ("udp", HealthKind::Udp)];
+    let kind = section.get("kind").and_then(|field| {
+        let kind = word(report, field, "kind", &kinds)?;
+        Some(field.located(kind))
+    });
+    let sources = section.require(report, "sources").and_then(|field| {
+        list(report, (field, "sources"), |report, element| address(report, element))
+    });
+    let path = section.get("path").and_then(|field| {
+        let text = field.string(report)?;
+        let path = HttpPath::new(text);
+        if path.is_none() {
+            let message = format!(
+                "{text:?} is no path; write one that begins with `/` and has at most \
+                 {MAX_PATH_LEN} visible ASCII characters"
+            );
+            field.error(report, message);
+        }
+        Some(field.located(path?))
+    });
+    let mut number = |name, max, default, rule: &str| {
+        let field = section.get(name);
+        field.map_or(Some(default), |field| field.integer(report, 1..=max, rule))
+    };
+    let interval = number("interval", MAX_SECONDS, 5, "seconds between checks, 1 to 3600");
+    let timeout = number("timeout", MAX_SECONDS, 3, "seconds a backend may take, 1 to 3600");
+    let failures = number("failures", 100, 3, "failures in a row, 1 to 100");
+    let successes = number("successes", 100, 1, "successes in a row, 1 to 100");
+    // A key of the wrong type has been reported.
+    if report.len() > errors {
+        return None;
+    }
+    let timing = Timing {
+        interval_ms: interval? * 1000,
+        timeout_ms: timeout? * 1000,
+        failures: failures?,
+        successes: successes?,
+    };
+    Some(HealthDraft { at: field.at, kind, sources: sources?, path, timing })
 }
 
 /// Reads `switches` or `routers`, of which a load balancer needs at least one. Without `routers`,

@@ -130,6 +130,35 @@ pub const DAEMON: &[Family] = &[
             to.add(&["not_written"], of.show.log.not_written);
         },
     ),
+    gauge(
+        "weft_backend_online",
+        &["load_balancer", "backend", "port"],
+        "1 if the backend of a load balancer gets new connections, 0 if its health checks fail.",
+        |of, to| {
+            for it in &of.show.health.backends {
+                let is_online = u64::from(it.status != "offline");
+                to.add(&[&it.balancer, &it.backend.to_string(), &it.port], is_online);
+            }
+        },
+    ),
+    counter("weft_health_checks", &[], "Health checks of backends that have begun.", |of, to| {
+        to.add(&[], of.show.health.checks);
+    }),
+    counter("weft_health_check_failures", &[], "Of these, those that have failed.", |of, to| {
+        to.add(&[], of.show.health.failures);
+    }),
+    counter(
+        "weft_health_checks_put_off",
+        &[],
+        "Health checks that were not made, because all source ports or all checks were in use.",
+        |of, to| to.add(&[], of.show.health.put_off),
+    ),
+    counter(
+        "weft_health_check_strays",
+        &[],
+        "Packets to the health checks that answer none of them.",
+        |of, to| to.add(&[], of.show.health.strays),
+    ),
     info(
         "weft_privileges",
         &["capabilities", "landlock", "seccomp", "no_new_privs"],

@@ -3,7 +3,7 @@ use crate::control::replies::{ConnectionTotals, ConnectionUse, LocalEnd, RemoteE
 use crate::metrics::exposition::{Format, MAX_SAMPLES, render};
 use crate::metrics::{OvnFacts, PortDrops, ProcessFacts};
 use datapath::stats::{
-    Drops, EndpointStats, MapUse, PacketCount, PathMtuReport, PortStats, Snapshot,
+    BackendHealth, Drops, EndpointStats, MapUse, PacketCount, PathMtuReport, PortStats, Snapshot,
 };
 use std::collections::BTreeSet;
 
@@ -55,6 +55,14 @@ fn observation(ports: u32) -> Observation {
         ..Snapshot::default()
     };
     show.uplink.drops = reasons(&["malformed"]);
+    show.health.backends = vec![BackendHealth {
+        balancer: "web".to_owned(),
+        backend: ([10, 0, 1, 11], 80).into(),
+        port: "web1".to_owned(),
+        kind: "tcp".to_owned(),
+        status: "offline".to_owned(),
+        failure: Some("refused".to_owned()),
+    }];
     let local = LocalEnd { tunnel: "geneve".into(), local: [192, 0, 2, 1].into(), port: 6081 };
     Observation {
         port_drops: PortDrops::default().sums(&show.ports),

@@ -2,7 +2,7 @@
 //!
 //! | stage | what it does |
 //! |---|---|
-//! | `lr_in_unsnat` | packets for a virtual address that is also the external one of NAT stay as they are |
+//! | `lr_in_unsnat` | skips packets for a virtual address that is an external one of NAT too |
 //! | `lr_in_defrag` | packets for a virtual address pass the connection tracker |
 //! | `lr_in_lb_aff_check` | looks up the backend of a client |
 //! | `lr_in_dnat` | chooses the backend of a new connection |
@@ -12,6 +12,7 @@
 
 use super::nat::family;
 use super::{FlowCollector, RouterFlows, Stage};
+use crate::logical::balance::choice;
 use crate::logical::set_of;
 use crate::{LoadBalancer, RouterPort};
 use flow::DatapathKey;
@@ -83,8 +84,7 @@ impl RouterFlows<'_> {
             "ct.new && !ct.rel && {ip} && {ip}.dst == {address} && {protocol} && \
              {protocol}.dst == {port}"
         );
-        let backends: Vec<String> = balancer.backends.iter().map(ToString::to_string).collect();
-        let choose = format!("ct_lb_mark(backends={});", backends.join(","));
+        let choose = choice(balancer).unwrap_or_else(|| "drop;".to_owned());
         flows.add(&self.datapath, (Stage::LrInDnat, 120), is_new.as_str(), choose, *line);
         if let Some(timeout_s) = balancer.affinity_s {
             self.add_lb_affinity(flows, balancer, is_new, timeout_s);
@@ -119,7 +119,7 @@ impl RouterFlows<'_> {
                  next;"
             ),
         );
-        for backend in &balancer.backends {
+        for backend in balancer.active() {
             let (address, port) = (backend.ip(), backend.port());
             add(
                 (Stage::LrInDnat, 150),
