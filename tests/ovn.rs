@@ -34,6 +34,7 @@ macro_rules! require_ovn {
 mod balanced;
 pub mod clients;
 mod guest_services;
+mod health;
 mod learned;
 mod localnet;
 pub mod nat;

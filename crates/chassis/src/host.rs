@@ -1,13 +1,14 @@
 //! [`Host`]: a chassis as a state machine, without I/O and without a clock.
 
 use crate::endpoints::{Endpoints, local_ends};
+use crate::health::{self, ServiceCheck};
 use crate::local::{DeviceDefaults, DeviceFacts, InterfaceState, LocalPorts, Numbers};
 use crate::monitored::{Monitored, Scope};
 use crate::program::{BadFlow, ProgramBuilder, Surroundings, learned, ports::port_named};
 use crate::settings::Settings;
 use crate::tables::{
-    self, ChassisPrivate, DatapathBinding, Encap, Fdb, MacBinding, PortBinding, SbGlobal, Text,
-    index,
+    self, ChassisPrivate, DatapathBinding, Encap, Fdb, MacBinding, PortBinding, SbGlobal,
+    ServiceMonitor, Text, index,
 };
 use crate::taught::TaughtWriter;
 use crate::writes::{self, Installed, SouthboundWriter, UnixMs};
@@ -16,6 +17,7 @@ use datapath::number_pool::NumberPool;
 use flow::{DatapathKey, PortNo, TunnelType};
 use ovsdb::{Atom, Replica, RowChange, Session, Table, Transaction, Uuid};
 use pipeline::{LearnEvent, PortRole, Program};
+use services::health::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -406,8 +408,8 @@ impl Host {
     pub fn southbound_transaction(
         &mut self,
         replica: &Replica,
-        now: Instant,
-        unix_ms: UnixMs,
+        (now, unix_ms): (Instant, UnixMs),
+        health: &BTreeMap<Uuid, Status>,
     ) -> (Option<Transaction>, Option<Instant>) {
         if !self.must_install && self.is_settled() {
             // What changed since the last installation has no effect on it.
@@ -421,6 +423,10 @@ impl Host {
         );
         let next =
             self.writer.next(replica, &self.settings, &around, &self.installed, (now, unix_ms));
+        let monitored = self.service_rows(replica);
+        let mut own = next.0.unwrap_or_default();
+        own = health::statuses(own, replica, &monitored, health);
+        let next = ((!own.is_empty()).then_some(own), next.1);
         match next {
             (None, again) => {
                 let (transaction, later) = self.taught.next(replica, now, unix_ms);
@@ -428,6 +434,15 @@ impl Host {
             }
             own => own,
         }
+    }
+
+    /// The health checks that this host makes.
+    pub fn service_checks(&self, replica: &Replica) -> Vec<ServiceCheck> {
+        self.service_rows(replica).into_iter().filter_map(|(_, check)| check).collect()
+    }
+
+    fn service_rows(&self, replica: &Replica) -> Vec<(Uuid, Option<ServiceCheck>)> {
+        health::of_host(replica, self.chassis, &self.installed, &self.settings.tunnels)
     }
 
     /// Packets have taught the switch this. It is written to the southbound database.
@@ -460,10 +475,10 @@ impl Host {
 }
 
 /// True if nothing is to be installed because of a change: of the number of the network's version,
-/// of what hosts say about ports, or of the time of a learned row, which hosts refresh while they
-/// use it.
+/// of what hosts say about ports or backends, or of the time of a learned row, which hosts refresh
+/// while they use it.
 fn is_without_effect(change: &RowChange) -> bool {
-    if [SbGlobal::NAME, ChassisPrivate::NAME].contains(&change.table()) {
+    if [SbGlobal::NAME, ChassisPrivate::NAME, ServiceMonitor::NAME].contains(&change.table()) {
         return true;
     }
     let port = change.typed::<PortBinding>().is_some_and(|(old, new)| {

@@ -19,6 +19,7 @@
 
 mod claims;
 mod endpoints;
+mod health;
 mod host;
 mod local;
 mod monitored;
@@ -30,6 +31,7 @@ mod taught;
 mod unset;
 mod writes;
 
+pub use health::ServiceCheck;
 pub use host::{Host, Installation};
 pub use local::{DeviceFacts, PortCounters};
 pub use program::BadFlow;

@@ -133,6 +133,7 @@ ovsdb::table! {
         pub port_security: "port_security" => Vec<String>,
         pub chassis: "chassis" => Option<Uuid>,
         pub encap: "encap" => Option<Uuid>,
+        pub mac: "mac" => Vec<String>,
         pub ha_chassis_group: "ha_chassis_group" => Option<Uuid>,
         pub up: "up" or default => Option<bool>,
     }
@@ -262,6 +263,20 @@ ovsdb::table! {
     }
 }
 
+ovsdb::table! {
+    /// A backend whose health the host of its port checks.
+    pub struct ServiceMonitor: "Service_Monitor" {
+        pub ip: "ip" => Text,
+        pub protocol: "protocol" => Option<Text>,
+        pub port: "port" => i64,
+        pub logical_port: "logical_port" => Text,
+        pub src_mac: "src_mac" => Text,
+        pub src_ip: "src_ip" => Text,
+        pub status: "status" => Option<Text>,
+        pub options: "options" => TextMap,
+    }
+}
+
 /// The names of indexes.
 pub mod index {
     /// By the column `name` or `logical_port`.
@@ -358,5 +373,6 @@ fn every_southbound_table() -> Vec<TableRequest> {
             .index(index::PORTS, &["dp_key", "port_key"]),
         HaChassisGroup::request(),
         HaChassis::request(),
+        ServiceMonitor::request().optional(),
     ]
 }

@@ -20,7 +20,11 @@ const NETWORK: [&str; 6] = [
 
 impl Followed<'_> {
     fn next(&mut self, now: Instant) -> (Option<Transaction>, Option<Instant>) {
-        self.host.southbound_transaction(self.client.session().replica(), now, 7)
+        self.host.southbound_transaction(
+            self.client.session().replica(),
+            (now, 7),
+            &Default::default(),
+        )
     }
 
     /// Writes what the host has to say about itself.

@@ -10,13 +10,14 @@ mod status;
 
 use super::Daemon;
 use super::deployment::{Deployment, ForwardingOptions};
+use super::health::{CheckKey, PlannedCheck};
 use crate::Failure;
 use crate::control::openflow::{ManagementSockets, ProgramSource};
 use crate::control::ovs::run_folder;
 use anyhow::{Context, Result, anyhow};
 use chassis::{
-    DeviceFacts, Host, Installation, PortCounters, Settings, TlsPaths, UnixMs, UnsetHost, of_host,
-    of_southbound,
+    DeviceFacts, Host, Installation, PortCounters, ServiceCheck, Settings, TlsPaths, UnixMs,
+    UnsetHost, of_host, of_southbound,
 };
 use database::Database;
 use datapath::config::PortConfig;
@@ -144,6 +145,8 @@ impl JoinedHost {
             progress: Progress::default(),
         };
         let waker = follower.joined.southbound.client.waker();
+        // A daemon follows OVN once.
+        let _ = daemon.ovn_waker.set(waker.clone());
         daemon.switch.keep_taught(move || waker.wake());
         let thread = std::thread::Builder::new().name("ovn".to_owned());
         let thread = thread.spawn(move || follower.run())?;
@@ -345,6 +348,8 @@ impl Follower {
     /// the latest.
     fn act(&mut self) -> Option<Instant> {
         self.install();
+        self.follow_health();
+        let health = self.daemon.health.rows();
         self.read_devices();
         let (now, unix_ms) = (Instant::now(), unix_ms());
         let JoinedHost { local, southbound, host, .. } = &mut self.joined;
@@ -356,7 +361,7 @@ impl Follower {
             .min();
         if southbound.may_transact() {
             let (transaction, later) =
-                host.southbound_transaction(southbound.replica(), now, unix_ms);
+                host.southbound_transaction(southbound.replica(), (now, unix_ms), &health);
             again = again.into_iter().chain(later).min();
             southbound.transact(transaction);
         }
@@ -377,6 +382,18 @@ impl Follower {
             );
         }
         again.into_iter().chain(self.lock_due).chain([self.devices_due]).min()
+    }
+
+    /// Makes the checks of the database from now on.
+    fn follow_health(&self) {
+        let JoinedHost { southbound, host, .. } = &self.joined;
+        let checks = host.service_checks(southbound.replica()).into_iter().map(|it| {
+            let ServiceCheck { row, port, entry: (number, tunnel), check } = it;
+            let entry = (number, Some(tunnel));
+            let planned = PlannedCheck { balancer: String::new(), port, entry, check };
+            (CheckKey::Row(row), planned)
+        });
+        self.daemon.health.set(checks.collect());
     }
 
     /// Reads the state of all devices, if it is time to.
