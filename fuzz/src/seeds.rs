@@ -34,6 +34,7 @@ pub fn all() -> Vec<Seed> {
         ("dhcp6", dhcp6_requests()),
         ("dns", dns_questions()),
         ("execute", rewrites()),
+        ("health_answer", health_answers()),
         ("network_toml", networks()),
         ("logical_match", matches()),
         ("logical_actions", actions()),
@@ -167,6 +168,51 @@ fn dns_questions() -> Group {
         ("any", question(name, 255, &[])),
         ("ptr", question(b"\x014\x010\x010\x0210\x07in-addr\x04arpa\0", 12, &[])),
         ("unknown", question(b"\x05other\0", 1, &[])),
+    ]
+}
+
+/// Answers to health checks. The target puts acknowledgement numbers in.
+fn health_answers() -> Group {
+    let ethernet = |kind: [u8; 2]| join(&[&[2, 0, 0, 0, 0, 2], &[2, 0, 0, 0, 0, 1], &kind]);
+    let ipv4 = |protocol: u8, payload: &[u8], addresses: [u8; 8]| {
+        let len = 20 + payload.len() as u8;
+        let head = [0x45, 0, 0, len, 0, 0, 0, 0, 64, protocol, 0, 0];
+        join(&[&head, &addresses, payload])
+    };
+    let from_backend = [10, 0, 0, 11, 10, 0, 0, 254];
+    let segment = |seq: u8, flags: u8, payload: &[u8]| {
+        let ports = [0, 80, 0x9c, 0x40];
+        join(&[&ports, &[0, 0, 0, seq], &[0; 4], &[0x50, flags, 0xff, 0xff, 0, 0, 0, 0], payload])
+    };
+    let tcp4 =
+        |flags: u8| join(&[&ethernet([8, 0]), &ipv4(6, &segment(9, flags, &[]), from_backend)]);
+    let tcp6 = |seq: u8, flags: u8, payload: &[u8]| {
+        let segment = segment(seq, flags, payload);
+        let head = [0x60, 0, 0, 0, 0, segment.len() as u8, 6, 64];
+        let backend = join(&[&[0xfd], &[0; 14], &[0x0b]]);
+        let source = join(&[&[0xfd], &[0; 14], &[0xfe]]);
+        join(&[&ethernet([0x86, 0xdd]), &head, &backend, &source, &segment])
+    };
+    let datagram = [0x9c, 0x40, 0, 80, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let quoted = ipv4(17, &datagram, [10, 0, 0, 254, 10, 0, 0, 11]);
+    let error = ipv4(1, &join(&[&[3, 3, 0, 0, 0, 0, 0, 0], &quoted]), from_backend);
+    let list = |kind: u8, frames: &[Vec<u8>]| {
+        let frames = frames.iter().map(|frame| join(&[&[0, frame.len() as u8], frame]));
+        join(&[&[kind], &frames.collect::<Vec<_>>().concat()])
+    };
+    let (syn_ack, reset, ack, fin) = (0x12, 0x14, 0x10, 0x11);
+    vec![
+        ("accepted", list(0, &[tcp4(syn_ack)])),
+        ("refused", list(0, &[tcp4(reset)])),
+        (
+            "http",
+            list(
+                1,
+                &[tcp6(9, syn_ack, &[]), tcp6(10, ack, b"HTTP/1."), tcp6(17, ack, b"1 200 OK")],
+            ),
+        ),
+        ("http-status", list(1, &[tcp6(9, syn_ack, &[]), tcp6(10, fin, b"HTTP/1.0 503 X")])),
+        ("unreachable", list(2, &[join(&[&ethernet([8, 0]), &error])])),
     ]
 }
 

@@ -3,10 +3,12 @@
 use flow::answer;
 use packet::PacketBuf;
 use services::dns::{Records, Resolver};
+use services::health::{Check, Checker, HttpPath, Kind, Status, Timing};
 use services::router::{AddressMode, Preference, Router};
 use services::{Destination, Service, dhcp4, dhcp6};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use wire::{MacAddr, NdOption, transport_offset};
+use wire::{EthernetPacket, MacAddr, NdOption, transport_offset};
 
 /// Asks a DHCP server. Its answer must be a message for the client that asked, whose options are
 /// whole. Returns whether there is an answer.
@@ -67,4 +69,57 @@ pub fn dns(bytes: &[u8]) -> bool {
     assert!(answer.len() <= 512 && answer[2] & 0x80 != 0);
     assert_eq!((&answer[..2], &answer[12..17]), (&bytes[..2], &bytes[12..17]));
     true
+}
+
+/// Makes a health check, and takes frames as its answers. The first byte selects the check: 0 is
+/// TCP, 1 HTTP over IPv6, 2 UDP. A frame follows its length in two bytes. The acknowledgement
+/// number that the probe expects is put into it, where it stands in these headers.
+///
+/// Whatever arrives, frames that leave have headers that can be parsed, and the check ends. Returns
+/// whether the backend is online.
+pub fn health(bytes: &[u8]) -> bool {
+    let (&first, mut rest) = bytes.split_first().unwrap_or((&0, &[]));
+    let path = || HttpPath::new("/").expect("a path");
+    let (backend, source, kind, l4) = match first % 3 {
+        0 => ("10.0.0.11:80", "10.0.0.254", Kind::Tcp, 34),
+        1 => ("[fd00::b]:80", "fd00::fe", Kind::Http(path()), 54),
+        _ => ("10.0.0.11:80", "10.0.0.254", Kind::Udp, 34),
+    };
+    let check = Check {
+        backend: backend.parse().expect("an address"),
+        backend_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+        source: source.parse().expect("an address"),
+        source_mac: MacAddr([2, 0, 0, 0, 0, 2]),
+        first_port: 40_000,
+        port_count: 1,
+        arrival: 0,
+        kind,
+        timing: Timing { interval_ms: 5000, timeout_ms: 3000, failures: 1, successes: 1 },
+    };
+    let mut checker = Checker::default();
+    checker.set(BTreeMap::from([((), check)]), 0);
+    let mut sent = checker.poll(10);
+    let (_, probe) = sent.remove(0);
+    // Of a datagram, these bytes are not used.
+    let sequence = probe[l4 + 4..l4 + 8].first_chunk().map_or(0, |it| u32::from_be_bytes(*it));
+    while let Some((length, after)) = rest.split_first_chunk() {
+        let end = usize::from(u16::from_be_bytes(*length)).min(after.len());
+        let (frame, after) = after.split_at(end);
+        rest = after;
+        let mut frame = frame.to_vec();
+        // An ICMP error has other bytes there.
+        if let Some(acked) = frame.get_mut(l4 + 8..l4 + 12).filter(|_| first % 3 != 2) {
+            acked.copy_from_slice(&sequence.wrapping_add(1).to_be_bytes());
+        }
+        sent.extend(checker.receive(&frame, 0, 20));
+    }
+    sent.extend(checker.poll(3010));
+    for (_, frame) in sent {
+        assert!(EthernetPacket::new_checked(&frame).is_ok());
+        let packet = PacketBuf::from_bytes(&frame);
+        assert_eq!(transport_offset(packet.head()).expect("headers").l4, Some(l4));
+    }
+    let status = checker.states().next().map(|(_, _, state)| state.status).unwrap_or_default();
+    assert_ne!(status, Status::Unknown, "the check has ended");
+    status == Status::Online
 }

@@ -19,6 +19,7 @@ pub const ALL: [(&str, Body); 26] = [
     ("flow_key", |bytes| _ = keys::frame(bytes)),
     ("geneve", |bytes| _ = tunnels::geneve(bytes)),
     ("gre", |bytes| _ = tunnels::gre(bytes)),
+    ("health_answer", |bytes| _ = services::health(bytes)),
     ("logical_actions", |bytes| _ = actions::text(bytes)),
     ("logical_match", |bytes| _ = expressions::text(bytes)),
     ("megaflow_cache", |bytes| _ = megaflows::steps(bytes)),

@@ -223,3 +223,13 @@ fn updates_are_applied_when_they_are_seeds() {
         assert_eq!(database::update(&seed.bytes), expected, "{}", seed.name);
     }
 }
+
+#[test]
+fn health_seeds_decide_about_the_backend() {
+    for seed in seeds_of("health_answer") {
+        let is_good = ["accepted", "http"].contains(&seed.name);
+        assert_eq!(services::health(&seed.bytes), is_good, "{}", seed.name);
+    }
+    // Silence is a success of UDP alone.
+    assert!(!services::health(&[0]) && services::health(&[2]));
+}
