@@ -9,7 +9,7 @@ use crate::{
 pub type Body = fn(&[u8]);
 
 /// All targets, sorted by name.
-pub const ALL: [(&str, Body); 26] = [
+pub const ALL: [(&str, Body); 27] = [
     ("coalesce", |bytes| _ = coalescing::list(bytes)),
     ("conntrack", |bytes| _ = connections::list(bytes)),
     ("dhcp4", |bytes| _ = services::dhcp4(bytes)),

@@ -275,6 +275,20 @@ messages! {
         "The MTU of a device differs from that of its logical switch, so long packets will be \
          lost.",
         "Set both ends of the device to the MTU of the switch.";
+    BACKEND_OFFLINE: WARN, "backend-offline",
+        "A backend of a load balancer has failed its checks. It gets no new connections.",
+        "Look after the service; the message says what failed.";
+    BACKEND_ONLINE: INFO, "backend-online",
+        "A backend of a load balancer passes its checks. It gets new connections.",
+        "";
+    BACKENDS_FURTHER: WARN, "backends-further",
+        "Many backends have changed their status at once. This is the number of those that have \
+         no message of their own.",
+        "weft show lists all backends.";
+    HEALTH_NOT_APPLIED: WARN, "health-not-applied",
+        "A backend has changed its status, and the network without or with it cannot be put in \
+         force. The daemon tries again.",
+        "Follow the message.";
     PORT_UP: INFO, "port-up",
         "A port forwards.",
         "";

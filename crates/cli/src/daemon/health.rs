@@ -238,7 +238,10 @@ impl Daemon {
                 *apply_at = None;
                 if let Err(error) = self.apply_health() {
                     if let Failure::Input(error) | Failure::Runtime(error) = error {
-                        tracing::warn!("cannot put the health of backends in force: {error:#}");
+                        messages::log!(
+                            HEALTH_NOT_APPLIED,
+                            "cannot put the health of backends in force: {error:#}"
+                        );
                     }
                     *apply_at = Some(Instant::now() + RETRY);
                 } else if self.must_apply_health() {
@@ -294,13 +297,15 @@ fn log(changes: &[NamedChange]) {
         let status = change.status.name();
         match change.failure {
             Some(failure) => {
-                tracing::warn!(%balancer, %port, "backend {backend} is {status}: {failure}");
+                messages::log!(BACKEND_OFFLINE, %balancer, %port, "backend {backend} is {status}: {failure}");
             }
-            None => tracing::info!(%balancer, %port, "backend {backend} is {status}"),
+            None => {
+                messages::log!(BACKEND_ONLINE, %balancer, %port, "backend {backend} is {status}")
+            }
         }
     }
     let further = changes.len().saturating_sub(MAX_LOGGED);
     if further > 0 {
-        tracing::warn!("{further} further backends have changed their status");
+        messages::log!(BACKENDS_FURTHER, "{further} further backends have changed their status");
     }
 }
