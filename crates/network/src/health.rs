@@ -9,7 +9,7 @@ use crate::logical::{DatapathKeys, LogicalPort};
 use crate::placement::hosts_on_switches;
 use crate::{HostIndex, LogicalSwitch, Network, SwitchIndex};
 use flow::{PortKey, PortNo};
-use services::health::Check;
+use services::health::{Check, Kind as CheckKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use wire::MacAddr;
@@ -76,6 +76,20 @@ pub(crate) fn monitored(network: &Network) -> BTreeMap<usize, BTreeSet<std::net:
         monitored.entry(target.switch.value()).or_default().insert(target.source);
     }
     monitored
+}
+
+/// The checks of backends in a switch: source address, backend and protocol.
+pub(crate) fn probes(
+    network: &Network,
+    switch: usize,
+) -> BTreeSet<(std::net::IpAddr, SocketAddr, &'static str)> {
+    let checks = network.load_balancers().iter().filter_map(|balancer| balancer.health.as_ref());
+    let probes = checks.flat_map(|health| {
+        let protocol = if matches!(health.kind, CheckKind::Udp) { "udp" } else { "tcp" };
+        let here = health.targets.iter().filter(|target| target.switch.value() == switch);
+        here.map(move |target| (target.source, target.backend, protocol))
+    });
+    probes.collect()
 }
 
 /// The hosts whose programs have a switch: those with guests or routers in its connected part.

@@ -470,7 +470,7 @@ fn answers_to_health_checks_reach_the_host_that_has_asked() {
         let other = format!("set(eth_dst=0a:57:45:46:00:02),encap(endpoint={encap},key=5)");
         assert_eq!((to(0x8040), to(0x807f)), (other.clone(), other));
         // No host has this range.
-        assert_eq!(to(0x8080), "drop(unknown_mac)");
+        assert_eq!(to(0x8080), "drop(flow_drop)");
         let asks = "eth.src == 02:00:00:00:00:01 && eth.dst == ff:ff:ff:ff:ff:ff && arp.op == 1 && \
                     arp.spa == 10.0.0.1 && arp.tpa == 10.0.0.250 && arp.sha == 02:00:00:00:00:01";
         let answered = net.send("g1", asks);

@@ -1,13 +1,14 @@
 //! Logical flows of health checks, in the switches of checked backends. They are those of
 //! ovn-northd(8), with a logical port for each host, because a host also checks the backends of
-//! other hosts: see [`health`](crate::health).
+//! other hosts: see [`crate::health`].
 
 use super::switch::solicitation_for;
 use super::{DatapathKeys, FlowCollector, Stage, next_to};
 use crate::health::{self, COMMON_MAC, MACS};
 use crate::{HostIndex, Network, SwitchIndex};
 use flow::DatapathKey;
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollector) {
@@ -18,13 +19,16 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
             .into_iter()
             .map(|host| (host, health::port_name(network, switch, host)))
             .collect();
-        add_common(&datapath, flows);
+        add_common(&datapath, &sources, flows);
+        for (source, backend, protocol) in health::probes(network, index) {
+            add_probe(&datapath, source, backend, protocol, flows);
+        }
         for (_, name) in &ports {
             let condition = format!("inport == {name:?}");
             let stage = (Stage::LsInCheckPortSec, 110);
             flows.add(&datapath, stage, condition, next_to(Stage::LsInL2Lkup), None);
         }
-        for source in sources {
+        for &source in &sources {
             add_responder(&datapath, source, flows);
         }
         add_answers(&datapath, &ports, flows);
@@ -32,17 +36,46 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
 }
 
 /// Checks and their answers pass the access control lists, and are not tracked. No guest can use
-/// that: its frames with such a source are dropped.
-fn add_common(datapath: &Arc<[DatapathKey]>, flows: &mut FlowCollector) {
+/// that: its frames with such a source are dropped. What a guest sends to such a destination goes
+/// to the hosts that check, or is dropped.
+fn add_common(
+    datapath: &Arc<[DatapathKey]>,
+    sources: &BTreeSet<IpAddr>,
+    flows: &mut FlowCollector,
+) {
     let mut add = |place, condition: String, actions: String| {
         flows.add(datapath, place, condition, actions, None);
     };
     let forged = format!("eth.src == {MACS} && flags[1] == 0");
     add((Stage::LsInCheckPortSec, 99), forged, "drop;".to_owned());
-    let answers = format!("eth.dst == {MACS} && (tcp || icmp4.type == 3 || icmp6.type == 1)");
-    add((Stage::LsInApplyPortSec, 80), answers, next_to(Stage::LsInL2Lkup));
-    let checks = format!("eth.src == {MACS}");
-    add((Stage::LsOutPreAcl, 120), checks, next_to(Stage::LsOutCheckPortSec));
+    for source in sources {
+        let (ip, error) = match source {
+            IpAddr::V4(_) => ("ip4", "icmp4.type == 3"),
+            IpAddr::V6(_) => ("ip6", "icmp6.type == 1"),
+        };
+        let answers = format!("eth.dst == {MACS} && {ip}.dst == {source} && (tcp || {error})");
+        add((Stage::LsInApplyPortSec, 80), answers, next_to(Stage::LsInL2Lkup));
+    }
+    add((Stage::LsInL2Lkup, 108), format!("eth.dst == {MACS}"), "drop;".to_owned());
+}
+
+/// A check passes the access control lists on its way to the backend. Behind a tunnel without
+/// logical ports, such as a VLAN, others can send such packets too, but no others.
+fn add_probe(
+    datapath: &Arc<[DatapathKey]>,
+    source: IpAddr,
+    backend: SocketAddr,
+    protocol: &str,
+    flows: &mut FlowCollector,
+) {
+    let ip = if backend.is_ipv4() { "ip4" } else { "ip6" };
+    let condition = format!(
+        "eth.src == {MACS} && {ip}.src == {source} && {ip}.dst == {} && {protocol}.dst == {}",
+        backend.ip(),
+        backend.port()
+    );
+    let stage = (Stage::LsOutPreAcl, 120);
+    flows.add(datapath, stage, condition, next_to(Stage::LsOutCheckPortSec), None);
 }
 
 /// The switch answers for the source address of checks.
