@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const MAX_PACKETS: usize = 256;
 /// How many packets are held for one address.
 const MAX_OF_ADDRESS: usize = 4;
+/// How many packets of one port are held.
+const MAX_OF_PORT: usize = 32;
 /// How long a packet is held. RFC 4861 section 7.2.2 gives up after three requests, a second apart.
 const MAX_AGE: Duration = Duration::from_secs(3);
 
@@ -38,15 +40,17 @@ struct Held {
     upcall: Upcall,
 }
 
-/// The unknown address among those that a translation has read; `None` if all are known.
+/// The unknown address that a translation has read last; `None` if it was known. That is the next
+/// hop: what a router knows of the sender is read before.
 pub(crate) fn unknown(
     queries: impl IntoIterator<Item = StateQuery>,
     learned: &LearnedTables,
 ) -> Option<StateQuery> {
-    queries.into_iter().find(|query| match query {
-        StateQuery::MacBinding(key) => learned.mac_binding(key).0.is_none(),
-        _ => false,
-    })
+    let bindings = queries.into_iter().filter_map(|query| match &query {
+        StateQuery::MacBinding(key) => Some((learned.mac_binding(key).0.is_none(), query)),
+        _ => None,
+    });
+    bindings.last().and_then(|(is_unknown, query)| is_unknown.then_some(query))
 }
 
 /// True if the actions ask for the address of a neighbour.
@@ -73,14 +77,18 @@ impl HeldPackets {
         let mut inner = lock(&self.inner);
         let before = inner.waiting.len();
         inner.waiting.retain(|held| now.saturating_duration_since(held.since) <= MAX_AGE);
-        let of_address = inner.waiting.iter().filter(|held| held.query == query).count();
-        if of_address >= MAX_OF_ADDRESS {
-            // The latest packets are the most useful ones.
-            let oldest = inner.waiting.iter().position(|held| held.query == query);
-            oldest.map(|at| inner.waiting.remove(at));
-        } else if inner.waiting.len() >= MAX_PACKETS {
-            inner.waiting.pop_front();
-        }
+        let is_of_address = |held: &Held| held.query == query;
+        let is_of_port = |held: &Held| held.upcall.port == upcall.port;
+        let count = |of: &dyn Fn(&Held) -> bool| inner.waiting.iter().filter(|it| of(it)).count();
+        // The latest packets are the most useful ones.
+        let oldest = if count(&is_of_address) >= MAX_OF_ADDRESS {
+            inner.waiting.iter().position(is_of_address)
+        } else if count(&is_of_port) >= MAX_OF_PORT {
+            inner.waiting.iter().position(is_of_port)
+        } else {
+            (inner.waiting.len() >= MAX_PACKETS).then_some(0)
+        };
+        oldest.map(|at| inner.waiting.remove(at));
         let given_up = before - inner.waiting.len();
         inner.waiting.push_back(Held { since: now, query, upcall });
         given_up
@@ -96,7 +104,9 @@ impl HeldPackets {
             .into_iter()
             .partition::<VecDeque<_>, _>(|held| held.query == *query);
         inner.waiting = kept;
-        let ready = gone.into_iter().map(|held| Upcall { raised: now, ..held.upcall });
+        // A packet that has waited for longer is of no use, and its port may be another one now.
+        let gone = gone.into_iter().filter(|held| now.duration_since(held.since) <= MAX_AGE);
+        let ready = gone.map(|held| Upcall { raised: now, ..held.upcall });
         inner.ready.extend(ready);
     }
 
