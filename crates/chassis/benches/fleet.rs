@@ -12,7 +12,7 @@ use chassis::{Host, Settings, of_southbound};
 use flow::{Dscp, TunnelType};
 use ovsdb::io::{Client, wait_any};
 use ovsdb::{Config, Event, Remote};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -326,11 +326,12 @@ impl Member {
             self.ready_at = now;
         }
         let replica = self.client.session().replica();
-        if let Some(installation) = self.host.installation(replica) {
+        if let Some(installation) = self.host.installation(replica, now) {
             self.host.installed(installation);
         }
         if self.may_transact {
-            let (transaction, _) = self.host.southbound_transaction(replica, now, 0);
+            let (transaction, _) =
+                self.host.southbound_transaction(replica, (now, 0), &BTreeMap::new());
             if let Some(transaction) = transaction {
                 self.may_transact = self.client.session_mut().transact(transaction).is_err();
             }

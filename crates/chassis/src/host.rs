@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 /// operators may be restoring it.
 const HOLD: Duration = Duration::from_secs(300);
 
+/// How long the network stays in force while the rows of another one are on their way.
+const ROWS_PATIENCE: Duration = Duration::from_secs(30);
+
 /// What this host's switch is to have: the caller puts it in force, and then calls
 /// [`Host::installed`].
 #[derive(Clone, Debug)]
@@ -77,6 +80,8 @@ pub struct Host {
     must_ask: bool,
     /// The southbound server does not accept conditions.
     needs_every_row: bool,
+    /// Since when the network stays in force because rows are on their way.
+    waiting_since: Option<Instant>,
     /// When the southbound database came back empty, while the network is held.
     held_since: Option<Instant>,
     must_install: bool,
@@ -92,6 +97,7 @@ impl Host {
             monitored: Monitored::new(settings.monitor_all),
             must_ask: true,
             needs_every_row: false,
+            waiting_since: None,
             settings,
             underlay_mtu,
             uplink: uplink.to_owned(),
@@ -276,6 +282,7 @@ impl Host {
     /// The southbound server does not accept the conditions. This host asks for every row from now
     /// on.
     pub fn conditions_refused(&mut self) {
+        self.monitored.refuse();
         (self.needs_every_row, self.must_ask) = (true, true);
     }
 
@@ -309,7 +316,8 @@ impl Host {
 
     /// When to call [`handle_southbound`](Self::handle_southbound) at the latest.
     pub fn deadline(&self) -> Option<Instant> {
-        self.held_since.map(|since| since + HOLD)
+        let rows = self.waiting_since.map(|since| since + ROWS_PATIENCE);
+        self.held_since.map(|since| since + HOLD).into_iter().chain(rows).min()
     }
 
     /// Reads the rows of the hosts, and places the ports of those that have moved.
@@ -338,8 +346,8 @@ impl Host {
     }
 
     /// What to put in force; `None` if that is done already.
-    pub fn installation(&mut self, southbound: &Replica) -> Option<Installation> {
-        if !std::mem::take(&mut self.must_install) {
+    pub fn installation(&mut self, southbound: &Replica, now: Instant) -> Option<Installation> {
+        if self.waits_for_rows(now) || !std::mem::take(&mut self.must_install) {
             return None;
         }
         let program = self.builder.program();
@@ -385,6 +393,25 @@ impl Host {
             hosts: hosts.map(|(address, name)| (*address, name.to_string())).collect(),
             learned: must_learn.then(|| learned(southbound)),
         })
+    }
+
+    /// True while ports that work would lose their flows, because the rows of their datapaths are
+    /// on their way: a database that was filled again has other rows for the same network.
+    fn waits_for_rows(&mut self, now: Instant) -> bool {
+        let is_lost = |(name, port): (&Text, &PortNo)| {
+            let role = self.builder.port_role(*port);
+            let is_placed = role.is_some_and(|role| {
+                let logical = role.logical_port();
+                logical.is_none_or(|(datapath, _)| self.builder.is_complete(datapath))
+            });
+            self.local.logical.contains_key(name) && !is_placed
+        };
+        let has_lost = || self.installed.ports.iter().any(is_lost);
+        if self.is_settled() || !has_lost() {
+            self.waiting_since = None;
+            return false;
+        }
+        now.duration_since(*self.waiting_since.get_or_insert(now)) < ROWS_PATIENCE
     }
 
     /// True if a port has its place in the program, and the flows of its datapath are known.

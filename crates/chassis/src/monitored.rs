@@ -100,6 +100,12 @@ impl Monitored {
         loses
     }
 
+    /// The server has refused conditions that were asked for. Nobody knows which rows of their
+    /// datapaths it sends.
+    pub fn refuse(&mut self) {
+        self.datapaths.retain(|_, number| *number <= self.confirmed);
+    }
+
     /// The server has sent all rows of the conditions up to this number.
     pub fn confirm(&mut self, number: u64) {
         self.confirmed = self.confirmed.max(number);

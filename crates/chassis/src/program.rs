@@ -139,7 +139,7 @@ impl<'c> Changes<'c> {
 impl ProgramBuilder {
     /// An empty program for packets from tunnels of these types.
     pub fn new(tunnels: &[TunnelType]) -> Self {
-        let mut loader = Loader::default();
+        let mut loader = Loader::for_a_host();
         for &tunnel in tunnels {
             let role = PortRole::Tunnel(tunnel);
             loader.physical().set_port_role(Placement::tunnel_port(tunnel), role);
@@ -223,6 +223,11 @@ impl ProgramBuilder {
     /// True if [`reached`](Self::reached) may have changed since the last call.
     pub fn take_reach_change(&mut self) -> bool {
         std::mem::take(&mut self.has_other_reach)
+    }
+
+    /// The role of a port of this host.
+    pub fn port_role(&self, port: PortNo) -> Option<&PortRole> {
+        self.loader.port_role(port)
     }
 
     /// True if the program has all flows of the datapath.

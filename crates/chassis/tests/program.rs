@@ -116,7 +116,7 @@ impl<'o> Followed<'o> {
 
     fn installation(&mut self) -> Installation {
         self.host.install_again();
-        self.host.installation(self.client.session().replica()).expect("it is due")
+        self.host.installation(self.client.session().replica(), Instant::now()).expect("it is due")
     }
 
     /// What a host installs that starts with the whole replica.
@@ -129,7 +129,7 @@ impl<'o> Followed<'o> {
         let settings = Settings { monitor_all: true, ..self.host.settings().clone() };
         let mut host = Host::new(settings, "uplink", 1500);
         host.handle_southbound(replica, &changes, true, Instant::now());
-        host.installation(replica).expect("it is due")
+        host.installation(replica, Instant::now()).expect("it is due")
     }
 }
 
@@ -399,13 +399,13 @@ fn network_is_held_when_a_database_comes_back_empty() {
     host.handle_southbound(&empty, &gone, true, now);
     assert!(host.holds_network());
     host.install_again();
-    assert_eq!(lines(&host.installation(&empty).expect("it is due")), before);
+    assert_eq!(lines(&host.installation(&empty, now).expect("it is due")), before);
     // It comes back, or the time is over.
     let back: Vec<_> =
         gone.iter().map(|change| RowChange { old: None, new: change.old.clone() }).collect();
     host.handle_southbound(replica, &back, false, now);
     assert!(!host.holds_network());
-    assert_eq!(lines(&host.installation(replica).expect("it is due")), before);
+    assert_eq!(lines(&host.installation(replica, now).expect("it is due")), before);
     host.handle_southbound(&empty, &gone, true, now);
     let deadline = host.deadline().expect("it is held");
     host.handle_southbound(&empty, &[], false, deadline);

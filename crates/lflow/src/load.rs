@@ -13,10 +13,10 @@ use super::load_balancer::LoadBalancer;
 use super::logical_flow::{FlowError, FlowPart, LogicalFlow};
 use super::scope::{PortGroupMembers, Scope};
 use super::token::Constant;
-use ::flow::{DatapathKey, DropReason, Match, PortKey};
+use ::flow::{DatapathKey, DropReason, Match, PortKey, PortNo};
 use pipeline::{
     Datapath, DatapathKind, Flow, FlowCounters, FlowId, FlowText, GroupId, LogicalPort,
-    MulticastGroup, Op, Program, TableId,
+    MulticastGroup, Op, PortRole, Program, TableId,
 };
 use services::Service;
 use std::cell::RefCell;
@@ -35,8 +35,10 @@ pub struct Loader {
     port_groups: Map<Arc<str>, Set<Arc<str>>>,
     /// The port groups of each port name.
     groups_of_ports: Map<Arc<str>, Vec<Arc<str>>>,
-    /// Ports on other hosts; all other ports are resident here.
-    remote_ports: Map<Arc<str>, ()>,
+    /// For ports with another value than the default: whether they are on this host.
+    resident: Map<Arc<str>, bool>,
+    /// A port is on this host only if that was said.
+    has_only_residents: bool,
     groups: Map<Arc<[DatapathKey]>, GroupUse>,
     /// Groups without flows, for reuse.
     free_groups: Vec<GroupId>,
@@ -212,7 +214,7 @@ impl Scope for RecordingScope<'_> {
 
     fn is_chassis_resident(&self, port: &str) -> bool {
         self.ask(NameQuery::Resident(self.loader.strings.find(port)));
-        !self.loader.remote_ports.contains_key(port)
+        self.loader.resident.get(port).copied().unwrap_or(!self.loader.has_only_residents)
     }
 }
 
@@ -241,6 +243,11 @@ impl Loader {
     /// A snapshot of the program, which later changes do not affect.
     pub fn program(&self) -> Program {
         self.program.clone()
+    }
+
+    /// The role of a port.
+    pub fn port_role(&self, port: PortNo) -> Option<&PortRole> {
+        self.program.port_role(port)
     }
 
     /// The program, to set port roles and tunnels. Flows, datapaths and logical ports must be
@@ -371,14 +378,20 @@ impl Loader {
         });
     }
 
-    /// Sets whether a port is on this host, for `is_chassis_resident`. The default is true.
+    /// A loader for a host that says of each of its ports that it is there, by
+    /// [`Loader::set_resident`]. Without that, every port is on this host.
+    pub fn for_a_host() -> Self {
+        Self { has_only_residents: true, ..Self::default() }
+    }
+
+    /// Sets whether a port is on this host, for `is_chassis_resident`.
     pub fn set_resident(&mut self, port: &str, resident: bool) {
         let port = self.strings.keep(port);
         self.change(&[NameQuery::Resident(Arc::clone(&port))], |loader| {
-            if resident {
-                loader.remote_ports.remove(&port);
+            if resident == loader.has_only_residents {
+                loader.resident.insert(port, resident);
             } else {
-                loader.remote_ports.insert(port, ());
+                loader.resident.remove(&port);
             }
         });
     }

@@ -109,8 +109,8 @@ impl ProgramBuilder {
                 let (datapath, key) = (old.datapath, old.key);
                 self.set_localport(datapath, key, false);
             }
-            if row.as_ref().is_none_or(|row| row.logical_port != old.name) && !old.is_resident {
-                self.loader.set_resident(&old.name.clone(), true);
+            if row.as_ref().is_none_or(|row| row.logical_port != old.name) && old.is_resident {
+                self.loader.set_resident(&old.name, false);
             }
             self.tag_conflicts.remove(uuid);
             if identity.is_none()
@@ -182,7 +182,7 @@ impl ProgramBuilder {
         self.set_localport(datapath, key, is_localport);
         let is_resident = row.chassis.is_some() && row.chassis == around.chassis;
         let was = self.ports.get(&uuid).filter(|old| old.name == name);
-        if was.is_none_or(|old| old.is_resident) != is_resident {
+        if was.is_some_and(|old| old.is_resident) != is_resident {
             self.loader.set_resident(&name, is_resident);
         }
         let patch = match location {

@@ -109,9 +109,10 @@ impl JoinedHost {
     ) -> Result<(Deployment, Program), Failure> {
         let first = match self.first.take() {
             Some(first) => first,
-            None => {
-                self.host.installation(self.southbound.replica()).context("nothing to install")?
-            }
+            None => self
+                .host
+                .installation(self.southbound.replica(), Instant::now())
+                .context("nothing to install")?,
         };
         let settings = self.host.settings();
         let deployment = Deployment::of_chassis(&first, settings, &self.uplink, options)?;
@@ -440,7 +441,7 @@ impl Follower {
         }
         self.install_at = None;
         let JoinedHost { southbound, host, uplink, .. } = &mut self.joined;
-        let Some(installation) = host.installation(southbound.replica()) else {
+        let Some(installation) = host.installation(southbound.replica(), Instant::now()) else {
             self.progress.pending_since = None;
             return;
         };
