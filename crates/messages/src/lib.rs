@@ -78,7 +78,7 @@ messages! {
         "The local database lacks settings of this host. Platforms often add bridges first.",
         "";
     OVN_SETTINGS_MISSING: WARN, "ovn-settings-missing",
-        "The local database lacks settings of this host for 30 seconds.",
+        "The local database has lacked settings of this host for 30 seconds.",
         "Set what the message names with ovs-vsctl; the daemon waits for it.";
     OVN_READING: INFO, "ovn-reading",
         "The daemon begins to read the southbound database.",

@@ -11,7 +11,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long a client may be silent, or leave a part of a reply unread.
@@ -75,7 +74,6 @@ struct ManagementSocket {
     bridge: BridgeKind,
     path: PathBuf,
     must_stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl ManagementSocket {
@@ -86,22 +84,20 @@ impl ManagementSocket {
             .with_context(|| format!("cannot listen at {}", path.display()))?;
         let must_stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&must_stop);
-        let thread = std::thread::Builder::new()
+        std::thread::Builder::new()
             .name("openflow".to_owned())
             .spawn(move || accept_clients(&listener, &stopped, bridge, &program))?;
-        Ok(Self { bridge, path, must_stop, thread: Some(thread) })
+        Ok(Self { bridge, path, must_stop })
     }
 }
 
 impl Drop for ManagementSocket {
     fn drop(&mut self) {
         self.must_stop.store(true, Ordering::Release);
-        // Wakes the thread. Without a listener there is no thread either.
+        // Wakes the thread, which ends by itself: a client must not delay the rest of the daemon.
         let _ = UnixStream::connect(&self.path);
         // Fails only if the file is already gone.
         let _ = std::fs::remove_file(&self.path);
-        // A client delays this by the time that it may be silent. A panic was logged.
-        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

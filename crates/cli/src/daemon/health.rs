@@ -170,6 +170,15 @@ impl Health {
     }
 }
 
+/// When changes are put in force.
+#[derive(Default)]
+struct ApplySchedule {
+    /// `None` if nothing has changed.
+    at: Option<Instant>,
+    /// The last time.
+    last: Option<Instant>,
+}
+
 /// A frame, and how it enters the program.
 type Frame = ((PortNo, Option<TunnelInfo>), Vec<u8>);
 
@@ -190,7 +199,7 @@ pub(super) fn start(daemon: &Arc<Daemon>, receiver: Receiver<ControllerCopy>) ->
     let weak = Arc::downgrade(daemon);
     daemon.follow_health(&daemon.deployment());
     let run = move || {
-        let (mut rest, mut apply_at) = (NAP, None);
+        let (mut rest, mut schedule) = (NAP, ApplySchedule::default());
         loop {
             let first = match receiver.recv_timeout(rest) {
                 Ok(copy) => Some(copy),
@@ -200,7 +209,7 @@ pub(super) fn start(daemon: &Arc<Daemon>, receiver: Receiver<ControllerCopy>) ->
             let Some(daemon) = weak.upgrade() else { return };
             // No more than the queue holds, so that checks are made however much arrives.
             let copies = first.into_iter().chain(receiver.try_iter().take(QUEUE));
-            rest = daemon.health_turn(copies, &mut apply_at);
+            rest = daemon.health_turn(copies, &mut schedule);
         }
     };
     std::thread::Builder::new().name("health".to_owned()).spawn(run).map(drop)
@@ -212,7 +221,7 @@ impl Daemon {
     fn health_turn(
         &self,
         copies: impl Iterator<Item = ControllerCopy>,
-        apply_at: &mut Option<Instant>,
+        schedule: &mut ApplySchedule,
     ) -> Duration {
         let mut frames = Vec::new();
         let deployment = self.deployment();
@@ -227,15 +236,16 @@ impl Daemon {
         }
         if !changes.is_empty() {
             log(&changes);
-            apply_at.get_or_insert_with(Instant::now);
+            let earliest = schedule.last.map_or_else(Instant::now, |last| last + PAUSE);
+            schedule.at.get_or_insert(earliest);
             if let Some(waker) = self.ovn_waker.get() {
                 waker.wake();
             }
         }
-        if let Some(at) = *apply_at {
+        if let Some(at) = schedule.at {
             let left = at.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                *apply_at = None;
+                *schedule = ApplySchedule { at: None, last: Some(Instant::now()) };
                 if let Err(error) = self.apply_health() {
                     if let Failure::Input(error) | Failure::Runtime(error) = error {
                         messages::log!(
@@ -243,9 +253,9 @@ impl Daemon {
                             "cannot put the health of backends in force: {error:#}"
                         );
                     }
-                    *apply_at = Some(Instant::now() + RETRY);
+                    schedule.at = Some(Instant::now() + RETRY);
                 } else if self.must_apply_health() {
-                    *apply_at = Some(Instant::now() + PAUSE);
+                    schedule.at = Some(Instant::now() + PAUSE);
                 }
             } else {
                 rest = rest.min(left);

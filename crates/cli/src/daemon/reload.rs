@@ -160,12 +160,13 @@ impl Daemon {
         self.forget_moved(&old_program, &program, new.network.as_deref());
         // Clients must find the names of ports before they see flows that use them.
         *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(new);
-        self.follow_health(new);
         self.datapath.set_punt_limit(new.config.punt_limit)?;
         if let Some(tracker) = self.datapath.tracker() {
             saved::save_names(tracker, &program, &new.config);
         }
         let generation = self.switch.publish(program.clone());
+        // Its probes enter the switches of the new program.
+        self.follow_health(new);
         // Again, for addresses learned between the first call and the new program.
         self.forget_moved(&old_program, &program, new.network.as_deref());
         // No decision of the old program may be in force when its ports and end points go.

@@ -149,14 +149,20 @@ fn text(message: &Message, fields: &Fields) -> String {
     if is_last(message) {
         return printable(&fields.text);
     }
-    let mut line = printable(&fields.text);
-    let all = fields.fields.iter().map(|(name, _, text)| (*name, printable(text)));
+    // Names from a database must not look like further messages.
+    let mut line = one_line(&fields.text);
+    let all = fields.fields.iter().map(|(name, _, text)| (*name, one_line(text)));
     for (name, value) in all.chain([("id", message.id.to_owned())]) {
         let space = if line.is_empty() { "" } else { " " };
         // Writing to a String cannot fail.
         let _ = write!(line, "{space}{name}={value}");
     }
     line
+}
+
+/// Text without control characters, on one line.
+fn one_line(text: &str) -> String {
+    printable(text).replace('\n', "\\n")
 }
 
 /// Text without control characters but line ends: a terminal would obey them.

@@ -238,9 +238,9 @@ impl View {
             }
             Key::Character('?' | 'h') => self.is_helping = true,
             Key::Up | Key::Character('k') => self.top = self.top.saturating_sub(1),
-            Key::Down | Key::Character('j') => self.top += 1,
+            Key::Down | Key::Character('j') => self.top = self.top.saturating_add(1),
             Key::PageUp => self.top = self.top.saturating_sub(self.page.max(1)),
-            Key::PageDown => self.top += self.page.max(1),
+            Key::PageDown => self.top = self.top.saturating_add(self.page.max(1)),
             Key::Home => self.top = 0,
             Key::End => self.top = usize::MAX,
             Key::Escape | Key::Character(_) => {}
