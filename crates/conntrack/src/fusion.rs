@@ -7,7 +7,9 @@
 //!
 //! The table does not see fused packets, so it does not know the TCP windows. Until the datapath
 //! has called [`Table::end_fusion`], a packet that does reach the table may have any sequence
-//! number. Linux does the same for connections in a flow table (`flow_offload_fixup_tcp`).
+//! number. Linux does the same for connections in a flow table (`flow_offload_fixup_tcp`). Also
+//! later, numbers outside the window are accepted: fused packets may have overtaken packets that
+//! were on their way to the table, and a window that begins with the latter would be too low.
 
 use crate::entry::{Entry, Status};
 use crate::tracked::{ConnId, ConnRef};

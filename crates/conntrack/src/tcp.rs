@@ -256,8 +256,14 @@ impl Tcp {
 
     /// Forgets the windows of both ends. The next segment of each begins them anew, as in a
     /// connection whose beginning was not seen.
+    ///
+    /// From now on any numbers are accepted. Segments that were not tracked may have overtaken the
+    /// next ones, so the window that begins with those may be one that the ends have left long ago.
     pub fn forget_window(&mut self) {
-        self.sides.iter_mut().for_each(Side::forget_window);
+        for side in &mut self.sides {
+            side.forget_window();
+            side.set(Side::LIBERAL);
+        }
     }
 
     /// True when NAT may give the ports of this closed connection to `newer`, because segments of

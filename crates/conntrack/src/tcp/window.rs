@@ -57,7 +57,8 @@ pub(super) const fn is_before(a: u32, b: u32) -> bool {
 }
 
 impl Side {
-    /// Accept any numbers: the connection was picked up, and its window scale is unknown.
+    /// Accept any numbers: the connection was picked up, and its window scale is unknown, or some
+    /// of its packets were not tracked.
     pub const LIBERAL: u8 = 1;
     /// This end has sent FIN first.
     pub const CLOSE_INITIATOR: u8 = 2;
