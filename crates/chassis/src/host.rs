@@ -16,7 +16,7 @@ use datapath::config::{EndpointConfig, PortConfig, TunnelConfig};
 use datapath::number_pool::NumberPool;
 use flow::{DatapathKey, PortNo, TunnelType};
 use ovsdb::{Atom, Replica, RowChange, Session, Table, Transaction, Uuid};
-use pipeline::{LearnEvent, PortRole, Program};
+use pipeline::{LearnEvent, Program};
 use services::health::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -369,7 +369,7 @@ impl Host {
         let must_learn = std::mem::take(&mut self.must_learn);
         let logical = self.local.logical.keys();
         let known = logical.filter_map(|name| Some((name.clone(), self.local.of_logical(name)?.0)));
-        let placed = known.filter(|(_, port)| self.is_placed(&program, *port));
+        let placed = known.filter(|(_, port)| self.is_placed(*port));
         let children = |port: PortNo| {
             self.builder.children(port).map(move |name| (name.clone(), port)).collect::<Vec<_>>()
         };
@@ -399,12 +399,7 @@ impl Host {
     /// on their way: a database that was filled again has other rows for the same network.
     fn waits_for_rows(&mut self, now: Instant) -> bool {
         let is_lost = |(name, port): (&Text, &PortNo)| {
-            let role = self.builder.port_role(*port);
-            let is_placed = role.is_some_and(|role| {
-                let logical = role.logical_port();
-                logical.is_none_or(|(datapath, _)| self.builder.is_complete(datapath))
-            });
-            self.local.logical.contains_key(name) && !is_placed
+            self.local.logical.contains_key(name) && !self.is_placed(*port)
         };
         let has_lost = || self.installed.ports.iter().any(is_lost);
         if self.is_settled() || !has_lost() {
@@ -415,10 +410,10 @@ impl Host {
     }
 
     /// True if a port has its place in the program, and the flows of its datapath are known.
-    fn is_placed(&self, program: &Program, port: PortNo) -> bool {
-        let logical = |role: &PortRole| role.logical_port();
+    fn is_placed(&self, port: PortNo) -> bool {
         let is_complete = |(datapath, _)| self.builder.is_complete(datapath);
-        program.port_role(port).is_some_and(|role| logical(role).is_none_or(is_complete))
+        let role = self.builder.port_role(port);
+        role.is_some_and(|role| role.logical_port().is_none_or(is_complete))
     }
 
     /// The installation is in force.
