@@ -1,12 +1,12 @@
 //! Limits how often logical routers ask for neighbours (ARP requests, neighbour solicitations).
 //!
-//! A router that has no MAC address for a next hop asks for it with a broadcast, which reaches
-//! every port of the logical switch on every host. Without a limit, a guest that sends many packets
-//! to an address that nobody answers for would flood the switch with requests. RFC 1122 section
-//! 2.3.2.1 recommends at most one request per second and destination; RFC 4861 section 7.2.2 limits
+//! A router that has no MAC address for a next hop asks for it with a broadcast or multicast, which
+//! reaches every port of the logical switch on every host. Without a limit, a guest that sends
+//! packets to unused addresses would flood the switch with requests. RFC 1122 section 2.3.2.1
+//! recommends at most one request per second and destination. RFC 4861 section 7.2.2 limits
 //! neighbour solicitations in the same way.
 //!
-//! The limits apply to each ingress port on its own, so one guest cannot use up another's share.
+//! Each ingress port has limits of its own, so one guest cannot use up another's share.
 
 use ahash::{HashMap, HashSet, RandomState};
 use flow::{DropReason, PortNo};
@@ -17,9 +17,11 @@ use std::time::{Duration, Instant};
 /// How often routers may ask for neighbours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SolicitLimits {
-    /// The shortest time between two requests for the same neighbour; zero means no limit at all.
+    /// The shortest time between two requests for the same neighbour. Zero switches off this limit
+    /// and that of `neighbours`.
     pub again_after: Duration,
-    /// The most different neighbours asked for within that time on behalf of one ingress port.
+    /// How many different neighbours may be requested within `again_after` for packets of one
+    /// ingress port.
     pub neighbours: usize,
 }
 
@@ -29,42 +31,48 @@ impl Default for SolicitLimits {
     }
 }
 
-/// The recent requests. Its size is bounded by the limits, and ports whose packets never caused a
-/// request take no memory.
+/// The recent requests of all routers. The limits bound its size, and a port whose packets never
+/// caused a request takes no memory.
 #[derive(Debug)]
 pub struct Solicitations {
     limits: SolicitLimits,
     /// Seeded, so that a guest cannot find two neighbours with the same hash.
     hasher: RandomState,
-    ports: HashMap<PortNo, Recent>,
+    ports: HashMap<PortNo, RecentRequests>,
 }
 
-/// The neighbours that were asked for recently, by their hashes.
+/// The neighbours that were requested recently for packets of one port, by their hashes.
 #[derive(Debug, Default)]
-struct Recent {
+struct RecentRequests {
     hashes: HashSet<u64>,
-    /// The same hashes, each with the time from which it may be asked for again, in that order.
+    /// The same hashes, each with the time from which the neighbour may be requested again. The
+    /// earliest time is first.
     order: VecDeque<(Instant, u64)>,
 }
 
 impl Solicitations {
-    /// Starts without any request.
+    /// Starts without recent requests.
     pub fn new(limits: SolicitLimits) -> Self {
         Self { limits, hasher: RandomState::new(), ports: HashMap::default() }
     }
 
-    /// Asks for permission to request the neighbour `what` at `now`, for a packet that arrived by
-    /// `port`. `what` identifies the neighbour and its network.
+    /// Decides whether a router may request a neighbour at `now`, for a packet that arrived by
+    /// `port`, and counts the request if so. `neighbour` identifies the neighbour and its network.
     ///
     /// # Errors
-    /// [`DropReason::NeighbourAsked`] if it was requested recently, [`DropReason::SolicitLimit`] if
-    /// too many others were.
-    pub fn admit(&mut self, port: PortNo, what: impl Hash, now: Instant) -> Result<(), DropReason> {
-        let Recent { hashes, order } = self.ports.entry(port).or_default();
+    /// [`DropReason::NeighbourAsked`] if this neighbour was requested recently.
+    /// [`DropReason::SolicitLimit`] if too many other neighbours were.
+    pub fn admit(
+        &mut self,
+        port: PortNo,
+        neighbour: impl Hash,
+        now: Instant,
+    ) -> Result<(), DropReason> {
+        let RecentRequests { hashes, order } = self.ports.entry(port).or_default();
         while let Some((_, hash)) = order.pop_front_if(|(until, _)| *until <= now) {
             hashes.remove(&hash);
         }
-        let hash = self.hasher.hash_one(what);
+        let hash = self.hasher.hash_one(neighbour);
         if hashes.contains(&hash) {
             return Err(DropReason::NeighbourAsked);
         }
@@ -90,7 +98,7 @@ mod tests {
     const A: PortNo = PortNo(1);
     const B: PortNo = PortNo(2);
 
-    /// A limit of two neighbours in 1,000 ms, and a clock in milliseconds.
+    /// A limit of two neighbours in 1,000 ms. The function converts milliseconds to a time.
     fn limited() -> (Solicitations, impl Fn(u64) -> Instant) {
         let limits = SolicitLimits { again_after: Duration::from_secs(1), neighbours: 2 };
         let start = Instant::now();
@@ -119,7 +127,7 @@ mod tests {
         assert_eq!(asked.admit(A, "y", at(600)), Ok(()));
         assert_eq!(asked.admit(A, "z", at(700)), Err(SolicitLimit));
         assert_eq!(asked.admit(A, "x", at(700)), Err(NeighbourAsked));
-        // Only the time of the first is over.
+        // Only the first neighbour may be requested again.
         assert_eq!(asked.admit(A, "z", at(1000)), Ok(()));
         assert_eq!(asked.admit(A, "x", at(1000)), Err(SolicitLimit));
         assert_eq!(asked.admit(A, "x", at(1600)), Ok(()));
@@ -134,7 +142,7 @@ mod tests {
         assert_eq!(asked.admit(B, 0, at(0)), Ok(()));
         assert_eq!(asked.admit(B, 99_999, at(0)), Ok(()));
         let sizes = |asked: &Solicitations| {
-            let size = |recent: &Recent| (recent.order.len(), recent.hashes.len());
+            let size = |recent: &RecentRequests| (recent.order.len(), recent.hashes.len());
             asked.ports.values().map(size).collect::<Vec<_>>()
         };
         assert_eq!(sizes(&asked), [(2, 2); 2]);
