@@ -7,26 +7,26 @@ use packet::PacketBuf;
 
 use crate::{Direction, State, Tuple};
 
-/// The rewrites of one packet. `None` means that the value stays.
+/// How NAT rewrites one packet. `None` means that the value stays.
 ///
-/// [`Translation::apply`] executes it. A datapath may instead execute it with its own code.
+/// [`Translation::apply`] rewrites a packet. A datapath may instead do it with code of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Translation {
     /// The new source address.
     pub src: Option<IpAddr>,
     /// The new destination address.
     pub dst: Option<IpAddr>,
-    /// The new source port. Not in ICMP errors.
+    /// The new source port; `None` in ICMP errors.
     pub src_port: Option<u16>,
-    /// The new destination port. Not in ICMP errors.
+    /// The new destination port; `None` in ICMP errors.
     pub dst_port: Option<u16>,
-    /// The new ICMP identifier. Not in ICMP errors.
+    /// The new ICMP identifier; `None` in ICMP errors.
     pub ident: Option<u16>,
-    /// In an ICMP error: the rewrites of the quoted packet.
+    /// In an ICMP error: how NAT rewrites the quoted packet.
     pub quoted: Option<QuotedTranslation>,
 }
 
-/// The rewrites of the packet that an ICMP error quotes.
+/// How NAT rewrites the packet that an ICMP error quotes. `None` means that the value stays.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct QuotedTranslation {
     /// The new source address.
@@ -41,7 +41,7 @@ pub struct QuotedTranslation {
     pub ident: Option<u16>,
 }
 
-/// Which parts of the tuple NAT changes in packets of one direction.
+/// Which ends of the tuple NAT changes in packets of one direction: address and port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Manipulated {
     pub src: bool,
@@ -59,33 +59,36 @@ impl Manipulated {
 }
 
 impl Translation {
-    /// The rewrites of a packet with tuple `from`, so that it has the tuple `to`.
-    pub(crate) fn of_packet(from: &Tuple, to: &Tuple, what: Manipulated) -> Self {
+    /// The translation that gives a packet of tuple `from` the tuple `to`.
+    pub(crate) fn of_packet(from: &Tuple, to: &Tuple, manipulated: Manipulated) -> Self {
         let mut translation = Self::default();
-        if what.src {
+        if manipulated.src {
             translation.src = Some(to.src());
         }
-        if what.dst {
+        if manipulated.dst {
             translation.dst = Some(to.dst());
         }
         let ((src_port, dst_port), (old_src, old_dst)) = (to.parts(), from.parts());
         if to.has_ports() {
-            translation.src_port = Some(src_port).filter(|&port| what.src && port != old_src);
-            translation.dst_port = Some(dst_port).filter(|&port| what.dst && port != old_dst);
+            translation.src_port =
+                Some(src_port).filter(|&port| manipulated.src && port != old_src);
+            translation.dst_port =
+                Some(dst_port).filter(|&port| manipulated.dst && port != old_dst);
         } else if to.is_icmp() {
             translation.ident = Some(src_port).filter(|&ident| ident != old_src);
         }
         translation
     }
 
-    /// The rewrites of an ICMP error. Its quoted packet has the tuple `from` and gets `to`. What
-    /// NAT changes in the error's source, it changes in the quoted packet's destination.
-    pub(crate) fn of_error(from: &Tuple, to: &Tuple, what: Manipulated) -> Self {
-        let opposite = Manipulated { src: what.dst, dst: what.src };
+    /// The translation of an ICMP error, whose quoted packet has the tuple `from` and gets the
+    /// tuple `to`. The quoted packet travelled in the opposite direction: the error's source
+    /// address changes together with the quoted packet's destination address.
+    pub(crate) fn of_error(from: &Tuple, to: &Tuple, manipulated: Manipulated) -> Self {
+        let opposite = Manipulated { src: manipulated.dst, dst: manipulated.src };
         let quoted = Self::of_packet(from, to, opposite);
         Self {
-            src: what.src.then(|| to.dst()),
-            dst: what.dst.then(|| to.src()),
+            src: manipulated.src.then(|| to.dst()),
+            dst: manipulated.dst.then(|| to.src()),
             quoted: Some(QuotedTranslation {
                 src: quoted.src,
                 dst: quoted.dst,
@@ -97,7 +100,7 @@ impl Translation {
         }
     }
 
-    /// The bits [`State::SNAT`] and [`State::DNAT`] of a packet that was translated so.
+    /// [`State::SNAT`] if the source address is rewritten, [`State::DNAT`] if the destination is.
     pub fn state(&self) -> State {
         let mut state = State::default();
         if self.src.is_some() {
@@ -109,9 +112,11 @@ impl Translation {
         state
     }
 
-    /// Rewrites `packet`, and updates its checksums. Super-packets and partial checksums are
-    /// correct afterwards. Of a fragmented packet, every fragment is to be rewritten: ports are in
-    /// the first only, and the others do not change there.
+    /// Rewrites `packet`, and updates its checksums. It also handles super-packets, and partial
+    /// checksums that a network card completes later.
+    ///
+    /// The caller applies the translation to every fragment of a fragmented packet. Only the first
+    /// fragment has ports; in the others, only addresses change.
     ///
     /// # Errors
     /// [`DropReason::NotApplicable`] for the ports of a fragmented SCTP packet, because its
