@@ -1,4 +1,4 @@
-//! The `network.toml` of a lab.
+//! The `network.toml` of a lab: two hosts made of network namespaces, joined by an underlay.
 
 use std::fmt::Write;
 
@@ -9,17 +9,18 @@ use super::host::{GUEST_DEVICE, UPLINK};
 use super::shape::IpVersion;
 use super::underlay::Lab;
 
-/// The network file of `lab`: both hosts, and one logical switch with all guests on `tunnel`.
+/// The network file of `lab`: both hosts, and one logical switch with all guests, whose frames
+/// travel by `tunnel`.
 pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
     flat_network(lab, tunnel, "")
 }
 
-/// As [`network_toml`], with these additional lines in the logical switch.
-pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> String {
+/// As [`network_toml`], with the additional lines `switch_lines` in the logical switch.
+pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch_lines: &str) -> String {
     let shape = lab.shape();
     let mut text = format!("tunnel = \"{tunnel}\"\nunderlay_mtu = {}\n", lab.uplink_mtu());
-    // The kernel's tunnels, with which weft is compared, send a checksum by default; weft's own
-    // default depends on the host.
+    // weft's own default depends on the host. In a lab, the kernel's VXLAN and Geneve devices send
+    // an outer checksum unless `outer_checksum` decides, so weft does the same.
     let is_udp = tunnel.carrier() == Carrier::Udp;
     if let Some(checksum) = shape.outer_checksum.or(is_udp.then_some(true)) {
         // Writing to a string cannot fail.
@@ -37,7 +38,7 @@ pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> S
         );
     }
     let segment = segment(tunnel, 0);
-    let _ = write!(text, "\n[[logical_switch]]\nname = \"lab\"\n{segment}\n{switch}");
+    let _ = write!(text, "\n[[logical_switch]]\nname = \"lab\"\n{segment}\n{switch_lines}");
     if let Some(mtu) = shape.guest_mtu {
         let _ = writeln!(text, "mtu = {mtu}");
     }
@@ -55,7 +56,8 @@ pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch: &str) -> S
     text
 }
 
-/// The segment of the logical switch `number`, from 0: its VNI or its VLANs.
+/// The line of `network.toml` that identifies a logical switch on the wire: its VNI, its VLAN, or
+/// its pair of VLANs. `number` counts the logical switches from 0.
 pub(super) fn segment(tunnel: TunnelType, number: u32) -> String {
     match tunnel.descriptor().network_id {
         NetworkId::Vni { .. } => format!("vni = {}", LAB_VNI + number),
