@@ -14,7 +14,8 @@ use packet::PacketBuf;
 /// The sockets that are bound to the uplink.
 #[derive(Debug, Default)]
 pub(super) struct UplinkSockets {
-    /// Receives tagged frames; `None` if no logical switch is linked by tags.
+    /// Receives tagged frames. `None` if no logical switch uses VLAN tags on the uplink, or if eBPF
+    /// programs punt these frames.
     pub(super) tags: Option<PacketSocket>,
     /// Sends frames and receives none.
     sender: Option<PacketSocket>,
@@ -22,7 +23,7 @@ pub(super) struct UplinkSockets {
 
 impl UplinkSockets {
     /// Opens the sockets of `count` workers. All tagged frames of a flow reach the same worker.
-    /// With eBPF programs, `receives_tags` is false, because they punt these frames.
+    /// `receives_tags` is false if eBPF programs punt the tagged frames.
     pub(super) fn open_group(
         needs: UplinkNeeds,
         uplink: Ifindex,
@@ -59,7 +60,7 @@ impl UplinkNeeds {
 #[derive(Debug, Default)]
 pub(super) struct Uplink {
     sockets: UplinkSockets,
-    /// The tags of the linked logical switches.
+    /// The VLAN tags of logical switches on the uplink, and the ingress port of each.
     pub(super) links: TagLinks,
     segmented_sender: SegmentedSender,
     pub(super) rx: PacketCounter,
@@ -80,7 +81,7 @@ impl Uplink {
         self.overruns_seen = 0;
     }
 
-    /// Reads the next tagged frame, all tags in its bytes; false when there is none.
+    /// Reads the next tagged frame, with all tags in its bytes. False when no frame waits.
     pub(super) fn recv_tagged(&mut self, packet: &mut PacketBuf) -> bool {
         let Some(socket) = &self.sockets.tags else { return false };
         match socket.recv(packet) {
@@ -92,17 +93,17 @@ impl Uplink {
                 true
             }
             Ok(None) => false,
-            // An empty frame is later dropped as malformed.
+            // The worker drops an empty frame as malformed, and counts it.
             Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
                 packet.set_len(0);
                 true
             }
-            // The link is down; the control thread sees when it is back.
+            // The device is down or gone. The control thread notices when it is back.
             Err(_) => false,
         }
     }
 
-    /// Sends a frame with its tags.
+    /// Sends a frame whose tags are in its bytes.
     pub(super) fn send_tagged(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if needs_segmentation(packet) {
             let socket = self.sockets.sender.as_ref().ok_or(DropReason::NoSuchPort)?;
