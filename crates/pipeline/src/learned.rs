@@ -1,5 +1,6 @@
-//! [`LearnedTables`]: MAC bindings, forwarding database entries, and what load balancers and
-//! routers remember of their clients, with limits and ageing.
+//! [`LearnedTables`]: what a switch learns from packets, with limits and ageing. That is MAC
+//! bindings of IP addresses, forwarding database (FDB) entries, the backends that load balancers
+//! have chosen for clients, and the next hops through which connections were opened.
 
 mod table;
 
@@ -19,49 +20,54 @@ use wire::MacAddr;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
-/// The number of generation counters. Queries share them by hash, so that a query whose answer is
-/// "unknown" has a generation too. A shared counter costs only some needless retranslations.
+/// The number of generation counters. A counter advances when the answer to a query changes, and
+/// megaflows that depend on that answer are then translated again. Queries share counters by hash,
+/// so that a query whose answer is "unknown" has a counter too. Sharing costs only some needless
+/// translations.
 ///
-/// As many as FDB entries by default, 512 KiB. While a port learns at full speed, 5,000 entries
-/// between two revalidations, a megaflow with two dependencies is retranslated needlessly in one of
-/// 7 revalidations. With 4,096 counters it would be 9 of 10.
+/// There are as many as FDB entries by default, and they take 512 KiB. Suppose that a megaflow
+/// depends on two answers, and that 5,000 other entries are learned between two revalidations. Then
+/// the chance of a needless translation is 1 - (1 - 1 / 65,536)^10,000, or 1 in 7. With 4,096
+/// counters it would be 9 in 10.
 const GENERATIONS: usize = 65_536;
 
-/// How much may be learned. When a limit is reached, known entries stay; new ones are refused and
-/// counted.
+/// How much may be learned. When a limit is reached, known entries stay. New ones are refused, and
+/// the refusals are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LearnLimits {
     /// MAC bindings, over all routers.
     pub mac_bindings: TableLimit,
     /// Forwarding database entries, over all logical switches.
     pub fdb: TableLimit,
-    /// A binding or FDB entry that is neither learned again nor used for this long ages out.
+    /// A MAC binding or FDB entry that is neither learned again nor used for this long ages out.
     pub max_age: Duration,
     /// Clients of load balancers with source-address affinity.
     pub affinities: TableLimit,
-    /// Connections that were opened through one of several next hops.
+    /// Next hops of connections: each connection that was opened through one of several routers has
+    /// an entry, so that its replies take the same router.
     pub next_hops: TableLimit,
 }
 
-/// A next hop that no packet of its connection has used for this long ages out.
+/// The entry of a next hop ages out when no packet of its connection has used it for this long.
 const NEXT_HOP_AGE: Duration = Duration::from_secs(20);
 
 impl Default for LearnLimits {
     fn default() -> Self {
         let limit = TableLimit { total: 65_536, per_port: 8192 };
-        // One port of a gateway may lead to all clients. The threshold of the table applies.
-        let of_clients = TableLimit { total: 65_536, per_port: 32_768 };
+        // All clients may be behind one port of a gateway, so its limit is half of the table. A
+        // port can also never have more entries than are free.
+        let client_limit = TableLimit { total: 65_536, per_port: 32_768 };
         Self {
             mac_bindings: limit,
             fdb: limit,
             max_age: Duration::from_secs(300),
-            affinities: of_clients,
-            next_hops: of_clients,
+            affinities: client_limit,
+            next_hops: client_limit,
         }
     }
 }
 
-/// How many events were refused, by reason.
+/// How many learn events were refused, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LearnRefusals {
     /// [`LearnRefusal::Configured`].
@@ -82,7 +88,8 @@ impl LearnRefusals {
     }
 }
 
-/// What a switch has learned, and the states of packets that pass the connection tracker.
+/// What a switch has learned, and the saved states in which packets continue after they have passed
+/// the connection tracker.
 #[derive(Debug)]
 pub struct LearnedTables {
     limits: LearnLimits,
@@ -160,7 +167,7 @@ impl LearnedTables {
         Ok(())
     }
 
-    /// How many events of this kind the port could have accepted now, this one included.
+    /// How many events of this kind, this one included, would be accepted from the port now.
     ///
     /// # Errors
     /// The event would be refused. Nothing is counted.
@@ -179,7 +186,10 @@ impl LearnedTables {
 
     /// Notes that an entry is in use. The switch calls this for the queries of megaflows that
     /// packets have hit: packets of a station that has not moved raise no learn event, and yet must
-    /// keep its entry from ageing out. A contested MAC binding is not refreshed.
+    /// keep its entry from ageing out.
+    ///
+    /// A MAC binding is not refreshed if a port has claimed another MAC address and was refused. It
+    /// ages out, and the router asks again.
     pub fn refresh(&mut self, query: &StateQuery, now: Instant) {
         match query {
             StateQuery::MacBinding(key) => {
@@ -234,7 +244,7 @@ impl LearnedTables {
         }
     }
 
-    /// How many events were refused.
+    /// How many learn events were refused.
     pub const fn refusals(&self) -> LearnRefusals {
         self.refusals
     }
@@ -244,32 +254,33 @@ impl LearnedTables {
         self.mac_bindings.len() + self.fdb.len() + self.affinities.len() + self.next_hops.len()
     }
 
-    /// True without any entry.
+    /// True if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The ports that have taught MAC bindings, with how many.
+    /// The ports that MAC bindings were learned from, with their entries and refusals.
     pub fn mac_binding_usage(&self) -> impl Iterator<Item = (IngressPort, PortUsage)> {
         self.mac_bindings.usage_by_port()
     }
 
-    /// The ports that have taught forwarding database entries, with how many.
+    /// The ports that FDB entries were learned from, with their entries and refusals.
     pub fn fdb_usage(&self) -> impl Iterator<Item = (IngressPort, PortUsage)> {
         self.fdb.usage_by_port()
     }
 
-    /// The ports whose packets have taught affinities, with how many.
+    /// The ports that affinities were learned from, with their entries and refusals.
     pub fn affinity_usage(&self) -> impl Iterator<Item = (IngressPort, PortUsage)> {
         self.affinities.usage_by_port()
     }
 
-    /// The ports whose packets have taught next hops, with how many.
+    /// The ports that next hops were learned from, with their entries and refusals.
     pub fn next_hop_usage(&self) -> impl Iterator<Item = (IngressPort, PortUsage)> {
         self.next_hops.usage_by_port()
     }
 
-    /// True while the answer to a query is the same as at that generation.
+    /// True if the answer to a query is still that of `generation`. It may be false although the
+    /// answer is the same, because queries share generation counters.
     pub fn is_current(&self, query: &StateQuery, generation: Generation) -> bool {
         self.generations[self.generation_index(query)] == generation
     }
@@ -453,9 +464,9 @@ mod tests {
         assert_eq!(flood(&mut learned, 1, 100, 7), (7, None));
         let refused = LearnRefusals { port_full: 40, ..LearnRefusals::default() };
         assert_eq!((learned.len(), learned.refusals()), (20, refused));
-        let ports = |number| learned.fdb_usage().find(|(p, _)| p.port == behind(number));
-        assert_eq!(ports(2).unwrap().1, PortUsage { known: 10, refused: 40 });
-        assert_eq!(ports(1).unwrap().1, PortUsage { known: 10, refused: 0 });
+        let usage = |number| learned.fdb_usage().find(|(p, _)| p.port == behind(number));
+        assert_eq!(usage(2).unwrap().1, PortUsage { known: 10, refused: 40 });
+        assert_eq!(usage(1).unwrap().1, PortUsage { known: 10, refused: 0 });
     }
 
     #[test]
@@ -527,7 +538,7 @@ mod tests {
         LearnedTables::new(LearnLimits { mac_bindings, ..LearnLimits::default() })
     }
 
-    fn bound(datapath: u32, last: u8) -> MacBindingKey {
+    fn binding_key(datapath: u32, last: u8) -> MacBindingKey {
         let (datapath, port) = (DatapathKey(datapath), PortKey::FLOOD);
         MacBindingKey { datapath, port, ip: [192, 0, 2, last].into() }
     }
@@ -539,17 +550,17 @@ mod tests {
         let mut learn = |key, port| {
             learned.learn(LearnEvent::MacBinding(key, MacAddr::BROADCAST), ingress(port), now)
         };
-        assert_eq!(learn(bound(1, 1), 1), Ok(()));
-        assert_eq!(learn(bound(2, 1), 1), Ok(()));
-        assert_eq!(learn(bound(1, 2), 1), Err(LearnRefusal::PortFull));
-        assert_eq!(learn(bound(1, 2), 2), Ok(()), "behind the same router port");
+        assert_eq!(learn(binding_key(1, 1), 1), Ok(()));
+        assert_eq!(learn(binding_key(2, 1), 1), Ok(()));
+        assert_eq!(learn(binding_key(1, 2), 1), Err(LearnRefusal::PortFull));
+        assert_eq!(learn(binding_key(1, 2), 2), Ok(()), "behind the same router port");
         let usage: std::collections::BTreeMap<_, _> = learned.mac_binding_usage().collect();
         assert_eq!(usage[&ingress(1)], PortUsage { known: 2, refused: 1 });
         assert_eq!(usage[&ingress(2)], PortUsage { known: 1, refused: 0 });
-        learned.configure(LearnEvent::MacBinding(bound(2, 2), MacAddr::ZERO));
-        let event = LearnEvent::MacBinding(bound(2, 2), MacAddr::BROADCAST);
+        learned.configure(LearnEvent::MacBinding(binding_key(2, 2), MacAddr::ZERO));
+        let event = LearnEvent::MacBinding(binding_key(2, 2), MacAddr::BROADCAST);
         assert_eq!(learned.learn(event, ingress(3), now), Err(LearnRefusal::Configured));
-        assert_eq!(learned.mac_binding(&bound(2, 2)).0, Some(MacAddr::ZERO));
+        assert_eq!(learned.mac_binding(&binding_key(2, 2)).0, Some(MacAddr::ZERO));
     }
 
     #[test]
@@ -558,22 +569,25 @@ mod tests {
         let (now, max_age) = (Instant::now(), LearnLimits::default().max_age);
         let macs = [1, 2].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
         for last in [1, 2] {
-            let event = LearnEvent::MacBinding(bound(1, last), macs[0]);
+            let event = LearnEvent::MacBinding(binding_key(1, last), macs[0]);
             learned.learn(event, ingress(last.into()), now).unwrap();
         }
-        let moved = LearnEvent::MacBinding(bound(1, 1), macs[1]);
+        let moved = LearnEvent::MacBinding(binding_key(1, 1), macs[1]);
         assert_eq!(learned.learn(moved, ingress(2), now), Err(LearnRefusal::PortFull));
         let later = now + max_age + Duration::from_millis(1);
         for last in [1, 2] {
-            learned.refresh(&StateQuery::MacBinding(bound(1, last)), later);
+            learned.refresh(&StateQuery::MacBinding(binding_key(1, last)), later);
         }
-        assert_eq!(learned.mac_binding(&bound(1, 1)).0, Some(macs[0]));
+        assert_eq!(learned.mac_binding(&binding_key(1, 1)).0, Some(macs[0]));
         learned.expire(later);
-        let known = [1, 2].map(|last| learned.mac_binding(&bound(1, last)).0);
+        let known = [1, 2].map(|last| learned.mac_binding(&binding_key(1, last)).0);
         assert_eq!(known, [None, Some(macs[0])]);
         // Resolved again, and learned from a port below its limit.
         learned.learn(moved, ingress(3), later).unwrap();
-        learned.refresh(&StateQuery::MacBinding(bound(1, 1)), later + max_age);
-        assert_eq!(learned.last_used(&StateQuery::MacBinding(bound(1, 1))), Some(later + max_age));
+        learned.refresh(&StateQuery::MacBinding(binding_key(1, 1)), later + max_age);
+        assert_eq!(
+            learned.last_used(&StateQuery::MacBinding(binding_key(1, 1))),
+            Some(later + max_age)
+        );
     }
 }
