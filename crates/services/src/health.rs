@@ -358,7 +358,7 @@ impl<K: Ord + Clone> Checker<K> {
 
     /// Begins a check, and returns its first frame. Without a free source port it is put off.
     fn begin(&mut self, key: &K, now_ms: u64) -> Option<Vec<u8>> {
-        let (random, sequence) = (self.random(), self.random());
+        let (random, secret) = (self.random(), self.random());
         let running = self.running.get_mut(key)?;
         let check = &running.check;
         let ports = u64::from(check.port_count.max(1));
@@ -375,8 +375,7 @@ impl<K: Ord + Clone> Checker<K> {
             return None;
         };
         self.counters.checks += 1;
-        // The cast takes the lower half.
-        let mut probe = Probe::new(check, port, sequence as u32, now_ms);
+        let mut probe = Probe::new(check, port, secret, now_ms);
         let frame = probe.resend(check, now_ms);
         self.probes.insert((check.backend, port), key.clone());
         running.phase = Phase::Probing(probe);

@@ -2,7 +2,7 @@
 //! allow.
 
 use crate::engine::{ControllerCopy, Engine, PublishedProgram};
-use crate::held::{solicits, unknown};
+use crate::held::{only_solicits, unknown};
 use crate::origin::{MaskNo, NewOrigin, RefusedEvents};
 use crate::probe::arrived;
 use crate::records::{Deciseconds, InsertResult, Records};
@@ -125,7 +125,6 @@ impl Engine {
                 decisions.len() - 1
             });
             if let Some(decision) = decisions.get_mut(at) {
-                self.hold(decision, &upcall, now);
                 decision.packets += 1;
                 decision.bytes += upcall.packet.len() as u64;
             }
@@ -143,6 +142,11 @@ impl Engine {
             drop(records);
             upcalls.extend(decided.into_iter().map(|(upcall, _)| upcall));
             return self.handle(upcalls, now);
+        }
+        for (upcall, at) in &decided {
+            if let Some(decision) = decisions.get(*at) {
+                self.hold(decision, upcall, now);
+            }
         }
         self.counters.upcalls.add(decided.len());
         self.counters.reused.add(decided.len() - decisions.len());
@@ -190,7 +194,7 @@ impl Engine {
 
     /// Holds a copy of a packet whose next hop is asked for.
     fn hold(&self, decision: &Decision<'_>, upcall: &Upcall, now: Instant) {
-        if !solicits(&decision.actions) {
+        if !only_solicits(&decision.actions) {
             return;
         }
         let queries = decision.candidate.state_reads.iter().map(|read| read.query);

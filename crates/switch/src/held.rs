@@ -53,11 +53,35 @@ pub(crate) fn unknown(
     bindings.last().and_then(|(is_unknown, query)| is_unknown.then_some(query))
 }
 
-/// True if the actions ask for the address of a neighbour.
-pub(crate) fn solicits(actions: &[Action]) -> bool {
-    actions.iter().any(|action| match action {
+/// True if the actions ask for the address of a neighbour and do not send the packet itself. A
+/// packet that they send, as one to a multicast group, would arrive twice.
+pub(crate) fn only_solicits(actions: &[Action]) -> bool {
+    let is_solicitation = |action: &Action| match action {
         Action::Reply { reply, .. } => matches!(reply, Reply::Arp | Reply::NeighbourSolicit),
         _ => false,
+    };
+    actions.iter().any(is_solicitation) && !sends(actions)
+}
+
+/// True if the actions send the packet, or let a later pass decide about it.
+fn sends(actions: &[Action]) -> bool {
+    actions.iter().any(|action| match action {
+        Action::Output(_) | Action::Encap { .. } => true,
+        Action::Clone(actions) => sends(actions),
+        Action::CheckLength { larger, otherwise, .. } => sends(larger) || sends(otherwise),
+        // The service may answer the packet.
+        Action::Serve { .. } => true,
+        Action::Ct(ct) => ct.recirculation.is_some(),
+        Action::PushVlan(_)
+        | Action::PopVlan
+        | Action::Drop(_)
+        | Action::Set { .. }
+        | Action::SetIcmpMtu(_)
+        | Action::Reply { .. }
+        | Action::Log(_)
+        | Action::Controller
+        | Action::Meter { .. }
+        | Action::SetQueue(_) => false,
     })
 }
 
@@ -113,5 +137,34 @@ impl HeldPackets {
     /// The packets that are ready.
     pub fn take_ready(&self) -> Vec<Upcall> {
         std::mem::take(&mut lock(&self.inner).ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::PortNo;
+
+    fn solicit() -> Action {
+        Action::Reply { reply: Reply::Arp, actions: Box::new([Action::Output(PortNo(1))]) }
+    }
+
+    #[test]
+    fn packets_that_are_sent_as_well_are_not_held() {
+        let output = Action::Output(PortNo(2));
+        let copy = Action::Clone(Box::new([output.clone()]));
+        let long = |larger: Action| Action::CheckLength {
+            bytes: 1500,
+            larger: Box::new([larger]),
+            otherwise: Box::new([]),
+        };
+        assert!(only_solicits(&[solicit()]));
+        assert!(only_solicits(&[Action::SetQueue(1), solicit(), Action::PopVlan]));
+        assert!(only_solicits(&[Action::Clone(Box::new([Action::PopVlan])), solicit()]));
+        assert!(!only_solicits(&[output.clone()]));
+        assert!(!only_solicits(&[output, solicit()]));
+        assert!(!only_solicits(&[copy, solicit()]));
+        assert!(!only_solicits(&[solicit(), long(Action::Output(PortNo(3)))]));
+        assert!(only_solicits(&[solicit(), long(Action::PopVlan)]));
     }
 }

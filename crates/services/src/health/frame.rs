@@ -48,10 +48,10 @@ pub(super) fn segment(check: &Check, segment: &Segment, payload: &[u8]) -> Vec<u
     let sum = pseudo_header(check, Protocol::TCP, bytes.len());
     let mut packet = TcpPacket::new_unchecked(bytes);
     packet.fill_checksum(sum);
-    frame(check, Protocol::TCP, &packet.into_inner())
+    frame(check, (Protocol::TCP, 0), &packet.into_inner())
 }
 
-/// A frame with a UDP datagram to the backend of a check.
+/// A UDP datagram to the backend of a check: the UDP header and the payload.
 pub(super) fn datagram(check: &Check, source_port: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; UDP_LEN];
     bytes.extend(payload);
@@ -61,7 +61,7 @@ pub(super) fn datagram(check: &Check, source_port: u16, payload: &[u8]) -> Vec<u
     let mut packet = UdpPacket::new_unchecked(bytes);
     UdpRepr { src_port: source_port, dst_port: check.backend.port(), length }.emit(&mut packet);
     packet.fill_checksum(sum);
-    frame(check, Protocol::UDP, &packet.into_inner())
+    packet.into_inner()
 }
 
 /// The lengths of probes are far below 65,535.
@@ -73,15 +73,16 @@ fn pseudo_header(check: &Check, protocol: Protocol, len: usize) -> Sum {
     }
 }
 
-/// Puts Ethernet and IP headers before a payload. Empty if the addresses are of two families.
-fn frame(check: &Check, protocol: Protocol, payload: &[u8]) -> Vec<u8> {
+/// Puts Ethernet and IP headers before a payload. IPv4 headers get this identification. Empty if
+/// the addresses are of two families.
+pub(super) fn frame(check: &Check, (protocol, ident): (Protocol, u16), payload: &[u8]) -> Vec<u8> {
     let payload_len = payload.len() as u16;
     let (ethertype, ip) = match (check.source, check.backend.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let header = Ipv4Repr {
                 tos: 0,
                 payload_len,
-                ident: 0,
+                ident,
                 dont_fragment: true,
                 more_fragments: false,
                 fragment_offset_bytes: 0,
@@ -129,7 +130,14 @@ pub(super) enum Answer<'a> {
         payload: &'a [u8],
     },
     /// An ICMP error about a UDP datagram from `from` to `to`.
-    PortUnreachable { from: SocketAddr, to: SocketAddr },
+    PortUnreachable {
+        from: SocketAddr,
+        to: SocketAddr,
+        /// The identification of the quoted IPv4 header.
+        ident: Option<u16>,
+        /// The quoted bytes from the UDP header on.
+        datagram: &'a [u8],
+    },
 }
 
 impl<'a> Answer<'a> {
@@ -186,7 +194,8 @@ impl<'a> Answer<'a> {
             return None;
         }
         let addresses = (quoted.src().into(), quoted.dst().into());
-        Self::quoted((src, dst), addresses, error.data().get(quoted.header_len()..)?)
+        let datagram = error.data().get(quoted.header_len()..)?;
+        Self::quoted((src, dst), addresses, (Some(quoted.ident()), datagram))
     }
 
     fn error_v6((src, dst): (IpAddr, IpAddr), bytes: &'a [u8]) -> Option<Self> {
@@ -199,19 +208,21 @@ impl<'a> Answer<'a> {
             return None;
         }
         let addresses = (quoted.src().into(), quoted.dst().into());
-        Self::quoted((src, dst), addresses, error.data().get(IPV6_LEN..)?)
+        Self::quoted((src, dst), addresses, (None, error.data().get(IPV6_LEN..)?))
     }
 
     /// The backend itself sends the error, to the sender of the datagram.
     fn quoted(
         (src, dst): (IpAddr, IpAddr),
         (from, to): (IpAddr, IpAddr),
-        udp: &[u8],
+        (ident, datagram): (Option<u16>, &'a [u8]),
     ) -> Option<Self> {
-        let header = UdpPacket::new_header(udp).ok()?;
+        let header = UdpPacket::new_header(datagram).ok()?;
         ((src, dst) == (to, from)).then(|| Self::PortUnreachable {
             from: SocketAddr::new(from, header.src_port()),
             to: SocketAddr::new(to, header.dst_port()),
+            ident,
+            datagram,
         })
     }
 

@@ -1,13 +1,13 @@
 //! [`Probe`]: one check under way, with the client's half of a short TCP connection.
 
-use super::frame::{Answer, Segment, datagram, segment};
+use super::frame::{Answer, Segment, datagram, frame, segment};
 use super::{Check, Failure, Kind};
-use wire::TcpFlags;
+use wire::{Protocol, TcpFlags};
 
 /// Unanswered segments are sent again after this time.
 const RESEND_MS: u64 = 1000;
-/// The payload of UDP probes, as long as that of OVN.
-const DATAGRAM: [u8; 8] = [0; 8];
+/// A quoted UDP header without payload (RFC 792).
+const UDP_LEN: usize = 8;
 /// `HTTP/1.1 200`
 const STATUS_LEN: usize = 12;
 
@@ -16,8 +16,9 @@ pub(super) struct Probe {
     pub(super) source_port: u16,
     pub(super) deadline_ms: u64,
     resend_ms: u64,
-    /// The initial sequence number.
-    sequence: u32,
+    /// The lower half is the initial sequence number. The payload of a datagram, as long as that of
+    /// OVN.
+    secret: u64,
     stage: Stage,
 }
 
@@ -42,9 +43,25 @@ pub(super) enum Outcome {
 }
 
 impl Probe {
-    pub(super) fn new(check: &Check, source_port: u16, sequence: u32, now_ms: u64) -> Self {
+    pub(super) fn new(check: &Check, source_port: u16, secret: u64, now_ms: u64) -> Self {
         let deadline_ms = now_ms + u64::from(check.timing.timeout_ms.max(1));
-        Self { source_port, deadline_ms, resend_ms: now_ms, sequence, stage: Stage::Opening }
+        Self { source_port, deadline_ms, resend_ms: now_ms, secret, stage: Stage::Opening }
+    }
+
+    /// The initial sequence number.
+    const fn sequence(&self) -> u32 {
+        // The cast takes the lower half.
+        self.secret as u32
+    }
+
+    /// The identification of the IPv4 header of a datagram.
+    const fn ident(&self) -> u16 {
+        // The cast takes the lowest bits.
+        (self.secret >> 48) as u16
+    }
+
+    fn datagram(&self, check: &Check) -> Vec<u8> {
+        datagram(check, self.source_port, &self.secret.to_be_bytes())
     }
 
     /// When it is sent again, or is over.
@@ -59,14 +76,14 @@ impl Probe {
             (Kind::Udp, _) => {
                 // One datagram, as in OVN: silence is success.
                 self.resend_ms = self.deadline_ms;
-                datagram(check, self.source_port, &DATAGRAM)
+                frame(check, (Protocol::UDP, self.ident()), &self.datagram(check))
             }
             (Kind::Http(path), Stage::Requested { next, .. }) => {
                 let request = request(check, path.as_str());
                 let flags = TcpFlags::ACK | TcpFlags::PSH;
-                self.segment(check, (self.sequence.wrapping_add(1), *next), flags, &request)
+                self.segment(check, (self.sequence().wrapping_add(1), *next), flags, &request)
             }
-            _ => self.segment(check, (self.sequence, 0), TcpFlags::SYN, &[]),
+            _ => self.segment(check, (self.sequence(), 0), TcpFlags::SYN, &[]),
         }
     }
 
@@ -85,12 +102,12 @@ impl Probe {
         match (&check.kind, &self.stage) {
             (Kind::Udp, _) | (_, Stage::Opening) => None,
             (Kind::Tcp, Stage::Requested { next, .. }) => {
-                let place = (self.sequence.wrapping_add(1), *next);
+                let place = (self.sequence().wrapping_add(1), *next);
                 Some(self.segment(check, place, TcpFlags::RST | TcpFlags::ACK, &[]))
             }
             (Kind::Http(path), Stage::Requested { next, .. }) => {
                 let sent = request(check, path.as_str()).len() as u32;
-                let place = (self.sequence.wrapping_add(1).wrapping_add(sent), *next);
+                let place = (self.sequence().wrapping_add(1).wrapping_add(sent), *next);
                 Some(self.segment(check, place, TcpFlags::RST | TcpFlags::ACK, &[]))
             }
         }
@@ -105,14 +122,26 @@ impl Probe {
         now_ms: u64,
     ) -> Option<(Outcome, Option<Vec<u8>>)> {
         match (answer, &check.kind) {
-            (Answer::PortUnreachable { .. }, Kind::Udp) => {
-                Some((Outcome::Ended(Err(Failure::Refused)), None))
-            }
+            (Answer::PortUnreachable { ident, datagram, .. }, Kind::Udp) => self
+                .is_quoted(check, *ident, datagram)
+                .then_some((Outcome::Ended(Err(Failure::Refused)), None)),
             (Answer::Segment { seq, ack, flags, payload, .. }, Kind::Tcp | Kind::Http(_)) => {
                 self.receive_segment(check, (*seq, *ack), *flags, payload, now_ms)
             }
             _ => None,
         }
+    }
+
+    /// True if an ICMP error quotes the datagram of this probe. Its sender has seen the datagram:
+    /// it repeats the checksum and the IPv4 identification, or the payload, which are random.
+    fn is_quoted(&self, check: &Check, ident: Option<u16>, quoted: &[u8]) -> bool {
+        let sent = self.datagram(check);
+        // RFC 792 wants 8 bytes of the datagram, RFC 4443 section 3.1 all that fit. What is longer
+        // than the datagram is padding (RFC 4884 section 4).
+        let least = if ident.is_some() { UDP_LEN } else { sent.len() };
+        quoted.len() >= least
+            && ident.is_none_or(|ident| ident == self.ident())
+            && quoted.iter().zip(&sent).all(|(quoted, sent)| quoted == sent)
     }
 
     fn receive_segment(
@@ -124,7 +153,7 @@ impl Probe {
         now_ms: u64,
     ) -> Option<(Outcome, Option<Vec<u8>>)> {
         let ended = |result| Some((Outcome::Ended(result), None));
-        let is_acked = flags.contains(TcpFlags::ACK) && ack == self.sequence.wrapping_add(1);
+        let is_acked = flags.contains(TcpFlags::ACK) && ack == self.sequence().wrapping_add(1);
         match &mut self.stage {
             Stage::Opening if flags.contains(TcpFlags::RST) => {
                 if is_acked {

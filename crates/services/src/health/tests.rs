@@ -252,7 +252,7 @@ fn udp_backend_is_online_unless_its_port_is_unreachable() {
         check.timing = Timing { failures: 1, successes: 1, ..check.timing };
         let (mut checker, first) = checker(&check);
         let datagram = transport(&first, &check);
-        assert_eq!(UdpPacket::new_checked(datagram.as_slice()).unwrap().payload(), [0; 8]);
+        assert_eq!(UdpPacket::new_checked(datagram.as_slice()).unwrap().payload().len(), 8);
         assert_eq!((checker.poll(3009), checker.poll(3010)), (vec![], vec![]));
         assert_eq!(state(&checker).status, Status::Online);
         let second = probe(&mut checker, 8010);
@@ -260,7 +260,37 @@ fn udp_backend_is_online_unless_its_port_is_unreachable() {
         let wrong = unreachable(&check, &second, other);
         assert_eq!(checker.receive(&wrong, ARRIVAL, 8010), None);
         assert_eq!(checker.counters().strays, 1);
-        let refused = unreachable(&check, &second, code);
+        // A guest that did not see the datagram knows neither payload nor checksum. IPv4 errors may
+        // quote no payload; they have an identification besides.
+        let ip_len = if family == 4 { 20 } else { 40 };
+        let (checksum, payload) = (14 + ip_len + 6, 14 + ip_len + 8);
+        let short = payload..second.len();
+        let mut forged: Vec<Vec<u8>> = [checksum, payload, second.len() - 1]
+            .map(|at| {
+                let mut forged = second.clone();
+                forged[at] ^= 1;
+                forged
+            })
+            .into();
+        match family {
+            4 => {
+                let mut ident = second.clone();
+                ident[14 + 4] ^= 1;
+                forged.extend([ident.clone(), ident[..short.start].to_vec()]);
+            }
+            _ => forged.extend(short.map(|len| second[..len].to_vec())),
+        }
+        for (at, forged) in forged.iter().enumerate() {
+            let forged = unreachable(&check, forged, code);
+            assert_eq!(checker.receive(&forged, ARRIVAL, 8010), None);
+            assert_eq!(checker.counters().strays, at as u64 + 2, "{family}");
+        }
+        // The error of a small host quotes no payload, one with extensions is padded.
+        let quoted = match family {
+            4 => second[..payload].to_vec(),
+            _ => [&second[..], &[0; 40]].concat(),
+        };
+        let refused = unreachable(&check, &quoted, code);
         assert_eq!(checker.receive(&refused, ARRIVAL, 8010), None);
         let State { status, failure } = state(&checker);
         assert_eq!((status, failure), (Status::Offline, Some(Failure::Refused)), "{family}");
