@@ -68,7 +68,16 @@ fn addresses_that_packets_teach_reach_the_database_and_all_hosts() {
     // What an operator deletes is forgotten, and learned again when it is needed.
     let uuid = ovn.sbctl(&format!("--bare --columns=_uuid find MAC_Binding {row}"));
     ovn.sbctl(&format!("destroy MAC_Binding {}", uuid.trim()));
-    traffic::ping(&near.netns, routed_ip(2).into());
+    for at in [0, 1] {
+        wait_until(PATIENCE, "the host has forgotten the address", || {
+            binding(&lab.control(at), &ip).is_none()
+        });
+    }
+    // The first packets are held while the router asks, so all of them arrive.
+    let ping = ["-c", "3", "-i", "0.2", "-W", "3", &ip];
+    let printed = with_args(near.netns.program("ping"), &ping).output().expect("ping runs");
+    let printed = String::from_utf8_lossy(&printed.stdout);
+    assert!(printed.contains(" 3 received"), "{printed}");
     wait_for(&ovn, "mac", "MAC_Binding", &row, other);
     hosts.stop(&ovn);
 }

@@ -2,7 +2,7 @@
 //! allow.
 
 use crate::engine::{ControllerCopy, Engine, PublishedProgram};
-use crate::held::{only_solicits, unknown};
+use crate::held::{HoldResult, only_solicits, unknown};
 use crate::origin::{MaskNo, NewOrigin, RefusedEvents};
 use crate::probe::arrived;
 use crate::records::{Deciseconds, InsertResult, Records};
@@ -144,8 +144,10 @@ impl Engine {
             return self.handle(upcalls, now);
         }
         for (upcall, at) in &decided {
-            if let Some(decision) = decisions.get(*at) {
-                self.hold(decision, upcall, now);
+            let Some(decision) = decisions.get_mut(*at) else { continue };
+            if self.hold(decision, upcall, now) {
+                // The next packet shall raise an upcall, so that it can be held as well.
+                decision.megaflow = None;
             }
         }
         self.counters.upcalls.add(decided.len());
@@ -192,16 +194,17 @@ impl Engine {
         self.handle(&mut released, now)
     }
 
-    /// Holds a copy of a packet whose next hop is asked for.
-    fn hold(&self, decision: &Decision<'_>, upcall: &Upcall, now: Instant) {
+    /// Holds a copy of a packet whose next hop is asked for. Returns true if there was room for it.
+    fn hold(&self, decision: &Decision<'_>, upcall: &Upcall, now: Instant) -> bool {
         if !only_solicits(&decision.actions) {
-            return;
+            return false;
         }
         let queries = decision.candidate.state_reads.iter().map(|read| read.query);
-        let Some(query) = unknown(queries, &self.learned()) else { return };
-        let given_up = self.held.hold(query, upcall, now);
+        let Some(query) = unknown(queries, &self.learned()) else { return false };
+        let HoldResult { given_up, had_room } = self.held.hold(query, upcall, now);
         self.counters.held.add(1);
         self.counters.held_lost.add(given_up);
+        had_room
     }
 
     /// Hands a copy to the controller, unless its queue is full or there is none.

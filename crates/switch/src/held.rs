@@ -40,6 +40,14 @@ struct Held {
     upcall: Upcall,
 }
 
+/// What it took to hold a packet.
+pub(crate) struct HoldResult {
+    /// How many packets were given up.
+    pub given_up: usize,
+    /// No other packet had to make room.
+    pub had_room: bool,
+}
+
 /// The unknown address that a translation has read last; `None` if it was known. That is the next
 /// hop: what a router knows of the sender is read before.
 pub(crate) fn unknown(
@@ -86,9 +94,9 @@ fn sends(actions: &[Action]) -> bool {
 }
 
 impl HeldPackets {
-    /// Holds a copy of the packet. Returns how many packets are given up for it: those that have
-    /// waited for too long, and the oldest one if there is no room.
-    pub fn hold(&self, query: StateQuery, upcall: &Upcall, now: Instant) -> usize {
+    /// Holds a copy of the packet. Packets that have waited for too long are given up, and the
+    /// oldest one if there is no room.
+    pub fn hold(&self, query: StateQuery, upcall: &Upcall, now: Instant) -> HoldResult {
         let upcall = Upcall {
             packet: upcall.packet.clone(),
             key: upcall.key.clone(),
@@ -115,7 +123,7 @@ impl HeldPackets {
         oldest.map(|at| inner.waiting.remove(at));
         let given_up = before - inner.waiting.len();
         inner.waiting.push_back(Held { since: now, query, upcall });
-        given_up
+        HoldResult { given_up, had_room: oldest.is_none() }
     }
 
     /// The answer to a query has changed. Its packets are ready.

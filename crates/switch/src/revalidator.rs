@@ -7,6 +7,7 @@
 
 use crate::engine::{Engine, PublishedProgram, lock};
 use crate::fusions::translate_megaflow;
+use crate::held::only_solicits;
 use crate::origin::{NewOrigin, Origin, Retries};
 use crate::records::{Deciseconds, Records, RemovedMegaflow};
 use datapath::megaflow::{Megaflow, MegaflowId};
@@ -365,6 +366,10 @@ fn compare<'p>(
     let candidate = NewOrigin::new(generation, flows, dependencies, None);
     if *actions == *megaflow.actions {
         return Revalidation::Keep(candidate);
+    }
+    // Packets are held until their next hop is known, so they must raise upcalls.
+    if only_solicits(&actions) {
+        return Revalidation::Delete;
     }
     let changed = Megaflow { actions: actions.into(), ..megaflow.clone() };
     Revalidation::Replace(candidate, Box::new(changed))
