@@ -95,6 +95,11 @@ pub fn not_written() -> u64 {
     QUEUE.not_written()
 }
 
+/// The number of messages that were left out because of their kind's rate limit.
+pub fn limited() -> u64 {
+    LIMITER.lock().unwrap_or_else(PoisonError::into_inner).total_left_out()
+}
+
 fn write_lines(ready: &SyncSender<()>) {
     // This thread starts before the daemon takes its signals and gives up its privileges. Failures
     // leave the default action and the privileges.

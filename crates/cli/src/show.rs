@@ -147,11 +147,15 @@ pub fn write_reports(out: &mut String, indent: &str, reports: &PathMtuReports) -
 
 /// What is missing in the log, if anything is.
 fn write_log(out: &mut String, log: LogStats) -> std::fmt::Result {
-    let LogStats { over_rate, not_written } = log;
+    let LogStats { over_rate, not_written, limited } = log;
     if log == LogStats::default() {
         return Ok(());
     }
-    writeln!(out, "log: {over_rate} ACL records over their rate limit, {not_written} not written")
+    writeln!(
+        out,
+        "log: {over_rate} ACL records over their rate limit, {limited} other messages over theirs, \
+         {not_written} not written"
+    )
 }
 
 fn write_counts(out: &mut String, rx: &PacketCount, tx: &PacketCount) -> std::fmt::Result {

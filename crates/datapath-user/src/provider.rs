@@ -371,7 +371,7 @@ impl Datapath for UserDatapath {
             megaflows: total.megaflows,
             upcalls: self.upcalls.stats(),
             maps: Vec::new(),
-            log: LogStats { over_rate: control.log_meters.suppressed(), not_written: 0 },
+            log: LogStats { over_rate: control.log_meters.suppressed(), ..LogStats::default() },
             connections: ConnectionStats {
                 connections: self.tracker.stats().0,
                 limit: self.tracker.config().limits.connections,

@@ -134,6 +134,10 @@ pub struct LogStats {
     /// Lines that standard error did not take in time. The datapath leaves it 0; the daemon that
     /// writes the log fills it in.
     pub not_written: u64,
+    /// Messages left out because too many of their kind were logged within a few seconds. Filled in
+    /// like `not_written`.
+    #[serde(default)]
+    pub limited: u64,
 }
 
 /// The size of the megaflow cache and the results of its lookups.

@@ -285,6 +285,10 @@ messages! {
         "Many backends have changed their status at once. This is the number of those that have \
          no message of their own.",
         "weft show lists all backends.";
+    HEALTH_CHECKS_LIMITED: WARN, "health-checks-limited",
+        "Load balancers have more backends with health checks than one host checks. The others are \
+         not checked, and get connections whatever their health is.",
+        "Divide the backends among several hosts, or remove the checks of some.";
     HEALTH_NOT_APPLIED: WARN, "health-not-applied",
         "A backend has changed its status, and the network without or with it cannot be put in \
          force. The daemon tries again.",

@@ -158,9 +158,11 @@ fn enter() -> Result<()> {
     let result = termios::tcsetattr(io::stdin(), SetArg::TCSAFLUSH, &raw);
     result.map_err(os("change the terminal's settings"))?;
     let mut out = io::stdout();
-    out.write_all(ENTER)
-        .and_then(|()| out.flush())
-        .map_err(|error| Error::Os { what: "write to the terminal".into(), source: error })
+    let written = out.write_all(ENTER).and_then(|()| out.flush());
+    if written.is_err() {
+        restore();
+    }
+    written.map_err(|error| Error::Os { what: "write to the terminal".into(), source: error })
 }
 
 /// Restores what [`Terminal::take`] has changed, once. It fails silently: the terminal may have

@@ -13,7 +13,7 @@ use datapath::stats::{BackendHealth, HealthStats};
 use flow::{PortNo, TunnelInfo};
 use network::Network;
 use ovsdb::Uuid;
-use services::health::{Change, Check, Checker, Counters, State, Status};
+use services::health::{Change, Check, Checker, Counters, MAX_CHECKS, State, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
@@ -87,6 +87,13 @@ impl Health {
         let mut inner = self.lock();
         if inner.planned == planned {
             return;
+        }
+        let unchecked = planned.len().saturating_sub(MAX_CHECKS);
+        if unchecked > 0 {
+            messages::log!(
+                HEALTH_CHECKS_LIMITED,
+                "{unchecked} backends are not checked: a host makes at most {MAX_CHECKS} checks"
+            );
         }
         let checks = planned.iter().map(|(key, it)| (key.clone(), it.check.clone())).collect();
         inner.checker.set(checks, self.now_ms());

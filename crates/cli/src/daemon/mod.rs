@@ -467,6 +467,7 @@ impl Daemon {
     fn snapshot(&self) -> Result<Snapshot, DatapathError> {
         let mut snapshot = self.datapath.snapshot()?;
         snapshot.log.not_written = logging::not_written();
+        snapshot.log.limited = logging::limited();
         snapshot.health = self.health.stats();
         snapshot.privileges = sandbox::stats(self.file_limit);
         self.deployment().name_ports(&mut snapshot);

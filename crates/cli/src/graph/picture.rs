@@ -152,6 +152,7 @@ impl Picture {
                 .unwrap_or_default(),
             hosts: BTreeMap::new(),
             switches: BTreeMap::new(),
+            routers: BTreeMap::new(),
         };
         painter.hosts(topology);
         for switch in &topology.switches {
@@ -174,6 +175,7 @@ struct Painter<'a> {
     /// The boxes of hosts and switches, by name.
     hosts: BTreeMap<String, usize>,
     switches: BTreeMap<String, usize>,
+    routers: BTreeMap<String, usize>,
 }
 
 /// What one row stands for.
@@ -314,6 +316,7 @@ impl Painter<'_> {
             ];
             let facts: Vec<_> = facts.into_iter().flatten().collect();
             let index = self.add(Kind::Router, &router.name, facts.join(", "));
+            self.routers.insert(router.name.clone(), index);
             for port in &router.ports {
                 let mut cells = vec![port.name.clone()];
                 cells.extend(
@@ -348,10 +351,12 @@ impl Painter<'_> {
                 let cells = vec![format!("backend {backend}")];
                 self.row(index, Row { tip: cells.join("\n"), cells, state: State::Unknown });
             }
-            for switch in &balancer.switches {
-                let Some(&switch) = self.switches.get(switch) else { continue };
-                let to = End { index: switch, row: None };
-                self.line(End { index, row: None }, to, State::Unknown);
+            let switches = balancer.switches.iter().filter_map(|name| self.switches.get(name));
+            let routers = balancer.routers.iter().filter_map(|name| self.routers.get(name));
+            let ends: Vec<usize> = switches.chain(routers).copied().collect();
+            for to in ends {
+                let (from, to) = (End { index, row: None }, End { index: to, row: None });
+                self.line(from, to, State::Unknown);
             }
         }
     }

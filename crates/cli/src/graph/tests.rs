@@ -1,7 +1,7 @@
 //! Pictures of networks from files, of OVN's names and of running switches.
 
 use super::picture::{End, Kind, State};
-use super::topology::{HostNode, PortNode, SwitchNode, TunnelNode};
+use super::topology::{BalancerNode, HostNode, PortNode, RouterNode, SwitchNode, TunnelNode};
 use super::*;
 use crate::control::replies::RemoteEnd;
 use datapath::stats::{Drops, PacketCount, PortStats};
@@ -152,6 +152,27 @@ fn lines_join_routers_switches_hosts_and_tunnels() {
     ];
     expected.sort_unstable();
     assert_eq!(lines, expected);
+}
+
+#[test]
+fn balancers_are_joined_to_their_switches_and_routers() {
+    let named = |name: &str| name.to_owned();
+    let topology = Topology {
+        switches: vec![SwitchNode { name: named("web"), ..SwitchNode::default() }],
+        routers: vec![RouterNode { name: named("edge"), ..RouterNode::default() }],
+        load_balancers: vec![BalancerNode {
+            name: named("vip"),
+            switches: vec![named("web")],
+            routers: vec![named("edge")],
+            ..BalancerNode::default()
+        }],
+        ..Topology::default()
+    };
+    let picture = Picture::new(String::new(), &topology, false, None);
+    let title = |end: End| picture.boxes[end.index].title.as_str();
+    let lines: Vec<_> =
+        picture.lines.iter().map(|line| (title(line.from), title(line.to))).collect();
+    assert_eq!(lines, [("vip", "web"), ("vip", "edge")]);
 }
 
 /// One switch with one port, whose names are as given.

@@ -122,6 +122,9 @@ pub struct BalancerNode {
     pub backends: Vec<String>,
     /// The switches of its clients.
     pub switches: Vec<String>,
+    /// The routers that spread connections.
+    #[serde(default)]
+    pub routers: Vec<String>,
 }
 
 /// A tunnel type.
@@ -386,6 +389,7 @@ fn balancer_node(network: &Network, balancer: &LoadBalancer) -> BalancerNode {
         vip: format!("{} {}", balancer.protocol.name(), balancer.vip),
         backends: texts(&balancer.backends),
         switches: balancer.switches.iter().map(|&it| network[it].name.clone()).collect(),
+        routers: balancer.routers.iter().map(|&it| network[it].name.clone()).collect(),
     }
 }
 

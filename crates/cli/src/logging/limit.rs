@@ -12,6 +12,8 @@ const UNLIMITED: &str = messages::ACL_RECORD.id;
 pub struct Limiter {
     /// There are no more kinds than in the table of messages.
     kinds: Vec<Kind>,
+    /// Messages left out since the start.
+    total_left_out: u64,
 }
 
 struct Kind {
@@ -26,7 +28,7 @@ struct Kind {
 
 impl Limiter {
     pub const fn new() -> Self {
-        Self { kinds: Vec::new() }
+        Self { kinds: Vec::new(), total_left_out: 0 }
     }
 
     /// Counts a message; false if it is to be left out.
@@ -44,7 +46,13 @@ impl Limiter {
         kind.count = kind.count.saturating_add(1);
         let is_admitted = kind.count <= MOST;
         kind.left_out += u64::from(!is_admitted);
+        self.total_left_out += u64::from(!is_admitted);
         is_admitted
+    }
+
+    /// How many messages were left out since the start.
+    pub const fn total_left_out(&self) -> u64 {
+        self.total_left_out
     }
 
     /// How many messages of which kinds were left out since the last call: in intervals that have
@@ -78,5 +86,6 @@ mod tests {
         assert_eq!(limiter.take_left_out(Some(later)), []);
         assert_eq!(admitted(&mut limiter, "port-up", MOST + 1, later), MOST as usize);
         assert_eq!(limiter.take_left_out(None), [("port-up", 1)]);
+        assert_eq!(limiter.total_left_out(), 8);
     }
 }

@@ -123,10 +123,11 @@ pub const DAEMON: &[Family] = &[
     counter(
         "weft_log_lines_lost",
         &["reason"],
-        "Log lines left out: records of ACLs `over_rate`, and lines `not_written` because nobody \
-         read standard error.",
+        "Log lines left out: records of ACLs `over_rate`, other messages `limited` because many of \
+         their kind came at once, and lines `not_written` because nobody read standard error.",
         |of, to| {
             to.add(&["over_rate"], of.show.log.over_rate);
+            to.add(&["limited"], of.show.log.limited);
             to.add(&["not_written"], of.show.log.not_written);
         },
     ),
