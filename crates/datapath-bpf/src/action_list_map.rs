@@ -2,6 +2,7 @@
 
 use crate::abi::{self, weft_action, weft_action_list};
 use crate::action_list::{ActionList, BpfAction, MAX_ACTIONS};
+use crate::entries::{self, FreeEntries};
 use crate::flow_tables::ActionListNo;
 use crate::map_error::MapError;
 use crate::map_use::map_use;
@@ -22,7 +23,7 @@ pub struct ActionListMap {
     /// Lists and numbers of users, by entry. Entry [`ActionListNo::PUNT`] is unused.
     users: Vec<Option<(Arc<ActionList>, u32)>>,
     /// Entries that no program can use.
-    free: Vec<ActionListNo>,
+    free: FreeEntries,
     /// Entries without users. Programs may still execute them.
     unused: Vec<ActionListNo>,
 }
@@ -34,14 +35,8 @@ impl ActionListMap {
     /// [`MapError::Missing`].
     pub fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
         let map = loaded.map("weft_actions")?;
-        let count = map.max_entries();
-        Ok(Self {
-            map,
-            numbers: HashMap::new(),
-            users: vec![None; count as usize],
-            free: (1..count).rev().map(ActionListNo).collect(),
-            unused: Vec::new(),
-        })
+        let free = FreeEntries::new(1, map.max_entries());
+        Ok(Self { map, numbers: HashMap::new(), users: Vec::new(), free, unused: Vec::new() })
     }
 
     /// Returns the entry of a list for one more user, who has to [release](ActionListMap::release)
@@ -60,10 +55,11 @@ impl ActionListMap {
                 Ok(number)
             }
             Entry::Vacant(place) => {
-                let number = *self.free.last().ok_or(MapError::ActionListsFull)?;
+                let number = self.free.next().ok_or(MapError::ActionListsFull)?;
+                let number = ActionListNo(number);
                 self.map.update(&number.0.to_ne_bytes(), &bytes(&list), MapFlags::ANY)?;
-                self.free.pop();
-                self.users[number.0 as usize] = Some((list, 1));
+                self.free.take();
+                entries::set(&mut self.users, number.0, (list, 1));
                 Ok(*place.insert(number))
             }
         }
@@ -71,7 +67,7 @@ impl ActionListMap {
 
     /// How full the map is. Entry [`ActionListNo::PUNT`] does not count.
     pub(crate) fn map_use(&self) -> MapUse {
-        let limit = self.users.len().saturating_sub(1);
+        let limit = self.free.limit().saturating_sub(1) as usize;
         map_use("weft_actions", limit.saturating_sub(self.free.len()), limit)
     }
 
@@ -111,8 +107,8 @@ impl ActionListMap {
     }
 
     /// Frees entries that no program can execute any more.
-    pub fn free(&mut self, mut retired: Vec<ActionListNo>) {
-        self.free.append(&mut retired);
+    pub fn free(&mut self, retired: Vec<ActionListNo>) {
+        self.free.give_back(retired.into_iter().map(|number| number.0));
     }
 }
 

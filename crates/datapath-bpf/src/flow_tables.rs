@@ -9,6 +9,7 @@ use crate::abi::{
     self, weft_control, weft_flow, weft_flow_stats, weft_flow_stats_page, weft_key,
     weft_lookup_stats, weft_mask_list,
 };
+use crate::entries::{self, FreeEntries};
 use crate::key::{KernelMask, KernelMatch};
 use crate::layout::WORDS;
 use crate::map_error::MapError;
@@ -215,11 +216,9 @@ struct FlowEntries {
     /// The mask of each megaflow, by entry.
     masks: Vec<Option<MaskNo>>,
     /// Entries that no program can reach.
-    free: Vec<FlowNo>,
+    free: FreeEntries,
     /// Deleted entries, which programs may still use.
     deleted: Vec<FlowNo>,
-    /// One more than the last entry that was ever used.
-    end: FlowNo,
     /// The latest generation of a megaflow.
     generation: Generation,
     /// The first generation of the current epoch.
@@ -254,10 +253,9 @@ impl FlowTables {
             lookups: loaded.map("weft_lookups")?,
             grace: GracePeriod::new(loaded)?,
             flows: FlowEntries {
-                masks: vec![None; flows as usize],
-                free: (1..flows).rev().map(FlowNo).collect(),
+                masks: Vec::new(),
+                free: FreeEntries::new(1, flows),
                 deleted: Vec::new(),
-                end: FlowNo(1),
                 generation: Generation::default(),
                 epoch: Generation::default(),
             },
@@ -277,7 +275,7 @@ impl FlowTables {
     /// [`MapError::FlowsFull`] and [`MapError::MasksFull`], until deleted entries are
     /// [reclaimed](FlowTables::reclaim), or [`MapError::ChainFull`]. The megaflow is absent then.
     pub fn put(&mut self, megaflow: &KernelMatch, list: ActionListNo) -> Result<FlowNo, MapError> {
-        let flow = *self.flows.free.last().ok_or(MapError::FlowsFull)?;
+        let flow = self.flows.free.next().map(FlowNo).ok_or(MapError::FlowsFull)?;
         let mask = self.mask(megaflow.mask())?;
         let generation = self.flows.next_generation();
         let control = control(megaflow.key().words(), generation, flow, mask, list);
@@ -286,9 +284,8 @@ impl FlowTables {
             refused if is_chain_full(refused) => return Err(MapError::ChainFull),
             refused => return Err(MapError::Refused(refused)),
         }
-        self.flows.free.pop();
-        self.flows.end = self.flows.end.max(FlowNo(flow.0 + 1));
-        self.flows.masks[flow.0 as usize] = Some(mask);
+        self.flows.free.take();
+        entries::set(&mut self.flows.masks, flow.0, mask);
         if let Some(users) = &mut self.users[mask.0 as usize] {
             *users += 1;
         }
@@ -439,8 +436,8 @@ impl FlowTables {
 
     /// Frees entries that no program can use any more.
     pub fn free(&mut self, retired: RetiredEntries) {
-        let RetiredEntries { mut flows, masks, flipped } = retired;
-        self.flows.free.append(&mut flows);
+        let RetiredEntries { flows, masks, flipped } = retired;
+        self.flows.free.give_back(flows.into_iter().map(|flow| flow.0));
         for mask in masks {
             self.users[mask.0 as usize] = None;
             self.preferred.remove(&mask);
@@ -484,12 +481,12 @@ impl FlowTables {
 
     /// Number of entries, including number 0.
     pub(crate) fn capacity(&self) -> usize {
-        self.flows.masks.len()
+        self.flows.free.limit() as usize
     }
 
     /// One more than the last entry that was ever used.
     pub fn end(&self) -> FlowNo {
-        self.flows.end
+        FlowNo(self.flows.free.end())
     }
 
     /// Lookup counters since the programs were loaded.

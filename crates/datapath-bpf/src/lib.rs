@@ -22,6 +22,7 @@ mod attachment;
 mod device_slots;
 mod endpoint_entries;
 mod endpoint_maps;
+mod entries;
 mod flow_tables;
 mod key;
 pub mod lab;

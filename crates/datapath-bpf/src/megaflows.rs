@@ -5,6 +5,7 @@ mod tests;
 
 use crate::action_list::ActionList;
 use crate::action_list_map::ActionListMap;
+use crate::entries;
 use crate::flow_tables::{
     ActionListNo, FlowNo, FlowStats, FlowTableSizes, FlowTables, Generation, GracePeriod,
     LookupStats, MaskNo, RetiredEntries,
@@ -140,13 +141,12 @@ impl Megaflows {
     /// `uplink` leave by the uplink device.
     pub(crate) fn new(loaded: &LoadedObject, uplink: PortNo) -> Result<Self, MapError> {
         let tables = FlowTables::new(loaded)?;
-        let entries = std::iter::repeat_with(|| None).take(tables.capacity()).collect();
         Ok(Self {
             tables,
             lists: ActionListMap::new(loaded)?,
             uplink,
             numbers: HashMap::new(),
-            entries,
+            entries: Vec::new(),
             masks: HashSet::new(),
             port_masks: PortMasks::default(),
             doomed: HashSet::new(),
@@ -200,8 +200,7 @@ impl Megaflows {
         };
         self.masks.insert(Arc::clone(&mask));
         self.numbers.insert(megaflow.id, number);
-        let entry = self.entries.get_mut(number.0 as usize).ok_or(MapError::FlowsFull)?;
-        let entry = entry.insert(MegaflowEntry {
+        let entry = MegaflowEntry {
             id: megaflow.id,
             mask,
             values: values(&megaflow.condition),
@@ -213,7 +212,8 @@ impl Megaflows {
             used_ms: 0,
             sorted: 0,
             generation: self.tables.generation(),
-        });
+        };
+        let entry = entries::set(&mut self.entries, number.0, entry);
         entry.base = self.tables.stats(number)?;
         match mask_no {
             Some(mask) if megaflow.fusion.is_some() => self.tables.prefer(mask),
