@@ -6,13 +6,13 @@ use std::time::Duration;
 /// The configuration of a switch.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The limits of the megaflow cache.
+    /// The limits of the megaflow cache and of held packets.
     pub limits: Limits,
     /// The limits of learned state.
     pub learn: LearnLimits,
 }
 
-/// The limits of the megaflow cache.
+/// The limits of the megaflow cache and of held packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// The most megaflows. One port may have as many as would still be free, so that a flooding
@@ -33,6 +33,8 @@ pub struct Limits {
     pub revalidate: Duration,
     /// The number of threads that translate packets; at least one.
     pub upcall_workers: usize,
+    /// The most packets that are held until the MAC address of their next hop is known.
+    pub held_packets: usize,
 }
 
 impl Default for Limits {
@@ -45,6 +47,7 @@ impl Default for Limits {
             idle_when_full: Duration::from_secs(1),
             revalidate: Duration::from_millis(500),
             upcall_workers: 1,
+            held_packets: 256,
         }
     }
 }

@@ -123,7 +123,7 @@ impl Engine {
             probes: OnceLock::new(),
             controller: OnceLock::new(),
             journal: LearnJournal::default(),
-            held: HeldPackets::default(),
+            held: HeldPackets::new(limits.held_packets),
         }
     }
 

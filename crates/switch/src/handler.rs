@@ -196,7 +196,7 @@ impl Engine {
 
     /// Holds a copy of a packet whose next hop is asked for. Returns true if there was room for it.
     fn hold(&self, decision: &Decision<'_>, upcall: &Upcall, now: Instant) -> bool {
-        if !only_solicits(&decision.actions) {
+        if self.limits.held_packets == 0 || !only_solicits(&decision.actions) {
             return false;
         }
         let queries = decision.candidate.state_reads.iter().map(|read| read.query);

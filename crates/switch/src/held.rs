@@ -11,8 +11,6 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How many packets are held in all.
-const MAX_PACKETS: usize = 256;
 /// How many packets are held for one address.
 const MAX_OF_ADDRESS: usize = 4;
 /// How many packets of one port are held.
@@ -21,9 +19,11 @@ const MAX_OF_PORT: usize = 32;
 const MAX_AGE: Duration = Duration::from_secs(3);
 
 /// The packets, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HeldPackets {
     inner: Mutex<Inner>,
+    /// How many packets are held in all.
+    limit: usize,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +94,11 @@ fn sends(actions: &[Action]) -> bool {
 }
 
 impl HeldPackets {
+    /// Holds at most so many packets.
+    pub fn new(limit: usize) -> Self {
+        Self { inner: Mutex::default(), limit }
+    }
+
     /// Holds a copy of the packet. Packets that have waited for too long are given up, and the
     /// oldest one if there is no room.
     pub fn hold(&self, query: StateQuery, upcall: &Upcall, now: Instant) -> HoldResult {
@@ -118,7 +123,7 @@ impl HeldPackets {
         } else if count(&is_of_port) >= MAX_OF_PORT {
             inner.waiting.iter().position(is_of_port)
         } else {
-            (inner.waiting.len() >= MAX_PACKETS).then_some(0)
+            (inner.waiting.len() >= self.limit).then_some(0)
         };
         oldest.map(|at| inner.waiting.remove(at));
         let given_up = before - inner.waiting.len();

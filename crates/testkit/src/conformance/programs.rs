@@ -28,7 +28,7 @@ use pipeline::{LearnLimits, Program, TableLimit, translate};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-use switch::{Config, Engine};
+use switch::{Config, Engine, Limits};
 
 /// The default number of programs; `WEFT_CASES` overrides it.
 const CASES: u64 = 150;
@@ -246,7 +246,9 @@ impl Case {
     fn new(bench: &Bench, sources: [Source; 2]) -> Self {
         let nothing = TableLimit { total: 0, per_port: 0 };
         let learn = LearnLimits { mac_bindings: nothing, fdb: nothing, ..LearnLimits::default() };
-        let config = Config { learn, ..Config::default() };
+        // Each miss makes a megaflow: none is held back so that packets can wait for a next hop.
+        let limits = Limits { held_packets: 0, ..Limits::default() };
+        let config = Config { learn, limits };
         let program = sources[0].program.clone();
         let engine = Engine::new(Arc::clone(&bench.lab.datapath), program, &config);
         Self { sources, current: 0, engine }
