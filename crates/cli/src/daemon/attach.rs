@@ -15,7 +15,7 @@ use datapath::config::{MAX_PORT, PortConfig};
 use flow::{DatapathKey, PortKey, PortNo};
 use network::{Device, LogicalSwitch, Network, Port, RouterLink};
 use pipeline::{PortLocation, PortRole, Program};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -69,8 +69,8 @@ impl Daemon {
         }
         let pools = pools.into_values().collect();
         // The file no longer has the ports of these.
-        let known = |port: &String| attached.iter().any(|row: &AttachedRow| row.port == *port);
-        let strays = deployment.attached.iter().filter(|(port, _)| !known(port));
+        let known: HashSet<&str> = attached.iter().map(|row| row.port.as_str()).collect();
+        let strays = deployment.attached.iter().filter(|(port, _)| !known.contains(port.as_str()));
         let strays: Vec<_> = strays
             .map(|(port, it)| AttachedRow {
                 port: port.clone(),
