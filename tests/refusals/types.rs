@@ -7,9 +7,10 @@ use super::stt::stt;
 use super::target::{Target, Wrap, kernel_counter};
 use super::vxlan::vxlan;
 use crate::common::outer::Outer;
-use crate::common::{Lab, Setup, VNI};
+use crate::common::{Lab, PATIENCE, Setup, VNI};
 use netdev::{Dad, IpNet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use testkit::host::wait_until;
 use testkit::require_root;
 
 /// Each tunnel type with an outer header, how a packet of it looks, and the counter of the kernel
@@ -144,6 +145,12 @@ fn packets_are_not_taken_when_they_have_another_type_or_address() {
         let prefix = IpNet::new(second, len).expect("the length fits the family");
         let added = host.netns.netlink().add_address(host.uplink.index, prefix, Dad::Skip);
         added.expect("an address can be added");
+        // The kernel adds the route of an IPv6 address later.
+        wait_until(PATIENCE, "packets to the address are received", || {
+            let mut ip = host.netns.program("ip");
+            let route = ip.args(["route", "get", &second.to_string()]).output().expect("ip runs");
+            route.stdout.starts_with(b"local ")
+        });
         let outer = Outer { dst: second, ..target.outer };
         let packet = wrap(&outer, &target.forbidden());
         let what = format!("{tunnel} for a second address, IPv{family}");
