@@ -26,6 +26,7 @@ pub fn all() -> Vec<Seed> {
         ("gre", gres()),
         ("stt", stts()),
         ("stt_reassembly", stt_trains()),
+        ("ip_reassembly", fragments()),
         ("vlan", tagged()),
         ("offload", offloads()),
         ("coalesce", segments()),
@@ -388,6 +389,40 @@ fn stt_trains() -> Group {
         ("in-order", lists::build(&in_order)),
         ("reversed", lists::build(&reversed)),
         ("two-frames", lists::build(&two)),
+    ]
+}
+
+/// A fragment of the datagram `ident`.
+fn fragment_of(ends: Ends, ident: u8, (offset, more): (u16, bool), payload: &[u8]) -> Vec<u8> {
+    const FRAGMENT_HEADER: u8 = 44;
+    let more = u16::from(more);
+    match ends {
+        Ends::V4(..) => {
+            let mut frame = ends.frame(UDP, payload);
+            frame.splice(18..20, [0, ident]);
+            frame.splice(20..22, (more << 13 | offset / 8).to_be_bytes());
+            frame
+        }
+        Ends::V6(..) => {
+            let [high, low] = (offset | more).to_be_bytes();
+            let header = [UDP, 0, high, low, 0, 0, 0, ident];
+            ends.frame(FRAGMENT_HEADER, &join(&[&header, payload]))
+        }
+    }
+}
+
+fn fragments() -> Group {
+    let datagram = |ends, ident| {
+        [((0, true), 24), ((24, true), 24), ((48, false), 5)]
+            .map(|(place, len)| fragment_of(ends, ident, place, &vec![ident; len]))
+    };
+    let [first, second, last] = datagram(GUESTS_V6, 2);
+    let mut two = datagram(GUESTS_V4, 3).to_vec();
+    two.splice(1..1, datagram(GUESTS_V6, 4));
+    vec![
+        ("ipv4-in-order", lists::build(&datagram(GUESTS_V4, 1))),
+        ("ipv6-reversed", lists::build(&[last, second, first])),
+        ("two-datagrams", lists::build(&two)),
     ]
 }
 

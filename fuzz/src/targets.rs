@@ -9,7 +9,7 @@ use crate::{
 pub type Body = fn(&[u8]);
 
 /// All targets, sorted by name.
-pub const ALL: [(&str, Body); 27] = [
+pub const ALL: [(&str, Body); 28] = [
     ("coalesce", |bytes| _ = coalescing::list(bytes)),
     ("conntrack", |bytes| _ = connections::list(bytes)),
     ("dhcp4", |bytes| _ = services::dhcp4(bytes)),
@@ -20,6 +20,7 @@ pub const ALL: [(&str, Body); 27] = [
     ("geneve", |bytes| _ = tunnels::geneve(bytes)),
     ("gre", |bytes| _ = tunnels::gre(bytes)),
     ("health_answer", |bytes| _ = services::health(bytes)),
+    ("ip_reassembly", |bytes| _ = reassembly::fragments(bytes)),
     ("logical_actions", |bytes| _ = actions::text(bytes)),
     ("logical_match", |bytes| _ = expressions::text(bytes)),
     ("megaflow_cache", |bytes| _ = megaflows::steps(bytes)),

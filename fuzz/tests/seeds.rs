@@ -139,6 +139,14 @@ fn stt_frames_are_complete_when_their_segments_are_seeds() {
 }
 
 #[test]
+fn datagrams_are_complete_when_their_fragments_are_seeds() {
+    for seed in seeds_of("ip_reassembly") {
+        let expected = if seed.name == "two-datagrams" { 2 } else { 1 };
+        assert_eq!(reassembly::fragments(&seed.bytes), expected, "{}", seed.name);
+    }
+}
+
+#[test]
 fn networks_are_accepted_when_they_are_seeds() {
     for seed in seeds_of("network_toml") {
         assert!(network::file(&seed.bytes), "{}", seed.name);

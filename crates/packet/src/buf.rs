@@ -14,6 +14,7 @@
 //! The buffer remembers where the headers of its frame are ([`PacketBuf::located`]), so that the
 //! stages of forwarding do not each walk them again.
 
+use crate::reassembly::Refragment;
 use std::cell::Cell;
 use std::ops::Range;
 use wire::{EtherType, Fragment, Located, ParseError, Protocol, transport_offset_in};
@@ -123,6 +124,8 @@ pub struct PacketBuf {
     /// The work left to offloads. [`PacketBuf::push_front`] and [`PacketBuf::pull_front`] adjust
     /// `Checksum::Partial::start`.
     pub offload: Offload,
+    /// `Some` for a datagram that was reassembled: it leaves in fragments.
+    pub refragment: Option<Refragment>,
 }
 
 impl PacketBuf {
@@ -141,6 +144,7 @@ impl PacketBuf {
             fragments: Vec::new(),
             walk: HeaderWalk::default(),
             offload: Offload::default(),
+            refragment: None,
         }
     }
 
@@ -160,6 +164,7 @@ impl PacketBuf {
         self.end = self.start;
         self.fragments.clear();
         self.offload = Offload::default();
+        self.refragment = None;
     }
 
     /// All storage behind the headroom, for a device to read into. Call [`PacketBuf::set_len`]
@@ -398,6 +403,7 @@ impl Clone for PacketBuf {
             copy.end += piece.len();
         }
         copy.offload = self.offload;
+        copy.refragment = self.refragment;
         copy
     }
 }

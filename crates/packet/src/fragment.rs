@@ -37,6 +37,9 @@ pub enum FragmentError {
     /// The packet is a fragment that ends beyond 65,535 bytes of its datagram.
     #[error("the fragment ends beyond its datagram")]
     BeyondDatagram,
+    /// The packet was not reassembled from fragments.
+    #[error("the packet was not reassembled")]
+    NotReassembled,
     /// The super-packet cannot be segmented, or the checksum cannot be completed.
     #[error(transparent)]
     Offload(#[from] SegmentError),
@@ -90,6 +93,17 @@ impl Fragmenter {
         Ok(fragments)
     }
 
+    /// Divides a reassembled datagram, whatever its "don't fragment" says.
+    pub(crate) fn fragment_again(
+        &mut self,
+        packet: &PacketBuf,
+        mtu: usize,
+        mut each: impl FnMut(&mut PacketBuf),
+    ) -> Result<usize, FragmentError> {
+        let plan = FragmentPlan::with_flags(packet, mtu, MORE_FRAGMENTS)?;
+        self.cut(packet, &plan, &mut each)
+    }
+
     fn cut(
         &mut self,
         packet: &PacketBuf,
@@ -135,6 +149,11 @@ const MORE_FRAGMENTS: u16 = 0x2000;
 
 impl FragmentPlan {
     fn new(packet: &PacketBuf, mtu: usize) -> Result<Self, FragmentError> {
+        Self::with_flags(packet, mtu, MORE_FRAGMENTS | DONT_FRAGMENT)
+    }
+
+    /// As `new`, but obeys only these flags.
+    fn with_flags(packet: &PacketBuf, mtu: usize, obeyed: u16) -> Result<Self, FragmentError> {
         let head = packet.head();
         let at = packet.located().map_err(|_| FragmentError::NotIpv4)?;
         if at.ethertype != EtherType::IPV4 {
@@ -145,7 +164,7 @@ impl FragmentPlan {
         let flags = u16::from_be_bytes([head[at.l3 + FLAGS], head[at.l3 + FLAGS + 1]]);
         let step = if at.l3_end - at.l3 <= mtu {
             payload.len()
-        } else if flags & DONT_FRAGMENT != 0 {
+        } else if flags & obeyed & DONT_FRAGMENT != 0 {
             return Err(FragmentError::DontFragment);
         } else {
             mtu.saturating_sub(ip.header_len()) & !7

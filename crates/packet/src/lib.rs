@@ -1,6 +1,6 @@
 //! A frame with headroom and offload state, and the offloads in software: segmentation,
-//! fragmentation, checksums, coalescing of segments into super-packets, and reassembly of STT
-//! frames.
+//! fragmentation, checksums, coalescing of segments into super-packets, and reassembly of IP
+//! datagrams and of STT frames.
 //!
 //! No I/O and no clock.
 #![forbid(unsafe_code)]
@@ -13,6 +13,7 @@ pub mod fragment;
 mod headers;
 mod locate;
 mod merge;
+pub mod reassembly;
 pub mod segment;
 mod segment_count;
 mod segment_limits;
@@ -27,6 +28,7 @@ pub use checksum::{
 pub use coalesce::{Coalescer, coalesce_ranges};
 pub use fit::{Fit, Resize, fit, wire_len};
 pub use fragment::{FragmentError, Fragmenter};
+pub use reassembly::{IpReassembler, Refragment, longest_frame, refragment};
 pub use segment::{
     SegmentChecksum, SegmentError, SegmentHead, Segmenter, Segments, SplitLimits, first_segment,
     split,

@@ -5,6 +5,7 @@ mod coalesce;
 mod fit;
 mod fragment;
 mod located;
+mod reassembly;
 mod segment;
 mod stt;
 mod support;
