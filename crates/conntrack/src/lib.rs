@@ -18,9 +18,8 @@
 //! Call [`Table::expire`] every second or so.
 //!
 //! # Fragments
-//! A fragment is [`Invalid::Fragment`]. The caller reassembles the packet for the decision: it
-//! parses the headers of the whole packet, and applies the translation to each fragment. Addresses
-//! are then rewritten in all of them, ports in the first.
+//! A fragment is [`Invalid::Fragment`]. The caller reassembles the datagram before it is tracked
+//! and translated, and cuts it again when it sends it.
 //!
 //! # Cached decisions
 //! [`Tracked::connection`] has a generation. It changes when the protocol's state, the first reply,

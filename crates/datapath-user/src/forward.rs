@@ -17,8 +17,8 @@ use datapath::tracker::Tracker;
 use datapath::upcall::{Answer, FuseProposal, Recirculated, Upcall, UpcallReason, WorkerId};
 use datapath::watch::CaptureDirection;
 use flow::{
-    Action, ActionOutput, Carrier, CtAction, DropReason, Encapsulated, EndpointTable, Field,
-    FlowKey, LogRecord, OuterHeaders, PortNo, ReplyAddresses, TunnelInfo, execute, extract,
+    Action, ActionOutput, Carrier, CtAction, CtProgress, DropReason, Encapsulated, EndpointTable,
+    Field, FlowKey, LogRecord, OuterHeaders, PortNo, ReplyAddresses, TunnelInfo, execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -321,6 +321,18 @@ impl FrameOutputs {
         }
     }
 
+    /// Counts held fragments that were given up.
+    pub(super) fn count_lost_fragments(&mut self) {
+        let tracker = Arc::clone(&self.tracker);
+        tracker.expire_fragments(|port, reason, count| {
+            let drops = match self.vif(port) {
+                Some(vif) => &mut vif.drops,
+                None => &mut self.uplink.drops,
+            };
+            drops.add(reason, count);
+        });
+    }
+
     pub(super) fn uplink_port(&self) -> PortNo {
         self.uplink_port
     }
@@ -424,8 +436,12 @@ impl ActionOutput for FrameOutputs {
         action: &Arc<CtAction>,
         packet: &mut PacketBuf,
         is_last: bool,
-    ) -> Result<(), DropReason> {
+    ) -> Result<CtProgress, DropReason> {
+        if self.tracker.reassemble(action.zone, self.ingress, packet)? == CtProgress::Held {
+            return Ok(CtProgress::Held);
+        }
         self.has_queued = true;
-        self.passes.track((&self.tracker, self.ingress), action, packet, is_last)
+        self.passes.track((&self.tracker, self.ingress), action, packet, is_last)?;
+        Ok(CtProgress::Done)
     }
 }

@@ -48,11 +48,12 @@ impl Passes {
         packet: &mut PacketBuf,
         is_last: bool,
     ) -> Result<(), DropReason> {
+        let is_reassembled = packet.refragment.is_some();
         let before = self.tracking.as_ref();
         let before = before.filter(|before| !action.fresh && before.zone == action.zone);
         let Some(recirculation) = &action.recirculation else {
             let tracking = tracker.track(action, before, packet, port)?;
-            self.propose(tracker, action, &tracking);
+            self.propose((tracker, is_reassembled), action, &tracking);
             self.tracking = Some(tracking);
             return Ok(());
         };
@@ -63,7 +64,7 @@ impl Passes {
         let recirculation = recirculation.clone();
         if is_last && self.of_frame.is_none() {
             let tracking = tracker.track(action, before, packet, port)?;
-            self.propose(tracker, action, &tracking);
+            self.propose((tracker, is_reassembled), action, &tracking);
             self.of_frame = Some(Box::new(Recirculated { recirculation, passes, tracking }));
         } else {
             // Copies are not fused.
@@ -78,7 +79,17 @@ impl Passes {
     }
 
     /// Adds a pass to what is proposed for fusion, or gives that up.
-    fn propose(&mut self, tracker: &Tracker, action: &CtAction, tracking: &Tracking) {
+    fn propose(
+        &mut self,
+        (tracker, is_reassembled): (&Tracker, bool),
+        action: &CtAction,
+        tracking: &Tracking,
+    ) {
+        // A fused megaflow would serve fragments, which must be reassembled first.
+        if is_reassembled {
+            self.proposal = None;
+            return;
+        }
         let is_first = self.before == 0 && self.tracking.is_none();
         let begins = || {
             let tracked = tracking.result.as_ref().map(|(_, tracked)| tracked);

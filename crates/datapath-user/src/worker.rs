@@ -482,6 +482,7 @@ impl Worker {
         forwarder.out.uplink.tick();
         forwarder.caches.maintain();
         forwarder.out.tracker.expire();
+        forwarder.out.count_lost_fragments();
         forwarder.out.watchers.remove_gone();
         forwarder.out.icmp_replies_left = MAX_ICMP_REPLIES;
         for (port, vif) in forwarder.out.vifs() {

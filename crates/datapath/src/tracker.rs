@@ -8,13 +8,15 @@ use crate::saved_connections::{Area, ConnectionFile, Restored};
 use crate::upcall::Tracking;
 use conntrack::{
     Commit, Config, ConnKey, ConnRef, Connection, CtDrop, Cursor, Headers, Masked, Nat, NatKind,
-    NatSpec, Seed, State, Stats, Table, Tracked, Use, Zone,
+    NatSpec, PortChoice, Seed, State, Stats, Table, Tracked, Use, Zone,
 };
-use flow::{CtAction, CtCommit, CtNat, DropReason, Field, FlowKey, NatRange, PortNo};
-use packet::PacketBuf;
+use flow::{CtAction, CtCommit, CtNat, CtProgress, DropReason, Field, FlowKey, NatRange, PortNo};
+use packet::reassembly::{FragmentContext, FragmentDrop, FragmentProgress};
+use packet::{IpReassembler, PacketBuf};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
+use wire::Fragment;
 
 /// How many connections each zone and each port has, with the limits.
 #[derive(Default, Debug)]
@@ -37,6 +39,9 @@ pub struct Tracker {
     started: Instant,
     fusing: OnceLock<FusionListener>,
     saved: OnceLock<ConnectionFile>,
+    /// Fragments of packets that are to be tracked. The fragments of one datagram may reach several
+    /// workers.
+    fragments: Mutex<IpReassembler>,
 }
 
 /// Is called with fused connections that have changed.
@@ -54,7 +59,8 @@ impl Tracker {
     /// A tracker without connections.
     pub fn new(config: Config) -> Self {
         let (table, fusing, saved) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { config, table, started: Instant::now(), fusing, saved }
+        let (started, fragments) = (Instant::now(), Mutex::default());
+        Self { config, table, started, fusing, saved, fragments }
     }
 
     /// Continues the connections of an earlier daemon, and saves all in their file from now on. To
@@ -125,6 +131,41 @@ impl Tracker {
         }
         let is_translated = was_translated || tracked.translation.is_some();
         Ok(Tracking { zone, result: Some((headers, tracked)), is_translated })
+    }
+
+    /// Holds a fragment that arrived by `port`, or makes the packet the datagram if it was the last
+    /// one missing. Does nothing to other packets.
+    ///
+    /// # Errors
+    /// The fragment must be dropped.
+    pub fn reassemble(
+        &self,
+        zone: u16,
+        port: PortNo,
+        packet: &mut PacketBuf,
+    ) -> Result<CtProgress, DropReason> {
+        if packet.located().is_ok_and(|at| at.fragment == Fragment::Whole) {
+            return Ok(CtProgress::Done);
+        }
+        let context = FragmentContext { source: port.0, zone };
+        match lock(&self.fragments).push(context, packet, self.now_ms()) {
+            Ok(FragmentProgress::Whole | FragmentProgress::Complete) => Ok(CtProgress::Done),
+            Ok(FragmentProgress::Held) => Ok(CtProgress::Held),
+            Err(reason) => Err(reason_of(reason)),
+        }
+    }
+
+    /// Gives up fragments that have waited too long. Calls `count` with the numbers of held
+    /// fragments that were dropped since the last call: port, reason and number.
+    pub fn expire_fragments(&self, mut count: impl FnMut(PortNo, DropReason, u64)) {
+        let mut fragments = lock(&self.fragments);
+        if fragments.is_idle() {
+            return;
+        }
+        fragments.expire(self.now_ms());
+        for (port, reason, lost) in fragments.take_lost() {
+            count(PortNo(port), reason_of(reason), lost);
+        }
     }
 
     /// Tracks and commits. `earlier` is the result of an earlier pass.
@@ -303,7 +344,7 @@ impl Tracker {
     }
 }
 
-fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code panics halfway through a change, so a poisoned table is consistent.
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -323,11 +364,25 @@ impl Tracking {
     }
 }
 
+fn reason_of(reason: FragmentDrop) -> DropReason {
+    match reason {
+        FragmentDrop::Malformed => DropReason::Malformed,
+        FragmentDrop::Overlap => DropReason::FragmentOverlap,
+        FragmentDrop::Expired => DropReason::FragmentExpired,
+        FragmentDrop::Memory => DropReason::FragmentMemory,
+    }
+}
+
 fn commit_of(commit: &CtCommit, nat: Option<&CtNat>) -> Commit {
-    let CtCommit { mark, mark_mask, label, label_mask } = *commit;
+    let CtCommit { mark, mark_mask, label, label_mask, force } = *commit;
     let range = |kind, range: &NatRange| {
         let ports = range.ports.map(|(first, last)| first..=last);
-        NatSpec::new(kind, Some(range.first..=range.last), ports)
+        let keeps_address = range.first.is_unspecified();
+        NatSpec {
+            choice: if range.random { PortChoice::Random } else { PortChoice::Hash },
+            persistent: range.persistent,
+            ..NatSpec::new(kind, (!keeps_address).then_some(range.first..=range.last), ports)
+        }
     };
     Commit {
         mark: (mark_mask != 0).then_some(Masked { value: mark, mask: mark_mask }),
@@ -338,6 +393,6 @@ fn commit_of(commit: &CtCommit, nat: Option<&CtNat>) -> Commit {
             CtNat::Source(addresses) => range(NatKind::Source, addresses),
             CtNat::Destination(addresses) => range(NatKind::Destination, addresses),
         }),
-        force: false,
+        force,
     }
 }

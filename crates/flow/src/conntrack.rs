@@ -138,8 +138,9 @@ pub struct CtAction {
     pub nat: Option<CtNat>,
     /// Commits the packet's connection.
     pub commit: Option<CtCommit>,
-    /// True for a packet that the pipeline has made untracked in this pass, and for the answer of a
-    /// service: what the tracker found in earlier passes is not used.
+    /// True for a packet that the pipeline has made untracked in this pass, or whose addresses or
+    /// ports it has changed, and for the answer of a service: what the tracker found in earlier
+    /// passes is not used.
     pub fresh: bool,
     /// Where the packet's next pass begins; `None` for an action that only commits.
     pub recirculation: Option<Recirculation>,
@@ -156,6 +157,8 @@ pub struct CtCommit {
     pub label: u128,
     /// The bits of the label to write.
     pub label_mask: u128,
+    /// A packet in the reply direction ends the connection and opens a new one in its direction.
+    pub force: bool,
 }
 
 /// Network address translation of a connection.
@@ -218,18 +221,22 @@ pub struct Rewrite {
 /// The addresses and ports that a translation may choose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NatRange {
-    /// The first address.
+    /// The first address; the unspecified one keeps the address of the packet.
     pub first: IpAddr,
     /// The last address, of the same family.
     pub last: IpAddr,
     /// The first and the last port; `None` for any port, if possible the present one.
     pub ports: Option<(u16, u16)>,
+    /// Choose a port at random, also if the present one is free.
+    pub random: bool,
+    /// Choose the address by the packet's source address alone, the same after a restart.
+    pub persistent: bool,
 }
 
 impl NatRange {
     /// One address, and any port.
     pub const fn address(address: IpAddr) -> Self {
-        Self { first: address, last: address, ports: None }
+        Self { first: address, last: address, ports: None, random: false, persistent: false }
     }
 }
 
@@ -240,10 +247,16 @@ impl fmt::Display for NatRange {
             (first, last) => write!(f, "{first}-{last}")?,
         }
         match self.ports {
-            None => Ok(()),
-            Some((first, last)) if first == last => write!(f, ":{first}"),
-            Some((first, last)) => write!(f, ":{first}-{last}"),
+            None => {}
+            Some((first, last)) if first == last => write!(f, ":{first}")?,
+            Some((first, last)) => write!(f, ":{first}-{last}")?,
         }
+        for (flag, word) in [(self.persistent, ",persistent"), (self.random, ",random")] {
+            if flag {
+                f.write_str(word)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -252,7 +265,7 @@ impl fmt::Display for CtAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ct(")?;
         if let Some(commit) = &self.commit {
-            f.write_str("commit,")?;
+            f.write_str(if commit.force { "commit,force," } else { "commit," })?;
             if commit.mark_mask != 0 {
                 write!(f, "mark={:#x}/{:#x},", commit.mark, commit.mark_mask)?;
             }

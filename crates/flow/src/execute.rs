@@ -5,7 +5,7 @@ use crate::{
     Action, CtAction, DropReason, Encapsulated, EndpointTable, Field, LogRecord, OuterHeaders,
     PortNo, Reply, answer, rewrite,
 };
-use packet::{PacketBuf, wire_len};
+use packet::{PacketBuf, longest_frame, refragment};
 use std::sync::Arc;
 use wire::{EtherType, vlan};
 
@@ -84,6 +84,9 @@ pub trait ActionOutput {
     /// other action uses the frame after this one, so that no copy is needed. The default
     /// implementation has no tracker.
     ///
+    /// A fragment is held until its datagram is complete. The last fragment to arrive becomes the
+    /// datagram, to which the actions that follow apply.
+    ///
     /// # Errors
     /// The drop reason that the executor counts; the list ends.
     fn track(
@@ -91,7 +94,7 @@ pub trait ActionOutput {
         action: &Arc<CtAction>,
         packet: &mut PacketBuf,
         is_last: bool,
-    ) -> Result<(), DropReason> {
+    ) -> Result<CtProgress, DropReason> {
         let _ = (action, packet, is_last);
         Err(DropReason::CtUnavailable)
     }
@@ -101,6 +104,15 @@ pub trait ActionOutput {
     fn queue(&mut self, queue: u32) {
         let _ = queue;
     }
+}
+
+/// What became of a frame in the connection tracker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CtProgress {
+    /// The list goes on.
+    Done,
+    /// It is a fragment, which is held: the list ends, and nothing is dropped.
+    Held,
 }
 
 /// Executes `actions` in order on `packet`.
@@ -170,9 +182,13 @@ fn run(
             NextStep::Branch(list) => rest = list.iter(),
             NextStep::Track(action) => {
                 let is_last = context.depth == 0 && rest.as_slice().is_empty();
-                if let Err(reason) = output.track(action, packet, is_last) {
-                    output.dropped(reason, packet);
-                    break;
+                match output.track(action, packet, is_last) {
+                    Ok(CtProgress::Done) => {}
+                    Ok(CtProgress::Held) => break,
+                    Err(reason) => {
+                        output.dropped(reason, packet);
+                        break;
+                    }
                 }
             }
         }
@@ -188,6 +204,9 @@ fn step<'a>(
     context: &mut ExecContext,
 ) -> NextStep<'a> {
     match action {
+        Action::Output(_) | Action::Encap { .. } if packet.refragment.is_some() => {
+            return or_refuse(send_fragments(action, packet, endpoints, output, context));
+        }
         Action::Output(port) => return or_refuse(output.port(*port, packet)),
         Action::Encap { endpoint, key } => {
             let mut tunnel = TunnelSender { endpoint: *endpoint, key, endpoints, output };
@@ -221,7 +240,7 @@ fn step<'a>(
             Err(reason) => return NextStep::Refused(reason),
         },
         Action::CheckLength { bytes, larger, otherwise } => {
-            let is_larger = wire_len(packet) > usize::from(*bytes);
+            let is_larger = longest_frame(packet) > usize::from(*bytes);
             return NextStep::Branch(if is_larger { larger } else { otherwise });
         }
         Action::Serve { service, answered, otherwise } => {
@@ -250,6 +269,25 @@ fn step<'a>(
         Action::Ct(action) => return NextStep::Track(action),
     }
     NextStep::Continue
+}
+
+/// Sends a datagram that was reassembled in fragments like those that arrived.
+#[cold]
+fn send_fragments(
+    send: &Action,
+    packet: &PacketBuf,
+    endpoints: &mut EndpointTable,
+    output: &mut impl ActionOutput,
+    context: &mut ExecContext,
+) -> Result<(), DropReason> {
+    let each = |fragment: &mut PacketBuf| {
+        if let NextStep::Refused(reason) | NextStep::End(reason) =
+            step(send, fragment, endpoints, output, context)
+        {
+            output.dropped(reason, fragment);
+        }
+    };
+    refragment(packet, each).map_err(|_| DropReason::NotApplicable)
 }
 
 /// Whether a reply with these actions is an ICMP "time exceeded" (RFC 792, RFC 4443 section 3.3).

@@ -46,7 +46,7 @@ pub use encap::{Encapsulated, OuterHeaders};
 pub use endpoint::{
     Dscp, Endpoint, EndpointError, EndpointTable, NextHop, PacketCounter, Ttl, TunnelSpec,
 };
-pub use execute::{ActionOutput, MAX_NESTING, execute, pop_vlan, push_vlan};
+pub use execute::{ActionOutput, CtProgress, MAX_NESTING, execute, pop_vlan, push_vlan};
 pub use extract::extract;
 pub use field::{
     Access, FOREIGN_FIELDS, Field, FieldSpec, FrameKind, KERNEL_WORDS, KernelMember, KernelShape,

@@ -1,7 +1,9 @@
 //! [`Bridge`]: a program of one datapath whose flows are written in the syntax of ovs-ofctl.
 
 use super::line::{FlowChange, FlowSelector, FlowSpec};
+use super::packet_out::PacketOut;
 use super::ports::{PortError, Ports};
+use super::text::TextSlice;
 use super::zones::ZoneCollector;
 use super::{Problem, Problems, parse};
 use ::flow::{DatapathKey, DropReason, Match, PortNo};
@@ -210,6 +212,23 @@ impl Bridge {
         Ok(())
     }
 
+    /// Parses `in_port=PORT packet=HEX actions=ACTIONS`, as `ovs-ofctl packet-out` does. Columns of
+    /// errors count from the start of `text`. Returns true besides if the actions name zones that
+    /// the bridge did not have: then [`Bridge::update`] must follow before they are executed.
+    ///
+    /// # Errors
+    /// The text is wrong, or there would be too many zones.
+    pub fn packet_out(&mut self, text: &str) -> Result<(PacketOut, bool), BridgeError> {
+        let parsed = super::packet_out::parse(TextSlice::new(text), &self.ports);
+        let packet_out = parsed.map_err(|fault| {
+            let (source_name, problems) = (String::new(), vec![Problem::new(1, text, fault)]);
+            BridgeError::Problems(Problems { source_name, problems })
+        })?;
+        let before = self.zones.zones.len();
+        self.check_zones_of(std::iter::once(&*packet_out.ops))?;
+        Ok((packet_out, self.zones.zones.len() != before))
+    }
+
     fn change(&mut self, change: FlowChange, source: &str, now_ms: u64) {
         match change {
             FlowChange::Add(spec) => self.add(spec, source, now_ms),
@@ -300,11 +319,17 @@ impl Bridge {
         &mut self,
         changes: impl Iterator<Item = &'c FlowChange> + Clone,
     ) -> Result<(), BridgeError> {
-        let ops = changes.filter_map(|change| match change {
+        self.check_zones_of(changes.filter_map(|change| match change {
             FlowChange::Add(spec) => Some(&*spec.ops),
             FlowChange::Modify { ops, .. } => Some(&**ops),
             FlowChange::Delete(_) => None,
-        });
+        }))
+    }
+
+    fn check_zones_of<'c>(
+        &mut self,
+        ops: impl Iterator<Item = &'c [Op]> + Clone,
+    ) -> Result<(), BridgeError> {
         let with_changes = |mut zones: ZoneCollector| {
             let mut is_new_field = false;
             for list in ops.clone() {

@@ -19,6 +19,7 @@ const ARGUMENTS: [&str; 7] = ["commit", "force", "table", "zone", "nat", "exec",
 #[derive(Default)]
 struct CtArguments {
     commits: bool,
+    force: bool,
     table: Option<TableId>,
     zone: Option<(CtZone, String)>,
     nat: Option<CtNat>,
@@ -32,6 +33,9 @@ impl CtArguments {
         let mut words = Vec::new();
         if self.commits {
             words.push("commit".to_owned());
+        }
+        if self.force {
+            words.push("force".to_owned());
         }
         words.extend(self.table.map(|table| format!("table={table}")));
         match &self.zone {
@@ -66,7 +70,10 @@ impl ActionParser<'_> {
             words.push(word.text);
             self.ct_argument(argument, &mut arguments)?;
         }
-        let CtArguments { commits, table, ref zone, nat, ref exec } = arguments;
+        let CtArguments { commits, force, table, ref zone, nat, ref exec } = arguments;
+        if force && !commits {
+            return Err(inside.fault("`force` needs `commit`"));
+        }
         let changes = exec.is_some() || nat.is_some_and(|nat| nat != CtNat::Existing);
         if changes && !commits {
             return Err(inside.fault("`exec`, and `nat` with arguments, need `commit`"));
@@ -76,6 +83,7 @@ impl ActionParser<'_> {
             zone: zone.as_ref().map_or(CtZone::Number(0), |(zone, _)| *zone),
             nat,
             commit: commits.then(steps),
+            force,
             next: table,
         })));
         self.say(format_args!("{}", arguments.text()));
@@ -94,7 +102,8 @@ impl ActionParser<'_> {
             "nat" => into.nat = Some(self.ct_nat(argument)?),
             "exec" => into.exec = Some(self.ct_exec(argument)?),
             "force" => {
-                return Err(word.fault("`force` of `ct` is not supported"));
+                argument.no_operand()?;
+                into.force = true;
             }
             "alg" => {
                 return Err(word.fault(
@@ -133,16 +142,26 @@ impl ActionParser<'_> {
             Value::Braced(_, Some(target)) => return Err(target.fault("`nat` takes no `->`")),
         };
         let mut nat = None;
+        let (mut random, mut persistent) = (None, None);
         for option in Items::new(inside) {
             let option = option?;
             let word = option.word;
             let is_source = match word.text {
                 "src" => true,
                 "dst" => false,
-                "persistent" | "hash" | "random" => {
-                    let why = "weft always prefers the port that the packet has";
-                    let name = word.text;
-                    return Err(word.fault(format!("`{name}` of `nat` is not supported: {why}")));
+                "random" | "persistent" => {
+                    option.no_operand()?;
+                    let flag = if word.text == "random" { &mut random } else { &mut persistent };
+                    if flag.replace(word).is_some() {
+                        return Err(word.fault(format!("duplicate `{}`", word.text)));
+                    }
+                    continue;
+                }
+                "hash" => {
+                    return Err(word.fault(
+                        "`hash` of `nat` is not supported: without `random`, weft prefers the \
+                         port that the packet has",
+                    ));
                 }
                 _ => return Err(word.expected("`src=` or `dst=`")),
             };
@@ -150,23 +169,32 @@ impl ActionParser<'_> {
                 return Err(word.fault("`nat` takes only one of `src` and `dst`"));
             }
             let text = option.operand("an address, or a range like `10.0.0.1-10.0.0.9:1000-2000`");
-            let range = self.nat_range(text?)?;
-            nat = Some(if is_source { CtNat::Source(range) } else { CtNat::Destination(range) });
+            nat = Some((is_source, self.nat_range(text?, is_source)?));
         }
-        Ok(nat.unwrap_or(CtNat::Existing))
+        let Some((is_source, range)) = nat else {
+            return match random.or(persistent) {
+                None => Ok(CtNat::Existing),
+                Some(word) => {
+                    Err(word.fault(format!("`{}` of `nat` needs `src` or `dst`", word.text)))
+                }
+            };
+        };
+        let (random, persistent) = (random.is_some(), persistent.is_some());
+        let range = NatRange { random, persistent, ..range };
+        Ok(if is_source { CtNat::Source(range) } else { CtNat::Destination(range) })
     }
 
     /// `address`, `address-address`, and with `:port` or `:port-port`. IPv6 addresses are in
-    /// brackets if a port follows.
-    fn nat_range(&self, text: TextSlice<'_>) -> Parsed<NatRange> {
+    /// brackets if a port follows. The source 0 keeps the address, and changes the port if it must.
+    fn nat_range(&self, text: TextSlice<'_>, is_source: bool) -> Parsed<NatRange> {
         let (addresses, ports) = split_ports(text);
         let (first_text, last_text) = addresses.split_once("-").unwrap_or((addresses, addresses));
         let (first, last) = (address(first_text)?, address(last_text)?);
         if first.is_ipv6() != last.is_ipv6() || first > last {
             return Err(addresses.fault(format!("`{}` is not a range", Shortened(addresses.text))));
         }
-        if first.is_unspecified() {
-            return Err(addresses.fault("the address is 0"));
+        if first.is_unspecified() && (!is_source || last != first) {
+            return Err(addresses.fault("only a source may be 0, and not in a range"));
         }
         let kind = if first.is_ipv6() { (IPV6, "ipv6") } else { (IPV4, "ip") };
         if self.packet_kind.ethertype != Some(kind.0) {
@@ -184,7 +212,7 @@ impl ActionParser<'_> {
                 Some((low, high))
             }
         };
-        Ok(NatRange { first, last, ports })
+        Ok(NatRange { last, ports, ..NatRange::address(first) })
     }
 
     /// `exec(actions)`: `set_field`, `load` and `move` to `ct_mark` and `ct_label`.
@@ -263,5 +291,10 @@ fn nat_text(nat: &CtNat) -> String {
         Some((low, high)) if low == high => write!(text, ":{low}"),
         Some((low, high)) => write!(text, ":{low}-{high}"),
     };
+    for (flag, word) in [(range.persistent, ",persistent"), (range.random, ",random")] {
+        if flag {
+            text += word;
+        }
+    }
     text + ")"
 }

@@ -16,6 +16,7 @@ mod ct;
 mod dump;
 mod line;
 mod names;
+mod packet_out;
 mod ports;
 mod references;
 mod set;
@@ -25,6 +26,7 @@ mod zones;
 
 pub use bridge::{Bridge, BridgeError};
 pub use line::{FlowChange, FlowSelector, FlowSpec};
+pub use packet_out::PacketOut;
 pub use ports::{PortError, Ports};
 pub use references::FlowReferences;
 

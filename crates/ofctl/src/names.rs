@@ -229,9 +229,11 @@ pub(super) fn of_field(field: Field, prerequisite: Prerequisite) -> Option<&'sta
     all().find(|entry| entry.field == field && entry.prerequisite == prerequisite)
 }
 
-/// The words that stand for a kind of packet: name, EtherType, IP protocol.
-pub(super) const SHORTHANDS: [(&str, u16, Option<u8>); 12] = [
+/// The words that stand for a kind of packet: name, EtherType, IP protocol. Of several words for
+/// one kind, the last is printed.
+pub(super) const SHORTHANDS: [(&str, u16, Option<u8>); 13] = [
     ("ip", IPV4, None),
+    ("ip6", IPV6, None),
     ("ipv6", IPV6, None),
     ("arp", ARP, None),
     ("rarp", RARP, None),

@@ -126,6 +126,26 @@ fn rules_of_the_published_study_work_as_written() {
 }
 
 #[test]
+fn packet_may_return_by_its_port_when_a_flow_sets_another_one() {
+    let mut bridge = bridge();
+    let flows = "in_port=1,arp actions=move:NXM_OF_IN_PORT[]->reg3[0..15],load:0->NXM_OF_IN_PORT[],\
+                 output:reg3[0..15]\n\
+                 in_port=1,ip actions=set_field:2->in_port,output:1,output:2,resubmit(,1)\n\
+                 in_port=1,ipv6 actions=load:9->in_port[],normal\n\
+                 in_port=2 actions=output:2\n\
+                 table=1,in_port=2 actions=in_port\n\
+                 table=1 actions=drop";
+    bridge.apply(flows, "test", 0).unwrap();
+    assert_eq!(sent(&bridge, "in_port=1,arp"), [Action::Output(PortNo(1))]);
+    // 2 is now the port of arrival: no output to it, except as `in_port`.
+    let both = [1, 2].map(|port| Action::Output(PortNo(port)));
+    assert_eq!(sent(&bridge, "in_port=1,ip"), both);
+    let unknown = [Action::Drop(DropReason::NoSuchPort)];
+    assert_eq!(sent(&bridge, "in_port=1,ipv6"), unknown);
+    assert_eq!(sent(&bridge, "in_port=2,ip"), [Action::Drop(DropReason::Hairpin)]);
+}
+
+#[test]
 fn dec_ttl_leaves_packets_without_a_ttl_alone() {
     let mut bridge = bridge();
     bridge.apply("actions=dec_ttl,2", "test", 0).unwrap();
@@ -282,6 +302,23 @@ fn bridges_of_one_program_share_neither_ports_nor_zones() {
     let user = ZoneUser::Bridge { datapath: "br6".to_owned(), zone: 5 };
     assert_eq!(program.zones().user(zone(22)), Some(&user));
     assert_eq!(actions_from(&program, 1, &learned), [Action::Drop(DropReason::NoSuchPort)]);
+}
+
+#[test]
+fn packet_is_tracked_anew_when_a_flow_has_changed_its_addresses_or_ports() {
+    let flows = "in_port=1,tcp actions=ct(commit,zone=5),ct(commit,force,zone=5),\
+                 set_field:10.0.0.9->nw_dst,ct(commit,zone=5),set_field:80->tp_dst,\
+                 ct(commit,zone=5),set_field:00:00:00:00:00:07->eth_dst,ct(commit,zone=5),2";
+    let (program, _) = two_bridges(flows);
+    let mut key = parse_packet_flow("tcp,nw_src=10.0.0.1,tp_dst=7", &Ports::new()).unwrap();
+    key.set(Field::InPort, 11);
+    let actions = translate(&program, &key, &LearnedTables::default(), &mut ()).actions;
+    let tracked = actions.iter().filter_map(|action| match action {
+        Action::Ct(action) => Some((action.fresh, action.commit?.force)),
+        _ => None,
+    });
+    let expected = [(false, false), (false, true), (true, false), (true, false), (false, false)];
+    assert_eq!(tracked.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -163,6 +163,14 @@ fn actions_are_shown_in_one_way_however_they_are_written() {
         ("", "controller(reason=action,max_len=64)", "CONTROLLER:64"),
         ("", "check_pkt_larger(1500)->reg0[0]", "check_pkt_larger(1500)->reg0[0]"),
         ("", "note:0011.FF,1", "note:00.11.ff,output:1"),
+        ("ip", "ct(force,commit,table=1)", "ct(commit,force,table=1)"),
+        (
+            "ip",
+            "ct(nat(random,src=10.0.0.1-10.0.0.2:5,persistent),commit)",
+            "ct(commit,nat(src=10.0.0.1-10.0.0.2:5,persistent,random))",
+        ),
+        ("ip6", "ct(commit,nat(src=::))", "ct(commit,nat(src=::))"),
+        ("", "set_field:5->in_port", "set_field:5->in_port"),
     ] {
         assert_eq!(actions(words, list), expected, "{list}");
         assert_eq!(actions(words, expected), expected, "{list}");
@@ -175,6 +183,9 @@ fn actions_are_refused_where_they_are_wrong() {
         ("", "drop,1", "1:10: `drop` must be the only action"),
         ("", "1,drop", "1:12: `drop` must be the only action"),
         ("", "ct(commit)", "1:10: `ct` needs `ip` or `ipv6` in the match"),
+        ("ip", "ct(force)", "1:15: `force` needs `commit`"),
+        ("ip", "ct(commit,nat(random))", "1:26: `random` of `nat` needs `src` or `dst`"),
+        ("ip", "ct(commit,nat(dst=0.0.0.0))", "1:30: only a source may be 0, and not in a range"),
         (
             "",
             "learn(table=1)",

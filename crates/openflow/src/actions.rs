@@ -289,14 +289,15 @@ fn connection(
 }
 
 fn nat(bytes: &mut Vec<u8>, translation: CtNat) {
+    let how = |range: &NatRange| u16::from(range.persistent) << 2 | u16::from(range.random) << 4;
     let (flags, range) = match translation {
         CtNat::Existing => (0_u16, None),
-        CtNat::Source(range) => (1, Some(range)),
-        CtNat::Destination(range) => (2, Some(range)),
+        CtNat::Source(range) => (1 | how(&range), Some(range)),
+        CtNat::Destination(range) => (2 | how(&range), Some(range)),
     };
     // Which parts follow: first and last IPv4 address, IPv6 address, port.
     let (mut present, mut parts) = (0_u16, Vec::new());
-    if let Some(NatRange { first, last, ports }) = range {
+    if let Some(NatRange { first, last, ports, .. }) = range {
         let shift = if first.is_ipv4() { 0 } else { 2 };
         present |= 1 << shift;
         parts.extend(octets(first));

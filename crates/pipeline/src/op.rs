@@ -172,6 +172,8 @@ pub struct CtOp {
     /// Commits the connection. The steps, only [`Op::Load`] and [`Op::Move`], write its mark and
     /// its label.
     pub commit: Option<Arc<[Op]>>,
+    /// A commit of a packet in the reply direction ends the connection and opens a new one.
+    pub force: bool,
     /// The table in which the next pass begins; `None` to commit only.
     pub next: Option<TableId>,
 }

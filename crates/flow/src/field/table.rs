@@ -110,14 +110,12 @@ prerequisites! {
 const BY_ENDPOINT: Access = Access::Unsupported("the tunnel's end point decides it");
 const NO_OPTIONS: Access =
     Access::Unsupported("options are not put on frames that a flow-based tunnel sends");
-const NO_IN_PORT: Access =
-    Access::Unsupported("`in_port` as an action sends a packet back to where it came from");
 
 fields! {
     // Metadata, not read from the frame itself: ingress port, packet mark and tunnel.
     /// The datapath port on which the frame arrived.
     InPort = row("in_port", 0, 32, 32, held(Port))
-        .notation(Decimal).access(NO_IN_PORT)
+        .notation(Decimal)
         .ofctl(&[
             ofctl("in_port").also(&["NXM_OF_IN_PORT"]).syntax(OfctlSyntax::Port).width(16).exact(),
             ofctl("in_port_oxm")

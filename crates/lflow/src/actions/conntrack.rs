@@ -18,7 +18,7 @@ fn track(zone: Option<NatZone>, stage: Stage, nat: Option<CtNat>, commit: Option
         None | Some(NatZone::Dnat) => CtZone::Logical,
         Some(NatZone::Snat) => CtZone::LogicalSnat,
     };
-    Op::Ct(Box::new(CtOp { zone, nat, commit, next: stage.next() }))
+    Op::Ct(Box::new(CtOp { zone, nat, commit, force: false, next: stage.next() }))
 }
 
 /// `ct_next;`, `ct_next(ZONE);`
@@ -57,7 +57,13 @@ pub(super) fn commit(exec: Arc<[Op]>) -> Op {
     if !exec.iter().all(is_assignment) {
         return Op::Unsupported("ct_commit");
     }
-    Op::Ct(Box::new(CtOp { zone: CtZone::Logical, nat: None, commit: Some(exec), next: None }))
+    Op::Ct(Box::new(CtOp {
+        zone: CtZone::Logical,
+        nat: None,
+        commit: Some(exec),
+        force: false,
+        next: None,
+    }))
 }
 
 /// `ct_commit(ct_mark=VALUE/MASK, ct_label=VALUE/MASK);`
@@ -88,7 +94,7 @@ pub(super) fn nat(nat: Nat, to: Option<NatTarget>, stage: Stage) -> Op {
     });
     let commit = translation.is_some().then(Arc::default);
     let nat = Some(translation.unwrap_or(CtNat::Existing));
-    Op::Ct(Box::new(CtOp { zone, nat, commit, next: stage.next() }))
+    Op::Ct(Box::new(CtOp { zone, nat, commit, force: false, next: stage.next() }))
 }
 
 /// `ct_lb;`, `ct_lb_mark(backends=...);` and the like.

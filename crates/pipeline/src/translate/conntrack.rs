@@ -49,7 +49,9 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         packet: &mut Packet<'p>,
         op: &'p CtOp,
     ) -> Result<(), LimitExceeded> {
-        let commit = op.commit.as_deref().map(|exec| self.ct_commit(packet, exec));
+        let commit = op.commit.as_deref();
+        let commit =
+            commit.map(|exec| CtCommit { force: op.force, ..self.ct_commit(packet, exec) });
         let tracking = Tracking { nat: op.nat, commit, next: op.next, balances: false };
         self.track(packet, op.zone, tracking)
     }
@@ -226,8 +228,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         next: Option<TableId>,
         result: &TrackResult,
     ) -> Result<(), LimitExceeded> {
-        packet.ct_cleared = false;
         let Some(next) = next else {
+            packet.ct_cleared = false;
             self.write_untracked(packet);
             return Ok(());
         };
@@ -252,6 +254,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 self.assign(packet, field.into(), port.into());
             }
         }
+        // The tracker itself has translated the packet.
+        packet.ct_cleared = false;
         self.look_up(packet, next)
     }
 
@@ -291,12 +295,14 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         port: Option<Field>,
     ) {
         match range.first {
+            kept if kept.is_unspecified() => {}
             IpAddr::V4(ip) => self.assign(packet, v4.into(), ip.to_bits().into()),
             IpAddr::V6(ip) => self.assign(packet, v6.into(), ip.to_bits()),
         }
         if let (Some(port), Some((first, _))) = (port, range.ports) {
             self.assign(packet, port.into(), first.into());
         }
+        packet.ct_cleared = false;
     }
 
     /// Reads how the packet's connection was opened. The key has only this packet: a destination

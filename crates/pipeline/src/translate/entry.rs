@@ -55,7 +55,10 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         self.ingress =
             IngressPort { datapath: packet.datapath.0, port: start.ingress_port(in_port) };
         match start {
-            EntryPoint::Bridge(_) => self.look_up(&mut packet, TableId::FIRST)?,
+            EntryPoint::Bridge(_) => match self.first_ops {
+                None => self.look_up(&mut packet, TableId::FIRST)?,
+                Some(ops) => packet.begin(ops),
+            },
             EntryPoint::Ingress(inport) => self.begin_ingress(&mut packet, inport)?,
             EntryPoint::Egress { inport, outport } => {
                 self.write_port(&mut packet, Field::Reg14, inport);

@@ -212,6 +212,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             packet.reason = DropReason::BadSourceMac;
             return;
         }
+        // A flow may have set another ingress port, which need not exist.
+        if !packet.datapath.1.bridge_ports.contains_key(&packet.in_port) {
+            packet.reason = DropReason::NoSuchPort;
+            return;
+        }
         let datapath = packet.datapath.0;
         let key = |mac| FdbKey { datapath, vlan, mac };
         let here = FdbPort::Port(packet.in_port);

@@ -35,6 +35,7 @@ mod translator;
 
 use crate::flow::Flow;
 use crate::observer::Observer;
+use crate::op::Op;
 use crate::program::Program;
 use crate::state::{Dependency, IngressPort, LearnEvent, LearnedState};
 use ::flow::{Action, DropReason, FlowKey, FlowMask};
@@ -83,6 +84,25 @@ pub fn translate<'p>(
     observer: &mut impl Observer,
 ) -> Translation<'p> {
     retranslate(program, key, FlowMask::default(), state, observer)
+}
+
+/// Translates a packet that enters a bridge and executes `ops` there, in place of the flow that it
+/// would find in the first table (`packet-out` of ovs-ofctl). The result must not become a
+/// megaflow. A packet that enters elsewhere is translated as by [`translate`].
+pub fn translate_ops<'p>(
+    program: &'p Program,
+    key: &FlowKey,
+    ops: &'p [Op],
+    state: &impl LearnedState,
+) -> Translation<'p> {
+    let mut observer = ();
+    let mut translator = Translator::new(program, state, &mut observer);
+    translator.first_ops = Some(ops);
+    let actions = match translator.translate_packet(key) {
+        Ok(actions) => actions,
+        Err(LimitExceeded(reason)) => vec![Action::Drop(reason)],
+    };
+    translator.finish(actions)
 }
 
 /// Translates a megaflow again, from its own key and its mask `known`.

@@ -15,6 +15,10 @@ use std::sync::Arc;
 /// The bit of `vlan_tci` that is 1 in tagged frames.
 pub(super) const TAG_PRESENT: u128 = 0x1000;
 
+/// What identifies the connection of a packet.
+const TUPLE: [Field; 6] =
+    [Field::Ip4Src, Field::Ip4Dst, Field::Ip6Src, Field::Ip6Dst, Field::TpSrc, Field::TpDst];
+
 /// Ends the whole translation because the program exceeds a limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitExceeded(pub DropReason);
@@ -34,6 +38,8 @@ pub(super) struct Translator<'p, 's, S, O> {
     pub is_recirculated: bool,
     /// True when the result holds for this packet only: nothing may be cached.
     pub is_transient: bool,
+    /// What a packet that enters a bridge executes first, in place of the flow that it would find.
+    pub first_ops: Option<&'p [Op]>,
     flows: Vec<&'p Arc<Flow>>,
     /// Steps of the current packet or copy.
     pub steps: u32,
@@ -68,8 +74,9 @@ pub(super) struct Packet<'p> {
     /// The table of the current flow.
     table: TableId,
     pub stack: Vec<u128>,
-    /// True when the packet was made untracked since the connection tracker has last seen it, or
-    /// is the answer to the packet that it has seen.
+    /// True when a flow has made the packet untracked, or has changed its addresses or ports, since
+    /// the connection tracker has last seen it. True also for the answer to the packet that it has
+    /// seen.
     pub ct_cleared: bool,
     /// The actions so far.
     pub actions: Vec<Action>,
@@ -90,6 +97,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
             ingress: IngressPort { datapath: Program::BRIDGE, port: FdbPort::Port(PortNo(0)) },
             is_recirculated: false,
             is_transient: false,
+            first_ops: None,
             flows: Vec::with_capacity(48),
             steps: 0,
             total_steps: 0,
@@ -270,13 +278,20 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
     /// Writes bits on behalf of a flow. Does nothing when the packet lacks the header; the
     /// languages reject flows that would do that.
     pub fn assign(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u128) {
-        if !bits.field().is_header() {
+        if bits.field() == Field::InPort {
+            self.write(packet, bits, value);
+            // Output to the old port is no hairpin any more. The cast is lossless: the field is 32
+            // bits wide.
+            packet.in_port = PortNo(self.read_field(packet, Field::InPort) as u32);
+        } else if !bits.field().is_header() {
             self.write(packet, bits, value);
         } else if self.has_header(packet, bits.field()) {
             // Only pushing and popping a tag changes the bit that marks frames as tagged.
             let keeps_tag = bits.field() == Field::VlanTci && bits.field_mask() & TAG_PRESENT != 0;
             let value = if keeps_tag { value | TAG_PRESENT >> bits.first() } else { value };
             self.write(packet, bits, value);
+            // With other addresses or ports, the packet may belong to another connection.
+            packet.ct_cleared |= TUPLE.contains(&bits.field());
         }
     }
 
@@ -453,6 +468,12 @@ impl<'p> Packet<'p> {
             reason: DropReason::FlowDrop,
             depth: self.depth,
         }
+    }
+
+    /// Executes steps that belong to no flow.
+    pub fn begin(&mut self, ops: &'p [Op]) {
+        self.frames.push(ActiveFlow { ops, table: TableId::FIRST });
+        self.reason = DropReason::FlowDrop;
     }
 
     /// The datapath makes a new frame, whose headers are those of the key.

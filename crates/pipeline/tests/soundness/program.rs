@@ -284,6 +284,7 @@ fn ct_op(random: &mut Random, context: &Context) -> Op {
         zone: random.pick(&[CtZone::Number(1), CtZone::Bits(Field::Reg0.into())]),
         nat: random.once_in(2).then_some(CtNat::Existing),
         commit: (next.is_none() || random.once_in(2)).then_some(exec),
+        force: false,
         next,
     }))
 }

@@ -254,7 +254,7 @@ fn actions_without_effect_compile_to_nothing() {
 /// A step in the zone `zone` that continues in the next table.
 fn tracked(zone: CtZone, nat: Option<CtNat>, commits: bool) -> Op {
     let (commit, next) = (commits.then(Arc::default), parse_here("ct_next;").unwrap().stage.next());
-    Op::Ct(Box::new(CtOp { zone, nat, commit, next }))
+    Op::Ct(Box::new(CtOp { zone, nat, commit, force: false, next }))
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn connections_are_tracked_in_the_zone_that_ovn_uses() {
 fn commits_write_the_mark_and_the_label() {
     let commit = |exec: Vec<Op>| {
         let (zone, commit) = (CtZone::Logical, Some(exec.into()));
-        Op::Ct(Box::new(CtOp { zone, nat: None, commit, next: None }))
+        Op::Ct(Box::new(CtOp { zone, nat: None, commit, force: false, next: None }))
     };
     let mark = |first, width, value| load(bits(Field::CtMark, first, width), value);
     for (text, exec) in [
