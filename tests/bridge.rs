@@ -348,6 +348,124 @@ fn connections_are_tracked_when_flows_of_a_bridge_use_ct() {
     }
 }
 
+/// All packets but those of neighbour discovery are tracked. 192.168.7.99 is `g72`.
+const TRACK_ALL: &str = "\
+arp actions=normal
+priority=40000,icmp6,icmp_type=135 actions=normal
+priority=40000,icmp6,icmp_type=136 actions=normal
+ip actions=ct(table=1,zone=5,nat)
+ipv6 actions=ct(table=1,zone=5)
+table=1,priority=40000,ct_state=+new,ip,in_port=1,nw_dst=192.168.7.99 \
+actions=ct(commit,zone=5,nat(dst=192.168.7.72)),output:2
+table=1,ct_state=+new,ip,in_port=1 actions=ct(commit,zone=5),output:2
+table=1,ct_state=+new,ipv6,in_port=1 actions=ct(commit,zone=5),output:2
+table=1,ct_state=+est,in_port=1 actions=output:2
+table=1,ct_state=+est,in_port=2 actions=output:1
+";
+
+/// A fragment of an IPv4 datagram from 192.168.7.71 with 16 bytes of payload, in hexadecimal.
+fn fragment(offset: u16, more: bool) -> String {
+    let flags = u16::from(more) << 13 | offset / 8;
+    let payload = "0007000700100000".to_owned() + "0000000000000000";
+    format!("0200000000480200000000470800450000240101{flags:04x}40110000c0a80747c0a80748{payload}")
+}
+
+#[test]
+fn fragments_are_tracked_as_datagrams_and_leave_as_fragments() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let [a, b] = [71, 72].map(|number| Guest::new(number, 0));
+        let more = bridge_of("br0", 1, &[&a, &b]);
+        let lab = lab(datapath, &more, &[("br0.flows", TRACK_ALL)]);
+        let daemon = lab.start(0);
+        let mac = b.mac.to_string();
+        let mut ip = a.netns.program("ip");
+        ip.args(["neigh", "replace", "192.168.7.99", "lladdr", &mac, "dev", GUEST_DEVICE]);
+        assert!(ip.status().expect("ip can be started").success());
+        for family in [4, 6] {
+            traffic::udp_echo(&a, &b, family, 4000);
+            traffic::udp_echo(&a, &b, family, 20_000);
+        }
+        // With address translation, in both directions.
+        let (near, far) = (traffic::udp_socket(&a, 4), traffic::udp_socket(&b, 4));
+        let to = SocketAddr::new([192, 168, 7, 99].into(), far.local_addr().expect("one").port());
+        let mut bytes = [0; 8000];
+        near.send_to(&[0x5a; 5000], to).expect("a datagram is sent");
+        let (len, source) = far.recv_from(&mut bytes).expect("a datagram arrives");
+        far.send_to(&bytes[..len], source).expect("a datagram is sent");
+        let (len, source) = near.recv_from(&mut bytes).expect("a datagram arrives");
+        assert_eq!((&bytes[..len], source), (&[0x5a; 5000][..], to), "{datapath:?}");
+        // A port sends no frame that is longer than its MTU: each datagram left in pieces.
+        let sent = |port: &str| {
+            let ports = ofctl(&lab, &["dump-ports", "br0", port]);
+            let (_, rest) = ports.split_once("tx pkts=").expect("a counter");
+            rest.split(',').next().and_then(|count| count.parse().ok()).unwrap_or(0_u32)
+        };
+        // 3 and 14 fragments in each family.
+        wait_until(PATIENCE, "fragments are counted", || sent("g71") >= 34 && sent("g72") >= 34);
+        let drops = daemon.drops();
+        assert!(!drops.keys().any(|reason| reason.starts_with("fragment")), "{drops:?}");
+
+        for (offset, more) in [(0, true), (8, false)] {
+            let packet =
+                format!("in_port=1 packet={} actions=resubmit(,0)", fragment(offset, more));
+            ofctl(&lab, &["packet-out", "br0", &packet]);
+        }
+        wait_until(PATIENCE, "fragments that overlap are counted", || {
+            daemon.drops().get("fragment_overlap") == Some(&2)
+        });
+        daemon.stop();
+    }
+}
+
+#[test]
+fn packet_out_executes_actions_as_if_the_packet_had_arrived() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let [a, b] = [81, 82].map(|number| Guest::new(number, 0));
+        let more = bridge_of("br0", 1, &[&a, &b]);
+        let flows = "in_port=1,udp actions=output:2\ntable=3 actions=output:1\n";
+        let lab = lab(datapath, &more, &[("br0.flows", flows)]);
+        let daemon = lab.start(0);
+        // An empty UDP datagram from 10.1.1.1, port 1, to 10.1.1.2, port 2.
+        let packet = "50540000000a50540000000908004500001c000000000011a4cd0a0101010a010102\
+                      0001000200080000";
+        let send = |actions: &str| {
+            let text = format!("in_port=g81, packet={packet}, actions={actions}");
+            ofctl(&lab, &["packet-out", "br0", &text]);
+        };
+        send("resubmit(,0)");
+        send("resubmit(,0)");
+        wait_until(PATIENCE, "the flow counts", || packets(&lab, "br0", "in_port=1,udp") == 2);
+        // The packet may not leave by the port by which it seems to arrive.
+        send("resubmit(,3)");
+        wait_until(PATIENCE, "the flow counts", || packets(&lab, "br0", "table=3") == 1);
+        wait_until(PATIENCE, "the drop is counted", || daemon.drops().get("hairpin") == Some(&1));
+        // No flow has named zone 6.
+        send("ct(commit,zone=6)");
+        wait_until(PATIENCE, "the connection is there", || {
+            let mut ct = Command::new(WEFT);
+            ct.args(["ct", "--zone", "br0 zone 6", "--control"]).arg(lab.control(0));
+            let shown = ct.output().expect("weft can be started");
+            String::from_utf8_lossy(&shown.stdout).contains("10.1.1.1:1 -> 10.1.1.2:2")
+        });
+        for (text, fault) in [
+            ("packet=00 actions=drop", "expected `in_port=...`"),
+            ("in_port=1 packet=0 actions=drop", "column 18: expected pairs of hexadecimal digits"),
+            ("in_port=1 packet=0000 actions=drop", "column 18: the frame is malformed"),
+            ("in_port=1 packet=00", "expected `actions=...`"),
+            ("in_port=7 packet=PACKET actions=drop", "bridge br0 has no port 7"),
+            ("in_port=1 packet=PACKET actions=learn()", "the action `learn` is not supported"),
+        ] {
+            let text = text.replace("PACKET", packet);
+            let (code, said) =
+                try_ofctl(&lab, &["packet-out", "br0", &text], "").expect_err("it is refused");
+            assert!(said.contains(fault) && code == Some(2), "{text}: {code:?} {said}");
+        }
+        daemon.stop();
+    }
+}
+
 #[test]
 fn example_of_a_bridge_works_as_the_manual_says() {
     require_root!();

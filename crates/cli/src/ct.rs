@@ -170,6 +170,8 @@ mod tests {
             src_port: Some(src_port),
             dst_port: Some(dst_port),
             icmp_id: None,
+            icmp_type: None,
+            icmp_code: None,
         };
         let mut row = ConnectionRow {
             zone: 3,

@@ -1,6 +1,6 @@
 //! `weft ofctl`: the flows of a bridge, with the arguments and the output of ovs-ofctl.
 
-use crate::control::replies::{BridgePortRow, FlowLine, FlowsChanged};
+use crate::control::replies::{BridgePortRow, FlowLine, FlowsChanged, PacketSent};
 use crate::control::{DaemonSelector, FlowChange, Request, Stream, request};
 use crate::stdio::Output;
 use crate::{Failure, stdio};
@@ -31,6 +31,7 @@ Examples:
   weft ofctl del-flows br0 in_port=1
   weft ofctl replace-flows br0 br0.flows
   weft ofctl dump-ports br0
+  weft ofctl packet-out br0 'in_port=1 packet=ffffffffffff0200000000010806 actions=flood'
 
 Exit codes: 0 success, 1 no daemon replies, 2 bad usage, a wrong flow, an unknown bridge or port;
 nothing has changed.";
@@ -51,6 +52,8 @@ enum Command {
     DumpFlows(Dump),
     /// Print the counters of ports
     DumpPorts(Ports),
+    /// Execute actions on a packet as if it had arrived by a port
+    PacketOut(Sent),
 }
 
 #[derive(clap::Args)]
@@ -124,6 +127,16 @@ struct Ports {
     port: Option<String>,
 }
 
+#[derive(clap::Args)]
+struct Sent {
+    #[command(flatten)]
+    target: DaemonSelector,
+    /// The name of the bridge
+    bridge: String,
+    /// Port, packet and actions, such as `in_port=1 packet=0200... actions=resubmit(,0)`
+    packet: String,
+}
+
 pub fn ofctl(args: Args) -> Result<(), Failure> {
     match args.command {
         Command::AddFlow(One { target, bridge, flow }) => {
@@ -141,6 +154,11 @@ pub fn ofctl(args: Args) -> Result<(), Failure> {
         }
         Command::DumpFlows(dump) => dump_flows(dump),
         Command::DumpPorts(ports) => dump_ports(ports),
+        Command::PacketOut(Sent { target, bridge, packet }) => {
+            let asked = Request::PacketOut { bridge, text: packet };
+            let _: PacketSent = request(&target.path()?, &asked)?;
+            Ok(())
+        }
     }
 }
 

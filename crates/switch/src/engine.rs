@@ -17,7 +17,7 @@ use flow::{PortNo, TunnelInfo};
 use packet::PacketBuf;
 use pipeline::{
     Affinity, AffinityKey, FdbKey, FdbPort, Flow, IngressPort, LearnEvent, LearnedTables,
-    MacBindingKey, NextHopKey, PortUsage, Program, StateQuery, translate,
+    MacBindingKey, NextHopKey, Op, PortUsage, Program, StateQuery, translate, translate_ops,
 };
 use std::fmt;
 use std::sync::OnceLock;
@@ -159,6 +159,23 @@ impl Engine {
         let published = self.published();
         let translation = translate(&published.program, &key, &*self.learned(), &mut ());
         self.datapath.execute(device, packet, translation.actions.into())
+    }
+
+    /// Executes steps on a frame as if it had arrived by `port`, a port of a bridge. The flows that
+    /// it meets count it, and `normal` learns from it. A malformed frame is ignored.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    pub fn execute_ops(&self, frame: &[u8], port: PortNo, ops: &[Op]) -> Result<(), DatapathError> {
+        let packet = PacketBuf::from_bytes(frame);
+        let Ok(key) = flow::extract(&packet, port, None) else { return Ok(()) };
+        let published = self.published();
+        let translation = translate_ops(&published.program, &key, ops, &*self.learned());
+        for flow in &translation.flows {
+            flow.counters.add(1, frame.len() as u64);
+        }
+        self.learn(&translation.learn_events, translation.ingress, Instant::now());
+        self.datapath.execute(port, packet, translation.actions.into())
     }
 
     /// Keeps what packets teach for [`take_taught`](Self::take_taught) from now on, up to a limit

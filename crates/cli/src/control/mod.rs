@@ -105,6 +105,13 @@ pub enum Request {
         /// Where the text is from.
         source: String,
     },
+    /// Sends a packet from a bridge: [`replies::PacketSent`].
+    PacketOut {
+        /// The bridge.
+        bridge: String,
+        /// `in_port=PORT packet=HEX actions=ACTIONS`, as `ovs-ofctl packet-out` takes it.
+        text: String,
+    },
     /// Packets dropped from now on: an endless stream of [`replies::DropRow`].
     Drops {
         /// Only packets received on this port.
@@ -197,6 +204,7 @@ impl Request {
             | Self::Forget { .. }
             | Self::FlushConnections { .. }
             | Self::ChangeFlows { .. }
+            | Self::PacketOut { .. }
             | Self::Reload { .. }
             | Self::AddPort { .. }
             | Self::DeletePort { .. }

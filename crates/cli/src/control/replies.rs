@@ -68,6 +68,13 @@ pub struct FlowsChanged {
     pub generation: u64,
 }
 
+/// The reply to a packet that is sent from a bridge.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PacketSent {
+    /// Its length.
+    pub bytes: usize,
+}
+
 /// The reply to a stop request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StopReply {
@@ -165,6 +172,12 @@ pub struct ConnectionEnds {
     pub dst_port: Option<u16>,
     /// The identifier of ICMP and ICMPv6.
     pub icmp_id: Option<u16>,
+    /// The type of its ICMP or ICMPv6 messages in this direction.
+    #[serde(default)]
+    pub icmp_type: Option<u8>,
+    /// Their code.
+    #[serde(default)]
+    pub icmp_code: Option<u8>,
 }
 
 /// How many connections a zone or a port has.

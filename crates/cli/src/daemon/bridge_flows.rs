@@ -5,7 +5,7 @@ use super::deployment::{Deployment, list_names};
 use super::{Daemon, saved};
 use crate::Failure;
 use crate::bridges::{HostBridge, HostBridges, now_ms};
-use crate::control::replies::{BridgePortRow, FlowLine, FlowsChanged};
+use crate::control::replies::{BridgePortRow, FlowLine, FlowsChanged, PacketSent};
 use crate::control::{Connection, FlowChange};
 use anyhow::{Context, anyhow};
 use ofctl::{BridgeError, Problem};
@@ -151,6 +151,33 @@ impl Daemon {
         drop(bridges);
         self.note_timeouts(&deployment);
         Ok(FlowsChanged { flows, generation })
+    }
+
+    /// Executes actions on a packet as if it had arrived by a port of a bridge.
+    ///
+    /// # Errors
+    /// The text is wrong, the port does not exist, or the datapath has ended.
+    pub(super) fn packet_out(&self, bridge: &str, text: &str) -> Result<PacketSent, Failure> {
+        let _reloads = self.lock_reloads()?;
+        let deployment = self.deployment();
+        let mut bridges = lock(&deployment.bridges);
+        find(&bridges, bridge, &self.host).map_err(|error| Failure::Input(anyhow!(error)))?;
+        let found = bridges.get_mut(bridge).context("the bridge is gone")?;
+        let parsed = found.flows.packet_out(text);
+        let (packet, has_new_zones) = parsed
+            .map_err(|error| Failure::Input(anyhow!(change_error(&error, FlowChange::Add))))?;
+        if has_new_zones {
+            self.publish_bridge(found, &deployment)?;
+        }
+        let number = packet.in_port;
+        let port = found.flows.bridge_ports().find(|(bridge_port, _)| *bridge_port == number);
+        let Some((_, port)) = port else {
+            return Err(Failure::Input(anyhow!("bridge {bridge} has no port {number}")));
+        };
+        let port = port.number;
+        drop(bridges);
+        self.switch.execute_ops(&packet.frame, port, &packet.ops)?;
+        Ok(PacketSent { bytes: packet.frame.len() })
     }
 
     /// Removes the flows whose timeout has passed.

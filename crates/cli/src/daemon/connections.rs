@@ -171,12 +171,15 @@ const fn state_name(connection: &Connection) -> &'static str {
 
 fn ends(tuple: &Tuple) -> ConnectionEnds {
     let ports = tuple.has_ports().then(|| tuple.ports());
+    let icmp = tuple.icmp_fields();
     ConnectionEnds {
         src: tuple.src(),
         dst: tuple.dst(),
         src_port: ports.map(|(src, _)| src),
         dst_port: ports.map(|(_, dst)| dst),
-        icmp_id: tuple.icmp_fields().map(|(.., id)| id),
+        icmp_id: icmp.map(|(.., id)| id),
+        icmp_type: icmp.map(|(kind, ..)| kind),
+        icmp_code: icmp.map(|(_, code, _)| code),
     }
 }
 

@@ -415,6 +415,7 @@ impl Daemon {
             Request::ChangeFlows { bridge, change, text, source } => {
                 answer(self.change_flows(&bridge, change, &text, &source), client)
             }
+            Request::PacketOut { bridge, text } => answer(self.packet_out(&bridge, &text), client),
             Request::Drops { port, reason } => {
                 self.drops(port.as_deref(), reason.as_deref(), client)
             }

@@ -196,7 +196,8 @@ fn ends(tuple: &Tuple) -> String {
     let mut text = format!("src={},dst={}", tuple.src(), tuple.dst());
     if let Some((kind, code, id)) = tuple.icmp_fields() {
         let _ = write!(text, ",id={id},type={kind},code={code}");
-    } else if tuple.has_ports() {
+    } else {
+        // Open vSwitch prints ports for every protocol: 0 if it has none.
         let (src, dst) = tuple.ports();
         let _ = write!(text, ",sport={src},dport={dst}");
     }
