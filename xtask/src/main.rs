@@ -14,6 +14,7 @@ mod lint;
 mod lxd_test;
 mod ovn_scale;
 mod ovn_system_tests;
+mod ovs_traffic_tests;
 mod ovsdb_idl;
 mod packages;
 mod prose;
@@ -22,6 +23,7 @@ mod run;
 mod soundness;
 mod test;
 mod trust;
+mod upstream_tests;
 
 use std::process::ExitCode;
 
@@ -88,6 +90,8 @@ enum Task {
     FuzzSeeds,
     /// Run OVN's own system tests on weft; needs root
     OvnSystemTests(ovn_system_tests::Options),
+    /// Run Open vSwitch's own tests of connection tracking on weft; needs root
+    OvsTrafficTests(ovs_traffic_tests::Options),
     /// Run the cases of Open vSwitch's ovsdb-idl.at that concern a replica, with the `ovsdb` crate
     OvsdbIdl(ovsdb_idl::Options),
     /// Look for masks that are too wide, on ten million random packets
@@ -131,6 +135,7 @@ fn main() -> ExitCode {
         Task::FuzzSmoke => fuzz::smoke(),
         Task::FuzzSeeds => fuzz::seeds(),
         Task::OvnSystemTests(options) => ovn_system_tests::test(&options),
+        Task::OvsTrafficTests(options) => ovs_traffic_tests::test(&options),
         Task::OvsdbIdl(options) => ovsdb_idl::check(&options),
         Task::Soundness(options) => soundness::soundness(&options),
         Task::BpfAgreement(options) => soundness::agreement(&options),

@@ -79,6 +79,9 @@ pub const OVN_SYSTEM_TESTS: [&str; 15] = [
     "xxd",
 ];
 
+/// What Open vSwitch's tests of connection tracking call besides: an FTP client and an FTP server.
+pub const OVS_TRAFFIC_TESTS: [&str; 2] = ["lftp", "python3-pyftpdlib"];
+
 /// libFuzzer is C++.
 pub const FUZZ: [&str; 1] = ["g++"];
 
