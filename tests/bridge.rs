@@ -365,7 +365,7 @@ table=1,ct_state=+est,in_port=2 actions=output:1
 
 /// A fragment of an IPv4 datagram from 192.168.7.71 with 16 bytes of payload, in hexadecimal.
 fn fragment(offset: u16, more: bool) -> String {
-    let flags = u16::from(more) << 13 | offset / 8;
+    let flags = (u16::from(more) << 13) | (offset / 8);
     let payload = "0007000700100000".to_owned() + "0000000000000000";
     format!("0200000000480200000000470800450000240101{flags:04x}40110000c0a80747c0a80748{payload}")
 }

@@ -400,7 +400,7 @@ fn fragment_of(ends: Ends, ident: u8, (offset, more): (u16, bool), payload: &[u8
         Ends::V4(..) => {
             let mut frame = ends.frame(UDP, payload);
             frame.splice(18..20, [0, ident]);
-            frame.splice(20..22, (more << 13 | offset / 8).to_be_bytes());
+            frame.splice(20..22, ((more << 13) | (offset / 8)).to_be_bytes());
             frame
         }
         Ends::V6(..) => {
