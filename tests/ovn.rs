@@ -31,6 +31,7 @@ macro_rules! require_ovn {
     };
 }
 
+mod announced;
 mod balanced;
 pub mod clients;
 mod guest_services;

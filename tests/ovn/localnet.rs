@@ -20,7 +20,7 @@ const STREAM: usize = 300_000;
 const VLAN: u16 = 101;
 
 /// The commands for a logical switch with these guests and a localnet port of `physnet`.
-fn provider_switch(name: &str, guests: &[&Guest]) -> Vec<String> {
+pub(super) fn provider_switch(name: &str, guests: &[&Guest]) -> Vec<String> {
     let mut commands = super::switch(name, guests);
     commands.push(format!(
         "lsp-add {name} ln-{name} -- lsp-set-type ln-{name} localnet -- \
@@ -31,7 +31,7 @@ fn provider_switch(name: &str, guests: &[&Guest]) -> Vec<String> {
 }
 
 /// Makes the provider bridge of a host, with these devices.
-fn add_provider(database: &LocalDatabase<'_>, devices: &[&str]) {
+pub(super) fn add_provider(database: &LocalDatabase<'_>, devices: &[&str]) {
     database.vsctl("set open . external_ids:ovn-bridge-mappings=physnet:br-ex");
     database.vsctl("add-br br-ex");
     for device in devices {
@@ -65,7 +65,11 @@ fn trunk(device: &Guest, vlan: u16, others: &[&Guest]) -> Trunk {
 }
 
 /// Starts the daemon of the first host, and attaches these guests.
-fn start_one<'l>(lab: &'l Lab, ovn: &Ovn, guests: &[&Guest]) -> (LocalDatabase<'l>, Daemon) {
+pub(super) fn start_one<'l>(
+    lab: &'l Lab,
+    ovn: &Ovn,
+    guests: &[&Guest],
+) -> (LocalDatabase<'l>, Daemon) {
     let database = LocalDatabase::start(lab, ovn, 0);
     let daemon = join(lab, &database);
     daemon.wait_answers();
@@ -240,7 +244,7 @@ fn tunnelled(daemons: &[Daemon; 2]) -> u64 {
 
 /// A router between the switch `blue` of two guests and the provider network, with address
 /// translation.
-fn add_router(ovn: &Ovn, inside: [&Guest; 2], gateway: &str) {
+pub(super) fn add_router(ovn: &Ovn, inside: [&Guest; 2], gateway: &str) {
     let [first, second] = inside;
     let mut commands = super::switch("blue", &inside);
     commands.extend(provider_switch("out", &[]));

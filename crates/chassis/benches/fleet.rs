@@ -260,6 +260,7 @@ impl Fleet {
                 transport_zones: BTreeSet::new(),
                 monitor_all,
                 probe_interval: Some(Duration::from_secs(60)),
+                announce_interval: None,
                 tls: None,
             };
             let mut config = Config::new("OVN_Southbound", settings.remotes.clone());

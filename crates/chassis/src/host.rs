@@ -1,5 +1,6 @@
 //! [`Host`]: a chassis as a state machine, without I/O and without a clock.
 
+use crate::announcements::HostState;
 use crate::endpoints::{Endpoints, local_ends};
 use crate::health::{self, ServiceCheck};
 use crate::local::{DeviceDefaults, DeviceFacts, InterfaceState, LocalPorts, Numbers};
@@ -86,6 +87,8 @@ pub struct Host {
     held_since: Option<Instant>,
     must_install: bool,
     must_learn: bool,
+    /// What this host announces may have changed.
+    must_announce: bool,
 }
 
 impl Host {
@@ -115,6 +118,7 @@ impl Host {
             held_since: None,
             must_install: true,
             must_learn: true,
+            must_announce: true,
         }
     }
 
@@ -419,6 +423,19 @@ impl Host {
     /// The installation is in force.
     pub fn installed(&mut self, installation: Installation) {
         self.installed = installation.covers;
+        self.must_announce = true;
+    }
+
+    /// What announcements depend on, if it may have changed since the last call.
+    pub(crate) fn announcing<'a>(&'a mut self, replica: &'a Replica) -> Option<HostState<'a>> {
+        // What was read but is not in force yet is announced later.
+        let is_due = !self.must_install && std::mem::take(&mut self.must_announce);
+        is_due.then(|| HostState {
+            replica,
+            chassis: self.chassis,
+            builder: &self.builder,
+            installed: self.installed.ports.keys().collect(),
+        })
     }
 
     /// The installation failed: [`installation`](Self::installation) returns the newest one again.

@@ -17,6 +17,7 @@
 //! A lost connection changes nothing else. The replica stays as it was, and so does the program.
 #![forbid(unsafe_code)]
 
+mod announcements;
 mod claims;
 mod endpoints;
 mod health;
@@ -31,6 +32,7 @@ mod taught;
 mod unset;
 mod writes;
 
+pub use announcements::{Announcement, AnnouncementKey};
 pub use health::ServiceCheck;
 pub use host::{Host, Installation};
 pub use local::{DeviceFacts, PortCounters};

@@ -39,6 +39,9 @@ pub struct Settings {
     pub monitor_all: bool,
     /// `ovn-remote-probe-interval`: `None` without probes.
     pub probe_interval: Option<Duration>,
+    /// `garp-max-timeout-sec`: the longest interval between announcements of addresses, which then
+    /// never end; `None` if they end after five.
+    pub announce_interval: Option<Duration>,
     /// The files of TLS, for `ssl:` remotes.
     pub tls: Option<TlsPaths>,
 }
@@ -134,6 +137,8 @@ impl Settings {
         })?;
         let probe_ms = text("ovn-remote-probe-interval").and_then(|value| value.parse().ok());
         let probe_interval = Duration::from_millis(probe_ms.unwrap_or(5000));
+        let announce_s = text("garp-max-timeout-sec").and_then(|value| value.parse::<u32>().ok());
+        let announce_s = announce_s.filter(|seconds| *seconds > 0);
         let zones = or_empty("ovn-transport-zones");
         let zones = zones.split(',').map(str::trim).filter(|zone| !zone.is_empty());
         Ok(Self {
@@ -147,6 +152,7 @@ impl Settings {
             bridge: bridge(ids),
             bridge_mappings: or_empty("ovn-bridge-mappings"),
             cms_options: or_empty("ovn-cms-options"),
+            announce_interval: announce_s.map(|seconds| Duration::from_secs(seconds.into())),
             transport_zones: zones.map(Text::from).collect(),
             monitor_all: text("ovn-monitor-all").as_deref() == Some("true"),
             probe_interval: (!probe_interval.is_zero()).then_some(probe_interval),

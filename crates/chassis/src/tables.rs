@@ -134,6 +134,7 @@ ovsdb::table! {
         pub chassis: "chassis" => Option<Uuid>,
         pub encap: "encap" => Option<Uuid>,
         pub mac: "mac" => Vec<String>,
+        pub nat_addresses: "nat_addresses" => Vec<String>,
         pub ha_chassis_group: "ha_chassis_group" => Option<Uuid>,
         pub up: "up" or default => Option<bool>,
     }

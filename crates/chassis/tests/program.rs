@@ -31,6 +31,7 @@ fn settings(remote: &str) -> Settings {
         transport_zones: BTreeSet::new(),
         monitor_all: false,
         probe_interval: None,
+        announce_interval: None,
         tls: None,
     }
 }

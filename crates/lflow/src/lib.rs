@@ -24,7 +24,7 @@ pub mod symbol;
 mod template;
 mod token;
 
-pub use actions::Stage;
+pub use actions::{Stage, ra_route};
 pub use error::{Position, SyntaxError};
 pub use listing::{FlowList, ListedFlow};
 pub use load::Loader;

@@ -1,5 +1,6 @@
 //! Services that a switch gives its guests, so that no server is needed for them: DHCP, DHCPv6,
-//! router advertisements and DNS. Beside them, [`health`] checks the backends of load balancers.
+//! router advertisements and DNS. Beside them, [`health`] checks the backends of load balancers,
+//! and [`announce`] tells a network what this host serves.
 //!
 //! ```text
 //! request (UDP payload) --(Service)--> answer (UDP payload, ICMPv6 message), its destination
@@ -13,6 +14,7 @@
 //! of the answer.
 #![forbid(unsafe_code)]
 
+pub mod announce;
 pub mod dhcp4;
 pub mod dhcp6;
 pub mod dns;

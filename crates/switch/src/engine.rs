@@ -17,7 +17,8 @@ use flow::{PortNo, TunnelInfo};
 use packet::PacketBuf;
 use pipeline::{
     Affinity, AffinityKey, FdbKey, FdbPort, Flow, IngressPort, LearnEvent, LearnedTables,
-    MacBindingKey, NextHopKey, Op, PortUsage, Program, StateQuery, translate, translate_ops,
+    MacBindingKey, NextHopKey, Op, OriginPort, PortUsage, Program, StateQuery, translate,
+    translate_ops, translate_originated,
 };
 use std::fmt;
 use std::sync::OnceLock;
@@ -176,6 +177,26 @@ impl Engine {
         }
         self.learn(&translation.learn_events, translation.ingress, Instant::now());
         self.datapath.execute(port, packet, translation.actions.into())
+    }
+
+    /// Sends a frame as if it had arrived by a logical port, which may be one of a router. The
+    /// switch learns from it. `device` is a port of the datapath, in whose name it executes the
+    /// actions.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    pub fn originate_by(
+        &self,
+        frame: &[u8],
+        from: OriginPort,
+        device: PortNo,
+    ) -> Result<(), DatapathError> {
+        let packet = PacketBuf::from_bytes(frame);
+        let Ok(key) = flow::extract(&packet, device, None) else { return Ok(()) };
+        let published = self.published();
+        let translation = translate_originated(&published.program, &key, from, &*self.learned());
+        self.learn(&translation.learn_events, translation.ingress, Instant::now());
+        self.datapath.execute(device, packet, translation.actions.into())
     }
 
     /// Keeps what packets teach for [`take_taught`](Self::take_taught) from now on, up to a limit

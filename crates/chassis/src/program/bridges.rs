@@ -3,6 +3,7 @@
 //! A localnet port leads to the bridge that `ovn-bridge-mappings` names for its network. The bridge
 //! has a port for each of them whose switch packets of this host can pass.
 
+use super::ports::find;
 use super::{Changes, ProgramBuilder, Surroundings, datapath_key, ports};
 use crate::local::LocalPorts;
 use crate::provider::ProviderBridge;
@@ -105,6 +106,21 @@ impl Bridges {
 }
 
 impl ProgramBuilder {
+    /// The switches with a localnet port whose network has a bridge on this host.
+    pub fn provider_switches(&self, replica: &Replica) -> Vec<Uuid> {
+        let rows = find(replica, index::KIND, &[Atom::String(LOCALNET.into())]);
+        let rows = rows.into_iter().filter_map(|uuid| replica.get::<PortBinding>(uuid));
+        let switches: BTreeSet<Uuid> = rows.map(|row| row.datapath).collect();
+        let is_mapped =
+            |uuid: &Uuid| self.datapaths.get(uuid).is_some_and(|it| self.has_localnet(*it));
+        switches.into_iter().filter(is_mapped).collect()
+    }
+
+    /// True if the switch has a localnet port whose network has a bridge on this host.
+    pub fn has_localnet(&self, switch: DatapathKey) -> bool {
+        self.bridges.of_switch(switch).is_some()
+    }
+
     /// True if changes of rows may have changed a localnet port.
     pub(super) fn concern_localnets(changes: &Changes<'_>) -> bool {
         let is_localnet = |row: &Option<Arc<ovsdb::Row>>| {

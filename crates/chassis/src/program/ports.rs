@@ -277,7 +277,7 @@ pub(crate) fn row_named<'r>(replica: &'r Replica, name: &str) -> Option<&'r Arc<
 }
 
 /// The ports with one of these keys in an index.
-pub(super) fn find(replica: &Replica, index: &str, keys: &[Atom]) -> Vec<Uuid> {
+pub(crate) fn find(replica: &Replica, index: &str, keys: &[Atom]) -> Vec<Uuid> {
     let found = replica.table(PortBinding::NAME).and_then(|table| table.index(index));
     let rows = found.into_iter().flat_map(|found| {
         keys.iter().flat_map(move |key| found.find_atom(key.clone())).collect::<Vec<_>>()

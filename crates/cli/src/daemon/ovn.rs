@@ -5,6 +5,7 @@
 //! adopts the megaflows of the one before. Then one thread serves both connections. A lost
 //! connection changes nothing: the switch goes on with what it has.
 
+mod announcements;
 mod database;
 mod status;
 
@@ -14,6 +15,7 @@ use super::health::{CheckKey, PlannedCheck};
 use crate::Failure;
 use crate::control::openflow::{ManagementSockets, ProgramSource};
 use crate::control::ovs::run_folder;
+use announcements::Announcements;
 use anyhow::{Context, Result, anyhow};
 use chassis::{
     DeviceFacts, Host, Installation, PortCounters, ServiceCheck, Settings, TlsPaths, UnixMs,
@@ -142,6 +144,7 @@ impl JoinedHost {
             last_error: String::new(),
             lock_due: Some(Instant::now() + LOCK_PATIENCE),
             refused_settings: None,
+            announcements: Announcements::default(),
             status: Arc::clone(&daemon.ovn),
             progress: Progress::default(),
         };
@@ -275,6 +278,7 @@ struct Follower {
     lock_due: Option<Instant>,
     /// Settings that need a restart.
     refused_settings: Option<Settings>,
+    announcements: Announcements,
     status: Arc<Mutex<OvnStatus>>,
     progress: Progress,
 }
@@ -350,6 +354,7 @@ impl Follower {
     fn act(&mut self) -> Option<Instant> {
         self.install();
         self.follow_health();
+        let announce_at = self.announce();
         let health = self.daemon.health.rows();
         self.read_devices();
         let (now, unix_ms) = (Instant::now(), unix_ms());
@@ -359,6 +364,7 @@ impl Follower {
             .into_iter()
             .flatten()
             .filter(|at| *at > now)
+            .chain(announce_at)
             .min();
         if southbound.may_transact() {
             let (transaction, later) =

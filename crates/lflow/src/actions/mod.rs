@@ -33,6 +33,7 @@ pub use compile::compile;
 pub use option_table::{KnownOption, ValueKind};
 pub use options::{ActionOption, OptionValue};
 pub use parse::MAX_NESTING;
+pub use service::ra_route;
 
 use super::error::SyntaxError;
 use super::token::TokenKind;

@@ -196,14 +196,14 @@ fn add_ra_option(
         ra::DOMAINS => router.add_domains(names(list)),
         // OVN leaves out routes that it cannot read.
         ra::ROUTES => names(list)
-            .filter_map(route)
+            .filter_map(ra_route)
             .try_for_each(|(preference, prefix)| router.add_route(prefix, preference)),
         _ => Ok(()),
     }
 }
 
-/// `PREFERENCE-PREFIX/LENGTH`
-fn route(text: &str) -> Option<(Preference, (Ipv6Addr, u8))> {
+/// Reads a route of router advertisements: `PREFERENCE-PREFIX/LENGTH`.
+pub fn ra_route(text: &str) -> Option<(Preference, (Ipv6Addr, u8))> {
     let (name, prefix) = text.split_once('-')?;
     let (prefix, len) = prefix.split_once('/')?;
     Some((preference(name)?, (prefix.parse().ok()?, len.parse().ok()?)))

@@ -16,6 +16,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// OVN's `flags.rcv_from_ramp`: the packet comes from a tunnel whose header names no logical ports.
 pub(super) const RCV_FROM_RAMP: u128 = 1 << 1;
+/// OVN's `flags.local_only`: no copy of the packet leaves this host.
+pub(super) const LOCAL_ONLY: u128 = 1 << 4;
+
+/// Where a packet that this host makes enters the program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct OriginPort {
+    /// The logical datapath.
+    pub datapath: DatapathKey,
+    /// The logical ingress port, which may be one of a router.
+    pub port: PortKey,
+    /// True if no copy of the packet may leave this host, by a tunnel or to a physical network.
+    pub stays_on_host: bool,
+}
 
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     /// Translates a packet from its ingress port to its end.
@@ -66,6 +79,29 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 self.deliver(&mut packet, outport)?;
             }
         }
+        self.finish_packet(packet)
+    }
+
+    /// Translates a packet that this host makes, from a logical ingress port to its end.
+    pub fn translate_originated(
+        &mut self,
+        key: &FlowKey,
+        from: OriginPort,
+    ) -> Result<Vec<Action>, LimitExceeded> {
+        let OriginPort { datapath, port, stays_on_host } = from;
+        let mut key = RecordedKey::new(key.clone());
+        key.know(&self.read);
+        let in_port = PortNo(key.recorder(&mut self.read).read_field(Field::InPort) as u32);
+        let datapath = match self.datapath(datapath) {
+            Ok(datapath) => datapath,
+            Err(reason) => return Ok(vec![Action::Drop(reason)]),
+        };
+        self.ingress = IngressPort { datapath: datapath.0, port: FdbPort::Logical(port) };
+        let mut packet = Packet::new(key, in_port, datapath, false);
+        if stays_on_host {
+            packet.key.write(Field::Reg10, LOCAL_ONLY, LOCAL_ONLY);
+        }
+        self.begin_ingress(&mut packet, Some(port))?;
         self.finish_packet(packet)
     }
 

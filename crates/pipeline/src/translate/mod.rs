@@ -39,6 +39,7 @@ use crate::op::Op;
 use crate::program::Program;
 use crate::state::{Dependency, IngressPort, LearnEvent, LearnedState};
 use ::flow::{Action, DropReason, FlowKey, FlowMask};
+pub use entry::OriginPort;
 use std::sync::Arc;
 pub use steady::translate_steady;
 use translator::{LimitExceeded, Translator};
@@ -99,6 +100,23 @@ pub fn translate_ops<'p>(
     let mut translator = Translator::new(program, state, &mut observer);
     translator.first_ops = Some(ops);
     let actions = match translator.translate_packet(key) {
+        Ok(actions) => actions,
+        Err(LimitExceeded(reason)) => vec![Action::Drop(reason)],
+    };
+    translator.finish(actions)
+}
+
+/// Translates a packet that this host makes, from the logical port `from`. The result is for this
+/// packet only.
+pub fn translate_originated<'p>(
+    program: &'p Program,
+    key: &FlowKey,
+    from: OriginPort,
+    state: &impl LearnedState,
+) -> Translation<'p> {
+    let observer = &mut ();
+    let mut translator = Translator::new(program, state, observer);
+    let actions = match translator.translate_originated(key, from) {
         Ok(actions) => actions,
         Err(LimitExceeded(reason)) => vec![Action::Drop(reason)],
     };

@@ -1,5 +1,6 @@
 //! Output: to logical ports, multicast groups, patch ports, datapath ports and tunnels.
 
+use super::entry::LOCAL_ONLY;
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Nested, Observer};
 use crate::op::Direction;
@@ -66,7 +67,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let mut remote: Vec<EndpointId> = Vec::new();
         let mut tagged: Vec<(PortNo, TagLink)> = Vec::new();
         let steps = self.steps;
-        let stays_here = self.is_from_localport(packet);
+        let stays_here = self.stays_on_host(packet);
         for &member in &group.members {
             self.steps = steps;
             match packet.datapath.1.ports.get(&member).map(|port| port.location) {
@@ -112,8 +113,11 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         Ok(())
     }
 
-    /// True if the packet has come from a port whose packets stay on this host.
-    fn is_from_localport(&mut self, packet: &mut Packet<'p>) -> bool {
+    /// True if the packet stays on this host: because of its origin, or of its ingress port.
+    fn stays_on_host(&mut self, packet: &mut Packet<'p>) -> bool {
+        if packet.key.recorder(&mut self.read).read(Field::Reg10, LOCAL_ONLY) != 0 {
+            return true;
+        }
         let localports = &packet.datapath.1.localports;
         if localports.is_empty() {
             return false;
@@ -157,7 +161,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         if inport == u128::from(outport.value()) && !loopback {
             return self.end_copy(packet, DropReason::Hairpin);
         }
-        if self.leaves_host(port.location) && self.is_from_localport(packet) {
+        if self.leaves_host(port.location) && self.stays_on_host(packet) {
             return self.end_copy(packet, DropReason::FlowDrop);
         }
         match port.location {
