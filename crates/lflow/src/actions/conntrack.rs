@@ -51,7 +51,8 @@ pub(super) fn read(to: Subfield, value: CtValue) -> Op {
     Op::CtOriginal { to, part }
 }
 
-/// `ct_commit { ... };`, with the steps that it contains.
+/// `ct_commit { ... };`, with the steps that it contains. A connection whose replies another one
+/// has, which a load balancer has translated, gets another source port.
 pub(super) fn commit(exec: Arc<[Op]>) -> Op {
     let is_assignment = |op: &Op| matches!(op, Op::Load { .. } | Op::Move { .. });
     if !exec.iter().all(is_assignment) {
@@ -59,7 +60,7 @@ pub(super) fn commit(exec: Arc<[Op]>) -> Op {
     }
     Op::Ct(Box::new(CtOp {
         zone: CtZone::Logical,
-        nat: None,
+        nat: Some(CtNat::Existing),
         commit: Some(exec),
         force: false,
         next: None,

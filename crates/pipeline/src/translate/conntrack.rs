@@ -228,16 +228,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         next: Option<TableId>,
         result: &TrackResult,
     ) -> Result<(), LimitExceeded> {
-        let Some(next) = next else {
-            packet.ct_cleared = false;
-            self.write_untracked(packet);
-            return Ok(());
-        };
         let TrackResult { state, mark, label, rewrite } = *result;
-        let fields = [u128::from(state), mark.into(), label, zone.into()];
-        for (field, value) in CT_FIELDS.into_iter().zip(fields) {
-            self.write(packet, field.into(), value);
-        }
         let addresses = [
             (rewrite.src, Field::Ip4Src, Field::Ip6Src),
             (rewrite.dst, Field::Ip4Dst, Field::Ip6Dst),
@@ -256,6 +247,14 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
         // The tracker itself has translated the packet.
         packet.ct_cleared = false;
+        let Some(next) = next else {
+            self.write_untracked(packet);
+            return Ok(());
+        };
+        let fields = [u128::from(state), mark.into(), label, zone.into()];
+        for (field, value) in CT_FIELDS.into_iter().zip(fields) {
+            self.write(packet, field.into(), value);
+        }
         self.look_up(packet, next)
     }
 
