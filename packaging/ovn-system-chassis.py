@@ -20,7 +20,7 @@ from switch_keeper import KEEPER, PATIENCE_S, RUNDIR, Keeper, detach, pid_file, 
 
 class ChassisKeeper(Keeper):
     logs = ["ovs-vswitchd", "ovn-controller"]
-    abilities = ["Datapath supports ct_clear action"]
+    abilities = ["Datapath supports ct_clear action", "Datapath supports ct_zero_snat"]
     weft_has_pid_file = True
 
     def arguments(self):

@@ -34,10 +34,12 @@ macro_rules! require_ovn {
 mod announced;
 mod balanced;
 pub mod clients;
+mod devices;
 mod guest_services;
 mod health;
 mod learned;
 mod localnet;
+mod metered;
 pub mod nat;
 mod openflow;
 mod tools;

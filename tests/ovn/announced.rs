@@ -28,9 +28,10 @@ fn announced(frame: &[u8]) -> Option<(MacAddr, IpAddr)> {
             let arp = ArpRepr::parse(&ArpPacket::new_checked(ethernet.payload()).ok()?).ok()?;
             (arp.sender_ip == arp.target_ip).then_some((arp.sender_mac, arp.sender_ip.into()))
         }
-        EtherType::IPV6 => match discovery(&ethernet)? {
-            (_, target) => target.map(|target| (ethernet.src(), target.into())),
-        },
+        EtherType::IPV6 => {
+            let (_, target) = discovery(&ethernet)?;
+            target.map(|target| (ethernet.src(), target.into()))
+        }
         _ => None,
     }
 }

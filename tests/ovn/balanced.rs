@@ -1,13 +1,15 @@
 //! Load balancers and stateful ACLs of an OVN.
 
 use super::{Hosts, lab_of, switch};
-use crate::common::{GUEST_DEVICE, Guest, Lab, traffic};
+use crate::commands::call::weft;
+use crate::common::{GUEST_DEVICE, Guest, Lab, PATIENCE, traffic};
 use crate::peers::carry_wire_frames;
 use netdev::Route;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
+use testkit::host::wait_until;
 use testkit::ovn::Ovn;
 use traffic::{Answer, EchoServer};
 
@@ -91,6 +93,53 @@ fn load_balancer_spreads_connections_and_acls_follow_them() {
         }
     }
     assert_new_connections_are_refused(&lab);
+    hosts.stop(&ovn);
+}
+
+/// The backends of the connections that a host tracks to the IPv4 address of the load balancer.
+fn tracked_backends(lab: &Lab) -> BTreeSet<String> {
+    let (_, shown, _) = weft(&lab.control(0), &["ct"]);
+    let to_vip = format!("-> {} ", vip(4));
+    let rows = shown.lines().filter(|row| row.contains(&to_vip));
+    let backend = |row: &str| Some(row.split_once("reply ")?.1.split_once(':')?.0.to_owned());
+    rows.filter_map(backend).collect()
+}
+
+#[test]
+fn connections_to_a_removed_backend_end_when_the_load_balancer_says_so() {
+    require_ovn!();
+    let lab = lab_of(2, 1);
+    let ovn = Ovn::start("flush");
+    let [client, near, far] = &lab.guests[..] else { panic!("three guests") };
+    configure(&ovn, &lab, &[near, far]);
+    let hosts = Hosts::start(&lab, &ovn);
+    ovn.nbctl("--wait=hv sync");
+    let _servers = [near, far].map(|guest| EchoServer::start(guest, 4, BACKEND_PORT));
+    let both = BTreeSet::from([near.ip4.to_string(), far.ip4.to_string()]);
+    let without = |option: &str, removed: &Guest, kept: &Guest| {
+        ovn.nbctl(&format!("--wait=hv set Load_Balancer web options:ct_flush={option}"));
+        wait_until(PATIENCE, "both backends have connections", || {
+            traffic::tcp_echo(client, vip(4), 100);
+            tracked_backends(&lab).is_superset(&both)
+        });
+        let vip = vip(4);
+        ovn.nbctl(&format!(
+            "--wait=hv set Load_Balancer web 'vips:\"{vip}\"=\"{}:{BACKEND_PORT}\"'",
+            kept.ip4
+        ));
+        let left = tracked_backends(&lab);
+        ovn.nbctl(&format!(
+            "--wait=hv set Load_Balancer web 'vips:\"{vip}\"=\"{0}:{BACKEND_PORT},{1}:{BACKEND_PORT}\"'",
+            removed.ip4, kept.ip4
+        ));
+        left
+    };
+    // By default, connections to a removed backend go on.
+    assert_eq!(without("false", near, far), both);
+    assert_eq!(without("true", near, far), BTreeSet::from([far.ip4.to_string()]));
+    assert_eq!(without("true", far, near), BTreeSet::from([near.ip4.to_string()]));
+    ovn.nbctl("--wait=hv lb-del web");
+    assert_eq!(tracked_backends(&lab), BTreeSet::new());
     hosts.stop(&ovn);
 }
 

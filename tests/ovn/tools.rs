@@ -64,6 +64,17 @@ fn tools_are_answered_as_by_the_stock_chassis() {
     let flows = answer(&database, "dpctl/dump-flows");
     let is_flow = |line: &str| line.contains(", packets:") && line.contains(", actions:");
     assert!(!flows.is_empty() && flows.lines().all(is_flow), "{flows}");
+    assert_eq!(answer(&database, "dpctl/del-flows"), "");
+    // Guests may send something at any time.
+    let left = answer(&database, "dpctl/dump-flows");
+    assert!(left.lines().count() < flows.lines().count(), "{left}");
+    traffic::ping(&first.netns, second.ip(4));
+    ovn.nbctl("create Chassis_Template_Var chassis=h1 variables:b=2 variables:a=1");
+    ovn.nbctl("--wait=hv sync");
+    let templates = answer(&database, "-t ovn-controller debug/dump-local-template-vars");
+    let expected = "Local template vars:\nname: 'a' value: '1'\nname: 'b' value: '2'\n";
+    assert_eq!(templates, expected);
+    assert_eq!(answer(&database, "-t ovn-controller vlog/reopen"), "");
     assert_eq!(answer(&database, &format!("dpctl/flush-conntrack zone={zone}")), "");
     assert_eq!(answer(&database, &of_zone), "");
 

@@ -5,11 +5,13 @@ use crate::endpoints::{Endpoints, local_ends};
 use crate::health::{self, ServiceCheck};
 use crate::local::{DeviceDefaults, DeviceFacts, InterfaceState, LocalPorts, Numbers};
 use crate::monitored::{Monitored, Scope};
-use crate::program::{BadFlow, ProgramBuilder, Surroundings, learned, ports::port_named};
+use crate::program::{
+    BadFlow, BalancedPair, ProgramBuilder, Surroundings, learned, ports::port_named,
+};
 use crate::settings::Settings;
 use crate::tables::{
     self, ChassisPrivate, DatapathBinding, Encap, Fdb, MacBinding, PortBinding, SbGlobal,
-    ServiceMonitor, Text, index,
+    ServiceMonitor, Text, TextMap, index,
 };
 use crate::taught::TaughtWriter;
 use crate::writes::{self, Installed, SouthboundWriter, UnixMs};
@@ -66,6 +68,8 @@ pub struct Host {
     warnings: Vec<String>,
     endpoint_numbers: NumberPool<(TunnelType, IpAddr)>,
     local: LocalPorts,
+    /// The names of all devices of this host, if they are known.
+    devices: Option<BTreeSet<Text>>,
     endpoints: Endpoints,
     builder: ProgramBuilder,
     /// The row of this host in the table Chassis.
@@ -109,6 +113,7 @@ impl Host {
             warnings: invalid.iter().map(|part| bad_mapping(part)).collect(),
             endpoint_numbers: NumberPool::starting_at(0),
             local: LocalPorts::default(),
+            devices: None,
             endpoints: Endpoints::default(),
             chassis: None,
             nb_cfg: None,
@@ -152,6 +157,11 @@ impl Host {
         (self.builder.flow_count(), self.builder.bad_flow_count())
     }
 
+    /// The values of this host's template variables.
+    pub fn templates(&self) -> &TextMap {
+        self.builder.template_values()
+    }
+
     /// Warnings since the last call, for the log.
     pub fn take_warnings(&mut self) -> Vec<String> {
         let mut warnings = std::mem::take(&mut self.warnings);
@@ -169,10 +179,31 @@ impl Host {
         self.underlay_mtu.saturating_sub(overhead)
     }
 
+    /// The devices of this host. True if they differ from those before: then call
+    /// [`handle_local`](Self::handle_local).
+    pub fn set_devices(&mut self, names: BTreeSet<Text>) -> bool {
+        let is_new = self.devices.as_ref() != Some(&names);
+        self.devices = Some(names);
+        is_new
+    }
+
+    /// True if an interface lacks its device.
+    pub fn lacks_devices(&self) -> bool {
+        self.local.interfaces.values().any(|interface| interface.lacks_device)
+    }
+
     /// The local database has changed. Ports are placed if `southbound` is known.
     pub fn handle_local(&mut self, local: &Replica, southbound: &Replica, now: Instant) {
-        let around = DeviceDefaults { mtu_bytes: self.guest_mtu(), uplink: &self.uplink };
+        let made = self.local.made_devices();
+        let present = self.devices.as_ref().map(|devices| (devices, &made));
+        let around = DeviceDefaults { mtu_bytes: self.guest_mtu(), uplink: &self.uplink, present };
         let new = LocalPorts::read(local, &self.settings.bridge, &around, &mut self.numbers, now);
+        if let Some(devices) = &mut self.devices {
+            // Among them are devices that weft has made, and is about to remove.
+            for interface in new.interfaces.values().filter(|it| it.lacks_device) {
+                devices.remove(&interface.name);
+            }
+        }
         if new == self.local {
             return;
         }
@@ -359,6 +390,9 @@ impl Host {
         let mut names = BTreeMap::new();
         for interface in self.local.interfaces.values() {
             let InterfaceState::Port { port, device } = &interface.state else { continue };
+            if interface.lacks_device {
+                continue;
+            }
             ports.push(PortConfig {
                 port: *port,
                 name: interface.name.to_string(),
@@ -424,6 +458,12 @@ impl Host {
     pub fn installed(&mut self, installation: Installation) {
         self.installed = installation.covers;
         self.must_announce = true;
+    }
+
+    /// The backends of load balancers that were removed since the last call, and whose connections
+    /// are to end (`ct_flush`).
+    pub fn take_removed_backends(&mut self) -> BTreeSet<BalancedPair> {
+        self.builder.take_removed_backends()
     }
 
     /// What announcements depend on, if it may have changed since the last call.

@@ -36,7 +36,7 @@ pub use announcements::{Announcement, AnnouncementKey};
 pub use health::ServiceCheck;
 pub use host::{Host, Installation};
 pub use local::{DeviceFacts, PortCounters};
-pub use program::BadFlow;
+pub use program::{BadFlow, BalancedPair};
 pub use settings::{Settings, SettingsError, TlsPaths};
 pub use tables::{of_host, of_southbound};
 pub use unset::UnsetHost;

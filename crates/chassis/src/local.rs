@@ -41,6 +41,8 @@ pub struct DeviceDefaults<'a> {
     pub mtu_bytes: u16,
     /// The device of the tunnels, which cannot be a port.
     pub uplink: &'a str,
+    /// The names of all devices, and of those that weft has made; `None` if they are not known.
+    pub present: Option<(&'a BTreeSet<Text>, &'a BTreeSet<Text>)>,
 }
 
 /// The interfaces of all bridges.
@@ -56,7 +58,7 @@ pub struct LocalPorts {
     pub bridges: BTreeMap<Text, ProviderBridge>,
     /// The interfaces, by row.
     pub interfaces: BTreeMap<Uuid, LocalInterface>,
-    /// Those with a port, by the logical port that they name (`iface-id`).
+    /// Those with a port and a device, by the logical port that they name (`iface-id`).
     pub logical: BTreeMap<Text, Uuid>,
 }
 
@@ -71,6 +73,9 @@ pub struct LocalInterface {
     pub peer: Option<Text>,
     /// The logical port that it names.
     pub logical_port: Option<Text>,
+    /// True if weft does not make its device, and there is none. It has no port until the device
+    /// comes.
+    pub lacks_device: bool,
     /// The port, or why there is none.
     pub state: InterfaceState,
 }
@@ -149,6 +154,7 @@ impl LocalInterface {
     /// The value of the column `ofport`.
     pub fn ofport(&self) -> i64 {
         match &self.state {
+            _ if self.lacks_device => NO_PORT,
             InterfaceState::Port { port, .. } | InterfaceState::Patch(port) => port.0.into(),
             InterfaceState::Refused(_) => NO_PORT,
         }
@@ -158,6 +164,7 @@ impl LocalInterface {
     pub fn error(&self) -> Option<Text> {
         match &self.state {
             InterfaceState::Refused(why) => Some(why.as_str().into()),
+            _ if self.lacks_device => Some(format!("there is no device {}", self.name).into()),
             _ => None,
         }
     }
@@ -233,7 +240,7 @@ impl LocalPorts {
                     })
                 });
                 let state = state.unwrap_or_else(InterfaceState::Refused);
-                self.add(uuid, &bridge.name, &row, state);
+                self.add(uuid, &bridge.name, &row, state, around.present);
             }
         }
     }
@@ -283,12 +290,25 @@ impl LocalPorts {
         }
     }
 
-    fn add(&mut self, uuid: Uuid, bridge: &Text, row: &Interface, mut state: InterfaceState) {
+    fn add(
+        &mut self,
+        uuid: Uuid,
+        bridge: &Text,
+        row: &Interface,
+        mut state: InterfaceState,
+        present: Option<(&BTreeSet<Text>, &BTreeSet<Text>)>,
+    ) {
+        let is_existing =
+            matches!(state, InterfaceState::Port { device: DeviceConfig::Interface { .. }, .. });
+        let is_lacking =
+            present.is_some_and(|(all, made)| !all.contains(&row.name) || made.contains(&row.name));
+        let lacks_device = is_existing && is_lacking;
         let is_port = matches!(state, InterfaceState::Port { .. });
         // Guests are attached to the integration bridge.
         let is_guest = is_port && !self.bridges.contains_key(bridge);
         let mut logical_port = row.external_ids.get("iface-id").filter(|_| is_guest).cloned();
-        if let Some(name) = &logical_port {
+        // Another host may serve the logical port meanwhile.
+        if let Some(name) = logical_port.as_ref().filter(|_| !lacks_device) {
             match self.logical.entry(name.clone()) {
                 Entry::Vacant(place) => drop(place.insert(uuid)),
                 Entry::Occupied(_) => {
@@ -304,9 +324,21 @@ impl LocalPorts {
             bridge: bridge.clone(),
             peer: row.options.get("peer").cloned(),
             logical_port,
+            lacks_device,
             state,
         };
         self.interfaces.insert(uuid, interface);
+    }
+
+    /// The names of the devices that weft makes.
+    pub fn made_devices(&self) -> BTreeSet<Text> {
+        let is_made = |interface: &&LocalInterface| match &interface.state {
+            InterfaceState::Port { device, .. } => {
+                !matches!(device, DeviceConfig::Interface { .. })
+            }
+            InterfaceState::Patch(_) | InterfaceState::Refused(_) => false,
+        };
+        self.interfaces.values().filter(is_made).map(|it| it.name.clone()).collect()
     }
 
     /// The port and device of a logical port.

@@ -9,6 +9,7 @@
 //! | Multicast_Group | this group is set |
 //! | Load_Balancer | its flows are compiled |
 //! | Port_Binding of a localnet port, bridge | the ports of its switch and of bridges are placed |
+//! | Meter, Meter_Band | the flows that name a meter |
 //! | DNS | the names of its datapaths are set |
 //! | Chassis_Template_Var of this host | the flows and load balancers that name one that changed |
 //! | Datapath_Binding | with another key: everything is built again |
@@ -23,6 +24,7 @@ mod dns;
 mod flows;
 mod learned;
 mod load_balancers;
+mod meters;
 pub(crate) mod ports;
 mod reachable;
 mod roles;
@@ -39,6 +41,7 @@ use bridges::Bridges;
 use dns::NameSet;
 use flow::{DatapathKey, PortKey, PortNo, TunnelType};
 use lflow::{Constant, Loader};
+pub use load_balancers::BalancedPair;
 use load_balancers::LoadedBalancer;
 use network::Placement;
 use ovsdb::{Atom, Replica, RowChange, Table, Uuid};
@@ -104,8 +107,12 @@ pub struct ProgramBuilder {
     bridges: Bridges,
     groups: HashMap<Uuid, (DatapathKey, PortKey)>,
     load_balancers: HashMap<Uuid, LoadedBalancer>,
+    /// Backends that were removed, and whose connections are to end.
+    removed_backends: BTreeSet<BalancedPair>,
     name_sets: BTreeMap<Uuid, NameSet>,
     templates: Templates,
+    /// The flows that name a meter.
+    metered: BTreeSet<Uuid>,
     reachable: ReachableDatapaths,
     /// The datapaths of each group whose flows are compiled, until something about them changes.
     dp_groups: HashMap<Uuid, Arc<[DatapathKey]>>,
@@ -153,8 +160,10 @@ impl ProgramBuilder {
             bridges: Bridges::default(),
             groups: HashMap::new(),
             load_balancers: HashMap::new(),
+            removed_backends: BTreeSet::new(),
             name_sets: BTreeMap::new(),
             templates: Templates::default(),
+            metered: BTreeSet::new(),
             reachable: ReachableDatapaths::default(),
             dp_groups: HashMap::new(),
             has_other_reach: true,
@@ -184,6 +193,11 @@ impl ProgramBuilder {
     /// A snapshot of the program.
     pub fn program(&self) -> Program {
         self.loader.program()
+    }
+
+    /// The values of this host's template variables.
+    pub fn template_values(&self) -> &TextMap {
+        self.templates.values()
     }
 
     /// True if there is a logical switch or router.
@@ -265,6 +279,7 @@ impl ProgramBuilder {
         let of_templates = of_templates.into_iter().flatten();
         let flows: BTreeSet<Uuid> =
             flows.into_iter().chain(of_groups).chain(of_templates).collect();
+        let flows = &flows | &self.flows_of_meters(&changes).into_iter().collect();
         flows.iter().for_each(|&uuid| self.remove_flow(uuid));
         let renamed = self.apply_datapaths(replica, &changes);
         self.bridges.is_outdated |= Self::concern_localnets(&changes);

@@ -150,7 +150,25 @@ ovsdb::table! {
         pub priority: "priority" => i64,
         pub condition: "match" => Text,
         pub actions: "actions" => Text,
+        pub controller_meter: "controller_meter" or default => Option<Text>,
         pub external_ids: "external_ids" => TextMap,
+    }
+}
+
+ovsdb::table! {
+    /// A limit on packets for services, or on log records.
+    pub struct Meter: "Meter" {
+        pub name: "name" => Text,
+        pub unit: "unit" => Text,
+        pub bands: "bands" => BTreeSet<Uuid>,
+    }
+}
+
+ovsdb::table! {
+    /// The rate of a [`Meter`].
+    pub struct MeterBand: "Meter_Band" {
+        pub rate: "rate" => i64,
+        pub burst_size: "burst_size" => i64,
     }
 }
 
@@ -355,6 +373,8 @@ fn every_southbound_table() -> Vec<TableRequest> {
         LogicalFlow::request()
             .index_elements(index::DATAPATH, "logical_datapath")
             .index_elements(index::DP_GROUP, "logical_dp_group"),
+        Meter::request().index(index::NAME, &["name"]),
+        MeterBand::request(),
         LogicalDpGroup::request().index_elements(index::DATAPATH, "datapaths"),
         MulticastGroup::request()
             .index(index::DATAPATH, &["datapath"])

@@ -482,6 +482,10 @@ impl Datapath for KernelDatapath {
         self.user.answer(answers)
     }
 
+    fn forget_solicitations(&self) -> Result<(), DatapathError> {
+        self.user.forget_solicitations()
+    }
+
     fn execute(
         &self,
         port: PortNo,

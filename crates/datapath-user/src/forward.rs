@@ -3,6 +3,7 @@
 
 use super::device::Device;
 use super::log_meter::LogMeters;
+use super::named_meter::NamedMeters;
 use super::pass_caches::PassCaches;
 use super::passes::Passes;
 use super::token_bucket::TokenBuckets;
@@ -18,7 +19,8 @@ use datapath::upcall::{Answer, FuseProposal, Recirculated, Upcall, UpcallReason,
 use datapath::watch::CaptureDirection;
 use flow::{
     Action, ActionOutput, Carrier, CtAction, CtProgress, DropReason, Encapsulated, EndpointTable,
-    Field, FlowKey, LogRecord, OuterHeaders, PortNo, ReplyAddresses, TunnelInfo, execute, extract,
+    Field, FlowKey, LogRecord, NamedMeter, OuterHeaders, OvsText, PortNo, ReplyAddresses, TunnelInfo,
+    execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
@@ -39,6 +41,7 @@ pub(super) struct FrameOutputs {
     pub(super) transmit: Transmit,
     meters: Arc<TokenBuckets>,
     log_meters: Arc<LogMeters>,
+    named_meters: Arc<NamedMeters>,
     solicitations: Solicitations,
     /// The ingress port of the current packet: a drop is counted there.
     ingress: PortNo,
@@ -261,7 +264,7 @@ impl Forwarder {
 impl FrameOutputs {
     pub(super) fn new(
         uplink_port: PortNo,
-        (meters, log_meters): (Arc<TokenBuckets>, Arc<LogMeters>),
+        (meters, log_meters, named_meters): (Arc<TokenBuckets>, Arc<LogMeters>, Arc<NamedMeters>),
         limits: SolicitLimits,
         tracker: Arc<Tracker>,
     ) -> Self {
@@ -272,6 +275,7 @@ impl FrameOutputs {
             transmit: Transmit::new(),
             meters,
             log_meters,
+            named_meters,
             solicitations: Solicitations::new(limits),
             ingress: uplink_port,
             decided_by: None,
@@ -351,6 +355,11 @@ impl FrameOutputs {
         self.vifs[index].get_or_insert_default()
     }
 
+    /// Lets routers ask again for every neighbour at once.
+    pub(super) fn forget_solicitations(&mut self) {
+        self.solicitations.forget_all();
+    }
+
     /// Removes a local port and returns its device.
     pub(super) fn remove_vif(&mut self, port: PortNo) -> Option<Device> {
         self.solicitations.forget(port);
@@ -413,6 +422,10 @@ impl ActionOutput for FrameOutputs {
         self.meters.passes((rate_kbps, burst_kb), len, Instant::now())
     }
 
+    fn named_meter(&mut self, meter: &NamedMeter, packet: &PacketBuf) -> bool {
+        self.named_meters.allows(meter, packet::total_wire_len(packet), Instant::now())
+    }
+
     fn solicit(&mut self, solicitation: &PacketBuf, first: &Action) -> Result<(), DropReason> {
         self.solicitations.admit(self.ingress, (solicitation.head(), first), Instant::now())
     }
@@ -421,9 +434,19 @@ impl ActionOutput for FrameOutputs {
         if !self.log_meters.admit(record, Instant::now()) {
             return;
         }
-        let LogRecord { name, priority, verdict, .. } = &**record;
+        let LogRecord { name, priority, verdict, is_from_lport, .. } = &**record;
         let Ok(packet) = extract(packet, self.ingress, None) else { return };
-        messages::log!(ACL_RECORD, target: "acl", %name, ?verdict, severity = ?priority, %packet);
+        // The form of ovn-controller, which other programs read.
+        let name = if name.is_empty() { "<unnamed>" } else { name };
+        let direction = if *is_from_lport { "from-lport" } else { "to-lport" };
+        messages::log!(
+            ACL_RECORD,
+            target: "acl",
+            "name={name:?}, verdict={}, severity={}, direction={direction}: {}",
+            verdict.name(),
+            priority.name(),
+            OvsText(&packet)
+        );
     }
 
     fn controller(&mut self, packet: &PacketBuf) {

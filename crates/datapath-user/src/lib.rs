@@ -33,6 +33,7 @@ pub mod fast_path;
 mod forward;
 mod log_meter;
 mod mailbox;
+mod named_meter;
 mod pass_caches;
 mod passes;
 mod path_mtu;

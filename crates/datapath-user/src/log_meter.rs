@@ -156,6 +156,7 @@ mod tests {
             name: name.to_owned(),
             priority: LogPriority::Info,
             verdict: AclVerdict::Drop,
+            is_from_lport: true,
             meter: meter.map(str::to_owned),
         }
     }

@@ -56,6 +56,8 @@ pub(super) enum Request {
     Dump(Cursor, usize, Sender<DumpedPage<Megaflow>>),
     Usage(Cursor, usize, Sender<DumpedPage<MegaflowId>>),
     Answers(Vec<Answer>),
+    /// Routers may ask again for every neighbour.
+    ForgetSolicitations,
     Execute(PortNo, PacketBuf, Arc<[Action]>),
     Report(Sender<WorkerCounters>),
     Watch(Watch),

@@ -8,6 +8,7 @@ use crate::device_closer::DeviceCloser;
 use crate::fast_path::Punt;
 use crate::forward::{Forwarder, FrameOutputs};
 use crate::mailbox::{DumpedPage, Mailbox, PortCounters, Request, WorkerCounters};
+use crate::named_meter::NamedMeters;
 use crate::pass_caches::PassCaches;
 use crate::token_bucket::TokenBuckets;
 use crate::upcall_queue::UpcallQueues;
@@ -103,6 +104,7 @@ impl UserDatapath {
         let control_waker = Arc::clone(&event_sender.waker);
         let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
         let meters = Arc::new(TokenBuckets::default());
+        let named_meters = Arc::<NamedMeters>::default();
         let tracker = Arc::new(Tracker::new(config.conntrack.clone()));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for number in 0..config.workers.count.clamp(1, MAX_WORKERS) {
@@ -114,7 +116,7 @@ impl UserDatapath {
                 EndpointTable::with_seed(config.entropy_base, config.entropy_ports, seed),
                 FrameOutputs::new(
                     config.uplink_port,
-                    (Arc::clone(&meters), log_meters),
+                    (Arc::clone(&meters), log_meters, Arc::clone(&named_meters)),
                     config.solicit,
                     Arc::clone(&tracker),
                 ),
@@ -298,6 +300,10 @@ impl Datapath for UserDatapath {
             }
         }
         Ok(())
+    }
+
+    fn forget_solicitations(&self) -> Result<(), DatapathError> {
+        self.workers.iter().try_for_each(|worker| worker.send(Request::ForgetSolicitations))
     }
 
     fn execute(

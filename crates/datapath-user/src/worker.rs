@@ -359,6 +359,7 @@ impl Worker {
                 let next = cache.usage(from, most, &mut out);
                 let _ = reply.send((out, next));
             }
+            Request::ForgetSolicitations => forwarder.out.forget_solicitations(),
             Request::Execute(port, mut packet, actions) => {
                 forwarder.execute(port, &mut packet, &actions);
             }

@@ -208,6 +208,14 @@ pub trait Datapath: Send + Sync {
     /// The datapath has ended.
     fn answer(&self, answers: Vec<Answer>) -> Result<(), DatapathError>;
 
+    /// Routers may ask again for every neighbour at once: the address of one was forgotten.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn forget_solicitations(&self) -> Result<(), DatapathError> {
+        Ok(())
+    }
+
     /// Executes actions on a packet as if it had arrived by `port`.
     ///
     /// # Errors

@@ -84,6 +84,11 @@ impl Solicitations {
         Ok(())
     }
 
+    /// Forgets all requests, so that every neighbour may be asked for at once.
+    pub fn forget_all(&mut self) {
+        self.ports.clear();
+    }
+
     /// Forgets the requests of a port that was removed.
     pub fn forget(&mut self, port: PortNo) {
         self.ports.remove(&port);
@@ -148,6 +153,10 @@ mod tests {
         assert_eq!(sizes(&asked), [(2, 2); 2]);
         asked.forget(A);
         assert_eq!(sizes(&asked), [(2, 2)]);
+        assert_eq!(asked.admit(A, 7, at(0)), Ok(()));
+        assert_eq!(asked.admit(A, 7, at(0)), Err(NeighbourAsked));
+        asked.forget_all();
+        assert_eq!(sizes(&asked), []);
         assert_eq!(asked.admit(A, 7, at(0)), Ok(()));
     }
 

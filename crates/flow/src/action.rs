@@ -105,6 +105,31 @@ pub enum LogPriority {
     Debug,
 }
 
+impl LogPriority {
+    /// The word of OVN.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alert => "alert",
+            Self::Warning => "warning",
+            Self::Notice => "notice",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        }
+    }
+}
+
+impl AclVerdict {
+    /// The word of OVN.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Drop => "drop",
+            Self::Reject => "reject",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// The verdict of an ACL that logs a packet, as in OVN.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AclVerdict {
@@ -127,8 +152,33 @@ pub struct LogRecord {
     pub priority: LogPriority,
     /// The ACL's verdict.
     pub verdict: AclVerdict,
+    /// True for an ACL on packets from logical ports, false for one on packets to them.
+    pub is_from_lport: bool,
     /// The meter that limits the rate of records; `None` for one of the ACL's own.
     pub meter: Option<String>,
+}
+
+/// A meter with a name: a limit on the packets that services of the switch handle, or on the log
+/// records of ACLs.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct NamedMeter {
+    /// The name. Packets of all flows with this meter count together.
+    pub name: String,
+    /// What is counted.
+    pub unit: MeterUnit,
+    /// Units per second; at least 1.
+    pub rate: u64,
+    /// The most units at once; at least 1.
+    pub burst: u64,
+}
+
+/// What a [`NamedMeter`] counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MeterUnit {
+    /// Packets.
+    Packets,
+    /// Kilobits.
+    Kilobits,
 }
 
 /// One action on a frame. A list of actions is executed in order on one frame. A frame for several
@@ -220,6 +270,9 @@ pub enum Action {
         /// Burst size, in kilobits.
         burst_kb: u64,
     },
+    /// Drop the frame if the meter allows no more ([`DropReason::Meter`]). It comes before an
+    /// action of a service.
+    NamedMeter(Arc<NamedMeter>),
     /// The transmit queue for the outputs that follow in this list; 0 is the default.
     SetQueue(u32),
     /// Pass the frame through the connection tracker. The list then continues with the unchanged

@@ -2,8 +2,8 @@
 
 use crate::send::TunnelSender;
 use crate::{
-    Action, CtAction, DropReason, Encapsulated, EndpointTable, Field, LogRecord, OuterHeaders,
-    PortNo, Reply, answer, rewrite,
+    Action, CtAction, DropReason, Encapsulated, EndpointTable, Field, LogRecord, NamedMeter,
+    OuterHeaders, PortNo, Reply, answer, rewrite,
 };
 use packet::{PacketBuf, longest_frame, refragment};
 use std::sync::Arc;
@@ -60,6 +60,13 @@ pub trait ActionOutput {
     /// bucket. With the default implementation every frame conforms.
     fn meter(&mut self, rate_kbps: u64, burst_kb: u64, packet: &PacketBuf) -> bool {
         let _ = (rate_kbps, burst_kb, packet);
+        true
+    }
+
+    /// Takes a frame from a meter; returns whether it allows the frame. With the default
+    /// implementation, all frames are allowed.
+    fn named_meter(&mut self, meter: &NamedMeter, packet: &PacketBuf) -> bool {
+        let _ = (meter, packet);
         true
     }
 
@@ -222,6 +229,11 @@ fn step<'a>(
                 return NextStep::End(DropReason::Meter);
             }
         }
+        Action::NamedMeter(meter) => {
+            if !output.named_meter(meter, packet) {
+                return NextStep::End(DropReason::Meter);
+            }
+        }
         Action::Clone(_) | Action::Reply { .. } if context.depth >= MAX_NESTING => {
             return NextStep::Refused(DropReason::TranslationDepth);
         }
@@ -381,6 +393,7 @@ fn rewrites(list: &[Action], depth: usize) -> bool {
         | Action::Log(_)
         | Action::Controller
         | Action::Meter { .. }
+        | Action::NamedMeter(_)
         | Action::SetQueue(_)
         | Action::Ct(_) => false,
     })

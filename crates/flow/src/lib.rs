@@ -22,6 +22,7 @@ mod inner_flow;
 mod key;
 mod key_edit;
 mod mss;
+mod ovs_text;
 mod quoted;
 mod reply;
 mod rewrite;
@@ -35,7 +36,10 @@ pub mod tun_flags;
 mod tunnel;
 mod tunnel_info;
 
-pub use action::{AclVerdict, Action, LogPriority, LogRecord, LogicalPorts, Reply, TunnelKey};
+pub use action::{
+    AclVerdict, Action, LogPriority, LogRecord, LogicalPorts, MeterUnit, NamedMeter, Reply,
+    TunnelKey,
+};
 pub use conntrack::{
     CtAction, CtCommit, CtNat, MAX_PASSES, NatRange, RecircId, Recirculation, Rewrite, SteadyPass,
     TrackResult, WeakRecirculation, ct_state,
@@ -59,6 +63,7 @@ pub use inner_flow::{ENTROPY_FACTORS, EntropySeed, InnerFlow};
 pub use key::{FlowKey, FlowMask, Match};
 pub use key_edit::KeyEdit;
 pub use mss::clamp_mss;
+pub use ovs_text::OvsText;
 pub use quoted::{QuotedField, set_quoted_field};
 pub use rewrite::{set_field, set_icmp_ident};
 pub use serve::{answer, answer_edits};

@@ -147,6 +147,7 @@ impl fmt::Display for Action {
             Self::Meter { rate_kbps, burst_kb } => {
                 write!(f, "meter(rate_kbps={rate_kbps},burst_kb={burst_kb})")
             }
+            Self::NamedMeter(meter) => write!(f, "meter(name={:?})", meter.name),
             Self::SetQueue(queue) => write!(f, "queue({queue})"),
             Self::Ct(action) => action.fmt(f),
         }

@@ -13,7 +13,7 @@ use super::load_balancer::LoadBalancer;
 use super::logical_flow::{FlowError, FlowPart, LogicalFlow};
 use super::scope::{PortGroupMembers, Scope};
 use super::token::Constant;
-use ::flow::{DatapathKey, DropReason, Match, PortKey, PortNo};
+use ::flow::{DatapathKey, DropReason, Match, NamedMeter, PortKey, PortNo};
 use pipeline::{
     Datapath, DatapathKind, Flow, FlowCounters, FlowId, FlowText, GroupId, LogicalPort,
     MulticastGroup, Op, PortRole, Program, TableId,
@@ -428,7 +428,23 @@ impl Loader {
                 error: None,
             })
         })?;
-        self.add_flow_to(table, flow)
+        self.add_flow_to(table, flow, None)
+    }
+
+    /// Adds a flow as [`add_flow`](Self::add_flow) does. Packets that it passes to services of the
+    /// switch are limited by the meter.
+    ///
+    /// # Errors
+    /// As of [`add_flow`](Self::add_flow).
+    pub fn add_metered_flow(
+        &mut self,
+        flow: &LogicalFlow,
+        meter: Option<Arc<NamedMeter>>,
+    ) -> Result<FlowId, Box<FlowError>> {
+        let Some(table) = TableId::logical(flow.direction, flow.table) else {
+            return self.add_flow(flow);
+        };
+        self.add_flow_to(table, flow, meter)
     }
 
     /// Adds a load balancer of these datapaths. Returns the numbers of its flows, for
@@ -443,7 +459,7 @@ impl Loader {
     ) -> Result<Vec<FlowId>, Box<FlowError>> {
         let mut added = Vec::new();
         for (table, flow) in load_balancer.flows(datapaths) {
-            match self.add_flow_to(table, &flow) {
+            match self.add_flow_to(table, &flow, None) {
                 Ok(id) => added.push(id),
                 Err(error) => {
                     for id in added {
@@ -460,6 +476,7 @@ impl Loader {
         &mut self,
         table: TableId,
         flow: &LogicalFlow,
+        meter: Option<Arc<NamedMeter>>,
     ) -> Result<FlowId, Box<FlowError>> {
         let text = FlowText {
             condition: self.strings.keep(&flow.condition),
@@ -467,6 +484,7 @@ impl Loader {
             stage: self.strings.keep(&flow.stage),
             source: self.strings.keep(&flow.source),
             cookie: flow.cookie,
+            meter,
         };
         let mut datapaths = flow.datapaths.clone();
         datapaths.sort_unstable();
@@ -523,6 +541,7 @@ impl Loader {
     ) -> Result<(), Box<FlowError>> {
         let (variants, asked) = self.compile(&datapaths, &recipe)?;
         if asked.is_empty()
+            && recipe.text.meter.is_none()
             && recipe.text.actions.len() < Strings::LONG
             && let Some(variant) = variants.first()
         {
@@ -603,6 +622,9 @@ impl Loader {
         recipe: &FlowSource,
         asking: &RecordingScope<'_>,
     ) -> Arc<[Op]> {
+        if let Some(meter) = &recipe.text.meter {
+            return metered(&actions::compile(actions, asking), meter);
+        }
         let key = (Arc::clone(&recipe.text.actions), recipe.table);
         match self.shared_ops.get(&key) {
             Some(ops) => Arc::clone(ops),
@@ -669,4 +691,16 @@ impl Loader {
             NameQuery::AddressSet(_) | NameQuery::Resident(_) => Vec::new(),
         }
     }
+}
+
+/// Puts the meter before each step that passes packets to a service of the switch.
+fn metered(ops: &[Op], meter: &Arc<NamedMeter>) -> Arc<[Op]> {
+    let with_meter = |op: &Op| match op {
+        Op::Clone(inner) => vec![Op::Clone(metered(inner, meter))],
+        Op::Reply { .. } | Op::Reject(_) | Op::Serve { .. } | Op::DnsLookup(_) | Op::Controller => {
+            vec![Op::NamedMeter(Arc::clone(meter)), op.clone()]
+        }
+        _ => vec![op.clone()],
+    };
+    ops.iter().flat_map(with_meter).collect()
 }

@@ -173,6 +173,7 @@ fn copies_and_answers_leave_the_packet_as_it_was() {
         name: "n".to_owned(),
         priority: LogPriority::Info,
         verdict: AclVerdict::Allow,
+        is_from_lport: true,
         meter: None,
     };
     assert_eq!(done(actions, &tcp()), [request, Action::Log(Arc::new(record))]);

@@ -289,6 +289,10 @@ messages! {
         "Load balancers have more backends with health checks than one host checks. The others are \
          not checked, and get connections whatever their health is.",
         "Divide the backends among several hosts, or remove the checks of some.";
+    BACKENDS_FLUSHED: INFO, "backends-flushed",
+        "Backends were removed from load balancers of OVN that end the connections to such \
+         backends (`ct_flush`).",
+        "";
     HEALTH_NOT_APPLIED: WARN, "health-not-applied",
         "A backend has changed its status, and the network without or with it cannot be put in \
          force. The daemon tries again.",

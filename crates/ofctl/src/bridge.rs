@@ -468,6 +468,7 @@ fn flow_of(id: FlowId, spec: &FlowSpec, source: &str) -> Flow {
             stage: Arc::from(""),
             source: source.into(),
             cookie: spec.cookie,
+            meter: None,
         },
         counters: FlowCounters::default(),
     }

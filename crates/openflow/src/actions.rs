@@ -357,7 +357,7 @@ fn name(op: &Op) -> &'static str {
         Op::DnsLookup(_) => "dns_lookup",
         Op::Select { .. } => "select",
         Op::Log(_) => "log",
-        Op::Meter { .. } => "meter",
+        Op::Meter { .. } | Op::NamedMeter(_) => "meter",
         Op::CtOriginal { .. } => "ct_original",
         Op::CtBalance(_) => "ct_lb",
         Op::PushVlan { .. } => "push_vlan",

@@ -3,7 +3,7 @@
 use crate::op::Op;
 use crate::predicate::Predicate;
 use crate::program::TableId;
-use ::flow::DropReason;
+use ::flow::{DropReason, NamedMeter};
 use classifier::Rank;
 use std::fmt;
 use std::sync::Arc;
@@ -55,6 +55,8 @@ pub struct FlowText {
     pub source: Arc<str>,
     /// The cookie; for a flow of an OVN database the first 32 bits of its UUID; else 0.
     pub cookie: u64,
+    /// What limits the packets that the flow passes to services of the switch.
+    pub meter: Option<Arc<NamedMeter>>,
 }
 
 /// How many packets and bytes a flow has handled.

@@ -2,7 +2,7 @@
 
 use crate::program::TableId;
 use crate::state::{Affinity, AffinityVip};
-use flow::{CtNat, Field, LogRecord, PortNo, Reply, Subfield};
+use flow::{CtNat, Field, LogRecord, NamedMeter, PortNo, Reply, Subfield};
 use services::Service;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -136,6 +136,8 @@ pub enum Op {
         /// The burst in kilobits.
         burst_kb: u64,
     },
+    /// Drops packets that the meter does not allow.
+    NamedMeter(Arc<NamedMeter>),
     /// Sets the transmit queue for later output.
     SetQueue(u32),
     /// Passes the packet through the connection tracker. Boxed because it is larger than the other

@@ -229,6 +229,10 @@ impl Engine {
         *configured = entries;
         drop(configured);
         self.revalidate_signal.changed();
+        if gone.iter().any(|query| matches!(query, StateQuery::MacBinding(_))) {
+            // A datapath that has ended needs no requests.
+            let _ = self.datapath.forget_solicitations();
+        }
         // A datapath that has ended needs no packets.
         let _ = self.handle_released(now);
     }
@@ -237,6 +241,7 @@ impl Engine {
     pub fn forget(&self, query: &StateQuery) {
         self.learned_mut().forget(query);
         self.revalidate_signal.changed();
+        let _ = self.datapath.forget_solicitations();
     }
 
     /// The current program. The clone shares everything, including the counters of its flows.

@@ -89,6 +89,7 @@ fn sends(actions: &[Action]) -> bool {
         | Action::Log(_)
         | Action::Controller
         | Action::Meter { .. }
+        | Action::NamedMeter(_)
         | Action::SetQueue(_) => false,
     })
 }

@@ -317,6 +317,22 @@ impl Engine {
         self.delete(removed)
     }
 
+    /// Deletes all megaflows. The next packets make them again.
+    ///
+    /// # Errors
+    /// The datapath has ended, or does not answer.
+    pub fn delete_megaflows(&self) -> Result<(), DatapathError> {
+        let _round = lock(&self.round);
+        let mut removed = Vec::new();
+        for number in 0.. {
+            let mut records = self.records();
+            let Some(chunk) = records.chunk(number) else { break };
+            let ids: Vec<MegaflowId> = chunk.map(|(record, _)| record.id).collect();
+            removed.extend(remove_records(&mut records, &ids));
+        }
+        self.delete(removed)
+    }
+
     /// Deletes megaflows whose records were removed, and adds their final counters.
     pub(crate) fn delete(&self, removed: Vec<RemovedMegaflow>) -> Result<(), DatapathError> {
         for some in removed.chunks(MEGAFLOWS) {

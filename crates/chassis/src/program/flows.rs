@@ -18,6 +18,7 @@ impl ProgramBuilder {
             self.loader.remove_flow(flow);
         }
         self.templates.remove_flow(uuid);
+        self.metered.remove(&uuid);
         if self.bad_flows.remove(&uuid).is_none() {
             self.unnamed_bad_flows.remove(&uuid);
         }
@@ -39,7 +40,8 @@ impl ProgramBuilder {
             Ok(flow) => lflow::LogicalFlow { condition, actions, source: text("source"), ..flow },
             Err(problem) => return self.keep_bad_flow(uuid, &row, &stage, problem),
         };
-        match self.loader.add_flow(&flow) {
+        let meter = self.meter_of(replica, uuid, &row);
+        match self.loader.add_metered_flow(&flow, meter) {
             Ok(id) => drop(self.flows.insert(uuid, id)),
             Err(error) => {
                 let problem = match &error.error {

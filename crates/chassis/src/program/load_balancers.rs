@@ -1,4 +1,5 @@
-//! Load balancers: their flows for hairpin packets, which are not logical flows.
+//! Load balancers: their flows for hairpin packets, which are not logical flows, and the backends
+//! whose connections end when they are removed (`options:ct_flush`).
 
 use super::{Changes, ProgramBuilder};
 use crate::tables::{DatapathBinding, LoadBalancer, LogicalDpGroup};
@@ -7,12 +8,27 @@ use ovsdb::{Replica, Table, Uuid};
 use pipeline::FlowId;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
+use wire::Protocol;
+
+/// A backend of a virtual address. Each has an IP address and a port; 0 for all ports.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct BalancedPair {
+    /// The virtual address.
+    pub vip: (IpAddr, u16),
+    /// The backend.
+    pub backend: (IpAddr, u16),
+    /// The protocol; `None` for all, if the virtual address has no port.
+    pub protocol: Option<Protocol>,
+}
 
 /// A load balancer in the program.
 #[derive(Debug, Default)]
 pub(super) struct LoadedBalancer {
     datapaths: BTreeSet<DatapathKey>,
     flows: Vec<FlowId>,
+    /// The backends whose connections end when they are removed.
+    flushed: BTreeSet<BalancedPair>,
 }
 
 impl ProgramBuilder {
@@ -55,6 +71,7 @@ impl ProgramBuilder {
 
     fn set_load_balancer(&mut self, replica: &Replica, uuid: Uuid) {
         let old = self.load_balancers.remove(&uuid).unwrap_or_default();
+        self.removed_backends.extend(old.flushed);
         for flow in old.flows {
             self.loader.remove_flow(flow);
         }
@@ -85,10 +102,24 @@ impl ProgramBuilder {
         let keys: Vec<DatapathKey> = datapaths.iter().copied().collect();
         match self.loader.add_load_balancer(&parsed, &keys) {
             Ok(flows) => {
-                self.load_balancers.insert(uuid, LoadedBalancer { datapaths, flows });
+                let is_flushed = row.options.get("ct_flush").is_some_and(|it| **it == *"true");
+                let flushed = if is_flushed { pairs(&parsed) } else { BTreeSet::new() };
+                let loaded = LoadedBalancer { datapaths, flows, flushed };
+                self.load_balancers.insert(uuid, loaded);
             }
             Err(error) => self.warnings.push(format!("left out load balancer {uuid}: {error}")),
         }
+    }
+
+    /// The backends that were removed since the last call, and whose connections are to end.
+    pub fn take_removed_backends(&mut self) -> BTreeSet<BalancedPair> {
+        let mut removed = std::mem::take(&mut self.removed_backends);
+        if !removed.is_empty() {
+            for kept in self.load_balancers.values().flat_map(|it| &it.flushed) {
+                removed.remove(kept);
+            }
+        }
+        removed
     }
 
     /// The switches of a load balancer that packets of this host can pass.
@@ -104,6 +135,19 @@ impl ProgramBuilder {
         let keys = keys.filter_map(|uuid| self.datapaths.get(&uuid).copied());
         keys.filter(|&key| self.reachable.contains(key)).collect()
     }
+}
+
+/// The backends of all virtual addresses.
+fn pairs(balancer: &lflow::LoadBalancer) -> BTreeSet<BalancedPair> {
+    let of_vip = balancer.vips.iter().flat_map(|(vip, backends)| {
+        let protocol = (vip.port != 0).then(|| Protocol(balancer.protocol.ip_protocol()));
+        backends.iter().map(move |backend| BalancedPair {
+            vip: (vip.ip, vip.port),
+            backend: (backend.ip, backend.port),
+            protocol,
+        })
+    });
+    of_vip.collect()
 }
 
 /// True if virtual addresses and backends may name template variables.

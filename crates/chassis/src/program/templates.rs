@@ -40,6 +40,11 @@ impl Templates {
         })
     }
 
+    /// The values of this host.
+    pub const fn values(&self) -> &TextMap {
+        &self.values
+    }
+
     /// A text with the values of its variables.
     pub fn expand<'t>(&self, text: &'t str) -> Cow<'t, str> {
         expand_templates(text, |name| self.values.get(name))

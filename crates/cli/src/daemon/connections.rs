@@ -6,6 +6,7 @@ use crate::control::replies::{
     ConnectionEnds, ConnectionRow, ConnectionTotals, ConnectionUse, FlushReply,
 };
 use crate::control::{Connection as Client, ConnectionFilter};
+use chassis::BalancedPair;
 use conntrack::{
     Connection, CtDrop, Cursor, Invalid, ProtocolState, SctpState, TcpState, Tuple, Use, Zone,
 };
@@ -13,7 +14,7 @@ use datapath::tracker::{Tracker, Usage};
 use flow::PortNo;
 use pipeline::{CtZones, ZoneUser};
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use wire::ip::Protocol;
@@ -265,6 +266,30 @@ impl Daemon {
         if let Some(tracker) = self.datapath.tracker() {
             tracker.flush(|connection| zone.is_none_or(|zone| zone == connection.zone));
         }
+    }
+
+    /// Removes the connections to these backends.
+    pub(super) fn flush_backends(&self, backends: &BTreeSet<BalancedPair>) {
+        let Some(tracker) = self.datapath.tracker().filter(|_| !backends.is_empty()) else {
+            return;
+        };
+        let removed = tracker.flush(|connection| {
+            let Connection { original, reply, .. } = connection;
+            let ports = |tuple: &Tuple| if tuple.has_ports() { tuple.ports() } else { (0, 0) };
+            let ((_, vip_port), (backend_port, _)) = (ports(original), ports(reply));
+            let pair = BalancedPair {
+                vip: (original.dst(), vip_port),
+                backend: (reply.src(), backend_port),
+                protocol: Some(original.protocol()),
+            };
+            let of_all_ports = BalancedPair {
+                vip: (original.dst(), 0),
+                backend: (reply.src(), 0),
+                protocol: None,
+            };
+            backends.contains(&pair) || backends.contains(&of_all_ports)
+        });
+        messages::log!(BACKENDS_FLUSHED, "{removed} connections to removed backends have ended");
     }
 
     /// Streams the numbers of connections by zone and port.

@@ -7,6 +7,7 @@
 
 mod announcements;
 mod database;
+mod links;
 mod status;
 
 use super::Daemon;
@@ -23,6 +24,7 @@ use chassis::{
 };
 use database::Database;
 use datapath::config::PortConfig;
+use links::LinkWatch;
 use netdev::Netlink;
 use openflow::BridgeKind;
 use ovsdb::io::{TlsFiles, Waker, wait_any};
@@ -86,6 +88,9 @@ impl JoinedHost {
         let (uplink, mtu) = uplink_of(settings.encap_ip).map_err(Failure::Input)?;
         let mut southbound = open_southbound(&settings)?;
         let mut host = Host::new(settings, &uplink, mtu);
+        if let Some(names) = links::names(&Netlink::open().context("cannot read devices")?) {
+            host.set_devices(names);
+        }
         host.handle_local(local.replica(), southbound.replica(), Instant::now());
         host.ask(southbound.client.session_mut());
         let mut is_updated = false;
@@ -131,6 +136,7 @@ impl JoinedHost {
         let program: ProgramSource = Arc::new(move || source.switch.program());
         let bridges = ManagementSockets::new(&self.run_folder, program);
         let wakers = [&self.local, &self.southbound].map(|database| database.client.waker());
+        let self_waker = self.southbound.client.waker();
         let follower = Follower {
             joined: self,
             bridges,
@@ -138,6 +144,7 @@ impl JoinedHost {
             stop: Arc::clone(&stop),
             install_at: None,
             netlink: Netlink::open().map_err(io::Error::other)?,
+            links: LinkWatch::start(self_waker).map_err(io::Error::other)?,
             devices: BTreeMap::new(),
             devices_due: Instant::now(),
             ports: Vec::new(),
@@ -267,6 +274,7 @@ struct Follower {
     /// After a failed installation: when to try again.
     install_at: Option<Instant>,
     netlink: Netlink,
+    links: LinkWatch,
     /// The devices of this host, by name, and when to read them again.
     devices: BTreeMap<Arc<str>, DeviceFacts>,
     devices_due: Instant,
@@ -308,6 +316,13 @@ impl Follower {
             self.follow_settings(now);
             let JoinedHost { local, southbound, host, .. } = &mut self.joined;
             host.handle_local(local.replica(), southbound.replica(), now);
+            if host.lacks_devices() {
+                // They may be newer than what this host knows.
+                self.follow_devices(now);
+            }
+        }
+        if self.links.take_change() {
+            self.follow_devices(now);
         }
         let JoinedHost { southbound, host, .. } = &mut self.joined;
         let held = host.holds_network();
@@ -326,6 +341,17 @@ impl Follower {
         }
         // The installation that follows may take long.
         self.lock_status().progress = self.progress;
+    }
+
+    /// Devices may have come or gone.
+    fn follow_devices(&mut self, now: Instant) {
+        let JoinedHost { local, southbound, host, .. } = &mut self.joined;
+        // Without an answer, the last state remains.
+        let Some(names) = links::names(&self.netlink) else { return };
+        if host.set_devices(names) {
+            host.handle_local(local.replica(), southbound.replica(), now);
+            self.devices_due = now;
+        }
     }
 
     /// The local database has changed, and perhaps the settings in it.
@@ -423,6 +449,10 @@ impl Follower {
             (link.name.into(), facts)
         });
         self.devices = facts.collect();
+        let JoinedHost { local, southbound, host, .. } = &mut self.joined;
+        if host.set_devices(self.devices.keys().cloned().collect()) {
+            host.handle_local(local.replica(), southbound.replica(), Instant::now());
+        }
         self.read_counters();
     }
 
@@ -468,6 +498,7 @@ impl Follower {
                 }
                 self.open_bridges();
                 self.joined.host.installed(installation);
+                self.daemon.flush_backends(&self.joined.host.take_removed_backends());
             }
             Err(failure) => {
                 self.progress.failed += 1;
@@ -521,6 +552,7 @@ impl Follower {
             bad: bad.map(|(uuid, flow)| (uuid.to_string(), flow.to_string())).collect(),
             nb_cfg: host.installed_nb_cfg(),
             has_lock: local.client.session().has_lock(),
+            templates: host.templates().clone(),
             progress: self.progress,
         };
         *self.lock_status() = status;

@@ -15,6 +15,7 @@ const MAX_TEXT: usize = 16 << 20;
 
 /// The commands of each program, for `list-commands`.
 const VSWITCHD: &str = "\
+dpctl/del-flows          [DP]
 dpctl/dump-conntrack     [DP] [zone=ZONE]
 dpctl/dump-flows         [DP]
 dpctl/flush-conntrack    [DP] [zone=ZONE]
@@ -25,9 +26,12 @@ version
 const CONTROLLER: &str = "\
 connection-status
 ct-zone-list
+debug/dump-local-template-vars
 exit                     [--restart]
 list-commands
 version
+vlog/close
+vlog/reopen
 ";
 
 impl Daemon {
@@ -59,6 +63,17 @@ impl Daemon {
                 if arguments.iter().all(|datapath| is_datapath(datapath)) =>
             {
                 self.dump_megaflows()
+            }
+            (Program::Vswitchd, "dpctl/del-flows", [] | [_])
+                if arguments.iter().all(|datapath| is_datapath(datapath)) =>
+            {
+                let deleted = self.switch.delete_megaflows();
+                deleted.map(|()| String::new()).map_err(|error| error.to_string())
+            }
+            // weft writes to standard error, which it neither closes nor opens.
+            (Program::Controller, "vlog/close" | "vlog/reopen", []) => Ok(String::new()),
+            (Program::Controller, "debug/dump-local-template-vars", []) => {
+                Ok(self.list_templates())
             }
             (Program::Controller, "connection-status", []) => Ok(self.southbound_status()),
             (Program::Controller, "ct-zone-list", []) => Ok(self.list_zones()),
@@ -114,6 +129,14 @@ impl Daemon {
         let status = self.ovn.lock().unwrap_or_else(PoisonError::into_inner);
         let is_connected = status.progress.is_southbound_connected;
         if is_connected { "connected\n" } else { "not connected\n" }.to_owned()
+    }
+
+    /// The values of this host's template variables.
+    fn list_templates(&self) -> String {
+        let status = self.ovn.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = status.templates.iter();
+        let lines = lines.map(|(name, value)| format!("name: '{name}' value: '{value}'\n"));
+        ["Local template vars:\n".to_owned()].into_iter().chain(lines).collect()
     }
 
     /// The users of zones: the names of ports, and of routers with what the zone is for.

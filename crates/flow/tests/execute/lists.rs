@@ -124,6 +124,7 @@ fn log_names_its_record() {
         name: "acl".into(),
         priority: LogPriority::Info,
         verdict: AclVerdict::Allow,
+        is_from_lport: true,
         meter: None,
     };
     assert_eq!(run(&[Action::Log(Arc::new(record))], &mut packet), ["Log(\"acl\")"]);

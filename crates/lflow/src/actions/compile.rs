@@ -101,7 +101,7 @@ fn compile_action(
             stage.next().map_or(Op::Drop, Op::Next)
         }
         Action::ForwardGroup { ports, .. } => return forward_group(ports, scope, ops),
-        Action::Log(log) => Op::Log(Arc::new(record(log))),
+        Action::Log(log) => Op::Log(Arc::new(record(log, stage))),
         Action::SetMeter { rate_kbps, burst_kb } => Op::Meter {
             rate_kbps: *rate_kbps,
             // The default burst is what arrives in one second.
@@ -261,7 +261,7 @@ fn forward_group(ports: &[Box<str>], scope: &impl Scope, ops: &mut Vec<Op>) -> O
     Some(())
 }
 
-fn record(log: &Log) -> LogRecord {
+fn record(log: &Log, stage: Stage) -> LogRecord {
     LogRecord {
         name: log.name.as_deref().unwrap_or_default().to_owned(),
         priority: match log.severity {
@@ -276,6 +276,7 @@ fn record(log: &Log) -> LogRecord {
             LogVerdict::Drop => AclVerdict::Drop,
             LogVerdict::Reject => AclVerdict::Reject,
         },
+        is_from_lport: stage.direction() == Direction::Ingress,
         meter: log.meter.as_deref().map(str::to_owned),
     }
 }

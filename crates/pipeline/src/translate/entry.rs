@@ -246,13 +246,21 @@ pub(super) fn sends_or_drops(action: &Action) -> bool {
         | Action::SetIcmpMtu(_)
         | Action::Log(_)
         | Action::Meter { .. }
+        | Action::NamedMeter(_)
         | Action::SetQueue(_) => false,
     }
 }
 
 /// True for actions that have an effect even when the packet is then dropped.
 pub(super) fn has_side_effect(action: &Action) -> bool {
-    matches!(action, Action::Log(_) | Action::Meter { .. } | Action::Clone(_) | Action::Ct(_))
+    matches!(
+        action,
+        Action::Log(_)
+            | Action::Meter { .. }
+            | Action::NamedMeter(_)
+            | Action::Clone(_)
+            | Action::Ct(_)
+    )
 }
 
 /// Where a packet starts in the program.

@@ -241,6 +241,10 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
             Op::Meter { rate_kbps, burst_kb } => {
                 packet.actions.push(Action::Meter { rate_kbps: *rate_kbps, burst_kb: *burst_kb })
             }
+            Op::NamedMeter(meter) => {
+                self.emit_changes(packet);
+                packet.actions.push(Action::NamedMeter(Arc::clone(meter)));
+            }
             Op::SetQueue(queue) => packet.actions.push(Action::SetQueue(*queue)),
             Op::Ct(op) => return self.execute_ct_op(packet, op),
             Op::CtBalance(op) => return self.balance(packet, op),
@@ -512,6 +516,7 @@ fn keeps_packet_unchanged(action: &Action) -> bool {
         | Action::CheckLength { .. }
         | Action::Serve { .. }
         | Action::Meter { .. }
+        | Action::NamedMeter(_)
         | Action::SetQueue(_) => false,
     }
 }

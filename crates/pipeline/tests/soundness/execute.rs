@@ -112,6 +112,7 @@ fn execute_on(
             | Action::Log(_)
             | Action::Controller
             | Action::Meter { .. }
+            | Action::NamedMeter(_)
             | Action::SetQueue(_) => {}
             Action::Ct(action) => {
                 if let Some(recirculation) = &action.recirculation {

@@ -446,6 +446,7 @@ pub fn program(random: &mut Random, logical: bool) -> (Program, LearnedTables) {
                 stage: "".into(),
                 source: "".into(),
                 cookie: 0,
+                meter: None,
             },
             counters: FlowCounters::default(),
         });

@@ -110,6 +110,7 @@ fn log_or_queue(queue: bool) -> Action {
         name: "conformance".to_owned(),
         priority: LogPriority::Debug,
         verdict: AclVerdict::Allow,
+        is_from_lport: true,
         meter: None,
     };
     Action::Log(Arc::new(record))

@@ -2,6 +2,8 @@
 
 use super::LOCK;
 use doctor::choice::Decision;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What `weft show` tells about OVN.
@@ -13,6 +15,8 @@ pub struct OvnStatus {
     pub bad: Vec<(String, String)>,
     pub nb_cfg: Option<i64>,
     pub has_lock: bool,
+    /// The values of this host's template variables.
+    pub templates: BTreeMap<Arc<str>, Arc<str>>,
     pub progress: Progress,
 }
 

@@ -233,6 +233,7 @@ fn logs_meters_and_queues_keep_their_numbers() {
             name: "n".to_owned(),
             priority: LogPriority::Notice,
             verdict: AclVerdict::Reject,
+            is_from_lport: true,
             meter: Some("m".to_owned()),
         }))],
     );

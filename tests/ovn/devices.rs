@@ -1,0 +1,59 @@
+//! Devices of a host of an OVN that come and go.
+
+use super::{Hosts, is_silent, lab, switch, wait_up};
+use crate::common::{Host, PATIENCE, traffic};
+use crate::peers::program::{command, run};
+use testkit::host::wait_until;
+use testkit::ovn::Ovn;
+
+/// Gives a device of a host another name.
+fn rename(host: &Host, from: &str, to: &str) {
+    for arguments in [format!("{from} down"), format!("{from} name {to}"), format!("{to} up")] {
+        let mut ip = host.netns.command(command("ip"));
+        ip.args(["link", "set"]).args(arguments.split_whitespace());
+        run(ip, b"");
+    }
+}
+
+#[test]
+fn port_is_released_while_it_has_no_device() {
+    require_ovn!();
+    let lab = lab();
+    let ovn = Ovn::start("devices");
+    let (near, far) = lab.ends();
+    ovn.configure(&switch("blue", &[near, far]));
+    let hosts = Hosts::start(&lab, &ovn);
+    traffic::ping(&far.netns, near.ip(4));
+    let (host, device) = (&lab.hosts[near.host], near.host_device());
+    let is_up =
+        |state: &str| ovn.nbctl(&format!("get Logical_Switch_Port {} up", near.name)) == state;
+    let ofport = || hosts.databases[0].vsctl(&format!("get Interface {device} ofport error"));
+    let before = ofport();
+    for _ in 0..2 {
+        rename(host, &device, "elsewhere");
+        wait_until(PATIENCE, "the port is released", || is_up("false\n"));
+        wait_until(PATIENCE, "the database says so", || {
+            ofport() == format!("-1\n\"there is no device {device}\"\n")
+        });
+        let bound =
+            format!("--bare --columns=chassis find Port_Binding logical_port={}", near.name);
+        assert_eq!(ovn.sbctl(&bound).trim(), "");
+        assert!(is_silent(far, near.ip(4)));
+        rename(host, "elsewhere", &device);
+        wait_up(&lab, &ovn);
+        wait_until(PATIENCE, "the port has its number again", || ofport() == before);
+        traffic::ping(&far.netns, near.ip(4));
+    }
+    // A device that comes after its interface was added to the database.
+    rename(host, &device, "elsewhere");
+    hosts.databases[0].vsctl(&format!("del-port {device}"));
+    hosts.databases[0].vsctl(&format!(
+        "add-port br-int {device} -- set Interface {device} external_ids:iface-id={}",
+        near.name
+    ));
+    assert!(is_up("false\n"));
+    rename(host, "elsewhere", &device);
+    wait_up(&lab, &ovn);
+    traffic::ping(&far.netns, near.ip(4));
+    hosts.stop(&ovn);
+}
