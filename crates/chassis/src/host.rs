@@ -29,6 +29,9 @@ use std::time::{Duration, Instant};
 /// operators may be restoring it.
 const HOLD: Duration = Duration::from_secs(300);
 
+/// How long weft may take to remove a device of its own.
+const RETIREMENT: Duration = Duration::from_secs(4);
+
 /// How long the network stays in force while the rows of another one are on their way.
 const ROWS_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -70,6 +73,8 @@ pub struct Host {
     local: LocalPorts,
     /// The names of all devices of this host, if they are known.
     devices: Option<BTreeSet<Text>>,
+    /// Devices that weft is removing, and until when they do not count.
+    retired: BTreeMap<Text, Instant>,
     endpoints: Endpoints,
     builder: ProgramBuilder,
     /// The row of this host in the table Chassis.
@@ -114,6 +119,7 @@ impl Host {
             endpoint_numbers: NumberPool::starting_at(0),
             local: LocalPorts::default(),
             devices: None,
+            retired: BTreeMap::new(),
             endpoints: Endpoints::default(),
             chassis: None,
             nb_cfg: None,
@@ -181,7 +187,9 @@ impl Host {
 
     /// The devices of this host. True if they differ from those before: then call
     /// [`handle_local`](Self::handle_local).
-    pub fn set_devices(&mut self, names: BTreeSet<Text>) -> bool {
+    pub fn set_devices(&mut self, mut names: BTreeSet<Text>, now: Instant) -> bool {
+        self.retired.retain(|name, until| *until > now && names.contains(name));
+        names.retain(|name| !self.retired.contains_key(name));
         let is_new = self.devices.as_ref() != Some(&names);
         self.devices = Some(names);
         is_new
@@ -201,7 +209,9 @@ impl Host {
         if let Some(devices) = &mut self.devices {
             // Among them are devices that weft has made, and is about to remove.
             for interface in new.interfaces.values().filter(|it| it.lacks_device) {
-                devices.remove(&interface.name);
+                if devices.remove(&interface.name) {
+                    self.retired.insert(interface.name.clone(), now + RETIREMENT);
+                }
             }
         }
         if new == self.local {

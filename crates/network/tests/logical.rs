@@ -379,7 +379,7 @@ fn stateful_switch_blocks_connections_that_its_acls_no_longer_allow() {
     assert_eq!(net.send("a", &format!("{to_b} && ip4 && tcp.dst == 80")), "output(2)");
     assert_eq!(
         net.send("b", &format!("{to_a} && ip4 && tcp.dst == 80")),
-        "ct(commit,mark=0x1/0x1,zone=1),drop(flow_drop)"
+        "ct(commit,mark=0x1/0x1,zone=1,nat),drop(flow_drop)"
     );
     // Not tracked: other protocols than IP, and what an entry excepts.
     assert_eq!(net.send("b", &format!("{to_a} && eth.type == 0x88cc")), "output(1)");

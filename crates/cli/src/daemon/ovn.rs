@@ -89,7 +89,7 @@ impl JoinedHost {
         let mut southbound = open_southbound(&settings)?;
         let mut host = Host::new(settings, &uplink, mtu);
         if let Some(names) = links::names(&Netlink::open().context("cannot read devices")?) {
-            host.set_devices(names);
+            host.set_devices(names, Instant::now());
         }
         host.handle_local(local.replica(), southbound.replica(), Instant::now());
         host.ask(southbound.client.session_mut());
@@ -348,7 +348,7 @@ impl Follower {
         let JoinedHost { local, southbound, host, .. } = &mut self.joined;
         // Without an answer, the last state remains.
         let Some(names) = links::names(&self.netlink) else { return };
-        if host.set_devices(names) {
+        if host.set_devices(names, now) {
             host.handle_local(local.replica(), southbound.replica(), now);
             self.devices_due = now;
         }
@@ -450,8 +450,9 @@ impl Follower {
         });
         self.devices = facts.collect();
         let JoinedHost { local, southbound, host, .. } = &mut self.joined;
-        if host.set_devices(self.devices.keys().cloned().collect()) {
-            host.handle_local(local.replica(), southbound.replica(), Instant::now());
+        let now = Instant::now();
+        if host.set_devices(self.devices.keys().cloned().collect(), now) {
+            host.handle_local(local.replica(), southbound.replica(), now);
         }
         self.read_counters();
     }

@@ -291,7 +291,9 @@ fn connections_are_tracked_in_the_zone_that_ovn_uses() {
 fn commits_write_the_mark_and_the_label() {
     let commit = |exec: Vec<Op>| {
         let (zone, commit) = (CtZone::Logical, Some(exec.into()));
-        Op::Ct(Box::new(CtOp { zone, nat: None, commit, force: false, next: None }))
+        // A connection that clashes with another one gets another source port.
+        let nat = Some(CtNat::Existing);
+        Op::Ct(Box::new(CtOp { zone, nat, commit, force: false, next: None }))
     };
     let mark = |first, width, value| load(bits(Field::CtMark, first, width), value);
     for (text, exec) in [
@@ -308,6 +310,60 @@ fn commits_write_the_mark_and_the_label() {
         ),
     ] {
         becomes(text, &[commit(exec)]);
+    }
+}
+
+#[test]
+fn meters_come_before_what_services_do() {
+    use crate::Loader;
+    use crate::logical_flow::LogicalFlow;
+    use flow::{DatapathKey, MeterUnit, NamedMeter};
+    use pipeline::{DatapathKind, Direction};
+
+    let meter = Arc::new(NamedMeter {
+        name: "slow".to_owned(),
+        unit: MeterUnit::Packets,
+        rate: 1,
+        burst: 1,
+    });
+    let mut loader = Loader::new();
+    let datapath = DatapathKey(1);
+    loader.add_datapath(datapath, "s", DatapathKind::Switch);
+    let flow = |actions: &str| LogicalFlow {
+        datapaths: vec![datapath],
+        direction: Direction::Ingress,
+        table: 0,
+        priority: 1,
+        stage: "ls_in_acl".to_owned(),
+        condition: "ip4".to_owned(),
+        actions: actions.to_owned(),
+        source: String::new(),
+        cookie: 0,
+    };
+    // The same actions without a meter, before and after, share no steps with those.
+    let metered = |op: &Op| matches!(op, Op::NamedMeter(_));
+    for (text, limit, expected) in [
+        ("reject { outport <-> inport; next; };", None, vec![]),
+        ("reject { outport <-> inport; next; };", Some(&meter), vec![0]),
+        ("reject { outport <-> inport; next; };", None, vec![]),
+        ("reg0 = 1; clone { icmp4 { output; }; }; next;", Some(&meter), vec![]),
+        ("reg0 = 1; next;", Some(&meter), vec![]),
+    ] {
+        let id = loader.add_metered_flow(&flow(text), limit.cloned()).unwrap();
+        let program = loader.program();
+        let mut flows = program.groups().flat_map(|group| {
+            let table = TableId::logical(Direction::Ingress, 0).unwrap();
+            program.rules(group, table).map(|(_, _, flow)| Arc::clone(flow)).collect::<Vec<_>>()
+        });
+        let ops = Arc::clone(&flows.next().unwrap().ops);
+        let at: Vec<usize> = (0..ops.len()).filter(|at| metered(&ops[*at])).collect();
+        assert_eq!(at, expected, "{text} {ops:?}");
+        let inner = ops.iter().find_map(|op| match op {
+            Op::Clone(inner) => Some(metered(&inner[0])),
+            _ => None,
+        });
+        assert_ne!(inner, Some(false), "{text} {ops:?}");
+        loader.remove_flow(id);
     }
 }
 
