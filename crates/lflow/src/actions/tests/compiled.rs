@@ -326,7 +326,7 @@ fn meters_come_before_what_services_do() {
         rate: 1,
         burst: 1,
     });
-    let mut loader = Loader::new();
+    let mut loader = Loader::default();
     let datapath = DatapathKey(1);
     loader.add_datapath(datapath, "s", DatapathKind::Switch);
     let flow = |actions: &str| LogicalFlow {
