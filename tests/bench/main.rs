@@ -4,6 +4,7 @@
 //! only the first: run `cargo build -p weft` before it.
 
 mod exact;
+mod interruptions;
 mod lab;
 mod remote;
 mod report;

@@ -24,6 +24,7 @@ mod soundness;
 mod test;
 mod trust;
 mod upstream_tests;
+mod upgrade_test;
 
 use std::process::ExitCode;
 
@@ -49,6 +50,9 @@ enum Task {
     Demo(demo::Options),
     /// Try weft under hostile guests, reloads and kills
     Trust(trust::Options),
+    /// Replace one program weft by another under traffic of many flows, and interrupt it in other
+    /// ways; needs root
+    UpgradeTest(upgrade_test::Options),
     /// Build the release: stripped programs with their debug information, in target/dist
     Dist,
     /// Build the release and assemble Debian packages from it, in target/deb; lintian checks them
@@ -117,6 +121,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::test(&options),
         Task::Demo(options) => demo::demo(&options),
         Task::Trust(options) => trust::trust(&options),
+        Task::UpgradeTest(options) => upgrade_test::test(&options),
         Task::Dist => dist::dist().map(drop),
         Task::Deb => deb::deb().map(drop),
         Task::DebTest(options) => deb_test::test(&options),

@@ -18,20 +18,24 @@ use crate::trust::{TrustDatapath, TrustOptions, TrustScenario};
 /// tuple-space: a guest sends packets of which each needs another megaflow mask.
 /// reload: the network file is reloaded over and over under traffic.
 /// kill: the daemon is killed over and over under traffic, and started again.
+/// interruption: the daemon is reloaded, killed, stopped and started, and killed in a loop, under
+///   traffic of many flows. With --old it is also replaced by the older program and back.
 #[derive(clap::Args)]
 #[command(
     verbatim_doc_comment,
     after_help = "Examples:\n  weft-bench trust\n  \
                   weft-bench trust upcall-flood port-scan --seconds 5\n  \
                   weft-bench trust kill --kills 5 --flows 200000\n  \
-                  weft-bench trust tuple-space --datapath user\n\n\
+                  weft-bench trust tuple-space --datapath user\n  \
+                  weft-bench trust interruption --flows 200000 --old ./weft-older\n\n\
                   With --json every scenario is one line: {\"scenario\", \"datapath\", \
                   \"passed\", \"lines\"}.\n\
                   Exit codes: 0 every criterion is met, 1 one is not or a scenario failed, \
                   2 bad usage or missing rights."
 )]
 pub struct Args {
-    /// Scenarios: upcall-flood, port-scan, tuple-space, reload, kill [default: all]
+    /// Scenarios: upcall-flood, port-scan, tuple-space, reload, kill, interruption
+    /// [default: all]
     #[arg(value_name = "SCENARIO", value_parser = scenario)]
     scenarios: Vec<TrustScenario>,
     /// The datapath of both hosts
@@ -49,10 +53,13 @@ pub struct Args {
     /// Kills of the daemon
     #[arg(long, value_name = "N", default_value_t = 20)]
     kills: usize,
-    /// UDP flows during the kills, each with a megaflow of its own: at most 1000000
+    /// UDP flows during kills and interruptions, each with a megaflow of its own: at most 1000000
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     flows: u32,
+    /// An older program weft, for an upgrade and a downgrade in the scenario interruption
+    #[arg(long, value_name = "PATH")]
+    old: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -75,6 +82,7 @@ pub fn trust(args: &Args, weft: PathBuf) -> Result<(), Failure> {
     let stop = Stop::on_signals()?;
     let options = TrustOptions {
         weft,
+        old: args.old.clone(),
         datapath: args.datapath,
         seconds: Duration::from_secs_f64(args.seconds),
         attack_pace: args.attack_pps.map_or(Pace::FlatOut, |pps| Pace::PerSecond(pps.into())),

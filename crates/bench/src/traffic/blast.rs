@@ -19,6 +19,8 @@ const BATCH: usize = 64;
 const NAP: Duration = Duration::from_micros(200);
 /// How long a sender sleeps when its device is full or missing.
 const PAUSE: Duration = Duration::from_micros(50);
+/// The time between two attempts to replace the socket of a missing device.
+const REOPEN: Duration = Duration::from_millis(5);
 /// The most that a delayed sender catches up on. More would be a burst.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
@@ -55,6 +57,22 @@ impl Blast {
     pub fn start(
         socket: impl AsFd + Send + 'static,
         template: Vec<u8>,
+        change: impl FnMut(u64, &mut [u8]) + Send + 'static,
+        pace: Pace,
+        cpu: impl Into<Option<usize>>,
+    ) -> Result<Self> {
+        Self::start_reopening(socket, || None, template, change, pace, cpu)
+    }
+
+    /// As [`Blast::start`]. After the kernel has refused a packet, `reopen` may replace the socket:
+    /// that of a device which was removed and made again refuses all packets.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start_reopening<S: AsFd + Send + 'static>(
+        mut socket: S,
+        mut reopen: impl FnMut() -> Option<S> + Send + 'static,
+        template: Vec<u8>,
         mut change: impl FnMut(u64, &mut [u8]) + Send + 'static,
         pace: Pace,
         cpu: impl Into<Option<usize>>,
@@ -67,7 +85,8 @@ impl Blast {
                 if let Err(error) = cpu.map_or(Ok(()), pin_current_thread) {
                     return tracing::warn!(%error, "a sender stays where the kernel puts it");
                 }
-                send(&socket, &template, &mut change, pace, &shared);
+                let sockets = (&mut socket, &mut reopen);
+                send(sockets, &template, &mut change, pace, &shared);
             }
         };
         let thread = std::thread::Builder::new().name("blast".into()).spawn(work);
@@ -83,6 +102,11 @@ impl Blast {
     /// Packets that the kernel refused, because the device was full or missing.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// The number of the next packet: as many were sent or refused.
+    pub fn next_number(&self) -> u64 {
+        self.sent() + self.refused()
     }
 
     /// Ends the sender. Returns how many packets the kernel accepted.
@@ -106,8 +130,8 @@ impl Drop for Blast {
     }
 }
 
-fn send(
-    socket: &impl AsFd,
+fn send<S: AsFd>(
+    (socket, reopen): (&mut S, &mut impl FnMut() -> Option<S>),
     template: &[u8],
     change: &mut impl FnMut(u64, &mut [u8]),
     pace: Pace,
@@ -118,6 +142,7 @@ fn send(
     let mut packets = vec![template.to_vec(); BATCH];
     let mut clock = SendSchedule::new(pace);
     let mut number = 0;
+    let mut reopened = Instant::now();
     while !shared.done.load(Ordering::Relaxed) {
         let count = clock.due().min(BATCH);
         if count == 0 {
@@ -134,11 +159,18 @@ fn send(
             Ok(results) => results.count(),
             // Only the first packet of the batch was refused. It counts as lost.
             Err(Errno::EINTR) => continue,
-            Err(_) => {
+            Err(error) => {
                 shared.refused.fetch_add(1, Ordering::Relaxed);
                 std::thread::sleep(PAUSE);
                 number += 1;
                 clock.passed(1);
+                let is_gone = matches!(error, Errno::ENXIO | Errno::ENETDOWN | Errno::ENODEV);
+                if is_gone && reopened.elapsed() >= REOPEN {
+                    reopened = Instant::now();
+                    if let Some(opened) = reopen() {
+                        *socket = opened;
+                    }
+                }
                 continue;
             }
         };

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use netdev::Netns;
 use netdev::af_packet::{PacketOptions, PacketSocket};
 use netdev::filter::SocketFilter;
 use wire::MacAddr;
@@ -26,9 +27,20 @@ const TCP: u8 = 6;
 /// # Errors
 /// The guest has no device.
 pub fn socket(guest: &Guest) -> Result<PacketSocket> {
-    let options = PacketOptions { qdisc_bypass: true, ..PacketOptions::default() };
-    let open = || PacketSocket::open_name(GUEST_DEVICE, &SocketFilter::nothing(), options);
     Ok(guest.run(open)??)
+}
+
+/// As [`socket`], for the guest with this namespace.
+///
+/// # Errors
+/// The guest has no device.
+pub fn socket_in(netns: &Netns) -> Result<PacketSocket> {
+    Ok(netns.run_in(open)??)
+}
+
+fn open() -> netdev::Result<PacketSocket> {
+    let options = PacketOptions { qdisc_bypass: true, ..PacketOptions::default() };
+    PacketSocket::open_name(GUEST_DEVICE, &SocketFilter::nothing(), options)
 }
 
 /// A shortest IPv4 frame after a virtio-net header, as [`socket`] takes it.

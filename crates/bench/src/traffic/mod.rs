@@ -3,6 +3,7 @@
 pub mod blast;
 pub mod connections;
 pub mod flow;
+pub mod flow_sink;
 pub mod frames;
 pub mod load;
 pub mod ping;

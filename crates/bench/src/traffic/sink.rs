@@ -16,13 +16,13 @@ use crate::lab::Guest;
 use crate::{Error, Result};
 
 /// Packets of one system call.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 /// Bytes of a packet that are read.
-const READ_LEN: usize = 64;
+pub(super) const READ_LEN: usize = 64;
 /// How often a waiting receiver checks whether the run is over.
-const WAIT: Duration = Duration::from_millis(100);
+pub(super) const WAIT: Duration = Duration::from_millis(100);
 /// The receive buffer, in bytes: room for the packets that arrive while the thread is not running.
-const QUEUE_BYTES: usize = 16 << 20;
+pub(super) const QUEUE_BYTES: usize = 16 << 20;
 
 /// A running receiver. Dropping it ends it.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ fn receive(socket: &UdpSocket, shared: &SinkState) {
 }
 
 /// Receives packets with one system call. Returns their lengths; `packets` gets their beginnings.
-fn receive_batch(
+pub(super) fn receive_batch(
     socket: &UdpSocket,
     headers: &mut MultiHeaders<()>,
     packets: &mut [[u8; READ_LEN]],

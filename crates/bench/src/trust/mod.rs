@@ -2,6 +2,7 @@
 
 mod attack;
 mod hostile;
+mod interruption;
 mod kill;
 mod reload;
 pub mod report;
@@ -39,12 +40,20 @@ pub enum TrustScenario {
     Reload,
     /// The daemon is killed over and over.
     Kill,
+    /// The daemon is killed, stopped, reloaded, and replaced by another version.
+    Interruption,
 }
 
 impl TrustScenario {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::UpcallFlood, Self::PortScan, Self::TupleSpace, Self::Reload, Self::Kill];
+    pub const ALL: [Self; 6] = [
+        Self::UpcallFlood,
+        Self::PortScan,
+        Self::TupleSpace,
+        Self::Reload,
+        Self::Kill,
+        Self::Interruption,
+    ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -54,6 +63,7 @@ impl TrustScenario {
             Self::TupleSpace => "tuple-space",
             Self::Reload => "reload",
             Self::Kill => "kill",
+            Self::Interruption => "interruption",
         }
     }
 
@@ -82,7 +92,8 @@ impl TrustScenario {
     }
 
     fn run_in_lab(self, lab: &Lab<'_>, options: &TrustOptions) -> Result<TrustReport> {
-        let TrustOptions { weft, datapath, seconds, attack_pace, reloads, kills, flows } = options;
+        let TrustOptions { weft, old, datapath, seconds, attack_pace, reloads, kills, flows } =
+            options;
         let start = |text: &str| TestBed::start(lab, (weft, *datapath), text, None);
         let hostile = |attack: Attack| {
             let mut bed = start(&attack.network(lab))?;
@@ -104,6 +115,14 @@ impl TrustScenario {
                 let megaflows = Some(flows * 2 + SPARE_MEGAFLOWS);
                 let mut bed = TestBed::start(lab, (weft, *datapath), &text, megaflows)?;
                 let report = kill::run(&mut bed, *kills, *flows)?;
+                bed.stop().map(|()| report)
+            }
+            Self::Interruption => {
+                let text = interruption::network(lab, false);
+                let megaflows = Some(flows * 2 + SPARE_MEGAFLOWS);
+                let mut bed = TestBed::start(lab, (weft, *datapath), &text, megaflows)?;
+                let programs = interruption::Programs { new: weft, old: old.as_deref() };
+                let report = interruption::run(&mut bed, programs, *flows)?;
                 bed.stop().map(|()| report)
             }
         }
@@ -143,6 +162,8 @@ impl TrustDatapath {
 pub struct TrustOptions {
     /// The program `weft`.
     pub weft: PathBuf,
+    /// An older one, for [`TrustScenario::Interruption`].
+    pub old: Option<PathBuf>,
     /// The datapath of both hosts.
     pub datapath: TrustDatapath,
     /// The duration of each measurement.

@@ -20,6 +20,8 @@ use crate::{Error, Result, Stop};
 pub const READY_LIMIT: Duration = Duration::from_secs(15);
 /// How long a reload may take.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
+/// How long `weft stop` may take.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 /// The running daemons. Dropping it ends them, and removes their files.
 #[derive(Debug)]
@@ -28,7 +30,8 @@ pub struct TestBed<'a> {
     daemons: Vec<Option<Process>>,
     scratch: Scratch,
     lab: &'a Lab<'a>,
-    weft: &'a Path,
+    /// The program of each host.
+    programs: [&'a Path; 2],
     datapath: TrustDatapath,
     /// The limit of cached megaflows, or `None` for the default.
     megaflows: Option<usize>,
@@ -62,7 +65,8 @@ impl<'a> TestBed<'a> {
         let scratch = Scratch::create()?;
         let network = scratch.write("network.toml", text)?;
         let daemons = vec![None, None];
-        let mut bed = Self { daemons, scratch, lab, weft, datapath, megaflows, network };
+        let programs = [weft, weft];
+        let mut bed = Self { daemons, scratch, lab, programs, datapath, megaflows, network };
         for host in 0..2 {
             bed.start_daemon(host)?;
         }
@@ -78,8 +82,8 @@ impl<'a> TestBed<'a> {
     /// The program cannot be started.
     pub fn start_daemon(&mut self, host: usize) -> Result<()> {
         let control = self.control(host);
+        let mut command = Command::new(self.programs[host]);
         let host = &self.lab.hosts()[host];
-        let mut command = Command::new(self.weft);
         command.args(["run", "--host", &host.name(), "--control"]).arg(control).arg(&self.network);
         command.args(["--datapath", self.datapath.name()]);
         if let Some(megaflows) = self.megaflows {
@@ -89,6 +93,23 @@ impl<'a> TestBed<'a> {
         let process = Process::spawn(name, host.netns().command(command))?;
         self.daemons[usize::from(host.name() != "h1")] = Some(process);
         Ok(())
+    }
+
+    /// Sets the program of the next daemon of the host `host`.
+    pub fn set_program(&mut self, host: usize, weft: &'a Path) {
+        self.programs[host] = weft;
+    }
+
+    /// Ends the daemon of the host `host` with `weft stop`, which leaves cached flows.
+    ///
+    /// # Errors
+    /// It does not end, or reports failure.
+    pub fn stop_daemon(&mut self, host: usize) -> Result<()> {
+        let mut command = Command::new(self.programs[host]);
+        command.arg("stop").arg("--control").arg(self.control(host));
+        run("weft stop", command, STOP_LIMIT, self.stop_flag())?;
+        let ended = self.daemons[host].take();
+        ended.map_or(Ok(()), |daemon| daemon.finish(STOP_LIMIT, self.stop_flag()).map(drop))
     }
 
     /// Kills the daemon of the host `host` (SIGKILL).
@@ -219,7 +240,7 @@ impl<'a> TestBed<'a> {
     /// The daemon refuses it, or does not respond.
     pub fn reload(&self, host: usize, text: &str) -> Result<()> {
         let file = self.scratch.write("reload.toml", text)?;
-        let mut command = Command::new(self.weft);
+        let mut command = Command::new(self.programs[host]);
         command.arg("reload").arg("--control").arg(self.control(host)).arg(file);
         run("weft reload", command, RELOAD_LIMIT, self.stop_flag()).map(drop)
     }

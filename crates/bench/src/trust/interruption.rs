@@ -1,0 +1,238 @@
+//! Interruptions: kills, stops, reloads, a crash loop and changes of the program, one after another,
+//! under paced traffic of very many flows. Counts lost packets by flow, flows that stay interrupted,
+//! and the longest gap.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use netdev::Netns;
+use network::TunnelType;
+
+use super::report::{CriterionResult, TrustReport};
+use super::test_bed::{TestBed, number};
+use crate::Result;
+use crate::lab::{Guest, Lab, network_toml};
+use crate::traffic::blast::{Blast, Pace};
+use crate::traffic::connections::{connection_lists, connections};
+use crate::traffic::flow_sink::{FlowLosses, FlowSink};
+use crate::traffic::frames::{socket, socket_in};
+
+/// The time between two packets of one of the many flows. A megaflow without a packet for 10 s is
+/// deleted.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// The same for fewer flows than [`FEW`].
+const SHORT_INTERVAL: Duration = Duration::from_secs(1);
+const FEW: usize = 10_000;
+/// The flows whose gaps are measured, each way, and the time between two packets of each.
+const DENSE: (usize, Duration) = (50, Duration::from_millis(10));
+/// The longest gap of an established flow with the kernel datapath.
+const GAP_LIMIT: Duration = Duration::from_millis(100);
+/// The longest gap with the user datapath, which does not forward without a daemon.
+const USER_GAP_LIMIT: Duration = Duration::from_secs(10);
+/// How long the flows may take until each has a megaflow.
+const ESTABLISH_LIMIT: Duration = Duration::from_secs(180);
+/// How long a daemon may take until its first answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the last packets may take to their receiver.
+const DRAIN: Duration = Duration::from_millis(500);
+/// The kills of a crash loop, and how long each daemon lives.
+const CRASHES: (usize, Duration) = (10, Duration::from_millis(300));
+/// The offset of the UDP payload in a frame with its virtio-net header.
+const PAYLOAD: usize = 10 + 14 + 20 + 8;
+
+/// An interruption of the first host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Interruption {
+    /// None, for comparison.
+    Nothing,
+    /// `weft reload` with another switch.
+    Reload,
+    /// SIGKILL, then a new daemon.
+    Kill,
+    /// `weft stop`, then a new daemon.
+    StopAndStart,
+    /// SIGKILL shortly after each start.
+    CrashLoop,
+    /// `weft stop`, then a daemon of the older program.
+    Downgrade,
+    /// `weft stop`, then a daemon of the newer program.
+    Upgrade,
+}
+
+impl Interruption {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Reload => "reload",
+            Self::Kill => "kill -9",
+            Self::StopAndStart => "stop and start",
+            Self::CrashLoop => "crash loop",
+            Self::Downgrade => "downgrade",
+            Self::Upgrade => "upgrade",
+        }
+    }
+}
+
+/// The network of this scenario. `other` adds a logical switch that concerns no guest.
+pub fn network(lab: &Lab<'_>, other: bool) -> String {
+    let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
+    let more = "\n[[logical_switch]]\nname = \"passing\"\nvni = 102\n";
+    if other { text + more } else { text }
+}
+
+/// Packets of many flows in one direction.
+struct Series {
+    flows: usize,
+    blast: Blast,
+    sink: FlowSink,
+}
+
+impl Series {
+    fn start(from: &Guest, to: &Guest, (flows, interval): (usize, Duration)) -> Result<Self> {
+        let sink = FlowSink::start(to, to.ip4().into(), flows)?;
+        let (template, mut change) = connections(from, to, sink.port(), 0);
+        let change = move |number: u64, bytes: &mut [u8]| {
+            change(number % flows as u64, bytes);
+            if let Some(place) = bytes.get_mut(PAYLOAD..PAYLOAD + 8) {
+                place.copy_from_slice(&number.to_be_bytes());
+            }
+        };
+        let pace = Pace::PerSecond(flows as f64 / interval.as_secs_f64());
+        let (guest, again) = (socket(from)?, Netns::clone(from.netns()));
+        let reopen = move || socket_in(&again).ok();
+        let blast = Blast::start_reopening(guest, reopen, template, change, pace, from.cpu())?;
+        Ok(Self { flows, blast, sink })
+    }
+
+    /// What became of the packets from number `first` on, and how many flows are silent in the last
+    /// round, in which each flow has one packet.
+    fn losses(&self, first: u64, end: u64) -> (FlowLosses, usize) {
+        let round = end.saturating_sub(self.flows as u64)..end;
+        (self.sink.losses(first..end), self.sink.losses(round).silent_flows)
+    }
+}
+
+/// The programs of the scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Programs<'a> {
+    /// The program under test.
+    pub new: &'a Path,
+    /// An older one, if there is one.
+    pub old: Option<&'a Path>,
+}
+
+/// Interrupts the daemon of the first host in every way, while guests send `flows` UDP flows.
+///
+/// # Errors
+/// The test bed fails.
+pub fn run<'a>(bed: &mut TestBed<'a>, programs: Programs<'a>, flows: usize) -> Result<TrustReport> {
+    let lab = bed.lab();
+    let (near, far) = (lab.guest(0, 0), lab.guest(1, 0));
+    let interval = if flows < FEW { SHORT_INTERVAL } else { INTERVAL };
+    let many = Series::start(near, far, (flows, interval))?;
+    let dense = [Series::start(near, far, DENSE)?, Series::start(far, near, DENSE)?];
+    let mut report = TrustReport::default();
+    let mut all = vec![
+        Interruption::Nothing,
+        Interruption::Reload,
+        Interruption::Kill,
+        Interruption::StopAndStart,
+        Interruption::CrashLoop,
+    ];
+    if programs.old.is_some() {
+        all.extend([Interruption::Downgrade, Interruption::Upgrade]);
+    }
+    for interruption in all {
+        establish(bed, flows, interval)?;
+        let series = [&many, &dense[0], &dense[1]];
+        series.iter().for_each(|series| series.sink.begin_window());
+        let first = series.map(|series| series.blast.next_number());
+        let took = interrupt(bed, interruption, programs)?;
+        // Each flow has a packet after the interruption, and then another one.
+        bed.pass(interval * 21 / 10)?;
+        let end = series.map(|series| series.blast.next_number());
+        let pauses = [&dense[0], &dense[1]].map(|series| series.sink.longest_pause());
+        bed.pass(DRAIN)?;
+        let losses: Vec<_> = (0..3).map(|at| series[at].losses(first[at], end[at])).collect();
+        judge(&mut report, bed, interruption, &losses, pauses, took);
+    }
+    let duplicates = many.sink.duplicates();
+    let text = format!("{duplicates} packets");
+    report.judge(CriterionResult::of(duplicates == 0), "received twice", text);
+    Ok(report)
+}
+
+/// Waits until the first host has a megaflow for each flow.
+fn establish(bed: &mut TestBed<'_>, flows: usize, interval: Duration) -> Result<()> {
+    let stop = bed.stop_flag();
+    stop.wait_for("a megaflow for each flow", ESTABLISH_LIMIT, || {
+        bed.check()?;
+        let megaflows = number(&bed.counters(0)?, "/megaflows/megaflows");
+        Ok((megaflows >= flows as u64).then_some(()))
+    })?;
+    bed.pass(interval * 6 / 5)
+}
+
+/// Interrupts the first host. Returns how long it took until the daemon answered again.
+fn interrupt<'a>(
+    bed: &mut TestBed<'a>,
+    interruption: Interruption,
+    programs: Programs<'a>,
+) -> Result<Duration> {
+    let start = Instant::now();
+    match interruption {
+        Interruption::Nothing => return Ok(Duration::ZERO),
+        Interruption::Reload => {
+            let lab = bed.lab();
+            bed.reload(0, &network(lab, true))?;
+            return Ok(start.elapsed());
+        }
+        Interruption::Kill => bed.kill_daemon(0)?,
+        Interruption::StopAndStart => bed.stop_daemon(0)?,
+        Interruption::CrashLoop => {
+            bed.kill_daemon(0)?;
+            for _ in 1..CRASHES.0 {
+                bed.start_daemon(0)?;
+                bed.pass(CRASHES.1)?;
+                bed.kill_daemon(0)?;
+            }
+        }
+        Interruption::Downgrade | Interruption::Upgrade => {
+            bed.stop_daemon(0)?;
+            let old = programs.old.filter(|_| interruption == Interruption::Downgrade);
+            bed.set_program(0, old.unwrap_or(programs.new));
+        }
+    }
+    bed.start_daemon(0)?;
+    bed.wait_ready(0, PATIENCE)?;
+    Ok(start.elapsed())
+}
+
+fn judge(
+    report: &mut TrustReport,
+    bed: &TestBed<'_>,
+    interruption: Interruption,
+    losses: &[(FlowLosses, usize)],
+    pauses: [Duration; 2],
+    took: Duration,
+) {
+    let name = interruption.name();
+    let must_forward = bed.forwards_without_daemon() || interruption == Interruption::Reload;
+    for ((losses, silent), which) in
+        losses.iter().zip(["all flows", "dense flows out", "dense flows in"])
+    {
+        let FlowLosses { packets, lost, flows_with_losses, most_of_a_flow, .. } = losses;
+        let text = format!(
+            "{lost} of {packets} packets lost, in {flows_with_losses} flows, at most \
+             {most_of_a_flow} of one; {silent} flows did not come back"
+        );
+        let good = *silent == 0 && (*lost == 0 || !must_forward);
+        report.judge(CriterionResult::of(good), format!("{name}, {which}"), text);
+    }
+    let [out, back] = pauses.map(|pause| pause.as_millis());
+    let limit = if must_forward { GAP_LIMIT } else { USER_GAP_LIMIT };
+    let text = format!("{out} ms out, {back} ms in (at most {} ms)", limit.as_millis());
+    let good = pauses.iter().all(|pause| *pause <= limit);
+    report.judge(CriterionResult::of(good), format!("{name}, longest gap"), text);
+    report.note(format!("{name}, daemon absent"), format!("{:.2} s", took.as_secs_f64()));
+}
