@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use testkit::host::TestHost;
 
 /// How long a TCP stream or a datagram may stall.
-const STALL: Duration = Duration::from_secs(20);
+const STALL: Duration = Duration::from_secs(40);
 
 /// Pings until the first reply.
 ///
@@ -82,7 +82,7 @@ pub fn broadcast(from: &Guest, to: &Guest) {
 /// Sends `len` bytes over TCP and compares all of them.
 ///
 /// # Panics
-/// The stream stalls for 20 s, breaks, or delivers other bytes.
+/// The stream stalls for 40 s, breaks, or delivers other bytes.
 pub fn tcp(from: &Guest, to: &Guest, family: u8, len: usize) {
     let what = format!("{len} bytes over TCP from {} to {}, IPv{family}", from.name, to.name);
     let sent = noise(len, 7);

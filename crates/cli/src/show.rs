@@ -128,10 +128,14 @@ fn write_privileges(out: &mut String, privileges: &PrivilegeStats) -> std::fmt::
     )
 }
 
-/// The path MTU of an end point, if a router has reported a lower one.
+/// The path MTU of an end point, if a router has reported a lower one or probes have found it.
 fn write_path_mtu(out: &mut String, endpoint: &EndpointStats) -> std::fmt::Result {
     let Some(PathMtuReport { router, age_s, .. }) = endpoint.path_mtu_report else { return Ok(()) };
-    writeln!(out, "  path MTU {}  reported by {router} {age_s} s ago", endpoint.path_mtu)
+    let mtu = endpoint.path_mtu;
+    match router {
+        Some(router) => writeln!(out, "  path MTU {mtu}  reported by {router} {age_s} s ago"),
+        None => writeln!(out, "  path MTU {mtu}  found by probes {age_s} s ago"),
+    }
 }
 
 /// The numbers of ICMP reports of path MTUs, if any came.

@@ -93,7 +93,8 @@ fn describe(tunnels: &TunnelsReply) -> String {
 
 /// Who has reported a path MTU, and when.
 fn reporter(report: &PathMtuReport) -> String {
-    format!("{} {} s ago", report.router, report.age_s)
+    let router = report.router.map_or_else(|| "probes".to_owned(), |router| router.to_string());
+    format!("{router} {} s ago", report.age_s)
 }
 
 #[cfg(test)]
@@ -112,7 +113,7 @@ mod tests {
             remote: [192, 0, 2, 2].into(),
             neighbour: "kernel".to_owned(),
             path_mtu: 1400,
-            path_mtu_report: Some(PathMtuReport { mtu: 1400, router, age_s: 12 }),
+            path_mtu_report: Some(PathMtuReport { mtu: 1400, router: Some(router), age_s: 12 }),
             rx: PacketCount { packets: 1, bytes: 98 },
             tx: PacketCount::default(),
         };

@@ -21,7 +21,7 @@ use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
 use datapath_user::fast_path::Punt;
 use datapath_user::{SetupError, UserDatapath};
-use flow::{Action, DropCounters, EntropySeed, Field, FlowKey, PortNo};
+use flow::{Action, DropCounters, EndpointId, EntropySeed, Field, FlowKey, PortNo};
 use packet::PacketBuf;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -384,6 +384,10 @@ impl Datapath for KernelDatapath {
 
     fn set_punt_limit(&self, limit: u32) -> Result<(), DatapathError> {
         self.bpf.set_punt_limit(limit).map_err(failed)
+    }
+
+    fn set_probed_path_mtu(&self, endpoint: EndpointId, bytes: u16) -> Result<(), DatapathError> {
+        self.user.set_probed_path_mtu(endpoint, bytes)
     }
 
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {

@@ -19,7 +19,7 @@ use super::uplink_watch::{UplinkState, UplinkWatch};
 use super::{SetupError, TICK, WorkerEvent};
 use datapath::DatapathError;
 use datapath::config::{Config, PortConfig, TunnelConfig, Underlay};
-use flow::PortNo;
+use flow::{EndpointId, PortNo};
 use netdev::epoll::{Epoll, EpollEvents, Waker};
 use netdev::tap::Tap;
 use netdev::{Error, Ifindex, KernelVersion, Link, Netlink};
@@ -356,6 +356,12 @@ impl Control {
         self.has_new_icmp_sockets = true;
         // Publish known path MTUs again, because the end points may be new to the workers.
         self.publish_path_mtus(changes);
+    }
+
+    /// Applies a path MTU that probes have found.
+    pub(super) fn set_probed_path_mtu(&mut self, endpoint: EndpointId, bytes: u16) {
+        let change = self.path_mtus.probed(endpoint, bytes, Instant::now());
+        self.publish_path_mtus(change.into_iter().collect());
     }
 
     fn publish_path_mtus(&self, changes: Vec<PathMtu>) {

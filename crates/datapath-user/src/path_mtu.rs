@@ -4,6 +4,9 @@
 //! [`policy`] decides whether to believe an error. Nothing else limits the path MTU: the sockets of
 //! the tunnels do not obey what the kernel has learned. The believed MTU expires after ten minutes
 //! (RFC 1191 section 6.3), because the path may have changed.
+//!
+//! Where routers send no errors, the daemon finds the MTU with probes of its own (RFC 8899) and
+//! states it with [`PathMtuDiscovery::probed`].
 
 mod policy;
 
@@ -34,9 +37,9 @@ struct BelievedPathMtu {
     path: (IpAddr, IpAddr),
     /// In bytes of outer packet.
     mtu: u16,
-    /// The sender of the last report.
-    router: IpAddr,
-    /// When it arrived.
+    /// The sender of the last report; `None` if probes have found the MTU.
+    router: Option<IpAddr>,
+    /// When it arrived or was found.
     at: Instant,
 }
 
@@ -148,7 +151,8 @@ impl PathMtuDiscovery {
             let limits = Limits { least: self.least, believed };
             let result = policy::judge(report, tunnel, &self.source_ports, limits);
             results.push(result.map(|mtu| {
-                self.found.insert(tunnel.id, BelievedPathMtu { path, mtu, router, at: now });
+                let believe = BelievedPathMtu { path, mtu, router: Some(router), at: now };
+                self.found.insert(tunnel.id, believe);
                 if believed != Some(mtu) {
                     let remote = report.remote;
                     messages::log!(PATH_MTU_LOWERED, %remote, %router, mtu, "path MTU is lower");
@@ -164,6 +168,41 @@ impl PathMtuDiscovery {
             let why = results.first().and_then(|result| result.err());
             self.ignore(why.unwrap_or(Ignored::WrongTunnel), report, router, now);
         }
+    }
+
+    /// Believes a path MTU that probes have found for an end point. Returns the change, if it is
+    /// one.
+    pub(super) fn probed(&mut self, id: EndpointId, mtu: u16, now: Instant) -> Option<PathMtu> {
+        let mut paths = self.tunnels.iter();
+        let (path, configured) = paths.find_map(|(path, tunnels)| {
+            let tunnel = tunnels.iter().find(|tunnel| tunnel.id == id)?;
+            Some((*path, tunnel.spec.path_mtu_bytes))
+        })?;
+        let before = self.found.get(&id).copied();
+        let is_reported = before.is_some_and(|it| it.router.is_some());
+        if mtu >= configured {
+            // A router's report expires by itself.
+            if is_reported || before.is_none() {
+                return None;
+            }
+            self.found.remove(&id);
+            messages::log!(PATH_MTU_RAISED, remote = %path.1, "the path carries its MTU again");
+            return Some((id, None));
+        }
+        let mtu = mtu.max(self.least);
+        if before.is_some_and(|it| is_reported && it.mtu <= mtu) {
+            return None;
+        }
+        self.found.insert(id, BelievedPathMtu { path, mtu, router: None, at: now });
+        if before.is_some_and(|it| it.mtu == mtu) {
+            return None;
+        }
+        messages::log!(
+            PATH_MTU_PROBED,
+            remote = %path.1, mtu,
+            "probes have found a path MTU that no router has reported"
+        );
+        Some((id, Some(mtu)))
     }
 
     /// Counts an ignored report, and logs it at a limited rate.
@@ -316,8 +355,36 @@ mod tests {
         let (mut paths, start) = (paths(), Instant::now());
         handle(&mut paths, &report(1400, Protocol::UDP, VXLAN), start);
         let reports = paths.reports(start + Duration::from_secs(7));
-        let expected = PathMtuReport { mtu: 1400, router: host(9), age_s: 7 };
+        let expected = PathMtuReport { mtu: 1400, router: Some(host(9)), age_s: 7 };
         assert_eq!(reports, [(("vxlan", host(2), host(1)), expected)].into());
+    }
+
+    #[test]
+    fn probed_path_mtu_is_valid_until_probes_find_more_and_never_below_the_least() {
+        let (mut paths, start) = (paths(), Instant::now());
+        let id = EndpointId(0);
+        assert_eq!(paths.probed(EndpointId(9), 1400, start), None, "there is no such end point");
+        assert_eq!(paths.probed(id, 1500, start), None, "that is the configured MTU");
+        assert_eq!(paths.probed(id, 1400, start), Some((id, Some(1400))));
+        assert_eq!(paths.probed(id, 1400, start + MAX_AGE), None, "it is found again");
+        assert_eq!(paths.expire(start + MAX_AGE + Duration::from_secs(1)), []);
+        let reports = paths.reports(start + MAX_AGE);
+        let expected = PathMtuReport { mtu: 1400, router: None, age_s: 0 };
+        assert_eq!(reports, [(("vxlan", host(2), host(1)), expected)].into());
+        assert_eq!(paths.probed(id, 600, start), Some((id, Some(1280))), "the least path MTU");
+        assert_eq!(paths.probed(id, 1450, start), Some((id, Some(1450))));
+        assert_eq!(paths.probed(id, 9000, start), Some((id, None)));
+        assert_eq!(paths.expire(start + MAX_AGE * 2), []);
+    }
+
+    #[test]
+    fn report_of_a_router_is_lowered_but_not_ended_by_probes() {
+        let (mut paths, start) = (paths(), Instant::now());
+        let id = EndpointId(0);
+        handle(&mut paths, &report(1400, Protocol::UDP, VXLAN), start);
+        assert_eq!(paths.probed(id, 1500, start), None);
+        assert_eq!(paths.probed(id, 1450, start), None);
+        assert_eq!(paths.probed(id, 1300, start), Some((id, Some(1300))));
     }
 
     #[test]

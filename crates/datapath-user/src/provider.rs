@@ -23,7 +23,7 @@ use datapath::tracker::Tracker;
 use datapath::upcall::{Answer, Upcall, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
-use flow::{Action, EndpointError, EndpointTable, EntropySeed, PortNo};
+use flow::{Action, EndpointError, EndpointId, EndpointTable, EntropySeed, PortNo};
 use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
 use packet::PacketBuf;
@@ -217,6 +217,11 @@ impl Datapath for UserDatapath {
             SetupError::Threads(error) => error,
             error => DatapathError::Underlay(error.to_string()),
         })
+    }
+
+    fn set_probed_path_mtu(&self, endpoint: EndpointId, bytes: u16) -> Result<(), DatapathError> {
+        control::lock(&self.control).set_probed_path_mtu(endpoint, bytes);
+        Ok(())
     }
 
     fn put(&self, megaflows: Vec<Megaflow>) -> Result<(), DatapathError> {

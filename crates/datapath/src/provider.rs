@@ -8,7 +8,7 @@ use crate::upcall::{Answer, Upcall};
 use crate::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 #[cfg(doc)]
 use flow::DropReason;
-use flow::{Action, PortNo};
+use flow::{Action, EndpointId, PortNo};
 use packet::PacketBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,6 +118,17 @@ pub trait Datapath: Send + Sync {
     /// [`DatapathError::FastPath`].
     fn set_punt_limit(&self, limit: u32) -> Result<(), DatapathError> {
         let _ = limit;
+        Ok(())
+    }
+
+    /// Sets the path MTU of an end point that path probes have found, in bytes of outer packet, for
+    /// ten minutes. One that is not lower than the configured MTU ends what probes have found
+    /// before. A lower one that a router has reported stays in force.
+    ///
+    /// # Errors
+    /// The datapath has ended.
+    fn set_probed_path_mtu(&self, endpoint: EndpointId, bytes: u16) -> Result<(), DatapathError> {
+        let _ = (endpoint, bytes);
         Ok(())
     }
 

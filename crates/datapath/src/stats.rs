@@ -253,9 +253,10 @@ pub struct PathMtuReports {
 pub struct PathMtuReport {
     /// The MTU that it stated, in bytes of outer packet.
     pub mtu: u16,
-    /// Who sent it: a router of the underlay, or somebody who claims to be one.
-    pub router: IpAddr,
-    /// Seconds since it arrived.
+    /// Who sent it: a router of the underlay, or somebody who claims to be one. `None` if this host
+    /// has found the MTU with path probes.
+    pub router: Option<IpAddr>,
+    /// Seconds since it arrived or was found.
     pub age_s: u64,
 }
 

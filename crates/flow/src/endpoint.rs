@@ -4,7 +4,10 @@
 //! and fills in lengths, traffic class, TTL, entropy, key and checksums.
 
 use crate::header_template::{HeaderTemplate, L3, addresses};
-use crate::{Carrier, DropReason, EndpointId, EntropySeed, TunnelKey, TunnelSettings, TunnelType};
+use crate::{
+    Carrier, DatapathKey, DropReason, EndpointId, EntropySeed, TunnelKey, TunnelSettings,
+    TunnelType,
+};
 use ahash::HashMap;
 use std::net::IpAddr;
 use wire::{MacAddr, ipv4, ipv6};
@@ -420,8 +423,13 @@ impl EndpointTable {
         }
         let overhead = layout.outer_len(key) - L3;
         let frame_len = |mtu: u16| usize::from(mtu).saturating_sub(overhead);
+        // Path probes must find out whether the path carries more than is believed. Only they have
+        // tunnel key 0.
+        let is_probe =
+            key.datapath == DatapathKey(0) && (layout.carrier != Carrier::Gre || spec.key);
+        let path_mtu = if is_probe { spec.path_mtu_bytes } else { endpoint.path_mtu_bytes(spec) };
         Ok(Some(PathLimit {
-            max_frame_len: frame_len(endpoint.path_mtu_bytes(spec)),
+            max_frame_len: frame_len(path_mtu),
             configured_frame_len: frame_len(spec.path_mtu_bytes),
             clamp_mss: spec.clamp_mss,
         }))

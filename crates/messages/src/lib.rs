@@ -262,6 +262,14 @@ messages! {
     PATH_MTU_LOWERED: INFO, "path-mtu-lowered",
         "A router has reported a path MTU, which the daemon uses.",
         "";
+    PATH_MTU_PROBED: WARN, "path-mtu-probed",
+        "Long packets to a host were lost without an ICMP error. The daemon has measured the path \
+         MTU with probes, and uses it.",
+        "Let routers of the underlay send ICMP errors, or set underlay_mtu to what the path \
+         carries.";
+    PATH_MTU_RAISED: INFO, "path-mtu-raised",
+        "Probes have found that a path carries its configured MTU again.",
+        "";
     PATH_MTU_IGNORED: WARN, "path-mtu-ignored",
         "A report of a path MTU was not believed.",
         "See Operating weft, Path MTU.";

@@ -3,6 +3,7 @@
 
 mod attach;
 mod attached;
+mod black_holes;
 mod bridge_flows;
 mod capture_outer;
 mod connections;
@@ -271,6 +272,7 @@ impl PreparedDaemon {
         switch.set_probe_receiver(sender);
         let probes = Probes::start(Arc::clone(&datapath), Arc::clone(&deployment), receiver)
             .context("cannot start the thread for path probes")?;
+        black_holes::start(&probes).context("cannot start the thread for path MTUs")?;
         let (sender, copies) = health::channel();
         switch.set_controller(sender);
         let (reloads, shutdown) = (Reloads::default(), ShutdownRequest::new()?);

@@ -10,7 +10,7 @@ use datapath::Datapath;
 use datapath::config::EndpointConfig;
 use doctor::facts::{self, SwitchMtu};
 use doctor::path::{PathDirection, PathFacts, PmtuReport, search};
-use flow::{Action, DatapathKey, PortNo, TunnelKey};
+use flow::{Action, DatapathKey, EndpointId, PortNo, TunnelKey};
 use netdev::Netlink;
 use netdev::icmp::TooBigSocket;
 use network::{Placement, TunnelOptions, overhead_bytes};
@@ -50,6 +50,8 @@ pub struct Probes {
     waiting: Mutex<HashMap<u64, Waiting>>,
     /// Makes tokens that nobody can guess.
     tokens: RandomState,
+    /// Requests and replies sent to each end point.
+    sent: Mutex<HashMap<EndpointId, u64>>,
 }
 
 /// A measurement that waits for replies.
@@ -70,7 +72,8 @@ impl Probes {
         receiver: Receiver<ReceivedProbe>,
     ) -> io::Result<Arc<Self>> {
         let (waiting, tokens) = (Mutex::default(), RandomState::new());
-        let probes = Arc::new(Self { datapath, deployment, waiting, tokens });
+        let sent = Mutex::default();
+        let probes = Arc::new(Self { datapath, deployment, waiting, tokens, sent });
         let shared = Arc::clone(&probes);
         std::thread::Builder::new()
             .name("probe".to_owned())
@@ -125,11 +128,24 @@ impl Probes {
         let packet = PacketBuf::from_bytes(&probe.emit(len));
         let key = TunnelKey { datapath: DatapathKey(0), ports: None };
         let actions = [Action::Encap { endpoint: to.id, key }];
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        *sent.entry(to.id).or_default() += 1;
+        drop(sent);
         // Fails only when the datapath has stopped; then the request times out.
         let _ = self.datapath.execute(deployment.config.uplink_port, packet, Arc::new(actions));
     }
 
-    fn deployment(&self) -> Arc<Deployment> {
+    /// Requests and replies sent to an end point.
+    pub(super) fn sent_to(&self, endpoint: EndpointId) -> u64 {
+        let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        sent.get(&endpoint).copied().unwrap_or_default()
+    }
+
+    pub(super) fn datapath(&self) -> &dyn Datapath {
+        &*self.datapath
+    }
+
+    pub(super) fn deployment(&self) -> Arc<Deployment> {
         Arc::clone(&self.deployment.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -138,7 +154,6 @@ impl Probes {
     /// # Errors
     /// A message: no tunnel with end points and keys leads to a host of that name.
     pub fn path(&self, host: &str) -> Result<PathFacts, String> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
         let deployment = self.deployment();
         let is_there =
             |endpoint: &&EndpointConfig| deployment.host_at(endpoint.remote) == Some(host);
@@ -155,19 +170,31 @@ impl Probes {
                 list_names(&Vec::from_iter(known))
             ));
         };
+        Ok(self.with_prober(&deployment, endpoint, |prober| prober.measure(host)))
+    }
+
+    /// Calls `measure` with what probes one end point.
+    pub(super) fn with_prober<T>(
+        &self,
+        deployment: &Deployment,
+        endpoint: &EndpointConfig,
+        measure: impl FnOnce(&mut PathProber<'_>) -> T,
+    ) -> T {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
         let token = self.tokens.hash_one(COUNT.fetch_add(1, Ordering::Relaxed));
         let (sender, replies) = sync_channel(QUEUE);
         let from = (Placement::tunnel_port(endpoint.spec.tunnel), endpoint.remote);
         let waiting = Waiting { from, replies: sender };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(token, waiting);
-        let mut prober = PathProber::new(self, &deployment, endpoint, token, replies);
-        let facts = prober.measure(host);
+        let mut prober = PathProber::new(self, deployment, endpoint, token, replies);
+        let measured = measure(&mut prober);
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&token);
-        Ok(facts)
+        measured
     }
 }
 
-fn is_gre(endpoint: &EndpointConfig) -> bool {
+/// Whether the tunnel is one of GRE, which has path probes only with keys.
+pub(super) fn is_gre(endpoint: &EndpointConfig) -> bool {
     endpoint.spec.tunnel.carrier() == flow::Carrier::Gre
 }
 
@@ -238,7 +265,7 @@ enum ProbeDirection {
 }
 
 /// One measurement of the path to one host.
-struct PathProber<'a> {
+pub(super) struct PathProber<'a> {
     probes: &'a Probes,
     deployment: &'a Deployment,
     endpoint: &'a EndpointConfig,
@@ -326,6 +353,22 @@ impl<'a> PathProber<'a> {
         facts
     }
 
+    /// Whether an outer packet of `length` bytes arrives, and whether a short one does.
+    pub(super) fn arrives(&mut self, length: u16) -> (bool, bool) {
+        let (frame, short, sent) = (length.saturating_sub(self.overhead()), 0, Instant::now());
+        if self.request(&[short], ProbeDirection::Forward).is_empty() {
+            return (false, false);
+        }
+        self.timeout = (sent.elapsed() * 4).clamp(MIN_TIMEOUT, MAX_TIMEOUT);
+        (!self.request(&[frame], ProbeDirection::Forward).is_empty(), true)
+    }
+
+    /// The length of the longest outer packet up to `limit` that reaches the other host, in bytes of
+    /// IP packet.
+    pub(super) fn longest_forward(&mut self, limit: u16) -> u16 {
+        self.longest(limit, ProbeDirection::Forward)
+    }
+
     /// The length of the longest outer packet that arrives, in bytes of IP packet.
     fn longest(&mut self, needed: u16, direction: ProbeDirection) -> u16 {
         let outer = self.overhead();
@@ -398,7 +441,7 @@ impl<'a> PathProber<'a> {
         let known = snapshot.endpoints.iter().find(|known| {
             known.local == *local && known.remote == *remote && known.tunnel == spec.tunnel.name()
         })?;
-        let router = known.path_mtu_report.map(|report| report.router);
+        let router = known.path_mtu_report.and_then(|report| report.router);
         (known.path_mtu < spec.path_mtu_bytes).then_some(PmtuReport { mtu: known.path_mtu, router })
     }
 }

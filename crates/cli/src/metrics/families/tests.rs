@@ -42,7 +42,7 @@ fn observation(ports: u32) -> Observation {
             path_mtu: 1500,
             path_mtu_report: (number == 1).then_some(PathMtuReport {
                 mtu: 1400,
-                router: [192, 0, 2, 254].into(),
+                router: Some([192, 0, 2, 254].into()),
                 age_s: 4,
             }),
             rx: count,

@@ -168,12 +168,13 @@ pub const UNDERLAY: &[Family] = &[
     gauge(
         "weft_endpoint_path_mtu_report_age_seconds",
         &["tunnel", "local", "remote", "router"],
-        "The age of the ICMP message that has lowered the path MTU, and its sender.",
+        "The age of what has lowered the path MTU: an ICMP message and its sender, or path probes \
+         without a sender.",
         |of, to| {
             for end in &of.tunnels.endpoints {
                 let Some(report) = end.stats.path_mtu_report else { continue };
-                let addresses = [end.stats.local, end.stats.remote, report.router];
-                let [local, remote, router] = addresses.map(|ip| ip.to_string());
+                let [local, remote] = [end.stats.local, end.stats.remote].map(|ip| ip.to_string());
+                let router = report.router.map_or_else(String::new, |router| router.to_string());
                 to.add(&[&end.stats.tunnel, &local, &remote, &router], report.age_s);
             }
         },

@@ -1,0 +1,158 @@
+//! Finds the path MTU of tunnels whose routers send no ICMP errors: a black hole, in which long
+//! packets vanish and short ones arrive (RFC 8899).
+//!
+//! Every end point that guests send to gets a probe as long as the path MTU in use, at most every
+//! [`INTERVAL`]. If [`CONFIRMATIONS`] requests of that length are lost while short ones are
+//! answered, the thread searches for the longest packet that arrives, and lowers the path MTU of
+//! the tunnel. [`RAISE_INTERVAL`] later it searches again, up to the configured MTU.
+//!
+//! A host that runs no weft answers no probe, so nothing is found out about its path. It is asked
+//! again after [`SILENCE`].
+
+use super::deployment::Deployment;
+use super::probe::{Probes, is_gre};
+use datapath::config::EndpointConfig;
+use datapath::stats::EndpointStats;
+use flow::{Carrier, EndpointId};
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// The time between two rounds, and the end points that lengthen it by as much. Each round reads
+/// the counters of all end points.
+const ROUND: Duration = Duration::from_secs(1);
+const ENDPOINTS_OF_A_ROUND: usize = 1000;
+/// The least time between two probes to one end point.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// The most end points that are probed in one round.
+const MOST: usize = 16;
+/// The lost requests after which a path counts as a black hole (MAX_PROBES of RFC 8899, section
+/// 5.1.2). Each is sent twice.
+const CONFIRMATIONS: usize = 3;
+/// When the path MTU is searched again (PMTU_RAISE_TIMER, section 5.1.1). Less than the time for
+/// which the datapath believes it.
+const RAISE_INTERVAL: Duration = Duration::from_secs(300);
+/// How long a host that answers nothing is left alone.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// What is known about the path to one end point.
+struct PathState {
+    remote: IpAddr,
+    /// Frames of guests sent to it.
+    sent: u64,
+    /// When it may be probed again.
+    next: Instant,
+    /// When the path MTU is searched again; `None` if the configured one is in use.
+    raise: Option<Instant>,
+}
+
+/// The result of probes with the path MTU in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    /// Packets of that length arrive.
+    Arrives,
+    /// Only shorter packets arrive: the longest, in bytes of IP packet.
+    BlackHole(u16),
+    /// No packet arrives.
+    Silent,
+}
+
+/// Starts a thread that looks for black holes until `probes` is dropped.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn start(probes: &Arc<Probes>) -> io::Result<()> {
+    let probes = Arc::downgrade(probes);
+    let run = move || watch(&probes);
+    std::thread::Builder::new().name("path-mtu".to_owned()).spawn(run).map(drop)
+}
+
+fn watch(probes: &Weak<Probes>) {
+    let mut states: HashMap<EndpointId, PathState> = HashMap::new();
+    loop {
+        let Some(probes) = probes.upgrade() else { return };
+        // The datapath has stopped, or does so soon.
+        let Ok(snapshot) = probes.datapath().snapshot() else { return };
+        let deployment = probes.deployment();
+        let rounds = 1 + snapshot.endpoints.len() / ENDPOINTS_OF_A_ROUND;
+        round(&probes, &deployment, &snapshot.endpoints, &mut states);
+        drop(probes);
+        std::thread::sleep(ROUND * u32::try_from(rounds).unwrap_or(u32::MAX));
+    }
+}
+
+/// Probes the end points whose turn it is.
+fn round(
+    probes: &Probes,
+    deployment: &Deployment,
+    stats: &[EndpointStats],
+    states: &mut HashMap<EndpointId, PathState>,
+) {
+    let ends = &deployment.config.underlay.endpoints;
+    states.retain(|id, state| ends.iter().any(|end| end.id == *id && end.remote == state.remote));
+    let known: HashMap<(&str, IpAddr, IpAddr), &EndpointStats> =
+        stats.iter().map(|end| ((end.tunnel.as_str(), end.local, end.remote), end)).collect();
+    let now = Instant::now();
+    let mut due: Vec<(Instant, &EndpointConfig, u16)> = Vec::new();
+    for end in ends.iter().filter(|end| is_probed(end)) {
+        let name = (end.spec.tunnel.name(), end.local, end.remote);
+        let Some(stats) = known.get(&name) else { continue };
+        // Probes are frames, too, and must not keep an idle tunnel busy.
+        let sent = stats.tx.packets.saturating_sub(probes.sent_to(end.id));
+        let new = PathState { remote: end.remote, sent: 0, next: now, raise: None };
+        let state = states.entry(end.id).or_insert(new);
+        if sent != state.sent && now >= state.next {
+            state.sent = sent;
+            due.push((state.next, end, stats.path_mtu));
+        }
+    }
+    due.sort_by_key(|(next, ..)| *next);
+    for (_, end, path_mtu) in due.into_iter().take(MOST) {
+        let Some(state) = states.get_mut(&end.id) else { continue };
+        let must_search = state.raise.is_some_and(|raise| Instant::now() >= raise);
+        let outcome = probe(probes, deployment, end, path_mtu, must_search);
+        let now = Instant::now();
+        state.next = now + if outcome == Outcome::Silent { SILENCE } else { INTERVAL };
+        let found = match outcome {
+            Outcome::BlackHole(mtu) => mtu,
+            Outcome::Arrives if must_search => end.spec.path_mtu_bytes,
+            Outcome::Arrives | Outcome::Silent => continue,
+        };
+        let is_lower = found < end.spec.path_mtu_bytes;
+        state.raise = is_lower.then_some(now + RAISE_INTERVAL);
+        // Fails only when the datapath has stopped.
+        let _ = probes.datapath().set_probed_path_mtu(end.id, found);
+    }
+}
+
+/// Whether a tunnel has path probes, and frames that can be too long for it. STT segments frames
+/// itself.
+fn is_probed(end: &EndpointConfig) -> bool {
+    (end.spec.key || !is_gre(end)) && end.spec.tunnel.carrier() != Carrier::TcpShaped
+}
+
+/// Probes one path with packets of `path_mtu` bytes; with `must_search`, of the configured MTU.
+fn probe(
+    probes: &Probes,
+    deployment: &Deployment,
+    end: &EndpointConfig,
+    path_mtu: u16,
+    must_search: bool,
+) -> Outcome {
+    let length = if must_search { end.spec.path_mtu_bytes } else { path_mtu };
+    probes.with_prober(deployment, end, |prober| {
+        let mut is_answered = false;
+        for _ in 0..CONFIRMATIONS {
+            match prober.arrives(length) {
+                (true, _) => return Outcome::Arrives,
+                (false, short) => is_answered |= short,
+            }
+            if !is_answered {
+                return Outcome::Silent;
+            }
+        }
+        Outcome::BlackHole(prober.longest_forward(length))
+    })
+}
