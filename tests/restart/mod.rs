@@ -2,6 +2,7 @@
 //! forwarding. The next daemon adopts and revalidates them, and `weft stop --purge` removes
 //! everything.
 
+mod absent;
 mod flows;
 mod second;
 mod self_check;

@@ -10,6 +10,7 @@ mod deps;
 mod dist;
 mod exact;
 mod fuzz;
+mod kernels;
 mod lint;
 mod lxd_test;
 mod ovn_scale;
@@ -105,6 +106,8 @@ enum Task {
     BpfAgreement(soundness::AgreementOptions),
     /// Write and read a million random headers of each codec; needs root
     RoundTrips(soundness::RoundTripOptions),
+    /// Run the programs on other kernels of Debian, in a virtual machine
+    Kernels(kernels::Options),
     /// Install the Debian packages that all other tasks need
     Packages,
 }
@@ -145,6 +148,7 @@ fn main() -> ExitCode {
         Task::Soundness(options) => soundness::soundness(&options),
         Task::BpfAgreement(options) => soundness::agreement(&options),
         Task::RoundTrips(options) => soundness::round_trips(&options),
+        Task::Kernels(options) => kernels::check(&options),
         Task::Packages => packages::ensure(&packages::all()),
     };
     match result {

@@ -27,7 +27,13 @@ pub struct Limits {
     pub masks: usize,
     /// A megaflow without a packet for this time is deleted.
     pub idle: Duration,
-    /// The same, while the cache is more than 7/8 full.
+    /// The same for megaflows whose first packet was ARP or neighbour discovery, unless `idle` is
+    /// longer. Guests confirm a neighbour in use every 15 to 45 s. The programs forward such a
+    /// request, and its reply, also while no daemon runs.
+    pub idle_neighbours: Duration,
+    /// The most megaflows of one port for which that holds.
+    pub neighbours_per_port: usize,
+    /// The same as `idle` for all megaflows, while the cache is more than 7/8 full.
     pub idle_when_full: Duration,
     /// The interval of revalidation. No stale megaflow survives longer.
     pub revalidate: Duration,
@@ -44,6 +50,8 @@ impl Default for Limits {
             masks_per_port: 256,
             masks: 1024,
             idle: Duration::from_secs(10),
+            idle_neighbours: Duration::from_secs(120),
+            neighbours_per_port: 4096,
             idle_when_full: Duration::from_secs(1),
             revalidate: Duration::from_millis(500),
             upcall_workers: 1,

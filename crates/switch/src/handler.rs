@@ -325,6 +325,9 @@ impl Engine {
                 self.counters.put.add(1);
                 decision.recorded = Some(megaflow.id);
                 decision.is_replacement = is_replacement;
+                if mask.is_some() && is_of_neighbours(key) {
+                    records.keep_longer(megaflow.id, port);
+                }
                 return Some(megaflow);
             }
             InsertResult::Conflict => self.counters.outdated.add(1),
@@ -333,6 +336,12 @@ impl Engine {
         candidate.flows.iter().for_each(|flow| flow.counters.add(packets, bytes));
         None
     }
+}
+
+/// Whether a packet is ARP, a neighbour solicitation or a neighbour advertisement.
+fn is_of_neighbours(key: &FlowKey) -> bool {
+    key.get(Field::EthType) == 0x0806
+        || key.get(Field::IpProto) == 58 && matches!(key.get(Field::IcmpType), 135 | 136)
 }
 
 /// Like [`Match::matches`], but compares the last words first: they hold the transport ports, in

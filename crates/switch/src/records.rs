@@ -9,8 +9,8 @@ use conntrack::ConnKey;
 use datapath::megaflow::{Fusion, MegaflowId, Usage};
 use flow::PortNo;
 use hashbrown::HashTable;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,6 +108,8 @@ struct PortMegaflows {
     megaflows: usize,
     /// Its masks and the number of megaflows of each; 0 in a free entry.
     masks: Vec<(MaskNo, u32)>,
+    /// Its megaflows in [`Records::neighbours`].
+    neighbours: usize,
 }
 
 impl PortMegaflows {
@@ -153,6 +155,9 @@ pub(crate) struct Records {
     masks: Map<MaskNo, u32>,
     origins: Origins,
     pub fusions: Fusions,
+    /// The megaflows whose first packet was ARP or neighbour discovery. They stay longer.
+    neighbours: HashSet<MegaflowId, RandomState>,
+    max_neighbours_per_port: usize,
     sweep: u16,
     /// The generation of the current program. Megaflows of an older one are not recorded.
     current: u64,
@@ -173,6 +178,8 @@ impl Records {
             masks: Map::default(),
             origins: Origins::default(),
             fusions,
+            neighbours: HashSet::default(),
+            max_neighbours_per_port: limits.neighbours_per_port,
             sweep: 0,
             current: 0,
             in_force: 0,
@@ -249,6 +256,23 @@ impl Records {
         let chunks = &self.chunks;
         self.index.insert_unique(id.0, slot, |&slot| at(chunks, slot).map_or(0, |r| r.id.0));
         InsertResult::Recorded(origin)
+    }
+
+    /// Keeps a recorded megaflow longer than others, because its first packet was ARP or neighbour
+    /// discovery, if its port has not too many of them.
+    pub fn keep_longer(&mut self, id: MegaflowId, port: PortNo) {
+        let most = self.max_neighbours_per_port;
+        let Some(port) = self.ports.get_mut(&port).filter(|port| port.neighbours < most) else {
+            return;
+        };
+        if self.neighbours.insert(id) {
+            port.neighbours += 1;
+        }
+    }
+
+    /// Whether a megaflow stays longer than others.
+    pub fn is_kept_longer(&self, id: MegaflowId) -> bool {
+        self.neighbours.contains(&id)
     }
 
     fn store(&mut self, record: MegaflowRecord) -> u32 {
@@ -329,6 +353,11 @@ impl Records {
         let record = at_mut(&mut self.chunks, slot)?;
         let (packets, bytes, port, mask) = (record.packets, record.bytes, record.port, record.mask);
         let origin = record.origin.take()?;
+        if self.neighbours.remove(&id)
+            && let Some(port) = self.ports.get_mut(&port)
+        {
+            port.neighbours -= 1;
+        }
         self.release_mask(port, mask);
         if self.index.is_empty() {
             // Release the memory that a flood of megaflows may have taken.

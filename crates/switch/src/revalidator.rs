@@ -194,15 +194,20 @@ impl Engine {
         for number in 0.. {
             let mut records = self.records();
             let limits = &self.limits;
-            let idle_limit =
-                if records.is_nearly_full() { limits.idle_when_full } else { limits.idle };
+            let is_nearly_full = records.is_nearly_full();
+            let idle_limit = if is_nearly_full { limits.idle_when_full } else { limits.idle };
+            let idle_neighbours = limits.idle.max(limits.idle_neighbours);
+            let is_idle = |id, idle| {
+                idle >= idle_limit
+                    && (is_nearly_full || idle >= idle_neighbours || !records.is_kept_longer(id))
+            };
             let (mut idle, mut vanished) = (Vec::new(), Vec::new());
             let learned = self.learned();
             let Some(chunk) = records.chunk(number) else { break };
             for (record, origin) in chunk {
                 if sweep && records.has_vanished(record) {
                     vanished.push(record.id);
-                } else if sweep && now.since(record.used) >= idle_limit {
+                } else if sweep && is_idle(record.id, now.since(record.used)) {
                     idle.push(record.id);
                 } else if origin.is_stale(published.number, &learned, round)
                     || sweep && origin.retries_learning(&learned, &mut retries)

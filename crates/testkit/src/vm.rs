@@ -22,6 +22,7 @@ use crate::host::TestHost;
 use crate::report;
 use initramfs::Archive;
 use netdev::child::killed_with_parent;
+use std::env;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::ops::{Deref, DerefMut};
@@ -37,6 +38,9 @@ use std::time::{Duration, Instant};
 const QEMU: &str = "qemu-system-x86_64";
 /// The directory of `scripts/fetch-guest-kernel.sh`.
 const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
+/// The environment variable that names another directory, such as one of
+/// `scripts/fetch-other-kernel.sh`. Modules that this kernel has built in are missing there.
+const OTHER_KERNEL: &str = "WEFT_TEST_KERNEL";
 /// The kernel's command line. Without its last option, the kernel tests its own cryptographic
 /// algorithms for half of the boot.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests=1";
@@ -79,10 +83,15 @@ macro_rules! require_vm {
     };
 }
 
+/// The directory of the kernel.
+fn kernel() -> PathBuf {
+    env::var_os(OTHER_KERNEL).map_or_else(|| KERNEL.into(), PathBuf::from)
+}
+
 /// True, after a [`report::skip`], when the kernel for the machine is missing.
 #[must_use]
 pub fn lacks_kernel(test: &str) -> bool {
-    let lacks = !Path::new(KERNEL).join("vmlinux").exists();
+    let lacks = !kernel().join("vmlinux").exists();
     if lacks {
         report::skip(test, "needs what scripts/fetch-guest-kernel.sh target/guest-kernel gets");
     }
@@ -161,7 +170,7 @@ impl Vm {
             .args(["-accel", "tcg", "-cpu", "max", "-m", "256", "-no-reboot"])
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .arg("-kernel")
-            .arg(Path::new(KERNEL).join("vmlinux"))
+            .arg(kernel().join("vmlinux"))
             .arg("-initrd")
             .arg(&root)
             .args(["-append", COMMAND_LINE])
@@ -347,7 +356,8 @@ fn parse_answer(bytes: &[u8]) -> Option<(i32, String)> {
 
 /// The initramfs: busybox, modules, init, and the extra contents.
 fn root_file_system(extra: &Extra<'_>) -> Vec<u8> {
-    let kernel = Path::new(KERNEL);
+    let kernel = kernel();
+    let is_other = env::var_os(OTHER_KERNEL).is_some();
     let read = |path: &Path| fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mut archive = Archive::default();
     for directory in ["bin", "dev", "lib", "proc", "run", "sys", "tmp"] {
@@ -359,6 +369,8 @@ fn root_file_system(extra: &Extra<'_>) -> Vec<u8> {
     let of_a_card = String::from_utf8(read(&kernel.join("modules"))).expect("names of modules");
     let modules: Vec<&str> =
         of_a_card.split_whitespace().chain(extra.modules.iter().copied()).collect();
+    let is_there = |module: &&str| !is_other || kernel.join(format!("{module}.ko")).exists();
+    let modules: Vec<&str> = modules.into_iter().filter(is_there).collect();
     archive.file("lib/modules", modules.join(" ").as_bytes());
     for module in modules {
         let file = format!("{module}.ko");

@@ -33,6 +33,8 @@ const USER_GAP_LIMIT: Duration = Duration::from_secs(10);
 const ESTABLISH_LIMIT: Duration = Duration::from_secs(180);
 /// How long a daemon may take until its first answer.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a flow may stay silent before it counts as one that did not come back.
+const RETURN_LIMIT: Duration = Duration::from_secs(30);
 /// How long the last packets may take to their receiver.
 const DRAIN: Duration = Duration::from_millis(500);
 /// The kills of a crash loop, and how long each daemon lives.
@@ -104,11 +106,12 @@ impl Series {
         Ok(Self { flows, blast, sink })
     }
 
-    /// What became of the packets from number `first` on, and how many flows are silent in the last
-    /// round, in which each flow has one packet.
-    fn losses(&self, first: u64, end: u64) -> (FlowLosses, usize) {
-        let round = end.saturating_sub(self.flows as u64)..end;
-        (self.sink.losses(first..end), self.sink.losses(round).silent_flows)
+    /// The flows of which no packet has arrived since number `first`.
+    fn silent_since(&self, first: u64) -> usize {
+        let now = self.blast.next_number();
+        // Less than a round does not concern all flows.
+        let end = now.max(first + self.flows as u64);
+        self.sink.losses(first..end).silent_flows
     }
 }
 
@@ -153,7 +156,15 @@ pub fn run<'a>(bed: &mut TestBed<'a>, programs: Programs<'a>, flows: usize) -> R
         let end = series.map(|series| series.blast.next_number());
         let pauses = [&dense[0], &dense[1]].map(|series| series.sink.longest_pause());
         bed.pass(DRAIN)?;
-        let losses: Vec<_> = (0..3).map(|at| series[at].losses(first[at], end[at])).collect();
+        let lost: Vec<_> = (0..3).map(|at| series[at].sink.losses(first[at]..end[at])).collect();
+        // The last round of the window begins after the interruption.
+        let last = [0, 1, 2].map(|at| end[at].saturating_sub(series[at].flows as u64));
+        let returned = Instant::now();
+        let silent = || [0, 1, 2].map(|at| series[at].silent_since(last[at]));
+        while silent() != [0; 3] && returned.elapsed() < RETURN_LIMIT {
+            bed.pass(DRAIN)?;
+        }
+        let losses: Vec<_> = lost.into_iter().zip(silent()).collect();
         judge(&mut report, bed, interruption, &losses, pauses, took);
     }
     let duplicates = many.sink.duplicates();
