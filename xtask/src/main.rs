@@ -21,6 +21,7 @@ mod packages;
 mod prose;
 mod results;
 mod run;
+mod soak;
 mod soundness;
 mod test;
 mod trust;
@@ -54,6 +55,8 @@ enum Task {
     /// Replace one program weft by another under traffic of many flows, and interrupt it in other
     /// ways; needs root
     UpgradeTest(upgrade_test::Options),
+    /// Change a network over and over under traffic, and look for what leaks; needs root
+    Soak(soak::Options),
     /// Build the release: stripped programs with their debug information, in target/dist
     Dist,
     /// Build the release and assemble Debian packages from it, in target/deb; lintian checks them
@@ -125,6 +128,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::demo(&options),
         Task::Trust(options) => trust::trust(&options),
         Task::UpgradeTest(options) => upgrade_test::test(&options),
+        Task::Soak(options) => soak::soak(&options),
         Task::Dist => dist::dist().map(drop),
         Task::Deb => deb::deb().map(drop),
         Task::DebTest(options) => deb_test::test(&options),

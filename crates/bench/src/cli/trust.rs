@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Failure;
 use crate::Stop;
 use crate::traffic::blast::Pace;
-use crate::trust::{TrustDatapath, TrustOptions, TrustScenario};
+use crate::trust::{SoakChapter, TrustDatapath, TrustOptions, TrustScenario};
 
 /// Try weft under hostile guests, reloads and kills, and judge each criterion.
 ///
@@ -20,6 +20,8 @@ use crate::trust::{TrustDatapath, TrustOptions, TrustScenario};
 /// kill: the daemon is killed over and over under traffic, and started again.
 /// interruption: the daemon is reloaded, killed, stopped and started, and killed in a loop, under
 ///   traffic of many flows. With --old it is also replaced by the older program and back.
+/// soak: ports, end points, programs, attacks and restarts, each for --seconds, and nothing may
+///   leak. Not part of the default. --chapter runs one.
 #[derive(clap::Args)]
 #[command(
     verbatim_doc_comment,
@@ -27,21 +29,22 @@ use crate::trust::{TrustDatapath, TrustOptions, TrustScenario};
                   weft-bench trust upcall-flood port-scan --seconds 5\n  \
                   weft-bench trust kill --kills 5 --flows 200000\n  \
                   weft-bench trust tuple-space --datapath user\n  \
-                  weft-bench trust interruption --flows 200000 --old ./weft-older\n\n\
+                  weft-bench trust interruption --flows 200000 --old ./weft-older\n  \
+                  weft-bench trust soak --chapter ports --seconds 1800\n\n\
                   With --json every scenario is one line: {\"scenario\", \"datapath\", \
                   \"passed\", \"lines\"}.\n\
                   Exit codes: 0 every criterion is met, 1 one is not or a scenario failed, \
                   2 bad usage or missing rights."
 )]
 pub struct Args {
-    /// Scenarios: upcall-flood, port-scan, tuple-space, reload, kill, interruption
-    /// [default: all]
+    /// Scenarios: upcall-flood, port-scan, tuple-space, reload, kill,
+    /// interruption, soak [default: all but soak]
     #[arg(value_name = "SCENARIO", value_parser = scenario)]
     scenarios: Vec<TrustScenario>,
     /// The datapath of both hosts
     #[arg(long, value_enum, value_name = "DATAPATH", default_value_t = TrustDatapath::Auto)]
     datapath: TrustDatapath,
-    /// Seconds of each measurement, 0.5 to 600
+    /// Seconds of each measurement or chapter, 0.5 to 1800
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = seconds)]
     seconds: f64,
     /// Packets a second that the hostile guest sends [default: as many as it can]
@@ -60,6 +63,9 @@ pub struct Args {
     /// An older program weft, for an upgrade and a downgrade in the scenario interruption
     #[arg(long, value_name = "PATH")]
     old: Option<PathBuf>,
+    /// The only chapter of soak
+    #[arg(long, value_enum, value_name = "CHAPTER")]
+    chapter: Option<SoakChapter>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -73,8 +79,8 @@ fn scenario(name: &str) -> Result<TrustScenario, String> {
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(seconds) if (0.5..=600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("expected a number from 0.5 to 600".to_owned()),
+        Ok(seconds) if (0.5..=1800.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected a number from 0.5 to 1800".to_owned()),
     }
 }
 
@@ -83,6 +89,7 @@ pub fn trust(args: &Args, weft: PathBuf) -> Result<(), Failure> {
     let options = TrustOptions {
         weft,
         old: args.old.clone(),
+        chapter: args.chapter,
         datapath: args.datapath,
         seconds: Duration::from_secs_f64(args.seconds),
         attack_pace: args.attack_pps.map_or(Pace::FlatOut, |pps| Pace::PerSecond(pps.into())),
@@ -90,7 +97,8 @@ pub fn trust(args: &Args, weft: PathBuf) -> Result<(), Failure> {
         kills: args.kills,
         flows: args.flows as usize,
     };
-    let all = TrustScenario::ALL.to_vec();
+    let mut all = TrustScenario::ALL.to_vec();
+    all.retain(|scenario| *scenario != TrustScenario::Soak);
     let scenarios = if args.scenarios.is_empty() { &all } else { &args.scenarios };
     let mut failed = Vec::new();
     for scenario in scenarios {

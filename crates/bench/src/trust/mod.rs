@@ -6,6 +6,7 @@ mod interruption;
 mod kill;
 mod reload;
 pub mod report;
+mod soak;
 mod test_bed;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use attack::Attack;
 use network::TunnelType;
 use report::{CriterionResult, TrustReport};
+pub use soak::SoakChapter;
 use test_bed::TestBed;
 
 use crate::lab::{DEFAULT_UPLINK_MTU, Lab, Profile, Session, network_toml};
@@ -42,17 +44,20 @@ pub enum TrustScenario {
     Kill,
     /// The daemon is killed, stopped, reloaded, and replaced by another version.
     Interruption,
+    /// One kind of change over and over, and whether anything leaks.
+    Soak,
 }
 
 impl TrustScenario {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::UpcallFlood,
         Self::PortScan,
         Self::TupleSpace,
         Self::Reload,
         Self::Kill,
         Self::Interruption,
+        Self::Soak,
     ];
 
     /// Its name on the command line.
@@ -64,6 +69,7 @@ impl TrustScenario {
             Self::Reload => "reload",
             Self::Kill => "kill",
             Self::Interruption => "interruption",
+            Self::Soak => "soak",
         }
     }
 
@@ -92,8 +98,17 @@ impl TrustScenario {
     }
 
     fn run_in_lab(self, lab: &Lab<'_>, options: &TrustOptions) -> Result<TrustReport> {
-        let TrustOptions { weft, old, datapath, seconds, attack_pace, reloads, kills, flows } =
-            options;
+        let TrustOptions {
+            weft,
+            old,
+            chapter,
+            datapath,
+            seconds,
+            attack_pace,
+            reloads,
+            kills,
+            flows,
+        } = options;
         let start = |text: &str| TestBed::start(lab, (weft, *datapath), text, None);
         let hostile = |attack: Attack| {
             let mut bed = start(&attack.network(lab))?;
@@ -124,6 +139,17 @@ impl TrustScenario {
                 let programs = interruption::Programs { new: weft, old: old.as_deref() };
                 let report = interruption::run(&mut bed, programs, *flows)?;
                 bed.stop().map(|()| report)
+            }
+            Self::Soak => {
+                let mut all = TrustReport::default();
+                for part in SoakChapter::ALL.into_iter().filter(|it| chapter.unwrap_or(*it) == *it)
+                {
+                    let text = part.network(lab, 0);
+                    let mut bed = TestBed::start(lab, (weft, *datapath), &text, None)?;
+                    all.append(part.name(), soak::run(&mut bed, part, *seconds)?);
+                    bed.stop()?;
+                }
+                Ok(all)
             }
         }
     }
@@ -164,6 +190,8 @@ pub struct TrustOptions {
     pub weft: PathBuf,
     /// An older one, for [`TrustScenario::Interruption`].
     pub old: Option<PathBuf>,
+    /// The chapter of [`TrustScenario::Soak`]; `None` for all.
+    pub chapter: Option<SoakChapter>,
     /// The datapath of both hosts.
     pub datapath: TrustDatapath,
     /// The duration of each measurement.

@@ -54,6 +54,13 @@ impl TrustReport {
         self.lines.push(Line { what: what.into(), seen: seen.into(), verdict: Some(verdict) });
     }
 
+    /// Adds the lines of a part of the scenario.
+    pub fn append(&mut self, part: &str, other: Self) {
+        let lines = other.lines.into_iter();
+        let named = |line: Line| Line { what: format!("{part}: {}", line.what), ..line };
+        self.lines.extend(lines.map(named));
+    }
+
     /// True when every criterion is met.
     pub fn passed(&self) -> bool {
         self.lines.iter().all(|line| line.verdict != Some(CriterionResult::Fail))
