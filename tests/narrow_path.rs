@@ -50,6 +50,9 @@ impl RoutedLab {
         let mut lab = Lab { setup, hosts: [a, b], guests, dir: TempDir::new() };
         // Writes the network file.
         lab.change_setup(|setup| setup);
+        let text = std::fs::read_to_string(lab.network_file()).expect("the network file");
+        let text = format!("path_probes = true\n{text}");
+        std::fs::write(lab.network_file(), text).expect("a file can be written");
         Self { lab, router, ends: [end_a, end_b] }
     }
 
@@ -105,8 +108,8 @@ fn tcp_continues(setup: Setup, has_icmp: bool) {
         routed.filter_icmp();
     }
     routed.narrow();
-    // A guest that has learned the path MTU tells its peer a small MSS. So each direction begins with
-    // another IP version.
+    // A guest that has learned the path MTU tells its peer a small MSS. So each direction begins
+    // with another IP version.
     for (host, from, to, family) in [(0, a, b, 4), (1, b, a, 6)] {
         traffic::tcp(from, to, family, 2 * MEGABYTE);
         let endpoint = routed.endpoint(host);

@@ -1,5 +1,5 @@
-//! Guests without permanent neighbours while no daemon runs: established flows continue, and new flows
-//! are dropped.
+//! Guests without permanent neighbours while no daemon runs: established flows continue, and new
+//! flows are dropped.
 
 use super::{Pinning, kill};
 use crate::common::{GUEST_DEVICE, Guest, PATIENCE, Setup, traffic};

@@ -16,9 +16,9 @@ const KERNELS: [(&str, &str, &str); 2] = [
     ("6.12", "bookworm-security", "linux-image-6.12-amd64"),
     ("newest", "trixie-backports", "linux-image-amd64"),
 ];
-/// The tests of `datapath-bpf` that boot a machine, and do not count its instructions: they load all
-/// programs, compare the verifier's work with docs/results/bpf-verifier.md, and compare the programs
-/// with the reference executor.
+/// The tests of `datapath-bpf` that boot a machine, and do not count its instructions: they load
+/// all programs, compare the verifier's work with docs/results/bpf-verifier.md, and compare the
+/// programs with the reference executor.
 const TESTS: [&str; 4] = [
     "verifier::verifier_of_debians_kernel_goes_through_what_is_recorded",
     "debian::",

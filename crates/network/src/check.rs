@@ -41,6 +41,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
     let NetworkDraft {
         underlay_mtu,
         least_path_mtu,
+        path_probes,
         underlay_family,
         punt_limit,
         options,
@@ -78,6 +79,11 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
     groups_of_family(report, family?, &options, &switches);
     let mtu = checked_underlay_mtu(report, underlay_mtu, family?)?;
     let least_path_mtu = checked_least_path_mtu(report, least_path_mtu, family?, mtu)?;
+    let path_probes = match path_probes {
+        Setting::Given(given) => given,
+        Setting::Default => false,
+        Setting::Wrong => return None,
+    };
     let punt_limit = match punt_limit {
         Setting::Given(limit) => Some(limit),
         Setting::Default => None,
@@ -110,6 +116,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         underlay_family: underlay.family,
         underlay_mtu: underlay.mtu,
         least_path_mtu,
+        path_probes,
         punt_limit,
     })
 }

@@ -38,6 +38,7 @@ pub struct Network {
     pub(crate) underlay_family: UnderlayFamily,
     pub(crate) underlay_mtu: u16,
     pub(crate) least_path_mtu: u16,
+    pub(crate) path_probes: bool,
     pub(crate) punt_limit: Option<u32>,
 }
 
@@ -163,6 +164,12 @@ impl Network {
     /// the MTU of the underlay, with IPv6 at least 1280.
     pub const fn least_path_mtu(&self) -> u16 {
         self.least_path_mtu
+    }
+
+    /// Whether hosts look with probes for paths on which long packets vanish. All hosts should run
+    /// weft: others count the probes as packets of an unknown tunnel key.
+    pub const fn path_probes(&self) -> bool {
+        self.path_probes
     }
 
     /// How much each port may have waiting that eBPF programs have punted to the user datapath, 128

@@ -131,6 +131,7 @@ fn network_holds_everything_in_the_file() {
 tunnel = "geneve"
 underlay_mtu = 9000
 least_path_mtu = 1400
+path_probes = true
 underlay_family = 6
 punt_limit = 128
 
@@ -186,6 +187,7 @@ mtu = 1400
     );
     assert_eq!((network.underlay_mtu(), network.underlay_family()), (9000, UnderlayFamily::V6));
     assert_eq!(network.least_path_mtu(), 1400);
+    assert!(network.path_probes());
     assert_eq!(network.punt_limit(), Some(128));
     let options = network.options();
     let [vxlan, geneve, gre, stt, qinq] =

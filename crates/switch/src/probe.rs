@@ -27,6 +27,7 @@
 //! ```
 //!
 //! An unknown MTU is 0. G is 1 in a reply from a host on which a guest's interface has a wrong MTU.
+//! In a request, G asks for a reply without MTUs, which costs the replying host less.
 
 use datapath::upcall::{Upcall, UpcallReason};
 use flow::{Field, PortNo, tun_flags};
@@ -59,7 +60,8 @@ pub struct Probe {
     pub told: Option<(u16, IpAddr)>,
     /// In a reply: the MTU of the replying host's uplink in bytes; 0 if unknown.
     pub uplink_mtu: u16,
-    /// In a reply: a guest's interface on that host has a wrong MTU.
+    /// In a reply: a guest's interface on that host has a wrong MTU. In a request: the reply need
+    /// not say anything about MTUs.
     pub has_misfit: bool,
 }
 

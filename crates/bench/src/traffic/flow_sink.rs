@@ -1,5 +1,5 @@
-//! A receiver of numbered UDP packets of many flows. It remembers which packets have arrived, and the
-//! longest pause of each flow.
+//! A receiver of numbered UDP packets of many flows. It remembers which packets have arrived, and
+//! the longest pause of a flow.
 
 use std::net::{IpAddr, UdpSocket};
 use std::ops::Range;

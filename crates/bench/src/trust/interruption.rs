@@ -1,6 +1,6 @@
-//! Interruptions: kills, stops, reloads, a crash loop and changes of the program, one after another,
-//! under paced traffic of very many flows. Counts lost packets by flow, flows that stay interrupted,
-//! and the longest gap.
+//! Interruptions: kills, stops, reloads, a crash loop and changes of the program, one after
+//! another, under paced traffic of very many flows. Counts lost packets by flow, flows that stay
+//! interrupted, and the longest gap.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

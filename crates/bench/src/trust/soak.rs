@@ -1,5 +1,6 @@
-//! Soak: one kind of change over and over under traffic. Afterwards memory, descriptors, threads, map
-//! entries, pins, devices and queueing disciplines must be what they were after the first changes.
+//! Soak: one kind of change over and over under traffic. Afterwards memory, descriptors, threads,
+//! map entries, pins, devices and queueing disciplines must be what they were after the first
+//! changes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

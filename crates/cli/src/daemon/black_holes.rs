@@ -6,7 +6,7 @@
 //! answered, the thread searches for the longest packet that arrives, and lowers the path MTU of
 //! the tunnel. [`RAISE_INTERVAL`] later it searches again, up to the configured MTU.
 //!
-//! A host that runs no weft answers no probe, so nothing is found out about its path. It is asked
+//! The network file must have `path_probes = true`. A host that runs no weft answers no probe, so nothing is found out about its path. It is asked
 //! again after [`SILENCE`].
 
 use super::deployment::Deployment;
@@ -73,9 +73,14 @@ fn watch(probes: &Weak<Probes>) {
     let mut states: HashMap<EndpointId, PathState> = HashMap::new();
     loop {
         let Some(probes) = probes.upgrade() else { return };
+        let deployment = probes.deployment();
+        if !deployment.network.as_ref().is_some_and(|network| network.path_probes()) {
+            drop((probes, deployment));
+            std::thread::sleep(ROUND);
+            continue;
+        }
         // The datapath has stopped, or does so soon.
         let Ok(snapshot) = probes.datapath().snapshot() else { return };
-        let deployment = probes.deployment();
         let rounds = 1 + snapshot.endpoints.len() / ENDPOINTS_OF_A_ROUND;
         round(&probes, &deployment, &snapshot.endpoints, &mut states);
         drop(probes);

@@ -115,9 +115,14 @@ impl Probes {
         let mut endpoints = deployment.config.underlay.endpoints.iter();
         let Some(endpoint) = endpoints.find(is_sender) else { return };
         let uplink = &deployment.config.uplink;
-        let told = listener.too_big(uplink, endpoint.local, endpoint.remote);
-        let told = told.and_then(|told| Some((told.mtu, told.router?)));
-        let (uplink_mtu, has_misfit) = listener.local_mtus(&deployment);
+        // Reading the MTUs of guests enters their namespaces, too costly for regular probes.
+        let is_brief = arrived.probe.has_misfit;
+        let told = (!is_brief)
+            .then(|| listener.too_big(uplink, endpoint.local, endpoint.remote))
+            .flatten()
+            .and_then(|told| Some((told.mtu, told.router?)));
+        let (uplink_mtu, has_misfit) =
+            if is_brief { (0, false) } else { listener.local_mtus(&deployment) };
         let reply = Probe { is_reply: true, told, uplink_mtu, has_misfit, ..arrived.probe };
         self.send(&deployment, endpoint, &reply, arrived.probe.reply_len.into());
     }
@@ -275,6 +280,8 @@ pub(super) struct PathProber<'a> {
     number: u32,
     timeout: Duration,
     listener: PmtuListener,
+    /// Replies need not say anything about MTUs.
+    is_brief: bool,
     last_reply: Option<Probe>,
     /// The last "packet too big" message that the other host has received.
     told_back: Option<PmtuReport>,
@@ -297,6 +304,7 @@ impl<'a> PathProber<'a> {
             number: 0,
             timeout: FIRST_TIMEOUT,
             listener: PmtuListener::default(),
+            is_brief: false,
             last_reply: None,
             told_back: None,
         }
@@ -355,6 +363,7 @@ impl<'a> PathProber<'a> {
 
     /// Whether an outer packet of `length` bytes arrives, and whether a short one does.
     pub(super) fn arrives(&mut self, length: u16) -> (bool, bool) {
+        self.is_brief = true;
         let (frame, short, sent) = (length.saturating_sub(self.overhead()), 0, Instant::now());
         if self.request(&[short], ProbeDirection::Forward).is_empty() {
             return (false, false);
@@ -363,8 +372,8 @@ impl<'a> PathProber<'a> {
         (!self.request(&[frame], ProbeDirection::Forward).is_empty(), true)
     }
 
-    /// The length of the longest outer packet up to `limit` that reaches the other host, in bytes of
-    /// IP packet.
+    /// The length of the longest outer packet up to `limit` that reaches the other host, in bytes
+    /// of IP packet.
     pub(super) fn longest_forward(&mut self, limit: u16) -> u16 {
         self.longest(limit, ProbeDirection::Forward)
     }
@@ -403,7 +412,8 @@ impl<'a> PathProber<'a> {
                     ProbeDirection::Back => (0, len),
                 };
                 let (token, number) = (self.token, self.number);
-                let probe = Probe::question(token, number, reply_len);
+                let question = Probe::question(token, number, reply_len);
+                let probe = Probe { has_misfit: self.is_brief, ..question };
                 self.probes.send(self.deployment, self.endpoint, &probe, len.into());
             }
             let end = Instant::now() + self.timeout;

@@ -44,6 +44,7 @@ const ROOT: Schema = Schema {
         key("tunnel", "tunnel = \"geneve\""),
         key("underlay_mtu", "underlay_mtu = 1500"),
         key("least_path_mtu", "least_path_mtu = 1280"),
+        key("path_probes", "path_probes = true"),
         key("underlay_family", "underlay_family = 4"),
         key("punt_limit", "punt_limit = 1024"),
         key("tunnel_options", "[tunnel_options.geneve]"),
@@ -85,6 +86,7 @@ impl<T> Setting<T> {
 pub(crate) struct NetworkDraft {
     pub(crate) underlay_mtu: Setting<Located<u16>>,
     pub(crate) least_path_mtu: Setting<Located<u16>>,
+    pub(crate) path_probes: Setting<bool>,
     pub(crate) underlay_family: Setting<UnderlayFamily>,
     pub(crate) punt_limit: Setting<u32>,
     pub(crate) options: OptionsDraft,
@@ -116,6 +118,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
         let rule = "a least path MTU is 576 to 65535 bytes of IP packet";
         field.integer(report, 576..=u16::MAX, rule).map(|mtu| field.located(mtu))
     });
+    let path_probes = Setting::of(root.get("path_probes"), |field| field.boolean(report));
     let underlay_family =
         Setting::of(root.get("underlay_family"), |field| underlay_family(report, field));
     let punt_limit = Setting::of(root.get("punt_limit"), |field| {
@@ -139,6 +142,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
     NetworkDraft {
         underlay_mtu,
         least_path_mtu,
+        path_probes,
         underlay_family,
         punt_limit,
         options,
