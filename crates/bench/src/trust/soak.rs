@@ -43,14 +43,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum SoakChapter {
     /// A logical switch with a port comes and goes.
+    #[value(help = "a port comes and goes")]
     Ports,
     /// Up to 200 remote hosts come and go.
+    #[value(help = "remote hosts do")]
     EndPoints,
     /// ACLs change, and with them every megaflow.
+    #[value(help = "ACLs change")]
     Programs,
     /// A guest sends new connections, scans and packets that need new masks.
+    #[value(help = "a guest attacks")]
     Attacks,
     /// The daemon is killed, stopped and started.
+    #[value(help = "the daemon restarts")]
     Restarts,
 }
 

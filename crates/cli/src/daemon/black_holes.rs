@@ -6,8 +6,8 @@
 //! answered, the thread searches for the longest packet that arrives, and lowers the path MTU of
 //! the tunnel. [`RAISE_INTERVAL`] later it searches again, up to the configured MTU.
 //!
-//! The network file must have `path_probes = true`. A host that runs no weft answers no probe, so nothing is found out about its path. It is asked
-//! again after [`SILENCE`].
+//! The network file must have `path_probes = true`. A host that runs no weft answers no probe, so
+//! nothing is found out about its path. It is asked again after [`SILENCE`].
 
 use super::deployment::Deployment;
 use super::probe::{Probes, is_gre};
