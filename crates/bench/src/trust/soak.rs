@@ -157,7 +157,8 @@ fn step(bed: &mut TestBed<'_>, chapter: SoakChapter, turn: usize) -> Result<()> 
         SoakChapter::Attacks => {
             // One attack in ten turns, so that its megaflows are gone before the sample.
             let attacks = [Attack::UpcallFlood, Attack::PortScan, Attack::TupleSpace];
-            let Some(attack) = attacks.get(turn / 3).filter(|_| turn % 3 == 0 && turn < 9) else {
+            let turns = (3..).step_by(3).zip(attacks);
+            let Some((_, attack)) = turns.take(3).find(|(at, _)| *at == turn) else {
                 return if turn == 10 { bed.pass(AFTER_ATTACK) } else { Ok(()) };
             };
             let lab = bed.lab();
@@ -169,7 +170,7 @@ fn step(bed: &mut TestBed<'_>, chapter: SoakChapter, turn: usize) -> Result<()> 
             Ok(())
         }
         SoakChapter::Restarts => {
-            if turn % 2 == 0 {
+            if turn.is_multiple_of(2) {
                 bed.kill_daemon(0)?;
             } else {
                 bed.stop_daemon(0)?;
