@@ -96,8 +96,11 @@ impl SoakChapter {
                     let _ = write!(
                         text,
                         "\n[[host]]\nname = \"remote{host}\"\nuplink = \"eth0\"\n\
-                         underlay = [\"198.18.0.{}\"]\n",
-                        host + 1
+                         underlay = [\"198.18.0.{number}\"]\n\
+                         \n[[logical_switch.port]]\nname = \"remote{host}\"\n\
+                         host = \"remote{host}\"\nmac = \"02:77:00:00:fc:{number:02x}\"\n\
+                         device = {{ tap = \"tap0\" }}\n",
+                        number = host + 1
                     );
                 }
             }
@@ -152,7 +155,12 @@ fn step(bed: &mut TestBed<'_>, chapter: SoakChapter, turn: usize) -> Result<()> 
     match chapter {
         SoakChapter::Ports | SoakChapter::EndPoints | SoakChapter::Programs => {
             let text = chapter.network(bed.lab(), turn);
-            bed.reload(0, &text)
+            bed.reload(0, &text)?;
+            let ends = bed.counters(0)?["endpoints"].as_array().map_or(0, Vec::len);
+            if chapter == SoakChapter::EndPoints && ends <= turn % 10 * 20 {
+                return Err(Error::Traffic(format!("only {ends} end points after a reload")));
+            }
+            Ok(())
         }
         SoakChapter::Attacks => {
             // One attack in ten turns, so that its megaflows are gone before the sample.
