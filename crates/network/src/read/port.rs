@@ -11,7 +11,7 @@ use crate::errors::ProblemCollector;
 use crate::section::{Field, Located, Schema, Section, key};
 use crate::{Device, FileLine, HostIndex, IpNet, Port, PortSecurity, Prefix, Trust};
 use flow::PortKey;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use wire::MacAddr;
@@ -148,11 +148,12 @@ impl<'h> PortReader<'h> {
         self.addresses = Unique::new();
         let given: Vec<_> = sections.iter().map(|section| self.key(report, section)).collect();
         let pools: Vec<_> = pools.iter().filter_map(|pool| self.pool(report, pool)).collect();
-        let numbers = (1..=PortKey::MAX_PORT).filter_map(PortKey::new);
-        let mut left: VecDeque<_> = numbers.filter(|key| self.keys.get(key).is_none()).collect();
+        let taken: HashSet<PortKey> = given.iter().flatten().copied().collect();
+        let keys = (1..=PortKey::MAX_PORT).filter_map(PortKey::new);
+        let mut left = keys.filter(|key| !taken.contains(key));
         let mut ports = Vec::new();
         for (section, given) in sections.iter().zip(given) {
-            let Some(key) = given.or_else(|| left.pop_front()) else { break };
+            let Some(key) = given.or_else(|| left.next()) else { break };
             ports.push(self.port(report, section, key));
         }
         for pool in &pools {

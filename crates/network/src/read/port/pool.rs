@@ -10,7 +10,6 @@ use crate::read::{host_named, ip_net, object_name, unicast_mac};
 use crate::section::{Field, Located, Schema, Section, key};
 use crate::{FileLine, HostIndex, IpNet, Trust, interface_address};
 use flow::PortKey;
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use wire::MacAddr;
@@ -158,7 +157,7 @@ impl PortReader<'_> {
         &mut self,
         report: &mut ProblemCollector<'_>,
         pool: &PoolDraft,
-        left: &mut VecDeque<PortKey>,
+        left: &mut impl Iterator<Item = PortKey>,
         ports: &mut Vec<PortDraft>,
     ) {
         let line = FileLine(report.line(pool.at));
@@ -167,7 +166,7 @@ impl PortReader<'_> {
             let Some((host, host_name)) = pool.hosts.get(host as usize) else { return };
             let key = match pool.key {
                 Some(first) => key_after(first.value, offset),
-                None => left.pop_front(),
+                None => left.next(),
             };
             let Some(key) = key else {
                 let why = "the switch has more ports than there are keys; lower `count`";
