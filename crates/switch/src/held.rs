@@ -175,7 +175,7 @@ mod tests {
         assert!(only_solicits(&[solicit()]));
         assert!(only_solicits(&[Action::SetQueue(1), solicit(), Action::PopVlan]));
         assert!(only_solicits(&[Action::Clone(Box::new([Action::PopVlan])), solicit()]));
-        assert!(!only_solicits(&[output.clone()]));
+        assert!(!only_solicits(std::slice::from_ref(&output)));
         assert!(!only_solicits(&[output, solicit()]));
         assert!(!only_solicits(&[copy, solicit()]));
         assert!(!only_solicits(&[solicit(), long(Action::Output(PortNo(3)))]));
