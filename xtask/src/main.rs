@@ -25,8 +25,8 @@ mod soak;
 mod soundness;
 mod test;
 mod trust;
-mod upstream_tests;
 mod upgrade_test;
+mod upstream_tests;
 
 use std::process::ExitCode;
 

@@ -19,8 +19,8 @@ use datapath::upcall::{Answer, FuseProposal, Recirculated, Upcall, UpcallReason,
 use datapath::watch::CaptureDirection;
 use flow::{
     Action, ActionOutput, Carrier, CtAction, CtProgress, DropReason, Encapsulated, EndpointTable,
-    Field, FlowKey, LogRecord, NamedMeter, OuterHeaders, OvsText, PortNo, ReplyAddresses, TunnelInfo,
-    execute, extract,
+    Field, FlowKey, LogRecord, NamedMeter, OuterHeaders, OvsText, PortNo, ReplyAddresses,
+    TunnelInfo, execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
