@@ -130,44 +130,110 @@ fn tcp_continues(setup: Setup, has_icmp: bool) {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// Two tests for every tunnel type, family and datapath: with and without ICMP.
-macro_rules! tests {
-    ($($with:ident $without:ident: $tunnel:literal $family:literal $datapath:ident;)*) => {
-        $(
-            #[test]
-            fn $with() {
-                require_root!();
-                let setup = Setup::new($tunnel).family($family).datapath(Datapath::$datapath);
-                tcp_continues(setup, true);
-            }
-
-            #[test]
-            fn $without() {
-                require_root!();
-                require_program!("nft", "nftables");
-                let setup = Setup::new($tunnel).family($family).datapath(Datapath::$datapath);
-                tcp_continues(setup, false);
-            }
-        )*
-    };
+fn setup(tunnel: &str, family: u8, datapath: Datapath) -> Setup {
+    Setup::new(tunnel).family(family).datapath(datapath)
 }
 
-tests! {
-    tcp_in_vxlan_continues_when_a_router_reports_a_narrow_link_kernel
-    tcp_in_vxlan_continues_when_a_narrow_link_is_not_reported_kernel: "vxlan" 4 Kernel;
-    tcp_in_vxlan_continues_when_a_router_reports_a_narrow_link_user
-    tcp_in_vxlan_continues_when_a_narrow_link_is_not_reported_user: "vxlan" 4 User;
-    tcp_in_geneve_continues_when_a_router_reports_a_narrow_link_kernel
-    tcp_in_geneve_continues_when_a_narrow_link_is_not_reported_kernel: "geneve" 4 Kernel;
-    tcp_in_geneve_continues_when_a_router_reports_a_narrow_link_user
-    tcp_in_geneve_continues_when_a_narrow_link_is_not_reported_user: "geneve" 4 User;
-    tcp_in_gre_continues_when_a_router_reports_a_narrow_link_kernel
-    tcp_in_gre_continues_when_a_narrow_link_is_not_reported_kernel: "gre" 4 Kernel;
-    tcp_in_gre_continues_when_a_router_reports_a_narrow_link_user
-    tcp_in_gre_continues_when_a_narrow_link_is_not_reported_user: "gre" 4 User;
-    tcp_in_geneve_over_ipv6_continues_when_a_router_reports_a_narrow_link_kernel
-    tcp_in_geneve_over_ipv6_continues_when_a_narrow_link_is_not_reported_kernel:
-        "geneve" 6 Kernel;
-    tcp_in_geneve_over_ipv6_continues_when_a_router_reports_a_narrow_link_user
-    tcp_in_geneve_over_ipv6_continues_when_a_narrow_link_is_not_reported_user: "geneve" 6 User;
+#[test]
+fn tcp_in_vxlan_continues_when_a_router_reports_a_narrow_link_kernel() {
+    require_root!();
+    tcp_continues(setup("vxlan", 4, Datapath::Kernel), true);
+}
+
+#[test]
+fn tcp_in_vxlan_continues_when_a_narrow_link_is_not_reported_kernel() {
+    require_root!();
+    require_program!("nft", "nftables");
+    tcp_continues(setup("vxlan", 4, Datapath::Kernel), false);
+}
+
+#[test]
+fn tcp_in_vxlan_continues_when_a_router_reports_a_narrow_link_user() {
+    require_root!();
+    tcp_continues(setup("vxlan", 4, Datapath::User), true);
+}
+
+#[test]
+fn tcp_in_vxlan_continues_when_a_narrow_link_is_not_reported_user() {
+    require_root!();
+    require_program!("nft", "nftables");
+    tcp_continues(setup("vxlan", 4, Datapath::User), false);
+}
+
+#[test]
+fn tcp_in_geneve_continues_when_a_router_reports_a_narrow_link_kernel() {
+    require_root!();
+    tcp_continues(setup("geneve", 4, Datapath::Kernel), true);
+}
+
+#[test]
+fn tcp_in_geneve_continues_when_a_narrow_link_is_not_reported_kernel() {
+    require_root!();
+    require_program!("nft", "nftables");
+    tcp_continues(setup("geneve", 4, Datapath::Kernel), false);
+}
+
+#[test]
+fn tcp_in_geneve_continues_when_a_router_reports_a_narrow_link_user() {
+    require_root!();
+    tcp_continues(setup("geneve", 4, Datapath::User), true);
+}
+
+#[test]
+fn tcp_in_geneve_continues_when_a_narrow_link_is_not_reported_user() {
+    require_root!();
+    require_program!("nft", "nftables");
+    tcp_continues(setup("geneve", 4, Datapath::User), false);
+}
+
+#[test]
+fn tcp_in_gre_continues_when_a_router_reports_a_narrow_link_kernel() {
+    require_root!();
+    tcp_continues(setup("gre", 4, Datapath::Kernel), true);
+}
+
+#[test]
+fn tcp_in_gre_continues_when_a_narrow_link_is_not_reported_kernel() {
+    require_root!();
+    require_program!("nft", "nftables");
+    tcp_continues(setup("gre", 4, Datapath::Kernel), false);
+}
+
+#[test]
+fn tcp_in_gre_continues_when_a_router_reports_a_narrow_link_user() {
+    require_root!();
+    tcp_continues(setup("gre", 4, Datapath::User), true);
+}
+
+#[test]
+fn tcp_in_gre_continues_when_a_narrow_link_is_not_reported_user() {
+    require_root!();
+    require_program!("nft", "nftables");
+    tcp_continues(setup("gre", 4, Datapath::User), false);
+}
+
+#[test]
+fn tcp_in_geneve_over_ipv6_continues_when_a_router_reports_a_narrow_link_kernel() {
+    require_root!();
+    tcp_continues(setup("geneve", 6, Datapath::Kernel), true);
+}
+
+#[test]
+fn tcp_in_geneve_over_ipv6_continues_when_a_narrow_link_is_not_reported_kernel() {
+    require_root!();
+    require_program!("nft", "nftables");
+    tcp_continues(setup("geneve", 6, Datapath::Kernel), false);
+}
+
+#[test]
+fn tcp_in_geneve_over_ipv6_continues_when_a_router_reports_a_narrow_link_user() {
+    require_root!();
+    tcp_continues(setup("geneve", 6, Datapath::User), true);
+}
+
+#[test]
+fn tcp_in_geneve_over_ipv6_continues_when_a_narrow_link_is_not_reported_user() {
+    require_root!();
+    require_program!("nft", "nftables");
+    tcp_continues(setup("geneve", 6, Datapath::User), false);
 }

@@ -60,7 +60,7 @@ fn flooded_acl_logs_no_more_than_its_rate_and_counts_the_rest() {
         traffic::ping(&near.netns, far.ip(4));
         let started = Instant::now();
         let dropped = flood(&lab, &daemon);
-        let lines = || daemon.stderr().matches("name=flood").count() as u64;
+        let lines = || daemon.stderr().matches("name=\"flood\"").count() as u64;
         wait_until(PATIENCE, "each record is written or counted", || {
             lines() + daemon.show().log.over_rate == dropped
         });

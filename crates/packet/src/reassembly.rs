@@ -21,7 +21,8 @@ use crate::fragment::{FragmentError, Fragmenter};
 pub const HOLD_MS: u64 = 30_000;
 /// The most bytes of fragments that are held.
 const MAX_BYTES: usize = 4 << 20;
-/// The most bytes of fragments from one source.
+/// The most bytes of fragments from one source. It may have no more than is still free for the
+/// others.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// The most fragments of a datagram. One of 64 KiB has fewer on any link.
 const MAX_PIECES: usize = 128;
@@ -156,7 +157,9 @@ impl IpReassembler {
         let piece = Piece::parse(frame, &at, context).ok_or(FragmentDrop::Malformed)?;
         let cost = piece.payload.len() + PIECE_BYTES;
         let of_source = self.by_source.get(&context.source).copied().unwrap_or(0);
-        if self.bytes + cost > MAX_BYTES || of_source + cost > MAX_SOURCE_BYTES {
+        let free = MAX_BYTES.saturating_sub(self.bytes);
+        let most = MAX_SOURCE_BYTES.min(free.saturating_sub(cost));
+        if cost > free || of_source + cost > most {
             return Err(FragmentDrop::Memory);
         }
         let datagram = self.datagrams.entry(piece.key.clone()).or_insert_with(|| Datagram {

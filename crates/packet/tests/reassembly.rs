@@ -221,6 +221,24 @@ fn memory_of_one_source_is_limited() {
 }
 
 #[test]
+fn many_sources_leave_memory_for_another_one() {
+    let mut reassembler = IpReassembler::default();
+    let mut bytes = v4(1, 8, true, &[1; 1024]);
+    for source in 0..64 {
+        let context = FragmentContext { source, ..CONTEXT };
+        let refused = (0..2048_u16).find(|number| {
+            bytes[14 + 12..14 + 14].copy_from_slice(&number.to_be_bytes());
+            let progress = reassembler.push(context, &mut PacketBuf::from_bytes(&bytes), 0);
+            progress == Err(FragmentDrop::Memory)
+        });
+        assert!(refused.is_some(), "{source}");
+    }
+    let other = FragmentContext { source: 64, ..CONTEXT };
+    let mut packet = frame(false, 1, 0, true, &[1; 8]);
+    assert_eq!(reassembler.push(other, &mut packet, 0), Ok(FragmentProgress::Held));
+}
+
+#[test]
 fn congestion_of_a_fragment_marks_the_datagram() {
     for is_v6 in [false, true] {
         let [first, last] = &cut(is_v6, 1, &[9; 24], 16)[..] else { panic!() };
