@@ -167,23 +167,9 @@ fn tcp_in_geneve_continues_when_a_router_reports_a_narrow_link_kernel() {
 }
 
 #[test]
-fn tcp_in_geneve_continues_when_a_narrow_link_is_not_reported_kernel() {
-    require_root!();
-    require_program!("nft", "nftables");
-    tcp_continues(setup("geneve", 4, Datapath::Kernel), false);
-}
-
-#[test]
 fn tcp_in_geneve_continues_when_a_router_reports_a_narrow_link_user() {
     require_root!();
     tcp_continues(setup("geneve", 4, Datapath::User), true);
-}
-
-#[test]
-fn tcp_in_geneve_continues_when_a_narrow_link_is_not_reported_user() {
-    require_root!();
-    require_program!("nft", "nftables");
-    tcp_continues(setup("geneve", 4, Datapath::User), false);
 }
 
 #[test]
@@ -206,13 +192,6 @@ fn tcp_in_gre_continues_when_a_router_reports_a_narrow_link_user() {
 }
 
 #[test]
-fn tcp_in_gre_continues_when_a_narrow_link_is_not_reported_user() {
-    require_root!();
-    require_program!("nft", "nftables");
-    tcp_continues(setup("gre", 4, Datapath::User), false);
-}
-
-#[test]
 fn tcp_in_geneve_over_ipv6_continues_when_a_router_reports_a_narrow_link_kernel() {
     require_root!();
     tcp_continues(setup("geneve", 6, Datapath::Kernel), true);
@@ -229,11 +208,4 @@ fn tcp_in_geneve_over_ipv6_continues_when_a_narrow_link_is_not_reported_kernel()
 fn tcp_in_geneve_over_ipv6_continues_when_a_router_reports_a_narrow_link_user() {
     require_root!();
     tcp_continues(setup("geneve", 6, Datapath::User), true);
-}
-
-#[test]
-fn tcp_in_geneve_over_ipv6_continues_when_a_narrow_link_is_not_reported_user() {
-    require_root!();
-    require_program!("nft", "nftables");
-    tcp_continues(setup("geneve", 6, Datapath::User), false);
 }

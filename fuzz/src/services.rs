@@ -107,9 +107,17 @@ pub fn health(bytes: &[u8]) -> bool {
         let (frame, after) = after.split_at(end);
         rest = after;
         let mut frame = frame.to_vec();
-        // An ICMP error has other bytes there.
-        if let Some(acked) = frame.get_mut(l4 + 8..l4 + 12).filter(|_| first % 3 != 2) {
-            acked.copy_from_slice(&sequence.wrapping_add(1).to_be_bytes());
+        if first % 3 != 2 {
+            if let Some(acked) = frame.get_mut(l4 + 8..l4 + 12) {
+                acked.copy_from_slice(&sequence.wrapping_add(1).to_be_bytes());
+            }
+        } else {
+            // An ICMP error quotes the identification, the UDP checksum and the payload.
+            for (to, from) in [(l4 + 12, 18..20), (l4 + 34, l4 + 6..l4 + 16)] {
+                if let Some(quoted) = frame.get_mut(to..to + from.len()) {
+                    quoted.copy_from_slice(&probe[from]);
+                }
+            }
         }
         sent.extend(checker.receive(&frame, 0, 20));
     }
