@@ -30,6 +30,7 @@ const REPORT: Report<'_> = Report {
 weft, stands for ovs-vswitchd and ovn-controller: a script answers as ovs-vswitchd once ovn-controller
 was told to exit. It writes weft's log to the log files of both, in which the tests look for warnings, and
 what ACLs log in the module `acl_log`. That a backend is offline is no warning there, as with ovn-controller.
+The log says that the datapath has `ct_zero_snat`, without which tests are skipped.
 The host has a device with the underlay address that the tests name. `nc` is ncat. `ping6` ignores `-v`,
 with which that of Debian 12 writes to standard error. Each test runs once, with parallelization=no and
 ovn_monitor_all=yes.",
