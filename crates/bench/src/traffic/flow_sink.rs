@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netdev::cpu::pin_current_thread;
 use nix::errno::Errno;
-use nix::sys::socket::{MultiHeaders, setsockopt, sockopt};
+use nix::sys::socket::MultiHeaders;
 
-use super::sink::{BATCH, QUEUE_BYTES, READ_LEN, WAIT, receive_batch};
+use super::sink::{BATCH, READ_LEN, receive_batch, start_receiver};
 use crate::lab::Guest;
 use crate::{Error, Result};
 
@@ -119,24 +118,11 @@ impl FlowSink {
     }
 
     fn on(socket: std::io::Result<UdpSocket>, cpu: usize, flows: usize) -> std::io::Result<Self> {
-        let socket = socket?;
-        socket.set_read_timeout(Some(WAIT))?;
-        // Without the capability, the default size must suffice.
-        let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
-        let port = socket.local_addr()?.port();
         let arrivals = Mutex::new(Arrivals::new(flows));
         let shared = Arc::new(Shared { done: AtomicBool::new(false), arrivals });
-        let work = {
-            let shared = Arc::clone(&shared);
-            move || {
-                if let Err(error) = pin_current_thread(cpu) {
-                    tracing::warn!(%error, "a receiver stays where the kernel puts it");
-                }
-                receive(&socket, &shared);
-            }
-        };
-        let thread = Some(std::thread::Builder::new().name("flows".into()).spawn(work)?);
-        Ok(Self { shared, port, thread })
+        let state = Arc::clone(&shared);
+        let (port, thread) = start_receiver(socket?, cpu, move |socket| receive(socket, &state))?;
+        Ok(Self { shared, port, thread: Some(thread) })
     }
 
     /// The UDP port at which packets are received.

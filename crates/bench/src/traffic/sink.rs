@@ -20,9 +20,9 @@ pub(super) const BATCH: usize = 64;
 /// Bytes of a packet that are read.
 pub(super) const READ_LEN: usize = 64;
 /// How often a waiting receiver checks whether the run is over.
-pub(super) const WAIT: Duration = Duration::from_millis(100);
+const WAIT: Duration = Duration::from_millis(100);
 /// The receive buffer, in bytes: room for the packets that arrive while the thread is not running.
-pub(super) const QUEUE_BYTES: usize = 16 << 20;
+const QUEUE_BYTES: usize = 16 << 20;
 
 /// A running receiver. Dropping it ends it.
 #[derive(Debug)]
@@ -40,6 +40,26 @@ struct SinkState {
     next: AtomicU64,
 }
 
+/// Starts a thread on this processor that receives from a socket. Returns the port too.
+pub(super) fn start_receiver(
+    socket: UdpSocket,
+    cpu: usize,
+    receive: impl FnOnce(&UdpSocket) + Send + 'static,
+) -> std::io::Result<(u16, JoinHandle<()>)> {
+    socket.set_read_timeout(Some(WAIT))?;
+    // Without the capability, the default size must suffice.
+    let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
+    let port = socket.local_addr()?.port();
+    let work = move || {
+        if let Err(error) = pin_current_thread(cpu) {
+            tracing::warn!(%error, "a receiver stays where the kernel puts it");
+        }
+        receive(&socket);
+    };
+    let thread = std::thread::Builder::new().name("sink".into()).spawn(work)?;
+    Ok((port, thread))
+}
+
 impl Sink {
     /// Counts UDP packets to `address` of `guest`, on a port that the kernel chooses and on the
     /// guest's processor.
@@ -54,22 +74,10 @@ impl Sink {
     }
 
     fn on(socket: UdpSocket, cpu: usize) -> std::io::Result<Self> {
-        socket.set_read_timeout(Some(WAIT))?;
-        // Without the capability, the default size must suffice.
-        let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
-        let port = socket.local_addr()?.port();
         let shared = Arc::new(SinkState::default());
-        let work = {
-            let shared = Arc::clone(&shared);
-            move || {
-                if let Err(error) = pin_current_thread(cpu) {
-                    tracing::warn!(%error, "a receiver stays where the kernel puts it");
-                }
-                receive(&socket, &shared);
-            }
-        };
-        let thread = Some(std::thread::Builder::new().name("sink".into()).spawn(work)?);
-        Ok(Self { shared, port, thread })
+        let state = Arc::clone(&shared);
+        let (port, thread) = start_receiver(socket, cpu, move |socket| receive(socket, &state))?;
+        Ok(Self { shared, port, thread: Some(thread) })
     }
 
     /// The UDP port at which packets are counted.
