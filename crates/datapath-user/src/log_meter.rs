@@ -9,6 +9,7 @@
 //!
 //! All workers share the meters. Suppressed records are counted.
 
+use crate::token_bucket::TimeBucket;
 use ahash::HashMap;
 use flow::LogRecord;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,29 +29,17 @@ struct LogRate {
     burst: u32,
 }
 
-/// A token bucket, stored as the time at which it will be full again.
-#[derive(Clone, Copy, Debug)]
-struct LogBucket {
-    full_at: Instant,
-}
-
-impl LogBucket {
-    fn full(now: Instant) -> Self {
-        Self { full_at: now }
-    }
-
+impl LogRate {
     /// The bucket without one token; `None` if it has none at `now`.
-    fn take(self, rate: &LogRate, now: Instant) -> Option<Self> {
-        let per_token = Duration::from_secs(1) / rate.records_per_s;
-        let full_at = self.full_at.max(now);
-        let missing = full_at.saturating_duration_since(now);
-        (missing <= per_token * (rate.burst - 1)).then(|| Self { full_at: full_at + per_token })
+    fn take(&self, bucket: TimeBucket, now: Instant) -> Option<TimeBucket> {
+        let per_token = Duration::from_secs(1) / self.records_per_s;
+        bucket.take(per_token, per_token * self.burst, now)
     }
 }
 
 #[derive(Debug)]
 struct LogMeter {
-    bucket: LogBucket,
+    bucket: TimeBucket,
     /// Records suppressed since the last report.
     suppressed: u64,
 }
@@ -71,7 +60,7 @@ pub(super) struct LogMeters(Mutex<MeterTable>);
 #[derive(Debug)]
 struct MeterTable {
     meters: HashMap<String, LogMeter>,
-    total: LogBucket,
+    total: TimeBucket,
     /// Records suppressed since the start.
     suppressed: u64,
     /// The value of `suppressed` at the last report.
@@ -83,7 +72,7 @@ impl LogMeters {
     pub(super) fn new(now: Instant) -> Self {
         Self(Mutex::new(MeterTable {
             meters: HashMap::default(),
-            total: LogBucket::full(now),
+            total: TimeBucket::full(now),
             suppressed: 0,
             reported: 0,
             next_report: now,
@@ -123,8 +112,8 @@ impl LogMeters {
 impl MeterTable {
     fn admit(&mut self, name: &str, now: Instant) -> bool {
         let known = self.meters.get_mut(name);
-        let bucket = known.as_ref().map_or(LogBucket::full(now), |meter| meter.bucket);
-        let (Some(bucket), Some(total)) = (bucket.take(&METER, now), self.total.take(&TOTAL, now))
+        let bucket = known.as_ref().map_or(TimeBucket::full(now), |meter| meter.bucket);
+        let (Some(bucket), Some(total)) = (METER.take(bucket, now), TOTAL.take(self.total, now))
         else {
             self.suppressed += 1;
             if let Some(meter) = known {
@@ -137,7 +126,7 @@ impl MeterTable {
             Some(meter) => meter.bucket = bucket,
             None => {
                 if self.meters.len() >= MAX_METERS {
-                    self.meters.retain(|_, meter| meter.bucket.full_at > now);
+                    self.meters.retain(|_, meter| !meter.bucket.is_full(now));
                 }
                 self.meters.insert(name.to_owned(), LogMeter { bucket, suppressed: 0 });
             }

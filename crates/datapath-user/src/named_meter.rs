@@ -3,6 +3,7 @@
 //!
 //! All workers share the meters. A meter whose rate changes starts with a full bucket.
 
+use crate::token_bucket::TimeBucket;
 use ahash::HashMap;
 use flow::{MeterUnit, NamedMeter};
 use std::sync::{Mutex, PoisonError};
@@ -13,11 +14,10 @@ const MAX_METERS: usize = 4096;
 /// Bits of a kilobit.
 const KILOBIT: u64 = 1000;
 
-/// A token bucket, stored as the time at which it will be full again.
 #[derive(Debug)]
 struct Bucket {
     meter: NamedMeter,
-    full_at: Instant,
+    tokens: TimeBucket,
 }
 
 /// All meters of a datapath by name.
@@ -37,7 +37,7 @@ impl NamedMeters {
             }
             None => {
                 if buckets.len() >= MAX_METERS {
-                    buckets.retain(|_, bucket| bucket.full_at > now);
+                    buckets.retain(|_, bucket| !bucket.tokens.is_full(now));
                 }
                 if buckets.len() >= MAX_METERS {
                     return false;
@@ -53,7 +53,7 @@ impl NamedMeters {
 
 impl Bucket {
     fn full(meter: &NamedMeter, now: Instant) -> Self {
-        Self { meter: meter.clone(), full_at: now }
+        Self { meter: meter.clone(), tokens: TimeBucket::full(now) }
     }
 
     fn take(&mut self, len: usize, now: Instant) -> bool {
@@ -64,13 +64,9 @@ impl Bucket {
                 (8 * len as u64, rate.saturating_mul(KILOBIT), burst.saturating_mul(KILOBIT))
             }
         };
-        let full_at = self.full_at.max(now) + time_of(cost, rate);
-        // Empty at most: the bucket needs the time of a burst to be full again.
-        let is_allowed = full_at - now <= time_of(burst, rate);
-        if is_allowed {
-            self.full_at = full_at;
-        }
-        is_allowed
+        let taken = self.tokens.take(time_of(cost, rate), time_of(burst, rate), now);
+        self.tokens = taken.unwrap_or(self.tokens);
+        taken.is_some()
     }
 }
 

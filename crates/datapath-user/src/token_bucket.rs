@@ -49,6 +49,30 @@ impl TokenBuckets {
     }
 }
 
+/// A token bucket, stored as the time at which it will be full again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TimeBucket {
+    full_at: Instant,
+}
+
+impl TimeBucket {
+    pub(super) fn full(now: Instant) -> Self {
+        Self { full_at: now }
+    }
+
+    /// The bucket after tokens were taken that flow in within `cost`; `None` if it has too few at
+    /// `now`. All of its tokens flow in within `burst`.
+    pub(super) fn take(self, cost: Duration, burst: Duration, now: Instant) -> Option<Self> {
+        let full_at = self.full_at.max(now) + cost;
+        (full_at.saturating_duration_since(now) <= burst).then_some(Self { full_at })
+    }
+
+    /// True if no tokens are missing.
+    pub(super) fn is_full(self, now: Instant) -> bool {
+        self.full_at <= now
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
