@@ -13,6 +13,8 @@ use flow::{Action, Field, FlowKey, FlowMask, Match, PortNo};
 use pipeline::{IngressPort, LearnEvent, LearnRefusal, Translation, translate};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
+use wire::icmp::nd::{NEIGHBOR_ADVERTISEMENT, NEIGHBOR_SOLICITATION};
+use wire::{EtherType, Protocol};
 
 /// The exact-match mask over all fields that a packet carries in its first pass. It is sound for
 /// every translation. A megaflow whose own mask would exceed a mask limit gets this mask instead.
@@ -340,8 +342,11 @@ impl Engine {
 
 /// Whether a packet is ARP, a neighbour solicitation or a neighbour advertisement.
 fn is_of_neighbours(key: &FlowKey) -> bool {
-    key.get(Field::EthType) == 0x0806
-        || key.get(Field::IpProto) == 58 && matches!(key.get(Field::IcmpType), 135 | 136)
+    let is = |field, value: u16| key.get(field) == value.into();
+    let is_icmp_type = |kind: u8| is(Field::IcmpType, kind.into());
+    is(Field::EthType, EtherType::ARP.0)
+        || is(Field::IpProto, Protocol::ICMPV6.0.into())
+            && (is_icmp_type(NEIGHBOR_SOLICITATION) || is_icmp_type(NEIGHBOR_ADVERTISEMENT))
 }
 
 /// Like [`Match::matches`], but compares the last words first: they hold the transport ports, in
