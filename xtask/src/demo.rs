@@ -38,14 +38,24 @@ pub fn prepare(arguments: &[String]) -> Result<Command> {
 /// Builds `weft`, `weft-bench` and `weft-cni` with the release profile; returns the path of `weft`,
 /// beside which the others are. All tasks build the same, so that one does not rebuild for another.
 pub fn build_released() -> Result<PathBuf> {
+    run(&mut release_build())?;
+    Ok(released())
+}
+
+/// The command that [`build_released`] runs.
+pub fn release_build() -> Command {
     let mut build = cargo(&["build", "--release"]);
     build.args(["--package", "weft", "--package", "bench", "--package", "cni"]);
     if let Some(commit) = commit() {
         // Reports name it: a figure without its commit cannot be repeated.
         build.env("WEFT_COMMIT", commit);
     }
-    run(&mut build)?;
-    Ok(target_dir().join("release/weft"))
+    build
+}
+
+/// The path of the `weft` that [`release_build`] makes.
+pub fn released() -> PathBuf {
+    target_dir().join("release/weft")
 }
 
 /// The command that runs `program` as root, by sudo for a user who has it. Without any root, the

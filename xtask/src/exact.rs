@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use crate::demo::build_released;
+use crate::demo::{build_released, released};
 use crate::packages::{self, GUEST_KERNEL};
 use crate::run::{run, target_dir};
 
@@ -26,20 +26,34 @@ pub struct Options {
 pub fn gate(options: &Options) -> Result<()> {
     packages::ensure(&packages::all())?;
     packages::fetch_guest_kernel()?;
-    let mut command = Command::new(build_released()?);
-    command.args(["bench", "exact", "--short", "--kernel", GUEST_KERNEL]);
+    build_released()?;
     if !options.update {
-        for contender in contenders_of_baseline()? {
-            command.args(["--contender", &contender]);
-        }
-        return run(command.args(["--baseline", BASELINE]));
+        return run(&mut comparison()?);
     }
+    let mut command = count();
     command.arg("--ours");
     // The committed baseline stays until everything is counted.
     let counted = target_dir().join("exact-baseline.json");
     run(command.arg("--json").arg(&counted))?;
     fs::copy(&counted, BASELINE).with_context(|| format!("cannot write {BASELINE}"))?;
     Ok(())
+}
+
+/// The command that counts the contenders of the baseline and compares, with a release that was
+/// built before.
+pub fn comparison() -> Result<Command> {
+    let mut command = count();
+    for contender in contenders_of_baseline()? {
+        command.args(["--contender", &contender]);
+    }
+    command.args(["--baseline", BASELINE]);
+    Ok(command)
+}
+
+fn count() -> Command {
+    let mut command = Command::new(released());
+    command.args(["bench", "exact", "--short", "--kernel", GUEST_KERNEL]);
+    command
 }
 
 fn contenders_of_baseline() -> Result<Vec<String>> {

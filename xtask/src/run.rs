@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -43,7 +44,8 @@ pub fn run(command: &mut Command) -> Result<()> {
 pub struct Background {
     command: Command,
     child: Child,
-    printed: JoinHandle<std::io::Result<Vec<u8>>>,
+    /// What it printed, and how long it ran.
+    printed: JoinHandle<std::io::Result<(Vec<u8>, Duration)>>,
 }
 
 impl Background {
@@ -51,25 +53,30 @@ impl Background {
     pub fn start(mut command: Command) -> Result<Self> {
         let (mut reader, writer) = std::io::pipe().context("a pipe")?;
         command.stdout(writer.try_clone().context("a pipe")?).stderr(writer);
+        let start = Instant::now();
         let child = command.spawn().with_context(|| format!("cannot start {}", name(&command)))?;
         // The command still holds the writing end, and the pipe ends only when nobody does.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let printed = std::thread::spawn(move || {
             let mut bytes = Vec::new();
             reader.read_to_end(&mut bytes)?;
-            Ok(bytes)
+            Ok((bytes, start.elapsed()))
         });
         Ok(Self { command, child, printed })
     }
 
-    /// Waits for its end. Returns what it printed, and fails if it did.
+    /// Waits for its end. Returns what it printed and how long it ran, and fails if it did.
     pub fn finish(mut self) -> (String, Result<()>) {
         let status = self.child.wait();
         let printed = self.printed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let text =
-            |bytes: &[u8]| format!("{}{}", typed(&self.command), String::from_utf8_lossy(bytes));
+        let text = |bytes: &[u8], time: Duration| {
+            let command = typed(&self.command);
+            format!("{command}{}({:.0} s)\n", String::from_utf8_lossy(bytes), time.as_secs_f64())
+        };
         match (status, printed) {
-            (Ok(status), Ok(bytes)) => (text(&bytes), succeeded(&self.command, status)),
+            (Ok(status), Ok((bytes, time))) => {
+                (text(&bytes, time), succeeded(&self.command, status))
+            }
             (Err(error), _) | (_, Err(error)) => {
                 let failed = format!("cannot wait for {}", name(&self.command));
                 (String::new(), Err(error).context(failed))

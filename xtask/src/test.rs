@@ -129,6 +129,11 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
     Ok(())
 }
 
+/// Builds all tests.
+pub fn build() -> Result<()> {
+    run(&mut cargo(&["test", "--workspace", "--no-run"]))
+}
+
 /// How tests are started.
 struct Tests {
     root: Root,
@@ -139,7 +144,7 @@ impl Tests {
     /// Builds all tests and runs them. The end-to-end tests wait for a third of their time, so the
     /// other tests run beside them; these are printed when all have ended.
     fn run_all(&self, counts: &mut Counts) -> Result<()> {
-        run(&mut cargo(&["test", "--workspace", "--no-run"]))?;
+        build()?;
         let threads = test_threads();
         // A name that is not "e2e" has another second character than 2.
         let others = ["--workspace", "--no-fail-fast", "--lib", "--bins", "--test", "?[!2]*"];
