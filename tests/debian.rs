@@ -167,9 +167,10 @@ fn guests_talk_when_the_peers_are_tunnel_devices_of_debians_kernel() {
 #[ignore = "runs in the machine with Debian's kernel"]
 fn guests_talk_when_the_peers_are_tunnel_devices() {
     let all = [("vxlan", 4), ("vxlan", 6), ("geneve", 4), ("geneve", 6), ("gre", 4)];
-    for ((tunnel, family), datapath) in
-        all.into_iter().flat_map(|peer| Datapath::BOTH.map(|datapath| (peer, datapath)))
-    {
+    let with_kernel = all.map(|peer| (peer, Datapath::Kernel));
+    // The module `kernel_vxlan` has tests for VXLAN that do not need this machine.
+    let with_user = [("geneve", 4), ("gre", 4)].map(|peer| (peer, Datapath::User));
+    for ((tunnel, family), datapath) in with_kernel.into_iter().chain(with_user) {
         let setup = Setup::new(tunnel).family(family).mtu(MTU).datapath(datapath);
         let setup = if tunnel == "geneve" { setup.options("logical_ports = false") } else { setup };
         let lab = Lab::new(setup);
@@ -212,7 +213,7 @@ fn guests_talk_when_the_peer_is_ovs() {
     };
     // With GRE, it sends checksums but drops packets that have one: ip_tunnel_rcv() uses the device
     // of Open vSwitch, which has no checksum flag. weft sends none here.
-    for (kind, family) in [("geneve", 4), ("geneve", 6), ("vxlan", 4), ("vxlan", 6), ("gre", 4)] {
+    for (kind, family) in [("geneve", 4), ("geneve", 6), ("vxlan", 4), ("gre", 4)] {
         let setup = Setup::new(kind).family(family).mtu(MTU).datapath(Datapath::Kernel);
         let lab = Lab::new(setup);
         let tunnel = Tunnel { kind, logical_ports: kind == "geneve", ..plain };

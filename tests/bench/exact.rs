@@ -21,29 +21,24 @@ fn counts_are_identical_when_the_input_is() {
     let programs = Programs { weft: weft(), weft_bench: WEFT_BENCH.into() };
     // A difference shows in the digits of any count, so few messages suffice.
     let rounds = Rounds { warm_up: 100, measured: 500, stream_kib: 256 };
-    let wires =
-        [("bridge", Wire::Copies), ("weft-user-geneve", Wire::Shared)].map(|(name, wire)| {
-            let contender: Contender = name.parse().unwrap();
-            let measure = || {
-                let (rows, ended) =
-                    exact::measure(&[contender], &kernel, &programs, rounds, wire, 1, &Stop::new());
-                ended.unwrap();
-                rows.into_iter().next().unwrap()
-            };
-            let (first, second) = std::thread::scope(|scope| {
-                let second = scope.spawn(measure);
-                (measure(), second.join().unwrap())
-            });
-            assert_eq!(first, second);
-            let switching = first.switching();
-            assert!(
-                switching.tcp > 500.0 && switching.udp > 500.0,
-                "{name} is not free: {first:?}"
-            );
-            first.wire
-        });
+    let measure = |name: &str, wire| {
+        let contender: Contender = name.parse().unwrap();
+        let (rows, ended) =
+            exact::measure(&[contender], &kernel, &programs, rounds, wire, 1, &Stop::new());
+        ended.unwrap();
+        let row = rows.into_iter().next().unwrap();
+        let switching = row.switching();
+        assert!(switching.tcp > 500.0 && switching.udp > 500.0, "{name} is not free: {row:?}");
+        row
+    };
+    let (copies, first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| measure("weft-user-geneve", Wire::Shared));
+        let first = measure("weft-user-geneve", Wire::Shared);
+        (measure("bridge", Wire::Copies).wire, first, second.join().unwrap())
+    });
+    assert_eq!(first, second);
     // No socket shares a datagram, so only TCP segments cost a copy of their headers.
-    let [copies, shared] = wires;
+    let shared = first.wire;
     assert!(copies.tcp > shared.tcp + 1000.0, "{copies:?} {shared:?}");
     assert!(copies.udp < shared.udp + 500.0, "{copies:?} {shared:?}");
 }

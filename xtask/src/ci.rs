@@ -73,7 +73,7 @@ pub fn ci() -> Result<()> {
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
     tally.step("Debian packages", || deb::deb().map(drop));
     tally.step("exact gate", || print_end(gate));
-    tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "0.3".to_owned()])?));
+    tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "0.1".to_owned()])?));
 
     println!("\n=== {}, {} of processor time", seconds(start.elapsed()), processor_time());
     tally.steps.iter().for_each(|line| println!("{line}"));

@@ -25,6 +25,8 @@ const SHORT_INTERVAL: Duration = Duration::from_secs(1);
 const FEW: usize = 10_000;
 /// The flows whose gaps are measured, each way, and the time between two packets of each.
 const DENSE: (usize, Duration) = (50, Duration::from_millis(10));
+/// The same beside few flows, for a short run that leaves processors to others.
+const SHORT_DENSE: (usize, Duration) = (10, Duration::from_millis(10));
 /// The longest gap of an established flow with the kernel datapath.
 const GAP_LIMIT: Duration = Duration::from_millis(100);
 /// The longest gap with the user datapath, which does not forward without a daemon.
@@ -131,9 +133,10 @@ pub struct Programs<'a> {
 pub fn run<'a>(bed: &mut TestBed<'a>, programs: Programs<'a>, flows: usize) -> Result<TrustReport> {
     let lab = bed.lab();
     let (near, far) = (lab.guest(0, 0), lab.guest(1, 0));
-    let interval = if flows < FEW { SHORT_INTERVAL } else { INTERVAL };
+    let (interval, dense) =
+        if flows < FEW { (SHORT_INTERVAL, SHORT_DENSE) } else { (INTERVAL, DENSE) };
     let many = Series::start(near, far, (flows, interval))?;
-    let dense = [Series::start(near, far, DENSE)?, Series::start(far, near, DENSE)?];
+    let dense = [Series::start(near, far, dense)?, Series::start(far, near, dense)?];
     let mut report = TrustReport::default();
     let mut all = vec![
         Interruption::Nothing,

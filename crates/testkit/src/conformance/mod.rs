@@ -198,7 +198,7 @@ const BASE: u16 = 49_152;
 /// Fields of the outer IP header in the key that a socket does not report.
 const UNTOLD: [Field; 2] = [Field::TunTtl, Field::TunFlags];
 /// The default number of cases; `WEFT_CASES` overrides it.
-const CASES: u64 = 200;
+const CASES: u64 = 100;
 
 /// The end points: one of each type and address family, with gaps in the numbers; and last a
 /// multicast group that the first one belongs to.

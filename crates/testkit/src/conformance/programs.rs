@@ -31,7 +31,7 @@ use std::time::Instant;
 use switch::{Config, Engine, Limits};
 
 /// The default number of programs; `WEFT_CASES` overrides it.
-const CASES: u64 = 150;
+const CASES: u64 = 75;
 const FRAMES: usize = 40;
 /// The number of variants of a frame from which some are chosen.
 const TRIES: usize = 8;
