@@ -493,7 +493,9 @@ fn frames_dissect_when_the_tunnel_is_stt() {
 #[test]
 fn outer_ttl_is_copied_from_the_inner_packet_when_it_is_inherited() {
     require_tshark!();
-    for (tunnel, family) in ["vxlan", "geneve", "gre", "stt"].map(|t| [(t, 4), (t, 6)]).concat() {
+    for (tunnel, family) in
+        [("vxlan", 4), ("vxlan", 6), ("geneve", 6), ("gre", 4), ("gre", 6), ("stt", 4)]
+    {
         let lab = Lab::new(Setup::new(tunnel).family(family).options("ttl = \"inherit\""));
         for guest in &lab.guests {
             // Applies to interfaces created later.

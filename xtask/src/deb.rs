@@ -36,8 +36,13 @@ pub fn deb() -> Result<Vec<PathBuf>> {
     let inputs = Inputs::build()?;
     let version = version()?;
     let directory = std::path::absolute(target_dir())?.join("deb");
-    let made = assemble(&inputs, &version, &directory)?;
-    let again = assemble(&inputs, &version, &directory.join("again"))?;
+    let again = directory.with_file_name("deb-again");
+    let (made, again) = std::thread::scope(|scope| {
+        let again = scope.spawn(|| assemble(&inputs, &version, &again));
+        let made = assemble(&inputs, &version, &directory);
+        (made, again.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    let (made, again) = (made?, again?);
     for (one, other) in made.iter().zip(&again) {
         if fs::read(one)? != fs::read(other)? {
             bail!("{} and {} differ: compare them with diffoscope", one.display(), other.display());

@@ -39,6 +39,22 @@ impl Options {
 /// the user datapath.
 const WITH_BOTH_DATAPATHS: [&str; 7] =
     ["overlay::", "kernel_vxlan::", "ovs::", "ovn::", "dissect::", "refusals::", "commands::"];
+/// Of these modules, what does not run again: it chooses the datapath itself, or it is about
+/// programs and files rather than packets.
+const WITH_ONE_RUN: [&str; 12] = [
+    "commands::counters::",
+    "commands::faults::",
+    "commands::graph::",
+    "commands::log::",
+    "commands::support::",
+    "commands::top::",
+    "ovn::devices::",
+    "ovn::openflow::",
+    "ovn::tools::",
+    "refusals::checksums::",
+    "refusals::guards::",
+    "refusals::hidden::",
+];
 
 /// The variable from which the test harness reads how many tests run at the same time.
 const THREADS: &str = "RUST_TEST_THREADS";
@@ -153,7 +169,8 @@ impl Tests {
         let end_to_end = ["--workspace", "--test", "e2e", "--"];
         // They use the kernel datapath where the host supports it.
         let mut with_default = self.command(&end_to_end, threads)?;
-        let with_user = [&end_to_end[..], &WITH_BOTH_DATAPATHS].concat();
+        let skipped = WITH_ONE_RUN.map(|name| ["--skip", name]);
+        let with_user = [&end_to_end[..], &WITH_BOTH_DATAPATHS, skipped.as_flattened()].concat();
         let mut with_user = self.command(&with_user, threads / 2)?;
         with_user.env("WEFT_TEST_DATAPATH", "user");
         let beside = [
