@@ -171,19 +171,17 @@ impl Tests {
         let mut with_default = self.command(&end_to_end, threads)?;
         let skipped = WITH_ONE_RUN.map(|name| ["--skip", name]);
         let with_user = [&end_to_end[..], &WITH_BOTH_DATAPATHS, skipped.as_flattened()].concat();
-        let mut with_user = self.command(&with_user, threads / 2)?;
+        let mut with_user = self.command(&with_user, threads)?;
         with_user.env("WEFT_TEST_DATAPATH", "user");
-        let beside = [
-            self.command(&others, threads / 2)?,
-            self.command(&documentation, threads / 2)?,
-            with_user,
-        ];
+        let beside =
+            [self.command(&others, threads / 2)?, self.command(&documentation, threads / 2)?];
         let (mut end, beside) = std::thread::scope(|scope| {
             let beside = scope.spawn(|| {
                 let finish = |command| Background::start(command).map(Background::finish);
                 beside.into_iter().map(finish).collect::<Vec<_>>()
             });
             let end = run_counted(&mut with_default, counts);
+            let end = end.and(run_counted(&mut with_user, counts));
             (end, beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
         for finished in beside {
