@@ -4,6 +4,8 @@ use crate::Failure;
 use anyhow::{Context, anyhow};
 use netdev::regular_file;
 use serde::Serialize;
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::{self, BufWriter, ErrorKind, Read, StdoutLock, Write};
 use std::path::Path;
 
@@ -63,6 +65,25 @@ pub fn print_json(object: &impl Serialize) -> Result<(), Failure> {
     print(&format!("{}\n", serde_json::to_string_pretty(object)?))
 }
 
+/// `text` with its control characters, except line ends and tabs, in the form `\u001b`. A terminal
+/// would obey them, and names come from files and databases of others. JSON stays the same.
+fn printable(text: &str) -> Cow<'_, str> {
+    let is_harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_harmful(c) {
+            // All control characters are below U+00A0. Writing to a String cannot fail.
+            let _ = write!(out, "\\u{:04x}", u32::from(c));
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
 /// Buffered standard output.
 pub struct Output(BufWriter<StdoutLock<'static>>);
 
@@ -72,12 +93,12 @@ impl Output {
         Self(BufWriter::new(io::stdout().lock()))
     }
 
-    /// Writes `text` to the buffer.
+    /// Writes `text` to the buffer, [`printable`].
     ///
     /// # Errors
     /// [`Failure::OutputClosed`] when the reader of a pipe has closed it.
     pub fn write(&mut self, text: &str) -> Result<(), Failure> {
-        check_write(self.0.write_all(text.as_bytes()))
+        check_write(self.0.write_all(printable(text).as_bytes()))
     }
 
     /// Writes `object` as one line of JSON.
@@ -98,5 +119,19 @@ pub fn check_write(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
         result => Ok(result.context("cannot write the output")?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_control_the_terminal_when_they_are_printed() {
+        assert_eq!(printable("vm1\tup\n"), "vm1\tup\n");
+        assert_eq!(printable("vm\u{1b}[2J\u{9b}1m\r"), "vm\\u001b[2J\\u009b1m\\u000d");
+        let name = "vm\u{1b}[2J\u{9b}\u{7f}";
+        let text = serde_json::to_string(name).unwrap();
+        assert_eq!(serde_json::from_str::<String>(&printable(&text)).unwrap(), name);
     }
 }
