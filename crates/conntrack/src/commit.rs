@@ -136,7 +136,7 @@ impl Table {
             keys: [original, reply],
             generation,
             serial: generation,
-            deadline_ms: now_ms.saturating_add(self.config.timeouts.ms(timeout)),
+            deadline_ms: now_ms.saturating_add(self.timeout_ms(timeout, zone, opener)),
             mark: commit.mark.map_or(0, |mark| mark.apply(0)),
             opener,
             status,
@@ -159,7 +159,8 @@ impl Table {
         if self.zones.is_full(zone) {
             return Err(CtDrop::ZoneLimit);
         }
-        if self.ports.is_full(opener) {
+        let (used, limit) = self.port_usage(opener);
+        if used >= limit {
             return Err(CtDrop::PortLimit);
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use flow::DropReason;
+use flow::{DropReason, PortNo};
 
 use crate::Timeouts;
 
@@ -19,6 +19,10 @@ pub struct Config {
     /// Track TCP connections whose handshake was not seen, from the first segment with ACK on.
     /// Their windows are not checked.
     pub pick_up: bool,
+    /// Shorten the timeouts of connections that are opening or closing when more than half of a
+    /// limit is used, the more the less remains. A flood of SYNs then displaces itself, and cannot
+    /// keep others at the same limit from opening connections. Linux has no such option.
+    pub adaptive: bool,
 }
 
 impl Default for Config {
@@ -29,6 +33,7 @@ impl Default for Config {
             timeouts: Timeouts::default(),
             liberal_tcp: false,
             pick_up: true,
+            adaptive: false,
         }
     }
 }
@@ -44,6 +49,9 @@ pub struct Limits {
     pub per_zone: u32,
     /// Opened by a port that has no limit of its own.
     pub per_port: u32,
+    /// The first and the last port that [`Limits::per_port`] concerns. Others, such as tunnels,
+    /// bring packets of many senders, which no such limit could tell apart.
+    pub limited_ports: (PortNo, PortNo),
 }
 
 impl Limits {
@@ -54,7 +62,12 @@ impl Limits {
 impl Default for Limits {
     /// One million connections. Zones and ports are not limited further.
     fn default() -> Self {
-        Self { connections: 1_000_000, per_zone: u32::MAX, per_port: u32::MAX }
+        Self {
+            connections: 1_000_000,
+            per_zone: u32::MAX,
+            per_port: u32::MAX,
+            limited_ports: (PortNo(0), PortNo(u32::MAX)),
+        }
     }
 }
 

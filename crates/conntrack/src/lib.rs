@@ -41,6 +41,7 @@
 
 mod commit;
 mod config;
+mod crowding;
 mod entry;
 mod fusion;
 mod headers;

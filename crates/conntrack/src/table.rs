@@ -210,6 +210,12 @@ impl Table {
             entry.proposals = [0; 2];
             self.outdated.extend(entry.outdate(slot));
         }
+        if self.config.adaptive
+            && let Outcome::Accept { timeout: Some(timeout), .. } = outcome
+        {
+            self.crowd(now_ms, slot, timeout);
+        }
+        let entry = self.slab.get_mut(slot)?;
         let state = if is_est { State::EST } else { State::NEW };
         let mut tracked = describe(entry, found, state);
         tracked.is_steady = is_est

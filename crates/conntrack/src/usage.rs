@@ -31,12 +31,22 @@ impl<K: Copy + Eq + Hash> Usage<K> {
         self.limits.get(&owner).copied().unwrap_or(self.default_limit)
     }
 
+    /// Sets the limit of owners without one of their own. Existing connections stay.
+    pub fn set_default_limit(&mut self, limit: u32) {
+        self.default_limit = limit;
+    }
+
     /// Sets a limit, or with `None` the default. Existing connections stay.
     pub fn set_limit(&mut self, owner: K, limit: Option<u32>) {
         match limit {
             Some(limit) => self.limits.insert(owner, limit),
             None => self.limits.remove(&owner),
         };
+    }
+
+    /// How many there are, and how many there may be.
+    pub fn usage(&self, owner: K) -> (u32, u32) {
+        (self.count(owner), self.limit(owner))
     }
 
     pub fn is_full(&self, owner: K) -> bool {

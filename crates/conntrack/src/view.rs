@@ -202,7 +202,8 @@ impl Table {
 
     /// Use and limit of a port.
     pub fn port_use(&self, port: PortNo) -> Use {
-        Use { connections: self.ports.count(port), limit: self.ports.limit(port) }
+        let (connections, limit) = (self.ports.count(port), self.port_usage(port).1);
+        Use { connections, limit }
     }
 
     /// Every zone that has a connection, and how many it has.
@@ -225,8 +226,13 @@ impl Table {
         self.ports.set_limit(port, limit);
     }
 
-    /// Changes the timeouts. A connection receives them with its next packet.
-    pub fn set_timeouts(&mut self, timeouts: crate::Timeouts) {
-        self.config.timeouts = timeouts;
+    /// Changes the options. Existing connections stay, and receive new timeouts with their next
+    /// packets. [`Limits::connections`](crate::Limits::connections) cannot be changed.
+    pub fn set_config(&mut self, config: crate::Config) {
+        let connections = self.config.limits.connections;
+        self.zones.set_default_limit(config.limits.per_zone);
+        self.ports.set_default_limit(config.limits.per_port);
+        self.config = config;
+        self.config.limits.connections = connections;
     }
 }

@@ -76,7 +76,7 @@ fn connection_lives_as_long_as_its_state_says() {
     ];
     // Data that is not acknowledged shortens only longer timeouts.
     config.timeouts.set(Timeout::TcpUnacknowledged, 1);
-    table.set_timeouts(config.timeouts.clone());
+    table.set_config(config.clone());
     for (at, (reply, flags, seq, ack, timeout)) in steps.into_iter().enumerate() {
         let now_ms = 100 * at as u64;
         forward(&mut table, now_ms, &segment(reply, flags, seq, ack), &Commit::default());
@@ -382,6 +382,61 @@ fn new_connection_is_refused_when_a_limit_is_reached() {
         let again = table.commit(0, &tracked, &third, PORT, &Commit::default());
         assert_eq!(again.is_ok(), expected != CtDrop::TableFull);
     }
+}
+
+#[test]
+fn flood_of_syns_leaves_places_to_others_when_timeouts_are_adaptive() {
+    let limits = Limits { per_port: 1000, ..Limits::default() };
+    let syn = |host: u32| {
+        let ends = Ends { src: Ipv4Addr::from(0x0a00_0000 + host).into(), dst: address(2) };
+        let segment = TcpSegment { ports: [5000, 80], flags: SYN, ..TcpSegment::default() };
+        headers(&ip(ends, Protocol::TCP, segment.bytes(), 1))
+    };
+    let mut refused = [0, 0];
+    for adaptive in [false, true] {
+        let config = Config { limits, adaptive, ..Config::default() };
+        let mut table = Table::new(config, Seed([1, 2, 3, 4]), 0);
+        // An established connection before the flood, and 150 SYNs a second for five minutes: each
+        // is sent twice, as a sender would to keep its place.
+        for (reply, flags, seq, ack) in
+            [(false, SYN, 0, 0), (true, SYN | ACK, 0, 1), (false, ACK, 1, 1)]
+        {
+            forward(&mut table, 0, &segment(reply, flags, seq, ack), &Commit::default());
+        }
+        for tick in 0..3000 {
+            let now_ms = 100 * tick;
+            for packet in (15 * tick as u32..).take(15).map(|host| syn(1000 + host)) {
+                let tracked = table.track(now_ms, ZONE, &packet, Nat::Apply);
+                let committed = table.commit(now_ms, &tracked, &packet, PORT, &Commit::default());
+                refused[usize::from(adaptive)] += u32::from(committed.is_err());
+                table.track(now_ms, ZONE, &packet, Nat::Apply);
+            }
+            table.expire(now_ms, u32::MAX);
+            assert!(table.port_use(PORT).connections <= limits.per_port);
+        }
+        let later = table.track(300_000, ZONE, &segment(true, ACK, 1, 1), Nat::Apply);
+        assert!(later.state.contains(State::EST), "the established connection stays");
+    }
+    // A few, until the first of those that began in an empty table have ended.
+    assert!(refused[1] < 1000, "{refused:?}");
+    assert!(refused[0] > 30_000, "{refused:?}");
+}
+
+#[test]
+fn options_change_when_the_table_has_connections() {
+    let mut table = table();
+    forward(&mut table, 0, &datagram(ends(), [1, 2]), &Commit::default());
+    let mut config = table.config().clone();
+    config.limits = Limits { connections: 1, per_zone: 1, ..Limits::default() };
+    config.timeouts.set(Timeout::Udp, 5);
+    table.set_config(config);
+    assert_eq!(table.config().limits.connections, Limits::default().connections);
+    let second = datagram(ends(), [3, 2]);
+    let tracked = table.track(0, ZONE, &second, Nat::Apply);
+    let refused = table.commit(0, &tracked, &second, PORT, &Commit::default());
+    assert_eq!(refused, Err(CtDrop::ZoneLimit));
+    forward(&mut table, 1000, &datagram(ends(), [1, 2]), &Commit::default());
+    assert_eq!(only(&table).deadline_ms, 6000);
 }
 
 #[test]

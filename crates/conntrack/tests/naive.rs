@@ -48,6 +48,7 @@ impl SideBySide {
             connections: random.pick(&[1, 20, 60, 1000]),
             per_zone: random.pick(&[10, 30, u32::MAX]),
             per_port: random.pick(&[10, 30, u32::MAX]),
+            ..Limits::default()
         };
         let now_ms = random.pick(&[0, 999, 10_000_000_000]);
         let seed = Seed([0, 1, 2, 3].map(|_| random.word()));

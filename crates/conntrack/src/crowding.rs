@@ -1,0 +1,88 @@
+//! Adaptive timeouts: connections that are opening or closing live shorter while a limit is near.
+//!
+//! At a limit the table refuses new connections, whoever opens them. Several senders may share a
+//! limit: all that reach this host through a tunnel have the uplink's, for example. One that sends
+//! nothing but SYNs would hold all places for two minutes. So the timeout is some seconds once more
+//! than half of the places are used, and shrinks in proportion to those that are free. pf has such
+//! timeouts too (`adaptive.start`). Senders of SYNs then hold half of the places, and as many of
+//! the others as they can open within some seconds. An established connection keeps its timeout:
+//! nobody can end it by opening others.
+
+use flow::PortNo;
+
+use crate::entry::{Entry, Status};
+use crate::{Table, Timeout, Zone};
+
+/// The timeout when half of the places are used. It is short, because a flood takes the other half
+/// within seconds, and each connection holds its place for the timeout that it began with.
+const CROWDED_MS: u64 = 4000;
+/// The shortest timeout. A handshake is over by then, and timers have a resolution of a second.
+const LEAST_MS: u64 = 1000;
+
+impl Table {
+    /// The milliseconds of a timeout for a connection of this zone and port.
+    pub(crate) fn timeout_ms(&self, timeout: Timeout, zone: Zone, opener: PortNo) -> u64 {
+        let full_ms = self.config.timeouts.ms(timeout);
+        if !self.config.adaptive {
+            return full_ms;
+        }
+        let table = (self.len, self.config.limits.connections);
+        let uses = [table, self.zones.usage(zone), self.port_usage(opener)];
+        uses.into_iter().map(|used| crowded_ms(full_ms, used)).min().unwrap_or(full_ms)
+    }
+
+    /// How many connections a port has opened, and how many it may.
+    pub(crate) fn port_usage(&self, opener: PortNo) -> (u32, u32) {
+        let (first, last) = self.config.limits.limited_ports;
+        if (first..=last).contains(&opener) { self.ports.usage(opener) } else { (0, u32::MAX) }
+    }
+
+    /// Shortens the life of a connection that is opening or closing, if a limit is near. `timeout`
+    /// is the one it has just got.
+    #[inline]
+    pub(crate) fn crowd(&mut self, now_ms: u64, slot: u32, timeout: Timeout) {
+        let Some(entry) = self.slab.get(slot).filter(|entry| is_transient(entry, timeout)) else {
+            return;
+        };
+        let timeout_ms = self.timeout_ms(timeout, entry.keys[0].zone(), entry.opener);
+        if let Some(entry) = self.slab.get_mut(slot) {
+            entry.deadline_ms = entry.deadline_ms.min(now_ms.saturating_add(timeout_ms));
+        }
+    }
+}
+
+/// True when the connection has not been established yet, or is closed at both ends.
+fn is_transient(entry: &Entry, timeout: Timeout) -> bool {
+    let is_closed = matches!(timeout, Timeout::TcpTimeWait | Timeout::TcpClose);
+    is_closed || !entry.status.has(Status::ASSURED)
+}
+
+/// The timeout in place of `full_ms` when `used` of `limit` places are used: the same up to the
+/// half, at most [`CROWDED_MS`] beyond it, and [`LEAST_MS`] at the limit.
+fn crowded_ms(full_ms: u64, (used, limit): (u32, u32)) -> u64 {
+    let start = limit / 2;
+    if used <= start {
+        return full_ms;
+    }
+    let (free, range) = (u64::from(limit.saturating_sub(used)), u64::from(limit - start));
+    (CROWDED_MS * free / range).max(LEAST_MS).min(full_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::crowded_ms;
+
+    #[test]
+    fn timeout_shrinks_in_proportion_to_the_free_places() {
+        for (used, expected) in
+            [(0, 120_000), (500, 120_000), (501, 3992), (750, 2000), (999, 1000), (2000, 1000)]
+        {
+            assert_eq!(crowded_ms(120_000, (used, 1000)), expected, "{used}");
+        }
+        assert_eq!(crowded_ms(300, (1000, 1000)), 300, "never longer than without a limit");
+        assert_eq!(crowded_ms(2000, (501, 1000)), 2000);
+        assert_eq!(crowded_ms(432_000_000, (u32::MAX, u32::MAX)), 1000);
+        assert_eq!(crowded_ms(5000, (1, 1)), 1000);
+        assert_eq!(crowded_ms(5000, (0, 0)), 5000);
+    }
+}
