@@ -27,8 +27,6 @@ pub const ENTROPY_PORTS: u16 = 64;
 const ENTROPY_BASE: u16 = 49_152;
 /// Default maximum number of megaflows.
 pub const MEGAFLOWS: usize = 200_000;
-/// The most connections that one port may open: half of the table, so that no guest can take all.
-const CONNECTIONS_OF_PORT: u32 = 500_000;
 
 /// The configuration of one host.
 #[derive(Debug)]
@@ -101,7 +99,9 @@ pub fn build(
     underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
     let uplink = host.uplink.clone();
     let punt_limit = network.punt_limit().unwrap_or(PUNT_LIMIT);
-    let config = Config { uplink, underlay, ports, punt_limit, ..without_network(&host.name) };
+    let conntrack = limiting_guests(network.connections().clone());
+    let config =
+        Config { uplink, underlay, ports, punt_limit, conntrack, ..without_network(&host.name) };
     Ok(HostConfig { config, program, bridges })
 }
 
@@ -141,11 +141,14 @@ pub fn without_network(host: &str) -> Config {
         upcalls: UpcallLimits::default(),
         punt_limit: PUNT_LIMIT,
         solicit: SolicitLimits::default(),
-        conntrack: conntrack::Config {
-            limits: conntrack::Limits { per_port: CONNECTIONS_OF_PORT, ..Default::default() },
-            ..Default::default()
-        },
+        conntrack: limiting_guests(network::default_connections()),
     }
+}
+
+/// The options of connection tracking, with the limit for ports concerning those of guests.
+fn limiting_guests(mut connections: conntrack::Config) -> conntrack::Config {
+    connections.limits.limited_ports = (PortNo(1), MAX_PORT);
+    connections
 }
 
 /// The configuration of a port of a logical switch.

@@ -33,7 +33,8 @@ const BATCH: u32 = 256;
 /// The connections of a datapath.
 #[derive(Debug)]
 pub struct Tracker {
-    config: Config,
+    /// The options; those of the table where it is made.
+    config: Mutex<Config>,
     /// Made for the first tracked packet: the table takes memory.
     table: OnceLock<Mutex<Table>>,
     started: Instant,
@@ -59,7 +60,7 @@ impl Tracker {
     /// A tracker without connections.
     pub fn new(config: Config) -> Self {
         let (table, fusing, saved) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        let (started, fragments) = (Instant::now(), Mutex::default());
+        let (started, fragments, config) = (Instant::now(), Mutex::default(), Mutex::new(config));
         Self { config, table, started, fusing, saved, fragments }
     }
 
@@ -95,7 +96,7 @@ impl Tracker {
     /// The table, which is made at the first call.
     fn table(&self) -> &Mutex<Table> {
         self.table.get_or_init(|| {
-            let mut table = Table::new(self.config.clone(), Seed::random(), self.now_ms());
+            let mut table = Table::new(self.config(), Seed::random(), self.now_ms());
             if let Some(saved) = self.saved.get() {
                 table.save_in(Box::new(saved.clone()));
             }
@@ -335,8 +336,22 @@ impl Tracker {
     }
 
     /// Limits and timeouts.
-    pub const fn config(&self) -> &Config {
-        &self.config
+    pub fn config(&self) -> Config {
+        lock(&self.config).clone()
+    }
+
+    /// Changes limits and timeouts, as of [`Table::set_config`].
+    pub fn set_config(&self, mut config: Config) {
+        let mut current = lock(&self.config);
+        config.limits.connections = current.limits.connections;
+        if *current == config {
+            return;
+        }
+        current.clone_from(&config);
+        // A table that is made at this moment may have the earlier options.
+        if let Some(table) = self.table.get() {
+            lock(table).set_config(config);
+        }
     }
 
     fn now_ms(&self) -> u64 {

@@ -44,6 +44,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         path_probes,
         underlay_family,
         punt_limit,
+        connections,
         options,
         hosts,
         switches,
@@ -118,6 +119,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         least_path_mtu,
         path_probes,
         punt_limit,
+        connections,
     })
 }
 

@@ -43,7 +43,7 @@ pub use model::{
     Trust,
 };
 pub use name::interface_problem;
-pub use options::{TunnelOptions, UnderlayFamily, overhead_bytes};
+pub use options::{TunnelOptions, UnderlayFamily, default_connections, overhead_bytes};
 pub use placement::{Placement, RemoteEnd};
 pub use prefix::Prefix;
 pub use program::load_program;

@@ -40,6 +40,7 @@ pub struct Network {
     pub(crate) least_path_mtu: u16,
     pub(crate) path_probes: bool,
     pub(crate) punt_limit: Option<u32>,
+    pub(crate) connections: conntrack::Config,
 }
 
 impl Network {
@@ -176,6 +177,11 @@ impl Network {
     /// to 4,096; `None` for the default.
     pub const fn punt_limit(&self) -> Option<u32> {
         self.punt_limit
+    }
+
+    /// Limits and timeouts of tracked connections.
+    pub const fn connections(&self) -> &conntrack::Config {
+        &self.connections
     }
 
     /// The overhead of a tunnel type in this network, in bytes; see [`overhead_bytes`].

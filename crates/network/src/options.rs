@@ -111,3 +111,10 @@ mod tests {
         assert_eq!(overhead(TunnelType::Stt, UnderlayFamily::V4, &options), 72);
     }
 }
+
+/// Limits and timeouts of tracked connections where `[connections]` does not set them. One port may
+/// open half of all connections, so that no guest can take the whole table.
+pub fn default_connections() -> conntrack::Config {
+    let limits = conntrack::Limits { per_port: 500_000, ..Default::default() };
+    conntrack::Config { limits, adaptive: true, ..Default::default() }
+}

@@ -134,6 +134,7 @@ least_path_mtu = 1400
 path_probes = true
 underlay_family = 6
 punt_limit = 128
+connections = { limit = 7, per_zone = 5, liberal_tcp = true, timeouts = { udp = 9 } }
 
 [tunnel_options.geneve]
 udp_port = 6082
@@ -189,6 +190,13 @@ mtu = 1400
     assert_eq!(network.least_path_mtu(), 1400);
     assert!(network.path_probes());
     assert_eq!(network.punt_limit(), Some(128));
+    let connections = network.connections();
+    let mut expected = network::default_connections();
+    expected.limits = conntrack::Limits { connections: 7, per_zone: 5, ..expected.limits };
+    expected.liberal_tcp = true;
+    expected.timeouts.set(conntrack::Timeout::Udp, 9);
+    assert_eq!(*connections, expected);
+    assert!(connections.adaptive);
     let options = network.options();
     let [vxlan, geneve, gre, stt, qinq] =
         [TunnelType::Vxlan, TunnelType::Geneve, TunnelType::Gre, TunnelType::Stt, TunnelType::QinQ]

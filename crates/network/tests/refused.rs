@@ -43,7 +43,7 @@ fn file_is_refused_when_it_is_no_network() {
 
 #[test]
 fn keys_are_refused_when_unknown_missing_or_of_the_wrong_type() {
-    check(include_str!("refused/keys.txt"), 21);
+    check(include_str!("refused/keys.txt"), 22);
 }
 
 #[test]

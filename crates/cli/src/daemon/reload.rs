@@ -162,6 +162,7 @@ impl Daemon {
         *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(new);
         self.datapath.set_punt_limit(new.config.punt_limit)?;
         if let Some(tracker) = self.datapath.tracker() {
+            tracker.set_config(new.config.conntrack.clone());
             saved::save_names(tracker, &program, &new.config);
         }
         let generation = self.switch.publish(program.clone());

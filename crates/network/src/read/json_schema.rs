@@ -4,7 +4,7 @@
 //! fails when the committed `docs/network.schema.json` differs. `cargo xtask docs-generate` sets
 //! [`WRITE`] to get it.
 
-use super::{ROOT, acl, bridge, host, port, router, services, switch, tunnel};
+use super::{ROOT, acl, bridge, connections, host, port, router, services, switch, tunnel};
 use crate::section::{Key, Schema};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const FURTHER: [(&str, &str); 1] = [("port_security", "port_security = [\"10.0.0
 
 /// All tables, except that of the whole file.
 pub(super) fn tables() -> impl Iterator<Item = &'static Schema> {
-    let tables: [&'static Schema; 15] = [
+    let tables: [&'static Schema; 16] = [
         &host::HOST,
         &switch::SWITCH,
         &switch::VLAN_PAIR,
@@ -35,6 +35,7 @@ pub(super) fn tables() -> impl Iterator<Item = &'static Schema> {
         &services::LOAD_BALANCER,
         &services::HEALTH,
         &services::NAT,
+        &connections::CONNECTIONS,
     ];
     tables.into_iter().chain(tunnel::schemas())
 }
@@ -65,6 +66,9 @@ fn value(Key { name, example }: &Key) -> Value {
         _ if ["[address_set]", "[port_group]"].contains(example) => {
             let texts = json!({ "type": "array", "items": { "type": "string" } });
             json!({ "type": "object", "additionalProperties": texts })
+        }
+        "timeouts" => {
+            json!({ "type": "object", "additionalProperties": { "type": "integer" } })
         }
         // The example is one of its tables.
         "tunnel_options" => reference("[tunnel_options]"),

@@ -6,6 +6,7 @@
 
 mod acl;
 mod bridge;
+mod connections;
 mod host;
 #[cfg(test)]
 mod json_schema;
@@ -57,6 +58,7 @@ const ROOT: Schema = Schema {
         key("acl", "[[acl]]"),
         key("load_balancer", "[[load_balancer]]"),
         key("nat", "[[nat]]"),
+        key("connections", "[connections]"),
         key("version", "version = 1"),
     ],
 };
@@ -89,6 +91,7 @@ pub(crate) struct NetworkDraft {
     pub(crate) path_probes: Setting<bool>,
     pub(crate) underlay_family: Setting<UnderlayFamily>,
     pub(crate) punt_limit: Setting<u32>,
+    pub(crate) connections: conntrack::Config,
     pub(crate) options: OptionsDraft,
     pub(crate) hosts: Vec<HostDraft>,
     pub(crate) switches: Vec<SwitchDraft>,
@@ -125,6 +128,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
         let rule = "a limit of punted packets is 128 to 4096";
         field.integer(report, 128..=4096, rule)
     });
+    let connections = connections::connections(report, root.get("connections"));
     let options = tunnel::options(report, root.get("tunnel_options"));
     let hosts = host::hosts(report, &root);
     let mut reader = switch::SwitchReader::new(default_tunnel, &options, &hosts);
@@ -145,6 +149,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
         path_probes,
         underlay_family,
         punt_limit,
+        connections,
         options,
         hosts,
         switches,
