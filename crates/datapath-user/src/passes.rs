@@ -24,6 +24,8 @@ pub(super) struct Passes {
     of_frame: Option<Box<Recirculated>>,
     /// The passes so far, while they may be fused.
     proposal: Option<Box<FuseProposal>>,
+    /// How many times packets have reached a commit. It wraps around.
+    opened: u32,
     /// The next passes of copies.
     of_copies: VecDeque<(Box<Recirculated>, PacketBuf)>,
 }
@@ -49,6 +51,7 @@ impl Passes {
         is_last: bool,
     ) -> Result<(), DropReason> {
         let is_reassembled = packet.refragment.is_some();
+        self.opened = self.opened.wrapping_add(action.commit.is_some().into());
         let before = self.tracking.as_ref();
         let before = before.filter(|before| !action.fresh && before.zone == action.zone);
         let Some(recirculation) = &action.recirculation else {
@@ -76,6 +79,11 @@ impl Passes {
             self.of_copies.push_back((pass, copy));
         }
         Ok(())
+    }
+
+    /// How many times packets have reached a commit. It wraps around.
+    pub(super) const fn opened(&self) -> u32 {
+        self.opened
     }
 
     /// Adds a pass to what is proposed for fusion, or gives that up.

@@ -7,17 +7,21 @@ pub(crate) const BATCH: usize = 32;
 /// No frame is read after so many segments. A batch of super-packets with the usual MTU has fewer
 /// than 1,500. With the smallest segments that are allowed, one super-packet has 1,820.
 const SEGMENTS: usize = 2048;
+/// No frame is read after so many commits of connections. Opening a connection costs many times as
+/// much as forwarding a packet, and a guest may send nothing but SYNs.
+const COMMITS: u32 = 8;
 
 /// What a worker may still read from a descriptor in this turn.
 #[derive(Debug)]
 pub(crate) struct ReadBudget {
     frames: usize,
     segments: usize,
+    commits: u32,
 }
 
 impl Default for ReadBudget {
     fn default() -> Self {
-        Self { frames: BATCH, segments: SEGMENTS }
+        Self { frames: BATCH, segments: SEGMENTS, commits: COMMITS }
     }
 }
 
@@ -25,7 +29,7 @@ impl ReadBudget {
     /// Takes one read; false if the turn is over. A read that fails counts too: a guest must not
     /// keep the worker by frames that cannot be read.
     pub(crate) fn take_read(&mut self) -> bool {
-        let may_read = self.frames > 0 && self.segments > 0;
+        let may_read = self.frames > 0 && self.segments > 0 && self.commits > 0;
         self.frames = self.frames.saturating_sub(1);
         may_read
     }
@@ -33,6 +37,11 @@ impl ReadBudget {
     /// Takes the segments of the frame that was read.
     pub(crate) fn take_segments(&mut self, packet: &PacketBuf) {
         self.segments = self.segments.saturating_sub(segment_count(packet));
+    }
+
+    /// Takes the commits of the frame that was read.
+    pub(crate) fn take_commits(&mut self, commits: u32) {
+        self.commits = self.commits.saturating_sub(commits);
     }
 }
 
@@ -61,5 +70,16 @@ mod tests {
     fn turn_ends_when_no_frame_can_be_read() {
         let mut budget = ReadBudget::default();
         assert_eq!((0..10 * BATCH).filter(|_| budget.take_read()).count(), BATCH);
+    }
+
+    #[test]
+    fn turn_ends_when_frames_have_opened_connections() {
+        let mut budget = ReadBudget::default();
+        let mut opened = 0;
+        while budget.take_read() {
+            budget.take_commits(2);
+            opened += 2;
+        }
+        assert_eq!(opened, COMMITS);
     }
 }

@@ -164,7 +164,9 @@ impl Worker {
                 Ok(Some(())) => {
                     vif.rx.add(self.packet.len());
                     budget.take_segments(&self.packet);
+                    let before = self.forwarder.out.passes.opened();
                     self.handle_guest_frame(port);
+                    budget.take_commits(self.forwarder.out.passes.opened().wrapping_sub(before));
                 }
                 Ok(None) => return,
                 Err(IoError::LinkDown) => return,
