@@ -1,9 +1,13 @@
 //! Access control lists that allow related packets: connections that guests may open, and what
 //! belongs to them.
 
+use crate::common::daemon::WEFT;
 use crate::common::{Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
+use bench::traffic::blast::{Blast, Pace};
+use bench::traffic::frames::{Frame, socket_in};
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::time::Duration;
 use testkit::host::wait_until;
 use testkit::require_root;
@@ -52,6 +56,60 @@ fn guest_opens_connections_and_gets_what_belongs_to_them_when_an_acl_allows_rela
         }
         // What was opened before is not affected by what was refused.
         traffic::tcp(near, far, 4, MEGABYTE);
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+/// All connections are allowed and tracked, and a port may open a thousand.
+const FEW: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\npriority = 1000\n\
+                   match = 'ip'\naction = \"allow-related\"\n\
+                   [connections]\nper_port = 1000\n";
+const PER_PORT: u64 = 1000;
+
+/// How many connections packets from the first guest of the first host have opened.
+fn connections_of_first_port(lab: &Lab) -> u64 {
+    let mut command = Command::new(WEFT);
+    command.args(["ct", "--stats", "--json", "--control"]).arg(lab.control(0));
+    let output = command.output().expect("weft can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut rows =
+        text.lines().map(|row| -> serde_json::Value { serde_json::from_str(row).expect("JSON") });
+    rows.find(|row| row["what"] == "port" && row["name"] == "g1")
+        .and_then(|row| row["connections"].as_u64())
+        .unwrap_or(0)
+}
+
+#[test]
+fn other_guest_opens_connections_when_one_floods_the_switch_with_syns() {
+    require_root!();
+    for datapath in Datapath::BOTH {
+        let lab = Lab::new(Setup::new("geneve").guests(2, 1).datapath(datapath).more(FEW));
+        let daemons = lab.start_both();
+        let (flooding, far) = lab.ends();
+        let other = lab.guests_of(0).nth(1).expect("the first host has two guests");
+        traffic::ping(&other.netns, far.ip(4));
+        // Each SYN has another source. The receiver has no route back.
+        let target = far.ip4;
+        let change = move |number: u64, bytes: &mut [u8]| {
+            let mut frame = Frame::of(bytes);
+            let source = Ipv4Addr::new(10, 66, (number >> 8) as u8, number as u8);
+            frame.set_addresses(source, target);
+            frame.set_ports(1024 + (number >> 16) as u16, 9);
+        };
+        let template = Frame::syn_template((flooding.mac, flooding.ip4), (far.mac, far.ip4));
+        let socket = socket_in(&flooding.netns).expect("the guest has its device");
+        let flood = Blast::start(socket, template, change, Pace::PerSecond(3000.0), None)
+            .expect("a thread can be started");
+        wait_until(PATIENCE, "SYNs are refused", || {
+            daemons[0].drops().get("ct_port_limit").is_some_and(|&count| count > 100)
+        });
+        for _ in 0..20 {
+            traffic::tcp(other, far, 4, 1000);
+            let opened = connections_of_first_port(&lab);
+            assert!((PER_PORT / 4..=PER_PORT).contains(&opened), "{datapath:?}: {opened}");
+        }
+        assert!(flood.finish() > PER_PORT, "{datapath:?}");
         daemons.into_iter().for_each(Daemon::stop);
     }
 }
