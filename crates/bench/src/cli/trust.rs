@@ -16,6 +16,7 @@ use crate::trust::{SoakChapter, TrustDatapath, TrustOptions, TrustScenario};
 /// upcall-flood: a guest sends nothing but new connections, each of which needs a megaflow.
 /// port-scan: a guest scans a /16 behind a logical router.
 /// tuple-space: a guest sends packets of which each needs another megaflow mask.
+/// syn-flood: a guest sends nothing but SYNs of new connections through stateful ACLs.
 /// reload: the network file is reloaded over and over under traffic.
 /// kill: the daemon is killed over and over under traffic, and started again.
 /// interruption: the daemon is reloaded, killed, stopped and started, and killed in a loop, under
@@ -37,8 +38,8 @@ use crate::trust::{SoakChapter, TrustDatapath, TrustOptions, TrustScenario};
                   2 bad usage or missing rights."
 )]
 pub struct Args {
-    /// Scenarios: upcall-flood, port-scan, tuple-space, reload, kill,
-    /// interruption, soak [default: all but soak]
+    /// Scenarios: upcall-flood, port-scan, tuple-space, syn-flood, reload,
+    /// kill, interruption, soak [default: all but soak]
     #[arg(value_name = "SCENARIO", value_parser = scenario)]
     scenarios: Vec<TrustScenario>,
     /// The datapath of both hosts

@@ -28,7 +28,7 @@ pub fn connections(from: &Guest, to: &Guest, port: u16, seed: u64) -> (Vec<u8>, 
 }
 
 /// The source of a connection. Any [`CONNECTIONS`] consecutive ones differ.
-fn connection(number: u64) -> (Ipv4Addr, u16) {
+pub fn connection(number: u64) -> (Ipv4Addr, u16) {
     let ports = u64::from(PORTS.1);
     let hosts = u64::from(SOURCES.1 / 2);
     // A multiple of an odd number takes every value modulo a power of two.

@@ -99,6 +99,11 @@ impl<'a> Frame<'a> {
         self.0[ETHERNET + 6..][..6].copy_from_slice(&from.0);
     }
 
+    /// Sets the EtherType.
+    pub fn set_ethertype(&mut self, ethertype: u16) {
+        self.0[ETHERNET + 12..][..2].copy_from_slice(&ethertype.to_be_bytes());
+    }
+
     /// Sets both IP addresses, and updates the header checksum.
     pub fn set_addresses(&mut self, from: Ipv4Addr, to: Ipv4Addr) {
         let header = &mut self.0[IP..][..IP_LEN];

@@ -8,7 +8,7 @@ use wire::MacAddr;
 
 use crate::lab::{Guest, Lab, network_toml};
 use crate::random::scramble;
-use crate::traffic::connections::{Change, acl, connection_lists, connections};
+use crate::traffic::connections::{Change, acl, connection, connection_lists, connections};
 use crate::traffic::frames::Frame;
 
 /// The router of the port scan, in the switch of the guests.
@@ -27,6 +27,8 @@ pub enum Attack {
     PortScan,
     /// Every packet differs from each field of an ACL in another bit, and so needs another mask.
     TupleSpace,
+    /// TCP SYNs of connections that are tracked, and of which no second packet follows.
+    SynFlood,
 }
 
 impl Attack {
@@ -38,6 +40,7 @@ impl Attack {
             Self::UpcallFlood => {}
             Self::PortScan => text += &wide(lab),
             Self::TupleSpace => text += &crossed_lists(),
+            Self::SynFlood => return text + &stateful_lists(),
         }
         text + &connection_lists()
     }
@@ -57,6 +60,16 @@ impl Attack {
                     frame.set_ports(40_000 + (number % 10_000) as u16, 22);
                 };
                 (Frame::syn_template(source, (ROUTER.0, target.1)), Box::new(change))
+            }
+            Self::SynFlood => {
+                let to_ip = to.ip4();
+                let change = move |number: u64, bytes: &mut [u8]| {
+                    let mut frame = Frame::of(bytes);
+                    let (host, port) = connection(number);
+                    frame.set_addresses(host, to_ip);
+                    frame.set_ports(port, 9);
+                };
+                (Frame::syn_template(source, target), Box::new(change))
             }
             Self::TupleSpace => {
                 let change = |number: u64, bytes: &mut [u8]| {
@@ -81,11 +94,30 @@ impl Attack {
     /// attack: at `to`, or for the scan, whose targets mostly do not exist, as a drop.
     pub fn harmless(self, from: &Guest, to: &Guest) -> Vec<u8> {
         let mac = match self {
-            Self::UpcallFlood | Self::TupleSpace => to.mac(),
+            Self::UpcallFlood | Self::TupleSpace | Self::SynFlood => to.mac(),
             Self::PortScan => NOBODY,
         };
-        Frame::udp_template((from.mac(), from.ip4()), (mac, to.ip4()))
+        let mut bytes = Frame::udp_template((from.mac(), from.ip4()), (mac, to.ip4()));
+        if self == Self::SynFlood {
+            // What is not IP is not tracked.
+            Frame::of(&mut bytes).set_ethertype(LOCAL_EXPERIMENT);
+        }
+        bytes
     }
+}
+
+/// The EtherType for local experiments (IEEE 802 clause 9.2.3). Guests ignore it.
+const LOCAL_EXPERIMENT: u16 = 0x88b5;
+
+/// ACLs that track all connections in both directions.
+fn stateful_lists() -> String {
+    let list = |direction| {
+        format!(
+            "\n[[acl]]\nswitch = \"lab\"\ndirection = \"{direction}\"\npriority = 1000\n\
+             match = 'ip'\naction = \"allow-related\"\n"
+        )
+    };
+    list("from-port") + &list("to-port")
 }
 
 /// A destination that no port has. The switch drops its frames at once.

@@ -39,6 +39,10 @@ const MEGAFLOWS: u64 = 200_000;
 const COPIES: u64 = 3;
 /// The most masks of a port, plus the exact-match mask.
 const MASKS_PER_PORT: u64 = 257;
+/// The most connections that a guest's port may open, and the most of all ports.
+const CONNECTIONS: [u64; 2] = [500_000, 1_000_000];
+/// How many connections the flood must have opened at least, or it was none.
+const FLOODED: u64 = 100_000;
 /// The growth of memory that is allowed after the warm-up. Megaflows come and go, and the allocator
 /// keeps its pages.
 const FLAT: f64 = 1.10;
@@ -51,6 +55,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The start of TCP, which is not measured.
 const TCP_START: Duration = Duration::from_millis(300);
+/// The start of a UDP stream through stateful ACLs: the time until it counts as established.
+const STREAM_START: Duration = Duration::from_secs(3);
+/// The rate of the replies to the steady packets.
+const REPLY_PPS: f64 = 20.0;
 
 /// The rates that B gets.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -81,6 +89,8 @@ impl ReceivedRate {
 struct PeakUsage {
     megaflows: u64,
     masks: u64,
+    /// With a SYN flood: the connections opened by A's port, and by tunnels of the other host.
+    connections: [u64; 2],
     /// Resident bytes after the warm-up.
     warm_bytes: u64,
     late_bytes: u64,
@@ -100,16 +110,19 @@ pub fn run(
     let (bad, target) = (lab.guest(0, 0), lab.guest(1, 0));
     let mut report = TrustReport::default();
     let mut peak = PeakUsage::default();
-    let before = share(bed, None, seconds, &mut PeakUsage::default())?;
+    let share = |bed: &mut TestBed<'_>, blast: Option<&Blast>, peak: &mut PeakUsage| {
+        share(bed, attack, blast, seconds, peak)
+    };
+    let before = share(bed, None, &mut PeakUsage::default())?;
     let idle = bed.footprint(0)?;
 
     let (template, change) = attack.packets(bad, target);
     let blast = Blast::start(socket(bad)?, template, change, pace, bad.cpu())?;
     // The switch may grow until its caches are full.
-    watch(bed, &mut peak, seconds.max(WARM_UP))?;
+    watch(bed, attack, &mut peak, seconds.max(WARM_UP))?;
     let warm = bed.footprint(0)?.resident_bytes;
     peak.warm_bytes = std::mem::take(&mut peak.late_bytes).max(warm);
-    let during = share(bed, Some(&blast), seconds, &mut peak)?;
+    let during = share(bed, Some(&blast), &mut peak)?;
     let refused = blast.refused();
     let sent = blast.finish();
     let full = bed.footprint(0)?;
@@ -118,12 +131,12 @@ pub fn run(
     let far = bed.counters(1)?;
     let switch = bed.switch_counters(0).ok();
 
-    let after = share(bed, None, seconds, &mut PeakUsage::default())?;
+    let after = share(bed, None, &mut PeakUsage::default())?;
     let plain = {
         let template = attack.harmless(bad, target);
         let pace = Pace::PerSecond(during.attack_pps);
         let same = Blast::start(socket(bad)?, template, |_, _| (), pace, bad.cpu())?;
-        share(bed, Some(&same), seconds, &mut PeakUsage::default())?
+        share(bed, Some(&same), &mut PeakUsage::default())?
     };
 
     report.note("datapath", counters["datapath"].as_str().unwrap_or("unknown"));
@@ -134,6 +147,9 @@ pub fn run(
     report.note("attack", format!("{sent} packets accepted by the device, {refused} refused"));
     judge_victim_rates(&mut report, [before, after], during, plain);
     judge_bounds(&mut report, &peak, idle, full);
+    if attack == Attack::SynFlood {
+        judge_connections(&mut report, peak.connections);
+    }
     for (what, counters, path) in [
         ("drops of A's port", &counters, "/ports/0/drops"),
         ("drops of B's port", &counters, "/ports/1/drops"),
@@ -205,19 +221,29 @@ fn judge_bounds(report: &mut TrustReport, peak: &PeakUsage, idle: Footprint, ful
     report.judge(CriterionResult::of(same), "descriptors and threads", text);
 }
 
+/// Whether the flood has opened many connections, and no more than may be.
+fn judge_connections(report: &mut TrustReport, peak: [u64; 2]) {
+    for ((what, peak), most) in
+        ["A's port", "the other host's tunnels"].into_iter().zip(peak).zip(CONNECTIONS)
+    {
+        let verdict = CriterionResult::of((FLOODED..=most).contains(&peak));
+        let text = format!("{peak} at a time (at least {FLOODED}, at most {most})");
+        report.judge(verdict, format!("connections of {what}"), text);
+    }
+}
+
 /// Measures B: half of the time UDP and new connections, the other half TCP.
 fn share(
     bed: &mut TestBed<'_>,
-    attack: Option<&Blast>,
+    attack: Attack,
+    blast: Option<&Blast>,
     seconds: Duration,
     peak: &mut PeakUsage,
 ) -> Result<VictimRates> {
-    let lab = bed.lab();
-    let (from, to) = (lab.guest(0, 1), lab.guest(1, 1));
-    let begin = (Instant::now(), attack.map_or(0, Blast::sent));
-    let (steady, new) = udp(bed, (from, to), seconds / 2, peak)?;
-    let tcp_gbps = tcp(bed, (from, to), seconds / 2, peak)?;
-    let attack_packets = attack.map_or(0, Blast::sent) - begin.1;
+    let begin = (Instant::now(), blast.map_or(0, Blast::sent));
+    let (steady, new) = udp(bed, attack, seconds / 2, peak)?;
+    let tcp_gbps = tcp(bed, attack, seconds / 2, peak)?;
+    let attack_packets = blast.map_or(0, Blast::sent) - begin.1;
     let attack_pps = attack_packets as f64 / begin.0.elapsed().as_secs_f64();
     Ok(VictimRates { steady, new, tcp_gbps, attack_pps })
 }
@@ -225,24 +251,31 @@ fn share(
 /// The rates of arriving packets, of the steady stream and of new connections.
 fn udp(
     bed: &mut TestBed<'_>,
-    (from, to): (&Guest, &Guest),
+    attack: Attack,
     duration: Duration,
     peak: &mut PeakUsage,
 ) -> Result<(ReceivedRate, ReceivedRate)> {
+    let [from, to] = victims(bed);
+    let replies = Sink::start(from, from.ip4().into())?;
     let sinks = [Sink::start(to, to.ip4().into())?, Sink::start(to, to.ip4().into())?];
     let mut template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to.ip4()));
-    Frame::of(&mut template).set_ports(5000, sinks[0].port());
+    Frame::of(&mut template).set_ports(replies.port(), sinks[0].port());
     let steady =
         Blast::start(socket(from)?, template, |_, _| (), Pace::PerSecond(STEADY_PPS), from.cpu())?;
+    // Only a connection with replies becomes established.
+    let mut reply = Frame::udp_template((to.mac(), to.ip4()), (from.mac(), from.ip4()));
+    Frame::of(&mut reply).set_ports(sinks[0].port(), replies.port());
+    let pace = Pace::PerSecond(REPLY_PPS);
+    let _replies = Blast::start(socket(to)?, reply, |_, _| (), pace, to.cpu())?;
     // Another series each time, so that no megaflow of an earlier one matches.
     let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(sinks[1].port()) << 20;
     let (template, change) = connections(from, to, sinks[1].port(), seed);
     let new = Blast::start(socket(from)?, template, change, Pace::PerSecond(NEW_PPS), from.cpu())?;
-    bed.pass(TCP_START)?;
+    bed.pass(if attack == Attack::SynFlood { STREAM_START } else { TCP_START })?;
     let pairs = [(&steady, &sinks[0]), (&new, &sinks[1])];
     let counts = || pairs.map(|(blast, sink)| [blast.sent() + blast.refused(), sink.received()]);
     let (begin, before) = (Instant::now(), counts());
-    watch(bed, peak, duration)?;
+    watch(bed, attack, peak, duration)?;
     let (seconds, after) = (begin.elapsed().as_secs_f64(), counts());
     let rate = |which: usize, what: usize| {
         after[which][what].saturating_sub(before[which][what]) as f64 / seconds
@@ -253,10 +286,11 @@ fn udp(
 
 fn tcp(
     bed: &mut TestBed<'_>,
-    (from, to): (&Guest, &Guest),
+    attack: Attack,
     duration: Duration,
     peak: &mut PeakUsage,
 ) -> Result<f64> {
+    let [from, to] = victims(bed);
     let flow = Flow::stream(from, to, to.ip4().into())?;
     let stop = bed.stop_flag();
     // A loss of the handshake is not a failure: the throughput of B is judged.
@@ -278,14 +312,19 @@ fn tcp(
     bed.pass(TCP_START)?;
     let bytes = || streams.received().iter().sum::<u64>();
     let begin = (Instant::now(), bytes());
-    watch(bed, peak, duration)?;
+    watch(bed, attack, peak, duration)?;
     let gbps = (bytes() - begin.1) as f64 * 8e-9 / begin.0.elapsed().as_secs_f64();
     streams.finish()?;
     Ok(gbps)
 }
 
 /// Waits for `duration`, and records the highest resource use of the switch.
-fn watch(bed: &mut TestBed<'_>, peak: &mut PeakUsage, duration: Duration) -> Result<()> {
+fn watch(
+    bed: &mut TestBed<'_>,
+    attack: Attack,
+    peak: &mut PeakUsage,
+    duration: Duration,
+) -> Result<()> {
     let end = Instant::now() + duration;
     loop {
         let left = end.saturating_duration_since(Instant::now());
@@ -297,7 +336,20 @@ fn watch(bed: &mut TestBed<'_>, peak: &mut PeakUsage, duration: Duration) -> Res
         peak.megaflows = peak.megaflows.max(number(&counters, "/megaflows/megaflows"));
         peak.masks = peak.masks.max(number(&counters, "/megaflows/masks"));
         peak.late_bytes = peak.late_bytes.max(bed.footprint(0)?.resident_bytes);
+        if attack == Attack::SynFlood {
+            let attacker = bed.lab().guest(0, 0).name();
+            for (host, port) in [attacker.as_str(), "tunnel"].into_iter().enumerate() {
+                let connections = bed.port_connections(host, port)?;
+                peak.connections[host] = peak.connections[host].max(connections);
+            }
+        }
     }
+}
+
+/// B, and the guest to which it sends.
+fn victims<'a>(bed: &TestBed<'a>) -> [&'a Guest; 2] {
+    let lab = bed.lab();
+    [lab.guest(0, 1), lab.guest(1, 1)]
 }
 
 impl VictimRates {

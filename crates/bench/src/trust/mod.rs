@@ -38,6 +38,8 @@ pub enum TrustScenario {
     PortScan,
     /// A guest sends packets of which each needs another megaflow mask.
     TupleSpace,
+    /// A guest sends nothing but SYNs of new connections through stateful ACLs.
+    SynFlood,
     /// The network file is reloaded over and over.
     Reload,
     /// The daemon is killed over and over.
@@ -50,10 +52,11 @@ pub enum TrustScenario {
 
 impl TrustScenario {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::UpcallFlood,
         Self::PortScan,
         Self::TupleSpace,
+        Self::SynFlood,
         Self::Reload,
         Self::Kill,
         Self::Interruption,
@@ -66,6 +69,7 @@ impl TrustScenario {
             Self::UpcallFlood => "upcall-flood",
             Self::PortScan => "port-scan",
             Self::TupleSpace => "tuple-space",
+            Self::SynFlood => "syn-flood",
             Self::Reload => "reload",
             Self::Kill => "kill",
             Self::Interruption => "interruption",
@@ -119,6 +123,7 @@ impl TrustScenario {
             Self::UpcallFlood => hostile(Attack::UpcallFlood),
             Self::PortScan => hostile(Attack::PortScan),
             Self::TupleSpace => hostile(Attack::TupleSpace),
+            Self::SynFlood => hostile(Attack::SynFlood),
             Self::Reload => {
                 let mut bed = start(&reload::network(lab, false))?;
                 let report = reload::run(&mut bed, *reloads)?;

@@ -223,6 +223,27 @@ impl<'a> TestBed<'a> {
         ask(&self.control(host), &json!({ "command": "show" }), ReplyForm::Line, |_| {})
     }
 
+    /// How many connections packets from `port` have opened on `host`.
+    ///
+    /// # Errors
+    /// The daemon does not respond.
+    pub fn port_connections(&self, host: usize, port: &str) -> Result<u64> {
+        let mut found = 0;
+        ask(
+            &self.control(host),
+            &json!({ "command": "connection_use" }),
+            ReplyForm::Rows,
+            |row| {
+                let name = row["name"].as_str().unwrap_or_default();
+                // That of a tunnel is followed by its type.
+                if row["what"] == "port" && name.split(' ').next() == Some(port) {
+                    found = number(row, "/connections");
+                }
+            },
+        )?;
+        Ok(found)
+    }
+
     /// The counters of the switch of `host`, without its megaflows.
     ///
     /// # Errors
