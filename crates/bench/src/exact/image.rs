@@ -59,8 +59,9 @@ fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
             OvsTunnel::Gre => &["nf_conntrack_netlink", "vport-gre"],
             OvsTunnel::Bridge | OvsTunnel::QinQ => &["nf_conntrack_netlink", "openvswitch"],
         },
-        Contender::Weft(Datapath::User, _) => &[],
+        Contender::Weft(Datapath::User, _) | Contender::WeftBridge(Datapath::User) => &[],
         Contender::Weft(Datapath::Kernel, _)
+        | Contender::WeftBridge(Datapath::Kernel)
         | Contender::WeftVeth(_)
         | Contender::Stateful(StatefulSwitch::Weft(_), _) => {
             &["sch_ingress", "cls_bpf", "bridge", "vxlan"]

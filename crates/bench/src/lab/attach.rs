@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use network::TunnelType;
+
 use super::attachment::Attachment;
 use super::contender::{Contender, Datapath, KernelTunnel, StatefulSwitch};
 use super::shape::IpVersion;
@@ -16,6 +18,7 @@ impl Contender {
             Self::Ovs(datapath, _) => ovs::unavailable(datapath),
             Self::Kernel(tunnel) => kernel::tunnel_unavailable(tunnel),
             Self::Weft(datapath, tunnel) => weft::unavailable(datapath, tunnel, weft),
+            Self::WeftBridge(datapath) => weft::unavailable(datapath, TunnelType::QinQ, weft),
             Self::WeftVeth(tunnel) | Self::Stateful(StatefulSwitch::Weft(tunnel), _) => {
                 weft::unavailable(Datapath::Kernel, tunnel, weft)
             }
@@ -34,6 +37,7 @@ impl Contender {
     pub fn attach(self, lab: &Lab<'_>, weft: &Path) -> Result<Attachment> {
         match self {
             Self::Weft(datapath, tunnel) => weft::attach(lab, datapath, tunnel, weft),
+            Self::WeftBridge(datapath) => weft::attach_bridge(lab, datapath, weft),
             Self::WeftVeth(tunnel) => weft::attach_veth(lab, tunnel, weft),
             Self::Stateful(switch, rules) => stateful::attach(lab, switch, rules, weft),
             Self::Ovs(datapath, tunnel) => ovs::attach(lab, datapath, tunnel),

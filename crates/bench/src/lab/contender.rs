@@ -59,6 +59,9 @@ pub enum Contender {
     Ovs(Datapath, OvsTunnel),
     /// weft on both hosts, with this tunnel between them.
     Weft(Datapath, TunnelType),
+    /// weft on both hosts, each with a bridge whose flows push and pop two tags, in the syntax of
+    /// ovs-ofctl: the flows of [`OvsTunnel::QinQ`].
+    WeftBridge(Datapath),
     /// weft's kernel datapath with this tunnel, and guests whose veth pairs exist before it starts,
     /// as container platforms make them. Only exact counts measure these.
     WeftVeth(TunnelType),
@@ -182,6 +185,7 @@ impl Contender {
         all.extend(kernel);
         all.extend(ovs.concat());
         all.extend(weft.concat());
+        all.extend(Datapath::ALL.map(Self::WeftBridge));
         all.extend(Self::VETH);
         all.extend(Self::STATEFUL);
         all
@@ -213,7 +217,7 @@ impl Contender {
     /// The datapath of weft, or `None` for what it is compared with.
     pub fn weft_datapath(self) -> Option<Datapath> {
         match self {
-            Self::Weft(datapath, _) => Some(datapath),
+            Self::Weft(datapath, _) | Self::WeftBridge(datapath) => Some(datapath),
             Self::WeftVeth(_) | Self::Stateful(StatefulSwitch::Weft(_), _) => {
                 Some(Datapath::Kernel)
             }
@@ -247,6 +251,7 @@ impl Contender {
             Self::Kernel(tunnel) => format!("kernel-{}", tunnel.name()),
             Self::Ovs(datapath, tunnel) => format!("ovs-{}-{}", datapath.name(), tunnel.name()),
             Self::Weft(datapath, tunnel) => format!("weft-{}-{tunnel}", datapath.name()),
+            Self::WeftBridge(datapath) => format!("weft-{}-bridge-qinq", datapath.name()),
             Self::WeftVeth(tunnel) => format!("weft-kernel-{tunnel}-veth"),
             Self::Stateful(switch, rules) => match switch {
                 StatefulSwitch::Bridge => format!("bridge-{}", rules.name()),
@@ -260,7 +265,7 @@ impl Contender {
     pub fn joins(self, a: &Guest, b: &Guest) -> bool {
         match self {
             // Each pair of guests has tags of its own, as in the study.
-            Self::Direct | Self::Ovs(_, OvsTunnel::QinQ) => {
+            Self::Direct | Self::Ovs(_, OvsTunnel::QinQ) | Self::WeftBridge(_) => {
                 a.host() != b.host() && a.number() == b.number()
             }
             _ => true,
@@ -272,6 +277,7 @@ impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Weft(datapath, tunnel) => write!(f, "weft {} {tunnel}", datapath.name()),
+            Self::WeftBridge(datapath) => write!(f, "weft {} bridge qinq", datapath.name()),
             Self::WeftVeth(tunnel) => write!(f, "weft kernel {tunnel} veth"),
             Self::Stateful(switch, rules) => match switch {
                 StatefulSwitch::Bridge => write!(f, "Linux bridge {}", rules.name()),

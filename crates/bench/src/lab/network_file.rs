@@ -6,6 +6,7 @@ use network::{Carrier, NetworkId, TunnelType};
 
 use super::contender::{LAB_INNER_VLAN, LAB_VNI};
 use super::host::{GUEST_DEVICE, UPLINK};
+use super::ovs::UPLINK_PORT;
 use super::shape::IpVersion;
 use super::underlay::Lab;
 
@@ -52,6 +53,35 @@ pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch_lines: &str
              addresses = [\"{ip4}/24\", \"{ip6}/64\"]\n\
              device = {{ tap = \"{GUEST_DEVICE}\", netns = \"{netns}\" }}\n"
         );
+    }
+    text
+}
+
+/// The network file of a bridge on each host with its guests and the uplink as ports, which `mtu`
+/// limits to what the flows of `tags.flows` can tag. weft itself sends nothing to the uplink.
+pub(super) fn bridges_toml(lab: &Lab<'_>, mtu: u16) -> String {
+    let mut text = String::new();
+    for host in lab.hosts() {
+        let name = host.name();
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "\n[[host]]\nname = \"{name}\"\nuplink = \"lo\"\n\
+             \n[[bridge]]\nname = \"br-{name}\"\nhost = \"{name}\"\nflows = \"tags.flows\"\n\
+             mtu = {mtu}\n\
+             \n[[bridge.port]]\nname = \"uplink-{name}\"\nnumber = {UPLINK_PORT}\n\
+             device = {{ interface = \"{UPLINK}\" }}\n"
+        );
+        for guest in lab.guests().iter().filter(|guest| guest.host() == host.index) {
+            let (name, number, netns) = (guest.name(), guest.number() + 1, guest.netns());
+            let (mac, ip4, ip6) = (guest.mac(), guest.ip4(), guest.ip6());
+            let _ = write!(
+                text,
+                "\n[[bridge.port]]\nname = \"{name}\"\nnumber = {number}\nmac = \"{mac}\"\n\
+                 addresses = [\"{ip4}/24\", \"{ip6}/64\"]\n\
+                 device = {{ tap = \"{GUEST_DEVICE}\", netns = \"{netns}\" }}\n"
+            );
+        }
     }
     text
 }

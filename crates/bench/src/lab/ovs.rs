@@ -24,7 +24,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// Exists when the kernel's module is loaded or built in.
 const MODULE: &str = "/sys/module/openvswitch";
 /// The OpenFlow port number of the uplink where it is a port of the guests' bridge.
-const UPLINK_PORT: u16 = 1000;
+pub(super) const UPLINK_PORT: u16 = 1000;
 /// How long a configuration step may take, including the start of the switch.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
 /// The userspace datapath cannot handle super-packets and partial checksums of its ports.
@@ -231,7 +231,7 @@ impl<'a> Instance<'a> {
 
 /// Pushes two tags for each pair of guests, with an inner tag of its own. (The study pushed one,
 /// because its guests were tagged already.)
-fn tag_flows(guests: usize) -> Vec<String> {
+pub(super) fn tag_flows(guests: usize) -> Vec<String> {
     let mut flows = vec![format!(
         "table=0,in_port={UPLINK_PORT},dl_vlan={LAB_VNI},actions=pop_vlan,resubmit(,1)"
     )];

@@ -8,10 +8,11 @@ use datapath_bpf::Unsupported;
 use network::{KernelDatapath, Network, TunnelType};
 
 use super::attachment::Attachment;
-use super::contender::Datapath;
+use super::contender::{Datapath, OvsTunnel};
 use super::host::GUEST_DEVICE;
 use super::kernel::veth_guest;
-use super::network_file::network_toml;
+use super::network_file::{bridges_toml, network_toml};
+use super::ovs::tag_flows;
 use super::policy::Policy;
 use super::scratch::Scratch;
 use super::underlay::{Lab, host_end};
@@ -71,6 +72,13 @@ pub(super) fn attach_veth(lab: &Lab<'_>, tunnel: TunnelType, weft: &Path) -> Res
     attach_with(lab, Datapath::Kernel, &text, weft, &[])
 }
 
+/// Joins the guests by a bridge on each host, which has the flows that Open vSwitch has for QinQ.
+pub(super) fn attach_bridge(lab: &Lab<'_>, datapath: Datapath, weft: &Path) -> Result<Attachment> {
+    let mtu = lab.guest_mtu(OvsTunnel::QinQ.overhead(lab.shape().family))?;
+    let flows = tag_flows(lab.shape().guests_per_host).join("\n");
+    attach_files(lab, datapath, (&bridges_toml(lab, mtu), &[("tags.flows", &flows)]), weft, &[])
+}
+
 /// Starts the daemons with the network file `text` and additional options of `weft run`.
 ///
 /// # Errors
@@ -97,12 +105,29 @@ pub(crate) fn attach_large(
     weft: &Path,
     options: &[&str],
 ) -> Result<Attachment> {
+    attach_files(lab, datapath, (text, &[("", more)]), weft, options)
+}
+
+/// Starts the daemons with the network file `text` and further files of its directory. The text of
+/// one without a name is more text of the network file, which only the daemons read.
+fn attach_files(
+    lab: &Lab<'_>,
+    datapath: Datapath,
+    (text, files): (&str, &[(&str, &str)]),
+    weft: &Path,
+    options: &[&str],
+) -> Result<Attachment> {
     let scratch = Scratch::create()?;
+    for (name, flows) in files.iter().filter(|(name, _)| !name.is_empty()) {
+        scratch.write(name, flows)?;
+    }
     let file = scratch.write("network.toml", text)?;
     let network = Network::load(&file)
         .map_err(|errors| Error::Traffic(format!("the network file of the lab: {errors}")))?;
-    let guest_mtu = network.logical_switches().first().map_or(lab.uplink_mtu(), |s| s.mtu);
-    if !more.is_empty() {
+    let switch_mtu = network.logical_switches().first().map(|switch| switch.mtu);
+    let bridge_mtu = network.bridges().first().map(|bridge| bridge.mtu);
+    let guest_mtu = switch_mtu.or(bridge_mtu).unwrap_or(lab.uplink_mtu());
+    for (_, more) in files.iter().filter(|(name, more)| name.is_empty() && !more.is_empty()) {
         scratch.write("network.toml", &[text, more].concat())?;
     }
     let (mut processes, mut controls) = (Vec::new(), Vec::new());

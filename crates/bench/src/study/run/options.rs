@@ -183,7 +183,7 @@ mod tests {
             Contender::Weft(datapath, tunnel) => {
                 (*datapath, *tunnel) != (Datapath::Kernel, TunnelType::Stt)
             }
-            Contender::Direct | Contender::LinuxBridge => true,
+            Contender::Direct | Contender::LinuxBridge | Contender::WeftBridge(_) => true,
             Contender::WeftVeth(_) | Contender::Stateful(..) => false,
         };
         let options =

@@ -77,10 +77,11 @@ fn visit(scenarios: &[Scenario], contender: Contender, timing: Timing) -> Durati
     let join = match contender {
         Contender::Direct | Contender::LinuxBridge | Contender::Kernel(_) => millis(200),
         Contender::Ovs(..) => millis(1500),
-        Contender::Weft(Datapath::User, _) => millis(400),
-        Contender::Weft(Datapath::Kernel, _) | Contender::WeftVeth(_) | Contender::Stateful(..) => {
-            millis(1500)
-        }
+        Contender::Weft(Datapath::User, _) | Contender::WeftBridge(Datapath::User) => millis(400),
+        Contender::Weft(Datapath::Kernel, _)
+        | Contender::WeftBridge(Datapath::Kernel)
+        | Contender::WeftVeth(_)
+        | Contender::Stateful(..) => millis(1500),
     };
     let measure = |scenario: &Scenario| match scenario {
         // Each connection has two threads.

@@ -36,6 +36,12 @@ fn weft(tunnels: &[TunnelType]) -> Vec<Contender> {
     Datapath::ALL.into_iter().flat_map(with).collect()
 }
 
+/// Besides, weft's bridges, which are programmed as those of the study were.
+fn with_bridges(mut contenders: Vec<Contender>) -> Vec<Contender> {
+    contenders.extend(Datapath::ALL.map(Contender::WeftBridge));
+    contenders
+}
+
 fn ovs(tunnels: &[OvsTunnel]) -> Vec<Contender> {
     let with = |datapath| tunnels.iter().map(move |&tunnel| Contender::Ovs(datapath, tunnel));
     Datapath::ALL.into_iter().flat_map(with).collect()
@@ -157,11 +163,15 @@ fn geneve_vs_vxlan(quick: bool) -> Result<Vec<Cell>> {
 }
 
 fn qinq(quick: bool) -> Result<Vec<Cell>> {
-    let tags = [kernel(&[KernelTunnel::QinQ]), ovs(&[OvsTunnel::QinQ]), weft(&[TunnelType::QinQ])];
+    let tags = [
+        kernel(&[KernelTunnel::QinQ]),
+        ovs(&[OvsTunnel::QinQ]),
+        with_bridges(weft(&[TunnelType::QinQ])),
+    ];
     let contenders = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Geneve, KernelTunnel::QinQ]),
         ovs(if quick { &[] } else { &[OvsTunnel::Vxlan, OvsTunnel::Geneve, OvsTunnel::QinQ] }),
-        weft(&[TunnelType::Vxlan, TunnelType::Geneve, TunnelType::QinQ]),
+        with_bridges(weft(&[TunnelType::Vxlan, TunnelType::Geneve, TunnelType::QinQ])),
     ]);
     let many = load(Pattern::TcpStream, 131_072, 128)?;
     let mut scenarios = vec![

@@ -288,7 +288,9 @@ fn checksum(evidence: &Evidence<'_>) -> Vec<Check> {
 fn qinq_and_tunnels(evidence: &Evidence<'_>) -> Vec<(Contender, Contender)> {
     let mut pairs = Vec::new();
     for qinq in evidence.subjects("qinq") {
-        let tunnels = ["vxlan", "geneve"].map(|tunnel| qinq.id().replace("qinq", tunnel));
+        // A bridge has no tunnels. Those of weft take their place.
+        let id = qinq.id().replace("-bridge-", "-");
+        let tunnels = ["vxlan", "geneve"].map(|tunnel| id.replace("qinq", tunnel));
         pairs.extend(tunnels.iter().filter_map(|id| Some((qinq, id.parse().ok()?))));
     }
     pairs
