@@ -95,6 +95,10 @@ impl Record {
         }
         [words[10], words[11]] = entry.label;
         words[12] = u64::from(entry.mark) << 32 | u64::from(entry.opener.0);
+        let initiated = match &entry.machine {
+            Machine::Sctp(sctp) => sctp.initiated(),
+            _ => 0,
+        };
         let (kind, state, detail) = match &entry.machine {
             Machine::Tcp(tcp) => (TCP, tcp.state() as u8, tcp.save()),
             Machine::Udp { .. } => (UDP, 0, 0),
@@ -102,7 +106,7 @@ impl Record {
             Machine::Sctp(sctp) => (SCTP, sctp.state() as u8, sctp.save()),
             Machine::Other => (OTHER, 0, 0),
         };
-        words[13] = u64::from_le_bytes([entry.status.bits(), kind, state, 0, 0, 0, 0, 0]);
+        words[13] = u64::from_le_bytes([entry.status.bits(), kind, state, initiated, 0, 0, 0, 0]);
         words[14] = detail;
         words[Self::WORDS - 1] = checksum(&words[..Self::WORDS - 1]);
         Self(words)
@@ -110,7 +114,7 @@ impl Record {
 
     /// Facts, state machine and timeout of the connection. `None` if they are impossible.
     fn decode(&self, now_ms: u64) -> Option<(Status, Machine, Timeout)> {
-        let [status, kind, state, ..] = self.0[13].to_le_bytes();
+        let [status, kind, state, initiated, ..] = self.0[13].to_le_bytes();
         let status = Status::from_bits(status)?;
         let [original, reply] = [self.tuple(0), self.tuple(1)];
         let is_pair = original.zone() == reply.zone()
@@ -133,7 +137,7 @@ impl Record {
             }
             ICMP if original.is_icmp() => (Machine::Icmp, Timeout::Icmp),
             SCTP if protocol == wire::Protocol::SCTP => {
-                let sctp = Sctp::restore(state, self.0[14])?;
+                let sctp = Sctp::restore(state, self.0[14], initiated)?;
                 (Machine::Sctp(sctp), sctp.state().timeout())
             }
             OTHER if !original.has_ports() && !original.is_icmp() => {

@@ -100,12 +100,21 @@ impl Sctp {
         (self.tags[0] as u64) << 32 | self.tags[1] as u64
     }
 
-    /// The association in this state, with the result of [`Sctp::save`]. `None` if there is no such
-    /// state.
-    pub fn restore(state: u8, saved: u64) -> Option<Self> {
+    /// The directions in which an INIT was sent: a bit for each.
+    pub const fn initiated(&self) -> u8 {
+        self.initiated[0] as u8 | (self.initiated[1] as u8) << 1
+    }
+
+    /// The association in this state, with the results of [`Sctp::save`] and [`Sctp::initiated`].
+    /// `None` if there is no such state.
+    pub fn restore(state: u8, saved: u64, initiated: u8) -> Option<Self> {
         let state = *SctpState::ALL.get(usize::from(state))?;
         let tags = [(saved >> 32) as u32, saved as u32];
-        Some(Self { tags, state, initiated: [false; 2], unknown_tag: None })
+        let initiated = match initiated {
+            0..=3 => [initiated & 1 != 0, initiated & 2 != 0],
+            _ => return None,
+        };
+        Some(Self { tags, state, initiated, unknown_tag: None })
     }
 
     /// The association that `packet` begins.
@@ -308,4 +317,21 @@ fn step(direction: Direction, chunk: &Chunk, state: SctpState) -> Option<SctpSta
         (_, _, unchanged) => unchanged,
     };
     Some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn association_is_the_same_when_it_is_restored() {
+        for initiated in 0..4 {
+            let state = SctpState::CookieWait as u8;
+            let sctp = Sctp::restore(state, 7 << 32 | 9, initiated).unwrap();
+            assert_eq!((sctp.state() as u8, sctp.save()), (state, 7 << 32 | 9));
+            assert_eq!(sctp.initiated(), initiated);
+        }
+        assert!(Sctp::restore(0, 0, 4).is_none());
+        assert!(Sctp::restore(u8::MAX, 0, 0).is_none());
+    }
 }

@@ -332,7 +332,9 @@ impl Table {
 fn machine_state(entry: &Entry) -> (u8, u64) {
     match &entry.machine {
         crate::entry::Machine::Tcp(tcp) => (tcp.state() as u8, 0),
-        crate::entry::Machine::Sctp(sctp) => (sctp.state() as u8, sctp.save()),
+        crate::entry::Machine::Sctp(sctp) => {
+            (sctp.state() as u8 | sctp.initiated() << 6, sctp.save())
+        }
         _ => (0, 0),
     }
 }
