@@ -261,10 +261,18 @@ impl Daemon {
         })
     }
 
-    /// Removes the connections of a zone, or all.
-    pub(super) fn flush_zone(&self, zone: Option<Zone>) {
+    /// Removes the connections of a zone, or of all, whose tuples `is_meant` accepts: that of the
+    /// original direction, and that of replies.
+    pub(super) fn flush_tuples(
+        &self,
+        zone: Option<Zone>,
+        is_meant: impl Fn(&Tuple, &Tuple) -> bool,
+    ) {
         if let Some(tracker) = self.datapath.tracker() {
-            tracker.flush(|connection| zone.is_none_or(|zone| zone == connection.zone));
+            tracker.flush(|connection| {
+                zone.is_none_or(|zone| zone == connection.zone)
+                    && is_meant(&connection.original, &connection.reply)
+            });
         }
     }
 

@@ -8,6 +8,7 @@ use datapath::DumpCursor;
 use flow::ShowActions;
 use pipeline::ZoneUser;
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::PoisonError;
 
 /// The longest answer, in bytes.
@@ -18,7 +19,7 @@ const VSWITCHD: &str = "\
 dpctl/del-flows          [DP]
 dpctl/dump-conntrack     [DP] [zone=ZONE]
 dpctl/dump-flows         [DP]
-dpctl/flush-conntrack    [DP] [zone=ZONE]
+dpctl/flush-conntrack    [DP] [zone=ZONE] [CT-ORIG-TUPLE [CT-REPLY-TUPLE]]
 exit                     [--cleanup]
 list-commands
 version
@@ -54,9 +55,11 @@ impl Daemon {
             (Program::Vswitchd, "dpctl/dump-conntrack", _) => {
                 zone_of(&call.method, &arguments).and_then(|zone| self.dump_connections(zone))
             }
-            (Program::Vswitchd, "dpctl/flush-conntrack", _) => zone_of(&call.method, &arguments)
-                .map(|zone| {
-                    self.flush_zone(zone);
+            (Program::Vswitchd, "dpctl/flush-conntrack", _) => flushed(&call.method, &arguments)
+                .map(|(zone, tuples)| {
+                    self.flush_tuples(zone, |original, reply| {
+                        tuples[0].accepts(original) && tuples[1].accepts(reply)
+                    });
                     String::new()
                 }),
             (Program::Vswitchd, "dpctl/dump-flows", [] | [_])
@@ -187,6 +190,69 @@ fn zone_of(method: &str, arguments: &[&str]) -> Result<Option<Zone>, String> {
     zone.map(|zone| Some(Zone(zone))).ok_or_else(|| unsupported(method, arguments))
 }
 
+/// The values that a tuple of `dpctl/flush-conntrack` must have.
+#[derive(Default)]
+struct TupleFilter {
+    src: Option<IpAddr>,
+    dst: Option<IpAddr>,
+    protocol: Option<u8>,
+    ports: [Option<u16>; 2],
+    /// Type, code and identifier.
+    icmp: [Option<u16>; 3],
+}
+
+impl TupleFilter {
+    /// Parses `ct_nw_src=10.0.0.1,ct_nw_proto=17,...`. An empty text accepts all.
+    fn parse(text: &str) -> Option<Self> {
+        let mut filter = Self::default();
+        for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=')?;
+            match key {
+                "ct_nw_src" | "ct_ipv6_src" => filter.src = Some(value.parse().ok()?),
+                "ct_nw_dst" | "ct_ipv6_dst" => filter.dst = Some(value.parse().ok()?),
+                "ct_nw_proto" => filter.protocol = Some(value.parse().ok()?),
+                "ct_tp_src" => filter.ports[0] = Some(value.parse().ok()?),
+                "ct_tp_dst" => filter.ports[1] = Some(value.parse().ok()?),
+                "icmp_type" => filter.icmp[0] = Some(value.parse().ok()?),
+                "icmp_code" => filter.icmp[1] = Some(value.parse().ok()?),
+                "icmp_id" => filter.icmp[2] = Some(value.parse().ok()?),
+                _ => return None,
+            }
+        }
+        Some(filter)
+    }
+
+    fn accepts(&self, tuple: &Tuple) -> bool {
+        let ports = tuple.has_ports().then(|| tuple.ports());
+        let icmp = tuple.icmp_fields();
+        let values = [
+            (self.ports[0], ports.map(|(src, _)| src)),
+            (self.ports[1], ports.map(|(_, dst)| dst)),
+            (self.icmp[0], icmp.map(|(kind, ..)| kind.into())),
+            (self.icmp[1], icmp.map(|(_, code, _)| code.into())),
+            (self.icmp[2], icmp.map(|(.., id)| id)),
+        ];
+        self.src.is_none_or(|src| src == tuple.src())
+            && self.dst.is_none_or(|dst| dst == tuple.dst())
+            && self.protocol.is_none_or(|protocol| protocol == tuple.protocol().0)
+            && values.into_iter().all(|(wanted, is)| wanted.is_none() || wanted == is)
+    }
+}
+
+/// The arguments `[DP] [zone=ZONE] [CT-ORIG-TUPLE [CT-REPLY-TUPLE]]`.
+fn flushed(method: &str, arguments: &[&str]) -> Result<(Option<Zone>, [TupleFilter; 2]), String> {
+    let is_tuple = |text: &&&str| text.is_empty() || text.starts_with("ct_");
+    let tuples = arguments.iter().rev().take(2).take_while(is_tuple).count();
+    let (others, tuples) = arguments.split_at(arguments.len() - tuples);
+    let zone = zone_of(method, others)?;
+    let mut filters = tuples.iter().map(|text| TupleFilter::parse(text));
+    let mut next = || filters.next().unwrap_or_else(|| Some(TupleFilter::default()));
+    match [next(), next()] {
+        [Some(original), Some(reply)] => Ok((zone, [original, reply])),
+        _ => Err(unsupported(method, arguments)),
+    }
+}
+
 fn check_len(text: &str, remedy: &str) -> Result<(), String> {
     if text.len() > MAX_TEXT {
         return Err(format!("the answer is longer than {} MiB: {remedy}", MAX_TEXT >> 20));
@@ -242,7 +308,7 @@ mod tests {
             (&["zone=7", "zone=8"], Err(())),
             (&["-m"], Err(())),
             (&["a", "b"], Err(())),
-            // A tuple of `dpctl/flush-conntrack`.
+            // Only `dpctl/flush-conntrack` takes a tuple.
             (&["ct_nw_src=10.0.0.1,ct_nw_proto=6"], Err(())),
         ] {
             let found = zone_of("dpctl/dump-conntrack", arguments);
@@ -251,6 +317,34 @@ mod tests {
                 let named = format!("`dpctl/dump-conntrack {}`", arguments.join(" "));
                 assert!(error.contains(&named), "{error}");
             }
+        }
+    }
+
+    #[test]
+    fn flush_takes_tuples_of_both_directions() {
+        let method = "dpctl/flush-conntrack";
+        let tuple = |src: [u8; 4], ports: (u16, u16)| {
+            let dst = IpAddr::from([10, 0, 0, 9]);
+            Tuple::new(src.into(), dst, wire::Protocol::UDP, ports.0, ports.1).unwrap()
+        };
+        let (one, other) = (tuple([10, 0, 0, 1], (1, 2)), tuple([10, 0, 0, 2], (3, 2)));
+        for (arguments, zone, accepted) in [
+            (&[][..], None, [true, true]),
+            (&["zone=5"], Some(Zone(5)), [true, true]),
+            (&["zone=5", "ct_nw_src=10.0.0.1,ct_nw_proto=17"], Some(Zone(5)), [true, false]),
+            (&["dp", "ct_tp_dst=2,ct_tp_src=3,ct_nw_dst=10.0.0.9"], None, [false, true]),
+            (&["ct_nw_proto=6"], None, [false, false]),
+            (&["ct_nw_proto=1,icmp_id=2"], None, [false, false]),
+        ] {
+            let (found, filters) = flushed(method, arguments).unwrap();
+            assert_eq!(found, zone, "{arguments:?}");
+            assert_eq!([one, other].map(|tuple| filters[0].accepts(&tuple)), accepted);
+            assert!(filters[1].accepts(&one));
+        }
+        let (_, filters) = flushed(method, &["", "ct_nw_src=10.0.0.2"]).unwrap();
+        assert!(filters[0].accepts(&one) && !filters[1].accepts(&one));
+        for wrong in [&["ct_nw_src=10.0.0"][..], &["ct_mark=1"], &["ct_nw_src"]] {
+            assert!(flushed(method, wrong).is_err(), "{wrong:?}");
         }
     }
 
