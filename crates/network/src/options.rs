@@ -87,6 +87,13 @@ pub const fn overhead_bytes(
     tunnel.overhead_bytes(matches!(family, UnderlayFamily::V6), options.of(tunnel))
 }
 
+/// Limits and timeouts of tracked connections where `[connections]` does not set them. One port may
+/// open half of all connections, so that no guest can take the whole table.
+pub fn default_connections() -> conntrack::Config {
+    let limits = conntrack::Limits { per_port: 500_000, ..Default::default() };
+    conntrack::Config { limits, adaptive: true, ..Default::default() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,11 +117,4 @@ mod tests {
         assert_eq!(overhead(TunnelType::Vxlan, UnderlayFamily::V4, &options), 50);
         assert_eq!(overhead(TunnelType::Stt, UnderlayFamily::V4, &options), 72);
     }
-}
-
-/// Limits and timeouts of tracked connections where `[connections]` does not set them. One port may
-/// open half of all connections, so that no guest can take the whole table.
-pub fn default_connections() -> conntrack::Config {
-    let limits = conntrack::Limits { per_port: 500_000, ..Default::default() };
-    conntrack::Config { limits, adaptive: true, ..Default::default() }
 }
