@@ -2,13 +2,18 @@
 //! or another machine on the other host.
 
 use crate::common::daemon::{port, wait_port};
-use crate::common::{Daemon, Guest, Lab, PATIENCE, Setup, TUNNELS, traffic};
+use crate::common::{
+    Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, TUNNELS, traffic,
+};
 use datapath::stats::PacketCount;
+use netdev::tap::Tap;
 use nix::sys::signal::Signal;
+use packet::PacketBuf;
 use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
+use testkit::host::wait_until;
 use testkit::vm::Vm;
 use testkit::{report, require_vm};
 
@@ -228,4 +233,82 @@ fn machines_exchange_tagged_frames_when_they_are_trunks() {
     assert_eq!(received, sent);
     drop((a, b));
     daemons.into_iter().for_each(Daemon::stop);
+}
+
+/// The queues that the program of a machine opens.
+const QUEUES: u16 = 4;
+/// UDP flows to a machine: enough that each queue gets some, whatever their hashes.
+const FLOWS: usize = 64;
+
+/// Swaps the addresses and ports of a UDP packet over IPv4. `None` for other packets. All its
+/// checksums stay right, also partial ones.
+fn turn_round(packet: &mut PacketBuf) -> Option<()> {
+    let frame = packet.head_mut();
+    let is_udp = frame.get(12..15)? == [8, 0, 0x45] && *frame.get(23)? == 17;
+    let (mac, ip, port) = (0..6, 26..30, 34..36);
+    for range in [mac, ip, port].into_iter().filter(|_| is_udp) {
+        let (first, second) = frame.get_mut(range.start..)?.split_at_mut(range.len());
+        first.swap_with_slice(second.get_mut(..range.len())?);
+    }
+    is_udp.then_some(())
+}
+
+#[test]
+fn all_queues_of_a_machine_carry_frames_with_each_datapath() {
+    testkit::require_root!();
+    for datapath in Datapath::BOTH {
+        let setup = Setup::new("geneve").mtu(MTU).vms(1).queues(QUEUES).datapath(datapath);
+        let lab = Lab::new(setup);
+        let daemons = start_without_machines(&lab);
+        daemons[1].wait_ready();
+        let (machine, other) = lab.ends();
+        let (host, device) = (&lab.hosts[0].netns, machine.host_device());
+        // As QEMU opens them with `queues=4`.
+        let queues = host.run(|| Tap::open_queues(&device, QUEUES.into())).expect("all queues");
+        wait_port(&daemons[0], "g1", "up", |port| port.state == "up");
+        let netlink = other.netns.netlink();
+        let index = netlink.index_of(GUEST_DEVICE).expect("the device of the guest");
+        netlink.set_neighbour(index, machine.ip(4), machine.mac).expect("a neighbour");
+        let sockets: Vec<_> = (0..FLOWS).map(|_| traffic::udp_socket(other, 4)).collect();
+        let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
+        let (mut received, mut sent) = ([0; QUEUES as usize], [0; QUEUES as usize]);
+        // The first packets of flows take the slow path, and later ones the fast path.
+        for round in 0..3_u8 {
+            for socket in &sockets {
+                socket.send_to(&[round; 100], (machine.ip4, 9000)).expect("a datagram is sent");
+            }
+            let mut count = 0;
+            wait_until(PATIENCE, "all datagrams are in the queues", || {
+                for (number, queue) in queues.iter().enumerate() {
+                    while queue.recv(&mut packet).expect("the device is there").is_some() {
+                        if turn_round(&mut packet).is_none() {
+                            continue;
+                        }
+                        // The answer takes another queue. The kernel remembers it for the flow.
+                        let answering = (number + 1) % queues.len();
+                        queues[answering].send(&packet).expect("a frame is sent");
+                        (received[number], sent[answering]) =
+                            (received[number] + 1, sent[answering] + 1);
+                        count += 1;
+                    }
+                }
+                count == FLOWS
+            });
+            for socket in &sockets {
+                let mut bytes = [0; 200];
+                let (len, from) = socket.recv_from(&mut bytes).expect("an answer");
+                assert_eq!((&bytes[..len], from.ip()), (&[round; 100][..], machine.ip(4)));
+            }
+        }
+        assert!(received.iter().chain(&sent).all(|&count| count > 0), "{received:?} {sent:?}");
+        let refused = host.run(|| Tap::open(&device)).expect_err("it has several queues");
+        assert_eq!(refused.errno(), Some(nix::libc::EINVAL), "{refused}");
+        drop(queues);
+        wait_port(&daemons[0], "g1", "down", |port| port.state.contains("link is down"));
+        let [first, second] = daemons;
+        first.stop();
+        assert!(host.netlink().index_of(&device).is_err(), "nobody has it open");
+        second.stop();
+        report::peer("tap-multi-queue", &format!("{} datapath, {QUEUES} queues", datapath.name()));
+    }
 }

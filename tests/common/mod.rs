@@ -86,6 +86,7 @@ pub struct Setup {
     guests: [usize; 2],
     attachment: Attachment,
     vms: usize,
+    queues: u16,
     keyed: bool,
     secured: bool,
     trusted: Vec<(usize, String)>,
@@ -105,6 +106,7 @@ impl Setup {
             guests: [1, 1],
             attachment: Attachment::Tap,
             vms: 0,
+            queues: 1,
             keyed: true,
             secured: false,
             trusted: Vec::new(),
@@ -152,6 +154,11 @@ impl Setup {
     /// [`Guest::host_device`].
     pub fn vms(self, count: usize) -> Self {
         Self { vms: count, ..self }
+    }
+
+    /// Sets how many queues a virtual machine may open.
+    pub fn queues(self, count: u16) -> Self {
+        Self { queues: count, ..self }
     }
 
     /// Leaves out the `vni` of the switch, for GRE without a key.
@@ -461,7 +468,10 @@ impl Lab {
             let netns = guest.netns.name().expect("the namespace of a guest has a name");
             match setup.attachment {
                 _ if at < setup.vms => {
-                    line(format_args!("device = {{ vm = \"{}\" }}", guest.host_device()));
+                    let (device, queues) = (guest.host_device(), setup.queues);
+                    let queues =
+                        if queues > 1 { format!(", queues = {queues}") } else { String::new() };
+                    line(format_args!("device = {{ vm = \"{device}\"{queues} }}"));
                 }
                 Attachment::Tap => line(format_args!(
                     "device = {{ tap = \"{GUEST_DEVICE}\", netns = \"{netns}\" }}"

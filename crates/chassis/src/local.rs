@@ -375,7 +375,7 @@ fn device(
     Ok(Some(match kind {
         "" | "system" => DeviceConfig::Interface { name, mtu: (!is_provider).then_some(mtu) },
         "internal" => DeviceConfig::Tap { name, guest: None, mtu },
-        "tap" => DeviceConfig::Vm { name, mtu },
+        "tap" => DeviceConfig::Vm { name, mtu, multi_queue: false },
         "patch" => return Ok(None),
         kind => return Err(format!("weft has no interfaces of type {kind}")),
     }))

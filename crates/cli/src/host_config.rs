@@ -190,7 +190,9 @@ fn device_config(
                 addresses: addresses.to_vec(),
             }),
         },
-        Device::Vm { name } => DeviceConfig::Vm { name: name.clone(), mtu },
+        Device::Vm { name, queues } => {
+            DeviceConfig::Vm { name: name.clone(), mtu, multi_queue: *queues > 1 }
+        }
         Device::Interface { name } => {
             DeviceConfig::Interface { name: name.clone(), mtu: Some(mtu) }
         }

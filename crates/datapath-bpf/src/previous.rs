@@ -367,7 +367,7 @@ mod tests {
         let host = TestHost::new("closed");
         let loaded = load(MapSizes::new(16, 16), &EntropySeed::random()).expect("programs");
         let links = ["d0", "d1", "d2"].map(|name| bridge(&host, name));
-        host.run(|| Tap::create_persistent("vm0")).expect("a TAP");
+        host.run(|| Tap::create_persistent("vm0", false)).expect("a TAP");
         let tap = host.netlink().link("vm0").expect("it is there");
         let mut ports = Ports::new(&loaded, None, true).unwrap();
         for (number, link) in (1..).zip(&links[..2]) {
@@ -375,7 +375,8 @@ mod tests {
             ports.add(&port(number, device)).unwrap();
             ports.observe(PortNo(number), Some(link)).unwrap();
         }
-        ports.add(&port(3, DeviceConfig::Vm { name: "vm0".to_owned(), mtu: 1500 })).unwrap();
+        let device = DeviceConfig::Vm { name: "vm0".to_owned(), mtu: 1500, multi_queue: false };
+        ports.add(&port(3, device)).unwrap();
         ports.observe(PortNo(3), Some(&tap)).unwrap();
         for link in &links {
             host.netlink().set_promiscuous(link.index, true).unwrap();

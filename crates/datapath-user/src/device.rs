@@ -112,8 +112,9 @@ impl Device {
                 };
                 Ok(Some((devices, Some(link))))
             }
-            (DeviceConfig::Vm { name, mtu }, mode) => {
-                Ok(may_make.then(|| open_for_vm(name, *mtu, queues, mode)).transpose()?)
+            (DeviceConfig::Vm { name, mtu, multi_queue }, mode) => {
+                let tap = VmTap { name, mtu: *mtu, multi_queue: *multi_queue };
+                Ok(may_make.then(|| open_for_vm(&tap, queues, mode)).transpose()?)
             }
             (DeviceConfig::Tap { name, guest, mtu }, mode) => {
                 let netns = guest.as_ref().map(|guest| Netns::open(&guest.netns));
@@ -231,15 +232,20 @@ impl Device {
     }
 }
 
+/// The TAP of a virtual machine, as [`DeviceConfig::Vm`] describes it.
+struct VmTap<'a> {
+    name: &'a str,
+    mtu: u16,
+    multi_queue: bool,
+}
+
 /// Makes a TAP, or finds that of a running virtual machine. Its link has no carrier until a machine
 /// opens it.
-fn open_for_vm(
-    name: &str,
-    mtu: u16,
-    queues: usize,
-    mode: DeviceMode,
-) -> Result<OpenedDevice, Error> {
-    Tap::create_persistent(name)?;
+///
+/// Only the machine opens queues of the TAP, `queues` are packet sockets on its interface.
+fn open_for_vm(tap: &VmTap<'_>, queues: usize, mode: DeviceMode) -> Result<OpenedDevice, Error> {
+    let &VmTap { name, mtu, multi_queue } = tap;
+    Tap::create_persistent(name, multi_queue)?;
     // From here on, an error removes the TAP.
     let cleanup = CloseAction::VmTap(name.to_owned());
     let netlink = Netlink::open()?;

@@ -172,6 +172,8 @@ pub enum DeviceConfig {
         name: String,
         /// The guest's MTU in bytes.
         mtu: u16,
+        /// The machine may open several queues.
+        multi_queue: bool,
     },
     /// A device that exists already.
     Interface {

@@ -51,7 +51,7 @@ pub use kernel::KernelVersion;
 pub use netlink::{
     Address, Dad, GeneveSpec, GreSpec, Ifindex, Link, LinkKind, LinkSpec, LinkStats, LowerLink,
     Monitor, Neighbour, NeighbourState, Netlink, NetlinkEvent, Route, RoutePath, SizeLimits,
-    VlanSpec, VxlanSpec, XdpMode, check_link_name,
+    TunQueues, VlanSpec, VxlanSpec, XdpMode, check_link_name,
 };
 pub use netns::{Netns, OwnedNetns};
 pub use netns_lock::NetnsLock;

@@ -20,8 +20,8 @@ use crate::{Error, Result};
 pub use address::{Address, Dad};
 pub use encapsulation::{GeneveSpec, GreSpec, VlanSpec};
 pub use link::{
-    Ifindex, Link, LinkKind, LinkSpec, LinkStats, LowerLink, SizeLimits, VxlanSpec, XdpMode,
-    check_link_name,
+    Ifindex, Link, LinkKind, LinkSpec, LinkStats, LowerLink, SizeLimits, TunQueues, VxlanSpec,
+    XdpMode, check_link_name,
 };
 pub use monitor::{Monitor, NetlinkEvent};
 pub use neighbour::{Neighbour, NeighbourState};

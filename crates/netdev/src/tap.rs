@@ -20,7 +20,7 @@ use packet::vnet::{self, VNET_LEN};
 use crate::batch::IoSlices;
 use crate::io_error::{IoError, IoResult};
 use crate::sys;
-use crate::{Error, Ifindex, Result};
+use crate::{Error, Ifindex, Netlink, Result, TunQueues};
 
 const TUN_F_UDP_SEGMENT: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 const TUN_F_BASE: libc::c_uint =
@@ -93,19 +93,40 @@ impl Tap {
     }
 
     /// Creates the persistent interface `name` in the network namespace of this thread for another
-    /// program, such as a VM. It stays until [`Tap::delete_persistent`]. It may already exist and
-    /// be in use.
+    /// program, such as a VM, which opens one queue or `several`. It stays until
+    /// [`Tap::delete_persistent`]. It may already exist and be in use. An unused one with the other
+    /// number of queues is replaced.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the name is invalid or that of another device; otherwise as
-    /// [`Tap::open`], except EBUSY.
-    pub fn create_persistent(name: &str) -> Result<()> {
-        match Self::attach(name, 0) {
+    /// [`Error::Invalid`] when the name is invalid or that of another device, or when a program has
+    /// the interface open with the other number of queues; otherwise as [`Tap::open`], except
+    /// EBUSY.
+    pub fn create_persistent(name: &str, several: bool) -> Result<()> {
+        let flags = if several { libc::IFF_MULTI_QUEUE } else { 0 };
+        if let Some(queues) = tun_queues(name)? {
+            if queues.are_several == several {
+                // One more queue would be given frames of the program that has the others.
+                if several && queues.open > 0 {
+                    return Ok(());
+                }
+            } else if !Self::delete_persistent(name)? {
+                let (now, wanted) =
+                    if several { ("one queue", "several") } else { ("several queues", "one") };
+                return Err(Error::invalid(
+                    format!("create TAP {name}"),
+                    format!(
+                        "a program has it open with {now}, but {wanted} would be needed: \
+                         stop that program"
+                    ),
+                ));
+            }
+        }
+        match Self::attach(name, flags) {
             Ok(tap) => tap.set_persistent(name, true),
             Err(error) if error.errno() == Some(libc::EBUSY) => Ok(()),
             Err(error) if error.errno() == Some(libc::EINVAL) => Err(Error::invalid(
                 format!("create TAP {name}"),
-                "the name is used by an interface that is not a single-queue TAP: \
+                "the name is used by an interface that is not a TAP: \
                  remove that interface, or choose another name",
             )),
             Err(error) => Err(error),
@@ -118,7 +139,13 @@ impl Tap {
     /// # Errors
     /// As [`Tap::open`], except EBUSY.
     pub fn delete_persistent(name: &str) -> Result<bool> {
-        match Self::attach(name, 0) {
+        let flags = match tun_queues(name)? {
+            Some(TunQueues { are_several: true, open: 1.. }) => return Ok(false),
+            Some(TunQueues { are_several: true, open: 0 }) => libc::IFF_MULTI_QUEUE,
+            _ => 0,
+        };
+        match Self::attach(name, flags) {
+            // A program that has opened another queue meanwhile keeps the interface while it runs.
             Ok(tap) => tap.set_persistent(name, false).map(|()| true),
             Err(error) if error.errno() == Some(libc::EBUSY) => Ok(false),
             Err(error) => Err(error),
@@ -267,6 +294,15 @@ pub(crate) fn index_of(name: &str) -> Result<Ifindex> {
     match unsafe { libc::if_nametoindex(text.as_ptr()) } {
         0 => Err(Error::last_os(what())),
         index => Ok(Ifindex(index)),
+    }
+}
+
+/// The queues of the interface `name` if it is a TUN or TAP device.
+fn tun_queues(name: &str) -> Result<Option<TunQueues>> {
+    match Netlink::open()?.link(name) {
+        Ok(link) => Ok(link.tun_queues),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

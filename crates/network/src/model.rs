@@ -426,6 +426,8 @@ pub enum Device {
     Vm {
         /// Its name.
         name: String,
+        /// How many queues the machine may open: 1 to [`MAX_VM_QUEUES`].
+        queues: u16,
     },
     /// An existing interface in the namespace of weft.
     Interface {
@@ -434,11 +436,14 @@ pub enum Device {
     },
 }
 
+/// The maximum number of queues of a TAP device (the kernel's MAX_TAP_QUEUES).
+pub const MAX_VM_QUEUES: u16 = 256;
+
 impl Device {
     /// The name of the interface.
     pub fn name(&self) -> &str {
         match self {
-            Self::Tap { name, .. } | Self::Vm { name } | Self::Interface { name } => name,
+            Self::Tap { name, .. } | Self::Vm { name, .. } | Self::Interface { name } => name,
         }
     }
 

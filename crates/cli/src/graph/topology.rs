@@ -480,7 +480,7 @@ fn device_text(device: &Device) -> String {
     match device {
         Device::Tap { name, netns: Some(netns) } => format!("tap {name} in {netns}"),
         Device::Tap { name, netns: None } => format!("tap {name}"),
-        Device::Vm { name } => format!("vm {name}"),
+        Device::Vm { name, .. } => format!("vm {name}"),
         Device::Interface { name } => format!("interface {name}"),
     }
 }

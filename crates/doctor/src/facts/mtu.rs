@@ -135,7 +135,7 @@ fn of_port(port: &Port, guest: u32, netlink: &Netlink, links: &[Link]) -> Vec<Mt
             let link = Netns::open(netns).and_then(|there| there.netlink()?.link(name));
             link.iter().map(|link| place(MtuPointKind::Guest, link, Some(netns), guest)).collect()
         }
-        Device::Tap { name, netns: None } | Device::Vm { name } => on_host(name)
+        Device::Tap { name, netns: None } | Device::Vm { name, .. } => on_host(name)
             .map(|link| place(MtuPointKind::Vif, link, None, guest))
             .into_iter()
             .collect(),

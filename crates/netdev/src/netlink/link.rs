@@ -7,7 +7,7 @@ pub use spec::{LinkKind, LinkSpec, VxlanSpec};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, Nla};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     InfoBridgePort, InfoData, InfoGeneve, InfoPortData, InfoPortKind, InfoVxlan, LinkAttribute,
@@ -59,6 +59,8 @@ pub struct Link {
     pub master: Option<Ifindex>,
     /// The UDP port of a vxlan or geneve device.
     pub tunnel_port: Option<u16>,
+    /// The queues of a TUN or TAP device.
+    pub tun_queues: Option<TunQueues>,
     /// The linked device: the peer of a veth, the device that a VLAN is on.
     pub lower: Option<LowerLink>,
     /// How an XDP program is attached; `None` without one.
@@ -78,6 +80,16 @@ pub struct Link {
     pub rx_queues: u32,
     /// Counters since the device was created.
     pub stats: LinkStats,
+}
+
+/// The queues of a TUN or TAP device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TunQueues {
+    /// It was created with `IFF_MULTI_QUEUE`, so that programs can open several queues.
+    pub are_several: bool,
+    /// Queues that programs have open now, including disabled ones. The kernel does not report
+    /// them for a device with a single queue; then 0.
+    pub open: u32,
 }
 
 /// How an XDP program is attached to a link.
@@ -389,6 +401,7 @@ impl Link {
             kind: None,
             master: None,
             tunnel_port: None,
+            tun_queues: None,
             lower: None,
             xdp: None,
             limits: SizeLimits::default(),
@@ -443,6 +456,7 @@ impl Link {
                     _ => None,
                 });
                 self.tunnel_port = infos.iter().find_map(tunnel_port);
+                self.tun_queues = infos.iter().find_map(tun_queues);
             }
             LinkAttribute::Xdp(parts) => self.xdp = parts.iter().find_map(xdp_mode),
             LinkAttribute::Stats64(stats) => {
@@ -504,6 +518,29 @@ fn tunnel_port(info: &LinkInfo) -> Option<u16> {
         }
         _ => None,
     }
+}
+
+/// The queues among the attributes of a TUN or TAP device.
+fn tun_queues(info: &LinkInfo) -> Option<TunQueues> {
+    let LinkInfo::Data(InfoData::Tun(attributes)) = info else { return None };
+    // Their numbers in the kernel's if_link.h.
+    const MULTI_QUEUE: u16 = 7;
+    const NUM_QUEUES: u16 = 8;
+    const NUM_DISABLED_QUEUES: u16 = 9;
+    let mut queues = TunQueues::default();
+    for attribute in attributes {
+        let mut bytes = [0; 4];
+        let len = attribute.value_len();
+        if len <= bytes.len() {
+            attribute.emit_value(&mut bytes[..len]);
+        }
+        match attribute.kind() {
+            MULTI_QUEUE => queues.are_several = bytes[0] != 0,
+            NUM_QUEUES | NUM_DISABLED_QUEUES => queues.open += u32::from_ne_bytes(bytes),
+            _ => {}
+        }
+    }
+    Some(queues)
 }
 
 fn of_index(index: Ifindex) -> LinkMessage {

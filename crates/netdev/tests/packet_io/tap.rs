@@ -2,7 +2,7 @@ use std::net::UdpSocket;
 
 use netdev::io_error::IoError;
 use netdev::tap::Tap;
-use netdev::{Dad, IpNet};
+use netdev::{Dad, IpNet, TunQueues};
 use packet::{Checksum, GsoKind, PacketBuf};
 use testkit::host::TestHost;
 use wire::MacAddr;
@@ -234,9 +234,9 @@ fn single_queue_tap_can_be_opened_by_others_and_zero_queues_are_refused() {
 fn persistent_tap_stays_until_it_is_deleted() {
     testkit::require_root!();
     let host = TestHost::new("tap");
-    host.run(|| Tap::create_persistent("tap7")).unwrap();
+    host.run(|| Tap::create_persistent("tap7", false)).unwrap();
     // An interface left by a killed process is taken over.
-    host.run(|| Tap::create_persistent("tap7")).unwrap();
+    host.run(|| Tap::create_persistent("tap7", false)).unwrap();
     assert!(host.netlink().index_of("tap7").is_ok());
     assert!(host.run(|| Tap::delete_persistent("tap7")).unwrap(), "nobody has it open");
     assert!(host.netlink().index_of("tap7").unwrap_err().is_not_found());
@@ -246,9 +246,9 @@ fn persistent_tap_stays_until_it_is_deleted() {
 fn persistent_tap_is_not_deleted_while_a_program_has_it_open() {
     testkit::require_root!();
     let host = TestHost::new("tap");
-    host.run(|| Tap::create_persistent("tap7")).unwrap();
+    host.run(|| Tap::create_persistent("tap7", false)).unwrap();
     let machine = host.run(|| Tap::open("tap7")).unwrap();
-    host.run(|| Tap::create_persistent("tap7")).unwrap();
+    host.run(|| Tap::create_persistent("tap7", false)).unwrap();
     assert!(!host.run(|| Tap::delete_persistent("tap7")).unwrap(), "the machine has it open");
     drop(machine);
     assert!(host.netlink().index_of("tap7").is_ok(), "the machine may come again");
@@ -259,15 +259,43 @@ fn persistent_tap_is_not_deleted_while_a_program_has_it_open() {
 fn persistent_tap_is_refused_when_the_name_is_used_by_another_device() {
     testkit::require_root!();
     let host = TestHost::new("tap");
-    let _queues = host.run(|| Tap::open_queues("tap0", 2)).unwrap();
-    for name in ["tap0", "lo"] {
-        let error = host.run(|| Tap::create_persistent(name)).unwrap_err();
+    for several in [false, true] {
+        let error = host.run(|| Tap::create_persistent("lo", several)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!(
-                "create TAP {name}: the name is used by an interface that is not a single-queue \
-                 TAP: remove that interface, or choose another name"
-            )
+            "create TAP lo: the name is used by an interface that is not a TAP: \
+             remove that interface, or choose another name"
         );
     }
+}
+
+#[test]
+fn persistent_tap_for_several_queues_is_left_to_the_program_that_has_them() {
+    testkit::require_root!();
+    let host = TestHost::new("tap");
+    let create = |several| host.run(|| Tap::create_persistent("tap7", several));
+    let queues_now = || host.netlink().link("tap7").unwrap().tun_queues.unwrap();
+    create(false).unwrap();
+    assert_eq!(queues_now(), TunQueues { are_several: false, open: 0 });
+    // Nobody has it open, so it can be replaced.
+    create(true).unwrap();
+    assert_eq!(queues_now(), TunQueues { are_several: true, open: 0 });
+    let machine = host.run(|| Tap::open_queues("tap7", 4)).unwrap();
+    // A further queue, for a moment, would take frames from the machine.
+    create(true).unwrap();
+    assert!(!host.run(|| Tap::delete_persistent("tap7")).unwrap(), "the machine has it open");
+    assert_eq!(queues_now(), TunQueues { are_several: true, open: 4 });
+    let error = create(false).unwrap_err().to_string();
+    let expected = "create TAP tap7: a program has it open with several queues, but one would be \
+                    needed: stop that program";
+    assert_eq!(error, expected);
+    drop(machine);
+    wait_for("the end of the queues", || (queues_now().open == 0).then_some(()));
+    create(false).unwrap();
+    let machine = host.run(|| Tap::open("tap7")).unwrap();
+    let error = create(true).unwrap_err().to_string();
+    assert!(error.contains("open with one queue, but several would be needed"), "{error}");
+    drop(machine);
+    wait_for("the deletion", || host.run(|| Tap::delete_persistent("tap7")).unwrap().then_some(()));
+    assert!(host.netlink().index_of("tap7").unwrap_err().is_not_found());
 }

@@ -8,6 +8,7 @@ use super::{
     unknown_host,
 };
 use crate::errors::ProblemCollector;
+use crate::model::MAX_VM_QUEUES;
 use crate::section::{Field, Located, Schema, Section, key};
 use crate::{Device, FileLine, HostIndex, IpNet, Port, PortSecurity, Prefix, Trust};
 use flow::PortKey;
@@ -37,6 +38,7 @@ pub(super) const DEVICE: Schema = Schema {
         key("tap", "tap = \"web0\""),
         key("netns", "netns = \"web\""),
         key("vm", "vm = \"tap7\""),
+        key("queues", "queues = 4"),
         key("interface", "interface = \"veth-web\""),
     ],
 };
@@ -370,6 +372,12 @@ fn device(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<Dev
     let netns = section.get("netns");
     let given = [section.get("tap"), section.get("vm"), section.get("interface")];
     let is_misspelt = |key: &&str| section.is_misspelt(key);
+    if let (None, Some(field)) = (given[1], section.get("queues")) {
+        report.error(
+            field.key_at,
+            "`queues` is for `vm` only: weft itself opens other devices; remove `queues`",
+        );
+    }
     match given {
         [Some(tap), None, None] => {
             let name = interface_name(report, tap);
@@ -386,7 +394,15 @@ fn device(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<Dev
                 "a virtual machine opens its device in the namespace of \
                                          weft",
             );
-            Some(Device::Vm { name: interface_name(report, vm)? })
+            let queues = match section.get("queues") {
+                Some(field) => field.integer(
+                    report,
+                    1..=MAX_VM_QUEUES,
+                    "the device of a virtual machine has 1 to 256 queues",
+                )?,
+                None => 1,
+            };
+            Some(Device::Vm { name: interface_name(report, vm)?, queues })
         }
         [None, None, Some(interface)] => {
             refuse_netns(report, netns, "weft attaches an existing interface in its own namespace");
