@@ -20,6 +20,7 @@ mod kernel_vxlan;
 mod links;
 mod memory;
 mod metrics;
+mod migration;
 mod narrow_path;
 mod overlay;
 mod ovn;

@@ -40,6 +40,7 @@ mod health;
 mod learned;
 mod localnet;
 mod metered;
+mod migrated;
 pub mod nat;
 mod openflow;
 mod tools;

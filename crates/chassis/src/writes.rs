@@ -38,6 +38,13 @@ pub(crate) fn row_is(uuid: Uuid) -> [Clause; 1] {
     [Clause::new("_uuid", Function::Equals, uuid)]
 }
 
+/// The row of a port while this host has it. Another host may have claimed it meanwhile, and a
+/// late release must not undo that.
+fn row_of_own_port(uuid: Uuid, chassis: Uuid) -> [Clause; 2] {
+    let [row] = row_is(uuid);
+    [row, Clause::new("chassis", Function::Equals, chassis)]
+}
+
 /// Writes the southbound database.
 #[derive(Debug, Default)]
 pub struct SouthboundWriter {
@@ -82,7 +89,8 @@ impl SouthboundWriter {
                 if is_bound && is_released(&row) {
                     let values = RowValues::new().set("chassis", Datum::empty_set());
                     let values = values.set("encap", Datum::empty_set()).set("up", false);
-                    transaction = transaction.update(PortBinding::NAME, &row_is(uuid), values);
+                    let row = row_of_own_port(uuid, chassis);
+                    transaction = transaction.update(PortBinding::NAME, &row, values);
                 }
                 continue;
             }
@@ -248,7 +256,8 @@ pub fn leave(replica: &Replica, settings: &Settings, chassis: Option<Uuid>) -> O
         if row.is_some_and(|row| row.chassis == Some(chassis) && is_released(&row)) {
             let values = RowValues::new().set("chassis", Datum::empty_set());
             let values = values.set("encap", Datum::empty_set()).set("up", false);
-            transaction = transaction.update(PortBinding::NAME, &row_is(uuid), values);
+            let row = row_of_own_port(uuid, chassis);
+            transaction = transaction.update(PortBinding::NAME, &row, values);
         }
     }
     let named = [Clause::new("name", Function::Equals, settings.system_id.clone())];
