@@ -26,3 +26,5 @@ ExecStopPost=/bin/systemctl poweroff --force
 WantedBy=multi-user.target
 END
 chroot "$root" systemctl enable deb-test.service
+# The test starts what it needs of them.
+chroot "$root" systemctl disable openvswitch-switch.service ovn-central.service

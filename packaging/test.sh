@@ -325,6 +325,26 @@ cat >>/etc/weft/network.toml <<'END'
 END
 systemctl enable --now $unit
 systemctl is-active $unit
+# What docs/log-messages.md promises of the journal: the refused start above, and this one.
+journalctl --boot --unit=$unit --output=json --no-pager >journal.json
+message_of() {
+    grep -F "$1" journal.json | tail -n 1
+}
+field() {
+    sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p"
+}
+for expected in 'has no host:3' 'id=started:6'; do
+    line=$(message_of "${expected%:*}")
+    [ "$(field PRIORITY <<<"$line")" = "${expected#*:}" ] || fail "the priority in: $line"
+    [ "$(field SYSLOG_IDENTIFIER <<<"$line")" = weft ] || fail "the identifier in: $line"
+    [ "$(field _SYSTEMD_UNIT <<<"$line")" = $unit ] || fail "the unit in: $line"
+    echo "journal: PRIORITY=$(field PRIORITY <<<"$line") SYSLOG_IDENTIFIER=weft for ${expected%:*}"
+done
+[ "$(field _PID <<<"$line")" = "$(main_pid)" ] || fail "the process in: $line"
+! grep -F '"MESSAGE":"<' journal.json || fail "the journal has not taken the priorities"
+journalctl --boot --unit=$unit --priority=warning --output=cat --no-pager >warnings
+grep -q 'has no host' warnings || fail "an error is missing in the journal"
+! grep -q id=started warnings || fail "the start is no warning"
 # The mount namespace of the daemon is older than this network namespace.
 ip netns add app
 uses kernel
@@ -515,6 +535,65 @@ systemctl daemon-reload
 for guest in web app; do ip link delete $guest-host; done
 cp good.toml /etc/weft/network.toml
 weft stop --purge --host h1
+systemctl start $unit
+talk
+
+step "OVN: weft-ovn.service takes the place of weft.service"
+weft stop --purge --host h1
+ip netns exec far weft stop --purge --host h2
+ovn() {
+    local tool=$1
+    shift
+    "ovn-$tool" --timeout=60 "$@"
+}
+systemctl start ovn-central.service
+wait_for 60 ovn nbctl show
+wait_for 60 ovn sbctl show
+# It starts the local database, and waits for its settings.
+systemctl start --no-block weft-ovn.service
+wait_for 60 ovs-vsctl --timeout=5 --no-wait show
+systemctl is-active ovn-northd.service ovsdb-server.service
+ovs-vsctl --timeout=20 --no-wait set open . external_ids:system-id=h1 \
+    external_ids:ovn-remote=unix:/run/ovn/ovnsb_db.sock external_ids:ovn-encap-type=geneve \
+    external_ids:ovn-encap-ip=192.0.2.1
+wait_for 120 systemctl is-active --quiet weft-ovn.service
+! systemctl is-active --quiet ovs-vswitchd.service || fail "ovs-vswitchd runs beside weft"
+number=1
+ovn nbctl ls-add blue
+for guest in web app; do
+    ip link add $guest-host type veth peer name eth0 netns $guest
+    ip link set $guest-host mtu 1442 up
+    ip -n $guest link set eth0 address 02:00:00:00:00:0$number mtu 1442 up
+    ip -n $guest address add 10.0.0.$number/24 dev eth0
+    ovn nbctl lsp-add blue $guest -- lsp-set-addresses $guest "02:00:00:00:00:0$number 10.0.0.$number"
+    ovs-vsctl --timeout=60 add-port br-int $guest-host -- \
+        set interface $guest-host external_ids:iface-id=$guest
+    number=3
+done
+# It returns when northd and weft have installed the network.
+ovn nbctl --wait=hv sync
+cfg=$(ovn nbctl get nb_global . hv_cfg)
+[ "$cfg" -gt 0 ] && [ "$cfg" = "$(ovn nbctl get nb_global . nb_cfg)" ] || fail "hv_cfg is $cfg"
+echo "hv_cfg is nb_cfg: $cfg"
+wait_for 20 ip netns exec web ping -q -c 2 -i 0.1 -W 1 10.0.0.3
+echo "guests of OVN talk"
+before=$(systemctl show --property=MainPID --value weft-ovn.service)
+systemctl kill --signal=KILL weft-ovn.service
+is_restarted() {
+    local now
+    now=$(systemctl show --property=MainPID --value weft-ovn.service)
+    [ "$now" != 0 ] && [ "$now" != "$before" ] && systemctl is-active --quiet weft-ovn.service
+}
+wait_for 120 is_restarted
+ovn nbctl --wait=hv sync
+wait_for 20 ip netns exec web ping -q -c 2 -i 0.1 -W 1 10.0.0.3
+journalctl --boot --no-pager --unit=weft-ovn.service --output=json >journal.json
+[ "$(message_of id=started | field SYSLOG_IDENTIFIER)" = weft ] || fail "the identifier of weft-ovn"
+weft stop --purge --host h1
+systemctl stop weft-ovn.service ovn-central.service ovsdb-server.service
+for guest in web app; do ip link delete $guest-host; done
+systemd-run --quiet --unit=far ip netns exec far \
+    weft run --idle 3600 --host h2 /etc/weft/network.toml
 systemctl start $unit
 talk
 
