@@ -11,6 +11,7 @@ mod dist;
 mod exact;
 mod fuzz;
 mod kernels;
+mod libvirt_test;
 mod lint;
 mod lxd_test;
 mod ovn_scale;
@@ -27,6 +28,7 @@ mod test;
 mod trust;
 mod upgrade_test;
 mod upstream_tests;
+mod walk;
 
 use std::process::ExitCode;
 
@@ -64,6 +66,8 @@ enum Task {
     /// Install, kill, upgrade and remove the Debian packages under traffic, in a booted Debian;
     /// needs root
     DebTest(deb_test::Options),
+    /// Run virtual machines of libvirt on weft, and move one to another host; needs root
+    LibvirtTest(libvirt_test::Options),
     /// Run LXD with OVN networks on the stock chassis and on weft; needs root
     LxdTest(lxd_test::Options),
     /// Measure one host of a large OVN deployment, with the stock chassis and with weft; needs root
@@ -132,6 +136,7 @@ fn main() -> ExitCode {
         Task::Dist => dist::dist().map(drop),
         Task::Deb => deb::deb().map(drop),
         Task::DebTest(options) => deb_test::test(&options),
+        Task::LibvirtTest(options) => libvirt_test::test(&options),
         Task::LxdTest(options) => lxd_test::test(&options),
         Task::OvnScale(options) => ovn_scale::measure(&options),
         Task::ExactGate(options) => exact::gate(&options),

@@ -60,6 +60,22 @@ pub const LXD_TEST: [&str; 9] = [
     "tcpdump",
 ];
 
+/// libvirt without the service that starts it, its OVN, and its machines.
+pub const LIBVIRT_TEST: [&str; 12] = [
+    "busybox-static",
+    "iproute2",
+    "iputils-ping",
+    "libvirt-clients",
+    "libvirt-daemon",
+    "libvirt-daemon-driver-qemu",
+    "openvswitch-switch",
+    "ovn-central",
+    "procps",
+    "python3",
+    "qemu-system-x86",
+    "xz-utils",
+];
+
 /// What makes the script of OVN's system tests, and the programs that they call.
 pub const OVN_SYSTEM_TESTS: [&str; 15] = [
     "autoconf",
