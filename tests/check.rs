@@ -205,7 +205,7 @@ fn flows_of_one_datapath_are_listed_by_name_and_as_json() {
 
 /// The validator of JSON Schema knows nothing of weft, so it finds what the generator forgot.
 #[test]
-fn json_schema_accepts_the_examples_and_refuses_unknown_keys() {
+fn json_schema_accepts_the_examples_and_refuses_wrong_files() {
     testkit::require_program!("python3", "python3-jsonschema");
     const SCRIPT: &str = "
 import json, jsonschema, sys, tomllib
@@ -244,6 +244,11 @@ for error in validator.iter_errors(tomllib.loads(sys.stdin.read())):
         ("uplink = ", "uplinks = ", "'uplinks' was unexpected"),
         ("underlay_mtu = 1500", "underlay_mtu = \"1500\"", "'1500' is not of type 'integer'"),
         ("[[logical_router]]", "[[logical_routers]]", "'logical_routers' was unexpected"),
+        ("underlay_mtu = 1500", "underlay_mtu = 500", "500 is less than the minimum of 576"),
+        ("uplink = \"eth0\"", "", "'uplink' is a required property"),
+        ("tunnel = \"geneve\"", "tunnel = \"genive\"", "'genive' is not one of "),
+        ("device = { ", "device = { interface = \"x\", ", "is valid under each of"),
+        ("device = { tap = ", "device = { queues = 2, tap = ", "'vm' is a dependency of 'queues'"),
     ] {
         assert!(routed.contains(right), "{right}");
         let said = faults(&routed.replace(right, wrong));

@@ -4,8 +4,11 @@
 //! fails when the committed `docs/network.schema.json` differs. `cargo xtask docs-generate` sets
 //! [`WRITE`] to get it.
 
+mod limits;
+
 use super::{ROOT, acl, bridge, connections, host, port, router, services, switch, tunnel};
 use crate::section::{Key, Schema};
+use flow::TunnelType;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -49,18 +52,27 @@ fn schema() -> Value {
     whole
 }
 
-/// The schema of a table: its keys and no others.
-fn table(Schema { keys, .. }: &Schema) -> Value {
-    let properties = keys.iter().map(|key| (key.name.to_owned(), value(key)));
-    json!({
+/// The schema of a table: its keys and no others, and those that it must have.
+fn table(Schema { name, keys }: &Schema) -> Value {
+    let properties = keys.iter().map(|key| (key.name.to_owned(), value(name, key)));
+    let mut schema = json!({
         "type": "object",
         "additionalProperties": false,
         "properties": Value::Object(properties.collect()),
-    })
+    });
+    if let Some((_, required)) = limits::REQUIRED.iter().find(|(table, _)| table == name) {
+        schema["required"] = json!(required);
+    }
+    if *name == port::DEVICE.name {
+        let one_of = ["tap", "vm", "interface"].map(|key| json!({ "required": [key] }));
+        schema["oneOf"] = json!(one_of);
+        schema["dependentRequired"] = json!({ "netns": ["tap"], "queues": ["vm"] });
+    }
+    schema
 }
 
 /// The schema of the value of a key, from its example.
-fn value(Key { name, example }: &Key) -> Value {
+fn value(table: &str, Key { name, example }: &Key) -> Value {
     let further = FURTHER.iter().filter(|(key, _)| key == name).map(|(_, example)| *example);
     match *name {
         _ if ["[address_set]", "[port_group]"].contains(example) => {
@@ -77,7 +89,7 @@ fn value(Key { name, example }: &Key) -> Value {
         _ => {
             let alternatives = example.split(" or ").chain(further);
             let mut types: Vec<Value> = alternatives
-                .map(|example| value_like(name, example.trim_end_matches(',')))
+                .map(|example| value_like(table, name, example.trim_end_matches(',')))
                 .collect();
             if types.len() == 1 { types.remove(0) } else { json!({ "anyOf": types }) }
         }
@@ -85,7 +97,7 @@ fn value(Key { name, example }: &Key) -> Value {
 }
 
 /// The schema of values of the type that `example` has. Inline tables have the name of their key.
-fn value_like(name: &str, example: &str) -> Value {
+fn value_like(table: &str, name: &str, example: &str) -> Value {
     // What follows an example explains it: `vlan = {…} for qinq`.
     let example = example.trim_end_matches(" for qinq");
     let parsed: toml::Table = toml::from_str(example).unwrap();
@@ -95,11 +107,37 @@ fn value_like(name: &str, example: &str) -> Value {
             assert!(items.iter().all(toml::Value::is_str), "{example}");
             json!({ "type": "array", "items": { "type": "string" }, "examples": [items] })
         }
-        toml::Value::Integer(number) => json!({ "type": "integer", "examples": [number] }),
+        toml::Value::Integer(number) => {
+            let mut schema = json!({ "type": "integer", "examples": [number] });
+            if let Some((min, max)) = range(table, name) {
+                schema["minimum"] = json!(min);
+                schema["maximum"] = json!(max);
+            }
+            schema
+        }
         toml::Value::Boolean(_) => json!({ "type": "boolean" }),
-        toml::Value::String(text) => json!({ "type": "string", "examples": [text] }),
+        toml::Value::String(text) => {
+            let mut words = limits::words().into_iter();
+            match words.find(|(of_table, key, _)| (*of_table, *key) == (table, name)) {
+                Some((_, _, words)) => json!({ "enum": words }),
+                None => json!({ "type": "string", "examples": [text] }),
+            }
+        }
         other => panic!("{example}: no key takes {}", other.type_str()),
     }
+}
+
+/// The range of an integer, if the reader has one.
+fn range(table: &str, name: &str) -> Option<(i64, i64)> {
+    let mut ranges = limits::RANGES.iter();
+    let found = ranges.find(|(of_table, key, ..)| (*of_table, *key) == (table, name));
+    let of_option = || {
+        let mut tunnels = TunnelType::ALL.into_iter();
+        let tunnel = tunnels.find(|tunnel| table == format!("[tunnel_options.{tunnel}]"))?;
+        let mut options = tunnel.descriptor().options.iter();
+        limits::range_of_option(options.find(|option| option.name == name)?.kind)
+    };
+    found.map(|&(_, _, min, max)| (min, max)).or_else(of_option)
 }
 
 /// A reference to the table with this name.
