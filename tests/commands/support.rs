@@ -59,6 +59,35 @@ fn archive_has_all_views_when_a_daemon_runs() {
 }
 
 #[test]
+fn archive_has_the_flow_files_of_bridges_and_no_other_file() {
+    let folder = TempDir::new();
+    let write = |name: &str, text: &str| {
+        fs::write(folder.path().join(name), text).expect("a file can be written");
+    };
+    let bridge = |name: &str, flows: &str| {
+        format!("[[bridge]]\nname = \"{name}\"\nhost = \"h1\"\nflows = \"{flows}\"\n")
+    };
+    let network = "[[host]]\nname = \"h1\"\nuplink = \"eth0\"\n".to_owned()
+        + &bridge("br0", "br0.flows")
+        + &bridge("br1", "none.flows");
+    write("network.toml", &network);
+    write("br0.flows", "actions=drop # of br0\n");
+    write("key.pem", "SECRET");
+    let archive = folder.path().join("bridges.tar.gz");
+    let told = support(Path::new("/nowhere.sock"), &archive, &folder.path().join("network.toml"));
+    assert!(missing(&told).contains(&"bridge-2-br1.flows"), "{told}");
+    let into = TempDir::new();
+    let inside = unpacked(&archive, &into);
+    let read = |part: &str| fs::read_to_string(inside.join(part)).expect("a part");
+    assert_eq!(read("bridge-1-br0.flows"), "actions=drop # of br0\n");
+    assert_eq!(read("network.toml"), network);
+    for entry in fs::read_dir(&inside).expect("a directory").flatten() {
+        let bytes = fs::read(entry.path()).expect("a part");
+        assert!(!bytes.windows(6).any(|window| window == b"SECRET"), "{:?}", entry.path());
+    }
+}
+
+#[test]
 fn archive_says_what_is_missing_when_no_daemon_runs() {
     let folder = TempDir::new();
     let archive = folder.path().join("none.tar.gz");

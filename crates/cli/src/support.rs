@@ -6,6 +6,7 @@ use crate::daemon::FileReads;
 use crate::{Failure, stdio};
 use anyhow::{Context, Result, bail};
 use netdev::signal::Signals;
+use network::{Bridge, Network};
 use serde_json::json;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
@@ -19,10 +20,10 @@ use std::time::{Duration, Instant, SystemTime};
 /// Collect what is needed to find a fault of this host, in one archive.
 ///
 /// The archive has the views of the running switch as JSON, the findings of the doctor, the network
-/// file with its comments, the last messages of the daemon, and devices, addresses, routes and
-/// qdiscs of the host. weft adds no packets and no keys, but the views show the names and addresses
-/// of guests and who talks to whom: read the archive before you send it. It lacks the flow files of
-/// bridges.
+/// file with its comments, and the flow files of its bridges. It has the last messages of the
+/// daemon, and devices, addresses, routes and qdiscs of the host. weft adds no packets and no keys,
+/// but the views show the names and addresses of guests and who talks to whom: read the archive
+/// before you send it.
 ///
 /// The command also works while no daemon runs. missing.txt in the archive lists what could not be
 /// collected, and what was cut: each part has at most 8 MiB and 10 seconds.
@@ -188,6 +189,16 @@ impl Part {
         }
     }
 
+    fn of_read(read: Result<Vec<u8>, Failure>) -> Self {
+        match read {
+            Ok(bytes) => Self::new(bytes),
+            Err(Failure::Input(error) | Failure::Runtime(error)) => {
+                Self::failed(format!("{error:#}"))
+            }
+            Err(_) => Self::failed("it cannot be read"),
+        }
+    }
+
     /// What a program prints on standard output.
     ///
     /// # Errors
@@ -269,12 +280,13 @@ fn collect(args: &Args, control: Option<&Path>, name: &str, archive: File) -> Re
         collected.add(&folder, part, Part::of_file(Path::new(path)))?;
     }
     // Its file system may hang.
-    let network = match FileReads::new().read(&args.network) {
-        Ok(bytes) => Part::new(bytes),
-        Err(Failure::Input(error) | Failure::Runtime(error)) => Part::failed(format!("{error:#}")),
-        Err(_) => Part::failed("it cannot be read"),
-    };
-    collected.add(&folder, "network.toml", network)?;
+    let reads = FileReads::new();
+    let network = reads.read(&args.network);
+    let flow_files = network.as_ref().map_or_else(|_| Vec::new(), |bytes| flow_files(args, bytes));
+    collected.add(&folder, "network.toml", Part::of_read(network))?;
+    for (part, path) in flow_files {
+        collected.add(&folder, &part, Part::of_read(reads.read(&path)))?;
+    }
     let version = concat!(env!("CARGO_PKG_VERSION"), "\n");
     collected.add(&folder, "version.txt", Part::new(version.into()))?;
     let missing = collected.missing.iter().map(|(part, why)| format!("{part}: {why}\n"));
@@ -288,6 +300,22 @@ fn collect(args: &Args, control: Option<&Path>, name: &str, archive: File) -> Re
         End::Failure => bail!("tar failed"),
         End::Killed => bail!("tar did not end within {} s", TAR_LIMIT.as_secs()),
     }
+}
+
+/// The flow files of the bridges in a network file, each with the name of its part. A file without
+/// meaning names none.
+fn flow_files(args: &Args, network: &[u8]) -> Vec<(String, PathBuf)> {
+    let network = Network::parse_bytes(network, "network.toml");
+    let bridges = network.iter().flat_map(Network::bridges).zip(1..);
+    let directory = args.network.parent().unwrap_or(Path::new(""));
+    let part = |(bridge, number): (&Bridge, u32)| {
+        let path = directory.join(bridge.flows.as_ref()?);
+        // A name may have characters that a file cannot have.
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let name = bridge.name.replace(|c| !is_plain(c), "_");
+        Some((format!("bridge-{number}-{name}.flows"), path))
+    };
+    bridges.filter_map(part).collect()
 }
 
 /// Reads a pipe to its end, and keeps one byte more than [`PART_BYTES`].
