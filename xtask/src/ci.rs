@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::run::{Background, run};
-use crate::{book, deb, demo, deps, exact, lint, packages, prose, test};
+use crate::{book, deb, demo, deps, exact, lint, packages, prose, sbom, test};
 
 /// The sum of the whole run.
 #[derive(Default)]
@@ -53,6 +53,7 @@ pub fn ci() -> Result<()> {
     let release = Background::start(demo::release_build());
     tally.step("format", || lint::fmt(true));
     tally.step("dependencies", deps::check);
+    tally.step("licences", || sbom::write().map(drop));
     tally.step("prose", prose::check);
     tally.step("book", book::book);
     tally.step("clippy", lint::clippy);

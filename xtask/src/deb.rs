@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::run::{run, target_dir};
-use crate::{demo, dist, lint, packages};
+use crate::{demo, dist, lint, packages, sbom};
 
 /// The pages of the book that are about the project itself.
 const NOT_SHIPPED: [&str; 3] = ["SUMMARY.md", "adding-a-field.md", "adding-a-tunnel.md"];
@@ -122,7 +122,7 @@ fn fill(inputs: &Inputs, version: &str, tree: &Path) -> Result<()> {
     pages.retain(|path| name(path).ends_with(".md") && !NOT_SHIPPED.contains(&&*name(path)));
     pages.push("CHANGELOG.md".into());
     into("book", &pages)?;
-    into("schema", &["docs/network.schema.json".into()])?;
+    into("schema", &["docs/network.schema.json".into(), sbom::write()?])?;
     let mut examples = files(Path::new("examples"))?;
     examples.push("packaging/without-namespaces.conf".into());
     examples.extend(files(Path::new("packaging/metrics"))?);

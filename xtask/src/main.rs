@@ -22,6 +22,7 @@ mod packages;
 mod prose;
 mod results;
 mod run;
+mod sbom;
 mod soak;
 mod soundness;
 mod test;
@@ -63,6 +64,8 @@ enum Task {
     Dist,
     /// Build the release and assemble Debian packages from it, in target/deb; lintian checks them
     Deb,
+    /// Write the bill of materials of the programs (CycloneDX) and check its licences
+    Sbom,
     /// Install, kill, upgrade and remove the Debian packages under traffic, in a booted Debian;
     /// needs root
     DebTest(deb_test::Options),
@@ -135,6 +138,7 @@ fn main() -> ExitCode {
         Task::Soak(options) => soak::soak(&options),
         Task::Dist => dist::dist().map(drop),
         Task::Deb => deb::deb().map(drop),
+        Task::Sbom => sbom::write().map(drop),
         Task::DebTest(options) => deb_test::test(&options),
         Task::LibvirtTest(options) => libvirt_test::test(&options),
         Task::LxdTest(options) => lxd_test::test(&options),
