@@ -168,6 +168,15 @@ impl<T> Classifier<T> {
         self.len() == 0
     }
 
+    /// True if both share all memory, so that they have the same rules. False says nothing.
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Rules::Few(a), Rules::Few(b)) => a.is_shared_with(b),
+            (Rules::Many(a), Rules::Many(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
     /// Every rule, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (Match, Rank, &T)> {
         let (few, many) = match &self.0 {

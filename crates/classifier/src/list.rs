@@ -35,6 +35,11 @@ impl<T> RuleList<T> {
         self.rules.len()
     }
 
+    pub(crate) fn is_shared_with(&self, other: &Self) -> bool {
+        // A change of a condition always replaces the rules, too.
+        Arc::ptr_eq(&self.rules, &other.rules)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Match, Rank, &T)> {
         let all = self.conditions.iter().zip(&*self.rules);
         all.map(|(condition, (rank, value))| (condition.to_match(), *rank, value))

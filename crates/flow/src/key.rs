@@ -212,6 +212,14 @@ impl Match {
         true
     }
 
+    /// True if no key can match both conditions.
+    pub fn excludes(&self, other: &Self) -> bool {
+        let differ = |word: usize| {
+            (self.key.0[word] ^ other.key.0[word]) & self.mask.0[word] & other.mask.0[word] != 0
+        };
+        (0..WORDS).any(differ)
+    }
+
     /// True when `key` matches.
     #[inline]
     pub fn matches(&self, key: &FlowKey) -> bool {

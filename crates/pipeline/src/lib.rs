@@ -16,6 +16,8 @@ mod port_security;
 mod port_vlans;
 mod predicate;
 mod program;
+mod program_diff;
+mod reads;
 mod recirc;
 mod recorder;
 mod state;
@@ -38,6 +40,8 @@ pub use program::{
     BridgePort, BridgePortKind, Datapath, DatapathKind, GroupId, LogicalPort, MulticastGroup,
     PortLocation, PortRole, Program, TableId, TunnelInport,
 };
+pub use program_diff::{Carried, ProgramDiff};
+pub use reads::ProgramReads;
 pub use recirc::{RecircTable, SuspendedState};
 pub use recorder::{PlainRecorder, RecordedKey, Recorder};
 pub use state::{

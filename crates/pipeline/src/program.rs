@@ -216,7 +216,7 @@ pub enum TunnelInport {
 }
 
 /// A port of a logical datapath.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalPort {
     /// The name, also in matches and actions.
     pub name: String,
@@ -227,7 +227,7 @@ pub struct LogicalPort {
 }
 
 /// A name for several logical ports of one datapath.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MulticastGroup {
     /// The name, also in matches and actions.
     pub name: String,

@@ -47,7 +47,7 @@ pub(crate) struct DatapathZones {
 
 /// The zones of a program: 1 to 65,535. A user beyond that number has no zone, and the packets that
 /// need it are dropped.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CtZones {
     numbers: BTreeMap<ZoneUser, u16>,
     ports: Map<(DatapathKey, PortKey), u16>,

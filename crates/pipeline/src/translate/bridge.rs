@@ -13,6 +13,7 @@ use super::translator::{LimitExceeded, Packet, TAG_PRESENT, Translator};
 use crate::observer::{Event, Nested, Observer};
 use crate::port_vlans::PortVlans;
 use crate::program::PortLocation;
+use crate::reads::ProgramPart;
 use crate::state::{FdbKey, FdbPort, LearnEvent, LearnedState};
 use flow::{Action, DropReason, Field, PortKey, Subfield};
 use wire::EtherType;
@@ -57,6 +58,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         inport: PortKey,
     ) -> Result<(), LimitExceeded> {
         self.step()?;
+        self.reads.add(ProgramPart::AllPorts(packet.datapath.0));
         let Some(frame) = self.classify_vlan(packet, inport) else {
             return self.end_copy(packet, DropReason::WrongVlan);
         };
@@ -158,7 +160,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 self.observer.event(Event::Output { port, logical, key });
                 Ok(())
             }
-            PortLocation::Patch { datapath, port } => match self.program.datapath(datapath) {
+            PortLocation::Patch { datapath, port } => match self.find_datapath(datapath) {
                 Some(peer) => self.cross_patch(packet, (datapath, peer), port),
                 None => self.end_copy(packet, DropReason::UnknownDatapath),
             },

@@ -9,6 +9,7 @@ use super::translator::{Packet, Translator};
 use crate::observer::Observer;
 use crate::op::AffinityRule;
 use crate::program::DatapathKind;
+use crate::reads::ProgramPart;
 use crate::state::{
     Affinity, AffinityKey, AffinityVip, Dependency, LearnEvent, LearnedState, NextHopKey,
     StateQuery,
@@ -77,6 +78,9 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     fn query_affinity(&mut self, packet: &Packet<'p>, key: AffinityKey) -> Option<Affinity> {
         let (answer, generation) = self.state.affinity(&key);
         let mut groups = packet.datapath.1.groups.iter();
+        if answer.is_some() {
+            self.reads.add(ProgramPart::AffinityRules);
+        }
         let known = answer.filter(|&affinity| {
             let rule = AffinityRule { vip: key.vip, affinity };
             groups.any(|group| self.program.has_affinity_rule(*group, &rule))

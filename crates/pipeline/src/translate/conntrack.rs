@@ -5,6 +5,7 @@ use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{AfterTracking, Event, Nested, Observer, TrackRequest};
 use crate::op::{CtBalance, CtOp, CtOriginal, CtZone, Op};
 use crate::program::{DatapathKind, TableId};
+use crate::reads::ProgramPart;
 use crate::recirc::SuspendedState;
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::LearnedState;
@@ -136,12 +137,13 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 
     /// A zone that a flow names. Each bridge has zones of its own.
-    fn named_zone(&self, packet: &Packet<'p>, shown: u16) -> Zone {
+    fn named_zone(&mut self, packet: &Packet<'p>, shown: u16) -> Zone {
         match packet.datapath.1.kind {
             DatapathKind::Switch | DatapathKind::Router | DatapathKind::Provider => {
                 Zone { number: shown, shown, is_known: true }
             }
             DatapathKind::Bridge => {
+                self.reads.add(ProgramPart::Zones);
                 let number = self.program.zones().of_bridge(packet.datapath.0, shown);
                 Zone { number: number.unwrap_or(0), shown, is_known: number.is_some() }
             }
@@ -350,7 +352,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         // The cast is lossless: the field has 48 bits.
         let id = RecircId::new(key.get(Field::RecircId) as u64);
         let found = id.and_then(|id| self.state.suspended(id));
-        let entered = found.and_then(|state| Some((self.program.datapath(state.datapath)?, state)));
+        let entered = found.and_then(|state| Some((self.find_datapath(state.datapath)?, state)));
         let Some((datapath, state)) = entered else {
             self.is_transient = true;
             self.observer.event(Event::Drop(DropReason::RecircStale));
@@ -368,6 +370,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         if datapath.1.kind == DatapathKind::Bridge {
             // The cast is lossless: the field has 16 bits.
             let number = self.read_field(&mut packet, Field::CtZone) as u16;
+            self.reads.add(ProgramPart::Zones);
             let shown = self.program.zones().shown_in_bridge(datapath.0, number);
             self.write(&mut packet, Field::CtZone.into(), shown.into());
         }

@@ -6,6 +6,7 @@ use super::translator::{LimitExceeded, Packet, TAG_PRESENT, Translator};
 use crate::observer::{Event, Observer};
 use crate::op::Direction;
 use crate::program::{Datapath, DatapathKind, PortRole, TableId, TunnelInport};
+use crate::reads::ProgramPart;
 use crate::recorder::{RecordedKey, Recorder};
 use crate::state::{FdbPort, IngressPort, LearnedState};
 use flow::{
@@ -105,8 +106,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         self.finish_packet(packet)
     }
 
-    fn datapath(&self, key: DatapathKey) -> Result<(DatapathKey, &'p Datapath), DropReason> {
-        let datapath = self.program.datapath(key).ok_or(DropReason::UnknownDatapath)?;
+    fn datapath(&mut self, key: DatapathKey) -> Result<(DatapathKey, &'p Datapath), DropReason> {
+        let datapath = self.find_datapath(key).ok_or(DropReason::UnknownDatapath)?;
         Ok((key, datapath))
     }
 
@@ -155,6 +156,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             _ => (tun_id, 0, 0),
         };
         drop(recorder);
+        self.reads.add(ProgramPart::Tunnel(tunnel, tun_key));
         let datapath =
             self.program.datapath_of_tunnel(tunnel, tun_key).ok_or(DropReason::UnknownDatapath)?;
         let mut packet = Packet::new(key, in_port, self.datapath(datapath)?, true);
@@ -216,6 +218,9 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             return;
         }
         let datapath = packet.datapath.0;
+        if let Some(port) = port {
+            self.reads_port(packet, port);
+        }
         let common = zones.of_datapath(datapath);
         let own = port.map_or(0, |port| zones.of_port(datapath, port));
         for (field, zone) in [(PORT_ZONE, own), (DNAT_ZONE, common.dnat), (SNAT_ZONE, common.snat)]

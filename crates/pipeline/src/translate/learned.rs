@@ -196,6 +196,9 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             Direction::Egress => Field::Reg15,
         };
         let port = self.port_operand(packet, field.into());
+        if let Some(port) = port {
+            self.reads_port(packet, port);
+        }
         let port = port.and_then(|port| packet.datapath.1.ports.get(&port));
         let mut recorder = packet.key.recorder(&mut self.read);
         let forbidden = port.is_some_and(|port| port.security.forbids(direction, &mut recorder));

@@ -37,6 +37,7 @@ use crate::flow::Flow;
 use crate::observer::Observer;
 use crate::op::Op;
 use crate::program::Program;
+use crate::reads::ProgramReads;
 use crate::state::{Dependency, IngressPort, LearnEvent, LearnedState};
 use ::flow::{Action, DropReason, FlowKey, FlowMask};
 pub use entry::OriginPort;
@@ -73,6 +74,8 @@ pub struct Translation<'p> {
     pub ingress: IngressPort,
     /// The flows that the packet hit, in order.
     pub flows: Vec<&'p Arc<Flow>>,
+    /// What else of the program the translation depended on.
+    pub reads: ProgramReads,
 }
 
 /// Translates the packet with this key; its `in_port` is the ingress port. If its `recirc_id` is

@@ -49,6 +49,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         packet: &mut Packet<'p>,
         outport: PortKey,
     ) -> Result<(), LimitExceeded> {
+        self.reads_port(packet, outport);
         match packet.datapath.1.multicast.get(&outport) {
             Some(group) => self.deliver_to_group(packet, outport, group),
             None => self.deliver_to_port(packet, outport),
@@ -70,6 +71,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let stays_here = self.stays_on_host(packet);
         for &member in &group.members {
             self.steps = steps;
+            self.reads_port(packet, member);
             match packet.datapath.1.ports.get(&member).map(|port| port.location) {
                 // ovn-controller does not pass these to routers either.
                 Some(
@@ -127,7 +129,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 
     /// True for ports on other hosts, and for those that lead to a physical network.
-    fn leaves_host(&self, location: PortLocation) -> bool {
+    fn leaves_host(&mut self, location: PortLocation) -> bool {
         match location {
             PortLocation::Remote { .. } | PortLocation::Tagged { .. } => true,
             PortLocation::Patch { datapath, .. } => self.is_provider(datapath),
@@ -135,12 +137,13 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
     }
 
-    fn is_provider(&self, datapath: DatapathKey) -> bool {
-        self.program.datapath(datapath).is_some_and(|it| it.kind == DatapathKind::Provider)
+    fn is_provider(&mut self, datapath: DatapathKey) -> bool {
+        self.find_datapath(datapath).is_some_and(|it| it.kind == DatapathKind::Provider)
     }
 
     /// True for a port of the packet's datapath that leads to a provider bridge.
-    fn is_localnet(&self, packet: &Packet<'p>, port: PortKey) -> bool {
+    fn is_localnet(&mut self, packet: &Packet<'p>, port: PortKey) -> bool {
+        self.reads_port(packet, port);
         match packet.datapath.1.ports.get(&port).map(|port| port.location) {
             Some(PortLocation::Patch { datapath, .. }) => self.is_provider(datapath),
             _ => false,
@@ -153,6 +156,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         outport: PortKey,
     ) -> Result<(), LimitExceeded> {
         let (datapath, config) = packet.datapath;
+        self.reads_port(packet, outport);
         let Some(port) = config.ports.get(&outport) else {
             return self.end_copy(packet, DropReason::UnknownLogicalPort);
         };
@@ -220,6 +224,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         outport: PortKey,
     ) -> Result<(), LimitExceeded> {
         let (from, datapath) = packet.datapath;
+        self.reads_port(packet, outport);
         match datapath.ports.get(&outport).map(|port| port.location) {
             Some(PortLocation::Local(port)) => {
                 self.emit_changes(packet);
@@ -239,7 +244,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 Ok(())
             }
             Some(PortLocation::Patch { datapath, port }) => {
-                let Some(peer) = self.program.datapath(datapath) else {
+                let Some(peer) = self.find_datapath(datapath) else {
                     return self.end_copy(packet, DropReason::UnknownDatapath);
                 };
                 if packet.is_last_step() {

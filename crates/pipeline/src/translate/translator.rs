@@ -6,10 +6,11 @@ use crate::flow::Flow;
 use crate::observer::{Event, Nested, Observer};
 use crate::op::{Direction, Op};
 use crate::program::{Datapath, Program, TableId};
+use crate::reads::{ProgramPart, ProgramReads};
 use crate::recorder::{PlainRecorder, RecordedKey, Recorder};
 use crate::state::{Dependency, FdbPort, IngressPort, LearnEvent, LearnedState};
 use classifier::Rank;
-use flow::{Action, DatapathKey, DropReason, Field, FlowMask, PortNo, Subfield};
+use flow::{Action, DatapathKey, DropReason, Field, FlowMask, PortKey, PortNo, Subfield};
 use std::sync::Arc;
 
 /// The bit of `vlan_tci` that is 1 in tagged frames.
@@ -41,6 +42,8 @@ pub(super) struct Translator<'p, 's, S, O> {
     /// What a packet that enters a bridge executes first, in place of the flow that it would find.
     pub first_ops: Option<&'p [Op]>,
     flows: Vec<&'p Arc<Flow>>,
+    /// What else of the program was read.
+    pub reads: ProgramReads,
     /// Steps of the current packet or copy.
     pub steps: u32,
     total_steps: u32,
@@ -99,6 +102,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
             is_transient: false,
             first_ops: None,
             flows: Vec::with_capacity(48),
+            reads: ProgramReads::default(),
             steps: 0,
             total_steps: 0,
         }
@@ -116,7 +120,20 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
             learn_events: self.learn_events,
             ingress: self.ingress,
             flows: self.flows,
+            reads: self.reads.compact(),
         }
+    }
+
+    /// Records that the translation depends on the logical port, or on the multicast group, with
+    /// this key in the packet's datapath.
+    pub fn reads_port(&mut self, packet: &Packet<'p>, port: PortKey) {
+        self.reads.add(ProgramPart::Port(packet.datapath.0, port));
+    }
+
+    /// A datapath of the program. Records that the translation depends on it.
+    pub fn find_datapath(&mut self, key: DatapathKey) -> Option<&'p Datapath> {
+        self.reads.add(ProgramPart::Datapath(key));
+        self.program.datapath(key)
     }
 
     pub fn step(&mut self) -> Result<(), LimitExceeded> {
@@ -325,6 +342,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
         }
         let flow = self.find(packet, table);
         let (datapath, key) = (packet.datapath.0, packet.key.key());
+        self.reads.add_lookup(datapath, table, flow.is_some());
         self.observer.event(Event::Lookup { datapath, table, flow: flow.map(Arc::as_ref), key });
         match flow {
             None => packet.reason = DropReason::NoFlow,

@@ -13,6 +13,7 @@
 //! prints the seed; set `WEFT_SEED` to it to repeat the failure.
 
 mod bridge;
+mod carry;
 mod clients;
 mod execute;
 mod program;

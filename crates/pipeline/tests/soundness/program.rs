@@ -8,7 +8,7 @@ use flow::{
 };
 use pipeline::{
     BridgePort, BridgePortKind, CtOp, CtZone, CtZones, Datapath, DatapathKind, Direction, FdbKey,
-    FdbPort, Flow, FlowCounters, FlowId, FlowText, LearnEvent, LearnedOp, LearnedTables,
+    FdbPort, Flow, FlowCounters, FlowId, FlowText, GroupId, LearnEvent, LearnedOp, LearnedTables,
     LogicalPort, MacBindingKey, MulticastGroup, Op, Operand, PortLocation, PortRole, PortSecurity,
     Predicate, Program, TableId, TunnelInport,
 };
@@ -422,44 +422,168 @@ pub fn program(random: &mut Random, logical: bool) -> (Program, LearnedTables) {
     } else {
         bridge(&mut program)
     }
-    let groups: Vec<_> = program.groups().collect();
     let mut catch_all: Vec<TableId> = tables(logical).collect();
     for id in 0..(20 + random.below(40)) as u64 {
         // Every table has a default flow that sends the packet on.
-        let last = catch_all.pop();
-        let residual = last.is_none() && random.once_in(4);
-        let table = last.unwrap_or_else(|| any_table(random, logical));
-        let context = Context { logical, depth: 0, table };
-        let flow = Arc::new(Flow {
-            id: FlowId(id),
-            table,
-            priority: if last.is_some() { 0 } else { 1 + random.below(3) as u16 },
-            residual: residual.then(|| Box::new(predicate(random, 0))),
-            ops: match last {
-                Some(table) => send_on(random, &context, table),
-                None => ops(random, &context),
-            },
-            drop_reason: DropReason::FlowDrop,
-            text: FlowText {
-                condition: "".into(),
-                actions: "".into(),
-                stage: "".into(),
-                source: "".into(),
-                cookie: 0,
-                meter: None,
-            },
-            counters: FlowCounters::default(),
-        });
-        let mut rows: Vec<Match> = (0..1 + random.below(2)).map(|_| condition(random)).collect();
-        if last.is_some() {
-            rows = vec![Match::any()];
-        }
-        let group = if last.is_some() { groups[0] } else { random.pick(&groups) };
-        // The rows of one flow differ, like those that the languages generate.
-        let twice = rows.len() == 2 && rows[0] == rows[1];
-        program.add_flow(group, &flow, if twice { &rows[..1] } else { &rows });
+        add_flow(random, &mut program, logical, (id, catch_all.pop()));
     }
     (program, learned(random))
+}
+
+/// Adds a random flow with the number `id`; the default flow of a table if that is given.
+fn add_flow(
+    random: &mut Random,
+    program: &mut Program,
+    logical: bool,
+    (id, last): (u64, Option<TableId>),
+) {
+    let mut rows: Vec<Match> = (0..1 + random.below(2)).map(|_| condition(random)).collect();
+    if last.is_some() {
+        rows = vec![Match::any()];
+    }
+    // The rows of one flow differ, like those that the languages generate.
+    rows.dedup();
+    add_flow_with(random, program, logical, (id, last), rows);
+}
+
+fn add_flow_with(
+    random: &mut Random,
+    program: &mut Program,
+    logical: bool,
+    (id, last): (u64, Option<TableId>),
+    rows: Vec<Match>,
+) {
+    let groups: Vec<_> = program.groups().collect();
+    let residual = last.is_none() && random.once_in(4);
+    let table = last.unwrap_or_else(|| any_table(random, logical));
+    let context = Context { logical, depth: 0, table };
+    let flow = Arc::new(Flow {
+        id: FlowId(id),
+        table,
+        priority: if last.is_some() { 0 } else { 1 + random.below(3) as u16 },
+        residual: residual.then(|| Box::new(predicate(random, 0))),
+        ops: match last {
+            Some(table) => send_on(random, &context, table),
+            None => ops(random, &context),
+        },
+        drop_reason: DropReason::FlowDrop,
+        text: FlowText {
+            condition: "".into(),
+            actions: "".into(),
+            stage: "".into(),
+            source: "".into(),
+            cookie: 0,
+            meter: None,
+        },
+        counters: FlowCounters::default(),
+    });
+    let group = if last.is_some() { groups[0] } else { random.pick(&groups) };
+    program.add_flow(group, &flow, &rows);
+}
+
+/// A flow of a program, and its rows.
+type FlowRows = (GroupId, Arc<Flow>, Vec<Match>);
+
+fn flows_of(program: &Program) -> Vec<FlowRows> {
+    let mut flows: Vec<FlowRows> = Vec::new();
+    let tables = (0..=254).filter_map(TableId::bridge);
+    for table in tables {
+        for group in program.groups() {
+            for (row, _, flow) in program.rules(group, table) {
+                match flows.iter_mut().find(|(_, other, _)| Arc::ptr_eq(other, flow)) {
+                    Some((_, _, rows)) => rows.push(row),
+                    None => flows.push((group, Arc::clone(flow), vec![row])),
+                }
+            }
+        }
+    }
+    flows.sort_by_key(|(_, flow, _)| flow.id);
+    flows
+}
+
+/// A copy of a flow with another number, and with some of its steps.
+fn copy(flow: &Flow, id: u64, keeps: impl FnMut(&&Op) -> bool) -> Flow {
+    Flow {
+        id: FlowId(id),
+        table: flow.table,
+        priority: flow.priority,
+        residual: flow.residual.clone(),
+        ops: flow.ops.iter().filter(keeps).cloned().collect(),
+        drop_reason: flow.drop_reason,
+        text: flow.text.clone(),
+        counters: FlowCounters::default(),
+    }
+}
+
+/// Removes all steps but those of simple access control lists and forwarding.
+pub fn simplify(program: &mut Program) {
+    let is_simple = |op: &&Op| {
+        matches!(op, Op::Load { .. } | Op::Move { .. } | Op::Next(_) | Op::Output | Op::Normal)
+            || matches!(op, Op::DecTtl | Op::Drop | Op::OutputPort(_) | Op::PortSecurity { .. })
+    };
+    for (group, flow, rows) in flows_of(program) {
+        program.remove_flow(group, &flow, &rows);
+        program.add_flow(group, &Arc::new(copy(&flow, flow.id.0, is_simple)), &rows);
+    }
+}
+
+/// The program after a random change. Half of the programs are compiled anew: all flows are other
+/// objects, with other numbers.
+pub fn changed(random: &mut Random, old: &Program, logical: bool) -> Program {
+    let mut program = old.clone();
+    for next in 1000..1001 + random.below(2) as u64 {
+        match random.below(8) {
+            0 => add_flow(random, &mut program, logical, (next, None)),
+            1 | 2 => {
+                // Like the entry of an access control list.
+                let fields = [Field::EthType, Field::IpProto, Field::TpDst, Field::EthDst];
+                let (mut row, field) = (Match::any(), random.pick(&fields));
+                let _ = row.require(field, value(random, field), field.all_ones());
+                add_flow_with(random, &mut program, logical, (next, None), vec![row]);
+            }
+            3 | 4 => {
+                let flows = flows_of(&program);
+                let (group, flow, rows) = &flows[random.below(flows.len())];
+                program.remove_flow(*group, flow, rows);
+            }
+            5 if !logical => {
+                program.remove_port_role(PortNo(1 + random.below(5) as u32));
+            }
+            5 => {
+                let key = DatapathKey(1 + random.below(3) as u32);
+                let port = PortKey::new(1 + random.below(6) as u16).unwrap();
+                if let Some(datapath) = program.datapath_mut(key)
+                    && let Some(port) = datapath.ports.get_mut(&port)
+                {
+                    port.location = PortLocation::Local(PortNo(40 + random.below(3) as u32));
+                }
+            }
+            6 => {
+                let key = DatapathKey(1 + random.below(3) as u32);
+                if let Some(datapath) = program.datapath_mut(key) {
+                    let port = PortKey::new(7).unwrap();
+                    let group = datapath.multicast.get_mut(&port);
+                    group.into_iter().for_each(|group| group.members.truncate(3));
+                }
+            }
+            _ => program.set_tunnel(TunnelType::Geneve, 1, DatapathKey(2)),
+        }
+    }
+    if random.once_in(2) {
+        return program;
+    }
+    let mut flows = flows_of(&program);
+    for (group, flow, rows) in &flows {
+        program.remove_flow(*group, flow, rows);
+    }
+    if random.once_in(4) {
+        // Flows of one priority change places.
+        flows.reverse();
+    }
+    for (id, (group, flow, rows)) in (5000..).zip(&flows) {
+        program.add_flow(*group, &Arc::new(copy(flow, id, |_| true)), rows);
+    }
+    program
 }
 
 fn bridge(program: &mut Program) {
