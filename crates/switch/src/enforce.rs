@@ -1,15 +1,17 @@
 //! Publishing a program, and putting it in force for cached packets.
 //!
 //! A new program takes effect in two steps. [`Engine::publish`] makes it the program of all
-//! translations. Megaflows of the old program go on serving packets, while the revalidator confirms
-//! those that are still right. So established flows are not disturbed. [`Engine::enforce`] waits
-//! for the revalidator for a limited time. Then it withdraws all megaflows that were not confirmed,
-//! at once and however many they are. Their packets become upcalls.
+//! translations. It carries over the megaflows that do not depend on what has changed. The others
+//! go on serving packets, while the revalidator confirms those that are still right. So established
+//! flows are not disturbed. [`Engine::enforce`] waits for the revalidator for a limited time. Then
+//! it deletes the megaflows that were not confirmed. If they are very many, it withdraws all of
+//! earlier epochs at once, and the revalidator puts them back. Their packets become upcalls.
 //!
 //! The records know the generation before which megaflows are withdrawn. So an upcall may replace a
 //! withdrawn megaflow, although its record names an origin of the old program.
 
 use crate::engine::{Engine, PublishedProgram, lock};
+use crate::revalidator::remove_records;
 use datapath::provider::DatapathError;
 use pipeline::Program;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -18,6 +20,10 @@ use std::time::{Duration, Instant};
 /// How long megaflows of the old program may serve packets after a publication. With the time that
 /// it takes to withdraw them, it is below the revalidation interval of 500 ms.
 const CONFIRMATION: Duration = Duration::from_millis(400);
+
+/// The most megaflows that are deleted one by one, which takes less than 100 ms. Withdrawing takes
+/// the same time for any number.
+pub(crate) const MAX_DELETED: usize = 32_768;
 
 /// The latest program under which the revalidator has checked all megaflows.
 #[derive(Debug, Default)]
@@ -59,14 +65,20 @@ impl Engine {
         let mut records = self.records();
         let mut published = lock(&self.published);
         let number = published.number + 1;
-        let old =
-            std::mem::replace(&mut *published, Arc::new(PublishedProgram { number, program }));
+        let new = Arc::new(PublishedProgram { number, program });
+        let old = std::mem::replace(&mut *published, Arc::clone(&new));
         drop(published);
         // With the records locked, no megaflow of the old program can get into the new epoch.
         records.begin_epoch(number);
         // Fails only if the datapath has ended, which its other callers report.
         let _ = self.datapath.begin_epoch();
         drop(records);
+        {
+            // A sweep or revalidation that runs ends early, because of the new epoch.
+            let _round = lock(&self.round);
+            self.carry_over(&old, &new);
+            self.records().end_carrying(number);
+        }
         self.revalidate_signal.changed();
         // Dropped outside the locks, because that takes long for a large program.
         drop(old);
@@ -74,18 +86,30 @@ impl Engine {
     }
 
     /// Puts a published program in force. It waits up to 400 ms until the revalidator has checked
-    /// all megaflows, and then withdraws those that were not confirmed.
+    /// all megaflows. Then it deletes those that were not confirmed, or withdraws all if they are
+    /// many.
     ///
     /// # Errors
     /// As of [`Engine::withdraw_unconfirmed`].
     pub fn enforce(&self, generation: u64) -> Result<(), DatapathError> {
         self.confirmed.wait(generation, Instant::now() + CONFIRMATION);
-        self.withdraw_unconfirmed()
+        let removed = {
+            let mut records = self.records();
+            let unconfirmed = records.unconfirmed();
+            if unconfirmed.len() > MAX_DELETED {
+                drop(records);
+                return self.withdraw_unconfirmed();
+            }
+            records.enforce();
+            remove_records(&mut records, &unconfirmed)
+        };
+        self.delete(removed)
     }
 
-    /// Withdraws all megaflows that were not confirmed since the last publication. When this has
-    /// returned, no packet is forwarded by a decision of an earlier program, except packets that
-    /// were being executed.
+    /// Withdraws all megaflows that were not put or confirmed since the last publication, also
+    /// those that were carried over: the revalidator puts them again. When this has returned, no
+    /// packet is forwarded by a decision of an earlier program, except packets that were being
+    /// executed.
     ///
     /// # Errors
     /// The datapath has ended, or does not answer. The revalidator goes on all the same.
@@ -93,6 +117,9 @@ impl Engine {
         let mut records = self.records();
         self.datapath.withdraw_unconfirmed()?;
         records.withdraw_unconfirmed();
+        drop(records);
+        // Megaflows that were carried over are stale now.
+        self.revalidate_signal.changed();
         Ok(())
     }
 }

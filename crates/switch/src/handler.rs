@@ -56,13 +56,14 @@ impl<'p> Decision<'p> {
         key: &FlowKey,
         translation: Translation<'p>,
     ) -> Self {
-        let Translation { mask, actions, dependencies, is_transient, flows, .. } = translation;
+        let Translation { mask, actions, dependencies, is_transient, flows, reads, .. } =
+            translation;
         let refused = RefusedEvents::new(translation.learn_events, translation.ingress);
         let actions: Arc<[Action]> = actions.into();
         let condition = Match::new(key, mask);
         Decision {
             worker,
-            candidate: NewOrigin::new(published.number, flows, dependencies, refused),
+            candidate: NewOrigin::new(published.number, (flows, dependencies, reads), refused),
             megaflow: (!is_transient)
                 .then(|| Box::new(Megaflow::new(condition, Arc::clone(&actions)))),
             actions,
@@ -139,7 +140,7 @@ impl Engine {
         // This lock is held until the datapath has the answers, so that the records list exactly
         // the megaflows of the datapath.
         let mut records = self.records();
-        if records.is_withdrawn(published.number) {
+        if records.is_superseded(published.number) {
             // A newer program came into force meanwhile. It decides about these packets.
             drop(records);
             upcalls.extend(decided.into_iter().map(|(upcall, _)| upcall));

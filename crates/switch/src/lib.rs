@@ -9,6 +9,7 @@
 //!    |  +---- usages, new actions, deletions ------------------------+
 //! ```
 //!
+//! - `carry`: which megaflows a new program leaves as they are.
 //! - `handler`: translates the packets of upcalls in batches, and answers each with a megaflow for
 //!   later packets, within the limits (`records`).
 //! - `learn_journal`: what packets have taught, for a control plane that tells other hosts.
@@ -21,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod adopt;
+mod carry;
 mod config;
 mod enforce;
 mod engine;

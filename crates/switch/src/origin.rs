@@ -1,17 +1,18 @@
 //! The origin of a megaflow: the flows of the program that matched, and the learned state that they
 //! read. Many megaflows share one origin.
 
+use crate::carry::Successor;
 use ahash::RandomState;
 use datapath::megaflow::Usage;
 use flow::FlowMask;
 use hashbrown::HashTable;
-use pipeline::{Dependency, Flow, IngressPort, LearnEvent, LearnedTables};
-use std::collections::HashMap;
+use pipeline::{Carried, Dependency, Flow, IngressPort, LearnEvent, LearnedTables, ProgramReads};
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::mem::{Discriminant, discriminant};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 /// A random seed, so that a sender cannot choose packets whose masks or origins collide.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -78,26 +79,50 @@ impl Retries {
 pub(crate) struct NewOrigin<'p> {
     /// The generation of the program.
     pub generation: u64,
+    /// The generation whose publication began the datapath's epoch of the megaflow.
+    pub epoch: u64,
     pub flows: Vec<&'p Arc<Flow>>,
     pub state_reads: Vec<Dependency>,
+    reads: Arc<ProgramReads>,
     refused: Option<Box<RefusedEvents>>,
     hash: u64,
 }
 
 impl<'p> NewOrigin<'p> {
-    /// Makes the origin of a megaflow from its translation.
+    /// Makes the origin of a megaflow that is put in the datapath, from what its translation has
+    /// read: flows, learned state, and other parts of the program.
     pub fn new(
         generation: u64,
-        flows: Vec<&'p Arc<Flow>>,
-        dependencies: Vec<Dependency>,
+        (flows, dependencies, reads): (Vec<&'p Arc<Flow>>, Vec<Dependency>, ProgramReads),
         refused: Option<Box<RefusedEvents>>,
     ) -> Self {
         let events = refused.as_ref().map_or(&[][..], |refused| &refused.events);
         let state_reads = state_reads(dependencies, events);
+        Self::of(generation, (flows, state_reads, Arc::new(reads)), refused)
+    }
+
+    fn of(
+        generation: u64,
+        (flows, state_reads, reads): (Vec<&'p Arc<Flow>>, Vec<Dependency>, Arc<ProgramReads>),
+        refused: Option<Box<RefusedEvents>>,
+    ) -> Self {
         let mut hasher = SEED.build_hasher();
-        (generation, &state_reads, &refused).hash(&mut hasher);
+        (generation, &state_reads, &reads, &refused).hash(&mut hasher);
         flows.iter().for_each(|flow| hasher.write_usize(Arc::as_ptr(flow).addr()));
-        Self { generation, flows, state_reads, refused, hash: hasher.finish() }
+        let hash = hasher.finish();
+        Self { generation, epoch: generation, flows, state_reads, reads, refused, hash }
+    }
+
+    /// The origin under a new program of a megaflow that is not put in the datapath again.
+    pub fn carried(generation: u64, origin: &Origin, carried: &'p Carried) -> Self {
+        let flows = carried.flows.iter().collect();
+        let reads = (flows, origin.state_reads.to_vec(), Arc::clone(&origin.reads));
+        Self::of(generation, reads, origin.refused.clone()).in_epoch(origin.epoch)
+    }
+
+    /// The same for a megaflow of another epoch of the datapath.
+    pub fn in_epoch(self, epoch: u64) -> Self {
+        Self { epoch, ..self }
     }
 
     /// True if all learned state that was read is unchanged.
@@ -116,9 +141,17 @@ fn is_current(state_reads: &[Dependency], learned: &LearnedTables) -> bool {
 pub(crate) struct Origin {
     /// The generation of the program.
     pub generation: u64,
+    /// The generation whose publication began the datapath's epoch of the megaflows. It is lower
+    /// for those that were carried over to a new program.
+    pub epoch: u64,
     /// The flows that matched, in order.
     pub flows: Box<[Arc<Flow>]>,
     pub state_reads: Box<[Dependency]>,
+    /// What else of the program decided. Equal ones are shared.
+    pub reads: Arc<ProgramReads>,
+    /// What the program of a later generation makes of the decision, if parts of it could not be
+    /// proved for all megaflows.
+    pub successor: OnceLock<Successor>,
     refused: Option<Box<RefusedEvents>>,
     hash: u64,
     /// Counts of the megaflows that the flows do not have yet.
@@ -131,14 +164,25 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// True if the candidate equals this origin.
+    /// True if all learned state that was read is unchanged.
+    pub fn has_read_current(&self, learned: &LearnedTables) -> bool {
+        is_current(&self.state_reads, learned)
+    }
+
+    /// True if the candidate equals this origin, but perhaps for the epoch.
     pub fn is(&self, candidate: &NewOrigin<'_>) -> bool {
         self.hash == candidate.hash
             && self.generation == candidate.generation
             && *self.state_reads == *candidate.state_reads
+            && (Arc::ptr_eq(&self.reads, &candidate.reads) || self.reads == candidate.reads)
             && self.refused == candidate.refused
             && self.flows.len() == candidate.flows.len()
             && self.flows.iter().zip(&candidate.flows).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+
+    /// Marks all megaflows of this origin for another translation.
+    pub fn make_stale(&self) {
+        self.stale.store(true, Ordering::Relaxed);
     }
 
     /// True if the program or learned state has changed since. Checked once in every `round`.
@@ -219,20 +263,33 @@ impl Origin {
 #[derive(Debug, Default)]
 pub(crate) struct Origins {
     table: HashTable<Arc<Origin>>,
+    reads: HashSet<Arc<ProgramReads>, RandomState>,
 }
 
 impl Origins {
     /// The origin equal to the candidate, made if there is none. A stale origin is never reused,
     /// even if it is equal: its refused learn events were retried.
     pub fn intern(&mut self, candidate: &NewOrigin<'_>) -> Arc<Origin> {
-        let is_same = |origin: &Arc<Origin>| !origin.is_known_stale() && origin.is(candidate);
+        let is_same = |origin: &Arc<Origin>| {
+            !origin.is_known_stale() && origin.epoch == candidate.epoch && origin.is(candidate)
+        };
         if let Some(origin) = self.table.find(candidate.hash, is_same) {
             return Arc::clone(origin);
         }
+        let reads = match self.reads.get(&candidate.reads) {
+            Some(known) => Arc::clone(known),
+            None => {
+                self.reads.insert(Arc::clone(&candidate.reads));
+                Arc::clone(&candidate.reads)
+            }
+        };
         let origin = Arc::new(Origin {
             generation: candidate.generation,
+            epoch: candidate.epoch,
             flows: candidate.flows.iter().map(|flow| Arc::clone(flow)).collect(),
             state_reads: candidate.state_reads.as_slice().into(),
+            reads,
+            successor: OnceLock::new(),
             refused: candidate.refused.clone(),
             hash: candidate.hash,
             packets: AtomicI64::new(0),
@@ -256,6 +313,14 @@ impl Origins {
         if self.table.len() < self.table.capacity() / 4 {
             self.table.shrink_to_fit(|origin| origin.hash);
         }
+        self.reads.retain(|reads| Arc::strong_count(reads) > 1);
+        if self.reads.len() < self.reads.capacity() / 4 {
+            self.reads.shrink_to_fit();
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Origin>> {
+        self.table.iter()
     }
 
     pub fn len(&self) -> usize {

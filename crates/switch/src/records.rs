@@ -161,8 +161,12 @@ pub(crate) struct Records {
     sweep: u16,
     /// The generation of the current program. Megaflows of an older one are not recorded.
     current: u64,
-    /// The datapath has withdrawn all megaflows of older generations.
+    /// Megaflows may have to be carried over to the current program.
+    is_carrying: bool,
+    /// The datapath has withdrawn all megaflows of older epochs.
     in_force: u64,
+    /// The datapath executes no decision of an older generation.
+    enforced: u64,
 }
 
 impl Records {
@@ -182,7 +186,9 @@ impl Records {
             max_neighbours_per_port: limits.neighbours_per_port,
             sweep: 0,
             current: 0,
+            is_carrying: false,
             in_force: 0,
+            enforced: 0,
         }
     }
 
@@ -218,14 +224,11 @@ impl Records {
             return InsertResult::Conflict;
         }
         if let Some(origin) = self.get(id).and_then(MegaflowRecord::origin) {
-            if origin.is(candidate) {
+            let is_withdrawn = self.is_withdrawn(origin);
+            if origin.is(candidate) && !is_withdrawn {
                 return InsertResult::Recorded(Arc::clone(origin));
             }
-            let replaced = if self.is_withdrawn(origin.generation) {
-                self.replace(id, candidate)
-            } else {
-                None
-            };
+            let replaced = if is_withdrawn { self.replace(id, candidate) } else { None };
             return replaced.map_or(InsertResult::Conflict, InsertResult::Replaced);
         }
         let port = self.ports.get(&number).map_or(0, |port| port.megaflows);
@@ -307,9 +310,28 @@ impl Records {
         self.get(id)?.origin.as_ref()
     }
 
-    /// True if the megaflow is recorded with an origin that was found stale.
-    pub fn is_stale(&self, id: MegaflowId) -> bool {
-        self.origin(id).is_some_and(|origin| origin.is_known_stale())
+    /// True if the megaflow is recorded with an origin that was found stale, and the datapath
+    /// executes it.
+    pub fn is_executed_stale(&self, id: MegaflowId) -> bool {
+        let is_executed = |origin: &Origin| origin.is_known_stale() && !self.is_withdrawn(origin);
+        self.origin(id).is_some_and(|origin| is_executed(origin))
+    }
+
+    /// The least epoch that the datapath executes.
+    pub fn withdrawn(&self) -> u64 {
+        self.in_force
+    }
+
+    /// The origin equal to the candidate, made if there is none.
+    pub fn intern(&mut self, candidate: &NewOrigin<'_>) -> Arc<Origin> {
+        self.origins.intern(candidate)
+    }
+
+    /// Gives a megaflow another origin.
+    pub fn set_origin(&mut self, id: MegaflowId, origin: Arc<Origin>) {
+        if let Some(record) = self.get_mut(id) {
+            record.origin = Some(origin);
+        }
     }
 
     /// Replaces the origin of a megaflow; returns the new one. `None` if there is no record.
@@ -320,8 +342,22 @@ impl Records {
     }
 
     /// Begins the epoch of a new program.
+    ///
+    /// Until [`Records::end_carrying`], nobody may look for stale megaflows: those that are about
+    /// to be carried over would be among them.
     pub fn begin_epoch(&mut self, generation: u64) {
         self.current = generation;
+        self.is_carrying = true;
+    }
+
+    /// Megaflows were carried over to this generation of the program.
+    pub fn end_carrying(&mut self, generation: u64) {
+        self.is_carrying &= generation < self.current;
+    }
+
+    /// True if stale megaflows may be looked for, under this generation of the program.
+    pub fn may_search(&self, generation: u64) -> bool {
+        generation == self.current.max(1) && !self.is_carrying
     }
 
     /// True if a later program than this one is current.
@@ -329,19 +365,74 @@ impl Records {
         generation < self.current
     }
 
-    /// True if the datapath still executes megaflows that the current program has not confirmed.
-    pub fn has_unconfirmed(&self) -> bool {
-        self.in_force < self.current
+    /// The megaflows that the current program has not confirmed, and that the datapath still
+    /// executes.
+    pub fn unconfirmed(&self) -> Vec<MegaflowId> {
+        let is_of =
+            |origin: &Origin| origin.generation < self.current && !self.is_withdrawn(origin);
+        let records = self.chunks.iter().flatten();
+        let unconfirmed = records.filter(|it| it.origin().is_some_and(|origin| is_of(origin)));
+        unconfirmed.map(|record| record.id).collect()
     }
 
-    /// Notes that the datapath has withdrawn all megaflows of earlier programs.
+    /// Notes that the datapath has withdrawn all megaflows of earlier epochs. Those that were
+    /// carried over to the current program have to be put again.
     pub fn withdraw_unconfirmed(&mut self) {
         self.in_force = self.current;
+        self.enforced = self.current;
+        let is_withdrawn = |origin: &&Arc<Origin>| origin.epoch < self.in_force;
+        self.origins.iter().filter(is_withdrawn).for_each(|origin| origin.make_stale());
     }
 
-    /// True if the datapath has withdrawn the megaflows of this generation of the program.
-    pub fn is_withdrawn(&self, generation: u64) -> bool {
-        generation < self.in_force
+    /// Notes that the datapath executes no decision of earlier programs any more.
+    pub fn enforce(&mut self) {
+        self.enforced = self.current;
+    }
+
+    /// True if no decision of this generation of the program may be executed any more.
+    pub fn is_superseded(&self, generation: u64) -> bool {
+        generation < self.enforced
+    }
+
+    /// True if the datapath has withdrawn the megaflows of this origin.
+    pub fn is_withdrawn(&self, origin: &Origin) -> bool {
+        origin.epoch < self.in_force
+    }
+
+    /// The origins of this generation that are not known to be stale.
+    pub fn origins_of(&self, generation: u64) -> Vec<Arc<Origin>> {
+        let origins = self.origins.iter();
+        let is_of = |it: &&Arc<Origin>| it.generation == generation && !it.is_known_stale();
+        origins.filter(is_of).map(Arc::clone).collect()
+    }
+
+    /// Gives the megaflows in chunk `number` the origins that `of` returns, with their ports and
+    /// present origins. Returns how many; `None` after the last chunk.
+    pub fn replace_in_chunk<'c>(
+        &mut self,
+        number: usize,
+        mut of: impl FnMut(PortNo, &Arc<Origin>) -> Option<NewOrigin<'c>>,
+    ) -> Option<usize> {
+        let chunk = self.chunks.get_mut(number)?;
+        let mut replaced = 0;
+        // Neighbours in a chunk often share an origin.
+        let mut last: Option<(Arc<Origin>, PortNo, Arc<Origin>)> = None;
+        for record in chunk {
+            let Some(origin) = &mut record.origin else { continue };
+            if let Some((old, port, new)) = &last
+                && Arc::ptr_eq(old, origin)
+                && *port == record.port
+            {
+                *origin = Arc::clone(new);
+                replaced += 1;
+            } else if let Some(candidate) = of(record.port, origin) {
+                let new = self.origins.intern(&candidate);
+                let old = std::mem::replace(origin, Arc::clone(&new));
+                last = Some((old, record.port, new));
+                replaced += 1;
+            }
+        }
+        Some(replaced)
     }
 
     /// Removes the record of a megaflow.

@@ -5,6 +5,8 @@
 //! A *revalidation* runs in addition after each change. It reads only the records, and asks the
 //! datapath only for stale megaflows.
 
+use crate::carry::Successor;
+use crate::enforce::MAX_DELETED;
 use crate::engine::{Engine, PublishedProgram, lock};
 use crate::fusions::translate_megaflow;
 use crate::held::only_solicits;
@@ -13,7 +15,7 @@ use crate::records::{Deciseconds, Records, RemovedMegaflow};
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::{DatapathError, DumpCursor};
 use flow::PortNo;
-use pipeline::Translation;
+use pipeline::{LearnedTables, Translation};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,6 +28,8 @@ const USAGES: usize = 4096;
 const MEGAFLOWS: usize = 65_536;
 /// Records removed at a time, during which they are locked.
 const RECORDS: usize = 1024;
+/// Megaflows fetched from the datapath at a time. A worker does not forward meanwhile.
+const FETCHED: usize = 1024;
 /// Megaflows translated at a time, during which learned state is locked.
 const TRANSLATIONS: usize = 128;
 
@@ -36,6 +40,8 @@ struct WalkResult {
     stale: Vec<Stale>,
     /// Origins with counts that their flows do not have yet.
     counted: Vec<Arc<Origin>>,
+    /// A program was published meanwhile: not all records were looked at.
+    is_cut_short: bool,
 }
 
 /// A stale megaflow.
@@ -44,6 +50,8 @@ struct Stale {
     id: MegaflowId,
     port: PortNo,
     used: Deciseconds,
+    /// It is likely to be carried over to the new program.
+    has_successor: bool,
 }
 
 /// Sorts stale megaflows so that ports take turns, each with its megaflow used last. So the
@@ -65,6 +73,8 @@ fn sort_by_turn(stale: &mut [Stale]) {
 enum Revalidation<'p> {
     /// Its actions are still right; this is its new origin.
     Keep(NewOrigin<'p>),
+    /// Nothing that it depends on has changed.
+    Carry(&'p Successor),
     /// Its match is still right, and it has other actions.
     Replace(NewOrigin<'p>, Box<Megaflow>),
     /// Its packets need different actions now, or cause learn events.
@@ -77,6 +87,8 @@ struct Changes {
     put: Vec<Megaflow>,
     confirmed: Vec<MegaflowId>,
     deleted: Vec<MegaflowId>,
+    /// So many are stale that the datapath may have to withdraw all unconfirmed ones.
+    confirms: bool,
 }
 
 impl Changes {
@@ -86,25 +98,33 @@ impl Changes {
         else {
             return;
         };
-        let is_withdrawn = records.is_withdrawn(origin.generation);
-        match result {
-            Revalidation::Keep(candidate) => {
-                records.replace(megaflow.id, &candidate);
-                if is_withdrawn {
-                    self.put.push(megaflow);
-                } else if records.has_unconfirmed() {
-                    self.confirmed.push(megaflow.id);
-                }
+        let origin = Arc::clone(origin);
+        let is_withdrawn = records.is_withdrawn(&origin);
+        let candidate = match result {
+            Revalidation::Carry(successor) if !is_withdrawn => {
+                let origin = successor.origin(&origin, records);
+                return records.set_origin(megaflow.id, origin);
             }
+            Revalidation::Carry(successor) => {
+                let candidate = successor.candidate(&origin);
+                candidate.in_epoch(successor.generation)
+            }
+            Revalidation::Keep(candidate) if is_withdrawn || self.confirms => candidate,
+            Revalidation::Keep(candidate) => candidate.in_epoch(origin.epoch),
             Revalidation::Replace(candidate, changed) => {
                 records.replace(megaflow.id, &candidate);
-                self.put.push(*changed);
+                return self.put.push(*changed);
             }
-            Revalidation::Delete => self.deleted.push(megaflow.id),
+            Revalidation::Delete => return self.deleted.push(megaflow.id),
+        };
+        records.replace(megaflow.id, &candidate);
+        if is_withdrawn {
+            self.put.push(megaflow);
+        } else if self.confirms {
+            self.confirmed.push(megaflow.id);
         }
     }
 }
-
 impl Engine {
     /// Collects the counters of all megaflows, deletes idle ones, revalidates stale ones, checks a
     /// few others, and expires learned state. To be called once in every
@@ -127,6 +147,9 @@ impl Engine {
         let removed = std::mem::take(&mut found.removed);
         self.push_counts(&found.counted, now);
         self.delete(removed)?;
+        if found.is_cut_short {
+            return Ok(());
+        }
         self.revalidate_megaflows(&published, found.stale)?;
         self.self_check(&published)?;
         self.records().remove_unused();
@@ -149,6 +172,9 @@ impl Engine {
         self.end_outdated_fusions()?;
         let published = self.published();
         let found = self.walk_records(&published, *round, false);
+        if found.is_cut_short {
+            return Ok(());
+        }
         self.revalidate_megaflows(&published, found.stale)?;
         self.counters.revalidation_durations.add_duration(begin.elapsed());
         Ok(())
@@ -193,6 +219,10 @@ impl Engine {
         let (mut found, mut retries) = (WalkResult::default(), Retries::default());
         for number in 0.. {
             let mut records = self.records();
+            if !records.may_search(published.number) {
+                found.is_cut_short = true;
+                break;
+            }
             let limits = &self.limits;
             let is_nearly_full = records.is_nearly_full();
             let idle_limit = if is_nearly_full { limits.idle_when_full } else { limits.idle };
@@ -213,7 +243,10 @@ impl Engine {
                     || sweep && origin.retries_learning(&learned, &mut retries)
                 {
                     let (id, port, used) = (record.id, record.port, record.used);
-                    found.stale.push(Stale { id, port, used });
+                    let successor = origin.successor.get();
+                    let has_successor =
+                        successor.is_some_and(|it| it.generation == published.number);
+                    found.stale.push(Stale { id, port, used, has_successor });
                 }
                 if sweep && origin.has_pending() {
                     found.counted.push(Arc::clone(origin));
@@ -246,9 +279,10 @@ impl Engine {
         }
     }
 
-    /// Translates stale megaflows again, until the next sweep is due at most. The remaining ones
-    /// are deleted, which is always safe. Ends early if a newer program is published: its
-    /// revalidation finds them again.
+    /// Translates stale megaflows again, until the next sweep is due at most. Those that remain are
+    /// deleted, which is always safe; or left to the next sweep, if the datapath does not execute
+    /// them. Ends early if a newer program is published, or if megaflows are withdrawn: the next
+    /// revalidation finds all again.
     fn revalidate_megaflows(
         &self,
         published: &PublishedProgram,
@@ -256,12 +290,25 @@ impl Engine {
     ) -> Result<(), DatapathError> {
         let end = Instant::now() + self.limits.revalidate;
         sort_by_turn(&mut stale);
-        for some in stale.chunks(TRANSLATIONS) {
+        let doubtful = stale.iter().filter(|megaflow| !megaflow.has_successor).count();
+        let withdrawn = self.records().withdrawn();
+        let confirms = doubtful > MAX_DELETED;
+        for some in stale.chunks(FETCHED) {
             if Instant::now() >= end {
                 break;
             }
             let ids = some.iter().map(|megaflow| megaflow.id).collect();
-            self.revalidate_batch(published, self.datapath.get(ids)?)?;
+            let mut fetched = self.datapath.get(ids)?.into_iter();
+            while fetched.len() > 0 && Instant::now() < end {
+                {
+                    let records = self.records();
+                    if records.is_outdated(published.number) || records.withdrawn() != withdrawn {
+                        return Ok(());
+                    }
+                }
+                let batch = fetched.by_ref().take(TRANSLATIONS).collect();
+                self.revalidate_batch(published, batch, confirms)?;
+            }
         }
         // This includes records of megaflows that the datapath did not have.
         let mut removed = Vec::new();
@@ -271,7 +318,7 @@ impl Engine {
                 break;
             }
             let ids = some.iter().map(|megaflow| megaflow.id);
-            let left: Vec<_> = ids.filter(|id| records.is_stale(*id)).collect();
+            let left: Vec<_> = ids.filter(|id| records.is_executed_stale(*id)).collect();
             removed.extend(remove_records(&mut records, &left));
         }
         self.delete(removed)?;
@@ -280,26 +327,27 @@ impl Engine {
         Ok(())
     }
 
-    /// Translates megaflows again and keeps, replaces or deletes each. All of them have records,
-    /// because only sweeps and revalidations remove records, and one of these runs at a time.
+    /// Translates megaflows again, if that is necessary, and keeps, replaces or deletes each.
     fn revalidate_batch(
         &self,
         published: &PublishedProgram,
         stale: Vec<Megaflow>,
+        confirms: bool,
     ) -> Result<(), DatapathError> {
         self.counters.revalidated.add(stale.len());
+        let origins: Vec<Option<Arc<Origin>>> = {
+            let records = self.records();
+            stale.iter().map(|megaflow| records.origin(megaflow.id).cloned()).collect()
+        };
         let results: Vec<Revalidation<'_>> = {
             let learned = self.learned();
-            let translate = |megaflow: &Megaflow| {
-                let packet = megaflow.condition.key();
-                match translate_megaflow(&published.program, megaflow, packet, &*learned) {
-                    Some(translation) => compare(published.number, megaflow, translation),
-                    None => Revalidation::Delete,
-                }
-            };
-            stale.iter().map(translate).collect()
+            let all = stale.iter().zip(&origins);
+            all.map(|(megaflow, origin)| {
+                revalidate_megaflow(published, megaflow, origin.as_deref(), &learned)
+            })
+            .collect()
         };
-        let mut changes = Changes::default();
+        let mut changes = Changes { confirms, ..Changes::default() };
         let removed = {
             // The lock is held until the datapath has the changes, so that it agrees with the
             // records.
@@ -368,6 +416,26 @@ pub(crate) fn remove_records(records: &mut Records, ids: &[MegaflowId]) -> Vec<R
     ids.iter().filter_map(|id| records.remove(*id)).collect()
 }
 
+/// Translates a megaflow again, unless its origin tells that this is not necessary.
+fn revalidate_megaflow<'p>(
+    published: &'p PublishedProgram,
+    megaflow: &Megaflow,
+    origin: Option<&'p Origin>,
+    learned: &LearnedTables,
+) -> Revalidation<'p> {
+    if let Some(successor) = origin.and_then(|origin| origin.successor.get())
+        && successor.is_of(published.number, megaflow)
+        && origin.is_some_and(|origin| origin.has_read_current(learned))
+    {
+        return Revalidation::Carry(successor);
+    }
+    let packet = megaflow.condition.key();
+    match translate_megaflow(&published.program, megaflow, packet, learned) {
+        Some(translation) => compare(published.number, megaflow, translation),
+        None => Revalidation::Delete,
+    }
+}
+
 /// Compares a megaflow with its new translation. The translation holds for all packets of the
 /// megaflow if it has read only bits that the megaflow's mask has.
 fn compare<'p>(
@@ -383,8 +451,8 @@ fn compare<'p>(
     if learns || is_transient || !condition.mask().covers(&translation.mask) {
         return Revalidation::Delete;
     }
-    let Translation { actions, flows, dependencies, .. } = translation;
-    let candidate = NewOrigin::new(generation, flows, dependencies, None);
+    let Translation { actions, flows, dependencies, reads, .. } = translation;
+    let candidate = NewOrigin::new(generation, (flows, dependencies, reads), None);
     if *actions == *megaflow.actions {
         return Revalidation::Keep(candidate);
     }
@@ -406,6 +474,7 @@ mod tests {
             id: MegaflowId(id),
             port: PortNo(port),
             used: Deciseconds::of_ms(used_ms),
+            has_successor: false,
         };
         let mut all: Vec<_> = (0..1000).map(|id| stale(1, id * 100, id)).collect();
         all.extend([stale(7, 100, 5000), stale(7, 900, 5001), stale(3, 0, 6000)]);

@@ -67,6 +67,9 @@ pub struct SwitchStats {
     pub sweeps: u64,
     /// Megaflows translated again after a change.
     pub revalidated: u64,
+    /// Megaflows that a new program left as they are, because nothing has changed for them.
+    #[serde(default)]
+    pub carried_over: u64,
     /// Megaflows that the self-check compared with the program.
     #[serde(default)]
     pub self_checks: u64,
@@ -140,6 +143,7 @@ pub(crate) struct Counters {
     pub held_lost: Counter,
     pub sweeps: Counter,
     pub revalidated: Counter,
+    pub carried_over: Counter,
     pub self_checks: Counter,
     pub self_check_faults: Counter,
     pub fusions: Counter,
@@ -174,6 +178,7 @@ impl Counters {
             held_lost: self.held_lost.value(),
             sweeps: self.sweeps.value(),
             revalidated: self.revalidated.value(),
+            carried_over: self.carried_over.value(),
             self_checks: self.self_checks.value(),
             self_check_faults: self.self_check_faults.value(),
             fusions: self.fusions.value(),
