@@ -116,10 +116,12 @@ impl NicFacts {
     pub fn read(name: &str) -> Result<Self> {
         let facts = Self::read_offloads(name)?;
         let steering = Netlink::open()?.link(name).and_then(|link| Steering::read(&link));
-        Ok(Self { steering: steering.ok(), ..facts })
+        let tags_stop_gro = super::kernel::tags_stop_gro();
+        Ok(Self { steering: steering.ok(), tags_stop_gro, ..facts })
     }
 
-    /// The same without `steering`. Needs no privilege.
+    /// The same without `steering` and `tags_stop_gro`. Needs no privilege, and does not read the
+    /// kernel's type information, which takes several milliseconds.
     ///
     /// # Errors
     /// [`Error::is_not_found`] when there is no such device; other errors when neither netlink nor
@@ -147,7 +149,6 @@ impl NicFacts {
             features,
             rx_queues: link.rx_queues,
             xdp_program: link.xdp,
-            tags_stop_gro: super::kernel::tags_stop_gro(),
             is_bonded: link
                 .master
                 .and_then(|master| netlink.link_by_index(master).ok())
