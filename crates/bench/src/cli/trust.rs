@@ -64,6 +64,9 @@ pub struct Args {
     /// An older program weft, for an upgrade and a downgrade in the scenario interruption
     #[arg(long, value_name = "PATH")]
     old: Option<PathBuf>,
+    /// Of the interruptions, only the reloads
+    #[arg(long)]
+    only_reloads: bool,
     /// The only chapter of soak
     #[arg(long, value_enum, value_name = "CHAPTER")]
     chapter: Option<SoakChapter>,
@@ -97,6 +100,7 @@ pub fn trust(args: &Args, weft: PathBuf) -> Result<(), Failure> {
         reloads: args.reloads,
         kills: args.kills,
         flows: args.flows as usize,
+        only_reloads: args.only_reloads,
     };
     let mut all = TrustScenario::ALL.to_vec();
     all.retain(|scenario| *scenario != TrustScenario::Soak);

@@ -13,7 +13,7 @@ use super::test_bed::{TestBed, number};
 use crate::Result;
 use crate::lab::{Guest, Lab, network_toml};
 use crate::traffic::blast::{Blast, Pace};
-use crate::traffic::connections::{connection_lists, connections};
+use crate::traffic::connections::{acl, connection_lists, connections};
 use crate::traffic::flow_sink::{FlowLosses, FlowSink};
 use crate::traffic::frames::{socket, socket_in};
 
@@ -51,6 +51,10 @@ enum Interruption {
     Nothing,
     /// `weft reload` with another switch.
     Reload,
+    /// `weft reload` with another port of the guests' switch.
+    ReloadPort,
+    /// `weft reload` with another entry of the switch's access control list.
+    ReloadList,
     /// SIGKILL, then a new daemon.
     Kill,
     /// `weft stop`, then a new daemon.
@@ -64,10 +68,16 @@ enum Interruption {
 }
 
 impl Interruption {
+    const fn is_reload(self) -> bool {
+        matches!(self, Self::Reload | Self::ReloadPort | Self::ReloadList)
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
             Self::Reload => "reload",
+            Self::ReloadPort => "reload with a port",
+            Self::ReloadList => "reload with an ACL",
             Self::Kill => "kill -9",
             Self::StopAndStart => "stop and start",
             Self::CrashLoop => "crash loop",
@@ -77,11 +87,23 @@ impl Interruption {
     }
 }
 
-/// The network of this scenario. `other` adds a logical switch that concerns no guest.
-pub fn network(lab: &Lab<'_>, other: bool) -> String {
-    let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
-    let more = "\n[[logical_switch]]\nname = \"passing\"\nvni = 102\n";
-    if other { text + more } else { text }
+/// The network of this scenario.
+pub fn network(lab: &Lab<'_>) -> String {
+    network_toml(lab, TunnelType::Geneve) + &connection_lists()
+}
+
+/// The network after a reload: with what it adds, which concerns none of the flows.
+fn changed_network(lab: &Lab<'_>, by: Interruption) -> String {
+    let switch = "\n[[logical_switch]]\nname = \"passing\"\nvni = 102\n";
+    let port = "\n[[logical_switch.port]]\nname = \"more\"\nhost = \"h2\"\n\
+                mac = \"02:00:00:00:77:01\"\ndevice = { tap = \"more\" }\n";
+    match by {
+        Interruption::ReloadPort => {
+            network_toml(lab, TunnelType::Geneve) + port + &connection_lists()
+        }
+        Interruption::ReloadList => network(lab) + &acl(950, "tcp.dst == 23", "drop"),
+        _ => network(lab) + switch,
+    }
 }
 
 /// Packets of many flows in one direction.
@@ -130,7 +152,12 @@ pub struct Programs<'a> {
 ///
 /// # Errors
 /// The test bed fails.
-pub fn run<'a>(bed: &mut TestBed<'a>, programs: Programs<'a>, flows: usize) -> Result<TrustReport> {
+pub fn run<'a>(
+    bed: &mut TestBed<'a>,
+    programs: Programs<'a>,
+    flows: usize,
+    only_reloads: bool,
+) -> Result<TrustReport> {
     let lab = bed.lab();
     let (near, far) = (lab.guest(0, 0), lab.guest(1, 0));
     let (interval, dense) =
@@ -141,12 +168,17 @@ pub fn run<'a>(bed: &mut TestBed<'a>, programs: Programs<'a>, flows: usize) -> R
     let mut all = vec![
         Interruption::Nothing,
         Interruption::Reload,
+        Interruption::ReloadPort,
+        Interruption::ReloadList,
         Interruption::Kill,
         Interruption::StopAndStart,
         Interruption::CrashLoop,
     ];
     if programs.old.is_some() {
         all.extend([Interruption::Downgrade, Interruption::Upgrade]);
+    }
+    if only_reloads {
+        all.retain(|it| *it == Interruption::Nothing || it.is_reload());
     }
     for interruption in all {
         establish(bed, flows, interval)?;
@@ -196,9 +228,9 @@ fn interrupt<'a>(
     let start = Instant::now();
     match interruption {
         Interruption::Nothing => return Ok(Duration::ZERO),
-        Interruption::Reload => {
+        Interruption::Reload | Interruption::ReloadPort | Interruption::ReloadList => {
             let lab = bed.lab();
-            bed.reload(0, &network(lab, true))?;
+            bed.reload(0, &changed_network(lab, interruption))?;
             return Ok(start.elapsed());
         }
         Interruption::Kill => bed.kill_daemon(0)?,
@@ -231,7 +263,7 @@ fn judge(
     took: Duration,
 ) {
     let name = interruption.name();
-    let must_forward = bed.forwards_without_daemon() || interruption == Interruption::Reload;
+    let must_forward = bed.forwards_without_daemon() || interruption.is_reload();
     for ((losses, silent), which) in
         losses.iter().zip(["all flows", "dense flows out", "dense flows in"])
     {

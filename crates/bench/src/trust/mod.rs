@@ -112,6 +112,7 @@ impl TrustScenario {
             reloads,
             kills,
             flows,
+            only_reloads,
         } = options;
         let start = |text: &str| TestBed::start(lab, (weft, *datapath), text, None);
         let hostile = |attack: Attack| {
@@ -138,11 +139,11 @@ impl TrustScenario {
                 bed.stop().map(|()| report)
             }
             Self::Interruption => {
-                let text = interruption::network(lab, false);
+                let text = interruption::network(lab);
                 let megaflows = Some(flows * 2 + SPARE_MEGAFLOWS);
                 let mut bed = TestBed::start(lab, (weft, *datapath), &text, megaflows)?;
                 let programs = interruption::Programs { new: weft, old: old.as_deref() };
-                let report = interruption::run(&mut bed, programs, *flows)?;
+                let report = interruption::run(&mut bed, programs, *flows, *only_reloads)?;
                 bed.stop().map(|()| report)
             }
             Self::Soak => {
@@ -209,4 +210,6 @@ pub struct TrustOptions {
     pub kills: usize,
     /// The number of UDP flows during the kills.
     pub flows: usize,
+    /// Of the interruptions, only the reloads.
+    pub only_reloads: bool,
 }
