@@ -81,6 +81,7 @@ pub(crate) struct NewOrigin<'p> {
     pub generation: u64,
     /// The generation whose publication began the datapath's epoch of the megaflow.
     pub epoch: u64,
+    is_carried: bool,
     pub flows: Vec<&'p Arc<Flow>>,
     pub state_reads: Vec<Dependency>,
     reads: Arc<ProgramReads>,
@@ -110,14 +111,16 @@ impl<'p> NewOrigin<'p> {
         (generation, &state_reads, &reads, &refused).hash(&mut hasher);
         flows.iter().for_each(|flow| hasher.write_usize(Arc::as_ptr(flow).addr()));
         let hash = hasher.finish();
-        Self { generation, epoch: generation, flows, state_reads, reads, refused, hash }
+        let (epoch, is_carried) = (generation, false);
+        Self { generation, epoch, is_carried, flows, state_reads, reads, refused, hash }
     }
 
     /// The origin under a new program of a megaflow that is not put in the datapath again.
     pub fn carried(generation: u64, origin: &Origin, carried: &'p Carried) -> Self {
         let flows = carried.flows.iter().collect();
         let reads = (flows, origin.state_reads.to_vec(), Arc::clone(&origin.reads));
-        Self::of(generation, reads, origin.refused.clone()).in_epoch(origin.epoch)
+        let new = Self::of(generation, reads, origin.refused.clone());
+        Self { is_carried: true, ..new.in_epoch(origin.epoch) }
     }
 
     /// The same for a megaflow of another epoch of the datapath.
@@ -144,6 +147,8 @@ pub(crate) struct Origin {
     /// The generation whose publication began the datapath's epoch of the megaflows. It is lower
     /// for those that were carried over to a new program.
     pub epoch: u64,
+    /// No translation by the program of this generation has made them.
+    pub is_carried: bool,
     /// The flows that matched, in order.
     pub flows: Box<[Arc<Flow>]>,
     pub state_reads: Box<[Dependency]>,
@@ -271,7 +276,9 @@ impl Origins {
     /// even if it is equal: its refused learn events were retried.
     pub fn intern(&mut self, candidate: &NewOrigin<'_>) -> Arc<Origin> {
         let is_same = |origin: &Arc<Origin>| {
-            !origin.is_known_stale() && origin.epoch == candidate.epoch && origin.is(candidate)
+            !origin.is_known_stale()
+                && (origin.epoch, origin.is_carried) == (candidate.epoch, candidate.is_carried)
+                && origin.is(candidate)
         };
         if let Some(origin) = self.table.find(candidate.hash, is_same) {
             return Arc::clone(origin);
@@ -286,6 +293,7 @@ impl Origins {
         let origin = Arc::new(Origin {
             generation: candidate.generation,
             epoch: candidate.epoch,
+            is_carried: candidate.is_carried,
             flows: candidate.flows.iter().map(|flow| Arc::clone(flow)).collect(),
             state_reads: candidate.state_reads.as_slice().into(),
             reads,

@@ -78,12 +78,14 @@ impl SelfCheck {
     }
 }
 
-/// Compares a megaflow with what the program decides for one of its packets.
+/// Compares a megaflow with what the program decides for one of its packets. The mask of a megaflow
+/// that was carried over to this program is that of an earlier translation: it is right for all
+/// packets, but a new translation may read other bits.
 fn fault_of(
     program: &Program,
     learned: &impl LearnedState,
     megaflow: &Megaflow,
-    packet: &FlowKey,
+    (packet, is_carried): (&FlowKey, bool),
 ) -> Option<Fault> {
     let mask = megaflow.condition.mask();
     let Some(translation) = translate_megaflow(program, megaflow, packet, learned) else {
@@ -93,7 +95,7 @@ fn fault_of(
     if !translation.learn_events.is_empty() || translation.is_transient {
         return None;
     }
-    if !mask.covers(&translation.mask) {
+    if !is_carried && !mask.covers(&translation.mask) {
         return Some(Fault::TooWide(Box::new(mask.lacks(&translation.mask))));
     }
     (*translation.actions != *megaflow.actions).then_some(Fault::OtherActions(translation.actions))
@@ -120,7 +122,7 @@ impl Engine {
             let learned = self.learned();
             let is_suspect = |(megaflow, packet): &(Megaflow, FlowKey)| {
                 damaged.contains(&megaflow.id)
-                    || fault_of(&published.program, &*learned, megaflow, packet).is_some()
+                    || fault_of(&published.program, &*learned, megaflow, (packet, false)).is_some()
             };
             held.into_iter().filter(is_suspect).collect()
         };
@@ -159,6 +161,7 @@ impl Engine {
                 let fault = if damaged.contains(&megaflow.id) {
                     Some(Fault::Damaged)
                 } else {
+                    let packet = (packet, origin.is_carried);
                     fault_of(&published.program, &*learned, megaflow, packet)
                 };
                 wrong.extend(fault.map(|fault| (megaflow, packet, fault)));
