@@ -207,6 +207,12 @@ enum weft_set_field {
 	/* Ports of TCP and UDP. */
 	WEFT_SET_TP_SRC = 13,
 	WEFT_SET_TP_DST = 14,
+	/* Fields of ARP. No checksum covers them. */
+	WEFT_SET_ARP_OP = 15,
+	WEFT_SET_ARP_SHA = 16,
+	WEFT_SET_ARP_SPA = 17,
+	WEFT_SET_ARP_THA = 18,
+	WEFT_SET_ARP_TPA = 19,
 };
 
 struct weft_action {

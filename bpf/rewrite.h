@@ -11,6 +11,8 @@
 
 #include "exit.h"
 
+/* The offset of the operation in ARP. */
+#define ARP_OP_AT 6
 #define UDP_SUM 6
 #define TCP_SUM 16
 #define ICMP6_SUM 2
@@ -94,6 +96,7 @@ enum stale_headers {
 	STALE_IP = 2,		/* any field of the IP header */
 	STALE_ADDRESSES = 4,	/* those that transport checksums cover */
 	STALE_PORTS = 8,
+	STALE_ARP = 16,
 };
 
 /* Flags for the helper that updates the transport checksum by a difference. */
@@ -235,6 +238,24 @@ static __always_inline int write_ports(struct __sk_buff *skb, const struct weft_
 	return bpf_skb_store_bytes(skb, l4, ports, sizeof(ports), 0);
 }
 
+/* Writes the operation, which the key has behind `sha`, and the addresses of ARP. */
+static __always_inline int write_arp(struct __sk_buff *skb, const struct weft_key *key)
+{
+	__u32 l3 = l3_offset(skb);
+	__u64 ips = key->l3[0], sha = key->l3[1], tha = key->l3[2];
+	__be16 word[11] = {
+		bpf_htons(sha),
+		bpf_htons(sha >> 48), bpf_htons(sha >> 32), bpf_htons(sha >> 16),
+		bpf_htons(ips >> 48), bpf_htons(ips >> 32),
+		bpf_htons(tha >> 48), bpf_htons(tha >> 32), bpf_htons(tha >> 16),
+		bpf_htons(ips >> 16), bpf_htons(ips),
+	};
+
+	if (!l3)
+		return -1;
+	return bpf_skb_store_bytes(skb, l3 + ARP_OP_AT, word, sizeof(word), BPF_F_RECOMPUTE_CSUM);
+}
+
 /*
  * Writes the headers that differ from the key (enum stale_headers), each with one helper: calls of
  * helpers cost most. `l3`: ETH_LEN if the frame is known to have no tags. Returns 0 or an error.
@@ -253,6 +274,8 @@ __weak int write_headers(struct __sk_buff *skb, const struct weft_key *key, __u3
 	}
 	if (macs && write_macs(skb, key))
 		return -1;
+	if (stale & STALE_ARP)
+		return write_arp(skb, key);
 	if (!(stale & (STALE_IP | STALE_PORTS)))
 		return 0;
 	l3 = l3_offset(skb);
@@ -318,6 +341,21 @@ __weak int set_key_field(struct weft_key *key, __u32 field, __u64 value, __u32 m
 	case WEFT_SET_TP_DST:
 		set_bits(&key->transport, 32, 0xffff, value);
 		return STALE_PORTS;
+	case WEFT_SET_ARP_OP:
+		set_bits(&key->l3[1], 0, 0xffff, value);
+		return STALE_ARP;
+	case WEFT_SET_ARP_SHA:
+		set_bits(&key->l3[1], 16, 0xffffffffffffULL, value);
+		return STALE_ARP;
+	case WEFT_SET_ARP_SPA:
+		set_bits(&key->l3[0], 32, 0xffffffff, value);
+		return STALE_ARP;
+	case WEFT_SET_ARP_THA:
+		set_bits(&key->l3[2], 16, 0xffffffffffffULL, value);
+		return STALE_ARP;
+	case WEFT_SET_ARP_TPA:
+		set_bits(&key->l3[0], 0, 0xffffffff, value);
+		return STALE_ARP;
 	default:
 		return 0;
 	}
@@ -335,6 +373,8 @@ static __always_inline int set_field(struct __sk_buff *skb, struct weft_key *key
 #define ADDRESSES_OF_IP6 (FIELD(IP6_SRC_HIGH) | FIELD(IP6_SRC_LOW) | FIELD(IP6_DST_HIGH) | \
 			  FIELD(IP6_DST_LOW))
 #define FIELDS_OF_IP6 (ADDRESSES_OF_IP6 | FIELD(IP6_HOP_LIMIT) | FIELD(IP6_TOS))
+#define FIELDS_OF_ARP (FIELD(ARP_OP) | FIELD(ARP_SHA) | FIELD(ARP_SPA) | FIELD(ARP_THA) | \
+		       FIELD(ARP_TPA))
 #define ADDRESSES (FIELD(IP4_SRC) | FIELD(IP4_DST) | ADDRESSES_OF_IP6)
 #define PORTS (FIELD(TP_SRC) | FIELD(TP_DST))
 
@@ -353,6 +393,8 @@ static __always_inline bool can_set(const struct weft_key *key, __u32 fields, bo
 	if (fields & FIELDS_OF_IP4 && shape != WEFT_L3_IP4)
 		return false;
 	if (fields & FIELDS_OF_IP6 && shape != WEFT_L3_IP6)
+		return false;
+	if (fields & FIELDS_OF_ARP && shape != WEFT_L3_ARP)
 		return false;
 	if (has_extensions && fields & (ADDRESSES_OF_IP6 | PORTS))
 		return false;

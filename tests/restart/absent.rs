@@ -170,6 +170,37 @@ fn flow_loses_nothing_when_neighbours_are_confirmed_while_no_daemon_runs() {
     second.stop();
 }
 
+/// The switch answers the guest's ARP requests itself. Its programs go on with that.
+#[test]
+fn flow_loses_nothing_when_the_switch_answers_arp_while_no_daemon_runs() {
+    require_root!();
+    let pinning = Pinning::new(Setup::new("geneve"));
+    let file = pinning.lab.network_file();
+    let text = std::fs::read_to_string(&file).expect("a network file");
+    let answering =
+        text.replacen("[[logical_switch]]\n", "[[logical_switch]]\narp_responder = true\n", 1);
+    assert_ne!(answering, text);
+    std::fs::write(&file, answering).expect("a file can be written");
+    let [first, second] = pinning.start_both();
+    let (a, b) = pinning.lab.ends();
+    [a, b].into_iter().for_each(forget_neighbours_soon);
+    let stream = Stream::new(a, b, 4);
+    let first = stream.during(|| {
+        // The guest confirms the neighbour several times.
+        std::thread::sleep(4 * SHORT);
+        kill(first);
+        let before = stream.lost();
+        // It would give up the neighbour after three seconds.
+        std::thread::sleep(10 * SHORT);
+        let lost = stream.lost();
+        // Datagrams may be on their way.
+        assert!(lost <= before + 2, "{lost} lost, {before} before");
+        pinning.start(0)
+    });
+    first.stop();
+    second.stop();
+}
+
 #[test]
 fn new_flow_is_dropped_and_counted_until_the_next_daemon_runs() {
     require_root!();

@@ -77,6 +77,11 @@ pub enum SetField {
     Ip6Tos = abi::WEFT_SET_IP6_TOS as u8,
     TpSrc = abi::WEFT_SET_TP_SRC as u8,
     TpDst = abi::WEFT_SET_TP_DST as u8,
+    ArpOp = abi::WEFT_SET_ARP_OP as u8,
+    ArpSha = abi::WEFT_SET_ARP_SHA as u8,
+    ArpSpa = abi::WEFT_SET_ARP_SPA as u8,
+    ArpTha = abi::WEFT_SET_ARP_THA as u8,
+    ArpTpa = abi::WEFT_SET_ARP_TPA as u8,
 }
 
 /// The actions of a megaflow in the form that a program executes.
@@ -306,6 +311,15 @@ impl Compiler<'_> {
             Field::EthDst if is_whole => push(SetField::EthDst, 0, value),
             Field::EthSrc if is_whole => push(SetField::EthSrc, 0, value),
             _ if self.tags.may_hide_ip() => return None,
+            _ if of_arp(field).is_some() => {
+                // All packets are ARP, which a request for another protocol is not.
+                let is_arp = known(self.condition, Field::EthType) == Some(0x0806)
+                    && known(self.condition, Field::ArpOp).is_some_and(|op| op != 0);
+                if !is_arp || !is_whole {
+                    return None;
+                }
+                of_arp(field).into_iter().for_each(|field| push(field, 0, value));
+            }
             _ => {
                 let is_ip6 = match known(self.condition, Field::EthType)? {
                     0x0800 => false,
@@ -354,6 +368,18 @@ impl Compiler<'_> {
         let protocol = known(self.condition, Field::IpProto);
         matches!(protocol, Some(PROTO_TCP | PROTO_UDP))
             && known(self.condition, Field::IpFrag) == Some(0)
+    }
+}
+
+/// The field of ARP that programs can rewrite.
+const fn of_arp(field: Field) -> Option<SetField> {
+    match field {
+        Field::ArpOp => Some(SetField::ArpOp),
+        Field::ArpSha => Some(SetField::ArpSha),
+        Field::ArpSpa => Some(SetField::ArpSpa),
+        Field::ArpTha => Some(SetField::ArpTha),
+        Field::ArpTpa => Some(SetField::ArpTpa),
+        _ => None,
     }
 }
 

@@ -8,6 +8,7 @@ pub fn sets(random: &mut Random, key: &FlowKey) -> Vec<Action> {
     let ip: &[Field] = match key.get(Field::EthType) {
         0x0800 => &[Field::Ip4Src, Field::Ip4Dst, Field::IpTtl, Field::IpDscp, Field::IpEcn],
         0x86dd => &[Field::Ip6Src, Field::Ip6Dst, Field::IpTtl, Field::IpDscp, Field::IpEcn],
+        0x0806 => &[Field::ArpOp, Field::ArpSha, Field::ArpSpa, Field::ArpTha, Field::ArpTpa],
         _ => &[],
     };
     let has_ports = matches!(key.get(Field::IpProto), 6 | 17) && key.get(Field::IpFrag) != 3;

@@ -224,6 +224,11 @@ fn set(field: Field, value: u128, key: &FlowKey, out: &mut Vec<Encoded>) {
         }
         Field::TpSrc => push(abi::WEFT_SET_TP_SRC, 0, low),
         Field::TpDst => push(abi::WEFT_SET_TP_DST, 0, low),
+        Field::ArpOp => push(abi::WEFT_SET_ARP_OP, 0, low),
+        Field::ArpSha => push(abi::WEFT_SET_ARP_SHA, 0, low),
+        Field::ArpSpa => push(abi::WEFT_SET_ARP_SPA, 0, low),
+        Field::ArpTha => push(abi::WEFT_SET_ARP_THA, 0, low),
+        Field::ArpTpa => push(abi::WEFT_SET_ARP_TPA, 0, low),
         other => panic!("programs do not set {other}"),
     }
 }
