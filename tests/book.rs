@@ -134,7 +134,8 @@ fn commands_in_the_book_name_their_test() {
                 (index, prose) if index % 2 == 0 => {
                     let indented = prose.split("\n\n").find(|block| block.starts_with("    "));
                     assert_eq!(indented, None, "docs/{page}: a block of code needs a fence");
-                    before = prose.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("");
+                    before =
+                        prose.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("").trim();
                 }
                 (_, block) => {
                     let (language, lines) = block.split_once('\n').expect("a block has lines");
