@@ -36,7 +36,7 @@ impl Endpoints {
         let mut all = Self::default();
         // In the order of names, so that a restarted host numbers the same end points alike.
         let mut rows: Vec<_> = replica.rows::<Chassis>().collect();
-        rows.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        rows.sort_unstable_by(|(_, a), (_, b)| a.name.cmp(&b.name));
         for (uuid, chassis) in rows {
             if chassis.name == settings.system_id || !shares_zone(settings, &chassis) {
                 continue;
@@ -61,7 +61,7 @@ impl Endpoints {
                 all.hosts.insert(remote, name.clone());
             }
         }
-        all.configs.sort_by_key(|config| config.id);
+        all.configs.sort_unstable_by_key(|config| config.id);
         numbers.release_unused(now);
         all
     }

@@ -103,7 +103,7 @@ impl Privileges {
         let permitted = u64::from_str_radix(value("CapPrm")?, 16).ok()?;
         let mut capabilities: Vec<Capability> =
             caps::all().into_iter().filter(|one| permitted & one.bitmask() != 0).collect();
-        capabilities.sort_by_key(|one| one.index());
+        capabilities.sort_unstable_by_key(|one| one.index());
         Some(Self {
             capabilities: capabilities.iter().map(ToString::to_string).collect(),
             no_new_privs: value("NoNewPrivs")? == "1",

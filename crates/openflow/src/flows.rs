@@ -37,7 +37,7 @@ pub(crate) fn each_flow<E>(
     mut send: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut keys: Vec<_> = program.datapaths().collect();
-    keys.sort_by_key(|(key, _)| *key);
+    keys.sort_unstable_by_key(|(key, _)| *key);
     let mut bytes = Vec::new();
     for (table, number) in tables() {
         if selection.table.is_some_and(|wanted| wanted != number) {
@@ -121,7 +121,7 @@ pub(crate) fn each_group<E>(
     for (_, datapath) in program.datapaths() {
         kinds.extend(datapath.groups.iter().map(|group| (*group, datapath.kind)));
     }
-    kinds.sort_by_key(|(group, _)| *group);
+    kinds.sort_unstable_by_key(|(group, _)| *group);
     kinds.dedup_by_key(|(group, _)| *group);
     // A flow has a row for each part of its match.
     let mut sent = BTreeSet::new();

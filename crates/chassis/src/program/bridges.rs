@@ -152,7 +152,7 @@ impl ProgramBuilder {
             localnets.extend(self.localnet(replica, &row, around).map(|it| (uuid, it)));
         }
         let mut by_name: Vec<&Localnet> = localnets.values().collect();
-        by_name.sort_by(|a, b| b.name.cmp(&a.name));
+        by_name.sort_unstable_by(|a, b| b.name.cmp(&a.name));
         // The first by name wins.
         self.bridges.chosen = by_name.iter().map(|it| (it.datapath, it.key)).collect();
         let old = std::mem::replace(&mut self.bridges.localnets, localnets);

@@ -74,7 +74,7 @@ fn hosts_in(folder: &Path) -> Vec<String> {
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut hosts: Vec<_> =
         names.filter_map(|name| Some(name.strip_suffix(".sock")?.to_owned())).collect();
-    hosts.sort();
+    hosts.sort_unstable();
     hosts
 }
 

@@ -113,7 +113,7 @@ fn round(
             due.push((state.next, end, stats.path_mtu));
         }
     }
-    due.sort_by_key(|(next, ..)| *next);
+    due.sort_unstable_by_key(|(next, ..)| *next);
     for (_, end, path_mtu) in due.into_iter().take(MOST) {
         let Some(state) = states.get_mut(&end.id) else { continue };
         let must_search = state.raise.is_some_and(|raise| Instant::now() >= raise);

@@ -107,7 +107,7 @@ impl Daemon {
         }
         client.ok(&json!({}))?;
         for (group, mut datapaths) in names {
-            datapaths.sort();
+            datapaths.sort_unstable();
             for flow in flows_of(&program, group) {
                 let (packets, bytes) = flow.counters.get();
                 let (direction, table) = flow.table.in_pipeline();
@@ -176,9 +176,10 @@ impl Daemon {
         fdb.refused.extend(of_affinities.filter_map(refused("affinities")));
         let of_next_hops = self.switch.ports_of_next_hops().into_iter();
         fdb.refused.extend(of_next_hops.filter_map(refused("next hops")));
-        fdb.refused.sort_by(|a, b| (&a.datapath, &a.port).cmp(&(&b.datapath, &b.port)));
-        fdb.stations.sort_by(|a, b| (&a.logical_switch, &a.mac).cmp(&(&b.logical_switch, &b.mac)));
-        fdb.bindings.sort_by(|a, b| (&a.datapath, a.ip).cmp(&(&b.datapath, b.ip)));
+        fdb.refused.sort_unstable_by(|a, b| (&a.datapath, &a.port).cmp(&(&b.datapath, &b.port)));
+        fdb.stations
+            .sort_unstable_by(|a, b| (&a.logical_switch, &a.mac).cmp(&(&b.logical_switch, &b.mac)));
+        fdb.bindings.sort_unstable_by(|a, b| (&a.datapath, a.ip).cmp(&(&b.datapath, b.ip)));
         fdb
     }
 
@@ -208,9 +209,10 @@ impl Daemon {
                 age_ms: self.age_ms(&StateQuery::NextHop(key)),
             }
         }));
-        fdb.affinities
-            .sort_by(|a, b| (&a.datapath, &a.vip, a.client).cmp(&(&b.datapath, &b.vip, b.client)));
-        fdb.next_hops.sort_by(|a, b| {
+        fdb.affinities.sort_unstable_by(|a, b| {
+            (&a.datapath, &a.vip, a.client).cmp(&(&b.datapath, &b.vip, b.client))
+        });
+        fdb.next_hops.sort_unstable_by(|a, b| {
             (&a.datapath, a.client, a.server).cmp(&(&b.datapath, b.client, b.server))
         });
     }
@@ -295,7 +297,7 @@ fn flows_of(program: &Program, group: GroupId) -> Vec<Arc<Flow>> {
     });
     let rules = tables.flatten().flat_map(|table| program.rules(group, table));
     let mut flows: Vec<_> = rules.map(|(_, _, flow)| Arc::clone(flow)).collect();
-    flows.sort_by_key(|flow| (flow.table, Reverse(flow.priority), flow.id));
+    flows.sort_unstable_by_key(|flow| (flow.table, Reverse(flow.priority), flow.id));
     flows.dedup_by_key(|flow| flow.id);
     flows
 }

@@ -432,7 +432,7 @@ fn device(port: &PortConfig) -> String {
 
 fn sorted<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     let mut names: Vec<_> = names.cloned().collect();
-    names.sort();
+    names.sort_unstable();
     names
 }
 

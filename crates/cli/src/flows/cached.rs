@@ -39,11 +39,14 @@ pub fn show(args: &Args) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    match args.sort {
-        Some(Sort::Packets) => rows.sort_by_key(|row| Reverse(row.packets)),
-        Some(Sort::Bytes) => rows.sort_by_key(|row| Reverse(row.bytes)),
-        Some(Sort::Age) => rows.sort_by_key(|row| Reverse(row.age_ms)),
-        None => {}
+    if let Some(sort) = args.sort {
+        rows.sort_by_key(|row| {
+            Reverse(match sort {
+                Sort::Packets => row.packets,
+                Sort::Bytes => row.bytes,
+                Sort::Age => row.age_ms,
+            })
+        });
     }
     rows.iter().try_for_each(write)?;
     if args.json {

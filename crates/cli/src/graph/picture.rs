@@ -492,7 +492,7 @@ fn state_of(state: &str, drops: &Drops) -> State {
 /// `drops 12 acl_drop, 3 others`; the reasons with most drops first.
 fn drops_text(drops: &Drops, most: usize) -> Option<String> {
     let mut reasons: Vec<_> = drops.iter().filter(|(_, count)| **count != 0).collect();
-    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    reasons.sort_unstable_by_key(|(_, count)| std::cmp::Reverse(**count));
     let text = |(reason, count): &(&String, &u64)| format!("{} {reason}", scaled_count(**count));
     let mut parts: Vec<_> = reasons.iter().take(most).map(text).collect();
     let rest: u64 = reasons.iter().skip(most).map(|(_, count)| **count).sum();

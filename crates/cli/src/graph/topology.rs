@@ -207,7 +207,7 @@ impl Topology {
             config.ports.iter().map(|port| (port.port, &port.device)).collect();
         let facts = ProgramFacts { program, config, remotes: &remotes, devices: &devices };
         let mut datapaths: Vec<_> = program.datapaths().collect();
-        datapaths.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        datapaths.sort_unstable_by(|(_, a), (_, b)| a.name.cmp(&b.name));
         let is_router = |datapath: &Datapath| datapath.kind == DatapathKind::Router;
         let (routers, switches): (Vec<_>, Vec<_>) =
             datapaths.into_iter().partition(|(_, datapath)| is_router(datapath));
@@ -278,7 +278,7 @@ impl ProgramFacts<'_> {
 
     fn switch(&self, datapath: &Datapath) -> SwitchNode {
         let mut ports: Vec<_> = datapath.ports.values().collect();
-        ports.sort_by(|a, b| a.name.cmp(&b.name));
+        ports.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let kind = match datapath.kind {
             DatapathKind::Bridge => "bridge",
             DatapathKind::Provider => "provider bridge",
@@ -322,7 +322,7 @@ impl ProgramFacts<'_> {
 
     fn router(&self, datapath: &Datapath) -> RouterNode {
         let mut ports: Vec<_> = datapath.ports.values().collect();
-        ports.sort_by(|a, b| a.name.cmp(&b.name));
+        ports.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let node = |port: &pipeline::LogicalPort| {
             let PortLocation::Patch { datapath, port: peer } = port.location else { return None };
             let other = self.program.datapath(datapath)?;
@@ -447,7 +447,7 @@ fn part(parts: &[usize], mut member: usize) -> usize {
 }
 
 fn without_duplicates<T: Ord>(mut values: Vec<T>) -> Vec<T> {
-    values.sort();
+    values.sort_unstable();
     values.dedup();
     values
 }
