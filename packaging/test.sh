@@ -50,6 +50,9 @@ refused() {
     ! said=$("$@" 2>&1) || fail "should be refused: $*"
     grep -qF -- "$text" <<<"$said" || fail "$* says: $said"
 }
+not_there() {
+    ! ip link show "$1"
+}
 main_pid() {
     systemctl show --property=MainPID --value $unit
 }
@@ -595,6 +598,114 @@ for guest in web app; do ip link delete $guest-host; done
 systemd-run --quiet --unit=far ip netns exec far \
     weft run --idle 3600 --host h2 /etc/weft/network.toml
 systemctl start $unit
+talk
+
+step "vhost-net: the kernel moves frames between a machine and its TAP"
+cat >vhost.py <<'PYTHON'
+import ctypes, fcntl, mmap, os, select, struct, sys, time
+
+# The program of a machine that gives its TAP to vhost-net: it answers echo requests through the
+# rings of virtio, and calls neither read nor write on the TAP.
+HEADER, SIZE, COUNT, LIMIT_S = 12, 2048, 64, 60
+tap = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tap, 0x400454CA, struct.pack("16sH22x", sys.argv[1].encode(), 0x5002))
+fcntl.ioctl(tap, 0x400454D8, struct.pack("i", HEADER))
+vhost = os.open("/dev/vhost-net", os.O_RDWR)
+memory = mmap.mmap(-1, 1 << 20)
+base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def call(number, *values, form):
+    fcntl.ioctl(vhost, number, struct.pack(form, *values))
+
+
+call(0xAF01, form="")
+call(0x4008AF00, 1 << 32, form="Q")
+call(0x4008AF03, 1, 0, base, 1 << 20, base, 0, form="IIQQQQ")
+
+
+class Ring:
+    def __init__(self, index):
+        self.desc, self.avail, self.used = ((index << 19) + at for at in (0, 4096, 8192))
+        self.data, self.index, self.seen, self.next = (index << 19) + 12288, index, 0, 0
+        self.kick, self.call = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
+        call(0x4008AF10, index, COUNT, form="II")
+        call(0x4008AF12, index, 0, form="II")
+        places = (base + at for at in (self.desc, self.used, self.avail))
+        call(0x4028AF11, index, 0, *places, 0, form="IIQQQQ")
+        call(0x4008AF20, index, self.kick, form="Ii")
+        call(0x4008AF21, index, self.call, form="Ii")
+
+    def offer(self, slot, length, flags):
+        at = self.data + slot * SIZE
+        struct.pack_into("QIHH", memory, self.desc + slot * 16, base + at, length, flags, 0)
+        struct.pack_into("H", memory, self.avail + 4 + self.next % COUNT * 2, slot)
+        self.next += 1
+        struct.pack_into("H", memory, self.avail + 2, self.next & 0xFFFF)
+        os.eventfd_write(self.kick, 1)
+
+    def done(self):
+        while self.seen & 0xFFFF != struct.unpack_from("H", memory, self.used + 2)[0]:
+            at = self.used + 4 + self.seen % COUNT * 8
+            self.seen += 1
+            yield struct.unpack_from("II", memory, at)
+
+
+receive, send = Ring(0), Ring(1)
+for slot in range(COUNT):
+    receive.offer(slot, SIZE, 2)
+for ring in (receive, send):
+    call(0x4008AF30, ring.index, tap, form="Ii")
+print("ready", flush=True)
+end, answered = time.monotonic() + LIMIT_S, 0
+while time.monotonic() < end and answered < int(sys.argv[2]):
+    select.select([receive.call], [], [], 1)
+    for slot, length in receive.done():
+        at = receive.data + slot * SIZE
+        frame = bytearray(memory[at + HEADER : at + length])
+        if frame[12:15] == b"\x08\x00\x45" and frame[23] == 1 and frame[34] == 8:
+            frame[:12] = frame[6:12] + frame[:6]
+            frame[26:34] = frame[30:34] + frame[26:30]
+            total = struct.unpack_from("!H", frame, 36)[0] + 0x0800
+            struct.pack_into("!BBH", frame, 34, 0, 0, (total & 0xFFFF) + (total >> 16))
+            list(send.done())
+            to, free = answered % COUNT, send.data + answered % COUNT * SIZE
+            memory[free : free + HEADER + len(frame)] = bytes(HEADER) + frame
+            send.offer(to, HEADER + len(frame), 0)
+            answered += 1
+        receive.offer(slot, SIZE, 2)
+time.sleep(0.5)
+print(f"answered {answered}", flush=True)
+PYTHON
+modprobe vhost_net
+cp /etc/weft/network.toml good.toml
+cat >>/etc/weft/network.toml <<'END'
+
+  [[logical_switch.port]]
+  name = "machine"
+  host = "h1"
+  mac = "02:00:00:00:00:09"
+  addresses = ["10.0.0.9/24"]
+  device = { vm = "tap7" }
+END
+for datapath in kernel user; do
+    echo "WEFT_OPTIONS=--datapath $datapath" >/etc/default/weft
+    systemctl restart $unit
+    uses $datapath
+    wait_for 20 ip link show tap7
+    python3 vhost.py tap7 20 >vhost.log 2>&1 &
+    machine=$!
+    wait_for 20 grep -q ready vhost.log
+    ip -n app neigh replace 10.0.0.9 lladdr 02:00:00:00:00:09 dev app0
+    ip netns exec app ping -q -c 20 -i 0.2 -W 10 10.0.0.9 | grep ' received'
+    wait $machine || fail "the program of the machine: $(cat vhost.log)"
+    grep -qx 'answered 20' vhost.log || fail "the program of the machine: $(cat vhost.log)"
+    echo "vhost-net and the $datapath datapath: 20 packets there and back"
+done
+rm /etc/default/weft
+cp good.toml /etc/weft/network.toml
+systemctl restart $unit
+wait_for 20 not_there tap7
 talk
 
 step "the other packages"
