@@ -17,6 +17,10 @@ use flow::{Field, PortNo};
 use pipeline::{Carried, ProgramDiff};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long origins are compared. Megaflows of the others are translated again.
+const TIME_LIMIT: Duration = Duration::from_millis(100);
 
 /// What a new program makes of an origin, for the megaflows whose match excludes all conflicts.
 #[derive(Debug)]
@@ -64,7 +68,15 @@ impl Engine {
         let changed_ports = Arc::new(diff.changed_ports());
         let mut all: HashMap<usize, Carried, RandomState> = HashMap::default();
         let origins = self.records().origins_of(old.number);
+        let end = Instant::now() + TIME_LIMIT;
         for origin in &origins {
+            if Instant::now() > end {
+                break;
+            }
+            // The publisher may have changed learned state. Such megaflows are checked in time.
+            if !origin.has_read_current(&self.learned()) {
+                continue;
+            }
             let Some(carried) = diff.carry(&origin.flows, &origin.reads) else { continue };
             if carried.conflicts.is_empty() {
                 all.insert(Arc::as_ptr(origin).addr(), carried);

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 /// it takes to withdraw them, it is below the revalidation interval of 500 ms.
 const CONFIRMATION: Duration = Duration::from_millis(400);
 
-/// The most megaflows that are deleted one by one, which takes less than 100 ms. Withdrawing takes
-/// the same time for any number.
+/// The most megaflows that are deleted one by one: estimated at less than 100 ms, not measured.
+/// Withdrawing takes the same time for any number.
 pub(crate) const MAX_DELETED: usize = 32_768;
 
 /// The latest program under which the revalidator has checked all megaflows.
@@ -65,7 +65,7 @@ impl Engine {
         let mut records = self.records();
         let mut published = lock(&self.published);
         let number = published.number + 1;
-        let new = Arc::new(PublishedProgram { number, program });
+        let new = Arc::new(PublishedProgram { number, since: Instant::now(), program });
         let old = std::mem::replace(&mut *published, Arc::clone(&new));
         drop(published);
         // With the records locked, no megaflow of the old program can get into the new epoch.
@@ -85,14 +85,15 @@ impl Engine {
         number
     }
 
-    /// Puts a published program in force. It waits up to 400 ms until the revalidator has checked
-    /// all megaflows. Then it deletes those that were not confirmed, or withdraws all if they are
-    /// many.
+    /// Puts a published program in force. It waits until the revalidator has checked all megaflows,
+    /// up to 400 ms after the publication. Then it deletes those that were not confirmed, or
+    /// withdraws all if they are many.
     ///
     /// # Errors
     /// As of [`Engine::withdraw_unconfirmed`].
     pub fn enforce(&self, generation: u64) -> Result<(), DatapathError> {
-        self.confirmed.wait(generation, Instant::now() + CONFIRMATION);
+        let since = lock(&self.published).since;
+        self.confirmed.wait(generation, since + CONFIRMATION);
         let removed = {
             let mut records = self.records();
             let unconfirmed = records.unconfirmed();

@@ -41,6 +41,8 @@ pub struct ControllerCopy {
 pub(crate) struct PublishedProgram {
     /// The number of its generation.
     pub number: u64,
+    /// When it was published.
+    pub since: Instant,
     pub program: Program,
 }
 
@@ -112,7 +114,11 @@ impl Engine {
             datapath,
             fused,
             limits,
-            published: Mutex::new(Arc::new(PublishedProgram { number: 1, program })),
+            published: Mutex::new(Arc::new(PublishedProgram {
+                number: 1,
+                since: Instant::now(),
+                program,
+            })),
             confirmed: Confirmed::default(),
             learned: RwLock::new(LearnedTables::new(config.learn)),
             configured: Mutex::default(),

@@ -16,6 +16,9 @@ type PackedRow = Box<[(u8, u64, u64)]>;
 /// The most rows of flows that were added to a table. With more, the table counts as changed.
 const MAX_ADDED: usize = 1024;
 
+/// The most pairs of rows that are compared for one lookup, which takes below a millisecond.
+const MAX_EXCLUSIONS: usize = 1 << 16;
+
 /// How a table of a datapath differs between two programs.
 #[derive(Debug)]
 pub(super) enum TableDiff {
@@ -30,8 +33,8 @@ pub(super) enum TableDiff {
 /// The flows that both have, and those that only the new one has.
 #[derive(Debug, Default)]
 pub(super) struct ChangedTable {
-    /// For each flow of the old program, by its address: the flow of the new program that has the
-    /// same rows and does the same.
+    /// For each flow of the old program, by its address: the flow of the new program that has all
+    /// its rows and does the same.
     successors: Map<usize, Arc<Flow>>,
     added: Vec<(u16, Match)>,
     /// The rows of all flows of the old program, if the new one has added flows.
@@ -39,7 +42,7 @@ pub(super) struct ChangedTable {
 }
 
 impl ChangedTable {
-    /// The flow of the new program in place of `flow`.
+    /// The flow of the new program that has all rows of `flow`.
     pub fn successor(&self, flow: &Arc<Flow>) -> Option<&Arc<Flow>> {
         self.successors.get(&Arc::as_ptr(flow).addr())
     }
@@ -47,6 +50,8 @@ impl ChangedTable {
     /// The rows of added flows that may match packets for which the old program has found `flow`.
     pub fn conflicts(&self, flow: Option<&Arc<Flow>>) -> impl Iterator<Item = &Match> {
         let rows = flow.and_then(|flow| self.rows.get(&Arc::as_ptr(flow).addr()));
+        // With more, all added rows count as possible.
+        let rows = rows.filter(|rows| rows.len() * self.added.len() <= MAX_EXCLUSIONS);
         let least = flow.map_or(0, |flow| flow.priority);
         let better = self.added.iter().filter(move |(priority, _)| *priority >= least);
         let is_possible =
@@ -130,6 +135,8 @@ fn compare(was: &[Rule<'_>], is: &[Rule<'_>]) -> Option<ChangedTable> {
     }
     let mut table = ChangedTable::default();
     let mut kept: Vec<(Rank, Rank)> = Vec::with_capacity(was.len());
+    // Flows of the old program whose rows belong to several flows of the new one.
+    let mut split = Vec::new();
     for rule in is {
         let alike = unmatched.get_mut(&(rule.rank.priority, &rule.row));
         let twin = alike.and_then(|alike| alike.pop_if(|it| do_the_same(it.flow, rule.flow)));
@@ -137,15 +144,21 @@ fn compare(was: &[Rule<'_>], is: &[Rule<'_>]) -> Option<ChangedTable> {
             Some(twin) => {
                 kept.push((twin.rank, rule.rank));
                 let address = Arc::as_ptr(twin.flow).addr();
-                table.successors.entry(address).or_insert_with(|| Arc::clone(rule.flow));
+                let successor =
+                    table.successors.entry(address).or_insert_with(|| Arc::clone(rule.flow));
+                if !Arc::ptr_eq(successor, rule.flow) {
+                    split.push(address);
+                }
             }
             None if table.added.len() == MAX_ADDED => return None,
             None => table.added.push((rule.flow.priority, unpacked(&rule.row))),
         }
     }
-    // A flow that has lost a row is another one.
-    for gone in unmatched.values().flatten() {
-        table.successors.remove(&Arc::as_ptr(gone.flow).addr());
+    // A flow that has lost a row is another one. A split flow has no successor either: a later
+    // change of one part would be compared with the rows of the other.
+    let lost = unmatched.values().flatten().map(|gone| Arc::as_ptr(gone.flow).addr());
+    for address in lost.chain(split) {
+        table.successors.remove(&address);
     }
     kept.sort_unstable();
     if !kept.is_sorted_by_key(|(_, new)| *new) {

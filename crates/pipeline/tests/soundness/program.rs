@@ -580,8 +580,13 @@ pub fn changed(random: &mut Random, old: &Program, logical: bool) -> Program {
         // Flows of one priority change places.
         flows.reverse();
     }
-    for (id, (group, flow, rows)) in (5000..).zip(&flows) {
-        program.add_flow(*group, &Arc::new(copy(flow, id, |_| true)), rows);
+    for (id, (group, flow, rows)) in (5000..).step_by(2).zip(&flows) {
+        // Sometimes two flows get the rows of one.
+        let middle = if random.once_in(4) { rows.len() / 2 } else { 0 };
+        let parts = [&rows[..middle], &rows[middle..]];
+        for (id, part) in (id..).zip(parts).filter(|(_, part)| !part.is_empty()) {
+            program.add_flow(*group, &Arc::new(copy(flow, id, |_| true)), part);
+        }
     }
     program
 }
