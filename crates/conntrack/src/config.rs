@@ -49,8 +49,8 @@ pub struct Limits {
     pub per_zone: u32,
     /// Opened by a port that has no limit of its own.
     pub per_port: u32,
-    /// The first and the last port that [`Limits::per_port`] concerns. Others, such as tunnels,
-    /// bring packets of many senders, which no such limit could tell apart.
+    /// The first and the last port that [`Limits::per_port`] concerns. Each other one, such as that
+    /// of a tunnel type, brings packets of many senders, and may open three quarters of all.
     pub limited_ports: (PortNo, PortNo),
 }
 

@@ -1,12 +1,12 @@
 //! Adaptive timeouts: connections that are opening or closing live shorter while a limit is near.
 //!
 //! At a limit the table refuses new connections, whoever opens them. Several senders may share a
-//! limit: all that reach this host through a tunnel have the uplink's, for example. One that sends
-//! nothing but SYNs would hold all places for two minutes. So the timeout is some seconds once more
-//! than half of the places are used, and shrinks in proportion to those that are free. pf has such
-//! timeouts too (`adaptive.start`). Senders of SYNs then hold half of the places, and as many of
-//! the others as they can open within some seconds. An established connection keeps its timeout:
-//! nobody can end it by opening others.
+//! limit: all that reach this host through a tunnel have that of the tunnel, for example. One that
+//! sends nothing but SYNs would hold all places for two minutes. So the timeout is some seconds
+//! once more than half of a port's or a zone's places are used, or three quarters of the table's,
+//! and shrinks in proportion to those that are free. pf has such timeouts too (`adaptive.start`).
+//! Established TCP and SCTP connections and UDP streams keep their timeouts: nobody can end them by
+//! opening others. Connections of other protocols, such as ESP and GRE, have the short ones.
 
 use flow::PortNo;
 
@@ -26,15 +26,24 @@ impl Table {
         if !self.config.adaptive {
             return full_ms;
         }
-        let table = (self.len, self.config.limits.connections);
-        let uses = [table, self.zones.usage(zone), self.port_usage(opener)];
-        uses.into_iter().map(|used| crowded_ms(full_ms, used)).min().unwrap_or(full_ms)
+        let limit = self.config.limits.connections;
+        // One port can fill the half by default. That must not concern the others.
+        let of_table = crowded_ms(full_ms, (self.len, limit), limit - limit / 4);
+        let uses = [self.zones.usage(zone), self.port_usage(opener)];
+        let others = uses.map(|(used, limit)| crowded_ms(full_ms, (used, limit), limit / 2));
+        others.into_iter().fold(of_table, u64::min)
     }
 
-    /// How many connections a port has opened, and how many it may.
+    /// How many connections a port has opened, and how many it may. Packets of many senders come by
+    /// some ports, such as those of tunnels; these may open three quarters of all connections.
     pub(crate) fn port_usage(&self, opener: PortNo) -> (u32, u32) {
-        let (first, last) = self.config.limits.limited_ports;
-        if (first..=last).contains(&opener) { self.ports.usage(opener) } else { (0, u32::MAX) }
+        let limits = &self.config.limits;
+        let (first, last) = limits.limited_ports;
+        if (first..=last).contains(&opener) {
+            return self.ports.usage(opener);
+        }
+        let most = limits.connections - limits.connections / 4;
+        (self.ports.count(opener), self.ports.own_limit(opener).unwrap_or(most))
     }
 
     /// Shortens the life of a connection that is opening or closing, if a limit is near. `timeout`
@@ -57,14 +66,14 @@ fn is_transient(entry: &Entry, timeout: Timeout) -> bool {
     is_closed || !entry.status.has(Status::ASSURED)
 }
 
-/// The timeout in place of `full_ms` when `used` of `limit` places are used: the same up to the
-/// half, at most [`CROWDED_MS`] beyond it, and [`LEAST_MS`] at the limit.
-fn crowded_ms(full_ms: u64, (used, limit): (u32, u32)) -> u64 {
-    let start = limit / 2;
+/// The timeout in place of `full_ms` when `used` of `limit` places are used: the same up to
+/// `start`, at most [`CROWDED_MS`] beyond it, and [`LEAST_MS`] at the limit.
+fn crowded_ms(full_ms: u64, (used, limit): (u32, u32), start: u32) -> u64 {
     if used <= start {
         return full_ms;
     }
-    let (free, range) = (u64::from(limit.saturating_sub(used)), u64::from(limit - start));
+    let free = u64::from(limit.saturating_sub(used));
+    let range = u64::from(limit.saturating_sub(start)).max(1);
     (CROWDED_MS * free / range).max(LEAST_MS).min(full_ms)
 }
 
@@ -77,12 +86,14 @@ mod tests {
         for (used, expected) in
             [(0, 120_000), (500, 120_000), (501, 3992), (750, 2000), (999, 1000), (2000, 1000)]
         {
-            assert_eq!(crowded_ms(120_000, (used, 1000)), expected, "{used}");
+            assert_eq!(crowded_ms(120_000, (used, 1000), 500), expected, "{used}");
         }
-        assert_eq!(crowded_ms(300, (1000, 1000)), 300, "never longer than without a limit");
-        assert_eq!(crowded_ms(2000, (501, 1000)), 2000);
-        assert_eq!(crowded_ms(432_000_000, (u32::MAX, u32::MAX)), 1000);
-        assert_eq!(crowded_ms(5000, (1, 1)), 1000);
-        assert_eq!(crowded_ms(5000, (0, 0)), 5000);
+        assert_eq!(crowded_ms(120_000, (751, 1000), 750), 3984);
+        assert_eq!(crowded_ms(300, (1000, 1000), 500), 300, "never longer than without a limit");
+        assert_eq!(crowded_ms(2000, (501, 1000), 500), 2000);
+        assert_eq!(crowded_ms(432_000_000, (u32::MAX, u32::MAX), u32::MAX / 2), 1000);
+        assert_eq!(crowded_ms(5000, (1, 1), 0), 1000);
+        assert_eq!(crowded_ms(5000, (1, 0), 0), 1000);
+        assert_eq!(crowded_ms(5000, (0, 0), 0), 5000);
     }
 }

@@ -31,6 +31,11 @@ impl<K: Copy + Eq + Hash> Usage<K> {
         self.limits.get(&owner).copied().unwrap_or(self.default_limit)
     }
 
+    /// The limit that an owner has for itself.
+    pub fn own_limit(&self, owner: K) -> Option<u32> {
+        self.limits.get(&owner).copied()
+    }
+
     /// Sets the limit of owners without one of their own. Existing connections stay.
     pub fn set_default_limit(&mut self, limit: u32) {
         self.default_limit = limit;

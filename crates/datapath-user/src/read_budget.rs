@@ -7,8 +7,9 @@ pub(crate) const BATCH: usize = 32;
 /// No frame is read after so many segments. A batch of super-packets with the usual MTU has fewer
 /// than 1,500. With the smallest segments that are allowed, one super-packet has 1,820.
 const SEGMENTS: usize = 2048;
-/// No frame is read after so many commits of connections. Opening a connection costs many times as
-/// much as forwarding a packet, and a guest may send nothing but SYNs.
+/// No frame of a guest is read after so many commits of connections. Opening a connection costs
+/// many times as much as forwarding a packet, and a guest may send nothing but SYNs. Tunnels have
+/// no such limit.
 const COMMITS: u32 = 8;
 
 /// What a worker may still read from a descriptor in this turn.

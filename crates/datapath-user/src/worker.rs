@@ -248,10 +248,12 @@ impl Worker {
             match reader.recv(&mut self.packet) {
                 Ok(Some(())) => {
                     budget.take_segments(&self.packet);
+                    let before = self.forwarder.out.passes.opened();
                     match reader.decode(&mut self.packet) {
                         Some(punted) => self.handle_punted_frame(punted),
                         None => self.drop_uplink_packet(DropReason::Malformed),
                     }
+                    budget.take_commits(self.forwarder.out.passes.opened().wrapping_sub(before));
                 }
                 Ok(None) | Err(IoError::LinkDown) => saw_empty = true,
                 Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {

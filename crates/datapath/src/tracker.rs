@@ -33,7 +33,7 @@ const BATCH: u32 = 256;
 /// The connections of a datapath.
 #[derive(Debug)]
 pub struct Tracker {
-    /// The options; those of the table where it is made.
+    /// Limits and timeouts of the table, also before it exists.
     config: Mutex<Config>,
     /// Made for the first tracked packet: the table takes memory.
     table: OnceLock<Mutex<Table>>,
@@ -344,11 +344,8 @@ impl Tracker {
     pub fn set_config(&self, mut config: Config) {
         let mut current = lock(&self.config);
         config.limits.connections = current.limits.connections;
-        if *current == config {
-            return;
-        }
         current.clone_from(&config);
-        // A table that is made at this moment may have the earlier options.
+        // A table that is made at this moment may have the earlier options until the next change.
         if let Some(table) = self.table.get() {
             lock(table).set_config(config);
         }

@@ -192,7 +192,8 @@ mtu = 1400
     assert_eq!(network.punt_limit(), Some(128));
     let connections = network.connections();
     let mut expected = network::default_connections();
-    expected.limits = conntrack::Limits { connections: 7, per_zone: 5, ..expected.limits };
+    expected.limits =
+        conntrack::Limits { connections: 7, per_port: 3, per_zone: 5, ..expected.limits };
     expected.liberal_tcp = true;
     expected.timeouts.set(conntrack::Timeout::Udp, 9);
     assert_eq!(*connections, expected);

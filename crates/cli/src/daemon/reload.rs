@@ -318,7 +318,8 @@ fn learning_ports(program: &Program) -> HashSet<(DatapathKey, PortKey)> {
     ports
 }
 
-/// Refuses changes that need a restart: another uplink or another underlay address. Each network
+/// Refuses changes that need a restart: another uplink, underlay address or size of the table of
+/// connections. Each network
 /// comes with the configuration of one host that follows from it. The error says what differs.
 pub(super) fn check_applicable(
     (old, old_network): (&Config, Option<&Network>),
@@ -328,6 +329,10 @@ pub(super) fn check_applicable(
     if *uplink != new.uplink {
         let now = &new.uplink;
         return Err(anyhow!("the uplink of {host} is {uplink}, but {now} in the file"));
+    }
+    let [was, now] = [old, new].map(|config| config.conntrack.limits.connections);
+    if was != now {
+        return Err(anyhow!("the limit of connections of {host} is {was}, but {now} in the file"));
     }
     let address = |network: Option<&Network>| {
         let network = network?;

@@ -38,6 +38,9 @@ pub(super) fn connections(
         let read = |field: Field<'_, '_>| field.integer(report, 1..=Limits::MAX_CONNECTIONS, rule);
         *limit = section.get(name).and_then(read).unwrap_or(*limit);
     }
+    if section.get("per_port").is_none() {
+        limits.per_port = (limits.connections / 2).max(1);
+    }
     for (name, option) in
         [("adaptive", &mut config.adaptive), ("liberal_tcp", &mut config.liberal_tcp)]
     {

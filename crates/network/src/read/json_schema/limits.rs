@@ -7,7 +7,7 @@ use ofctl::Ports;
 use toml::{Table, Value};
 
 /// The integers that a key of a table permits. Where the range depends on the tunnel, the widest.
-pub(super) const RANGES: [(&str, &str, i64, i64); 22] = [
+pub(super) const RANGES: [(&str, &str, i64, i64); 25] = [
     ("the network", "version", 1, 1),
     ("the network", "underlay_mtu", 576, 65_535),
     ("the network", "least_path_mtu", 576, 65_535),
@@ -26,6 +26,9 @@ pub(super) const RANGES: [(&str, &str, i64, i64); 22] = [
     ("[[bridge.port]]", "number", 1, Ports::MAX as i64),
     ("[[acl]]", "priority", 0, 32_767),
     ("[[load_balancer]]", "affinity", 1, 65_535),
+    ("[connections]", "limit", 1, 67_108_864),
+    ("[connections]", "per_port", 1, 67_108_864),
+    ("[connections]", "per_zone", 1, 67_108_864),
     ("`health`", "interval", 1, 3600),
     ("`health`", "timeout", 1, 3600),
     ("`health`", "failures", 1, 100),
@@ -136,6 +139,8 @@ router = "core"
 type = "snat"
 external = "203.0.113.1"
 internal = "10.0.0.0/24"
+[connections]
+adaptive = true
 "#;
 
 /// The table with this name in the sample.
