@@ -20,13 +20,16 @@ pub struct Inputs {
     programs: PathBuf,
     /// The directory of the man pages and the completions of shells.
     reference: PathBuf,
+    /// The bill of materials.
+    materials: PathBuf,
 }
 
 impl Inputs {
     /// Builds the release and generates the man pages.
     pub fn build() -> Result<Self> {
         packages::ensure(&[&packages::BUILD[..], &packages::DEB].concat())?;
-        Ok(Self { programs: dist::dist()?, reference: lint::reference()? })
+        let materials = sbom::write()?;
+        Ok(Self { programs: dist::dist()?, reference: lint::reference()?, materials })
     }
 }
 
@@ -96,7 +99,7 @@ pub fn assemble(inputs: &Inputs, version: &str, directory: &Path) -> Result<Vec<
 
 /// Copies everything that debhelper needs into `tree`.
 fn fill(inputs: &Inputs, version: &str, tree: &Path) -> Result<()> {
-    let Inputs { programs, reference } = inputs;
+    let Inputs { programs, reference, materials } = inputs;
     let into = |directory: &str, files: &[PathBuf]| copy(files, &tree.join(directory));
     into("debian", &files(Path::new("packaging/debian"))?)?;
     let date = git(&["log", "-1", "--format=%cD"])?;
@@ -122,7 +125,7 @@ fn fill(inputs: &Inputs, version: &str, tree: &Path) -> Result<()> {
     pages.retain(|path| name(path).ends_with(".md") && !NOT_SHIPPED.contains(&&*name(path)));
     pages.push("CHANGELOG.md".into());
     into("book", &pages)?;
-    into("schema", &["docs/network.schema.json".into(), sbom::write()?])?;
+    into("schema", &["docs/network.schema.json".into(), materials.clone()])?;
     let mut examples = files(Path::new("examples"))?;
     examples.push("packaging/without-namespaces.conf".into());
     examples.extend(files(Path::new("packaging/metrics"))?);

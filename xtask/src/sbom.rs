@@ -125,7 +125,8 @@ fn component(
         "type": "library",
         "name": name,
         "version": version,
-        "licenses": [{ "expression": license }],
+        // Older crates separate alternatives with a slash, which is no SPDX expression.
+        "licenses": [{ "expression": license.replace('/', " OR ") }],
     });
     // Crates of this project are in no registry, and have no checksum.
     if let Some(hash) = hashes.get(&(name.to_owned(), version.to_owned())) {

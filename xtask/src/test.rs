@@ -41,14 +41,13 @@ const WITH_BOTH_DATAPATHS: [&str; 7] =
     ["overlay::", "kernel_vxlan::", "ovs::", "ovn::", "dissect::", "refusals::", "commands::"];
 /// Of these modules, what does not run again: it chooses the datapath itself, or it is about
 /// programs and files rather than packets.
-const WITH_ONE_RUN: [&str; 12] = [
+const WITH_ONE_RUN: [&str; 11] = [
     "commands::counters::",
     "commands::faults::",
     "commands::graph::",
     "commands::log::",
     "commands::support::",
     "commands::top::",
-    "ovn::devices::",
     "ovn::openflow::",
     "ovn::tools::",
     "refusals::checksums::",
