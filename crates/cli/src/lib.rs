@@ -173,7 +173,7 @@ pub fn main() -> ExitCode {
         Err(Failure::Input(error)) => (2, Some(error)),
     };
     if let Some(error) = error {
-        logging::print_last(&format!("weft: {}", one_line(&error)));
+        logging::print_last(&stdio::printable(&format!("weft: {}", one_line(&error))));
     }
     logging::flush();
     ExitCode::from(code)

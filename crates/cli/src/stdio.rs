@@ -67,7 +67,7 @@ pub fn print_json(object: &impl Serialize) -> Result<(), Failure> {
 
 /// `text` with its control characters, except line ends and tabs, in the form `\u001b`. A terminal
 /// would obey them, and names come from files and databases of others. JSON stays the same.
-fn printable(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     let is_harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
