@@ -235,16 +235,16 @@ static __always_inline const struct weft_action *last_of(const struct weft_actio
 static __always_inline void count_tx(struct weft_port_stats *count, __u32 bytes)
 {
 	if (count) {
-		count->tx_packets++;
-		count->tx_bytes += bytes;
+		__sync_fetch_and_add(&count->tx_packets, 1);
+		__sync_fetch_and_add(&count->tx_bytes, bytes);
 	}
 }
 
 static __always_inline void count_rx(struct weft_port_stats *count, __u32 bytes)
 {
 	if (count) {
-		count->rx_packets++;
-		count->rx_bytes += bytes;
+		__sync_fetch_and_add(&count->rx_packets, 1);
+		__sync_fetch_and_add(&count->rx_bytes, bytes);
 	}
 }
 

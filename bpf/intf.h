@@ -78,6 +78,8 @@ enum weft_limits {
 	 * of a per-CPU array on its own: one element per megaflow takes half a second to allocate.
 	 */
 	WEFT_FLOW_STATS_PER_PAGE = 64,
+	/* The same for entries of the exact-match cache. */
+	WEFT_CACHED_PER_PAGE = 64,
 	/* Elements of weft_devices, a hash table by interface index with linear probing. */
 	WEFT_DEVICES = 65536,
 	/* Consecutive elements in which an interface may be found. */
@@ -128,6 +130,10 @@ struct weft_cache_entry {
 	__u64 generation;	/* that of the megaflow when it was cached; 0: empty */
 	__u32 flow;
 	__u32 pad;
+};
+
+struct weft_cache_page {
+	struct weft_cache_entry entries[WEFT_CACHED_PER_PAGE];
 };
 
 /* Packets that a megaflow has matched, on one CPU. */
@@ -270,14 +276,16 @@ struct weft_device {
 };
 
 /*
- * Counters of a port, or of tagged frames on the uplink, on one CPU. The user datapath counts
- * punted packets.
+ * Counters of a port, or of tagged frames on the uplink. The user datapath counts punted packets.
+ * Each direction has a cache line, because different CPUs often count the two.
  */
 struct weft_port_stats {
 	__u64 rx_packets;
 	__u64 rx_bytes;
+	__u64 rx_pad[6];
 	__u64 tx_packets;
 	__u64 tx_bytes;
+	__u64 tx_pad[6];
 };
 
 /* Token bucket that limits a port's misses, or short segments; see struct weft_config. */

@@ -265,16 +265,19 @@ static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u6
 						__u32 *number)
 {
 	struct weft_cache_entry *cached;
+	struct weft_cache_page *page;
 	struct weft_flow *flow;
+	__u32 at, page_at;
 	__u64 sum;
-	__u32 at;
 
 	*number = WEFT_NO_FLOW;
 	OVER_SECTIONS(shape, +=, sum, hash_words, key_words(key));
 	at = hash_index(sum, cache_shift);
-	cached = bpf_map_lookup_elem(&weft_cache, &at);
-	if (!cached)
+	page_at = at / WEFT_CACHED_PER_PAGE;
+	page = bpf_map_lookup_elem(&weft_cache, &page_at);
+	if (!page)
 		return 0;
+	cached = &page->entries[at % WEFT_CACHED_PER_PAGE];
 	*number = cached->flow;
 	flow = flow_at(*number);
 	/* An empty entry never matches: its EtherType is 0, which no frame's key has. */

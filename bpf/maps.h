@@ -36,11 +36,14 @@
 #define WEFT_FLOWS 1024
 #define WEFT_CACHED 1024
 
-/* The exact-match cache. Its size is a power of two, at least 2; `cache_shift` depends on it. */
+/*
+ * The exact-match cache, WEFT_CACHED_PER_PAGE entries in each element. The number of entries is a
+ * power of two; `cache_shift` depends on it.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct weft_cache_entry);
+	__type(value, struct weft_cache_page);
 	__uint(max_entries, WEFT_CACHED);
 } weft_cache __weak SEC(".maps");
 
@@ -116,9 +119,12 @@ struct {
 	__uint(max_entries, WEFT_PORTS);
 } weft_ports __weak SEC(".maps");
 
-/* Counters of weft_ports. */
+/*
+ * Counters of weft_ports. All CPUs share them: allocating 65,536 elements of a per-CPU array takes
+ * a fifth of the daemon's start.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
 	__type(value, struct weft_port_stats);
 	__uint(max_entries, WEFT_PORTS);

@@ -67,7 +67,7 @@ impl FlowTableSizes {
     }
 
     fn cached(self) -> u32 {
-        self.cached.clamp(2, 1 << 24).next_power_of_two()
+        self.cached.clamp(abi::WEFT_CACHED_PER_PAGE, 1 << 24).next_power_of_two()
     }
 
     /// Value of the constant `bucket_shift`.
@@ -96,7 +96,7 @@ impl FlowTableSizes {
                 Some("weft_flows") => self.places(),
                 Some("weft_flow_stats") => self.places().div_ceil(PAGE),
                 Some("weft_buckets") => self.buckets(),
-                Some("weft_cache") => self.cached(),
+                Some("weft_cache") => self.cached() / abi::WEFT_CACHED_PER_PAGE,
                 _ => continue,
             };
             map.set_max_entries(entries)?;

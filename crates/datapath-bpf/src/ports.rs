@@ -355,9 +355,9 @@ impl Ports {
     /// All counters, by port. Drops at a device that is not a port count for the uplink.
     pub(crate) fn counts(&self) -> Result<AllCounts, MapError> {
         let mut ports: HashMap<PortNo, PortCounts> = HashMap::new();
-        let mut counted: HashMap<u32, [u64; 4]> = HashMap::new();
+        let mut counted: HashMap<u32, StatsWords> = HashMap::new();
         for (first, end) in runs(self.known.keys().map(|port| port.0)) {
-            let words: Vec<[u64; 4]> = sums(&self.counts, first, end - first)?;
+            let words: Vec<StatsWords> = sums(&self.counts, first, end - first)?;
             counted.extend((first..).zip(words));
         }
         for (&number, port) in &self.known {
@@ -404,7 +404,7 @@ impl Ports {
     }
 
     fn counted(&self, port: PortNo) -> Result<[PacketCount; 2], MapError> {
-        let words: Vec<[u64; 4]> = sums(&self.counts, port.0, 1)?;
+        let words: Vec<StatsWords> = sums(&self.counts, port.0, 1)?;
         Ok(words.first().map_or_else(Default::default, |&words| count(words)))
     }
 
@@ -464,20 +464,18 @@ fn key(port: PortNo) -> [u8; 4] {
     port.0.to_ne_bytes()
 }
 
-// `count` takes the counters in this order.
-const _: () = assert!(
-    offset_of!(weft_port_stats, rx_packets) == 0
-        && offset_of!(weft_port_stats, rx_bytes) == 8
-        && offset_of!(weft_port_stats, tx_packets) == 16
-        && offset_of!(weft_port_stats, tx_bytes) == 24
-);
+/// The 64-bit words of a `struct weft_port_stats`.
+type StatsWords = [u64; size_of::<weft_port_stats>() / 8];
 
 /// Received and sent, from the counters of a `struct weft_port_stats`.
-fn count([rx_packets, rx_bytes, tx_packets, tx_bytes]: [u64; 4]) -> [PacketCount; 2] {
-    [
-        PacketCount { packets: rx_packets, bytes: rx_bytes },
-        PacketCount { packets: tx_packets, bytes: tx_bytes },
-    ]
+fn count(words: StatsWords) -> [PacketCount; 2] {
+    const RX: usize = offset_of!(weft_port_stats, rx_packets) / 8;
+    const TX: usize = offset_of!(weft_port_stats, tx_packets) / 8;
+    const _: () = assert!(
+        offset_of!(weft_port_stats, rx_bytes) == 8 * (RX + 1)
+            && offset_of!(weft_port_stats, tx_bytes) == 8 * (TX + 1)
+    );
+    [RX, TX].map(|at| PacketCount { packets: words[at], bytes: words[at + 1] })
 }
 
 fn since(now: PacketCount, base: PacketCount) -> PacketCount {

@@ -367,9 +367,10 @@ impl Switch {
 
     /// Received packets and bytes, sent packets and bytes.
     pub fn counts(&self, port: PortNo) -> [u64; 4] {
-        let cpus = self.map("weft_port_stats").lookup_percpu(&port.0.to_ne_bytes(), MapFlags::ANY);
-        let cpus = cpus.expect("can be read").expect("is there");
-        std::array::from_fn(|at| sum_words(&cpus, at))
+        let counters = self.map("weft_port_stats").lookup(&port.0.to_ne_bytes(), MapFlags::ANY);
+        let counters = [counters.expect("can be read").expect("is there")];
+        let tx = offset_of!(types::weft_port_stats, tx_packets) / 8;
+        [0, 1, tx, tx + 1].map(|at| sum_words(&counters, at))
     }
 
     /// Sent packets and bytes, received packets and bytes.
