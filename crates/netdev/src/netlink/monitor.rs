@@ -58,6 +58,9 @@ pub enum NetlinkEvent {
 pub struct Monitor {
     socket: Socket,
     buffer: Vec<u8>,
+    /// Events were lost, and others are still in the queue. Until it is empty, the kernel reports
+    /// no further loss (`NETLINK_S_CONGESTED` in `net/netlink/af_netlink.c`).
+    is_congested: bool,
 }
 
 impl Monitor {
@@ -72,7 +75,7 @@ impl Monitor {
             setsockopt(&socket, sockopt::RcvBuf, &QUEUE_BYTES)
                 .map_err(|errno| Error::os(what, errno))?;
         }
-        Ok(Self { socket, buffer: vec![0; RECEIVE_BYTES] })
+        Ok(Self { socket, buffer: vec![0; RECEIVE_BYTES], is_congested: false })
     }
 
     /// The changes since the last call, oldest first. Never blocks.
@@ -80,14 +83,23 @@ impl Monitor {
     /// At most 1024 datagrams are read at once; the descriptor stays readable while there are more.
     ///
     /// # Errors
-    /// The socket failed. Lost events are no error but [`NetlinkEvent::Lost`].
+    /// The socket failed. Lost events are no error but [`NetlinkEvent::Lost`], which comes once more
+    /// when the queue is empty.
     pub fn drain(&mut self) -> Result<Vec<NetlinkEvent>> {
         let mut events = NetlinkEvents::default();
         for _ in 0..DRAIN_MAX {
             match receive(&self.socket, &mut self.buffer) {
                 Ok(datagram) => events.take(datagram),
-                Err(Errno::EAGAIN) => break,
-                Err(Errno::ENOBUFS | Errno::EMSGSIZE) => events.lose(),
+                Err(Errno::EAGAIN) => {
+                    if std::mem::take(&mut self.is_congested) {
+                        events.lose();
+                    }
+                    break;
+                }
+                Err(Errno::ENOBUFS | Errno::EMSGSIZE) => {
+                    self.is_congested = true;
+                    events.lose();
+                }
                 Err(errno) => return Err(Error::os("read network changes", errno)),
             }
         }
