@@ -120,8 +120,8 @@ struct {
 } weft_ports __weak SEC(".maps");
 
 /*
- * Counters of weft_ports. All CPUs share them: allocating 65,536 elements of a per-CPU array takes
- * a fifth of the daemon's start.
+ * Counters of weft_ports. All CPUs share them: the kernel would allocate each of the 65,536
+ * elements of a per-CPU array on its own, at each start of the daemon.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -2,8 +2,8 @@
 //!
 //! Most changes of a program concern few megaflows. The others need no translation: what their
 //! translation read is the same in the new program. [`Engine::carry_over`] finds them by their
-//! origins, without asking the datapath, so that a megaflow takes some ten nanoseconds. They stay
-//! as they are in the datapath, and never stop serving packets.
+//! origins, without asking the datapath. They stay as they are in the datapath, and never stop
+//! serving packets.
 //!
 //! For some origins the comparison depends on the match of the megaflow. They get a [`Successor`],
 //! with which the revalidator checks their megaflows without translating them.

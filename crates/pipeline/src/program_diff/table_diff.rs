@@ -16,7 +16,8 @@ type PackedRow = Box<[(u8, u64, u64)]>;
 /// The most rows of flows that were added to a table. With more, the table counts as changed.
 const MAX_ADDED: usize = 1024;
 
-/// The most pairs of rows that are compared for one lookup, which takes below a millisecond.
+/// The most pairs of rows that are compared for one lookup: it bounds the time for a flow with many
+/// rows.
 const MAX_EXCLUSIONS: usize = 1 << 16;
 
 /// How a table of a datapath differs between two programs.
