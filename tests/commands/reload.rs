@@ -138,10 +138,14 @@ fn no_packet_is_lost_when_the_network_is_reloaded_fifty_times() {
 }
 
 #[test]
-fn nothing_leaks_when_the_network_is_reloaded_three_hundred_times() {
+fn nothing_leaks_when_the_network_is_reloaded_hundreds_of_times() {
     require_root!();
-    /// Memory that the allocator may keep: 5 kB for each reload would be a leak.
-    const GROWTH_KB: u64 = 1 << 10;
+    /// A growth of 5 kB for each reload would be a leak.
+    const GROWTH_KB: usize = 5;
+    // Free memory between allocations grows by up to 2.2 MB in the first 500 reloads of the user
+    // datapath and stays then. Its reloads are quick: so many of them tell this from a leak.
+    let user = Datapath::from_environment() == Some(Datapath::User);
+    let (first, counted) = if user { (200, 600) } else { (100, 200) };
     let lab = Lab::new(Setup::new("geneve"));
     let daemon = lab.start(0);
     let links = || {
@@ -160,17 +164,18 @@ fn nothing_leaks_when_the_network_is_reloaded_three_hundred_times() {
         }
     };
     let before = links();
-    reload(100);
+    reload(first);
     let now = || (descriptors(&daemon), links());
     let (kb, open) = (resident_kb(&daemon), now());
     assert_eq!(open.1, before, "devices are left behind");
     let started = Instant::now();
-    reload(200);
+    reload(counted);
     let after = resident_kb(&daemon);
-    println!("200 reloads in {:?}: {kb} kB before, {after} kB after", started.elapsed());
+    println!("{counted} reloads in {:?}: {kb} kB before, {after} kB after", started.elapsed());
     // The thread of the last client may still be running.
     wait_until(PATIENCE, "descriptors and devices are as before", || now() == open);
-    assert!(after < kb + GROWTH_KB, "{kb} kB before, {after} kB after");
+    let limit = kb + (GROWTH_KB * counted) as u64;
+    assert!(after < limit, "{kb} kB before, {after} kB after");
     daemon.stop();
 }
 
