@@ -1,5 +1,7 @@
 //! The book: the documents in `docs/`, rendered by mdBook.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -9,10 +11,13 @@ use crate::run::{cargo, run, show, target_dir};
 /// The release of mdBook that renders the book.
 const VERSION: &str = "0.5.4";
 
+/// Pages that mdBook makes of all others.
+const MADE_OF_ALL: [&str; 3] = ["print.html", "404.html", "toc.html"];
+
 /// Installs mdBook into the target directory if it is not there, and renders the book.
 ///
 /// # Errors
-/// mdBook cannot be installed, or it prints a warning or an error.
+/// mdBook cannot be installed, it prints a warning or an error, or a page has a dead link.
 pub fn book() -> Result<()> {
     let root = target_dir().join(format!("mdbook-{VERSION}"));
     let program = root.join("bin/mdbook");
@@ -33,5 +38,42 @@ pub fn book() -> Result<()> {
     print!("{log}");
     ensure!(output.status.success(), "mdbook failed ({})", output.status);
     ensure!(!log.contains("WARN") && !log.contains("ERROR"), "mdbook has warnings");
+    let dead = dead_links(&target_dir().join("book"))?;
+    ensure!(dead.is_empty(), "the book has dead links:\n  {}", dead.join("\n  "));
+    Ok(())
+}
+
+/// The links of rendered pages to files that the book does not contain.
+fn dead_links(book: &Path) -> Result<Vec<String>> {
+    let mut dead = Vec::new();
+    let mut pages = Vec::new();
+    find_pages(book, &mut pages)?;
+    for page in pages {
+        let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+        let links = text.split("<a ").skip(1).filter_map(|tag| tag.split_once('>'));
+        let links = links.filter_map(|(tag, _)| tag.split_once("href=\"")?.1.split_once('"'));
+        for (link, _) in links {
+            let (file, _) = link.split_once('#').unwrap_or((link, ""));
+            let is_local = !link.contains(':') && !file.is_empty();
+            if is_local && !page.with_file_name(file).exists() {
+                dead.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    Ok(dead)
+}
+
+/// Adds the rendered pages below `directory`, except [`MADE_OF_ALL`].
+fn find_pages(directory: &Path, pages: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    for entry in entries {
+        let path = entry?.path();
+        let is_page = path.extension().is_some_and(|extension| extension == "html");
+        if path.is_dir() {
+            find_pages(&path, pages)?;
+        } else if is_page && !MADE_OF_ALL.iter().any(|made| path.ends_with(made)) {
+            pages.push(path);
+        }
+    }
     Ok(())
 }
