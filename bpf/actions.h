@@ -80,13 +80,16 @@ static __always_inline bool is_watched(const struct weft_port *port)
 /* VLAN tags in the key. Bits 44 and 12 say "present"; adding them avoids branches. */
 static __always_inline __u32 tag_count(const struct weft_key *key)
 {
-	return (key->vlan >> 44 & 1) + (key->vlan >> 12 & 1);
+	__u64 present = WEFT_TAG_PRESENT;
+
+	return !!(key->vlan & present << WEFT_VLAN_TCI_SHIFT) + !!(key->vlan & present);
 }
 
 /* Whether there are tags that helpers cannot handle: those of TPID 0x9100. */
 static __always_inline bool has_odd_tags(const struct weft_key *key)
 {
-	return key->vlan >> 48 == 0x9100 || (key->vlan >> 16 & 0xffff) == 0x9100;
+	return key->vlan >> WEFT_VLAN_TPID_SHIFT == 0x9100 ||
+	       (key->vlan >> WEFT_VLAN_INNER_TPID_SHIFT & 0xffff) == 0x9100;
 }
 
 /*
@@ -283,14 +286,14 @@ __weak int apply_action(struct __sk_buff *skb, struct weft_key *key,
 		out = port_at(action->number);
 		bytes = frame_bytes(skb);
 		if (!out || bpf_clone_redirect(skb, out->ifindex, 0))
-			count_drop(key->port >> 32, DROP_QUEUE_FULL);
+			count_drop(ingress_port(key), DROP_QUEUE_FULL);
 		else
 			count_tx(port_stats(action->number), bytes);
 		return 0;
 	case WEFT_ACTION_UPLINK:
 		bytes = frame_bytes(skb);
 		if (bpf_clone_redirect(skb, weft_config.uplink_ifindex, 0))
-			count_drop(key->port >> 32, DROP_QUEUE_FULL);
+			count_drop(ingress_port(key), DROP_QUEUE_FULL);
 		else
 			count_tx(uplink_stats(), bytes);
 		return 0;

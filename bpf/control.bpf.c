@@ -47,14 +47,14 @@ int flow_put(struct weft_control *control)
 	    !control->generation)
 		return -EINVAL;
 	number = *bucket;
-	for (i = 0; i < MAX_CHAIN && number != WEFT_NO_FLOW; i++) {
+	for (i = 0; i < WEFT_MAX_CHAIN && number != WEFT_NO_FLOW; i++) {
 		struct weft_flow *other = flow_at(number);
 
 		if (!other)
 			return -EINVAL;
 		number = other->next;
 	}
-	if (i == MAX_CHAIN)
+	if (i == WEFT_MAX_CHAIN)
 		return -E2BIG;
 	flow->key = key;
 	flow->mask = control->mask;
@@ -86,7 +86,7 @@ int flow_delete(struct weft_control *control)
 	link = bucket_of(&key, flow->mask);
 	if (!link)
 		return -EINVAL;
-	for (i = 0; i < MAX_CHAIN; i++) {
+	for (i = 0; i < WEFT_MAX_CHAIN; i++) {
 		if (*link == control->flow) {
 			*(volatile __u32 *)link = flow->next;
 			*(volatile __u64 *)&flow->generation = 0;

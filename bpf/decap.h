@@ -297,7 +297,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	arrival->proto = ip.proto;
 	if (!class)
 		return classify_other(skb, is_ip6);
-	key->port = (__u64)class->in_port << 32 | WEFT_TUNNEL;
+	key->port = (__u64)class->in_port << WEFT_IN_PORT_SHIFT | WEFT_TUNNEL;
 	key->tun_flags = TUN_FLAG_KEY | (__u64)ip.tos << WEFT_TUN_TOS_SHIFT;
 	if (ip.proto == PROTO_UDP) {
 		/*
@@ -401,7 +401,7 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
 	}
 	if (!link)
 		return ARRIVED_OTHER_LINK;
-	key->port = (__u64)link->in_port << 32 | WEFT_TUNNEL;
+	key->port = (__u64)link->in_port << WEFT_IN_PORT_SHIFT | WEFT_TUNNEL;
 	key->tun_id = link->tun_id;
 	key->tun_flags = link->tun_flags;
 	return is_odd ? ARRIVED_SLOW_PATH : ARRIVED;
@@ -413,7 +413,7 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
  */
 static __always_inline int join_ecn(struct weft_key *key, __u8 outer)
 {
-	__u8 inner = key->ip >> 48 & 3, joined = inner;
+	__u8 inner = key->ip >> WEFT_IP_ECN_SHIFT & 3, joined = inner;
 
 	outer &= 3;
 	if (!outer || !is_ip(key))
@@ -425,7 +425,7 @@ static __always_inline int join_ecn(struct weft_key *key, __u8 outer)
 	} else if (outer == 1 && inner == 2) {
 		joined = 1;
 	}
-	key->ip = (key->ip & ~(3ULL << 48)) | (__u64)joined << 48;
+	key->ip = (key->ip & ~(3ULL << WEFT_IP_ECN_SHIFT)) | (__u64)joined << WEFT_IP_ECN_SHIFT;
 	return joined != inner;
 }
 

@@ -43,7 +43,7 @@
 
 /* OVN's Geneve option for logical ports: its length in bytes, and class, type, length in words. */
 #define OPTION_LEN 8
-#define OPTION 0x01028001
+#define OPTION (WEFT_GENEVE_CLASS_OVN << 16 | WEFT_GENEVE_TYPE_LOGICAL_PORTS << 8 | 1)
 
 /*
  * Offsets in the buffer for the outer header and the rewritten part of the inner Ethernet header
@@ -93,7 +93,7 @@ static __always_inline __u16 entropy_port(const struct weft_key *key)
 	}
 	/* The upper half is 0 for protocols without ports. */
 	if (ip_frag(key) == FRAG_WHOLE)
-		ports = key->transport >> 32;
+		ports = key->transport >> WEFT_TP_DST_SHIFT;
 	sum += ((__u64)ip_proto(key) << 32 | ports) * entropy_factors[4];
 folded:
 	sum = (sum ^ sum >> 32) * entropy_factors[5];
@@ -104,10 +104,10 @@ folded:
 static __always_inline void inherit(const struct weft_key *key, const struct weft_class *class,
 				    __u8 *tos, __u8 *ttl)
 {
-	__u8 inner = key->ip >> 40;
+	__u8 inner = key->ip >> WEFT_IP_TTL_SHIFT;
 
 	if (class->flags & WEFT_CLASS_DSCP_INHERIT)
-		*tos = key->ip >> 48;
+		*tos = key->ip >> IP_TOS_SHIFT;
 	if (!(class->flags & WEFT_CLASS_TTL_INHERIT))
 		return;
 	*ttl = 64;
@@ -174,7 +174,7 @@ static __always_inline void fill(__u8 *outer, const struct weft_key *key,
 				 const struct weft_endpoint *endpoint,
 				 const struct weft_class *class, bool is_ip6, __u32 len)
 {
-	__u8 tos = class->dscp | (key->ip >> 48 & 3), ttl = class->ttl;
+	__u8 tos = class->dscp | (key->ip >> WEFT_IP_ECN_SHIFT & 3), ttl = class->ttl;
 	/* eth_src follows eth_dst. */
 	const void *addresses = endpoint->eth_dst;
 	__u16 port = 0;
@@ -354,7 +354,7 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 	hide_bounds(count, 3);
 	type = bpf_htons(key->eth_dst);
 	/* For an 802.3 length the key has only a marker. */
-	if (type == bpf_htons(ETHERTYPE_NONE) &&
+	if (type == bpf_htons(WEFT_ETHERTYPE_NONE) &&
 	    bpf_skb_load_bytes(skb, ETH_LEN - 2, &type, sizeof(type)))
 		return ENCAP_LOST;
 	__builtin_memset(outer + WEFT_HEADER_MAX, 0, buffer_len - WEFT_HEADER_MAX);

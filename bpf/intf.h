@@ -94,6 +94,8 @@ enum weft_limits {
 	 * beyond SKB_MAX_ALLOC: four pages, less what the kernel keeps beside the data.
 	 */
 	WEFT_MAX_PLAIN_LEN = 15000,
+	/* Megaflows in the longest chain of a hash bucket; flow_put refuses one more. */
+	WEFT_MAX_CHAIN = 8,
 };
 
 /* Numbers that are no index of their table. */

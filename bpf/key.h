@@ -28,22 +28,35 @@ static __always_inline __u64 be64(const void *at)
 	return bpf_be64_to_cpu(*(const __u64 *)at);
 }
 
+/* The port at which the frame arrived. */
+static __always_inline __u32 ingress_port(const struct weft_key *key)
+{
+	return key->port >> WEFT_IN_PORT_SHIFT;
+}
+
 /* The first 6 of 8 bytes, left-aligned in the result. */
 static __always_inline __u64 be48(const void *at)
 {
 	return be64(at) & ~0xffffULL;
 }
 
+/* ip_dscp and ip_ecn are neighbours, as in the type of service. */
+#define IP_TOS_SHIFT WEFT_IP_ECN_SHIFT
+
 /* The fields ip_proto, ip_dscp and ip_ecn (together: tos), ip_ttl, ip_frag and ip6_label. */
 static __always_inline __u64 ip_word(__u64 proto, __u64 tos, __u64 ttl, __u64 frag, __u64 label)
 {
-	return proto << 56 | tos << 48 | ttl << 40 | frag << 32 | label;
+	return proto << WEFT_IP_PROTO_SHIFT | tos << IP_TOS_SHIFT | ttl << WEFT_IP_TTL_SHIFT |
+	       frag << WEFT_IP_FRAG_SHIFT | label << WEFT_IP6_LABEL_SHIFT;
 }
 
-/* The TPID and TCI of a VLAN tag. The bit of DEI marks the tag as present. */
+/*
+ * TPID and TCI of a VLAN tag, in the place of the inner one. The bit of DEI marks the tag as
+ * present.
+ */
 static __always_inline __u64 tag_word(__u64 tpid, __u64 tci)
 {
-	return tpid << 16 | (tci & 0xffff) | 0x1000;
+	return tpid << WEFT_VLAN_INNER_TPID_SHIFT | (tci & 0xffff) | WEFT_TAG_PRESENT;
 }
 
 /*

@@ -18,9 +18,6 @@
 
 #include "maps.h"
 
-/* Longest chain; flow_put refuses a longer one. */
-#define MAX_CHAIN 8
-
 struct masks_walk {
 	const struct weft_key *key;
 	const struct weft_mask_list *list;
@@ -178,7 +175,7 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 	if (!first)
 		return 1;
 	walk->number = *first;
-	for (i = 0; i < MAX_CHAIN && walk->number != WEFT_NO_FLOW; i++) {
+	for (i = 0; i < WEFT_MAX_CHAIN && walk->number != WEFT_NO_FLOW; i++) {
 		flow = flow_at(walk->number);
 		if (!flow)
 			return 1;

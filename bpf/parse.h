@@ -17,7 +17,6 @@
 #define ETH_LEN 14
 #define TAG_LEN 4
 #define MIN_ETHERTYPE 0x0600
-#define ETHERTYPE_NONE 0x05ff
 #define SNAP_LEN 8
 /* LLC header and OUI in front of an EtherType. */
 #define SNAP_PREFIX 0xaaaa03000000ULL
@@ -42,8 +41,6 @@
 #define ND_SOLICIT 135
 #define ND_ADVERT 136
 
-/* The limit of the parser in userspace, too: wire::ipv6::MAX_EXTENSION_HEADERS. */
-#define MAX_EXTENSIONS 12
 /* More than Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes. */
 #define MAX_L4_OFFSET 0x7fff
 /* More than all outer headers, Ethernet and two tags. */
@@ -196,6 +193,12 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 	return at == len ? WEFT_PARSED : WEFT_UPCALL;
 }
 
+/* The fields tp_src and tp_dst of a transport header, which begins with both. */
+static __always_inline __u64 ports_word(const void *l4)
+{
+	return (__u64)be32(l4) << WEFT_TP_DST_SHIFT;
+}
+
 static __always_inline int parse_tcp(struct weft_key *key, const struct frame *frame,
 				     const struct l4_header *l4)
 {
@@ -211,7 +214,7 @@ static __always_inline int parse_tcp(struct weft_key *key, const struct frame *f
 	len = word >> 12 << 2;
 	if (len < TCP_LEN || len > l4->len)
 		return WEFT_MALFORMED;
-	key->transport = (__u64)be32(tcp) << 32 | (word & 0xfff) << 16;
+	key->transport = ports_word(tcp) | (word & 0xfff) << WEFT_TCP_FLAGS_SHIFT;
 	return WEFT_PARSED;
 }
 
@@ -223,7 +226,7 @@ static __always_inline int parse_ports(struct weft_key *key, const struct frame 
 		return WEFT_MALFORMED;
 	if (l4->at + len > frame->end)
 		return WEFT_PULL;
-	key->transport = (__u64)be32(l4->at) << 32;
+	key->transport = ports_word(l4->at);
 	return WEFT_PARSED;
 }
 
@@ -319,7 +322,7 @@ __weak int walk_extensions(struct __sk_buff *skb, __u32 l3, __u32 total, struct 
 		return WEFT_PULL;
 	proto = *(__u8 *)(ip + 6);
 #pragma clang loop unroll(disable)
-	for (i = 0; i <= MAX_EXTENSIONS; i++) {
+	for (i = 0; i <= WEFT_MAX_EXTENSION_HEADERS; i++) {
 		if (proto != PROTO_HOP_BY_HOP && proto != PROTO_ROUTING &&
 		    proto != PROTO_DESTINATION && proto != PROTO_AH && proto != PROTO_FRAGMENT)
 			goto found;
@@ -405,8 +408,9 @@ static __always_inline int parse_arp(struct weft_key *key, const struct frame *f
 	if (be32(arp) != 0x00010800 || be16(arp + 4) != 0x0604)
 		return WEFT_MALFORMED;
 	key->port |= WEFT_L3_ARP;
-	key->l3[0] = (__u64)be32(arp + 14) << 32 | be32(arp + 24);
-	key->l3[1] = be48(arp + 8) | be16(arp + 6);
+	key->l3[0] = (__u64)be32(arp + 14) << WEFT_ARP_SPA_SHIFT |
+		     be32(arp + 24) << WEFT_ARP_TPA_SHIFT;
+	key->l3[1] = be48(arp + 8) | be16(arp + 6) << WEFT_ARP_OP_SHIFT;
 	key->l3[2] = be48(arp + 18);
 	return WEFT_PARSED;
 }
@@ -436,13 +440,13 @@ static __always_inline int parse_tags(struct __sk_buff *skb, struct weft_key *ke
 	while (tags_left && is_tpid(*type)) {
 		if (*l3 + TAG_LEN > frame->end)
 			return not_linear(frame, *l3 + TAG_LEN);
-		tags = tags << 32 | tag_word(*type, be16(*l3));
+		tags = tags << WEFT_VLAN_TCI_SHIFT | tag_word(*type, be16(*l3));
 		*type = be16(*l3 + 2);
 		*l3 += TAG_LEN;
 		tags_left--;
 	}
 	/* The outer tag is in the upper half of the word, even if it is the only one. */
-	key->vlan = tags >> 32 ? tags : tags << 32;
+	key->vlan = tags >> WEFT_VLAN_TCI_SHIFT ? tags : tags << WEFT_VLAN_TCI_SHIFT;
 	at = *l3 - frame->data;
 	hide_bounds(at, 0x1f);
 	*l3 = frame->data + at;
@@ -502,7 +506,7 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 		return parse_ip6(key, &frame, l3);
 	}
 	if (type < MIN_ETHERTYPE) {
-		key->eth_dst = be48(frame.data) | ETHERTYPE_NONE;
+		key->eth_dst = be48(frame.data) | WEFT_ETHERTYPE_NONE;
 		return parse_llc(&frame, l3);
 	}
 	key->eth_dst = be48(frame.data) | type;
@@ -593,7 +597,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct weft_key *key, __
 	const struct inner_frame whole = {};
 
 	__builtin_memset(key, 0, sizeof(*key));
-	key->port = (__u64)in_port << 32;
+	key->port = (__u64)in_port << WEFT_IN_PORT_SHIFT;
 	if (tunnel)
 		key_tunnel(key, tunnel);
 	return parse_guest_frame(skb, key, &whole);

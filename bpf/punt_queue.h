@@ -15,8 +15,6 @@
 /* A packet counts once for each so many bytes, or segments, that it has begun. */
 #define PUNT_UNIT_BYTES_SHIFT 13
 #define PUNT_UNIT_SEGMENTS 16
-/* The value of weft_punt_clock while no packet waits. */
-#define PUNT_ALL_READ (~0ULL)
 
 /* Segments of a packet, as packet::segment_count in userspace. */
 static __always_inline __u32 segment_count(struct __sk_buff *skb)
@@ -108,7 +106,7 @@ __weak int admit_to_punt_queue(struct __sk_buff *skb, __u32 port, __u64 now)
 		add_waiting(own, cost, now);
 	}
 	add_waiting(all, cost, now);
-	if (read_ns == PUNT_ALL_READ)
+	if (read_ns == WEFT_PUNT_ALL_READ)
 		__sync_val_compare_and_swap(clock, read_ns, now - 1);
 	return true;
 }

@@ -22,12 +22,12 @@
 
 static __always_inline __u8 ip_proto(const struct weft_key *key)
 {
-	return key->ip >> 56;
+	return key->ip >> WEFT_IP_PROTO_SHIFT;
 }
 
 static __always_inline __u8 ip_frag(const struct weft_key *key)
 {
-	return key->ip >> 32;
+	return key->ip >> WEFT_IP_FRAG_SHIFT;
 }
 
 static __always_inline __u32 l3_shape(const struct weft_key *key)
@@ -149,9 +149,9 @@ static __always_inline int write_ip4(struct __sk_buff *skb, const struct weft_ke
 	change = word[6] + word[7] + word[8] + word[9];
 	rest = word[0] + word[4];
 	first = bpf_ntohs(word[0]);
-	word[0] = bpf_htons((first & 0xff00) | (key->ip >> 48 & 0xff));
-	word[4] = bpf_htons((key->ip >> 40 & 0xff) << 8 | ip_proto(key));
-	head.address[3] = bpf_htonl(key->l3[0] >> 32);
+	word[0] = bpf_htons((first & 0xff00) | (key->ip >> IP_TOS_SHIFT & 0xff));
+	word[4] = bpf_htons((key->ip >> WEFT_IP_TTL_SHIFT & 0xff) << 8 | ip_proto(key));
+	head.address[3] = bpf_htonl(key->l3[0] >> WEFT_IP4_SRC_SHIFT);
 	head.address[4] = bpf_htonl((__u32)key->l3[0]);
 	change = sum_change(change, word[6] + word[7] + word[8] + word[9], 4);
 	sum = (__u16)~word[5] + change + sum_change(rest, word[0] + word[4], 2);
@@ -192,8 +192,10 @@ static __always_inline int write_ip6(struct __sk_buff *skb, const struct weft_ke
 
 	if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)))
 		return -1;
-	ip.word[0] = bpf_htons((bpf_ntohs(ip.word[0]) & 0xf00f) | (key->ip >> 48 & 0xff) << 4);
-	ip.word[3] = bpf_htons((bpf_ntohs(ip.word[3]) & 0xff00) | (key->ip >> 40 & 0xff));
+	ip.word[0] = bpf_htons((bpf_ntohs(ip.word[0]) & 0xf00f) |
+			       (key->ip >> IP_TOS_SHIFT & 0xff) << 4);
+	ip.word[3] = bpf_htons((bpf_ntohs(ip.word[3]) & 0xff00) |
+			       (key->ip >> WEFT_IP_TTL_SHIFT & 0xff));
 	if (addresses) {
 #pragma unroll
 		for (i = 0; i < 4; i++) {
@@ -230,8 +232,8 @@ static __always_inline int write_ports(struct __sk_buff *skb, const struct weft_
 	if (bpf_skb_load_bytes(skb, l4, ports, sizeof(ports)))
 		return -1;
 	before = ports[0] + ports[1];
-	ports[0] = bpf_htons(key->transport >> 48);
-	ports[1] = bpf_htons(key->transport >> 32);
+	ports[0] = bpf_htons(key->transport >> WEFT_TP_SRC_SHIFT);
+	ports[1] = bpf_htons(key->transport >> WEFT_TP_DST_SHIFT);
 	if (bpf_l4_csum_replace(skb, sum, 0, sum_change(before, ports[0] + ports[1], 2),
 				sum_flags(key)))
 		return -1;
@@ -293,6 +295,9 @@ static __always_inline void set_bits(__u64 *word, __u32 shift, __u64 mask, __u64
 	*word = (*word & ~(mask << shift)) | (value & mask) << shift;
 }
 
+/* Shift and mask of a field, by its row in crates/flow/src/field/table.rs. */
+#define PLACE(name) WEFT_##name##_SHIFT, (1ULL << WEFT_##name##_BITS) - 1
+
 /*
  * Sets a field (enum weft_set_field) of the key. Returns what has to be written to the frame, which
  * has the field: bits of enum stale_headers.
@@ -303,25 +308,25 @@ __weak int set_key_field(struct weft_key *key, __u32 field, __u64 value, __u32 m
 		return 0;
 	switch (field) {
 	case WEFT_SET_ETH_DST:
-		set_bits(&key->eth_dst, 16, 0xffffffffffffULL, value);
+		set_bits(&key->eth_dst, PLACE(ETH_DST), value);
 		return STALE_MACS;
 	case WEFT_SET_ETH_SRC:
-		set_bits(&key->eth_src, 16, 0xffffffffffffULL, value);
+		set_bits(&key->eth_src, PLACE(ETH_SRC), value);
 		return STALE_MACS;
 	case WEFT_SET_IP4_SRC:
-		set_bits(&key->l3[0], 32, 0xffffffff, value);
+		set_bits(&key->l3[0], PLACE(IP4_SRC), value);
 		return STALE_IP | STALE_ADDRESSES;
 	case WEFT_SET_IP4_DST:
-		set_bits(&key->l3[0], 0, 0xffffffff, value);
+		set_bits(&key->l3[0], PLACE(IP4_DST), value);
 		return STALE_IP | STALE_ADDRESSES;
 	case WEFT_SET_IP4_TTL:
 	case WEFT_SET_IP6_HOP_LIMIT:
-		set_bits(&key->ip, 40, 0xff, value);
+		set_bits(&key->ip, PLACE(IP_TTL), value);
 		return STALE_IP;
 	case WEFT_SET_IP4_TOS:
 	case WEFT_SET_IP6_TOS:
 		mask &= 0xff;
-		set_bits(&key->ip, 48, mask, value);
+		set_bits(&key->ip, IP_TOS_SHIFT, mask, value);
 		return STALE_IP;
 	case WEFT_SET_IP6_SRC_HIGH:
 		key->l3[0] = value;
@@ -336,25 +341,25 @@ __weak int set_key_field(struct weft_key *key, __u32 field, __u64 value, __u32 m
 		key->l3[3] = value;
 		return STALE_IP | STALE_ADDRESSES;
 	case WEFT_SET_TP_SRC:
-		set_bits(&key->transport, 48, 0xffff, value);
+		set_bits(&key->transport, PLACE(TP_SRC), value);
 		return STALE_PORTS;
 	case WEFT_SET_TP_DST:
-		set_bits(&key->transport, 32, 0xffff, value);
+		set_bits(&key->transport, PLACE(TP_DST), value);
 		return STALE_PORTS;
 	case WEFT_SET_ARP_OP:
-		set_bits(&key->l3[1], 0, 0xffff, value);
+		set_bits(&key->l3[1], PLACE(ARP_OP), value);
 		return STALE_ARP;
 	case WEFT_SET_ARP_SHA:
-		set_bits(&key->l3[1], 16, 0xffffffffffffULL, value);
+		set_bits(&key->l3[1], PLACE(ARP_SHA), value);
 		return STALE_ARP;
 	case WEFT_SET_ARP_SPA:
-		set_bits(&key->l3[0], 32, 0xffffffff, value);
+		set_bits(&key->l3[0], PLACE(ARP_SPA), value);
 		return STALE_ARP;
 	case WEFT_SET_ARP_THA:
-		set_bits(&key->l3[2], 16, 0xffffffffffffULL, value);
+		set_bits(&key->l3[2], PLACE(ARP_THA), value);
 		return STALE_ARP;
 	case WEFT_SET_ARP_TPA:
-		set_bits(&key->l3[0], 0, 0xffffffff, value);
+		set_bits(&key->l3[0], PLACE(ARP_TPA), value);
 		return STALE_ARP;
 	default:
 		return 0;

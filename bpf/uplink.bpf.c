@@ -273,7 +273,9 @@ static __always_inline int decap_and_apply(struct __sk_buff *skb, struct weft_ke
 	if (taken == DECAP_REFUSED)
 		return taken;
 	count_frame(frame);
-	if (taken != DECAP_OK || (ecn && set_field(skb, key, ECN_FIELD(key), key->ip >> 48, 3)))
+	if (taken != DECAP_OK)
+		return DECAP_LOST;
+	if (ecn && set_field(skb, key, ECN_FIELD(key), key->ip >> IP_TOS_SHIFT, 3))
 		return DECAP_LOST;
 	if (frame->list->count > 1) {
 		if (apply_all_but_last(skb, key, frame->list))
@@ -300,7 +302,7 @@ static __always_inline int output_to_port(struct __sk_buff *skb, struct weft_key
 	case DECAP_REFUSED:
 		return to_slow_path_and_pin(skb, frame);
 	default:
-		return count_drop(key->port >> 32, DROP_HEADROOM);
+		return count_drop(ingress_port(key), DROP_HEADROOM);
 	}
 }
 
@@ -313,16 +315,16 @@ static __always_inline int run_drop(struct __sk_buff *skb, struct weft_key *key,
 		return to_slow_path(skb, frame->arrival);
 	if (frame->list->count == 1) {
 		count_frame(frame);
-		return count_drop(key->port >> 32, frame->last->field);
+		return count_drop(ingress_port(key), frame->last->field);
 	}
 	/* The list has copies to send before the drop. */
 	switch (decap_and_apply(skb, key, frame, ecn, &has_protocol)) {
 	case DECAP_OK:
-		return count_drop(key->port >> 32, frame->last->field);
+		return count_drop(ingress_port(key), frame->last->field);
 	case DECAP_REFUSED:
 		return to_slow_path_and_pin(skb, frame);
 	default:
-		return count_drop(key->port >> 32, DROP_HEADROOM);
+		return count_drop(ingress_port(key), DROP_HEADROOM);
 	}
 }
 

@@ -117,7 +117,7 @@ static __always_inline int encap_to_endpoint(struct __sk_buff *skb, struct weft_
 		return punt_and_pin(skb, frame);
 	/* The user datapath clamps the MSS. No pin: nothing follows a SYN until it is answered. */
 	if (flags & OF_CLASS(WEFT_CLASS_CLAMP_MSS) && ip_proto(key) == PROTO_TCP &&
-	    key->transport & 0x02 << 16)
+	    key->transport & 0x02 << WEFT_TCP_FLAGS_SHIFT)
 		return punt(skb, frame->port);
 	has_sum = flags & OF_CLASS(WEFT_CLASS_CHECKSUM) && !frame->gso_size;
 	if (has_sum && !sum_of_plain(skb, key, &sum) &&

@@ -17,6 +17,8 @@ use anyhow::{Context, Result, ensure};
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::Linker;
 use libbpf_rs::btf::{Btf, types};
+use wire::ipv6::MAX_EXTENSION_HEADERS;
+use wire::tunnel::geneve;
 
 /// A fixed version (Debian 12 has it): the verifier's work depends on the compiler's output.
 const CLANG: &str = "clang-19";
@@ -54,8 +56,11 @@ macro_rules! tunnel_types {
 
 include!("../flow/src/tunnel/types.in");
 
-#[path = "../datapath-user/src/fast_path/punt_ethertype.rs"]
-mod punt_ethertype;
+#[allow(dead_code, unused_imports)]
+#[path = "../flow/src/field/mod.rs"]
+mod field;
+#[path = "../datapath-user/src/fast_path/punt_interface.rs"]
+mod punt_interface;
 #[path = "../packet/src/segment_limits.rs"]
 mod segment_limits;
 #[allow(dead_code)]
@@ -110,8 +115,8 @@ fn drop_reasons() -> String {
     header + "};\n"
 }
 
-/// The C header with all tunnel types and with constants of the crates `flow`, `packet` and
-/// `datapath-user`.
+/// The C header with all tunnel types, the places of fields in the key, and constants of the crates
+/// `wire`, `flow`, `packet` and `datapath-user`.
 fn shared_constants() -> String {
     let tunnels = TUNNEL_TYPES.iter().map(|(name, number)| (name.to_uppercase(), *number));
     let flag_shift = |flag: u16| u32::from(tun_flags::FLAGS_SHIFT) + flag.trailing_zeros();
@@ -125,12 +130,33 @@ fn shared_constants() -> String {
         ("LEAST_SEGMENT_LEN", segment_limits::LEAST_SEGMENT_LEN.into()),
         ("SHORT_SEGMENTS", segment_limits::SHORT_SEGMENTS as u32),
         ("SHORT_SEGMENT_LEN", segment_limits::SHORT_SEGMENT_LEN.into()),
-        ("PUNT_ETHERTYPE", punt_ethertype::PUNT_ETHERTYPE.into()),
+        ("PUNT_ETHERTYPE", punt_interface::PUNT_ETHERTYPE.into()),
+        ("MAX_EXTENSION_HEADERS", MAX_EXTENSION_HEADERS as u32),
+        ("GENEVE_CLASS_OVN", geneve::CLASS_OVN.into()),
+        ("GENEVE_TYPE_LOGICAL_PORTS", geneve::TYPE_LOGICAL_PORTS.into()),
+        ("ETHERTYPE_NONE", field::ETH_TYPE_NONE.into()),
+        ("TAG_PRESENT", field::TAG_PRESENT.into()),
     ];
     let others = others.map(|(name, value)| (name.to_owned(), value));
     "#pragma once\n\n".to_owned()
         + &c_enum("weft_tunnel", tunnels)
         + &c_enum("weft_shared", others.into_iter())
+        + &format!("#define WEFT_PUNT_ALL_READ {:#x}ULL\n", punt_interface::ALL_READ)
+        + &field_places()
+}
+
+/// Shift and width of each field that a member of `struct weft_key` holds within one word.
+fn field_places() -> String {
+    let mut places = String::new();
+    for field in field::Field::ALL {
+        let is_held = matches!(field.spec().kernel, field::KernelWord::Held { .. });
+        if is_held && field.width() <= 64 {
+            let (name, shift, width) = (field.name().to_uppercase(), field.shift(), field.width());
+            let _ = writeln!(places, "#define WEFT_{name}_SHIFT {shift}");
+            let _ = writeln!(places, "#define WEFT_{name}_BITS {width}");
+        }
+    }
+    places
 }
 
 fn c_enum(name: &str, members: impl Iterator<Item = (String, u32)>) -> String {

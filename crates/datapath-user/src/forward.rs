@@ -20,16 +20,13 @@ use datapath::watch::CaptureDirection;
 use flow::{
     Action, ActionOutput, Carrier, CtAction, CtProgress, DropReason, Encapsulated, EndpointTable,
     Field, FlowKey, LogRecord, NamedMeter, OuterHeaders, OvsText, PortNo, ReplyAddresses,
-    TunnelInfo, execute, extract,
+    TAG_PRESENT, TunnelInfo, execute, extract,
 };
 use packet::PacketBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use wire::vlan::Tag;
 use wire::{EtherType, MacAddr};
-
-/// The bit of a VLAN TCI in a flow key that says that the tag exists (the DEI bit of the header).
-const TAG_PRESENT: u16 = 0x1000;
 
 /// Everything by which frames leave, and the context of the frame that is being forwarded.
 #[derive(Debug)]

@@ -23,18 +23,13 @@
 //! - UDP lengths, checksums and impossible addresses are not checked: the key repeats what the
 //!   frame says.
 
-use crate::{Field, FlowKey, PortNo, TunnelInfo};
+use crate::{ETH_TYPE_NONE, Field, FlowKey, PortNo, TAG_PRESENT, TunnelInfo};
 use packet::PacketBuf;
 use wire::icmp::nd;
 use wire::{
     ArpPacket, EtherType, EthernetPacket, Fragment, Ipv4Packet, Ipv6Packet, Layer, Located,
     MacAddr, NdOption, NdOptions, ParseError, ParseErrorKind, Protocol, TcpPacket, vlan,
 };
-
-/// `eth_type` of an IEEE 802.3 frame without SNAP header, which has a length and no EtherType.
-const ETH_TYPE_NONE: u16 = 0x05ff;
-/// The bit of `vlan_tci` that marks a tag as present; it replaces DEI.
-const TAG_PRESENT: u16 = 0x1000;
 
 /// Extracts the key of a frame: its ingress port, its tunnel, and its headers, which must be in the
 /// linear part of `packet`. Registers are 0.

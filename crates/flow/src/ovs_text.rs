@@ -8,7 +8,7 @@ use wire::{EtherType, MacAddr, Protocol};
 /// Shows the headers of a packet: `icmp,vlan_tci=0x0000,dl_src=02:00:00:00:00:01,...`.
 pub struct OvsText<'a>(pub &'a FlowKey);
 
-const TAG_PRESENT: u128 = 0x1000;
+const TAG_PRESENT: u128 = crate::TAG_PRESENT as u128;
 const FLAGS: [&str; 9] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"];
 /// Router and neighbour messages of ICMPv6: solicitation and advertisement.
 const NEIGHBOUR: [u128; 2] = [135, 136];

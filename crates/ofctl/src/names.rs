@@ -28,7 +28,7 @@ const UDP: u8 = 17;
 const ICMP6: u8 = 58;
 const SCTP: u8 = 132;
 /// In [`Field::VlanTci`]: there is a tag.
-pub(super) const TAGGED: u128 = 0x1000;
+pub(super) const TAGGED: u128 = flow::TAG_PRESENT as u128;
 
 impl PacketKind {
     pub fn of(condition: &Match) -> Self {

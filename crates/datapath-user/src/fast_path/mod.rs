@@ -10,7 +10,7 @@
 //! kernel joins the segments that arrive in VXLAN ([`vxlan_gro`]).
 
 pub(crate) mod punt;
-mod punt_ethertype;
+mod punt_interface;
 pub(crate) mod punt_reader;
 pub(crate) mod veth;
 pub(crate) mod veth_headroom;

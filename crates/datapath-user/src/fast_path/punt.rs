@@ -1,7 +1,7 @@
 //! The TAP by which eBPF programs punt frames to the workers, and the header in front of such a
 //! frame.
 
-use super::punt_ethertype::PUNT_ETHERTYPE;
+use super::punt_interface::PUNT_ETHERTYPE;
 use flow::PortNo;
 use netdev::tap::Tap;
 use netdev::{Error, Ifindex, Netlink};

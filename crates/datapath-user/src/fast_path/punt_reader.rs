@@ -1,6 +1,7 @@
 //! A worker's queue of punted frames: reads them, and tells the programs how far it has come. With
 //! that they limit how many frames of each port wait (`bpf/punt_queue.h`).
 
+use super::punt_interface::ALL_READ;
 use super::{FastPath, punt};
 use flow::PortNo;
 use netdev::io_error::IoResult;
@@ -14,8 +15,6 @@ use std::time::{Duration, Instant};
 /// A frame that waited longer is dropped: its sender has sent it again, as TCP does after one
 /// second (RFC 6298 section 2), or given up. A busy host may let a thread wait for a second.
 const MAX_AGE: Duration = Duration::from_secs(2);
-/// The time that stands for an empty queue.
-const ALL_READ: u64 = u64::MAX;
 
 /// How far all workers have read.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ mod tests;
 pub use prerequisite::{FrameKind, Requirement};
 pub use spec::{
     Access, FieldSpec, KernelMember, KernelShape, KernelWord, Notation, OfctlName, OfctlSyntax,
-    OvnKind, OvnSymbol,
+    OvnKind, OvnSymbol, OxmHeader,
 };
 pub use subfield::Subfield;
 pub use table::{FOREIGN_FIELDS, Field, Prerequisite};
@@ -48,6 +48,11 @@ pub const KERNEL_WORDS: [KernelWord; WORDS] = {
     }
     words
 };
+
+/// `eth_type` of an IEEE 802.3 frame without SNAP header, which has a length and no EtherType.
+pub const ETH_TYPE_NONE: u16 = 0x05ff;
+/// The bit of `vlan_tci` and `vlan_inner_tci` that marks a tag as present; it replaces DEI.
+pub const TAG_PRESENT: u16 = 0x1000;
 
 /// 64-bit words in a key.
 pub const WORDS: usize = 42;

@@ -153,6 +153,18 @@ pub enum OvnKind {
     PortName,
 }
 
+/// How OpenFlow messages name a field: OXM (OpenFlow 1.3.5 section 7.2.3.2), and its predecessor
+/// NXM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OxmHeader {
+    /// The vendor or standard that gave the number.
+    pub class: u16,
+    /// The number, 0 to 127.
+    pub number: u8,
+    /// The length of the value, in bytes.
+    pub len: u8,
+}
+
 /// A name of a field in the ofctl language (ovs-fields(7)).
 #[derive(Clone, Copy, Debug)]
 pub struct OfctlName {
@@ -174,6 +186,8 @@ pub struct OfctlName {
     pub maskable: bool,
     /// What a frame must be; `None` for the field's own [`Prerequisite`].
     pub prerequisite: Option<Prerequisite>,
+    /// The header in OpenFlow messages; `None` if messages use another name of the field, or none.
+    pub oxm: Option<OxmHeader>,
 }
 
 /// All properties of a field, one for each row of the table in `field/table.rs`.
@@ -296,10 +310,24 @@ pub(super) const fn ofctl(name: &'static str) -> OfctlName {
         first: 0,
         maskable: true,
         prerequisite: None,
+        oxm: None,
     }
 }
 
+/// Fields that Nicira has defined for Open vSwitch.
+pub(super) const NICIRA: u16 = 1;
+/// Fields of OpenFlow 1.0 in Nicira's numbering.
+pub(super) const NICIRA_BASIC: u16 = 0;
+/// Fields of OpenFlow itself.
+pub(super) const OPENFLOW: u16 = 0x8000;
+/// Pairs of registers (OpenFlow 1.5).
+pub(super) const PACKET_REGS: u16 = 0x8001;
+
 impl OfctlName {
+    pub(super) const fn oxm(self, class: u16, number: u8, len: u8) -> Self {
+        Self { oxm: Some(OxmHeader { class, number, len }), ..self }
+    }
+
     pub(super) const fn also(self, aliases: &'static [&'static str]) -> Self {
         Self { aliases, ..self }
     }

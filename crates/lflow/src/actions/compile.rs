@@ -151,7 +151,7 @@ fn operand(field: FieldRef) -> Option<Operand> {
 }
 
 /// The bit of `vlan_tci` that is 1 in tagged frames.
-const TAG_PRESENT: u128 = 1 << 12;
+const TAG_PRESENT: u128 = flow::TAG_PRESENT as u128;
 
 /// Writes a constant: one step for each run of contiguous bits of its mask.
 pub(super) fn load(to: Subfield, value: Constant, ops: &mut Vec<Op>) -> Option<()> {

@@ -14,7 +14,7 @@ use flow::{Action, DatapathKey, DropReason, Field, FlowMask, PortKey, PortNo, Su
 use std::sync::Arc;
 
 /// The bit of `vlan_tci` that is 1 in tagged frames.
-pub(super) const TAG_PRESENT: u128 = 0x1000;
+pub(super) const TAG_PRESENT: u128 = flow::TAG_PRESENT as u128;
 
 /// What identifies the connection of a packet.
 const TUPLE: [Field; 6] =
