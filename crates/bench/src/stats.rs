@@ -23,14 +23,36 @@ pub struct Estimate {
 impl Estimate {
     /// The median of `values`, or `None` of nothing. The same values give the same interval.
     pub fn of(values: &[f64]) -> Option<Self> {
+        // Runs in the order of their values. So a resample is sorted by counting its runs.
+        let mut order: Vec<usize> = (0..values.len()).collect();
+        order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
+        let mut times_drawn = vec![0; values.len()];
         Self::bootstrap(values.len(), |drawn| {
-            median(drawn.iter().filter_map(|&run| values.get(run).copied()))
+            times_drawn.fill(0);
+            for &run in drawn {
+                times_drawn[run] += 1;
+            }
+            let mut before = 0;
+            let mut below = None;
+            for &run in &order {
+                before += times_drawn[run];
+                if below.is_none() && before > (drawn.len() - 1) / 2 {
+                    below = Some(values[run]);
+                }
+                if before > drawn.len() / 2 {
+                    return below.map(|below| f64::midpoint(below, values[run]));
+                }
+            }
+            None
         })
     }
 
     /// The bootstrap interval of a `statistic` of `runs` runs. The statistic gets the indices of
     /// the drawn runs. `None` when it has no value for all runs.
-    pub fn bootstrap(runs: usize, statistic: impl Fn(&[usize]) -> Option<f64>) -> Option<Self> {
+    pub fn bootstrap(
+        runs: usize,
+        mut statistic: impl FnMut(&[usize]) -> Option<f64>,
+    ) -> Option<Self> {
         let mut drawn: Vec<usize> = (0..runs).collect();
         let median = statistic(&drawn)?;
         // For few runs, all possible resamples are few enough to be enumerated.
@@ -122,6 +144,17 @@ mod tests {
         assert_eq!((two.median, two.low, two.high), (2.0, 1.0, 3.0));
         let four = Estimate::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
         assert_eq!((four.median, four.low, four.high), (2.5, 1.0, 4.0));
+    }
+
+    #[test]
+    fn interval_is_that_of_the_medians_of_resamples() {
+        for count in 1..20_u64 {
+            let values: Vec<f64> = (0..count).map(|at| (scramble(at) % 7) as f64).collect();
+            let medians = Estimate::bootstrap(values.len(), |drawn| {
+                median(drawn.iter().map(|&run| values[run]))
+            });
+            assert_eq!(Estimate::of(&values), medians, "{values:?}");
+        }
     }
 
     #[test]
