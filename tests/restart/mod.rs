@@ -431,6 +431,9 @@ fn stop_reports_what_keeps_forwarding_and_the_next_daemon_adopts_it() {
     first.stop();
     let said = pinning.stop(1, &["--purge", "--bpf-fs", pinning.bpf_fs.to_str().expect("a path")]);
     assert!(said.contains("the switch of h2 has stopped"), "{said}");
+    let mut attached = pinning.lab.control(1).into_os_string();
+    attached.push(".ports");
+    assert!(!Path::new(&attached).exists(), "the directory of attached devices stays");
     drop(second);
     assert_eq!(pinning.pinned(), Vec::<PathBuf>::new(), "nothing stays");
     assert_eq!(pinning.devices(0), Vec::<String>::new());

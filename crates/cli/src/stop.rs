@@ -2,7 +2,7 @@
 
 use crate::control::replies::StopReply;
 use crate::control::{DaemonSelector, Request, Stream, StreamEvent};
-use crate::daemon::saved;
+use crate::daemon::{attached, saved};
 use crate::{Failure, privileges, stdio};
 use anyhow::{Context, anyhow};
 use datapath_bpf::{PurgeResult, purge};
@@ -55,13 +55,16 @@ pub fn stop(args: &Args) -> Result<(), Failure> {
     // A killed daemon leaves a socket that refuses connections.
     let is_alive = |path: &PathBuf| UnixStream::connect(path).is_ok();
     let named = args.target.find()?;
-    let controls = named.clone().map_or_else(saved::controls_with_connections, |path| vec![path]);
+    let controls = named.clone().map_or_else(saved::controls_with_files, |path| [path].into());
     let files = || controls.iter().filter(|control| saved::path(control).exists()).count();
     let before = files();
     let stopped = named.filter(is_alive);
     let stopped = stopped.map(|path| stop_daemon(&path, true)).transpose()?;
     let purged = purge(&args.bpf_fs).context("cannot remove the state of a daemon")?;
-    controls.iter().filter(|path| !is_alive(path)).for_each(|path| saved::remove_beside(path));
+    for control in controls.iter().filter(|path| !is_alive(path)) {
+        saved::remove_beside(control);
+        attached::remove_empty(control);
+    }
     let stopped =
         stopped.map_or_else(String::new, |it| format!("the switch of {} has stopped\n", it.host));
     stdio::print(&(stopped + &describe_purge(&purged, before.saturating_sub(files()))))

@@ -12,7 +12,8 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-const SUFFIX: &str = ".ports";
+/// The name of the directory is that of the control socket and this.
+pub const SUFFIX: &str = ".ports";
 /// Longer files are not of this program.
 const MAX_FILE_BYTES: u64 = 4096;
 
@@ -117,13 +118,20 @@ pub fn forget(folder: &Path, port: &str) -> Result<()> {
     }
 }
 
+/// Removes the directory beside a control socket, unless it remembers devices.
+pub fn remove_empty(control: &Path) {
+    // It is no fault if there is none, or if it has files.
+    let _ = fs::remove_dir(folder(control));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn complete_files_are_read_when_others_are_damaged() {
-        let folder = std::env::temp_dir().join(format!("weft-attached-{}", std::process::id()));
+        let control = std::env::temp_dir().join(format!("weft-attached-{}", std::process::id()));
+        let folder = folder(&control);
         assert_eq!(load(&folder).unwrap(), AttachedPorts::new());
         prepare(&folder).unwrap();
         prepare(&folder).unwrap();
@@ -136,6 +144,7 @@ mod tests {
         forget(&folder, "pods.h1.2").unwrap();
         forget(&folder, "pods.h1.2").unwrap();
         let expected = AttachedPorts::from([("pods.h1.1".to_owned(), attached)]);
+        remove_empty(&control);
         assert_eq!(load(&folder).unwrap(), expected);
         fs::remove_dir_all(&folder).unwrap();
     }

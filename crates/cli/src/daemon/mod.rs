@@ -2,7 +2,7 @@
 //! both. [`Daemon::handle_request`] serves the requests of the control socket.
 
 mod attach;
-mod attached;
+pub mod attached;
 mod black_holes;
 mod bridge_flows;
 mod capture_outer;

@@ -1,12 +1,13 @@
 //! The connections that an earlier daemon has saved, and the names by which they are recognized.
 
+use super::attached;
 use crate::control::default_path;
 use anyhow::Context;
 use datapath::config::{Config, MAX_PORT};
 use datapath::saved_connections::{Area, ConnectionFile, Earlier, Restored};
 use flow::PortNo;
 use pipeline::{CtZones, Program, ZoneUser};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,12 +25,15 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// The control sockets in the default directory beside which there are saved connections.
-pub fn controls_with_connections() -> Vec<PathBuf> {
+/// The control sockets in the default directory beside which daemons have left files.
+pub fn controls_with_files() -> BTreeSet<PathBuf> {
     let folder = default_path("");
     let entries = folder.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
     let names = entries.filter_map(|entry| entry.path().into_os_string().into_string().ok());
-    names.filter_map(|name| name.strip_suffix(SUFFIX).map(PathBuf::from)).collect()
+    let control = |name: &str| {
+        [SUFFIX, attached::SUFFIX].iter().find_map(|it| name.strip_suffix(it).map(PathBuf::from))
+    };
+    names.filter_map(|name| control(&name)).collect()
 }
 
 /// Removes the connections that are saved beside a control socket.
