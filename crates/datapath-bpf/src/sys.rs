@@ -295,7 +295,8 @@ pub(crate) fn remember_program(program: BorrowedFd<'_>) -> io::Result<String> {
     result(unsafe {
         libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut len)
     })?;
-    let name = info.name.iter().map(|&byte| byte.cast_unsigned()).take_while(|&byte| byte != 0);
+    // A `c_char` is signed on some architectures only.
+    let name = info.name.iter().flat_map(|byte| byte.to_ne_bytes()).take_while(|&byte| byte != 0);
     let name = String::from_utf8_lossy(&name.collect::<Vec<u8>>()).into_owned();
     names().insert(info.id, name.clone());
     Ok(name)
