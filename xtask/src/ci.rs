@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 
+use crate::architecture::Architecture;
 use crate::run::{Background, run};
 use crate::{book, deb, demo, deps, exact, lint, packages, prose, sbom, test};
 
@@ -53,7 +54,7 @@ pub fn ci() -> Result<()> {
     let release = Background::start(demo::release_build());
     tally.step("format", || lint::fmt(true));
     tally.step("dependencies", deps::check);
-    tally.step("licences", || sbom::write().map(drop));
+    tally.step("licences", || sbom::write(Architecture::Amd64).map(drop));
     tally.step("prose", prose::check);
     tally.step("book", book::book);
     tally.step("clippy", lint::clippy);
@@ -76,7 +77,7 @@ pub fn ci() -> Result<()> {
     // A run that failed in some other way (it did not compile, it skipped tests) counts as one
     // failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
-    tally.step("Debian packages", || deb::deb().map(drop));
+    tally.step("Debian packages", || deb::deb(Architecture::Amd64).map(drop));
     tally.step("exact gate", || print_end(gate));
     tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "0.1".to_owned()])?));
 

@@ -6,9 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 
-use crate::run::{run, target_dir};
+use crate::architecture::Architecture;
+use crate::run::run;
 use crate::{demo, dist, lint, packages, sbom};
+
+/// What to package.
+#[derive(Args)]
+pub struct Options {
+    /// The architecture of the packages
+    #[arg(long, value_name = "NAME", default_value = "amd64")]
+    arch: Architecture,
+}
 
 /// The pages of the book that are about the project itself.
 const NOT_SHIPPED: [&str; 3] = ["SUMMARY.md", "adding-a-field.md", "adding-a-tunnel.md"];
@@ -16,6 +26,7 @@ const NOT_SHIPPED: [&str; 3] = ["SUMMARY.md", "adding-a-field.md", "adding-a-tun
 /// What packages are made from, besides `packaging/debian` and the documents.
 #[derive(Debug)]
 pub struct Inputs {
+    architecture: Architecture,
     /// The directory of the stripped programs and their debug information.
     programs: PathBuf,
     /// The directory of the man pages and the completions of shells.
@@ -26,19 +37,25 @@ pub struct Inputs {
 
 impl Inputs {
     /// Builds the release and generates the man pages.
-    pub fn build() -> Result<Self> {
+    pub fn build(architecture: Architecture) -> Result<Self> {
         packages::ensure(&[&packages::BUILD[..], &packages::DEB].concat())?;
-        let materials = sbom::write()?;
-        Ok(Self { programs: dist::dist()?, reference: lint::reference()?, materials })
+        let materials = sbom::write(architecture)?;
+        let programs = dist::dist(architecture)?;
+        Ok(Self { architecture, programs, reference: lint::reference()?, materials })
     }
+}
+
+/// Makes the packages that `options` name.
+pub fn make(options: &Options) -> Result<()> {
+    deb(options.arch).map(drop)
 }
 
 /// Makes the packages, checks them, and returns their paths. The bytes depend only on the inputs:
 /// they are assembled twice, and compared.
-pub fn deb() -> Result<Vec<PathBuf>> {
-    let inputs = Inputs::build()?;
+pub fn deb(architecture: Architecture) -> Result<Vec<PathBuf>> {
+    let inputs = Inputs::build(architecture)?;
     let version = version()?;
-    let directory = std::path::absolute(target_dir())?.join("deb");
+    let directory = std::path::absolute(architecture.output("deb"))?;
     let again = directory.with_file_name("deb-again");
     let (made, again) = std::thread::scope(|scope| {
         let again = scope.spawn(|| assemble(&inputs, &version, &again));
@@ -87,8 +104,8 @@ pub fn assemble(inputs: &Inputs, version: &str, directory: &Path) -> Result<Vec<
     }
     let tree = directory.join("tree");
     fill(inputs, version, &tree)?;
-    let mut rules = Command::new("debian/rules");
-    rules.arg("binary").current_dir(&tree).env("OUTPUT", directory);
+    let mut rules = inputs.architecture.rules();
+    rules.current_dir(&tree).env("OUTPUT", directory);
     // All times in the packages are at most this one.
     rules.env("SOURCE_DATE_EPOCH", git(&["log", "-1", "--format=%ct"])?);
     run(&mut rules)?;
@@ -99,7 +116,7 @@ pub fn assemble(inputs: &Inputs, version: &str, directory: &Path) -> Result<Vec<
 
 /// Copies everything that debhelper needs into `tree`.
 fn fill(inputs: &Inputs, version: &str, tree: &Path) -> Result<()> {
-    let Inputs { programs, reference, materials } = inputs;
+    let Inputs { programs, reference, materials, .. } = inputs;
     let into = |directory: &str, files: &[PathBuf]| copy(files, &tree.join(directory));
     into("debian", &files(Path::new("packaging/debian"))?)?;
     let date = git(&["log", "-1", "--format=%cD"])?;

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use crate::architecture::Architecture;
 use crate::deb::{self, Inputs, assemble};
 use crate::demo::commit;
 use crate::packages;
@@ -49,10 +50,10 @@ pub fn test(options: &Options) -> Result<()> {
         Some(old) => deb::files(old)?,
         None => {
             let version = format!("{}~older", deb::version()?);
-            assemble(&Inputs::build()?, &version, &directory.join("old"))?
+            assemble(&Inputs::build(Architecture::Amd64)?, &version, &directory.join("old"))?
         }
     };
-    let new = deb::deb()?;
+    let new = deb::deb(Architecture::Amd64)?;
     let disk = directory.join("disk");
     if disk.exists() {
         fs::remove_dir_all(&disk)?;

@@ -2,33 +2,36 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::demo::build_released;
+use crate::architecture::Architecture;
+use crate::demo::release_build;
 use crate::packages;
-use crate::run::{run, target_dir};
+use crate::run::run;
 
-/// The most bytes of the stripped daemon.
+/// The most bytes of the stripped daemon for amd64.
 const DAEMON_BYTES: u64 = 10_000_000;
 
-/// Builds `weft`, `weft-bench` and `weft-cni`, and writes them into `target/dist`. Debuggers find
-/// the `.debug` files there by the name in each program's `.gnu_debuglink`. Returns the directory.
-pub fn dist() -> Result<PathBuf> {
-    packages::ensure(&packages::BUILD)?;
-    let weft = build_released()?;
-    let directory = target_dir().join("dist");
+/// Builds `weft`, `weft-bench` and `weft-cni`, and writes them into `target/dist`, or into
+/// `target/dist-arm64`. Debuggers find the `.debug` files there by the name in each program's
+/// `.gnu_debuglink`. Returns the directory.
+pub fn dist(architecture: Architecture) -> Result<PathBuf> {
+    packages::ensure(&architecture.packages())?;
+    let mut build = release_build();
+    architecture.configure(&mut build)?;
+    run(&mut build)?;
+    let directory = architecture.output("dist");
     fs::create_dir_all(&directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;
     for name in ["weft", "weft-bench", "weft-cni"] {
         let stripped = directory.join(name);
-        strip(&weft.with_file_name(name), &stripped)?;
+        strip(architecture, &architecture.released().join(name), &stripped)?;
         let debug = stripped.with_extension("debug");
         println!("{}: {}, {}", stripped.display(), size(&stripped)?, size(&debug)?);
     }
     let bytes = bytes(&directory.join("weft"))?;
-    if bytes > DAEMON_BYTES {
+    if architecture == Architecture::Amd64 && bytes > DAEMON_BYTES {
         bail!(
             "the stripped daemon has {bytes} bytes, more than {DAEMON_BYTES}: remove code or \
              dependencies from the crate cli"
@@ -38,14 +41,15 @@ pub fn dist() -> Result<PathBuf> {
 }
 
 /// Writes `program` without debug information to `stripped`, and that information beside it.
-fn strip(program: &Path, stripped: &Path) -> Result<()> {
+fn strip(architecture: Architecture, program: &Path, stripped: &Path) -> Result<()> {
     let debug = stripped.with_extension("debug");
-    let mut keep = Command::new("objcopy");
+    let mut keep = architecture.binutil("objcopy");
     keep.args(["--only-keep-debug", "--compress-debug-sections"]).arg(program).arg(&debug);
     run(&mut keep)?;
     let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
     link.push(&debug);
-    run(Command::new("objcopy").arg("--strip-unneeded").arg(link).arg(program).arg(stripped))
+    let mut strip = architecture.binutil("objcopy");
+    run(strip.arg("--strip-unneeded").arg(link).arg(program).arg(stripped))
 }
 
 fn size(path: &Path) -> Result<String> {

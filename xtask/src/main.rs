@@ -1,6 +1,8 @@
 //! Every task of the project. CI and the Makefile call only this; `cargo xtask --help` lists it.
 #![forbid(unsafe_code)]
 
+mod architecture;
+mod arm64;
 mod book;
 mod ci;
 mod deb;
@@ -35,6 +37,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::architecture::Architecture;
+
 /// The project's tasks.
 #[derive(Parser)]
 #[command(name = "cargo xtask", disable_help_subcommand = true)]
@@ -63,7 +67,10 @@ enum Task {
     /// Build the release: stripped programs with their debug information, in target/dist
     Dist,
     /// Build the release and assemble Debian packages from it, in target/deb; lintian checks them
-    Deb,
+    Deb(deb::Options),
+    /// Test the crates without I/O on arm64, emulated, and compare the BPF objects with those of
+    /// amd64
+    Arm64,
     /// Write the bill of materials of the programs (CycloneDX) and check its licences
     Sbom,
     /// Install, kill, upgrade and remove the Debian packages under traffic, in a booted Debian;
@@ -136,9 +143,10 @@ fn main() -> ExitCode {
         Task::Trust(options) => trust::trust(&options),
         Task::UpgradeTest(options) => upgrade_test::test(&options),
         Task::Soak(options) => soak::soak(&options),
-        Task::Dist => dist::dist().map(drop),
-        Task::Deb => deb::deb().map(drop),
-        Task::Sbom => sbom::write().map(drop),
+        Task::Dist => dist::dist(Architecture::Amd64).map(drop),
+        Task::Deb(options) => deb::make(&options),
+        Task::Arm64 => arm64::test(),
+        Task::Sbom => sbom::write(Architecture::Amd64).map(drop),
         Task::DebTest(options) => deb_test::test(&options),
         Task::LibvirtTest(options) => libvirt_test::test(&options),
         Task::LxdTest(options) => lxd_test::test(&options),

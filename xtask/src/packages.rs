@@ -41,6 +41,15 @@ pub const TEST: [&str; 22] = [
 /// Where the tests look for the kernel of their virtual machines.
 pub const GUEST_KERNEL: &str = "target/guest-kernel";
 
+/// What compiles for arm64, and runs what was compiled.
+pub const ARM64: [&str; 5] = [
+    "gcc-aarch64-linux-gnu",
+    "libc6-dev-arm64-cross",
+    "libelf-dev:arm64",
+    "qemu-user",
+    "zlib1g-dev:arm64",
+];
+
 /// What assembles Debian packages, and checks them.
 pub const DEB: [&str; 2] = ["debhelper", "lintian"];
 

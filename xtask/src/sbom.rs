@@ -8,12 +8,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use crate::architecture::Architecture;
 use crate::run::{cargo, show, succeeded, target_dir};
 
 /// The crates of the packaged programs.
 const PROGRAMS: [&str; 3] = ["weft", "bench", "cni"];
-/// The platform of the packages.
-const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 /// Licences (SPDX) that the project can ship. One of an alternative is enough.
 const PERMITTED: [&str; 10] = [
     "0BSD",
@@ -32,8 +31,8 @@ const PERMITTED: [&str; 10] = [
 ///
 /// # Errors
 /// A crate has a licence that is not permitted, or none; each is named.
-pub fn write() -> Result<PathBuf> {
-    let metadata = metadata()?;
+pub fn write(architecture: Architecture) -> Result<PathBuf> {
+    let metadata = metadata(architecture.triple())?;
     let packages = linked(&metadata)?;
     let lock = fs::read_to_string("Cargo.lock").context("Cargo.lock")?;
     let hashes = checksums(&lock);
@@ -66,9 +65,9 @@ pub fn write() -> Result<PathBuf> {
 }
 
 /// What cargo knows of all crates.
-fn metadata() -> Result<Value> {
+fn metadata(platform: &str) -> Result<Value> {
     let mut command =
-        cargo(&["metadata", "--format-version=1", "--locked", "--filter-platform", PLATFORM]);
+        cargo(&["metadata", "--format-version=1", "--locked", "--filter-platform", platform]);
     show(&command);
     let output = command.output().context("cannot start cargo")?;
     succeeded(&command, output.status)?;
