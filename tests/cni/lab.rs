@@ -106,7 +106,7 @@ impl Lab {
         self.folder.join(format!("{}.sock", self.hosts[host].name))
     }
 
-    fn try_ports(&self, host: usize) -> Option<Value> {
+    pub fn try_ports(&self, host: usize) -> Option<Value> {
         let output = self.weft(host, &["port", "list", "--json"]);
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
     }

@@ -3,6 +3,7 @@
 //! They start `weft-cni` and the `weft` beside it. `cargo test -p cni` builds only the first: run
 //! `cargo build -p weft` before it.
 
+mod cnitool;
 mod lab;
 
 use lab::{DEBIAN_PLUGINS, Lab, Pod, address};

@@ -5,6 +5,7 @@ mod architecture;
 mod arm64;
 mod book;
 mod ci;
+mod cni_walk;
 mod deb;
 mod deb_test;
 mod demo;
@@ -78,6 +79,8 @@ enum Task {
     DebTest(deb_test::Options),
     /// Run virtual machines of libvirt on weft, and move one to another host; needs root
     LibvirtTest(libvirt_test::Options),
+    /// Run weft-cni under cnitool of the CNI project, which Go builds; needs root
+    CniWalk,
     /// Run LXD with OVN networks on the stock chassis and on weft; needs root
     LxdTest(lxd_test::Options),
     /// Measure one host of a large OVN deployment, with the stock chassis and with weft; needs root
@@ -149,6 +152,7 @@ fn main() -> ExitCode {
         Task::Sbom => sbom::write(Architecture::Amd64).map(drop),
         Task::DebTest(options) => deb_test::test(&options),
         Task::LibvirtTest(options) => libvirt_test::test(&options),
+        Task::CniWalk => cni_walk::walk(),
         Task::LxdTest(options) => lxd_test::test(&options),
         Task::OvnScale(options) => ovn_scale::measure(&options),
         Task::ExactGate(options) => exact::gate(&options),
