@@ -6,9 +6,18 @@
 set -eu
 
 missing=
+native=$(dpkg --print-architecture 2>/dev/null || true)
 for package in "$@"; do
-    status=$(dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null || true)
-    [ "$status" = installed ] || missing="$missing $package"
+    case "$package" in
+    *:*) architecture=${package#*:} ;;
+    *) architecture=$native ;;
+    esac
+    # A package may be installed for several architectures.
+    states=$(dpkg-query --show --showformat=' ${db:Status-Status}/${Architecture} ' "$package" 2>/dev/null || true)
+    case "$states" in
+    *" installed/$architecture "* | *" installed/all "*) ;;
+    *) missing="$missing $package" ;;
+    esac
 done
 [ -n "$missing" ] || exit 0
 missing=${missing# }
