@@ -1,6 +1,6 @@
 //! The lab of the end-to-end tests: two hosts, which are network namespaces joined by a veth pair,
-//! and guests in namespaces of their own. A [`Setup`] describes the lab and becomes its network
-//! file. [`daemon`] runs weft, and [`traffic`] sends packets between guests.
+//! and guests in namespaces of their own. A [`Setup`] describes the lab, which writes
+//! its network file from it. [`daemon`] runs weft, and [`traffic`] sends packets between guests.
 //!
 //! Dropping the [`Lab`] removes everything, also when a test fails.
 
@@ -49,14 +49,14 @@ pub enum Attachment {
 /// supports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Datapath {
-    /// Threads only.
+    /// The user datapath alone, in threads of the daemon.
     User,
     /// eBPF programs, and threads for what the programs cannot do.
     Kernel,
 }
 
 impl Datapath {
-    /// Both, for tests that run with each.
+    /// Both datapaths, for tests that run with each.
     pub const BOTH: [Self; 2] = [Self::User, Self::Kernel];
 
     /// Its name on the command line.
@@ -177,7 +177,7 @@ impl Setup {
         self
     }
 
-    /// Appends this text to the network file.
+    /// Appends this TOML to the network file.
     pub fn more(self, text: &str) -> Self {
         Self { more: text.to_owned(), ..self }
     }
@@ -251,7 +251,8 @@ impl Guest {
         self.join(&host.netns, &self.host_device(), mtu);
     }
 
-    /// The same, with the other end in this namespace and under this name.
+    /// Creates the veth pair with its other end in `netns`, named `device`, and gives the guest its
+    /// addresses.
     fn join(&self, netns: &TestHost, device: &str, mtu: u16) {
         let peer = LinkSpec::new(device).mtu(mtu.into()).netns(netns).up();
         let spec = LinkSpec::new(GUEST_DEVICE).mac(self.mac).mtu(mtu.into()).up();
@@ -266,7 +267,7 @@ impl Guest {
 
 /// Two hosts, their guests and the network file; no daemon runs yet.
 pub struct Lab {
-    /// Its description.
+    /// The description that it was built from.
     pub setup: Setup,
     /// `h1` and `h2`.
     pub hosts: [Host; 2],
@@ -372,7 +373,7 @@ impl Lab {
         }
     }
 
-    /// A guest of `h1` and one of `h2`.
+    /// The first guest of each host.
     pub fn ends(&self) -> (&Guest, &Guest) {
         let first = |host| self.guests_of(host).next().expect("each host has a guest");
         (first(0), first(1))
@@ -410,7 +411,7 @@ impl Lab {
         daemon
     }
 
-    /// The options of `weft run` that the setup asks for.
+    /// The options of `weft run` that the setup requires.
     fn arguments(&self) -> Vec<&'static str> {
         let datapath = self.setup.datapath.map(|datapath| ["--datapath", datapath.name()]);
         datapath.into_iter().flatten().collect()
@@ -434,7 +435,7 @@ impl Lab {
         let setup = &self.setup;
         let mut text = format!("tunnel = \"{}\"\n", setup.tunnel);
         let line = &mut |args: std::fmt::Arguments<'_>| {
-            writeln!(text, "{args}").expect("a String takes all");
+            writeln!(text, "{args}").expect("writing to a String cannot fail");
         };
         line(format_args!("underlay_mtu = {}", setup.underlay_mtu.unwrap_or(1500)));
         line(format_args!("underlay_family = {}", setup.family));

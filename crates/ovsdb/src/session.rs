@@ -1,12 +1,13 @@
 //! [`Session`]: a client of one database, as a state machine without I/O and without a clock.
 //!
-//! The owner of the socket calls it like this; [`io::Client`](crate::io::Client) does so:
+//! The owner of the socket drives the session with these functions, as
+//! [`io::Client`](crate::io::Client) does:
 //!
 //! ```text
 //! poll_action  -> Connect(remote): connect, then handle_connected or handle_disconnected
 //!              -> Close: close the socket
 //! poll_transmit -> bytes to send
-//! handle_bytes     what was received; then poll_event until there is none
+//! handle_bytes  <- received bytes; then call poll_event until it returns None
 //! next_deadline -> when to call handle_timeout at the latest
 //! ```
 //!
@@ -55,7 +56,7 @@ use link::{Due, Link};
 use server::Seen;
 pub use server::ServerInfo;
 
-/// A client of one database; see the [module](self).
+/// A client of one database: it keeps a replica of the requested tables, and sends transactions.
 #[derive(Debug)]
 pub struct Session {
     config: Config,
@@ -80,7 +81,7 @@ pub struct Session {
     events: VecDeque<Event>,
 }
 
-/// Where a connection is.
+/// The phase of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Offline,
@@ -90,7 +91,7 @@ enum Phase {
     Ready,
 }
 
-/// Which of the two monitors.
+/// One of the two monitors: of the server's status (`_Server`), or of the data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Target {
     Server,
@@ -103,16 +104,17 @@ struct Monitor {
     /// The identifier on this connection.
     id: String,
     method: MonitorMethod,
-    /// The layouts of the request on its way or in effect.
+    /// The column layouts of the pending or active monitor request.
     layouts: Layouts,
-    /// The last transaction of the replica; nil if the next update must be a dump.
+    /// The last transaction of the replica; nil if the server must send all rows
+    /// next.
     transaction: Uuid,
     /// The reply to the monitor request has arrived.
     is_active: bool,
     replica: Replica,
 }
 
-/// Rows of a table update that is not complete.
+/// Rows of a table update that has arrived in part.
 #[derive(Debug)]
 struct Stage {
     target: Target,
@@ -120,7 +122,7 @@ struct Stage {
     rows: Vec<StagedRow>,
 }
 
-/// A request without a reply.
+/// The purpose of a request that has no reply yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Pending {
     ServerMonitor,
@@ -129,9 +131,9 @@ enum Pending {
     Conditions,
     Lock,
     Ignored,
-    /// Of the client, with the number of operations; the flag tells whether it was sent.
+    /// A transaction of the caller: its number of operations, and whether it was sent.
     Transact(usize, bool),
-    /// Of the client.
+    /// Any other request of the caller.
     Other,
 }
 
@@ -153,7 +155,7 @@ pub enum SendError {
 }
 
 impl Session {
-    /// A session that connects as soon as its actions are polled.
+    /// A session that asks for a connection at the first [`poll_action`](Self::poll_action).
     ///
     /// # Errors
     /// [`ConfigError`] if the configuration contradicts itself.
@@ -212,8 +214,8 @@ impl Session {
         self.link.remote()
     }
 
-    /// What the server of this connection says about the database; `None` before it has said so,
-    /// and for servers older than OVS 2.9.
+    /// What the server of this connection says about the database; `None` before the server has
+    /// reported it, and for servers older than OVS 2.9.
     pub fn server(&self) -> Option<&ServerInfo> {
         self.info.as_ref()
     }
@@ -223,7 +225,7 @@ impl Session {
         self.data.is_active.then_some(self.data.method)
     }
 
-    /// The last transaction of the replica; nil if the server does not say.
+    /// The last transaction of the replica; nil if the server does not report it.
     pub fn last_transaction(&self) -> Uuid {
         self.data.transaction
     }
@@ -233,7 +235,7 @@ impl Session {
         self.has_lock
     }
 
-    /// What the owner of the socket is to do now.
+    /// What the owner of the socket must do now.
     pub fn poll_action(&mut self, now: Instant) -> Option<Action> {
         if std::mem::take(&mut self.must_close) {
             return Some(Action::Close);
@@ -256,17 +258,18 @@ impl Session {
         self.events.pop_front()
     }
 
-    /// True if [`poll_event`](Self::poll_event) has one.
+    /// True if an event is pending.
     pub fn has_event(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) or poll for an action at the latest.
+    /// The latest time to call [`handle_timeout`](Self::handle_timeout) or
+    /// [`poll_action`](Self::poll_action).
     pub fn next_deadline(&self) -> Option<Instant> {
         self.link.deadline()
     }
 
-    /// The connection of the last [`Action::Connect`] is established.
+    /// Call this when the connection of the last [`Action::Connect`] is established.
     pub fn handle_connected(&mut self, now: Instant) {
         if !self.link.connected(now) {
             return;
@@ -277,7 +280,7 @@ impl Session {
         self.begin_handshake();
     }
 
-    /// The connection is lost, or could not be established.
+    /// Call this when the connection is lost or could not be established.
     pub fn handle_disconnected(&mut self, now: Instant, reason: &str) {
         if !self.link.is_idle() {
             self.disconnect(now, DisconnectReason::Transport(reason.to_owned()));
@@ -285,7 +288,7 @@ impl Session {
         }
     }
 
-    /// Bytes were received.
+    /// Processes received bytes.
     pub fn handle_bytes(&mut self, now: Instant, bytes: &[u8]) {
         self.link.received(now);
         let mut input = bytes;
@@ -293,7 +296,7 @@ impl Session {
             match self.framer.next(&mut input) {
                 Ok(None) => return,
                 Ok(Some(piece)) => {
-                    // The borrow of the framer ends before the session reacts.
+                    // Taken out, because the handlers borrow the whole session.
                     let mut framer =
                         std::mem::replace(&mut self.framer, Framer::new(self.config.limits));
                     let handled = match piece {
@@ -310,7 +313,7 @@ impl Session {
         }
     }
 
-    /// Time has passed.
+    /// Probes the server, or gives up a connection that does not answer.
     pub fn handle_timeout(&mut self, now: Instant) {
         match self.link.due(now) {
             Due::Nothing => {}
@@ -332,7 +335,7 @@ impl Session {
         self.request("transact", &params, Pending::Transact(operations, false))
     }
 
-    /// Asks the server to cancel a transaction that waits (RFC 7047 section 4.1.4). The outcome
+    /// Asks the server to cancel a pending transaction (RFC 7047 section 4.1.4). The outcome
     /// tells whether the server did.
     pub fn cancel(&mut self, id: RequestId) {
         if self.pending.contains_key(&id.0) {
@@ -364,9 +367,9 @@ impl Session {
         self.request(method, params, Pending::Other)
     }
 
-    /// Replicates other rows of a table. [`Event::ConditionsApplied`] reports that the rows for
-    /// the returned sequence number have arrived. A server without conditional monitoring sends
-    /// all rows.
+    /// Changes which rows of a table are replicated. [`Event::ConditionsApplied`] reports that the
+    /// rows for the returned sequence number have arrived. A server without conditional monitoring
+    /// sends all rows.
     ///
     /// The new condition is kept while there is no connection.
     ///
@@ -379,8 +382,8 @@ impl Session {
     /// As [`set_condition`](Self::set_condition), for several tables in one request.
     ///
     /// # Errors
-    /// [`SendError::UnknownTable`] if one of the tables is not replicated. Those before it have
-    /// their new conditions.
+    /// [`SendError::UnknownTable`] if one of the tables is not replicated. The conditions of
+    /// the tables before it are changed.
     pub fn set_conditions<'t>(
         &mut self,
         conditions: impl IntoIterator<Item = (&'t str, Condition)>,
@@ -393,7 +396,7 @@ impl Session {
         set
     }
 
-    /// Uses other remotes. A connection stays if its remote is among them.
+    /// Replaces the remotes. A connection stays if its remote is among them.
     pub fn set_remotes(&mut self, now: Instant, remotes: Vec<Remote>) {
         let remote = self.link.remote().cloned();
         if !self.link.set_remotes(remotes) && !self.link.is_idle() {
@@ -408,7 +411,7 @@ impl Session {
         }
     }
 
-    /// Sends a request of the client.
+    /// Sends a request of the caller, within the limits.
     fn request(
         &mut self,
         method: &str,
@@ -432,7 +435,7 @@ impl Session {
         Ok(RequestId(id))
     }
 
-    /// Sends a request of the session itself, past the limits.
+    /// Sends a request of the session itself, which no limit applies to.
     fn request_own(&mut self, method: &str, params: &Value, pending: Pending) {
         let id = self.next_id;
         self.next_id += 1;
@@ -454,7 +457,7 @@ impl Session {
         self.disconnect_from(now, remote, reason);
     }
 
-    /// Ends the connection: what was not answered is lost. The replica stays.
+    /// Ends the connection. Requests without a reply are lost; the replica is kept.
     fn disconnect_from(&mut self, now: Instant, remote: Option<Remote>, reason: DisconnectReason) {
         self.phase = Phase::Offline;
         self.framer = Framer::new(self.config.limits);
