@@ -50,7 +50,7 @@ pub fn results(options: &Options) -> Result<()> {
         options.arguments.join(" "),
         findings(&weft, &directory)?
     );
-    let file = directory.join("README.md");
+    let file = directory.join("studies.md");
     fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
     counted.into_iter().collect()
 }

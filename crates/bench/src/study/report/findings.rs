@@ -403,7 +403,7 @@ mod tests {
         let directory = Path::new(KEPT);
         let counted = Baseline::read(&directory.join("exact.json")).unwrap();
         let copied = Baseline::read(&directory.join("exact-copies.json")).unwrap();
-        let page = std::fs::read_to_string(directory.join("README.md")).unwrap();
+        let page = std::fs::read_to_string(directory.join("studies.md")).unwrap();
         for finding in findings(kept_run(), &counted, Some(&copied)) {
             assert!(
                 page.contains(&format!("- {finding}\n")),
