@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::Linker;
 use libbpf_rs::btf::{Btf, types};
@@ -81,9 +81,7 @@ fn main() -> Result<()> {
         let mut linker = Linker::new(&object)?;
         for part in parts {
             let source = sources.join(format!("{part}.bpf.c"));
-            let object = compile(&source, &sources, &out)?;
-            remove_line_info(&object)?;
-            linker.add_file(object)?;
+            linker.add_file(compile(&source, &sources, &out)?)?;
         }
         linker.link().with_context(|| format!("cannot link {name}.bpf.o"))?;
         SkeletonBuilder::new().obj(&object).generate(out.join(format!("{name}.skel.rs")))?;
@@ -106,24 +104,6 @@ fn compile(source: &Path, sources: &Path, out: &Path) -> Result<PathBuf> {
             format!("cannot compile {name} with {CLANG}: is Debian's package {CLANG} installed?")
         })?;
     Ok(compiled)
-}
-
-/// Removes the source lines from the type information of an object (`.BTF.ext`). They are for
-/// readers of the verifier's log, and would be half of the objects in the daemon. The linker drops
-/// the text of lines that nothing refers to.
-fn remove_line_info(object: &Path) -> Result<()> {
-    /// How `.BTF.ext` begins: magic number, version 1, no flags, and a header of 32 bytes.
-    const START: [u8; 8] = [0x9f, 0xeb, 1, 0, 32, 0, 0, 0];
-    /// The length of the line information, in bytes, is this far behind.
-    const LINE_INFO_LEN: usize = 20;
-    let mut bytes = fs::read(object)?;
-    let starts = bytes.windows(START.len()).enumerate().filter(|(_, window)| *window == START);
-    let [start] = starts.map(|(at, _)| at).collect::<Vec<_>>()[..] else {
-        bail!("{} has not exactly one header of .BTF.ext", object.display());
-    };
-    let len = bytes.get_mut(start + LINE_INFO_LEN..start + LINE_INFO_LEN + 4);
-    len.context("the header of .BTF.ext is cut")?.fill(0);
-    Ok(fs::write(object, bytes)?)
 }
 
 /// The C header with all drop reasons: `DROP_` and the name in upper case.
