@@ -231,7 +231,7 @@ static __always_inline __u32 *chain_of(const struct weft_endpoint *endpoint)
 
 	if (!class)
 		return 0;
-	return source_chain(endpoint->remote, class->local, class->carrier,
+	return sources_of(endpoint->remote, class->local, class->carrier,
 			  class->flags & WEFT_CLASS_IP6);
 }
 

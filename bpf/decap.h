@@ -101,7 +101,7 @@ static __always_inline struct weft_class *find_sender(const void *ip, bool is_ip
 	struct weft_class *class;
 	int i;
 
-	head = source_chain(remote, local, by, is_ip6);
+	head = sources_of(remote, local, by, is_ip6);
 	if (!head)
 		return 0;
 	next = *head;
@@ -115,7 +115,7 @@ static __always_inline struct weft_class *find_sender(const void *ip, bool is_ip
 		class = bpf_map_lookup_elem(&weft_classes, &kind);
 		if (!class)
 			return 0;
-		if (endpoint_matches(endpoint, class, remote, local, by, is_ip6))
+		if (is_from(endpoint, class, remote, local, by, is_ip6))
 			return class;
 		next = endpoint->next;
 	}
