@@ -77,7 +77,7 @@ static __always_inline bool is_watched(const struct weft_port *port)
 	return port->flags & WEFT_PORT_WATCHED && has_daemon();
 }
 
-/* VLAN tags in the key. Bits 44 and 12 say "present"; adding them avoids branches. */
+/* VLAN tags in the key. Adding the bits that mark a tag as present avoids branches. */
 static __always_inline __u32 tag_count(const struct weft_key *key)
 {
 	__u64 present = WEFT_TAG_PRESENT;
