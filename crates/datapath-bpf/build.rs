@@ -59,6 +59,8 @@ include!("../flow/src/tunnel/types.in");
 #[allow(dead_code, unused_imports)]
 #[path = "../flow/src/field/mod.rs"]
 mod field;
+#[path = "build/line_info.rs"]
+mod line_info;
 #[path = "../datapath-user/src/fast_path/punt_interface.rs"]
 mod punt_interface;
 #[path = "../packet/src/segment_limits.rs"]
@@ -81,7 +83,9 @@ fn main() -> Result<()> {
         let mut linker = Linker::new(&object)?;
         for part in parts {
             let source = sources.join(format!("{part}.bpf.c"));
-            linker.add_file(compile(&source, &sources, &out)?)?;
+            let object = compile(&source, &sources, &out)?;
+            line_info::reduce(&object)?;
+            linker.add_file(object)?;
         }
         linker.link().with_context(|| format!("cannot link {name}.bpf.o"))?;
         SkeletonBuilder::new().obj(&object).generate(out.join(format!("{name}.skel.rs")))?;
