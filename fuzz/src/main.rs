@@ -1,5 +1,5 @@
 //! The program for libFuzzer. The variable `WEFT_FUZZ_TARGET` names the target.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::sync::LazyLock;
 
@@ -15,3 +15,10 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     });
     BODY(bytes);
 });
+
+/// The program has this function when libFuzzer, which has its own, is not linked.
+#[cfg(not(feature = "libfuzzer"))]
+fn main() {
+    eprintln!("libFuzzer is missing: call cargo xtask fuzz");
+    std::process::exit(2);
+}
