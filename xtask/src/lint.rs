@@ -1,4 +1,5 @@
-//! Formatting, clippy and documentation, each with warnings denied.
+//! Formatting, clippy and documentation, each with warnings denied. In CI,
+//! [`crate::test::build_and_check`] does the work of the last two.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::packages;
 use crate::run::{COMPILER_FLAGS, cargo, run, target_dir};
+use crate::test::cargo_for_tests;
 
 /// Formats the workspace, or checks that it is formatted.
 pub fn fmt(check: bool) -> Result<()> {
@@ -56,8 +58,8 @@ pub fn docs_generate() -> Result<()> {
 pub fn reference() -> Result<PathBuf> {
     let directory = std::path::absolute(target_dir())?.join("reference");
     // `--workspace` keeps the features of dependencies, and so their compiled code, of the tests.
-    let mut command =
-        cargo(&["test", "--workspace", "--lib", "--", "reference::", "json_schema::"]);
+    let words = ["test", "--workspace", "--lib", "--", "reference::", "json_schema::"];
+    let mut command = cargo_for_tests(&words)?;
     run(command.env("WEFT_WRITE_REFERENCE", &directory))?;
     Ok(directory)
 }

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::packages;
@@ -102,10 +102,14 @@ pub fn root() -> Root {
     }
 }
 
-/// Runs the tests. In CI (`CI=true`) a skipped test is a failure.
+/// True in CI (`CI=true`), where a skipped test is a failure, and crates are checked when compiled.
+pub fn in_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|value| value == "true")
+}
+
+/// Runs the tests.
 pub fn test(options: &Options) -> Result<()> {
-    let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-    let (_, result) = count(options, in_ci);
+    let (_, result) = count(options, in_ci());
     result
 }
 
@@ -146,7 +150,30 @@ fn run_tests(options: &Options, skips_fail: bool, counts: &mut Counts) -> Result
 
 /// Builds all tests.
 pub fn build() -> Result<()> {
-    run(&mut cargo(&["test", "--workspace", "--no-run"]))
+    run(&mut cargo_for_tests(&["test", "--workspace", "--no-run"])?)
+}
+
+/// Builds all targets of all crates, with warnings denied. In CI, these are also the warnings of
+/// clippy and rustdoc.
+pub fn build_and_check() -> Result<()> {
+    packages::ensure(&packages::BUILD)?;
+    let build = cargo_for_tests(&["build", "--workspace", "--all-targets", "--color", "never"])?;
+    let (printed, result) = Background::start(build)?.finish();
+    print!("{printed}");
+    result?;
+    ensure!(!printed.lines().any(|line| line.starts_with("warning")), "there are warnings");
+    Ok(())
+}
+
+/// A cargo command that uses what [`build_and_check`] built. In CI a script compiles the crates of
+/// the workspace. Without it, cargo would build all of them again.
+pub fn cargo_for_tests(arguments: &[&str]) -> Result<Command> {
+    let mut command = cargo(arguments);
+    if in_ci() {
+        let script = fs::canonicalize("scripts/check-crate.sh")?;
+        command.env("RUSTC_WORKSPACE_WRAPPER", script);
+    }
+    Ok(command)
 }
 
 /// How tests are started.
@@ -194,7 +221,7 @@ impl Tests {
 
     /// A command that runs tests, this many at a time.
     fn command(&self, words: &[&str], threads: usize) -> Result<Command> {
-        let mut command = cargo(&["test"]);
+        let mut command = cargo_for_tests(&["test"])?;
         command.args(words).env("WEFT_TEST_REPORT", &self.report);
         if std::env::var_os(THREADS).is_none() {
             command.env(THREADS, threads.max(1).to_string());
