@@ -15,6 +15,10 @@ pub const OUTSIDE: [&str; 2] = ["172.16.9.1", "fd16::1"];
 pub const FLOATING: [&str; 2] = ["172.16.9.20", "fd16::20"];
 /// An address outside that leads to `g1`, and is the source of nothing.
 pub const FORWARDED: [&str; 2] = ["172.16.9.30", "fd16::30"];
+/// The address outside of a load balancer.
+const BALANCED: [&str; 2] = ["172.16.9.40", "fd16::40"];
+/// The address of the gateway in the network of `g1` and `g3`.
+const INSIDE: [&str; 2] = ["192.168.7.254", "fd77::fe"];
 /// The address of the guest outside.
 pub const SERVER: [&str; 2] = ["172.16.9.10", "fd16::10"];
 const STREAM: usize = 300_000;
@@ -104,7 +108,47 @@ fn gateway_router_translates_addresses_in_both_directions() {
             exchange([first, outside, second], family);
         }
     }
+    assert_source_is_forced(&ovn, [first, outside, second]);
     hosts.stop(&ovn);
+}
+
+/// With `lb_force_snat_ip` and `dnat_force_snat_ip`, guests inside see the router as the client, so
+/// that replies take the same router.
+fn assert_source_is_forced(ovn: &Ovn, [first, outside, second]: [&Guest; 3]) {
+    let [inside4, inside6] = INSIDE;
+    let [vip4, vip6] = BALANCED;
+    ovn.configure(&[
+        format!("lb-add web {vip4}:80 {}:80", second.ip4),
+        format!("lb-add web [{vip6}]:80 [{}]:80", second.ip6),
+        "lr-lb-add gr web".to_owned(),
+    ]);
+    let addresses = format!("\"{inside4} {inside6}\"");
+    for (options, balanced_by, forwarded_by) in [
+        ("", SERVER, SERVER),
+        ("lb_force_snat_ip=router_ip", INSIDE, SERVER),
+        (&format!("lb_force_snat_ip={addresses}"), INSIDE, SERVER),
+        (&format!("dnat_force_snat_ip={addresses}"), SERVER, INSIDE),
+    ] {
+        let others = "remove Logical_Router gr options lb_force_snat_ip dnat_force_snat_ip";
+        let set = match options {
+            "" => String::new(),
+            options => format!(" -- set Logical_Router gr 'options:{options}'"),
+        };
+        ovn.nbctl(&format!("--wait=hv {others}{set}"));
+        for family in [4, 6] {
+            let _servers = [first, second].map(|guest| EchoServer::start(guest, family, 80));
+            for (to, by, source) in [
+                (BALANCED, second, balanced_by),
+                (FORWARDED, first, forwarded_by),
+                (FLOATING, second, forwarded_by),
+            ] {
+                let to = SocketAddr::new(ip(to, family), 80);
+                let answer = traffic::tcp_echo(outside, to, STREAM);
+                let expected = (by.name.clone(), ip(source, family));
+                assert_eq!((answer.server, answer.client), expected, "to {to} with {options}");
+            }
+        }
+    }
 }
 
 /// Sends packets through the gateway in both directions: from `first` and `second` inside, and from
