@@ -330,15 +330,15 @@ fn connections(control: &Path, options: &[&str]) -> (Vec<Value>, Value) {
 /// The connections of both hosts, after the guests have exchanged packets.
 fn assert_connections_are_shown([near, far]: [&Path; 2]) {
     let balanced = ["--zone", "blue/g1", "--address", "10.9.9.9:80", "--state", "time_wait"];
-    let (rows, totals) = connections(near, &balanced);
-    assert!(rows.len() >= 16, "{rows:?}");
-    for row in &rows {
+    let (rows_to_vip, totals) = connections(near, &balanced);
+    assert!(rows_to_vip.len() >= 16, "{rows_to_vip:?}");
+    for row in &rows_to_vip {
         assert_eq!(row["destination_nat"], true, "{row}");
         assert_eq!((&row["protocol"], &row["port"]), (&"tcp".into(), &"g1".into()));
         let from = (&row["original"]["dst"], &row["reply"]["src_port"]);
         assert_eq!(from, (&"10.9.9.9".into(), &BACKEND_PORT.into()), "{row}");
     }
-    assert!(totals["connections"].as_u64() >= Some(rows.len() as u64), "{totals}");
+    assert!(totals["connections"].as_u64() >= Some(rows_to_vip.len() as u64), "{totals}");
     let (rows, _) = connections(far, &["--zone", "edge snat", "--protocol", "tcp"]);
     assert!(rows.iter().any(|row| row["reply"]["dst"] == OUTSIDE[0]), "{rows:?}");
     let (rows, _) = connections(near, &["--stats"]);
@@ -349,6 +349,23 @@ fn assert_connections_are_shown([near, far]: [&Path; 2]) {
     // Flushing removes what the options select, and nothing else.
     let flush = |options: &[&str]| weft(near, &[&["ct", "--flush"], options].concat());
     assert_eq!(flush(&[]).0, 2);
+    // The tuple of one connection, its addresses and ports in both directions, is only its own.
+    let end = |direction: &str, side: &str| {
+        let ends = &rows_to_vip[0][direction];
+        format!("{}:{}", ends[side].as_str().expect("an address"), ends[format!("{side}_port")])
+    };
+    let [src, dst] = ["src", "dst"].map(|side| end("original", side));
+    let [reply_src, reply_dst] = ["src", "dst"].map(|side| end("reply", side));
+    let tuple = ["--src", &src, "--dst", &dst, "--reply-src", &reply_src, "--protocol", "tcp"];
+    let of_zone = [&tuple[..], &["--zone", "blue/g1", "--reply-dst", &reply_dst]].concat();
+    let (rows, _) = connections(near, &of_zone);
+    let both = |row: &Value| [row["original"].clone(), row["reply"].clone()];
+    assert_eq!(rows.iter().map(both).collect::<Vec<_>>(), [both(&rows_to_vip[0])]);
+    assert_eq!(flush(&[&of_zone[..], &["--dst", &src]].concat()).0, 2, "an option given twice");
+    assert_eq!(flush(&["--src", &dst]).1, "removed 0 connections\n");
+    assert_eq!(flush(&of_zone).1, "removed 1 connections\n");
+    let (left, _) = connections(near, &balanced);
+    assert_eq!(left.len() + 1, rows_to_vip.len());
     let (_, before) = connections(near, &[]);
     let (_, said, _) = flush(&["--address", "10.9.9.9"]);
     assert!(said.starts_with("removed ") && !said.starts_with("removed 0 "), "{said}");
@@ -360,6 +377,7 @@ fn assert_connections_are_shown([near, far]: [&Path; 2]) {
         ("--zone", "nowhere", "there is no zone `nowhere`"),
         ("--port", "nobody", "nobody"),
         ("--address", "10.0.0", "`10.0.0` is no address"),
+        ("--reply-dst", ":65536", "`:65536` is no address"),
         ("--protocol", "xyz", "unknown protocol `xyz`"),
         ("--state", "open", "unknown state `open`"),
     ] {

@@ -27,17 +27,13 @@ pub struct Args {
     #[command(flatten)]
     filter: ConnectionFilter,
     /// Show numbers of connections and counters
-    #[arg(long, conflicts_with_all = ["flush", "zone", "port", "address", "protocol", "state"])]
+    #[arg(long, conflicts_with_all = ["flush", "ConnectionFilter"])]
     stats: bool,
     /// Remove the connections that the other options select
     #[arg(long)]
     flush: bool,
     /// With --flush: remove all connections
-    #[arg(
-        long,
-        requires = "flush",
-        conflicts_with_all = ["zone", "port", "address", "protocol", "state"]
-    )]
+    #[arg(long, requires = "flush", conflicts_with = "ConnectionFilter")]
     all: bool,
     /// Print JSON: one object per line, the last one is {"totals": ...}
     #[arg(long)]
@@ -51,6 +47,7 @@ Examples:
   weft ct --host h1 --address 10.0.1.10 --json | jq 'select(.source_nat) | .reply'
   weft ct --host h1 --stats
   weft ct --host h1 --flush --address 10.0.1.11
+  weft ct --host h1 --flush --protocol tcp --src 10.0.1.10:4000 --dst 10.9.0.1:80
   weft ct --host h1 --flush --all
 
 Exit codes: 0 success, 1 no daemon replies, 2 bad usage, an unknown port or zone.";
@@ -61,8 +58,8 @@ pub fn ct(args: &Args) -> Result<(), Failure> {
         let filter = args.filter.clone();
         if filter == ConnectionFilter::default() && !args.all {
             return Err(Failure::Input(anyhow!(
-                "cannot remove connections: none are selected; add --zone, --port, --address, \
-                 --protocol or --state, or --all"
+                "cannot remove connections: none are selected; select some by zone, port, \
+                 address, protocol or state, or add --all"
             )));
         }
         let FlushReply { removed } = request(&path, &Request::FlushConnections { filter })?;

@@ -257,9 +257,21 @@ pub struct ConnectionFilter {
     /// Only connections that packets from this port have opened
     #[arg(long, value_name = "NAME")]
     pub port: Option<String>,
-    /// Only connections with this address, or this address and port, before or after NAT
-    #[arg(long, value_name = "IP[:PORT]")]
+    /// Only connections with this address, port or both, in any direction, before or after NAT
+    #[arg(long, value_name = "[IP][:PORT]")]
     pub address: Option<String>,
+    /// Only connections whose first packet had this source
+    #[arg(long, value_name = "[IP][:PORT]")]
+    pub src: Option<String>,
+    /// Only connections whose first packet had this destination
+    #[arg(long, value_name = "[IP][:PORT]")]
+    pub dst: Option<String>,
+    /// Only connections whose replies have this source
+    #[arg(long, value_name = "[IP][:PORT]")]
+    pub reply_src: Option<String>,
+    /// Only connections whose replies have this destination
+    #[arg(long, value_name = "[IP][:PORT]")]
+    pub reply_dst: Option<String>,
     /// Only connections of this protocol: tcp, udp, sctp, icmp, icmp6 or a number
     #[arg(long, value_name = "NAME")]
     pub protocol: Option<String>,

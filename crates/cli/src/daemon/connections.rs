@@ -70,11 +70,51 @@ impl ZoneNames {
     }
 }
 
+/// An address, a port or both.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct End {
+    ip: Option<IpAddr>,
+    port: Option<u16>,
+}
+
+impl End {
+    fn parse(text: &str) -> Result<Self, String> {
+        if let Ok(socket) = text.parse::<SocketAddr>() {
+            return Ok(Self { ip: Some(socket.ip()), port: Some(socket.port()) });
+        }
+        if let Some(Ok(port)) = text.strip_prefix(':').map(str::parse) {
+            return Ok(Self { ip: None, port: Some(port) });
+        }
+        text.parse().map(|ip| Self { ip: Some(ip), port: None }).map_err(|_| {
+            format!(
+                "`{text}` is no address: write for example 10.0.0.1, 10.0.0.1:80, [fd00::1]:80 \
+                 or :80"
+            )
+        })
+    }
+
+    /// Source and destination of packets with this tuple.
+    fn of(tuple: &Tuple) -> [Self; 2] {
+        let ports = tuple.has_ports().then(|| tuple.ports());
+        [
+            Self { ip: Some(tuple.src()), port: ports.map(|(src, _)| src) },
+            Self { ip: Some(tuple.dst()), port: ports.map(|(_, dst)| dst) },
+        ]
+    }
+
+    /// Whether an end of a connection has what is given here.
+    fn accepts(self, own: Self) -> bool {
+        (self.ip.is_none() || self.ip == own.ip) && (self.port.is_none() || self.port == own.port)
+    }
+}
+
 /// A [`ConnectionFilter`], checked.
 struct Matcher {
     zone: Option<Zone>,
     opener: Option<PortNo>,
-    address: Option<(IpAddr, Option<u16>)>,
+    address: Option<End>,
+    /// Source and destination of the original direction, and of replies.
+    ends: [Option<End>; 4],
     protocol: Option<Protocol>,
     state: Option<&'static str>,
 }
@@ -85,11 +125,14 @@ impl Matcher {
         deployment: &Deployment,
         zones: &ZoneNames,
     ) -> Result<Self, String> {
-        let ConnectionFilter { zone, port, address, protocol, state } = filter;
+        let ConnectionFilter { zone, port, address, protocol, state, .. } = filter;
+        let end = |text: &Option<String>| text.as_deref().map(End::parse).transpose();
+        let ConnectionFilter { src, dst, reply_src, reply_dst, .. } = filter;
         Ok(Self {
             zone: zone.as_deref().map(|zone| parse_zone(zone, zones)).transpose()?,
             opener: port.as_deref().map(|name| deployment.any_port(name)).transpose()?,
-            address: address.as_deref().map(parse_address).transpose()?,
+            address: end(address)?,
+            ends: [end(src)?, end(dst)?, end(reply_src)?, end(reply_dst)?],
             protocol: protocol.as_deref().map(parse_protocol).transpose()?,
             state: state.as_deref().map(parse_state).transpose()?,
         })
@@ -97,10 +140,13 @@ impl Matcher {
 
     fn accepts(&self, connection: &Connection) -> bool {
         let Connection { original, reply, .. } = connection;
+        let ([src, dst], [reply_src, reply_dst]) = (End::of(original), End::of(reply));
+        let own = [src, dst, reply_src, reply_dst];
         self.zone.is_none_or(|zone| zone == connection.zone)
             && self.opener.is_none_or(|opener| opener == connection.opener)
             && self.protocol.is_none_or(|protocol| protocol == original.protocol())
-            && self.address.is_none_or(|end| has_end(original, end) || has_end(reply, end))
+            && self.address.is_none_or(|end| own.into_iter().any(|own| end.accepts(own)))
+            && self.ends.iter().zip(own).all(|(end, own)| end.is_none_or(|end| end.accepts(own)))
             && self.state.is_none_or(|state| state == state_name(connection))
     }
 }
@@ -115,16 +161,6 @@ fn parse_zone(text: &str, zones: &ZoneNames) -> Result<Zone, String> {
             "there is no zone `{text}`: write its number, or its user as SWITCH/PORT, \
              `ROUTER dnat`, `ROUTER snat`, `SWITCH hairpin` or `BRIDGE zone N`"
         )
-    })
-}
-
-fn parse_address(text: &str) -> Result<(IpAddr, Option<u16>), String> {
-    if let Ok(socket) = text.parse::<SocketAddr>() {
-        return Ok((socket.ip(), Some(socket.port())));
-    }
-    let address = text.parse::<IpAddr>();
-    address.map(|address| (address, None)).map_err(|_| {
-        format!("`{text}` is no address: write for example 10.0.0.1, 10.0.0.1:80 or [fd00::1]:80")
     })
 }
 
@@ -146,14 +182,6 @@ fn parse_state(text: &str) -> Result<&'static str, String> {
 fn protocol_name(protocol: Protocol) -> String {
     let named = PROTOCOLS.iter().find(|(known, _)| *known == protocol);
     named.map_or_else(|| protocol.0.to_string(), |(_, name)| (*name).to_owned())
-}
-
-fn has_end(tuple: &Tuple, (address, port): (IpAddr, Option<u16>)) -> bool {
-    let (src_port, dst_port) = tuple.ports();
-    let is_end = |ip: IpAddr, own: u16| {
-        ip == address && port.is_none_or(|port| tuple.has_ports() && port == own)
-    };
-    is_end(tuple.src(), src_port) || is_end(tuple.dst(), dst_port)
 }
 
 const fn state_name(connection: &Connection) -> &'static str {
@@ -359,6 +387,33 @@ impl Daemon {
             not_saved: tracker.not_saved(),
             refused: refused.filter_map(owned).collect(),
             invalid: invalid.filter_map(owned).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_accepts_what_has_its_address_and_port() {
+        let tuple = |protocol| {
+            let [src, dst] = [[10, 0, 0, 1], [10, 9, 0, 1]].map(IpAddr::from);
+            End::of(&Tuple::new(src, dst, protocol, 4000, 80).expect("a tuple"))
+        };
+        for (text, of_tcp, of_gre) in [
+            ("10.0.0.1", [true, false], [true, false]),
+            ("10.0.0.1:4000", [true, false], [false, false]),
+            ("10.0.0.1:80", [false, false], [false, false]),
+            (":80", [false, true], [false, false]),
+            ("[fd00::1]:80", [false, false], [false, false]),
+        ] {
+            let end = End::parse(text).expect(text);
+            assert_eq!(tuple(Protocol::TCP).map(|own| end.accepts(own)), of_tcp, "{text}");
+            assert_eq!(tuple(Protocol::GRE).map(|own| end.accepts(own)), of_gre, "{text}");
+        }
+        for wrong in ["", ":", "80", "10.0.0", "10.0.0.1:", ":65536"] {
+            assert!(End::parse(wrong).is_err_and(|error| error.contains("no address")), "{wrong}");
         }
     }
 }
