@@ -87,11 +87,12 @@ impl<'l> LocalDatabase<'l> {
         run(with_args(command, &arguments.split_whitespace().collect::<Vec<_>>()), b"")
     }
 
-    /// Attaches a guest to its logical port.
+    /// Attaches a guest to its logical port, once the daemon has made the integration bridge.
     fn add_port(&self, guest: &Guest) {
         let (device, name) = (guest.host_device(), &guest.name);
         self.vsctl(&format!(
-            "add-port br-int {device} -- set Interface {device} external_ids:iface-id={name}"
+            "wait-until Bridge br-int -- add-port br-int {device} \
+             -- set Interface {device} external_ids:iface-id={name}"
         ));
     }
 }
