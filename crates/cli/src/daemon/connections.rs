@@ -70,11 +70,11 @@ impl ZoneNames {
     }
 }
 
-/// An address, a port or both.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct End {
-    ip: Option<IpAddr>,
-    port: Option<u16>,
+/// An address, a port, both or neither: what an end of a connection has, or must have.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub(super) struct End {
+    pub ip: Option<IpAddr>,
+    pub port: Option<u16>,
 }
 
 impl End {
@@ -94,7 +94,7 @@ impl End {
     }
 
     /// Source and destination of packets with this tuple.
-    fn of(tuple: &Tuple) -> [Self; 2] {
+    pub fn of(tuple: &Tuple) -> [Self; 2] {
         let ports = tuple.has_ports().then(|| tuple.ports());
         [
             Self { ip: Some(tuple.src()), port: ports.map(|(src, _)| src) },
@@ -103,7 +103,7 @@ impl End {
     }
 
     /// Whether an end of a connection has what is given here.
-    fn accepts(self, own: Self) -> bool {
+    pub fn accepts(self, own: Self) -> bool {
         (self.ip.is_none() || self.ip == own.ip) && (self.port.is_none() || self.port == own.port)
     }
 }
@@ -114,7 +114,7 @@ struct Matcher {
     opener: Option<PortNo>,
     address: Option<End>,
     /// Source and destination of the original direction, and of replies.
-    ends: [Option<End>; 4],
+    ends: [End; 4],
     protocol: Option<Protocol>,
     state: Option<&'static str>,
 }
@@ -125,13 +125,22 @@ impl Matcher {
         deployment: &Deployment,
         zones: &ZoneNames,
     ) -> Result<Self, String> {
-        let ConnectionFilter { zone, port, address, protocol, state, .. } = filter;
-        let end = |text: &Option<String>| text.as_deref().map(End::parse).transpose();
-        let ConnectionFilter { src, dst, reply_src, reply_dst, .. } = filter;
+        let ConnectionFilter {
+            zone,
+            port,
+            address,
+            src,
+            dst,
+            reply_src,
+            reply_dst,
+            protocol,
+            state,
+        } = filter;
+        let end = |text: &Option<String>| text.as_deref().map_or(Ok(End::default()), End::parse);
         Ok(Self {
             zone: zone.as_deref().map(|zone| parse_zone(zone, zones)).transpose()?,
             opener: port.as_deref().map(|name| deployment.any_port(name)).transpose()?,
-            address: end(address)?,
+            address: address.as_deref().map(End::parse).transpose()?,
             ends: [end(src)?, end(dst)?, end(reply_src)?, end(reply_dst)?],
             protocol: protocol.as_deref().map(parse_protocol).transpose()?,
             state: state.as_deref().map(parse_state).transpose()?,
@@ -140,13 +149,13 @@ impl Matcher {
 
     fn accepts(&self, connection: &Connection) -> bool {
         let Connection { original, reply, .. } = connection;
-        let ([src, dst], [reply_src, reply_dst]) = (End::of(original), End::of(reply));
+        let [[src, dst], [reply_src, reply_dst]] = [original, reply].map(End::of);
         let own = [src, dst, reply_src, reply_dst];
         self.zone.is_none_or(|zone| zone == connection.zone)
             && self.opener.is_none_or(|opener| opener == connection.opener)
             && self.protocol.is_none_or(|protocol| protocol == original.protocol())
             && self.address.is_none_or(|end| own.into_iter().any(|own| end.accepts(own)))
-            && self.ends.iter().zip(own).all(|(end, own)| end.is_none_or(|end| end.accepts(own)))
+            && self.ends.iter().zip(own).all(|(end, own)| end.accepts(own))
             && self.state.is_none_or(|state| state == state_name(connection))
     }
 }

@@ -1,5 +1,6 @@
 //! Answers what `ovs-appctl` and `ovn-appctl` ask ovs-vswitchd and ovn-controller.
 
+use super::connections::End;
 use super::queries::DUMP_BATCH;
 use super::{Daemon, Shutdown};
 use crate::control::ovs::{Call, Program, Reply};
@@ -8,7 +9,6 @@ use datapath::DumpCursor;
 use flow::ShowActions;
 use pipeline::ZoneUser;
 use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::sync::PoisonError;
 
 /// The longest answer, in bytes.
@@ -193,10 +193,9 @@ fn zone_of(method: &str, arguments: &[&str]) -> Result<Option<Zone>, String> {
 /// The values that a tuple of `dpctl/flush-conntrack` must have.
 #[derive(Default)]
 struct TupleFilter {
-    src: Option<IpAddr>,
-    dst: Option<IpAddr>,
+    /// Source and destination.
+    ends: [End; 2],
     protocol: Option<u8>,
-    ports: [Option<u16>; 2],
     /// Type, code and identifier.
     icmp: [Option<u16>; 3],
 }
@@ -208,11 +207,11 @@ impl TupleFilter {
         for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once('=')?;
             match key {
-                "ct_nw_src" | "ct_ipv6_src" => filter.src = Some(value.parse().ok()?),
-                "ct_nw_dst" | "ct_ipv6_dst" => filter.dst = Some(value.parse().ok()?),
+                "ct_nw_src" | "ct_ipv6_src" => filter.ends[0].ip = Some(value.parse().ok()?),
+                "ct_nw_dst" | "ct_ipv6_dst" => filter.ends[1].ip = Some(value.parse().ok()?),
                 "ct_nw_proto" => filter.protocol = Some(value.parse().ok()?),
-                "ct_tp_src" => filter.ports[0] = Some(value.parse().ok()?),
-                "ct_tp_dst" => filter.ports[1] = Some(value.parse().ok()?),
+                "ct_tp_src" => filter.ends[0].port = Some(value.parse().ok()?),
+                "ct_tp_dst" => filter.ends[1].port = Some(value.parse().ok()?),
                 "icmp_type" => filter.icmp[0] = Some(value.parse().ok()?),
                 "icmp_code" => filter.icmp[1] = Some(value.parse().ok()?),
                 "icmp_id" => filter.icmp[2] = Some(value.parse().ok()?),
@@ -223,17 +222,13 @@ impl TupleFilter {
     }
 
     fn accepts(&self, tuple: &Tuple) -> bool {
-        let ports = tuple.has_ports().then(|| tuple.ports());
         let icmp = tuple.icmp_fields();
         let values = [
-            (self.ports[0], ports.map(|(src, _)| src)),
-            (self.ports[1], ports.map(|(_, dst)| dst)),
             (self.icmp[0], icmp.map(|(kind, ..)| kind.into())),
             (self.icmp[1], icmp.map(|(_, code, _)| code.into())),
             (self.icmp[2], icmp.map(|(.., id)| id)),
         ];
-        self.src.is_none_or(|src| src == tuple.src())
-            && self.dst.is_none_or(|dst| dst == tuple.dst())
+        self.ends.iter().zip(End::of(tuple)).all(|(end, own)| end.accepts(own))
             && self.protocol.is_none_or(|protocol| protocol == tuple.protocol().0)
             && values.into_iter().all(|(wanted, is)| wanted.is_none() || wanted == is)
     }
@@ -296,6 +291,7 @@ fn ends(tuple: &Tuple) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
 
     #[test]
     fn zone_follows_an_optional_datapath() {
