@@ -523,7 +523,8 @@ fn http_and_udp_backends_are_checked_through_a_tunnel_without_logical_ports() {
             "[[load_balancer]]\nname = \"{name}\"\nswitches = [\"blue\"]\n\
              protocol = \"{protocol}\"\nvip = \"10.9.9.9:{port}\"\n\
              backends = [\"192.168.7.1:{port}\", \"192.168.7.2:{port}\"]\n\
-             health = {{ {kind}, sources = {SOURCES:?}, interval = 1, timeout = 1, failures = 1 }}\n"
+             health = {{ {kind}, sources = {SOURCES:?}, \
+             interval = 1, timeout = 1, failures = 1 }}\n"
         )
     };
     let text = balancer("http", "tcp", "kind = \"http\", path = \"/healthy\"", 81)
