@@ -75,8 +75,14 @@ pub(super) fn frames(
             if unclear.contains(&frame) {
                 continue;
             }
-            if last.insert((flow, path), at).is_some_and(|last| last > at) {
-                return Err(format!("port {port}: out of order: {}", show(frame)));
+            if let Some(last) = last.insert((flow, path), at)
+                && last > at
+            {
+                let [early, late] = [last, at].map(|at| show(&expected[at].frame));
+                return Err(format!(
+                    "port {port}: frame {at} of {} came after frame {last}:\n {late}\nafter\n {early}",
+                    expected.len()
+                ));
             }
             if let Some(number) = sighting.sequence
                 && sequences.insert((flow, path), number).is_some_and(|last| last >= number)
