@@ -140,14 +140,11 @@ impl Tunnel {
         let by = daemons[0].show().datapath;
         daemons.into_iter().for_each(Daemon::stop);
 
-        self.check_frames(&whole, &[], &lab.guests);
-        // In STT the inner transport checksum is partial by design; the receiver completes it.
-        let verify = if self.is_stt { &VERIFY[..2] } else { VERIFY };
-        self.check_frames(&wire, verify, &lab.guests);
-        let longest = longest_frame(&wire);
-        assert!(longest <= WIRE_FRAME_LEN, "a frame of {longest} bytes on the wire");
-        every_checksum_is_good(&wire, self.may_lack_checksums(&by));
+        self.check_frames(&whole, None, &lab.guests);
+        let may_lack = self.may_lack_checksums(&by);
+        self.check_frames(&wire, Some(may_lack), &lab.guests);
         if self.is_stt {
+            every_checksum_is_good(&wire);
             super_segments_are_whole(&whole);
             segments_make_up_their_frames(&wire);
         }
@@ -161,10 +158,19 @@ impl Tunnel {
         is_udp && datapath == Datapath::Kernel.name()
     }
 
-    /// Checks the layers, expert information and fields of all frames.
-    fn check_frames(&self, file: &Path, options: &[&str], guests: &[Guest]) {
+    /// Checks the layers, expert information and fields of all frames. `on_the_wire` if offloads
+    /// are off: then also their lengths and checksums, with whether outer UDP checksums of TCP
+    /// segments may be zero. A start of tshark takes longer than the dissection, so all of that
+    /// comes from one.
+    fn check_frames(&self, file: &Path, on_the_wire: Option<bool>, guests: &[Guest]) {
         let first: &[&str] = if self.is_stt { STT_FIRST } else { &[] };
-        let mut names = Marks::FIELDS.to_vec();
+        let options = match on_the_wire {
+            None => &[],
+            // In STT the inner transport checksum is partial by design; the receiver completes it.
+            Some(_) if self.is_stt => &VERIFY[..2],
+            Some(_) => VERIFY,
+        };
+        let mut names = [Marks::FIELDS, CHECKSUM_STATUS].concat();
         names.extend(self.outer.iter().map(|(name, _)| *name));
         names.extend(self.once.iter().map(|(name, _)| *name));
         names.extend(self.starts.iter().map(|(name, _)| *name));
@@ -172,8 +178,15 @@ impl Tunnel {
         let (mut kinds, mut ports) = (BTreeSet::new(), BTreeSet::new());
         for row in dissect(file, &[first, options].concat(), "", &names) {
             let (marks, fields) = row.split_at(Marks::FIELDS.len());
+            let (statuses, fields) = fields.split_at(CHECKSUM_STATUS.len());
             let marks = Marks(marks);
             marks.check();
+            if let Some(may_lack) = on_the_wire {
+                assert!(marks.frame_len() <= WIRE_FRAME_LEN, "{marks} is too long for the wire");
+                if !self.is_stt {
+                    marks.check_checksums(statuses, may_lack);
+                }
+            }
             let protocols = marks.protocols();
             let Some(inner) = protocols.strip_prefix(self.layers) else {
                 assert!(is_from_a_host(protocols), "{marks} is not in the tunnel");
@@ -260,6 +273,26 @@ impl Marks<'_> {
         }
     }
 
+    fn frame_len(&self) -> usize {
+        self.0[6].concat().parse().expect("a length")
+    }
+
+    /// Checks that the results of [`CHECKSUM_STATUS`] are all good. With `may_lack`, the outer UDP
+    /// checksums of TCP segments may be zero.
+    fn check_checksums(&self, statuses: &[Vec<String>], may_lack: bool) {
+        let protocols = self.protocols();
+        let is_zero = self.0[5].iter().any(|message| message.starts_with(ZERO_AS_ALL_ONES));
+        let count = statuses.iter().flatten().count();
+        assert!(count > 0 || protocols.ends_with(":arp"), "no checksum in {self}");
+        for (name, values) in CHECKSUM_STATUS.iter().zip(statuses) {
+            let lacks = may_lack && *name == "udp.checksum.status" && protocols.contains(":tcp");
+            let is_zero = is_zero && *name == "tcp.checksum.status";
+            let is_good =
+                |value: &String| value == GOOD || is_zero || (lacks && value == NOT_PRESENT);
+            assert!(values.iter().all(is_good), "{name} of {self}: {values:?}");
+        }
+    }
+
     /// tshark 4.0 adds the 20 bytes of the TCP-shaped header to the length of an STT segment. If
     /// fewer than 20 bytes follow, it takes a segment for the last one and reports an incomplete
     /// frame. [`segments_make_up_their_frames`] checks that no bytes are missing.
@@ -312,33 +345,15 @@ fn send_to_everybody(guest: &Guest) {
     socket.send_to(b"to whom it may concern", (BROADCAST, 9)).expect("a datagram is sent");
 }
 
-/// Checks that every checksum is right. With `may_lack`, the outer UDP checksums of TCP segments
-/// may be zero.
-fn every_checksum_is_good(file: &Path, may_lack: bool) {
+/// Checks that every checksum of a capture of STT is right.
+fn every_checksum_is_good(file: &Path) {
     // STT is dissected as TCP here: tshark 4.0 compares the checksum of STT with the sum over all
     // bytes including the checksum, which is zero.
-    let fields = [&["frame.number", "frame.protocols", "_ws.expert.message"], CHECKSUM_STATUS];
-    let fields = fields.concat();
+    let fields = [Marks::FIELDS, CHECKSUM_STATUS].concat();
     for row in dissect(file, VERIFY, "", &fields) {
-        let (frame, statuses) = row.split_at(3);
-        let protocols = frame[1].concat();
-        let is_zero = frame[2].iter().any(|message| message.starts_with(ZERO_AS_ALL_ONES));
-        let count = statuses.iter().flatten().count();
-        assert!(count > 0 || protocols.ends_with(":arp"), "no checksum in frame {frame:?}");
-        for (name, values) in CHECKSUM_STATUS.iter().zip(statuses) {
-            let lacks = may_lack && *name == "udp.checksum.status" && protocols.contains(":tcp");
-            let is_zero = is_zero && *name == "tcp.checksum.status";
-            let is_good =
-                |value: &String| value == GOOD || is_zero || (lacks && value == NOT_PRESENT);
-            assert!(values.iter().all(is_good), "{name} of {frame:?}: {values:?}");
-        }
+        let (marks, statuses) = row.split_at(Marks::FIELDS.len());
+        Marks(marks).check_checksums(statuses, false);
     }
-}
-
-fn longest_frame(file: &Path) -> usize {
-    let rows = dissect(file, &[], "", &["frame.len"]);
-    let lengths = rows.iter().map(|row| row[0][0].parse().expect("a length"));
-    lengths.max().expect("the capture has frames")
 }
 
 /// Length of the headers of an STT segment: Ethernet, IP and TCP-shaped header.
@@ -513,13 +528,20 @@ fn outer_ttl_is_copied_from_the_inner_packet_when_it_is_inherited() {
         let by = daemons[0].show().datapath;
         daemons.into_iter().for_each(Daemon::stop);
         let (outer, field) = if family == 4 { ("ip", "ip.ttl") } else { ("ipv6", "ipv6.hlim") };
-        let echo6 = "icmpv6.type == 128 || icmpv6.type == 129";
-        for (inner, ttl) in [("icmp", "77"), (echo6, "78"), ("arp", "64")] {
-            let filter = format!("{outer} && ({inner})");
-            let rows = dissect(&file, STT_FIRST, &filter, &[field]);
-            let ttls: BTreeSet<_> = rows.iter().filter_map(|row| row[0].first()).collect();
-            assert_eq!(ttls, [&ttl.to_owned()].into(), "{tunnel} over IPv{family}: {inner}");
+        let fields = [field, "frame.protocols"];
+        let inner = "icmp || icmpv6.type == 128 || icmpv6.type == 129 || arp";
+        let mut ttls = BTreeMap::<_, BTreeSet<String>>::new();
+        for row in dissect(&file, STT_FIRST, &format!("{outer} && ({inner})"), &fields) {
+            let protocols = row[1].concat();
+            let (_, inner) = protocols.rsplit_once(":ethertype:").expect("an inner frame");
+            let inner = inner.trim_end_matches(":data").to_owned();
+            ttls.entry(inner).or_default().insert(row[0][0].clone());
         }
+        let ttls: Vec<_> = ttls.iter().map(|(inner, ttls)| (&**inner, ttls)).collect();
+        let one = |ttl: &str| BTreeSet::from([ttl.to_owned()]);
+        let [arp, echo, echo6] = ["64", "77", "78"].map(one);
+        let expected = [("arp", &arp), ("ip:icmp", &echo), ("ipv6:icmpv6", &echo6)];
+        assert_eq!(ttls, expected, "{tunnel} over IPv{family}");
         report::peer("tshark", &format!("{tunnel} over IPv{family}: inherited TTL; {by} datapath"));
     }
 }

@@ -3,6 +3,7 @@
 use super::program::{Running, command, run};
 use crate::common::{Host, PATIENCE};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
@@ -103,17 +104,24 @@ pub fn dissect(file: &Path, options: &[&str], filter: &str, fields: &[&str]) -> 
 
 /// A configuration directory that leaves tshark only the [`PROTOCOLS`].
 fn configuration(parent: &Path) -> PathBuf {
+    static OTHERS: OnceLock<String> = OnceLock::new();
     let directory = parent.join("tshark");
     let disabled = directory.join("disabled_protos");
     if !disabled.exists() {
         std::fs::create_dir_all(&directory).expect("a directory can be made");
-        let mut tshark = command("tshark");
-        tshark.env("WIRESHARK_CONFIG_DIR", &directory).args(["-G", "protocols"]);
-        // Name, short name, name in filters.
-        let all = run(tshark, b"");
-        let names = all.lines().filter_map(|line| line.split('\t').nth(2));
-        let others: Vec<_> = names.filter(|name| !PROTOCOLS.contains(name)).collect();
-        std::fs::write(&disabled, others.join("\n") + "\n").expect("a file can be written");
+        let others = OTHERS.get_or_init(|| other_protocols(&directory));
+        std::fs::write(&disabled, others).expect("a file can be written");
     }
     directory
+}
+
+/// The protocols of tshark besides [`PROTOCOLS`], one a line.
+fn other_protocols(directory: &Path) -> String {
+    let mut tshark = command("tshark");
+    tshark.env("WIRESHARK_CONFIG_DIR", directory).args(["-G", "protocols"]);
+    // Name, short name, name in filters.
+    let all = run(tshark, b"");
+    let names = all.lines().filter_map(|line| line.split('\t').nth(2));
+    let others: Vec<_> = names.filter(|name| !PROTOCOLS.contains(name)).collect();
+    others.join("\n") + "\n"
 }
