@@ -20,11 +20,11 @@ const LACKS: &[(Ability, &str)] = &[(
 )];
 
 fn one_worker() -> Provider<'static> {
-    Provider { start: &start, lacks: LACKS }
+    Provider { start: &start, lacks: LACKS, second_half: false }
 }
 
 fn three_workers() -> Provider<'static> {
-    Provider { start: &start_three_workers, lacks: LACKS }
+    Provider { start: &start_three_workers, lacks: LACKS, second_half: true }
 }
 
 testkit::conformance_tests!(super::one_worker, super::three_workers);

@@ -147,6 +147,9 @@ pub struct Provider<'a> {
     pub start: Start<'a>,
     /// What it cannot do, and why. The suite skips and reports that.
     pub lacks: &'a [(Ability, &'a str)],
+    /// It gets the second half of the generated cases. Which cases a provider gets does not matter
+    /// for its number of workers, so one worker gets one half, and several the other.
+    pub second_half: bool,
 }
 
 /// An optional capability of a provider.
@@ -165,7 +168,7 @@ pub enum Ability {
 impl<'a> Provider<'a> {
     /// A provider that can do everything.
     pub fn complete(start: Start<'a>) -> Self {
-        Self { start, lacks: &[] }
+        Self { start, lacks: &[], second_half: false }
     }
 
     fn has(&self, ability: Ability) -> bool {
@@ -180,6 +183,11 @@ impl<'a> Provider<'a> {
                 && (!endpoint.remote.is_multicast() || self.has(Ability::Group))
         };
         endpoints().filter(can).collect()
+    }
+
+    /// The seed of the first of `cases`, unless the environment names another.
+    fn first_seed(&self, cases: u64) -> u64 {
+        environment("WEFT_SEED", if self.second_half { 1 + cases } else { 1 })
     }
 
     fn report_lacks(&self, part: &str) {
@@ -197,8 +205,8 @@ const PORTS: [PortNo; 4] = [PortNo(1), PortNo(2), PortNo(3), PortNo(4)];
 const BASE: u16 = 49_152;
 /// Fields of the outer IP header in the key that a socket does not report.
 const UNTOLD: [Field; 2] = [Field::TunTtl, Field::TunFlags];
-/// The default number of cases; `WEFT_CASES` overrides it.
-const CASES: u64 = 100;
+/// The default number of cases, half of all; `WEFT_CASES` overrides it.
+const CASES: u64 = 50;
 
 /// The end points: one of each type and address family, with gaps in the numbers; and last a
 /// multicast group that the first one belongs to.
@@ -275,7 +283,7 @@ pub fn run(provider: Provider<'_>) {
 pub fn generated(provider: Provider<'_>) {
     provider.report_lacks("conformance");
     let cases = environment("WEFT_CASES", CASES);
-    let first = environment("WEFT_SEED", 1);
+    let first = provider.first_seed(CASES);
     let mut seen = compare::Seen::default();
     // Several cases share a provider, so that leftovers of one case would disturb the next.
     let mut bench = forwarding::Bench::new(provider);
