@@ -26,7 +26,7 @@ const FEW: usize = 10_000;
 /// The flows whose gaps are measured, each way, and the time between two packets of each.
 const DENSE: (usize, Duration) = (50, Duration::from_millis(10));
 /// The same beside few flows, for a short run that leaves processors to others.
-const SHORT_DENSE: (usize, Duration) = (10, Duration::from_millis(10));
+const SHORT_DENSE: (usize, Duration) = (5, Duration::from_millis(20));
 /// The longest gap of an established flow with the kernel datapath.
 const GAP_LIMIT: Duration = Duration::from_millis(100);
 /// The longest gap with the user datapath, which does not forward without a daemon.
@@ -41,6 +41,8 @@ const RETURN_LIMIT: Duration = Duration::from_secs(30);
 const DRAIN: Duration = Duration::from_millis(500);
 /// The kills of a crash loop, and how long each daemon lives.
 const CRASHES: (usize, Duration) = (10, Duration::from_millis(300));
+/// The kills of a crash loop with few flows.
+const FEW_CRASHES: usize = 4;
 /// The offset of the UDP payload in a frame with its virtio-net header.
 const PAYLOAD: usize = 10 + 14 + 20 + 8;
 
@@ -177,6 +179,8 @@ pub fn run<'a>(
     if programs.old.is_some() {
         all.extend([Interruption::Downgrade, Interruption::Upgrade]);
     }
+    // To find out, the programs are loaded.
+    let forwards = bed.forwards_without_daemon();
     if only_reloads {
         all.retain(|it| *it == Interruption::Nothing || it.is_reload());
     }
@@ -185,7 +189,7 @@ pub fn run<'a>(
         let series = [&many, &dense[0], &dense[1]];
         series.iter().for_each(|series| series.sink.begin_window());
         let first = series.map(|series| series.blast.next_number());
-        let took = interrupt(bed, interruption, programs)?;
+        let took = interrupt(bed, interruption, programs, flows)?;
         // Each flow has a packet after the interruption, and then another one.
         bed.pass(interval * 21 / 10)?;
         let end = series.map(|series| series.blast.next_number());
@@ -200,7 +204,8 @@ pub fn run<'a>(
             bed.pass(DRAIN)?;
         }
         let losses: Vec<_> = lost.into_iter().zip(silent()).collect();
-        judge(&mut report, bed, interruption, &losses, pauses, took);
+        let must_forward = forwards || interruption.is_reload();
+        judge(&mut report, interruption, must_forward, &losses, pauses, took);
     }
     let duplicates = many.sink.duplicates();
     let text = format!("{duplicates} packets");
@@ -224,6 +229,7 @@ fn interrupt<'a>(
     bed: &mut TestBed<'a>,
     interruption: Interruption,
     programs: Programs<'a>,
+    flows: usize,
 ) -> Result<Duration> {
     let start = Instant::now();
     match interruption {
@@ -237,7 +243,7 @@ fn interrupt<'a>(
         Interruption::StopAndStart => bed.stop_daemon(0)?,
         Interruption::CrashLoop => {
             bed.kill_daemon(0)?;
-            for _ in 1..CRASHES.0 {
+            for _ in 1..if flows < FEW { FEW_CRASHES } else { CRASHES.0 } {
                 bed.start_daemon(0)?;
                 bed.pass(CRASHES.1)?;
                 bed.kill_daemon(0)?;
@@ -256,14 +262,13 @@ fn interrupt<'a>(
 
 fn judge(
     report: &mut TrustReport,
-    bed: &TestBed<'_>,
     interruption: Interruption,
+    must_forward: bool,
     losses: &[(FlowLosses, usize)],
     pauses: [Duration; 2],
     took: Duration,
 ) {
     let name = interruption.name();
-    let must_forward = bed.forwards_without_daemon() || interruption.is_reload();
     for ((losses, silent), which) in
         losses.iter().zip(["all flows", "dense flows out", "dense flows in"])
     {
