@@ -93,7 +93,8 @@ impl Hosts {
         let arguments =
             ["client", &self.far_ip, "--port", PORT, "--pattern", pattern, "--seconds", "2"];
         let mut client = Running(on(&self.near, &arguments).spawn().unwrap());
-        std::thread::sleep(Duration::from_millis(1000));
+        // Its connections are open long before.
+        std::thread::sleep(Duration::from_millis(500));
         what(self, server);
         let code = client.wait().code().expect("it ends by itself");
         let mut said = String::new();
@@ -131,7 +132,7 @@ fn every_pattern_is_measured_when_two_hosts_are_joined() {
                     "--connections",
                     "3",
                     "--seconds",
-                    "0.3",
+                    "0.1",
                     "--json",
                 ],
             )
@@ -191,10 +192,10 @@ fn server_serves_the_next_when_a_client_dies() {
             "20",
         ];
         let mut client = Running(on(&hosts.near, &arguments).spawn().unwrap());
-        std::thread::sleep(Duration::from_millis(800));
+        std::thread::sleep(Duration::from_millis(400));
         client.0.kill().unwrap();
         client.wait();
-        let output = hosts.client(&["--pattern", pattern, "--seconds", "0.3"]);
+        let output = hosts.client(&["--pattern", pattern, "--seconds", "0.1"]);
         assert!(output.status.success(), "{pattern}: {}", text(&output.stderr));
     }
 }
