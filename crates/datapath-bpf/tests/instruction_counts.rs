@@ -41,7 +41,8 @@ fn install(kernel: &mut Lookup, frame: &[u8], masks: usize) {
 #[ignore = "prints times, for the machine that counts instructions"]
 fn print_times() {
     for (name, frame) in [("tcp4", tcp4()), ("tcp6", tcp6())] {
-        for masks in [1, 8, 64] {
+        // Long searches take most of the time, and have no limit.
+        for masks in [1, 8] {
             let mut kernel = Lookup::load(FlowTableSizes { flows: 1000, cached: 1024 });
             install(&mut kernel, &frame, masks);
             let found = kernel.find(&frame);
@@ -96,7 +97,7 @@ fn print_times_at_scale() {
     // Several end points, because one may be far back in its hash chain.
     const TRIED: u32 = 64;
     let frame = [&Switch::GUEST, &tcp4()[6..]].concat();
-    for endpoints in [TRIED, 100_000, 1_000_000_u32] {
+    for endpoints in [TRIED, 1_000_000_u32] {
         let mut switch = Switch::load_for(endpoints);
         let spec = tunnels::spec(TunnelType::Vxlan);
         let local = "192.0.2.1".parse().expect("an address");
@@ -240,7 +241,7 @@ fn instructions_stay_the_same_when_there_are_a_million_end_points_and_many_megaf
     let lines = printed.lines().filter_map(|line| line.split_once("TIME ")?.1.rsplit_once(' '));
     let times: Vec<(&str, u32)> =
         lines.filter_map(|(name, time)| Some((name, time.trim().parse().ok()?))).collect();
-    assert_eq!(times.len(), 10, "{printed}");
+    assert_eq!(times.len(), 8, "{printed}");
     for &(name, time) in &times {
         println!("{name}: {time}");
         let (what, _) = name.split_once('=').expect(&printed);
