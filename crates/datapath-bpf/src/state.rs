@@ -39,6 +39,9 @@ const INHERITED_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct BpfState {
     inner: Mutex<LockedMaps>,
+    /// Held from when deleted entries are taken until they are free, so that a thread that needs
+    /// room waits for what another thread has taken. Locked before `inner`.
+    reclaiming: Mutex<()>,
     /// How far punted packets have been read, which the programs read.
     punt_clock: SharedWord,
 }
@@ -114,12 +117,16 @@ impl BpfState {
         let punt_clock = loaded.map("weft_punt_clock")?;
         let punt_clock = SharedWord::of(&punt_clock).map_err(libbpf_rs::Error::from)?;
         punt_clock.store(u64::MAX);
-        Ok(Self { inner: Mutex::new(inner), punt_clock })
+        Ok(Self { inner: Mutex::new(inner), reclaiming: Mutex::new(()), punt_clock })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LockedMaps> {
         // A panic while the lock was held has at worst left a megaflow out.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reclaiming(&self) -> MutexGuard<'_, ()> {
+        self.reclaiming.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds megaflows, each with the key of one of its packets if known. A megaflow that does not
@@ -141,9 +148,10 @@ impl BpfState {
                 }
             }
         }
-        if left.is_empty() || !self.make_room()? {
+        if left.is_empty() {
             return result;
         }
+        self.make_room()?;
         let mut state = self.lock();
         for (megaflow, key) in left {
             match state.megaflows.put(megaflow, key) {
@@ -154,13 +162,14 @@ impl BpfState {
         result
     }
 
-    /// Waits until deleted entries are free again. Returns false if there are none.
-    fn make_room(&self) -> Result<bool, MapError> {
+    /// Waits until deleted entries are free again, also those that another thread has taken.
+    fn make_room(&self) -> Result<(), MapError> {
+        let _reclaiming = self.reclaiming();
         let deleted = self.lock().megaflows.reclaim()?;
         if deleted.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
-        self.finish(deleted, 0).map(|_| true)
+        self.finish(deleted, 0).map(drop)
     }
 
     /// Deletes megaflows. When this returns, no program uses them any more. Returns their counters
@@ -170,6 +179,7 @@ impl BpfState {
         ids: &[MegaflowId],
         now_ms: u64,
     ) -> (Vec<(MegaflowId, Usage)>, Result<(), MapError>) {
+        let _reclaiming = self.reclaiming();
         let (mut deleted, mut result) = (DeletedMegaflows::default(), Ok(()));
         // In portions, so that upcall handlers get the lock in between.
         for some in ids.chunks(DELETIONS) {
@@ -257,7 +267,7 @@ impl BpfState {
     pub(crate) fn maintain(&self, thoroughly: bool) -> Result<(), MapError> {
         // A step that fails does not prevent the others.
         let mut result;
-        let deleted = {
+        {
             let mut state = self.lock();
             result = state.tidy_watchers();
             state.megaflows.discard_doomed();
@@ -268,18 +278,17 @@ impl BpfState {
             if !state.is_closed {
                 state.ports.attach_missing();
             }
-            if !thoroughly {
-                return result;
-            }
-            match state.megaflows.maintain() {
-                Ok(deleted) => deleted,
-                Err(error) => return result.and(Err(error)),
-            }
-        };
-        if !deleted.is_empty() {
-            result = result.and(self.finish(deleted, 0).map(drop));
         }
-        result
+        if !thoroughly {
+            return result;
+        }
+        let _reclaiming = self.reclaiming();
+        let deleted = self.lock().megaflows.maintain();
+        result.and(match deleted {
+            Ok(deleted) if deleted.is_empty() => Ok(()),
+            Ok(deleted) => self.finish(deleted, 0).map(drop),
+            Err(error) => Err(error),
+        })
     }
 
     /// Attaches all programs, and replaces those of a previous daemon.
@@ -494,3 +503,6 @@ impl Drop for BpfState {
         self.close();
     }
 }
+
+#[cfg(test)]
+mod tests;
