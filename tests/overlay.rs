@@ -19,6 +19,10 @@ const MEGABYTE: usize = 1 << 20;
 /// UDP payload sizes: empty, one byte, a full packet, and sizes that guests must fragment.
 const DATAGRAMS: &[usize] = &[0, 1, 1400, 1473, 4000, 60_000];
 
+/// The tunnel types of tests of a guest's side of the switch: one for each carrier, and those with
+/// tags, which must not be taken for those of a guest. The others differ only in the outer header.
+const KINDS: [&str; 5] = ["vxlan", "gre", "stt", "vlan", "qinq"];
+
 /// Runs all checks with two guests on each host.
 fn everything_works(setup: Setup) {
     let lab = Lab::new(setup.guests(2, 2));
@@ -249,8 +253,8 @@ fn guests_talk_when_firewalls_accept_only_the_tunnel() {
     for (tunnel, rule) in [
         ("vxlan", "udp dport 4789"),
         ("geneve", "udp dport 6081"),
+        // NVGRE is the same to a firewall.
         ("gre", "meta l4proto gre"),
-        ("nvgre", "meta l4proto gre"),
         ("stt", "tcp dport 7471"),
     ] {
         for family in [4, 6] {
@@ -297,9 +301,9 @@ fn switch(host: &Host, features: &[(&str, bool)]) {
     assert!(unchanged.is_empty(), "these features stay as they are: {unchanged:?}");
 }
 
-/// Runs the essential checks between machines behind trunk guests, through every tunnel type.
+/// Runs the essential checks between machines behind trunk guests, through every kind of tunnel.
 fn trunks_work(tags: &[(u16, u16)], setup: impl Fn(&str) -> Setup, prepare: impl Fn(&Trunk)) {
-    for tunnel in TUNNELS {
+    for tunnel in KINDS {
         let lab = Lab::new(setup(tunnel));
         let daemons = lab.start_both();
         let before = drops(&daemons);
@@ -340,7 +344,7 @@ fn super_packets_of_trunks_stay_whole() {
     /// Longer than any frame with one TCP segment.
     const SEGMENT: u64 = 1600;
     require_root!();
-    for tunnel in TUNNELS {
+    for tunnel in ["vxlan", "gre", "stt", "vlan"] {
         let lab = Lab::new(Setup::new(tunnel));
         let daemons = lab.start_both();
         let (a, b) = lab.ends();
@@ -363,7 +367,7 @@ fn super_packets_of_trunks_stay_whole() {
                 "{tunnel}: frames from the sender have {sent} bytes on average"
             );
         }
-        if !by_programs || ["vxlan", "geneve", "gre", "nvgre"].contains(&tunnel) {
+        if !by_programs || ["vxlan", "gre"].contains(&tunnel) {
             assert!(received > SEGMENT, "{tunnel}: frames to the receiver have {received} bytes");
         }
         daemons.into_iter().for_each(Daemon::stop);
@@ -373,7 +377,7 @@ fn super_packets_of_trunks_stay_whole() {
 #[test]
 fn frames_cross_when_guests_are_attached_by_their_interfaces() {
     require_root!();
-    for tunnel in TUNNELS {
+    for tunnel in KINDS {
         essentials_work(Setup::new(tunnel).attachment(Attachment::Veth).mtu(1400));
     }
 }
