@@ -154,14 +154,8 @@ impl Daemon {
         reply["ok"].take()
     }
 
-    /// Sends a request to the control socket, and returns the first line of the reply.
     fn request(&self, request: &str) -> std::io::Result<Value> {
-        let mut stream = UnixStream::connect(&self.control)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        writeln!(stream, "{request}")?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        Ok(serde_json::from_str(&line)?)
+        self::request(&self.control, request)
     }
 
     /// The drops of the uplink and all ports, by reason.
@@ -244,6 +238,16 @@ impl Daemon {
     fn running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
+}
+
+/// Sends a request to a control socket, and returns the first line of the reply.
+pub fn request(control: &Path, request: &str) -> std::io::Result<Value> {
+    let mut stream = UnixStream::connect(control)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    writeln!(stream, "{request}")?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
 }
 
 /// The path of a new file for the standard error of a daemon.
