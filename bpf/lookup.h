@@ -21,9 +21,9 @@
 struct masks_walk {
 	const struct weft_key *key;
 	const struct weft_mask_list *list;
-	struct weft_flow *flow;
-	__u32 number;
-	__u32 tried;
+	/* Of 64 bits: the verifier tracks those as numbers, and smaller ones as bytes. */
+	__u64 found;		/* number of the megaflow, or WEFT_NO_FLOW */
+	__u64 tried;
 };
 
 /* Vector multiply-shift hash of the masked key words `first` to `last`. */
@@ -158,7 +158,7 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 {
 	const struct weft_key *key = walk->key, *mask;
 	struct weft_flow *flow;
-	__u32 bucket, number, *first;
+	__u32 bucket, number, at, *first;
 	__u64 sum;
 	int i;
 
@@ -174,25 +174,24 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 	first = bpf_map_lookup_elem(&weft_buckets, &bucket);
 	if (!first)
 		return 1;
-	walk->number = *first;
-	for (i = 0; i < WEFT_MAX_CHAIN && walk->number != WEFT_NO_FLOW; i++) {
-		flow = flow_at(walk->number);
+	at = *first;
+	for (i = 0; i < WEFT_MAX_CHAIN && at != WEFT_NO_FLOW; i++) {
+		flow = flow_at(at);
 		if (!flow)
 			return 1;
 		if (flow_matches(flow, key, mask, number)) {
-			walk->flow = flow;
+			walk->found = at;
 			return 1;
 		}
-		walk->number = flow->next;
+		at = flow->next;
 	}
-	walk->number = WEFT_NO_FLOW;
 	return 0;
 }
 
 /* Tuple-space search without the cache: the number of the megaflow found, or WEFT_NO_FLOW. */
 static __noinline __u32 search(const struct weft_key *key)
 {
-	/* Zero initialization makes `number` WEFT_NO_FLOW. */
+	/* Zero initialization makes `found` WEFT_NO_FLOW. */
 	struct masks_walk walk = { .key = key };
 	struct weft_lookup_stats *counters;
 	__u32 list = mask_list_in_use & 1, none = 0;
@@ -205,11 +204,11 @@ static __noinline __u32 search(const struct weft_key *key)
 	if (!counters)
 		return WEFT_NO_FLOW;
 	counters->masks += walk.tried;
-	if (walk.flow)
+	if (walk.found)
 		counters->hits++;
 	else
 		counters->misses++;
-	return walk.flow ? walk.number : WEFT_NO_FLOW;
+	return walk.found;
 }
 
 static __always_inline bool is_cached(const struct weft_cache_entry *cached,
