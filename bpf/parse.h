@@ -84,6 +84,22 @@ enum {
 		(number) &= (mask);  \
 	} while (0)
 
+/*
+ * As hide_bounds(), but makes the verifier forget even a constant, and all earlier comparisons. The
+ * verifier tracks numbers in registers and in stack slots at multiples of 8, but not elsewhere. So
+ * it explores what follows once, and not once per value. Takes two instructions.
+ */
+static __always_inline __u32 forget(__u32 number)
+{
+	struct {
+		__u32 tracked;
+		volatile __u32 value;
+	} slot __attribute__((aligned(8)));
+
+	slot.value = number;
+	return slot.value;
+}
+
 struct frame {
 	struct __sk_buff *skb;
 	void *data;	/* first byte of the (inner) frame */
@@ -100,8 +116,12 @@ struct frame {
  * an uplink. They are no part of the frame.
  */
 struct inner_frame {
-	__u32 offset;			/* bytes of outer headers in front of the frame */
 	__u32 skip;			/* bytes of underlay tags behind its MAC addresses */
+	/*
+	 * Bytes of outer headers in front of the frame. Where the verifier does not track it, and
+	 * so forgets which headers they were: forget().
+	 */
+	__u32 offset;
 	bool skb_tag_is_underlay;	/* the tag in the skb's metadata */
 };
 
@@ -150,7 +170,9 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 {
 	void *data = (void *)(long)skb->data;
 	void *end = (void *)(long)skb->data_end;
-	__u32 at = ND_LEN, option_len, found = 0;
+	/* No constant 0, which the verifier does not forget. */
+	enum { NOT_FOUND = 1, FOUND = 2 };
+	__u32 at = ND_LEN, option_len, found = NOT_FOUND, wanted;
 	const __u8 *option;
 	void *message;
 	bool solicits;
@@ -167,10 +189,14 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 	key->port |= solicits ? WEFT_ND : WEFT_ND | WEFT_ND_ADVERT;
 	key->nd[0] = be64(message + 8);
 	key->nd[1] = be64(message + 16);
+	/* Solicitation: source link-layer address (1). Advertisement: target's (2). */
+	wanted = forget(solicits ? 1 : 2);
 	for (i = 0; i < MAX_ND_OPTIONS; i++) {
+		at = forget(at);
+		found = forget(found);
 		if (at == len)
 			return WEFT_PARSED;
-		hide_bounds(at, 0xfff);
+		at &= 0xfff;
 		option = message + at;
 		if (at + 8 > len)
 			return WEFT_MALFORMED;
@@ -179,11 +205,10 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 		option_len = option[1] * 8;
 		if (!option_len || at + option_len > len || !nd_option_is_valid(option, option_len))
 			return WEFT_MALFORMED;
-		/* Solicitation: source link-layer address (1). Advertisement: target's (2). */
-		if (option[0] == (solicits ? 1 : 2)) {
-			if (found)
+		if (option[0] == wanted) {
+			if (found == FOUND)
 				return WEFT_MALFORMED;
-			found = 1;
+			found = FOUND;
 			key->nd[2] = be64(option) << 16;
 		}
 		at += option_len;
@@ -311,8 +336,8 @@ struct upper_layer {
 __weak int walk_extensions(struct __sk_buff *skb, __u32 l3, __u32 total, struct upper_layer *upper)
 {
 	void *ip = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u32 at = IP6_LEN, len, i;
-	__u8 frag = FRAG_WHOLE, *header, proto;
+	__u32 at, len, i;
+	__u8 *header, proto;
 	__u16 fragment;
 
 	if (!upper || l3 > MAX_IP6_OFFSET)
@@ -320,12 +345,18 @@ __weak int walk_extensions(struct __sk_buff *skb, __u32 l3, __u32 total, struct 
 	ip += l3;
 	if (ip + IP6_LEN > end)
 		return WEFT_PULL;
-	proto = *(__u8 *)(ip + 6);
+	upper->at = IP6_LEN;
+	upper->proto = *(__u8 *)(ip + 6);
+	upper->frag = FRAG_WHOLE;
 #pragma clang loop unroll(disable)
 	for (i = 0; i <= WEFT_MAX_EXTENSION_HEADERS; i++) {
+		/* What passes through memory of the caller is unknown to the verifier. */
+		barrier();
+		proto = upper->proto;
+		at = upper->at;
 		if (proto != PROTO_HOP_BY_HOP && proto != PROTO_ROUTING &&
 		    proto != PROTO_DESTINATION && proto != PROTO_AH && proto != PROTO_FRAGMENT)
-			goto found;
+			return 0;
 		hide_bounds(at, MAX_L4_OFFSET);
 		header = ip + at;
 		if (at + 8 > total)
@@ -338,26 +369,20 @@ __weak int walk_extensions(struct __sk_buff *skb, __u32 l3, __u32 total, struct 
 		if (proto == PROTO_FRAGMENT) {
 			len = 8;
 			fragment = be16(header + 2);
-			frag = fragment & 1 ? FRAG_FIRST : FRAG_WHOLE;
+			upper->frag = fragment & 1 ? FRAG_FIRST : FRAG_WHOLE;
 			if (fragment & ~7)
-				frag = FRAG_LATER;
-			hide_bounds(frag, 3);
+				upper->frag = FRAG_LATER;
 		}
 		if (at + len > total)
 			return WEFT_MALFORMED;
-		at += len;
-		proto = header[0];
-		if (proto == PROTO_HOP_BY_HOP)
+		upper->at = at + len;
+		upper->proto = header[0];
+		if (header[0] == PROTO_HOP_BY_HOP)
 			return WEFT_MALFORMED;
-		if (frag == FRAG_LATER)
-			goto found;
+		if (upper->frag == FRAG_LATER)
+			return 0;
 	}
 	return WEFT_MALFORMED;
-found:
-	upper->at = at;
-	upper->proto = proto;
-	upper->frag = frag;
-	return 0;
 }
 
 static __always_inline int parse_ip6(struct weft_key *key, const struct frame *frame, void *l3)
