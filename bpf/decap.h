@@ -180,6 +180,7 @@ static __always_inline int classify_unusual(struct __sk_buff *skb, bool is_ip6)
 		port = *(const __be16 *)(l4.at + 2);
 	else if (l4.proto != PROTO_GRE)
 		return ARRIVED_NOT_OURS;
+	l4.proto = forget(l4.proto);
 	to.carrier = carrier(is_ip6, l4.proto, port);
 #pragma clang loop unroll(full)
 	for (i = 0; i < 4; i++)
@@ -272,8 +273,8 @@ static __always_inline __u32 read_gre(const __u8 *tunnel, const void *end,
 static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *key,
 				       struct arrival *arrival, bool is_ip6)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end, *tunnel;
-	__u32 number = 0, header, udp_len = 0;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 number = 0, header, outer = ETH_LEN + (is_ip6 ? IP6_LEN : IP4_LEN);
 	struct weft_class *class;
 	struct outer_ip ip;
 	__be16 port = 0;
@@ -284,13 +285,11 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 		port = *(const __be16 *)(ip.l4 + 2);
 		if (be16(ip.l4 + 4) != ip.len)
 			return classify_other(skb, is_ip6);
-		udp_len = UDP_LEN;
 	} else if (ip.proto != PROTO_GRE) {
 		/* IPv6 may have extension headers in front of a tunnel's. */
 		return is_ip6 && ip.proto != PROTO_TCP ? classify_other(skb, is_ip6)
 						       : ARRIVED_NOT_OURS;
 	}
-	tunnel = ip.l4 + udp_len;
 	class = find_sender(data + ETH_LEN, is_ip6, ip.proto, port, &number);
 	arrival->endpoint = class ? number : WEFT_NO_ENDPOINT;
 	arrival->tos = ip.tos;
@@ -299,21 +298,24 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 		return classify_other(skb, is_ip6);
 	key->port = (__u64)class->in_port << WEFT_IN_PORT_SHIFT | WEFT_TUNNEL;
 	key->tun_flags = TUN_FLAG_KEY | (__u64)ip.tos << WEFT_TUN_TOS_SHIFT;
-	if (ip.proto == PROTO_UDP) {
+	/*
+	 * The class has the protocol of the packet, by its carrier. The verifier does not know
+	 * that, and so explores find_sender() once for both protocols.
+	 */
+	if (class->tunnel < WEFT_GRE) {
 		/*
 		 * IPv6 without a UDP checksum is valid only where both ends agreed on it (RFC 6935
 		 * section 5). Otherwise userspace's socket rejects it.
 		 */
 		if (is_ip6 && class->flags & WEFT_CLASS_CHECKSUM && !be16(ip.l4 + 6))
 			return ARRIVED_SLOW_PATH;
-		header = read_over_udp(tunnel, end, class->tunnel, key);
+		header = read_over_udp(ip.l4 + UDP_LEN, end, class->tunnel, key);
+		outer += UDP_LEN;
 	} else {
-		if (class->tunnel < WEFT_GRE)
-			return ARRIVED_SLOW_PATH;
 		key->tun_flags |= (__u64)ip.ttl << WEFT_TUN_TTL_SHIFT;
 		if (ip.dont_fragment)
 			key->tun_flags |= TUN_FLAG_DF;
-		header = read_gre(tunnel, end, class, key);
+		header = read_gre(ip.l4, end, class, key);
 	}
 	if (!header)
 		return ARRIVED_SLOW_PATH;
@@ -326,7 +328,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	} else {
 		key->tun_addr[0] = be64(data + ETH_LEN + 12);
 	}
-	arrival->inner.offset = ETH_LEN + (is_ip6 ? IP6_LEN : IP4_LEN) + udp_len + header;
+	arrival->inner.offset = outer + header;
 	return ARRIVED;
 }
 
@@ -413,20 +415,21 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
  */
 static __always_inline int join_ecn(struct weft_key *key, __u8 outer)
 {
-	__u8 inner = key->ip >> WEFT_IP_ECN_SHIFT & 3, joined = inner;
+	/*
+	 * Two bits for each inner field, for the outer fields 0 to 3 from the lowest byte on. With
+	 * branches instead, the verifier would explore what follows once per branch.
+	 */
+	const __u32 joined_fields = 0xfce4d4e4;
+	__u32 inner = key->ip >> WEFT_IP_ECN_SHIFT & 3, joined;
 
 	outer &= 3;
 	if (!outer || !is_ip(key))
 		return 0;
-	if (outer == 3) {
-		if (!inner)
-			return -1;
-		joined = 3;
-	} else if (outer == 1 && inner == 2) {
-		joined = 1;
-	}
-	key->ip = (key->ip & ~(3ULL << WEFT_IP_ECN_SHIFT)) | (__u64)joined << WEFT_IP_ECN_SHIFT;
-	return joined != inner;
+	if (outer == 3 && !inner)
+		return -1;
+	joined = joined_fields >> (outer * 8 + inner * 2) & 3;
+	key->ip ^= (__u64)(joined ^ inner) << WEFT_IP_ECN_SHIFT;
+	return joined ^ inner;
 }
 
 /*
