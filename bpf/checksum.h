@@ -134,7 +134,7 @@ __weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 		behind = end - at - 1;
 		if (behind >= PIECE_LEN)
 			behind = PIECE_LEN - 1;
-		hide_bounds(behind, PIECE_LEN - 1);
+		behind = forget(behind) & (PIECE_LEN - 1);
 		words = behind / sizeof(__be32);
 		/* Pads the last word of an odd length. */
 		piece->words[words] = 0;
