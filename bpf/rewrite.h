@@ -40,8 +40,11 @@ static __always_inline bool is_ip(const struct weft_key *key)
 	return l3_shape(key) == WEFT_L3_IP4 || l3_shape(key) == WEFT_L3_IP6;
 }
 
-/* Offset of layer 3, or 0 on error. */
-static __always_inline __u32 l3_offset(struct __sk_buff *skb)
+/*
+ * Offset of layer 3, or 0 on error. A global function, because the verifier would explore all that
+ * follows once per number of tags.
+ */
+__weak __u32 l3_offset(struct __sk_buff *skb)
 {
 	__u32 at = 12;
 	__be16 type;
