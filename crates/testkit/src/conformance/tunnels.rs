@@ -8,7 +8,6 @@ use super::lab::{PEER_MAC, UPLINK_MAC};
 use super::reference::{L3, Outcome, Up, arrived, is_v4, outer_l4, outer_segments};
 use super::{BASE, UPLINK, tunnel_port};
 use crate::frames::{self, FrameKinds};
-use crate::host::wait_until;
 use crate::random::Random;
 use datapath::config::EndpointConfig;
 use datapath::megaflow::Megaflow;
@@ -22,6 +21,7 @@ use flow::{
 use packet::{Checksum, Gso, GsoKind, PacketBuf, SegmentChecksum, Segmenter};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use wire::checksum::{checksum, pseudo_v4, pseudo_v6};
 use wire::{Ipv4Packet, Ipv6Packet, MacAddr, Protocol, udp};
 
@@ -115,10 +115,20 @@ pub(super) fn singles(
 }
 
 pub(super) fn wait_arrived(bench: &Bench, before: &Snapshot, decapped: u64) {
-    let until = arrived_until(before) + decapped;
-    wait_until(super::lab::PATIENCE, "everything has come out of the tunnels", || {
-        arrived_until(&bench.lab.snapshot()) >= until
-    });
+    let deadline = Instant::now() + super::lab::PATIENCE;
+    loop {
+        let now = bench.lab.snapshot();
+        let arrived = arrived_until(&now) - arrived_until(before);
+        if arrived >= decapped {
+            return;
+        }
+        let (had, has) = (&before.uplink.drops, &now.uplink.drops);
+        assert!(
+            Instant::now() < deadline,
+            "{arrived} of {decapped} frames have come out of the tunnels; drops {had:?} and {has:?}"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The number of decapsulated frames.
