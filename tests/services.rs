@@ -1,6 +1,6 @@
 //! Load balancers and address translation from one network file, and the view of their connections.
 
-use crate::commands::call::{weft, weft_json};
+use crate::commands::call::{Watch, weft, weft_json};
 use crate::common::daemon::request;
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
 use crate::established::{Pair, listen, wait_fused, while_stopped};
@@ -368,10 +368,21 @@ fn assert_connections_are_shown([near, far]: [&Path; 2]) {
     let (left, _) = connections(near, &balanced);
     assert_eq!(left.len() + 1, rows_to_vip.len());
     let (_, before) = connections(near, &[]);
+    let followed = Watch::start(near, &[&["ct", "--follow", "--json"], &balanced[..]].concat());
+    let next = || -> Value {
+        let line = followed.lines.recv_timeout(PATIENCE).expect("it prints what happens");
+        serde_json::from_str(&line).expect("JSON")
+    };
+    assert_eq!(next()["following"], left.len());
     let (_, said, _) = flush(&["--address", "10.9.9.9"]);
     assert!(said.starts_with("removed ") && !said.starts_with("removed 0 "), "{said}");
     let (rows, after) = connections(near, &["--address", "10.9.9.9"]);
     assert_eq!(rows, [Value::Null; 0]);
+    for _ in &left {
+        let event = next();
+        let ended = (&event["event"], &event["connection"]["original"]["dst"]);
+        assert_eq!(ended, (&"ended".into(), &"10.9.9.9".into()), "{event}");
+    }
     let count = |totals: &Value| totals["connections"].as_u64().expect("a number");
     assert!(count(&after) > 0 && count(&after) < count(&before), "{before} {after}");
     for (option, value, fault) in [

@@ -1,5 +1,7 @@
 //! `weft ct`: the connections that a running switch tracks.
 
+mod follow;
+
 use crate::control::replies::{
     ConnectionEnds, ConnectionRow, ConnectionTotals, ConnectionUse, FlushReply,
 };
@@ -19,6 +21,10 @@ use serde_json::{Value, json};
 ///
 /// --stats shows how many connections each zone and port has, and counters. --flush removes
 /// connections. The next packet of a removed connection opens it again if the rules allow that.
+///
+/// --follow looks at the connections once a second. It prints those that are new, have another state,
+/// mark or label, or have ended, until it is interrupted. A connection that opens and ends between
+/// two looks is not seen.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -29,13 +35,17 @@ pub struct Args {
     /// Show numbers of connections and counters
     #[arg(long, conflicts_with_all = ["flush", "ConnectionFilter"])]
     stats: bool,
+    /// Print connections that open, change or end, until interrupted
+    #[arg(long, conflicts_with_all = ["stats", "flush"])]
+    follow: bool,
     /// Remove the connections that the other options select
     #[arg(long)]
     flush: bool,
     /// With --flush: remove all connections
     #[arg(long, requires = "flush", conflicts_with = "ConnectionFilter")]
     all: bool,
-    /// Print JSON: one object per line, the last one is {"totals": ...}
+    /// Print JSON: one object per line, the last one is {"totals": ...}; with --follow, the
+    /// number of connections and then one object per event
     #[arg(long)]
     json: bool,
 }
@@ -45,6 +55,7 @@ Examples:
   weft ct --host h1
   weft ct --host h1 --address 10.9.0.1:80 --state established
   weft ct --host h1 --address 10.0.1.10 --json | jq 'select(.source_nat) | .reply'
+  weft ct --host h1 --follow --address 10.9.0.1:80
   weft ct --host h1 --stats
   weft ct --host h1 --flush --address 10.0.1.11
   weft ct --host h1 --flush --protocol tcp --src 10.0.1.10:4000 --dst 10.9.0.1:80
@@ -67,6 +78,9 @@ pub fn ct(args: &Args) -> Result<(), Failure> {
             true => format!("{}\n", json!({ "removed": removed })),
             false => format!("removed {removed} connections\n"),
         });
+    }
+    if args.follow {
+        return follow::follow(&path, &args.filter, args.json);
     }
     let mut out = Output::new();
     let end: ConnectionTotals = if args.stats {
@@ -159,8 +173,8 @@ fn totals(end: &ConnectionTotals, with_counters: bool) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn describe_shows_both_directions() {
+    /// A connection of a client to a load balancer.
+    pub(super) fn row(state: &str) -> ConnectionRow {
         let ends = |src: [u8; 4], src_port, dst: [u8; 4], dst_port| ConnectionEnds {
             src: src.into(),
             dst: dst.into(),
@@ -170,20 +184,25 @@ mod tests {
             icmp_type: None,
             icmp_code: None,
         };
-        let mut row = ConnectionRow {
+        ConnectionRow {
             zone: 3,
             user: Some("blue/vm1".to_owned()),
             protocol: "tcp".to_owned(),
             original: ends([10, 0, 0, 1], 4000, [10, 9, 0, 1], 80),
             reply: ends([10, 0, 0, 2], 8080, [10, 0, 0, 1], 4000),
-            state: "ESTABLISHED".to_owned(),
+            state: state.to_owned(),
             source_nat: false,
             destination_nat: true,
             mark: 2,
             label: "0x0".to_owned(),
             port: "vm1".to_owned(),
             expires_ms: 431_999_001,
-        };
+        }
+    }
+
+    #[test]
+    fn describe_shows_both_directions() {
+        let mut row = row("ESTABLISHED");
         assert_eq!(
             describe(&row),
             "blue/vm1: tcp ESTABLISHED 10.0.0.1:4000 -> 10.9.0.1:80  \
