@@ -39,8 +39,9 @@ const INHERITED_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct BpfState {
     inner: Mutex<LockedMaps>,
-    /// Held from when deleted entries are taken until they are free, so that a thread that needs
-    /// room waits for what another thread has taken. Locked before `inner`.
+    /// Held from when unused masks are taken until they are free, so that a thread that needs room
+    /// waits for those that another thread has taken. Locked before `inner`. A deletion does not
+    /// hold it: it takes long, and upcalls would wait.
     reclaiming: Mutex<()>,
     /// How far punted packets have been read, which the programs read.
     punt_clock: SharedWord,
@@ -162,7 +163,8 @@ impl BpfState {
         result
     }
 
-    /// Waits until deleted entries are free again, also those that another thread has taken.
+    /// Waits until deleted entries and unused masks are free again, also masks that another thread has
+    /// taken.
     fn make_room(&self) -> Result<(), MapError> {
         let _reclaiming = self.reclaiming();
         let deleted = self.lock().megaflows.reclaim()?;
@@ -179,7 +181,6 @@ impl BpfState {
         ids: &[MegaflowId],
         now_ms: u64,
     ) -> (Vec<(MegaflowId, Usage)>, Result<(), MapError>) {
-        let _reclaiming = self.reclaiming();
         let (mut deleted, mut result) = (DeletedMegaflows::default(), Ok(()));
         // In portions, so that upcall handlers get the lock in between.
         for some in ids.chunks(DELETIONS) {
