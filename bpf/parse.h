@@ -96,6 +96,8 @@ static __always_inline __u32 forget(__u32 number)
 		volatile __u32 value;
 	} slot __attribute__((aligned(8)));
 
+	/* Keeps the place of `value` in the slot. */
+	asm volatile("" : : "r"(&slot) : "memory");
 	slot.value = number;
 	return slot.value;
 }
