@@ -107,38 +107,44 @@ fn programs_tunnels_and_the_doctor_are_right_under_debians_kernel() {
 // emulated too. So each test here has the cases that this kernel adds, and no more.
 
 /// Two hosts with the kernel datapath. A super-packet counts once, so the numbers of packets are
-/// small. Over IPv6, `guests_talk_when_the_peers_are_tunnel_devices` has guests talk.
+/// small.
 #[test]
 #[ignore = "runs in the machine with Debian's kernel"]
 fn programs_forward() {
-    // No datapath is requested, and this kernel supports the kernel datapath.
-    let lab = Lab::new(Setup::new("vxlan").mtu(MTU).guests(2, 1));
-    let daemons = lab.start_both();
-    for daemon in &daemons {
-        assert_eq!(daemon.show().datapath, "kernel");
-        daemon.wait_says("by clsact");
+    for family in [4, 6] {
+        // No datapath is requested, and this kernel supports the kernel datapath.
+        let lab = Lab::new(Setup::new("vxlan").family(family).mtu(MTU).guests(2, 1));
+        let daemons = lab.start_both();
+        for daemon in &daemons {
+            assert_eq!(daemon.show().datapath, "kernel");
+            daemon.wait_says("by clsact");
+        }
+        let drops = daemons.each_ref().map(Daemon::drops);
+        guests_exchange(&lab, LEN);
+        // Programs punt fragments, and then all packets of the same megaflow for one second.
+        std::thread::sleep(Duration::from_millis(1500));
+        let served: Vec<u64> = (lab.hosts.iter().zip(&daemons))
+            .map(|(host, daemon)| {
+                let before = punted(host);
+                let rx = || daemon.show().ports.iter().map(|port| port.rx.packets).sum::<u64>();
+                let (a, b) = lab.ends();
+                let counted = rx();
+                traffic::tcp(a, b, 4, LEN);
+                let (all, handed) = (rx() - counted, punted(host) - before);
+                println!("{all} packets of guests, {handed} punted");
+                all.saturating_sub(handed)
+            })
+            .collect();
+        // Over IPv6 every segment needs an outer UDP checksum. Programs cannot request those for
+        // super-packets, so the super-packets of h1 are punted.
+        let first = usize::from(family == 6);
+        let few = served[first..].iter().any(|&served| served <= 10);
+        assert!(!few, "over IPv{family}, programs served {served:?}");
+        // Traffic between guests of one host uses no tunnel.
+        traffic::tcp(&lab.guests[0], &lab.guests[1], 6, LEN);
+        assert_eq!(daemons.each_ref().map(Daemon::drops), drops, "something was dropped");
+        daemons.into_iter().for_each(Daemon::stop);
     }
-    let drops = daemons.each_ref().map(Daemon::drops);
-    guests_exchange(&lab, LEN);
-    // Programs punt fragments, and then all packets of the same megaflow for one second.
-    std::thread::sleep(Duration::from_millis(1500));
-    let served: Vec<u64> = (lab.hosts.iter().zip(&daemons))
-        .map(|(host, daemon)| {
-            let before = punted(host);
-            let rx = || daemon.show().ports.iter().map(|port| port.rx.packets).sum::<u64>();
-            let (a, b) = lab.ends();
-            let counted = rx();
-            traffic::tcp(a, b, 4, LEN);
-            let (all, handed) = (rx() - counted, punted(host) - before);
-            println!("{all} packets of guests, {handed} punted");
-            all.saturating_sub(handed)
-        })
-        .collect();
-    assert!(served.iter().all(|&served| served > 10), "programs served {served:?}");
-    // Traffic between guests of one host uses no tunnel.
-    traffic::tcp(&lab.guests[0], &lab.guests[1], 6, LEN);
-    assert_eq!(daemons.each_ref().map(Daemon::drops), drops, "something was dropped");
-    daemons.into_iter().for_each(Daemon::stop);
 }
 
 #[test]

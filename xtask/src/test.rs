@@ -40,9 +40,9 @@ impl Options {
 const WITH_BOTH_DATAPATHS: [&str; 7] =
     ["overlay::", "kernel_vxlan::", "ovs::", "ovn::", "dissect::", "refusals::", "commands::"];
 /// Of these modules, what does not run again: it chooses the datapath itself, or it is about
-/// programs and files rather than packets, or it is about messages between guests or the physical
-/// network and the services of the daemon, which both datapaths hand over and send alike.
-const WITH_ONE_RUN: [&str; 17] = [
+/// programs and files rather than packets, or it is about messages between the physical network
+/// or health checks and the daemon, which both datapaths hand over and send alike.
+const WITH_ONE_RUN: [&str; 15] = [
     "commands::counters::",
     "commands::faults::",
     "commands::graph::",
@@ -51,10 +51,8 @@ const WITH_ONE_RUN: [&str; 17] = [
     "commands::top::",
     "ovn::announced::",
     "ovn::devices::",
-    "ovn::guest_services::",
     "ovn::health::",
     "ovn::learned::",
-    "ovn::migrated::",
     "ovn::openflow::",
     "ovn::tools::",
     "refusals::checksums::",

@@ -19,7 +19,7 @@ fn one_worker() -> Provider<'static> {
 }
 
 fn three_workers() -> Provider<'static> {
-    Provider::complete(&start_three_workers)
+    Provider { second_half: true, ..Provider::complete(&start_three_workers) }
 }
 
 testkit::conformance_tests!(super::one_worker, super::three_workers);
