@@ -20,7 +20,7 @@ const MEGABYTE: usize = 1 << 20;
 const DATAGRAMS: &[usize] = &[0, 1, 1400, 1473, 4000, 60_000];
 
 /// The tunnel types of tests of a guest's side of the switch: one for each carrier, and those with
-/// tags, which must not be taken for those of a guest. Of those over UDP, Geneve has options besides.
+/// tags, which must not be taken for those of a guest. Of those over UDP, Geneve has options.
 const KINDS: [&str; 5] = ["geneve", "gre", "stt", "vlan", "qinq"];
 
 /// Runs all checks with two guests on each host.

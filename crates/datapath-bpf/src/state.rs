@@ -163,8 +163,8 @@ impl BpfState {
         result
     }
 
-    /// Waits until deleted entries and unused masks are free again, also masks that another thread has
-    /// taken.
+    /// Waits until deleted entries and unused masks are free again, also masks that another thread
+    /// has taken.
     fn make_room(&self) -> Result<(), MapError> {
         let _reclaiming = self.reclaiming();
         let deleted = self.lock().megaflows.reclaim()?;
