@@ -80,8 +80,7 @@ pub(super) fn frames(
             {
                 let [early, late] = [last, at].map(|at| show(&expected[at].frame));
                 return Err(format!(
-                    "port {port}: frame {at} of {} came after frame {last}:\n {late}\nafter\n {early}",
-                    expected.len()
+                    "port {port}: frame {at} came after frame {last}:\n {late}\nafter\n {early}"
                 ));
             }
             if let Some(number) = sighting.sequence
