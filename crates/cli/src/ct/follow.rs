@@ -20,7 +20,7 @@ type Connections = HashMap<String, ConnectionRow>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     New,
-    /// Its state, mark or label is another one.
+    /// It has another state, mark or label than at the look before.
     Changed,
     Ended,
 }
@@ -52,7 +52,6 @@ pub(super) fn follow(path: &PathBuf, filter: &ConnectionFilter, json: bool) -> R
     loop {
         std::thread::sleep(INTERVAL);
         let now = connections(path, filter)?;
-        let mut out = Output::new();
         for (event, row) in events(&before, &now) {
             print(event, row, json, &mut out)?;
         }
@@ -74,8 +73,7 @@ fn connections(path: &PathBuf, filter: &ConnectionFilter) -> Result<Connections,
     Ok(all)
 }
 
-/// What happened between two looks: first what ended, so that the places of new connections are
-/// free before.
+/// What happened between two looks. Connections that have ended come first.
 fn events<'a>(before: &'a Connections, now: &'a Connections) -> Vec<(Event, &'a ConnectionRow)> {
     let ended = before.iter().filter(|(id, _)| !now.contains_key(*id));
     let ended = ended.map(|(_, row)| (Event::Ended, row));
