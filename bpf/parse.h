@@ -87,7 +87,8 @@ enum {
 /*
  * As hide_bounds(), but makes the verifier forget even a constant, and all earlier comparisons. The
  * verifier tracks numbers in registers and in stack slots at multiples of 8, but not elsewhere. So
- * it explores what follows once, and not once per value. Takes two instructions.
+ * it explores what follows once, and not once per value. Takes a store and a load, and at most two
+ * instructions for the address of the slot.
  */
 static __always_inline __u32 forget(__u32 number)
 {
