@@ -1,13 +1,16 @@
 //! All that CI checks, in order. A failed step does not hide what the later ones would say.
 
 use std::fs;
+use std::panic::resume_unwind;
+use std::process::Command;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
 
 use crate::architecture::Architecture;
 use crate::run::{Background, run};
-use crate::{book, deb, demo, deps, exact, lint, packages, prose, sbom, test};
+use crate::{book, demo, deps, exact, lint, packages, prose, sbom, test};
 
 /// The sum of the whole run.
 #[derive(Default)]
@@ -61,11 +64,10 @@ pub fn ci() -> Result<()> {
     tally.step("prose", prose::check);
     tally.step("book", book::book);
     tally.step("build, clippy and documentation", test::build_and_check);
-    let mut gate = Err(anyhow!("there is no release to count"));
+    let mut beside = None;
     tally.step("release", || {
-        print_end(release)?;
-        // It counts instructions, which do not depend on what else runs, and tests often wait.
-        gate = exact::comparison().and_then(Background::start);
+        print_end(release.map(Background::finish))?;
+        beside = Some(thread::spawn(count_and_package));
         Ok(())
     });
     let mut counts = test::Counts::default();
@@ -78,8 +80,13 @@ pub fn ci() -> Result<()> {
     // A run that failed in some other way (it did not compile, it skipped tests) counts as one
     // failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
-    tally.step("Debian packages", || deb::deb(Architecture::Amd64).map(drop));
+    let [gate, packages] = match beside.map(JoinHandle::join) {
+        Some(Ok(ended)) => ended,
+        Some(Err(panic)) => resume_unwind(panic),
+        None => [(); 2].map(|()| Err(anyhow!("there is no release"))),
+    };
     tally.step("exact gate", || print_end(gate));
+    tally.step("Debian packages", || print_end(packages));
     tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "0.1".to_owned()])?));
 
     println!("\n=== {}, {} of processor time", seconds(start.elapsed()), seconds(processor_time()));
@@ -91,9 +98,20 @@ pub fn ci() -> Result<()> {
     Ok(())
 }
 
-/// Waits for the end of `program`, and prints what it printed.
-fn print_end(program: Result<Background>) -> Result<()> {
-    let (printed, result) = program?.finish();
+/// What a program printed, and how it ended.
+type End = Result<(String, Result<()>)>;
+
+/// Counts instructions, then makes packages. Neither depends on what else runs, so tests run beside
+/// it, which often wait.
+fn count_and_package() -> [End; 2] {
+    // The file of this program may have been replaced by a new build of it.
+    let mut deb = Command::new(std::env::args_os().next().unwrap_or_default());
+    deb.arg("deb");
+    [exact::comparison(), Ok(deb)].map(|it| it.and_then(Background::start).map(Background::finish))
+}
+
+fn print_end(end: End) -> Result<()> {
+    let (printed, result) = end?;
     print!("{printed}");
     result
 }
