@@ -166,8 +166,10 @@ impl Vm {
             let file = File::options().read(true).append(true).create_new(true).open(&path);
             (file.expect("a file can be made"), path)
         });
+        // Without these two features, the kernel copies and clears memory by words. The emulator
+        // repeats a string instruction step by step, and with them a step is a byte.
         command
-            .args(["-accel", "tcg", "-cpu", "max", "-m", "256", "-no-reboot"])
+            .args(["-accel", "tcg", "-cpu", "max,-erms,-fsrm", "-m", "256", "-no-reboot"])
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .arg("-kernel")
             .arg(kernel().join("vmlinux"))
