@@ -14,7 +14,7 @@ use testkit::require_program;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The changes of the network, each checked.
-const CHANGES: usize = 120;
+const CHANGES: usize = 60;
 
 fn settings(remote: &str) -> Settings {
     Settings {

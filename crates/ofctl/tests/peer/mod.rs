@@ -135,7 +135,7 @@ fn sorted(mut sent: Vec<Sent>) -> Vec<Sent> {
 
 #[test]
 fn packets_leave_by_the_ports_and_with_the_headers_that_ovs_gives_them() {
-    const PROGRAMS: usize = 60;
+    const PROGRAMS: usize = 30;
     const PACKETS: usize = 15;
     require_program!("ovs-vswitchd", "openvswitch-switch");
     let ovs = OpenVswitch::start();
