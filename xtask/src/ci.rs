@@ -3,7 +3,7 @@
 use std::fs;
 use std::panic::resume_unwind;
 use std::process::Command;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
@@ -64,12 +64,8 @@ pub fn ci() -> Result<()> {
     tally.step("prose", prose::check);
     tally.step("book", book::book);
     tally.step("build, clippy and documentation", test::build_and_check);
-    let mut beside = None;
-    tally.step("release", || {
-        print_end(release.map(Background::finish))?;
-        beside = Some(thread::spawn(count_and_package));
-        Ok(())
-    });
+    // Tests often wait, and nothing of this depends on what else runs.
+    let beside = thread::spawn(|| count_and_package(release));
     let mut counts = test::Counts::default();
     let tested = tally.announce("test", || {
         let (all, result) = test::count(&test::Options::default(), true);
@@ -80,11 +76,8 @@ pub fn ci() -> Result<()> {
     // A run that failed in some other way (it did not compile, it skipped tests) counts as one
     // failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
-    let [gate, packages] = match beside.map(JoinHandle::join) {
-        Some(Ok(ended)) => ended,
-        Some(Err(panic)) => resume_unwind(panic),
-        None => [(); 2].map(|()| Err(anyhow!("there is no release"))),
-    };
+    let [release, gate, packages] = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
+    tally.step("release", || print_end(release));
     tally.step("exact gate", || print_end(gate));
     tally.step("Debian packages", || print_end(packages));
     tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "0.1".to_owned()])?));
@@ -101,13 +94,18 @@ pub fn ci() -> Result<()> {
 /// What a program printed, and how it ended.
 type End = Result<(String, Result<()>)>;
 
-/// Counts instructions, then makes packages. Neither depends on what else runs, so tests run beside
-/// it, which often wait.
-fn count_and_package() -> [End; 2] {
+/// Waits for the build of the release, counts its instructions, and makes packages of it.
+fn count_and_package(release: Result<Background>) -> [End; 3] {
+    let release = release.map(Background::finish);
+    if !matches!(release, Ok((_, Ok(())))) {
+        let absent = || Err(anyhow!("there is no release"));
+        return [release, absent(), absent()];
+    }
     // The file of this program may have been replaced by a new build of it.
     let mut deb = Command::new(std::env::args_os().next().unwrap_or_default());
     deb.arg("deb");
-    [exact::comparison(), Ok(deb)].map(|it| it.and_then(Background::start).map(Background::finish))
+    let finish = |it: Result<Command>| it.and_then(Background::start).map(Background::finish);
+    [release, finish(exact::comparison()), finish(Ok(deb))]
 }
 
 fn print_end(end: End) -> Result<()> {

@@ -205,7 +205,7 @@ impl Tests {
         let mut with_user = self.command(&with_user, threads)?;
         with_user.env("WEFT_TEST_DATAPATH", "user");
         let beside =
-            [self.command(&others, threads / 2)?, self.command(&documentation, threads / 2)?];
+            [self.command(&others, threads * 3 / 4)?, self.command(&documentation, threads / 2)?];
         let (mut end, beside) = std::thread::scope(|scope| {
             let beside = scope.spawn(|| {
                 let finish = |command| Background::start(command).map(Background::finish);
