@@ -22,7 +22,7 @@ pub struct Options {
 }
 
 /// Builds weft, counts the contenders of the baseline, and compares. A count above its tolerance is
-/// named. With `update`, counts every contender that is weft's.
+/// named. With `update`, counts all contenders of the gate.
 pub fn gate(options: &Options) -> Result<()> {
     packages::ensure(&packages::all())?;
     packages::fetch_guest_kernel()?;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Counts, Rounds, Wire};
-use crate::lab::{Contender, Datapath, Guest, Lab, Session, Shape, StatefulRules};
+use crate::lab::{Contender, Guest, Lab, Session, Shape, StatefulRules};
 use crate::traffic::ping::first_ping;
 use crate::{Error, Result, Stop};
 
@@ -19,8 +19,8 @@ const WRITE: usize = 64 << 10;
 /// Open vSwitch 3.1 detects no processor before the machine has been up for ten seconds. While the
 /// emulated machine is idle, its clock jumps, so this wait takes no time.
 const OVS_AGE: Duration = Duration::from_secs(12);
-/// The kernel datapath sends a megaflow to userspace for a second after it punts a packet, such as
-/// a ping whose outer checksum needs software. This wait takes no time either.
+/// weft's kernel datapath sends a megaflow to userspace for a second after it punts a packet, such
+/// as the first one of a connection. Counting begins after this wait, which takes no time either.
 const SLOW_PATH_HOLD: Duration = Duration::from_millis(2500);
 /// After this time of traffic in both directions, the tracker takes datagrams for a stream.
 const UDP_STREAM: Duration = Duration::from_millis(2500);
@@ -49,9 +49,6 @@ pub fn measure(contender: Contender, weft: &Path, rounds: Rounds, wire: Wire) ->
     first_ping(from, to, &mut attachment, &stop)
         .and_then(|mut pinger| pinger.run(3, &stop))
         .map_err(|error| attachment.explain(error, &stop))?;
-    if contender.weft_datapath() == Some(Datapath::Kernel) {
-        stop.sleep(SLOW_PATH_HOLD)?;
-    }
     let pair = Pair { from, to, rules: contender.stateful_rules() };
     let counts = Counts {
         tcp: tcp_round_trips(pair, rounds)?,
@@ -181,7 +178,8 @@ fn udp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
 }
 
 /// Nanoseconds of a message one way, which is half of a round trip: the median over [`PARTS`] parts
-/// of the measured round trips. `ask` is called with 0 at the end.
+/// of the measured round trips. They begin some time after those that warm up. `ask` is called with
+/// 0 at the end.
 fn exchange(
     rounds: Rounds,
     answer: impl FnOnce() -> std::io::Result<()> + Send,
@@ -191,6 +189,7 @@ fn exchange(
     thread::scope(|scope| {
         let answering = scope.spawn(answer);
         let timed = ask(rounds.warm_up).and_then(|()| {
+            thread::sleep(SLOW_PATH_HOLD);
             let part = |_| {
                 let start = Instant::now();
                 ask(each)?;

@@ -73,7 +73,7 @@ impl Rounds {
     /// For kept results.
     pub const FULL: Self = Self { warm_up: 500, measured: 2000, stream_kib: 32 << 10 };
     /// For the regression gate and for quick comparisons.
-    pub const SHORT: Self = Self { warm_up: 500, measured: 2000, stream_kib: 8 << 10 };
+    pub const SHORT: Self = Self { warm_up: 250, measured: 1000, stream_kib: 4 << 10 };
 }
 
 /// Instructions from one program to the other: for messages the median of 25 equal parts of the

@@ -200,6 +200,24 @@ impl Contender {
         Self::WeftVeth(TunnelType::QinQ),
     ];
 
+    /// Those of weft that no regression gate counts. The kernel datapath does not carry STT. Each
+    /// of the others differs from a counted one by code that another counted one runs: how the
+    /// guests are attached, or the language of the flows.
+    const NOT_GATED: [Self; 7] = [
+        Self::Weft(Datapath::Kernel, TunnelType::Stt),
+        Self::WeftBridge(Datapath::User),
+        Self::WeftBridge(Datapath::Kernel),
+        Self::WeftVeth(TunnelType::Geneve),
+        Self::WeftVeth(TunnelType::Gre),
+        Self::WeftVeth(TunnelType::Vlan),
+        Self::WeftVeth(TunnelType::QinQ),
+    ];
+
+    /// True for those of weft that the regression gate counts.
+    pub fn is_gated(self) -> bool {
+        self.is_weft() && !Self::NOT_GATED.contains(&self)
+    }
+
     /// Those that track connections, which only exact counts measure.
     pub const STATEFUL: [Self; 6] = {
         use StatefulRules::{Acls, Nat};
