@@ -44,8 +44,10 @@ fn every_pattern_counts_what_passed_when_both_ends_are_here() {
 
 #[test]
 fn no_data_is_sent_before_all_connections_are_established() {
-    let (server, stop) = (server(), Stop::new());
+    let stop = Stop::new();
     for pattern in [Pattern::TcpReverse, Pattern::TcpBidirectional, Pattern::TcpRr] {
+        // No data of an earlier pattern arrives at this one.
+        let server = server();
         let load = Load::new(pattern, 64, 2).unwrap();
         let (before, placement) = (server.received(), Placement::default());
         let connected = Connected::open(&load, server.address(), placement, &stop).unwrap();
@@ -62,6 +64,7 @@ fn no_data_is_sent_before_all_connections_are_established() {
         client.finish().unwrap();
     }
     // Connections that never begin must end, too.
+    let server = server();
     let load = Load::new(Pattern::TcpBidirectional, 64, 2).unwrap();
     drop(Connected::open(&load, server.address(), Placement::default(), &stop).unwrap());
 }
