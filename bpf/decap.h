@@ -155,9 +155,9 @@ static __always_inline bool find_outer_l4(struct __sk_buff *skb, const __u8 *ip,
 		l4->proto = ip[9];
 		l4->at = (void *)ip + (ip[0] & 0x0f) * 4;
 		if (be16(ip + 6) & IP4_OFFSET)
-			frag = FRAG_LATER;
+			frag = WEFT_FRAG_LATER;
 	}
-	return l4->proto != PROTO_UDP || (frag != FRAG_LATER && l4->at + UDP_LEN <= end);
+	return l4->proto != PROTO_UDP || (frag != WEFT_FRAG_LATER && l4->at + UDP_LEN <= end);
 }
 
 /*

@@ -382,7 +382,7 @@ enum weft_endpoint_flags {
 	/* The Ethernet addresses are known. Otherwise packets to it are punted. */
 	WEFT_ENDPOINT_RESOLVED = 2,
 	/* The tunnel type has options (Geneve). */
-	WEFT_ENDPOINT_GENEVE = 4,
+	WEFT_ENDPOINT_OPTION = 4,
 	/* Copies of the class's flags and header length, 8 bits each: they save a map lookup. */
 	WEFT_ENDPOINT_CLASS_SHIFT = 8,
 	WEFT_ENDPOINT_LEN_SHIFT = 16,

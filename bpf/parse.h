@@ -67,11 +67,8 @@ enum {
 	PROTO_SCTP = 132,
 };
 
-enum {
-	FRAG_WHOLE = 0,
-	FRAG_FIRST = 1,
-	FRAG_LATER = 3,
-};
+/* `ip_frag` of a packet that is no fragment. */
+#define FRAG_WHOLE 0
 
 /*
  * Makes the verifier forget all that it knows about a number, except that `mask` covers it. The
@@ -309,12 +306,12 @@ static __always_inline int parse_ip4(struct weft_key *key, const struct frame *f
 	    total > frame->len - (l3 - frame->data))
 		return WEFT_MALFORMED;
 	fragment = be16(ip + 6);
-	more = fragment & IP4_MORE ? FRAG_FIRST : FRAG_WHOLE;
-	frag = fragment & IP4_OFFSET ? FRAG_LATER : more;
+	more = fragment & IP4_MORE ? WEFT_FRAG_FIRST : FRAG_WHOLE;
+	frag = fragment & IP4_OFFSET ? WEFT_FRAG_LATER : more;
 	key->port |= WEFT_L3_IP4;
 	key->ip = ip_word(ip[9], ip[1], ip[8], frag, 0);
 	key->l3[0] = be64(ip + 12);
-	if (frag == FRAG_LATER)
+	if (frag == WEFT_FRAG_LATER)
 		return WEFT_PARSED;
 	l4.at = l3 + len;
 	l4.len = total - len;
@@ -372,9 +369,9 @@ __weak int walk_extensions(struct __sk_buff *skb, __u32 l3, __u32 total, struct 
 		if (proto == PROTO_FRAGMENT) {
 			len = 8;
 			fragment = be16(header + 2);
-			upper->frag = fragment & 1 ? FRAG_FIRST : FRAG_WHOLE;
+			upper->frag = fragment & 1 ? WEFT_FRAG_FIRST : FRAG_WHOLE;
 			if (fragment & ~7)
-				upper->frag = FRAG_LATER;
+				upper->frag = WEFT_FRAG_LATER;
 		}
 		if (at + len > total)
 			return WEFT_MALFORMED;
@@ -382,7 +379,7 @@ __weak int walk_extensions(struct __sk_buff *skb, __u32 l3, __u32 total, struct 
 		upper->proto = header[0];
 		if (header[0] == PROTO_HOP_BY_HOP)
 			return WEFT_MALFORMED;
-		if (upper->frag == FRAG_LATER)
+		if (upper->frag == WEFT_FRAG_LATER)
 			return 0;
 	}
 	return WEFT_MALFORMED;
@@ -421,7 +418,7 @@ static __always_inline int parse_ip6(struct weft_key *key, const struct frame *f
 		l4.len = total - upper.at;
 	}
 	key->ip = ip_word(l4.proto, word >> 20 & 0xff, ip[7], upper.frag, word & 0xfffff);
-	if (upper.frag == FRAG_LATER)
+	if (upper.frag == WEFT_FRAG_LATER)
 		return WEFT_PARSED;
 	return parse_l4(key, frame, &l4);
 }

@@ -17,7 +17,10 @@
 #define TCP_SUM 16
 #define ICMP6_SUM 2
 
-/* A frame that a program changes has no more tags than this. */
+/*
+ * A frame that a program changes has no more tags than this. A key holds two (`vlan::MAX_TAGS` in
+ * Rust), and a program pushes two at most.
+ */
 #define MAX_TAGS 4
 
 static __always_inline __u8 ip_proto(const struct weft_key *key)
@@ -68,7 +71,7 @@ __weak __u32 l3_offset(struct __sk_buff *skb)
 static __always_inline __u32 sum_offset(struct __sk_buff *skb, const struct weft_key *key,
 					__u32 l4)
 {
-	if (ip_frag(key) == FRAG_LATER)
+	if (ip_frag(key) == WEFT_FRAG_LATER)
 		return 0;
 	switch (ip_proto(key)) {
 	case PROTO_TCP:
@@ -410,6 +413,6 @@ static __always_inline bool can_set(const struct weft_key *key, __u32 fields, bo
 	if (fields & ADDRESSES && (proto == 33 || proto == 136))
 		return false;
 	/* SCTP has a CRC, which helpers cannot update. */
-	return !(fields & PORTS) || (ip_frag(key) != FRAG_LATER &&
+	return !(fields & PORTS) || (ip_frag(key) != WEFT_FRAG_LATER &&
 				     (proto == PROTO_TCP || proto == PROTO_UDP));
 }

@@ -64,7 +64,7 @@ can_encap(struct __sk_buff *skb, const struct weft_key *key, const struct guest_
 	if ((*flags & ready) != ready)
 		return 0;
 	limit = endpoint->max_len;
-	if (*flags & WEFT_ENDPOINT_GENEVE && frame->last->has_ports)
+	if (*flags & WEFT_ENDPOINT_OPTION && frame->last->has_ports)
 		limit -= OPTION_LEN;
 	if ((__s32)(frame->wire_len + list->grows) > (__s32)limit)
 		return 0;

@@ -140,6 +140,8 @@ fn shared_constants() -> String {
         ("GENEVE_TYPE_LOGICAL_PORTS", geneve::TYPE_LOGICAL_PORTS.into()),
         ("ETHERTYPE_NONE", field::ETH_TYPE_NONE.into()),
         ("TAG_PRESENT", field::TAG_PRESENT.into()),
+        ("FRAG_FIRST", field::FRAG_FIRST.into()),
+        ("FRAG_LATER", field::FRAG_LATER.into()),
     ];
     let others = others.map(|(name, value)| (name.to_owned(), value));
     "#pragma once\n\n".to_owned()

@@ -69,7 +69,7 @@ pub(crate) fn endpoint_value(entry: &EndpointEntry, overhead: usize) -> Vec<u8> 
         abi::WEFT_ENDPOINT_PRESENT
     };
     let has_option = spec.tunnel.descriptor().header.logical_ports != 0;
-    let option = if has_option { abi::WEFT_ENDPOINT_GENEVE } else { 0 };
+    let option = if has_option { abi::WEFT_ENDPOINT_OPTION } else { 0 };
     let from_class = u32::from(class_flags(spec, local.is_ipv6()))
         << abi::WEFT_ENDPOINT_CLASS_SHIFT
         | ((overhead + ETHERNET_LEN) as u32) << abi::WEFT_ENDPOINT_LEN_SHIFT;
@@ -219,7 +219,7 @@ mod tests {
                     assert_eq!(class_flags, class_entry[offset_of!(weft_class, flags)], "{spec:?}");
                     assert_eq!(len, class_entry[offset_of!(weft_class, len)], "{spec:?}");
                     let option =
-                        if tunnel == TunnelType::Geneve { abi::WEFT_ENDPOINT_GENEVE } else { 0 };
+                        if tunnel == TunnelType::Geneve { abi::WEFT_ENDPOINT_OPTION } else { 0 };
                     assert_eq!(
                         (state, rest),
                         ((option | if is(0) { PRESENT | RESOLVED } else { PRESENT }) as u8, 0),

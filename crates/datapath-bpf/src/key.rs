@@ -19,6 +19,7 @@ use crate::abi;
 use crate::layout::{self, WORDS};
 use flow::{Field, FlowKey, FlowMask, KernelMember, KernelShape, KernelWord, Match};
 use std::fmt;
+use wire::{EtherType, Protocol};
 
 /// Which headers a frame has: the bits of `enum weft_shape` in `bpf/intf.h`.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,13 +38,14 @@ impl Shape {
 
     fn of(key: &FlowKey) -> Self {
         let get = |field| key.get(field);
-        let l3 = match get(Field::EthType) {
-            0x0800 => Self::IP4,
-            0x86dd => Self::IP6,
-            0x0806 | 0x8035 => Self::ARP,
+        let l3 = match EtherType(get(Field::EthType) as u16) {
+            EtherType::IPV4 => Self::IP4,
+            EtherType::IPV6 => Self::IP6,
+            EtherType::ARP | EtherType::RARP => Self::ARP,
             _ => 0,
         };
-        let is_nd = l3 == Self::IP6 && get(Field::IpProto) == 58 && get(Field::IcmpCode) == 0;
+        let is_icmp6 = Protocol(get(Field::IpProto) as u8) == Protocol::ICMPV6;
+        let is_nd = l3 == Self::IP6 && is_icmp6 && get(Field::IcmpCode) == 0;
         let nd = match get(Field::IcmpType) {
             135 if is_nd => Self::ND,
             136 if is_nd => Self::ND | Self::ND_ADVERT,

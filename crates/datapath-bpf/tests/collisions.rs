@@ -2,14 +2,14 @@
 //! that collide under known factors do not collide under secret ones.
 //! `instruction_counts::instructions_are_bounded_when_hashes_collide` counts the cost.
 
+use crate::common::abi::WEFT_MAX_CHAIN;
 use crate::common::frames::tcp6;
 use crate::common::lookup::{EXECUTED, FACTORS, Lookup};
 use datapath_bpf::{FlowTableSizes, KernelKey, KernelMatch, MapError};
 use flow::{Field, FlowKey, FlowMask};
 
 const SIZES: FlowTableSizes = FlowTableSizes { flows: 3000, cached: 256 };
-/// `MAX_CHAIN` of `bpf/lookup.h`.
-const CHAIN: usize = 8;
+const CHAIN: usize = WEFT_MAX_CHAIN as usize;
 /// Offset of an IPv6 source address in a frame.
 const SOURCE: usize = 14 + 8;
 

@@ -23,7 +23,9 @@
 //! - UDP lengths, checksums and impossible addresses are not checked: the key repeats what the
 //!   frame says.
 
-use crate::{ETH_TYPE_NONE, Field, FlowKey, PortNo, TAG_PRESENT, TunnelInfo};
+use crate::{
+    ETH_TYPE_NONE, FRAG_FIRST, FRAG_LATER, Field, FlowKey, PortNo, TAG_PRESENT, TunnelInfo,
+};
 use packet::PacketBuf;
 use wire::icmp::nd;
 use wire::{
@@ -137,14 +139,14 @@ fn extract_ipv6(key: &mut FlowKey, l3: &[u8], located: &Located) -> Result<(), P
 fn extract_ip(key: &mut FlowKey, located: &Located, traffic_class: u8, ttl: u8) {
     let fragment = match located.fragment {
         Fragment::Whole => 0,
-        Fragment::First => 1,
-        Fragment::Later => 3,
+        Fragment::First => FRAG_FIRST,
+        Fragment::Later => FRAG_LATER,
     };
     key.set(Field::IpProto, located.protocol.0.into());
     key.set(Field::IpDscp, (traffic_class >> 2).into());
     key.set(Field::IpEcn, traffic_class.into());
     key.set(Field::IpTtl, ttl.into());
-    key.set(Field::IpFrag, fragment);
+    key.set(Field::IpFrag, fragment.into());
 }
 
 fn extract_arp(key: &mut FlowKey, l3: &[u8]) -> Result<(), ParseError> {

@@ -53,10 +53,10 @@ pub use endpoint::{
 pub use execute::{ActionOutput, CtProgress, MAX_NESTING, execute, pop_vlan, push_vlan};
 pub use extract::extract;
 pub use field::{
-    Access, ETH_TYPE_NONE, FOREIGN_FIELDS, Field, FieldSpec, FrameKind, KERNEL_WORDS, KernelMember,
-    KernelShape, KernelWord, Notation, OfctlName, OfctlSyntax, OvnKind, OvnSymbol, OxmHeader,
-    PACKET_WORDS, Prerequisite, Requirement, STAGES, Subfield, TAG_PRESENT, TRACKED_WORDS, WORDS,
-    low_bits,
+    Access, ETH_TYPE_NONE, FOREIGN_FIELDS, FRAG_FIRST, FRAG_LATER, Field, FieldSpec, FrameKind,
+    KERNEL_WORDS, KernelMember, KernelShape, KernelWord, Notation, OfctlName, OfctlSyntax, OvnKind,
+    OvnSymbol, OxmHeader, PACKET_WORDS, Prerequisite, Requirement, STAGES, Subfield, TAG_PRESENT,
+    TRACKED_WORDS, WORDS, low_bits,
 };
 pub use header_template::HeaderTemplate;
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo};

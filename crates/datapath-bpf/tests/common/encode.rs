@@ -112,7 +112,7 @@ pub fn endpoint(spec: &TunnelSpec, template: &[u8], class: u16, is_resolved: boo
     let max_len = usize::from(spec.path_mtu_bytes) + 14 - template.len();
     let resolved = if is_resolved { abi::WEFT_ENDPOINT_RESOLVED } else { 0 };
     let known = abi::WEFT_ENDPOINT_PRESENT | resolved;
-    let option = if spec.tunnel == TunnelType::Geneve { abi::WEFT_ENDPOINT_GENEVE } else { 0 };
+    let option = if spec.tunnel == TunnelType::Geneve { abi::WEFT_ENDPOINT_OPTION } else { 0 };
     let of_class = u32::from(class_flags(spec, is_v6)) << abi::WEFT_ENDPOINT_CLASS_SHIFT
         | (template.len() as u32) << abi::WEFT_ENDPOINT_LEN_SHIFT;
     let (max_len, flags) = (max_len as u16, known | option | of_class);
