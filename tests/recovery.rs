@@ -305,7 +305,10 @@ fn error_is_one_line_when_privileges_are_missing() {
     let before = all_links(&lab);
     let file = lab.network_file();
     let file = file.to_str().expect("a path of ASCII");
-    let output = as_nobody(&lab, &["run", "--host", "h1", file]);
+    // The default directory may have files of another daemon that root owns.
+    let control = lab.dir.path().join("nobody.sock");
+    let control = control.to_str().expect("a path of ASCII");
+    let output = as_nobody(&lab, &["run", "--host", "h1", "--control", control, file]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert_eq!(said.trim_end().lines().count(), 1, "one sentence: {said}");
