@@ -1,4 +1,7 @@
 //! UUIDs of rows, transactions, clusters and servers.
+//!
+//! Crate `uuid` also reads forms that OVSDB (RFC 7047) does not have: braces, a URN, no hyphens. To
+//! refuse those takes as much code as to parse the one that it has.
 
 use std::fmt;
 use std::str::FromStr;
