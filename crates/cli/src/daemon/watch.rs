@@ -28,8 +28,8 @@ const FLOW_CACHE_AGE: Duration = Duration::from_secs(1);
 const FLOW_CACHE_SIZE: usize = 1024;
 
 impl Daemon {
-    /// Streams dropped packets to a client, each with the logical flow that decided its drop. With
-    /// a filter, only those of one port or one reason.
+    /// Streams dropped packets to a client, each with the logical flow that decided its drop. The
+    /// filters select one port, one reason, or both.
     pub(super) fn drops(
         &self,
         port: Option<&str>,

@@ -18,14 +18,15 @@
 //! - Accept it, because the table does not grow. A port above its limit could then attract the
 //!   traffic of any other guest.
 //! - Forget the old entry. The traffic would be flooded and would reach the moved station. But a
-//!   port above its limit could make the switch forget every entry and so see all unicast traffic.
-//! - Refuse it. Only the guest at that port suffers, and only for a time: refused packets do not
-//!   refresh the old entry, so it ages out, and the switch retries the event once there is capacity
+//!   port at its limit could make the switch forget every entry and so see all unicast traffic.
+//! - Refuse it. Only the guest at that port suffers, and only for a time. Refused packets do not
+//!   refresh the old entry, so it ages out. The switch retries the event once there is capacity
 //!   ([`LearnedTable::capacity_for`]).
 //!
-//! The table refuses. A MAC binding could outlive that, because the routers that use it refresh it
-//! without knowing better. A refused event therefore marks the binding as *contested*: use no
-//! longer refreshes it, so it ages out and is resolved again.
+//! The table refuses. A MAC binding (a router's neighbour entry) would then never age out, because
+//! each use of it by a router refreshes it. A refused event therefore marks the binding as
+//! *contested*. The caller must not refresh a contested binding, so it ages out and is resolved
+//! again.
 
 use super::Map;
 use crate::state::IngressPort;
@@ -68,7 +69,7 @@ pub struct LearnedEntry<V> {
     /// The port that taught it, and when it was last learned or used. `None` for a configured
     /// entry, which never ages out.
     taught: Option<(IngressPort, Instant)>,
-    /// A port has claimed another value and was refused.
+    /// An event of another port about this key was refused.
     pub is_contested: bool,
 }
 
@@ -157,8 +158,8 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> LearnedTable<K, V> {
             // The table does not grow when an entry moves to another port.
             return Ok(left_of_port);
         }
-        // Each entry that the port adds also takes one of the free ones: it may add half of the
-        // difference before its count reaches the free count.
+        // Each added entry raises the port's count by one and lowers the free count by one. So the
+        // port may add half of the difference of the two.
         let free = self.limit.total.saturating_sub(self.entries.len());
         match free.saturating_sub(of_port).div_ceil(2) {
             0 => Err(LearnRefusal::TableFull),
@@ -203,7 +204,8 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> LearnedTable<K, V> {
         }
     }
 
-    /// Notes that an entry is in use, which restarts its ageing.
+    /// Notes that an entry is in use, which restarts its ageing. The caller decides whether a
+    /// contested entry may be refreshed.
     pub fn refresh(&mut self, key: &K, now: Instant) {
         if let Some(LearnedEntry { taught: Some((_, last_used)), .. }) = self.entries.get_mut(key) {
             *last_used = now.max(*last_used);

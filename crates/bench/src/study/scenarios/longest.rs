@@ -12,18 +12,18 @@ use crate::study::model::Figures;
 use crate::traffic::frames::{self, Frame};
 use crate::{Error, Result};
 
-/// The tested lengths, from `BELOW` bytes below the underlay's MTU, more than any tunnel adds, to
-/// `ABOVE` bytes above it.
+/// The tested lengths: from `BELOW` bytes below the underlay's MTU to `ABOVE` bytes above it. No
+/// tunnel adds as many bytes as `BELOW`.
 const BELOW: u16 = 120;
 const ABOVE: u16 = 8;
-/// The length of a first packet, which sets up addresses and megaflows.
+/// The length of a first packet. It makes weft resolve addresses and install megaflows.
 const FIRST: u16 = 200;
 /// How far the MTU of the guests' devices is above that of the underlay, in bytes.
 const ROOM: u16 = 200;
 const ETHERNET: usize = 14;
 /// Headers of IPv4 and UDP, in bytes.
 const HEADERS: u16 = 28;
-/// The marker at the end of each packet, before its length.
+/// The marker in each packet. The packet's length follows, in the last two bytes.
 const MARK: [u8; 4] = *b"weft";
 /// How long to wait for packets.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -31,8 +31,9 @@ const SETTLE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Sends packets of every length around the underlay's MTU with DF set, from a guest whose own MTU
-/// is larger. Finds the longest one that arrives and is one frame on the other host's uplink. The
-/// figures `longest_packet` and `overhead` are bytes of IP packets.
+/// is larger. Finds the longest one that arrives and is one frame on the other host's uplink.
+/// `longest_packet` is the length of that IP packet, and `overhead` what the tunnel adds to it, in
+/// bytes.
 ///
 /// # Errors
 /// A socket or an MTU is refused, or no packet arrives unfragmented.
