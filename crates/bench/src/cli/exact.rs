@@ -22,8 +22,7 @@ pub struct Args {
     /// A contender [default: every available one]; may be repeated
     #[arg(long, value_name = "NAME")]
     contender: Vec<Contender>,
-    /// The contenders of the regression gate: those that are weft, without those whose code others
-    /// of them run
+    /// The contenders of the regression gate, which are all weft
     #[arg(long, conflicts_with = "contender")]
     ours: bool,
     /// The directory of the kernel, as scripts/fetch-guest-kernel.sh makes it
@@ -39,9 +38,9 @@ pub struct Args {
     /// Keep the counts in this file after each contender, for --baseline
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Fail when switching by a contender that is weft costs more than in this file: a message 2 %
-    /// more (user datapath: 1.5 %), or a stream 12 % more (user datapath: 20 %). Such a contender
-    /// is counted again with other random numbers, up to three times, and the lowest counts
+    /// Fail when a weft contender's switching costs more than in this file: a message 2 % more
+    /// (user datapath: 1.5 %), or a stream 12 % more (user datapath: 20 %). Such a contender is
+    /// counted again with other random numbers, up to three times, and the lowest counts
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// No progress on standard error

@@ -15,8 +15,8 @@ use crate::{Error, Result, file};
 const KERNEL_MESSAGE_TOLERANCE: f64 = 0.02;
 /// The same for the user datapath. A wake-up of its threads costs thousands of instructions.
 const USER_MESSAGE_TOLERANCE: f64 = 0.015;
-/// The same for a KiB of a stream, whose switching takes few instructions: two builds of the same
-/// code have differed by 6 %.
+/// How much more the switching of a KiB of a stream may cost in the kernel datapath. It takes few
+/// instructions: two builds of the same code have differed by 6 %.
 const KERNEL_STREAM_TOLERANCE: f64 = 0.12;
 /// The same for the user datapath. Two builds of the same code have differed by 13 %: when threads
 /// sleep and wake decides how many frames a train has.

@@ -20,7 +20,8 @@ const WRITE: usize = 64 << 10;
 /// emulated machine is idle, its clock jumps, so this wait takes no time.
 const OVS_AGE: Duration = Duration::from_secs(12);
 /// weft's kernel datapath sends a megaflow to userspace for a second after it punts a packet, such
-/// as the first one of a connection. Counting begins after this wait, which takes no time either.
+/// as the first one of a connection. Messages and connections are counted after this wait, which
+/// takes no time either.
 const SLOW_PATH_HOLD: Duration = Duration::from_millis(2500);
 /// After this time of traffic in both directions, the tracker takes datagrams for a stream.
 const UDP_STREAM: Duration = Duration::from_millis(2500);
