@@ -18,8 +18,8 @@
 #define ICMP6_SUM 2
 
 /*
- * A frame that a program changes has no more tags than this. A key holds two (`vlan::MAX_TAGS` in
- * Rust), and a program pushes two at most.
+ * A frame whose IP headers a program changes has no more tags than this. It is not
+ * `vlan::MAX_TAGS`, the number that a key holds. With more tags, `l3_offset` fails.
  */
 #define MAX_TAGS 4
 
