@@ -8,8 +8,8 @@ set -eu
 compiler=$1
 
 # A library is compiled by rustc, and a second time with its tests: then clippy checks it. clippy's
-# driver is a compiler with more warnings that optimizes less. Tests themselves are not optimized,
-# which takes a third of the time, but the libraries that they call are. Benchmarks are only checked.
+# driver is a compiler with more warnings that optimizes less. Tests are not optimized, which takes
+# a third of the time; the libraries that they call are. Benchmarks are only checked.
 case " $* " in
 *" --crate-type lib "*) "$@" ;;
 *" crates/"*"/benches/"*) clippy-driver "${@/#--emit=*/--emit=dep-info,metadata}" ;;
