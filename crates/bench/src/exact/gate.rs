@@ -16,10 +16,10 @@ const KERNEL_MESSAGE_TOLERANCE: f64 = 0.02;
 /// The same for the user datapath. A wake-up of its threads costs thousands of instructions.
 const USER_MESSAGE_TOLERANCE: f64 = 0.015;
 /// How much more the switching of a KiB of a stream may cost in the kernel datapath. It takes few
-/// instructions: two builds of the same code have differed by 6 %.
+/// instructions. Two builds whose messages cost about the same have differed by 6 %.
 const KERNEL_STREAM_TOLERANCE: f64 = 0.12;
-/// The same for the user datapath. Two builds of the same code have differed by 13 %: when threads
-/// sleep and wake decides how many frames a train has.
+/// The same for the user datapath, where such builds have differed by 13 %: when threads sleep and
+/// wake decides how many frames a train has.
 const USER_STREAM_TOLERANCE: f64 = 0.20;
 
 /// The version of the schema. It grows when a reader of the earlier one would misunderstand a file.
