@@ -27,4 +27,4 @@ WantedBy=multi-user.target
 END
 chroot "$root" systemctl enable deb-test.service
 # The test starts what it needs of them.
-chroot "$root" systemctl disable openvswitch-switch.service ovn-central.service
+chroot "$root" systemctl disable openvswitch-switch.service ovn-central.service prometheus.service

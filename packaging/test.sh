@@ -357,6 +357,41 @@ systemd-run --quiet --unit=far ip netns exec far \
 talk
 echo "guests talk, on this host and through the tunnel"
 
+step "Prometheus shows the guests"
+echo 'WEFT_OPTIONS=--metrics 127.0.0.1:9478' >/etc/default/weft
+systemctl restart $unit
+cat >prometheus.yml <<'END'
+global: { scrape_interval: 1s, evaluation_interval: 1s }
+rule_files: [/usr/share/doc/weft/examples/weft.rules.yml]
+scrape_configs:
+  - job_name: weft
+    static_configs: [{ targets: ["127.0.0.1:9478"] }]
+END
+promtool check config prometheus.yml
+systemd-run --quiet --unit=watcher prometheus --config.file="$PWD/prometheus.yml" \
+    --storage.tsdb.path="$PWD/prometheus" --web.listen-address=127.0.0.1:9090
+# query EXPRESSION: the labels and the value of each sample that Prometheus has.
+query() {
+    promtool query instant http://127.0.0.1:9090 "$1"
+}
+has_samples() {
+    query "$1" | grep .
+}
+wait_for 120 has_samples 'up{job="weft"} == 1'
+for port in web app; do
+    wait_for 60 has_samples "weft_port_up{port=\"$port\"} == 1"
+done
+talk
+for port in web app; do
+    wait_for 60 has_samples "weft_port_receive_packets_total{port=\"$port\"} > 0"
+    query "weft_port_receive_packets_total{port=\"$port\"}"
+done
+query 'ALERTS{alertstate="firing"}' >alerts
+! grep . alerts || fail "alerts: $(cat alerts)"
+systemctl stop watcher.service
+rm /etc/default/weft
+systemctl restart $unit
+
 step "group weft may view, only root may change"
 useradd --system --groups weft viewer
 useradd --system stranger

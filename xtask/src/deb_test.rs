@@ -18,8 +18,8 @@ use crate::run::{cargo, run, show, target_dir};
 /// What the machine has besides Debian's minimum: what an operator's host has, and the tools of the
 /// test. Nothing is downloaded while the test runs.
 const IN_THE_MACHINE: &str = "dbus,initramfs-tools,iproute2,iputils-ping,kmod,linux-image-amd64,\
-                              nftables,openvswitch-switch,ovn-central,procps,systemd-sysv,\
-                              udev,zstd";
+                              nftables,openvswitch-switch,ovn-central,procps,prometheus,\
+                              systemd-sysv,udev,zstd";
 /// The script that prepares a fresh Debian; its argument is the root directory.
 const PREPARE: &str = "packaging/machine.sh";
 /// The longest run of the machine, in seconds.
