@@ -202,7 +202,8 @@ impl Tests {
         let mut with_default = self.command(&end_to_end, threads)?;
         let skipped = WITH_ONE_RUN.map(|name| ["--skip", name]);
         let with_user = [&end_to_end[..], &WITH_BOTH_DATAPATHS, skipped.as_flattened()].concat();
-        let mut with_user = self.command(&with_user, threads)?;
+        // Hardly anything runs beside these, which wait for two thirds of their time.
+        let mut with_user = self.command(&with_user, 2 * threads)?;
         with_user.env("WEFT_TEST_DATAPATH", "user");
         let beside =
             [self.command(&others, threads * 3 / 4)?, self.command(&documentation, threads / 2)?];
