@@ -1,6 +1,7 @@
 //! Every task of the project. CI and the Makefile call only this; `cargo xtask --help` lists it.
 #![forbid(unsafe_code)]
 
+mod advisories;
 mod architecture;
 mod arm64;
 mod book;
@@ -74,6 +75,8 @@ enum Task {
     Arm64,
     /// Write the bill of materials of the programs (CycloneDX) and check its licences
     Sbom,
+    /// Check the crates in Cargo.lock against RustSec's database of vulnerabilities
+    Advisories(advisories::Options),
     /// Install, kill, upgrade and remove the Debian packages under traffic, in a booted Debian;
     /// needs root
     DebTest(deb_test::Options),
@@ -149,6 +152,7 @@ fn main() -> ExitCode {
         Task::Dist => dist::dist(Architecture::Amd64).map(drop),
         Task::Deb(options) => deb::make(&options),
         Task::Arm64 => arm64::test(),
+        Task::Advisories(options) => advisories::check(&options),
         Task::Sbom => sbom::write(Architecture::Amd64).map(drop),
         Task::DebTest(options) => deb_test::test(&options),
         Task::LibvirtTest(options) => libvirt_test::test(&options),

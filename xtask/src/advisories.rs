@@ -1,0 +1,88 @@
+//! `cargo xtask advisories`: known vulnerabilities of the crates in Cargo.lock, by cargo-deny and
+//! RustSec's database.
+//!
+//! CI does not fetch the database. It checks that Cargo.lock is the one that was checked last.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::run::{cargo, run, target_dir};
+
+const VERSION: &str = "0.20.2";
+const DATABASE: &str = "https://github.com/RustSec/advisory-db";
+/// What was checked last: the object identifier of Cargo.lock in git, and the database's commit.
+const CHECKED: &str = "packaging/advisories.checked";
+
+/// Which database.
+#[derive(Args)]
+pub struct Options {
+    /// A git clone of RustSec's advisory-db [default: the one on GitHub]
+    #[arg(long, value_name = "DIRECTORY")]
+    database: Option<PathBuf>,
+}
+
+/// Checks the crates, and notes in `packaging/advisories.checked` that this was done.
+///
+/// # Errors
+/// A crate has an advisory or was yanked; cargo-deny prints which, and what to do.
+pub fn check(options: &Options) -> Result<()> {
+    let target = std::path::absolute(target_dir())?;
+    let root = target.join(format!("cargo-deny-{VERSION}"));
+    let program = root.join("bin/cargo-deny");
+    if !program.exists() {
+        let mut install = cargo(&["install", "cargo-deny", "--version", VERSION, "--locked"]);
+        run(install.args(["--debug", "--quiet", "--root"]).arg(&root))?;
+    }
+    let clones = target.join("advisories");
+    if clones.exists() {
+        fs::remove_dir_all(&clones).with_context(|| clones.display().to_string())?;
+    }
+    let settings = target.join("deny.toml");
+    let text = format!(
+        "[advisories]\ndb-path = {:?}\ndb-urls = [{DATABASE:?}]\nunmaintained = \"workspace\"\n\
+         yanked = \"deny\"\n",
+        clones.display().to_string()
+    );
+    fs::write(&settings, text).with_context(|| settings.display().to_string())?;
+    let mut deny = Command::new(program);
+    if let Some(directory) = &options.database {
+        // cargo-deny accepts no local address, but follows git's settings.
+        let directory = fs::canonicalize(directory).context(directory.display().to_string())?;
+        deny.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_VALUE_0", DATABASE);
+        deny.env("GIT_CONFIG_KEY_0", format!("url.file://{}.insteadOf", directory.display()));
+    }
+    run(deny.arg("--config").arg(&settings).args(["check", "advisories"]))?;
+    let mut clone = fs::read_dir(&clones)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let clone = clone.find(|path| path.is_dir()).context("no clone of the database")?;
+    let database = git(&clone, &["log", "-1", "--format=%H of %cs"])?;
+    let text = format!("Cargo.lock {}\nadvisory-db {database}\n", lock()?);
+    fs::write(CHECKED, text).context(CHECKED)
+}
+
+/// Checks that Cargo.lock has not changed since its crates were checked.
+///
+/// # Errors
+/// It has changed.
+pub fn is_checked() -> Result<()> {
+    let checked = fs::read_to_string(CHECKED).context(CHECKED)?;
+    ensure!(
+        checked.lines().next() == Some(format!("Cargo.lock {}", lock()?).as_str()),
+        "Cargo.lock has changed since its crates were checked: run cargo xtask advisories"
+    );
+    Ok(())
+}
+
+fn lock() -> Result<String> {
+    git(Path::new("."), &["hash-object", "Cargo.lock"])
+}
+
+fn git(directory: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new("git").current_dir(directory).args(arguments).output();
+    let output = output.context("cannot start git")?;
+    ensure!(output.status.success(), "git {} ended with {}", arguments.join(" "), output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
