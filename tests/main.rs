@@ -36,4 +36,5 @@ mod services;
 mod stateful;
 mod super_packets;
 mod trace;
+mod translated;
 mod vm;

@@ -30,11 +30,11 @@ const CORE: [&str; 2] = ["192.168.7.253", "fd77::fd"];
 const EDGE: [&str; 2] = ["192.168.7.254", "fd77::fe"];
 /// The virtual address of the load balancer of the router on `h2`, in the network outside.
 const OUTSIDE_VIPS: [&str; 2] = ["172.16.9.40", "fd16::40"];
-const BACKEND_PORT: u16 = 8080;
+pub const BACKEND_PORT: u16 = 8080;
 const STREAM: usize = 100_000;
 
 /// The guest outside, on `h1`.
-fn outside() -> Guest {
+pub fn outside() -> Guest {
     let netns = TestHost::new("web");
     netns.sysctl("net/ipv4/ping_group_range", "0 2147483647").expect("a sysctl can be set");
     let mac = MacAddr([2, 0, 0, 0, 9, 1]);
@@ -42,9 +42,9 @@ fn outside() -> Guest {
     Guest { name: "web".to_owned(), host: 0, port_key: 1, netns, mac, ip4, ip6 }
 }
 
-/// Besides the switch `blue` with `g1` and `g2` on `h1` and `g3` on `h2`: the network outside, two
-/// routers, load balancers, address translation, and ACLs for `g2`.
-fn services(outside: &Guest) -> String {
+/// Besides the switch `blue`: the network outside, and two routers, of which the one on `h2` leads
+/// outside.
+pub fn routers(outside: &Guest) -> String {
     let Guest { name, mac, netns, .. } = outside;
     let netns = netns.name().expect("the namespace of a guest has a name");
     let mut text = format!(
@@ -66,6 +66,13 @@ fn services(outside: &Guest) -> String {
             );
         }
     }
+    text
+}
+
+/// What [`routers`] has, and load balancers, address translation, and ACLs for `g2`. The switch
+/// `blue` has `g1` and `g2` on `h1` and `g3` on `h2`.
+pub fn services(outside: &Guest) -> String {
+    let mut text = routers(outside);
     for (family, subnet, guest) in [(4, "192.168.7.0/24", "192.168.7."), (6, "fd77::/64", "fd77::")]
     {
         for (kind, external, internal) in [
@@ -112,16 +119,16 @@ fn services(outside: &Guest) -> String {
     text
 }
 
-fn vip(family: u8) -> SocketAddr {
+pub fn vip(family: u8) -> SocketAddr {
     SocketAddr::new(ip(VIPS, family), 80)
 }
 
 /// What the router on `h2` balances for the network outside.
-fn router_vips(family: u8) -> [SocketAddr; 2] {
+pub fn router_vips(family: u8) -> [SocketAddr; 2] {
     [OUTSIDE_VIPS, OUTSIDE].map(|vip| SocketAddr::new(ip(vip, family), 81))
 }
 
-fn add_routes(guest: &Guest) {
+pub fn add_routes(guest: &Guest) {
     for (network, gateway) in [
         (format!("{}/32", VIPS[0]), CORE[0]),
         (format!("{}/128", VIPS[1]), CORE[1]),
