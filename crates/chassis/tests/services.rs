@@ -196,6 +196,56 @@ fn load_balancers_of_a_router_become_the_flows_that_ovn_northd_makes() {
     assert_same_answers(&ovn, &own);
 }
 
+/// The sources that a router forces: those of its ports, its own addresses, and others.
+#[test]
+fn forced_sources_of_a_router_become_the_flows_that_ovn_northd_makes() {
+    require_program!("ovn-northd", "ovn-central");
+    let ovn = Ovn::start("forced");
+    let commands = COMMANDS.replace("10.0.1.2/24", "10.0.1.2/24 fd01::2/64");
+    configure(&ovn, &commands.replace("203.0.113.2/24", "203.0.113.2/24 fd02::2/64"));
+    configure(&ovn, ROUTER_BALANCERS);
+    let text = with_router_balancers();
+    for (keys, options, flows) in [
+        ("lb_force_snat_ip = \"router_ip\"", &["lb_force_snat_ip=router_ip"][..], 47),
+        (
+            "lb_force_snat_ip = [\"10.0.1.2\", \"fd01::2\"]",
+            &["lb_force_snat_ip=\"10.0.1.2 fd01::2\""],
+            43,
+        ),
+        (
+            "lb_force_snat_ip = [\"fd09::2\"]\ndnat_force_snat_ip = [\"203.0.113.2\"]",
+            &["lb_force_snat_ip=\"fd09::2\"", "dnat_force_snat_ip=203.0.113.2"],
+            43,
+        ),
+        (
+            "dnat_force_snat_ip = [\"10.0.1.2\", \"fd01::2\"]",
+            &["dnat_force_snat_ip=\"10.0.1.2 fd01::2\""],
+            43,
+        ),
+    ] {
+        let others = "remove Logical_Router edge options lb_force_snat_ip dnat_force_snat_ip";
+        let set = options.iter().map(|it| format!(" -- set Logical_Router edge 'options:{it}'"));
+        ovn.nbctl(&format!("--wait=sb {others}{}", set.collect::<String>()));
+        let text =
+            text.replace("host = \"h2\"\n\n  [[log", &format!("host = \"h2\"\n{keys}\n\n  [[log"));
+        assert!(text.contains(keys));
+        let network = Network::parse(&text, "forced.toml").unwrap_or_else(|it| panic!("{it}"));
+        let own = logical_flows(&network).to_string();
+        assert_same(&ovn, &without_vip(&own), &[("blue", 16), ("edge", flows)]);
+        // Packets for the router itself do not leave it.
+        for address in network.logical_routers()[1].ports.iter().flat_map(|port| &port.addresses) {
+            let address = address.addr().to_string();
+            let is_end = |end: char| !(end.is_ascii_hexdigit() || end == '.' || end == ':');
+            let is_dropped = |line: &str| {
+                line.contains(".dst == ")
+                    && line.contains("drop;")
+                    && line.split(is_end).any(|word| word == address)
+            };
+            assert!(own.lines().any(is_dropped), "{keys}: {address}\n{own}");
+        }
+    }
+}
+
 /// The router and its switches answer for the same virtual addresses as those of ovn-northd.
 fn assert_same_answers(ovn: &Ovn, own: &str) {
     let sets = ovn.sbctl("--bare --columns=addresses find Address_Set name=_rtr_lb_3_ip4");

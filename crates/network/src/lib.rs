@@ -37,10 +37,10 @@ pub use health::BackendCheck;
 pub use load::{read_file, says_the_same};
 pub use logical::{LogicalFlow, LogicalNetwork, logical_flows};
 pub use model::{
-    Acl, AclAction, AclDirection, AclScope, Bridge, BridgePort, Device, FileLine, HealthChecks,
-    HealthTarget, Host, HostIndex, LoadBalancer, LogicalRouter, LogicalSwitch, Nat, NatKind,
-    Network, Port, PortSecurity, Route, RouterIndex, RouterLink, RouterPort, Segment, SwitchIndex,
-    Trust,
+    Acl, AclAction, AclDirection, AclScope, Bridge, BridgePort, Device, FileLine, ForceSnat,
+    HealthChecks, HealthTarget, Host, HostIndex, LoadBalancer, LogicalRouter, LogicalSwitch, Nat,
+    NatKind, Network, Port, PortSecurity, Route, RouterIndex, RouterLink, RouterPort, Segment,
+    SwitchIndex, Trust,
 };
 pub use name::interface_problem;
 pub use options::{TunnelOptions, UnderlayFamily, default_connections, overhead_bytes};

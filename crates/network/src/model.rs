@@ -8,7 +8,7 @@ mod services;
 pub use bridge::{Bridge, BridgePort};
 pub use policy::{Acl, AclAction, AclDirection, AclScope, PortSecurity, Trust};
 pub(crate) use router::port_in_switch;
-pub use router::{LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
+pub use router::{ForceSnat, LogicalRouter, Route, RouterIndex, RouterLink, RouterPort};
 pub use services::{HealthChecks, HealthTarget, LoadBalancer, Nat, NatKind};
 
 use crate::connectivity::Connectivity;

@@ -93,7 +93,7 @@ fn policy_is_refused_when_invalid_or_about_unknown_names() {
 
 #[test]
 fn services_are_refused_when_they_cannot_work() {
-    check(include_str!("refused/services.txt"), 4);
+    check(include_str!("refused/services.txt"), 5);
 }
 
 #[test]

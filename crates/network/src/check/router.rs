@@ -1,5 +1,6 @@
 //! Checks of logical routers: links, addresses, routes.
 
+use super::services::has_home;
 use crate::connectivity::Connectivity;
 use crate::errors::ProblemCollector;
 use crate::read::{
@@ -7,7 +8,7 @@ use crate::read::{
 };
 use crate::section::Located;
 use crate::{
-    FileLine, IpNet, LogicalRouter, Prefix, Route, RouterIndex, RouterLink, RouterPort,
+    FileLine, ForceSnat, IpNet, LogicalRouter, Prefix, Route, RouterIndex, RouterLink, RouterPort,
     SwitchIndex, suggest,
 };
 use flow::PortKey;
@@ -117,6 +118,8 @@ impl<'d> RouterChecker<'d> {
             .iter()
             .map(|route| self.route(report, draft, &connected, route, &mut prefixes))
             .collect();
+        let lb_force_snat = force_snat(report, draft, &connected, &draft.lb_force_snat);
+        let dnat_force_snat = force_snat(report, draft, &connected, &draft.dnat_force_snat);
         Some(LogicalRouter {
             name: draft.name.clone()?,
             home: match draft.home {
@@ -126,6 +129,8 @@ impl<'d> RouterChecker<'d> {
             },
             ports: ports.into_iter().collect::<Option<_>>()?,
             routes: routes.into_iter().collect::<Option<_>>()?,
+            lb_force_snat: lb_force_snat?,
+            dnat_force_snat: dnat_force_snat?,
             line: FileLine(report.line(draft.at)),
         })
     }
@@ -287,6 +292,39 @@ impl<'d> RouterChecker<'d> {
             }
         }
     }
+}
+
+/// Checks the source that a router gives to connections. `None` if it is wrong, which has been
+/// reported.
+fn force_snat(
+    report: &mut ProblemCollector<'_>,
+    router: &RouterDraft,
+    connected: &ConnectedNetworks,
+    setting: &Setting<Located<ForceSnat>>,
+) -> Option<Option<ForceSnat>> {
+    let Located { value, at } = match setting {
+        Setting::Default => return Some(None),
+        Setting::Wrong => return None,
+        Setting::Given(given) => given,
+    };
+    let mut is_right = has_home(report, (*at, "translates source addresses"), router);
+    if let ForceSnat::Addresses(addresses) = value {
+        for addr in addresses {
+            let Some((_, net)) = connected.find(*addr) else { continue };
+            if net.addr() != *addr {
+                let (own, net) = (net.addr(), Prefix::from(net));
+                report.error(
+                    *at,
+                    format!(
+                        "nobody answers ARP requests for {addr} in the network {net} of this \
+                         router; write its address there, {own}"
+                    ),
+                );
+                is_right = false;
+            }
+        }
+    }
+    is_right.then(|| Some(value.clone()))
 }
 
 fn named_port(

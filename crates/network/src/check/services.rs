@@ -221,7 +221,7 @@ pub(super) fn nats(
 }
 
 /// Connections are tracked on one host, so all packets of a connection must pass that host.
-fn has_home(
+pub(super) fn has_home(
     report: &mut ProblemCollector<'_>,
     (at, does): (usize, &str),
     router: &RouterDraft,

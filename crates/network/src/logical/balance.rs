@@ -81,7 +81,7 @@ fn add_balancer(
         format!("{register} = {address}; reg2[0..15] = {port}; ct_lb_mark;"),
         *line,
     );
-    let choose = match choice(balancer) {
+    let choose = match choice(balancer, "") {
         Some(choice) => format!("reg0[1] = 0; {choice}"),
         None => "drop;".to_owned(),
     };
@@ -91,10 +91,11 @@ fn add_balancer(
     }
 }
 
-/// The action that chooses a backend; `None` if all are offline.
-pub(super) fn choice(balancer: &LoadBalancer) -> Option<String> {
+/// The action that chooses a backend, with these further arguments; `None` if all are offline.
+pub(super) fn choice(balancer: &LoadBalancer, arguments: &str) -> Option<String> {
     let backends: Vec<String> = balancer.active().map(ToString::to_string).collect();
-    (!backends.is_empty()).then(|| format!("ct_lb_mark(backends={});", backends.join(",")))
+    (!backends.is_empty())
+        .then(|| format!("ct_lb_mark(backends={}{arguments});", backends.join(",")))
 }
 
 /// Source-address affinity. The backend of the client is in `reg4` or `xxreg0`, and in `reg8`.

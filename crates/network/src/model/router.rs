@@ -29,8 +29,22 @@ pub struct LogicalRouter {
     pub ports: Vec<RouterPort>,
     /// Its static routes, at most one per prefix. The networks of its ports need none.
     pub routes: Vec<Route>,
+    /// The source that connections get which it balances. With one, it has a home host.
+    pub lb_force_snat: Option<ForceSnat>,
+    /// The source that connections get whose destination it translates, as addresses. With one, it
+    /// has a home host.
+    pub dnat_force_snat: Option<ForceSnat>,
     /// Its line in the file.
     pub line: FileLine,
+}
+
+/// The source that a router gives to connections, so that their replies take the same router.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ForceSnat {
+    /// The first address of the port by which they leave.
+    RouterIp,
+    /// One address, or one of each family. In a network of the router, it is its own.
+    Addresses(Vec<IpAddr>),
 }
 
 impl LogicalRouter {

@@ -1,13 +1,13 @@
 //! `[[logical_router]]`.
 
 use super::{
-    HostDraft, Setting, SwitchDraft, Unique, host_named, ip_net, object_name, switch_named,
-    unicast_mac,
+    HostDraft, Setting, SwitchDraft, Unique, host_named, ip_net, object_name, services,
+    switch_named, unicast_mac,
 };
 use crate::errors::ProblemCollector;
 use crate::interface_address::not_unicast;
 use crate::section::{Field, Located, Schema, Section, key};
-use crate::{HostIndex, IpNet, Prefix, SwitchIndex};
+use crate::{ForceSnat, HostIndex, IpNet, Prefix, SwitchIndex};
 use flow::PortKey;
 use std::net::IpAddr;
 use wire::MacAddr;
@@ -17,6 +17,11 @@ pub(super) const ROUTER: Schema = Schema {
     keys: &[
         key("name", "name = \"core\""),
         key("host", "host = \"h1\""),
+        key(
+            "lb_force_snat_ip",
+            "lb_force_snat_ip = \"router_ip\" or lb_force_snat_ip = [\"10.0.1.1\"]",
+        ),
+        key("dnat_force_snat_ip", "dnat_force_snat_ip = [\"10.0.1.1\"]"),
         key("port", "[[logical_router.port]]"),
         key("route", "[[logical_router.route]]"),
     ],
@@ -47,6 +52,8 @@ pub(crate) struct RouterDraft {
     pub(crate) at: usize,
     pub(crate) name: Option<String>,
     pub(crate) home: Setting<Located<HostIndex>>,
+    pub(crate) lb_force_snat: Setting<Located<ForceSnat>>,
+    pub(crate) dnat_force_snat: Setting<Located<ForceSnat>>,
     pub(crate) ports: Vec<RouterPortDraft>,
     pub(crate) routes: Vec<RouteDraft>,
 }
@@ -114,6 +121,12 @@ impl<'s> RouterReader<'s> {
             let home = host_named(report, field, self.hosts)?;
             Some(field.located(home))
         });
+        let lb_force_snat = Setting::of(section.get("lb_force_snat_ip"), |field| match field {
+            field if field.is_array() => force_snat(report, field),
+            field => router_ip(report, field),
+        });
+        let dnat_force_snat =
+            Setting::of(section.get("dnat_force_snat_ip"), |field| force_snat(report, field));
         let known_problems = report.len();
         let ports = section.require(report, "port");
         let sections = ports.map_or_else(Vec::new, |field| field.tables(report, &PORT));
@@ -135,7 +148,7 @@ impl<'s> RouterReader<'s> {
         let routes = section.get("route");
         let routes = routes.map_or_else(Vec::new, |field| field.tables(report, &ROUTE));
         let routes = routes.iter().map(|section| route(report, section)).collect();
-        RouterDraft { at: section.at, name, home, ports, routes }
+        RouterDraft { at: section.at, name, home, lb_force_snat, dnat_force_snat, ports, routes }
     }
 
     fn port(
@@ -184,6 +197,43 @@ impl<'s> RouterReader<'s> {
             }
         }
     }
+}
+
+fn router_ip(
+    report: &mut ProblemCollector<'_>,
+    field: Field<'_, '_>,
+) -> Option<Located<ForceSnat>> {
+    let text = field.string(report)?;
+    if text != "router_ip" {
+        let right = "write \"router_ip\", or addresses as in [\"10.0.1.1\", \"2001:db8::1\"]";
+        field.error(report, format!("{text:?} is not \"router_ip\"; {right}"));
+        return None;
+    }
+    Some(field.located(ForceSnat::RouterIp))
+}
+
+/// Reads an array of one address, or of one of each family.
+fn force_snat(
+    report: &mut ProblemCollector<'_>,
+    field: Field<'_, '_>,
+) -> Option<Located<ForceSnat>> {
+    let elements: Vec<_> =
+        field.array(report)?.map(|element| services::address(report, element)).collect();
+    let addresses: Vec<_> =
+        elements.into_iter().map(|element| Some(element?.value)).collect::<Option<_>>()?;
+    let of_v4 = addresses.iter().filter(|address| address.is_ipv4()).count();
+    let of_v6 = addresses.len() - of_v4;
+    if addresses.is_empty() || of_v4 > 1 || of_v6 > 1 {
+        field.error(
+            report,
+            format!(
+                "the array has {of_v4} IPv4 and {of_v6} IPv6 addresses; write one address, or one \
+                 of each family"
+            ),
+        );
+        return None;
+    }
+    Some(field.located(ForceSnat::Addresses(addresses)))
 }
 
 fn addresses(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Vec<Located<IpNet>> {

@@ -258,7 +258,10 @@ fn router_named(
 }
 
 /// Reads a unicast address.
-fn address(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<Located<IpAddr>> {
+pub(super) fn address(
+    report: &mut ProblemCollector<'_>,
+    field: Field<'_, '_>,
+) -> Option<Located<IpAddr>> {
     let text = field.string(report)?;
     let problem = match text.parse::<IpAddr>() {
         Ok(addr) => match not_unicast(addr) {

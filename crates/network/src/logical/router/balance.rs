@@ -84,10 +84,20 @@ impl RouterFlows<'_> {
             "ct.new && !ct.rel && {ip} && {ip}.dst == {address} && {protocol} && \
              {protocol}.dst == {port}"
         );
-        let choose = choice(balancer).unwrap_or_else(|| "drop;".to_owned());
+        let (flag, arguments) = self.lb_force_snat();
+        let choose = choice(balancer, arguments);
+        let choose = choose.map_or_else(|| "drop;".to_owned(), |it| format!("{flag}{it}"));
         flows.add(&self.datapath, (Stage::LrInDnat, 120), is_new.as_str(), choose, *line);
         if let Some(timeout_s) = balancer.affinity_s {
             self.add_lb_affinity(flows, balancer, is_new, timeout_s);
+        }
+    }
+
+    /// What marks new connections whose source is forced: before `ct_lb_mark`, and in it.
+    const fn lb_force_snat(&self) -> (&'static str, &'static str) {
+        match self.router.lb_force_snat {
+            Some(_) => ("flags.force_snat_for_lb = 1; ", "; force_snat"),
+            None => ("", ""),
         }
     }
 
@@ -103,6 +113,7 @@ impl RouterFlows<'_> {
         timeout_s: u16,
     ) {
         let LoadBalancer { vip, line, .. } = balancer;
+        let (flag, arguments) = self.lb_force_snat();
         let (ip, protocol) = (family(vip.ip()), balancer.protocol.name());
         let (register, known) = match vip.ip() {
             IpAddr::V4(_) => ("reg0", "reg4"),
@@ -129,7 +140,10 @@ impl RouterFlows<'_> {
                     vip.ip(),
                     vip.port()
                 ),
-                format!("{register} = {}; ct_lb_mark(backends={backend});", vip.ip()),
+                format!(
+                    "{register} = {}; {flag}ct_lb_mark(backends={backend}{arguments});",
+                    vip.ip()
+                ),
             );
             add(
                 (Stage::LrInLbAffLearn, 100),

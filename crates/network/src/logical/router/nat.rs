@@ -11,7 +11,7 @@
 use super::{FlowCollector, RouterFlows, Stage};
 use crate::logical::next_to;
 use crate::logical::switch::solicitation_for;
-use crate::{FileLine, Nat, RouterPort};
+use crate::{FileLine, ForceSnat, IpNet, Nat, RouterPort};
 use flow::DatapathKey;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -58,6 +58,7 @@ impl RouterFlows<'_> {
     pub(super) fn is_external(&self, address: IpAddr) -> bool {
         self.nats.iter().any(|nat| nat.external == address)
             || self.balancers.iter().any(|balancer| balancer.vip.ip() == address)
+            || self.forced().iter().any(|(.., forced)| *forced == address)
     }
 
     pub(super) fn add_nat(&self, flows: &mut FlowCollector) {
@@ -66,7 +67,11 @@ impl RouterFlows<'_> {
             let ip = family(*external);
             let to_external = format!("ip && {ip}.dst == {external}");
             if kind.translates_destination() {
-                let actions = format!("flags.loopback = 1; ct_dnat({});", internal.addr());
+                let flag = match self.router.dnat_force_snat {
+                    Some(_) => "flags.force_snat_for_dnat = 1; ",
+                    None => "",
+                };
+                let actions = format!("{flag}flags.loopback = 1; ct_dnat({});", internal.addr());
                 let place = (Stage::LrInDnat, 100);
                 flows.add(&self.datapath, place, to_external.as_str(), actions, *line);
             }
@@ -90,15 +95,64 @@ impl RouterFlows<'_> {
                 self.add_answers(flows, external, nat);
             }
         }
+        self.add_forced(flows);
         self.add_untranslated(flows);
+    }
+
+    /// The sources that the router gives to connections from outside: the kind of connection in the
+    /// name of its flag, the port by which it leaves if that matters, and the source.
+    fn forced(&self) -> Vec<(&'static str, Option<&RouterPort>, IpAddr)> {
+        let mut forced = Vec::new();
+        let of_kinds = [("lb", &self.router.lb_force_snat), ("dnat", &self.router.dnat_force_snat)];
+        for (kind, force) in of_kinds {
+            match force {
+                Some(ForceSnat::Addresses(addresses)) => {
+                    forced.extend(addresses.iter().map(|address| (kind, None, *address)));
+                }
+                Some(ForceSnat::RouterIp) => {
+                    for port in &self.router.ports {
+                        let mut own = port.addresses.iter().map(IpNet::addr);
+                        let first4 = own.clone().find(IpAddr::is_ipv4);
+                        let first = first4.into_iter().chain(own.find(IpAddr::is_ipv6));
+                        forced.extend(first.map(|address| (kind, Some(port), address)));
+                    }
+                }
+                None => {}
+            }
+        }
+        forced
+    }
+
+    /// Connections from outside with a source of the router, so that replies take this router.
+    fn add_forced(&self, flows: &mut FlowCollector) {
+        for (kind, port, address) in self.forced() {
+            let ip = family(address);
+            let (priority, arrives, leaves) = match port {
+                Some(RouterPort { name, .. }) => {
+                    (110, format!("inport == {name:?}"), format!(" && outport == {name:?}"))
+                }
+                None => (100, ip.to_owned(), String::new()),
+            };
+            let mut add = |place, condition: String, actions: &str| {
+                flows.add(&self.datapath, place, condition, actions, self.router.line);
+            };
+            let condition = format!("{arrives} && {ip}.dst == {address}");
+            add((Stage::LrInUnsnat, 110), condition, "ct_snat;");
+            let condition = format!("flags.force_snat_for_{kind} == 1 && {ip}{leaves}");
+            add((Stage::LrOutSnat, priority), condition, &format!("ct_snat({address});"));
+        }
     }
 
     /// What no rule and no load balancer has translated by now is for nobody.
     fn add_untranslated(&self, flows: &mut FlowCollector) {
         let nats = self.nats.iter().map(|nat| (nat.external, nat.line));
         let vips = self.balancers.iter().map(|balancer| (balancer.vip.ip(), balancer.line));
-        let own: BTreeMap<IpAddr, FileLine> =
-            vips.chain(nats).filter(|(address, _)| self.has_address(*address)).collect();
+        let forced = self.forced().into_iter().map(|(.., address)| (address, self.router.line));
+        let own: BTreeMap<IpAddr, FileLine> = vips
+            .chain(nats)
+            .chain(forced)
+            .filter(|(address, _)| self.has_address(*address))
+            .collect();
         for (address, line) in own {
             let condition = format!("{}.dst == {address}", family(address));
             flows.add(&self.datapath, (Stage::LrInArpResolve, 2), condition, "drop;", line);
