@@ -15,7 +15,7 @@ use testkit::{report, require_program, require_root};
 /// Length of a TCP stream in each direction: several super-packets.
 const TRANSFER_LEN: usize = 300_000;
 /// The longest frame with an MTU of 1500, without the frame check sequence.
-const WIRE_FRAME_LEN: usize = 1514;
+pub const WIRE_FRAME_LEN: usize = 1514;
 /// The limited broadcast address of the guests' network.
 const BROADCAST: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 255);
 /// The multicast group of all ports of a switch.
@@ -39,7 +39,7 @@ const STT_FIRST: &[&str] = &[
     "stt_ip",
 ];
 /// Enables checksum verification, which is off by default.
-const VERIFY: &[&str] = &[
+pub const VERIFY: &[&str] = &[
     "-o",
     "ip.check_checksum:TRUE",
     "-o",
@@ -48,7 +48,7 @@ const VERIFY: &[&str] = &[
     "tcp.check_checksum:TRUE",
 ];
 /// The result of the verification, and its value "Good".
-const CHECKSUM_STATUS: &[&str] = &[
+pub const CHECKSUM_STATUS: &[&str] = &[
     "ip.checksum.status",
     "udp.checksum.status",
     "tcp.checksum.status",
@@ -235,14 +235,14 @@ fn is_from_a_host(protocols: &str) -> bool {
 }
 
 /// The dissection of a frame by tshark.
-struct Marks<'a>(&'a [Vec<String>]);
+pub struct Marks<'a>(pub &'a [Vec<String>]);
 
 /// The message of tshark for a TCP checksum of zero that is sent as 0xffff. Linux does this when it
 /// completes a checksum instead of a NIC (`skb_checksum_help`), once in 65,535 segments.
 const ZERO_AS_ALL_ONES: &str = "TCP Checksum 0xffff instead of 0x0000";
 
 impl Marks<'_> {
-    const FIELDS: &'static [&'static str] = &[
+    pub const FIELDS: &'static [&'static str] = &[
         "frame.number",
         "frame.protocols",
         "_ws.malformed",
@@ -254,12 +254,12 @@ impl Marks<'_> {
         "stt.pkt_len",
     ];
 
-    fn protocols(&self) -> &str {
+    pub fn protocols(&self) -> &str {
         self.0[1].first().expect("every frame has protocols")
     }
 
     /// Checks that the frame is not malformed and has no error or warning about its format.
-    fn check(&self) {
+    pub fn check(&self) {
         assert!(self.0[2].is_empty(), "{self} is malformed: {:?}", self.0[5]);
         let number = |text: &String| text.parse::<u32>().expect("tshark prints numbers");
         for (index, (severity, group)) in self.0[3].iter().zip(&self.0[4]).enumerate() {
@@ -273,13 +273,13 @@ impl Marks<'_> {
         }
     }
 
-    fn frame_len(&self) -> usize {
+    pub fn frame_len(&self) -> usize {
         self.0[6].concat().parse().expect("a length")
     }
 
     /// Checks that the results of [`CHECKSUM_STATUS`] are all good. With `may_lack`, the outer UDP
     /// checksums of TCP segments may be zero.
-    fn check_checksums(&self, statuses: &[Vec<String>], may_lack: bool) {
+    pub fn check_checksums(&self, statuses: &[Vec<String>], may_lack: bool) {
         let protocols = self.protocols();
         let is_zero = self.0[5].iter().any(|message| message.starts_with(ZERO_AS_ALL_ONES));
         let count = statuses.iter().flatten().count();

@@ -27,7 +27,7 @@ const VIPS: [&str; 2] = ["10.9.9.9", "fd99::9"];
 /// The addresses of the router on every host, which leads to the virtual addresses.
 const CORE: [&str; 2] = ["192.168.7.253", "fd77::fd"];
 /// The addresses of the router on `h2`, which leads outside.
-const EDGE: [&str; 2] = ["192.168.7.254", "fd77::fe"];
+pub const EDGE: [&str; 2] = ["192.168.7.254", "fd77::fe"];
 /// The virtual address of the load balancer of the router on `h2`, in the network outside.
 const OUTSIDE_VIPS: [&str; 2] = ["172.16.9.40", "fd16::40"];
 pub const BACKEND_PORT: u16 = 8080;

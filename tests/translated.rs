@@ -1,16 +1,27 @@
 //! Address translation when no port is left, and what translated packets look like to tshark.
 
 use crate::commands::call::{Watch, weft};
-use crate::common::{Daemon, Datapath, Guest, Lab, PATIENCE, Setup, traffic};
-use crate::ovn::nat::{OUTSIDE, SERVER, ip};
-use crate::services::{add_routes, outside, routers};
+use crate::common::{
+    Attachment, Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic,
+};
+use crate::dissect::{CHECKSUM_STATUS, Marks, VERIFY, WIRE_FRAME_LEN};
+use crate::ovn::nat::{FORWARDED, OUTSIDE, SERVER, ip};
+use crate::peers::capture::{Capture, dissect};
+use crate::peers::program::{command, run};
+use crate::peers::{MTU, carry_wire_frames};
+use crate::services::{BACKEND_PORT, EDGE, add_routes, outside, router_vips, routers, services};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
-use testkit::require_root;
+use testkit::{report, require_program, require_root};
+use traffic::EchoServer;
+use wire::Protocol;
+use wire::checksum::{pseudo_v4, pseudo_v6};
 
 /// The ports that address translation chooses from for a source port among them, as Linux does.
 const PORTS: RangeInclusive<u16> = 600..=1023;
@@ -151,4 +162,263 @@ fn assert_is_shown(lab: &Lab, of: &Exhausted, refused: &UdpSocket) {
         let (_, shown, _) = weft(&control, &[command]);
         assert!(shown.contains(EXHAUSTED), "{shown}");
     }
+}
+
+/// Defines a test with tcpdump, tshark and mergecap.
+macro_rules! require_tshark {
+    () => {
+        require_root!();
+        require_program!("tcpdump", "tcpdump");
+        require_program!("tshark", "tshark");
+        require_program!("mergecap", "wireshark-common");
+    };
+}
+
+/// Length of a TCP stream in each direction: several super-packets.
+const TRANSFER_LEN: usize = 100_000;
+/// The port of the load balancer for UDP, at the address of the one for TCP.
+const UDP_PORT: u16 = 82;
+
+/// The network of [`services`], whose router balances UDP too, and is the client of what it
+/// balances.
+fn forced(outside: &Guest) -> String {
+    let mut text = services(outside)
+        .replace("host = \"h2\"\n[[log", "host = \"h2\"\nlb_force_snat_ip = \"router_ip\"\n[[log");
+    for family in [4, 6] {
+        let vip = SocketAddr::new(router_vips(family)[0].ip(), UDP_PORT);
+        let backend = if family == 4 { "192.168.7.1" } else { "[fd77::1]" };
+        text += &format!(
+            "[[load_balancer]]\nname = \"udp{family}\"\nrouters = [\"edge\"]\n\
+             protocol = \"udp\"\nvip = \"{vip}\"\nbackends = [\"{backend}:{BACKEND_PORT}\"]\n"
+        );
+    }
+    text
+}
+
+/// Sends what the test captures: streams, datagrams and ICMP errors by source NAT, by destination
+/// NAT, and by load balancers.
+fn talk(first: &Guest, third: &Guest, outside: &Guest, family: u8) {
+    let server = |port| SocketAddr::new(ip(SERVER, family), port);
+    let inside = |guest: &Guest, port| SocketAddr::new(guest.ip(family), port);
+    let vip = router_vips(family)[0];
+    let _servers = [
+        EchoServer::start_at(outside, server(80)),
+        EchoServer::start_at(first, inside(first, 80)),
+        EchoServer::start_at(first, inside(first, BACKEND_PORT)),
+        EchoServer::start_at(third, inside(third, BACKEND_PORT)),
+    ];
+    let forwarded = |port| SocketAddr::new(ip(FORWARDED, family), port);
+    let balanced = SocketAddr::new(vip.ip(), UDP_PORT);
+    for (from, to, client) in [
+        (first, server(80), ip(OUTSIDE, family)),
+        (outside, forwarded(80), ip(SERVER, family)),
+        (outside, vip, ip(EDGE, family)),
+    ] {
+        assert_eq!(traffic::tcp_echo(from, to, TRANSFER_LEN).client, client, "to {to}");
+    }
+    for (from, own, to, by, client) in [
+        (first, first.ip(family), server(53), (outside, server(53)), ip(OUTSIDE, family)),
+        (outside, server(0).ip(), forwarded(53), (first, inside(first, 53)), ip(SERVER, family)),
+        (outside, server(0).ip(), balanced, (first, inside(first, BACKEND_PORT)), ip(EDGE, family)),
+    ] {
+        let socket = |guest: &Guest, address: SocketAddr| {
+            let socket = guest.netns.run(|| UdpSocket::bind(address)).expect("a UDP socket");
+            socket.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
+            socket
+        };
+        let (near, far) = (socket(from, SocketAddr::new(own, 0)), socket(by.0, by.1));
+        near.connect(to).expect("a socket can be connected");
+        for len in [1, 1300] {
+            let (sent, mut bytes) = (traffic::noise(len, 9), vec![0; len + 1]);
+            near.send(&sent).expect("a datagram is sent");
+            let (got, source) = far.recv_from(&mut bytes).expect("a datagram arrives");
+            assert_eq!((&bytes[..got], source.ip()), (&sent[..], client), "to {to}");
+            far.send_to(&sent, source).expect("a datagram is sent");
+            let got = near.recv(&mut bytes).expect("an answer arrives");
+            assert_eq!(bytes[..got], sent, "from {to}");
+        }
+        // Now the port is closed: the error comes back through the same translation.
+        drop(far);
+        near.send(b"to a closed port").expect("a datagram is sent");
+        let error = near.recv(&mut [0; 16]).expect_err("nobody answers");
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "to {to}");
+    }
+}
+
+/// What the guests receive of [`talk`] in both families, in one file.
+fn captured(lab: &Lab, outside: &Guest) -> PathBuf {
+    let [first, _, third] = &lab.guests[..] else { panic!("three guests") };
+    let directory = lab.dir.path();
+    let capture = |guest: &Guest| Capture::of_guest(guest, directory, &guest.name);
+    let captures = [first, third, outside].map(capture);
+    [4, 6].into_iter().for_each(|family| talk(first, third, outside, family));
+    let files = captures.map(Capture::stop);
+    let all = directory.join("all.pcap");
+    let mut merge = command("mergecap");
+    merge.arg("-w").arg(&all).args(files);
+    run(merge, b"");
+    all
+}
+
+/// What arrived: the address of its sender, and its protocols from IP on.
+type Arrived = BTreeSet<(IpAddr, String)>;
+
+/// What tshark 4.0 says about a checksum that the sender has left to its device.
+const BAD_CHECKSUM: &str = "Bad checksum";
+/// The fields from which [`pseudo_sum`] takes the checksum of the pseudo-header.
+const PSEUDO: [&str; 9] = [
+    "ip.src",
+    "ipv6.src",
+    "ip.dst",
+    "ipv6.dst",
+    "tcp.hdr_len",
+    "tcp.len",
+    "udp.length",
+    "tcp.checksum",
+    "udp.checksum",
+];
+
+/// The checksum of a segment or datagram of a guest, and that of its pseudo-header alone.
+fn checksums(fields: &[Vec<String>]) -> Option<[u16; 2]> {
+    let first = |name: &str| {
+        let at = PSEUDO.iter().position(|field| *field == name).expect("a field");
+        fields[at].first()
+    };
+    let number = |name: &str| first(name)?.parse::<u16>().ok();
+    let (protocol, len, checksum) = match number("tcp.len") {
+        Some(len) => (Protocol::TCP, number("tcp.hdr_len")? + len, first("tcp.checksum")?),
+        None => (Protocol::UDP, number("udp.length")?, first("udp.checksum")?),
+    };
+    let ends = [first("ip.src").or(first("ipv6.src")), first("ip.dst").or(first("ipv6.dst"))];
+    let sum = match ends.map(|end| end.and_then(|end| end.parse().ok())) {
+        [Some(IpAddr::V4(src)), Some(IpAddr::V4(dst))] => pseudo_v4(src, dst, protocol, len),
+        [Some(IpAddr::V6(src)), Some(IpAddr::V6(dst))] => pseudo_v6(src, dst, protocol, len.into()),
+        _ => return None,
+    };
+    let checksum = u16::from_str_radix(checksum.trim_start_matches("0x"), 16).ok()?;
+    Some([checksum, sum.fold()])
+}
+
+/// The checksum of a packet from a device with offloads may be that of the pseudo-header, which is
+/// what the device adds the rest to. If so, takes the complaint about it out of a dissection.
+fn accept_partial(row: &mut [Vec<String>], pseudo: &[Vec<String>]) {
+    let column = |name: &str| Marks::FIELDS.iter().position(|field| *field == name);
+    let column = |name: &str| column(name).expect("a field");
+    let message = column("_ws.expert.message");
+    let complaint = row[message].iter().position(|it| it.starts_with(BAD_CHECKSUM));
+    if let (Some(at), Some([found, partial])) = (complaint, checksums(pseudo))
+        && found == partial
+    {
+        for name in ["_ws.expert.severity", "_ws.expert.group", "_ws.expert.message"] {
+            row[column(name)].remove(at);
+        }
+        for name in ["tcp.checksum.status", "udp.checksum.status"] {
+            let at = CHECKSUM_STATUS.iter().position(|field| *field == name).expect("a field");
+            row[Marks::FIELDS.len() + at].clear();
+        }
+    }
+}
+
+/// Checks that tshark has no complaint about any frame of a capture, checksums included. Returns
+/// what arrived, and what of it was longer than a frame on the wire.
+fn assert_clean(file: &Path, is_wire: bool) -> (Arrived, Arrived) {
+    let fields = [Marks::FIELDS, CHECKSUM_STATUS, &PSEUDO].concat();
+    let (mut arrived, mut long) = (Arrived::new(), Arrived::new());
+    for mut row in dissect(file, VERIFY, "ip || ipv6", &fields) {
+        let pseudo = row.split_off(Marks::FIELDS.len() + CHECKSUM_STATUS.len());
+        if !is_wire {
+            accept_partial(&mut row, &pseudo);
+        }
+        let (marks, statuses) = row.split_at(Marks::FIELDS.len());
+        let marks = Marks(marks);
+        marks.check();
+        let is_checked = statuses.iter().any(|statuses| !statuses.is_empty());
+        if is_wire || is_checked {
+            marks.check_checksums(statuses, false);
+        }
+        let protocols = marks.protocols().trim_start_matches("eth:ethertype:");
+        let source = pseudo[0].first().or(pseudo[1].first()).expect("a source");
+        let source = source.parse().expect("an address");
+        let sender = (source, protocols.trim_end_matches(":data").to_owned());
+        if marks.frame_len() > WIRE_FRAME_LEN {
+            assert!(!is_wire, "{marks} is too long for the wire");
+            long.insert(sender.clone());
+        }
+        arrived.insert(sender);
+    }
+    (arrived, long)
+}
+
+#[test]
+fn tshark_finds_translated_packets_clean_when_threads_forward() {
+    require_tshark!();
+    translated_packets_are_clean(Datapath::User);
+}
+
+#[test]
+fn tshark_finds_translated_packets_clean_when_programs_forward() {
+    require_tshark!();
+    translated_packets_are_clean(Datapath::Kernel);
+}
+
+fn translated_packets_are_clean(datapath: Datapath) {
+    for is_wire in [false, true] {
+        received_packets_are_clean(datapath, is_wire);
+        let frames = if is_wire { "complete frames" } else { "super-packets" };
+        let by = datapath.name();
+        report::peer("tshark", &format!("translated {frames}: checksums; {by} datapath"));
+    }
+}
+
+/// Checks what guests receive: on the wire, by their own interfaces without offloads, and otherwise
+/// by TAP devices.
+fn received_packets_are_clean(datapath: Datapath, is_wire: bool) {
+    let mut outside = outside();
+    outside.ip4 = SERVER[0].parse().expect("an address");
+    outside.ip6 = SERVER[1].parse().expect("an address");
+    let mut text = forced(&outside);
+    let setup = Setup::new("geneve").guests(2, 1).datapath(datapath);
+    let lab = if is_wire {
+        let (device, _) =
+            text.split_once("device = ").and_then(|(_, it)| it.split_once('\n')).expect("a device");
+        let own = format!("{{ interface = \"{}\" }}", outside.host_device());
+        text =
+            text.replace(device, &own).replace("vni = 5002", &format!("vni = 5002\nmtu = {MTU}"));
+        let lab = Lab::new(setup.more(&text).attachment(Attachment::Veth).mtu(MTU));
+        outside.attach(&lab.hosts[0], MTU);
+        for guest in lab.guests.iter().chain([&outside]) {
+            carry_wire_frames(&lab.hosts[guest.host].netns, &guest.host_device());
+        }
+        carry_wire_frames(&outside.netns, GUEST_DEVICE);
+        // With threads, the others send super-packets, which are cut after their translation. What
+        // programs forward skips the end of the host, so it must be complete from the beginning.
+        if datapath == Datapath::Kernel {
+            lab.guests.iter().for_each(|guest| carry_wire_frames(&guest.netns, GUEST_DEVICE));
+        }
+        lab
+    } else {
+        Lab::new(setup.more(&text))
+    };
+    let daemons = lab.start_both();
+    lab.guests.iter().for_each(add_routes);
+    let file = captured(&lab, &outside);
+    let (arrived, long) = assert_clean(&file, is_wire);
+    for family in [4, 6] {
+        let [own, server, forwarded, inside] =
+            [OUTSIDE, SERVER, FORWARDED, EDGE].map(|of| ip(of, family));
+        let vip = router_vips(family)[0].ip();
+        let (version, icmp) = if family == 4 { ("ip", "icmp") } else { ("ipv6", "icmpv6") };
+        let [tcp, udp] = ["tcp", "udp"].map(|it| format!("{version}:{it}"));
+        let error = format!("{version}:{icmp}:{udp}");
+        for from in [own, server, forwarded, vip, inside] {
+            for kind in [&tcp, &udp] {
+                assert!(arrived.contains(&(from, kind.clone())), "{from} {kind}: {arrived:?}");
+            }
+            assert!(is_wire || long.contains(&(from, tcp.clone())), "{from}: {long:?}");
+        }
+        for from in [server, forwarded, vip] {
+            assert!(arrived.contains(&(from, error.clone())), "{from} {error}: {arrived:?}");
+        }
+    }
+    daemons.into_iter().for_each(Daemon::stop);
 }

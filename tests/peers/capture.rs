@@ -1,31 +1,40 @@
-//! Captures on the uplink with tcpdump, dissected by tshark.
+//! Captures with tcpdump, dissected by tshark.
 
 use super::program::{Running, command, run};
-use crate::common::{Host, PATIENCE};
+use crate::common::{GUEST_DEVICE, Guest, Host, PATIENCE};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
-use testkit::host::wait_until;
+use testkit::host::{TestHost, wait_until};
 
 /// A capture is complete when its file has not grown for this time.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// A running capture on the uplink of a host, in both directions.
+/// A running capture on a device.
 pub struct Capture {
     tcpdump: Running,
     file: PathBuf,
 }
 
 impl Capture {
-    /// Starts a capture and waits until it runs.
+    /// Starts a capture on the uplink of a host, in both directions, and waits until it runs.
     pub fn start(host: &Host, directory: &Path, name: &str) -> Self {
+        Self::start_on(&host.netns, &["-i", &host.uplink.name], directory, name)
+    }
+
+    /// Starts a capture of what a guest receives, and waits until it runs.
+    pub fn of_guest(guest: &Guest, directory: &Path, name: &str) -> Self {
+        Self::start_on(&guest.netns, &["-i", GUEST_DEVICE, "-Q", "in"], directory, name)
+    }
+
+    fn start_on(netns: &TestHost, of: &[&str], directory: &Path, name: &str) -> Self {
         let file = directory.join(name).with_extension("pcap");
         let mut tcpdump = command("tcpdump");
         // By default tcpdump drops its privileges to a user that cannot write to this directory.
         tcpdump.args(["--immediate-mode", "-U", "-n", "-Z", "root", "-B", "16384"]);
-        tcpdump.arg("-i").arg(&host.uplink.name).arg("-w").arg(&file);
-        let tcpdump = Running::start("tcpdump", host.netns.command(tcpdump), directory);
+        tcpdump.args(of).arg("-w").arg(&file);
+        let tcpdump = Running::start("tcpdump", netns.command(tcpdump), directory);
         wait_until(PATIENCE, "tcpdump listens", || tcpdump.output().contains("listening on"));
         Self { tcpdump, file }
     }
