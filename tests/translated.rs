@@ -175,7 +175,7 @@ macro_rules! require_tshark {
 }
 
 /// Length of a TCP stream in each direction: several super-packets.
-const TRANSFER_LEN: usize = 100_000;
+const TRANSFER_LEN: usize = 70_000;
 /// The port of the load balancer for UDP, at the address of the one for TCP.
 const UDP_PORT: u16 = 82;
 
