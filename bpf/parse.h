@@ -221,25 +221,26 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 /* The fields tp_src and tp_dst of a transport header, which begins with both. */
 static __always_inline __u64 ports_word(const void *l4)
 {
-	return (__u64)be32(l4) << WEFT_TP_DST_SHIFT;
+	_Static_assert(WEFT_TP_DST_SHIFT == 32, "the ports are the upper half");
+	return bpf_be64_to_cpu((__u64) * (const __u32 *)l4);
 }
 
 static __always_inline int parse_tcp(struct weft_key *key, const struct frame *frame,
 				     const struct l4_header *l4)
 {
-	const __u8 *tcp = l4->at;
-	__u16 word;
-	__u32 len;
+	__u32 word, len;
 
+	_Static_assert(WEFT_TCP_FLAGS_SHIFT == 16, "the flags are where the header has them");
 	if (l4->len < TCP_LEN)
 		return WEFT_MALFORMED;
 	if (l4->at + TCP_LEN > frame->end)
 		return WEFT_PULL;
-	word = be16(tcp + 12);
-	len = word >> 12 << 2;
+	/* Header length in words, flags, and window. */
+	word = be32(l4->at + 12);
+	len = word >> 28 << 2;
 	if (len < TCP_LEN || len > l4->len)
 		return WEFT_MALFORMED;
-	key->transport = ports_word(tcp) | (word & 0xfff) << WEFT_TCP_FLAGS_SHIFT;
+	key->transport = ports_word(l4->at) | (word & 0x0fff0000);
 	return WEFT_PARSED;
 }
 
@@ -274,9 +275,13 @@ static __always_inline int parse_icmp(struct weft_key *key, const struct frame *
 static __always_inline int parse_l4(struct weft_key *key, const struct frame *frame,
 				    const struct l4_header *l4)
 {
-	switch (l4->proto) {
-	case PROTO_TCP:
+	__u32 proto = l4->proto;
+
+	if (proto == PROTO_TCP)
 		return parse_tcp(key, frame, l4);
+	/* Keeps the compiler from comparing with others before TCP, the most frequent one. */
+	barrier_var(proto);
+	switch (proto) {
 	case PROTO_UDP:
 		return parse_ports(key, frame, l4, UDP_LEN);
 	case PROTO_SCTP:
@@ -572,11 +577,19 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
 	return result == WEFT_PULL ? WEFT_UPCALL : result;
 }
 
-/* Whether this is the most frequent case: untagged IPv4 with its headers in the linear part. */
+/* EtherType of IPv4, and version and length of a header without options; the next byte is TOS. */
+#define PLAIN_IP4 0x08004500
+#define PLAIN_IP4_MASK 0xffffff00
+
+/*
+ * Whether this is the most frequent case: untagged IPv4 without options, no fragment, and with its
+ * headers in the linear part.
+ */
 static __always_inline bool is_plain(struct __sk_buff *skb, const struct inner_frame *inner,
 				     struct frame *frame)
 {
 	__u32 offset = inner->offset;
+	const void *type;
 
 	if (offset > MAX_OFFSET || inner->skip ||
 	    (skb->vlan_present && !inner->skb_tag_is_underlay))
@@ -586,30 +599,58 @@ static __always_inline bool is_plain(struct __sk_buff *skb, const struct inner_f
 	frame->end = (void *)(long)skb->data_end;
 	frame->offset = offset;
 	frame->len = skb->len - offset;
+	type = frame->data + ETH_LEN - 2;
 	return frame->data + ETH_LEN + IP4_LEN <= frame->end &&
-	       be16(frame->data + ETH_LEN - 2) == ETHERTYPE_IP4;
+	       (*(const __u32 *)type & bpf_htonl(PLAIN_IP4_MASK)) == bpf_htonl(PLAIN_IP4) &&
+	       !(*(const __u16 *)(type + 2 + 6) & bpf_htons(IP4_OFFSET | IP4_MORE));
+}
+
+/* As parse_frame(), for a frame that is_plain() accepts. */
+static __always_inline int parse_plain(struct weft_key *key, const struct frame *frame)
+{
+	const __u8 *ip = frame->data + ETH_LEN;
+	struct l4_header l4 = { .at = (void *)ip + IP4_LEN, .proto = ip[9] };
+	__u32 total = be16(ip + 2);
+
+	key->eth_dst = be48(frame->data) | ETHERTYPE_IP4;
+	key->eth_src = be48(frame->data + 6);
+	if (total < IP4_LEN || total > frame->len - ETH_LEN)
+		return WEFT_MALFORMED;
+	key->port |= WEFT_L3_IP4;
+	key->ip = ip_word(l4.proto, ip[1], ip[8], FRAG_WHOLE, 0);
+	key->l3[0] = be64(ip + 12);
+	l4.len = total - IP4_LEN;
+	return parse_l4(key, frame, &l4);
 }
 
 /*
- * Parses the frame that `inner` describes. The port and the tunnel are already set in the key. The
- * path for untagged IPv4 in parse_frame() is repeated here inline, which halves the cost of that
- * most frequent case.
+ * Parses the frame that `inner` describes. The port and the tunnel are already set in the key, and
+ * its other words are 0, except those that every IPv4 packet has: they may be uninitialized. The
+ * path for plain IPv4 in parse_frame() is repeated here inline, which more than halves the cost of
+ * that most frequent case.
  */
 static __always_inline int parse_guest_frame(struct __sk_buff *skb, struct weft_key *key,
 				       const struct inner_frame *inner)
 {
+	struct inner_frame passed;
 	struct frame frame;
 	int result;
 
 	if (is_plain(skb, inner, &frame)) {
-		key->eth_dst = be48(frame.data) | ETHERTYPE_IP4;
-		key->eth_src = be48(frame.data + 6);
-		result = parse_ip4(key, &frame, frame.data + ETH_LEN);
+		result = parse_plain(key, &frame);
 	} else {
+		key->eth_dst = 0;
+		key->eth_src = 0;
+		key->ip = 0;
+		key->l3[0] = 0;
 		result = parse_frame(skb, key, inner->offset, inner->skip,
 				     inner->skb_tag_is_underlay);
 	}
-	return result == WEFT_PULL ? parse_pulled(skb, key, inner) : result;
+	if (result != WEFT_PULL)
+		return result;
+	/* A copy, so that constant members need no memory before they are passed. */
+	passed = *inner;
+	return parse_pulled(skb, key, &passed);
 }
 
 /*
@@ -621,8 +662,11 @@ static __always_inline int parse(struct __sk_buff *skb, struct weft_key *key, __
 {
 	const struct inner_frame whole = {};
 
-	__builtin_memset(key, 0, sizeof(*key));
 	key->port = (__u64)in_port << WEFT_IN_PORT_SHIFT;
+	key->vlan = 0;
+	key->transport = 0;
+	__builtin_memset(&key->l3[1], 0,
+			 sizeof(*key) - __builtin_offsetof(struct weft_key, l3[1]));
 	if (tunnel)
 		key_tunnel(key, tunnel);
 	return parse_guest_frame(skb, key, &whole);
