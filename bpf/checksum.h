@@ -38,8 +38,8 @@ struct partial_csum {
 	__s32 field;	/* where it is stored */
 };
 
-/* Bytes of struct sk_buff from `ip_summed` to `mac_header`: 60 or a few more, by kernel version. */
-#define CSUM_SPAN 88
+/* Bytes of struct sk_buff from `ip_summed` on that include `csum_start` and `csum_offset`. */
+#define CSUM_SPAN 16
 
 #define field_info(member, what) __builtin_preserve_field_info(((struct sk_buff *)0)->member, what)
 #define offset_from_ip_summed(member) \
@@ -66,18 +66,18 @@ static __always_inline bool has_kernel_context(void)
 }
 
 /*
- * Reads the checksum state of a packet, which the program context does not have. The helper reads
- * all members at once, because the cost is mostly that of its call.
+ * Reads the checksum state of a packet, which the program context does not have. Kernels without
+ * bpf_cast_to_kern_ctx() need a helper. Its cost grows with the bytes that it reads, so it reads
+ * the place of the MAC header, which is farther away, only if there is a partial checksum.
  */
 static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx,
 							 struct partial_csum *csum)
 {
 	__u32 start = offset_from_ip_summed(csum_start);
 	__u32 offset = offset_from_ip_summed(csum_offset);
-	__u32 mac = offset_from_ip_summed(mac_header);
-	__u8 part[CSUM_SPAN] __attribute__((aligned(8)));
+	__u64 part[CSUM_SPAN / 8], summed;
 	struct sk_buff *skb;
-	__u64 summed;
+	__u16 mac;
 
 	if (has_kernel_context()) {
 		skb = bpf_cast_to_kern_ctx(ctx);
@@ -87,17 +87,20 @@ static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx,
 		csum->field = csum->start + skb->csum_offset;
 		return CSUM_PENDING;
 	}
-	if (start > CSUM_SPAN - 2 || offset > CSUM_SPAN - 2 || mac > CSUM_SPAN - 2)
-		return CSUM_UNKNOWN;
-	if (bpf_probe_read_kernel(part, (mac > offset ? mac : offset) + 2,
+	if (bpf_probe_read_kernel(part, sizeof(part),
 				  (void *)ctx + field_info(ip_summed, BPF_FIELD_BYTE_OFFSET)))
 		return CSUM_UNKNOWN;
-	summed = *(const any64 *)part << field_info(ip_summed, BPF_FIELD_LSHIFT_U64) >>
+	summed = part[0] << field_info(ip_summed, BPF_FIELD_LSHIFT_U64) >>
 		 field_info(ip_summed, BPF_FIELD_RSHIFT_U64);
 	if (summed != CHECKSUM_PARTIAL)
 		return CSUM_DONE;
-	csum->start = (__s16)(*(const any16 *)(part + start) - *(const any16 *)(part + mac));
-	csum->field = csum->start + *(const any16 *)(part + offset);
+	if (start > CSUM_SPAN - 2 || offset > CSUM_SPAN - 2)
+		return CSUM_UNKNOWN;
+	if (bpf_probe_read_kernel(&mac, sizeof(mac),
+				  (void *)ctx + field_info(mac_header, BPF_FIELD_BYTE_OFFSET)))
+		return CSUM_UNKNOWN;
+	csum->start = (__s16)(*(const any16 *)((void *)part + start) - mac);
+	csum->field = csum->start + *(const any16 *)((void *)part + offset);
 	return CSUM_PENDING;
 }
 
@@ -236,29 +239,22 @@ enum partial_place {
  * (crates/packet/src/checksum.rs). The sender chooses where it is stored. So it must be that of the
  * frame's own transport header, or lie behind all headers that a key has, as in a tunnel of the
  * guest's own. Completing any other one could change an address or port that the lookup has read.
- * `l3`: offset of layer 3 in the skb. Returns an enum partial_place.
+ * `l3`: offset of layer 3 in the skb. `start` and `field`: members of struct partial_csum. Returns
+ * an enum partial_place.
  */
-__weak int may_stay_partial(struct __sk_buff *skb, const struct weft_key *key, __u32 l3)
+__weak int may_stay_partial(struct __sk_buff *skb, const struct weft_key *key, __u32 l3,
+			    __s32 start, __s32 field)
 {
-	struct partial_csum csum = {};
 	__s32 l4, own, len = SCTP_LEN;
 
 	if (!key || l3 > MAX_L3_OFFSET)
-		return false;
-	switch (read_partial_csum(skb, &csum)) {
-	case CSUM_DONE:
-		return true;
-	case CSUM_PENDING:
-		break;
-	default:
-		return false;
-	}
+		return PARTIAL_MISPLACED;
 	if (!is_ip(key))
-		return l3_shape(key) == WEFT_L3_NONE && csum.start >= (__s32)l3;
+		return l3_shape(key) == WEFT_L3_NONE && start >= (__s32)l3;
 	hide_bounds(l3, MAX_L3_OFFSET);
 	l4 = ip_frag(key) == FRAG_WHOLE ? find_l4(skb, key, l3) : 0;
 	if (!l4)
-		return false;
+		return PARTIAL_MISPLACED;
 	switch (ip_proto(key)) {
 	case PROTO_TCP:
 		own = TCP_SUM;
@@ -273,13 +269,38 @@ __weak int may_stay_partial(struct __sk_buff *skb, const struct weft_key *key, _
 	case PROTO_ICMP:
 	case PROTO_ICMP6:
 		/* A key may have all of a neighbour discovery message. */
-		return csum.start == l4 && csum.field == l4 + ICMP_SUM;
+		return start == l4 && field == l4 + ICMP_SUM;
 	default:
-		return csum.start >= l4 + len ? PARTIAL_INSIDE : PARTIAL_MISPLACED;
+		return start >= l4 + len ? PARTIAL_INSIDE : PARTIAL_MISPLACED;
 	}
-	if (csum.start >= l4 + len)
+	if (start >= l4 + len)
 		return PARTIAL_INSIDE;
-	return csum.start == l4 && csum.field == l4 + own ? PARTIAL_OWN : PARTIAL_MISPLACED;
+	return start == l4 && field == l4 + own ? PARTIAL_OWN : PARTIAL_MISPLACED;
+}
+
+/*
+ * Whether a partial checksum is that of TCP or UDP in an untagged IP packet without options or
+ * extension headers. Then may_stay_partial() returns PARTIAL_OWN.
+ */
+static __always_inline bool is_own_of_plain(struct __sk_buff *skb, const struct weft_key *key,
+					    const struct partial_csum *csum)
+{
+	const void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	const __u8 *ip = data + ETH_LEN;
+	__u8 proto = ip_proto(key);
+	__s32 l4 = ETH_LEN;
+
+	if (key->vlan || ip_frag(key) != FRAG_WHOLE || data + ETH_LEN + IP4_LEN > end)
+		return false;
+	if (l3_shape(key) == WEFT_L3_IP4 && ip[0] == 0x45)
+		l4 += IP4_LEN;
+	else if (l3_shape(key) == WEFT_L3_IP6 && ip[6] == proto)
+		l4 += IP6_LEN;
+	else
+		return false;
+	if (proto != PROTO_TCP && proto != PROTO_UDP)
+		return false;
+	return csum->start == l4 && csum->field == l4 + (proto == PROTO_TCP ? TCP_SUM : UDP_SUM);
 }
 
 /*

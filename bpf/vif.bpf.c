@@ -23,6 +23,24 @@ static __always_inline __u32 frame_l3(struct __sk_buff *skb, const struct weft_k
 	return ETH_LEN + (tag_count(key) - (skb->vlan_present ? 1 : 0)) * TAG_LEN;
 }
 
+/* Where a partial checksum of a frame is. The most frequent frames need no call. */
+static __always_inline enum partial_place find_partial(struct __sk_buff *skb,
+						       const struct weft_key *key)
+{
+	struct partial_csum csum;
+
+	switch (read_partial_csum(skb, &csum)) {
+	case CSUM_DONE:
+		return PARTIAL_OWN;
+	case CSUM_PENDING:
+		if (is_own_of_plain(skb, key, &csum))
+			return PARTIAL_OWN;
+		return may_stay_partial(skb, key, frame_l3(skb, key), csum.start, csum.field);
+	default:
+		return PARTIAL_MISPLACED;
+	}
+}
+
 /* Punts a packet, and those that follow it in its megaflow, so that they stay in order. */
 static __always_inline int punt_and_pin(struct __sk_buff *skb, const struct guest_frame *frame)
 {
@@ -317,8 +335,8 @@ int weft_vif(struct __sk_buff *skb)
 	list = bpf_map_lookup_elem(&weft_actions, &at);
 	if (at == WEFT_ACTIONS_PUNT || !list || is_pinned(flow))
 		return punt(skb, port);
+	frame.partial = find_partial(skb, &key);
 	/* Userspace completes the checksum and looks at the result. */
-	frame.partial = may_stay_partial(skb, &key, frame_l3(skb, &key));
 	if (frame.partial == PARTIAL_MISPLACED)
 		return miss(skb, port);
 	frame.port = port;
