@@ -223,16 +223,15 @@ __weak int can_apply_all_but_last(struct __sk_buff *skb, const struct weft_key *
 	return fields & SUMMED_FIELDS && !skb->gso_size ? CAN_APPLY_WITH_SUM : CAN_APPLY;
 }
 
-/* The last action of a list that is not empty; NULL if `count` is out of range. */
-static __always_inline const struct weft_action *last_of(const struct weft_action_list *list)
+/* The last of `count` actions of a list that is not empty; NULL if `count` is out of range. */
+static __always_inline const struct weft_action *last_of(const struct weft_action_list *list,
+							 __u64 count)
 {
-	__u32 at = list->count - 1;
-
-	if (at >= WEFT_MAX_ACTIONS)
+	if (count > WEFT_MAX_ACTIONS)
 		return 0;
 	/* Keeps the compiler from computing the offset before the check. */
-	barrier_var(at);
-	return &list->actions[at];
+	barrier_var(count);
+	return &list->actions[count - 1];
 }
 
 static __always_inline void count_tx(struct weft_port_stats *count, __u32 bytes)

@@ -55,9 +55,14 @@
 #define UDP6_AT (L3_AT + IP6_LEN)
 /* Longest IPv4 header without an option: Ethernet, IP, UDP, VXLAN or Geneve. */
 #define HEADER4_MAX (ETH_LEN + IP4_LEN + UDP_LEN + 8)
+/* Bytes from the IP header on that are copied from the class, in whole words; 0 behind them. */
+#define COPIED4_LEN 48
+#define COPIED6_LEN 56
 /* Room for the option, addresses and three tags, which is what the verifier can bound. */
 #define BUFFER4_LEN 88
 #define BUFFER6_LEN 112
+
+_Static_assert(ETH_LEN + COPIED4_LEN >= HEADER4_MAX + OPTION_LEN, "IPv4 headers are copied whole");
 
 static __always_inline any16 *at16(__u8 *outer, __u32 at)
 {
@@ -102,12 +107,12 @@ folded:
 
 /* Outer TOS (RFC 6040 section 4.1, normal mode) and TTL of a class that inherits either. */
 static __always_inline void inherit(const struct weft_key *key, const struct weft_class *class,
-				    __u8 *tos, __u8 *ttl)
+				    __u32 *tos, __u32 *ttl)
 {
 	__u8 inner = key->ip >> WEFT_IP_TTL_SHIFT;
 
 	if (class->flags & WEFT_CLASS_DSCP_INHERIT)
-		*tos = key->ip >> IP_TOS_SHIFT;
+		*tos = key->ip >> IP_TOS_SHIFT & 0xff;
 	if (!(class->flags & WEFT_CLASS_TTL_INHERIT))
 		return;
 	*ttl = 64;
@@ -142,21 +147,27 @@ static __always_inline void fill_tunnel(__u8 *outer, const struct weft_class *cl
 }
 
 static __always_inline void fill_ip4(__u8 *outer, const struct weft_endpoint *endpoint,
-				     const struct weft_class *class, __u8 tos, __u8 ttl, __u32 len)
+				     const struct weft_class *class, __u32 tos, __u32 ttl,
+				     __u32 len)
 {
-	__u64 sum = (__u64)endpoint->remote[0] + class->ip_sum + bpf_htons(tos) +
-		    bpf_htons(len) + bpf_htons(ttl << 8);
+	__u32 remote = endpoint->remote[0], sum;
+
+	/* Folded twice: six 16-bit words give less than 2^19. */
+	sum = (remote & 0xffff) + (remote >> 16) + class->ip_sum + bpf_htons(tos) +
+	      bpf_htons(len) + bpf_htons(ttl << 8);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum += sum >> 16;
 
 	*at16(outer, L3_AT - 2) = bpf_htons(ETHERTYPE_IP4);
 	outer[L3_AT + 1] = tos;
 	*at16(outer, L3_AT + 2) = bpf_htons(len);
 	outer[L3_AT + 8] = ttl;
-	*at16(outer, L3_AT + 10) = ~fold(sum);
-	*at32(outer, L3_AT + 16) = endpoint->remote[0];
+	*at16(outer, L3_AT + 10) = ~sum;
+	*at32(outer, L3_AT + 16) = remote;
 }
 
 static __always_inline void fill_ip6(__u8 *outer, const struct weft_endpoint *endpoint,
-				     __u8 tos, __u8 ttl, __u16 port, __u32 len)
+				     __u32 tos, __u32 ttl, __u16 port, __u32 len)
 {
 	*at16(outer, L3_AT - 2) = bpf_htons(ETHERTYPE_IP6);
 	*at32(outer, L3_AT) = bpf_htonl(6U << 28 | tos << 20 | port);
@@ -174,9 +185,10 @@ static __always_inline void fill(__u8 *outer, const struct weft_key *key,
 				 const struct weft_endpoint *endpoint,
 				 const struct weft_class *class, bool is_ip6, __u32 len)
 {
-	__u8 tos = class->dscp | (key->ip >> WEFT_IP_ECN_SHIFT & 3), ttl = class->ttl;
+	__u32 tos = class->dscp | (key->ip >> WEFT_IP_ECN_SHIFT & 3), ttl = class->ttl;
 	/* eth_src follows eth_dst. */
 	const void *addresses = endpoint->eth_dst;
+	const int copied = is_ip6 ? COPIED6_LEN : COPIED4_LEN;
 	__u16 port = 0;
 	int i;
 
@@ -189,7 +201,7 @@ static __always_inline void fill(__u8 *outer, const struct weft_key *key,
 	*at32(outer, HEADER_AT + 6) = *(const any32 *)(addresses + 6);
 	*at16(outer, HEADER_AT + 10) = *(const any16 *)(addresses + 10);
 #pragma clang loop unroll(full)
-	for (i = 0; i < (WEFT_HEADER_MAX - ETH_LEN) / 8; i++)
+	for (i = 0; i < copied / 8; i++)
 		*at64(outer, L3_AT + i * 8) = *(const any64 *)(class->header + ETH_LEN + i * 8);
 	if (is_ip6) {
 		fill_ip6(outer, endpoint, tos, ttl, port, len);
@@ -331,7 +343,8 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 	const __u32 buffer_len = is_ip6 ? BUFFER6_LEN : BUFFER4_LEN;
 	__u32 tags[2] = {}, number, len, room, total;
 	const struct weft_class *class;
-	__be16 type;
+	const __u32 copied = is_ip6 ? COPIED6_LEN : COPIED4_LEN;
+	__be16 type, length;
 	int count;
 
 	if (!key || !action || !endpoint)
@@ -354,10 +367,12 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 	hide_bounds(count, 3);
 	type = bpf_htons(key->eth_dst);
 	/* For an 802.3 length the key has only a marker. */
-	if (type == bpf_htons(WEFT_ETHERTYPE_NONE) &&
-	    bpf_skb_load_bytes(skb, ETH_LEN - 2, &type, sizeof(type)))
-		return ENCAP_LOST;
-	__builtin_memset(outer + WEFT_HEADER_MAX, 0, buffer_len - WEFT_HEADER_MAX);
+	if (type == bpf_htons(WEFT_ETHERTYPE_NONE)) {
+		if (bpf_skb_load_bytes(skb, ETH_LEN - 2, &length, sizeof(length)))
+			return ENCAP_LOST;
+		type = length;
+	}
+	__builtin_memset(outer + L3_AT + copied, 0, buffer_len - L3_AT - copied);
 	room = len + count * TAG_LEN;
 	total = skb->len + room - ETH_LEN;
 	fill(outer, key, action, endpoint, class, is_ip6, total);

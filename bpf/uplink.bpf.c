@@ -340,7 +340,7 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 		count_frame(frame);
 		return TC_ACT_SHOT;
 	}
-	frame->last = last_of(frame->list);
+	frame->last = last_of(frame->list, frame->list->count);
 	if (!frame->last)
 		return to_slow_path(skb, frame->arrival);
 	if (!can_decap_and_apply(skb, key, frame))

@@ -8,7 +8,9 @@ struct guest_frame {
 	__u32 number;		/* of the megaflow */
 	const struct weft_action_list *list;
 	const struct weft_action *last;
+	__u32 count;		/* of the list's actions */
 	__u32 bytes;		/* of the frame, including tags */
+	__u32 tags;		/* bytes of the frame's tags */
 	/* as `bytes`; of a super-packet's longest segment, if needed */
 	__u32 wire_len;
 	__u32 gso_size;		/* 0: no super-packet */
@@ -99,7 +101,7 @@ can_encap(struct __sk_buff *skb, const struct weft_key *key, const struct guest_
 		    skb->len + list->grows + TAG_LEN + len + OPTION_LEN > 0xffff)
 			return 0;
 		/* The helper rejects encapsulated packets: too late once changed. */
-		if ((list->count > 1 || key->vlan) && is_encapsulated(skb))
+		if ((frame->count > 1 || key->vlan) && is_encapsulated(skb))
 			return 0;
 	} else if (skb->len > WEFT_MAX_PLAIN_LEN) {
 		return 0;
@@ -108,41 +110,51 @@ can_encap(struct __sk_buff *skb, const struct weft_key *key, const struct guest_
 }
 
 static __always_inline int output_to_port(struct __sk_buff *skb, struct weft_key *key,
-				   const struct guest_frame *frame, __u32 tags)
+				   const struct guest_frame *frame)
 {
 	struct weft_port *out = port_at(frame->last->number);
+	__u32 bytes = frame->bytes;
 
-	if (!can_output(out, frame->gso_size ? 0 : frame->bytes - tags))
+	if (!can_output(out, frame->gso_size ? 0 : bytes - frame->tags))
 		return punt_and_pin(skb, frame);
-	if (frame->list->count > 1 && apply_all_but_last(skb, key, frame->list))
-		return drop_half_changed(frame);
+	if (frame->count > 1) {
+		if (apply_all_but_last(skb, key, frame->list))
+			return drop_half_changed(frame);
+		bytes = frame_bytes(skb);
+	}
 	count_frame(frame);
-	count_tx(port_stats(frame->last->number), frame_bytes(skb));
+	count_tx(port_stats(frame->last->number), bytes);
 	return deliver(skb, key, out, true);
 }
 
 static __always_inline int encap_to_endpoint(struct __sk_buff *skb, struct weft_key *key,
 				       const struct guest_frame *frame)
 {
-	__u32 uplink = weft_config.uplink_ifindex, bytes, flags;
 	struct weft_endpoint *endpoint;
-	bool has_sum;
+	__u32 uplink, bytes, flags;
+	bool has_sum = false;
 	__u64 sum = 0;
 	int done;
 
 	endpoint = can_encap(skb, key, frame, &flags);
+	uplink = weft_config.uplink_ifindex;
 	if (!endpoint || !uplink)
 		return punt_and_pin(skb, frame);
-	/* The user datapath clamps the MSS. No pin: nothing follows a SYN until it is answered. */
-	if (flags & OF_CLASS(WEFT_CLASS_CLAMP_MSS) && ip_proto(key) == PROTO_TCP &&
-	    key->transport & 0x02 << WEFT_TCP_FLAGS_SHIFT)
-		return punt(skb, frame->port);
-	has_sum = flags & OF_CLASS(WEFT_CLASS_CHECKSUM) && !frame->gso_size;
-	if (has_sum && !sum_of_plain(skb, key, &sum) &&
-	    !sum_of_packet(skb, frame_l3(skb, key), is_ip(key), &sum))
-		return punt_and_pin(skb, frame);
+	if (flags & OF_CLASS(WEFT_CLASS_CLAMP_MSS | WEFT_CLASS_CHECKSUM)) {
+		/*
+		 * The user datapath clamps the MSS. No pin: nothing follows a SYN until it is
+		 * answered.
+		 */
+		if (flags & OF_CLASS(WEFT_CLASS_CLAMP_MSS) && ip_proto(key) == PROTO_TCP &&
+		    key->transport & 0x02 << WEFT_TCP_FLAGS_SHIFT)
+			return punt(skb, frame->port);
+		has_sum = flags & OF_CLASS(WEFT_CLASS_CHECKSUM) && !frame->gso_size;
+		if (has_sum && !sum_of_plain(skb, key, &sum) &&
+		    !sum_of_packet(skb, frame_l3(skb, key), is_ip(key), &sum))
+			return punt_and_pin(skb, frame);
+	}
 	bytes = frame->bytes;
-	if (frame->list->count > 1) {
+	if (frame->count > 1) {
 		if (apply_all_but_last(skb, key, frame->list))
 			return drop_half_changed(frame);
 		/* The actions may have changed the sum. */
@@ -157,7 +169,7 @@ static __always_inline int encap_to_endpoint(struct __sk_buff *skb, struct weft_
 	case ENCAP_OK:
 		break;
 	case ENCAP_REFUSED:
-		if (frame->list->count == 1)
+		if (frame->count == 1)
 			return punt_and_pin(skb, frame);
 		/* fall through */
 	default:
@@ -172,14 +184,17 @@ static __always_inline int encap_to_endpoint(struct __sk_buff *skb, struct weft_
 static __always_inline int output_to_uplink(struct __sk_buff *skb, struct weft_key *key,
 				     const struct guest_frame *frame)
 {
-	__u32 uplink = weft_config.uplink_ifindex;
+	__u32 uplink = weft_config.uplink_ifindex, bytes = frame->bytes;
 
 	if (!can_uplink(frame->wire_len + frame->list->grows))
 		return punt_and_pin(skb, frame);
-	if (frame->list->count > 1 && apply_all_but_last(skb, key, frame->list))
-		return drop_half_changed(frame);
+	if (frame->count > 1) {
+		if (apply_all_but_last(skb, key, frame->list))
+			return drop_half_changed(frame);
+		bytes = frame_bytes(skb);
+	}
 	count_frame(frame);
-	count_tx(uplink_stats(), frame_bytes(skb));
+	count_tx(uplink_stats(), bytes);
 	return bpf_redirect(uplink, 0);
 }
 
@@ -202,27 +217,23 @@ static __always_inline bool asks_len(const struct guest_frame *frame)
 
 	return frame->list->max_len || kind == WEFT_ACTION_ENCAP ||
 	       (weft_config.uplink_max_len &&
-		(kind == WEFT_ACTION_UPLINK || frame->list->count > 1));
+		(kind == WEFT_ACTION_UPLINK || frame->count > 1));
 }
 
 static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *key,
 				       struct guest_frame *frame)
 {
-	__u32 stripped, tags;
 	int applicable;
 
-	frame->bytes = frame_bytes(skb);
 	frame->wire_len = frame->bytes;
 	frame->gso_size = skb->gso_size;
-	if (!frame->list->count) {
+	if (!frame->count) {
 		count_frame(frame);
 		return TC_ACT_SHOT;
 	}
-	frame->last = last_of(frame->list);
+	frame->last = last_of(frame->list, frame->count);
 	if (!frame->last)
 		return punt(skb, frame->port);
-	tags = key->vlan ? tag_count(key) * TAG_LEN : 0;
-	stripped = frame->bytes - skb->len;
 	if (frame->gso_size) {
 		if (has_tiny_segments(skb, frame->gso_size))
 			return drop_super_packet(skb, frame->port, DROP_TINY_SEGMENTS);
@@ -230,24 +241,25 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 		    !has_segment_tokens(skb, frame->port))
 			return drop_super_packet(skb, frame->port, DROP_SEGMENT_LIMIT);
 		if (asks_len(frame)) {
-			frame->wire_len = segment_len(skb, key, ETH_LEN + tags - stripped);
+			frame->wire_len = segment_len(skb, key, frame_l3(skb, key));
 			if (!frame->wire_len)
 				return punt_and_pin(skb, frame);
-			frame->wire_len += stripped;
+			/* A tag in the metadata. */
+			frame->wire_len += frame->bytes - skb->len;
 		}
 	}
 	if (frame->list->max_len && frame->wire_len > frame->list->max_len)
 		return punt_and_pin(skb, frame);
-	if (frame->list->count > 1) {
-		applicable = can_apply_all_but_last(skb, key, frame->list,
-						    ETH_LEN + tags - stripped, frame->wire_len);
+	if (frame->count > 1) {
+		applicable = can_apply_all_but_last(skb, key, frame->list, frame_l3(skb, key),
+						    frame->wire_len);
 		if (applicable == CANNOT_APPLY ||
 		    (applicable == CAN_APPLY_WITH_SUM && frame->partial == PARTIAL_INSIDE))
 			return punt_and_pin(skb, frame);
 	}
 	switch (frame->last->kind) {
 	case WEFT_ACTION_OUTPUT:
-		return output_to_port(skb, key, frame, tags);
+		return output_to_port(skb, key, frame);
 	case WEFT_ACTION_ENCAP:
 		return encap_to_endpoint(skb, key, frame);
 	case WEFT_ACTION_UPLINK:
@@ -255,7 +267,7 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 	case WEFT_ACTION_DROP:
 		if (weft_config.watch_drops && has_daemon())
 			return punt(skb, frame->port);
-		if (frame->list->count > 1)
+		if (frame->count > 1)
 			apply_all_but_last(skb, key, frame->list);
 		count_frame(frame);
 		return count_drop(frame->port, frame->last->field);
@@ -332,16 +344,25 @@ int weft_vif(struct __sk_buff *skb)
 	if (!flow)
 		return miss(skb, port);
 	at = flow->list;
-	list = bpf_map_lookup_elem(&weft_actions, &at);
-	if (at == WEFT_ACTIONS_PUNT || !list || is_pinned(flow))
+	if (at == WEFT_ACTIONS_PUNT || is_pinned(flow))
 		return punt(skb, port);
+	list = bpf_map_lookup_elem(&weft_actions, &at);
+	if (!list)
+		return punt(skb, port);
+	frame.port = port;
+	frame.number = number;
+	frame.list = list;
 	frame.partial = find_partial(skb, &key);
 	/* Userspace completes the checksum and looks at the result. */
 	if (frame.partial == PARTIAL_MISPLACED)
 		return miss(skb, port);
-	frame.port = port;
-	frame.number = number;
-	frame.list = list;
+	/* Read once: later reads would each load it again. */
+	frame.count = list->count;
+	frame.bytes = skb->len;
+	if (key.vlan) {
+		frame.bytes = frame_bytes(skb);
+		frame.tags = tag_count(&key) * TAG_LEN;
+	}
 	return run_actions(skb, &key, &frame);
 }
 
