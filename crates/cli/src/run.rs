@@ -11,7 +11,7 @@ use crate::logging::LogFormat;
 use crate::metrics::{MetricsAddress, MetricsSocket};
 use crate::service_manager::{MainThreadTurns, ServiceManager, State, start_watchdog};
 use crate::{Failure, logging, one_line};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::value_parser;
 use datapath::config::Workers;
 use netdev::epoll::{Epoll, EpollEvents};
@@ -34,6 +34,9 @@ const STATE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// SIGTERM and SIGINT remove everything that the daemon created, unless --keep is given. When the
 /// daemon is killed or ends with `weft stop`, the kernel datapath keeps forwarding cached flows.
 /// The next daemon adopts these flows and revalidates them; `weft stop --purge` removes them.
+///
+/// `--ovn --datapath none` is for load tests: the daemon follows the databases, claims ports and
+/// confirms `nb_cfg`, but opens no device, tunnel or program.
 ///
 /// Under systemd, the daemon reports its state and serves the watchdog (Type=notify, WatchdogSec=).
 #[derive(clap::Args)]
@@ -121,6 +124,11 @@ missing privileges.";
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     logging::init(logging::filter().map_err(Failure::Input)?, args.log_format)?;
+    if args.datapath == DatapathArg::None && args.ovn.is_none() {
+        return Err(Failure::Input(anyhow!(
+            "--datapath none needs --ovn: with a network file there is nothing to follow"
+        )));
+    }
     let busy_poll = Duration::from_micros(args.busy_poll.into());
     let workers = Workers { count: args.workers.into(), busy_poll };
     let (source_ports, megaflows) = (args.source_ports, args.megaflows as usize);

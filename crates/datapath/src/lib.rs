@@ -9,12 +9,14 @@
 //! [`histogram`] counts durations and lengths,
 //! [`watch`] delivers copies of frames to observers, [`solicit`] limits how often a logical router
 //! asks for a neighbour, [`tracker`] holds the connections of a datapath, [`saved_connections`]
-//! saves them for the next daemon, and [`number_pool`] numbers ports and end points.
+//! saves them for the next daemon, [`number_pool`] numbers ports and end points, and [`none`] is a
+//! datapath that forwards nothing.
 #![forbid(unsafe_code)]
 
 pub mod config;
 pub mod histogram;
 pub mod megaflow;
+pub mod none;
 pub mod number_pool;
 pub mod provider;
 pub mod saved_connections;

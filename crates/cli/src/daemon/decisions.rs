@@ -21,11 +21,17 @@ impl Daemon {
     pub(super) fn decisions(&self) -> Vec<Decision> {
         let deployment = self.deployment();
         let is_kernel = self.provider.is_kernel();
+        let is_none = self.provider.is_none();
         let how = match is_kernel {
             true => "kernel (eBPF), with threads for what the programs cannot do",
+            false if is_none => "none: packets are not handled",
             false => "user (threads)",
         };
         let mut all = vec![Decision::new("datapath", how, &*self.provider.reason)];
+        if is_none {
+            all.extend(self.ovn_decisions());
+            return all;
+        }
         all.extend(self.provider.adoption().map(|adopted| restart(&adopted)));
         match NicFacts::read_offloads(&deployment.config.uplink) {
             Ok(uplink) => all.extend(self.uplink_decisions(&deployment, &uplink)),
@@ -33,10 +39,13 @@ impl Daemon {
         }
         all.extend(deployment.config.ports.iter().map(|config| port(config, is_kernel)));
         if deployment.network.is_none() {
-            let ovn = self.ovn.lock().unwrap_or_else(PoisonError::into_inner);
-            all.extend(ovn.decisions());
+            all.extend(self.ovn_decisions());
         }
         all
+    }
+
+    fn ovn_decisions(&self) -> Vec<Decision> {
+        self.ovn.lock().unwrap_or_else(PoisonError::into_inner).decisions()
     }
 
     /// The decisions that depend on the uplink.

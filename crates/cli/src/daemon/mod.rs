@@ -195,9 +195,10 @@ impl PreparedDaemon {
         options: ForwardingOptions,
         control: &Path,
     ) -> Result<Self, Failure> {
-        let options = ForwardingOptions { use_kernel: choice.use_kernel, ..options };
+        let options = ForwardingOptions { use_kernel: choice.use_kernel(), ..options };
         let (deployment, program) = source.load(&host, options, control)?;
-        sandbox::require_at_start(&deployment.config, choice.use_kernel).map_err(Failure::Input)?;
+        sandbox::require_at_start(&deployment.config, choice.use_kernel())
+            .map_err(Failure::Input)?;
         Ok(Self { host, source, wanted, choice, deployment, program })
     }
 

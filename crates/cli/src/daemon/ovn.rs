@@ -419,6 +419,10 @@ impl Follower {
 
     /// Makes the checks of the database from now on.
     fn follow_health(&self) {
+        // Without a datapath, no answer would come.
+        if self.daemon.provider.is_none() {
+            return;
+        }
         let JoinedHost { southbound, host, .. } = &self.joined;
         let checks = host.service_checks(southbound.replica()).into_iter().map(|it| {
             let ServiceCheck { row, port, entry: (number, tunnel), check } = it;

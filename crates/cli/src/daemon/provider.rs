@@ -1,8 +1,9 @@
-//! [`ActiveProvider`]: the datapath that this daemon runs, in the kernel or in user space.
+//! [`ActiveProvider`]: the datapath that this daemon runs, in the kernel, in user space, or none.
 
 use anyhow::{Context, Result};
 use datapath::Datapath;
 use datapath::config::Config;
+use datapath::none::NoDatapath;
 use datapath_bpf::{
     Adoption, KernelDatapath, PinError, PreparedKernelDatapath, PurgeResult, StartError, purge,
 };
@@ -22,14 +23,24 @@ pub enum DatapathArg {
     User,
     /// `kernel` where this host supports it, otherwise `user`
     Auto,
+    /// With --ovn, forwards nothing
+    None,
 }
 
 /// Which datapath the daemon starts, and why.
 pub struct DatapathChoice {
-    /// True for the kernel datapath.
-    pub use_kernel: bool,
+    kind: Kind,
     reason: String,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Kernel,
+    User,
+    None,
+}
+
+const REQUESTED: &str = "requested with --datapath";
 
 impl DatapathChoice {
     /// Chooses from the command line and from what this host supports.
@@ -38,12 +49,11 @@ impl DatapathChoice {
     /// The kernel does not answer netlink.
     pub fn new(wanted: DatapathArg) -> Result<Self> {
         Ok(match wanted {
-            DatapathArg::User | DatapathArg::Kernel => Self {
-                use_kernel: wanted == DatapathArg::Kernel,
-                reason: "requested with --datapath".to_owned(),
-            },
+            DatapathArg::User => Self { kind: Kind::User, reason: REQUESTED.to_owned() },
+            DatapathArg::Kernel => Self { kind: Kind::Kernel, reason: REQUESTED.to_owned() },
+            DatapathArg::None => Self { kind: Kind::None, reason: REQUESTED.to_owned() },
             DatapathArg::Auto => match Capabilities::probe()?.kernel_datapath() {
-                Ok(()) => Self { use_kernel: true, reason: "this host supports it".to_owned() },
+                Ok(()) => Self { kind: Kind::Kernel, reason: "this host supports it".to_owned() },
                 Err(reason) => Self::fall_back_to_user(&reason),
             },
         })
@@ -52,7 +62,12 @@ impl DatapathChoice {
     /// The user datapath, because the kernel datapath cannot run here for `reason`.
     pub fn fall_back_to_user(reason: &str) -> Self {
         let reason = format!("this host does not support the kernel datapath: {reason}");
-        Self { use_kernel: false, reason }
+        Self { kind: Kind::User, reason }
+    }
+
+    /// True for the kernel datapath.
+    pub fn use_kernel(&self) -> bool {
+        self.kind == Kind::Kernel
     }
 }
 
@@ -65,6 +80,7 @@ pub struct ActiveProvider {
 
 enum Provider {
     User(Arc<UserDatapath>),
+    None(Arc<NoDatapath>),
     Kernel(Arc<KernelDatapath>),
 }
 
@@ -77,6 +93,7 @@ pub struct PreparedProvider {
 
 enum Prepared {
     User(Box<Config>),
+    None(Box<Config>),
     Kernel(Box<PreparedKernelDatapath>),
 }
 
@@ -88,18 +105,20 @@ impl PreparedProvider {
     /// [`Unsupported`](datapath_bpf::Unsupported) when the kernel refuses a program or map that
     /// the probe expected to work; otherwise the error of the datapath.
     pub fn new(choice: &DatapathChoice, config: &Config, bpf_fs: &Path) -> Result<Self> {
-        let DatapathChoice { use_kernel, reason } = choice;
-        let prepared = if *use_kernel {
-            match PreparedKernelDatapath::load(config.clone(), bpf_fs) {
+        let DatapathChoice { kind, reason } = choice;
+        let prepared = match kind {
+            Kind::Kernel => match PreparedKernelDatapath::load(config.clone(), bpf_fs) {
                 Ok(kernel) => Prepared::Kernel(Box::new(kernel)),
                 Err(StartError::Unsupported(error)) => {
                     return Err(error).context("this host does not support the kernel datapath");
                 }
                 Err(error) => return Err(error).context(NOT_STARTED),
+            },
+            Kind::User => {
+                remove_programs(bpf_fs)?;
+                Prepared::User(Box::new(config.clone()))
             }
-        } else {
-            remove_programs(bpf_fs)?;
-            Prepared::User(Box::new(config.clone()))
+            Kind::None => Prepared::None(Box::new(config.clone())),
         };
         Ok(Self { prepared, reason: reason.clone() })
     }
@@ -113,7 +132,7 @@ impl PreparedProvider {
     /// [`PreparedKernelDatapath::pin_folders`].
     pub fn pin_folders(&self) -> Option<[&Path; 2]> {
         match &self.prepared {
-            Prepared::User(_) => None,
+            Prepared::User(_) | Prepared::None(_) => None,
             Prepared::Kernel(kernel) => kernel.pin_folders(),
         }
     }
@@ -129,6 +148,11 @@ impl PreparedProvider {
                 let user = UserDatapath::start(*config)?;
                 messages::log!(USER_DATAPATH_STARTED, reason, "user datapath started");
                 Provider::User(Arc::new(user))
+            }
+            Prepared::None(config) => {
+                messages::log!(NO_DATAPATH_STARTED, "no datapath started: packets are not handled");
+                let Config { host, uplink, ports, .. } = *config;
+                Provider::None(Arc::new(NoDatapath::new(host, uplink, ports)))
             }
             Prepared::Kernel(kernel) => {
                 let kernel = kernel.start().context(NOT_STARTED)?;
@@ -185,7 +209,7 @@ impl ActiveProvider {
     /// state to adopt.
     pub fn adoption(&self) -> Option<Adoption> {
         match &self.provider {
-            Provider::User(_) => None,
+            Provider::User(_) | Provider::None(_) => None,
             Provider::Kernel(kernel) => kernel.adoption(),
         }
     }
@@ -194,7 +218,7 @@ impl ActiveProvider {
     /// [`ActiveProvider::join`]; `None` when nothing is pinned.
     pub fn pinned_at(&self) -> Option<&Path> {
         match &self.provider {
-            Provider::User(_) => None,
+            Provider::User(_) | Provider::None(_) => None,
             Provider::Kernel(kernel) => kernel.pinned_at(),
         }
     }
@@ -202,7 +226,7 @@ impl ActiveProvider {
     /// True when the pinned programs are known to outlive the process.
     pub fn pins_last(&self) -> bool {
         match &self.provider {
-            Provider::User(_) => false,
+            Provider::User(_) | Provider::None(_) => false,
             Provider::Kernel(kernel) => kernel.pins_last(),
         }
     }
@@ -211,6 +235,7 @@ impl ActiveProvider {
     pub fn datapath(&self) -> Arc<dyn Datapath> {
         match &self.provider {
             Provider::User(datapath) => Arc::<UserDatapath>::clone(datapath),
+            Provider::None(datapath) => Arc::<NoDatapath>::clone(datapath),
             Provider::Kernel(datapath) => Arc::<KernelDatapath>::clone(datapath),
         }
     }
@@ -218,7 +243,7 @@ impl ActiveProvider {
     /// The hook at which a program is attached to the uplink; `None` without such a program.
     pub fn uplink_hook(&self) -> Option<String> {
         match &self.provider {
-            Provider::User(_) => None,
+            Provider::User(_) | Provider::None(_) => None,
             Provider::Kernel(kernel) => kernel.uplink_hook(),
         }
     }
@@ -228,10 +253,16 @@ impl ActiveProvider {
         matches!(self.provider, Provider::Kernel(_))
     }
 
+    /// True if nothing forwards.
+    pub fn is_none(&self) -> bool {
+        matches!(self.provider, Provider::None(_))
+    }
+
     /// True once forwarding has stopped.
     pub fn has_ended(&self) -> bool {
         match &self.provider {
             Provider::User(datapath) => datapath.has_ended(),
+            Provider::None(datapath) => datapath.has_ended(),
             Provider::Kernel(datapath) => datapath.has_ended(),
         }
     }
@@ -243,6 +274,10 @@ impl ActiveProvider {
     pub fn join(&self) -> Result<()> {
         match &self.provider {
             Provider::User(datapath) => Ok(datapath.join()?),
+            Provider::None(datapath) => {
+                datapath.stop();
+                Ok(())
+            }
             Provider::Kernel(datapath) => Ok(datapath.join()?),
         }
     }
