@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use chassis::Host;
 use ovsdb::io::{Client, TlsFiles};
 use ovsdb::{Config, Event, RequestId, RowChange, TransactOutcome};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Instant;
 
 /// The connection to a database, and the transaction that is under way.
@@ -33,7 +34,9 @@ pub struct Received {
 
 impl Database {
     pub fn new(name: &'static str, config: Config, tls: Option<TlsFiles>) -> Result<Self> {
-        let client = Client::new(config.seed(std::process::id().into()), tls)
+        // Hosts that boot alike give their daemons the same process id.
+        let seed = RandomState::new().build_hasher().finish();
+        let client = Client::new(config.seed(seed), tls)
             .with_context(|| format!("cannot use the {name} database"))?;
         Ok(Self { name, client, pending: None, retry_at: None, was_refused: false })
     }
