@@ -122,7 +122,9 @@ pub fn conditions(scope: &Scope) -> [(&'static str, Condition); 7] {
         let keys = scope.datapaths.values();
         keys.map(move |key| Clause::new(column, Function::Equals, i64::from(key.0)))
     };
-    let in_a_group = Clause::new("logical_dp_group", Function::Differs, Datum::empty_set());
+    // A flow of a group has no datapath of its own. As `logical_dp_group != []`, the server would
+    // compare each flow with each clause.
+    let in_a_group = Clause::new("logical_datapath", Function::Equals, Datum::empty_set());
     let named = scope.datapaths.keys();
     let named = named.map(|uuid| Clause::new("datapaths", Function::Includes, *uuid));
     let all = [
