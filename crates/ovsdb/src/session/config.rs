@@ -44,6 +44,9 @@ pub struct Times {
     /// The same, while the server prepares the reply to a monitor request. A server with a big
     /// database answers nothing else meanwhile.
     pub sync_interval: Duration,
+    /// How long a server may be without its cluster until the session tries another one. An
+    /// election of a leader takes one to a few times the election timer of the cluster.
+    pub election_patience: Duration,
     /// How long a connection may take to be established.
     pub connect_timeout: Duration,
     /// The shortest time between rounds over all remotes, without jitter.
@@ -58,6 +61,7 @@ impl Times {
         let times = [
             ("probe_interval", self.probe_interval.unwrap_or_default()),
             ("sync_interval", self.sync_interval),
+            ("election_patience", self.election_patience),
             ("connect_timeout", self.connect_timeout),
             ("min_backoff", self.min_backoff),
             ("max_backoff", self.max_backoff),
@@ -70,11 +74,13 @@ impl Times {
 }
 
 impl Default for Times {
-    /// Probes after 5 s (60 s while a dump is prepared), connects within 10 s, waits 1 to 8 s.
+    /// Probes after 5 s (60 s while a dump is prepared), leaves a server without a cluster after
+    /// 10 s, connects within 10 s, waits 1 to 8 s.
     fn default() -> Self {
         Self {
             probe_interval: Some(Duration::from_secs(5)),
             sync_interval: Duration::from_secs(60),
+            election_patience: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
             min_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(8),

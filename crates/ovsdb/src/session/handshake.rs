@@ -55,6 +55,7 @@ impl Session {
             .seen
             .check(&self.config, &self.server.replica)
             .map_err(DisconnectReason::Unsuitable)?;
+        self.link.set_cut_off(info.is_cut_off());
         let (schema, is_standalone) = (info.schema.clone(), info.is_standalone());
         self.info = Some(info);
         if self.phase != Phase::ServerMonitor {

@@ -1,7 +1,7 @@
 //! [`Link`]: when to connect to which remote, and when to give a connection up.
 
 use super::config::Times;
-use super::event::DisconnectReason;
+use super::event::{DisconnectReason, Unsuitable};
 use crate::remote::Remote;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ enum State {
         synced: Option<Instant>,
         /// The server prepares a dump.
         is_syncing: bool,
+        /// Since when the server has been without its cluster.
+        cut_off: Option<Instant>,
     },
 }
 
@@ -110,8 +112,13 @@ impl Link {
         if !matches!(self.state, State::Connecting(_)) {
             return false;
         }
-        self.state =
-            State::Open { last_rx: now, is_probed: false, synced: None, is_syncing: false };
+        self.state = State::Open {
+            last_rx: now,
+            is_probed: false,
+            synced: None,
+            is_syncing: false,
+            cut_off: None,
+        };
         true
     }
 
@@ -125,6 +132,14 @@ impl Link {
     pub fn set_syncing(&mut self, value: bool) {
         if let State::Open { is_syncing, .. } = &mut self.state {
             *is_syncing = value;
+        }
+    }
+
+    /// The message just received says whether the server has lost its cluster. While the others
+    /// elect a leader, no server has one, and a client that leaves would only have to come back.
+    pub fn set_cut_off(&mut self, value: bool) {
+        if let State::Open { cut_off, last_rx, .. } = &mut self.state {
+            *cut_off = value.then(|| cut_off.unwrap_or(*last_rx));
         }
     }
 
@@ -168,6 +183,11 @@ impl Link {
         match &mut self.state {
             State::Backoff(_) => Due::Nothing,
             State::Connecting(_) => Due::GiveUp(DisconnectReason::ConnectTimeout),
+            State::Open { cut_off: Some(since), .. }
+                if *since + self.times.election_patience <= now =>
+            {
+                Due::GiveUp(DisconnectReason::Unsuitable(Unsuitable::Disconnected))
+            }
             State::Open { is_probed: true, .. } => Due::GiveUp(DisconnectReason::Inactive),
             State::Open { is_probed, last_rx, .. } => {
                 *is_probed = true;
@@ -183,10 +203,13 @@ impl Link {
         match self.state {
             _ if self.remotes.is_empty() => None,
             State::Backoff(until) | State::Connecting(until) => Some(until),
-            State::Open { last_rx, is_syncing, .. } => {
-                let interval = self.times.probe_interval?;
-                let longer = self.times.sync_interval.max(interval);
-                Some(last_rx + if is_syncing { longer } else { interval })
+            State::Open { last_rx, is_syncing, cut_off, .. } => {
+                let probe = self.times.probe_interval.map(|interval| {
+                    let longer = self.times.sync_interval.max(interval);
+                    last_rx + if is_syncing { longer } else { interval }
+                });
+                let leave = cut_off.map(|since| since + self.times.election_patience);
+                probe.into_iter().chain(leave).min()
             }
         }
     }

@@ -47,6 +47,11 @@ crate::table! {
 }
 
 impl ServerInfo {
+    /// True if the server has lost its cluster or relay source.
+    pub(super) fn is_cut_off(&self) -> bool {
+        !self.is_standalone() && !self.is_connected
+    }
+
     /// True if the database is neither clustered nor relayed.
     pub fn is_standalone(&self) -> bool {
         &*self.model == "standalone"
@@ -85,9 +90,6 @@ impl Seen {
             return Err(Unsuitable::NotJoined);
         }
         let is_standalone = info.is_standalone();
-        if !is_standalone && !info.is_connected {
-            return Err(Unsuitable::Disconnected);
-        }
         if !is_standalone && config.leader_only && !info.is_leader {
             return Err(Unsuitable::NotLeader);
         }

@@ -257,7 +257,6 @@ fn unsuitable_server_is_left_with_the_reason() {
     let pinned = Config { cluster_id: Some(Uuid::MAX), ..config() };
     for (config, row, expected) in [
         (config(), without("schema", json!(["set", []])), "not joined its cluster"),
-        (config(), without("connected", json!(false)), "disconnected from its cluster"),
         (config(), without("name", json!("other")), "no database db"),
         (leader_only, clustered(5), "not the leader"),
         (pinned, clustered(5), "belongs to the cluster dddddddd"),
@@ -293,16 +292,33 @@ fn follower_is_left_when_its_raft_index_is_behind_what_was_seen() {
 }
 
 #[test]
-fn server_is_left_when_it_loses_its_cluster_later() {
+fn server_is_left_when_it_is_without_its_cluster_for_too_long() {
     let mut pair = Pair::new(config());
     pair.connect();
     pair.serve(clustered(5));
     pair.notify("update2", json!(["server.0", {"Database": {OTHER: {"modify": {"index": 9}}}}]));
     assert_eq!(pair.session.server().unwrap().index, Some(9));
-    pair.notify(
-        "update2",
-        json!(["server.0", {"Database": {OTHER: {"modify": {"connected": false}}}}]),
-    );
+    let patience = pair.session.config().times.election_patience;
+    for (is_connected, is_used) in [(false, true), (true, true), (false, true), (false, false)] {
+        let change = json!({"connected": is_connected, "index": 9});
+        pair.notify("update2", json!(["server.0", {"Database": {OTHER: {"modify": change}}}]));
+        pair.now += patience * 2 / 3;
+        pair.session.handle_timeout(pair.now);
+        assert_eq!(pair.session.server().is_some(), is_used);
+    }
+    assert!(pair.reason().contains("disconnected from its cluster"));
+}
+
+#[test]
+fn server_without_cluster_is_used_until_the_patience_ends() {
+    let mut pair = Pair::new(config());
+    let mut row = clustered(5);
+    row["connected"] = json!(false);
+    pair.connect();
+    pair.serve(row);
+    pair.request("set_db_change_aware");
+    pair.now += pair.session.config().times.election_patience;
+    pair.session.handle_timeout(pair.now);
     assert!(pair.reason().contains("disconnected from its cluster"));
 }
 
