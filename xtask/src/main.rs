@@ -13,11 +13,13 @@ mod demo;
 mod deps;
 mod dist;
 mod exact;
+mod figures;
 mod fuzz;
 mod kernels;
 mod libvirt_test;
 mod lint;
 mod lxd_test;
+mod ovn_fleet;
 mod ovn_scale;
 mod ovn_system_tests;
 mod ovs_traffic_tests;
@@ -88,6 +90,8 @@ enum Task {
     LxdTest(lxd_test::Options),
     /// Measure one host of a large OVN deployment, with the stock chassis and with weft; needs root
     OvnScale(ovn_scale::Options),
+    /// Measure 200 chassis at a southbound cluster, and kill its leader; needs root
+    OvnFleet(ovn_fleet::Options),
     /// Count instructions of weft in an emulated machine; fail if a count exceeds the baseline
     ExactGate(exact::Options),
     /// Run every study and count every contender, and keep both in docs/results
@@ -159,6 +163,7 @@ fn main() -> ExitCode {
         Task::CniWalk => cni_walk::walk(),
         Task::LxdTest(options) => lxd_test::test(&options),
         Task::OvnScale(options) => ovn_scale::measure(&options),
+        Task::OvnFleet(options) => ovn_fleet::measure(&options),
         Task::ExactGate(options) => exact::gate(&options),
         Task::Results(options) => results::results(&options),
         Task::Fmt { check } => lint::fmt(check),

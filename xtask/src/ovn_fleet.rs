@@ -1,0 +1,114 @@
+//! `cargo xtask ovn-fleet`: many chassis of weft without a datapath against a southbound cluster of
+//! three servers. `packaging/ovn-fleet.py` measures them, in namespaces of its own.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write, stdout};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::demo::{build_released, commit};
+use crate::figures::Figures;
+use crate::packages;
+use crate::run::show;
+
+/// What makes the network, starts the chassis and measures.
+const SCRIPT: &str = "packaging/ovn-fleet.py";
+/// The longest run, in seconds.
+const LIMIT_S: &str = "3600";
+
+/// How large the deployment is.
+#[derive(Args)]
+pub struct Options {
+    /// Chassis of weft
+    #[arg(long, default_value_t = 200)]
+    chassis: u32,
+    /// Logical switches
+    #[arg(long, default_value_t = 200)]
+    switches: u32,
+    /// Ports of each switch
+    #[arg(long, default_value_t = 20)]
+    ports: u32,
+    /// ACLs that are added, each until the last chassis confirms it
+    #[arg(long, default_value_t = 20)]
+    changes: u32,
+    /// How often the leader is killed
+    #[arg(long, default_value_t = 3)]
+    kills: u32,
+    /// Chassis of ovn-controller, and of weft beside them; 0 leaves both out
+    #[arg(long, default_value_t = 20)]
+    peers: u32,
+    /// How many chassis start at a time
+    #[arg(long, default_value_t = 10)]
+    together: u32,
+    /// How long all chassis may take to start
+    #[arg(long, default_value_t = 600)]
+    seconds: u32,
+    /// Leave out the measurement with `ovn-monitor-all`, which needs 80 MB for each chassis
+    #[arg(long)]
+    without_all: bool,
+    /// Print nothing but the figures, as JSON
+    #[arg(long)]
+    json: bool,
+    /// Keep the table in this file
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+}
+
+/// Builds weft, runs the script, and prints a table.
+pub fn measure(options: &Options) -> Result<()> {
+    packages::ensure(&[&packages::BUILD[..], &packages::TEST].concat())?;
+    let weft = build_released()?;
+    let directory = std::env::temp_dir().join(format!("ovn-fleet-{}", std::process::id()));
+    fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    let Options { chassis, switches, ports, changes, kills, peers, together, seconds, .. } =
+        options;
+    let settings = [
+        ("--chassis", chassis),
+        ("--switches", switches),
+        ("--ports", ports),
+        ("--changes", changes),
+        ("--kills", kills),
+        ("--peers", peers),
+        ("--together", together),
+        ("--seconds", seconds),
+    ];
+    let settings = settings.map(|(name, value)| format!("{name}={value}"));
+    let mut script = Command::new("timeout");
+    // In the foreground, so that Ctrl-C reaches the script.
+    script.args(["--foreground", "--kill-after=10", LIMIT_S, SCRIPT]).arg(&directory).arg(&weft);
+    script.args(&settings).arg("--hang");
+    if !options.without_all {
+        script.arg("--all");
+    }
+    script.stdin(Stdio::null()).stdout(Stdio::piped());
+    show(&script);
+    let mut running = script.spawn().context("cannot start timeout")?;
+    let said = running.stdout.take().context("the script has no output")?;
+    let mut figures = Figures::default();
+    for line in BufReader::new(said).lines() {
+        let line = line.context("cannot read the output of the script")?;
+        if !options.json {
+            writeln!(stdout(), "{line}")?;
+        }
+        figures.add(&line);
+    }
+    let has_passed = running.wait()?.success();
+    let commit = commit().unwrap_or_default();
+    let command = format!("cargo xtask ovn-fleet {}", settings.join(" "));
+    let table = format!("commit {commit}, {command}\n{}", figures.table());
+    if options.json {
+        writeln!(stdout(), "{}", figures.json(&commit, &command))?;
+    } else {
+        write!(stdout(), "\n{table}")?;
+    }
+    if !has_passed {
+        bail!("the measurement failed; the logs are in {}", directory.display());
+    }
+    if let Some(path) = &options.log {
+        fs::write(path, &table).with_context(|| path.display().to_string())?;
+    }
+    fs::remove_dir_all(&directory).with_context(|| directory.display().to_string())
+}
