@@ -49,7 +49,7 @@ enum csum_state {
 	CSUM_DONE,
 	/* CHECKSUM_PARTIAL. */
 	CSUM_PENDING,
-	/* This kernel orders the members of struct sk_buff differently. */
+	/* The read failed, or this kernel's struct sk_buff has the members elsewhere. */
 	CSUM_UNKNOWN,
 };
 
@@ -66,9 +66,9 @@ static __always_inline bool has_kernel_context(void)
 }
 
 /*
- * Reads the checksum state of a packet, which the program context does not have. Kernels without
- * bpf_cast_to_kern_ctx() need a helper. Its cost grows with the bytes that it reads, so it reads
- * the place of the MAC header, which is farther away, only if there is a partial checksum.
+ * Reads the checksum state of a packet, which the program context does not have. Before Linux 6.4
+ * that needs a helper. Its cost grows with the bytes that it reads, so it reads the place of the
+ * MAC header, which is farther away, only if there is a partial checksum.
  */
 static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx,
 							 struct partial_csum *csum)

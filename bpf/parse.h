@@ -582,8 +582,8 @@ static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
 #define PLAIN_IP4_MASK 0xffffff00
 
 /*
- * Whether this is the most frequent case: untagged IPv4 without options, no fragment, and with its
- * headers in the linear part.
+ * Whether this is the most frequent case: untagged IPv4 without options, no fragment, and with the
+ * headers of Ethernet and IPv4 in the linear part.
  */
 static __always_inline bool is_plain(struct __sk_buff *skb, const struct inner_frame *inner,
 				     struct frame *frame)
@@ -625,9 +625,9 @@ static __always_inline int parse_plain(struct weft_key *key, const struct frame 
 
 /*
  * Parses the frame that `inner` describes. The port and the tunnel are already set in the key, and
- * its other words are 0, except those that every IPv4 packet has: they may be uninitialized. The
- * path for plain IPv4 in parse_frame() is repeated here inline, which more than halves the cost of
- * that most frequent case.
+ * its other words are 0, except `eth_dst`, `eth_src`, `ip` and `l3[0]`, which may be uninitialized.
+ * The path for plain IPv4 in parse_frame() is repeated here inline, which more than halves the cost
+ * of that most frequent case.
  */
 static __always_inline int parse_guest_frame(struct __sk_buff *skb, struct weft_key *key,
 				       const struct inner_frame *inner)

@@ -30,7 +30,9 @@ int test_extract(struct __sk_buff *skb)
 		return -1;
 	linear_len = skb->data_end - skb->data;
 	verdict = parse(skb, &local, in_port, has_tunnel ? &tunnel : 0);
-	key = local;
+	/* The key of a malformed frame is incomplete. */
+	if (verdict == WEFT_PARSED)
+		key = local;
 	return TC_ACT_OK;
 }
 

@@ -333,14 +333,15 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 {
 	__u32 tags = key->vlan ? tag_count(key) * TAG_LEN : 0;
 	__u32 outer = frame->arrival->inner.offset + frame->arrival->inner.skip;
+	__u32 count = frame->list->count;
 
 	frame->bytes = skb->len - outer;
 	frame->gso_size = skb->gso_size;
-	if (!frame->list->count) {
+	if (!count) {
 		count_frame(frame);
 		return TC_ACT_SHOT;
 	}
-	frame->last = last_of(frame->list, frame->list->count);
+	frame->last = last_of(frame->list, count);
 	if (!frame->last)
 		return to_slow_path(skb, frame->arrival);
 	if (!can_decap_and_apply(skb, key, frame))

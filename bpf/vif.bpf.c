@@ -356,7 +356,7 @@ int weft_vif(struct __sk_buff *skb)
 	/* Userspace completes the checksum and looks at the result. */
 	if (frame.partial == PARTIAL_MISPLACED)
 		return miss(skb, port);
-	/* Read once: later reads would each load it again. */
+	/* Read once, because the compiler would load it again after each call. */
 	frame.count = list->count;
 	frame.bytes = skb->len;
 	if (key.vlan) {
