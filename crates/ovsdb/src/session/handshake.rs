@@ -1,5 +1,6 @@
 //! The requests that a connection begins with, and the monitors.
 
+use super::event::Unsuitable;
 use super::server::SERVER_DATABASE;
 use super::{DisconnectReason, Pending, Phase, SchemaMismatch, Session, Target};
 use crate::layout;
@@ -51,10 +52,16 @@ impl Session {
 
     /// The row in `_Server` has arrived or changed.
     pub(super) fn server_changed(&mut self) -> Handled {
+        let seen = self.seen;
         let info = self
             .seen
             .check(&self.config, &self.server.replica)
             .map_err(DisconnectReason::Unsuitable)?;
+        // What a server without its cluster has may be old, and nothing shows how old.
+        let is_new = self.phase == Phase::ServerMonitor;
+        if info.is_cut_off() && is_new && !seen.knows_cluster(&info) {
+            return Err(DisconnectReason::Unsuitable(Unsuitable::Disconnected));
+        }
         self.link.set_cut_off(info.is_cut_off());
         let (schema, is_standalone) = (info.schema.clone(), info.is_standalone());
         self.info = Some(info);

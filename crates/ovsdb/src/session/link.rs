@@ -135,8 +135,8 @@ impl Link {
         }
     }
 
-    /// The message just received says whether the server has lost its cluster. While the others
-    /// elect a leader, no server has one, and a client that leaves would only have to come back.
+    /// The message just received says whether the server has lost its cluster. While a leader is
+    /// elected, no server of a cluster has one, so a client that leaves finds no other.
     pub fn set_cut_off(&mut self, value: bool) {
         if let State::Open { cut_off, last_rx, .. } = &mut self.state {
             *cut_off = value.then(|| cut_off.unwrap_or(*last_rx));

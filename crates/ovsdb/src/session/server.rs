@@ -77,6 +77,12 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// True if the session has read this server's cluster, and so notices if the server is behind.
+    /// A relay has no raft index.
+    pub fn knows_cluster(&self, info: &ServerInfo) -> bool {
+        info.index.is_some() && info.cluster_id.is_some() && info.cluster_id == self.cluster_id
+    }
+
     /// Checks that a session may use a server, and remembers its raft index.
     ///
     /// The index counts for one cluster. When operators rebuild a cluster, its identifier changes,

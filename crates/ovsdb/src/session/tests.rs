@@ -257,6 +257,7 @@ fn unsuitable_server_is_left_with_the_reason() {
     let pinned = Config { cluster_id: Some(Uuid::MAX), ..config() };
     for (config, row, expected) in [
         (config(), without("schema", json!(["set", []])), "not joined its cluster"),
+        (config(), without("connected", json!(false)), "disconnected from its cluster"),
         (config(), without("name", json!("other")), "no database db"),
         (leader_only, clustered(5), "not the leader"),
         (pinned, clustered(5), "belongs to the cluster dddddddd"),
@@ -310,8 +311,12 @@ fn server_is_left_when_it_is_without_its_cluster_for_too_long() {
 }
 
 #[test]
-fn server_without_cluster_is_used_until_the_patience_ends() {
+fn server_without_its_known_cluster_is_used_until_the_patience_ends() {
     let mut pair = Pair::new(config());
+    pair.connect();
+    pair.serve(clustered(5));
+    pair.request("set_db_change_aware");
+    pair.session.reconnect(pair.now);
     let mut row = clustered(5);
     row["connected"] = json!(false);
     pair.connect();
