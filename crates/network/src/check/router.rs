@@ -316,8 +316,8 @@ fn force_snat(
                 report.error(
                     *at,
                     format!(
-                        "nobody answers ARP requests for {addr} in the network {net} of this \
-                         router; write its address there, {own}"
+                        "{addr} is in the network {net} of this router, but is not its address \
+                         there; write {own}"
                     ),
                 );
                 is_right = false;

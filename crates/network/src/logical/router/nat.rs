@@ -13,7 +13,7 @@ use crate::logical::next_to;
 use crate::logical::switch::solicitation_for;
 use crate::{FileLine, ForceSnat, IpNet, Nat, RouterPort};
 use flow::DatapathKey;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -125,6 +125,7 @@ impl RouterFlows<'_> {
 
     /// Connections from outside with a source of the router, so that replies take this router.
     fn add_forced(&self, flows: &mut FlowCollector) {
+        let mut replies = BTreeSet::new();
         for (kind, port, address) in self.forced() {
             let ip = family(address);
             let (priority, arrives, leaves) = match port {
@@ -137,7 +138,9 @@ impl RouterFlows<'_> {
                 flows.add(&self.datapath, place, condition, actions, self.router.line);
             };
             let condition = format!("{arrives} && {ip}.dst == {address}");
-            add((Stage::LrInUnsnat, 110), condition, "ct_snat;");
+            if replies.insert(condition.clone()) {
+                add((Stage::LrInUnsnat, 110), condition, "ct_snat;");
+            }
             let condition = format!("flags.force_snat_for_{kind} == 1 && {ip}{leaves}");
             add((Stage::LrOutSnat, priority), condition, &format!("ct_snat({address});"));
         }
