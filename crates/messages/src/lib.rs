@@ -129,9 +129,9 @@ messages! {
     USER_DATAPATH_STARTED: INFO, "user-datapath-started",
         "The user datapath forwards all packets.",
         "If the kernel datapath is expected, read the reason, and run weft doctor.";
-    NO_DATAPATH_STARTED: INFO, "no-datapath-started",
+    NO_DATAPATH_STARTED: WARN, "no-datapath-started",
         "With --datapath none, the daemon follows OVN but handles no packets.",
-        "";
+        "If this host has guests, start weft without --datapath none.";
     KERNEL_DATAPATH_STARTED: INFO, "kernel-datapath-started",
         "The kernel datapath forwards.",
         "";
