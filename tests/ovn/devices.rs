@@ -1,7 +1,7 @@
 //! Devices of a host of an OVN that come and go.
 
-use super::{Hosts, is_silent, lab, switch, wait_up};
-use crate::common::{Host, PATIENCE, traffic};
+use super::{Hosts, LocalDatabase, is_silent, lab, switch, wait_up};
+use crate::common::{Daemon, Host, PATIENCE, traffic};
 use crate::peers::program::{command, run};
 use testkit::host::wait_until;
 use testkit::ovn::Ovn;
@@ -56,4 +56,35 @@ fn port_is_released_while_it_has_no_device() {
     wait_up(&lab, &ovn);
     traffic::ping(&far.netns, near.ip(4));
     hosts.stop(&ovn);
+}
+
+/// A host with `--datapath none` does all that a database sees, and nothing with packets.
+#[test]
+fn ports_are_claimed_and_packets_left_alone_when_there_is_no_datapath() {
+    require_ovn!();
+    let lab = lab();
+    let ovn = Ovn::start("none");
+    let (near, far) = lab.ends();
+    ovn.configure(&switch("blue", &[near, far]));
+    let databases = [0, 1].map(|at| LocalDatabase::start(&lab, &ovn, at));
+    let devices = |host: &Host| {
+        let mut ip = host.netns.command(command("ip"));
+        ip.args(["-oneline", "link", "show"]);
+        run(ip, b"").lines().count()
+    };
+    let before = lab.hosts.each_ref().map(devices);
+    let daemons = [0, 1].map(|at| {
+        let database = &databases[at];
+        let arguments = ["--datapath", "none"];
+        Daemon::join_ovn(database.host, &database.remote(), &lab.control(at), &arguments)
+    });
+    daemons.iter().for_each(Daemon::wait_answers);
+    databases[near.host].add_port(near);
+    databases[far.host].add_port(far);
+    wait_up(&lab, &ovn);
+    ovn.nbctl("--wait=hv sync");
+    daemons.iter().for_each(|daemon| daemon.wait_says("no-datapath-started"));
+    assert_eq!(lab.hosts.each_ref().map(devices), before);
+    assert!(is_silent(near, far.ip(4)));
+    Hosts { databases, daemons }.stop(&ovn);
 }
