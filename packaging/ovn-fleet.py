@@ -6,8 +6,8 @@ long they are away when the leader is killed. `cargo xtask ovn-fleet` calls it.
         --kills N --together N [--all] [--hang]
 
 DIRECTORY is empty, and keeps the logs. WEFT is the program. As many chassis start at a time as
---together says. Everything runs in namespaces of its
-own, which take all of it along when this ends. Prints "figure PHASE NAME VALUE" for each figure.
+--together says. Everything runs in namespaces of its own, which take all of it along when this
+ends. Prints "figure PHASE NAME VALUE" for each figure.
 """
 
 import argparse
@@ -457,7 +457,8 @@ class Fleet:
             fail(f"after a {name}, {watcher.reached(cfg)} of {hosts} chassis confirm {cfg}")
         self.figure(f"{name}_cluster_writes_ms", (told - begin) * 1000)
         self.figure(f"{name}_last_confirms_ms", (last - begin) * 1000)
-        sync.wait(70)
+        if sync.wait(70) != 0:
+            fail(f"ovn-nbctl --wait=hv does not end within 60 s of a {name}")
         self.figure(f"{name}_northd_confirms_ms", (time.monotonic() - begin) * 1000)
         self.reconnections(name, logs, begin_wall)
         time.sleep(2)
@@ -518,8 +519,8 @@ class Fleet:
         self.start(hosts, is_all, is_stock)
         self.idle()
         self.change()
-        for _ in range(self.options.kills):
-            self.kill_leader(hosts, "kill")
+        for number in range(self.options.kills):
+            self.kill_leader(hosts, f"kill{number + 1}")
         self.kill_leader(hosts, "quiet")
         if hang:
             self.kill_leader(hosts, "hang", signal.SIGSTOP)

@@ -386,8 +386,7 @@ for port in web app; do
     wait_for 60 has_samples "weft_port_receive_packets_total{port=\"$port\"} > 0"
     query "weft_port_receive_packets_total{port=\"$port\"}"
 done
-query 'ALERTS{alertstate="firing"}' >alerts
-! grep . alerts || fail "alerts: $(cat alerts)"
+! has_samples 'weft_port_up == 0' || fail "a port is down"
 systemctl stop watcher.service
 rm /etc/default/weft
 systemctl restart $unit
