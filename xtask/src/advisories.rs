@@ -55,7 +55,8 @@ pub fn check(options: &Options) -> Result<()> {
         deny.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_VALUE_0", DATABASE);
         deny.env("GIT_CONFIG_KEY_0", format!("url.file://{}.insteadOf", directory.display()));
     }
-    run(deny.arg("--config").arg(&settings).args(["check", "advisories"]))?;
+    deny.arg("--all-features").arg("--config").arg(&settings).args(["check", "advisories"]);
+    run(&mut deny)?;
     let mut clone = fs::read_dir(&clones)?.filter_map(|entry| Some(entry.ok()?.path()));
     let clone = clone.find(|path| path.is_dir()).context("no clone of the database")?;
     let database = git(&clone, &["log", "-1", "--format=%H of %cs"])?;
