@@ -16,12 +16,18 @@ use testkit::host::TestHost;
 /// How long a TCP stream or a datagram may stall.
 const STALL: Duration = Duration::from_secs(40);
 
+/// How long to wait for the first reply. On a busy machine the kernel is late to notice the carrier
+/// of a device, and adds the route of its IPv6 address only then. Without it, a guest answers
+/// neighbour solicitations, but no ping.
+const FIRST_REPLY: Duration = Duration::from_secs(60);
+
 /// Pings until the first reply.
 ///
 /// # Panics
-/// No reply arrives within [`PATIENCE`].
+/// No reply arrives within a minute.
 pub fn ping(from: &TestHost, to: IpAddr) {
-    ping_within(from, to, PATIENCE).unwrap_or_else(|error| panic!("no answer from {to}: {error}"));
+    ping_within(from, to, FIRST_REPLY)
+        .unwrap_or_else(|error| panic!("no answer from {to}: {error}"));
 }
 
 /// Pings until the first reply, at most for `limit`.
