@@ -137,7 +137,10 @@ pub fn add_routes(guest: &Guest) {
     ] {
         let network = network.parse().expect("a prefix");
         let route = Route::via(network, gateway.parse().expect("an address"));
-        guest.netns.netlink().add_route(&route).expect("a route can be added");
+        // The kernel adds the route to an IPv6 gateway only after it has noticed the carrier.
+        wait_until(PATIENCE, "the gateway is reachable", || {
+            guest.netns.netlink().add_route(&route).is_ok()
+        });
     }
 }
 
