@@ -1,8 +1,15 @@
 //! [`Figures`]: what the scripts about OVN have measured, as a table or as JSON.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write, stdout};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+
+use crate::run::show;
 
 /// Figures by name and chassis, in the order of their names' first lines.
 #[derive(Default)]
@@ -13,6 +20,24 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// Runs a script to its end. Returns its figures, and whether it has passed. Prints what it
+    /// says, unless `is_quiet`.
+    pub fn of(mut script: Command, is_quiet: bool) -> Result<(Self, bool)> {
+        script.stdin(Stdio::null()).stdout(Stdio::piped());
+        show(&script);
+        let mut running = script.spawn().context("cannot start timeout")?;
+        let said = running.stdout.take().context("the script has no output")?;
+        let mut figures = Self::default();
+        for line in BufReader::new(said).lines() {
+            let line = line.context("cannot read the output of the script")?;
+            if !is_quiet {
+                writeln!(stdout(), "{line}")?;
+            }
+            figures.add(&line);
+        }
+        Ok((figures, running.wait()?.success()))
+    }
+
     /// Adds a line such as `figure weft start_ms 480`.
     pub fn add(&mut self, line: &str) {
         let mut words = line.splitn(4, ' ');
@@ -49,6 +74,20 @@ impl Figures {
         }
         json!({ "commit": commit, "command": command, "figures": chassis })
     }
+}
+
+/// Keeps the table in the file `log`, and removes the directory of a script that has passed.
+///
+/// # Errors
+/// The script has failed, or a file cannot be written.
+pub fn keep(table: &str, log: Option<&Path>, has_passed: bool, directory: &Path) -> Result<()> {
+    if !has_passed {
+        bail!("the measurement failed; the logs are in {}", directory.display());
+    }
+    if let Some(path) = log {
+        fs::write(path, table).with_context(|| path.display().to_string())?;
+    }
+    fs::remove_dir_all(directory).with_context(|| directory.display().to_string())
 }
 
 #[cfg(test)]

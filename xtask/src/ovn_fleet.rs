@@ -2,17 +2,16 @@
 //! three servers. `packaging/ovn-fleet.py` measures them, in namespaces of its own.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write, stdout};
+use std::io::{Write, stdout};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::demo::{build_released, commit};
-use crate::figures::Figures;
+use crate::figures::{Figures, keep};
 use crate::packages;
-use crate::run::show;
 
 /// What makes the network, starts the chassis and measures.
 const SCRIPT: &str = "packaging/ovn-fleet.py";
@@ -83,19 +82,7 @@ pub fn measure(options: &Options) -> Result<()> {
     if !options.without_all {
         script.arg("--all");
     }
-    script.stdin(Stdio::null()).stdout(Stdio::piped());
-    show(&script);
-    let mut running = script.spawn().context("cannot start timeout")?;
-    let said = running.stdout.take().context("the script has no output")?;
-    let mut figures = Figures::default();
-    for line in BufReader::new(said).lines() {
-        let line = line.context("cannot read the output of the script")?;
-        if !options.json {
-            writeln!(stdout(), "{line}")?;
-        }
-        figures.add(&line);
-    }
-    let has_passed = running.wait()?.success();
+    let (figures, has_passed) = Figures::of(script, options.json)?;
     let commit = commit().unwrap_or_default();
     let command = format!("cargo xtask ovn-fleet {}", settings.join(" "));
     let table = format!("commit {commit}, {command}\n{}", figures.table());
@@ -104,11 +91,5 @@ pub fn measure(options: &Options) -> Result<()> {
     } else {
         write!(stdout(), "\n{table}")?;
     }
-    if !has_passed {
-        bail!("the measurement failed; the logs are in {}", directory.display());
-    }
-    if let Some(path) = &options.log {
-        fs::write(path, &table).with_context(|| path.display().to_string())?;
-    }
-    fs::remove_dir_all(&directory).with_context(|| directory.display().to_string())
+    keep(&table, options.log.as_deref(), has_passed, &directory)
 }

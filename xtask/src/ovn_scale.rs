@@ -2,17 +2,16 @@
 //! and with weft. `packaging/ovn-scale.sh` measures it, in namespaces of its own.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::demo::{build_released, commit};
-use crate::figures::Figures;
+use crate::figures::{Figures, keep};
 use crate::packages;
-use crate::run::show;
 
 /// What makes the network and measures.
 const SCRIPT: &str = "packaging/ovn-scale.sh";
@@ -49,17 +48,7 @@ pub fn measure(options: &Options) -> Result<()> {
     let mut script = Command::new("timeout");
     script.args(["--kill-after=10", LIMIT_S, SCRIPT]).arg(&directory).arg(&weft);
     script.args([switches, ports, routers, repeats].map(u32::to_string));
-    script.stdin(Stdio::null()).stdout(Stdio::piped());
-    show(&script);
-    let mut running = script.spawn().context("cannot start timeout")?;
-    let said = running.stdout.take().context("the script has no output")?;
-    let mut figures = Figures::default();
-    for line in BufReader::new(said).lines() {
-        let line = line.context("cannot read the output of the script")?;
-        writeln!(std::io::stdout(), "{line}")?;
-        figures.add(&line);
-    }
-    let has_passed = running.wait()?.success();
+    let (figures, has_passed) = Figures::of(script, false)?;
     let table = format!(
         "commit {}, cargo xtask ovn-scale --switches {switches} --ports {ports} --routers \
          {routers} --repeats {repeats}\n{}",
@@ -67,11 +56,5 @@ pub fn measure(options: &Options) -> Result<()> {
         figures.table()
     );
     write!(std::io::stdout(), "\n{table}")?;
-    if !has_passed {
-        bail!("the measurement failed; the logs are in {}", directory.display());
-    }
-    if let Some(path) = &options.log {
-        fs::write(path, &table).with_context(|| path.display().to_string())?;
-    }
-    fs::remove_dir_all(&directory).with_context(|| directory.display().to_string())
+    keep(&table, options.log.as_deref(), has_passed, &directory)
 }
