@@ -187,7 +187,10 @@ pub(super) fn nats(
                 let name = kind.name();
                 report.error(
                     internal.at,
-                    format!("{prefix} is a network; {name} translates one address, such as \"10.0.1.11\""),
+                    format!(
+                        "{prefix} is a network; {name} translates one address, such as \
+                         \"10.0.1.11\""
+                    ),
                 );
                 is_right = false;
             }
