@@ -602,7 +602,8 @@ for guest in web app; do
     ip link set $guest-host mtu 1442 up
     ip -n $guest link set eth0 address 02:00:00:00:00:0$number mtu 1442 up
     ip -n $guest address add 10.0.0.$number/24 dev eth0
-    ovn nbctl lsp-add blue $guest -- lsp-set-addresses $guest "02:00:00:00:00:0$number 10.0.0.$number"
+    ovn nbctl lsp-add blue $guest -- \
+        lsp-set-addresses $guest "02:00:00:00:00:0$number 10.0.0.$number"
     ovs-vsctl --timeout=60 add-port br-int $guest-host -- \
         set interface $guest-host external_ids:iface-id=$guest
     number=3
