@@ -84,6 +84,7 @@ pub fn ci() -> Result<()> {
     tally.step("demo", || run(&mut demo::prepare(&["--seconds".to_owned(), "0.1".to_owned()])?));
 
     println!("\n=== {}, {} of processor time", seconds(start.elapsed()), seconds(processor_time()));
+    counts.print_panics();
     tally.steps.iter().for_each(|line| println!("{line}"));
     println!("{} passed, {} failed", tally.passed, tally.failed);
     if tally.failed > 0 {

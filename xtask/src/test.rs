@@ -69,6 +69,10 @@ const THREADS: &str = "RUST_TEST_THREADS";
 pub struct Counts {
     pub passed: usize,
     pub failed: usize,
+    /// The beginning of what each failed test printed about its panic.
+    panics: Vec<Vec<String>>,
+    /// The last line belongs to the last of `panics`.
+    in_panic: bool,
 }
 
 /// What the tests wrote to their report, each line once, sorted.
@@ -219,7 +223,7 @@ impl Tests {
         for finished in beside {
             let (printed, result) = finished?;
             print!("{printed}");
-            printed.lines().for_each(|line| counts.add_summary(line));
+            printed.lines().for_each(|line| counts.add_line(line));
             end = end.and(result);
         }
         end
@@ -279,7 +283,7 @@ fn run_counted(command: &mut Command, counts: &mut Counts) -> Result<()> {
             let line = line?;
             let line = String::from_utf8_lossy(&line);
             println!("{line}");
-            counts.add_summary(&line);
+            counts.add_line(&line);
         }
     }
     let status = child.wait()?;
@@ -287,9 +291,28 @@ fn run_counted(command: &mut Command, counts: &mut Counts) -> Result<()> {
 }
 
 impl Counts {
-    /// Adds the numbers of a line like `test result: FAILED. 3 passed; 1 failed; 0 ignored`. Other
-    /// lines change nothing.
-    fn add_summary(&mut self, line: &str) {
+    /// Prints the panics of all failed tests. CI's output may be cut in the middle, and what failed
+    /// is hard to find in it.
+    pub fn print_panics(&self) {
+        self.panics.iter().flatten().for_each(|line| println!("{line}"));
+    }
+
+    /// Reads a line of a test program. Adds the numbers of a line like
+    /// `test result: FAILED. 3 passed; 1 failed; 0 ignored`, and keeps panics.
+    fn add_line(&mut self, line: &str) {
+        /// A panic's place, and a comparison with both values.
+        const MAX_LINES: usize = 5;
+        if line.starts_with("thread '") && line.contains(" panicked at ") {
+            self.panics.push(Vec::new());
+            self.in_panic = true;
+        }
+        self.in_panic &= !line.is_empty() && line != "stack backtrace:";
+        if self.in_panic
+            && let Some(panic) = self.panics.last_mut()
+            && panic.len() < MAX_LINES
+        {
+            panic.push(line.to_owned());
+        }
         let Some(result) = line.strip_prefix("test result: ") else { return };
         for part in result.split_once(". ").map_or("", |(_, counts)| counts).split("; ") {
             match part.split_once(' ') {
@@ -325,6 +348,7 @@ impl Report {
             println!("Skipped tests:");
             self.skipped.iter().for_each(|test| println!("  {test}"));
         }
+        counts.print_panics();
         println!(
             "{} passed, {} failed, {} skipped",
             counts.passed,
@@ -347,9 +371,24 @@ mod tests {
             "test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
             "test result: of mine ... ok",
         ] {
-            counts.add_summary(line);
+            counts.add_line(line);
         }
-        assert_eq!(counts, Counts { passed: 7, failed: 2 });
+        assert_eq!(counts, Counts { passed: 7, failed: 2, ..Counts::default() });
+    }
+
+    #[test]
+    fn panics_are_kept_without_their_backtraces() {
+        let first = ["thread 'a::b' (7) panicked at a.rs:1:9:", "waited 20s in vain: a frame"];
+        let second = [
+            "thread 'a::c' (8) panicked at a.rs:2:9:",
+            "assertion `left == right` failed",
+            "  left: 1500",
+            " right: 1400",
+        ];
+        let mut counts = Counts::default();
+        let lines = first.iter().chain(&["stack backtrace:", "   0: main"]).chain(&second);
+        lines.chain(&["", "failures:"]).for_each(|line| counts.add_line(line));
+        assert_eq!(counts.panics, [&first[..], &second]);
     }
 
     #[test]
