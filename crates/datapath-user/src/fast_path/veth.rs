@@ -109,6 +109,9 @@ fn make(name: &str, inner: &GuestEnd<'_>, here: &Netlink, there: &Netlink) -> Re
         None => there.set_up(index)?,
     }
     here.set_up(outer)?;
+    // With the outer end up, the inner has a carrier. But the kernel drops what it sends until a
+    // kernel worker has activated its queues; since Linux 6.8, a lookup activates them at once.
+    there.link_by_index(index)?;
     here.link_by_index(outer)
 }
 
