@@ -5,10 +5,9 @@
 //! which may be shorter, in one system call (UDP_SEGMENT, UDP_GRO). The kernel or the NIC segments
 //! and coalesces them.
 //!
-//! All sockets set "don't fragment" and obey the path MTU that the kernel knows (IP_PMTUDISC_DO). A
-//! datagram that is too long fails with [`IoError::TooBig`], also after an ICMP "packet too big",
-//! and [`crate::Netlink::route_get`] then returns the path MTU. (IP_PMTUDISC_PROBE would keep
-//! sending into the black hole.)
+//! All sockets set "don't fragment" and ignore the path MTU that the kernel has learned
+//! (IP_PMTUDISC_PROBE): anybody can forge the ICMP error that the kernel believes. Only a datagram
+//! that exceeds the MTU of the device fails with [`IoError::TooBig`].
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -156,7 +155,7 @@ impl UdpUnderlay {
     ///
     /// # Errors
     /// [`IoError::Truncated`] and [`IoError::Malformed`] for a lost train; the next call reads the
-    /// next.
+    /// next train.
     #[inline]
     pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<RxTrain>> {
         packet.reset(PacketBuf::HEADROOM);
@@ -191,7 +190,7 @@ impl UdpUnderlay {
         .map_err(IoError::from_errno)
     }
 
-    /// Trains that [`UdpUnderlay::recv_batch`] lost, modulo 2^32.
+    /// Trains that [`UdpUnderlay::recv_batch`] has discarded as truncated or invalid, modulo 2^32.
     pub fn malformed(&self) -> u32 {
         self.malformed.load(Ordering::Relaxed)
     }
@@ -263,7 +262,7 @@ pub struct TxTrain {
 pub struct TxPool {
     sockets: Vec<OwnedFd>,
     /// Sockets without checksum for single datagrams, on the same ports.
-    unsummed: Vec<OwnedFd>,
+    zero_checksum: Vec<OwnedFd>,
     is_ipv4: bool,
     base_port: u16,
     max_segments: usize,
@@ -294,7 +293,7 @@ impl TxPool {
                 Err((error, _)) => return Err(Error::os(what(), error)),
             }
         };
-        let unsummed = if options.zero_checksum {
+        let zero_checksum = if options.zero_checksum {
             let sockets = bind_run(local, base, &options).map_err(|(e, _)| Error::os(what(), e))?;
             for socket in &sockets {
                 let (level, name) = match local {
@@ -309,14 +308,14 @@ impl TxPool {
             Vec::new()
         };
         let is_ipv4 = local.is_ipv4();
-        let mut pool = Self { sockets, unsummed, is_ipv4, base_port: base, max_segments: 64 };
+        let mut pool = Self { sockets, zero_checksum, is_ipv4, base_port: base, max_segments: 64 };
         pool.max_segments = pool.probe_max_segments(local);
         Ok(pool)
     }
 
     /// All sockets of the pool.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.sockets.iter().chain(&self.unsummed).map(AsFd::as_fd)
+        self.sockets.iter().chain(&self.zero_checksum).map(AsFd::as_fd)
     }
 
     pub(crate) fn is_ipv4(&self) -> bool {
@@ -351,7 +350,7 @@ impl TxPool {
         match sys::sendmsg(self.socket(train.entropy, false), pieces, Some(&to), Some(&control)) {
             Ok(sent) => Ok(sent),
             // Linux before 6.11 does not segment trains for a device without checksum offload.
-            Err(libc::EIO) => self.send_cut(train, size, pieces),
+            Err(libc::EIO) => self.send_one_by_one(train, size, pieces),
             // Kernels before 6.13 return EINVAL when a datagram exceeds the MTU; all kernels do
             // for too many datagrams.
             Err(libc::EINVAL) => Err(IoError::TooBig),
@@ -372,7 +371,12 @@ impl TxPool {
 
     /// Sends a train datagram by datagram.
     #[cold]
-    fn send_cut(&self, train: &TxTrain, size: u16, pieces: &[IoSlice<'_>]) -> IoResult<usize> {
+    fn send_one_by_one(
+        &self,
+        train: &TxTrain,
+        size: u16,
+        pieces: &[IoSlice<'_>],
+    ) -> IoResult<usize> {
         let control = header_control(train);
         let mut sent = 0;
         let mut datagram: Vec<IoSlice<'_>> = Vec::new();
@@ -399,7 +403,11 @@ impl TxPool {
 
     fn socket(&self, entropy: u32, single: bool) -> BorrowedFd<'_> {
         let index = entropy as usize % self.sockets.len();
-        let pool = if single && !self.unsummed.is_empty() { &self.unsummed } else { &self.sockets };
+        let pool = if single && !self.zero_checksum.is_empty() {
+            &self.zero_checksum
+        } else {
+            &self.sockets
+        };
         pool[index].as_fd()
     }
 
@@ -445,9 +453,8 @@ pub(crate) fn rx_socket(local: SocketAddr, options: UdpOptions) -> std::io::Resu
     Ok(fd)
 }
 
-/// Creates a UDP socket of the family of `local` that sets "don't fragment". It does not obey the
-/// path MTU that the kernel has learned, because anybody can forge the ICMP error that the kernel
-/// believes. Only the MTU of the device limits its packets.
+/// Creates a UDP socket of the family of `local` that sets "don't fragment" and ignores the path
+/// MTU that the kernel has learned.
 fn tunnel_socket(local: IpAddr) -> std::io::Result<OwnedFd> {
     let fd = sys::socket(sys::family(local), libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
     let set = |level, name, value: c_int| sys::set_option(fd.as_fd(), level, name, value);
@@ -536,7 +543,7 @@ mod tests {
     use crate::OwnedNetns;
 
     #[test]
-    fn train_arrives_as_equal_datagrams_when_cut_here() {
+    fn train_arrives_as_equal_datagrams_when_sent_one_by_one() {
         testkit::require_root!();
         let netns = OwnedNetns::create(&format!("weft-test-{}-cut", std::process::id())).unwrap();
         let local: SocketAddr = "127.0.0.1:4789".parse().unwrap();
@@ -549,7 +556,7 @@ mod tests {
         let (head, tail) = payload.split_at(700);
         let train = TxTrain { dst: local, entropy: 0, tos: 4, ttl: None, gso_size: Some(1000) };
         let pieces = [IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(tail)];
-        assert_eq!(tx.send_cut(&train, 1000, &pieces).unwrap(), 2500);
+        assert_eq!(tx.send_one_by_one(&train, 1000, &pieces).unwrap(), 2500);
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, 2000);
         for expected in payload.chunks(1000) {
             // Loopback delivers before the sender's call returns.
