@@ -64,7 +64,7 @@ pub struct Client {
     json: bool,
 }
 
-/// `500M` as bits a second.
+/// Parses a rate such as `500M` to bits per second.
 fn rate(text: &str) -> Result<f64, String> {
     let (number, unit) = match text.char_indices().last() {
         Some((at, 'k')) => (text.get(..at), 1e3),
@@ -127,7 +127,7 @@ struct Measured {
     received_per_second: f64,
     lost: u64,
     server_cpu_busy: f64,
-    /// The times below which 50 %, 99 % and 99.9 % of the transactions stayed.
+    /// Percentiles of the transactions' latency: 50 %, 99 % and 99.9 %.
     percentiles_us: [Option<f64>; 3],
 }
 

@@ -10,7 +10,8 @@ use super::{Programs, Wire};
 use crate::lab::{Contender, Datapath, KernelTunnel, OvsTunnel, StatefulSwitch};
 use crate::{Error, Result};
 
-/// The init script. It prepares the machine, runs the measurement, and ends the machine.
+/// The init script. It prepares the machine, runs the measurement, and reboots, which ends the
+/// emulator.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
@@ -25,10 +26,10 @@ echo \"weft-exact-end $?\" >/dev/ttyS1
 /bin/busybox reboot -f
 ";
 
-/// The modules of every lab.
-const LAB: &[&str] = &["veth", "tun"];
+/// The kernel modules that every measurement needs.
+const BASE_MODULES: &[&str] = &["veth", "tun"];
 /// The programs of Open vSwitch, and its database schema.
-const OVS: &[&str] = &[
+const OVS_FILES: &[&str] = &[
     "/usr/sbin/ovs-vswitchd",
     "/usr/sbin/ovsdb-server",
     "/usr/bin/ovsdb-tool",
@@ -42,7 +43,7 @@ const NFT: &str = "/usr/sbin/nft";
 
 /// The modules that `contender` needs on `wire`, without their dependencies.
 fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
-    let mut modules = LAB.to_vec();
+    let mut modules = BASE_MODULES.to_vec();
     modules.extend(wire.modules());
     modules.extend(match contender {
         Contender::Direct => &[][..],
@@ -73,7 +74,8 @@ fn modules(contender: Contender, wire: Wire) -> Vec<&'static str> {
     modules
 }
 
-/// Builds the root file system for `contenders`; `arguments` are those of `weft-bench inside`.
+/// Builds the root file system for `contenders`, with modules from the directory `kernel`.
+/// `arguments` are those of `weft-bench inside`.
 ///
 /// # Errors
 /// A program or a module is missing.
@@ -99,7 +101,7 @@ pub(super) fn root_file_system(
     program(&mut archive, "bin/weft", &programs.weft)?;
     program(&mut archive, "bin/weft-bench", &programs.weft_bench)?;
     if contenders.iter().any(|contender| contender.is_ovs()) {
-        for path in OVS {
+        for path in OVS_FILES {
             if path.ends_with("schema") {
                 archive.file(path, &read(Path::new(path))?);
             } else {
@@ -114,8 +116,7 @@ pub(super) fn root_file_system(
     for name in contenders.iter().flat_map(|&contender| modules(contender, wire)) {
         add_module(&mut archive, kernel, name, &mut loaded)?;
     }
-    // Dependencies come first. libcrc32c requests its algorithm by name, and the machine has no
-    // modprobe that could load it then.
+    // The init script loads the modules in this order: dependencies come first.
     archive.file("lib/modules", loaded.join("\n").as_bytes());
     archive.end().map_err(|name| Error::Traffic(format!("{name} is too long for an archive")))
 }
@@ -153,8 +154,9 @@ fn add_module(
     Ok(())
 }
 
-/// The dependencies of a module: `depends=a,b` among the strings of its section `.modinfo`, and for
-/// libcrc32c the algorithm that it requests by name.
+/// The dependencies of a module: `depends=a,b` among the strings of its section `.modinfo`.
+/// libcrc32c also needs crc32c_generic: it requests that algorithm by name when it is loaded, and
+/// the machine has no modprobe that could load it then.
 fn needed_by(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {

@@ -1,4 +1,4 @@
-//! Joined guests of a lab, and the processes that join them.
+//! The guests of a lab that a contender (a switch to compare) has connected, and its processes.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use crate::{Error, Result, Stop};
 /// How long a diagnostic command may take.
 const DIAGNOSTIC_LIMIT: Duration = Duration::from_secs(2);
 
-/// Joined guests, and the processes that join them. Dropping it ends the processes; the devices end
-/// with the lab.
+/// The connected guests, and the processes of the contender that forward between them. Dropping it
+/// ends the processes. The lab removes the devices when it ends.
 #[derive(Debug)]
 pub struct Attachment {
     // Dropped first: the processes use the files in the directory, and devices of guests.
@@ -75,7 +75,7 @@ impl Attachment {
         self.policy.as_ref()
     }
 
-    /// The control socket of the daemon of host `host`, from 0.
+    /// The control socket of weft's daemon on host `host`, counted from 0.
     pub(crate) fn control(&self, host: usize) -> Option<&Path> {
         self.controls.get(host).map(PathBuf::as_path)
     }
@@ -98,11 +98,12 @@ impl Attachment {
         if said.is_empty() { error } else { Error::Traffic(format!("{error}\n{said}")) }
     }
 
-    /// Ends the processes host by host. Daemons of weft are independent and end at the same time.
+    /// Ends the processes one after another. Daemons of weft do not depend on each other, so they
+    /// end at the same time.
     ///
     /// # Errors
-    /// The first [`Error::Process`] of a process that had to be killed or
-    /// reported failure. All processes are ended.
+    /// The first [`Error::Process`] of a process that had to be killed or reported failure. All
+    /// processes are ended.
     pub fn stop(mut self) -> Result<()> {
         if !self.controls.is_empty() {
             self.processes.iter_mut().for_each(Process::end_soon);

@@ -20,8 +20,8 @@ pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
 pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch_lines: &str) -> String {
     let shape = lab.shape();
     let mut text = format!("tunnel = \"{tunnel}\"\nunderlay_mtu = {}\n", lab.uplink_mtu());
-    // weft's own default depends on the host. In a lab, the kernel's VXLAN and Geneve devices send
-    // an outer checksum unless `outer_checksum` decides, so weft does the same.
+    // By default, weft decides about outer checksums for each host. In a lab, the kernel's VXLAN
+    // and Geneve devices send one unless `outer_checksum` is false, so weft does the same.
     let is_udp = tunnel.carrier() == Carrier::Udp;
     if let Some(checksum) = shape.outer_checksum.or(is_udp.then_some(true)) {
         // Writing to a string cannot fail.
@@ -57,8 +57,9 @@ pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch_lines: &str
     text
 }
 
-/// The network file of a bridge on each host with its guests and the uplink as ports, which `mtu`
-/// limits to what the flows of `tags.flows` can tag. weft itself sends nothing to the uplink.
+/// The network file of one bridge per host. The bridge's ports are the guests and the network card
+/// that leads to the other host. The flows in `tags.flows` tag the frames between the hosts, and
+/// `mtu` leaves room for these tags. weft itself uses no tunnel, so its own uplink is `lo`.
 pub(super) fn bridges_toml(lab: &Lab<'_>, mtu: u16) -> String {
     let mut text = String::new();
     for host in lab.hosts() {
