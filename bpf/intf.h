@@ -17,8 +17,8 @@
  * has together share words; the *shape* tells which of them are present. See
  * docs/adr/0010-the-kernels-key.md.
  *
- * The first seven words are present in every frame, the others in some shapes only. Words that a
- * shape lacks are 0.
+ * Every lookup compares the first seven words. It compares the others only if the shape has them.
+ * Words that a shape lacks are 0.
  */
 struct weft_key {
 	__u64 port;		/* in_port << 32 | shape */
@@ -67,9 +67,9 @@ enum weft_parse {
 };
 
 enum weft_limits {
-	/* Masks that a lookup tries at most. */
+	/* The most masks that a lookup tries. */
 	WEFT_MAX_MASKS = 128,
-	/* Actions in one list. */
+	/* The most actions in one list. */
 	WEFT_MAX_ACTIONS = 15,
 	/* Bytes of the longest outer header without Geneve options. */
 	WEFT_HEADER_MAX = 72,
@@ -85,8 +85,8 @@ enum weft_limits {
 	/* Consecutive elements in which an interface may be found. */
 	WEFT_DEVICE_PROBES = 4,
 	/*
-	 * End points in a hash bucket of weft_sources. The user datapath decapsulates what further
-	 * ones send.
+	 * The most end points that a program tries in a hash bucket of weft_sources. The user
+	 * datapath decapsulates the packets of further ones.
 	 */
 	WEFT_MAX_SOURCES = 16,
 	/*
@@ -98,7 +98,7 @@ enum weft_limits {
 	WEFT_MAX_CHAIN = 8,
 };
 
-/* Numbers that are no index of their table. */
+/* Reserved numbers, which are not the index of any entry. */
 enum weft_reserved {
 	WEFT_NO_FLOW = 0,
 	/* The action list whose packets are punted to userspace. It has no entry in the map. */
@@ -114,15 +114,19 @@ struct weft_flow {
 	struct weft_key key;	/* 0 outside the mask */
 	/*
 	 * Unique for each use of the entry, and greater than all earlier ones; 0: deleted. The
-	 * daemon gives a megaflow a new one when it confirms it under a new program.
+	 * daemon gives a megaflow a new generation when it confirms it under a new program (the
+	 * rules that decide about packets).
 	 */
 	__u64 generation;
 	__u32 next;		/* next megaflow in the hash bucket, or WEFT_NO_FLOW */
 	__u16 mask;		/* index in the map of masks */
-	/* WEFT_L3_LONG, WEFT_ND, WEFT_TUNNEL*: non-zero parts of `key` */
+	/* which optional parts of `key` are not 0: WEFT_L3_LONG, WEFT_ND, WEFT_TUNNEL* */
 	__u16 sections;
 	__u32 list;		/* index of its action list */
-	/* How long packets are still pinned to the slow path (see actions.h), or 0. */
+	/*
+	 * If packets are pinned to the slow path, the user datapath: since when, and how many more
+	 * (layout: actions.h). Otherwise 0.
+	 */
 	__u32 pin;
 };
 
@@ -161,7 +165,10 @@ struct weft_mask_list {
 	__u32 order[WEFT_MAX_MASKS];
 };
 
-/* The argument of the control programs, which return 0 or a negative errno. */
+/*
+ * The argument of the control programs for megaflows and masks, which the daemon runs to change
+ * maps. They return 0 or a negative errno.
+ */
 struct weft_control {
 	struct weft_key key;	/* flow_put: key of the megaflow, 0 outside the mask */
 	/* flow_put, flow_renew: a number greater than all that were used before */
@@ -181,9 +188,12 @@ enum weft_action_kind {
 	WEFT_ACTION_OUTPUT = 1,
 	/* Send by the uplink with the tags that the frame has. */
 	WEFT_ACTION_UPLINK = 2,
-	/* Last. `number`: the end point; `value`: tunnel key << 32 | logical ports word. */
+	/*
+	 * Only as the last action. `number`: the end point; `value`: tunnel key << 32 | data of
+	 * Geneve's logical-port option.
+	 */
 	WEFT_ACTION_ENCAP = 3,
-	/* Last. `field`: enum drop_reason. */
+	/* Only as the last action. `field`: enum drop_reason. */
 	WEFT_ACTION_DROP = 4,
 	/* `value`: the tag, TPID << 16 | TCI. */
 	WEFT_ACTION_PUSH_VLAN = 5,
@@ -193,8 +203,8 @@ enum weft_action_kind {
 };
 
 /*
- * Fields that WEFT_ACTION_SET rewrites, with the checksums that cover them. The frame has the
- * header of the field.
+ * Fields that WEFT_ACTION_SET rewrites. It also updates the checksums that cover them. A list
+ * rewrites a field only in frames that have its header.
  */
 enum weft_set_field {
 	WEFT_SET_ETH_DST = 1,
@@ -244,7 +254,7 @@ struct weft_action_list {
 	struct weft_action actions[WEFT_MAX_ACTIONS];
 };
 
-/* A VIF, by port number. */
+/* The interface of a guest (VIF), by port number. */
 struct weft_port {
 	__u32 ifindex;		/* the device to send by; 0: there is none */
 	__u32 flags;		/* enum weft_port_flags */
@@ -264,10 +274,13 @@ enum weft_port_flags {
 	/* Frames are captured: those from and to the port are punted while a daemon runs. */
 	WEFT_PORT_WATCHED = 2,
 	/*
-	 * For the daemon that cleans up after one that was killed: the device belongs to somebody
-	 * else and was changed, or the daemon made it as the TAP of a virtual machine.
+	 * Only daemons use the last two flags. They tell the next daemon how to clean up if this
+	 * one is killed.
+	 *
+	 * The device existed before weft, and the daemon has changed its settings.
 	 */
 	WEFT_PORT_INTERFACE = 4,
+	/* The daemon has created the device as the TAP of a virtual machine. */
 	WEFT_PORT_VM_TAP = 8,
 };
 
@@ -299,10 +312,10 @@ struct weft_token_bucket {
 /* What a port has waiting in the queue of punted packets; see punt_queue.h for its units. */
 struct weft_punt_queue {
 	__u64 last_ns;		/* when the last packet was punted */
-	__u64 marked_ns;
+	__u64 marked_ns;	/* when an earlier packet was punted */
 	__u32 punted;		/* sum of all packets ever punted; wraps around */
 	__u32 marked;		/* `punted` at `marked_ns` */
-	__u32 read;		/* as much of `punted` has certainly been read */
+	__u32 read;		/* the daemon has read at least this much of `punted` */
 	__u32 pad;
 };
 
@@ -337,7 +350,10 @@ struct weft_class {
 
 enum weft_class_flags {
 	WEFT_CLASS_IP6 = 1,
-	/* Outer UDP checksum, computed from headers. Super-packets are sent without. */
+	/*
+	 * Send an outer UDP checksum. Super-packets are sent without it over IPv4, and punted over
+	 * IPv6.
+	 */
 	WEFT_CLASS_CHECKSUM = 2,
 	WEFT_CLASS_TTL_INHERIT = 4,
 	WEFT_CLASS_DSCP_INHERIT = 8,
@@ -347,7 +363,7 @@ enum weft_class_flags {
 	WEFT_CLASS_CLAMP_MSS = 32,
 };
 
-/* Positions in the `carrier` of an end point class: family << 24 | IP protocol << 16 | port. */
+/* Bit positions in the `carrier` of struct weft_class: family << 24 | IP protocol << 16 | port. */
 enum weft_carrier {
 	WEFT_CARRIER_PROTO_SHIFT = 16,
 	WEFT_CARRIER_IP6_SHIFT = 24,
@@ -359,7 +375,8 @@ struct weft_endpoint {
 	__u8 eth_dst[6];
 	__u8 eth_src[6];
 	__u16 class;
-	__u16 max_len;		/* bytes of an inner frame, without Geneve options */
+	/* bytes of the longest inner frame; shorter by the length of a Geneve option, if sent */
+	__u16 max_len;
 	__u32 flags;		/* enum weft_endpoint_flags */
 	/* number + 1 of the next end point in the hash bucket; 0: none */
 	__u32 next;
@@ -379,7 +396,7 @@ struct weft_endpoint_update {
 enum weft_endpoint_flags {
 	/* The entry is in use. */
 	WEFT_ENDPOINT_PRESENT = 1,
-	/* The Ethernet addresses are known. Otherwise packets to it are punted. */
+	/* `eth_dst` and `eth_src` are known. Otherwise packets to the end point are punted. */
 	WEFT_ENDPOINT_RESOLVED = 2,
 	/* The tunnel type has options (Geneve). */
 	WEFT_ENDPOINT_OPTION = 4,
@@ -428,7 +445,8 @@ struct weft_config {
 	__u32 uplink_ifindex;
 	__u32 uplink_port;
 	__u32 watch_drops;	/* punt packets instead of dropping them: drops are captured */
-	__u32 has_links;	/* punt tagged frames of unknown links, so that they are counted */
+	/* for each tagged frame of an unknown link, punt a copy, so that userspace counts it */
+	__u32 has_links;
 	/* token period of a port's misses, in nanoseconds; 0: no limit */
 	__u64 miss_ns;
 	__u64 miss_burst;	/* size of the token bucket */
@@ -436,12 +454,13 @@ struct weft_config {
 	__u16 entropy_mask;	/* number of outer source ports - 1; a power of two - 1 */
 	/* bytes of a tagged frame by the uplink, tags included; 0: any */
 	__u32 uplink_max_len;
-	__u16 vxlan_port;	/* VXLAN's port, where a kernel device owns it for its GRO */
-	__u16 socket_port;	/* where the user datapath's socket is then; 0: at vxlan_port */
+	/* VXLAN's port, if a kernel device owns it so that GRO coalesces VXLAN packets; or 0 */
+	__u16 vxlan_port;
+	__u16 socket_port;	/* the port of the user datapath's VXLAN socket then; or 0 */
 	__u32 watch_frames;	/* some port has WEFT_PORT_WATCHED; 0: ingress need not check */
 	/*
-	 * Megaflows of a smaller generation are out of force: an old program made them, and the
-	 * daemon has not confirmed them since.
+	 * Lookups ignore megaflows of a smaller generation: the daemon made them under an earlier
+	 * program and has not confirmed them since.
 	 */
 	__u64 least_generation;
 	/* what each port may have waiting, see punt_queue.h; 0: no limit */
@@ -456,9 +475,9 @@ struct weft_config {
 /*
  * The header in front of a punted frame. It is an Ethernet header of type WEFT_PUNT_ETHERTYPE. Its
  * first four bytes are the ingress port, in network order. The other address bytes are the time
- * when the frame was punted (bpf_ktime_get_ns), in the byte order of the host, or 0. A tag that was
- * in the skb's metadata follows its addresses.
+ * when the frame was punted (bpf_ktime_get_ns), in the byte order of the host, or 0. If the skb's
+ * metadata held a VLAN tag, the kernel inserts it after the addresses of this header.
  *
- * A frame without room for that header gets two more tags instead: 0x88a8 with the upper 16 bits of
- * the port as its TCI, and 0x8100 with the lower 16 bits.
+ * A frame that cannot be extended by that header gets two more tags instead: 0x88a8 with the upper
+ * 16 bits of the port as its TCI, and 0x8100 with the lower 16 bits.
  */
