@@ -17,7 +17,7 @@ impl RouterIndex {
     }
 }
 
-/// A logical router: it routes between layer 2 networks.
+/// A logical router: it routes between logical switches and other logical routers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogicalRouter {
     /// Its name, unique among logical routers and switches.
@@ -29,21 +29,24 @@ pub struct LogicalRouter {
     pub ports: Vec<RouterPort>,
     /// Its static routes, at most one per prefix. The networks of its ports need none.
     pub routes: Vec<Route>,
-    /// The source that connections get which it balances. With one, it has a home host.
+    /// The source address that the router gives to connections of its load balancers. Only a router
+    /// with a home host can have one.
     pub lb_force_snat: Option<ForceSnat>,
-    /// The source that connections get whose destination it translates, as addresses. With one, it
-    /// has a home host.
+    /// The source address that the router gives to connections whose destination its NAT rules
+    /// translate: always [`ForceSnat::Addresses`]. Only a router with a home host can have one.
     pub dnat_force_snat: Option<ForceSnat>,
     /// Its line in the file.
     pub line: FileLine,
 }
 
-/// The source that a router gives to connections, so that their replies take the same router.
+/// The source address that a router gives to connections, so that their replies return through the
+/// same router.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ForceSnat {
-    /// The first address of the port by which they leave.
+    /// The first address of the port by which the connection leaves.
     RouterIp,
-    /// One address, or one of each family. In a network of the router, it is its own.
+    /// One address, or one of each family. An address in a network of one of the router's ports is
+    /// that port's own address.
     Addresses(Vec<IpAddr>),
 }
 
@@ -91,15 +94,15 @@ pub enum RouterLink {
     Switch {
         /// The switch.
         switch: SwitchIndex,
-        /// The key of the switch port that leads to the router. These keys count down from the last
-        /// one that no guest has, so that adding a guest port does not change them.
+        /// The key of the switch port that leads to the router. Router ports take the highest keys
+        /// that no guest port has, so adding a guest port does not change them.
         key: PortKey,
     },
     /// A port of another logical router, which is linked back.
     Router {
         /// The router.
         router: RouterIndex,
-        /// The index of its port.
+        /// The key of its port.
         port: PortKey,
     },
 }
@@ -113,7 +116,7 @@ pub struct Route {
     pub next_hop: IpAddr,
     /// The egress port.
     pub port: PortKey,
-    /// The address of that port from which it resolves `next_hop`.
+    /// The address of that port from which the router resolves `next_hop`.
     pub source: IpAddr,
     /// Its line in the file.
     pub line: FileLine,
