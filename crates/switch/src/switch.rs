@@ -1,4 +1,4 @@
-//! [`Switch`]: an [`Engine`] with the threads that run it.
+//! [`Switch`]: an [`Engine`], the threads that answer upcalls with it, and its revalidator thread.
 
 use crate::config::Config;
 use crate::engine::{Engine, lock};
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 /// The most upcalls answered together.
 const BATCH: usize = 64;
-/// How long an upcall thread waits for upcalls before it checks whether the switch stops.
+/// How long a thread waits for upcalls before it checks whether the switch is stopping.
 const UPCALL_WAIT: Duration = Duration::from_millis(100);
-/// The time between two revalidations is four times as long as the first of them took, within these
-/// bounds. So many changes in a row cost a fifth of a processor, and few of them do not wait.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+/// After a revalidation, the thread pauses for four times as long as it took, within these bounds.
+/// So continuous changes cost about a fifth of a processor, and a single change does not wait long.
+const PAUSE_BOUNDS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// How long a stop waits for the threads to end.
-const END: Duration = Duration::from_secs(5);
+const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// A running switch. It dereferences to its [`Engine`].
 #[derive(Debug)]
@@ -29,7 +29,8 @@ pub struct Switch {
     threads: Mutex<Vec<(JoinHandle<()>, Arc<TurnStart>)>>,
 }
 
-/// When a thread has begun its current turn, in milliseconds after its start.
+/// When a thread began its current turn, the current iteration of its loop: `at_ms` milliseconds
+/// after `epoch`.
 #[derive(Debug)]
 struct TurnStart {
     epoch: Instant,
@@ -85,8 +86,9 @@ impl Switch {
         Ok(())
     }
 
-    /// How long the slowest thread has been in its current turn. A turn without work takes up to
-    /// [`Limits::revalidate`](crate::Limits::revalidate); a thread that hangs never ends its turn.
+    /// How long the slowest thread has been in the current iteration of its loop. Without work, an
+    /// iteration takes up to [`Limits::revalidate`](crate::Limits::revalidate). A thread that hangs
+    /// never ends it.
     pub fn longest_turn(&self) -> Duration {
         lock(&self.threads).iter().map(|(_, turn)| turn.elapsed()).max().unwrap_or_default()
     }
@@ -100,7 +102,7 @@ impl Switch {
     /// with its megaflows.
     pub fn stop(&self) {
         self.engine.revalidate_signal.stop();
-        let end = Instant::now() + END;
+        let end = Instant::now() + STOP_LIMIT;
         for (thread, _) in lock(&self.threads).drain(..) {
             while !thread.is_finished() && Instant::now() < end {
                 sleep(Duration::from_millis(1));
@@ -108,7 +110,7 @@ impl Switch {
             if !thread.is_finished() {
                 messages::log!(
                     SWITCH_THREAD_LATE,
-                    "a thread of the switch did not stop within {END:?}"
+                    "a thread of the switch did not stop within {STOP_LIMIT:?}"
                 );
             } else if thread.join().is_err() {
                 messages::log!(SWITCH_THREAD_PANICKED, "a thread of the switch has panicked");
@@ -162,7 +164,7 @@ fn revalidate(engine: &Engine, turn: &TurnStart) {
         if log_error(done).is_none() {
             return;
         }
-        earliest = Instant::now() + (begin.elapsed() * 4).clamp(PAUSE.0, PAUSE.1);
+        earliest = Instant::now() + (begin.elapsed() * 4).clamp(PAUSE_BOUNDS.0, PAUSE_BOUNDS.1);
     }
 }
 
