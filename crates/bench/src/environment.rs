@@ -15,15 +15,15 @@ pub struct Environment {
     pub date: String,
     /// Version of weft.
     pub version: String,
-    /// The commit that weft was built from, where the build knew it.
+    /// The commit that weft was built from, if known.
     pub commit: Option<String>,
-    /// Congestion control of the guests.
+    /// The TCP congestion control of the guests, such as `cubic`.
     pub congestion_control: String,
     /// The kernel's mitigations of processor vulnerabilities, which make system calls slower:
     /// `name: state`.
     #[serde(default)]
     pub mitigations: Vec<String>,
-    /// Version of Open vSwitch, where it is installed.
+    /// Version of Open vSwitch, if it is installed.
     #[serde(default)]
     pub open_vswitch: Option<String>,
 }
@@ -55,7 +55,8 @@ impl fmt::Display for Environment {
     }
 }
 
-/// The state of each vulnerability that `/sys` reports for this processor.
+/// The state of each vulnerability that `/sys` reports, except those that do not affect this
+/// processor.
 fn mitigations() -> Vec<String> {
     let Ok(entries) = fs::read_dir("/sys/devices/system/cpu/vulnerabilities") else {
         return Vec::new();

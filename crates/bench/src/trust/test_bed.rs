@@ -1,4 +1,5 @@
-//! The test bed of a trust scenario: weft on both hosts of a lab, and its resource use.
+//! The test bed of a trust scenario, a test of weft under attack or interruption: a daemon on each
+//! of the two hosts of a lab, and its resource use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::process::{Process, run};
 use crate::traffic::ping::Pinger;
 use crate::{Error, Result, Stop};
 
-/// How long daemons may take until the first ping reply.
+/// How long the daemons may take from their start to the first ping reply.
 pub const READY_LIMIT: Duration = Duration::from_secs(15);
 /// How long a reload may take.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
@@ -30,7 +31,7 @@ pub struct TestBed<'a> {
     daemons: Vec<Option<Process>>,
     scratch: Scratch,
     lab: &'a Lab<'a>,
-    /// The program of each host.
+    /// The executable of weft on each host.
     programs: [&'a Path; 2],
     datapath: TrustDatapath,
     /// The limit of cached megaflows, or `None` for the default.
@@ -51,8 +52,8 @@ pub struct Footprint {
 
 impl<'a> TestBed<'a> {
     /// Starts `weft` on both hosts of `lab` with a datapath and the network file `text`. Each
-    /// caches at most `megaflows`, by default as many as weft does. Waits until both pairs of
-    /// guests reach each other.
+    /// daemon caches at most `megaflows`; `None` keeps weft's default. Waits until the guests of
+    /// both pairs reach each other.
     ///
     /// # Errors
     /// A daemon does not start, or a ping has no reply within 15 s.
@@ -95,12 +96,13 @@ impl<'a> TestBed<'a> {
         Ok(())
     }
 
-    /// Sets the program of the next daemon of the host `host`.
+    /// Sets the executable for the next daemon on the host `host`.
     pub fn set_program(&mut self, host: usize, weft: &'a Path) {
         self.programs[host] = weft;
     }
 
-    /// Ends the daemon of the host `host` with `weft stop`, which leaves cached flows.
+    /// Ends the daemon of the host `host` with `weft stop`. With the kernel datapath, eBPF programs
+    /// keep forwarding with the cached megaflows.
     ///
     /// # Errors
     /// It does not end, or reports failure.
@@ -170,7 +172,7 @@ impl<'a> TestBed<'a> {
         let what = format!("a ping answer from {} to {}", to.name(), from.name());
         stop.wait_for(&what, limit, || {
             self.check()?;
-            // Without the device there is no route yet.
+            // Until the daemon has created the guest's device, the guest has no route.
             let opened = from.run(|| Pinger::open(to.ip4().into()))?;
             let answered = opened
                 .and_then(|mut pinger| pinger.wait_for_answer(Duration::from_millis(200), stop));
@@ -235,7 +237,7 @@ impl<'a> TestBed<'a> {
             ReplyForm::Rows,
             |row| {
                 let name = row["name"].as_str().unwrap_or_default();
-                // That of a tunnel is followed by its type.
+                // Tunnels are named "tunnel TYPE", and the uplink "uplink DEVICE".
                 if row["what"] == "port" && name.split(' ').next() == Some(port) {
                     found = number(row, "/connections");
                 }
@@ -244,7 +246,7 @@ impl<'a> TestBed<'a> {
         Ok(found)
     }
 
-    /// The counters of the switch of `host`, without its megaflows.
+    /// The counters of crate `switch` in the daemon of `host`, without the megaflows.
     ///
     /// # Errors
     /// The daemon does not respond.
