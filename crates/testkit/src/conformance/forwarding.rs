@@ -19,8 +19,9 @@ use packet::PacketBuf;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The number of frames in each case.
 const FRAMES: usize = 40;
-/// The number of frames on which actions are executed directly.
+/// The number of frames on which actions are executed without a lookup.
 const EXECUTED: usize = 6;
 
 /// The provider and the reference.
@@ -47,7 +48,8 @@ impl Bench {
         Self { lab, reference, endpoints, others, watchers: None }
     }
 
-    /// Adds a megaflow for some packets with this key to both, unless it overlaps an existing one.
+    /// Adds a random megaflow that matches `up` to the reference, and returns it. The caller
+    /// installs it in the provider. `None` if it would overlap an existing one.
     pub fn add_megaflow(&mut self, random: &mut Random, up: &Up, kinds: Kinds) -> Option<Megaflow> {
         let condition = actions::condition(random, &up.key);
         if self.reference.overlaps(&condition) {
@@ -126,7 +128,7 @@ impl Bench {
         self.watchers.as_ref().map_or(Ok(()), |watchers| watchers.compare(outcome))
     }
 
-    /// All megaflows of the provider, of all its threads.
+    /// All megaflows of the provider, of all its threads, with counters.
     fn dump(&self) -> Result<Vec<(Megaflow, Usage)>, String> {
         let (mut dumped, mut at) = (Vec::new(), Some(DumpCursor::default()));
         while let Some(from) = at {
@@ -138,7 +140,7 @@ impl Bench {
         Ok(dumped)
     }
 
-    /// The same without counters.
+    /// All megaflows of the provider, without counters.
     pub fn megaflows(&self) -> Result<Vec<Megaflow>, String> {
         Ok(self.dump()?.into_iter().map(|(megaflow, _)| megaflow).collect())
     }
@@ -157,7 +159,7 @@ impl Bench {
             }
         }
         match sums.pop_first() {
-            Some((_, left)) => Err(format!("a megaflow that is none: {left:?}")),
+            Some((_, left)) => Err(format!("the reference has no such megaflow: {left:?}")),
             None => Ok(()),
         }
     }
@@ -203,8 +205,8 @@ impl Bench {
         }
         self.lab.datapath.answer(answers).expect("the provider runs");
         self.compare(&outcome, &before, seen)?;
-        // The packets of answers may be forwarded by other threads than those that installed
-        // megaflows.
+        // The thread that receives an answer installs its megaflow. Install all megaflows in all
+        // threads, because the next packets may arrive at other threads.
         self.put(self.reference.megaflows.iter().map(|(megaflow, _)| megaflow.clone()).collect());
         self.compare_megaflows()
     }
@@ -230,8 +232,8 @@ impl Bench {
     }
 }
 
-/// Sends frames with megaflows for most of them, answers the upcalls, sends all frames again, and
-/// executes actions on some directly.
+/// Runs one case: sends frames, most of which have a megaflow; answers the upcalls; sends all
+/// frames again; and executes actions on some frames without a lookup.
 pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> Result<(), String> {
     let sent: Vec<(PortNo, PacketBuf)> = (0..FRAMES).map(|_| frame(random)).collect();
     let mut megaflows = Vec::new();

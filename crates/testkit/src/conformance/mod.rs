@@ -1,4 +1,5 @@
-//! The conformance suite of datapaths: every provider must send what the reference executor sends.
+//! The conformance suite of datapaths. A *provider* is an implementation of the trait [`Datapath`].
+//! It must send what the reference executor sends.
 //!
 //! [`run`] starts a provider between veth pairs whose other ends belong to the suite. The suite
 //! sends generated frames, including super-packets and malformed frames. It receives the output
@@ -19,20 +20,21 @@
 //!   coalesce.
 //! - **Order**: within the packets of one flow from one ingress port.
 //! - **Counters**: drops by port and reason; packets and bytes of each megaflow; received and sent
-//!   frames of each port. Counters of decapsulated trains are not compared.
+//!   frames of each port. Counters are not compared for the segments of a decapsulated
+//!   super-packet: the provider chooses into how many frames it coalesces them.
 //!
-//! The rate of neighbour solicitations ([`Config::solicit`]) is compared where the clock does not
-//! matter, and unlimited elsewhere. Not compared are meters (which need a clock), log records,
-//! transmit queues, and fields of the outer IP header in the key, except addresses and traffic
-//! class: a socket does not report them.
+//! The limits on neighbour solicitations ([`Config::solicit`]) apply only in
+//! [`solicitations_are_limited`], whose result does not depend on the clock. Not compared are
+//! meters (which need a clock), log records, transmit queues, and fields of the outer IP header in
+//! the key, except addresses and traffic class: a socket does not report them.
 //!
 //! # Parts
 //!
 //! - [`generated`]: megaflows and actions of every kind, on frames from ports and tunnels, over
 //!   IPv4 and IPv6.
-//! - [`programs()`]: programs, with the masks and actions that a `switch` makes of them. Each frame
-//!   must get the actions of its own translation. After each round the provider's megaflows are
-//!   read back:
+//! - [`programs()`]: pipeline programs (tables of rules), with the masks and actions to which a
+//!   `switch` translates them. Each frame must get the actions of its own translation. After each
+//!   round the provider's megaflows are read back:
 //!   - A megaflow must match every frame. Each megaflow that matches a frame must have the actions
 //!     of the frame's own translation, which may depend only on bits of the mask. The mask must
 //!     hold all bits that the translation of the original frame read. More bits are no error: the
@@ -47,9 +49,9 @@
 //!
 //! # Requirements on a provider
 //!
-//! A provider implements the trait, in a network namespace with a device for each port
-//! ([`DeviceConfig::Interface`]). All are veth interfaces with the largest MTU. The uplink has an
-//! IPv4 and an IPv6 address and permanent neighbours. In particular:
+//! The provider runs in a network namespace with a device for each port
+//! ([`DeviceConfig::Interface`]). The devices are veth interfaces with the largest MTU. The uplink
+//! has an IPv4 and an IPv6 address and permanent neighbours. In particular:
 //!
 //! - [`Provider::start`] creates it with the ports and end points of the [`Config`] and without
 //!   megaflows. It may ignore `workers`.
@@ -59,9 +61,10 @@
 //!   order. A megaflow is installed when a later snapshot returns, and gone when its deletion
 //!   returns.
 //! - Each thread may count megaflows for itself: a dump may list one several times, and the
-//!   counters are added up. A megaflow that came with an answer may be only where the answer went.
-//! - Actions that its fast path cannot execute are left to a slower path; none may be missing. What
-//!   it cannot do at all is declared in [`Provider::lacks`], and reported with the reason.
+//!   counters are added up. A megaflow in the answer to an upcall may exist only in the thread that
+//!   received the answer.
+//! - It executes all actions. A slower path executes those that its fast path lacks. What it cannot
+//!   do at all is declared in [`Provider::lacks`], and reported with the reason.
 //!
 //! # Running it
 //!
@@ -119,8 +122,8 @@ macro_rules! conformance_tests {
     };
     ($provider:path) => {
         $crate::conformance_tests! { $provider:
-            what_leaves_is_what_the_reference_says: generated,
-            what_leaves_is_what_programs_say_when_a_switch_makes_the_megaflows: programs,
+            output_agrees_with_the_reference_when_megaflows_are_generated: generated,
+            output_agrees_with_programs_when_a_switch_makes_the_megaflows: programs,
             puts_and_deletes_take_effect_when_they_return: puts_and_deletes_take_effect,
             megaflows_execute_nothing_when_withdrawn: withdrawn_megaflows_execute_nothing,
             ports_are_closed_when_removed_and_open_when_added: ports_come_and_go,
@@ -147,8 +150,8 @@ pub struct Provider<'a> {
     pub start: Start<'a>,
     /// What it cannot do, and why. The suite skips and reports that.
     pub lacks: &'a [(Ability, &'a str)],
-    /// It gets the second half of the generated cases. Which cases a provider gets does not matter
-    /// for its number of workers, so one worker gets one half, and several the other.
+    /// It gets the second half of the generated cases. To save time, a provider with one worker
+    /// gets one half of the cases, and a provider with several workers gets the other half.
     pub second_half: bool,
 }
 
@@ -285,7 +288,7 @@ pub fn generated(provider: Provider<'_>) {
     let cases = environment("WEFT_CASES", CASES);
     let first = provider.first_seed(CASES);
     let mut seen = compare::Seen::default();
-    // Several cases share a provider, so that leftovers of one case would disturb the next.
+    // All cases share a provider, so that the suite detects what one case leaves to the next.
     let mut bench = forwarding::Bench::new(provider);
     for seed in first..first + cases {
         let mut random = Random::new(seed);
