@@ -1,9 +1,9 @@
 //! Runs test suites of OVN and Open vSwitch on weft, for the tasks `ovn-system-tests` and
 //! `ovs-traffic-tests`.
 //!
-//! The sources are given by path, and nothing of them is built: autom4te makes the shell script of
-//! the tests. Programs of `packaging/` stand in the place of those that weft replaces. Each test
-//! runs in namespaces of its own (`packaging/system-test.sh`).
+//! The user names a source tree, of which nothing is compiled: autom4te makes the shell script of
+//! the tests from it. Scripts in `packaging/` replace the programs that weft stands in for, such as
+//! ovs-vswitchd. Each test runs in namespaces of its own (`packaging/system-test.sh`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use clap::Args;
 use crate::demo::commit;
 use crate::run::{run, target_dir};
 
-/// What runs one test.
+/// The script that runs one test.
 const SCRIPT: &str = "packaging/system-test.sh";
 
 /// How to run tests, and what to keep.
@@ -36,7 +36,7 @@ pub struct RunOptions {
     /// How many tests run at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     jobs: usize,
-    /// Keep the table in this file
+    /// Write the table of results to this file
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
     /// The number of tests that must pass; fail if fewer do
@@ -46,9 +46,9 @@ pub struct RunOptions {
 
 /// A test of a suite.
 pub struct Test {
-    /// Its number in the table.
+    /// Its number in the table of results.
     pub place: usize,
-    /// Its number in the script.
+    /// Its number in the script of the suite, as `testsuite --list` shows it.
     pub number: usize,
     pub title: String,
 }
@@ -71,14 +71,14 @@ impl Outcome {
     }
 }
 
-/// The text around a table.
+/// The text around a table of results.
 pub struct Report<'a> {
     pub title: &'a str,
-    /// The task.
+    /// The task of xtask that runs the tests.
     pub task: &'a str,
-    /// What the environment of the tests has in place of what they expect.
+    /// How the environment of the tests differs from what they expect.
     pub note: &'a str,
-    /// The file that says why tests fail, by title.
+    /// The file with the reasons why tests fail, by title.
     pub reasons: &'a str,
 }
 
@@ -86,14 +86,14 @@ pub struct Report<'a> {
 pub struct Suite {
     base: PathBuf,
     script: PathBuf,
-    /// The variables of each test.
+    /// The environment variables of each test.
     environment: Vec<(&'static str, &'static str)>,
 }
 
 impl Suite {
     /// Makes a directory for a suite, with the macros and tests of `sources`.
     pub fn new(name: &str, sources: &Path) -> Result<Self> {
-        // Sockets are in there, and their paths have a limit.
+        // The tests create Unix sockets there. Linux limits their paths to 107 bytes.
         let base = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         for directory in ["bin", "tests", "m4"] {
             fs::create_dir_all(base.join(directory))?;
@@ -116,7 +116,7 @@ impl Suite {
         &self.base
     }
 
-    /// Sets a variable for each test.
+    /// Sets an environment variable for each test.
     pub fn set(&mut self, name: &'static str, value: &'static str) {
         self.environment.push((name, value));
     }
@@ -135,7 +135,7 @@ impl Suite {
         Ok(())
     }
 
-    /// What `configure` would tell the tests about directories.
+    /// Writes `atconfig`, the file in which `configure` would give the tests their directories.
     pub fn configure(&self, sources: &Path, ovs: &Path) -> Result<()> {
         let (sources, ovs, base) = (sources.display(), ovs.display(), self.base.display());
         let text = format!(
@@ -148,13 +148,13 @@ impl Suite {
         Ok(fs::write(self.base.join("atconfig"), text)?)
     }
 
-    /// Puts a link in front of the programs that tests call.
+    /// Links `program` as `name` in the first directory of the tests' PATH.
     pub fn link(&self, name: &str, program: &str) -> Result<()> {
         let program = std::path::absolute(program)?;
         Ok(std::os::unix::fs::symlink(program, self.base.join("bin").join(name))?)
     }
 
-    /// Puts a shell script in front of the programs that tests call.
+    /// Writes the shell script `text` as `name` to the first directory of the tests' PATH.
     pub fn program(&self, name: &str, text: &str) -> Result<()> {
         let path = self.base.join("bin").join(name);
         fs::write(&path, text)?;
@@ -167,10 +167,10 @@ impl Suite {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Runs tests, and prints and keeps a table.
+    /// Runs tests, prints a table of results, and writes it to the file that `options` names.
     ///
     /// # Errors
-    /// A program cannot be started, or fewer tests pass than must.
+    /// A program cannot be started, or fewer than `options.least` tests pass.
     pub fn run(&self, tests: &[Test], options: &RunOptions, report: &Report<'_>) -> Result<()> {
         let start = Instant::now();
         let outcomes = self.outcomes(tests, options)?;
@@ -264,7 +264,7 @@ fn package(project: &str, version: &str) -> String {
     )
 }
 
-/// `atlocal.in` as `configure` would write it.
+/// The text of `atlocal.in` with the values that `configure` would insert.
 fn configured(text: &str) -> String {
     [
         ("@HAVE_OPENSSL@", "no"),
