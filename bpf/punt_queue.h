@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How much each port may have waiting in the queue of punted packets. The queue is that of a TAP,
- * which all ports share. A program admits a packet only if its port has room there, so that a port
- * can delay others only by that much, and the packets of others find the queue not full.
+ * How much each port may have waiting in the queue of punted packets, the queue of a TAP that all
+ * ports share. A program admits a packet only if its port has not reached its limit. So one port
+ * cannot fill the queue, and delays the packets of others only by that limit.
  *
- * Userspace does not report single packets. It publishes a time: all packets punted until then have
- * been read (weft_punt_clock). A port remembers the time of its last packet, and of one before. Of
- * the packets after that one, some may have been read too: a port may get half of its room only.
+ * Userspace does not report single packets. It publishes a time up to which it has read all punted
+ * packets (weft_punt_clock). For each port, the programs keep the time of its last punted packet
+ * and of an earlier one. All packets after the earlier one count as waiting until userspace has
+ * read the last one. So a port may get only half of its limit.
  */
 #pragma once
 
 #include "maps.h"
 
-/* A packet counts once for each so many bytes, or segments, that it has begun. */
+/* A packet counts once for each 8 KiB, or each 16 segments, that it begins, whichever is more. */
 #define PUNT_UNIT_BYTES_SHIFT 13
 #define PUNT_UNIT_SEGMENTS 16
 
