@@ -21,7 +21,7 @@ pub enum IoError {
     /// The device no longer exists (ENODEV, ENXIO, EBADFD). The descriptor is useless.
     #[error("the device is gone")]
     DeviceGone,
-    /// The frame is longer than the device or path MTU (EMSGSIZE), or has too many pieces.
+    /// The frame is longer than the MTU of the device (EMSGSIZE), or has too many pieces.
     #[error("the frame exceeds what the path carries")]
     TooBig,
     /// No route to the destination (ENETUNREACH, EHOSTUNREACH), or forbidden (EPERM, EACCES).
