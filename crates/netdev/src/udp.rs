@@ -6,8 +6,8 @@
 //! and coalesces them.
 //!
 //! All sockets set "don't fragment" and ignore the path MTU that the kernel has learned
-//! (IP_PMTUDISC_PROBE): anybody can forge the ICMP error that the kernel believes. Only a datagram
-//! that exceeds the MTU of the device fails with [`IoError::TooBig`].
+//! (IP_PMTUDISC_PROBE): anybody can forge the ICMP error that the kernel believes. A datagram above
+//! the MTU of the device fails with [`IoError::TooBig`]; one above a smaller path MTU is sent.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
