@@ -257,7 +257,12 @@ fn stderr_file(control: &Path) -> PathBuf {
     control.with_extension(format!("stderr-{unique}"))
 }
 
+/// The most megaflows of a daemon. The kernel datapath allocates memory for all of them when it
+/// starts: for 200,000, several percent of the processor time of these tests.
+const MEGAFLOWS: &str = "16384";
+
 fn spawn(mut command: Command, stderr: Stdio) -> Child {
+    command.args(["--megaflows", MEGAFLOWS]);
     command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
     command.spawn().expect("weft can be started")
 }
