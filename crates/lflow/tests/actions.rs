@@ -39,20 +39,30 @@ fn loader(actions: &str) -> Loader {
         (Direction::Egress, 0, "output;"),
     ];
     for (direction, table, actions) in flows {
-        let flow = LogicalFlow {
-            datapaths: vec![SWITCH],
-            direction,
-            table,
-            priority: 0,
-            stage: String::new(),
-            condition: "1".to_owned(),
-            actions: actions.to_owned(),
-            source: String::new(),
-            cookie: 0,
-        };
-        loader.add_flow(&flow).unwrap_or_else(|error| panic!("{actions}: {error}"));
+        add_flow(&mut loader, direction, table, ("1", actions));
     }
     loader
+}
+
+/// Adds a flow of the switch. A flow for all packets has a lower priority than others.
+fn add_flow(
+    loader: &mut Loader,
+    direction: Direction,
+    table: u8,
+    (condition, actions): (&str, &str),
+) {
+    let flow = LogicalFlow {
+        datapaths: vec![SWITCH],
+        direction,
+        table,
+        priority: (condition != "1").into(),
+        stage: String::new(),
+        condition: condition.to_owned(),
+        actions: actions.to_owned(),
+        source: String::new(),
+        cookie: 0,
+    };
+    loader.add_flow(&flow).unwrap_or_else(|error| panic!("{actions}: {error}"));
 }
 
 /// A packet from `a` with this Ethernet type and IP protocol.
@@ -232,6 +242,20 @@ fn senders_of_too_long_packets_get_an_icmp_error() {
     };
     // Both branches are equal because no flow reads the bit.
     assert_eq!(done, [reply]);
+}
+
+#[test]
+fn packet_is_dropped_with_a_reason_when_a_branch_only_logs_it() {
+    let mut loader = loader("reg0[0] = check_pkt_larger(1400); next(pipeline=ingress, table=5);");
+    add_flow(&mut loader, Direction::Ingress, 5, ("1", "outport = \"b\"; output;"));
+    let log = ("reg0[0] == 0", "reg1 = 7; log(name=\"n\", verdict=drop);");
+    add_flow(&mut loader, Direction::Ingress, 5, log);
+    let program = loader.program();
+    let actions = translate(&program, &tcp(), &(), &mut ()).actions;
+    let [Action::CheckLength { larger, otherwise, .. }] = &*actions else { panic!("{actions:?}") };
+    assert_eq!(**larger, [TO_B]);
+    let [Action::Log(_), Action::Drop(reason)] = **otherwise else { panic!("{otherwise:?}") };
+    assert_eq!(reason, DropReason::FlowDrop);
 }
 
 #[test]

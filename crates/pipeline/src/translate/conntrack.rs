@@ -1,6 +1,5 @@
 //! Connection tracking: a packet leaves for the tracker, and begins its next pass.
 
-use super::entry::{has_side_effect, sends_or_drops};
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{AfterTracking, Event, Nested, Observer, TrackRequest};
 use crate::op::{CtBalance, CtOp, CtOriginal, CtZone, Op};
@@ -382,11 +381,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     pub fn finish_packet(&mut self, mut packet: Packet<'p>) -> Result<Vec<Action>, LimitExceeded> {
         self.run(&mut packet)?;
         unwrap_last_clone(&mut packet.actions);
-        if !packet.actions.iter().any(sends_or_drops) {
-            self.observer.event(Event::Drop(packet.reason));
-            packet.actions.retain(has_side_effect);
-            packet.actions.push(Action::Drop(packet.reason));
-        }
+        self.drop_unless_sent(&mut packet);
         Ok(packet.actions)
     }
 }

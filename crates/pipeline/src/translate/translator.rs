@@ -1,6 +1,7 @@
 //! [`Translator`]: executes the steps of flows on the key of a packet.
 
 use super::emit::EmittedHeaders;
+use super::entry::{has_side_effect, sends_or_drops};
 use super::{MAX_DEPTH, MAX_STEPS, MAX_TOTAL_STEPS, Translation};
 use crate::flow::Flow;
 use crate::observer::{Event, Nested, Observer};
@@ -183,6 +184,8 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
         self.run(&mut inner)?;
         if inner.actions.is_empty() {
             self.observer.event(Event::Drop(inner.reason));
+        } else if matches!(nested, Nested::Reply(_)) {
+            self.drop_unless_sent(&mut inner);
         }
         self.observer.event(Event::Leave);
         packet.key.know(&self.read);
@@ -440,12 +443,19 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
         branch.key.know(&self.read);
         self.assign(&mut branch, to, value);
         self.run(&mut branch)?;
-        if branch.actions.is_empty() {
-            self.observer.event(Event::Drop(branch.reason));
-            branch.actions.push(Action::Drop(branch.reason));
-        }
+        self.drop_unless_sent(&mut branch);
         self.observer.event(Event::Leave);
         Ok(branch.actions.into())
+    }
+
+    /// Drops a packet whose actions neither send nor drop it, so that the drop is counted. Keeps
+    /// the actions that have an effect nevertheless, such as a log record.
+    pub fn drop_unless_sent(&mut self, packet: &mut Packet<'p>) {
+        if !packet.actions.iter().any(sends_or_drops) {
+            self.observer.event(Event::Drop(packet.reason));
+            packet.actions.retain(has_side_effect);
+            packet.actions.push(Action::Drop(packet.reason));
+        }
     }
 }
 

@@ -19,7 +19,9 @@ mod execute;
 mod program;
 
 use execute::{SentPacket, execute_actions};
-use flow::{Field, FlowKey, FlowMask, PACKET_WORDS, Rewrite, SteadyPass, TrackResult, WORDS};
+use flow::{
+    Action, Field, FlowKey, FlowMask, PACKET_WORDS, Rewrite, SteadyPass, TrackResult, WORDS,
+};
 use pipeline::{
     AfterTracking, Event, LearnedTables, Observer, Program, TrackRequest, Translation, translate,
     translate_steady,
@@ -361,8 +363,11 @@ fn check<'p>(
 ) -> Result<Checked<'p>, String> {
     let mut recorder = SentRecorder::default();
     let translation = translate(program, key, learned, &mut recorder);
-    if translation.actions.is_empty() {
-        return Err(format!("no action for {key}"));
+    if !sends_or_drops(&translation.actions) {
+        let actions = flow::ShowActions(&translation.actions);
+        return Err(format!(
+            "{key}\n {actions}\n neither sends nor drops it, so nothing is counted"
+        ));
     }
     // An aborted translation sends nothing, also if it has reported output before.
     let aborted = is_aborted(&translation);
@@ -392,6 +397,22 @@ fn check<'p>(
         }
     }
     Ok((translation, sent, passes))
+}
+
+/// True if every way through the actions sends the packet or drops it with a reason.
+fn sends_or_drops(actions: &[Action]) -> bool {
+    actions.iter().any(|action| match action {
+        Action::Output(_) | Action::Encap { .. } | Action::Drop(_) | Action::Controller => true,
+        Action::Ct(action) => action.recirculation.is_some(),
+        Action::Clone(actions) | Action::Reply { actions, .. } => sends_or_drops(actions),
+        Action::CheckLength { larger, otherwise, .. } => {
+            sends_or_drops(larger) && sends_or_drops(otherwise)
+        }
+        Action::Serve { answered, otherwise, .. } => {
+            sends_or_drops(otherwise) && answered.iter().all(|actions| sends_or_drops(actions))
+        }
+        _ => false,
+    })
 }
 
 /// Another packet that agrees on all bits read. Its other bits are flipped (some or all), or taken
