@@ -59,6 +59,8 @@ fn guest_is_reachable_again_after_its_interface_was_down() {
         let index = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
         netlink.set_down(index).expect("it can be set down");
         no_answer(&a.netns, b.ip(4), &daemons);
+        let dropped = daemons[1].drops().get("port_down").copied();
+        assert!(dropped > Some(0), "echo requests have no reason: {:?}", daemons[1].drops());
         netlink.set_up(index).expect("it can be set up");
         traffic::ping(&a.netns, b.ip(4));
         traffic::tcp(a, b, 4, 1 << 16);

@@ -404,6 +404,10 @@ impl Control {
             // Fails only for a worker that has ended.
             let _ = worker.send(Request::AttachDevice(port, device));
         }
+        // Such as the TAP of a virtual machine that does not run.
+        if link.as_ref().is_some_and(|link| !link.is_usable()) {
+            self.send_to_workers(|| Request::Link(port, false));
+        }
         Some(link)
     }
 
@@ -526,7 +530,9 @@ impl Control {
         let Some(port) = self.ports.get_mut(&number) else { return };
         match link {
             Some(link) => {
-                port.observe(link);
+                if port.observe(link) {
+                    self.send_to_workers(|| Request::Link(number, link.is_usable()));
+                }
                 self.with_programs(|programs| programs.port(number, Some(link)));
             }
             None => self.port_gone(number, "the device is gone".to_owned()),

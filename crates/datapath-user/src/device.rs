@@ -1,5 +1,6 @@
 //! The device of a local port: opens it, and receives and sends frames.
 
+use super::counter_delta::CounterDelta;
 use super::fast_path::veth::{self, GuestEnd};
 use super::fast_path::{release_interface, veth_headroom};
 use datapath::config::{DeviceConfig, GuestConfig};
@@ -22,6 +23,8 @@ pub(super) enum Device {
         socket: PacketSocket,
         /// The guest's MTU in bytes.
         mtu: u16,
+        /// The frames that the socket has lost; `None` if it only sends.
+        overruns: Option<CounterDelta>,
         _cleanup: Arc<CloseAction>,
     },
 }
@@ -146,7 +149,7 @@ impl Device {
         let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
         let sockets =
             PacketSocket::open_group(index, &SocketFilter::everything(), options, queues)?;
-        Ok(Self::sockets(sockets, mtu, cleanup))
+        Ok(Self::sockets(sockets, mtu, true, cleanup))
     }
 
     fn sending(
@@ -156,7 +159,7 @@ impl Device {
         cleanup: CloseAction,
     ) -> Result<Vec<Self>, Error> {
         let sockets = (0..queues).map(|_| PacketSocket::open_sender(index));
-        Ok(Self::sockets(sockets.collect::<Result<_, _>>()?, mtu, cleanup))
+        Ok(Self::sockets(sockets.collect::<Result<_, _>>()?, mtu, false, cleanup))
     }
 
     /// Sets promiscuous mode on the device rather than on a socket, because programs receive even
@@ -170,10 +173,31 @@ impl Device {
         Self::sending(index, mtu, queues, cleanup)
     }
 
-    fn sockets(sockets: Vec<PacketSocket>, mtu: u16, cleanup: CloseAction) -> Vec<Self> {
+    fn sockets(
+        sockets: Vec<PacketSocket>,
+        mtu: u16,
+        may_receive: bool,
+        cleanup: CloseAction,
+    ) -> Vec<Self> {
         let cleanup = Arc::new(cleanup);
-        let device = |socket| Self::Socket { socket, mtu, _cleanup: Arc::clone(&cleanup) };
+        let device = |socket| Self::Socket {
+            socket,
+            mtu,
+            overruns: may_receive.then(CounterDelta::default),
+            _cleanup: Arc::clone(&cleanup),
+        };
         sockets.into_iter().map(device).collect()
+    }
+
+    /// The frames that were lost since the last call because no worker received them in time.
+    pub(super) fn new_overruns(&mut self) -> u64 {
+        match self {
+            Self::Socket { socket, overruns: Some(overruns), .. } => {
+                socket.stats().map_or(0, |stats| overruns.advance_to(stats.dropped))
+            }
+            // A TAP's driver counts them, in the guest's namespace.
+            Self::Socket { overruns: None, .. } | Self::Tap(_) => 0,
+        }
     }
 
     /// The link whose state is followed; `None` for a TAP, which is in the guest's namespace.
@@ -350,3 +374,39 @@ pub(super) fn check_name_is_free(
 /// number.
 const TEMPORARY_NAME: &str = "weft%d";
 const GUEST_GSO_MAX_BYTES: u32 = 61_440;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netdev::{LinkKind, LinkSpec};
+    use testkit::host::TestHost;
+
+    #[test]
+    fn frames_are_counted_when_the_socket_has_no_room_for_them() {
+        testkit::require_root!();
+        /// More bytes than a socket keeps.
+        const FRAMES: u32 = 40_000;
+        let host = TestHost::new("overrun");
+        let peer = LinkSpec::new("far").up();
+        let near = host.netlink().create(&LinkSpec::new("near").up(), &LinkKind::Veth { peer });
+        let near = near.expect("a veth pair");
+        let far = host.netlink().index_of("far").expect("its other end");
+        let open = || Device::receiving(near, 1500, 1, CloseAction::Nothing);
+        let mut device = host.run(open).expect("a socket").pop().expect("one for the worker");
+        let sender = host.run(|| PacketSocket::open_sender(far)).expect("a socket");
+        let frame = PacketBuf::from_bytes(&[0xff; 1500]);
+        for _ in 0..FRAMES {
+            sender.send(&frame).expect("a frame can be sent");
+        }
+        let overruns = device.new_overruns();
+        assert!(overruns > 0);
+        let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
+        let mut received = 0;
+        while let Ok(Some(())) = device.recv(&mut packet) {
+            received += 1;
+        }
+        let Device::Socket { socket, .. } = &device else { panic!("a packet socket") };
+        assert_eq!(socket.stats().expect("its counters").frames, received + overruns);
+        assert_eq!(device.new_overruns(), 0, "they are counted once");
+    }
+}

@@ -26,6 +26,9 @@ use std::time::Duration;
 pub(super) enum Request {
     /// Use this device for a port.
     AttachDevice(PortNo, Device),
+    /// The device of a port can send frames, or it cannot: it is down or has no carrier. The kernel
+    /// does not report frames that it drops for that reason.
+    Link(PortNo, bool),
     /// Close the device of a port, because it is gone.
     DetachDevice(PortNo),
     /// Remove a port. The reply is its device, for the requester to close: packets cannot wait

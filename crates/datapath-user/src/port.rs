@@ -133,21 +133,22 @@ impl Port {
         }
     }
 
-    /// Updates the state from the link of [`Self::ifindex`].
-    pub(super) fn observe(&mut self, link: &Link) {
+    /// Updates the state from the link of [`Self::ifindex`]. True if it has changed.
+    pub(super) fn observe(&mut self, link: &Link) -> bool {
         let up = link.is_usable();
-        if let DeviceState::Open { link_up, .. } = &mut self.state
-            && *link_up != up
-        {
-            *link_up = up;
-            match up {
-                true => self.log_up(),
-                false => {
-                    let PortConfig { name, device, .. } = &self.config;
-                    messages::log!(PORT_DOWN, port = %name, %device, "port is down: {LINK_DOWN}");
-                }
+        let DeviceState::Open { link_up, .. } = &mut self.state else { return false };
+        if *link_up == up {
+            return false;
+        }
+        *link_up = up;
+        match up {
+            true => self.log_up(),
+            false => {
+                let PortConfig { name, device, .. } = &self.config;
+                messages::log!(PORT_DOWN, port = %name, %device, "port is down: {LINK_DOWN}");
             }
         }
+        true
     }
 
     /// Records that the device is gone. False if that was known.

@@ -12,6 +12,8 @@ use packet::PacketBuf;
 pub(super) struct Vif {
     /// `None` while the device does not exist.
     pub(super) device: Option<Device>,
+    /// The device cannot send frames: its link is down or has no carrier.
+    pub(super) is_down: bool,
     pub(super) rx: PacketCounter,
     pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
@@ -31,7 +33,8 @@ impl Vif {
     }
 
     pub(super) fn send(&mut self, packet: &mut PacketBuf) -> Result<(), DropReason> {
-        let device = self.device.as_ref().ok_or(DropReason::PortDown)?;
+        let device = self.device.as_ref().filter(|_| !self.is_down);
+        let device = device.ok_or(DropReason::PortDown)?;
         let mut sent = if device.is_segmented_by_kernel() && needs_segmentation(packet) {
             self.segmented_sender
                 .get_or_insert_default()

@@ -2,6 +2,7 @@
 
 use super::busy_poll::{BusyPoll, IdleMode};
 use super::cache::CacheStats;
+use super::device::Device;
 use super::fast_path::punt_reader::{PuntReader, Punted};
 use super::forward::{Forwarder, MAX_ICMP_REPLIES};
 use super::mailbox::{PortCounters, PortReport, Request, WorkerCounters};
@@ -370,6 +371,11 @@ impl Worker {
             Request::Watch(watch) => forwarder.out.watchers.add(watch),
             Request::Report(reply) => drop(reply.send(self.report())),
             Request::AttachDevice(port, device) => self.attach_device(port, device),
+            Request::Link(port, is_up) => {
+                if let Some(vif) = forwarder.out.vif(port) {
+                    vif.is_down = !is_up;
+                }
+            }
             Request::DetachDevice(port) => {
                 if let Some(vif) = forwarder.out.vif(port) {
                     vif.device = None;
@@ -424,12 +430,13 @@ impl Worker {
         }
     }
 
-    fn attach_device(&mut self, port: PortNo, device: super::device::Device) {
+    fn attach_device(&mut self, port: PortNo, device: Device) {
         if let Err(error) = self.epoll.add(device.as_fd(), EventSource::Vif(port).to_u64()) {
             let why = format!("cannot poll the device: {error}");
             return self.event_sender.send(WorkerEvent::PortGone(port, why));
         }
-        self.forwarder.out.vif_or_new(port).device = Some(device);
+        let vif = self.forwarder.out.vif_or_new(port);
+        (vif.device, vif.is_down) = (Some(device), false);
     }
 
     /// Replaces the end points and tag links, and closes the tunnels that were removed. End points
@@ -491,6 +498,8 @@ impl Worker {
         forwarder.out.watchers.remove_gone();
         forwarder.out.icmp_replies_left = MAX_ICMP_REPLIES;
         for (port, vif) in forwarder.out.vifs() {
+            let overruns = vif.device.as_mut().map_or(0, Device::new_overruns);
+            vif.drops.add(DropReason::ReceiveOverrun, overruns);
             // A send has failed because the device is gone.
             if let Some(why) = vif.gone.take() {
                 self.event_sender.send(WorkerEvent::PortGone(port, why));
