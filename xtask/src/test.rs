@@ -300,13 +300,21 @@ impl Counts {
     /// Reads a line of a test program. Adds the numbers of a line like
     /// `test result: FAILED. 3 passed; 1 failed; 0 ignored`, and keeps panics.
     fn add_line(&mut self, line: &str) {
-        /// A panic's place, and a comparison with both values.
+        /// The place of a panic, its message, both values of a comparison, and one to spare.
         const MAX_LINES: usize = 5;
-        if line.starts_with("thread '") && line.contains(" panicked at ") {
+        if let Some((thread, _)) = line.split_once(" panicked at ")
+            && thread.starts_with("thread '")
+        {
+            // A property test panics at each step. The last one is of its smallest input.
+            let is_same = |panic: &mut Vec<String>| {
+                panic.first().is_some_and(|first| first.starts_with(thread))
+            };
+            self.panics.pop_if(is_same);
             self.panics.push(Vec::new());
             self.in_panic = true;
         }
-        self.in_panic &= !line.is_empty() && line != "stack backtrace:";
+        let is_end = ["stack backtrace:", "note: "].iter().any(|end| line.starts_with(end));
+        self.in_panic &= !line.is_empty() && !is_end;
         if self.in_panic
             && let Some(panic) = self.panics.last_mut()
             && panic.len() < MAX_LINES
@@ -386,7 +394,9 @@ mod tests {
             " right: 1400",
         ];
         let mut counts = Counts::default();
-        let lines = first.iter().chain(&["stack backtrace:", "   0: main"]).chain(&second);
+        let larger = ["thread 'a::c' (8) panicked at a.rs:3:9:", "a larger input"];
+        let after = ["stack backtrace:", "   0: main", "", "note: none"];
+        let lines = first.iter().chain(&after).chain(&larger).chain(&second);
         lines.chain(&["", "failures:"]).for_each(|line| counts.add_line(line));
         assert_eq!(counts.panics, [&first[..], &second]);
     }
