@@ -445,7 +445,7 @@ struct weft_config {
 	__u32 uplink_ifindex;
 	__u32 uplink_port;
 	__u32 watch_drops;	/* punt packets instead of dropping them: drops are captured */
-	/* for each tagged frame of an unknown link, punt a copy, so that userspace counts it */
+	/* punt copies of tagged frames of unknown links, as misses allow: to count them */
 	__u32 has_links;
 	/* token period of a port's misses, in nanoseconds; 0: no limit */
 	__u64 miss_ns;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * How much each port may have waiting in the queue of punted packets, the queue of a TAP that all
- * ports share. A program admits a packet only if its port has not reached its limit. So one port
- * cannot fill the queue, and delays the packets of others only by that limit.
+ * ports share. A program admits a packet only if its port then stays within its limit, or has none
+ * waiting. So one port cannot fill the queue, and delays the packets of others only by that limit.
  *
  * Userspace does not report single packets. It publishes a time up to which it has read all punted
  * packets (weft_punt_clock). For each port, the programs keep the time of its last punted packet
- * and of an earlier one. All packets after the earlier one count as waiting until userspace has
- * read the last one. So a port may get only half of its limit.
+ * and of an earlier one. When userspace has read the earlier one, the packets up to it no longer
+ * count as waiting, and the last one takes its place. Packets after the earlier one may have been
+ * read too, but still count. So a port may get only half of its limit.
  */
 #pragma once
 

@@ -257,8 +257,9 @@ fn stderr_file(control: &Path) -> PathBuf {
     control.with_extension(format!("stderr-{unique}"))
 }
 
-/// The most megaflows of a daemon. The kernel datapath allocates memory for all of them when it
-/// starts: for 200,000, several percent of the processor time of these tests.
+/// The limit of megaflows of each daemon. The kernel datapath allocates memory for all of them when
+/// it starts. With the default of 200,000, that takes several percent of these tests' processor
+/// time.
 const MEGAFLOWS: &str = "16384";
 
 fn spawn(mut command: Command, stderr: Stdio) -> Child {

@@ -22,7 +22,7 @@ pub enum IoError {
     #[error("the device is gone")]
     DeviceGone,
     /// The frame is longer than the MTU of the device (EMSGSIZE), or has too many pieces.
-    #[error("the frame exceeds what the path carries")]
+    #[error("the frame exceeds what the device carries")]
     TooBig,
     /// No route to the destination (ENETUNREACH, EHOSTUNREACH), or forbidden (EPERM, EACCES).
     #[error("the destination is unreachable")]
