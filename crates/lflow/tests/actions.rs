@@ -248,14 +248,26 @@ fn senders_of_too_long_packets_get_an_icmp_error() {
 fn packet_is_dropped_with_a_reason_when_a_branch_only_logs_it() {
     let mut loader = loader("reg0[0] = check_pkt_larger(1400); next(pipeline=ingress, table=5);");
     add_flow(&mut loader, Direction::Ingress, 5, ("1", "outport = \"b\"; output;"));
-    let log = ("reg0[0] == 0", "reg1 = 7; log(name=\"n\", verdict=drop);");
+    let log = ("reg0[0] == 0", "ip.ttl = 7; log(name=\"n\", verdict=drop); ip.ttl = 8;");
     add_flow(&mut loader, Direction::Ingress, 5, log);
     let program = loader.program();
     let actions = translate(&program, &tcp(), &(), &mut ()).actions;
     let [Action::CheckLength { larger, otherwise, .. }] = &*actions else { panic!("{actions:?}") };
     assert_eq!(**larger, [TO_B]);
-    let [Action::Log(_), Action::Drop(reason)] = **otherwise else { panic!("{otherwise:?}") };
-    assert_eq!(reason, DropReason::FlowDrop);
+    let [ref changed, Action::Log(_), Action::Drop(DropReason::FlowDrop)] = **otherwise else {
+        panic!("{otherwise:?}")
+    };
+    assert_eq!(*changed, set(Field::IpTtl, 7), "the record has this value");
+}
+
+#[test]
+fn answer_is_dropped_with_a_reason_when_it_is_only_logged() {
+    let log = "icmp4 { icmp4.type = 11; log(name=\"n\", verdict=drop); };";
+    let [Action::Reply { ref actions, .. }] = *done(log, &tcp()) else { panic!("no answer") };
+    let [ref changed, Action::Log(_), Action::Drop(DropReason::FlowDrop)] = **actions else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(*changed, set(Field::IcmpType, 11));
 }
 
 #[test]

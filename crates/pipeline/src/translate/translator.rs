@@ -449,11 +449,13 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
     }
 
     /// Drops a packet whose actions neither send nor drop it, so that the drop is counted. Keeps
-    /// the actions that have an effect nevertheless, such as a log record.
+    /// the actions up to the last one that has an effect nevertheless. That may be a log record,
+    /// which describes the packet as changed by the actions before it.
     pub fn drop_unless_sent(&mut self, packet: &mut Packet<'p>) {
         if !packet.actions.iter().any(sends_or_drops) {
             self.observer.event(Event::Drop(packet.reason));
-            packet.actions.retain(has_side_effect);
+            let last = packet.actions.iter().rposition(has_side_effect);
+            packet.actions.truncate(last.map_or(0, |last| last + 1));
             packet.actions.push(Action::Drop(packet.reason));
         }
     }
