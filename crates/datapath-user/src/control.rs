@@ -494,7 +494,12 @@ impl Control {
             Ok(link) => Some(link),
             Err(error) if error.is_not_found() => None,
             Err(error) => {
-                return messages::log!(LINK_NOT_READ, "cannot read the state of a link: {error}");
+                messages::log!(LINK_NOT_READ, "cannot read the state of a link: {error}");
+                // Then the kernel decides what it sends.
+                for port in ports {
+                    self.send_to_workers(|| Request::Link(port, true));
+                }
+                return;
             }
         };
         for port in ports {

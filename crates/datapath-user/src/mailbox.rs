@@ -26,8 +26,8 @@ use std::time::Duration;
 pub(super) enum Request {
     /// Use this device for a port.
     AttachDevice(PortNo, Device),
-    /// The device of a port can send frames, or it cannot: it is down or has no carrier. The kernel
-    /// does not report frames that it drops for that reason.
+    /// The link of a port's device is running, or it is not: it is down or has no carrier. Then the
+    /// kernel drops what the device sends, and reports no error.
     Link(PortNo, bool),
     /// Close the device of a port, because it is gone.
     DetachDevice(PortNo),

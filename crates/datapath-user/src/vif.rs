@@ -12,7 +12,7 @@ use packet::PacketBuf;
 pub(super) struct Vif {
     /// `None` while the device does not exist.
     pub(super) device: Option<Device>,
-    /// The device cannot send frames: its link is down or has no carrier.
+    /// The kernel would drop what the device sends, because its link is not running.
     pub(super) is_down: bool,
     pub(super) rx: PacketCounter,
     pub(super) tx: PacketCounter,
