@@ -58,6 +58,10 @@ fn guest_is_reachable_again_after_its_interface_was_down() {
         let netlink = b.netns.netlink();
         let index = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
         netlink.set_down(index).expect("it can be set down");
+        // Threads notice it when they write to a TAP.
+        if attachment == Attachment::Veth || daemons[1].show().datapath == "kernel" {
+            wait_port(&daemons[1], "g2", "down", |port| port.state != "up");
+        }
         no_answer(&a.netns, b.ip(4), &daemons);
         let dropped = daemons[1].drops().get("port_down").copied();
         assert!(dropped > Some(0), "echo requests have no reason: {:?}", daemons[1].drops());

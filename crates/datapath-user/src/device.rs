@@ -387,6 +387,7 @@ mod tests {
         /// More bytes than a socket keeps.
         const FRAMES: u32 = 40_000;
         let host = TestHost::new("overrun");
+        host.sysctl("net/ipv6/conf/default/disable_ipv6", "1").expect("it can be set");
         let peer = LinkSpec::new("far").up();
         let near = host.netlink().create(&LinkSpec::new("near").up(), &LinkKind::Veth { peer });
         let near = near.expect("a veth pair");
@@ -396,15 +397,17 @@ mod tests {
         let sender = host.run(|| PacketSocket::open_sender(far)).expect("a socket");
         let frame = PacketBuf::from_bytes(&[0xff; 1500]);
         for _ in 0..FRAMES {
-            sender.send(&frame).expect("a frame can be sent");
+            // A busy kernel may have no room for some.
+            let _ = sender.send(&frame);
         }
-        let overruns = device.new_overruns();
+        let mut overruns = device.new_overruns();
         assert!(overruns > 0);
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
         let mut received = 0;
         while let Ok(Some(())) = device.recv(&mut packet) {
             received += 1;
         }
+        overruns += device.new_overruns();
         let Device::Socket { socket, .. } = &device else { panic!("a packet socket") };
         assert_eq!(socket.stats().expect("its counters").frames, received + overruns);
         assert_eq!(device.new_overruns(), 0, "they are counted once");
