@@ -445,7 +445,10 @@ struct weft_config {
 	__u32 uplink_ifindex;
 	__u32 uplink_port;
 	__u32 watch_drops;	/* punt packets instead of dropping them: drops are captured */
-	/* punt copies of tagged frames of unknown links, as misses allow: to count them */
+	/*
+	 * Punt copies of tagged frames of unknown links, so that userspace counts them. The rate
+	 * limit of misses applies.
+	 */
 	__u32 has_links;
 	/* token period of a port's misses, in nanoseconds; 0: no limit */
 	__u64 miss_ns;

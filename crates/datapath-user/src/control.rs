@@ -495,7 +495,7 @@ impl Control {
             Err(error) if error.is_not_found() => None,
             Err(error) => {
                 messages::log!(LINK_NOT_READ, "cannot read the state of a link: {error}");
-                // Then the kernel decides what it sends.
+                // The state is unknown. Send, and let the kernel drop what it cannot send.
                 for port in ports {
                     self.send_to_workers(|| Request::Link(port, true));
                 }
