@@ -17,13 +17,16 @@ case " $* " in
 *) clippy-driver "$@" ;;
 esac
 
-# rustdoc takes the same arguments except these.
+# rustdoc takes the same arguments except these. Each crate has its own directory: in a common one,
+# rustdoc would merge the index of each crate with those of all before it.
 shift
+name=
 directory=
 arguments=()
 while [ $# -gt 0 ]; do
     case $1 in
     --emit=*) ;;
+    --crate-name) name=$2 && arguments+=("$1" "$2") && shift ;;
     --out-dir) directory=$2 && shift ;;
     *) arguments+=("$1") ;;
     esac
@@ -32,5 +35,5 @@ done
 # Only libraries and programs are documented. Examples and build scripts have other directories.
 case " ${arguments[*]} " in *" --test "* | *" --cfg test "*) exit ;; esac
 [ "${directory##*/}" = deps ] || exit 0
-"${compiler%rustc}rustdoc" "${arguments[@]}" --out-dir "${directory%/deps}/doc" \
+"${compiler%rustc}rustdoc" "${arguments[@]}" --out-dir "${directory%/deps}/doc/$name" \
     --document-private-items --allow=rustdoc::private_intra_doc_links

@@ -22,17 +22,17 @@ pub struct Options {
 /// Builds weft and replaces this process by its demo, so that Ctrl-C and the exit code are the
 /// demo's own.
 pub fn demo(options: &Options) -> Result<()> {
-    let mut command = prepare(&options.arguments)?;
-    Err(command.exec()).context("cannot start weft")
+    packages::ensure(&packages::BUILD)?;
+    build_released()?;
+    let arguments: Vec<&str> = options.arguments.iter().map(String::as_str).collect();
+    Err(command(&arguments).exec()).context("cannot start weft")
 }
 
-/// Builds weft; returns the command that runs its demo, by sudo for a user who has it.
-pub fn prepare(arguments: &[String]) -> Result<Command> {
-    packages::ensure(&packages::BUILD)?;
-    let weft = build_released()?;
-    let mut command = as_root(weft);
+/// The command that runs the demo of the released weft, by sudo for a user who has it.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = as_root(released());
     command.arg("demo").args(arguments);
-    Ok(command)
+    command
 }
 
 /// Builds `weft`, `weft-bench` and `weft-cni` with the release profile; returns the path of `weft`,
