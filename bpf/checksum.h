@@ -24,11 +24,6 @@ static __always_inline __u16 fold(__u64 sum)
 	return sum;
 }
 
-/* For access to the same header bytes with different widths, exempt from strict aliasing. */
-typedef __u16 __attribute__((may_alias)) any16;
-typedef __u32 __attribute__((may_alias)) any32;
-typedef __u64 __attribute__((may_alias)) any64;
-
 /*
  * The checksum that a device will fill in (CHECKSUM_PARTIAL). Offsets from the MAC header, negative
  * in front of it: a sender chooses them, and the kernel moves the MAC header when it takes a tag.
@@ -120,8 +115,11 @@ struct {
 	__uint(max_entries, 1);
 } weft_sum_buffer __weak SEC(".maps");
 
-/* Adds the bytes from `at` to `end`, linear or not, to a sum. Returns false on an error. */
-__weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
+/* Pieces that a function adds: the verifier goes through a loop once per round. */
+#define PIECES_AT_ONCE 4
+
+/* Adds at most PIECES_AT_ONCE pieces, as sum_bytes(). */
+__weak int sum_pieces(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 {
 	__u32 none = 0, i, behind, words;
 	struct weft_sum_buffer *piece = bpf_map_lookup_elem(&weft_sum_buffer, &none);
@@ -130,7 +128,7 @@ __weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 	if (!sum || !piece)
 		return false;
 #pragma clang loop unroll(disable)
-	for (i = 0; i < PIECES; i++) {
+	for (i = 0; i < PIECES_AT_ONCE; i++) {
 		if (at >= end)
 			return true;
 		/* Bytes behind the first: the verifier has to see that there is one. */
@@ -148,6 +146,24 @@ __weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 			return false;
 		*sum += added;
 		at += behind + 1;
+	}
+	return true;
+}
+
+/* Adds the bytes from `at` to `end`, linear or not, to a sum. Returns false on an error. */
+__weak int sum_bytes(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
+{
+	__u32 i;
+
+	if (!sum)
+		return false;
+#pragma clang loop unroll(disable)
+	for (i = 0; i < (PIECES + PIECES_AT_ONCE - 1) / PIECES_AT_ONCE; i++) {
+		if (at >= end)
+			return true;
+		if (!sum_pieces(skb, at, end, sum))
+			return false;
+		at += PIECES_AT_ONCE * PIECE_LEN;
 	}
 	return at >= end;
 }

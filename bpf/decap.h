@@ -91,9 +91,63 @@ static __always_inline bool read_ip6(struct __sk_buff *skb, void *data, void *en
 	return true;
 }
 
+/* End points of a chain that find_sender() compares itself. Most chains have no more. */
+#define FREQUENT_SENDERS 2
+
+/*
+ * Searches the rest of a long hash chain, from `next` on, for the end point that sent a packet.
+ * Returns the number of its class plus 1, or 0 if there is none.
+ */
+static __always_inline int find_rare_sender(struct __sk_buff *skb, __u32 next, __u32 by,
+					    __u32 *number, bool is_ip6)
+{
+	const void *ip = (void *)(long)skb->data + ETH_LEN, *end = (void *)(long)skb->data_end;
+	const __u32 *remote = ip + (is_ip6 ? 8 : 12), *local = ip + (is_ip6 ? 24 : 16);
+	struct weft_endpoint *endpoint;
+	struct weft_class *class;
+	__u32 from, kind;
+	__u64 bits;
+	int i;
+
+	if (!number || ip + (is_ip6 ? IP6_LEN : IP4_LEN) > end)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (i = FREQUENT_SENDERS; i < WEFT_MAX_SOURCES && next; i++) {
+		from = next - 1;
+		endpoint = bpf_map_lookup_elem(&weft_endpoints, &from);
+		if (!endpoint)
+			return 0;
+		kind = endpoint->class;
+		class = bpf_map_lookup_elem(&weft_classes, &kind);
+		if (!class)
+			return 0;
+		bits = diff_sender(endpoint, class, remote, local, by, is_ip6);
+		/* Keeps the compiler from a branch for each word, each a state of the verifier. */
+		barrier_var(bits);
+		if (!bits) {
+			*number = from;
+			return kind + 1;
+		}
+		next = endpoint->next;
+	}
+	return 0;
+}
+
+/* Global functions: the verifier checks their loop once, not once for each of four callers. */
+__weak int find_rare_sender4(struct __sk_buff *skb, __u32 next, __u32 by, __u32 *number)
+{
+	return find_rare_sender(skb, next, by, number, false);
+}
+
+__weak int find_rare_sender6(struct __sk_buff *skb, __u32 next, __u32 by, __u32 *number)
+{
+	return find_rare_sender(skb, next, by, number, true);
+}
+
 /* The class and number of the end point that sent a packet; NULL if there is none. */
-static __always_inline struct weft_class *find_sender(const void *ip, bool is_ip6, __u8 proto,
-						    __be16 port, __u32 *number)
+static __always_inline struct weft_class *find_sender(struct __sk_buff *skb, const void *ip,
+						      bool is_ip6, __u8 proto, __be16 port,
+						      __u32 *number)
 {
 	const __u32 *remote = ip + (is_ip6 ? 8 : 12), *local = ip + (is_ip6 ? 24 : 16);
 	__u32 by = carrier(is_ip6, proto, port), *head, next, kind;
@@ -105,8 +159,10 @@ static __always_inline struct weft_class *find_sender(const void *ip, bool is_ip
 	if (!head)
 		return 0;
 	next = *head;
-#pragma clang loop unroll(disable)
-	for (i = 0; i < WEFT_MAX_SOURCES && next; i++) {
+#pragma clang loop unroll(full)
+	for (i = 0; i < FREQUENT_SENDERS; i++) {
+		if (!next)
+			return 0;
 		*number = next - 1;
 		endpoint = bpf_map_lookup_elem(&weft_endpoints, number);
 		if (!endpoint)
@@ -115,11 +171,18 @@ static __always_inline struct weft_class *find_sender(const void *ip, bool is_ip
 		class = bpf_map_lookup_elem(&weft_classes, &kind);
 		if (!class)
 			return 0;
-		if (is_from(endpoint, class, remote, local, by, is_ip6))
+		if (!diff_sender(endpoint, class, remote, local, by, is_ip6))
 			return class;
 		next = endpoint->next;
 	}
-	return 0;
+	if (!next)
+		return 0;
+	kind = is_ip6 ? find_rare_sender6(skb, next, by, number) :
+			find_rare_sender4(skb, next, by, number);
+	if (!kind)
+		return 0;
+	kind--;
+	return bpf_map_lookup_elem(&weft_classes, &kind);
 }
 
 enum arrival_kind {
@@ -192,7 +255,7 @@ static __always_inline int classify_unusual(struct __sk_buff *skb, bool is_ip6)
 	/* A capture of drops needs the packet in userspace. */
 	if (*(volatile __u32 *)state == WEFT_LOCAL_COMPLETE &&
 	    !(weft_config.watch_drops && has_daemon()) &&
-	    !find_sender(ip, is_ip6, l4.proto, port, &number))
+	    !find_sender(skb, ip, is_ip6, l4.proto, port, &number))
 		return ARRIVED_FROM_UNKNOWN;
 	return l4.proto == PROTO_GRE ? ARRIVED_SLOW_PATH : ARRIVED_NOT_OURS;
 }
@@ -290,7 +353,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 		return is_ip6 && ip.proto != PROTO_TCP ? classify_other(skb, is_ip6)
 						       : ARRIVED_NOT_OURS;
 	}
-	class = find_sender(data + ETH_LEN, is_ip6, ip.proto, port, &number);
+	class = find_sender(skb, data + ETH_LEN, is_ip6, ip.proto, port, &number);
 	arrival->endpoint = class ? number : WEFT_NO_ENDPOINT;
 	arrival->tos = ip.tos;
 	arrival->proto = ip.proto;

@@ -11,6 +11,7 @@
  */
 #pragma once
 
+#include "key.h"
 #include "lookup.h"
 
 /* What identifies a tunnel besides its addresses. `port` is in network order; GRE has port 0. */
@@ -37,17 +38,17 @@ static __always_inline __u32 *sources_of(const __u32 *remote, const __u32 *local
 	return bpf_map_lookup_elem(&weft_sources, &bucket);
 }
 
-static __always_inline bool is_from(const struct weft_endpoint *endpoint,
-				    const struct weft_class *class, const __u32 *remote,
-				    const __u32 *local, __u32 carrier, bool is_ip6)
+/* 0 if a packet with these addresses and this carrier is from the end point. */
+static __always_inline __u64 diff_sender(const struct weft_endpoint *endpoint,
+					 const struct weft_class *class, const __u32 *remote,
+					 const __u32 *local, __u32 carrier, bool is_ip6)
 {
-	__u32 bits;
+	const any64 *remote6 = (const void *)remote, *local6 = (const void *)local;
+	const any64 *from = (const void *)endpoint->remote, *to = (const void *)class->local;
 
-	bits = (endpoint->remote[0] ^ remote[0]) | (class->local[0] ^ local[0]) |
-	       (class->carrier ^ carrier);
 	if (is_ip6)
-		bits |= (endpoint->remote[1] ^ remote[1]) | (class->local[1] ^ local[1]) |
-			(endpoint->remote[2] ^ remote[2]) | (class->local[2] ^ local[2]) |
-			(endpoint->remote[3] ^ remote[3]) | (class->local[3] ^ local[3]);
-	return !bits;
+		return (from[0] ^ remote6[0]) | (from[1] ^ remote6[1]) | (to[0] ^ local6[0]) |
+		       (to[1] ^ local6[1]) | (class->carrier ^ carrier);
+	return (endpoint->remote[0] ^ remote[0]) | (class->local[0] ^ local[0]) |
+	       (class->carrier ^ carrier);
 }

@@ -9,6 +9,11 @@
 
 #include "intf.h"
 
+/* For access to the same header bytes with different widths, exempt from strict aliasing. */
+typedef __u16 __attribute__((may_alias)) any16;
+typedef __u32 __attribute__((may_alias)) any32;
+typedef __u64 __attribute__((may_alias)) any64;
+
 /*
  * Big-endian loads. Headers are not aligned; the supported architectures allow unaligned loads, and
  * the verifier rejects the programs on others.

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "key.h"
+#include "verifier.h"
 
 #define ETH_LEN 14
 #define TAG_LEN 4
@@ -70,36 +71,6 @@ enum {
 /* `ip_frag` of a packet that is no fragment. */
 #define FRAG_WHOLE 0
 
-/*
- * Makes the verifier forget all that it knows about a number, except that `mask` covers it. The
- * caller ensures that it does, so the value does not change. Without this, the verifier would
- * explore the rest of the program once for every value that it can tell apart.
- */
-#define hide_bounds(number, mask)    \
-	do {                         \
-		barrier_var(number); \
-		(number) &= (mask);  \
-	} while (0)
-
-/*
- * As hide_bounds(), but makes the verifier forget even a constant, and all earlier comparisons. The
- * verifier tracks numbers in registers and in stack slots at multiples of 8, but not elsewhere. So
- * it explores what follows once, and not once per value. Takes a store and a load, and at most two
- * instructions for the address of the slot.
- */
-static __always_inline __u32 forget(__u32 number)
-{
-	struct {
-		__u32 tracked;
-		volatile __u32 value;
-	} slot __attribute__((aligned(8)));
-
-	/* Keeps the place of `value` in the slot. */
-	asm volatile("" : : "r"(&slot) : "memory");
-	slot.value = number;
-	return slot.value;
-}
-
 struct frame {
 	struct __sk_buff *skb;
 	void *data;	/* first byte of the (inner) frame */
@@ -123,6 +94,7 @@ struct inner_frame {
 	 */
 	__u32 offset;
 	bool skb_tag_is_underlay;	/* the tag in the skb's metadata */
+	__u8 unused[3];			/* the verifier demands that all bytes are set */
 };
 
 /* Where the transport header begins, and how long the IP packet is from there on. */
@@ -332,6 +304,66 @@ struct upper_layer {
 	__u16 pad;
 };
 
+/* The walk is not at the upper layer yet; otherwise 0 or an enum weft_parse. */
+#define WALK_ON -1
+
+/* Goes on to the header behind that at `upper`. `ip`: the IPv6 header. */
+static __always_inline int walk_extension(void *ip, void *end, __u32 total,
+					  struct upper_layer *upper)
+{
+	__u8 *header, proto;
+	__u16 fragment;
+	__u32 at, len;
+
+	/* What passes through memory of the caller is unknown to the verifier. */
+	barrier();
+	proto = upper->proto;
+	at = upper->at;
+	if (proto != PROTO_HOP_BY_HOP && proto != PROTO_ROUTING && proto != PROTO_DESTINATION &&
+	    proto != PROTO_AH && proto != PROTO_FRAGMENT)
+		return 0;
+	hide_bounds(at, MAX_L4_OFFSET);
+	header = ip + at;
+	if (at + 8 > total)
+		return WEFT_MALFORMED;
+	if ((void *)header + 8 > end)
+		return WEFT_PULL;
+	len = (header[1] + 1) * 8;
+	if (proto == PROTO_AH)
+		len = (header[1] + 2) * 4;
+	if (proto == PROTO_FRAGMENT) {
+		len = 8;
+		fragment = be16(header + 2);
+		upper->frag = fragment & 1 ? WEFT_FRAG_FIRST : FRAG_WHOLE;
+		if (fragment & ~7)
+			upper->frag = WEFT_FRAG_LATER;
+	}
+	if (at + len > total)
+		return WEFT_MALFORMED;
+	upper->at = at + len;
+	upper->proto = header[0];
+	if (header[0] == PROTO_HOP_BY_HOP)
+		return WEFT_MALFORMED;
+	return upper->frag == WEFT_FRAG_LATER ? 0 : WALK_ON;
+}
+
+/* As walk_extension(), with the arguments of walk_extensions(). */
+__weak int walk_rare_extension(struct __sk_buff *skb, __u32 l3, __u32 total,
+			       struct upper_layer *upper)
+{
+	void *ip = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (!upper || l3 > MAX_IP6_OFFSET)
+		return WEFT_UPCALL;
+	return walk_extension(ip + l3, end, total, upper);
+}
+
+/*
+ * The verifier goes through a loop once per round. So only the first rounds of some loops have the
+ * code in the loop, which is faster. The rare further ones call a global function.
+ */
+#define FREQUENT_EXTENSIONS 2
+
 /*
  * Walks the extension headers of an IPv6 packet of `total` bytes to the upper layer. The packet
  * begins at offset `l3` of the skb. In a later fragment the walk stops behind the fragment header.
@@ -341,12 +373,12 @@ struct upper_layer {
 __weak int walk_extensions(struct __sk_buff *skb, __u32 l3, __u32 total, struct upper_layer *upper)
 {
 	void *ip = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u32 at, len, i;
-	__u8 *header, proto;
-	__u16 fragment;
+	int i, result;
 
 	if (!upper || l3 > MAX_IP6_OFFSET)
 		return WEFT_UPCALL;
+	/* The compiler may keep a copy that the verifier did not see checked. */
+	hide_bounds(l3, MAX_IP6_OFFSET);
 	ip += l3;
 	if (ip + IP6_LEN > end)
 		return WEFT_PULL;
@@ -354,38 +386,16 @@ __weak int walk_extensions(struct __sk_buff *skb, __u32 l3, __u32 total, struct 
 	upper->proto = *(__u8 *)(ip + 6);
 	upper->frag = FRAG_WHOLE;
 #pragma clang loop unroll(disable)
-	for (i = 0; i <= WEFT_MAX_EXTENSION_HEADERS; i++) {
-		/* What passes through memory of the caller is unknown to the verifier. */
-		barrier();
-		proto = upper->proto;
-		at = upper->at;
-		if (proto != PROTO_HOP_BY_HOP && proto != PROTO_ROUTING &&
-		    proto != PROTO_DESTINATION && proto != PROTO_AH && proto != PROTO_FRAGMENT)
-			return 0;
-		hide_bounds(at, MAX_L4_OFFSET);
-		header = ip + at;
-		if (at + 8 > total)
-			return WEFT_MALFORMED;
-		if ((void *)header + 8 > end)
-			return WEFT_PULL;
-		len = (header[1] + 1) * 8;
-		if (proto == PROTO_AH)
-			len = (header[1] + 2) * 4;
-		if (proto == PROTO_FRAGMENT) {
-			len = 8;
-			fragment = be16(header + 2);
-			upper->frag = fragment & 1 ? WEFT_FRAG_FIRST : FRAG_WHOLE;
-			if (fragment & ~7)
-				upper->frag = WEFT_FRAG_LATER;
-		}
-		if (at + len > total)
-			return WEFT_MALFORMED;
-		upper->at = at + len;
-		upper->proto = header[0];
-		if (header[0] == PROTO_HOP_BY_HOP)
-			return WEFT_MALFORMED;
-		if (upper->frag == WEFT_FRAG_LATER)
-			return 0;
+	for (i = 0; i < FREQUENT_EXTENSIONS; i++) {
+		result = walk_extension(ip, end, total, upper);
+		if (result != WALK_ON)
+			return result;
+	}
+#pragma clang loop unroll(disable)
+	for (; i <= WEFT_MAX_EXTENSION_HEADERS; i++) {
+		result = walk_rare_extension(skb, l3, total, upper);
+		if (result != WALK_ON)
+			return result;
 	}
 	return WEFT_MALFORMED;
 }
@@ -556,14 +566,17 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
  * the first attempt, because the sender may have changed pages that it shares with the skb. The
  * second round pulls the whole packet, for headers longer than PULL_LEN.
  */
-static __noinline int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
-				   const struct inner_frame *inner)
+__weak int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
+			const struct inner_frame *inner)
 {
-	__u64 port = key->port & (~0xffffffffULL | WEFT_TUNNEL | WEFT_TUNNEL6);
+	__u64 port;
 	__u32 limit = PULL_LEN + MAX_OFFSET;
 	__u32 pull_len = skb->len < limit ? skb->len : limit;
 	int i, result = WEFT_PULL;
 
+	if (!key || !inner)
+		return WEFT_UPCALL;
+	port = key->port & (~0xffffffffULL | WEFT_TUNNEL | WEFT_TUNNEL6);
 #pragma clang loop unroll(disable)
 	for (i = 0; i < 2 && result == WEFT_PULL; i++) {
 		if (bpf_skb_pull_data(skb, pull_len))
