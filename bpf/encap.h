@@ -53,6 +53,8 @@
 #define L3_AT (HEADER_AT + ETH_LEN)
 #define UDP4_AT (L3_AT + IP4_LEN)
 #define UDP6_AT (L3_AT + IP6_LEN)
+/* Offset in the buffer of the number of tags. The verifier does not track numbers there. */
+#define COUNT_AT 1
 /* Longest IPv4 header without an option: Ethernet, IP, UDP, VXLAN or Geneve. */
 #define HEADER4_MAX (ETH_LEN + IP4_LEN + UDP_LEN + 8)
 /* Bytes from the IP header on that are copied from the class, in whole words; 0 behind them. */
@@ -215,25 +217,25 @@ static __always_inline void fill(__u8 *outer, const struct weft_key *key,
 /*
  * Removes the tags of the frame, the outermost from the skb's metadata, because inside the tunnel
  * they have to be in the bytes. The helper moves a second tag from the bytes to the metadata.
- * Returns the number of tags, at most 2, and the tags, outer first; -1 on error.
+ * Stores the number of tags, at most 2, and the tags, outer first. Returns 0, or -1 on error.
  */
-static __always_inline int take_tags(struct __sk_buff *skb, __u32 tags[2])
+static __always_inline int take_tags(struct __sk_buff *skb, __u32 tags[2], volatile __u8 *count)
 {
-	int count = 0;
-
+	/* Before the comparison, because the verifier would track a 0. */
+	*count = skb->vlan_present;
 	if (!skb->vlan_present)
 		return 0;
 	tags[0] = bpf_htonl(bpf_ntohs(skb->vlan_proto) << 16 | (skb->vlan_tci & 0xffff));
 	if (bpf_skb_vlan_pop(skb))
 		return -1;
-	count = 1;
+	*count = 1;
 	if (skb->vlan_present) {
 		tags[1] = bpf_htonl(bpf_ntohs(skb->vlan_proto) << 16 | (skb->vlan_tci & 0xffff));
 		if (bpf_skb_vlan_pop(skb))
 			return -1;
-		count = 2;
+		*count = 2;
 	}
-	return count;
+	return 0;
 }
 
 /* Whether the skb is marked as encapsulated, because the guest sent a tunnel packet of its own. */
@@ -298,7 +300,7 @@ static __always_inline void fill_inner(__u8 *outer, const struct weft_key *key, 
 	*at16(outer, at + 4) = bpf_htons(key->eth_dst >> 16);
 	*at16(outer, at + 6) = bpf_htons(key->eth_src >> 48);
 	*at32(outer, at + 8) = bpf_htonl(key->eth_src >> 16);
-	if (count) {
+	if (read_again(outer[COUNT_AT])) {
 		*at32(outer, at + 12) = tags[0];
 		*at32(outer, at + 16) = tags[1];
 	}
@@ -326,7 +328,7 @@ static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_
 		      BPF_F_ADJ_ROOM_ENCAP_L2(ETH_LEN + tags_len);
 
 	flags |= is_ip6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
-	flags |= class->tunnel >= WEFT_GRE ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE :
+	flags |= read_again(class->tunnel) >= WEFT_GRE ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE :
 					     BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	if (is_ip(key) && !bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, flags))
 		return room + ETH_LEN;
@@ -345,7 +347,7 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 	const struct weft_class *class;
 	const __u32 copied = is_ip6 ? COPIED6_LEN : COPIED4_LEN;
 	__be16 type, length;
-	int count;
+	__u32 count;
 
 	if (!key || !action || !endpoint)
 		return ENCAP_REFUSED;
@@ -361,10 +363,9 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 		return ENCAP_REFUSED;
 	/* Keeps the compiler from using a copy of `len` that the verifier did not see checked. */
 	barrier_var(len);
-	count = take_tags(skb, tags);
-	if (count < 0)
+	if (take_tags(skb, tags, outer + COUNT_AT))
 		return ENCAP_LOST;
-	hide_bounds(count, 3);
+	count = read_again(outer[COUNT_AT]) & 3;
 	type = bpf_htons(key->eth_dst);
 	/* For an 802.3 length the key has only a marker. */
 	if (type == bpf_htons(WEFT_ETHERTYPE_NONE)) {

@@ -17,13 +17,13 @@
 #pragma once
 
 #include "maps.h"
+#include "verifier.h"
 
 struct masks_walk {
 	const struct weft_key *key;
 	const struct weft_mask_list *list;
 	/* Of 64 bits: the verifier tracks those as numbers, and smaller ones as bytes. */
 	__u64 found;		/* number of the megaflow, or WEFT_NO_FLOW */
-	__u64 tried;
 };
 
 /* Vector multiply-shift hash of the masked key words `first` to `last`. */
@@ -72,6 +72,17 @@ static __always_inline __u64 diff_words(const __u64 *key, const __u64 *other, in
 	for (i = first; i <= last; i++)
 		bits |= key[i] ^ other[i];
 	return bits;
+}
+
+/* Copies the words `first` to `last`. Returns 0, for OVER_SECTIONS. */
+static __always_inline __u64 copy_words(const __u64 *from, __u64 *to, int first, int last)
+{
+	int i;
+
+#pragma clang loop unroll(full)
+	for (i = first; i <= last; i++)
+		to[i] = from[i];
+	return 0;
 }
 
 #define WORD(member) (__builtin_offsetof(struct weft_key, member) / sizeof(__u64))
@@ -141,6 +152,30 @@ static __always_inline bool is_in_force(__u64 generation)
 	return generation >= *(volatile __u64 *)&weft_config.least_generation;
 }
 
+/*
+ * Whether sections differ that few keys have: neighbour discovery and the tunnel. It is a global
+ * function, because the verifier goes through the loop of try_mask() once per round.
+ */
+__weak int rare_sections_differ(const struct weft_key *key, const struct weft_key *mask,
+				const struct weft_key *other)
+{
+	__u64 bits = 0;
+
+	if (!key || !mask || !other)
+		return true;
+#define DIFF(section)                                                             \
+	diff_words_masked(key_words(key), key_words(mask), key_words(other), section##_FIRST, \
+			  section##_LAST)
+	if (key->port & WEFT_ND)
+		bits |= DIFF(ND);
+	if (key->port & WEFT_TUNNEL)
+		bits |= DIFF(TUNNEL);
+	if (key->port & WEFT_TUNNEL6)
+		bits |= DIFF(TUNNEL6);
+#undef DIFF
+	return bits != 0;
+}
+
 /* Whether the masked key equals that of `flow`, and `flow` has no section that the key lacks. */
 static __always_inline bool flow_matches(const struct weft_flow *flow, const struct weft_key *key,
 					 const struct weft_key *mask, __u32 number)
@@ -149,9 +184,15 @@ static __always_inline bool flow_matches(const struct weft_flow *flow, const str
 
 	if (flow->mask != number || flow->sections & ~key->port || !is_in_force(flow->generation))
 		return false;
-	OVER_SECTIONS(key->port, |=, bits, diff_words_masked, key_words(key), key_words(mask),
-		      key_words(&flow->key));
-	return !bits;
+	bits = diff_words_masked(key_words(key), key_words(mask), key_words(&flow->key), BASE_FIRST,
+				 BASE_LAST);
+	if (key->port & WEFT_L3_LONG)
+		bits |= diff_words_masked(key_words(key), key_words(mask), key_words(&flow->key),
+					  L3_FIRST, L3_LAST);
+	if (bits)
+		return false;
+	return !(key->port & (WEFT_ND | WEFT_TUNNEL)) ||
+	       !rare_sections_differ(key, mask, &flow->key);
 }
 
 static long try_mask(__u32 index, struct masks_walk *walk)
@@ -168,7 +209,6 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 	mask = bpf_map_lookup_elem(&weft_masks, &number);
 	if (!mask)
 		return 1;
-	walk->tried++;
 	OVER_SECTIONS(key->port, +=, sum, hash_words_masked, key_words(key), key_words(mask));
 	bucket = bucket_at(sum, number);
 	first = bpf_map_lookup_elem(&weft_buckets, &bucket);
@@ -191,19 +231,21 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 /* Tuple-space search without the cache: the number of the megaflow found, or WEFT_NO_FLOW. */
 static __noinline __u32 search(const struct weft_key *key)
 {
-	/* Zero initialization makes `found` WEFT_NO_FLOW. */
 	struct masks_walk walk = { .key = key };
 	struct weft_lookup_stats *counters;
 	__u32 list = mask_list_in_use & 1, none = 0;
+	long tried;
 
 	walk.list = bpf_map_lookup_elem(&weft_mask_lists, &list);
 	if (!walk.list)
 		return WEFT_NO_FLOW;
-	bpf_loop(walk.list->count, try_mask, &walk, 0);
+	/* WEFT_NO_FLOW, but not for the verifier: it repeats try_mask() for what that can add. */
+	walk.found = forget(1) ^ 1;
+	tried = bpf_loop(walk.list->count, try_mask, &walk, 0);
 	counters = bpf_map_lookup_elem(&weft_lookups, &none);
 	if (!counters)
 		return WEFT_NO_FLOW;
-	counters->masks += walk.tried;
+	counters->masks += tried;
 	if (walk.found)
 		counters->hits++;
 	else
@@ -227,7 +269,7 @@ static __always_inline bool is_cached(const struct weft_cache_entry *cached,
 __weak __u32 search_and_cache(const struct weft_key *key, struct weft_cache_entry *cached)
 {
 	struct weft_flow *flow;
-	__u64 generation;
+	__u64 generation, none;
 	__u32 number;
 
 	if (!key || !cached)
@@ -243,28 +285,34 @@ __weak __u32 search_and_cache(const struct weft_key *key, struct weft_cache_entr
 	/* Not cached: a fused megaflow, made later, may serve packets with this key. */
 	if (flow->list == WEFT_ACTIONS_PUNT)
 		return number;
-	cached->key = *key;
+	OVER_SECTIONS(key->port, |=, none, copy_words, key_words(key), (__u64 *)&cached->key);
+	(void)none;
 	cached->flow = number;
 	cached->generation = generation;
 	return number;
 }
 
 /*
- * The shape of a key, where the program knows at compile time whether the frame came by a tunnel.
- * With UNTUNNELLED the tunnel words are not compared, so it is only for keys made without a tunnel.
+ * The shape of a key of a frame that came by a tunnel, or not, as the program knows at compile
+ * time. Without a tunnel, the tunnel words are not compared. The compiler reads it again each time:
+ * what it kept of it would be a state of the verifier for each shape.
  */
-#define TUNNELLED(key) ((key)->port | WEFT_TUNNEL)
-#define UNTUNNELLED(key) ((key)->port & ~(__u64)(WEFT_TUNNEL | WEFT_TUNNEL6))
+static __always_inline __u64 shape_of(const struct weft_key *key, bool tunnelled)
+{
+	__u64 port = read_again(key->port);
+
+	return tunnelled ? port | WEFT_TUNNEL : port & ~(__u64)(WEFT_TUNNEL | WEFT_TUNNEL6);
+}
 
 /* The megaflow of a key, and its number; NULL and WEFT_NO_FLOW if there is none. */
-static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u64 shape,
+static __always_inline struct weft_flow *lookup(const struct weft_key *key, bool tunnelled,
 						__u32 *number)
 {
 	struct weft_cache_entry *cached;
 	struct weft_cache_page *page;
 	struct weft_flow *flow;
 	__u32 at, page_at;
-	__u64 sum;
+	__u64 sum, shape = shape_of(key, tunnelled);
 
 	*number = WEFT_NO_FLOW;
 	OVER_SECTIONS(shape, +=, sum, hash_words, key_words(key));
@@ -278,7 +326,7 @@ static __always_inline struct weft_flow *lookup(const struct weft_key *key, __u6
 	flow = flow_at(*number);
 	/* An empty entry never matches: its EtherType is 0, which no frame's key has. */
 	if (flow && flow->generation == cached->generation && is_in_force(cached->generation) &&
-	    is_cached(cached, key, shape))
+	    is_cached(cached, key, shape_of(key, tunnelled)))
 		return flow;
 	*number = search_and_cache(key, cached);
 	return *number == WEFT_NO_FLOW ? 0 : flow_at(*number);

@@ -31,7 +31,7 @@ int test_lookup(struct __sk_buff *skb)
 
 	if (parse(skb, &key, in_port, 0) != WEFT_PARSED)
 		return WEFT_NO_FLOW;
-	lookup(&key, UNTUNNELLED(&key), &number);
+	lookup(&key, false, &number);
 	count_flow(number, skb->len);
 	return number;
 }
@@ -45,7 +45,7 @@ int test_tunnel(struct __sk_buff *skb)
 
 	if (parse(skb, &key, in_port, &tunnel) != WEFT_PARSED)
 		return WEFT_NO_FLOW;
-	lookup(&key, TUNNELLED(&key), &number);
+	lookup(&key, true, &number);
 	count_flow(number, skb->len);
 	return number;
 }

@@ -81,9 +81,10 @@ static __always_inline bool assign(struct __sk_buff *skb, const struct datagram 
 /*
  * Passes a packet on to the host's network stack. If a kernel device owns VXLAN's port, the user
  * datapath's socket is at another port, and datagrams to VXLAN's port are redirected there.
- * Datagrams that a sender addressed to that other port are dropped.
+ * Datagrams that a sender addressed to that other port are dropped. This and the two functions
+ * below are global, because the verifier checks a global function only once, not once per call.
  */
-static __noinline int to_host(struct __sk_buff *skb)
+__weak int to_host(struct __sk_buff *skb)
 {
 	__u16 port = weft_config.vxlan_port, socket = weft_config.socket_port;
 	__be16 to = bpf_htons(socket), udp[UDP_LEN / 2];
@@ -111,10 +112,11 @@ static __noinline int to_host(struct __sk_buff *skb)
  * Gives a packet unchanged to the user datapath. UDP continues to its socket. Other protocols are
  * punted, because a packet socket would also see what this program delivers. Without a daemon there
  * is no socket, and the host would answer "port unreachable"; punt() drops and counts it instead.
+ * `proto`: of the outer header.
  */
-static __noinline int to_slow_path(struct __sk_buff *skb, const struct arrival *arrival)
+__weak int to_slow_path(struct __sk_buff *skb, __u32 proto)
 {
-	if (arrival->proto == PROTO_UDP && has_daemon())
+	if (proto == PROTO_UDP && has_daemon())
 		return to_host(skb);
 	return punt(skb, weft_config.uplink_port);
 }
@@ -123,7 +125,7 @@ static __noinline int to_slow_path(struct __sk_buff *skb, const struct arrival *
  * A tagged frame of an unknown link belongs to the host. Userspace gets a copy to count and show.
  * The host's copy passes through this program again, with a mark.
  */
-static __noinline int other_link(struct __sk_buff *skb)
+__weak int other_link(struct __sk_buff *skb)
 {
 	if (!weft_config.has_links)
 		return TC_ACT_OK;
@@ -176,7 +178,7 @@ static __always_inline int to_slow_path_and_pin(struct __sk_buff *skb,
 						const struct underlay_frame *frame)
 {
 	pin_to_slow_path(frame->number);
-	return to_slow_path(skb, frame->arrival);
+	return to_slow_path(skb, frame->arrival->proto);
 }
 
 /* Removes the outer headers or the underlay's tags. */
@@ -312,7 +314,7 @@ static __always_inline int run_drop(struct __sk_buff *skb, struct weft_key *key,
 	bool has_protocol;
 
 	if (weft_config.watch_drops && has_daemon())
-		return to_slow_path(skb, frame->arrival);
+		return to_slow_path(skb, frame->arrival->proto);
 	if (frame->list->count == 1) {
 		count_frame(frame);
 		return count_drop(ingress_port(key), frame->last->field);
@@ -343,7 +345,7 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 	}
 	frame->last = last_of(frame->list, count);
 	if (!frame->last)
-		return to_slow_path(skb, frame->arrival);
+		return to_slow_path(skb, frame->arrival->proto);
 	if (!can_decap_and_apply(skb, key, frame))
 		return to_slow_path_and_pin(skb, frame);
 	switch (frame->last->kind) {
@@ -352,7 +354,7 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 	case WEFT_ACTION_DROP:
 		return run_drop(skb, key, frame, ecn);
 	default:
-		return to_slow_path(skb, frame->arrival);
+		return to_slow_path(skb, frame->arrival->proto);
 	}
 }
 
@@ -403,17 +405,17 @@ int weft_uplink(struct __sk_buff *skb)
 		return other_link(skb);
 	if (found == ARRIVED_SLOW_PATH ||
 	    parse_guest_frame(skb, &key, &arrival.inner) != WEFT_PARSED)
-		return to_slow_path(skb, &arrival);
+		return to_slow_path(skb, arrival.proto);
 	ecn = join_ecn(&key, arrival.tos);
 	if (ecn < 0)
-		return to_slow_path(skb, &arrival);
-	flow = lookup(&key, TUNNELLED(&key), &number);
+		return to_slow_path(skb, arrival.proto);
+	flow = lookup(&key, true, &number);
 	if (!flow)
-		return to_slow_path(skb, &arrival);
+		return to_slow_path(skb, arrival.proto);
 	at = flow->list;
 	list = bpf_map_lookup_elem(&weft_actions, &at);
 	if (at == WEFT_ACTIONS_PUNT || !list || is_pinned(flow))
-		return to_slow_path(skb, &arrival);
+		return to_slow_path(skb, arrival.proto);
 	frame.arrival = &arrival;
 	frame.number = number;
 	frame.list = list;

@@ -2,6 +2,17 @@
 /* Frames from guests: the program at tc ingress of a port's device on the host. */
 #include "actions.h"
 
+/*
+ * The key of a frame, and numbers that the verifier does not track behind it: see verifier.h. The
+ * compiler keeps this layout, because functions get the key's address.
+ */
+struct guest_key {
+	struct weft_key key;
+	__u8 tracked;
+	volatile __u8 partial;		/* enum partial_place */
+	volatile __u32 gso_size;	/* 0: no super-packet */
+};
+
 /* A frame that a guest sent, and its megaflow. */
 struct guest_frame {
 	__u32 port;
@@ -14,7 +25,7 @@ struct guest_frame {
 	/* as `bytes`; of a super-packet's longest segment, if needed */
 	__u32 wire_len;
 	__u32 gso_size;		/* 0: no super-packet */
-	__u32 partial;		/* enum partial_place */
+	struct guest_key *untracked;
 };
 
 /* Offset of layer 3 in the skb, whose outermost tag may be in the metadata. */
@@ -202,7 +213,7 @@ static __always_inline int output_to_uplink(struct __sk_buff *skb, struct weft_k
  * Drops a super-packet that a guest made to cost the host more than itself. The user datapath shows
  * it if drops are captured.
  */
-static __noinline int drop_super_packet(struct __sk_buff *skb, __u32 port, __u32 reason)
+__weak int drop_super_packet(struct __sk_buff *skb, __u32 port, __u32 reason)
 {
 	if (weft_config.watch_drops && has_daemon())
 		return punt(skb, port);
@@ -227,6 +238,7 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 
 	frame->wire_len = frame->bytes;
 	frame->gso_size = skb->gso_size;
+	frame->untracked->gso_size = frame->gso_size;
 	if (!frame->count) {
 		count_frame(frame);
 		return TC_ACT_SHOT;
@@ -254,9 +266,13 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 		applicable = can_apply_all_but_last(skb, key, frame->list, frame_l3(skb, key),
 						    frame->wire_len);
 		if (applicable == CANNOT_APPLY ||
-		    (applicable == CAN_APPLY_WITH_SUM && frame->partial == PARTIAL_INSIDE))
+		    (applicable == CAN_APPLY_WITH_SUM &&
+		     frame->untracked->partial == PARTIAL_INSIDE))
 			return punt_and_pin(skb, frame);
 	}
+	/* The same numbers, but the verifier forgets what the comparisons above have told it. */
+	frame->count = read_again(frame->list->count);
+	frame->gso_size = frame->untracked->gso_size;
 	switch (frame->last->kind) {
 	case WEFT_ACTION_OUTPUT:
 		return output_to_port(skb, key, frame);
@@ -327,20 +343,21 @@ SEC("tc")
 int weft_vif(struct __sk_buff *skb)
 {
 	struct weft_device *device = device_of(skb->ifindex);
-	__u32 at, port, number;
+	__u32 at, port, number, partial;
 	struct guest_frame frame = {};
 	struct weft_action_list *list;
 	struct weft_flow *flow;
-	struct weft_key key;
+	struct guest_key guest;
 
+	frame.untracked = &guest;
 	if (!device)
 		return no_port();
 	port = device->port;
 	if (weft_config.watch_frames && is_watched_at(port))
 		return punt(skb, port);
-	if (parse(skb, &key, port, 0) != WEFT_PARSED)
+	if (parse(skb, &guest.key, port, 0) != WEFT_PARSED)
 		return miss(skb, port);
-	flow = lookup(&key, UNTUNNELLED(&key), &number);
+	flow = lookup(&guest.key, false, &number);
 	if (!flow)
 		return miss(skb, port);
 	at = flow->list;
@@ -352,18 +369,19 @@ int weft_vif(struct __sk_buff *skb)
 	frame.port = port;
 	frame.number = number;
 	frame.list = list;
-	frame.partial = find_partial(skb, &key);
+	partial = find_partial(skb, &guest.key);
 	/* Userspace completes the checksum and looks at the result. */
-	if (frame.partial == PARTIAL_MISPLACED)
+	if (partial == PARTIAL_MISPLACED)
 		return miss(skb, port);
+	guest.partial = partial;
 	/* Read once, because the compiler would load it again after each call. */
 	frame.count = list->count;
 	frame.bytes = skb->len;
-	if (key.vlan) {
+	if (guest.key.vlan) {
 		frame.bytes = frame_bytes(skb);
-		frame.tags = tag_count(&key) * TAG_LEN;
+		frame.tags = tag_count(&guest.key) * TAG_LEN;
 	}
-	return run_actions(skb, &key, &frame);
+	return run_actions(skb, &guest.key, &frame);
 }
 
 char _license[] SEC("license") __weak = "Dual BSD/GPL";
