@@ -134,60 +134,93 @@ static __always_inline bool nd_option_is_valid(const __u8 *option, __u32 len)
 	}
 }
 
+/* The place of an option in its message, and whether the wanted option has been in front of it. */
+#define ND_AT 0xfff
+#define ND_FOUND 0x1000
+
+/* The type of the option that a key has: source (1) or target link-layer address (2). */
+static __always_inline __u8 wanted_nd_option(const void *message)
+{
+	return *(const __u8 *)message == ND_SOLICIT ? 1 : 2;
+}
+
+/*
+ * Parses an option of a message of `len` bytes. `state` and the result are as ND_AT says; a result
+ * below 0 is minus an enum weft_parse.
+ */
+static __always_inline int parse_nd_option(struct weft_key *key, const void *message,
+					   const void *end, __u32 len, __u32 state, __u8 wanted)
+{
+	__u32 at = state & ND_AT, option_len;
+	const __u8 *option = message + at;
+
+	if (at + 8 > len)
+		return -WEFT_MALFORMED;
+	if ((const void *)option + 8 > end)
+		return -WEFT_PULL;
+	option_len = option[1] * 8;
+	if (!option_len || at + option_len > len || !nd_option_is_valid(option, option_len))
+		return -WEFT_MALFORMED;
+	if (option[0] == wanted) {
+		if (state & ND_FOUND)
+			return -WEFT_MALFORMED;
+		state |= ND_FOUND;
+		key->nd[2] = be64(option) << 16;
+	}
+	at += option_len;
+	return at > ND_AT ? -WEFT_UPCALL : (int)((state & ND_FOUND) | at);
+}
+
+/* As parse_nd_option(), with the arguments of parse_nd(). */
+__weak int parse_rare_nd_option(struct __sk_buff *skb, struct weft_key *key, __u32 start, __u32 len,
+				__u32 state)
+{
+	void *message = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (!key || start > MAX_L4_OFFSET)
+		return -WEFT_UPCALL;
+	message += start;
+	if (message + ND_LEN > end)
+		return -WEFT_PULL;
+	return parse_nd_option(key, message, end, len, state, wanted_nd_option(message));
+}
+
+/* Options of the usual messages. Further ones are parsed as FREQUENT_EXTENSIONS says. */
+#define FREQUENT_ND_OPTIONS 2
+
 /*
  * Parses a neighbour solicitation or advertisement: `len` bytes of ICMPv6 at offset `start`. It is
  * a global function, because the verifier checks a global function only once, not once per call.
  */
 __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __u32 len)
 {
-	void *data = (void *)(long)skb->data;
-	void *end = (void *)(long)skb->data_end;
-	/* No constant 0, which the verifier does not forget. */
-	enum { NOT_FOUND = 1, FOUND = 2 };
-	__u32 at = ND_LEN, option_len, found = NOT_FOUND, wanted;
-	const __u8 *option;
-	void *message;
-	bool solicits;
-	int i;
+	void *message = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	int i, state;
+	__u8 wanted;
 
 	if (!key || start > MAX_L4_OFFSET)
 		return WEFT_UPCALL;
-	message = data + start;
+	hide_bounds(start, MAX_L4_OFFSET);
+	message += start;
 	if (len < ND_LEN)
 		return WEFT_MALFORMED;
 	if (message + ND_LEN > end)
 		return WEFT_PULL;
-	solicits = *(__u8 *)message == ND_SOLICIT;
-	key->port |= solicits ? WEFT_ND : WEFT_ND | WEFT_ND_ADVERT;
+	wanted = wanted_nd_option(message);
+	key->port |= wanted == 1 ? WEFT_ND : WEFT_ND | WEFT_ND_ADVERT;
 	key->nd[0] = be64(message + 8);
 	key->nd[1] = be64(message + 16);
-	/* Solicitation: source link-layer address (1). Advertisement: target's (2). */
-	wanted = forget(solicits ? 1 : 2);
+	state = forget(ND_LEN);
 	for (i = 0; i < MAX_ND_OPTIONS; i++) {
-		at = forget(at);
-		found = forget(found);
-		if (at == len)
+		if ((state & ND_AT) == len)
 			return WEFT_PARSED;
-		at &= 0xfff;
-		option = message + at;
-		if (at + 8 > len)
-			return WEFT_MALFORMED;
-		if ((void *)option + 8 > end)
-			return WEFT_PULL;
-		option_len = option[1] * 8;
-		if (!option_len || at + option_len > len || !nd_option_is_valid(option, option_len))
-			return WEFT_MALFORMED;
-		if (option[0] == wanted) {
-			if (found == FOUND)
-				return WEFT_MALFORMED;
-			found = FOUND;
-			key->nd[2] = be64(option) << 16;
-		}
-		at += option_len;
-		if (at > 0xfff)
-			return WEFT_UPCALL;
+		state = i < FREQUENT_ND_OPTIONS ?
+				parse_nd_option(key, message, end, len, state, wanted) :
+				parse_rare_nd_option(skb, key, start, len, state);
+		if (state < 0)
+			return -state;
 	}
-	return at == len ? WEFT_PARSED : WEFT_UPCALL;
+	return (state & ND_AT) == len ? WEFT_PARSED : WEFT_UPCALL;
 }
 
 /* The fields tp_src and tp_dst of a transport header, which begins with both. */
