@@ -153,6 +153,29 @@ fn uplink_is_reported_down_when_it_is_down_from_the_start() {
 }
 
 #[test]
+fn packets_are_counted_when_the_uplink_has_no_carrier() {
+    /// How long an echo request must be without an answer.
+    const LIMIT: Duration = Duration::from_millis(300);
+    require_root!();
+    for tunnel in ["vxlan", "gre", "stt", "vlan"] {
+        let lab = Lab::new(Setup::new(tunnel));
+        let daemons = lab.start_both();
+        let (a, b) = lab.ends();
+        traffic::ping(&a.netns, b.ip(4));
+        let (far, wire_end) = (lab.hosts[1].netns.netlink(), &lab.hosts[1].uplink);
+        far.set_down(wire_end.index).expect("it can be set down");
+        daemons[0].wait_says("uplink is down");
+        assert!(traffic::ping_within(&a.netns, b.ip(4), LIMIT).is_err(), "{tunnel}: an answer");
+        wait_until(PATIENCE, "the echo request has a reason", || {
+            daemons[0].drops().get("uplink_down").is_some_and(|&count| count > 0)
+        });
+        far.set_up(wire_end.index).expect("it can be set up");
+        traffic::ping(&a.netns, b.ip(4));
+        daemons.into_iter().for_each(Daemon::stop);
+    }
+}
+
+#[test]
 fn devices_are_read_again_when_netlink_notifications_are_lost() {
     require_root!();
     let lab = Lab::new(Setup::new("stt").attachment(Attachment::Veth).mtu(1400));

@@ -125,7 +125,7 @@ impl Control {
         // otherwise punted packets would be lost.
         let opened = self.open_devices();
         self.with_programs(|programs| programs.punt_device(punt_device));
-        self.with_programs(|programs| programs.uplink(Some(&uplink)));
+        self.uplink_changed(Some(&uplink));
         for (port, link) in opened {
             self.with_programs(|programs| programs.port(port, link.as_ref()));
         }
@@ -449,8 +449,7 @@ impl Control {
         self.resolver.set_uplink(link.index, link.mac);
         self.resolver.refresh();
         // This comes last, because it ends the state `Gone`, in which ticks retry.
-        self.uplink.observe(Some(&link));
-        self.with_programs(|programs| programs.uplink(Some(&link)));
+        self.uplink_changed(Some(&link));
         self.discover_path_mtus();
         Ok(())
     }
@@ -499,6 +498,9 @@ impl Control {
                 for port in ports {
                     self.send_to_workers(|| Request::Link(port, true));
                 }
+                if is_uplink {
+                    self.send_to_workers(|| Request::UplinkLink(true));
+                }
                 return;
             }
         };
@@ -509,13 +511,20 @@ impl Control {
             self.punt_device_gone();
         }
         if is_uplink {
-            self.uplink.observe(link.as_ref());
-            self.with_programs(|programs| programs.uplink(link.as_ref()));
+            self.uplink_changed(link.as_ref());
             if let Some(link) = link {
                 self.resolver.set_uplink(link.index, link.mac);
             }
             self.resolver.refresh();
         }
+    }
+
+    /// Passes the state of the uplink on. `None` means that its device is gone.
+    fn uplink_changed(&mut self, link: Option<&Link>) {
+        self.uplink.observe(link);
+        let is_up = self.uplink.state() == UplinkState::Up;
+        self.send_to_workers(|| Request::UplinkLink(is_up));
+        self.with_programs(|programs| programs.uplink(link));
     }
 
     /// Handles that somebody has deleted the punt TAP; the next tick makes another.

@@ -375,6 +375,7 @@ impl ActionOutput for FrameOutputs {
 
     fn port(&mut self, port: PortNo, packet: &mut PacketBuf) -> Result<(), DropReason> {
         if port == self.uplink_port {
+            self.uplink.check_link()?;
             return self.uplink.send_tagged(packet);
         }
         if !self.watchers.is_empty() {
@@ -384,6 +385,7 @@ impl ActionOutput for FrameOutputs {
     }
 
     fn underlay(&mut self, outer: &Encapsulated, packet: &mut PacketBuf) -> Result<(), DropReason> {
+        self.uplink.check_link()?;
         match outer.carrier {
             Carrier::Udp => self.transmit.send_udp(outer, packet),
             Carrier::Gre => self.transmit.send_gre(outer, packet),

@@ -29,6 +29,8 @@ pub(super) enum Request {
     /// The link of a port's device is running, or it is not: it is down or has no carrier. Then the
     /// kernel drops what the device sends, and reports no error.
     Link(PortNo, bool),
+    /// The same of the uplink.
+    UplinkLink(bool),
     /// Close the device of a port, because it is gone.
     DetachDevice(PortNo),
     /// Remove a port. The reply is its device, for the requester to close: packets cannot wait

@@ -63,6 +63,8 @@ pub(super) struct Uplink {
     /// The VLAN tags of logical switches on the uplink, and the ingress port of each.
     pub(super) links: TagLinks,
     segmented_sender: SegmentedSender,
+    /// The kernel would drop what it sends, because its link is not running.
+    pub(super) is_down: bool,
     pub(super) rx: PacketCounter,
     pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
@@ -101,6 +103,11 @@ impl Uplink {
             // The device is down or gone. The control thread notices when it is back.
             Err(_) => false,
         }
+    }
+
+    /// Fails if the link of the uplink is not running.
+    pub(super) fn check_link(&self) -> Result<(), DropReason> {
+        if self.is_down { Err(DropReason::UplinkDown) } else { Ok(()) }
     }
 
     /// Sends a frame whose tags are in its bytes.

@@ -376,6 +376,7 @@ impl Worker {
                     vif.is_down = !is_up;
                 }
             }
+            Request::UplinkLink(is_up) => forwarder.out.uplink.is_down = !is_up,
             Request::DetachDevice(port) => {
                 if let Some(vif) = forwarder.out.vif(port) {
                     vif.device = None;
