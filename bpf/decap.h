@@ -133,7 +133,7 @@ static __always_inline int find_rare_sender(struct __sk_buff *skb, __u32 next, _
 	return 0;
 }
 
-/* Global functions: the verifier checks their loop once, not once for each of four callers. */
+/* Global functions: the verifier checks their loop once, not once for each of their callers. */
 __weak int find_rare_sender4(struct __sk_buff *skb, __u32 next, __u32 by, __u32 *number)
 {
 	return find_rare_sender(skb, next, by, number, false);

@@ -329,7 +329,7 @@ static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_
 
 	flags |= is_ip6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
 	flags |= read_again(class->tunnel) >= WEFT_GRE ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE :
-					     BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+						     BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	if (is_ip(key) && !bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, flags))
 		return room + ETH_LEN;
 	if (skb->gso_size || bpf_skb_change_head(skb, room, 0))

@@ -228,6 +228,8 @@ static long try_mask(__u32 index, struct masks_walk *walk)
 	return 0;
 }
 
+_Static_assert(WEFT_NO_FLOW == 0, "search() tests and computes it");
+
 /* Tuple-space search without the cache: the number of the megaflow found, or WEFT_NO_FLOW. */
 static __noinline __u32 search(const struct weft_key *key)
 {
@@ -239,7 +241,10 @@ static __noinline __u32 search(const struct weft_key *key)
 	walk.list = bpf_map_lookup_elem(&weft_mask_lists, &list);
 	if (!walk.list)
 		return WEFT_NO_FLOW;
-	/* WEFT_NO_FLOW, but not for the verifier: it repeats try_mask() for what that can add. */
+	/*
+	 * WEFT_NO_FLOW. The verifier must not know that: it would verify try_mask() once for this
+	 * number, and again for others.
+	 */
 	walk.found = forget(1) ^ 1;
 	tried = bpf_loop(walk.list->count, try_mask, &walk, 0);
 	counters = bpf_map_lookup_elem(&weft_lookups, &none);
@@ -294,8 +299,9 @@ __weak __u32 search_and_cache(const struct weft_key *key, struct weft_cache_entr
 
 /*
  * The shape of a key of a frame that came by a tunnel, or not, as the program knows at compile
- * time. Without a tunnel, the tunnel words are not compared. The compiler reads it again each time:
- * what it kept of it would be a state of the verifier for each shape.
+ * time. Without a tunnel, the tunnel words are not compared. The port word is read again each time.
+ * If the compiler kept the results of comparisons instead, the verifier would follow each shape
+ * separately.
  */
 static __always_inline __u64 shape_of(const struct weft_key *key, bool tunnelled)
 {

@@ -134,8 +134,8 @@ static __always_inline bool nd_option_is_valid(const __u8 *option, __u32 len)
 	}
 }
 
-/* The place of an option in its message, and whether the wanted option has been in front of it. */
-#define ND_AT 0xfff
+/* The offset of an option in its message, and whether the wanted option has been before it. */
+#define ND_OFFSET_MASK 0xfff
 #define ND_FOUND 0x1000
 
 /* The type of the option that a key has: source (1) or target link-layer address (2). */
@@ -145,13 +145,13 @@ static __always_inline __u8 wanted_nd_option(const void *message)
 }
 
 /*
- * Parses an option of a message of `len` bytes. `state` and the result are as ND_AT says; a result
+ * Parses an option of a message of `len` bytes. `state` and the result have both of these; a result
  * below 0 is minus an enum weft_parse.
  */
 static __always_inline int parse_nd_option(struct weft_key *key, const void *message,
 					   const void *end, __u32 len, __u32 state, __u8 wanted)
 {
-	__u32 at = state & ND_AT, option_len;
+	__u32 at = state & ND_OFFSET_MASK, option_len;
 	const __u8 *option = message + at;
 
 	if (at + 8 > len)
@@ -168,7 +168,7 @@ static __always_inline int parse_nd_option(struct weft_key *key, const void *mes
 		key->nd[2] = be64(option) << 16;
 	}
 	at += option_len;
-	return at > ND_AT ? -WEFT_UPCALL : (int)((state & ND_FOUND) | at);
+	return at > ND_OFFSET_MASK ? -WEFT_UPCALL : (int)((state & ND_FOUND) | at);
 }
 
 /* As parse_nd_option(), with the arguments of parse_nd(). */
@@ -185,7 +185,10 @@ __weak int parse_rare_nd_option(struct __sk_buff *skb, struct weft_key *key, __u
 	return parse_nd_option(key, message, end, len, state, wanted_nd_option(message));
 }
 
-/* Options of the usual messages. Further ones are parsed as FREQUENT_EXTENSIONS says. */
+/*
+ * Options of the usual messages. Further ones are parsed by a global function, which the verifier
+ * checks once.
+ */
 #define FREQUENT_ND_OPTIONS 2
 
 /*
@@ -212,7 +215,7 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 	key->nd[1] = be64(message + 16);
 	state = forget(ND_LEN);
 	for (i = 0; i < MAX_ND_OPTIONS; i++) {
-		if ((state & ND_AT) == len)
+		if ((state & ND_OFFSET_MASK) == len)
 			return WEFT_PARSED;
 		state = i < FREQUENT_ND_OPTIONS ?
 				parse_nd_option(key, message, end, len, state, wanted) :
@@ -220,7 +223,7 @@ __weak int parse_nd(struct __sk_buff *skb, struct weft_key *key, __u32 start, __
 		if (state < 0)
 			return -state;
 	}
-	return (state & ND_AT) == len ? WEFT_PARSED : WEFT_UPCALL;
+	return (state & ND_OFFSET_MASK) == len ? WEFT_PARSED : WEFT_UPCALL;
 }
 
 /* The fields tp_src and tp_dst of a transport header, which begins with both. */

@@ -4,12 +4,13 @@
  *
  * The verifier follows every path through a program. Where paths join, it goes on once for all of
  * them if what it knows about numbers and memory is the same, and otherwise once for each. So code
- * here and elsewhere makes it forget what it need not know:
+ * here and elsewhere makes it forget what it need not know, and gives it less to follow:
  *
  *	- hide_bounds() and forget() below;
  *	- a number that is stored for later, and read from memory again. The verifier tracks
  *	  numbers in registers and in stack slots at multiples of 8, but neither in other places
- *	  of the stack, nor in maps. 0 is the exception: it tracks that everywhere on the stack;
+ *	  of the stack, nor in maps that can be written. 0 is the exception: it tracks that
+ *	  everywhere on the stack;
  *	- global functions (`__weak`): it checks each once, and not once per call;
  *	- loops with little in them: it goes through a loop once per round.
  */
@@ -37,15 +38,18 @@
 static __always_inline __u32 forget(__u32 number)
 {
 	struct {
-		__u32 tracked;
+		__u32 unused;
 		volatile __u32 value;
 	} slot __attribute__((aligned(8)));
 
-	/* Keeps the place of `value` in the slot. */
+	/* Keeps `value` in the second half of the slot, which the verifier does not track. */
 	asm volatile("" : : "r"(&slot) : "memory");
 	slot.value = number;
 	return slot.value;
 }
 
-/* Reads a number that the compiler has perhaps read before, and that the verifier then knew. */
+/*
+ * Makes the compiler load a number again. It may have a copy about which the verifier knows more.
+ * If others can change the number, check this copy and no earlier one.
+ */
 #define read_again(place) (*(const volatile __typeof__(place) *)&(place))

@@ -8,7 +8,8 @@
  */
 struct guest_key {
 	struct weft_key key;
-	__u8 tracked;
+	/* The verifier tracks a number here, at a multiple of 8. */
+	__u8 unused;
 	volatile __u8 partial;		/* enum partial_place */
 	volatile __u32 gso_size;	/* 0: no super-packet */
 };
@@ -25,7 +26,7 @@ struct guest_frame {
 	/* as `bytes`; of a super-packet's longest segment, if needed */
 	__u32 wire_len;
 	__u32 gso_size;		/* 0: no super-packet */
-	struct guest_key *untracked;
+	struct guest_key *guest;
 };
 
 /* Offset of layer 3 in the skb, whose outermost tag may be in the metadata. */
@@ -238,7 +239,7 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 
 	frame->wire_len = frame->bytes;
 	frame->gso_size = skb->gso_size;
-	frame->untracked->gso_size = frame->gso_size;
+	frame->guest->gso_size = frame->gso_size;
 	if (!frame->count) {
 		count_frame(frame);
 		return TC_ACT_SHOT;
@@ -267,12 +268,15 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 						    frame->wire_len);
 		if (applicable == CANNOT_APPLY ||
 		    (applicable == CAN_APPLY_WITH_SUM &&
-		     frame->untracked->partial == PARTIAL_INSIDE))
+		     frame->guest->partial == PARTIAL_INSIDE))
 			return punt_and_pin(skb, frame);
 	}
-	/* The same numbers, but the verifier forgets what the comparisons above have told it. */
+	/*
+	 * A list does not change while programs use it, so these are the same numbers. But the
+	 * verifier forgets what the comparisons above have told it.
+	 */
 	frame->count = read_again(frame->list->count);
-	frame->gso_size = frame->untracked->gso_size;
+	frame->gso_size = frame->guest->gso_size;
 	switch (frame->last->kind) {
 	case WEFT_ACTION_OUTPUT:
 		return output_to_port(skb, key, frame);
@@ -349,7 +353,7 @@ int weft_vif(struct __sk_buff *skb)
 	struct weft_flow *flow;
 	struct guest_key guest;
 
-	frame.untracked = &guest;
+	frame.guest = &guest;
 	if (!device)
 		return no_port();
 	port = device->port;
@@ -374,7 +378,7 @@ int weft_vif(struct __sk_buff *skb)
 	if (partial == PARTIAL_MISPLACED)
 		return miss(skb, port);
 	guest.partial = partial;
-	/* Read once, because the compiler would load it again after each call. */
+	/* Read here, because the compiler would load it again after each call. */
 	frame.count = list->count;
 	frame.bytes = skb->len;
 	if (guest.key.vlan) {
