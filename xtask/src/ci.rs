@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use crate::architecture::Architecture;
-use crate::run::Background;
+use crate::run::{Background, run};
 use crate::{advisories, book, demo, deps, exact, lint, packages, prose, sbom, test};
 
 /// The sum of the whole run.
@@ -66,7 +66,7 @@ pub fn ci() -> Result<()> {
     tally.step("book", book::book);
     tally.step("build, clippy and documentation", test::build_and_check);
     // Tests often wait, and none of this depends on what else runs.
-    let beside = thread::spawn(|| use_release(release));
+    let beside = thread::spawn(|| count_and_package(release));
     let mut counts = test::Counts::default();
     let tested = tally.announce("test", || {
         let (all, result) = test::count(&test::Options::default(), true);
@@ -78,15 +78,16 @@ pub fn ci() -> Result<()> {
     // failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
     let mut ends = None;
-    tally.announce("rest of the steps beside the tests", || {
+    tally.announce("wait for the steps beside the tests", || {
         ends = Some(beside.join().unwrap_or_else(|panic| resume_unwind(panic)));
         Ok(())
     });
-    let [release, gate, packages, demo] = ends.context("nothing ran beside the tests")?;
+    let [release, gate, packages] = ends.context("nothing ran beside the tests")?;
     tally.step("release", || print_end(release));
     tally.step("exact gate", || print_end(gate));
     tally.step("Debian packages", || print_end(packages));
-    tally.step("demo", || print_end(demo));
+    // Not beside the tests: one demo or study at a time measures on a host.
+    tally.step("demo", || run(&mut demo::command(&["--seconds", "0.1"])));
 
     println!("\n=== {}, {} of processor time", seconds(start.elapsed()), seconds(processor_time()));
     counts.print_panics();
@@ -101,22 +102,19 @@ pub fn ci() -> Result<()> {
 /// What a program printed, and how it ended.
 type End = Result<(String, Result<()>)>;
 
-/// Waits for the build of the release. Then counts its instructions, makes packages of it, and
-/// runs its demo, whose figures mean little while tests run.
-fn use_release(release: Result<Background>) -> [End; 4] {
+/// Waits for the build of the release, counts its instructions, and makes packages of it.
+fn count_and_package(release: Result<Background>) -> [End; 3] {
     let release = release.map(Background::finish);
     if !matches!(release, Ok((_, Ok(())))) {
         let absent = || Err(anyhow!("there is no release"));
-        return [release, absent(), absent(), absent()];
+        return [release, absent(), absent()];
     }
     // Not `current_exe()`: a new build may have replaced the file, and then that path is wrong.
     let mut deb = Command::new(std::env::args_os().next().unwrap_or_default());
     deb.arg("deb");
     let packages = Background::start(deb);
-    let finish = |it: Result<Command>| it.and_then(Background::start).map(Background::finish);
-    let gate = finish(exact::comparison());
-    let demo = finish(Ok(demo::command(&["--seconds", "0.1"])));
-    [release, gate, packages.map(Background::finish), demo]
+    let gate = exact::comparison().and_then(Background::start).map(Background::finish);
+    [release, gate, packages.map(Background::finish)]
 }
 
 fn print_end(end: End) -> Result<()> {
