@@ -7,8 +7,8 @@ use bench::traffic::ping::Pinger;
 use netdev::Netns;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use testkit::host::TestHost;
@@ -47,17 +47,35 @@ pub fn ping_within(from: &TestHost, to: IpAddr, limit: Duration) -> bench::Resul
     pinger.wait_for_answer(deadline.saturating_duration_since(Instant::now()), &Stop::new())
 }
 
-/// Pseudo-random bytes that depend only on the seed (xorshift64).
+/// Pseudo-random bytes that depend only on the seed. They repeat after a prime number of bytes, so
+/// the segments of a stream differ. Without optimization, it would take longer to generate the
+/// bytes of a stream than to send them.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
+    static ONE_PERIOD: OnceLock<Vec<u8>> = OnceLock::new();
+    let period = ONE_PERIOD.get_or_init(random_period);
+    let start = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) % NOISE_PERIOD as u64;
+    let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
+        let part = &period[(start as usize + bytes.len()) % NOISE_PERIOD..];
+        bytes.extend_from_slice(&part[..part.len().min(len - bytes.len())]);
+    }
+    bytes
+}
+
+/// A prime number.
+const NOISE_PERIOD: usize = 65_521;
+
+/// Pseudo-random bytes (xorshift64).
+fn random_period() -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut bytes = Vec::with_capacity(NOISE_PERIOD + 8);
+    while bytes.len() < NOISE_PERIOD {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         bytes.extend_from_slice(&state.to_le_bytes());
     }
-    bytes.truncate(len);
+    bytes.truncate(NOISE_PERIOD);
     bytes
 }
 
