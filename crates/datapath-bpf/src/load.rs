@@ -27,6 +27,9 @@ pub struct MapSizes {
     pub lists: u32,
     /// Remote end points. Their numbers are below this.
     pub endpoints: u32,
+    /// Counters of dropped packets: a drop reason of a port each. When they are full, further drops
+    /// count for the uplink.
+    pub drops: u32,
 }
 
 impl MapSizes {
@@ -38,6 +41,8 @@ impl MapSizes {
             flow_tables: FlowTableSizes { flows, cached: flows.clamp(256, 1 << 15) },
             lists: flows.clamp(64, 1 << 16),
             endpoints: endpoints.clamp(1 << 14, 1 << 24),
+            // The kernel allocates each counter on its own.
+            drops: flows.clamp(1 << 10, 1 << 14),
         }
     }
 
@@ -57,6 +62,7 @@ impl MapSizes {
                 ) => PORTS,
                 Some("weft_endpoints") => self.endpoints,
                 Some("weft_sources") => self.sources(),
+                Some("weft_drops") => self.drops,
                 _ => continue,
             };
             map.set_max_entries(entries)?;
@@ -195,8 +201,8 @@ mod tests {
     fn map_sizes_are_bounded() {
         let sizes = MapSizes::new(200_000, 1_000_000);
         assert_eq!(
-            (sizes.flow_tables.flows, sizes.endpoints, sizes.lists),
-            (200_000, 2_000_000, 1 << 16)
+            (sizes.flow_tables.flows, sizes.endpoints, sizes.lists, sizes.drops),
+            (200_000, 2_000_000, 1 << 16, 1 << 14)
         );
         assert_eq!(MapSizes::new(usize::MAX, usize::MAX).endpoints, 1 << 24);
         assert_eq!(MapSizes::new(0, 0).flow_tables.flows, 1);
