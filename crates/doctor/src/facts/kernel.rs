@@ -1,7 +1,8 @@
 //! The kernel's version, and its features that weft can use.
 
 use netdev::KernelVersion;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::OnceLock;
 
 /// The features of a kernel.
@@ -34,12 +35,11 @@ impl Kernel {
     /// Reads the features of the running kernel.
     pub fn read() -> Self {
         let release = KernelVersion::running_release().unwrap_or_default();
-        let types = fs::read(BTF).unwrap_or_default();
-        let names = BtfStrings(&types);
+        let names = BtfStrings::of_kernel();
         let jit = fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok();
         Self {
             version: KernelVersion::parse(&release).unwrap_or_default(),
-            btf: !types.is_empty(),
+            btf: !names.0.is_empty(),
             jit: jit.map(|text| text.trim() != "0"),
             tcx: names.has("tcx_prog_attach"),
             clsact: names.has("clsact_init") || has_module("sch_ingress", &release),
@@ -56,8 +56,8 @@ impl Kernel {
 pub(super) fn tags_stop_gro() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
-        let types = fs::read(BTF).unwrap_or_default();
-        !types.is_empty() && !BtfStrings(&types).has("vlan_gro_receive")
+        let names = BtfStrings::of_kernel();
+        !names.0.is_empty() && !names.has("vlan_gro_receive")
     })
 }
 
@@ -81,14 +81,33 @@ fn has_file(modules: &str, name: &str) -> bool {
 }
 
 /// The strings of BTF, which end with zeros. Functions that were compiled out are not among them.
-struct BtfStrings<'a>(&'a [u8]);
+struct BtfStrings(Vec<u8>);
 
-impl BtfStrings<'_> {
+impl BtfStrings {
+    /// Those of the running kernel; none when it has no BTF.
+    fn of_kernel() -> Self {
+        File::open(BTF).and_then(Self::read).unwrap_or(Self(Vec::new()))
+    }
+
+    /// Reads the strings only: more than half of the megabytes of BTF are types.
+    fn read(mut file: impl Read + Seek) -> io::Result<Self> {
+        // struct btf_header of linux/btf.h: its length, and the place and length of the strings
+        // behind it.
+        let mut header = [0; 24];
+        file.read_exact(&mut header)?;
+        let words: &[[u8; 4]] = header.as_chunks().0;
+        let [header_len, str_off, str_len] = [1, 4, 5].map(|at| u32::from_ne_bytes(words[at]));
+        file.seek(SeekFrom::Start(u64::from(header_len) + u64::from(str_off)))?;
+        let mut strings = Vec::new();
+        file.take(str_len.into()).read_to_end(&mut strings)?;
+        Ok(Self(strings))
+    }
+
     fn has(&self, name: &str) -> bool {
         let mut needle = vec![0];
         needle.extend(name.as_bytes());
         needle.push(0);
-        memchr::memmem::find(self.0, &needle).is_some()
+        memchr::memmem::find(&self.0, &needle).is_some()
     }
 }
 
@@ -108,9 +127,19 @@ mod tests {
 
     #[test]
     fn names_are_found_whole_only() {
-        let names = BtfStrings(b"\0clsact_init_net\0tcx\0bpf_cast\0");
+        let names = BtfStrings(b"\0clsact_init_net\0tcx\0bpf_cast\0".to_vec());
         assert!(names.has("tcx") && names.has("bpf_cast"));
         assert!(!names.has("clsact_init") && !names.has("cast") && !names.has("bpf"));
-        assert!(!BtfStrings(b"").has("tcx"));
+        assert!(!BtfStrings(Vec::new()).has("tcx"));
+    }
+
+    #[test]
+    fn strings_are_read_without_the_types_before_them() {
+        // Magic number and version; a header of 32 bytes, 8 bytes of types, 6 bytes of strings.
+        let words = [0x0001_eb9f, 32, 0, 8, 8, 6, 0, 0].map(u32::to_ne_bytes);
+        let file = [words.as_flattened(), b"\0types\0\0", b"\0tcx\0x", b"behind\0"].concat();
+        let names = BtfStrings::read(io::Cursor::new(file)).unwrap();
+        assert_eq!(names.0, b"\0tcx\0x");
+        assert!(BtfStrings::read(io::Cursor::new(vec![0; 23])).is_err());
     }
 }
