@@ -2,7 +2,7 @@
 //! needs, and everything works with that.
 
 use crate::commands::call::{weft, weft_json};
-use crate::common::daemon::{WEFT, wait_port};
+use crate::common::daemon::{MEGAFLOWS, WEFT, wait_port};
 use crate::common::{Attachment, Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
 use netdev::capability::Capability;
 use serde_json::json;
@@ -117,8 +117,8 @@ fn every_thread_keeps_only_what_it_needs_and_the_switch_works_with_that() {
 fn run_without(lab: &Lab, dropped: &str, datapath: &str) -> Command {
     let mut command = lab.hosts[0].netns.program("setpriv");
     command.args(["--bounding-set", dropped, "--", WEFT, "run", "--host", "h1"]);
-    command.args(["--datapath", datapath, "--control"]);
-    command.arg(lab.control(0)).arg(lab.network_file());
+    command.args(["--datapath", datapath]).args(MEGAFLOWS);
+    command.arg("--control").arg(lab.control(0)).arg(lab.network_file());
     command
 }
 
@@ -235,8 +235,8 @@ fn unprivileged_user_runs_the_switch_with_four_ambient_capabilities() {
         command.args(["--mount", "sh", "-c", &script, "sh"]);
         command.args(["setpriv", "--reuid", "nobody", "--clear-groups", "--inh-caps"]);
         command.args([capabilities, "--ambient-caps", capabilities]).arg(&program);
-        command.args(["run", "--host", "h1", "--datapath", datapath.name(), "--control"]);
-        command.arg(lab.control(0)).arg(lab.network_file());
+        command.args(["run", "--host", "h1", "--datapath", datapath.name()]).args(MEGAFLOWS);
+        command.arg("--control").arg(lab.control(0)).arg(lab.network_file());
         let said = dir.join("said");
         command.stderr(fs::File::create(&said).expect("a file can be made"));
         let running = Running(command.spawn().expect("unshare can be started"));

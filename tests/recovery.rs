@@ -2,7 +2,7 @@
 //! routes, signals, a second daemon, invalid input, missing privileges. The daemon logs the
 //! failure, and recovers or exits with a clear error. It leaves nothing behind.
 
-use crate::common::daemon::{WEFT, no_answer, wait_port};
+use crate::common::daemon::{MEGAFLOWS, WEFT, no_answer, wait_port};
 use crate::common::{Attachment, Daemon, Datapath, Lab, PATIENCE, Setup, TUNNELS, traffic};
 use netdev::{Netns, OwnedNetns, Route};
 use nix::sys::signal::{Signal, kill};
@@ -343,16 +343,8 @@ const WITHOUT_PROGRAMS: [(&[&str], &str, &str); 2] = [
 fn run_by(lab: &Lab, by: &[&str], datapath: &str) -> Command {
     let (program, arguments) = by.split_first().expect("a program");
     let mut command = lab.hosts[0].netns.program(program);
-    command.args(arguments).args([
-        WEFT,
-        "run",
-        "--host",
-        "h1",
-        "--datapath",
-        datapath,
-        "--control",
-    ]);
-    command.arg(lab.control(0)).arg(lab.network_file());
+    command.args(arguments).args([WEFT, "run", "--host", "h1", "--datapath", datapath]);
+    command.args(MEGAFLOWS).arg("--control").arg(lab.control(0)).arg(lab.network_file());
     command
 }
 
@@ -482,8 +474,8 @@ impl Drop for Guard {
 fn limited(lab: &Lab, flag: &str, files: u32) -> Command {
     let mut command = lab.hosts[0].netns.program("sh");
     let script = format!("ulimit {flag} {files} && exec \"$@\"");
-    command.args(["-c", &script, "sh", WEFT, "run", "--host", "h1", "--control"]);
-    command.arg(lab.control(0)).arg(lab.network_file());
+    command.args(["-c", &script, "sh", WEFT, "run", "--host", "h1"]).args(MEGAFLOWS);
+    command.arg("--control").arg(lab.control(0)).arg(lab.network_file());
     command
 }
 

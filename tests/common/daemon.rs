@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -32,6 +32,8 @@ pub struct Daemon {
     stderr: PathBuf,
     /// The test has planted a fault, which the self-check finds.
     has_fault: bool,
+    /// The kernel log from the start of the daemon on; `None` where it cannot be read.
+    kernel_log: Option<File>,
 }
 
 /// What the self-check logs.
@@ -53,21 +55,18 @@ impl Daemon {
     ) -> Self {
         let stderr = stderr_file(control);
         let file = File::create(&stderr).expect("a file can be made");
-        let mut command = host.netns.program(WEFT);
-        command.args(["run", "--host", host.name, "--control"]).arg(control).arg(network);
-        command.args(arguments).envs(environment.iter().copied());
-        let child = spawn(command, file.into());
-        Self { host: host.name, child, control: control.to_owned(), stderr, has_fault: false }
+        let mut command = run(control, &["--host", host.name]);
+        command.arg(network).args(arguments).envs(environment.iter().copied());
+        Self::start(host, command, control, file.into(), stderr)
     }
 
     /// Starts the daemon of a host that joins OVN. `database` is the remote of its local database.
     pub fn join_ovn(host: &Host, database: &str, control: &Path, arguments: &[&str]) -> Self {
         let stderr = stderr_file(control);
         let file = File::create(&stderr).expect("a file can be made");
-        let mut command = host.netns.program(WEFT);
-        command.args(["run", "--ovn", database, "--control"]).arg(control).args(arguments);
-        let child = spawn(command, file.into());
-        Self { host: host.name, child, control: control.to_owned(), stderr, has_fault: false }
+        let mut command = run(control, &["--ovn", database]);
+        command.args(arguments);
+        Self::start(host, command, control, file.into(), stderr)
     }
 
     /// Starts the daemon of `host` with another standard error. [`Daemon::stderr`] is then empty.
@@ -78,22 +77,29 @@ impl Daemon {
         arguments: &[&str],
         stderr: Stdio,
     ) -> Self {
-        let child = Self::start(host, network, control, arguments, stderr);
-        let (control, stderr) = (control.to_owned(), PathBuf::new());
-        Self { host: host.name, child, control, stderr, has_fault: false }
+        let mut command = run(control, &["--host", host.name]);
+        command.arg(network).args(arguments);
+        Self::start(host, command, control, stderr, PathBuf::new())
     }
 
+    /// Starts `command`, which writes to `stderr`, the file of this path.
     fn start(
         host: &Host,
-        network: &Path,
+        mut command: Command,
         control: &Path,
-        arguments: &[&str],
         stderr: Stdio,
-    ) -> Child {
-        let mut command = host.netns.program(WEFT);
-        command.args(["run", "--host", host.name, "--control"]).arg(control).arg(network);
-        command.args(arguments);
-        spawn(command, stderr)
+        path: PathBuf,
+    ) -> Self {
+        if !command.get_args().any(|argument| argument == MEGAFLOWS[0]) {
+            command.args(MEGAFLOWS);
+        }
+        command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        let kernel_log = end_of_kernel_log();
+        // The child inherits the namespace of the thread. It takes far longer to fork this process,
+        // as `Netns::command` does.
+        let child = host.netns.run(|| command.spawn()).expect("weft can be started");
+        let control = control.to_owned();
+        Self { host: host.name, child, control, stderr: path, has_fault: false, kernel_log }
     }
 
     /// Waits until the daemon answers and all its ports are up.
@@ -257,15 +263,16 @@ fn stderr_file(control: &Path) -> PathBuf {
     control.with_extension(format!("stderr-{unique}"))
 }
 
-/// The limit of megaflows of each daemon. The kernel datapath allocates memory for all of them when
-/// it starts. With the default of 200,000, that takes several percent of these tests' processor
-/// time.
-const MEGAFLOWS: &str = "16384";
+/// The limit of megaflows of a daemon whose test sets none. The kernel datapath allocates memory for
+/// all of them when it starts. With the default of 200,000, that takes several percent of these
+/// tests' processor time.
+pub const MEGAFLOWS: [&str; 2] = ["--megaflows", "2048"];
 
-fn spawn(mut command: Command, stderr: Stdio) -> Child {
-    command.args(["--megaflows", MEGAFLOWS]);
-    command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-    command.spawn().expect("weft can be started")
+/// `weft run` with this control socket and these arguments.
+fn run(control: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(WEFT);
+    command.args(["run", "--control"]).arg(control).args(arguments);
+    command
 }
 
 impl Drop for Daemon {
@@ -288,20 +295,25 @@ impl Drop for Daemon {
             let _ = self.child.wait();
         }
         if !std::thread::panicking() {
-            assert_eq!(refused_calls(self.pid()), "", "system calls that seccomp has refused");
+            let refused = self.kernel_log.take().map(|log| refused_calls(log, self.pid()));
+            assert_eq!(refused.unwrap_or_default(), "", "system calls that seccomp has refused");
             let stderr = self.stderr();
             assert_eq!(stderr.contains(FAULT), self.has_fault, "{stderr}");
         }
     }
 }
 
-/// What the kernel log says about system calls of a process that a seccomp filter has refused.
-/// Empty if there are none, or where the log cannot be read.
-fn refused_calls(pid: u32) -> String {
+/// The kernel log, whose next line is the next one that the kernel writes.
+fn end_of_kernel_log() -> Option<File> {
     /// Nonblocking, because a read at the end would wait for the next line.
     const FLAGS: i32 = nix::libc::O_NONBLOCK;
-    let log = File::options().read(true).custom_flags(FLAGS).open("/dev/kmsg");
-    let Ok(mut log) = log else { return String::new() };
+    let mut log = File::options().read(true).custom_flags(FLAGS).open("/dev/kmsg").ok()?;
+    log.seek(SeekFrom::End(0)).ok().map(|_| log)
+}
+
+/// What the rest of the kernel log says about system calls of a process that a seccomp filter has
+/// refused. Empty if there are none.
+fn refused_calls(mut log: File, pid: u32) -> String {
     let (mut line, mut found) = ([0; 8192], String::new());
     let by = format!(" pid={pid} ");
     loop {

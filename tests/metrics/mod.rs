@@ -5,7 +5,7 @@ mod board;
 mod prometheus;
 
 use crate::commands::call::weft_json;
-use crate::common::daemon::WEFT;
+use crate::common::daemon::{MEGAFLOWS, WEFT};
 use crate::common::frames::{FrameSocket, frame};
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use datapath::stats::PortStats;
@@ -225,8 +225,8 @@ fn daemon_does_not_start_when_it_cannot_serve_metrics() {
         ("unix:", 2, "there is no path behind `unix:`"),
     ] {
         let mut command = host.program(WEFT);
-        command.args(["run", "--host", "h1", "--metrics", metrics, "--control"]);
-        let output = command.arg(lab.control(0)).arg(lab.network_file()).output();
+        command.args(["run", "--host", "h1", "--metrics", metrics]).args(MEGAFLOWS);
+        let output = command.arg("--control").arg(lab.control(0)).arg(lab.network_file()).output();
         let output = output.expect("weft can be started");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{said}");

@@ -7,7 +7,7 @@ mod flows;
 mod second;
 mod self_check;
 
-use crate::common::daemon::WEFT;
+use crate::common::daemon::{MEGAFLOWS, WEFT};
 use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use flows::{Flows, Streams};
 use libbpf_rs::query::LinkInfoIter;
@@ -26,6 +26,8 @@ use wire::MacAddr;
 struct Pinning {
     lab: Lab,
     bpf_fs: PathBuf,
+    /// Further options of `weft run`.
+    options: &'static [&'static str],
 }
 
 impl Pinning {
@@ -40,12 +42,12 @@ impl Pinning {
             let script = format!("ip neigh replace {ip} lladdr {mac} dev eth0 nud permanent");
             fs::write(lab.dir.path().join(format!("{}.sh", guest.name)), script).expect("a file");
         }
-        Self { lab, bpf_fs }
+        Self { lab, bpf_fs, options: &[] }
     }
 
     fn spawn(&self, host: usize, more: &[&str]) -> Daemon {
         let bpf_fs = self.bpf_fs.to_str().expect("a path");
-        let options = [&["--datapath", "kernel", "--bpf-fs", bpf_fs], more].concat();
+        let options = [&["--datapath", "kernel", "--bpf-fs", bpf_fs], self.options, more].concat();
         let (host, control) = (&self.lab.hosts[host], self.lab.control(host));
         Daemon::spawn(host, &self.lab.network_file(), &control, &options)
     }
@@ -150,7 +152,8 @@ fn is_loaded(links: &[u32]) -> bool {
 #[test]
 fn no_packet_of_an_established_flow_is_lost_when_a_daemon_is_killed_and_started_again() {
     require_root!();
-    let pinning = Pinning::new(Setup::new("vxlan").more(&flows::policy()));
+    let mut pinning = Pinning::new(Setup::new("vxlan").more(&flows::policy()));
+    pinning.options = flows::LIMIT;
     let [first, second] = pinning.start_both();
     let (a, b) = pinning.lab.ends();
     let streams = Streams::start(a, b);
@@ -447,7 +450,7 @@ fn stop_claims_no_forwarding_when_the_pins_may_end_with_the_daemon() {
     let lab = &pinning.lab;
     let mut command = lab.hosts[0].netns.program("unshare");
     command.args(["--mount", "--propagation", "private", WEFT, "run", "--host", "h1"]);
-    command.args(["--datapath", "kernel", "--bpf-fs"]).arg(&pinning.bpf_fs);
+    command.args(["--datapath", "kernel", "--bpf-fs"]).arg(&pinning.bpf_fs).args(MEGAFLOWS);
     command.arg("--control").arg(lab.control(0)).arg(lab.network_file());
     let mut daemon = command.stderr(Stdio::null()).spawn().expect("unshare can be started");
     wait_until(PATIENCE, "the port is up", || {
