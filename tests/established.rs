@@ -1,6 +1,6 @@
 //! Established connections in the kernel datapath: what the programs forward without the daemons.
 
-use crate::common::daemon::WEFT;
+use crate::common::daemon::{WEFT, end_of_reply};
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
@@ -89,14 +89,8 @@ impl Pair<UdpSocket> {
 
 /// The number of fused megaflows.
 pub fn fused(lab: &Lab, host: usize) -> u64 {
-    let mut command = Command::new(WEFT);
-    command.args(["flows", "--json", "--control"]).arg(lab.control(host));
-    let output = command.output().expect("weft can be started");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    let last = output.stdout.trim_ascii().rsplit(|byte| *byte == b'\n').next();
-    let last: serde_json::Value = serde_json::from_slice(last.unwrap_or_default()).expect("JSON");
-    last["totals"]["switch"]["fused"].as_u64().expect("a number of megaflows")
+    let totals = end_of_reply(&lab.control(host), r#"{"command":"flows"}"#);
+    totals["switch"]["fused"].as_u64().expect("a number of megaflows")
 }
 
 /// Waits until each daemon has at least `least` fused megaflows, and `traffic` adds no others. It

@@ -1,7 +1,7 @@
 //! Load balancers and address translation from one network file, and the view of their connections.
 
 use crate::commands::call::{Watch, weft, weft_json};
-use crate::common::daemon::request;
+use crate::common::daemon::reply;
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
 use crate::established::{Pair, listen, wait_fused, while_stopped};
 use crate::ovn::clients::{backends_of, wait_accepted};
@@ -277,7 +277,7 @@ fn client_keeps_its_backend_until_the_affinity_ends() {
         let daemons = lab.start_both();
         let [client, near, far] = &lab.guests[..] else { panic!("three guests") };
         lab.guests.iter().for_each(add_routes);
-        let affinities = || weft_json(&lab.control(0), &["fdb"])["affinities"].clone();
+        let affinities = || reply(&lab.control(0), r#"{"command":"fdb"}"#)["affinities"].take();
         for family in [4, 6] {
             let _servers = [near, far].map(|guest| EchoServer::start(guest, family, BACKEND_PORT));
             let served = backends_of(client, vip(family), 12);
@@ -428,9 +428,8 @@ fn checked(outside: &Guest) -> String {
 /// Waits until a host's checks of a backend have this result for all load balancers.
 fn wait_status(control: &Path, backend: SocketAddr, status: &str) {
     wait_until(PATIENCE, &format!("{backend} is {status}"), || {
-        // As `weft show --json`, whose start would take longer than the rest of it.
-        let shown = request(control, r#"{"command":"show"}"#).expect("an answer");
-        let rows = shown["ok"]["health"]["backends"].as_array().expect("an array").clone();
+        let shown = reply(control, r#"{"command":"show"}"#);
+        let rows = shown["health"]["backends"].as_array().expect("an array");
         let backend = Value::from(backend.to_string());
         let mut rows = rows.iter().filter(|row| row["backend"] == backend).peekable();
         rows.peek().is_some() && rows.all(|row| row["status"] == status)

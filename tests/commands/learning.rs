@@ -1,7 +1,7 @@
 //! Ports that learn MAC addresses: a bridge with machines that are not in the network file.
 
 use super::call::{weft, weft_json};
-use crate::common::daemon::port;
+use crate::common::daemon::{port, reply};
 use crate::common::frames::{FrameSocket, contains, count, note};
 use crate::common::{Daemon, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use netdev::{Dad, IpNet, LinkKind, LinkSpec};
@@ -80,7 +80,7 @@ impl Learning {
 
 /// The port and host behind which a host has learned a MAC address.
 fn learned(control: &Path, mac: MacAddr) -> Option<(String, Option<String>)> {
-    let fdb = weft_json(control, &["fdb"]);
+    let fdb = reply(control, r#"{"command":"fdb"}"#);
     let stations = fdb["stations"].as_array().expect("an array");
     let station = stations.iter().find(|station| station["mac"] == mac.to_string())?;
     assert!(station["age_ms"].is_u64(), "{station}");
@@ -163,6 +163,9 @@ fn machines_behind_a_bridge_are_learned_and_moves_are_followed() {
         let (code, _, said) = weft(&net.control(1), &["fdb", "--forget", &known.to_string()]);
         assert_eq!((code, &*said), (0, ""), "{tunnel}");
         assert_eq!(learned(&net.control(1), known), None, "{tunnel}");
+        let fdb = weft_json(&net.control(1), &["fdb"]).to_string();
+        assert!(!fdb.contains(&known.to_string()), "{tunnel}: {fdb}");
+        assert!(fdb.contains(&nested[1].mac.to_string()), "{tunnel}: {fdb}");
         net.stop();
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of `weft reload`.
 
 use super::call::{weft, weft_json};
+use crate::common::daemon::reply;
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Lab, PATIENCE, Setup, traffic};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
@@ -94,9 +95,9 @@ fn no_packet_is_lost_when_the_network_is_reloaded_fifty_times() {
     let (sent, received) = std::thread::scope(|scope| {
         let reloading = scope.spawn(|| {
             for (round, file) in (0..50).zip(files.iter().cycle()) {
-                let file = file.to_str().expect("a path of ASCII");
+                let request = json!({ "command": "reload", "network": file }).to_string();
                 for control in &controls {
-                    let told = weft_json(control, &["reload", file]);
+                    let told = reply(control, &request);
                     assert_eq!(told["generation"], round + 2, "{told}");
                     assert_eq!(told["ports"]["changed"], json!([]));
                     assert!(told["ports"]["kept"].as_u64() > Some(0), "{told}");

@@ -246,14 +246,35 @@ impl Daemon {
     }
 }
 
-/// Sends a request to a control socket, and returns the first line of the reply.
+/// Sends a request to a control socket, and returns the first line of the reply. The start of a
+/// command of weft that does the same would take longer than the rest of it.
 pub fn request(control: &Path, request: &str) -> std::io::Result<Value> {
+    let mut line = String::new();
+    send_request(control, request)?.read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// Sends a request to a control socket that must succeed, and returns the reply.
+pub fn reply(control: &Path, text: &str) -> Value {
+    let mut line = request(control, text).expect("the daemon answers");
+    assert!(line["ok"] != Value::Null, "{text}: {line}");
+    line["ok"].take()
+}
+
+/// Sends a request whose reply is a finite stream, and returns the end of the stream.
+pub fn end_of_reply(control: &Path, request: &str) -> Value {
+    let lines = send_request(control, request).expect("the daemon answers").lines();
+    let last = lines.map(|line| line.expect("a line")).last().expect("a reply");
+    let mut last: Value = serde_json::from_str(&last).expect("JSON");
+    assert!(last["end"] != Value::Null, "{request}: {last}");
+    last["end"].take()
+}
+
+fn send_request(control: &Path, request: &str) -> std::io::Result<BufReader<UnixStream>> {
     let mut stream = UnixStream::connect(control)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     writeln!(stream, "{request}")?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
+    Ok(BufReader::new(stream))
 }
 
 /// The path of a new file for the standard error of a daemon.

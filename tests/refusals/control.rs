@@ -5,14 +5,12 @@ use super::geneve::{GENEVE_PORT, geneve_header};
 use super::stt::STT_PORT;
 use super::target::TEB;
 use super::vxlan::VXLAN_PORT;
-use crate::commands::call::weft;
-use crate::common::daemon::WEFT;
+use crate::common::daemon::{WEFT, end_of_reply};
 use crate::common::frames::{FrameSocket, frame, note};
 use crate::common::outer::{Outer, TCP};
 use crate::common::{
     Attachment, Daemon, GUEST_DEVICE, Guest, Host, Lab, PATIENCE, Setup, TUNNELS, traffic,
 };
-use serde_json::Value;
 use std::cell::RefCell;
 use std::fs;
 use std::io::Read as _;
@@ -189,10 +187,8 @@ fn daemon_listens_to_nothing_but_its_tunnels() {
 
 /// The path probes that a daemon has received.
 fn probes(lab: &Lab, host: usize) -> u64 {
-    let (code, out, said) = weft(&lab.control(host), &["flows", "--json"]);
-    assert_eq!((code, &*said), (0, ""));
-    let last: Value = serde_json::from_str(out.lines().last().expect("totals")).expect("JSON");
-    last["totals"]["switch"]["probes"].as_u64().expect("a number")
+    let totals = end_of_reply(&lab.control(host), r#"{"command":"flows"}"#);
+    totals["switch"]["probes"].as_u64().expect("a number")
 }
 
 /// A request and a reply with a guessed token, as one host sends them to another.
