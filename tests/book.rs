@@ -61,11 +61,13 @@ fn type_commands(name: &str) -> (String, String) {
     let directory = std::env::temp_dir().join(format!("weft-book-{}-{name}", std::process::id()));
     fs::create_dir_all(&directory).expect("a directory can be made");
     let programs: PathBuf = Path::new(WEFT).parent().expect("a program is in a directory").into();
+    // The distribution's programs come first: a wrapper of Python takes longer than Python.
     let path = std::env::var("PATH").expect("there is a PATH");
+    let path = format!("{}:/usr/bin:/bin:{path}", programs.display());
     let output = Command::new("unshare")
         .args(ISOLATED)
         .args(["bash", "-c", &script(&text)])
-        .env("PATH", format!("{}:{path}", programs.display()))
+        .env("PATH", path)
         .current_dir(&directory)
         .output()
         .expect("unshare can be started");

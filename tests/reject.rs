@@ -2,6 +2,7 @@
 
 use crate::common::{Daemon, Datapath, Lab, Setup};
 use crate::peers::program::run;
+use crate::peers::scapy::python;
 use testkit::crc32c::crc32c;
 use testkit::require_root;
 
@@ -31,7 +32,7 @@ fn rejected_association_is_aborted() {
         let daemons = lab.start_both();
         let (near, far) = lab.ends();
         for family in [4, 6] {
-            let mut ask = near.netns.program("python3");
+            let mut ask = near.netns.command(python());
             ask.args(["-c", ASK, &far.ip(family).to_string()]);
             let hex = run(ask, b"");
             let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 use testkit::{report, require_program};
 use wire::{EtherType, Ipv4Packet, Ipv6Packet, ipv6, transport_offset};
 
@@ -39,13 +40,17 @@ fn scapy(mode: &str, input: &str) -> String {
     peers::scapy::run_script("frames.py", &[mode], input)
 }
 
-fn written() -> Vec<Written> {
-    let frames: Vec<Written> = scapy("write", "")
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("the script prints JSON"))
-        .collect();
-    assert!(frames.len() > 250, "only {} frames", frames.len());
-    frames
+/// The frames of the script. All tests share them, because importing scapy takes long.
+fn written() -> &'static [Written] {
+    static FRAMES: OnceLock<Vec<Written>> = OnceLock::new();
+    FRAMES.get_or_init(|| {
+        let frames: Vec<Written> = scapy("write", "")
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("the script prints JSON"))
+            .collect();
+        assert!(frames.len() > 250, "only {} frames", frames.len());
+        frames
+    })
 }
 
 macro_rules! require_scapy {
@@ -97,7 +102,7 @@ fn scapy_parses_the_same_fields_from_emitted_frames() {
         assert_ne!(emitted, frame[..written.unpadded_len], "{}: nothing varies", written.name);
         emitted.iter().for_each(|byte| write!(input, "{byte:02x}").expect("a String takes all"));
         input.push('\n');
-        expected.push((written.name, stack.describe()));
+        expected.push((&written.name, stack.describe()));
     }
     let output = scapy("read", &input);
     assert_eq!(output.lines().count(), expected.len(), "an answer for each frame");

@@ -4,8 +4,10 @@ use super::call::weft;
 use super::routed::{FAR, Routed};
 use crate::common::daemon::WEFT;
 use crate::common::{Daemon, PATIENCE, TempDir, traffic};
+use crate::peers::scapy::python;
 use serde_json::Value;
 use std::io::Write;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use testkit::host::wait_until;
@@ -45,7 +47,7 @@ fn pipe(mut command: Command, input: &str) -> String {
 
 /// The classes of lines and the texts of a picture, as an XML parser reads them.
 fn svg_lines(svg: &str) -> Vec<String> {
-    let mut python = Command::new("python3");
+    let mut python = python();
     python.args(["-c", READ_SVG]);
     pipe(python, svg).lines().map(str::to_owned).collect()
 }
@@ -139,11 +141,9 @@ fn running_switch_is_drawn_with_traffic_drops_and_ports_that_are_down() {
     check_dot(&draw(&["--format", "dot"]));
 
     // A UDP packet to port 53 is dropped by the ACL.
-    let send = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\
-                .sendto(b'x', ('10.0.2.10', 53))";
+    let socket = near.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).expect("a socket");
     wait_until(PATIENCE, "the drop is drawn", || {
-        let mut python = near.program("python3");
-        assert!(python.args(["-c", send]).status().expect("python3 starts").success());
+        socket.send_to(b"x", (Ipv4Addr::from(FAR), 53)).expect("a datagram is sent");
         let lines = svg_lines(&draw(&[]));
         has(&lines, "line drops") && has(&lines, "drops ")
     });

@@ -1,8 +1,8 @@
 """Makes the frames that RA guard and DHCP guard check, with scapy, and prints one JSON object per line.
 
-    guarded.py SRC_MAC DST_MAC
+    guarded.py SRC_MAC DST_MAC [SRC_MAC DST_MAC]...
 
-{"name", "trust", "frames"}: "frames" is a list of pairs of a frame in hexadecimal and the drop reason of a frame that
+{"src", "dst", "name", "trust", "frames"}: "src" and "dst" are the MAC addresses; "frames" is a list of pairs of a frame in hexadecimal and the drop reason of a frame that
 comes from a port without trust; null for a frame that passes. "trust" is the kind of trust that lets all frames pass
 except those of the reason "malformed"; null if no frame is dropped.
 """
@@ -21,7 +21,6 @@ from scapy.layers.inet6 import (ICMPv6EchoRequest, ICMPv6ND_RA, ICMPv6ND_Redirec
 from scapy.layers.l2 import Dot1AD, Dot1Q, Ether
 from scapy.packet import Raw
 
-SRC, DST = sys.argv[1:]
 ALL_NODES, ALL_NODES_MAC = "ff02::1", "33:33:00:00:00:01"
 RA, DHCP_REASON, MALFORMED = "ra_guard", "dhcp_guard", "malformed"
 # The most extension headers that weft's parser follows.
@@ -32,9 +31,6 @@ def link_local(mac):
     """The address with the interface identifier of a MAC address (RFC 4291, appendix A)."""
     a, b, c, d, e, f = (int(byte, 16) for byte in mac.split(":"))
     return "fe80::%x:%x:%x:%x" % ((a ^ 2) << 8 | b, c << 8 | 0xff, 0xfe00 | d, e << 8 | f)
-
-
-SRC_IP, DST_IP = link_local(SRC), link_local(DST)
 
 
 class Serial:
@@ -51,8 +47,8 @@ class Serial:
 serial = Serial()
 
 
-def ip6(upper, dst=DST_IP, hop_limit=255):
-    return IPv6(src=SRC_IP, dst=dst, hlim=hop_limit, fl=serial()) / upper
+def ip6(upper, dst=None, hop_limit=255):
+    return IPv6(src=SRC_IP, dst=dst or DST_IP, hlim=hop_limit, fl=serial()) / upper
 
 
 def ether(packet):
@@ -223,8 +219,10 @@ def harmless():
     yield "UDP in fragments", [(raw(ether(packet)), None) for packet in in_fragments(whole, [24])]
 
 
-for trust, cases in [("ra", router_messages), ("ra", router_fragments), ("dhcp", dhcp_messages),
-                     ("dhcp", dhcp6_messages), (None, harmless)]:
-    for name, frames in cases():
-        print(json.dumps({"name": name, "trust": trust,
-                          "frames": [[frame.hex(), reason] for frame, reason in frames]}))
+for SRC, DST in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+    SRC_IP, DST_IP = link_local(SRC), link_local(DST)
+    for trust, cases in [("ra", router_messages), ("ra", router_fragments), ("dhcp", dhcp_messages),
+                         ("dhcp", dhcp6_messages), (None, harmless)]:
+        for name, frames in cases():
+            print(json.dumps({"src": SRC, "dst": DST, "name": name, "trust": trust,
+                              "frames": [[frame.hex(), reason] for frame, reason in frames]}))

@@ -6,14 +6,19 @@ use std::process::Command;
 /// Runs a script of this directory with Debian's Python, which has Debian's scapy. PATH may have
 /// another one first. Returns its output.
 pub fn run_script(script: &str, arguments: &[&str], input: &str) -> String {
-    let debian = "/usr/bin/python3";
-    let mut python = match std::fs::exists(debian) {
-        Ok(true) => Command::new(debian),
-        _ => command("python3"),
-    };
+    let mut python = python();
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/peers");
     python.arg("-I").arg(format!("{directory}/{script}")).args(arguments);
     run(python, input.as_bytes())
+}
+
+/// Debian's Python, or the one in PATH.
+pub fn python() -> Command {
+    let debian = "/usr/bin/python3";
+    match std::fs::exists(debian) {
+        Ok(true) => Command::new(debian),
+        _ => command("python3"),
+    }
 }
 
 /// The bytes that a script wrote in hexadecimal.
