@@ -5,7 +5,7 @@ use crate::common::daemon::{no_answer, port, wait_port};
 use crate::common::{
     Attachment, Daemon, GUEST_DEVICE, Host, Lab, PATIENCE, Setup, TUNNELS, traffic,
 };
-use netdev::{Dad, IpNet, LinkKind, LinkSpec, Monitor, NetlinkEvent};
+use netdev::{LinkKind, LinkSpec, Monitor, NetlinkEvent};
 use nix::sys::signal::Signal;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -220,38 +220,57 @@ fn devices_are_read_again_when_netlink_notifications_are_lost() {
     };
     let netlink = host.netns.netlink();
     let device = netlink.index_of(&lab.guests[0].host_device()).expect("the host's end");
-    while_nothing_is_noticed(host, daemon, 0, || {
+    while_nothing_is_noticed(host, daemon, || {
         netlink.set_down(host.uplink.index).expect("it can be set down");
         netlink.set_down(device).expect("it can be set down");
     });
     uplink("down");
     wait_port(daemon, "g1", "down", |port| port.state == "down: link is down");
-    while_nothing_is_noticed(host, daemon, 1, || {
+    while_nothing_is_noticed(host, daemon, || {
         netlink.set_up(host.uplink.index).expect("it can be set up");
         netlink.set_up(device).expect("it can be set up");
     });
     uplink("up");
     wait_port(daemon, "g1", "up", |port| port.state == "up");
     traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));
-    while_nothing_is_noticed(host, daemon, 2, || {
+    while_nothing_is_noticed(host, daemon, || {
         netlink.delete(host.uplink.index).expect("a link can be deleted");
     });
     uplink("gone");
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// Runs `work` while the daemon is stopped by SIGSTOP and its netlink queue overflows.
-fn while_nothing_is_noticed(host: &Host, daemon: &Daemon, round: u8, work: impl FnOnce()) {
+/// Runs `work` while the daemon is stopped by SIGSTOP and its netlink queue is full.
+fn while_nothing_is_noticed(host: &Host, daemon: &Daemon, work: impl FnOnce()) {
+    /// More changes than the queue of 1 MiB holds: a notification takes more than 1 kB.
+    const MOST: u32 = 10_000;
     let netlink = host.netns.netlink();
-    let lo = netlink.index_of("lo").expect("a loopback device");
+    let lo = netlink.link("lo").expect("a loopback device");
     daemon.signal(Signal::SIGSTOP);
-    for number in 0..4000u16 {
-        let [high, low] = number.to_be_bytes();
-        let prefix = IpNet::from(IpAddr::from([10, 200 + round, high, low]));
-        netlink.add_address(lo, prefix, Dad::Skip).expect("an address can be added");
+    let before = lost_notifications(host);
+    let mut changes = 0;
+    while lost_notifications(host) == before {
+        assert!(changes < MOST, "{changes} notifications and none is lost");
+        for mtu in [lo.mtu - 1, lo.mtu].repeat(25) {
+            netlink.set_mtu(lo.index, mtu).expect("an MTU can be set");
+            changes += 1;
+        }
     }
     work();
     daemon.signal(Signal::SIGCONT);
+}
+
+/// How many notifications every subscriber of a host has lost, at least.
+fn lost_notifications(host: &Host) -> u64 {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/netlink");
+    let text = host.netns.run(read).expect("the sockets can be read");
+    let losses = text.lines().filter_map(|line| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let [_, protocol, _, groups, _, _, _, _, drops, _] = columns[..] else { return None };
+        let is_subscriber = protocol == "0" && groups != "00000000";
+        is_subscriber.then(|| drops.parse::<u64>().expect("a number"))
+    });
+    losses.min().expect("the daemon has subscribed")
 }
 
 #[test]
