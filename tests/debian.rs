@@ -214,8 +214,9 @@ fn guests_talk_when_the_peer_is_ovs() {
         let daemon = lab.start(0);
         guests_exchange(&lab, LEN);
         nothing_was_refused(&daemon);
-        assert!(peer.packets(&lab, Counted::Unicast) > 10, "few packets had the right keys");
-        assert_eq!(peer.packets(&lab, Counted::Unexpected), 0, "packets with other keys arrived");
+        let [unicast, unexpected] = peer.packets([Counted::Unicast, Counted::Unexpected]);
+        assert!(unicast > 10, "few packets had the right keys");
+        assert_eq!(unexpected, 0, "packets with other keys arrived");
         tried(&daemon, "Open vSwitch's kernel module", &format!("{kind} over IPv{family}"));
         daemon.stop();
     }

@@ -58,15 +58,15 @@ impl<'l> LocalDatabase<'l> {
         let host = &lab.hosts[at];
         let directory = lab.dir.path().join(format!("{}-db", host.name));
         std::fs::create_dir(&directory).expect("a directory can be made");
-        run(with_args(tool(host, &directory, "ovsdb-tool"), &["create", "conf.db", SCHEMA]), b"");
+        run(with_args(tool(&directory, "ovsdb-tool"), &["create", "conf.db", SCHEMA]), b"");
         let server = ["conf.db", "--remote=punix:db.sock", "--unixctl=db.ctl", "-vsyslog:off"];
-        let server = with_args(tool(host, &directory, "ovsdb-server"), &server);
+        let server = with_args(tool(&directory, "ovsdb-server"), &server);
         let server = Running::start("ovsdb-server", server, &directory);
         wait_for_server(&directory.join("db.sock"));
         let this = Self { host, directory, _server: server };
-        this.vsctl("--no-wait init");
         this.vsctl(&format!(
-            "--no-wait set open . external_ids:system-id={} external_ids:ovn-remote={} \
+            "--no-wait init \
+             -- set open . external_ids:system-id={} external_ids:ovn-remote={} \
              external_ids:ovn-encap-type=geneve external_ids:ovn-encap-ip={}",
             host.name,
             ovn.southbound(),
@@ -82,28 +82,38 @@ impl<'l> LocalDatabase<'l> {
     /// Runs ovs-vsctl, which waits until the switch has done what it is told.
     fn vsctl(&self, arguments: &str) -> String {
         let limit = PATIENCE.as_secs().to_string();
-        let command = tool(self.host, &self.directory, "ovs-vsctl");
+        let command = tool(&self.directory, "ovs-vsctl");
         let command = with_args(command, &["--db=unix:db.sock", "--timeout", &limit]);
         run(with_args(command, &arguments.split_whitespace().collect::<Vec<_>>()), b"")
     }
 
     /// Attaches a guest to its logical port, once the daemon has made the integration bridge.
     fn add_port(&self, guest: &Guest) {
-        let (device, name) = (guest.host_device(), &guest.name);
-        self.vsctl(&format!(
-            "wait-until Bridge br-int -- add-port br-int {device} \
-             -- set Interface {device} external_ids:iface-id={name}"
-        ));
+        self.add_ports([guest]);
+    }
+
+    /// The same for several guests.
+    fn add_ports<'g>(&self, guests: impl IntoIterator<Item = &'g Guest>) {
+        let mut commands = "wait-until Bridge br-int".to_owned();
+        for guest in guests {
+            let (device, name) = (guest.host_device(), &guest.name);
+            commands += &format!(
+                " -- add-port br-int {device} \
+                 -- set Interface {device} external_ids:iface-id={name}"
+            );
+        }
+        self.vsctl(&commands);
     }
 }
 
-fn tool(host: &Host, directory: &Path, name: &str) -> Command {
+/// A program whose files are all in this directory.
+fn tool(directory: &Path, name: &str) -> Command {
     let mut command = command(name);
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
         command.env(variable, directory);
     }
     command.current_dir(directory);
-    host.netns.command(command)
+    command
 }
 
 fn with_args(mut command: Command, arguments: &[&str]) -> Command {
@@ -132,8 +142,8 @@ impl<'l> Hosts<'l> {
         let databases = [0, 1].map(|at| LocalDatabase::start(lab, ovn, at));
         let daemons = [0, 1].map(|at| join(lab, &databases[at]));
         daemons.iter().for_each(Daemon::wait_answers);
-        for guest in &lab.guests {
-            databases[guest.host].add_port(guest);
+        for (host, database) in databases.iter().enumerate() {
+            database.add_ports(lab.guests_of(host));
         }
         wait_up(lab, ovn);
         Self { databases, daemons }
@@ -145,8 +155,8 @@ impl<'l> Hosts<'l> {
             daemon.stop();
         }
         wait_until(PATIENCE, "the hosts have left", || ovn.sbctl("list Chassis").is_empty());
-        assert_eq!(ovn.sbctl("list Chassis_Private"), "");
-        assert_eq!(ovn.sbctl("--columns=_uuid find Port_Binding up=true"), "");
+        let rest = "list Chassis_Private -- --columns=_uuid find Port_Binding up=true";
+        assert_eq!(ovn.sbctl(rest).trim(), "");
     }
 }
 
@@ -166,9 +176,8 @@ fn metrics_socket(lab: &Lab, host: usize) -> PathBuf {
 
 /// Waits until all guests' ports are up in the northbound database.
 fn wait_up(lab: &Lab, ovn: &Ovn) {
-    for guest in &lab.guests {
-        ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=true", guest.name));
-    }
+    let wait = |guest: &Guest| format!("wait-until Logical_Switch_Port {} up=true", guest.name);
+    ovn.nbctl(&lab.guests.iter().map(wait).collect::<Vec<_>>().join(" -- "));
 }
 
 fn lab() -> Lab {
@@ -444,8 +453,8 @@ fn killed_host_stays_in_the_deployment_and_loses_no_packet_of_a_known_flow() {
         daemon
     };
     let [_other, mut daemon] = [0, 1].map(start);
-    for guest in &lab.guests {
-        databases[guest.host].add_port(guest);
+    for (host, database) in databases.iter().enumerate() {
+        database.add_ports(lab.guests_of(host));
     }
     wait_up(&lab, &ovn);
     let rows = || ovn.sbctl("--columns=_uuid,name,encaps list Chassis") + &ovn.sbctl("show");
@@ -545,7 +554,8 @@ impl StockChassis {
         let (host, directory) = (database.host, database.directory.as_path());
         database.vsctl("--no-wait set open . external_ids:ovn-bridge-datapath-type=netdev");
         let switch = ["unix:db.sock", "--unixctl=switch.ctl", "-vsyslog:off"];
-        let switch = with_args(tool(host, directory, "ovs-vswitchd"), &switch);
+        let switch = with_args(tool(directory, "ovs-vswitchd"), &switch);
+        let switch = host.netns.command(switch);
         let switch = Running::start("ovs-vswitchd", switch, directory);
         let uplink = &host.uplink.name;
         database.vsctl(&format!(
@@ -562,7 +572,7 @@ impl StockChassis {
         netlink.add_address(bridge, prefix, Dad::Skip).expect("an address can be added");
         carry_wire_frames(&host.netns, "br-phy");
         netlink.set_up(bridge).expect("a link can be set up");
-        let mut controller = tool(host, directory, "ovn-controller");
+        let mut controller = host.netns.command(tool(directory, "ovn-controller"));
         for variable in ["OVN_RUNDIR", "OVN_LOGDIR", "OVN_DBDIR"] {
             controller.env(variable, directory);
         }
@@ -587,8 +597,8 @@ fn guests_of_weft_and_of_a_stock_chassis_talk() {
     let stock = StockChassis::start(&databases[1]);
     let daemon = join(&lab, &databases[0]);
     daemon.wait_answers();
-    for guest in &lab.guests {
-        databases[guest.host].add_port(guest);
+    for (host, database) in databases.iter().enumerate() {
+        database.add_ports(lab.guests_of(host));
     }
     wait_up(&lab, &ovn);
     ovn.nbctl("--wait=hv sync");

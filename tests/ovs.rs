@@ -13,8 +13,8 @@ fn guests_talk_with(setup: Setup, tunnel: Tunnel<'_>, what: &str) {
     let daemon = lab.start(0);
     guests_talk(&lab);
     nothing_was_refused(&daemon);
-    let [unicast, flood, unexpected] = [Counted::Unicast, Counted::Flood, Counted::Unexpected]
-        .map(|counted| peer.packets(&lab, counted));
+    let [unicast, flood, unexpected] =
+        peer.packets([Counted::Unicast, Counted::Flood, Counted::Unexpected]);
     // A stream of this length takes thousands of segments on the wire.
     assert!(unicast > 1000, "only {unicast} packets for the guest had the right keys");
     assert!(flood > 0, "ARP requests and neighbour solicitations had other keys");

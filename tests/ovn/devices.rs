@@ -31,7 +31,8 @@ fn port_is_released_while_it_has_no_device() {
     let before = ofport();
     for _ in 0..2 {
         rename(host, &device, "elsewhere");
-        wait_until(PATIENCE, "the port is released", || is_up("false\n"));
+        // The port is released.
+        ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=false", near.name));
         wait_until(PATIENCE, "the database says so", || {
             ofport() == format!("-1\n\"there is no device {device}\"\n")
         });

@@ -8,6 +8,7 @@ use crate::common::{Guest, PATIENCE};
 use crate::metrics::scrape;
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
+use std::time::Duration;
 use testkit::host::wait_until;
 use testkit::ovn::Ovn;
 
@@ -23,7 +24,14 @@ fn status(ovn: &Ovn, guest: &Guest, protocol: &str) -> String {
 
 fn wait_status(ovn: &Ovn, guest: &Guest, protocol: &str, expected: &str) {
     let what = format!("{} is {expected}", guest.name);
-    wait_until(PATIENCE, &what, || status(ovn, guest, protocol) == expected);
+    wait_until(PATIENCE, &what, || {
+        let is_expected = status(ovn, guest, protocol) == expected;
+        if !is_expected {
+            // A check takes a second, and each look starts a program.
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        is_expected
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Output;
 use testkit::ovn::Ovn;
 
 fn call(database: &LocalDatabase<'_>, arguments: &str) -> Output {
-    let command = tool(database.host, &database.directory, "ovs-ofctl");
+    let command = tool(&database.directory, "ovs-ofctl");
     let arguments: Vec<_> = arguments.split(' ').collect();
     with_args(command, &["--timeout=20"]).args(arguments).output().expect("the program starts")
 }

@@ -10,7 +10,7 @@ use testkit::ovn::Ovn;
 /// Calls ovs-appctl, or with `-t ovn-controller` ovn-appctl.
 fn call(database: &LocalDatabase<'_>, arguments: &str) -> Output {
     let program = if arguments.starts_with("-t ovn-") { "ovn-appctl" } else { "ovs-appctl" };
-    let mut command = tool(database.host, &database.directory, program);
+    let mut command = tool(&database.directory, program);
     command.env("OVN_RUNDIR", &database.directory);
     let arguments: Vec<_> = arguments.split(' ').collect();
     with_args(command, &["--timeout=20"]).args(arguments).output().expect("the program starts")

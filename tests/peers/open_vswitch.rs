@@ -67,21 +67,21 @@ impl OpenVswitch {
         }
         let directory = lab.dir.path().join("ovs");
         std::fs::create_dir(&directory).expect("a directory can be made");
-        run(with_args(tool(h2, &directory, "ovsdb-tool"), &["create", "conf.db", SCHEMA]), b"");
+        run(with_args(tool(&directory, "ovsdb-tool"), &["create", "conf.db", SCHEMA]), b"");
         let database = Running::start(
             "ovsdb-server",
             with_args(
-                tool(h2, &directory, "ovsdb-server"),
+                tool(&directory, "ovsdb-server"),
                 &["conf.db", "--remote=punix:db.sock", "--unixctl=db.ctl", "-vsyslog:off"],
             ),
             &directory,
         );
         wait_until(PATIENCE, "ovsdb-server listens", || directory.join("db.sock").exists());
-        run(with_args(vsctl(h2, &directory), &["--no-wait", "init"]), b"");
+        run(with_args(vsctl(&directory), &["--no-wait", "init"]), b"");
         let switch = Running::start(
             "ovs-vswitchd",
             with_args(
-                tool(h2, &directory, "ovs-vswitchd"),
+                h2.netns.command(tool(&directory, "ovs-vswitchd")),
                 &["unix:db.sock", "--unixctl=switch.ctl", "-vsyslog:off"],
             ),
             &directory,
@@ -91,7 +91,7 @@ impl OpenVswitch {
         if tunnel.datapath == Datapath::User {
             this.move_underlay(h2);
         }
-        this.make_flows(h2, near, far, tunnel.logical_ports);
+        this.make_flows(near, far, tunnel.logical_ports);
         this
     }
 
@@ -114,10 +114,7 @@ impl OpenVswitch {
             tunnel.options.join(" "),
         );
         // ovs-vsctl returns once the switch has applied the change.
-        run(
-            with_args(vsctl(h2, &self.directory), &script.split_whitespace().collect::<Vec<_>>()),
-            b"",
-        );
+        run(with_args(vsctl(&self.directory), &script.split_whitespace().collect::<Vec<_>>()), b"");
     }
 
     /// Moves the underlay addresses from the uplink, now a port of `br-phy`, to `br-phy`.
@@ -139,9 +136,9 @@ impl OpenVswitch {
 
     /// Adds the flows between the guest and the tunnel. They set and match the key, and the logical
     /// ports if they are mapped.
-    fn make_flows(&self, h2: &Host, near: &Guest, far: &Guest, logical_ports: bool) {
+    fn make_flows(&self, near: &Guest, far: &Guest, logical_ports: bool) {
         if logical_ports {
-            self.ofctl(h2, &["add-tlv-map", "{class=0x0102,type=0x80,len=4}->tun_metadata0"]);
+            self.ofctl("add-tlv-map", &["{class=0x0102,type=0x80,len=4}->tun_metadata0"], "");
         }
         let word = |ingress: u16, egress: u16| u32::from(ingress) << 16 | u32::from(egress);
         let set = |egress| match logical_ports {
@@ -157,7 +154,7 @@ impl OpenVswitch {
         let from_tunnel = format!("in_port={TUNNEL_PORT},tun_id={VNI}");
         let group = "dl_dst=01:00:00:00:00:00/01:00:00:00:00:00";
         let guests_mac = far.mac;
-        for flow in [
+        let flows = [
             format!("{from_guest},dl_dst={},actions={}{to_tunnel}", near.mac, set(near.port_key)),
             format!("{from_guest},{group},actions={}{to_tunnel}", set(FLOOD)),
             format!(
@@ -174,48 +171,49 @@ impl OpenVswitch {
                 "cookie={},priority=1,in_port={TUNNEL_PORT},actions=drop",
                 Counted::Unexpected as u8,
             ),
-        ] {
-            self.ofctl(h2, &["add-flow", &flow]);
-        }
+        ];
+        self.ofctl("add-flows", &["-"], &flows.join("\n"));
     }
 
-    /// The current packet counter of the flow.
-    pub fn packets(&self, lab: &Lab, counted: Counted) -> u64 {
-        let h2 = &lab.hosts[1];
-        let mut appctl = tool(h2, &self.directory, "ovs-appctl");
+    /// The current packet counters of these flows.
+    pub fn packets<const N: usize>(&self, flows: [Counted; N]) -> [u64; N] {
+        let mut appctl = tool(&self.directory, "ovs-appctl");
         // ovs-appctl takes a relative path for the name of a daemon.
         appctl.arg("-t").arg(self.directory.join("switch.ctl")).arg("revalidator/wait");
         run(appctl, b"");
-        let flows = self.ofctl(h2, &["dump-flows", &format!("cookie={}/-1", counted as u8)]);
-        let count = flows.split("n_packets=").nth(1).and_then(|rest| rest.split(',').next());
-        count
-            .and_then(|count| count.parse().ok())
-            .unwrap_or_else(|| panic!("no counter of {counted:?} in\n{flows}"))
+        let dump = self.ofctl("dump-flows", &[], "");
+        flows.map(|counted| {
+            let cookie = format!("cookie={:#x},", counted as u8);
+            let flow = dump.lines().find(|line| line.contains(&cookie));
+            let rest = flow.and_then(|flow| flow.split("n_packets=").nth(1));
+            rest.and_then(|rest| rest.split(',').next())
+                .and_then(|count| count.parse().ok())
+                .unwrap_or_else(|| panic!("no counter of {counted:?} in\n{dump}"))
+        })
     }
 
-    /// Runs `ovs-ofctl COMMAND br-int ...`.
-    fn ofctl(&self, h2: &Host, arguments: &[&str]) -> String {
-        let mut command = tool(h2, &self.directory, "ovs-ofctl");
-        let (first, rest) = arguments.split_first().expect("a command");
-        command.arg(first).arg("unix:br-int.mgmt").args(rest);
-        run(command, b"")
+    /// Runs `ovs-ofctl NAME br-int ...`.
+    fn ofctl(&self, name: &str, arguments: &[&str], input: &str) -> String {
+        let mut command = tool(&self.directory, "ovs-ofctl");
+        command.arg(name).arg("unix:br-int.mgmt").args(arguments);
+        run(command, input.as_bytes())
     }
 }
 
-/// A program of Open vSwitch, run on the host in the directory of the instance. Socket paths are
-/// relative to it, because their length is limited.
-fn tool(host: &Host, directory: &Path, name: &str) -> Command {
+/// A program of Open vSwitch, run in the directory of the instance. Socket paths are relative to it,
+/// because their length is limited.
+fn tool(directory: &Path, name: &str) -> Command {
     let mut command = command(name);
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
         command.env(variable, directory);
     }
     command.current_dir(directory);
-    host.netns.command(command)
+    command
 }
 
-fn vsctl(host: &Host, directory: &Path) -> Command {
+fn vsctl(directory: &Path) -> Command {
     let limit = PATIENCE.as_secs().to_string();
-    with_args(tool(host, directory, "ovs-vsctl"), &["--db=unix:db.sock", "--timeout", &limit])
+    with_args(tool(directory, "ovs-vsctl"), &["--db=unix:db.sock", "--timeout", &limit])
 }
 
 fn with_args(mut command: Command, arguments: &[&str]) -> Command {
