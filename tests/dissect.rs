@@ -5,7 +5,7 @@
 //! every frame is complete, and every outer and inner checksum must be right.
 
 use crate::common::{Daemon, Datapath, Guest, INNER_VLAN, Lab, Setup, VLAN, VNI, traffic};
-use crate::peers::capture::{Capture, dissect};
+use crate::peers::capture::{Capture, Joined, dissect};
 use crate::peers::carry_wire_frames_between;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -28,6 +28,8 @@ const ERROR: u32 = 0x0080_0000;
 /// and reordered segments, full windows. It depends on the kernels of the guests and the load of
 /// the machine, not on the format of a frame.
 const TCP_COURSE: u32 = 0x0200_0000;
+/// The group of expert information about checksums (PI_CHECKSUM).
+const CHECKSUM_GROUP: u32 = 0x0100_0000;
 
 /// Tries STT before TCP. By default tshark does not, because both are IP protocol 6.
 const STT_FIRST: &[&str] = &[
@@ -57,6 +59,9 @@ pub const CHECKSUM_STATUS: &[&str] = &[
     "gre.checksum.status",
 ];
 const GOOD: &str = "1";
+const BAD: &str = "0";
+/// How many of [`CHECKSUM_STATUS`], from the first on, are of checksums that a device completes.
+const OFFLOADED: usize = 3;
 /// Hosts may send without checksums, see `tests/commands/chosen.rs`.
 const CHECKSUM: &str = "checksum = true";
 /// The value "Not present".
@@ -140,13 +145,13 @@ impl Tunnel {
         let by = daemons[0].show().datapath;
         daemons.into_iter().for_each(Daemon::stop);
 
-        self.check_frames(&whole, None, &lab.guests);
-        let may_lack = self.may_lack_checksums(&by);
-        self.check_frames(&wire, Some(may_lack), &lab.guests);
+        let both = Joined::new(&whole, &wire);
+        self.check_frames(&both, self.may_lack_checksums(&by), &lab.guests);
         if self.is_stt {
             every_checksum_is_good(&wire);
-            super_segments_are_whole(&whole);
-            segments_make_up_their_frames(&wire);
+            let [of_whole, of_wire] = stt_frames(&both);
+            super_segments_are_whole(of_whole);
+            segments_make_up_their_frames(of_wire);
         }
         report::peer("tshark", &format!("{what}; {by} datapath"));
     }
@@ -158,35 +163,35 @@ impl Tunnel {
         is_udp && datapath == Datapath::Kernel.name()
     }
 
-    /// Checks the layers, expert information and fields of all frames. `on_the_wire` if offloads
-    /// are off: then also their lengths and checksums, with whether outer UDP checksums of TCP
-    /// segments may be zero. A start of tshark takes longer than the dissection, so all of that
-    /// comes from one.
-    fn check_frames(&self, file: &Path, on_the_wire: Option<bool>, guests: &[Guest]) {
+    /// Checks the layers, expert information and fields of all frames. The second capture has the
+    /// frames on the wire: of these also their lengths and checksums. `may_lack` says whether outer
+    /// UDP checksums of TCP segments may be zero. A start of tshark takes longer than the
+    /// dissection, so all of that comes from one.
+    fn check_frames(&self, both: &Joined, may_lack: bool, guests: &[Guest]) {
         let first: &[&str] = if self.is_stt { STT_FIRST } else { &[] };
-        let options = match on_the_wire {
-            None => &[],
-            // In STT the inner transport checksum is partial by design; the receiver completes it.
-            Some(_) if self.is_stt => &VERIFY[..2],
-            Some(_) => VERIFY,
-        };
+        // In STT the inner transport checksum is partial by design; the receiver completes it.
+        let options = if self.is_stt { &VERIFY[..2] } else { VERIFY };
         let mut names = [Marks::FIELDS, CHECKSUM_STATUS].concat();
         names.extend(self.outer.iter().map(|(name, _)| *name));
         names.extend(self.once.iter().map(|(name, _)| *name));
         names.extend(self.starts.iter().map(|(name, _)| *name));
         names.extend(self.ports.map(|(name, _)| name));
-        let (mut kinds, mut ports) = (BTreeSet::new(), BTreeSet::new());
-        for row in dissect(file, &[first, options].concat(), "", &names) {
+        let mut found = [(); 2].map(|()| (BTreeSet::new(), BTreeSet::new()));
+        for row in dissect(&both.file, &[first, options].concat(), "", &names) {
             let (marks, fields) = row.split_at(Marks::FIELDS.len());
             let (statuses, fields) = fields.split_at(CHECKSUM_STATUS.len());
             let marks = Marks(marks);
-            marks.check();
-            if let Some(may_lack) = on_the_wire {
+            let is_on_wire = marks.number() > both.first_len;
+            if is_on_wire {
+                marks.check();
                 assert!(marks.frame_len() <= WIRE_FRAME_LEN, "{marks} is too long for the wire");
                 if !self.is_stt {
                     marks.check_checksums(statuses, may_lack);
                 }
+            } else {
+                marks.check_before_offload(statuses);
             }
+            let (kinds, ports) = &mut found[usize::from(is_on_wire)];
             let protocols = marks.protocols();
             let Some(inner) = protocols.strip_prefix(self.layers) else {
                 assert!(is_from_a_host(protocols), "{marks} is not in the tunnel");
@@ -212,14 +217,16 @@ impl Tunnel {
             ports.extend(fields[self.starts.len()..].concat());
             kinds.insert(inner.to_owned());
         }
-        for wanted in ["arp", "ip:icmp", "ip:tcp", "ip:udp", "ipv6:icmpv6", "ipv6:tcp"] {
-            let found = kinds.iter().any(|kind| kind.starts_with(wanted));
-            assert!(found, "no {wanted} in the tunnel, only {kinds:?}");
-        }
-        if let Some((name, value)) = self.ports {
-            let [a, b] = [guests[0].port_key, guests[1].port_key];
-            let wanted = [(a, b), (a, FLOOD), (b, a), (b, FLOOD)].map(|(i, e)| value(i, e));
-            assert_eq!(ports, BTreeSet::from(wanted), "{name}");
+        for (kinds, ports) in found {
+            for wanted in ["arp", "ip:icmp", "ip:tcp", "ip:udp", "ipv6:icmpv6", "ipv6:tcp"] {
+                let found = kinds.iter().any(|kind: &String| kind.starts_with(wanted));
+                assert!(found, "no {wanted} in the tunnel, only {kinds:?}");
+            }
+            if let Some((name, value)) = self.ports {
+                let [a, b] = [guests[0].port_key, guests[1].port_key];
+                let wanted = [(a, b), (a, FLOOD), (b, a), (b, FLOOD)].map(|(i, e)| value(i, e));
+                assert_eq!(ports, BTreeSet::from(wanted), "{name}");
+            }
         }
     }
 }
@@ -258,8 +265,27 @@ impl Marks<'_> {
         self.0[1].first().expect("every frame has protocols")
     }
 
+    /// Its number in the capture, from 1.
+    fn number(&self) -> usize {
+        self.0[0].concat().parse().expect("a number")
+    }
+
     /// Checks that the frame is not malformed and has no error or warning about its format.
     pub fn check(&self) {
+        self.check_besides(None);
+    }
+
+    /// The same of a frame whose IP, UDP and TCP checksums a device would complete. `statuses` are
+    /// those of [`CHECKSUM_STATUS`].
+    fn check_before_offload(&self, statuses: &[Vec<String>]) {
+        self.check_besides(Some(CHECKSUM_GROUP));
+        for (name, values) in CHECKSUM_STATUS.iter().zip(statuses).skip(OFFLOADED) {
+            assert!(!values.iter().any(|value| value == BAD), "{name} of {self}");
+        }
+    }
+
+    /// Checks marks that are not of this group.
+    fn check_besides(&self, ignored: Option<u32>) {
         assert!(self.0[2].is_empty(), "{self} is malformed: {:?}", self.0[5]);
         let number = |text: &String| text.parse::<u32>().expect("tshark prints numbers");
         for (index, (severity, group)) in self.0[3].iter().zip(&self.0[4]).enumerate() {
@@ -267,7 +293,13 @@ impl Marks<'_> {
             let is_course = group == TCP_COURSE && severity < ERROR;
             let message = self.0[5].get(index);
             let is_zero = message.is_some_and(|message| message.starts_with(ZERO_AS_ALL_ONES));
-            if severity >= WARNING && !is_course && !is_zero && !self.is_misread_end() {
+            let is_ignored = Some(group) == ignored;
+            if severity >= WARNING
+                && !is_ignored
+                && !is_course
+                && !is_zero
+                && !self.is_misread_end()
+            {
                 panic!("{self} has a mark: {message:?}");
             }
         }
@@ -364,25 +396,35 @@ fn stt_headers_len(protocols: &str) -> usize {
 /// The offset and length of each segment of an STT frame, and the length of the frame.
 type SttFrame = (Vec<(usize, usize)>, usize);
 
-/// The STT frames of a capture by sender and packet ID.
-fn stt_frames(file: &Path) -> BTreeMap<[String; 2], SttFrame> {
-    let fields =
-        ["eth.src", "stt.pkt_id", "stt.seg_off", "stt.pkt_len", "frame.len", "frame.protocols"];
+/// STT frames by sender and packet ID.
+type SttFrames = BTreeMap<[String; 2], SttFrame>;
+
+/// The STT frames of each capture.
+fn stt_frames(both: &Joined) -> [SttFrames; 2] {
+    let fields = [
+        "eth.src",
+        "stt.pkt_id",
+        "stt.seg_off",
+        "stt.pkt_len",
+        "frame.len",
+        "frame.protocols",
+        "frame.number",
+    ];
     let options = [STT_FIRST, &["-o", "stt.reassemble:FALSE"]].concat();
-    let mut frames = BTreeMap::<_, SttFrame>::new();
-    for row in dissect(file, &options, "stt", &fields) {
+    let mut frames = [(); 2].map(|()| SttFrames::new());
+    for row in dissect(&both.file, &options, "stt", &fields) {
         let first = |column: usize| row[column][0].clone();
         let number = |column: usize| -> usize { first(column).parse().expect("a number") };
+        let of_capture = &mut frames[usize::from(number(6) > both.first_len)];
         let (segments, _) =
-            frames.entry([first(0), first(1)]).or_insert_with(|| (Vec::new(), number(3)));
+            of_capture.entry([first(0), first(1)]).or_insert_with(|| (Vec::new(), number(3)));
         segments.push((number(2), number(4) - stt_headers_len(&first(5))));
     }
     frames
 }
 
 /// Checks that the segments contain every byte of their frame exactly once.
-fn segments_make_up_their_frames(file: &Path) {
-    let frames = stt_frames(file);
+fn segments_make_up_their_frames(frames: SttFrames) {
     let in_pieces = frames.values().filter(|(segments, _)| segments.len() > 1).count();
     assert!(in_pieces > 0, "no frame needed more than one segment");
     for (id, (mut segments, len)) in frames {
@@ -396,8 +438,7 @@ fn segments_make_up_their_frames(file: &Path) {
 }
 
 /// Checks that frames are not segmented.
-fn super_segments_are_whole(file: &Path) {
-    let frames = stt_frames(file);
+fn super_segments_are_whole(frames: SttFrames) {
     let longest = frames.values().map(|(_, len)| *len).max();
     assert!(longest > Some(WIRE_FRAME_LEN), "no super-segment among {} frames", frames.len());
     for (id, (segments, len)) in frames {

@@ -61,6 +61,37 @@ impl Capture {
     }
 }
 
+/// Two captures in one file.
+pub struct Joined {
+    /// The file.
+    pub file: PathBuf,
+    /// How many frames are from the first capture.
+    pub first_len: usize,
+}
+
+impl Joined {
+    /// Appends `second` to a copy of `first`.
+    pub fn new(first: &Path, second: &Path) -> Self {
+        // The format of pcap, as tcpdump writes it: a header for the file, which is the same in
+        // both, and one for each frame.
+        const FILE_HEADER: usize = 24;
+        const FRAME_HEADER: usize = 16;
+        let [mut bytes, more] =
+            [first, second].map(|path| std::fs::read(path).expect("a capture can be read"));
+        let (mut first_len, mut at) = (0, FILE_HEADER);
+        while let Some(header) = bytes.get(at..at + FRAME_HEADER) {
+            let len = header[8..12].try_into().expect("four bytes");
+            at += FRAME_HEADER + u32::from_ne_bytes(len) as usize;
+            first_len += 1;
+        }
+        assert_eq!((at, &bytes[..FILE_HEADER]), (bytes.len(), &more[..FILE_HEADER]));
+        bytes.extend_from_slice(&more[FILE_HEADER..]);
+        let file = first.with_extension("joined.pcap");
+        std::fs::write(&file, bytes).expect("a capture can be written");
+        Self { file, first_len }
+    }
+}
+
 /// The dissection of one frame: all values of each requested field.
 pub type Row = Vec<Vec<String>>;
 
