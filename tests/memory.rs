@@ -24,8 +24,8 @@ fn daemon_stays_within_its_memory_limit_with_two_ports_and_ten_end_points() {
         let daemons = [0, 1].map(|host| lab.start(host));
         let [a, b, c] = &lab.guests[..] else { panic!("there are three guests") };
         traffic::ping(&a.netns, c.ip(4));
-        traffic::tcp(a, c, 4, 10 << 20);
-        traffic::tcp(c, b, 6, 10 << 20);
+        traffic::tcp(a, c, 4, 4 << 20);
+        traffic::tcp(c, b, 6, 4 << 20);
         [1, 1400, 60_000].into_iter().for_each(|len| traffic::udp_echo(b, c, 4, len));
         if !matches!(tunnel, "vlan" | "qinq") {
             let count = usize::from(ENDPOINTS);

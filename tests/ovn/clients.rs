@@ -19,7 +19,9 @@ const SERVER_PORT: u16 = 8080;
 
 /// The backends that serve connections of a client, one after another.
 pub fn backends_of(client: &Guest, vip: SocketAddr, connections: usize) -> BTreeSet<String> {
-    (0..connections).map(|_| traffic::tcp_echo(client, vip, STREAM).server).collect()
+    // Short streams find their backends, too.
+    let len = |at| if at == 0 { STREAM } else { 100 };
+    (0..connections).map(|at| traffic::tcp_echo(client, vip, len(at)).server).collect()
 }
 
 /// Waits until no connection of a client is refused: its program no longer has backends that fail.

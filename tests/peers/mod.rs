@@ -18,8 +18,8 @@ use testkit::report;
 /// An MTU of guests that fits every tunnel, also over IPv6. weft sets it on its guests, and the
 /// tests on those of the peer.
 pub const MTU: u16 = 1400;
-/// Length of a TCP stream in each direction, in bytes.
-pub const TRANSFER_LEN: usize = 10_000_000;
+/// Length of a TCP stream in each direction, in bytes: thousands of segments.
+pub const TRANSFER_LEN: usize = 4_000_000;
 
 /// The offloads of a device.
 const OFFLOADS: &[&str] = &[
