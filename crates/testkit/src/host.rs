@@ -166,7 +166,7 @@ fn wire_end(host: &TestHost, name: String, network: u16, number: u8) -> WireEnd 
     WireEnd { name, index: link.index, mac: link.mac, ip4, ip6 }
 }
 
-/// Waits until `condition` holds, checking every 10 ms.
+/// Waits until `condition` holds, checking every 10 ms, and after a while every 100 ms.
 ///
 /// # Panics
 /// When it does not hold within `timeout`; the message names `what`.
@@ -176,7 +176,7 @@ pub fn wait_until(timeout: Duration, what: &str, mut condition: impl FnMut() -> 
         let waited = start.elapsed();
         assert!(waited < timeout, "waited {timeout:?} in vain: {what}");
         // A condition may start a program. A long wait ends hardly later with fewer looks.
-        thread::sleep((waited / 16).clamp(POLL_INTERVAL, 5 * POLL_INTERVAL));
+        thread::sleep((waited / 6).clamp(POLL_INTERVAL, 10 * POLL_INTERVAL));
     }
 }
 
