@@ -42,22 +42,26 @@ const WITH_BOTH_DATAPATHS: [&str; 7] =
 /// Of these modules, what does not run again: it chooses the datapath itself, or it is about
 /// programs and files rather than packets, or it is about messages between the physical network
 /// or health checks and the daemon, which both datapaths hand over and send alike.
-const WITH_ONE_RUN: [&str; 15] = [
+const WITH_ONE_RUN: [&str; 19] = [
     "commands::counters::",
     "commands::faults::",
     "commands::graph::",
     "commands::log::",
+    "commands::reload::reload_fails_and_the_switch_goes_on_when_the_file_is_a_pipe",
     "commands::support::",
     "commands::top::",
     "ovn::announced::",
     "ovn::devices::",
     "ovn::health::",
+    "ovn::killed_host_stays_in_the_deployment",
     "ovn::learned::",
+    "ovn::localnet::programs_forward_to_",
     "ovn::openflow::",
     "ovn::tools::",
     "refusals::checksums::",
     "refusals::guards::",
     "refusals::hidden::",
+    "refusals::strangers::",
 ];
 
 /// The variable from which the test harness reads how many tests run at the same time.
