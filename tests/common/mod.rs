@@ -417,14 +417,17 @@ impl Lab {
         datapath.into_iter().flatten().collect()
     }
 
-    /// Starts both daemons and waits until ports are up and end points are resolved.
+    /// Starts both daemons and waits until ports and uplinks are up and end points are resolved.
     pub fn start_both(&self) -> [Daemon; 2] {
         let daemons = [0, 1].map(|host| self.spawn(host));
         daemons.iter().for_each(Daemon::wait_ready);
         for daemon in &daemons {
-            wait_until(PATIENCE, "the end points are resolved", || {
-                let endpoints = daemon.show().endpoints;
-                endpoints.iter().all(|endpoint| endpoint.neighbour != "unresolved")
+            // The kernel may report late that a new uplink has a carrier.
+            wait_until(PATIENCE, "the uplink is up and the end points are resolved", || {
+                let shown = daemon.show();
+                let mut endpoints = shown.endpoints.iter();
+                shown.uplink.state == "up"
+                    && endpoints.all(|endpoint| endpoint.neighbour != "unresolved")
             });
         }
         daemons
