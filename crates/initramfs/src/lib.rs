@@ -63,6 +63,12 @@ impl Archive {
         Ok(())
     }
 
+    /// Adds a kernel module without its signature. A kernel that does not demand signatures loads
+    /// it all the same, and an emulated machine takes a third of its boot to verify thirty of them.
+    pub fn module(&mut self, path: &str, content: &[u8]) {
+        self.file(path, without_signature(content));
+    }
+
     /// Ends the archive and returns its bytes.
     ///
     /// # Errors
@@ -111,6 +117,22 @@ fn without_debug_information(program: &Path) -> io::Result<Vec<u8>> {
     read(stripped.path())
 }
 
+/// The last bytes of a signed kernel module (the kernel's scripts/sign-file.c).
+const SIGNED: &[u8] = b"~Module signature appended~\n";
+/// Length of `struct module_signature`, which ends in the big-endian length of the signature.
+const SIGNATURE_INFO_LEN: usize = 12;
+
+/// A kernel module without what `sign-file` has appended: the signature, a structure with its
+/// length, and a text. A module that has none is returned as it is.
+fn without_signature(module: &[u8]) -> &[u8] {
+    let unsigned = || {
+        let (rest, info) = module.strip_suffix(SIGNED)?.split_last_chunk::<SIGNATURE_INFO_LEN>()?;
+        let signature_len = u32::from_be_bytes(*info.last_chunk()?);
+        rest.get(..rest.len().checked_sub(usize::try_from(signature_len).ok()?)?)
+    };
+    unsigned().unwrap_or(module)
+}
+
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -133,6 +155,20 @@ mod tests {
             text.split("070701").skip(1).map(|e| e[104..].split('\0').next().unwrap()).collect();
         assert_eq!(names, ["a", "a/b", "a/b/c", "a/b/d", "TRAILER!!!"]);
         assert!(text.contains("text") && !text.contains("again") && text.len().is_multiple_of(4));
+    }
+
+    #[test]
+    fn signature_is_removed_when_a_module_has_one() {
+        let signed = |signature_len: u8| {
+            let info = [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, signature_len];
+            [&b"module"[..], b"signature", &info, SIGNED].concat()
+        };
+        assert_eq!(without_signature(&signed(9)), b"module");
+        let too_long = signed(16);
+        assert_eq!(without_signature(&too_long), too_long);
+        for unsigned in [&b"module"[..], SIGNED, b""] {
+            assert_eq!(without_signature(unsigned), unsigned);
+        }
     }
 
     #[test]

@@ -379,7 +379,7 @@ fn root_file_system(extra: &Extra<'_>) -> Vec<u8> {
     archive.file("lib/modules", modules.join(" ").as_bytes());
     for module in modules {
         let file = format!("{module}.ko");
-        archive.file(&format!("lib/{file}"), &read(&kernel.join(&file)));
+        archive.module(&format!("lib/{file}"), &read(&kernel.join(&file)));
     }
     for (name, program) in extra.programs {
         archive.program(name, program).unwrap_or_else(|error| panic!("{error}"));

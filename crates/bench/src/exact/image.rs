@@ -149,7 +149,7 @@ fn add_module(
     for needed in needed_by(&bytes) {
         add_module(archive, kernel, &needed, loaded)?;
     }
-    archive.file(&format!("lib/{name}.ko"), &bytes);
+    archive.module(&format!("lib/{name}.ko"), &bytes);
     loaded.push(name.to_owned());
     Ok(())
 }
