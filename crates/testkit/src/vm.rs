@@ -41,12 +41,12 @@ const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-ke
 /// The environment variable that names another directory, such as one of
 /// `scripts/fetch-other-kernel.sh`. Modules that this kernel has built in are missing there.
 const OTHER_KERNEL: &str = "WEFT_TEST_KERNEL";
-/// The kernel's command line. Its last three options save time. Without the first two the kernel
-/// tests its cryptographic algorithms, and waits for a timer in a loop of `pause`, which is slow in
-/// the emulator. Without the third, each start of a program has other addresses, and the emulator
-/// translates the whole program again.
-const COMMAND_LINE: &str =
-    "console=ttyS0 quiet panic=-1 cryptomgr.notests=1 nolapic_timer norandmaps";
+/// The kernel's command line. Its last five options save time. Without the first four the kernel
+/// tests its cryptographic algorithms, and waits for three timers, in loops of `pause` or of reads
+/// of a device, which are slow in the emulator. Without the last, each start of a program has other
+/// addresses, and the emulator translates the whole program again.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests=1 nolapic_timer \
+                            no_timer_check initcall_blacklist=hpet_init norandmaps";
 /// Timeout for booting, and for each command, on a busy host.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// ASCII's record separator, which ends the output of a command; its exit code and a newline

@@ -15,10 +15,12 @@ use crate::process::Process;
 use crate::{Error, Result, Stop};
 
 const QEMU: &str = "qemu-system-x86_64";
-/// The kernel's parameters. The last two halve the time of a boot: without them the kernel checks
-/// its cryptography, and waits for a timer in a loop of `pause`, which is slow in the emulator.
+/// The kernel's parameters. The last four shorten a boot. Without them the kernel checks its
+/// cryptography, and waits for three timers, in loops of `pause` or of reads of a device, which are
+/// slow in the emulator.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 nokaslr norandmaps \
-                            random.trust_cpu=on cryptomgr.notests=1 nolapic_timer";
+                            random.trust_cpu=on cryptomgr.notests=1 nolapic_timer \
+                            no_timer_check initcall_blacklist=hpet_init";
 /// QEMU's options for the clock: an instruction takes a nanosecond, and idle time is skipped.
 /// Another thread of QEMU skips it. That thread may see that the processor halts before its last
 /// instructions are counted, and then the clock goes wrong: in 23 of 40 machines that halted 60,000
