@@ -284,9 +284,9 @@ fn stderr_file(control: &Path) -> PathBuf {
     control.with_extension(format!("stderr-{unique}"))
 }
 
-/// The limit of megaflows of a daemon whose test sets none. The kernel datapath allocates memory for
-/// all of them when it starts. With the default of 200,000, that takes several percent of these
-/// tests' processor time.
+/// The limit of megaflows of a daemon whose test sets none. The kernel datapath allocates memory
+/// for all of them when it starts. With the default of 200,000, that takes several percent of
+/// these tests' processor time.
 pub const MEGAFLOWS: [&str; 2] = ["--megaflows", "2048"];
 
 /// `weft run` with this control socket and these arguments.

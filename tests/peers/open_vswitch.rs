@@ -200,8 +200,8 @@ impl OpenVswitch {
     }
 }
 
-/// A program of Open vSwitch, run in the directory of the instance. Socket paths are relative to it,
-/// because their length is limited.
+/// A program of Open vSwitch, run in the directory of the instance. Socket paths are relative to
+/// it, because their length is limited.
 fn tool(directory: &Path, name: &str) -> Command {
     let mut command = command(name);
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {

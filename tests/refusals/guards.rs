@@ -26,8 +26,8 @@ struct Message {
 /// The drop reason of frames that are dropped whatever the port is trusted for.
 const ALWAYS: &str = "malformed";
 
-/// All messages of each sender to each of its receivers. Python starts once, because importing scapy
-/// takes longer than making the frames.
+/// All messages of each sender to each of its receivers. Python starts once, because importing
+/// scapy takes longer than making the frames.
 fn messages(macs: &[[String; 2]]) -> Vec<Message> {
     let macs: Vec<_> = macs.as_flattened().iter().map(String::as_str).collect();
     let output = run_script("guarded.py", &macs, "");

@@ -33,8 +33,8 @@ impl Netlink {
     /// The packets that the root qdisc of a device has dropped since it was added, modulo 2^32; 0
     /// for a device without a queue, or if there is no such device.
     ///
-    /// The kernel lists the qdiscs of all devices for this. An answer for one device would go to all
-    /// programs that wait for changes of qdiscs.
+    /// The kernel lists the qdiscs of all devices for this. An answer for one device would go to
+    /// all programs that wait for changes of qdiscs.
     pub fn qdisc_drops(&self, index: Ifindex) -> Result<u32> {
         let request = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
         let qdiscs = self.dump("list qdiscs", request)?.into_iter().filter_map(|answer| {
