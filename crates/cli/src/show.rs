@@ -73,9 +73,6 @@ fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
     writeln!(out, "uplink {}  {}", uplink.device, uplink.state)?;
     write_counts(out, &uplink.rx, &uplink.tx)?;
     write_drops(out, &uplink.drops)?;
-    if uplink.queue_drops > 0 {
-        writeln!(out, "  dropped by the qdisc of {} {}", uplink.device, uplink.queue_drops)?;
-    }
     write_reports(out, "  ", &uplink.path_mtu_reports)?;
     for port in &snapshot.ports {
         writeln!(

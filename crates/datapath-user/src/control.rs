@@ -107,7 +107,6 @@ impl Control {
         underlay: &Arc<Underlay>,
     ) -> Result<(), SetupError> {
         self.workers = workers;
-        self.queue_drops();
         let punt_device = self.open_punt_device()?;
         let uplink = self.netlink.link_by_index(self.uplink.ifindex)?;
         let has_gro_device = |tunnel: &TunnelConfig| tunnel.spec.tunnel.descriptor().has_gro_device;
@@ -431,15 +430,6 @@ impl Control {
                 "{records} log records of ACLs were over their rate limit"
             );
         }
-    }
-
-    /// What the qdisc of the uplink has dropped since the start. If the kernel does not tell, this
-    /// is what it told before.
-    pub(super) fn queue_drops(&mut self) -> u64 {
-        if let Ok(drops) = self.netlink.qdisc_drops(self.uplink.ifindex) {
-            self.uplink.count_queue_drops(drops);
-        }
-        self.uplink.queue_drops()
     }
 
     /// Looks for the uplink after it was gone, and opens its sockets again.

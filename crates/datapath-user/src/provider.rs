@@ -344,8 +344,7 @@ impl Datapath for UserDatapath {
                 }
             }
         }
-        let mut control = control::lock(&self.control);
-        let queue_drops = control.queue_drops();
+        let control = control::lock(&self.control);
         let mut reports = control.path_mtus.reports(Instant::now());
         for endpoint in endpoints.values_mut() {
             let name = (endpoint.tunnel.as_str(), endpoint.remote, endpoint.local);
@@ -377,7 +376,6 @@ impl Datapath for UserDatapath {
                 rx: total.uplink.rx.into(),
                 tx: total.uplink.tx.into(),
                 drops: drops(&total.uplink.drops),
-                queue_drops,
                 path_mtu_reports: control.path_mtus.counts(),
             },
             endpoints: endpoints.into_values().collect(),

@@ -63,10 +63,6 @@ pub(super) struct UplinkWatch {
     state: UplinkState,
     /// The least MTU for the longest packets of tunnels and the longest tagged frames.
     mtu_needed: MtuNeeded,
-    /// The last reading of the drops of the device's qdisc.
-    last_queue_drops: Option<u32>,
-    /// What its qdisc has dropped since the start.
-    queue_drops: u64,
     /// The MTU that was found too low. The warning is repeated only after the device was gone.
     mtu_too_low: Option<u32>,
 }
@@ -79,8 +75,6 @@ impl UplinkWatch {
             ifindex,
             state: UplinkState::Up,
             mtu_needed: MtuNeeded::of(&config.underlay),
-            last_queue_drops: None,
-            queue_drops: 0,
             mtu_too_low: None,
         }
     }
@@ -91,17 +85,6 @@ impl UplinkWatch {
         if needed != self.mtu_needed {
             (self.mtu_needed, self.mtu_too_low) = (needed, None);
         }
-    }
-
-    /// Counts what the qdisc has dropped. `drops` is its own counter, which begins anew with
-    /// another qdisc. The first reading is of the time before the start.
-    pub(super) fn count_queue_drops(&mut self, drops: u32) {
-        let last = self.last_queue_drops.replace(drops).unwrap_or(drops);
-        self.queue_drops += u64::from(drops.checked_sub(last).unwrap_or(drops));
-    }
-
-    pub(super) fn queue_drops(&self) -> u64 {
-        self.queue_drops
     }
 
     pub(super) fn state(&self) -> UplinkState {
@@ -138,23 +121,6 @@ impl UplinkWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn queue_drops_are_counted_from_the_first_reading_and_again_after_a_new_qdisc() {
-        let mut watch = UplinkWatch {
-            device: String::new(),
-            ifindex: Ifindex(1),
-            state: UplinkState::Up,
-            mtu_needed: MtuNeeded { tunnels: 0, tags: 0 },
-            last_queue_drops: None,
-            queue_drops: 0,
-            mtu_too_low: None,
-        };
-        for (drops, sum) in [(7, 0), (9, 2), (9, 2), (0, 2), (3, 5)] {
-            watch.count_queue_drops(drops);
-            assert_eq!(watch.queue_drops(), sum);
-        }
-    }
 
     #[test]
     fn mtu_is_found_too_low_when_tunnels_or_tags_need_more() {

@@ -232,10 +232,6 @@ pub struct UplinkStats {
     pub tx: PacketCount,
     /// Packets from the underlay, tunnelled or tagged, that were dropped.
     pub drops: Drops,
-    /// Packets that the device's queueing discipline has dropped since the start of the daemon,
-    /// those of other programs included.
-    #[serde(default)]
-    pub queue_drops: u64,
     /// Reports of path MTUs from routers of the underlay.
     #[serde(default)]
     pub path_mtu_reports: PathMtuReports,

@@ -4,12 +4,12 @@
 //! offered as this crate's own types.
 
 mod address;
+mod classifier;
 mod encapsulation;
 mod link;
 mod monitor;
 mod neighbour;
 mod route;
-mod traffic_control;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;

@@ -178,22 +178,3 @@ fn packets_cross_the_kernels_vxlan_when_both_hosts_have_one() {
         assert!(stats.rx_packets >= 1 && stats.rx_bytes >= 7, "{stats:?}");
     }
 }
-
-#[test]
-fn drops_of_a_qdisc_are_read_and_are_0_without_one() {
-    testkit::require_root!();
-    let host = TestHost::new("a");
-    let netlink = host.netlink();
-    let index = veth(&host, "near", "far");
-    for name in ["near", "far"] {
-        netlink.set_up(netlink.index_of(name).unwrap()).unwrap();
-    }
-    assert_eq!(netlink.qdisc_drops(index).unwrap(), 0);
-    let mut tc = host.program("tc");
-    tc.args(["qdisc", "add", "dev", "near", "root", "pfifo", "limit", "0"]);
-    assert!(tc.status().unwrap().success());
-    // The neighbour solicitations and multicast reports of the kernel are dropped, too.
-    wait_until(Duration::from_secs(5), "it drops", || netlink.qdisc_drops(index).unwrap() > 0);
-    netlink.delete(index).unwrap();
-    assert_eq!(netlink.qdisc_drops(index).unwrap(), 0);
-}

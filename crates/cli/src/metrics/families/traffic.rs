@@ -107,13 +107,6 @@ pub const UNDERLAY: &[Family] = &[
         "Packets from the underlay that were dropped before their port was known.",
         |of, to| add_reasons(to, &of.show.uplink.drops),
     ),
-    counter(
-        "weft_uplink_queue_drops",
-        &[],
-        "Packets that the queueing discipline of the uplink dropped, those of other programs \
-         included.",
-        |of, to| to.add(&[], of.show.uplink.queue_drops),
-    ),
     info(
         "weft_tunnel",
         &["tunnel", "local", "l4_port"],
