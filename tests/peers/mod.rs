@@ -74,9 +74,11 @@ pub fn tried(daemon: &Daemon, peer: &str, what: &str) {
 }
 
 /// Checks that weft dropped no packet of the peer as invalid. A full queue on a busy machine may
-/// drop packets; TCP retransmits them.
+/// drop packets; TCP retransmits them. What a guest sends before the kernel reports the carrier of
+/// the uplink is dropped, too.
 pub fn nothing_was_refused(daemon: &Daemon) {
     let mut drops = daemon.drops();
-    drops.retain(|reason, _| !matches!(reason.as_str(), "receive_overrun" | "queue_full"));
+    let may_happen = ["receive_overrun", "queue_full", "uplink_down"];
+    drops.retain(|reason, _| !may_happen.contains(&reason.as_str()));
     assert!(drops.is_empty(), "{drops:?}");
 }

@@ -96,13 +96,11 @@ impl Guests {
             seen.extend(self.seen(sender, to));
             passing.iter().all(|frame| seen.contains(frame))
         });
-        let mut dropped = Drops::default();
         wait_until(PATIENCE, &format!("{what}: the rest is counted"), || {
-            dropped = self.dropped(sender);
-            dropped.values().sum::<u64>() >= expected.values().sum()
+            self.dropped(sender).values().sum::<u64>() >= expected.values().sum()
         });
-        assert_eq!(dropped, expected, "{what}");
         seen.extend(self.seen(sender, to));
+        assert_eq!(self.dropped(sender), expected, "{what}");
         assert!(!forbidden.iter().any(|frame| seen.contains(frame)), "{what} was delivered");
     }
 

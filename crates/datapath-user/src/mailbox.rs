@@ -29,7 +29,7 @@ pub(super) enum Request {
     /// The link of a port's device is running, or it is not: it is down or has no carrier. Then the
     /// kernel drops what the device sends, and reports no error.
     Link(PortNo, bool),
-    /// The same of the uplink.
+    /// The link of the uplink is running, or it is not.
     UplinkLink(bool),
     /// Close the device of a port, because it is gone.
     DetachDevice(PortNo),
