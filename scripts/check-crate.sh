@@ -17,8 +17,8 @@ case " $* " in
 *) clippy-driver "$@" ;;
 esac
 
-# rustdoc takes the same arguments, without `--emit` and with another directory. Each crate has its own directory: in a common one,
-# rustdoc would merge the index of each crate with those of all before it.
+# rustdoc takes the same arguments, without `--emit` and with another directory. Each crate has its
+# own: in a common one, rustdoc would merge the index of each crate with those of all before it.
 shift
 name=
 directory=

@@ -27,8 +27,8 @@ pub struct MapSizes {
     pub lists: u32,
     /// Remote end points. Their numbers are below this.
     pub endpoints: u32,
-    /// Counters of dropped packets: a drop reason of a port each. When they are full, further drops
-    /// count for the uplink.
+    /// Counters of dropped packets, one for each port and drop reason. When all are in use, further
+    /// drops count for the uplink.
     pub drops: u32,
 }
 

@@ -235,7 +235,8 @@ fn rejection_reads_ports_only_when_it_is_asked_about_them() {
 #[test]
 fn senders_of_too_long_packets_get_an_icmp_error() {
     let actions = "reg0[0] = check_pkt_larger(1400); \
-                   icmp4_error { icmp4.code = 4; icmp4.frag_mtu = 1386; outport = \"b\"; output; };";
+                   icmp4_error { icmp4.code = 4; icmp4.frag_mtu = 1386; \
+                   outport = \"b\"; output; };";
     let done = done(actions, &tcp());
     let reply = Action::Reply {
         reply: Reply::Icmp4,
