@@ -359,9 +359,9 @@ impl Engine {
             fused: fused as u64,
             origins: origins as u64,
             learned: learned as u64,
-            lessons_configured: refused.configured,
-            lessons_port_full: refused.port_full,
-            lessons_table_full: refused.table_full,
+            learn_refused_configured: refused.configured,
+            learn_refused_port_full: refused.port_full,
+            learn_refused_table_full: refused.table_full,
             ..self.counters.stats()
         }
     }

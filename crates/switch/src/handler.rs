@@ -286,11 +286,11 @@ impl Engine {
             // A control plane may change what it has configured.
             let is_kept = matches!(result, Ok(()) | Err(LearnRefusal::Configured));
             if is_kept && !self.journal.add(*event, ingress) {
-                self.counters.lessons_untold.add(1);
+                self.counters.learn_unreported.add(1);
             }
         }
         if accepted > 0 {
-            self.counters.lessons.add(accepted);
+            self.counters.learn_accepted.add(accepted);
             self.revalidate_signal.changed();
         }
         accepted

@@ -44,16 +44,16 @@ pub struct SwitchStats {
     /// Known MAC bindings and stations.
     pub learned: u64,
     /// Learn events accepted.
-    pub lessons: u64,
+    pub learn_accepted: u64,
     /// Learn events refused because they contradict a configured entry.
-    pub lessons_configured: u64,
+    pub learn_refused_configured: u64,
     /// Learn events refused because their port had reached its limit.
-    pub lessons_port_full: u64,
+    pub learn_refused_port_full: u64,
     /// Learn events refused because the table was full, or its rest is reserved for other ports.
-    pub lessons_table_full: u64,
+    pub learn_refused_table_full: u64,
     /// Learn events that no other host is told of, because too many were waiting.
     #[serde(default)]
-    pub lessons_untold: u64,
+    pub learn_unreported: u64,
     /// Packets held until the MAC address of their next hop is known.
     #[serde(default)]
     pub held: u64,
@@ -136,8 +136,8 @@ pub(crate) struct Counters {
     pub refused: Counter,
     pub outdated: Counter,
     pub mask_limited: Counter,
-    pub lessons: Counter,
-    pub lessons_untold: Counter,
+    pub learn_accepted: Counter,
+    pub learn_unreported: Counter,
     pub held: Counter,
     pub held_sent: Counter,
     pub held_lost: Counter,
@@ -171,8 +171,8 @@ impl Counters {
             refused: self.refused.value(),
             outdated: self.outdated.value(),
             mask_limited: self.mask_limited.value(),
-            lessons: self.lessons.value(),
-            lessons_untold: self.lessons_untold.value(),
+            learn_accepted: self.learn_accepted.value(),
+            learn_unreported: self.learn_unreported.value(),
             held: self.held.value(),
             held_sent: self.held_sent.value(),
             held_lost: self.held_lost.value(),

@@ -35,7 +35,7 @@ fn packet_uses_what_an_earlier_packet_of_its_batch_taught() {
     assert_eq!(rig.fake.receive(0, 2, &udp(2, 1, HERE)), None);
     assert_eq!(rig.answer(), [2, 3, 4, 1]);
     assert_eq!((place(&rig, 1), place(&rig, 2)), (Some(1), Some(2)));
-    assert_eq!(rig.engine.stats().lessons, 2);
+    assert_eq!(rig.engine.stats().learn_accepted, 2);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn configure_replaces_earlier_configured_stations() {
     rig.engine.configure(vec![at(7, 3), at(8, 4)]);
     rig.send(1, &udp(7, 8, HERE));
     assert_eq!((place(&rig, 7), place(&rig, 8)), (Some(3), Some(4)));
-    assert_eq!(rig.engine.stats().lessons_configured, 1);
+    assert_eq!(rig.engine.stats().learn_refused_configured, 1);
     assert_eq!(rig.send(2, &udp(2, 7, HERE)).0, [3]);
     rig.engine.configure(vec![at(8, 4), at(9, 4)]);
     assert_eq!((place(&rig, 7), place(&rig, 8), place(&rig, 9)), (None, Some(4), Some(4)));
@@ -148,7 +148,7 @@ fn learning_stops_at_the_port_limit_and_packets_are_still_forwarded() {
     assert_eq!(rig.send(1, &udp(3, 9, HERE)), (vec![2, 3, 4], true));
     assert_eq!(rig.send(1, &udp(3, 9, HERE)), (vec![2, 3, 4], false));
     let stats = rig.engine.stats();
-    assert_eq!((stats.learned, stats.lessons, stats.lessons_port_full), (1, 1, 2));
+    assert_eq!((stats.learned, stats.learn_accepted, stats.learn_refused_port_full), (1, 1, 2));
     let [(port, taught)] = rig.engine.ports_of_stations()[..] else { panic!("one port") };
     assert_eq!(port.port, FdbPort::Port(PortNo(1)));
     assert_eq!(taught, PortUsage { known: 1, refused: 2 });

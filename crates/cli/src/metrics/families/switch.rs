@@ -177,17 +177,17 @@ pub const UPCALLS: &[Family] = &[
         "What packets have taught: `accepted`, contradicts a `configured` entry, or a limit of the \
          port (`port_full`) or of the table (`table_full`) was reached.",
         |of, to| {
-            to.add(&["accepted"], of.switch.lessons);
-            to.add(&["configured"], of.switch.lessons_configured);
-            to.add(&["port_full"], of.switch.lessons_port_full);
-            to.add(&["table_full"], of.switch.lessons_table_full);
+            to.add(&["accepted"], of.switch.learn_accepted);
+            to.add(&["configured"], of.switch.learn_refused_configured);
+            to.add(&["port_full"], of.switch.learn_refused_port_full);
+            to.add(&["table_full"], of.switch.learn_refused_table_full);
         },
     ),
     counter(
         "weft_learn_events_untold",
         &[],
         "Learn events that no other host is told of, because too many were waiting.",
-        |of, to| to.add(&[], of.switch.lessons_untold),
+        |of, to| to.add(&[], of.switch.learn_unreported),
     ),
     counter(
         "weft_held_packets",
