@@ -224,11 +224,10 @@ fn exit_code_is_that_of_the_worst_finding() {
     let mut command = host.netns.program(crate::common::daemon::WEFT);
     let shown = command.args(["show", "--control"]).arg(path.control(0)).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
-    let trains = "vxlan: trains of UDP datagrams; eth0 cuts them: tx-udp-segmentation on";
-    let whole =
-        "vxlan: super-packets inside the outer headers; eth0 cuts them: tx-udp_tnl-segmentation,";
+    let batches = "vxlan: UDP batches (UDP_SEGMENT); eth0 segments them: tx-udp-segmentation on";
+    let whole = "vxlan: super-packets inside the outer headers; eth0 segments them: tx-udp_tnl-segmentation,";
     let by_programs = shown.contains("kernel datapath");
-    assert!(shown.contains(if by_programs { whole } else { trains }), "{shown}");
+    assert!(shown.contains(if by_programs { whole } else { batches }), "{shown}");
     daemon.stop();
     host.netns.netlink().set_mtu(host.uplink.index, 1400).unwrap();
     assert_eq!(diagnose().status.code(), Some(2));

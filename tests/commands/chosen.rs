@@ -104,13 +104,13 @@ fn frames_agree_with_the_reported_decisions() {
         assert_eq!(why == "as configured", asked.is_some(), "{what}");
 
         let [how, why] = decision(&shown, "vxlan");
-        let ways = ["trains of UDP datagrams", "super-packets inside the outer headers"];
+        let ways = ["UDP batches (UDP_SEGMENT)", "super-packets inside the outer headers"];
         assert_eq!(how, ways[usize::from(by_programs)], "{why}");
         // A device without checksum offload has no segmentation offload: all frames are short.
-        assert_eq!(why.starts_with("eth0 cuts them"), offload, "{why}");
+        assert_eq!(why.starts_with("eth0 segments them"), offload, "{why}");
         assert_eq!(long.len() > WHOLE, offload, "{why}");
         if offload {
-            // Each datagram of a train has its own tunnel header. A super-packet has one tunnel
+            // Each datagram of a UDP batch has its own tunnel header. A super-packet has one tunnel
             // header and no checksum.
             assert_eq!(is_super(&long), by_programs, "{how}; {why}");
             assert_eq!(checksum(&long) != 0, !by_programs, "{what}");

@@ -97,7 +97,7 @@ const JOINED: &str = "segments joined before programs";
 const SINGLE: &str = "segments one by one";
 /// The first kernel that segments UDP GSO packets (batches of datagrams) for devices without
 /// checksum offload.
-const TRAINS_WITHOUT_CHECKSUM: KernelVersion = KernelVersion::new(6, 11);
+const BATCHES_WITHOUT_CHECKSUM: KernelVersion = KernelVersion::new(6, 11);
 
 /// At which attach point BPF programs decapsulate. `hook` is `tcx` or `clsact`.
 pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Decision {
@@ -131,11 +131,11 @@ pub fn sending(
     let in_kernel = by_kernel.is_some();
     let segmentation = by_kernel.unwrap_or(segmentation);
     let sums = if family == UnderlayFamily::V4 { SUMS4 } else { [SUMS4[0], "tx-checksum-ipv6"] };
-    let has_trains =
-        kernel >= TRAINS_WITHOUT_CHECKSUM || sums.iter().any(|name| nic.features.on(name));
+    let has_batches =
+        kernel >= BATCHES_WITHOUT_CHECKSUM || sums.iter().any(|name| nic.features.on(name));
     let how = match (tunnel.carrier(), in_kernel) {
         (Carrier::Udp | Carrier::Gre, true) => "super-packets inside the outer headers",
-        (Carrier::Udp, false) if has_trains => "trains of UDP datagrams",
+        (Carrier::Udp, false) if has_batches => "UDP batches (UDP_SEGMENT)",
         (Carrier::Udp, false) => "one UDP datagram after the other",
         (Carrier::Gre, false) => "a packet for each segment",
         (Carrier::TcpShaped, _) => "one TCP-shaped super-packet",
@@ -143,17 +143,17 @@ pub fn sending(
     };
     if how.starts_with("one UDP") {
         let why = format!(
-            "Linux {kernel} cuts no trains for a device that makes no checksums, as {} does not",
+            "Linux {kernel} sends UDP batches only through devices that compute checksums; {} does not",
             nic.name
         );
         return Decision::new(tunnel.name(), how, why);
     }
     let device = &nic.name;
     let who = match segmentation.outcome {
-        PerformedBy::Yes => format!("{device} cuts them"),
-        PerformedBy::InSoftware => format!("the kernel cuts them for {device}"),
+        PerformedBy::Yes => format!("{device} segments them"),
+        PerformedBy::InSoftware => format!("the kernel segments them for {device}"),
         PerformedBy::No => "there are no super-packets".to_owned(),
-        PerformedBy::Unknown => format!("{device} or the kernel cuts them"),
+        PerformedBy::Unknown => format!("{device} or the kernel segments them"),
     };
     let in_software = segmentation.outcome == PerformedBy::InSoftware;
     let cost = match (in_software, in_kernel) {
@@ -252,19 +252,19 @@ mod tests {
     }
 
     #[test]
-    fn trains_are_sent_where_the_kernel_segments_them() {
+    fn batches_are_sent_where_the_kernel_segments_them() {
         let old = KernelVersion::new(6, 1);
         let how = |nic: &NicFacts, kernel, by_programs| {
             sending(nic, kernel, TunnelType::Geneve, UnderlayFamily::V4, by_programs)
         };
         let sums = nic(&["tx-checksum-ip-generic", "tx-udp-segmentation"]);
-        let trains = "trains of UDP datagrams";
-        assert_eq!(how(&sums, old, false).how, trains);
-        assert_eq!(how(&sums, old, false).why, "eth0 cuts them: tx-udp-segmentation on");
-        assert_eq!(how(&nic(&[]), NEW, false).how, trains);
+        let batches = "UDP batches (UDP_SEGMENT)";
+        assert_eq!(how(&sums, old, false).how, batches);
+        assert_eq!(how(&sums, old, false).why, "eth0 segments them: tx-udp-segmentation on");
+        assert_eq!(how(&nic(&[]), NEW, false).how, batches);
         let single = how(&nic(&[]), old, false);
         assert_eq!(single.how, "one UDP datagram after the other");
-        assert!(single.why.starts_with("Linux 6.1 cuts no trains"), "{single:?}");
+        assert!(single.why.starts_with("Linux 6.1 sends UDP batches only"), "{single:?}");
         assert_eq!(how(&sums, old, true).how, "super-packets inside the outer headers");
         let stt = how(&nic(&["tx-checksum-ip-generic", "tx-tcp-segmentation"]), old, false);
         assert!(stt.why.ends_with("; eth0 would cut those of stt"), "{stt:?}");

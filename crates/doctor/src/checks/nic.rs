@@ -83,7 +83,7 @@ const OFFLOADS: &[Offload] = &[
         check: "tx_udp",
         feature: "tx-udp-segmentation",
         carriers: &[Carrier::Udp],
-        why: "the CPU segments the UDP trains that the user datapath sends for VXLAN and Geneve",
+        why: "the CPU segments the UDP batches that the user datapath sends for VXLAN and Geneve",
     },
     Offload {
         check: "tx_udp_tnl",

@@ -264,7 +264,7 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> OffloadSupport {
         return OffloadSupport::new(PerformedBy::No, why);
     }
     let by = match tunnel.carrier() {
-        Carrier::Udp => "trains, for the socket of the tunnel (UDP_GRO)",
+        Carrier::Udp => "UDP batches, for the socket of the tunnel (UDP_GRO)",
         Carrier::Gre => "inner TCP segments, as without a tunnel",
         Carrier::TcpShaped => "segments of a frame, like those of TCP",
         Carrier::Tags => "tagged frames",
