@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 
 use crate::architecture::Architecture;
 use crate::run::{Background, run};
@@ -36,7 +36,21 @@ impl Tally {
         let used = processor_time().saturating_sub(used);
         // Processor time of what runs in the background counts in the step during which it ends.
         let elapsed = format!("{}, {} of processor time", seconds(start.elapsed()), seconds(used));
-        let line = match &result {
+        self.end(name, &result, &elapsed)
+    }
+
+    /// Prints what a step that ran beside the tests has printed, and notes how it ended.
+    fn step_beside(&mut self, name: &str, step: BesideTests) {
+        println!("\n=== {name}");
+        print!("{}", step.printed);
+        let elapsed = format!("{} beside other steps", seconds(step.elapsed));
+        let passed = self.end(name, &step.result, &elapsed);
+        self.passed += usize::from(passed);
+        self.failed += usize::from(!passed);
+    }
+
+    fn end(&mut self, name: &str, result: &Result<()>, elapsed: &str) -> bool {
+        let line = match result {
             Ok(()) => format!("{name}: ok, {elapsed}"),
             Err(error) => format!("{name}: FAILED, {elapsed}: {error:#}"),
         };
@@ -57,7 +71,7 @@ pub fn ci() -> Result<()> {
         packages::fetch_guest_kernel()
     });
     // The link of the release occupies one processor, so it is built beside all that is compiled.
-    let release = Background::start(demo::release_build());
+    let (release, release_start) = (Background::start(demo::release_build()), Instant::now());
     tally.step("format", || lint::fmt(true));
     tally.step("dependencies", deps::check);
     tally.step("licences", || sbom::write(Architecture::Amd64).map(drop));
@@ -66,7 +80,7 @@ pub fn ci() -> Result<()> {
     tally.step("book", book::book);
     tally.step("build, clippy and documentation", test::build_and_check);
     // Tests often wait, and none of this depends on what else runs.
-    let beside = thread::spawn(|| count_and_package(release));
+    let beside = thread::spawn(move || count_and_package(release, release_start));
     let mut counts = test::Counts::default();
     let tested = tally.announce("test", || {
         let (all, result) = test::count(&test::Options::default(), true);
@@ -77,17 +91,12 @@ pub fn ci() -> Result<()> {
     // A run that failed in some other way (it did not compile, it skipped tests) counts as one
     // failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
-    let mut ends = None;
-    tally.announce("wait for the steps beside the tests", || {
-        ends = Some(beside.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        Ok(())
-    });
-    let [release, gate, packages] = ends.context("nothing ran beside the tests")?;
-    tally.step("release", || print_end(release));
-    tally.step("exact gate", || print_end(gate));
-    tally.step("Debian packages", || print_end(packages));
+    let [release, gate, packages] = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
+    tally.step_beside("release", release);
+    tally.step_beside("exact gate", gate);
+    tally.step_beside("Debian packages", packages);
     // Not beside the tests: one demo or study at a time measures on a host.
-    tally.step("demo", || run(&mut demo::command(&["--seconds", "0.1"])));
+    tally.step("demo", || run(Command::new("make").args(["demo", "ARGS=--seconds 0.1"])));
 
     println!("\n=== {}, {} of processor time", seconds(start.elapsed()), seconds(processor_time()));
     counts.print_panics();
@@ -99,28 +108,39 @@ pub fn ci() -> Result<()> {
     Ok(())
 }
 
-/// What a program printed, and how it ended.
-type End = Result<(String, Result<()>)>;
+/// The end of a step that ran beside the tests.
+struct BesideTests {
+    printed: String,
+    result: Result<()>,
+    elapsed: Duration,
+}
+
+impl BesideTests {
+    /// Waits for the program of a step that began at `start`.
+    fn finish(program: Result<Background>, start: Instant) -> Self {
+        let (printed, result) = match program {
+            Ok(program) => program.finish(),
+            Err(error) => (String::new(), Err(error)),
+        };
+        Self { printed, result, elapsed: start.elapsed() }
+    }
+}
 
 /// Waits for the build of the release, counts its instructions, and makes packages of it.
-fn count_and_package(release: Result<Background>) -> [End; 3] {
-    let release = release.map(Background::finish);
-    if !matches!(release, Ok((_, Ok(())))) {
-        let absent = || Err(anyhow!("there is no release"));
+fn count_and_package(release: Result<Background>, release_start: Instant) -> [BesideTests; 3] {
+    let release = BesideTests::finish(release, release_start);
+    let start = Instant::now();
+    if release.result.is_err() {
+        let absent = || BesideTests::finish(Err(anyhow!("there is no release")), start);
         return [release, absent(), absent()];
     }
     // Not `current_exe()`: a new build may have replaced the file, and then that path is wrong.
     let mut deb = Command::new(std::env::args_os().next().unwrap_or_default());
     deb.arg("deb");
     let packages = Background::start(deb);
-    let gate = exact::comparison().and_then(Background::start).map(Background::finish);
-    [release, gate, packages.map(Background::finish)]
-}
-
-fn print_end(end: End) -> Result<()> {
-    let (printed, result) = end?;
-    print!("{printed}");
-    result
+    let gate = exact::comparison().and_then(Background::start);
+    let gate = BesideTests::finish(gate, start);
+    [release, gate, BesideTests::finish(packages, start)]
 }
 
 /// The processor time of all programs that this one has waited for, and of those that they waited
