@@ -125,6 +125,8 @@ struct Document {
     anchors: BTreeSet<String>,
     /// Words in bold, each with its line.
     bold: Vec<(usize, String)>,
+    /// Words in italics, each with its line.
+    italic: Vec<(usize, String)>,
     /// The first cell of each table row.
     row_titles: BTreeSet<String>,
 }
@@ -133,7 +135,7 @@ impl Document {
     fn parse(text: &str) -> Self {
         let mut document = Self::default();
         let mut block = String::new();
-        let mut bold: Option<String> = None;
+        let (mut bold, mut italic): (Option<String>, Option<String>) = (None, None);
         let mut is_code = false;
         let mut cell = 0;
         for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
@@ -148,11 +150,15 @@ impl Document {
                 Event::End(TagEnd::Strong) => {
                     document.bold.extend(bold.take().map(|words| (line, words)));
                 }
+                Event::Start(Tag::Emphasis) => italic = Some(String::new()),
+                Event::End(TagEnd::Emphasis) => {
+                    document.italic.extend(italic.take().map(|words| (line, words)));
+                }
                 Event::Start(Tag::TableRow) => cell = 0,
                 Event::Text(words) | Event::Code(words) if !is_code => {
                     block.push_str(&words);
-                    if let Some(bold) = &mut bold {
-                        bold.push_str(&words);
+                    for marked in [&mut bold, &mut italic].into_iter().flatten() {
+                        marked.push_str(&words);
                     }
                 }
                 Event::SoftBreak | Event::HardBreak => block.push(' '),
@@ -262,7 +268,8 @@ fn joined(path: &Path, link: &str) -> PathBuf {
     joined
 }
 
-/// Bold words of the page of concepts that are no row of the glossary.
+/// Terms that are introduced but are no row of the glossary: bold words of the page of concepts,
+/// and words in italics on all other pages except records.
 fn undefined_terms(documents: &BTreeMap<PathBuf, Document>) -> Vec<String> {
     let (Some(concepts), Some(glossary)) =
         (documents.get(Path::new(CONCEPTS)), documents.get(Path::new(GLOSSARY)))
@@ -274,9 +281,20 @@ fn undefined_terms(documents: &BTreeMap<PathBuf, Document>) -> Vec<String> {
         let term = term.to_lowercase();
         defined.contains(term.as_str()) || defined.contains(term.trim_end_matches('s'))
     };
-    let undefined = concepts.bold.iter().filter(|(_, term)| !is_defined(term));
+    let is_record = |path: &Path| {
+        let folder = path.parent().and_then(Path::file_name);
+        folder.is_some_and(|folder| folder == "adr" || folder == "results")
+    };
+    let pages = documents.iter().filter(|(path, _)| {
+        !is_record(path) && path.as_path() != Path::new(GLOSSARY) && !path.ends_with("CHANGELOG.md")
+    });
+    let italic = pages.flat_map(|(path, page)| page.italic.iter().map(move |term| (&**path, term)));
+    let bold = concepts.bold.iter().map(|term| (Path::new(CONCEPTS), term));
+    let undefined = bold.chain(italic).filter(|(_, (_, term))| !is_defined(term));
     undefined
-        .map(|(line, term)| format!("{CONCEPTS}:{line}: {term:?} is not in {GLOSSARY}"))
+        .map(|(path, (line, term))| {
+            format!("{}:{line}: {term:?} is not in {GLOSSARY}", path.display())
+        })
         .collect()
 }
 
@@ -315,6 +333,9 @@ mod tests {
         let glossary = Document::parse("| word | meaning |\n|---|---|\n| known, other | x |\n");
         let documents = BTreeMap::from([(CONCEPTS.into(), concepts), (GLOSSARY.into(), glossary)]);
         assert_eq!(undefined_terms(&documents).len(), 1);
+        let other = Document::parse("*Known*, *unheard* and **bold**.");
+        let documents = [("docs/a.md".into(), other)].into_iter().chain(documents).collect();
+        assert_eq!(undefined_terms(&documents).len(), 2);
     }
 
     #[test]
