@@ -108,6 +108,69 @@ fn examples_in_help_texts_are_valid_command_lines() {
     assert!(count > 60, "{count} examples found");
 }
 
+/// Pages of records name commands of earlier versions; this covers the other pages.
+#[test]
+fn commands_that_the_documents_name_exist() {
+    let summary = document("SUMMARY.md");
+    let pages = summary.split('(').skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
+    let pages = pages.filter(|page| !page.contains('/') && *page != "commands.md");
+    let (mut lines, mut fragments) = (0, 0);
+    for page in pages.chain(["../README.md", "../SECURITY.md", "../CONTRIBUTING.md"]) {
+        let text = document(page);
+        for (index, part) in text.split("```").enumerate() {
+            if index % 2 == 0 {
+                for code in part.split('`').skip(1).step_by(2) {
+                    let words: Vec<_> = code.split_whitespace().collect();
+                    fragments += usize::from(is_known_fragment(page, &words));
+                }
+            } else if let Some(script) = part.strip_prefix("sh\n") {
+                for line in script.replace("\\\n", " ").lines() {
+                    lines += usize::from(is_valid_line(page, line.trim()));
+                }
+            }
+        }
+    }
+    assert!(lines > 40 && fragments > 100, "{lines} lines, {fragments} fragments found");
+}
+
+/// True for a command line of one of the programs, which must accept it.
+fn is_valid_line(page: &str, line: &str) -> bool {
+    let line = line.strip_prefix("sudo ").unwrap_or(line);
+    let Some(program) = programs().into_iter().find(|of| is_first(of, line)) else { return false };
+    let mut words = shell_words(line);
+    let is_of_the_shell = |word: &String| ["&", "&&", ";"].contains(&&**word) || word.contains('>');
+    words.truncate(words.iter().position(is_of_the_shell).unwrap_or(words.len()));
+    let result = program.try_get_matches_from(&words);
+    assert!(result.is_ok(), "{page}: {line}\n{words:?}\n{}", result.unwrap_err());
+    true
+}
+
+/// True for a part of a command line of one of the programs, whose subcommands and options must
+/// exist. Arguments may be missing.
+fn is_known_fragment(page: &str, words: &[&str]) -> bool {
+    let line = words.join(" ");
+    let Some(program) = programs().into_iter().find(|of| is_first(of, &line)) else { return false };
+    let mut command = &program;
+    for word in &words[1..] {
+        if let Some(subcommand) = command.find_subcommand(word) {
+            command = subcommand;
+        } else if let Some(option) = word.strip_prefix("--") {
+            let option = option.split('=').next();
+            let is_option = |argument: &Arg| argument.get_long() == option;
+            let mut arguments = program.get_arguments().chain(command.get_arguments());
+            assert!(arguments.any(is_option), "{page}: `{line}`: no option {word:?}");
+        } else {
+            let takes_words = command.get_arguments().next().is_some();
+            assert!(takes_words, "{page}: `{line}`: no subcommand {word:?}");
+        }
+    }
+    true
+}
+
+fn is_first(program: &Command, line: &str) -> bool {
+    line.strip_prefix(program.get_name()).is_some_and(|rest| rest.starts_with(' '))
+}
+
 fn programs() -> [Command; 2] {
     [Cli::command(), bench::cli::command()]
 }
