@@ -89,13 +89,13 @@ fn steadiness(report: &ProfileReport) -> String {
     let percent = noise.distance() * 100.0;
     if noise.distance() <= STEADY {
         format!(
-            "The machine was steady: the bridge, measured twice in a block, differed from itself \
-             by at most {percent:.0} %."
+            "The machine was steady: two measurements of the Linux bridge differed by at most \
+             {percent:.0} %."
         )
     } else {
         format!(
-            "The machine was NOT steady: the bridge, measured twice in a block, differed from \
-             itself by up to {percent:.0} %, and smaller differences mean nothing."
+            "The machine was NOT steady: two measurements of the Linux bridge differed by up to \
+             {percent:.0} %, and smaller differences mean nothing."
         )
     }
 }
@@ -140,8 +140,8 @@ mod tests {
                 "With one TCP stream, the kernel datapath carried 0.95 (vlan) to 1.10 (vxlan) of \
                  what the Linux bridge carried; its VXLAN carried 1.10 of what kernel VXLAN \
                  carried.",
-                "The machine was steady: the bridge, measured twice in a block, differed from \
-                 itself by at most 0 %.",
+                "The machine was steady: two measurements of the Linux bridge differed by at most \
+                 0 %.",
             ]
         );
     }
