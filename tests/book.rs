@@ -23,9 +23,11 @@ mount -t tmpfs tmpfs /run/weft
 /// Begins the line that names the test that executes the block of commands below it, or does the
 /// same with directories, addresses and services of its own.
 const MARK: &str = "<!-- tested by ";
-/// Begins the line that names the step of CI that does the same as the block below it.
+/// Begins the line that names the steps of CI that do the same as the block below it.
 const CI_MARK: &str = "<!-- run by CI: ";
-/// Begins the line that says why neither runs the block below it.
+/// Begins the line that names the kept run in docs/results that the block below it is part of.
+const RUN_MARK: &str = "<!-- run in results/";
+/// Begins the line that says why nothing runs the block below it.
 const NOT_RUN_MARK: &str = "<!-- not run: ";
 
 fn document(name: &str) -> String {
@@ -154,7 +156,8 @@ fn commands_in_the_book_name_their_test() {
     assert!(count >= 13, "{count} blocks of commands are run");
 }
 
-/// True if the mark before a block names what runs it: a test or a step of CI, which must exist.
+/// True if the mark before a block names what runs it, which must exist: a test, steps of CI, or a
+/// kept run.
 /// Whether the test does what the block says is for the reader to judge.
 fn is_run(page: &str, mark: &str) -> bool {
     let after = |prefix| mark.strip_prefix(prefix).and_then(|rest: &str| rest.strip_suffix(" -->"));
@@ -162,23 +165,34 @@ fn is_run(page: &str, mark: &str) -> bool {
         assert!(!reason.trim().is_empty(), "docs/{page}: {mark:?} gives no reason");
         return false;
     }
-    let (file, wanted) = if let Some(step) = after(CI_MARK) {
-        ("xtask/src/ci.rs", format!("tally.step({step:?}, "))
-    } else if let Some((file, function)) = after(MARK).and_then(|named| named.split_once("::")) {
-        (file, format!("fn {function}("))
-    } else {
-        panic!(
-            "docs/{page}: write `{MARK}FILE::FUNCTION -->`, `{CI_MARK}STEP -->` or \
+    if let Some(run) = after(RUN_MARK) {
+        document(&format!("results/{run}"));
+        return true;
+    }
+    if let Some(steps) = after(CI_MARK) {
+        let ci = document("../xtask/src/ci.rs");
+        for step in steps.split(", ") {
+            assert!(ci.contains(&format!("({step:?}, ")), "docs/{page}: CI has no step {step:?}");
+        }
+        return true;
+    }
+    let (file, wanted) =
+        if let Some((file, function)) = after(MARK).and_then(|named| named.split_once("::")) {
+            (file, format!("fn {function}("))
+        } else {
+            panic!(
+                "docs/{page}: write `{MARK}FILE::FUNCTION -->`, `{CI_MARK}STEP -->`, \
+                 `{RUN_MARK}FILE -->` or \
              `{NOT_RUN_MARK}REASON -->` before the block, not {mark:?}"
-        )
-    };
+            )
+        };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
     let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
     let (before, _) =
         source.split_once(&wanted).unwrap_or_else(|| panic!("docs/{page}: {file} lacks {wanted}"));
     // The attributes of a function follow the `}` of the one before it.
     let attributes = &before[before.rfind("\n}\n").unwrap_or(0)..];
-    let is_test = file == "xtask/src/ci.rs" || attributes.contains("#[test]\n");
+    let is_test = attributes.contains("#[test]\n");
     assert!(is_test, "docs/{page}: {wanted} of {file} is no test");
     true
 }
