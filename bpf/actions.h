@@ -297,7 +297,8 @@ __weak int apply_action(struct __sk_buff *skb, struct weft_key *key,
 			count_tx(uplink_stats(), bytes);
 		return 0;
 	case WEFT_ACTION_PUSH_VLAN:
-		return bpf_skb_vlan_push(skb, bpf_htons(action->value >> 16), action->value);
+		return bpf_skb_vlan_push(skb, bpf_htons(action->value >> WEFT_PUSH_VLAN_TPID_SHIFT),
+					 action->value);
 	case WEFT_ACTION_POP_VLAN:
 		return bpf_skb_vlan_pop(skb);
 	default:

@@ -127,7 +127,7 @@ static __always_inline void fill_tunnel(__u8 *outer, const struct weft_class *cl
 					const struct weft_action *action, __u32 at, __u16 port,
 					__u32 len)
 {
-	__u32 number = action->value >> 32;
+	__u32 number = action->value >> WEFT_ENCAP_KEY_SHIFT;
 
 	if (class->tunnel >= WEFT_GRE) {
 		if (class->flags & WEFT_CLASS_KEY)

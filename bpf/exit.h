@@ -10,20 +10,28 @@
 #include "parse.h"
 #include "punt_queue.h"
 
+static __always_inline struct weft_drop_key drop_key(__u32 port, __u32 reason)
+{
+	return (struct weft_drop_key) {
+		.port_reason = (__u64)port << WEFT_DROP_PORT_SHIFT |
+			       (reason & WEFT_DROP_REASON_MASK),
+	};
+}
+
 /*
  * Counts a dropped packet that came in by `port`. When weft_drops is full, the drop counts for the
  * uplink, whose entries the daemon added in advance.
  */
 __weak int count_drop(__u32 port, __u32 reason)
 {
-	struct weft_drop_key drop = { .port_reason = (__u64)port << 8 | (reason & 0xff) };
+	struct weft_drop_key drop = drop_key(port, reason);
 	__u64 *count = bpf_map_lookup_elem(&weft_drops, &drop);
 	__u64 one = 1;
 
 	if (!count) {
 		if (!bpf_map_update_elem(&weft_drops, &drop, &one, 0))
 			return TC_ACT_SHOT;
-		drop.port_reason = (__u64)weft_config.uplink_port << 8 | (reason & 0xff);
+		drop = drop_key(weft_config.uplink_port, reason);
 		count = bpf_map_lookup_elem(&weft_drops, &drop);
 	}
 	if (count)

@@ -189,17 +189,23 @@ enum weft_action_kind {
 	/* Send by the uplink with the tags that the frame has. */
 	WEFT_ACTION_UPLINK = 2,
 	/*
-	 * Only as the last action. `number`: the end point; `value`: tunnel key << 32 | data of
-	 * Geneve's logical-port option.
+	 * Only as the last action. `number`: the end point; `value`: the tunnel key from bit
+	 * WEFT_ENCAP_KEY_SHIFT on, and below it the data of Geneve's logical-port option.
 	 */
 	WEFT_ACTION_ENCAP = 3,
 	/* Only as the last action. `field`: enum drop_reason. */
 	WEFT_ACTION_DROP = 4,
-	/* `value`: the tag, TPID << 16 | TCI. */
+	/* `value`: the tag, TPID << WEFT_PUSH_VLAN_TPID_SHIFT | TCI. */
 	WEFT_ACTION_PUSH_VLAN = 5,
 	WEFT_ACTION_POP_VLAN = 6,
 	/* `field`: enum weft_set_field; `value`: its new bits, right aligned. */
 	WEFT_ACTION_SET = 7,
+};
+
+/* Bit positions in the `value` of an action. */
+enum weft_action_bits {
+	WEFT_ENCAP_KEY_SHIFT = 32,
+	WEFT_PUSH_VLAN_TPID_SHIFT = 16,
 };
 
 /*
@@ -319,9 +325,14 @@ struct weft_punt_queue {
 	__u32 pad;
 };
 
-/* Key of a drop counter: ingress port << 8 | drop reason. */
+/* Key of a drop counter: ingress port and drop reason. */
 struct weft_drop_key {
-	__u64 port_reason;
+	__u64 port_reason;	/* port << WEFT_DROP_PORT_SHIFT | enum drop_reason */
+};
+
+enum weft_drop_key_bits {
+	WEFT_DROP_PORT_SHIFT = 8,
+	WEFT_DROP_REASON_MASK = 0xff,
 };
 
 /* What many end points share: tunnel type, options and local address. */

@@ -143,14 +143,14 @@ fn action(step: &BpfAction) -> Vec<u8> {
             kind: abi::WEFT_ACTION_ENCAP as u8,
             has_ports: ports.is_some().into(),
             number: endpoint.0,
-            value: u64::from(key) << 32 | u64::from(ports.unwrap_or(0)),
+            value: u64::from(key) << abi::WEFT_ENCAP_KEY_SHIFT | u64::from(ports.unwrap_or(0)),
         }),
         BpfAction::Drop(reason) => {
             struct_bytes!(weft_action { kind: abi::WEFT_ACTION_DROP as u8, field: reason as u8 })
         }
         BpfAction::PushVlan(tag) => struct_bytes!(weft_action {
             kind: abi::WEFT_ACTION_PUSH_VLAN as u8,
-            value: u64::from(tag.tpid.0) << 16 | u64::from(tag.tci()),
+            value: u64::from(tag.tpid.0) << abi::WEFT_PUSH_VLAN_TPID_SHIFT | u64::from(tag.tci()),
         }),
         BpfAction::PopVlan => struct_bytes!(weft_action { kind: abi::WEFT_ACTION_POP_VLAN as u8 }),
         BpfAction::Set { field, bits, value } => {

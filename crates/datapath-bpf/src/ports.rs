@@ -169,9 +169,7 @@ impl Ports {
     pub(crate) fn count_for(&self, uplink: PortNo) -> Result<(), MapError> {
         let cpus = libbpf_rs::num_possible_cpus()?;
         for &reason in DropReason::ALL {
-            let key = struct_bytes!(weft_drop_key {
-                port_reason: u64::from(uplink.0) << 8 | reason as u64
-            });
+            let key = drop_key(uplink, reason);
             self.drops.update_percpu(&key, &vec![vec![0; 8]; cpus], MapFlags::ANY)?;
         }
         Ok(())
@@ -380,7 +378,7 @@ impl Ports {
         // In batches: at two system calls for each key, upcalls would wait for the lock too long.
         let counted = sys::read_hash(&self.drops).map_err(libbpf_rs::Error::from)?;
         for (key, cpus) in &counted {
-            let Some((port, reason)) = read_key(key) else { continue };
+            let Some((port, reason)) = read_drop_key(key) else { continue };
             let total = cpus.as_chunks().0.iter().map(|cpu| u64::from_ne_bytes(*cpu)).sum();
             match ports.get_mut(&port) {
                 Some(counts) => counts.drops.add(reason, total),
@@ -412,7 +410,7 @@ impl Ports {
     fn forget_drops(&self, port: PortNo) -> Result<(), MapError> {
         let counted = sys::read_hash(&self.drops).map_err(libbpf_rs::Error::from)?;
         for (key, _) in
-            counted.iter().filter(|(key, _)| read_key(key).is_some_and(|it| it.0 == port))
+            counted.iter().filter(|(key, _)| read_drop_key(key).is_some_and(|it| it.0 == port))
         {
             self.drops.delete(key)?;
         }
@@ -485,11 +483,19 @@ fn since(now: PacketCount, base: PacketCount) -> PacketCount {
     }
 }
 
+/// A `struct weft_drop_key`.
+fn drop_key(port: PortNo, reason: DropReason) -> Vec<u8> {
+    struct_bytes!(weft_drop_key {
+        port_reason: u64::from(port.0) << abi::WEFT_DROP_PORT_SHIFT | reason as u64,
+    })
+}
+
 /// Ingress port and reason in a `struct weft_drop_key`.
-fn read_key(key: &[u8]) -> Option<(PortNo, DropReason)> {
+pub(crate) fn read_drop_key(key: &[u8]) -> Option<(PortNo, DropReason)> {
     let word = u64::from_ne_bytes(*key.first_chunk()?);
-    let reason = DropReason::ALL.get((word & 0xff) as usize)?;
-    Some((PortNo(u32::try_from(word >> 8).ok()?), *reason))
+    let number = word & u64::from(abi::WEFT_DROP_REASON_MASK);
+    let port = u32::try_from(word >> abi::WEFT_DROP_PORT_SHIFT).ok()?;
+    Some((PortNo(port), *DropReason::ALL.get(number as usize)?))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! [`PreviousState`]: the pinned megaflows, ports and end points of a previous daemon whose
 //! programs still forward. They are read so that they can be translated again (docs/adr/0012).
 
-use crate::abi::{self, weft_device, weft_drop_key, weft_endpoint, weft_flow, weft_key, weft_port};
+use crate::abi::{self, weft_device, weft_endpoint, weft_flow, weft_key, weft_port};
 use crate::key::{KernelKey, KernelMask, KernelMatch};
 use crate::layout::{LAYOUT, WORDS};
 use crate::pin::{Pins, read_state, remove_set};
-use crate::ports::DeviceCleanup;
+use crate::ports::{DeviceCleanup, read_drop_key};
 use crate::struct_bytes::{u16_at, u32_at, u64_at};
 use crate::sys;
 use datapath_user::fast_path::release_interface;
@@ -161,13 +161,10 @@ impl PreviousState {
         let mut missed = HashMap::new();
         for set in &self.read {
             for key in set.drops.keys() {
-                let word = u64_at(&key, offset_of!(weft_drop_key, port_reason));
-                if word & 0xff != DropReason::NoDaemon as u64 {
-                    continue;
-                }
+                let Some((port, DropReason::NoDaemon)) = read_drop_key(&key) else { continue };
                 let Ok(Some(cpus)) = set.drops.lookup_percpu(&key, MapFlags::ANY) else { continue };
-                let port = u32::try_from(word >> 8).ok().map(PortNo);
-                let port = port.and_then(|port| now.get(&set.devices.get(&port)?.index).copied());
+                let device = set.devices.get(&port);
+                let port = device.and_then(|device| now.get(&device.index).copied());
                 let count: u64 = cpus.iter().map(|cpu| u64_at(cpu, 0)).sum();
                 *missed.entry(port.unwrap_or(PortNo(0))).or_default() += count;
             }

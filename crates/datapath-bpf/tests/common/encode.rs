@@ -174,7 +174,7 @@ fn encode(action: &Action, key: &FlowKey, out: &mut Vec<Encoded>) {
             let ports = key.ports.map(|LogicalPorts { ingress, egress }| {
                 ingress.map_or(0, |port| u64::from(port.value())) << 16 | u64::from(egress.value())
             });
-            let value = u64::from(key.datapath.0) << 32 | ports.unwrap_or(0);
+            let value = u64::from(key.datapath.0) << abi::WEFT_ENCAP_KEY_SHIFT | ports.unwrap_or(0);
             Encoded {
                 has_ports: ports.is_some().into(),
                 ..plain(abi::WEFT_ACTION_ENCAP, endpoint.0, value)

@@ -56,6 +56,10 @@ pub fn read_punt_header(header: &[u8; PUNT_HEADER_LEN]) -> Option<PortNo> {
     is_punt.then_some(PortNo(u32::from_be_bytes(port)))
 }
 
+fn drop_key(port: PortNo, reason: flow::DropReason) -> u64 {
+    u64::from(port.0) << abi::WEFT_DROP_PORT_SHIFT | reason as u64
+}
+
 /// The programs, which stay loaded until the process ends. Test runs always use ifindex 1.
 pub struct Switch {
     skel: &'static DatapathSkel<'static>,
@@ -351,7 +355,7 @@ impl Switch {
 
     /// Packets of a port that were dropped for a reason.
     pub fn drops(&self, port: PortNo, reason: flow::DropReason) -> u64 {
-        let key = Bytes::new().u64(u64::from(port.0) << 8 | reason as u64);
+        let key = Bytes::new().u64(drop_key(port, reason));
         let cpus = self.map("weft_drops").lookup_percpu(key.as_slice(), MapFlags::ANY);
         sum_words(&cpus.expect("can be read").unwrap_or_default(), 0)
     }
@@ -359,7 +363,7 @@ impl Switch {
     /// Adds a drop counter; returns false if the map is full.
     pub fn expect_drops(&self, port: PortNo, reason: flow::DropReason) -> bool {
         let cpus = libbpf_rs::num_possible_cpus().expect("there are some");
-        let key = Bytes::new().u64(u64::from(port.0) << 8 | reason as u64);
+        let key = Bytes::new().u64(drop_key(port, reason));
         let nothing = vec![vec![0; 8]; cpus];
         self.map("weft_drops").update_percpu(key.as_slice(), &nothing, MapFlags::ANY).is_ok()
     }
