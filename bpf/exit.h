@@ -69,6 +69,9 @@ static __always_inline bool is_refused(struct __sk_buff *skb, __u32 port)
 	       has_tiny_segments(skb, skb->gso_size);
 }
 
+_Static_assert(WEFT_PUNT_PORT_AT % 4 == 0 && WEFT_PUNT_TIME_AT % 4 == 0 &&
+	       WEFT_PUNT_ETHERTYPE_AT % 4 == 0, "the punt header is written in words");
+
 /*
  * Sends a packet to the user datapath, which runs it through its own lookup and actions. A packet
  * that it would drop at once is dropped here, unless drops are captured, and so is one whose port
@@ -78,15 +81,12 @@ __weak int punt(struct __sk_buff *skb, __u32 port)
 {
 	__u32 first = 0, *found = bpf_map_lookup_elem(&weft_punt_device, &first), ifindex;
 	__u64 now = bpf_ktime_get_ns();
-	struct {
-		__be32 port;
-		__u32 time[2];
-		__be16 type;
-		__u16 pad;
-	} header = {
-		.port = bpf_htonl(port),
-		.time = { now, now >> 32 },
-		.type = bpf_htons(WEFT_PUNT_ETHERTYPE),
+	/* In words; the last is the EtherType and two bytes that are not stored. */
+	__u32 header[(ETH_LEN + 3) / 4] = {
+		[WEFT_PUNT_PORT_AT / 4] = bpf_htonl(port),
+		[WEFT_PUNT_TIME_AT / 4] = now,
+		[WEFT_PUNT_TIME_AT / 4 + 1] = now >> 32,
+		[WEFT_PUNT_ETHERTYPE_AT / 4] = bpf_htonl((__u32)WEFT_PUNT_ETHERTYPE << 16),
 	};
 
 	if (!found)
@@ -98,7 +98,7 @@ __weak int punt(struct __sk_buff *skb, __u32 port)
 	ifindex = *found;
 	if (bpf_skb_change_head(skb, ETH_LEN, 0))
 		return punt_tagged(skb, port, ifindex);
-	if (bpf_skb_store_bytes(skb, 0, &header, ETH_LEN, 0))
+	if (bpf_skb_store_bytes(skb, 0, header, ETH_LEN, 0))
 		return count_drop(port, DROP_HEADROOM);
 	return bpf_redirect(ifindex, 0);
 }

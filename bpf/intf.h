@@ -488,9 +488,10 @@ struct weft_config {
 
 /*
  * The header in front of a punted frame. It is an Ethernet header of type WEFT_PUNT_ETHERTYPE. Its
- * first four bytes are the ingress port, in network order. The other address bytes are the time
- * when the frame was punted (bpf_ktime_get_ns), in the byte order of the host, or 0. If the skb's
- * metadata held a VLAN tag, the kernel inserts it after the addresses of this header.
+ * address bytes are the ingress port (at WEFT_PUNT_PORT_AT, in network order) and the time when
+ * the frame was punted (at WEFT_PUNT_TIME_AT: bpf_ktime_get_ns, in the byte order of the host, or
+ * 0). If the skb's metadata held a VLAN tag, the kernel inserts it after the addresses of this
+ * header.
  *
  * A frame that cannot be extended by that header gets two more tags instead: 0x88a8 with the upper
  * 16 bits of the port as its TCI, and 0x8100 with the lower 16 bits.

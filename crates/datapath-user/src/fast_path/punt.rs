@@ -1,7 +1,7 @@
 //! The TAP by which eBPF programs punt frames to the workers, and the header in front of such a
 //! frame.
 
-use super::punt_interface::PUNT_ETHERTYPE;
+use super::punt_interface::{PUNT_ETHERTYPE, PUNT_ETHERTYPE_AT, PUNT_PORT_AT, PUNT_TIME_AT};
 use flow::PortNo;
 use netdev::tap::Tap;
 use netdev::{Error, Ifindex, Netlink};
@@ -58,20 +58,21 @@ pub(crate) struct PuntHeader {
 /// carries the port number in two outer tags instead (`bpf/intf.h` describes both forms).
 pub(crate) fn decode(packet: &mut PacketBuf) -> Option<PuntHeader> {
     let head = packet.head();
-    let (&port, rest) = head.split_first_chunk()?;
-    let punted_ns = Some(u64::from_ne_bytes(*rest.first_chunk()?)).filter(|time| *time > 0);
-    let header = PuntHeader { port: PortNo(u32::from_be_bytes(port)), punted_ns };
+    let port = u32::from_be_bytes(*head.get(PUNT_PORT_AT..)?.first_chunk()?);
+    let time = u64::from_ne_bytes(*head.get(PUNT_TIME_AT..)?.first_chunk()?);
+    let header = PuntHeader { port: PortNo(port), punted_ns: (time > 0).then_some(time) };
     let type_at = |at: usize| {
         let [a, b] = *head.get(at..)?.first_chunk()?;
         Some(EtherType(u16::from_be_bytes([a, b])))
     };
-    let (tpid, tci) = (type_at(12)?, type_at(14)?);
+    let (tpid, tci) = (type_at(PUNT_ETHERTYPE_AT)?, type_at(PUNT_ETHERTYPE_AT + 2)?);
+    let inner_type = || type_at(PUNT_ETHERTYPE_AT + TAG_LEN);
     let tag = match tpid {
         ETHERTYPE => None,
-        EtherType::VLAN | EtherType::QINQ if type_at(16)? == ETHERTYPE => {
+        EtherType::VLAN | EtherType::QINQ if inner_type()? == ETHERTYPE => {
             Some(Tag::from_tci(tpid, tci.0))
         }
-        EtherType::QINQ if type_at(16)? == EtherType::VLAN => return decode_tags(packet),
+        EtherType::QINQ if inner_type()? == EtherType::VLAN => return decode_tags(packet),
         _ => return None,
     };
     let len = ethernet::HEADER_LEN + if tag.is_some() { TAG_LEN } else { 0 };
