@@ -101,9 +101,9 @@ static __always_inline __u16 entropy_port(const struct weft_key *key)
 	/* The upper half is 0 for protocols without ports. */
 	if (ip_frag(key) == FRAG_WHOLE)
 		ports = key->transport >> WEFT_TP_DST_SHIFT;
-	sum += ((__u64)ip_proto(key) << 32 | ports) * entropy_factors[4];
+	sum += ((__u64)ip_proto(key) << 32 | ports) * entropy_factors[WEFT_ENTROPY_LAST_WORD];
 folded:
-	sum = (sum ^ sum >> 32) * entropy_factors[5];
+	sum = (sum ^ sum >> 32) * entropy_factors[WEFT_ENTROPY_FINISH];
 	return weft_config.entropy_base + ((sum >> 32) & weft_config.entropy_mask);
 }
 
@@ -117,7 +117,7 @@ static __always_inline void inherit(const struct weft_key *key, const struct wef
 		*tos = key->ip >> IP_TOS_SHIFT & 0xff;
 	if (!(class->flags & WEFT_CLASS_TTL_INHERIT))
 		return;
-	*ttl = 64;
+	*ttl = WEFT_TTL_UNLESS_GIVEN;
 	if (is_ip(key))
 		*ttl = inner ? inner : 1;
 }

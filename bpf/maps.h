@@ -282,4 +282,4 @@ const volatile __u32 source_shift __weak = 54;
  */
 const volatile __u64 hash_factors[WEFT_KEY_WORDS + 2] __weak = {};
 /* Also random, odd and secret; see encap.h. */
-const volatile __u64 entropy_factors[6] __weak = {};
+const volatile __u64 entropy_factors[WEFT_ENTROPY_FACTORS] __weak = {};

@@ -59,6 +59,8 @@ include!("../flow/src/tunnel/types.in");
 #[allow(dead_code, unused_imports)]
 #[path = "../flow/src/field/mod.rs"]
 mod field;
+#[path = "../flow/src/encap_interface.rs"]
+mod encap_interface;
 #[path = "build/line_info.rs"]
 mod line_info;
 #[path = "../datapath-user/src/fast_path/punt_interface.rs"]
@@ -138,6 +140,10 @@ fn shared_constants() -> String {
         ("PUNT_PORT_AT", punt_interface::PUNT_PORT_AT as u32),
         ("PUNT_TIME_AT", punt_interface::PUNT_TIME_AT as u32),
         ("PUNT_ETHERTYPE_AT", punt_interface::PUNT_ETHERTYPE_AT as u32),
+        ("TTL_UNLESS_GIVEN", encap_interface::TTL_UNLESS_GIVEN.into()),
+        ("ENTROPY_FACTORS", encap_interface::ENTROPY_FACTORS as u32),
+        ("ENTROPY_LAST_WORD", encap_interface::ENTROPY_LAST_WORD as u32),
+        ("ENTROPY_FINISH", encap_interface::ENTROPY_FINISH as u32),
         ("MAX_EXTENSION_HEADERS", MAX_EXTENSION_HEADERS as u32),
         ("GENEVE_CLASS_OVN", geneve::CLASS_OVN.into()),
         ("GENEVE_TYPE_LOGICAL_PORTS", geneve::TYPE_LOGICAL_PORTS.into()),

@@ -3,6 +3,7 @@
 //! The outer header of an end point is built once, as a [`HeaderTemplate`]. Encapsulation copies it
 //! and fills in lengths, traffic class, TTL, entropy, key and checksums.
 
+use crate::encap_interface::TTL_UNLESS_GIVEN;
 use crate::header_template::{HeaderTemplate, L3, addresses};
 use crate::{
     Carrier, DatapathKey, DropReason, EndpointId, EntropySeed, TunnelKey, TunnelSettings,
@@ -33,7 +34,7 @@ pub enum Ttl {
 
 impl Ttl {
     /// The default: the value of RFC 1700, which most hosts use.
-    pub const UNLESS_GIVEN: u8 = 64;
+    pub const UNLESS_GIVEN: u8 = TTL_UNLESS_GIVEN;
 }
 
 impl Default for Ttl {

@@ -20,16 +20,10 @@
 //! are odd, so different words never have the same product. The second multiplication spreads
 //! consecutive addresses and ports over all 32 bits, without a visible pattern.
 
+use crate::encap_interface::{ENTROPY_FACTORS, ENTROPY_FINISH, ENTROPY_LAST_WORD};
 use packet::PacketBuf;
 use std::hash::{BuildHasher, RandomState};
 use wire::{EtherType, Fragment, Protocol};
-
-/// Number of factors.
-pub const ENTROPY_FACTORS: usize = 6;
-/// Index of the factor for the word of protocol and ports.
-const LAST: usize = 4;
-/// Index of the factor for the second multiplication.
-const FINISH: usize = 5;
 
 /// The factors of the formula. They are secret, so that a guest cannot predict the path of a flow
 /// from the inner addresses that it chooses. All datapaths of a host use the same factors.
@@ -61,8 +55,8 @@ impl EntropySeed {
     #[inline]
     fn hash(&self, words: &[u64], last: u64) -> u32 {
         let products = words.iter().zip(&self.0).map(|(word, factor)| word.wrapping_mul(*factor));
-        let sum = products.fold(last.wrapping_mul(self.0[LAST]), u64::wrapping_add);
-        ((sum ^ (sum >> 32)).wrapping_mul(self.0[FINISH]) >> 32) as u32
+        let sum = products.fold(last.wrapping_mul(self.0[ENTROPY_LAST_WORD]), u64::wrapping_add);
+        ((sum ^ (sum >> 32)).wrapping_mul(self.0[ENTROPY_FINISH]) >> 32) as u32
     }
 }
 

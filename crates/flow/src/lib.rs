@@ -12,6 +12,7 @@ mod conntrack;
 mod decap;
 mod drop_reason;
 mod encap;
+mod encap_interface;
 mod endpoint;
 mod execute;
 mod extract;
@@ -60,7 +61,7 @@ pub use field::{
 };
 pub use header_template::HeaderTemplate;
 pub use id::{DatapathKey, EndpointId, PortKey, PortNo};
-pub use inner_flow::{ENTROPY_FACTORS, EntropySeed, InnerFlow};
+pub use inner_flow::{EntropySeed, InnerFlow};
 pub use key::{FlowKey, FlowMask, Match};
 pub use key_edit::KeyEdit;
 pub use mss::clamp_mss;
