@@ -88,8 +88,8 @@ static __always_inline __u32 tag_count(const struct weft_key *key)
 /* Whether there are tags that helpers cannot handle: those of TPID 0x9100. */
 static __always_inline bool has_odd_tags(const struct weft_key *key)
 {
-	return key->vlan >> WEFT_VLAN_TPID_SHIFT == 0x9100 ||
-	       (key->vlan >> WEFT_VLAN_INNER_TPID_SHIFT & 0xffff) == 0x9100;
+	return key->vlan >> WEFT_VLAN_TPID_SHIFT == ETHERTYPE_VLAN_9100 ||
+	       (key->vlan >> WEFT_VLAN_INNER_TPID_SHIFT & 0xffff) == ETHERTYPE_VLAN_9100;
 }
 
 /*

@@ -17,7 +17,6 @@
 #define VXLAN_LEN 8
 #define GENEVE_LEN 8
 #define GRE_LEN 4
-#define ETHERTYPE_TEB 0x6558
 
 /* Bits of tun_flags in struct weft_key. */
 #define TUN_FLAG_DF (1ULL << WEFT_TUN_FLAG_DF_SHIFT)

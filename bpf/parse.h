@@ -17,17 +17,9 @@
 
 #define ETH_LEN 14
 #define TAG_LEN 4
-#define MIN_ETHERTYPE 0x0600
 #define SNAP_LEN 8
 /* LLC header and OUI in front of an EtherType. */
 #define SNAP_PREFIX 0xaaaa03000000ULL
-
-#define ETHERTYPE_IP4 0x0800
-#define ETHERTYPE_ARP 0x0806
-#define ETHERTYPE_RARP 0x8035
-#define ETHERTYPE_IP6 0x86dd
-#define ETHERTYPE_VLAN 0x8100
-#define ETHERTYPE_QINQ 0x88a8
 
 #define IP4_LEN 20
 #define IP4_OFFSET 0x1fff
@@ -39,8 +31,6 @@
 #define SCTP_LEN 12
 #define ICMP_LEN 8
 #define ND_LEN 24
-#define ND_SOLICIT 135
-#define ND_ADVERT 136
 
 /* More than Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes. */
 #define MAX_L4_OFFSET 0x7fff
@@ -52,21 +42,6 @@
 #define MAX_ND_OPTIONS 8
 /* Bytes to pull first: enough for Ethernet, two tags, IPv6, some extension headers and TCP. */
 #define PULL_LEN 256
-
-enum {
-	PROTO_HOP_BY_HOP = 0,
-	PROTO_ICMP = 1,
-	PROTO_TCP = 6,
-	PROTO_UDP = 17,
-	PROTO_ROUTING = 43,
-	PROTO_FRAGMENT = 44,
-	PROTO_GRE = 47,
-	PROTO_AH = 51,
-	PROTO_ICMP6 = 58,
-	PROTO_NONE = 59,
-	PROTO_DESTINATION = 60,
-	PROTO_SCTP = 132,
-};
 
 /* `ip_frag` of a packet that is no fragment. */
 #define FRAG_WHOLE 0
@@ -116,7 +91,7 @@ static __always_inline int not_linear(const struct frame *frame, const void *at)
 
 static __always_inline bool is_tpid(__u16 type)
 {
-	return type == ETHERTYPE_VLAN || type == ETHERTYPE_QINQ || type == 0x9100;
+	return type == ETHERTYPE_VLAN || type == ETHERTYPE_QINQ || type == ETHERTYPE_VLAN_9100;
 }
 
 /* Whether RFC 4861 allows an option's length and, in prefix information, its prefix length. */

@@ -409,8 +409,8 @@ static __always_inline bool can_set(const struct weft_key *key, __u32 fields, bo
 		return false;
 	if (has_extensions && fields & (ADDRESSES_OF_IP6 | PORTS))
 		return false;
-	/* Not for DCCP (33) and UDP-Lite (136): their checksums are not updated here. */
-	if (fields & ADDRESSES && (proto == 33 || proto == 136))
+	/* Not for DCCP and UDP-Lite: their checksums are not updated here. */
+	if (fields & ADDRESSES && (proto == PROTO_DCCP || proto == PROTO_UDP_LITE))
 		return false;
 	/* SCTP has a CRC, which helpers cannot update. */
 	return !(fields & PORTS) || (ip_frag(key) != WEFT_FRAG_LATER &&

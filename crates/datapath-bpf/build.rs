@@ -17,8 +17,11 @@ use anyhow::{Context, Result, ensure};
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::Linker;
 use libbpf_rs::btf::{Btf, types};
+use wire::ethernet::MIN_ETHERTYPE;
+use wire::icmp::nd;
 use wire::ipv6::MAX_EXTENSION_HEADERS;
 use wire::tunnel::geneve;
+use wire::{EtherType, Protocol};
 
 /// A fixed version (Debian 12 has it): the verifier's work depends on the compiler's output.
 const CLANG: &str = "clang-19";
@@ -121,7 +124,36 @@ fn drop_reasons() -> String {
     header + "};\n"
 }
 
-/// The C header with all tunnel types, the places of fields in the key, and constants of the crates
+/// Numbers of protocols that the programs know, without a prefix: Rust has them from crate `wire`.
+const PROTOCOL_NUMBERS: [(&str, u16); 25] = [
+    ("PROTO_HOP_BY_HOP", Protocol::HOP_BY_HOP.0 as u16),
+    ("PROTO_ICMP", Protocol::ICMP.0 as u16),
+    ("PROTO_TCP", Protocol::TCP.0 as u16),
+    ("PROTO_UDP", Protocol::UDP.0 as u16),
+    ("PROTO_DCCP", Protocol::DCCP.0 as u16),
+    ("PROTO_ROUTING", Protocol::ROUTING.0 as u16),
+    ("PROTO_FRAGMENT", Protocol::FRAGMENT.0 as u16),
+    ("PROTO_GRE", Protocol::GRE.0 as u16),
+    ("PROTO_AH", Protocol::AH.0 as u16),
+    ("PROTO_ICMP6", Protocol::ICMPV6.0 as u16),
+    ("PROTO_NONE", Protocol::NO_NEXT_HEADER.0 as u16),
+    ("PROTO_DESTINATION", Protocol::DESTINATION_OPTIONS.0 as u16),
+    ("PROTO_SCTP", Protocol::SCTP.0 as u16),
+    ("PROTO_UDP_LITE", Protocol::UDP_LITE.0 as u16),
+    ("ETHERTYPE_IP4", EtherType::IPV4.0),
+    ("ETHERTYPE_ARP", EtherType::ARP.0),
+    ("ETHERTYPE_RARP", EtherType::RARP.0),
+    ("ETHERTYPE_IP6", EtherType::IPV6.0),
+    ("ETHERTYPE_TEB", EtherType::TEB.0),
+    ("ETHERTYPE_VLAN", EtherType::VLAN.0),
+    ("ETHERTYPE_QINQ", EtherType::QINQ.0),
+    ("ETHERTYPE_VLAN_9100", EtherType::VLAN_9100.0),
+    ("MIN_ETHERTYPE", MIN_ETHERTYPE),
+    ("ND_SOLICIT", nd::NEIGHBOR_SOLICITATION as u16),
+    ("ND_ADVERT", nd::NEIGHBOR_ADVERTISEMENT as u16),
+];
+
+/// The C header with the protocol numbers, all tunnel types, the places of fields in the key, and constants of the crates
 /// `wire`, `flow`, `packet` and `datapath-user`.
 fn shared_constants() -> String {
     let tunnels = TUNNEL_TYPES.iter().map(|(name, number)| (name.to_uppercase(), *number));
@@ -153,7 +185,9 @@ fn shared_constants() -> String {
         ("FRAG_LATER", field::FRAG_LATER.into()),
     ];
     let others = others.map(|(name, value)| (name.to_owned(), value));
+    let protocols = PROTOCOL_NUMBERS.map(|(name, number)| format!("#define {name} {number:#x}\n"));
     "#pragma once\n\n".to_owned()
+        + &protocols.concat()
         + &c_enum("weft_tunnel", tunnels)
         + &c_enum("weft_shared", others.into_iter())
         + &format!("#define WEFT_PUNT_ALL_READ {:#x}ULL\n", punt_interface::ALL_READ)

@@ -13,7 +13,7 @@ use datapath::megaflow::Megaflow;
 use flow::{
     Action, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, TunnelKey,
 };
-use wire::EtherType;
+use wire::{EtherType, Protocol};
 use wire::vlan::{MAX_TAGS, TAG_LEN, Tag};
 
 /// The most actions in a list.
@@ -22,8 +22,8 @@ pub const MAX_ACTIONS: usize = abi::WEFT_MAX_ACTIONS as usize;
 const MAX_PORT: PortNo = datapath::config::MAX_PORT;
 /// The deepest nesting of lists; deeper ones are left to the user datapath.
 const MAX_DEPTH: usize = 8;
-const PROTO_TCP: u128 = 6;
-const PROTO_UDP: u128 = 17;
+const TCP: u128 = Protocol::TCP.0 as u128;
+const UDP: u128 = Protocol::UDP.0 as u128;
 
 /// An action of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -303,6 +303,7 @@ impl Compiler<'_> {
             return Some(());
         }
         let is_whole = mask == field.all_ones();
+        let eth_type = self.eth_type();
         let mut push = |field, bits: u128, value: u128| {
             let (bits, value) = (bits as u32, value as u64);
             self.list.actions.push(BpfAction::Set { field, bits, value });
@@ -313,7 +314,7 @@ impl Compiler<'_> {
             _ if self.tags.may_hide_ip() => return None,
             _ if of_arp(field).is_some() => {
                 // All packets are ARP, which a request for another protocol is not.
-                let is_arp = known(self.condition, Field::EthType) == Some(0x0806)
+                let is_arp = eth_type == Some(EtherType::ARP)
                     && known(self.condition, Field::ArpOp).is_some_and(|op| op != 0);
                 if !is_arp || !is_whole {
                     return None;
@@ -321,9 +322,9 @@ impl Compiler<'_> {
                 of_arp(field).into_iter().for_each(|field| push(field, 0, value));
             }
             _ => {
-                let is_ip6 = match known(self.condition, Field::EthType)? {
-                    0x0800 => false,
-                    0x86dd => true,
+                let is_ip6 = match eth_type? {
+                    EtherType::IPV4 => false,
+                    EtherType::IPV6 => true,
                     _ => return None,
                 };
                 for (field, bits, value) in self.ip(is_ip6, field, value, mask)? {
@@ -363,10 +364,15 @@ impl Compiler<'_> {
         }
     }
 
+    /// The EtherType, if all packets have the same.
+    fn eth_type(&self) -> Option<EtherType> {
+        known(self.condition, Field::EthType).map(|eth_type| EtherType(eth_type as u16))
+    }
+
     /// Whether all packets are unfragmented TCP or UDP.
     fn has_ports(&self) -> bool {
         let protocol = known(self.condition, Field::IpProto);
-        matches!(protocol, Some(PROTO_TCP | PROTO_UDP))
+        matches!(protocol, Some(TCP | UDP))
             && known(self.condition, Field::IpFrag) == Some(0)
     }
 }

@@ -19,6 +19,7 @@ use crate::abi;
 use crate::layout::{self, WORDS};
 use flow::{Field, FlowKey, FlowMask, KernelMember, KernelShape, KernelWord, Match};
 use std::fmt;
+use wire::icmp::nd;
 use wire::{EtherType, Protocol};
 
 /// Which headers a frame has: the bits of `enum weft_shape` in `bpf/intf.h`.
@@ -46,9 +47,9 @@ impl Shape {
         };
         let is_icmp6 = Protocol(get(Field::IpProto) as u8) == Protocol::ICMPV6;
         let is_nd = l3 == Self::IP6 && is_icmp6 && get(Field::IcmpCode) == 0;
-        let nd = match get(Field::IcmpType) {
-            135 if is_nd => Self::ND,
-            136 if is_nd => Self::ND | Self::ND_ADVERT,
+        let nd = match get(Field::IcmpType) as u8 {
+            nd::NEIGHBOR_SOLICITATION if is_nd => Self::ND,
+            nd::NEIGHBOR_ADVERTISEMENT if is_nd => Self::ND | Self::ND_ADVERT,
             _ => 0,
         };
         // `decap.h` sets the flag of a key, or outer addresses, for every tunnel.
@@ -344,11 +345,12 @@ fn with_eth_type(condition: &Match) -> FlowKey {
     let mut key = condition.key().clone();
     let known = condition.mask().get(Field::EthType);
     let eth_type = match () {
-        () if has_word_of(&key, KernelShape::Ip4) => 0x0800,
-        () if has_word_of(&key, KernelShape::Ip6) => 0x86dd,
-        () if has_word_of(&key, KernelShape::Arp) => 0x0806,
+        () if has_word_of(&key, KernelShape::Ip4) => EtherType::IPV4,
+        () if has_word_of(&key, KernelShape::Ip6) => EtherType::IPV6,
+        () if has_word_of(&key, KernelShape::Arp) => EtherType::ARP,
         () => return key,
     };
+    let eth_type = u128::from(eth_type.0);
     if eth_type & known == key.get(Field::EthType) {
         key.set(Field::EthType, eth_type);
     }

@@ -3,6 +3,7 @@
 use crate::{Field, FlowKey};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use wire::icmp::nd;
 use wire::{EtherType, MacAddr, Protocol};
 
 /// Shows the headers of a packet: `icmp,vlan_tci=0x0000,dl_src=02:00:00:00:00:01,...`.
@@ -11,7 +12,8 @@ pub struct OvsText<'a>(pub &'a FlowKey);
 const TAG_PRESENT: u128 = crate::TAG_PRESENT as u128;
 const FLAGS: [&str; 9] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"];
 /// Router and neighbour messages of ICMPv6: solicitation and advertisement.
-const NEIGHBOUR: [u128; 2] = [135, 136];
+const NEIGHBOUR: [u128; 2] =
+    [nd::NEIGHBOR_SOLICITATION as u128, nd::NEIGHBOR_ADVERTISEMENT as u128];
 
 impl OvsText<'_> {
     fn get(&self, field: Field) -> u128 {

@@ -22,9 +22,6 @@ use wire::{
 /// Bytes of an SCTP common header (RFC 9260 section 3.1).
 const SCTP_HEADER_LEN: usize = 12;
 const SCTP_CHECKSUM_OFFSET: usize = 8;
-/// DCCP and UDP-Lite have their checksum at the same offset as UDP, over the same pseudo header.
-const DCCP: Protocol = Protocol(33);
-const UDP_LITE: Protocol = Protocol(136);
 /// The TCI bits that are part of a flow key. The remaining bit means "tag present" in the key, and
 /// DEI in the frame.
 const TCI_BITS: u128 = 0xefff;
@@ -347,7 +344,8 @@ fn update_transport(
     let Some(l4) = at.l4 else { return };
     let offset = match at.protocol {
         Protocol::TCP => tcp::CHECKSUM_OFFSET,
-        Protocol::UDP | UDP_LITE | DCCP => udp::CHECKSUM_OFFSET,
+        // At the same offset, over the same pseudo header.
+        Protocol::UDP | Protocol::UDP_LITE | Protocol::DCCP => udp::CHECKSUM_OFFSET,
         Protocol::ICMPV6 if is_v6 => icmp::CHECKSUM_OFFSET,
         Protocol::ICMP if !is_v6 && covered == Covered::Transport => icmp::CHECKSUM_OFFSET,
         _ => return,

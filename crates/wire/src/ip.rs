@@ -17,6 +17,8 @@ impl Protocol {
     pub const TCP: Self = Self(6);
     /// UDP (RFC 768).
     pub const UDP: Self = Self(17);
+    /// DCCP (RFC 4340).
+    pub const DCCP: Self = Self(33);
     /// IPv6 routing header (RFC 8200 section 4.4).
     pub const ROUTING: Self = Self(43);
     /// IPv6 fragment header (RFC 8200 section 4.5).
@@ -35,6 +37,8 @@ impl Protocol {
     pub const DESTINATION_OPTIONS: Self = Self(60);
     /// SCTP (RFC 9260).
     pub const SCTP: Self = Self(132);
+    /// UDP-Lite (RFC 3828).
+    pub const UDP_LITE: Self = Self(136);
 }
 
 impl fmt::Display for Protocol {
