@@ -288,9 +288,7 @@ static __always_inline __u32 read_over_udp(const __u8 *tunnel, const void *end, 
 	key->tun_id = be32(tunnel + 4) >> 8;
 	if (type == WEFT_VXLAN)
 		return first & bpf_htonl(0x08000000) ? VXLAN_LEN : 0;
-	if (type != WEFT_GENEVE)
-		return 0;
-	/* Either OVN's critical option alone, or no option. */
+	/* Geneve: either OVN's critical option alone, or no option. */
 	if (first != bpf_htonl(0x02400000 | ETHERTYPE_TEB))
 		return first == bpf_htonl(ETHERTYPE_TEB) ? GENEVE_LEN : 0;
 	if ((const void *)tunnel + GENEVE_LEN + OPTION_LEN > end ||
@@ -318,7 +316,7 @@ static __always_inline __u32 read_gre(const __u8 *tunnel, const void *end,
 		key->tun_id = be32(tunnel + GRE_LEN);
 		return GRE_LEN + 4;
 	}
-	if (class->tunnel == WEFT_NVGRE) {
+	if (class->tunnel == (WEFT_OVER_GRE | WEFT_NVGRE)) {
 		if (be32(tunnel) != first_keyed)
 			return 0;
 		/* The lowest 8 bits are the FlowID. */
@@ -364,7 +362,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	 * The class has the protocol of the packet, by its carrier. The verifier does not know
 	 * that, and so explores find_sender() once for both protocols.
 	 */
-	if (class->tunnel < WEFT_GRE) {
+	if (class->tunnel < WEFT_OVER_GRE) {
 		/*
 		 * IPv6 without a UDP checksum is valid only where both ends agreed on it (RFC 6935
 		 * section 5). Otherwise userspace's socket rejects it.

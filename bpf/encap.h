@@ -129,10 +129,10 @@ static __always_inline void fill_tunnel(__u8 *outer, const struct weft_class *cl
 {
 	__u32 number = action->value >> WEFT_ENCAP_KEY_SHIFT;
 
-	if (class->tunnel >= WEFT_GRE) {
+	if (class->tunnel >= WEFT_OVER_GRE) {
 		if (class->flags & WEFT_CLASS_KEY)
 			*at32(outer, at + 4) = bpf_htonl(number);
-		else if (class->tunnel == WEFT_NVGRE)
+		else if (class->tunnel == (WEFT_OVER_GRE | WEFT_NVGRE))
 			/* VSID and FlowID (RFC 7637 section 3.2) */
 			*at32(outer, at + 4) = bpf_htonl(number << 8 | (port & 0xff));
 		return;
@@ -196,7 +196,7 @@ static __always_inline void fill(__u8 *outer, const struct weft_key *key,
 
 	if (class->flags & (WEFT_CLASS_DSCP_INHERIT | WEFT_CLASS_TTL_INHERIT))
 		inherit(key, class, &tos, &ttl);
-	if (class->tunnel != WEFT_GRE || is_ip6)
+	if (class->tunnel != (WEFT_OVER_GRE | WEFT_GRE) || is_ip6)
 		port = entropy_port(key);
 	*at16(outer, HEADER_AT) = *(const any16 *)addresses;
 	*at32(outer, HEADER_AT + 2) = *(const any32 *)(addresses + 2);
@@ -328,8 +328,8 @@ static __always_inline __u32 make_room(struct __sk_buff *skb, const struct weft_
 		      BPF_F_ADJ_ROOM_ENCAP_L2(ETH_LEN + tags_len);
 
 	flags |= is_ip6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
-	flags |= read_again(class->tunnel) >= WEFT_GRE ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE :
-						     BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	flags |= read_again(class->tunnel) >= WEFT_OVER_GRE ? BPF_F_ADJ_ROOM_ENCAP_L4_GRE :
+							  BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	if (is_ip(key) && !bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, flags))
 		return room + ETH_LEN;
 	if (skb->gso_size || bpf_skb_change_head(skb, room, 0))

@@ -339,11 +339,7 @@ enum weft_drop_key_bits {
 struct weft_class {
 	__u8 header[WEFT_HEADER_MAX];	/* outer header; fields that differ per packet are 0 */
 	__u8 len;		/* of `header`, in bytes */
-	/*
-	 * enum weft_tunnel. Of the types that programs carry, those from WEFT_GRE on use IP
-	 * protocol 47, the smaller ones use UDP.
-	 */
-	__u8 tunnel;
+	__u8 tunnel;		/* enum weft_tunnel; WEFT_OVER_GRE tells its carrier */
 	__u8 flags;		/* enum weft_class_flags */
 	__u8 ttl;		/* unless it is inherited */
 	__u8 dscp;		/* DSCP << 2, unless it is inherited */
@@ -372,6 +368,15 @@ enum weft_class_flags {
 	WEFT_CLASS_KEY = 16,
 	/* TCP SYN segments are punted: the user datapath clamps their MSS. */
 	WEFT_CLASS_CLAMP_MSS = 32,
+};
+
+/*
+ * In the `tunnel` of struct weft_class: IP protocol 47 (GRE) carries the tunnel. Otherwise UDP does.
+ * It is greater than all numbers of types, so that one comparison tests it. A test of a bit takes
+ * one instruction more. So does a comparison with 128, of which clang makes a test of the sign.
+ */
+enum weft_class_tunnel {
+	WEFT_OVER_GRE = 64,
 };
 
 /* Bit positions in the `carrier` of struct weft_class: family << 24 | IP protocol << 16 | port. */

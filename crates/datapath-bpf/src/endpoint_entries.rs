@@ -4,8 +4,8 @@ use crate::abi::{self, weft_class, weft_endpoint, weft_local, weft_tag_link, wef
 use crate::struct_bytes::struct_bytes;
 use datapath::config::EndpointConfig;
 use flow::{
-    Dscp, EndpointId, EndpointTable, Field, NextHop, OptionKind, PortNo, TagLink, Ttl, TunnelSpec,
-    tun_flags,
+    Carrier, Dscp, EndpointId, EndpointTable, Field, NextHop, OptionKind, PortNo, TagLink, Ttl,
+    TunnelSpec, TunnelType, tun_flags,
 };
 use std::mem::offset_of;
 use std::net::IpAddr;
@@ -108,6 +108,12 @@ fn class_flags(spec: &TunnelSpec, is_ip6: bool) -> u8 {
         | flag(spec.clamp_mss, abi::WEFT_CLASS_CLAMP_MSS)
 }
 
+/// The `tunnel` of a `struct weft_class`: the number of the type, and what carries it.
+fn class_tunnel(tunnel: TunnelType) -> u8 {
+    let carrier = if tunnel.carrier() == Carrier::Gre { abi::WEFT_OVER_GRE } else { 0 };
+    tunnel as u8 | carrier as u8
+}
+
 /// The value in `weft_classes` of a class.
 pub(crate) fn class_value(class: &ClassKey) -> Vec<u8> {
     let ClassKey { spec, local, port } = class;
@@ -135,7 +141,7 @@ pub(crate) fn class_value(class: &ClassKey) -> Vec<u8> {
     let flags = class_flags(spec, local.is_ipv6());
     let mut bytes = struct_bytes!(weft_class {
         len: len as u8,
-        tunnel: spec.tunnel as u8,
+        tunnel: class_tunnel(spec.tunnel),
         flags: flags,
         ttl: ttl,
         dscp: dscp,
@@ -174,17 +180,26 @@ pub(crate) fn tag_link_key(link: TagLink) -> Vec<u8> {
 mod tests {
     use super::*;
     use abi::{WEFT_ENDPOINT_PRESENT as PRESENT, WEFT_ENDPOINT_RESOLVED as RESOLVED};
-    use flow::{Carrier, KernelDatapath, TunnelType};
+    use flow::KernelDatapath;
 
+    /// The programs take a type that is not VXLAN for Geneve, or one that is not NVGRE for GRE. So
+    /// a further type needs code in `read_over_udp()` or `read_gre()`, and in `fill_tunnel()`.
     #[test]
-    fn programs_tell_carriers_apart_when_they_compare_tunnel_numbers() {
+    fn programs_have_code_for_each_type_when_its_class_tells_the_carrier() {
+        let mut over = [Vec::new(), Vec::new()];
         for tunnel in TunnelType::ALL {
             let descriptor = tunnel.descriptor();
             if descriptor.kernel_datapath == KernelDatapath::EndPoints {
-                let is_gre = tunnel as u32 >= abi::WEFT_GRE;
-                assert_eq!(is_gre, descriptor.carrier == Carrier::Gre, "{tunnel}");
+                let class = u32::from(class_tunnel(tunnel));
+                let is_over_gre = class >= abi::WEFT_OVER_GRE;
+                let carrier = if is_over_gre { Carrier::Gre } else { Carrier::Udp };
+                assert_eq!(carrier, descriptor.carrier, "{tunnel}");
+                assert_eq!(class & !abi::WEFT_OVER_GRE, tunnel as u32, "{tunnel}");
+                over[usize::from(is_over_gre)].push(tunnel);
             }
         }
+        assert_eq!(over[0], [TunnelType::Vxlan, TunnelType::Geneve]);
+        assert_eq!(over[1], [TunnelType::Gre, TunnelType::Nvgre]);
     }
 
     #[test]

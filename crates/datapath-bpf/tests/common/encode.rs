@@ -61,7 +61,9 @@ pub fn class(spec: &TunnelSpec, local: IpAddr, template: &[u8], in_port: PortNo)
         sum = words.map(|&word: &[u8; 2]| u32::from(u16::from_be_bytes(word))).sum::<u32>();
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    let tunnel = spec.tunnel as u8;
+    let is_over_gre = matches!(spec.tunnel, TunnelType::Gre | TunnelType::Nvgre);
+    let carrier_bit = if is_over_gre { abi::WEFT_OVER_GRE } else { 0 };
+    let tunnel = spec.tunnel as u8 | carrier_bit as u8;
     let flags = class_flags(spec, is_v6);
     let ttl = if let Ttl::Fixed(ttl) = spec.ttl { ttl } else { 0 };
     let dscp = if let Dscp::Fixed(dscp) = spec.dscp { dscp << 2 } else { 0 };
