@@ -31,7 +31,7 @@ pub struct TunnelKey {
     pub ports: Option<LogicalPorts>,
 }
 
-/// A packet that is generated from another one: an answer to it, or a query on its behalf.
+/// A packet that is generated from another one: a reply to it, or a neighbour query on its behalf.
 ///
 /// The new packet keeps the Ethernet addresses and tags of the original, and the IP addresses if
 /// both have them. Variants below name their exceptions, and the actions that follow set other
@@ -106,7 +106,7 @@ pub enum LogPriority {
 }
 
 impl LogPriority {
-    /// The word of OVN.
+    /// The name in OVN.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Alert => "alert",
@@ -119,7 +119,7 @@ impl LogPriority {
 }
 
 impl AclVerdict {
-    /// The word of OVN.
+    /// The name in OVN.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -137,7 +137,7 @@ pub enum AclVerdict {
     Allow,
     /// The packet was dropped.
     Drop,
-    /// The packet was rejected: dropped, with an answer to the sender.
+    /// The packet was rejected: dropped, with a reply to the sender.
     Reject,
     /// No verdict is given.
     Unknown,
@@ -154,7 +154,7 @@ pub struct LogRecord {
     pub verdict: AclVerdict,
     /// True for an ACL on packets from logical ports, false for one on packets to them.
     pub is_from_lport: bool,
-    /// The meter that limits the rate of records; `None` for one of the ACL's own.
+    /// The meter that limits the rate of records; `None` for a separate limit per ACL name.
     pub meter: Option<String>,
 }
 
@@ -164,15 +164,15 @@ pub struct LogRecord {
 pub struct NamedMeter {
     /// The name. Packets of all flows with this meter count together.
     pub name: String,
-    /// What is counted.
+    /// The unit that `rate` and `burst` count.
     pub unit: MeterUnit,
     /// Units per second; at least 1.
     pub rate: u64,
-    /// The most units at once; at least 1.
+    /// The burst size in units; at least 1.
     pub burst: u64,
 }
 
-/// What a [`NamedMeter`] counts.
+/// The unit that a [`NamedMeter`] counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MeterUnit {
     /// Packets.
@@ -205,7 +205,7 @@ pub enum Action {
     ///
     /// No effect when the frame lacks the header; the translation checks that. Fields that
     /// determine the headers are never rewritten: `eth_type`, `ip_proto`, `ip_frag`, the
-    /// tag-present bit of a TCI, and a TPID by a value that is no TPID.
+    /// tag-present bit of a TCI. A TPID is only replaced by another TPID.
     ///
     /// The ports of a fragmented SCTP message end the list with [`DropReason::NotApplicable`],
     /// because their checksum covers bytes in other fragments.
@@ -236,8 +236,8 @@ pub enum Action {
         actions: Box<[Action]>,
     },
     /// Branch on the frame length: execute one list for long frames and another for the others.
-    /// Ends the list. The length includes Ethernet header and tags; for a super-packet it is that
-    /// of a segment.
+    /// Ends the list. The length includes Ethernet header and tags; for a super-packet it is the
+    /// length of a segment.
     CheckLength {
         /// The longest frame for which `otherwise` is executed.
         bytes: u16,
@@ -246,7 +246,7 @@ pub enum Action {
         /// Actions for the other frames.
         otherwise: Box<[Action]>,
     },
-    /// Ask a service about the frame ([`answer`](crate::answer)). Ends the list.
+    /// Let a service of the switch answer the frame ([`answer`](crate::answer)). Ends the list.
     ///
     /// Only the datapath sees the request, so the translation makes one list for each destination
     /// that an answer may have.
@@ -270,8 +270,8 @@ pub enum Action {
         /// Burst size, in kilobits.
         burst_kb: u64,
     },
-    /// Drop the frame if the meter allows no more ([`DropReason::Meter`]). It comes before an
-    /// action of a service.
+    /// Drop the frame if the meter's rate is exceeded ([`DropReason::Meter`]). Precedes the action
+    /// of the service whose packets the meter limits.
     NamedMeter(Arc<NamedMeter>),
     /// The transmit queue for the outputs that follow in this list; 0 is the default.
     SetQueue(u32),

@@ -71,12 +71,12 @@ impl fmt::Display for RecircId {
     }
 }
 
-/// A [`RecircId`] in use. The saved state exists as long as a clone of this exists: in an action,
-/// or with a packet that is between two passes.
+/// A reference to a [`RecircId`]. The saved state of the pipeline is kept while a clone of the
+/// reference exists: in an action, or with a packet that is between two passes.
 #[derive(Clone)]
 pub struct Recirculation(Arc<RecircId>);
 
-/// A [`Recirculation`] that does not keep the saved state.
+/// A weak [`Recirculation`]: it does not keep the saved state alive.
 #[derive(Clone, Debug)]
 pub struct WeakRecirculation(Weak<RecircId>);
 
@@ -91,7 +91,7 @@ impl Recirculation {
         *self.0
     }
 
-    /// A reference that does not keep the saved state.
+    /// A reference that does not keep the saved state alive.
     pub fn downgrade(&self) -> WeakRecirculation {
         WeakRecirculation(Arc::downgrade(&self.0))
     }
@@ -129,7 +129,7 @@ impl fmt::Debug for Recirculation {
     }
 }
 
-/// What the connection tracker does with a packet.
+/// A request to the connection tracker for a packet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CtAction {
     /// The zone. Connections of different zones are unrelated.
@@ -138,9 +138,9 @@ pub struct CtAction {
     pub nat: Option<CtNat>,
     /// Commits the packet's connection.
     pub commit: Option<CtCommit>,
-    /// True for a packet that the pipeline has made untracked in this pass, or whose addresses or
-    /// ports it has changed, and for the answer of a service: what the tracker found in earlier
-    /// passes is not used.
+    /// Ignores the results that the tracker found in earlier passes. True if, in this pass, the
+    /// pipeline made the packet untracked or changed its addresses or ports. Also true for a packet
+    /// that a service generated.
     pub fresh: bool,
     /// Where the packet's next pass begins; `None` for an action that only commits.
     pub recirculation: Option<Recirculation>,
@@ -164,18 +164,18 @@ pub struct CtCommit {
 /// Network address translation of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CtNat {
-    /// The translation with which the connection was committed, in the direction of the packet.
+    /// Applies the translation of the committed connection, in the direction of the packet.
     Existing,
-    /// A new connection gets its source from the range. Packets of a committed one are translated
-    /// as by `Existing`.
+    /// Translates the source of a new connection into the range. Packets of a committed connection
+    /// are translated as by `Existing`.
     Source(NatRange),
-    /// A new connection gets its destination from the range. Packets of a committed one are
-    /// translated as by `Existing`.
+    /// Translates the destination of a new connection into the range. Packets of a committed
+    /// connection are translated as by `Existing`.
     Destination(NatRange),
 }
 
-/// A pass through the connection tracker of a packet whose connection does not change: what the
-/// pipeline asks, and what the tracker does. Both are the same for all such packets.
+/// A pass through the connection tracker that does not change the packet's connection: the
+/// pipeline's request and the tracker's result. Both are the same for all such packets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SteadyPass {
     /// The zone.
@@ -192,7 +192,7 @@ pub struct SteadyPass {
     pub result: TrackResult,
 }
 
-/// What the tracker does with a packet.
+/// The result of the connection tracker for a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct TrackResult {
     /// The bits of [`ct_state`].
@@ -201,7 +201,7 @@ pub struct TrackResult {
     pub mark: u32,
     /// The label of the connection.
     pub label: u128,
-    /// How the packet is rewritten.
+    /// The address and port changes that NAT requires.
     pub rewrite: Rewrite,
 }
 
@@ -221,15 +221,16 @@ pub struct Rewrite {
 /// The addresses and ports that a translation may choose.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NatRange {
-    /// The first address; the unspecified one keeps the address of the packet.
+    /// The first address; `0.0.0.0` or `::` keeps the address of the packet.
     pub first: IpAddr,
     /// The last address, of the same family.
     pub last: IpAddr,
-    /// The first and the last port; `None` for any port, if possible the present one.
+    /// The first and the last port; `None` for any port, preferably the packet's own.
     pub ports: Option<(u16, u16)>,
-    /// Choose a port at random, also if the present one is free.
+    /// Choose a port at random, even if the packet's own port is free.
     pub random: bool,
-    /// Choose the address by the packet's source address alone, the same after a restart.
+    /// Derive the address from the packet's source address alone, so that a restart does not change
+    /// it.
     pub persistent: bool,
 }
 
@@ -260,7 +261,7 @@ impl fmt::Display for NatRange {
     }
 }
 
-/// `ct(commit,zone=5,nat(dst=10.0.0.1:80),recirc(0x3))`
+/// For example: `ct(commit,zone=5,nat(dst=10.0.0.1:80),recirc(0x3))`
 impl fmt::Display for CtAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ct(")?;

@@ -191,7 +191,7 @@ impl EndpointTable {
         self.encap_with(id, key, packet, OuterHeaders::All)
     }
 
-    /// [`EndpointTable::encap`] that writes these outer headers. With
+    /// Like [`EndpointTable::encap`], but writes only the outer headers in `headers`. With
     /// [`OuterHeaders::BehindSocket`], `packet` begins with the tunnel header, except for STT.
     ///
     /// # Errors
@@ -209,7 +209,8 @@ impl EndpointTable {
         self.emit(id, key, packet, (inner, headers))
     }
 
-    /// [`EndpointTable::encap_with`] of a linear packet whose inner headers are already parsed.
+    /// Like [`EndpointTable::encap_with`], for a linear packet whose inner headers are already
+    /// parsed.
     ///
     /// # Errors
     /// The same as [`EndpointTable::encap`].

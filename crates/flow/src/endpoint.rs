@@ -104,7 +104,7 @@ pub struct Endpoint {
     /// The discovered path MTU, in bytes; 0 while the specification's MTU applies.
     path_mtu_bytes: u16,
     pub(crate) next_sequence: u32,
-    /// Frames and bytes encapsulated toward it.
+    /// Frames and bytes encapsulated and sent to it.
     pub tx: PacketCounter,
     /// Frames and bytes received from it, after decapsulation.
     pub rx: PacketCounter,
@@ -222,7 +222,7 @@ pub struct EndpointTable {
 pub(crate) struct PathLimit {
     /// The longest frame that needs no outer fragmentation, in bytes from its Ethernet header on.
     pub max_frame_len: usize,
-    /// The same for the configured path MTU, which is not smaller.
+    /// The same with the configured path MTU, which is never smaller than the discovered one.
     pub configured_frame_len: usize,
     /// Whether the MSS of TCP connections is lowered to that length.
     pub clamp_mss: bool,
@@ -424,8 +424,7 @@ impl EndpointTable {
         }
         let overhead = layout.outer_len(key) - L3;
         let frame_len = |mtu: u16| usize::from(mtu).saturating_sub(overhead);
-        // Path probes must find out whether the path carries more than is believed. Only they have
-        // tunnel key 0.
+        // Path probes must test sizes above the discovered path MTU. Only probes have tunnel key 0.
         let is_probe =
             key.datapath == DatapathKey(0) && (layout.carrier != Carrier::Gre || spec.key);
         let path_mtu = if is_probe { spec.path_mtu_bytes } else { endpoint.path_mtu_bytes(spec) };

@@ -63,8 +63,8 @@ pub trait ActionOutput {
         true
     }
 
-    /// Takes a frame from a meter; returns whether it allows the frame. With the default
-    /// implementation, all frames are allowed.
+    /// Polices the frame with a named meter; returns whether the meter allows the frame. With the
+    /// default implementation, all frames are allowed.
     fn named_meter(&mut self, meter: &NamedMeter, packet: &PacketBuf) -> bool {
         let _ = (meter, packet);
         true
@@ -113,12 +113,12 @@ pub trait ActionOutput {
     }
 }
 
-/// What became of a frame in the connection tracker.
+/// The result of passing a frame through the connection tracker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CtProgress {
-    /// The list goes on.
+    /// The action list continues.
     Done,
-    /// It is a fragment, which is held: the list ends, and nothing is dropped.
+    /// The frame is a fragment and is held: the list ends, and no drop is counted.
     Held,
 }
 
@@ -283,7 +283,7 @@ fn step<'a>(
     NextStep::Continue
 }
 
-/// Sends a datagram that was reassembled in fragments like those that arrived.
+/// Splits a reassembled datagram into fragments like those that arrived, and sends them.
 #[cold]
 fn send_fragments(
     send: &Action,
@@ -376,8 +376,8 @@ fn solicit(
     Ok(())
 }
 
-/// True when executing the list may change the frame. Lists beyond the maximum depth are assumed
-/// to.
+/// True when executing the list may change the frame. Lists beyond the maximum depth are assumed to
+/// change it.
 fn rewrites(list: &[Action], depth: usize) -> bool {
     list.iter().any(|action| match action {
         Action::PushVlan(_) | Action::PopVlan | Action::Set { .. } | Action::SetIcmpMtu(_) => true,

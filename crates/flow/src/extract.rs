@@ -18,8 +18,8 @@
 //!   must not exceed the frame, because some receivers ignore the length and others obey it. The
 //!   payload of other IEEE 802.3 frames is not parsed.
 //! - ARP and reverse ARP with other hardware or protocol types than Ethernet and IPv4 are refused.
-//!   Hosts accept hardware type 6 (IEEE 802) as well as 1, and a rule on `arp_spa` must see what
-//!   they see.
+//!   Hosts accept hardware type 6 (IEEE 802) as well as 1, and a rule on `arp_spa` must apply to
+//!   all packets that hosts accept.
 //! - UDP lengths, checksums and impossible addresses are not checked: the key repeats what the
 //!   frame says.
 
@@ -38,7 +38,7 @@ use wire::{
 ///
 /// # Errors
 /// [`ParseError`] when headers are truncated or malformed, or when there are more than two tags.
-/// [`DropReason::of_invalid_frame`](crate::DropReason::of_invalid_frame) has the drop reason.
+/// [`DropReason::of_invalid_frame`](crate::DropReason::of_invalid_frame) maps it to a drop reason.
 pub fn extract(
     packet: &PacketBuf,
     in_port: PortNo,
@@ -216,9 +216,9 @@ fn extract_icmp(key: &mut FlowKey, header: &[u8; 8]) {
 }
 
 /// A neighbour solicitation or advertisement of code 0 (RFC 4861 sections 4.3 and 4.4); `data`
-/// follows the ICMPv6 header. The checks that section 7.1 demands of the IPv6 header are left to
-/// rules, which can match `ip_ttl`. A repeated link-layer address option is refused, because hosts
-/// disagree on which of the two counts.
+/// follows the ICMPv6 header. The hop limit check that section 7.1 demands is left to rules, which
+/// can match `ip_ttl`. A repeated link-layer address option is refused, because hosts disagree on
+/// which of the two counts.
 fn extract_nd(key: &mut FlowKey, kind: u8, data: &[u8]) -> Result<(), ParseError> {
     let (target, options) = data.split_first_chunk::<16>().ok_or(ParseError::truncated(
         Layer::Nd,

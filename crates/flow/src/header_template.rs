@@ -69,13 +69,13 @@ impl HeaderTemplate {
         &mut self.bytes[TEMPLATE_MAX - usize::from(self.len)..]
     }
 
-    /// The whole array, whose end is the header, and the length of the header.
+    /// The whole array, at the end of which the header is, and the length of the header.
     pub(crate) fn array(&self) -> (&[u8; TEMPLATE_MAX], usize) {
         (&self.bytes, self.len.into())
     }
 
-    /// The end of the array, whose end is the tunnel header, and the length of the tunnel header.
-    /// Not for STT, whose header is longer.
+    /// The last bytes of the array, at the end of which the tunnel header is, and the length of the
+    /// tunnel header. Not for STT, whose header is longer.
     #[inline]
     pub(crate) fn tunnel_header(&self, layout: &OuterLayout) -> (&[u8; TUNNEL_HEADER_MAX], usize) {
         const START: usize = TEMPLATE_MAX - TUNNEL_HEADER_MAX;

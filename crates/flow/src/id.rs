@@ -20,8 +20,8 @@ pub struct EndpointId(pub u32);
 pub struct DatapathKey(pub u32);
 
 impl DatapathKey {
-    /// On a host of an OVN deployment, the first key of datapaths that other hosts do not know:
-    /// provider bridges. No tunnel of OVN carries it.
+    /// On a host of an OVN deployment, the first key of datapaths that exist only on that host:
+    /// provider bridges. It has more than 24 bits, so no OVN tunnel carries it.
     pub const FIRST_LOCAL: Self = Self(1 << 24);
 }
 

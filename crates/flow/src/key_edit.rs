@@ -1,10 +1,10 @@
-//! The changes of a flow key when the switch makes a reply: [`Reply::key_edits`].
+//! The changes of a flow key when the switch generates a reply: [`Reply::key_edits`].
 
 use crate::reply::{ALL_NODES, ICMP_TTL, SOLICITED_NODE, TCP_TTL};
 use crate::{Field, FlowKey, Reply, Subfield};
 use wire::{EtherType, Protocol};
 
-/// One change on the way from the key of a packet to the key of the reply to it.
+/// One of the changes that turn the key of a packet into the key of the reply to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyEdit {
     /// Writes a constant to bits.
@@ -50,11 +50,11 @@ impl KeyEdit {
 
 impl Reply {
     /// The changes, in order, that turn the key of a packet into the key of the reply that
-    /// [`Reply::build`] makes. Fields outside the frame stay as they are.
+    /// [`Reply::build`] generates. Fields outside the frame stay as they are.
     ///
     /// `unspecified_src` tells whether the `ip6_src` of a solicitation is `::`; only
-    /// [`Reply::NeighbourAdvert`] depends on it. A translation that needs it has read the whole
-    /// field.
+    /// [`Reply::NeighbourAdvert`] depends on it. To determine it, a translation reads the whole
+    /// field, so the mask contains all its bits.
     pub const fn key_edits(self, unspecified_src: bool) -> &'static [KeyEdit] {
         match self {
             Self::Arp => ARP,

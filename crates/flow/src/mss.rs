@@ -42,7 +42,7 @@ pub(crate) fn is_syn(packet: &PacketBuf) -> bool {
     syn(packet, 0).is_some()
 }
 
-/// Offset and length of the TCP header of a segment with SYN, and the largest MSS for it.
+/// Offset and length of the TCP header of a segment with SYN, and the largest MSS that fits.
 fn syn(packet: &PacketBuf, max_frame_len: usize) -> Option<(usize, usize, u16)> {
     let head = packet.head();
     let at = packet.located().ok()?;

@@ -1,4 +1,5 @@
-//! [`OvsText`]: the headers of a packet in the words of Open vSwitch, as ovn-controller logs them.
+//! [`OvsText`]: the headers of a packet in the notation of Open vSwitch, as ovn-controller logs
+//! them.
 
 use crate::{Field, FlowKey};
 use std::fmt;

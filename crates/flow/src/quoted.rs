@@ -22,10 +22,10 @@ pub enum QuotedField {
 }
 
 /// Rewrites a field of the packet that the ICMP or ICMPv6 error `packet` quotes. Updates the
-/// checksums of the error and of the quoted packet, as far as the quote reaches. A frame that
-/// quotes no such field is not changed.
+/// checksums of the error and those checksums of the quoted packet that the quote contains. A frame
+/// that quotes no such field is not changed.
 ///
-/// The checksum of a quoted SCTP packet stays: it covers bytes that are not quoted.
+/// The checksum of a quoted SCTP packet is not updated: it covers bytes that are not quoted.
 pub fn set_quoted_field(packet: &mut PacketBuf, field: QuotedField, value: u128) {
     let Ok(at) = packet.located() else { return };
     let Some(quote) = Quote::locate(packet.head(), &at) else { return };
@@ -49,7 +49,7 @@ pub fn set_quoted_field(packet: &mut PacketBuf, field: QuotedField, value: u128)
     }
 }
 
-/// Positions in the frame.
+/// The parts of a quoted packet, as byte positions in the frame.
 struct Quote {
     is_v4: bool,
     protocol: Protocol,
@@ -57,7 +57,7 @@ struct Quote {
     ip: usize,
     /// The quoted transport header; `None` in a later fragment.
     transport: Option<usize>,
-    /// Where the quote ends.
+    /// The end of the quote.
     end: usize,
 }
 
@@ -80,7 +80,7 @@ impl Quote {
         Some(Self { is_v4, protocol, ip, transport, end })
     }
 
-    /// Position and length in bytes.
+    /// Position and length of a field, in bytes.
     fn position(&self, field: QuotedField) -> Option<(usize, usize)> {
         let (src, dst, len) = if self.is_v4 { (12, 16, 4) } else { (8, 24, 16) };
         let has_ports = matches!(self.protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP);
@@ -101,7 +101,8 @@ impl Quote {
         self.protocol == if self.is_v4 { Protocol::ICMP } else { Protocol::ICMPV6 }
     }
 
-    /// The transport checksum that covers the field, if the quote has the whole header.
+    /// Position of the transport checksum that covers the field, if the quote contains the whole
+    /// transport header.
     fn checksum_offset(&self, is_address: bool) -> Option<usize> {
         let (offset, header_len) = match self.protocol {
             Protocol::TCP => (tcp::CHECKSUM_OFFSET, tcp::MIN_HEADER_LEN),
@@ -126,14 +127,14 @@ fn bytes(head: &[u8], at: usize, len: usize) -> [u8; 16] {
     out
 }
 
-/// Writes `len` bytes of the error's message, and updates the error's checksum.
+/// Writes `len` bytes in the ICMP error, and updates the error's checksum.
 fn set(packet: &mut PacketBuf, at: &Located, position: usize, len: usize, value: u128) {
     let position = FieldPosition::new(position, len, 0, Covered::Transport);
     // Only SCTP rewrites can fail.
     let _ = write(packet, at, position, value, u128::MAX);
 }
 
-/// Changes a checksum in the error's message, and updates the error's own.
+/// Changes a checksum in the quoted packet, and updates the checksum of the ICMP error.
 fn update(packet: &mut PacketBuf, at: &Located, position: usize, change: impl FnOnce(u16) -> u16) {
     let [.., a, b] = bytes(packet.head(), position, 2);
     set(packet, at, position, 2, change(u16::from_be_bytes([a, b])).into());
@@ -185,16 +186,16 @@ mod tests {
                 set_quoted_field(&mut packet, field, value);
             }
             let message = &packet.head()[34..];
-            assert_eq!(checksum(message), 0, "the error's own");
+            assert_eq!(checksum(message), 0, "checksum of the error");
             let quote = &message[8..];
             assert_eq!(quote[12..20], [0xc0, 0, 2, 9, 0xc0, 0, 2, 10]);
-            assert_eq!(checksum(&quote[..20]), 0, "the quoted header's");
+            assert_eq!(checksum(&quote[..20]), 0, "checksum of the quoted header");
             let ports = if len < 24 { [0, 1, 0x13, 0x88] } else { [0, 1, 0, 2] };
             assert_eq!(quote[20..22], ports[..2]);
             if len == 32 {
                 let pseudo =
                     pseudo_v4([192, 0, 2, 9].into(), [192, 0, 2, 10].into(), Protocol::UDP, 12);
-                assert!(pseudo.bytes(&quote[20..]).is_valid(), "the quoted datagram's");
+                assert!(pseudo.bytes(&quote[20..]).is_valid(), "checksum of the quoted datagram");
             }
         }
     }

@@ -162,8 +162,8 @@ impl<'a> OriginalPacket<'a> {
         else {
             return Err(DropReason::NotApplicable);
         };
-        // RFC 4861 section 7.2.4: a node that solicits from the unspecified address gets the answer
-        // at the all-nodes address.
+        // RFC 4861 section 7.2.4: a node that solicits from the unspecified address is answered at
+        // the all-nodes address.
         let (solicited, dst, eth_dst) = if ip.src().is_unspecified() {
             (false, ALL_NODES, group_mac(ALL_NODES))
         } else {
@@ -274,8 +274,8 @@ impl<'a> OriginalPacket<'a> {
         })
     }
 
-    /// A packet that refuses a connection, with `len` bytes of transport header, which `emit`
-    /// writes. It has the addresses of this packet.
+    /// A reset or ABORT with the addresses of this packet. `emit` writes its transport header of
+    /// `len` bytes.
     fn refusal(
         &self,
         protocol: Protocol,

@@ -87,8 +87,9 @@ pub(crate) enum Covered {
     Transport,
 }
 
-/// Position of a field in a frame: `len` bytes at `at`, and in them, as a big-endian number,
-/// `shift` bits from the right. Both are even, counted from the header that the checksum covers.
+/// Position of a field in a frame: in the `len` bytes at `at`, read as a big-endian number, the
+/// field begins `shift` bits from the right. `len`, and the distance of `at` from the header that
+/// the checksum covers, are even, so that whole 16-bit words change.
 #[derive(Clone, Copy)]
 pub(crate) struct FieldPosition {
     at: usize,

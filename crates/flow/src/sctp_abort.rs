@@ -3,7 +3,7 @@
 use crate::DropReason;
 use wire::crc32c::Crc32c;
 
-/// The length of the answer: a common header, and a chunk without causes.
+/// The length of the packet: a common header, and a chunk without causes.
 ///
 /// ```text
 ///  0                   1                   2                   3
@@ -26,19 +26,19 @@ const ABORT: u8 = 6;
 const COOKIE_ACK: u8 = 11;
 const SHUTDOWN_COMPLETE: u8 = 14;
 
-/// The answer to an SCTP packet, from its common header to its end.
+/// The ABORT that answers an SCTP packet, from its common header to its end.
 ///
 /// # Errors
-/// [`DropReason::NotApplicable`] for a packet that must not be answered: it has an ABORT, a COOKIE
-/// ACK or a SHUTDOWN COMPLETE, or no valid chunk.
+/// [`DropReason::NotApplicable`] for a packet that must not be answered: it contains an ABORT, a
+/// COOKIE ACK or a SHUTDOWN COMPLETE, or no valid chunk.
 pub(crate) fn answer(packet: &[u8]) -> Result<[u8; LEN], DropReason> {
     let Some((&[a, b, c, d, tag @ .., _, _, _, _], chunks)) =
         packet.split_first_chunk::<HEADER_LEN>()
     else {
         return Err(DropReason::Malformed);
     };
-    // The sender of an INIT expects the tag that it proposes. Other senders get their own tag back,
-    // which the T bit says.
+    // The answer to an INIT carries the initiate tag of the INIT. The answer to another packet
+    // reflects the verification tag of that packet, which the T bit indicates.
     let (tag, reflects_tag) = match initiate_tag(chunks)? {
         Some(initiate) => (initiate, 0),
         None => (tag, 1),

@@ -1,4 +1,4 @@
-//! Sends a frame through a tunnel: fits it to the path MTU, encapsulates it, and hands it to the
+//! Sends a frame through a tunnel: fits it to the path MTU, encapsulates it, and sends it to the
 //! underlay.
 
 use crate::endpoint::PathLimit;
@@ -46,7 +46,7 @@ impl<O: ActionOutput> TunnelSender<'_, O> {
         match fit(packet, limit.max_frame_len) {
             Fit::Fits => self.encap_and_send(packet),
             Fit::Resize(resize) => {
-                // Copied, because later actions use the unchanged frame.
+                // Resizes a copy, because later actions use the unchanged frame.
                 let mut copy = packet.clone();
                 resize.apply(&mut copy);
                 self.encap_and_send(&mut copy)
@@ -60,8 +60,9 @@ impl<O: ActionOutput> TunnelSender<'_, O> {
                 let done = Fragmenter::new().fragment(packet, mtu.into(), each);
                 done.map(drop).map_err(|_| DropReason::UnderlayTooBig)
             }
-            // A guest cannot send shorter packets than the least MTU of IPv6 (RFC 8200 section 5).
-            // If the discovered path MTU is right, a router drops the packet; if not, it arrives.
+            // IPv6 guests need not send packets shorter than the minimum MTU of IPv6 (RFC 8200
+            // section 5). If the discovered path MTU is right, a router drops the packet. If it is
+            // wrong, the packet arrives.
             Fit::TooBig { .. }
                 if is_least_ipv6(packet) && wire_len(packet) <= limit.configured_frame_len =>
             {
@@ -83,8 +84,8 @@ impl<O: ActionOutput> TunnelSender<'_, O> {
             outer.undo(packet);
             return sent;
         };
-        // The tunnel cannot carry this super-packet whole, which is rare. Copied, because splitting
-        // shortens it.
+        // The tunnel cannot carry this super-packet whole, which is rare. The frame is copied,
+        // because splitting shortens it.
         let mut first = packet.clone();
         let rest = packet::split(&mut first, limits).map_err(|_| DropReason::Segmentation)?;
         for mut part in std::iter::once(first).chain(rest) {

@@ -15,8 +15,8 @@ const TTL: u8 = 64;
 /// The ICMPv6 type of a router advertisement.
 const ROUTER_ADVERTISEMENT: u128 = 134;
 
-/// The answer of a service to a frame, with all checksums. `None` when there is none: for another
-/// protocol, for a fragment, and for a request that the service does not answer.
+/// The answer of a service to a frame, with all checksums. `None` for another protocol, for a
+/// fragment, and for a request that the service does not answer.
 ///
 /// The answer keeps the Ethernet addresses, the tags, the IP addresses and the UDP ports of the
 /// request, with the exceptions that [`answer_edits`] names. The actions that follow set them.
@@ -53,8 +53,8 @@ pub fn answer_edits(service: &Service, destination: Destination) -> Vec<KeyEdit>
                 load(Field::IcmpType, ROUTER_ADVERTISEMENT),
                 load(Field::IcmpCode, 0),
             ]);
-            // The flow that follows makes the source the destination. RFC 4861 section 6.2.6: a
-            // host without an address gets the answer at the all-nodes address.
+            // A later action copies the source address to the destination. RFC 4861 section 6.2.6:
+            // a host without an address is answered at the all-nodes address.
             if destination == Destination::Broadcast {
                 edits.push(load(Field::Ip6Src, ALL_NODES.to_bits()));
             }
@@ -70,13 +70,13 @@ const fn dhcp4_destination(server: &dhcp4::Server, destination: Destination) -> 
     }
 }
 
-/// A frame that may hold a request.
+/// A frame that may contain a request.
 struct Request<'a>(OriginalPacket<'a>);
 
 impl<'a> Request<'a> {
     fn new(packet: &'a PacketBuf) -> Option<Self> {
         let original = OriginalPacket::new(packet).ok()?;
-        // A super-packet is no single datagram.
+        // A super-packet is not a single datagram.
         let is_whole = original.at.fragment == Fragment::Whole && packet.offload.gso.is_none();
         is_whole.then_some(Self(original))
     }

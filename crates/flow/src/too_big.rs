@@ -42,7 +42,7 @@ pub struct ReplyAddresses<'a> {
 /// - The packet is not IP, or is IPv4 without DF.
 /// - The packet is an ICMP error, or a later IPv4 fragment.
 /// - The destination is multicast. RFC 4443 allows an answer, but no host could be its source.
-/// - The source is no single host.
+/// - The source is not a single host.
 /// - The packet is IPv6 of at most 1280 bytes.
 ///
 /// [`DropReason::Malformed`] for a packet that does not parse, and [`DropReason::Segmentation`] for

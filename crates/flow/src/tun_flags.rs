@@ -1,7 +1,7 @@
 //! The bits of [`Field::TunFlags`], and the positions of the fields in the same word of the key.
 //!
-//! The eBPF programs write that word, too: the build script of the kernel datapath reads this file
-//! and generates constants of C. So it names nothing outside itself.
+//! The eBPF programs also write that word: the build script of the kernel datapath reads this file
+//! and generates C constants. This file must therefore not use items of other files.
 //!
 //! [`Field::TunFlags`]: crate::Field::TunFlags
 

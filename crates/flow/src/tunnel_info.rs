@@ -71,7 +71,7 @@ pub struct TunnelInfo {
 }
 
 impl TunnelInfo {
-    /// From the result of decapsulation.
+    /// The tunnel fields of a frame that was decapsulated.
     ///
     /// The logical ports of a Geneve header are stored as with [`TlvMap::default`]; those of STT
     /// are part of the context. [`tun_flags::KEY`] is set: clear it for GRE without a key.
@@ -95,8 +95,8 @@ impl TunnelInfo {
         }
     }
 
-    /// For a frame from a VLAN or QinQ link, which has no outer IP header. The key is
-    /// [`TagLink::key`].
+    /// The tunnel fields of a frame from a VLAN or QinQ link, which has no outer IP header. The key
+    /// is [`TagLink::key`].
     pub fn of_link(link: TagLink) -> Self {
         let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         Self {

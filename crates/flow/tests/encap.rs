@@ -64,7 +64,7 @@ fn outer_pseudo(ipv6: bool, protocol: u8, len: usize) -> Sum {
     Sum::of(&octets(local)).bytes(&octets(remote)).u16(protocol.into()).u32(len as u32)
 }
 
-/// Returns the inner frame, with the decapsulator of the tunnel type.
+/// Decapsulates a packet; returns its tunnel key and inner frame.
 fn decapsulate(
     tunnel: TunnelType,
     ipv6: bool,
@@ -331,7 +331,7 @@ fn outer_ttl_is_that_of_the_inner_packet_when_it_is_to_be_inherited() {
         ] {
             let (mut endpoints, id) = table(&spec, ipv6);
             let outer = endpoints.encap(id, &key(tunnel), &mut packet).unwrap();
-            assert_eq!(outer.ttl, expected, "what sockets are told: {tunnel}");
+            assert_eq!(outer.ttl, expected, "the TTL for sockets: {tunnel}");
             let ip = &packet.head()[14..];
             if ipv6 {
                 assert_eq!(Ipv6Packet::new_unchecked(ip).hop_limit(), expected, "{tunnel}");

@@ -15,7 +15,7 @@ fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     if names.is_empty() { "-".to_owned() } else { names.join(", ") }
 }
 
-/// The names of ovs-ofctl, without those of NXM and OXM.
+/// The field's names in ovs-ofctl, without its NXM and OXM names.
 fn ofctl_names(spec: &FieldSpec) -> String {
     let is_short = |name: &&str| name.starts_with(|c: char| c.is_ascii_lowercase());
     let all = |name: &super::OfctlName| [&[name.name], name.aliases].concat();

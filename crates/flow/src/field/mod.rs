@@ -6,7 +6,7 @@
 //! reading the frame, then layers 2, 3 and 4. A staged lookup reads one stage after another and
 //! stops at the first that excludes a match.
 //!
-//! Everything that is known of a field is in its row of the table in `field/table.rs`.
+//! The row of a field in `field/table.rs` holds all its properties.
 
 #[cfg(test)]
 mod glossary;

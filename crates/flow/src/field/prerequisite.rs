@@ -1,34 +1,33 @@
 //! Conditions that a frame must meet to have a field. The rows are in `field/table.rs`.
 
-/// One kind of frame that meets a [`Prerequisite`](super::Prerequisite).
+/// A type of frame that meets a [`Prerequisite`](super::Prerequisite).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameKind {
     /// The EtherType.
     pub eth_type: u16,
-    /// The IP protocols, any of which will do; empty when the protocol does not matter.
+    /// The accepted IP protocols; empty when the protocol does not matter.
     pub ip_protos: &'static [u8],
 }
 
-/// What a [`Prerequisite`](super::Prerequisite) means.
+/// The condition that a [`Prerequisite`](super::Prerequisite) stands for.
 #[derive(Clone, Copy, Debug)]
 pub struct Requirement {
-    /// What the frame must be, in words.
+    /// The required frame, in words.
     pub description: &'static str,
     /// The frames that meet the prerequisite; empty when the EtherType does not matter.
     pub frame_kinds: &'static [FrameKind],
-    /// The ICMPv6 types, any of which will do, of messages with code 0; empty when type and code
-    /// do not matter.
+    /// The accepted ICMPv6 types, of messages with code 0; empty when type and code do not matter.
     pub icmp_types: &'static [u8],
     /// The predicate of OVN's language: empty for any frame, `None` when OVN has no predicate.
     pub ovn: Option<&'static str>,
-    /// What to write in a match of ovs-ofctl to meet the prerequisite, for error messages.
+    /// The text that a match of ovs-ofctl needs to meet the prerequisite, for error messages.
     pub ofctl: &'static str,
 }
 
-/// Makes the enumeration `Prerequisite` and the table of what each requires.
+/// Generates the enumeration `Prerequisite` and the table of requirements.
 macro_rules! prerequisites {
     ($($(#[doc = $doc:literal])+ $variant:ident = $row:expr,)+) => {
-        /// What a frame must be for a field to have a meaning.
+        /// The condition under which a frame has a field.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Prerequisite {
             $($(#[doc = $doc])+ $variant,)+
@@ -37,7 +36,7 @@ macro_rules! prerequisites {
         static REQUIREMENTS: &[Requirement] = &[$($row,)+];
 
         impl Prerequisite {
-            /// What the prerequisite means.
+            /// The condition that the prerequisite stands for.
             pub fn requirement(self) -> &'static Requirement {
                 &REQUIREMENTS[self as usize]
             }

@@ -20,7 +20,7 @@ pub enum Notation {
 /// Who may write a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Actions of both languages.
+    /// Actions of OVN's language and of the ofctl language.
     ReadWrite,
     /// No action.
     ReadOnly,
@@ -104,7 +104,7 @@ pub enum KernelWord {
 /// How values of a field are written in the ofctl language (ovs-fields(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OfctlSyntax {
-    /// As the field's [`Notation`] says, a prefix length or a mask behind a `/`.
+    /// A number in this [`Notation`], with an optional prefix length or mask after a `/`.
     Number(Notation),
     /// An EtherType: hexadecimal with four digits.
     EtherType,
@@ -112,15 +112,15 @@ pub enum OfctlSyntax {
     Port,
     /// `no`, `yes`, `first`, `later` or `not_later`.
     Fragment,
-    /// Names joined by `|`, or each behind `+` or `-`; with the bit of each.
+    /// Flag names joined by `|`, or each after a `+` or `-`. The table gives the bit of each name.
     Flags(&'static [(&'static str, u8)]),
     /// The type of service without the two bits of ECN.
     Tos,
     /// A VLAN identifier, or 0xffff for a frame without a tag.
     DlVlan,
-    /// A VLAN identifier, and 0x1000 for "there is a tag".
+    /// A VLAN identifier, plus 0x1000 if the frame has a tag.
     VlanVid,
-    /// A priority; there must be a tag.
+    /// A VLAN priority; only tagged frames match.
     VlanPcp,
     /// The value of a tunnel option that must be present: 0 to 3.
     TunnelOption(u8),
@@ -131,25 +131,25 @@ pub enum OfctlSyntax {
 pub struct OvnSymbol {
     /// The name.
     pub name: &'static str,
-    /// The lowest bit of the field that the symbol has.
+    /// The lowest bit of the field that the symbol covers.
     pub first: u8,
-    /// Bits of the symbol; 0 for all bits of the field.
+    /// The number of bits; 0 for all bits of the field.
     pub width: u8,
-    /// Which comparisons make sense.
+    /// The supported comparisons.
     pub kind: OvnKind,
     /// The condition that must hold, an expression of OVN's language; `None` for the field's own
     /// [`Prerequisite`].
     pub prerequisite: Option<&'static str>,
 }
 
-/// What may be compared with an [`OvnSymbol`].
+/// The comparisons that an [`OvnSymbol`] supports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OvnKind {
-    /// Numbers, by order too.
+    /// Numbers: equality and order.
     Ordinal,
-    /// Numbers, for equality only.
+    /// Numbers: only equality.
     Nominal,
-    /// Names of logical ports and multicast groups.
+    /// Names of logical ports and multicast groups: only equality.
     PortName,
 }
 
@@ -157,7 +157,7 @@ pub enum OvnKind {
 /// NXM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OxmHeader {
-    /// The vendor or standard that gave the number.
+    /// The vendor or standard that assigned the number.
     pub class: u16,
     /// The number, 0 to 127.
     pub number: u8,
@@ -168,23 +168,23 @@ pub struct OxmHeader {
 /// A name of a field in the ofctl language (ovs-fields(7)).
 #[derive(Clone, Copy, Debug)]
 pub struct OfctlName {
-    /// The name that actions show.
+    /// The name in printed actions.
     pub name: &'static str,
     /// Other accepted names, those of NXM and OXM included.
     pub aliases: &'static [&'static str],
-    /// The name that matches show; empty when another name of the field is shown there.
+    /// The name in printed matches; empty when they use another name of the field.
     pub shown: &'static str,
     /// How values are written; `None` for the field's [`Notation`].
     pub syntax: Option<OfctlSyntax>,
-    /// Bits, as ovs-fields(7) counts them; 0 for those of the field.
+    /// The width in bits according to ovs-fields(7); 0 for the width of weft's field.
     pub width: u8,
-    /// Low bits that Open vSwitch's field has and weft's lacks.
+    /// The number of low bits that Open vSwitch's field has and weft's field lacks.
     pub missing_low_bits: u8,
-    /// The lowest bit of weft's field that Open vSwitch's field has.
+    /// The lowest bit of weft's field that Open vSwitch's field covers.
     pub first: u8,
     /// Whether a match may have a mask.
     pub maskable: bool,
-    /// What a frame must be; `None` for the field's own [`Prerequisite`].
+    /// The condition on frames; `None` for the field's own [`Prerequisite`].
     pub prerequisite: Option<Prerequisite>,
     /// The header in OpenFlow messages; `None` if messages use another name of the field, or none.
     pub oxm: Option<OxmHeader>,
@@ -207,7 +207,7 @@ pub struct FieldSpec {
     pub width: u8,
     /// How values are written.
     pub notation: Notation,
-    /// What a frame must be to have the field.
+    /// The condition under which a frame has the field.
     pub prerequisite: Prerequisite,
     /// Who may write the field.
     pub access: Access,
@@ -219,7 +219,8 @@ pub struct FieldSpec {
     pub ofctl: &'static [OfctlName],
 }
 
-/// A row without names in other languages: hexadecimal, in any frame, writable.
+/// A row with the defaults: hexadecimal, present in any frame, writable, no names in other
+/// languages.
 pub(super) const fn row(
     name: &'static str,
     word: u8,
@@ -251,7 +252,7 @@ impl FieldSpec {
     }
 }
 
-/// What differs from the defaults of `row`.
+/// Methods that replace the defaults of `row`.
 impl FieldSpec {
     pub(super) const fn notation(self, notation: Notation) -> Self {
         Self { notation, ..self }
@@ -274,7 +275,7 @@ impl FieldSpec {
     }
 }
 
-/// A symbol for the whole field, which the field's prerequisite applies to.
+/// A symbol for the whole field, with the field's own prerequisite.
 pub(super) const fn ovn(name: &'static str) -> OvnSymbol {
     OvnSymbol { name, first: 0, width: 0, kind: OvnKind::Ordinal, prerequisite: None }
 }
@@ -314,13 +315,13 @@ pub(super) const fn ofctl(name: &'static str) -> OfctlName {
     }
 }
 
-/// Fields that Nicira has defined for Open vSwitch.
+/// OXM class of the fields that Nicira defined for Open vSwitch.
 pub(super) const NICIRA: u16 = 1;
-/// Fields of OpenFlow 1.0 in Nicira's numbering.
+/// OXM class of the OpenFlow 1.0 fields in Nicira's numbering.
 pub(super) const NICIRA_BASIC: u16 = 0;
-/// Fields of OpenFlow itself.
+/// OXM class of the fields that OpenFlow defines.
 pub(super) const OPENFLOW: u16 = 0x8000;
-/// Pairs of registers (OpenFlow 1.5).
+/// OXM class of register pairs (OpenFlow 1.5).
 pub(super) const PACKET_REGS: u16 = 0x8001;
 
 impl OfctlName {
@@ -336,7 +337,7 @@ impl OfctlName {
         Self { shown, ..self }
     }
 
-    /// A match shows the field under another name.
+    /// Printed matches use another name of the field.
     pub(super) const fn unshown(self) -> Self {
         Self { shown: "", ..self }
     }
@@ -357,7 +358,7 @@ impl OfctlName {
         Self { first, ..self }
     }
 
-    /// A match names one value: it has no mask.
+    /// A match has no mask.
     pub(super) const fn exact(self) -> Self {
         Self { maskable: false, ..self }
     }
@@ -367,17 +368,18 @@ impl OfctlName {
     }
 }
 
-/// In a member of the kernel's key that nothing else uses.
+/// The word is in a member of the kernel datapath's key that holds nothing else.
 pub(super) const fn held(member: KernelMember) -> KernelWord {
     in_shape(member, 0, KernelShape::Any)
 }
 
-/// In word `index` of a member of the kernel's key that other shapes use for other fields.
+/// The word is word `index` of a member of the kernel datapath's key. In frames of other shapes,
+/// the member holds other fields.
 pub(super) const fn in_shape(member: KernelMember, index: u8, shape: KernelShape) -> KernelWord {
     KernelWord::Held { member, index, shape }
 }
 
-/// The flags of RFC 9293 and RFC 3540, by bit.
+/// The TCP flags of RFC 9293 and RFC 3540, with their bit numbers.
 pub(super) const TCP_FLAGS: &[(&str, u8)] = &[
     ("fin", 0),
     ("syn", 1),
@@ -400,10 +402,10 @@ pub(super) const CT_STATE: &[(&str, u8)] = &[
     ("dnat", 7),
 ];
 pub(super) const TUN_FLAGS: &[(&str, u8)] = &[("oam", 0)];
-/// In [`Field::VlanTci`]: the lowest bit of the priority.
+/// The lowest bit of the priority in [`Field::VlanTci`].
 pub(super) const VLAN_PCP_FIRST: u8 = 13;
 
-/// Makes the enumeration `Field` and the tables of its rows.
+/// Generates the enumeration `Field` and the tables of its rows.
 macro_rules! fields {
     (
         $($(#[doc = $doc:literal])+ $variant:ident = $row:expr,)+
@@ -428,13 +430,14 @@ macro_rules! fields {
             },)+
         ];
 
-        /// The places of the rows in the key, apart from the rest so that they fold into constants.
+        /// The positions of the fields in the key. A separate table, so that the compiler can fold
+        /// positions into constants.
         pub(super) const POSITIONS: &[Position] = &[
             $($row.position(),)+
             $($alias_row.position(),)+
         ];
 
-        /// Where the kernel's key holds each row.
+        /// Where the kernel datapath's key holds each field.
         pub(super) const KERNEL: &[KernelWord] = &[$($row.kernel,)+];
 
         impl Field {

@@ -22,7 +22,7 @@ impl Subfield {
         }
     }
 
-    /// The whole of a field.
+    /// All bits of a field.
     pub const fn whole(field: Field) -> Self {
         Self { field, first: 0, width: field.width() }
     }
@@ -68,7 +68,7 @@ impl From<Field> for Subfield {
     }
 }
 
-/// `name`, `name[bit]` or `name[first..last]`.
+/// Prints `name`, `name[bit]` or `name[first..last]`.
 impl fmt::Display for Subfield {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.field.name())?;

@@ -701,7 +701,7 @@ fields! {
 }
 
 /// Fields of Open vSwitch that weft does not support; `*` matches any suffix. The parser of
-/// ovs-ofctl flows answers them with "not supported" instead of "unknown field".
+/// ovs-ofctl flows reports them as "not supported" instead of "unknown field".
 #[rustfmt::skip]
 pub const FOREIGN_FIELDS: &[&str] = &[
     "dp_hash", "recirc_id", "packet_type", "skb_priority", "ct_nw_src", "ct_nw_dst",

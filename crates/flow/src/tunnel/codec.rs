@@ -20,7 +20,7 @@ pub(crate) trait TunnelCodec {
     /// with the tunnel header and has room for the logical ports, if `packet` has them.
     fn fill(_header: &mut [u8], _packet: &PacketFields<'_>) {}
 
-    /// Reads a tunnel header; `bytes` also hold the inner frame.
+    /// Reads a tunnel header; `bytes` also contains the inner frame.
     ///
     /// # Errors
     /// The drop reason to count.

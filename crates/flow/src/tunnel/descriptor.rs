@@ -173,14 +173,14 @@ pub const TSO: &str = "tx-tcp-segmentation";
 pub const TSO6: &str = "tx-tcp6-segmentation";
 
 impl DeviceOffloads {
-    /// UDP tunnels: threads send UDP GSO packets.
+    /// UDP tunnels: the user datapath sends UDP GSO packets.
     pub(super) const UDP: Self = Self {
         user: &["tx-udp-segmentation"],
         user_ipv6: &["tx-udp-segmentation"],
         kernel: &["tx-udp_tnl-segmentation", TSO, TSO6],
         kernel_checksum: &["tx-udp_tnl-csum-segmentation", TSO, TSO6],
     };
-    /// GRE: threads send one packet for each segment.
+    /// GRE: the user datapath sends one packet for each segment.
     pub(super) const GRE: Self = Self {
         user: &[],
         user_ipv6: &[],
@@ -199,7 +199,7 @@ impl DeviceOffloads {
     };
 }
 
-/// What the BPF programs of the kernel datapath do for a tunnel type.
+/// The support of the kernel datapath's BPF programs for a tunnel type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelDatapath {
     /// Nothing: the user datapath sends and receives the packets.
@@ -207,7 +207,8 @@ pub enum KernelDatapath {
         /// The reason.
         why: &'static str,
     },
-    /// They encapsulate and decapsulate. `WEFT_` and the upper-case name is the type's number in C.
+    /// They encapsulate and decapsulate. The C constant of the type is `WEFT_` and its upper-case
+    /// name.
     EndPoints,
     /// They push and pop the tags.
     Tags,

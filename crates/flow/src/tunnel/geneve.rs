@@ -64,7 +64,7 @@ impl TunnelCodec for Geneve {
 
     /// Drops are [`DropReason::GeneveCriticalOption`] for a critical option that weft does not
     /// know, [`DropReason::GeneveControl`] for control packets, [`DropReason::TunnelProtocol`]
-    /// unless it carries Ethernet, [`DropReason::UnknownLogicalPort`] for egress port 0, and
+    /// unless the payload is Ethernet, [`DropReason::UnknownLogicalPort`] for egress port 0, and
     /// [`DropReason::MalformedTunnel`] or [`DropReason::Malformed`] when header, options or frame
     /// are cut short or inconsistent.
     #[inline]

@@ -55,8 +55,8 @@ impl TunnelCodec for Gre {
 
     /// Drops are [`DropReason::GreChecksum`], [`DropReason::GreNoKey`] when a key is missing,
     /// [`DropReason::UnknownDatapath`] for a key where there should be none,
-    /// [`DropReason::TunnelProtocol`] unless it carries Ethernet (Transparent Ethernet Bridging),
-    /// and [`DropReason::MalformedTunnel`] or [`DropReason::Malformed`].
+    /// [`DropReason::TunnelProtocol`] unless the payload is Ethernet (Transparent Ethernet
+    /// Bridging), and [`DropReason::MalformedTunnel`] or [`DropReason::Malformed`].
     #[inline]
     fn decap(bytes: &[u8], expected: &DecapOptions) -> Result<Decapped, DropReason> {
         let packet = GrePacket::new_checked(bytes).map_err(malformed)?;

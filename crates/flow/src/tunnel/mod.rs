@@ -30,13 +30,13 @@ use std::str::FromStr;
 use wire::udp::{self, UdpPacket, UdpRepr};
 
 /// Defines [`TunnelType`] from one row for each type in `types.in`: its variant, its number and its
-/// module. The kernel datapath's build script reads the same rows, for the constants of C.
+/// module. The kernel datapath's build script reads the same rows, to generate C constants.
 ///
 /// The dispatch to a codec is a `match` that the compiler inlines, because it is on the path of
 /// every packet.
 macro_rules! tunnel_types {
     ($($(#[$doc:meta])* $variant:ident = $number:literal in $module:ident,)+) => {
-        /// How frames travel between hosts.
+        /// A tunnel type: how frames are carried between hosts.
         ///
         /// The numbers are stable: eBPF programs know a type by its number (`enum weft_tunnel`).
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -46,7 +46,7 @@ macro_rules! tunnel_types {
         }
 
         impl TunnelType {
-            /// All of them, in the order in which they are listed everywhere.
+            /// All tunnel types, in the order in which output and documentation list them.
             pub const ALL: [Self; [$($number),+].len()] = [$(Self::$variant),+];
 
             /// The description of the type.
@@ -72,8 +72,8 @@ macro_rules! tunnel_types {
                 }
             }
 
-            /// Reads the tunnel header at the beginning of `bytes`, and where the frame begins. Of
-            /// STT, whose frames come in segments, [`decap_stt`](crate::decap_stt) reads it.
+            /// Parses the tunnel header at the beginning of `bytes`, and finds the inner frame. Not
+            /// for STT, whose frames arrive in segments: see [`decap_stt`](crate::decap_stt).
             ///
             /// # Errors
             /// The reason under which the packet is counted as dropped:
@@ -107,7 +107,7 @@ impl TunnelType {
         self.descriptor().has_endpoints()
     }
 
-    /// What carries the tunnel header.
+    /// The protocol that carries the tunnel header.
     pub const fn carrier(self) -> Carrier {
         self.descriptor().carrier
     }
@@ -124,7 +124,7 @@ impl fmt::Display for TunnelType {
     }
 }
 
-/// A text that names no tunnel type.
+/// The error for a text that is not the name of a tunnel type.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownTunnelType(pub String);
 
@@ -146,7 +146,7 @@ impl FromStr for TunnelType {
     }
 }
 
-/// Writes the UDP header of a template, and returns what follows it.
+/// Writes the UDP header of a template, and returns the bytes after it.
 fn udp_header<'a>(spec: &TunnelSpec, header: &'a mut [u8]) -> &'a mut [u8] {
     let (udp, rest) = header.split_at_mut(udp::HEADER_LEN);
     let repr = UdpRepr { src_port: 0, dst_port: spec.port, length: 0 };

@@ -53,7 +53,7 @@ impl TunnelCodec for Nvgre {
         GrePacket::new_unchecked(header).set_key_and_sequence(key, 0);
     }
 
-    /// Drops are [`DropReason::TunnelProtocol`] unless it carries Ethernet,
+    /// Drops are [`DropReason::TunnelProtocol`] unless the payload is Ethernet,
     /// [`DropReason::GreNoKey`] without key, and [`DropReason::MalformedTunnel`] with a checksum or
     /// a sequence number, which NVGRE forbids.
     #[inline]

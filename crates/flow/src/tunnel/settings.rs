@@ -18,8 +18,8 @@ pub struct TunnelOption {
     pub default: &'static str,
 }
 
-/// The setting that an option changes. The reader of `network.toml` knows the value of each kind,
-/// and [`TunnelSettings`] has a field for it.
+/// The setting that an option changes. The reader of `network.toml` parses the value of each kind
+/// into a field of [`TunnelSettings`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OptionKind {
     /// The destination port, 1 to 65535.
@@ -90,7 +90,7 @@ pub struct TunnelSettings {
     /// Whether the outer UDP checksum, or that of the tunnel header, is sent. `None` lets each host
     /// decide from the offloads of its uplink.
     pub checksum: Option<bool>,
-    /// Whether the key field is sent. Without it the type carries one logical switch.
+    /// Whether the key field is sent. Without a key, the tunnel carries only one logical switch.
     pub key: bool,
     /// Whether sequence numbers are sent.
     pub sequence: bool,

@@ -58,9 +58,10 @@ pub(crate) const fn max_inner_len(ipv6: bool) -> usize {
     MAX_IP_LEN - if ipv6 { 40 } else { 20 } - SEGMENT_HEADER_LEN - FRAME_HEADER_LEN
 }
 
-/// The outer TTL of a frame: `ttl`, but less than the TTL of a frame that is an STT segment itself.
-/// Otherwise an underlay that leads into the tunnel itself would be an endless loop. Loops of other
-/// tunnel types end because packets grow beyond the path MTU, but STT segments them.
+/// The outer TTL of a frame: `ttl`, but less than the TTL of the frame if that is itself an STT
+/// segment. Otherwise packets would loop endlessly when the route to the end point leads into the
+/// tunnel itself. With other tunnel types, packets in such a loop soon exceed the path MTU; STT
+/// segments them.
 ///
 /// # Errors
 /// [`DropReason::TtlExpired`]: the TTL of the segment has run out.
@@ -143,7 +144,8 @@ fn describe(packet: &mut PacketBuf) -> Result<SttChecksum, DropReason> {
     }
 }
 
-/// A partial checksum, or `None` when the receiver would look for the field at another offset.
+/// Encodes a partial checksum; `None` when the receiver would expect the checksum field at another
+/// offset.
 fn partial(packet: &PacketBuf, start: u16, offset: u16) -> Option<SttChecksum> {
     let located = packet.located().ok()?;
     if located.l4 != Some(usize::from(start)) || located.has_snap() {

@@ -12,9 +12,9 @@ pub enum Kind {
     /// UDP without a checksum.
     UdpNoSum,
     Sctp,
-    /// An echo request of the IP version.
+    /// An ICMP or ICMPv6 echo request, depending on the IP version.
     Echo,
-    /// An ICMP error of the IP version.
+    /// An ICMP or ICMPv6 error, depending on the IP version.
     Error,
     /// A neighbour solicitation, or an echo over IPv4; with or without a link-layer address option.
     Solicit(bool),
@@ -41,7 +41,7 @@ pub struct Spec {
     pub partial: bool,
     /// Makes a super-packet with segments of that length, if the kind permits it.
     pub gso: Option<u16>,
-    /// Cuts the packet after so many bytes (times 8) of the IP payload, as a first fragment.
+    /// Cuts the packet after this number of 8-byte units of the IP payload, as a first fragment.
     pub fragment: Option<usize>,
     /// Bytes after the IP packet.
     pub padding: usize,

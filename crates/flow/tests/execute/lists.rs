@@ -189,7 +189,7 @@ fn nesting_is_bounded() {
     assert_eq!(run(&[Action::Clone([checks].into())], &mut packet), ["port 1: 142"]);
 }
 
-/// A packet for which a router solicits a next hop other than the packet's destination.
+/// The actions of a router that solicits a next hop other than the packet's destination.
 fn asking() -> [Action; 2] {
     let next_hop = Action::Set { field: Field::ArpTpa, value: 0x0a00_0001, mask: 0xffff_ffff };
     let solicitation = [next_hop, tag(), out(1), out(2)];

@@ -13,7 +13,8 @@ use flow::{DropReason, Field, FlowKey, Reply};
 use packet::{Checksum, PacketBuf};
 use proptest::prelude::*;
 
-/// True when a packet with `key` has this reply. The frames' addresses belong to single hosts.
+/// True when `reply` can be generated for a packet with `key`. The frames' addresses belong to
+/// single hosts.
 fn fits(reply: Reply, key: &FlowKey, payload: &[u8]) -> bool {
     let is = |field, value| key.get(field) == value;
     let is_v4 = is(Field::EthType, 0x0800);

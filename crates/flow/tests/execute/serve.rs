@@ -52,7 +52,7 @@ fn router() -> Service {
     Service::Router(router)
 }
 
-/// The answer to a packet, after a check of its key and its checksums.
+/// The destination of the answer to a packet. Checks the answer's key and checksums.
 fn checked(service: &Service, packet: &PacketBuf) -> Result<Option<Destination>, TestCaseError> {
     let Some((destination, made)) = answer(service, packet) else { return Ok(None) };
     prop_assert!(service.destinations().contains(&destination));
@@ -67,7 +67,7 @@ fn checked(service: &Service, packet: &PacketBuf) -> Result<Option<Destination>,
     Ok(Some(destination))
 }
 
-/// A router solicitation, with its source.
+/// A router solicitation from `::` or from [`SRC_V6`].
 fn solicitation(tags: usize, is_unspecified: bool, options: &[u8], hop_limit: u8) -> PacketBuf {
     let src = if is_unspecified { [0; 16] } else { SRC_V6 };
     let dst = [&[0xff, 2][..], &[0; 13], &[2]].concat();

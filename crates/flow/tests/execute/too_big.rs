@@ -72,7 +72,7 @@ fn mtu_is_1280_at_least_when_ipv6() {
     let short = |payload: usize| Spec { payload: vec![1; payload], ..Spec::of(Kind::Udp, true) };
     assert!(too_big(&packet(&short(1233)), 1200, &BACK).is_ok());
     let refused = too_big(&packet(&short(1232)), 1200, &BACK).map(|_| ());
-    assert_eq!(refused, Err(DropReason::NotApplicable), "it would be sent again as it is");
+    assert_eq!(refused, Err(DropReason::NotApplicable), "the guest would send it again unchanged");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn quoted_length_is_what_was_compared_when_a_checksum_is_asked_for_in_its_place(
         assert_eq!(TooBig::parse_v4(&answer.head()[14..]).map(|told| told.mtu), Ok(1386));
         answers += 1;
     }
-    assert!(answers > 50, "{answers}: those that make the length 1387 to 1478");
+    assert!(answers > 50, "{answers} answers: expected one for each length from 1387 to 1478");
 }
 
 #[test]
@@ -182,7 +182,8 @@ proptest! {
     }
 }
 
-/// The lengths of the frames that are sent, and of those whose sender is told.
+/// The lengths of the frames that are sent. For each sender that is notified, the length of its
+/// frame and the reported MTU.
 #[derive(Default)]
 struct Lengths {
     sent: Vec<usize>,

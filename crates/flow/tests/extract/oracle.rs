@@ -38,7 +38,7 @@ fn as_ethernet_ii(frame: &[u8]) -> Option<Cow<'_, [u8]>> {
     (!is_tag(llc + 6)).then(|| Cow::Owned([&frame[..at], payload].concat()))
 }
 
-/// The key by `etherparse`; `None` for a frame that it refuses, or that [`as_ethernet_ii`] does.
+/// The key according to `etherparse`; `None` for a frame that it or [`as_ethernet_ii`] refuses.
 fn expected(frame: &[u8]) -> Option<FlowKey> {
     let frame = &*as_ethernet_ii(frame)?;
     let sliced = SlicedPacket::from_ethernet(frame).ok()?;

@@ -153,7 +153,7 @@ fn neighbour_discovery_has_target_and_the_link_layer_address_of_its_type() {
         (135, 255, [MAC_B, MAC_B].concat(), vec![]),
         (136, 255, MAC_B.into(), vec![tll]),
         (136, 255, [MAC_A, MAC_B].concat(), vec![tll]),
-        // Rules may judge a hop limit other than 255: `ip_ttl` is in the key.
+        // A hop limit other than 255 is left to rules: `ip_ttl` is in the key.
         (136, 254, MAC_B.into(), vec![tll]),
         (136, 255, NONCE.into(), vec![]),
     ];
