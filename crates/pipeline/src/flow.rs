@@ -55,7 +55,7 @@ pub struct FlowText {
     pub source: Arc<str>,
     /// The cookie; for a flow of an OVN database the first 32 bits of its UUID; else 0.
     pub cookie: u64,
-    /// What limits the packets that the flow passes to services of the switch.
+    /// The meter that limits the packets that the flow passes to services of the switch.
     pub meter: Option<Arc<NamedMeter>>,
 }
 
@@ -70,7 +70,7 @@ pub struct FlowCounters {
 
 impl FlowCounters {
     /// Shares the counters of another flow: both were compiled from one logical flow, for different
-    /// datapaths, and are counted as one.
+    /// datapaths, and share one count.
     pub fn of(flow: &Arc<Flow>) -> Self {
         let counting = flow.counters.shared.as_ref().unwrap_or(flow);
         Self { shared: Some(Arc::clone(counting)), ..Self::default() }

@@ -185,7 +185,7 @@ impl LearnedTables {
     }
 
     /// Notes that an entry is in use. The switch calls this for the queries of megaflows that
-    /// packets have hit: packets of a station that has not moved raise no learn event, and yet must
+    /// packets have hit: packets of a station that has not moved raise no learn event, but must
     /// keep its entry from ageing out.
     ///
     /// A MAC binding is not refreshed if a port has claimed another MAC address and was refused. It

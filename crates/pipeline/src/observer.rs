@@ -71,12 +71,12 @@ pub enum Event<'a> {
     Drop(DropReason),
 }
 
-/// Which packet nested steps work on.
+/// The packet that nested steps work on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nested {
     /// A copy, made by `clone`.
     Clone,
-    /// A new packet that answers the current one.
+    /// A new packet that is generated from the current one.
     Reply(flow::Reply),
     /// A copy for a member of a multicast group.
     Member {
@@ -91,9 +91,9 @@ pub enum Nested {
     Longer(u16),
     /// The branch for frames that are not longer than this many bytes.
     NotLonger(u16),
-    /// The branch for an answer of this service with this destination.
+    /// The branch in which this service answers, and the answer goes to this destination.
     Answered(&'static str, Destination),
-    /// The branch for packets to which this service gives no answer.
+    /// The branch for packets that this service does not answer.
     Unanswered(&'static str),
     /// A copy that has passed the connection tracker, with the state that the observer assumes.
     Tracked {
@@ -109,9 +109,9 @@ pub struct TrackRequest<'a> {
     pub zone: u16,
     /// Network address translation.
     pub nat: Option<&'a CtNat>,
-    /// What is committed.
+    /// The commit of the connection, if the action commits it.
     pub commit: Option<&'a CtCommit>,
-    /// The tracker is not to use what it found in earlier passes.
+    /// The tracker must ignore the results of earlier passes.
     pub fresh: bool,
     /// False for an action that only commits: the packet has no next pass.
     pub recirculates: bool,
@@ -123,15 +123,15 @@ pub struct TrackRequest<'a> {
     pub state: u8,
 }
 
-/// How a translation continues where a packet leaves for the connection tracker.
+/// How a translation continues when a packet is passed to the connection tracker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AfterTracking {
-    /// It ends there. The datapath tracks the packet and begins its next pass.
+    /// The translation ends. The datapath tracks the packet and begins its next pass.
     Suspend,
-    /// With this `ct_state`, for a trace.
+    /// It continues with this `ct_state`, for a trace.
     Assume(u8),
-    /// With what the tracker does to all such packets. The pass must be the last step of the
-    /// packet, unless it only commits.
+    /// It continues with this result, which is the same for all such packets. The pass must be the
+    /// last step of the packet, unless it only commits.
     Known(TrackResult),
 }
 
@@ -143,19 +143,19 @@ pub trait Observer {
     /// Called for each step, in order.
     fn event(&mut self, event: Event<'_>);
 
-    /// The index of the choice that a `select` takes; `None` leaves it to the hash of the packet.
+    /// The index of the choice that a `select` makes; `None` leaves it to the hash of the packet.
     /// `choices` (value and weight) has at least one element.
     fn select(&mut self, _choices: &[(u16, u16)]) -> Option<usize> {
         None
     }
 
-    /// The index of the backend that a load balancer takes; `None` leaves it to the hash of the
+    /// The index of the backend that a load balancer chooses; `None` leaves it to the hash of the
     /// packet.
     fn balance(&mut self, _backends: &[CtBackend]) -> Option<usize> {
         None
     }
 
-    /// How the translation continues behind the connection tracker.
+    /// How the translation continues after the connection tracker.
     fn track(&mut self, _request: &TrackRequest<'_>) -> AfterTracking {
         AfterTracking::Suspend
     }

@@ -55,7 +55,7 @@ pub enum Op {
     /// Like `Next`, but looks up with another `in_port` (`resubmit(port,table)` of ovs-ofctl). The
     /// steps of the flow found see the real `in_port`.
     Resubmit {
-        /// The port to look up with.
+        /// The `in_port` to look up with.
         in_port: PortNo,
         /// The table; `None` for the table of this flow.
         table: Option<TableId>,
@@ -78,17 +78,17 @@ pub enum Op {
     Controller,
     /// Executes steps on a copy of the packet.
     Clone(Arc<[Op]>),
-    /// Makes a new packet that answers this one, and executes steps on it.
+    /// Generates a new packet from this one, and executes steps on it.
     Reply {
-        /// The kind of packet.
+        /// The packet to generate.
         reply: Reply,
         /// The steps.
         ops: Arc<[Op]>,
     },
-    /// Rejects the packet (OVN's `reject`): makes an answer with Ethernet and IP addresses
-    /// exchanged, and executes steps on it. The answer is a TCP reset for TCP, an ABORT for SCTP,
+    /// Rejects the packet (OVN's `reject`): generates a reply with Ethernet and IP addresses
+    /// exchanged, and executes steps on it. The reply is a TCP reset for TCP, an ABORT for SCTP,
     /// "port unreachable" (ICMP or ICMPv6) for UDP, "unreachable" for other IP packets. Other
-    /// packets get no answer.
+    /// packets get no reply.
     Reject(Arc<[Op]>),
     /// Sets the MTU of an ICMP "packet too big", in bytes.
     SetIcmpMtu(u32),
@@ -109,16 +109,16 @@ pub enum Op {
         /// The limit in bytes, including the Ethernet header.
         bytes: u16,
     },
-    /// Asks a service about the packet. If it answers, the answer takes the place of the packet,
-    /// and a bit is set to 1, otherwise to 0.
+    /// Passes the packet to a service. If the service answers, the answer replaces the packet and a
+    /// bit is set to 1, otherwise to 0.
     Serve {
         /// The bit.
         to: Subfield,
         /// The service.
         service: Arc<Service>,
     },
-    /// Asks the names of the datapath ([`Datapath::dns`](crate::Datapath::dns)) about the packet,
-    /// as [`Op::Serve`] does. The bit is 0 if there are none.
+    /// Looks up a DNS query in the names of the datapath ([`Datapath::dns`](crate::Datapath::dns)),
+    /// with the same effect as [`Op::Serve`]. The bit is 0 if the datapath has no names.
     DnsLookup(Subfield),
     /// Loads one of several values, chosen by a hash of the packet's addresses, protocol and ports.
     Select {
@@ -145,13 +145,13 @@ pub enum Op {
     Ct(Box<CtOp>),
     /// Chooses a backend, and passes the packet through the connection tracker.
     CtBalance(Box<CtBalance>),
-    /// Reads how the connection of a tracked packet was opened; 0 for other packets. A packet whose
-    /// zone has translated this part is dropped as
+    /// Reads a header field of the packet that opened the connection of a tracked packet; 0 for
+    /// other packets. If NAT in this zone has translated the field, the packet is dropped as
     /// [`DropReason::UnsupportedAction`](flow::DropReason::UnsupportedAction).
     CtOriginal {
         /// The destination.
         to: Subfield,
-        /// What is read.
+        /// The header field.
         part: CtOriginal,
     },
     /// Makes the packet untracked: the fields of connection tracking become 0.
@@ -163,16 +163,17 @@ pub enum Op {
     Unsupported(&'static str),
 }
 
-/// Passes the packet through the connection tracker. With `next`, a copy begins its next pass
-/// there, with the state of its connection. The steps that follow work on the untracked packet.
+/// Passes the packet through the connection tracker. If `next` is set, a copy begins its next pass
+/// in that table, with the state of its connection. The steps that follow work on the untracked
+/// packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CtOp {
     /// The zone.
     pub zone: CtZone,
     /// Network address translation.
     pub nat: Option<CtNat>,
-    /// Commits the connection. The steps, only [`Op::Load`] and [`Op::Move`], write its mark and
-    /// its label.
+    /// Commits the connection. These steps write its mark and label, and are all [`Op::Load`] or
+    /// [`Op::Move`].
     pub commit: Option<Arc<[Op]>>,
     /// A commit of a packet in the reply direction ends the connection and opens a new one.
     pub force: bool,
@@ -187,7 +188,7 @@ pub struct CtBalance {
     pub zone: CtZone,
     /// The backends; only those of the packet's address family are used.
     pub backends: Box<[CtBackend]>,
-    /// The fields whose hash chooses; empty for addresses, protocol and ports.
+    /// The fields whose hash selects the backend; empty for addresses, protocol and ports.
     pub hash_fields: Box<[Field]>,
     /// Steps that write the mark and the label of the connection, as in [`CtOp::commit`].
     pub exec: Arc<[Op]>,
@@ -204,7 +205,7 @@ pub struct CtBackend {
     pub port: u16,
 }
 
-/// A part of the packet that has opened a connection.
+/// A header field of the packet that opened a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CtOriginal {
     /// The IPv4 destination.
@@ -220,9 +221,10 @@ pub enum CtOriginal {
 /// The zone of connection tracking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CtZone {
-    /// In a logical switch that of the logical port; in a logical router that of destination NAT.
+    /// In a logical switch, the zone of the logical port; in a logical router, that of destination
+    /// NAT.
     Logical,
-    /// In a logical switch that of the logical port; in a logical router that of source NAT.
+    /// In a logical switch, the zone of the logical port; in a logical router, that of source NAT.
     LogicalSnat,
     /// The router's zone of destination NAT.
     Dnat,
@@ -245,8 +247,8 @@ pub enum LearnedOp {
         /// The IP address: 32 bits for IPv4, 128 bits for IPv6.
         ip: Operand,
     },
-    /// Sets a bit to 1 when the address is bound, and bound to the given MAC address if there is
-    /// one (`lookup_arp`, `lookup_nd`, and their `_ip` forms).
+    /// Sets a bit to 1 when the IP address is bound; if `mac` is set, only when it is bound to that
+    /// MAC address (`lookup_arp`, `lookup_nd`, and their `_ip` forms).
     LookupMacBinding {
         /// The bit.
         to: Subfield,
@@ -293,8 +295,8 @@ pub enum LearnedOp {
     /// Notes that the IPv4 or IPv6 source address of the packet is in use behind `inport`
     /// (`mac_cache_use`).
     UseMacBinding,
-    /// Sets a bit to 1 when the client has a backend of the virtual address that it sends to, and
-    /// writes the backend to registers (`chk_lb_aff`).
+    /// Sets a bit to 1 when the client has an affinity to a backend of the packet's virtual
+    /// destination address, and writes the backend to registers (`chk_lb_aff`).
     CheckAffinity {
         /// The bit.
         to: Subfield,
@@ -311,7 +313,7 @@ pub enum LearnedOp {
         /// from this next hop; false for a reply.
         forward: bool,
     },
-    /// Learns that the connection was opened through the next hop that has sent the packet
+    /// Learns that the connection was opened through the next hop that sent the packet
     /// (`commit_ecmp_nh`).
     LearnNextHop,
 }
@@ -319,7 +321,7 @@ pub enum LearnedOp {
 /// A backend that is to serve further connections of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct AffinityRule {
-    /// What the client connects to.
+    /// The virtual address that the client connects to.
     pub vip: AffinityVip,
     /// The backend.
     pub affinity: Affinity,

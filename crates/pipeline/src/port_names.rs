@@ -1,15 +1,15 @@
-//! [`InPortNames`]: the ingress ports of a program, by the names that people use.
+//! [`InPortNames`]: the ingress ports of a program, by name.
 
 use crate::program::{PortRole, Program};
 use crate::suggestion::suggestion;
 use flow::PortNo;
 use std::collections::BTreeMap;
 
-/// The datapath ports by which packets may come in, by name.
+/// The datapath ports through which packets may arrive, by name.
 #[derive(Clone, Debug)]
 pub struct InPortNames<'p>(BTreeMap<&'p str, PortNo>);
 
-/// The program has no port of this name by which packets can come in.
+/// The program has no ingress port of this name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("unknown ingress port `{name}`{hint}")]
 pub struct UnknownPort {
@@ -43,7 +43,7 @@ impl<'p> InPortNames<'p> {
         })
     }
 
-    /// Lists the known names for an error message; the rest is counted.
+    /// Lists the first known names for an error message, and the number of the others.
     fn known_names(&self) -> String {
         const SHOWN: usize = 8;
         let names: Vec<_> = self.0.keys().take(SHOWN).map(|name| format!("`{name}`")).collect();

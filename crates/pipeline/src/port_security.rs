@@ -97,8 +97,8 @@ impl PortSecurity {
         if !is_restricted {
             return is_known;
         }
-        // If one MAC address is listed twice, either set allows a packet. A set without IP
-        // addresses is ignored beside one that has some.
+        // If one MAC address is listed twice, either set allows a packet. If one of the sets has IP
+        // addresses, the sets without any are ignored.
         let restricted = self.address_sets.iter().filter(|set| set.is_restricted());
         match ethertype(key) {
             EtherType::IPV4 => restricted.into_iter().any(|set| set.may_receive_ipv4(key)),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The VLANs of a bridge port, as `vlan_mode`, `tag` and `trunks` of Open vSwitch's table Port
-/// describe them. VLAN 0 is that of frames without a tag, or with a tag that has only a priority.
+/// describe them. Frames without a tag, or with a priority tag, belong to VLAN 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PortVlans {
     /// One VLAN, without tags. Tagged frames are refused.
@@ -16,8 +16,8 @@ pub enum PortVlans {
         /// The VLAN of untagged frames, instead of 0.
         native: Option<NativeVlan>,
     },
-    /// One VLAN, whose tag is put in front of the tags that frames already have, and taken from
-    /// frames that are sent.
+    /// One VLAN. Its tag is pushed in front of the tags of received frames, and popped from frames
+    /// that are sent.
     Tunnel {
         /// The VLAN.
         vlan: u16,
@@ -31,7 +31,7 @@ pub enum PortVlans {
 pub struct NativeVlan {
     /// The VLAN.
     pub vlan: u16,
-    /// Its frames are sent with a tag.
+    /// True if its frames are sent with a tag.
     pub is_tagged: bool,
 }
 

@@ -39,12 +39,12 @@ pub enum Predicate {
     Not(Box<Predicate>),
 }
 
-/// How many bits are read at a time. Evaluation stops as soon as the answer is known; bits that are
-/// not read stay out of the mask, so that the megaflow serves more packets.
+/// The number of bits read at a time. Evaluation stops as soon as the result is known; bits that
+/// are not read stay out of the mask, so that the megaflow serves more packets.
 const CHUNK_WIDTH: u8 = 8;
 
 impl Predicate {
-    /// True when the condition holds. Reads the highest bits first, and stops when the answer is
+    /// True when the condition holds. Reads the highest bits first, and stops when the result is
     /// known.
     pub fn holds(&self, key: &mut impl Recorder) -> bool {
         match self {
@@ -85,8 +85,8 @@ fn chunks(mut mask: u128) -> impl Iterator<Item = u128> {
     })
 }
 
-/// Reads bits, the highest first, until `answer` is the same for all values that are still
-/// possible. `answer` gets the lowest and the highest of them.
+/// Reads bits, the highest first, until all values that match the bits read give the same answer.
+/// `answer` gets the lowest and the highest of these values.
 fn read_until_known(
     key: &mut impl Recorder,
     bits: Subfield,
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Predicates on few values of few bits, so that all kinds of answers occur.
+    /// Predicates on few values of few bits, so that both results occur.
     fn predicate() -> impl Strategy<Value = Predicate> {
         let bits = Subfield::new(Field::Ip4Src, 3, 20).unwrap();
         let value = || prop_oneof![0u128..16, 0xff0u128..0x1010, Just(0xf_ffff)];

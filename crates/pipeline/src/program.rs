@@ -6,8 +6,8 @@
 //!
 //! Each flow belongs to a *group* of logical datapaths, so that flows common to a thousand logical
 //! switches are stored once. A datapath uses a group of its own and the groups that it shares. A
-//! lookup in a table asks each group and takes the best flow. A program written in the syntax of
-//! ovs-ofctl has one datapath and one group.
+//! lookup in a table searches each group and takes the flow with the highest rank. A program
+//! written in the syntax of ovs-ofctl has one datapath and one group.
 //!
 //! A clone shares all data with the original (copy on write). To change a program, change a clone
 //! and publish it; threads that hold the old program do not see the change.
@@ -46,7 +46,7 @@ impl TableId {
     pub const HAIRPIN: Self = Self(2 * Self::LOGICAL);
     /// The table that recognizes replies to such packets.
     pub const HAIRPIN_REPLY: Self = Self(2 * Self::LOGICAL + 1);
-    /// The table that gives such packets the address of the load balancer as their source.
+    /// The table that translates the source of such packets to the load balancer's address.
     pub const HAIRPIN_SNAT: Self = Self(2 * Self::LOGICAL + 2);
 
     /// Table `number`, 0 to 254, of a bridge. `None` for 255, which means "all tables" in
@@ -97,7 +97,7 @@ struct Group {
     /// beyond the end have no flows.
     slots: Vec<u8>,
     classifiers: Vec<Classifier<Arc<Flow>>>,
-    /// The backends that flows give to clients for further connections, with the number of flows.
+    /// The affinity rules in the group's flows, each with the number of flows that contain it.
     affinity_rules: Map<AffinityRule, usize>,
 }
 
@@ -143,8 +143,8 @@ pub enum DatapathKind {
     Router,
     /// A bridge, programmed in the syntax of ovs-ofctl.
     Bridge,
-    /// A provider bridge: a learning switch of this host, without flows, between its devices and
-    /// logical switches. Its ports are [`PortLocation::Local`] or [`PortLocation::Patch`].
+    /// A provider bridge: a learning switch of this host, without flows, between the host's devices
+    /// and logical switches. Its ports are [`PortLocation::Local`] or [`PortLocation::Patch`].
     Provider,
 }
 
@@ -277,7 +277,7 @@ pub enum PortLocation {
     },
 }
 
-/// The role of a datapath port: how a packet that comes in by it enters the program.
+/// The role of a datapath port: how a packet that arrives on it enters the program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PortRole {
     /// The interface of a guest (VIF).
@@ -302,7 +302,7 @@ pub enum PortRole {
     Bridge {
         /// The bridge.
         datapath: DatapathKey,
-        /// The number that flows know the port by.
+        /// The port's number in the bridge, which flows use.
         port: PortNo,
     },
 }
@@ -323,7 +323,7 @@ impl PortRole {
 pub struct BridgePort {
     /// The name.
     pub name: String,
-    /// The datapath port. Flows know the port by the number that it has in its bridge.
+    /// The datapath port. Flows use the port's number in the bridge instead.
     pub number: PortNo,
     /// The kind.
     pub kind: BridgePortKind,
@@ -430,7 +430,7 @@ impl Program {
         (0..self.groups.len() as u32).map(GroupId)
     }
 
-    /// True if a flow of the group gives this backend to clients for further connections.
+    /// True if a flow of the group contains this affinity rule.
     pub(crate) fn has_affinity_rule(&self, group: GroupId, rule: &AffinityRule) -> bool {
         let group = self.groups.get(group.0 as usize);
         group.is_some_and(|group| group.affinity_rules.contains_key(rule))
@@ -473,8 +473,8 @@ impl Program {
         self.by_tunnel.get(&(tunnel, key)).copied()
     }
 
-    /// Adds a port of a bridge, which its flows know by `port`, and sets the role of its datapath
-    /// port. Does nothing if there is no such bridge.
+    /// Adds a port to a bridge, whose flows use the number `port` for it. Sets the role of its
+    /// datapath port. Does nothing if there is no such bridge.
     pub fn set_bridge_port(&mut self, bridge: DatapathKey, port: PortNo, bridge_port: BridgePort) {
         let Some(datapath) = self.datapath_mut(bridge) else { return };
         let number = bridge_port.number;
@@ -482,7 +482,7 @@ impl Program {
         self.set_port_role(number, PortRole::Bridge { datapath: bridge, port });
     }
 
-    /// The bridge port whose datapath port this is.
+    /// The bridge port that this datapath port belongs to.
     pub fn bridge_port(&self, number: PortNo) -> Option<&BridgePort> {
         match self.port_role(number)? {
             PortRole::Bridge { datapath, port } => self.datapath(*datapath)?.bridge_ports.get(port),

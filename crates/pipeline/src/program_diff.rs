@@ -10,10 +10,10 @@
 //! - flows of equal priority are still in the same order, and
 //! - no added flow of at least that priority matches any packet of the megaflow.
 //!
-//! The last point is proved by a bit that differs: between the rows of the added flow and those of
-//! the flow that was found, or between its rows and those of other flows on the path, or between
-//! its rows and the megaflow's own match. Only bits count that no flow on the path writes. Nothing
-//! else is assumed: what cannot be proved has to be translated again.
+//! The last point is proved by a bit in which the rows of the added flow differ from the rows of
+//! the flow that was found, from the rows of another flow on the path, or from the megaflow's own
+//! match. Only bits that no flow on the path writes count. A megaflow without such a proof is
+//! translated again.
 
 mod table_diff;
 mod written;
@@ -28,29 +28,30 @@ use table_diff::{Rows, TableDiff, rows_of};
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
-/// The most rules that a comparison of two programs reads. What it has not read counts as changed.
+/// The most rules that a comparison of two programs reads. Tables that it has not read count as
+/// changed.
 const MAX_RULES: usize = 400_000;
-/// The most rows of added flows that concern one megaflow.
+/// The most rows of added flows that may match one megaflow. With more, it is translated again.
 const MAX_CONFLICTS: usize = 32;
 
-/// A decision of the old program that the new one takes too.
+/// A decision of the old program that also holds in the new one.
 #[derive(Clone, Debug)]
 pub struct Carried {
-    /// The flows of the new program that decide, in order.
+    /// The matching flows of the new program, in order.
     pub flows: Vec<Arc<Flow>>,
     /// Rows of added flows that might match packets of the megaflow. The decision holds for a
     /// megaflow whose match excludes all of them ([`Match::excludes`]).
     pub conflicts: Arc<[Match]>,
 }
 
-/// Compares two programs, as far as the decisions that it is asked about need that.
+/// Compares two programs lazily: only the parts that the queried decisions depend on.
 #[derive(Debug)]
 pub struct ProgramDiff<'a> {
     old: &'a Program,
     new: &'a Program,
     parts: Map<ProgramPart, bool>,
     tables: Map<(DatapathKey, TableId), TableDiff>,
-    /// The rows of flows that were found, for tables in which that was asked.
+    /// The rows of the old program's flows, for the tables for which they were requested.
     rows: Map<(DatapathKey, TableId), Rows>,
     /// How many more rules may be read.
     left: usize,
@@ -75,8 +76,8 @@ impl<'a> ProgramDiff<'a> {
         ports.filter(|&port| self.old.port_role(port) != self.new.port_role(port)).collect()
     }
 
-    /// What the new program makes of a decision of the old one, for packets from ports that are not
-    /// among [`ProgramDiff::changed_ports`]. `None` if the new program may decide otherwise.
+    /// Carries a decision of the old program over to the new one, for packets from ports that are
+    /// not among [`ProgramDiff::changed_ports`]. `None` if the new program may decide otherwise.
     pub fn carry(&mut self, flows: &[Arc<Flow>], reads: &ProgramReads) -> Option<Carried> {
         if !reads.parts.iter().all(|part| self.is_same(*part)) {
             return None;
@@ -110,7 +111,7 @@ impl<'a> ProgramDiff<'a> {
     }
 
     /// Removes the conflicts that another flow on the path excludes, and reduces the others to bits
-    /// that came with the packet. `None` if one of them has none.
+    /// that came with the packet. `None` if that leaves one of them without bits.
     fn exclude_by_path(
         &mut self,
         conflicts: Vec<Match>,
@@ -142,7 +143,7 @@ impl<'a> ProgramDiff<'a> {
         .collect()
     }
 
-    /// The rows of a flow that was found in a table of the old program.
+    /// The rows of a matching flow in a table of the old program.
     fn rows(&mut self, at: (DatapathKey, TableId), flow: &Arc<Flow>) -> Option<&[Match]> {
         let (old, left) = (self.old, &mut self.left);
         let rows = self.rows.entry(at).or_insert_with(|| rows_of(old, at, left));
@@ -202,7 +203,7 @@ fn is_same(old: &Program, new: &Program, part: ProgramPart) -> bool {
             old.ports == new.ports && old.multicast == new.multicast && old.vlans == new.vlans
         }),
         ProgramPart::Zones => Arc::ptr_eq(old.zones(), new.zones()) || old.zones() == new.zones(),
-        // It is read by few translations, and would need all flows.
+        // Few translations depend on affinity rules, and comparing them would require all flows.
         ProgramPart::AffinityRules => false,
     }
 }
@@ -215,7 +216,7 @@ fn both<'p>(
     old.datapath(key).zip(new.datapath(key))
 }
 
-/// True if all is equal but the flows, the logical ports and the multicast groups.
+/// True if the datapaths differ at most in flows, logical ports and multicast groups.
 fn is_same_datapath(old: &Datapath, new: &Datapath) -> bool {
     let Datapath {
         name: _,

@@ -1,10 +1,10 @@
-//! What of the program a translation has read: [`ProgramReads`].
+//! The parts of a program that a translation has read: [`ProgramReads`].
 
 use crate::program::TableId;
 use flow::{DatapathKey, PortKey, TunnelType};
 
-/// What of the program a translation has read, besides the role of the ingress port. With the same
-/// parts and the same flows found, another program gives the same translation.
+/// The parts of a program that a translation has read, except the role of the ingress port. Another
+/// program gives the same translation if it has the same parts and its lookups find the same flows.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ProgramReads {
     pub(crate) lookups: Vec<TableLookup>,
@@ -35,7 +35,7 @@ pub(crate) enum ProgramPart {
     AllPorts(DatapathKey),
     /// The zones of connection tracking.
     Zones,
-    /// The backends that flows give to clients for further connections.
+    /// The affinity rules of all flows.
     AffinityRules,
 }
 
@@ -51,7 +51,7 @@ impl ProgramReads {
         }
     }
 
-    /// The same without repetitions.
+    /// Removes repeated parts.
     pub(crate) fn compact(mut self) -> Self {
         self.parts.sort_unstable();
         self.parts.dedup();

@@ -1,9 +1,9 @@
 //! Saved states of packets that pass the connection tracker: [`SuspendedState`], and
 //! [`RecircTable`], which numbers them.
 //!
-//! A translation ends where a packet leaves for the tracker. The next pass of the packet is another
-//! translation, which begins in the saved state. Equal states have one number, so that all packets
-//! in one state share the megaflows of their next pass.
+//! A translation ends when a packet is passed to the tracker. The next pass of the packet is
+//! another translation, which begins in the saved state. Equal states have one number, so that all
+//! packets in one state share the megaflows of their next pass.
 //!
 //! A state lives as long as a [`Recirculation`] with its number: in a megaflow of the pass before,
 //! or with a packet between two passes. So the limits on megaflows bound the number of states as
@@ -19,15 +19,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
-/// The state in which the next pass of a packet begins. It follows from the program and from the
-/// bits that the translations before have recorded.
+/// The state in which the next pass of a packet begins. It depends only on the program and on the
+/// bits that the earlier translations have recorded.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SuspendedState {
     /// The datapath.
     pub(crate) datapath: DatapathKey,
     /// The table in which the pass begins.
     pub(crate) table: TableId,
-    /// True for a packet from a tunnel that this host may not send to other hosts.
+    /// True for a packet from a tunnel, which this host may not send into a tunnel again.
     pub(crate) from_tunnel: bool,
     /// The port that learn events count against.
     pub(crate) ingress: IngressPort,
@@ -47,11 +47,11 @@ struct Inner {
     by_state: Map<Arc<SuspendedState>, RecircId>,
     by_id: Map<RecircId, (Arc<SuspendedState>, WeakRecirculation)>,
     next: u64,
-    /// The number of states at which unused ones are removed next.
+    /// The number of states at which unused states are next removed.
     purge_at: usize,
 }
 
-/// With fewer states, unused ones are not searched for.
+/// Unused states are not removed while there are fewer states than this.
 const MIN_PURGE: usize = 1024;
 
 impl RecircTable {
@@ -101,7 +101,7 @@ impl RecircTable {
         self.lock().by_id.values().filter(|(_, weak)| weak.is_used()).count()
     }
 
-    /// True without any state in use.
+    /// True if no state is in use.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -43,8 +43,7 @@ pub struct RecordedKey {
     /// Written bits and recorded bits: reading them again does not enlarge the mask. Lookups use
     /// this to prefer subtables that cost no new bits; their recording does not rely on it.
     known: FlowMask,
-    /// Swapped fields: bits of the first field that are not written came with the packet in the
-    /// second.
+    /// Swapped fields: unwritten bits of the first field arrived in the second field of the packet.
     moved: Vec<(Field, Field)>,
 }
 

@@ -1,4 +1,4 @@
-//! What the switch learns from packets while it runs, as a translation queries and changes it.
+//! Learned state: what a translation can query, and the events that change it.
 
 use crate::recirc::SuspendedState;
 use flow::{DatapathKey, PortKey, RecircId, Recirculation};
@@ -48,7 +48,7 @@ pub enum FdbPort {
 pub struct IngressPort {
     /// The logical datapath; 0 for a bridge programmed in the syntax of ovs-ofctl.
     pub datapath: DatapathKey,
-    /// The logical port when the packet's origin is known that exactly, else the datapath port.
+    /// The logical port if it is known, otherwise the datapath port.
     pub port: FdbPort,
 }
 
@@ -68,7 +68,7 @@ pub struct AffinityKey {
     pub datapath: DatapathKey,
     /// The address of the client.
     pub client: IpAddr,
-    /// What it connects to.
+    /// The virtual address that it connects to.
     pub vip: AffinityVip,
 }
 
@@ -98,7 +98,7 @@ pub struct NextHopKey {
 
 /// Learned state, as translations read it.
 ///
-/// Every answer carries its generation, also the answer "unknown".
+/// Every answer carries its generation, even the answer "unknown".
 pub trait LearnedState {
     /// The MAC address that an IP address is bound to.
     fn mac_binding(&self, key: &MacBindingKey) -> (Option<MacAddr>, Generation);
@@ -155,8 +155,8 @@ pub struct Dependency {
     pub query: StateQuery,
     /// The generation of the answer.
     pub generation: Generation,
-    /// Packets with this translation show that the answer is still right: they use the MAC binding,
-    /// the affinity or the next hop, or come from the station.
+    /// True if packets with this translation confirm the answer: they use the MAC binding, the
+    /// affinity or the next hop, or come from the station.
     pub confirms: bool,
 }
 
@@ -174,7 +174,7 @@ pub enum StateQuery {
 }
 
 impl StateQuery {
-    /// The datapath that it is about.
+    /// The datapath that the query is about.
     pub const fn datapath(&self) -> DatapathKey {
         match self {
             Self::MacBinding(key) => key.datapath,
@@ -185,7 +185,7 @@ impl StateQuery {
     }
 }
 
-/// Something that the switch is to learn from a packet.
+/// A fact that the switch is to learn from a packet.
 ///
 /// It is not part of the cached decision. Learning it changes the generation of the matching
 /// query, which invalidates the megaflows that depend on the old answer.
@@ -212,21 +212,21 @@ impl LearnEvent {
         }
     }
 
-    /// True for what other hosts may learn too. Affinities and next hops belong to connections,
-    /// which one host tracks.
+    /// True for an event that other hosts may learn too. Affinities and next hops belong to
+    /// connections, which one host tracks.
     pub const fn is_shared(&self) -> bool {
         matches!(self, Self::MacBinding(..) | Self::Fdb(..))
     }
 }
 
-/// `10.9.9.9:80`, or without a service `10.9.9.9`.
+/// Prints `10.9.9.9:80`, or without a service `10.9.9.9`.
 impl fmt::Display for AffinityVip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_address(f, self.ip, self.service.map_or(0, |(_, port)| port))
     }
 }
 
-/// `10.0.0.1:8080`, or without a port `10.0.0.1`.
+/// Prints `10.0.0.1:8080`, or without a port `10.0.0.1`.
 impl fmt::Display for Affinity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         show_address(f, self.backend, self.port)

@@ -1,6 +1,6 @@
 //! "Did you mean": the known name that is nearest to an unknown one.
 
-/// A longer name is answered without a suggestion, so that its comparison cannot take long.
+/// Longer names get no suggestion, which bounds the time of the comparison.
 const MAX_COMPARED_BYTES: usize = 40;
 
 /// The end of an error message about an unknown name: `; did you mean ...?` with the nearest of

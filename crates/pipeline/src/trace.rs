@@ -14,7 +14,7 @@ use serde::Serialize;
 use services::Destination;
 use std::fmt::{self, Write as _};
 
-/// What a program does with one packet, and why, for `weft trace`.
+/// The decision of a program for one packet and the steps that led to it, for `weft trace`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Trace {
     /// The fields of the packet that are not 0.
@@ -29,7 +29,7 @@ pub struct Trace {
     pub dropped: Option<&'static str>,
     /// The queries of learned state.
     pub consulted: Vec<String>,
-    /// What the switch learns from the packet.
+    /// The facts that the switch learns from the packet.
     pub learnt: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ pub enum TraceStep {
     },
     /// Steps on another packet.
     Nested {
-        /// Which packet.
+        /// A description of the packet.
         what: String,
         /// The steps.
         steps: Vec<TraceStep>,
@@ -96,7 +96,7 @@ pub enum TraceStep {
     Drop {
         /// The name of the drop reason.
         reason: &'static str,
-        /// What the reason means.
+        /// The meaning of the reason.
         meaning: &'static str,
     },
 }
@@ -133,14 +133,14 @@ impl From<&Flow> for MatchedFlow {
     }
 }
 
-/// What a trace assumes.
+/// The assumptions of a trace.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Assumptions {
-    /// The index of the value that every `select`, and of the backend that every load balancer
-    /// takes; `None` leaves it to the hash of the packet.
+    /// The index of the value or backend that every `select` and every load balancer chooses;
+    /// `None` leaves it to the hash of the packet.
     pub choice: Option<usize>,
     /// The connection state after each pass through the connection tracker, in order: bits of
-    /// [`ct_state`]. Behind the last one, connections are established.
+    /// [`ct_state`]. After the last one, connections are established.
     pub ct_states: Vec<u8>,
 }
 
@@ -154,8 +154,8 @@ impl AssumedCtStates {
         Self(states.into_iter())
     }
 
-    /// The state after a pass through the connection tracker. A commit without a next pass has
-    /// none.
+    /// The state after a pass through the connection tracker. A commit without a next pass keeps
+    /// the present state.
     pub fn track(&mut self, request: &TrackRequest<'_>) -> u8 {
         if !request.recirculates {
             return request.state;
@@ -167,7 +167,7 @@ impl AssumedCtStates {
         match request.nat {
             _ if request.balances => request.state | ct_state::DST_NAT | next(),
             None => next(),
-            // Translation implies tracking, unless the packet was tracked before.
+            // NAT tracks the packet as well, unless it was tracked before.
             Some(nat) => {
                 let translated = match nat {
                     CtNat::Existing => 0,

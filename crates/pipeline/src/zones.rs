@@ -2,9 +2,9 @@
 //!
 //! As in OVN, each local port of a logical switch has a zone, and each logical router has two: one
 //! for destination NAT and one for source NAT. Each logical switch has one for packets that a load
-//! balancer sends back to their source. Each zone that the flows of a bridge name is one of its own
-//! too, whatever its number in other bridges. A user of a zone is identified by its names, not its
-//! keys, so that a reload changes neither its zone nor its connections.
+//! balancer sends back to their source. A zone number in the flows of a bridge is local to that
+//! bridge: equal numbers in two bridges are different zones. A user of a zone is identified by its
+//! names, not its keys, so that a reload changes neither its zone nor its connections.
 
 use crate::program::{Datapath, DatapathKind, PortLocation, Program};
 use flow::{DatapathKey, PortKey};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 
-/// What has a zone of its own.
+/// A part of the network that has its own zone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ZoneUser {
     /// A local port of a logical switch.
@@ -38,7 +38,7 @@ pub enum ZoneUser {
     },
 }
 
-/// The zones of a router or switch besides those of its ports; 0 for none.
+/// The zones of a router or switch, without those of its ports; 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct DatapathZones {
     pub dnat: u16,
@@ -58,7 +58,7 @@ pub struct CtZones {
 }
 
 impl CtZones {
-    /// The zones that an earlier program gave to these users, to be passed to
+    /// The zones that an earlier program assigned to these users, to be passed to
     /// [`Program::allocate_zones`].
     pub fn earlier(zones: impl IntoIterator<Item = (ZoneUser, u16)>) -> Self {
         Self { numbers: zones.into_iter().collect(), ..Self::default() }
@@ -74,7 +74,7 @@ impl CtZones {
         self.numbers.iter().find(|(_, number)| **number == zone).map(|(user, _)| user)
     }
 
-    /// The zones of `self` that `next` does not give to the same user. Their connections must be
+    /// The zones of `self` that `next` does not assign to the same user. Their connections must be
     /// removed before `next` is used.
     pub fn freed(&self, next: &Self) -> Vec<u16> {
         let is_kept = |user, zone| next.numbers.get(user) == Some(zone);
@@ -86,13 +86,13 @@ impl CtZones {
         self.ports.get(&(datapath, port)).copied().unwrap_or(0)
     }
 
-    /// The zones of a router or switch besides those of its ports.
+    /// The zones of a router or switch, without those of its ports.
     pub(crate) fn of_datapath(&self, datapath: DatapathKey) -> DatapathZones {
         self.datapaths.get(&datapath).copied().unwrap_or_default()
     }
 
-    /// The zone that the flows of a bridge call `shown`. In a program without any zones, which is
-    /// that of one bridge, it is the same number.
+    /// The zone that the flows of a bridge call `shown`. A program without any zones contains only
+    /// one bridge, and the two numbers are the same.
     pub(crate) fn of_bridge(&self, datapath: DatapathKey, shown: u16) -> Option<u16> {
         if self.is_empty() {
             return (datapath == Program::BRIDGE).then_some(shown);
@@ -100,7 +100,7 @@ impl CtZones {
         self.bridges.get(&(datapath, shown)).copied()
     }
 
-    /// What the flows of a bridge call a zone; 0 for a zone that is not the bridge's.
+    /// The number of a zone in the flows of a bridge; 0 for a zone that is not the bridge's.
     pub(crate) fn shown_in_bridge(&self, datapath: DatapathKey, number: u16) -> u16 {
         if self.is_empty() {
             return number;
@@ -117,7 +117,8 @@ impl CtZones {
 }
 
 impl Program {
-    /// True for ports of a logical switch by which packets leave it on this host, except routers'.
+    /// True for ports of a logical switch through which packets leave it on this host, except
+    /// router ports.
     fn is_attached_here(&self, location: PortLocation) -> bool {
         match location {
             PortLocation::Local(_) | PortLocation::Child { .. } => true,
@@ -128,9 +129,9 @@ impl Program {
         }
     }
 
-    /// Gives every local switch port, every switch, every router and every bridge its zones. A user
-    /// that `previous` has keeps its zone; others get the lowest free ones in the order of the
-    /// datapaths' keys. A zone that `previous` has is not given to another user.
+    /// Assigns zones to every local switch port, switch, router and bridge. A user that is in
+    /// `previous` keeps its zone; others get the lowest free zones in the order of the datapaths'
+    /// keys. A zone that is in `previous` is not assigned to another user.
     pub fn allocate_zones(&mut self, previous: &CtZones) {
         let mut datapaths: Vec<(DatapathKey, &Datapath)> = self.datapaths().collect();
         datapaths.sort_unstable_by_key(|(key, _)| *key);

@@ -1,4 +1,4 @@
-//! Provider bridges: what is sent where, with which tags, and what is learned.
+//! Provider bridges: the receivers and tags of frames, and the learned addresses.
 
 use flow::{Action, DatapathKey, DropReason, Field, FlowKey, PortKey, PortNo};
 use pipeline::{
@@ -103,14 +103,14 @@ fn broadcast_reaches_the_ports_of_its_vlan() {
     let (program, learned) = (bridge(), LearnedTables::default());
     for (frame, expected) in [
         (broadcast(2, None), &[1, 3, 5][..]),
-        // A tag that has only a priority.
+        // A priority tag.
         (broadcast(2, Some(0)), &[1, 3, 5]),
         (broadcast(2, Some(7)), &[]),
         (broadcast(1, Some(7)), &[2, 3, 5]),
         (broadcast(1, None), &[]),
         (broadcast(1, Some(8)), &[]),
         (broadcast(4, None), &[]),
-        // What a tunnel brings is payload, whatever its tag.
+        // Frames from a tunnel port (802.1Q tunnel) are payload, whatever their tag.
         (broadcast(5, Some(8)), &[1, 2, 3]),
     ] {
         assert_eq!(receivers(&program, &frame, &learned), expected, "{frame:?}");
@@ -154,7 +154,7 @@ fn unicast_goes_to_the_port_of_its_station_in_the_same_vlan() {
     // The station has moved: the frame would go back.
     let back = translate(&program, &unicast(1, Some(7)), &learned, &mut ());
     assert_eq!(back.dropped(), Some(DropReason::Hairpin));
-    // The port no longer carries the VLAN: nobody knows where the station is.
+    // The port no longer carries the VLAN, so the port of the station is unknown.
     let mut program = program;
     program.datapath_mut(BRIDGE).unwrap().vlans.insert(key(1), trunk(&[8]));
     assert_eq!(receivers(&program, &unicast(2, None), &learned), [3, 5]);
@@ -173,8 +173,8 @@ fn source_is_learned_in_its_vlan_once() {
     assert_eq!(events(&learned), [expected]);
     learned.configure(expected);
     assert_eq!(events(&learned), []);
-    // Its frames keep the station known. Frames to it do not, nor do those of another one that uses
-    // its address.
+    // Frames of a station confirm its entry. Frames to it do not, nor do frames of another station
+    // that uses its address.
     let confirmed = |frame: &FlowKey| -> Vec<_> {
         let read = translate(&program, frame, &learned, &mut ()).dependencies;
         read.into_iter().filter(|read| read.confirms).map(|read| read.query).collect()
@@ -185,7 +185,7 @@ fn source_is_learned_in_its_vlan_once() {
     answer.set(Field::EthDst, 0x0200_0000_0001);
     assert_eq!(confirmed(&answer), []);
     assert_eq!(confirmed(&broadcast(2, None)), []);
-    // A refused frame teaches nothing, nor does one with a group as its source.
+    // Nothing is learned from a refused frame or from a frame with a multicast source address.
     let refused = translate(&program, &broadcast(2, Some(7)), &learned, &mut ());
     assert_eq!(refused.learn_events, []);
     let mut group = broadcast(2, None);

@@ -1,4 +1,5 @@
-//! [`LearnedTable`]: learned entries of one kind, with a limit for each port that teaches them.
+//! [`LearnedTable`]: learned entries of one kind, with a limit for each port that they are learned
+//! from.
 //!
 //! Guests choose what is learned by choosing what they send. Three rules keep one port from filling
 //! the table:
@@ -23,8 +24,8 @@
 //!   refresh the old entry, so it ages out. The switch retries the event once there is capacity
 //!   ([`LearnedTable::capacity_for`]).
 //!
-//! The table refuses. A MAC binding (a router's neighbour entry) would then never age out, because
-//! each use of it by a router refreshes it. A refused event therefore marks the binding as
+//! The table refuses the move. A MAC binding (a router's neighbour entry) would then never age out,
+//! because each use of it by a router refreshes it. A refused event therefore marks the binding as
 //! *contested*. The caller must not refresh a contested binding, so it ages out and is resolved
 //! again.
 
@@ -42,7 +43,7 @@ pub struct TableLimit {
     pub per_port: usize,
 }
 
-/// What one port has taught.
+/// The entries that were learned from one port, and the refused events.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PortUsage {
     /// Entries in the table.
@@ -66,8 +67,8 @@ pub enum LearnRefusal {
 #[derive(Clone, Copy, Debug)]
 pub struct LearnedEntry<V> {
     pub value: V,
-    /// The port that taught it, and when it was last learned or used. `None` for a configured
-    /// entry, which never ages out.
+    /// The port that it was learned from, and when it was last learned or used. `None` for a
+    /// configured entry, which never ages out.
     taught: Option<(IngressPort, Instant)>,
     /// An event of another port about this key was refused.
     pub is_contested: bool,
@@ -89,7 +90,7 @@ impl<V> LearnedEntry<V> {
 pub struct LearnedTable<K, V> {
     limit: TableLimit,
     entries: Map<K, LearnedEntry<V>>,
-    /// Ports that have taught at least one entry of the table.
+    /// Ports that at least one entry was learned from.
     ports: Map<IngressPort, PortUsage>,
 }
 
@@ -111,7 +112,7 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> LearnedTable<K, V> {
         self.entries.iter().map(|(key, entry)| (key, entry.value))
     }
 
-    /// The ports that have taught entries, with how many.
+    /// The ports that entries were learned from, with their counts.
     pub fn usage_by_port(&self) -> impl Iterator<Item = (IngressPort, PortUsage)> {
         self.ports.iter().map(|(port, usage)| (*port, *usage))
     }
@@ -141,7 +142,7 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> LearnedTable<K, V> {
     }
 
     /// How many entries the port may add now if it starts with this key; at least 1. It is 1 for a
-    /// key that the port has taught already.
+    /// key that was already learned from the port.
     pub fn capacity_for(&self, key: &K, ingress: IngressPort) -> Result<usize, LearnRefusal> {
         let old = self.entries.get(key).map(LearnedEntry::ingress);
         match old {
@@ -192,7 +193,7 @@ impl<K: Copy + Eq + Hash, V: Copy + PartialEq> LearnedTable<K, V> {
         old.is_some()
     }
 
-    /// Takes a removed entry off the usage of the port that taught it.
+    /// Subtracts a removed entry from the usage of the port that it was learned from.
     fn uncount(&mut self, removed: &LearnedEntry<V>) {
         if let Some(ingress) = removed.ingress()
             && let Some(usage) = self.ports.get_mut(&ingress)

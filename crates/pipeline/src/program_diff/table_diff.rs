@@ -1,4 +1,4 @@
-//! The flows that two programs have in a table.
+//! Compares the flows of two programs in one table.
 
 use super::Map;
 use crate::flow::Flow;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The rows of flows, by address of the flow.
 pub(super) type Rows = Map<usize, Vec<Match>>;
 
-/// A row in little space: the words of its mask that are not 0, each with its place and value.
+/// A compact form of a row: index, mask and value of each word whose mask is not 0.
 type PackedRow = Box<[(u8, u64, u64)]>;
 
 /// The most rows of flows that were added to a table. With more, the table counts as changed.
@@ -23,22 +23,22 @@ const MAX_EXCLUSIONS: usize = 1 << 16;
 /// How a table of a datapath differs between two programs.
 #[derive(Debug)]
 pub(super) enum TableDiff {
-    /// Both have the very same flows.
+    /// Both programs have the same flows.
     Same,
-    /// They have many flows in common.
+    /// The flows differ, and could be compared.
     Changed(Box<ChangedTable>),
     /// Too much has changed, or too much would have to be compared.
     Incomparable,
 }
 
-/// The flows that both have, and those that only the new one has.
+/// The flows of a table that both programs have, and those that only the new one has.
 #[derive(Debug, Default)]
 pub(super) struct ChangedTable {
     /// For each flow of the old program, by its address: the flow of the new program that has all
     /// its rows and does the same.
     successors: Map<usize, Arc<Flow>>,
     added: Vec<(u16, Match)>,
-    /// The rows of all flows of the old program, if the new one has added flows.
+    /// The rows of all flows of the old program. Empty if the new program has no added flows.
     rows: Rows,
 }
 
@@ -51,7 +51,7 @@ impl ChangedTable {
     /// The rows of added flows that may match packets for which the old program has found `flow`.
     pub fn conflicts(&self, flow: Option<&Arc<Flow>>) -> impl Iterator<Item = &Match> {
         let rows = flow.and_then(|flow| self.rows.get(&Arc::as_ptr(flow).addr()));
-        // With more, all added rows count as possible.
+        // Above this limit, all added rows count as possible.
         let rows = rows.filter(|rows| rows.len() * self.added.len() <= MAX_EXCLUSIONS);
         let least = flow.map_or(0, |flow| flow.priority);
         let better = self.added.iter().filter(move |(priority, _)| *priority >= least);
@@ -117,7 +117,7 @@ fn unpacked(row: &PackedRow) -> Match {
     Match::new(&key, mask)
 }
 
-/// True if both do the same with a packet that meets a row that they have in common.
+/// True if both flows do the same with a packet that matches a row of both.
 fn do_the_same(a: &Flow, b: &Flow) -> bool {
     a.priority == b.priority
         && a.drop_reason == b.drop_reason
@@ -126,12 +126,12 @@ fn do_the_same(a: &Flow, b: &Flow) -> bool {
         && a.text.meter == b.text.meter
 }
 
-/// Finds the flows that both tables have. `None` if flows of one priority have changed places, or
-/// if very many were added.
+/// Finds the flows that both tables have. `None` if the order of flows of one priority has changed,
+/// or if more than [`MAX_ADDED`] rows were added.
 fn compare(was: &[Rule<'_>], is: &[Rule<'_>]) -> Option<ChangedTable> {
     let mut unmatched: Map<(u32, &PackedRow), Vec<&Rule<'_>>> = Map::default();
     for rule in was.iter().rev() {
-        // The best one is last.
+        // The rule with the highest rank is last.
         unmatched.entry((rule.rank.priority, &rule.row)).or_default().push(rule);
     }
     let mut table = ChangedTable::default();
@@ -155,8 +155,8 @@ fn compare(was: &[Rule<'_>], is: &[Rule<'_>]) -> Option<ChangedTable> {
             None => table.added.push((rule.flow.priority, unpacked(&rule.row))),
         }
     }
-    // A flow that has lost a row is another one. A split flow has no successor either: a later
-    // change of one part would be compared with the rows of the other.
+    // A flow that has lost a row has no successor. A split flow has none either: a later change of
+    // one part would be compared with the rows of the other.
     let lost = unmatched.values().flatten().map(|gone| Arc::as_ptr(gone.flow).addr());
     for address in lost.chain(split) {
         table.successors.remove(&address);

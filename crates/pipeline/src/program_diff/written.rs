@@ -1,12 +1,12 @@
-//! Which bits of a packet flows write.
+//! The bits of a packet that flows write.
 
 use crate::flow::Flow;
 use crate::op::{LearnedOp, Op};
 use ::flow::{Field, FlowMask, Subfield};
 use std::sync::Arc;
 
-/// The fields that have the value with which they came, unless a flow writes them. Tags, tunnel
-/// headers and registers are written in other ways too.
+/// The fields that keep their values from the received packet unless a flow writes them. The switch
+/// also writes tags, tunnel headers and registers on its own.
 const PACKET_FIELDS: [Field; 11] = [
     Field::EthSrc,
     Field::EthDst,
@@ -28,8 +28,8 @@ pub(super) fn packet_bits() -> FlowMask {
     bits
 }
 
-/// The bits that the steps of these flows may write, besides registers that a pipeline writes on
-/// its own. `None` if a step may write any bit.
+/// The bits that the steps of these flows may write, except registers that a pipeline writes on its
+/// own. `None` if a step may write any bit.
 pub(super) fn bits_written_by(flows: &[Arc<Flow>]) -> Option<FlowMask> {
     let mut written = FlowMask::default();
     flows.iter().try_for_each(|flow| add_written(&mut written, &flow.ops))?;

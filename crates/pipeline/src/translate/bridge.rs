@@ -1,8 +1,8 @@
-//! Provider bridges: learning switches with VLANs, as the action `NORMAL` of Open vSwitch is one.
+//! Provider bridges: learning switches with VLANs, like the action `NORMAL` of Open vSwitch.
 //!
-//! A bridge has no flows. A frame belongs to the VLAN that its ingress port gives it. Its source
-//! address is learned in that VLAN, and its destination address is looked up there. A frame for an
-//! unknown address or a group goes to all other ports that carry the VLAN.
+//! A bridge has no flows. The ingress port of a frame determines its VLAN. Its source address is
+//! learned in that VLAN, and its destination address is looked up there. A frame for an unknown
+//! address or a group goes to all other ports that carry the VLAN.
 //!
 //! A frame leaves by a device, or by a patch port into a logical switch or another bridge. It never
 //! leaves by its ingress port. A loop of patch ports ends at the limits of a translation.
@@ -39,19 +39,19 @@ struct BridgedFrame {
     tpid: u16,
 }
 
-/// What the outer tag of a frame says about its VLAN.
+/// The meaning of a frame's outer tag for its VLAN.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OuterTag {
-    /// Nothing: it is untagged, or its tags are payload.
+    /// None: the frame is untagged, or its tags are payload.
     Absent,
-    /// The VLAN.
+    /// It names the VLAN.
     Vlan,
-    /// Only a priority.
+    /// It carries only a priority.
     Priority,
 }
 
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
-    /// Forwards a packet that has entered a bridge by this port.
+    /// Forwards a packet that has entered a bridge through this port.
     pub fn forward_in_bridge(
         &mut self,
         packet: &mut Packet<'p>,
@@ -168,7 +168,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
     }
 
-    /// Pushes, pops or changes the outer tag. False if that has ended the packet.
+    /// Pushes, pops or changes the outer tag. Returns false if that has dropped the packet.
     fn set_outer_tag(
         &mut self,
         packet: &mut Packet<'p>,

@@ -1,8 +1,8 @@
 //! Steps that remember clients: the backend of a client of a load balancer, and the next hop of a
 //! connection through a router.
 //!
-//! In OVN, ovn-controller learns these as flows of tables of their own. Here they are learned
-//! state, whose limits and ages [`LearnedTables`](crate::LearnedTables) holds.
+//! ovn-controller learns these as flows in separate tables. weft keeps them as learned state in
+//! [`LearnedTables`](crate::LearnedTables), with limits and ages.
 
 use super::learned::mac_from_bits;
 use super::translator::{Packet, Translator};
@@ -60,7 +60,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         of_service.or_else(|| self.query_affinity(packet, key(None)))
     }
 
-    /// `commit_lb_aff`.
+    /// `commit_lb_aff`: learns the backend of the client that has sent the packet.
     pub fn learn_affinity(&mut self, packet: &mut Packet<'p>, rule: &AffinityRule) {
         let AffinityRule { vip, affinity } = *rule;
         let Some((client, _)) = self.ip_addresses(packet) else { return };
@@ -73,8 +73,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
     }
 
-    /// What is known of a client, if the program still has the rule that has taught it: the
-    /// affinity to a backend ends when the load balancer loses the backend.
+    /// The affinity of a client, if the program still contains its affinity rule: an affinity ends
+    /// when the load balancer loses the backend.
     fn query_affinity(&mut self, packet: &Packet<'p>, key: AffinityKey) -> Option<Affinity> {
         let (answer, generation) = self.state.affinity(&key);
         let mut groups = packet.datapath.1.groups.iter();
@@ -105,7 +105,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         self.assign(packet, to, is_found.into());
     }
 
-    /// `commit_ecmp_nh`.
+    /// `commit_ecmp_nh`: learns the next hop that has sent the packet.
     pub fn learn_next_hop(&mut self, packet: &mut Packet<'p>) {
         let Some(key) = self.next_hop_key(packet, true) else { return };
         let mac = self.sender(packet);

@@ -1,4 +1,4 @@
-//! Connection tracking: a packet leaves for the tracker, and begins its next pass.
+//! Connection tracking: passes a packet to the tracker, and begins its next pass.
 
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{AfterTracking, Event, Nested, Observer, TrackRequest};
@@ -23,10 +23,10 @@ pub(super) const PORT_ZONE: Field = Field::Reg13;
 pub(super) const DNAT_ZONE: Field = Field::Reg11;
 pub(super) const SNAT_ZONE: Field = Field::Reg12;
 
-/// A zone as the tracker knows it, and as flows see it.
+/// A zone: its number in the tracker, and its number in flows.
 #[derive(Clone, Copy)]
 struct Zone {
-    /// The number of the tracker.
+    /// The number in the tracker.
     number: u16,
     /// The number in `ct_zone`.
     shown: u16,
@@ -34,7 +34,7 @@ struct Zone {
     is_known: bool,
 }
 
-/// What a packet asks of the tracker.
+/// The request of a flow to the tracker.
 struct Tracking {
     nat: Option<CtNat>,
     commit: Option<CtCommit>,
@@ -56,7 +56,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         self.track(packet, op.zone, tracking)
     }
 
-    /// Chooses a backend for a new connection. The packets of a committed connection keep theirs.
+    /// Chooses a backend for a new connection. The packets of a committed connection keep their
+    /// backend.
     pub fn balance(
         &mut self,
         packet: &mut Packet<'p>,
@@ -135,7 +136,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         Zone { number, shown: number, is_known: number != 0 }
     }
 
-    /// A zone that a flow names. Each bridge has zones of its own.
+    /// A zone that a flow names by number. Equal numbers in two bridges are different zones.
     fn named_zone(&mut self, packet: &Packet<'p>, shown: u16) -> Zone {
         match packet.datapath.1.kind {
             DatapathKind::Switch | DatapathKind::Router | DatapathKind::Provider => {
@@ -160,7 +161,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             self.end(packet, DropReason::CtUnavailable);
             return Ok(());
         }
-        // Not recorded: only an observer uses it.
+        // The read is not recorded, because only an observer uses the value.
         let state = packet.key.key().get(Field::CtState) as u8;
         let request = TrackRequest {
             zone: zone.number,
@@ -221,7 +222,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
     }
 
-    /// Continues in the next table with what the tracker does to all packets of the connection.
+    /// Continues in the next table with the tracker's known result for all such packets.
     fn continue_tracked(
         &mut self,
         packet: &mut Packet<'p>,
@@ -305,8 +306,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         packet.ct_cleared = false;
     }
 
-    /// Reads how the packet's connection was opened. The key has only this packet: a destination
-    /// that the tracker has translated in this pass is unknown.
+    /// Reads a header field of the packet that opened the connection. Only the current packet is
+    /// known, so the result is unknown if the tracker has translated the field.
     pub fn ct_original(&mut self, packet: &mut Packet<'p>, to: Subfield, part: CtOriginal) {
         let ethertype = self.read_field(packet, Field::EthType);
         // The cast is lossless: the bits above are 0.
@@ -332,7 +333,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         self.assign(packet, to, value);
     }
 
-    /// Makes the packet untracked: the tracker is to forget it.
+    /// Makes the packet untracked: later passes ignore the tracker's results so far.
     pub fn clear_ct(&mut self, packet: &mut Packet<'p>) {
         packet.ct_cleared = true;
         self.write_untracked(packet);
@@ -386,7 +387,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 }
 
-/// Executes the last copy of a packet on the packet itself, which nobody needs any more. The
+/// Executes the actions of the last copy on the packet itself, which no later action needs. The
 /// programs of the kernel datapath cannot change copies.
 fn unwrap_last_clone(actions: &mut Vec<Action>) {
     while let Some(Action::Clone(last)) =

@@ -63,7 +63,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
     }
 
-    /// True when the packet has the header of `field`. The bits that tell are recorded.
+    /// True when the packet has the header of `field`. The bits that determine the result are
+    /// recorded.
     pub fn has_header(&mut self, packet: &mut Packet<'p>, field: Field) -> bool {
         has_field(&mut packet.key.recorder(&mut self.read), field)
     }
@@ -83,15 +84,16 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         true
     }
 
-    /// Pops the outermost tag, if any. If the key does not hold what is behind it, ends the packet
-    /// and returns false.
+    /// Pops the outermost tag, if any. If the key does not contain the header after the tag, ends
+    /// the packet and returns false.
     pub fn pop_vlan(&mut self, packet: &mut Packet<'p>) -> bool {
         if self.read_field(packet, Field::VlanTci) & TAG_PRESENT == 0 {
             return true;
         }
         let ethertype = EtherType(self.read_field(packet, Field::EthType) as u16);
         if ethertype.is_vlan() {
-            // The key holds two tags. Popping one would expose a third tag that it does not hold.
+            // The key holds two tags. Popping one would expose a third tag that the key does not
+            // hold.
             self.end(packet, DropReason::VlanDepth);
             return false;
         }
@@ -105,8 +107,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         true
     }
 
-    /// As `pop_vlan`. The mask gets the TPID, without which the programs of the kernel datapath
-    /// cannot pop a tag.
+    /// Like `pop_vlan`, but adds the TPID to the mask, because the programs of the kernel datapath
+    /// need it to pop a tag.
     pub fn pop_known_vlan(&mut self, packet: &mut Packet<'p>) -> bool {
         self.read_field(packet, Field::VlanTpid);
         self.pop_vlan(packet)

@@ -20,21 +20,22 @@ pub(super) const RCV_FROM_RAMP: u128 = 1 << 1;
 /// OVN's `flags.local_only`: no copy of the packet leaves this host.
 pub(super) const LOCAL_ONLY: u128 = 1 << 4;
 
-/// Where a packet that this host makes enters the program.
+/// Where a packet that this host generates enters the program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct OriginPort {
     /// The logical datapath.
     pub datapath: DatapathKey,
     /// The logical ingress port, which may be one of a router.
     pub port: PortKey,
-    /// True if no copy of the packet may leave this host, by a tunnel or to a physical network.
+    /// True if no copy of the packet may leave this host, through a tunnel or to a physical
+    /// network.
     pub stays_on_host: bool,
 }
 
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     /// Translates a packet from its ingress port to its end.
     pub fn translate_packet(&mut self, key: &FlowKey) -> Result<Vec<Action>, LimitExceeded> {
-        // Not recorded in a first pass: a datapath looks up later passes among other megaflows.
+        // Not recorded in a first pass: a datapath keeps the megaflows of later passes apart.
         if key.get(Field::RecircId) != 0 {
             return self.translate_recirculated(key);
         }
@@ -50,7 +51,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                 (packet, EntryPoint::Ingress(Some(*port)))
             }),
             Some(PortRole::Bridge { datapath, port }) => self.datapath(*datapath).map(|datapath| {
-                // Flows know the port by its number in the bridge.
+                // Flows use the port's number in the bridge.
                 key.write(Field::InPort, port.0.into(), Field::InPort.all_ones());
                 (Packet::new(key, *port, datapath, false), EntryPoint::Bridge(*port))
             }),
@@ -83,7 +84,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         self.finish_packet(packet)
     }
 
-    /// Translates a packet that this host makes, from a logical ingress port to its end.
+    /// Translates a packet that this host generates, from a logical ingress port to its end.
     pub fn translate_originated(
         &mut self,
         key: &FlowKey,
@@ -238,7 +239,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     }
 }
 
-/// True for actions that dispose of a packet: they send it, or drop and count it.
+/// True for actions that send a packet, or drop and count it.
 pub(super) fn sends_or_drops(action: &Action) -> bool {
     match action {
         Action::Output(_) | Action::Encap { .. } | Action::Drop(_) | Action::Controller => true,
@@ -270,7 +271,7 @@ pub(super) fn has_side_effect(action: &Action) -> bool {
 
 /// Where a packet starts in the program.
 enum EntryPoint {
-    /// The first table of a bridge, from this port of it.
+    /// The first table of a bridge, from this port of the bridge.
     Bridge(PortNo),
     /// The ingress pipeline, with the logical ingress port if it is known.
     Ingress(Option<PortKey>),

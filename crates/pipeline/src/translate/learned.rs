@@ -71,7 +71,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         answer
     }
 
-    /// The port behind which a station is, to which the packet is sent.
+    /// The port of the station that the packet is sent to.
     pub fn query_fdb(&mut self, key: FdbKey) -> Option<FdbPort> {
         let (answer, generation) = self.state.fdb_port(&key);
         let query = StateQuery::Fdb(key);
@@ -79,7 +79,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         answer
     }
 
-    /// True if the sender of the packet is known to be the station behind this port.
+    /// True if the sender of the packet was learned behind this port.
     pub fn is_known_sender(&mut self, key: FdbKey, port: FdbPort) -> bool {
         let (answer, generation) = self.state.fdb_port(&key);
         let (query, confirms) = (StateQuery::Fdb(key), answer == Some(port));
@@ -145,7 +145,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
     }
 
-    /// The megaflow depends on the binding of the sender, which its packets keep from ageing out.
+    /// Makes the megaflow depend on the MAC binding of the sender, so that its packets keep the
+    /// binding from ageing out.
     fn use_mac_binding(&mut self, packet: &mut Packet<'p>) {
         let port = self.port_operand(packet, Field::Reg14.into());
         if let (Some(port), Some((ip, _))) = (port, self.ip_addresses(packet)) {
@@ -215,7 +216,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
             packet.reason = DropReason::BadSourceMac;
             return;
         }
-        // A flow may have set another ingress port, which need not exist.
+        // A flow may have set another ingress port, which may not exist.
         if !packet.datapath.1.bridge_ports.contains_key(&packet.in_port) {
             packet.reason = DropReason::NoSuchPort;
             return;

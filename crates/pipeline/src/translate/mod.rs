@@ -46,7 +46,7 @@ pub use steady::translate_steady;
 use translator::{LimitExceeded, Translator};
 
 /// The limit on steps for one packet: table lookups and executed steps of flows. Each copy for a
-/// member of a multicast group has this limit for itself.
+/// member of a multicast group has its own limit.
 pub const MAX_STEPS: u32 = 4096;
 /// The limit on steps for one translation, including all copies.
 pub const MAX_TOTAL_STEPS: u32 = 64 * MAX_STEPS;
@@ -67,14 +67,14 @@ pub struct Translation<'p> {
     /// True when the result holds for this packet only, and must not become a megaflow: there was
     /// no room to save a state, or the packet's saved state is gone.
     pub is_transient: bool,
-    /// What the switch is to learn from this packet.
+    /// The facts that the switch is to learn from this packet.
     pub learn_events: Vec<LearnEvent>,
     /// The port that the learn events count against. Like the events, it depends only on the bits
     /// of the mask.
     pub ingress: IngressPort,
     /// The flows that the packet hit, in order.
     pub flows: Vec<&'p Arc<Flow>>,
-    /// What else of the program the translation depended on.
+    /// The other parts of the program that the translation depended on.
     pub reads: ProgramReads,
 }
 
@@ -90,9 +90,9 @@ pub fn translate<'p>(
     retranslate(program, key, FlowMask::default(), state, observer)
 }
 
-/// Translates a packet that enters a bridge and executes `ops` there, in place of the flow that it
-/// would find in the first table (`packet-out` of ovs-ofctl). The result must not become a
-/// megaflow. A packet that enters elsewhere is translated as by [`translate`].
+/// Translates a packet that enters a bridge and executes `ops` instead of a flow of the first table
+/// (`packet-out` of ovs-ofctl). The result must not become a megaflow. A packet that does not enter
+/// a bridge is translated as by [`translate`].
 pub fn translate_ops<'p>(
     program: &'p Program,
     key: &FlowKey,
@@ -109,8 +109,8 @@ pub fn translate_ops<'p>(
     translator.finish(actions)
 }
 
-/// Translates a packet that this host makes, from the logical port `from`. The result is for this
-/// packet only.
+/// Translates a packet that this host generates, from the logical port `from`. The result is for
+/// this packet only.
 pub fn translate_originated<'p>(
     program: &'p Program,
     key: &FlowKey,

@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::EtherType;
 use wire::vlan::Tag;
 
-/// OVN's `flags.loopback`: the packet may leave by its logical ingress port.
+/// OVN's `flags.loopback`: the packet may leave through its logical ingress port.
 const LOOPBACK: u128 = 1;
 /// Registers that are cleared between the ingress and the egress pipeline.
 const PIPELINE_REGISTERS: [Field; 3] = [Field::Xxreg0, Field::Xxreg1, Field::Xreg4];
@@ -84,7 +84,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
                     if packet.from_tunnel => {}
                 Some(PortLocation::Patch { datapath, .. })
                     if packet.from_tunnel && !self.is_provider(datapath) => {}
-                // The provider network gets one copy, by the localnet port.
+                // The provider network gets one copy, through the localnet port.
                 Some(PortLocation::Redirect(port)) if self.is_localnet(packet, port) => {}
                 // One copy for all members on that host.
                 Some(PortLocation::Remote { endpoint, logical_ports }) => {
@@ -128,7 +128,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         inport.and_then(PortKey::new).is_some_and(|port| localports.contains(&port))
     }
 
-    /// True for ports on other hosts, and for those that lead to a physical network.
+    /// True for ports on other hosts, and for ports to a physical network.
     fn leaves_host(&mut self, location: PortLocation) -> bool {
         match location {
             PortLocation::Remote { .. } | PortLocation::Tagged { .. } => true,
@@ -274,7 +274,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     ) -> Result<(), LimitExceeded> {
         packet.datapath = datapath;
         packet.from_tunnel = false;
-        // The connection of one datapath means nothing in the next.
+        // The connection state of one datapath does not apply in the next.
         self.clear_ct(packet);
         for number in 0..4 {
             if let Some(registers) = Field::xxreg(number) {

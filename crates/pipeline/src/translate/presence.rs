@@ -1,11 +1,11 @@
-//! Which header fields a packet has.
+//! Decides which header fields a packet has.
 
 use super::translator::TAG_PRESENT;
 use crate::recorder::Recorder;
 use flow::{Access, Field, Prerequisite};
 
 /// True when the packet has the header field and the switch may write it. A field that the packet
-/// lacks is 0 in the key, and stays 0. Records every bit that the answer depends on.
+/// lacks is 0 in the key, and stays 0. Records every bit that the result depends on.
 pub(super) fn has_field(key: &mut impl Recorder, field: Field) -> bool {
     let spec = field.spec();
     match (spec.access, spec.prerequisite) {

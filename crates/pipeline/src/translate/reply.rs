@@ -1,5 +1,5 @@
-//! Packets made in answer to a packet: ICMP errors, TCP resets, SCTP ABORTs, ARP and neighbour
-//! discovery replies.
+//! Packets that are generated from a packet: ICMP errors, TCP resets, SCTP ABORTs, ARP and
+//! neighbour discovery replies.
 
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Nested, Observer};
@@ -9,7 +9,7 @@ use crate::state::LearnedState;
 use flow::{DropReason, Field, KeyEdit, Reply};
 
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
-    /// Makes a packet from this one, applies `steps` to its key, and executes `ops` on it.
+    /// Generates a packet from this one, applies `steps` to its key, and executes `ops` on it.
     pub fn reply(
         &mut self,
         packet: &mut Packet<'p>,
@@ -19,7 +19,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
     ) -> Result<(), LimitExceeded> {
         self.emit_changes(packet);
         let mut inner = packet.fork(ops);
-        // This host originates the answer, so it may go back to the host that the packet came from.
+        // This host originates the reply, so it may be sent to the host that the packet came from.
         inner.from_tunnel = false;
         self.run_nested(Nested::Reply(reply), packet, inner, |translator, inner| {
             translator.become_reply(inner, reply);
@@ -57,9 +57,9 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         }
     }
 
-    /// True for packets that must not be answered, or two hosts could answer each other forever:
-    /// TCP resets (RFC 9293 section 3.10.7.1) and ICMP errors (RFC 1122 section 3.2.2, RFC 4443
-    /// section 2.4).
+    /// True for packets that must not be answered, because two hosts could then answer each other
+    /// forever: TCP resets (RFC 9293 section 3.10.7.1) and ICMP errors (RFC 1122 section 3.2.2, RFC
+    /// 4443 section 2.4).
     fn must_not_be_answered(&mut self, packet: &mut Packet<'p>) -> bool {
         const RST: u128 = 0x04;
         let mut key = packet.key.recorder(&mut self.read);

@@ -18,7 +18,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         self.assign(packet, to, value.into());
     }
 
-    /// The hash by which a load balancer chooses: over the given fields, or over the connection.
+    /// The hash by which a load balancer chooses a backend: over the given fields, or over the
+    /// connection.
     pub fn balance_hash(&mut self, packet: &mut Packet<'p>, fields: &[Field]) -> u64 {
         if fields.is_empty() {
             return self.connection_hash(packet);
@@ -26,8 +27,8 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         fields.iter().fold(0, |hash, &field| mix(hash, self.read_field(packet, field)))
     }
 
-    /// A hash over addresses, protocol and ports. It has no seed, so that all hosts choose alike;
-    /// nothing is stored by it, so collisions do no harm.
+    /// A hash over addresses, protocol and ports. It has no seed, so that all hosts make the same
+    /// choice. It is not a key of any table, so collisions do no harm.
     fn connection_hash(&mut self, packet: &mut Packet<'p>) -> u64 {
         const PORTS: [u128; 3] = [6, 17, 132];
         let ethertype = self.read_field(packet, Field::EthType);

@@ -1,4 +1,4 @@
-//! Services of the switch, which answer a packet in its place.
+//! Services of the switch: the answer of a service replaces the packet.
 
 use super::translator::{LimitExceeded, Packet, Translator};
 use crate::observer::{Event, Nested, Observer};
@@ -7,13 +7,15 @@ use flow::{Action, Field, Subfield, answer_edits};
 use services::Service;
 use std::sync::Arc;
 
-/// OVN's `flags.from_ctrl`: northd lets such answers of DNS pass the ACLs of their receiver. OVN
-/// sets it for unanswered questions too, with which a guest could pass ACLs.
+/// OVN's `flags.from_ctrl`: ovn-northd lets DNS answers with this flag pass the ACLs of their
+/// receiver. OVN also sets it for unanswered queries, which a guest could use to evade ACLs; weft
+/// does not.
 const FROM_CTRL: u128 = 1 << 16;
 
 impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
-    /// Translates the rest of the program for each destination that an answer may have, and for no
-    /// answer: the request is not part of the key, so the datapath chooses for each packet.
+    /// Translates the rest of the program once for each destination that an answer may have, and
+    /// once for no answer. The request is not part of the key, so the datapath chooses for each
+    /// packet.
     pub fn serve(
         &mut self,
         packet: &mut Packet<'p>,
@@ -27,7 +29,7 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         let mut answered = Vec::with_capacity(2);
         for &destination in service.destinations() {
             let mut answer = rest.clone();
-            // This host originates the answer, so it may go back to the host that asked.
+            // This host originates the answer, so it may be sent to the host of the request.
             answer.from_tunnel = false;
             // The tracker has seen the request, not the answer.
             answer.ct_cleared = true;

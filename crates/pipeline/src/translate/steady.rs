@@ -6,16 +6,17 @@ use crate::program::Program;
 use crate::state::LearnedState;
 use flow::{Field, FlowKey, FlowMask, SteadyPass};
 
-/// The TCP flags that may change a connection, and ACK, without which a segment belongs to none.
+/// The TCP flags that may change a connection, and ACK, which every segment of an established
+/// connection has.
 const TCP_FLAGS: u128 = 0x17;
 
 /// Translates the packets of a connection that does not change, in all their passes through the
 /// connection tracker at once. `known` is the mask of the megaflow when it is translated again.
 ///
 /// The result holds for packets with the addresses, ports and TCP flags of `key`, which are in its
-/// mask, as long as the tracker does to them what `passes` says. `None` if the program asks the
-/// tracker for something else, sends the packet nowhere, or exceeds a limit on steps, which counts
-/// for all passes together here.
+/// mask, as long as the tracker's results for them are those in `passes`. `None` if the program's
+/// requests to the tracker differ from `passes`, if it sends the packet nowhere, or if all passes
+/// together exceed a limit on steps.
 pub fn translate_steady<'p>(
     program: &'p Program,
     key: &FlowKey,
@@ -31,8 +32,8 @@ pub fn translate_steady<'p>(
         .then_some(translation)
 }
 
-/// The bits of a packet that decide about its connection, besides the zone. `None` for packets that
-/// cannot be steady.
+/// The bits of a packet that, together with the zone, determine its connection. `None` for packets
+/// that cannot be steady.
 fn tuple_mask(key: &FlowKey) -> Option<FlowMask> {
     let mut mask = FlowMask::default();
     let addresses = match key.get(Field::EthType) {
@@ -50,10 +51,10 @@ fn tuple_mask(key: &FlowKey) -> Option<FlowMask> {
     (key.get(Field::IpFrag) == 0).then_some(mask)
 }
 
-/// Answers for the tracker.
+/// Supplies known results in place of the tracker.
 struct KnownPasses<'a> {
     passes: std::slice::Iter<'a, SteadyPass>,
-    /// The program has asked for something else.
+    /// True if a request of the program differs from the known pass.
     differs: bool,
 }
 
@@ -73,7 +74,7 @@ impl Observer for KnownPasses<'_> {
     }
 }
 
-/// Whether the program asks what it asked in this pass.
+/// Whether the program's request to the tracker is the one of this pass.
 fn is_asked(pass: &SteadyPass, request: &TrackRequest<'_>) -> bool {
     pass.zone == request.zone
         && pass.nat.as_ref() == request.nat

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The bit of `vlan_tci` that is 1 in tagged frames.
 pub(super) const TAG_PRESENT: u128 = flow::TAG_PRESENT as u128;
 
-/// What identifies the connection of a packet.
+/// The fields that, with the protocol, identify the connection of a packet.
 const TUPLE: [Field; 6] =
     [Field::Ip4Src, Field::Ip4Dst, Field::Ip6Src, Field::Ip6Dst, Field::TpSrc, Field::TpDst];
 
@@ -34,16 +34,16 @@ pub(super) struct Translator<'p, 's, S, O> {
     pub read: FlowMask,
     pub dependencies: Vec<Dependency>,
     pub learn_events: Vec<LearnEvent>,
-    /// The port that they count against; set before the first lookup.
+    /// The port that learn events count against; set before the first lookup.
     pub ingress: IngressPort,
     /// True in a later pass of a packet.
     pub is_recirculated: bool,
     /// True when the result holds for this packet only: nothing may be cached.
     pub is_transient: bool,
-    /// What a packet that enters a bridge executes first, in place of the flow that it would find.
+    /// The steps that a packet entering a bridge executes instead of a flow of the first table.
     pub first_ops: Option<&'p [Op]>,
     flows: Vec<&'p Arc<Flow>>,
-    /// What else of the program was read.
+    /// The other parts of the program that were read.
     pub reads: ProgramReads,
     /// Steps of the current packet or copy.
     pub steps: u32,
@@ -64,14 +64,14 @@ pub(super) struct Packet<'p> {
     pub key: RecordedKey,
     /// The headers after the actions emitted so far.
     pub emitted: EmittedHeaders,
-    /// Header bits written since then.
+    /// Header bits written since the last emitted action.
     pub dirty: FlowMask,
     /// The current datapath.
     pub datapath: (DatapathKey, &'p Datapath),
     /// True for a packet from a tunnel: the sending host has already sent copies to the other hosts
     /// and through the patch ports of multicast groups.
     pub from_tunnel: bool,
-    /// The ingress port; in a bridge the number that its flows know it by.
+    /// The ingress port; in a bridge, its number in the bridge, which flows use.
     pub in_port: PortNo,
     /// Unfinished flows, the current one last.
     pub frames: Vec<ActiveFlow<'p>>,
@@ -79,8 +79,8 @@ pub(super) struct Packet<'p> {
     table: TableId,
     pub stack: Vec<u128>,
     /// True when a flow has made the packet untracked, or has changed its addresses or ports, since
-    /// the connection tracker has last seen it. True also for the answer to the packet that it has
-    /// seen.
+    /// it last passed the connection tracker. Also true for the answer of a service to such a
+    /// packet.
     pub ct_cleared: bool,
     /// The actions so far.
     pub actions: Vec<Action>,
@@ -160,7 +160,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
             frame.ops = rest;
             packet.table = frame.table;
             if rest.is_empty() || matches!(op, Op::Drop) {
-                // Tail call: a chain of `next` does not nest.
+                // Like a tail call: a chain of `next` does not nest.
                 packet.frames.pop();
             }
             self.step()?;
@@ -304,7 +304,7 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
     pub fn assign(&mut self, packet: &mut Packet<'p>, bits: Subfield, value: u128) {
         if bits.field() == Field::InPort {
             self.write(packet, bits, value);
-            // Output to the old port is no hairpin any more. The cast is lossless: the field is 32
+            // Output to the old port is no longer a hairpin. The cast is lossless: the field is 32
             // bits wide.
             packet.in_port = PortNo(self.read_field(packet, Field::InPort) as u32);
         } else if !bits.field().is_header() {
@@ -431,8 +431,8 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
         Ok(())
     }
 
-    /// Loads `value` into `to`, executes the steps left, and ends the nested steps of the observer.
-    /// Returns the actions, which are never empty.
+    /// Loads `value` into `to`, executes the remaining steps, and reports the end of the nested
+    /// steps to the observer. Returns the actions, which are never empty.
     pub fn run_branch(
         &mut self,
         mut branch: Packet<'p>,
@@ -449,8 +449,8 @@ impl<'p, 's, S: LearnedState, O: Observer> Translator<'p, 's, S, O> {
     }
 
     /// Drops a packet whose actions neither send nor drop it, so that the drop is counted. Keeps
-    /// the actions up to the last one that has an effect nevertheless. That may be a log record,
-    /// which describes the packet as changed by the actions before it.
+    /// the actions up to the last one that has an effect on a dropped packet too. A log record, for
+    /// example, describes the packet as changed by the actions before it.
     pub fn drop_unless_sent(&mut self, packet: &mut Packet<'p>) {
         if !packet.actions.iter().any(sends_or_drops) {
             self.observer.event(Event::Drop(packet.reason));
@@ -510,7 +510,7 @@ impl<'p> Packet<'p> {
         self.reason = DropReason::FlowDrop;
     }
 
-    /// The datapath makes a new frame, whose headers are those of the key.
+    /// Begins a new frame that the datapath generates with the headers of the key.
     pub fn begin_frame(&mut self) {
         self.emitted = EmittedHeaders::of(&self.key);
         self.dirty = FlowMask::default();

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use testkit::random::Random;
 
-/// Its key.
+/// The key of the provider bridge.
 pub const PROVIDER: u32 = 4;
 
 /// A learning switch between three devices and the two switches.

@@ -1,7 +1,7 @@
-//! Megaflows that a new program leaves as they are, on random changes of random programs.
+//! Megaflows that remain valid in a new program, on random changes of random programs.
 //!
-//! A decision that [`ProgramDiff`] carries over must be the one that the new program takes, for
-//! every packet of the megaflow.
+//! A decision that [`ProgramDiff`] carries over must be that of the new program, for every packet
+//! of the megaflow.
 
 use super::execute::execute_actions;
 use super::{MAX_PASSES, SIBLINGS, program, sibling, zones_of};
@@ -10,17 +10,17 @@ use pipeline::{LearnedTables, Program, ProgramDiff, Translation, retranslate, tr
 use std::sync::Arc;
 use testkit::random::{Random, environment};
 
-/// Packets for one change.
+/// Packets for each change.
 const PACKETS: u64 = 48;
 
-/// What the cases covered.
+/// The coverage of the test cases.
 #[derive(Default)]
 struct Coverage {
     megaflows: u64,
     carried: u64,
-    /// Of these, those that needed their own match.
+    /// Of these, the megaflows for which the proof needed their own match.
     by_match: u64,
-    /// Not carried, although the translation is the same.
+    /// Megaflows that were not carried over, although the translation is the same.
     missed: u64,
     recirculated: u64,
 }
@@ -71,7 +71,7 @@ fn check_change(seed: u64, seen: &mut Coverage) {
                 pass.set(Field::CtZone, zone.into());
                 waiting.push(pass);
             }
-            // The translations keep the saved states.
+            // The translations keep the saved states alive.
             passes.push(translation);
             if passes.len() > MAX_PASSES {
                 break;

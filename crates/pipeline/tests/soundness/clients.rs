@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use testkit::random::Random;
 use wire::MacAddr;
 
-/// Datapaths, clients, virtual addresses and ports are so few that packets often belong to them.
+/// Few datapaths, clients, virtual addresses and ports, so that packets often match an entry.
 const DATAPATHS: usize = 3;
 const ENTRIES: usize = 200;
 

@@ -30,9 +30,9 @@ impl std::fmt::Debug for SentPacket {
     }
 }
 
-/// All packets that `actions` send for the packet with this key, whether its frame is short or
-/// long, and whatever services answer. Also the keys of packets that begin another pass, without
-/// the fields of connection tracking.
+/// All packets that `actions` send for the packet with this key, for short and long frames, and for
+/// all answers of services. Also the keys of packets that begin another pass, without the fields of
+/// connection tracking.
 pub fn execute_actions(actions: &[Action], key: &FlowKey) -> (BTreeSet<SentPacket>, Vec<FlowKey>) {
     let (mut sent, mut passes) = (BTreeSet::new(), Vec::new());
     execute_on(actions, key.clone(), &mut sent, &mut passes);

@@ -30,14 +30,14 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use testkit::random::{Random, environment};
 
-/// Packets for one program.
+/// Packets for each program.
 const PACKETS: u64 = 64;
 /// Other packets of the same megaflow, for each packet.
 const SIBLINGS: usize = 4;
-/// Packets of TCP and UDP like a tracked packet.
+/// TCP and UDP variants of each tracked packet.
 const STREAMS: usize = 2;
 
-/// Records what is sent.
+/// Records the packets that are sent.
 #[derive(Default)]
 struct SentRecorder {
     sent: Vec<SentPacket>,
@@ -108,7 +108,7 @@ fn check_program(seed: u64) -> Coverage {
     seen
 }
 
-/// What the cases covered, so that the test fails when it becomes trivial.
+/// The coverage of the test cases, so that the test fails when it becomes trivial.
 #[derive(Default)]
 struct Coverage {
     cases: u64,
@@ -178,7 +178,7 @@ impl Coverage {
     }
 }
 
-/// The most passes of a packet that are followed, copies included.
+/// The maximum number of passes of a packet that are checked, including those of copies.
 const MAX_PASSES: usize = 24;
 
 /// Checks all passes of a packet, one by one and together. Returns their number.
@@ -192,7 +192,7 @@ fn check_passes(
     let ct_state: u8 = 0x20 | random.pick(&[0x01, 0x02, 0x0a, 0x10, 0x04]);
     let mut sent = BTreeSet::new();
     let mut waiting = vec![key.clone()];
-    // The translations keep the saved states.
+    // The translations keep the saved states alive.
     let mut passes: Vec<Translation<'_>> = Vec::new();
     while let Some(key) = waiting.pop() {
         let (translation, sent_here, next) = check(program, learned, &key, random, seen)?;
@@ -213,7 +213,7 @@ fn check_passes(
     }
     seen.later_passes += passes.len() as u64 - 1;
     check_fused(program, learned, (key, &passes, ct_state, &sent), random, seen)?;
-    // Limits count per pass.
+    // Limits apply to each pass, so a packet that exceeds one cannot be compared.
     let is_whole = |translation: &Translation<'_>| !is_aborted(translation);
     let mut recorder = SentRecorder { ct_state: Some(ct_state), ..SentRecorder::default() };
     let inline = translate(program, key, learned, &mut recorder);
@@ -269,7 +269,7 @@ fn check_fused(
         ));
     }
     check_fused_mask(key, (&tracked, &fused), &fuse, random)?;
-    // The datapath executes no translation here, so these results have only their masks checked.
+    // The reference executor performs no NAT, so for these results only the masks are checked.
     let translated: Vec<SteadyPass> = tracked
         .into_iter()
         .map(|pass| SteadyPass { result: random_result(&pass.result, key, random), ..pass })
@@ -369,7 +369,7 @@ fn check<'p>(
             "{key}\n {actions}\n neither sends nor drops it, so nothing is counted"
         ));
     }
-    // An aborted translation sends nothing, also if it has reported output before.
+    // An aborted translation sends nothing, even if it has reported output before.
     let aborted = is_aborted(&translation);
     let reported: BTreeSet<SentPacket> =
         if aborted { BTreeSet::new() } else { recorder.sent.into_iter().collect() };
@@ -399,7 +399,7 @@ fn check<'p>(
     Ok((translation, sent, passes))
 }
 
-/// True if every way through the actions sends the packet or drops it with a reason.
+/// True if every path through the actions sends the packet or drops it with a reason.
 fn sends_or_drops(actions: &[Action]) -> bool {
     actions.iter().any(|action| match action {
         Action::Output(_) | Action::Encap { .. } | Action::Drop(_) | Action::Controller => true,
@@ -436,7 +436,7 @@ fn sibling(key: &FlowKey, translation: &Translation<'_>, random: &mut Random) ->
             some
         }
     };
-    // Packets of a first pass and of a later one never share a megaflow.
+    // Packets in a first pass and packets in a later one never share a megaflow.
     let exact = FlowMask::exact();
     let is_first = key.get(Field::RecircId) == 0;
     let valid = if is_first { exact.of_packet() } else { exact.of_recirculated() };

@@ -1,4 +1,4 @@
-//! Random programs and packets, of so few fields and values that packets often match flows.
+//! Random programs and packets, with so few fields and values that packets often match flows.
 
 use super::bridge::{PROVIDER, provider_bridge};
 use super::clients;
@@ -144,7 +144,7 @@ fn condition(random: &mut Random) -> Match {
     for _ in 0..random.pick(&[0, 1, 1, 2, 3]) {
         let field = random.pick(READ);
         let (value, mask) = (value(random, field), mask(random, field));
-        // A contradicting test is left out.
+        // A contradicting requirement is left out.
         let _ = condition.require(field, value, mask);
     }
     condition
@@ -267,7 +267,7 @@ fn operand(random: &mut Random, field: Field) -> Operand {
     }
 }
 
-/// A pass through the connection tracker, mostly with a later table as the next one.
+/// A pass through the connection tracker; the next pass mostly begins in a later table.
 fn ct_op(random: &mut Random, context: &Context) -> Op {
     let next = (!random.once_in(4)).then(|| later_table(random, context));
     let from = random.pick(READ);
@@ -515,7 +515,7 @@ fn copy(flow: &Flow, id: u64, keeps: impl FnMut(&&Op) -> bool) -> Flow {
     }
 }
 
-/// Removes all steps but those of simple access control lists and forwarding.
+/// Keeps only the steps of simple access control lists and forwarding.
 pub fn simplify(program: &mut Program) {
     let is_simple = |op: &&Op| {
         matches!(op, Op::Load { .. } | Op::Move { .. } | Op::Next(_) | Op::Output | Op::Normal)
@@ -527,8 +527,8 @@ pub fn simplify(program: &mut Program) {
     }
 }
 
-/// The program after a random change. Half of the programs are compiled anew: all flows are other
-/// objects, with other numbers.
+/// The program after a random change. Half of the programs are rebuilt: all flows are new objects
+/// with new numbers.
 pub fn changed(random: &mut Random, old: &Program, logical: bool) -> Program {
     let mut program = old.clone();
     for next in 1000..1001 + random.below(2) as u64 {
@@ -577,11 +577,11 @@ pub fn changed(random: &mut Random, old: &Program, logical: bool) -> Program {
         program.remove_flow(*group, flow, rows);
     }
     if random.once_in(4) {
-        // Flows of one priority change places.
+        // Flows of equal priority change their order.
         flows.reverse();
     }
     for (id, (group, flow, rows)) in (5000..).step_by(2).zip(&flows) {
-        // Sometimes two flows get the rows of one.
+        // Sometimes a flow is split into two that share its rows.
         let middle = if random.once_in(4) { rows.len() / 2 } else { 0 };
         let parts = [&rows[..middle], &rows[middle..]];
         for (id, part) in (id..).zip(parts).filter(|(_, part)| !part.is_empty()) {
@@ -595,7 +595,7 @@ fn bridge(program: &mut Program) {
     let group = program.add_group();
     let mut datapath = Datapath::new("bridge", DatapathKind::Bridge);
     datapath.groups.push(group);
-    // Zones whose numbers differ between flows and tracker; 3 is unknown.
+    // Zones whose numbers in flows and in the tracker differ; 3 is unknown.
     datapath.bridge_zones = [0, 1, 2].into();
     program.set_datapath(Program::BRIDGE, datapath);
     program.allocate_zones(&CtZones::default());
@@ -611,8 +611,8 @@ fn bridge(program: &mut Program) {
     }
 }
 
-/// Two switches with a router and a bridge between them; guests on this host, on others, and behind
-/// an uplink.
+/// Two switches with a router and a bridge between them; guests on this host, on other hosts, and
+/// behind an uplink.
 fn logical_datapaths(random: &mut Random, program: &mut Program) {
     // All datapaths are in the first group.
     let shared = program.add_group();
@@ -652,7 +652,7 @@ fn logical_datapaths(random: &mut Random, program: &mut Program) {
     program.set_port_role(PortNo(LINK_PORT), PortRole::Tunnel(TunnelType::Vlan));
 }
 
-/// Where a port of a switch or router is.
+/// The location of a port of a switch or router.
 fn location(random: &mut Random, number: u32, key: u16) -> PortLocation {
     match (number, key) {
         (3, 1 | 2) => PortLocation::Patch {
