@@ -1,7 +1,7 @@
-//! The cost of a lookup, and of a change while readers hold the previous state; beside them a
+//! The cost of a lookup, and of a change while readers hold the previous state, compared with a
 //! linear list and a plain hash table of whole keys.
 //!
-//! Each figure of a lookup is the mean over some thousand different keys, looked up one after
+//! Each lookup figure is the mean over several thousand different keys, looked up one after
 //! another.
 
 #[path = "../tests/common/mod.rs"]
@@ -21,10 +21,10 @@ const KEYS: usize = 4_096;
 
 type Rules = Vec<(Match, Rank, u64)>;
 
-/// The kind of rules.
+/// The matches of the rules.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Any fields, whole; every subtable must be searched.
+    /// Any fields, without partial masks; every subtable must be searched.
     Whole,
     /// Access control: prefixes of two addresses, ports, protocols.
     Prefixes,
@@ -118,8 +118,8 @@ fn build(rules: &Rules) -> Classifier<u64> {
     classifier
 }
 
-/// Keys that match a rule, and keys made of the same values, most of which match none or a wide
-/// one.
+/// Keys that match a rule, and keys with values from the same sets, most of which match no rule or
+/// one with a short mask.
 fn keys(rules: &Rules) -> [(&'static str, Vec<FlowKey>); 2] {
     let mut numbers = Numbers(2);
     let hits = (0..KEYS).map(|_| {
@@ -197,7 +197,7 @@ fn beside(c: &mut Criterion) {
         .take(RULES / 10)
         .for_each(|(m, rank, v)| assert!(oracle.insert(m, *rank, *v).is_none()));
     let [(_, keys), _] = keys(&rules);
-    // Treats the mask of each rule as exact.
+    // The hash table treats the mask of each rule as exact.
     let map: HashMap<_, _> = rules.iter().map(|(m, _, value)| (m.key().clone(), *value)).collect();
     let exact: Vec<_> = map.keys().take(KEYS).cloned().collect();
     let mut group = c.benchmark_group("beside");

@@ -128,8 +128,8 @@ impl<T> Block<T> {
         Some(head)
     }
 
-    /// Adds to `read` the bits which prove that no rule here is better than the result, or than
-    /// `better_than` when there is no result.
+    /// Adds to `read` the bits which prove that no rule of this block is better than the result, or
+    /// than `better_than` when there is no result.
     pub(crate) fn explain(
         &self,
         progress: &Progress,

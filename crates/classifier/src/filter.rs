@@ -1,10 +1,11 @@
-//! Filters for up to 64 subtables at once: which of them can have a rule for a key, and how few
-//! bits exclude the others.
+//! Filters for up to 64 subtables at once. They tell which subtables can have a rule for a key, and
+//! which few bits exclude the others.
 //!
 //! A subtable has a number, its *slot*, and a set of subtables is a word with a bit for each slot.
-//! A filter belongs to something that several masks have in common: a prefix field, or the same
-//! bits of a word. For a key's value there, it gives the set of subtables with a rule that agrees.
-//! The intersection of the sets of all filters leaves the few subtables that must be searched.
+//! A filter belongs to a prefix field, or to bits of one word, that several masks have in common.
+//! It maps the key's value in this field or these bits to the set of subtables with a rule that
+//! agrees. The intersection of the sets of all filters leaves the few subtables that must be
+//! searched.
 //!
 //! A filter never excludes a subtable that has a rule for the key. It may let a subtable pass that
 //! has none; the search of the subtable then finds nothing.
@@ -54,18 +55,19 @@ enum FilterKind {
     Value(Values),
 }
 
-/// Which subtables have which prefix lengths of one field. A [`PrefixTracker`] knows the lengths
-/// that a key can match.
+/// A filter on one prefix field: the subtables for each prefix length. A [`PrefixTracker`] finds
+/// the lengths that a key can match.
 #[derive(Clone)]
 struct Lengths {
     field: u8,
-    /// Bit `n - 1` is set when a subtable has length `n`; `members[n - 1]` tells which.
+    /// Bit `n - 1` is set when a subtable has length `n`; `members[n - 1]` is the set of these
+    /// subtables.
     present: u128,
     members: Vec<u64>,
 }
 
-/// Which subtables have which value in a word. A few bits of the hash of the value select the
-/// place.
+/// A filter on one masked word: the subtables for each value. A few bits of the hash of the value
+/// select the place.
 #[derive(Clone)]
 struct Values {
     word: MaskedWord,
@@ -198,9 +200,10 @@ impl Filters {
         left
     }
 
-    /// Removes from `left`, which are no candidates, the subtables that the bits in `read` exclude.
-    /// That includes filters that the lookup did not consult, because others had excluded their
-    /// members before. Otherwise keys that agree on `read` would not agree on what excludes them.
+    /// Removes from `left`, which contains no candidates, the subtables that the bits in `read`
+    /// exclude. This also uses filters that the lookup did not consult because others had already
+    /// excluded their members. Otherwise two keys that agree on `read` could end with different
+    /// masks.
     pub(crate) fn drop_known(
         &self,
         mut left: u64,
@@ -220,8 +223,8 @@ impl Filters {
         left
     }
 
-    /// Adds to `read` the bits that exclude the subtables `left`, which are no candidates, stage by
-    /// stage. The caller has removed those that known bits exclude.
+    /// Adds to `read` the bits that exclude the subtables in `left`, which contains no candidates,
+    /// stage by stage. The caller has already removed the subtables that known bits exclude.
     ///
     /// Returns the subtables that only filters beyond the recorded answers exclude. A filter that
     /// was not consulted counts as excluding none.

@@ -168,7 +168,8 @@ impl<T> Classifier<T> {
         self.len() == 0
     }
 
-    /// True if both share all memory, so that they have the same rules. False says nothing.
+    /// True if both share all memory, so that they have the same rules. If false, they may still
+    /// have the same rules.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Rules::Few(a), Rules::Few(b)) => a.is_shared_with(b),

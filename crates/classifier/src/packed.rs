@@ -131,7 +131,7 @@ impl Head {
     }
 }
 
-/// What a lookup has learned about the first 64 masks, a bit for each.
+/// The results of tests of the first 64 masks in one lookup, a bit for each.
 #[derive(Default)]
 pub(crate) struct SkippedMasks {
     /// The bits read so far prove that no condition with this mask matches.
@@ -160,15 +160,15 @@ impl PackedConditions {
         self.heads().filter_map(|head| self.record(head.record)).map(Condition::trimmed)
     }
 
-    /// The record at an offset that a head or a mask names. It exists.
+    /// The record at an offset from a head or a mask, where there always is one.
     #[inline]
     fn record(&self, at: u16) -> Option<Condition<'_>> {
         let at = self.conditions + self.masks + usize::from(at);
         self.block.get(at..).and_then(Condition::first)
     }
 
-    /// The condition with this head, if `key` matches it. Otherwise `read` has bits that prove that
-    /// it does not; [`compare`] adds them.
+    /// The condition with this head, if `key` matches it. Otherwise `read` then contains bits that
+    /// prove that it does not; [`compare`] adds them.
     #[inline]
     pub(crate) fn find_match(
         &self,

@@ -17,8 +17,8 @@ pub(crate) const PREFIX_FIELDS: [Field; 9] = [
     Field::NdTarget,
 ];
 
-/// The length of the prefix that `mask` selects of a field of `width` bits; `None` when it selects
-/// nothing, or no prefix.
+/// The length of the prefix that `mask` selects in a field of `width` bits. `None` when it selects
+/// no bits, or bits that are not a prefix.
 pub(crate) const fn prefix_len(mask: u128, width: u8) -> Option<u8> {
     let aligned = mask << (128 - width);
     let len = aligned.leading_ones() as u8;
@@ -112,12 +112,12 @@ pub(crate) enum Comparison {
 }
 
 /// Compares `key` with the condition that consists of `words`. When the key does not match, `read`
-/// has bits that prove it: those of one field, or of a prefix of it. The comparison adds none when
-/// `read` proves it already, or when the key matches.
+/// then contains bits that prove it: those of one field, or of a prefix of it. The comparison adds
+/// none when `read` proves it already, or when the key matches.
 ///
 /// One differing bit would prove it as well. But keys that fail the same conditions would then
-/// report many different combinations of bits, and each combination costs the datapath a lookup. Of
-/// prefixes there are few.
+/// report many different combinations of bits, and each combination costs the datapath a lookup. A
+/// field has few prefixes.
 #[inline]
 pub(crate) fn compare(
     key: &FlowKey,
@@ -150,7 +150,7 @@ fn prove(key: &FlowKey, words: impl Iterator<Item = Word>, read: &mut FlowMask) 
         }
         let first = 63 - differ.leading_zeros();
         let part = PARTS[word.at].iter().find(|part| part.bits >> first & 1 == 1);
-        // The bit belongs to no field: take the whole word of the condition.
+        // The bit belongs to no field: report the whole word of the condition.
         let part = part.copied().unwrap_or(Part { bits: u64::MAX, ..NO_PART });
         let bits = if part.by_prefix { part.bits & u64::MAX << first } else { part.bits };
         let read = read.words_mut();

@@ -113,7 +113,7 @@ pub(crate) struct Subtable<T> {
     shape: SparseMask,
     masked: Box<[MaskedWord]>,
     stages: Box<[Stage]>,
-    /// The stage_hashes of all stages.
+    /// The prefixes of all stages.
     prefixes: Box<[FieldPrefix]>,
     buckets: Table<Arc<Bucket<T>>>,
 }
@@ -189,8 +189,9 @@ impl<T> Subtable<T> {
         bucket.map(|bucket| &**bucket)
     }
 
-    /// Whether the bits in `read` prove the result of [`find`](Self::find). Of a subtable whose
-    /// conditions are compared one by one, [`explain`](Self::explain) finds out.
+    /// Whether the bits in `read` prove the result of [`find`](Self::find). If conditions are
+    /// compared one by one, the answer may be false although the bits suffice;
+    /// [`explain`](Self::explain) then compares them.
     pub(crate) fn is_known(
         &self,
         key: &FlowKey,

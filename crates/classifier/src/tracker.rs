@@ -1,4 +1,4 @@
-//! The prefixes of all rules, field by field, and what one lookup has learned from them.
+//! The prefixes of all rules, field by field, and the results of one lookup in them.
 
 use crate::prefix::{PREFIX_FIELDS, prefix_len, prefix_mask};
 use crate::trie::{PrefixMatches, Trie};

@@ -1,4 +1,4 @@
-//! A trie of the prefixes of one field that rules have. For a value it tells which of the value's
+//! A trie of the prefixes that rules have in one field. For a value it tells which of the value's
 //! prefixes exist, and how many bits prove that no longer one does.
 //!
 //! A node covers six bits of the value. Prefixes that end within them are bits of a word, numbered
@@ -161,8 +161,8 @@ impl Trie {
 }
 
 impl Node {
-    /// Without a child for `chunk`: the number of bits of it that prove that no longer prefix is
-    /// here.
+    /// If there is no child for `chunk`: the number of its leading bits that prove that the node
+    /// contains no longer prefix.
     fn deciding(&self, chunk: usize) -> u8 {
         for len in (0..STRIDE).rev() {
             let number = heap_number(chunk, len);

@@ -1,4 +1,4 @@
-//! Lookups that can report fewer bits than all that the rules look at do so.
+//! Lookups report fewer bits than the masks of all rules when fewer bits prove the result.
 
 mod common;
 

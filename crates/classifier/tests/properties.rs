@@ -171,7 +171,7 @@ fn disagree(key: &FlowKey, read: &FlowMask, other: &FlowKey, numbers: &mut Numbe
 }
 
 /// Looks up one key. The result is the oracle's, `accept` is called no more often, and every key
-/// that agrees on the mask has the same result, also when the mask had bits before. The lookup of
+/// that agrees on the mask has the same result, even when the mask had bits before. The lookup of
 /// such a key needs no further bits.
 fn check_key(
     numbers: &mut Numbers,
@@ -220,7 +220,7 @@ proptest! {
         for step in 0..kind.rules.max(40) * 2 {
             let known = numbers.below(kind.rules as u64 + 1) as usize;
             let rank = Rank { priority: numbers.below(kind.priorities) as u32, id: numbers.next() };
-            // Present, removed and new rules; the set grows first and then shrinks to nothing.
+            // Existing, removed and new rules; the set grows first and then shrinks to nothing.
             let (condition, rank) = match oracle.rules().get(known) {
                 Some(rule) if numbers.below(4) > 0 => (rule.0.clone(), rule.1),
                 _ => (random_condition(&mut numbers, kind.fields, kind.masks), rank),
