@@ -54,7 +54,7 @@ impl Position {
     }
 }
 
-/// `line:column`.
+/// Prints `line:column`.
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.line, self.column)

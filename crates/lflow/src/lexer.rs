@@ -1,4 +1,5 @@
-//! [`Lexer`]: splits a text into tokens, and offers what parsers need for the next one.
+//! [`Lexer`]: splits a text into tokens. It gives parsers the current token, a lookahead, and
+//! errors at the token.
 //!
 //! It runs in linear time and never fails. Invalid bytes become a [`TokenKind::Error`], which no
 //! grammar rule accepts, so that the parser reports it.
@@ -45,7 +46,7 @@ impl<'a> Lexer<'a> {
         self.text.get(span).unwrap_or_default()
     }
 
-    /// Moves to the next token and returns the one before. Stays at the end of the text.
+    /// Moves to the next token and returns the one before. At the end of the text, it stays there.
     pub fn advance(&mut self) -> Token<'a> {
         let next = token_at(self.text, self.token.span.end);
         std::mem::replace(&mut self.token, next)
@@ -56,7 +57,7 @@ impl<'a> Lexer<'a> {
         token_at(self.text, self.token.span.end)
     }
 
-    /// Moves on if the current token is `kind`, and says whether it was.
+    /// Advances if the current token is `kind`. Returns whether it was.
     pub fn accept(&mut self, kind: &TokenKind<'_>) -> bool {
         let accepted = self.token.kind == *kind;
         if accepted {
@@ -65,12 +66,12 @@ impl<'a> Lexer<'a> {
         accepted
     }
 
-    /// Moves on if the current token is this identifier, and says whether it was.
+    /// Advances if the current token is this identifier. Returns whether it was.
     pub fn accept_identifier(&mut self, name: &str) -> bool {
         self.accept(&TokenKind::Identifier(name))
     }
 
-    /// Moves on if the current token is `kind`.
+    /// Advances if the current token is `kind`.
     ///
     /// # Errors
     ///
@@ -83,7 +84,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Returns the current token if it is a decimal number of at most 31 bits, and moves on.
+    /// Returns the current token if it is a decimal number of at most 31 bits, and advances.
     ///
     /// # Errors
     ///
@@ -178,7 +179,7 @@ const fn is_name(byte: u8) -> bool {
     is_name_start(byte) || byte.is_ascii_digit()
 }
 
-/// How many bytes at the beginning of `bytes` satisfy `wanted`.
+/// The number of bytes at the beginning of `bytes` that satisfy `wanted`.
 fn run(bytes: &[u8], wanted: impl Fn(u8) -> bool) -> usize {
     bytes.iter().position(|&byte| !wanted(byte)).unwrap_or(bytes.len())
 }
@@ -213,7 +214,7 @@ fn scan(text: &str) -> (TokenKind<'_>, usize) {
     }
 }
 
-/// An identifier behind a sigil.
+/// An identifier after a sigil: `$`, `@` or `^`.
 fn named<'a>(
     text: &'a str,
     kind: impl Fn(&'a str) -> TokenKind<'a>,

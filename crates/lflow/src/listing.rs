@@ -76,8 +76,8 @@ impl FlowList {
         Ok(line.trim_start().to_owned())
     }
 
-    /// Parses a flow. Its pipeline follows from the name of its stage; if that does not tell, from
-    /// the last line that named one; else it is the ingress pipeline.
+    /// Parses a flow. The name of its stage determines its pipeline. Without such a name it is the
+    /// pipeline of the last line that names one, or else ingress.
     ///
     /// # Errors
     /// The line is not a flow.
@@ -148,7 +148,7 @@ impl<'t> Cursor<'t> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// Skips white space, then moves behind `word` if that is next.
+    /// Skips white space, then moves past `word` if that is next.
     fn accept(&mut self, word: &str) -> bool {
         self.skip_space();
         let is_next = self.rest().starts_with(word);
@@ -169,7 +169,7 @@ impl<'t> Cursor<'t> {
         SyntaxError::new(at..at + end, format!("Expecting `{word}'."))
     }
 
-    /// Returns the text before `end`, and moves behind `end`.
+    /// Returns the text before `end`, and moves past `end`.
     fn until(&mut self, end: &str) -> Result<&'t str, SyntaxError> {
         let rest = self.rest();
         let length = rest.find(end).ok_or_else(|| self.missing(self.text.len(), end))?;
@@ -193,8 +193,8 @@ impl<'t> Cursor<'t> {
         number.ok_or_else(|| SyntaxError::new(span, format!("Expecting {what}.")))
     }
 
-    /// Returns the text of a match, and moves to the `action` behind it. The match ends at the
-    /// first `), action` outside quotes.
+    /// Returns the text of a match, and moves to the `action` after it. The match ends at the first
+    /// `), action` outside quotes.
     fn condition(&mut self) -> Result<&'t str, SyntaxError> {
         let rest = self.rest();
         let (mut quoted, mut escaped) = (false, false);

@@ -2,9 +2,9 @@
 //! changes.
 //!
 //! A logical flow applies to a set of datapaths. The loader compiles it once and stores it in the
-//! group of these datapaths. If the flow mentions names that have different meanings in them
-//! (ports, multicast groups), the set is split by meaning and the flow compiled once for each part.
-//! The loader remembers which names each flow has used, so that a new port or a changed address set
+//! group of these datapaths. If names in the flow (ports, multicast groups) have different meanings
+//! in these datapaths, the set is split by meaning and the flow is compiled once for each part. The
+//! loader remembers which names each flow has used, so that a new port or a changed address set
 //! recompiles only those flows.
 
 use super::actions::{self, Actions, Stage};
@@ -37,7 +37,7 @@ pub struct Loader {
     groups_of_ports: Map<Arc<str>, Vec<Arc<str>>>,
     /// For ports with another value than the default: whether they are on this host.
     resident: Map<Arc<str>, bool>,
-    /// A port is on this host only if that was said.
+    /// True if a port is on this host only after [`Loader::set_resident`].
     has_only_residents: bool,
     groups: Map<Arc<[DatapathKey]>, GroupUse>,
     /// Groups without flows, for reuse.
@@ -48,12 +48,12 @@ pub struct Loader {
     strings: Strings,
     /// Compiled actions without names, shared between flows.
     shared_ops: Map<(Arc<str>, TableId), Arc<[Op]>>,
-    /// The number of strings and shared actions at which unused ones are removed next.
+    /// The number of strings and shared actions at which unused ones are next removed.
     cleanup_at: usize,
     next: u64,
 }
 
-/// With fewer strings and shared actions, unused ones are not searched for.
+/// Unused strings and shared actions are not removed while there are fewer than this.
 const MIN_CLEANUP: usize = 4096;
 
 /// The meaning of names in a datapath. A port takes precedence over a multicast group of the same
@@ -69,7 +69,7 @@ impl DatapathNames {
         self.ports.get(name).or_else(|| self.groups.get(name)).copied()
     }
 
-    /// The keys of those among these names that have a meaning, in ascending order.
+    /// The keys of those of `names` that exist in this datapath, in ascending order.
     fn meanings(&self, names: &Set<Arc<str>>) -> Vec<u16> {
         let own = self.ports.len() + self.groups.len();
         let mut keys: Vec<u16> = if names.len() <= own {
@@ -124,8 +124,8 @@ impl From<&Flow> for FlowSource {
     }
 }
 
-/// The reason of drops in a stage, from ovn-northd's name of the stage. ovn-northd has no guards:
-/// those stages are of `network.toml`.
+/// The drop reason of a stage, by its name in ovn-northd. The guard stages exist only in programs
+/// that are compiled from `network.toml`.
 fn drop_reason(stage: &str) -> DropReason {
     match stage {
         "ls_in_l2_unknown" => DropReason::UnknownMac,
@@ -378,8 +378,8 @@ impl Loader {
         });
     }
 
-    /// A loader for a host that says of each of its ports that it is there, by
-    /// [`Loader::set_resident`]. Without that, every port is on this host.
+    /// A loader for which a port is on this host only after [`Loader::set_resident`]. With other
+    /// loaders, every port is on this host by default.
     pub fn for_a_host() -> Self {
         Self { has_only_residents: true, ..Self::default() }
     }
@@ -405,7 +405,7 @@ impl Loader {
             users.into_iter().filter_map(|id| Some((id, self.detach(id)?))).collect();
         change(self);
         for (id, loaded) in affected {
-            // The flow has compiled before, so its text is valid whatever the names mean.
+            // The flow has compiled before, so its text is valid for all meanings of the names.
             if self.store(id, loaded.datapaths, FlowSource::from(&*loaded.flow)).is_ok()
                 && let Some(again) = self.flows.get(&id)
             {
@@ -435,7 +435,7 @@ impl Loader {
     /// switch are limited by the meter.
     ///
     /// # Errors
-    /// As of [`add_flow`](Self::add_flow).
+    /// The same as [`add_flow`](Self::add_flow).
     pub fn add_metered_flow(
         &mut self,
         flow: &LogicalFlow,
@@ -512,7 +512,7 @@ impl Loader {
 
     fn detach(&mut self, id: FlowId) -> Option<LoadedFlow> {
         let loaded = self.flows.remove(&id)?;
-        // It compiled when it was added, so it compiles now.
+        // The flow compiled when it was added, so it compiles now.
         let (variants, asked) =
             self.compile(&loaded.datapaths, &FlowSource::from(&*loaded.flow)).ok()?;
         for variant in variants {
@@ -633,7 +633,7 @@ impl Loader {
     }
 
     /// Removes unused strings and shared actions. It runs only after their number may have doubled,
-    /// so that the cost for each flow is small however many there are.
+    /// so that the cost for each flow does not grow with their number.
     fn remove_unused(&mut self) {
         if self.shared_ops.len() + self.strings.0.len() < self.cleanup_at {
             return;
@@ -643,7 +643,7 @@ impl Loader {
         self.cleanup_at = MIN_CLEANUP.max(2 * (self.shared_ops.len() + self.strings.0.len()));
     }
 
-    /// The group of these datapaths, created if necessary, for one more flow.
+    /// The group of these datapaths, created if necessary. Counts one more flow in it.
     fn join_group(&mut self, members: Arc<[DatapathKey]>) -> GroupId {
         if let Some(group) = self.groups.get_mut(&members) {
             group.flows += 1;
@@ -660,7 +660,7 @@ impl Loader {
     }
 
     /// Removes a flow from a group. An empty group is freed, because every lookup in its datapaths
-    /// costs time for it.
+    /// would search it.
     fn leave_group(&mut self, members: &Arc<[DatapathKey]>, flow: &Flow, rows: &[Match]) {
         let Some(group) = self.groups.get_mut(members) else { return };
         self.program.remove_flow(group.id, flow, rows);

@@ -1,10 +1,10 @@
 //! [`LoadBalancer`]: the flows that recognize hairpin packets.
 //!
-//! A backend may send packets to its own load balancer, and that may choose the backend itself. The
-//! switch sends such a packet back with the address of the load balancer as its source, so that the
-//! replies pass the switch too. Logical flows ask for it with `chk_lb_hairpin()`,
-//! `chk_lb_hairpin_reply()` and `ct_snat_to_vip`, which look up in tables of their own. In OVN,
-//! ovn-controller fills these tables from `Load_Balancer` of ovn-sb(5).
+//! A backend may connect to the virtual address of its own load balancer, which may choose that
+//! same backend. The switch sends such a packet back to the backend, with the virtual address as
+//! its source, so that the replies pass the switch too. Logical flows handle such packets with
+//! `chk_lb_hairpin()`, `chk_lb_hairpin_reply()` and `ct_snat_to_vip`, which use separate tables. In
+//! OVN, ovn-controller fills these tables from `Load_Balancer` of ovn-sb(5).
 
 use crate::actions::{Backend, Transport, backend};
 use crate::logical_flow::LogicalFlow;
@@ -12,7 +12,7 @@ use flow::DatapathKey;
 use pipeline::{Direction, TableId};
 use std::net::IpAddr;
 
-/// A load balancer as far as hairpin packets are concerned.
+/// The properties of a load balancer that the flows for hairpin packets need.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadBalancer {
     /// The name, shown in traces.
@@ -28,7 +28,7 @@ pub struct LoadBalancer {
 }
 
 impl LoadBalancer {
-    /// Parses the columns of a row of `Load_Balancer`. Leaves out what cannot be parsed, as
+    /// Parses the columns of a row of `Load_Balancer`. Skips values that cannot be parsed, as
     /// ovn-controller does.
     pub fn parse<'t>(
         name: &str,
@@ -99,7 +99,7 @@ impl LoadBalancer {
                     (100, format!("{is_to_vip} && {ip} && {protocol} && reg2[0..15] == {port}"))
                 }
             };
-            // A load balancer with a source of its own takes precedence over others with the same
+            // A load balancer with a configured source takes precedence over others with the same
             // virtual address.
             let priority = if own.is_some() { priority + 100 } else { priority };
             let snat = flow("lb_hairpin_snat", priority, condition, format!("ct_snat({source});"));

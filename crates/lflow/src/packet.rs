@@ -7,12 +7,12 @@ use super::token::Constant;
 use flow::{Field, FlowKey};
 use pipeline::{Datapath, InPortNames, Program};
 
-/// The flow key of a packet that enters by a logical port, described like `inport == "vm1" &&
+/// The flow key of a packet that enters through a logical port, described like `inport == "vm1" &&
 /// eth.dst == 00:00:00:00:00:02 && ip4.src == 10.0.0.1`. [`parse_microflow`] defines the language.
 ///
 /// # Errors
-/// Those of [`parse_microflow`]; or the description names no logical port by which packets enter
-/// the program.
+/// Those of [`parse_microflow`]; or the description names no logical port through which packets
+/// enter the program.
 pub fn parse_packet(text: &str, program: &Program) -> Result<FlowKey, SyntaxError> {
     let condition = expr::parse(text)?;
     let Some(name) = condition.inport() else {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::LazyLock;
 
-/// Which comparisons make sense with a symbol.
+/// The comparisons that a symbol supports.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Level {
     /// Equality only: names, and numbers that merely identify, such as EtherTypes.
@@ -32,7 +32,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// Which actions may change a symbol.
+/// The actions that may change a symbol.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Writable {
     /// None.
@@ -45,7 +45,7 @@ pub enum Writable {
     Everywhere,
 }
 
-/// What a symbol stands for.
+/// The meaning of a symbol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SymbolMeaning {
     /// A number in a packet's key.
@@ -54,7 +54,8 @@ pub enum SymbolMeaning {
     Port(Field),
     /// A condition.
     Predicate(&'static str),
-    /// The MTU in an ICMP or ICMPv6 "packet too big": actions write it, nothing reads it.
+    /// The MTU in an ICMP or ICMPv6 "packet too big": actions can write it, and nothing can read
+    /// it.
     IcmpMtu,
 }
 
@@ -84,18 +85,18 @@ impl SymbolId {
 /// A symbol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Symbol {
-    /// As it is written.
+    /// The name in texts.
     pub name: &'static str,
     /// Bits; 1 for a predicate, 0 for a name of a port.
     pub width: u8,
-    /// Which comparisons make sense.
+    /// The supported comparisons.
     pub level: Level,
     /// The condition under which the symbol has a meaning; empty for "always". A condition on the
     /// symbol implies it.
     pub prerequisite: &'static str,
-    /// Which actions may change it.
+    /// The actions that may change it.
     pub writable: Writable,
-    /// What it stands for.
+    /// The meaning.
     pub meaning: SymbolMeaning,
 }
 
@@ -116,7 +117,7 @@ impl Symbol {
     }
 
     /// The bits of the flow key that the symbol names; `None` for a predicate and for a symbol that
-    /// only actions know.
+    /// only actions use.
     pub const fn bits(&self) -> Option<Subfield> {
         match self.meaning {
             SymbolMeaning::Number(bits) => Some(bits),
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn every_symbol_is_found_by_its_name() {
         for symbol in SYMBOLS.iter() {
-            // Of two symbols of one name, one would be found for both.
+            // If two symbols had the same name, one of them would be found for both.
             assert!(std::ptr::eq(Symbol::find(symbol.name).unwrap(), symbol), "{}", symbol.name);
         }
         assert_eq!(Symbol::find("xyzzy"), None);

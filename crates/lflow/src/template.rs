@@ -4,8 +4,8 @@ use super::lexer::Lexer;
 use super::token::TokenKind;
 use std::borrow::Cow;
 
-/// Puts the values of template variables in place of their names. As with ovn-controller, a
-/// variable without a value becomes its name without `^`, and strings have no variables.
+/// Replaces template variables by their values. As in ovn-controller, a variable without a value is
+/// replaced by its name without `^`, and variables in quoted strings are not replaced.
 pub fn expand_templates<'t, V: AsRef<str>>(
     text: &'t str,
     mut value: impl FnMut(&str) -> Option<V>,

@@ -1,4 +1,4 @@
-//! What the actions of logical flows do to packets.
+//! The effects of logical flow actions on packets.
 
 use flow::{
     AclVerdict, Action, DatapathKey, DropReason, Field, FlowKey, LogPriority, LogRecord, PortKey,
@@ -227,7 +227,7 @@ fn rejection_reads_ports_only_when_it_is_asked_about_them() {
         [Field::TpSrc, Field::TpDst, Field::TcpFlags].map(|field| mask.get(field))
     };
     assert_eq!(ports(""), [0, 0, 0]);
-    // Source and destination were exchanged before.
+    // The reset has the ports exchanged, so `tcp.dst` is the source port of the packet.
     assert_eq!(ports("reg0[0..15] = tcp.dst;"), [0xffff, 0, 0]);
     assert_eq!(ports("tcp.dst <-> tcp.src;"), [0xffff, 0xffff, 0]);
 }
@@ -292,7 +292,8 @@ fn only_answers_of_dns_are_marked_as_those_of_the_controller() {
          outport = \"b\"; output;",
     );
     let marked = |value| Action::Set { field: Field::TpDst, value, mask: 3 };
-    // A guest chooses its source port. An unanswered question may not look like an answer.
+    // A guest chooses its source port, so an unanswered query from port 53 must not be marked as an
+    // answer.
     let question = packet(0x0800, 17);
     let without_names = translate(&program, &question, &(), &mut ()).actions;
     assert_eq!(without_names, [marked(0), TO_B]);
@@ -425,7 +426,7 @@ fn reply_finds_the_next_hop_of_its_connection_until_it_ages_out() {
     learned.learn(event, ingress, now).unwrap();
     assert_eq!(is_known(&forward, &learned, &tcp()), (1, vec![]));
     assert_eq!(is_known(&back, &learned, &reply).0, 1);
-    // The packet itself is no reply.
+    // The packet itself is not a reply.
     assert_eq!(is_known(&back, &learned, &tcp()).0, 0);
     // The next hop has another MAC address: it is learned again.
     let mut moved = tcp();
@@ -447,7 +448,7 @@ fn destination_of_a_connection_is_read_where_the_packet_has_it() {
     const REPLY: u128 = 0x08;
     const SRC_NAT: u128 = 0x40;
     const DST_NAT: u128 = 0x80;
-    // The key has the state of the connection, as in a later pass.
+    // The key contains the state of the connection, as in a later pass.
     let tracked = |state| {
         let mut key = tcp();
         key.set(Field::CtState, state);
@@ -462,7 +463,7 @@ fn destination_of_a_connection_is_read_where_the_packet_has_it() {
         (NEW, there),
         (ESTABLISHED, there),
         (ESTABLISHED | REPLY, back),
-        // The source of a packet in the direction of the connection does not matter.
+        // NAT of the packet's other address does not matter.
         (ESTABLISHED | SRC_NAT, there),
         (ESTABLISHED | REPLY | DST_NAT, back),
     ] {

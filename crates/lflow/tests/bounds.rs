@@ -8,7 +8,7 @@ use pipeline::{
 };
 use std::time::{Duration, Instant};
 
-/// Far longer than any test here takes on a busy machine.
+/// Far longer than any test in this file takes on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
 const TCP_22: [(Field, u128); 4] =

@@ -114,7 +114,7 @@ impl Parser<'_> {
         Ok(Action::Exchange(left, right))
     }
 
-    /// `FIELD = NAME(...)`; the current token is the name.
+    /// Parses `FIELD = NAME(...)`; the current token is the name.
     fn call(&mut self, name: &str, left: AssignedField) -> Result<Action, SyntaxError> {
         let (to, span) = (left.0, &left.1);
         if let Some(check) = Check::from_name(name) {

@@ -185,7 +185,7 @@ pub enum Action {
     CtRead {
         /// The destination, as wide as the value.
         to: FieldRef,
-        /// What is read.
+        /// The value that is read.
         value: CtValue,
     },
     /// `mac_cache_use;` of OVN 24.03: notes that the address of the sender is in use.
@@ -343,13 +343,13 @@ words! {
 }
 
 words! {
-    /// What a logging flow does with the packet.
+    /// The verdict of a flow that logs a packet.
     LogVerdict {
         /// It lets the packet pass.
         Allow "allow",
         /// It drops the packet.
         Drop "drop",
-        /// It drops the packet and answers.
+        /// It drops the packet and sends a reply to its source.
         Reject "reject",
     }
 }
@@ -385,7 +385,7 @@ words! {
 }
 
 words! {
-    /// A zone of a logical router. Logical switches have that of the port instead.
+    /// A zone of a logical router. Logical switches use the zone of the port instead.
     NatZone {
         /// The zone of destination NAT.
         Dnat "dnat",
@@ -397,15 +397,15 @@ words! {
 words! {
     /// A value of the connection of a packet.
     CtValue {
-        /// The IPv4 destination of the packet that has opened it.
+        /// The IPv4 destination of the packet that opened the connection.
         Ip4Dst "ct_nw_dst",
-        /// The IPv6 destination of this packet.
+        /// The IPv6 destination of the packet that opened the connection.
         Ip6Dst "ct_ip6_dst",
-        /// The destination port of this packet.
+        /// The destination port of the packet that opened the connection.
         PortDst "ct_tp_dst",
         /// The IP protocol.
         Protocol "ct_proto",
-        /// The lowest 8 bits of the state of the packet: `ct_state` of ovs-fields(7).
+        /// The lowest 8 bits of the packet's connection state: `ct_state` of ovs-fields(7).
         State "ct_state_save",
     }
 }
@@ -445,7 +445,7 @@ words! {
 }
 
 words! {
-    /// A protocol whose answers the controller builds from options.
+    /// A protocol whose replies are built from options.
     OptionProtocol {
         /// DHCP.
         Dhcp4 "put_dhcp_opts",
@@ -461,7 +461,7 @@ words! {
 pub struct Log {
     /// The name of the rule; at most 63 bytes.
     pub name: Option<Box<str>>,
-    /// What happens to the packet.
+    /// The verdict on the packet.
     pub verdict: LogVerdict,
     /// The severity.
     pub severity: Severity,
@@ -554,8 +554,8 @@ impl Stage {
         }
     }
 
-    /// A table of a program, where each pipeline has 64 tables. No table is next to those that are
-    /// in no pipeline.
+    /// A table of a program, where each pipeline has 64 tables. A table outside both pipelines has
+    /// no next table.
     pub const fn of(table: TableId) -> Self {
         let tables = TableId::LOGICAL;
         match table.in_pipeline() {

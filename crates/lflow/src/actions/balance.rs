@@ -40,7 +40,7 @@ impl Parser<'_> {
         })
     }
 
-    /// `(ZONE)`, or nothing.
+    /// Parses `(ZONE)`, or nothing.
     pub(super) fn optional_zone(&mut self, action: &str) -> Result<Option<NatZone>, SyntaxError> {
         match self.kind() {
             TokenKind::LeftParen => self.nat_zone(action).map(Some),
@@ -48,7 +48,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `(dnat)` or `(snat)`
+    /// Parses `(dnat)` or `(snat)`.
     pub(super) fn nat_zone(&mut self, action: &str) -> Result<NatZone, SyntaxError> {
         self.expect(&TokenKind::LeftParen)?;
         let zone = match self.kind() {
@@ -65,7 +65,7 @@ impl Parser<'_> {
         Ok(zone)
     }
 
-    /// `= VALUE` or `= VALUE/MASK`; returns value and mask.
+    /// Parses `= VALUE` or `= VALUE/MASK`; returns value and mask.
     fn masked_number(&mut self) -> Result<(u128, u128), SyntaxError> {
         self.expect(&TokenKind::Assign)?;
         let TokenKind::Integer(Constant { value, mask, .. }) = *self.kind() else {
@@ -145,7 +145,7 @@ impl Parser<'_> {
         Ok(Action::CtLb(lb))
     }
 
-    /// `hash_fields="FIELDS"; FLAG`, with at least one of the two.
+    /// Parses `hash_fields="FIELDS"; FLAG`, with at least one of the two.
     fn lb_options(&mut self, lb: &mut CtLb) -> Result<(), SyntaxError> {
         if self.accept_word("hash_fields") {
             self.expect(&TokenKind::Assign)?;
@@ -174,7 +174,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `IP`, `IP4:PORT`, `[IP6]` or `[IP6]:PORT`
+    /// Parses `IP`, `IP4:PORT`, `[IP6]` or `[IP6]:PORT`.
     fn lb_backend(&mut self) -> Result<Backend, SyntaxError> {
         let bracket = self.accept(&TokenKind::LeftSquare);
         let is_v6 = matches!(
@@ -231,7 +231,7 @@ impl Parser<'_> {
         Ok(Action::CommitLbAffinity(LbAffinity { vip, backend, protocol, timeout_s }))
     }
 
-    /// `NAME =`
+    /// Parses `NAME =`.
     fn parameter(&mut self, name: &str) -> Result<(), SyntaxError> {
         if !self.accept_word(name) {
             return Err(self.expecting(name));
@@ -260,7 +260,7 @@ impl Parser<'_> {
     }
 }
 
-/// `IP`, `IP4:PORT`, `[IP6]` or `[IP6]:PORT`; `None` for anything else.
+/// Parses `IP`, `IP4:PORT`, `[IP6]` or `[IP6]:PORT`; `None` for anything else.
 pub(crate) fn backend(text: &str) -> Option<Backend> {
     if let Ok(socket) = text.parse::<SocketAddr>() {
         return Some(Backend { ip: socket.ip(), port: socket.port() });

@@ -10,8 +10,8 @@ use flow::{AclVerdict, Field, LogPriority, LogRecord, Reply, Subfield, low_bits}
 use pipeline::{Affinity, AffinityRule, AffinityVip, Direction, LearnedOp, Op, Operand, TableId};
 use std::sync::Arc;
 
-/// Compiles actions for the datapath of `scope`. A name that it does not know becomes 0, which is
-/// the key of no port.
+/// Compiles actions for the datapath of `scope`. A name that is not in the scope becomes 0, which
+/// is not the key of any port.
 pub fn compile(actions: &Actions, scope: &impl Scope) -> Arc<[Op]> {
     compile_list(&actions.list, actions.stage, scope)
 }
@@ -32,7 +32,7 @@ fn compile_list(actions: &[Action], stage: Stage, scope: &impl Scope) -> Arc<[Op
     let mut ops = Vec::with_capacity(actions.len());
     for (index, action) in actions.iter().enumerate() {
         let is_last = index + 1 == actions.len();
-        // Only actions in `ct_commit` use fields outside the key.
+        // Only actions inside `ct_commit` can use fields outside the key.
         if compile_action(action, (stage, is_last), scope, &mut ops).is_none() {
             ops.push(Op::Unsupported("ct_commit"));
         }
@@ -40,7 +40,7 @@ fn compile_list(actions: &[Action], stage: Stage, scope: &impl Scope) -> Arc<[Op
     ops.into()
 }
 
-/// `None` for a field that is not in the key.
+/// Compiles one action. `None` for a field that is not in the key.
 fn compile_action(
     action: &Action,
     (stage, is_last): (Stage, bool),
@@ -127,8 +127,8 @@ fn compile_action(
             if !is_last {
                 return Some(());
             }
-            // ovn-northd ends the flow here, which drops the packet. It goes on as it would do if
-            // the affinity was known.
+            // ovn-northd ends the flow here, which drops the packet. weft continues in the next
+            // table, as it would if the affinity was known.
             stage.next().map_or(Op::Drop, Op::Next)
         }
         Action::PutOptions { to, protocol, options } => {
@@ -136,7 +136,7 @@ fn compile_action(
         }
         Action::TriggerEvent(_) => Op::Unsupported("trigger_event"),
         Action::BindVport { .. } => Op::Unsupported("bind_vport"),
-        // Only answers to probes of this host count, so the controller needs no port.
+        // Only replies to probes of this host count, so the controller does not need the port.
         Action::HandleSvcCheck(_) => Op::Controller,
         Action::HandleDhcp6Reply => Op::Unsupported("handle_dhcpv6_reply"),
         Action::HandleBfdMsg => Op::Unsupported("handle_bfd_msg"),
@@ -216,7 +216,7 @@ fn affinity_rule(affinity: &LbAffinity) -> AffinityRule {
     }
 }
 
-/// OVN's `flags.lookup_lb_hairpin`: the result of a look-up.
+/// OVN's `flags.lookup_lb_hairpin`: the result of a lookup in a hairpin table.
 const FOUND: (Field, u8) = (Field::Reg10, 7);
 
 fn check_ops(to: Subfield, check: Check, ops: &mut Vec<Op>) -> Option<()> {

@@ -12,7 +12,7 @@ const NATTED: u8 = 1;
 const SKIP_SNAT: u8 = 2;
 const FORCE_SNAT: u8 = 3;
 
-/// A step that continues in the next table.
+/// A step that tracks the packet and continues in the next table.
 fn track(zone: Option<NatZone>, stage: Stage, nat: Option<CtNat>, commit: Option<Arc<[Op]>>) -> Op {
     let zone = match zone {
         None | Some(NatZone::Dnat) => CtZone::Logical,
@@ -21,22 +21,22 @@ fn track(zone: Option<NatZone>, stage: Stage, nat: Option<CtNat>, commit: Option
     Op::Ct(Box::new(CtOp { zone, nat, commit, force: false, next: stage.next() }))
 }
 
-/// `ct_next;`, `ct_next(ZONE);`
+/// Compiles `ct_next;`, `ct_next(ZONE);`
 pub(super) fn next(zone: Option<NatZone>, stage: Stage) -> Op {
     track(zone, stage, None, None)
 }
 
-/// `ct_commit_nat;`, `ct_commit_nat(ZONE);`
+/// Compiles `ct_commit_nat;`, `ct_commit_nat(ZONE);`
 pub(super) fn commit_nat(zone: Option<NatZone>, stage: Stage) -> Op {
     track(zone, stage, Some(CtNat::Existing), Some(Arc::default()))
 }
 
-/// `ct_commit_to_zone(ZONE);`
+/// Compiles `ct_commit_to_zone(ZONE);`
 pub(super) fn commit_to_zone(zone: NatZone, stage: Stage) -> Op {
     track(Some(zone), stage, None, Some(Arc::default()))
 }
 
-/// `TO = ct_nw_dst();` and the like.
+/// Compiles `TO = ct_nw_dst();` and the like.
 pub(super) fn read(to: Subfield, value: CtValue) -> Op {
     let part = match value {
         CtValue::Ip4Dst => CtOriginal::Ip4Dst,
@@ -51,8 +51,8 @@ pub(super) fn read(to: Subfield, value: CtValue) -> Op {
     Op::CtOriginal { to, part }
 }
 
-/// `ct_commit { ... };`, with the steps that it contains. A connection whose replies another one
-/// has, which a load balancer has translated, gets another source port.
+/// Compiles `ct_commit { ... };`, with the steps inside the braces. NAT gives the connection
+/// another source port if its replies would be those of a load-balanced connection.
 pub(super) fn commit(exec: Arc<[Op]>) -> Op {
     let is_assignment = |op: &Op| matches!(op, Op::Load { .. } | Op::Move { .. });
     if !exec.iter().all(is_assignment) {
@@ -67,7 +67,7 @@ pub(super) fn commit(exec: Arc<[Op]>) -> Op {
     }))
 }
 
-/// `ct_commit(ct_mark=VALUE/MASK, ct_label=VALUE/MASK);`
+/// Compiles `ct_commit(ct_mark=VALUE/MASK, ct_label=VALUE/MASK);`
 pub(super) fn commit_v1(mark: Option<(u32, u32)>, label: Option<(u128, u128)>) -> Option<Op> {
     let mut ops = Vec::new();
     let mark = mark.map(|(value, mask)| (Field::CtMark, value.into(), mask.into()));
@@ -79,7 +79,7 @@ pub(super) fn commit_v1(mark: Option<(u32, u32)>, label: Option<(u128, u128)>) -
     Some(commit(ops.into()))
 }
 
-/// `ct_dnat;`, `ct_snat(IP);` and the like.
+/// Compiles `ct_dnat;`, `ct_snat(IP);` and the like.
 pub(super) fn nat(nat: Nat, to: Option<NatTarget>, stage: Stage) -> Op {
     let (zone, is_source) = match nat {
         Nat::Dnat => (CtZone::Dnat, false),
@@ -98,7 +98,7 @@ pub(super) fn nat(nat: Nat, to: Option<NatTarget>, stage: Stage) -> Op {
     Op::Ct(Box::new(CtOp { zone, nat, commit, force: false, next: stage.next() }))
 }
 
-/// `ct_lb;`, `ct_lb_mark(backends=...);` and the like.
+/// Compiles `ct_lb;`, `ct_lb_mark(backends=...);` and the like.
 pub(super) fn balance(lb: &CtLb, stage: Stage) -> Op {
     if lb.backends.is_empty() {
         return track(None, stage, Some(CtNat::Existing), None);

@@ -45,7 +45,7 @@ impl Parser<'_> {
         Ok(name)
     }
 
-    /// `= WORD`
+    /// Parses `= WORD`.
     fn word_of<T>(
         &mut self,
         from_name: impl Fn(&str) -> Option<T>,

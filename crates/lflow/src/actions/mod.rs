@@ -60,8 +60,8 @@ pub fn parse(text: &str, stage: Stage) -> Result<Actions, SyntaxError> {
 }
 
 impl Actions {
-    /// The predicates that a packet must satisfy besides the match of the flow, without duplicates:
-    /// `tcp.dst = 80;` needs `tcp`.
+    /// The predicates that a packet must satisfy in addition to the match of the flow, without
+    /// duplicates: `tcp.dst = 80;` needs `tcp`.
     pub fn prerequisites(&self) -> Vec<&'static str> {
         let mut found = Vec::new();
         prerequisite::collect(&self.list, &mut found);

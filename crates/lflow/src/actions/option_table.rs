@@ -65,7 +65,7 @@ const fn option(code: u16, name: &'static str, kind: ValueKind) -> KnownOption {
     KnownOption { name, code, kind }
 }
 
-/// The address that a DHCP server offers; no option.
+/// The address that a DHCP server offers; not a DHCP option.
 pub(super) const OFFER: u16 = 0;
 /// The address of the server to boot from; a field of the header.
 pub(super) const NEXT_SERVER: u16 = 253;
@@ -74,13 +74,13 @@ pub(super) const BOOT_FILE_ALT: u16 = 254;
 /// The boot file.
 pub(super) const BOOT_FILE: u16 = 67;
 
-/// The server of DHCPv6.
+/// The server identifier of DHCPv6.
 pub(super) const SERVER_ID6: u16 = 2;
 /// The address that a DHCPv6 server offers.
 pub(super) const IA_ADDR: u16 = 5;
 /// The name that a DHCPv6 server gives its client.
 pub(super) const FQDN: u16 = 39;
-/// The boot file of DHCPv6, of iPXE.
+/// The boot file URL of DHCPv6, for iPXE clients.
 pub(super) const BOOT_FILE_URL: u16 = 59;
 
 /// Parts of a router advertisement. The mode and the preference are flags, the others options.

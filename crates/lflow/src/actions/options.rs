@@ -53,7 +53,7 @@ impl OptionProtocol {
 }
 
 impl Parser<'_> {
-    /// `OPTION = VALUE, ...)`
+    /// Parses `OPTION = VALUE, ...)`.
     pub(super) fn put_options(
         &mut self,
         protocol: OptionProtocol,
@@ -91,7 +91,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `OPTION = VALUE, ...)` of the event.
+    /// Parses `OPTION = VALUE, ...)` of the event.
     pub(super) fn event_options(&mut self) -> Result<Box<[ActionOption]>, SyntaxError> {
         let options = self.options(EMPTY_LB_BACKENDS, EVENT)?;
         for option in &options {

@@ -124,12 +124,13 @@ impl<'a> Parser<'a> {
     }
 
     fn nested(&mut self, nest: Nest) -> Result<Action, SyntaxError> {
-        // A clone is an ordinary packet. Other nested actions stay inside the commit.
+        // Inside `ct_commit`, `clone` may use all fields. Other nested actions keep the restriction
+        // to fields of the connection.
         let in_commit = self.in_commit && nest != Nest::Clone;
         Ok(Action::Nested(nest, self.braces(in_commit)?))
     }
 
-    /// `{ ACTIONS }`
+    /// Parses `{ ACTIONS }`.
     pub(super) fn braces(&mut self, in_commit: bool) -> Result<Box<[Action]>, SyntaxError> {
         let open = self.span();
         self.expect(&TokenKind::LeftCurly)?;
@@ -318,7 +319,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The current token if it is a decimal number. Does not move on.
+    /// The current token if it is a decimal number. Does not advance.
     pub(super) const fn decimal(&self) -> Option<u64> {
         match *self.kind() {
             // The cast is lossless: a decimal number has at most 64 bits.
@@ -371,7 +372,7 @@ impl<'a> Parser<'a> {
         Ok(field)
     }
 
-    /// A field or some bits of it, also one that can only be written.
+    /// A field or some bits of it, including fields that can only be written.
     pub(super) fn any_field(&mut self) -> Result<FieldRef, SyntaxError> {
         FieldRef::parse(&mut self.lexer)
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use wire::MacAddr;
 use wire::icmp::nd::{NdOption, NdPrefix};
 
-/// The step for an action, or why it is not supported.
+/// The step for an action; [`Op::Unsupported`] with the reason if weft cannot answer it.
 pub(super) fn put_options(to: Subfield, protocol: OptionProtocol, options: &[ActionOption]) -> Op {
     let service = match protocol {
         OptionProtocol::Dhcp4 => dhcp4_server(options).map(Service::Dhcp4),
@@ -46,7 +46,7 @@ fn dhcp4_server(options: &[ActionOption]) -> Result<dhcp4::Server, &'static str>
 fn add_dhcp4_option(server: &mut dhcp4::Server, option: &ActionOption) -> Result<(), &'static str> {
     let (numbers, text) = (option.numbers(), option.first_text());
     let number = numbers.first().map_or(0, |number| number.value);
-    // OVN cuts off bits beyond the width of an option too.
+    // Bits beyond the width of an option are cut off, as in OVN.
     match (option.option.code, option.option.kind) {
         (OFFER | BOOT_FILE | BOOT_FILE_ALT, _) => {}
         (NEXT_SERVER, _) => server.set_next_server(Ipv4Addr::from_bits(number as u32)),
@@ -100,7 +100,7 @@ fn text(options: &[ActionOption], code: u16) -> Option<&str> {
     find(options, code)?.first_text()
 }
 
-/// The elements of a list with commas.
+/// The elements of a comma-separated list.
 fn names(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim)
 }

@@ -36,7 +36,7 @@ const MAX_PASSES: usize = 4;
 pub struct Compiled {
     /// The rows; without any, the condition never holds.
     pub rows: Vec<Match>,
-    /// The condition that must hold besides the row; `None` if there is none.
+    /// The condition that must hold in addition to a row; `None` if there is none.
     pub residual: Option<Predicate>,
     /// The error, if the condition never holds because a name is unknown.
     pub refused: Option<LowerError>,
@@ -223,7 +223,8 @@ fn conjunction(parts: &[Predicate], mut base: Match) -> (Vec<Match>, Vec<usize>)
     (rows, inexact)
 }
 
-/// Whether a part holds for all keys that `base` matches, or for none; `None` if it differs.
+/// Whether a part holds for all keys that `base` matches, or for none; `None` if that differs
+/// between keys.
 fn decided(part: &Predicate, base: &Match) -> Option<bool> {
     let fixed = |bits: &Subfield| {
         let known = base.mask().get_bits(*bits) == low_bits(bits.width());
@@ -260,8 +261,9 @@ fn decided(part: &Predicate, base: &Match) -> Option<bool> {
     }
 }
 
-/// Removes rows that contradict the base from the small clauses. Removes clauses that add nothing,
-/// or that have a single row, which is merged into the base. False when a clause has no row left.
+/// Removes rows that contradict the base from the small clauses. Removes clauses that add no
+/// condition, or that have a single row, which is merged into the base. False when a clause has no
+/// row left.
 fn narrow(base: &mut Match, clauses: &mut Vec<Clause>, inexact: &mut Vec<usize>) -> bool {
     for _ in 0..MAX_PASSES {
         let before = clauses.len();

@@ -19,8 +19,8 @@ struct ParsedSymbol {
     fails: Predicate,
 }
 
-/// In the order of the symbol table. A symbol refers only to symbols before it, so there are no
-/// cycles.
+/// The parsed symbols, in the order of the symbol table. A symbol refers only to symbols before it,
+/// so there are no cycles.
 static KNOWN: LazyLock<Vec<ParsedSymbol>> = LazyLock::new(|| {
     let mut known = Vec::new();
     for id in SymbolId::all() {
@@ -203,7 +203,7 @@ fn constant(value: bool) -> Predicate {
     if value { always() } else { never() }
 }
 
-/// `<`, `<=`, `>` or `>=`.
+/// A comparison with `<`, `<=`, `>` or `>=`.
 fn order(of: Subfield, relation: Relation, test: &NumberTest) -> Predicate {
     let first = (test.mask.trailing_zeros() % 128) as u8;
     let width = test.mask.count_ones() as u8;

@@ -45,7 +45,7 @@ struct Constants<'a> {
 enum Value<'a> {
     Number(Constant),
     Text(Cow<'a, str>),
-    /// `$name` among numbers, `@name` among strings.
+    /// `$name` in a list of numbers, `@name` in a list of strings.
     Set(&'a str),
 }
 

@@ -115,7 +115,8 @@ struct RangeTest {
     ranges: Vec<(u128, u128)>,
 }
 
-/// Tests with the same key can be merged: the field, and the end of the bits in it.
+/// Tests with the same key can be merged. The key is the field, and the end of the tested bits in
+/// it.
 type Key = (Field, u8);
 
 const fn key_of(bits: Subfield) -> Key {
@@ -193,8 +194,8 @@ impl RangeTest {
         tests.into_iter().map(move |test| test.down_to(first))
     }
 
-    /// The values that any of the tests allows. Single values stay single values: one mask serves
-    /// all of them.
+    /// The values that any of the tests allows. If all tests allow only single values of the same
+    /// bits, they stay single values, because one mask serves all of them.
     fn union(tests: Vec<Self>) -> Predicate {
         let Some(bits) = tests.first().map(|test| test.bits) else { return never() };
         let same_bits = tests.iter().all(|test| test.bits == bits);

@@ -88,7 +88,7 @@ impl FieldRef {
         self.width == self.symbol().width
     }
 
-    /// The bits of the flow key; `None` for a predicate and for a field that only actions know.
+    /// The bits of the flow key; `None` for a predicate and for a field that only actions use.
     pub fn bits(self) -> Option<Subfield> {
         match self.symbol().meaning {
             SymbolMeaning::Number(of) => {
@@ -139,7 +139,7 @@ impl FieldRef {
     }
 }
 
-/// `name`, `name[bit]` or `name[first..last]`.
+/// Prints `name`, `name[bit]` or `name[first..last]`.
 impl fmt::Display for FieldRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.symbol().name)?;

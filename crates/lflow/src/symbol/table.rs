@@ -70,7 +70,7 @@ fn ordered(symbols: &[Symbol]) -> Vec<Symbol> {
     out
 }
 
-/// A condition that may be affirmed and denied.
+/// A predicate that may be negated.
 const fn predicate(name: &'static str, condition: &'static str) -> Symbol {
     Symbol {
         name,
@@ -82,7 +82,7 @@ const fn predicate(name: &'static str, condition: &'static str) -> Symbol {
     }
 }
 
-/// A condition on a nominal field, which OVN allows to affirm only.
+/// A predicate on a nominal field, which OVN does not allow to be negated.
 const fn nominal(name: &'static str, condition: &'static str) -> Symbol {
     Symbol { level: Level::Nominal, ..predicate(name, condition) }
 }

@@ -340,7 +340,8 @@ fn meters_come_before_what_services_do() {
         source: String::new(),
         cookie: 0,
     };
-    // The same actions without a meter, before and after, share no steps with those.
+    // The same actions without a meter, added before and after, share no steps with the metered
+    // ones.
     let metered = |op: &Op| matches!(op, Op::NamedMeter(_));
     for (text, limit, expected) in [
         ("reject { outport <-> inport; next; };", None, vec![]),
@@ -537,7 +538,7 @@ fn clients_are_remembered_as_actions_say() {
         let vip = AffinityVip { ip: [10, 9, 9, 9].into(), service };
         Op::from(LearnedOp::LearnAffinity(AffinityRule { vip, affinity: affinity(port) }))
     };
-    // The packet goes on, although northd ends the flow here.
+    // The packet continues, although ovn-northd ends the flow here.
     becomes(
         "commit_lb_aff(vip = \"10.9.9.9\", backend = \"10.0.0.3\", timeout = 60); /* drop */",
         &[rule(None, 0), Op::Next(table(11))],

@@ -1,4 +1,4 @@
-//! Which texts are expressions, and their canonical forms.
+//! Accepted and rejected texts of expressions, and canonical forms.
 
 use super::*;
 use proptest::prelude::*;
