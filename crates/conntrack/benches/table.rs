@@ -1,9 +1,9 @@
 //! The cost of tracking a packet in tables of 1 to 1,000,000 connections, of a new connection, and
 //! of expiry; and the memory of a connection.
 //!
-//! `WEFT_CT_MEMORY=1` measures only the memory, because the other measurements need some as well.
-//! `WEFT_CT_COUNT=N` only tracks 1000 packets in a table of N connections, for callgrind to count
-//! the instructions of the function `counted`.
+//! `WEFT_CT_MEMORY=1` measures only the memory, because the other measurements use memory too.
+//! `WEFT_CT_COUNT=N` only tracks 1000 packets in a table of N connections, so that callgrind can
+//! count the instructions of the function `counted`.
 
 use std::fs;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ use wire::TcpFlags;
 use wire::checksum::checksum;
 
 const MILLION: u32 = 1_000_000;
-/// Connections that packets belong to, evenly spread over the table.
+/// The connections that the tracked packets belong to, evenly spread over the table.
 const KEYS: u32 = 1000;
 
 /// A TCP segment of connection `number`, or of its reply.

@@ -13,13 +13,13 @@ use crate::{CtDrop, Direction, State, Table, Tuple, Zone};
 impl Table {
     /// Commits the connection of a packet, after [`Table::track`] has returned `tracked` for it.
     ///
-    /// - **New**: creates the connection, with NAT if `commit` says so. `opener` is the port where
-    ///   the packet came in, whose limit counts.
-    /// - **Existing**: sets mark and label. With [`Commit::nat`], translates the packet as the
-    ///   connection has it.
+    /// - **New**: creates the connection, with NAT if `commit` says so. `opener` is the packet's
+    ///   ingress port; the connection counts against its limit.
+    /// - **Existing**: sets mark and label. With [`Commit::nat`], applies the connection's
+    ///   translation to the packet.
     /// - **Invalid**: does nothing.
     ///
-    /// `headers` must be those of the packet as it was tracked, before any translation.
+    /// `headers` must be those of the packet when it was tracked, before any translation.
     ///
     /// # Errors
     /// [`CtDrop`] when a limit is reached or NAT finds no free port. Nothing has changed then.
@@ -56,7 +56,8 @@ impl Table {
         committed
     }
 
-    /// The connection of a tracked packet. A packet that was new may have one by now.
+    /// The connection of a tracked packet. For a packet that was tracked as new, another packet may
+    /// have committed it meanwhile.
     fn existing(&mut self, now_ms: u64, tracked: &Tracked, content: &Content) -> Option<Found> {
         if let Some(connection) = tracked.connection
             && self.entry(connection).is_some()
@@ -116,7 +117,7 @@ impl Table {
         let begun = Machine::begin(content, &self.config, now_ms);
         let (machine, timeout) = match begun {
             Ok(begun) => begun,
-            // It was tracked as new, so this can only be after a forced commit.
+            // The packet was tracked as new, so this can only happen after a forced commit.
             Err(invalid) => return Ok(Tracked::invalid(zone, invalid)),
         };
         self.check_limits(zone, opener)?;
@@ -205,10 +206,11 @@ impl Table {
         .ok_or(CtDrop::NatExhausted)
     }
 
-    /// True when no other connection has the replies to packets with this tuple. A closed
-    /// connection with source NAT gives way to a newer one when few candidates are left.
+    /// True when replies to packets with this tuple belong to no other connection. When few
+    /// candidates are left, a closed connection with source NAT is removed to make room for a newer
+    /// one.
     fn is_free(&mut self, now_ms: u64, tuple: &Tuple, machine: &Machine, left: u32) -> bool {
-        /// Candidates left, from which on connections give way.
+        /// The number of candidates left below which closed connections are removed.
         const FEW: u32 = 32;
         let Some(reply) = tuple.reversed() else { return false };
         let Some(found) = self.find(now_ms, &reply) else { return true };

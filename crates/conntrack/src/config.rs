@@ -9,19 +9,20 @@ use crate::Timeouts;
 /// The options of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// How many connections there may be.
+    /// The limits on connections.
     pub limits: Limits,
-    /// How long connections live.
+    /// The timeouts of connections.
     pub timeouts: Timeouts,
-    /// Accept TCP segments outside the window. For networks where part of a connection passes
-    /// elsewhere.
+    /// Accept TCP segments outside the window. For networks where some packets of a connection take
+    /// another path.
     pub liberal_tcp: bool,
     /// Track TCP connections whose handshake was not seen, from the first segment with ACK on.
     /// Their windows are not checked.
     pub pick_up: bool,
     /// Shorten the timeouts of connections that are opening or closing when more than half of a
-    /// limit is used, the more the less remains. A flood of SYNs then displaces itself, and cannot
-    /// keep others at the same limit from opening connections. Linux has no such option.
+    /// limit is used, in proportion to the free part. The connections of a SYN flood then expire
+    /// quickly, and cannot keep other senders under the same limit from opening connections. Linux
+    /// has no such option.
     pub adaptive: bool,
 }
 
@@ -38,19 +39,20 @@ impl Default for Config {
     }
 }
 
-/// How many connections there may be. At a limit, existing connections stay and new ones are
+/// Limits on the number of connections. At a limit, existing connections stay and new ones are
 /// refused: an attacker who opens connections cannot displace those of others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// In the whole table; at most [`Limits::MAX_CONNECTIONS`]. The table's index is sized for it,
-    /// at 16 bytes each, and cannot grow later.
+    /// In the whole table; at most [`Limits::MAX_CONNECTIONS`]. The table's index is allocated for
+    /// this number, 16 bytes each, and cannot grow later.
     pub connections: u32,
     /// In a zone that has no limit of its own.
     pub per_zone: u32,
     /// Opened by a port that has no limit of its own.
     pub per_port: u32,
-    /// The first and the last port that [`Limits::per_port`] concerns. Each other one, such as that
-    /// of a tunnel type, brings packets of many senders, and may open three quarters of all.
+    /// The first and the last port that [`Limits::per_port`] applies to. Each other port, such as
+    /// that of a tunnel type, receives packets of many senders, and may open three quarters of all
+    /// connections.
     pub limited_ports: (PortNo, PortNo),
 }
 
@@ -71,10 +73,10 @@ impl Default for Limits {
     }
 }
 
-/// Why a connection cannot be committed. The packet is to be dropped.
+/// The reason why a connection cannot be committed. The packet must be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum CtDrop {
-    /// The table has [`Limits::connections`].
+    /// The table has reached [`Limits::connections`].
     TableFull,
     /// The zone has reached its limit.
     ZoneLimit,

@@ -1,22 +1,22 @@
 //! Adaptive timeouts: connections that are opening or closing live shorter while a limit is near.
 //!
-//! At a limit the table refuses new connections, whoever opens them. Several senders may share a
-//! limit: all that reach this host through a tunnel have that of the tunnel, for example. One that
-//! sends nothing but SYNs would hold all places for two minutes. So the timeout is some seconds
-//! once more than half of a port's or a zone's places are used, or three quarters of the table's,
-//! and shrinks in proportion to those that are free. pf has such timeouts too (`adaptive.start`).
-//! Established TCP and SCTP connections and UDP streams keep their timeouts: nobody can end them by
-//! opening others. Connections of other protocols, such as ESP and GRE, have the short ones.
+//! At a limit the table refuses all new connections. Several senders may share a limit: for
+//! example, all senders behind a tunnel share the limit of the tunnel port. A sender of a SYN flood
+//! would then use the whole limit for two minutes. The timeout is therefore a few seconds once more
+//! than half of a port's or a zone's limit is used, or three quarters of the table's, and shrinks
+//! in proportion to the free part. pf has such timeouts too (`adaptive.start`). Established TCP and
+//! SCTP connections and UDP streams keep their timeouts: no flood can end them. Connections of
+//! other protocols, such as ESP and GRE, get the short timeouts.
 
 use flow::PortNo;
 
 use crate::entry::{Entry, Status};
 use crate::{Table, Timeout, Zone};
 
-/// The timeout when half of the places are used. It is short, because a flood takes the other half
-/// within seconds, and each connection holds its place for the timeout that it began with.
+/// The timeout when half of a limit is used. It is short, because a flood uses the other half
+/// within seconds, and each connection keeps the timeout that it began with.
 const CROWDED_MS: u64 = 4000;
-/// The shortest timeout. A handshake is over by then, and timers have a resolution of a second.
+/// The shortest timeout. A handshake takes less time, and timers have a resolution of one second.
 const LEAST_MS: u64 = 1000;
 
 impl Table {
@@ -27,15 +27,17 @@ impl Table {
             return full_ms;
         }
         let limit = self.config.limits.connections;
-        // One port can fill the half by default. That must not concern the others.
+        // By default, one port can use half of the table. That must not shorten the timeouts of
+        // others.
         let of_table = crowded_ms(full_ms, (self.len, limit), limit - limit / 4);
         let uses = [self.zones.usage(zone), self.port_usage(opener)];
         let others = uses.map(|(used, limit)| crowded_ms(full_ms, (used, limit), limit / 2));
         others.into_iter().fold(of_table, u64::min)
     }
 
-    /// How many connections a port has opened, and how many it may. Packets of many senders come by
-    /// some ports, such as those of tunnels; these may open three quarters of all connections.
+    /// The number of connections that a port has opened, and its limit. Some ports, such as those
+    /// of tunnels, receive packets of many senders; they may open three quarters of all
+    /// connections.
     pub(crate) fn port_usage(&self, opener: PortNo) -> (u32, u32) {
         let limits = &self.config.limits;
         let (first, last) = limits.limited_ports;
@@ -47,7 +49,7 @@ impl Table {
     }
 
     /// Shortens the life of a connection that is opening or closing, if a limit is near. `timeout`
-    /// is the one it has just got.
+    /// is the timeout that it has just received.
     #[inline]
     pub(crate) fn crowd(&mut self, now_ms: u64, slot: u32, timeout: Timeout) {
         let Some(entry) = self.slab.get(slot).filter(|entry| is_transient(entry, timeout)) else {
@@ -66,8 +68,8 @@ fn is_transient(entry: &Entry, timeout: Timeout) -> bool {
     is_closed || !entry.status.has(Status::ASSURED)
 }
 
-/// The timeout in place of `full_ms` when `used` of `limit` places are used: the same up to
-/// `start`, at most [`CROWDED_MS`] beyond it, and [`LEAST_MS`] at the limit.
+/// The timeout that replaces `full_ms` when `used` of `limit` connections exist: unchanged up to
+/// `start`, at most [`CROWDED_MS`] above `start`, and [`LEAST_MS`] at the limit.
 fn crowded_ms(full_ms: u64, (used, limit): (u32, u32), start: u32) -> u64 {
     if used <= start {
         return full_ms;

@@ -12,7 +12,7 @@ use crate::{Config, Direction, Invalid, Timeout, Tuple};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Machine {
     Tcp(Tcp),
-    /// Later packets belong to a stream.
+    /// Packets after this time belong to a stream.
     Udp {
         stream_after_ms: u64,
     },
@@ -21,7 +21,7 @@ pub(crate) enum Machine {
     Other,
 }
 
-/// Milliseconds of two-way traffic after which UDP is a stream.
+/// Milliseconds of two-way traffic after which a UDP connection is a stream.
 pub(crate) const UDP_STREAM_MS: u64 = 2000;
 
 /// The result of a packet that belongs to a connection, or begins one.
@@ -109,7 +109,7 @@ impl Machine {
             }
             (Self::Icmp, _) => accept(Timeout::Icmp),
             (Self::Other, _) => accept(Timeout::Generic),
-            // The tuple has the protocol, so this cannot be.
+            // The tuple contains the protocol, so this cannot happen.
             _ => Outcome::Invalid(Invalid::OutOfState, None),
         }
     }
@@ -173,33 +173,34 @@ impl Status {
     }
 }
 
-/// No entry, in links between entries.
+/// The value of a link between entries that points to no entry.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A connection, or a free place of the table.
+/// A connection, or a free slot of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     /// The tuples of packets as they arrive, by direction, with the zone.
     pub keys: [Tuple; 2],
-    /// Changes with every change that matters to packets of the connection. 0 in a free place.
+    /// Changes with every change that affects later packets of the connection. 0 in a free slot.
     pub generation: u64,
-    /// The generation with which the entry began.
+    /// The generation that the entry had at first.
     pub serial: u64,
     pub deadline_ms: u64,
     pub label: [u64; 2],
     pub mark: u32,
     pub opener: PortNo,
-    /// The next entry of the hash chain, by direction; in a free place the next free place.
+    /// The next entry of the hash chain, by direction; in a free slot, the next free slot.
     pub chain: [u32; 2],
-    /// The timer bucket's list.
+    /// The neighbours in the timer bucket's list.
     pub previous: u32,
     pub next: u32,
     /// The tick of the timer bucket.
     pub tick: u32,
     pub status: Status,
-    /// Whether a datapath forwards packets of the connection without the table.
+    /// Whether a datapath forwards packets of the connection without consulting the table.
     pub fusion: FusionState,
-    /// How often and when packets of each direction have proposed fusion: see [`crate::fusion`].
+    /// For each direction, how often and when its packets have proposed fusion; the format is
+    /// described in [`crate::fusion`].
     pub proposals: [u8; 2],
     pub machine: Machine,
 }
@@ -235,7 +236,7 @@ impl Entry {
         self.label = [(label >> 64) as u64, label as u64];
     }
 
-    /// True when both directions have the same tuple, which then is in the index once.
+    /// True when both directions have the same tuple, which is then in the index only once.
     pub fn is_self_connected(&self) -> bool {
         self.keys[0] == self.keys[1]
     }

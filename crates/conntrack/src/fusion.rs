@@ -1,4 +1,4 @@
-//! Fusion: a datapath forwards packets of an established connection without the table.
+//! Fusion: a datapath forwards packets of an established connection without consulting the table.
 //!
 //! A datapath may combine the passes of such packets into one cached decision. It tells the table
 //! with [`Table::fuse`]. From then on the table reports each change of the connection, so that the
@@ -7,9 +7,9 @@
 //!
 //! The table does not see fused packets, so it does not know the TCP windows. Until the datapath
 //! has called [`Table::end_fusion`], a packet that does reach the table may have any sequence
-//! number. Linux does the same for connections in a flow table (`flow_offload_fixup_tcp`). Also
-//! later, numbers outside the window are accepted: fused packets may have overtaken packets that
-//! were on their way to the table, and a window that begins with the latter would be too low.
+//! number. Linux does the same for connections in a flow table (`flow_offload_fixup_tcp`). Numbers
+//! outside the window are accepted even later: fused packets may have overtaken packets that were
+//! on their way to the table. A window that begins with the overtaken packets would be too low.
 
 use crate::entry::{Entry, Status};
 use crate::tracked::{ConnId, ConnRef};
@@ -25,7 +25,8 @@ pub(crate) enum FusionState {
     Outdated,
 }
 
-/// A connection, whatever its state. Unlike a [`ConnId`], it never stands for another connection.
+/// Identifies a connection in all its states. Unlike a [`ConnId`], it is never reused for another
+/// connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ConnKey {
     slot: u32,
@@ -34,15 +35,16 @@ pub struct ConnKey {
 }
 
 /// Steady packets of a direction that are tracked before the first proposal. A connection with one
-/// request and one answer has no more, and ends before a cached decision would pay for itself.
+/// request and one response has no more, and ends before a cached decision would pay for itself.
 const EARLY: u8 = 4;
 /// Milliseconds between the first two proposals of a direction, as a power of two. Each further
 /// interval is twice as long, up to [`MAX_LEVEL`] times.
 const PROPOSAL_SHIFT: u32 = 7;
 const MAX_LEVEL: u8 = 6;
-/// A byte of [`Entry::proposals`] has the level above this bit, and the time of the last proposal,
-/// in intervals of that level, below it. Before the first proposal it has this level and the number
-/// of early packets; 0 stands for no packet.
+/// In a byte of [`Entry::proposals`], the bits from [`LEVEL_SHIFT`] on are the level. The bits
+/// below are the time of the last proposal, in intervals of that level. Before the first proposal,
+/// the level is [`EARLY_LEVEL`] and the bits below count the early packets. 0 means that there was
+/// no packet yet.
 const EARLY_LEVEL: u8 = 7;
 const LEVEL_SHIFT: u32 = 5;
 const BELOW_LEVEL: u8 = (1 << LEVEL_SHIFT) - 1;
@@ -50,7 +52,7 @@ const BELOW_LEVEL: u8 = (1 << LEVEL_SHIFT) - 1;
 const READY: u8 = EARLY_LEVEL << LEVEL_SHIFT | EARLY;
 
 impl Entry {
-    /// Notes that the connection has changed. Returns its key if that has to be reported.
+    /// Records that the connection has changed. Returns its key if the change must be reported.
     #[must_use]
     pub fn outdate(&mut self, slot: u32) -> Option<ConnKey> {
         let is_fused = self.fusion == FusionState::Fused;
@@ -80,7 +82,7 @@ impl Entry {
             return false;
         }
         let next = if is_first { 0 } else { MAX_LEVEL.min(level + 1) };
-        // Not 0, which stands for no packet.
+        // Not 0, which means that there was no packet yet.
         *last = (next << LEVEL_SHIFT | time(next)).max(1);
         true
     }
@@ -88,7 +90,7 @@ impl Entry {
 
 impl Table {
     /// Begins to fuse packets of these connections, all of them or none. Returns their keys, or
-    /// `None` if one of them is not what it was, or no longer steady.
+    /// `None` if one of them has changed or is not assured.
     pub fn fuse(&mut self, connections: &[ConnRef]) -> Option<Box<[ConnKey]>> {
         let key = |connection: &ConnRef| {
             let entry = self.slab.get(connection.id.0)?;
@@ -106,7 +108,7 @@ impl Table {
         Some(keys)
     }
 
-    /// Ends fusion: the datapath has no cached decision for the connection any more.
+    /// Ends fusion: the datapath no longer has a cached decision for the connection.
     pub fn end_fusion(&mut self, key: ConnKey) {
         if let Some(entry) = self.by_key(key) {
             entry.fusion = FusionState::None;
@@ -115,7 +117,8 @@ impl Table {
         }
     }
 
-    /// Ends fusion before any packet was forwarded by the decision, so that the window is known.
+    /// Ends fusion before any packet was forwarded by the cached decision, so that the TCP window
+    /// is still known.
     pub fn cancel_fusion(&mut self, key: ConnKey) {
         if let Some(entry) = self.by_key(key) {
             entry.fusion = FusionState::None;
@@ -128,9 +131,9 @@ impl Table {
         entry.is_some_and(|it| it.serial == key.serial && it.fusion == FusionState::Fused)
     }
 
-    /// Notes that the datapath has forwarded fused packets of the connection.
+    /// Extends the life of a connection of which the datapath has forwarded fused packets.
     pub fn prolong(&mut self, now_ms: u64, key: ConnKey) {
-        // A connection that has changed has a timeout of its own.
+        // A connection that has changed has another timeout, which is not extended.
         if !self.is_fused(key) {
             return;
         }
@@ -149,7 +152,7 @@ impl Table {
         self.outdated.extend(outdated);
     }
 
-    /// What [`Table::take_outdated`] would return.
+    /// The connections that [`Table::take_outdated`] would return.
     pub fn outdated(&self) -> &[ConnKey] {
         &self.outdated
     }
@@ -160,7 +163,7 @@ impl Table {
 }
 
 impl ConnKey {
-    /// The place of the connection.
+    /// The connection's slot.
     pub const fn id(self) -> ConnId {
         ConnId(self.slot)
     }

@@ -1,4 +1,4 @@
-//! [`Headers`]: what connection tracking reads of a packet.
+//! [`Headers`]: the header fields of a packet that connection tracking reads.
 
 mod quote;
 mod sctp;
@@ -14,35 +14,36 @@ pub(crate) use tcp::{Segment, TcpEvent, is_after};
 
 use crate::{Invalid, Tuple};
 
-/// The highest ICMP type that RFC 792 and its successors define; conntrack knows no other.
+/// The highest ICMP type that RFC 792 and its successors define; Linux's conntrack accepts no
+/// higher type.
 const MAX_ICMP_TYPE: u8 = 18;
 
-/// The headers of a packet, as far as connection tracking reads them.
+/// The header fields of a packet that connection tracking reads.
 ///
 /// The values are copies, so headers stay usable after the packet was rewritten.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers {
-    /// `None` when the packet is malformed or has no identity of its own.
+    /// `Err` when the packet is malformed or cannot be tracked.
     pub(crate) content: Result<Content, Invalid>,
 }
 
-/// A tracked packet.
+/// The contents of a packet that can be tracked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
-    /// Of an ICMP error, the tuple of the quoted packet as the quote has it.
+    /// The tuple of the packet; for an ICMP error, the tuple of the quoted packet.
     pub tuple: Tuple,
     pub transport: Transport,
 }
 
-/// What the state machine of the packet's protocol needs.
+/// The fields that the state machine of the packet's protocol reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Transport {
     Tcp(Segment),
     Udp,
     /// A request or reply.
     Icmp,
-    /// An ICMP or ICMPv6 error, which quotes a packet of the connection. `is_redirect` is for ICMP
-    /// redirects, which name an address that NAT cannot translate.
+    /// An ICMP or ICMPv6 error, which quotes a packet of the connection. `is_redirect` is true for
+    /// ICMP redirects, which contain an address that NAT cannot translate.
     Error {
         is_redirect: bool,
     },
@@ -54,7 +55,7 @@ impl Headers {
     /// Reads the headers of `packet`. `None` when it is not IP, or when its headers up to the
     /// transport layer do not parse: such a packet is not tracked.
     ///
-    /// A packet that is IP but invalid, a fragment for example, has headers:
+    /// An invalid IP packet, for example a fragment, also has headers:
     /// [`Table::track`](crate::Table::track) reports it as invalid. Checksums are not verified; see
     /// [`Headers::with_wrong_checksum`].
     pub fn parse(packet: &PacketBuf) -> Option<Self> {
@@ -74,8 +75,8 @@ impl Headers {
         Some(Self { content: content(head, &at, src, dst) })
     }
 
-    /// Marks the packet as invalid because a checksum is wrong. The caller verifies checksums that
-    /// no device has verified, as far as it wants to pay for that.
+    /// Marks the packet as invalid because a checksum is wrong. The caller may verify checksums
+    /// that no device has verified; that costs time.
     #[must_use]
     pub const fn with_wrong_checksum(self) -> Self {
         Self { content: Err(Invalid::Checksum) }
@@ -96,7 +97,8 @@ fn content(head: &[u8], at: &Located, src: IpAddr, dst: IpAddr) -> Result<Conten
         let tuple = Tuple::new(src, dst, at.protocol, src_port, dst_port);
         Ok(Content { tuple: tuple.ok_or(Invalid::Malformed)?, transport })
     };
-    // After an IPv6 "no next header" there is no transport header, and nothing to tell flows apart.
+    // After an IPv6 "no next header" there is no transport header, and no field to distinguish
+    // flows.
     let Some(l4) = at.l4 else { return plain(Transport::Other, 0, 0) };
     let bytes = head.get(l4..at.l3_end.min(head.len())).ok_or(Invalid::Malformed)?;
     let len = at.l3_end - l4;
@@ -154,7 +156,8 @@ fn message(tuple: Option<Tuple>) -> Result<Content, Invalid> {
     Ok(Content { tuple, transport: Transport::Icmp })
 }
 
-/// An error about the packet quoted in `bytes`. It must be addressed to the packet's sender.
+/// An error about the packet quoted in `bytes`. The error must be addressed to the sender of that
+/// packet.
 fn quoted(bytes: &[u8], is_v4: bool, dst: IpAddr, is_redirect: bool) -> Result<Content, Invalid> {
     let tuple = quote::parse(bytes, is_v4).ok_or(Invalid::Quote)?;
     if tuple.src() != dst {

@@ -10,10 +10,10 @@ use crate::entry::NONE;
 use crate::slab::Slab;
 use crate::{Direction, Tuple};
 
-/// Buckets per tuple of a full table. More would shorten the chains by little.
+/// Buckets per tuple of a full table. More buckets would hardly shorten the chains.
 const BUCKETS_PER_TUPLE: usize = 2;
 
-/// A place in the slab and a direction.
+/// A slot of the slab, and a direction of its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
     pub slot: u32,
@@ -52,7 +52,7 @@ impl Index {
         self.hasher.hash_one(key) as usize & (self.heads.len() - 1)
     }
 
-    /// A hash of anything with the seed of the index.
+    /// Hashes any value with the seed of the index.
     pub fn hash(&self, value: impl std::hash::Hash) -> u64 {
         self.hasher.hash_one(value)
     }
@@ -110,7 +110,7 @@ mod tests {
     use crate::entry::Entry;
     use wire::Protocol;
 
-    /// Comparisons to find `key`.
+    /// The number of comparisons to find `key`.
     fn comparisons(index: &Index, slab: &Slab, key: &Tuple) -> u32 {
         let mut link = index.heads[index.bucket(key)].wrapping_sub(1);
         for count in 1.. {
@@ -131,7 +131,7 @@ mod tests {
         let mut slab = Slab::default();
         let mut keys = Vec::new();
         for number in 0..CONNECTIONS {
-            // An attacker varies one bit after another.
+            // Addresses that an attacker may choose: consecutive numbers.
             let client = std::net::Ipv4Addr::from_bits(number).into();
             let server = std::net::Ipv4Addr::new(10, 0, 0, 1).into();
             let tuple = Tuple::new(client, server, Protocol::TCP, 5000, 80).unwrap();
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn entry_takes_less_memory_than_promised() {
-        // With 16 bytes of the index, and what the slab has in advance.
+        // In addition, the index takes 16 bytes, and the slab allocates entries in advance.
         assert!(size_of::<Entry>() <= 216, "{}", size_of::<Entry>());
     }
 }

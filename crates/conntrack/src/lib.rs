@@ -4,8 +4,8 @@
 //! No I/O and no clock: the caller passes packets and the time.
 //!
 //! # Use
-//! A pipeline runs a packet through a zone in two steps, as `ct(...)` of Open vSwitch and the
-//! `ct_*` actions of OVN do:
+//! A pipeline runs a packet through a zone in two steps, like `ct(...)` of Open vSwitch and the
+//! `ct_*` actions of OVN:
 //!
 //! 1. [`Headers::parse`], then [`Table::track`]: returns `ct_state`, `ct_mark`, `ct_label`, the
 //!    tuple of the original direction, and how NAT changes this packet. It never creates a
@@ -22,10 +22,11 @@
 //! and translated, and cuts it again when it sends it.
 //!
 //! # Cached decisions
-//! [`Tracked::connection`] has a generation. It changes when the protocol's state, the first reply,
-//! mark or label change, and when the connection is removed. A datapath that forwards packets of an
-//! established connection without the table tells the table with [`Table::fuse`]. The table then
-//! reports when such a connection changes. TCP windows are not checked meanwhile.
+//! [`Tracked::connection`] has a generation. It changes with the first reply, when the protocol's
+//! state, mark or label change, and when the connection is removed. A datapath that forwards
+//! packets of an established connection without consulting the table must first call
+//! [`Table::fuse`]. The table then reports when such a connection changes. TCP windows are not
+//! checked meanwhile.
 //!
 //! # Security
 //! Guests choose packets, so the hash functions have a secret [`Seed`]. No input causes a panic.
@@ -33,9 +34,9 @@
 //! table, and NAT tries a bounded number of ports. A full table refuses new connections. It never
 //! displaces an existing one.
 //!
-//! # What it follows
-//! Verdicts and translations are those of Linux's nf_conntrack, which a test compares packet by
-//! packet, because that is what OVN runs on. docs/adr/0019-own-connection-tracking.md lists the
+//! # Reference implementation
+//! Connection states and translations are those of Linux's nf_conntrack, because OVN relies on it.
+//! A test compares both packet by packet. docs/adr/0019-own-connection-tracking.md lists the
 //! exceptions.
 #![forbid(unsafe_code)]
 

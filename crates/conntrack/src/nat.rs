@@ -1,11 +1,11 @@
-//! [`NatSpec`], which NAT a new connection gets, and the choice of addresses and ports.
+//! [`NatSpec`], the NAT of a new connection, and the choice of addresses and ports.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use crate::Tuple;
 
-/// Which end of a connection NAT changes.
+/// The end of a connection that NAT changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NatKind {
     /// The source of packets in the original direction.
@@ -14,7 +14,7 @@ pub enum NatKind {
     Destination,
 }
 
-/// How a port is chosen where the packet's own is taken or outside the range.
+/// How a port is chosen if the packet's own port is taken or outside the range.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum PortChoice {
     /// By a seeded hash of the tuple: the same connection gets the same port again.
@@ -29,8 +29,8 @@ pub enum PortChoice {
 pub struct NatSpec {
     /// The end that changes.
     pub kind: NatKind,
-    /// The addresses to choose from, of the packet's family. With `None` the address stays, and
-    /// only the port changes, if it must (all-zero SNAT of Open vSwitch).
+    /// The addresses to choose from, of the packet's family. With `None`, the address stays, and
+    /// the port changes only if necessary (all-zero SNAT of Open vSwitch).
     pub addresses: Option<RangeInclusive<IpAddr>>,
     /// The ports or ICMP identifiers to choose from.
     ///
@@ -40,7 +40,7 @@ pub struct NatSpec {
     /// How to choose a port.
     pub choice: PortChoice,
     /// Choose the address by the source address alone, so that a client always gets the same one,
-    /// also after a restart.
+    /// even after a restart.
     pub persistent: bool,
 }
 
@@ -66,21 +66,21 @@ impl NatSpec {
     }
 }
 
-/// Table look-ups to find a free port for one connection. A range of ports up to this size is
-/// searched completely if there is one address.
+/// The maximum number of table lookups to find a free port for one connection. A range of ports up
+/// to this size is searched completely if there is one address.
 const MAX_ATTEMPTS: u32 = 512;
-/// Addresses of a range that are tried.
+/// The maximum number of addresses of a range that are tried.
 const MAX_ADDRESSES: u32 = 4;
 /// Consecutive ports that are tried before a jump to another part of a large range.
 const RUN: u32 = 64;
 
-/// Random numbers that an attacker cannot predict, from the seed of the table.
+/// Numbers that an attacker cannot predict, because they depend on the secret seed of the table.
 pub(crate) struct Choices {
     /// A hash of source address and range.
     pub by_source: u64,
     /// A hash of the tuple and range.
     pub by_tuple: u64,
-    /// A number that is new each time.
+    /// A random number that is new for each connection.
     pub random: u64,
 }
 
@@ -109,13 +109,13 @@ pub(crate) fn choose(
 struct Addresses {
     first: u128,
     span: u128,
-    /// The first to try, counted from `first`.
+    /// The first address to try, as an offset from `first`.
     offset: u128,
     tried: u32,
 }
 
 impl Addresses {
-    /// `None` when the range is of another family than the packet, or empty.
+    /// `None` when the range is empty or of another address family than the packet.
     fn new(original: &Tuple, spec: &NatSpec, choices: &Choices) -> Option<Self> {
         let own = match spec.kind {
             NatKind::Source => original.src_bits(),
@@ -148,7 +148,7 @@ impl Addresses {
 
     fn move_to(&self, original: &Tuple, kind: NatKind, number: u32) -> Tuple {
         let number = u128::from(number);
-        // The ones after the last are at the beginning.
+        // After the last address, the search continues at the first.
         let left = self.span - self.offset;
         let offset = if number <= left { self.offset + number } else { number - left - 1 };
         let address = self.first + offset;
@@ -159,7 +159,7 @@ impl Addresses {
     }
 }
 
-/// A number from 0 to `span`, evenly chosen by `hash`.
+/// Maps `hash` evenly to a number from 0 to `span`.
 fn scaled(hash: u64, span: u128) -> u128 {
     match span.checked_add(1) {
         Some(count) if count <= 1 << 64 => (u128::from(hash) * count) >> 64,
@@ -167,8 +167,8 @@ fn scaled(hash: u64, span: u128) -> u128 {
     }
 }
 
-/// The ports that source NAT chooses from when the specification has none. Servers trust ports
-/// below 512 and below 1,024 differently.
+/// The ports that source NAT chooses from when the specification has none. The classes exist
+/// because servers give different trust to ports below 512 and below 1,024.
 const fn class_of(port: u16) -> (u16, u16) {
     match port {
         0..512 => (1, 511),
@@ -213,8 +213,8 @@ impl Search<'_> {
         })
     }
 
-    /// Two clients may use the same port and address after an earlier source NAT. So if no
-    /// destination port is free, the collision is resolved as in source NAT.
+    /// Two clients may have the same address and port after an earlier source NAT. Therefore, if no
+    /// destination port is free, the source port is changed as in source NAT.
     fn destination(
         &self,
         tuple: &Tuple,
@@ -241,7 +241,7 @@ impl Search<'_> {
         keep_if_free.source(&tuple, &None, is_free)
     }
 
-    /// Tries ports of the range: from a random one on, in runs of consecutive ports.
+    /// Tries ports of the range, in runs of consecutive ports that begin at random ones.
     fn run(
         &self,
         (first, last): (u16, u16),
@@ -258,7 +258,7 @@ impl Search<'_> {
             if attempt > 0 && attempt % run == 0 {
                 random = random.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
             }
-            // Below `count`, which has at most 17 bits.
+            // The result is less than `count`, which has at most 17 bits.
             let start = (((random >> 32) * u64::from(count)) >> 32) as u32;
             let port = u32::from(first) + (start + attempt % run) % count;
             if let Some(tuple) = is_free(port as u16, attempts - 1 - attempt) {

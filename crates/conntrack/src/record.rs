@@ -1,9 +1,9 @@
 //! [`Record`]: a connection outside the table, so that it survives the process.
 //!
 //! A table writes a record of each connection that has seen a reply to its [`Store`], whenever the
-//! connection changes, and clears it when the connection is removed. [`Table::restore`] makes a
-//! connection of a record. Timeouts begin anew then, and TCP windows are those of the next packets,
-//! as after [`Table::end_fusion`].
+//! connection changes, and clears it when the connection is removed. [`Table::restore`] turns a
+//! record back into a connection. Its timeout then starts again, and its TCP windows begin with the
+//! next packets, as after [`Table::end_fusion`].
 
 use std::fmt;
 
@@ -14,28 +14,28 @@ use crate::sctp::Sctp;
 use crate::tcp::Tcp;
 use crate::{CtDrop, Table, Timeout, Tuple, Zone};
 
-/// A connection as words: both tuples, label, mark and opener, the state of its protocol, and a
-/// checksum in the last word, which is never 0.
+/// A connection encoded as words: both tuples, label, mark and opener, the state of its protocol,
+/// and a checksum in the last word, which is never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record([u64; Self::WORDS]);
 
 /// Where a table saves its connections.
 pub trait Store: fmt::Debug + Send {
-    /// Writes the record of the connection in this place of the table.
+    /// Writes the record of the connection in slot `place` of the table.
     fn write(&mut self, place: u32, record: &Record);
 
-    /// Removes the record of the connection in this place.
+    /// Removes the record of the connection in slot `place`.
     fn clear(&mut self, place: u32);
 }
 
-/// Why a connection was not restored.
+/// The reason why a connection was not restored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum NotRestored {
     /// The record does not describe a connection.
     Invalid,
-    /// No packet could be tracked for longer than its timeout.
+    /// The time without tracking was longer than the connection's timeout.
     Expired,
-    /// A limit is reached, or another connection has the same packets.
+    /// A limit is reached, or another connection has one of its tuples.
     Refused(CtDrop),
 }
 
@@ -58,7 +58,7 @@ const OTHER: u8 = 4;
 impl Record {
     /// The length in words.
     pub const WORDS: usize = 16;
-    /// The version of the format, which changes with every change of it.
+    /// The version of the format; it must change whenever the format changes.
     pub const VERSION: u64 = 1;
 
     /// A record from its words. `None` if the checksum is wrong.
@@ -66,7 +66,7 @@ impl Record {
         (checksum(&words[..Self::WORDS - 1]) == words[Self::WORDS - 1]).then_some(Self(words))
     }
 
-    /// Its words.
+    /// The words.
     pub const fn words(&self) -> &[u64; Self::WORDS] {
         &self.0
     }
@@ -112,7 +112,7 @@ impl Record {
         Self(words)
     }
 
-    /// Facts, state machine and timeout of the connection. `None` if they are impossible.
+    /// Status bits, state machine and timeout of the connection. `None` if they are not possible.
     fn decode(&self, now_ms: u64) -> Option<(Status, Machine, Timeout)> {
         let [status, kind, state, initiated, ..] = self.0[13].to_le_bytes();
         let status = Status::from_bits(status)?;
@@ -149,7 +149,7 @@ impl Record {
     }
 }
 
-/// A sum of words that a half-written copy of them does not have. Never 0.
+/// A checksum that detects partially written words. Never 0.
 pub fn checksum(words: &[u64]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let sum = words.iter().fold(FACTOR, |sum, word| {

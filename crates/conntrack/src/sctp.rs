@@ -7,28 +7,28 @@ use crate::{Direction, Invalid, Timeout};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum SctpState {
-    /// Nothing yet.
+    /// No chunk was seen yet.
     None,
-    /// Closed, or nothing but an INIT.
+    /// Closed, or only an INIT was seen.
     Closed,
-    /// An INIT-ACK.
+    /// An INIT-ACK was seen.
     CookieWait,
-    /// A COOKIE-ECHO.
+    /// A COOKIE-ECHO was seen.
     CookieEchoed,
-    /// A COOKIE-ACK.
+    /// A COOKIE-ACK was seen.
     Established,
-    /// A SHUTDOWN in the original direction.
+    /// A SHUTDOWN was seen in the original direction.
     ShutdownSent,
-    /// A SHUTDOWN in the reply direction.
+    /// A SHUTDOWN was seen in the reply direction.
     ShutdownReceived,
-    /// A SHUTDOWN-ACK.
+    /// A SHUTDOWN-ACK was seen.
     ShutdownAckSent,
-    /// A HEARTBEAT on a path without other packets (multihoming).
+    /// A HEARTBEAT was seen on a path without other packets (multihoming).
     HeartbeatSent,
 }
 
 impl SctpState {
-    /// The name in output, as nf_conntrack has it.
+    /// The name in output, the same as in nf_conntrack.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "NONE",
@@ -73,13 +73,13 @@ impl SctpState {
 /// A tracked association.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sctp {
-    /// The tag that packets of each direction carry.
+    /// The verification tag that packets of each direction carry.
     tags: [u32; 2],
     state: SctpState,
-    /// An INIT was sent in the direction, and the association is not open yet. Both ends may have
-    /// sent one (section 5.2.1).
+    /// For each direction, whether an INIT was sent in it while the association was not open. Both
+    /// ends may have sent one (section 5.2.1).
     initiated: [bool; 2],
-    /// The direction of a HEARTBEAT with an unknown tag, which its answer may confirm.
+    /// The direction of a HEARTBEAT with an unknown tag, which a HEARTBEAT-ACK may confirm.
     unknown_tag: Option<Direction>,
 }
 
@@ -120,7 +120,7 @@ impl Sctp {
     /// The association that `packet` begins.
     pub fn new(packet: &SctpPacket) -> Result<Self, Invalid> {
         let (mut tags, mut initiated) = ([0; 2], [false; 2]);
-        // Only control chunks can be out of the blue, and only those that ask for an answer.
+        // Only control chunks that request a reply can begin an association.
         if packet.has_other {
             return Err(Invalid::NotFirst);
         }
@@ -135,7 +135,7 @@ impl Sctp {
                     initiated[0] = true;
                 }
                 Chunk::Heartbeat => tags[0] = packet.tag,
-                // Its answer is a SHUTDOWN COMPLETE that reflects the tag (section 8.5.1 C).
+                // The reply is a SHUTDOWN COMPLETE that reflects the tag (section 8.5.1 C).
                 Chunk::ShutdownAck => tags[1] = packet.tag,
                 _ => {}
             }
@@ -174,7 +174,8 @@ impl Sctp {
             if !self.record_tag(direction, &chunk) {
                 return Outcome::Invalid(Invalid::SctpTag);
             }
-            // Otherwise a client that retries could keep its entry, and its NAT, forever.
+            // The timeout is not extended. Otherwise a client that retries could keep its entry,
+            // and its NAT, forever.
             let repeated = (self.state, new) == (SctpState::Closed, SctpState::Closed);
             ignore |= repeated && is_committed && matches!(chunk, Chunk::Init { .. });
             established |= new == SctpState::Established && self.state != new;
@@ -185,7 +186,7 @@ impl Sctp {
     }
 
     /// Records the tag that an INIT or INIT-ACK announces. Returns false for an INIT-ACK that
-    /// contradicts what was announced before.
+    /// contradicts an earlier announcement.
     fn record_tag(&mut self, direction: Direction, chunk: &Chunk) -> bool {
         let (own, other) = (direction.index(), direction.reversed().index());
         match *chunk {
@@ -241,7 +242,7 @@ impl Sctp {
                 self.unknown_tag = None;
                 TagCheck::Right
             }
-            // The peer may have restarted on a path that has only heartbeats.
+            // On a path with only heartbeats, an unknown tag may mean that the peer has restarted.
             Chunk::Heartbeat | Chunk::HeartbeatAck if packet.has_data || ignore => TagCheck::Wrong,
             Chunk::Heartbeat => {
                 self.unknown_tag = Some(direction);
@@ -261,13 +262,13 @@ impl Sctp {
 
 enum TagCheck {
     Right,
-    /// Unknown, but it may be right.
+    /// The tag is unknown, but may be right.
     Unknown,
     Wrong,
 }
 
-/// True for chunks with their own rule for the verification tag. The packet is not compared as a
-/// whole then.
+/// True for chunks with their own rule for the verification tag. The tag of the packet as a whole
+/// is then not compared.
 const fn checks_tag_itself(chunk: &Chunk) -> bool {
     matches!(
         chunk,

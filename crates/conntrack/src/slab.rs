@@ -1,7 +1,7 @@
 //! [`Slab`]: the memory of the entries.
 //!
-//! It grows by chunks of constant size, so that growing never moves an entry nor needs memory
-//! twice. It does not shrink: the memory of removed connections serves the next ones.
+//! It grows by chunks of constant size, so that growing never moves an entry and never needs the
+//! memory twice. It does not shrink: the memory of removed connections is reused for new ones.
 
 use crate::entry::{Entry, NONE};
 
@@ -11,12 +11,12 @@ const CHUNK_LEN: usize = 1 << CHUNK_BITS;
 #[derive(Debug, Default)]
 pub(crate) struct Slab {
     chunks: Vec<Box<[Entry]>>,
-    /// The first of the free places, which are linked by `chain[0]`.
+    /// The first of the free slots, which are linked by `chain[0]`.
     free: Option<u32>,
 }
 
 impl Slab {
-    /// The number of places, used and free.
+    /// The number of slots, used and free.
     pub fn places(&self) -> u32 {
         (self.chunks.len() * CHUNK_LEN) as u32
     }
@@ -37,7 +37,7 @@ impl Slab {
         self.chunks.get_mut((slot >> CHUNK_BITS) as usize)?.get_mut(slot as usize % CHUNK_LEN)
     }
 
-    /// Stores an entry, whose generation is not 0.
+    /// Stores an entry, whose generation must not be 0.
     pub fn insert(&mut self, entry: Entry) -> u32 {
         let slot = match self.free {
             Some(slot) => slot,
@@ -59,7 +59,7 @@ impl Slab {
         }
     }
 
-    /// Adds a chunk and returns its first place.
+    /// Adds a chunk and returns its first slot.
     fn grow(&mut self) -> u32 {
         let first = self.places();
         let mut chunk = vec![Entry::FREE; CHUNK_LEN].into_boxed_slice();

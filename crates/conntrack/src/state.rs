@@ -1,4 +1,4 @@
-//! [`State`], the `ct_state` of a packet, and [`Invalid`], why it is `inv`.
+//! [`State`], the `ct_state` of a packet, and [`Invalid`], the reason why it is `inv`.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
@@ -64,7 +64,7 @@ impl BitOrAssign for State {
     }
 }
 
-/// As in ovs-ofctl(8): `est|rpl|trk`; `-` for an untracked packet.
+/// Prints as in ovs-ofctl(8): `est|rpl|trk`; `-` for an untracked packet.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -84,7 +84,7 @@ impl fmt::Debug for State {
 
 macro_rules! invalid {
     ($($(#[doc = $doc:literal])+ $variant:ident $name:literal,)+) => {
-        /// Why a packet is invalid.
+        /// The reason why a packet is invalid.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Invalid {
             $($(#[doc = $doc])+ $variant,)+

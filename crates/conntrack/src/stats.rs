@@ -2,12 +2,12 @@
 
 use crate::{CtDrop, Invalid};
 
-/// Counters since the table was made.
+/// Counters since the table was created.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Connections committed.
     pub committed: u64,
-    /// Connections removed because their timeout was over, or because a RST ended them early.
+    /// Connections removed because their timeout expired, or because a RST ended them early.
     pub expired: u64,
     /// Connections removed by a packet: a reopened connection, a forced commit, or NAT that reused
     /// the ports of a closed connection.

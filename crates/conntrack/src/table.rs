@@ -95,9 +95,9 @@ impl Table {
     /// Tracks a packet: finds its connection, runs the state machine of its protocol, and returns
     /// the packet's state. A connection that does not exist is not created; see [`Table::commit`].
     ///
-    /// Each packet is to be tracked once in a zone. Tracked a second time, after it was translated
-    /// or not, it could be taken for a retransmission or for another connection. A pipeline that
-    /// visits the zone again uses [`Table::current`] with the first result.
+    /// Each packet must be tracked only once in a zone. A second time, translated or not, it could
+    /// look like a retransmission or like a packet of another connection. A pipeline that visits
+    /// the zone again uses [`Table::current`] with the first result.
     pub fn track(&mut self, now_ms: u64, zone: Zone, headers: &Headers, nat: Nat) -> Tracked {
         let tracked = match &headers.content {
             Ok(content) => self.track_content(now_ms, zone, content, nat),
@@ -152,8 +152,8 @@ impl Table {
         tracked
     }
 
-    /// `None` when the packet does not belong to the connection found but begins a new one, in
-    /// place of it.
+    /// Tracks a packet whose tuple was found. `None` when the packet begins a new connection, which
+    /// replaces the one found.
     fn track_found(
         &mut self,
         now_ms: u64,
@@ -227,7 +227,8 @@ impl Table {
             translate(&mut tracked, packet_translation(entry, direction));
         }
         if outcome == Outcome::Abort {
-            // No later packet finds it, but a commit of this packet still translates it.
+            // No later packet finds the connection, but a commit of this packet still translates
+            // it.
             self.generation += 1;
             entry.generation = self.generation;
             self.outdated.extend(entry.outdate(slot));
@@ -240,7 +241,7 @@ impl Table {
         Some(tracked)
     }
 
-    /// Gives a connection at most this timeout.
+    /// Reduces the remaining time of a connection to at most this timeout.
     fn shorten(&mut self, now_ms: u64, slot: u32, timeout: Option<crate::Timeout>) {
         let Some(entry) = self.slab.get_mut(slot) else { return };
         if let Some(timeout) = timeout {
@@ -250,8 +251,9 @@ impl Table {
         }
     }
 
-    /// Updates a result of [`Table::track`] to what the connection is now: mark, label and
-    /// generation. The state stays. If the connection was removed since, the result has none.
+    /// Updates mark, label and generation in a result of [`Table::track`] to those that the
+    /// connection has now. The state stays. If the connection was removed meanwhile, the result has
+    /// no connection.
     pub fn current(&self, tracked: &Tracked) -> Tracked {
         let Some(connection) = tracked.connection else { return *tracked };
         match self.entry(connection) {
@@ -265,7 +267,7 @@ impl Table {
         }
     }
 
-    /// Finds a connection, and removes it instead if its time is over.
+    /// Finds a connection. Removes it if it has expired.
     pub(crate) fn find(&mut self, now_ms: u64, key: &Tuple) -> Option<Found> {
         let found = self.index.find(&self.slab, key)?;
         if self.slab.get(found.slot)?.deadline_ms <= now_ms {
@@ -276,7 +278,8 @@ impl Table {
         Some(found)
     }
 
-    /// The entry of a reference. A change of its state does not matter, a removal does.
+    /// The entry of a connection. It may have changed since `connection` was obtained; `None` if it
+    /// was removed.
     pub(crate) fn entry(&self, connection: ConnRef) -> Option<&Entry> {
         self.slab.get(connection.id.0).filter(|entry| entry.serial <= connection.generation)
     }
@@ -304,11 +307,11 @@ impl Table {
         self.len -= 1;
     }
 
-    /// Removes connections whose time is over, and looks at up to `max` connections to find them.
-    /// Returns how many it looked at: with `max`, there may be more to do.
+    /// Removes expired connections. Examines up to `max` connections to find them, and returns the
+    /// number examined. If that is `max`, more connections may have expired.
     ///
-    /// Connections whose time is over are never found by packets, whether removed or not, but they
-    /// count against limits. Call this every second or more often.
+    /// Packets never find expired connections, but these count against limits until they are
+    /// removed. Call this at least once a second.
     pub fn expire(&mut self, now_ms: u64, max: u32) -> u32 {
         let mut looked_at = 0;
         while looked_at < max
@@ -328,7 +331,7 @@ impl Table {
     }
 }
 
-/// What packets can notice of a state machine.
+/// The part of the state machine that affects later packets.
 fn machine_state(entry: &Entry) -> (u8, u64) {
     match &entry.machine {
         crate::entry::Machine::Tcp(tcp) => (tcp.state() as u8, 0),
@@ -339,7 +342,7 @@ fn machine_state(entry: &Entry) -> (u8, u64) {
     }
 }
 
-/// The result for a packet of an existing connection, with `state` besides direction and
+/// The result for a packet of an existing connection, with `state` in addition to direction and
 /// [`State::TRK`].
 pub(crate) fn describe(entry: &Entry, found: Found, state: State) -> Tracked {
     let direction = match found.direction {
@@ -375,8 +378,8 @@ fn manipulated(entry: &Entry, direction: Direction) -> Option<Manipulated> {
     (source || destination).then(|| Manipulated::new(source, destination, direction))
 }
 
-/// How NAT changes a packet of this direction: so that it looks like the answer to the packets of
-/// the other direction.
+/// How NAT changes a packet of this direction: its tuple becomes the reverse of the tuple of the
+/// other direction.
 pub(crate) fn packet_translation(entry: &Entry, direction: Direction) -> Option<Translation> {
     let what = manipulated(entry, direction)?;
     let to = entry.keys[direction.reversed().index()].reversed()?;

@@ -1,11 +1,11 @@
 //! The TCP state machine, as nf_conntrack runs it.
 //!
-//! The tracker sees segments that may be lost behind it, so its states follow what both ends have
-//! *sent*. Three kinds of segments do not change the state:
+//! Segments may be lost after they have passed the tracker, so its states follow the segments that
+//! both ends have *sent*. Three kinds of segments do not change the state:
 //!
 //! - **Invalid** segments cannot belong to the connection.
 //! - **Ignored** segments may belong to a newer connection with the same ports. They pass, and the
-//!   tracker remembers them, because the answer shows whether it is out of sync: a SYN-ACK that
+//!   tracker remembers them, because the response shows whether it is out of sync: a SYN-ACK that
 //!   acknowledges an ignored SYN starts the connection anew, and a RST ends it.
 //! - **Delayed** segments are below the window: retransmissions of acknowledged data. They pass.
 
@@ -22,30 +22,30 @@ use window::{Side, WindowPosition};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum TcpState {
-    /// Nothing yet.
+    /// No segment was seen yet.
     None,
-    /// A SYN in the original direction.
+    /// A SYN was seen in the original direction.
     SynSent,
-    /// A SYN-ACK in the reply direction.
+    /// A SYN-ACK was seen in the reply direction.
     SynRecv,
-    /// An ACK in the original direction.
+    /// An ACK was seen in the original direction: the handshake is complete.
     Established,
-    /// A FIN.
+    /// A FIN was seen.
     FinWait,
-    /// An ACK after the FIN.
+    /// An ACK was seen after the FIN.
     CloseWait,
-    /// A FIN of both ends.
+    /// FINs of both ends were seen.
     LastAck,
-    /// The last ACK.
+    /// The last ACK was seen.
     TimeWait,
-    /// A RST.
+    /// A RST was seen.
     Close,
-    /// A SYN in both directions: simultaneous open.
+    /// SYNs were seen in both directions: simultaneous open.
     SynSent2,
 }
 
 impl TcpState {
-    /// The name in output, as nf_conntrack has it.
+    /// The name in output, the same as in nf_conntrack.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "NONE",
@@ -89,7 +89,7 @@ impl TcpState {
         }
     }
 
-    /// One end has closed: the ports may already be in use by the next connection.
+    /// True if one end has closed: the ports may already be in use by the next connection.
     const fn is_closing(self) -> bool {
         matches!(
             self,
@@ -98,7 +98,7 @@ impl TcpState {
     }
 }
 
-/// What a segment does to the state.
+/// The effect of a segment on the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     To(TcpState),
@@ -147,7 +147,7 @@ fn step(direction: Direction, event: TcpEvent, state: TcpState) -> Step {
     }
 }
 
-/// The segment before: of the last accepted segment, and of the last one that was ignored.
+/// Data of the previous segment, accepted or ignored.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     seq: u32,
@@ -156,7 +156,7 @@ struct Last {
     window: u16,
     direction: Direction,
     event: TcpEvent,
-    /// Of an ignored SYN: its options, to get in sync with.
+    /// The options of an ignored SYN, which the tracker needs when it starts the connection anew.
     scale: u8,
     side_flags: u8,
     /// Bits [`SIMULTANEOUS_OPEN`] and [`MAY_BE_CHALLENGED`].
@@ -178,7 +178,7 @@ impl Last {
 }
 
 const SIMULTANEOUS_OPEN: u8 = 1;
-/// A SYN was ignored in LAST_ACK, which the receiver answers with a challenge ACK (RFC 5961).
+/// A SYN was ignored in LAST_ACK. Its receiver may answer with a challenge ACK (RFC 5961).
 const MAY_BE_CHALLENGED: u8 = 2;
 
 /// A tracked TCP connection.
@@ -190,7 +190,7 @@ pub(crate) struct Tcp {
     retransmits: u8,
 }
 
-/// What the tracker knows of the connection besides [`Tcp`].
+/// Facts about the connection that are not in [`Tcp`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context<'a> {
     pub seen_reply: bool,
@@ -204,8 +204,8 @@ pub(crate) struct Context<'a> {
 /// The result of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// The segment belongs to the connection. `timeout` is `None` when it does not prolong its
-    /// life, and `assure` says that the handshake is complete.
+    /// The segment belongs to the connection. `timeout` is `None` when the segment does not prolong
+    /// the connection's life. `assure` is true when the handshake is complete.
     Accept { timeout: Option<Timeout>, assure: bool },
     /// The segment passes, and changes nothing.
     Ignore,
@@ -214,12 +214,13 @@ pub(crate) enum Outcome {
     Abort,
     /// Remove the connection, and track the segment again: it begins a new one.
     Reopen,
-    /// The segment is invalid. With a number of seconds, the connection must not live longer.
+    /// The segment is invalid. With a timeout, the connection must not live longer than that.
     Invalid(Invalid, Option<Timeout>),
 }
 
 impl Tcp {
-    /// The connection that `segment` begins: with a SYN, or in its middle if `pick_up`.
+    /// The connection that `segment` begins: with a SYN, or in the middle of the connection if
+    /// `pick_up` is set.
     pub fn new(segment: &Segment, pick_up: bool) -> Result<Self, Invalid> {
         let syn = match step(Direction::Original, segment.event(), TcpState::None) {
             Step::To(TcpState::SynSent) => true,
@@ -230,7 +231,7 @@ impl Tcp {
         Ok(Self { sides, last: Last::NONE, state: TcpState::None, retransmits: 0 })
     }
 
-    /// The window scales and other facts of both ends that later segments do not tell.
+    /// The window scales and other facts of both ends that later segments do not contain.
     pub fn save(&self) -> u64 {
         let [[a, b], [c, d]] = self.sides.map(|side| side.save());
         u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0])
@@ -254,11 +255,11 @@ impl Tcp {
         self.state == TcpState::Established && segment.event() == TcpEvent::Ack
     }
 
-    /// Forgets the windows of both ends. The next segment of each begins them anew, as in a
-    /// connection whose beginning was not seen.
+    /// Forgets the windows of both ends. The next segment of each end starts its window anew, as in
+    /// a connection whose beginning was not seen.
     ///
     /// From now on any numbers are accepted. Segments that were not tracked may have overtaken the
-    /// next ones, so the window that begins with those may be one that the ends have left long ago.
+    /// next ones, so a window that begins with the next ones may be far behind.
     pub fn forget_window(&mut self) {
         for side in &mut self.sides {
             side.forget_window();
@@ -266,8 +267,8 @@ impl Tcp {
         }
     }
 
-    /// True when NAT may give the ports of this closed connection to `newer`, because segments of
-    /// the old connection are then outside the window.
+    /// True when NAT may assign the ports of this closed connection to `newer`, because segments of
+    /// the old connection are outside the window of `newer`.
     pub fn gives_way_to(&self, newer: &Self) -> bool {
         let is_over =
             matches!(self.state, TcpState::TimeWait | TcpState::Close | TcpState::SynSent2);
@@ -307,14 +308,14 @@ impl Tcp {
         }
     }
 
-    /// True when a SYN after the end of the connection may begin a new one.
+    /// True when a SYN may begin a new connection after the end of this one.
     fn is_reopened(&self, direction: Direction) -> bool {
         let closed = self.sides.iter().any(|side| side.has(Side::CLOSE_INITIATOR));
         closed || (self.last.direction == direction && self.last.event == TcpEvent::Rst)
     }
 
-    /// Remembers an ignored segment. Returns true for a SYN-ACK that acknowledges the SYN ignored
-    /// before: both ends are in sync, and now the tracker is as well.
+    /// Remembers an ignored segment. Returns true for a SYN-ACK that acknowledges a previously
+    /// ignored SYN: both ends are in sync, and now the tracker is too.
     fn ignore(&mut self, direction: Direction, event: TcpEvent, segment: &Segment) -> bool {
         let last = &mut self.last;
         if event == TcpEvent::SynAck
@@ -386,8 +387,8 @@ impl Tcp {
         }
     }
 
-    /// Decides about a RST: the ones that must be accepted without a look at the window, and those
-    /// that must match exactly, because an attacker can guess a number inside the window.
+    /// Checks a RST. Some must be accepted without checking the window. Others must match exactly,
+    /// because an attacker can guess a number inside the window.
     fn check_reset(
         &self,
         direction: Direction,
@@ -404,7 +405,7 @@ impl Tcp {
         let expected = self.sides[direction.reversed().index()].max_ack();
         if let Some(expected) = expected.filter(|_| last.event != TcpEvent::Syn) {
             let is_open = context.assured && old == TcpState::Established;
-            // An answer to a SYN that passed, from a stack that sends sequence number 0.
+            // The reply to an earlier SYN, from a stack that sends sequence number 0 in a RST.
             if segment.seq == 0 && !is_open {
                 return close;
             }
@@ -414,7 +415,7 @@ impl Tcp {
             if !is_open || segment.seq == expected {
                 return close;
             }
-            // It follows the sender's last segment directly.
+            // The RST directly follows the sender's last segment.
             if last.event == TcpEvent::Ack && last.direction == direction && segment.seq == last.end
             {
                 return close;
@@ -486,8 +487,8 @@ impl Tcp {
         self.retransmits = 0;
     }
 
-    /// After a FIN or RST outside the window in both directions, the tracker is out of sync with an
-    /// ended connection, which should not stay for days.
+    /// After a FIN or RST outside the window in both directions, the tracker is out of sync with a
+    /// connection that has ended. Shortens its timeout, so that it does not stay for days.
     fn shorten(
         &mut self,
         direction: Direction,
@@ -527,7 +528,8 @@ impl Tcp {
             if segment.has(TcpFlags::RST) {
                 return Outcome::Abort;
             }
-            // Otherwise a client that retries could keep its entry, and its NAT, forever.
+            // The timeout is not extended. Otherwise a client that retries could keep its entry,
+            // and its NAT, forever.
             if event == TcpEvent::Syn && old == TcpState::SynSent {
                 timeout = None;
             }
@@ -545,7 +547,7 @@ impl Tcp {
     }
 
     fn timeout(&self, event: TcpEvent, state: TcpState, timeouts: &Timeouts) -> Timeout {
-        /// Equal segments after which the connection is taken for dead.
+        /// The number of equal segments after which the connection counts as dead.
         const MAX_RETRANSMITS: u8 = 3;
         let (own, retransmit) = (state.timeout(), Timeout::TcpRetransmit);
         let shortens = |other| timeouts.seconds(own) > timeouts.seconds(other);

@@ -1,4 +1,4 @@
-//! [`Timeouts`]: how long a connection lives after its last packet.
+//! [`Timeouts`]: the time that a connection lives after its last packet.
 
 macro_rules! timeouts {
     ($($(#[doc = $doc:literal])+ $variant:ident $name:literal $seconds:literal,)+) => {
@@ -109,7 +109,7 @@ impl Timeouts {
         self.seconds(timeout) as u64 * 1000
     }
 
-    /// The shorter of two.
+    /// The shorter of two timeouts.
     pub(crate) const fn shorter(&self, a: Timeout, b: Timeout) -> Timeout {
         if self.seconds(b) < self.seconds(a) { b } else { a }
     }

@@ -1,8 +1,9 @@
-//! [`Timers`]: finds connections whose time is over, with bounded work per call.
+//! [`Timers`]: finds expired connections, with bounded work per call.
 //!
-//! A ring of buckets, one per second. A packet that prolongs the life of its connection only writes
-//! the new deadline into the entry. The entry moves to its new bucket when its old bucket's time
-//! comes. Deadlines beyond the ring are in its last bucket until then.
+//! The timers are a ring of buckets, one per second. A packet that prolongs the life of its
+//! connection only writes the new deadline into the entry. When the time of its bucket comes, the
+//! entry moves to the bucket of its deadline. Entries with deadlines beyond the ring are in its
+//! last bucket.
 
 use crate::entry::NONE;
 use crate::slab::Slab;
@@ -13,7 +14,7 @@ const TICK_MS: u64 = 1000;
 #[derive(Debug)]
 pub(crate) struct Timers {
     heads: Vec<u32>,
-    /// The next tick to look at. All entries are filed at this tick or later.
+    /// The next tick to look at. All entries are in buckets of this tick or later.
     cursor: u32,
 }
 
@@ -22,11 +23,11 @@ impl Timers {
         Self { heads: vec![NONE; BUCKETS as usize], cursor: tick_of(now_ms) }
     }
 
-    /// Files an entry by its deadline.
+    /// Adds an entry to the bucket of its deadline.
     pub fn insert(&mut self, slab: &mut Slab, slot: u32) {
         let Some(entry) = slab.get_mut(slot) else { return };
-        // One later, so that the deadline has passed when the tick comes. At least one ahead, so
-        // that a bucket does not grow while it is emptied.
+        // The tick is one later, so that the deadline has passed when it comes. It is at least one
+        // after the cursor, so that a bucket does not grow while it is emptied.
         let due = tick_of(entry.deadline_ms).saturating_add(1);
         let tick = due.clamp(self.cursor + 1, self.cursor + BUCKETS - 1);
         let head = &mut self.heads[(tick % BUCKETS) as usize];
@@ -51,7 +52,8 @@ impl Timers {
         }
     }
 
-    /// Moves an entry whose deadline has become earlier. One that has become later stays filed.
+    /// Moves an entry whose deadline has become earlier. An entry whose deadline has become later
+    /// stays in its bucket.
     pub fn deadline_changed(&mut self, slab: &mut Slab, slot: u32) {
         let Some(entry) = slab.get(slot) else { return };
         if tick_of(entry.deadline_ms).saturating_add(1) < entry.tick {
@@ -64,7 +66,7 @@ impl Timers {
     pub fn due(&mut self, now_ms: u64) -> Option<u32> {
         let now = tick_of(now_ms);
         if now.saturating_sub(self.cursor) > BUCKETS {
-            // Every bucket comes once; its entries are then filed anew.
+            // Every bucket is visited once; its entries then expire or move to new buckets.
             self.cursor = now - BUCKETS;
         }
         while self.cursor <= now {
@@ -80,6 +82,6 @@ impl Timers {
 
 /// The tick of a time. Times beyond 136 years saturate.
 fn tick_of(ms: u64) -> u32 {
-    // Ticks are added to, hence the reserve.
+    // The limit leaves room for additions to ticks.
     (ms / TICK_MS).min(u64::from(u32::MAX - 4 * BUCKETS)) as u32
 }

@@ -9,7 +9,7 @@ use crate::{Direction, State, Tuple};
 
 /// How NAT rewrites one packet. `None` means that the value stays.
 ///
-/// [`Translation::apply`] rewrites a packet. A datapath may instead do it with code of its own.
+/// [`Translation::apply`] rewrites a packet. A datapath may use its own code instead.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Translation {
     /// The new source address.
@@ -41,7 +41,7 @@ pub struct QuotedTranslation {
     pub ident: Option<u16>,
 }
 
-/// Which ends of the tuple NAT changes in packets of one direction: address and port.
+/// The ends of the tuple (address and port) that NAT changes in packets of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Manipulated {
     pub src: bool,

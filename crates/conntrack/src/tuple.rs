@@ -52,7 +52,7 @@ impl Direction {
 /// The addresses, the protocol, and the ports of a packet. ICMP has an identifier, a type and a
 /// code in place of ports. Protocols other than TCP, UDP, SCTP, ICMP and ICMPv6 have neither.
 ///
-/// An IPv4 address and the IPv6 address that maps it are different.
+/// An IPv4 address and its IPv4-mapped IPv6 address are different.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Tuple {
     src: [u64; 2],
@@ -61,7 +61,7 @@ pub struct Tuple {
     rest: u64,
 }
 
-/// Without the length prefixes that arrays have.
+/// Hashes only the words, without the length prefixes that arrays add.
 impl Hash for Tuple {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -208,7 +208,7 @@ impl Tuple {
         Some(swapped.with_parts(first, u16::from_be_bytes([reply, code])))
     }
 
-    /// The key of this tuple in the table.
+    /// The tuple with this zone: its key in the table.
     #[inline]
     pub(crate) const fn in_zone(self, zone: Zone) -> Self {
         let rest = self.rest & !(0xffff << ZONE_SHIFT) | (zone.0 as u64) << ZONE_SHIFT;
@@ -221,7 +221,7 @@ impl Tuple {
         Zone((self.rest >> ZONE_SHIFT) as u16)
     }
 
-    /// The tuple without a zone, as callers see it.
+    /// The tuple without a zone, for callers.
     #[inline]
     pub(crate) const fn without_zone(self) -> Self {
         self.in_zone(Zone(0))
@@ -265,8 +265,8 @@ pub(crate) fn has_ports(protocol: Protocol) -> bool {
     matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP)
 }
 
-/// The type that answers ICMP (RFC 792, RFC 950) or ICMPv6 (RFC 4443, RFC 4620) type `kind`, or
-/// that it answers.
+/// The ICMP (RFC 792, RFC 950) or ICMPv6 (RFC 4443, RFC 4620) reply type of request type `kind`, or
+/// the request type of reply type `kind`.
 const fn icmp_counterpart(is_v4: bool, kind: u8) -> Option<u8> {
     match (is_v4, kind) {
         // Echo.
@@ -296,7 +296,8 @@ impl fmt::Debug for Tuple {
     }
 }
 
-/// As conntrack(8) shows it: `src=10.0.0.1,dst=10.0.0.2,proto=6,sport=1024,dport=80`.
+/// Prints the tuple in the style of conntrack(8):
+/// `src=10.0.0.1,dst=10.0.0.2,proto=6,sport=1024,dport=80`.
 impl fmt::Display for Tuple {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "src={},dst={},proto={}", self.src(), self.dst(), self.protocol())?;

@@ -1,12 +1,12 @@
-//! [`Usage`]: how many connections each zone or port has, against its limit.
+//! [`Usage`]: the number of connections of each zone or port, and its limit.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use ahash::RandomState;
 
-/// Connections and limits by zone or by port. Only owners with a connection or with a limit of
-/// their own take memory.
+/// Connections and limits by zone or by port. Only zones and ports with a connection or with a
+/// limit of their own take memory.
 #[derive(Debug)]
 pub(crate) struct Usage<K> {
     counts: HashMap<K, u32, RandomState>,
@@ -31,17 +31,17 @@ impl<K: Copy + Eq + Hash> Usage<K> {
         self.limits.get(&owner).copied().unwrap_or(self.default_limit)
     }
 
-    /// The limit that an owner has for itself.
+    /// The limit of this zone or port, if it has one of its own.
     pub fn own_limit(&self, owner: K) -> Option<u32> {
         self.limits.get(&owner).copied()
     }
 
-    /// Sets the limit of owners without one of their own. Existing connections stay.
+    /// Sets the limit of zones or ports without one of their own. Existing connections stay.
     pub fn set_default_limit(&mut self, limit: u32) {
         self.default_limit = limit;
     }
 
-    /// Sets a limit, or with `None` the default. Existing connections stay.
+    /// Sets the limit of a zone or port; `None` restores the default. Existing connections stay.
     pub fn set_limit(&mut self, owner: K, limit: Option<u32>) {
         match limit {
             Some(limit) => self.limits.insert(owner, limit),
@@ -49,7 +49,7 @@ impl<K: Copy + Eq + Hash> Usage<K> {
         };
     }
 
-    /// How many there are, and how many there may be.
+    /// The number of connections of a zone or port, and its limit.
     pub fn usage(&self, owner: K) -> (u32, u32) {
         (self.count(owner), self.limit(owner))
     }
@@ -71,7 +71,7 @@ impl<K: Copy + Eq + Hash> Usage<K> {
         }
     }
 
-    /// Every owner with a connection, and how many it has.
+    /// Every zone or port with connections, and their number.
     pub fn iter(&self) -> impl Iterator<Item = (K, u32)> + '_ {
         self.counts.iter().map(|(&owner, &count)| (owner, count))
     }

@@ -1,4 +1,5 @@
-//! [`Connection`]: what commands show of a connection, and operations on many connections.
+//! [`Connection`]: the properties of a connection that commands show. Also operations on many
+//! connections.
 
 use flow::PortNo;
 
@@ -23,7 +24,7 @@ pub enum ProtocolState {
     Other,
 }
 
-/// A connection, as commands show it.
+/// The properties of a connection that commands show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Connection {
     /// The connection and its generation.
@@ -81,16 +82,16 @@ impl Connection {
     }
 }
 
-/// How far a walk through the table has come.
+/// The position of a walk through the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cursor(u32);
 
-/// Use and limit of a zone or port.
+/// The number of connections of a zone or port, and its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Use {
     /// Connections.
     pub connections: u32,
-    /// The most there may be; `u32::MAX` for no limit.
+    /// The limit; `u32::MAX` for no limit.
     pub limit: u32,
 }
 
@@ -104,7 +105,7 @@ impl Table {
         Some(Connection::new(slot, self.slab.get(slot)?))
     }
 
-    /// A connection.
+    /// The connection in this slot.
     pub fn connection(&self, id: ConnId) -> Option<Connection> {
         self.connection_at(id.0)
     }
@@ -128,9 +129,9 @@ impl Table {
         entry.is_some_and(|entry| entry.generation == reference.generation)
     }
 
-    /// Visits up to `max` places of the table from `cursor` on. Returns where to continue, `None`
-    /// at the end. Connections that are committed or removed meanwhile may be visited or not; all
-    /// others are visited once.
+    /// Visits up to `max` slots of the table from `cursor` on. Returns where to continue, or `None`
+    /// at the end. Connections that are committed or removed during a walk may be visited or not;
+    /// all others are visited once.
     pub fn walk(
         &self,
         cursor: Cursor,
@@ -146,8 +147,8 @@ impl Table {
         (end < self.slab.places()).then_some(Cursor(end))
     }
 
-    /// Removes the connections that `is_meant` accepts, among up to `max` places from `cursor` on.
-    /// Returns where to continue, `None` at the end.
+    /// Removes the connections that `is_meant` accepts, among up to `max` slots from `cursor` on.
+    /// Returns where to continue, or `None` at the end.
     pub fn flush(
         &mut self,
         cursor: Cursor,
@@ -164,7 +165,7 @@ impl Table {
         (end < self.slab.places()).then_some(Cursor(end))
     }
 
-    /// Removes one connection. Returns false when it is gone already.
+    /// Removes one connection. Returns false if it no longer exists.
     pub fn remove_connection(&mut self, reference: ConnRef) -> bool {
         let is_there = self.entry(reference).is_some();
         if is_there {
@@ -174,7 +175,8 @@ impl Table {
         is_there
     }
 
-    /// Sets bits of mark and label. Returns the new generation, `None` when the connection is gone.
+    /// Sets bits of mark and label. Returns the new generation, or `None` if the connection no
+    /// longer exists.
     pub fn set_metadata(
         &mut self,
         reference: ConnRef,
@@ -195,33 +197,33 @@ impl Table {
         Some(self.slab.get(reference.id.0)?.generation)
     }
 
-    /// Use and limit of a zone.
+    /// The number of connections of a zone, and its limit.
     pub fn zone_use(&self, zone: Zone) -> Use {
         Use { connections: self.zones.count(zone), limit: self.zones.limit(zone) }
     }
 
-    /// Use and limit of a port.
+    /// The number of connections that a port has opened, and its limit.
     pub fn port_use(&self, port: PortNo) -> Use {
         let (connections, limit) = (self.ports.count(port), self.port_usage(port).1);
         Use { connections, limit }
     }
 
-    /// Every zone that has a connection, and how many it has.
+    /// Every zone that has connections, and their number.
     pub fn zones(&self) -> impl Iterator<Item = (Zone, u32)> + '_ {
         self.zones.iter()
     }
 
-    /// Every port that has opened a connection, and how many it has.
+    /// Every port that has opened connections, and their number.
     pub fn ports(&self) -> impl Iterator<Item = (PortNo, u32)> + '_ {
         self.ports.iter()
     }
 
-    /// Limits a zone, or with `None` gives it the default. Existing connections stay.
+    /// Sets the limit of a zone; `None` restores the default. Existing connections stay.
     pub fn set_zone_limit(&mut self, zone: Zone, limit: Option<u32>) {
         self.zones.set_limit(zone, limit);
     }
 
-    /// Limits a port, or with `None` gives it the default. Existing connections stay.
+    /// Sets the limit of a port; `None` restores the default. Existing connections stay.
     pub fn set_port_limit(&mut self, port: PortNo, limit: Option<u32>) {
         self.ports.set_limit(port, limit);
     }

@@ -74,7 +74,7 @@ fn connection_lives_as_long_as_its_state_says() {
         (true, FIN | ACK, 1, 2, Timeout::TcpUnacknowledged),
         (false, ACK, 2, 2, Timeout::TcpTimeWait),
     ];
-    // Data that is not acknowledged shortens only longer timeouts.
+    // Unacknowledged data only replaces a timeout that is longer than its own, which is 1 s here.
     config.timeouts.set(Timeout::TcpUnacknowledged, 1);
     table.set_config(config.clone());
     for (at, (reply, flags, seq, ack, timeout)) in steps.into_iter().enumerate() {
@@ -113,7 +113,7 @@ fn packet_is_invalid_when_it_cannot_be_tracked() {
         let tracked = table.track(0, ZONE, &packet, Nat::Apply);
         assert_eq!((tracked.state, tracked.invalid), (State::TRK | State::INV, Some(reason)));
         assert_eq!(table.stats().invalid(reason), before + 1);
-        // A commit does nothing.
+        // A commit of an invalid packet does nothing.
         assert_eq!(table.commit(0, &tracked, &packet, PORT, &Commit::default()), Ok(tracked));
     }
     assert!(table.is_empty());
@@ -172,11 +172,11 @@ fn generation_changes_when_later_packets_can_notice() {
     assert!(changed > e && !table.is_unchanged(reference));
     let current = table.current(&tracked);
     assert_eq!((current.mark, current.connection.unwrap().generation), (5, changed));
-    // The same value again is no change.
+    // Setting the same value again changes nothing.
     assert_eq!(table.set_metadata(reference, mark, Masked::default()), Some(changed));
     assert!(table.remove_connection(reference) && !table.remove_connection(reference));
     assert_eq!(table.current(&current).connection, None);
-    // The next connection in the same place is another one.
+    // A new connection that reuses the slot is a different one.
     let next = forward(&mut table, 0, &datagram(ends(), [1, 2]), &Commit::default());
     assert_eq!(next.connection.unwrap().id, reference.id);
     assert!(!table.is_unchanged(reference) && !table.remove_connection(reference));
@@ -203,7 +203,8 @@ fn packet_is_steady_when_later_ones_change_nothing() {
     let (there, back) = (datagram(ends(), [1, 2]), datagram(ends().reversed(), [2, 1]));
     let mut at = |now_ms, headers| forward(&mut table, now_ms, headers, &Commit::default());
     assert!(!at(0, &there).is_steady && !at(10, &back).is_steady && !at(20, &there).is_steady);
-    // A stream after two seconds: the packet that makes it one changes the connection.
+    // After two seconds the connection is a stream. The first packet of the stream changes the
+    // connection.
     assert!(!at(2100, &there).is_steady && at(2101, &there).is_steady && at(2102, &back).is_steady);
 }
 
@@ -227,7 +228,7 @@ fn proposals_become_rare_when_nothing_is_fused() {
     assert!(first.iter().all(|count| (2..=4).contains(count)), "{first:?}");
     let later = proposals(&mut table, 60_000, 120_000);
     assert!(later.iter().all(|count| (2..=9).contains(count)), "{later:?}");
-    // After a fusion they begin anew.
+    // After a fusion, proposals begin anew.
     let keys = table.fuse(&[connection]).unwrap();
     table.end_fusion(keys[0]);
     assert_eq!(proposals(&mut table, 120_001, 120_002), [1, 1]);
@@ -242,7 +243,8 @@ fn reset_ends_a_fused_connection_whatever_its_number() {
         let reset = segment(false, RST | ACK, far, end);
         assert_eq!(forward(&mut table, 1000, &reset, &Commit::default()).invalid, None);
         assert_eq!(table.outdated(), &*keys);
-        // Packets before the reset are reported later.
+        // The datapath reports packets from before the reset late; they do not prolong the
+        // connection.
         table.prolong(1500, keys[0]);
         while table.expire(12_000, 100) == 100 {}
         assert!(table.is_empty(), "a reset connection lives for ten seconds");
@@ -256,15 +258,15 @@ fn change_of_a_fused_connection_is_reported_once() {
     let connection = established(&mut table, 0).connection.unwrap();
     let keys = table.fuse(&[connection]).unwrap();
     assert!(table.outdated().is_empty() && table.fuse(&[connection]).is_some());
-    // Megabytes later. The table has not seen what is acknowledged here.
+    // The ends have exchanged megabytes meanwhile. The table has not seen the acknowledged data.
     let far = segment(true, ACK, 9_000_000, 5_000_000);
-    assert!(forward(&mut table, 1, &far, &commit).is_steady, "it does not know the window");
+    assert!(forward(&mut table, 1, &far, &commit).is_steady, "the table does not know the window");
     assert!(table.outdated().is_empty());
     let fin = segment(false, FIN | ACK, 5_000_000, 9_000_000);
     assert!(forward(&mut table, 2, &fin, &commit).state.contains(State::EST));
     assert_eq!(table.take_outdated(), *keys);
     forward(&mut table, 3, &segment(true, FIN | ACK, 9_000_000, 5_000_001), &commit);
-    assert!(table.outdated().is_empty(), "it is reported already");
+    assert!(table.outdated().is_empty(), "the change is already reported");
     assert_eq!(table.fuse(&[connection]), None);
     table.end_fusion(keys[0]);
     let ack = segment(false, ACK, 5_000_001, 9_000_001);
@@ -278,7 +280,8 @@ fn segments_are_valid_after_fusion_when_earlier_ones_arrive_late() {
     let connection = established(&mut table, 0).connection.unwrap();
     let keys = table.fuse(&[connection]).unwrap();
     table.end_fusion(keys[0]);
-    // While these waited for the table, the datapath has forwarded megabytes in both directions.
+    // While these segments waited for the table, the datapath forwarded megabytes in both
+    // directions.
     for late in [segment(false, ACK, 1000, 1000), segment(true, ACK, 1000, 1000)] {
         assert!(forward(&mut table, 1, &late, &commit).state.contains(State::EST));
     }
@@ -295,11 +298,11 @@ fn fused_connection_is_reported_when_it_is_removed() {
     let keys = table.fuse(&[connection]).unwrap();
     let end_ms = 432_000_000;
     table.prolong(5000, keys[0]);
-    assert_eq!(table.expire(end_ms + 4000, 100), 1, "it is looked at");
+    assert_eq!(table.expire(end_ms + 4000, 100), 1, "the entry is examined");
     assert!(table.len() == 1 && table.outdated().is_empty(), "it was used five seconds later");
     while table.expire(end_ms + 7000, 100) == 100 {}
     assert_eq!((table.len(), table.take_outdated()), (0, keys.to_vec()));
-    // The keys stand for no other connection in the same place.
+    // The keys do not refer to a new connection that reuses the slot.
     let next = established(&mut table, end_ms + 8000);
     assert_eq!(next.connection.unwrap().id, keys[0].id());
     table.prolong(end_ms + 10_000, keys[0]);
@@ -314,7 +317,8 @@ fn connection_is_over_when_its_time_is_over() {
     let first = forward(&mut table, 0, &packet, &Commit::default());
     assert_eq!(table.expire(29_999, 10), 0);
     assert!(table.track(29_999, ZONE, &packet, Nat::Apply).connection.is_some());
-    // 30 seconds after the last packet, nobody finds it, removed or not.
+    // 30 seconds after the last packet, no lookup finds the connection, although it is not removed
+    // yet.
     let tuple = packet.tuple().unwrap();
     assert!(table.look_up(59_998, ZONE, &tuple).is_some());
     assert!(table.look_up(59_999, ZONE, &tuple).is_none() && table.len() == 1);
@@ -344,7 +348,7 @@ fn expiry_looks_at_no_more_connections_than_allowed() {
     for port in 0..1000 {
         forward(&mut table, 0, &datagram(ends(), [port, 2]), &Commit::default());
     }
-    // Much later, and with the ring of timers gone round several times.
+    // Much later: the ring of timers has wrapped around several times.
     let now_ms = 10_000_000;
     let mut calls = 0;
     while !table.is_empty() {
@@ -373,10 +377,10 @@ fn new_connection_is_refused_when_a_limit_is_reached() {
         let refused = table.commit(0, &tracked, &third, PORT, &Commit::default());
         assert_eq!((refused, table.len()), (Err(expected), 2));
         assert_eq!(table.stats().refused(expected), 1);
-        // The connections that exist go on.
+        // Existing connections continue.
         let first = table.track(0, ZONE, &datagram(ends(), [0, 2]), Nat::Apply);
         assert!(first.connection.is_some());
-        // A limit of its own counts instead of the default.
+        // A limit of the zone or port replaces the default.
         table.set_zone_limit(ZONE, Some(10));
         table.set_port_limit(PORT, Some(10));
         let again = table.commit(0, &tracked, &third, PORT, &Commit::default());
@@ -417,7 +421,8 @@ fn flood_of_syns_leaves_places_to_others_when_timeouts_are_adaptive() {
         let later = table.track(300_000, ZONE, &segment(true, ACK, 1, 1), Nat::Apply);
         assert!(later.state.contains(State::EST), "the established connection stays");
     }
-    // A few, until the first of those that began in an empty table have ended.
+    // Some are refused until the first connections, which got long timeouts in an empty table, have
+    // expired.
     assert!(refused[1] < 1000, "{refused:?}");
     assert!(refused[0] > 30_000, "{refused:?}");
 }
@@ -457,7 +462,7 @@ fn nat_is_exhausted_when_every_port_is_taken() {
     let tracked = table.track(0, ZONE, &fifth, Nat::Apply);
     let refused = table.commit(0, &tracked, &fifth, PORT, &commit);
     assert_eq!(refused, Err(CtDrop::NatExhausted));
-    // Another destination has all ports again.
+    // For another destination, all ports are free again.
     let elsewhere = datagram(Ends { dst: address(3), ..ends() }, [6000, 53]);
     let tracked = table.track(0, ZONE, &elsewhere, Nat::Apply);
     assert!(table.commit(0, &tracked, &elsewhere, PORT, &commit).is_ok());
@@ -494,8 +499,8 @@ fn connection_is_reversed_when_its_commit_is_forced() {
     assert_eq!(only(&table).original, reply.tuple().unwrap());
 }
 
-/// A client reaches itself through a load balancer, as OVN does it: destination NAT in one zone,
-/// source NAT to the virtual address in another.
+/// A client reaches itself through a load balancer, as in OVN: destination NAT in one zone, source
+/// NAT to the virtual address in another.
 #[test]
 fn hairpin_comes_back_to_the_client() {
     let (mut table, vip) = (table(), address(100));
@@ -544,7 +549,7 @@ fn mapped_address_is_another_address() {
     assert_eq!(Tuple::new(v4.into(), mapped, Protocol::TCP, port, port), None);
 }
 
-/// Headers of any bytes, and a table that receives them in any order.
+/// Parses random bytes, and tracks the packets in random order.
 #[test]
 fn nothing_panics_when_packets_are_random() {
     let mut random = Random::new(1);

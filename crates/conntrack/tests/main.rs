@@ -1,5 +1,5 @@
-//! Tests of connection tracking: beside the kernel, beside a naive table, of its limits, and of
-//! saved connections.
+//! Tests of connection tracking: compared with the kernel and with a naive table, limits, and saved
+//! connections.
 
 mod behaviour;
 mod kernel;

@@ -1,5 +1,6 @@
-//! The table beside a list that is searched from front to back. UDP only, whose state machine is
-//! simple: this is about the table, its limits, its timers and the choice of NAT.
+//! Compares the table with a list that is searched from front to back. The packets are UDP only,
+//! whose state machine is simple: the subject is the table, its limits, its timers and the choice
+//! of NAT.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -90,7 +91,7 @@ impl SideBySide {
         if looked_at < max {
             // All due timers were handled, and a timer is at most a second late.
             let late = |c: &conntrack::Connection| c.deadline_ms + 1000 < self.now_ms;
-            assert_eq!(self.table.iter().find(late), None, "expiry left it behind");
+            assert_eq!(self.table.iter().find(late), None, "an expired connection remains");
         }
     }
 
@@ -132,7 +133,7 @@ impl SideBySide {
         }
     }
 
-    /// A packet of one of few tuples, tracked, and sometimes committed.
+    /// Tracks a packet of one of few tuples, and sometimes commits it.
     fn packet(&mut self, random: &mut Random) {
         let zone = zone(random);
         let (ends, ports) = match self.list.get(random.below(self.list.len() + 3)) {
@@ -183,7 +184,7 @@ impl SideBySide {
         }
     }
 
-    /// The state of a packet, and the refreshed entry.
+    /// The expected state of a packet. Refreshes its entry in the list.
     fn expect_tracked(&mut self, found: Option<(usize, bool)>) -> State {
         let Some((at, is_reply)) = found else { return State::TRK | State::NEW };
         let entry = &mut self.list[at];
@@ -199,7 +200,8 @@ impl SideBySide {
         State::TRK | state
     }
 
-    /// The translated packet is the answer to packets of the other direction.
+    /// Checks that the tuple of the translated packet is the reverse of the other direction's
+    /// tuple.
     fn check_translation(
         &self,
         bytes: &[u8],
@@ -227,7 +229,8 @@ impl SideBySide {
         commit: &Commit,
         committed: Result<conntrack::Tracked, CtDrop>,
     ) {
-        // Entries that are over count until `expire`, so only what is left is certain.
+        // Expired entries of the table count until `expire`, so the list gives only a lower bound
+        // of the counts.
         let per_zone = self.alive().filter(|entry| entry.zone == zone).count() as u32;
         let per_port = self.alive().filter(|entry| entry.opener == opener).count() as u32;
         let zone_limit = self.zone_limits.get(&zone).copied().unwrap_or(self.limits.per_zone);
@@ -238,7 +241,7 @@ impl SideBySide {
                 let reference = tracked.connection.unwrap();
                 let connection = self.table.connection(reference.id).unwrap();
                 check_nat(&original, &connection.reply, commit.nat.as_ref());
-                assert_eq!(self.find(zone, &connection.reply), None, "the replies are taken");
+                assert_eq!(self.find(zone, &connection.reply), None, "another connection has the replies");
                 self.list.push(Entry {
                     zone,
                     original,
@@ -270,7 +273,7 @@ impl SideBySide {
         }
     }
 
-    /// Counters and contents are those of the list.
+    /// Checks that counters and contents of the table are those of the list.
     fn check_all(&mut self) {
         while self.table.expire(self.now_ms, 7) == 7 {}
         let now_ms = self.now_ms;
@@ -326,7 +329,7 @@ fn nat_spec(random: &mut Random) -> Option<NatSpec> {
     Some(spec)
 }
 
-/// The chosen address and port are in their ranges.
+/// Checks that the chosen address and port are in their ranges.
 fn check_nat(original: &Tuple, reply: &Tuple, spec: Option<&NatSpec>) {
     let translated = reply.reversed().unwrap();
     let Some(spec) = spec else {

@@ -1,4 +1,4 @@
-//! Connections that are saved, and restored in another table.
+//! Tests of connections that are saved, and restored in another table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ pub struct Saved(Arc<Mutex<BTreeMap<u32, Record>>>);
 
 impl Store for Saved {
     fn write(&mut self, place: u32, record: &Record) {
-        // As a file has them.
+        // Encodes and decodes the record, as a file would.
         let record = Record::from_words(*record.words()).expect("the checksum is right");
         self.0.lock().unwrap().insert(place, record);
     }
@@ -35,24 +35,25 @@ impl Saved {
         self.0.lock().unwrap().values().copied().collect()
     }
 
-    /// A table with all records, whose openers get the next number.
+    /// A table that is restored from all records. The port number of each opener is increased by 1.
     fn restored(&self) -> Table {
         let mut table = Table::new(Config::default(), Seed([5, 6, 7, 8]), 77);
         for record in self.records() {
             let opener = PortNo(record.opener().0 + 1);
-            table.restore(77, &record, 0, opener).expect("nothing speaks against it");
+            table.restore(77, &record, 0, opener).expect("the record can be restored");
         }
         table
     }
 
-    /// What a table that is restored from the records has, as text.
+    /// The saved properties of a table that is restored from the records, as text.
     pub fn lasting(&self) -> BTreeSet<String> {
         let table = self.restored();
         let openers = table.iter().map(|c| c.opener.0 - 1);
         table.iter().zip(openers).map(|(c, opener)| lasting(&c, PortNo(opener))).collect()
     }
 
-    /// The same of the table that saves its connections: those that have seen a reply.
+    /// The same properties of the original table. Only connections that have seen a reply are
+    /// saved.
     pub fn expected(table: &Table) -> BTreeSet<String> {
         let replied = table.iter().filter(|connection| connection.seen_reply);
         replied.map(|connection| lasting(&connection, connection.opener)).collect()
@@ -85,7 +86,8 @@ fn segment(reply: bool, flags: u8, seq: u32, ack: u32, payload_len: usize) -> co
     headers(&ip(ends, Protocol::TCP, segment.bytes(), 1))
 }
 
-/// A table with one connection in each state of a handshake with source NAT, after `steps` of it.
+/// A table with one connection with source NAT, after `steps` segments of its handshake, and its
+/// store.
 fn opened(steps: usize) -> (Table, Saved) {
     let (mut table, saved) = (Table::new(Config::default(), Seed([1; 4]), 0), Saved::default());
     table.save_in(Box::new(saved.clone()));
@@ -118,7 +120,7 @@ fn connection_is_saved_when_it_has_seen_a_reply() {
 fn restored_connection_continues_in_both_directions_when_either_end_sends_first() {
     for reply_first in [false, true] {
         let mut table = opened(3).1.restored();
-        // Sequence numbers far from those of the handshake: data has passed since.
+        // Sequence numbers far from those of the handshake: data has been sent since.
         let both = [(false, 5_000_000, 9_000_000), (true, 9_000_000, 5_000_000)];
         let order = if reply_first { [both[1], both[0]] } else { both };
         for (reply, seq, ack) in order {
@@ -128,7 +130,7 @@ fn restored_connection_continues_in_both_directions_when_either_end_sends_first(
             assert_eq!(tracked.state, State::TRK | State::EST | reply_bits);
             assert_eq!((tracked.mark, tracked.label), (7, 1 << 100 | 3));
         }
-        // Now the windows are known again.
+        // After both ends have sent, the windows are known again.
         let wild = segment(false, ACK, 7_000_000, 9_000_100, 0);
         assert!(table.track(100, ZONE, &wild, Nat::Apply).state.contains(State::INV));
         let fin = segment(true, FIN | ACK, 9_000_100, 5_000_100, 0);
@@ -162,7 +164,7 @@ fn connection_is_not_restored_when_something_speaks_against_it() {
     assert_eq!(restore(&mut table(none), 0), refused);
 }
 
-/// A record that does not come from a table restores nothing impossible, and never panics.
+/// A record with random bits restores no impossible connection, and causes no panic.
 #[test]
 fn record_is_refused_when_a_bit_has_changed() {
     let mut random = Random::new(1);
@@ -173,8 +175,8 @@ fn record_is_refused_when_a_bit_has_changed() {
         assert_eq!(Record::from_words(words), None, "bit {bit}");
     }
     let new_table = || Table::new(Config::default(), Seed([1; 4]), 0);
-    // The memory of a table is filled when it is made. So many records share one, at other times,
-    // which are too far apart for any timeout.
+    // Creating a table is slow, because its memory is initialized. Many records therefore share one
+    // table, at times that are further apart than any timeout.
     let mut table = new_table();
     for number in 0..20_000_u64 {
         let now_ms = (number % 1000) << 30;

@@ -1,4 +1,4 @@
-//! Rewritten packets have right checksums, and the answer undoes the rewriting.
+//! Translated packets have right checksums, and the translation of the reply is the reverse.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -23,7 +23,7 @@ fn spec(random: &mut Random, is_v4: bool) -> NatSpec {
     NatSpec::new(kind, Some(address..=address), ports.map(|port| port..=port))
 }
 
-/// The frame of the answer: addresses and ports swapped, everything else the same.
+/// The frame of the reply: addresses and ports are swapped, everything else is the same.
 fn answer(frame: &PacketBuf) -> PacketBuf {
     let at = frame.located().unwrap();
     let mut answer = frame.clone();
@@ -59,7 +59,7 @@ fn answer_undoes_the_translation_when_random() {
         assert_eq!(there.offload, original.offload, "the packet stays whole");
         assert_checksum(&there);
         let back = answer(&there);
-        // Not every segment is one that the server could send; its tuple counts.
+        // Some segments are not ones that a server could send, so only the tuple is looked up.
         let seen = Headers::parse(&back).unwrap().tuple().unwrap();
         let (connection, _) = table.look_up(0, Zone(1), &seen).unwrap();
         assert_eq!((connection.original, connection.reply), (tuple, seen));
@@ -75,7 +75,7 @@ fn answer_undoes_the_translation_when_random() {
     assert!(translated > 200, "{translated}");
 }
 
-/// The checksum is right once the offload is completed.
+/// Checks that the checksum is right after the offload is completed.
 fn assert_checksum(packet: &PacketBuf) {
     let mut packet = packet.clone();
     packet.offload.gso = None;
@@ -88,7 +88,7 @@ fn assert_checksum(packet: &PacketBuf) {
     }
 }
 
-/// An error about the translated packet, as a router behind the NAT sends it.
+/// An ICMP error about the translated packet, from the destination's side of the NAT.
 fn error_about(packet: &[u8], len: usize) -> Vec<u8> {
     let quoted = &packet[..len.min(packet.len())];
     let tuple = headers(packet).tuple().unwrap();

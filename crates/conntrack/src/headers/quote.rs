@@ -1,4 +1,4 @@
-//! The packet that an ICMP error quotes, which may be cut short.
+//! The packet that an ICMP error quotes, which may be truncated.
 
 use wire::{Fragment, Ipv4Packet, Ipv6Packet, Protocol, icmp};
 
@@ -6,7 +6,7 @@ use crate::Tuple;
 use crate::tuple::has_ports;
 
 /// The tuple of the packet quoted in `bytes`. `None` when it is malformed, is itself an ICMP error,
-/// or does not reach to ports or identifier.
+/// or ends before its ports or identifier.
 pub(super) fn parse(bytes: &[u8], is_v4: bool) -> Option<Tuple> {
     let (src, dst, protocol, at) = if is_v4 {
         let ip = Ipv4Packet::new_header(bytes).ok()?;

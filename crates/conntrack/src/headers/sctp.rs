@@ -4,12 +4,12 @@ use crate::Invalid;
 
 const HEADER_LEN: usize = 12;
 const CHUNK_HEADER_LEN: usize = 4;
-/// Control chunks of a packet that are kept. Real packets bundle three at most.
+/// The number of control chunks of a packet that are kept. Real packets bundle at most three.
 const MAX_CONTROL_CHUNKS: usize = 8;
 /// The T bit of ABORT and SHUTDOWN COMPLETE.
 const FLAG_T: u8 = 1;
 
-/// A chunk that matters to the state machine.
+/// A chunk that the state machine evaluates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Chunk {
     Init { tag: u32 },
@@ -29,15 +29,15 @@ pub(crate) enum Chunk {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SctpPacket {
     pub tag: u32,
-    /// Has a DATA chunk.
+    /// True if the packet contains a DATA chunk.
     pub has_data: bool,
-    /// Has a chunk that is not listed in [`Chunk`], DATA for example.
+    /// True if the packet contains a chunk that is not listed in [`Chunk`], for example DATA.
     pub has_other: bool,
     chunks: [Option<Chunk>; MAX_CONTROL_CHUNKS],
 }
 
 impl SctpPacket {
-    /// Reads the packet of `len` bytes, of which `bytes` is the beginning, and its ports.
+    /// Parses a packet of `len` bytes that begins with `bytes`. Also returns its ports.
     pub(super) fn parse(bytes: &[u8], len: usize) -> Result<(Self, [u16; 2]), Invalid> {
         let &[a, b, c, d, e, f, g, h, ..] = super::first::<HEADER_LEN>(bytes)?;
         let mut packet = Self {

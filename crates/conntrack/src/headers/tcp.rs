@@ -17,11 +17,11 @@ const SACK_BLOCK_LEN: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment {
     pub seq: u32,
-    /// The sequence number after the segment: data, SYN and FIN counted.
+    /// The sequence number after the segment, which counts data, SYN and FIN.
     pub end: u32,
     pub ack: u32,
-    /// The highest sequence number that the receiver has: the last edge of the SACK blocks, or
-    /// `ack` without them.
+    /// The highest sequence number that the sender of this segment has received: the highest right
+    /// edge of the SACK blocks, or `ack` without SACK blocks.
     pub sack: u32,
     /// The window field, not scaled.
     pub window: u16,
@@ -37,11 +37,11 @@ pub(crate) struct Options {
     pub sack_permitted: bool,
 }
 
-/// What a segment means to the state machine.
+/// The meaning of a segment for the state machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum TcpEvent {
-    /// None of those below.
+    /// None of the other events.
     None,
     Syn,
     SynAck,
@@ -51,7 +51,7 @@ pub(crate) enum TcpEvent {
 }
 
 impl Segment {
-    /// Reads the segment of `len` bytes, of which `bytes` is the beginning, and its ports.
+    /// Parses a segment of `len` bytes that begins with `bytes`. Also returns its ports.
     pub(super) fn parse(bytes: &[u8], len: usize) -> Result<(Self, [u16; 2]), Invalid> {
         let segment = wire::TcpPacket::new_checked(bytes).map_err(|_| Invalid::Malformed)?;
         let flags = segment.flags();
@@ -105,7 +105,8 @@ fn is_valid(flags: TcpFlags) -> bool {
     with_urgent.contains(&rest.without(TcpFlags::URG)) || without.contains(&rest)
 }
 
-/// The options, up to the first malformed one, and the last edge of the SACK blocks beyond `ack`.
+/// The options, up to the first malformed one, and the highest right edge of the SACK blocks after
+/// `ack`.
 fn parse_options(mut rest: &[u8], ack: u32) -> (Options, u32) {
     let (mut options, mut edge, mut has_sack) = (Options::default(), ack, false);
     loop {

@@ -1,14 +1,15 @@
-//! Window tracking: which sequence and acknowledgement numbers a connection can have.
+//! Window tracking: checks the sequence and acknowledgement numbers of segments.
 //!
 //! The rules are those of Guido van Rooij, "Real Stateful TCP Packet Filtering in IP Filter", with
-//! the changes that nf_conntrack made to them. For each sender, a [`Side`] has the highest sequence
-//! number that it sent (`end`), and the highest that its receiver allowed (`max_end`). A segment is
-//! valid when
+//! the changes that nf_conntrack made to them. For each sender, a [`Side`] contains the highest
+//! sequence number that it sent (`end`), and the highest that its receiver allowed (`max_end`). A
+//! segment is valid when
 //!
-//! 1. it begins at `max_end` of its sender or before,
-//! 2. it ends not more than the receiver's largest window before `end` of its sender,
+//! 1. it begins at or before `max_end` of its sender,
+//! 2. it ends at most the receiver's largest window before `end` of its sender,
 //! 3. it acknowledges at most `end` of its receiver,
-//! 4. and that not later than [`MAX_ACK_DELAY`].
+//! 4. it acknowledges at least `end` of its receiver, less the sender's largest window or
+//!    [`MAX_ACK_DELAY`].
 
 use wire::TcpFlags;
 
@@ -16,25 +17,26 @@ use super::TcpState;
 use crate::Direction;
 use crate::headers::{Segment, is_after};
 
-/// Bytes by which an acknowledgement may be late, at least: the largest unscaled window.
+/// The lower limit for the number of bytes that an acknowledgement may lag behind: the largest
+/// unscaled window.
 const MAX_ACK_DELAY: u32 = 66_000;
 
-/// What one end has sent.
+/// The numbers and options that one end has sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Side {
     /// The highest sequence number sent, exclusive.
     end: u32,
     /// The highest sequence number that the receiver allowed, exclusive.
     max_end: u32,
-    /// The largest window advertised in bytes. 0 when nothing was sent yet.
+    /// The largest window advertised in bytes. 0 if the end has not sent anything yet.
     max_window: u32,
-    /// The highest acknowledgement sent, with [`Side::HAS_ACK`].
+    /// The highest acknowledgement sent; valid if [`Side::HAS_ACK`] is set.
     max_ack: u32,
     scale: u8,
     flags: u8,
 }
 
-/// The numbers of a segment after the corrections for stacks that send wrong ones.
+/// The numbers of a segment, corrected for stacks that send wrong ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub seq: u32,
@@ -42,7 +44,7 @@ pub(super) struct Seen {
     pub end: u32,
 }
 
-/// Where the numbers of a segment are in relation to the windows of both sides.
+/// The position of a segment's numbers in relation to the windows of both sides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WindowPosition {
     Inside,
@@ -106,7 +108,7 @@ impl Side {
         [side, Self { flags, ..Self::default() }]
     }
 
-    /// The sender of a SYN that was ignored before.
+    /// The state of the end that sent a previously ignored SYN.
     pub fn of_ignored_syn(end: u32, window: u16, scale: u8, flags: u8) -> Self {
         let max_window = u32::from(window).max(1);
         Self { end, max_end: end, max_window, max_ack: 0, scale, flags }
@@ -125,7 +127,7 @@ impl Side {
     }
 
     /// Forgets the window and the acknowledgements, as if this end had sent nothing. Otherwise a
-    /// RST would be compared with an acknowledgement of long ago.
+    /// RST would be compared with an outdated acknowledgement.
     pub const fn forget_window(&mut self) {
         self.max_window = 0;
         self.clear(Self::HAS_ACK);
@@ -136,7 +138,7 @@ impl Side {
         [self.scale, self.flags]
     }
 
-    /// The result of [`Side::save`] with an unknown window.
+    /// Restores the result of [`Side::save`]; the window is unknown.
     pub fn restore([scale, flags]: [u8; 2]) -> Self {
         // RFC 7323 section 2.3: a larger scale counts as 14.
         let mut side = Self { scale: scale.min(14), flags, ..Self::default() };
@@ -149,12 +151,13 @@ impl Side {
         self.has(Self::HAS_ACK).then_some(self.max_ack)
     }
 
-    /// True when this end has sent more than `older`, a connection with the same ports.
+    /// True when this end's sequence numbers are beyond those of `older`, an end of an older
+    /// connection with the same ports.
     pub const fn has_advanced(&self, older: &Self) -> bool {
         (self.end.wrapping_sub(older.end) as i32) > 0
     }
 
-    /// Reads the options of a SYN. A segment without any options keeps what is known.
+    /// Reads the options of a SYN. A segment without any options changes nothing.
     fn read_options(&mut self, segment: &Segment) {
         let Some(options) = segment.options else { return };
         self.scale = options.scale.unwrap_or(0);
@@ -190,7 +193,7 @@ impl Side {
             receiver.end = sack;
             receiver.max_end = sack;
         } else if sack == receiver.end.wrapping_add(1) {
-            // Likely the answer to a keepalive.
+            // Probably the reply to a keepalive.
             receiver.end = sack;
         }
     }
@@ -230,7 +233,7 @@ pub(super) fn check(
         && is_after(seen.end, sender.end)
         && matches!(state, TcpState::SynSent | TcpState::SynRecv)
     {
-        // The sender tries again with other numbers.
+        // The sender starts again with other sequence numbers.
         sender.begin(receiver, segment, direction);
         if direction == Direction::Reply && !has_ack {
             return (WindowPosition::Inside, None);
@@ -238,12 +241,12 @@ pub(super) fn check(
     }
     let is_reset = segment.has(TcpFlags::RST);
     if !has_ack || (is_reset && seen.ack == 0) {
-        // Some stacks set ACK in a RST without a number.
+        // Some stacks set ACK in a RST, but not the acknowledgement number.
         seen.ack = receiver.end;
         sack = receiver.end;
     }
     if is_reset && seen.seq == 0 && state == TcpState::SynSent {
-        // The answer to a SYN.
+        // A RST in reply to a SYN.
         seen.seq = sender.end;
         seen.end = sender.end;
     }
@@ -265,7 +268,7 @@ fn judge(sender: &mut Side, receiver: &Side, seen: Seen, sack: u32) -> WindowPos
     let ack_was_sent = is_before(sack, receiver.end.wrapping_add(1));
     if !is_before(seen.seq, sender.max_end.wrapping_add(1)) {
         // Some stacks send somewhat more than the window allows. If the receiver accepts that, it
-        // will acknowledge data that the tracker has not seen, so that has to be recorded.
+        // will acknowledge data that the tracker has not seen, so `end` must be raised.
         let excess = seen.end.wrapping_sub(sender.max_end).wrapping_add(1);
         let tolerable = receiver.max_window != 0
             && ends_in_window

@@ -9,7 +9,7 @@ use super::sctp::SctpPair;
 use super::tcp::TcpPair;
 use crate::support::{Ends, icmp, ip, udp};
 
-/// How the router translates the connection.
+/// The NAT rule of the router for the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
     Keep,
@@ -27,12 +27,12 @@ pub const SOURCE_PORT: u16 = 2000;
 pub const SERVICE_PORT: u16 = 80;
 pub const BACKEND_PORT: u16 = 8080;
 
-/// The addresses that a rule is about.
+/// The addresses that a rule translates.
 pub struct Plan {
     pub client: IpAddr,
-    /// As the client addresses it.
+    /// The address to which the client sends.
     pub server: IpAddr,
-    /// As the server sees the client.
+    /// The source address that the server sees.
     pub seen_client: IpAddr,
     /// The server's own address.
     pub backend: IpAddr,
@@ -46,7 +46,7 @@ impl Rule {
         random.pick(&Self::ALL)
     }
 
-    /// The addresses of sequence `number`.
+    /// The addresses for packet sequence `number`.
     pub fn plan(self, v6: bool, number: u16) -> Plan {
         let [a, b] = number.to_be_bytes();
         let class = match self {
@@ -94,7 +94,7 @@ enum Content {
     Other,
 }
 
-/// Ports or identifier as the client and as the server sees them.
+/// The addresses, and the ports or identifier, of a connection on one side of the router.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     pub ends: Ends,
@@ -104,9 +104,9 @@ pub struct View {
 /// A connection.
 pub struct Flow {
     content: Content,
-    /// As packets of the original direction arrive at the router.
+    /// The side of the client: packets of the original direction when they arrive at the router.
     pub client_view: View,
-    /// As they leave it.
+    /// The side of the server: the same packets when they leave the router.
     pub server_view: View,
     /// The last packet that each end has received.
     pub received: [Option<Vec<u8>>; 2],
@@ -149,7 +149,7 @@ impl Flow {
         }
     }
 
-    /// A packet, and whether the second end sends it.
+    /// The next packet, and true if the server sends it.
     pub fn packet(&mut self, random: &mut Random, marker: u16) -> (bool, Vec<u8>) {
         let protocol = self.protocol();
         let (reply, l4) = self.transport(random);
@@ -221,13 +221,13 @@ impl Flow {
         let is_v4 = ends.src.is_ipv4();
         let header = if is_v4 { 20 } else { 40 };
         let is_translated = self.client_view.ends != self.server_view.ends;
-        // The kernel drops what it has to translate when less than eight bytes are quoted. weft
-        // translates as far as the quote reaches.
+        // The kernel drops an error that it must translate if it quotes less than eight bytes. weft
+        // translates the fields that the quote contains.
         let least = if is_translated { 8 } else { random.pick(&[3, 4, 8]) };
         let len = header + random.pick(&[least, 8, 12, 20, 40, 500]);
         let mut quote = packet[..len.min(packet.len())].to_vec();
         if random.once_in(10) {
-            // The kernel does not look at the version.
+            // The version field stays intact, because the kernel does not check it.
             let at = 1 + random.below(quote.len() - 1);
             quote[at] ^= 1 << random.below(8);
         }

@@ -1,6 +1,6 @@
-//! The crate beside the kernel's nf_conntrack: the same random packets through both. Each packet
-//! must get the same class and the same translation, and each connection must have the same state
-//! at the end.
+//! Compares this crate with the kernel's nf_conntrack: both process the same random packets. Each
+//! packet must get the same class and the same translation, and each connection must have the same
+//! state at the end.
 //!
 //! `WEFT_CT_SEQUENCES` sets the number of sequences, `WEFT_CT_SEED` the seed, and `WEFT_CT_FIRST`
 //! the first sequence, to repeat one that failed.
@@ -26,7 +26,7 @@ use wire::Protocol;
 use crate::support::{Ends, frame, headers, ip, ip_of, udp};
 
 const ZONE: Zone = Zone(0);
-/// Sequences through one router.
+/// Packet sequences that one router processes.
 const BATCH: u64 = 4000;
 /// The marker of the packet that ends a sequence.
 const END: u16 = 0xffff;
@@ -34,7 +34,7 @@ const END: u16 = 0xffff;
 const INSIDE: [&str; 4] = ["172.16.0.0/12", "203.0.113.0/24", "2001:db8:1::/48", "2001:db8:3::/48"];
 const OUTSIDE: [&str; 3] = ["198.18.0.0/15", "2001:db8:2::/48", "2001:db8:4::/48"];
 
-/// The class of a packet becomes its DSCP.
+/// The router writes the class of a packet (its connection state) to its DSCP.
 const RULES: &str = "
 table inet test {
     chain classify {
@@ -74,7 +74,7 @@ table inet test {
     }
 }";
 
-/// The timeouts that the kernel can be told, with its names.
+/// The timeouts that can be configured in the kernel, with their sysctl names.
 const TIMEOUTS: [(Timeout, &str); 22] = [
     (Timeout::TcpSynSent, "tcp_timeout_syn_sent"),
     (Timeout::TcpSynRecv, "tcp_timeout_syn_recv"),
@@ -101,18 +101,19 @@ const TIMEOUTS: [(Timeout, &str); 22] = [
 ];
 
 /// A timeout in seconds. No connection expires during the test, and no two states have timeouts
-/// that could be confused. Those of retransmitted and unacknowledged data are shorter than others.
+/// that could be confused. The timeouts of retransmitted and unacknowledged data are shorter than
+/// the others.
 fn timeout_s(timeout: Timeout) -> u32 {
     match timeout {
         Timeout::TcpRetransmit => 1500,
         Timeout::TcpUnacknowledged => 1000,
-        // Linux has no option for it.
+        // Linux has no option for this timeout.
         Timeout::TcpSynSent2 => timeout.default_s(),
         timeout => 2000 + 100 * timeout as u32,
     }
 }
 
-/// What becomes of a packet.
+/// The result for a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Fate {
     Dropped,
@@ -203,7 +204,8 @@ fn observe(router: &Router, steps: &[Step]) -> Vec<Fate> {
     fates
 }
 
-/// Marker and DSCP of a packet; `None` for packets of the namespaces' own stacks.
+/// Marker and DSCP of a test packet; `None` for other packets, which the IP stacks of the
+/// namespaces send.
 fn marks(packet: &[u8]) -> Option<(u16, u8)> {
     match *packet {
         [0x45, tos, _, _, a, b, 0x40, ..] if tos != 0 => {
@@ -217,7 +219,7 @@ fn marks(packet: &[u8]) -> Option<(u16, u8)> {
     }
 }
 
-/// Equal but for the fields that the router changes in every packet.
+/// True if the results are equal, except for the fields that the router changes in every packet.
 fn is_same(ours: &Fate, kernel: &Fate) -> bool {
     match (ours, kernel) {
         (Fate::Passed { class: a, packet: ours }, Fate::Passed { class: b, packet: kernel }) => {
@@ -243,8 +245,8 @@ fn neutral(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The kernel computes the checksum of a quoted SCTP packet from the part that is quoted, which is
-/// wrong. weft leaves it as it is.
+/// The kernel recomputes the checksum of a quoted SCTP packet from the quoted part, which gives a
+/// wrong checksum. weft does not change it.
 fn forget_quoted_crc(packet: &mut [u8]) {
     let v4 = packet[0] >> 4 == 4;
     let (len, protocol) = if v4 { (20, 9) } else { (40, 6) };
@@ -275,11 +277,11 @@ fn describe(step: &Step) -> String {
     format!("{:?} {packet}\n    {} {fate}", step.side, step.note)
 }
 
-/// The crate, as a router with the same rules.
+/// This crate as a router with the same rules as the kernel.
 struct SideBySide {
     table: Table,
     start: Instant,
-    /// Connections with a random port.
+    /// Connections for which a random port was chosen.
     random_ports: HashSet<[String; 6]>,
 }
 
@@ -313,7 +315,7 @@ impl SideBySide {
             if let Fate::Passed { packet, .. } = &fate {
                 flow.received[usize::from(!by_server)] = Some(packet.clone());
             }
-            // What follows depends on the port, and the kernel chooses another one.
+            // Later packets depend on the port, and the kernel chooses a different one.
             let is_random = matches!(fate, Fate::AnyPort { .. });
             steps.push(Step { side, packet, fate, note });
             if is_random {
@@ -373,7 +375,7 @@ impl SideBySide {
 
     /// Compares protocol states, timeouts and reply tuples. Returns how many were compared.
     fn compare_states(&self, kernel: &[KernelConnection]) -> u64 {
-        /// The kernel sees packets later, and under load much later.
+        /// The kernel processes packets later than this crate, and much later under load.
         const TOLERANCE_S: u64 = 45;
         let now_ms = self.now_ms();
         let ours: HashMap<_, _> =

@@ -1,4 +1,4 @@
-//! Random SCTP packets: an association that opens and closes, some packets out of place.
+//! Random SCTP packets: an association that opens and closes, with some unexpected packets.
 
 use testkit::random::Random;
 
@@ -14,7 +14,7 @@ const COOKIE_ECHO: u8 = 10;
 const COOKIE_ACK: u8 = 11;
 const SHUTDOWN_COMPLETE: u8 = 14;
 
-/// The packets of an association, by sender.
+/// The packets of an association, each with its sender (true for the second end).
 const SCRIPT: [(bool, u8); 12] = [
     (false, INIT),
     (true, INIT_ACK),
@@ -32,7 +32,7 @@ const SCRIPT: [(bool, u8); 12] = [
 
 #[derive(Clone, Debug)]
 pub struct SctpPair {
-    /// The tag of packets to each end.
+    /// The verification tag of packets to each end.
     tags: [u32; 2],
     next: usize,
 }
@@ -42,7 +42,7 @@ impl SctpPair {
         Self { tags: [0, 1].map(|_| random.word() as u32 | 1), next: 0 }
     }
 
-    /// The next packet, and whether it is from the second end.
+    /// The next packet, and true if the second end sends it.
     pub fn packet(&mut self, random: &mut Random, ports: [u16; 2]) -> (bool, Vec<u8>) {
         let (reply, kind) = if random.once_in(5) {
             let kinds = [INIT, INIT_ACK, 0, 3, HEARTBEAT, HEARTBEAT_ACK, ABORT, SHUTDOWN]

@@ -4,7 +4,7 @@ use testkit::random::Random;
 
 use crate::support::{ACK, FIN, PSH, RST, SYN, TcpSegment, URG};
 
-/// Differences to a right sequence or acknowledgement number: in and out of windows.
+/// Differences from the right sequence or acknowledgement number, inside and outside the window.
 const ERRORS: [u32; 12] = [
     1,
     0_u32.wrapping_sub(1),
@@ -38,7 +38,7 @@ pub struct TcpPair {
 impl TcpPair {
     pub fn new(random: &mut Random) -> Self {
         let ends = [0, 1].map(|_| {
-            // Some near the wrap-around.
+            // Some initial numbers are close to the wrap-around.
             let any = random.word() as u32;
             let base = random.pick(&[0, 0xffff_ff00, 0x7fff_ff00, any]);
             let window = random.pick(&[0, 1, 500, 3000, 65_535, 65_535]);
@@ -47,7 +47,7 @@ impl TcpPair {
         Self { ends }
     }
 
-    /// The next segment, without ports, and whether it is from the second end.
+    /// The next segment, without ports, and true if the second end sends it.
     pub fn segment(&mut self, random: &mut Random) -> (bool, TcpSegment) {
         let (from, mut segment) = match random.below(10) {
             0 => self.wrong(random),
@@ -67,7 +67,7 @@ impl TcpPair {
         (from == 1, segment)
     }
 
-    /// Moves the sender forward, unless the segment goes back.
+    /// Advances the sender's next sequence number, unless the segment is an old one.
     fn record(&mut self, from: usize, segment: &TcpSegment) {
         let control = u32::from(segment.flags & SYN != 0) + u32::from(segment.flags & FIN != 0);
         let end = segment.seq.wrapping_add(segment.payload_len as u32 + control);
@@ -92,7 +92,7 @@ impl TcpPair {
         }
     }
 
-    /// What a real end sends next.
+    /// The segment that a real TCP end could send next.
     fn natural(&mut self, random: &mut Random) -> (usize, TcpSegment) {
         let opened = [self.ends[0].has_sent_syn, self.ends[1].has_sent_syn];
         match opened {
@@ -126,7 +126,7 @@ impl TcpPair {
 
     fn syn(&mut self, random: &mut Random, from: usize, flags: u8) -> TcpSegment {
         if self.ends[from].has_sent_syn && random.once_in(2) {
-            // Another connection with the same ports.
+            // A new connection with the same ports.
             let ahead = random.pick(&[1000, 1_000_000, 0_u32.wrapping_sub(5000)]);
             self.ends[from].next = self.ends[from].next.wrapping_add(ahead);
         }
@@ -159,7 +159,7 @@ impl TcpPair {
         }
     }
 
-    /// Any flags and numbers.
+    /// A segment with random flags and numbers.
     fn wrong(&mut self, random: &mut Random) -> (usize, TcpSegment) {
         let from = random.below(2);
         let flags = random.pick(&[

@@ -22,8 +22,8 @@ impl Ends {
     }
 }
 
-/// An IP packet around `l4`, whose checksum is filled in. `marker` is the IPv4 identification or
-/// the IPv6 flow label.
+/// An IP packet with the payload `l4`, whose checksum is filled in. `marker` is the IPv4
+/// identification or the IPv6 flow label.
 pub fn ip(ends: Ends, protocol: Protocol, mut l4: Vec<u8>, marker: u16) -> Vec<u8> {
     fill_checksum(ends, protocol, &mut l4);
     match (ends.src, ends.dst) {
