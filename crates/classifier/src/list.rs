@@ -14,7 +14,7 @@ const _: () = assert!(LIST_MAX_RULES < MAX_PACKED);
 
 pub(crate) struct RuleList<T> {
     conditions: PackedConditions,
-    /// In the order of `conditions`.
+    /// The rules, in the order of `conditions`.
     rules: Arc<[(Rank, T)]>,
 }
 

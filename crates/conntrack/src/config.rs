@@ -43,12 +43,12 @@ impl Default for Config {
 /// refused: an attacker who opens connections cannot displace those of others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// In the whole table; at most [`Limits::MAX_CONNECTIONS`]. The table's index is allocated for
-    /// this number, 16 bytes each, and cannot grow later.
+    /// The limit of the whole table; at most [`Limits::MAX_CONNECTIONS`]. The table's index is
+    /// allocated for this number, 16 bytes each, and cannot grow later.
     pub connections: u32,
-    /// In a zone that has no limit of its own.
+    /// The limit of a zone that has no limit of its own.
     pub per_zone: u32,
-    /// Opened by a port that has no limit of its own.
+    /// The limit of a port, for connections that it opened, if it has no limit of its own.
     pub per_port: u32,
     /// The first and the last port that [`Limits::per_port`] applies to. Each other port, such as
     /// that of a tunnel type, receives packets of many senders, and may open three quarters of all

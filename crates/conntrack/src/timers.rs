@@ -26,8 +26,8 @@ impl Timers {
     /// Adds an entry to the bucket of its deadline.
     pub fn insert(&mut self, slab: &mut Slab, slot: u32) {
         let Some(entry) = slab.get_mut(slot) else { return };
-        // The tick is one later, so that the deadline has passed when it comes. It is at least one
-        // after the cursor, so that a bucket does not grow while it is emptied.
+        // The tick is the one after the deadline's, so that the deadline has passed when it comes.
+        // It is at least one after the cursor, so that a bucket does not grow while it is emptied.
         let due = tick_of(entry.deadline_ms).saturating_add(1);
         let tick = due.clamp(self.cursor + 1, self.cursor + BUCKETS - 1);
         let head = &mut self.heads[(tick % BUCKETS) as usize];

@@ -241,7 +241,7 @@ impl Tuple {
         Self { src: [a, b], dst: [c, d], rest }
     }
 
-    /// Whether the IP version is one of the two, as it is in every tuple of a packet.
+    /// True if the IP version is 4 or 6, as in every tuple of a packet.
     pub(crate) const fn has_version(&self) -> bool {
         matches!(self.rest & 0xff, 4 | 6)
     }

@@ -241,7 +241,7 @@ impl SideBySide {
                 let reference = tracked.connection.unwrap();
                 let connection = self.table.connection(reference.id).unwrap();
                 check_nat(&original, &connection.reply, commit.nat.as_ref());
-                assert_eq!(self.find(zone, &connection.reply), None, "another connection has the replies");
+                assert_eq!(self.find(zone, &connection.reply), None, "the replies are in use");
                 self.list.push(Entry {
                     zone,
                     original,

@@ -147,7 +147,7 @@ struct ExecContext {
     queue: u32,
 }
 
-/// What the executor does after an action.
+/// The next step of the executor after an action.
 enum NextStep<'a> {
     /// Continue with the next action.
     Continue,

@@ -31,8 +31,8 @@ type Map<K, V> = std::collections::HashMap<K, V, ahash::RandomState>;
 /// counters it would be 9 in 10.
 const GENERATIONS: usize = 65_536;
 
-/// How much may be learned. When a limit is reached, known entries stay. New ones are refused, and
-/// the refusals are counted.
+/// The limits on learned state. When a limit is reached, known entries stay. New ones are refused,
+/// and the refusals are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LearnLimits {
     /// MAC bindings, over all routers.
@@ -88,8 +88,8 @@ impl LearnRefusals {
     }
 }
 
-/// What a switch has learned, and the saved states in which packets continue after they have passed
-/// the connection tracker.
+/// The learned state of a switch, and the saved states in which packets continue after they have
+/// passed the connection tracker.
 #[derive(Debug)]
 pub struct LearnedTables {
     limits: LearnLimits,
@@ -529,7 +529,7 @@ mod tests {
         assert_eq!(
             learned.capacity_for(&event(0, 1), ingress(1)),
             Ok(1),
-            "the port has taught it already"
+            "already learned from this port"
         );
         assert_eq!(learned.capacity_for(&event(0, 3), ingress(3)), Ok(2), "the entry moves");
     }

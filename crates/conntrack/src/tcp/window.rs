@@ -8,8 +8,8 @@
 //! 1. it begins at or before `max_end` of its sender,
 //! 2. it ends at most the receiver's largest window before `end` of its sender,
 //! 3. it acknowledges at most `end` of its receiver,
-//! 4. it acknowledges at least `end` of its receiver, less the sender's largest window or
-//!    [`MAX_ACK_DELAY`].
+//! 4. its acknowledgement lags behind `end` of its receiver by at most the sender's largest window
+//!    or [`MAX_ACK_DELAY`], whichever is larger.
 
 use wire::TcpFlags;
 

@@ -17,7 +17,7 @@ pub enum Notation {
     Ipv6,
 }
 
-/// Who may write a field.
+/// The rules for writing a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Actions of OVN's language and of the ofctl language.
@@ -197,7 +197,7 @@ pub struct FieldSpec {
     pub field: Field,
     /// The name in weft's output and JSON: OVN's with `.` written `_`.
     pub name: &'static str,
-    /// What the field is, one or two sentences.
+    /// The description of the field, one or two sentences.
     pub description: &'static str,
     /// The 64-bit word of the key that holds the field, or the upper half of one of 128 bits.
     pub word: u8,
@@ -209,7 +209,7 @@ pub struct FieldSpec {
     pub notation: Notation,
     /// The condition under which a frame has the field.
     pub prerequisite: Prerequisite,
-    /// Who may write the field.
+    /// The rules for writing the field.
     pub access: Access,
     /// Where the kernel datapath keeps it.
     pub kernel: KernelWord,

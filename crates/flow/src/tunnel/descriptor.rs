@@ -27,7 +27,7 @@ pub struct TunnelDescriptor {
     pub options: &'static [TunnelOption],
     /// The device features that segment super-packets of this type.
     pub offloads: DeviceOffloads,
-    /// What the BPF programs support for this type.
+    /// The support of the BPF programs for this type.
     pub kernel_datapath: KernelDatapath,
     /// Whether GRO looks into the tunnel if a kernel device owns the UDP port. The user datapath
     /// then creates such a device (`weft-gro`) for packets on their way to the BPF programs.

@@ -172,7 +172,7 @@ pub enum Action {
     /// `ct_dnat;`, `ct_dnat(IP);`, `ct_dnat(IP, PORT-PORT);`, and the same for `ct_snat`,
     /// `ct_dnat_in_czone` and `ct_snat_in_czone`.
     CtNat {
-        /// Which of these actions.
+        /// The one of these actions that is meant.
         nat: Nat,
         /// The new address and ports.
         to: Option<NatTarget>,
@@ -208,7 +208,7 @@ pub enum Action {
     PutOptions {
         /// The destination, 1 bit.
         to: FieldRef,
-        /// Which of these actions.
+        /// The one of these actions that is meant.
         protocol: OptionProtocol,
         /// The options, in the order of the text.
         options: Box<[ActionOption]>,

@@ -14,7 +14,7 @@
 //! # Refused moves
 //!
 //! When a MAC address really moves to a port that has reached its limit, packets keep going to its
-//! old port for a while. There were three ways to handle such a move:
+//! old port for a while. There are three ways to handle such a move:
 //!
 //! - Accept it, because the table does not grow. A port above its limit could then attract the
 //!   traffic of any other guest.
@@ -37,9 +37,9 @@ use std::time::Instant;
 /// How many entries of one kind may be learned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableLimit {
-    /// From all ports together.
+    /// The limit of all ports together.
     pub total: usize,
-    /// From one port.
+    /// The limit of one port.
     pub per_port: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct PortUsage {
     pub refused: u64,
 }
 
-/// Why an event is not learned.
+/// The reason why an event is not learned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LearnRefusal {
     /// A configured entry has the same key.

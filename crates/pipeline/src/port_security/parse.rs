@@ -11,11 +11,11 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub struct PortSecurityError {
     /// The string.
     pub entry: String,
-    /// What is wrong.
+    /// The problem with the string.
     pub problem: PortSecurityProblem,
 }
 
-/// What is wrong with a `port_security` string.
+/// A problem with a `port_security` string.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PortSecurityProblem {
     /// The first word is not a MAC address.
