@@ -420,7 +420,7 @@ impl Tcp {
             {
                 return close;
             }
-            // The receiver may answer with a challenge ACK; the connection goes on.
+            // The receiver may answer with a challenge ACK; the connection continues.
             new = old;
         }
         let answers_ignored = match last.event {

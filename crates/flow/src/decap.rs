@@ -68,7 +68,7 @@ pub fn strip_outer(packet: &mut PacketBuf) -> Result<OuterIp, DropReason> {
     let frame = packet.head();
     let located = wire::transport_offset(frame).map_err(|_| DropReason::Malformed)?;
     if located.has_snap() {
-        // The host's IP stack does not accept IP behind a SNAP header either.
+        // The host's IP stack does not accept IP after a SNAP header either.
         return Err(DropReason::Malformed);
     }
     if located.fragment != Fragment::Whole {

@@ -11,7 +11,7 @@
 //!   `eth_type`, `ip_proto` together with `eth_type`, `ip_frag`, the presence bit of `vlan_tci`, or
 //!   `icmp_type`. (Protocol 0 is a protocol in IPv4, but never the last protocol in IPv6.)
 //! - A frame with more than two VLAN tags has no key: hosts remove any number of priority tags, and
-//!   would see an IP packet that the key does not show. The same holds for a tag behind a SNAP
+//!   would see an IP packet that the key does not show. The same holds for a tag after a SNAP
 //!   header.
 //! - A SNAP header belongs to the link layer, as in Open vSwitch: a frame with one has the key of
 //!   the Ethernet II frame with the same packet. Its IEEE 802.3 length must cover the packet and

@@ -12,7 +12,7 @@ use wire::{
 /// The longest header: Ethernet, IPv6, TCP-like segment header, STT header.
 const TEMPLATE_MAX: usize = 14 + 40 + 20 + 18;
 
-/// The longest tunnel header behind UDP or IP protocol 47: GRE with all its fields.
+/// The longest tunnel header after UDP, or after IP with protocol 47: GRE with all its fields.
 const TUNNEL_HEADER_MAX: usize = 16;
 const _: () = {
     let mut at = 0;

@@ -39,7 +39,7 @@ impl PortKey {
     /// The multicast group of ports that receive unknown unicast (OVN's `_MC_unknown`).
     pub const UNKNOWN: Self = Self(0x8001);
 
-    /// `None` for 0, which is no valid key.
+    /// `None` for 0, which is not a valid key.
     pub const fn new(value: u16) -> Option<Self> {
         if value == 0 { None } else { Some(Self(value)) }
     }

@@ -32,7 +32,7 @@ impl Reply {
     /// [`DropReason::NotApplicable`] when the reply does not fit the packet or must not be sent:
     ///
     /// - an ICMP error about an ICMP error, a later fragment, a multicast destination or a source
-    ///   that is no single host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e)
+    ///   that is not a single host (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e)
     /// - a reset that answers a reset, a fragment or a multicast packet (RFC 9293 section 3.10.7.1,
     ///   RFC 1122 section 4.2.3.10)
     /// - an ABORT that answers an ABORT, a fragment or a multicast packet (RFC 9260 section 8.4)

@@ -61,7 +61,7 @@ pub enum Op {
         table: Option<TableId>,
     },
     /// Logical output. From an ingress pipeline the packet goes to the egress pipeline of
-    /// `outport`, from an egress pipeline it leaves by `outport`.
+    /// `outport`, from an egress pipeline it leaves through `outport`.
     Output,
     /// Sends the packet out of a datapath port. Does nothing when that is its ingress port.
     OutputPort(PortNo),

@@ -43,7 +43,7 @@ pub enum FdbPort {
     Port(flow::PortNo),
 }
 
-/// The port by which a packet entered. Learned entries count against the limit of this port.
+/// The port through which a packet entered. Learned entries count against the limit of this port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct IngressPort {
     /// The logical datapath; 0 for a bridge programmed in the syntax of ovs-ofctl.

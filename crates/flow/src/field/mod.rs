@@ -53,7 +53,7 @@ pub const KERNEL_WORDS: [KernelWord; WORDS] = {
 pub const ETH_TYPE_NONE: u16 = 0x05ff;
 /// The bit of `vlan_tci` and `vlan_inner_tci` that marks a tag as present; it replaces DEI.
 pub const TAG_PRESENT: u16 = 0x1000;
-/// `ip_frag` of the first fragment of a packet. It is 0 for a packet that is no fragment.
+/// `ip_frag` of the first fragment of a packet. It is 0 for a packet that is not a fragment.
 pub const FRAG_FIRST: u8 = 1;
 /// `ip_frag` of the other fragments.
 pub const FRAG_LATER: u8 = 3;

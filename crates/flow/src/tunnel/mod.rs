@@ -78,7 +78,7 @@ macro_rules! tunnel_types {
             /// # Errors
             /// The reason under which the packet is counted as dropped:
             /// [`DropReason::MalformedTunnel`], [`DropReason::Malformed`] for a truncated frame,
-            /// [`DropReason::TunnelProtocol`] for a payload that is no Ethernet frame, and the
+            /// [`DropReason::TunnelProtocol`] for a payload that is not an Ethernet frame, and the
             /// reasons specific to the tunnel type.
             #[inline]
             pub fn decap(

@@ -13,7 +13,7 @@ const SNAP_LEN: usize = 8;
 const TAG: Tag = Tag::from_tci(EtherType::VLAN, 7);
 const OUTPUT: Action = Action::Output(PortNo(1));
 
-/// The frame behind an LLC and SNAP header, with `tags` tags.
+/// The frame with an LLC and SNAP header inserted after its `tags` tags.
 fn in_snap(frame: &[u8], tags: usize) -> Vec<u8> {
     let (front, rest) = frame.split_at(12 + 4 * tags);
     let length = (6 + rest.len()) as u16;

@@ -126,8 +126,8 @@ fn frame_with_an_unread_nd_option_has_no_key() {
     assert_eq!(error.to_string(), "ND: 32 bytes needed, 24 there");
 }
 
-/// CVE-2021-27853: rules on IP and ARP were evaded behind stacked priority tags. Hosts remove all
-/// of them.
+/// CVE-2021-27853: stacked priority tags in front of a packet evaded rules on IP and ARP. Hosts
+/// remove all of them.
 #[test]
 fn frame_has_no_key_when_a_third_tag_hides_its_packet() {
     let reason = |frame: &Frame| key_of(&frame.bytes).map_err(DropReason::of_invalid_frame);
@@ -158,8 +158,8 @@ fn frame_has_no_key_when_a_third_tag_hides_its_packet() {
     }
 }
 
-/// CVE-2021-27861 and CVE-2021-27862: rules were evaded by SNAP headers behind a wrong length,
-/// which some hosts ignore.
+/// CVE-2021-27861 and CVE-2021-27862: SNAP headers after a wrong length, which some hosts ignore,
+/// evaded rules.
 #[test]
 fn frame_with_snap_has_no_key_when_its_length_is_wrong() {
     let of = |ethertype, packet: Frame, length: u16| {

@@ -63,8 +63,8 @@ pub fn ethernet(tags: &[(u16, u16)], ethertype: u16) -> Frame {
     frame.read(ethertype.to_be_bytes())
 }
 
-/// A frame with tags in which `packet` is behind a SNAP header. The IEEE 802.3 length covers `more`
-/// bytes behind the packet.
+/// A frame with tags in which `packet` follows a SNAP header. The IEEE 802.3 length covers `more`
+/// bytes after the packet.
 pub fn in_snap(tags: &[(u16, u16)], ethertype: u16, packet: Frame, more: usize) -> Frame {
     let length = (8 + packet.len() + more) as u16;
     let header = ethernet(tags, length).read([0xaa, 0xaa, 3, 0, 0, 0]);

@@ -21,7 +21,7 @@ fn mac(bytes: [u8; 6]) -> u128 {
 
 /// The frame as Ethernet II if it has a SNAP header, which `etherparse` does not parse; otherwise
 /// the frame itself. `None` for a frame with a wrong length or with more than two tags, one of them
-/// possibly behind the SNAP header.
+/// possibly after the SNAP header.
 fn as_ethernet_ii(frame: &[u8]) -> Option<Cow<'_, [u8]>> {
     let word = |at: usize| frame.get(at..at + 2).map(|word| u16::from_be_bytes([word[0], word[1]]));
     let is_tag = |at| matches!(word(at), Some(0x8100 | 0x88a8 | 0x9100));
@@ -202,8 +202,8 @@ fn layer4() -> impl Strategy<Value = (u8, Frame)> {
                 0 | 1 => (6, tcp(u16::from_be_bytes([a & 15, b]), &tcp_options)),
                 2 => (17, udp(payload.len())),
                 3 => (132, sctp()),
-                // `etherparse` refuses timestamp messages (13 and 14) of another than the specified
-                // length.
+                // `etherparse` refuses timestamp messages (13 and 14) whose length is not the
+                // specified one.
                 4 => (1, icmp(if matches!(a, 13 | 14) { 8 } else { a }, b)),
                 5 => (58, icmp(a.min(134), b)),
                 6 => return (58, neighbour(135 + (a & 1), &nd_options)),

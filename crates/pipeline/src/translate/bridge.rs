@@ -4,8 +4,9 @@
 //! learned in that VLAN, and its destination address is looked up there. A frame for an unknown
 //! address or a group goes to all other ports that carry the VLAN.
 //!
-//! A frame leaves by a device, or by a patch port into a logical switch or another bridge. It never
-//! leaves by its ingress port. A loop of patch ports ends at the limits of a translation.
+//! A frame leaves through a device, or through a patch port into a logical switch or another
+//! bridge. It never leaves through its ingress port. A loop of patch ports ends at the limits of a
+//! translation.
 
 use super::emit::VLAN_TAG;
 use super::learned::{is_reserved, mac_from_bits};
