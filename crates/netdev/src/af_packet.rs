@@ -1,8 +1,8 @@
 //! [`PacketSocket`]: raw frames of an existing interface (packet(7)), super-packets included.
 //!
-//! Received frames are copies: the host's IP stack sees them too. Filters are therefore narrow, and
-//! the opener of a socket also keeps the stack from answering. Frames that this host sends through
-//! the interface are received only on request.
+//! Received frames are copies: the host's IP stack sees them too. Use narrow filters, and keep the
+//! stack from replying to the same frames. Frames that this host sends through the interface are
+//! received only on request.
 //!
 //! # VLAN tags and the MTU
 //! The kernel moves the outermost tag of a received frame (TPID 0x8100 or 0x88a8, not 0x9100) to
@@ -41,10 +41,11 @@ use crate::{Error, Ifindex, Result};
 /// The maximum number of sockets in a group (the limit of Linux before 5.15).
 pub const MAX_GROUP: usize = 256;
 
-/// Distributes frames over a group by flow hash (PACKET_FANOUT_HASH is 0), and ignores frames that
-/// this host sends: the kernel does not check PACKET_IGNORE_OUTGOING for groups.
+/// Distributes frames over a group by flow hash (PACKET_FANOUT_HASH, 0), and ignores frames that
+/// this host sends (PACKET_FANOUT_FLAG_IGNORE_OUTGOING): the kernel does not check
+/// PACKET_IGNORE_OUTGOING for groups.
 const FANOUT: libc::c_int = 0x4000;
-/// With a group identifier that is not in use (PACKET_FANOUT_FLAG_UNIQUEID).
+/// The same flags, and the kernel chooses an unused group identifier (PACKET_FANOUT_FLAG_UNIQUEID).
 const FANOUT_UNIQUE: libc::c_int = FANOUT | 0x2000;
 
 /// Options of a packet socket.
@@ -76,7 +77,7 @@ pub struct VlanTag {
     pub tci: u16,
 }
 
-/// Metadata of a received frame, besides its bytes and offload state.
+/// Metadata of a received frame, in addition to its bytes and offload state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PacketRx {
     /// The outermost VLAN tag, which is *not* in the frame; further tags are.
@@ -273,8 +274,8 @@ impl PacketSocket {
         self.malformed.load(Ordering::Relaxed)
     }
 
-    /// Sends `packet` unchanged. A super-packet or an unfinished checksum is completed by the
-    /// device or, where it cannot, by the kernel.
+    /// Sends `packet` unchanged. The device segments a super-packet and completes a partial
+    /// checksum; where it cannot, the kernel does.
     ///
     /// # Errors
     /// [`IoError::LinkDown`], [`IoError::Full`], [`IoError::DeviceGone`]; [`IoError::TooBig`] above

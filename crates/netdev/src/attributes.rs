@@ -6,7 +6,7 @@ const TYPE_MASK: u16 = 0x3fff;
 const NESTED: u16 = 0x8000;
 const HEADER_BYTES: usize = 4;
 
-/// A sequence of attributes. Reading ends at the first one that is longer than the rest.
+/// A sequence of attributes. Reading ends at the first one that is longer than the remaining bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Attributes<'a>(&'a [u8]);
 

@@ -1,5 +1,5 @@
-//! Scatter-gather lists for one system call, kept on the stack: [`IoSlices`] of one frame or train,
-//! [`MessageBatch`] of several.
+//! Scatter-gather lists for one system call, kept on the stack: [`IoSlices`] of one frame or UDP
+//! batch, [`MessageBatch`] of several.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 const MAX_PIECES: usize = 1024;
 const MAX_MESSAGES: usize = 64;
 
-/// The pieces of one frame, datagram or train in order, up to [`IoSlices::MAX`]. Building a list
-/// does not allocate, and initialises only the used part.
+/// The pieces of one frame, datagram or UDP batch, in order, up to [`IoSlices::MAX`]. Building a
+/// list does not allocate, and initialises only the used part.
 pub struct IoSlices<'a> {
     slots: [MaybeUninit<IoSlice<'a>>; MAX_PIECES],
     len: usize,
@@ -91,7 +91,7 @@ impl<'a> MessageBatch<'a> {
         if self.len == Self::MAX || !self.pieces.extend(message) {
             return false;
         }
-        // At most 1024.
+        // At most 1024: the capacity of `pieces`.
         self.ends[self.len] = self.pieces.len as u16;
         self.len += 1;
         true

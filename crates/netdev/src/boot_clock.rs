@@ -1,4 +1,5 @@
-//! The time since the host was booted, which goes on while it sleeps and while no process runs.
+//! The time since the host booted (CLOCK_BOOTTIME): it includes suspend, and is the same for all
+//! processes.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +12,7 @@ pub fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 
-/// A number that is another one after each boot; 0 where the kernel does not tell.
+/// A number that differs after each boot; 0 if the kernel does not report a boot ID.
 pub fn boot() -> u64 {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();

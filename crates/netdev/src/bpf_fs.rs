@@ -30,7 +30,7 @@ pub fn open(path: &Path) -> Result<PathBuf> {
     if !may_access_init() {
         mount_at(Path::new(DEFAULT_PATH))?;
     } else if !is_mounted(Path::new(PATH_OF_INIT)) {
-        // On a new thread, because entering a mount namespace affects the whole thread.
+        // Mounts on a new thread, because entering a mount namespace affects the whole thread.
         let mounted = std::thread::spawn(|| {
             let what = || format!("mount the BPF file system at {DEFAULT_PATH}");
             let first = File::open(MOUNTS_OF_INIT).map_err(|error| Error::os(what(), error))?;
@@ -62,8 +62,8 @@ pub fn is_mounted(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// True when what this process pins at `path` is known to stay when the process exits: process 1
-/// has the same BPF file system mounted.
+/// True when objects that this process pins at `path` certainly outlive it: process 1 has the same
+/// BPF file system mounted.
 ///
 /// `ip netns exec` and `unshare` make mount namespaces that can end with the process. A BPF file
 /// system that is mounted nowhere else then ends, with everything that is pinned in it.
@@ -81,8 +81,8 @@ pub fn outlives_process(path: &Path) -> bool {
 fn mount_at(path: &Path) -> Result<()> {
     let what = || format!("mount the BPF file system at {}", path.display());
     let place = File::open(path).map_err(|error| Error::os(what(), error))?;
-    // Two processes that find no mount would both mount, and the upper mount would hide what is
-    // pinned in the lower.
+    // Without the lock, two processes could both mount, and the upper mount would hide the objects
+    // pinned in the lower one.
     place.lock().map_err(|error| Error::os(what(), error))?;
     if is_mounted(path) {
         return Ok(());

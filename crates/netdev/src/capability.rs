@@ -88,7 +88,7 @@ mod tests {
         std::thread::scope(|scope| scope.spawn(work).join().unwrap())
     }
 
-    /// The table of docs/security.md.
+    /// Tests the table of capabilities in docs/security.md.
     #[test]
     fn operations_of_a_switch_fail_without_the_capability_that_they_need() {
         testkit::require_root!();
@@ -115,7 +115,8 @@ mod tests {
         for (row, (needed, operation)) in table.into_iter().enumerate() {
             let error = host.run(|| without(needed, operation)).unwrap_err();
             assert!(error.is_permission(), "row {row}: {error}");
-            // The others make no difference. Packet sockets ask for large buffers by CAP_NET_ADMIN.
+            // No other capability is needed, except CAP_NET_ADMIN for the large buffers of packet
+            // sockets.
             if needed != Capability::CAP_SYS_ADMIN {
                 host.run(|| {
                     std::thread::scope(|scope| {

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// Subtract two readings to get the time between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CpuTimes {
-    /// Processes at normal priority, including guests of this machine.
+    /// Processes at normal priority, including virtual machines on this host.
     pub user: u64,
     /// Processes at low priority.
     pub nice: u64,

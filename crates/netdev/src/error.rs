@@ -36,15 +36,15 @@ pub enum Error {
         /// The kind of the missing object: `link`, `namespace`, `feature`.
         object: &'static str,
     },
-    /// An invalid argument; the kernel was not asked.
+    /// An invalid argument, found before any request to the kernel.
     #[error("{what}: {reason}")]
     Invalid {
         /// Operation and object.
         what: Cow<'static, str>,
-        /// What is wrong with the argument, and what would be right.
+        /// The fault of the argument, and the expected value.
         reason: Cow<'static, str>,
     },
-    /// An answer of the kernel in an unexpected format.
+    /// A reply of the kernel in an unexpected format.
     #[error("{what}: unexpected answer: {reason}")]
     Malformed {
         /// Operation and object.
@@ -83,7 +83,7 @@ impl Error {
         Self::Invalid { what: what.into(), reason: reason.into() }
     }
 
-    /// An answer of the kernel in an unexpected format.
+    /// A reply of the kernel in an unexpected format.
     pub fn malformed(
         what: impl Into<Cow<'static, str>>,
         reason: impl Into<Cow<'static, str>>,

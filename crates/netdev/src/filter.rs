@@ -1,8 +1,8 @@
 //! [`SocketFilter`]: classic BPF programs that select in the kernel which packets a socket
 //! receives.
 //!
-//! The programs are a dozen instructions long and assembled here. The kernel verifies and compiles
-//! them when they are attached.
+//! Each program has about a dozen instructions and is assembled by this module. The kernel verifies
+//! and compiles it when it is attached.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -84,7 +84,8 @@ impl SocketFilter {
         Self::all_of(ip_to(local, protocol))
     }
 
-    /// A program that accepts what meets all conditions: instructions that load A, and its value.
+    /// A program that accepts packets that meet all conditions. A condition consists of
+    /// instructions that load the accumulator, and the value expected there.
     fn all_of(conditions: Vec<Condition>) -> Self {
         let mut program = Vec::new();
         for (load, expected) in conditions {

@@ -1,8 +1,8 @@
 //! [`TooBigSocket`]: receives ICMP "packet too big" from the underlay.
 //!
-//! The kernel believes every such message about UDP and raw IPv4, also a forged one. The sockets of
-//! tunnels therefore ignore what the kernel has learned, and the caller decides what to believe.
-//! The kernel does not learn from messages about GRE over IPv6 or STT at all.
+//! The kernel lowers its path MTU after every such message about UDP and raw IPv4, even a forged
+//! one. Tunnel sockets therefore ignore the kernel's path MTU, and the caller decides which
+//! messages to trust. The kernel does not learn from messages about GRE over IPv6 or STT at all.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,5 @@
-//! [`IoError`]: failures of a read or write on the packet path, as a forwarder distinguishes them.
+//! [`IoError`]: failures of a read or write on the packet path, classified by how a forwarder has
+//! to react.
 
 use std::io;
 

@@ -17,8 +17,8 @@ impl UdpUnderlay {
     /// Receives the datagrams to that address and port; [`UdpOptions::device`] is overridden with
     /// the uplink. Dropping the socket leaves the group.
     ///
-    /// *Every* socket that joined a group receives its datagrams. So one socket serves all threads,
-    /// beside those of [`UdpUnderlay::bind_group`] for unicast datagrams.
+    /// *Every* socket that joined a group receives its datagrams. So one socket serves all threads.
+    /// The sockets of [`UdpUnderlay::bind_group`], one per thread, receive unicast datagrams.
     ///
     /// # Errors
     /// [`Error::Invalid`] when `group` is not a multicast address. [`Error::Os`]: EADDRINUSE when a
@@ -47,8 +47,8 @@ impl UdpUnderlay {
             }
         }
         .map_err(os)?;
-        // Bound to the group's address, the socket gets no datagrams of other groups or of this
-        // host.
+        // Bound to the group's address, the socket gets no datagrams to other groups or to this
+        // host's own addresses.
         sys::bind(socket, &SockAddr::from(group)).map_err(os)?;
         Ok(Self::from_bound(fd))
     }

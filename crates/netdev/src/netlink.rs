@@ -1,7 +1,7 @@
 //! Links, addresses, routes and neighbours over rtnetlink (rtnetlink(7)).
 //!
-//! Outside of this module and `request.rs` nothing uses the `netlink-*` crates: what they decode is
-//! offered as this crate's own types.
+//! Only this module and `request.rs` use the `netlink-*` crates. They convert the decoded messages
+//! to types of this crate.
 
 mod address;
 mod classifier;
@@ -46,7 +46,7 @@ impl Netlink {
         self.requester.request(what, message, flags).map(|_| ())
     }
 
-    /// Asks for one object.
+    /// Requests one object.
     fn query(&self, what: &str, message: RouteNetlinkMessage) -> Result<RouteNetlinkMessage> {
         let answers = self.requester.request(what, message, 0)?;
         answers.into_iter().next().ok_or_else(|| {

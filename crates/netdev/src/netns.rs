@@ -76,7 +76,7 @@ impl Netns {
         })
         .and_then(|()| Self::open(name));
         if made.is_err() {
-            // Report the first error; what cannot be removed was never created.
+            // Report the first error. Removing fails only if there is nothing to remove.
             let _ = Self::remove(name);
         }
         made
@@ -95,7 +95,7 @@ impl Netns {
     /// Opens the namespace that is mounted at `path`.
     ///
     /// # Errors
-    /// As of [`Netns::open`].
+    /// As [`Netns::open`].
     pub fn open_path(path: &Path) -> Result<Self> {
         let handle = open_handle(path, || format!("open namespace {}", path.display()))?;
         Ok(Self { handle, name: None })
@@ -127,7 +127,8 @@ impl Netns {
     }
 
     /// Removes the name. The namespace and its devices end when its last process, socket and handle
-    /// are gone. The kernel does that in the background: the peer of a veth goes a little later.
+    /// are gone. The kernel does that in the background: the peer of a veth disappears a little
+    /// later.
     ///
     /// # Errors
     /// [`Error::is_not_found`] when it does not exist.
@@ -350,7 +351,7 @@ fn sysctl_path(key: &str) -> Result<PathBuf> {
     Ok(Path::new("/proc/sys").join(relative))
 }
 
-/// Makes `/run/netns` a directory and a shared mount of its own.
+/// Creates the directory `/run/netns` and makes it a shared mount.
 fn prepare_directory() -> Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -359,8 +360,8 @@ fn prepare_directory() -> Result<()> {
         .map_err(|error| Error::os(format!("create {DIRECTORY}"), error))?;
     let directory =
         File::open(DIRECTORY).map_err(|error| Error::os(format!("open {DIRECTORY}"), error))?;
-    // Two processes that find no mount would both mount, and the upper mount would hide the names
-    // below. The lock is on the inode of the directory, which is the same above and below.
+    // Without the lock, two processes could both mount, and the upper mount would hide the names in
+    // the lower one. The lock is on the inode of the directory, which is the same for both mounts.
     let _lock = Flock::lock(directory, FlockArg::LockExclusive)
         .map_err(|(_, errno)| Error::os(format!("lock {DIRECTORY}"), errno))?;
     match make_shared() {

@@ -8,7 +8,7 @@ use nix::sys::socket::{
 };
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// A named lock in the network namespace of the thread that took it. It is held until this is
+/// A named lock in the network namespace of the thread that took it. It is held until this value is
 /// dropped or the process ends, however it ends.
 ///
 /// It is a Unix socket with an abstract name. Abstract names belong to a network namespace, need no
@@ -37,8 +37,8 @@ impl NetnsLock {
         Ok(Some(Self { _socket: socket }))
     }
 
-    /// The process that holds the lock `name`, if its PID is visible here. `None` also after
-    /// 128 queries, because the holder accepts no connection.
+    /// The process that holds the lock `name`, if its PID is visible in this PID namespace. `None`
+    /// also after 128 queries, because the holder accepts no connection.
     pub fn holder(name: &str) -> Option<u32> {
         let socket = open().ok()?;
         connect(socket.as_raw_fd(), &address(name).ok()?).ok()?;

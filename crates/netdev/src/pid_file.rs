@@ -1,4 +1,4 @@
-//! [`PidFile`]: tells tools which process serves a name, as the programs of Open vSwitch do.
+//! [`PidFile`]: tells tools the process ID of a daemon, as the daemons of Open vSwitch do.
 
 use nix::fcntl::{FcntlArg, fcntl};
 use std::fs::{self, File, OpenOptions};
@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file with the number of this process. Its lock (fcntl(2)) tells that the process lives. The
-/// file is removed on drop.
+/// A file that contains the process ID of this process. Its lock (fcntl(2)) shows that the process
+/// is running. The file is removed on drop.
 ///
 /// The lock ends when this process closes any descriptor of the file, so nothing else may open it.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ impl PidFile {
     pub fn create(path: &Path) -> io::Result<Self> {
         for _ in 0..MAX_ATTEMPTS {
             let mut file = open_locked(path)?;
-            // A process that ends may have removed the file after it was opened and before it was
-            // locked. Nobody would find this one.
+            // Another process may have removed the file after it was opened and before it was
+            // locked. Then no tool would find the opened file.
             if is_at(&file, path)? {
                 file.set_len(0)?;
                 writeln!(file, "{}", std::process::id())?;
@@ -43,7 +43,7 @@ const MAX_ATTEMPTS: usize = 10;
 fn open_locked(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o644);
-    // A pipe would block.
+    // O_NONBLOCK: opening a FIFO would block.
     let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let lock = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

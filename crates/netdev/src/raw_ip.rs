@@ -6,10 +6,10 @@
 //!
 //! # Receiving
 //! The kernel's GRO merges TCP segments inside GRE. A raw socket would receive the merged packet
-//! with an unfinished inner checksum, and without any metadata about either. Receive with a
+//! with a partial inner checksum, and without any metadata about either. Receive with a
 //! [`crate::af_packet::PacketSocket`] and [`SocketFilter::protocol_to`] instead: it delivers the
-//! same packet *with* its offload state, which fits the inner frame once the outer headers are
-//! removed.
+//! same packet *with* its offload state, which applies to the inner frame once the outer headers
+//! are removed.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
@@ -46,7 +46,7 @@ pub struct RawIp {
 impl RawIp {
     /// Opens a socket that sends packets of the IP protocol `protocol` from the local address
     /// `local` of this thread's network namespace, and reserves the protocol. "Don't fragment" is
-    /// set. The path MTU that the kernel has learned is not obeyed, because anybody can forge it.
+    /// set. The path MTU that the kernel has learned is ignored, because anybody can forge it.
     ///
     /// # Errors
     /// [`Error::Os`]: EPERM without CAP_NET_RAW, EADDRNOTAVAIL when the address is not local.
@@ -56,8 +56,8 @@ impl RawIp {
         let fd = sys::socket(sys::family(local), libc::SOCK_RAW, protocol.into()).map_err(os)?;
         let set =
             |level, name, value: c_int| sys::set_option(fd.as_fd(), level, name, value).map_err(os);
-        // The receive queue keeps its default size: packets from before the filter stay in it, and
-        // Linux 6.10 and later would send ICMP errors if they filled it.
+        // The receive queue keeps its default size: packets that arrived before the filter stay in
+        // it, and Linux 6.10 and later would send ICMP errors if they filled it.
         SocketFilter::nothing().attach(&fd)?;
         if local.is_ipv4() {
             set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;

@@ -10,11 +10,12 @@ use std::path::Path;
 /// Opens a regular file for reading. Follows symbolic links.
 ///
 /// # Errors
-/// The file cannot be opened, or is not a regular file. The error then says what it is, and its
-/// kind is [`ErrorKind::InvalidInput`].
+/// The file cannot be opened, or is not a regular file. In the second case, the error says what it
+/// is, and its kind is [`ErrorKind::InvalidInput`].
 pub fn open(path: &Path) -> io::Result<File> {
     check(fs::metadata(path)?.file_type())?;
-    // Another file may have replaced it. The flag has no effect on reads from regular files.
+    // O_NONBLOCK: a FIFO may have replaced the file since the check. Reads from regular files
+    // ignore the flag.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     check(file.metadata()?.file_type())?;
     Ok(file)

@@ -1,8 +1,8 @@
 //! Requests to the kernel over netlink (netlink(7)), of any protocol.
 //!
-//! Calls are synchronous. The kernel answers a request before the system call that sent it returns,
-//! so reading does not wait in practice. A timeout of [`ANSWER_TIMEOUT_MS`] guards against the
-//! rest.
+//! Calls are synchronous. The kernel replies to a request before the system call that sent it
+//! returns, so reading does not wait in practice. In case a reply is missing, [`ANSWER_TIMEOUT_MS`]
+//! limits the wait.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -155,7 +155,7 @@ impl<M: NetlinkDeserializable> RequestReplies<M> {
         for bytes in messages(datagram) {
             let bytes = bytes.map_err(|reason| Error::malformed(what.to_owned(), reason))?;
             let header = NetlinkBuffer::new(bytes);
-            // An answer to an earlier request that timed out.
+            // Skip a late reply to an earlier request that timed out.
             if header.sequence_number() != sequence {
                 continue;
             }

@@ -1,7 +1,7 @@
-//! [`Sandbox`]: what this process may still do after it has given up its privileges.
+//! [`Sandbox`]: restricts this process to the privileges that it still needs.
 //!
-//! A process that reads packets of hostile guests must not hand over the host when one of them
-//! finds a fault. So it restricts itself in four ways, none of which can be undone:
+//! A process that parses packets of hostile guests must not give them control of the host if they
+//! exploit a bug. So it restricts itself in four ways, none of which can be undone:
 //!
 //! 1. No new privileges (`PR_SET_NO_NEW_PRIVS`): programs that it starts gain nothing from file
 //!    capabilities or the set-user-ID bit.
@@ -33,7 +33,7 @@ pub struct Sandbox {
     pub system_calls: SystemCalls,
 }
 
-/// What [`Sandbox::enter`] could restrict besides capabilities.
+/// Which restrictions of [`Sandbox::enter`] the kernel supports. It always restricts capabilities.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entered {
     /// The restriction of changes to files.
@@ -61,7 +61,7 @@ impl Sandbox {
     /// Restricts capabilities and files of this thread, and of the threads that it starts later.
     ///
     /// # Errors
-    /// As of [`Sandbox::enter`].
+    /// As [`Sandbox::enter`].
     pub fn enter_thread(&self) -> Result<FileLimit> {
         prctl::set_no_new_privs()
             .map_err(|errno| Error::os("set that no program gains privileges", errno))?;
@@ -83,7 +83,7 @@ pub struct Privileges {
 }
 
 impl Privileges {
-    /// Reads those of the calling thread.
+    /// Reads the privileges of the calling thread.
     ///
     /// # Errors
     /// [`Error::Os`] when `/proc` is not mounted, [`Error::Malformed`] when a value is missing.
@@ -94,7 +94,7 @@ impl Privileges {
         Self::parse(&status).ok_or_else(|| Error::malformed(what(), "a value is missing"))
     }
 
-    /// Reads those in the text of `/proc/PID/status`.
+    /// Parses the text of `/proc/PID/status`.
     pub fn parse(status: &str) -> Option<Self> {
         let value = |name: &str| {
             let mut lines = status.lines();

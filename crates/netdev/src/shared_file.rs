@@ -17,16 +17,16 @@ use crate::regular_file;
 
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
-/// Bytes for which the file system reserves room at a time.
+/// The number of bytes for which space in the file system is reserved at a time.
 const BLOCK: usize = 1 << 16;
-/// After a file system had no room, the time until it is asked again.
+/// The time after which space is requested again if the file system was full.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Opens a file of this process's user for reading.
 ///
 /// # Errors
-/// The file cannot be opened, is a symbolic link or not a regular file, another user can have
-/// written it, or a process has it as a [`SharedFile`].
+/// The file cannot be opened, is a symbolic link or not a regular file, another user may have
+/// written it, or a process has it open as a [`SharedFile`].
 pub fn open_own(path: &Path) -> io::Result<File> {
     if path.symlink_metadata()?.is_symlink() {
         return Err(io::Error::other("it is a symbolic link"));
@@ -41,23 +41,23 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A file in memory. What a process has stored is there even if it is killed at once. On a file
-/// system in memory, such as `/run`, a store costs as much as any other.
+/// A file mapped into memory. Stored words survive even if the process is killed at once. On a file
+/// system in memory, such as `/run`, a store costs as much as any other store to memory.
 #[derive(Debug)]
 pub struct SharedFile {
     file: File,
     at: NonNull<AtomicU64>,
     bytes: NonZeroUsize,
-    /// Whether the file system has reserved room for a block. An access to any other block could
-    /// end the process, if the file system is full: a read needs room as well.
+    /// Whether space in the file system is reserved for a block. If the file system is full, access
+    /// to any other block could kill the process: even a read needs a page there.
     reserved: Box<[bool]>,
-    /// When the file system may be asked for room again.
+    /// When space may be requested again, if the file system was full.
     retry_at: Option<Instant>,
 }
 
 impl SharedFile {
-    /// Creates a file of zeros that only its owner may open, and locks it. It takes room only where
-    /// something is stored.
+    /// Creates a file of zeros that only its owner may open, and locks it. The file is sparse: it
+    /// takes space only where something is stored.
     ///
     /// # Errors
     /// The file exists, or cannot be created or mapped, or `words` is 0.
@@ -89,7 +89,7 @@ impl SharedFile {
 
     /// The word `at`; 0 beyond the end.
     pub fn load(&self, at: usize) -> u64 {
-        // Where nothing was stored, there are zeros.
+        // Blocks that are not reserved were never written, so they contain zeros.
         let is_reserved = self.reserved.get(at / (BLOCK / WORD)) == Some(&true);
         let word = if is_reserved { self.words().get(at) } else { None };
         word.map_or(0, |word| word.load(Ordering::Relaxed))
@@ -101,7 +101,7 @@ impl SharedFile {
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.bytes.get() / WORD) }
     }
 
-    /// Reserves room for words.
+    /// Reserves space in the file system for `count` words from word `at` on.
     fn reserve(&mut self, at: usize, count: usize) -> io::Result<()> {
         let end = at.checked_add(count).filter(|end| *end <= self.bytes.get() / WORD);
         let end = end.ok_or(io::ErrorKind::InvalidInput)? * WORD;
@@ -153,7 +153,7 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(bytes.len(), 800_000);
         assert_eq!(bytes[799_984..], [[7, 0, 0, 0, 0, 0, 0, 0], [0xff; 8]].concat());
-        // What an earlier process has stored is not replaced by accident.
+        // The words of an earlier process are not overwritten by accident.
         let again = SharedFile::create(&path, 100_000).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         assert!(open_own(&path).is_ok());
@@ -162,7 +162,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
     }
 
-    /// Even a read of a page that was never written needs room.
+    /// Even a read of a page that was never written needs space.
     #[test]
     fn nothing_is_accessed_without_room_when_the_file_system_is_full() {
         testkit::require_root!();

@@ -1,8 +1,8 @@
 //! How the kernel spreads the packets of a device over CPUs: RPS, RFS and XPS, from
 //! `/sys/class/net`.
 //!
-//! `/sys` shows the network namespace in which it was mounted. Another namespace is read through a
-//! mount of its own, on a thread that ends with it.
+//! `/sys` shows the network namespace in which it was mounted. Another namespace is read on a
+//! temporary thread, which mounts its own `/sys`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

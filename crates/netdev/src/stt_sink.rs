@@ -13,14 +13,14 @@ use crate::filter::SocketFilter;
 use crate::sys::{self, SockAddr};
 use crate::{Error, Result};
 
-/// Swallows TCP segments to one address and port until it is dropped.
+/// Drops TCP segments to one address and port silently, until this value is dropped.
 #[derive(Debug)]
 pub struct SttSink {
     _fd: OwnedFd,
 }
 
 impl SttSink {
-    /// Swallows all TCP segments to `local` in this thread's network namespace.
+    /// Drops all TCP segments to `local` in this thread's network namespace.
     ///
     /// # Errors
     /// [`Error::Os`]: EADDRINUSE when the port is in use, EADDRNOTAVAIL when the address is not
@@ -32,7 +32,7 @@ impl SttSink {
             let (level, name): (_, libc::c_int) = (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
             sys::set_option(fd.as_fd(), level, name, 1 as libc::c_int).map_err(os)?;
         }
-        // Attached before the socket can be found.
+        // The filter is attached before bind, so that the kernel never finds the socket without it.
         SocketFilter::nothing().attach(&fd)?;
         sys::bind(fd.as_fd(), &SockAddr::from(local)).map_err(os)?;
         // SAFETY: no pointers.

@@ -113,8 +113,8 @@ impl SockAddr {
         addr
     }
 
-    /// The same for protocol 0: a socket bound to it receives nothing, and does not slow down the
-    /// receive path.
+    /// The address of a link for protocol 0: a socket bound to it receives nothing, and does not
+    /// slow down the receive path.
     pub(crate) fn link_to_send_by(ifindex: u32) -> Self {
         let mut addr = Self::EMPTY;
         addr.bytes[0..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
@@ -430,7 +430,7 @@ pub(crate) fn recvmmsg<const HEADER: usize>(
     Ok(taken)
 }
 
-/// The buffers of one message of a batch, besides its packet.
+/// The buffers of one message of a batch, in addition to its packet.
 struct RxSlot<const HEADER: usize> {
     parts: [iovec; 2],
     header: [u8; HEADER],

@@ -1,8 +1,8 @@
 //! [`Tap`]: the host's end of a virtual Ethernet interface, whose other end belongs to a guest.
 //!
-//! Frames carry a virtio-net header, so that 64-KiB super-packets and unfinished checksums pass
-//! with one system call each. The interface is created in the network namespace of the thread that
-//! opens it, and disappears when the [`Tap`] is dropped. All calls work from any thread.
+//! Frames carry a virtio-net header, so that 64-KiB super-packets and partial checksums pass with
+//! one system call each. The interface is created in the network namespace of the thread that opens
+//! it, and disappears when the [`Tap`] is dropped. All calls work from any thread.
 //!
 //! An open TAP keeps the namespace *where it was opened* alive. A guest's namespace could therefore
 //! never end if its TAP was opened inside. Open it outside and move the interface in
@@ -105,7 +105,7 @@ impl Tap {
         let flags = if several { libc::IFF_MULTI_QUEUE } else { 0 };
         if let Some(queues) = tun_queues(name)? {
             if queues.are_several == several {
-                // One more queue would be given frames of the program that has the others.
+                // Opening one more queue would divert frames from the program that has the others.
                 if several && queues.open > 0 {
                     return Ok(());
                 }
@@ -233,7 +233,8 @@ impl Tap {
         self.recv_with_headroom(PacketBuf::HEADROOM, packet)
     }
 
-    /// The same with another headroom, for a reader that then removes a header of its own.
+    /// Like [`Tap::recv`], with another headroom, for a reader that then removes a header of its
+    /// own.
     ///
     /// # Errors
     /// As [`Tap::recv`].
@@ -256,7 +257,7 @@ impl Tap {
         }
     }
 
-    /// Sends `packet` to the guest unchanged, including super-packets and unfinished checksums.
+    /// Sends `packet` to the guest unchanged, including super-packets and partial checksums.
     ///
     /// # Errors
     /// [`IoError::LinkDown`] while the interface is down, [`IoError::Full`] when the kernel has no

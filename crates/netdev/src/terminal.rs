@@ -26,7 +26,7 @@ const INPUT: u64 = 0;
 const SIGNAL: u64 = 1;
 const WOKEN: u64 = 2;
 
-/// What a wait has found.
+/// The events that [`Terminal::wait`] has found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TerminalEvents {
     /// How many bytes have been read from the keyboard.
@@ -35,7 +35,7 @@ pub struct TerminalEvents {
     pub is_resized: bool,
     /// Another thread has called [`Waker::wake`].
     pub is_woken: bool,
-    /// The program must end: a signal asks for it, or the terminal has gone.
+    /// The program must end: it has received a signal, or the terminal is gone.
     pub is_ended: bool,
 }
 
@@ -99,7 +99,8 @@ impl Terminal {
         let mut found = TerminalEvents::default();
         for token in self.events.tokens() {
             match token {
-                // Not through the buffer of the standard library, which the set does not know.
+                // Not through the buffer of the standard library: epoll does not see bytes that
+                // wait in it.
                 INPUT => match nix::unistd::read(io::stdin().as_fd(), buffer) {
                     Ok(0) => found.is_ended = true,
                     Ok(read) => found.input = read,
@@ -120,7 +121,7 @@ impl Terminal {
         Ok(found)
     }
 
-    /// The width and height in characters: 80 and 24 if the terminal does not tell.
+    /// The width and height in characters: 80 and 24 if the terminal does not report them.
     pub fn size(&self) -> (usize, usize) {
         let size = crate::sys::window_size(io::stdout().as_fd());
         let (columns, rows) = size.unwrap_or_default();

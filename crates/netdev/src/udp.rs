@@ -1,9 +1,9 @@
 //! UDP sockets of the underlay: [`UdpUnderlay`] receives on a tunnel's port, [`TxPool`] sends from
 //! many source ports.
 //!
-//! Both process *trains*: up to 64 (128 on newer kernels) datagrams of equal size, only the last of
-//! which may be shorter, in one system call (UDP_SEGMENT, UDP_GRO). The kernel or the NIC segments
-//! and coalesces them.
+//! Both process *UDP batches* (`Train` in names): up to 64 (128 on newer kernels) datagrams of
+//! equal size, only the last of which may be shorter, in one system call (UDP_SEGMENT, UDP_GRO).
+//! The kernel or the NIC segments and coalesces them.
 //!
 //! All sockets set "don't fragment" and ignore the path MTU that the kernel has learned
 //! (IP_PMTUDISC_PROBE): anybody can forge the ICMP error that the kernel believes. A datagram above
@@ -29,14 +29,14 @@ const UDP_SEGMENT: c_int = 103;
 const UDP_GRO: c_int = 104;
 const SO_BINDTOIFINDEX: c_int = 62;
 
-/// The maximum payload of one datagram or train: the 16-bit length of IPv4, less the IPv4 and UDP
-/// headers. IPv6 could carry 20 bytes more.
+/// The maximum payload of one datagram or UDP batch: the 16-bit length of IPv4, less the IPv4 and
+/// UDP headers. IPv6 could carry 20 bytes more.
 pub const MAX_TRAIN_BYTES: usize = 65_507;
 
 /// Options of a receiving socket.
 #[derive(Debug, Clone, Copy)]
 pub struct UdpOptions {
-    /// Let the kernel coalesce datagrams to trains (UDP_GRO).
+    /// Let the kernel coalesce datagrams into UDP batches (UDP_GRO).
     pub gro: bool,
     /// Accept datagrams without checksum over IPv6, as RFC 6936 permits for tunnels. Over IPv4 they
     /// are always accepted.
@@ -46,8 +46,8 @@ pub struct UdpOptions {
     /// Receive only on this interface. Otherwise a guest whose interface has an IP stack on the
     /// host could forge datagrams of a remote end point.
     pub device: Option<Ifindex>,
-    /// Report the TTL or hop limit: [`RxTrain::ttl`]. It costs about 20 ns per train or single
-    /// datagram, a fifteenth of receiving a small one.
+    /// Report the TTL or hop limit: [`RxTrain::ttl`]. It costs about 20 ns per UDP batch or single
+    /// datagram, a fifteenth of the time to receive a small datagram.
     pub ttl: bool,
 }
 
@@ -63,7 +63,7 @@ impl Default for UdpOptions {
     }
 }
 
-/// Metadata of a received datagram or train.
+/// Metadata of a received datagram or UDP batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RxTrain {
     /// The sender.
@@ -71,10 +71,10 @@ pub struct RxTrain {
     /// Payload bytes of each datagram except the last, which may be shorter; `None` for a single
     /// datagram.
     pub gso_size: Option<u16>,
-    /// DSCP and ECN of the outer IP header. The ECN bits of all datagrams of a train are equal.
+    /// DSCP and ECN of the outer IP header. The ECN bits of all datagrams of a UDP batch are equal.
     pub tos: u8,
-    /// TTL or hop limit of the outer IP header, equal in all datagrams of a train; `None` unless
-    /// [`UdpOptions::ttl`] is set.
+    /// TTL or hop limit of the outer IP header, equal in all datagrams of a UDP batch; `None`
+    /// unless [`UdpOptions::ttl`] is set.
     pub ttl: Option<u8>,
     /// Total payload bytes.
     pub len: usize,
@@ -149,13 +149,13 @@ impl UdpUnderlay {
         Self { fd, malformed: AtomicU32::new(0) }
     }
 
-    /// Reads the next datagram or train into `packet`, after the default headroom. `None` when
+    /// Reads the next datagram or UDP batch into `packet`, after the default headroom. `None` when
     /// there is none. `packet` must hold 65,535 bytes. The kernel or the NIC has verified the
     /// checksums.
     ///
     /// # Errors
-    /// [`IoError::Truncated`] and [`IoError::Malformed`] for a lost train; the next call reads the
-    /// next train.
+    /// [`IoError::Truncated`] and [`IoError::Malformed`] for a lost datagram or UDP batch; the next
+    /// call reads the next one.
     #[inline]
     pub fn recv(&self, packet: &mut PacketBuf) -> IoResult<Option<RxTrain>> {
         packet.reset(PacketBuf::HEADROOM);
@@ -169,11 +169,11 @@ impl UdpUnderlay {
         }
     }
 
-    /// Reads up to 64 datagrams or trains with one system call, each into one of `packets`; 16 is a
-    /// good number. Returns how many, and their metadata in `trains`. Without GRO, packets may be
-    /// smaller than 65,535 bytes. A train that does not fit its packet or is invalid is counted
-    /// ([`UdpUnderlay::malformed`]) and left empty (`len` 0). For trains, [`UdpUnderlay::recv`] is
-    /// cheaper.
+    /// Reads up to 64 datagrams or UDP batches with one system call, each into one of `packets`; 16
+    /// is a good number. Returns how many, and their metadata in `trains`. Without GRO, packets may
+    /// be smaller than 65,535 bytes. One that does not fit its packet or is invalid is counted
+    /// ([`UdpUnderlay::malformed`]) and left empty (`len` 0). For UDP batches,
+    /// [`UdpUnderlay::recv`] is cheaper.
     ///
     /// # Errors
     /// [`IoError::Os`] when the kernel refuses.
@@ -190,7 +190,8 @@ impl UdpUnderlay {
         .map_err(IoError::from_errno)
     }
 
-    /// Trains that [`UdpUnderlay::recv_batch`] has discarded as truncated or invalid, modulo 2^32.
+    /// Datagrams and UDP batches that [`UdpUnderlay::recv_batch`] has discarded as truncated or
+    /// invalid, modulo 2^32.
     pub fn malformed(&self) -> u32 {
         self.malformed.load(Ordering::Relaxed)
     }
@@ -242,7 +243,7 @@ impl Default for TxOptions {
     }
 }
 
-/// The destination and header fields of a datagram or train to send.
+/// The destination and header fields of a datagram or UDP batch to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxTrain {
     /// The remote end point.
@@ -327,12 +328,12 @@ impl TxPool {
         (self.base_port, self.sockets.len() as u16)
     }
 
-    /// The maximum number of datagrams in a train: 64, or 128 on newer kernels.
+    /// The maximum number of datagrams in a UDP batch: 64, or 128 on newer kernels.
     pub fn max_segments(&self) -> usize {
         self.max_segments
     }
 
-    /// Sends the bytes of `pieces` as one datagram, or as a train that is segmented every
+    /// Sends the bytes of `pieces` as one datagram, or as a UDP batch that is segmented every
     /// `gso_size` bytes, with one system call. Returns the bytes sent. The limits are
     /// [`MAX_TRAIN_BYTES`], [`TxPool::max_segments`] datagrams and 1024 pieces.
     ///
@@ -349,7 +350,7 @@ impl TxPool {
         let to = SockAddr::from(train.dst);
         match sys::sendmsg(self.socket(train.entropy, false), pieces, Some(&to), Some(&control)) {
             Ok(sent) => Ok(sent),
-            // Linux before 6.11 does not segment trains for a device without checksum offload.
+            // Linux before 6.11 does not segment UDP batches for a device without checksum offload.
             Err(libc::EIO) => self.send_one_by_one(train, size, pieces),
             // Kernels before 6.13 return EINVAL when a datagram exceeds the MTU; all kernels do
             // for too many datagrams.
@@ -369,7 +370,7 @@ impl TxPool {
             .map_err(IoError::from_errno)
     }
 
-    /// Sends a train datagram by datagram.
+    /// Sends the datagrams of a UDP batch one by one.
     #[cold]
     fn send_one_by_one(
         &self,
@@ -411,8 +412,8 @@ impl TxPool {
         pool[index].as_fd()
     }
 
-    /// Sends a train of 65 one-byte datagrams from the first port to itself, where the filter drops
-    /// them. A kernel with a limit of 64 refuses it before any other check.
+    /// Sends a UDP batch of 65 one-byte datagrams from the first port to itself, where the filter
+    /// drops them. A kernel with a limit of 64 refuses it before any other check.
     fn probe_max_segments(&self, local: IpAddr) -> usize {
         let mut control = ControlMessages::new();
         control.push(SOL_UDP, UDP_SEGMENT, &1u16.to_ne_bytes());

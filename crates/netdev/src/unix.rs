@@ -29,8 +29,8 @@ pub fn listen_private(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// From now on, only their owner may write the files that this process creates, whatever their
-/// mode. That includes sockets, to which others cannot connect then.
+/// Makes all files that this process creates from now on writable by their owner only, whatever
+/// mode they are created with. That includes sockets: other users cannot connect to them.
 pub fn keep_files_to_owner() {
     let others = Mode::S_IWGRP | Mode::S_IWOTH;
     let before = umask(others);
@@ -47,18 +47,18 @@ pub fn group(name: &str) -> io::Result<u32> {
     Ok(group.ok_or_else(missing)?.gid.as_raw())
 }
 
-/// Lets the members of `group` connect to the socket at `path`, besides its owner. The directory of
-/// the socket must be writable for its owner only.
+/// Lets the members of `group`, in addition to its owner, connect to the socket at `path`. The
+/// directory of the socket must be writable for its owner only.
 ///
 /// # Errors
 /// The process is neither a member of the group nor has `CAP_CHOWN`.
 pub fn open_to_group(path: &Path, group: u32) -> io::Result<()> {
-    // In this order, no other group is let in.
+    // Changes the group before the mode, so that no other group gets access.
     lchown(path, None, Some(group))?;
     fs::set_permissions(path, Permissions::from_mode(0o660))
 }
 
-/// True if the process at the other end is of root or of the user that runs this process.
+/// True if the process at the other end runs as root or as the user of this process.
 ///
 /// # Errors
 /// As getsockopt(2).

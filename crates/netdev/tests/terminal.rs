@@ -1,4 +1,4 @@
-//! A terminal is as it was when a program has ended.
+//! Tests that the terminal is restored when a program has ended.
 
 use netdev::epoll::Waker;
 use netdev::terminal::Terminal;

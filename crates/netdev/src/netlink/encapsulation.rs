@@ -1,4 +1,4 @@
-//! The kernel's own Geneve, GRE and VLAN devices: what others are compared with.
+//! The kernel's own Geneve, GRE and VLAN devices, which tests and benchmarks use as peers of weft.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,9 +12,9 @@ use super::Ifindex;
 /// The options of a Geneve device (RFC 8926).
 #[derive(Clone, Debug)]
 pub struct GeneveSpec {
-    /// Its network.
+    /// The VNI.
     pub vni: Vni,
-    /// Where all frames go.
+    /// The remote end point: the destination of all frames.
     pub remote: IpAddr,
     /// Send outer UDP checksums.
     pub udp_checksum: bool,
@@ -25,9 +25,9 @@ pub struct GeneveSpec {
 pub struct GreSpec {
     /// Address to send from.
     pub local: Ipv4Addr,
-    /// Where all frames go.
+    /// The remote end point: the destination of all frames.
     pub remote: Ipv4Addr,
-    /// The key, both ways.
+    /// The GRE key to send and to expect.
     pub key: u32,
 }
 
@@ -38,7 +38,7 @@ pub struct VlanSpec {
     pub parent: Ifindex,
     /// The VLAN, 1 to 4094.
     pub id: u16,
-    /// With the tag of a service provider (0x88a8) in place of a customer's (0x8100).
+    /// Use service tags (TPID 0x88a8) instead of customer tags (TPID 0x8100).
     pub service: bool,
 }
 
@@ -48,8 +48,7 @@ impl GeneveSpec {
             IpAddr::V4(address) => InfoGeneve::Remote(address),
             IpAddr::V6(address) => InfoGeneve::Remote6(address),
         };
-        // What goes by the name of IPv4's checksum does not count over IPv6, where the default is
-        // to send it.
+        // The option for IPv4 checksums has no effect over IPv6, where checksums are on by default.
         let checksum = match self.remote {
             IpAddr::V4(_) => InfoGeneve::UdpCsum(self.udp_checksum),
             IpAddr::V6(_) => InfoGeneve::UdpZeroCsum6Tx(!self.udp_checksum),

@@ -246,8 +246,8 @@ impl Netlink {
             .collect())
     }
 
-    /// The ID that the namespace of this handle has for another one (RTM_GETNSID); `None` when it
-    /// has none, because no link leads there.
+    /// The ID of the namespace `netns` in the namespace of this handle (RTM_GETNSID); `None` when
+    /// it has no ID there, because no link leads to it.
     pub fn nsid_of(&self, netns: &Netns) -> Result<Option<i32>> {
         let what = "find the number of a namespace";
         let mut message = NsidMessage::default();

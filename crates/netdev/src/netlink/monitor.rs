@@ -83,8 +83,8 @@ impl Monitor {
     /// At most 1024 datagrams are read at once; the descriptor stays readable while there are more.
     ///
     /// # Errors
-    /// The socket failed. Lost events are no error but [`NetlinkEvent::Lost`], which comes once
-    /// more when the queue is empty.
+    /// The socket failed. A loss of events is not an error: it is reported as
+    /// [`NetlinkEvent::Lost`], once more when the queue is empty.
     pub fn drain(&mut self) -> Result<Vec<NetlinkEvent>> {
         let mut events = NetlinkEvents::default();
         for _ in 0..DRAIN_MAX {

@@ -135,7 +135,7 @@ impl Netlink {
     }
 }
 
-/// The attributes of a neighbour message that are used here.
+/// The attributes of a neighbour message that [`Neighbour`] needs.
 #[derive(Default)]
 struct NeighbourAttributes {
     ip: Option<IpAddr>,

@@ -170,7 +170,7 @@ impl Netlink {
     }
 }
 
-/// The attributes of a route that are used here.
+/// The attributes of a route message that [`Route`] and [`RoutePath`] need.
 #[derive(Default)]
 struct RouteAttributes {
     destination: Option<IpAddr>,

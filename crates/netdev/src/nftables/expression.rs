@@ -158,7 +158,7 @@ impl Expression {
         let number = |kind| data.be32(kind).map(|number| number as usize);
         let value = |kind| data.nested(kind)?.get(1).map(<[u8]>::to_vec);
         Some(match name {
-            // The variant that writes has a source register instead, and gives no verdict.
+            // The variant that sets metadata has a source register instead, and gives no verdict.
             "meta" | "ct" if data.get(1).is_none() => Self::Neutral,
             "meta" => Self::Meta { key: data.be32(2)?, to: register(1)? },
             "ct" => Self::Connection { key: data.be32(2)?, to: register(1)? },

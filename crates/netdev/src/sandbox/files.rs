@@ -28,14 +28,15 @@ pub enum FileAccess {
 pub enum FileLimit {
     /// Only the named files can be changed, and no program can be started.
     Full,
-    /// This kernel does not know all kinds of changes, and allows the others.
+    /// This kernel can limit only some kinds of changes, and allows all others.
     Partial,
     /// This kernel has no Landlock, or it is not enabled.
     None,
 }
 
-/// The newest version of Landlock whose kinds of access to files are limited: Linux 6.2. Older
-/// kernels limit those that they know. Newer ones limit ioctl, which seccomp does already.
+/// Limits the kinds of access that Landlock knows since Linux 6.2. Older kernels know fewer of
+/// them, and limit only these. Newer kernels can also limit ioctl, but the seccomp filter does
+/// that.
 const VERSION: ABI = ABI::V3;
 
 impl FileAccess {

@@ -1,11 +1,11 @@
 //! The system calls that a sandboxed switch may make, as a filter that the kernel runs
 //! (seccomp(2)).
 //!
-//! A refused call fails with EPERM, and the kernel writes a line about it to the audit log. It does
-//! not kill the process: a call that this table forgot would then stop all traffic.
+//! A refused call fails with EPERM, and the kernel writes a line about it to the audit log. The
+//! process is not killed: otherwise a call that is missing in this table would stop all traffic.
 //!
-//! The kernel decides once about calls whose arguments do not matter, and remembers it. So it runs
-//! no filter for the calls that workers make for packets.
+//! For calls that are allowed with all arguments, the kernel caches the decision. So it runs no
+//! filter for the calls that workers make for each packet.
 
 use crate::{Error, Result};
 use libc::{c_int, c_long};
@@ -28,7 +28,7 @@ pub struct SystemCalls {
 
 /// Calls that are allowed with all arguments.
 const ALLOWED: &[c_long] = &[
-    // Packets and the control socket. What a new socket may be is in `conditions`.
+    // Packets and the control socket. `conditions` limits the families of new sockets.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -64,7 +64,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_openat,
     libc::SYS_close,
     libc::SYS_dup,
-    // Room for saved connections.
+    // Reserves space in the file of saved connections.
     libc::SYS_fallocate,
     libc::SYS_fcntl,
     libc::SYS_flock,
@@ -97,7 +97,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getcpu,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // Allowed here because the other filter answers ENOSYS: see `without_clone3`.
+    // Allowed here because the filter of `without_clone3` makes it fail with ENOSYS.
     libc::SYS_clone3,
     // Signals.
     libc::SYS_rt_sigaction,
@@ -123,7 +123,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_capget,
 ];
 
-/// Older forms of the above, which some C libraries use.
+/// Older equivalents of the calls in `ALLOWED`, which some C libraries use.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[c_long] = &[
     libc::SYS_open,
@@ -141,7 +141,7 @@ const OLDER: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLDER: &[c_long] = &[];
 
-/// The kinds of sockets: control socket and locks, underlay, netlink, devices.
+/// The families of sockets: control socket and locks, underlay, netlink, devices.
 const FAMILIES: &[c_int] =
     &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_PACKET];
 
@@ -154,7 +154,7 @@ const REQUESTS: &[u64] = &[
     libc::TUNSETPERSIST,
     libc::TUNSETOFFLOAD,
     libc::TUNSETVNETHDRSZ,
-    // Offloads of a device, and its number by name.
+    // Offloads of a device, and its index by name.
     SIOCETHTOOL,
     libc::SIOCGIFINDEX,
     // The standard library and the C library: non-blocking, close on exec, is it a terminal?
@@ -172,7 +172,7 @@ const BPF_COMMANDS: &[u64] = &[
     6,  // BPF_OBJ_PIN
     7,  // BPF_OBJ_GET
     10, // BPF_PROG_TEST_RUN: runs a program that changes several maps at once
-    13, // BPF_PROG_GET_FD_BY_ID: the name of a program before ours, with CAP_SYS_ADMIN
+    13, // BPF_PROG_GET_FD_BY_ID: the name of a program attached before ours, with CAP_SYS_ADMIN
     15, // BPF_OBJ_GET_INFO_BY_FD
     16, // BPF_PROG_QUERY: programs attached to a device
     24, // BPF_MAP_LOOKUP_BATCH
@@ -190,7 +190,7 @@ fn is(argument: u8, value: u64) -> SeccompCondition {
     masked(argument, u64::from(u32::MAX), value)
 }
 
-/// The bits of `mask` of an argument are `value`. The kernel passes an `int` in the lower half of a
+/// The condition `argument & mask == value`. The kernel passes an `int` in the lower half of a
 /// register, so conditions on an `int` have a mask without the upper half.
 fn masked(argument: u8, mask: u64, value: u64) -> SeccompCondition {
     SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(mask), value)
@@ -201,7 +201,7 @@ fn rule(conditions: Vec<SeccompCondition>) -> SeccompRule {
     SeccompRule::new(conditions).expect("there is a condition")
 }
 
-/// One of `values` as the argument.
+/// Rules that allow each of `values` as the argument.
 fn one_of<T: Copy + Into<i64>>(argument: u8, values: &[T]) -> Vec<SeccompRule> {
     let low = |value: T| value.into().cast_unsigned() & u64::from(u32::MAX);
     values.iter().map(|&value| rule(vec![is(argument, low(value))])).collect()
@@ -256,8 +256,9 @@ const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 const ARCHITECTURE: TargetArch = TargetArch::riscv64;
 
 impl SystemCalls {
-    /// Refuses all other calls of all threads of this process, for good. Needs no_new_privs, which
-    /// the other threads get as well. False if the kernel has no seccomp filters.
+    /// Refuses all calls outside the tables in all threads of this process, for good. Needs
+    /// no_new_privs, which the other threads get as well. False if the kernel has no seccomp
+    /// filters.
     pub(super) fn filter_all_threads(self) -> Result<bool> {
         if !has_filters() {
             return Ok(false);
@@ -279,8 +280,8 @@ impl SystemCalls {
     }
 }
 
-/// Answers ENOSYS to clone3. A filter cannot read its arguments, which are in memory. The C library
-/// then uses clone, whose flags are in a register.
+/// Makes clone3 fail with ENOSYS: a filter cannot read its arguments, which are in memory. The C
+/// library then uses clone, whose flags are in a register.
 fn without_clone3() -> BpfProgram {
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
     compile(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), SeccompAction::Allow, missing)

@@ -170,7 +170,7 @@ fn monitor_reports_loss_and_continues_when_its_queue_overflowed() {
     let a = TestHost::new("a");
     let mut monitor = a.monitor().unwrap();
     flood(a.netlink(), &a);
-    wait_for(&mut monitor, "the loss is told", |event| *event == NetlinkEvent::Lost);
+    wait_for(&mut monitor, "the loss is reported", |event| *event == NetlinkEvent::Lost);
     while !monitor.drain().unwrap().is_empty() {}
 
     a.netlink().create(&LinkSpec::new("br1"), &LinkKind::Bridge).unwrap();

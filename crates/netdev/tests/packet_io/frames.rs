@@ -12,7 +12,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Calls `receive` until it returns a value, for at most [`TIMEOUT`].
 ///
-/// The effect of closing a descriptor needs it too. When another test starts a process, the child
+/// Tests need it also after they close a descriptor. When another test starts a process, the child
 /// has a copy of every descriptor until it executes its program.
 pub fn wait_for<T>(what: &str, mut receive: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + TIMEOUT;
@@ -98,7 +98,7 @@ pub fn tcp(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A TCP super-packet with segments of `mss` bytes; with `None`, a frame with unfinished checksum.
+/// A TCP super-packet with segments of `mss` bytes; with `None`, a frame with a partial checksum.
 pub fn tcp_frame(
     macs: (MacAddr, MacAddr),
     tags: &[(u16, u16)],
@@ -119,7 +119,7 @@ pub fn tcp_frame(
     packet
 }
 
-/// Bytes that reveal a shift or a swap.
+/// A byte pattern in which a shift or a swap of bytes shows.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }

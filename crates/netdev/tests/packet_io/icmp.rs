@@ -55,7 +55,7 @@ fn too_big_is_received_for_every_tunnel() {
         let hear = || wait_for("a message", || socket.recv().unwrap());
         let expected = |told: TooBig, protocol, quoted| TooBig {
             mtu: 1400,
-            // The router may have received a super-packet.
+            // If the router received a super-packet, the quoted length is longer than one segment.
             quoted_len: told.quoted_len,
             dont_fragment: true,
             local: path.local,
@@ -100,7 +100,7 @@ fn too_big_is_received_for_every_tunnel() {
         } else {
             wait_for("the kernel to learn it, too", || (mtu() == 1400).then_some(()));
         }
-        // The socket does not obey what the kernel has learned.
+        // The socket ignores the path MTU that the kernel has learned.
         gre.send(&to, &[IoSlice::new(&header), IoSlice::new(&payload[..1400])]).unwrap();
         hear();
         assert_eq!(socket.ignored(), 0);

@@ -8,7 +8,7 @@ use super::frames::{big_packet, pattern, wait_for};
 
 const PORT: u16 = 4789;
 
-/// A group of global scope, and another one.
+/// Two multicast groups.
 fn groups(v6: bool) -> (SocketAddr, SocketAddr) {
     let (group, other): (IpAddr, IpAddr) = if v6 {
         ("ff05::4789".parse().unwrap(), "ff05::4790".parse().unwrap())
@@ -23,7 +23,7 @@ fn datagrams_to_a_group_are_received_only_by_its_members() {
     testkit::require_root!();
     for v6 in [false, true] {
         let (a, b) = (TestHost::new("a"), TestHost::new("b"));
-        // No route leads to the group: the pool is told which of the two links to use.
+        // No route leads to the group: `set_multicast_uplink` selects one of the two links.
         let (decoy, _) = pair(&a, &TestHost::new("nowhere"));
         let ends = pair(&a, &b);
         assert_ne!(decoy.index, ends.0.index);

@@ -8,7 +8,7 @@ use wire::MacAddr;
 
 use super::frames::{self, TIMEOUT, big_packet, pattern, tcp_frame, wait_for};
 
-/// The address of no host, so that neither kernel reacts.
+/// A MAC address that no host has, so that neither kernel reacts.
 const ELSEWHERE: MacAddr = MacAddr([2, 0xee, 0, 0, 0, 1]);
 
 struct Wire {
@@ -275,7 +275,7 @@ fn socket_works_when_opened_before_the_link_is_up() {
     });
 }
 
-/// A UDP datagram between addresses of no host, from this port.
+/// A UDP datagram from the port `port`, between addresses that no host has.
 fn datagram(port: u16, payload: u8, src: MacAddr, reversed: bool) -> PacketBuf {
     let (mut a, mut b) = (("192.0.2.1", port), ("198.51.100.1", 53));
     if reversed {

@@ -18,7 +18,7 @@ fn address(end: &WireEnd, v6: bool) -> IpAddr {
     if v6 { end.ip6.into() } else { end.ip4.into() }
 }
 
-/// Opens a socket on `host` and its end of the link that receives what the filter accepts.
+/// Opens a socket on `host` and its end of the link, with the filter `filter`.
 fn receiver(host: &TestHost, end: &WireEnd, filter: &SocketFilter) -> PacketSocket {
     host.run(|| PacketSocket::open(end.index, filter, PacketOptions::default())).unwrap()
 }

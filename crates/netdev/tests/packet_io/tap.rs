@@ -60,7 +60,7 @@ fn udp_crosses_the_tap_in_both_directions_from_any_thread() {
     assert_eq!(&packet.head()[42..], b"out");
     assert_eq!(packet.offload.checksum, Checksum::Partial { start: 34, offset: 6 });
 
-    // Back, in two pieces and with an unfinished checksum.
+    // The reply, in two pieces and with a partial checksum.
     let (src, dst) = ("10.99.0.2".parse().unwrap(), "10.99.0.1".parse().unwrap());
     let mut bytes = frames::ethernet(guest_mac, mac, &[], 0x0800);
     bytes.extend(frames::ip(src, dst, 17, 10));
@@ -113,7 +113,7 @@ fn link_down_is_recoverable_and_deletion_is_not() {
     tap.send(&frame).unwrap();
 
     host.netlink().delete(index).unwrap();
-    assert!(frames::is_readable(&tap, 1000), "the event loop hears of it");
+    assert!(frames::is_readable(&tap, 1000), "the event loop is notified");
     assert!(matches!(tap.send(&frame), Err(IoError::DeviceGone)));
     assert!(matches!(tap.recv(&mut packet), Err(IoError::DeviceGone)));
 }
@@ -176,7 +176,7 @@ fn queues_share_a_guests_frames_by_flow() {
             socket.send_to(&[round], "10.99.0.2:9000").unwrap();
         }
     }
-    // By source port: the queue and the payload.
+    // For each source port: the queue and the payload of each datagram, in order.
     let mut heard = std::collections::BTreeMap::<u16, Vec<(usize, u8)>>::new();
     let mut packet = big_packet();
     wait_for("all datagrams", || {
@@ -251,7 +251,7 @@ fn persistent_tap_is_not_deleted_while_a_program_has_it_open() {
     host.run(|| Tap::create_persistent("tap7", false)).unwrap();
     assert!(!host.run(|| Tap::delete_persistent("tap7")).unwrap(), "the machine has it open");
     drop(machine);
-    assert!(host.netlink().index_of("tap7").is_ok(), "the machine may come again");
+    assert!(host.netlink().index_of("tap7").is_ok(), "the machine may open it again");
     wait_for("the deletion", || host.run(|| Tap::delete_persistent("tap7")).unwrap().then_some(()));
 }
 
@@ -277,11 +277,11 @@ fn persistent_tap_for_several_queues_is_left_to_the_program_that_has_them() {
     let queues_now = || host.netlink().link("tap7").unwrap().tun_queues.unwrap();
     create(false).unwrap();
     assert_eq!(queues_now(), TunQueues { are_several: false, open: 0 });
-    // Nobody has it open, so it can be replaced.
+    // No program has it open, so it can be replaced.
     create(true).unwrap();
     assert_eq!(queues_now(), TunQueues { are_several: true, open: 0 });
     let machine = host.run(|| Tap::open_queues("tap7", 4)).unwrap();
-    // A further queue, for a moment, would take frames from the machine.
+    // Opening one more queue, even briefly, would divert frames from the machine.
     create(true).unwrap();
     assert!(!host.run(|| Tap::delete_persistent("tap7")).unwrap(), "the machine has it open");
     assert_eq!(queues_now(), TunQueues { are_several: true, open: 4 });

@@ -37,7 +37,7 @@ fn to(dst: SocketAddr, gso_size: Option<u16>) -> TxTrain {
     TxTrain { dst, entropy: 70, tos: 0, ttl: None, gso_size }
 }
 
-/// Receives until `len` bytes have arrived; returns them and the metadata of each train.
+/// Receives until `len` bytes have arrived; returns them and the metadata of each UDP batch.
 fn collect(rx: &UdpUnderlay, len: usize) -> (Vec<u8>, Vec<RxTrain>) {
     let (mut bytes, mut trains) = (Vec::new(), Vec::new());
     let mut packet = big_packet();
@@ -121,7 +121,7 @@ fn single_datagrams_cross_when_received_as_a_batch() {
                 }
                 (next == 40).then_some(())
             });
-            // A train is still sent, with a checksum.
+            // A UDP batch is still sent, with a checksum.
             assert_eq!(u.tx.send(&to(u.dst, Some(50)), &[IoSlice::new(&payload)]).unwrap(), 100);
             assert_eq!(collect(&u.rx, 100).0, payload);
         }
@@ -182,7 +182,7 @@ fn datagram_is_sent_whole_when_the_kernel_has_learned_a_path_mtu() {
             tx.send(&to(dst, Some(1400)), &pieces).unwrap();
             (path_mtu() == 1400).then_some(())
         });
-        // Anybody can forge such a message, so these sockets do not obey it.
+        // Anybody can forge such a message, so these sockets ignore it.
         tx.send(&to(dst, Some(1400)), &pieces).unwrap();
         let filter = SocketFilter::protocol_to(dst.ip(), UDP);
         let open = || PacketSocket::open(near_router.index, &filter, PacketOptions::default());

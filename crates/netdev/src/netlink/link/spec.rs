@@ -227,7 +227,7 @@ impl LinkKind<'_> {
         }
     }
 
-    /// The underlying device, where it is not one of the options.
+    /// The underlying device (IFLA_LINK) of kinds that do not name it in their options.
     pub(super) const fn parent(&self) -> Option<Ifindex> {
         match self {
             Self::Vlan(spec) => Some(spec.parent),
