@@ -81,7 +81,7 @@ impl Vni {
         Self(value & Self::MAX)
     }
 
-    /// From the three bytes in a header.
+    /// Decodes the three bytes in a header.
     pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
         Self(u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]))
     }

@@ -60,7 +60,7 @@ pub enum Fragment {
 }
 
 impl Fragment {
-    /// From the offset (any unit) and the more-fragments flag.
+    /// The position for an offset (in any unit) and a more-fragments flag.
     #[inline]
     pub const fn new(offset: u16, more: bool) -> Self {
         match (offset, more) {

@@ -267,7 +267,7 @@ const fn bad_length(len: usize) -> ParseError {
 pub struct Ipv4Options<'a>(&'a [u8]);
 
 impl<'a> Ipv4Options<'a> {
-    /// From option bytes that the caller has padded to a multiple of 4.
+    /// Options from bytes that the caller has padded to a multiple of 4.
     ///
     /// # Errors
     /// `BadLength` when there are more than 40 bytes or their number is not a multiple of 4.

@@ -32,8 +32,9 @@ pub struct Located {
     pub protocol: Protocol,
     /// Whole, first fragment or later fragment.
     pub fragment: Fragment,
-    /// End of the network packet according to its own length field, before any padding. When it is
-    /// not IP, the end of the frame, or of what an IEEE 802.3 length before a SNAP header covers.
+    /// End of the network packet according to its own length field, before any padding. In a frame
+    /// that is not IP: the end of the payload according to the IEEE 802.3 length in front of a SNAP
+    /// header, otherwise the end of the frame.
     pub l3_end: usize,
 }
 

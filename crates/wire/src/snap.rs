@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The OUI 00-00-00 says that an EtherType follows. Frames of other OUIs and other LLC frames are
-//! not parsed. Nor is a type below [`MIN_ETHERTYPE`](crate::ethernet::MIN_ETHERTYPE), as in Open
-//! vSwitch.
+//! not parsed. Neither are types below [`MIN_ETHERTYPE`](crate::ethernet::MIN_ETHERTYPE), as in
+//! Open vSwitch.
 
 use crate::ethernet::EtherType;
 use crate::view::{put_u16, require, u16_at};
@@ -29,9 +29,9 @@ const PREFIX: [u8; 6] = [0xaa, 0xaa, 0x03, 0, 0, 0];
 /// offset where the payload ends. `None` for other LLC frames.
 ///
 /// # Errors
-/// `BadLength` when the length excludes the header itself, and `Truncated` when the frame is
-/// shorter than its length, or `frame` than the header. Receivers disagree about such frames: some
-/// ignore the length.
+/// `BadLength` when the length excludes the header itself. `Truncated` when the frame is shorter
+/// than its length, or `frame` is shorter than the header. Receivers disagree about such frames:
+/// some ignore the length.
 pub(crate) fn parse(
     frame: &[u8],
     frame_len: usize,

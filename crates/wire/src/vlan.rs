@@ -43,7 +43,7 @@ impl Tag {
         Self { tpid, pcp: 0, dei: false, vid: vlan.value() }
     }
 
-    /// From the TPID and the tag control information.
+    /// Decodes a tag from its TPID and tag control information.
     pub const fn from_tci(tpid: EtherType, tci: u16) -> Self {
         Self { tpid, pcp: (tci >> 13) as u8, dei: tci & 0x1000 != 0, vid: tci & 0x0fff }
     }

@@ -147,7 +147,7 @@ impl TooBig {
         let quoted = message.data();
         let ip = Ipv6Packet::new_header(quoted)?;
         let upper = ip.upper()?;
-        // Limited to 65,535, which lowers no path MTU either.
+        // An MTU above 65,535 becomes 65,535: neither value lowers a path MTU.
         let mtu = u16::try_from(u32::from_be_bytes(message.rest())).unwrap_or(u16::MAX);
         let transport = quoted.get(upper.offset..).unwrap_or_default();
         Ok(Self {
