@@ -1,4 +1,5 @@
-//! What a 64 KB super-packet costs to cut and to join, beside a copy of the same bytes.
+//! The cost of segmenting and coalescing a 64 KB super-packet, compared with a copy of the same
+//! bytes.
 
 use std::hint::black_box;
 

@@ -6,10 +6,10 @@
 //!   | headroom   | linear part         | unused   | payload | gap | payload | ...
 //! ```
 //!
-//! A frame read from a device is linear. A super-packet coalesced from a received train keeps its
-//! payload where it was received, so that coalescing copies nothing: the headers and the first
-//! payload are the linear part, the rest are fragments of the same storage. Headers are always in
-//! the linear part.
+//! A frame read from a device is linear. A super-packet coalesced from a received UDP batch keeps
+//! its payload where it was received, so that coalescing copies nothing: the headers and the first
+//! payload are the linear part, and the other payloads are fragments of the same storage. Headers
+//! are always in the linear part.
 //!
 //! The buffer remembers where the headers of its frame are ([`PacketBuf::located`]), so that the
 //! stages of forwarding do not each walk them again.
@@ -25,8 +25,8 @@ pub enum Checksum {
     /// The checksum is complete and has not been verified.
     #[default]
     Unverified,
-    /// The checksum has been verified, or the frame never left memory. On transmit it is the same
-    /// as `Unverified`.
+    /// The checksum has been verified, or the frame never left this host's memory. On transmit it
+    /// is the same as `Unverified`.
     Verified,
     /// The field at `start + offset` holds only the sum of the pseudo header. The sum of all bytes
     /// from `start` to the end of the frame must be added to it before the frame is on a wire.
@@ -119,12 +119,12 @@ pub struct PacketBuf {
     start: usize,
     end: usize,
     fragments: Vec<Range<usize>>,
-    /// The last walk. Every change of bytes or lengths behind its `base` clears it.
+    /// The last header walk. Every change of bytes or lengths behind its `base` clears it.
     walk: HeaderWalk,
     /// The work left to offloads. [`PacketBuf::push_front`] and [`PacketBuf::pull_front`] adjust
     /// `Checksum::Partial::start`.
     pub offload: Offload,
-    /// `Some` for a datagram that was reassembled: it leaves in fragments.
+    /// `Some` for a datagram that was reassembled: it is fragmented again before it is sent.
     pub refragment: Option<Refragment>,
 }
 
@@ -246,7 +246,7 @@ impl PacketBuf {
     /// are counted from the Ethernet header behind them.
     ///
     /// # Errors
-    /// As of [`PacketBuf::located`].
+    /// As [`PacketBuf::located`].
     #[inline]
     pub fn located_behind(&self, outer_len: usize) -> Result<Located, ParseError> {
         let base = self.start + outer_len;

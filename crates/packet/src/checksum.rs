@@ -54,13 +54,14 @@ pub fn complete_checksum(packet: &mut PacketBuf) -> Result<(), ChecksumError> {
 /// Offset of the checksum, four bytes long, in an SCTP header (RFC 9260 section 3.1).
 pub(crate) const SCTP_CHECKSUM_OFFSET: u16 = 8;
 
-/// Completes the checksum of an SCTP packet that has it partial; any other packet is left alone.
+/// Completes the checksum of an SCTP packet if it is partial; any other packet is left alone.
 /// Returns true if it did so.
 ///
-/// SCTP has a CRC32c instead of a sum. A virtio-net header cannot express that: it only names the
-/// offset of a checksum to complete, which its reader takes for a sum. A kernel whose device claims
-/// to compute the CRC (veth does) leaves it to the reader of a packet socket. So it is completed
-/// where such frames are received, and everywhere else a partial checksum is a sum.
+/// SCTP uses a CRC32c instead of a sum. A virtio-net header cannot express that: it only names the
+/// offset of a checksum to complete, which its reader takes for a sum. If a device claims to
+/// compute the CRC (veth does), the kernel leaves that to the reader of a packet socket. So this
+/// function completes it where such frames are received. Everywhere else, a partial checksum is a
+/// sum.
 pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
     const FIELD: Range<usize> = SCTP_CHECKSUM_OFFSET as usize..SCTP_CHECKSUM_OFFSET as usize + 4;
     let Checksum::Partial { start, offset: SCTP_CHECKSUM_OFFSET } = packet.offload.checksum else {
@@ -80,13 +81,13 @@ pub fn complete_crc32c(packet: &mut PacketBuf) -> bool {
     true
 }
 
-/// Completes a guest's partial checksum unless that is harmless to leave partial. It is harmless
-/// for the frame's own TCP or UDP header, and behind all headers that a pipeline reads, as in a
-/// guest's own tunnels. Completing any other one says nothing about the frame's own transport, so
-/// the frame becomes [`Checksum::Unverified`], except that a completed SCTP CRC is verified.
+/// Completes a guest's partial checksum unless it may safely stay partial: in the frame's own TCP
+/// or UDP header, or behind all headers that a pipeline reads, as in a guest's own tunnels.
+/// Completing any other checksum says nothing about the frame's own transport. So the frame becomes
+/// [`Checksum::Unverified`], except that a completed SCTP CRC is verified.
 ///
-/// This must be done before anybody reads the frame. The guest chooses where the checksum is stored
-/// and which bytes are summed. Completed later, it could change an address or port that the
+/// This must be done before any code reads the headers. The guest chooses where the checksum is
+/// stored and which bytes are summed. Completed later, it could change an address or port that the
 /// pipeline has already matched.
 ///
 /// # Errors
@@ -194,13 +195,13 @@ pub fn infer_partial(packet: &mut PacketBuf) -> bool {
 pub struct SegmentSizeLost;
 
 /// Like [`infer_partial`], for a frame that may be a super-packet whose sender left segmentation to
-/// the NIC as well. A TCP packet in a frame longer than `max_frame_len` bytes (what the path
-/// carries in one piece) becomes a super-packet with segments of that length. The sender's segment
-/// size is unknown and not needed; it was no longer.
+/// the NIC as well. A TCP packet in a frame longer than `max_frame_len` bytes, the longest frame
+/// that the path carries, becomes a super-packet. Its segments get that frame length: the sender's
+/// segment size is unknown, but was not larger.
 ///
 /// # Errors
-/// [`SegmentSizeLost`] for any other packet in a frame too long, because the boundaries of
-/// datagrams are lost. Only the checksum's state has changed then.
+/// [`SegmentSizeLost`] for any other packet whose frame is too long, because the boundaries of its
+/// datagrams are lost. Then only the checksum's state has changed.
 pub fn infer_offload(packet: &mut PacketBuf, max_frame_len: usize) -> Result<(), SegmentSizeLost> {
     if infer_partial(packet) { limit_segments(packet, max_frame_len) } else { Ok(()) }
 }
@@ -261,7 +262,8 @@ pub(crate) fn partial_sum(
         .and_then(|rest| rest.first_chunk())
         .copied()
         .ok_or(ChecksumError::OutsideFrame)?;
-    // The headers of a frame with fragments are not found, but no padding lies behind those.
+    // `locate` does not find the headers of a frame with buffer fragments, but such a frame has no
+    // padding.
     let end = match locate(packet, outer_len) {
         Some(at) if at.l4 + outer_len == start && at.end + outer_len >= field + 2 => {
             at.end + outer_len

@@ -1,7 +1,7 @@
 //! Coalescing of in-order TCP segments of one flow into super-packets: the inverse of
 //! [segmentation](crate::segment).
 //!
-//! [`coalesce_ranges`] joins a train of frames in one buffer without copying payload. [`Coalescer`]
+//! [`coalesce_ranges`] joins frames that are in one buffer, without copying payload. [`Coalescer`]
 //! joins frames received one by one. The rules are those of Linux's GRO (`inet_gro_receive`,
 //! `ipv6_gro_receive`, `tcp_gro_receive`), so that segmenting the result gives the original
 //! segments. A segment is joined to others if
@@ -36,7 +36,7 @@ use crate::merge::{MergeClass, MergedSegments, Segment, classify};
 /// are known to be intact, e.g. by a checksum of the outer packet; otherwise inner TCP checksums
 /// are verified. No payload moves: it becomes fragments of the frame.
 ///
-/// The storage behind the run is not touched, so the rest of the train can be joined from the same
+/// The storage behind the run is not touched, so the other frames can be joined from the same
 /// buffer afterwards:
 ///
 /// ```
@@ -109,8 +109,8 @@ struct HeldPacket<K> {
 ///
 /// [`Coalescer::push`] takes packets and emits them through its closure; packets of one flow keep
 /// their order. Call [`Coalescer::flush`] at the end of each receive batch, so that no packet waits
-/// longer. `K` must be equal for joined packets and is emitted with them: the tunnel, its key, the
-/// outer ECN mark.
+/// longer. Only packets with equal `K` are joined, and `K` is emitted with them: it holds the
+/// tunnel, its key and the outer ECN mark.
 ///
 /// A [`Checksum`] that is `Verified` or `Partial` is trusted. An `Unverified` one is verified
 /// before the packet is joined.

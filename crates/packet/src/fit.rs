@@ -15,8 +15,9 @@
 //! | not IP, malformed IP, or IPv4 with a limit below 68 bytes | | [`Fit::Never`] |
 //!
 //! A TCP super-packet may be segmented in any way, because its sender has not segmented it yet.
-//! More segments than the sender expected use identifications that it may use again. Without "don't
-//! fragment", that matters only if a later router fragments them (RFC 6864 section 4.3).
+//! Additional segments use IPv4 identifications that the sender may use again for later packets.
+//! Without "don't fragment", that matters only if a later router fragments them (RFC 6864 section
+//! 4.3).
 
 use wire::{EtherType, Ipv4Packet, Located, icmp::too_big::MIN_MTU_V4, snap, udp};
 
@@ -37,12 +38,12 @@ pub enum Fit {
         /// The longest IP packet in bytes.
         mtu: u16,
     },
-    /// It is an IP packet whose sender must be told (ICMP "packet too big").
+    /// It is an IP packet whose sender needs an ICMP "packet too big".
     TooBig {
         /// The longest IP packet in bytes.
         mtu: u16,
     },
-    /// It cannot be carried, and no sender can be told.
+    /// It cannot be carried, and no ICMP error can report that to the sender.
     Never,
 }
 
@@ -67,7 +68,7 @@ impl Resize {
     }
 }
 
-/// Truncates a frame. An IEEE 802.3 length before a SNAP header becomes that of the rest.
+/// Truncates a frame, and adjusts the IEEE 802.3 length if it has a SNAP header.
 fn truncate(packet: &mut PacketBuf, len: usize) {
     let snap_l3 = packet.located().ok().filter(Located::has_snap).map(|at| at.l3);
     packet.truncate(len);

@@ -93,7 +93,7 @@ impl Fragmenter {
         Ok(fragments)
     }
 
-    /// Divides a reassembled datagram, whatever its "don't fragment" says.
+    /// Divides a reassembled datagram into fragments, also if it has "don't fragment" set.
     pub(crate) fn fragment_again(
         &mut self,
         packet: &PacketBuf,
@@ -152,7 +152,7 @@ impl FragmentPlan {
         Self::with_flags(packet, mtu, MORE_FRAGMENTS | DONT_FRAGMENT)
     }
 
-    /// As `new`, but obeys only these flags.
+    /// As `new`, but obeys only the flags in `obeyed`.
     fn with_flags(packet: &PacketBuf, mtu: usize, obeyed: u16) -> Result<Self, FragmentError> {
         let head = packet.head();
         let at = packet.located().map_err(|_| FragmentError::NotIpv4)?;
@@ -211,7 +211,8 @@ impl FragmentPlan {
 /// The offset of flags and fragment offset in the IP header.
 const FLAGS: usize = 6;
 
-/// The checksum that `packet` owes, and where in `payload` it stands.
+/// The offset and the completed value of a partial checksum of `packet`, which must be in
+/// `payload`.
 fn checksum(
     packet: &PacketBuf,
     payload: &Range<usize>,
@@ -225,8 +226,8 @@ fn checksum(
 }
 
 /// Overwrites options without the "copied" flag by "no operation": they belong to the first
-/// fragment only (RFC 791 section 3.1). Bytes behind the end of the list or a malformed option
-/// stay.
+/// fragment only (RFC 791 section 3.1). Bytes behind the end of the list or from a malformed option
+/// on are not changed.
 fn drop_uncopied_options(mut options: &mut [u8]) {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;

@@ -1,5 +1,5 @@
 //! Reassembly of IP datagrams from fragments (RFC 791 section 3.2, RFC 8200 section 4.5), and
-//! cutting them again.
+//! fragmenting them again.
 //!
 //! Connection tracking needs the transport header, which only the first fragment has. So a switch
 //! holds fragments until the datagram is complete, tracks it whole, and sends it in fragments again
@@ -21,12 +21,12 @@ use crate::fragment::{FragmentError, Fragmenter};
 pub const HOLD_MS: u64 = 30_000;
 /// The most bytes of fragments that are held.
 const MAX_BYTES: usize = 4 << 20;
-/// The most bytes of fragments from one source. It may have no more than is still free for the
-/// others.
+/// The most bytes of fragments from one source. It must also leave at least as many bytes free for
+/// other sources as it uses.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
-/// The most fragments of a datagram. One of 64 KiB has fewer on any link.
+/// The most fragments of a datagram. A datagram of 64 KiB has fewer on any link.
 const MAX_PIECES: usize = 128;
-/// What a fragment costs besides its bytes.
+/// The memory that a fragment needs in addition to its bytes.
 const PIECE_BYTES: usize = 256;
 /// The longest IP packet, and the longest payload of one.
 const MAX_LEN: usize = 65_535;
@@ -51,37 +51,38 @@ struct FragmentHeader {
     ident: [u8; 4],
 }
 
-/// The circumstances under which fragments belong together.
+/// Where a fragment came from. Only fragments with the same context are joined.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FragmentContext {
-    /// Where the fragment is from; the memory of each source is limited.
+    /// The source of the fragment, such as its port. The memory of each source is limited.
     pub source: u32,
-    /// Any number: fragments with different ones are never joined.
+    /// A number such as a connection tracking zone. Fragments with different numbers are never
+    /// joined.
     pub zone: u16,
 }
 
 /// Why fragments are dropped.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FragmentDrop {
-    /// Lengths or offsets are impossible.
+    /// A length or an offset is invalid.
     Malformed,
-    /// It overlaps or repeats another one.
+    /// The fragment overlaps or repeats another one.
     Overlap,
     /// The datagram was not complete in time.
     Expired,
-    /// Too many are held.
+    /// The memory for held fragments is used up.
     Memory,
 }
 
-/// What became of a packet.
+/// The result of [`IpReassembler::push`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FragmentProgress {
-    /// It is not a fragment, or no fragment that can be reassembled: unchanged.
+    /// The packet is not a fragment, or cannot be reassembled. It is unchanged.
     Whole,
-    /// It is held.
+    /// The fragment is held until more arrive.
     Held,
-    /// It was the last one missing: the packet is the datagram, and
-    /// [`PacketBuf::refragment`] says how to cut it.
+    /// The fragment completed its datagram. The packet is now the datagram, and
+    /// [`PacketBuf::refragment`] says how to fragment it again.
     Complete,
 }
 
@@ -91,7 +92,7 @@ struct Key {
     src: [u8; 16],
     dst: [u8; 16],
     ident: [u8; 4],
-    /// Of IPv4; `None` for IPv6.
+    /// The protocol of IPv4; `None` for IPv6.
     protocol: Option<u8>,
 }
 
@@ -101,7 +102,7 @@ struct Piece {
     /// The headers in front of the payload, without a fragment header.
     head: Range<usize>,
     payload: Range<usize>,
-    /// Of the payload in the datagram.
+    /// The offset of the payload in the datagram.
     offset: usize,
     is_last: bool,
     header: Option<FragmentHeader>,
@@ -191,7 +192,7 @@ impl IpReassembler {
         }
     }
 
-    /// Drops the fragments whose time is over.
+    /// Drops the fragments that were held too long.
     pub fn expire(&mut self, now_ms: u64) {
         let over = self.datagrams.iter().filter(|(_, datagram)| datagram.deadline_ms <= now_ms);
         let over: Vec<Key> = over.map(|(key, _)| key.clone()).collect();
@@ -235,7 +236,7 @@ impl IpReassembler {
     }
 }
 
-/// What a fragment that cannot be added ends.
+/// Whether only a fragment that cannot be added is dropped, or its whole datagram.
 enum Refusal {
     Fragment(FragmentDrop),
     Datagram(FragmentDrop),
@@ -365,18 +366,18 @@ impl Datagram {
         }
     }
 
-    /// Without overlaps, all is there if the lengths add up.
+    /// Fragments never overlap, so the datagram is complete if the lengths add up.
     fn is_complete(&self) -> bool {
         self.end == Some(self.payload_bytes)
     }
 
-    /// Makes `packet` the datagram. `None` if it is too long.
+    /// Writes the datagram to `packet`. `None` if it is too long.
     fn finish(&self, packet: &mut PacketBuf) -> Option<()> {
         let len = self.head.len() + self.payload_bytes;
         let total = u16::try_from(len.checked_sub(self.l3)?).ok()?;
         packet.reset(PacketBuf::HEADROOM);
         if packet.spare_mut().len() < len {
-            // A buffer that a worker can go on to receive into.
+            // As long as a worker's receive buffer, because the worker continues to use it.
             *packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
         }
         packet.append(&self.head);
@@ -390,7 +391,7 @@ impl Datagram {
             let class = ip.traffic_class();
             ip.set_traffic_class(class | congestion);
         } else {
-            // "Don't fragment" stays.
+            // Clears all flags and the offset except "don't fragment".
             ip.get_mut(6..8)?.iter_mut().zip([0x40, 0]).for_each(|(byte, kept)| *byte &= kept);
             let mut ip = Ipv4Packet::new_unchecked(ip);
             ip.set_total_len(total);
@@ -403,11 +404,11 @@ impl Datagram {
     }
 }
 
-/// Cuts a reassembled datagram as it was cut before, and calls `each` with every fragment in order.
-/// A fragment is a frame with the usual headroom, which `each` may change.
+/// Divides a reassembled datagram into fragments as long as those received, and calls `each` with
+/// every fragment in order. A fragment is a frame with the usual headroom, which `each` may change.
 ///
 /// # Errors
-/// The packet is no datagram that was reassembled; `each` was not called.
+/// The packet was not reassembled; `each` was not called.
 pub fn refragment(
     packet: &PacketBuf,
     mut each: impl FnMut(&mut PacketBuf),
@@ -449,8 +450,8 @@ pub fn refragment(
     Ok(())
 }
 
-/// The length on a wire in bytes that a frame has at most, Ethernet header included: of a datagram
-/// that was reassembled, that of its fragments.
+/// The length in bytes of the longest frame on the wire, Ethernet header included. For a
+/// reassembled datagram, this is the longest of its fragments.
 pub fn longest_frame(packet: &PacketBuf) -> usize {
     let whole = crate::fit::wire_len(packet);
     match (packet.refragment, packet.located()) {

@@ -2,7 +2,7 @@
 //!
 //! A [`Segmenter`] builds the headers of all segments of a super-packet in a buffer that it reuses.
 //! The payload of each segment remains a slice of the super-packet. The result, [`Segments`], is
-//! ready for vectored I/O, as a whole or in [trains](Segments::trains) that one send may carry.
+//! ready for vectored I/O, as a whole or in [batches](Segments::trains) for one system call each.
 //!
 //! | field | in segment *i* |
 //! |---|---|
@@ -47,7 +47,7 @@ pub enum SegmentError {
     /// The checksum is not left partial at the packet's transport header.
     #[error("the checksum is not partial, or not the one of the transport header")]
     ChecksumMisplaced,
-    /// The transport header is cut, or its length field impossible.
+    /// The transport header is truncated, or its length field is invalid.
     #[error("the transport header is truncated")]
     Truncated,
     /// The segment size is 0.
@@ -376,7 +376,7 @@ pub fn split(packet: &mut PacketBuf, limits: SplitLimits) -> Result<Vec<PacketBu
         return if fits { Ok(Vec::new()) } else { Err(SegmentError::LimitTooSmall) };
     };
     let size = usize::from(gso.size).max(1);
-    // All of its bytes, headers included, are at least as many segments as there are.
+    // Counting the headers as payload gives at least the real number of segments, without parsing.
     if packet.len() <= limits.max_bytes && packet.len().div_ceil(size) <= limits.max_segments {
         return Ok(Vec::new());
     }

@@ -1,4 +1,4 @@
-//! How many segments a super-packet has, and which super-packets no sender's network stack makes.
+//! Counts the segments of a super-packet, and recognises super-packets that no network stack sends.
 //!
 //! The cost of a super-packet grows with its segments, and its sender chooses their size. 64 KiB in
 //! segments of 8 bytes are 8,192 packets.
@@ -15,7 +15,7 @@ pub fn segment_count(packet: &PacketBuf) -> usize {
 }
 
 /// True for a super-packet of more than about [`SHORT_SEGMENTS`] segments that are shorter than
-/// [`LEAST_SEGMENT_LEN`]. The headers may have 128 bytes.
+/// [`LEAST_SEGMENT_LEN`]. This allows 128 bytes for headers, which are not parsed.
 #[inline]
 pub fn has_tiny_segments(packet: &PacketBuf) -> bool {
     packet.offload.gso.is_some_and(|gso| {

@@ -150,7 +150,7 @@ pub struct SttReassembler {
     next_serial: u64,
     bytes: usize,
     spares: Vec<PacketBuf>,
-    /// The caller's buffer. The last completed frame was returned in a buffer of its own.
+    /// The caller's buffer, while the caller has the last completed frame in another buffer.
     borrowed: Option<PacketBuf>,
     drops: [u64; SttDrop::ALL.len()],
 }

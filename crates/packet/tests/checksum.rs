@@ -152,7 +152,7 @@ fn super_packet_is_inferred_when_longer_than_the_mtu() {
     }
 }
 
-/// A guest's segment limit may be lower than the path's, and is known only at the guest's port.
+/// The segment limit of a guest's port may be lower than that of the path.
 #[test]
 fn partial_tcp_packet_is_limited_when_it_is_no_super_packet() {
     let spec = Spec { payload: vec![7; 1344], ..Spec::default() };
@@ -371,7 +371,7 @@ fn checksum_is_completed_at_once_when_the_packet_has_a_snap_header() {
     settle_checksum(&mut packet).unwrap();
     let expected = (in_snap(&spec.frame(), 0), Checksum::Unverified);
     assert_eq!((packet.to_vec(), packet.offload.checksum), expected);
-    // Segments would need lengths of their own.
+    // Each segment would need an IEEE 802.3 length of its own.
     large.offload.gso = spec.packet(Some(100)).offload.gso;
     assert_eq!(settle_checksum(&mut large), Err(ChecksumError::SuperPacket));
     assert_eq!(

@@ -191,8 +191,8 @@ fn segment_passes_untouched_when_its_checksum_is_wrong() {
             let expected = if bad == 0 || bad == 4 { 2 } else { 3 };
             assert_eq!(out.len(), expected);
         }
-        assert_eq!(coalesced(&frames, true).len(), 1, "somebody vouches");
-        assert_eq!(pushed(&frames, Checksum::Verified).len(), 1, "somebody vouches");
+        assert_eq!(coalesced(&frames, true).len(), 1, "it was verified before");
+        assert_eq!(pushed(&frames, Checksum::Verified).len(), 1, "it was verified before");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reassembly of IP datagrams, and cutting them again.
+//! Reassembly of IP datagrams, and fragmenting them again.
 
 use packet::reassembly::{FragmentContext, FragmentDrop, FragmentProgress, HOLD_MS};
 use packet::{IpReassembler, PacketBuf, longest_frame, refragment};
@@ -93,7 +93,7 @@ proptest! {
         prop_assert!(longest_frame(&whole) <= sent.iter().map(PacketBuf::len).max().unwrap());
         let mut again = Vec::new();
         refragment(&whole, |fragment| again.push(fragment.to_vec())).unwrap();
-        // Without padding.
+        // Compare the frames without padding.
         let bytes = |packet: &PacketBuf| {
             let l3_end = packet.located().unwrap().l3_end;
             packet.to_vec()[..l3_end].to_vec()
@@ -206,7 +206,7 @@ fn memory_of_one_source_is_limited() {
     let mut held = 0;
     let refused = (0..=u16::MAX).find(|number| {
         let mut bytes = v4(1, 8, true, &[1; 1024]);
-        // Another datagram: its address is not checked.
+        // Another source address makes another datagram. The header checksum is not verified.
         bytes[14 + 12..14 + 14].copy_from_slice(&number.to_be_bytes());
         let progress = reassembler.push(CONTEXT, &mut PacketBuf::from_bytes(&bytes), 0);
         held += usize::from(progress == Ok(FragmentProgress::Held));
