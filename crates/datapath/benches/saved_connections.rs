@@ -1,5 +1,6 @@
-//! The cost of saving connections: of one that is opened and removed with and without a file, and
-//! of restoring 200,000 with source NAT. The files are in /dev/shm, which is a tmpfs as /run is.
+//! The cost of saving connections: opening and removing a connection with and without a file, and
+//! restoring 200,000 connections with source NAT. The files are in /dev/shm, which is a tmpfs as
+//! /run is.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};

@@ -36,10 +36,10 @@ pub struct Config {
     pub megaflows: usize,
     /// How many packets may wait for translation.
     pub upcalls: UpcallLimits,
-    /// With eBPF programs in front: how much each port may have waiting that they have punted. A
-    /// frame counts once for each 8 KiB, and for each 16 segments, that it has begun.
+    /// With eBPF programs: how many punted frames of one port may wait for the user datapath. A
+    /// frame counts once for each begun 8 KiB or 16 segments, whichever is more.
     pub punt_limit: u32,
-    /// How often logical routers ask for neighbours; each forwarding thread has these limits.
+    /// How often logical routers may solicit neighbours; each forwarding thread has these limits.
     pub solicit: SolicitLimits,
     /// Limits and timeouts of tracked connections.
     pub conntrack: conntrack::Config,
@@ -65,7 +65,7 @@ impl Default for Workers {
     }
 }
 
-/// What is reached over the uplink. It may change while the datapath runs.
+/// The tunnels and tagged links of the uplink. They may change while the datapath runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Underlay {
     /// The logical switches that are linked by VLAN tags.
@@ -76,7 +76,7 @@ pub struct Underlay {
     pub tunnels: Vec<TunnelConfig>,
     /// The remote ends of tunnels.
     pub endpoints: Vec<EndpointConfig>,
-    /// The least path MTU that is believed if a router reports it, in bytes of outer packet.
+    /// The least path MTU that is accepted from a router's report, in bytes of outer packet.
     pub least_path_mtu_bytes: u16,
 }
 
@@ -157,7 +157,7 @@ pub struct PortConfig {
 /// The device of a VIF.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeviceConfig {
-    /// A TAP that the datapath makes. With eBPF programs it makes a veth pair instead.
+    /// A TAP that the datapath creates. With eBPF programs it creates a veth pair instead.
     Tap {
         /// The device's name.
         name: String,
@@ -166,7 +166,7 @@ pub enum DeviceConfig {
         /// The guest's MTU in bytes.
         mtu: u16,
     },
-    /// A TAP that the datapath makes and a virtual machine opens.
+    /// A TAP that the datapath creates and a virtual machine opens.
     Vm {
         /// The device's name.
         name: String,
@@ -180,12 +180,13 @@ pub enum DeviceConfig {
         /// The device's name.
         name: String,
         /// The guest's MTU in bytes, which the device should have. `None` for a device that leads
-        /// to other machines than guests: its own MTU counts.
+        /// to other machines than guests: then the device's own MTU applies.
         mtu: Option<u16>,
     },
 }
 
-/// The settings of a guest's device in the guest's namespace, where nobody else configures it.
+/// The settings of a guest's device in the guest's namespace. The datapath applies them, because
+/// nothing else configures the device there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GuestConfig {
     /// The namespace's name.

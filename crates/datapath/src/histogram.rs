@@ -1,4 +1,4 @@
-//! [`Histogram`]: how often values of a range occurred.
+//! [`Histogram`]: the number of values in each of several ranges.
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Without values. `bounds` are the largest values of the ranges, in ascending order.
+    /// An empty histogram. `bounds` are the largest values of the ranges, in ascending order.
     pub fn new(bounds: &'static [u64]) -> Self {
         let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
         Self { bounds, counts, sum: AtomicU64::new(0) }
@@ -69,7 +69,7 @@ impl Histogram {
     }
 }
 
-/// Of durations, by [`DURATIONS_NS`].
+/// A histogram of durations, with the bounds [`DURATIONS_NS`].
 impl Default for Histogram {
     fn default() -> Self {
         Self::new(DURATIONS_NS)

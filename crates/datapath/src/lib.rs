@@ -1,4 +1,4 @@
-//! What a switch asks of a datapath, and what all datapath providers share.
+//! The interface between the switch and a datapath, and what all datapath providers share.
 //!
 //! A datapath receives frames, looks each of them up among cached decisions ([`megaflow`]), and
 //! executes the actions that it finds. A frame without a cached decision goes to the switch as an

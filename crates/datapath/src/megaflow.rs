@@ -30,13 +30,13 @@ pub struct Megaflow {
     pub id: MegaflowId,
     /// The packets that it serves.
     pub condition: Match,
-    /// What is done with these packets.
+    /// The actions for these packets.
     pub actions: Arc<[Action]>,
     /// For a fused megaflow: how its packets pass the connection tracker.
     pub fusion: Option<Arc<Fusion>>,
 }
 
-/// What a fused megaflow depends on.
+/// The passes and connections that a fused megaflow depends on.
 ///
 /// A fused megaflow does at once what all passes of a packet through the connection tracker do. It
 /// serves the packets of one direction of connections that do not change. It is in force until the

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A datapath without devices, sockets, programs and packets, for a host that only follows its
-/// control plane. It notes the ports, and drops what it is given to send.
+/// control plane. It records the ports, and drops all packets that it is told to send.
 #[derive(Debug)]
 pub struct NoDatapath {
     host: String,

@@ -31,8 +31,8 @@ impl<K: Clone + Eq + Hash> NumberPool<K> {
         }
     }
 
-    /// Gives `name` this number, unless it has one already or the number is in use. Numbers that
-    /// are left out become free after a delay.
+    /// Gives `name` the number `number`, unless the name has a number already or `number` was
+    /// assigned before. Lower numbers that are skipped become free after a delay.
     pub fn prefer(&mut self, name: &K, number: u32, now: Instant) {
         if number < self.next || self.assigned.contains_key(name) {
             return;

@@ -31,8 +31,8 @@ pub enum DatapathError {
     /// A socket or device of the requested underlay cannot be opened.
     #[error("{0}")]
     Underlay(String),
-    /// The eBPF maps in front of the datapath cannot be updated. The datapath goes on, and the
-    /// request may be repeated.
+    /// The maps of the eBPF programs cannot be updated. The datapath continues, and the request may
+    /// be repeated.
     #[error("cannot update the eBPF maps: {0}")]
     FastPath(String),
 }
@@ -110,7 +110,7 @@ pub trait Datapath: Send + Sync {
     /// the datapath has ended.
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError>;
 
-    /// Limits how much each port may have waiting that eBPF programs have punted, as
+    /// Limits how many punted frames of each port may wait for the user datapath, as
     /// [`Config::punt_limit`](crate::config::Config::punt_limit). A datapath without programs
     /// ignores it.
     ///
@@ -121,9 +121,9 @@ pub trait Datapath: Send + Sync {
         Ok(())
     }
 
-    /// Sets the path MTU of an end point that path probes have found, in bytes of outer packet, for
-    /// ten minutes. One that is not lower than the configured MTU ends what probes have found
-    /// before. A lower one that a router has reported stays in force.
+    /// Sets the path MTU that path probes have found for an end point, in bytes of outer packet,
+    /// for ten minutes. A value that is not lower than the configured MTU cancels earlier results
+    /// of probes. A lower MTU that a router has reported stays in force.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -179,8 +179,8 @@ pub trait Datapath: Send + Sync {
     /// The datapath has ended.
     fn get(&self, megaflows: Vec<MegaflowId>) -> Result<Vec<Megaflow>, DatapathError>;
 
-    /// Returns those of these megaflows of which a fast path holds something else than was put
-    /// there: another condition, other actions, or an entry out of its time.
+    /// Returns those of these megaflows whose entry in the fast path differs from what was
+    /// installed: in its match, its actions or its generation.
     ///
     /// # Errors
     /// [`DatapathError::FastPath`]: the fast path cannot be read.
@@ -213,13 +213,13 @@ pub trait Datapath: Send + Sync {
     /// the first. Returns false once the datapath has ended.
     fn upcalls(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool;
 
-    /// Hands answers to the workers that raised the upcalls. Blocks while too many answers wait.
+    /// Passes answers to the workers that raised the upcalls. Blocks while too many answers wait.
     ///
     /// # Errors
     /// The datapath has ended.
     fn answer(&self, answers: Vec<Answer>) -> Result<(), DatapathError>;
 
-    /// Routers may ask again for every neighbour at once: the address of one was forgotten.
+    /// Lets routers request every neighbour again at once, because a learned address was forgotten.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -281,11 +281,11 @@ pub trait Datapath: Send + Sync {
 
 /// The part of a datapath that executes fused megaflows.
 ///
-/// It is apart from the [`Datapath`], because the datapath's own threads use it when a connection
-/// changes.
+/// It is separate from the [`Datapath`], because the datapath's own threads use it when a
+/// connection changes.
 pub trait FusedMegaflows: Send + Sync {
-    /// Installs a fused megaflow. Its packets never find it where they could be tracked instead.
-    /// Returns false if it cannot be executed or does not fit; it is absent then.
+    /// Installs a fused megaflow where packets cannot be tracked; elsewhere they are tracked
+    /// instead. Returns false if it cannot be executed or does not fit; it is absent then.
     fn put(&self, megaflow: &Megaflow) -> bool;
 
     /// Punts the packets of these megaflows from now on, until the megaflows are deleted. Megaflows

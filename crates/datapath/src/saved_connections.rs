@@ -1,9 +1,9 @@
 //! [`ConnectionFile`]: the connections of a datapath in a file, so that the next daemon continues
 //! them.
 //!
-//! The file is in memory that outlives the process, so nothing is lost when the daemon is killed.
-//! It holds a [`Record`] for each connection that has seen a reply, and the names of zones and
-//! ports, because the next daemon may number them otherwise.
+//! The file is mapped into memory, so nothing is lost when the daemon is killed. It holds a
+//! [`Record`] for each connection that has seen a reply, and the names of zones and ports, because
+//! the next daemon may number them differently.
 //!
 //! # Layout
 //! Words of 64 bits in the byte order of the host:
@@ -13,11 +13,11 @@
 //! | 8 | [`MAGIC`], [`VERSION`], number of records, last beat, length of each [`Area`], boot |
 //! | 32 for each zone | checksum, length in bytes, name |
 //! | 32 for each port | the same |
-//! | 16 for each place of the table | [`Record`] |
+//! | 16 for each slot of the table | [`Record`] |
 //!
 //! A beat is the time since boot in milliseconds, which the daemon writes every second or so. The
-//! last word of the header tells which boot of the host that was. The first three words are the
-//! same in all versions.
+//! last word of the header identifies the boot of the host. The first three words are the same in
+//! all versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -38,7 +38,7 @@ const MAGIC: u64 = u64::from_be_bytes(*b"weftconn");
 const VERSION: u64 = 1 << 32 | Record::VERSION;
 const WORD: usize = size_of::<u64>();
 
-/// Places of words in the header.
+/// Indices of words in the header.
 const VERSION_AT: usize = 1;
 const RECORDS_AT: usize = 2;
 const BEAT_AT: usize = 3;
@@ -59,7 +59,7 @@ pub enum Area {
     Zones,
     /// The names of ports, by their numbers.
     Ports,
-    /// The connections, by their places in the table.
+    /// The connections, by their slots in the table.
     Connections,
 }
 
@@ -83,7 +83,7 @@ impl Area {
         self.start() + number * self.entry_words()
     }
 
-    /// Where the header says how many entries may be in use.
+    /// Index of the header word that says how many entries may be in use.
     const fn length_at(self) -> usize {
         LENGTHS_AT + self as usize
     }
@@ -101,7 +101,7 @@ pub struct Earlier {
     /// Connections that cannot be read: another version has saved them, or the daemon was killed
     /// while it wrote one.
     pub unreadable: u64,
-    /// When the earlier daemon ran for the last time, since boot.
+    /// The last beat of the earlier daemon: a time since boot.
     pub last_beat: Option<Duration>,
 }
 
@@ -202,7 +202,7 @@ struct Inner {
 
 impl ConnectionFile {
     /// Creates a file without connections at `path`, for a table of at most `connections`. Until
-    /// the first [`ConnectionFile::beat`], it says that a daemon has run at `last_beat`.
+    /// the first [`ConnectionFile::beat`], the beat in the file is `last_beat`.
     ///
     /// # Errors
     /// The file exists, or cannot be created.
@@ -218,9 +218,9 @@ impl ConnectionFile {
         }))))
     }
 
-    /// Notes that the daemon runs.
+    /// Writes the current time as the last beat.
     pub fn beat(&self) {
-        // The header has room already.
+        // Cannot fail: space for the header is reserved.
         let _ = self.lock().file.store(BEAT_AT, &[beat()]);
     }
 
@@ -253,7 +253,7 @@ impl ConnectionFile {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No code panics halfway through a change.
+        // A poisoned lock is harmless: no code panics halfway through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -280,7 +280,8 @@ impl Restored {
         if earlier.len() == 0 {
             return (Self { file, table: None }, lost);
         }
-        // A table's clock may be any; a tracker's begins at 0 as well.
+        // A table's clock may start at any time. A tracker's clock starts at 0, and so does this
+        // one.
         let mut table = Table::new(config.clone(), Seed::random(), 0);
         if let Some(file) = &file {
             table.save_in(Box::new(file.clone()));

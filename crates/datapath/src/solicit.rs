@@ -1,6 +1,6 @@
-//! Limits how often logical routers ask for neighbours (ARP requests, neighbour solicitations).
+//! Limits how often logical routers solicit neighbours (ARP requests, neighbour solicitations).
 //!
-//! A router that has no MAC address for a next hop asks for it with a broadcast or multicast, which
+//! A router that has no MAC address for a next hop sends a broadcast or multicast request, which
 //! reaches every port of the logical switch on every host. Without a limit, a guest that sends
 //! packets to unused addresses would flood the switch with requests. RFC 1122 section 2.3.2.1
 //! recommends at most one request per second and destination. RFC 4861 section 7.2.2 limits
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// How often routers may ask for neighbours.
+/// How often routers may solicit neighbours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SolicitLimits {
     /// The shortest time between two requests for the same neighbour. Zero switches off this limit
@@ -84,7 +84,7 @@ impl Solicitations {
         Ok(())
     }
 
-    /// Forgets all requests, so that every neighbour may be asked for at once.
+    /// Forgets all requests, so that every neighbour may be requested at once.
     pub fn forget_all(&mut self) {
         self.ports.clear();
     }

@@ -27,7 +27,7 @@ pub struct Usage {
     pub ports: Vec<(PortNo, Use)>,
 }
 
-/// Connections that are visited under one lock.
+/// The most connections that are visited while the table is locked.
 const BATCH: u32 = 256;
 
 /// The connections of a datapath.
@@ -45,7 +45,7 @@ pub struct Tracker {
     fragments: Mutex<IpReassembler>,
 }
 
-/// Is called with fused connections that have changed.
+/// A callback for fused connections that have changed.
 type Notify = dyn Fn(&[ConnKey]) + Send + Sync;
 
 struct FusionListener(Box<Notify>);
@@ -64,8 +64,8 @@ impl Tracker {
         Self { config, table, started, fusing, saved, fragments }
     }
 
-    /// Continues the connections of an earlier daemon, and saves all in their file from now on. To
-    /// be called before the first packet is tracked; later calls have no effect.
+    /// Continues the connections of an earlier daemon, and saves all connections in their file from
+    /// now on. Call it before the first packet is tracked; later calls have no effect.
     pub fn continue_with(&self, restored: Restored) {
         let Restored { file, table } = restored;
         if let Some(file) = file {
@@ -76,7 +76,8 @@ impl Tracker {
         }
     }
 
-    /// Saves the names of zones and ports, before the program that uses their numbers.
+    /// Saves the names of zones and ports. Call it before the program that uses their numbers is in
+    /// force.
     pub fn save_names(
         &self,
         zones: impl IntoIterator<Item = (u32, String)>,
@@ -105,7 +106,7 @@ impl Tracker {
     }
 
     /// Tracks a packet that arrived by `port`, translates its addresses, and commits its
-    /// connection, as the action says. `before` is what an earlier pass has found in the same zone.
+    /// connection, as the action says. `before` is the result of an earlier pass in the same zone.
     ///
     /// # Errors
     /// The connection cannot be committed, or the packet cannot be translated.
@@ -134,8 +135,8 @@ impl Tracker {
         Ok(Tracking { zone, result: Some((headers, tracked)), is_translated })
     }
 
-    /// Holds a fragment that arrived by `port`, or makes the packet the datagram if it was the last
-    /// one missing. Does nothing to other packets.
+    /// Holds a fragment that arrived by `port`. If the fragment completes its datagram, `packet`
+    /// becomes the datagram. Other packets are unchanged.
     ///
     /// # Errors
     /// The fragment must be dropped.
@@ -156,8 +157,8 @@ impl Tracker {
         }
     }
 
-    /// Gives up fragments that have waited too long. Calls `count` with the numbers of held
-    /// fragments that were dropped since the last call: port, reason and number.
+    /// Drops fragments that have waited too long. Calls `count` with the numbers of held fragments
+    /// that were dropped since the last call: port, reason and number.
     pub fn expire_fragments(&self, mut count: impl FnMut(PortNo, DropReason, u64)) {
         let mut fragments = lock(&self.fragments);
         if fragments.is_idle() {
@@ -184,14 +185,14 @@ impl Tracker {
                 None => table.track(now_ms, Zone(action.zone), headers, apply),
                 Some(earlier) => {
                     let mut current = table.current(earlier);
-                    // The earlier pass has applied it.
+                    // The earlier pass has already translated the packet.
                     current.translation = None;
                     current
                 }
             };
             let commit = match (&action.commit, nat) {
                 (Some(commit), nat) => commit_of(commit, nat),
-                // An existing connection keeps its translation, and so the packet gets it.
+                // An existing connection keeps its translation, which is applied to the packet.
                 (None, Some(_)) if earlier.is_some() && tracked.connection.is_some() => {
                     commit_of(&CtCommit::default(), Some(&CtNat::Existing))
                 }
@@ -201,7 +202,7 @@ impl Tracker {
         })
     }
 
-    /// Removes connections whose time is over.
+    /// Removes expired connections.
     pub fn expire(&self) {
         if let Some(saved) = self.saved.get() {
             saved.beat();
@@ -211,10 +212,10 @@ impl Tracker {
         while self.with_table(table, |table| table.expire(now_ms, BATCH)) == BATCH {}
     }
 
-    /// The connections in the next places of the table, each with the time in milliseconds until it
+    /// The connections in the next slots of the table, each with the time in milliseconds until it
     /// expires, and where to continue; `None` at the end. Connections that are committed or removed
-    /// between two calls may be left out. At most 256 connections, so that the workers wait for
-    /// the table only briefly.
+    /// between two calls may be left out. At most 256 connections, so that the workers wait for the
+    /// table only briefly.
     pub fn batch(&self, from: Cursor) -> (Vec<(Connection, u64)>, Option<Cursor>) {
         let Some(table) = self.table.get() else { return (Vec::new(), None) };
         let (now_ms, mut found) = (self.now_ms(), Vec::new());
@@ -264,9 +265,9 @@ impl Tracker {
         (table.len(), table.stats().clone())
     }
 
-    /// Fuses the passes of established connections from now on. Calls `notify` with those that have
-    /// just changed, before the packet or the request that has changed them goes on. Only the first
-    /// call has an effect: its result is true.
+    /// Fuses the passes of established connections from now on. Calls `notify` with fused
+    /// connections that have changed, before the packet or the request that changed them continues.
+    /// Only the first call has an effect: its result is true.
     pub fn begin_fusing(&self, notify: impl Fn(&[ConnKey]) + Send + Sync + 'static) -> bool {
         self.fusing.set(FusionListener(Box::new(notify))).is_ok()
     }
@@ -276,7 +277,7 @@ impl Tracker {
         self.fusing.get().is_some()
     }
 
-    /// Begins to fuse packets of these connections, as of [`Table::fuse`].
+    /// Begins to fuse packets of these connections, as [`Table::fuse`] does.
     pub fn fuse(&self, connections: &[ConnRef]) -> Option<Box<[ConnKey]>> {
         lock(self.table.get()?).fuse(connections)
     }
@@ -314,7 +315,7 @@ impl Tracker {
         self.table.get().map_or_else(Vec::new, |table| lock(table).take_outdated())
     }
 
-    /// Returns connections that [`Tracker::take_outdated`] is to return again.
+    /// Puts connections back, so that [`Tracker::take_outdated`] returns them again.
     pub fn put_back(&self, outdated: Vec<ConnKey>) {
         if let Some(table) = self.table.get() {
             lock(table).put_back(outdated);
@@ -340,12 +341,13 @@ impl Tracker {
         lock(&self.config).clone()
     }
 
-    /// Changes limits and timeouts, as of [`Table::set_config`].
+    /// Changes limits and timeouts, as [`Table::set_config`] does.
     pub fn set_config(&self, mut config: Config) {
         let mut current = lock(&self.config);
         config.limits.connections = current.limits.connections;
         current.clone_from(&config);
-        // A table that is made at this moment may have the earlier options until the next change.
+        // A table that another thread creates now may have the earlier options until the next
+        // change.
         if let Some(table) = self.table.get() {
             lock(table).set_config(config);
         }
@@ -400,7 +402,8 @@ fn commit_of(commit: &CtCommit, nat: Option<&CtNat>) -> Commit {
         mark: (mark_mask != 0).then_some(Masked { value: mark, mask: mark_mask }),
         label: (label_mask != 0).then_some(Masked { value: label, mask: label_mask }),
         nat: nat.map(|nat| match nat {
-            // A new connection keeps its addresses, and gets another port if it must.
+            // A new connection keeps its addresses, and gets another port only if its own is in
+            // use.
             CtNat::Existing => NatSpec::new(NatKind::Source, None, None),
             CtNat::Source(addresses) => range(NatKind::Source, addresses),
             CtNat::Destination(addresses) => range(NatKind::Destination, addresses),

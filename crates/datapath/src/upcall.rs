@@ -1,4 +1,4 @@
-//! Upcalls: packets for which the datapath has no megaflow, handed to the switch for translation.
+//! Upcalls: packets for which the datapath has no megaflow, passed to the switch for translation.
 
 use crate::megaflow::{Megaflow, MegaflowId};
 use conntrack::{ConnRef, Headers, Tracked, Translation};
@@ -7,24 +7,24 @@ use packet::PacketBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Why a packet is handed to the switch.
+/// Why a packet is passed to the switch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum UpcallReason {
     /// No megaflow matches the packet. It is held until its [`Answer`] arrives.
     Miss,
     /// [`Action::Controller`] copied the packet. No answer is expected.
     Controller,
-    /// The passes of the packet may be fused. It has been forwarded, and the upcall does not have
-    /// it. No answer is expected.
+    /// The passes of the packet may be fused into one megaflow. The packet has been forwarded and
+    /// is not part of the upcall. No answer is expected.
     Fuse(Box<FuseProposal>),
 }
 
-/// The passes of a packet whose connections do not change.
+/// The connection-tracking passes of a packet that a fused megaflow may replace.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct FuseProposal {
     /// The passes, in order.
     pub passes: Vec<SteadyPass>,
-    /// The connections, as they were then.
+    /// The connections, in their state at that time.
     pub connections: Vec<ConnRef>,
 }
 
@@ -32,11 +32,11 @@ pub struct FuseProposal {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct WorkerId(pub u16);
 
-/// A packet that a worker hands to the switch.
+/// A packet that a worker passes to the switch.
 #[derive(Debug)]
 pub struct Upcall {
     /// The packet as received, after decapsulation and before any other change. In a later pass, as
-    /// the actions of the passes before have left it.
+    /// changed by the actions of the earlier passes.
     pub packet: PacketBuf,
     /// The flow key that was extracted from it.
     pub key: FlowKey,
@@ -59,18 +59,18 @@ pub struct Recirculated {
     pub recirculation: Recirculation,
     /// How many passes the packet has made before.
     pub passes: u8,
-    /// What the connection tracker has found.
+    /// The result of connection tracking.
     pub tracking: Tracking,
 }
 
-/// A packet as the connection tracker has seen it.
+/// A packet as the connection tracker saw it, and the result.
 #[derive(Clone, Debug)]
 pub struct Tracking {
     /// The zone.
     pub zone: u16,
     /// The headers that the packet had then, and the result; `None` for a packet that is not IP.
     pub result: Option<(Headers, Tracked)>,
-    /// True when the packet was translated as its connection has it.
+    /// True if the NAT of its connection was applied to the packet.
     pub is_translated: bool,
 }
 
@@ -81,9 +81,9 @@ impl FuseProposal {
         let (_, tracked) = tracking.result.as_ref().filter(|(_, tracked)| tracked.is_steady)?;
         let rewrite = match &tracked.translation {
             None => Rewrite::default(),
-            // Of an ICMP message.
+            // An ICMP message: a fused megaflow does not rewrite these fields.
             Some(rewrite) if rewrite.ident.is_some() || rewrite.quoted.is_some() => return None,
-            // Without a next pass, the program does not notice that the packet is rewritten.
+            // Without another pass, the pipeline does not see that the packet was rewritten.
             Some(_) if action.recirculation.is_none() => return None,
             Some(Translation { src, dst, src_port, dst_port, .. }) => {
                 Rewrite { src: *src, dst: *dst, src_port: *src_port, dst_port: *dst_port }

@@ -33,7 +33,7 @@ pub struct DroppedPacket {
     pub missed: u64,
 }
 
-/// Which way a frame passes a port.
+/// The direction in which a frame passes a port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CaptureDirection {
     /// From the guest to the switch.
@@ -47,11 +47,11 @@ pub enum CaptureDirection {
 pub struct CapturedFrame {
     /// When it passed.
     pub time: SystemTime,
-    /// Which way.
+    /// The direction.
     pub direction: CaptureDirection,
     /// Length of the whole frame in bytes.
     pub len: usize,
-    /// The first bytes of the frame. With checksum offload, the checksum in them is incomplete.
+    /// The first bytes of the frame. With checksum offload, the checksum in them is partial.
     pub bytes: Vec<u8>,
     /// Frames skipped since the previous copy because the observer was slow.
     pub missed: u64,
@@ -102,8 +102,8 @@ impl<T> WatchSender<T> {
         self.watcher.strong_count() > 0
     }
 
-    /// Sends what `make` builds from the number of copies skipped so far. Returns false when the
-    /// observer is gone.
+    /// Sends the copy that `make` builds from the number of copies skipped so far. Returns false
+    /// when the observer is gone.
     pub fn send(&mut self, make: impl FnOnce(u64) -> T) -> bool {
         match self.queue.try_send(make(self.missed)) {
             Ok(()) => self.missed = 0,

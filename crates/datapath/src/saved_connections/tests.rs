@@ -97,7 +97,7 @@ fn connections_and_names_are_read_when_the_daemon_has_ended() {
     assert_eq!((earlier.records.len(), earlier.unreadable), (2499, 0));
     assert!(earlier.absent() < Duration::from_secs(60), "{:?}", earlier.absent());
 
-    // In another file, the connections are those of the table.
+    // When they are restored with another file, the table has the same connections.
     let other = folder.0.join("other");
     let file = ConnectionFile::create(&other, 10_000, None).unwrap();
     let records = earlier.records.into_iter().map(|record| (record, record.opener()));
