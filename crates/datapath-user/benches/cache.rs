@@ -1,7 +1,7 @@
-//! What the megaflow cache costs per packet, and what all the switching of a small packet costs
-//! with it.
+//! The cost of the megaflow cache per packet, and of switching a small packet with it.
 //!
-//! Keys are made anew for every lookup, as they are when frames come in; "a key alone" says what
+//! Each lookup gets a newly made key, as received frames do. "a key alone" measures only making the
+//! keys.
 //! that takes.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const MEGAFLOWS: u64 = 100_000;
 
-/// The key that megaflow `number`, and no other, is for.
+/// Sets the fields of a key that only megaflow `number` matches.
 fn set_key(key: &mut FlowKey, number: u64) {
     key.set(Field::InPort, (number % 100).into());
     key.set(Field::Ip4Dst, number.into());
@@ -42,7 +42,7 @@ fn base_key() -> FlowKey {
     key
 }
 
-/// Megaflows of seven words with so many masks.
+/// Megaflows whose masks have seven words, with `masks` different masks.
 fn megaflows(masks: u64) -> Vec<Megaflow> {
     let mut base = FlowMask::default();
     for field in [
@@ -78,7 +78,7 @@ fn filled(megaflows: &[Megaflow]) -> Cache {
     cache
 }
 
-/// Numbers in no order that a processor could foresee.
+/// Pseudo-random numbers, so that the processor cannot predict the next megaflow.
 struct Numbers(u64);
 
 impl Numbers {
@@ -110,7 +110,8 @@ fn lookups(c: &mut Criterion) {
                 });
             }
         }
-        // The source address is in no mask, and makes every packet one that was never seen.
+        // The source address is in no mask. It differs in every packet, so that no packet is in the
+        // exact-match cache.
         for flows in [1_000, MEGAFLOWS] {
             group.bench_function(format!("{masks} masks, {flows} megaflows hit"), |b| {
                 let mut packet = 0;
@@ -156,7 +157,7 @@ fn changes(c: &mut Criterion) {
     group.finish();
 }
 
-/// Takes frames and does nothing with them.
+/// Discards all frames.
 struct Nowhere(u64);
 
 impl ActionOutput for Nowhere {
@@ -172,7 +173,8 @@ impl ActionOutput for Nowhere {
     fn dropped(&mut self, _: DropReason, _: &PacketBuf) {}
 }
 
-/// 64 bytes with the checksum of the frame, which is not here: UDP over IPv4.
+/// A UDP packet over IPv4. Its frame has 64 bytes, including the frame check sequence, which is not
+/// in the buffer.
 fn udp_frame() -> PacketBuf {
     let mut frame = [0; 60];
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);

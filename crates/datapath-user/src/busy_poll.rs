@@ -39,7 +39,7 @@ impl BusyPoll {
         Self { longest, idle: None, score: 0, sleeps: 0 }
     }
 
-    /// A poll has found no event.
+    /// Handles a poll that found no event.
     pub(super) fn idle(&mut self, now: Instant) -> IdleMode {
         if self.longest.is_zero() {
             return IdleMode::Sleep;
@@ -57,7 +57,7 @@ impl BusyPoll {
         }
     }
 
-    /// A poll has found an event.
+    /// Handles a poll that found an event.
     pub(super) fn busy(&mut self, now: Instant) {
         let Some((since, _)) = self.idle.take() else { return };
         self.score = if now.saturating_duration_since(since) <= self.longest {

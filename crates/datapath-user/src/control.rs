@@ -37,7 +37,7 @@ const ICMP: u64 = 2;
 /// The first kernel whose `bpf_sk_assign` accepts sockets of a `SO_REUSEPORT` group.
 const ASSIGNS_TO_REUSEPORT_GROUPS: KernelVersion = KernelVersion::new(6, 6);
 
-/// The state of the control thread, locked by whoever changes it.
+/// The state of the control thread. Other threads lock it to change it.
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) ports: BTreeMap<PortNo, Port>,
@@ -121,7 +121,7 @@ impl Control {
             let ours = self.ports.values().filter_map(Port::veth_name).collect::<Vec<_>>();
             veth::remove_others(&ours)?;
         }
-        // Tell the programs of ports only after the workers know them and the punt TAP exists:
+        // Report ports to the programs only after the workers know them and the punt TAP exists:
         // otherwise punted packets would be lost.
         let opened = self.open_devices();
         self.with_programs(|programs| programs.punt_device(punt_device));
@@ -404,7 +404,8 @@ impl Control {
             // Fails only for a worker that has ended.
             let _ = worker.send(Request::AttachDevice(port, device));
         }
-        // Such as the TAP of a virtual machine that does not run.
+        // The link is down, for example because it is the TAP of a virtual machine that does not
+        // run.
         if link.as_ref().is_some_and(|link| !link.is_usable()) {
             self.send_to_workers(|| Request::Link(port, false));
         }
@@ -454,7 +455,7 @@ impl Control {
         Ok(())
     }
 
-    /// Handles that a worker has found the device of a port gone.
+    /// Handles the report of a worker that the device of a port is gone.
     fn port_gone(&mut self, number: PortNo, why: String) {
         if let Some(port) = self.ports.get_mut(&number)
             && port.closed(why)
@@ -494,7 +495,8 @@ impl Control {
             Err(error) if error.is_not_found() => None,
             Err(error) => {
                 messages::log!(LINK_NOT_READ, "cannot read the state of a link: {error}");
-                // The state is unknown. Send, and let the kernel drop what it cannot send.
+                // The state is unknown. Treat the link as up, and let the kernel drop frames that
+                // it cannot send.
                 for port in ports {
                     self.send_to_workers(|| Request::Link(port, true));
                 }
@@ -519,7 +521,8 @@ impl Control {
         }
     }
 
-    /// Passes the state of the uplink on. `None` means that its device is gone.
+    /// Reports the state of the uplink to the workers and programs. `None` means that its device is
+    /// gone.
     fn uplink_changed(&mut self, link: Option<&Link>) {
         self.uplink.observe(link);
         let is_up = self.uplink.state() == UplinkState::Up;
@@ -527,7 +530,7 @@ impl Control {
         self.with_programs(|programs| programs.uplink(link));
     }
 
-    /// Handles that somebody has deleted the punt TAP; the next tick makes another.
+    /// Handles the deletion of the punt TAP by another program; the next tick makes another TAP.
     fn punt_device_gone(&mut self) {
         let Some(programs) = &mut self.programs else { return };
         let device = &programs.punt.device;

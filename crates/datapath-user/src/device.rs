@@ -13,7 +13,7 @@ use packet::PacketBuf;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// An open device, as one worker has it.
+/// An open device, as one worker uses it.
 #[derive(Debug)]
 pub(super) enum Device {
     Tap(Tap),
@@ -29,12 +29,12 @@ pub(super) enum Device {
     },
 }
 
-/// What is done when the device of a port is closed.
+/// The action to take when the device of a port is closed.
 #[derive(Debug)]
 pub(super) enum CloseAction {
-    /// Nothing: the device belongs to somebody else.
+    /// Nothing: the device existed before.
     Nothing,
-    /// Undoes the changes to a device that belongs to somebody else.
+    /// Undoes the changes to a device that existed before.
     Interface(Ifindex),
     /// Removes a TAP, unless a virtual machine has it open.
     VmTap(String),
@@ -107,7 +107,7 @@ impl Device {
                 let mtu = mtu.unwrap_or(u16::try_from(link.mtu).unwrap_or(u16::MAX));
                 let devices = match mode {
                     DeviceMode::Receive => {
-                        // An earlier process may have been killed.
+                        // An earlier process may have been killed before it did this.
                         veth_headroom::withdraw(&netlink, link.index)?;
                         Self::receiving(link.index, mtu, queues, CloseAction::Nothing)?
                     }
@@ -167,7 +167,7 @@ impl Device {
     fn promiscuous(link: &Link, mtu: u16, queues: usize) -> Result<Vec<Self>, Error> {
         let (netlink, index) = (Netlink::open()?, link.index);
         netlink.set_promiscuous(index, true)?;
-        // From here on, an error undoes both.
+        // From here on, dropping `cleanup` undoes both changes after an error.
         let cleanup = CloseAction::Interface(index);
         veth_headroom::provide_to_interface(&netlink, link);
         Self::sending(index, mtu, queues, cleanup)
@@ -331,8 +331,8 @@ pub(super) fn configure_guest(
     netns: &Netns,
     guest: &GuestConfig,
 ) -> Result<(), Error> {
-    // A super-packet of this size and the tunnel's headers fit one UDP_SEGMENT train. An old kernel
-    // may refuse the limit; then the largest super-packets take two trains.
+    // A super-packet of this size and the tunnel's headers fit one UDP batch. An old kernel may
+    // refuse the limit; then the largest super-packets take two batches.
     let limits = SizeLimits { gro: None, gro_ipv4: None, ..SizeLimits::all(GUEST_GSO_MAX_BYTES) };
     let _ = inside.set_size_limits(index, limits);
     for &prefix in &guest.addresses {

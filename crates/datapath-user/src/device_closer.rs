@@ -36,7 +36,7 @@ impl DeviceCloser {
     /// Closes a device, and waits until it is closed.
     ///
     /// # Errors
-    /// [`DatapathError::Busy`] if that takes longer than 10 s. It goes on all the same.
+    /// [`DatapathError::Busy`] if that takes longer than 10 s. The device is still closed later.
     pub(super) fn close(&self, device: Device) -> Result<(), DatapathError> {
         let (closed, wait) = channel();
         self.0.send((device, closed)).map_err(|_| DatapathError::Stopped)?;

@@ -28,7 +28,7 @@ use std::time::Instant;
 use wire::vlan::Tag;
 use wire::{EtherType, MacAddr};
 
-/// Everything by which frames leave, and the context of the frame that is being forwarded.
+/// All outputs for frames, and the context of the frame that is being forwarded.
 #[derive(Debug)]
 pub(super) struct FrameOutputs {
     /// The local ports, indexed by number.
@@ -47,7 +47,7 @@ pub(super) struct FrameOutputs {
     pub(super) watchers: Watchers,
     /// True when something was queued in `controller`, `too_big` or `passes`.
     pub(super) has_queued: bool,
-    /// The passes that follow.
+    /// The later passes of the current packet.
     pub(super) passes: Passes,
     pub(super) tracker: Arc<Tracker>,
     /// Copies of the current packet for the controller.
@@ -128,8 +128,8 @@ impl Forwarder {
         self.misses.push(Upcall { packet, key, port, reason, worker, raised, recirculated });
     }
 
-    /// Tells the switch that the passes of a packet with this key may be fused, if there is room in
-    /// the port's upcall queue.
+    /// Proposes to the switch to fuse the passes of packets with this key, if there is room in the
+    /// port's upcall queue.
     pub(super) fn raise_fuse_proposal(
         &mut self,
         port: PortNo,
@@ -178,7 +178,8 @@ impl Forwarder {
         self.out.begin(*port, answer.decided_by);
         if let Some(recirculated) = recirculated.take() {
             self.out.passes.begin(Some(*recirculated));
-            // So that the next packet does not begin with what the tracker has found for this one.
+            // Makes `finish` reset the passes, so that the tracking result does not stay for the
+            // next packet.
             self.out.has_queued = true;
         }
         execute(&answer.actions, packet, &mut self.endpoints, &mut self.out);
@@ -244,7 +245,7 @@ impl Forwarder {
         self.backlog = None;
         let out = &mut self.out;
         self.upcalls.push(&mut self.misses, |upcall| {
-            // Other upcalls do not have the packet, or only a copy for the controller.
+            // Other upcalls contain no packet, or only a copy for the controller.
             if upcall.reason == UpcallReason::Miss {
                 out.begin(upcall.port, None);
                 out.dropped(DropReason::UpcallQueueFull, &upcall.packet);
@@ -322,7 +323,7 @@ impl FrameOutputs {
         }
     }
 
-    /// Counts held fragments that were given up.
+    /// Counts held fragments that were dropped.
     pub(super) fn count_lost_fragments(&mut self) {
         let tracker = Arc::clone(&self.tracker);
         tracker.expire_fragments(|port, reason, count| {
@@ -352,7 +353,7 @@ impl FrameOutputs {
         self.vifs[index].get_or_insert_default()
     }
 
-    /// Lets routers ask again for every neighbour at once.
+    /// Lets routers request every neighbour again at once.
     pub(super) fn forget_solicitations(&mut self) {
         self.solicitations.forget_all();
     }
@@ -435,7 +436,7 @@ impl ActionOutput for FrameOutputs {
         }
         let LogRecord { name, priority, verdict, is_from_lport, .. } = &**record;
         let Ok(packet) = extract(packet, self.ingress, None) else { return };
-        // The form of ovn-controller, which other programs read.
+        // The log format of ovn-controller, which other programs read.
         let name = if name.is_empty() { "<unnamed>" } else { name };
         let direction = if *is_from_lport { "from-lport" } else { "to-lport" };
         messages::log!(

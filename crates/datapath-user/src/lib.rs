@@ -7,7 +7,7 @@
 //!   underlay.
 //! - **From the underlay:** [`receive`] ([`stt`] for STT, [`uplink`] for VLAN tags) decapsulates it
 //!   and coalesces segments; [`forward`] looks it up; [`vif`] sends it to the guest.
-//! - **Through the connection tracker:** [`passes`] asks the tracker, and looks the frame up again.
+//! - **Through the connection tracker:** [`passes`] tracks the frame, and looks it up again.
 //! - **Without a megaflow:** it becomes an upcall ([`upcall_queue`]) and comes back with an answer.
 //!
 //! [`control`] runs on a thread of its own, so that no frame waits for it. It opens devices
@@ -93,9 +93,9 @@ impl WorkerEventSender {
     }
 }
 
-/// Puts a VLAN tag that the kernel delivers beside the frame (`PACKET_AUXDATA`) back into the
-/// frame. A frame too short for that is emptied, which later drops it as malformed: without its
-/// tag, it would belong to another network.
+/// Puts a VLAN tag that the kernel delivers as metadata (`PACKET_AUXDATA`) back into the frame. A
+/// frame too short for that is emptied, which later drops it as malformed: without its tag, it
+/// would belong to another network.
 fn restore_tag(packet: &mut PacketBuf, tag: VlanTag) {
     if flow::push_vlan(packet, Tag::from_tci(EtherType(tag.tpid), tag.tci)).is_err() {
         packet.set_len(0);

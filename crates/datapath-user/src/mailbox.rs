@@ -33,8 +33,8 @@ pub(super) enum Request {
     UplinkLink(bool),
     /// Close the device of a port, because it is gone.
     DetachDevice(PortNo),
-    /// Remove a port. The reply is its device, for the requester to close: packets cannot wait
-    /// for that.
+    /// Remove a port. The reply is its device, which the requester closes: packets cannot wait for
+    /// that.
     RemovePort(PortNo, Sender<Option<Device>>),
     /// Receive punted frames from this queue of the TAP.
     PuntQueue(PuntReader),
@@ -61,7 +61,7 @@ pub(super) enum Request {
     Dump(Cursor, usize, Sender<DumpedPage<Megaflow>>),
     Usage(Cursor, usize, Sender<DumpedPage<MegaflowId>>),
     Answers(Vec<Answer>),
-    /// Routers may ask again for every neighbour.
+    /// Let routers request every neighbour again.
     ForgetSolicitations,
     Execute(PortNo, PacketBuf, Arc<[Action]>),
     Report(Sender<WorkerCounters>),

@@ -37,7 +37,7 @@ impl PassCaches {
     /// Adds a megaflow to its cache.
     ///
     /// # Errors
-    /// As of [`Cache::put`].
+    /// As [`Cache::put`].
     pub(super) fn put(&mut self, megaflow: &Megaflow) -> Result<(), PutRefused> {
         if megaflow.condition.mask().get(Field::RecircId) == 0 {
             return self.first.put(megaflow);
@@ -46,17 +46,17 @@ impl PassCaches {
         self.later.get_or_insert_with(|| Box::new(Cache::new(limits))).put(megaflow)
     }
 
-    /// Begins an epoch, as of [`Cache::begin_epoch`].
+    /// Begins an epoch in both caches.
     pub(super) fn begin_epoch(&mut self) {
         self.all().for_each(Cache::begin_epoch);
     }
 
-    /// Moves a megaflow to the current epoch, as of [`Cache::confirm`].
+    /// Moves a megaflow to the current epoch, if it is in force.
     pub(super) fn confirm(&mut self, id: MegaflowId) {
         self.all().for_each(|cache| cache.confirm(id));
     }
 
-    /// Puts the megaflows of earlier epochs out of force, as of [`Cache::withdraw_unconfirmed`].
+    /// Puts the megaflows of earlier epochs out of force in both caches.
     pub(super) fn withdraw_unconfirmed(&mut self) {
         self.all().for_each(Cache::withdraw_unconfirmed);
     }
@@ -75,7 +75,7 @@ impl PassCaches {
         self.first.get(id).or_else(|| self.later.as_ref()?.get(id))
     }
 
-    /// A portion of all megaflows, as of [`Cache::dump`].
+    /// A portion of all megaflows; see [`Cache::dump`].
     pub(super) fn dump(
         &self,
         from: Cursor,
@@ -85,7 +85,7 @@ impl PassCaches {
         self.walk(from, |cache, from| cache.dump(from, most, out))
     }
 
-    /// A portion of the counters of all megaflows, as of [`Cache::usage`].
+    /// A portion of the counters of all megaflows; see [`Cache::usage`].
     pub(super) fn usage(
         &self,
         from: Cursor,
@@ -108,7 +108,7 @@ impl PassCaches {
         next.or_else(|| self.later.as_ref().map(|_| in_later(Cursor::default())))
     }
 
-    /// Sorts the masks, as of [`Cache::maintain`].
+    /// Sorts the masks of both caches; see [`Cache::maintain`].
     pub(super) fn maintain(&mut self) {
         self.all().for_each(Cache::maintain);
     }

@@ -18,13 +18,13 @@ const MAX_COPIES: usize = 1024;
 pub(super) struct Passes {
     /// How many passes the current packet has made before this one.
     before: u8,
-    /// What the tracker has found in the passes before.
+    /// The tracking result of the previous passes.
     tracking: Option<Tracking>,
-    /// The next pass of the frame itself, which no other action uses.
+    /// The next pass of the frame itself, if no action follows; other passes get a copy.
     of_frame: Option<Box<Recirculated>>,
     /// The passes so far, while they may be fused.
     proposal: Option<Box<FuseProposal>>,
-    /// How many times packets have reached a commit. It wraps around.
+    /// The number of times that packets have reached a commit. It wraps around.
     opened: u32,
     /// The next passes of copies.
     of_copies: VecDeque<(Box<Recirculated>, PacketBuf)>,
@@ -70,7 +70,7 @@ impl Passes {
             self.propose((tracker, is_reassembled), action, &tracking);
             self.of_frame = Some(Box::new(Recirculated { recirculation, passes, tracking }));
         } else {
-            // Copies are not fused.
+            // The passes of copies are not fused.
             self.proposal = None;
             // Address translation must not change the frame for the actions that follow.
             let mut copy = packet.clone();
@@ -81,12 +81,12 @@ impl Passes {
         Ok(())
     }
 
-    /// How many times packets have reached a commit. It wraps around.
+    /// The number of times that packets have reached a commit. It wraps around.
     pub(super) const fn opened(&self) -> u32 {
         self.opened
     }
 
-    /// Adds a pass to what is proposed for fusion, or gives that up.
+    /// Adds a pass to the proposal to fuse passes, or discards the proposal.
     fn propose(
         &mut self,
         (tracker, is_reassembled): (&Tracker, bool),

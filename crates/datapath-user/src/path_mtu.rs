@@ -2,11 +2,11 @@
 //! RFC 8201).
 //!
 //! [`policy`] decides whether to believe an error. Nothing else limits the path MTU: the sockets of
-//! the tunnels do not obey what the kernel has learned. The believed MTU expires after ten minutes
-//! (RFC 1191 section 6.3), because the path may have changed.
+//! the tunnels ignore the path MTU that the kernel has learned. The believed MTU expires after ten
+//! minutes (RFC 1191 section 6.3), because the path may have changed.
 //!
 //! Where routers send no errors, the daemon finds the MTU with probes of its own (RFC 8899) and
-//! states it with [`PathMtuDiscovery::probed`].
+//! reports it by [`PathMtuDiscovery::probed`].
 
 mod policy;
 
@@ -69,7 +69,7 @@ pub(super) struct PathMtuDiscovery {
 }
 
 impl PathMtuDiscovery {
-    /// Starts without any knowledge. `source_ports` is the range of outer source ports.
+    /// Starts without known path MTUs. `source_ports` is the range of outer source ports.
     pub(super) fn new(source_ports: Range<u32>) -> Self {
         Self {
             sockets: Vec::new(),
@@ -82,8 +82,9 @@ impl PathMtuDiscovery {
         }
     }
 
-    /// Follows these end points, and forgets others. Forgets path MTUs below the new least path
-    /// MTU, too. Returns what is believed of all end points, and what is not believed any more.
+    /// Replaces the end points. Forgets the path MTUs of other end points, and those below the new
+    /// least path MTU. Returns the known path MTUs of all end points, and `None` for those
+    /// forgotten.
     pub(super) fn follow(&mut self, underlay: &Underlay) -> Vec<PathMtu> {
         self.least = underlay.least_path_mtu_bytes;
         self.tunnels.clear();
@@ -170,7 +171,7 @@ impl PathMtuDiscovery {
         }
     }
 
-    /// Believes a path MTU that probes have found for an end point. Returns the change, if it is
+    /// Applies a path MTU that probes have found for an end point. Returns the change, if there is
     /// one.
     pub(super) fn probed(&mut self, id: EndpointId, mtu: u16, now: Instant) -> Option<PathMtu> {
         let mut paths = self.tunnels.iter();

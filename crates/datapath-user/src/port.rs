@@ -120,7 +120,7 @@ impl Port {
         self.state = DeviceState::Closed(Some(DeviceFailure { text, kind }));
     }
 
-    /// The name of the outer end of the veth pair that replaces a TAP behind programs.
+    /// The name of the outer end of the veth pair that replaces a TAP with eBPF programs.
     pub(super) fn veth_name(&self) -> Option<String> {
         veth_name(&self.config.device)
     }

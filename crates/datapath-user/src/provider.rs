@@ -85,7 +85,7 @@ impl UserDatapath {
     /// Like [`start`](Self::start), behind programs that punt packets to this datapath.
     ///
     /// # Errors
-    /// As of [`start`](Self::start); or the TAP cannot be made.
+    /// As [`start`](Self::start); or the TAP cannot be made.
     pub fn start_behind(punt: Punt, config: Config) -> Result<Self, SetupError> {
         Self::start_with(config, Some(punt))
     }
@@ -248,7 +248,7 @@ impl Datapath for UserDatapath {
         megaflows: Vec<MegaflowId>,
     ) -> Result<Vec<(MegaflowId, Usage)>, DatapathError> {
         let mut counted = Vec::new();
-        // In portions, because a worker does not forward while it deletes.
+        // Deletes in portions, because a worker does not forward while it deletes.
         for some in megaflows.chunks(DELETIONS) {
             let some: Arc<[MegaflowId]> = some.into();
             for worker in &self.workers {

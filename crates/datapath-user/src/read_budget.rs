@@ -1,4 +1,4 @@
-//! How much a worker reads from one descriptor before the others get their turn.
+//! Limits how much a worker reads from one descriptor before the others get their turn.
 
 use packet::{PacketBuf, segment_count};
 
@@ -12,7 +12,7 @@ const SEGMENTS: usize = 2048;
 /// no such limit.
 const COMMITS: u32 = 8;
 
-/// What a worker may still read from a descriptor in this turn.
+/// The remaining reads from a descriptor in this turn.
 #[derive(Debug)]
 pub(crate) struct ReadBudget {
     frames: usize,
@@ -28,7 +28,7 @@ impl Default for ReadBudget {
 
 impl ReadBudget {
     /// Takes one read; false if the turn is over. A read that fails counts too: a guest must not
-    /// keep the worker by frames that cannot be read.
+    /// occupy the worker with frames that cannot be read.
     pub(crate) fn take_read(&mut self) -> bool {
         let may_read = self.frames > 0 && self.segments > 0 && self.commits > 0;
         self.frames = self.frames.saturating_sub(1);

@@ -366,10 +366,10 @@ impl Batch {
         self.spare.extend(free);
     }
 
-    /// Decapsulates a train of datagrams that the kernel's GRO has joined, and coalesces their
+    /// Decapsulates a batch of datagrams that the kernel's GRO has joined, and coalesces their
     /// frames in place.
     fn train(&mut self, index: usize, size: usize, arrival: Arrival, forwarder: &mut Forwarder) {
-        // Frames that arrived before must leave before.
+        // Frames that arrived earlier must leave first.
         self.flush(arrival.port, forwarder);
         let packet = &mut self.packets[index];
         let endpoint = match forwarder.endpoints.find(arrival.tunnel, arrival.local, arrival.remote)

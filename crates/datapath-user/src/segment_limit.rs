@@ -3,17 +3,17 @@
 use packet::{PacketBuf, SHORT_SEGMENT_LEN, segment_count};
 use std::time::{Duration, Instant};
 
-/// Short segments per second: what a host receives beside other traffic, packet by packet. With 499
-/// bytes each they are 200 Mb/s.
+/// Short segments per second of one port: a host can receive them one by one in addition to other
+/// traffic. With 499 bytes each they are 200 Mb/s.
 pub const SHORT_SEGMENTS_PER_SECOND: u32 = 50_000;
-/// Short segments at once: five super-packets with the smallest segments.
+/// The most short segments in a burst: five super-packets with the smallest segments.
 pub const SHORT_SEGMENTS_BURST: u32 = 10_000;
 
 /// A port's token bucket of short segments.
 #[derive(Debug)]
 pub(crate) struct SegmentLimit {
     tokens: u32,
-    /// The time up to which `tokens` includes the inflow.
+    /// The time up to which `tokens` was refilled.
     filled: Option<Instant>,
 }
 

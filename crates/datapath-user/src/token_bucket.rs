@@ -16,7 +16,7 @@ pub(super) struct TokenBuckets(Mutex<HashMap<RateAndBurst, Bucket>>);
 struct Bucket {
     /// Tokens: bits that may be sent now.
     bits: u64,
-    /// The time up to which `bits` includes the inflow.
+    /// The time up to which `bits` was refilled.
     filled: Instant,
 }
 
@@ -60,8 +60,8 @@ impl TimeBucket {
         Self { full_at: now }
     }
 
-    /// The bucket after tokens were taken that flow in within `cost`; `None` if it has too few at
-    /// `now`. All of its tokens flow in within `burst`.
+    /// The bucket after taking the tokens that it gains in `cost`; `None` if it has too few at
+    /// `now`. A full bucket has the tokens that it gains in `burst`.
     pub(super) fn take(self, cost: Duration, burst: Duration, now: Instant) -> Option<Self> {
         let full_at = self.full_at.max(now) + cost;
         (full_at.saturating_duration_since(now) <= burst).then_some(Self { full_at })

@@ -1,5 +1,5 @@
-//! Sends encapsulated frames to the underlay: in UDP tunnels as `UDP_SEGMENT` trains, in GRE as
-//! batches of packets.
+//! Sends encapsulated frames to the underlay: in UDP tunnels as UDP batches (`UDP_SEGMENT`), in GRE
+//! as batches of packets.
 
 use datapath::config::TunnelConfig;
 use flow::{Carrier, DropReason, Encapsulated};
@@ -93,7 +93,7 @@ impl Sender {
     }
 }
 
-/// The sending halves of all tunnels.
+/// The sending sockets of all tunnels.
 #[derive(Debug)]
 pub(super) struct Transmit {
     senders: Vec<Sender>,
@@ -115,7 +115,7 @@ impl Transmit {
     }
 
     /// Sends a frame in a UDP tunnel. `packet` begins with the tunnel header. A super-packet
-    /// becomes as few `UDP_SEGMENT` trains as possible.
+    /// becomes as few UDP batches (`UDP_SEGMENT`) as possible.
     pub(super) fn send_udp(
         &mut self,
         outer: &Encapsulated,

@@ -85,12 +85,13 @@ impl UpcallQueues {
         self.limits
     }
 
-    /// What waits in a port's queue at this moment.
+    /// The packets that wait in a port's queue at this moment.
     pub(super) fn backlog(&self, port: PortNo) -> Backlog {
         self.lock().queues.get(&port).map_or_else(Backlog::default, |queue| queue.backlog)
     }
 
-    /// What waits now, and how it was so far.
+    /// The number of packets that wait now, and the distributions of queue lengths and waiting
+    /// times.
     pub(super) fn stats(&self) -> UpcallStats {
         let waiting: usize = self.lock().queues.values().map(|queue| queue.backlog.packets).sum();
         UpcallStats {

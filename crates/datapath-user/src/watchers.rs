@@ -1,4 +1,4 @@
-//! The observers of one worker: who gets copies of dropped packets or of a port's frames.
+//! The observers of one worker, which get copies of dropped packets or of a port's frames.
 
 use datapath::megaflow::MegaflowId;
 use datapath::watch::{
@@ -48,7 +48,7 @@ impl Watchers {
         self.0.push(watch);
     }
 
-    /// Forgets observers that are gone, including those that had nothing to be sent since.
+    /// Removes observers that are gone, even if nothing was sent to them since.
     pub(super) fn remove_gone(&mut self) {
         self.0.retain(Watch::is_watched);
     }

@@ -178,7 +178,8 @@ impl Worker {
                     vif.close(&error);
                     return self.report_gone(port);
                 }
-                // One frame cannot be read, e.g. a GSO type that virtio-net cannot express; go on.
+                // One frame cannot be read, e.g. a GSO type that virtio-net cannot express;
+                // continue.
                 Err(_) => vif.drops.add(DropReason::DeviceError, 1),
             }
         }
@@ -523,7 +524,7 @@ impl Worker {
                 remote,
                 neighbour: neighbour.to_owned(),
                 path_mtu: endpoints.path_mtu(id).unwrap_or(spec.path_mtu_bytes),
-                // The control thread knows it.
+                // The control thread fills it in.
                 path_mtu_report: None,
                 rx: endpoint.rx.into(),
                 tx: endpoint.tx.into(),

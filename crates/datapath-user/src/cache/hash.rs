@@ -15,7 +15,7 @@ use std::ops::Range;
 /// over a hash table under some secrets.
 pub(super) struct HashSecret {
     pairs: [[u64; 2]; WORDS.div_ceil(2)],
-    /// For the last of an odd number of words: (number added, factor).
+    /// The secret for the last word, if the number of words is odd: (number added, factor).
     single: (u64, u64),
     fold: [u64; 2],
 }
@@ -175,8 +175,8 @@ mod tests {
         assert_ne!(HashSecret::new().of_packet(&key), HashSecret::new().of_packet(&key));
     }
 
-    /// Keys that all have one hash for somebody who knows the secret: the first word of a pair
-    /// cancels the number that is added to it, so the product is 0 whatever the second word is.
+    /// Keys that all have the same hash under a known secret: the first word of a pair cancels the
+    /// number that is added to it, so the product is 0 whatever the second word is.
     fn colliding(secret: &HashSecret, mask_words: &[MaskWord], count: u64) -> Vec<FlowKey> {
         let [first, second] = mask_words else { panic!("{mask_words:?}") };
         let key = |number| {

@@ -3,8 +3,8 @@
 use super::store::Slot;
 use hashbrown::HashTable;
 
-/// A slot and half of its hash. With it, growing does not read the megaflows, and a lookup seldom
-/// reads one that does not match.
+/// A slot and half of its hash. Because of the hash, growing does not read the megaflows, and a
+/// lookup seldom reads one that does not match.
 #[derive(Clone, Copy)]
 struct IndexEntry {
     tag: u32,

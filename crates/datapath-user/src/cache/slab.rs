@@ -52,7 +52,7 @@ impl<T> Slab<T> {
         self.values.iter_mut().flatten()
     }
 
-    /// Size of the slab in bytes, without what the values point to.
+    /// Size of the slab in bytes, without data that the values point to.
     pub(super) fn memory_bytes(&self) -> usize {
         self.values.capacity() * size_of::<Option<T>>() + self.vacant.capacity() * size_of::<u32>()
     }

@@ -35,8 +35,8 @@ pub(super) struct Subtable {
     pub(super) open: Vec<u32>,
     /// The number of megaflows.
     pub(super) len: usize,
-    /// Searches that were hits here. [`maintain`](super::Cache::maintain) halves it, so that old
-    /// hits count less.
+    /// The number of searches that found a megaflow here. [`maintain`](super::Cache::maintain)
+    /// halves it, so that old hits count less.
     pub(super) hits: u64,
 }
 

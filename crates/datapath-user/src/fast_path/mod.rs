@@ -107,8 +107,8 @@ pub fn veth_name(device: &DeviceConfig) -> Option<String> {
     Some(veth::outer_name(guest.as_ref().map(|guest| guest.netns.as_str()), name))
 }
 
-/// Undoes what a process changed about a device that belongs to somebody else: promiscuous mode,
-/// and its place in a bridge for headroom.
+/// Undoes the changes of a process to a device that weft has not made: promiscuous mode, and its
+/// membership in a bridge for headroom.
 ///
 /// # Errors
 /// The device is gone, or the kernel refuses.
@@ -135,7 +135,7 @@ pub fn remove_orphaned_devices() -> Result<usize, Error> {
 /// network namespace see them, provided that the receive offload (GRO) of the NIC is on.
 ///
 /// # Errors
-/// The kernel cannot be asked.
+/// The netlink request fails.
 pub fn is_vxlan_gro_enabled() -> Result<bool, Error> {
     vxlan_gro::is_up(&Netlink::open()?)
 }

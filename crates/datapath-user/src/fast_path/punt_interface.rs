@@ -1,4 +1,4 @@
-//! What the eBPF programs and this crate agree on about punted frames.
+//! Constants of punted frames that the eBPF programs and this crate share.
 //!
 //! The build script of the kernel datapath reads this file and generates constants of C. So it
 //! names nothing outside itself.
@@ -14,5 +14,5 @@ pub(super) const PUNT_TIME_AT: usize = 4;
 /// Offset of [`PUNT_ETHERTYPE`], where an Ethernet header has its EtherType.
 pub(super) const PUNT_ETHERTYPE_AT: usize = 12;
 
-/// The time up to which punted frames have been read, while none waits.
+/// Stands for the time up to which punted frames have been read, if no frame waits.
 pub(super) const ALL_READ: u64 = u64::MAX;

@@ -1,5 +1,5 @@
-//! A worker's queue of punted frames: reads them, and tells the programs how far it has come. With
-//! that they limit how many frames of each port wait (`bpf/punt_queue.h`).
+//! A worker's queue of punted frames: reads them, and reports its progress to the programs, which
+//! limit how many frames of each port wait (`bpf/punt_queue.h`).
 
 use super::punt_interface::ALL_READ;
 use super::{FastPath, punt};
@@ -42,7 +42,7 @@ pub(crate) struct PuntReader {
     progress: Arc<Progress>,
     started: Instant,
     clock: PuntClock,
-    /// When the last frame that was read was punted; 0 if no frame of this batch says it.
+    /// When the frame read last was punted; 0 if no frame of this batch carries the time.
     newest_ns: u64,
 }
 
@@ -74,7 +74,7 @@ impl PuntReader {
     /// Removes the punt header; `None` if it is invalid.
     pub(crate) fn decode(&mut self, packet: &mut PacketBuf) -> Option<Punted> {
         let punt::PuntHeader { port, punted_ns } = punt::decode(packet)?;
-        // Not once for each batch: see `PuntClock::age`.
+        // Read for each frame rather than once for each batch: see `PuntClock::age`.
         let now_ns = self.started.elapsed().as_nanos() as u64;
         let age = punted_ns.map_or(Duration::ZERO, |punted_ns| {
             self.newest_ns = punted_ns;
@@ -83,11 +83,11 @@ impl PuntReader {
         Some(Punted { port, is_expired: age > MAX_AGE })
     }
 
-    /// All frames that were read have been handled. `saw_empty`: a read found no other.
+    /// All frames that were read have been handled. `saw_empty`: the last read found no frame.
     pub(crate) fn finish_batch(&mut self, saw_empty: bool) {
         let newest_ns = std::mem::take(&mut self.newest_ns);
-        // The batch may have ended with the last frame, and then nothing wakes the worker again.
-        // Its time would hold back that of all workers.
+        // If the batch ended with the last frame of the queue, nothing wakes the worker again, and
+        // its time would hold back the time of all workers.
         if saw_empty || !self.tap.has_frame() {
             self.progress.publish(self.worker, ALL_READ);
         } else if newest_ns > 0 {
@@ -105,7 +105,7 @@ impl AsFd for PuntReader {
 /// Compares the time of the programs with another clock.
 ///
 /// Both run at the same speed, but a time namespace may shift one of them. So the frame with the
-/// least difference is taken to have waited for no time.
+/// least difference is assumed not to have waited.
 #[derive(Debug, Default)]
 struct PuntClock {
     least_difference_ns: Option<i64>,

@@ -15,8 +15,8 @@ use netdev::{Address, Error, Ethtool, Ifindex, IpNet, Link, LinkKind, LinkSpec, 
 const PREFIX: &str = "weft-";
 const DIGITS: usize = 10;
 
-/// Offloads that a veth device has and a TAP has not. They are switched off, because frames with
-/// them could not be punted. Some kernels lack some of them.
+/// Offloads of veth devices that TAPs lack. They are switched off, because frames with them could
+/// not be punted. Some kernels lack some of them.
 const OFFLOADS_WITHOUT_TAP: [&str; 10] = [
     "tx-checksum-sctp",
     "tx-sctp-segmentation",
@@ -109,7 +109,7 @@ fn make(name: &str, inner: &GuestEnd<'_>, here: &Netlink, there: &Netlink) -> Re
         None => there.set_up(index)?,
     }
     here.set_up(outer)?;
-    // With the outer end up, the inner has a carrier. But the kernel drops what it sends until a
+    // With the outer end up, the inner end has a carrier. But the kernel drops its frames until a
     // kernel worker has activated its queues; since Linux 6.8, a lookup activates them at once.
     there.link_by_index(index)?;
     here.link_by_index(outer)

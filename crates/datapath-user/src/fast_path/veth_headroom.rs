@@ -57,8 +57,8 @@ fn join_any_bridge(netlink: &Netlink, outer: Ifindex, latest: &AtomicU8) -> Resu
     Ok(())
 }
 
-/// Does the same for a device that somebody else has made: if it is a veth whose other end is in
-/// another network namespace, and no port of another bridge.
+/// Gives headroom to frames from a device that weft has not made, if it is a veth whose other end
+/// is in another network namespace, and not a port of another bridge.
 pub(crate) fn provide_to_interface(netlink: &Netlink, link: &Link) {
     if link.is_veth() && link.has_peer_in_other_netns() && link.master.is_none() {
         provide(netlink, link.index);
@@ -78,8 +78,8 @@ pub(crate) fn withdraw(netlink: &Netlink, index: Ifindex) -> Result<(), Error> {
     remove_unused(netlink)
 }
 
-/// Takes all devices that somebody else has made out of the bridges, and ends their promiscuous
-/// mode: for a process that has left no other trace of them.
+/// Removes all devices that weft has not made from the bridges, and ends their promiscuous mode.
+/// This cleans up after a process that has left no other trace of them.
 ///
 /// # Errors
 /// The kernel refuses to list or change devices.

@@ -2,9 +2,9 @@
 //! big".
 //!
 //! Anybody who reaches the uplink can forge a report. The policy believes a report only if a router
-//! could have sent it about a packet of this host, and never below a configured MTU. A forger who
-//! guesses the addresses and the source port of a tunnel can lower its MTU to that least MTU. It
-//! costs segments of some bytes less, but it does not stop the tunnel.
+//! could have sent it about a packet of this host, and if its MTU is not below a configured least
+//! MTU. A forger who guesses the addresses and the source port of a tunnel can lower its MTU to
+//! that least MTU. That makes segments a little shorter, but does not stop the tunnel.
 //!
 //! The policy does not compare the length of the quoted packet with the MTU of the uplink: a
 //! virtual router may quote a super-packet.
@@ -72,7 +72,7 @@ impl Ignored {
     }
 }
 
-/// What this host sends to one end point, as far as a report can quote it.
+/// A tunnel to one end point, and the header fields of its packets that a report can quote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::path_mtu) struct Tunnel {
     /// The end point.
@@ -95,8 +95,8 @@ impl Tunnel {
         Self { id, spec, gre_start: is_gre.then(|| gre_start(&spec, local, remote)).flatten() }
     }
 
-    /// True if the quoted protocol and destination port are this tunnel's. Too short a quote has no
-    /// port.
+    /// True if the quoted protocol and destination port are this tunnel's. The port is not compared
+    /// if the quote is too short to contain it.
     pub(in crate::path_mtu) fn has_carrier(&self, report: &TooBig) -> bool {
         self.spec.tunnel.carrier().protocol() == Some(report.protocol)
             && match report.quoted {
@@ -119,9 +119,9 @@ fn gre_start(spec: &TunnelSpec, local: IpAddr, remote: IpAddr) -> Option<[u8; 4]
 /// The limits of the path MTU of an end point, in bytes of outer packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::path_mtu) struct Limits {
-    /// The least that is believed.
+    /// The least path MTU that is believed.
     pub(in crate::path_mtu) least: u16,
-    /// What was believed before, if anything.
+    /// The path MTU that was believed before, if any.
     pub(in crate::path_mtu) believed: Option<u16>,
 }
 

@@ -195,7 +195,7 @@ fn frame_is_counted_when_its_punt_header_is_missing_or_names_no_port() {
     for _ in 0..2 {
         programs.punt(PortNo(77), &mut tcp(100));
     }
-    // A frame from the uplink that is neither tagged nor GRE, so no tunnel wants it.
+    // A frame from the uplink that is neither tagged nor GRE, so no tunnel accepts it.
     programs.punt(UPLINK, &mut tcp(100));
     wait_until(PATIENCE, "all frames are counted", || {
         let snapshot = datapath.snapshot().unwrap();
@@ -280,7 +280,8 @@ fn tagged_frames_and_gre_of_the_uplink_reach_their_guests() {
         let mut packet = tcp(200);
         packet::complete_checksum(&mut packet).unwrap();
         packet.offload = Default::default();
-        // Not two consecutive segments, which would be coalesced.
+        // Leaves gaps between the sequence numbers, because consecutive segments would be
+        // coalesced.
         packet.head_mut()[38] = 1 + seq;
         let payload = Sum::of(&packet.head()[26..34]).u16(6).u16(220);
         packet.head_mut()[50..52].fill(0);
