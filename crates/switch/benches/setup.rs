@@ -1,7 +1,8 @@
-//! What it costs to set up, keep and revalidate megaflows of a large network of logical switches.
+//! The cost of setting up, keeping and revalidating megaflows of a large network of logical
+//! switches.
 //!
-//! `cargo bench -p switch`; with `-- setup` or `-- keep`, `-- ports` or `-- pairs` only that. All
-//! times are of one processor's work.
+//! `cargo bench -p switch`; `-- setup` or `-- keep`, and `-- ports` or `-- pairs`, select a part of
+//! it. All times are CPU times of one thread.
 
 #[path = "../tests/fake.rs"]
 #[allow(dead_code)]
@@ -25,7 +26,7 @@ use switch::{Config, Engine, Limits};
 const MEGAFLOWS: u32 = 100_000;
 const BATCH: usize = 64;
 
-/// The key of the packet with a number.
+/// Returns the key of the packet with a number.
 type Keys = fn(u32) -> FlowKey;
 
 const KINDS: [(&str, Keys); 2] = [("ports", by_port), ("pairs", pair)];
@@ -50,8 +51,9 @@ fn main() {
     }
 }
 
-/// What one measurement has given back another would take without growing: each has a process whose
-/// memory tells what it took.
+/// Runs each measurement in a process of its own, because the resident memory of the process shows
+/// how much memory the measurement takes. In one process, it would reuse memory that an earlier one
+/// has freed.
 fn each_in_a_process_of_its_own(has: &impl Fn(&str) -> bool) {
     let is_meant = |what: &str, all: &[&str]| has(what) || !all.iter().any(|other| has(other));
     let names = KINDS.map(|(name, _)| name);
@@ -91,14 +93,15 @@ fn packet(switch: u32, (from, to): (u32, u32), ports: (u16, u16)) -> FlowKey {
     key
 }
 
-/// To guest 0 of a switch, whose access control looks at the port: 11,000 pairs of guests, and for
-/// each ten ports, which its entry is told from by prefixes of different lengths.
+/// A packet to guest 0 of a switch, whose ACL matches on the port. There are 11,000 pairs of
+/// guests, and ten ports for each pair. Each port first differs from the ACL's port in another bit,
+/// so its mask has a prefix of another length.
 fn by_port(number: u32) -> FlowKey {
     let (pair, port) = (number % 11_000, number / 11_000);
     packet(pair / 11, (1 + pair % 11, 0), (40_000, 22 ^ 1 << port))
 }
 
-/// Each between two other guests.
+/// A packet between two guests. Each number is another pair of guests.
 fn pair(number: u32) -> FlowKey {
     let (switch, pair) = (number % 1000, number / 1000);
     let (from, to) = (pair / 11 % 12, pair % 11);
@@ -140,7 +143,7 @@ fn fill(engine: &Engine, key: Keys) -> Duration {
     took
 }
 
-/// What part of it translation is.
+/// Measures the translation alone.
 fn translation(program: &Program, name: &str, key: Keys) {
     let keys: Vec<FlowKey> = (0..MEGAFLOWS).map(key).collect();
     let begin = busy();
@@ -151,7 +154,7 @@ fn translation(program: &Program, name: &str, key: Keys) {
     println!("{name}: {} ns each to translate", took.as_nanos() / u128::from(MEGAFLOWS));
 }
 
-/// The handler alone: the datapath takes the answers and does nothing.
+/// Measures the handler alone: the datapath takes the answers and does nothing.
 fn setup(program: &Program, name: &str, key: Keys) {
     let fake = Fake::new(0);
     let engine = engine(&fake, program);
@@ -167,7 +170,7 @@ fn setup(program: &Program, name: &str, key: Keys) {
     );
 }
 
-/// Sweeps and revalidations, with the cache of the user datapath.
+/// Measures sweeps and revalidations, with the cache of the user datapath.
 fn keep(program: &Program, name: &str, key: Keys) {
     let fake = Fake::new(1);
     let engine = engine(&fake, program);
@@ -196,8 +199,7 @@ fn keep(program: &Program, name: &str, key: Keys) {
     timed("deleted", &sweep);
 }
 
-/// How long a processor has worked for this thread: on a busy machine too, that tells what
-/// something costs.
+/// The CPU time of this thread, which other load on the machine hardly changes.
 fn busy() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split_whitespace().next().and_then(|ns| ns.parse().ok());

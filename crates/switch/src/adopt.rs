@@ -23,7 +23,7 @@ impl Engine {
     /// Translates megaflows given by their matches, the newest last, and installs the results.
     /// Returns how many were installed. The matches are iterated twice, in batches.
     ///
-    /// All learn events are applied first: a cached megaflow shows that somebody sent such packets.
+    /// All learn events are applied first: a cached megaflow shows that such packets were received.
     /// As always, the last event about a station or binding wins.
     ///
     /// # Errors
@@ -53,8 +53,9 @@ impl Engine {
                 // Learn events that are left were refused above; packets may raise them again.
                 let is_learned = translation.learn_events.is_empty();
                 let decision = Decision::new(&published, WorkerId(0), condition.key(), translation);
-                // Packets that are tracked raise an upcall. Otherwise each fused megaflow would
-                // leave one that serves a single connection and punts.
+                // Tracked packets raise an upcall instead. Otherwise the match of each fused
+                // megaflow would give a megaflow that serves a single connection, and whose packets
+                // are punted.
                 let is_tracked = decision.actions().iter().any(|it| matches!(it, Action::Ct(_)));
                 (is_learned && !is_tracked).then_some((condition, decision))
             });
@@ -94,7 +95,7 @@ impl Engine {
         if known.covers(&translation.mask) {
             return Some(translation);
         }
-        // Translation may read different bits for the same result: try with those that are known.
+        // A translation can read different bits for the same result. Here it should use known bits.
         let translation = retranslate(program, key, known.clone(), &*learned, &mut ());
         known.covers(&translation.mask).then_some(translation)
     }

@@ -1,9 +1,9 @@
 //! Carrying megaflows over to a new program.
 //!
-//! Most changes of a program concern few megaflows. The others need no translation: what their
-//! translation read is the same in the new program. [`Engine::carry_over`] finds them by their
-//! origins, without asking the datapath. They stay as they are in the datapath, and never stop
-//! serving packets.
+//! Most changes of a program concern few megaflows. The other megaflows need no translation:
+//! everything that theirs read is the same in the new program. [`Engine::carry_over`] finds them by
+//! their origins, without a request to the datapath. They stay as they are in the datapath, and
+//! never stop serving packets.
 //!
 //! For some origins the comparison depends on the match of the megaflow. They get a [`Successor`],
 //! with which the revalidator checks their megaflows without translating them.
@@ -19,10 +19,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long origins are compared. Megaflows of the others are translated again.
+/// The time limit for comparing origins. Megaflows of the remaining origins are translated again.
 const TIME_LIMIT: Duration = Duration::from_millis(100);
 
-/// What a new program makes of an origin, for the megaflows whose match excludes all conflicts.
+/// The result of carrying an origin over to a new program, for the megaflows whose match excludes
+/// all conflicts.
 #[derive(Debug)]
 pub(crate) struct Successor {
     /// The generation of the new program.
@@ -30,12 +31,12 @@ pub(crate) struct Successor {
     carried: Carried,
     /// The ports whose role has changed.
     changed_ports: Arc<HashSet<PortNo>>,
-    /// The new origin of megaflows that are not put in the datapath again.
+    /// The new origin of megaflows that stay installed.
     origin: OnceLock<Arc<Origin>>,
 }
 
 impl Successor {
-    /// True if the megaflow, whose origin has this successor, needs no other translation.
+    /// True if the megaflow, whose origin has this successor, need not be translated again.
     pub fn is_of(&self, generation: u64, megaflow: &Megaflow) -> bool {
         // The cast is lossless: the field has 32 bits.
         let port = PortNo(megaflow.condition.key().get(Field::InPort) as u32);
@@ -45,12 +46,12 @@ impl Successor {
             && self.carried.conflicts.iter().all(excludes)
     }
 
-    /// The new origin of `of`, whose successor this is.
+    /// The new origin for megaflows with the origin `of`, which has this successor.
     pub fn candidate(&self, of: &Origin) -> NewOrigin<'_> {
         NewOrigin::carried(self.generation, of, &self.carried)
     }
 
-    /// The same, interned.
+    /// Like [`candidate`](Self::candidate), interned.
     pub fn origin(&self, of: &Origin, records: &mut Records) -> Arc<Origin> {
         let origin = self.origin.get_or_init(|| records.intern(&self.candidate(of)));
         match origin.is_known_stale() {
@@ -61,8 +62,8 @@ impl Successor {
 }
 
 impl Engine {
-    /// Makes the megaflows of `old` those of `new` that `new` would make in the same way. The
-    /// caller holds the lock of the rounds.
+    /// Assigns those megaflows of `old` to `new` that `new` would translate to the same result. The
+    /// caller holds the lock of `round`.
     pub(crate) fn carry_over(&self, old: &PublishedProgram, new: &PublishedProgram) {
         let mut diff = ProgramDiff::new(&old.program, &new.program);
         let changed_ports = Arc::new(diff.changed_ports());
@@ -73,7 +74,8 @@ impl Engine {
             if Instant::now() > end {
                 break;
             }
-            // The publisher may have changed learned state. Such megaflows are checked in time.
+            // The publisher may have changed learned state. The revalidator checks megaflows that
+            // depend on it.
             if !origin.has_read_current(&self.learned()) {
                 continue;
             }
@@ -85,7 +87,8 @@ impl Engine {
             let (changed_ports, origin_of) = (Arc::clone(&changed_ports), OnceLock::new());
             let generation = new.number;
             let successor = Successor { generation, carried, changed_ports, origin: origin_of };
-            // Fails if an earlier program has set another one: it is translated again.
+            // Fails if an earlier program has set a successor: then the megaflows are translated
+            // again.
             let _ = origin.successor.set(successor);
         }
         let mut carried_over = 0;

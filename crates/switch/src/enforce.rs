@@ -1,11 +1,12 @@
 //! Publishing a program, and putting it in force for cached packets.
 //!
 //! A new program takes effect in two steps. [`Engine::publish`] makes it the program of all
-//! translations. It carries over the megaflows that do not depend on what has changed. The others
-//! go on serving packets, while the revalidator confirms those that are still right. So established
-//! flows are not disturbed. [`Engine::enforce`] waits for the revalidator for a limited time. Then
-//! it deletes the megaflows that were not confirmed. If they are very many, it withdraws all of
-//! earlier epochs at once, and the revalidator puts them back. Their packets become upcalls.
+//! translations. It carries over the megaflows that do not depend on the change. The others
+//! continue to serve packets, while the revalidator confirms those that are still right. So
+//! established flows are not disturbed. [`Engine::enforce`] waits for the revalidator for a limited
+//! time. Then it deletes the megaflows that were not confirmed. If there are very many, it
+//! withdraws all megaflows of earlier epochs at once, and the revalidator puts the right ones back.
+//! Their packets become upcalls.
 //!
 //! The records know the generation before which megaflows are withdrawn. So an upcall may replace a
 //! withdrawn megaflow, although its record names an origin of the old program.
@@ -90,7 +91,7 @@ impl Engine {
     /// withdraws all if they are many.
     ///
     /// # Errors
-    /// As of [`Engine::withdraw_unconfirmed`].
+    /// As [`Engine::withdraw_unconfirmed`].
     pub fn enforce(&self, generation: u64) -> Result<(), DatapathError> {
         let since = lock(&self.published).since;
         self.confirmed.wait(generation, since + CONFIRMATION);
@@ -113,7 +114,7 @@ impl Engine {
     /// executed.
     ///
     /// # Errors
-    /// The datapath has ended, or does not answer. The revalidator goes on all the same.
+    /// The datapath has ended, or does not answer. The revalidator continues nevertheless.
     pub fn withdraw_unconfirmed(&self) -> Result<(), DatapathError> {
         let mut records = self.records();
         self.datapath.withdraw_unconfirmed()?;

@@ -32,7 +32,7 @@ use wire::MacAddr;
 pub struct ControllerCopy {
     /// The port by which it arrived.
     pub port: PortNo,
-    /// The frame, without the bytes that only super-packets have.
+    /// The frame; of a longer one, such as a super-packet, the first 1,514 bytes.
     pub frame: Vec<u8>,
 }
 
@@ -69,11 +69,11 @@ pub struct FlowRow {
 /// # Why no stale megaflow stays
 ///
 /// Every megaflow has a record with its origin: the generation of the program, and of each piece of
-/// learned state that the translation read. A megaflow is recorded and given to the datapath under
-/// one lock, and it is not given if a record with another origin exists. So the records describe
-/// exactly the megaflows of the datapath, and a sweep over the records finds every stale one. That
-/// includes a megaflow that was translated before a change and installed after the sweep that
-/// followed it.
+/// learned state that the translation read. A megaflow is recorded and installed in the datapath
+/// under one lock, and it is not installed if a record with another origin exists. So the records
+/// describe exactly the megaflows of the datapath, and a sweep over the records finds every stale
+/// one. That includes a megaflow that was translated before a change, but installed only after the
+/// sweep that followed the change.
 pub struct Engine {
     pub(crate) datapath: Arc<dyn Datapath>,
     /// Executes fused megaflows; `None` if the datapath cannot.
@@ -150,8 +150,7 @@ impl Engine {
     }
 
     /// Sends a frame as if it had arrived by `port`, or through `tunnel` if given: the program
-    /// decides where it goes. `device` is a port of the datapath, in whose name it executes the
-    /// actions.
+    /// decides where it goes. The datapath executes the actions on behalf of its port `device`.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -169,7 +168,7 @@ impl Engine {
     }
 
     /// Executes steps on a frame as if it had arrived by `port`, a port of a bridge. The flows that
-    /// it meets count it, and `normal` learns from it. A malformed frame is ignored.
+    /// it matches count it, and `normal` learns from it. A malformed frame is ignored.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -186,8 +185,7 @@ impl Engine {
     }
 
     /// Sends a frame as if it had arrived by a logical port, which may be one of a router. The
-    /// switch learns from it. `device` is a port of the datapath, in whose name it executes the
-    /// actions.
+    /// switch learns from it. The datapath executes the actions on behalf of its port `device`.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -205,14 +203,14 @@ impl Engine {
         self.datapath.execute(device, packet, translation.actions.into())
     }
 
-    /// Keeps what packets teach for [`take_taught`](Self::take_taught) from now on, up to a limit
-    /// for each port. Calls `notify` when there is something to take. Only the first call has an
-    /// effect.
+    /// Keeps the learn events of packets for [`take_taught`](Self::take_taught) from now on, up to
+    /// a limit for each port. Calls `notify` when there is something to take. Only the first call
+    /// has an effect.
     pub fn keep_taught(&self, notify: impl Fn() + Send + Sync + 'static) {
         self.journal.open(Box::new(notify));
     }
 
-    /// What packets have taught since the last call: new stations and bindings, and values that
+    /// The learn events of packets since the last call: new stations and bindings, and values that
     /// differ from configured ones.
     pub fn take_taught(&self) -> Vec<LearnEvent> {
         self.journal.take()
@@ -236,10 +234,10 @@ impl Engine {
         drop(configured);
         self.revalidate_signal.changed();
         if gone.iter().any(|query| matches!(query, StateQuery::MacBinding(_))) {
-            // A datapath that has ended needs no requests.
+            // Fails only if the datapath has ended.
             let _ = self.datapath.forget_solicitations();
         }
-        // A datapath that has ended needs no packets.
+        // Fails only if the datapath has ended.
         let _ = self.handle_released(now);
     }
 
@@ -333,12 +331,12 @@ impl Engine {
         self.learned().mac_binding_usage().collect()
     }
 
-    /// The ports whose packets have taught affinities.
+    /// The ports from whose packets affinities were learned.
     pub fn ports_of_affinities(&self) -> Vec<(IngressPort, PortUsage)> {
         self.learned().affinity_usage().collect()
     }
 
-    /// The ports whose packets have taught next hops.
+    /// The ports from whose packets next hops were learned.
     pub fn ports_of_next_hops(&self) -> Vec<(IngressPort, PortUsage)> {
         self.learned().next_hop_usage().collect()
     }

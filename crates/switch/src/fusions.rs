@@ -3,10 +3,10 @@
 //! # Why no fused megaflow outlives its connections
 //!
 //! A fused megaflow is recorded, announced to the tracker and given to the datapath under the lock
-//! of the records. Whatever changes one of its connections later makes the tracker report that
-//! connection. The datapath then punts the packets of the megaflow at once, if it has it already.
-//! [`Engine::end_outdated_fusions`] takes the report, finds the megaflow in the records and deletes
-//! it. Only then does it tell the tracker that the fusion has ended.
+//! of the records. After that, any change of one of its connections makes the tracker report that
+//! connection. The datapath then punts the packets of the megaflow at once, if the megaflow is
+//! already installed. [`Engine::end_outdated_fusions`] takes the report, finds the megaflow in the
+//! records and deletes it. Only then does it tell the tracker that the fusion has ended.
 
 use crate::engine::{Engine, PublishedProgram, lock};
 use crate::handler::Decision;
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 /// Changed connections whose megaflows are deleted at a time.
 const CONNECTIONS: usize = 1024;
 
-/// The fused megaflows of each connection. Its lock is the last one of all.
+/// The fused megaflows of each connection. Its lock is the last in the lock order.
 pub(crate) type ByConnection = Mutex<HashMap<ConnKey, Vec<MegaflowId>, RandomState>>;
 
 /// The fused megaflows in the records.
@@ -37,12 +37,12 @@ pub(crate) struct Fusions {
 }
 
 impl Fusions {
-    /// No megaflows; their connections will be in `connections`.
+    /// Makes an empty table, which enters the connections of its megaflows in `connections`.
     pub fn new(connections: Arc<ByConnection>) -> Self {
         Self { megaflows: HashMap::default(), connections }
     }
 
-    /// Adds a megaflow. Returns what it depended on, if it was there.
+    /// Adds a megaflow. Returns the passes and connections of an existing one that it replaces.
     fn insert(&mut self, id: MegaflowId, fusion: &Arc<Fusion>) -> Option<Arc<Fusion>> {
         let before = self.remove(id);
         let mut connections = lock(&self.connections);
@@ -53,9 +53,9 @@ impl Fusions {
         before
     }
 
-    /// Removes a megaflow, if it is fused, and returns what it depends on.
+    /// Removes a megaflow, if it is fused, and returns its passes and connections.
     pub fn remove(&mut self, id: MegaflowId) -> Option<Arc<Fusion>> {
-        // Most switches have none.
+        // Most switches have no fused megaflows.
         if self.megaflows.is_empty() {
             return None;
         }
@@ -72,7 +72,7 @@ impl Fusions {
         Some(fusion)
     }
 
-    /// What a megaflow depends on, if it is fused.
+    /// The passes and connections of a megaflow, if it is fused.
     pub fn get(&self, id: MegaflowId) -> Option<&Arc<Fusion>> {
         if self.megaflows.is_empty() { None } else { self.megaflows.get(&id) }
     }
@@ -112,8 +112,8 @@ pub(crate) fn begin(
     is_begun.then_some(fused)
 }
 
-/// Translates a megaflow again for a packet that it serves, as of [`retranslate`]. `None` for a
-/// fused megaflow whose packets the program would pass through the tracker in another way.
+/// Translates a megaflow again for a packet that it serves, as [`retranslate`] does. `None` for a
+/// fused megaflow whose packets the program would now track differently.
 pub(crate) fn translate_megaflow<'p>(
     program: &'p Program,
     megaflow: &Megaflow,
@@ -128,7 +128,8 @@ pub(crate) fn translate_megaflow<'p>(
 }
 
 impl Engine {
-    /// Fuses the passes that `proposal` describes, if the program still asks the tracker for them.
+    /// Fuses the passes that `proposal` describes, if the program still tracks the packet in this
+    /// way.
     pub(crate) fn fuse(
         &self,
         published: &PublishedProgram,
@@ -145,14 +146,15 @@ impl Engine {
             &*self.learned(),
             &proposal.passes,
         );
-        // Only the passes one by one learn.
+        // A packet from which the switch learns must take its passes one by one.
         let Some(translation) = translation.filter(|it| it.learn_events.is_empty()) else {
             return self.counters.fusions_refused.add(1);
         };
         let condition = Match::new(&upcall.key, translation.mask.clone());
         let mut decision = Decision::new(published, upcall.worker, &upcall.key, translation);
         let created = Deciseconds::of_ms(self.datapath.now_ms());
-        // This lock is held until the datapath has the megaflow: see the module.
+        // This lock is held until the datapath has the megaflow, so that a change of a connection
+        // finds it.
         let mut records = self.records();
         if records.is_outdated(published.number) {
             return;
@@ -175,7 +177,7 @@ impl Engine {
             }
             refused => {
                 let ids = refused.map(|megaflow| megaflow.id);
-                // Nothing has been counted.
+                // It has served no packets, so there are no counters to add.
                 drop(remove_records(&mut records, ids.as_slice()));
                 self.counters.fusions_refused.add(1);
                 let is_unused = |key: &ConnKey| !records.fusions.uses(*key);
@@ -190,7 +192,7 @@ impl Engine {
     /// Deletes the fused megaflows whose connections have changed.
     ///
     /// # Errors
-    /// The datapath has ended, or does not answer; the next call does what was left.
+    /// The datapath has ended, or does not answer; the next call does the rest.
     pub(crate) fn end_outdated_fusions(&self) -> Result<(), DatapathError> {
         let Some(tracker) = self.datapath.tracker() else { return Ok(()) };
         let outdated = tracker.take_outdated();
@@ -205,7 +207,8 @@ impl Engine {
                 tracker.put_back(outdated.iter().skip(number * CONNECTIONS).copied().collect());
                 return Err(error);
             }
-            // Those that had no megaflow: it was deleted for another reason meanwhile.
+            // Ends the fusion of connections whose megaflows were deleted for another reason
+            // meanwhile.
             let records = self.records();
             let is_unused = |key: &ConnKey| !records.fusions.uses(*key);
             tracker.end_fusion(some.iter().copied().filter(is_unused));

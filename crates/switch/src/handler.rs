@@ -93,8 +93,8 @@ impl<'p> Decision<'p> {
 
 impl Engine {
     /// Answers all upcalls in `upcalls`, which is empty afterwards. One generation of the program
-    /// translates the whole batch. A translation sees the state that earlier packets of the batch
-    /// have taught. `now` is the time of learn events.
+    /// translates the whole batch. A translation sees the state that was learned from earlier
+    /// packets of the batch. `now` is the time of learn events.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -149,7 +149,7 @@ impl Engine {
         for (upcall, at) in &decided {
             let Some(decision) = decisions.get_mut(*at) else { continue };
             if self.hold(decision, upcall, now) {
-                // The next packet shall raise an upcall, so that it can be held as well.
+                // The next packet must raise an upcall, so that it can be held as well.
                 decision.megaflow = None;
             }
         }
@@ -197,7 +197,8 @@ impl Engine {
         self.handle(&mut released, now)
     }
 
-    /// Holds a copy of a packet whose next hop is asked for. Returns true if there was room for it.
+    /// Holds a copy of a packet whose next hop is being requested. Returns true if there was room
+    /// for it.
     fn hold(&self, decision: &Decision<'_>, upcall: &Upcall, now: Instant) -> bool {
         if self.limits.held_packets == 0 || !only_solicits(&decision.actions) {
             return false;
@@ -210,7 +211,7 @@ impl Engine {
         had_room
     }
 
-    /// Hands a copy to the controller, unless its queue is full or there is none.
+    /// Passes a copy to the controller, unless its queue is full or there is none.
     fn copy_to_controller(&self, upcall: &Upcall) {
         let Some(receiver) = self.controller.get() else { return };
         let frame = upcall.packet.head();
@@ -220,7 +221,7 @@ impl Engine {
         }
     }
 
-    /// Gives answers to the datapath, and counts how long their packets have waited for them.
+    /// Passes answers to the datapath, and counts how long their packets have waited for them.
     fn answer(&self, answers: Vec<Answer>) -> Result<(), DatapathError> {
         let raised: Vec<Instant> = answers.iter().map(|answer| answer.upcall.raised).collect();
         self.datapath.answer(answers)?;
@@ -283,7 +284,8 @@ impl Engine {
             if result.is_ok() {
                 self.held.release(&event.query(), now);
             }
-            // A control plane may change what it has configured.
+            // A control plane may change entries that it has configured, so it gets these events as
+            // well.
             let is_kept = matches!(result, Ok(()) | Err(LearnRefusal::Configured));
             if is_kept && !self.journal.add(*event, ingress) {
                 self.counters.learn_unreported.add(1);

@@ -1,6 +1,6 @@
 //! [`HeldPackets`]: packets that wait until the MAC address of their next hop is known.
 //!
-//! A router asks for the address, and the packet that caused the request is held, as RFC 1122
+//! A router requests the address, and the packet that caused the request is held, as RFC 1122
 //! section 2.3.2.2 recommends. When the switch learns the address, it translates the packet again.
 
 use crate::engine::lock;
@@ -29,7 +29,7 @@ pub(crate) struct HeldPackets {
 #[derive(Debug, Default)]
 struct Inner {
     waiting: VecDeque<Held>,
-    /// Those whose address was learned since.
+    /// Packets whose address was learned since.
     ready: Vec<Upcall>,
 }
 
@@ -40,16 +40,16 @@ struct Held {
     upcall: Upcall,
 }
 
-/// What it took to hold a packet.
+/// The result of [`HeldPackets::hold`].
 pub(crate) struct HoldResult {
-    /// How many packets were given up.
+    /// The number of other packets that are no longer held.
     pub given_up: usize,
     /// No other packet had to make room.
     pub had_room: bool,
 }
 
-/// The unknown address that a translation has read last; `None` if it was known. That is the next
-/// hop: what a router knows of the sender is read before.
+/// The unknown address that a translation has read last; `None` if that address was known. It is
+/// the next hop: the binding of the sender is read earlier.
 pub(crate) fn unknown(
     queries: impl IntoIterator<Item = StateQuery>,
     learned: &LearnedTables,
@@ -61,8 +61,8 @@ pub(crate) fn unknown(
     bindings.last().and_then(|(is_unknown, query)| is_unknown.then_some(query))
 }
 
-/// True if the actions ask for the address of a neighbour and do not send the packet itself. A
-/// packet that they send, as one to a multicast group, would arrive twice.
+/// True if the actions request the address of a neighbour and do not send the packet itself. A
+/// packet that they send, such as one to a multicast group, would arrive twice.
 pub(crate) fn only_solicits(actions: &[Action]) -> bool {
     let is_solicitation = |action: &Action| match action {
         Action::Reply { reply, .. } => matches!(reply, Reply::Arp | Reply::NeighbourSolicit),
@@ -100,8 +100,8 @@ impl HeldPackets {
         Self { inner: Mutex::default(), limit }
     }
 
-    /// Holds a copy of the packet. Packets that have waited for too long are given up, and the
-    /// oldest one if there is no room.
+    /// Holds a copy of the packet. Drops packets that have waited for too long, and the oldest one
+    /// if there is no room.
     pub fn hold(&self, query: StateQuery, upcall: &Upcall, now: Instant) -> HoldResult {
         let upcall = Upcall {
             packet: upcall.packet.clone(),
@@ -132,7 +132,7 @@ impl HeldPackets {
         HoldResult { given_up, had_room: oldest.is_none() }
     }
 
-    /// The answer to a query has changed. Its packets are ready.
+    /// Releases the packets that wait for this query, because its answer has changed.
     pub fn release(&self, query: &StateQuery, now: Instant) {
         let mut inner = lock(&self.inner);
         if inner.waiting.iter().all(|held| held.query != *query) {
@@ -142,7 +142,8 @@ impl HeldPackets {
             .into_iter()
             .partition::<VecDeque<_>, _>(|held| held.query == *query);
         inner.waiting = kept;
-        // A packet that has waited for longer is of no use, and its port may be another one now.
+        // A packet that has waited for longer is of no use, and its port number may have been
+        // reused.
         let gone = gone.into_iter().filter(|held| now.duration_since(held.since) <= MAX_AGE);
         let ready = gone.map(|held| Upcall { raised: now, ..held.upcall });
         inner.ready.extend(ready);

@@ -1,5 +1,5 @@
-//! [`LearnJournal`]: what packets have taught, until a control plane takes it and tells other
-//! hosts.
+//! [`LearnJournal`]: the learn events of packets, until a control plane takes them and passes them
+//! to other hosts.
 
 use flow::DatapathKey;
 use pipeline::{IngressPort, LearnEvent, StateQuery};
@@ -16,8 +16,8 @@ const MAX_EVENTS_OF_PORT: usize = 128;
 /// Called when the first event waits.
 type Notify = Box<dyn Fn() + Send + Sync>;
 
-/// Learn events in wait. It keeps the latest event of each station or binding. Without a control
-/// plane it keeps nothing.
+/// Learn events that wait. The journal keeps the latest event of each station or binding. Without a
+/// control plane it keeps nothing.
 #[derive(Default)]
 pub(crate) struct LearnJournal {
     notify: OnceLock<Notify>,
@@ -55,8 +55,8 @@ impl LearnJournal {
         let Waiting { events, of_port } = &mut *waiting;
         let is_first = events.is_empty();
         let is_full = events.len() >= MAX_EVENTS;
-        // A later event of the same station replaces the earlier one, whose port gets its room
-        // back.
+        // A later event of the same station replaces the earlier one, which no longer counts for
+        // its port.
         let before = events.get(&event.query()).map(|(_, before)| *before);
         if before != Some(ingress) {
             let count = of_port.entry(ingress).or_default();
@@ -149,7 +149,7 @@ mod tests {
         let accepted = (0..1000).filter(|&number| add(&journal, station(number, 1))).count();
         assert_eq!(accepted, MAX_EVENTS_OF_PORT);
         assert!(add(&journal, station(2000, 2)));
-        // Its earlier station has moved, so that one event of the first port less waits.
+        // Its earlier station has moved, so that the first port has one waiting event less.
         assert!(add(&journal, station(0, 3)));
         assert!(add(&journal, station(3000, 1)));
         assert!(!add(&journal, station(3001, 1)));

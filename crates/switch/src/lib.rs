@@ -9,12 +9,12 @@
 //!    |  +---- usages, new actions, deletions ------------------------+
 //! ```
 //!
-//! - `carry`: which megaflows a new program leaves as they are.
+//! - `carry`: keeps megaflows that a new program does not affect.
 //! - `handler`: translates the packets of upcalls in batches, and answers each with a megaflow for
 //!   later packets, within the limits (`records`).
-//! - `learn_journal`: what packets have taught, for a control plane that tells other hosts.
+//! - `learn_journal`: learn events of packets, for a control plane that passes them to other hosts.
 //! - `origin`: the flows of the program behind a megaflow, and the learned state that they read.
-//! - [`probe`]: packets between hosts that measure which MTU the path between them carries.
+//! - [`probe`]: packets between hosts that measure the MTU of the path between them.
 //! - `revalidator`: adds counters to flows, deletes idle megaflows, and translates those again
 //!   whose program or learned state has changed.
 //!

@@ -27,8 +27,8 @@ impl MaskNo {
     }
 }
 
-/// The learned state that a translation has read. Packets whose learn event about the same state
-/// was refused confirm nothing, so that the old state expires.
+/// The learned state that a translation has read. If a learn event about the same state was
+/// refused, the packets do not confirm that state, so that it expires.
 fn state_reads(dependencies: Vec<Dependency>, refused: &[LearnEvent]) -> Vec<Dependency> {
     let read = |mut read: Dependency| {
         read.confirms &= refused.iter().all(|event| event.query() != read.query);
@@ -51,8 +51,8 @@ impl RefusedEvents {
     }
 }
 
-/// The refused learn events that a sweep retries: for each kind and port no more than there is room
-/// for. Otherwise each entry that becomes free would make all refused packets raise upcalls.
+/// The refused learn events that a sweep retries: for each kind and port, no more than there is
+/// room for. Otherwise each entry that becomes free would make all refused packets raise upcalls.
 #[derive(Debug, Default)]
 pub(crate) struct Retries {
     left: HashMap<(Discriminant<LearnEvent>, IngressPort), usize, RandomState>,
@@ -74,7 +74,7 @@ impl Retries {
     }
 }
 
-/// A new origin, before it is known whether an equal one exists.
+/// A candidate for an origin. An equal origin may exist already.
 #[derive(Clone, Debug)]
 pub(crate) struct NewOrigin<'p> {
     /// The generation of the program.
@@ -90,8 +90,8 @@ pub(crate) struct NewOrigin<'p> {
 }
 
 impl<'p> NewOrigin<'p> {
-    /// Makes the origin of a megaflow that is put in the datapath, from what its translation has
-    /// read: flows, learned state, and other parts of the program.
+    /// Makes the origin of a megaflow that is to be installed, from what its translation has read:
+    /// flows, learned state, and other parts of the program.
     pub fn new(
         generation: u64,
         (flows, dependencies, reads): (Vec<&'p Arc<Flow>>, Vec<Dependency>, ProgramReads),
@@ -115,7 +115,7 @@ impl<'p> NewOrigin<'p> {
         Self { generation, epoch, is_carried, flows, state_reads, reads, refused, hash }
     }
 
-    /// The origin under a new program of a megaflow that is not put in the datapath again.
+    /// The origin of a megaflow that stays installed under a new program.
     pub fn carried(generation: u64, origin: &Origin, carried: &'p Carried) -> Self {
         let flows = carried.flows.iter().collect();
         let reads = (flows, origin.state_reads.to_vec(), Arc::clone(&origin.reads));
@@ -123,7 +123,7 @@ impl<'p> NewOrigin<'p> {
         Self { is_carried: true, ..new.in_epoch(origin.epoch) }
     }
 
-    /// The same for a megaflow of another epoch of the datapath.
+    /// The same origin for a megaflow of another epoch of the datapath.
     pub fn in_epoch(self, epoch: u64) -> Self {
         Self { epoch, ..self }
     }
@@ -147,19 +147,19 @@ pub(crate) struct Origin {
     /// The generation whose publication began the datapath's epoch of the megaflows. It is lower
     /// for those that were carried over to a new program.
     pub epoch: u64,
-    /// No translation by the program of this generation has made them.
+    /// The megaflows were carried over: the program of this generation has not translated them.
     pub is_carried: bool,
     /// The flows that matched, in order.
     pub flows: Box<[Arc<Flow>]>,
     pub state_reads: Box<[Dependency]>,
-    /// What else of the program decided. Equal ones are shared.
+    /// The other parts of the program that the translation has read. Equal ones are shared.
     pub reads: Arc<ProgramReads>,
-    /// What the program of a later generation makes of the decision, if parts of it could not be
-    /// proved for all megaflows.
+    /// The result of carrying this origin over to a later program, if it is not valid for all of
+    /// its megaflows.
     pub successor: OnceLock<Successor>,
     refused: Option<Box<RefusedEvents>>,
     hash: u64,
-    /// Counts of the megaflows that the flows do not have yet.
+    /// Counts of the megaflows that were not yet added to the flows.
     packets: AtomicI64,
     bytes: AtomicI64,
     /// Set once the origin is stale; it never becomes current again.
@@ -174,7 +174,7 @@ impl Origin {
         is_current(&self.state_reads, learned)
     }
 
-    /// True if the candidate equals this origin, but perhaps for the epoch.
+    /// True if the candidate equals this origin, except perhaps in the epoch.
     pub fn is(&self, candidate: &NewOrigin<'_>) -> bool {
         self.hash == candidate.hash
             && self.generation == candidate.generation
@@ -214,8 +214,8 @@ impl Origin {
             && is_current(&self.state_reads, learned)
     }
 
-    /// Called in a sweep. True, and stale from now on, if packets should raise upcalls to retry a
-    /// refused learn event.
+    /// Returns true if packets should raise upcalls to retry a refused learn event; from then on
+    /// the origin is stale. Called in a sweep.
     pub fn retries_learning(&self, learned: &LearnedTables, retries: &mut Retries) -> bool {
         let Some(refused) = &self.refused else { return false };
         let retries_learning = retries.take(refused, learned);
@@ -242,7 +242,7 @@ impl Origin {
         self.bytes.fetch_add(bytes as i64, Ordering::Relaxed);
     }
 
-    /// True if there are counts that the flows do not have yet.
+    /// True if there are counts that were not yet added to the flows.
     pub fn has_pending(&self) -> bool {
         self.packets.load(Ordering::Relaxed) > 0
     }

@@ -1,4 +1,4 @@
-//! Probes between hosts that measure how long packets may be on the path to another host.
+//! Probes between hosts that measure the MTU of the path to another host.
 //!
 //! Probes travel in the tunnels like frames of guests, with tunnel key 0, which no logical switch
 //! has. So no guest can send or receive one. A receiver is set with
@@ -55,8 +55,8 @@ pub struct Probe {
     pub token: u64,
     /// The sequence number of the request.
     pub number: u32,
-    /// In a reply: the path MTU in bytes from an ICMP error about the way back, and the router that
-    /// sent it.
+    /// In a reply: the path MTU in bytes from an ICMP error about the reverse path, and the router
+    /// that sent it.
     pub told: Option<(u16, IpAddr)>,
     /// In a reply: the MTU of the replying host's uplink in bytes; 0 if unknown.
     pub uplink_mtu: u16,

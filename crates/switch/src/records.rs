@@ -1,5 +1,6 @@
 //! The switch's record of each megaflow. It is small, because there may be hundreds of thousands:
-//! match and actions are in the datapath, and what many megaflows share is in their [`Origin`].
+//! match and actions are in the datapath, and data that many megaflows share are in their
+//! [`Origin`].
 
 use crate::config::Limits;
 use crate::fusions::Fusions;
@@ -66,7 +67,7 @@ pub(crate) struct RemovedMegaflow {
     packets: u64,
     bytes: u64,
     pub origin: Arc<Origin>,
-    /// Of a fused megaflow.
+    /// The passes and connections of a fused megaflow.
     pub fusion: Option<Arc<Fusion>>,
 }
 
@@ -85,11 +86,11 @@ pub(crate) enum InsertResult {
     /// It is recorded in place of a withdrawn megaflow of an earlier program, which several workers
     /// may have.
     Replaced(Arc<Origin>),
-    /// It is recorded with another origin, so one of the two is stale; the next revalidation finds
-    /// out. Until then the datapath must not get the new one, because records and datapath must
-    /// agree. Or a newer program was published meanwhile.
+    /// A megaflow with another origin is recorded, so one of the two is stale; the next
+    /// revalidation decides. Until then the new one must not be installed, because records and
+    /// datapath must agree. Also returned if a newer program was published meanwhile.
     Conflict,
-    /// A limit is reached, of this port or of all.
+    /// The limit of this port or of all ports is reached.
     Full,
 }
 
@@ -161,11 +162,11 @@ pub(crate) struct Records {
     sweep: u16,
     /// The generation of the current program. Megaflows of an older one are not recorded.
     current: u64,
-    /// Megaflows may have to be carried over to the current program.
+    /// Megaflows are being carried over to the current program.
     is_carrying: bool,
-    /// The datapath has withdrawn all megaflows of older epochs.
+    /// The oldest epoch in force: the datapath has withdrawn the megaflows of older ones.
     in_force: u64,
-    /// The datapath executes no decision of an older generation.
+    /// The oldest generation whose decisions the datapath may execute.
     enforced: u64,
 }
 
@@ -343,14 +344,14 @@ impl Records {
 
     /// Begins the epoch of a new program.
     ///
-    /// Until [`Records::end_carrying`], nobody may look for stale megaflows: those that are about
-    /// to be carried over would be among them.
+    /// Until [`Records::end_carrying`], no walk may look for stale megaflows: it would find those
+    /// that are about to be carried over.
     pub fn begin_epoch(&mut self, generation: u64) {
         self.current = generation;
         self.is_carrying = true;
     }
 
-    /// Megaflows were carried over to this generation of the program.
+    /// Notes that megaflows were carried over to this generation of the program.
     pub fn end_carrying(&mut self, generation: u64) {
         self.is_carrying &= generation < self.current;
     }
@@ -376,7 +377,7 @@ impl Records {
     }
 
     /// Notes that the datapath has withdrawn all megaflows of earlier epochs. Those that were
-    /// carried over to the current program have to be put again.
+    /// carried over to the current program have to be installed again.
     pub fn withdraw_unconfirmed(&mut self) {
         self.in_force = self.current;
         self.enforced = self.current;
@@ -406,8 +407,8 @@ impl Records {
         origins.filter(is_of).map(Arc::clone).collect()
     }
 
-    /// Gives the megaflows in chunk `number` the origins that `of` returns, with their ports and
-    /// present origins. Returns how many; `None` after the last chunk.
+    /// Replaces the origins of the megaflows in chunk `number` by those that `of` returns for their
+    /// ports and present origins. Returns how many; `None` after the last chunk.
     pub fn replace_in_chunk<'c>(
         &mut self,
         number: usize,
@@ -415,7 +416,7 @@ impl Records {
     ) -> Option<usize> {
         let chunk = self.chunks.get_mut(number)?;
         let mut replaced = 0;
-        // Neighbours in a chunk often share an origin.
+        // Adjacent records often share an origin.
         let mut last: Option<(Arc<Origin>, PortNo, Arc<Origin>)> = None;
         for record in chunk {
             let Some(origin) = &mut record.origin else { continue };
@@ -479,7 +480,8 @@ impl Records {
         }
     }
 
-    /// Starts a sweep. Megaflows recorded before that it does not find have vanished.
+    /// Starts a sweep. Megaflows that were recorded earlier, and that it does not find, have
+    /// vanished.
     pub fn begin_sweep(&mut self) {
         self.sweep = self.sweep.wrapping_add(1);
     }

@@ -72,7 +72,7 @@ impl RevalidateSignal {
                 return WakeReason::Stop;
             }
             if now >= until {
-                // A sweep and a revalidation also look at connections.
+                // A sweep and a revalidation also handle changed connections.
                 state.connection_changed = false;
                 let is_whole = std::mem::take(&mut state.changed);
                 return match is_whole {

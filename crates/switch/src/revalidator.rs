@@ -38,9 +38,9 @@ const TRANSLATIONS: usize = 128;
 struct WalkResult {
     removed: Vec<RemovedMegaflow>,
     stale: Vec<Stale>,
-    /// Origins with counts that their flows do not have yet.
+    /// Origins with counts that were not yet added to their flows.
     counted: Vec<Arc<Origin>>,
-    /// A program was published meanwhile: not all records were looked at.
+    /// A program was published meanwhile: the walk did not visit all records.
     is_cut_short: bool,
 }
 
@@ -81,13 +81,14 @@ enum Revalidation<'p> {
     Delete,
 }
 
-/// What a revalidation changes in the datapath.
+/// The changes of a revalidation to the datapath.
 #[derive(Default)]
 struct Changes {
     put: Vec<Megaflow>,
     confirmed: Vec<MegaflowId>,
     deleted: Vec<MegaflowId>,
-    /// So many are stale that the datapath may have to withdraw all unconfirmed ones.
+    /// Confirm megaflows in the datapath that are still right. So many are stale that the datapath
+    /// may have to withdraw all unconfirmed ones.
     confirms: bool,
 }
 
@@ -131,7 +132,7 @@ impl Engine {
     /// [`Limits::revalidate`](crate::Limits::revalidate).
     ///
     /// # Errors
-    /// The datapath has ended, or does not answer; the next sweep does what was left.
+    /// The datapath has ended, or does not answer; the next sweep does the rest.
     pub fn sweep(&self, now: Instant) -> Result<(), DatapathError> {
         let begin = Instant::now();
         let mut round = lock(&self.round);
@@ -139,7 +140,8 @@ impl Engine {
         self.learned_mut().expire(now);
         self.end_outdated_fusions()?;
         if !self.collect_usage()? {
-            // A new program has to be confirmed soon. The next sweep counts.
+            // The megaflows have to be confirmed under a new program soon. The next sweep collects
+            // counters.
             return Ok(());
         }
         let published = self.published();
@@ -164,7 +166,7 @@ impl Engine {
     /// state.
     ///
     /// # Errors
-    /// The datapath has ended, or does not answer; the next sweep does what was left.
+    /// The datapath has ended, or does not answer; the next sweep does the rest.
     pub fn revalidate(&self) -> Result<(), DatapathError> {
         let begin = Instant::now();
         let mut round = lock(&self.round);
@@ -370,7 +372,7 @@ impl Engine {
         self.delete(removed)
     }
 
-    /// Deletes all megaflows. The next packets make them again.
+    /// Deletes all megaflows. The next packets raise upcalls, which install them again.
     ///
     /// # Errors
     /// The datapath has ended, or does not answer.
@@ -416,7 +418,7 @@ pub(crate) fn remove_records(records: &mut Records, ids: &[MegaflowId]) -> Vec<R
     ids.iter().filter_map(|id| records.remove(*id)).collect()
 }
 
-/// Translates a megaflow again, unless its origin tells that this is not necessary.
+/// Translates a megaflow again, unless its origin shows that this is not necessary.
 fn revalidate_megaflow<'p>(
     published: &'p PublishedProgram,
     megaflow: &Megaflow,
@@ -446,7 +448,8 @@ fn compare<'p>(
     let condition = &megaflow.condition;
     // Only packets cause learning, so a packet must raise an upcall.
     let learns = !translation.learn_events.is_empty();
-    // Its state is gone, so no packet hits it any more; or there is no room for the next state.
+    // Its saved state is gone, so no packet hits it any more; or the state of its next pass cannot
+    // be saved.
     let is_transient = translation.is_transient;
     if learns || is_transient || !condition.mask().covers(&translation.mask) {
         return Revalidation::Delete;

@@ -1,10 +1,10 @@
-//! The self-check: asks the program about megaflows that the datapath holds.
+//! The self-check: compares megaflows that the datapath holds with the program.
 //!
 //! A megaflow serves every packet that agrees with it on the bits of its mask. So the program must
 //! decide the same for a packet whose other bits are arbitrary, and must read no bit that the mask
 //! lacks. Each sweep tries that for the next few megaflows, so all of them are tried in turn. Some
 //! faults would otherwise stay until the megaflow is idle: a mask that is too wide, actions that
-//! nobody has revalidated, a damaged entry in a map of the kernel. They would give one guest's
+//! were not revalidated, a damaged entry in a map of the kernel. They would give one guest's
 //! packets the treatment of another's.
 
 use crate::engine::{Engine, PublishedProgram, lock};
@@ -28,16 +28,16 @@ pub(crate) struct SelfCheck {
     drawn: u64,
 }
 
-/// What is wrong with a megaflow.
+/// The fault of a megaflow.
 #[derive(Debug, PartialEq, Eq)]
 enum Fault {
-    /// The fast path does not hold what was put there.
+    /// The entry in the fast path differs from what was installed.
     Damaged,
     /// The program reads bits that the mask lacks.
     TooWide(Box<FlowMask>),
-    /// The program decides otherwise.
+    /// The program returns other actions.
     OtherActions(Vec<flow::Action>),
-    /// The program passes the packets of a fused megaflow through the tracker in another way.
+    /// The program tracks the packets of a fused megaflow differently.
     OtherPasses,
 }
 
@@ -78,9 +78,9 @@ impl SelfCheck {
     }
 }
 
-/// Compares a megaflow with what the program decides for one of its packets. The mask of a megaflow
-/// that was carried over to this program is that of an earlier translation: it is right for all
-/// packets, but a new translation may read other bits.
+/// Compares a megaflow with the decision of the program for one of its packets. The mask of a
+/// megaflow that was carried over to this program is that of an earlier translation: it is right
+/// for all packets, but a new translation may read other bits.
 fn fault_of(
     program: &Program,
     learned: &impl LearnedState,
@@ -91,7 +91,8 @@ fn fault_of(
     let Some(translation) = translate_megaflow(program, megaflow, packet, learned) else {
         return Some(Fault::OtherPasses);
     };
-    // A refused learn event keeps its megaflow, and a saved state ends before its megaflow does.
+    // Neither is a fault: a megaflow stays when its learn event is refused, and its saved state may
+    // end first.
     if !translation.learn_events.is_empty() || translation.is_transient {
         return None;
     }
@@ -134,8 +135,8 @@ impl Engine {
         Ok(self.datapath.damaged(&ids)?.into_iter().collect())
     }
 
-    /// Looks at the suspects again, and deletes those that are certainly wrong. The first look may
-    /// have met a change of the program, of learned state or of the datapath.
+    /// Checks the suspects again, and deletes those that are certainly wrong. During the first
+    /// check, the program, learned state or the datapath may have changed.
     fn delete_wrong(
         &self,
         published: &PublishedProgram,

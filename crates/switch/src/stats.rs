@@ -1,4 +1,4 @@
-//! What a switch counts.
+//! The counters of a switch.
 
 use datapath::histogram::{Histogram, HistogramCounts};
 use serde::{Deserialize, Serialize};

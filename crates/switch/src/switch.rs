@@ -99,7 +99,7 @@ impl Switch {
         lock(&self.threads).iter().any(|(thread, _)| thread.is_finished())
     }
 
-    /// Stops the threads and waits up to a few seconds for them. The datapath goes on forwarding
+    /// Stops the threads and waits up to a few seconds for them. The datapath continues to forward
     /// with its megaflows.
     pub fn stop(&self) {
         self.engine.revalidate_signal.stop();

@@ -73,7 +73,7 @@ fn mac_addresses_are_learned_from_all_megaflows_before_any_is_put() {
     let (rig, adopted) = adopt("actions=normal", &conditions);
     assert_eq!(rig.engine.fdb().len(), 2);
     assert_eq!((conditions.len(), adopted), (2, 2));
-    // Not flooded, although the first packet was.
+    // These packets are not flooded, although the first one was.
     assert_eq!(rig.send(1, &udp(1, 2, WEB)), (vec![2], false));
     assert_eq!(rig.send(2, &udp(2, 1, WEB)), (vec![1], false));
 }

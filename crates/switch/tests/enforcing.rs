@@ -84,7 +84,7 @@ fn withdrawn_megaflow_serves_no_packet_when_no_time_is_left_to_translate_it() {
     rig.send(1, &udp(1, 2, PORTS));
     enforce_at_once(&rig, "actions=drop");
     rig.engine.revalidate().unwrap();
-    // It waits for a later revalidation, which may put it again.
+    // The megaflow waits for a later revalidation, which may install it again.
     assert_eq!((rig.fake.megaflows().len(), rig.fake.megaflows_in_force().len()), (1, 0));
     assert_eq!(rig.send(1, &udp(1, 2, PORTS)), (vec![], true));
 }
@@ -105,7 +105,7 @@ fn reaches(rig: &Rig, port: u16) -> (Vec<u32>, bool) {
     rig.send(1, &udp(1, 2, (1000, port)))
 }
 
-/// Adds a flow that no packet of either megaflow meets.
+/// Adds a flow that no packet of either megaflow matches.
 fn add_other_station(loader: &mut lflow::Loader) {
     let other = "eth.dst == 02:00:00:00:00:09";
     add(loader, (Direction::Ingress, 0), 50, other, "drop;");
@@ -123,7 +123,7 @@ fn megaflows_are_carried_over_without_a_translation_when_nothing_changes_for_the
     }
     let stats = rig.engine.stats();
     assert_eq!((stats.carried_over, stats.revalidated), (2, 0));
-    // Those of another generation would be out of date.
+    // Rows of another generation would be out of date.
     let (rows, _) = rig.engine.flows(Default::default(), 10).unwrap();
     assert!(rows.iter().all(|row| row.generation == generation), "{rows:?}");
 }
@@ -146,7 +146,7 @@ fn unconfirmed_megaflows_are_deleted_when_the_revalidator_is_late() {
     let (mut loader, rig) = web_and_dns();
     add(&mut loader, (Direction::Egress, 0), 9, "udp.dst == 53", "drop;");
     let generation = rig.engine.publish(loader.program());
-    // Nobody revalidates.
+    // No revalidation runs.
     rig.engine.enforce(generation).unwrap();
     assert_eq!(rig.fake.megaflows(), []);
     assert_eq!(reaches(&rig, 53), (vec![], true));

@@ -286,7 +286,7 @@ fn packet_is_sent_when_the_address_of_its_next_hop_is_learned() {
     assert_eq!(rig.send(1, &udp(1, 7, HERE)).0, [2]);
     assert_eq!(rig.send(1, &udp(1, 8, HERE)).0, [2]);
     assert_eq!(held(&rig), (2, 0, 0));
-    // The reply itself goes nowhere, but one packet has waited for it.
+    // The reply itself is not forwarded, but one packet has waited for it.
     assert_eq!(rig.send(2, &arp_reply(7)).0, [2]);
     assert_eq!(held(&rig), (2, 1, 0));
     assert_eq!(rig.send(2, &arp_reply(7)).0, [0_u32; 0]);

@@ -12,7 +12,7 @@ use switch::{Config, Limits};
 const BY_PORT: &str = "priority=9,udp,tp_dst=1,tp_src=1 actions=drop\npriority=1 actions=output:4";
 
 fn limited(limits: Limits) -> Rig {
-    // All megaflows have the same mask: that of single packets.
+    // All megaflows have the same mask, the exact-match mask.
     let limits = Limits { masks_per_port: 0, ..limits };
     Rig::new(program(BY_PORT), &Config { limits, ..Config::default() })
 }
@@ -148,7 +148,7 @@ fn record_is_removed_when_the_datapath_has_lost_its_megaflow() {
     rig.sweep();
     let stats = rig.engine.stats();
     assert_eq!((stats.megaflows, stats.vanished, stats.deleted), (0, 1, 0));
-    // A lost megaflow is put again when an upcall arrives before the next sweep.
+    // A lost megaflow is installed again when an upcall arrives before the next sweep.
     rig.send(1, &udp(1, 9, (1, 7)));
     rig.fake.caches[0].lock().unwrap().clear();
     assert!(rig.send(1, &udp(1, 9, (1, 7))).1);

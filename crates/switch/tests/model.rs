@@ -36,7 +36,7 @@ struct Sent {
 enum Step {
     /// Packets that hit the cache, or whose upcalls are handled as one batch.
     Batch(Vec<Sent>),
-    /// A batch with another step between its translation and its put.
+    /// A batch with another step between its translation and the installation of its megaflows.
     Race(Vec<Sent>, Box<Step>),
     Publish(usize),
     Sweep,

@@ -1,4 +1,5 @@
-//! Races between the translation of a packet and the put of its megaflow, made deterministic.
+//! Races between the translation of a packet and the installation of its megaflow, made
+//! deterministic.
 
 use crate::{Rig, program, udp};
 use std::sync::Arc;
@@ -47,7 +48,8 @@ fn new_translation_is_not_put_before_the_old_one_is_revalidated() {
     let rig = Rig::with_workers(2, program("actions=output:2"), &Config::default());
     rig.send_at(0, 1, &udp(1, 2, PORTS));
     rig.engine.publish(program("actions=output:3"));
-    // If it were put at the second worker only, the first one would keep the old actions unnoticed.
+    // If it were installed at the second worker only, the first one would keep the old actions
+    // unnoticed.
     assert_eq!(rig.send_at(1, 1, &udp(1, 2, PORTS)), (vec![3], true));
     assert_eq!(rig.send_at(1, 1, &udp(1, 2, PORTS)), (vec![3], true));
     rig.engine.revalidate().unwrap();
