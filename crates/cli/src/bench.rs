@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The program that measures.
+/// The name of the measurement program.
 const PROGRAM: &str = "weft-bench";
 
 /// Measure weft with the published studies, on this machine: see `weft bench --help`
@@ -40,8 +40,8 @@ pub fn demo(args: Demo) -> Result<(), Failure> {
     start([OsString::from("demo")].into_iter().chain(args.arguments))
 }
 
-/// Replaces this process by `weft-bench`, so that signals and the exit code are its own. It
-/// measures the `weft` that started it.
+/// Replaces this process by `weft-bench`, so that `weft-bench` receives the signals and sets the
+/// exit code. It finds this `weft` by its own path and measures it.
 fn start(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let own = std::env::current_exe().context("cannot find this program's own file")?;
     let program = find(&own).ok_or_else(|| {
@@ -55,7 +55,7 @@ fn start(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     Err(Failure::Runtime(anyhow!(error).context(format!("cannot start {}", program.display()))))
 }
 
-/// `weft-bench` beside the program `own`, else the first one in PATH.
+/// Finds `weft-bench` in the directory of the program `own`, otherwise in PATH.
 fn find(own: &Path) -> Option<PathBuf> {
     let beside = own.with_file_name(PROGRAM);
     let path = std::env::var_os("PATH").unwrap_or_default();

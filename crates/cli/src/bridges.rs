@@ -1,4 +1,5 @@
-//! The bridges of a host: their flows, and their places in the program.
+//! The bridges of a host, whose flows have the syntax of ovs-ofctl: ports, flows, and keys in the
+//! program.
 
 use crate::Failure;
 use flow::{DatapathKey, PortNo};
@@ -32,16 +33,17 @@ pub struct HostBridge {
 /// The bridges of a host, by name.
 pub type HostBridges = BTreeMap<String, HostBridge>;
 
-/// The time of flows: milliseconds of a clock that is never set back.
+/// The clock for the ages of flows, in milliseconds. It is monotonic.
 pub fn now_ms() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A bridge without flows. `number` returns the datapath port of each of its ports.
+/// Creates a bridge that has ports but no flows. `number` maps each of its ports to a datapath
+/// port.
 ///
 /// # Errors
-/// Flows cannot name a port. That cannot happen with a checked network.
+/// The name or number of a port is not valid in flows. The checks of `network` exclude that.
 pub fn without_flows(
     key: DatapathKey,
     bridge: &Bridge,
@@ -59,7 +61,7 @@ pub fn without_flows(
 /// keeps all its flows.
 ///
 /// # Errors
-/// A file is wrong.
+/// A flow file has a syntax error or names an unknown port.
 pub fn load(
     bridges: &mut HostBridges,
     files: &FlowFiles,
@@ -73,7 +75,7 @@ pub fn load(
         if let Some(file) = files.get(name) {
             bridge.flows.replace(&file.text, &file.name, now_ms()).map_err(|error| {
                 Failure::Input(match error {
-                    // It begins with the name of the file.
+                    // This error already begins with the name of the file.
                     BridgeError::Problems(problems) => anyhow::Error::new(problems),
                     error => anyhow::anyhow!("{}: {error}", file.name),
                 })

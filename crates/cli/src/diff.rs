@@ -189,12 +189,12 @@ fn describe_host(preview: &HostPreview) -> String {
     text
 }
 
-/// A line about one kind of item; empty without a change.
+/// A line about the changes of one type of item; empty without a change.
 fn line(what: &str, changes: &ReloadChanges) -> String {
     if changes.any() { format!("  {what:<22}{}\n", changes.summary()) } else { String::new() }
 }
 
-/// Where each port is: its host, switch and key.
+/// The host, switch and key of each port.
 fn places(network: &Network) -> BTreeMap<String, (String, String, PortKey)> {
     let mut places = BTreeMap::new();
     for host in network.hosts() {
@@ -206,7 +206,7 @@ fn places(network: &Network) -> BTreeMap<String, (String, String, PortKey)> {
     places
 }
 
-/// The keys of the switches and routers in the pipeline and in tunnels.
+/// The keys of switches and routers: in the pipeline, and in tunnels if different.
 fn keys(logical: &LogicalNetwork) -> BTreeMap<String, (DatapathKey, Option<DatapathKey>)> {
     let key = |datapath: &LogicalDatapath| {
         let keys = (datapath.key, datapath.tunnel_key);
@@ -222,7 +222,7 @@ fn kind_of(datapath: &LogicalDatapath) -> &'static str {
     }
 }
 
-/// What decides where each load balancer sends connections, by its name.
+/// A text for each load balancer with everything that affects its decisions, by name.
 fn load_balancers(logical: &LogicalNetwork) -> BTreeMap<String, String> {
     let with_key = |key| logical.datapaths.iter().find(|datapath| datapath.key == key);
     let mut described = BTreeMap::new();
@@ -268,8 +268,8 @@ impl DatapathDifference {
 /// Logical flows as text, each with how often it occurs.
 type Flows = BTreeMap<String, usize>;
 
-/// The logical flows by kind and name of their switch or router. Positions in the file do not
-/// count.
+/// The logical flows by kind and name of their switch or router. Line numbers are left out, so that
+/// moved lines do not count as changes.
 fn flows_by_datapath(logical: &LogicalNetwork) -> BTreeMap<(&'static str, String), Flows> {
     let names: BTreeMap<_, _> = logical
         .datapaths

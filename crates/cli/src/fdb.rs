@@ -127,7 +127,7 @@ fn describe(fdb: &FdbReply) -> String {
     out
 }
 
-/// What load balancers and routers remember of their clients.
+/// The tables of load balancers' clients, and of connections with a remembered next hop.
 fn describe_clients(fdb: &FdbReply) -> String {
     use Align::{Left, Right};
     let mut out = String::new();

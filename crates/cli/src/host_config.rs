@@ -40,9 +40,9 @@ pub struct HostConfig {
 }
 
 /// Compiles the configuration of `host`. `file_name` appears in the sources of logical flows.
-/// `checksum` says whether UDP tunnels send outer checksums where the file does not. Ports and end
-/// points that have a number in `numbers` keep it; new ones are added. `attached` says which
-/// interface is attached to a port of a pool.
+/// `checksum` is the default for outer checksums of UDP tunnels, used if the file does not set
+/// them. Ports and end points that have a number in `numbers` keep it; new ones are added.
+/// `attached` returns the interface that is attached to a port of a pool.
 ///
 /// # Errors
 /// The host has too many ports, or a host lacks an underlay address.
@@ -145,7 +145,7 @@ pub fn without_network(host: &str) -> Config {
     }
 }
 
-/// The options of connection tracking, with the limit for ports concerning those of guests.
+/// The options of connection tracking, with the limit per port restricted to guests' ports.
 fn limiting_guests(mut connections: conntrack::Config) -> conntrack::Config {
     connections.limits.limited_ports = (PortNo(1), MAX_PORT);
     connections
@@ -203,14 +203,14 @@ fn device_config(
 struct UnderlayBuilder<'a> {
     network: &'a Network,
     host: &'a Host,
-    /// Whether UDP tunnels send outer checksums where the file does not say.
+    /// Whether UDP tunnels send outer checksums if the file does not set it.
     checksum: bool,
     underlay: Underlay,
     /// The end points so far, by tunnel type and remote side.
     known: HashMap<(TunnelType, RemoteEnd), EndpointId>,
     numbers: &'a mut NumberPool<EndpointName>,
     now: Instant,
-    /// The first error; the callback that finds it cannot return one.
+    /// The first error. It is kept here, because the callback that finds it cannot return an error.
     error: Option<anyhow::Error>,
 }
 
@@ -276,7 +276,7 @@ impl UnderlayBuilder<'_> {
         Ok(())
     }
 
-    /// The specification for a multicast group, which has a TTL of its own.
+    /// The specification for a multicast group. It has the TTL of the option `group_ttl`.
     fn group_spec(&self, spec: TunnelSpec) -> TunnelSpec {
         TunnelSpec { ttl: Ttl::Fixed(self.network.options().of(spec.tunnel).group_ttl), ..spec }
     }

@@ -6,8 +6,8 @@ use flow::TunnelSpec;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Identifies a port: the names of its logical switch and of the port. In another switch it gets a
-/// new number.
+/// Identifies a port: the names of its logical switch and of the port. A port that moves to another
+/// switch gets a new number.
 pub type PortName = (String, String);
 /// An end point: its specification, local address and remote address.
 pub type EndpointName = (TunnelSpec, IpAddr, IpAddr);

@@ -54,7 +54,7 @@ struct Cli {
     command: Command,
 }
 
-/// What weft is, with the names of all tunnel types.
+/// The description of weft for `--help`, with the names of all tunnel types.
 fn about() -> String {
     let tunnels = TunnelType::ALL.map(TunnelType::name).join(", ");
     format!(

@@ -24,7 +24,7 @@ pub struct LineFault {
     pub column: usize,
     /// Number of wrong characters; 0 where something is missing.
     pub width: usize,
-    /// What is wrong, and what was expected.
+    /// The error, and the expected input.
     pub message: String,
 }
 

@@ -1,8 +1,8 @@
-//! [`LogQueue`]: log lines on their way to standard error.
+//! [`LogQueue`]: the queue of log lines that wait to be written to standard error.
 //!
 //! Standard error may be a pipe that nobody reads, or a file on a hung file system. A thread that
-//! writes there then blocks for good. Threads that forward packets or handle signals must not, so
-//! they push lines to this queue, and one thread writes them. The queue is bounded: a line that
+//! writes to it can block for ever. Threads that forward packets or handle signals must not block,
+//! so they push lines to this queue, and one thread writes them. The queue is bounded: a line that
 //! does not fit is counted, and the count is reported once there is room again.
 
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::io::{ErrorKind, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The queue holds at most this many bytes; the writer holds at most as many again.
+/// The maximum size of the queue. The writer can hold the same number of bytes in addition.
 const MAX_QUEUE_BYTES: usize = 256 << 10;
 /// Pause before the next attempt when standard error is non-blocking and full.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -25,7 +25,7 @@ struct QueuedLines {
     lines: VecDeque<Vec<u8>>,
     /// The length of all `lines`.
     bytes: usize,
-    /// The writer has taken lines and has not written all of them yet.
+    /// The writer has taken lines from the queue and has not written all of them yet.
     is_writing: bool,
     /// Lines that did not fit.
     refused: u64,
@@ -70,7 +70,7 @@ impl LogQueue {
         state.refused + state.failed
     }
 
-    /// Waits until all lines are written, at most `limit`. Returns whether they are.
+    /// Waits until all lines are written, for at most `limit`. Returns true if they are written.
     pub fn flush(&self, limit: Duration) -> bool {
         let is_busy = |state: &mut QueuedLines| state.is_writing || !state.lines.is_empty();
         let waited = self.changed.wait_timeout_while(self.state(), limit, is_busy);
@@ -78,7 +78,8 @@ impl LogQueue {
     }
 
     /// Waits for lines and writes them to `out`. When the queue is empty after lines were refused,
-    /// passes their number since the last call to `report`, which may push a line about them.
+    /// passes `report` the number of lines refused since the last report. It may push a line about
+    /// them.
     pub fn write_next(&self, out: &mut impl Write, report: impl FnOnce(u64)) {
         let is_idle = |state: &mut QueuedLines| state.lines.is_empty();
         let waited = self.changed.wait_while(self.state(), is_idle);
@@ -106,7 +107,7 @@ impl LogQueue {
     }
 }
 
-/// Writes all of `line`, however long that takes. False if it cannot be written.
+/// Writes all of `line`, without a time limit. False if it cannot be written.
 fn write_line(out: &mut impl Write, mut line: &[u8]) -> bool {
     while !line.is_empty() {
         match out.write(line) {
@@ -128,7 +129,7 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Instant;
 
-    /// Passes on every line, and blocks until it is taken.
+    /// A writer that sends every line to a channel, then blocks until the reader has taken it.
     struct Slow(Sender<String>, Receiver<()>);
 
     impl Write for Slow {
@@ -165,7 +166,7 @@ mod tests {
         let started = Instant::now();
         assert!(!QUEUE.flush(Duration::from_millis(100)));
         assert!(started.elapsed() < wait);
-        // The reader is back.
+        // The reader reads again.
         (0..300).for_each(|_| go.send(()).unwrap());
         let rest: Vec<_> = (0..257).map(|_| written.recv_timeout(wait).unwrap()).collect();
         assert_eq!(rest.last().map(String::as_str), Some("44 lost"));
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn lines_are_complete_when_the_output_takes_them_in_parts() {
-        /// Takes one byte at each second call.
+        /// A writer that accepts one byte at each second call, and would block at the other calls.
         struct Narrow(Vec<u8>, bool);
         impl Write for Narrow {
             fn write(&mut self, line: &[u8]) -> io::Result<usize> {

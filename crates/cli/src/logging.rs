@@ -1,5 +1,5 @@
-//! Log messages on standard error. A thread of its own writes them, so that a reader of standard
-//! error that stops reading never blocks forwarding, signals or the exit.
+//! Log messages on standard error. A separate thread writes them. If the reader of standard error
+//! stops reading, forwarding, signals and the exit do not block.
 
 mod format;
 mod limit;
@@ -43,7 +43,8 @@ pub fn init(filter: Targets, format: LogFormat) -> Result<()> {
         .name("log".to_owned())
         .spawn(move || write_lines(&ready))
         .context("cannot start the thread that writes the log")?;
-    // After the daemon filters system calls, the thread could not give up its privileges.
+    // Waits until the thread has dropped its privileges. It cannot do that once the daemon filters
+    // system calls.
     let _ = is_ready.recv();
     IS_STARTED.store(true, Ordering::Relaxed);
     tracing_subscriber::registry().with(Lines).with(filter).init();
@@ -72,8 +73,8 @@ pub fn filter() -> Result<Targets> {
     })
 }
 
-/// Writes the last message of a command: through the log if there is one, so that the process
-/// exits even when nobody reads standard error.
+/// Writes the last message of a command. Uses the log if it is started, so that the process exits
+/// even if nobody reads standard error.
 pub fn print_last(message: &str) {
     if IS_STARTED.load(Ordering::Relaxed) {
         push(&FAILED, &Fields::of_text(message));
@@ -90,7 +91,7 @@ pub fn flush() {
     QUEUE.flush(EXIT_LIMIT);
 }
 
-/// The number of messages that standard error did not take.
+/// The number of messages that could not be written to standard error.
 pub fn not_written() -> u64 {
     QUEUE.not_written()
 }
@@ -101,8 +102,8 @@ pub fn limited() -> u64 {
 }
 
 fn write_lines(ready: &SyncSender<()>) {
-    // This thread starts before the daemon takes its signals and gives up its privileges. Failures
-    // leave the default action and the privileges.
+    // This thread starts before the daemon blocks its signals and drops its privileges, so it does
+    // both itself. If that fails, it keeps the default signal actions and its privileges.
     let _ = netdev::signal::block_in_this_thread();
     let _ = Sandbox::default().enter_thread();
     let _ = ready.send(());
@@ -122,7 +123,8 @@ fn push(message: &Message, fields: &Fields) {
     QUEUE.push(format.line(SystemTime::now(), message, fields).as_bytes());
 }
 
-/// Logs how many messages were left out: those whose interval has ended at `now`, or all.
+/// Logs how many messages the rate limit suppressed: in intervals that have ended at `now`, or in
+/// all.
 fn report_left_out(now: Option<Instant>) {
     let left_out = LIMITER.lock().unwrap_or_else(PoisonError::into_inner).take_left_out(now);
     for (id, count) in left_out {
@@ -131,7 +133,7 @@ fn report_left_out(now: Option<Instant>) {
     }
 }
 
-/// Pushes a line for each event to the queue.
+/// A tracing layer that pushes a line for each event to the queue.
 struct Lines;
 
 impl<S: Subscriber> Layer<S> for Lines {

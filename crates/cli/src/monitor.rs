@@ -1,4 +1,4 @@
-//! `weft monitor --drops`: the packets that a running switch drops, as it happens.
+//! `weft monitor --drops`: shows packets while a running switch drops them.
 
 use crate::control::replies::{DropRow, FlowRef};
 use crate::control::{DAEMON_EXITED, DaemonSelector, Request, Stream, StreamEvent};
@@ -47,7 +47,7 @@ Examples:
 Exit codes: 0 success (--count packets shown), 1 no daemon replies or the daemon exited, 2 bad usage
 or an unknown port.";
 
-/// Read timeout between rows; the command waits again after it.
+/// The time limit for the next row. The command waits again when it has passed.
 const READ_TIMEOUT: Duration = Duration::from_secs(3600);
 
 pub fn monitor(args: &Args) -> Result<(), Failure> {
@@ -92,7 +92,7 @@ fn line(row: &DropRow) -> String {
         0 => String::new(),
         missed => format!("(missed {missed} packets)\n"),
     };
-    // The date is left out: drops are shown as they happen.
+    // The date is left out, because drops are shown as they happen.
     let time = row.time.split_once('T').map_or(&*row.time, |(_, time)| time.trim_end_matches('Z'));
     let by =
         row.flow.as_ref().map_or_else(String::new, |flow| format!("  by {}", flow_summary(flow)));

@@ -165,7 +165,7 @@ pub fn ofctl(args: Args) -> Result<(), Failure> {
 fn change_by_file(file: File, kind: FlowChange) -> Result<(), Failure> {
     let File { target, bridge, file } = file;
     let text = stdio::read_input(&file)?;
-    // The source is shown by commands that run elsewhere.
+    // The path is made absolute, because commands with another working directory show it.
     let source = match file == Path::new("-") {
         true => stdio::display_name(&file),
         false => std::path::absolute(&file)?.display().to_string(),
@@ -203,7 +203,7 @@ fn dump_ports(ports: Ports) -> Result<(), Failure> {
     stdio::print(&describe_ports(&rows))
 }
 
-/// As ovs-ofctl prints a reply, with `?` for counters that the switch does not have.
+/// The counters in the format of ovs-ofctl, with `?` for counters that the switch does not have.
 fn describe_ports(rows: &[BridgePortRow]) -> String {
     let mut text = format!("OFPST_PORT reply (xid=0x2): {} ports\n", rows.len());
     for BridgePortRow { number, rx, tx, drops, name: _ } in rows {

@@ -5,8 +5,9 @@ use datapath::config::Config;
 use flow::Carrier;
 use std::collections::HashSet;
 
-/// Descriptors besides tunnels and ports: standard streams, signals, epoll, netlink, the uplink,
-/// the control socket and its clients, and temporary ones while a port is created.
+/// Descriptors that do not belong to a tunnel, a port or a thread: standard streams, signals,
+/// epoll, netlink, the uplink, the control socket and its clients, and temporary ones while a port
+/// is created.
 const BASE: u64 = 60;
 /// Descriptors of each forwarding thread: an epoll, its waker, and two sockets on the uplink.
 const PER_WORKER: u64 = 4;
@@ -52,14 +53,16 @@ fn needed(config: &Config) -> u64 {
         .filter(|tunnel| tunnel.spec.tunnel.carrier() == Carrier::Udp);
     // Tunnels with the same address and checksum setting share their sending sockets.
     let senders: HashSet<_> = udp.map(|tunnel| (tunnel.local, tunnel.spec.checksum)).collect();
-    // UDP_SEGMENT needs a socket with checksums, so senders without checksums have both kinds.
+    // UDP_SEGMENT needs a socket with checksums, so senders without checksums have a socket of each
+    // type.
     let sources: u64 = senders.iter().map(|(_, checksum)| if *checksum { 1 } else { 2 }).sum();
     let workers = config.workers.count.max(1) as u64;
     let groups =
         config.underlay.tunnels.iter().filter(|tunnel| tunnel.group.is_some()).count() as u64;
     let tunnels = config.underlay.tunnels.len() as u64 - groups;
-    // Each worker has a queue of each device and a socket of each tunnel. One more socket of each
-    // tunnel keeps the network stack of the host from answering. One worker reads each group.
+    // Each worker has a queue of each device and a socket for each tunnel. One more socket for each
+    // tunnel keeps the host's network stack from replying to tunnel packets. One worker reads each
+    // multicast group.
     BASE + workers * PER_WORKER
         + workers * config.ports.len() as u64
         + (workers + 1) * tunnels

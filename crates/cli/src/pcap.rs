@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Magic number of a file with nanosecond timestamps. Its byte order is that of all fields.
+/// Magic number of a file with nanosecond timestamps. All fields have the byte order of this one.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const VERSION: (u16, u16) = (2, 4);
 /// Ethernet frames without their frame check sequence.

@@ -4,12 +4,12 @@
 use datapath::stats::{Drops, PacketCount, PortStats, Snapshot};
 use std::collections::HashMap;
 
-/// What was added to a counter. A counter that is lower than before has restarted.
+/// The increment of a counter. A counter that is lower than before has restarted at 0.
 pub const fn added_count(now: u64, before: u64) -> u64 {
     if now >= before { now - before } else { now }
 }
 
-/// What was added to the counters of one direction. Both restart together.
+/// The increments of packets and bytes in one direction. Both counters restart together.
 pub const fn added(now: PacketCount, before: PacketCount) -> PacketCount {
     if now.packets < before.packets || now.bytes < before.bytes {
         return now;
@@ -17,7 +17,7 @@ pub const fn added(now: PacketCount, before: PacketCount) -> PacketCount {
     PacketCount { packets: now.packets - before.packets, bytes: now.bytes - before.bytes }
 }
 
-/// What was added for each reason.
+/// The increments of drop counters, by reason.
 pub fn added_drops(now: &Drops, before: &Drops) -> Drops {
     let added = now.iter().map(|(reason, &count)| {
         (reason.clone(), added_count(count, before.get(reason).copied().unwrap_or(0)))
@@ -30,13 +30,13 @@ pub fn is_same_run(now: &Snapshot, before: &Snapshot) -> bool {
     now.pid == before.pid && now.uptime_ms >= before.uptime_ms
 }
 
-/// The ports of a sample by number and name: another port may get the number of a removed one.
+/// The ports of a sample by number and name. The name is needed because a new port may get the
+/// number of a removed one.
 pub fn ports_of(snapshot: &Snapshot) -> HashMap<(u32, &str), &PortStats> {
     snapshot.ports.iter().map(|port| ((port.port, port.name.as_str()), port)).collect()
 }
 
-/// Leaves the traffic and drops of ports and uplink that were added since an earlier sample of the
-/// same run.
+/// Subtracts the traffic and drops of ports and uplink in an earlier sample of the same run.
 pub fn subtract(snapshot: &mut Snapshot, earlier: &Snapshot) {
     let before = ports_of(earlier);
     for port in &mut snapshot.ports {
@@ -75,7 +75,7 @@ mod tests {
     fn restarted_counter_counts_from_zero() {
         assert_eq!(added(count(12, 900), count(10, 700)), count(2, 200));
         assert_eq!(added(count(3, 300), count(10, 700)), count(3, 300));
-        // More packets than before, but fewer bytes: it has restarted too.
+        // More packets than before, but fewer bytes: the counters have restarted.
         assert_eq!(added(count(11, 660), count(10, 15_000)), count(11, 660));
         assert_eq!(added_count(u64::MAX, 1), u64::MAX - 1);
         let before = Drops::from([("a".to_owned(), 5), ("b".to_owned(), 9), ("c".to_owned(), 1)]);

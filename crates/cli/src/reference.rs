@@ -3,7 +3,7 @@
 //!
 //! This module is compiled for tests only, so that the daemon does not link the generators. The
 //! tests fail when a committed page differs. `cargo xtask docs-generate` and `cargo xtask deb` set
-//! [`WRITE`] to get all of them.
+//! [`WRITE`], and the tests then write the files.
 
 use crate::{Cli, metrics};
 use clap::{Arg, Command, CommandFactory};
@@ -294,8 +294,8 @@ fn examples(program: &Command) -> Vec<String> {
     found
 }
 
-/// The words of the first command of a shell command line. A run of two spaces starts the
-/// explanation that some examples have beside them.
+/// The words of the first command of a shell command line. Two consecutive spaces start the
+/// explanation that follows the command in some examples.
 fn shell_words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut is_quoted) = (Vec::new(), String::new(), false);
     let mut characters = line.chars().peekable();

@@ -179,7 +179,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         drop((control, tools, metrics));
         logging::flush();
-        // Destructors would remove the devices and programs that must stay.
+        // Exits without running destructors, which would remove the devices and programs that must
+        // stay.
         std::process::exit(0);
     }
     daemon.stop()?;
@@ -191,12 +192,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the socket for metrics, if there is to be one.
+/// Opens the socket for metrics if `--metrics` is given.
 fn open_metrics(args: &Args) -> Result<Option<MetricsSocket>, Failure> {
     let Some(address) = &args.metrics else { return Ok(None) };
     let opened = MetricsSocket::listen(address, args.view_group.as_deref());
     opened.map(Some).map_err(|error| match address {
-        // The address may be there later, so a service manager shall try again.
+        // The address may be configured later, so a service manager should restart the daemon.
         MetricsAddress::Tcp(_) => Failure::Runtime(error),
         MetricsAddress::Unix(_) => Failure::Input(error),
     })
@@ -223,7 +224,7 @@ fn serve(
     Ok(())
 }
 
-/// The name of the host for its control socket, and its daemon.
+/// The name of the host, which names the control socket, and the prepared daemon.
 fn prepare(args: &Args, options: ForwardingOptions) -> Result<(String, PreparedDaemon), Failure> {
     if let Some(remote) = &args.ovn {
         let joined = JoinedHost::join(remote)?;
@@ -261,7 +262,7 @@ fn wait_for_shutdown(
         turns.note();
         match signals.read()? {
             Some(Signal::Terminate | Signal::Interrupt) => return Ok(()),
-            // A full queue has a reload that has not read the file yet.
+            // If the queue is full, a reload is pending that has not read the file yet.
             Some(Signal::Hangup) => {
                 let _ = reloads.try_send(());
             }
@@ -272,7 +273,7 @@ fn wait_for_shutdown(
 }
 
 /// Starts a thread that reloads the network file when it receives a message. The main thread must
-/// not: a network file on a hung file system would delay SIGTERM.
+/// not read the file: a hung file system would delay SIGTERM.
 fn start_reloader(
     daemon: &Arc<Daemon>,
     manager: &Arc<ServiceManager>,

@@ -1,9 +1,9 @@
-//! Tells a service manager, such as systemd, what the daemon does, by the protocol of sd_notify(3):
-//! datagrams of text to the Unix socket that the environment names.
+//! Reports the state of the daemon to a service manager such as systemd, by the protocol of
+//! sd_notify(3): text datagrams to the Unix socket that the environment names.
 //!
-//! The daemon must show that it is alive within the time of the manager's watchdog. It does so only
-//! after its main thread, the threads of the switch and each forwarding thread have answered. A
-//! thread that has panicked has ended the process already.
+//! The daemon must notify the manager's watchdog within its time limit. It does so only after its
+//! main thread, the threads of the switch and each forwarding thread have responded. A panic in a
+//! thread ends the process.
 
 use crate::daemon::Daemon;
 use anyhow::{Context, Result, bail};
@@ -17,22 +17,22 @@ use std::time::{Duration, Instant};
 /// The connection to the service manager, if one has started this process.
 pub struct ServiceManager {
     socket: Option<UnixDatagram>,
-    /// How long the daemon may be silent until the manager kills it.
+    /// The time without a notification after which the manager kills the daemon.
     watchdog: Option<Duration>,
 }
 
 /// A state of the daemon.
 #[derive(Clone, Copy)]
 pub enum State<'a> {
-    /// Forwards and answers.
+    /// The daemon forwards packets and replies to clients.
     Ready,
-    /// Reads its network file again.
+    /// The daemon reads its network file again.
     Reloading,
-    /// Goes on with the old network, for this reason.
+    /// The reload has failed for this reason. The daemon continues with the old network.
     ReloadFailed(&'a str),
-    /// Ends.
+    /// The daemon is stopping.
     Stopping,
-    /// All threads have answered.
+    /// All threads have responded: notifies the watchdog.
     Alive,
 }
 
@@ -41,7 +41,7 @@ impl State<'_> {
         Cow::Borrowed(match self {
             Self::Ready => "READY=1\nSTATUS=",
             Self::Reloading => "RELOADING=1",
-            // Each line of a message is a variable of its own.
+            // Each line of a message is a separate variable, so line breaks are replaced.
             Self::ReloadFailed(why) => {
                 return format!("READY=1\nSTATUS={}", why.replace('\n', "; ")).into();
             }
@@ -55,7 +55,7 @@ impl ServiceManager {
     /// Connects to the manager that `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` name.
     ///
     /// # Errors
-    /// There is no such socket, or the time is no number.
+    /// The socket does not exist, or the time is not a number.
     pub fn connect() -> Result<Self> {
         let variable = |name| std::env::var(name).ok();
         let socket = variable("NOTIFY_SOCKET").map(|name| open(&name)).transpose()?;
@@ -68,7 +68,8 @@ impl ServiceManager {
         Ok(Self { socket, watchdog: watchdog.map(Duration::from_micros) })
     }
 
-    /// Tells the manager. A manager that does not read learns nothing, and the daemon goes on.
+    /// Sends a state to the manager. If the manager does not read, the state is lost and the daemon
+    /// continues.
     pub fn tell(&self, state: State<'_>) {
         let Some(socket) = &self.socket else { return };
         let text = state.text();
@@ -81,7 +82,7 @@ impl ServiceManager {
     }
 }
 
-/// A socket connected to `name`: a path, or a name behind `@`.
+/// A socket connected to `name`: a path, or an abstract name after `@`.
 fn open(name: &str) -> Result<UnixDatagram> {
     let failed = || format!("cannot reach the service manager at NOTIFY_SOCKET={name}");
     let address = match name.strip_prefix('@') {
@@ -91,24 +92,24 @@ fn open(name: &str) -> Result<UnixDatagram> {
     };
     let socket = UnixDatagram::unbound().with_context(failed)?;
     socket.connect_addr(&address).with_context(failed)?;
-    // Nothing may wait for a manager that hangs.
+    // Non-blocking, so that a manager that hangs does not block the daemon.
     socket.set_nonblocking(true).with_context(failed)?;
     Ok(socket)
 }
 
-/// What the main thread tells the watchdog thread whenever it is awake.
+/// Notifies the watchdog thread each time the main thread wakes up.
 pub struct MainThreadTurns(Option<SyncSender<()>>);
 
 impl MainThreadTurns {
     pub fn note(&self) {
         if let Some(sender) = &self.0 {
-            // A full queue has a turn that the watchdog thread has not seen yet.
+            // If the queue is full, the watchdog thread has not read the previous turn yet.
             let _ = sender.try_send(());
         }
     }
 }
 
-/// Starts the thread that shows the manager that the daemon is alive, if the manager asks for that.
+/// Starts the thread that notifies the watchdog, if the manager uses one.
 pub fn start_watchdog(
     manager: &Arc<ServiceManager>,
     daemon: &Arc<Daemon>,
@@ -132,7 +133,7 @@ pub fn start_watchdog(
     Ok(MainThreadTurns(Some(sender)))
 }
 
-/// Calls `check` for turns of the main thread, often enough for the limit.
+/// Calls `check` after turns of the main thread, at most once in a quarter of `limit`.
 fn watch(turns: &Receiver<()>, limit: Duration, mut check: impl FnMut()) {
     let mut due = Instant::now();
     for () in turns {

@@ -99,7 +99,7 @@ fn write_text(snapshot: &Snapshot, out: &mut String) -> std::fmt::Result {
     write_privileges(out, &snapshot.privileges)
 }
 
-/// The backends of load balancers that are checked.
+/// The backends of load balancers with health checks.
 fn write_health(out: &mut String, health: &HealthStats) -> std::fmt::Result {
     for BackendHealth { balancer, backend, port, kind, status, failure } in &health.backends {
         write!(out, "backend {backend}  ")?;
@@ -115,7 +115,7 @@ fn write_health(out: &mut String, health: &HealthStats) -> std::fmt::Result {
     Ok(())
 }
 
-/// What the daemon may still do.
+/// The privileges that the daemon still has.
 fn write_privileges(out: &mut String, privileges: &PrivilegeStats) -> std::fmt::Result {
     let PrivilegeStats { capabilities, no_new_privs, seccomp, landlock } = privileges;
     let on = |is_on: &bool| if *is_on { "on" } else { "off" };
@@ -138,7 +138,7 @@ fn write_path_mtu(out: &mut String, endpoint: &EndpointStats) -> std::fmt::Resul
     }
 }
 
-/// The numbers of ICMP reports of path MTUs, if any came.
+/// The numbers of ICMP reports of path MTUs, if any were received.
 pub fn write_reports(out: &mut String, indent: &str, reports: &PathMtuReports) -> std::fmt::Result {
     if reports.believed != 0 {
         writeln!(out, "{indent}path MTU reports believed {}", reports.believed)?;
@@ -149,7 +149,7 @@ pub fn write_reports(out: &mut String, indent: &str, reports: &PathMtuReports) -
     Ok(())
 }
 
-/// What is missing in the log, if anything is.
+/// The numbers of messages that are missing in the log, if any are.
 fn write_log(out: &mut String, log: LogStats) -> std::fmt::Result {
     let LogStats { over_rate, not_written, limited } = log;
     if log == LogStats::default() {

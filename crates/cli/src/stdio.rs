@@ -66,7 +66,8 @@ pub fn print_json(object: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// `text` with its control characters, except line ends and tabs, in the form `\u001b`. A terminal
-/// would obey them, and names come from files and databases of others. JSON stays the same.
+/// would interpret them, and names can come from untrusted files and databases. In JSON, the
+/// escaped text has the same meaning.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let is_harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(is_harmful) {
@@ -93,7 +94,7 @@ impl Output {
         Self(BufWriter::new(io::stdout().lock()))
     }
 
-    /// Writes `text` to the buffer, [`printable`].
+    /// Writes `text` to the buffer, with control characters escaped by [`printable`].
     ///
     /// # Errors
     /// [`Failure::OutputClosed`] when the reader of a pipe has closed it.
@@ -114,7 +115,8 @@ impl Output {
     }
 }
 
-/// Maps a closed pipe to [`Failure::OutputClosed`], which is not reported: `head` closes its input.
+/// Maps a closed pipe to [`Failure::OutputClosed`]. That is no error: programs such as `head` close
+/// their input.
 pub fn check_write(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::OutputClosed),

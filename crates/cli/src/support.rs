@@ -1,4 +1,4 @@
-//! `weft support`: collects what somebody needs to find a fault of this host, in one archive.
+//! `weft support`: collects diagnostic data of this host in one archive.
 
 use crate::clock::Utc;
 use crate::control::DaemonSelector;
@@ -52,13 +52,13 @@ Examples:
 
 Exit codes: 0 the archive is written, 1 it cannot be written, 2 bad usage.";
 
-/// How long a part may take.
+/// The time limit for collecting one part.
 const PART_LIMIT: Duration = Duration::from_secs(10);
-/// What is kept of a part.
+/// The maximum size of a part, in bytes. The rest is cut.
 const PART_BYTES: usize = 8 << 20;
-/// How long the archive may take.
+/// The time limit for writing the archive.
 const TAR_LIMIT: Duration = Duration::from_secs(60);
-/// How often the end of a program is looked for.
+/// The polling interval while a program runs.
 const POLL: Duration = Duration::from_millis(10);
 
 /// Views of the running switch: the name of the file and the arguments.
@@ -75,7 +75,7 @@ const VIEWS: [(&str, &[&str]); 10] = [
     ("show.txt", &["show"]),
 ];
 
-/// What other programs say of the host.
+/// Other programs whose output describes the host: the name of the file and the command.
 const PROGRAMS: [(&str, &[&str]); 8] = [
     ("kernel.txt", &["uname", "-a"]),
     ("links.txt", &["ip", "-details", "-statistics", "link"]),
@@ -97,7 +97,7 @@ const PROGRAMS: [(&str, &[&str]); 8] = [
     ),
 ];
 
-/// Files of the host.
+/// Files of the host: the name in the archive and the path.
 const FILES: [(&str, &str); 5] = [
     ("os-release.txt", "/etc/os-release"),
     ("memory.txt", "/proc/meminfo"),
@@ -107,21 +107,23 @@ const FILES: [(&str, &str); 5] = [
 ];
 
 pub fn support(args: &Args) -> Result<(), Failure> {
-    // A socket that cannot be chosen is bad usage; that no daemon answers is a finding.
+    // Fails if several daemons run and none is named. A daemon that does not reply is reported in
+    // the archive.
     let control = args.target.find()?;
-    // Without fractions of a second, and with no colon, which tar takes for a host name.
+    // Without fractions of a second, and without colons: tar takes the text before a colon for a
+    // host name.
     let time = Utc(SystemTime::now()).to_string();
     let time = time.split('.').next().unwrap_or(&time).replace([':', '-'], "");
     let name = format!("weft-support-{time}Z");
     let archive = args.output.clone().unwrap_or_else(|| format!("{name}.tar.gz").into());
-    // Opened first: nothing is collected for an archive that cannot be written. A new file, because
-    // somebody else might own the one there, or have put a link in its place.
+    // Opened first, so that nothing is collected if the archive cannot be written. Must be a new
+    // file: an existing file or link may belong to another user.
     let failed = || format!("cannot write {}", archive.display());
     let file = File::options().write(true).create_new(true).mode(0o600).open(&archive);
     let file = file.with_context(failed)?;
     let collected = collect(args, control.as_deref(), &name, file).with_context(failed);
     let Collection { parts, missing, .. } = collected.inspect_err(|_| {
-        // An unfinished archive would only mislead.
+        // An incomplete archive would be misleading.
         let _ = fs::remove_file(&archive);
     })?;
     if args.json {
@@ -141,7 +143,7 @@ pub fn support(args: &Args) -> Result<(), Failure> {
     ))
 }
 
-/// What was collected.
+/// The collected parts.
 #[derive(Default)]
 struct Collection {
     parts: Vec<String>,
@@ -164,7 +166,7 @@ impl Collection {
 /// One file of the archive.
 struct Part {
     bytes: Vec<u8>,
-    /// Why something or all of it is missing.
+    /// Why the part is missing or incomplete.
     fault: Option<String>,
 }
 
@@ -199,7 +201,7 @@ impl Part {
         }
     }
 
-    /// What a program prints on standard output.
+    /// The standard output of a program.
     ///
     /// # Errors
     /// The user has interrupted this command.
@@ -215,14 +217,15 @@ impl Part {
         let out = child.stdout.take().map(read_in_background);
         let errors = child.stderr.take().map(read_in_background);
         let end = wait(&mut child, limit, stop)?;
-        // The pipes end with the program, unless a descendant holds them open.
+        // The pipes close when the program ends, unless a descendant keeps them open.
         let take = |reader: Option<Receiver<Vec<u8>>>| {
             reader.and_then(|reader| reader.recv_timeout(PIPE_LIMIT).ok())
         };
         let (out, errors) = (take(out), take(errors).unwrap_or_default());
         let Some(bytes) = out else { return Ok(Self::failed("its output does not end")) };
         let part = Self::new(bytes);
-        // The doctor has findings, and `systemctl status` a unit that is down: both print and fail.
+        // A failed program that has printed something is no fault: `weft doctor` fails if it has
+        // findings, and `systemctl status` if a unit is down.
         let fault = match end {
             End::Failure if part.bytes.is_empty() => {
                 let errors = String::from_utf8_lossy(&errors);
@@ -235,24 +238,24 @@ impl Part {
     }
 }
 
-/// How long the pipes of a program that has ended may stay open.
+/// How long to wait for the pipes to close after a program has ended.
 const PIPE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Says whether the user has interrupted this command.
+/// A function that returns true once the user has interrupted this command.
 type Interrupted<'a> = dyn Fn() -> bool + 'a;
 
-/// A directory that only its owner can read, removed in the end.
+/// A directory that only its owner can read. It is removed on drop.
 struct ScratchFolder(PathBuf);
 
 impl Drop for ScratchFolder {
     fn drop(&mut self) {
-        // What stays is a leftover in a temporary directory.
+        // If this fails, files are left in the temporary directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 fn collect(args: &Args, control: Option<&Path>, name: &str, archive: File) -> Result<Collection> {
-    // Otherwise Ctrl-C would leave the scratch directory behind.
+    // Handles Ctrl-C, so that the scratch directory is removed.
     let signals = Signals::take()?;
     let stop: &Interrupted = &|| !matches!(signals.read(), Ok(None));
     let scratch = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
@@ -279,7 +282,7 @@ fn collect(args: &Args, control: Option<&Path>, name: &str, archive: File) -> Re
     for (part, path) in FILES {
         collected.add(&folder, part, Part::of_file(Path::new(path)))?;
     }
-    // Its file system may hang.
+    // Read with a time limit, because the file system may hang.
     let reads = FileReads::new();
     let network = reads.read(&args.network);
     let flow_files = network.as_ref().map_or_else(|_| Vec::new(), |bytes| flow_files(args, bytes));
@@ -302,15 +305,15 @@ fn collect(args: &Args, control: Option<&Path>, name: &str, archive: File) -> Re
     }
 }
 
-/// The flow files of the bridges in a network file, each with the name of its part. A file without
-/// meaning names none.
+/// The flow files of the bridges in a network file, each with the name of its part. Empty if the
+/// network file is invalid.
 fn flow_files(args: &Args, network: &[u8]) -> Vec<(String, PathBuf)> {
     let network = Network::parse_bytes(network, "network.toml");
     let bridges = network.iter().flat_map(Network::bridges).zip(1..);
     let directory = args.network.parent().unwrap_or(Path::new(""));
     let part = |(bridge, number): (&Bridge, u32)| {
         let path = directory.join(bridge.flows.as_ref()?);
-        // A name may have characters that a file cannot have.
+        // The name of a bridge may contain characters that are not valid in a file name.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let name = bridge.name.replace(|c| !is_plain(c), "_");
         Some((format!("bridge-{number}-{name}.flows"), path))
@@ -323,10 +326,11 @@ fn read_in_background(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>>
     let (sender, receiver) = sync_channel(1);
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read until an error is kept. The rest is read so that the program goes on.
+        // On an error, the bytes read so far are kept. The rest is read and discarded, so that the
+        // program does not block.
         let _ = pipe.by_ref().take(PART_BYTES as u64 + 1).read_to_end(&mut bytes);
         let _ = io::copy(&mut pipe, &mut io::sink());
-        // Nobody waits after the time limit.
+        // Fails if the receiver gave up at the time limit.
         let _ = sender.send(bytes);
     });
     receiver
@@ -336,7 +340,7 @@ fn read_in_background(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>>
 enum End {
     Success,
     Failure,
-    /// It did not end within its limit.
+    /// It was killed at its time limit.
     Killed,
 }
 

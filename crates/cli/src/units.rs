@@ -1,13 +1,14 @@
-//! Numbers for people: three digits and a prefix.
+//! Human-readable numbers: three digits and a unit prefix.
 
-/// A number with a prefix, such as `1.23k`, `45.6M` or `789`. Whole below 1000 if it is one.
+/// A number with a prefix, such as `1.23k`, `45.6M` or `789`. A whole number below 1000 has no
+/// decimals.
 pub fn scaled(value: f64) -> String {
     const PREFIXES: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
-    // Not -0 either.
+    // Also replaces -0 by 0.
     let mut value = if value.is_finite() && value > 0.0 { value } else { 0.0 };
     let mut prefixes = PREFIXES.into_iter();
     let mut prefix = prefixes.next().unwrap_or_default();
-    // What would be rounded up to four digits takes the next prefix.
+    // A value that would be rounded up to 1000 takes the next prefix.
     while value >= 999.5 {
         let Some(next) = prefixes.next() else { break };
         (value, prefix) = (value / 1000.0, next);
@@ -21,7 +22,7 @@ pub fn scaled(value: f64) -> String {
     format!("{value:.decimals$}{prefix}")
 }
 
-/// As [`scaled`].
+/// As [`scaled`], for a counter.
 pub fn scaled_count(value: u64) -> String {
     scaled(value as f64)
 }

@@ -14,10 +14,10 @@ use std::time::Duration;
 /// How long to wait for a reply. A reload of a large network takes many seconds.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The daemon may be of another version of weft.
+/// The error for a reply that cannot be parsed: the daemon may be another version of weft.
 const INVALID_REPLY: &str = "cannot parse the reply of the daemon: it is not one that this version \
                              of weft knows; run the same version as the daemon";
-/// Ends a stream that should have continued.
+/// The error when the daemon closes a stream that should have continued.
 pub const DAEMON_EXITED: &str = "the stream has ended: the daemon exited; start it with `weft run`";
 
 fn no_reply() -> String {
@@ -45,7 +45,7 @@ impl DaemonSelector {
     /// The socket of the daemon named on the command line, or of the only daemon.
     ///
     /// # Errors
-    /// None is named, and no daemon or several run.
+    /// The command line names no daemon, and none or several run.
     pub fn path(&self) -> Result<PathBuf, Failure> {
         self.find()?.ok_or_else(|| {
             Failure::Input(anyhow!(
@@ -55,10 +55,10 @@ impl DaemonSelector {
         })
     }
 
-    /// As [`Self::path`], but `None` when none is named and no daemon runs.
+    /// As [`Self::path`], but `None` when the command line names no daemon and none runs.
     ///
     /// # Errors
-    /// None is named, and several daemons run.
+    /// The command line names no daemon, and several run.
     pub fn find(&self) -> Result<Option<PathBuf>, Failure> {
         match (&self.control, &self.host) {
             (Some(path), _) => Ok(Some(path.clone())),
@@ -167,7 +167,7 @@ impl Stream {
         }
     }
 
-    /// Passes every row of a finite stream to `each` and returns its end.
+    /// Passes every row of a finite stream to `each`. Returns the object that ends the stream.
     pub fn all<R: DeserializeOwned, E: DeserializeOwned>(
         mut self,
         mut each: impl FnMut(R) -> Result<(), Failure>,

@@ -25,7 +25,8 @@ use wire::MacAddr;
 
 /// Maximum number of clients served at the same time.
 pub const MAX_CLIENTS: usize = 16;
-/// Maximum number of those that may only view: they must not keep out who may stop the daemon.
+/// Maximum number of clients with view permission only. The other slots stay free for clients that
+/// may change or stop the daemon.
 pub const MAX_VIEWERS: usize = 8;
 
 /// A request to a daemon.
@@ -36,7 +37,7 @@ pub enum Request {
     Show,
     /// Configured and learned addresses: [`replies::FdbReply`].
     Fdb,
-    /// Deletes what was learned of a MAC address: [`replies::ForgetReply`].
+    /// Deletes the learned entries of a MAC address: [`replies::ForgetReply`].
     Forget {
         /// As text in JSON, parsed and checked by [`MacAddr`].
         #[serde(with = "mac")]
@@ -56,7 +57,7 @@ pub enum Request {
     /// Tracked connections: a finite stream of [`replies::ConnectionRow`] that ends with
     /// [`replies::ConnectionTotals`].
     Connections {
-        /// Only these.
+        /// Only the connections that this filter selects.
         #[serde(default)]
         filter: ConnectionFilter,
     },
@@ -65,7 +66,7 @@ pub enum Request {
     ConnectionUse,
     /// Removes tracked connections: [`replies::FlushReply`].
     FlushConnections {
-        /// Only these.
+        /// Only the connections that this filter selects.
         #[serde(default)]
         filter: ConnectionFilter,
     },
@@ -82,7 +83,7 @@ pub enum Request {
         /// The words of a match; all flows if it is empty.
         #[serde(default)]
         selector: String,
-        /// With age and counters.
+        /// Includes age and counters.
         #[serde(default)]
         statistics: bool,
     },
@@ -98,11 +99,11 @@ pub enum Request {
     ChangeFlows {
         /// The bridge.
         bridge: String,
-        /// What to do with the text.
+        /// The type of the change.
         change: FlowChange,
         /// One or more flows.
         text: String,
-        /// Where the text is from.
+        /// The source of the text, such as a file name.
         source: String,
     },
     /// Sends a packet from a bridge: [`replies::PacketSent`].
@@ -155,20 +156,20 @@ pub enum Request {
         at: String,
         /// The interface.
         device: String,
-        /// Who attaches it; any text.
+        /// Identifies the requester; any text.
         #[serde(default)]
         owner: String,
-        /// Only a port with all these addresses.
+        /// Selects only a port that has all these addresses.
         #[serde(default)]
         addresses: Vec<IpAddr>,
     },
-    /// Detaches interfaces: [`replies::DeletedPort`]. At least one member is needed; what agrees
-    /// with all is detached.
+    /// Detaches interfaces: [`replies::DeletedPort`]. Needs at least one member, and detaches the
+    /// interfaces that match all given members.
     DeletePort {
         /// The port.
         #[serde(default)]
         port: Option<String>,
-        /// Who has attached it.
+        /// The owner with which it was attached.
         #[serde(default)]
         owner: Option<String>,
     },
@@ -181,8 +182,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// True if the request changes nothing and shows no packet's payload. Those who may only view
-    /// may send it.
+    /// True if the request changes nothing and shows no packet's payload. Clients that only have
+    /// the permission to view may send it.
     pub fn is_view(&self) -> bool {
         match self {
             Self::Show
@@ -198,7 +199,7 @@ impl Request {
             | Self::Pools
             | Self::Decisions
             | Self::Topology => true,
-            // A path is measured by packets to another host.
+            // The path measurement sends packets to another host.
             Self::Path { .. }
             | Self::Capture { .. }
             | Self::Forget { .. }
@@ -234,7 +235,7 @@ pub enum FlowChange {
 }
 
 impl FlowChange {
-    /// The command that begins such a line; `None` for several lines.
+    /// The command word of a line with this change; `None` for a change that has several lines.
     pub fn command(self) -> Option<&'static str> {
         match self {
             Self::Add => Some("add"),
@@ -247,7 +248,7 @@ impl FlowChange {
     }
 }
 
-/// Which connections are meant: those that agree with every given member.
+/// Selects the connections that match all given members.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConnectionFilter {

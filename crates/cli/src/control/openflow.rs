@@ -17,10 +17,10 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// The longest name of a bridge. Longer ones are no names of devices.
+/// The longest name of a bridge, as for network devices (IFNAMSIZ without the terminating zero).
 const MAX_NAME: usize = 15;
 
-/// Returns the program that is in force.
+/// A function that returns the current program.
 pub type ProgramSource = Arc<dyn Fn() -> Program + Send + Sync>;
 
 /// The sockets of all bridges. Dropping them ends their threads and removes the files.
@@ -28,12 +28,12 @@ pub struct ManagementSockets {
     folder: PathBuf,
     program: ProgramSource,
     sockets: BTreeMap<String, ManagementSocket>,
-    /// Bridges whose socket could not be opened, which was logged.
+    /// Bridges whose socket could not be opened. The warning is logged once.
     failed: BTreeSet<String>,
 }
 
 impl ManagementSockets {
-    /// No sockets yet; they will be in `folder`.
+    /// Creates the set without sockets. [`Self::follow`] opens them in `folder`.
     pub fn new(folder: &Path, program: ProgramSource) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -43,8 +43,8 @@ impl ManagementSockets {
         }
     }
 
-    /// Listens for these bridges, and for no others. A socket that cannot be opened is left out,
-    /// with a warning: forwarding does not depend on it.
+    /// Opens the sockets of these bridges and closes all others. If a socket cannot be opened, logs
+    /// a warning and continues: forwarding does not depend on it.
     pub fn follow(&mut self, bridges: &BTreeMap<String, BridgeKind>) {
         self.sockets.retain(|name, socket| bridges.get(name) == Some(&socket.bridge));
         for (name, &bridge) in bridges {
@@ -79,7 +79,7 @@ struct ManagementSocket {
 impl ManagementSocket {
     fn open(path: PathBuf, bridge: BridgeKind, program: ProgramSource) -> anyhow::Result<Self> {
         remove_stale(&path, "OVS_RUNDIR")?;
-        // The sandbox of the daemon has no fchmod(2): the umask keeps others out.
+        // The sandbox of the daemon forbids fchmod(2). The umask denies access to other users.
         let listener = UnixListener::bind(&path)
             .with_context(|| format!("cannot listen at {}", path.display()))?;
         let must_stop = Arc::new(AtomicBool::new(false));
@@ -94,7 +94,8 @@ impl ManagementSocket {
 impl Drop for ManagementSocket {
     fn drop(&mut self) {
         self.must_stop.store(true, Ordering::Release);
-        // Wakes the thread, which ends by itself: a client must not delay the rest of the daemon.
+        // Wakes the thread, which then ends. It is not joined: a slow client must not delay the
+        // daemon.
         let _ = UnixStream::connect(&self.path);
         // Fails only if the file is already gone.
         let _ = std::fs::remove_file(&self.path);

@@ -1,7 +1,8 @@
-//! The control sockets of ovs-vswitchd and ovn-controller, which `ovs-appctl` and `ovn-appctl` ask.
+//! The control sockets of ovs-vswitchd and ovn-controller, to which `ovs-appctl` and `ovn-appctl`
+//! send commands.
 //!
-//! A tool reads `NAME.pid` in the run directory, connects to `NAME.PID.ctl` beside it, and sends
-//! one JSON-RPC request. The reply has a text as result or as error.
+//! A tool reads `NAME.pid` in the run directory, connects to `NAME.PID.ctl` in the same directory,
+//! and sends one JSON-RPC request. The reply carries a text as its result or as its error.
 
 use super::server::listen_at;
 use anyhow::{Context, Result};
@@ -24,7 +25,7 @@ const MAX_REQUEST_BYTES: u64 = 64 * 1024;
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// The program for which weft stands in.
+/// The program that weft replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Program {
     Vswitchd,
@@ -51,7 +52,7 @@ pub struct Call {
     pub params: Vec<String>,
 }
 
-/// What a tool prints, or why it fails.
+/// The text that the tool prints as its result, or as its error.
 pub type Reply = Result<String, String>;
 
 /// The two listening sockets with their pid files. Their files are removed on drop.
@@ -66,8 +67,8 @@ struct ToolSocket {
 }
 
 impl ToolSockets {
-    /// Listens beside the socket of the local database, where tools expect that. A socket that
-    /// cannot be opened is left out, with a warning: forwarding does not depend on it.
+    /// Listens in the directory of the local database's socket, where the tools look. If a socket
+    /// cannot be opened, logs a warning and continues: forwarding does not depend on it.
     pub fn listen(database: &Remote) -> Self {
         let folders = run_folders(database, |name| std::env::var_os(name).map(PathBuf::from));
         let programs = [Program::Vswitchd, Program::Controller].into_iter().zip(folders);
@@ -83,8 +84,8 @@ impl ToolSockets {
         self.0.iter().map(|socket| socket.path.as_path())
     }
 
-    /// Answers calls with `answer`, and calls the function that it returns once the client has
-    /// the reply. One client of each program is served at a time.
+    /// Answers calls with `answer`. If `answer` also returns a function, calls it after the reply
+    /// is sent. One client of each program is served at a time.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -114,7 +115,7 @@ impl ToolSocket {
         let listener = listen_at(&path, "OVS_RUNDIR")?;
         let pid_path = folder.join(format!("{name}.pid"));
         let pid_file = PidFile::create(&pid_path).map_err(|error| {
-            // Otherwise nobody removes the socket.
+            // The value whose `drop` removes the socket does not exist yet.
             let _ = std::fs::remove_file(&path);
             let kind = error.kind();
             let (name, path) = (program.name(), pid_path.display());
@@ -143,8 +144,8 @@ pub fn run_folder(database: &Remote) -> PathBuf {
 }
 
 /// The run directories of Open vSwitch and of OVN: those that `OVS_RUNDIR` and `OVN_RUNDIR` name.
-/// Without them, the directory of the local database's socket, and `ovn` beside a directory with
-/// the name `openvswitch`.
+/// Without them, the directory of the local database's socket, and for OVN its sibling `ovn` if
+/// that directory is named `openvswitch`.
 fn run_folders(database: &Remote, variable: impl Fn(&str) -> Option<PathBuf>) -> [PathBuf; 2] {
     let beside = match database {
         Remote::Unix(path) => path.parent().map(Path::to_owned),
@@ -187,7 +188,7 @@ fn serve_client<T: FnOnce()>(
     client.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let deadline = Instant::now() + REQUEST_TIMEOUT;
     let reader = BufReader::new(UntilDeadline { client, deadline }.take(MAX_REQUEST_BYTES));
-    // A request ends with its last brace: no line break follows.
+    // Tools send no line break after the request: it ends with the closing brace.
     let mut calls = serde_json::Deserializer::from_reader(reader).into_iter::<Call>();
     let Some(call) = calls.next() else { return Ok(()) };
     let call = call.map_err(io::Error::from)?;
@@ -204,7 +205,7 @@ fn serve_client<T: FnOnce()>(
     sent
 }
 
-/// Reads until `deadline`, however slowly the client sends.
+/// A reader that fails after `deadline`, even if the client keeps sending single bytes.
 struct UntilDeadline<'a> {
     client: &'a UnixStream,
     deadline: Instant,
@@ -256,11 +257,11 @@ mod tests {
             let is_done = Rc::clone(&is_done);
             (reply, Some(move || is_done.set(true)))
         };
-        // Each case is answered or refused at once, or ends with the deadline.
+        // Fails for invalid requests and at the deadline. The tests check the reply instead.
         let _ = serve_client(&server, answer);
         drop(server);
         let mut reply = String::new();
-        // The kernel resets a connection of which bytes are left unread.
+        // Fails if the server left bytes unread: the kernel then resets the connection.
         let _ = client.read_to_string(&mut reply);
         (reply, is_done.get())
     }

@@ -47,7 +47,7 @@ pub struct FlowLine {
 /// The counters of a port of a bridge.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct BridgePortRow {
-    /// The number that flows know it by.
+    /// Its number in flows.
     pub number: u32,
     /// Its name.
     pub name: String,
@@ -64,7 +64,7 @@ pub struct BridgePortRow {
 pub struct FlowsChanged {
     /// How many flows the bridge has now.
     pub flows: usize,
-    /// The generation of the program in which the change is in force.
+    /// The generation of the first program that contains the change.
     pub generation: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct StopReply {
     /// end with the daemon.
     #[serde(default)]
     pub lasting: bool,
-    /// How many megaflows the programs have.
+    /// The number of megaflows in the maps of the programs.
     pub megaflows: u64,
 }
 
@@ -142,8 +142,8 @@ pub struct ConnectionRow {
     pub original: ConnectionEnds,
     /// The addresses of packets in the other direction, before NAT is undone.
     pub reply: ConnectionEnds,
-    /// The state of TCP or SCTP as nf_conntrack has it; for other protocols `UNREPLIED`, `REPLIED`
-    /// or `ASSURED`.
+    /// The state of TCP or SCTP in the terms of nf_conntrack; for other protocols `UNREPLIED`,
+    /// `REPLIED` or `ASSURED`.
     pub state: String,
     /// True if the source is translated.
     pub source_nat: bool,
@@ -189,7 +189,7 @@ pub struct ConnectionUse {
     pub name: String,
     /// Connections.
     pub connections: u32,
-    /// How many there may be; `None` for no limit of its own.
+    /// The maximum number of connections; `None` if it has no separate limit.
     pub limit: Option<u32>,
 }
 
@@ -198,7 +198,7 @@ pub struct ConnectionUse {
 pub struct ConnectionTotals {
     /// Connections.
     pub connections: u32,
-    /// How many there may be.
+    /// The maximum number of connections.
     pub limit: u32,
     /// Connections committed since the start.
     pub committed: u64,
@@ -261,7 +261,7 @@ pub struct FdbReply {
 /// A client of a load balancer with affinity.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AffinityRow {
-    /// The logical switch or router that balances.
+    /// The logical switch or router that executes the load balancer.
     pub datapath: String,
     /// The client.
     pub client: IpAddr,
@@ -299,13 +299,13 @@ pub struct NextHopRow {
 pub struct PortAtLimit {
     /// The logical switch.
     pub datapath: String,
-    /// The port that received the packets; the logical port where it is known.
+    /// The port that received the packets; the logical port if it is known.
     pub port: String,
-    /// The kind of the rejected entries: `stations`, `bindings`, `affinities` or `next hops`.
+    /// The type of the rejected entries: `stations`, `bindings`, `affinities` or `next hops`.
     pub what: String,
     /// Number of entries that are known behind the port.
     pub known: usize,
-    /// Number of entries that were rejected while the port had any.
+    /// Number of rejected entries since the port got its first one.
     pub refused: u64,
 }
 
@@ -342,7 +342,7 @@ pub struct BindingRow {
     pub age_ms: Option<u64>,
 }
 
-/// The reply to a forget request.
+/// The reply to a `forget` request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ForgetReply {
     /// Number of deleted stations and bindings.
@@ -451,7 +451,7 @@ pub struct PoolsReply {
     pub attached: Vec<AttachedRow>,
 }
 
-/// A pool of ports, as far as it is on this host.
+/// The ports of a pool on this host.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PoolRow {
     /// Its name.
@@ -477,7 +477,7 @@ pub struct AttachedRow {
     pub logical_switch: String,
     /// The interface.
     pub device: String,
-    /// Who has attached it.
+    /// The owner that the requester has set.
     pub owner: String,
     /// The MAC address that the guest must use.
     pub mac: String,
@@ -513,7 +513,7 @@ pub struct ReloadReply {
     pub datapaths: ReloadChanges,
 }
 
-/// How a reload changed one kind of item.
+/// The changes of one type of item by a reload.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReloadChanges {
     /// New in the file.
@@ -564,7 +564,7 @@ impl ReloadChanges {
     }
 }
 
-/// A longer list of names is summarized by its length.
+/// The longest list of names that a summary shows in full; of longer lists it shows the length.
 const MAX_NAMES: usize = 8;
 
 #[cfg(test)]

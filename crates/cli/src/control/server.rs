@@ -1,5 +1,5 @@
-//! The daemon side of the control socket: accepts clients, reads one request of each on its own
-//! thread, and writes replies and streams.
+//! The daemon side of the control socket: accepts clients, reads one request from each on a
+//! separate thread, and writes replies and streams.
 
 use super::{MAX_CLIENTS, MAX_VIEWERS, Request};
 use anyhow::{Context, Result, anyhow, bail};
@@ -17,18 +17,18 @@ use std::time::{Duration, Instant};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a client may leave replies unread. A person may be reading them in a pager.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same for a client that is turned away because there are too many.
+/// The write timeout for a client that is rejected because too many are connected.
 const REJECT_WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const MAX_REQUEST_BYTES: u64 = 64 * 1024;
-/// The same for clients that may change something: they send flow files.
+/// The longest request of a client that may change the switch: it can contain a flow file.
 const MAX_CHANGE_BYTES: u64 = 256 << 20;
-/// How many bytes of a long request must arrive in each second.
+/// The minimum rate at which a long request must arrive.
 const LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
-/// The mode of a new folder of the socket.
+/// The mode of the socket's directory, if the daemon creates it.
 const FOLDER_MODE: u32 = 0o755;
-/// Lines are buffered up to this size before they are written.
+/// Output lines are buffered up to this size before they are written.
 const WRITE_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The listening socket. Its file is removed on drop.
@@ -82,13 +82,14 @@ impl Drop for ControlSocket {
 }
 
 /// Listens at `path`, which `option` of `weft run` names. Replaces the stale socket of a killed
-/// daemon. Only the owner may open the socket.
+/// daemon. Only the owner of the socket may connect.
 ///
 /// # Errors
 /// A daemon listens there, or the file is not a socket; the file is then left unchanged.
 pub fn listen_at(path: &Path, option: &str) -> Result<UnixListener> {
     if let Some(folder) = path.parent() {
-        // Explicit, so that others cannot replace the socket even when the umask is 0.
+        // The mode is explicit, so that other users cannot replace the socket even if the umask is
+        // 0.
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(FOLDER_MODE);
         builder.create(folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -135,7 +136,7 @@ where
 {
     // Each client thread holds a clone: the reference count is the number of clients.
     let slots = Arc::new(());
-    // As above, of the clients that may only view.
+    // The same count for the clients with view permission only.
     let viewer_slots = Arc::new(());
     loop {
         let stream = match listener.accept() {
@@ -210,7 +211,7 @@ fn parse_request(line: &[u8], limit: u64) -> Result<Request> {
 }
 
 /// Reads a request until `deadline`, which the bytes of a long request extend. The receive timeout
-/// of the socket would not do: it starts again with every byte that a slow client sends.
+/// of the socket is not enough: it restarts with every byte that a slow client sends.
 struct RequestReader<'a> {
     stream: &'a UnixStream,
     deadline: Instant,
@@ -373,7 +374,7 @@ mod tests {
         drop(control);
         assert!(!path.exists());
         drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "as a killed daemon leaves it");
+        assert!(path.exists(), "a dropped listener leaves its file, as a killed daemon does");
         drop(ControlSocket::listen(&path).unwrap());
     }
 
@@ -382,7 +383,7 @@ mod tests {
         let folder = Folder::new("umask");
         let path = folder.0.join("new/weft.sock");
         let listen = || {
-            // The umask of this thread alone.
+            // Gives this thread an umask of its own.
             unshare(CloneFlags::CLONE_FS).unwrap();
             umask(Mode::empty());
             ControlSocket::listen(&path).unwrap()

@@ -10,17 +10,17 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The time between two looks at the connections.
+/// The polling interval.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Connections by what identifies them: zone, protocol and the addresses of both directions.
+/// Connections. The key is a text with zone, protocol and the addresses of both directions.
 type Connections = HashMap<String, ConnectionRow>;
 
-/// What happened to a connection between two looks.
+/// The event of a connection between two polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     New,
-    /// It has another state, mark or label than at the look before.
+    /// Its state, mark or label differs from that of the previous poll.
     Changed,
     Ended,
 }
@@ -35,7 +35,7 @@ impl Event {
     }
 }
 
-/// Prints what happens to the connections that `filter` selects, until interrupted.
+/// Prints the events of the connections that `filter` selects, until interrupted.
 ///
 /// # Errors
 /// The daemon does not reply, or the output is closed.
@@ -73,7 +73,7 @@ fn connections(path: &PathBuf, filter: &ConnectionFilter) -> Result<Connections,
     Ok(all)
 }
 
-/// What happened between two looks. Connections that have ended come first.
+/// Compares two polls. Ended connections come first.
 fn events<'a>(before: &'a Connections, now: &'a Connections) -> Vec<(Event, &'a ConnectionRow)> {
     let ended = before.iter().filter(|(id, _)| !now.contains_key(*id));
     let ended = ended.map(|(_, row)| (Event::Ended, row));

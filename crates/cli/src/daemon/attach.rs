@@ -1,9 +1,10 @@
 //! Attaches devices to ports of pools, and detaches them, while the switch runs.
 //!
-//! The network file has the ports; all hosts know their keys and addresses. So neither the logical
-//! flows nor other hosts change: the program learns where one port is, and the datapath opens one
-//! device. The directory of [`attached`] is written first. If the daemon is killed in between, the
-//! next one attaches a device whose owner has got no answer, and the owner deletes it.
+//! The network file lists the ports of a pool, so all hosts know their keys and addresses.
+//! Attaching a device therefore changes neither logical flows nor other hosts: only the location of
+//! one port in the program changes, and the datapath opens one device. The file in the directory of
+//! [`attached`] is written first. If the daemon is killed after that, the next daemon attaches the
+//! device, although the requester got no reply. The requester then deletes the port.
 
 use super::Daemon;
 use super::attached::{self, Attached};
@@ -22,10 +23,10 @@ use std::time::Instant;
 
 const NO_NETWORK: &str = "this switch gets its network from OVN, which attaches the devices with \
                           an iface-id; there are no pools";
-/// The longest text that tells who has attached a device.
+/// The longest `owner` text of a request, in bytes.
 const MAX_OWNER_BYTES: usize = 512;
 
-/// What a client wants to attach.
+/// A request to attach a device.
 pub(super) struct Wanted<'a> {
     /// A pool, or one of its ports.
     pub at: &'a str,
@@ -68,7 +69,7 @@ impl Daemon {
             }
         }
         let pools = pools.into_values().collect();
-        // The file no longer has the ports of these.
+        // Attached devices whose ports the network file no longer has.
         let known: HashSet<&str> = attached.iter().map(|row| row.port.as_str()).collect();
         let strays = deployment.attached.iter().filter(|(port, _)| !known.contains(port.as_str()));
         let strays: Vec<_> = strays
@@ -104,7 +105,7 @@ impl Daemon {
             attached::save(&self.attached_folder, &port.name, &attached)?;
             let (new, has_underlay) = (Arc::new(new), &mut state.has_underlay);
             if let Err(error) = self.put_ports_in_force(&old, &new, program, has_underlay) {
-                // The first error says more.
+                // An error of `forget` is ignored: the first error says more.
                 let _ = attached::forget(&self.attached_folder, &port.name);
                 return Err(error);
             }
@@ -116,7 +117,7 @@ impl Daemon {
         Ok(row_of(network, switch, port, &attached, None))
     }
 
-    /// Detaches the device of a port, or all of one owner. Detaching nothing is no error.
+    /// Detaches the device of `port`, or all devices of `owner`. It is no error if there is none.
     ///
     /// # Errors
     /// The datapath has ended.
@@ -149,7 +150,7 @@ impl Daemon {
             program.remove_port_role(number);
         }
         self.put_ports_in_force(&old, &Arc::new(new), program, &mut state.has_underlay)?;
-        // The first error is told when all others are forgotten.
+        // Tries all files before it returns the first error.
         let forgotten: Vec<_> =
             names.iter().map(|name| attached::forget(&self.attached_folder, name)).collect();
         forgotten.into_iter().collect::<Result<()>>()?;
@@ -162,7 +163,7 @@ impl Daemon {
     /// Detaches the devices whose files were removed before this daemon listened.
     ///
     /// # Errors
-    /// As of [`Self::delete_ports`].
+    /// As for [`Self::delete_ports`].
     pub fn detach_forgotten(&self) -> Result<(), Failure> {
         let deployment = self.deployment();
         let is_gone = |port: &&String| !attached::is_known(&self.attached_folder, port);
@@ -198,7 +199,8 @@ impl Deployment {
         Ok(())
     }
 
-    /// The same network with a device at one more port, and the number of this port.
+    /// A copy of this deployment with one more attached device, and the datapath port of the
+    /// device.
     fn with_device(
         &self,
         switch: &LogicalSwitch,
@@ -220,12 +222,13 @@ impl Deployment {
         Ok((self.changed(config, numbers, attached_ports), number))
     }
 
-    /// The same network without the devices of these ports, and the numbers that they had.
+    /// A copy of this deployment without the devices of these ports, and their former datapath
+    /// ports.
     fn without_devices(&self, names: &[String]) -> (Self, Vec<PortNo>) {
         let (mut numbers, mut attached) = (self.numbers.clone(), self.attached.clone());
         let mut config = self.config.clone();
         let is_gone = |port: &PortConfig| names.contains(&port.name);
-        // A port that the file gives a device may have the name of a stray one.
+        // A port outside the pools can have the name of a removed pool port. It keeps its device.
         let gone: Vec<PortConfig> = config
             .ports
             .extract_if(.., |port| is_gone(port) && self.is_in_pool(&port.name))
@@ -258,8 +261,8 @@ fn pool_ports<'n>(
     ports.into_iter().flatten().filter(|(_, port)| port.pool.is_some())
 }
 
-/// The port for a device: the one that it has already, or a free one. In a pool, ports are taken
-/// in turn, so that an address that was just released rests for as long as possible.
+/// Chooses the port for a device: its present one, or a free one. A pool assigns its ports in turn,
+/// so that a released address stays unused for as long as possible.
 fn choose<'n>(
     network: &'n Network,
     host: &str,
@@ -331,7 +334,7 @@ fn datapath_of(program: &Program, switch: &str) -> Result<DatapathKey> {
     found.map(|(key, _)| key).ok_or_else(|| anyhow!("the program has no logical switch {switch}"))
 }
 
-/// Tells the program at which datapath port a logical port is. Without one, it is unbound.
+/// Sets the datapath port of a logical port in the program. `None` unbinds the logical port.
 fn place(program: &mut Program, (key, port): (DatapathKey, PortKey), number: Option<PortNo>) {
     if let Some(number) = number {
         program.set_port_role(number, PortRole::Vif { datapath: key, port });
@@ -367,7 +370,7 @@ fn row_of(
     }
 }
 
-/// The addresses of routers in the networks of a port: one for each network.
+/// The gateways of a port: for each IP network of the port, the address of one router in it.
 fn gateways(network: &Network, switch: &LogicalSwitch, port: &Port) -> Vec<IpAddr> {
     let routers = network.logical_routers().iter().flat_map(|router| &router.ports);
     let here = routers.filter(|router| match router.link {

@@ -1,8 +1,8 @@
-//! The devices that are attached to ports of pools, and the directory that remembers them.
+//! The devices that are attached to ports of pools, and the directory that stores this list.
 //!
-//! The directory is beside the control socket and has one file for each port, named like it. A
-//! daemon that is killed while it writes leaves an incomplete file, which is not valid JSON and is
-//! ignored. The next daemon attaches the same devices again. A reboot empties `/run`.
+//! The directory is next to the control socket and has one file for each port, with the port's
+//! name. A daemon that is killed while it writes leaves an incomplete file, which is not valid JSON
+//! and is ignored. The next daemon attaches the same devices again. A reboot empties `/run`.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -12,9 +12,9 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The name of the directory is that of the control socket and this.
+/// The suffix that turns the path of the control socket into that of the directory.
 pub const SUFFIX: &str = ".ports";
-/// Longer files are not of this program.
+/// The longest file that is read. The daemon writes only shorter ones.
 const MAX_FILE_BYTES: u64 = 4096;
 
 /// A device that is attached to a port.
@@ -23,21 +23,21 @@ const MAX_FILE_BYTES: u64 = 4096;
 pub struct Attached {
     /// The name of the interface.
     pub device: String,
-    /// Who has attached it; any text.
+    /// Identifies the requester that has attached it; any text.
     pub owner: String,
 }
 
 /// The attached devices by the name of their port.
 pub type AttachedPorts = BTreeMap<String, Attached>;
 
-/// The directory beside a control socket.
+/// The directory for the daemon of a control socket.
 pub fn folder(control: &Path) -> PathBuf {
     let mut path = control.as_os_str().to_owned();
     path.push(SUFFIX);
     path.into()
 }
 
-/// Reads what earlier daemons have attached. A file that cannot be read is left out with a warning.
+/// Reads the list that earlier daemons stored. Skips a file that cannot be read, with a warning.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -73,10 +73,10 @@ fn read(path: &Path) -> Result<Attached> {
     serde_json::from_slice(&bytes).with_context(failed)
 }
 
-/// Makes the directory, if there is none, for root and the user of the daemon only.
+/// Creates the directory if it is missing, with access for its owner only.
 ///
 /// # Errors
-/// The directory cannot be made.
+/// The directory cannot be created.
 pub fn prepare(folder: &Path) -> Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -86,10 +86,10 @@ pub fn prepare(folder: &Path) -> Result<()> {
     }
 }
 
-/// Remembers a device.
+/// Stores the device of a port.
 ///
 /// # Errors
-/// The file cannot be written. Nothing has changed.
+/// The file cannot be written. A partly written file has been removed.
 pub fn save(folder: &Path, port: &str, attached: &Attached) -> Result<()> {
     let path = folder.join(port);
     let written = fs::write(&path, serde_json::to_vec(attached)?);
@@ -99,12 +99,12 @@ pub fn save(folder: &Path, port: &str, attached: &Attached) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// True if a device of this port is remembered.
+/// True if a device is stored for this port.
 pub fn is_known(folder: &Path, port: &str) -> bool {
     folder.join(port).exists()
 }
 
-/// Forgets a device.
+/// Removes the stored device of a port.
 ///
 /// # Errors
 /// The file cannot be removed.
@@ -118,9 +118,9 @@ pub fn forget(folder: &Path, port: &str) -> Result<()> {
     }
 }
 
-/// Removes the directory beside a control socket, unless it remembers devices.
+/// Removes the directory of a control socket if it is empty.
 pub fn remove_empty(control: &Path) {
-    // It is no fault if there is none, or if it has files.
+    // Fails if the directory is missing or not empty, which is no fault.
     let _ = fs::remove_dir(folder(control));
 }
 

@@ -1,13 +1,13 @@
 //! Finds the path MTU of tunnels whose routers send no ICMP errors: a black hole, in which long
 //! packets vanish and short ones arrive (RFC 8899).
 //!
-//! Every end point that guests send to gets a probe as long as the path MTU in use, at most every
-//! [`INTERVAL`]. If [`CONFIRMATIONS`] requests of that length are lost while short ones are
-//! answered, the thread searches for the longest packet that arrives, and lowers the path MTU of
+//! The thread sends a probe as long as the path MTU in use to every end point that guests send to,
+//! at most every [`INTERVAL`]. If [`CONFIRMATIONS`] probes of that length are lost while short
+//! probes are answered, it searches for the longest packet that arrives, and lowers the path MTU of
 //! the tunnel. [`RAISE_INTERVAL`] later it searches again, up to the configured MTU.
 //!
-//! The network file must have `path_probes = true`. A host that runs no weft answers no probe, so
-//! nothing is found out about its path. It is asked again after [`SILENCE`].
+//! The network file must have `path_probes = true`. A host without weft does not answer probes, so
+//! the path MTU to it is not measured. The thread probes such a host again after [`SILENCE`].
 
 use super::deployment::Deployment;
 use super::probe::{Probes, is_gre};
@@ -20,27 +20,27 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// The time between two rounds, and the end points that lengthen it by as much. Each round reads
-/// the counters of all end points.
+/// The pause between two rounds. It grows by this time for every [`ENDPOINTS_OF_A_ROUND`] end
+/// points, because each round reads the counters of all end points.
 const ROUND: Duration = Duration::from_secs(1);
 const ENDPOINTS_OF_A_ROUND: usize = 1000;
-/// The least time between two probes to one end point.
+/// The minimum time between two probes to one end point.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// The most end points that are probed in one round.
+/// The maximum number of end points that are probed in one round.
 const MOST: usize = 16;
-/// The lost requests after which a path counts as a black hole (MAX_PROBES of RFC 8899, section
-/// 5.1.2). Each is sent twice.
+/// The number of lost probes after which a path counts as a black hole (MAX_PROBES of RFC 8899,
+/// section 5.1.2). Each is sent twice.
 const CONFIRMATIONS: usize = 3;
-/// When the path MTU is searched again (PMTU_RAISE_TIMER, section 5.1.1). Less than the time for
-/// which the datapath believes it.
+/// The time until a lowered path MTU is searched again (PMTU_RAISE_TIMER, section 5.1.1). Shorter
+/// than the time after which the datapath discards a probed path MTU.
 const RAISE_INTERVAL: Duration = Duration::from_secs(300);
-/// How long a host that answers nothing is left alone.
+/// The pause before a host that answered no probe is probed again.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What is known about the path to one end point.
+/// The state of the path to one end point.
 struct PathState {
     remote: IpAddr,
-    /// Frames of guests sent to it.
+    /// The number of guests' frames that were sent to it.
     sent: u64,
     /// When it may be probed again.
     next: Instant,
@@ -48,12 +48,12 @@ struct PathState {
     raise: Option<Instant>,
 }
 
-/// The result of probes with the path MTU in use.
+/// The result of probing one path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
-    /// Packets of that length arrive.
+    /// Packets of the probed length arrive.
     Arrives,
-    /// Only shorter packets arrive: the longest, in bytes of IP packet.
+    /// Only shorter packets arrive. The value is the longest IP packet that arrives, in bytes.
     BlackHole(u16),
     /// No packet arrives.
     Silent,
@@ -79,7 +79,7 @@ fn watch(probes: &Weak<Probes>) {
             std::thread::sleep(ROUND);
             continue;
         }
-        // The datapath has stopped, or does so soon.
+        // Fails only when the datapath has stopped or is stopping.
         let Ok(snapshot) = probes.datapath().snapshot() else { return };
         let rounds = 1 + snapshot.endpoints.len() / ENDPOINTS_OF_A_ROUND;
         round(&probes, &deployment, &snapshot.endpoints, &mut states);
@@ -88,7 +88,7 @@ fn watch(probes: &Weak<Probes>) {
     }
 }
 
-/// Probes the end points whose turn it is.
+/// Probes the end points that are due.
 fn round(
     probes: &Probes,
     deployment: &Deployment,
@@ -104,7 +104,8 @@ fn round(
     for end in ends.iter().filter(|end| is_probed(end)) {
         let name = (end.spec.tunnel.name(), end.local, end.remote);
         let Some(stats) = known.get(&name) else { continue };
-        // Probes are frames, too, and must not keep an idle tunnel busy.
+        // The counter includes probes. They are subtracted, so that probes do not make an idle
+        // tunnel look used.
         let sent = stats.tx.packets.saturating_sub(probes.sent_to(end.id));
         let new = PathState { remote: end.remote, sent: 0, next: now, raise: None };
         let state = states.entry(end.id).or_insert(new);
@@ -132,13 +133,14 @@ fn round(
     }
 }
 
-/// Whether a tunnel has path probes, and frames that can be too long for it. STT segments frames
-/// itself.
+/// Whether the path of an end point is probed. Keyless GRE cannot carry probes. STT segments frames
+/// itself, so none is too long.
 fn is_probed(end: &EndpointConfig) -> bool {
     (end.spec.key || !is_gre(end)) && end.spec.tunnel.carrier() != Carrier::TcpShaped
 }
 
-/// Probes one path with packets of `path_mtu` bytes; with `must_search`, of the configured MTU.
+/// Probes one path with packets of `path_mtu` bytes; with `must_search`, with packets of the
+/// configured MTU.
 fn probe(
     probes: &Probes,
     deployment: &Deployment,

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often flows are looked through for those whose timeout has passed. Timeouts are in seconds.
+/// How often flows are checked for passed timeouts. Timeouts are in seconds.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Wakes the thread that removes flows whose timeout has passed.
@@ -25,13 +25,13 @@ pub(super) struct ExpiryTimer {
 }
 
 impl ExpiryTimer {
-    /// Says whether flows have timeouts.
+    /// Sets whether any flow has a timeout, and wakes the thread.
     fn set(&self, has_timeouts: bool) {
         *lock(&self.has_timeouts) = has_timeouts;
         self.changed.notify_all();
     }
 
-    /// Waits until flows have timeouts.
+    /// Waits until some flow has a timeout.
     fn wait(&self) {
         let guard = lock(&self.has_timeouts);
         let waited = self.changed.wait_while(guard, |has_timeouts| !*has_timeouts);
@@ -39,8 +39,8 @@ impl ExpiryTimer {
     }
 }
 
-/// Starts the thread that removes flows whose timeout has passed. It sleeps as long as no flow has
-/// one.
+/// Starts the thread that removes flows whose timeout has passed. It sleeps while no flow has a
+/// timeout.
 pub(super) fn start_expiry(daemon: &Arc<Daemon>) -> io::Result<()> {
     let (timer, weak) = (Arc::clone(&daemon.expiry), Arc::downgrade(daemon));
     daemon.note_timeouts(&daemon.deployment());
@@ -124,7 +124,7 @@ impl Daemon {
     /// Changes the flows of a bridge. The megaflows that the change does not affect stay.
     ///
     /// # Errors
-    /// The change is wrong, and nothing has changed; or the datapath has ended.
+    /// The text is invalid, and nothing has changed; or the datapath has ended.
     pub(super) fn change_flows(
         &self,
         bridge: &str,
@@ -156,7 +156,7 @@ impl Daemon {
     /// Executes actions on a packet as if it had arrived by a port of a bridge.
     ///
     /// # Errors
-    /// The text is wrong, the port does not exist, or the datapath has ended.
+    /// The text is invalid, the port does not exist, or the datapath has ended.
     pub(super) fn packet_out(&self, bridge: &str, text: &str) -> Result<PacketSent, Failure> {
         let _reloads = self.lock_reloads()?;
         let deployment = self.deployment();
@@ -198,7 +198,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Puts the present flows of a bridge in force. Returns the generation of the program.
+    /// Publishes a program with the present flows of a bridge. Returns the generation of the
+    /// program.
     fn publish_bridge(&self, bridge: &HostBridge, deployment: &Deployment) -> Result<u64, Failure> {
         let old = self.switch.program();
         let mut program = old.clone();
@@ -215,7 +216,7 @@ impl Daemon {
         Ok(generation)
     }
 
-    /// Tells the thread that removes flows whether any has a timeout.
+    /// Tells the expiry thread whether any flow of the bridges has a timeout.
     pub(super) fn note_timeouts(&self, deployment: &Deployment) {
         let bridges = lock(&deployment.bridges);
         self.expiry.set(bridges.values().any(|bridge| bridge.flows.has_timeouts()));
@@ -244,12 +245,12 @@ fn find<'b>(bridges: &'b HostBridges, name: &str, host: &str) -> Result<&'b Host
     })
 }
 
-/// The error in a line of the command line, which has no other lines.
+/// The error text for a flow on the command line, which has only one line.
 fn problem_text(problem: &Problem) -> String {
     format!("column {}: {}", problem.column, problem.message)
 }
 
-/// Errors in a file name its lines; that of a flow on the command line only its column.
+/// Errors in a file name its lines. The error in a flow of the command line names only the column.
 fn change_error(error: &BridgeError, change: FlowChange) -> String {
     match error {
         BridgeError::Problems(problems) if change.command().is_some() => {

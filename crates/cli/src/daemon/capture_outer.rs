@@ -1,9 +1,9 @@
 //! Captures the frames of one guest on the underlay, in both directions, with their outer headers.
 //!
-//! A packet socket on the uplink receives every packet. The capture keeps those between known end
-//! points that carry a frame of the guest: one with its MAC address, a broadcast or multicast of
-//! its logical switch, or a routed packet with one of its IP addresses. The first segment of an
-//! STT frame decides for the other segments.
+//! A packet socket on the uplink receives every packet. The capture keeps the packets between known
+//! end points that carry a frame of the guest. Such a frame has the guest's MAC address, is a
+//! broadcast or multicast in its logical switch, or is a routed packet with one of its IP
+//! addresses. For STT, the first segment of a frame decides about the other segments.
 
 use super::Daemon;
 use super::deployment::Deployment;
@@ -29,7 +29,7 @@ use wire::{EtherType, EthernetPacket, Ipv4Packet, Ipv6Packet, MacAddr, Protocol,
 
 /// Maximum number of STT frames whose later segments are recognized.
 const MAX_STT_FRAMES: usize = 1024;
-/// The STT header with its two bytes of padding (draft-davie-stt section 3.1).
+/// The length of the STT header with its two bytes of padding (draft-davie-stt section 3.1).
 const STT_HEADER_LEN: usize = 18;
 
 impl Daemon {
@@ -119,7 +119,7 @@ fn stream(
 struct GuestFilter {
     mac: MacAddr,
     addresses: HashSet<IpAddr>,
-    /// Every logical switch by its tunnel key; true for the guest's own.
+    /// Every logical switch by its tunnel key. The value is true for the guest's switch.
     switches: HashMap<(TunnelType, DatapathKey), bool>,
     /// The MAC addresses of logical router ports.
     routers: HashSet<MacAddr>,
@@ -179,7 +179,8 @@ impl GuestFilter {
         match outer.protocol {
             Protocol::UDP | Protocol::GRE => {
                 let (spec, bytes) = self.header_of(&outer, inside.head())?;
-                // Skips the checksum verification: a capture shows packets with a wrong one, too.
+                // Skips the checksum verification: a capture also shows packets with a wrong
+                // checksum.
                 let expected = DecapOptions { key: spec.key, skip_checksum: true };
                 let decapped = spec.tunnel.decap(bytes, &expected).ok()?;
                 let frame = bytes.get(decapped.inner..)?;
@@ -194,7 +195,7 @@ impl GuestFilter {
     /// The tunnel of an IP packet with this payload, and the payload from the tunnel header on.
     fn header_of<'p>(&self, outer: &OuterIp, payload: &'p [u8]) -> Option<(TunnelSpec, &'p [u8])> {
         if outer.protocol == Protocol::GRE {
-            // IP protocol 47 has no ports: the addresses tell the tunnel type.
+            // GRE has no ports, so the addresses identify the tunnel type.
             let is_between = |end: &&EndpointConfig| {
                 let ends = [end.local, end.remote];
                 end.spec.tunnel.carrier() == Carrier::Gre
@@ -247,7 +248,8 @@ impl GuestFilter {
     }
 
     /// The direction of an inner frame if it belongs to the guest. The frame has `len` bytes and
-    /// starts with `head`; `outer` is the direction of its outer packet, where there is one.
+    /// starts with `head`. `outer` is the direction of its outer packet; `None` for tagged frames,
+    /// which have no outer packet.
     fn frame_direction(
         &self,
         tunnel: TunnelType,
@@ -267,7 +269,8 @@ impl GuestFilter {
         {
             return Some(outer.unwrap_or(RECEIVED));
         }
-        // A routed packet is in another logical switch and has the source MAC of the router.
+        // A routed packet travels in another logical switch, with the MAC address of a router as
+        // its source.
         if self.routers.contains(&source)
             && let Some((from, to)) = ip()
         {
@@ -282,7 +285,7 @@ impl GuestFilter {
     }
 }
 
-/// The IP addresses of a frame.
+/// The source and destination IP addresses of a frame that has `len` bytes and starts with `head`.
 fn addresses(head: &[u8], len: usize) -> Option<(IpAddr, IpAddr)> {
     let located = wire::transport_offset_in(head, len.max(head.len())).ok()?;
     let ip = head.get(located.l3..)?;

@@ -70,7 +70,7 @@ impl ZoneNames {
     }
 }
 
-/// An address, a port, both or neither: what an end of a connection has, or must have.
+/// An end of a connection, or a condition for one: an IP address and a port, each optional.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub(super) struct End {
     pub ip: Option<IpAddr>,
@@ -102,7 +102,8 @@ impl End {
         ]
     }
 
-    /// Whether an end of a connection has what is given here.
+    /// Whether the end `own` of a connection meets this condition. A missing member matches every
+    /// value.
     pub fn accepts(self, own: Self) -> bool {
         (self.ip.is_none() || self.ip == own.ip) && (self.port.is_none() || self.port == own.port)
     }
@@ -265,7 +266,8 @@ impl Daemon {
         client.end(&self.connection_totals())
     }
 
-    /// Calls `visit` for each connection, with the milliseconds until it expires, until it fails.
+    /// Calls `visit` for each connection, with the milliseconds until it expires. Stops when
+    /// `visit` fails.
     fn visit_connections<E>(
         &self,
         mut visit: impl FnMut(&Connection, u64, &Deployment) -> Result<(), E>,
@@ -282,8 +284,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Calls `visit` for each connection of a zone, or of all, until it fails. Gives it the name
-    /// of the protocol and of the state too.
+    /// Calls `visit` for each connection of a zone, or of all zones, with the names of its protocol
+    /// and state. Stops when `visit` fails.
     pub(super) fn connections_in<E>(
         &self,
         zone: Option<Zone>,
@@ -298,8 +300,8 @@ impl Daemon {
         })
     }
 
-    /// Removes the connections of a zone, or of all, whose tuples `is_meant` accepts: that of the
-    /// original direction, and that of replies.
+    /// Removes the connections of a zone, or of all zones, that `is_meant` accepts. It gets the
+    /// tuples of the original and of the reply direction.
     pub(super) fn flush_tuples(
         &self,
         zone: Option<Zone>,
@@ -313,7 +315,7 @@ impl Daemon {
         }
     }
 
-    /// Removes the connections to these backends.
+    /// Removes the connections to these backends of load balancers.
     pub(super) fn flush_backends(&self, backends: &BTreeSet<BalancedPair>) {
         let Some(tracker) = self.datapath.tracker().filter(|_| !backends.is_empty()) else {
             return;
@@ -344,7 +346,7 @@ impl Daemon {
         client.end(&self.connection_totals())
     }
 
-    /// The numbers of connections of each zone and port that has any.
+    /// The numbers of connections for each zone and port that has connections.
     pub(super) fn connection_use_rows(&self) -> Vec<ConnectionUse> {
         let names = ZoneNames::new(self.switch.program().zones());
         let (deployment, tracker) = (self.deployment(), self.datapath.tracker());

@@ -1,5 +1,5 @@
-//! What the daemon decided for this host and why: the datapath, checksums, and how packets of each
-//! tunnel type and port are segmented. `weft show` prints this list.
+//! The daemon's decisions for this host, with reasons: the datapath, checksums, and how packets of
+//! each tunnel type and port are segmented. `weft show` prints this list.
 
 use super::Daemon;
 use super::deployment::Deployment;
@@ -16,8 +16,9 @@ use std::sync::PoisonError;
 const UNKNOWN: &str = "not known";
 
 impl Daemon {
-    /// The datapath, every tunnel type in use, and every port. Operators may switch offloads at
-    /// any time, so this reads them now. Decisions made at the start keep the reason of the start.
+    /// The decisions for the datapath, every tunnel type in use, and every port. Operators may
+    /// change offloads at any time, so this function reads them again. Decisions that were made at
+    /// the start keep their reasons.
     pub(super) fn decisions(&self) -> Vec<Decision> {
         let deployment = self.deployment();
         let is_kernel = self.provider.is_kernel();
@@ -133,7 +134,7 @@ fn port(PortConfig { name, device, .. }: &PortConfig, is_kernel: bool) -> Decisi
     }
 }
 
-/// What this daemon adopted from the one before.
+/// The row about the megaflows that this daemon adopted from the previous daemon.
 fn restart(Adoption { megaflows, adopted, unreadable, missed }: &Adoption) -> Decision {
     let why = match unreadable {
         0 => "the network file still gives the same actions for all of their packets".to_owned(),

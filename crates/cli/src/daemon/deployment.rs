@@ -1,4 +1,4 @@
-//! [`Deployment`]: a network as one host runs it, from its network file or from OVN.
+//! [`Deployment`]: the configuration of one host, compiled from its network file or from OVN.
 
 use super::attached::AttachedPorts;
 use super::health::{CheckKey, FROM_UNDERLAY, PlannedCheck};
@@ -20,11 +20,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The arrival of answers from a port without a device.
+/// The arrival port of a health check whose backend has no device: no packet can arrive there.
 const NO_PORT: u32 = u32::MAX - 1;
 
-/// A network, the datapath configuration that follows from it on this host, and the names that
-/// operators know ports and hosts by.
+/// A network, the datapath configuration that follows from it on this host, and the names of ports
+/// and hosts for output.
 pub struct Deployment {
     /// The network file; `None` if OVN is the control plane.
     pub network: Option<Arc<Network>>,
@@ -36,9 +36,10 @@ pub struct Deployment {
     pub numbers: HostNumbers,
     /// The bridges and their present flows.
     pub bridges: Mutex<HostBridges>,
-    /// The devices that are attached to ports of pools. The file may lack the port of one.
+    /// The devices that are attached to ports of pools. The network file may no longer have such a
+    /// port.
     pub attached: AttachedPorts,
-    /// Whether UDP tunnels send outer checksums where the network file does not say.
+    /// Whether UDP tunnels send outer checksums if the network file does not set it.
     pub checksum: OuterChecksum,
     options: ForwardingOptions,
     port_names: HashMap<PortNo, String>,
@@ -48,16 +49,16 @@ pub struct Deployment {
     hosts: HashMap<IpAddr, String>,
 }
 
-/// What a running deployment leaves to the next one of its network file.
+/// The state that a deployment passes to its successor after a reload or restart.
 #[derive(Default)]
 pub struct Previous {
-    /// Ports and end points that have a number here keep it.
+    /// The numbers of ports and end points, which they keep.
     pub numbers: HostNumbers,
-    /// Flows that are here too keep their counters.
+    /// The bridges. Their flows keep their counters.
     pub bridges: HostBridges,
-    /// These devices stay attached.
+    /// The attached devices, which stay attached.
     pub attached: AttachedPorts,
-    /// These backends, each of a load balancer, get no new connections.
+    /// The failed backends, with the names of their load balancers. They get no new connections.
     pub offline: BTreeSet<(String, SocketAddr)>,
 }
 
@@ -79,7 +80,7 @@ impl Deployment {
     /// of the network.
     ///
     /// # Errors
-    /// An unknown host, an invalid flow file, a limit on open files that is too low.
+    /// The host is unknown, a flow file is invalid, or the limit on open files is too low.
     pub fn new(
         (mut network, flows): (Network, &FlowFiles),
         file: &Path,
@@ -91,7 +92,7 @@ impl Deployment {
         network.set_offline(&previous.offline);
         let host = find_host(&network, host, &name)?;
         let ForwardingOptions { workers, source_ports, megaflows, use_kernel } = options;
-        // The uplink may appear later; the choice then assumes no offloads.
+        // The uplink may not exist yet. The choice then assumes no offloads.
         let uplink = NicFacts::read_offloads(&host.uplink).ok();
         let checksum =
             OuterChecksum::choose(uplink.as_ref(), network.underlay_family(), use_kernel);
@@ -126,10 +127,10 @@ impl Deployment {
         Ok((deployment, program))
     }
 
-    /// The network of OVN, as it is to be installed on the host with this uplink.
+    /// The deployment for a network from OVN on the host with this uplink.
     ///
     /// # Errors
-    /// A limit on open files that is too low.
+    /// The limit on open files is too low.
     pub fn of_chassis(
         installation: &Installation,
         settings: &Settings,
@@ -179,7 +180,7 @@ impl Deployment {
         })
     }
 
-    /// Replaces the names of ports and switches that the datapath does not know.
+    /// Sets the names of ports and logical switches that the datapath does not know.
     pub fn name_ports(&self, snapshot: &mut Snapshot) {
         for port in &mut snapshot.ports {
             let number = PortNo(port.port);
@@ -190,7 +191,7 @@ impl Deployment {
         }
     }
 
-    /// What the next deployment takes over.
+    /// The state that the next deployment starts with.
     pub fn leave(&self) -> Previous {
         let bridges = self.bridges.lock().unwrap_or_else(PoisonError::into_inner);
         Previous {
@@ -216,7 +217,7 @@ impl Deployment {
         let planned = network.backend_checks(host.index).into_iter().map(|it| {
             let BackendCheck { balancer, backend, port, is_local, entry, mut check } = it;
             check.arrival = match is_local {
-                // Without a device there is no answer.
+                // Without a device, no answer can arrive.
                 true => self.number_of(&port).map_or(NO_PORT, |number| number.0),
                 false => FROM_UNDERLAY,
             };
@@ -226,13 +227,13 @@ impl Deployment {
         planned.collect()
     }
 
-    /// Where a packet has arrived, as health checks know it.
+    /// The arrival of a packet in the terms of health checks: a guest's port, or the underlay.
     pub(super) fn arrival(&self, port: PortNo) -> u32 {
         let is_guest = self.port_names.contains_key(&port);
         if is_guest { port.0 } else { FROM_UNDERLAY }
     }
 
-    /// The same network with other ports.
+    /// A copy of this deployment with other ports.
     pub fn changed(&self, config: Config, numbers: HostNumbers, attached: AttachedPorts) -> Self {
         let port_names = config.ports.iter().map(|port| (port.port, port.name.clone())).collect();
         Self {
@@ -251,7 +252,7 @@ impl Deployment {
         }
     }
 
-    /// The options that it was loaded with.
+    /// The options with which this deployment was created.
     pub fn options(&self) -> ForwardingOptions {
         self.options
     }
@@ -271,7 +272,7 @@ impl Deployment {
         }
     }
 
-    /// The ports that stand for tunnels. VLAN and QinQ have an entry for every link.
+    /// The datapath ports that represent tunnels. VLAN and QinQ have one for every link.
     fn tunnel_ports(&self) -> impl Iterator<Item = (PortNo, TunnelType)> {
         let Underlay { tunnels, links, .. } = &self.config.underlay;
         let tunnels = tunnels.iter().map(|tunnel| (tunnel.port, tunnel.spec.tunnel));

@@ -1,9 +1,9 @@
 //! Checks the health of the backends of load balancers, and keeps new connections away from those
 //! that fail.
 //!
-//! One thread makes all checks. With a network file, a backend that changes its status changes the
-//! program of this host. With OVN, its status goes to the southbound database, and ovn-northd
-//! changes the logical flows.
+//! One thread makes all checks. With a network file, a changed status changes the program of this
+//! host. With OVN, the daemon writes the status to the southbound database, and ovn-northd changes
+//! the logical flows.
 
 use super::Daemon;
 use super::deployment::Deployment;
@@ -23,36 +23,37 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use switch::ControllerCopy;
 
-/// Packets that may wait for the thread.
+/// The capacity of the queue of packets to the thread.
 const QUEUE: usize = 256;
-/// How long the thread sleeps at most, and how often it sees new checks.
+/// The longest sleep of the thread. New checks start within this time.
 const NAP: Duration = Duration::from_millis(250);
-/// The program changes no more often than this, so that flapping backends cost little.
+/// The minimum time between two changes of the program, so that flapping backends cost little.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long a failed change rests.
+/// The pause before a failed change is tried again.
 const RETRY: Duration = Duration::from_secs(5);
-/// Changes that one turn logs. Further ones are only counted.
+/// The number of changes of status that one turn logs one by one. It logs only the count of the
+/// others.
 const MAX_LOGGED: usize = 10;
-/// Answers arrive by a tunnel or by the uplink.
+/// The arrival port of answers that come from a tunnel or from the uplink.
 pub(super) const FROM_UNDERLAY: u32 = u32::MAX;
 
-/// What is checked.
+/// The identity of a check.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum CheckKey {
     /// A backend of a load balancer in the network file.
     Backend(String, SocketAddr),
-    /// A row of `Service_Monitor`.
+    /// A row of the southbound table `Service_Monitor`.
     Row(Uuid),
 }
 
-/// A check, and how its probes enter the program.
+/// A check, with the ingress port and the tunnel header of its probes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct PlannedCheck {
-    /// The name of the load balancer; empty if OVN does not tell it.
+    /// The name of the load balancer; empty with OVN, whose rows do not contain it.
     pub balancer: String,
     /// The logical port of the backend.
     pub port: String,
-    /// The port by which probes seem to arrive, and the tunnel header.
+    /// The ingress port with which probes enter the pipeline, and their tunnel header.
     pub entry: (PortNo, Option<TunnelInfo>),
     pub check: Check,
 }
@@ -100,7 +101,7 @@ impl Health {
         inner.planned = planned;
     }
 
-    /// What is known of the backends in rows of `Service_Monitor`.
+    /// The status of the backends in rows of `Service_Monitor`.
     pub fn rows(&self) -> BTreeMap<Uuid, Status> {
         let inner = self.lock();
         let states = inner.checker.states().filter_map(|(key, _, state)| match key {
@@ -110,7 +111,7 @@ impl Health {
         states.collect()
     }
 
-    /// For `weft show`.
+    /// The counters, and the states of the backends, for `weft show`.
     pub fn stats(&self) -> HealthStats {
         let inner = self.lock();
         let Counters { checks, failures, no_port, over_limit, strays, .. } =
@@ -143,7 +144,8 @@ impl Health {
             .collect()
     }
 
-    /// Takes an answer.
+    /// Passes a received packet to its check. Adds the frame that the check sends in return to
+    /// `out`.
     fn receive(&self, copy: &ControllerCopy, arrival: u32, out: &mut Vec<Frame>) {
         let mut inner = self.lock();
         let Inner { checker, planned } = &mut *inner;
@@ -151,7 +153,8 @@ impl Health {
         out.extend(reply.and_then(|(key, frame)| Some((planned.get(&key)?.entry, frame))));
     }
 
-    /// Adds the frames that are due. Returns the changes, and how long there is nothing to do.
+    /// Adds the frames that are due to `out`. Returns the changes of status, and the time until the
+    /// next frame is due.
     fn turn(&self, out: &mut Vec<Frame>) -> (Vec<NamedChange>, Duration) {
         let mut inner = self.lock();
         let Inner { checker, planned } = &mut *inner;
@@ -177,16 +180,16 @@ impl Health {
     }
 }
 
-/// When changes are put in force.
+/// When the next program with changes of status is published.
 #[derive(Default)]
 struct ApplySchedule {
-    /// `None` if nothing has changed.
+    /// When to publish the next one; `None` if nothing has changed.
     at: Option<Instant>,
-    /// The last time.
+    /// When the last one was published.
     last: Option<Instant>,
 }
 
-/// A frame, and how it enters the program.
+/// A frame, with the ingress port and the tunnel header with which it enters the pipeline.
 type Frame = ((PortNo, Option<TunnelInfo>), Vec<u8>);
 
 struct NamedChange {
@@ -214,7 +217,8 @@ pub(super) fn start(daemon: &Arc<Daemon>, receiver: Receiver<ControllerCopy>) ->
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let Some(daemon) = weak.upgrade() else { return };
-            // No more than the queue holds, so that checks are made however much arrives.
+            // At most one queue of packets in each turn, so that a flood of packets does not block
+            // the checks.
             let copies = first.into_iter().chain(receiver.try_iter().take(QUEUE));
             rest = daemon.health_turn(copies, &mut schedule);
         }
@@ -223,8 +227,8 @@ pub(super) fn start(daemon: &Arc<Daemon>, receiver: Receiver<ControllerCopy>) ->
 }
 
 impl Daemon {
-    /// Handles answers, sends what is due, and puts changes in force. Returns how long there is
-    /// nothing to do.
+    /// Handles answers, sends the frames that are due, and publishes changes. Returns the time
+    /// until the next turn.
     fn health_turn(
         &self,
         copies: impl Iterator<Item = ControllerCopy>,
@@ -271,16 +275,16 @@ impl Daemon {
         rest
     }
 
-    /// True if the running program does not fit the health of the backends.
+    /// True if the running program does not reflect the health of the backends.
     fn must_apply_health(&self) -> bool {
         let deployment = self.deployment();
         deployment.network.is_some() && deployment.offline() != self.health.offline()
     }
 
-    /// Puts a program in force that leaves out the backends which are offline.
+    /// Publishes a program without the backends that are offline.
     ///
     /// # Errors
-    /// As of a reload.
+    /// As for a reload.
     fn apply_health(&self) -> Result<(), Failure> {
         let mut state = self.lock_reload_state()?;
         let old = self.deployment();
@@ -301,7 +305,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Makes the checks of a deployment from now on. OVN's come from the database.
+    /// Starts the checks of a deployment from a network file. With OVN, the checks come from the
+    /// southbound database.
     pub(super) fn follow_health(&self, deployment: &Deployment) {
         if deployment.network.is_some() {
             self.health.set(deployment.checks());

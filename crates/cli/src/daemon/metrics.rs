@@ -7,13 +7,13 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 impl Daemon {
-    /// What all metrics are read from.
+    /// The facts from which all metrics are computed.
     ///
     /// # Errors
-    /// The datapath has ended, or does not answer.
+    /// The datapath has ended, or does not reply.
     pub fn observe(&self) -> Result<Observation, DatapathError> {
         let begin = Instant::now();
-        // Before the counters are read: an older snapshot must not follow a newer one.
+        // Locked before the counters are read, so that an older snapshot cannot follow a newer one.
         let mut port_drops = self.port_drops.lock().unwrap_or_else(PoisonError::into_inner);
         let mut show = self.snapshot()?;
         let is_ovn = self.deployment().network.is_none();

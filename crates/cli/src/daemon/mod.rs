@@ -68,14 +68,14 @@ pub struct Daemon {
     deployment: Arc<RwLock<Arc<Deployment>>>,
     reads: FileReads,
     reloads: Reloads,
-    /// Of the flows of bridges.
+    /// The timer for the timeouts of flows of bridges.
     expiry: Arc<ExpiryTimer>,
     /// Drops of all ports, for metrics.
     port_drops: Mutex<PortDrops>,
     shutdown: ShutdownRequest,
-    /// What the thread that follows OVN has noted.
+    /// The state that the thread that follows OVN reports.
     ovn: Arc<Mutex<OvnStatus>>,
-    /// Whether Landlock limits the files that the daemon may change.
+    /// Whether Landlock restricts which files the daemon can change.
     file_limit: FileLimit,
     /// The file of saved connections.
     saved: PathBuf,
@@ -118,9 +118,10 @@ pub struct PreparedDaemon {
 /// The files of the sockets, which the daemon removes when it stops.
 pub struct SocketPaths<'a> {
     pub control: &'a Path,
-    /// Those besides the control socket.
+    /// The other sockets.
     pub others: Vec<&'a Path>,
-    /// The directory of the management sockets of bridges, which come and go.
+    /// The directory of the management sockets of bridges, which are created and removed at run
+    /// time.
     pub bridges: Option<&'a Path>,
 }
 
@@ -154,11 +155,10 @@ impl NetworkSource {
 
 impl PreparedDaemon {
     /// Chooses the datapath, then reads and checks the network file. Changes nothing on the host.
-    /// `control` is the path of its control socket, beside which earlier daemons left attached
-    /// devices.
+    /// The list of attached devices is read from the directory next to the socket `control`.
     ///
     /// # Errors
-    /// An invalid network file, missing privileges, a limit on open files that is too low.
+    /// The network file is invalid, privileges are missing, or the limit on open files is too low.
     pub fn load(
         host: &str,
         file: &Path,
@@ -175,7 +175,7 @@ impl PreparedDaemon {
     /// on the host.
     ///
     /// # Errors
-    /// Missing privileges, a limit on open files that is too low.
+    /// Privileges are missing, or the limit on open files is too low.
     pub fn of_ovn(
         joined: JoinedHost,
         wanted: DatapathArg,
@@ -202,12 +202,12 @@ impl PreparedDaemon {
         Ok(Self { host, source, wanted, choice, deployment, program })
     }
 
-    /// Starts the daemon, whose sockets are open already. The kernel datapath adopts the megaflows
-    /// that a killed or stopped daemon left pinned under `bpf_fs`. Megaflows that no packet has
-    /// used for `idle` are deleted. A failed start leaves nothing behind.
+    /// Starts the daemon. Its sockets must be open already. The kernel datapath adopts the
+    /// megaflows that a killed or stopped daemon left pinned under `bpf_fs`. Megaflows that no
+    /// packet has used for `idle` are deleted. A failed start leaves nothing behind.
     ///
-    /// The process gives up the privileges that the running switch does not need, for good. The
-    /// caller must not have started threads yet, except those that give up theirs on their own.
+    /// The process permanently drops the privileges that the running switch does not need. The
+    /// caller must not have started threads yet, except threads that drop their own privileges.
     ///
     /// # Errors
     /// The error of the datapath. After a fallback to the user datapath the network file is read
@@ -227,7 +227,8 @@ impl PreparedDaemon {
         let loaded = PreparedProvider::new(&self.choice, &self.deployment.config, bpf_fs);
         let (mut prepared, provider) = match loaded {
             Ok(provider) => (self, provider),
-            // The probe cannot find every reason for which a kernel refuses the programs.
+            // The probe of the kernel cannot find every reason for which loading the programs
+            // fails.
             Err(error) if self.wanted == DatapathArg::Auto && error.is::<Unsupported>() => {
                 let choice = DatapathChoice::fall_back_to_user(&error.root_cause().to_string());
                 let Self { host, source, wanted, deployment, .. } = self;
@@ -310,7 +311,7 @@ impl PreparedDaemon {
     }
 }
 
-/// A daemon, and the thread that follows OVN if that is the control plane.
+/// A daemon, and the thread that follows OVN if OVN is the control plane.
 pub struct RunningDaemon {
     pub daemon: Arc<Daemon>,
     pub ovn: Option<OvnFollower>,
@@ -322,11 +323,11 @@ impl Daemon {
         self.provider.has_ended()
     }
 
-    /// Checks that the threads of the switch have begun a turn within `limit`, and that each
-    /// forwarding thread answers. Blocks if a thread holds a lock for ever.
+    /// Checks that no turn of the switch's threads has lasted longer than `limit`, and that each
+    /// forwarding thread replies. Blocks if a thread holds a lock for ever.
     ///
     /// # Errors
-    /// Names what does not answer.
+    /// A thread of the switch is busy, or the datapath does not reply.
     pub fn check_threads(&self, limit: Duration) -> Result<()> {
         let turn = self.switch.longest_turn();
         if turn > limit {
@@ -378,7 +379,7 @@ impl Daemon {
         saved::remove(&self.saved);
     }
 
-    /// Reads the network file of the start again and applies its changes.
+    /// Reads the network file that the daemon was started with again, and applies its changes.
     ///
     /// # Errors
     /// Nothing has changed, unless the error says so.
@@ -448,8 +449,8 @@ impl Daemon {
         }
     }
 
-    /// Reports what keeps forwarding, requests the shutdown and holds the connection open until
-    /// the process exits: its end tells the client that the daemon has stopped.
+    /// Replies what keeps forwarding, requests the shutdown, and holds the connection open until
+    /// the process exits. The closed connection tells the client that the daemon has stopped.
     fn handle_stop(&self, purge: bool, client: &mut Connection) -> io::Result<()> {
         let pinned = self.provider.pinned_at().filter(|_| !purge).map(Path::to_owned);
         let megaflows = match (&pinned, self.datapath.snapshot()) {
@@ -467,7 +468,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// All counters of the datapath, with the names of ports and what only the daemon knows.
+    /// All counters of the datapath, with the names of ports and the counters of the daemon itself.
     fn snapshot(&self) -> Result<Snapshot, DatapathError> {
         let mut snapshot = self.datapath.snapshot()?;
         snapshot.log.not_written = logging::not_written();
@@ -478,7 +479,7 @@ impl Daemon {
         Ok(snapshot)
     }
 
-    /// The configuration that is in force now; a reload replaces it.
+    /// The current configuration; a reload replaces it.
     fn deployment(&self) -> Arc<Deployment> {
         Arc::clone(&self.deployment.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,7 +1,7 @@
 //! Reads the network file of a daemon within a time limit.
 //!
-//! A read from a hung file system never returns, and nothing can cancel it. It runs in a thread of
-//! its own, so that the daemon still forwards, answers and stops.
+//! A read from a hung file system never returns, and nothing can cancel it. It runs in a separate
+//! thread, so that the daemon still forwards, replies to clients and can stop.
 
 use crate::Failure;
 use crate::bridges::{FlowFile, FlowFiles};
@@ -14,13 +14,13 @@ use std::time::Duration;
 
 /// How long a read may take.
 const READ_LIMIT: Duration = Duration::from_secs(5);
-/// Reads that may be under way, those past their limit included.
+/// The maximum number of reads that run at the same time, including reads past the time limit.
 const MAX_READS: usize = 4;
 
 /// Bounds the time and the number of reads.
 pub struct FileReads {
     limit: Duration,
-    /// Each read holds a clone.
+    /// Each running read holds a clone, so the reference count is the number of reads.
     slots: Arc<()>,
 }
 
@@ -51,11 +51,11 @@ impl FileReads {
         bytes.map_err(Failure::input)
     }
 
-    /// Reads the flow files of the bridges on `host`. `file` is the network file, in whose
-    /// directory they are.
+    /// Reads the flow files of the bridges on `host`. Their paths are relative to the directory of
+    /// the network file, `file`.
     ///
     /// # Errors
-    /// As of [`Self::load`].
+    /// As for [`Self::load`].
     pub fn load_flows(
         &self,
         network: &Network,
@@ -84,11 +84,11 @@ impl FileReads {
         }
         let (sender, receiver) = sync_channel(1);
         let body = move || {
-            // Otherwise it might take a signal while the main thread does not block them yet.
+            // The main thread may not block signals yet. This thread must not receive them.
             let _ = netdev::signal::block_in_this_thread();
             let result = read();
             drop(slot);
-            // The receiver is gone after the limit.
+            // Fails if the receiver gave up at the time limit.
             let _ = sender.send(result);
         };
         std::thread::Builder::new()
@@ -124,7 +124,7 @@ mod tests {
             assert!(error.contains("has not answered within"), "{error}");
         }
         assert!(last.contains("4 earlier reads still wait"), "{last}");
-        // The file system is back.
+        // The file system responds again.
         drop(gates);
         while Arc::strong_count(&reads.slots) > 1 {
             std::thread::yield_now();

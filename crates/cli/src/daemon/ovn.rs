@@ -2,8 +2,8 @@
 //! southbound database while the switch runs.
 //!
 //! The switch starts when the whole southbound database has been read, so that a restarted daemon
-//! adopts the megaflows of the one before. Then one thread serves both connections. A lost
-//! connection changes nothing: the switch goes on with what it has.
+//! can adopt the megaflows of the previous daemon. Then one thread serves both connections. When a
+//! connection is lost, the switch keeps its present configuration.
 
 mod announcements;
 mod database;
@@ -41,13 +41,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a failed transaction or installation rests.
+/// The pause before a failed transaction or installation is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long the settings of this host may be missing until the log warns.
+/// How long the settings of this host may be missing before a warning is logged.
 const SETTINGS_PATIENCE: Duration = Duration::from_secs(30);
-/// How long another process may keep the lock of the local database until the log tells.
+/// How long another process may hold the lock of the local database before a warning is logged.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the daemon waits at its end for the southbound database to remove this host.
+/// How long a stopping daemon waits for the southbound database to remove this host.
 const LEAVE: Duration = Duration::from_secs(5);
 /// How often the state of devices is read for the local database.
 const DEVICES_INTERVAL: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ pub struct JoinedHost {
     uplink: String,
     /// The directory of the management sockets of bridges.
     run_folder: PathBuf,
-    /// What the switch starts with.
+    /// The configuration that the switch starts with.
     first: Option<Installation>,
 }
 
@@ -74,7 +74,7 @@ pub fn machine_name() -> String {
 
 impl JoinedHost {
     /// Reads the local database at `remote`, then the southbound database that it names. Waits for
-    /// both as long as it takes.
+    /// both without a time limit.
     ///
     /// # Errors
     /// No device has the address of this host in the underlay.
@@ -109,7 +109,7 @@ impl JoinedHost {
         &self.host.settings().hostname
     }
 
-    /// What the switch is to start with.
+    /// The configuration and the program that the switch starts with.
     pub(super) fn deployment(
         &mut self,
         options: ForwardingOptions,
@@ -156,7 +156,7 @@ impl JoinedHost {
             progress: Progress::default(),
         };
         let waker = follower.joined.southbound.client.waker();
-        // A daemon follows OVN once.
+        // Fails only if it is set already. A daemon starts this thread once.
         let _ = daemon.ovn_waker.set(waker.clone());
         daemon.switch.keep_taught(move || waker.wake());
         let thread = std::thread::Builder::new().name("ovn".to_owned());
@@ -165,14 +165,14 @@ impl JoinedHost {
     }
 }
 
-/// Waits until the local database has all settings. Until then, tools that write to it are told
-/// not to wait.
+/// Waits until the local database has all settings of this host. Until then, reports to waiting
+/// tools such as ovs-vsctl that the bridges are configured, so that they do not block.
 fn wait_for_settings(local: &mut Database, run_folder: &Path) -> Settings {
     let hostname = machine_name();
     let mut told = None;
     let mut warn_at = Some(Instant::now() + SETTINGS_PATIENCE);
     let mut unset = UnsetHost::default();
-    // Their threads end with this function, before the process gives up its privileges.
+    // The threads of the sockets end with this function, before the process drops its privileges.
     let mut sockets = ManagementSockets::new(run_folder, Arc::new(Program::default));
     loop {
         if local.receive().is_updated {
@@ -206,7 +206,7 @@ fn wait_for_settings(local: &mut Database, run_folder: &Path) -> Settings {
     }
 }
 
-/// The bridges of this host.
+/// The bridges of this host, with their kinds.
 fn bridges<'a>(
     integration: Option<&'a str>,
     providers: impl Iterator<Item = &'a str>,
@@ -255,8 +255,8 @@ pub struct OvnFollower {
 }
 
 impl OvnFollower {
-    /// Stops the thread. With `must_leave`, this host first leaves the deployment, if that takes
-    /// no longer than five seconds: its ports are released and its rows deleted.
+    /// Stops the thread. With `must_leave`, this host first leaves the deployment: it releases its
+    /// ports and deletes its rows. That is given up after five seconds.
     pub fn stop(self, must_leave: bool) {
         self.stop.store(if must_leave { LEAVE_AND_STOP } else { STOP }, Ordering::Release);
         self.wakers.iter().for_each(Waker::wake);
@@ -271,7 +271,7 @@ struct Follower {
     bridges: ManagementSockets,
     daemon: Arc<Daemon>,
     stop: Arc<AtomicU8>,
-    /// After a failed installation: when to try again.
+    /// When to retry a failed installation.
     install_at: Option<Instant>,
     netlink: Netlink,
     links: LinkWatch,
@@ -317,7 +317,7 @@ impl Follower {
             let JoinedHost { local, southbound, host, .. } = &mut self.joined;
             host.handle_local(local.replica(), southbound.replica(), now);
             if host.lacks_devices() {
-                // They may be newer than what this host knows.
+                // The missing devices may be newer than the last list of devices.
                 self.follow_devices(now);
             }
         }
@@ -339,14 +339,14 @@ impl Follower {
         for warning in host.take_warnings() {
             messages::log!(OVN_WARNING, "{warning}");
         }
-        // The installation that follows may take long.
+        // Reported before the installation, which may take long.
         self.lock_status().progress = self.progress;
     }
 
-    /// Devices may have come or gone.
+    /// Reads the names of all devices again after devices were added or removed.
     fn follow_devices(&mut self, now: Instant) {
         let JoinedHost { local, southbound, host, .. } = &mut self.joined;
-        // Without an answer, the last state remains.
+        // If the kernel does not reply, the last state stays.
         let Some(names) = links::names(&self.netlink) else { return };
         if host.set_devices(names, now) {
             host.handle_local(local.replica(), southbound.replica(), now);
@@ -354,10 +354,10 @@ impl Follower {
         }
     }
 
-    /// The local database has changed, and perhaps the settings in it.
+    /// Applies changed settings of the local database, if they can be applied at run time.
     fn follow_settings(&mut self, now: Instant) {
         let JoinedHost { local, southbound, host, .. } = &mut self.joined;
-        // Without settings, the last ones remain.
+        // If the settings are incomplete, the last ones stay.
         let Ok(new) = Settings::read(local.replica(), &machine_name()) else { return };
         if new == *host.settings() || self.refused_settings.as_ref() == Some(&new) {
             return;
@@ -375,8 +375,8 @@ impl Follower {
         }
     }
 
-    /// Installs what has changed, and sends what is to be written. Returns when to do so again at
-    /// the latest.
+    /// Installs changes, sends announcements, and writes to both databases. Returns the latest time
+    /// for the next call.
     fn act(&mut self) -> Option<Instant> {
         self.install();
         self.follow_health();
@@ -417,9 +417,9 @@ impl Follower {
         again.into_iter().chain(self.lock_due).chain([self.devices_due]).min()
     }
 
-    /// Makes the checks of the database from now on.
+    /// Starts the health checks that the southbound database requests, and ends all others.
     fn follow_health(&self) {
-        // Without a datapath, no answer would come.
+        // Without a datapath, no answer can arrive.
         if self.daemon.provider.is_none() {
             return;
         }
@@ -433,13 +433,13 @@ impl Follower {
         self.daemon.health.set(checks.collect());
     }
 
-    /// Reads the state of all devices, if it is time to.
+    /// Reads the state of all devices when it is due.
     fn read_devices(&mut self) {
         if self.devices_due > Instant::now() {
             return;
         }
         self.devices_due = Instant::now() + DEVICES_INTERVAL;
-        // Without an answer, the last state remains.
+        // If the kernel does not reply, the last state stays.
         let Ok(links) = self.netlink.links() else { return };
         let facts = links.into_iter().map(|link| {
             let facts = DeviceFacts {
@@ -461,9 +461,9 @@ impl Follower {
         self.read_counters();
     }
 
-    /// Adds the counters of ports. The name of a port is that of its interface.
+    /// Adds the counters of ports to the devices. A port has the name of its interface.
     fn read_counters(&mut self) {
-        // Without an answer, the rows have no statistics until the next time.
+        // If the datapath does not reply, the rows have no statistics until the next call.
         let Ok(snapshot) = self.daemon.datapath.snapshot() else { return };
         for port in snapshot.ports {
             let counters = PortCounters {
@@ -497,7 +497,7 @@ impl Follower {
                 self.progress.pending_since = None;
                 self.progress.installed += 1;
                 if installation.ports != self.ports {
-                    // The devices of new ports may be there now.
+                    // The devices of new ports may exist now.
                     self.devices_due = Instant::now();
                     self.ports.clone_from(&installation.ports);
                 }
@@ -523,7 +523,8 @@ impl Follower {
         }
     }
 
-    /// Opens the management sockets of bridges before tools are told that the bridges are there.
+    /// Opens the management sockets of bridges. This precedes the report to tools that the bridges
+    /// exist.
     fn open_bridges(&mut self) {
         let host = &self.joined.host;
         let integration = Some(&*host.settings().bridge);
@@ -534,7 +535,7 @@ impl Follower {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what `weft show` and metrics tell.
+    /// Updates the status that `weft show` and the metrics report.
     fn report(&mut self) {
         let JoinedHost { local, southbound, host, .. } = &self.joined;
         let session = southbound.client.session();

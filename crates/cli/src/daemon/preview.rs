@@ -1,4 +1,4 @@
-//! What a reload would do on a host, found without a running switch.
+//! Computes the effects of a reload on a host, without a running switch.
 
 use super::no_such_host;
 use super::reload::{PortSteps, changes, check_applicable, endpoint_changes};
@@ -12,18 +12,18 @@ use datapath::config::{Config, TunnelConfig};
 use network::Network;
 use serde::Serialize;
 
-/// A network file that was read, with its name.
+/// A parsed network file, with its name.
 pub struct NamedNetwork {
     /// The name of the file in errors.
     pub file: String,
     pub network: Network,
 }
 
-/// What must be done on a host.
+/// The command that must be run on a host to apply the new network file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
-    /// Nothing: both files say the same.
+    /// None: both files have the same content.
     None,
     /// `weft reload` applies the new file.
     Reload,
@@ -51,18 +51,19 @@ pub struct HostPreview {
 
 impl HostPreview {
     /// Compares two networks for the host of this name. `flows` are the flow files of its bridges,
-    /// in the old and in the new network. `is_same` is true if both network files say the same.
+    /// in the old and in the new network. `is_same` is true if both network files have the same
+    /// content.
     ///
     /// # Errors
-    /// Neither network has the host, or one does not fit it.
+    /// Neither network has the host, or a network cannot be compiled for it.
     pub fn new(
         (old, new): (&NamedNetwork, &NamedNetwork),
         flows: (&FlowFiles, &FlowFiles),
         host: &str,
         is_same: bool,
     ) -> Result<Self, Failure> {
-        // Each host chooses outer checksums by its NIC where the file does not. The choice is
-        // unknown here, so what differs with either one counts.
+        // If the file does not set outer checksums, each host chooses them by its NIC. That choice
+        // is unknown without the host, so both are compared, and a difference in either one counts.
         let with = Self::compare((old, new), flows, host, true)?;
         let without = Self::compare((old, new), flows, host, false)?;
         let mut preview = if with.tunnels.any() || with.endpoints.any() { with } else { without };
@@ -72,7 +73,8 @@ impl HostPreview {
         Ok(preview)
     }
 
-    /// The step is [`Step::None`] if a reload would not be refused.
+    /// Compares both networks with outer checksums on or off. Sets the step to [`Step::None`] if a
+    /// reload would not be refused.
     fn compare(
         (old, new): (&NamedNetwork, &NamedNetwork),
         flows: (&FlowFiles, &FlowFiles),
@@ -118,8 +120,8 @@ impl HostPreview {
         Self { host, step, reason: None, ports, tunnels, endpoints, bridges }
     }
 
-    /// Whose traffic stops: for the moment in which a device or socket is opened again, or for
-    /// good. Ports, tunnels and end points by name.
+    /// The ports, tunnels and end points whose traffic is interrupted: while their device or socket
+    /// is opened again, or permanently.
     pub fn interrupted(&self) -> Vec<String> {
         let of = |what: &str, changes: &ReloadChanges| -> Vec<String> {
             let names = changes.changed.iter().chain(&changes.removed);

@@ -2,8 +2,8 @@
 //! hosts.
 //!
 //! Requests and replies are frames of the hosts themselves inside the tunnel ([`switch::probe`]). A
-//! request of any length has a short reply, and a short request can ask for a reply of any length,
-//! so each direction is measured separately.
+//! long request gets a short reply, and a short request can ask for a long reply, so each direction
+//! is measured separately.
 
 use super::deployment::{Deployment, list_names};
 use datapath::Datapath;
@@ -34,7 +34,7 @@ const REPLIES_PER_SECOND: u32 = 1_000;
 const TOO_BIG_AGE: Duration = Duration::from_secs(30);
 /// How long the MTUs of this host are cached.
 const LOCAL_MTU_AGE: Duration = Duration::from_secs(1);
-/// Maximum number of first requests; each waits [`FIRST_TIMEOUT`] for its reply.
+/// Maximum number of attempts for the first request; each waits [`FIRST_TIMEOUT`] for its reply.
 const MAX_TRIES: u32 = 5;
 const FIRST_TIMEOUT: Duration = Duration::from_millis(300);
 /// Bounds of the timeout of later requests, which is four round trips.
@@ -46,11 +46,11 @@ const ETHERNET_HEADER_LEN: u16 = 14;
 pub struct Probes {
     datapath: Arc<dyn Datapath>,
     deployment: Arc<RwLock<Arc<Deployment>>>,
-    /// The measurements that wait for replies, by their token.
+    /// The measurements that wait for replies, by the token of their requests.
     waiting: Mutex<HashMap<u64, Waiting>>,
-    /// Makes tokens that nobody can guess.
+    /// The source of unpredictable tokens.
     tokens: RandomState,
-    /// Requests and replies sent to each end point.
+    /// Number of requests and replies sent to each end point.
     sent: Mutex<HashMap<EndpointId, u64>>,
 }
 
@@ -88,9 +88,9 @@ impl Probes {
             if arrived.probe.is_reply {
                 let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 let prober = waiting.get(&arrived.probe.token);
-                // Another host than the one that was asked must not answer.
+                // Only the probed host may reply.
                 if let Some(prober) = prober.filter(|p| p.from == (arrived.port, arrived.source)) {
-                    // The prober retries a request whose reply is lost here.
+                    // Fails if the queue is full. The prober then retries the request.
                     let _ = prober.replies.try_send(arrived.probe);
                 }
                 continue;
@@ -115,7 +115,8 @@ impl Probes {
         let mut endpoints = deployment.config.underlay.endpoints.iter();
         let Some(endpoint) = endpoints.find(is_sender) else { return };
         let uplink = &deployment.config.uplink;
-        // Reading the MTUs of guests enters their namespaces, too costly for regular probes.
+        // Regular probes do not ask for the MTUs of guests: reading them enters the guests'
+        // namespaces, which is costly.
         let is_brief = arrived.probe.has_misfit;
         let told = (!is_brief)
             .then(|| listener.too_big(uplink, endpoint.local, endpoint.remote))
@@ -140,7 +141,7 @@ impl Probes {
         let _ = self.datapath.execute(deployment.config.uplink_port, packet, Arc::new(actions));
     }
 
-    /// Requests and replies sent to an end point.
+    /// Number of requests and replies sent to an end point.
     pub(super) fn sent_to(&self, endpoint: EndpointId) -> u64 {
         let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         sent.get(&endpoint).copied().unwrap_or_default()
@@ -157,7 +158,8 @@ impl Probes {
     /// Measures the path to a host of the network file. Takes less than ten seconds.
     ///
     /// # Errors
-    /// A message: no tunnel with end points and keys leads to a host of that name.
+    /// No tunnel with end points and keys leads to a host of that name. The text lists the possible
+    /// hosts.
     pub fn path(&self, host: &str) -> Result<PathFacts, String> {
         let deployment = self.deployment();
         let is_there =
@@ -178,7 +180,7 @@ impl Probes {
         Ok(self.with_prober(&deployment, endpoint, |prober| prober.measure(host)))
     }
 
-    /// Calls `measure` with what probes one end point.
+    /// Calls `measure` with a prober for one end point.
     pub(super) fn with_prober<T>(
         &self,
         deployment: &Deployment,
@@ -198,7 +200,7 @@ impl Probes {
     }
 }
 
-/// Whether the tunnel is one of GRE, which has path probes only with keys.
+/// Whether the tunnel is GRE. Path probes need a tunnel key, which is optional in GRE.
 pub(super) fn is_gre(endpoint: &EndpointConfig) -> bool {
     endpoint.spec.tunnel.carrier() == flow::Carrier::Gre
 }
@@ -218,7 +220,7 @@ fn guest_mtus(deployment: &Deployment) -> Vec<SwitchMtu> {
 /// Listens for ICMP "packet too big" messages of the underlay, and caches the MTUs of this host.
 #[derive(Default)]
 struct PmtuListener {
-    /// One socket for every local address that was asked for.
+    /// One socket for every local address that has been used.
     sockets: HashMap<IpAddr, TooBigSocket>,
     /// The last message for each pair of local and remote address.
     messages: HashMap<(IpAddr, IpAddr), (PmtuReport, Instant)>,
@@ -234,7 +236,7 @@ impl PmtuListener {
         {
             return (uplink_mtu, has_misfit);
         }
-        // The field of the probe has 16 bits.
+        // The MTU field of a probe has 16 bits.
         let mtu = uplink_mtu(deployment).map_or(0, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
         let switches = guest_mtus(deployment);
         let mut places = switches.iter().flat_map(|switch| &switch.places);
@@ -280,7 +282,7 @@ pub(super) struct PathProber<'a> {
     number: u32,
     timeout: Duration,
     listener: PmtuListener,
-    /// Replies need not say anything about MTUs.
+    /// Requests ask for replies without MTUs.
     is_brief: bool,
     last_reply: Option<Probe>,
     /// The last "packet too big" message that the other host has received.
@@ -346,7 +348,7 @@ impl<'a> PathProber<'a> {
         if tries.is_some() {
             facts.forward.mtu = Some(self.longest(needed, ProbeDirection::Forward));
             facts.back.mtu = Some(self.longest(needed, ProbeDirection::Back));
-            // Its reply has the ICMP messages that arrived at the other host during the search.
+            // The reply reports the ICMP messages that the other host received during the search.
             self.request(&[0], ProbeDirection::Back);
         }
         facts.forward.told = self.too_big().or_else(|| self.known_path_mtu());
@@ -361,7 +363,7 @@ impl<'a> PathProber<'a> {
         facts
     }
 
-    /// Whether an outer packet of `length` bytes arrives, and whether a short one does.
+    /// Whether an outer packet of `length` bytes arrives, and whether a short packet arrives.
     pub(super) fn arrives(&mut self, length: u16) -> (bool, bool) {
         self.is_brief = true;
         let (frame, short, sent) = (length.saturating_sub(self.overhead()), 0, Instant::now());
@@ -378,7 +380,7 @@ impl<'a> PathProber<'a> {
         self.longest(limit, ProbeDirection::Forward)
     }
 
-    /// The length of the longest outer packet that arrives, in bytes of IP packet.
+    /// The length of the longest outer packet up to `needed` that arrives, in bytes of IP packet.
     fn longest(&mut self, needed: u16, direction: ProbeDirection) -> u16 {
         let outer = self.overhead();
         let shortest = Probe::MIN_FRAME as u16 + outer;
@@ -389,7 +391,8 @@ impl<'a> PathProber<'a> {
         })
     }
 
-    /// The bytes that the tunnel adds in front of a probe, which carries no logical ports.
+    /// The bytes that the tunnel adds in front of a probe. The tunnel header of a probe carries no
+    /// logical ports.
     fn overhead(&self) -> u16 {
         let tunnel = self.endpoint.spec.tunnel;
         let mut options: TunnelOptions = self.deployment.tunnel_options;
@@ -398,8 +401,8 @@ impl<'a> PathProber<'a> {
         overhead_bytes(tunnel, family, &options).saturating_sub(ETHERNET_HEADER_LEN)
     }
 
-    /// Sends requests, or asks for replies, with frames of these lengths. Retries once. Returns the
-    /// lengths that arrived.
+    /// Sends requests of these frame lengths, or requests replies of these lengths. Retries once.
+    /// Returns the lengths that arrived.
     fn request(&mut self, lens: &[u16], direction: ProbeDirection) -> Vec<u16> {
         let mut pending: HashMap<u32, u16> = HashMap::new();
         let mut arrived: Vec<u16> = Vec::new();

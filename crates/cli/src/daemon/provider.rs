@@ -27,7 +27,7 @@ pub enum DatapathArg {
     None,
 }
 
-/// Which datapath the daemon starts, and why.
+/// The kind of datapath that the daemon starts, and the reason.
 pub struct DatapathChoice {
     kind: Kind,
     reason: String,
@@ -43,10 +43,10 @@ enum Kind {
 const REQUESTED: &str = "requested with --datapath";
 
 impl DatapathChoice {
-    /// Chooses from the command line and from what this host supports.
+    /// Chooses the datapath by the command line and by the capabilities of this host.
     ///
     /// # Errors
-    /// The kernel does not answer netlink.
+    /// The kernel does not reply to netlink requests.
     pub fn new(wanted: DatapathArg) -> Result<Self> {
         Ok(match wanted {
             DatapathArg::User => Self { kind: Kind::User, reason: REQUESTED.to_owned() },
@@ -84,8 +84,8 @@ enum Provider {
     Kernel(Arc<KernelDatapath>),
 }
 
-/// The chosen datapath before it has started a thread. What remains to be done needs fewer
-/// privileges.
+/// The chosen datapath, with no thread started yet. Starting it needs fewer privileges than
+/// preparing it.
 pub struct PreparedProvider {
     prepared: Prepared,
     reason: String,
@@ -253,7 +253,7 @@ impl ActiveProvider {
         matches!(self.provider, Provider::Kernel(_))
     }
 
-    /// True if nothing forwards.
+    /// True for `--datapath none`, which forwards nothing.
     pub fn is_none(&self) -> bool {
         matches!(self.provider, Provider::None(_))
     }

@@ -28,7 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::MacAddr;
 
-/// Megaflows read in one call. The forwarding thread reads them between two batches of frames.
+/// The number of megaflows read in one call. The forwarding thread reads them between two batches
+/// of frames.
 pub(super) const DUMP_BATCH: usize = 128;
 
 impl Daemon {
@@ -183,7 +184,8 @@ impl Daemon {
         fdb
     }
 
-    /// Adds what load balancers and routers remember of their clients.
+    /// Adds the clients of load balancers with affinity, and the connections with a remembered next
+    /// hop.
     fn add_clients(&self, fdb: &mut FdbReply, program: &Program) {
         let protocol =
             |number: u8| Transport::from_ip_protocol(number).map_or("ip", |it| it.name());
@@ -217,7 +219,7 @@ impl Daemon {
         });
     }
 
-    /// The network: as in the network file with what is attached now, or what OVN has told.
+    /// The topology of the network, from the network file and the attached devices, or from OVN.
     pub(super) fn topology(&self) -> Topology {
         let deployment = self.deployment();
         match deployment.network.as_deref() {
@@ -235,7 +237,7 @@ impl Daemon {
         self.switch.learned_since(query).map(millis)
     }
 
-    /// Deletes the learned stations and bindings of a MAC address.
+    /// Deletes the learned forwarding entries and IP bindings of a MAC address.
     pub(super) fn forget(&self, mac: MacAddr) -> ForgetReply {
         let stations = self.switch.fdb().into_iter().filter(|(key, _)| key.mac == mac);
         let bindings = self.switch.bindings().into_iter().filter(|(_, known)| *known == mac);
@@ -272,7 +274,7 @@ impl Daemon {
     }
 }
 
-/// The stations that the network file has for the switches of this host.
+/// The MAC addresses that the network file configures for the switches of this host.
 fn configured_stations(network: &Network, program: &Program) -> Vec<StationRow> {
     let is_local = |name: &str| program.datapaths().any(|(_, datapath)| datapath.name == name);
     let switches = network.logical_switches().iter().filter(|switch| is_local(&switch.name));

@@ -1,10 +1,11 @@
 //! Applies another network file while the switch runs.
 //!
-//! The reload first reads and checks the whole file, and refuses what needs a restart. Then it
-//! adds new tunnels and end points, adds new ports, publishes the program, puts it in force, and
-//! last removes what the file no longer has. In this order no decision of either program refers to
-//! a port or end point that does not exist. Ports and end points that are in both files keep their
-//! numbers, sockets, devices and counters.
+//! The reload first reads and checks the whole file, and refuses changes that need a restart. Then
+//! it adds new tunnels, end points and ports, publishes the program, and waits until all megaflows
+//! of the old program have been checked or deleted. Last it removes ports, tunnels and end points
+//! that the file no longer has. In this order, no megaflow of either program refers to a port or
+//! end point that does not exist. Ports and end points that are in both files keep their numbers,
+//! sockets, devices and counters.
 
 use super::{Daemon, Deployment, sandbox, saved};
 use crate::Failure;
@@ -26,20 +27,20 @@ pub(super) struct Reloads(Mutex<ReloadState>);
 
 #[derive(Default)]
 pub(super) struct ReloadState {
-    /// How many have been applied, or have failed while they were.
+    /// The number of reloads that were applied, or that failed while they were applied.
     applied: u64,
-    /// The daemon stops: no further reload is applied.
+    /// The daemon is stopping: no further reload is applied.
     is_closed: bool,
-    /// The last change of the underlay has succeeded. The start of the daemon does not count: the
-    /// first change sets the whole underlay.
+    /// True if the last change of the underlay succeeded. False at the start, so that the first
+    /// change sets the whole underlay.
     pub(super) has_underlay: bool,
-    /// The last port of each pool that got a device.
+    /// For each pool, the port to which a device was attached last.
     pub(super) last_of_pool: HashMap<String, String>,
 }
 
 impl Reloads {
-    /// Waits until the current reload is applied, and prevents further ones. A reload beside the
-    /// stop of the daemon might leave devices behind.
+    /// Waits until the current reload is applied, and prevents further ones. A reload while the
+    /// daemon stops could leave devices behind.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
     }
@@ -50,7 +51,7 @@ impl Reloads {
 }
 
 impl Daemon {
-    /// Keeps reloads and other changes of the program away.
+    /// Locks out reloads and other changes of the program.
     ///
     /// # Errors
     /// The daemon is stopping.
@@ -82,7 +83,7 @@ impl Daemon {
         }
         loop {
             let applied = self.reloads.lock().applied;
-            // Without the lock: the file system may hang until the time limit.
+            // Reads without the lock, because the file system may hang until the time limit.
             let network = self.reads.load(file)?;
             let flows = self.reads.load_flows(&network, file, &self.host)?;
             let mut state = self.reloads.lock();
@@ -93,7 +94,7 @@ impl Daemon {
                 state.applied += 1;
                 return self.apply(file, (network, &flows), &mut state.has_underlay);
             }
-            // Another reload was applied meanwhile. What it has read may be newer, so read again.
+            // Another reload was applied meanwhile. It may have read a newer file, so read again.
         }
     }
 
@@ -135,7 +136,7 @@ impl Daemon {
         Ok(reloaded)
     }
 
-    /// Replaces the running network by another. Returns the generation of its program.
+    /// Replaces the running network by `new`. Returns the generation of its program.
     ///
     /// # Errors
     /// A socket cannot be opened: nothing has changed. Or the datapath has ended.
@@ -151,7 +152,7 @@ impl Daemon {
         program.allocate_zones(old_program.zones());
         let is_same = old.config.underlay == new.config.underlay;
         let must_change = !is_same || !*has_underlay;
-        // Until this change has succeeded.
+        // Set again once this change has succeeded.
         *has_underlay = false;
         if must_change {
             self.add_underlay(&old.config, &new.config)?;
@@ -166,14 +167,14 @@ impl Daemon {
             saved::save_names(tracker, &program, &new.config);
         }
         let generation = self.switch.publish(program.clone());
-        // Its probes enter the switches of the new program.
+        // Health checks start after the program is published: their probes enter its switches.
         self.follow_health(new);
         // Again, for addresses learned between the first call and the new program.
         self.forget_moved(&old_program, &program, new.network.as_deref());
-        // No decision of the old program may be in force when its ports and end points go.
+        // Outdated megaflows must be deleted before the ports and end points that they use.
         self.switch.enforce(generation)?;
         if let Some(tracker) = self.datapath.tracker() {
-            // The next reload may give these zones to other ports.
+            // The next reload may assign these zones to other ports.
             tracker.flush_zones(&old_program.zones().freed(program.zones()));
         }
         if must_change {
@@ -186,10 +187,10 @@ impl Daemon {
         Ok(generation)
     }
 
-    /// Puts another state of OVN's network in force.
+    /// Replaces the running network by a newer state of OVN's network.
     ///
     /// # Errors
-    /// As of [`Self::put_in_force`]; or the daemon is stopping.
+    /// As for [`Self::put_in_force`]; or the daemon is stopping.
     pub(super) fn install(&self, new: Deployment, program: Program) -> Result<u64, Failure> {
         let mut state = self.reloads.lock();
         if state.is_closed {
@@ -200,10 +201,10 @@ impl Daemon {
         self.put_in_force(&old, &Arc::new(new), program, &steps, &mut state.has_underlay)
     }
 
-    /// Puts a change of the ports in force.
+    /// Applies a change of the ports.
     ///
     /// # Errors
-    /// As of [`Self::put_in_force`].
+    /// As for [`Self::put_in_force`].
     pub(super) fn put_ports_in_force(
         &self,
         old: &Deployment,
@@ -215,7 +216,7 @@ impl Daemon {
         self.put_in_force(old, new, program, &steps, has_underlay)
     }
 
-    /// Adds new tunnels and end points beside the old ones.
+    /// Adds new tunnels and end points, and keeps the old ones for now.
     fn add_underlay(&self, old: &Config, new: &Config) -> Result<(), Failure> {
         let both = merged_underlay(&old.underlay, &new.underlay);
         if let Err(error) = self.datapath.set_underlay(both) {
@@ -227,10 +228,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Adds new ports beside the old ones.
+    /// Adds new ports, and keeps the removed ones for now.
     fn add_ports(&self, steps: &PortSteps) -> Result<(), Failure> {
         for port in &steps.replaced {
-            // Its device must be closed before the new port can open it.
+            // The device of the old port must be closed before the new port can open it.
             self.datapath.remove_port(port.port)?;
         }
         for port in &steps.added {
@@ -239,8 +240,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// Forgets learned addresses that the new program makes wrong: the key of their logical port
-    /// now means another port, the port no longer learns, or the new file has the MAC address.
+    /// Forgets learned addresses that are wrong in the new program: the key of their logical port
+    /// now belongs to another port, the port no longer learns, or the new file configures the MAC
+    /// address.
     fn forget_moved(&self, old: &Program, new: &Program, network: Option<&Network>) {
         let moved = |key: DatapathKey, port: FdbPort| {
             let name = |program: &Program| {
@@ -258,7 +260,7 @@ impl Daemon {
                 self.switch.forget(&StateQuery::MacBinding(key));
             }
         }
-        // A key that now belongs to another datapath says nothing about its clients.
+        // Clients learned under a datapath key do not apply to another datapath with this key.
         let is_other = |key: DatapathKey| {
             let name = |program: &Program| {
                 program.datapath(key).map(|datapath| (datapath.name.clone(), datapath.kind))
@@ -318,9 +320,9 @@ fn learning_ports(program: &Program) -> HashSet<(DatapathKey, PortKey)> {
     ports
 }
 
-/// Refuses changes that need a restart: another uplink, underlay address or size of the table of
-/// connections. Each network
-/// comes with the configuration of one host that follows from it. The error says what differs.
+/// Refuses changes that need a restart: another uplink, underlay address or size of the connection
+/// table. Takes both networks, each with the configuration compiled from it for one host. The error
+/// names the difference.
 pub(super) fn check_applicable(
     (old, old_network): (&Config, Option<&Network>),
     (new, new_network): (&Config, Option<&Network>),
@@ -349,8 +351,8 @@ pub(super) fn check_applicable(
     Ok(())
 }
 
-/// The union of both underlays. Two tunnels of one type cannot be open at once, so a changed
-/// tunnel is only in its new form. A multicast group may be open beside its tunnel.
+/// The union of both underlays. Two tunnels of one type cannot be open at once, so a changed tunnel
+/// is included only in its new form. A multicast group can be open together with its tunnel.
 fn merged_underlay(old: &Underlay, new: &Underlay) -> Underlay {
     let mut both = new.clone();
     let kept: Vec<_> = old.links.iter().filter(|link| !new.links.contains(link)).copied().collect();
@@ -430,7 +432,7 @@ impl PortSteps {
     }
 }
 
-/// The device of a port, which no two ports can have open at once.
+/// The device of a port. Two ports cannot open the same device at once.
 fn device(port: &PortConfig) -> String {
     port.device.to_string()
 }
@@ -515,7 +517,7 @@ mod tests {
         let mut numbers = HostNumbers::default();
         let old =
             config(&mut numbers, "", &["a/p1@h1=t1", "a/p2@h1=t2", "b/p3@h1=t3", "b/p4@h1=t4"]);
-        // p2 is removed, p3 gets another device, p5 takes over the device of p4, and p0 is
+        // p2 is removed, p3 gets another device, p5 replaces p4 and uses its device, and p0 is
         // inserted before p1.
         let new =
             config(&mut numbers, "", &["c/p0@h1=t0", "a/p1@h1=t1", "b/p3@h1=t9", "b/p5@h1=t4"]);

@@ -1,5 +1,5 @@
-//! The privileges of the daemon: which ones it needs and for what, and how it gives up the others
-//! before its first thread that handles packets starts. docs/security.md explains each.
+//! The privileges of the daemon. Lists those that it needs, with reasons, and drops all others
+//! before the first thread that handles packets starts. docs/security.md explains each.
 
 use super::provider::PreparedProvider;
 use anyhow::{Context, Result, bail};
@@ -9,7 +9,7 @@ use netdev::capability::{self, Capability};
 use netdev::sandbox::{Entered, FileAccess, FileLimit, Privileges, Sandbox, SystemCalls};
 use std::path::Path;
 
-/// The capabilities that a switch needs as long as it runs, and what for.
+/// The capabilities that a running switch needs, with reasons.
 fn needed(config: &Config) -> Vec<(Capability, &'static str)> {
     let mut needed = vec![
         (Capability::CAP_NET_ADMIN, "devices and routes"),
@@ -27,22 +27,23 @@ fn enters_namespaces(config: &Config) -> bool {
     config.ports.iter().any(|port| is_inside(&port.device))
 }
 
-/// Those of `needed` that this thread lacks, as text.
+/// The capabilities of `needed` that this thread lacks, as text.
 fn missing(needed: &[(Capability, &str)]) -> Option<String> {
     let lacks = |one: &Capability| capability::missing(&[*one]).is_some();
     list(needed.iter().filter(|(one, _)| lacks(one)))
 }
 
-/// Capabilities and what for, as text; `None` without any.
+/// Capabilities with reasons, as text; `None` for an empty list.
 fn list<'a>(needed: impl Iterator<Item = &'a (Capability, &'a str)>) -> Option<String> {
     let texts: Vec<_> = needed.map(|(one, what)| format!("{one} ({what})")).collect();
     (!texts.is_empty()).then(|| texts.join(", "))
 }
 
-/// Checked before the start: otherwise every port and socket would fail to open, one by one.
+/// Checks the capabilities before the start. Without this check, every port and socket would fail
+/// to open, one by one.
 ///
 /// # Errors
-/// All capabilities that are missing, and what to do.
+/// Some capabilities are missing. The error lists them and the remedy.
 pub fn require_at_start(config: &Config, use_kernel: bool) -> Result<()> {
     let mut all = needed(config);
     let mut remedy = "run weft run as root, or grant them (AmbientCapabilities= in a systemd unit)";
@@ -64,10 +65,11 @@ pub fn require_at_start(config: &Config, use_kernel: bool) -> Result<()> {
     }
 }
 
-/// Checked before a reload: what the new file needs may be given up since the start.
+/// Checks the capabilities before a reload. The daemon may have dropped one that the new file
+/// needs.
 ///
 /// # Errors
-/// All capabilities that are missing, and what to do. Nothing has changed.
+/// Some capabilities are missing. The error lists them and the remedy. Nothing has changed.
 pub fn require_for_reload(config: &Config) -> Result<()> {
     match missing(&needed(config)) {
         Some(missing) => bail!(
@@ -80,18 +82,19 @@ pub fn require_for_reload(config: &Config) -> Result<()> {
 }
 
 /// The capabilities that the new configuration of a host needs and the old one does not, as text.
-/// The daemon gave them up at its start.
+/// The daemon dropped them at its start.
 pub fn further_needed(old: &Config, new: &Config) -> Option<String> {
     let before = needed(old);
     list(needed(new).iter().filter(|one| !before.contains(one)))
 }
 
-/// Gives up all privileges that the switch does not need, for good. No thread that handles packets
-/// or commands may run yet. `sockets` are the files of its sockets, `bridges` is the directory in
-/// which sockets of bridges come and go, and `attached` is the directory of attached devices.
+/// Permanently drops all privileges that the switch does not need. No thread that handles packets
+/// or commands may run yet. `sockets` are the files of the daemon's sockets, `bridges` is the
+/// directory in which it creates and removes sockets of bridges, and `attached` is the directory of
+/// attached devices.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel rejects the sandbox.
 pub fn enter(
     config: &Config,
     provider: &PreparedProvider,
@@ -99,9 +102,9 @@ pub fn enter(
     attached: &Path,
 ) -> Result<FileLimit> {
     let mut files = vec![
-        // The TUN device, which appears with its module.
+        // The directory of the TUN device: the file appears only when its kernel module is loaded.
         FileAccess::Write("/dev/net".into()),
-        // Settings of devices; those of the host are elsewhere in /proc/sys.
+        // The sysctls of network devices. Other sysctls of the host stay read-only.
         FileAccess::Write("/proc/sys/net".into()),
     ];
     if let Some([bpf_fs, folder]) = provider.pin_folders() {
@@ -141,7 +144,7 @@ pub fn enter(
 
 /// The privileges of this thread, which all threads of the daemon have.
 pub fn stats(files: FileLimit) -> PrivilegeStats {
-    // Without /proc, the daemon would not have started.
+    // Fails only without /proc, and then the daemon would not have started.
     let Privileges { capabilities, no_new_privs, has_filter } =
         Privileges::of_this_thread().unwrap_or_default();
     let landlock = match files {

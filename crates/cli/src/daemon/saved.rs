@@ -1,4 +1,5 @@
-//! The connections that an earlier daemon has saved, and the names by which they are recognized.
+//! Restores the connections that an earlier daemon saved. Zones and ports are matched by name,
+//! because their numbers can change.
 
 use super::attached;
 use crate::control::default_path;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 const SUFFIX: &str = ".connections";
 
-/// The file of saved connections beside a control socket.
+/// The file of saved connections that belongs to a control socket.
 pub fn path(control: &Path) -> PathBuf {
     with_suffix(control, SUFFIX)
 }
@@ -25,7 +26,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// The control sockets in the default directory beside which daemons have left files.
+/// The paths of control sockets in the default directory for which earlier daemons left files.
 pub fn controls_with_files() -> BTreeSet<PathBuf> {
     let folder = default_path("");
     let entries = folder.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten();
@@ -36,14 +37,14 @@ pub fn controls_with_files() -> BTreeSet<PathBuf> {
     names.filter_map(|name| control(&name)).collect()
 }
 
-/// Removes the connections that are saved beside a control socket.
+/// Removes the saved connections that belong to a control socket.
 pub fn remove_beside(control: &Path) {
     remove(&path(control));
 }
 
-/// Reads what an earlier daemon has saved, gives zones the numbers that they had, and restores the
-/// connections of zones that still exist into a new file, which replaces the old one. Without a
-/// file the daemon works too, but the next one will not know its connections.
+/// Reads the file of an earlier daemon and gives zones their old numbers. Then writes the
+/// connections of zones that still exist to a new file, which replaces the old one. If the file
+/// cannot be written, this daemon works, but the next one will not know its connections.
 pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Restored {
     let earlier = match Earlier::read(path) {
         Ok(earlier) => earlier.unwrap_or_default(),
@@ -54,7 +55,7 @@ pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Restored 
                 "cannot read saved connections: {error}"
             );
             if error.kind() == std::io::ErrorKind::WouldBlock {
-                // Another daemon saves its connections there.
+                // Another running daemon uses the file.
                 let nothing = std::iter::empty();
                 return Restored::new(None, &config.conntrack, nothing, Duration::ZERO).0;
             }
@@ -92,7 +93,7 @@ pub fn restore(path: &Path, config: &Config, program: &mut Program) -> Restored 
     let renamed = if is_saved { fs::rename(&new, path) } else { Ok(()) };
     let renamed = renamed.with_context(|| format!("cannot rename {}", new.display()));
     if !is_saved || renamed.inspect_err(report_not_saved).is_err() {
-        // The next daemon must not take old connections for those of this one.
+        // The next daemon must not mistake the old connections for those of this daemon.
         remove(&new);
         remove(path);
     }
@@ -107,26 +108,26 @@ fn report_not_saved(error: &anyhow::Error) {
     );
 }
 
-/// Finds the numbers that the ports which opened connections have now.
+/// Maps the saved numbers of ports that opened connections to their present numbers.
 struct Openers<'a> {
     names: &'a BTreeMap<u32, String>,
     numbers: HashMap<String, PortNo>,
 }
 
 impl<'a> Openers<'a> {
-    /// `names` are those that the earlier daemon has saved.
+    /// `names` are the port names that the earlier daemon saved, by port number.
     fn new(names: &'a BTreeMap<u32, String>, config: &Config) -> Self {
         let numbers = config.ports.iter().map(|port| (port_name(port), port.port)).collect();
         Self { names, numbers }
     }
 
-    /// The number of the port that had the number `then`.
+    /// The present number of the port that had the number `then`.
     fn now(&self, then: PortNo) -> PortNo {
-        /// No port.
+        /// Stands for a port that no longer exists.
         const GONE: PortNo = PortNo(u32::MAX);
         match self.names.get(&then.0) {
             Some(name) => self.numbers.get(name).copied().unwrap_or(GONE),
-            // The uplink or a tunnel, whose numbers are always the same.
+            // The uplink or a tunnel, whose numbers are fixed.
             None if !(1..=MAX_PORT.0).contains(&then.0) => then,
             None => GONE,
         }
@@ -172,7 +173,7 @@ fn report(
     }
 }
 
-/// Saves the names that a program gives to zones, before it is put in force.
+/// Saves the names of the zones of a program, and of ports. Called before the program is published.
 pub fn save_names(tracker: &datapath::tracker::Tracker, program: &Program, config: &Config) {
     tracker.save_names(zone_names(program), port_names(config));
 }
@@ -185,12 +186,12 @@ fn port_names(config: &Config) -> Vec<(u32, String)> {
     config.ports.iter().map(|port| (port.port.0, port_name(port))).collect()
 }
 
-/// A port by the names of its switch and of itself.
+/// The saved name of a port: the names of its switch and of the port.
 fn port_name(port: &datapath::config::PortConfig) -> String {
     encode(&[&port.logical_switch, &port.name])
 }
 
-/// The kinds of zone users in names.
+/// The types of zone users in saved names.
 const PORT: &str = "port";
 const DNAT: &str = "dnat";
 const SNAT: &str = "snat";
@@ -221,7 +222,7 @@ fn user_of(name: &str) -> Option<ZoneUser> {
     })
 }
 
-/// Names may have any characters, so a separator would not do.
+/// Encodes parts of a name as JSON. Names may contain any character, so none can be a separator.
 fn encode(parts: &[&str]) -> String {
     serde_json::to_string(parts).unwrap_or_default()
 }
@@ -235,7 +236,7 @@ mod tests {
     use network::Network;
     use packet::PacketBuf;
 
-    /// The host with a switch that has these ports, and a router `r`.
+    /// The configuration of a host with a switch that has these ports, and with a router `r`.
     fn host(ports: &[&str]) -> HostConfig {
         let mut text = "tunnel = \"vxlan\"\n[[host]]\nname = \"h1\"\nuplink = \"eth0\"\n\
                         underlay = []\n[[logical_switch]]\nname = \"blue\"\nvni = 5\n"
@@ -272,7 +273,7 @@ mod tests {
         Headers::parse(&PacketBuf::from_bytes(&frame)).unwrap()
     }
 
-    /// Waits until no process that another test starts holds the lock of the file.
+    /// Waits until the file is not locked. A process forked by another test can inherit the lock.
     fn settle(path: &Path) {
         let is_free = || Earlier::read(path).is_ok();
         testkit::host::wait_until(Duration::from_secs(10), "the file is not locked", is_free);
@@ -303,7 +304,7 @@ mod tests {
         drop(table);
         settle(&path);
 
-        // `a` is gone, and `c` gets its number.
+        // `a` no longer exists, and `c` gets its number.
         let HostConfig { config, mut program, .. } = host(&["c", "b"]);
         assert_eq!(restore(&path, &config, &mut program).len(), 1);
         assert_eq!(zone_of(&program, "b"), zone_of_b);

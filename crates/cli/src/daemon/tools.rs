@@ -1,4 +1,4 @@
-//! Answers what `ovs-appctl` and `ovn-appctl` ask ovs-vswitchd and ovn-controller.
+//! Answers the commands that `ovs-appctl` and `ovn-appctl` send to ovs-vswitchd and ovn-controller.
 
 use super::connections::End;
 use super::queries::DUMP_BATCH;
@@ -11,7 +11,7 @@ use pipeline::ZoneUser;
 use std::fmt::Write as _;
 use std::sync::PoisonError;
 
-/// The longest answer, in bytes.
+/// The longest reply, in bytes.
 const MAX_TEXT: usize = 16 << 20;
 
 /// The commands of each program, for `list-commands`.
@@ -36,7 +36,7 @@ vlog/reopen
 ";
 
 impl Daemon {
-    /// Answers a call, and says how to stop once the tool has the answer.
+    /// Answers a call. For `exit`, also returns how to stop after the reply is sent.
     pub fn answer_tool(&self, program: Program, call: &Call) -> (Reply, Option<Shutdown>) {
         let arguments: Vec<&str> = call.params.iter().map(String::as_str).collect();
         let reply = match (program, call.method.as_str(), arguments.as_slice()) {
@@ -73,7 +73,7 @@ impl Daemon {
                 let deleted = self.switch.delete_megaflows();
                 deleted.map(|()| String::new()).map_err(|error| error.to_string())
             }
-            // weft writes to standard error, which it neither closes nor opens.
+            // Nothing to do: weft logs to standard error, not to a file.
             (Program::Controller, "vlog/close" | "vlog/reopen", []) => Ok(String::new()),
             (Program::Controller, "debug/dump-local-template-vars", []) => {
                 Ok(self.list_templates())
@@ -85,13 +85,13 @@ impl Daemon {
         (reply, None)
     }
 
-    /// Stops the daemon. The first of several requests decides how.
+    /// Stops the daemon. If there are several requests, the first one sets the mode.
     pub fn request_shutdown(&self, mode: Shutdown) {
         let _ = self.shutdown.mode.set(mode);
         self.shutdown.waker.wake();
     }
 
-    /// One line for each connection, as of Open vSwitch.
+    /// One line for each connection, in the format of Open vSwitch.
     fn dump_connections(&self, zone: Option<Zone>) -> Reply {
         let mut text = String::new();
         self.connections_in(zone, |connection, protocol, state| {
@@ -101,7 +101,7 @@ impl Daemon {
         Ok(text)
     }
 
-    /// One line for each megaflow: its condition and actions in the words of `weft flows`.
+    /// One line for each megaflow: its match and actions in the syntax of `weft flows`.
     fn dump_megaflows(&self) -> Reply {
         let mut text = String::new();
         let mut next = Some(DumpCursor::default());
@@ -142,7 +142,8 @@ impl Daemon {
         ["Local template vars:\n".to_owned()].into_iter().chain(lines).collect()
     }
 
-    /// The users of zones: the names of ports, and of routers with what the zone is for.
+    /// The users of zones: the names of ports, and the names of routers and switches with the
+    /// purpose of the zone.
     fn list_zones(&self) -> String {
         let program = self.switch.program();
         let lines = program.zones().iter().map(|(user, zone)| match user {
@@ -156,8 +157,9 @@ impl Daemon {
     }
 }
 
-/// As the programs do: ovs-vswitchd leaves the kernel's flows in force unless it is to clean up,
-/// and ovn-controller removes its host from the southbound database unless it is to restart.
+/// Maps the arguments of `exit` as the original programs do. ovs-vswitchd keeps the kernel's flows
+/// unless `--cleanup` is given. ovn-controller removes its host from the southbound database unless
+/// `--restart` is given.
 fn how_to_stop(program: Program, arguments: &[&str]) -> Option<Shutdown> {
     match (program, arguments) {
         (Program::Vswitchd, []) | (Program::Controller, ["--restart"]) => Some(Shutdown::Detach),
@@ -171,7 +173,7 @@ fn unsupported(method: &str, arguments: &[&str]) -> String {
     format!("weft does not support `{call}`; list-commands lists what it supports")
 }
 
-/// A datapath, such as `system@ovs-system`. There is only one, so its name does not matter.
+/// A datapath, such as `system@ovs-system`. weft has only one datapath, so any name is accepted.
 fn is_datapath(argument: &str) -> bool {
     !argument.starts_with('-') && !argument.contains(['=', ','])
 }
@@ -201,7 +203,7 @@ struct TupleFilter {
 }
 
 impl TupleFilter {
-    /// Parses `ct_nw_src=10.0.0.1,ct_nw_proto=17,...`. An empty text accepts all.
+    /// Parses `ct_nw_src=10.0.0.1,ct_nw_proto=17,...`. An empty text accepts all tuples.
     fn parse(text: &str) -> Option<Self> {
         let mut filter = Self::default();
         for part in text.split([',', ' ']).filter(|part| !part.is_empty()) {
@@ -304,7 +306,7 @@ mod tests {
             (&["zone=7", "zone=8"], Err(())),
             (&["-m"], Err(())),
             (&["a", "b"], Err(())),
-            // Only `dpctl/flush-conntrack` takes a tuple.
+            // Only `dpctl/flush-conntrack` accepts a tuple.
             (&["ct_nw_src=10.0.0.1,ct_nw_proto=6"], Err(())),
         ] {
             let found = zone_of("dpctl/dump-conntrack", arguments);

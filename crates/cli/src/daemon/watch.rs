@@ -1,7 +1,7 @@
 //! Streams dropped packets and the frames of a port to clients.
 //!
-//! The datapath copies packets into a bounded queue. A slow client misses copies and is told how
-//! many; it delays neither forwarding nor other clients.
+//! The datapath copies packets into a bounded queue. A slow client misses copies, and each row
+//! reports how many. It delays neither forwarding nor other clients.
 
 use super::Daemon;
 use super::deployment::Deployment;
@@ -181,8 +181,8 @@ fn drop_row(
     missed: u64,
 ) -> DropRow {
     let DroppedPacket { time, port, reason, len, mut head, .. } = packet;
-    // `head` has only the first bytes of the frame. Key extraction refuses a frame that is shorter
-    // than its headers say, so zeros take the place of the missing bytes.
+    // `head` has only the first bytes of the frame. Key extraction rejects a frame that is shorter
+    // than its headers claim, so zeros replace the missing bytes.
     head.resize(len.clamp(head.len(), PacketBuf::MAX_FRAME), 0);
     let key = flow::extract(&PacketBuf::from_bytes(&head), port, None);
     DropRow {

@@ -10,26 +10,26 @@ const TENTHS: i32 = 10;
 pub const ROW_HEIGHT: i32 = 18;
 const TITLE_HEIGHT: i32 = 24;
 const SUBTITLE_HEIGHT: i32 = 16;
-/// Below the last row.
+/// Space below the last row.
 const BOTTOM: i32 = 6;
-/// Left and right of the text of a box. The left one has the mark of the state.
+/// Space left and right of the text of a box. The left space holds the mark of the state.
 pub const PADDING: i32 = 14;
-/// Between the cells of a row.
+/// Space between the cells of a row.
 const CELL_GAP: i32 = 14;
 const BOX_GAP: i32 = 22;
 const LEAST_WIDTH: i32 = 110;
-/// Around the picture.
+/// Space around the picture.
 pub const MARGIN: i32 = 24;
 /// The height of the title and of the legend.
 pub const TITLE: i32 = 40;
 pub const LEGEND: i32 = 34;
-/// Longer cells are cut.
+/// The maximum length of the text of a cell. Longer texts are cut.
 pub const MAX_CELL_CHARACTERS: usize = 46;
-/// How far a line between boxes of one column leaves it, for the shortest and for all.
+/// The minimum and maximum distance by which a line between boxes of one column bulges to the left.
 const LEAST_BOW: i32 = 22;
 const MOST_BOW: i32 = 120;
 
-/// Where a box is.
+/// The position and size of a box.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Place {
     pub x: i32,
@@ -57,18 +57,18 @@ impl Layout {
         layout
     }
 
-    /// Where lines meet a row or heading, from the top of the picture.
+    /// The height at which lines meet a row or heading, from the top of the picture.
     pub fn height_of(&self, picture: &Picture, end: End) -> i32 {
         self.places[end.index].y + within(&picture.boxes[end.index], end.row)
     }
 
-    /// How far a line between two boxes of one column leaves it to the left.
+    /// The distance by which a line between two boxes of one column bulges to the left.
     pub fn bow(&self, from_y: i32, to_y: i32) -> i32 {
         (LEAST_BOW + (from_y - to_y).abs() / 12).min(MOST_BOW)
     }
 
-    /// Chooses the heights. Switches are in the order of the file; each other column follows the
-    /// column beside it.
+    /// Chooses the vertical positions. Switches are in the order of the file. The boxes of each
+    /// other column are placed close to the boxes of the next column that they are joined to.
     fn stack(&mut self, picture: &Picture) {
         let columns: Vec<Vec<usize>> = (0..Kind::COLUMNS)
             .map(|column| {
@@ -97,7 +97,8 @@ impl Layout {
         self.follow(picture, tunnels, hosts);
     }
 
-    /// The height at which the lines of a box to others would be level.
+    /// The vertical position of a box at which its lines to the boxes `others` are horizontal on
+    /// average.
     fn wanted(&self, picture: &Picture, index: usize, others: &[usize]) -> i32 {
         let (mut sum, mut count) = (0, 0);
         for line in &picture.lines {
@@ -111,7 +112,7 @@ impl Layout {
         }
         match count {
             0 => MARGIN + TITLE,
-            // The cast is lossless: the mean of i32 values.
+            // The cast is lossless, because the value is a mean of i32 values.
             count => (sum / count) as i32,
         }
     }
@@ -121,8 +122,8 @@ impl Layout {
     fn follow(&mut self, picture: &Picture, column: &[usize], others: &[usize]) {
         struct Block {
             first: usize,
-            /// The sum of the wanted heights of its boxes, each less what is above it in the
-            /// column.
+            /// The sum of the wanted positions of its boxes, each minus the total height of the
+            /// boxes above it.
             sum: i64,
             count: i64,
         }
@@ -146,7 +147,7 @@ impl Layout {
         for (number, block) in blocks.iter().enumerate() {
             let end = blocks.get(number + 1).map_or(column.len(), |next| next.first);
             for place in block.first..end {
-                // The cast is lossless: the mean of i32 values.
+                // The cast is lossless, because the value is a mean of i32 values.
                 let top = (block.sum / block.count) as i32;
                 self.places[column[place]].y =
                     (top + offsets[place]).max(MARGIN + TITLE + offsets[place]);
@@ -154,7 +155,7 @@ impl Layout {
         }
     }
 
-    /// Chooses the places of the columns, and the size of the picture.
+    /// Chooses the horizontal positions of the columns, and the size of the picture.
     fn place_columns(&mut self, picture: &Picture) {
         let bows = picture.lines.iter().filter(|line| {
             let column = |end: End| picture.boxes[end.index].kind.column();
@@ -194,7 +195,7 @@ impl Layout {
     }
 }
 
-/// The height of a row or heading in its box, in the middle of the text.
+/// The vertical centre of a row or heading, from the top of its box.
 fn within(drawn: &PictureBox, row: Option<usize>) -> i32 {
     match row.and_then(|row| i32::try_from(row).ok()) {
         None => TITLE_HEIGHT / 2 + 2,
@@ -207,7 +208,7 @@ pub fn heading_height(drawn: &PictureBox) -> i32 {
     TITLE_HEIGHT + if drawn.subtitle.is_empty() { 0 } else { SUBTITLE_HEIGHT } + 4
 }
 
-/// A cell as it is drawn.
+/// The text of a cell as it is drawn.
 pub fn shown(cell: &str) -> String {
     if cell.chars().count() <= MAX_CELL_CHARACTERS {
         return cell.to_owned();
@@ -225,7 +226,7 @@ fn text_width(text: &str) -> i32 {
     tenths / TENTHS + 1
 }
 
-/// A place without coordinates.
+/// A place with a size but without coordinates.
 fn sized(drawn: &PictureBox) -> Place {
     let columns = drawn.rows.iter().map(|row| row.cells.len()).max().unwrap_or(0);
     let mut x = PADDING + 10;
@@ -235,7 +236,7 @@ fn sized(drawn: &PictureBox) -> Place {
         let widths = drawn.rows.iter().filter_map(|row| row.cells.get(column));
         x += widths.map(|cell| text_width(&shown(cell))).max().unwrap_or(0) + CELL_GAP;
     }
-    // The title is wider than the font of rows.
+    // The font of the title is wider than that of rows.
     let heading =
         (text_width(&shown(&drawn.title)) * 5 / 4).max(text_width(&shown(&drawn.subtitle)));
     let rows = i32::try_from(drawn.rows.len()).unwrap_or(i32::MAX / ROW_HEIGHT / 2);
@@ -256,7 +257,8 @@ mod tests {
         PictureBox { kind, title: title.to_owned(), subtitle: String::new(), rows }
     }
 
-    /// Switches and hosts with a line for each row, `shift` rows apart.
+    /// A picture of as many hosts as switches. Row r of switch n is joined to row r of host n + r *
+    /// `shift`, modulo the number of switches.
     fn picture(switches: usize, rows: usize, shift: usize) -> Picture {
         let mut picture = Picture::default();
         for number in 0..switches {

@@ -128,7 +128,7 @@ fn live_picture(args: &Args) -> Result<Picture, Failure> {
     Ok(Picture::new(title, &topology, args.brief, Some(&live)))
 }
 
-/// Leaves what was added since the earlier reply.
+/// Subtracts the counters of the earlier reply from those of the end points.
 fn subtract_endpoints(tunnels: &mut TunnelsReply, earlier: &TunnelsReply) {
     let key = |stats: &EndpointStats| (stats.tunnel.clone(), stats.local, stats.remote);
     let before: HashMap<(String, IpAddr, IpAddr), &EndpointStats> =

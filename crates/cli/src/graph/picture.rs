@@ -1,5 +1,5 @@
-//! [`Picture`]: what is drawn of a topology: boxes with rows in four columns, and the lines between
-//! them. The formats differ only in how they draw it.
+//! [`Picture`]: the drawing of a topology, independent of the output format: boxes with rows in
+//! four columns, and the lines between them.
 
 use super::topology::{PortNode, SwitchNode, Topology};
 use crate::control::replies::TunnelsReply;
@@ -7,9 +7,10 @@ use crate::units::scaled_count;
 use datapath::stats::{Drops, PacketCount, PortStats, Snapshot};
 use std::collections::{BTreeMap, HashMap};
 
-/// With more ports of guests than this, those of a switch on one host are drawn as one row.
+/// The maximum number of guest ports that are drawn one by one. Above it, all ports of a switch on
+/// one host are drawn as one row.
 const MAX_PORT_ROWS: usize = 300;
-/// More drop reasons of a port are added up.
+/// The number of drop reasons that are shown for a port. The counts of further reasons are summed.
 const MAX_REASONS: usize = 2;
 
 /// Boxes and lines.
@@ -22,7 +23,7 @@ pub struct Picture {
     pub is_live: bool,
 }
 
-/// The kind of a box. It decides the column and the colour.
+/// The kind of a box. It determines the column and the colour.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Kind {
     Balancer,
@@ -46,7 +47,7 @@ impl Kind {
     /// The number of columns.
     pub const COLUMNS: usize = 4;
 
-    /// A name for style sheets.
+    /// The name of the class in the style sheet.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Balancer => "balancer",
@@ -63,7 +64,7 @@ impl Kind {
 pub struct PictureBox {
     pub kind: Kind,
     pub title: String,
-    /// Below the title; may be empty.
+    /// The text below the title; may be empty.
     pub subtitle: String,
     pub rows: Vec<Row>,
 }
@@ -71,27 +72,27 @@ pub struct PictureBox {
 /// A row of a box.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Row {
-    /// Texts in columns.
+    /// The texts of the cells.
     pub cells: Vec<String>,
-    /// Everything about it, one fact a line.
+    /// The text of the tooltip: all facts about the row, one a line.
     pub tip: String,
     pub state: State,
 }
 
-/// The state of what a row or line stands for.
+/// The state of the port, device or tunnel that a row or line represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum State {
-    /// Not known, or not asked for.
+    /// Not known, because the picture shows a network file or a port of another host.
     #[default]
     Unknown,
     Up,
     Down,
-    /// Up, and it has dropped packets.
+    /// Up, with dropped packets.
     Drops,
 }
 
 impl State {
-    /// A name for style sheets.
+    /// The name of the class in the style sheet.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -121,7 +122,7 @@ pub struct Line {
 pub struct Live<'a> {
     pub snapshot: &'a Snapshot,
     pub tunnels: &'a TunnelsReply,
-    /// The counters are what was added within this many seconds.
+    /// The counters are increments over this many seconds; `None` for counters since the start.
     pub interval_s: Option<f64>,
 }
 
@@ -178,11 +179,11 @@ struct Painter<'a> {
     routers: BTreeMap<String, usize>,
 }
 
-/// What one row stands for.
+/// The ports that one row represents.
 struct PortGroup<'a> {
     /// The heading of the row.
     name: String,
-    /// The text in the box of the host, if it stands for several ports.
+    /// The text in the box of the host, if the row represents several ports.
     device: Option<String>,
     ports: Vec<&'a PortNode>,
 }
@@ -244,7 +245,7 @@ impl Painter<'_> {
         }
     }
 
-    /// One row in the box of the switch, one in that of the host, and the line between them.
+    /// Adds a row to the box of the switch, a row to the box of the host, and a line between them.
     fn port(&mut self, switch: usize, switch_name: &str, group: &PortGroup<'_>) {
         let mut row = Row { cells: vec![group.name.clone()], ..Row::default() };
         let host = group.ports.first().and_then(|port| port.host.clone());
@@ -288,7 +289,7 @@ impl Painter<'_> {
                 let cells = vec![patch.port.clone(), format!("patch to {}", patch.switch)];
                 let tip = cells.join("\n");
                 let from = self.row(from, Row { cells, tip, state: State::Unknown });
-                // Both switches have a port; one line is enough.
+                // The patch appears in both switches. Draws one line for it.
                 let peer = self.switches.get(&patch.switch);
                 if let Some(&index) = peer.filter(|_| switch.name < patch.switch) {
                     self.line(from, End { index, row: None }, State::Unknown);
@@ -336,7 +337,7 @@ impl Painter<'_> {
             }
         }
         for (from, peer) in links {
-            // Each of the two ports names the other.
+            // The link appears in both routers. Draws one line for it.
             if let Some(&to) = ends.get(&peer).filter(|to| from.index < to.index) {
                 self.line(from, to, State::Unknown);
             }
@@ -476,7 +477,7 @@ fn add_live(row: &mut Row, live: &Live<'_>, stats: &[&PortStats]) {
     );
 }
 
-/// A state without the reason, which the tip has.
+/// A state without its reason. The tooltip shows the reason.
 fn short_state(state: &str) -> String {
     state.split(':').next().unwrap_or_default().to_owned()
 }

@@ -1,5 +1,5 @@
-//! Draws a [`Picture`] as SVG. It has its own background, so it is legible on any page. Viewers
-//! that prefer dark colours get dark ones.
+//! Draws a [`Picture`] as SVG. It has an opaque background, so it is legible on any page. A style
+//! for `prefers-color-scheme: dark` is included.
 
 use super::layout::{self, Layout, MARGIN, PADDING, ROW_HEIGHT, TITLE};
 use super::picture::{End, Kind, Line, Picture, PictureBox, State};
@@ -38,7 +38,7 @@ text{fill:#e6edf3}.s{fill:#9aa4af}.bg{fill:#0d1117}\
 .mark.up{fill:#3fb950}.mark.down{stroke:#f85149}.mark.drops{fill:#d29922}\
 text.down{fill:#ff7b72}text.drops{fill:#e3b341}}";
 
-/// With more lines than this they are fainter.
+/// If there are more lines than this, they are drawn semi-transparent.
 const MANY_LINES: usize = 30;
 
 /// The picture as an SVG document.
@@ -61,7 +61,7 @@ fn write_document(out: &mut String, picture: &Picture, layout: &Layout) -> fmt::
          <text class=\"h\" x=\"{MARGIN}\" y=\"{}\">{title}</text>",
         MARGIN + TITLE / 2 - 4
     )?;
-    // Many lines are fainter, so that they do not hide each other.
+    // Many lines are semi-transparent, so that they do not hide each other.
     let opacity = if picture.lines.len() > MANY_LINES { " opacity=\"0.55\"" } else { "" };
     writeln!(out, "<g{opacity}>")?;
     for line in &picture.lines {
@@ -148,7 +148,8 @@ fn write_box(out: &mut String, drawn: &PictureBox, place: &layout::Place) -> fmt
     writeln!(out, "</g>")
 }
 
-/// A disc, a cross or a triangle: the colour is not the only difference.
+/// Draws the mark of a state: a disc, a cross or a triangle, so that colour is not the only
+/// difference.
 fn write_mark(out: &mut String, state: State, x: i32, y: i32) -> fmt::Result {
     let class = state.name();
     match state {
@@ -192,7 +193,8 @@ fn write_legend(out: &mut String, picture: &Picture, layout: &Layout) -> fmt::Re
     writeln!(out, "<text class=\"s\" x=\"{x}\" y=\"{y}\">{}</text>", texts.join(", "))
 }
 
-/// Text in XML, in one line. Control characters, and those that XML forbids, are replaced.
+/// A text escaped for XML, on one line. Control characters, and characters that XML forbids, are
+/// replaced.
 pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {

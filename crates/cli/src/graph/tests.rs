@@ -1,4 +1,5 @@
-//! Pictures of networks from files, of OVN's names and of running switches.
+//! Tests of pictures: of network files, with unusual names as OVN allows them, and of running
+//! switches.
 
 use super::picture::{End, Kind, State};
 use super::topology::{BalancerNode, HostNode, PortNode, RouterNode, SwitchNode, TunnelNode};
@@ -35,7 +36,7 @@ fn elements(xml: &str) -> Vec<String> {
         }
     };
     while let Some(start) = rest.find('<') {
-        // The style sheet has selectors with characters that other texts escape.
+        // The style sheet contains characters that must be escaped in other texts.
         if open.last() != Some(&"style") {
             check_text(&rest[..start]);
         }
@@ -175,7 +176,7 @@ fn balancers_are_joined_to_their_switches_and_routers() {
     assert_eq!(lines, [("vip", "web"), ("vip", "edge")]);
 }
 
-/// One switch with one port, whose names are as given.
+/// A topology of one switch with one port, in which every text is `name`.
 fn topology_named(name: &str) -> Topology {
     let port = PortNode {
         name: name.to_owned(),
@@ -229,7 +230,7 @@ fn count(packets: u64) -> PacketCount {
     PacketCount { packets, bytes: packets * 1000 }
 }
 
-/// Two hosts, and what the daemon of the first one reports.
+/// A topology of two hosts, with the reports of the daemon on the first one.
 fn running() -> (Topology, Snapshot, TunnelsReply) {
     let toml = "tunnel = \"geneve\"\n".to_owned()
         + &[1, 2]

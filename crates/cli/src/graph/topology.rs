@@ -22,7 +22,7 @@ pub struct Topology {
     pub routers: Vec<RouterNode>,
     /// The load balancers.
     pub load_balancers: Vec<BalancerNode>,
-    /// The tunnel types, each with what its packets have in common.
+    /// The tunnel types.
     pub tunnels: Vec<TunnelNode>,
 }
 
@@ -52,7 +52,7 @@ pub struct SwitchNode {
     pub mtu: u16,
     /// The ports of guests.
     pub ports: Vec<PortNode>,
-    /// The ports that lead to other switches and bridges: this port, the other switch, its port.
+    /// The patch ports to other switches and bridges.
     #[serde(default)]
     pub patches: Vec<PatchNode>,
 }
@@ -122,7 +122,7 @@ pub struct BalancerNode {
     pub backends: Vec<String>,
     /// The switches of its clients.
     pub switches: Vec<String>,
-    /// The routers that spread connections.
+    /// The routers that execute it.
     #[serde(default)]
     pub routers: Vec<String>,
 }
@@ -132,14 +132,15 @@ pub struct BalancerNode {
 pub struct TunnelNode {
     /// Its name.
     pub name: String,
-    /// What its packets are, such as `UDP port 6081`.
+    /// The protocol that carries its packets, such as `UDP port 6081`.
     pub carrier: String,
-    /// The hosts that use it between each other.
+    /// The hosts that it joins.
     pub hosts: Vec<String>,
 }
 
 impl Topology {
-    /// The network of a file. `device_of` is the device of a port of a pool, if it has one.
+    /// The topology of a network file. `device_of` returns the device that is attached to a port of
+    /// a pool.
     pub fn of_network(network: &Network, device_of: impl Fn(&str) -> Option<String>) -> Self {
         let host = |index: HostIndex| network[index].name.clone();
         let port = |port: &Port| PortNode {
@@ -190,8 +191,8 @@ impl Topology {
         }
     }
 
-    /// What a host of OVN knows of the network. `name_of` is the name of the host at an underlay
-    /// address.
+    /// The part of OVN's network that a host knows. `name_of` returns the name of the host with an
+    /// underlay address.
     pub fn of_program(
         program: &Program,
         config: &Config,
@@ -226,7 +227,7 @@ impl Topology {
     }
 }
 
-/// What the topology of a host of OVN is read from.
+/// The sources of the topology on a host of OVN.
 struct ProgramFacts<'a> {
     program: &'a Program,
     config: &'a Config,
@@ -313,7 +314,8 @@ impl ProgramFacts<'_> {
         node
     }
 
-    /// A port that leads to another switch; a router has the link in its own ports.
+    /// The patch node of a port that leads to another switch; `None` for a port that leads to a
+    /// router, whose own ports show the link.
     fn patch(&self, port: &str, peer: DatapathKey) -> Option<PatchNode> {
         let peer = self.program.datapath(peer)?;
         (peer.kind != DatapathKind::Router)
@@ -393,11 +395,13 @@ fn balancer_node(network: &Network, balancer: &LoadBalancer) -> BalancerNode {
     }
 }
 
-/// The tunnel types with the hosts that they join: those with guests or routers in one connected
-/// part of the network, which has a switch of the type.
+/// The tunnel types, each with its hosts. Switches and routers that are linked form a connected
+/// part of the network. A type joins the hosts with guests or routers in a part that contains a
+/// switch of this type.
 fn tunnels_of(network: &Network) -> Vec<TunnelNode> {
     let (switches, routers) = (network.logical_switches(), network.logical_routers());
-    // The parts of switches, then those of routers: each has the number of one of its members.
+    // Union-find over the switches, followed by the routers. Each entry is the number of a member
+    // of the same part.
     let mut parts: Vec<usize> = (0..switches.len() + routers.len()).collect();
     for (index, router) in routers.iter().enumerate() {
         for port in &router.ports {
@@ -437,9 +441,9 @@ fn tunnels_of(network: &Network) -> Vec<TunnelNode> {
     tunnels.into_iter().map(node).collect()
 }
 
-/// The least member of the part of a switch or router.
+/// The representative of the part of a switch or router: its lowest member.
 fn part(parts: &[usize], mut member: usize) -> usize {
-    // Members point to lesser ones.
+    // Each member points to a lower one. The representative points to itself.
     while parts[member] != member {
         member = parts[member];
     }
@@ -475,7 +479,7 @@ fn segment_text(segment: Segment) -> String {
     }
 }
 
-/// As `weft ports` shows it.
+/// A device in the format of `weft ports`.
 fn device_text(device: &Device) -> String {
     match device {
         Device::Tap { name, netns: Some(netns) } => format!("tap {name} in {netns}"),

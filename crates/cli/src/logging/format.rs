@@ -21,7 +21,7 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// The format of lines. `Auto` looks at standard error.
+    /// The format of lines. `Auto` selects the format by the type of standard error.
     pub fn resolve(self) -> LineFormat {
         match self {
             Self::Text => LineFormat::Text,
@@ -31,7 +31,9 @@ impl LogFormat {
                 let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
                 let stderr = fs::metadata("/proc/self/fd/2");
                 let stderr = stderr.map(|stderr| format!("{}:{}", stderr.dev(), stderr.ino()));
-                // A child of a unit may have another standard error, but inherits the variable.
+                // JOURNAL_STREAM names the device and inode of the journal's socket. A child
+                // process inherits the variable but may have another standard error, so they are
+                // compared.
                 match stderr.is_ok_and(|stderr| stderr == named) {
                     true => LineFormat::Journald,
                     false => LineFormat::Text,
@@ -56,7 +58,7 @@ pub struct Fields {
     /// The identifier; empty for messages of libraries.
     pub id: String,
     text: String,
-    /// Name, and value for JSON and as text.
+    /// Name, value for JSON, and value as text.
     fields: Vec<(&'static str, Value, String)>,
 }
 
@@ -108,7 +110,7 @@ impl Visit for Fields {
 }
 
 impl LineFormat {
-    /// A line, with its end.
+    /// A log line with its line break.
     pub fn line(self, time: SystemTime, message: &Message, fields: &Fields) -> String {
         match self {
             Self::Json => json(time, message, fields) + "\n",
@@ -119,7 +121,7 @@ impl LineFormat {
                     false => format!("{} {:>5} {text}\n", Utc(time), message.level),
                 }
             }
-            // Each line is an entry of the journal, which needs the priority.
+            // The journal stores each line as an entry, so each one needs the priority prefix.
             Self::Journald => {
                 let text = text(message, fields);
                 let priority = priority(message.level);
@@ -129,7 +131,8 @@ impl LineFormat {
     }
 }
 
-/// True for the last message of a command and for panics, which are as in other programs.
+/// True for the last message of a command and for panics. They are printed without time and level,
+/// as by other programs.
 fn is_last(message: &Message) -> bool {
     [FAILED.id, PANICKED.id].contains(&message.id)
 }
@@ -165,7 +168,8 @@ fn one_line(text: &str) -> String {
     printable(text).replace('\n', "\\n")
 }
 
-/// Text without control characters but line ends: a terminal would obey them.
+/// Text with control characters escaped, because a terminal would interpret them. Line breaks and
+/// tabs stay.
 fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

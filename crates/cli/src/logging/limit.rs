@@ -1,16 +1,16 @@
-//! [`Limiter`]: how often a kind of message may be logged.
+//! [`Limiter`]: limits the rate of each log message.
 
 use std::time::{Duration, Instant};
 
-/// So many messages of one kind are logged within [`INTERVAL`].
+/// The maximum number of messages with one identifier that are logged within [`INTERVAL`].
 const MOST: u32 = 500;
 const INTERVAL: Duration = Duration::from_secs(10);
-/// The records of ACLs have limits of their own, with a count of their own.
+/// Log records of ACLs have a separate limit and a separate counter.
 const UNLIMITED: &str = messages::ACL_RECORD.id;
 
-/// Counts the messages of each kind.
+/// Counts the messages of each identifier.
 pub struct Limiter {
-    /// There are no more kinds than in the table of messages.
+    /// One entry for each identifier, so at most as many as the table of messages has.
     kinds: Vec<Kind>,
     /// Messages left out since the start.
     total_left_out: u64,
@@ -31,7 +31,7 @@ impl Limiter {
         Self { kinds: Vec::new(), total_left_out: 0 }
     }
 
-    /// Counts a message; false if it is to be left out.
+    /// Counts a message. Returns false if it must not be logged.
     pub fn admit(&mut self, id: &'static str, now: Instant) -> bool {
         if id == UNLIMITED {
             return true;
@@ -55,7 +55,7 @@ impl Limiter {
         self.total_left_out
     }
 
-    /// How many messages of which kinds were left out since the last call: in intervals that have
+    /// The number of messages left out since the last call, by identifier: in intervals that have
     /// ended at `now`, or in all.
     pub fn take_left_out(&mut self, now: Option<Instant>) -> Vec<(&'static str, u64)> {
         let has_ended = |kind: &Kind| {

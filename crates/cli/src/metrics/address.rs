@@ -1,4 +1,4 @@
-//! [`MetricsAddress`]: where metrics are served.
+//! [`MetricsAddress`]: the address at which metrics are served.
 
 use std::fmt;
 use std::net::SocketAddr;

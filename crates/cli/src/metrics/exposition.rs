@@ -1,14 +1,15 @@
 //! The two text formats: OpenMetrics 1.0, and the older one of Prometheus (version 0.0.4).
 //!
-//! They differ in little. In OpenMetrics, `# TYPE` names a counter without `_total`, there are
-//! units and the type `info`, and the text ends with `# EOF`.
+//! They differ in a few points. In OpenMetrics, `# TYPE` names a counter without `_total`, there
+//! are units and the type `info`, and the text ends with `# EOF`.
 
 use super::observation::Observation;
 use datapath::histogram::HistogramCounts;
 use std::fmt::Write as _;
 
-/// The most samples of one family in one answer. It is above the highest port number, so that only
-/// families with several samples for a port, and those of end points, can reach it.
+/// The maximum number of samples of one family in one response. It is above the highest port
+/// number, so that only families with several samples for a port, and families of end points, can
+/// reach it.
 pub const MAX_SAMPLES: usize = 1 << 16;
 const _: () = assert!(MAX_SAMPLES > datapath::config::MAX_PORT.0 as usize);
 
@@ -35,7 +36,7 @@ pub enum Kind {
     Counter,
     /// A number that can go up and down.
     Gauge,
-    /// How many values are at most as large as each of some bounds.
+    /// For each of several bounds, the number of values up to this bound.
     Histogram,
     /// Texts, as labels of the value 1.
     Info,
@@ -51,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// What the names of its samples have behind the family's name.
+    /// The suffix that the names of samples add to the family's name.
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::Counter => "_total",
@@ -68,14 +69,14 @@ pub struct Family {
     pub kind: Kind,
     /// The names of the labels of each sample.
     pub labels: &'static [&'static str],
-    /// One sentence.
+    /// A description in one sentence.
     pub help: &'static str,
-    /// Adds the samples.
+    /// The function that adds the samples.
     pub read: fn(&Observation, &mut Samples<'_>),
 }
 
 impl Family {
-    /// The unit of its values, with which its name ends; empty for numbers of things.
+    /// The unit of its values, which is the last word of its name; empty for counts.
     pub fn unit(&self) -> &'static str {
         let units = ["bytes", "seconds"];
         let is_last = |unit: &&str| self.name.rsplit('_').next() == Some(*unit);
@@ -137,7 +138,7 @@ impl Samples<'_> {
         let mut sum = 0;
         for (bound, count) in values.bounds.iter().zip(&values.counts) {
             sum += count;
-            // OpenMetrics wants a point in each bound.
+            // OpenMetrics requires a decimal point in each bound.
             let bound = format!("{:?}", *bound as f64 / divisor);
             self.integer("_bucket", Some(&bound), sum);
         }
@@ -149,7 +150,7 @@ impl Samples<'_> {
         });
     }
 
-    /// How many samples of this family and those before it were left out.
+    /// The number of samples that were left out, in this family and in all earlier ones.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -200,7 +201,7 @@ impl Samples<'_> {
         let unit = self.family.unit();
         let (name, kind) = match self.format {
             Format::OpenMetrics => (name.to_owned(), kind.name()),
-            // This format has no type for texts.
+            // The Prometheus format has no type `info`.
             Format::Prometheus => (
                 format!("{name}{}", kind.suffix()),
                 if kind == Kind::Info { Kind::Gauge.name() } else { kind.name() },

@@ -1,19 +1,19 @@
-//! The little of HTTP/1.1 that a scrape needs: one request without a body, one answer, and the end
-//! of the connection (RFC 9110, RFC 9112).
+//! The subset of HTTP/1.1 that a scrape needs: one request without a body and one response on each
+//! connection (RFC 9110, RFC 9112).
 
 use super::exposition::Format;
 
-/// The most bytes of a request. The head of a Prometheus scrape has about 300.
+/// The maximum length of a request in bytes. The head of a Prometheus scrape has about 300.
 pub const MAX_REQUEST_BYTES: usize = 8 * 1024;
 
-/// Why a request is not answered with metrics.
+/// The reason why a request gets an error response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The request is no HTTP.
+    /// The request is not valid HTTP.
     Malformed,
-    /// There is nothing but `/metrics`.
+    /// The request is for a path other than `/metrics`.
     NotFound,
-    /// Metrics can only be read.
+    /// The method is not GET.
     Method,
     /// The client took too long.
     Timeout,
@@ -21,7 +21,7 @@ pub enum Refusal {
     TooLong,
     /// An HTTP version other than 1.0 and 1.1.
     Version,
-    /// Too many clients, or the datapath does not answer.
+    /// Too many clients are connected, or the datapath does not reply.
     Busy,
 }
 
@@ -41,7 +41,7 @@ impl Refusal {
         }
     }
 
-    /// The whole answer.
+    /// The complete response.
     pub fn response(self) -> Vec<u8> {
         let (status, text) = self.texts();
         let allow = if self == Self::Method { "Allow: GET\r\n" } else { "" };
@@ -50,7 +50,7 @@ impl Refusal {
     }
 }
 
-/// The answer with metrics.
+/// The response with metrics.
 pub fn metrics(format: Format, body: &str) -> Vec<u8> {
     response("200 OK", format.content_type(), "", body.as_bytes())
 }
@@ -66,16 +66,17 @@ fn response(status: &str, kind: &str, more: &str, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The length of the head in `bytes`, with the empty line behind it; `None` if that is missing.
+/// The length of the request head in `bytes`, including the empty line after it; `None` if that
+/// line is missing.
 pub fn head_len(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
     end.map(|end| end + 4)
 }
 
-/// Reads the head of a request, and chooses a format for the answer.
+/// Reads the head of a request, and chooses a format for the response.
 ///
 /// # Errors
-/// [`Refusal`] when this is no valid request for metrics.
+/// [`Refusal`] when this is not a valid request for metrics.
 pub fn parse(head: &[u8]) -> Result<Format, Refusal> {
     let text = str::from_utf8(head).map_err(|_| Refusal::Malformed)?;
     let mut lines = text.split("\r\n");
@@ -107,7 +108,7 @@ pub fn parse(head: &[u8]) -> Result<Format, Refusal> {
 }
 
 /// The format that a client prefers, from the media ranges of its `Accept` (RFC 9110, section
-/// 12.5.1). A client that accepts neither gets the older format.
+/// 12.5.1). A client that accepts neither format gets that of Prometheus.
 fn choose(accepted: &[&str]) -> Format {
     let best = |kind: &str| {
         let weights = accepted.iter().filter_map(|range| {
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn format_is_chosen_by_the_weights_that_the_client_gives() {
-        // What Prometheus 2.42 sends.
+        // The header of Prometheus 2.42.
         let prometheus = "application/openmetrics-text;version=1.0.0,\
             application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,\
             */*;q=0.1";

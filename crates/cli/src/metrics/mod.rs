@@ -5,9 +5,9 @@
 //! writes them in the text formats of OpenMetrics and Prometheus, [`http`] reads requests, and
 //! [`server`] serves them.
 //!
-//! An observation consists of the replies of the control socket, so that both tell the same. The
-//! thread of a client takes it. Nothing is counted for metrics only, except histograms and numbers
-//! that are read when somebody asks.
+//! An observation consists of replies of the control socket, so that metrics and commands report
+//! the same values. The thread that serves the HTTP client takes it. Apart from histograms, metrics
+//! add no counters to the datapath. Other values are read only for a request.
 
 mod address;
 mod exposition;

@@ -1,4 +1,4 @@
-//! [`Observation`]: everything that the daemon knows at one moment.
+//! [`Observation`]: a snapshot of all values that metrics report.
 
 use crate::control::replies::{ConnectionTotals, ConnectionUse, TunnelsReply};
 use datapath::stats::{Drops, PortStats, Snapshot};
@@ -7,49 +7,49 @@ use std::fs;
 use std::time::Duration;
 use switch::SwitchStats;
 
-/// What metrics are read from: the replies of the control socket, and facts about the process.
+/// The source of all metrics: replies of the control socket, and facts about the process.
 #[derive(Default)]
 pub struct Observation {
-    /// As `weft show --json`, without end points.
+    /// The reply for `weft show --json`, without end points.
     pub show: Snapshot,
-    /// Drops of the ports, also of those that have been removed.
+    /// Drops of all ports, including removed ones.
     pub port_drops: Drops,
-    /// As `weft tunnels --json`.
+    /// The reply for `weft tunnels --json`.
     pub tunnels: TunnelsReply,
     /// The last line of `weft flows --json`.
     pub switch: SwitchStats,
-    /// How many megaflows there may be.
+    /// The maximum number of megaflows.
     pub megaflow_limit: usize,
-    /// The last line of `weft ct --stats --json`, and those before it.
+    /// The last line of `weft ct --stats --json`. The lines before it are in `connection_use`.
     pub connections: ConnectionTotals,
     pub connection_use: Vec<ConnectionUse>,
     /// `None` without OVN.
     pub ovn: Option<OvnFacts>,
-    /// `None` where `/proc` cannot be read.
+    /// `None` if `/proc` cannot be read.
     pub process: Option<ProcessFacts>,
     /// How long the observation took.
     pub took: Duration,
 }
 
-/// Sums the drops of all ports over time. A removed port takes its counters with it, but a sum must
-/// never fall.
+/// Sums the drops of all ports. The counters of a port are lost when it is removed, but the sum
+/// must never decrease, so the last values of removed ports are kept.
 #[derive(Debug, Default)]
 pub struct PortDrops {
-    /// What each present port had at the last observation.
+    /// The counters of each present port at the last observation.
     present: HashMap<String, Drops>,
-    /// What the ports had that have been removed since the start.
+    /// The last counters of all ports that were removed since the start, summed.
     removed: Drops,
 }
 
 impl PortDrops {
-    /// Takes over the counters of the present ports, and returns the sums.
+    /// Stores the counters of the present ports, and returns the sums.
     pub fn sums(&mut self, ports: &[PortStats]) -> Drops {
         let mut earlier = std::mem::take(&mut self.present);
         for port in ports {
             if let Some(drops) = earlier.remove(&port.name)
                 && drops.iter().any(|(reason, count)| port.drops.get(reason) < Some(count))
             {
-                // Another port has its name now.
+                // The counters have decreased: a new port has the same name.
                 add_drops(&mut self.removed, &drops);
             }
             self.present.insert(port.name.clone(), port.drops.clone());
@@ -75,18 +75,21 @@ pub struct OvnFacts {
     pub is_southbound_connected: bool,
     /// The daemon has the lock of the local database.
     pub has_lock: bool,
-    /// The network stays in force although the southbound database has none.
+    /// The last network stays in use, because the southbound database is empty.
     pub holds_network: bool,
-    /// Generations of the network: the one read from the database, and the one in force.
+    /// The generation of the network that was read from the database.
     pub read_nb_cfg: Option<i64>,
+    /// The generation of the network that is installed.
     pub installed_nb_cfg: Option<i64>,
-    /// The age of the oldest change that was read and is not in force.
+    /// The age of the oldest change that was read and is not installed yet.
     pub lag: Duration,
-    /// Logical flows in force, and those that the daemon cannot compile.
+    /// The number of installed logical flows.
     pub flows: usize,
+    /// The number of logical flows that the daemon cannot compile.
     pub bad_flows: usize,
-    /// Networks put in force, and attempts that failed.
+    /// The number of installations of a network.
     pub installed: u64,
+    /// The number of failed installations.
     pub failed: u64,
 }
 
@@ -103,7 +106,7 @@ pub struct ProcessFacts {
 }
 
 impl ProcessFacts {
-    /// Reads those of this process; `None` if `/proc` is not mounted.
+    /// Reads the facts of this process; `None` if `/proc` is not mounted.
     pub fn read() -> Option<Self> {
         let text = |name| fs::read_to_string(format!("/proc/self/{name}")).ok();
         let open_files = fs::read_dir("/proc/self/fd").ok()?.count() as u64;
@@ -118,8 +121,8 @@ impl ProcessFacts {
             rest?.split_whitespace().next()?.parse::<u64>().ok()
         };
         let kilobytes = |name| number(name)?.checked_mul(1024);
-        // The program's name, in parentheses, may have spaces. User and system time are fields 14
-        // and 15.
+        // The program's name, in parentheses, may contain spaces. User and system time are fields
+        // 14 and 15.
         let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(2);
         let ticks: Option<Vec<f64>> = fields.map(|field| field.parse().ok()).collect();
         let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;

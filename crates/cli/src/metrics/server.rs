@@ -1,7 +1,7 @@
 //! [`MetricsSocket`]: serves metrics by HTTP, one request on each connection.
 //!
-//! Each client has a detached thread that ends with the process, so that no client delays the
-//! caller or another client for long. Requests and answers have a deadline.
+//! Each client has a detached thread that ends with the process, so that a client cannot delay the
+//! caller or other clients for long. Requests and responses have a deadline.
 
 use super::exposition::{Format, render};
 use super::families::all;
@@ -20,10 +20,11 @@ use std::time::{Duration, Instant};
 const MAX_CLIENTS: usize = 4;
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a client may take to read the answer. Prometheus waits 10 s for it by default.
+/// How long a client may take to read the response. By default Prometheus waits 10 s for a
+/// response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client that is refused may take to send its request, and to read the answer. Others
-/// wait meanwhile.
+/// How long a client that is refused may take to send its request, and to read the response. No
+/// other client is accepted during this time.
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -31,7 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// The listening socket. The file of a Unix socket is removed on drop.
 pub struct MetricsSocket {
     listener: Listener,
-    /// The address, with the number of the port that the kernel has chosen for port 0.
+    /// The address. If port 0 was requested, it contains the port that the kernel chose.
     address: MetricsAddress,
 }
 
@@ -43,11 +44,12 @@ enum Listener {
 /// The connection to a client.
 trait Client: Read + Write + Send {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
-    /// Tells the client that nothing follows.
+    /// Closes the sending direction of the connection.
     fn end(&self) -> io::Result<()>;
 }
 
-/// The methods of both streams have the same names, but no trait in common.
+/// Implements [`Client`] for both stream types. Their methods have the same names, but no common
+/// trait.
 macro_rules! clients {
     ($($stream:ty),*) => {$(
         impl Client for $stream {
@@ -82,11 +84,12 @@ impl Listener {
 }
 
 impl MetricsSocket {
-    /// Listens at `address`. Replaces the stale socket of a killed daemon. The members of `group`
-    /// may open a Unix socket, besides its owner.
+    /// Listens at `address`. Replaces the stale socket of a killed daemon. The owner and the
+    /// members of `group` may connect to a Unix socket.
     ///
     /// # Errors
-    /// The address is in use or not of this host; a Unix socket as of [`listen_at`].
+    /// The address is in use, or is not an address of this host. For a Unix socket, as for
+    /// [`listen_at`].
     pub fn listen(address: &MetricsAddress, group: Option<&str>) -> Result<Self> {
         let (listener, address) = match address {
             MetricsAddress::Tcp(wanted) => {
@@ -109,7 +112,7 @@ impl MetricsSocket {
         Ok(socket)
     }
 
-    /// Where it listens.
+    /// The address of the socket.
     pub fn address(&self) -> &MetricsAddress {
         &self.address
     }
@@ -122,8 +125,8 @@ impl MetricsSocket {
         }
     }
 
-    /// Serves what `observe` returns; `None` if the datapath does not answer. One observation is
-    /// taken at a time.
+    /// Serves the metrics of the observation that `observe` returns; it returns `None` if the
+    /// datapath does not reply. Only one observation is taken at a time.
     ///
     /// # Errors
     /// The listening thread cannot be started.
@@ -193,8 +196,8 @@ where
 
 /// Refuses a client when there are too many.
 fn turn_away(client: &mut dyn Client) {
-    // The kernel resets a connection that is closed with unread bytes, and the client might not see
-    // the answer.
+    // Reads the request first. The kernel resets a connection that is closed with unread bytes, and
+    // the client might not see the response.
     let mut request = [0; MAX_REQUEST_BYTES];
     let _ = client.set_timeout(REFUSAL_TIMEOUT).and_then(|()| client.read(&mut request));
     let _ = write_all(client, &Refusal::Busy.response(), REFUSAL_TIMEOUT);
@@ -212,7 +215,8 @@ fn serve_client(
     client.end()
 }
 
-/// Reads the head of a request. The outer error is that of the connection.
+/// Reads the head of a request. The outer error is an error of the connection, the inner one a
+/// refusal.
 fn read_head(client: &mut dyn Client) -> io::Result<Result<Vec<u8>, Refusal>> {
     let deadline = Instant::now() + REQUEST_TIMEOUT;
     let (mut bytes, mut buffer) = (Vec::new(), [0; 1024]);
@@ -243,7 +247,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Writes everything within `limit`. The socket's own timeout would not do: it starts again with
+/// Writes everything within `limit`. The timeout of the socket is not enough: it restarts with
 /// every byte that a slow client reads.
 fn write_all(client: &mut dyn Client, bytes: &[u8], limit: Duration) -> io::Result<()> {
     let deadline = Instant::now() + limit;
@@ -268,7 +272,7 @@ fn write_all(client: &mut dyn Client, bytes: &[u8], limit: Duration) -> io::Resu
 mod tests {
     use super::*;
 
-    /// More than the buffers of a socket hold.
+    /// A length above the capacity of the socket's buffers.
     const LARGE: usize = 16 << 20;
 
     #[test]
@@ -276,7 +280,7 @@ mod tests {
         for reads in [0, 100] {
             let (mut server, mut client) = UnixStream::pair().unwrap();
             let reader = std::thread::spawn(move || {
-                // Each byte starts the timeout of the socket again.
+                // Each byte that is read restarts the timeout of the socket.
                 for _ in 0..reads {
                     client.read_exact(&mut [0; 1]).unwrap();
                     std::thread::sleep(Duration::from_millis(5));

@@ -17,8 +17,8 @@ pub enum Key {
     Character(char),
 }
 
-/// The keys in what was read at once. A terminal sends the bytes of one key together; what is not a
-/// known key is left out.
+/// The keys in the bytes of one read. A terminal sends the bytes of one key together. Unknown keys
+/// are left out.
 pub fn decode(bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     let mut rest = bytes;
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(decode(b"q?"), [Character('q'), Character('?')]);
         assert_eq!(decode(b"\x1b[A\x1bOB\x1b[5~\x1b[Hs"), [Up, Down, PageUp, Home, Character('s')]);
         assert_eq!(decode(b"\x03\x1a\x1b"), [Interrupt, Suspend, Escape]);
-        // Modifiers, functions keys, bytes beyond ASCII, and an incomplete sequence.
+        // Modifiers, function keys, bytes outside ASCII, and an incomplete sequence.
         assert_eq!(decode(b"\x1b[1;5A\x1b[15~\xc3\xa9\x1b[12"), []);
         assert_eq!(decode(b""), []);
     }

@@ -84,12 +84,12 @@ pub fn top(args: &Args) -> Result<(), Failure> {
              the cursor; use --once or --json"
         )));
     }
-    // A daemon that does not answer at all is an error, not something to wait for.
+    // Fails if the daemon does not reply to the first request. Later failures are retried.
     let first = read(&path)?;
     watch(args, path, first)
 }
 
-/// Asks the daemon for its counters, as `weft ports` does.
+/// Requests the counters of the daemon, as `weft ports` does.
 fn read(path: &PathBuf) -> Result<Reading, Failure> {
     request::<Snapshot>(path, &Request::Show).map(Reading::new)
 }
@@ -104,7 +104,7 @@ fn one_sample(path: &PathBuf, interval: Duration) -> Result<Sample, Failure> {
     )?)
 }
 
-/// A thread that asks the daemon, so that a daemon that does not answer does not stop the keys.
+/// A thread that sends the requests, so that keys work even if the daemon does not reply.
 struct Asker {
     orders: SyncSender<()>,
     replies: Receiver<Result<Reading, String>>,
@@ -133,7 +133,7 @@ impl Asker {
 /// Shows the table until the user quits.
 fn watch(args: &Args, path: PathBuf, first: Reading) -> Result<(), Failure> {
     let waker = Arc::new(Waker::new()?);
-    // Takes the signals, which the other thread must not get.
+    // Blocks the signals before the other thread starts: it must not receive them.
     let mut terminal = Terminal::take(&waker)?;
     let asker = Asker::start(path, Arc::clone(&waker)).context("cannot start a thread")?;
     let result = Watch {
@@ -147,7 +147,7 @@ fn watch(args: &Args, path: PathBuf, first: Reading) -> Result<(), Failure> {
         colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     }
     .run(&mut terminal, &waker);
-    // Before an error is printed.
+    // Restores the terminal before an error is printed.
     drop(terminal);
     result
 }
@@ -159,7 +159,7 @@ struct Watch {
     /// The last reading, and when it arrived.
     reading: Reading,
     received: Instant,
-    /// When the daemon was asked last.
+    /// When the last request was sent.
     asked: Option<Instant>,
     interval: Duration,
     /// A reply is outstanding.
@@ -188,7 +188,7 @@ impl Watch {
         }
     }
 
-    /// Asks the daemon when an interval has passed.
+    /// Sends a request if an interval has passed since the last one.
     fn ask(&mut self) {
         let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= self.interval);
         if self.view.is_paused || self.is_waiting || !is_due {
@@ -200,8 +200,8 @@ impl Watch {
         }
     }
 
-    /// How long to wait for keys: until the daemon is to be asked. The age of old data is shown in
-    /// seconds.
+    /// How long to wait for keys: until the next request is due, but at most a second, because the
+    /// screen shows the age of old data in seconds.
     fn until_next(&self) -> Duration {
         const SECOND: Duration = Duration::from_secs(1);
         if self.view.is_paused || self.is_waiting {
@@ -253,7 +253,7 @@ impl Watch {
     }
 }
 
-/// The bytes that show lines from the top left corner, over what is there.
+/// The terminal output that draws lines from the top left corner and overwrites the screen.
 fn screen(lines: &[Line], colours: bool) -> String {
     let mut text = "\x1b[H".to_owned();
     for (number, line) in lines.iter().enumerate() {

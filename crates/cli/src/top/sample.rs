@@ -9,7 +9,7 @@ use std::fs;
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Reading {
     pub snapshot: Snapshot,
-    /// In seconds; `None` if the process of the daemon cannot be seen from here.
+    /// In seconds; `None` if the process of the daemon is not visible in this PID namespace.
     pub cpu_s: Option<f64>,
 }
 
@@ -62,7 +62,7 @@ pub struct PortSample {
     pub traffic: Traffic,
     /// Dropped packets.
     pub drops: f64,
-    /// The same by reason.
+    /// Dropped packets by reason.
     pub drop_reasons: Vec<(String, f64)>,
 }
 
@@ -174,13 +174,13 @@ impl Sample {
     }
 }
 
-/// A part of all in percent; `None` of nothing. Counters that are read one after the other can
-/// make the part larger than all.
+/// `part` of `all` in percent; `None` if `all` is 0. At most 100: the counters are not read at the
+/// same instant, so `part` can be larger than `all`.
 fn percent(part: u64, all: u64) -> Option<f64> {
     (all != 0).then(|| (part as f64 / all as f64 * 100.0).min(100.0))
 }
 
-/// A sum. That of nothing is 0: `Iterator::sum` makes it -0.
+/// A sum of rates, which is 0 for an empty list. `Iterator::sum` would return -0.
 fn total(rates: impl Iterator<Item = f64>) -> f64 {
     rates.fold(0.0, |sum, rate| sum + rate)
 }
@@ -189,7 +189,7 @@ fn drop_rates(now: &Drops, before: &Drops, seconds: f64) -> (f64, Vec<(String, f
     let added = rates::added_drops(now, before);
     let mut reasons: Vec<_> =
         added.into_iter().map(|(reason, count)| (reason, count as f64 / seconds)).collect();
-    // The order of reasons with the same rate stays: it is that of their names.
+    // The sort is stable, so reasons with equal rates stay in the order of their names.
     reasons.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     (total(reasons.iter().map(|(_, rate)| *rate)), reasons)
 }
@@ -214,7 +214,7 @@ fn ports(earlier: &Snapshot, later: &Snapshot, seconds: f64) -> Vec<PortSample> 
     later.ports.iter().map(sample).collect()
 }
 
-/// The uplink: its traffic is that of all end points, and tagged frames.
+/// The rates of the uplink: the sum over all end points, and tagged frames.
 fn uplink(earlier: &Snapshot, later: &Snapshot, seconds: f64) -> PortSample {
     let (now, before) = (&later.uplink, &earlier.uplink);
     let (drops, drop_reasons) = drop_rates(&now.drops, &before.drops, seconds);
@@ -233,7 +233,7 @@ fn uplink(earlier: &Snapshot, later: &Snapshot, seconds: f64) -> PortSample {
     }
 }
 
-/// What was received from and sent to each end point.
+/// The traffic received from and sent to each end point between two snapshots.
 fn endpoints<'a>(
     earlier: &'a Snapshot,
     later: &'a Snapshot,
@@ -316,7 +316,7 @@ mod tests {
         let reasons = [("hairpin".to_owned(), 20.0), ("acl_drop".to_owned(), 10.0)];
         assert_eq!(sample.ports[0].drop_reasons, reasons);
         assert!(sample.ports[2].drops.is_sign_positive(), "no drops are 0, not -0");
-        // The uplink has the traffic of its end points.
+        // The traffic of the uplink is the sum over its end points.
         assert_eq!(sample.ports[2].name, "uplink eth0");
         assert_eq!(sample.ports[2].traffic.rx_packets, 100.0);
         assert_eq!(sample.tunnels[0].traffic.rx_bits, 100.0 * 8000.0);

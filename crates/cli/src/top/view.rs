@@ -1,5 +1,5 @@
-//! [`View`]: what is on the screen, and how keys change it. It has no terminal: it turns samples
-//! and a size into lines.
+//! [`View`]: the content of the screen, and its changes by keys. It does not access the terminal:
+//! it converts samples to lines for a screen size.
 
 use super::keys::Key;
 use super::sample::{PortSample, Sample, Traffic, TunnelSample};
@@ -7,18 +7,18 @@ use crate::units::{scaled, scaled_count};
 use std::cmp::Ordering;
 use std::time::Duration;
 
-/// Lines above the table, and its heading.
+/// The number of lines above the heading of the table.
 const HEAD_LINES: usize = 4;
-/// Fewer characters are not drawn: there is a message instead.
+/// The smallest screen. On a smaller one, only a message is shown.
 const LEAST_WIDTH: usize = 30;
 const LEAST_HEIGHT: usize = HEAD_LINES + 3;
-/// Names are cut to this width if that makes room for another column.
+/// The width to which names are cut to make room for other columns, and the maximum width.
 const NAME_WIDTH: usize = 24;
 const MAX_NAME_WIDTH: usize = 40;
-/// States are cut to this width.
+/// The width to which states are cut.
 const STATE_WIDTH: usize = 20;
 
-/// How a piece of text looks.
+/// The style of a piece of text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Style {
     #[default]
@@ -45,7 +45,7 @@ enum Table {
     Tunnels,
 }
 
-/// A column that a table can be sorted by. The headings say what they are.
+/// A column of the tables, by which they can be sorted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
 pub enum Column {
     Name,
@@ -92,7 +92,7 @@ impl Column {
         }
     }
 
-    /// The columns in the order in which a narrow screen gives them up, the most important first.
+    /// The columns by importance, the most important first. A narrow screen omits the last ones.
     const BY_IMPORTANCE: [Self; 8] = [
         Self::Name,
         Self::RxBits,
@@ -111,7 +111,7 @@ struct Row<'a> {
     switch: &'a str,
     state: &'a str,
     traffic: Traffic,
-    /// Drops of ports; the path MTU of end points.
+    /// The value of the last column: drops of a port, or the path MTU of an end point.
     last: f64,
     reasons: &'a [(String, f64)],
     table: Table,
@@ -180,7 +180,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What a key asks the program for.
+/// The action that a key requests from the main loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
     Nothing,
@@ -192,7 +192,7 @@ pub enum Wish {
 #[derive(Clone, Debug, Default)]
 pub struct View {
     pub sample: Option<Sample>,
-    /// Why there are no newer samples, and since when.
+    /// Why there are no newer samples, and for how long.
     pub trouble: Option<(String, Duration)>,
     interval: Duration,
     table: Table,
@@ -202,7 +202,7 @@ pub struct View {
     is_helping: bool,
     /// The first row of the table that is shown.
     top: usize,
-    /// How many rows the last picture had room for.
+    /// The number of rows that fit on the screen when it was last drawn.
     page: usize,
 }
 
@@ -263,7 +263,7 @@ impl View {
 
     fn picture(&mut self, width: usize, height: usize) -> Vec<Line> {
         let mut lines = self.head();
-        // The heading of the table and the last line are not rows of it.
+        // The heading of the table and the last line of the screen take two lines.
         self.page = height.saturating_sub(lines.len() + 2);
         let Some(sample) = &self.sample else { return lines };
         let rows = sorted_rows(sample, self.table, self.column, self.is_reversed);
@@ -306,7 +306,7 @@ impl View {
     }
 }
 
-/// The rows of a table in order. Numbers are sorted from the largest, texts from the first.
+/// The rows of a table in order. Numbers are sorted in descending order, texts in ascending order.
 fn sorted_rows(sample: &Sample, table: Table, column: Column, is_reversed: bool) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = match table {
         Table::Ports => sample.ports.iter().map(Row::of_port).collect(),
@@ -320,7 +320,7 @@ fn sorted_rows(sample: &Sample, table: Table, column: Column, is_reversed: bool)
     rows
 }
 
-/// The columns that fit: their widths, and whether the reasons of drops follow.
+/// The columns that fit, with their widths.
 fn columns(
     rows: &[Row<'_>],
     table: Table,
@@ -334,7 +334,7 @@ fn columns(
     };
     let mut chosen: Vec<(Column, usize)> = Vec::new();
     let mut room = width.unwrap_or(usize::MAX);
-    // The column that the table is sorted by stays.
+    // The column that the table is sorted by is always shown.
     let first = [Column::Name, sorted];
     let order = first.into_iter().chain(Column::BY_IMPORTANCE);
     for column in order {
@@ -343,7 +343,7 @@ fn columns(
         }
         let mut wanted = width_of(column);
         if width.is_some() && column == Column::State {
-            // The reason of a state makes no other column disappear.
+            // A state with a long reason is cut, so that it does not displace other columns.
             wanted = wanted.min(STATE_WIDTH);
         }
         if width.is_some() && column == Column::Name {
@@ -414,7 +414,7 @@ fn table(
     lines
 }
 
-/// What concerns the whole switch.
+/// The lines about the whole switch.
 fn summary(sample: &Sample) -> Vec<Line> {
     let up = Duration::from_secs(sample.uptime_s);
     let plain = |text: String| (Style::Plain, text);
@@ -500,7 +500,7 @@ Any key goes back.";
     text.lines().map(|line| vec![(Style::Plain, line.to_owned())]).collect()
 }
 
-/// A sample as text without styles, in full width.
+/// A sample as text without styles, with no limit on the width.
 pub fn text(sample: &Sample, column: Column) -> String {
     let rows = sorted_rows(sample, Table::Ports, column, false);
     let mut lines = summary(sample);
@@ -519,7 +519,7 @@ pub fn text(sample: &Sample, column: Column) -> String {
     out
 }
 
-/// A line without what exceeds a width.
+/// A line cut to a width.
 fn cut(line: Line, width: usize) -> Line {
     let mut room = width;
     let mut kept = Line::new();
@@ -533,7 +533,7 @@ fn cut(line: Line, width: usize) -> Line {
     kept
 }
 
-/// A name without control characters: they could move the cursor.
+/// A name with control characters replaced, because they could move the cursor.
 fn printable(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
@@ -637,7 +637,7 @@ every 1 s  sorted by RX BIT/S (down)  q quit  s sort  r reverse  p pause  t tunn
         assert_eq!(heading(60), "PORT         RX PKT/S  RX BIT/S  TX PKT/S  TX BIT/S  DROPS/S");
         assert_eq!(heading(40), "PORT         RX BIT/S  TX BIT/S  DROPS/S");
         assert_eq!(heading(30), "PORT         RX BIT/S");
-        // The column that the table is sorted by stays.
+        // The column that the table is sorted by is always shown.
         let mut by_switch = view();
         by_switch.column = Column::Switch;
         let heading = texts(&mut by_switch, 30, 12).remove(HEAD_LINES);
@@ -682,7 +682,7 @@ every 1 s  sorted by RX BIT/S (down)  q quit  s sort  r reverse  p pause  t tunn
         view.press(Key::Left);
         assert_eq!((view.column, names(&mut view)[0].as_str()), (Column::Drops, "vm2"));
 
-        // Two rows of four have room.
+        // Two of the four rows fit.
         view.press(Key::End);
         let rows =
             |view: &mut View| texts(view, 80, HEAD_LINES + 4)[HEAD_LINES + 1..][..2].join("|");

@@ -98,7 +98,7 @@ fn detect_format(path: &Path, text: &str) -> Format {
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
     match first {
         Some(line) if line.starts_with('{') => Format::Southbound,
-        // A TOML table or key. Flows have no blanks around `=`.
+        // A TOML table or key. Flows have no spaces around `=`.
         Some(line) if line.starts_with('[') || line.contains(" = ") => Format::Network,
         _ => Format::Ofctl,
     }

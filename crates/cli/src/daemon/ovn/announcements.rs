@@ -1,4 +1,4 @@
-//! Sends what this host announces to networks.
+//! Sends the announcements of addresses on this host, such as gratuitous ARP, to physical networks.
 
 use super::Follower;
 use chassis::AnnouncementKey;
@@ -7,18 +7,18 @@ use services::announce::Announcer;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Frames that one turn sends. More wait for the next turn.
+/// The maximum number of frames that one turn sends. The others wait for the next turn.
 const BURST: usize = 256;
-/// The rest between two turns, while frames wait.
+/// The pause between two turns while frames wait.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The announcements of this host.
 pub(super) struct Announcements {
     announcer: Announcer<AnnouncementKey>,
-    /// Where the frames enter the program.
+    /// The ports from which the frames enter the pipeline.
     from: BTreeMap<AnnouncementKey, OriginPort>,
     start: Instant,
-    /// Not before this time.
+    /// The earliest time of the next turn.
     earliest: Instant,
 }
 
@@ -30,7 +30,7 @@ impl Default for Announcements {
 }
 
 impl Follower {
-    /// Sends the announcements that are due. Returns when to do so again.
+    /// Sends the announcements that are due. Returns when the next ones are due.
     pub(super) fn announce(&mut self) -> Option<Instant> {
         let Announcements { announcer, from, start, earliest } = &mut self.announcements;
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! [`Database`]: a connection with its events and its transactions, one at a time.
+//! [`Database`]: a connection to a database, its events, and at most one transaction at a time.
 
 use super::RETRY;
 use anyhow::{Context, Result};
@@ -13,28 +13,28 @@ pub struct Database {
     name: &'static str,
     pub client: Client,
     pub pending: Option<RequestId>,
-    /// No transaction is sent before.
+    /// No transaction is sent before this time.
     pub retry_at: Option<Instant>,
     was_refused: bool,
 }
 
-/// What has happened on a connection.
+/// The events of a connection since the last call.
 #[derive(Default)]
 pub struct Received {
-    /// There was a complete update.
+    /// A complete update has arrived.
     pub is_updated: bool,
-    /// It was the first of a connection.
+    /// The update was the first of the connection.
     pub is_first: bool,
     pub changes: Vec<RowChange>,
-    /// All rows have arrived that the conditions up to this sequence number select.
+    /// All rows have arrived that the monitor conditions up to this sequence number select.
     pub applied_conditions: Option<u64>,
-    /// The server has refused conditions.
+    /// The server has refused monitor conditions.
     pub has_refused_conditions: bool,
 }
 
 impl Database {
     pub fn new(name: &'static str, config: Config, tls: Option<TlsFiles>) -> Result<Self> {
-        // Hosts that boot alike give their daemons the same process id.
+        // A random seed: daemons of hosts that boot identically can have equal process ids.
         let seed = RandomState::new().build_hasher().finish();
         let client = Client::new(config.seed(seed), tls)
             .with_context(|| format!("cannot use the {name} database"))?;
@@ -84,7 +84,7 @@ impl Database {
         received
     }
 
-    /// Takes all events of the southbound database for `host`, and asks for the rows that the host
+    /// Takes all events of the southbound database for `host`, and requests the rows that the host
     /// needs now. True if rows have changed.
     pub fn pass_to(&mut self, host: &mut Host, now: Instant) -> bool {
         let received = self.receive();
@@ -109,7 +109,7 @@ impl Database {
             TransactOutcome::Committed(_) => self.was_refused = false,
             TransactOutcome::NotSent | TransactOutcome::Lost => {}
             TransactOutcome::Failed(error) => {
-                // It is repeated, so that one line must do.
+                // The transaction is retried, so only the first failure is logged.
                 if !std::mem::replace(&mut self.was_refused, true) {
                     messages::log!(OVN_WRITE_FAILED, "{} database: {error}", self.name);
                 }

@@ -1,5 +1,5 @@
-//! Notices devices that come and go. A logical port without its device is released, and claimed
-//! when the device comes.
+//! Notices devices that are added or removed. The host claims a logical port when its device
+//! appears, and releases it when the device is removed.
 
 use netdev::epoll::{Epoll, EpollEvents, Waker};
 use netdev::{Monitor, Netlink, NetlinkEvent};
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long the thread rests after a change, so that many changes at once cost little.
+/// The pause of the thread after a change, so that many changes at once cost little.
 const PAUSE: Duration = Duration::from_millis(50);
 
 const EVENTS: u64 = 0;
 const STOP: u64 = 1;
 
-/// The thread that watches the devices of this host, until this is dropped.
+/// The thread that watches the devices of this host. It stops when this handle is dropped.
 pub(super) struct LinkWatch {
     has_changed: Arc<AtomicBool>,
     stop: Arc<Waker>,
@@ -23,7 +23,7 @@ pub(super) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Starts the thread. It wakes the owner when a device comes or goes.
+    /// Starts the thread. It wakes the owner when a device is added or removed.
     pub fn start(owner: ovsdb::io::Waker) -> netdev::Result<Self> {
         let (has_changed, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(Waker::new()?));
         let monitor = Monitor::open()?;
@@ -42,7 +42,7 @@ impl LinkWatch {
         Ok(Self { has_changed, stop, thread: Some(thread) })
     }
 
-    /// True if devices have come or gone since the last call.
+    /// True if devices were added or removed since the last call.
     pub fn take_change(&self) -> bool {
         self.has_changed.swap(false, Ordering::AcqRel)
     }
@@ -52,13 +52,13 @@ impl Drop for LinkWatch {
     fn drop(&mut self) {
         self.stop.wake();
         if let Some(thread) = self.thread.take() {
-            // Its panic has been reported.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// The names of all devices; `None` if the kernel does not answer.
+/// The names of all devices; `None` if the kernel does not reply.
 pub(super) fn names(netlink: &Netlink) -> Option<BTreeSet<Arc<str>>> {
     let links = netlink.links().ok()?;
     Some(links.into_iter().map(|link| link.name.into()).collect())
@@ -68,7 +68,7 @@ fn watch(mut monitor: Monitor, epoll: &Epoll, notify: impl Fn()) {
     let mut known: BTreeSet<String> = BTreeSet::new();
     let mut events = EpollEvents::new();
     loop {
-        // Without the kernel's events, devices are read every few seconds.
+        // After an error this thread ends. The owner still reads the devices every few seconds.
         if epoll.wait(&mut events, None).is_err() || events.tokens().any(|token| token == STOP) {
             return;
         }

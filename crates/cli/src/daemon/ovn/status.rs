@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What `weft show` tells about OVN.
+/// The facts about OVN for `weft show`.
 #[derive(Debug, Default)]
 pub struct OvnStatus {
     pub southbound: String,
@@ -20,24 +20,26 @@ pub struct OvnStatus {
     pub progress: Progress,
 }
 
-/// How far the switch has followed the databases, for metrics.
+/// The progress of the switch in following the databases, for metrics.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// The connections to both databases are ready.
+    /// The connection to the local database is ready.
     pub is_local_connected: bool,
+    /// The connection to the southbound database is ready.
     pub is_southbound_connected: bool,
-    /// The network stays in force although the southbound database has none.
+    /// The last network stays in use, because the southbound database is empty.
     pub holds_network: bool,
     /// The `nb_cfg` that was read from the southbound database.
     pub read_nb_cfg: Option<i64>,
-    /// When the oldest change arrived that is not in force.
+    /// When the oldest change arrived that is not installed yet.
     pub pending_since: Option<Instant>,
-    /// Networks put in force, and attempts that failed.
+    /// The number of installed configurations.
     pub installed: u64,
+    /// The number of failed installations.
     pub failed: u64,
 }
 
-/// The most flows that `weft show` names.
+/// The maximum number of flows that `weft show` names.
 pub const MAX_NAMED: usize = 20;
 
 impl OvnStatus {

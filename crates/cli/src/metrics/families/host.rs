@@ -1,4 +1,4 @@
-//! The databases of OVN, and the daemon itself.
+//! Metrics of the connections to OVN's databases, and of the daemon process.
 
 use super::{counter, gauge, info};
 use crate::metrics::exposition::{Family, Samples};

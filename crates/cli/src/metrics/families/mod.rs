@@ -1,4 +1,4 @@
-//! The table of all metrics, and its form in the documents.
+//! The table of all metrics, and its rendering for docs/metrics.md.
 
 mod host;
 mod switch;
@@ -8,7 +8,7 @@ use super::exposition::{Family, Kind, Samples};
 use super::observation::Observation;
 use std::collections::BTreeMap;
 
-/// The parts of the table: where it is about, and the families.
+/// The parts of the table: a title and the families.
 const PARTS: [(&str, &[Family]); 8] = [
     ("Ports of guests", traffic::PORTS),
     ("Uplink and tunnels", traffic::UNDERLAY),
@@ -49,7 +49,7 @@ fn add_reasons(samples: &mut Samples<'_>, reasons: &BTreeMap<String, u64>) {
     reasons.iter().for_each(|(reason, count)| samples.add(&[reason], *count));
 }
 
-/// A state that begins with `up` says that the device is there: `up, behind PROGRAM`.
+/// True if the state of a device begins with `up`, as in `up, behind PROGRAM`.
 fn is_up(state: &str) -> bool {
     state.split(',').next() == Some("up")
 }

@@ -1,4 +1,4 @@
-//! Megaflows, upcalls, the revalidator, and tracked connections.
+//! Metrics of megaflows, upcalls, the revalidator, and tracked connections.
 
 use super::{add_reasons, counter, gauge, histogram};
 use crate::metrics::Observation;
@@ -296,7 +296,7 @@ pub const CONNECTIONS: &[Family] = &[
     }),
 ];
 
-/// Adds the number of connections of each zone or port, or its limit where it has one.
+/// Adds the number of connections of each zone or port, or its limit if it has one.
 fn add_use(of: &Observation, to: &mut Samples<'_>, what: &str, is_limit: bool) {
     for row in of.connection_use.iter().filter(|row| row.what == what) {
         let value = if is_limit { row.limit } else { Some(row.connections) };

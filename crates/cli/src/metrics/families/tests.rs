@@ -7,7 +7,7 @@ use datapath::stats::{
 };
 use std::collections::BTreeSet;
 
-/// An observation that has everything: this many ports, and two end points.
+/// An observation with values for all metrics, this many ports, and two end points.
 fn observation(ports: u32) -> Observation {
     let count = PacketCount { packets: 5, bytes: 500 };
     let reasons = |names: &[&str]| -> Drops {
@@ -133,7 +133,7 @@ fn samples_are_the_values_of_the_observation() {
         (r#"weft_port_receive_packets_total{port="vm3"}"#, "5"),
         (r#"weft_port_transmit_bytes_total{port="vm3"}"#, "500"),
         (r#"weft_port_drops_total{port="vm1",reason="unknown_mac"}"#, "2"),
-        // One of the uplink, and one of each port.
+        // One drop of the uplink, and one of each port.
         (r#"weft_drops_total{reason="malformed"}"#, "4"),
         (r#"weft_drops_total{reason="hairpin"}"#, "0"),
         ("weft_endpoints_unresolved", "1"),
@@ -163,9 +163,9 @@ fn number_of_samples_is_bounded_when_there_are_ten_thousand_ports() {
     let distinct: BTreeSet<_> = samples.iter().map(|(name, _)| name).collect();
     assert_eq!(distinct.len(), samples.len(), "each sample is there once");
     let of_ports = samples.iter().filter(|(name, _)| name.contains("port=\"vm")).count();
-    // Six for each port, three drop reasons, and two about connections.
+    // Each port has six counters, three drop reasons, and two samples about connections.
     assert_eq!(of_ports, PORTS as usize * 11);
-    // One more for the zone of each port.
+    // The zone of each port has one more sample.
     let others = samples.len() - of_ports - PORTS as usize;
     assert!(others < 400, "{others} samples do not depend on ports");
     assert!(PORTS as usize * 3 < MAX_SAMPLES, "nothing is left out");

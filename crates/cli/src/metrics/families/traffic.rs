@@ -1,4 +1,4 @@
-//! Ports, uplink and tunnels.
+//! Metrics of ports, uplink and tunnels.
 
 use super::{add_reasons, counter, gauge, info, is_up};
 use crate::metrics::Observation;
@@ -200,7 +200,7 @@ fn add_ports(of: &Observation, to: &mut Samples<'_>, value: impl Fn(&PortStats) 
     of.show.ports.iter().for_each(|port| to.add(&[&port.name], value(port)));
 }
 
-/// Adds a counter of each end point, from what was received and sent.
+/// Adds one counter of each end point. `value` computes it from the received and the sent packets.
 fn add_ends(
     of: &Observation,
     to: &mut Samples<'_>,
