@@ -1,7 +1,8 @@
-//! How a switch uses the offloads of its devices and kernel, and why.
+//! How a switch uses the offloads of its devices and kernel, with reasons.
 //!
 //! [`OuterChecksum`] is a decision, which `weft run` applies. The functions of this module predict
-//! what the kernel and the devices do with super-packets. `weft show` prints all of it.
+//! what the kernel and the devices do with super-packets. `weft show` prints the decision and the
+//! predictions.
 
 use crate::checks::tunnel::{OuterHeaders, PerformedBy, TunnelSupport, tunnel_support};
 use crate::cost::{self, Cost};
@@ -22,7 +23,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Makes a decision from its three texts.
+    /// Creates a decision from its three texts.
     pub fn new(what: impl Into<String>, how: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), how: how.into(), why: why.into() }
     }
@@ -70,7 +71,7 @@ impl OuterChecksum {
         Self { on, why }
     }
 
-    /// The choice for a tunnel type, where `asked` is the network file's setting.
+    /// The decision for a tunnel type. `asked` is the setting in the network file.
     pub fn chosen(
         &self,
         tunnel: TunnelType,
@@ -99,7 +100,7 @@ const SINGLE: &str = "segments one by one";
 /// checksum offload.
 const BATCHES_WITHOUT_CHECKSUM: KernelVersion = KernelVersion::new(6, 11);
 
-/// At which attach point BPF programs decapsulate. `hook` is `tcx` or `clsact`.
+/// The attach point at which BPF programs decapsulate. `hook` is `tcx` or `clsact`.
 pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Decision {
     let xdp = match uplink.xdp {
         Some(xdp) if xdp.is_native() => "supports native XDP",
@@ -114,8 +115,8 @@ pub fn decap_by_programs(uplink: &NicFacts, hook: &str) -> Decision {
     Decision::new("decap", format!("programs at tc, by {hook}"), why)
 }
 
-/// How super-packets of a tunnel type are sent through a device, and who segments them.
-/// `by_programs` is true if BPF programs send, false if worker threads do.
+/// How super-packets of a tunnel type are sent through a device, and whether the device or the
+/// kernel segments them. `by_programs` is true if BPF programs send, false if worker threads do.
 pub fn sending(
     nic: &NicFacts,
     kernel: KernelVersion,
@@ -193,7 +194,7 @@ pub fn receiving(nic: &NicFacts, tunnel: TunnelType, is_led: bool) -> Decision {
     Decision::new(format!("{tunnel} received"), how, why)
 }
 
-/// How super-packets reach a guest behind a TAP device, to which a worker thread writes them.
+/// How super-packets reach a guest with a TAP device: a worker thread writes them to it.
 pub fn tap(name: &str) -> Decision {
     let why = "a thread writes them into its TAP, and the guest's kernel takes them as received";
     Decision::new(format!("port {name}"), WHOLE, why)

@@ -1,9 +1,9 @@
 //! The throughput lost when a NIC lacks an offload, as measured by this project.
 //!
 //! The ratios were measured on veth devices with the offload switched off, on a machine with two
-//! cores. They say how much work is left to the CPU, not how many Gb/s a host will reach. A NIC
-//! also coalesces what it receives. A veth whose peer has TCP segmentation does not, so in the
-//! measurement the receiving CPU did that work as well: expect no less than these ratios.
+//! cores. They show how much work is left to the CPU, not how many Gb/s a host will reach. A NIC
+//! also coalesces received segments. A veth whose peer has TCP segmentation does not, so in the
+//! measurement the receiving CPU also did this work: the ratios are lower bounds.
 
 use flow::TunnelType;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde::Serialize;
 /// A measured ratio of the throughput of one TCP stream: without the offload, to with it.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Cost {
-    /// The part of the throughput that is left, 0.0 to 1.0.
+    /// The fraction of the throughput that remains, 0.0 to 1.0.
     pub at_least: f64,
     /// The file in this repository that holds the measurement.
     pub source: &'static str,
@@ -20,15 +20,16 @@ pub struct Cost {
 /// The study `software-tunnelling`: one TCP stream, offload profiles `full` and `tso`.
 const STUDY: &str = "docs/results/2026-11-23-bench/results.json";
 
-/// What is left of weft's throughput without tunnel segmentation and UDP segmentation
-/// (UDP_SEGMENT), but with plain TCP segmentation.
+/// The remaining throughput of weft without tunnel segmentation and UDP segmentation (UDP_SEGMENT),
+/// but with plain TCP segmentation.
 ///
-/// `None` for tunnels that were not measured, and for those that need neither offload.
+/// `None` for tunnels that were not measured, and for tunnels that need neither offload.
 pub fn without_tunnel_segmentation(tunnel: TunnelType) -> Option<Cost> {
     (tunnel == TunnelType::Vxlan).then_some(Cost { at_least: 0.46, source: STUDY })
 }
 
-/// The same for super-packets that the kernel sends, measured with the kernel's own VXLAN device.
+/// As [`without_tunnel_segmentation`], for super-packets that the kernel sends. Measured with the
+/// kernel's own VXLAN device.
 ///
 /// `None` for tunnels that were not measured.
 pub fn of_kernel_without_tunnel_segmentation(tunnel: TunnelType) -> Option<Cost> {

@@ -14,7 +14,7 @@ use netdev::{Error, Link, Netlink, Result};
 use network::{Host, Network};
 use std::collections::BTreeSet;
 
-/// What to diagnose.
+/// The scope of a diagnosis.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis<'a> {
     /// Devices that lead to other hosts. If empty: the uplink in the network file, otherwise all
@@ -29,7 +29,7 @@ impl Diagnosis<'_> {
     /// be read becomes a finding.
     ///
     /// # Errors
-    /// A device in `nics` does not exist, or the kernel does not answer netlink.
+    /// A device in `nics` does not exist, or the kernel does not reply to netlink requests.
     pub fn diagnose(&self) -> Result<Report> {
         let links = Netlink::open()?.links()?;
         let mut report = Report::default();

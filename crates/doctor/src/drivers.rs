@@ -9,11 +9,11 @@ pub struct Driver {
     pub name: &'static str,
     /// Whether super-packets with two VLAN tags reach the driver unsegmented. The kernel segments
     /// them for drivers that use its default check (`vlan_features_check`). Drivers with
-    /// `passthru_features_check` get all of them.
+    /// `passthru_features_check` receive all of them unsegmented.
     pub segments_two_tags: Option<bool>,
     /// The carriers of the tunnels whose inner headers receive-side scaling (RSS) hashes.
     pub hashes_inside: &'static [Carrier],
-    /// The kernel source file or commit that says so.
+    /// The kernel source file or commit that shows these properties.
     pub source: &'static str,
 }
 
@@ -39,7 +39,7 @@ pub const KNOWN: &[Driver] = &[
              (GRE: 21.3 Gb/s on one queue, 90.5 Gb/s on 8)",
         )
     },
-    // These drivers check only the header lengths, which two tags do not exceed.
+    // These drivers check only the lengths of headers, and two tags are within the limits.
     driver("i40e", true, "i40e_main.c i40e_features_check"),
     driver("iavf", true, "iavf_main.c iavf_features_check"),
     driver("ice", true, "ice_main.c ice_features_check"),

@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// In order.
+    /// No fault was found.
     Pass,
     /// It works, but costs more than necessary; or it could not be checked.
     Warn,
@@ -17,7 +17,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// As printed.
+    /// The name in the output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pass => "PASS",
@@ -41,7 +41,7 @@ impl Level {
 pub enum Fix {
     /// Safe and easily undone: `weft doctor --fix` applies it.
     Safe(Vec<Action>),
-    /// An administrator has to decide: a command, or what to change in a file.
+    /// An administrator has to decide: a command, or a change of a file.
     Command(String),
 }
 
@@ -51,8 +51,8 @@ impl Fix {
         Self::Safe(vec![action])
     }
 
-    /// Actions that other software on this host, or its security, may depend on: shown, but never
-    /// applied.
+    /// A fix that may affect other software on this host, or its security. Its actions are shown as
+    /// commands, but never applied.
     pub fn needs_decision(actions: Vec<Action>) -> Self {
         Self::Command(Self::Safe(actions).command())
     }
@@ -85,7 +85,7 @@ pub struct Finding {
     pub check: &'static str,
     /// The severity.
     pub level: Level,
-    /// What was checked: a device, a switch, or `host`.
+    /// The subject of the check: a device, a switch, or `host`.
     pub subject: String,
     /// The value seen.
     pub seen: String,
@@ -96,7 +96,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// A finding that is in order.
+    /// A finding with severity PASS.
     pub fn pass(
         check: &'static str,
         subject: &str,

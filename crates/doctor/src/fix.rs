@@ -1,13 +1,14 @@
-//! Fixes that the doctor may apply itself: each is one step, easily undone, and loses no packet.
+//! Fixes that `weft doctor --fix` can apply: each is one step, is easily undone, and causes no
+//! packet loss.
 
 use netdev::{CpuMask, Error, Ethtool, Netlink, Netns, Steering};
 
-/// A change, and the value before it.
+/// A change, with the new and the old value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// A sysctl, its parts joined by `/`.
     Sysctl {
-        /// Such as `net/ipv4/conf/eth0/rp_filter`.
+        /// The key, such as `net/ipv4/conf/eth0/rp_filter`.
         key: String,
         /// The new value.
         value: String,
@@ -18,9 +19,9 @@ pub enum Action {
     Feature {
         /// The device.
         link: String,
-        /// Such as `tx-udp-segmentation`.
+        /// The name of the offload, such as `tx-udp-segmentation`.
         name: String,
-        /// On, or off.
+        /// The new state.
         on: bool,
     },
     /// The CPUs that RPS distributes the packets of a receive queue to.
@@ -83,7 +84,8 @@ impl Action {
     }
 }
 
-/// The key as `sysctl` prints it, unless it holds a device name with a dot.
+/// The key with dots, as `sysctl` prints it. A key that contains a device name with a dot keeps its
+/// slashes.
 fn dotted(key: &str) -> String {
     if key.contains('.') { key.to_owned() } else { key.replace('/', ".") }
 }

@@ -1,15 +1,15 @@
-//! Whether this host can run the kernel datapath.
+//! Probes whether this host can run the kernel datapath.
 
 use crate::facts::{HostFacts, KernelVersion};
 use datapath_bpf::OLDEST_KERNEL;
 use netdev::{Netlink, Result};
 
-/// What the kernel datapath requires of a host.
+/// The properties of a host that the kernel datapath requires.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// The kernel's version.
     pub kernel: KernelVersion,
-    /// The kernel has BTF, without which BPF programs cannot be relocated for it.
+    /// The kernel has BTF, which is needed to relocate BPF programs for it.
     pub btf: bool,
     /// The BPF JIT compiler is on; `None` when this process may not read the sysctl.
     pub jit: Option<bool>,
@@ -26,12 +26,12 @@ impl Capabilities {
     /// changes nothing, and needs no privilege.
     ///
     /// # Errors
-    /// The kernel does not answer netlink.
+    /// The kernel does not reply to netlink requests.
     pub fn probe() -> Result<Self> {
         Ok(Self::of(&HostFacts::read(&[], &Netlink::open()?.links()?)))
     }
 
-    /// The requirements, from facts that were already read.
+    /// Takes the properties from facts that were already read.
     pub fn of(host: &HostFacts) -> Self {
         let kernel = &host.kernel;
         Self {
@@ -47,7 +47,7 @@ impl Capabilities {
     /// Whether `--datapath auto` can choose the kernel datapath.
     ///
     /// # Errors
-    /// One sentence on the first requirement that is missing.
+    /// A sentence about the first requirement that is not met.
     pub fn kernel_datapath(&self) -> Result<(), String> {
         let Self { kernel, btf, jit, tcx, clsact, .. } = *self;
         if kernel < OLDEST_KERNEL {

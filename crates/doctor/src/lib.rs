@@ -1,5 +1,5 @@
-//! Diagnosis of a host: what its NICs, MTUs and kernel offer for tunnels, what is wrong, and how to
-//! fix it.
+//! Diagnosis of a host: the capabilities of its NICs, MTUs and kernel for tunnels, faults, and
+//! fixes.
 //!
 //! [`facts`] reads the state of the host from netlink, ioctl and `/proc`. [`checks`] turns facts
 //! into [`Finding`]s without any I/O, so that recorded hardware is checked by the same code as a

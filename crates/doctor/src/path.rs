@@ -4,9 +4,10 @@ use crate::facts::SwitchMtu;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Lengths tried in one round.
+/// The number of lengths tried in one round.
 const AT_ONCE: u16 = 32;
-/// Each round narrows the search by a factor of 32: four rounds cover all lengths.
+/// The maximum number of rounds. Each one narrows the search by a factor of 32, so four rounds
+/// cover all lengths.
 const ROUNDS: usize = 4;
 
 /// An ICMP "packet too big" or "fragmentation needed" from a router.
@@ -23,7 +24,7 @@ pub struct PmtuReport {
 pub struct PathDirection {
     /// The longest outer packet that arrived, in bytes; `None` when none did.
     pub mtu: Option<u16>,
-    /// What a router reported.
+    /// The path MTU that a router reported.
     pub told: Option<PmtuReport>,
 }
 
@@ -42,7 +43,7 @@ pub struct PathFacts {
     pub needed: u16,
     /// The tunnel's overhead, in bytes per packet.
     pub overhead: u16,
-    /// Probes sent until the first answer; `None` without an answer.
+    /// Number of probes sent until the first reply; `None` without a reply.
     pub tries: Option<u32>,
     /// Round-trip time in microseconds.
     pub rtt_us: Option<u64>,
@@ -61,8 +62,8 @@ pub struct PathFacts {
 }
 
 /// Searches for the longest packet that arrives, between `low`, which is known to arrive, and
-/// `high`. `ask` sends probes of the given lengths and returns the lengths that arrived. When a
-/// length arrives, all shorter ones are taken to arrive too.
+/// `high`. `ask` sends probes of the given lengths and returns the lengths that arrived. If a
+/// length arrives, all shorter ones are assumed to arrive too.
 pub fn search(low: u16, high: u16, mut ask: impl FnMut(&[u16]) -> Vec<u16>) -> u16 {
     let longest = |arrived: Vec<u16>, low: u16| arrived.into_iter().max().unwrap_or(low).max(low);
     if high <= low || longest(ask(&[high]), low) >= high {

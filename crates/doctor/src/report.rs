@@ -75,8 +75,7 @@ pub struct NicReport {
     pub rfs: Vec<u32>,
     /// The CPU mask of XPS, by transmit queue.
     pub xps: Vec<String>,
-    /// Native XDP; `None` when the kernel does not report it.
-    /// Native XDP; `None` when the kernel does not say.
+    /// The driver supports native XDP; `None` if the kernel does not report it.
     pub native_xdp: Option<bool>,
     /// The source of the driver's properties in [`drivers`].
     pub driver_source: Option<&'static str>,
@@ -243,8 +242,8 @@ fn write_nic(nic: &NicReport, out: &mut String) -> fmt::Result {
     writeln!(out)
 }
 
-/// The reasons for everything that devices do not do, each once: part, reason, tunnels. GRO by the
-/// kernel is the normal case and left out.
+/// The reasons why devices do not perform an offload, without duplicates: the offload, the reason,
+/// the tunnel types. GRO by the kernel is the normal case and left out.
 fn whys(supports: &[TunnelSupport]) -> Vec<(&'static str, &str, Vec<&'static str>)> {
     let mut whys: Vec<(&'static str, &str, Vec<&'static str>)> = Vec::new();
     for support in supports {

@@ -1,4 +1,4 @@
-//! Faults that a test cannot cause on its machine: the checks run on made-up facts.
+//! Tests of faults that a test cannot cause on its machine: the checks run on constructed facts.
 
 use doctor::checks::tunnel::OuterHeaders;
 use doctor::checks::tunnel_reception::{ReceivedTunnel, old_firewall, ports};
@@ -197,7 +197,8 @@ fn receiving_on_one_cpu_is_found() {
         "{command}"
     );
     assert_eq!(wrong(&healthy(), &NicFacts { steering: steering(&[4, 4, 4, 4]), ..card() }), []);
-    // One CPU cannot share its work; a veth receives on the sender's CPU.
+    // No finding: a host with one CPU cannot spread packets, and a veth receives on the sender's
+    // CPU.
     let alone = HostFacts { cpus: [0].into_iter().collect(), ..healthy() };
     assert_eq!(wrong(&alone, &crowded), []);
     let veth = NicFacts { kind: Some("veth".to_owned()), channels: None, rx_queues: 1, ..card() };
@@ -286,7 +287,7 @@ fn owner_of_a_tunnel_port_is_named() {
     assert_eq!((level, fix.as_deref()), (Level::Fail, Some(look)));
     assert_eq!(seen, "UDP port 4789 is used by ovs-vswitchd (process 42)");
     assert_eq!(said(&by("weft"), &vxlan).0, Level::Pass, "it is ours");
-    // Without CAP_SYS_PTRACE, weft's own socket looks like any other.
+    // Without CAP_SYS_PTRACE, the owner of a socket is unknown, even if it is weft.
     let unseen = |sees_all| TunnelListeners {
         sockets: vec![socket(7)],
         sees_all,

@@ -67,7 +67,7 @@ impl Lab {
         lab
     }
 
-    /// Runs a shell command as root on the host, with a `/sys` that shows the host's devices.
+    /// Runs a shell command as root in the host's namespace, with a `/sys` that shows its devices.
     fn sh(&self, command: &str) {
         const ON_ITS_OWN: &str = "mount -t sysfs sysfs /sys && exec sh -c \"$0\"";
         let mut shell = self.host.program("unshare");
@@ -143,7 +143,7 @@ const FAULTS: &[(&str, &str, Level)] = &[
     (concat!(firewall!("input"), "udp dport 4789 drop"), "firewall", Level::Fail),
     (concat!(firewall!("prerouting"), "udp dport 4789 drop"), "firewall", Level::Fail),
     (concat!(firewall!("output"), "meta l4proto gre drop"), "firewall", Level::Fail),
-    // weft bypasses the firewall for these.
+    // weft bypasses the firewall for these packets.
     (concat!(firewall!("input"), "meta l4proto gre drop"), "firewall", Level::Warn),
     (concat!(firewall!("input"), "tcp dport 7471 drop"), "firewall", Level::Warn),
     (concat!(firewall!("output"), "tcp dport 7471 drop"), "firewall", Level::Warn),
@@ -162,7 +162,7 @@ const FAULTS: &[(&str, &str, Level)] = &[
     ),
 ];
 
-/// Cleans up after each fault what its fix does not.
+/// Commands that clean up after each fault what its fix does not.
 const AFTER: &str = "nft flush ruleset; ip link del br7 2>/dev/null; \
                      sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0 \
                      net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0";
@@ -196,7 +196,8 @@ fn single_fault_gives_one_finding_and_its_command_fixes_it() {
 fn port_used_by_another_program_gives_one_finding() {
     require_root!();
     let lab = Lab::new();
-    // Named like a tunnel port of the Open vSwitch kernel module, which only ovs-vsctl may delete.
+    // A device with the name of a tunnel port of Open vSwitch's kernel module, which only ovs-vsctl
+    // may delete.
     lab.sh("ip link add vxlan_sys_4789 type vxlan external dstport 4789; \
          ip link set vxlan_sys_4789 up");
     let wrong = lab.wrong();

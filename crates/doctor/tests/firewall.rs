@@ -1,5 +1,5 @@
-//! Rules of nft and iptables on a test host: what the doctor predicts for tunnel packets must be
-//! what the kernel does with them.
+//! Rules of nft and iptables on a test host. The kernel must treat tunnel packets as the doctor
+//! predicts.
 
 use doctor::checks::firewall::{Firewall, FirewallOutcome, PacketDirection, TunnelPacket};
 use doctor::checks::tunnel_reception::{ReceivedTunnel, firewall};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use testkit::host::{TestHost, WireEnd, pair};
 use testkit::{require_program, require_root};
 
-/// Two hosts on one link; the second one gets the rules.
+/// Two hosts on one link. The rules are installed on `host`.
 struct Lab {
     far: TestHost,
     far_end: WireEnd,
@@ -37,7 +37,7 @@ impl Lab {
     /// Replaces the ruleset.
     fn nft(&self, rules: &str) {
         self.run("nft", &["flush ruleset"]);
-        // nft wants each block to end with a newline.
+        // nft requires a newline at the end of each block.
         let lines = rules.replace("} }", "}\n}\n").replace("} chain", "}\nchain");
         self.run("nft", &[&lines]);
     }
@@ -56,7 +56,7 @@ impl Lab {
         let receiver = self.host.run(|| UdpSocket::bind((here, port))).unwrap();
         receiver.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let sender = self.far.run(|| UdpSocket::bind((far, 0))).unwrap();
-        // Sending can fail: an earlier ICMP error is reported by the next send.
+        // Can fail, because the kernel reports an earlier ICMP error at the next send.
         let _ = sender.send_to(b"tunnel", (here, port));
         receiver.recv_from(&mut [0; 16]).is_ok()
     }
@@ -238,7 +238,7 @@ fn outcome_is_what_the_kernel_does_with_a_packet() {
     require_root!();
     require_program!("nft", "nftables");
     let lab = Lab::new();
-    // Resolves the neighbours before rules can block that.
+    // Resolves the neighbours before the rules can drop neighbour discovery.
     assert!(lab.receives(false, 9) && lab.receives(true, 9));
     for (rules, passes) in RULES {
         lab.nft(rules);
@@ -324,7 +324,7 @@ fn outcome_is_open_when_it_depends_on_unknown_values() {
     }
 }
 
-/// Generates random rules, the same ones in every run (xorshift).
+/// A pseudo-random generator of rules with a fixed seed (xorshift).
 struct Dice(u32);
 
 impl Dice {
@@ -335,7 +335,7 @@ impl Dice {
         self.0 % sides
     }
 
-    /// A chain that may jump to chains of higher numbers.
+    /// A random chain that may jump to chains with higher numbers.
     fn chain(&mut self, number: u32, chains: u32) -> String {
         let conditions = [
             "",

@@ -1,5 +1,5 @@
-//! The diagnosis of the machine that the tests run on: it works, with and without root, and in
-//! time.
+//! The diagnosis of the machine that runs the tests. It must succeed in time, with and without
+//! root.
 
 use doctor::Level;
 use doctor::diagnose::Diagnosis;

@@ -1,7 +1,7 @@
 //! Checks of NICs whose `ethtool -k` output was published. Each file in `recorded/` names its
 //! source.
 //!
-//! For i40e (except a virtual function) and bnxt_en no complete output was found.
+//! No complete output was found for bnxt_en, and for i40e only that of a virtual function.
 
 use doctor::Level;
 use doctor::checks::nic::findings;
@@ -22,7 +22,7 @@ const ALIASES: [(&str, &str); 8] = [
     ("ntuple-filters", "rx-ntuple-filter"),
     ("receive-hashing", "rx-hashing"),
 ];
-/// Lines that summarise several features.
+/// Lines that summarise several features. They are skipped.
 const SUMS: [&str; 3] = ["tx-checksumming", "scatter-gather", "tcp-segmentation-offload"];
 
 /// Parses the `driver:` line of `ethtool -i` and the output of `ethtool -k`.
@@ -65,8 +65,8 @@ const AND_PORTS: u64 = 0xf0;
 const YES: PerformedBy = PerformedBy::Yes;
 const SOFT: PerformedBy = PerformedBy::InSoftware;
 
-/// By tunnel type: segmentation for the user datapath and for the kernel datapath, with outer
-/// checksums.
+/// The results for each tunnel type with outer checksums: segmentation for the user datapath, and
+/// for the kernel datapath.
 fn segmentation(nic: &NicFacts) -> Vec<(PerformedBy, Option<PerformedBy>)> {
     let outer = OuterHeaders { v6: false, checksum: true };
     let supports = TunnelType::ALL.map(|tunnel| tunnel_support(nic, tunnel, outer));

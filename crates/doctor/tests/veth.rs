@@ -1,8 +1,8 @@
-//! What the doctor predicts for super-packets must be what happens to them: a veth with every
-//! combination of the offloads, and a packet socket at its peer that sees whether they arrive
-//! whole.
+//! The doctor's predictions for super-packets must agree with the kernel. The test sets every
+//! combination of offloads on a veth, and a packet socket at its peer shows whether super-packets
+//! arrive whole.
 //!
-//! GRE is missing: a virtio-net header cannot describe a GRE super-packet.
+//! GRE is not tested, because a virtio-net header cannot describe a GRE super-packet.
 
 use doctor::checks::tunnel::{OuterHeaders, PerformedBy, TunnelSupport, tunnel_support};
 use doctor::facts::NicFacts;
@@ -26,7 +26,7 @@ const WHOLE: usize = 1600;
 /// Timeout for the arrival of frames.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The offloads that are switched; those in one group together.
+/// The offloads that are switched. The offloads of one group are switched together.
 const SWITCHES: [&[&str]; 5] = [
     &["tx-tcp-segmentation", "tx-tcp6-segmentation"],
     &["tx-udp-segmentation"],
@@ -84,11 +84,12 @@ impl Lab {
         let features =
             features.flat_map(|(bit, names)| names.iter().map(move |n| (*n, on >> bit & 1 == 1)));
         let features: Vec<_> = features.collect();
-        // A requested offload stays off when it depends on one that is off; the facts reflect that.
+        // The result is ignored: a requested offload stays off if it depends on one that is off,
+        // and the facts show that.
         let _ = self.near.ethtool().unwrap().set_features(&self.ends.0.name, &features).unwrap();
     }
 
-    /// Calls `send` and returns the length of the longest frame that arrives and is of the kind.
+    /// Calls `send`. Returns the length of the longest arriving frame that `is_of_kind` accepts.
     fn longest(&self, is_of_kind: fn(&[u8], bool) -> bool, send: impl FnOnce(&Self)) -> usize {
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
         while let Ok(Some(_)) = self.watcher.recv(&mut packet) {}
@@ -106,7 +107,7 @@ impl Lab {
                 }
                 _ => std::thread::sleep(Duration::from_micros(100)),
             }
-            assert!(Instant::now() < end, "waited in vain: {bytes} of {PAYLOAD} bytes came");
+            assert!(Instant::now() < end, "timeout: {bytes} of {PAYLOAD} bytes arrived");
         }
         longest
     }
@@ -194,7 +195,7 @@ fn prediction_is_right_for_super_packets_with_every_set_of_offloads() {
     }
     assert_eq!(seen.len(), 6);
     for (what, counts) in seen {
-        assert!(counts.iter().all(|count| *count > 0), "{what} was always the same: {counts:?}");
+        assert!(counts.iter().all(|count| *count > 0), "{what}: only one outcome: {counts:?}");
     }
 }
 

@@ -5,11 +5,12 @@ use crate::finding::{Finding, Fix, Level};
 use crate::fix::Action;
 
 const HOST: &str = "host";
-/// Later kernels account BPF maps to memory cgroups, not to locked memory.
+/// The first kernel that accounts BPF maps to memory cgroups, not to locked memory.
 const MEMCG_MAPS: KernelVersion = KernelVersion::new(5, 11);
-/// weft needs UDP_SEGMENT and UDP_GRO (5.0) and ethtool over netlink (5.6).
+/// The oldest kernel: weft needs UDP_SEGMENT and UDP_GRO (5.0) and ethtool over netlink (5.6).
 const OLDEST: KernelVersion = KernelVersion::new(5, 6);
-/// A burst of super-packets over veth overflows the kernel's default of 1000, but not this.
+/// The recommended backlog. A burst of super-packets over veth overflows the kernel's default of
+/// 1000, but not this length.
 const BACKLOG: u64 = 10_000;
 /// This sysctl exists in the initial network namespace only.
 const BACKLOG_KEY: &str = "net/core/netdev_max_backlog";
@@ -103,7 +104,8 @@ fn programs(host: &HostFacts) -> Finding {
     finding
 }
 
-/// The kernel applies the larger of the values for `all` and for the device.
+/// Checks the reverse-path filter. The kernel applies the larger of the values for `all` and for
+/// the device.
 fn rp_filter(host: &HostFacts, nics: &[NicFacts]) -> Vec<Finding> {
     let all = host.number("net/ipv4/conf/all/rp_filter").unwrap_or(0);
     let finding = |nic: &NicFacts| {
@@ -120,7 +122,7 @@ fn rp_filter(host: &HostFacts, nics: &[NicFacts]) -> Vec<Finding> {
             return Some(finding);
         }
         let action = Action::Sysctl { key, value: "2".to_owned(), was: own.to_string() };
-        // Strict mode keeps out spoofed sources: the administrator has to decide.
+        // Strict mode drops spoofed source addresses, so the administrator has to decide.
         Some(finding.worse(Level::Warn, Fix::needs_decision(vec![action])))
     };
     nics.iter().filter_map(finding).collect()
@@ -217,7 +219,7 @@ fn path_mtu_discovery(host: &HostFacts) -> Option<Finding> {
         format!("ip_no_pmtu_disc {off}"),
         "other values than 0 ignore ICMP \"fragmentation needed\", so that long packets are lost",
     );
-    // 1 to 3 ignore such messages in one way or another.
+    // The values 1 to 3 ignore such messages for some or all sockets.
     if off == 0 {
         return Some(finding);
     }
@@ -282,7 +284,8 @@ fn mitigations(host: &HostFacts) -> Finding {
     Finding::pass("mitigations", HOST, costly.join("; "), why).worse(Level::Warn, Fix::Command(fix))
 }
 
-/// The kernel parameter (Documentation/admin-guide/kernel-parameters).
+/// The kernel parameter that switches a mitigation off
+/// (Documentation/admin-guide/kernel-parameters).
 fn off_switch(fault: &str) -> &'static str {
     match fault {
         "meltdown" => "pti=off",

@@ -3,9 +3,9 @@
 use crate::facts::{MtuPoint, MtuPointKind, SwitchMtu};
 use crate::finding::{Finding, Fix, Level};
 
-/// An underlay MTU from which guests can have [`JUMBO_GUEST`] with any tunnel type.
+/// The smallest underlay MTU with which guests can use [`JUMBO_GUEST`] in any tunnel type.
 pub const JUMBO: u32 = 9_000;
-/// The MTU recommended for guests there: 9,000 less the largest overhead, rounded down.
+/// The recommended guest MTU on such an underlay: 9,000 minus the largest overhead, rounded down.
 pub const JUMBO_GUEST: u32 = 8_900;
 
 /// The largest guest MTU that fits an underlay MTU, or [`JUMBO_GUEST`] on a jumbo underlay.
@@ -74,7 +74,7 @@ fn of_place(switch: &SwitchMtu, place: &MtuPoint) -> Option<Finding> {
     Some(Finding::pass(check, &switch.switch, seen, why).worse(Level::Fail, fix))
 }
 
-/// Recommends jumbo frames for guests when the underlay has them.
+/// Recommends jumbo frames for guests if the underlay carries jumbo frames.
 fn recommendation(switch: &SwitchMtu) -> Option<Finding> {
     let uplink = switch.uplink?;
     let best = guest_mtu(uplink, switch.overhead.into());

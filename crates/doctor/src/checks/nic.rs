@@ -8,7 +8,7 @@ use flow::{Carrier, TunnelType};
 use netdev::XdpMode;
 use netdev::ethtool::hardware::FlowType;
 
-/// All findings about a device that carries `tunnels` with these outer headers.
+/// All findings about a device that carries these tunnel types with these outer headers.
 pub fn findings(
     nic: &NicFacts,
     host: &HostFacts,
@@ -38,7 +38,7 @@ fn link(nic: &NicFacts) -> Finding {
     };
     let seen = format!("{state}{speed}, MTU {}", nic.mtu);
     let finding = Finding::pass("link", &nic.name, seen, "tunnels need a link that is up");
-    // The other ports of a bond carry the traffic.
+    // If the device is part of a bond, the other ports carry the traffic.
     let level = if nic.is_bonded { Level::Warn } else { Level::Fail };
     match (nic.up, nic.carrier) {
         (true, true) => finding,
@@ -238,7 +238,7 @@ fn xdp(nic: &NicFacts) -> Finding {
     pass(seen).worse(Level::Warn, Fix::Command(fix))
 }
 
-/// Whether more than one CPU receives.
+/// Checks whether more than one CPU processes received packets.
 fn rss(nic: &NicFacts, host: &HostFacts, tunnels: &[TunnelType], outer: OuterHeaders) -> Finding {
     let (queues, rps) = (nic.active_rx_queues(), nic.rps_cpus());
     let seen = format!("{queues} receive queue(s) in use, RPS to {rps} CPU(s)");

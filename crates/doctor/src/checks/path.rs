@@ -1,4 +1,5 @@
-//! Checks of the path to another host: whether it carries packets as long as the network file says.
+//! Checks whether the path to another host carries packets of the length that the network file
+//! requires.
 
 use crate::checks::mtu;
 use crate::facts::SwitchMtu;
@@ -25,7 +26,7 @@ pub fn findings(path: &PathFacts) -> Vec<Finding> {
     let back = format!("from {host}");
     findings.push(of_direction(path, &forward, &path.forward));
     findings.push(of_direction(path, &back, &path.back));
-    // The probes have already tested the uplinks and the network between.
+    // The probes have already tested the uplinks and the network between them.
     let of_guests = path.switches.iter().map(|switch| {
         let places = switch.places.iter().filter(|place| place.is_of_a_guest()).cloned();
         SwitchMtu { places: places.collect(), uplink: None, ..switch.clone() }
@@ -48,7 +49,8 @@ struct NarrowUplink {
     mtu: u32,
 }
 
-/// The uplink that limits packets to `mtu` bytes. An uplink with a smaller MTU is not the cause.
+/// The uplink that limits packets to `mtu` bytes. An uplink with a larger MTU than `mtu` is not the
+/// cause.
 fn narrow_uplink(path: &PathFacts, mtu: u16) -> Option<NarrowUplink> {
     let PathFacts { host, needed, uplink, remote_uplink, .. } = path;
     let is_it = |found: u32| found < u32::from(*needed) && found <= u32::from(mtu);

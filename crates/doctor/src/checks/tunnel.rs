@@ -1,7 +1,7 @@
-//! The offloads of a device for the packets of each tunnel type, and the reasons.
+//! The offloads that a device performs for the packets of each tunnel type, with reasons.
 //!
-//! The kernel segments a super-packet in software if the device lacks an offload that this kind of
-//! packet needs. The outcome therefore depends on the packets that weft sends:
+//! The kernel segments a super-packet in software if the device lacks an offload that this type of
+//! packet needs. The result therefore depends on the packets that weft sends:
 //!
 //! - The user datapath sends UDP GSO packets (VXLAN, Geneve), one frame for each segment (GRE), a
 //!   TCP-like super-packet (STT) or tagged super-packets (VLAN, QinQ).
@@ -17,7 +17,7 @@ use netdev::ethtool::hardware::FlowType;
 use network::{TunnelOptions, UnderlayFamily, overhead_bytes};
 use serde::Serialize;
 
-/// What performs an operation: the device or the kernel.
+/// Whether the device or the kernel performs an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PerformedBy {
@@ -43,14 +43,14 @@ impl PerformedBy {
     }
 }
 
-/// What performs an operation, and why the device does not.
+/// Whether the device or the kernel performs an operation, and the reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct OffloadSupport {
-    /// What performs it.
+    /// The performer of the operation.
     pub outcome: PerformedBy,
     /// The reason, in a few words.
     pub why: String,
-    /// Offloads that are off and would have to be on.
+    /// Required offloads that are off.
     pub lacks: Vec<&'static str>,
 }
 
@@ -98,10 +98,11 @@ pub struct OuterHeaders {
 }
 
 impl OuterHeaders {
-    /// What BPF programs send over IPv4. They cannot request outer checksums of super-packets.
+    /// The headers that BPF programs send over IPv4. Programs cannot request outer checksums for
+    /// super-packets.
     pub const DEFAULT: Self = Self { v6: false, checksum: false };
 
-    /// The same over that family.
+    /// As [`Self::DEFAULT`], for this IP version.
     pub fn of(family: UnderlayFamily) -> Self {
         Self { v6: family == UnderlayFamily::V6, ..Self::DEFAULT }
     }
@@ -139,7 +140,7 @@ pub fn all_tunnels(nic: &NicFacts, outer: OuterHeaders) -> Vec<TunnelSupport> {
     TunnelType::ALL.into_iter().map(|tunnel| tunnel_support(nic, tunnel, outer)).collect()
 }
 
-/// Yes when all of `needed` are on; otherwise in software.
+/// [`PerformedBy::Yes`] if all `needed` features are on, otherwise [`PerformedBy::InSoftware`].
 fn by_features(features: &Features, needed: &[&'static str]) -> OffloadSupport {
     let lacks: Vec<_> = needed.iter().copied().filter(|name| !features.on(name)).collect();
     if lacks.is_empty() {
@@ -185,8 +186,8 @@ fn kernel_segmentation(
 
 /// Segmentation of tagged super-packets.
 ///
-/// One tag does not prevent a device from segmenting. With two tags the kernel segments in
-/// software, unless the driver has its own check.
+/// A device can segment frames with one tag. For frames with two tags, the kernel segments in
+/// software, unless the driver overrides the kernel's default check.
 fn segmentation(
     features: &Features,
     tunnel: TunnelType,
@@ -210,8 +211,8 @@ fn segmentation(
     }
 }
 
-/// Inner checksums. A device computes them if it has generic checksums, or if it can segment
-/// packets in the tunnel, which includes their checksums.
+/// Inner checksums. A device computes them if it has generic checksum offload, or if it can segment
+/// packets in the tunnel, which includes checksums.
 fn checksum(features: &Features, tunnel: TunnelType, outer: OuterHeaders) -> OffloadSupport {
     const GENERIC: &str = "tx-checksum-ip-generic";
     if features.on(GENERIC) {
@@ -222,7 +223,7 @@ fn checksum(features: &Features, tunnel: TunnelType, outer: OuterHeaders) -> Off
     let descriptor = tunnel.descriptor();
     let DeviceOffloads { kernel, kernel_checksum, .. } = descriptor.offloads;
     match descriptor.carrier {
-        // The outer UDP checksum follows from the headers when the inner checksum is correct.
+        // The outer UDP checksum can be computed from the headers if the inner checksum is correct.
         Carrier::Udp | Carrier::Gre => {
             let mut inside = kernel.iter().chain(kernel_checksum);
             if plain.outcome != PerformedBy::Yes {
@@ -252,7 +253,7 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> OffloadSupport {
             lacks: vec![GRO],
         };
     }
-    // A NIC removes one tag; a software device leaves the tags in the frame.
+    // A NIC strips one tag; a software device leaves all tags in the frame.
     let in_frame = match tunnel.descriptor().network_id.tags() {
         0 => false,
         1 => !nic.features.on("rx-vlan-hw-parse") || nic.kind.is_some(),
@@ -272,7 +273,8 @@ fn gro(nic: &NicFacts, tunnel: TunnelType) -> OffloadSupport {
     OffloadSupport::new(PerformedBy::InSoftware, format!("the kernel merges {by}"))
 }
 
-/// Which fields a device must hash to tell the flows of one remote host apart.
+/// Determines whether a device spreads the flows of one remote host over its receive queues, by the
+/// fields that it hashes.
 fn spreading(
     nic: &NicFacts,
     tunnel: TunnelType,

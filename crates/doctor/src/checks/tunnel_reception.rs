@@ -1,4 +1,5 @@
-//! Checks that tunnel packets reach weft: the firewall, and other owners of the tunnels' ports.
+//! Checks that tunnel packets reach weft: that the firewall passes them, and that no other program
+//! owns the tunnels' ports.
 
 use super::firewall::{DropPoint, Firewall, FirewallOutcome, PacketDirection, TunnelPacket};
 use crate::facts::{TunnelListeners, Uplink};
@@ -10,7 +11,7 @@ use std::net::IpAddr;
 /// A tunnel that this host receives.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReceivedTunnel {
-    /// Its type, one with end points.
+    /// Its type. VLAN and QinQ, which have no end points, are excluded.
     pub tunnel: TunnelType,
     /// Its UDP or TCP port; 0 for a type without ports.
     pub port: u16,
@@ -18,9 +19,9 @@ pub struct ReceivedTunnel {
     pub v6: bool,
     /// This host's address, if it is known.
     pub local: Option<IpAddr>,
-    /// The addresses of the other hosts, as far as they are known.
+    /// The known addresses of other hosts.
     pub remotes: Vec<IpAddr>,
-    /// The devices that lead to them; empty when unknown.
+    /// The devices that lead to the other hosts; empty if unknown.
     pub uplinks: Vec<Uplink>,
 }
 
@@ -49,8 +50,9 @@ impl ReceivedTunnel {
         }
     }
 
-    /// Whether the firewall sees weft's packets: weft receives GRE and STT with packet sockets
-    /// before the firewall, and sends STT with one after it.
+    /// Whether weft's packets traverse the firewall. weft receives GRE and STT by packet sockets,
+    /// which see packets before the firewall. It sends STT by a packet socket, which bypasses the
+    /// firewall.
     fn passes_the_firewall(&self, direction: PacketDirection) -> bool {
         match direction {
             PacketDirection::In => self.tunnel.carrier() == Carrier::Udp,
@@ -59,8 +61,8 @@ impl ReceivedTunnel {
     }
 }
 
-/// A warning that legacy iptables has rules, which the doctor does not evaluate. `tables` are those
-/// in use.
+/// A warning that legacy iptables has rules, which the doctor does not evaluate. `tables` are the
+/// legacy tables in use.
 pub fn old_firewall(tables: &[String]) -> Option<Finding> {
     if tables.is_empty() {
         return None;
@@ -72,7 +74,7 @@ pub fn old_firewall(tables: &[String]) -> Option<Finding> {
     Some(finding.worse(Level::Warn, Fix::Command(fix.to_owned())))
 }
 
-/// What the firewall does with tunnels.
+/// Checks what the firewall does with the packets of tunnels.
 ///
 /// `rules` is the result of reading the ruleset. Rules that could not be read may drop anything.
 pub fn firewall(rules: &netdev::Result<Ruleset>, tunnels: &[ReceivedTunnel]) -> Vec<Finding> {
@@ -132,7 +134,7 @@ fn of_tunnel(
             .iter()
             .map(|uplink| firewall.fate(&packet(remote.copied(), uplink.as_deref()), direction));
         let fates: Vec<_> = fates.collect();
-        // Which of several devices its packets use is not known.
+        // If there are several devices, the one that the packets use is unknown.
         let is_sure = fates.iter().all(|fate| matches!(fate, FirewallOutcome::Drops(_)));
         let places = fates.into_iter().filter_map(|fate| match fate {
             FirewallOutcome::Drops(place) | FirewallOutcome::MayDrop(place) => Some(place),
@@ -169,12 +171,12 @@ fn of_tunnel(
     Some(Finding::pass("firewall", subject, seen, why).worse(level, fix))
 }
 
-/// Each element, or one `None` when there are none.
+/// Each element as `Some`, or a single `None` if there are none.
 fn or_unknown<T>(known: &[T]) -> Vec<Option<&T>> {
     if known.is_empty() { vec![None] } else { known.iter().map(Some).collect() }
 }
 
-/// Whether another program or device occupies the ports and protocols of tunnels.
+/// Checks whether another program or device occupies the ports and protocols of tunnels.
 pub fn ports(ports: &TunnelListeners, tunnels: &[ReceivedTunnel]) -> Vec<Finding> {
     tunnels.iter().map(|tunnel| taken(ports, tunnel)).collect()
 }
@@ -227,7 +229,7 @@ fn taken(ports: &TunnelListeners, tunnel: &ReceivedTunnel) -> Finding {
             .worse(Level::Fail, look(&format!("ps -o user=,args= -p {pid}"))),
         None if socket.inode == 0 => free(format!("{what} is used by the kernel"))
             .worse(Level::Fail, look("ip -d link show type vxlan; ip -d link show type geneve")),
-        // Without access to its process, weft's own socket looks like any other.
+        // The owner's process is not visible. It may be weft itself.
         None if ports.sees_all => free(format!("{what} is used by a program in another container"))
             .worse(Level::Warn, look(&list)),
         None => free(format!("{what} is in use, and only root can see by whom"))

@@ -41,7 +41,7 @@ pub struct HostFacts {
     pub old_tables: Vec<String>,
 }
 
-/// The sysctls that the checks use, besides those of single devices.
+/// The sysctls that the checks use, except those of single devices.
 const SYSCTLS: [&str; 10] = [
     "net/core/netdev_max_backlog",
     "net/core/rps_sock_flow_entries",
@@ -56,8 +56,8 @@ const SYSCTLS: [&str; 10] = [
 ];
 
 impl HostFacts {
-    /// Reads the facts of the calling thread's namespace. `links` are all its devices, `nics` those
-    /// whose sysctls are read. Values that cannot be read are left out.
+    /// Reads the facts of the calling thread's namespace. `links` are all its devices, `nics` the
+    /// devices whose sysctls are read. Values that cannot be read are left out.
     pub fn read(nics: &[String], links: &[Link]) -> Self {
         let of_nics = nics.iter().map(|nic| format!("net/ipv4/conf/{nic}/rp_filter"));
         let keys = SYSCTLS.iter().map(ToString::to_string).chain(of_nics);

@@ -12,7 +12,7 @@ pub struct Kernel {
     pub release: String,
     /// Its version.
     pub version: KernelVersion,
-    /// The kernel has BTF (type information), without which weft's BPF programs cannot be loaded.
+    /// The kernel has BTF (type information), which weft's BPF programs need to be loaded.
     pub btf: bool,
     /// The BPF JIT compiler is on; `None` when the sysctl cannot be read.
     pub jit: Option<bool>,
@@ -50,9 +50,9 @@ impl Kernel {
     }
 }
 
-/// True when GRO of this kernel does not merge segments behind in-band VLAN tags. Kernels without
-/// CONFIG_VLAN_8021Q lack it; where 802.1Q is a module, the GRO part is still built in. A kernel
-/// without BTF is assumed to have it, like all distribution kernels.
+/// True when GRO of this kernel does not merge segments behind in-band VLAN tags. That merging
+/// needs CONFIG_VLAN_8021Q; if 802.1Q is a module, its GRO part is still built in. A kernel without
+/// BTF is assumed to merge them, as all distribution kernels do.
 pub(super) fn tags_stop_gro() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -80,19 +80,20 @@ fn has_file(modules: &str, name: &str) -> bool {
     modules.lines().any(of_line)
 }
 
-/// The strings of BTF, which end with zeros. Functions that were compiled out are not among them.
+/// The strings of BTF, each terminated by a zero byte. They include the names of all functions of
+/// the kernel, but not of functions that were compiled out.
 struct BtfStrings(Vec<u8>);
 
 impl BtfStrings {
-    /// Those of the running kernel; none when it has no BTF.
+    /// The strings of the running kernel; none if it has no BTF.
     fn of_kernel() -> Self {
         File::open(BTF).and_then(Self::read).unwrap_or(Self(Vec::new()))
     }
 
-    /// Reads the strings only: more than half of the megabytes of BTF are types.
+    /// Reads only the strings: more than half of the megabytes of BTF are types.
     fn read(mut file: impl Read + Seek) -> io::Result<Self> {
-        // struct btf_header of linux/btf.h: its length, and the place and length of the strings
-        // behind it.
+        // struct btf_header of linux/btf.h: its length, and the offset and length of the strings
+        // after it.
         let mut header = [0; 24];
         file.read_exact(&mut header)?;
         let words: &[[u8; 4]] = header.as_chunks().0;

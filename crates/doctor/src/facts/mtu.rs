@@ -9,7 +9,7 @@ use std::net::IpAddr;
 /// Limit on the namespaces that are searched for the peer of a veth device.
 const NAMESPACES: usize = 256;
 
-/// A kind of point where the MTU matters.
+/// The type of a point on the path of packets that has an MTU.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum MtuPointKind {
     /// The guest's own interface.
@@ -27,7 +27,7 @@ pub enum MtuPointKind {
 /// The MTU at one point.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MtuPoint {
-    /// The kind of point.
+    /// The type of the point.
     pub kind: MtuPointKind,
     /// The device, or the address of the other host.
     pub name: String,
@@ -35,7 +35,7 @@ pub struct MtuPoint {
     pub netns: Option<String>,
     /// Its MTU, in bytes of IP packet.
     pub mtu: u32,
-    /// The MTU that is needed: at least this, for a guest exactly this.
+    /// The required MTU: the exact value for a guest, the minimum for all other points.
     pub needed: u32,
 }
 
@@ -69,7 +69,8 @@ pub struct SwitchMtu {
     pub underlay: u16,
     /// The MTU of the uplink, if it exists.
     pub uplink: Option<u32>,
-    /// The devices that exist. Devices that `weft run` creates and those inside VMs are missing.
+    /// The devices that exist. Devices that `weft run` has not created yet, and devices inside VMs,
+    /// are missing.
     pub places: Vec<MtuPoint>,
 }
 
@@ -124,10 +125,11 @@ fn place(kind: MtuPointKind, link: &Link, netns: Option<&str>, needed: u32) -> M
     MtuPoint { kind, name, netns, mtu: link.mtu, needed }
 }
 
-/// The guest, its VIF and its bridge, for one port.
+/// The MTU points of one port: the guest, its VIF and its bridge.
 fn of_port(port: &Port, guest: u32, netlink: &Netlink, links: &[Link]) -> Vec<MtuPoint> {
     let on_host = |name: &str| links.iter().find(|link| link.name == name);
-    // The plugin that attaches devices to ports of pools sets their MTU.
+    // Ports of pools have no device in the file. The plugin that attaches their devices sets the
+    // MTU.
     let Some(device) = &port.device else { return Vec::new() };
     match device {
         // A TAP in the guest's namespace is both the guest's interface and the VIF.

@@ -12,7 +12,7 @@ pub struct Feature {
     pub on: bool,
     /// It cannot be changed.
     pub fixed: bool,
-    /// It is requested. A requested offload that is off waits for another one it depends on.
+    /// It is requested. A requested offload stays off while an offload that it depends on is off.
     pub wanted: bool,
 }
 
@@ -33,7 +33,7 @@ impl Features {
         Ok(Self(features.collect()))
     }
 
-    /// The state of an offload; one that this kernel does not know is off and fixed.
+    /// The state of an offload. An offload that this kernel does not know counts as off and fixed.
     pub fn get(&self, name: &str) -> Feature {
         self.0.get(name).copied().unwrap_or(Feature { on: false, fixed: true, wanted: false })
     }
@@ -91,11 +91,11 @@ pub struct NicFacts {
     pub is_bonded: bool,
     /// GRO of this kernel does not merge segments behind in-band VLAN tags.
     pub tags_stop_gro: bool,
-    /// What could not be read: the ethtool option that shows it, and the error.
+    /// Facts that could not be read: the ethtool option that shows the fact, and the error.
     pub unread: Vec<(&'static str, String)>,
 }
 
-/// The value that was read, or the default and an entry in `unread`.
+/// Returns the value that was read. On an error, returns the default and adds an entry to `unread`.
 fn note<T: Default>(
     unread: &mut Vec<(&'static str, String)>,
     option: &'static str,
@@ -120,12 +120,12 @@ impl NicFacts {
         Ok(Self { steering: steering.ok(), tags_stop_gro, ..facts })
     }
 
-    /// The same without `steering` and `tags_stop_gro`. Needs no privilege, and does not read the
-    /// kernel's type information, which takes several milliseconds.
+    /// As [`NicFacts::read`], but without `steering` and `tags_stop_gro`. Needs no privilege, and
+    /// does not read the kernel's type information, which takes several milliseconds.
     ///
     /// # Errors
     /// [`Error::is_not_found`] when there is no such device; other errors when neither netlink nor
-    /// ethtool answers at all. Single values that cannot be read are listed in `unread`.
+    /// ethtool replies. Single values that cannot be read are listed in `unread`.
     pub fn read_offloads(name: &str) -> Result<Self> {
         let netlink = Netlink::open()?;
         let link = netlink.link(name)?;
@@ -155,7 +155,7 @@ impl NicFacts {
                 .is_some_and(is_bond),
             ..Self::default()
         };
-        // Kernels before 5.6 lack ethtool netlink: the rest stays unknown.
+        // Kernels before 5.6 lack ethtool over netlink: the values below stay unknown.
         if let Ok(hardware) = Hardware::open() {
             facts.speed_mbps = note(&mut unread, "", hardware.speed_mbps(link.index));
             facts.channels = note(&mut unread, "-l", hardware.channels(link.index));

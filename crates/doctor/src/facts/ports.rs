@@ -8,11 +8,11 @@ use std::path::Path;
 /// A socket that receives packets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BoundSocket {
-    /// The IP protocol: 17 for UDP, 6 for TCP, otherwise that of a raw socket.
+    /// The IP protocol: 17 for UDP, 6 for TCP, otherwise the protocol of a raw socket.
     pub protocol: u8,
     /// The port; 0 for a raw socket.
     pub port: u16,
-    /// The inode; 0 for a socket of the kernel itself.
+    /// The inode, which identifies the owner; 0 for a socket of the kernel itself.
     pub inode: u64,
 }
 
@@ -25,7 +25,7 @@ pub struct TunnelDevice {
     pub kind: String,
     /// The UDP port that it receives on.
     pub port: Option<u16>,
-    /// It is up: only then does it receive.
+    /// It is up. A device that is down does not receive.
     pub up: bool,
 }
 
@@ -36,8 +36,8 @@ pub struct TunnelListeners {
     pub sockets: Vec<BoundSocket>,
     /// The tunnel devices.
     pub devices: Vec<TunnelDevice>,
-    /// The owners of the sockets: inode, process ID, program name. Without CAP_SYS_PTRACE those of
-    /// other users are missing.
+    /// The owners of the sockets: inode, process ID, program name. Without CAP_SYS_PTRACE, the
+    /// processes of other users are missing.
     pub programs: Vec<(u64, u32, String)>,
     /// This process may read the owners of all sockets.
     pub sees_all: bool,
@@ -77,8 +77,8 @@ impl TunnelListeners {
     }
 }
 
-/// Parses a line of `/proc/net/udp` and the like: number, local address and port, remote, state,
-/// ..., inode. `protocol` is 0 for raw sockets, whose port field holds their protocol.
+/// Parses a line of `/proc/net/udp` or a similar file: number, local address and port, remote,
+/// state, ..., inode. `protocol` is 0 for raw sockets, whose port field holds their protocol.
 fn socket(line: &str, protocol: u8) -> Option<BoundSocket> {
     let mut fields = line.split_ascii_whitespace();
     let (_, port) = fields.nth(1)?.rsplit_once(':')?;

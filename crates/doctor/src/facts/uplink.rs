@@ -1,4 +1,4 @@
-//! The uplink and the devices below it, which packets to other hosts pass.
+//! The uplink and the devices below it. Packets to other hosts pass all of them.
 
 use netdev::{Ifindex, Link};
 
@@ -58,7 +58,7 @@ fn is_below(lower: &Link, link: &Link) -> bool {
     let is_port = lower.master == Some(link.index);
     match link.kind.as_deref() {
         Some("bond" | "team") => is_port,
-        // The other ports of a bridge are guests'.
+        // The other ports of a bridge belong to guests.
         Some("bridge") => is_port && lower.kind.is_none(),
         Some("vlan" | "macvlan" | "macvtap" | "ipvlan") => {
             link.lower.is_some_and(|known| known.netns.is_none() && known.index == lower.index)

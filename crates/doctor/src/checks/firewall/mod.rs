@@ -1,9 +1,10 @@
-//! Whether the firewall drops the packets of a tunnel: a symbolic evaluation of the nftables rules.
+//! Determines whether the firewall drops the packets of a tunnel, by a symbolic evaluation of the
+//! nftables rules.
 //!
-//! Of the packet some values are known (protocol, port, perhaps addresses and device) and others
-//! are not. A condition is therefore true, false or undecided, and a chain may end in more than one
-//! way. The evaluation never claims more than it knows: a packet "is dropped" only when no
-//! evaluation lets it pass, and "passes" only when none drops it.
+//! Some values of the packet are known (protocol, port, perhaps addresses and device), others are
+//! unknown. A condition is therefore true, false or undecided, and a chain can have several
+//! possible outcomes. A packet "is dropped" only if no possible evaluation lets it pass, and
+//! "passes" only if none drops it.
 
 mod registers;
 mod walk;
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use walk::RuleEvaluation;
 
-/// A packet of a tunnel, as far as it is known.
+/// The known values of a tunnel's packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TunnelPacket {
     /// The outer header is IPv6.
@@ -27,7 +28,7 @@ pub struct TunnelPacket {
     pub source: Option<IpAddr>,
     /// The destination address.
     pub destination: Option<IpAddr>,
-    /// The device that it is received or sent by.
+    /// The device that receives or sends it.
     pub uplink: Option<Uplink>,
 }
 
@@ -40,7 +41,7 @@ pub enum PacketDirection {
     Out,
 }
 
-/// What the firewall does with a packet.
+/// The effect of the firewall on a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FirewallOutcome {
     /// It passes.
@@ -54,7 +55,8 @@ pub enum FirewallOutcome {
 /// The rule that drops a packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DropPoint {
-    /// The base chain, such as `inet filter input`. A rule inserted there comes first.
+    /// The base chain, such as `inet filter input`. A rule inserted at its start precedes the
+    /// dropping rule.
     pub chain: String,
     /// The rule or policy that drops it: `handle 7 of inet filter blocked`, or `its policy`.
     pub by: String,
@@ -92,7 +94,7 @@ impl<'a> Firewall<'a> {
         }
     }
 
-    /// What the rules do with a packet. Every base chain on its way has to let it pass.
+    /// Evaluates the rules for a packet. It passes if every base chain on its way lets it pass.
     pub fn fate(&self, packet: &TunnelPacket, direction: PacketDirection) -> FirewallOutcome {
         let mut seen: Vec<_> = self
             .bases
@@ -117,7 +119,7 @@ impl<'a> Firewall<'a> {
     }
 }
 
-/// The name of a chain, as `nft` writes it.
+/// The name of a chain in the syntax of `nft`.
 fn path(chain: &Chain) -> String {
     format!("{} {} {}", chain.family.name(), chain.table, chain.name)
 }
@@ -131,7 +133,8 @@ struct ChainView {
     priority: i32,
     /// The packet's device at this hook, if it is known: name and interface index.
     device: Option<(String, u32)>,
-    /// The packet certainly passes this chain. It may not when the chain is for one port of a bond.
+    /// The packet certainly traverses this chain. False if it may bypass the chain, for example a
+    /// chain for one port of a bond.
     is_sure: bool,
     /// The value of `meta nfproto` in this chain.
     nfproto: u8,
@@ -139,7 +142,7 @@ struct ChainView {
     is_tracked: bool,
 }
 
-/// How packets of this kind pass a base chain, if they do.
+/// The view of a base chain on such packets; `None` if they do not traverse it.
 fn sees(chain: &Chain, packet: &TunnelPacket, direction: PacketDirection) -> Option<ChainView> {
     /// NF_IP_PRI_CONNTRACK.
     const TRACKING: i32 = -200;
@@ -180,7 +183,7 @@ fn sees(chain: &Chain, packet: &TunnelPacket, direction: PacketDirection) -> Opt
     };
     let own = |device: &crate::facts::Device| Some((device.name.clone(), device.index.0));
     match (chain.family, &packet.uplink) {
-        // Which port of a bridge its own packets use is not known.
+        // The port that packets of the bridge device itself use is unknown.
         (TableFamily::Bridge, Some(uplink)) => {
             let may_be = uplink.below.iter().any(|device| device.is_bridge());
             view.is_sure = uplink.device.is_bridge();

@@ -1,8 +1,8 @@
-//! nftables registers, of which some bits may be unknown.
+//! The registers of nftables, with known and unknown bits.
 
 use netdev::nftables::{Comparison, Register};
 
-/// A byte, and which of its bits are known.
+/// A byte, with a mask of its known bits.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Byte {
     value: u8,
@@ -17,7 +17,7 @@ impl Byte {
         Self { value, known: u8::MAX }
     }
 
-    /// Only these bits are known, and they are zero.
+    /// A byte in which these bits are known to be zero. All others are unknown.
     pub(super) const fn without(bits: u8) -> Self {
         Self { value: 0, known: bits }
     }
@@ -27,7 +27,7 @@ impl Byte {
     }
 }
 
-/// Bytes of known value.
+/// Converts bytes of which all bits are known.
 pub(super) fn known(bytes: &[u8]) -> Vec<Byte> {
     bytes.iter().copied().map(Byte::known).collect()
 }
@@ -37,7 +37,7 @@ pub(super) fn values(bytes: &[Byte]) -> Option<Vec<u8>> {
     bytes.iter().map(|byte| (byte.known == u8::MAX).then_some(byte.value)).collect()
 }
 
-/// Whether the bytes can have these values.
+/// Whether the known bits agree with these values.
 pub(super) fn may_be(bytes: &[Byte], values: &[u8]) -> bool {
     bytes.iter().zip(values).all(|(byte, value)| byte.may_be(*value))
 }
@@ -59,12 +59,12 @@ impl Registers {
         }
     }
 
-    /// The first `len` bytes from a register on; `None` when that is more than all registers hold.
+    /// The `len` bytes that start at a register; `None` if they exceed the last register.
     pub(super) fn bytes(&self, from: Register, len: usize) -> Option<&[Byte]> {
         self.0.get(from.0..from.0.checked_add(len)?)
     }
 
-    /// `(value & mask) ^ xor`.
+    /// Stores `(from & mask) ^ xor` in `to`, as the nftables expression `bitwise`.
     pub(super) fn combine(&mut self, from: Register, to: Register, mask: &[u8], xor: &[u8]) {
         let bytes = self.bytes(from, mask.len()).unwrap_or_default().iter();
         let combined = bytes.zip(mask.iter().zip(xor)).map(|(byte, (mask, xor))| Byte {

@@ -1,4 +1,4 @@
-//! Evaluates rules from chain to chain.
+//! Evaluates the rules of base chains, and of the chains that they jump to.
 
 use super::registers::{Byte, Registers, compare, known, may_be, values};
 use super::{ChainView, Firewall, PacketDirection, TunnelPacket, path};
@@ -6,10 +6,10 @@ use netdev::nftables::{Chain, Element, Expression, Register, Rule, Set, Verdict}
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// The kernel refuses deeper nesting of chains.
+/// The maximum nesting of chains that the kernel accepts.
 const DEPTH: usize = 16;
 
-/// The ways in which a chain may end.
+/// The possible outcomes of a chain.
 #[derive(Clone, Default, Debug)]
 pub(super) struct ChainOutcomes {
     /// The packet is accepted.
@@ -50,7 +50,7 @@ impl Ternary {
     }
 }
 
-/// What rules may have changed about the packet so far.
+/// The changes that the rules evaluated so far may have made to the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct PacketChanges {
     /// Its headers may have been rewritten.
@@ -122,7 +122,7 @@ impl<'a> RuleEvaluation<'a> {
                     Verdict::Continue => goes_on = true,
                     Verdict::Accept => ends.accepts = true,
                     Verdict::Drop => ends.drop(&by),
-                    // A userspace program decides.
+                    // A userspace program decides, so both outcomes are possible.
                     Verdict::Queue => {
                         ends.accepts = true;
                         ends.drop(&by);
@@ -145,7 +145,7 @@ impl<'a> RuleEvaluation<'a> {
         ends
     }
 
-    /// Evaluates the chain `name` of the same table. Beyond the nesting limit, all ends are
+    /// Evaluates the chain `name` of the same table. Beyond the nesting limit, all outcomes are
     /// possible.
     fn named(&mut self, chain: &Chain, name: &str, by: &str, depth: usize) -> ChainOutcomes {
         let found = self.firewall.chains.get(&(chain.family, chain.table.as_str(), name));
@@ -233,7 +233,7 @@ impl<'a> RuleEvaluation<'a> {
         may
     }
 
-    /// The value of a `meta` expression (NFT_META_*), as far as it is known.
+    /// The known bits of the value of a `meta` expression (NFT_META_*).
     fn meta(&self, key: u32) -> Vec<Byte> {
         const PROTOCOL: u32 = 1;
         const IIF: u32 = 4;
@@ -246,7 +246,7 @@ impl<'a> RuleEvaluation<'a> {
         let is_in = self.direction == PacketDirection::In;
         let device = self.view.device.as_ref();
         match key {
-            // The device of the other direction is not set at these hooks.
+            // At these hooks, the device of the other direction is not set.
             IIF | OIF if is_in != (key == IIF) => known(&[0; 4]),
             IIFNAME | OIFNAME if is_in != (key == IIFNAME) => known(&[0; 16]),
             IIF | OIF => {
@@ -304,7 +304,8 @@ impl<'a> RuleEvaluation<'a> {
     }
 
     /// The value of a `ct` expression (NFT_CT_*). Every packet of a UDP tunnel can be the first of
-    /// a connection, because replies come from other ports. GRE and STT can match existing ones.
+    /// a connection, because replies have other ports. GRE and STT packets can belong to existing
+    /// connections.
     fn connection(&self, key: u32) -> Vec<Byte> {
         const UDP: u8 = 17;
         const STATE: u32 = 0;
@@ -366,8 +367,8 @@ fn find<'a>(set: &'a Set, value: &Vec<u8>) -> Option<&'a Element> {
     let catch_all = || set.elements.iter().find(|element| element.is_catch_all);
     let mut plain = set.elements.iter().filter(|element| !element.is_catch_all);
     if set.is_interval && !set.is_concatenation {
-        // The nearest boundary at or below the value decides. Where one range ends and the next one
-        // begins at the same value, the beginning counts.
+        // The nearest interval boundary at or below the value decides. If one interval ends where
+        // the next one begins, the begin counts.
         let below = plain.filter(|element| element.key <= *value);
         let nearest = below.max_by_key(|element| (&element.key, !element.ends_interval));
         return nearest.filter(|element| !element.ends_interval).or_else(catch_all);
@@ -379,7 +380,7 @@ fn find<'a>(set: &'a Set, value: &Vec<u8>) -> Option<&'a Element> {
     plain.find(holds).or_else(catch_all)
 }
 
-/// Compares field by field.
+/// Compares a concatenated key field by field: each field must be within its range.
 fn is_between(field_lens: &[usize], first: &[u8], value: &[u8], last: &[u8]) -> bool {
     let whole = [value.len()];
     let lens = if field_lens.is_empty() { &whole } else { field_lens };
