@@ -9,14 +9,14 @@ use std::path::PathBuf;
 
 /// The versions of CNI that this plugin knows.
 pub const SUPPORTED: [&str; 4] = ["0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-/// The version of a configuration that names none.
+/// The version of a configuration without `cniVersion`.
 const DEFAULT_VERSION: &str = "0.3.1";
 /// The longest name of an interface.
 const MAX_INTERFACE_BYTES: usize = 15;
-/// Longer container IDs are refused. Runtimes use 64.
+/// The longest container ID that is accepted. Runtimes use 64 characters.
 const MAX_ID_BYTES: usize = 255;
 
-/// What the runtime wants.
+/// The command of the runtime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
     Add,
@@ -33,9 +33,9 @@ pub struct Environment {
     pub command: Command,
     /// The container and its interface, except for GC, STATUS and VERSION.
     pub attachment: Option<Attachment>,
-    /// The path of the network namespace. DEL may come without.
+    /// The path of the network namespace. It can be missing for DEL.
     pub netns: Option<PathBuf>,
-    /// The addresses of `CNI_ARGS`.
+    /// The addresses in `CNI_ARGS`.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -100,7 +100,7 @@ impl Environment {
     /// The container and its interface.
     ///
     /// # Errors
-    /// The command has none.
+    /// The command has no container.
     pub fn attachment(&self) -> Result<&Attachment, Error> {
         self.attachment.as_ref().ok_or_else(|| {
             Error::new(outcome::ENVIRONMENT, "no container", "CNI_CONTAINERID is missing")
@@ -112,7 +112,7 @@ fn pairs(args: &str) -> impl Iterator<Item = (&str, &str)> {
     args.split(';').filter_map(|pair| pair.split_once('='))
 }
 
-/// As the specification has it for the names of networks and containers.
+/// Whether a text is a valid name of a network or container, by the CNI specification.
 fn is_id(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     text.len() <= MAX_ID_BYTES
@@ -138,14 +138,14 @@ pub struct NetworkConfig {
     /// The pool of ports.
     #[serde(default)]
     pub pool: String,
-    /// The control socket of the daemon; by default that of the only daemon on this host.
+    /// The control socket of the daemon; by default the socket of the only daemon on this host.
     pub control: Option<PathBuf>,
     /// Whether containers get a default route to the router of their switch.
     #[serde(rename = "defaultRoute", default = "yes")]
     pub default_route: bool,
     #[serde(default)]
     pub ipam: Ipam,
-    /// Passed on in the result.
+    /// Copied to the result.
     #[serde(default)]
     pub dns: Value,
     #[serde(rename = "runtimeConfig", default)]
@@ -153,28 +153,28 @@ pub struct NetworkConfig {
     /// The result of ADD, for CHECK and DEL.
     #[serde(rename = "prevResult")]
     pub prev_result: Option<AddResult>,
-    /// The attachments that GC must leave.
+    /// The attachments that GC must not remove.
     #[serde(rename = "cni.dev/valid-attachments", default)]
     pub valid: Vec<Attachment>,
-    /// The whole configuration, for other plugins.
+    /// The whole configuration, which is passed to the IPAM plugin.
     #[serde(skip)]
     pub text: Vec<u8>,
 }
 
-/// Who assigns addresses.
+/// The assignment of addresses (IPAM).
 #[derive(Debug, Default, Deserialize)]
 pub struct Ipam {
-    /// Another plugin; the daemon if it is missing.
+    /// The IPAM plugin; if it is missing, the daemon assigns addresses.
     #[serde(rename = "type")]
     pub plugin: Option<String>,
-    /// Instead of a default route, if the daemon assigns addresses.
+    /// Routes that replace the default route, if the daemon assigns addresses.
     #[serde(default)]
     pub routes: Vec<Route>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct RuntimeConfig {
-    /// Addresses that the container wants, with or without prefix length.
+    /// Addresses requested for the container, with or without prefix length.
     #[serde(default)]
     ips: Vec<String>,
 }
@@ -185,7 +185,7 @@ const fn yes() -> bool {
 
 impl NetworkConfig {
     /// # Errors
-    /// The configuration is no JSON, is invalid, or is of an unknown version of CNI.
+    /// The configuration is not JSON, is invalid, or has an unknown version of CNI.
     pub fn parse(input: &[u8]) -> Result<Self, Error> {
         let mut config: Self = serde_json::from_slice(input).map_err(|error| {
             Error::new(outcome::DECODE, "cannot decode the network configuration", error)
@@ -214,7 +214,7 @@ impl NetworkConfig {
     /// The addresses that the runtime requests.
     ///
     /// # Errors
-    /// One is invalid.
+    /// An address is invalid.
     pub fn requested_addresses(&self) -> Result<Vec<IpAddr>, Error> {
         let parse = |text: &String| {
             let address = text.split_once('/').map_or(text.as_str(), |(address, _)| address);

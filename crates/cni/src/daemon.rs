@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 const FOLDER: &str = "/run/weft";
 /// How long the daemon may take to reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long to try again while the daemon has too many clients or restarts.
+/// How long to retry while the daemon has too many clients or restarts.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longer replies are not of a daemon.
+/// The longest reply that is read.
 const MAX_REPLY_BYTES: u64 = 256 << 20;
-/// The end of what the daemon says when it has too many clients.
+/// The start of the daemon's error when it has too many clients.
 const BUSY: &str = "too many clients";
 
 /// The pools of this host, and the attached interfaces.
@@ -59,7 +59,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// The daemon that the configuration names, or the only one of this host.
+    /// The daemon that the configuration names, or the only daemon of this host.
     ///
     /// # Errors
     /// No daemon runs, or several do and none is named.
@@ -68,7 +68,7 @@ impl Daemon {
             return Ok(Self { control: control.clone(), patience: PATIENCE });
         }
         let entries = fs::read_dir(FOLDER).into_iter().flatten().flatten();
-        // A stopped daemon leaves only the list of what it has attached.
+        // A stopped daemon leaves only its directory of attached devices, `SOCKET.ports`.
         let socket = |path: PathBuf| match path.extension() {
             Some(end) if end == "ports" => Some(path.with_extension("")),
             _ => Some(path),
@@ -89,7 +89,7 @@ impl Daemon {
         }
     }
 
-    /// The same daemon, whose state is wanted as it is now.
+    /// The same daemon, without retries.
     pub fn at_once(self) -> Self {
         Self { patience: Duration::ZERO, ..self }
     }
@@ -97,7 +97,7 @@ impl Daemon {
     /// The pools and the attached interfaces.
     ///
     /// # Errors
-    /// As of [`Self::request`].
+    /// As for [`Self::request`].
     pub fn pools(&self) -> Result<Pools, Error> {
         self.request(&json!({ "command": "pools" }))
     }
@@ -105,7 +105,7 @@ impl Daemon {
     /// Attaches an interface.
     ///
     /// # Errors
-    /// As of [`Self::request`].
+    /// As for [`Self::request`].
     pub fn add_port(
         &self,
         pool: &str,
@@ -122,11 +122,11 @@ impl Daemon {
     /// Detaches all interfaces of an owner. If no daemon runs, the next one will not attach them.
     ///
     /// # Errors
-    /// As of [`Self::request`].
+    /// As for [`Self::request`].
     pub fn delete_ports_of(&self, owner: &str) -> Result<(), Error> {
         if UnixStream::connect(&self.control).is_err_and(|error| is_absent(error.kind())) {
             self.forget(owner);
-            // A daemon that starts at this moment may have read what is forgotten now.
+            // A daemon that has started meanwhile may have read the files before they were removed.
             if UnixStream::connect(&self.control).is_err_and(|error| is_absent(error.kind())) {
                 return Ok(());
             }
@@ -134,7 +134,7 @@ impl Daemon {
         self.request::<Value>(&json!({ "command": "delete_port", "owner": owner })).map(drop)
     }
 
-    /// Removes the files in which a daemon that is not running remembers an owner's interfaces.
+    /// Removes the files in which a stopped daemon stored the interfaces of an owner.
     fn forget(&self, owner: &str) {
         #[derive(Deserialize)]
         struct Remembered {
@@ -151,7 +151,7 @@ impl Daemon {
         }
     }
 
-    /// Sends a request, and tries again while the daemon is busy or restarts.
+    /// Sends a request, and retries while the daemon is busy or restarts.
     ///
     /// # Errors
     /// The daemon does not reply, or refuses.
@@ -176,7 +176,7 @@ fn is_absent(kind: ErrorKind) -> bool {
 
 struct Refusal {
     error: Error,
-    /// It may succeed a moment later.
+    /// The error is temporary: a retry may succeed.
     is_passing: bool,
 }
 

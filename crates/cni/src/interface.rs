@@ -8,22 +8,22 @@ use std::net::IpAddr;
 use std::path::Path;
 use wire::MacAddr;
 
-/// Begins the names of host ends.
+/// The prefix of the names of host ends.
 const PREFIX: &str = "wp";
 /// The characters of names after the prefix: five bits each.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const NETWORK_CHARS: usize = 4;
 const ATTACHMENT_CHARS: usize = 9;
 
-/// The name of the host end. It depends on nothing else, so that DEL and GC find what a killed ADD
-/// has left.
+/// The name of the host end. It depends only on network, container and interface name, so DEL and
+/// GC find an interface that a killed ADD left behind.
 pub fn host_name(network: &str, attachment: &Attachment) -> String {
     let Attachment { container, ifname } = attachment;
     let rest = hash(&format!("{network}/{container}/{ifname}"));
     host_prefix(network) + &letters(rest, ATTACHMENT_CHARS)
 }
 
-/// What the names of all host ends of a network begin with.
+/// The prefix of the names of all host ends of a network.
 pub fn host_prefix(network: &str) -> String {
     PREFIX.to_owned() + &letters(hash(network), NETWORK_CHARS)
 }
@@ -37,7 +37,7 @@ fn letters(mut value: u64, count: usize) -> String {
     text
 }
 
-/// FNV-1a, whose bits are then mixed: the low ones alone would be weak.
+/// FNV-1a, followed by a mixing step, because its low bits are weak.
 fn hash(text: &str) -> u64 {
     let fnv = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -51,7 +51,7 @@ pub struct Settings<'a> {
     pub mac: MacAddr,
     pub addresses: &'a [IpNet],
     pub routes: &'a [Route],
-    /// For routes without one.
+    /// The gateways of routes that name none.
     pub gateways: &'a [IpAddr],
 }
 
@@ -67,11 +67,11 @@ pub fn open_netns(path: &Path) -> Result<Netns, Error> {
     Netns::open_path(path).map_err(failed("cannot open the namespace of the container"))
 }
 
-/// Makes the pair and sets both ends up. The daemon then finds a port that is up. The container's
-/// end sends nothing yet, because it has neither addresses nor IPv6.
+/// Creates the veth pair and sets both ends up, so that the port is up when the daemon attaches it.
+/// The container's end sends nothing yet, because it has no addresses and IPv6 is off.
 ///
 /// # Errors
-/// One of the names is taken; then nothing has changed.
+/// One of the names is in use; nothing has changed.
 pub fn create(host: &str, ifname: &str, netns: &Netns, mtu: u16) -> Result<(), Error> {
     let netlink = Netlink::open().map_err(failed("cannot open netlink"))?;
     let mtu = u32::from(mtu);
@@ -79,7 +79,7 @@ pub fn create(host: &str, ifname: &str, netns: &Netns, mtu: u16) -> Result<(), E
     let index = netlink
         .create(&LinkSpec::new(host).mtu(mtu), &LinkKind::Veth { peer })
         .map_err(failed("cannot make the interface of the container"))?;
-    // The host must not answer what the container sends.
+    // The host's network stack must not reply to packets of the container.
     netdev::silence_host_stack(host).map_err(failed("cannot configure the interface"))?;
     netlink.set_up(index).map_err(failed("cannot set the interface up"))?;
     let what = failed("cannot set the interface of the container up");
@@ -88,8 +88,8 @@ pub fn create(host: &str, ifname: &str, netns: &Netns, mtu: u16) -> Result<(), E
     inside.index_of(ifname).and_then(|index| inside.set_up(index)).map_err(what)
 }
 
-/// Turns IPv6 on or off for a container's interface. Turned on, it gets a link-local address made
-/// from its present MAC address.
+/// Turns IPv6 on or off for a container's interface. When it is turned on, the kernel derives a
+/// link-local address from the present MAC address.
 fn set_ipv6(ifname: &str, netns: &Netns, is_on: bool) -> Result<(), Error> {
     let key = format!("net/ipv6/conf/{ifname}/disable_ipv6");
     match netns.sysctl(&key, if is_on { "0" } else { "1" }) {
@@ -102,7 +102,7 @@ fn set_ipv6(ifname: &str, netns: &Netns, is_on: bool) -> Result<(), Error> {
 /// Configures the container's end.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel returns an error.
 pub fn configure(ifname: &str, netns: &Netns, settings: &Settings<'_>) -> Result<(), Error> {
     let what = failed("cannot configure the interface of the container");
     let netlink = netns.netlink().map_err(&what)?;
@@ -113,7 +113,8 @@ pub fn configure(ifname: &str, netns: &Netns, settings: &Settings<'_>) -> Result
         netlink.set_up(loopback).map_err(&what)?;
     }
     for &net in settings.addresses {
-        // All addresses are in the network file, where none occurs twice.
+        // No duplicate address detection: all addresses are in the network file, and each is
+        // unique.
         netlink.add_address(index, net, Dad::Skip).map_err(&what)?;
     }
     for route in settings.routes {
@@ -132,7 +133,7 @@ pub fn configure(ifname: &str, netns: &Netns, settings: &Settings<'_>) -> Result
             None => netdev::Route::on_link(destination, index),
         };
         match netlink.add_route(&route) {
-            // Of several interfaces with a default route, the first one keeps it.
+            // If several interfaces have a default route, the first one keeps it.
             Err(error) if error.is_exists() => {}
             result => result.map_err(&what)?,
         }
@@ -143,7 +144,7 @@ pub fn configure(ifname: &str, netns: &Netns, settings: &Settings<'_>) -> Result
 /// Whether a container has an interface of this name.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel returns an error.
 pub fn exists(ifname: &str, netns: &Netns) -> Result<bool, Error> {
     let what = failed("cannot look into the namespace of the container");
     match netns.netlink().map_err(&what)?.link(ifname) {
@@ -153,16 +154,16 @@ pub fn exists(ifname: &str, netns: &Netns) -> Result<bool, Error> {
     }
 }
 
-/// Removes a host end, and with it the other end. It may be gone already.
+/// Removes a host end, and with it the container's end. It is no error if it does not exist.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel returns an error.
 pub fn remove(host: &str) -> Result<(), Error> {
     let what = failed("cannot remove the interface of the container");
     let netlink = Netlink::open().map_err(&what)?;
     let removed = netlink.link(host).and_then(|link| netlink.delete(link.index));
     match removed {
-        // Also if the namespace of the other end went meanwhile.
+        // The pair may also have been removed with the namespace of the container.
         Err(error) if error.is_not_found() => Ok(()),
         result => result.map_err(what),
     }
@@ -171,7 +172,7 @@ pub fn remove(host: &str) -> Result<(), Error> {
 /// The names of all host ends of a network.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel returns an error.
 pub fn host_ends(network: &str) -> Result<Vec<String>, Error> {
     let what = failed("cannot list the interfaces of the host");
     let links = Netlink::open().and_then(|netlink| netlink.links()).map_err(what)?;
@@ -181,10 +182,11 @@ pub fn host_ends(network: &str) -> Result<Vec<String>, Error> {
     Ok(links.into_iter().filter(netdev::Link::is_veth).map(|it| it.name).filter(is_end).collect())
 }
 
-/// Compares a container's interface with what it should be. Returns what is wrong.
+/// Compares a container's interface with the expected settings. Returns a description of the
+/// difference.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel returns an error.
 pub fn difference(
     ifname: &str,
     netns: &Netns,

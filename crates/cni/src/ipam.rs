@@ -11,12 +11,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the plugin may take.
+/// The time limit of the plugin.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(2);
-/// How long its output may last when it has ended: a process that it has started may keep it open.
+/// How long to wait for the end of its output after it has exited: a child process may keep the
+/// pipe open.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
-/// More output is not of an IPAM plugin.
+/// The longest output that is read.
 const MAX_OUTPUT_BYTES: u64 = 4 << 20;
 
 /// The plugin that the configuration names.
@@ -46,7 +47,7 @@ impl<'c> Plugin<'c> {
         Ok(Some(Self { name, path, config: &config.text }))
     }
 
-    /// Executes it with the environment of this process. Returns its output.
+    /// Executes the plugin with the environment of this process. Returns its output.
     ///
     /// # Errors
     /// It cannot be started, takes too long, or fails.
@@ -54,10 +55,10 @@ impl<'c> Plugin<'c> {
         self.start(Command::new(&self.path))
     }
 
-    /// The same, with another command.
+    /// As [`Self::execute`], with another CNI command.
     ///
     /// # Errors
-    /// As of [`Self::execute`].
+    /// As for [`Self::execute`].
     pub fn execute_as(&self, command: &str) -> Result<Vec<u8>, Error> {
         let mut program = Command::new(&self.path);
         program.env("CNI_COMMAND", command);
@@ -67,7 +68,7 @@ impl<'c> Plugin<'c> {
     /// Releases the addresses of a container whose namespace is gone.
     ///
     /// # Errors
-    /// As of [`Self::execute`].
+    /// As for [`Self::execute`].
     pub fn release(&self, attachment: &Attachment) -> Result<(), Error> {
         let mut program = Command::new(&self.path);
         program.env("CNI_COMMAND", "DEL").env_remove("CNI_NETNS");
@@ -83,8 +84,8 @@ impl<'c> Plugin<'c> {
         program.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = program.spawn().map_err(failed)?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
-        // The threads end with this process: a plugin may neither read its input, nor end its
-        // output.
+        // The threads are not joined, but end with this process: a plugin may not read its input,
+        // or not close its output.
         let config = self.config.to_vec();
         thread::spawn(move || input.map(|mut input| input.write_all(&config)));
         let (sender, printed) = mpsc::channel();

@@ -1,10 +1,10 @@
 //! `weft-cni`: a plugin of the Container Network Interface (CNI), version 1.1. It attaches
 //! containers to ports of pools of the switch on this host.
 //!
-//! The plugin keeps no state of its own. The daemon remembers which interface is attached to which
-//! port, and for whom; the names of the interfaces follow from network, container and interface
-//! name. So what a killed plugin leaves behind is found by DEL, which gets the same names, and by
-//! GC, which compares both with the list of valid attachments.
+//! The plugin stores no state. The daemon stores the port and the owner of each attached interface.
+//! The names of interfaces are computed from network, container and interface name. DEL gets the
+//! same names, so it finds interfaces that a killed plugin left behind. GC compares the daemon's
+//! list and the names of interfaces with the list of valid attachments.
 //!
 //! - `config`: the environment and the network configuration
 //! - `daemon`: the client of the control socket
@@ -26,7 +26,7 @@ use outcome::Error;
 use std::io::{Read, Write};
 use std::process::ExitCode;
 
-/// Longer configurations are refused.
+/// The longest configuration that is accepted.
 const MAX_CONFIG_BYTES: u64 = 4 << 20;
 
 const USAGE: &str = "\

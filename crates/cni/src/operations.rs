@@ -1,4 +1,4 @@
-//! What each command of the protocol does.
+//! Implements the commands of the protocol.
 
 use crate::config::{Attachment, Command, Environment, NetworkConfig};
 use crate::daemon::{Attached, Daemon};
@@ -12,16 +12,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use wire::MacAddr;
 
-/// How long CHECK waits for a port that has just been attached.
+/// How long CHECK waits until a newly attached port is up.
 const SETTLE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
-/// Begins the owner of what this plugin attaches.
+/// The prefix of the owner text of interfaces that this plugin attaches.
 const OWNER: &str = "cni";
 
 /// Executes a command. Returns the result to print, if there is one.
 ///
 /// # Errors
-/// The command fails; ADD leaves nothing behind then.
+/// The command failed. A failed ADD leaves nothing behind.
 pub fn execute(environment: &Environment, config: &NetworkConfig) -> Result<Option<String>, Error> {
     match environment.command {
         Command::Add => add(environment, config).map(Some),
@@ -33,8 +33,7 @@ pub fn execute(environment: &Environment, config: &NetworkConfig) -> Result<Opti
     }
 }
 
-/// Who attaches the interface, for the daemon: `cni/NETWORK/CONTAINER/INTERFACE`. No part has a
-/// slash.
+/// The owner text for the daemon: `cni/NETWORK/CONTAINER/INTERFACE`. No part contains a slash.
 fn owner_of(network: &str, attachment: &Attachment) -> String {
     format!("{OWNER}/{network}/{}/{}", attachment.container, attachment.ifname)
 }
@@ -55,19 +54,20 @@ fn add(environment: &Environment, config: &NetworkConfig) -> Result<String, Erro
         return Err(Error::new(outcome::ENVIRONMENT, "CNI_IFNAME is taken", why));
     }
     let daemon = Daemon::of(config)?;
-    // What an earlier ADD for this container has left when it was killed.
+    // Removes what a killed ADD for this container left behind.
     undo(attachment, config, &daemon)?;
     let ipam = Plugin::find(config)?;
     let added = attach(environment, config, (&daemon, ipam.as_ref()), &netns);
     if added.is_err() {
-        // The first error says more than those of undoing it.
+        // Errors of the cleanup are ignored: the first error says more.
         let _ = undo(attachment, config, &daemon);
         let _ = ipam.map(|ipam| ipam.execute_as("DEL"));
     }
     added
 }
 
-/// Gets addresses, makes the pair, attaches its host end and configures the other one.
+/// Gets the addresses, creates the veth pair, attaches its host end and configures the container's
+/// end.
 fn attach(
     environment: &Environment,
     config: &NetworkConfig,
@@ -133,7 +133,7 @@ fn attach(
         .map_err(|error| Error::new(outcome::IO, "cannot write the result", error))
 }
 
-/// The addresses and routes that the IPAM plugin gives.
+/// The addresses and routes that the IPAM plugin assigns.
 fn given_by(ipam: &Plugin<'_>) -> Result<AddResult, Error> {
     let text = ipam.execute()?;
     let given: AddResult = serde_json::from_slice(&text)
@@ -174,7 +174,8 @@ fn mac(port: &Attached) -> Result<MacAddr, Error> {
     })
 }
 
-/// Detaches the interface and removes it. In this order, the daemon does not miss an interface.
+/// Detaches the interface and removes it. In this order, the daemon does not report a missing
+/// interface.
 fn undo(attachment: &Attachment, config: &NetworkConfig, daemon: &Daemon) -> Result<(), Error> {
     let detached = daemon.delete_ports_of(&owner_of(&config.name, attachment));
     interface::remove(&interface::host_name(&config.name, attachment))?;
@@ -182,7 +183,8 @@ fn undo(attachment: &Attachment, config: &NetworkConfig, daemon: &Daemon) -> Res
 }
 
 fn del(attachment: &Attachment, config: &NetworkConfig) -> Result<(), Error> {
-    // First: as long as the daemon remembers the interface, GC can release its addresses.
+    // Releases the addresses first. If that fails, the daemon still lists the interface, so GC can
+    // release them.
     let released = Plugin::find(config).and_then(|ipam| match ipam {
         Some(ipam) => ipam.execute().map(drop),
         None => Ok(()),
@@ -220,7 +222,7 @@ fn check(environment: &Environment, config: &NetworkConfig) -> Result<(), Error>
             return Err(differs(format!("the daemon has not attached {host}")));
         };
         match port.state.as_deref() {
-            // Programs of others may come first: `up, behind NAME`.
+            // The state is `up, behind NAME` if another program is attached before weft's.
             Some(state) if state.split(',').next() == Some("up") => break port,
             _ if Instant::now() < end => std::thread::sleep(PAUSE),
             state => {
@@ -230,7 +232,7 @@ fn check(environment: &Environment, config: &NetworkConfig) -> Result<(), Error>
         }
     };
     let netns = interface::open_netns(environment.netns.as_deref().unwrap_or(Path::new("")))?;
-    // Other plugins of the chain may have added interfaces with addresses of their own.
+    // Other plugins of the chain may have added more interfaces and addresses.
     let own = expected.interfaces.iter().position(|it| it.name == attachment.ifname);
     let ips = expected.ips.iter().filter(|ip| ip.interface.is_none() || ip.interface == own);
     let addresses: Vec<IpNet> = ips.map(|ip| net(&ip.address)).collect::<Result<_, _>>()?;
@@ -255,7 +257,7 @@ fn collect(config: &NetworkConfig) -> Result<(), Error> {
         Ok((attached, daemon)) => {
             for row in attached.iter().filter(|row| is_stale(&row.device)) {
                 let Some(attachment) = attachment_of(&row.owner, &config.name) else { continue };
-                // IPAM plugins before CNI 1.1 know no GC.
+                // IPAM plugins before CNI 1.1 do not support GC.
                 errors.extend(ipam.as_ref().and_then(|ipam| ipam.release(&attachment).err()));
                 errors.extend(daemon.delete_ports_of(&row.owner).err());
             }

@@ -1,36 +1,37 @@
-//! Results and errors, as the CNI specification writes them in JSON (section 5).
+//! Results and errors in the JSON format of the CNI specification (section 5).
 
 use crate::config::SUPPORTED;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt::Display;
 
-/// Incompatible version of CNI.
+/// Error code: incompatible version of CNI.
 pub const VERSION: u32 = 1;
-/// Invalid environment variables.
+/// Error code: invalid environment variables.
 pub const ENVIRONMENT: u32 = 4;
-/// An input or output has failed.
+/// Error code: an input or output operation failed.
 pub const IO: u32 = 5;
-/// The configuration is no valid JSON.
+/// Error code: the configuration is not valid JSON.
 pub const DECODE: u32 = 6;
-/// The configuration is invalid.
+/// Error code: the configuration is invalid.
 pub const CONFIG: u32 = 7;
-/// The runtime should try again later.
+/// Error code: the runtime should try again later.
 pub const LATER: u32 = 11;
-/// ADD cannot succeed.
+/// Error code: ADD cannot succeed.
 pub const UNAVAILABLE: u32 = 50;
-/// The first number for errors of this plugin: the network does not look as it should.
+/// Error code: the interface differs from the expected state. 100 is the first plugin-specific
+/// code.
 pub const NOT_AS_EXPECTED: u32 = 100;
-/// The daemon refuses.
+/// Error code: the daemon refuses the request.
 pub const REFUSED: u32 = 101;
 
-/// Why an operation has failed.
+/// An error result.
 #[derive(Debug)]
 pub struct Error {
     code: u32,
     message: String,
     details: String,
-    /// What another plugin has printed; passed on as it is.
+    /// The error that another plugin printed, which is printed unchanged.
     passed_on: Option<Value>,
 }
 
@@ -41,7 +42,7 @@ impl Error {
         Self { code, message, details, passed_on: None }
     }
 
-    /// The error of a plugin that this one has started.
+    /// The error of a plugin that this plugin has started.
     pub fn of_plugin(plugin: &str, printed: &[u8]) -> Self {
         let passed_on = serde_json::from_slice(printed).ok().filter(Value::is_object);
         let details = String::from_utf8_lossy(printed).trim().to_owned();
@@ -83,7 +84,7 @@ pub struct AddResult {
 pub struct Interface {
     pub name: String,
     pub mac: String,
-    /// In bytes; since version 1.1 of CNI.
+    /// In bytes. Only since version 1.1 of CNI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// The path of the network namespace; empty on the host.
@@ -94,7 +95,7 @@ pub struct Interface {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ip {
-    /// `4` or `6`; before version 1.0 of CNI.
+    /// `4` or `6`. Only before version 1.0 of CNI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// With prefix length.
