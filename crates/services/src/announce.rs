@@ -1,13 +1,14 @@
-//! Announcements: frames that a host sends without a request, so that others learn what it serves.
+//! Announcements: unsolicited frames, from which other hosts and switches learn the addresses and
+//! routers that this host serves.
 //!
 //! ```text
 //! subjects --(Announcer::set)--> Announcer --(poll)--> frames that are due
 //! ```
 //!
 //! The addresses of a station ([`Subject::Addresses`]) are announced by gratuitous ARP (RFC 5227),
-//! unsolicited neighbour advertisements (RFC 4861) or, without an address, RARP: 1 second after the
-//! start, then after 2, 4, 8 and 16 seconds. A router ([`Subject::Router`]) advertises itself at
-//! random intervals (RFC 4861 section 6.2.4).
+//! unsolicited neighbour advertisements (RFC 4861) or, if it has no IP address, RARP. The first
+//! frames are sent 1 second after the start, the next ones after 2, 4, 8 and 16 seconds. A router
+//! ([`Subject::Router`]) advertises itself at random intervals (RFC 4861 section 6.2.4).
 //!
 //! An [`Announcer`] has no clock: the caller passes milliseconds of any epoch, and sends the frames
 //! of [`Announcer::poll`].
@@ -24,11 +25,11 @@ use wire::{
     Icmpv6Repr, Ipv6Packet, Ipv6Repr, MacAddr, NdRepr, Protocol,
 };
 
-/// The most subjects of an [`Announcer`]. Further ones are not announced.
+/// The maximum number of subjects of an [`Announcer`]. Further ones are not announced.
 pub const MAX_SUBJECTS: usize = 16_384;
-/// The first frames of a subject are sent after this time, as ovn-controller does.
+/// The delay of the first frames of a subject, as in ovn-controller.
 const FIRST_MS: u64 = 1000;
-/// The longest interval between announcements of addresses. They end after it.
+/// The longest interval between announcements of addresses. They end after this interval.
 const MAX_BACKOFF_MS: u64 = 16_000;
 /// MAX_INITIAL_RTR_ADVERT_INTERVAL of RFC 4861 section 10.
 const MAX_INITIAL_MS: u64 = 16_000;
@@ -41,7 +42,7 @@ const RARP: EtherType = EtherType(0x8035);
 const REQUEST_REVERSE: u16 = 3;
 const HOP_LIMIT: u8 = 255;
 
-/// What is announced.
+/// The subject of announcements.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Subject {
     /// The addresses of a station.
@@ -59,7 +60,7 @@ pub enum Subject {
         mac: MacAddr,
         /// Its link-local address.
         source: Ipv6Addr,
-        /// What it advertises.
+        /// The flags and options that it advertises.
         router: Router,
         /// The shortest and the longest interval, in milliseconds; at least 1.
         interval_ms: (u64, u64),
@@ -73,14 +74,14 @@ struct Announced {
     sent: u32,
 }
 
-/// Announces subjects, each known by a key.
+/// Announces subjects. Each has a key that the caller chooses.
 pub struct Announcer<K> {
     announced: BTreeMap<K, Announced>,
     due: BTreeSet<(u64, K)>,
-    /// The interval between announcements of addresses grows up to this one, and stays so; `None`
-    /// if they end.
+    /// The interval between announcements of addresses grows up to this value and then stays
+    /// constant. `None` if announcements end.
     lasting_ms: Option<u64>,
-    /// Makes intervals that receivers cannot foresee.
+    /// The source of unpredictable random intervals.
     secret: RandomState,
     numbers: u64,
 }
@@ -98,8 +99,9 @@ impl<K: Ord + Clone> Default for Announcer<K> {
 }
 
 impl<K: Ord + Clone> Announcer<K> {
-    /// Replaces the subjects. A new or changed one is announced from the start, an equal one goes
-    /// on. With `lasting_ms`, addresses are announced forever, at most this often.
+    /// Replaces the subjects. New or changed ones are announced from the start, unchanged ones
+    /// continue. With `lasting_ms`, addresses are announced forever, and this is the longest
+    /// interval.
     pub fn set(&mut self, subjects: BTreeMap<K, Subject>, lasting_ms: Option<u64>, now_ms: u64) {
         let mut old = std::mem::take(&mut self.announced);
         self.due.clear();
@@ -127,16 +129,16 @@ impl<K: Ord + Clone> Announcer<K> {
         }
     }
 
-    /// When [`Self::poll`] has something to do next; `None` if nothing is left to announce.
+    /// When [`Self::poll`] must be called next; `None` if nothing is left to announce.
     pub fn due_ms(&self) -> Option<u64> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// Returns the frames that are due, at least those of one subject and at most `limit` or a few
-    /// more, each with its key.
+    /// Returns the frames that are due, each with its key. Stops after the subject that reaches
+    /// `limit` frames.
     pub fn poll(&mut self, now_ms: u64, limit: usize) -> Vec<(K, Vec<u8>)> {
         let mut frames = Vec::new();
-        // Each turn moves a subject behind `now_ms`.
+        // The loop ends, because each turn moves the due time of a subject after `now_ms`.
         while frames.len() < limit
             && let Some((due, key)) = self.due.pop_first()
         {
@@ -163,7 +165,7 @@ impl<K: Ord + Clone> Announcer<K> {
         frames
     }
 
-    /// How long addresses rest after `sent` announcements; `None` if that was the last one.
+    /// The interval after `sent` announcements of addresses; `None` if the last one was sent.
     fn backoff(&self, sent: u32) -> Option<u64> {
         let doubled = 1_u64.checked_shl(sent).unwrap_or(u64::MAX).saturating_mul(1000);
         match self.lasting_ms {
@@ -209,8 +211,8 @@ fn gratuitous_arp(mac: MacAddr, ip: Ipv4Addr) -> Vec<u8> {
     broadcast(mac, EtherType::ARP, arp)
 }
 
-/// A request for the IP addresses of a MAC address (RFC 903). Nobody answers it, but switches learn
-/// the address.
+/// A RARP request for a MAC address (RFC 903). No host answers it, but switches learn the MAC
+/// address.
 fn rarp(mac: MacAddr) -> Vec<u8> {
     let rarp = ArpRepr {
         operation: ArpOperation::Other(REQUEST_REVERSE),
@@ -237,7 +239,7 @@ fn unsolicited_advert(mac: MacAddr, target: Ipv6Addr, router: bool) -> Vec<u8> {
     to_all_nodes(mac, target, advert)
 }
 
-/// A frame with a message of neighbour discovery for all nodes of the link.
+/// A frame with a neighbour discovery message to all nodes of the link.
 fn to_all_nodes(mac: MacAddr, source: Ipv6Addr, message: NdRepr<'_>) -> Vec<u8> {
     let message = Icmpv6Repr::Nd(message);
     let len = message.message_len();
@@ -283,7 +285,7 @@ mod tests {
         Subject::Router { mac: MAC, source: LINK_LOCAL, router, interval_ms }
     }
 
-    /// When a subject is announced up to `end_ms`, in milliseconds.
+    /// The times up to `end_ms` at which a subject is announced, in milliseconds.
     fn times(announcer: &mut Announcer<u8>, end_ms: u64) -> Vec<u64> {
         let mut times = Vec::new();
         while let Some(due) = announcer.due_ms().filter(|due| *due <= end_ms) {
@@ -299,7 +301,7 @@ mod tests {
         let subjects = BTreeMap::from([(1, addresses(&["192.0.2.1"]))]);
         announcer.set(subjects.clone(), None, 0);
         assert_eq!(times(&mut announcer, 2000), [1000]);
-        // An equal subject goes on, a changed one starts again.
+        // An unchanged subject continues, a changed one starts again.
         announcer.set(subjects.clone(), None, 2500);
         assert_eq!(times(&mut announcer, u64::MAX), [3000, 7000, 15_000, 31_000]);
         announcer.set(subjects, None, 50_000);

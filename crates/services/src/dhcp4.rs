@@ -27,12 +27,12 @@ pub const SERVER_PORT: u16 = 67;
 /// The UDP port of clients.
 pub const CLIENT_PORT: u16 = 68;
 /// The longest list of options in an answer, in bytes. With all headers, the answer fits the
-/// smallest MTU that a guest with IPv6 may have, 1,280 bytes.
+/// minimum MTU of IPv6, 1,280 bytes.
 pub const MAX_OPTIONS_LEN: usize = 1000;
 
 const HEADER_LEN: usize = 236;
 const COOKIE: [u8; 4] = [99, 130, 83, 99];
-/// RFC 1542 section 2.1: some clients discard shorter messages.
+/// The minimum length of a message: some clients discard shorter ones (RFC 1542 section 2.1).
 const MIN_MESSAGE_LEN: usize = 300;
 
 const REQUEST: u8 = 1;
@@ -87,9 +87,9 @@ pub struct Server {
     address: Ipv4Addr,
     /// The server that the client boots from.
     next_server: Option<Ipv4Addr>,
-    /// The boot file of iPXE, and that of other clients.
+    /// The boot file for iPXE clients, and the boot file for other clients.
     boot_files: [Option<Box<[u8]>>; 2],
-    /// Code and value.
+    /// The configured options: code and value.
     options: Vec<(u8, Box<[u8]>)>,
 }
 
@@ -119,7 +119,7 @@ pub struct Route {
 pub struct TooLong(pub usize);
 
 impl Server {
-    /// A server that gives its client this address, and no option yet.
+    /// A server that assigns this address to its client, without options.
     pub const fn new(address: Ipv4Addr) -> Self {
         Self { address, next_server: None, boot_files: [None, None], options: Vec::new() }
     }
@@ -156,7 +156,7 @@ impl Server {
     /// Adds an option with domain names (RFC 3397). They are not compressed.
     ///
     /// # Errors
-    /// A name that is invalid.
+    /// A name is invalid.
     pub fn add_domains<'a>(
         &mut self,
         code: u8,
@@ -173,26 +173,27 @@ impl Server {
         self.next_server = Some(server);
     }
 
-    /// Sets the boot files: that of iPXE and that of other clients. If there is only one, all
+    /// Sets the boot files for iPXE clients and for other clients. If only one is given, all
     /// clients get it.
     pub fn set_boot_files(&mut self, ipxe: Option<&[u8]>, other: Option<&[u8]>) {
         self.boot_files = [ipxe.map(Box::from), other.map(Box::from)];
     }
 
-    /// Fails when an answer would be too long.
+    /// Checks the length of the longest possible answer.
     ///
     /// # Errors
-    /// [`TooLong`].
+    /// [`TooLong`] if an answer would exceed [`MAX_OPTIONS_LEN`].
     pub fn check(&self) -> Result<(), TooLong> {
         let files = self.boot_files.iter().flatten().map(|file| file.len()).max();
         let values = self.options.iter().map(|(_, value)| value.len()).chain(files);
-        // Type and end of the message, and a header for each part of an option.
+        // 4 bytes for the message type and the end option, and a header of 2 bytes for each part of
+        // an option.
         let len = values.fold(4, |sum, len| sum + len + 2 * len.div_ceil(255).max(1));
         if len > MAX_OPTIONS_LEN { Err(TooLong(len)) } else { Ok(()) }
     }
 
-    /// The answer to a message of a client. There is none to RELEASE and DECLINE, and none to
-    /// anything that is no valid message of a client.
+    /// The answer to a message of a client. `None` for RELEASE and DECLINE, and for an invalid
+    /// message.
     pub fn answer(&self, payload: &[u8]) -> Option<Answer> {
         let request = Request::parse(payload)?;
         let kind = match request.kind {
@@ -222,7 +223,8 @@ impl Server {
         }
         out.push(code::END);
         out.resize(out.len().max(MIN_MESSAGE_LEN), code::PAD);
-        // RFC 2131 section 4.1: the client may not have the address that it asked for.
+        // RFC 2131 section 4.1: a NAK is broadcast, because the client may not have a valid
+        // address.
         let destination = match request.header[at::FLAGS] & BROADCAST_FLAG {
             0 if !is_nak => Destination::Client,
             _ => Destination::Broadcast,
@@ -308,7 +310,7 @@ impl<'a> Request<'a> {
         Some(Self { header, kind: kind?, requested_address, is_ipxe })
     }
 
-    /// The address that a REQUEST is about: a client that renews its lease has it already.
+    /// The address that a REQUEST asks for. A client that renews its lease sends it in `ciaddr`.
     fn wanted(&self) -> Ipv4Addr {
         let header = self.header;
         let own = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
@@ -316,7 +318,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The options of a message, up to its end. An option that is cut off is `None`, and the last.
+/// The options of a message, up to its end. A truncated option yields `None` and ends the
+/// iteration.
 struct Options<'a>(&'a [u8]);
 
 impl<'a> Iterator for Options<'a> {

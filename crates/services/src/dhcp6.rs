@@ -18,7 +18,7 @@ use wire::MacAddr;
 pub const SERVER_PORT: u16 = 547;
 /// The UDP port of clients.
 pub const CLIENT_PORT: u16 = 546;
-/// The longest list of configured options, in bytes. With all headers, the answer fits the smallest
+/// The longest list of configured options, in bytes. With all headers, the answer fits the minimum
 /// MTU of IPv6, 1,280 bytes.
 pub const MAX_OPTIONS_LEN: usize = 900;
 /// The longest identifier of a client, in bytes (RFC 8415 section 11.1: type and 128 bytes).
@@ -60,21 +60,21 @@ mod fqdn {
     pub const N: u8 = 4;
 }
 
-/// Addresses are valid forever, as long as the port has them.
+/// The lifetime of addresses: infinite, because the address of a port is fixed.
 const INFINITY: [u8; 4] = [0xff; 4];
 
 /// A server for one client.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Server {
-    /// Identifies the server.
+    /// The MAC address that identifies the server.
     mac: MacAddr,
-    /// The client's address; `None` for a server that gives only other options.
+    /// The client's address; `None` for a server that assigns no addresses.
     address: Option<Ipv6Addr>,
-    /// The boot file of iPXE, and that of other clients.
+    /// The boot file for iPXE clients, and the boot file for other clients.
     boot_files: [Option<Box<[u8]>>; 2],
     /// The client's name, encoded.
     name: Option<Box<[u8]>>,
-    /// Code and value.
+    /// The configured options: code and value.
     options: Vec<(u16, Box<[u8]>)>,
 }
 
@@ -84,7 +84,7 @@ pub struct Server {
 pub struct TooLong(pub usize);
 
 impl Server {
-    /// A server with this MAC address, and no option yet.
+    /// A server with this MAC address, without options.
     pub const fn new(mac: MacAddr, address: Option<Ipv6Addr>) -> Self {
         Self { mac, address, boot_files: [None, None], name: None, options: Vec::new() }
     }
@@ -98,7 +98,7 @@ impl Server {
     /// Adds an option with domain names.
     ///
     /// # Errors
-    /// A name that is invalid.
+    /// A name is invalid.
     pub fn add_domains<'a>(
         &mut self,
         code: u16,
@@ -110,10 +110,10 @@ impl Server {
         Ok(())
     }
 
-    /// Sets the client's name, which it gets if it asks for one (RFC 4704).
+    /// Sets the client's name, which is sent if the client requests it (RFC 4704).
     ///
     /// # Errors
-    /// A name that is invalid.
+    /// A name is invalid.
     pub fn set_name(&mut self, name: &str) -> Result<(), BadDomainName> {
         let mut value = Vec::new();
         domain_name::encode(name, &mut value)?;
@@ -121,15 +121,15 @@ impl Server {
         Ok(())
     }
 
-    /// Sets the URLs of the boot files: that of iPXE and that of other clients (RFC 5970).
+    /// Sets the URLs of the boot files for iPXE clients and for other clients (RFC 5970).
     pub fn set_boot_files(&mut self, ipxe: Option<&[u8]>, other: Option<&[u8]>) {
         self.boot_files = [ipxe.map(Box::from), other.map(Box::from)];
     }
 
-    /// Fails when an answer would be too long.
+    /// Checks the length of the longest possible answer.
     ///
     /// # Errors
-    /// [`TooLong`].
+    /// [`TooLong`] if an answer would exceed [`MAX_OPTIONS_LEN`].
     pub fn check(&self) -> Result<(), TooLong> {
         let files = self.boot_files.iter().flatten().map(|file| file.len()).max();
         let values = self.options.iter().map(|(_, value)| value.len());
@@ -138,8 +138,8 @@ impl Server {
         if len > MAX_OPTIONS_LEN { Err(TooLong(len)) } else { Ok(()) }
     }
 
-    /// The UDP payload that answers a message of a client. There is no answer to anything that is
-    /// no valid message of a client, or that is for another server.
+    /// The UDP payload that answers a message of a client. `None` for an invalid message, and for a
+    /// message to another server.
     pub fn answer(&self, payload: &[u8]) -> Option<Vec<u8>> {
         let request = Request::parse(payload)?;
         if request.server_id.is_some_and(|id| id != self.duid()) {
@@ -194,7 +194,7 @@ impl Server {
     }
 }
 
-/// An association with one address (RFC 8415 sections 21.4 and 21.6).
+/// An identity association (IA_NA) with one address (RFC 8415 sections 21.4 and 21.6).
 fn identity_association(iaid: [u8; 4], address: Ipv6Addr) -> Vec<u8> {
     let mut value = [iaid, INFINITY, INFINITY].concat();
     put(&mut value, code::IA_ADDR, &[&address.octets()[..], &INFINITY, &INFINITY].concat());
@@ -215,7 +215,7 @@ struct Request<'a> {
     transaction: [u8; 3],
     client_id: &'a [u8],
     server_id: Option<&'a [u8]>,
-    /// The identifier of the first association.
+    /// The identifier of the first identity association.
     iaid: Option<[u8; 4]>,
     is_ipxe: bool,
     /// The flags of the option with the client's name.
@@ -235,7 +235,7 @@ impl<'a> Request<'a> {
                     let (id, _) = value.split_first_chunk::<4>().filter(|_| value.len() >= 12)?;
                     iaid = iaid.or(Some(*id));
                 }
-                // A length comes first.
+                // The user class data begins with a length of two bytes.
                 (code::USER_CLASS, value) => {
                     is_ipxe |= value.get(2..).is_some_and(|class| class.starts_with(b"iPXE"));
                 }
@@ -243,14 +243,15 @@ impl<'a> Request<'a> {
                 _ => {}
             }
         }
-        // RFC 8415 section 16 permits an INFORMATION-REQUEST without this option. OVN does not.
+        // RFC 8415 section 16 permits an INFORMATION-REQUEST without a client identifier. It is
+        // ignored, as in OVN.
         let client_id = client_id.filter(|id| id.len() <= MAX_CLIENT_ID_LEN)?;
         let transaction = [a, b, c];
         Some(Self { kind, transaction, client_id, server_id, iaid, is_ipxe, name_flags })
     }
 }
 
-/// The options of a message. One that is cut off is `None`, and the last.
+/// The options of a message. A truncated option yields `None` and ends the iteration.
 struct Options<'a>(&'a [u8]);
 
 impl<'a> Iterator for Options<'a> {

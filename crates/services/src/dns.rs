@@ -1,4 +1,4 @@
-//! DNS (RFC 1035): answers to questions about a few names.
+//! A DNS server (RFC 1035) for a configured set of names.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// The UDP port of servers.
 pub const PORT: u16 = 53;
-/// The longest message over UDP without an extension (RFC 1035 section 2.3.4).
+/// The longest message over UDP without EDNS (RFC 1035 section 2.3.4).
 const MAX_MESSAGE_LEN: usize = 512;
 /// The longest name, in encoded bytes, and the longest label.
 const MAX_NAME_LEN: usize = 255;
@@ -34,10 +34,10 @@ const TTL_S: u32 = 3600;
 const HEADER_LEN: usize = 12;
 const CLASS_IN: u16 = 1;
 const CLASS_ANY: u16 = 255;
-/// Response, and its bits of authority; RFC 1035 section 4.1.1.
+/// The header bits QR (response) and AA (authoritative answer); RFC 1035 section 4.1.1.
 const RESPONSE: u8 = 0x80;
 const AUTHORITATIVE: u8 = 0x04;
-/// Opcode, and the bit with which a client asks for recursion.
+/// The header bits of the opcode, and RD, by which a client requests recursion.
 const OPCODE: u8 = 0x78;
 const RECURSION_DESIRED: u8 = 0x01;
 const REFUSED: u8 = 5;
@@ -53,14 +53,15 @@ mod kind {
 /// A set of names with their records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Records {
-    /// By name, in lower case and without the dot at the end.
+    /// The records by name, in lower case and without the dot at the end.
     names: BTreeMap<Box<str>, Record>,
-    /// A question about a name of this set has an answer, also if the type of the question has no
-    /// record.
+    /// This set is authoritative: a question about one of its names gets an answer even if no
+    /// record has the requested type.
     is_owner: bool,
 }
 
-/// Comparing is exact. Hashing all names for each megaflow would be slow.
+/// Hashes only the number of names: hashing all names for each megaflow would be slow. Comparisons
+/// are exact.
 impl Hash for Records {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.names.len().hash(state);
@@ -73,21 +74,21 @@ enum Record {
         v4: Box<[Ipv4Addr]>,
         v6: Box<[Ipv6Addr]>,
     },
-    /// An encoded name.
+    /// A pointer record: an encoded name.
     Pointer(Box<[u8]>),
 }
 
 impl Records {
-    /// An empty set. With `is_owner`, a question for an IPv4 or IPv6 address of a name that has
-    /// only addresses of the other version is refused, so that the client need not wait for a
-    /// server.
+    /// Creates an empty set. With `is_owner`, the server refuses a question for an IPv4 address of
+    /// a name that has only IPv6 addresses, and vice versa, so that the client does not wait for a
+    /// timeout.
     pub const fn new(is_owner: bool) -> Self {
         Self { names: BTreeMap::new(), is_owner }
     }
 
-    /// Adds the records of a name: IP addresses with spaces between them, or the name that an
-    /// address has. An address may have a prefix length, which is ignored. Returns false if a part
-    /// of `value` is invalid; the addresses before it are added, as OVN does.
+    /// Adds the records of a name: IP addresses separated by spaces, or for reverse lookup the name
+    /// of an address. An address may have a prefix length, which is ignored. Returns false if a
+    /// part of `value` is invalid; the addresses before it are added, as OVN does.
     pub fn add(&mut self, name: &str, value: &str) -> bool {
         let (record, is_valid) = match addresses(value) {
             (list, _) if list.is_empty() => {
@@ -106,7 +107,7 @@ impl Records {
     }
 }
 
-/// The addresses at the beginning of a text, and whether it has nothing else.
+/// The addresses at the beginning of a text, and true if the text contains nothing else.
 fn addresses(text: &str) -> (Vec<IpAddr>, bool) {
     let parse = |word: &str| word.split('/').next()?.parse().ok();
     let list: Vec<IpAddr> = text.split_whitespace().map_while(parse).collect();
@@ -133,8 +134,8 @@ impl Record {
 pub struct Resolver(pub Box<[Arc<Records>]>);
 
 impl Resolver {
-    /// The UDP payload that answers a question. `None` for a name or type without record, and for
-    /// anything that is not one question.
+    /// The UDP payload that answers a question. `None` for a name or type without a record, and for
+    /// a message without exactly one question.
     pub fn answer(&self, payload: &[u8]) -> Option<Vec<u8>> {
         let question = Question::parse(payload)?;
         let mut sets = self.0.iter();
@@ -163,8 +164,8 @@ impl Resolver {
     }
 }
 
-/// Appends as many records as fit, and returns their number. `turn` chooses the first one, so that
-/// clients spread over the addresses.
+/// Appends as many records as fit, and returns their number. `turn` rotates the addresses, so that
+/// clients spread over them.
 fn append(out: &mut Vec<u8>, record: &Record, asked: u16, turn: usize) -> u16 {
     let mut answers = 0;
     let mut put = |kind: u16, data: &[u8]| {
@@ -201,13 +202,13 @@ fn rotated<T>(list: &[T], turn: usize) -> impl Iterator<Item = &T> {
     after.iter().chain(before)
 }
 
-/// The question of a message with one.
+/// A message with one question.
 struct Question<'a> {
     header: &'a [u8; HEADER_LEN],
-    /// In lower case and without the dot at the end.
+    /// The name, in lower case and without the dot at the end.
     name: String,
     kind: u16,
-    /// Name, type and class, as they came.
+    /// Name, type and class as received.
     bytes: &'a [u8],
 }
 
@@ -226,12 +227,13 @@ impl<'a> Question<'a> {
                 after = tail;
                 break;
             }
-            // A longer length is a pointer, and there is nothing to point to.
+            // A larger length byte is a compression pointer, and the question has nothing to point
+            // to.
             if len > MAX_LABEL_LEN || rest.len() - tail.len() + usize::from(len) >= MAX_NAME_LEN {
                 return None;
             }
             let (label, tail) = tail.split_at_checked(len.into())?;
-            // A dot within a label is no end of it.
+            // A label that contains a dot would be ambiguous in the text form, so it is rejected.
             let label = str::from_utf8(label).ok().filter(|label| !label.contains('.'))?;
             if !name.is_empty() {
                 name.push('.');

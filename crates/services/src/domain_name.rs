@@ -1,11 +1,11 @@
-//! Domain names as they are encoded in options (RFC 1035 section 3.1).
+//! The encoding of domain names in options and messages (RFC 1035 section 3.1).
 
 /// The longest name, in encoded bytes (RFC 1035 section 3.1).
 const MAX_NAME: usize = 255;
 /// The longest label, in bytes.
 const MAX_LABEL: usize = 63;
 
-/// A text that is no domain name.
+/// The error for a text that is not a domain name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{0:?} is no domain name: it has an empty label, one over 63 bytes, or over 253 bytes in all"
@@ -15,7 +15,7 @@ pub struct BadDomainName(pub String);
 /// Appends a name to `out`, without compression. A dot at the end is allowed.
 ///
 /// # Errors
-/// [`BadDomainName`]; `out` is unchanged then.
+/// [`BadDomainName`]; `out` is then unchanged.
 pub(crate) fn encode(name: &str, out: &mut Vec<u8>) -> Result<(), BadDomainName> {
     let start = out.len();
     for label in name.strip_suffix('.').unwrap_or(name).split('.') {

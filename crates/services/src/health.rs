@@ -6,12 +6,12 @@
 //!
 //! A TCP check opens a connection and resets it. An HTTP check also sends a GET request and reads
 //! the status line. A UDP check sends a datagram: the backend is online unless an ICMP "port
-//! unreachable" arrives before the timeout. These are the checks of OVN's `Service_Monitor`, and
-//! HTTP besides.
+//! unreachable" arrives before the timeout. TCP and UDP checks are those of OVN's
+//! `Service_Monitor`.
 //!
 //! A [`Checker`] has no clock: the caller passes milliseconds of any epoch, sends the frames of
-//! [`Checker::poll`], and passes what arrives to [`Checker::receive`]. Frames come from guests:
-//! whatever their bytes are, they are an answer to a probe or are counted and ignored.
+//! [`Checker::poll`], and passes received frames to [`Checker::receive`]. Frames come from guests
+//! and are not trusted: a frame that is not an answer to a probe is counted and ignored.
 
 mod frame;
 mod probe;
@@ -27,14 +27,14 @@ use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
 use wire::MacAddr;
 
-/// The most checks of a [`Checker`]. Further ones are not made.
+/// The maximum number of checks of a [`Checker`]. Further ones are not made.
 pub const MAX_CHECKS: usize = 4096;
 /// The longest path of an HTTP check, in bytes.
 pub const MAX_PATH_LEN: usize = 200;
-/// New checks begin this long after one another, so that many do not begin at once.
+/// The delay between the starts of new checks, so that many do not start at once.
 const STAGGER_MS: u64 = 2;
 
-/// How a backend is checked.
+/// The type of a check.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Kind {
     /// By opening a TCP connection.
@@ -76,10 +76,10 @@ impl Kind {
     }
 }
 
-/// When a check is made, and what its results mean.
+/// The times of a check, and the thresholds for a change of status.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Timing {
-    /// From the end of a check to the next one, in milliseconds.
+    /// The time from the end of a check to the next one, in milliseconds.
     pub interval_ms: u32,
     /// How long a backend may take to answer, in milliseconds.
     pub timeout_ms: u32,
@@ -102,25 +102,26 @@ pub struct Check {
     pub source_mac: MacAddr,
     /// The first source port of probes.
     pub first_port: u16,
-    /// The number of source ports, at least 1. They do not pass 65,535.
+    /// The number of source ports, at least 1. The last port must not exceed 65,535.
     pub port_count: u16,
-    /// Where answers arrive. Its meaning is the caller's; see [`Checker::receive`].
+    /// The place at which answers arrive, as a number that the caller defines; see
+    /// [`Checker::receive`].
     pub arrival: u32,
-    /// How the backend is checked.
+    /// The type of the check.
     pub kind: Kind,
-    /// When it is checked.
+    /// The times and thresholds of the check.
     pub timing: Timing,
 }
 
-/// What is known of a backend.
+/// The status of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Status {
     /// Too few checks have been made since the start.
     #[default]
     Unknown,
-    /// It answers.
+    /// The backend answers.
     Online,
-    /// It does not answer as it should.
+    /// The backend does not answer, or its answers are failures.
     Offline,
 }
 
@@ -146,7 +147,7 @@ pub enum Failure {
     Closed,
     /// The answer is not HTTP.
     NotHttp,
-    /// The HTTP status is none of success.
+    /// The HTTP status is not a success.
     HttpStatus(u16),
 }
 
@@ -169,29 +170,29 @@ pub struct Change<K> {
     pub key: K,
     /// The status from now on.
     pub status: Status,
-    /// Why the last check has failed, if it has.
+    /// Why the last check failed; `None` if it succeeded.
     pub failure: Option<Failure>,
 }
 
 /// The state of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct State {
-    /// What is known of the backend.
+    /// The status of the backend.
     pub status: Status,
-    /// Why the last check has failed, if it has.
+    /// Why the last check failed; `None` if it succeeded.
     pub failure: Option<Failure>,
 }
 
-/// What all checks have done.
+/// Counters of all checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Checks that have begun.
     pub checks: u64,
     /// Checks that have failed.
     pub failures: u64,
-    /// Checks that were put off because all their source ports were in use.
+    /// Checks that were postponed because all their source ports were in use.
     pub no_port: u64,
-    /// Checks of [`Checker::set`] beyond [`MAX_CHECKS`], which are not made.
+    /// Checks passed to [`Checker::set`] beyond [`MAX_CHECKS`], which are not made.
     pub over_limit: u64,
     /// Received frames that are an answer to a probe.
     pub answers: u64,
@@ -202,28 +203,28 @@ pub struct Counters {
 struct Running {
     check: Check,
     state: State,
-    /// Results like the last one, in a row.
+    /// The number of consecutive results that are equal to the last one.
     in_row: u32,
     is_last_good: bool,
     phase: Phase,
 }
 
 enum Phase {
-    /// Waits for this time.
+    /// Waits for the next check, which starts at this time.
     Resting(u64),
     Probing(Probe),
 }
 
-/// Makes checks, each known by a key.
+/// Makes checks. Each has a key that the caller chooses.
 pub struct Checker<K> {
     running: BTreeMap<K, Running>,
     /// The probes that wait for an answer, by backend and source port.
     probes: BTreeMap<(SocketAddr, u16), K>,
-    /// When to look at which check.
+    /// The checks by the time at which they need an action.
     due: BTreeSet<(u64, K)>,
     changes: Vec<Change<K>>,
     counters: Counters,
-    /// Makes sequence numbers and source ports that guests cannot foresee.
+    /// The source of sequence numbers and source ports that guests cannot predict.
     secret: RandomState,
     numbers: u64,
 }
@@ -275,16 +276,16 @@ impl<K: Ord + Clone> Checker<K> {
         }
     }
 
-    /// When [`Self::poll`] has something to do next; `None` without checks.
+    /// When [`Self::poll`] must be called next; `None` without checks.
     pub fn due_ms(&self) -> Option<u64> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// Begins the checks that are due, and ends those whose time is over. Returns the frames to
+    /// Begins the checks that are due, and ends checks that have timed out. Returns the frames to
     /// send, each with the key of its check.
     pub fn poll(&mut self, now_ms: u64) -> Vec<(K, Vec<u8>)> {
         let mut frames = Vec::new();
-        // Each turn moves a check behind `now_ms`.
+        // The loop ends, because each turn moves the due time of a check after `now_ms`.
         while let Some((due, key)) = self.due.pop_first() {
             if due > now_ms {
                 self.due.insert((due, key));
@@ -306,7 +307,7 @@ impl<K: Ord + Clone> Checker<K> {
                         Kind::Udp => Ok(()),
                         _ => Err(Failure::Timeout),
                     };
-                    // Ends a connection that is half open.
+                    // A half-open connection is reset.
                     let reset = self.end(&key, outcome, now_ms);
                     match reset {
                         Some(frame) => frame,
@@ -319,7 +320,7 @@ impl<K: Ord + Clone> Checker<K> {
         frames
     }
 
-    /// Takes a frame that has arrived at `arrival`. Returns a frame to send, with its check.
+    /// Handles a frame that was received at `arrival`. Returns a frame to send, with its check.
     ///
     /// A frame is an answer only to a probe of a check with this [`Check::arrival`], so that no
     /// other guest can answer for a backend.
@@ -332,7 +333,7 @@ impl<K: Ord + Clone> Checker<K> {
         taken.flatten()
     }
 
-    /// `None` if the frame is no answer.
+    /// `None` if the frame is not an answer to a probe.
     fn take(&mut self, frame: &[u8], arrival: u32, now_ms: u64) -> Option<Option<(K, Vec<u8>)>> {
         let answer = Answer::parse(frame)?;
         let key = self.probes.get(&(answer.backend(), answer.source_port()))?.clone();
@@ -356,7 +357,8 @@ impl<K: Ord + Clone> Checker<K> {
         Some(frame.map(|frame| (key, frame)))
     }
 
-    /// Begins a check, and returns its first frame. Without a free source port it is put off.
+    /// Begins a check, and returns its first frame. Without a free source port, the check is
+    /// postponed.
     fn begin(&mut self, key: &K, now_ms: u64) -> Option<Vec<u8>> {
         let (random, secret) = (self.random(), self.random());
         let running = self.running.get_mut(key)?;
@@ -414,12 +416,12 @@ impl<K: Ord + Clone> Checker<K> {
         std::mem::take(&mut self.changes)
     }
 
-    /// All checks, and what is known of their backends.
+    /// All checks, with the states of their backends.
     pub fn states(&self) -> impl Iterator<Item = (&K, &Check, State)> {
         self.running.iter().map(|(key, running)| (key, &running.check, running.state))
     }
 
-    /// What all checks have done.
+    /// Counters of all checks.
     pub const fn counters(&self) -> Counters {
         self.counters
     }
@@ -433,7 +435,7 @@ impl Running {
         }
     }
 
-    /// Notes a result. Returns true if it changes the status.
+    /// Records a result. Returns true if it changes the status.
     fn note(&mut self, result: Result<(), Failure>) -> bool {
         let is_good = result.is_ok();
         self.in_row = match self.is_last_good == is_good {

@@ -1,17 +1,17 @@
-//! Services that a switch gives its guests, so that no server is needed for them: DHCP, DHCPv6,
-//! router advertisements and DNS. Beside them, [`health`] checks the backends of load balancers,
-//! and [`announce`] tells a network what this host serves.
+//! Services that a switch provides to its guests without a server: DHCP, DHCPv6, router
+//! advertisements and DNS. In addition, [`health`] checks the backends of load balancers, and
+//! [`announce`] announces addresses and routers to a network.
 //!
 //! ```text
 //! request (UDP payload) --(Service)--> answer (UDP payload, ICMPv6 message), its destination
 //! ```
 //!
 //! A [`Service`] holds only configuration. Its answer is a function of the request, so a switch may
-//! ask it from any thread and in any order. Requests come from guests: whatever their bytes are,
-//! they get an answer or none.
+//! call it from any thread and in any order. Requests come from guests and are not trusted: an
+//! invalid request gets no answer.
 //!
-//! This crate has no I/O and no clock. The caller finds the request in a frame, and makes a frame
-//! of the answer.
+//! This crate has no I/O and no clock. The caller extracts the request from a frame, and builds a
+//! frame with the answer.
 #![forbid(unsafe_code)]
 
 pub mod announce;
@@ -33,11 +33,11 @@ pub enum Service {
     Dhcp6(dhcp6::Server),
     /// A router that answers solicitations.
     Router(router::Router),
-    /// A DNS server for a few names.
+    /// A DNS server for a configured set of names.
     Dns(dns::Resolver),
 }
 
-/// To whom an answer is sent.
+/// The destination of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Destination {
     /// The client's own address.

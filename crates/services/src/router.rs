@@ -1,20 +1,20 @@
-//! Router advertisements (RFC 4861 section 6.2), in answer to solicitations.
+//! Router advertisements (RFC 4861 section 6.2), the answers to router solicitations.
 
 use crate::domain_name::{self, BadDomainName};
 use std::net::Ipv6Addr;
 use wire::NdRepr;
 use wire::icmp::nd::{NdOption, NdOptions};
 
-/// The longest list of options, in bytes. With all headers, the message fits the smallest MTU of
+/// The longest list of options, in bytes. With all headers, the message fits the minimum MTU of
 /// IPv6, 1,280 bytes.
 pub const MAX_OPTIONS_LEN: usize = 1200;
 
-/// How hosts of the link get their addresses.
+/// The method by which hosts of the link get their addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AddressMode {
     /// By stateless autoconfiguration (RFC 4862).
     Slaac,
-    /// The same, and other configuration by DHCPv6.
+    /// By stateless autoconfiguration, and other settings by DHCPv6.
     DhcpStateless,
     /// By DHCPv6.
     DhcpStateful,
@@ -23,17 +23,17 @@ pub enum AddressMode {
 /// The preference of a router or route (RFC 4191 section 2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub enum Preference {
-    /// Preferred.
+    /// Preferred to all others.
     High,
     /// The default.
     #[default]
     Medium,
-    /// Used if there is no other.
+    /// Used only if there is no other.
     Low,
 }
 
 impl Preference {
-    /// The bits of a flags byte.
+    /// The preference bits in a flags byte.
     const fn bits(self) -> u8 {
         match self {
             Self::High => 0x08,
@@ -43,11 +43,11 @@ impl Preference {
     }
 }
 
-/// What a router advertises.
+/// The content of a router's advertisements.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Router {
     flags: u8,
-    /// Encoded and valid.
+    /// The options, encoded. They are valid.
     options: Vec<u8>,
 }
 
@@ -62,13 +62,13 @@ pub enum BadOption {
     Name(#[from] BadDomainName),
 }
 
-/// Routes and names are valid forever, as long as the router is configured so.
+/// The lifetime of routes and names: infinite.
 const INFINITY: [u8; 4] = [0xff; 4];
 const MANAGED: u8 = 0x80;
 const OTHER_CONFIG: u8 = 0x40;
 
 impl Router {
-    /// A router that advertises itself as the default router, with no option yet.
+    /// A router that advertises itself as the default router, without options.
     pub const fn new(mode: AddressMode, preference: Preference) -> Self {
         let mode = match mode {
             AddressMode::Slaac => 0,
@@ -107,7 +107,7 @@ impl Router {
         self.add(NdOption::Unknown { kind: RDNSS, data: &data })
     }
 
-    /// Adds the domains that hosts search names in (RFC 8106 section 5.2).
+    /// Adds the DNS search domains (RFC 8106 section 5.2).
     ///
     /// # Errors
     /// [`BadOption`].
@@ -122,7 +122,7 @@ impl Router {
         self.add(NdOption::Unknown { kind: DNSSL, data: &data })
     }
 
-    /// Adds a route by this router (RFC 4191 section 2.3). A prefix length over 128 counts as 128.
+    /// Adds a route via this router (RFC 4191 section 2.3). A prefix length over 128 counts as 128.
     ///
     /// # Errors
     /// [`BadOption::TooLong`].
@@ -139,12 +139,12 @@ impl Router {
         self.add(NdOption::Unknown { kind: ROUTE, data: &data })
     }
 
-    /// The message.
+    /// The advertisement.
     pub fn advertisement(&self) -> NdRepr<'_> {
         NdRepr::RouterAdvertisement {
             hop_limit: 255,
             flags: self.flags,
-            // RFC 8319 section 4.2 permits all values.
+            // RFC 8319 section 4.2 permits lifetimes up to this value.
             lifetime_s: u16::MAX,
             reachable_ms: 0,
             retransmit_ms: 0,

@@ -15,7 +15,7 @@ fn server() -> Server {
     server
 }
 
-/// A message of a client. Every byte that a server must set, and not copy, is 0xa5.
+/// A message of a client. Every byte that a server must set instead of copying it is 0xa5.
 fn request(kind: u8, ciaddr: [u8; 4], options: &[(u8, &[u8])]) -> Vec<u8> {
     let mut message = vec![0xa5; HEADER_LEN];
     message[..4].copy_from_slice(&[REQUEST, 1, 6, 0xa5]);
@@ -33,7 +33,7 @@ fn request(kind: u8, ciaddr: [u8; 4], options: &[(u8, &[u8])]) -> Vec<u8> {
     message
 }
 
-/// The options of an answer, after a check of everything before them.
+/// Checks the header of an answer, and returns its options.
 fn options_of(answer: &Answer, yiaddr: [u8; 4]) -> Vec<(u8, &[u8])> {
     let bytes = &answer.payload;
     assert!(bytes.len() >= MIN_MESSAGE_LEN);
@@ -185,7 +185,7 @@ fn nothing_is_answered_when_the_message_is_not_for_a_server() {
         bad[at] = byte;
         assert_eq!(server.answer(&bad), None, "byte {at}");
     }
-    // The options may end without their end, but not within an option.
+    // The end option may be missing, but no option may be truncated.
     let whole = [discover.len(), discover.len() - 1, discover.len() - 7];
     for len in 0..=discover.len() {
         let is_answered = server.answer(&discover[..len]).is_some();

@@ -24,7 +24,7 @@ fn request(kind: u8, options: &[(u16, &[u8])]) -> Vec<u8> {
 
 type Answered = (u8, Vec<(u16, Vec<u8>)>);
 
-/// Type and options of an answer, after those that every answer has.
+/// Type of an answer, and its options without the two that every answer has.
 fn answered(server: &Server, request: &[u8]) -> Option<Answered> {
     let answer = server.answer(request)?;
     assert_eq!(answer[1..4], request[1..4], "transaction");
@@ -57,7 +57,7 @@ fn client_gets_its_address_when_it_asks_for_one() {
         };
         let expected = vec![(code::IA_NA, association()), dns.clone()];
         assert_eq!(found, Some((answers, expected)), "type {kind}");
-        // A client without an association asks for nothing.
+        // A client without an identity association requests no address, and gets no answer.
         assert_eq!(answered(&server(Some(CLIENT)), &request(kind, &[])), None, "type {kind}");
     }
 }

@@ -29,7 +29,7 @@ fn question(name: &str, kind: u16) -> Vec<u8> {
 
 type Answered = ([u8; 2], Vec<(u16, Vec<u8>)>);
 
-/// Flags, and type and data of the records, of an answer.
+/// The flags of an answer, and type and data of its records.
 fn answered(question: &[u8]) -> Option<Answered> {
     let answer = resolver().answer(question)?;
     assert_eq!((&answer[..2], &answer[4..6]), (&question[..2], &[0, 1][..]));
@@ -77,7 +77,7 @@ fn question_without_a_record_goes_on_or_is_refused() {
     ] {
         assert_eq!(answered(&question(name, kind)), None, "{name} {kind}");
     }
-    // A pointer has no address of any version, so its name is not refused.
+    // A name with a pointer record has no addresses, so a question for one is not refused.
     assert_eq!(answered(&question("4.0.0.10.in-addr.arpa", kind::A)), None);
     let refused = Some(([0x85, REFUSED], Vec::new()));
     assert_eq!(answered(&question("v4.example", kind::AAAA)), refused);
@@ -135,7 +135,7 @@ fn malformed_question_is_not_answered() {
     for (at, byte) in [(2, 0x81), (2, 0x11), (5, 0), (5, 2), (12, 0xc0), (12, 64), (28, 3)] {
         assert!(!ask(at, byte), "byte {at}");
     }
-    // The additional record may be cut off, but not the question.
+    // The additional record may be truncated, but not the question.
     for len in 0..good.len() {
         let is_answered = resolver().answer(&good[..len]).is_some();
         assert_eq!(is_answered, len >= good.len() - 11, "{len} bytes");

@@ -1,4 +1,4 @@
-//! The frames of checks: probes are written here, and answers are read.
+//! The frames of checks: emits probes and parses answers.
 
 use super::Check;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ const ETHERNET_LEN: usize = 14;
 const IPV6_LEN: usize = 40;
 const TCP_LEN: usize = 20;
 const UDP_LEN: usize = 8;
-/// The window that probes advertise: the backend sends no more than a status line needs.
+/// The TCP window of probes: one segment, which is enough for a status line.
 const WINDOW: u16 = 1460;
 const TTL: u8 = 64;
 /// Type and code of ICMP "port unreachable" (RFC 792).
@@ -64,7 +64,7 @@ pub(super) fn datagram(check: &Check, source_port: u16, payload: &[u8]) -> Vec<u
     packet.into_inner()
 }
 
-/// The lengths of probes are far below 65,535.
+/// The pseudo-header of a probe with a payload of `len` bytes, which is far below 65,535.
 fn pseudo_header(check: &Check, protocol: Protocol, len: usize) -> Sum {
     match (check.source, check.backend.ip()) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => pseudo_v4(src, dst, protocol, len as u16),
@@ -73,8 +73,8 @@ fn pseudo_header(check: &Check, protocol: Protocol, len: usize) -> Sum {
     }
 }
 
-/// Puts Ethernet and IP headers before a payload. IPv4 headers get this identification. Empty if
-/// the addresses are of two families.
+/// Prepends Ethernet and IP headers to a payload. An IPv4 header gets the identification `ident`.
+/// Empty if the addresses are of different IP versions.
 pub(super) fn frame(check: &Check, (protocol, ident): (Protocol, u16), payload: &[u8]) -> Vec<u8> {
     let payload_len = payload.len() as u16;
     let (ethertype, ip) = match (check.source, check.backend.ip()) {
@@ -141,8 +141,8 @@ pub(super) enum Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// `None` for all other frames. Checksums are not compared: the kernel of a guest leaves them
-    /// to its device, which is this switch.
+    /// Parses a frame; `None` if it cannot be an answer. Checksums are not verified: with checksum
+    /// offload, a guest's kernel leaves them to its device, which is this switch.
     pub(super) fn parse(frame: &'a [u8]) -> Option<Self> {
         let ethernet = EthernetPacket::new_checked(frame).ok()?;
         match ethernet.ethertype() {
@@ -161,7 +161,7 @@ impl<'a> Answer<'a> {
             EtherType::IPV6 => {
                 let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
                 let addresses = (packet.src().into(), packet.dst().into());
-                // Probes cause no extension headers.
+                // Answers to probes have no extension headers.
                 match packet.next_header() {
                     Protocol::TCP => Self::segment(addresses, packet.payload()),
                     Protocol::ICMPV6 => Self::error_v6(addresses, packet.payload()),
@@ -211,7 +211,8 @@ impl<'a> Answer<'a> {
         Self::quoted((src, dst), addresses, (None, error.data().get(IPV6_LEN..)?))
     }
 
-    /// The backend itself sends the error, to the sender of the datagram.
+    /// Accepts an ICMP error only if it travels from the backend to the sender of the quoted
+    /// datagram.
     fn quoted(
         (src, dst): (IpAddr, IpAddr),
         (from, to): (IpAddr, IpAddr),

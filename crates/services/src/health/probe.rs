@@ -1,23 +1,23 @@
-//! [`Probe`]: one check under way, with the client's half of a short TCP connection.
+//! [`Probe`]: one running check. For TCP and HTTP it is the client side of a short connection.
 
 use super::frame::{Answer, Segment, datagram, frame, segment};
 use super::{Check, Failure, Kind};
 use wire::{Protocol, TcpFlags};
 
-/// Unanswered segments are sent again after this time.
+/// The retransmission timeout of TCP segments.
 const RESEND_MS: u64 = 1000;
-/// A quoted UDP header without payload (RFC 792).
+/// The length of a UDP header, which is the minimum that an ICMPv4 error quotes (RFC 792).
 const UDP_LEN: usize = 8;
-/// `HTTP/1.1 200`
+/// The length of `HTTP/1.1 200`, the part of the status line that is read.
 const STATUS_LEN: usize = 12;
 
-/// A check under way.
+/// A running check.
 pub(super) struct Probe {
     pub(super) source_port: u16,
     pub(super) deadline_ms: u64,
     resend_ms: u64,
-    /// The lower half is the initial sequence number. The payload of a datagram, as long as that of
-    /// OVN.
+    /// Random bits. The lower half is the initial TCP sequence number. A UDP probe carries all of
+    /// them as its payload, which has the same length as in OVN.
     secret: u64,
     stage: Stage,
 }
@@ -29,16 +29,16 @@ enum Stage {
     Requested {
         /// The next sequence number of the backend.
         next: u32,
-        /// The begin of the answer.
+        /// The start of the HTTP response.
         answer: Vec<u8>,
     },
 }
 
-/// What an answer has done.
+/// The effect of an answer.
 pub(super) enum Outcome {
     /// More answers are needed.
     Continues,
-    /// The check is over.
+    /// The check has ended with this result.
     Ended(Result<(), Failure>),
 }
 
@@ -56,7 +56,7 @@ impl Probe {
 
     /// The identification of the IPv4 header of a datagram.
     const fn ident(&self) -> u16 {
-        // The cast takes the lowest bits.
+        // Shifted by 48 bits, the value fits 16 bits.
         (self.secret >> 48) as u16
     }
 
@@ -64,17 +64,17 @@ impl Probe {
         datagram(check, self.source_port, &self.secret.to_be_bytes())
     }
 
-    /// When it is sent again, or is over.
+    /// When the probe is sent again, or times out.
     pub(super) const fn due_ms(&self) -> u64 {
         if self.resend_ms < self.deadline_ms { self.resend_ms } else { self.deadline_ms }
     }
 
-    /// The frame that waits for an answer.
+    /// The frame that has not been answered yet, to be sent again.
     pub(super) fn resend(&mut self, check: &Check, now_ms: u64) -> Vec<u8> {
         self.resend_ms = now_ms + RESEND_MS;
         match (&check.kind, &self.stage) {
             (Kind::Udp, _) => {
-                // One datagram, as in OVN: silence is success.
+                // Only one datagram is sent, as in OVN: no answer means success.
                 self.resend_ms = self.deadline_ms;
                 frame(check, (Protocol::UDP, self.ident()), &self.datagram(check))
             }
@@ -97,7 +97,7 @@ impl Probe {
         segment(check, &Segment { source_port: self.source_port, seq, ack, flags }, payload)
     }
 
-    /// The segment that ends the connection, if the probe has one.
+    /// The segment that resets the connection, if the probe has opened one.
     pub(super) fn reset(&self, check: &Check) -> Option<Vec<u8>> {
         match (&check.kind, &self.stage) {
             (Kind::Udp, _) | (_, Stage::Opening) => None,
@@ -113,8 +113,8 @@ impl Probe {
         }
     }
 
-    /// Takes an answer; `None` if it does not belong to this probe. The frame continues the
-    /// connection.
+    /// Handles an answer; `None` if it does not belong to this probe. Also returns the next frame
+    /// of the connection, if there is one.
     pub(super) fn receive(
         &mut self,
         check: &Check,
@@ -132,12 +132,13 @@ impl Probe {
         }
     }
 
-    /// True if an ICMP error quotes the datagram of this probe. Its sender has seen the datagram:
-    /// it repeats the checksum and the IPv4 identification, or the payload, which are random.
+    /// True if an ICMP error quotes the datagram of this probe. It must quote the random checksum
+    /// and IPv4 identification, or the random payload, so only a receiver of the datagram can send
+    /// it.
     fn is_quoted(&self, check: &Check, ident: Option<u16>, quoted: &[u8]) -> bool {
         let sent = self.datagram(check);
-        // RFC 792 wants 8 bytes of the datagram, RFC 4443 section 3.1 all that fit. What is longer
-        // than the datagram is padding (RFC 4884 section 4).
+        // RFC 792 requires 8 bytes of the datagram, RFC 4443 section 3.1 as many as fit. Bytes
+        // after the datagram are padding (RFC 4884 section 4).
         let least = if ident.is_some() { UDP_LEN } else { sent.len() };
         quoted.len() >= least
             && ident.is_none_or(|ident| ident == self.ident())
@@ -175,7 +176,7 @@ impl Probe {
                     _ => ended(Ok(())),
                 }
             }
-            // A segment that is early or late: the backend sends it again.
+            // An out-of-order segment is ignored: the backend retransmits it.
             Stage::Requested { next, .. } if seq != *next => None,
             Stage::Requested { .. } if flags.contains(TcpFlags::RST) => ended(Err(Failure::Closed)),
             Stage::Requested { next, answer } => {
@@ -204,7 +205,7 @@ fn request(check: &Check, path: &str) -> Vec<u8> {
         .into_bytes()
 }
 
-/// The result that the begin of a status line means (RFC 9112 section 4).
+/// The result of a check by the start of the status line (RFC 9112 section 4).
 fn status(answer: &[u8]) -> Result<(), Failure> {
     let [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0'..=b'9', b' ', code @ ..] = answer else {
         return Err(Failure::NotHttp);

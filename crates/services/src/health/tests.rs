@@ -36,7 +36,7 @@ fn checker(check: &Check) -> (Checker<u8>, Vec<u8>) {
     (checker, frame)
 }
 
-/// The one frame that is due.
+/// Polls the checker, which must return exactly one frame.
 fn probe(checker: &mut Checker<u8>, now_ms: u64) -> Vec<u8> {
     let mut frames = checker.poll(now_ms);
     assert_eq!(frames.len(), 1);
@@ -45,7 +45,7 @@ fn probe(checker: &mut Checker<u8>, now_ms: u64) -> Vec<u8> {
     frame
 }
 
-/// The IP payload of a frame, after a check of its addresses and checksums.
+/// Checks the addresses and checksums of a frame, and returns its IP payload.
 fn transport(frame: &[u8], check: &Check) -> Vec<u8> {
     let ethernet = EthernetPacket::new_checked(frame).unwrap();
     let EthernetRepr { dst, src, .. } = EthernetRepr::parse(&ethernet);
@@ -70,12 +70,12 @@ fn transport(frame: &[u8], check: &Check) -> Vec<u8> {
     payload.to_vec()
 }
 
-/// A segment of the backend that answers `to`, with this sequence number.
+/// A segment of the backend that acknowledges the segment `to`, with this sequence number.
 fn answer(check: &Check, to: &[u8], seq: u32, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
     let sent = TcpPacket::new_checked(to).unwrap();
     let is_syn = sent.flags().contains(TcpFlags::SYN);
     let len = sent.payload().len() as u32 + u32::from(is_syn);
-    // The frame of a probe in the other direction.
+    // A check with source and backend exchanged, to build a frame in the other direction.
     let back = Check {
         backend: SocketAddr::new(check.source, sent.src_port()),
         source: check.backend.ip(),
@@ -130,7 +130,7 @@ fn tcp_backend_is_online_after_enough_connections_which_are_reset() {
 fn backend_is_offline_after_failures_in_a_row_and_comes_back() {
     let check = check(4, Kind::Tcp);
     let (mut checker, syn) = checker(&check);
-    // Refused, then accepted: not two in a row.
+    // A refused and an accepted connection are not two failures in a row.
     let refuse = |checker: &mut Checker<u8>, syn: &[u8], now_ms| {
         let syn = transport(syn, &check);
         let reset = answer(&check, &syn, 0, TcpFlags::RST | TcpFlags::ACK, b"");
@@ -143,7 +143,7 @@ fn backend_is_offline_after_failures_in_a_row_and_comes_back() {
     let syn = probe(&mut checker, 10_020);
     refuse(&mut checker, &syn, 10_020);
     assert_eq!(checker.take_changes(), []);
-    // Silence: the SYN is sent again, and then it is over.
+    // Without an answer, the SYN is retransmitted until the check times out.
     let first = probe(&mut checker, 15_020);
     assert_eq!(probe(&mut checker, 16_020), first);
     assert_eq!(probe(&mut checker, 17_020), first);
@@ -159,7 +159,8 @@ fn backend_is_offline_after_failures_in_a_row_and_comes_back() {
     assert_eq!(checker.counters().failures, 3);
 }
 
-/// Makes one HTTP check at time 10 whose answer is in these segments.
+/// Makes one HTTP check at time 10. The backend sends these segments, the last one with the flags
+/// `last`.
 fn http_result(segments: &[&[u8]], last: TcpFlags) -> Option<Failure> {
     let mut check = check(6, http());
     check.timing = Timing { failures: 1, successes: 1, ..check.timing };
@@ -211,7 +212,7 @@ fn request_is_sent_again_when_it_is_lost() {
     let (mut checker, syn) = checker(&check);
     let request = accept(&mut checker, &check, &syn, 20);
     assert_eq!(probe(&mut checker, 1020), request);
-    // At the end of its time the connection is reset.
+    // At the timeout, the connection is reset.
     assert_eq!(probe(&mut checker, 2020), request);
     let last = transport(&probe(&mut checker, 3020), &check);
     let last = TcpPacket::new_checked(last.as_slice()).unwrap();
@@ -260,8 +261,8 @@ fn udp_backend_is_online_unless_its_port_is_unreachable() {
         let wrong = unreachable(&check, &second, other);
         assert_eq!(checker.receive(&wrong, ARRIVAL, 8010), None);
         assert_eq!(checker.counters().strays, 1);
-        // A guest that did not see the datagram knows neither payload nor checksum. IPv4 errors may
-        // quote no payload; they have an identification besides.
+        // A guest that did not receive the datagram knows neither its payload nor its checksum. An
+        // IPv4 error can omit the payload, but must quote the IPv4 identification.
         let ip_len = if family == 4 { 20 } else { 40 };
         let (checksum, payload) = (14 + ip_len + 6, 14 + ip_len + 8);
         let short = payload..second.len();
@@ -285,7 +286,7 @@ fn udp_backend_is_online_unless_its_port_is_unreachable() {
             assert_eq!(checker.receive(&forged, ARRIVAL, 8010), None);
             assert_eq!(checker.counters().strays, at as u64 + 2, "{family}");
         }
-        // The error of a small host quotes no payload, one with extensions is padded.
+        // An IPv4 error without quoted payload, and an IPv6 error that is padded for extensions.
         let quoted = match family {
             4 => second[..payload].to_vec(),
             _ => [&second[..], &[0; 40]].concat(),
@@ -316,7 +317,7 @@ fn answers_are_ignored_when_they_are_forged_or_damaged() {
     guessed[4] ^= 1;
     is_stray(&mut checker, &answer(&check, &guessed, 900, syn_ack(), b""), ARRIVAL);
     is_stray(&mut checker, &answer(&check, &guessed, 0, TcpFlags::RST, b""), ARRIVAL);
-    // No SYN.
+    // A segment without SYN.
     is_stray(&mut checker, &answer(&check, &syn, 900, TcpFlags::ACK, b""), ARRIVAL);
     for len in 0..good.len() {
         is_stray(&mut checker, &good[..len], ARRIVAL);
@@ -355,7 +356,7 @@ fn probes_have_different_ports_when_checks_have_one_backend() {
         .collect();
     assert_eq!(ports, BTreeSet::from([40_000, 40_001]));
     assert_eq!((checker.counters().checks, checker.counters().no_port), (2, 1));
-    // Beyond the limit, none is made.
+    // Checks beyond the limit are not made.
     let many = (0..=MAX_CHECKS as u32).map(|key| (key, one.clone())).collect();
     let mut checker = Checker::default();
     checker.set(many, 0);
