@@ -1,25 +1,25 @@
-//! The messages that the daemon logs. Each has a stable identifier, by which alerts and scripts can
-//! find it: its text may change, its identifier does not. `docs/log-messages.md` is generated from
-//! this table.
+//! The messages that the daemon logs. Each has a stable identifier for alerts and scripts. The text
+//! of a message may change, its identifier does not. `docs/log-messages.md` is generated from this
+//! table.
 //!
-//! [`log!`] is the only way to log. Crates of the daemon do not depend on `tracing` themselves.
+//! [`log!`] is the only way to log. Other crates of the daemon must not depend on `tracing`.
 #![forbid(unsafe_code)]
 
 #[doc(hidden)]
 pub use tracing;
 pub use tracing::Level;
 
-/// A kind of log message.
+/// The definition of a log message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message {
-    /// Its identifier: lower-case words with hyphens between them. It is never used again for
-    /// another meaning.
+    /// Its identifier: lower-case words with hyphens between them. It is never reused for another
+    /// meaning.
     pub id: &'static str,
     /// Its level.
     pub level: Level,
-    /// What has happened, in one or more sentences.
+    /// A description of the event, in one or more sentences.
     pub meaning: &'static str,
-    /// What to do; empty for nothing.
+    /// The action for the operator; empty if none is needed.
     pub action: &'static str,
 }
 
@@ -476,7 +476,8 @@ messages! {
         "";
 }
 
-/// Logs a message: its name in this crate, then fields and a text as in `tracing::event!`.
+/// Logs a message. The arguments are the name of its constant, then fields and a text as in
+/// `tracing::event!`.
 #[macro_export]
 macro_rules! log {
     ($message:ident, target: $target:literal, $($rest:tt)+) => {
@@ -489,7 +490,7 @@ macro_rules! log {
     };
 }
 
-/// True once a subscriber takes the messages.
+/// True once a subscriber that receives the messages is installed.
 pub fn is_logging() -> bool {
     tracing::dispatcher::has_been_set()
 }
@@ -514,7 +515,7 @@ mod tests {
             assert!(id.split('-').all(is_word), "{id}");
             assert!(message.meaning.ends_with('.'), "{id}");
             assert!(message.action.is_empty() || message.action.ends_with('.'), "{id}");
-            // An operator must not be left alone with a problem that needs one.
+            // Every warning and error must tell the operator what to do.
             let is_fault = message.level <= Level::WARN;
             assert!(
                 !is_fault || !message.action.is_empty() || message.id == "megaflows-outdated",
@@ -523,7 +524,8 @@ mod tests {
         }
     }
 
-    /// Crates that print on their own, or only help tests and measurements.
+    /// Crates that do not log: they print their own output, or are used only in tests and
+    /// measurements.
     const OTHERS: [&str; 4] = ["bench", "doctor", "messages", "testkit"];
 
     fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -548,7 +550,7 @@ mod tests {
             if OTHERS.contains(&name.as_str()) {
                 continue;
             }
-            // Without the crate there is no other way to log than `log!`.
+            // A crate that does not depend on `tracing` can log only with `log!`.
             let depends = manifest.lines().any(|line| line.starts_with("tracing."));
             assert!(!depends, "{name} must log by messages::log!, not by tracing");
             sources(&folder.join("src"), &mut files);
