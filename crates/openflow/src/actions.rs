@@ -1,4 +1,4 @@
-//! Steps of flows as actions.
+//! Converts the steps of flows to OpenFlow actions.
 
 use crate::fields::OxmBits;
 use crate::message::{Version, be16, pad};
@@ -8,7 +8,7 @@ use pipeline::{
 };
 use std::net::IpAddr;
 
-/// The tables of ovn-controller 23.03.
+/// The numbers of the OpenFlow tables of ovn-controller 23.03.
 mod table {
     pub const INGRESS: u8 = 8;
     pub const OUTPUT: u8 = 37;
@@ -17,7 +17,7 @@ mod table {
     pub const HAIRPIN: u8 = 68;
     pub const HAIRPIN_REPLY: u8 = 69;
     pub const HAIRPIN_SNAT: u8 = 70;
-    /// No table.
+    /// Stands for no table.
     pub const NONE: u8 = 255;
 }
 
@@ -29,12 +29,12 @@ mod action {
     pub const SET_QUEUE: u16 = 21;
     pub const GROUP: u16 = 22;
     pub const DEC_TTL: u16 = 24;
-    /// In OpenFlow 1.0.
+    /// Only in OpenFlow 1.0.
     pub const STRIP_VLAN: u16 = 3;
     pub const EXTENSION: u16 = 0xffff;
 }
 
-/// Actions of Open vSwitch.
+/// The action types of the Open vSwitch extension (Nicira).
 mod extension {
     pub const VENDOR: u32 = 0x2320;
     pub const MOVE: u16 = 6;
@@ -51,7 +51,7 @@ mod extension {
     pub const CT_CLEAR: u16 = 43;
 }
 
-/// Port numbers with a meaning.
+/// Reserved port numbers.
 mod port {
     pub const IN_PORT: u32 = 0xffff_fff8;
     pub const IN_PORT_16: u16 = 0xfff8;
@@ -60,7 +60,7 @@ mod port {
     pub const CONTROLLER: u32 = 0xffff_fffd;
 }
 
-/// The number of a table in ovn-controller 23.03. `None` if it has no such table.
+/// The number of a table in ovn-controller 23.03; `None` if it has no such table.
 pub(crate) fn table_number(table: TableId) -> Option<u8> {
     match table {
         TableId::HAIRPIN => return Some(table::HAIRPIN),
@@ -78,11 +78,11 @@ pub(crate) fn table_number(table: TableId) -> Option<u8> {
 
 /// The number of the group of a load balancer.
 pub(crate) fn group_number(flow: FlowId) -> u32 {
-    // Numbers above are reserved.
+    // Higher group numbers are reserved.
     (flow.0 & 0x7fff_ffff) as u32
 }
 
-/// What the actions of a flow depend on.
+/// The context on which the encoding of a flow's actions depends.
 #[derive(Clone, Copy)]
 pub(crate) struct ActionContext {
     pub version: Version,
@@ -107,7 +107,8 @@ impl ActionContext {
         }
     }
 
-    /// `None`, and nothing is appended, if OpenFlow has no action for the step.
+    /// Appends the action of one step. Returns `None` and appends nothing if OpenFlow has no such
+    /// action.
     fn emit_one(&self, bytes: &mut Vec<u8>, op: &Op) -> Option<()> {
         let is_old = self.version == Version::V10;
         match op {
@@ -151,7 +152,7 @@ impl ActionContext {
                 standard(bytes, action::GROUP, &group_number(self.flow).to_be_bytes());
             }
             Op::CtClear => extended(bytes, extension::CT_CLEAR, &[0; 6], |_| ()),
-            // No action at all drops a packet.
+            // A flow without actions drops packets.
             Op::Drop => {}
             _ => return None,
         }
@@ -160,10 +161,10 @@ impl ActionContext {
 
     fn output(&self, bytes: &mut Vec<u8>, port: u32) {
         let port = port.to_be_bytes();
-        // The maximum length of a packet for a controller, and padding.
+        // The maximum length of a packet sent to a controller, and padding.
         let rest = [0xff, 0xff, 0, 0, 0, 0, 0, 0];
         match self.version {
-            // The numbers with a meaning end alike.
+            // The lower 16 bits of the reserved port numbers are equal in both versions.
             Version::V10 => standard(bytes, action::OUTPUT, &[&port[2..], &rest[..2]].concat()),
             Version::V13 => standard(bytes, action::OUTPUT, &[&port[..], &rest].concat()),
         }
@@ -183,7 +184,7 @@ impl ActionContext {
         Some(())
     }
 
-    /// What a bucket of a load balancer does.
+    /// The actions of a load balancer's bucket.
     pub fn bucket(&self, balance: &CtBalance, backend: CtBackend) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let table = balance.next.map_or(Some(table::NONE), table_number)?;
@@ -197,8 +198,8 @@ impl ActionContext {
         Some(bytes)
     }
 
-    /// Field, and offset with width, of a zone; or no field and a number. ovn-controller keeps the
-    /// zones of ports and routers in registers.
+    /// The encoding of a zone: the header of its field, and offset and width; or no field, and a
+    /// number. As in ovn-controller, registers hold the zones of ports and routers.
     fn zone(&self, zone: CtZone) -> Option<([u8; 4], [u8; 2])> {
         let is_router = self.kind == DatapathKind::Router;
         let register = match zone {
@@ -215,14 +216,15 @@ impl ActionContext {
     }
 }
 
-/// Appends a standard action. `body` makes its length a multiple of 8.
+/// Appends a standard action. The length of `body` plus 4 must be a multiple of 8.
 fn standard(bytes: &mut Vec<u8>, kind: u16, body: &[u8]) {
     bytes.extend(kind.to_be_bytes());
     bytes.extend(be16(4 + body.len()));
     bytes.extend(body);
 }
 
-/// Appends an action of Open vSwitch: a fixed part, and what `rest` appends to it.
+/// Appends an action of the Open vSwitch extension: a fixed part, then the part that `rest`
+/// appends.
 fn extended(bytes: &mut Vec<u8>, kind: u16, body: &[u8], rest: impl FnOnce(&mut Vec<u8>)) {
     let start = bytes.len();
     bytes.extend(action::EXTENSION.to_be_bytes());
@@ -251,7 +253,7 @@ fn load(bytes: &mut Vec<u8>, to: OxmBits, value: u128) {
         extended(bytes, extension::LOAD, &body, |_| ());
         return;
     }
-    // Only whole fields are that wide.
+    // Only loads of whole fields are wider.
     extended(bytes, extension::LOAD_WIDE, &[], |bytes| to.field.emit(bytes, value << to.first));
 }
 
@@ -272,7 +274,7 @@ fn stack(bytes: &mut Vec<u8>, kind: u16, bits: OxmBits) {
     extended(bytes, kind, &body, |_| ());
 }
 
-/// A pass through the connection tracker: zone, the table behind it, and what `rest` appends.
+/// Appends a `ct` action: the zone, the next table, and the nested actions that `rest` appends.
 fn connection(
     bytes: &mut Vec<u8>,
     must_commit: bool,
@@ -295,7 +297,8 @@ fn nat(bytes: &mut Vec<u8>, translation: CtNat) {
         CtNat::Source(range) => (1 | how(&range), Some(range)),
         CtNat::Destination(range) => (2 | how(&range), Some(range)),
     };
-    // Which parts follow: first and last IPv4 address, IPv6 address, port.
+    // The bits of `present` tell which parts follow: first and last IPv4 address, IPv6 address,
+    // port.
     let (mut present, mut parts) = (0_u16, Vec::new());
     if let Some(NatRange { first, last, ports, .. }) = range {
         let shift = if first.is_ipv4() { 0 } else { 2 };
@@ -332,7 +335,8 @@ fn note(bytes: &mut Vec<u8>, text: &str) {
     extended(bytes, extension::NOTE, text.as_bytes(), |_| ());
 }
 
-/// The name of a step that OpenFlow does not have, as in logical flows where they have it.
+/// The name of a step that OpenFlow cannot express. It is the name in logical flows, if they have
+/// this step.
 fn name(op: &Op) -> &'static str {
     match op {
         Op::Learned(op) => match **op {

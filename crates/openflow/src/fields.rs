@@ -1,8 +1,8 @@
-//! How fields are named in messages: class, number and length of the value.
+//! OXM headers, by which messages identify fields: class, number and length of the value.
 
 use flow::{Field, Match, OxmHeader, Prerequisite, Subfield};
 
-/// How messages name a field.
+/// The identity of a field in messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OxmField {
     header: OxmHeader,
@@ -10,7 +10,7 @@ pub(crate) struct OxmField {
 }
 
 impl OxmField {
-    /// The name of a field in frames of this IP protocol. `None` if there is none.
+    /// The OXM field for `field` in frames of this IP protocol; `None` if there is none.
     fn of(field: Field, protocol: Option<u8>) -> Option<Self> {
         let spec = field.spec();
         let named = || spec.ofctl.iter().filter(|name| name.oxm.is_some());
@@ -22,7 +22,7 @@ impl OxmField {
         let name = if named().count() == 1 {
             named().next()
         } else {
-            // One with a prerequisite of its own goes before the one for all other frames.
+            // A name with its own prerequisite takes precedence over the general name.
             let met = named().filter(|name| is_met(name.prerequisite));
             met.max_by_key(|name| name.prerequisite.is_some())
         }?;
@@ -48,7 +48,7 @@ impl OxmField {
     }
 }
 
-/// Some bits of a field, as in actions.
+/// A range of bits of a field, as used in actions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OxmBits {
     pub header: [u8; 4],
@@ -76,8 +76,8 @@ pub(crate) fn protocol(condition: &Match) -> Option<u8> {
     is_exact.then(|| condition.key().get(Field::IpProto) as u8)
 }
 
-/// Appends the fields of a match that also requires this logical datapath. False, and `bytes` are
-/// to be dropped, if OpenFlow cannot express it.
+/// Appends the fields of a match that also requires this logical datapath. Returns false if
+/// OpenFlow cannot express it. The caller must then discard `bytes`.
 pub(crate) fn emit_fields(bytes: &mut Vec<u8>, datapath: u64, condition: &Match) -> bool {
     let Some(metadata) = OxmField::of(Field::Metadata, None) else { return false };
     metadata.emit(bytes, datapath.into());

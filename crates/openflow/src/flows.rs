@@ -1,4 +1,4 @@
-//! The bodies of statistics: flows of a program, and groups for its load balancers.
+//! The bodies of statistics replies: the flows of a program, and the groups of its load balancers.
 
 use crate::actions::{ActionContext, group_number, table_number};
 use crate::fields::{OxmBits, emit_fields, protocol};
@@ -8,12 +8,12 @@ use pipeline::{CtBalance, DatapathKind, Flow, Op, Program, TableId};
 use std::collections::BTreeSet;
 
 const TCP: u8 = 6;
-/// Where an entry of OpenFlow 1.0 has the length of its match.
+/// The offset of the match length in a flow entry of OpenFlow 1.0.
 const MATCH_LEN: usize = 18;
 /// The longest entry, in bytes.
 const MAX_ENTRY_LEN: usize = 32 * 1024;
 
-/// Which flows a client asks for.
+/// The flows that a client requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Selection {
     /// The number of a table; `None` for all.
@@ -29,7 +29,7 @@ fn tables() -> impl Iterator<Item = (TableId, u8)> {
     tables.filter_map(|table| Some((table, table_number(table)?)))
 }
 
-/// Calls `send` with the entry of each flow. Stops when that fails.
+/// Calls `send` with the entry of each flow. Stops when `send` fails.
 pub(crate) fn each_flow<E>(
     program: &Program,
     version: Version,
@@ -61,7 +61,7 @@ pub(crate) fn each_flow<E>(
     Ok(())
 }
 
-/// False if OpenFlow cannot express the flow.
+/// Appends the entry of a flow. Returns false if OpenFlow cannot express the flow.
 fn emit_flow(
     bytes: &mut Vec<u8>,
     version: Version,
@@ -74,10 +74,11 @@ fn emit_flow(
         return false;
     }
     let (packets, octets) = flow.counters.get();
-    // The length, then the table. How long the flow has been there is not known.
+    // The length, the table, and the age, which is not known.
     bytes.extend([0, 0, table, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     bytes.extend(flow.priority.to_be_bytes());
-    // No timeouts, no flags or the length of the match, padding.
+    // Timeouts of 0; flags, or in OpenFlow 1.0 the length of the match, which is set later;
+    // padding.
     bytes.extend([0; 10]);
     bytes.extend(flow.text.cookie.to_be_bytes());
     bytes.extend(packets.to_be_bytes());
@@ -107,11 +108,11 @@ fn emit_flow(
     }
     let len = bytes.len();
     bytes[..2].copy_from_slice(&be16(len));
-    // Longer ones do not fit a message.
+    // Longer entries do not fit into a message.
     len <= MAX_ENTRY_LEN
 }
 
-/// Calls `send` with the description of each group. Stops when that fails.
+/// Calls `send` with the description of each group. Stops when `send` fails.
 pub(crate) fn each_group<E>(
     program: &Program,
     version: Version,
@@ -123,7 +124,7 @@ pub(crate) fn each_group<E>(
     }
     kinds.sort_unstable_by_key(|(group, _)| *group);
     kinds.dedup_by_key(|(group, _)| *group);
-    // A flow has a row for each part of its match.
+    // A flow can have several rules, one for each part of its match. Its group is sent once.
     let mut sent = BTreeSet::new();
     for (table, _) in tables() {
         for &(group, kind) in &kinds {
@@ -169,8 +170,8 @@ fn group_v13(context: &ActionContext, balance: &CtBalance) -> Vec<u8> {
     entry
 }
 
-/// A group as Open vSwitch describes it by OpenFlow 1.0: in the form of OpenFlow 1.5, with the
-/// fields whose hash selects the bucket.
+/// A group in the format of the Open vSwitch extension for OpenFlow 1.0. It equals that of OpenFlow
+/// 1.5 and includes the fields whose hash selects the bucket.
 fn group_v10(context: &ActionContext, balance: &CtBalance) -> Vec<u8> {
     // The length, and the type: select one bucket.
     let mut entry = vec![0, 0, 1, 0];
@@ -183,7 +184,7 @@ fn group_v10(context: &ActionContext, balance: &CtBalance) -> Vec<u8> {
         entry.extend(be16(actions.len()));
         entry.extend(number.to_be_bytes());
         entry.extend(actions);
-        // A property: the weight.
+        // The property with the weight.
         entry.extend([0, 0, 0, 8, 0, WEIGHT, 0, 0]);
     }
     let len = be16(entry.len() - 16);
@@ -191,7 +192,7 @@ fn group_v10(context: &ActionContext, balance: &CtBalance) -> Vec<u8> {
     let fields = hash_fields(context, balance);
     if !fields.is_empty() {
         let start = entry.len();
-        // A property of Netronome: the method of selection, and fields.
+        // The property of Netronome's extension: the selection method and the hashed fields.
         entry.extend([0xff, 0xff]);
         entry.extend(be16(40 + fields.len()));
         entry.extend([0, 0, 0x15, 0x4d, 0, 0, 0, 1, 0, 0, 0, 0]);
@@ -205,8 +206,8 @@ fn group_v10(context: &ActionContext, balance: &CtBalance) -> Vec<u8> {
     entry
 }
 
-/// The fields that are hashed, with all their bits. As in OVN, ports are those of TCP if the flow
-/// is for all protocols.
+/// The fields that are hashed, with all their bits. As in OVN, TCP ports are listed if the flow
+/// matches all protocols.
 fn hash_fields(context: &ActionContext, balance: &CtBalance) -> Vec<u8> {
     let mut fields = Vec::new();
     for &field in &balance.hash_fields {

@@ -1,5 +1,5 @@
-//! OpenFlow 1.3 with the extensions of Open vSwitch, as far as ovs-ofctl needs it to read the
-//! tables of a host of an OVN deployment.
+//! The subset of OpenFlow 1.0 and 1.3, with extensions of Open vSwitch, that ovs-ofctl needs to
+//! read the tables of a host in an OVN deployment.
 //!
 //! ```text
 //! request -> reply: hello, echo, barrier
@@ -9,12 +9,12 @@
 //! ```
 //!
 //! The logical flows appear under the table numbers of ovn-controller 23.03. A flow for several
-//! logical datapaths appears once for each. OpenFlow has no action for some steps: they appear as
+//! logical datapaths appears once for each. Steps for which OpenFlow has no action appear as
 //! `note`, with the name of the step in hexadecimal. Flows whose match OpenFlow cannot express are
 //! left out.
 //!
-//! Nothing can be changed. A provider bridge accepts the one flow that says what it does anyway:
-//! `actions=NORMAL` for all packets.
+//! The connection is read-only. The exception is a provider bridge: it accepts the flow
+//! `actions=NORMAL` for all packets, which describes what it already does.
 #![forbid(unsafe_code)]
 
 mod actions;

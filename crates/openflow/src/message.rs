@@ -1,4 +1,4 @@
-//! Headers of messages, and replies that carry little.
+//! Message headers, and error messages.
 
 /// The length of the header of a message, in bytes.
 pub const HEADER_LEN: usize = 8;
@@ -28,7 +28,7 @@ pub(crate) mod kind {
     pub const ERROR: u8 = 1;
     pub const ECHO_REQUEST: u8 = 2;
     pub const ECHO_REPLY: u8 = 3;
-    /// With the number of the author of an extension.
+    /// A message of an extension. Its body begins with the vendor number.
     pub const EXTENSION: u8 = 4;
     pub const FEATURES_REQUEST: u8 = 5;
     pub const FEATURES_REPLY: u8 = 6;
@@ -59,7 +59,7 @@ impl Version {
     }
 }
 
-/// Why a request is refused: type and code of an error message.
+/// The reason why a request is refused: type and code of an error message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refusal(u16, u16);
 
@@ -79,7 +79,7 @@ pub(crate) struct Header {
     /// `None` for a version that is not supported.
     pub version: Option<Version>,
     pub kind: u8,
-    /// The number by which the client finds the reply.
+    /// The transaction number, which a reply repeats.
     pub xid: u32,
 }
 
@@ -116,14 +116,14 @@ pub(crate) fn error(
     Refusal(kind, code): Refusal,
     request: &[u8],
 ) -> Vec<u8> {
-    /// The standard asks for at least this much of a request.
+    /// The standard requires that an error quotes at least this many bytes of the request.
     const QUOTED: usize = 64;
     let mut body = [kind.to_be_bytes(), code.to_be_bytes()].concat();
     body.extend(request.iter().take(QUOTED));
     message(version, kind::ERROR, xid, &body)
 }
 
-/// A length as it is in messages. Callers keep it below 65,536.
+/// A length in wire format. Callers keep it below 65,536.
 pub(crate) fn be16(len: usize) -> [u8; 2] {
     u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
 }

@@ -4,10 +4,10 @@ use crate::flows::{Selection, each_flow, each_group};
 use crate::message::{Header, Refusal, Version, be16, error, kind, message};
 use pipeline::Program;
 
-/// What a bridge is.
+/// The type of a bridge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BridgeKind {
-    /// The integration bridge, whose flows are those of the program.
+    /// The integration bridge. It shows the flows of the program.
     Integration,
     /// A bridge that forwards as a learning switch.
     Provider,
@@ -26,20 +26,20 @@ mod multipart {
 
 /// Extensions of Open vSwitch for OpenFlow 1.0.
 mod extension {
-    /// The author, and the type of statistics: flows.
+    /// The vendor number, and the type of statistics: flows.
     pub const FLOW: [u8; 8] = [0, 0, 0x23, 0x20, 0, 0, 0, 0];
-    /// The author, and the type of statistics: descriptions of groups.
+    /// The vendor number, and the type of statistics: descriptions of groups.
     pub const GROUP_DESC: [u8; 8] = [0, 0, 0x23, 0x20, 0, 0, 0, 8];
-    /// The author, and a type: which kind of match the client will use.
+    /// The vendor number, and a type: the client selects a match format.
     pub const FLOW_FORMAT: [u8; 8] = [0, 0, 0x23, 0x20, 0, 0, 0, 12];
-    /// The author, and a type: changes of flows name a table.
+    /// The vendor number, and a type: changes of flows name a table.
     pub const FLOW_MOD_TABLE: [u8; 8] = [0, 0, 0x23, 0x20, 0, 0, 0, 15];
 }
 
 /// The longest part of a reply, in bytes, before its last entry.
 const PART_LEN: usize = 16 * 1024;
 
-/// The first message of a connection: OpenFlow 1.0 or 1.3.
+/// The first message of a connection. It offers OpenFlow 1.0 and 1.3.
 pub fn hello() -> Vec<u8> {
     let versions = 1 << Version::V10.number() | 1 << Version::V13.number();
     message(Version::V13, kind::HELLO, 0, &[0, 1, 0, 8, 0, 0, 0, versions])
@@ -59,7 +59,7 @@ pub fn reply<E>(
     let Some((header, body)) = Header::parse(request) else { return Ok(()) };
     let xid = header.xid;
     let Some(version) = header.version else {
-        // The client says hello in its newest version.
+        // The HELLO of a client carries its newest version.
         return match header.kind {
             kind::HELLO | kind::ERROR => Ok(()),
             _ => send(&error(Version::V13, xid, Refusal::BAD_VERSION, request)),
@@ -111,18 +111,19 @@ pub fn reply<E>(
     }
 }
 
-/// No number of the bridge, no buffers, 254 tables, statistics of flows. The list of ports, which
-/// follows in OpenFlow 1.0, is empty.
+/// The body of the features reply: datapath ID 0, no buffers, 254 tables, flow statistics. The list
+/// of ports, which follows in OpenFlow 1.0, is empty.
 const FEATURES: [u8; 24] =
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 254, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
 
-/// Table 0, without a name. There must be a table, with eight properties, which are empty.
+/// The features of table 0, without a name. The reply must contain a table with eight properties,
+/// which are empty.
 const TABLE: [u8; 128] = {
     let mut table = [0; 128];
     table[1] = 128;
     let mut property = 0;
     while property < 8 {
-        // Those with an odd type are about packets that no flow matches.
+        // Only even property types. The odd ones describe table-miss flows.
         table[64 + 8 * property + 1] = 2 * property as u8;
         table[64 + 8 * property + 3] = 4;
         property += 1;
@@ -130,9 +131,10 @@ const TABLE: [u8; 128] = {
     table
 };
 
-/// The action to output to the port `NORMAL`, apart from the length for a controller.
+/// The action that outputs to the port `NORMAL`. Its last field, a length for a controller, is not
+/// used.
 const NORMAL_V10: [u8; 8] = [0, 0, 0, 8, 0xff, 0xfa, 0, 0];
-/// The instruction with that action.
+/// The instruction of OpenFlow 1.3 that outputs to the port `NORMAL`.
 const NORMAL_V13: [u8; 24] =
     [0, 4, 0, 24, 0, 0, 0, 0, 0, 0, 0, 16, 0xff, 0xff, 0xff, 0xfa, 0, 0, 0, 0, 0, 0, 0, 0];
 /// A match of any packet, in OpenFlow 1.3.
@@ -156,7 +158,7 @@ fn normal_entry(version: Version) -> Vec<u8> {
 /// True for a change of flows that adds `actions=NORMAL` for all packets.
 fn adds_normal(version: Version, body: &[u8]) -> bool {
     let part = |from: usize, len: usize| body.get(from..from + len).unwrap_or_default();
-    // The length for a controller does not matter.
+    // Ignores the length for a controller.
     let is =
         |from: usize, wanted: &[u8], ignored: usize| {
             body.len() == from + wanted.len()
@@ -166,8 +168,8 @@ fn adds_normal(version: Version, body: &[u8]) -> bool {
         };
     match version {
         Version::V10 => {
-            // A match has 40 bytes, of which the first four say what does not matter. Addresses do
-            // not if 32 or more of their bits do not.
+            // A match has 40 bytes. The first four are the wildcards. An address is ignored if the
+            // number of its wildcarded bits is 32 or more.
             let wildcards = part(0, 4).iter().fold(0_u32, |all, byte| all << 8 | u32::from(*byte));
             let is_any = wildcards & 0x30_00ff == 0x30_00ff
                 && [8, 14].iter().all(|first| wildcards >> first & 0x20 != 0);
@@ -179,14 +181,14 @@ fn adds_normal(version: Version, body: &[u8]) -> bool {
     }
 }
 
-/// What a client wants to read.
+/// A request for statistics.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
     Flows(Selection),
     Groups,
-    /// The names of tables, which have none.
+    /// The names of tables. The tables have no names.
     Tables,
-    /// The ports, which are not listed.
+    /// The ports. The reply is an empty list.
     Ports,
 }
 
@@ -203,7 +205,7 @@ impl Wanted {
                     return Err(Refusal::BAD_MULTIPART);
                 }
                 let fixed = rest.get(12..20).ok_or(Refusal::BAD_LENGTH)?;
-                // Any port, and no match: other selections are not supported.
+                // Any port, and no match. Other selections are not supported.
                 match *fixed {
                     [0xff, 0xff, 0, 0, table, ..] if rest.len() == 20 => {
                         let table = (table != 255).then_some(table);
@@ -216,7 +218,7 @@ impl Wanted {
                 let rest = rest.get(6..).unwrap_or_default();
                 let (fixed, condition) =
                     rest.split_first_chunk::<32>().ok_or(Refusal::BAD_LENGTH)?;
-                // Any port, any group, any packet: other selections are not supported.
+                // Any port, any group, any packet. Other selections are not supported.
                 if fixed[4..12] != [0xff; 8] || condition != ANY_V13 {
                     return Err(Refusal::BAD_MATCH);
                 }
@@ -239,7 +241,7 @@ impl Wanted {
         }
     }
 
-    /// The start of the body of a reply; flags are in its third and fourth byte.
+    /// The start of the body of a reply. Its third and fourth byte are flags.
     fn reply_start(&self, version: Version) -> Vec<u8> {
         let (kind, extension) = match (self, version) {
             (Self::Flows(_), Version::V10) => (multipart::EXTENSION, Some(extension::FLOW)),
@@ -262,7 +264,7 @@ impl Wanted {
 }
 
 impl Selection {
-    /// True if a flow of table 0 with cookie 0 is among the selected ones.
+    /// True if a flow of table 0 with cookie 0 is selected.
     fn selects_first(&self) -> bool {
         self.table.unwrap_or(0) == 0 && self.cookie & self.cookie_mask == 0
     }
