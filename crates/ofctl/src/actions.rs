@@ -90,14 +90,14 @@ const FOREIGN: &[(&str, &str)] = &[
 pub(super) struct ActionParser<'c> {
     pub ports: &'c Ports,
     table: TableId,
-    /// What is known about the packet after the actions so far.
+    /// The known properties of the packet after the actions so far.
     pub packet_kind: PacketKind,
     pub ops: Vec<Op>,
     pub text: String,
     depth: usize,
     /// True inside `exec` of `ct`, where only mark and label of the connection are writable.
     pub in_exec: bool,
-    /// The last instruction; only later instructions may follow it.
+    /// The last OpenFlow instruction. Only instructions that OpenFlow orders after it may follow.
     last: Option<&'static str>,
 }
 
@@ -243,7 +243,7 @@ impl<'c> ActionParser<'c> {
         }
     }
 
-    /// A port without `output:`, or an error.
+    /// Parses a port without `output:`. Any other word is an error.
     fn bare_port(&mut self, item: Item<'_>, name: &str) -> Parsed<()> {
         let word = item.word;
         if let Some((_, why)) = FOREIGN.iter().find(|(foreign, _)| *foreign == name) {
@@ -290,7 +290,7 @@ impl<'c> ActionParser<'c> {
         let (op, text) = match ReservedPort::from_name(word.text) {
             Some(ReservedPort::InPort) => (Op::OutputInPort, "IN_PORT"),
             Some(ReservedPort::Flood) => (Op::Flood, "FLOOD"),
-            // weft has no ports that are excluded from flooding.
+            // weft has no ports that are excluded from flooding, so `ALL` and `FLOOD` are equal.
             Some(ReservedPort::All) => (Op::Flood, "ALL"),
             Some(ReservedPort::Normal) => (Op::Normal, "NORMAL"),
             Some(ReservedPort::Controller) => (Op::Controller, "CONTROLLER:65535"),
@@ -372,8 +372,8 @@ impl<'c> ActionParser<'c> {
         Ok(())
     }
 
-    /// `dec_ttl` or `dec_ttl(id,id...)`. The IDs name controllers to notify of an expired TTL; weft
-    /// has none.
+    /// `dec_ttl` or `dec_ttl(id,id...)`. The IDs select controllers that are notified of an expired
+    /// TTL. weft has no controllers.
     fn dec_ttl(&mut self, item: Item<'_>) -> Parsed<()> {
         self.ops.push(Op::DecTtl);
         if item.value == Value::None {

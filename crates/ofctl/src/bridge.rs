@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The identity of a flow: adding another one with the same table, priority and match replaces it.
+/// The identity of a flow. A new flow with the same identity replaces the old one.
 type FlowIdentity = (TableId, u16, Match);
 
 /// A bridge with its ports and flows.
 ///
-/// Its program has this one datapath. [`Bridge::install`] adds the bridge to a program that has
-/// others, and [`Bridge::update`] brings its flows there up to date.
+/// Its own program contains only this datapath. [`Bridge::install`] adds the bridge to a program
+/// with other datapaths, and [`Bridge::update`] updates its flows in that program.
 #[derive(Clone, Debug)]
 pub struct Bridge {
     program: Program,
@@ -30,7 +30,7 @@ pub struct Bridge {
     flows: BTreeMap<FlowId, BridgeFlow>,
     by_identity: HashMap<FlowIdentity, FlowId, ahash::RandomState>,
     zones: ZoneCollector,
-    /// How many flows have a timeout.
+    /// The number of flows with a timeout.
     with_timeout: usize,
     last_id: u64,
 }
@@ -45,17 +45,17 @@ pub(super) struct BridgeFlow {
     packets: u64,
 }
 
-/// Why a change was not applied. Nothing of it was.
+/// The reason why a change was not applied. No part of it was applied.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BridgeError {
-    /// Some lines are wrong.
+    /// Some lines have errors.
     #[error(transparent)]
     Problems(#[from] Problems),
-    /// The bridge could exceed its limit: each line that adds a flow counts, also where it would
-    /// replace one.
+    /// The bridge would exceed its limit. Each line that adds a flow counts, even if it replaces a
+    /// flow.
     #[error("too many flows: {0}, the limit of a bridge is {max}", max = Bridge::MAX_FLOWS)]
     TooManyFlows(usize),
-    /// The flows name too many zones.
+    /// The flows use too many zones.
     #[error(
         "too many connection tracking zones: {0}, the limit of a bridge is {max}; use fewer",
         max = Bridge::MAX_ZONES
@@ -72,7 +72,7 @@ impl Bridge {
     /// A bridge without flows, with these ports.
     ///
     /// # Errors
-    /// A port has a number or name that flows cannot use, or that another port has.
+    /// The number or name of a port is not valid in flows, or belongs to another port.
     pub fn new(
         name: &str,
         ports: impl IntoIterator<Item = (PortNo, BridgePort)>,
@@ -98,16 +98,16 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// A port that is a network device. Flows know it by the number that the datapath knows it by.
+    /// A port that is a network device. Its number in flows equals its number in the datapath.
     pub fn device(number: PortNo, name: &str) -> (PortNo, BridgePort) {
         (number, BridgePort { name: name.to_owned(), number, kind: BridgePortKind::Device })
     }
 
-    /// Adds a port, which flows know by `number`. Existing flows that mention its number apply to
-    /// it from now on.
+    /// Adds a port that has the number `number` in flows. Existing flows that use this number apply
+    /// to the port from now on.
     ///
     /// # Errors
-    /// Flows cannot use its number or name, or another port has it.
+    /// Its number or name is not valid in flows, or belongs to another port.
     pub fn add_port(&mut self, number: PortNo, port: BridgePort) -> Result<(), PortError> {
         self.ports.add(number, &port.name)?;
         self.program.set_bridge_port(Program::BRIDGE, number, port);
@@ -132,7 +132,8 @@ impl Bridge {
         self.update(program, key);
     }
 
-    /// Gives the bridge with this key, which [`Bridge::install`] has added, the present flows.
+    /// Updates the flows of the bridge with this key in `program`. [`Bridge::install`] must have
+    /// added it before.
     pub fn update(&self, program: &mut Program, key: DatapathKey) {
         let Some(datapath) = program.datapath_mut(key) else { return };
         if datapath.bridge_zones != self.zones.zones {
@@ -148,7 +149,7 @@ impl Bridge {
         &self.ports
     }
 
-    /// The ports, by the numbers that flows know them by.
+    /// The ports, with their numbers in flows.
     pub fn bridge_ports(&self) -> impl Iterator<Item = (PortNo, &BridgePort)> {
         let datapath = self.program.datapath(Program::BRIDGE);
         datapath.into_iter().flat_map(|own| own.bridge_ports.iter().map(|(n, port)| (*n, port)))
@@ -159,7 +160,7 @@ impl Bridge {
         self.flows.len()
     }
 
-    /// True without flows.
+    /// True if the bridge has no flows.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
@@ -173,7 +174,7 @@ impl Bridge {
     /// lines that are not empty.
     ///
     /// # Errors
-    /// A line is wrong, or there would be too many flows or zones. Then nothing of the file is
+    /// A line has an error, or there would be too many flows or zones. No part of the file is
     /// applied.
     pub fn apply(
         &mut self,
@@ -213,11 +214,11 @@ impl Bridge {
     }
 
     /// Parses `in_port=PORT packet=HEX actions=ACTIONS`, as `ovs-ofctl packet-out` does. Columns of
-    /// errors count from the start of `text`. Returns true besides if the actions name zones that
-    /// the bridge did not have: then [`Bridge::update`] must follow before they are executed.
+    /// errors count from the start of `text`. Also returns true if the actions use zones that are
+    /// new for the bridge. The caller must then call [`Bridge::update`] before it executes them.
     ///
     /// # Errors
-    /// The text is wrong, or there would be too many zones.
+    /// The text has an error, or there would be too many zones.
     pub fn packet_out(&mut self, text: &str) -> Result<(PacketOut, bool), BridgeError> {
         let parsed = super::packet_out::parse(TextSlice::new(text), &self.ports);
         let packet_out = parsed.map_err(|fault| {
@@ -246,8 +247,8 @@ impl Bridge {
         }
     }
 
-    /// Takes over the flows of another bridge, with their counters and ages. This bridge must not
-    /// have flows yet.
+    /// Copies the flows of another bridge, with their counters and ages. This bridge must not have
+    /// flows yet.
     pub fn adopt_flows(&mut self, other: &Self) {
         self.flows.clone_from(&other.flows);
         self.by_identity.clone_from(&other.by_identity);
@@ -256,9 +257,9 @@ impl Bridge {
         self.program.copy_group(self.group, &other.program, other.group);
     }
 
-    /// Replaces all flows by those of a file, as `ovs-ofctl replace-flows` does: flows that do not
-    /// differ keep their counters and their age. Returns how many flows were added or replaced, and
-    /// how many were removed.
+    /// Replaces all flows by those of a file, as `ovs-ofctl replace-flows` does: unchanged flows
+    /// keep their counters and their age. Returns the number of flows that were added or replaced,
+    /// and the number of flows that were removed.
     ///
     /// # Errors
     /// As [`Bridge::apply`], or a line is not a flow to be added.
@@ -280,7 +281,7 @@ impl Bridge {
             };
             wanted.push((line, spec));
         }
-        // Of two equal ones the later wins.
+        // Of two flows with the same identity, the later one wins.
         let mut known: HashSet<FlowIdentity> = HashSet::new();
         wanted.reverse();
         wanted.retain(|(_, spec)| known.insert(identity(spec)));
@@ -305,7 +306,8 @@ impl Bridge {
         source_name: &str,
         present: usize,
     ) -> Result<Vec<(usize, FlowChange)>, BridgeError> {
-        // The lines are counted before they are parsed, so that a far too long file costs nothing.
+        // The lines are counted before they are parsed, so that a file with too many lines is
+        // rejected cheaply.
         let lines = text.lines().filter(|line| !super::without_comment(line).trim().is_empty());
         check_limit(lines.count())?;
         let changes = parse(text, source_name, &self.ports)?;
@@ -313,8 +315,8 @@ impl Bridge {
         Ok(changes)
     }
 
-    /// Adds the zones of these changes to those of the bridge. Zones stay when the last flow that
-    /// names them goes, so that connections outlive a replacement of the flows.
+    /// Adds the zones of these changes to the zones of the bridge. A zone stays when the last flow
+    /// that uses it is removed, so that connections survive a replacement of the flows.
     fn check_zones<'c>(
         &mut self,
         changes: impl Iterator<Item = &'c FlowChange> + Clone,
@@ -353,8 +355,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Removes the flows whose timeout has passed at `now_ms`, and returns how many. The counters
-    /// of the flows must be up to date.
+    /// Removes the flows whose timeout has passed at `now_ms`, and returns their number. The
+    /// counters of the flows must be up to date.
     pub fn expire(&mut self, now_ms: u64) -> usize {
         let after = |start: u64, seconds: u16| {
             seconds > 0 && now_ms.saturating_sub(start) >= u64::from(seconds) * 1000
@@ -386,12 +388,12 @@ impl Bridge {
         text
     }
 
-    /// The flows and their parsed lines, in the order in which they were added.
+    /// The parsed lines and the flows, in the order in which they were added.
     pub fn flows(&self) -> impl Iterator<Item = (&FlowSpec, &Arc<Flow>)> {
         self.flows.values().map(|entry| (&entry.spec, &entry.flow))
     }
 
-    /// The flows that a selector selects, or all, in the order in which tables are searched.
+    /// The flows that a selector selects, or all flows, in the order in which tables are searched.
     pub(super) fn selected(&self, selector: Option<&FlowSelector>) -> Vec<&BridgeFlow> {
         let is_wanted =
             |entry: &&BridgeFlow| selector.is_none_or(|selector| selector.selects(&entry.spec));
@@ -432,7 +434,8 @@ impl Bridge {
     fn modify(&mut self, id: FlowId, actions: (Arc<[Op]>, Arc<str>), source: &str) {
         let Some(entry) = self.flows.get_mut(&id) else { return };
         (entry.spec.ops, entry.spec.actions_text) = actions;
-        // Megaflows still add to the counters of the old flow for a while.
+        // The new flow shares the counters, because present megaflows still add to those of the old
+        // flow.
         let counters = FlowCounters::of(&entry.flow);
         let flow = Arc::new(Flow { counters, ..flow_of(id, &entry.spec, source) });
         let rows = std::slice::from_ref(&entry.spec.condition);

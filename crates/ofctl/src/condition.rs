@@ -1,7 +1,7 @@
 //! Compiles the words of a match to a [`Match`], and prints a `Match` as canonical text.
 //!
-//! A field that the matched packets may lack is an error. If it were ignored, the match would apply
-//! to more packets than its author intended.
+//! A word for a field that the matched packets may not have is an error. If the word were ignored,
+//! the match would apply to more packets than its author intended.
 
 use super::names::{self, Name, PacketKind, SHORTHANDS, TAGGED};
 use super::ports::{Ports, Shortened};
@@ -15,7 +15,7 @@ use std::fmt::Write;
 const VID: u128 = 0xfff;
 const PCP: u128 = 0xe000;
 
-/// The words of a match so far.
+/// The words of a match that have been parsed so far.
 #[derive(Debug, Default)]
 pub(super) struct MatchWords<'a> {
     shorthands: Vec<(TextSlice<'a>, u16, Option<u8>)>,
@@ -56,8 +56,8 @@ impl<'a> MatchWords<'a> {
             building.shorthand(*word, *ethertype, *protocol)?;
         }
         let mut fields = self.fields;
-        // Fields that are prerequisites of others come first, so that errors are reported in the
-        // order of the words.
+        // Fields that are prerequisites of other fields are compiled first, so that the order of
+        // the words does not matter.
         fields.sort_by_key(|field| match field.name.field {
             Field::EthType => 0,
             Field::IpProto => 1,
@@ -183,7 +183,7 @@ impl<'a> MatchBuilder<'a> {
     }
 }
 
-/// Names of IP fields that mean a field of ARP if the match is on ARP.
+/// Maps a name of an IP field to an ARP field if the match is on ARP.
 fn as_arp(name: &'static Name, packet_kind: &PacketKind) -> &'static Name {
     if !packet_kind.meets(Prerequisite::Arp) {
         return name;
@@ -197,7 +197,8 @@ fn as_arp(name: &'static Name, packet_kind: &PacketKind) -> &'static Name {
     names::of_field(field, Prerequisite::Arp).unwrap_or(name)
 }
 
-/// A match on a tag field implies a tagged frame.
+/// The prerequisite of a name in a match. A tag field has none, because a match on it implies a
+/// tagged frame.
 fn needs_of_match(name: &Name) -> Prerequisite {
     if name.prerequisite == Prerequisite::Vlan { Prerequisite::Nothing } else { name.prerequisite }
 }
@@ -212,8 +213,8 @@ fn needs_in_match(name: &Name) -> String {
     }
 }
 
-/// The tests of a value: field, value, mask, and the bits of the mask that no other word may
-/// constrain.
+/// The tests that a word adds to the match: field, value, mask, and the bits of the mask that no
+/// other word may constrain.
 fn required(name: &Name, masked: MaskedValue) -> Vec<(Field, u128, u128, u128)> {
     let MaskedValue { value, mask } = masked;
     let field = name.field;
@@ -228,7 +229,7 @@ fn required(name: &Name, masked: MaskedValue) -> Vec<(Field, u128, u128, u128)> 
         OfctlSyntax::DlVlan => vec![(field, value | TAGGED, VID | TAGGED, VID)],
         OfctlSyntax::VlanVid => vec![(field, value, mask, mask & VID)],
         OfctlSyntax::VlanPcp => vec![(field, value << 13 | TAGGED, PCP | TAGGED, PCP)],
-        // Some fields are written with fewer bits than the key has for them.
+        // The field in the key can be wider than its value in the text, so all its bits are tested.
         _ if !name.maskable => vec![(field, value, u128::MAX, u128::MAX)],
         _ => vec![(field, value, mask, mask)],
     }
@@ -255,7 +256,7 @@ pub(super) fn unknown_word(word: TextSlice<'_>, others: &[&'static str]) -> supe
 pub(super) fn text(condition: &Match) -> String {
     let mut out = String::new();
     let packet_kind = PacketKind::of(condition);
-    // The most specific shorthands come last.
+    // The most specific shorthands come last in the table, so it is searched from the end.
     let shorthand = SHORTHANDS.iter().rev().find(|&&(_, ethertype, protocol)| {
         packet_kind.ethertype == Some(ethertype)
             && (protocol.is_none() || protocol == packet_kind.protocol)

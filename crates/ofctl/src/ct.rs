@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The arguments of `ct`.
 const ARGUMENTS: [&str; 7] = ["commit", "force", "table", "zone", "nat", "exec", "alg"];
 
-/// The arguments of one `ct` action so far.
+/// The arguments of one `ct` action that have been parsed so far.
 #[derive(Default)]
 struct CtArguments {
     commits: bool,
@@ -23,12 +23,12 @@ struct CtArguments {
     table: Option<TableId>,
     zone: Option<(CtZone, String)>,
     nat: Option<CtNat>,
-    /// Steps that write mark and label, and their text.
+    /// Steps that write mark and label, and their canonical text.
     exec: Option<(Arc<[Op]>, String)>,
 }
 
 impl CtArguments {
-    /// The canonical text, in the order of ovs-ofctl. Zone 0 is the default.
+    /// The canonical text, in the order of ovs-ofctl. Zone 0 is omitted, because it is the default.
     fn text(&self) -> String {
         let mut words = Vec::new();
         if self.commits {
@@ -184,8 +184,9 @@ impl ActionParser<'_> {
         Ok(if is_source { CtNat::Source(range) } else { CtNat::Destination(range) })
     }
 
-    /// `address`, `address-address`, and with `:port` or `:port-port`. IPv6 addresses are in
-    /// brackets if a port follows. The source 0 keeps the address, and changes the port if it must.
+    /// Parses `address` or `address-address`, optionally followed by `:port` or `:port-port`. IPv6
+    /// addresses are in brackets if a port follows. The source address 0 keeps the address, and
+    /// changes the port only if it must.
     fn nat_range(&self, text: TextSlice<'_>, is_source: bool) -> Parsed<NatRange> {
         let (addresses, ports) = split_ports(text);
         let (first_text, last_text) = addresses.split_once("-").unwrap_or((addresses, addresses));

@@ -11,7 +11,7 @@ const DEFAULT_PRIORITY: u16 = 0x8000;
 
 impl Bridge {
     /// Parses the words that select flows, such as `table=1,ip`, as in `ovs-ofctl del-flows`. With
-    /// `strict`, they select the flow with just this match and priority.
+    /// `strict`, they select the flow with exactly this match and priority.
     ///
     /// # Errors
     /// The error; its line is 1, and its column counts from the start of `text`.
@@ -27,7 +27,8 @@ impl Bridge {
 
     /// The flows that `selector` selects, by table, the highest priority first. One line for each,
     /// like ` cookie=0x0, duration=1.5s, table=0, n_packets=3, n_bytes=294, in_port=1
-    /// actions=output:2`. Without `statistics`, the lines are flows as one would add them.
+    /// actions=output:2`. Without `statistics`, the lines have the format that `ovs-ofctl add-flow`
+    /// accepts.
     pub fn dump_flows(
         &self,
         selector: &FlowSelector,

@@ -1,12 +1,12 @@
-//! The flow syntax of ovs-ofctl, as far as weft can execute it faithfully.
+//! The subset of the flow syntax of ovs-ofctl that weft executes like Open vSwitch.
 //!
 //! ```text
 //! file -> lines -> FlowChange (match, steps, canonical text) -> Bridge -> Program
 //! ```
 //!
-//! [`parse`] reads a file and reports every wrong line, with line and column. A [`Bridge`] holds a
-//! program of one datapath; it applies a file completely or not at all. `docs/ofctl.md` lists what
-//! is rejected, and where weft differs from Open vSwitch.
+//! [`parse`] reads a file and reports every line with an error, with line and column. A [`Bridge`]
+//! holds a program of one datapath; it applies a file completely or not at all. `docs/ofctl.md`
+//! lists the rejected syntax and the differences from Open vSwitch.
 #![forbid(unsafe_code)]
 
 mod actions;
@@ -41,7 +41,7 @@ pub struct Problem {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// What is wrong, and what was expected.
+    /// The error, and the expected input.
     pub message: String,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Problems {
 /// changes with their line numbers, from 1.
 ///
 /// # Errors
-/// The first error of every wrong line.
+/// The first error of every line that has one.
 pub fn parse(
     text: &str,
     source_name: &str,
@@ -121,7 +121,7 @@ pub fn parse_line(line: &str, ports: &Ports) -> Result<FlowChange, Problem> {
     line::parse(TextSlice::new(code), ports).map_err(|fault| Problem::new(1, code, fault))
 }
 
-/// Parses a change whose command is not part of the text. The columns of errors count in `text`.
+/// Parses a change whose command is not part of `text`. The columns of errors refer to `text`.
 fn parse_command(command: &str, text: &str, ports: &Ports) -> Result<FlowChange, Problem> {
     if text.contains('\n') {
         let message = "expected one line".to_owned();
@@ -143,8 +143,8 @@ pub fn parse_packet_flow(text: &str, ports: &Ports) -> Result<FlowKey, Problem> 
     line::packet(TextSlice::new(text), ports).map_err(|fault| Problem::new(1, text, fault))
 }
 
-/// A condition as the words of a match; empty if it matches every packet. Bits without a name in
-/// ovs-ofctl are omitted: the second VLAN tag and the TPID of the first.
+/// The words of a match for a condition; empty if it matches every packet. Omits bits that have no
+/// name in ovs-ofctl: the second VLAN tag and the TPID of the first one.
 pub fn condition_text(condition: &flow::Match) -> String {
     condition::text(condition)
 }

@@ -25,9 +25,9 @@ pub struct FlowSpec {
     pub priority: u16,
     /// A number for [`FlowSelector`]s and for display; 0 if none is given.
     pub cookie: u64,
-    /// Seconds without a packet until the flow is removed; 0 for never.
+    /// Seconds without a packet after which the flow is removed; 0 for never.
     pub idle_timeout_s: u16,
-    /// Seconds until the flow is removed; 0 for never.
+    /// Seconds after which the flow is removed; 0 for never.
     pub hard_timeout_s: u16,
     /// The match.
     pub condition: Match,
@@ -66,12 +66,13 @@ impl fmt::Display for FlowSpec {
 pub struct FlowSelector {
     /// Selects only flows of this table.
     pub table: Option<TableId>,
-    /// Selects only flows whose cookie equals the first number on the bits of the second.
+    /// Selects only flows whose cookie equals the first number in the bits that are set in the
+    /// second.
     pub cookie: Option<(u64, u64)>,
     /// Selects only the flow with this priority and exactly this condition. `None` selects all
     /// flows whose conditions imply it.
     pub strict_priority: Option<u16>,
-    /// The condition, compared as `strict_priority` says.
+    /// The condition. [`Self::strict_priority`] selects how it is compared.
     pub condition: Match,
     condition_text: Arc<str>,
 }
@@ -175,7 +176,7 @@ impl Command {
     }
 }
 
-/// The words of a line before its actions, except those of the match.
+/// The words of a line before its actions, except the words of the match.
 #[derive(Debug, Default)]
 struct LineWords<'a> {
     table: Option<TableId>,
@@ -239,7 +240,7 @@ impl<'a> LineWords<'a> {
         Ok(true)
     }
 
-    /// Rejects the line if it has one of `words`.
+    /// Rejects the line if it contains one of `words`.
     ///
     /// # Errors
     /// `message`, about that word.

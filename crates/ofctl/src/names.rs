@@ -1,14 +1,14 @@
 //! The names of fields in the syntax of ovs-ofctl, as ovs-fields(7) lists them.
 //!
 //! The names, their prerequisites and the way values are written come from the table of fields
-//! ([`flow::FieldSpec`]). This module finds a field by a name, and tells whether a match meets the
+//! ([`flow::FieldSpec`]). This module finds a field by a name, and checks whether a match meets the
 //! prerequisite of a name.
 
 use flow::{Access, Field, Match, OfctlName, OfctlSyntax, Prerequisite, Subfield};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// The kind of packet that a match selects, as far as the match fixes it.
+/// The header fields that determine the type of a packet, if the match requires an exact value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct PacketKind {
     pub ethertype: Option<u16>,
@@ -27,7 +27,7 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP6: u8 = 58;
 const SCTP: u8 = 132;
-/// In [`Field::VlanTci`]: there is a tag.
+/// The bit of [`Field::VlanTci`] that is set in tagged frames.
 pub(super) const TAGGED: u128 = flow::TAG_PRESENT as u128;
 
 impl PacketKind {
@@ -62,7 +62,8 @@ impl PacketKind {
         let Some(kind) = kind else { return false };
         let protocol = kind.ip_protos.is_empty()
             || self.protocol.is_some_and(|protocol| kind.ip_protos.contains(&protocol));
-        // Of an ICMPv6 message with another code, extraction reads no neighbour discovery.
+        // Key extraction reads the neighbour discovery fields only from ICMPv6 messages with code
+        // 0.
         let icmp = requirement.icmp_types.is_empty()
             || self.icmp_type.is_some_and(|kind| requirement.icmp_types.contains(&kind))
                 && self.icmp_code.unwrap_or(0) == 0;
@@ -73,21 +74,21 @@ impl PacketKind {
 /// A field under one of its names.
 #[derive(Clone, Debug)]
 pub(super) struct Name {
-    /// What actions call it.
+    /// Its name in actions.
     pub name: &'static str,
-    /// Other accepted names, those of NXM and OXM included.
+    /// Other accepted names, including those of NXM and OXM.
     aliases: &'static [&'static str],
-    /// What matches call it; empty when they show the field under another name.
+    /// Its name in printed matches; empty if matches show the field under another name.
     pub shown: &'static str,
     pub field: Field,
-    /// Bits, as ovs-fields(7) counts them.
+    /// The width in bits by ovs-fields(7).
     pub width: u8,
-    /// Low bits of those that weft's field lacks.
+    /// The number of low bits in ovs-fields(7) that weft's field does not have.
     pub missing_low_bits: u8,
-    /// The lowest bit of weft's field that this name has.
+    /// The lowest bit of weft's field that belongs to this name.
     first: u8,
     pub syntax: OfctlSyntax,
-    /// Whether a match may have a mask.
+    /// Whether a match on it can have a mask.
     pub maskable: bool,
     pub prerequisite: Prerequisite,
     pub access: Access,
@@ -125,12 +126,12 @@ impl Name {
     }
 }
 
-/// Fields that are shown before the kind of packet.
+/// Fields that are printed before the shorthand for the packet type.
 pub(super) const BEFORE_KIND: [Field; 5] =
     [Field::PktMark, Field::CtState, Field::CtZone, Field::CtMark, Field::CtLabel];
 
-/// The order in which a match is shown, that of ovs-ofctl(8). Other fields follow, in the order of
-/// the key.
+/// The order in which the fields of a match are printed, as in ovs-ofctl(8). Other fields follow in
+/// the order of the key.
 const ORDER: &[Field] = &[
     Field::PktMark,
     Field::CtState,
@@ -196,7 +197,7 @@ const ORDER: &[Field] = &[
     Field::NdTll,
 ];
 
-/// Every name, in the order in which a match is shown.
+/// Every name, in the order in which matches are printed.
 static NAMES: LazyLock<Vec<Name>> = LazyLock::new(|| {
     let others = Field::ALL.iter().filter(|field| !ORDER.contains(field));
     let fields = ORDER.iter().chain(others).chain(Field::ALIASES);
@@ -214,7 +215,7 @@ static BY_NAME: LazyLock<HashMap<&'static str, &'static Name, ahash::RandomState
         names
     });
 
-/// Every name, in the order in which a match is shown.
+/// Every name, in the order in which matches are printed.
 pub(super) fn all() -> impl Iterator<Item = &'static Name> {
     NAMES.iter()
 }
@@ -224,13 +225,13 @@ pub(super) fn find(name: &str) -> Option<&'static Name> {
     BY_NAME.get(name).copied()
 }
 
-/// The name of `field` that has just this prerequisite.
+/// The name of `field` that has exactly this prerequisite.
 pub(super) fn of_field(field: Field, prerequisite: Prerequisite) -> Option<&'static Name> {
     all().find(|entry| entry.field == field && entry.prerequisite == prerequisite)
 }
 
-/// The words that stand for a kind of packet: name, EtherType, IP protocol. Of several words for
-/// one kind, the last is printed.
+/// The shorthands for packet types: name, EtherType, IP protocol. Of several shorthands for one
+/// type, the last one is printed.
 pub(super) const SHORTHANDS: [(&str, u16, Option<u8>); 13] = [
     ("ip", IPV4, None),
     ("ip6", IPV6, None),
@@ -247,7 +248,7 @@ pub(super) const SHORTHANDS: [(&str, u16, Option<u8>); 13] = [
     ("sctp6", IPV6, Some(SCTP)),
 ];
 
-/// True for a field of Open vSwitch that weft does not have.
+/// True for a field of Open vSwitch that weft does not support.
 pub(super) fn is_foreign(name: &str) -> bool {
     let is_it = |foreign: &str| match foreign.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),

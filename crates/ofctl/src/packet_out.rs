@@ -1,5 +1,4 @@
-//! Parses what `ovs-ofctl packet-out` sends: a frame, the port by which it seems to arrive, and
-//! actions.
+//! Parses the arguments of `ovs-ofctl packet-out`: a frame, its ingress port, and actions.
 
 use super::actions::ActionParser;
 use super::names::PacketKind;
@@ -12,16 +11,16 @@ use std::sync::Arc;
 
 /// The longest frame, in bytes.
 const MAX_FRAME: usize = 65_535;
-/// The fields on which it depends which actions a frame can have.
+/// The fields that determine which actions are valid for a frame.
 const KIND: [Field; 5] =
     [Field::EthType, Field::IpProto, Field::IcmpType, Field::IcmpCode, Field::VlanTci];
 
-/// A frame, and what to do with it.
+/// A frame, and the actions to execute on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PacketOut {
-    /// The number by which flows know the port.
+    /// The number of the ingress port in flows.
     pub in_port: PortNo,
-    /// From the Ethernet header on.
+    /// The frame, which starts with its Ethernet header.
     pub frame: Vec<u8>,
     /// The steps.
     pub ops: Arc<[Op]>,
@@ -66,7 +65,7 @@ pub(super) fn parse(text: TextSlice<'_>, ports: &Ports) -> Parsed<PacketOut> {
     Ok(PacketOut { in_port, frame, ops })
 }
 
-/// The kind of the frame, as if a match had selected it.
+/// The packet kind of the frame, as for a match that selects it.
 fn kind(key: &FlowKey) -> PacketKind {
     let mut mask = FlowMask::default();
     KIND.into_iter().for_each(|field| mask.add(field));

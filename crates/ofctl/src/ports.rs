@@ -12,13 +12,13 @@ pub struct Ports {
     by_name: BTreeMap<String, PortNo>,
 }
 
-/// Why a port cannot be added to a bridge.
+/// The reason why a port cannot be added to a bridge.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PortError {
     /// The number is out of range.
     #[error("port number {0}: expected 1 to {max}", max = Ports::MAX)]
     Number(PortNo),
-    /// The name would be parsed as something else, or cannot be written.
+    /// The name would be parsed as another word, or contains characters that flows cannot contain.
     #[error(
         "port name `{0}`: it is empty, a number, a word of the syntax, or has a quote or line \
          break in it"
@@ -67,7 +67,7 @@ impl Ports {
     /// The largest port number. Open vSwitch's reserved ports have larger numbers.
     pub const MAX: u32 = 0xfeff;
 
-    /// No ports.
+    /// A bridge without ports.
     pub fn new() -> Self {
         Self::default()
     }
@@ -75,7 +75,7 @@ impl Ports {
     /// Adds a port.
     ///
     /// # Errors
-    /// Flows could not name it, or another port has its name or number.
+    /// Flows cannot refer to it, or another port has its name or number.
     pub fn add(&mut self, port: PortNo, name: &str) -> Result<(), PortError> {
         if !(1..=Self::MAX).contains(&port.0) {
             return Err(PortError::Number(port));
@@ -103,7 +103,7 @@ impl Ports {
         self.by_name.get(name).copied()
     }
 
-    /// Parses a number or a port name, in quotes or not. `None` for any other text.
+    /// Finds a port by its name, with or without quotes. `None` for any other text.
     pub(super) fn find(&self, text: &str) -> Option<PortNo> {
         let name = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
         self.by_name(name)

@@ -1,5 +1,5 @@
-//! [`FlowReferences`]: the ports and tunnel end points that flows refer to, to trace flows without
-//! knowing the bridge.
+//! [`FlowReferences`]: the ports and tunnel end points that flows refer to. `weft trace` uses them
+//! to trace flows for which no bridge exists.
 
 use super::bridge::Bridge;
 use super::ports::Ports;
@@ -11,14 +11,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Ports and tunnel end points that flows refer to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FlowReferences {
-    /// Ports that flows match, output to, or look up with.
+    /// Ports that flows match, output to, or use as ingress port of a `resubmit`.
     pub ports: BTreeSet<PortNo>,
     /// Addresses that flows write to `tun_dst` or `tun_ipv6_dst`.
     pub remotes: BTreeSet<IpAddr>,
 }
 
 impl FlowReferences {
-    /// Collects them from the flows of a bridge.
+    /// Collects the references from the flows of a bridge.
     pub fn of(bridge: &Bridge) -> Self {
         let mut found = Self::default();
         for (spec, _) in bridge.flows() {

@@ -11,7 +11,7 @@ use pipeline::Op;
 use pipeline::suggestion;
 use std::fmt::{self, Write};
 
-/// Some bits of a named field.
+/// A range of bits of a named field.
 #[derive(Clone, Copy)]
 pub(super) struct Bits {
     name: &'static Name,
@@ -39,8 +39,8 @@ impl Bits {
     }
 }
 
-/// The field that an action means by an ambiguous name (`tp_src` is `tcp_src` for a TCP segment),
-/// or by a name under which Open vSwitch cannot set it.
+/// Resolves the name of a field in an action. An ambiguous name depends on the packet (`tp_src` is
+/// `tcp_src` for a TCP segment). A name under which Open vSwitch cannot set the field is replaced.
 fn resolve_name(name: &'static Name, packet_kind: &PacketKind) -> &'static Name {
     if name.syntax == OfctlSyntax::DlVlan {
         return names::find("vlan_vid").unwrap_or(name);
@@ -68,7 +68,7 @@ fn find(word: TextSlice<'_>, packet_kind: &PacketKind) -> Parsed<&'static Name> 
 }
 
 impl ActionParser<'_> {
-    /// The bits to read: `reg0[0..15]`, `reg0[3]`, `reg0[]` or `reg0`.
+    /// Parses the bits that an action reads: `reg0[0..15]`, `reg0[3]`, `reg0[]` or `reg0`.
     pub fn source(&self, text: TextSlice<'_>) -> Parsed<Bits> {
         let (word, range) = match text.split_once("[") {
             None => (text, None),
@@ -113,7 +113,7 @@ impl ActionParser<'_> {
         Ok(Bits { name, first, width, bits })
     }
 
-    /// The bits to write.
+    /// Parses the bits that an action writes, and checks that they are writable.
     pub fn target(&self, text: TextSlice<'_>) -> Parsed<Bits> {
         let target = self.source(text)?;
         self.check_target(text, target.name, target.bits.field_mask())?;
@@ -176,7 +176,7 @@ impl ActionParser<'_> {
         let name = find(word, &self.packet_kind)?;
         let mut masked = name.parse(value_text, self.ports)?;
         if name.syntax == OfctlSyntax::VlanVid {
-            // The frame is known to be tagged already.
+            // The match requires a tagged frame, so the bit that marks it as tagged is not written.
             masked = MaskedValue { value: masked.value & 0xfff, mask: masked.mask & 0xfff };
         }
         let whole = name.bits(name.missing_low_bits, name.width - name.missing_low_bits);
@@ -258,9 +258,9 @@ impl ActionParser<'_> {
         Ok(())
     }
 
-    /// The `mod_` family and similar actions. They change packets that have the field and ignore
-    /// others, so the match needs no prerequisite. `name` is the field that determines the notation
-    /// of the value.
+    /// The `mod_` family and similar actions. They change packets that have the field and leave
+    /// others unchanged, so the match needs no prerequisite. `name` is the field that determines
+    /// the notation of the value.
     pub fn modify(&mut self, item: Item<'_>, word: &str, name: &str) -> Parsed<()> {
         let operand = item.operand("a value")?;
         let Some(name) = names::find(name) else {

@@ -58,7 +58,7 @@ impl<'a> TextSlice<'a> {
         TextError::new(self.at, message)
     }
 
-    /// An error: expected something else here.
+    /// The error for a part of the text where `what` was expected.
     pub fn expected(self, what: impl fmt::Display) -> TextError {
         if self.is_empty() {
             self.fault(format!("expected {what}"))
@@ -104,7 +104,7 @@ impl<'a> Item<'a> {
     /// Checks that the word has no value.
     ///
     /// # Errors
-    /// It has one.
+    /// The word has a value.
     pub fn no_operand(self) -> Parsed<()> {
         match self.value {
             Value::None => Ok(()),

@@ -16,7 +16,7 @@ pub(super) struct MaskedValue {
     pub mask: u128,
 }
 
-/// Parses a decimal number, or a hexadecimal one after `0x`.
+/// Parses a decimal number, or a hexadecimal number that starts with `0x`.
 pub(super) fn number(text: TextSlice<'_>) -> Parsed<u128> {
     let parsed = match text.text.strip_prefix("0x").or_else(|| text.text.strip_prefix("0X")) {
         Some(hex) if !hex.starts_with('+') => u128::from_str_radix(hex, 16),
@@ -61,7 +61,7 @@ impl TextSlice<'_> {
 }
 
 impl Name {
-    /// The number of bits that a written value may have.
+    /// The maximum number of bits of a value in the text.
     pub fn value_width(&self) -> u8 {
         match self.syntax {
             // Includes the bit that marks frames as tagged.
@@ -160,7 +160,8 @@ fn ipv6(text: TextSlice<'_>) -> Parsed<u128> {
     Ok(address.to_bits())
 }
 
-/// Name, value and mask. Bit 0 is 1 in fragments, bit 1 in fragments after the first.
+/// Name, value and mask of `ip_frag`. Bit 0 is set in all fragments, bit 1 in fragments after the
+/// first.
 const FRAGMENTS: [(&str, u128, u128); 5] =
     [("no", 0, 3), ("yes", 1, 1), ("first", 1, 3), ("later", 3, 3), ("not_later", 0, 2)];
 
@@ -277,7 +278,7 @@ fn show_mac(f: &mut fmt::Formatter<'_>, bits: u128) -> fmt::Result {
     write!(f, "{}", MacAddr(bytes))
 }
 
-/// Prints flags by name if every bit has one.
+/// Prints flags by their names if every bit has a name.
 fn show_flags(
     f: &mut fmt::Formatter<'_>,
     names: &[(&str, u8)],

@@ -1,8 +1,8 @@
-//! [`ZoneCollector`]: the connection tracking zones that the flows of a bridge name.
+//! [`ZoneCollector`]: the connection tracking zones that the flows of a bridge use.
 //!
-//! A switch gives each zone of each bridge a zone of its own, so that bridges and logical switches
-//! never share connections. It does so before a packet needs the zone. Of a zone that is read from
-//! a field, the possible values are the constants that flows load into that field, and 0.
+//! A switch maps each zone of each bridge to a separate zone, so that bridges and logical switches
+//! never share connections. It does so in advance, so all zones must be known. If a flow reads the
+//! zone from a field, the possible zones are the constants that flows load into that field, and 0.
 
 use super::line::FlowSpec;
 use flow::{Subfield, low_bits};
@@ -23,15 +23,15 @@ impl ZoneCollector {
         for spec in flows.clone() {
             found.add_actions(&spec.ops);
         }
-        // Fields that only later flows read may be loaded by earlier ones.
+        // A second pass, because a flow may load a field that only a later flow reads as a zone.
         if !found.fields.is_empty() {
             flows.for_each(|spec| found.add_loads(&spec.ops));
         }
         found
     }
 
-    /// Adds the zones of actions. True if a zone is read from a field for the first time: then the
-    /// loads of all flows are to be added again.
+    /// Adds the zones of actions. True if a zone is read from a new field. The caller must then
+    /// call [`Self::add_loads`] for all flows again.
     pub fn add(&mut self, ops: &[Op]) -> bool {
         let before = self.fields.len();
         self.add_actions(ops);
@@ -50,7 +50,7 @@ impl ZoneCollector {
                         self.fields.push(bits);
                     }
                 }
-                // Zones of logical datapaths.
+                // Only logical datapaths use these zones.
                 CtZone::Logical | CtZone::LogicalSnat | CtZone::Dnat | CtZone::Snat => {}
             }
         });
@@ -72,7 +72,7 @@ impl ZoneCollector {
     }
 }
 
-/// Visits steps, those of clones included.
+/// Visits all steps, including the steps inside `clone`.
 fn each(ops: &[Op], visit: &mut impl FnMut(&Op)) {
     let mut lists = vec![ops];
     while let Some(list) = lists.pop() {

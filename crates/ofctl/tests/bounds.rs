@@ -5,7 +5,7 @@ use pipeline::{Program, translate};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-/// Far longer than any test here takes on a busy machine.
+/// A time limit far above the duration of these tests on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
 const TCP_22: [(Field, u128); 4] =
@@ -36,10 +36,10 @@ fn resubmit_loop_ends_with_a_named_drop() {
     assert_eq!(dropped(&looping, &TCP_22), Some(DropReason::TranslationSteps));
     let through_two = bridge("table=0 actions=resubmit(,1)\ntable=1 actions=resubmit(,0)");
     assert_eq!(dropped(&through_two, &TCP_22), Some(DropReason::TranslationSteps));
-    // Each flow has a step left, so the flows nest.
+    // A step follows each `resubmit`, so the lookups nest.
     let nested = bridge("actions=resubmit(,0),output:2");
     assert_eq!(dropped(&nested, &TCP_22), Some(DropReason::TranslationDepth));
-    // Two copies each time: exponential without the limit on steps.
+    // Each lookup causes two more, so the number of steps would be exponential without the limit.
     let doubling = bridge("actions=clone(resubmit(,0)),resubmit(,0)");
     assert!(matches!(
         dropped(&doubling, &TCP_22),

@@ -137,7 +137,7 @@ fn packet_may_return_by_its_port_when_a_flow_sets_another_one() {
                  table=1 actions=drop";
     bridge.apply(flows, "test", 0).unwrap();
     assert_eq!(sent(&bridge, "in_port=1,arp"), [Action::Output(PortNo(1))]);
-    // 2 is now the port of arrival: no output to it, except as `in_port`.
+    // Port 2 is now the ingress port: only `in_port` outputs to it.
     let both = [1, 2].map(|port| Action::Output(PortNo(port)));
     assert_eq!(sent(&bridge, "in_port=1,ip"), both);
     let unknown = [Action::Drop(DropReason::NoSuchPort)];
@@ -335,7 +335,7 @@ fn zones_read_from_a_field_are_those_that_flows_load_into_it() {
     };
     assert_eq!(zones(&program).len(), 2, "0 and 7: {:?}", zones(&program));
     assert!(matches!(actions_from(&program, 11, &learned)[..], [Action::Ct(_), ..]));
-    // The address ends in 0.1, and no flow loads that.
+    // The zone is read from the end of the address, 0.1, and no flow loads this constant.
     let dropped = [Action::Drop(DropReason::CtUnavailable)];
     assert_eq!(actions_from(&program, 12, &learned), dropped);
 
@@ -344,7 +344,7 @@ fn zones_read_from_a_field_are_those_that_flows_load_into_it() {
     let before = Arc::clone(program.zones());
     program.allocate_zones(&before);
     assert!(matches!(actions_from(&program, 12, &learned)[..], [Action::Ct(_), ..]));
-    // Connections outlive the flows that made them.
+    // The zones stay when the flows are deleted, so connections survive.
     bridge.apply("delete", "test", 0).unwrap();
     bridge.update(&mut program, DatapathKey(5));
     let before = Arc::clone(program.zones());
@@ -362,7 +362,7 @@ fn zones_are_limited() {
     let error = bridge.apply(&flows(0..most + 1), "test", 0).unwrap_err();
     assert_eq!((error, bridge.len()), (BridgeError::TooManyZones(most + 1), 0));
     bridge.apply(&flows(0..most), "test", 0).unwrap();
-    // Zones that no flow names any more make room.
+    // Zones that no flow uses any more do not count.
     bridge.apply("delete", "test", 0).unwrap();
     bridge.apply(&flows(most..most + 10), "test", 0).unwrap();
     assert_eq!(bridge.len(), 10);
@@ -397,7 +397,7 @@ fn equal_flows_keep_their_counters_when_all_are_replaced() {
     );
     assert!(!bridge.has_timeouts());
     assert_eq!(sent(&bridge, "in_port=1"), [Action::Output(PortNo(4))]);
-    // A changed flow goes on counting, also what its megaflows had not reported yet.
+    // A modified flow keeps its counters. Packets that old megaflows report later are added.
     let before = Arc::clone(bridge.flows().next().unwrap().1);
     bridge.apply("modify actions=2", "test", 3000).unwrap();
     before.counters.add(1, 100);

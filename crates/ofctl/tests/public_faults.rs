@@ -1,8 +1,8 @@
 //! Regression tests for published faults of other switches: a frame that a rule rejects must not be
-//! served by the megaflow of another frame.
+//! forwarded by the megaflow of another frame.
 //!
-//! Each case sends an innocent frame, takes its megaflow, and checks that the megaflow does not
-//! match the guilty frame.
+//! Each case translates an innocent frame, and checks that its megaflow does not match the guilty
+//! frame.
 
 use flow::{Action, FlowKey, PortNo, extract};
 use ofctl::Bridge;
@@ -47,7 +47,7 @@ fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&MACS[..], &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// An IPv4 packet; `fragment` is the field of flags and fragment offset.
+/// An IPv4 packet. `fragment` is the 16-bit field with flags and fragment offset.
 fn ipv4(protocol: u8, fragment: u16, payload: &[u8]) -> Vec<u8> {
     let total = (20 + payload.len() as u16).to_be_bytes();
     let fragment = fragment.to_be_bytes();
@@ -82,7 +82,7 @@ fn udp(destination: u16) -> Vec<u8> {
 }
 
 /// CVE-2020-35498 (Open vSwitch): frames padded to 60 bytes were parsed beyond the end of the
-/// packet, so that a frame with other padding changed how later frames were handled.
+/// packet, so that the padding of one frame affected the handling of later frames.
 #[test]
 fn padding_does_not_decide() {
     let program = bridge("priority=10,udp,tp_dst=53,actions=drop\npriority=0,actions=output:2");
@@ -132,7 +132,7 @@ fn neighbour_target_is_in_the_mask() {
 }
 
 /// Later fragments have no ports. If payload bytes were read as ports, such a fragment could pass a
-/// rule or serve other packets.
+/// rule, or its megaflow could match other packets.
 #[test]
 fn later_fragment_has_no_ports() {
     let flows = "priority=10,udp,tp_dst=53,actions=drop\npriority=0,actions=output:2";
@@ -155,7 +155,8 @@ fn arp(operation: u16, sender: u8) -> Vec<u8> {
     ethernet(0x0806, &packet)
 }
 
-/// The ARP operation has 16 bits. A switch that keeps only eight takes operation 257 for a request.
+/// The ARP operation has 16 bits. A switch that reads only eight bits mistakes operation 257 for a
+/// request.
 #[test]
 fn arp_operation_is_read_in_full() {
     let flows = "priority=10,arp,arp_op=1,actions=output:2\npriority=0,actions=drop";
@@ -165,7 +166,7 @@ fn arp_operation_is_read_in_full() {
     assert_told_apart(spoofed, &arp(2, 1), &arp(2, 3));
 }
 
-/// A megaflow for a short prefix must still tell apart the addresses that a longer prefix covers.
+/// A megaflow for a short prefix must not match addresses that a longer prefix covers.
 #[test]
 fn short_prefix_beside_long_ones_is_told_apart() {
     let flows = "priority=10,ip,nw_dst=10.0.0.0/8,actions=output:2\n\
@@ -176,7 +177,7 @@ fn short_prefix_beside_long_ones_is_told_apart() {
     assert_told_apart(flows, &innocent, &guilty);
 }
 
-/// A tagged frame is not an untagged one of the same EtherType.
+/// The megaflow of an untagged frame must not match a tagged frame with the same EtherType.
 #[test]
 fn tag_does_not_hide_a_protocol() {
     let flows = "priority=10,dl_vlan=5,ip,actions=drop\npriority=0,actions=output:2";

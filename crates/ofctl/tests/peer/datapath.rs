@@ -1,11 +1,11 @@
-//! Executes the actions of weft and of the datapath of Open vSwitch on a key.
+//! Executes datapath actions of weft, and of Open vSwitch, on a flow key.
 
 use flow::{Action, Field, FlowKey};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 
-/// A sent copy: the name of the port, and the headers.
+/// A copy of the packet that is sent: the name of the port, and the headers.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sent {
     port: String,
@@ -61,7 +61,7 @@ pub fn of_ours(key: &FlowKey, actions: &[Action]) -> Vec<Sent> {
             Action::PopVlan => pop(&mut key),
             Action::Clone(actions) => sent.extend(of_ours(&key, actions)),
             Action::Drop(_) => break,
-            other => panic!("{other:?} is not of these programs"),
+            other => panic!("{other:?}: these programs do not cause this action"),
         }
     }
     sent
@@ -91,7 +91,7 @@ pub fn of_theirs(key: &FlowKey, actions: &str) -> Vec<Sent> {
             }
             "pop_vlan" => pop(&mut key),
             "clone" => sent.extend(of_theirs(&key, inside)),
-            other => panic!("{other} of {actions} is not of these programs"),
+            other => panic!("{other} in {actions}: these programs do not cause this action"),
         }
     }
     sent
@@ -171,7 +171,7 @@ fn set(key: &mut FlowKey, inside: &str) {
             ("nd", "target") => write(Field::NdTarget, value, mask),
             ("nd", "sll") => write(Field::NdSll, value, mask),
             ("nd", "tll") => write(Field::NdTll, value, mask),
-            _ => panic!("set({inside}) is not of these programs"),
+            _ => panic!("set({inside}): these programs do not cause this action"),
         }
     }
 }

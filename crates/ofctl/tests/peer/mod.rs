@@ -1,4 +1,4 @@
-//! Compares language and execution with Open vSwitch.
+//! Compares the accepted syntax and the execution of flows with Open vSwitch.
 
 mod datapath;
 mod open_vswitch;
@@ -13,7 +13,7 @@ use random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::{report, require_program};
 
-/// Lines that both accept: Open vSwitch reads our canonical form as the same flow.
+/// Lines that both accept. Open vSwitch parses weft's canonical form as the same flow.
 const ALIKE: &str = include_str!("alike.txt");
 /// Lines that only Open vSwitch accepts, grouped by reason.
 const STRICTER: &str = include_str!("stricter.txt");
@@ -55,7 +55,7 @@ fn flows_that_ovs_refuses_are_refused() {
     report::peer("ovs-ofctl", &format!("{count} flows are refused by both"));
 }
 
-/// Fails also for a listed line that is no difference any more.
+/// Also fails if both treat a listed line alike, so that the lists stay correct.
 #[test]
 fn flows_that_only_one_of_the_two_accepts_are_listed() {
     require_program!("ovs-ofctl", "openvswitch-switch");
@@ -72,14 +72,14 @@ fn flows_that_only_one_of_the_two_accepts_are_listed() {
     }
 }
 
-/// Known differences between the two.
+/// Known differences between weft and Open vSwitch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Difference {
     /// A packet whose TTL expires in a table reached by `resubmit`: Open vSwitch continues after
     /// the `resubmit`, weft drops the packet.
     TtlRunsOutInResubmit,
-    /// A third VLAN tag: Open vSwitch pushes it and forgets the innermost one; weft drops the
-    /// packet and counts it.
+    /// A third VLAN tag: Open vSwitch pushes it and no longer tracks the innermost tag; weft drops
+    /// the packet and counts it.
     ThirdTag,
 }
 
@@ -99,7 +99,8 @@ impl Observer for Watch {
     }
 }
 
-/// Runs packets on both. Returns the reason why the results differ, for each packet.
+/// Runs packets on weft and Open vSwitch. Returns for each packet the known difference, if the
+/// results differ.
 fn compare(ovs: &OpenVswitch, flows: &str, packets: &[String]) -> Vec<Option<Difference>> {
     let mut bridge = bridge();
     bridge.apply(flows, "random", 0).unwrap_or_else(|error| panic!("{error}\n{flows}"));
@@ -177,7 +178,7 @@ fn rules_of_the_published_study_do_what_they_do_in_ovs() {
     report::peer("Open vSwitch ofproto/trace", "the QinQ rules of the published study");
 }
 
-/// Flows whose canonical form is the same in both.
+/// Flows whose canonical form is the same in weft and Open vSwitch.
 const DUMPED: &str = "in_port=1,actions=output:2\n\
     cookie=0x5,table=1,priority=5,idle_timeout=60,hard_timeout=99,ct_state=+trk+est,ct_zone=4,\
     ct_mark=0x1/0x3,tcp,in_port=2,tp_dst=80,reg0=5,metadata=2,pkt_mark=3,tun_id=4,dl_vlan=5,\

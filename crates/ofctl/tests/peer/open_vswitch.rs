@@ -1,5 +1,5 @@
-//! An instance of Open vSwitch with a userspace-only datapath. It has a directory of its own, so
-//! that it does not disturb one that runs on the machine, and needs no privilege.
+//! An instance of Open vSwitch with a userspace-only datapath. It runs in a separate directory, so
+//! that it does not disturb an instance of the machine. It needs no privileges.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,15 +24,15 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A leftover is only a temporary file.
+        // If this fails, only temporary files are left.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// A running instance with a bridge `br0` and the ports p1 to p4. It parses two VLAN tags like
-/// weft.
+/// A running instance with a bridge `br0` and the ports p1 to p4. Like weft, it parses two VLAN
+/// tags.
 pub struct OpenVswitch {
-    // In the order in which they are stopped.
+    // The processes, in the order in which they are stopped.
     _switch: Running,
     _database: Running,
     directory: Directory,
@@ -83,7 +83,7 @@ impl OpenVswitch {
         }
         // ovs-vsctl returns when the switch has applied the change.
         tool(path, "ovs-vsctl", &script.split_whitespace().collect::<Vec<_>>());
-        // Ports of first fragments can be matched, like in weft.
+        // As in weft, flows can match the ports of first fragments.
         tool(path, "ovs-ofctl", &["set-frags", "unix:br0.mgmt", "nx-match"]);
         Self { _switch: switch, _database: database, directory }
     }
@@ -105,7 +105,7 @@ impl OpenVswitch {
     /// The datapath actions for a packet.
     pub fn trace(&self, packet: &str) -> String {
         let path = &self.directory.0;
-        // ovs-appctl would take a relative path for the name of a daemon.
+        // The path must be absolute: ovs-appctl interprets a relative path as the name of a daemon.
         let control = path.join("switch.ctl");
         let control = control.to_str().expect("a temporary directory has a plain name");
         let text =
@@ -115,8 +115,7 @@ impl OpenVswitch {
     }
 }
 
-/// How Open vSwitch prints a flow in the newest or oldest version of OpenFlow that can express it,
-/// or its errors.
+/// The flow as Open vSwitch prints it, or its errors. Tries OpenFlow 1.5, then OpenFlow 1.0.
 pub fn canonical(line: &str) -> Result<String, String> {
     canonical_in("OpenFlow15", line)
         .or_else(|error| canonical_in("OpenFlow10", line).map_err(|older| error + &older))
@@ -126,7 +125,7 @@ fn canonical_in(version: &str, line: &str) -> Result<String, String> {
     let directory = Directory::new();
     std::fs::write(directory.0.join("flow.txt"), line).expect("a file can be written");
     let arguments = ["-O", version, "--no-names", "parse-flows", "flow.txt"];
-    // It parses a file of one line and exits.
+    // `parse-flows` parses a file of one line and exits.
     let output =
         command(&directory.0, "ovs-ofctl", &arguments).output().expect("ovs-ofctl can be run");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,17 +1,17 @@
 //! Random programs and packets. Their values come from small sets, so that flows and packets often
 //! match.
 
-/// A generator that depends only on its seed.
+/// A deterministic pseudo-random generator.
 pub struct Random {
     state: u64,
-    /// True to use `normal`. Such programs push no tags, because Open vSwitch removes a tag with
-    /// VLAN ID 0 there.
+    /// True if programs use `normal`. Such programs push no tags, because `normal` in Open vSwitch
+    /// removes a tag with VLAN ID 0.
     normal: bool,
-    /// How many tags a flow may still push: Open vSwitch rejects a third one.
+    /// The number of tags that the flow may still push: Open vSwitch rejects a third one.
     tags_left: u64,
 }
 
-/// Kinds of packets.
+/// Packet types.
 const KINDS: [&str; 13] = [
     "", "ip", "ipv6", "arp", "rarp", "icmp", "icmp6", "tcp", "tcp6", "udp", "udp6", "sctp", "sctp6",
 ];
@@ -43,7 +43,7 @@ impl Random {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// Flows, one per line, in several tables that only lead to later ones.
+    /// Flows, one per line, in several tables. A table resubmits only to later ones.
     pub fn flows(&mut self) -> String {
         let mut text = String::new();
         self.normal = self.chance(30);
@@ -84,7 +84,7 @@ impl Random {
         format!("{} actions={actions}\n", words.join(","))
     }
 
-    /// Fields of a kind of packet. For a flow, some have masks and some are registers.
+    /// Random fields for a packet type. For a flow, some have masks and some are registers.
     fn fields(&mut self, kind: &str, in_flow: bool) -> Vec<String> {
         let mac = |n| format!("02:00:00:00:00:0{n}");
         let mut fields = vec![
@@ -240,8 +240,8 @@ impl Random {
                 inside.push(self.output());
                 format!("clone({})", inside.join(","))
             }
-            // When it checks a flow, Open vSwitch assumes that a tag popped inside `clone` is also
-            // gone after it.
+            // No tags are popped inside `clone`: when Open vSwitch checks a flow, it assumes that
+            // the tag is also missing after the `clone`.
             4 if self.normal => "mod_dl_src:02:00:00:00:00:08".to_owned(),
             4 if depth > 0 && self.tags_left > 0 => {
                 self.tags_left -= 1;
@@ -269,7 +269,7 @@ impl Random {
         }
         let action = if self.tags_left > 0 && (!*tagged || self.chance(50)) {
             self.tags_left -= 1;
-            // On an untagged frame, `mod_vlan_vid` is another action in each version of OpenFlow.
+            // On an untagged frame, `mod_vlan_vid` behaves differently in each version of OpenFlow.
             self.pick(&["push_vlan:0x8100", "push_vlan:0x88a8"])
         } else if *tagged {
             self.pick(&["pop_vlan", "strip_vlan", "mod_vlan_vid:8", "mod_vlan_pcp:1"])
