@@ -4,9 +4,10 @@ use std::env;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // A relative relocation takes 24 bytes in the file, packed less than one. Needs glibc 2.36.
+    // A relative relocation takes 24 bytes in the file, a packed one less than a byte. Needs glibc
+    // 2.36.
     println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
-    // Rust links with LLD on this architecture. LLD keeps one of several identical functions.
+    // Rust links with LLD on this architecture. This option lets LLD merge identical functions.
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
         println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
     }

@@ -1,4 +1,4 @@
-//! The program `weft`. All of it is in the library `cli`, which is compiled for size.
+//! The program `weft`. Its code is in the library `cli`, which is compiled for size.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
