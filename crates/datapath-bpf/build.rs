@@ -59,11 +59,11 @@ macro_rules! tunnel_types {
 
 include!("../flow/src/tunnel/types.in");
 
+#[path = "../flow/src/encap_interface.rs"]
+mod encap_interface;
 #[allow(dead_code, unused_imports)]
 #[path = "../flow/src/field/mod.rs"]
 mod field;
-#[path = "../flow/src/encap_interface.rs"]
-mod encap_interface;
 #[path = "build/line_info.rs"]
 mod line_info;
 #[path = "../datapath-user/src/fast_path/punt_interface.rs"]

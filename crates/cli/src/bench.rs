@@ -21,7 +21,8 @@ pub struct Bench {
     arguments: Vec<OsString>,
 }
 
-/// Show every tunnel beside the Linux bridge, in namespaces of this machine: see `weft demo --help`
+/// Compare every tunnel with the Linux bridge, in namespaces of this machine: see `weft demo
+/// --help`
 ///
 /// This starts the program weft-bench with the argument demo and the same arguments.
 #[derive(clap::Args)]

@@ -22,9 +22,9 @@ use serde_json::{Value, json};
 /// --stats shows how many connections each zone and port has, and counters. --flush removes
 /// connections. The next packet of a removed connection opens it again if the rules allow that.
 ///
-/// --follow looks at the connections once a second. It prints those that are new, have another
+/// --follow polls the connections once a second. It prints those that are new, have another
 /// state, mark or label, or have ended, until it is interrupted. A connection that opens and ends
-/// between two looks is not seen.
+/// between two polls is not seen.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

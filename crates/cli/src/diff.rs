@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Show what a reload from one network file to another would change, and whom it would interrupt.
+/// Show what a reload from one network file to another would change, and which traffic it would
+/// interrupt.
 ///
 /// Both files are checked first. For each host: whether `weft reload` applies the new file or
 /// `weft run` must be restarted, and which ports, tunnels, end points and bridges differ. For the
@@ -37,7 +38,7 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// The network file that is in force
+    /// The current network file
     old: PathBuf,
     /// The network file that a reload would apply
     new: PathBuf,

@@ -11,7 +11,8 @@ use std::net::IpAddr;
 ///
 /// A pool (`[[logical_switch.pool]]` of the network file) has ports without interfaces. All hosts
 /// know their MAC and IP addresses, so attaching an interface needs no other host and no reload.
-/// The daemon remembers attached interfaces beside its control socket until the next reboot.
+/// The daemon stores attached interfaces in the directory of its control socket until the next
+/// reboot.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -78,7 +79,7 @@ struct Add {
     /// Take a port with this address; may be repeated
     #[arg(long, value_name = "IP")]
     address: Vec<IpAddr>,
-    /// A text that tells who attaches it
+    /// A text that identifies the requester
     #[arg(long, value_name = "TEXT", default_value = "")]
     owner: String,
     /// Print one JSON object

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant, SystemTime};
 /// The archive has the views of the running switch as JSON, the findings of the doctor, the network
 /// file with its comments, and the flow files of its bridges. It has the last messages of the
 /// daemon, and devices, addresses, routes and qdiscs of the host. weft adds no packets and no keys,
-/// but the views show the names and addresses of guests and who talks to whom: read the archive
-/// before you send it.
+/// but the views show the names and addresses of guests and which guests communicate: read the
+/// archive before you send it.
 ///
 /// The command also works while no daemon runs. missing.txt in the archive lists what could not be
 /// collected, and what was cut: each part has at most 8 MiB and 10 seconds.
@@ -136,7 +136,7 @@ pub fn support(args: &Args) -> Result<(), Failure> {
     }
     stdio::print(&format!(
         "{}: {} parts, {} missing or cut (see missing.txt)\nRead it before you send it: it shows \
-         your guests and who talks to whom.\n",
+         your guests and which guests communicate.\n",
         archive.display(),
         parts.len(),
         missing.len()

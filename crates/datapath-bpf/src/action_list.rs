@@ -13,8 +13,8 @@ use datapath::megaflow::Megaflow;
 use flow::{
     Action, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, TunnelKey,
 };
-use wire::{EtherType, Protocol};
 use wire::vlan::{MAX_TAGS, TAG_LEN, Tag};
+use wire::{EtherType, Protocol};
 
 /// The most actions in a list.
 pub const MAX_ACTIONS: usize = abi::WEFT_MAX_ACTIONS as usize;
@@ -372,8 +372,7 @@ impl Compiler<'_> {
     /// Whether all packets are unfragmented TCP or UDP.
     fn has_ports(&self) -> bool {
         let protocol = known(self.condition, Field::IpProto);
-        matches!(protocol, Some(TCP | UDP))
-            && known(self.condition, Field::IpFrag) == Some(0)
+        matches!(protocol, Some(TCP | UDP)) && known(self.condition, Field::IpFrag) == Some(0)
     }
 }
 

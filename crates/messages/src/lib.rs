@@ -47,23 +47,23 @@ messages! {
         "A connection to a control socket for ovs-appctl cannot be accepted.",
         "";
     TOOL_CLIENT_ERROR: DEBUG, "tool-client-error",
-        "A client of a control socket for ovs-appctl has gone, or sent an invalid request.",
+        "A client of a control socket for ovs-appctl has disconnected, or sent an invalid request.",
         "";
     MANAGEMENT_SOCKET_MISSING: WARN, "management-socket-missing",
         "The socket at which ovs-ofctl reads the flows of a bridge cannot be opened. Forwarding \
          does not depend on it.",
         "Remove what is at its path, or let the daemon write to the directory, and restart.";
     MANAGEMENT_SOCKET_ERROR: DEBUG, "management-socket-error",
-        "A client such as ovs-ofctl has gone, or sent an invalid request.",
+        "A client such as ovs-ofctl has disconnected, or sent an invalid request.",
         "";
     CONTROL_SOCKET_ERROR: DEBUG, "control-socket-error",
         "A connection to the control socket cannot be accepted.",
         "";
     CONTROL_CLIENT_ERROR: DEBUG, "control-client-error",
-        "A client of the control socket has gone, or does not read.",
+        "A client of the control socket has disconnected, or does not read.",
         "";
     CONTROL_THREAD_FAILED: WARN, "control-thread-failed",
-        "There is no thread for a client of the control socket. The client is disconnected.",
+        "No thread can be started for a client of the control socket. The client is disconnected.",
         "Raise the limit of threads (TasksMax of the unit).";
     DEVICE_ATTACHED: INFO, "device-attached",
         "An interface was attached to a port of a pool.",
@@ -72,7 +72,7 @@ messages! {
         "Interfaces were detached from ports of pools.",
         "";
     ATTACHED_FILE_UNREADABLE: WARN, "attached-file-unreadable",
-        "The file that remembers the interface of a port of a pool cannot be read.",
+        "The file with the attached interface of a port of a pool cannot be read.",
         "Attach the interface again with weft port add.";
     OVN_SETTINGS_AWAITED: INFO, "ovn-settings-awaited",
         "The local database lacks settings of this host. Platforms often add bridges first.",
@@ -84,7 +84,7 @@ messages! {
         "The daemon begins to read the southbound database.",
         "";
     OVN_THREAD_PANICKED: ERROR, "ovn-thread-panicked",
-        "The thread that follows OVN has ended. Forwarding goes on with the last network.",
+        "The thread that follows OVN has ended. Forwarding continues with the last network.",
         "Restart the daemon, and report the fault.";
     OVN_NETWORK_HELD: WARN, "ovn-network-held",
         "The southbound database has come back without any network. The switch keeps the one \
@@ -92,20 +92,20 @@ messages! {
         "Find out whether the database was emptied on purpose.";
     OVN_WARNING: WARN, "ovn-warning",
         "A part of the network of OVN cannot be executed, or a setting is ignored.",
-        "Follow the message; docs/join-an-ovn.md lists what is missing.";
+        "Read the text of the message; docs/join-an-ovn.md lists what is missing.";
     OVN_SETTINGS_CHANGED: WARN, "ovn-settings-changed",
-        "A setting has changed that needs a restart. The daemon goes on with the old one.",
+        "A setting has changed that needs a restart. The daemon continues with the old one.",
         "Restart weft run.";
     OVN_LOCK_TAKEN: WARN, "ovn-lock-taken",
         "Another process, such as ovs-vswitchd, has the lock of the local database.",
         "Stop that process.";
     OVN_INSTALLED: DEBUG, "ovn-installed",
-        "A network of OVN is in force.",
+        "A network of OVN is active.",
         "";
     OVN_INSTALL_FAILED: WARN, "ovn-install-failed",
-        "A network of OVN cannot be put in force. The old one stays, and the daemon tries \
+        "A network of OVN cannot be activated. The old one stays active, and the daemon tries \
          again.",
-        "Follow the message.";
+        "Correct what the message names.";
     OVN_CHASSIS_LEFT: WARN, "ovn-chassis-left",
         "The southbound database still has this host after the daemon has ended.",
         "Remove it with ovn-sbctl chassis-del.";
@@ -113,18 +113,19 @@ messages! {
         "The daemon is connected to a database.",
         "";
     OVN_DATABASE_LOST: WARN, "ovn-database-lost",
-        "The connection to a database was lost, or cannot be made. Forwarding goes on, and \
+        "The connection to a database was lost, or cannot be made. Forwarding continues, and \
          the daemon tries again.",
-        "Look after the database and the path to it.";
+        "Check the database and the network path to it.";
     OVN_DATABASE_UNCONDITIONAL: WARN, "ovn-database-unconditional",
         "A database does not send a part of its rows. The daemon reads all of them, which \
          takes memory and time.",
         "Update the database server.";
     OVN_WRITE_FAILED: WARN, "ovn-write-failed",
         "A database has refused a change by this host. The daemon tries again.",
-        "Follow the message.";
+        "Correct what the message names.";
     OVN_WRITE_RETRIED: DEBUG, "ovn-write-retried",
-        "A change by this host met another change of the database. The daemon tries again.",
+        "A change by this host conflicted with another change of the database. The daemon tries \
+         again.",
         "";
     USER_DATAPATH_STARTED: INFO, "user-datapath-started",
         "The user datapath forwards all packets.",
@@ -140,13 +141,13 @@ messages! {
          use it.",
         "";
     OLD_STATE_UNKNOWN: WARN, "old-state-unknown",
-        "Whether an earlier daemon left pinned state cannot be found out.",
+        "The daemon cannot find out whether an earlier daemon left pinned state.",
         "If packets are handled twice, run weft stop --purge and start again.";
     OLD_STATE_LEFT: WARN, "old-state-left",
         "Some pinned state of an earlier daemon cannot be removed.",
         "Run weft stop --purge.";
     RELOADED: INFO, "reloaded",
-        "Another network file is in force.",
+        "A new network file is active.",
         "";
     SECCOMP_MISSING: WARN, "seccomp-missing",
         "The kernel has no seccomp filters, so system calls of the daemon are not limited.",
@@ -164,22 +165,22 @@ messages! {
         "The file of saved connections cannot be removed.",
         "Remove it, unless the next daemon is to continue them.";
     CONNECTIONS_RESTORED: INFO, "connections-restored",
-        "Connections of the previous daemon go on.",
+        "Connections of the previous daemon were restored.",
         "";
     CONNECTIONS_LOST: WARN, "connections-lost",
-        "Connections of the previous daemon cannot go on.",
+        "Connections of the previous daemon cannot be restored.",
         "See Operating weft, Restart and upgrade, for each reason.";
     LOG_LOST: WARN, "log-lost",
         "Standard error was not read in time, so messages are missing here.",
-        "Look after the reader of the log.";
+        "Check the program that reads standard error.";
     METRICS_SOCKET_ERROR: DEBUG, "metrics-socket-error",
         "A connection to the socket of metrics cannot be accepted.",
         "";
     METRICS_CLIENT_ERROR: DEBUG, "metrics-client-error",
-        "A client of metrics has gone, or sent an invalid request.",
+        "A client of metrics has disconnected, or sent an invalid request.",
         "";
     METRICS_THREAD_FAILED: WARN, "metrics-thread-failed",
-        "There is no thread for a client of metrics. The client is disconnected.",
+        "No thread can be started for a client of metrics. The client is disconnected.",
         "Raise the limit of threads (TasksMax of the unit).";
     OPEN_FILES_UNKNOWN: WARN, "open-files-unknown",
         "The limit of open files cannot be raised. The present one may suffice.",
@@ -200,38 +201,38 @@ messages! {
         "Metrics are served at an address.",
         "";
     RELOAD_FAILED: ERROR, "reload-failed",
-        "A reload after SIGHUP has failed. The old network stays in force.",
+        "A reload after SIGHUP has failed. The old network stays active.",
         "Correct the file that the message names, and reload.";
     SERVICE_MANAGER_UNREACHABLE: WARN, "service-manager-unreachable",
         "The service manager did not take a message.",
-        "Look after systemd if it repeats.";
+        "Check systemd if it repeats.";
     WATCHDOG_NOT_SERVED: ERROR, "watchdog-not-served",
         "A thread hangs, so the daemon does not serve the watchdog. systemd will restart it.",
         "Report the fault.";
     LOG_LIMITED: WARN, "log-limited",
         "Messages with the same identifier came so often that some were left out.",
-        "Look at those that were not, and at their number.";
+        "Read those that were logged, and their number.";
     FAILED: ERROR, "failed",
         "The daemon could not start, or has ended by an error.",
-        "Follow the message.";
+        "Correct what the message names.";
     PANICKED: ERROR, "panicked",
-        "The daemon has met a fault and ends. The kernel keeps forwarding cached flows.",
+        "The daemon has a fault and ends. The kernel keeps forwarding cached flows.",
         "Report it, with the lines that follow.";
 
     // The user datapath, ports and tunnels.
     PUNT_TAP_NOT_MADE: WARN, "punt-tap-not-made",
         "The TAP for punted packets cannot be created. The daemon tries again; until then \
          punted packets are lost.",
-        "Follow the message.";
+        "Correct what the message names.";
     TAG_PROGRAM_LEFT: DEBUG, "tag-program-left",
-        "The reception of tagged frames cannot be ended. The device may have gone.",
+        "The reception of tagged frames cannot be ended. The device may have been removed.",
         "";
     VXLAN_GRO_OFF: DEBUG, "vxlan-gro-off",
         "The kernel does not merge segments inside VXLAN, so TCP over VXLAN is slower.",
         "";
     PATH_MTU_OFF: WARN, "path-mtu-off",
         "ICMP errors cannot be received, so path MTUs are not discovered.",
-        "Follow the message, or set the MTUs by hand.";
+        "Correct what the message names, or set the MTUs by hand.";
     UPLINK_NOT_READ: DEBUG, "uplink-not-read",
         "The state of the uplink cannot be read.",
         "";
@@ -242,13 +243,13 @@ messages! {
         "The state of an interface cannot be read.",
         "Report it if it repeats.";
     PUNT_TAP_GONE: WARN, "punt-tap-gone",
-        "The TAP for punted packets has gone. The daemon creates it again.",
+        "The TAP for punted packets was removed. The daemon creates it again.",
         "Do not remove this device.";
     VXLAN_GRO_LEFT: WARN, "vxlan-gro-left",
         "The device for GRO inside VXLAN cannot be removed.",
         "Remove it with ip link del.";
     DEVICE_NOT_CLOSED: DEBUG, "device-not-closed",
-        "A device of a port cannot be given back. It may have gone.",
+        "A device of a port cannot be released. It may have been removed.",
         "";
     GUEST_ADDRESS_NOT_SET: WARN, "guest-address-not-set",
         "An IPv6 address of a guest in a network namespace cannot be set.",
@@ -274,13 +275,13 @@ messages! {
         "Probes have found that a path carries its configured MTU again.",
         "";
     PATH_MTU_IGNORED: WARN, "path-mtu-ignored",
-        "A report of a path MTU was not believed.",
+        "A report of a path MTU was rejected as implausible.",
         "See Operating weft, Path MTU.";
     PORT_NOT_OPENED: WARN, "port-not-opened",
         "The device of a port cannot be opened. The daemon tries again.",
-        "Follow the message: create the device or correct the network file.";
+        "Create the device, or correct the network file.";
     PORT_VANISHED: WARN, "port-vanished",
-        "The device of a port has gone. The daemon waits for it.",
+        "The device of a port was removed. The daemon waits for it.",
         "Create it again, or remove the port from the network file.";
     PORT_MTU_DIFFERS: WARN, "port-mtu-differs",
         "The MTU of a device differs from that of its logical switch, so long packets will be \
@@ -288,7 +289,7 @@ messages! {
         "Set both ends of the device to the MTU of the switch.";
     BACKEND_OFFLINE: WARN, "backend-offline",
         "A backend of a load balancer has failed its checks. It gets no new connections.",
-        "Look after the service; the message says what failed.";
+        "Check the service; the message says what failed.";
     BACKEND_ONLINE: INFO, "backend-online",
         "A backend of a load balancer passes its checks. It gets new connections.",
         "";
@@ -305,18 +306,19 @@ messages! {
          backends (`ct_flush`).",
         "";
     HEALTH_NOT_APPLIED: WARN, "health-not-applied",
-        "A backend has changed its status, and the network without or with it cannot be put in \
-         force. The daemon tries again.",
-        "Follow the message.";
+        "A backend has changed its status, and the network without or with it cannot be \
+         activated. The daemon tries again.",
+        "Correct what the message names.";
     PORT_UP: INFO, "port-up",
         "A port forwards.",
         "";
     PORT_WAITS: INFO, "port-waits",
-        "The link of a new port is not up yet, as of a veth pair whose other end is down.",
+        "The link of a new port is not up yet, for example because the other end of a veth pair is \
+         down.",
         "";
     PORT_DOWN: WARN, "port-down",
         "The link of a port is down.",
-        "Look after the guest.";
+        "Check the guest.";
     NEIGHBOURS_NOT_READ: WARN, "neighbours-not-read",
         "Neighbours cannot be read, so tunnels may find no next hop.",
         "Report it if it repeats.";
@@ -328,8 +330,8 @@ messages! {
         "Other programs use UDP source ports of tunnels.",
         "Free these ports and restart.";
     UPLINK_CHANGED: WARN, "uplink-changed",
-        "The uplink has gone down, has gone, or is up again.",
-        "Look after the network card and its cable.";
+        "The uplink went down, was removed, or is up again.",
+        "Check the network card and its cable.";
     UPLINK_MTU_TOO_LOW: WARN, "uplink-mtu-too-low",
         "The MTU of the uplink is too low for the longest packets.",
         "Raise it, or lower underlay_mtu in the network file.";
@@ -352,7 +354,7 @@ messages! {
         "Detach the other program, or check that it passes packets on.";
     PROGRAM_NOT_ATTACHED: ERROR, "program-not-attached",
         "An eBPF program cannot be attached to a device. The daemon tries again.",
-        "Follow the message; bpftool net shows what is attached.";
+        "Correct what the message names; bpftool net shows what is attached.";
     LINK_NOT_PINNED: WARN, "link-not-pinned",
         "An attached program cannot be pinned, so it ends with the process.",
         "See Operating weft, Restart and upgrade.";
@@ -375,7 +377,7 @@ messages! {
         "libbpf reports an error.",
         "Read it with the message that follows.";
     PROGRAM_NOT_DETACHED: DEBUG, "program-not-detached",
-        "A program cannot be detached. Its device may have gone.",
+        "A program cannot be detached. Its device may have been removed.",
         "";
     ENDPOINT_CLASSES_FULL: WARN, "endpoint-classes-full",
         "The eBPF programs have no room for the settings of an end point. The user datapath \
@@ -386,10 +388,10 @@ messages! {
          they send.",
         "Report it with the number of end points.";
     OLD_PINS_REMOVED: INFO, "old-pins-removed",
-        "Pinned state of a network namespace that has gone was removed.",
+        "Pinned state of a deleted network namespace was removed.",
         "";
     OLD_PINS_LEFT: DEBUG, "old-pins-left",
-        "Pinned state of a network namespace that has gone cannot be removed.",
+        "Pinned state of a deleted network namespace cannot be removed.",
         "";
     PIN_FOLDER_LEFT: DEBUG, "pin-folder-left",
         "The directory of pinned state cannot be removed.",
@@ -401,7 +403,7 @@ messages! {
         "Pinned maps of an earlier daemon cannot be read, and their megaflows are lost.",
         "Packets take the slow path once; nothing else is lost.";
     OLD_DEVICE_LEFT: DEBUG, "old-device-left",
-        "A device of an earlier daemon cannot be removed. It may have gone.",
+        "A device of an earlier daemon cannot be removed. It may not exist any more.",
         "";
     PINNING_IMPOSSIBLE: WARN, "pinning-impossible",
         "Programs cannot be pinned, so cached flows end with the process.",
@@ -415,7 +417,7 @@ messages! {
         "Run weft stop --purge.";
     MEGAFLOWS_NOT_ADDED: ERROR, "megaflows-not-added",
         "Megaflows cannot be added to the BPF maps. The user datapath takes their packets.",
-        "Follow the message; raise --megaflows if a map is full.";
+        "Raise --megaflows if a map is full; otherwise correct what the message names.";
     MAP_MAINTENANCE_FAILED: ERROR, "map-maintenance-failed",
         "A BPF map cannot be read or cleaned.",
         "Report it if it repeats.";
@@ -430,7 +432,7 @@ messages! {
         "Programs cannot be pinned, so the next daemon cannot adopt cached flows.",
         "See Operating weft, Restart and upgrade.";
     MEGAFLOWS_ADOPTED: INFO, "megaflows-adopted",
-        "The megaflows of a previous daemon go on.",
+        "The megaflows of a previous daemon were adopted.",
         "";
     MEGAFLOWS_OUTDATED: WARN, "megaflows-outdated",
         "Megaflows of another version of weft are lost. Their next packets take the slow \
@@ -442,7 +444,7 @@ messages! {
         "Raise --megaflows if a map is full.";
     MAP_NOT_UPDATED: ERROR, "map-not-updated",
         "A BPF map cannot be updated. The user datapath takes the packets that need it.",
-        "Follow the message; report it if it repeats.";
+        "Correct what the message names; report it if it repeats.";
 
     // The switch.
     WRONG_MEGAFLOW: ERROR, "wrong-megaflow",
@@ -469,7 +471,7 @@ messages! {
         "A message of the kernel cannot be read.",
         "Report it with the version of the kernel.";
     KERNEL_WARNING: DEBUG, "kernel-warning",
-        "The kernel has a remark about a request that succeeded.",
+        "The kernel has returned a warning about a request that succeeded.",
         "";
     SOCKET_OPTION_MISSING: DEBUG, "socket-option-missing",
         "The kernel lacks an option of netlink sockets.",
