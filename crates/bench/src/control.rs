@@ -1,4 +1,5 @@
-//! A client of the daemon's control socket: one line of JSON each way.
+//! A client of the daemon's control socket. A request is one line of JSON, and so is each line of
+//! the response.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -17,12 +18,12 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) enum ReplyForm {
     /// One line.
     Line,
-    /// Rows, and a line that ends them.
+    /// Rows, followed by a line that ends them.
     Rows,
 }
 
-/// Sends `request` to the daemon at the socket `control`. `row` gets each row of a stream. Returns
-/// the response, or the line that ends the rows.
+/// Sends `request` to the daemon at the socket `control`. `row` is called with each row of a
+/// stream. Returns the response, or the line that ends the rows.
 ///
 /// # Errors
 /// The daemon does not respond within 5 s, or responds with an error.

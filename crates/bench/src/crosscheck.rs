@@ -1,9 +1,9 @@
 //! A comparison of this crate's traffic with iperf3 (streams) and sockperf (round trips).
 //!
 //! Round trips are compared by their median. On a busy machine, the mean depends on the few round
-//! trips that another process delayed: means of one program differ by half, medians by a tenth.
-//! Each block measures this crate twice (A/A), because two programs can be compared only as far as
-//! one program agrees with itself.
+//! trips that another process delayed: repeated runs of one program differ by up to 50 % in the
+//! mean, 10 % in the median. Each block measures this crate twice (A/A). Two programs cannot agree
+//! more closely than one program agrees with itself.
 
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
@@ -19,22 +19,23 @@ use crate::traffic::load::{Load, Pattern};
 use crate::traffic::ping::first_ping;
 use crate::{Error, Result, Stop};
 
-/// How long to wait for another session on this machine.
+/// How long to wait for another lab session on this machine to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a program may take to start, and to end after its measurement.
 const GRACE: Duration = Duration::from_secs(5);
-/// The warm-up, in whole seconds because iperf3 takes no others.
+/// The warm-up, in whole seconds because iperf3 accepts only whole seconds.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// The first port of the servers. Each block uses the next one, because connections in TIME-WAIT
 /// keep some programs from listening.
 const FIRST_PORT: u16 = 5201;
-/// Bytes of a write, and of a message: 64 is the least that sockperf's header allows.
+/// Bytes of a write (stream) and of a message (round trips). 64 is the minimum for sockperf's
+/// header.
 const WRITE: usize = 128 << 10;
 const MESSAGE: usize = 64;
 /// The largest relative difference that counts as agreement.
 pub const AGREEMENT: f64 = 0.1;
 
-/// A load that both programs can make.
+/// A traffic pattern that both programs can generate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Subject {
     Stream,
@@ -45,17 +46,17 @@ enum Subject {
 /// The measurements of both programs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Agreement {
-    /// The load, and the other program.
+    /// The traffic pattern, and the name of the other program.
     pub what: String,
-    /// The unit of both.
+    /// The unit of both rates.
     pub unit: &'static str,
     /// The rate of this crate.
     pub ours: Estimate,
     /// The rate of the other program.
     pub theirs: Estimate,
-    /// This crate over the other program, within blocks.
+    /// The rate of this crate divided by that of the other program, within blocks.
     pub ratio: Estimate,
-    /// This crate over itself, within blocks (A/A).
+    /// The rate of this crate divided by its own rate in a second measurement, within blocks (A/A).
     pub noise: Estimate,
 }
 
@@ -71,7 +72,8 @@ pub enum Outcome {
 }
 
 impl Agreement {
-    /// Whether the programs agree. The noise is the outermost end of the A/A interval.
+    /// Whether the programs agree. The noise is the end of the A/A interval that is farthest from
+    /// 1.
     pub fn outcome(&self) -> Outcome {
         let (least, most) = (1.0 - AGREEMENT, 1.0 + AGREEMENT);
         let Self { ratio, noise, .. } = self;
@@ -109,7 +111,8 @@ impl fmt::Display for Agreement {
     }
 }
 
-/// Measures all loads with both programs, `blocks` times for `seconds`, over one veth pair.
+/// Measures all traffic patterns with both programs, `blocks` times for `seconds` each, over one
+/// veth pair.
 ///
 /// # Errors
 /// [`Error::Missing`] when a program is not installed, [`Error::Interrupted`], or
@@ -239,8 +242,8 @@ impl Subject {
         value.ok_or_else(|| Error::Traffic(format!("{program} printed no figure:\n{text}")))
     }
 
-    /// Waits until the server accepts connections. `iperf3 -1` serves one client only, which must
-    /// not be this probe, so it gets half a second instead.
+    /// Waits until the server accepts connections. `iperf3 -1` serves only one client, which must
+    /// not be this probe, so the wait for iperf3 is a fixed 0.5 s.
     fn wait_until_served(self, lab: &Lab<'_>, from: &Guest, at: SocketAddr) -> Result<()> {
         if self != Self::TcpRoundTrips {
             return lab.stop().sleep(Duration::from_millis(500));
@@ -251,7 +254,7 @@ impl Subject {
     }
 }
 
-/// The command in the namespace of `guest`, pinned to its processor.
+/// The command in the namespace of `guest`, pinned to the guest's processor.
 fn pinned(guest: &Guest, words: &[&str]) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", &guest.cpu().to_string()]).args(words);

@@ -1,4 +1,4 @@
-//! The machine and the time of a run, which a reader needs before comparing figures.
+//! The machine and the time of a run. Figures of different machines cannot be compared.
 
 use std::{fmt, fs};
 

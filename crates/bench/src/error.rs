@@ -10,7 +10,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The machine or the user lacks a precondition; nothing was started.
+    /// The machine or the user does not meet a requirement; nothing was started.
     #[error("{what}; {how}")]
     Missing {
         /// What is missing, such as `this needs the privilege CAP_NET_ADMIN`.
@@ -37,7 +37,7 @@ pub enum Error {
     Process {
         /// What was started, such as `weft run --host h1`.
         name: String,
-        /// Its end, such as `ended with exit status: 1`.
+        /// How it ended, such as `ended with exit status: 1`.
         how: String,
         /// The last lines of its standard output and standard error.
         output: String,
@@ -49,10 +49,10 @@ pub enum Error {
         what: String,
         /// The deadline.
         limit: Duration,
-        /// What was observed instead, or nothing.
+        /// What was observed instead; may be empty.
         detail: String,
     },
-    /// Traffic did not flow as it must, or a value is not valid.
+    /// Traffic did not flow as expected, or a value is not valid.
     #[error("{0}")]
     Traffic(String),
 }
@@ -68,7 +68,7 @@ impl Error {
         matches!(self, Self::Interrupted)
     }
 
-    /// True when a precondition is missing and nothing was started (exit code 2).
+    /// True when a requirement is missing and nothing was started (exit code 2).
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Missing { .. })
     }

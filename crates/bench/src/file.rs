@@ -1,4 +1,4 @@
-//! Files that are written as a whole or not at all.
+//! Files that are written completely or not at all.
 
 use std::ffi::OsString;
 use std::os::unix::fs::FileTypeExt;
@@ -19,7 +19,8 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::write(&part, text).and_then(|()| fs::rename(&part, &path))
 }
 
-/// Checks whether [`write()`] can succeed, as far as this can be known in advance.
+/// Checks in advance whether [`write()`] can succeed. Later errors, such as a full disk, remain
+/// possible.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     let path = target(path);
     if fs::metadata(&path).is_ok_and(|is| is.file_type().is_fifo()) {
@@ -33,7 +34,8 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
     fs::write(&part, "").and_then(|()| fs::remove_file(&part))
 }
 
-/// The target of a symbolic link. Of a link to a missing file, only that one link is followed.
+/// The target of a symbolic link. If the link points to a missing file, only that one link is
+/// followed.
 fn target(path: &Path) -> PathBuf {
     let led_to = |link: PathBuf| path.parent().unwrap_or(Path::new("")).join(link);
     fs::canonicalize(path)

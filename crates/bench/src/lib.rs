@@ -1,23 +1,24 @@
 //! The benchmark of weft: labs made of network namespaces, traffic, measurements and reports.
 //!
-//! Each layer uses only those above it:
+//! Each layer uses only the layers listed before it:
 //!
-//! - [`lab`]: two hosts with guests, an underlay between them, and the [`lab::Contender`]s that
-//!   join the guests;
+//! - [`lab`]: two hosts with guests, an underlay between them, and the [`lab::Contender`]s
+//!   (switches and tunnels) that connect the guests;
 //! - [`traffic`]: pings, TCP streams, transactions, and floods of small packets;
 //! - [`measure`]: processor time and underlay frames, as differences of snapshots;
 //! - [`trust`]: weft under hostile guests, reloads and kills;
-//! - [`demo`]: every tunnel of weft beside a Linux bridge and other switches, in one table;
+//! - [`demo`]: compares every tunnel of weft to a Linux bridge and other switches, in one table;
 //! - [`exact`]: the same labs in an emulated machine that counts instructions;
 //! - [`study`]: the published studies, repeated, with a verdict for each of their claims;
-//! - [`crosscheck`]: this crate's traffic beside that of iperf3 and sockperf;
+//! - [`crosscheck`]: compares this crate's traffic with that of iperf3 and sockperf;
 //! - [`cli`]: the command line of `weft-bench`.
 //!
-//! A value owns everything that is built, and removes it when dropped: after success, failure, a
-//! panic and Ctrl-C. Ctrl-C raises the [`Stop`] flag, which every wait polls. The next session
-//! removes what a killed process left behind.
+//! Everything that is built has an owner, and is removed when the owner is dropped: after success,
+//! failure, a panic and Ctrl-C. Ctrl-C raises the [`Stop`] flag, which every wait polls. The next
+//! session removes what a killed process left behind.
 //!
-//! The programs `ip`, `tc` and `ethtool` are not used. Only compared switches run as programs.
+//! The programs `ip`, `tc` and `ethtool` are not used. Only the compared switches run as external
+//! programs.
 #![forbid(unsafe_code)]
 
 pub mod cli;

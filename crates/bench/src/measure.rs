@@ -18,8 +18,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The processor times now, with the underlay counters `wire` and the bytes `received` on each
-    /// connection.
+    /// The processor times now, together with the underlay counters `wire` and the bytes `received`
+    /// on each connection.
     ///
     /// # Errors
     /// The kernel's processor times cannot be read.

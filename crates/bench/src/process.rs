@@ -1,4 +1,4 @@
-//! Child processes of a lab. Each has a process group of its own, so that Ctrl-C reaches only this
+//! Child processes of a lab. Each has its own process group, so that Ctrl-C reaches only this
 //! program, which then stops them in order. The last lines of their output are kept.
 
 use std::collections::VecDeque;
@@ -45,7 +45,7 @@ impl Process {
         let stdout = input.try_clone().map_err(failed)?;
         command.stdin(Stdio::null()).stdout(stdout).stderr(input).process_group(0);
         let child = command.spawn().map_err(failed)?;
-        // It holds the write end of the pipe, which must close when the process ends.
+        // `command` holds the write end of the pipe. That end must close when the process ends.
         drop(command);
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let kept = Arc::clone(&tail);
@@ -116,8 +116,7 @@ impl Process {
 
     /// Kills the process at once (SIGKILL) and waits for its end.
     ///
-    /// # Errors
-    /// It had ended before.
+    /// The process had ended before.
     pub fn kill(mut self) -> Result<()> {
         self.check_running()?;
         let what = || format!("kill {}", self.name);
@@ -139,7 +138,7 @@ impl Process {
         Error::Process { name: self.name.clone(), how, output: self.last_output() }
     }
 
-    /// The last lines of the output. After the process has ended, they are complete.
+    /// The last lines of the output. They are complete once the process has ended.
     fn last_output(&self) -> String {
         // The pipe may still hold output. It ends with the process, unless a grandchild keeps the
         // pipe open, so the wait is bounded.

@@ -38,7 +38,7 @@ impl Progress {
         Self { bar, lines: !quiet && !terminal, begin, steps, at_once: 1, done }
     }
 
-    /// `steps` run at the same time, so no estimate is shown before as many have ended.
+    /// Sets how many steps run at the same time. No estimate is shown before that many have ended.
     pub(crate) fn at_once(mut self, steps: usize) -> Self {
         self.at_once = steps;
         self
@@ -81,12 +81,13 @@ impl Progress {
     }
 }
 
-/// The remaining time of `steps`, of which `done` took `elapsed`; `None` before the first is done.
+/// The remaining time of `steps`, if the first `done` of them took `elapsed`; `None` before the
+/// first is done.
 fn left(elapsed: Duration, done: usize, steps: usize) -> Option<Duration> {
     (done > 0).then(|| elapsed.mul_f64(steps.saturating_sub(done) as f64 / done as f64))
 }
 
-/// `7 min 5 s`.
+/// Formats a duration, such as `7 min 5 s`.
 pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64().round() as u64;
     match (seconds / 60, seconds % 60) {

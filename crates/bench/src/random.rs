@@ -11,7 +11,7 @@ pub(crate) fn shuffle<T>(items: &mut [T]) {
 }
 
 /// A pseudo-random function of `number` (the finalizer of SplitMix64). Every run sends the same
-/// frames, and no cache or hash function gains from their order.
+/// frames, and their order favours no cache or hash function.
 pub fn scramble(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,10 +1,11 @@
-//! Statistics of repeated measurements: medians with confidence intervals, and deviations.
+//! Statistics of repeated measurements: medians with confidence intervals, and relative standard
+//! deviations.
 
 use crate::random::scramble;
 
 /// Bootstrap resamples for an interval.
 const RESAMPLES: u64 = 2000;
-/// The part of the resamples that lies outside of a 95 % interval on either side.
+/// The part of the resamples that lies below a 95 % interval, and the part that lies above it.
 const TAIL: f64 = 0.025;
 
 /// A median with its bootstrap 95 % interval.
@@ -12,18 +13,19 @@ const TAIL: f64 = 0.025;
 pub struct Estimate {
     /// The median.
     pub median: f64,
-    /// The lower end of the interval; of a single run the median.
+    /// The lower end of the interval; equal to the median if there is only one run.
     pub low: f64,
-    /// The upper end of the interval.
+    /// The upper end of the interval; equal to the median if there is only one run.
     pub high: f64,
     /// The number of runs.
     pub runs: usize,
 }
 
 impl Estimate {
-    /// The median of `values`, or `None` of nothing. The same values give the same interval.
+    /// The median of `values`, or `None` if there are none. The same values give the same interval.
     pub fn of(values: &[f64]) -> Option<Self> {
-        // Runs in the order of their values. So a resample is sorted by counting its runs.
+        // The runs in the order of their values. A resample is sorted by counting how often it drew
+        // each run.
         let mut order: Vec<usize> = (0..values.len()).collect();
         order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
         let mut times_drawn = vec![0; values.len()];
@@ -47,15 +49,15 @@ impl Estimate {
         })
     }
 
-    /// The bootstrap interval of a `statistic` of `runs` runs. The statistic gets the indices of
-    /// the drawn runs. `None` when it has no value for all runs.
+    /// The bootstrap interval of a `statistic` of `runs` runs. `statistic` gets the indices of the
+    /// drawn runs. Returns `None` when it has no value for the original runs.
     pub fn bootstrap(
         runs: usize,
         mut statistic: impl FnMut(&[usize]) -> Option<f64>,
     ) -> Option<Self> {
         let mut drawn: Vec<usize> = (0..runs).collect();
         let median = statistic(&drawn)?;
-        // For few runs, all possible resamples are few enough to be enumerated.
+        // With few runs, all possible resamples are enumerated instead of drawn.
         let ways = u32::try_from(runs).ok().and_then(|places| (runs as u64).checked_pow(places));
         let all = ways.filter(|ways| *ways <= RESAMPLES);
         let mut values: Vec<f64> = (0..all.unwrap_or(RESAMPLES))
@@ -86,7 +88,8 @@ impl Estimate {
     }
 }
 
-/// The standard deviation over the mean; `None` of fewer than two values, or when the mean is 0.
+/// The standard deviation divided by the mean; `None` for fewer than two values, or when the mean
+/// is 0.
 pub fn relative_deviation(values: &[f64]) -> Option<f64> {
     let count = values.len() as f64;
     if values.len() < 2 {
@@ -103,7 +106,7 @@ pub fn ratio(a: f64, b: f64) -> Option<f64> {
     (b != 0.0 && value.is_finite()).then_some(value)
 }
 
-/// The median of `values` in any order, or `None` of nothing.
+/// The median of `values` in any order, or `None` if there are none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

@@ -35,7 +35,7 @@ impl Stop {
         let wait = move || {
             while !raised.is_raised() {
                 let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-                // The result does not matter: the next line reads the pending signal, if any.
+                // The result of poll is ignored: the next line reads the pending signal, if any.
                 let _ = poll(&mut fds, PollTimeout::NONE);
                 match signals.read() {
                     Ok(None) => {}

@@ -1,4 +1,4 @@
-//! `weft-bench crosscheck`: this program's traffic beside that of iperf3 and sockperf.
+//! `weft-bench crosscheck`: compares this program's traffic with that of iperf3 and sockperf.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `weft-bench demo`: every tunnel with both datapaths, beside the Linux bridge, in one table.
+//! `weft-bench demo`: compares every tunnel with both datapaths to the Linux bridge, in one table.
 
 use std::path::PathBuf;
 
@@ -51,10 +51,10 @@ pub fn demo(args: Args, weft: PathBuf) -> Result<(), Failure> {
         commit: commit(),
         ..DemoOptions::new(weft)
     };
-    // First, so that a user without the rights reads only that.
+    // First, so that a user without the privileges reads only that error.
     check_privileges()?;
     if !options.quiet {
-        // A fault of the machine explains its figures.
+        // A defect that `weft doctor` finds on this machine may explain the measured figures.
         let found = doctor::diagnose::Diagnosis::default().diagnose().map_err(Error::from)?;
         eprintln!("weft doctor reports for this machine:\n{}", found.brief());
     }

@@ -50,7 +50,7 @@ pub struct Args {
 
 /// The source of the machines' random numbers.
 const FIRST_SEED: u32 = 1;
-/// Machines in which a count must exceed the baseline, each with other random numbers. In some
+/// The emulated machines in which a count must exceed the baseline, each with another seed. In some
 /// machines every TCP message costs 200 to 280 instructions more, and UDP messages do not. Costlier
 /// code exceeds the baseline in all machines.
 const SEEDS: u32 = 4;
@@ -127,8 +127,8 @@ pub fn exact(args: &Args, weft: PathBuf) -> Result<(), Failure> {
     }
 }
 
-/// The counts that exceed the baseline in all of [`SEEDS`] machines. Counts contenders of `now`
-/// that exceed it again, and keeps the lowest counts in `now`.
+/// The counts that exceed the baseline in all of [`SEEDS`] machines. Contenders of `now` that
+/// exceed it are counted again, and `now` keeps the lowest counts.
 fn confirmed(
     baseline: &Baseline,
     now: &mut Baseline,
@@ -156,7 +156,7 @@ fn confirmed(
     Ok(baseline.excesses(now)?)
 }
 
-/// The failure of a count that was interrupted.
+/// The error message of a count that was interrupted.
 fn interrupted(now: &Baseline, requested: usize, json: Option<&Path>) -> Failure {
     let kept = match (now.rows.len(), json) {
         (0, _) => "nothing was counted".to_owned(),
@@ -170,7 +170,8 @@ fn interrupted(now: &Baseline, requested: usize, json: Option<&Path>) -> Failure
     Failure::work(format!("interrupted: {kept}"))
 }
 
-/// All contenders that can run in an emulated machine, whose kernel is not that of this host.
+/// All contenders that may run in an emulated machine. This host can only tell for weft, because
+/// the machine has another kernel.
 fn available(wire: Wire, weft: &Path) -> Vec<Contender> {
     let can = |contender: &Contender| match contender {
         Contender::Direct => false,

@@ -74,7 +74,7 @@ impl Failure {
         Self { exit_code: 1, message: message.to_string() }
     }
 
-    /// Bad input or missing rights. Nothing was measured.
+    /// Invalid input or missing privileges. Nothing was measured.
     fn input(message: impl fmt::Display) -> Self {
         Self { exit_code: 2, message: message.to_string() }
     }
@@ -97,8 +97,8 @@ pub fn main() -> ExitCode {
     let Cli { weft, task } = Cli::parse();
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr);
     log.with_target(false).with_ansi(false).init();
-    // A load with many connections needs as many files. Without the right to raise the limit, such
-    // a load fails with its own message.
+    // A load with many connections needs as many open files. Without the privilege to raise the
+    // limit, such a load fails with its own message.
     if let Err(error) = netdev::limits::raise_open_files() {
         tracing::warn!("{error}");
     }
@@ -145,7 +145,7 @@ fn run(task: Task, weft: Option<PathBuf>) -> Result<(), Failure> {
     }
 }
 
-/// The program `weft` beside this program, else the first one in PATH.
+/// The program `weft` in the directory of this program, else the first one in PATH.
 fn find_weft() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().ok();
     let beside = own.as_deref().and_then(Path::parent).map(|directory| directory.join("weft"));
@@ -168,7 +168,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The commit that this program was built from, where the build knew it.
+/// The commit that this program was built from, if the build knew it.
 fn commit() -> Option<String> {
     option_env!("WEFT_COMMIT").map(str::to_owned)
 }

@@ -1,5 +1,5 @@
-//! `weft-bench serve` and `weft-bench client`: traffic between two real hosts, with the patterns of
-//! netperf.
+//! `weft-bench serve` and `weft-bench client`: traffic between two real hosts, with the traffic
+//! patterns of netperf.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -118,7 +118,7 @@ impl Client {
     }
 }
 
-/// The figures of a run, as differences of both ends' counters.
+/// The figures of a run, as differences of the counters of both hosts.
 struct Measured {
     seconds: f64,
     bytes_per_second: f64,
@@ -212,7 +212,7 @@ impl Measured {
 /// This machine does not have the processor `cpu`.
 fn placement(cpu: Option<usize>) -> Result<Placement, Failure> {
     if let Some(cpu) = cpu {
-        // On a thread of its own, so that this one is not pinned.
+        // On a separate thread, so that the calling thread is not pinned.
         let tried = std::thread::spawn(move || netdev::cpu::pin_current_thread(cpu));
         let tried = tried.join().map_err(|_| Failure::work("a thread has panicked"))?;
         tried.map_err(Failure::input)?;
@@ -220,7 +220,7 @@ fn placement(cpu: Option<usize>) -> Result<Placement, Failure> {
     Ok(Placement { cpu, ..Placement::default() })
 }
 
-/// The first of `addresses` at which a server answers.
+/// Connects to the first of `addresses` at which a server responds.
 fn connect(addresses: &[SocketAddr]) -> Result<(SocketAddr, Peer<'static>), Failure> {
     let mut failure = None;
     for &address in addresses {

@@ -1,4 +1,5 @@
-//! The commands that measure nothing: they read kept results, and judge, join, compare and report.
+//! The commands that measure nothing: they read saved results to judge, join, compare or report
+//! them.
 
 use std::path::{Path, PathBuf};
 

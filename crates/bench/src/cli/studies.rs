@@ -1,4 +1,4 @@
-//! `weft-bench run` and `weft-bench list`: the published studies, repeated on this machine.
+//! `weft-bench run` and `weft-bench list`: the published studies, measured on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -128,7 +128,7 @@ pub fn run(args: Run, weft: PathBuf) -> Result<(), Failure> {
     }
 }
 
-/// The studies of these names, each once.
+/// The studies with these names, without duplicates.
 fn studies(names: &[String]) -> Result<Vec<Study>, Error> {
     if names.iter().any(|name| name == "all") {
         return Ok(Study::ALL.to_vec());

@@ -1,4 +1,4 @@
-//! `weft-bench trust`: weft under hostile guests, reloads and kills.
+//! `weft-bench trust`: tests weft under hostile guests, reloads and kills.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,11 +1,11 @@
-//! The demo: every tunnel of weft beside the Linux bridge and other switches, in one table.
+//! The demo: compares every tunnel of weft to the Linux bridge and other switches, in one table.
 //!
-//! Every block measures the bridge first and last, and all ratios are taken inside a block. From
+//! Every block measures the bridge first and last, and all ratios are computed within a block. From
 //! the second block on, the other contenders run in random order, so that none always meets the
 //! machine in the same state.
 //!
-//! The compared traffic stays in one switch, as every contender has it. weft also has ACLs, which
-//! allow that traffic, and a logical router to a second switch, which a separate step exercises.
+//! The compared traffic stays in one switch, which every contender has. weft also has ACLs, which
+//! allow that traffic, and a logical router to a second switch. A separate step tests both.
 
 mod policy;
 mod report;
@@ -31,7 +31,7 @@ pub use report::{DemoReport, Noise, ProfileReport, Row, StreamReport, Trial};
 use report::BASE;
 use trial::Plan;
 
-/// How long to wait for another session on this machine.
+/// How long to wait for another lab session on this machine to end.
 const SESSION_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What to measure, and how long.
@@ -39,17 +39,17 @@ const SESSION_PATIENCE: Duration = Duration::from_secs(2);
 pub struct DemoOptions {
     /// The program `weft`.
     pub weft: PathBuf,
-    /// Seconds of each TCP measurement. Each contender has two.
+    /// Seconds of each TCP measurement. A contender has two: with one and with eight connections.
     pub seconds: f64,
     /// Where to write the report as JSON.
     pub json: Option<PathBuf>,
     /// Underlay profiles, one table each.
     pub profiles: Vec<Profile>,
-    /// Repetitions, at least 1. With one, noise is known only from the bridge measured twice.
+    /// Repetitions, at least 1. With one, only the two measurements of the bridge show the noise.
     pub blocks: usize,
     /// The MTU of the underlay, in bytes.
     pub uplink_mtu: u16,
-    /// The contenders beside the bridge.
+    /// The contenders to measure in addition to the bridge.
     pub contenders: Vec<Contender>,
     /// No progress on standard error.
     pub quiet: bool,
@@ -58,8 +58,8 @@ pub struct DemoOptions {
 }
 
 impl DemoOptions {
-    /// The usual demo: 2 s a run, profile `full`, one block, every tunnel with both datapaths,
-    /// kernel VXLAN and Open vSwitch.
+    /// The default demo: 2 s for each measurement, profile `full`, one block, every tunnel with
+    /// both datapaths, kernel VXLAN and Open vSwitch.
     pub fn new(weft: impl Into<PathBuf>) -> Self {
         let both = |tunnel| [Datapath::Kernel, Datapath::User].map(|d| Contender::Weft(d, tunnel));
         let mut contenders: Vec<_> = TunnelType::ALL.into_iter().flat_map(both).collect();
@@ -78,12 +78,11 @@ impl DemoOptions {
     }
 }
 
-/// Runs the demo. `stop` ends it early. Nothing is left on the machine in any case.
+/// Runs the demo. `stop` ends it early. Everything that it created is removed in any case.
 ///
-/// # Errors
-/// [`Error::Missing`] when a privilege is missing or another session is running,
-/// [`Error::Interrupted`], or the lab cannot be built. A contender that fails is a row of the
-/// report.
+/// # Errors [`Error::Missing`] when a privilege is missing or another session is running,
+/// [`Error::Interrupted`], or the lab cannot be built. The failure of a contender is not an error
+/// but a row of the report.
 pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {
     let seconds = check_seconds(options.seconds)?;
     let session = Session::open(SESSION_PATIENCE, stop)?;
@@ -137,7 +136,8 @@ fn check_seconds(seconds: f64) -> Result<Duration> {
     Err(Error::Traffic(format!("a run cannot last {seconds} s; choose from 0.1 to 600")))
 }
 
-/// The available contenders, each once and without the base, and the unavailable ones with reasons.
+/// The available contenders, without duplicates and without the base, and the unavailable ones with
+/// reasons.
 fn split_by_availability(
     contenders: &[Contender],
     weft: &Path,
@@ -155,8 +155,9 @@ fn split_by_availability(
     (present, left_out)
 }
 
-/// All trials in order: in each block the base, the others, and the base again. The first block has
-/// the others in the given order, which is that of the report; the next ones have a random order.
+/// All trials in order: in each block the base, the others, and the base again. The first block
+/// keeps the given order of the others, which is also the order of the report. Later blocks shuffle
+/// them.
 fn schedule(contenders: &[Contender], blocks: usize) -> Vec<Trial> {
     let mut others = contenders.to_vec();
     let mut trials = Vec::with_capacity(blocks * (contenders.len() + 2));

@@ -1,4 +1,4 @@
-//! The part of a trial that only weft has: pings over the logical router, connections that an ACL
+//! The part of a trial that only weft has: pings via the logical router, connections that an ACL
 //! rejects, and the packet counters of the ACL entries.
 
 use std::io::ErrorKind;
@@ -13,10 +13,10 @@ use crate::lab::{Attachment, Guest, Lab, RoutedGuest};
 use crate::traffic::ping::Pinger;
 use crate::{Error, Result, Stop};
 
-/// How long the first ping of any other pair of guests may take. The daemons are running by then,
-/// but a machine that is busy with other work may take seconds.
+/// How long the first ping of a routed pair of guests may take. The daemons are already running,
+/// but a busy machine may take seconds.
 pub(super) const PAIR_LIMIT: Duration = Duration::from_secs(10);
-/// Pings of each such pair.
+/// Pings of each routed pair.
 pub(super) const PINGS_OF_A_PAIR: u32 = 3;
 /// An upper bound for the payload bytes of one packet.
 const LONGEST_PACKET: u64 = 65_536;
@@ -32,7 +32,7 @@ const STAGE: &str = "ls_out_acl";
 /// The observations of weft's router and ACLs in a trial.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct PolicyReport {
-    /// Pings over the router, each to a guest of the other host.
+    /// Pings via the router, each to a guest of the other host.
     pub routed: Vec<RoutedPings>,
     /// Connections that the ACL of the second switch rejected.
     pub refused: Refusals,
@@ -40,7 +40,7 @@ pub struct PolicyReport {
     pub let_in: AclEntry,
 }
 
-/// Pings over the router.
+/// Pings via the router.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct RoutedPings {
     /// The name of the sender.
@@ -51,11 +51,11 @@ pub struct RoutedPings {
     pub gateway: IpAddr,
     /// Requests sent.
     pub sent: u32,
-    /// Answers received.
+    /// Replies received.
     pub received: u32,
 }
 
-/// Connections to a port that an ACL closes.
+/// Connections to a port that an ACL rejects.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct Refusals {
     /// The name of the guest that listens there.
@@ -64,7 +64,7 @@ pub struct Refusals {
     pub port: u16,
     /// Connections tried.
     pub tried: u32,
-    /// Connections that were rejected. The guest saw none of them.
+    /// Connections that were rejected before they reached the guest.
     pub refused: u32,
     /// The ACL entry that rejected them.
     pub entry: AclEntry,
@@ -73,9 +73,10 @@ pub struct Refusals {
 /// An entry of an ACL.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct AclEntry {
-    /// Its match.
+    /// The match expression of the entry.
     pub condition: String,
-    /// Packets that it matched, counted by the daemon of the second host; a super-packet is one.
+    /// Packets that matched the entry, counted by the daemon of the second host; a super-packet is
+    /// one.
     pub packets: u64,
 }
 
@@ -85,7 +86,7 @@ impl AclEntry {
     }
 }
 
-/// Sends packets that the router must carry, and connections that the ACL must reject, if
+/// Sends packets that the router must forward, and connections that the ACL must reject, if
 /// `attachment` has a router and ACLs. [`count`] reads the counters of the ACLs later.
 ///
 /// # Errors
@@ -131,7 +132,7 @@ fn ping(
     Ok(RoutedPings { from, to, gateway, sent, received })
 }
 
-/// Connects to an open port of `to`, and to one that only an ACL closes.
+/// Connects to an open port of `to`, and to one that the ACL rejects.
 fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
     let name = to.name();
     let listen = |port| -> Result<(TcpListener, SocketAddr)> {
@@ -144,7 +145,7 @@ fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
     let connect = |address: SocketAddr| {
         from.run(move || TcpStream::connect_timeout(&address, CONNECT_TIMEOUT))
     };
-    // Shows that the ACL, and not a missing path, rejects the connections below.
+    // Shows that the ACL, and not a missing path, rejects the connections to the second port.
     let (_open, address) = listen(0)?;
     connect(address)?.map_err(Error::io(format!("connect from {} to {address}", from.name())))?;
     let (closed, address) = listen(REJECTED_PORT)?;
@@ -170,8 +171,8 @@ fn refuse(from: &Guest, to: &RoutedGuest) -> Result<Refusals> {
     Ok(Refusals { to: name, port, tried: TRIES, refused: TRIES, entry })
 }
 
-/// Reads the ACL counters of the second host, where both switches have guests. `bytes` of payload
-/// were measured.
+/// Reads the ACL counters of the second host, where both switches have guests. `bytes` is the
+/// payload that the trial transferred.
 ///
 /// # Errors
 /// A counter is lower than the rejected connections, or than the packets that the payload needs.

@@ -1,4 +1,4 @@
-//! The results of the demo: every trial as measured, and one row of medians for each contender.
+//! The results of the demo: the figures of every trial, and one row of medians for each contender.
 //!
 //! A contender is one of the switches that the demo compares. A block measures every contender
 //! once, and the base, the Linux bridge, twice. All ratios are relative to the base.
@@ -13,7 +13,7 @@ use crate::traffic::ping::PingReport;
 /// The throughput and the cost of a TCP measurement.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct StreamReport {
-    /// From the end of the warm-up to the end of the measurement.
+    /// The usage from the end of the warm-up to the end of the measurement.
     #[serde(flatten)]
     pub usage: Usage,
     /// Segments that the senders' namespaces retransmitted, warm-up included.
@@ -31,11 +31,11 @@ pub struct Trial {
     /// True for the second measurement of the base in a block. Its difference from the first is the
     /// noise of the machine.
     pub again: bool,
-    /// MTU of the guests in bytes; `None` when they could not be joined.
+    /// MTU of the guests in bytes; `None` when the contender could not connect them.
     pub guest_mtu: Option<u16>,
     /// Pings over IPv4 between the first guests of the two hosts.
     pub ping4: Option<PingReport>,
-    /// The same over IPv6.
+    /// Pings over IPv6 between the first guests of the two hosts.
     pub ping6: Option<PingReport>,
     /// One TCP connection from the first host to the second.
     pub one: Option<StreamReport>,
@@ -43,9 +43,10 @@ pub struct Trial {
     pub eight: Option<StreamReport>,
     /// The observations of weft's router and ACLs; other contenders have none.
     pub policy: Option<PolicyReport>,
-    /// Why the trial failed, if it did. The fields above have what was measured before.
+    /// Why the trial failed, if it did. The other fields contain what was measured before the
+    /// failure.
     pub failure: Option<String>,
-    /// The reason for each TCP measurement that was repeated because nothing moved.
+    /// The reason for each TCP measurement that was repeated because no data was transferred.
     pub stalls: Vec<String>,
 }
 
@@ -81,7 +82,7 @@ pub struct Row {
     pub guest_mtu: Option<u16>,
     /// Round-trip time over IPv4 in microseconds; `None` unless all pings were answered.
     pub ping4_us: Option<f64>,
-    /// The same over IPv6.
+    /// Round-trip time over IPv6 in microseconds; `None` unless all pings were answered.
     pub ping6_us: Option<f64>,
     /// Gb/s of payload over one TCP connection.
     pub one_gbps: Option<f64>,
@@ -98,7 +99,7 @@ pub struct Row {
     /// Frames per second on the underlay with one connection, both directions; a super-packet
     /// counts as one.
     pub wire_frames_per_second: Option<f64>,
-    /// Why the contender failed, or was left out.
+    /// Why the contender failed, or why it was left out.
     pub failure: Option<String>,
     /// The contender is not available on this machine and was left out.
     pub left_out: bool,
@@ -177,7 +178,8 @@ impl ProfileReport {
                 kinds.push((trial.contender, trial.again));
             }
         }
-        // Rows have the order of the first block, which measures the base again at its end.
+        // Rows have the order of the first block, which ends with the second measurement of the
+        // base.
         let mut rows: Vec<Row> =
             kinds.iter().map(|&(contender, again)| Row::of(contender, again, &trials)).collect();
         let last = rows.iter().position(|row| row.again).unwrap_or(rows.len());

@@ -7,7 +7,7 @@ use super::report::{ProfileReport, Row, one_gbps};
 use crate::lab::{Contender, Datapath};
 use crate::stats::{median, ratio};
 
-/// The bridge may differ by this much from itself on a steady machine, in parts of its first rate.
+/// The relative difference between two measurements of the bridge, up to which a machine is steady.
 const STEADY: f64 = 0.05;
 
 /// The three sentences, each on a line of its own.
@@ -15,7 +15,7 @@ pub(super) fn sentences(report: &ProfileReport) -> String {
     [tunnels(&report.rows), speed(report), steadiness(report)].join("\n")
 }
 
-/// Which tunnels carried traffic. A tunnel did when no datapath that can carry it failed.
+/// Which tunnels carried traffic. A tunnel counts if no datapath that supports it failed.
 fn tunnels(rows: &[Row]) -> String {
     let measured = |tunnel: TunnelType| {
         let is_of = move |row: &&Row| matches!(row.contender, Contender::Weft(_, t) if t == tunnel);
@@ -42,7 +42,8 @@ fn tunnels(rows: &[Row]) -> String {
     }
 }
 
-/// How the kernel datapath compares with the Linux bridge and with kernel VXLAN over one stream.
+/// How the kernel datapath compares with the Linux bridge and with kernel VXLAN, for one TCP
+/// stream.
 fn speed(report: &ProfileReport) -> String {
     let mut rates: Vec<(f64, TunnelType)> = report
         .rows
@@ -70,7 +71,8 @@ fn speed(report: &ProfileReport) -> String {
     )
 }
 
-/// The rate of weft's VXLAN in the kernel over that of kernel VXLAN in the same block: the median.
+/// The rate of VXLAN in weft's kernel datapath, divided by that of kernel VXLAN in the same block:
+/// the median of all blocks.
 fn beside_kernel_vxlan(report: &ProfileReport) -> Option<f64> {
     const OURS: Contender = Contender::Weft(Datapath::Kernel, TunnelType::Vxlan);
     let of = |contender| report.trials.iter().filter(move |trial| trial.contender == contender);
@@ -80,7 +82,7 @@ fn beside_kernel_vxlan(report: &ProfileReport) -> Option<f64> {
     }))
 }
 
-/// How far the bridge was from itself, which limits what any other ratio means.
+/// How much the two measurements of the bridge differed, which limits the precision of all ratios.
 fn steadiness(report: &ProfileReport) -> String {
     let Some(noise) = report.noise else {
         return "The bridge was not measured twice, so the noise of the machine is unknown."

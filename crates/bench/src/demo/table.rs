@@ -1,4 +1,5 @@
-//! The report of the demo as text: three sentences, a table of ten rows, and the rest on request.
+//! The report of the demo as text: three sentences, a table of ten rows, and all other rows on
+//! request.
 
 use std::fmt::{self, Write};
 
@@ -25,13 +26,13 @@ const HEADER: [&str; 10] = [
 ];
 /// Rows of the short table.
 const SHORT_ROWS: usize = 10;
-/// From this share of the machine's time on, the report tells what the hypervisor took.
+/// From this share of the machine's time on, the report mentions the time that the hypervisor took.
 const NOTABLE_STEAL: f64 = 0.01;
 /// A cell without a figure.
 const NOTHING: &str = "-";
 
 impl DemoReport {
-    /// The report for people: for each profile three sentences and ten rows, or everything.
+    /// The report as text: for each profile three sentences and ten rows, or all rows if `all`.
     pub fn text(&self, all: bool) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
@@ -132,7 +133,7 @@ impl ProfileReport {
         )
     }
 
-    /// The router and the access control lists, over all trials that exercised them.
+    /// The results of the router and the access control lists, over all trials that tested them.
     fn write_policy(&self, out: &mut String) -> fmt::Result {
         let policies = || self.trials.iter().filter_map(|trial| trial.policy.as_ref());
         let Some(PolicyReport { routed, refused, let_in }) = policies().next() else {
@@ -180,8 +181,8 @@ impl ProfileReport {
     }
 }
 
-/// The ten rows that answer the demo's question, and those that failed: the bridge, the kernel
-/// datapath, the user datapath for tunnels that only it carries, and the other switches.
+/// The rows of the short table, and those that failed: the bridge, the kernel datapath, the user
+/// datapath for tunnels that only it supports, and the other switches.
 fn short_rows(rows: &[Row]) -> Vec<&Row> {
     let in_kernel = |tunnel: TunnelType| {
         let kernel = Contender::Weft(Datapath::Kernel, tunnel);
@@ -264,7 +265,7 @@ mod tests {
         line.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
-    /// A trial of every contender of the usual demo.
+    /// A trial of every contender of the default demo.
     fn one_trial_each() -> Vec<Trial> {
         let mut all = vec![trial(Contender::LinuxBridge, 0, false, 40.0)];
         let stt = Contender::Weft(Datapath::Kernel, TunnelType::Stt);

@@ -1,4 +1,4 @@
-//! One trial: a contender is started, exercised, measured and stopped in a lab of its own.
+//! One trial: starts a contender in a separate lab, tests it, measures it and stops it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::{Error, Result, Stop};
 
 /// Pings between the first guests, for the round-trip time.
 const PINGS: u32 = 20;
-/// The start of TCP, which is not measured.
+/// How long TCP may start up (slow start) before the measurement begins.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// A slower stream counts as stalled: no switch is that slow unless it loses packets constantly.
 const STALLED_GBPS: f64 = 0.05;
@@ -38,8 +38,8 @@ pub(super) struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Measures `trial.contender`. A failure of the contender becomes part of the trial, with what
-    /// was measured before it. Returns the underlay's offload flags.
+    /// Measures `trial.contender`. A failure of the contender becomes part of the trial, which
+    /// keeps the figures measured before it. Returns the underlay's offload flags.
     ///
     /// # Errors
     /// [`Error::Interrupted`], or the lab itself cannot be built.
@@ -61,7 +61,8 @@ impl Plan<'_> {
         trial.guest_mtu = Some(attachment.guest_mtu());
         let result = self.measure(lab, &mut attachment, trial);
         match result {
-            // If a process died, that explains the error better than its first symptom.
+            // If a process ended, that explains the failure better than the failed measurement
+            // does.
             Err(error) if !error.is_interrupted() => {
                 attachment.check()?;
                 return Err(attachment.explain(error, self.session.stop()));
@@ -102,7 +103,8 @@ impl Plan<'_> {
         let (from, to) = (lab.guest(1, 1), lab.guest(0, 1));
         let back = [Flow::stream(from, to, to.ip6().into())?];
         self.stream(lab, attachment, &back, BACKWARD)?;
-        // Last, so that the megaflows' counters have reached their ACL entries.
+        // This is the last step, so that the megaflows' counters have been added to their ACL
+        // entries.
         let streams = [&trial.one, &trial.eight].into_iter().flatten();
         let bytes = streams.map(|stream| stream.usage.connection_bytes.iter().sum::<u64>()).sum();
         trial
@@ -112,7 +114,8 @@ impl Plan<'_> {
     }
 
     /// Runs and measures the `flows`. After a stall they are measured once more, and the reason is
-    /// added to `stalls`: a virtual machine may get no processor for a second.
+    /// added to `stalls`: the hypervisor may withhold the processors from a virtual machine for a
+    /// second.
     fn flowing_stream(
         &self,
         lab: &Lab<'_>,
@@ -175,7 +178,7 @@ fn streams4<'a>(lab: &'a Lab<'_>, number: usize, connections: usize) -> Result<V
     Ok(vec![Flow::stream(from, to, to.ip4().into())?; connections])
 }
 
-/// Pings between every two guests that the contender joins, over IPv4 and IPv6.
+/// Pings between every two guests that the contender connects, over IPv4 and IPv6.
 fn ping_all_pairs(lab: &Lab<'_>, contender: Contender, stop: &Stop) -> Result<()> {
     for (index, from) in lab.guests().iter().enumerate() {
         for to in lab.guests()[index + 1..].iter().filter(|to| contender.joins(from, to)) {

@@ -1,4 +1,5 @@
-//! Counts contenders in parallel machines, and keeps the counts of each machine at once.
+//! Counts the instructions of contenders in parallel machines, and saves the counts of each machine
+//! as soon as it ends.
 
 use std::sync::{Mutex, mpsc};
 
@@ -8,7 +9,7 @@ use crate::lab::Contender;
 use crate::progress::Progress;
 use crate::{Error, Result, Stop};
 
-/// The most emulated machines at the same time. Each may need 1 GiB of memory.
+/// The largest number of emulated machines that run in parallel. Each may need 1 GiB of memory.
 const MACHINES: usize = 4;
 
 /// What to count.
@@ -22,18 +23,18 @@ pub struct CountOptions {
     pub rounds: Rounds,
     /// How the wire delivers packets.
     pub wire: Wire,
-    /// Where the machines' random numbers come from.
+    /// The seed of the machines' random numbers.
     pub seed: u32,
     /// No progress on standard error.
     pub quiet: bool,
 }
 
 /// Counts all contenders in the machines of [`groups`]. The clocks of the machines are independent,
-/// so they can run in parallel. `keep` gets each row when its machine ends, with all counts so far.
-/// An interrupted count is returned as incomplete.
+/// so they can run in parallel. When a machine ends, `keep` is called for each of its rows, with
+/// all counts so far. An interrupted count is returned as incomplete.
 ///
-/// # Errors
-/// The kernel's version is unknown, or `keep` fails. A contender that cannot be counted is a row.
+/// # Errors The kernel's version is unknown, or `keep` fails. A contender that cannot be counted is
+/// not an error but a row.
 pub fn count(
     options: &CountOptions,
     kernel: &Kernel,
@@ -58,7 +59,8 @@ pub fn count(
     count_all(begun, contenders, (machines, stop), &measure, &mut keep)
 }
 
-/// The contenders of each machine: those that are weft share one for each datapath.
+/// The contenders that share a machine: all of weft with the same datapath. Every other contender
+/// is alone in its machine.
 fn groups(contenders: &[Contender]) -> Vec<Vec<Contender>> {
     let machine = Contender::weft_datapath;
     let mut groups: Vec<Vec<Contender>> = Vec::new();
@@ -75,12 +77,12 @@ fn groups(contenders: &[Contender]) -> Vec<Vec<Contender>> {
     groups
 }
 
-/// Measures a group of contenders in one machine: the rows that were counted, in the order of the
-/// group, and why it ended before all were.
+/// Measures a group of contenders in one machine. Returns the rows that were counted, in the order
+/// of the group, and the error if it ended before all were counted.
 type Measure<'a> = dyn Fn(&[Contender]) -> (Vec<Row>, Result<()>) + Sync + 'a;
 
-/// Runs `measure` for a group, and again for those after a contender that failed. Returns `false`
-/// when `send` does, or when interrupted.
+/// Runs `measure` for a group. After a contender that failed, runs it again for the contenders that
+/// follow. Returns `false` when `send` returns it, or when interrupted.
 fn count_group(
     mut group: &[Contender],
     measure: &Measure<'_>,
@@ -107,8 +109,8 @@ fn count_group(
     true
 }
 
-/// Runs `measure` for the groups of `contenders` on so many threads, and adds the rows as they
-/// come.
+/// Runs `measure` for the groups of `contenders` on `machines` threads, and adds the rows in the
+/// order of their arrival.
 fn count_all(
     mut counts: Baseline,
     contenders: &[Contender],
@@ -123,7 +125,7 @@ fn count_all(
         for _ in 0..machines {
             let done = done.clone();
             scope.spawn(move || {
-                // The receiver is gone when rows cannot be kept.
+                // The receiver is dropped when a row could not be saved.
                 let send = |entry| done.send(entry).is_ok();
                 while let Some(group) = next() {
                     if stop.is_raised() || !count_group(&group, measure, &send) {
@@ -161,7 +163,7 @@ mod tests {
         Row { contender, total: Counts { tcp: 30.0, ..wire }, wire }
     }
 
-    /// Measures a group with `measure` until that fails.
+    /// Runs `measure` for each contender of a group until it fails.
     fn measure_each(
         group: &[Contender],
         measure: &dyn Fn(Contender) -> Result<Row>,
@@ -174,7 +176,8 @@ mod tests {
         (rows, ended)
     }
 
-    /// The rows that are kept when [`ALL`] run in so many machines, and the returned counts.
+    /// Counts [`ALL`] in up to `machines` parallel machines. Returns the counts at each save, and
+    /// the final counts.
     fn count_with(
         machines: usize,
         stop: &Stop,

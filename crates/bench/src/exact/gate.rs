@@ -1,4 +1,4 @@
-//! The regression gate: the counts of weft's contenders against the committed baseline.
+//! The regression gate: compares the counts of weft's contenders with the committed baseline.
 
 use std::fmt;
 use std::fs;
@@ -10,16 +10,18 @@ use super::{Counts, Rounds, Row, Wire};
 use crate::lab::{Contender, Datapath};
 use crate::{Error, Result, file};
 
-/// How much more the switching of a message may cost than in the baseline, in parts of that. The
-/// wire is left out: it is most of a message's total, and would hide a costlier switch.
+/// By which part of the baseline the cost of switching a message may grow, in the kernel datapath.
+/// The cost of the wire is subtracted: it is most of a message's total, and would hide a costlier
+/// switch.
 const KERNEL_MESSAGE_TOLERANCE: f64 = 0.02;
-/// The same for the user datapath. A wake-up of its threads costs thousands of instructions.
+/// The tolerance for a message in the user datapath. A wake-up of its threads costs thousands of
+/// instructions.
 const USER_MESSAGE_TOLERANCE: f64 = 0.015;
-/// How much more the switching of a KiB of a stream may cost in the kernel datapath. It takes few
-/// instructions. Two builds whose messages cost about the same have differed by 6 %.
+/// The tolerance for a KiB of a stream in the kernel datapath. Switching it takes few instructions.
+/// Two builds whose messages cost about the same have differed by 6 %.
 const KERNEL_STREAM_TOLERANCE: f64 = 0.12;
-/// The same for the user datapath, where such builds have differed by 13 %: when threads sleep and
-/// wake decides how many frames a train has.
+/// The tolerance for a KiB of a stream in the user datapath. There, such builds have differed by 13
+/// %: when the threads sleep and wake decides how many frames they forward at once.
 const USER_STREAM_TOLERANCE: f64 = 0.20;
 
 /// The version of the schema. It grows when a reader of the earlier one would misunderstand a file.
@@ -89,7 +91,7 @@ impl ContenderCounts {
 pub struct Excess {
     /// The contender.
     pub contender: Contender,
-    /// Of what, such as `switching a TCP message`.
+    /// The counted operation, such as `switching a TCP message`.
     pub what: &'static str,
     /// Instructions of the baseline.
     pub before: f64,
@@ -98,7 +100,7 @@ pub struct Excess {
 }
 
 impl Baseline {
-    /// Without rows.
+    /// A baseline without rows.
     pub(super) const fn begin(kernel: String, rounds: Rounds, wire: Wire) -> Self {
         Self { schema: SCHEMA, kernel, rounds, wire, complete: false, rows: Vec::new() }
     }
@@ -138,7 +140,7 @@ impl Baseline {
         serde_json::from_value(value).map_err(|error| Error::io(what())(error))
     }
 
-    /// Writes a file, as a whole or not at all.
+    /// Writes a file completely or not at all.
     ///
     /// # Errors
     /// The directory cannot be written to.
@@ -149,7 +151,8 @@ impl Baseline {
         file::write(path, &text).map_err(Error::io(what()))
     }
 
-    /// Checks whether [`Baseline::write`] can succeed, as far as this can be known in advance.
+    /// Checks in advance whether [`Baseline::write`] can succeed. Later errors, such as a full
+    /// disk, remain possible.
     ///
     /// # Errors
     /// The directory, or the existing file, cannot be written to.
@@ -157,13 +160,13 @@ impl Baseline {
         file::check(path).map_err(Error::io(format!("write {}", path.display())))
     }
 
-    /// The counts of weft's contenders in `now` whose switching exceeds this baseline: that of a
-    /// message by more than 2 % (kernel datapath) or 1.5 % (user datapath), or that of a stream by
-    /// more than 12 % or 20 %. A contender that could not be counted exceeds nothing.
+    /// The counts of weft's contenders in `now` whose switching costs exceed this baseline: those
+    /// of a message by more than 2 % (kernel datapath) or 1.5 % (user datapath), those of a stream
+    /// by more than 12 % (kernel datapath) or 20 % (user datapath). A contender that could not be
+    /// counted exceeds nothing.
     ///
-    /// # Errors
-    /// The two were measured differently (another kernel, other rounds, another wire), or `now` has
-    /// a contender that this baseline does not have.
+    /// The two were measured under different conditions (kernel, rounds or wire), or `now` has a
+    /// contender that this baseline does not have.
     pub fn excesses(&self, now: &Self) -> Result<Vec<Excess>> {
         if (&self.kernel, self.rounds, self.wire) != (&now.kernel, now.rounds, now.wire) {
             let how = |it: &Self| format!("{}, {:?} and wire {}", it.kernel, it.rounds, it.wire);
@@ -189,7 +192,7 @@ impl Baseline {
         Ok(excesses)
     }
 
-    /// Replaces counts by lower ones of the same contender in `again`.
+    /// Replaces counts by those of the same contender in `again`, where those are lower.
     pub fn lower_to(&mut self, again: &Self) {
         for row in &mut self.rows {
             let ContenderCounts::Counted(row) = row else { continue };
@@ -263,7 +266,7 @@ mod tests {
         Baseline { complete: true, rows, ..Baseline::begin("k".into(), rounds, Wire::Shared) }
     }
 
-    /// `all` with its only row under another name.
+    /// `all`, whose only row gets the name `contender`.
     fn renamed(mut all: Baseline, contender: &str) -> Baseline {
         let row = all.counted().next().unwrap().clone();
         let contender = contender.parse().unwrap();
@@ -306,7 +309,7 @@ mod tests {
         }
     }
 
-    /// `all` when every contender failed.
+    /// `all`, with a failure in place of every row.
     fn failed(all: &Baseline) -> Baseline {
         let fail = |entry: &ContenderCounts| {
             let failure = "the emulated machine could not measure".to_owned();

@@ -1,5 +1,5 @@
 //! The root file system of the emulated machine: busybox, weft, weft-bench, the kernel modules of
-//! the contenders, and Open vSwitch where that is a contender.
+//! the contenders, and Open vSwitch if it is a contender.
 
 use std::fs;
 use std::path::Path;
@@ -131,7 +131,7 @@ fn program(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
     archive.program(name, file).map_err(Error::io(what))
 }
 
-/// Adds a module after its dependencies.
+/// Adds a module, and before it all its dependencies.
 fn add_module(
     archive: &mut Archive,
     kernel: &Path,

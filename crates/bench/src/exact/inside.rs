@@ -1,4 +1,4 @@
-//! The measurement inside the emulated machine: messages and a stream between two guests of a lab.
+//! The measurement inside the emulated machine: two guests of a lab exchange messages and a stream.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,22 +17,24 @@ const DATAGRAM: usize = 16;
 /// Bytes of one write of a stream.
 const WRITE: usize = 64 << 10;
 /// Open vSwitch 3.1 detects no processor before the machine has been up for ten seconds. While the
-/// emulated machine is idle, its clock jumps, so this wait takes no time.
+/// emulated machine is idle, its clock jumps, so this wait takes no real time.
 const OVS_AGE: Duration = Duration::from_secs(12);
-/// weft's kernel datapath sends a megaflow to userspace for a second after it punts a packet, such
-/// as the first one of a connection. Messages and connections are counted after this wait, which
-/// takes no time either.
+/// For a second after weft's kernel datapath punts a packet of a megaflow, it also sends the later
+/// packets of that megaflow to userspace. The first packet of a connection is such a packet.
+/// Messages and connections are therefore counted after this wait, which takes no real time either.
 const SLOW_PATH_HOLD: Duration = Duration::from_millis(2500);
-/// After this time of traffic in both directions, the tracker takes datagrams for a stream.
+/// After this time of traffic in both directions, the kernel's connection tracking treats datagrams
+/// as a stream.
 const UDP_STREAM: Duration = Duration::from_millis(2500);
-/// Parts in which round trips are timed. Periodic work of the machine takes a million instructions,
-/// a message ten thousand. Which part has such work changes with every build, so the median counts.
+/// The number of parts in which round trips are timed. Periodic work of the machine takes a million
+/// instructions, a message ten thousand. Every build has that work in other parts, so the median of
+/// the parts is used.
 const PARTS: u32 = 25;
 /// How long any step may take, by the machine's own clock.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The cost of `contender` in nanoseconds of this machine's clock. In the emulated machine these
-/// are instructions.
+/// The cost of `contender` in nanoseconds of this machine's clock. In the emulated machine, a
+/// nanosecond is an instruction.
 ///
 /// # Errors
 /// The lab cannot be built, or traffic does not flow.
@@ -70,7 +72,7 @@ fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::io(what)(error)
 }
 
-/// The guests between which messages go, and the rules that track them.
+/// The guests that exchange messages, and the rules that track their connections.
 #[derive(Clone, Copy)]
 struct Pair<'a> {
     from: &'a Guest,
@@ -92,7 +94,7 @@ impl Pair<'_> {
     }
 }
 
-/// A connection between the guests.
+/// A TCP connection between the guests: both of its ends.
 fn connect(pair: Pair<'_>) -> Result<(TcpStream, TcpStream)> {
     let Pair { from, to, .. } = pair;
     let failed = failed("connect the guests");
@@ -131,7 +133,7 @@ fn tcp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
     exchange(rounds, answer, ask).map_err(failed("round trips over TCP"))
 }
 
-/// Measures datagrams. Those of a tracked contender become a stream first.
+/// Measures datagrams. With a contender that tracks connections, they first run for [`UDP_STREAM`].
 fn udp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
     let failed = failed("round trips over UDP");
     let bind = |guest: &Guest| -> Result<UdpSocket> {
@@ -149,7 +151,7 @@ fn udp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
     connected().map_err(&failed)?;
     let answer = move || -> std::io::Result<()> {
         let mut message = [0; DATAGRAM];
-        // An empty datagram is the last one.
+        // An empty datagram ends the measurement.
         loop {
             match server.recv(&mut message)? {
                 0 => return Ok(()),
@@ -179,8 +181,8 @@ fn udp_round_trips(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
 }
 
 /// Nanoseconds of a message one way, which is half of a round trip: the median over [`PARTS`] parts
-/// of the measured round trips. They begin some time after those that warm up. `ask` is called with
-/// 0 at the end.
+/// of the measured round trips. They begin [`SLOW_PATH_HOLD`] after the warm-up. At the end, `ask`
+/// is called with 0, which tells the other side to stop.
 fn exchange(
     rounds: Rounds,
     answer: impl FnOnce() -> std::io::Result<()> + Send,
@@ -209,7 +211,7 @@ fn exchange(
     })
 }
 
-/// Measures connections of one request, which the client closes. There are a twentieth as many as
+/// Measures connections with one request each, which the client closes. Their number is 1/20 of the
 /// round trips.
 fn connections(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
     let failed = failed("connections of one request");
@@ -218,7 +220,7 @@ fn connections(pair: Pair<'_>, rounds: Rounds) -> Result<f64> {
     let service = pair.service(listener.local_addr().map_err(&failed)?.port());
     let answer = move || -> std::io::Result<()> {
         let mut message = [0; MESSAGE];
-        // A connection without a request is the last one.
+        // A connection without a request ends the measurement.
         loop {
             let (mut server, _) = listener.accept()?;
             server.set_read_timeout(Some(LIMIT))?;

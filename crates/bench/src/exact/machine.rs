@@ -1,7 +1,8 @@
-//! An emulated machine with one processor, whose clock counts instructions, one a nanosecond. The
-//! same image gives the same digits.
+//! An emulated machine with one processor, whose clock counts instructions, one per nanosecond.
+//! Runs of the same image give identical results.
 //!
-//! It has no external input: no network, no disk, no time of day, and no random numbers.
+//! It has no external input: no network, no disk, no wall-clock time, and no random numbers except
+//! from a seed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,19 +16,19 @@ use crate::process::Process;
 use crate::{Error, Result, Stop};
 
 const QEMU: &str = "qemu-system-x86_64";
-/// The kernel's parameters. The last four shorten a boot. Without them the kernel checks its
-/// cryptography, and waits for three timers, in loops of `pause` or of reads of a device, which are
-/// slow in the emulator.
+/// The kernel's parameters. The last four shorten a boot. Without them the kernel tests its
+/// cryptography, and waits for three timers. The waits are loops of `pause` or of device reads,
+/// which are slow in the emulator.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 nokaslr norandmaps \
                             random.trust_cpu=on cryptomgr.notests=1 nolapic_timer \
                             no_timer_check initcall_blacklist=hpet_init";
-/// QEMU's options for the clock: an instruction takes a nanosecond, and idle time is skipped.
-/// Another thread of QEMU skips it. That thread may see that the processor halts before its last
-/// instructions are counted, and then the clock goes wrong: in 23 of 40 machines that halted 60,000
-/// times, and in none of 80 while QEMU recorded, because that thread waits then. The record is not
-/// needed.
+/// QEMU's options for the clock: an instruction takes a nanosecond, and idle time is skipped. A
+/// separate thread of QEMU skips it. That thread may see that the processor halts before its last
+/// instructions are counted, and then the clock goes wrong. This happened in 23 of 40 machines that
+/// halted 60,000 times. It happened in none of 80 while QEMU recorded, because that thread waits
+/// then. The record is not needed.
 const CLOCK: &str = "shift=0,sleep=off,rr=record,rrfile=/dev/null";
-/// The marker of the last line of output, before the exit code of the measurement.
+/// The marker of the last output line; the exit code of the measurement follows it.
 const END: &str = "weft-exact-end ";
 
 /// The kernel of the emulated machine, in a directory that `scripts/fetch-guest-kernel.sh` makes.
@@ -60,7 +61,7 @@ impl Kernel {
         Ok(Self(directory.to_owned()))
     }
 
-    /// Its version, as the name of Debian's package.
+    /// The kernel's version, as the name of Debian's package.
     ///
     /// # Errors
     /// The file with the version cannot be read.
@@ -76,8 +77,8 @@ impl Kernel {
     }
 
     /// Boots the root file system `root` with random numbers from `seed`, and waits until the
-    /// machine has ended. Returns what the measurement has printed, and how it ended: the emulator
-    /// does not start, it takes longer than `limit`, or the measurement fails.
+    /// machine has ended. Returns the output of the measurement, and its result: an error if the
+    /// emulator does not start, it takes longer than `limit`, or the measurement fails.
     pub(super) fn run(
         &self,
         root: &[u8],

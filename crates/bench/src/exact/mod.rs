@@ -17,11 +17,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The contenders that are weft share two emulated machines, one for each datapath: they need the
-//! same modules and leave nothing behind, and a boot takes longer than a count. Every other
-//! contender runs in a machine of its own. Each machine first measures one veth pair between two
-//! guests, the *wire*: some modules, such as that of Open vSwitch, make the wire costlier.
-//! *Switching* is the difference of the two.
+//! All contenders of weft share two emulated machines, one for each datapath: they need the same
+//! modules and leave no state behind, and a boot takes longer than a count. Every other contender
+//! runs in a separate machine. Each machine first measures one veth pair between two guests, the
+//! *wire*: some modules, such as that of Open vSwitch, make the wire costlier. *Switching* is the
+//! difference of the two.
 //!
 //! Every emulated instruction takes one nanosecond, so memory copies weigh less than on hardware.
 
@@ -52,9 +52,9 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// The programs that the emulated machine runs.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// `weft`, which is measured.
+    /// `weft`, the program that is measured.
     pub weft: PathBuf,
-    /// `weft-bench`, which measures.
+    /// `weft-bench`, the program that measures.
     pub weft_bench: PathBuf,
 }
 
@@ -70,14 +70,14 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// For kept results.
+    /// For published results.
     pub const FULL: Self = Self { warm_up: 500, measured: 2000, stream_kib: 32 << 10 };
     /// For the regression gate and for quick comparisons.
     pub const SHORT: Self = Self { warm_up: 250, measured: 1000, stream_kib: 4 << 10 };
 }
 
-/// Instructions from one program to the other: for messages the median of 25 equal parts of the
-/// round trips, for a stream the mean.
+/// Instructions from the sending to the receiving program. For messages this is the median of 25
+/// equal parts of the round trips, for a stream the mean.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Counts {
     /// A message of one byte over TCP, one way, including its acknowledgement.
@@ -86,8 +86,8 @@ pub struct Counts {
     pub udp: f64,
     /// A KiB of a TCP stream.
     pub stream: f64,
-    /// A TCP connection with a request and an answer of one byte, from its first packet to its
-    /// last. Absent from results before the end of November 2026.
+    /// A TCP connection with a request and a response of one byte each, from its first packet to
+    /// its last. Absent from results before the end of November 2026.
     #[serde(default)]
     pub connection: Option<f64>,
 }
@@ -99,7 +99,8 @@ pub struct Row {
     pub contender: Contender,
     /// The counts with the contender.
     pub total: Counts,
-    /// The counts with one veth pair in its place, in the same machine with the same modules.
+    /// The counts with one veth pair instead of the contender, in the same machine with the same
+    /// modules.
     pub wire: Counts,
 }
 
@@ -115,12 +116,12 @@ impl Row {
     }
 }
 
-/// Boots a machine and measures `contenders` in it, one after another. The machine's random numbers
-/// come from `seed`.
+/// Boots a machine and measures `contenders` in it, one after another. `seed` determines the
+/// machine's random numbers.
 ///
-/// Returns the rows in the same order, and why there are fewer rows than contenders: a module or a
-/// program is missing, the machine does not end, traffic does not flow in it, or a contender is not
-/// counted on this wire ([`Wire::refuses`]).
+/// Returns the rows in the same order, and the error if there are fewer rows than contenders: a
+/// module or a program is missing, the machine does not end, traffic does not flow in it, or a
+/// contender is not counted on this wire ([`Wire::refuses`]).
 pub fn measure(
     contenders: &[Contender],
     kernel: &Kernel,

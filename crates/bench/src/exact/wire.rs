@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::lab::{Contender, Datapath, GUEST_DEVICE, Lab, UPLINK};
 use crate::{Error, Result};
 
-/// The TCP segments that the receiver gets, although both hosts are one machine.
+/// How the receiver gets TCP segments. Both hosts are one machine, so a segment may share memory
+/// with the sender's socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wire {
@@ -17,13 +18,13 @@ pub enum Wire {
     /// program that decapsulates, must copy them first.
     #[default]
     Shared,
-    /// Packets that nobody shares, as a network card delivers them.
+    /// Packets that share no memory with the sender, as a network card delivers them.
     Copies,
 }
 
 impl Wire {
-    /// Makes the uplinks of `lab`, or without hosts its guests, send as this wire does. `contender`
-    /// must have joined the guests already.
+    /// Makes the uplinks of `lab` send as this wire does, or its guests' devices when the contender
+    /// has no hosts. `contender` must have connected the guests already.
     ///
     /// # Errors
     /// The kernel refuses the eBPF program.
@@ -46,9 +47,9 @@ impl Wire {
         Ok(())
     }
 
-    /// Why `contender` cannot be counted on this wire, if so. A userspace switch always sends
-    /// packets of its own, so this wire would not change them, while it would change the veth pair
-    /// that is subtracted.
+    /// Why `contender` cannot be counted on this wire, or `None` if it can. A userspace switch
+    /// always sends unshared packets. This wire would change only the veth pair whose cost is
+    /// subtracted.
     pub fn refuses(self, contender: Contender) -> Option<&'static str> {
         let in_userspace = matches!(
             contender,
@@ -60,7 +61,7 @@ impl Wire {
         )
     }
 
-    /// The kernel modules that it needs.
+    /// The kernel modules that this wire needs.
     pub(super) const fn modules(self) -> &'static [&'static str] {
         match self {
             Self::Shared => &[],

@@ -1,4 +1,4 @@
-//! How a contender joins the guests of a lab.
+//! How a contender connects the guests of a lab.
 
 use std::path::Path;
 
@@ -12,7 +12,8 @@ use super::{kernel, ovs, stateful, weft};
 use crate::{Error, Result};
 
 impl Contender {
-    /// Why this contender is unavailable on this machine, if it is; `weft` is the program to run.
+    /// Why this contender is unavailable on this machine, or `None` if it is available; `weft` is
+    /// the program to run.
     pub fn unavailable(self, weft: &Path) -> Option<String> {
         match self {
             Self::Ovs(datapath, _) => ovs::unavailable(datapath),
@@ -28,7 +29,7 @@ impl Contender {
         }
     }
 
-    /// Gives every guest of `lab` its `eth0` and joins them. `weft` is the program to run for
+    /// Gives every guest of `lab` its `eth0` and connects them. `weft` is the program to run for
     /// weft's own tunnels. A process may still be starting when this returns: wait for a ping.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! The guests of a lab that a contender (a switch to compare) has connected, and its processes.
+//! The guests of a lab that a contender (a switch to compare) has connected, and the contender's
+//! processes.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ const DIAGNOSTIC_LIMIT: Duration = Duration::from_secs(2);
 /// ends the processes. The lab removes the devices when it ends.
 #[derive(Debug)]
 pub struct Attachment {
-    // Dropped first: the processes use the files in the directory, and devices of guests.
+    // Dropped first: the processes use the files in the directory, and hold devices of guests.
     processes: Vec<Process>,
     _scratch: Option<Scratch>,
     guest_mtu: u16,
@@ -80,7 +81,7 @@ impl Attachment {
         self.controls.get(host).map(PathBuf::as_path)
     }
 
-    /// The last output and the counters of the processes, to find out why frames do not arrive.
+    /// The last output and the counters of the processes. They show why frames do not arrive.
     pub fn diagnostics(&self, stop: &Stop) -> String {
         let printed = self.processes.iter().map(|p| (p.name().to_owned(), p.output_tail()));
         let asked = self.diagnostic_commands.iter().map(|diagnostic| diagnostic.ask(stop));
@@ -99,7 +100,7 @@ impl Attachment {
     }
 
     /// Ends the processes one after another. Daemons of weft do not depend on each other, so they
-    /// end at the same time.
+    /// get SIGTERM at the same time.
     ///
     /// # Errors
     /// The first [`Error::Process`] of a process that had to be killed or reported failure. All

@@ -1,4 +1,4 @@
-//! The ways to join guests that are compared: weft with each tunnel, and other switches.
+//! The compared ways to connect guests: weft with each tunnel, and other switches.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use super::host::Guest;
 use super::shape::IpVersion;
 use crate::{Error, Result};
 
-/// The VNI or key of every tunnel that has one, and the outer VLAN of QinQ.
+/// The VNI or key of every tunnel type that has one, and the outer VLAN of QinQ.
 pub(super) const LAB_VNI: u32 = 100;
 /// The inner VLAN of QinQ.
 pub(super) const LAB_INNER_VLAN: u16 = 200;
@@ -46,10 +46,11 @@ pub enum Datapath {
     Kernel,
 }
 
-/// A way to join the guests of a [`Lab`](super::Lab).
+/// A way to connect the guests of a [`Lab`](super::Lab).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Contender {
-    /// One veth pair from each guest to its counterpart, without hosts: a load without switching.
+    /// One veth pair from each guest to its counterpart, without hosts. This measures the traffic
+    /// alone.
     Direct,
     /// A Linux bridge on each host with the guests and the uplink as its ports: no tunnel.
     LinuxBridge,
@@ -80,12 +81,12 @@ pub enum StatefulSwitch {
     Weft(TunnelType),
 }
 
-/// What a stateful switch does with connections.
+/// How a stateful switch handles connections.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StatefulRules {
-    /// It allows them, in both directions of both hosts.
+    /// It allows and tracks them in both directions, on both hosts.
     Acls,
-    /// Besides, the first host translates the destination and the source.
+    /// It also translates the destination and the source address, on the first host.
     Nat,
 }
 
@@ -102,7 +103,7 @@ impl KernelTunnel {
         }
     }
 
-    /// Bytes by which it reduces the guests' MTU.
+    /// Bytes by which the tunnel reduces the guests' MTU.
     pub(super) const fn overhead(self, family: IpVersion) -> u16 {
         match self {
             Self::Vxlan | Self::Geneve => 30 + family.header_bytes(),
@@ -116,7 +117,7 @@ impl OvsTunnel {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Bridge, Self::Vxlan, Self::Geneve, Self::Gre, Self::QinQ];
 
-    /// Its name, which is also its interface type where it has one.
+    /// The name of the encapsulation, which is also the OVS interface type if it has one.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Bridge => "bridge",
@@ -127,7 +128,7 @@ impl OvsTunnel {
         }
     }
 
-    /// True when it has an interface of its own and uses the underlay's IP addresses.
+    /// True when the encapsulation has a tunnel interface and uses the underlay's IP addresses.
     pub(super) const fn is_routed(self) -> bool {
         matches!(self, Self::Vxlan | Self::Geneve | Self::Gre)
     }
@@ -191,7 +192,7 @@ impl Contender {
         all
     }
 
-    /// Those with guests that weft does not attach itself.
+    /// Contenders with guests whose veth pairs exist before weft starts.
     pub const VETH: [Self; 5] = [
         Self::WeftVeth(TunnelType::Vxlan),
         Self::WeftVeth(TunnelType::Geneve),
@@ -200,9 +201,9 @@ impl Contender {
         Self::WeftVeth(TunnelType::QinQ),
     ];
 
-    /// Weft contenders that the regression gate does not count. The kernel datapath does not carry
-    /// STT. A bridge differs only in where its megaflows come from, and pushes its tags as actions.
-    /// The attachment of existing interfaces is counted with VXLAN.
+    /// Contenders of weft that the regression gate does not count. The kernel datapath does not
+    /// carry STT. A bridge differs only in the source of its megaflows, and pushes its tags as
+    /// actions. The attachment of existing interfaces is counted with VXLAN only.
     const NOT_GATED: [Self; 7] = [
         Self::Weft(Datapath::Kernel, TunnelType::Stt),
         Self::WeftBridge(Datapath::User),
@@ -213,12 +214,12 @@ impl Contender {
         Self::WeftVeth(TunnelType::QinQ),
     ];
 
-    /// True for those of weft that the regression gate counts.
+    /// True for contenders of weft that the regression gate counts.
     pub fn is_gated(self) -> bool {
         self.is_weft() && !Self::NOT_GATED.contains(&self)
     }
 
-    /// Those that track connections, which only exact counts measure.
+    /// The contenders that track connections. Only exact counts measure them.
     pub const STATEFUL: [Self; 6] = {
         use StatefulRules::{Acls, Nat};
         use StatefulSwitch::{Bridge, Ovs, Weft};
@@ -232,7 +233,7 @@ impl Contender {
         ]
     };
 
-    /// The datapath of weft, or `None` for what it is compared with.
+    /// The datapath of weft, or `None` for other switches.
     pub fn weft_datapath(self) -> Option<Datapath> {
         match self {
             Self::Weft(datapath, _) | Self::WeftBridge(datapath) => Some(datapath),
@@ -243,7 +244,7 @@ impl Contender {
         }
     }
 
-    /// True for weft, false for what it is compared with.
+    /// True for weft, false for the switches that it is compared with.
     pub fn is_weft(self) -> bool {
         self.weft_datapath().is_some()
     }
@@ -253,7 +254,7 @@ impl Contender {
         matches!(self, Self::Ovs(..) | Self::Stateful(StatefulSwitch::Ovs(_), _))
     }
 
-    /// The rules by which it tracks connections, if it does.
+    /// The rules by which the contender tracks connections, or `None` if it does not.
     pub fn stateful_rules(self) -> Option<StatefulRules> {
         match self {
             Self::Stateful(_, rules) => Some(rules),
@@ -261,7 +262,7 @@ impl Contender {
         }
     }
 
-    /// Its name on command lines and in results.
+    /// The contender's name on command lines and in results.
     pub fn id(self) -> String {
         match self {
             Self::Direct => "direct".to_owned(),
@@ -282,7 +283,7 @@ impl Contender {
     /// True when the contender is meant to carry frames between the two guests.
     pub fn joins(self, a: &Guest, b: &Guest) -> bool {
         match self {
-            // Each pair of guests has tags of its own, as in the study.
+            // Each pair of guests has its own tags, as in the published study.
             Self::Direct | Self::Ovs(_, OvsTunnel::QinQ) | Self::WeftBridge(_) => {
                 a.host() != b.host() && a.number() == b.number()
             }

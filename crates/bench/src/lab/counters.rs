@@ -19,7 +19,7 @@ pub struct WireCounters {
 /// # Errors
 /// The kernel's statistics cannot be read.
 pub fn retransmitted(guest: &Guest) -> Result<u64> {
-    // /proc/self would be the process, which is in another namespace than this thread.
+    // /proc/self would name the process, which is in another namespace than this thread.
     let path = "/proc/thread-self/net/snmp";
     let text =
         guest.run(|| std::fs::read_to_string(path))?.map_err(Error::io(format!("read {path}")))?;

@@ -9,7 +9,7 @@ use wire::MacAddr;
 use super::shape::IpVersion;
 use crate::{Error, Result};
 
-/// The device that joins the hosts, on both of them.
+/// The device that connects a host to the other one.
 pub const UPLINK: &str = "uplink";
 /// The guests' device.
 pub const GUEST_DEVICE: &str = "eth0";
@@ -60,7 +60,7 @@ impl Host {
     }
 }
 
-/// A guest: a namespace whose only way out is `eth0`.
+/// A guest: a namespace whose only device is `eth0`.
 #[derive(Debug)]
 pub struct Guest {
     pub(super) host: usize,
@@ -104,8 +104,8 @@ impl Guest {
         Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, self.host as u16 + 1, self.number as u16 + 1)
     }
 
-    /// The processor to which its traffic is pinned. Guests of one host share a processor, and with
-    /// two processors or more the hosts do not.
+    /// The processor to which its traffic is pinned. Guests of one host share a processor. Two
+    /// hosts share one only if the machine has a single processor.
     pub fn cpu(&self) -> usize {
         cpu_of(self.host, processors())
     }
@@ -128,13 +128,13 @@ impl Guest {
 }
 
 /// The processors that this process could use at the first call, at least one. Pinning a thread
-/// later does not change them.
+/// later does not change the result.
 pub fn processors() -> &'static [usize] {
     static ALL: OnceLock<Vec<usize>> = OnceLock::new();
     ALL.get_or_init(|| netdev::cpu::usable().ok().filter(|a| !a.is_empty()).unwrap_or(vec![0]))
 }
 
-/// The one of `processors` that the guests of host `host` share.
+/// The processor of `processors` that the guests of host `host` share.
 fn cpu_of(host: usize, processors: &[usize]) -> usize {
     processors.get(host % processors.len().max(1)).copied().unwrap_or(0)
 }
@@ -163,8 +163,9 @@ pub(super) fn namespace(name: &str) -> Result<OwnedNetns> {
         // Without duplicate address detection, link-local addresses are usable at once.
         ("net/ipv6/conf/all/accept_dad", "0"),
         ("net/ipv6/conf/default/accept_dad", "0"),
-        // For programs that select no congestion control, or select it after connecting. With the
-        // host's BBR, timers would pace their streams. A namespace can select few other algorithms.
+        // For programs that select no congestion control, or select it only after connecting. BBR
+        // as the host's default would pace their streams with timers. A namespace can select few
+        // other algorithms.
         ("net/ipv4/tcp_congestion_control", "reno"),
     ] {
         netns.sysctl(key, value)?;

@@ -1,4 +1,4 @@
-//! The contenders of the kernel: veth pairs, bridges, and tunnel devices.
+//! The contenders of the Linux kernel: veth pairs, bridges, and tunnel devices.
 
 use std::net::Ipv4Addr;
 
@@ -13,7 +13,7 @@ use super::session::check_privileges;
 use super::underlay::{Lab, host_end};
 use crate::{Error, Result};
 
-/// The source port of a tunnel that does not encode the inner flow in it.
+/// The source port of a tunnel that does not derive the port from the inner flow.
 const ONE_PORT: u16 = 49_152;
 
 /// Makes `eth0` of `guest` one end of a veth pair whose other end, `g1` or `g2`, is on its host.
@@ -40,7 +40,7 @@ fn guest_end(guest: &Guest, mtu: u32) -> LinkSpec<'_> {
 }
 
 /// Makes a bridge on each host with its guests as ports; `add_uplink` adds the path to the other
-/// host.
+/// host as a further port.
 fn bridged(
     lab: &Lab<'_>,
     guest_mtu: u16,
@@ -57,8 +57,8 @@ fn bridged(
     Ok(Attachment::new(Vec::new(), None, guest_mtu))
 }
 
-/// Keeps bridged packets out of netfilter, where `br_netfilter` would send them. There are no rules
-/// in a lab, and the bridge alone is the base of all comparisons.
+/// Keeps bridged packets out of netfilter, to which `br_netfilter` would send them. A lab has no
+/// netfilter rules, and the bridge without netfilter is the base of all comparisons.
 fn without_netfilter(host: &Host) -> Result<()> {
     for table in ["iptables", "ip6tables", "arptables"] {
         match host.netns().sysctl(&format!("net/bridge/bridge-nf-call-{table}"), "0") {
@@ -114,7 +114,8 @@ fn kind(lab: &Lab<'_>, tunnel: KernelTunnel, host: &Host) -> Result<LinkKind<'st
         }
         KernelTunnel::QinQ => {
             let outer = VlanSpec { parent: uplink, id: LAB_VNI as u16, service: true };
-            // Its MTU is that of the uplink, so the inner tag's device can have four bytes less.
+            // The outer device has the MTU of the uplink, so the device of the inner tag has four
+            // bytes less.
             let spec = LinkSpec::new("stag").up();
             let parent = host.netlink().create(&spec, &LinkKind::Vlan(outer))?;
             LinkKind::Vlan(VlanSpec { parent, id: LAB_INNER_VLAN, service: false })
@@ -122,7 +123,8 @@ fn kind(lab: &Lab<'_>, tunnel: KernelTunnel, host: &Host) -> Result<LinkKind<'st
     })
 }
 
-/// Why this kernel has no such device, if so. Creates one in a temporary namespace to find out.
+/// Why this kernel does not support the tunnel device, or `None` if it does. Creates one in a
+/// temporary namespace to find out.
 pub(super) fn tunnel_unavailable(tunnel: KernelTunnel) -> Option<String> {
     let probe = || -> Result<()> {
         let netns = OwnedNetns::create(&format!("{}probe", names::prefix()))?;

@@ -7,8 +7,8 @@
 //!   [    h1    ] uplink ---- uplink [    h2    ]     hosts: 192.0.2.<host>/24, 2001:db8::<host>/64
 //! ```
 //!
-//! A [`Lab`] is the same for every [`Contender`]. The contender creates the `eth0` of the guests
-//! and joins it to `uplink`. Dropping the lab removes all namespaces.
+//! Every [`Contender`] runs in the same kind of lab. It creates the `eth0` of the guests and
+//! connects it to `uplink`. Dropping the lab removes all namespaces.
 
 mod attach;
 mod attachment;

@@ -1,13 +1,15 @@
-//! The names of a lab's namespaces and directories. They contain the process of the session.
+//! The names of a lab's namespaces and directories. They contain the process identifier of the
+//! session.
 
 /// The names are `weft-<pid>-<host, guest or number>`.
 const PREFIX: &str = "weft-";
-/// The prefix of the names of this process.
+/// The prefix of the names that this process uses.
 pub(super) fn prefix() -> String {
     format!("{PREFIX}{}-", std::process::id())
 }
 
-/// The process that owns a namespace or directory called `name`, if it is one of a lab.
+/// The identifier of the process that owns a namespace or directory called `name`, if that belongs
+/// to a lab.
 pub(super) fn owner(name: &str) -> Option<u32> {
     let (pid, rest) = name.strip_prefix(PREFIX)?.split_once('-')?;
     if rest.is_empty() { None } else { pid.parse().ok() }

@@ -10,13 +10,13 @@ use super::ovs::UPLINK_PORT;
 use super::shape::IpVersion;
 use super::underlay::Lab;
 
-/// The network file of `lab`: both hosts, and one logical switch with all guests, whose frames
-/// travel by `tunnel`.
+/// The network file of `lab`: both hosts, and one logical switch with all guests; `tunnel` carries
+/// their frames between the hosts.
 pub fn network_toml(lab: &Lab<'_>, tunnel: TunnelType) -> String {
     flat_network(lab, tunnel, "")
 }
 
-/// As [`network_toml`], with the additional lines `switch_lines` in the logical switch.
+/// Like [`network_toml`], with the additional lines `switch_lines` in the logical switch.
 pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch_lines: &str) -> String {
     let shape = lab.shape();
     let mut text = format!("tunnel = \"{tunnel}\"\nunderlay_mtu = {}\n", lab.uplink_mtu());
@@ -59,7 +59,8 @@ pub(super) fn flat_network(lab: &Lab<'_>, tunnel: TunnelType, switch_lines: &str
 
 /// The network file of one bridge per host. The bridge's ports are the guests and the network card
 /// that leads to the other host. The flows in `tags.flows` tag the frames between the hosts, and
-/// `mtu` leaves room for these tags. weft itself uses no tunnel, so its own uplink is `lo`.
+/// `mtu` leaves room for these tags. weft uses no tunnel in this setup, so the uplink in its
+/// configuration is `lo`.
 pub(super) fn bridges_toml(lab: &Lab<'_>, mtu: u16) -> String {
     let mut text = String::new();
     for host in lab.hosts() {

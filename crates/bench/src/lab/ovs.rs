@@ -1,9 +1,10 @@
-//! Open vSwitch in a lab: one instance for each host, with its own directories, so that an instance
-//! of this machine is not disturbed.
+//! Open vSwitch in a lab: one instance for each host, with separate directories, so that an Open
+//! vSwitch of this machine is not affected.
 //!
-//! On each host `br-int` has the guests and the tunnel port. With the userspace datapath, `br-phy`
-//! owns the uplink and the underlay address, as is usual for userspace tunnels. With the kernel
-//! datapath, the host keeps them. Without a tunnel and for QinQ, the uplink is a port of `br-int`.
+//! On each host, the ports of `br-int` are the guests and the tunnel port. With the userspace
+//! datapath, `br-phy` has the uplink as a port and owns the underlay address, as is usual for
+//! userspace tunnels. With the kernel datapath, the host keeps both. Without a tunnel and for QinQ,
+//! the uplink is a port of `br-int`.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -21,13 +22,14 @@ use crate::process::{self, Process};
 use crate::{Error, Result, Stop};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// Exists when the kernel's module is loaded or built in.
+/// This directory exists when the kernel module openvswitch is loaded or built in.
 const MODULE: &str = "/sys/module/openvswitch";
 /// The OpenFlow port number of the uplink where it is a port of the guests' bridge.
 pub(super) const UPLINK_PORT: u16 = 1000;
 /// How long a configuration step may take, including the start of the switch.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
-/// The userspace datapath cannot handle super-packets and partial checksums of its ports.
+/// Offloads that are disabled for guests of the userspace datapath, which cannot handle their
+/// super-packets and partial checksums.
 const GUEST_FEATURES_OFF: &[&str] = &[
     "tx-tcp-segmentation",
     "tx-tcp-ecn-segmentation",
@@ -37,7 +39,7 @@ const GUEST_FEATURES_OFF: &[&str] = &[
     "tx-checksum-ip-generic",
 ];
 
-/// Why Open vSwitch is unavailable, if it is.
+/// Why Open vSwitch is unavailable, or `None` if it is available.
 pub(super) fn unavailable(datapath: Datapath) -> Option<String> {
     if datapath == Datapath::Kernel && !Path::new(MODULE).exists() {
         return Some("the kernel's module openvswitch is not loaded".to_owned());
@@ -66,7 +68,8 @@ pub(super) fn attach(lab: &Lab<'_>, datapath: Datapath, tunnel: OvsTunnel) -> Re
     }
 }
 
-/// As [`attach`], with these flows of each host in place of those for learning switches, if any.
+/// Like [`attach`], but replaces the flow of a learning switch by the flows of each host, if there
+/// are any.
 pub(super) fn attach_with(
     lab: &Lab<'_>,
     datapath: Datapath,
@@ -103,7 +106,7 @@ struct Instance<'a> {
 }
 
 impl<'a> Instance<'a> {
-    /// Creates the directory, and an empty database in it.
+    /// Creates the directory of the instance, and an empty database in it.
     fn create(host: &'a Host, parent: &Path, stop: &'a Stop) -> Result<Self> {
         let directory = parent.join(host.name());
         let what = format!("create {}", directory.display());
@@ -115,7 +118,8 @@ impl<'a> Instance<'a> {
         Ok(instance)
     }
 
-    /// Starts database and switch. The switch is the first element, so that it is stopped first.
+    /// Starts the database server and the switch. The switch is the first element, so that it is
+    /// stopped first.
     fn start(&self) -> Result<[Process; 2]> {
         let name = |program: &str| format!("{program} of {}", self.host.name());
         let mut database = self.command("ovsdb-server");
@@ -186,7 +190,7 @@ impl<'a> Instance<'a> {
         self.vsctl(&script.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Replaces the flow of a learning switch by `flows`, unless there are none.
+    /// Replaces the default flow, that of a learning switch, by `flows`, unless there are none.
     fn replace_flows(&self, flows: &[String]) -> Result<()> {
         if flows.is_empty() {
             return Ok(());
@@ -229,8 +233,8 @@ impl<'a> Instance<'a> {
     }
 }
 
-/// Pushes two tags for each pair of guests, with an inner tag of its own. (The study pushed one,
-/// because its guests were tagged already.)
+/// Flows that push two tags on the frames of each pair of guests, with an inner tag for each pair.
+/// (The published study pushed one, because its guests already sent tagged frames.)
 pub(super) fn tag_flows(guests: usize) -> Vec<String> {
     let mut flows = vec![format!(
         "table=0,in_port={UPLINK_PORT},dl_vlan={LAB_VNI},actions=pop_vlan,resubmit(,1)"
@@ -246,7 +250,7 @@ pub(super) fn tag_flows(guests: usize) -> Vec<String> {
     flows
 }
 
-/// Moves the underlay's addresses from the uplink, a port of `br-phy` now, to `br-phy` itself.
+/// Moves the underlay's addresses from the uplink, which is now a port of `br-phy`, to `br-phy`.
 fn move_underlay(host: &Host, family: IpVersion) -> Result<()> {
     let netlink = host.netlink();
     let uplink = netlink.index_of(UPLINK)?;

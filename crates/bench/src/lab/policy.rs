@@ -42,7 +42,7 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(3);
 /// The match of the ACL entry that rejects connections.
 pub const REJECT_MATCH: &str = "tcp.dst == 23";
 /// The match of the ACL entry that allows the measured traffic. It covers more than the lab's
-/// addresses, because scenarios also send from made-up sources.
+/// addresses, because scenarios also send from generated source addresses.
 pub const ALLOW_MATCH: &str = "ip4.src == $inside4 || ip6.src == $inside6";
 
 /// The ACLs, the router and the guests behind it. Dropping it removes the guests.
@@ -126,7 +126,7 @@ impl Policy {
         text + &router() + &lists()
     }
 
-    /// Adds routes over the router to the guests of both switches.
+    /// Adds routes via the router to the guests of both switches.
     ///
     /// # Errors
     /// A guest of the second switch has no device within 3 s, or [`Error::Interrupted`].
@@ -143,7 +143,7 @@ impl Policy {
     }
 }
 
-/// Adds routes to the IPv4 and IPv6 networks of `there` over `gateways`.
+/// Adds routes to the IPv4 and IPv6 networks of `there` via `gateways`.
 fn add_routes(
     netns: &Netns,
     there: Option<[IpAddr; 2]>,
@@ -157,7 +157,7 @@ fn add_routes(
             .map_err(|_| Error::Traffic(format!("{there}/{len} is no prefix")))?;
         let route = Route::via(prefix, gateway);
         let mut last = String::new();
-        // Before the device exists, the router is unreachable.
+        // The kernel rejects the route as unreachable until the guest's device exists.
         let added = stop.wait_for("a route", DEVICE_LIMIT, || match netlink.add_route(&route) {
             Ok(()) => Ok(Some(())),
             Err(error) => {
@@ -186,7 +186,8 @@ fn router() -> String {
     format!("\n[[logical_router]]\nname = \"core\"\n{near}{far}")
 }
 
-/// The ACLs: they drop packets of other sources, and reject [`REJECTED_PORT`] in the second switch.
+/// The ACLs: they drop packets from source addresses outside the lab, and reject [`REJECTED_PORT`]
+/// in the second switch.
 fn lists() -> String {
     let entry = |switch: &str, priority: u16, condition: &str, action: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! The offloads of the underlay's network card, imitated with the features of a veth pair.
+//! The offloads of the underlay's network card, emulated with the features of a veth pair.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,7 +37,7 @@ pub enum Profile {
     /// Everything that veth offers.
     Full,
     /// Plain TCP segmentation, without tunnels and UDP. This is pessimistic for tunnels: veth does
-    /// GRO only when the peer has no TCP segmentation at all, while a card always does.
+    /// GRO only when the peer has no TCP segmentation at all, while a network card always does.
     Tso,
     /// No segmentation offload: the kernel segments before the device, and the peer does GRO.
     None,
@@ -69,7 +69,7 @@ impl Profile {
     }
 }
 
-/// Features that reports state and profiles do not change.
+/// Features that reports list and that no profile changes.
 const OTHER_REPORTED: &[&str] =
     &["tx-checksum-ip-generic", "tx-scatter-gather", "tx-generic-segmentation", "rx-gro"];
 

@@ -1,5 +1,6 @@
 //! The session that may build labs on this machine. It locks out other sessions, changes settings
-//! of the whole machine and restores them, and removes what a killed session left behind.
+//! of the whole machine and restores them, and removes the namespaces and directories that a killed
+//! session left behind.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -16,10 +17,10 @@ use super::names::owner;
 use super::scratch;
 use crate::{Error, Result, Stop};
 
-/// The lock file. It also keeps the original backlog, so that the session after a killed one can
-/// restore it.
+/// The lock file. It also stores the original packet backlog, so that the next session can restore
+/// it after this one was killed.
 const LOCK: &str = "/run/weft-lab.lock";
-/// The packet backlog. With the default of 1000, veth pairs drop frames of bursts.
+/// The limit of the packet backlog. With the default of 1000, veth pairs drop frames of bursts.
 const BACKLOG: &str = "/proc/sys/net/core/netdev_max_backlog";
 const LAB_BACKLOG: &str = "10000";
 /// How long orphaned processes may take to end after SIGTERM.
@@ -28,7 +29,7 @@ const ORPHAN_GRACE: Duration = Duration::from_secs(3);
 const CAPABILITIES: [Capability; 3] =
     [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW, Capability::CAP_SYS_ADMIN];
 
-/// The right to build labs. Dropping it restores the machine's settings.
+/// The permission to build labs. Dropping it restores the machine's settings.
 #[derive(Debug)]
 pub struct Session {
     lock: File,
@@ -37,8 +38,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Checks privileges, waits up to `patience` for another session to end, removes what killed
-    /// sessions left behind, and raises the machine's packet backlog.
+    /// Checks privileges, waits up to `patience` for another session to end, removes the namespaces
+    /// and directories that killed sessions left behind, and raises the machine's packet backlog.
     ///
     /// # Errors
     /// [`Error::Missing`] without the privileges, or when another session keeps the lock.
@@ -116,8 +117,8 @@ fn lock(patience: Duration, stop: &Stop) -> Result<File> {
     }
 }
 
-/// Raises the backlog and returns the original value. The lock file keeps it too, in case this
-/// session is killed. `None` where the setting does not exist (in a network namespace).
+/// Raises the packet backlog and returns the original value. The lock file stores it too, in case
+/// this session is killed. `None` where the setting does not exist (in a network namespace).
 fn raise_backlog(lock: &mut File) -> Result<Option<String>> {
     let failed = |e| Error::io(format!("remember the packet backlog in {LOCK}"))(e);
     let Ok(current) = fs::read_to_string(BACKLOG) else { return Ok(None) };
@@ -131,7 +132,8 @@ fn raise_backlog(lock: &mut File) -> Result<Option<String>> {
     Ok(Some(original.trim().to_owned()))
 }
 
-/// Removes the namespaces and directories of dead sessions, and ends the processes inside.
+/// Removes the namespaces and directories of dead sessions, and ends the processes in those
+/// namespaces.
 ///
 /// # Errors
 /// The names cannot be listed, or [`Error::Interrupted`]. A failed removal is only logged.
@@ -167,7 +169,7 @@ fn remove_stale_directories(alive: impl Fn(u32) -> bool) {
     }
 }
 
-/// Ends the processes in the namespaces `ids`: SIGTERM, and SIGKILL after 3 s.
+/// Ends the processes in the namespaces `ids`: with SIGTERM, and with SIGKILL after 3 s.
 fn end_processes_in(ids: &[u64], stop: &Stop) -> Result<()> {
     let end = Instant::now() + ORPHAN_GRACE;
     let mut signal = Signal::SIGTERM;

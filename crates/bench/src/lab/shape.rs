@@ -5,9 +5,9 @@ use std::fmt;
 use super::profile::Profile;
 use crate::{Error, Result};
 
-/// The MTU of the underlay unless told otherwise, in bytes.
+/// The default MTU of the underlay, in bytes.
 pub const DEFAULT_UPLINK_MTU: u16 = 1500;
-/// The most guests of a host: their addresses end in two decimal digits.
+/// The largest number of guests on a host: their addresses end in two decimal digits.
 const MAX_GUESTS: usize = 8;
 
 /// The address family of the underlay.
@@ -67,13 +67,14 @@ pub struct Shape {
     pub family: IpVersion,
     /// Guests of each host, 1 to 8.
     pub guests_per_host: usize,
-    /// Whether tunnels over UDP or GRE send an outer checksum. With `None`, VXLAN and Geneve of
-    /// weft and of the kernel do, and other contenders keep their default.
+    /// Whether tunnels over UDP or GRE send an outer checksum. With `None`, the VXLAN and Geneve
+    /// tunnels of weft and of the kernel send one, and other contenders keep their default.
     pub outer_checksum: Option<bool>,
-    /// Receive packet steering (RPS) of the uplinks, over all processors.
+    /// Receive packet steering (RPS): the uplinks distribute packets over all processors.
     #[serde(default)]
     pub steering: bool,
-    /// Tunnels over UDP send all flows from one source port, where they can be configured to.
+    /// Tunnels over UDP send all flows from one source port, if the contender can be configured
+    /// that way.
     #[serde(default)]
     pub one_source_port: bool,
     /// weft runs with ACLs and a logical router, as in the demo.

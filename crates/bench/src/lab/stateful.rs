@@ -1,4 +1,4 @@
-//! The contenders that track connections: the same rules for weft, Open vSwitch and the bridge.
+//! The contenders that track connections: weft, Open vSwitch and the bridge with the same rules.
 //!
 //! [`StatefulRules::Acls`] allows all connections of the guests, and tracks them in both directions
 //! of both hosts. [`StatefulRules::Nat`] also has the host of the first guest translate both
@@ -39,8 +39,8 @@ table=0,priority=10,ip,actions=ct(zone=1,table=1)
 table=1,priority=10,ip,ct_state=+trk+new,actions=ct(commit,zone=1),NORMAL
 table=1,priority=10,ip,ct_state=+trk+est,actions=NORMAL";
 
-/// From the guest, port 1, the zones are passed in the order 1, 2, 3. From the tunnel the order is
-/// reversed, because zone 1 knows the addresses that the guest uses.
+/// Packets from the guest (port 1) pass the zones in the order 1, 2, 3. Packets from the tunnel
+/// pass them in reverse order, because zone 1 tracks the addresses that the guest uses.
 const OVS_NAT: &str = "\
 table=0,priority=1,actions=NORMAL
 table=0,priority=10,ip,in_port=1,actions=ct(zone=1,table=1)
@@ -68,7 +68,7 @@ impl StatefulRules {
         }
     }
 
-    /// The address that the second guest sees as that of `client`.
+    /// The source address of `client` as the second guest sees it.
     pub fn client(self, client: &Guest) -> Ipv4Addr {
         match self {
             Self::Acls => client.ip4(),
@@ -77,7 +77,7 @@ impl StatefulRules {
     }
 }
 
-/// Joins the guests by `switch` with `rules`.
+/// Connects the guests with `switch` and `rules`.
 ///
 /// # Errors
 /// As [`Contender::attach`](super::Contender::attach).
@@ -111,7 +111,7 @@ pub(super) fn attach(
     }
 }
 
-/// One rule of nftables for bridged packets, which has the kernel track all of them.
+/// Adds one nftables rule for bridged packets, which makes the kernel track all of them.
 fn track_bridged(lab: &Lab<'_>, host: &Host) -> Result<()> {
     let mut nft = host.netns().command(Command::new("nft"));
     nft.arg(
@@ -122,8 +122,8 @@ fn track_bridged(lab: &Lab<'_>, host: &Host) -> Result<()> {
     process::run("nft", nft, NFT_LIMIT, lab.stop()).map(drop)
 }
 
-/// Port security for every guest, and ACLs that track all traffic in both directions. With NAT a
-/// router on the first host, which has one port.
+/// Port security for every guest, and ACLs that track all traffic in both directions. With NAT,
+/// there is also a router with one port on the first host.
 fn weft_network(lab: &Lab<'_>, tunnel: TunnelType, rules: StatefulRules) -> String {
     let ports = network_toml(lab, tunnel);
     let mut text = ports.replace("\naddresses = ", "\nport_security = true\naddresses = ");
@@ -153,7 +153,7 @@ fn weft_network(lab: &Lab<'_>, tunnel: TunnelType, rules: StatefulRules) -> Stri
 }
 
 /// The flows that track all connections of the guest of `host`. Zone 1 is for its ACLs. With NAT,
-/// the first host also has zone 2 for destinations and zone 3 for sources.
+/// the first host also has zone 2 for translated destinations and zone 3 for translated sources.
 fn ovs_flows(lab: &Lab<'_>, host: &Host, rules: StatefulRules) -> Vec<String> {
     let text = match rules {
         StatefulRules::Nat if host.index == 0 => {
@@ -165,8 +165,8 @@ fn ovs_flows(lab: &Lab<'_>, host: &Host, rules: StatefulRules) -> Vec<String> {
     text.replace("SERVER", &server).lines().map(str::to_owned).collect()
 }
 
-/// Has the guests resolve the translated addresses to each other. Open vSwitch then only translates
-/// IP addresses; weft's router translates MAC addresses too.
+/// Adds neighbour entries that map the translated addresses to the MAC addresses of the guests.
+/// Open vSwitch then only translates IP addresses; weft's router translates MAC addresses too.
 fn set_neighbours(lab: &Lab<'_>) -> Result<()> {
     let (client, server) = (lab.guest(0, 0), lab.guest(1, 0));
     for (guest, address, other) in [(client, VIP, server), (server, SNAT, client)] {

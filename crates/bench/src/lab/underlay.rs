@@ -10,7 +10,7 @@ use super::session::Session;
 use super::shape::Shape;
 use crate::{Error, Result, Stop};
 
-/// The host's end of the veth pair of `guest`, where it has one: `g1`, `g2`, ...
+/// The name of the host's end of the veth pair of `guest`, if it has one: `g1`, `g2`, ...
 pub(super) fn host_end(guest: &Guest) -> String {
     format!("g{}", guest.number() + 1)
 }
@@ -27,8 +27,8 @@ pub struct Lab<'s> {
 }
 
 impl<'s> Lab<'s> {
-    /// Builds hosts, underlay and guests, which have no device yet. A session can have one lab at a
-    /// time.
+    /// Builds hosts, underlay and guests. The guests have no device yet. A session can have one lab
+    /// at a time.
     ///
     /// # Errors
     /// The kernel refuses a part, such as an offload flag. The parts built before are removed.
@@ -86,7 +86,7 @@ impl<'s> Lab<'s> {
         self.shape.uplink_mtu
     }
 
-    /// The MTU of the guests with a tunnel that adds `overhead` bytes.
+    /// The MTU of the guests when the tunnel adds `overhead` bytes.
     ///
     /// # Errors
     /// The shape asks for a larger MTU than the underlay can carry.
@@ -102,8 +102,8 @@ impl<'s> Lab<'s> {
         }
     }
 
-    /// Sets the MTU of the guests' devices, and of their peers on the hosts, regardless of the
-    /// underlay: guests with a wrong MTU.
+    /// Sets the MTU of the guests' devices, and of their peers on the hosts, even above what the
+    /// underlay can carry. This simulates guests with a wrong MTU.
     ///
     /// # Errors
     /// A device does not exist yet, or refuses the MTU.
@@ -162,7 +162,8 @@ impl<'s> Lab<'s> {
         Ok(())
     }
 
-    /// Applies the profile to both ends of the underlay. Returns the flags, which both ends share.
+    /// Applies the profile to both ends of the underlay. Returns the flags, which are equal on both
+    /// ends.
     fn apply_profile(&self) -> Result<OffloadFlags> {
         let mut flags = OffloadFlags::new();
         for host in &self.hosts {

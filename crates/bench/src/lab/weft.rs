@@ -56,7 +56,7 @@ pub(super) fn attach(
     Ok(attachment.with_policy(policy))
 }
 
-/// Makes the guests' veth pairs, and has weft's kernel datapath forward between them.
+/// Creates veth pairs for the guests, and starts weft's kernel datapath to forward between them.
 pub(super) fn attach_veth(lab: &Lab<'_>, tunnel: TunnelType, weft: &Path) -> Result<Attachment> {
     let taps = network_toml(lab, tunnel);
     let text = lab.guests().iter().fold(taps, |text, guest| {
@@ -72,14 +72,15 @@ pub(super) fn attach_veth(lab: &Lab<'_>, tunnel: TunnelType, weft: &Path) -> Res
     attach_with(lab, Datapath::Kernel, &text, weft, &[])
 }
 
-/// Joins the guests by a bridge on each host, which has the flows that Open vSwitch has for QinQ.
+/// Connects the guests by a bridge of weft on each host, with the same flows as the contender Open
+/// vSwitch with QinQ.
 pub(super) fn attach_bridge(lab: &Lab<'_>, datapath: Datapath, weft: &Path) -> Result<Attachment> {
     let mtu = lab.guest_mtu(OvsTunnel::QinQ.overhead(lab.shape().family))?;
     let flows = tag_flows(lab.shape().guests_per_host).join("\n");
     attach_files(lab, datapath, (&bridges_toml(lab, mtu), &[("tags.flows", &flows)]), weft, &[])
 }
 
-/// Starts the daemons with the network file `text` and additional options of `weft run`.
+/// Starts the daemons with the network file `text` and additional options for `weft run`.
 ///
 /// # Errors
 /// The file is refused, or a program cannot be started.
@@ -93,7 +94,7 @@ pub(crate) fn attach_with(
     attach_large(lab, datapath, [text, ""], weft, options)
 }
 
-/// As [`attach_with`], with `more` text that only the daemons read. This process would need a
+/// Like [`attach_with`], but only the daemons read the text `more`. This process would need a
 /// minute and 7 GB to load a million hosts.
 ///
 /// # Errors
@@ -108,8 +109,8 @@ pub(crate) fn attach_large(
     attach_files(lab, datapath, (text, &[("", more)]), weft, options)
 }
 
-/// Starts the daemons with the network file `text` and further files of its directory. The text of
-/// one without a name is more text of the network file, which only the daemons read.
+/// Starts the daemons with the network file `text` and with further files in its directory. A file
+/// without a name is appended to the network file, and only the daemons read it.
 fn attach_files(
     lab: &Lab<'_>,
     datapath: Datapath,
@@ -132,7 +133,7 @@ fn attach_files(
     }
     let (mut processes, mut controls) = (Vec::new(), Vec::new());
     for host in lab.hosts() {
-        // Not the default path, where another weft of this machine may have its socket.
+        // The default path may belong to another weft on this machine.
         let control = scratch.path().join(format!("{}.sock", host.name()));
         let mut command = Command::new(weft);
         command.args(["run", "--host", &host.name(), "--control"]).arg(&control).arg(&file);

@@ -1,4 +1,4 @@
-//! Figures as text, with a sensible number of digits.
+//! Formats figures with a suitable number of digits.
 
 use crate::stats::Estimate;
 

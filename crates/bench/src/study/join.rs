@@ -1,5 +1,5 @@
-//! The union of several runs. A noisy machine needs more repetitions than fit into one run, and
-//! studies can be run separately.
+//! Joins the results of several runs. A noisy machine needs more repetitions than fit into one run,
+//! and studies can be run separately.
 
 use super::model::{INTERLEAVED, Results, Sample, blocks_by_study};
 use super::verdict::judged;
@@ -35,12 +35,12 @@ pub fn join(runs: Vec<Results>) -> Result<Results> {
 /// The separator of the dates of joined runs, and of their commits.
 const AND: &str = " and ";
 
-/// The dates of the runs that `run` consists of.
+/// The dates of the runs that were joined to `run`.
 fn parts(run: &Results) -> impl Iterator<Item = &str> {
     run.environment.date.split(AND)
 }
 
-/// Why two runs cannot be joined, if they cannot.
+/// Why two runs cannot be joined, or `None` if they can.
 fn differs(one: &Results, other: &Results) -> Option<String> {
     let old = [one, other].iter().any(|run| run.schema < INTERLEAVED);
     if old {

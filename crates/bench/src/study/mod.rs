@@ -1,12 +1,14 @@
-//! The published studies, repeated on this machine: runs, a verdict for each claim, and reports.
+//! The published studies, measured on this machine: runs, a verdict for each claim of a study, and
+//! reports.
 //!
-//! Each layer uses only those above it:
+//! Each layer uses only the layers listed before it:
 //!
 //! - [`model`]: the studies, the results of a run, and the claims;
-//! - [`scenarios`]: what is measured, and how;
+//! - [`scenarios`]: the traffic, and how it is measured;
 //! - [`verdict`]: tables of the results, the noise of the machine, and the verdicts;
-//! - [`run()`]: measures the studies and gives [`Results`], the only input of the layers below;
-//! - `report`: the results for people.
+//! - [`run()`]: measures the studies and returns [`Results`], the only input of verdicts and
+//!   reports;
+//! - `report`: the results as text, HTML and charts.
 
 mod format;
 mod join;

@@ -13,7 +13,7 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, sendmmsg};
 
 use crate::{Error, Result};
 
-/// Packets of one system call.
+/// Packets sent with one system call.
 const BATCH: usize = 64;
 /// How long a sender sleeps when it is ahead of its rate.
 const NAP: Duration = Duration::from_micros(200);
@@ -21,13 +21,13 @@ const NAP: Duration = Duration::from_micros(200);
 const PAUSE: Duration = Duration::from_micros(50);
 /// The time between two attempts to replace the socket of a missing device.
 const REOPEN: Duration = Duration::from_millis(5);
-/// The most that a delayed sender catches up on. More would be a burst.
+/// The longest delay for which a sender catches up. More would be a burst.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
 /// How fast packets are sent.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pace {
-    /// As many as the sender can.
+    /// As many packets as the sender can send.
     FlatOut,
     /// Packets per second.
     PerSecond(f64),
@@ -48,9 +48,9 @@ struct SenderState {
 }
 
 impl Blast {
-    /// Sends copies of `template` on `socket`, which is bound to its destination, from a thread on
-    /// the processor `cpu`, or on any. `change` gets the number of each packet, from 0, and the
-    /// bytes of an earlier packet to change.
+    /// Sends copies of `template` on `socket`, which is bound to its destination, from a thread
+    /// that runs on the processor `cpu`, or on any. `change` is called with the number of each
+    /// packet, from 0, and turns the bytes of an earlier packet into those of this one.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -64,8 +64,8 @@ impl Blast {
         Self::start_reopening(socket, || None, template, change, pace, cpu)
     }
 
-    /// As [`Blast::start`]. After the kernel has refused a packet, `reopen` may replace the socket:
-    /// that of a device which was removed and made again refuses all packets.
+    /// Like [`Blast::start`]. After the kernel has refused a packet, `reopen` may return a new
+    /// socket: when a device was removed and created again, its old socket refuses all packets.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -104,7 +104,7 @@ impl Blast {
         self.shared.refused.load(Ordering::Relaxed)
     }
 
-    /// The number of the next packet: as many were sent or refused.
+    /// The number of the next packet, which is the number of packets that were sent or refused.
     pub fn next_number(&self) -> u64 {
         self.sent() + self.refused()
     }

@@ -1,20 +1,21 @@
-//! Packets of very many connections, and ACL entries with which each connection needs a megaflow of
-//! its own.
+//! Packets of millions of connections, and ACL entries that make each connection need a separate
+//! megaflow.
 
 use std::net::Ipv4Addr;
 
 use super::frames::Frame;
 use crate::lab::Guest;
 
-/// The source addresses: the odd ones of this range. An ACL entry matches the even ones.
+/// The source addresses: an ACL entry matches the even ones of this range, and packets have odd
+/// ones.
 const SOURCES: (Ipv4Addr, u32) = (Ipv4Addr::new(10, 200, 0, 0), 8192);
-/// The source ports, of which an ACL entry matches the even ones.
+/// The first source port and their number. An ACL entry matches the even ones.
 const PORTS: (u16, u16) = (1024, 4096);
-/// Changes the bytes of an earlier packet into those of the packet with a number.
+/// Turns the bytes of an earlier packet into those of the packet with the given number.
 pub type Change = Box<dyn FnMut(u64, &mut [u8]) + Send>;
 
-/// Packets from `from` to UDP port `port` of `to`, each from another address and port. Series with
-/// different `seed`s use different connections.
+/// Packets from `from` to UDP port `port` of `to`, each with another source address and port.
+/// Different `seed`s give different connections.
 pub fn connections(from: &Guest, to: &Guest, port: u16, seed: u64) -> (Vec<u8>, Change) {
     let to_ip = to.ip4();
     let template = Frame::udp_template((from.mac(), from.ip4()), (to.mac(), to_ip));
@@ -27,11 +28,11 @@ pub fn connections(from: &Guest, to: &Guest, port: u16, seed: u64) -> (Vec<u8>, 
     (template, Box::new(change))
 }
 
-/// The source of a connection. Any [`CONNECTIONS`] consecutive ones differ.
+/// The source of a connection. Any [`CONNECTIONS`] consecutive numbers give different sources.
 pub fn connection(number: u64) -> (Ipv4Addr, u16) {
     let ports = u64::from(PORTS.1);
     let hosts = u64::from(SOURCES.1 / 2);
-    // A multiple of an odd number takes every value modulo a power of two.
+    // The factor is odd and the modulus a power of two, so every value occurs once.
     let place = number.wrapping_mul(0x9e37_79b9) % CONNECTIONS;
     let host = u32::from(SOURCES.0) + 2 * (place / ports % hosts) as u32 + 1;
     (Ipv4Addr::from(host), PORTS.0 + (place % ports) as u16)
@@ -40,8 +41,8 @@ pub fn connection(number: u64) -> (Ipv4Addr, u16) {
 /// The number of different connections.
 pub const CONNECTIONS: u64 = SOURCES.1 as u64 / 2 * PORTS.1 as u64;
 
-/// ACL entries that allow everything, and whose evaluation reads all bits of the sources of
-/// [`connections`].
+/// ACL entries that allow everything. Their evaluation reads all bits of the source addresses and
+/// ports of [`connections`].
 pub fn connection_lists() -> String {
     let first = u32::from(SOURCES.0);
     let hosts = (0..SOURCES.1).step_by(2).map(|host| Ipv4Addr::from(first + host).to_string());
@@ -51,7 +52,7 @@ pub fn connection_lists() -> String {
     text
 }
 
-/// The `network.toml` text of an ACL entry of switch `lab`.
+/// The `network.toml` text of an ACL entry for the logical switch `lab`.
 pub fn acl(priority: u16, condition: &str, action: &str) -> String {
     format!(
         "\n[[acl]]\nswitch = \"lab\"\ndirection = \"from-port\"\npriority = {priority}\nmatch = '{condition}'\naction = \"{action}\"\n"

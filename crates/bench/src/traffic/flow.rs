@@ -1,4 +1,4 @@
-//! Loads between guests. All loads begin together, once every connection is established.
+//! Loads between guests. They begin together, after all connections are established.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use crate::{Error, Result, Stop};
 /// Bytes of one write of a stream: two super-packets.
 const WRITE: usize = 128 << 10;
 
-/// A load and its two ends.
+/// A load, and the two guests between which it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow<'a> {
     /// The client.
@@ -50,7 +50,7 @@ pub struct Counts {
     pub bytes: u64,
     /// Transactions completed.
     pub transactions: u64,
-    /// Requests over UDP without an answer.
+    /// Requests over UDP without a response.
     pub lost: u64,
     /// Datagrams that the kernel accepted for sending.
     pub sent_messages: u64,
@@ -59,8 +59,8 @@ pub struct Counts {
 }
 
 impl Traffic {
-    /// Establishes the connections of all `flows`, and then begins on all of them: a running load
-    /// would delay a later handshake.
+    /// Establishes the connections of all `flows`, and then starts traffic on all of them: a
+    /// running load would delay a later handshake.
     ///
     /// # Errors
     /// As [`Connected::open`], with the names of the guests.
@@ -72,7 +72,7 @@ impl Traffic {
         opened.into_iter().map(begin).collect::<Result<_>>().map(Self)
     }
 
-    /// Begins to record the times of transactions.
+    /// Starts recording the times of transactions.
     pub fn begin_measuring(&self) {
         self.0.iter().for_each(|pair| pair.client.begin_measuring());
     }

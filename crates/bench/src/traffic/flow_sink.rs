@@ -1,5 +1,5 @@
-//! A receiver of numbered UDP packets of many flows. It remembers which packets have arrived, and
-//! the longest pause of a flow.
+//! A receiver of numbered UDP packets of many flows. It records which packets have arrived, and the
+//! longest pause of a flow.
 
 use std::net::{IpAddr, UdpSocket};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::sink::{BATCH, READ_LEN, receive_batch, start_receiver};
 use crate::lab::Guest;
 use crate::{Error, Result};
 
-/// The highest packet number that is remembered. Higher ones are ignored.
+/// The highest packet number that is recorded. Higher ones are ignored.
 const MAX_NUMBER: u64 = 1 << 30;
 
 /// A running receiver. Dropping it ends it.
@@ -32,28 +32,29 @@ struct Shared {
     arrivals: Mutex<Arrivals>,
 }
 
-/// What has arrived. Packet `n` belongs to flow `n % flows`, and has `n` in its first eight bytes.
+/// The packets that have arrived. Packet `n` belongs to flow `n % flows`, and starts with `n` in
+/// its first eight bytes.
 #[derive(Debug)]
 struct Arrivals {
     /// A bit for each packet number.
     seen: Vec<u64>,
-    /// The last packet of each flow.
+    /// The arrival time of the last packet of each flow.
     last: Vec<Option<Instant>>,
-    /// The longest pause that has ended, of any flow.
+    /// The longest pause between two packets of a flow, over all flows.
     longest_pause: Duration,
     duplicates: u64,
 }
 
-/// What became of the packets of a window.
+/// The losses among the packets of a window, which is a range of packet numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct FlowLosses {
     /// Packets of the window.
     pub packets: u64,
-    /// Those that did not arrive.
+    /// Packets that did not arrive.
     pub lost: u64,
     /// Flows that lost packets.
     pub flows_with_losses: usize,
-    /// The most packets that one flow lost.
+    /// The largest number of packets that one flow lost.
     pub most_of_a_flow: u64,
     /// Flows of which no packet arrived.
     pub silent_flows: usize,
@@ -130,18 +131,18 @@ impl FlowSink {
         self.port
     }
 
-    /// Forgets the pauses until now.
+    /// Starts a window: resets the longest pause.
     pub fn begin_window(&self) {
         self.arrivals().longest_pause = Duration::ZERO;
     }
 
-    /// What became of the packets with these numbers.
+    /// The losses among the packets with these numbers.
     pub fn losses(&self, window: Range<u64>) -> FlowLosses {
         self.arrivals().losses(window)
     }
 
     /// The longest time between two packets of one flow since the window began. A pause that has
-    /// not ended counts up to now.
+    /// not ended is measured up to now.
     pub fn longest_pause(&self) -> Duration {
         let (now, arrivals) = (Instant::now(), self.arrivals());
         let open = arrivals.last.iter().flatten().map(|last| now.saturating_duration_since(*last));
@@ -195,7 +196,7 @@ mod tests {
     fn losses_are_found_by_flow_when_packets_are_missing() {
         let mut arrivals = Arrivals::new(4);
         let start = Instant::now();
-        // Flow 1 loses its second packet, and flow 3 all of them.
+        // Flow 1 loses its second packet, and flow 3 all its packets.
         for number in (0..12).filter(|number| *number != 5 && number % 4 != 3) {
             arrivals.arrive(number, start + Duration::from_millis(number));
         }

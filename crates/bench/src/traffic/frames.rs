@@ -1,4 +1,4 @@
-//! Raw frames of guests, with any addresses and ports.
+//! Raw Ethernet frames of guests, with any addresses and ports.
 
 use std::net::Ipv4Addr;
 
@@ -11,7 +11,7 @@ use wire::checksum::checksum;
 use crate::Result;
 use crate::lab::{GUEST_DEVICE, Guest};
 
-/// Bytes of the virtio-net header before each frame. All zeros mean that nothing is offloaded.
+/// Bytes of the virtio-net header before each frame. A header of zeros requests no offload.
 const VNET_LEN: usize = 10;
 const ETHERNET: usize = VNET_LEN;
 const IP: usize = ETHERNET + 14;
@@ -30,7 +30,7 @@ pub fn socket(guest: &Guest) -> Result<PacketSocket> {
     Ok(guest.run(open)??)
 }
 
-/// As [`socket`], for the guest with this namespace.
+/// Like [`socket`], for the guest in this namespace.
 ///
 /// # Errors
 /// The guest has no device.
@@ -43,7 +43,7 @@ fn open() -> netdev::Result<PacketSocket> {
     PacketSocket::open_name(GUEST_DEVICE, &SocketFilter::nothing(), options)
 }
 
-/// A shortest IPv4 frame after a virtio-net header, as [`socket`] takes it.
+/// An IPv4 frame of minimum length after a virtio-net header, in the form that [`socket`] sends.
 #[derive(Debug)]
 pub struct Frame<'a>(&'a mut [u8]);
 
@@ -70,7 +70,8 @@ impl<'a> Frame<'a> {
         let mut bytes = Self::udp_template(from, to);
         bytes[IP + 9] = TCP;
         bytes[TRANSPORT..].fill(0);
-        // 20 bytes of header, SYN, and a window. No receiver verifies the checksum.
+        // The header is 20 bytes long, with the flag SYN and a window. No receiver verifies the
+        // checksum.
         bytes[TRANSPORT + 12..][..4].copy_from_slice(&[0x50, 0x02, 0xff, 0xff]);
         // A SYN has no payload: the IP packet is shorter than the padded frame.
         bytes[IP + 2..][..2].copy_from_slice(&40_u16.to_be_bytes());
@@ -78,7 +79,7 @@ impl<'a> Frame<'a> {
         bytes
     }
 
-    /// The frame in `bytes`, made by one of the templates.
+    /// The frame in `bytes`, which one of the templates created.
     pub fn of(bytes: &'a mut [u8]) -> Self {
         Self(bytes)
     }

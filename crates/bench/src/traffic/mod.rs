@@ -1,4 +1,4 @@
-//! Traffic between guests, and between real hosts. No other program is needed.
+//! Traffic between guests, and between real hosts. It needs no external program.
 
 pub mod blast;
 pub mod connections;

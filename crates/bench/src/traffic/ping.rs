@@ -1,5 +1,5 @@
 //! Echo requests (ICMP, RFC 792; ICMPv6, RFC 4443 section 4.1) over the kernel's ping sockets. The
-//! kernel sets identifier and checksum, and delivers only the replies to this socket.
+//! kernel sets identifier and checksum, and delivers only replies to requests of this socket.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,12 +15,12 @@ const ICMPV4_ECHO_REQUEST: u8 = 8;
 const ICMPV4_ECHO_REPLY: u8 = 0;
 const ICMPV6_ECHO_REQUEST: u8 = 128;
 const ICMPV6_ECHO_REPLY: u8 = 129;
-/// Header and the customary 56 bytes of payload.
+/// The ICMP header and the customary 56 bytes of payload.
 const ECHO_LEN: usize = 8 + 56;
 /// How long to wait for a reply. A busy machine may schedule the receiver late.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long to wait before the target is known to reply. Short, so that the first reply is not
-/// missed by long.
+/// How long to wait for each reply before the target has replied for the first time. A short
+/// timeout repeats requests often, so that the first reply is measured precisely.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// How long the first ping may take, including the start of daemons.
@@ -31,9 +31,9 @@ const READY_LIMIT: Duration = Duration::from_secs(10);
 pub struct PingReport {
     /// Requests sent.
     pub sent: u32,
-    /// Answers received in time.
+    /// Replies received in time.
     pub received: u32,
-    /// Median round-trip time in microseconds; `None` without any answer.
+    /// Median round-trip time in microseconds; `None` without any reply.
     pub rtt_median_us: Option<f64>,
     /// Longest round-trip time in microseconds.
     pub rtt_max_us: Option<f64>,
@@ -75,7 +75,7 @@ impl Pinger {
         Ok(Self { socket, target, sequence: 0 })
     }
 
-    /// Sends requests until the first answer, at most for `limit`.
+    /// Sends requests until the first reply, for at most `limit`.
     ///
     /// # Errors
     /// [`Error::Deadline`] without an answer, [`Error::Interrupted`].
@@ -85,7 +85,7 @@ impl Pinger {
         stop.wait_for(&what, limit, || {
             Ok(match self.ping_once(PROBE_TIMEOUT) {
                 Ok(answer) => answer.map(|_| ()),
-                // Before the path is up, "no route" and "host unreachable" are expected.
+                // Until the path works, "no route" and "host unreachable" are expected.
                 Err(error) => {
                     last_error = error.to_string();
                     None
@@ -120,7 +120,7 @@ impl Pinger {
         })
     }
 
-    /// One request, and the round-trip time of its reply; `None` after `timeout`.
+    /// Sends one request. Returns the round-trip time of its reply; `None` after `timeout`.
     fn ping_once(&mut self, timeout: Duration) -> Result<Option<Duration>> {
         let failed = |e| Error::io(format!("ping {}", self.target))(e);
         self.sequence = self.sequence.wrapping_add(1);
@@ -148,7 +148,8 @@ impl Pinger {
     }
 }
 
-/// Waits until `from` has a device and `to` replies, while the contender's processes run.
+/// Waits until `from` has a device and `to` replies. Checks meanwhile that the contender's
+/// processes are running.
 pub fn first_ping(
     from: &Guest,
     to: &Guest,
@@ -159,7 +160,7 @@ pub fn first_ping(
     let mut last = String::new();
     let opened = stop.wait_for(&what, READY_LIMIT, || {
         attachment.check()?;
-        // Without the device there is no route yet.
+        // There is no route before the device exists.
         let opened = from.run(|| Pinger::open(to.ip4().into()))?.and_then(|mut pinger| {
             pinger.wait_for_answer(Duration::from_millis(200), stop).map(|()| pinger)
         });
@@ -189,7 +190,7 @@ fn echo_request(target: IpAddr, sequence: u16) -> [u8; ECHO_LEN] {
     bytes
 }
 
-/// True when `bytes` are the reply to [`echo_request`] of the same arguments, including its
+/// True when `bytes` are the reply to the [`echo_request`] with the same arguments, including its
 /// payload.
 fn is_answer(target: IpAddr, sequence: u16, bytes: &[u8]) -> bool {
     let reply = if target.is_ipv4() { ICMPV4_ECHO_REPLY } else { ICMPV6_ECHO_REPLY };

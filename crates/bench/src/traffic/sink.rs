@@ -1,4 +1,5 @@
-//! A receiver that counts UDP packets, many in one system call, and tracks their numbers.
+//! A receiver that counts UDP packets, many in one system call, and records the highest packet
+//! number.
 
 use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,9 +16,9 @@ use nix::sys::socket::{MsgFlags, MultiHeaders, recvmmsg, setsockopt, sockopt};
 use crate::lab::Guest;
 use crate::{Error, Result};
 
-/// Packets of one system call.
+/// Packets received with one system call.
 pub(super) const BATCH: usize = 64;
-/// Bytes of a packet that are read.
+/// Bytes that are read of each packet.
 pub(super) const READ_LEN: usize = 64;
 /// How often a waiting receiver checks whether the run is over.
 const WAIT: Duration = Duration::from_millis(100);
@@ -40,14 +41,15 @@ struct SinkState {
     next: AtomicU64,
 }
 
-/// Starts a thread on this processor that receives from a socket. Returns the port too.
+/// Starts a thread on the processor `cpu` that receives from `socket`. Returns the thread and the
+/// port.
 pub(super) fn start_receiver(
     socket: UdpSocket,
     cpu: usize,
     receive: impl FnOnce(&UdpSocket) + Send + 'static,
 ) -> std::io::Result<(u16, JoinHandle<()>)> {
     socket.set_read_timeout(Some(WAIT))?;
-    // Without the capability, the default size must suffice.
+    // Errors are ignored: without the capability, the default buffer size is used.
     let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
     let port = socket.local_addr()?.port();
     let work = move || {
@@ -61,8 +63,8 @@ pub(super) fn start_receiver(
 }
 
 impl Sink {
-    /// Counts UDP packets to `address` of `guest`, on a port that the kernel chooses and on the
-    /// guest's processor.
+    /// Counts UDP packets to `address` of `guest`, on a port that the kernel chooses. The thread
+    /// runs on the guest's processor.
     ///
     /// # Errors
     /// The socket or the thread cannot be created.
@@ -95,7 +97,7 @@ impl Sink {
         self.shared.received.load(Ordering::Relaxed)
     }
 
-    /// One more than the highest number so far, where the first eight bytes are the number.
+    /// One more than the highest packet number received. The number is in the first eight bytes.
     pub fn next_number(&self) -> u64 {
         self.shared.next.load(Ordering::Relaxed)
     }
@@ -133,7 +135,8 @@ fn receive(socket: &UdpSocket, shared: &SinkState) {
     }
 }
 
-/// Receives packets with one system call. Returns their lengths; `packets` gets their beginnings.
+/// Receives packets with one system call. Returns their lengths, and writes their first bytes to
+/// `packets`.
 pub(super) fn receive_batch(
     socket: &UdpSocket,
     headers: &mut MultiHeaders<()>,

@@ -1,4 +1,5 @@
-//! The packets of a hostile guest, and the network in which they cost the switch most.
+//! The packets of a hostile guest, and the network configurations in which they cost the switch
+//! most.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -18,25 +19,26 @@ const ROUTER: (MacAddr, Ipv4Addr) =
 const LISTED: (Ipv4Addr, Ipv4Addr, u16, u16) =
     (Ipv4Addr::new(10, 201, 170, 85), Ipv4Addr::new(10, 202, 85, 170), 0x5a5a, 0xa5a5);
 
-/// A kind of attack.
+/// A type of attack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attack {
-    /// Every packet is a new connection, and needs a megaflow of its own because of an ACL.
+    /// Every packet is a new connection, and an ACL makes each one need a separate megaflow.
     UpcallFlood,
-    /// TCP SYNs to every address of a /16 behind a router, which must resolve each of them.
+    /// TCP SYNs to every address of a /16 behind a router, which must resolve each address.
     PortScan,
-    /// Every packet differs from each field of an ACL in another bit, and so needs another mask.
+    /// Every packet differs from each field of an ACL in another bit, and so needs a new megaflow
+    /// mask.
     TupleSpace,
-    /// TCP SYNs of connections that are tracked, and of which no second packet follows.
+    /// TCP SYNs of tracked connections; no second packet follows on any of them.
     SynFlood,
 }
 
 impl Attack {
-    /// The network file of the attack.
+    /// The network file for the attack.
     pub fn network(self, lab: &Lab<'_>) -> String {
         let mut text = network_toml(lab, TunnelType::Geneve);
         match self {
-            // The common entries below suffice.
+            // The ACL entries that all attacks share suffice.
             Self::UpcallFlood => {}
             Self::PortScan => text += &wide(lab),
             Self::TupleSpace => text += &crossed_lists(),
@@ -45,12 +47,12 @@ impl Attack {
         text + &connection_lists()
     }
 
-    /// The first packet from `from`, and the function that makes the next ones. `to` is the target
-    /// where there is one.
+    /// The first packet from `from`, and the function that generates the next ones. `to` is the
+    /// target, if the attack has one.
     pub fn packets(self, from: &Guest, to: &Guest) -> (Vec<u8>, Change) {
         let (source, target) = ((from.mac(), from.ip4()), (to.mac(), to.ip4()));
         match self {
-            // A port without a listener, so that arriving packets cost the guest little.
+            // No guest listens on this port, so that arriving packets cost the guest little.
             Self::UpcallFlood => connections(from, to, 9, 0),
             Self::PortScan => {
                 let change = |number: u64, bytes: &mut [u8]| {
@@ -76,8 +78,8 @@ impl Attack {
                     let mut frame = Frame::of(bytes);
                     let which = scramble(number);
                     let (src, dst, src_port, dst_port) = LISTED;
-                    // One bit of each field differs, which decides the length of the matched
-                    // prefix.
+                    // One bit of each field differs from the ACL's value. Its position determines
+                    // the length of the matched prefix.
                     let bit32 = |shift: u32| 1_u32 << (which >> shift & 31);
                     let bit16 = |shift: u32| 1_u16 << (which >> shift & 15);
                     let flip =
@@ -90,8 +92,8 @@ impl Attack {
         }
     }
 
-    /// A packet from `from` that costs the switch as little as possible and ends like those of the
-    /// attack: at `to`, or for the scan, whose targets mostly do not exist, as a drop.
+    /// A packet from `from` that costs the switch as little as possible. It ends like the packets
+    /// of the attack: at `to`, or for the scan as a drop, because most of its targets do not exist.
     pub fn harmless(self, from: &Guest, to: &Guest) -> Vec<u8> {
         let mac = match self {
             Self::UpcallFlood | Self::TupleSpace | Self::SynFlood => to.mac(),
@@ -99,7 +101,7 @@ impl Attack {
         };
         let mut bytes = Frame::udp_template((from.mac(), from.ip4()), (mac, to.ip4()));
         if self == Self::SynFlood {
-            // What is not IP is not tracked.
+            // The switch does not track frames that are not IP.
             Frame::of(&mut bytes).set_ethertype(LOCAL_EXPERIMENT);
         }
         bytes
@@ -120,12 +122,13 @@ fn stateful_lists() -> String {
     list("from-port") + &list("to-port")
 }
 
-/// A destination that no port has. The switch drops its frames at once.
+/// A destination MAC address that no port has. The switch drops frames to it at once.
 const NOBODY: MacAddr = MacAddr([0x02, 0x77, 0, 0, 0xfe, 0xfe]);
 /// The scanner's address, that of the first guest of the first host.
 const SCANNER: [u8; 4] = [10, 77, 0, 11];
 
-/// An ACL entry for each field, so that a megaflow's mask depends on the common prefix with each.
+/// An ACL entry for each field. A megaflow's mask then depends on the length of the common prefix
+/// with each entry.
 fn crossed_lists() -> String {
     let (src, dst, src_port, dst_port) = LISTED;
     [

@@ -1,13 +1,15 @@
-//! A hostile guest: the share that other guests keep, and the resources of the switch.
+//! Measures how much throughput a hostile guest leaves to other guests, and which resources of the
+//! switch it uses.
 //!
-//! On the first host guest A attacks. Guest B sends UDP packets and new connections at steady
-//! rates, and TCP as fast as possible. B is measured alone, during the attack, and alone again.
+//! On the first host, guest A attacks. Guest B sends UDP packets and new connections at steady
+//! rates, and TCP as fast as possible. B is measured without the attack, during the attack, and
+//! again after it.
 //!
-//! All guests and both switches share the processors of this machine, and the switch is not to
-//! blame for the share of A's sender. So the steady packets count relative to those that B could
-//! send. TCP is also compared with its rate while A sends packets of *one* connection, which cost
-//! the switch as little as possible. For the port scan these are packets that the switch drops at
-//! once.
+//! All guests and both switches share the processors of this machine, and A's sender uses some
+//! processor time itself. That is no fault of the switch. So received steady packets are judged
+//! relative to those that B could send. TCP is also compared with its rate while A sends packets of
+//! *one* connection, which cost the switch as little as possible. For the port scan these are
+//! packets that the switch drops at once.
 
 use std::time::{Duration, Instant};
 
@@ -26,43 +28,46 @@ use crate::{Error, Result};
 const STEADY_PPS: f64 = 20_000.0;
 /// B's rate of new connections.
 const NEW_PPS: f64 = 1_000.0;
-/// The part of its throughput that B must keep.
+/// The share of its throughput that B must keep.
 const KEPT_THROUGHPUT: f64 = 0.8;
-/// The part of its TCP throughput that B must have again after the attack. Only half, because the
-/// throughput of B alone varies: docs/results/2026-11-26-tuple-space.md.
+/// The share of its TCP throughput that B must regain after the attack. The limit is low because
+/// the throughput of B varies even without an attack: docs/results/2026-11-26-tuple-space.md.
 const RECOVERED: f64 = 0.5;
-/// The part of its new connections that B must keep.
+/// The share of its new connections that must still succeed.
 const KEPT_SETUPS: f64 = 0.9;
-/// The most megaflows of a switch: its default limit.
+/// The largest number of megaflows of a switch: its default limit.
 const MEGAFLOWS: u64 = 200_000;
-/// The caches that may have a copy of a megaflow: those of two workers, and the programs' tables.
+/// The number of caches that may have a copy of a megaflow: those of two workers, and the maps of
+/// the eBPF programs.
 const COPIES: u64 = 3;
-/// The most masks of a port, plus the exact-match mask.
+/// The largest number of masks of a port, plus the exact-match mask.
 const MASKS_PER_PORT: u64 = 257;
-/// The most connections that a guest's port may open, and the most of all ports.
+/// The largest number of connections that a guest's port may open, and the largest number of all
+/// ports.
 const CONNECTIONS: [u64; 2] = [500_000, 750_000];
-/// The memory that a connection may take, which is not counted as growth.
+/// The memory of a connection, which is not counted as growth.
 const CONNECTION_BYTES: u64 = 256;
-/// How many connections the flood must have opened at least, or it was none.
+/// The smallest number of opened connections that counts as a flood.
 const FLOODED: u64 = 100_000;
-/// The growth of memory that is allowed after the warm-up. Megaflows come and go, and the allocator
-/// keeps its pages.
+/// The growth of memory that is allowed after the warm-up. Megaflows are created and deleted all
+/// the time, and the allocator keeps its pages.
 const FLAT: f64 = 1.10;
-/// The least warm-up of an attack: twice the idle timeout of megaflows, so that the first ones have
-/// expired.
+/// The shortest warm-up of an attack: twice the idle timeout of megaflows, so that the first ones
+/// have expired.
 const WARM_UP: Duration = Duration::from_secs(20);
 /// How long B may take to establish a TCP connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How often the switch's counters are read.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// The start of TCP, which is not measured.
+/// How long TCP may start up (slow start) before the measurement begins.
 const TCP_START: Duration = Duration::from_millis(300);
-/// The start of a UDP stream through stateful ACLs: the time until it counts as established.
+/// How long a UDP stream through stateful ACLs runs before the measurement: until it counts as
+/// established.
 const STREAM_START: Duration = Duration::from_secs(3);
 /// The rate of the replies to the steady packets.
 const REPLY_PPS: f64 = 20.0;
 
-/// The rates that B gets.
+/// The rates that B achieves.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct VictimRates {
     steady: ReceivedRate,
@@ -91,19 +96,18 @@ impl ReceivedRate {
 struct PeakUsage {
     megaflows: u64,
     masks: u64,
-    /// With a SYN flood: the connections opened by A's port, and by tunnels of the other host.
+    /// The connections opened by A's port, and by tunnels of the other host. Only with a SYN flood.
     connections: [u64; 2],
     /// Resident bytes after the warm-up.
     warm_bytes: u64,
-    /// The connections opened by A's port then.
+    /// The connections opened by A's port until the end of the warm-up.
     warm_connections: u64,
     late_bytes: u64,
 }
 
-/// Runs `attack` with A sending at `pace`; each measurement takes `seconds`.
+/// Runs `attack`, in which A sends at `pace`; each measurement takes `seconds`.
 ///
-/// # Errors
-/// The test bed fails. What B loses is in the report.
+/// The test bed fails. Losses of B are not an error but part of the report.
 pub fn run(
     attack: Attack,
     bed: &mut TestBed<'_>,
@@ -122,7 +126,7 @@ pub fn run(
 
     let (template, change) = attack.packets(bad, target);
     let blast = Blast::start(socket(bad)?, template, change, pace, bad.cpu())?;
-    // The switch may grow until its caches are full.
+    // The memory of the switch may grow until its caches are full.
     watch(bed, attack, &mut peak, seconds.max(WARM_UP))?;
     let warm = bed.footprint(0)?.resident_bytes;
     peak.warm_bytes = std::mem::take(&mut peak.late_bytes).max(warm);
@@ -209,7 +213,7 @@ fn judge_bounds(report: &mut TrustReport, peak: &PeakUsage, idle: Footprint, ful
         "masks",
         format!("{} (at most {most})", peak.masks),
     );
-    // The table may still fill after the warm-up.
+    // The connection table may still fill up after the warm-up.
     let opened_since = peak.connections[0].saturating_sub(peak.warm_connections);
     let table_bytes = opened_since * CONNECTION_BYTES;
     let flat_bytes = peak.late_bytes.saturating_sub(table_bytes);
@@ -232,7 +236,7 @@ fn judge_bounds(report: &mut TrustReport, peak: &PeakUsage, idle: Footprint, ful
     report.judge(CriterionResult::of(same), "descriptors and threads", text);
 }
 
-/// Whether the flood has opened many connections, and at most as many as the limit.
+/// Judges whether the flood has opened many connections, and no more than the limit.
 fn judge_connections(report: &mut TrustReport, peak: [u64; 2]) {
     for ((what, peak), most) in
         ["A's port", "the other host's tunnels"].into_iter().zip(peak).zip(CONNECTIONS)
@@ -243,7 +247,7 @@ fn judge_connections(report: &mut TrustReport, peak: [u64; 2]) {
     }
 }
 
-/// Measures B: half of the time UDP and new connections, the other half TCP.
+/// Measures B: UDP and new connections in one half of the time, TCP in the other half.
 fn share(
     bed: &mut TestBed<'_>,
     attack: Attack,
@@ -259,7 +263,7 @@ fn share(
     Ok(VictimRates { steady, new, tcp_gbps, attack_pps })
 }
 
-/// The rates of arriving packets, of the steady stream and of new connections.
+/// The rates at which packets of the steady stream and of new connections arrive.
 fn udp(
     bed: &mut TestBed<'_>,
     attack: Attack,
@@ -273,12 +277,12 @@ fn udp(
     Frame::of(&mut template).set_ports(replies.port(), sinks[0].port());
     let steady =
         Blast::start(socket(from)?, template, |_, _| (), Pace::PerSecond(STEADY_PPS), from.cpu())?;
-    // Only a connection with replies becomes established.
+    // A UDP connection becomes established only if there are replies.
     let mut reply = Frame::udp_template((to.mac(), to.ip4()), (from.mac(), from.ip4()));
     Frame::of(&mut reply).set_ports(sinks[0].port(), replies.port());
     let pace = Pace::PerSecond(REPLY_PPS);
     let _replies = Blast::start(socket(to)?, reply, |_, _| (), pace, to.cpu())?;
-    // Another series each time, so that no megaflow of an earlier one matches.
+    // A new seed for each measurement, so that its packets match no megaflow of an earlier one.
     let seed = Instant::now().elapsed().as_nanos() as u64 ^ u64::from(sinks[1].port()) << 20;
     let (template, change) = connections(from, to, sinks[1].port(), seed);
     let new = Blast::start(socket(from)?, template, change, Pace::PerSecond(NEW_PPS), from.cpu())?;
@@ -304,7 +308,7 @@ fn tcp(
     let [from, to] = victims(bed);
     let flow = Flow::stream(from, to, to.ip4().into())?;
     let stop = bed.stop_flag();
-    // A loss of the handshake is not a failure: the throughput of B is judged.
+    // A handshake that fails is repeated: only the throughput of B is judged.
     let mut refusal = String::new();
     let streams = stop.wait_for("a TCP connection of B", CONNECT_LIMIT, || {
         match Traffic::start(&[flow], stop) {
@@ -357,7 +361,7 @@ fn watch(
     }
 }
 
-/// B, and the guest to which it sends.
+/// B, and the guest that receives its traffic.
 fn victims<'a>(bed: &TestBed<'a>) -> [&'a Guest; 2] {
     let lab = bed.lab();
     [lab.guest(0, 1), lab.guest(1, 1)]

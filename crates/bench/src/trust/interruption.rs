@@ -1,6 +1,6 @@
 //! Interruptions: kills, stops, reloads, a crash loop and changes of the program, one after
-//! another, under paced traffic of very many flows. Counts lost packets by flow, flows that stay
-//! interrupted, and the longest gap.
+//! another, under traffic of up to a million flows at fixed rates. Counts lost packets by flow and
+//! flows that stay interrupted, and measures the longest gap.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,31 +17,31 @@ use crate::traffic::connections::{acl, connection_lists, connections};
 use crate::traffic::flow_sink::{FlowLosses, FlowSink};
 use crate::traffic::frames::{socket, socket_in};
 
-/// The time between two packets of one of the many flows. A megaflow without a packet for 10 s is
-/// deleted.
+/// The time between two packets of one of the many flows. Megaflows expire after 10 s without a
+/// packet.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// The same for fewer flows than [`FEW`].
+/// The time between two packets of a flow with fewer than [`FEW`] flows.
 const SHORT_INTERVAL: Duration = Duration::from_secs(1);
 const FEW: usize = 10_000;
-/// The flows whose gaps are measured, each way, and the time between two packets of each.
+/// The flows whose gaps are measured, in each direction, and the time between two packets of each.
 const DENSE: (usize, Duration) = (50, Duration::from_millis(10));
-/// The same beside few flows, for a short run that leaves processors to others.
+/// The same for fewer than [`FEW`] flows: a short run that leaves processor time to other programs.
 const SHORT_DENSE: (usize, Duration) = (5, Duration::from_millis(20));
 /// The longest gap of an established flow with the kernel datapath.
 const GAP_LIMIT: Duration = Duration::from_millis(100);
-/// The longest gap with the user datapath, which does not forward without a daemon.
+/// The longest gap with the user datapath. It does not forward while the daemon is not running.
 const USER_GAP_LIMIT: Duration = Duration::from_secs(10);
-/// How long the flows may take until each has a megaflow.
+/// How long it may take until each flow has a megaflow.
 const ESTABLISH_LIMIT: Duration = Duration::from_secs(180);
-/// How long a daemon may take until its first answer.
+/// How long a daemon may take until its first response.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a flow may stay silent before it counts as one that did not come back.
+/// How long a flow may stay silent before it counts as interrupted for good.
 const RETURN_LIMIT: Duration = Duration::from_secs(30);
-/// How long the last packets may take to their receiver.
+/// How long the last packets may take to arrive.
 const DRAIN: Duration = Duration::from_millis(500);
-/// The kills of a crash loop, and how long each daemon lives.
+/// The number of kills in a crash loop, and how long each daemon runs.
 const CRASHES: (usize, Duration) = (10, Duration::from_millis(300));
-/// The kills of a crash loop with few flows.
+/// The number of kills in a crash loop with few flows.
 const FEW_CRASHES: usize = 4;
 /// The offset of the UDP payload in a frame with its virtio-net header.
 const PAYLOAD: usize = 10 + 14 + 20 + 8;
@@ -49,13 +49,13 @@ const PAYLOAD: usize = 10 + 14 + 20 + 8;
 /// An interruption of the first host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Interruption {
-    /// None, for comparison.
+    /// No interruption, for comparison.
     Nothing,
-    /// `weft reload` with another switch.
+    /// `weft reload` with an additional logical switch.
     Reload,
-    /// `weft reload` with another port of the guests' switch.
+    /// `weft reload` with an additional port of the guests' logical switch.
     ReloadPort,
-    /// `weft reload` with another entry of the switch's access control list.
+    /// `weft reload` with an additional entry of the logical switch's access control list.
     ReloadList,
     /// SIGKILL, then a new daemon.
     Kill,
@@ -94,7 +94,7 @@ pub fn network(lab: &Lab<'_>) -> String {
     network_toml(lab, TunnelType::Geneve) + &connection_lists()
 }
 
-/// The network after a reload: with what it adds, which concerns none of the flows.
+/// The network after a reload: `by` adds something that affects none of the flows.
 fn changed_network(lab: &Lab<'_>, by: Interruption) -> String {
     let switch = "\n[[logical_switch]]\nname = \"passing\"\nvni = 102\n";
     let port = "\n[[logical_switch.port]]\nname = \"more\"\nhost = \"h2\"\n\
@@ -132,10 +132,10 @@ impl Series {
         Ok(Self { flows, blast, sink })
     }
 
-    /// The flows of which no packet has arrived since number `first`.
+    /// The number of flows of which no packet has arrived since packet number `first`.
     fn silent_since(&self, first: u64) -> usize {
         let now = self.blast.next_number();
-        // Less than a round does not concern all flows.
+        // A range shorter than a round does not contain every flow.
         let end = now.max(first + self.flows as u64);
         self.sink.losses(first..end).silent_flows
     }
@@ -150,7 +150,7 @@ pub struct Programs<'a> {
     pub old: Option<&'a Path>,
 }
 
-/// Interrupts the daemon of the first host in every way, while guests send `flows` UDP flows.
+/// Applies every interruption to the daemon of the first host, while guests send `flows` UDP flows.
 ///
 /// # Errors
 /// The test bed fails.
@@ -179,7 +179,7 @@ pub fn run<'a>(
     if programs.old.is_some() {
         all.extend([Interruption::Downgrade, Interruption::Upgrade]);
     }
-    // To find out, the programs are loaded.
+    // The check loads eBPF programs, so it is done only once.
     let forwards = bed.forwards_without_daemon();
     if only_reloads {
         all.retain(|it| *it == Interruption::Nothing || it.is_reload());
@@ -190,13 +190,13 @@ pub fn run<'a>(
         series.iter().for_each(|series| series.sink.begin_window());
         let first = series.map(|series| series.blast.next_number());
         let took = interrupt(bed, interruption, programs, flows)?;
-        // Each flow has a packet after the interruption, and then another one.
+        // Each flow sends a packet after the interruption, and then a second one.
         bed.pass(interval * 21 / 10)?;
         let end = series.map(|series| series.blast.next_number());
         let pauses = [&dense[0], &dense[1]].map(|series| series.sink.longest_pause());
         bed.pass(DRAIN)?;
         let lost: Vec<_> = (0..3).map(|at| series[at].sink.losses(first[at]..end[at])).collect();
-        // The last round of the window begins after the interruption.
+        // The last round of the measured packets begins after the interruption.
         let last = [0, 1, 2].map(|at| end[at].saturating_sub(series[at].flows as u64));
         let returned = Instant::now();
         let silent = || [0, 1, 2].map(|at| series[at].silent_since(last[at]));
@@ -224,7 +224,7 @@ fn establish(bed: &mut TestBed<'_>, flows: usize, interval: Duration) -> Result<
     bed.pass(interval * 6 / 5)
 }
 
-/// Interrupts the first host. Returns how long it took until the daemon answered again.
+/// Interrupts the first host. Returns how long it took until the daemon responded again.
 fn interrupt<'a>(
     bed: &mut TestBed<'a>,
     interruption: Interruption,

@@ -1,5 +1,5 @@
-//! Kills: the daemon is killed under traffic and started again, and its remains must not be in the
-//! way.
+//! Kills: the daemon is killed under traffic and started again. State that it left behind must not
+//! disturb its successor.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::traffic::connections::connections;
 use crate::traffic::frames::socket;
 use crate::traffic::sink::Sink;
 
-/// The most time from the start of the daemon to its first answer and the first ping reply of a
-/// guest. The kernel datapath forwards meanwhile.
+/// The longest time from the start of the daemon to its first response and the first ping reply of
+/// a guest. The kernel datapath forwards meanwhile.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long to wait for the reply before the scenario fails.
+/// How long to wait for the response and the reply before the scenario fails.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long traffic flows between two kills.
+/// How long traffic runs between two kills.
 const FLOW: Duration = Duration::from_millis(300);
 /// The lowest packet rate of the guest, with or without a daemon.
 const PPS: f64 = 20_000.0;
-/// Each flow has a packet at least this often. A megaflow without a packet for 10 s is deleted.
+/// The longest time between two packets of a flow. Megaflows expire after 10 s without a packet.
 const FLOW_INTERVAL: f64 = 5.0;
-/// How long the flows may take until each has a megaflow.
+/// How long it may take until each flow has a megaflow.
 const ESTABLISH_LIMIT: Duration = Duration::from_secs(120);
-/// How long the last packets may take to their receiver.
+/// How long the last packets may take to arrive.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// Kills the daemon of the first host `times` times, while its guest sends `flows` UDP flows.
@@ -59,7 +59,7 @@ pub fn run(bed: &mut TestBed<'_>, times: usize, flows: usize) -> Result<TrustRep
     let sent = traffic.finish();
     bed.pass(DRAIN)?;
     let lost = sent.saturating_sub(sink.received() - received);
-    // Both guests must be reachable.
+    // Both guests of the host must be reachable.
     bed.wait_for_answer(lab.guest(0, 1), lab.guest(1, 1), PATIENCE)?;
     let after = (links()?, bed.footprint(0)?);
     let eth0 = lab.guests()[..2].iter().all(|guest| {
@@ -98,7 +98,7 @@ fn judge_recovery(report: &mut TrustReport, took: &[Duration]) {
     report.judge(CriterionResult::of(longest <= LIMIT), "recovery time", text);
 }
 
-/// Notes the drops by reason on the path of the flows.
+/// Adds to the report the drops on the path of the flows, by reason.
 fn note_drops(report: &mut TrustReport, bed: &TestBed<'_>) -> Result<()> {
     let (killed, other) = (bed.counters(0)?, bed.counters(1)?);
     for (what, counters, path) in [
@@ -114,7 +114,7 @@ fn note_drops(report: &mut TrustReport, bed: &TestBed<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Sends every flow until the first host has a megaflow for each. Returns how many it has.
+/// Sends every flow until the first host has a megaflow for each. Returns the number of megaflows.
 fn establish(bed: &mut TestBed<'_>, send: &dyn Fn() -> Result<Blast>, flows: usize) -> Result<u64> {
     let traffic = send()?;
     let stop = bed.stop_flag();
@@ -123,7 +123,7 @@ fn establish(bed: &mut TestBed<'_>, send: &dyn Fn() -> Result<Blast>, flows: usi
         let megaflows = number(&bed.counters(0)?, "/megaflows/megaflows");
         Ok((megaflows >= flows as u64).then_some(megaflows))
     })?;
-    // Other packets have megaflows too, so each flow is sent twice more.
+    // The number includes megaflows of other packets, so each flow is sent twice more.
     bed.pass(Duration::from_secs_f64(2.0 * FLOW_INTERVAL))?;
     traffic.finish();
     bed.pass(DRAIN)?;

@@ -24,9 +24,9 @@ use crate::traffic::blast::Pace;
 use crate::traffic::connections::connection_lists;
 use crate::{Result, Stop};
 
-/// Megaflows beside those of the flows of [`TrustScenario::Kill`].
+/// The megaflows that are allowed in addition to those of the flows of [`TrustScenario::Kill`].
 const SPARE_MEGAFLOWS: usize = 10_000;
-/// How long to wait for another session on this machine.
+/// How long to wait for another lab session on this machine to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A trust scenario.
@@ -36,17 +36,17 @@ pub enum TrustScenario {
     UpcallFlood,
     /// A guest scans a /16.
     PortScan,
-    /// A guest sends packets of which each needs another megaflow mask.
+    /// A guest sends packets that each need another megaflow mask.
     TupleSpace,
     /// A guest sends nothing but SYNs of new connections through stateful ACLs.
     SynFlood,
-    /// The network file is reloaded over and over.
+    /// The network file is reloaded many times.
     Reload,
-    /// The daemon is killed over and over.
+    /// The daemon is killed many times.
     Kill,
     /// The daemon is killed, stopped, reloaded, and replaced by another version.
     Interruption,
-    /// One kind of change over and over, and whether anything leaks.
+    /// One type of change is repeated for a long time, and no resource may leak.
     Soak,
 }
 
@@ -132,7 +132,7 @@ impl TrustScenario {
             }
             Self::Kill => {
                 let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
-                // One port may have half of them.
+                // One port may have only half of all megaflows.
                 let megaflows = Some(flows * 2 + SPARE_MEGAFLOWS);
                 let mut bed = TestBed::start(lab, (weft, *datapath), &text, megaflows)?;
                 let report = kill::run(&mut bed, *kills, *flows)?;
@@ -194,7 +194,7 @@ impl TrustDatapath {
 pub struct TrustOptions {
     /// The program `weft`.
     pub weft: PathBuf,
-    /// An older one, for [`TrustScenario::Interruption`].
+    /// An older program `weft`, for [`TrustScenario::Interruption`].
     pub old: Option<PathBuf>,
     /// The chapter of [`TrustScenario::Soak`]; `None` for all.
     pub chapter: Option<SoakChapter>,
@@ -210,6 +210,6 @@ pub struct TrustOptions {
     pub kills: usize,
     /// The number of UDP flows during the kills.
     pub flows: usize,
-    /// Of the interruptions, only the reloads.
+    /// Limits [`TrustScenario::Interruption`] to reloads.
     pub only_reloads: bool,
 }

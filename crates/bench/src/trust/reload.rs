@@ -1,4 +1,4 @@
-//! Reloads: the network file is reloaded over and over under traffic. Unaffected flows must lose no
+//! Reloads: the network file is reloaded many times under traffic. Unaffected flows must lose no
 //! packet, and no resource may leak.
 
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use crate::traffic::blast::{Blast, Pace};
 use crate::traffic::frames::{Frame, socket};
 use crate::traffic::sink::Sink;
 
-/// The rate of numbered packets, each way.
+/// The rate of numbered packets in each direction.
 const PPS: f64 = 5_000.0;
 /// Reloads before the resource use is recorded for the first time.
 const WARM_UP: usize = 50;

@@ -6,14 +6,14 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CriterionResult {
-    /// It is met.
+    /// The criterion is met.
     Pass,
-    /// It is not met.
+    /// The criterion is not met.
     Fail,
 }
 
 impl CriterionResult {
-    /// [`CriterionResult::Pass`] if `good`.
+    /// Returns [`CriterionResult::Pass`] if `good`.
     pub const fn of(good: bool) -> Self {
         if good { Self::Pass } else { Self::Fail }
     }

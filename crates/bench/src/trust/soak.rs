@@ -1,5 +1,5 @@
-//! Soak: one kind of change over and over under traffic. Afterwards memory, descriptors, threads,
-//! map entries, pins, devices and queueing disciplines must be what they were after the first
+//! Soak: repeats one type of change for a long time under traffic. At the end, memory, descriptors,
+//! threads, map entries, pins, devices and queueing disciplines must be the same as after the first
 //! changes.
 
 use std::collections::BTreeMap;
@@ -23,35 +23,35 @@ use crate::traffic::frames::socket;
 use crate::traffic::sink::Sink;
 use crate::{Error, Result};
 
-/// The part of a chapter after which the resources count.
+/// The share of a chapter's duration that is warm-up. Resources are compared after it.
 const WARM_UP: f64 = 0.4;
 /// The growth of memory that is allowed after the warm-up.
 const FLAT: f64 = 1.05;
-/// The rate of the traffic.
+/// The packet rate of the traffic.
 const PPS: f64 = 2_000.0;
-/// The flows of the traffic.
+/// The number of flows in the traffic.
 const FLOWS: u64 = 1_000;
-/// How long an attack lasts, and then the time until its megaflows are gone.
+/// How long an attack lasts, and how long to wait afterwards until its megaflows have expired.
 const ATTACK: Duration = Duration::from_secs(3);
 const AFTER_ATTACK: Duration = Duration::from_secs(14);
 /// The time between two changes.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long a daemon may take to answer, and a program to list what there is.
+/// How long a daemon may take to respond, and how long a tool may take to list resources.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a chapter changes over and over.
+/// The change that a chapter repeats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum SoakChapter {
-    /// A logical switch with a port comes and goes.
+    /// A logical switch with a port is added and removed.
     #[value(help = "a port comes and goes")]
     Ports,
-    /// Up to 200 remote hosts come and go.
+    /// Up to 200 remote hosts are added and removed.
     #[value(help = "remote hosts do")]
     EndPoints,
-    /// ACLs change, and with them every megaflow.
+    /// ACLs change, which invalidates every megaflow.
     #[value(help = "ACLs change")]
     Programs,
-    /// A guest sends new connections, scans and packets that need new masks.
+    /// A guest sends new connections, port scans and packets that need new masks.
     #[value(help = "a guest attacks")]
     Attacks,
     /// The daemon is killed, stopped and started.
@@ -75,7 +75,7 @@ impl SoakChapter {
         }
     }
 
-    /// The network file before turn `turn`, which repeats after ten turns.
+    /// The network file before turn `turn`. The files repeat after ten turns.
     pub fn network(self, lab: &Lab<'_>, turn: usize) -> String {
         let mut text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
         let turn = turn % 10;
@@ -111,11 +111,11 @@ impl SoakChapter {
     }
 }
 
-/// What the first host uses.
+/// The resources that the first host uses.
 #[derive(Clone, PartialEq, Debug)]
 struct Resources {
     resident_bytes: u64,
-    /// Counts by name. They must not grow.
+    /// The numbers of other resources, by name. They must not grow.
     counts: BTreeMap<String, u64>,
 }
 
@@ -133,7 +133,8 @@ pub fn run(bed: &mut TestBed<'_>, chapter: SoakChapter, duration: Duration) -> R
     let (start, mut samples) = (Instant::now(), Vec::new());
     let mut turns = 0;
     while start.elapsed() < duration {
-        // Each sample is taken in the same state of the network.
+        // After ten turns the network is the same again, so all samples are taken in the same
+        // state.
         for turn in 1..=10 {
             step(bed, chapter, turn)?;
             turns += 1;
@@ -163,7 +164,8 @@ fn step(bed: &mut TestBed<'_>, chapter: SoakChapter, turn: usize) -> Result<()> 
             Ok(())
         }
         SoakChapter::Attacks => {
-            // One attack in ten turns, so that its megaflows are gone before the sample.
+            // Of ten turns, three have an attack, so that its megaflows have expired before the
+            // sample.
             let attacks = [Attack::UpcallFlood, Attack::PortScan, Attack::TupleSpace];
             let turns = (3..).step_by(3).zip(attacks);
             let Some((_, attack)) = turns.take(3).find(|(at, _)| *at == turn) else {
@@ -221,11 +223,11 @@ fn resources(bed: &TestBed<'_>) -> Result<Resources> {
     Ok(Resources { resident_bytes: footprint.resident_bytes, counts })
 }
 
-/// The files that are pinned for the network namespace with this cookie.
+/// The number of files that are pinned for the network namespace with this cookie.
 fn pins(folder: &Path, cookie: u64) -> Result<u64> {
     let (mut found, mut folders) = (0, vec![folder.join(cookie.to_string())]);
     while let Some(folder) = folders.pop() {
-        // A user datapath pins nothing.
+        // The directory is missing with a user datapath, which pins nothing.
         let Ok(entries) = fs::read_dir(&folder) else { continue };
         for entry in entries {
             let entry = entry.map_err(Error::io(format!("list {}", folder.display())))?;
@@ -239,7 +241,7 @@ fn pins(folder: &Path, cookie: u64) -> Result<u64> {
     Ok(found)
 }
 
-/// Compares the samples after the warm-up: the first half with the last.
+/// Compares the first half of the samples after the warm-up with the second half.
 fn judge(report: &mut TrustReport, samples: &[(Duration, Resources)], duration: Duration) {
     let warm = duration.mul_f64(WARM_UP);
     let late: Vec<_> =
@@ -269,7 +271,7 @@ fn judge(report: &mut TrustReport, samples: &[(Duration, Resources)], duration: 
     names.dedup();
     for name in names {
         let (before, after) = (most(first, name), most(last, name));
-        // Guests send packets by themselves, which have a few megaflows.
+        // Packets that the guests' kernels send by themselves also have a few megaflows.
         let spare = if name.starts_with("entries") { before / 20 + 32 } else { 0 };
         let text = format!("{before}, then {after}");
         report.judge(CriterionResult::of(after <= before + spare), name.clone(), text);

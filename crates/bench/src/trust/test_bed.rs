@@ -1,5 +1,5 @@
-//! The test bed of a trust scenario, a test of weft under attack or interruption: a daemon on each
-//! of the two hosts of a lab, and its resource use.
+//! The test bed of a trust scenario (a test of weft under attack or interruption). It runs a daemon
+//! on each of the two hosts of a lab, and measures its resource use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::process::{Process, run};
 use crate::traffic::ping::Pinger;
 use crate::{Error, Result, Stop};
 
-/// How long the daemons may take from their start to the first ping reply.
+/// How long it may take from the start of the daemons to the first ping reply.
 pub const READY_LIMIT: Duration = Duration::from_secs(15);
 /// How long a reload may take.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
@@ -122,7 +122,7 @@ impl<'a> TestBed<'a> {
         self.daemons[host].take().map_or(Ok(()), Process::kill)
     }
 
-    /// True when the daemons have a kernel datapath, which forwards while they are absent.
+    /// True when the daemons have a kernel datapath, which forwards while they are not running.
     pub fn forwards_without_daemon(&self) -> bool {
         self.datapath != TrustDatapath::User && datapath_bpf::check().is_ok()
     }
@@ -157,7 +157,7 @@ impl<'a> TestBed<'a> {
         Ok(())
     }
 
-    /// Waits until `to` replies to a ping of `from`. Returns how long that took.
+    /// Waits until `to` replies to a ping of `from`. Returns how long this took.
     ///
     /// # Errors
     /// No reply within `limit`, or a daemon has ended.
@@ -172,7 +172,7 @@ impl<'a> TestBed<'a> {
         let what = format!("a ping answer from {} to {}", to.name(), from.name());
         stop.wait_for(&what, limit, || {
             self.check()?;
-            // Until the daemon has created the guest's device, the guest has no route.
+            // The guest has no route until the daemon has created its device.
             let opened = from.run(|| Pinger::open(to.ip4().into()))?;
             let answered = opened
                 .and_then(|mut pinger| pinger.wait_for_answer(Duration::from_millis(200), stop));
@@ -184,10 +184,9 @@ impl<'a> TestBed<'a> {
         Ok(start.elapsed())
     }
 
-    /// Waits until the daemon of `host` answers requests. Returns how long that took.
+    /// Waits until the daemon of `host` responds to requests. Returns how long this took.
     ///
-    /// # Errors
-    /// No answer within `limit`, or a daemon has ended.
+    /// No response within `limit`, or a daemon has ended.
     pub fn wait_ready(&mut self, host: usize, limit: Duration) -> Result<Duration> {
         let start = Instant::now();
         let stop = self.stop_flag();
@@ -225,7 +224,7 @@ impl<'a> TestBed<'a> {
         ask(&self.control(host), &json!({ "command": "show" }), ReplyForm::Line, |_| {})
     }
 
-    /// How many connections packets from `port` have opened on `host`.
+    /// How many connections were opened by packets from `port` on `host`.
     ///
     /// # Errors
     /// The daemon does not respond.
@@ -246,12 +245,12 @@ impl<'a> TestBed<'a> {
         Ok(found)
     }
 
-    /// The counters of crate `switch` in the daemon of `host`, without the megaflows.
+    /// The counters of the crate `switch` in the daemon of `host`, without the megaflows.
     ///
     /// # Errors
     /// The daemon does not respond.
     pub fn switch_counters(&self, host: usize) -> Result<Value> {
-        // No megaflow has that many packets, so the answer has no rows.
+        // No megaflow has that many packets, so the response has no rows.
         let request = json!({ "command": "flows", "min_packets": u64::MAX });
         let mut end = ask(&self.control(host), &request, ReplyForm::Rows, |_| {})?;
         Ok(end["switch"].take())

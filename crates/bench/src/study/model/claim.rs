@@ -1,4 +1,4 @@
-//! The claims of the published studies, and the form of a verdict on them.
+//! The claims of the published studies, and the data types of verdicts on them.
 
 use serde::Serialize;
 
@@ -18,12 +18,12 @@ pub enum ClaimVerdict {
     HoldsSoFar,
     /// Some measurements contradict it and none agrees with it; the others did not converge.
     DoesNotHoldSoFar,
-    /// It is a question, and has an answer.
+    /// The claim is a question, and the measurements answer it.
     Answered,
     /// Within the noise of the machine, the measurements lie on either side of the claim's limit.
     /// More runs or a quieter machine may decide.
     NotConverged,
-    /// This machine or this run lacks what the claim needs.
+    /// This machine or this run lacks something that the claim needs.
     NotTestable,
 }
 
@@ -40,7 +40,7 @@ impl ClaimVerdict {
         Self::NotTestable,
     ];
 
-    /// In words.
+    /// The verdict in words.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -83,7 +83,8 @@ impl Tally {
         self.agree + self.disagree + self.open
     }
 
-    /// The verdict. Open measurements do not change what conclusive ones of both kinds show.
+    /// The verdict. Inconclusive measurements do not matter when others agree and others
+    /// contradict.
     pub(crate) const fn verdict(self) -> ClaimVerdict {
         match (self.agree, self.disagree, self.open) {
             (0, 0, 0) => ClaimVerdict::NotTestable,
@@ -114,7 +115,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// The verdict in words, with the share of measurements behind it if that is not all.
+    /// The verdict in words, with the number of conclusive measurements if some did not converge.
     pub fn words(&self) -> String {
         let words = self.verdict.words();
         let judged = self.measurements.agree + self.measurements.disagree;

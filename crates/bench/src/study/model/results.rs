@@ -1,4 +1,5 @@
-//! `results.json`: every measurement of a run. Reports, verdicts and comparisons use nothing else.
+//! `results.json`: every measurement of a run. Reports, verdicts and comparisons use only this
+//! file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,12 +12,12 @@ use crate::environment::Environment;
 use crate::lab::{Contender, OffloadFlags, Shape};
 use crate::{Error, Result, file};
 
-/// The version of the schema. It grows when a reader of the earlier one would misunderstand a file.
-/// Since 2, a block is one of a whole study. Since 3, verdicts include the noise of the machine and
-/// their number of measurements.
+/// The version of the schema. It is increased when a reader of the earlier version would
+/// misunderstand a file. Since 2, a block repeats the whole study. Since 3, verdicts include the
+/// noise of the machine and their number of measurements.
 pub const SCHEMA: u32 = 3;
 
-/// The first schema in which a block is one of a whole study.
+/// The first version of the schema in which a block repeats the whole study.
 pub(crate) const INTERLEAVED: u32 = 2;
 
 /// The base of all ratios: no tunnel.
@@ -25,7 +26,7 @@ pub const BASE: Contender = Contender::LinuxBridge;
 /// A run of one or more studies.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Results {
-    /// [`SCHEMA`].
+    /// The version, [`SCHEMA`].
     pub schema: u32,
     /// The machine.
     pub environment: Environment,
@@ -43,11 +44,11 @@ pub struct Results {
     pub offloads: BTreeMap<String, OffloadFlags>,
     /// The unavailable contenders.
     pub left_out: Vec<UnavailableContender>,
-    /// The verdict on each claim. Empty while a block is being measured. Not read back, because it
-    /// follows from the samples.
+    /// The verdict on each claim. Empty while a block is being measured. Not read from files,
+    /// because verdicts are computed from the samples.
     #[serde(skip_deserializing, default)]
     pub verdicts: Vec<Finding>,
-    /// The measurements, in their order.
+    /// The measurements, in the order in which they were made.
     pub samples: Vec<Sample>,
 }
 
@@ -67,13 +68,13 @@ pub struct Sample {
     pub study: String,
     /// The scenario, by name.
     pub scenario: String,
-    /// Underlay and guests.
+    /// The shape of the underlay and the guests.
     pub shape: Shape,
     /// The contender.
     pub contender: Contender,
-    /// Which repetition, from 0.
+    /// The number of the repetition, from 0.
     pub block: usize,
-    /// The second run of the base in its block.
+    /// True for the second run of the base in its block.
     pub again: bool,
     /// The figures, unless it failed.
     pub figures: Option<Figures>,
@@ -146,7 +147,7 @@ impl Results {
         serde_json::from_value(value).map_err(|error| no(error.to_string()))
     }
 
-    /// Writes a file, as a whole or not at all.
+    /// Writes a file completely or not at all.
     ///
     /// # Errors
     /// The directory cannot be written to.

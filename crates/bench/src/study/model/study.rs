@@ -2,16 +2,16 @@
 
 use crate::{Error, Result};
 
-/// A study. The first four are published.
+/// A study. The first four repeat published ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Study {
     /// "The Overhead of Software Tunneling", 2012.
     SoftwareTunnelling,
     /// "Jumbo Frames and VXLAN Performance".
     JumboFrames,
-    /// Geneve against VXLAN, by the OVN project.
+    /// Geneve compared to VXLAN, by the OVN project.
     GeneveVsVxlan,
-    /// QinQ against VXLAN and Geneve, with Open vSwitch.
+    /// QinQ compared to VXLAN and Geneve, with Open vSwitch.
     Qinq,
     /// The rates of small packets and of connections, which readers of the studies asked for.
     SmallPackets,

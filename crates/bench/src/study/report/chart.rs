@@ -10,13 +10,13 @@ use crate::study::format::number;
 const WIDTH: f64 = 960.0;
 /// Where the bars begin, right of the names.
 const LEFT: f64 = 150.0;
-/// The room right of the longest bar for its figure.
+/// The space at the right of the longest bar, for its figure.
 const RIGHT: f64 = 150.0;
 const BAR: f64 = 16.0;
 const GAP: f64 = 6.0;
-/// The room above the bars, for the name of the limit.
+/// The space above the bars, for the name of the limit.
 const TOP: f64 = 24.0;
-/// The room below the bars, for the axis.
+/// The space below the bars, for the axis.
 const BOTTOM: f64 = 44.0;
 const TICKS: usize = 5;
 
@@ -101,7 +101,7 @@ fn units(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// The next of a few round steps in each power of ten, at least `value`.
+/// The next round number that is at least `value`: one of a few steps in each power of ten.
 fn round_up(value: f64) -> f64 {
     if value <= 0.0 || !value.is_finite() {
         return 1.0;

@@ -9,13 +9,13 @@ use crate::stats::Estimate;
 use crate::study::model::Results;
 use crate::study::verdict::{Table as Rows, tables};
 
-/// The least number of runs whose interval is meaningful.
+/// The smallest number of runs that gives a meaningful interval.
 const ENOUGH: usize = 3;
 
-/// One contender in one scenario of two runs.
+/// The change of one contender in one scenario between two runs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Change {
-    /// The study, the scenario and the underlay profile.
+    /// The names of the study, the scenario and the underlay profile.
     pub scenario: String,
     /// The contender.
     pub contender: Contender,
@@ -25,8 +25,8 @@ pub struct Change {
     pub after: Estimate,
 }
 
-/// The changes between two runs. Ratios to the bridge are compared, because two runs hardly ever
-/// have the same conditions.
+/// The changes between two runs. Ratios to the bridge are compared, because the conditions of two
+/// runs are rarely the same.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Comparison {
     /// The changes, in the order of the later run.
@@ -36,7 +36,7 @@ pub struct Comparison {
 }
 
 impl Change {
-    /// The change in parts of the earlier ratio.
+    /// The relative change of the ratio, such as 0.1 for +10 %.
     pub fn part(&self) -> f64 {
         self.after.median / self.before.median - 1.0
     }

@@ -9,7 +9,7 @@ use network::TunnelType;
 
 /// The scenario of the throughput sentence: one stream, as published in 2012.
 const STREAM: &str = "tcp_stream-32768B-1i";
-/// weft's VXLAN in the kernel datapath, which is compared with kernel VXLAN.
+/// VXLAN with weft's kernel datapath, which is compared with kernel VXLAN.
 const PROGRAMS: Contender = Contender::Weft(Datapath::Kernel, TunnelType::Vxlan);
 /// The contenders of the summary, and their names in sentences.
 const TOLD: [(Contender, &str); 6] = [
@@ -22,7 +22,8 @@ const TOLD: [(Contender, &str); 6] = [
 ];
 
 /// The verdicts, the throughput of a stream, and the cost of a message, as items of a Markdown
-/// list. `copied` are counts on the wire that delivers copies, if there are any.
+/// list. `copied` are the counts with [`Wire::Copies`](crate::exact::Wire::Copies), if there are
+/// any.
 pub fn findings(results: &Results, counted: &Baseline, copied: Option<&Baseline>) -> [String; 3] {
     [claims(&results.verdicts), stream(results), message(counted, copied)]
 }
@@ -33,7 +34,7 @@ fn item(sentence: &str, figures: impl IntoIterator<Item = String>) -> String {
     format!("**{sentence}**{}", figures.collect::<String>())
 }
 
-/// `a, b and c`.
+/// Joins words to `a, b and c`.
 fn list(words: &[&str]) -> String {
     match words {
         [] => String::new(),
@@ -42,7 +43,7 @@ fn list(words: &[&str]) -> String {
     }
 }
 
-/// The conclusive claims in a line each, and the others by number.
+/// One line for each conclusive claim, and the numbers of the other claims.
 fn claims(all: &[Finding]) -> String {
     let with = |verdict| -> Vec<&Finding> {
         all.iter().filter(|finding| finding.verdict == verdict).collect()
@@ -75,7 +76,7 @@ fn claims(all: &[Finding]) -> String {
     item(&sentence, told.flat_map(with).map(line).chain(numbers))
 }
 
-/// A claim with its verdict, and the measurements behind it if they are not all.
+/// A claim with its verdict, and the number of conclusive measurements if some did not converge.
 fn line(Finding { claim, verdict, measurements, .. }: &Finding) -> String {
     let by = match verdict {
         ClaimVerdict::HoldsSoFar | ClaimVerdict::DoesNotHoldSoFar => {
@@ -91,13 +92,13 @@ fn line(Finding { claim, verdict, measurements, .. }: &Finding) -> String {
 struct Stream {
     who: Contender,
     words: &'static str,
-    /// The throughput over that of the bridge.
+    /// The throughput divided by that of the bridge.
     ratio: Ratio,
 }
 
 impl Stream {
-    /// True when it is slower than the bridge, false when faster, or why that is unknown. A
-    /// difference within the noise is unknown, as it is for claims.
+    /// True when it is slower than the bridge, false when faster, or why this is unknown. A
+    /// difference within the noise is unknown, as in the verdicts on claims.
     fn beside_the_bridge(&self, evidence: &Evidence<'_>) -> Result<bool, String> {
         match self.ratio.widened()? {
             (_, high, _) if high < 1.0 => Ok(true),
@@ -160,7 +161,7 @@ fn stream(results: &Results) -> String {
     item(&sentence, [format!("of what the bridge carries: {}", figures.join(", "))])
 }
 
-/// The throughput of the bridge over itself (A/A).
+/// The throughput of the bridge's second run divided by that of its first (A/A).
 fn noise(evidence: &Evidence<'_>) -> String {
     let table = evidence
         .of_study(Study::SoftwareTunnelling)
@@ -196,7 +197,7 @@ fn message(counted: &Baseline, copied: Option<&Baseline>) -> String {
     )
 }
 
-/// weft's VXLAN in the kernel datapath over kernel VXLAN, and over the bridge.
+/// Compares the cost of VXLAN in weft's kernel datapath with kernel VXLAN and with the bridge.
 fn programs(counted: &Baseline, than: [&str; 2]) -> Option<[String; 2]> {
     let of = |who: Contender| counted.counted().find(|row| row.contender == who).map(cost);
     let (mine, [vxlan, bridge]) = (of(PROGRAMS)?, than);
@@ -229,7 +230,7 @@ fn grouped(count: f64) -> String {
     text
 }
 
-/// The counts of the contenders of the summary, and the contenders that could not be counted.
+/// The costs of the contenders in the summary, and the contenders that could not be counted.
 fn costs(wire: &str, counted: &Baseline) -> Vec<String> {
     let of = |who: Contender| {
         let row = counted.counted().find(|row| row.contender == who)?;
@@ -388,10 +389,11 @@ mod tests {
         assert_eq!(told.matches("C8").count(), 1);
     }
 
-    /// The kept run of all studies.
+    /// The published run of all studies.
     const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-23-bench");
 
-    /// The kept run with today's verdicts, which take long to compute without optimization.
+    /// The published run with verdicts of the current code. Without compiler optimization they take
+    /// long to compute.
     fn kept_run() -> &'static Results {
         static RUN: LazyLock<Results> =
             LazyLock::new(|| judged(Results::read(&Path::new(KEPT).join("results.json")).unwrap()));

@@ -59,7 +59,7 @@ fn head() -> Markup {
     }
 }
 
-/// Text without the marks of Markdown.
+/// The text without Markdown markup.
 fn plain(text: &str) -> String {
     text.replace(['`', '*'], "")
 }

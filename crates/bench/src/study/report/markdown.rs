@@ -56,7 +56,7 @@ pub(super) fn tally(findings: &[Finding]) -> String {
     format!("{} claims: {}. Click on a claim for its evidence.", findings.len(), parts.join(", "))
 }
 
-/// The method of the run.
+/// The method of the run: repetitions and durations.
 pub(super) fn method(results: &Results) -> String {
     let Results { seconds, blocks, quick, .. } = results;
     let quick = if *quick { " This was a quick run." } else { "" };
@@ -101,7 +101,7 @@ pub(super) fn underlay(table: &Table) -> String {
     text
 }
 
-/// The A/A check of a table.
+/// The result of a table's A/A check, which compares two runs of one contender.
 pub(super) fn noise(table: &Table) -> String {
     let Some(rate) = table.noise else {
         return "A/A: without a second run the noise is unknown: **not converged**.".to_owned();
@@ -178,7 +178,7 @@ fn write_environment(out: &mut String, results: &Results) -> fmt::Result {
     Ok(())
 }
 
-/// The machine and the unavailable contenders, as pairs.
+/// Key-value pairs that describe the machine and the unavailable contenders.
 pub(super) fn environment(results: &Results) -> Vec<(String, String)> {
     let machine = &results.environment;
     let mut pairs = vec![

@@ -7,7 +7,7 @@ use crate::study::model::Study;
 /// The published table of a study.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Published {
-    /// The publisher, and its machines.
+    /// The publisher, and the machines of the published study.
     pub source: String,
     /// The names of the columns.
     pub columns: Vec<&'static str>,
@@ -15,7 +15,8 @@ pub struct Published {
     pub rows: Vec<Vec<&'static str>>,
 }
 
-/// The published table of `study`, if there is one. QinQ was published as graphs without numbers.
+/// The published table of `study`, if there is one. The QinQ study has only graphs, without
+/// numbers.
 pub fn published(study: Study) -> Option<Published> {
     let text = match study {
         Study::SoftwareTunnelling => include_str!("../../../published/software-tunnelling.csv"),

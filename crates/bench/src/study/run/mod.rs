@@ -1,4 +1,5 @@
-//! A run of studies: its options, its plan, its order, and its growing results.
+//! A run of studies: its options, its plan, the order of its measurements, and the recording of
+//! results.
 
 mod options;
 mod plan;

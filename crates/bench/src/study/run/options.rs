@@ -1,4 +1,4 @@
-//! The options of a run, and the cells that they select.
+//! The options of a run, and the cells (contenders and scenarios on one underlay) that they select.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,20 +17,20 @@ pub struct StudyOptions {
     pub studies: Vec<Study>,
     /// Two short runs in place of five long ones.
     pub quick: bool,
-    /// Repetitions, if not the default number.
+    /// The number of repetitions; `None` is the default number.
     pub blocks: Option<usize>,
-    /// The most additional repetitions of a study while its last three runs do not agree
-    /// ([`AGREEMENT`](crate::study::AGREEMENT)), if not the default number.
+    /// The largest number of additional repetitions of a study while its last three runs do not
+    /// agree ([`AGREEMENT`](crate::study::AGREEMENT)); `None` is the default number.
     pub repeats: Option<usize>,
-    /// Seconds of each measurement, if not the default.
+    /// Seconds of each measurement; `None` is the default.
     pub seconds: Option<f64>,
-    /// Only these contenders, and the base.
+    /// If set, only these contenders and the base are measured.
     pub contenders: Option<Vec<Contender>>,
-    /// Only scenarios with this text in their name.
+    /// If set, only scenarios with this text in their name.
     pub scenario: Option<String>,
-    /// Only cells with this profile.
+    /// If set, only cells with this profile.
     pub profile: Option<Profile>,
-    /// Only cells with this underlay MTU, in bytes. All cells use it when none has it.
+    /// If set, only cells with this underlay MTU, in bytes. If no cell has it, all cells use it.
     pub mtu: Option<u16>,
     /// The address family of the underlay.
     pub family: IpVersion,
@@ -64,7 +64,8 @@ impl StudyOptions {
         self.blocks.unwrap_or(if self.quick { 2 } else { 5 }).max(1)
     }
 
-    /// Explicit `blocks` and quick runs are not repeated, unless requested.
+    /// The largest number of additional repetitions. By default, runs with explicit `blocks` and
+    /// quick runs have none.
     pub(super) fn repeats(&self) -> usize {
         self.repeats.unwrap_or(if self.quick || self.blocks.is_some() { 0 } else { 2 })
     }
@@ -78,7 +79,7 @@ impl StudyOptions {
         }
     }
 
-    /// Checks that the options select something.
+    /// Checks that the options select at least one scenario.
     ///
     /// # Errors
     /// They select no scenario, or no scenario with one of the requested contenders.
@@ -174,7 +175,8 @@ mod tests {
     use crate::lab::{Datapath, KernelTunnel};
     use network::TunnelType;
 
-    /// On a machine with Open vSwitch in userspace and, of the kernel's tunnels, VXLAN.
+    /// Assumes a machine whose only contenders besides weft and the bridge are Open vSwitch in
+    /// userspace and kernel VXLAN.
     #[test]
     fn quick_run_of_everything_is_planned_for_less_than_ten_minutes() {
         let takes_part = |contender: &Contender| match contender {

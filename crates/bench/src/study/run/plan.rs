@@ -1,4 +1,4 @@
-//! The plan of a run in numbers, and an estimate of its duration.
+//! The size of a run, and an estimate of its duration.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::progress::duration;
 use crate::study::model::Study;
 use crate::study::scenarios::{Cell, RATE_TRIALS, Scenario, Timing};
 
-/// The plan of a run in numbers.
+/// The size of a run: numbers of studies, contenders and measurements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RunPlan {
     studies: usize,
@@ -20,7 +20,7 @@ pub(super) struct RunPlan {
 }
 
 impl RunPlan {
-    /// The numbers of `plan`, without unavailable contenders.
+    /// Counts `plan`, from which unavailable contenders have been removed.
     pub(super) fn of(plan: &[(Study, Vec<Cell>)], blocks: usize, timing: Timing) -> Self {
         let studies = plan.iter().filter(|(_, cells)| !cells.is_empty()).count();
         let mut contenders: Vec<Contender> = Vec::new();
@@ -46,7 +46,7 @@ impl RunPlan {
         self.estimate
     }
 
-    /// The estimated duration with so many repetitions of every study.
+    /// The estimated duration with `repeats` additional repetitions of every study.
     pub(super) fn with_repeats(&self, repeats: usize) -> Duration {
         self.estimate.mul_f64((self.blocks + repeats) as f64 / self.blocks.max(1) as f64)
     }
@@ -70,8 +70,8 @@ impl fmt::Display for RunPlan {
     }
 }
 
-/// The estimated duration of all scenarios of a visit. The constants were measured on two cores;
-/// [`super::run`] logs the actual durations at level `debug`.
+/// The estimated duration of a visit (all scenarios of one contender). The constants were measured
+/// on two cores; [`super::run`] logs the actual durations at level `debug`.
 fn visit(scenarios: &[Scenario], contender: Contender, timing: Timing) -> Duration {
     let millis = Duration::from_millis;
     let join = match contender {
@@ -95,7 +95,7 @@ fn visit(scenarios: &[Scenario], contender: Contender, timing: Timing) -> Durati
         }
         Scenario::Spread => millis(500),
         Scenario::Longest => millis(700),
-        // The second term is the set-up of each end point or megaflow.
+        // The second term is the time to create the end points or megaflows.
         Scenario::Scale { count, .. } => timing.measured + millis(2500 + count / 12),
     };
     join + scenarios.iter().map(measure).sum::<Duration>()

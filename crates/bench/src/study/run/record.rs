@@ -1,4 +1,4 @@
-//! The growing results of a run, and the order of its measurements.
+//! Records the results of a run, and determines the order of its measurements.
 
 use crate::lab::Contender;
 use crate::progress::Progress;
@@ -8,7 +8,7 @@ use crate::study::scenarios::{Cell, Scenario};
 use crate::study::verdict::{tables, verdicts};
 use crate::{Error, Result};
 
-/// A moment at which results are kept.
+/// A moment at which results are saved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SavePoint {
     /// A sample was added.
@@ -17,10 +17,11 @@ pub enum SavePoint {
     Block,
 }
 
-/// The number of runs that the published rule compares.
+/// The number of runs that the published rule of agreement compares.
 pub(super) const RUNS_THAT_AGREE: usize = 3;
 
-/// Whether the last three runs of everything in a study agree. Failed measurements are ignored.
+/// Whether the last three runs of every scenario and contender in a study agree. Failed
+/// measurements are ignored.
 fn agree(results: &Results, study: Study) -> bool {
     let of_study = |sample: &&Sample| sample.study == study.name();
     let blocks = results.samples.iter().filter(of_study).map(|sample| sample.block + 1).max();
@@ -34,7 +35,7 @@ fn agree(results: &Results, study: Study) -> bool {
     })
 }
 
-/// All visits of a block in random order, with a second one of each cell's base (A/A check).
+/// All visits of a block in random order, with a second visit of each cell's base (A/A check).
 fn visits(study: Study, cells: &[Cell], block: usize) -> Vec<BlockVisit<'_>> {
     let mut visits = Vec::new();
     for cell in cells {
@@ -52,7 +53,7 @@ fn visits(study: Study, cells: &[Cell], block: usize) -> Vec<BlockVisit<'_>> {
     visits
 }
 
-/// One contender in one block of a cell.
+/// A visit: one contender in one block of a cell.
 #[derive(Clone, Copy)]
 pub(super) struct BlockVisit<'a> {
     pub(super) study: Study,
@@ -85,14 +86,14 @@ impl<'a> BlockVisit<'a> {
 pub(super) type Measure<'m> =
     dyn FnMut(BlockVisit<'_>, &mut ResultsRecorder<'_>) -> Result<()> + 'm;
 
-/// The growing results.
+/// The results so far, which grow with each measurement.
 pub(super) struct ResultsRecorder<'a> {
     pub(super) results: Results,
     pub(super) keep: &'a mut dyn FnMut(&Results, SavePoint) -> Result<()>,
     pub(super) progress: &'a Progress,
-    /// The most blocks of a study beyond the planned ones.
+    /// The largest number of blocks of a study in addition to the planned ones.
     pub(super) repeats: usize,
-    /// The error of `keep`. It must not count as a failure of the current contender.
+    /// The error of `keep`. It must not be recorded as a failure of the current contender.
     pub(super) failed: Option<Error>,
 }
 
@@ -127,7 +128,8 @@ impl ResultsRecorder<'_> {
         Ok(())
     }
 
-    /// Makes a visit. Scenarios that a common failure prevents become failed samples.
+    /// Makes a visit. When a failure prevents several scenarios, each of them becomes a failed
+    /// sample.
     fn visit(&mut self, visit: BlockVisit<'_>, measure: &mut Measure<'_>) -> Result<()> {
         let before = self.results.samples.len();
         let failure = match measure(visit, self) {
@@ -173,7 +175,7 @@ mod tests {
         }
     }
 
-    /// The milestones, the end and the results of a run of `plan` with two blocks.
+    /// Runs `plan` with two blocks. Returns the save points, the end and the results of the run.
     fn run_with(
         plan: &[(Study, Vec<Cell>)],
         measure: &mut Measure<'_>,
@@ -181,7 +183,7 @@ mod tests {
         repeat_with(0, plan, measure)
     }
 
-    /// The same with at most `repeats` more blocks.
+    /// Like [`run_with`], with at most `repeats` additional blocks.
     fn repeat_with(
         repeats: usize,
         plan: &[(Study, Vec<Cell>)],
@@ -218,7 +220,8 @@ mod tests {
         });
         ended.unwrap();
         assert!(results.complete);
-        // Each of two blocks has the base twice and the other once, with two scenarios each.
+        // Each of the two blocks has the base twice and the other contender once, with two
+        // scenarios each.
         let (bad, good): (Vec<_>, Vec<_>) =
             results.samples.iter().partition(|sample| sample.failure.is_some());
         assert_eq!((bad.len(), good.len()), (4, 8));
@@ -241,7 +244,8 @@ mod tests {
                 scenarios.for_each(|scenario| record.add(visit.sample(scenario)));
                 Ok(())
             });
-            // Each block has both cells: the bridge twice, the other once, two scenarios each.
+            // Each block has both cells. In each cell the bridge is measured twice and the other
+            // contender once, with two scenarios each.
             let blocks: Vec<usize> = results.samples.iter().map(|sample| sample.block).collect();
             assert_eq!(blocks, [vec![0; 12], vec![1; 12]].concat());
             for profile in [Profile::Full, Profile::None] {

@@ -1,5 +1,6 @@
-//! The run itself. A block visits every contender of every cell of its study once, in random order,
-//! and the base of each cell twice. So the measurements that a claim compares are of one block.
+//! Runs the studies. A block visits every contender of every cell of its study once, in random
+//! order, and the base of each cell twice. So all measurements that a claim compares belong to one
+//! block.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,12 +20,12 @@ use crate::{Error, Result, Stop};
 /// How long to wait for another session on this machine.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Runs the studies. Interrupted results are returned as incomplete. `keep` gets the results at
-/// every milestone, so that a crash loses one sample at most.
+/// Runs the studies. Interrupted results are returned as incomplete. `keep` is called with the
+/// results after every sample and every block, so that a crash loses one sample at most.
 ///
-/// # Errors
-/// [`Error::Missing`] when a privilege is missing or another session is running, the error of
-/// [`StudyOptions::check`], or that of `keep`. A failed scenario or lab is a sample with a failure.
+/// # Errors [`Error::Missing`] when a privilege is missing or another session is running, the error
+/// of [`StudyOptions::check`], or that of `keep`. A failed scenario or lab is not an error but a
+/// sample with a failure.
 pub fn run(
     options: &StudyOptions,
     stop: &Stop,
@@ -89,7 +90,7 @@ impl Runner<'_> {
     fn visit(&self, visit: BlockVisit<'_>, record: &mut ResultsRecorder<'_>) -> Result<()> {
         let BlockVisit { study, cell, contender, block, .. } = visit;
         let (profile, blocks) = (cell.shape.profile, record.results.blocks);
-        // Studies whose runs do not agree get more blocks than planned.
+        // Studies whose runs do not agree get additional blocks.
         let block = match (block + 1).checked_sub(blocks).filter(|more| *more > 0) {
             None => format!("block {} of {blocks}", block + 1),
             Some(more) => format!("more block {more}, after {blocks}"),
@@ -111,7 +112,7 @@ impl Runner<'_> {
             match scenario.run(&lab, &mut attachment, self.options.timing()) {
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(error) => {
-                    // An ended process fails the remaining scenarios.
+                    // If a process has ended, this fails all remaining scenarios of the visit.
                     attachment.check()?;
                     record.add(Sample { failure: Some(error.to_string()), ..sample });
                 }
@@ -122,7 +123,7 @@ impl Runner<'_> {
         attachment.stop()
     }
 
-    /// Measures scenarios that need a lab each.
+    /// Measures scenarios that each need a separate lab.
     fn alone(&self, visit: BlockVisit<'_>, record: &mut ResultsRecorder<'_>) -> Result<()> {
         for scenario in visit.scenarios() {
             let measured = self.lab(visit, record).and_then(|lab| {

@@ -1,4 +1,4 @@
-//! The catalogue: the contenders, underlays and loads of each study.
+//! The catalogue of the studies: the contenders, underlays and traffic patterns of each.
 
 use network::TunnelType;
 
@@ -10,11 +10,11 @@ use crate::study::model::Study;
 use crate::traffic::load::{Load, Pattern};
 
 impl Study {
-    /// The cells of the study. A `quick` run leaves out scenarios without a claim, and has every
-    /// contender in one study at least. Every cell has the bridge, unless only weft can run it.
+    /// The cells of the study. A `quick` run omits scenarios without a claim, and measures every
+    /// contender in at least one study. Every cell includes the bridge, unless only weft can run
+    /// it.
     ///
-    /// # Errors
-    /// Never: the parameters of the loads are valid.
+    /// # Errors Never: all parameters in the catalogue are valid.
     pub fn cells(self, quick: bool) -> Result<Vec<Cell>> {
         match self {
             Self::SoftwareTunnelling => software_tunnelling(quick),
@@ -30,13 +30,13 @@ impl Study {
     }
 }
 
-/// weft with each datapath.
+/// The contenders of weft for `tunnels`, with each datapath.
 fn weft(tunnels: &[TunnelType]) -> Vec<Contender> {
     let with = |datapath| tunnels.iter().map(move |&tunnel| Contender::Weft(datapath, tunnel));
     Datapath::ALL.into_iter().flat_map(with).collect()
 }
 
-/// Besides, weft's bridges, which are programmed as those of the study were.
+/// Adds weft's bridges, which use the same flows as the bridges of the published study.
 fn with_bridges(mut contenders: Vec<Contender>) -> Vec<Contender> {
     contenders.extend(Datapath::ALL.map(Contender::WeftBridge));
     contenders
@@ -51,12 +51,12 @@ fn kernel(tunnels: &[KernelTunnel]) -> Vec<Contender> {
     tunnels.iter().map(|&tunnel| Contender::Kernel(tunnel)).collect()
 }
 
-/// One veth pair (the limit), the bridge (the base), and the others.
+/// One veth pair (the upper limit of throughput), the bridge (the base), and the others.
 fn beside(others: [Vec<Contender>; 3]) -> Vec<Contender> {
     [vec![Contender::Direct, Contender::LinuxBridge], others.concat()].concat()
 }
 
-/// The contenders without one veth pair, where the cost of switching is not computed.
+/// The contenders except one veth pair, for cells that do not compute the cost of switching.
 fn without_limit(contenders: Vec<Contender>) -> Vec<Contender> {
     contenders.into_iter().filter(|contender| *contender != Contender::Direct).collect()
 }
@@ -84,8 +84,9 @@ fn software_tunnelling(quick: bool) -> Result<Vec<Cell>> {
         contenders: contenders.clone(),
         scenarios: scenarios.clone(),
     };
-    // The published card had plain TCP segmentation. With it, a veth device does no GRO for
-    // tunnels, as a card would, so the reports show this cell and no claim is judged by it.
+    // The published network card had plain TCP segmentation. With this feature alone, a veth device
+    // does no GRO for tunnels, which a card would do. So the reports show this cell, and no claim
+    // is judged by it.
     let few = beside([
         kernel(&[KernelTunnel::Vxlan, KernelTunnel::Gre]),
         Vec::new(),
@@ -132,7 +133,7 @@ fn jumbo_frames(quick: bool) -> Result<Vec<Cell>> {
         ovs(&[OvsTunnel::Vxlan]),
         weft(&[TunnelType::Vxlan]),
     ]);
-    // One veth pair has no underlay, whose MTU is measured here.
+    // One veth pair has no underlay, and this cell measures the underlay's MTU.
     let contenders = without_limit(contenders);
     let shape = Shape { uplink_mtu: 9000, ..Shape::default() };
     cells.push(Cell { shape, contenders, scenarios: vec![Scenario::Longest] });
@@ -197,7 +198,7 @@ fn qinq(quick: bool) -> Result<Vec<Cell>> {
     })
 }
 
-/// The common rate, in packets per second, at which the cost of a packet is compared.
+/// The packet rate, in packets per second, at which the cost of a packet is compared.
 const SMALL_PACKETS: f64 = 20_000.0;
 
 fn small_packets(quick: bool) -> Result<Vec<Cell>> {
@@ -261,7 +262,7 @@ fn entropy(quick: bool) -> Result<Vec<Cell>> {
     let without = beside([kernel(&[KernelTunnel::Vxlan]), Vec::new(), weft(&[TunnelType::Vxlan])]);
     let mut cells = Vec::new();
     for (one_source_port, contenders) in [(false, contenders), (true, without)] {
-        // One veth pair has no underlay, on which the flows spread.
+        // One veth pair has no underlay, and this cell measures how the flows spread on it.
         let contenders = without_limit(contenders);
         for steering in [false, true] {
             let profile = Profile::None;

@@ -1,4 +1,5 @@
-//! The entropy of tunnelled flows: how a card that hashes outer headers spreads them over queues.
+//! The entropy of tunnelled flows: how evenly a network card that hashes outer headers spreads them
+//! over its queues.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -12,18 +13,18 @@ use crate::lab::{Attachment, Lab, UPLINK};
 use crate::study::model::Figures;
 use crate::{Error, Result};
 
-/// UDP flows of the guest, each from a port of its own.
+/// The number of UDP flows of the guest, each with its own source port.
 const FLOWS: u16 = 64;
 /// Datagrams of each flow.
 const ROUNDS: usize = 8;
 const FIRST_PORT: u16 = 40_000;
 /// The payload size, which distinguishes these frames from all others.
 const PAYLOAD: usize = 700;
-/// Queues of the simulated card.
+/// Queues of the simulated network card.
 const QUEUES: usize = 8;
 /// How long to wait for frames.
 const SETTLE: Duration = Duration::from_millis(200);
-/// The key of the Toeplitz hash that Microsoft published for RSS and that cards use.
+/// The key of the Toeplitz hash that Microsoft published for RSS and that network cards use.
 const TOEPLITZ: [u8; 40] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,
     0xd0, 0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c,
@@ -92,7 +93,8 @@ fn send(from: &crate::lab::Guest, to: SocketAddr, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// The input of the card's hash: both addresses, and for UDP or TCP both ports. `None` unless IP.
+/// The input of the network card's hash: both addresses, and for UDP or TCP both ports. `None` for
+/// frames that are not IP.
 fn tuple(frame: &[u8]) -> Option<Vec<u8>> {
     let (addresses, protocol, ports) = match frame.get(12..14)? {
         [0x08, 0x00] => {
@@ -109,7 +111,8 @@ fn tuple(frame: &[u8]) -> Option<Vec<u8>> {
     Some(tuple)
 }
 
-/// The Toeplitz hash: the XOR of the key's 32-bit windows at the positions of all one bits.
+/// The Toeplitz hash: for each 1 bit of the input, the 32-bit window of the key at that position;
+/// all windows combined with XOR.
 fn toeplitz(input: &[u8]) -> u32 {
     let key = |bit: usize| -> u32 {
         (0..32).fold(0, |window, offset| {

@@ -1,4 +1,4 @@
-//! The longest packet of a guest that crosses the underlay unfragmented.
+//! Finds the longest packet of a guest that crosses the underlay unfragmented.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::study::model::Figures;
 use crate::traffic::frames::{self, Frame};
 use crate::{Error, Result};
 
-/// The tested lengths: from `BELOW` bytes below the underlay's MTU to `ABOVE` bytes above it. No
-/// tunnel adds as many bytes as `BELOW`.
+/// The tested lengths: from `BELOW` bytes below the underlay's MTU to `ABOVE` bytes above it. Every
+/// tunnel adds fewer bytes than `BELOW`.
 const BELOW: u16 = 120;
 const ABOVE: u16 = 8;
 /// The length of a first packet. It makes weft resolve addresses and install megaflows.
@@ -31,9 +31,9 @@ const SETTLE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Sends packets of every length around the underlay's MTU with DF set, from a guest whose own MTU
-/// is larger. Finds the longest one that arrives and is one frame on the other host's uplink.
-/// `longest_packet` is the length of that IP packet, and `overhead` what the tunnel adds to it, in
-/// bytes.
+/// is larger. Finds the longest one that arrives and is one frame on the other host's uplink. In
+/// the figures, `longest_packet` is the length of that IP packet and `overhead` the number of bytes
+/// that the tunnel adds.
 ///
 /// # Errors
 /// A socket or an MTU is refused, or no packet arrives unfragmented.
@@ -59,7 +59,7 @@ pub(super) fn longest(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures>
             tail[..4].copy_from_slice(&MARK);
             tail[4..].copy_from_slice(&length.to_be_bytes());
         }
-        // A packet that the device refuses does not arrive.
+        // The device may refuse a packet as too long. Such a packet counts as not arrived.
         let _ = nix::unistd::write(&socket, &bytes);
     };
     send(FIRST);
@@ -69,7 +69,7 @@ pub(super) fn longest(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures>
     let mut frame = PacketBuf::with_capacity(0, PacketBuf::MAX_FRAME);
     for length in mtu - BELOW..=mtu + ABOVE {
         send(length);
-        // One packet at a time: socket buffers hold few packets of this size.
+        // Packets are sent one at a time: socket buffers hold few packets of this size.
         lab.stop().sleep(if length < mtu + ABOVE { PAUSE } else { SETTLE })?;
         while let Ok(bytes) = target.recv(&mut payload) {
             arrived.push(u16::try_from(bytes).unwrap_or(0) + HEADERS);
@@ -89,8 +89,8 @@ pub(super) fn longest(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures>
     })
 }
 
-/// The length of the marked packet that `frame` contains completely, and the bytes of the outer
-/// headers after the Ethernet header.
+/// The length of the marked packet if `frame` contains all of it, and the bytes of outer headers
+/// between the Ethernet header and the packet.
 fn whole(frame: &[u8]) -> Option<(u16, u16)> {
     let tail: &[u8; 6] = frame.last_chunk()?;
     let (mark, length) = tail.split_at(4);
@@ -113,7 +113,7 @@ mod tests {
         };
         assert_eq!(whole(&frame(14 + 1500, 1450)), Some((1450, 50)));
         assert_eq!(whole(&frame(14 + 1500, 1500)), Some((1500, 0)));
-        // The second of two fragments.
+        // This frame has the second of two fragments.
         assert_eq!(whole(&frame(14 + 60, 1451)), None);
         assert_eq!(whole(&[0; 100]), None);
         assert_eq!(whole(&MARK), None);

@@ -1,4 +1,4 @@
-//! The scenarios of the studies: their catalogue, and the measurement of each kind.
+//! The scenarios of the studies: their catalogue, and the code that measures each type of scenario.
 
 mod catalogue;
 mod entropy;

@@ -1,4 +1,4 @@
-//! The packet rate with very many megaflows or end points.
+//! Measures the packet rate with up to a million megaflows or end points.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -23,22 +23,23 @@ use crate::{Error, Result};
 
 /// The part of the megaflows that must exist for a valid measurement.
 const ENOUGH: f64 = 0.97;
-/// The most end points that packets go to, limited by the ports of a logical switch.
+/// The largest number of end points to which packets are sent, limited by the ports of a logical
+/// switch.
 const TARGETS: u64 = 30_000;
-/// Megaflows of one port that the default limit of 200,000 always allows.
+/// A number of megaflows of one port that the default limit of 200,000 always allows.
 const PLENTY: u64 = 80_000;
 /// How long packets are sent before the measurement, until all addresses are resolved.
 const WARM_UP: Duration = Duration::from_millis(1500);
 /// Without new megaflows for this long, no more are expected.
 const STALLED: Duration = Duration::from_secs(5);
-/// How often megaflows are counted. Each count interrupts every forwarding thread.
+/// How often megaflows are counted. Each count interrupts all forwarding threads.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// How long the switch may take to load the network file or to set up the megaflows. Loading a
-/// million hosts in two daemons takes a minute and a half.
+/// How long the switch may take to load the network file or to create the megaflows. Two daemons
+/// need a minute and a half to load a million hosts.
 const LOADING: Duration = Duration::from_secs(300);
 /// The network of the other hosts' addresses.
 const FAR: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
-/// The most ports of a logical switch.
+/// The largest number of ports of a logical switch.
 const SWITCH: u64 = 30_000;
 
 /// The quantity that is scaled.
@@ -60,10 +61,9 @@ pub(crate) struct ScaleMeasurement {
     pub(crate) ready_seconds: f64,
 }
 
-/// Measures in a lab whose guests are not joined yet, with weft and the given datapath.
+/// Measures with weft and the given datapath, in a lab whose guests are not connected yet.
 ///
-/// # Errors
-/// The switch fails, or has fewer megaflows.
+/// # Errors The switch fails, or has fewer megaflows than required.
 pub(crate) fn measure(
     lab: &Lab<'_>,
     weft: (Datapath, &Path),
@@ -88,7 +88,7 @@ fn megaflows(
     let text = network_toml(lab, TunnelType::Geneve) + &connection_lists();
     // A port may use half of the free megaflows, and some megaflows have other uses.
     let most = (2 * count + count / 5).to_string();
-    // The set-up takes longer than the default idle timeout.
+    // Creating the megaflows takes longer than the default idle timeout.
     let idle = LOADING.as_secs().to_string();
     let many: &[&str] = &["--megaflows", &most, "--idle", &idle];
     let options = if count > PLENTY { many } else { &[] };
@@ -111,8 +111,8 @@ fn megaflows(
     Ok(ScaleMeasurement { packets_per_second, usage, ready_seconds })
 }
 
-/// Waits until the expected megaflows have existed for a while, or no more are added. Returns their
-/// number.
+/// Waits until the expected megaflows have existed for a while, or until no more are added. Returns
+/// their number.
 fn wait_for_megaflows(lab: &Lab<'_>, attachment: &mut Attachment, count: u64) -> Result<u64> {
     let begin = Instant::now();
     let (mut most, mut grown) = (0, begin);
@@ -122,7 +122,7 @@ fn wait_for_megaflows(lab: &Lab<'_>, attachment: &mut Attachment, count: u64) ->
         let control = attachment.control(0).ok_or_else(|| Error::Traffic("no daemon".into()))?;
         let counters = ask(control, &json!({ "command": "show" }), ReplyForm::Line, |_| {})?;
         let there = counters["megaflows"]["megaflows"].as_u64().unwrap_or(0);
-        // A few megaflows expire and are added all the time.
+        // A few megaflows expire and are created again all the time.
         if there > most + most / 1000 {
             (most, grown) = (there, Instant::now());
         }
@@ -177,7 +177,7 @@ fn wait_until_loaded(lab: &Lab<'_>, attachment: &mut Attachment) -> Result<()> {
     }
 }
 
-/// The rate at which `count` grows per second, and the cost of that.
+/// The rate at which `count` grows per second, and the processor time that this costs.
 fn rate(
     lab: &Lab<'_>,
     duration: Duration,
@@ -190,8 +190,9 @@ fn rate(
     Ok((count()?.saturating_sub(before) as f64 / usage.seconds, usage))
 }
 
-/// The `network.toml` text of other hosts with a port each. The destinations are on the guests'
-/// logical switch, and further hosts on further switches, on which this host has a port too.
+/// The `network.toml` text of other hosts with one port each. The destinations are ports of the
+/// guests' logical switch. Further hosts have ports on further switches, on which this host also
+/// has a port.
 fn far_hosts(lab: &Lab<'_>, count: u64) -> String {
     let here = lab.hosts().first().map(|host| host.name()).unwrap_or_default();
     let (mut hosts, mut text) = (String::new(), String::new());
@@ -221,7 +222,7 @@ fn far_hosts(lab: &Lab<'_>, count: u64) -> String {
             far_mac(number)
         );
     }
-    // The ports belong to the logical switch before them.
+    // In the file, ports belong to the logical switch that precedes them.
     text + &hosts
 }
 

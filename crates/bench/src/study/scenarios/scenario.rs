@@ -1,4 +1,4 @@
-//! A scenario, and the measurement of a load between pairs of guests.
+//! A scenario, and how a load between pairs of guests is measured.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Contenders and scenarios that are compared on one underlay.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Underlay and guests.
+    /// The shape of the underlay and the guests.
     pub shape: Shape,
     /// The contenders.
     pub contenders: Vec<Contender>,
@@ -29,13 +29,14 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// The contender that each block measures twice for the A/A check: the base, else the first.
-    /// Where each scenario has a lab of its own, only the first scenario is measured twice.
+    /// The contender that each block measures twice for the A/A check: the base, else the first. If
+    /// each scenario needs a separate lab, only the first scenario is measured twice.
     pub(crate) fn twice(&self) -> Option<Contender> {
         self.contenders.iter().find(|c| **c == BASE).or(self.contenders.first()).copied()
     }
 
-    /// The scenarios of a visit; with `again`, of the second visit of [`Cell::twice`].
+    /// The scenarios of a visit. `again` is true for the second visit of the contender
+    /// [`Cell::twice`].
     pub(crate) fn scenarios(&self, again: bool) -> &[Scenario] {
         match &self.scenarios[..] {
             [first, ..] if again && first.joins_guests() => std::slice::from_ref(first),
@@ -44,21 +45,21 @@ impl Cell {
     }
 }
 
-/// A kind of measurement with its parameters.
+/// A type of measurement with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Scenario {
     /// A load between each of several pairs of guests.
     Load {
-        /// The number of pairs, from the first on.
+        /// The number of pairs, starting with the first one.
         pairs: usize,
         /// The load of each pair.
         load: Load,
     },
-    /// Small packets with very many megaflows or end points, and a network file of its own.
+    /// Small packets with up to a million megaflows or end points, and a separate network file.
     Scale {
         /// The scaled quantity.
         axis: Axis,
-        /// Its number.
+        /// The number of megaflows or end points.
         count: u64,
     },
     /// The highest packet rate with a loss of 1 % at most, between the first guests.
@@ -107,12 +108,12 @@ impl Scenario {
         }
     }
 
-    /// True when it needs a lab of its own, in which it joins the guests.
+    /// True when the scenario needs a separate lab and connects the guests itself.
     pub const fn joins_guests(&self) -> bool {
         matches!(self, Self::Scale { .. })
     }
 
-    /// Measures between joined guests.
+    /// Measures between guests that the contender has connected.
     ///
     /// # Errors
     /// Traffic does not flow, a process of the contender ends, or [`Error::Interrupted`].
@@ -131,7 +132,7 @@ impl Scenario {
         }
     }
 
-    /// Measures a scenario that joins the guests itself, with the datapath of a weft contender.
+    /// Measures a scenario that connects the guests itself, with the datapath of a weft contender.
     ///
     /// # Errors
     /// As [`Scenario::run`].
@@ -160,10 +161,10 @@ impl Scenario {
     }
 }
 
-/// The part of the packets that must arrive, and the part of the rate that must be sent.
+/// The share of the packets that must arrive, and the share of the nominal rate that must be sent.
 const ARRIVES: f64 = 0.99;
 const KEEPS_PACE: f64 = 0.95;
-/// Steps of the search. The last rate is within 1/16 of the highest.
+/// Steps of the binary search. Each step after the first halves the remaining interval.
 pub(crate) const RATE_TRIALS: u32 = 4;
 
 /// Measures at the highest rate that loses 1 % at most. A binary search finds the rate, as in RFC

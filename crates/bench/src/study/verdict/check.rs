@@ -36,7 +36,7 @@ impl Check {
         let what = &self.what;
         let plural = if runs == 1 { "run" } else { "runs" };
         let noise = match found.widened() {
-            // A count has no noise.
+            // A factor of 1.0 marks a count, which has no noise.
             Ok((_, _, 1.0)) => String::new(),
             Ok((low, high, factor)) => moved(low, high, &format!("{factor:.2} times")),
             Err(why) => format!("; {why}"),
@@ -49,7 +49,7 @@ impl Check {
     }
 }
 
-/// The range of a figure that noise may have changed `by` so much.
+/// Formats the range of a figure that noise may have changed by `by`.
 pub(super) fn moved(low: f64, high: f64, by: &str) -> String {
     format!("; A/A up to {by}, so [{low:.2}, {high:.2}]")
 }
@@ -72,11 +72,11 @@ pub(super) mod tests {
             Some(ClaimVerdict::DoesNotHold),
             Some(ClaimVerdict::NotConverged),
         );
-        // Without noise: a limit belongs to its range.
+        // Without noise. A limit belongs to its range.
         assert_eq!((verdict(0.5, 2.0, 1.0), verdict(0.49, 0.6, 1.0)), (holds, open));
         assert_eq!((verdict(0.4, 0.49, 1.0), verdict(2.01, 3.0, 1.0)), (fails, fails));
         assert_eq!((verdict(0.4, 0.5, 1.0), verdict(2.0, 3.0, 1.0)), (open, open));
-        // With noise of a quarter: completely inside, and completely outside of either limit.
+        // With a noise factor of 1.25: completely inside, and completely outside of either limit.
         assert_eq!((verdict(0.625, 1.6, 1.25), verdict(0.62, 1.0, 1.25)), (holds, open));
         assert_eq!((verdict(1.0, 1.61, 1.25), verdict(0.3, 0.39, 1.25)), (open, fails));
         assert_eq!((verdict(0.3, 0.4, 1.25), verdict(2.5, 3.0, 1.25)), (open, open));

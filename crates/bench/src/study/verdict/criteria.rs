@@ -193,7 +193,8 @@ fn overhead(evidence: &Evidence<'_>) -> Vec<Check> {
     evidence.subjects("vxlan").into_iter().map(check).collect()
 }
 
-/// Geneve over VXLAN of the same switch, averaged over the scenarios with this `metric`.
+/// The figure of Geneve divided by that of VXLAN on the same switch, averaged over the scenarios
+/// with this `metric`.
 fn geneve(
     evidence: &Evidence<'_>,
     metric: Metric,
@@ -284,11 +285,11 @@ fn checksum(evidence: &Evidence<'_>) -> Vec<Check> {
     checks
 }
 
-/// The QinQ of each switch, paired with its VXLAN and with its Geneve.
+/// The QinQ contender of each switch, paired with its VXLAN and with its Geneve contender.
 fn qinq_and_tunnels(evidence: &Evidence<'_>) -> Vec<(Contender, Contender)> {
     let mut pairs = Vec::new();
     for qinq in evidence.subjects("qinq") {
-        // A bridge has no tunnels. Those of weft take their place.
+        // A bridge has no tunnels, so weft's tunnel contenders take their place.
         let id = qinq.id().replace("-bridge-", "-");
         let tunnels = ["vxlan", "geneve"].map(|tunnel| id.replace("qinq", tunnel));
         pairs.extend(tunnels.iter().filter_map(|id| Some((qinq, id.parse().ok()?))));
@@ -310,11 +311,12 @@ fn one_stream(evidence: &Evidence<'_>) -> Vec<Check> {
     qinq_and_tunnels(evidence).into_iter().map(check).collect()
 }
 
-/// The fixed rate of all streams together, in Gb/s, and the least that counts as holding it.
+/// The fixed rate of all streams together, in Gb/s, and the lowest rate that counts as holding it.
 const FIXED_GBPS: f64 = 2.0;
 const HELD: f64 = 0.95 * FIXED_GBPS;
 
-/// The cost of a gigabit at the fixed rate. A contender that did not hold the rate leaves it open.
+/// The cost of a gigabit at the fixed rate. If a contender did not hold the rate, its measurement
+/// is inconclusive.
 fn fixed_rate(evidence: &Evidence<'_>) -> Vec<Check> {
     let scenario = "5xtcp_stream-131072B-128i-400M";
     let check = |(qinq, tunnel)| {
@@ -338,7 +340,7 @@ fn fixed_rate(evidence: &Evidence<'_>) -> Vec<Check> {
     qinq_and_tunnels(evidence).into_iter().map(check).collect()
 }
 
-/// The standard deviations of UDP tunnels over those of the same switch's QinQ.
+/// The standard deviation of UDP tunnels, divided by that of QinQ on the same switch.
 fn scatter(evidence: &Evidence<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     for (qinq, tunnel) in qinq_and_tunnels(evidence) {

@@ -34,7 +34,7 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// The geometric mean of each block's ratios, for the blocks that all series have.
+/// The geometric mean of each block's ratios, for the blocks that occur in all series.
 pub(crate) fn means(ratios: &[BTreeMap<usize, f64>]) -> Vec<f64> {
     let Some(first) = ratios.first() else { return Vec::new() };
     let mean = |block: &usize| {
@@ -44,12 +44,12 @@ pub(crate) fn means(ratios: &[BTreeMap<usize, f64>]) -> Vec<f64> {
     first.keys().filter_map(mean).collect()
 }
 
-/// The ratio of each pair.
+/// The median ratio of `pairs`, with its interval.
 pub(crate) fn ratios(pairs: &[(f64, f64)]) -> Option<Estimate> {
     Estimate::of(&pairs.iter().filter_map(|(a, b)| ratio(*a, *b)).collect::<Vec<_>>())
 }
 
-/// The results of the study `entropy`, a line for each contender.
+/// The results of the study `entropy`, one line for each contender.
 pub(crate) fn spread(results: &Results) -> Vec<String> {
     let entropy = |sample: &&Sample| sample.study == Study::Entropy.name() && !sample.again;
     let mut lines: Vec<String> = results

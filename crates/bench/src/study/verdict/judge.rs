@@ -1,4 +1,4 @@
-//! The verdict on each claim, from its measurements.
+//! Judges each claim by its measurements.
 
 use super::check::{Check, moved};
 use super::criteria::{checks, steering};
@@ -18,11 +18,11 @@ pub fn verdicts(results: &Results) -> Vec<Finding> {
     CLAIMS.into_iter().map(|claim| judge(claim, &evidence)).collect()
 }
 
-/// `results` with verdicts of this version of the program.
+/// `results` with the verdicts of this version of the program.
 #[must_use]
 pub fn judged(mut results: Results) -> Results {
     results.verdicts = verdicts(&results);
-    // In older files, a block has another meaning, so they keep their schema.
+    // Older files keep their schema, because their blocks have another meaning.
     if results.schema >= INTERLEAVED {
         results.schema = SCHEMA;
     }
@@ -88,7 +88,8 @@ fn combine(claim: Claim, by: &str, checks: &[Check]) -> Finding {
     Finding { claim, verdict: measurements.verdict(), measurements, why, evidence }
 }
 
-/// The answer to a question: one line for each figure, with an interval that includes the noise.
+/// The answer to the question of `claim`: one line for each figure, with an interval that includes
+/// the noise.
 fn small_packets(claim: Claim, evidence: &Evidence<'_>) -> Finding {
     let (mut evidence_lines, mut measurements) = (Vec::new(), Tally::default());
     for table in evidence.of_study(Study::SmallPackets).filter(|t| t.metric == Metric::Packets) {
@@ -124,15 +125,15 @@ fn small_packets(claim: Claim, evidence: &Evidence<'_>) -> Finding {
 /// A figure that answers a question.
 struct ReplyForm {
     text: String,
-    /// True when its interval, including the noise, is within [`KNOWN`] on average.
+    /// True when half of its interval, including the noise, is at most [`KNOWN`].
     known: bool,
 }
 
-/// The widest half-interval of a known figure, in parts of the figure or of the whole cost.
+/// The largest half-interval of a known figure, relative to the figure or to the whole cost.
 const KNOWN: f64 = 1.0 / 3.0;
 
 impl ReplyForm {
-    /// The packet rate of `row`. It is known if its ratio to the bridge is.
+    /// The packet rate of `row`. It is known if its ratio to the bridge is known.
     fn rate(row: &Row, table: &Table, evidence: &Evidence<'_>) -> Option<Self> {
         let (value, estimate) = (row.value?, row.ratio?);
         let rate: Figure<'_> = &|figures| figures.packets_per_second;
@@ -150,8 +151,8 @@ impl ReplyForm {
         })
     }
 
-    /// The switching cost of `row`. It is a difference, to which the noise of the whole cost
-    /// applies.
+    /// The switching cost of `row`. It is a difference, and the noise of the whole cost applies to
+    /// it.
     fn cost(row: &Row, table: &Table, evidence: &Evidence<'_>) -> Option<Self> {
         // One veth pair has no switch, so its switching cost is 0 by definition.
         let row = (row.contender != WIRE).then_some(row)?;
@@ -176,7 +177,7 @@ fn figure(estimate: Estimate) -> String {
     format::estimate(Some(estimate))
 }
 
-/// The difference of each pair.
+/// The median difference of `pairs`, with its interval.
 fn differences(pairs: &[(f64, f64)]) -> Option<Estimate> {
     Estimate::of(&pairs.iter().map(|(a, b)| a - b).collect::<Vec<_>>())
 }
@@ -250,7 +251,7 @@ mod tests {
                 let part = match contender {
                     c if c == vxlan => wild,
                     c if c == qinq => 0.01,
-                    // The bridge is the same both times.
+                    // The bridge has the same deviation in both runs.
                     _ => 0.02,
                 };
                 let swing = [0.0, 1.0, -1.0, 0.7, -0.7, 0.4, -0.4][block % 7];
@@ -272,7 +273,7 @@ mod tests {
     fn scenarios_are_judged_by_their_average_when_geneve_is_compared() {
         let pair: [Contender; 2] =
             ["weft-user-vxlan".parse().unwrap(), "weft-user-geneve".parse().unwrap()];
-        // The bridge differs from itself, by inverse factors in the two scenarios of a block.
+        // The bridge differs from itself (A/A), by inverse factors in the two scenarios of a block.
         let of = |better: f64, shaken: f64, scenario| {
             let rate = move |contender, _| {
                 let rate = if contender == pair[1] { 100.0 * better } else { 100.0 };
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!((found, lines.len()), (ClaimVerdict::Holds, 1), "{lines:?}");
         assert!(lines[0].contains("2 scenarios: 1.10 ["), "{lines:?}");
         assert_eq!(both(1.2, 0.5).0, ClaimVerdict::DoesNotHold);
-        // A scenario that failed completely is left out, and the line says so.
+        // A scenario that failed in all blocks is left out, and the line says so.
         let mut failed = of(1.0, 1.0, "tcp_rr-1024B-64i");
         failed.samples.extend(of(1.5, 1.0, "tcp_rr-1024B-8i").samples);
         let lost = |results: &mut Results, blocks: std::ops::Range<usize>| {
@@ -310,12 +311,12 @@ mod tests {
             assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
             assert!(lines[0].contains("; 1 failed; claimed"), "{lines:?}");
         }
-        // No block has both scenarios.
+        // No block has results of both scenarios.
         failed.samples.retain(|s| s.block % 2 == usize::from(s.scenario.ends_with("64i")));
         let (found, lines) = verdict("C10", &failed);
         assert_eq!((found, lines.len()), (ClaimVerdict::NotConverged, 1), "{lines:?}");
         assert!(lines[0].contains("1 of 2 scenarios: 1.50 ["), "{lines:?}");
-        // One scenario alone is not conclusive.
+        // A single scenario is not conclusive.
         assert_eq!(verdict("C10", &of(1.4, 1.5, "tcp_rr-1024B-8i")).0, ClaimVerdict::NotConverged);
     }
 

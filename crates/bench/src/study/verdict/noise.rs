@@ -4,8 +4,8 @@
 //! A bootstrap interval of `n` runs ends at the smallest and the largest of them. With probability
 //! `2^(1-n)` all of them lie on one side of the true value, so the interval of few runs is too
 //! narrow. A claim is therefore judged by an interval that is widened in both directions by the
-//! *outermost* end of the A/A interval. The median of the A/A runs would not do: 0.84 and 1.2 have
-//! the median 1.02, on a machine that changes figures by a fifth.
+//! *outermost* end of the A/A interval. The median of the A/A runs would be misleading: 0.84 and
+//! 1.2 have the median 1.02, although that machine changes figures by a fifth.
 //!
 //! This is sound when noise affects all contenders alike. A ratio exactly at its limit is then
 //! judged wrongly only if all `n` runs deviate to one side, and each by more than all `m` A/A runs
@@ -21,7 +21,7 @@ use super::tables::Table;
 use crate::stats::{Estimate, ratio};
 use crate::study::model::{Figures, Sample, Study};
 
-/// The least number of runs from which the A/A check of a single scenario counts.
+/// The smallest number of runs with which the A/A check of a single scenario is used.
 const ENOUGH: usize = 5;
 
 /// A figure of a measurement.
@@ -31,7 +31,7 @@ pub(crate) type Figure<'f> = &'f dyn Fn(&Figures) -> Option<f64>;
 pub(crate) type Statistic = fn(&[(f64, f64)]) -> Option<Estimate>;
 
 /// The statistic `what` of the second and the first A/A runs in `tables` of `study`, for a
-/// comparison of `runs`: one estimate for each table that counts.
+/// comparison of `runs` runs: one estimate for each table that is used.
 ///
 /// # Errors
 /// Why the noise is unknown.
@@ -47,7 +47,7 @@ pub(crate) fn twice(
         let pairs = pairs(evidence, table, figure);
         what(&pairs.into_iter().map(|(_, again, first)| (again, first)).collect::<Vec<_>>())
     };
-    // Where only one of two tables of the same blocks has A/A runs, they count for both.
+    // If only one of two tables of the same blocks has A/A runs, they are used for both.
     let own: Vec<Estimate> = tables.iter().filter_map(|table| of(table)).collect();
     let fewest = own.iter().map(|estimate| estimate.runs).min();
     match fewest.map(|fewest| fewest.min(runs)) {
@@ -59,7 +59,7 @@ pub(crate) fn twice(
 }
 
 /// The noise factor of the geometric mean over `tables`. With few runs, the worst A/A check of the
-/// whole study counts, as for any other comparison.
+/// whole study is used, as in all comparisons.
 ///
 /// # Errors
 /// Why the noise is unknown.
@@ -81,18 +81,19 @@ pub(crate) fn of_means(
     }
 }
 
-/// The factor, 1 or more, by which `ratios` reach farthest from 1; infinite when one reaches 0.
+/// The largest factor, 1 or more, by which an end of `ratios` differs from 1; infinite if one end
+/// is 0.
 pub(crate) fn factor(ratios: &[Estimate]) -> f64 {
     let factor = |e: &Estimate| e.high.max(if e.low > 0.0 { 1.0 / e.low } else { f64::INFINITY });
     ratios.iter().map(factor).fold(1.0, f64::max)
 }
 
-/// The distance by which `differences` reach farthest from 0.
+/// The largest distance of an end of `differences` from 0.
 pub(crate) fn distance(differences: &[Estimate]) -> f64 {
     differences.iter().map(|e| e.high.max(-e.low)).fold(0.0, f64::max)
 }
 
-/// The block of each A/A pair, with the second and the first figure.
+/// The block number of each A/A pair, with the second and the first figure.
 fn pairs(evidence: &Evidence<'_>, table: &Table, figure: Figure<'_>) -> Vec<(usize, f64, f64)> {
     let value = |sample: &Sample| figure(sample.figures.as_ref()?);
     let samples = || evidence.results.samples.iter().filter(|sample| table.has(sample));

@@ -30,7 +30,7 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    /// The interval including the noise, and the factor of the noise; or why that is unknown.
+    /// The interval including the noise, and the noise factor; or why the noise is unknown.
     pub(crate) fn widened(&self) -> Result<(f64, f64, f64), &str> {
         let Self { estimate: Estimate { low, high, .. }, noise } = self;
         let widened = |factor: &f64| (low / factor, high * factor, *factor);
@@ -77,7 +77,7 @@ impl<'p> SampleSelector<'p> {
             && shape.one_source_port == self.one_source_port
     }
 
-    /// One figure of each block, read by `of`, and the table of these samples.
+    /// One figure of each block, extracted by `of`, and the table of these samples.
     fn series<'e>(
         &self,
         evidence: &'e Evidence<'_>,
@@ -98,7 +98,7 @@ impl<'p> SampleSelector<'p> {
         sample.contender == self.contender && !sample.again && table.has(sample)
     }
 
-    /// The smallest figure of all runs, read by `of`.
+    /// The smallest figure of all runs, extracted by `of`.
     pub(crate) fn least(
         &self,
         evidence: &Evidence<'_>,
@@ -125,7 +125,8 @@ impl<'p> SampleSelector<'p> {
         self.compare(base, evidence, &of, ratios)
     }
 
-    /// The relative standard deviation of this series over that of `base`. Needs three blocks.
+    /// The relative standard deviation of this series, divided by that of `base`. Needs three
+    /// blocks.
     pub(crate) fn scatter_over(
         &self,
         base: &SampleSelector<'_>,
@@ -135,7 +136,8 @@ impl<'p> SampleSelector<'p> {
         self.compare(base, evidence, &of, scatters)
     }
 
-    /// Compares two series within blocks, and the A/A runs of the same tables for the noise.
+    /// Compares two series within blocks, and the A/A runs of the same tables, which show the
+    /// noise.
     fn compare(
         &self,
         base: &SampleSelector<'_>,
@@ -157,8 +159,8 @@ impl<'p> SampleSelector<'p> {
     }
 }
 
-/// The geometric mean of several comparisons within each block, as the published averages are. The
-/// noise is that of the same mean, if there are enough runs.
+/// The geometric mean of several comparisons within each block, like the averages of the published
+/// study. The noise is that of the same mean, if there are enough runs.
 pub(crate) fn mean_over(
     comparisons: &[(SampleSelector<'_>, SampleSelector<'_>)],
     evidence: &Evidence<'_>,
@@ -182,7 +184,7 @@ pub(crate) fn mean_over(
     Some(Ratio { estimate, noise })
 }
 
-/// The relative standard deviation of the first over that of the second of all pairs.
+/// The relative standard deviation of the first elements, divided by that of the second elements.
 fn scatters(pairs: &[(f64, f64)]) -> Option<Estimate> {
     if pairs.len() < 3 {
         return None;
@@ -202,7 +204,7 @@ mod tests {
     use super::*;
     use crate::study::model::{Results, empty};
 
-    /// Three blocks of a tunnel without offload, and a steady bridge with it.
+    /// Three blocks: a tunnel without offload, and a steady bridge with offload.
     fn results(schema: u32) -> Results {
         let mut results = empty(3);
         results.schema = schema;
@@ -214,7 +216,7 @@ mod tests {
                 (Contender::LinuxBridge, Profile::None, true, 8.0),
                 (Contender::KERNEL_VXLAN, Profile::None, false, 4.0),
             ] {
-                // The machine gets slower, which ratios within a block do not show.
+                // The machine gets slower. Ratios within a block are not affected.
                 let gbps = Some(gbps / f64::from(1_u32 << block));
                 results.samples.push(Sample {
                     study: Study::JumboFrames.name().to_owned(),

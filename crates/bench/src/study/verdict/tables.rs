@@ -5,17 +5,18 @@ use crate::stats::{Estimate, median, ratio, relative_deviation};
 use crate::study::model::{BASE, Figures, Results, Sample, Study};
 use crate::study::scenarios::Scenario;
 
-/// The contender whose cost is subtracted for the cost of switching: no switch.
+/// The contender without a switch. Its cost is subtracted to get the cost of switching.
 pub(crate) const WIRE: Contender = Contender::Direct;
-/// The published rule: runs agree when their relative standard deviation is at most this.
+/// Runs agree when their relative standard deviation is at most this: the rule of the published
+/// study.
 pub const AGREEMENT: f64 = 0.05;
 
-/// How far the A/A interval may reach on either side of 1.
+/// The largest distance of an end of the A/A interval from 1.
 pub const STEADY: f64 = 0.1;
-/// How far the A/A interval may miss 1: intervals of few runs can be narrow by chance.
+/// How far the A/A interval may lie beside 1: intervals of few runs can be narrow by chance.
 const SLACK: f64 = 0.02;
 
-/// The quantity that a scenario compares.
+/// The quantity that is compared in a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Metric {
     /// Throughput.
@@ -78,15 +79,16 @@ pub struct Table {
     pub study: String,
     /// The scenario, by name.
     pub scenario: String,
-    /// Underlay and guests.
+    /// The shape of the underlay and the guests.
     pub shape: Shape,
     /// The compared quantity.
     pub metric: Metric,
-    /// The A/A check: the second run of a contender over its first in each block.
+    /// The A/A check: the figure of a contender's second run divided by that of its first in each
+    /// block.
     pub noise: Option<Estimate>,
-    /// The A/A check of the processor cost.
+    /// The same check for the processor cost.
     pub cost_noise: Option<Estimate>,
-    /// One for each contender.
+    /// One row for each contender.
     pub rows: Vec<Row>,
 }
 
@@ -101,11 +103,11 @@ pub struct Row {
     pub value: Option<Estimate>,
     /// The relative standard deviation of `value`.
     pub deviation: Option<f64>,
-    /// `value` over that of the base in the same block.
+    /// `value` divided by that of the base in the same block.
     pub ratio: Option<Estimate>,
     /// The processor cost of a unit of `value`.
     pub cost: Option<Estimate>,
-    /// `cost` over that of the base in the same block.
+    /// `cost` divided by that of the base in the same block.
     pub cost_ratio: Option<Estimate>,
     /// The processor cost of switching: `cost` minus that of one veth pair in the same block.
     pub switching: Option<Estimate>,
@@ -125,8 +127,8 @@ pub struct Row {
 }
 
 impl Table {
-    /// True when the A/A intervals of rate and cost include 1, and reach no farther than [`STEADY`]
-    /// on either side.
+    /// True when the A/A intervals of rate and cost include 1, and no end is farther from 1 than
+    /// [`STEADY`].
     pub fn converged(&self) -> bool {
         self.noise.is_some_and(steady) && self.cost_noise.is_none_or(steady)
     }
@@ -156,10 +158,10 @@ impl Row {
     }
 }
 
-/// All tables of `results`, in the order of the studies, their underlays, and their scenarios.
+/// All tables of `results`, ordered by study, underlay and scenario.
 pub fn tables(results: &Results) -> Vec<Table> {
     let mut keys: Vec<(&str, &str, Shape)> = Vec::new();
-    // Samples without a rate have no table. `evidence::spread` reports them.
+    // Samples without a rate have no table: `evidence::spread` reports them instead.
     let rates = |s: &&Sample| s.figures.as_ref().is_none_or(|f| Metric::of(f).value(f).is_some());
     for sample in results.samples.iter().filter(rates) {
         let key = (sample.study.as_str(), sample.scenario.as_str(), sample.shape);
@@ -217,7 +219,8 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// The figure `of` the `wanted` samples, over that of the base's first run in the same block.
+    /// The figure `of` the `wanted` samples, paired with that of the base's first run in the same
+    /// block.
     fn pairs(
         &self,
         wanted: impl Fn(&Sample) -> bool,
@@ -232,7 +235,8 @@ impl Blocks<'_> {
         wanted.filter_map(|sample| ratio(value(sample)?, base(sample.block)?)).collect()
     }
 
-    /// The figure `of` each second run, over that of the first run of the same contender and block.
+    /// The figure `of` each second run, divided by that of the first run of the same contender and
+    /// block.
     fn twice(&self, of: impl Fn(Metric, &Figures) -> Option<f64>) -> Vec<f64> {
         let value = |sample: &Sample| of(self.metric, sample.figures.as_ref()?);
         let first = |again: &Sample| {

@@ -1,4 +1,4 @@
-//! The client: it establishes the connections of a load, and counts.
+//! The client: it establishes the connections of a load, and counts its traffic.
 
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub struct Client {
     shared: Arc<InstanceState>,
     threads: Vec<JoinHandle<Histogram>>,
     blasts: Vec<Blast>,
-    // Control connections of patterns whose data uses another port. The server ends a load when its
-    // control connection closes.
+    // Control connections, for patterns whose data uses another port. The server ends a load when
+    // its control connection closes.
     controls: Vec<TcpStream>,
 }
 
@@ -46,7 +46,7 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct Connected {
     client: Client,
-    /// The control connections, until the server is told to begin.
+    /// The control connections, on which the server will be told to begin.
     controls: Vec<TcpStream>,
     /// The sockets of [`Pattern::UdpStream`], which have no thread yet.
     senders: Vec<UdpSocket>,
@@ -56,11 +56,11 @@ pub struct Connected {
 
 impl Connected {
     /// Establishes all connections of `load` to `server`, in the network namespace of the calling
-    /// thread. Traffic begins with [`Connected::begin`], because it would delay later handshakes.
+    /// thread. Traffic does not start before [`Connected::begin`], because it would delay later
+    /// handshakes.
     ///
-    /// # Errors
-    /// A connection is refused or not established within 2 s, the server does not respond within
-    /// 5 s, all of it takes longer than 30 s, or [`Error::Interrupted`].
+    /// # Errors A connection is refused or not established within 2 s, the server does not respond
+    /// within 5 s, all connections together take longer than 30 s, or [`Error::Interrupted`].
     pub fn open(
         load: &Load,
         server: SocketAddr,
@@ -97,7 +97,7 @@ impl Connected {
         Ok(connected)
     }
 
-    /// Begins on all connections.
+    /// Starts traffic on all connections.
     ///
     /// # Errors
     /// A thread cannot be started, or the server is gone.
@@ -123,7 +123,7 @@ impl Connected {
         Ok(client)
     }
 
-    /// What has been counted so far.
+    /// The counters so far.
     #[cfg(test)]
     pub(super) fn counters(&self) -> Counters {
         self.client.counters()
@@ -184,7 +184,7 @@ fn share(stream: &TcpStream) -> Result<TcpStream> {
 }
 
 impl Client {
-    /// Establishes all connections of `load` and begins.
+    /// Establishes all connections of `load` and starts the traffic.
     ///
     /// # Errors
     /// As [`Connected::open`] and [`Connected::begin`].
@@ -216,12 +216,12 @@ impl Client {
         Ok(())
     }
 
-    /// Begins to record the times of transactions.
+    /// Starts recording the times of transactions.
     pub fn begin_measuring(&self) {
         self.shared.measuring.store(true, Ordering::Relaxed);
     }
 
-    /// What has been counted so far.
+    /// The counters so far.
     pub fn counters(&self) -> Counters {
         let shared = &self.shared;
         Counters {
@@ -249,10 +249,10 @@ impl Client {
         Ok(times)
     }
 
-    /// Tells all connections to end, and does not wait.
+    /// Signals all connections to end, without waiting for their end.
     pub fn end_soon(&self) {
         self.shared.done.store(true, Ordering::Relaxed);
-        // Wakes the threads that have not begun.
+        // Wakes the threads that have not started their traffic.
         self.shared.go();
     }
 

@@ -46,7 +46,7 @@ fn every_pattern_counts_what_passed_when_both_ends_are_here() {
 fn no_data_is_sent_before_all_connections_are_established() {
     let stop = Stop::new();
     for pattern in [Pattern::TcpReverse, Pattern::TcpBidirectional, Pattern::TcpRr] {
-        // No data of an earlier pattern arrives at this one.
+        // A new server for each pattern, so that no data of an earlier pattern is counted.
         let server = server();
         let load = Load::new(pattern, 64, 2).unwrap();
         let (before, placement) = (server.received(), Placement::default());
@@ -63,7 +63,7 @@ fn no_data_is_sent_before_all_connections_are_established() {
         stop.wait_for("traffic", LIMIT, moves).unwrap();
         client.finish().unwrap();
     }
-    // Connections that never begin must end, too.
+    // Connections must also end if their traffic never started.
     let server = server();
     let load = Load::new(Pattern::TcpBidirectional, 64, 2).unwrap();
     drop(Connected::open(&load, server.address(), Placement::default(), &stop).unwrap());
@@ -77,7 +77,7 @@ fn stream_keeps_its_rate_when_it_has_one() {
     std::thread::sleep(Duration::from_millis(300));
     client.finish().unwrap();
     let (bytes, _) = server.received();
-    // One megabyte a second, plus the catch-up. A busy machine sends less, never more.
+    // At most 1 MB/s, plus the catch-up. A busy machine may send less.
     assert!((1000..=400_000).contains(&bytes), "{bytes}");
 }
 

@@ -1,6 +1,6 @@
-//! Times of transactions, whose percentiles are known to 1 %.
+//! Times of transactions, with a precision of 1 % for percentiles.
 
-/// The longest recorded time, in nanoseconds. Longer ones count as this.
+/// The longest recorded time, in nanoseconds. Longer times are recorded as this value.
 const MAX_NS: u64 = 60_000_000_000;
 /// Significant decimal digits of a recorded time.
 const DIGITS: u8 = 2;
@@ -32,8 +32,8 @@ impl Histogram {
         self.0.len()
     }
 
-    /// The time that the part `part` (0 to 1) of all does not exceed, in microseconds; `None`
-    /// without any time.
+    /// The time that the share `part` (0 to 1) of all transactions does not exceed, in
+    /// microseconds; `None` if no time was recorded.
     pub fn percentile_us(&self, part: f64) -> Option<f64> {
         (self.total() > 0).then(|| self.0.value_at_quantile(part) as f64 / 1000.0)
     }

@@ -1,8 +1,8 @@
-//! The thread of one instance, on either side. Every wait ends within [`WAIT`], to check whether
-//! the run is over.
+//! The thread of one instance (one connection of a load), on the client or the server. Every wait
+//! ends within [`WAIT`], to check whether the run is over.
 //!
-//! Buffers are allocated and written before `start` lets the instance begin. Hundreds of threads
-//! with page faults at once, on few processors, would delay each other for minutes.
+//! Buffers are allocated and written before `start` lets the instance begin. If hundreds of threads
+//! had page faults at once on few processors, they would delay each other for minutes.
 
 use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -26,14 +26,14 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const DATAGRAM_LIMIT: Duration = Duration::from_millis(200);
 /// The stack of a thread, in bytes. There may be many threads, and buffers are on the heap.
 pub(super) const STACK_BYTES: usize = 256 << 10;
-/// Bytes of one read: more than usually arrive before a wake-up.
+/// Bytes of one read: more than what usually arrives before a wake-up.
 const READ_LEN: usize = 128 << 10;
-/// Datagrams of one system call.
+/// Datagrams received with one system call.
 const BATCH: usize = 32;
-/// The most that a delayed sender catches up on.
+/// The longest delay for which a sender catches up.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
-/// The state that the threads of one side share.
+/// The state shared by all threads of a client or of a server.
 #[derive(Debug, Default)]
 pub(super) struct InstanceState {
     pub(super) done: AtomicBool,
@@ -88,8 +88,8 @@ impl InstanceState {
     }
 }
 
-/// Limits a sender to its rate. The first messages of many senders are spread over the interval
-/// between two messages, so that they are not sent in one burst.
+/// Limits a sender to its rate. The first messages of many senders are distributed over the
+/// interval between two messages, so that they are not sent in one burst.
 struct Pacer {
     bytes_per_second: Option<f64>,
     start: Instant,
@@ -99,7 +99,7 @@ struct Pacer {
 impl Pacer {
     /// A pacer for messages of `size` bytes.
     fn new(rate_bps: Option<f64>, size: usize) -> Self {
-        // The fractional parts of its multiples are evenly distributed.
+        // The fractional parts of the multiples of this number are evenly distributed.
         const GOLDEN_RATIO: f64 = 1.618_033_988_749_895;
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let part = (f64::from(COUNT.fetch_add(1, Ordering::Relaxed)) * GOLDEN_RATIO).fract();
@@ -107,7 +107,8 @@ impl Pacer {
         Self { bytes_per_second, start: Instant::now(), sent: -part * size as f64 }
     }
 
-    /// Sleeps until `bytes` more are due, and returns true. Returns false after [`WAIT`].
+    /// Sleeps until `bytes` more may be sent, and returns true. Returns false if that takes longer
+    /// than [`WAIT`].
     fn admit(&mut self, bytes: usize) -> bool {
         let Some(rate) = self.bytes_per_second else { return true };
         let due = self.start.elapsed().as_secs_f64() * rate;
@@ -157,7 +158,7 @@ pub(super) fn write_stream(
     Ok(())
 }
 
-/// Reads until the run is over or the peer ends.
+/// Reads until the run is over or the peer closes the connection.
 pub(super) fn read_stream(
     mut stream: &TcpStream,
     shared: &InstanceState,
@@ -177,7 +178,7 @@ pub(super) fn read_stream(
     Ok(())
 }
 
-/// Fills `message` from `stream`; false when the run is over first.
+/// Fills `message` from `stream`; returns false if the run ends first.
 pub(super) fn read_message(
     mut stream: &TcpStream,
     message: &mut [u8],
@@ -215,7 +216,7 @@ pub(super) fn answer(
     Ok(())
 }
 
-/// Sends one request after the other, and records the time of each transaction.
+/// Sends requests one after the other, and records the time of each transaction.
 pub(super) fn ask(
     mut stream: &TcpStream,
     size: usize,
@@ -236,7 +237,7 @@ pub(super) fn ask(
     Ok(())
 }
 
-/// Accepts connections, answers one message on each, and closes it, while `alive`.
+/// Accepts connections, responds to one message on each, and closes it, while `alive` returns true.
 ///
 /// The server closes first, so that its side keeps the TIME-WAIT state (RFC 9293 section 3.6.1) and
 /// the client does not run out of ports.
@@ -254,7 +255,7 @@ pub(super) fn answer_connections(
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(WAIT))?;
                 stream.set_write_timeout(Some(ANSWER_LIMIT))?;
-                // The client reports a broken connection.
+                // Errors of the connection are ignored, because the client reports them.
                 if read_message(&stream, &mut message, shared).unwrap_or(false) {
                     shared.received(size);
                     let _ = stream.write_all(&message);
@@ -268,7 +269,7 @@ pub(super) fn answer_connections(
     Ok(())
 }
 
-/// Makes one transaction after the other, each on a new connection.
+/// Makes transactions one after the other, each on a new connection.
 pub(super) fn ask_connecting(
     server: SocketAddr,
     placement: Placement,
@@ -294,7 +295,7 @@ pub(super) fn ask_connecting(
     Ok(())
 }
 
-/// Sends every datagram back to its sender, while `alive`.
+/// Sends every datagram back to its sender, while `alive` returns true.
 pub(super) fn answer_datagrams(
     socket: &UdpSocket,
     size: usize,
@@ -307,7 +308,7 @@ pub(super) fn answer_datagrams(
         match socket.recv_from(&mut message) {
             Ok((len, from)) => {
                 shared.received(len);
-                // A datagram that cannot be sent counts as lost.
+                // Errors are ignored: a response that cannot be sent counts as lost.
                 let _ = socket.send_to(message.get(..len).unwrap_or_default(), from);
             }
             Err(e) if is_timeout(&e) && alive() => {}
@@ -318,7 +319,7 @@ pub(super) fn answer_datagrams(
     Ok(())
 }
 
-/// Sends one numbered request after the other. A lost request is not repeated.
+/// Sends numbered requests one after the other. A lost request is not repeated.
 pub(super) fn ask_datagrams(
     socket: &UdpSocket,
     size: usize,
@@ -338,7 +339,7 @@ pub(super) fn ask_datagrams(
         socket.send(&request)?;
         loop {
             match socket.recv(&mut response) {
-                // The late response to a request that counts as lost.
+                // A late response, whose request already counts as lost.
                 Ok(_) if response.first_chunk::<8>() != request.first_chunk::<8>() => {}
                 Ok(_) => {
                     shared.completed(asked, times);
@@ -355,7 +356,7 @@ pub(super) fn ask_datagrams(
     Ok(())
 }
 
-/// Counts datagrams of up to `size` bytes, while `alive`.
+/// Counts datagrams of up to `size` bytes, while `alive` returns true.
 pub(super) fn count_datagrams(
     socket: &UdpSocket,
     size: usize,
@@ -398,7 +399,7 @@ mod tests {
         while sent < 100_000 {
             sent += if pacer.admit(1000) { 1000 } else { 0 };
         }
-        // At one megabyte a second this takes 100 ms, minus the allowed catch-up.
+        // At 1 MB/s this takes 100 ms, minus the allowed catch-up.
         assert!(start.elapsed() >= Duration::from_millis(75), "{:?}", start.elapsed());
         assert!(Pacer::new(None, 1).admit(usize::MAX));
     }

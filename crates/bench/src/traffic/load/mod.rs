@@ -1,8 +1,8 @@
 //! Loads with the patterns of netperf, between a [`Server`] and the connections of a [`Client`], in
 //! namespaces or between real hosts.
 //!
-//! Every connection is an *instance* with a thread of its own on either side, like a netperf
-//! process.
+//! Every connection is an *instance* with one thread on the client and one on the server, like a
+//! netperf process.
 
 mod client;
 mod histogram;

@@ -5,31 +5,31 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// The most connections of a load.
+/// The largest number of connections of a load.
 pub const MAX_CONNECTIONS: usize = 640;
 /// The longest message, in bytes.
 pub const MAX_MESSAGE: usize = 1 << 20;
-/// The shortest message over UDP, in bytes: it contains a number.
+/// The shortest message over UDP, in bytes: it contains a sequence number.
 pub const MIN_DATAGRAM: usize = 16;
 /// The longest message over UDP over IPv4, in bytes (RFC 791, RFC 768).
 pub const MAX_DATAGRAM: usize = 65_507;
 
-/// The direction and the kind of traffic.
+/// The direction of traffic, and whether it consists of streams, transactions or datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Pattern {
     /// The client writes as fast as TCP lets it.
     TcpStream,
-    /// The server writes.
+    /// The server writes as fast as TCP lets it.
     TcpReverse,
-    /// Both write, on the same connection.
+    /// Both write on the same connection.
     TcpBidirectional,
     /// The client sends a request and waits for a response of the same size.
     TcpRr,
-    /// As [`Pattern::TcpRr`], with a new connection for each transaction.
+    /// Like [`Pattern::TcpRr`], with a new connection for each transaction.
     TcpCrr,
-    /// As [`Pattern::TcpRr`], over UDP.
+    /// Like [`Pattern::TcpRr`], over UDP.
     UdpRr,
-    /// The client sends messages, each in a datagram; some may be lost.
+    /// The client sends messages, each in a datagram, without waiting for responses.
     UdpStream,
 }
 
@@ -58,7 +58,7 @@ impl Pattern {
         }
     }
 
-    /// True when transactions are measured, and not bytes.
+    /// True when the pattern measures transactions instead of bytes.
     pub const fn is_transactions(self) -> bool {
         matches!(self, Self::TcpRr | Self::TcpCrr | Self::UdpRr)
     }
@@ -96,7 +96,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// `connections` (1 to [`MAX_CONNECTIONS`]) with messages of `size_bytes`.
+    /// A load of `connections` connections (1 to [`MAX_CONNECTIONS`]) with messages of
+    /// `size_bytes`.
     ///
     /// # Errors
     /// A parameter is out of range.
@@ -116,10 +117,10 @@ impl Load {
     }
 
     /// The same load at a fixed payload rate over all connections, in bits per second. The sender
-    /// keeps the rate.
+    /// limits itself to that rate.
     ///
-    /// # Errors
-    /// Less than 1000 bit/s, or a pattern of transactions, whose rate is measured.
+    /// The rate is below 1000 bit/s, or the pattern consists of transactions, whose rate is
+    /// measured.
     pub fn at_rate(self, rate_bps: f64) -> Result<Self> {
         if self.pattern.is_transactions() {
             return Err(Error::Traffic(format!("{} has no fixed rate", self.pattern)));
@@ -145,7 +146,7 @@ impl Load {
         self.connections
     }
 
-    /// The fixed rate of each connection, in bits a second.
+    /// The fixed rate of each connection, in bits per second.
     pub fn rate_of_each_bps(&self) -> Option<f64> {
         self.rate_bps.map(|all| all / self.connections as f64)
     }

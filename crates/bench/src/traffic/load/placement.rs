@@ -1,4 +1,4 @@
-//! The processor and the congestion control of one side of a load.
+//! The processor and the congestion control of the client or the server of a load.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use crate::Result;
 /// How long a connection may take to be established.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// The processor and the congestion control of one side.
+/// The processor and the congestion control of a client or a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Placement {
     /// The processor to which all threads are pinned; `None` leaves them to the scheduler.
@@ -53,7 +53,7 @@ impl Placement {
         Ok(stream)
     }
 
-    /// Sets the congestion control. Accepted connections inherit that of their listener.
+    /// Sets the congestion control. Accepted connections inherit the setting of their listener.
     ///
     /// # Errors
     /// This kernel does not have the algorithm.

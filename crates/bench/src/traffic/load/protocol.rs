@@ -1,5 +1,5 @@
-//! The protocol between client and server: one line each way, a last line of the client, then
-//! traffic.
+//! The protocol between client and server: the client sends a request line, the server responds
+//! with one line, the client sends a line that starts the traffic.
 //!
 //! ```text
 //!   client: weft-bench 2 tcp_rr 1024 0   pattern, message bytes, bit/s of the server (0: no limit)
@@ -9,8 +9,8 @@
 //!   client: go                           all connections are established
 //! ```
 //!
-//! With `counters` in place of a pattern, the server responds to every further line with its
-//! counters.
+//! If the request is `counters` instead of a pattern, the server responds to every further line
+//! with its counters.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -31,9 +31,9 @@ pub(super) const LINE_LIMIT: Duration = Duration::from_secs(5);
 /// The request of a client.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Request {
-    /// Traffic of one instance.
+    /// Start the traffic of one instance (one connection).
     Traffic { pattern: Pattern, size_bytes: usize, rate_bps: f64 },
-    /// The server's counters.
+    /// Report the server's counters.
     Counters,
 }
 
@@ -94,7 +94,8 @@ pub(super) fn send(mut stream: &TcpStream, line: &str) -> Result<()> {
     stream.write_all(line.as_bytes()).map_err(Error::io("write to the other side"))
 }
 
-/// Reads a line without its end, byte by byte, so that no byte of the traffic after it is consumed.
+/// Reads a line without its line end, byte by byte, so that no byte of the following traffic is
+/// consumed.
 pub(super) fn read_line(mut stream: &TcpStream) -> Result<String> {
     let deadline = Instant::now() + LINE_LIMIT;
     stream.set_read_timeout(Some(LINE_LIMIT)).map_err(Error::io("set a timeout"))?;

@@ -1,4 +1,5 @@
-//! The server: it responds, counts, and sends when the client requests it.
+//! The server: it responds to requests, counts received data, and sends data when the client
+//! requests it.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -18,11 +19,12 @@ use crate::{Error, Result};
 
 /// The default TCP port of `weft bench serve`.
 pub const DEFAULT_PORT: u16 = 7070;
-/// The most connections: of a load, of an earlier one that is ending, and of counter requests.
+/// The largest number of connections: those of a load, those of an earlier load that is ending, and
+/// those of counter requests.
 const LIMIT: usize = 2 * MAX_CONNECTIONS + 20;
 /// The receive buffer of datagrams, in bytes.
 const QUEUE_BYTES: usize = 16 << 20;
-/// Seconds of silence before a keepalive probe. The third lost probe ends the connection.
+/// Seconds without data before a TCP keepalive probe. The third lost probe ends the connection.
 const KEEPALIVE_SECONDS: u32 = 10;
 
 /// A server on one address. Dropping it ends it with all its connections.
@@ -35,7 +37,7 @@ pub struct Server {
 
 impl Server {
     /// Listens on `address` in the network namespace of the calling thread. Port 0 lets the kernel
-    /// choose. All threads follow `placement`.
+    /// choose. All threads use `placement`.
     ///
     /// # Errors
     /// The port is in use, or the address does not belong to this host.
@@ -61,7 +63,7 @@ impl Server {
         self.address
     }
 
-    /// Tells all connections to end, and does not wait.
+    /// Signals all connections to end, without waiting for their end.
     pub fn end_soon(&self) {
         self.shared.done.store(true, Ordering::Relaxed);
     }
@@ -170,12 +172,13 @@ fn traffic(
             let (tell, told) = std::sync::mpsc::channel();
             let write = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
                 let go = || told.recv().map_err(std::io::Error::other);
-                // When the peer ends, the reading side reports it.
+                // Errors are ignored: if the peer closes the connection, the reading thread reports
+                // it.
                 let _ = instance::write_stream(&writer, size, rate_bps, &writing, go);
             })?;
             let go = || go().and_then(|()| tell.send(()).map_err(std::io::Error::other));
             let read = ok(0).and_then(|()| instance::read_stream(stream, shared, go));
-            // A writer that has not begun ends when the channel closes.
+            // A writer that has not started ends when the channel closes.
             drop(tell);
             let _ = stream.shutdown(std::net::Shutdown::Both);
             let _ = write.join();
@@ -199,7 +202,7 @@ fn traffic(
         }
         Pattern::UdpStream => {
             let socket = UdpSocket::bind(address()?)?;
-            // Without the capability, the default size must suffice.
+            // Errors are ignored: without the capability, the default buffer size is used.
             let _ = setsockopt(&socket, sockopt::RcvBufForce, &QUEUE_BYTES);
             ok(socket.local_addr()?.port())?;
             go()?;
@@ -208,7 +211,7 @@ fn traffic(
     }
 }
 
-/// Waits until the client has established all of its connections.
+/// Waits for the line `go`, which the client sends when all of its connections are established.
 fn wait_for_go(stream: &TcpStream, shared: &InstanceState) -> std::io::Result<()> {
     stream.set_read_timeout(Some(WAIT))?;
     let mut said = [0; protocol::GO.len()];
@@ -217,7 +220,8 @@ fn wait_for_go(stream: &TcpStream, shared: &InstanceState) -> std::io::Result<()
     said_it.then_some(()).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
-/// Responds to each line with bytes, datagrams, and busy and total processor seconds.
+/// Responds to each line with the received bytes and datagrams, and with busy and total processor
+/// seconds.
 fn tell_counters(stream: &TcpStream, shared: &InstanceState) -> Result<()> {
     protocol::send(stream, "ok 0\n")?;
     while !shared.is_done() && is_there(stream) {
@@ -249,13 +253,14 @@ fn keep_alive(stream: &TcpStream) -> Result<()> {
     set().map_err(Error::io("ask for keepalive"))
 }
 
-/// Peeks at unread bytes of the peer; 0 is the end of the stream.
+/// Checks for unread bytes of the peer, without reading them; 0 means the end of the stream.
 fn pending(stream: &TcpStream) -> Result<usize, nix::errno::Errno> {
     let mut byte = [0];
     recv(stream.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)
 }
 
-/// False once the client has closed the connection, or its host is gone.
+/// False after the client has closed the connection, or when its host does not respond to
+/// keepalives.
 fn is_there(stream: &TcpStream) -> bool {
     matches!(pending(stream), Ok(1..) | Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR))
 }
