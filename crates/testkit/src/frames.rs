@@ -1,6 +1,6 @@
-//! Random frames of guests. They contain every header that a key knows, with few different values,
-//! so that they match. Some are complete, some have unfinished checksums, some are super-packets,
-//! some are invalid.
+//! Random frames of guests. They contain every header that a flow key can describe. Each field has
+//! only a few different values, so that rules often match. Some frames have complete checksums,
+//! some have partial checksums, some are super-packets, and some are invalid.
 
 use crate::random::Random;
 use packet::{Checksum, Gso, GsoKind, Offload, PacketBuf, complete_checksum};
@@ -12,28 +12,29 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 const FRAGMENT: u8 = 44;
-/// Linux loses tagged frames of less than 20 bytes, and tags may be removed before sending.
+/// The minimum payload of a tagged frame. Linux drops tagged frames of less than 20 bytes, and tags
+/// may be removed before sending.
 const TAGGED_MIN: usize = 32;
-/// LLC and SNAP header in front of an EtherType.
+/// The LLC and SNAP header that precedes an EtherType.
 const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 /// The longest payload of an IEEE 802.3 frame.
 const MAX_LENGTH: usize = 1500;
 
-/// The kinds of frames to generate.
+/// The types of frames to generate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameKinds {
     /// Super-packets.
     pub supers: bool,
-    /// Frames with a SNAP header, which programs punt.
+    /// Frames with a SNAP header. The eBPF programs punt them.
     pub snap: bool,
-    /// Frames without a key: with truncated or damaged headers, or with more than two tags.
+    /// Frames without a flow key: with truncated or damaged headers, or with more than two tags.
     pub malformed: bool,
-    /// The longest payload after the Ethernet header of frames that are no super-packets, in bytes;
-    /// at least 100.
+    /// The longest payload after the Ethernet header of frames that are not super-packets, in
+    /// bytes; at least 100.
     pub max_payload: usize,
 }
 
-/// One of a few unicast addresses.
+/// One of a few unicast MAC addresses.
 pub fn mac(random: &mut Random) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, 1 + random.below(4) as u8])
 }
@@ -49,7 +50,7 @@ pub fn ip6(random: &mut Random) -> Ipv6Addr {
     Ipv6Addr::new(net, 0, 0, 0, 0, 0, random.below(2) as u16, 1 + random.below(3) as u16)
 }
 
-/// One of a few port numbers.
+/// One of a few TCP or UDP port numbers.
 pub fn port(random: &mut Random) -> u16 {
     random.pick(&[22, 53, 80, 443, 4789, 40_000, 40_001])
 }
@@ -76,8 +77,8 @@ pub fn frame(random: &mut Random, kinds: FrameKinds) -> PacketBuf {
     packet
 }
 
-/// Puts the packet behind an LLC and SNAP header. The IEEE 802.3 length may cover padding, and with
-/// `malformed` it is sometimes wrong. A packet that is too long for it stays as it is.
+/// Inserts an LLC and SNAP header. The IEEE 802.3 length may include padding, and with `malformed`
+/// it is sometimes wrong. A packet that would be too long is returned unchanged.
 fn in_snap(random: &mut Random, packet: &PacketBuf, malformed: bool) -> PacketBuf {
     let packet = completed_if_owed(packet);
     let frame = packet.head();
@@ -98,7 +99,8 @@ fn in_snap(random: &mut Random, packet: &PacketBuf, malformed: bool) -> PacketBu
     PacketBuf::from_bytes(&[addresses, &length, &SNAP, rest, &vec![0xa5; padding]].concat())
 }
 
-/// Puts one to five priority tags (VID 0) in front of the packet's own tags. A key holds two.
+/// Inserts one to five priority tags (VID 0) before the packet's own tags. A flow key contains at
+/// most two tags.
 fn priority_tagged(random: &mut Random, packet: &PacketBuf) -> PacketBuf {
     let packet = completed_if_owed(packet);
     let tags = [0x81, 0, 0, 0].repeat(1 + random.below(5));
@@ -183,7 +185,7 @@ fn ethernet(random: &mut Random, ethertype: u16) -> Vec<u8> {
     header
 }
 
-/// An IP packet whose transport checksum, if any, is unfinished.
+/// An IP packet with a partial transport checksum, if the protocol has one.
 fn tagged_ip(random: &mut Random, v6: bool, protocol: Protocol, l4: Vec<u8>) -> PacketBuf {
     let mut frame = ethernet(random, if v6 { IPV6 } else { IPV4 });
     let sum = if v6 {
@@ -313,7 +315,7 @@ fn completed(mut packet: PacketBuf) -> PacketBuf {
     plain(packet)
 }
 
-/// A frame without unfinished checksum.
+/// A frame without a partial checksum.
 fn plain(mut packet: PacketBuf) -> PacketBuf {
     packet.offload = Offload::default();
     packet
@@ -355,7 +357,7 @@ fn damaged(random: &mut Random, packet: &PacketBuf) -> PacketBuf {
     if random.once_in(2) {
         frame.truncate(TAGGED_MIN + random.below(frame.len().max(TAGGED_MIN + 1) - TAGGED_MIN));
     } else {
-        // Except addresses and the EtherTypes of tags.
+        // The changed byte is neither in the MAC addresses nor in the EtherTypes of tags.
         let at = 16 + random.below(frame.len().min(70) - 16);
         frame[at] ^= 1 << random.below(8);
     }

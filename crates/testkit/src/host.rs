@@ -1,4 +1,4 @@
-//! Network namespaces as hosts, for tests against the running kernel.
+//! Network namespaces that act as hosts, for tests with the running kernel.
 //!
 //! Such a test begins with [`require_root!`](crate::require_root). Without root it is skipped and
 //! recorded in the [`report`]; with `CI=true` in the environment, a skip is a failure. All
@@ -56,11 +56,10 @@ macro_rules! test_name {
     }};
 }
 
-/// False when `lacks` returns true for `test`. Used by [`require_root!`](crate::require_root) and
-/// [`require_program!`](crate::require_program).
+/// Returns false when `lacks` returns true for `test`. Used by
+/// [`require_root!`](crate::require_root) and [`require_program!`](crate::require_program).
 ///
-/// # Panics
-/// With `CI=true` in the environment, instead of returning false.
+/// With `CI=true` in the environment, when it would return false.
 pub fn may_run(test: &str, lacks: impl FnOnce(&str) -> bool) -> bool {
     let lacks = lacks(test);
     let in_ci = env::var_os("CI").is_some_and(|value| value == "true");
@@ -68,8 +67,8 @@ pub fn may_run(test: &str, lacks: impl FnOnce(&str) -> bool) -> bool {
     !lacks
 }
 
-/// A host: a network namespace with its loopback up, removed when dropped. Dereferences to its
-/// [`Netns`].
+/// A host: a network namespace whose loopback device is up. Dropping it removes the namespace.
+/// Dereferences to its [`Netns`].
 #[derive(Debug)]
 pub struct TestHost {
     netlink: Netlink,
@@ -84,7 +83,7 @@ impl TestHost {
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);
         let netns = OwnedNetns::create(&format!("weft-test-{}-{unique}-{name}", process::id()))
             .expect("a namespace can be created");
-        // Link-local addresses are usable at once, so that tests need not wait.
+        // Without duplicate address detection, link-local addresses are usable at once.
         netns
             .sysctl("net/ipv6/conf/default/accept_dad", "0")
             .expect("duplicate address detection can be turned off");
@@ -137,9 +136,9 @@ pub struct WireEnd {
     pub ip6: Ipv6Addr,
 }
 
-/// Connects two hosts by a veth pair, up and with usable addresses. The n-th pair of the process
-/// has 10.x.y.1 and 10.x.y.2 with n = 256 x + y, and fd00:n::1 and fd00:n::2 with n in hexadecimal.
-/// Returns the ends of `a` and `b`.
+/// Connects two hosts by a veth pair that is up and has usable addresses. The n-th pair of the
+/// process has 10.x.y.1 and 10.x.y.2 with n = 256 x + y, and fd00:n::1 and fd00:n::2 with n in
+/// hexadecimal. Returns the ends of `a` and `b`.
 pub fn pair(a: &TestHost, b: &TestHost) -> (WireEnd, WireEnd) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let network = (COUNT.fetch_add(1, Ordering::Relaxed) % 0xffff) as u16;
@@ -166,7 +165,7 @@ fn wire_end(host: &TestHost, name: String, network: u16, number: u8) -> WireEnd 
     WireEnd { name, index: link.index, mac: link.mac, ip4, ip6 }
 }
 
-/// Waits until `condition` holds, checking every 10 ms, and after a while every 100 ms.
+/// Waits until `condition` holds. Checks it every 10 ms, and later every 100 ms.
 ///
 /// # Panics
 /// When it does not hold within `timeout`; the message names `what`.
@@ -175,7 +174,7 @@ pub fn wait_until(timeout: Duration, what: &str, mut condition: impl FnMut() -> 
     while !condition() {
         let waited = start.elapsed();
         assert!(waited < timeout, "waited {timeout:?} in vain: {what}");
-        // A condition may start a program. A long wait ends hardly later with fewer looks.
+        // A condition may start a program, so a long wait checks it less often.
         thread::sleep((waited / 6).clamp(POLL_INTERVAL, 10 * POLL_INTERVAL));
     }
 }

@@ -1,8 +1,8 @@
-//! Shared test code: random frames, the conformance suite of datapaths, namespaces as hosts, the
-//! kernel's GRO, virtual machines, external programs, OVN's databases, and the report of skipped
-//! tests and real peers.
+//! Shared test code: random frames, the conformance suite of datapaths, namespaces that act as
+//! hosts, the kernel's GRO, virtual machines, external programs, OVN's databases, and the report of
+//! skipped tests and of the real programs that tests ran against.
 //!
-//! It is a dev-dependency only.
+//! This crate is a dev-dependency only.
 #![forbid(unsafe_code)]
 
 pub mod conformance;

@@ -1,4 +1,4 @@
-//! Tests which received segments the kernel's GRO merges.
+//! Finds out which received segments the kernel's GRO merges.
 
 use crate::host::{TestHost, WireEnd, pair};
 use netdev::af_packet::{PacketOptions, PacketSocket};
@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 pub const PAYLOAD: usize = 20_000;
 /// The segment size of a [`super_packet`] in bytes.
 pub const MSS: u16 = 1400;
-/// Longer than any single segment, including two tags.
+/// The longest frame that is a single segment, with two tags and some reserve. Longer frames are
+/// merged.
 const WHOLE: usize = 1600;
-/// The number of attempts: segments that do not arrive together are not merged.
+/// The number of attempts. Segments that do not arrive together are not merged, so one attempt is
+/// not conclusive.
 const TRIES: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A veth does not merge when its peer has segmentation offload.
+/// The features that are disabled on the sender: a veth does not merge when its peer has
+/// segmentation offload.
 const SEGMENTATION: [&str; 4] = [
     "tx-tcp-segmentation",
     "tx-tcp6-segmentation",
@@ -23,7 +26,7 @@ const SEGMENTATION: [&str; 4] = [
     "tx-tcp-mangleid-segmentation",
 ];
 
-/// Two hosts; one segments in software, the other merges.
+/// Two hosts: one segments in software, the other merges with GRO.
 #[derive(Debug)]
 pub struct Merging {
     /// The host that merges.
@@ -44,7 +47,7 @@ impl Merging {
         let (sender, receiver) = (TestHost::new("cuts"), TestHost::new("merges"));
         let ends = pair(&sender, &receiver);
         let set = |host: &TestHost, name: &str, features: &[(&str, bool)]| {
-            // Features that depend on others are set after them.
+            // Each feature is set after the features that it depends on.
             let _ =
                 host.ethtool().expect("ethtool").set_features(name, features).expect("it is asked");
         };
@@ -64,7 +67,8 @@ impl Merging {
         &self.ends.1.name
     }
 
-    /// Whether TCP segments with these in-band tags, the outer one first, arrive merged.
+    /// Whether TCP segments with these VLAN tags (TPIDs, the outer one first) in the frame are
+    /// merged.
     ///
     /// # Panics
     /// When they do not arrive.
@@ -73,7 +77,7 @@ impl Merging {
         (0..TRIES).any(|_| self.longest(tags) > WHOLE)
     }
 
-    /// The longest frame received of one super-packet.
+    /// The length of the longest frame that is received when one super-packet is sent.
     fn longest(&self, tags: &[u16]) -> usize {
         self.near.send(&super_packet(&self.ends, tags)).expect("a super-packet can be sent");
         let end = Instant::now() + PATIENCE;
@@ -100,12 +104,12 @@ impl Default for Merging {
     }
 }
 
-/// The hosts' own frames are shorter.
+/// True for frames of the super-packet; other frames of the hosts are shorter.
 fn is_of_super_packet(frame: &[u8]) -> bool {
     frame.len() > 200 && frame.ends_with(&[7; 100])
 }
 
-/// A TCP super-packet of [`PAYLOAD`] bytes with unfinished checksum, behind these tags.
+/// A TCP super-packet of [`PAYLOAD`] bytes with a partial checksum, behind these tags.
 #[must_use]
 pub fn super_packet((near, far): &(WireEnd, WireEnd), tags: &[u16]) -> PacketBuf {
     let mut bytes = [far.mac.0, near.mac.0].concat();

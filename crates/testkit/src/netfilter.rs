@@ -1,5 +1,5 @@
-//! A router that filters and translates packets with the kernel's nf_conntrack, as the reference
-//! for weft's own connection tracking.
+//! A router that filters and translates packets with the kernel's nf_conntrack. Tests use it as the
+//! reference for weft's own connection tracking.
 //!
 //! Both neighbours of the router are packet sockets in one namespace. All functions here panic on
 //! errors.
@@ -37,7 +37,7 @@ pub struct Router {
     host: TestHost,
     inside: Neighbour,
     outside: Neighbour,
-    /// Keeps the namespace.
+    /// Keeps the namespace of the packet sockets alive.
     _neighbours: TestHost,
 }
 
@@ -55,16 +55,16 @@ pub struct KernelConnection {
     pub protocol: u8,
     /// Seconds until it expires.
     pub timeout_s: u64,
-    /// The state of TCP and SCTP.
+    /// The state, which only TCP and SCTP have.
     pub state: Option<String>,
-    /// Values of `src`, `dst`, `sport`, `dport`, `type`, `code` and `id`, of the original and of
+    /// The values of `src`, `dst`, `sport`, `dport`, `type`, `code` and `id`, for the original and
     /// the reply direction.
     pub tuples: [HashMap<String, String>; 2],
 }
 
 impl Router {
-    /// Makes a router with the nftables rules `ruleset`. It routes each network to the side where
-    /// it is listed.
+    /// Makes a router with the nftables rules `ruleset`. It routes the networks `inside` and
+    /// `outside` to these sides.
     pub fn new(inside: &[&str], outside: &[&str], ruleset: &str) -> Self {
         let (host, neighbours) = (TestHost::new("router"), TestHost::new("neighbours"));
         for (key, value) in [
@@ -93,8 +93,8 @@ impl Router {
         self.host.sysctl(&key, &value.to_string()).expect("nf_conntrack has the option");
     }
 
-    /// Keeps the packets in order: one CPU sends, forwards and receives them. Call it in the thread
-    /// that sends.
+    /// Keeps packets in order by using one CPU for sending, forwarding and receiving. Call it in
+    /// the sending thread.
     pub fn pin_thread() {
         let usable = cpu::usable().expect("the CPUs can be listed");
         let last = *usable.last().expect("there is a CPU");
@@ -114,10 +114,9 @@ impl Router {
         }
     }
 
-    /// Passes IP packets that the router has sent to `take`, until that returns true.
+    /// Calls `take` with each IP packet that the router has sent, until it returns true.
     ///
-    /// # Panics
-    /// When it does not within ten seconds.
+    /// When `take` does not return true within ten seconds.
     pub fn receive(&self, mut take: impl FnMut(Side, &[u8]) -> bool) {
         let deadline = Instant::now() + TIMEOUT;
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);

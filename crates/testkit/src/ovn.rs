@@ -1,5 +1,5 @@
-//! OVN: northbound and southbound databases, ovn-northd and ovn-trace, in a directory of their own,
-//! beside any instance of the machine. It needs no root and creates no interface.
+//! OVN: northbound and southbound databases, ovn-northd and ovn-trace, in a separate directory, so
+//! that an OVN of this machine is not affected. It needs no root and creates no interface.
 //!
 //! ```no_run
 //! let ovn = testkit::ovn::Ovn::start("example");
@@ -19,14 +19,14 @@ use std::{fs, process};
 
 /// The directory of the schemas on Debian.
 const SCHEMAS: &str = "/usr/share/ovn";
-/// Timeout for a server to listen or answer.
+/// Timeout for a server to listen or respond.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The maximum length of a socket path (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
 /// A running instance; stopped when dropped.
 pub struct Ovn {
-    // In the order of stopping.
+    // The fields are dropped, and so stopped, in this order.
     _northd: Running,
     _northbound: Running,
     southbound: Option<Running>,
@@ -38,7 +38,7 @@ struct Directory(PathBuf);
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // If that fails, only temporary files remain.
+        // Errors are ignored: then some temporary files remain.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -76,20 +76,21 @@ impl Ovn {
         Self { _northd: northd, _northbound: northbound, southbound: Some(southbound), directory }
     }
 
-    /// Stops the server of the southbound database. The others notice and try to connect again.
+    /// Stops the server of the southbound database. The other programs notice this and try to
+    /// connect again.
     pub fn stop_southbound(&mut self) {
         self.southbound = None;
     }
 
-    /// Starts the server of the southbound database again, with the rows that it had.
+    /// Starts the server of the southbound database again, with the rows that it had before.
     pub fn start_southbound(&mut self) {
         let at = self.directory.0.as_path();
         self.southbound = Some(start_database(at, "sb"));
         wait_for_server(&at.join("sb.sock"));
     }
 
-    /// Runs ovn-nbctl commands, each given as one text in which `'` and `"` quote as in a shell.
-    /// Waits until ovn-northd has updated the southbound database.
+    /// Runs ovn-nbctl commands. Each is one string, in which `'` and `"` quote as in a shell. Waits
+    /// until ovn-northd has updated the southbound database.
     pub fn configure<T: AsRef<str>>(&self, commands: &[T]) {
         /// Commands per call, because the length of a command line is limited.
         const BATCH: usize = 8000;
@@ -113,8 +114,8 @@ impl Ovn {
         self.ctl("ovn-sbctl", "sb", command)
     }
 
-    /// Runs ovn-nbctl with a command. In contrast to [`configure`](Self::configure), it waits for
-    /// nothing unless the command says so.
+    /// Runs ovn-nbctl with a command. Unlike [`configure`](Self::configure), it does not wait
+    /// unless the command says so.
     pub fn nbctl(&self, command: &str) -> String {
         self.ctl("ovn-nbctl", "nb", command)
     }
@@ -126,12 +127,12 @@ impl Ovn {
         run(with_args(call, &words(command).iter().map(String::as_str).collect::<Vec<_>>()), b"")
     }
 
-    /// The southbound database as `ovn-remote` of a chassis.
+    /// The address of the southbound database, in the form of a chassis' setting `ovn-remote`.
     pub fn southbound(&self) -> String {
         socket(&self.directory.0, "sb", "")
     }
 
-    /// The southbound database as JSON.
+    /// The content of the southbound database as JSON.
     pub fn dump(&self) -> String {
         let at = self.directory.0.as_path();
         let dump = ["dump", "--format=json", &socket(at, "sb", ""), "OVN_Southbound"];
@@ -144,12 +145,12 @@ impl Ovn {
         self.tracer_with(number, &[])
     }
 
-    /// Like [`Ovn::tracer`], with these arguments, such as `--ct=new`.
+    /// Like [`Ovn::tracer`], with additional arguments, such as `--ct=new`.
     pub fn tracer_with(&self, number: usize, arguments: &[&str]) -> Tracer {
         let at = self.directory.0.as_path();
         let control = at.join(format!("trace{number}.ctl"));
         let pid_file = at.join(format!("trace{number}.pid"));
-        // ovn-trace serves its socket only as a daemon, which a command stops.
+        // ovn-trace serves its socket only as a daemon. The method `drop` stops it with a command.
         let mut call = with_args(
             tool(at, "ovn-trace"),
             &[
@@ -179,13 +180,13 @@ pub struct Tracer {
 impl Tracer {
     /// The output of `ovn-trace --summary --minimal` for a packet; `None` when ovn-trace crashed.
     ///
-    /// # Panics
-    /// When ovn-trace refuses to answer or times out.
+    /// When ovn-trace returns an error or times out.
     pub fn trace(&mut self, datapath: &str, microflow: &str) -> Option<String> {
         let params = ["--summary", "--minimal", datapath, microflow];
         let request = json!({ "id": 0, "method": "trace", "params": params }).to_string();
         self.stream.write_all(request.as_bytes()).expect("ovn-trace listens");
-        // There is one answer to a request, so no byte of a next one is lost with the buffer.
+        // There is one response to each request, so the buffer contains no bytes of a later
+        // response.
         let answers = serde_json::Deserializer::from_reader(BufReader::new(&self.stream));
         let answer = answers.into_iter::<Value>().next()?.expect("an answer is JSON");
         match answer.get("result").and_then(Value::as_str) {
@@ -198,7 +199,7 @@ impl Tracer {
 impl Drop for Tracer {
     fn drop(&mut self) {
         let request = json!({ "id": 0, "method": "exit", "params": [] }).to_string();
-        // A daemon that does not answer has ended already.
+        // Errors are ignored: a daemon that does not respond has ended already.
         let _ = self.stream.write_all(request.as_bytes());
     }
 }
@@ -226,7 +227,7 @@ fn socket(at: &Path, name: &str, option: &str) -> String {
     format!("{option}unix:{}/{name}.sock", at.display())
 }
 
-/// A program whose files are all in the instance's directory.
+/// The program `name`, which finds all its files in the instance's directory.
 fn tool(at: &Path, name: &str) -> Command {
     let mut command = command(name);
     for variable in
@@ -243,7 +244,7 @@ fn with_args(mut command: Command, arguments: &[&str]) -> Command {
     command
 }
 
-/// Splits a command into words; `'...'` and `"..."` quote, the former literally.
+/// Splits a command into words; `'...'` and `"..."` quote. There are no escape sequences.
 fn words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

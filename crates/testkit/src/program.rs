@@ -1,4 +1,4 @@
-//! External programs: run to completion, or kept running until dropped. Every wait has a timeout.
+//! External programs that run to completion, or until they are dropped. Every wait has a timeout.
 
 use crate::host::wait_until;
 use nix::sys::signal::{Signal, kill};
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The interval at which the end of a program is checked.
+/// How often a running program is checked for its end.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Timeout for a program to stop after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,10 +23,11 @@ pub fn command(name: &str) -> Command {
     Command::new(crate::report::find_program(name).unwrap_or_else(|| name.into()))
 }
 
-/// Copies the program `from` to `to`, to be run from there.
+/// Copies the program `from` to `to`, where it can be executed.
 ///
-/// Another process writes the copy. If this one did, a child that another thread forks meanwhile
-/// would hold the copy open for writing, and the kernel would refuse to run it (ETXTBSY).
+/// Another process (`cp`) writes the copy. If this process did, a child that another thread forks
+/// meanwhile would hold the copy open for writing, and the kernel would refuse to execute it
+/// (ETXTBSY).
 ///
 /// # Panics
 /// When it cannot be copied.
@@ -36,7 +37,8 @@ pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     run(copy, &[]);
 }
 
-/// Waits until a server accepts on the Unix socket `path`, which exists slightly earlier.
+/// Waits until a server accepts connections on the Unix socket `path`. The socket file may exist
+/// slightly earlier.
 ///
 /// # Panics
 /// When no server listens within [`LIMIT`].
@@ -47,8 +49,7 @@ pub fn wait_for_server(path: &Path) {
 
 /// Runs `command` to completion with `input` on its standard input; returns its standard output.
 ///
-/// # Panics
-/// When it fails or takes longer than [`LIMIT`]; the message holds its standard error.
+/// # Panics When it fails or takes longer than [`LIMIT`]; the message contains its standard error.
 pub fn run(mut command: Command, input: &[u8]) -> String {
     let name = format!("{command:?}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -57,12 +58,13 @@ pub fn run(mut command: Command, input: &[u8]) -> String {
     let stdout = child.stdout.take().expect("standard output is piped");
     let stderr = child.stderr.take().expect("standard error is piped");
     thread::scope(|scope| {
-        // A program that ends early closes its standard input; its exit status tells the reason.
+        // Errors are ignored: a program that ends early closes its standard input, and its exit
+        // status shows why.
         scope.spawn(move || drop(stdin.write_all(input)));
         let stdout = scope.spawn(|| read_all(stdout));
         let stderr = scope.spawn(|| read_all(stderr));
         let success = end_of(&mut child, LIMIT).is_some_and(|status| status.success());
-        // Otherwise the readers would wait for a program that hangs.
+        // The readers would otherwise wait forever for a program that hangs.
         let _ = child.kill();
         let _ = child.wait();
         let [stdout, stderr] = [stdout, stderr].map(|text| text.join().expect("a reader"));
@@ -87,7 +89,7 @@ fn end_of(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus
     }
 }
 
-/// A running program, stopped when dropped. Its output is printed when a test fails.
+/// A running program, which is stopped when dropped. Its output is printed when a test fails.
 pub struct Running {
     name: &'static str,
     child: Child,
@@ -105,7 +107,7 @@ impl Running {
         Self { name, child, log }
     }
 
-    /// Its process number.
+    /// The process identifier.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -121,21 +123,21 @@ impl Running {
         self.output()
     }
 
-    /// Kills it, so that it cannot end in an orderly way.
+    /// Kills the program (SIGKILL), so that it cannot clean up.
     pub fn kill(mut self) {
-        // It fails when it has ended already.
+        // Fails if the program has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     fn terminate(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            // The PID stays valid until the child is waited for.
+            // The process identifier stays valid until the child is reaped.
             let pid = i32::try_from(self.child.id()).expect("a process number is positive");
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
             end_of(&mut self.child, PATIENCE);
         }
-        // kill fails when it has ended already; wait reaps it anyway.
+        // kill fails if the program has ended already; wait reaps it in any case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

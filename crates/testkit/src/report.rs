@@ -1,4 +1,4 @@
-//! Records what a test run skipped, and which real programs it ran against.
+//! Records which tests were skipped, and which real programs other tests ran against.
 //!
 //! A test that lacks root or a package returns early after [`skip`]. A test that exchanged frames
 //! with another implementation calls [`peer`]. Both print a line, and append it to the file in the
@@ -30,17 +30,18 @@ pub fn skip(test: &str, why: &str) {
     record(&format!("SKIPPED {test}: {why}"));
 }
 
-/// Records that a test ran against the real implementation `name`, and `what` was exchanged.
+/// Records that a test ran against the real implementation `name`, and what it exchanged with it.
 pub fn peer(name: &str, what: &str) {
     record(&format!("PEER {name}: {what}"));
 }
 
-/// Records that the tested code lacks the ability `what`, and why, so that it was not tested.
+/// Records that the tested code lacks the ability `what`, and why. So this was not tested.
 pub fn lacking(what: &str, why: &str) {
     record(&format!("LACKING {what}: {why}"));
 }
 
-/// True, after a [`skip`], when this process may not create network namespaces and devices.
+/// Returns true, and records a [`skip`], when this process may not create network namespaces and
+/// devices.
 #[must_use]
 pub fn lacks_root(test: &str) -> bool {
     let lacks = capability::missing(&NEEDED);
@@ -50,8 +51,8 @@ pub fn lacks_root(test: &str) -> bool {
     lacks.is_some()
 }
 
-/// True, after a [`skip`] that names the Debian `package`, when the program `name` is not
-/// installed.
+/// Returns true, and records a [`skip`] that names the Debian `package`, when the program `name` is
+/// not installed.
 #[must_use]
 pub fn lacks_program(test: &str, name: &str, package: &str) -> bool {
     let lacks = find_program(name).is_none();
@@ -70,7 +71,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Prints a line and appends it to the report with one write, because tests run in parallel.
+/// Prints a line and appends it to the report. It is one write, because tests run in parallel.
 fn record(line: &str) {
     println!("{line}");
     let Some(path) = env::var_os("WEFT_TEST_REPORT") else { return };

@@ -1,9 +1,9 @@
-//! [`Vm`]: a virtual machine with Debian's kernel and busybox under QEMU, as a guest.
+//! [`Vm`]: a virtual machine with Debian's kernel and busybox under QEMU, which acts as a guest.
 //!
-//! `scripts/fetch-guest-kernel.sh` fetches the kernel. The root file system is built here from
-//! busybox and the modules of a virtio network card. The machine boots in seconds without KVM,
+//! `scripts/fetch-guest-kernel.sh` downloads the kernel. This module builds the root file system
+//! from busybox and the modules of a virtio network card. The machine boots in seconds without KVM,
 //! which may not work inside another virtual machine. Commands and their output pass through the
-//! serial port, so that the network is left to the test.
+//! serial port, so that the network card is free for the test.
 //!
 //! ```no_run
 //! use testkit::{host::TestHost, require_vm, vm::Vm};
@@ -36,25 +36,25 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const QEMU: &str = "qemu-system-x86_64";
-/// The directory of `scripts/fetch-guest-kernel.sh`.
+/// The directory that `scripts/fetch-guest-kernel.sh` creates.
 const KERNEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/guest-kernel");
-/// The environment variable that names another directory, such as one of
-/// `scripts/fetch-other-kernel.sh`. Modules that this kernel has built in are missing there.
+/// The environment variable for another directory, such as one of `scripts/fetch-other-kernel.sh`.
+/// It may lack modules that are built into that kernel.
 const OTHER_KERNEL: &str = "WEFT_TEST_KERNEL";
-/// The kernel's command line. Its last five options save time. Without the first four the kernel
-/// tests its cryptographic algorithms, and waits for three timers, in loops of `pause` or of reads
-/// of a device, which are slow in the emulator. Without the last, each start of a program has other
-/// addresses, and the emulator translates the whole program again.
+/// The kernel's command line. Its last five options save time. Without the first four of these, the
+/// kernel tests its cryptographic algorithms and waits for three timers. The waits are loops of
+/// `pause` or of device reads, which are slow in the emulator. Without the last one, each start of
+/// a program has other addresses, and the emulator translates the whole program again.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 cryptomgr.notests=1 nolapic_timer \
                             no_timer_check initcall_blacklist=hpet_init norandmaps";
 /// Timeout for booting, and for each command, on a busy host.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// ASCII's record separator, which ends the output of a command; its exit code and a newline
-/// follow.
+/// ASCII's record separator. It ends the output of a command, and the exit code and a newline
+/// follow it.
 const END: u8 = 0x1e;
 
-/// The init process. It runs each line from the second serial port; the first one has kernel
-/// messages.
+/// The init process. It executes each line from the second serial port. Kernel messages go to the
+/// first one.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -86,12 +86,12 @@ macro_rules! require_vm {
     };
 }
 
-/// The directory of the kernel.
+/// The directory that contains the kernel.
 fn kernel() -> PathBuf {
     env::var_os(OTHER_KERNEL).map_or_else(|| KERNEL.into(), PathBuf::from)
 }
 
-/// True, after a [`report::skip`], when the kernel for the machine is missing.
+/// Returns true, and records a [`report::skip`], when the kernel for the machine is missing.
 #[must_use]
 pub fn lacks_kernel(test: &str) -> bool {
     let lacks = !kernel().join("vmlinux").exists();
@@ -101,12 +101,13 @@ pub fn lacks_kernel(test: &str) -> bool {
     lacks
 }
 
-/// Contents of a machine besides busybox.
+/// The contents of a machine in addition to busybox.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Extra<'a> {
-    /// Programs of this host with their libraries, each with its path in the machine.
+    /// Programs of this host, which are copied with their libraries; each with its path in the
+    /// machine.
     pub programs: &'a [(&'a str, &'a Path)],
-    /// Files of this host, with the same path in the machine.
+    /// Files of this host, which have the same path in the machine.
     pub files: &'a [&'a str],
     /// Kernel modules, each after its dependencies.
     pub modules: &'a [&'a str],
@@ -117,20 +118,20 @@ const PROGRAM_NAME: &str = "/bin/program";
 /// QEMU's options for a clock that advances one nanosecond per instruction.
 const COUNTING: [&str; 6] = ["-icount", "shift=0,sleep=off", "-smp", "1", "-m", "2048"];
 
-/// A running machine with one network card, `eth0`, which is down. It is stopped when dropped. Its
-/// kernel messages are printed when a test fails.
+/// A running machine with one network card, `eth0`, which is down at first. Dropping it stops the
+/// machine. When a test fails, its kernel messages are printed.
 #[derive(Debug)]
 pub struct Vm {
     child: Child,
     console: UnixStream,
-    /// Messages of QEMU, and of the machine's kernel.
+    /// The messages of QEMU, and of the machine's kernel.
     logs: [File; 2],
     patience: Duration,
 }
 
 impl Vm {
-    /// Boots a machine on `host` with the unused TAP `tap` of that host. Its network card has the
-    /// address `mac` and the MTU `mtu` in bytes.
+    /// Boots a machine that uses the TAP device `tap` of `host`. Its network card has the address
+    /// `mac` and the MTU `mtu` in bytes.
     ///
     /// # Panics
     /// When it does not boot within `PATIENCE`; check with [`require_vm!`](crate::require_vm)
@@ -143,9 +144,9 @@ impl Vm {
         Self::boot(host.program(QEMU), &root, &network, PATIENCE)
     }
 
-    /// Boots a machine with one CPU whose clock advances one nanosecond per instruction, so that
-    /// measurements repeat exactly, and timeouts in it do not depend on how busy this host is. It
-    /// has no network card, and these additional contents.
+    /// Boots a machine with one CPU, whose clock advances one nanosecond per instruction. So
+    /// measurements are reproducible, and timeouts in it do not depend on the load of this host. It
+    /// has no network card; `extra` is added to its contents.
     ///
     /// # Panics
     /// As [`Vm::start`].
@@ -169,8 +170,8 @@ impl Vm {
             let file = File::options().read(true).append(true).create_new(true).open(&path);
             (file.expect("a file can be made"), path)
         });
-        // Without these two features, the kernel copies and clears memory by words. The emulator
-        // repeats a string instruction step by step, and with them a step is a byte.
+        // Without the CPU features ERMS and FSRM, the kernel copies and clears memory by words.
+        // With them it uses string instructions, which the emulator executes byte by byte.
         command
             .args(["-accel", "tcg", "-cpu", "max,-erms,-fsrm", "-m", "256", "-no-reboot"])
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
@@ -189,11 +190,11 @@ impl Vm {
         let child = spawn_on_a_lasting_thread(command).expect("QEMU can be started");
         let mut vm = Self { child, console, logs: [qemu_log, kernel_log], patience };
         vm.answer("boot");
-        // QEMU has opened all files, so they can be removed.
+        // QEMU has opened all files, so the temporary directory can be removed.
         vm
     }
 
-    /// Runs a line of shell and returns its standard output and standard error. A background
+    /// Executes a line of shell and returns its standard output and standard error. A background
     /// command (`&`) must redirect both.
     ///
     /// # Panics
@@ -241,7 +242,7 @@ impl Vm {
 
 impl Drop for Vm {
     fn drop(&mut self) {
-        // kill fails when it has ended already; wait reaps it anyway.
+        // kill fails if QEMU has ended already; wait reaps it in any case.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
@@ -251,8 +252,8 @@ impl Drop for Vm {
     }
 }
 
-/// A counting machine that the tests of a process share, because a boot takes longer than most of
-/// them. It ends with the process.
+/// A machine of [`Vm::counting`] that the tests of a process share, because a boot takes longer
+/// than most of them. It ends with the process.
 #[derive(Debug, Default)]
 pub struct SharedVm(Mutex<Option<Vm>>);
 
@@ -263,8 +264,8 @@ impl SharedVm {
         Self(Mutex::new(None))
     }
 
-    /// Waits until no other test uses the machine. Boots it if there is none, as with
-    /// [`Vm::counting`]: `program` and its libraries are in it as `/bin/program`, beside these
+    /// Waits until no other test uses the machine. Boots it first if necessary, as with
+    /// [`Vm::counting`]. It contains `program` as `/bin/program` with its libraries, and these
     /// kernel modules.
     ///
     /// # Panics
@@ -280,8 +281,8 @@ impl SharedVm {
     }
 }
 
-/// Sole use of a [`SharedVm`]. After a failed test the machine is stopped, and its kernel messages
-/// are printed.
+/// Exclusive use of a [`SharedVm`]. After a failed test the machine is stopped, and its kernel
+/// messages are printed.
 #[derive(Debug)]
 pub struct SharedVmGuard<'a>(MutexGuard<'a, Option<Vm>>);
 
@@ -322,19 +323,19 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Files that cannot be removed are temporary files.
+        // Errors are ignored: the remaining files are temporary.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Starts a program on a thread that lasts as long as this process. A program that is killed with
-/// its parent is killed when the thread ends that has started it, such as the thread of a test.
+/// Starts a program on a thread that lives as long as this process. With a parent death signal, the
+/// kernel kills a program when the *thread* that started it ends, such as the thread of a test.
 fn spawn_on_a_lasting_thread(mut command: Command) -> io::Result<Child> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        // The receiver waits.
+        // The receiver is waiting, so this cannot fail.
         let _ = sender.send(command.spawn());
-        // The command holds sockets and files, which must close when the program ends.
+        // The command holds sockets and files, which must be closed when the program ends.
         drop(command);
         loop {
             thread::park();
@@ -346,12 +347,12 @@ fn spawn_on_a_lasting_thread(mut command: Command) -> io::Result<Child> {
 /// The whole text of a log.
 fn text(mut log: &File) -> String {
     let mut bytes = Vec::new();
-    // Without its log, a failure is reported nevertheless.
+    // Errors are ignored, so that the failure itself is reported even without its log.
     let _ = log.rewind().and_then(|()| log.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The exit code and output, once complete.
+/// The exit code and the output, once both are complete.
 fn parse_answer(bytes: &[u8]) -> Option<(i32, String)> {
     let end = bytes.iter().position(|&byte| byte == END)?;
     let code = bytes[end + 1..].strip_suffix(b"\n")?;
@@ -359,7 +360,7 @@ fn parse_answer(bytes: &[u8]) -> Option<(i32, String)> {
     Some((code, String::from_utf8_lossy(&bytes[..end]).into_owned()))
 }
 
-/// The initramfs: busybox, modules, init, and the extra contents.
+/// The initramfs: busybox, kernel modules, the init script, and the extra contents.
 fn root_file_system(extra: &Extra<'_>) -> Vec<u8> {
     let kernel = kernel();
     let is_other = env::var_os(OTHER_KERNEL).is_some();
@@ -403,7 +404,7 @@ mod tests {
     fn machine_runs_commands_when_it_has_booted() {
         crate::require_vm!();
         let host = TestHost::new("vm");
-        // QEMU creates the TAP.
+        // QEMU creates the TAP device.
         let mut vm = Vm::start(&host, "tap7", "02:00:00:00:01:0a", 1400);
         assert_eq!(vm.run("cat /sys/class/net/eth0/address").trim(), "02:00:00:00:01:0a");
         assert_eq!(vm.run("cat /sys/class/net/eth0/mtu").trim(), "1400");

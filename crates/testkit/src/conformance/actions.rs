@@ -1,4 +1,4 @@
-//! Random conditions and action lists.
+//! Generates random conditions and action lists.
 
 use super::{PORTS, UNTOLD, UPLINK, endpoints};
 use crate::frames;
@@ -12,20 +12,20 @@ use std::sync::Arc;
 use wire::EtherType;
 use wire::vlan::Tag;
 
-/// Rewriting a tag to TPID 0x9100 hides the headers from Linux, which then takes the frame for no
-/// super-packet.
+/// Fields that no action rewrites. With TPID 0x9100, Linux would not find the headers behind the
+/// tag, and so would not treat the frame as a super-packet.
 pub(super) const KEPT: [Field; 2] = [Field::VlanTpid, Field::VlanInnerTpid];
 
 /// Which actions a list may contain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kinds {
-    /// All.
+    /// All actions.
     All,
-    /// Those with the same effect on a super-packet and on its segments one by one.
+    /// Only actions whose effect on a super-packet equals that on each of its segments.
     EachSegment,
 }
 
-/// A random condition that `key` meets.
+/// A random match condition that `key` meets.
 pub(super) fn condition(random: &mut Random, key: &FlowKey) -> Match {
     let mut mask = FlowMask::default();
     for _ in 0..1 + random.below(5) {
@@ -128,9 +128,9 @@ fn encap(random: &mut Random) -> Action {
     Action::Encap { endpoint, key }
 }
 
-/// Sets a header field, whether the packet has it or not.
+/// Sets a header field, whether or not the packet has this header.
 fn set(random: &mut Random, kinds: Kinds) -> Action {
-    // Some TCP flags of a super-packet are only in its first or its last segment.
+    // The first and the last segment of a super-packet can have TCP flags that the others lack.
     let is_kept = |field: &Field| {
         KEPT.contains(field) || kinds == Kinds::EachSegment && *field == Field::TcpFlags
     };

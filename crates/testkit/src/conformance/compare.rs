@@ -1,4 +1,5 @@
-//! Compares what a provider did with what the reference expects.
+//! Compares the behaviour of a provider (an implementation of a datapath) with the results that the
+//! reference expects.
 
 use super::lab::port_stats;
 use super::order::flow_of;
@@ -10,7 +11,7 @@ use flow::{DropCounters, FlowKey, PortNo};
 use packet::PacketBuf;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-/// Statistics of the cases, which show that the suite exercises everything.
+/// Statistics of the cases, which show that the suite tests every feature.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub frames: u64,
@@ -41,7 +42,7 @@ impl Seen {
     }
 }
 
-/// The number of frames expected on each link.
+/// The number of expected frames on each link.
 pub(super) fn counts(expected: &[Expected]) -> BTreeMap<PortNo, usize> {
     let mut counts = BTreeMap::new();
     expected.iter().for_each(|expected| *counts.entry(expected.at).or_default() += 1);
@@ -104,7 +105,7 @@ pub(super) fn frames(
     Ok(())
 }
 
-/// The message for an unexpected frame, with the expected frame that is most similar.
+/// The error message for an unexpected frame. It contains the most similar expected frame.
 fn unexpected(port: PortNo, frame: &Frame, open: &HashMap<&Frame, VecDeque<usize>>) -> String {
     let left = open.iter().filter(|(_, places)| !places.is_empty()).map(|(frame, _)| frame);
     let likeness = |other: &&&Frame| {
@@ -133,7 +134,7 @@ pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), Strin
             let mut expected: Vec<&Up> = expected.iter().filter(|up| up.port == port).collect();
             let mut seen: Vec<&Upcall> =
                 upcalls.iter().filter(|up| up.reason == reason && up.port == port).collect();
-            // In order within each flow.
+            // Upcalls are compared in order within each flow.
             expected.sort_by_cached_key(|up| flow_of(port, &up.key, &up.packet));
             seen.sort_by_cached_key(|up| flow_of(port, &up.key, &up.packet));
             if expected.len() != seen.len() {
@@ -156,7 +157,7 @@ pub(super) fn upcalls(outcome: &Outcome, upcalls: &[Upcall]) -> Result<(), Strin
     Ok(())
 }
 
-/// The key and frame of an upcall, in a form that compares equal for equal packets.
+/// The key and the frame of an upcall, in a form in which equal packets compare equal.
 pub(super) fn raised(key: &FlowKey, packet: &PacketBuf) -> (FlowKey, Frame) {
     let mut key = key.clone();
     UNTOLD.into_iter().for_each(|field| key.set(field, 0));

@@ -1,4 +1,4 @@
-//! Generated megaflows, and frames received on ports.
+//! Tests generated megaflows with frames that are received on ports.
 
 use super::actions::{self, Kinds};
 use super::compare::{self, Seen};
@@ -21,15 +21,16 @@ use std::sync::Arc;
 
 /// The number of frames in each case.
 const FRAMES: usize = 40;
-/// The number of frames on which actions are executed without a lookup.
+/// The number of packets in each case that are passed to the provider together with actions,
+/// without a lookup.
 const EXECUTED: usize = 6;
 
-/// The provider and the reference.
+/// The provider under test, and the reference with which it is compared.
 pub(super) struct Bench {
     pub lab: Lab,
     pub reference: Reference,
     pub endpoints: Arc<[EndpointConfig]>,
-    /// The end points as seen by the other hosts.
+    /// The same end points from the perspective of the other hosts.
     pub others: EndpointTable,
     /// The packet watchers.
     pub watchers: Option<Watchers>,
@@ -62,11 +63,12 @@ impl Bench {
 
     pub fn put(&self, megaflows: Vec<Megaflow>) {
         self.lab.datapath.put(megaflows).expect("the provider runs");
-        // Requests of one thread are executed in order.
+        // Requests of one thread are executed in order, so the megaflows are installed when this
+        // returns.
         self.lab.snapshot();
     }
 
-    /// Sends frames and compares the results. Returns the upcalls that wait for an answer.
+    /// Sends frames and compares the results. Returns the upcalls that wait for a response.
     pub fn pass(
         &mut self,
         sent: &[(PortNo, PacketBuf)],
@@ -128,7 +130,7 @@ impl Bench {
         self.watchers.as_ref().map_or(Ok(()), |watchers| watchers.compare(outcome))
     }
 
-    /// All megaflows of the provider, of all its threads, with counters.
+    /// All megaflows of the provider, from all its threads, with counters.
     fn dump(&self) -> Result<Vec<(Megaflow, Usage)>, String> {
         let (mut dumped, mut at) = (Vec::new(), Some(DumpCursor::default()));
         while let Some(from) = at {
@@ -180,7 +182,7 @@ impl Bench {
         self.compare_megaflows()
     }
 
-    /// Answers upcalls and compares the results. Some answers contain megaflows.
+    /// Responds to upcalls and compares the results. Some responses contain megaflows.
     pub fn answer(
         &mut self,
         random: &mut Random,
@@ -205,13 +207,13 @@ impl Bench {
         }
         self.lab.datapath.answer(answers).expect("the provider runs");
         self.compare(&outcome, &before, seen)?;
-        // The thread that receives an answer installs its megaflow. Install all megaflows in all
-        // threads, because the next packets may arrive at other threads.
+        // The thread that receives a response installs the response's megaflow. All megaflows are
+        // installed in all threads, because the next packets may arrive at other threads.
         self.put(self.reference.megaflows.iter().map(|(megaflow, _)| megaflow.clone()).collect());
         self.compare_megaflows()
     }
 
-    /// Executes actions on packets without a lookup.
+    /// Passes packets to the provider with actions, without a lookup, and compares the results.
     fn execute(
         &mut self,
         random: &mut Random,
@@ -232,7 +234,7 @@ impl Bench {
     }
 }
 
-/// Runs one case: sends frames, most of which have a megaflow; answers the upcalls; sends all
+/// Runs one case: sends frames, most of which match a megaflow; responds to the upcalls; sends all
 /// frames again; and executes actions on some frames without a lookup.
 pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> Result<(), String> {
     let sent: Vec<(PortNo, PacketBuf)> = (0..FRAMES).map(|_| frame(random)).collect();
@@ -254,7 +256,8 @@ pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> 
     bench.clear()
 }
 
-/// A random frame and its ingress port; the uplink accepts only tagged frames.
+/// A random frame and its ingress port. Only tagged frames go to the uplink, which accepts no
+/// others.
 fn frame(random: &mut Random) -> (PortNo, PacketBuf) {
     let kinds = FrameKinds { supers: true, snap: true, malformed: true, max_payload: 9000 };
     let mut packet = frames::frame(random, kinds);

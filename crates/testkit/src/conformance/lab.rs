@@ -1,4 +1,5 @@
-//! A provider between veth pairs whose other ends belong to the suite.
+//! Connects a provider to the suite by veth pairs: one end is a port of the provider, the other one
+//! belongs to the suite.
 
 use super::reference::{Sighting, is_of_host};
 use super::{Ability, BASE, PORTS, Provider, UPLINK, links, tunnel_port};
@@ -21,11 +22,12 @@ use std::time::{Duration, Instant};
 use wire::MacAddr;
 use wire::vlan::Tag;
 
-/// Timeout for everything, sufficient on a busy machine.
+/// The timeout of most waits, long enough for a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 /// The time within which late frames and counters arrive.
 pub(super) const LATENESS: Duration = Duration::from_secs(4);
-/// The largest MTU of a veth, so that no frame is too long for a port.
+/// The MTU of the veth devices. It is the largest possible one, so that no frame is too long for a
+/// port.
 const MTU: u32 = 65_535;
 /// The MAC addresses of the uplink and of every other host.
 pub(super) const UPLINK_MAC: MacAddr = MacAddr([6, 0, 0, 0, 0, 1]);
@@ -45,7 +47,7 @@ pub(super) struct Limits {
 }
 
 impl Default for Limits {
-    /// Enough for all cases, and nothing that depends on a clock.
+    /// The limits suffice for all cases, and no behaviour depends on the clock.
     fn default() -> Self {
         let solicit = SolicitLimits { again_after: Duration::ZERO, neighbours: 1 };
         Self { megaflows: 10_000, upcalls: UpcallLimits::default(), solicit }
@@ -57,7 +59,7 @@ pub(super) struct Lab {
     pub datapath: Arc<dyn Datapath>,
     ends: BTreeMap<PortNo, PacketSocket>,
     buffer: PacketBuf,
-    /// The provider may leave out the outer UDP checksum of super-packets.
+    /// The provider may omit the outer UDP checksum of super-packets.
     bare: bool,
     /// Dropped last.
     hosts: [TestHost; 2],
@@ -70,7 +72,7 @@ impl Lab {
         for host in [&inside, &outside] {
             // Only the suite and the provider may send frames.
             host.sysctl("net/ipv6/conf/default/disable_ipv6", "1").expect("a setting");
-            // A burst of a test must not overflow the backlog queue.
+            // A test may send a burst, which must not overflow the backlog queue.
             let _ = host.sysctl("net/core/netdev_max_backlog", "10000");
         }
         let mut ends = BTreeMap::new();
@@ -106,7 +108,7 @@ impl Lab {
         self.datapath.snapshot().expect("the provider runs")
     }
 
-    /// Waits until the provider has received that many frames on its ports since `before`.
+    /// Waits until the provider has received this number of frames on each port since `before`.
     pub fn wait_received(&self, before: &Snapshot, frames: &BTreeMap<PortNo, u64>) {
         for (&port, &count) in frames {
             let received = |snapshot: &Snapshot| rx(snapshot, port);
@@ -115,8 +117,8 @@ impl Lab {
         }
     }
 
-    /// Collects the frames sent on each link: the given number, or all until no more come; and any
-    /// others.
+    /// Collects the frames that were sent on each link. Waits for the expected number, with a
+    /// timeout, and also returns additional frames that have arrived.
     pub fn collect(
         &mut self,
         expected: &BTreeMap<PortNo, usize>,
@@ -125,7 +127,7 @@ impl Lab {
         self.collect_by(expected, |packet, port| Sighting::of_wire(packet, port == UPLINK, bare))
     }
 
-    /// The same, for frames that are segmented before they are compared.
+    /// Like [`Lab::collect`], but segments the frames before they are compared.
     pub fn collect_cut(
         &mut self,
         expected: &BTreeMap<PortNo, usize>,
@@ -162,12 +164,12 @@ impl Lab {
         seen
     }
 
-    /// The waiting upcalls, after waiting for at least `count`.
+    /// Waits for at least `count` upcalls, and returns all that are queued.
     pub fn upcalls(&self, count: usize) -> Vec<Upcall> {
         self.upcalls_until(|upcalls| upcalls.len() >= count)
     }
 
-    /// The waiting upcalls, once `enough` holds.
+    /// Waits until `enough` returns true for the queued upcalls, and returns them.
     pub fn upcalls_until(&self, enough: impl Fn(&[Upcall]) -> bool) -> Vec<Upcall> {
         let mut upcalls = Vec::new();
         let deadline = Instant::now() + LATENESS;
@@ -183,8 +185,8 @@ impl Lab {
     }
 }
 
-/// Waits until a check of the counters succeeds, because they may lag behind. Returns its last
-/// result.
+/// Repeats a check of the counters until it succeeds or times out, because counters may lag behind.
+/// Returns the last result.
 pub(super) fn eventually(
     datapath: &dyn Datapath,
     check: impl Fn(&Snapshot) -> Result<(), String>,

@@ -1,4 +1,4 @@
-//! Megaflows, upcalls and ports that are added and removed.
+//! Tests that megaflows, upcalls and ports can be added and removed.
 
 use super::compare::{self, Seen};
 use super::forwarding::Bench;
@@ -20,7 +20,7 @@ const FROM: PortNo = PORTS[0];
 const TO: PortNo = PORTS[1];
 const OTHER: PortNo = PORTS[2];
 
-/// A megaflow for everything received on `FROM`.
+/// A megaflow that matches all packets received on `FROM`.
 fn megaflow(actions: &[Action]) -> Megaflow {
     let mut condition = Match::any();
     assert!(condition.require(Field::InPort, FROM.0.into(), Field::InPort.all_ones()));
@@ -50,15 +50,15 @@ pub fn puts_and_deletes_take_effect(provider: Provider<'_>) {
         let sent = frames_from(&mut random, 30);
         assert_eq!(conforms(bench.pass(&sent, &mut seen)).len(), 0);
     }
-    // Twice, including one that does not exist.
+    // The second deletion names one megaflow twice, which does not exist.
     conforms(bench.clear());
     let gone = megaflow(&[]).id;
     assert_eq!(bench.lab.datapath.delete(vec![gone, gone]), Ok(Vec::new()));
     let sent = frames_from(&mut random, 30);
     let misses = conforms(bench.pass(&sent, &mut seen));
     assert_eq!(misses.len(), sent.len());
-    // A frame in flight during the deletion is executed or causes an upcall; after it, none is
-    // executed.
+    // A frame that is in flight during the deletion is executed or causes an upcall. After the
+    // deletion no frame is executed.
     for _ in 0..20 {
         deleted_under_traffic(&mut bench, &mut random);
     }
@@ -80,7 +80,7 @@ fn deleted_under_traffic(bench: &mut Bench, random: &mut Random) {
 }
 
 /// A megaflow of an earlier epoch executes packets until it is withdrawn. A confirmed one is not
-/// withdrawn. A withdrawn one still exists, and a put brings it into force again.
+/// withdrawn. A withdrawn one still exists, and putting it again makes it valid again.
 ///
 /// # Panics
 /// When the provider does not conform.
@@ -122,8 +122,8 @@ pub fn withdrawn_megaflows_execute_nothing(provider: Provider<'_>) {
     conforms(bench.clear());
 }
 
-/// Each port has a bounded upcall queue. Packets that find it full are counted as drops, and other
-/// ports' packets still cause upcalls.
+/// Each port has a bounded upcall queue. When it is full, further packets are counted as drops.
+/// Packets of other ports still cause upcalls.
 ///
 /// # Panics
 /// When the provider does not conform.
@@ -187,7 +187,7 @@ pub fn ports_come_and_go(provider: Provider<'_>) {
         let sent = frames_from(&mut random, 20);
         assert_eq!(conforms(bench.pass(&sent, &mut seen)).len(), 0);
         if !there {
-            // No socket is open: nothing is received and no upcall happens.
+            // The port has no open socket, so the frames are not received and cause no upcalls.
             for (_, packet) in &sent {
                 bench.lab.send(TO, packet);
             }

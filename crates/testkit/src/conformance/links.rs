@@ -1,4 +1,4 @@
-//! Frames received on the uplink with VLAN tags, which are removed before anything else.
+//! Frames with VLAN tags on the uplink. The datapath removes these tags before further processing.
 
 use super::reference::Up;
 use super::{UPLINK, tunnel_port};
@@ -9,7 +9,7 @@ use packet::PacketBuf;
 use wire::vlan::{Tag, Tags};
 use wire::{EtherType, VlanId};
 
-/// The configured tag links, with tags that frames also have of their own.
+/// The configured tag links. Frames of guests may contain the same tags.
 pub(super) fn links() -> Vec<LinkConfig> {
     let vlan = |value| VlanId::new(value).expect("a VLAN");
     let qinq = |service_tpid, outer, inner| TagLink::QinQ {
@@ -36,7 +36,7 @@ pub(super) fn put_on(random: &mut Random, packet: &mut PacketBuf) -> bool {
     }
     let (outer, inner) = random.pick(&links()).link.tags();
     if outer.tpid == EtherType::VLAN_9100 && packet.offload.gso.is_some() {
-        // TPID 0x9100 cannot be sent: Linux does not know it.
+        // A frame with TPID 0x9100 cannot be sent, because Linux does not support it.
         return own.outer().is_some();
     }
     let mut put_on = |tag: Tag| {
@@ -46,7 +46,7 @@ pub(super) fn put_on(random: &mut Random, packet: &mut PacketBuf) -> bool {
     inner.is_none_or(&mut put_on) && put_on(outer)
 }
 
-/// The packet as the datapath sees it when the frame is sent to the port.
+/// The packet as the datapath sees it when the frame is received on the port.
 pub(super) fn arrived(
     port: PortNo,
     packet: &PacketBuf,
@@ -60,7 +60,7 @@ pub(super) fn arrived(
     Ok((port, Some(TunnelInfo::of_link(link)), packet))
 }
 
-/// The packet of an upcall for that frame; `None` when the frame is refused.
+/// The packet of an upcall for this frame; `None` when the frame is dropped before the lookup.
 pub(super) fn up(port: PortNo, packet: &PacketBuf) -> Option<Up> {
     let (port, info, packet) = arrived(port, packet).ok()?;
     let key = extract(&packet, port, info.as_ref()).ok()?;

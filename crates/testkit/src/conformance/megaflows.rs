@@ -1,4 +1,4 @@
-//! Compares the megaflows of a switch with the translations of the packets that they serve.
+//! Compares the megaflows of a switch with separate translations of the packets that they match.
 
 use super::UNTOLD;
 use super::compare;
@@ -9,7 +9,7 @@ use flow::{Action, FlowKey, FlowMask, PortNo};
 use pipeline::{Program, retranslate, translate};
 use std::collections::HashSet;
 
-/// A packet and the result of its own translation.
+/// A packet and the result of translating it separately.
 pub(super) struct Translated {
     pub up: Up,
     pub actions: Vec<Action>,
@@ -22,7 +22,7 @@ impl Translated {
         Self { up, actions: translation.actions, mask: translation.mask.of_packet() }
     }
 
-    /// True when one of the megaflows matches it.
+    /// True when one of the megaflows matches the packet.
     fn is_served(&self, megaflows: &[Megaflow]) -> bool {
         megaflows.iter().any(|megaflow| serves(megaflow, &self.up.key))
     }
@@ -32,16 +32,16 @@ impl Translated {
     }
 }
 
-/// True when the megaflow matches the key. Fields that suite and provider may know differently are
-/// ignored.
+/// True when the megaflow matches the key. Fields that can have different values in the suite and
+/// in the provider are ignored.
 fn serves(megaflow: &Megaflow, key: &FlowKey) -> bool {
     let mut mask = megaflow.condition.mask().clone();
     UNTOLD.into_iter().for_each(|field| mask.set(field, 0));
     mask.agree(megaflow.condition.key(), key)
 }
 
-/// Checks that each megaflow is right for every packet that it matches: the packet's own
-/// translation gives the same actions, and depends only on bits of the mask.
+/// Checks that each megaflow is correct for every packet that it matches: translating the packet
+/// separately gives the same actions, and depends only on bits of the mask.
 pub(super) fn are_right(
     megaflows: &[Megaflow],
     packets: &[Translated],
@@ -56,8 +56,8 @@ pub(super) fn are_right(
             if have.covers(mask) {
                 continue;
             }
-            // Two packets may miss a flow because of different bits, while one megaflow is right
-            // for both.
+            // A rule can fail to match two packets because of different bits, although one megaflow
+            // is correct for both.
             let translation = retranslate(program, key, have.clone(), &(), &mut ());
             let need = translation.mask.of_packet();
             if !have.covers(&need) && !is_the_same_without(&need, (megaflow, key), program) {
@@ -68,9 +68,9 @@ pub(super) fn are_right(
     Ok(())
 }
 
-/// True if the program treats all packets of a megaflow alike, as far as a few show, although a
-/// translation of `key` reads bits outside its mask. A megaflow that was carried over to another
-/// program may be so.
+/// True if the program gives all tested packets of a megaflow the same actions, although a
+/// translation of `key` reads bits outside of the megaflow's mask. This can be the case when a
+/// megaflow was kept across a change of the program.
 fn is_the_same_without(need: &FlowMask, of: (&Megaflow, &FlowKey), program: &Program) -> bool {
     let (megaflow, key) = of;
     (0..SIBLINGS).all(|number| {
@@ -84,11 +84,11 @@ fn is_the_same_without(need: &FlowMask, of: (&Megaflow, &FlowKey), program: &Pro
     })
 }
 
-/// Other packets that are tried for a megaflow.
+/// The number of other packets that are tested for a megaflow.
 const SIBLINGS: u64 = 64;
 
-/// Checks that each new megaflow, not in `had`, was made for one of the packets that it matches:
-/// its mask has all bits that the translation of that packet read.
+/// Checks that each new megaflow, which is not in `had`, was created for one of the packets that it
+/// matches: its mask has all bits that the translation of that packet read.
 pub(super) fn were_made_for(
     packets: &[Translated],
     megaflows: &[Megaflow],
@@ -116,7 +116,7 @@ fn lacks(megaflow: &Megaflow, need: &FlowMask, key: &FlowKey) -> String {
     format!("the mask of\n {megaflow:?}\nlacks {lacking:?} of {key}")
 }
 
-/// Checks that a megaflow matches each of the packets.
+/// Checks that each of the packets matches a megaflow.
 pub(super) fn serve<'a>(
     megaflows: &[Megaflow],
     packets: impl IntoIterator<Item = &'a Translated>,
@@ -129,7 +129,7 @@ pub(super) fn serve<'a>(
     }
 }
 
-/// Checks that each upcall is for a different packet; returns the packets without upcall.
+/// Checks that no two upcalls are for the same packet; returns the packets without upcall.
 pub(super) fn not_among<'a>(
     misses: &[Upcall],
     packets: &'a [Translated],

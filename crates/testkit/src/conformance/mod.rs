@@ -1,17 +1,16 @@
 //! The conformance suite of datapaths. A *provider* is an implementation of the trait [`Datapath`].
-//! It must send what the reference executor sends.
-//!
-//! [`run`] starts a provider between veth pairs whose other ends belong to the suite. The suite
-//! sends generated frames, including super-packets and malformed frames. It receives the output
-//! with virtio-net headers, so that it sees super-packets and unfinished checksums. The reference
-//! is a list of megaflows and [`flow::execute()`].
+//! It must send what the reference executor sends.  [`run`] starts a provider between veth pairs
+//! whose other ends belong to the suite. The suite sends generated frames, including super-packets
+//! and malformed frames. It receives the output with virtio-net headers, so that it sees
+//! super-packets and partial checksums (`CHECKSUM_PARTIAL`). The reference is a list of megaflows
+//! and [`flow::execute()`].
 //!
 //! # What is compared
 //!
-//! - **A frame**: byte for byte, after completing unfinished checksums on both sides.
-//! - **A super-packet** sent on a port, or in STT: byte for byte as it is, including GSO type and
-//!   segment size. In other tunnels it is compared after segmentation, because there the sender
-//!   segments.
+//! - **A frame**: byte for byte, after completing partial checksums on both sides.
+//! - **A super-packet** sent on a port, or in STT: byte for byte without segmentation, including
+//!   GSO type and segment size. In other tunnels it is compared after segmentation, because the
+//!   sender segments there.
 //! - **An outer packet**: byte for byte, except for fields that senders choose: IPv4
 //!   identification, outer source port (equal for all packets of a flow), STT packet identifier
 //!   (acknowledgement number), GRE sequence number (increasing within a flow). Checksums over these
@@ -24,25 +23,25 @@
 //!   super-packet: the provider chooses into how many frames it coalesces them.
 //!
 //! The limits on neighbour solicitations ([`Config::solicit`]) apply only in
-//! [`solicitations_are_limited`], whose result does not depend on the clock. Not compared are
-//! meters (which need a clock), log records, transmit queues, and fields of the outer IP header in
-//! the key, except addresses and traffic class: a socket does not report them.
+//! [`solicitations_are_limited`], whose result does not depend on the clock. The suite does not
+//! compare meters (which need a clock), log records, transmit queues, and most fields of the outer
+//! IP header in the key. A socket reports only the addresses and the traffic class of that header.
 //!
 //! # Parts
 //!
-//! - [`generated`]: megaflows and actions of every kind, on frames from ports and tunnels, over
-//!   IPv4 and IPv6.
+//! - [`generated`]: megaflows and actions of every kind, on frames received from ports and tunnels,
+//!   over IPv4 and IPv6.
 //! - [`programs()`]: pipeline programs (tables of rules), with the masks and actions to which a
-//!   `switch` translates them. Each frame must get the actions of its own translation. After each
-//!   round the provider's megaflows are read back:
+//!   `switch` translates them. Each frame must get the actions that translating it separately
+//!   gives. After each round the provider's megaflows are read back:
 //!   - A megaflow must match every frame. Each megaflow that matches a frame must have the actions
-//!     of the frame's own translation, which may depend only on bits of the mask. The mask must
-//!     hold all bits that the translation of the original frame read. More bits are no error: the
-//!     megaflow just matches fewer packets. A missing bit is an error, even when no frame has met
-//!     it yet.
-//!   - A packet without upcall must match a megaflow that existed before. So a lookup that ignores
-//!     a bit is found as soon as a frame differs in it. Some frames differ from others in one bit,
-//!     inside or outside of the mask.
+//!     that translating this frame separately gives, and these may depend only on bits of the mask.
+//!     The mask must contain all bits that the translation of the original frame read. Additional
+//!     bits are no error: the megaflow just matches fewer packets. A missing bit is an error, even
+//!     if no frame has differed in it yet.
+//! - A packet without upcall must match a megaflow that existed before. So a lookup that ignores a
+//!     bit is detected as soon as a frame differs in this bit. Some frames differ from others in
+//!     one bit, inside or outside of the mask.
 //! - [`puts_and_deletes_take_effect`], [`withdrawn_megaflows_execute_nothing`],
 //!   [`upcall_queues_are_bounded`], [`solicitations_are_limited`], [`ports_come_and_go`],
 //!   [`underlays_change`] and [`watchers_are_told`].
@@ -53,23 +52,24 @@
 //! ([`DeviceConfig::Interface`]). The devices are veth interfaces with the largest MTU. The uplink
 //! has an IPv4 and an IPv6 address and permanent neighbours. In particular:
 //!
-//! - [`Provider::start`] creates it with the ports and end points of the [`Config`] and without
-//!   megaflows. It may ignore `workers`.
+//! - [`Provider::start`] creates the provider with the ports and end points of the [`Config`], and
+//!   without megaflows. It may ignore `workers`.
 //! - It accepts the offload state of guests' frames and passes it on: super-packets stay whole, and
-//!   unfinished checksums are completed or stay unfinished.
+//!   partial checksums are completed or stay partial.
 //! - Counters and frames may lag some seconds behind, but requests of one thread are executed in
 //!   order. A megaflow is installed when a later snapshot returns, and gone when its deletion
 //!   returns.
-//! - Each thread may count megaflows for itself: a dump may list one several times, and the
-//!   counters are added up. A megaflow in the answer to an upcall may exist only in the thread that
-//!   received the answer.
-//! - It executes all actions. A slower path executes those that its fast path lacks. What it cannot
-//!   do at all is declared in [`Provider::lacks`], and reported with the reason.
+//! - Each thread may count its megaflows separately: a dump may list a megaflow several times, and
+//!   the suite adds up its counters. A megaflow in the response to an upcall may exist only in the
+//!   thread that received the response.
+//! - It executes all actions. A slower path executes those that its fast path does not support.
+//!   Features that it does not support at all are declared in [`Provider::lacks`], and reported
+//!   with the reason.
 //!
 //! # Running it
 //!
-//! [`conformance_tests!`](crate::conformance_tests) makes a test of each part, so that no provider
-//! omits one.
+//! [`conformance_tests!`](crate::conformance_tests) defines a test for each part, so that no
+//! provider omits one.
 //!
 //! `WEFT_CASES` sets the number of generated cases. A failure names the seed; `WEFT_SEED` repeats
 //! it.
@@ -100,11 +100,11 @@ use flow::{Dscp, EndpointId, Field, PortNo, Ttl, TunnelSpec, TunnelType};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Makes a test of each part of the suite, for a provider with one worker and with several. The
+/// Defines a test for each part of the suite, for a provider with one worker and with several. The
 /// arguments are functions that return a [`Provider`].
 ///
-/// Two parts run with one worker only. They check which of many packets is too late, but several
-/// workers receive a port's packets in any order.
+/// Two parts run with one worker only. They check which packets exceed a limit, but several workers
+/// receive a port's packets in any order.
 #[macro_export]
 macro_rules! conformance_tests {
     ($one:path, $several:path) => {
@@ -146,30 +146,30 @@ pub type Start<'a> = &'a (dyn Fn(Config) -> Arc<dyn Datapath> + Sync);
 /// A provider under test.
 #[derive(Clone, Copy)]
 pub struct Provider<'a> {
-    /// Creates it.
+    /// The function that creates it.
     pub start: Start<'a>,
-    /// What it cannot do, and why. The suite skips and reports that.
+    /// The abilities that it lacks, and the reasons. The suite skips and reports them.
     pub lacks: &'a [(Ability, &'a str)],
-    /// It gets the second half of the generated cases. To save time, a provider with one worker
-    /// gets one half of the cases, and a provider with several workers gets the other half.
+    /// True if it gets the second half of the generated cases. To save time, a provider with one
+    /// worker gets one half of the cases, and a provider with several workers gets the other half.
     pub second_half: bool,
 }
 
 /// An optional capability of a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ability {
-    /// Tunnels of a type.
+    /// Support for tunnels of a type.
     Tunnel(TunnelType),
-    /// Tunnels over IPv6.
+    /// Support for tunnels over IPv6.
     Ip6Underlay,
-    /// A multicast group in the underlay as an end point.
+    /// Support for a multicast group of the underlay as an end point.
     Group,
-    /// Outer UDP checksums on super-packets that the device segments.
+    /// Support for outer UDP checksums on super-packets that the device segments.
     SuperPacketChecksum,
 }
 
 impl<'a> Provider<'a> {
-    /// A provider that can do everything.
+    /// A provider that has all abilities.
     pub fn complete(start: Start<'a>) -> Self {
         Self { start, lacks: &[], second_half: false }
     }
@@ -188,7 +188,7 @@ impl<'a> Provider<'a> {
         endpoints().filter(can).collect()
     }
 
-    /// The seed of the first of `cases`, unless the environment names another.
+    /// The first seed of `cases` cases, unless the environment variable `WEFT_SEED` is set.
     fn first_seed(&self, cases: u64) -> u64 {
         environment("WEFT_SEED", if self.second_half { 1 + cases } else { 1 })
     }
@@ -206,13 +206,13 @@ const UPLINK: PortNo = PortNo(0);
 const PORTS: [PortNo; 4] = [PortNo(1), PortNo(2), PortNo(3), PortNo(4)];
 /// The first outer source port.
 const BASE: u16 = 49_152;
-/// Fields of the outer IP header in the key that a socket does not report.
+/// Fields of the outer IP header in the flow key that a socket does not report.
 const UNTOLD: [Field; 2] = [Field::TunTtl, Field::TunFlags];
 /// The default number of cases, half of all; `WEFT_CASES` overrides it.
 const CASES: u64 = 50;
 
-/// The end points: one of each type and address family, with gaps in the numbers; and last a
-/// multicast group that the first one belongs to.
+/// The end points: one for each type and address family, with gaps in the numbers; the last one is
+/// a multicast group, to which the first one belongs.
 fn endpoints() -> impl Iterator<Item = EndpointConfig> {
     let [local, _] = lab::LOCAL;
     let group = EndpointConfig {
@@ -242,7 +242,7 @@ fn single_endpoints() -> impl Iterator<Item = EndpointConfig> {
     })
 }
 
-/// Tunnels over the two address families have different optional features.
+/// The options of a tunnel. The two address families test different optional features.
 fn spec(tunnel: TunnelType, local: IpAddr) -> TunnelSpec {
     let is_v4 = local.is_ipv4();
     TunnelSpec {
@@ -279,7 +279,7 @@ pub fn run(provider: Provider<'_>) {
     watchers_are_told(provider);
 }
 
-/// Generated megaflows and traffic, from ports and tunnels.
+/// Tests generated megaflows with frames from ports and tunnels.
 ///
 /// # Panics
 /// See [`run`].
@@ -288,7 +288,7 @@ pub fn generated(provider: Provider<'_>) {
     let cases = environment("WEFT_CASES", CASES);
     let first = provider.first_seed(CASES);
     let mut seen = compare::Seen::default();
-    // All cases share a provider, so that the suite detects what one case leaves to the next.
+    // All cases share a provider. So the suite detects state of one case that affects the next one.
     let mut bench = forwarding::Bench::new(provider);
     for seed in first..first + cases {
         let mut random = Random::new(seed);

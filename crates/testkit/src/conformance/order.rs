@@ -1,4 +1,4 @@
-//! Which frames keep their order: those of one flow that take the same path.
+//! Determines which frames must keep their order: frames of one flow that take the same path.
 
 use super::reference::Sighting;
 use datapath::megaflow::MegaflowId;
@@ -32,13 +32,15 @@ pub(super) fn flow_of(port: PortNo, key: &FlowKey, packet: &PacketBuf) -> u64 {
     let mut hasher = DefaultHasher::new();
     (port, mask.apply(key)).hash(&mut hasher);
     if EtherType(key.get(Field::EthType) as u16).is_vlan() {
-        // The key does not show headers behind that many tags, but they may tell flows apart.
+        // The key does not contain the headers behind more than two tags, but these headers may
+        // belong to different flows.
         Sighting::whole(packet).frame.hash(&mut hasher);
     }
     hasher.finish()
 }
 
-/// Identifies what decides the path of a frame through a datapath: its megaflow and its actions.
+/// Identifies the path of a frame through a datapath, which depends on its megaflow and its
+/// actions.
 pub(super) fn path_of(megaflow: Option<MegaflowId>, actions: &[Action]) -> u64 {
     let mut hasher = DefaultHasher::new();
     (megaflow, actions).hash(&mut hasher);

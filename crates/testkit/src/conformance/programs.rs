@@ -1,7 +1,7 @@
-//! Programs: megaflows with the masks and actions of `translate`, as a switch makes them.
+//! Tests programs: megaflows with the masks and actions of `translate`, as a switch creates them.
 //!
-//! Nothing is learned here. The result depends on program and packet alone, so each packet can be
-//! translated by itself.
+//! The programs of these tests learn nothing. The result depends only on program and packet, so
+//! each packet can be translated separately.
 
 use super::actions::KEPT;
 use super::compare::{self, Seen};
@@ -33,11 +33,11 @@ use switch::{Config, Engine, Limits};
 /// The default number of programs, half of all; `WEFT_CASES` overrides it.
 const CASES: u64 = 38;
 const FRAMES: usize = 40;
-/// The number of variants of a frame from which some are chosen.
+/// The number of variants that are generated for each frame; some of them are sent.
 const TRIES: usize = 8;
-/// The number of upcalls that are answered together.
+/// The number of upcalls that are passed to the switch together.
 const BATCH: usize = 32;
-/// The fields of a super-packet that can change without making it something else.
+/// The fields of a super-packet whose change leaves it a valid super-packet.
 const OF_SUPERS: [Field; 9] = [
     Field::EthSrc,
     Field::EthDst,
@@ -50,10 +50,9 @@ const OF_SUPERS: [Field; 9] = [
     Field::TpDst,
 ];
 
-/// Programs, with the megaflows that a switch makes of them; see [`crate::conformance`].
+/// Tests programs with the megaflows that a switch creates from them; see [`crate::conformance`].
 ///
-/// # Panics
-/// When the provider does not conform; the message holds the program.
+/// # Panics When the provider does not conform; the message contains the program.
 pub fn programs(provider: Provider<'_>) {
     provider.report_lacks("conformance of programs");
     let cases = environment("WEFT_CASES", CASES);
@@ -77,7 +76,7 @@ pub fn programs(provider: Provider<'_>) {
     }
 }
 
-/// Where a frame comes from.
+/// The link or tunnel from which a frame arrives.
 #[derive(Clone)]
 enum Way {
     Port(PortNo),
@@ -91,13 +90,13 @@ struct Coming {
     frame: PacketBuf,
 }
 
-/// What is sent on a link, and what the datapath sees of it.
+/// A frame that is sent on a link, and the packet that the datapath receives.
 struct Arrival {
     wire: PortNo,
     packet: PacketBuf,
     port: PortNo,
     inner: Result<(Option<TunnelInfo>, PacketBuf), DropReason>,
-    /// It is counted for an end point, not for a port.
+    /// True if it is counted for an end point instead of a port.
     by_end_point: bool,
 }
 
@@ -122,7 +121,7 @@ impl Coming {
         Self { way, frame }
     }
 
-    /// `None` for a frame that cannot be sent that way.
+    /// The frame as sent on its link or through its tunnel; `None` if that is not possible.
     fn arrival(&self, others: &mut EndpointTable) -> Option<Arrival> {
         match &self.way {
             Way::Port(wire) => {
@@ -144,7 +143,7 @@ impl Coming {
         }
     }
 
-    /// The actions of the program for it; `None` for a frame that is not looked up.
+    /// The actions of the program for the frame; `None` if the frame is not looked up.
     fn actions(&self, bench: &mut Bench, program: &Program) -> Option<Vec<Action>> {
         let arrival = self.arrival(&mut bench.others)?;
         let (info, packet) = arrival.inner.ok()?;
@@ -152,7 +151,8 @@ impl Coming {
         Some(translate(program, &key, &(), &mut ()).actions)
     }
 
-    /// A variant that differs in one bit, inside or outside of the mask, or in its origin.
+    /// A variant of the frame. It differs in its origin, or in one bit inside or outside of the
+    /// mask.
     fn sibling(&self, random: &mut Random, bench: &mut Bench, program: &Program) -> Option<Self> {
         let arrival = self.arrival(&mut bench.others)?;
         let (info, packet) = arrival.inner.ok()?;
@@ -175,7 +175,7 @@ impl Coming {
                 field.is_header() && !KEPT.contains(field)
             }
         };
-        // Choose the field first, so that wide fields are not chosen more often.
+        // Chooses the field first, so that wide fields are not chosen more often.
         let fields: Vec<(Field, u128)> = Field::ALL
             .iter()
             .filter(|field| changeable(field))
@@ -194,7 +194,7 @@ impl Coming {
     }
 }
 
-/// A frame with one bit of a field inverted; `None` when it has no such field.
+/// The frame with one bit of a field inverted; `None` if the frame does not have the field.
 fn flipped(frame: &PacketBuf, field: Field, bit: u128, key: &FlowKey) -> Option<PacketBuf> {
     #[derive(Default)]
     struct Taken(Option<PacketBuf>);
@@ -210,7 +210,8 @@ fn flipped(frame: &PacketBuf, field: Field, bit: u128, key: &FlowKey) -> Option<
     }
     let mut frame = frame.clone();
     if frame.offload.gso.is_none() {
-        // The positions of its headers may have changed.
+        // The change may have moved the headers, so the checksum is completed and the offload state
+        // reset.
         if frame.offload.checksum != packet::Checksum::Unverified {
             complete_checksum(&mut frame).ok()?;
         }
@@ -224,14 +225,14 @@ fn flipped(frame: &PacketBuf, field: Field, bit: u128, key: &FlowKey) -> Option<
     taken.0.filter(|frame| frame.to_vec() != before)
 }
 
-/// What a round expects.
+/// The upcalls that are expected in a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Round {
     /// All frames cause upcalls.
     First,
-    /// Some do.
+    /// Some frames cause upcalls.
     Mixed,
-    /// None does: all were seen before.
+    /// No frame causes an upcall, because all have been sent before.
     Again,
 }
 
@@ -246,7 +247,8 @@ impl Case {
     fn new(bench: &Bench, sources: [Source; 2]) -> Self {
         let nothing = TableLimit { total: 0, per_port: 0 };
         let learn = LearnLimits { mac_bindings: nothing, fdb: nothing, ..LearnLimits::default() };
-        // Each miss makes a megaflow: none is held back so that packets can wait for a next hop.
+        // Each upcall must create a megaflow. So no packet may be held until a next hop is
+        // resolved.
         let limits = Limits { held_packets: 0, ..Limits::default() };
         let config = Config { learn, limits };
         let program = sources[0].program.clone();
@@ -254,8 +256,8 @@ impl Case {
         Self { sources, current: 0, engine }
     }
 
-    /// Sends frames twice, then variants of them, all again, and all once more after a program
-    /// change.
+    /// Sends frames twice, then variants of them, then both again, and both once more after a
+    /// change of the program.
     fn check(
         &mut self,
         bench: &mut Bench,
@@ -266,7 +268,7 @@ impl Case {
         let endpoints = Arc::clone(&bench.endpoints);
         let first: Vec<Coming> = (0..FRAMES).map(|_| Coming::random(random, &endpoints)).collect();
         self.pass(bench, &first, Round::First, seen).map_err(|fault| format!("first: {fault}"))?;
-        // A second packet may take another path through the caches.
+        // The second packet of a flow may take another path through the caches.
         self.pass(bench, &first, Round::Again, seen).map_err(|fault| format!("twice: {fault}"))?;
         let program = &self.sources[0].program;
         let (mut siblings, mut all) = (Vec::new(), Vec::new());
@@ -278,7 +280,7 @@ impl Case {
             let other = tried.iter().find(|sibling| sibling.actions(bench, program) != actions);
             let chosen = [other, tried.first(), tried.last()].map(Option::<&Coming>::cloned);
             let chosen: Vec<Coming> = chosen.into_iter().flatten().collect();
-            // Similar variants are answered together.
+            // Similar frames follow each other, so that their upcalls are processed together.
             all.push(coming.clone());
             all.extend_from_slice(&chosen);
             siblings.extend(chosen);
@@ -297,8 +299,8 @@ impl Case {
         bench.delete_all()
     }
 
-    /// Sends frames, answers upcalls with the engine, and compares with each frame's own
-    /// translation. Returns the number of cache hits and of upcalls.
+    /// Sends frames, processes their upcalls with the engine, and compares the result with a
+    /// separate translation of each frame. Returns the number of cache hits and of upcalls.
     fn pass(
         &self,
         bench: &mut Bench,
@@ -374,8 +376,8 @@ impl Case {
         packets
     }
 
-    /// Receives upcalls for `missed` of the packets and copies, and answers them with the engine.
-    /// `had` holds the megaflows from before.
+    /// Receives the upcalls of `missed` packets and of copies, and processes them with the engine.
+    /// `had` contains the megaflows that existed before.
     fn answer(
         &self,
         bench: &Bench,
@@ -400,7 +402,8 @@ impl Case {
         }
         let left = outcome.copies.len().saturating_sub(copies.len());
         copies.extend(bench.lab.upcalls(left));
-        // Packets of cache hits come before those of answers.
+        // Copies of cache hits come before copies from processed upcalls, so the order is not
+        // compared.
         outcome.copies.sort_by_cached_key(|up| frame_of(&up.key, &up.packet).bytes);
         copies.sort_by_cached_key(|up| frame_of(&up.key, &up.packet).bytes);
         compare::upcalls(outcome, &copies)

@@ -1,4 +1,4 @@
-//! The expected results: a list of megaflows and the reference executor.
+//! Computes the expected results with a list of megaflows and the reference executor.
 
 use super::lab::{Limits, PEER_MAC, UPLINK_MAC};
 use super::order::{flow_of, path_of};
@@ -39,14 +39,14 @@ pub(super) fn is_v4(packet: &[u8]) -> bool {
     packet[L3] >> 4 == 4
 }
 
-/// The protocol of an outer packet sent on the uplink; `None` for a guest's frame.
+/// The IP protocol of an outer packet that was sent on the uplink; `None` for a guest's frame.
 fn outer_protocol(packet: &PacketBuf) -> Option<Protocol> {
     let ethernet = EthernetPacket::new_checked(packet.head()).ok()?;
     let at = match ethernet.ethertype() {
         _ if ethernet.src() != UPLINK_MAC => return None,
         EtherType::IPV4 => L3 + 9,
         EtherType::IPV6 => L3 + 6,
-        // Not an outer packet.
+        // Another frame of the host, such as ARP.
         _ => return Some(Protocol(0)),
     };
     Some(packet.head().get(at).map_or(Protocol(0), |&byte| Protocol(byte)))
@@ -66,14 +66,15 @@ pub(super) fn is_of_host(packet: &PacketBuf) -> bool {
 /// The tunnel socket of an outer packet: IP version, protocol, destination port.
 type Sender = (bool, Protocol, u16);
 
-/// A frame in a form that compares equal for equal frames; see the rules of the suite.
+/// A frame in a form in which equal frames compare equal, by the rules of the suite (see the
+/// documentation of the module `conformance`).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Frame {
     pub bytes: Vec<u8>,
     pub gso: Option<Gso>,
 }
 
-/// A frame, with values that are not compared but must be equal within a flow.
+/// A received frame, with values that are not compared but must be equal within a flow.
 #[derive(Clone, Debug)]
 pub(super) struct Sighting {
     pub frame: Frame,
@@ -88,20 +89,20 @@ impl Sighting {
         Self { frame: Frame { bytes, gso }, source_port: None, sequence: None }
     }
 
-    /// A frame sent on a port.
+    /// A frame that is compared without segmentation.
     pub fn whole(packet: &PacketBuf) -> Self {
         let mut packet = packet.clone();
         let gso = packet.offload.gso;
         if gso.is_none() && packet.offload.checksum != Checksum::Unverified {
-            // A checksum that cannot be completed stays unfinished on both sides.
+            // A checksum that cannot be completed stays partial on both sides.
             let _ = complete_checksum(&mut packet);
         }
         Self::new(packet.to_vec(), gso)
     }
 
-    /// The segments of a frame.
+    /// The segments of a frame that is compared after segmentation.
     pub fn cut(packet: &PacketBuf) -> Vec<Self> {
-        // The segmenter looks behind at most two tags.
+        // The segmenter finds headers behind at most two tags.
         let mut bytes = packet.to_vec();
         let tags = bytes[ADDRESSES..].as_chunks::<TAG_LEN>().0;
         let is_tag =
@@ -125,7 +126,8 @@ impl Sighting {
         .collect()
     }
 
-    /// The frames received on a link. With `bare`, a super-packet may lack its outer UDP checksum.
+    /// The frames to compare for a frame received on a link. With `bare`, a super-packet may lack
+    /// its outer UDP checksum.
     pub fn of_wire(packet: &PacketBuf, uplink: bool, bare: bool) -> Vec<Self> {
         match outer_protocol(packet).filter(|_| uplink) {
             None => vec![Self::whole(packet)],
@@ -137,7 +139,7 @@ impl Sighting {
         }
     }
 
-    /// An outer packet without the fields that senders choose.
+    /// An outer packet, in which the fields that senders choose are set to 0.
     fn outer(mut self) -> Self {
         let bytes = &mut self.frame.bytes;
         if self.frame.gso.is_none() && !has_no_checksum(bytes) {
@@ -156,7 +158,7 @@ impl Sighting {
             bytes[L3 + 10..L3 + 12].fill(0);
             protocol
         } else {
-            // The flow label.
+            // Clears the flow label.
             bytes[L3 + 1] &= 0xf0;
             bytes[L3 + 2..L3 + 4].fill(0);
             Protocol(bytes[L3 + 6])
@@ -178,7 +180,8 @@ impl Sighting {
             _ => return self,
         };
         let port = u16::from_be_bytes([bytes[l4 + 2], bytes[l4 + 3]]);
-        // The presence of a UDP checksum is compared where it is required; a TCP checksum may be 0.
+        // UDP checksums are compared only by their presence, and only if the tunnel requires one. A
+        // TCP checksum may be 0.
         let is_asked = protocol == Protocol::UDP && asks_for_checksum(is_v4, port);
         let has_checksum = is_asked && bytes[checksum..checksum + 2] != [0, 0];
         bytes[checksum..checksum + 2].copy_from_slice(&[0, has_checksum.into()]);
@@ -189,14 +192,15 @@ impl Sighting {
     }
 }
 
-/// True for a super-packet inside a tunnel, whose unfinished checksum is the inner one. A UDP train
-/// has an unfinished outer checksum.
+/// True for a super-packet inside a tunnel, whose partial checksum is the inner one. In a UDP batch
+/// (several datagrams as one GSO packet), the outer checksum is partial.
 fn is_super_in_tunnel(packet: &PacketBuf) -> bool {
     let Checksum::Partial { start, .. } = packet.offload.checksum else { return false };
     packet.offload.gso.is_some() && usize::from(start) > outer_l4(packet.head())
 }
 
-/// Segments a super-packet in a tunnel: outer headers are equal except for lengths and checksums.
+/// Segments a super-packet in a tunnel. The outer headers of the segments differ only in lengths
+/// and checksums.
 fn cut_in_tunnel(packet: &PacketBuf, protocol: Protocol, bare: bool) -> Vec<Sighting> {
     let mut packet = packet.clone();
     packet.linearize();
@@ -218,8 +222,8 @@ fn cut_in_tunnel(packet: &PacketBuf, protocol: Protocol, bare: bool) -> Vec<Sigh
     cut.map(|(header, payload)| Sighting::new([header, payload].concat(), None)).collect()
 }
 
-/// Completes an outer header. `udp` is `Some` for UDP: an absent checksum stays absent, unless it
-/// is optional.
+/// Sets the lengths and checksums of an outer header. `udp` is `Some` for UDP. An absent UDP
+/// checksum is added only if `udp` is `Some(true)` and the tunnel requires one.
 fn set_lengths(header: &mut [u8], payload: &[u8], udp: Option<bool>) {
     let (total, l4) = (header.len() + payload.len(), outer_l4(header));
     if is_v4(header) {
@@ -249,16 +253,16 @@ fn has_no_checksum(packet: &[u8]) -> bool {
     Protocol(protocol) == Protocol::UDP && packet[l4 + 6..l4 + 8] == [0, 0]
 }
 
-/// True when the UDP tunnel on that port has checksums.
+/// True when the UDP tunnel with this address family and destination port sends checksums.
 fn asks_for_checksum(is_v4: bool, port: u16) -> bool {
     let is = |end: &EndpointConfig| (end.local.is_ipv4(), end.spec.port) == (is_v4, port);
     endpoints().find(is).is_some_and(|end| end.spec.checksum)
 }
 
-/// The offset of the FlowID in an NVGRE header. It carries the entropy of the inner flow.
+/// The offset of the FlowID in an NVGRE header. It contains a hash of the inner flow.
 const NVGRE_FLOW_ID: usize = 7;
 
-/// True for an outer packet to an NVGRE end point; its bytes do not tell it from GRE.
+/// True for an outer packet to an NVGRE end point, whose header cannot be distinguished from GRE.
 fn is_to_nvgre(packet: &[u8]) -> bool {
     let end = outer_l4(packet);
     let is_remote = |remote: IpAddr| match remote {
@@ -287,12 +291,13 @@ fn take_sequence(bytes: &mut [u8]) -> Option<u32> {
 pub(super) struct Expected {
     pub at: PortNo,
     pub frame: Frame,
-    /// Its flow, also for packets that were derived from that flow.
+    /// The packet's flow, or the flow from which the packet was derived.
     pub flow: u64,
-    /// Identifies the megaflow and the actions that forwarded it. Frames of one flow with different
-    /// actions may take different paths, by a program or by a thread, and overtake each other.
+    /// Identifies the megaflow and the actions that forwarded the frame. Frames of one flow with
+    /// different actions may take different paths (an eBPF program or a thread), and overtake each
+    /// other.
     pub path: u64,
-    /// The inner flow hash of an outer packet.
+    /// The hash of the inner flow, for an outer packet.
     pub entropy: Option<u32>,
 }
 
@@ -312,11 +317,12 @@ pub(super) struct Outcome {
     pub copies: Vec<Up>,
     /// Drops by ingress port.
     pub drops: BTreeMap<PortNo, DropCounters>,
-    /// Drops that drop watchers see, of packets that were looked up.
+    /// The drops of looked-up packets, which drop watchers receive.
     pub told: Vec<Told>,
-    /// The number of frames sent by each port.
+    /// The frames that arrived on each port.
     pub taken: Vec<(PortNo, PacketBuf)>,
-    /// The frames passed to each port, accepted or not, with their offload state.
+    /// The frames that were passed to each port for output, accepted or not, with their offload
+    /// state.
     pub given: Vec<(PortNo, PacketBuf)>,
 }
 
@@ -329,16 +335,16 @@ pub(super) struct Told {
     pub packet: PacketBuf,
 }
 
-/// A list of megaflows with the reference executor.
+/// A list of megaflows, which the reference executor applies.
 pub(super) struct Reference {
-    /// With packet and byte counters.
+    /// The megaflows with packet and byte counters.
     pub megaflows: Vec<(Megaflow, (u64, u64))>,
     pub ports: BTreeSet<PortNo>,
-    /// Compare frames on ports after segmentation.
+    /// Segment frames on ports before they are compared.
     pub cut: bool,
-    /// Upcalls and hits are mixed, so that no order is guaranteed.
+    /// Upcalls and cache hits are mixed, so that no order is guaranteed.
     pub unordered: bool,
-    /// Rate limits; none by default.
+    /// Rate limits of neighbour solicitations; none by default.
     pub solicitations: Solicitations,
     endpoints: EndpointTable,
 }
@@ -398,7 +404,7 @@ impl Reference {
         }
     }
 
-    /// Processes a frame without a valid key.
+    /// Processes a frame from which no valid key can be extracted.
     pub fn malformed(
         &self,
         port: PortNo,
@@ -446,7 +452,7 @@ impl Reference {
         outcome.copies.extend(copies.into_iter().map(|packet| Up { packet, ..up.clone() }));
     }
 
-    /// The port whose drops count a packet: the uplink for packets from the underlay.
+    /// The port for which drops of a packet are counted: the uplink for packets from the underlay.
     fn origin(&self, port: PortNo) -> PortNo {
         if self.ports.contains(&port) { port } else { UPLINK }
     }
@@ -471,7 +477,7 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Counts the ICMP "too big" to the sender, if it is a local guest.
+    /// Counts the ICMP "packet too big" message to the sender, if the sender is a local guest.
     fn tell_sender(&mut self, up: &Up) {
         if !self.ports.contains(&up.port) {
             return;
@@ -513,8 +519,8 @@ impl ActionOutput for Sink<'_> {
         }
         if self.cut {
             packet.linearize();
-            // Super-packets leave one by one, or each segment to all ports: order is checked per
-            // output.
+            // A datapath may send a super-packet segment by segment to all ports, or completely to
+            // one port after the other. So order is checked separately for each output.
             self.flow = self.flow.rotate_left(1).wrapping_add(1);
             Sighting::cut(packet).into_iter().for_each(|segment| self.push(port, segment, None));
         } else {
@@ -552,7 +558,7 @@ impl ActionOutput for Sink<'_> {
     }
 }
 
-/// The packets that a frame becomes in a tunnel other than STT.
+/// The outer packets into which a frame is segmented in a tunnel other than STT.
 pub(super) fn outer_segments(outer: &Encapsulated, packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     let mut packet = packet.clone();
     packet.linearize();
@@ -565,7 +571,7 @@ pub(super) fn outer_segments(outer: &Encapsulated, packet: &PacketBuf) -> Option
     Some(cut.map(|(header, payload)| [header, payload].concat()).collect())
 }
 
-/// A packet as received unsegmented.
+/// A packet that was received without offload state.
 pub(super) fn arrived(bytes: &[u8]) -> PacketBuf {
     let mut packet = PacketBuf::from_bytes(bytes);
     packet.offload = Offload::default();

@@ -1,4 +1,4 @@
-//! The rate of neighbour solicitations of routers.
+//! Tests the rate limit of neighbour solicitations that routers send.
 
 use super::compare::Seen;
 use super::forwarding::Bench;
@@ -16,8 +16,8 @@ const FRAMES: usize = 60;
 const LIMITS: SolicitLimits =
     SolicitLimits { again_after: Duration::from_secs(3600), neighbours: 12 };
 
-/// A neighbour is solicited once per interval, by whichever packet comes first. The packets of a
-/// port cause a limited number of solicitations, independent of other ports. Packets above the
+/// A neighbour is solicited once per interval, no matter which packet is first. The packets of a
+/// port cause a limited number of solicitations, independently of other ports. Packets above the
 /// limit are counted.
 ///
 /// # Panics
@@ -28,10 +28,10 @@ pub fn solicitations_are_limited(provider: Provider<'_>) {
     let (mut bench, mut random) = (Bench::with(provider, limits), Random::new(7));
     let out = |port| vec![Action::Output(port)];
     let megaflows = vec![
-        // All packets go to one router, whatever their destination.
+        // All packets go to one next hop, whatever their destination.
         megaflow(gateway, vec![asked(next_hop(out(to)))]),
         megaflow(scanner, vec![asked(out(to))]),
-        // The same addresses in two logical switches.
+        // Solicits the same addresses in two logical switches.
         megaflow(twice, vec![asked(next_hop(out(to))), asked(next_hop(out(scanner)))]),
     ];
     bench.reference.megaflows = megaflows.iter().map(|new| (new.clone(), (0, 0))).collect();
@@ -53,25 +53,25 @@ pub fn solicitations_are_limited(provider: Provider<'_>) {
     }
 }
 
-/// A megaflow for everything received on a port.
+/// A megaflow for all packets received on a port.
 fn megaflow(port: PortNo, actions: Vec<Action>) -> Megaflow {
     let mut condition = Match::any();
     assert!(condition.require(Field::InPort, port.0.into(), Field::InPort.all_ones()));
     Megaflow::new(condition, actions.into())
 }
 
-/// The action of a router for a packet to an unresolved address.
+/// The action of a router for a packet whose next hop is not resolved yet.
 fn asked(solicitation: Vec<Action>) -> Action {
     Action::Reply { reply: Reply::Arp, actions: solicitation.into() }
 }
 
-/// A solicitation from one router for another.
+/// A solicitation that one router sends for another.
 fn next_hop(send: Vec<Action>) -> Vec<Action> {
     let set = |field: Field, value| Action::Set { field, value, mask: field.all_ones() };
     let addresses = [(Field::ArpSpa, 0x0a00_0063), (Field::ArpTpa, 0x0a00_0001)];
     let mut list: Vec<Action> = addresses.map(|(field, address)| set(field, address)).into();
     list.push(set(Field::EthSrc, 0x0600_0000_0063));
-    // Without tags, all frames are equal.
+    // VLAN tags are removed, so that all solicitations are equal.
     list.extend([Action::PopVlan, Action::PopVlan, Action::PopVlan]);
     list.extend(send);
     list

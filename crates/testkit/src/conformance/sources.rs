@@ -1,5 +1,6 @@
 //! Random programs in both languages: OpenFlow flows of a bridge, and networks with a router and
-//! ACLs. They use the few values of [`frames`], and the ports and end points of the suite.
+//! ACLs. They match the few values that [`frames`] generates, and use the ports and end points of
+//! the suite.
 
 use super::{Ability, PORTS, Provider, tunnel_port};
 use crate::frames;
@@ -14,7 +15,7 @@ use std::net::IpAddr;
 
 /// Tables of a bridge that have flows.
 const TABLES: usize = 4;
-/// The bridge port that leads to tunnels.
+/// The bridge port for tunnels.
 const TUNNEL: PortNo = PortNo(9);
 
 /// A program.
@@ -81,7 +82,7 @@ fn port_mask(random: &mut Random) -> String {
     }
 }
 
-/// A random match, and whether it is about IP.
+/// A random match, and whether it requires IP.
 fn condition(random: &mut Random) -> (String, bool) {
     let mut words = Vec::new();
     match random.below(6) {
@@ -177,7 +178,7 @@ fn action(random: &mut Random, is_ip: bool) -> String {
     }
 }
 
-/// To one of the end points, or to an address without one.
+/// A random tunnel action. Its destination is an end point, or an address that no end point has.
 fn into_tunnel(random: &mut Random) -> String {
     let known: Vec<EndpointConfig> = super::endpoints().collect();
     let field = |ip: IpAddr| if ip.is_ipv4() { "tun_dst" } else { "tun_ipv6_dst" };
@@ -187,8 +188,8 @@ fn into_tunnel(random: &mut Random) -> String {
     format!("set_field:{key}->tun_id,set_field:{remote}->{field},output:{TUNNEL}")
 }
 
-/// Two logical switches with local and remote guests, and a router between them, with the addresses
-/// of frames.
+/// A network of two logical switches with local and remote guests, and a router between them. The
+/// guests have the addresses that generated frames use.
 fn network(random: &mut Random, provider: Provider<'_>) -> Source {
     let types = super::endpoint_types();
     let types: Vec<TunnelType> =
@@ -203,7 +204,8 @@ fn network(random: &mut Random, provider: Provider<'_>) -> Source {
     let mut types = types;
     for (name, net, vni) in [("blue", 0, 3), ("red", 1, 5)] {
         let (tunnel, mtu) = (random.pick(&types), random.pick(&[576, 1280, 1400]));
-        // Two types of IP protocol 47 cannot be told apart between the same two hosts.
+        // Two tunnel types over GRE (IP protocol 47) cannot be distinguished between the same two
+        // hosts.
         types.retain(|&other| {
             other == tunnel || [tunnel, other].iter().any(|it| it.carrier() != Carrier::Gre)
         });

@@ -1,5 +1,4 @@
-//! Packets from tunnels: outer packets as the reference creates them, sent by the remote end
-//! points.
+//! Tests packets from tunnels: the remote end points send outer packets that the reference creates.
 
 use super::actions::{self, Kinds};
 use super::compare::{self, Seen};
@@ -25,9 +24,9 @@ use std::time::{Duration, Instant};
 use wire::checksum::{checksum, pseudo_v4, pseudo_v6};
 use wire::{Ipv4Packet, Ipv6Packet, MacAddr, Protocol, udp};
 
-/// Frames of each end point in one case.
+/// The number of frames of each end point in one case.
 const FRAMES: usize = 3;
-/// Fields that tell connections apart and are equal in all segments of a super-packet.
+/// Fields that distinguish connections and are equal in all segments of a super-packet.
 const CONNECTION: [Field; 10] = [
     Field::InPort,
     Field::TunId,
@@ -44,7 +43,7 @@ const CONNECTION: [Field; 10] = [
 /// A decapsulated frame.
 pub(super) type Inner = (TunnelInfo, PacketBuf);
 
-/// Single frames, compared completely; then super-packets.
+/// Tests single frames, whose results are compared completely; then super-packets.
 pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> Result<(), String> {
     singles(bench, random, seen)?;
     let endpoints = bench.endpoints.clone();
@@ -57,7 +56,7 @@ pub(super) fn check(bench: &mut Bench, random: &mut Random, seen: &mut Seen) -> 
     Ok(())
 }
 
-/// Single frames.
+/// Tests single frames.
 pub(super) fn singles(
     bench: &mut Bench,
     random: &mut Random,
@@ -136,8 +135,8 @@ fn arrived_until(snapshot: &Snapshot) -> u64 {
     snapshot.endpoints.iter().map(|endpoint| endpoint.rx.packets).sum()
 }
 
-/// Segments of a super-packet in a tunnel: the output, segmented, must equal that of single
-/// segments.
+/// Sends the segments of a super-packet through a tunnel. The output, after segmentation, must
+/// equal the output for the separate segments.
 fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> Result<(), String> {
     let spec = &endpoint.spec;
     let port = tunnel_port(spec.tunnel);
@@ -154,9 +153,9 @@ fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> R
     let mut mask = FlowMask::default();
     CONNECTION.into_iter().for_each(|field| mask.add(field));
     let condition = Match::new(&key, mask);
-    // All input has been forwarded when all expected output has arrived. Nothing else tells,
-    // because the number of coalesced super-packets is unknown. Otherwise leftovers would meet the
-    // megaflows of the next case.
+    // The actions must send every segment. Then all input has been forwarded when all expected
+    // output has arrived. There is no other indication, because the number of coalesced
+    // super-packets is unknown. Without it, late packets could match megaflows of the next case.
     let (megaflow, outcome) = loop {
         let actions: Arc<[Action]> = actions::list(random, Kinds::EachSegment);
         let megaflow = Megaflow::new(condition.clone(), actions);
@@ -175,7 +174,7 @@ fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> R
     };
     bench.put(vec![megaflow.clone()]);
     match spec.tunnel.carrier() {
-        // Segmented on the way, as by a NIC.
+        // The super-packet is segmented on its way, as a network card does.
         Carrier::TcpShaped if random.once_in(2) => outer = cut(&whole_outer),
         Carrier::Udp if random.once_in(2) => outer = vec![joined(&outer)],
         _ => {}
@@ -190,7 +189,7 @@ fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> R
     result.map_err(|fault| {
         format!("{fault}\nfrom {:?} {:02x?}", whole.offload, &whole.head()[..90.min(whole.len())])
     })?;
-    // Leave nothing for the next case.
+    // No upcall may remain queued for the next case.
     compare::upcalls(&Outcome::default(), &bench.lab.upcalls(0))
 }
 
@@ -205,12 +204,13 @@ pub(super) fn key(random: &mut Random, tunnel: TunnelType) -> TunnelKey {
     }
 }
 
-/// The end points as seen by the other hosts, with the same numbers. One table serves all frames,
-/// so that the packets of one flow have one source port, by which receivers tell flows apart.
+/// The end points from the perspective of the other hosts, with the same numbers. One table is used
+/// for all frames, so that all packets of a flow have the same source port, by which receivers
+/// distinguish flows.
 pub(super) fn others(endpoints: &[EndpointConfig]) -> EndpointTable {
     let mut table = EndpointTable::new(BASE, 64);
     for EndpointConfig { id, spec, local, remote } in endpoints {
-        // Packets to a group are sent by one of its members.
+        // Packets to a group are sent by one of the group's members.
         let member = endpoints.iter().find(|end| (end.spec, end.local) == (*spec, *local));
         let (source, destination, mac) = match member {
             Some(member) if remote.is_multicast() => (member.remote, *remote, group_mac(*remote)),
@@ -229,9 +229,9 @@ pub(super) fn group_mac(group: IpAddr) -> MacAddr {
     MacAddr([1, 0, 0x5e, a & 0x7f, b, c])
 }
 
-/// A frame in a tunnel from another host: the packet that its sender passes to the NIC, and the
-/// packets on the wire. `None` for a super-packet that must be segmented first, or that has too
-/// many tags to be segmented.
+/// A frame in a tunnel from another host: the packet that its sender passes to the network card,
+/// and the packets on the wire. `None` for a super-packet that must be segmented first, or that has
+/// too many tags to be segmented.
 pub(super) fn encapsulated(
     others: &mut EndpointTable,
     endpoint: &EndpointConfig,
@@ -257,7 +257,7 @@ fn mark(outer: &mut PacketBuf) {
         ip[1] |= 3;
         set_header_checksum(ip);
     } else {
-        // The last two bits of the traffic class.
+        // ECN is the last two bits of the traffic class.
         ip[1] |= 3 << 4;
     }
 }
@@ -268,7 +268,7 @@ fn set_header_checksum(ip: &mut [u8]) {
     ip[10..12].copy_from_slice(&sum);
 }
 
-/// The inner packet and tunnel of an outer packet.
+/// The inner packet and the tunnel information of an outer packet.
 pub(super) fn decapped(tunnel: TunnelType, outer: &PacketBuf) -> Result<Inner, DropReason> {
     let mut packet = outer.clone();
     let ip = strip_outer(&mut outer.clone())?;
@@ -306,7 +306,7 @@ fn cut(outer: &PacketBuf) -> Vec<PacketBuf> {
     segments.map(|(header, payload)| arrived(&[header, payload].concat())).collect()
 }
 
-/// Datagrams coalesced to a super-packet, as by a NIC or a veth.
+/// Coalesces datagrams into a super-packet, as a network card or a veth does.
 fn joined(outer: &[PacketBuf]) -> PacketBuf {
     let l4 = outer_l4(outer[0].head());
     let payload_at = l4 + udp::HEADER_LEN;

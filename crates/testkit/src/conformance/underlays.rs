@@ -1,5 +1,5 @@
-//! End points are added and removed under traffic. Those that stay lose nothing; packets of the
-//! others are dropped and counted.
+//! Tests that end points can be added and removed under traffic. Remaining end points lose no
+//! packet. Packets of the others are dropped and counted.
 
 use super::compare;
 use super::forwarding::Bench;
@@ -23,31 +23,32 @@ use std::time::{Duration, Instant};
 const FROM: PortNo = PORTS[0];
 const TO: PortNo = PORTS[1];
 const ROUNDS: usize = 12;
-/// Frames in each direction during the change, and again after it.
+/// The number of frames in each direction during the change, and again after it.
 const FRAMES: usize = 60;
-/// The drop reasons of frames to an end point that was removed, or added and not yet resolved.
+/// The drop reasons of frames whose end point was removed, or was added and is not resolved yet.
 const REFUSALS: [DropReason; 2] = [DropReason::UnknownEndpoint, DropReason::EndpointUnresolved];
 
-/// End points and tunnels are removed and added while frames go to and come from all of them.
-/// Frames of those that stay all arrive in order; frames of the others are dropped with the right
-/// reason.
+/// End points and tunnels are removed and added while frames are sent to and received from all of
+/// them. All frames of remaining end points arrive in order. Frames of the others are dropped with
+/// the correct reason.
 ///
 /// # Panics
 /// When the provider does not conform.
 pub fn underlays_change(provider: Provider<'_>) {
     provider.report_lacks("conformance while the underlay changes");
     let (mut bench, mut random) = (Bench::new(provider), Random::new(4));
-    // Members of a group can be added and removed without it.
+    // Group end points are left out: their members are added and removed independently.
     let is_single = |end: &&EndpointConfig| !end.remote.is_multicast();
     let all: Vec<EndpointConfig> = bench.endpoints.iter().filter(is_single).copied().collect();
     let megaflows: Vec<Megaflow> = all.iter().flat_map(megaflows_of).collect();
-    // Each tunnel type occurs twice.
+    // Each tunnel type has two end points, whose megaflows can be equal.
     let once: BTreeMap<_, Megaflow> = megaflows.into_iter().map(|m| (m.id, m)).collect();
     bench.reference.megaflows = once.into_values().map(|megaflow| (megaflow, (0, 0))).collect();
     bench.put(bench.reference.megaflows.iter().map(|(megaflow, _)| megaflow.clone()).collect());
     let mut now = all.clone();
     for round in 0..ROUNDS {
-        // In between, all end points of one address family, so that whole tunnels are removed too.
+        // Every second round removes all end points of one address family, so that whole tunnels
+        // are removed too.
         let keep = |random: &mut Random, end: &EndpointConfig| match round % 4 {
             1 => end.local.is_ipv4(),
             3 => end.local.is_ipv6(),
@@ -95,7 +96,7 @@ struct Change<'a> {
     next: &'a [EndpointConfig],
 }
 
-/// A frame, and what happens to it while its end point exists.
+/// A frame, and its result while its end point exists.
 struct Passing {
     wire: PortNo,
     packet: PacketBuf,
@@ -103,11 +104,11 @@ struct Passing {
     expected: Vec<Expected>,
 }
 
-/// What happens to frames of an end point.
+/// The expected result for frames of an end point.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Arrives,
-    /// The end point is added or removed.
+    /// The frame may arrive or be dropped, because the end point is being added or removed.
     Either,
     Dropped,
 }
@@ -121,8 +122,8 @@ impl Change<'_> {
         }
     }
 
-    /// Frames to all end points, and from those whose tunnel exists all the time. Packets to a
-    /// removed tunnel are the host's business.
+    /// Frames to all end points, and frames from end points whose tunnel exists before and after
+    /// the change. Packets for a removed tunnel go to the host's network stack.
     fn frames(&self, bench: &mut Bench, random: &mut Random) -> Vec<Passing> {
         let (before, after) = (underlay(self.now).tunnels, underlay(self.next).tunnels);
         let is_heard = |end: &&EndpointConfig| {
@@ -179,7 +180,7 @@ impl Change<'_> {
         self.judge(bench, &frames, &before)
     }
 
-    /// Sends frames after the change.
+    /// Sends frames after the change, and checks them.
     fn settled(&self, bench: &mut Bench, random: &mut Random) -> Result<(), String> {
         wait_until(PATIENCE, "all end points are resolved", || {
             bench.lab.snapshot().endpoints.iter().all(|end| end.neighbour != "unresolved")
@@ -196,7 +197,7 @@ impl Change<'_> {
         self.judge(bench, &frames, &before)
     }
 
-    /// Checks that every frame was sent or dropped, as its end point demands.
+    /// Checks that every frame was sent or dropped, as is required for its end point.
     fn judge(
         &self,
         bench: &mut Bench,
@@ -235,13 +236,13 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Checks the order of frames that were sent.
+    /// Checks the order of the frames that were sent.
     fn compare(
         &self,
         frames: &[Passing],
         left: BTreeMap<PortNo, Vec<Sighting>>,
     ) -> Result<(), String> {
-        // The number of frames sent beyond the required ones.
+        // The number of received frames minus the number of required ones, for each frame.
         let mut more: HashMap<(PortNo, &Frame), i32> = HashMap::new();
         for (&port, sightings) in &left {
             for sighting in sightings {
@@ -275,7 +276,7 @@ impl Change<'_> {
     }
 }
 
-/// Frames received on a link and dropped because of their end point.
+/// The number of frames received on a link and dropped because of their end point.
 fn refused(snapshot: &Snapshot, wire: PortNo) -> u64 {
     let drops = match wire {
         UPLINK => Some(&snapshot.uplink.drops),

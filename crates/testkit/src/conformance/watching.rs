@@ -1,4 +1,5 @@
-//! Watchers see every dropped packet with its reason and megaflow, and every frame of a port.
+//! Tests that watchers receive every dropped packet with its reason and megaflow, and every frame
+//! of a port.
 
 use super::compare::Seen;
 use super::forwarding::{self, Bench};
@@ -14,7 +15,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 const WATCHED: PortNo = PORTS[1];
-/// Shorter than most frames.
+/// The maximum number of captured bytes: less than the length of most frames.
 const SNAP_BYTES: usize = 200;
 const CASES: u64 = 20;
 
@@ -25,8 +26,8 @@ pub(super) struct Watchers {
     frames: WatchReceiver<CapturedFrame>,
 }
 
-/// Dropped packets and frames of a port are shown once to each watcher, and to none that has
-/// stopped.
+/// Each watcher receives dropped packets and the frames of a port exactly once. A watcher that has
+/// stopped receives nothing.
 ///
 /// # Panics
 /// When the provider does not conform.
@@ -34,7 +35,7 @@ pub fn watchers_are_told(provider: Provider<'_>) {
     provider.report_lacks("conformance of watching");
     let (mut bench, mut seen) = (Bench::new(provider), Seen::default());
     for seed in 1..=CASES {
-        // One of two watchers stops half-way.
+        // Of two watchers, one stops half-way.
         let other = Watchers::new(&*bench.lab.datapath);
         bench.watchers = Some(Watchers::new(&*bench.lab.datapath));
         let mut random = Random::new(seed);
@@ -53,7 +54,7 @@ impl Watchers {
         }
     }
 
-    /// Checks that the watchers saw exactly the expected packets.
+    /// Checks that the watchers received exactly the expected packets.
     pub fn compare(&self, outcome: &Outcome) -> Result<(), String> {
         each_once(&self.drops, &outcome.told, |seen, told| {
             (seen.port, seen.reason, seen.megaflow) == (told.port, told.reason, told.megaflow)
@@ -77,7 +78,7 @@ impl Watchers {
     }
 }
 
-/// Checks that the copies are those of `expected`, each once, in any order.
+/// Checks that each of the `expected` packets was received exactly once, in any order.
 fn each_once<S: std::fmt::Debug, E: std::fmt::Debug>(
     copies: &WatchReceiver<S>,
     expected: &[E],
@@ -97,7 +98,7 @@ fn each_once<S: std::fmt::Debug, E: std::fmt::Debug>(
     }
 }
 
-/// True when the first bytes are equal, except for a checksum that one side has not completed.
+/// True when the first bytes are equal, except for a checksum that is partial on one side.
 fn begins_alike(packet: &PacketBuf, len: usize, head: &[u8]) -> bool {
     let owed = match packet.offload.checksum {
         Checksum::Partial { start, offset } => Some(usize::from(start + offset)),

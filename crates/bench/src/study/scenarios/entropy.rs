@@ -41,7 +41,7 @@ pub(super) fn spread(lab: &Lab<'_>, attachment: &Attachment) -> Result<Figures> 
     let failed = |e| Error::io("send flows")(e);
     let target = to.run(|| UdpSocket::bind((to.ip4(), 0)))?.map_err(failed)?;
     let at: SocketAddr = target.local_addr().map_err(failed)?;
-    // Sets up megaflows and neighbours, so that no frame takes the slow path below.
+    // Sets up megaflows and neighbours, so that no later frame takes the slow path.
     send(from, at, 1)?;
     lab.stop().sleep(SETTLE)?;
     let options = PacketOptions { promiscuous: true, ..PacketOptions::default() };
