@@ -1,5 +1,6 @@
-//! The documents: the commands of the first chapter work, other pages name what tests their
-//! commands, kept runs hold the figures of the README, and the list of drop reasons is complete.
+//! Tests of the documentation. The commands of the first chapter work. Other pages name the tests
+//! of their commands. The published results contain the figures of the README. The list of drop
+//! reasons is complete.
 
 use crate::common::daemon::WEFT;
 use flow::DropReason;
@@ -9,10 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::{require_program, require_root};
 
-/// Runs a script where the names of network namespaces and control sockets are its own. Processes
-/// that the script leaves behind end with the shell's process namespace.
+/// Arguments of `unshare` that give a script its own mount and process namespaces, and a time
+/// limit. Namespace names and control sockets of the script are then invisible outside. Processes
+/// that the script leaves behind end with its process namespace.
 const ISOLATED: [&str; 6] = ["--mount", "--pid", "--fork", "--kill-child", "timeout", "120"];
-/// Ends at the first command that fails, and shows each command before it runs.
+/// The first lines of a script. They make it end at the first command that fails, and print each
+/// command before it runs.
 const PREAMBLE: &str = "set -euxo pipefail
 mount -t proc proc /proc
 mkdir -p /run/netns /run/weft
@@ -20,14 +23,14 @@ mount -t tmpfs tmpfs /run/netns
 mount -t tmpfs tmpfs /run/weft
 ";
 
-/// Begins the line that names the test that executes the block of commands below it, or does the
-/// same with directories, addresses and services of its own.
+/// The beginning of the line before a block of commands that names its test. The test executes the
+/// block, or equivalent commands with other directories, addresses and services.
 const MARK: &str = "<!-- tested by ";
-/// Begins the line that names the steps of CI that do the same as the block below it.
+/// The beginning of the line before a block that names equivalent steps of CI.
 const CI_MARK: &str = "<!-- run by CI: ";
-/// Begins the line that names the kept run in docs/results that the block below it is part of.
+/// The beginning of the line before a block that was part of a kept run in docs/results.
 const RUN_MARK: &str = "<!-- run in results/";
-/// Begins the line that says why nothing runs the block below it.
+/// The beginning of the line before a block that says why nothing runs it.
 const NOT_RUN_MARK: &str = "<!-- not run: ";
 
 fn document(name: &str) -> String {
@@ -41,7 +44,8 @@ fn code_blocks(text: &str) -> Vec<(&str, &str)> {
     blocks.filter_map(|block| block.split_once('\n')).collect()
 }
 
-/// Runs the shell blocks of a document in order. Blocks of TOML are appended to `network.toml`.
+/// Makes a script from the code blocks of a document, in order. TOML blocks are appended to
+/// `network.toml`.
 fn script(text: &str) -> String {
     let mut script = PREAMBLE.to_owned();
     for (language, block) in code_blocks(text) {
@@ -56,14 +60,15 @@ fn script(text: &str) -> String {
     script
 }
 
-/// Types the commands of a document. Returns what they print, and their log.
+/// Executes the commands of a document. Returns their output and their log.
 fn type_commands(name: &str) -> (String, String) {
     let text = document(name);
     assert!(code_blocks(&text).len() >= 10, "the chapter has its blocks");
     let directory = std::env::temp_dir().join(format!("weft-book-{}-{name}", std::process::id()));
     fs::create_dir_all(&directory).expect("a directory can be made");
     let programs: PathBuf = Path::new(WEFT).parent().expect("a program is in a directory").into();
-    // The distribution's programs come first: a wrapper of Python takes longer than Python.
+    // The system directories come first in the path: a wrapper of Python elsewhere starts more
+    // slowly than Python.
     let path = std::env::var("PATH").expect("there is a PATH");
     let path = format!("{}:/usr/bin:/bin:{path}", programs.display());
     let output = Command::new("unshare")
@@ -90,7 +95,7 @@ fn first_chapter_works_when_its_commands_are_typed() {
     assert!(printed.contains("flow_drop"), "the ACL dropped nothing:\n{printed}\n{log}");
 }
 
-/// The test runs the blocks of this page that name it.
+/// Executes the blocks of this page that name this test.
 #[test]
 fn settings_of_interface_ports_can_be_made() {
     require_root!();
@@ -116,8 +121,8 @@ fn settings_of_interface_ports_can_be_made() {
     assert!(printed.contains("net.ipv6.conf.tap7.disable_ipv6 = 1"), "{printed}");
 }
 
-/// Each block of commands names its test or its step of CI in the line before it, or says why there
-/// is none. Two chapters need no names, because all of their commands are executed.
+/// Each block of commands is preceded by a line that names its test or its step of CI, or says why
+/// there is none. Two chapters need no such lines, because all their commands are executed.
 #[test]
 fn commands_in_the_book_name_their_test() {
     const PROGRAMS: [&str; 8] =
@@ -126,7 +131,8 @@ fn commands_in_the_book_name_their_test() {
     let summary = document("SUMMARY.md");
     let pages = summary.split('(').skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     let is_checked = |page: &&str| {
-        // The help texts are checked where they are generated; results and decisions are records.
+        // Help texts are checked where they are generated. Results and decisions are records, whose
+        // commands are not repeated.
         !page.contains('/') && !["commands.md", "first-network.md", "services.md"].contains(page)
     };
     let mut count = 0;
@@ -156,9 +162,8 @@ fn commands_in_the_book_name_their_test() {
     assert!(count >= 13, "{count} blocks of commands are run");
 }
 
-/// True if the mark before a block names what runs it, which must exist: a test, steps of CI, or a
-/// kept run.
-/// Whether the test does what the block says is for the reader to judge.
+/// True if the line before a block names a test, steps of CI or a kept run, which must exist. Readers
+/// must judge whether it matches the block.
 fn is_run(page: &str, mark: &str) -> bool {
     let after = |prefix| mark.strip_prefix(prefix).and_then(|rest: &str| rest.strip_suffix(" -->"));
     if let Some(reason) = after(NOT_RUN_MARK) {
@@ -190,14 +195,14 @@ fn is_run(page: &str, mark: &str) -> bool {
     let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
     let (before, _) =
         source.split_once(&wanted).unwrap_or_else(|| panic!("docs/{page}: {file} lacks {wanted}"));
-    // The attributes of a function follow the `}` of the one before it.
+    // A function's attributes follow the `}` that ends the previous function.
     let attributes = &before[before.rfind("\n}\n").unwrap_or(0)..];
     let is_test = attributes.contains("#[test]\n");
     assert!(is_test, "docs/{page}: {wanted} of {file} is no test");
     true
 }
 
-/// Graphviz draws the picture. It is not installed everywhere, so this compares the words only.
+/// Compares only the words, because Graphviz, which draws the picture, is not installed everywhere.
 #[test]
 fn picture_has_the_labels_of_its_source() {
     let (source, picture) =

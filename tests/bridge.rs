@@ -1,5 +1,5 @@
-//! Bridges: guests whose frames are forwarded by flows in the syntax of ovs-ofctl, on both
-//! datapaths, and `weft ofctl`.
+//! Tests of bridges (switches on one host whose flows are in the syntax of ovs-ofctl) on both
+//! datapaths, and of `weft ofctl`.
 
 use crate::common::daemon::WEFT;
 use crate::common::{Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
@@ -13,12 +13,13 @@ use testkit::host::{TestHost, wait_until};
 use testkit::{report, require_program, require_root};
 
 const MEGABYTE: usize = 1 << 20;
-/// [`exchange`] sends more packets than this in each direction, even if they are super-packets.
+/// In each direction, [`exchange`] sends more packets than this, even if super-packets are counted
+/// as one.
 const COUNTED: u64 = 40;
-/// How long an answer that must not come is awaited.
+/// How long to wait for a reply that must not arrive.
 const SILENCE: Duration = Duration::from_millis(700);
 
-/// A `[[bridge]]` of `h1` with these guests as ports, numbered from `first`.
+/// The `[[bridge]]` text for `h1` with these guests as ports, whose numbers start at `first`.
 fn bridge_of(name: &str, first: u32, guests: &[&Guest]) -> String {
     let mut text =
         format!("[[bridge]]\nname = \"{name}\"\nhost = \"h1\"\nflows = \"{name}.flows\"\n");
@@ -36,7 +37,8 @@ fn bridge_of(name: &str, first: u32, guests: &[&Guest]) -> String {
     text
 }
 
-/// A lab whose `h1` has this text in its network file, and these flow files.
+/// A lab whose network file contains the text `more`, and whose directory contains these flow
+/// files.
 fn lab(datapath: Datapath, more: &str, files: &[(&str, &str)]) -> Lab {
     let setup = Setup::new("vxlan").guests(0, 0).datapath(datapath);
     let lab = Lab::new(setup.more(more));
@@ -50,7 +52,8 @@ fn write_flows(lab: &Lab, name: &str, flows: &str) {
     std::fs::write(lab.dir.path().join(name), flows).expect("a file can be written");
 }
 
-/// Runs `weft ofctl` with `input`. The error is its exit code and what it printed.
+/// Runs `weft ofctl` with `input` on standard input. The error is its exit code and its standard
+/// error.
 fn try_ofctl(lab: &Lab, arguments: &[&str], input: &str) -> Result<String, (Option<i32>, String)> {
     let mut command = Command::new(WEFT);
     command.arg("ofctl").arg(arguments[0]).arg("--control").arg(lab.control(0));
@@ -58,7 +61,7 @@ fn try_ofctl(lab: &Lab, arguments: &[&str], input: &str) -> Result<String, (Opti
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("weft can be started");
     let mut stdin = child.stdin.take().expect("a pipe");
-    // A command that does not read its input may have closed it.
+    // Errors are ignored: a command that does not read its input may have closed it.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().expect("weft ends");
@@ -73,7 +76,7 @@ fn ofctl(lab: &Lab, arguments: &[&str]) -> String {
     try_ofctl(lab, arguments, "").unwrap_or_else(|error| panic!("{arguments:?}: {error:?}"))
 }
 
-/// The number of packets that the only flow which a match selects has handled.
+/// The packet counter of the only flow that `selector` matches.
 fn packets(lab: &Lab, bridge: &str, selector: &str) -> u64 {
     let dump = ofctl(lab, &["dump-flows", bridge, selector]);
     let mut lines = dump.lines();
@@ -83,7 +86,7 @@ fn packets(lab: &Lab, bridge: &str, selector: &str) -> u64 {
     rest.split(',').next().and_then(|count| count.parse().ok()).expect("a number")
 }
 
-/// The megaflows of a port, by identifier, with their packets.
+/// The identifiers and packet counters of the megaflows of a port.
 fn megaflows(lab: &Lab, port: &str) -> Vec<(String, u64)> {
     let mut command = Command::new(WEFT);
     command.args(["flows", "--json", "--port", port, "--control"]).arg(lab.control(0));
@@ -116,7 +119,7 @@ fn guests_talk_when_the_flow_file_of_their_bridge_forwards() {
     for datapath in Datapath::BOTH {
         let [a, b, c, d] = [11, 12, 13, 14].map(|number| Guest::new(number, 0));
         let more = bridge_of("br0", 7, &[&a, &b]) + &bridge_of("br1", 7, &[&c, &d]);
-        // The same numbers in both bridges.
+        // Both bridges use the same port numbers.
         let flows = "in_port=7 actions=output:8\nin_port=g12 actions=output:7\n";
         let other = "in_port=7 actions=output:8\nin_port=8 actions=output:7\n";
         let lab = lab(datapath, &more, &[("br0.flows", flows), ("br1.flows", other)]);
@@ -125,7 +128,8 @@ fn guests_talk_when_the_flow_file_of_their_bridge_forwards() {
         exchange(&c, &d);
         assert!(!reaches(&a, c.ip(4)), "{datapath:?}: a frame crossed from br0 to br1");
 
-        // The counters of flows are those of the megaflows, of which few packets missed one.
+        // Flow counters are computed from megaflow counters. Only the first packets match no
+        // megaflow.
         wait_until(PATIENCE, "the packets are counted", || {
             packets(&lab, "br0", "in_port=7") > COUNTED
                 && packets(&lab, "br1", "in_port=8") > COUNTED
@@ -167,7 +171,7 @@ fn only_megaflows_of_changed_flows_go_when_ofctl_changes_flows() {
         let now = ids(&megaflows(&lab, "g23"));
         assert!(ids(&kept).iter().all(|id| now.contains(id)), "{datapath:?}: {kept:?} {now:?}");
 
-        // A reload reads the file again. Flows that are still in it keep their counters.
+        // A reload reads the flow file again. Flows that are still in the file keep their counters.
         ofctl(&lab, &["add-flow", "br0", "table=9,actions=drop"]);
         let before = packets(&lab, "br0", "in_port=3");
         assert!(before > 0, "{datapath:?}");
@@ -243,10 +247,10 @@ fn ofctl_takes_the_arguments_of_ovs_ofctl_and_says_what_is_wrong() {
     daemon.stop();
 }
 
-/// The flows of the published study: the guest is port 2, the link to the other bridge port 1.
+/// The flows of the published study: port 2 is the guest, port 1 the link to the other bridge.
 const STUDY: &str = "in_port=2 action=push_vlan:0x88a8,mod_vlan_vid:1,output:1\n\
                      in_port=1,dl_vlan=1 action=pop_vlan,output:2\n";
-/// The same with a second tag, which another table checks.
+/// The same flows with a second tag, which another table checks.
 const TWO_TAGS: &str = "in_port=2 actions=push_vlan:0x8100,mod_vlan_vid:200,push_vlan:0x88a8,\
                         mod_vlan_vid:100,output:1\n\
                         in_port=1,dl_vlan=100 actions=pop_vlan,resubmit(,1)\n\
@@ -284,7 +288,7 @@ fn tags_are_pushed_and_popped_when_flows_of_two_bridges_say_so() {
         wait_until(PATIENCE, "the packets are counted", || {
             packets(&lab, "br1", "table=1") > COUNTED
         });
-        // A frame with the wrong inner tag arrives and is not delivered.
+        // Frames with a wrong inner tag arrive at the other bridge and are not delivered.
         ofctl(
             &lab,
             &[
@@ -299,8 +303,8 @@ fn tags_are_pushed_and_popped_when_flows_of_two_bridges_say_so() {
     }
 }
 
-/// `g51` may open connections, `g52` may not; replies come through. Connections from `g51` to
-/// 192.168.7.99 reach `g52`.
+/// `g51` may open connections, `g52` may not; replies are allowed. Connections from `g51` to
+/// 192.168.7.99 are translated to `g52`.
 const STATEFUL: &str = "\
 arp actions=normal
 ip actions=ct(table=1,zone=5,nat)
@@ -348,7 +352,8 @@ fn connections_are_tracked_when_flows_of_a_bridge_use_ct() {
     }
 }
 
-/// All packets but those of neighbour discovery are tracked. 192.168.7.99 is `g72`.
+/// Tracks all packets except neighbour discovery. Connections to 192.168.7.99 are translated to
+/// `g72`.
 const TRACK_ALL: &str = "\
 arp actions=normal
 priority=40000,icmp6,icmp_type=135 actions=normal
@@ -386,7 +391,7 @@ fn fragments_are_tracked_as_datagrams_and_leave_as_fragments() {
             traffic::udp_echo(&a, &b, family, 4000);
             traffic::udp_echo(&a, &b, family, 20_000);
         }
-        // With address translation, in both directions.
+        // Datagrams are also sent with address translation, in both directions.
         let (near, far) = (traffic::udp_socket(&a, 4), traffic::udp_socket(&b, 4));
         let to = SocketAddr::new([192, 168, 7, 99].into(), far.local_addr().expect("one").port());
         let mut bytes = [0; 8000];
@@ -395,13 +400,15 @@ fn fragments_are_tracked_as_datagrams_and_leave_as_fragments() {
         far.send_to(&bytes[..len], source).expect("a datagram is sent");
         let (len, source) = near.recv_from(&mut bytes).expect("a datagram arrives");
         assert_eq!((&bytes[..len], source), (&[0x5a; 5000][..], to), "{datapath:?}");
-        // A port sends no frame that is longer than its MTU: each datagram left in pieces.
+        // A port sends no frame that is longer than its MTU, so each datagram was sent in
+        // fragments.
         let sent = |port: &str| {
             let ports = ofctl(&lab, &["dump-ports", "br0", port]);
             let (_, rest) = ports.split_once("tx pkts=").expect("a counter");
             rest.split(',').next().and_then(|count| count.parse().ok()).unwrap_or(0_u32)
         };
-        // 3 and 14 fragments in each family.
+        // With each address family, the datagrams of 4,000 and 20,000 bytes are sent as 3 and 14
+        // fragments.
         wait_until(PATIENCE, "fragments are counted", || sent("g71") >= 34 && sent("g72") >= 34);
         let drops = daemon.drops();
         assert!(!drops.keys().any(|reason| reason.starts_with("fragment")), "{drops:?}");
@@ -437,11 +444,11 @@ fn packet_out_executes_actions_as_if_the_packet_had_arrived() {
         send("resubmit(,0)");
         send("resubmit(,0)");
         wait_until(PATIENCE, "the flow counts", || packets(&lab, "br0", "in_port=1,udp") == 2);
-        // The packet may not leave by the port by which it seems to arrive.
+        // A packet may not be sent on its ingress port.
         send("resubmit(,3)");
         wait_until(PATIENCE, "the flow counts", || packets(&lab, "br0", "table=3") == 1);
         wait_until(PATIENCE, "the drop is counted", || daemon.drops().get("hairpin") == Some(&1));
-        // No flow has named zone 6.
+        // No flow has used zone 6 before.
         send("ct(commit,zone=6)");
         wait_until(PATIENCE, "the connection is there", || {
             let mut ct = Command::new(WEFT);
@@ -494,7 +501,7 @@ fn example_of_a_bridge_works_as_the_manual_says() {
     daemon.stop();
 }
 
-/// What `weft ofctl dump-flows` prints, ovs-ofctl parses as the flows that were written.
+/// ovs-ofctl parses the output of `weft ofctl dump-flows`, and gets the flows that were written.
 #[test]
 fn ovs_ofctl_reads_what_dump_flows_prints() {
     require_root!();

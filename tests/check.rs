@@ -21,11 +21,11 @@ fn weft(args: &[&str], input: &str) -> (i32, String, String) {
         .spawn()
         .expect("weft starts");
     let mut stdin = child.stdin.take().expect("there is a pipe");
-    // Written by another thread: writing to a full pipe blocks.
+    // A separate thread writes, because writing to a full pipe blocks.
     let input = input.to_owned();
     let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().expect("weft ends");
-    // Fails if the program exits without reading, because of wrong arguments.
+    // This fails if the program exits without reading, for example because of wrong arguments.
     let _ = writer.join().expect("the writer does not panic");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
@@ -135,7 +135,6 @@ fn unreadable_file_is_an_input_error() {
     }
 }
 
-/// The flows of ovn-northd are valid, and so is their canonical form.
 #[test]
 fn pipe_is_an_input_error_when_it_is_not_standard_input() {
     let pipe = std::env::temp_dir().join(format!("weft-check-{}", std::process::id()));
@@ -155,6 +154,7 @@ fn pipe_is_an_input_error_when_it_is_not_standard_input() {
     }
 }
 
+/// The flows of ovn-northd are valid, and so is their canonical form.
 #[test]
 fn flow_list_of_ovn_survives_a_second_check() {
     let (code, canonical, errors) = weft(&["check", "--flows", "-"], OVN_LIST);
@@ -172,7 +172,7 @@ fn flows_of_a_network_file_are_valid() {
     assert_eq!((code, errors.as_str()), (0, ""));
     assert_eq!(canonical.lines().count(), list.lines().count());
     let headers = list.lines().filter(|line| line.starts_with("Datapath:")).count();
-    // Three switches and two routers.
+    // The network has three switches and two routers, each with an ingress and an egress pipeline.
     assert_eq!(headers, 10);
 }
 
@@ -186,7 +186,7 @@ fn flows_of_one_datapath_are_listed_by_name_and_as_json() {
     let object: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(code, 0);
     assert_eq!(object["datapaths"][0]["name"], "db");
-    // Earlier stages match UDP, too: the DHCP guard.
+    // The DHCP guard in an earlier stage also matches UDP, so flows are selected by stage.
     let is_acl = |flow: &&Value| {
         let matches_udp = flow["match"].as_str().is_some_and(|it| it.contains("udp"));
         flow["stage"] == "ls_in_acl" && matches_udp
@@ -204,11 +204,13 @@ fn flows_of_one_datapath_are_listed_by_name_and_as_json() {
     );
 }
 
-/// The validator of JSON Schema knows nothing of weft, so it finds what the generator forgot.
+/// Validates files with a general JSON Schema validator, which detects errors of the schema's
+/// generator.
 #[test]
 fn json_schema_accepts_the_examples_and_refuses_wrong_files() {
     testkit::require_program!("python3", "python3-jsonschema");
-    // One start for all files, because importing jsonschema takes longer than the rest.
+    // One process validates all files, because importing jsonschema takes longer than the
+    // validation.
     const SCRIPT: &str = "
 import json, jsonschema, sys, tomllib
 schema = json.load(open(sys.argv[1]))

@@ -1,9 +1,10 @@
-//! Tests in an emulated machine with the kernel of Debian 12. That kernel has no tcx, so programs
-//! are attached with clsact. It has modules for Geneve, GRE and Open vSwitch, which other kernels
-//! may lack.
+//! Tests in an emulated machine with the kernel of Debian 12. This kernel has no tcx, so eBPF
+//! programs are attached with clsact. It has modules for Geneve, GRE and Open vSwitch, which the
+//! host's kernel may lack.
 //!
-//! The ignored tests run inside the machine; the other tests boot it and run them. The clock of the
-//! machine counts instructions, so timeouts there do not depend on the load of this host.
+//! The ignored tests run inside the machine. The other tests boot it and run the ignored ones. The
+//! clock of the machine counts instructions, so timeouts there do not depend on the load of this
+//! host.
 
 mod doctor;
 
@@ -21,12 +22,12 @@ use testkit::{report, require_program, require_vm};
 /// Length of a stream in bytes: several super-packets.
 const LEN: usize = 1 << 20;
 
-/// Modules for the namespaces of a lab and for the kernel datapath.
+/// Kernel modules for the namespaces of a lab and for the kernel datapath.
 const SWITCH: &[&str] = &["veth", "tun", "sch_ingress", "cls_bpf"];
-/// Modules of tunnel devices.
+/// Kernel modules of tunnel devices.
 const TUNNELS: &[&str] =
     &["bridge", "udp_tunnel", "ip6_udp_tunnel", "vxlan", "geneve", "ip_tunnel", "gre", "ip_gre"];
-/// Modules for connection tracking.
+/// Kernel modules for connection tracking.
 const CONNTRACK: &[&str] = &[
     "crc32c_generic",
     "libcrc32c",
@@ -36,7 +37,7 @@ const CONNTRACK: &[&str] = &[
     "nfnetlink",
     "nf_conntrack_netlink",
 ];
-/// Modules of Open vSwitch.
+/// Kernel modules of Open vSwitch.
 const OVS: &[&str] = &[
     "crc32c_generic",
     "libcrc32c",
@@ -57,8 +58,8 @@ const OVS_PROGRAMS: [&str; 6] =
     ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl"];
 const OVS_SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// Runs ignored tests in a machine with these modules. Copies the peers that they name into the
-/// report of this run.
+/// Runs ignored tests in a machine with these kernel modules. Copies the peers (real
+/// implementations) that they report into the report of this run.
 fn in_the_machine(tests: &[&str], modules: &[&str], programs: &[(&str, &Path)], files: &[&str]) {
     let host = TestHost::new("debian");
     let this = std::env::current_exe().expect("this program has a path");
@@ -75,21 +76,22 @@ fn in_the_machine(tests: &[&str], modules: &[&str], programs: &[(&str, &Path)], 
     println!("Linux {release}{printed}");
     let passed = printed.contains(&format!("{} passed", tests.len()));
     assert!(code == 0 && passed, "one of {names} failed under Linux {release}");
-    // The test harness writes the name of the test before its first line.
+    // On a test's first line, the output of the test harness precedes `PEER`.
     for line in printed.lines().filter_map(|line| line.split_once("PEER ").map(|(_, line)| line)) {
         let (name, what) = line.split_once(": ").expect("a peer and what was exchanged");
         report::peer(name, &format!("{what}; Linux {}", release.trim()));
     }
 }
 
-/// Packets that the programs passed to the threads of the only daemon of the host (punts).
+/// The number of packets that the eBPF programs punted to the only daemon of the host.
 fn punted(host: &Host) -> u64 {
     let links = host.netns.netlink().links().expect("the links of the host");
     let device = links.iter().find(|link| link.name.starts_with("weft-up"));
     device.expect("the TAP device for punts").stats.tx_packets
 }
 
-/// One machine for all that needs no other program: its boot takes as long as two daemons.
+/// All tests that need no other program share one machine, because a boot takes as long as starting
+/// two daemons.
 #[test]
 fn programs_tunnels_and_the_doctor_are_right_under_debians_kernel() {
     require_vm!();
@@ -103,16 +105,17 @@ fn programs_tunnels_and_the_doctor_are_right_under_debians_kernel() {
     in_the_machine(&tests, &[CONNTRACK, TUNNELS].concat(), &[], &[]);
 }
 
-// A start of the programs in the machine takes 4 s of processor time, because the verifier is
-// emulated too. So each test here has the cases that this kernel adds, and no more.
+// Loading the eBPF programs in the machine takes 4 s of processor time, because the verifier is
+// emulated too. So each test here has only the cases that are specific to this kernel.
 
-/// Two hosts with the kernel datapath. A super-packet counts once, so the numbers of packets are
-/// small.
+/// Tests two hosts with the kernel datapath. A super-packet counts as one packet, so the numbers of
+/// packets are small.
 #[test]
 #[ignore = "runs in the machine with Debian's kernel"]
 fn programs_forward() {
     for family in [4, 6] {
-        // No datapath is requested, and this kernel supports the kernel datapath.
+        // The setup selects no datapath. This kernel supports the kernel datapath, so weft must
+        // choose it.
         let lab = Lab::new(Setup::new("vxlan").family(family).mtu(MTU).guests(2, 1));
         let daemons = lab.start_both();
         for daemon in &daemons {
@@ -121,7 +124,7 @@ fn programs_forward() {
         }
         let drops = daemons.each_ref().map(Daemon::drops);
         guests_exchange(&lab, LEN);
-        // Programs punt fragments, and then all packets of the same megaflow for one second.
+        // The programs punt fragments, and then for one second all packets of the same megaflow.
         std::thread::sleep(Duration::from_millis(1500));
         let served: Vec<u64> = (lab.hosts.iter().zip(&daemons))
             .map(|(host, daemon)| {
@@ -135,8 +138,8 @@ fn programs_forward() {
                 all.saturating_sub(handed)
             })
             .collect();
-        // Over IPv6 every segment needs an outer UDP checksum. Programs cannot request those for
-        // super-packets, so the super-packets of h1 are punted.
+        // Over IPv6 every segment needs an outer UDP checksum. eBPF programs cannot request this
+        // for super-packets, so the super-packets of h1 are punted.
         let first = usize::from(family == 6);
         let few = served[first..].iter().any(|&served| served <= 10);
         assert!(!few, "over IPv{family}, programs served {served:?}");
@@ -150,8 +153,8 @@ fn programs_forward() {
 #[test]
 #[ignore = "runs in the machine with Debian's kernel"]
 fn checksums_are_completed_before_the_lookup() {
-    // Programs complete a checksum before they know the tunnel. The test of all tunnel types runs
-    // with the kernel of this host.
+    // eBPF programs complete a checksum before they know the tunnel type, so one type suffices
+    // here. A test with the kernel of this host covers all types.
     let setup = Setup::new("geneve").datapath(Datapath::Kernel);
     checksums::are_completed_before_the_lookup(setup, 2, "geneve");
 }
@@ -159,7 +162,7 @@ fn checksums_are_completed_before_the_lookup() {
 #[test]
 #[ignore = "runs in the machine with Debian's kernel"]
 fn guests_talk_when_the_peers_are_tunnel_devices() {
-    // The module `kernel_vxlan` has tests for VXLAN that do not need this machine.
+    // The module `kernel_vxlan` tests VXLAN, which does not need this machine.
     let with_kernel =
         [("geneve", 4), ("geneve", 6), ("gre", 4)].map(|peer| (peer, Datapath::Kernel));
     let with_user = [("geneve", 4), ("gre", 4)].map(|peer| (peer, Datapath::User));
@@ -203,9 +206,9 @@ fn guests_talk_when_the_peer_is_ovs() {
         logical_ports: false,
         datapath: Datapath::Kernel,
     };
-    // With GRE, it sends checksums but drops packets that have one: ip_tunnel_rcv() uses the device
-    // of Open vSwitch, which has no checksum flag. weft sends none here.
-    // Its userspace datapath is the peer of `ovs`, there also over IPv6.
+    // With GRE, Open vSwitch sends checksums but drops packets that contain one: ip_tunnel_rcv()
+    // uses the device of Open vSwitch, which has no checksum flag. So weft sends none here. The
+    // tests of `ovs` use the userspace datapath of Open vSwitch as the peer, also over IPv6.
     for (kind, family) in [("geneve", 4), ("vxlan", 4), ("gre", 4)] {
         let setup = Setup::new(kind).family(family).mtu(MTU).datapath(Datapath::Kernel);
         let lab = Lab::new(setup);

@@ -1,5 +1,5 @@
-//! Tests of `weft diff`, without a daemon. That it foretells what a reload does is tested in
-//! `commands/reload.rs`.
+//! Tests of `weft diff` without a daemon. `commands/reload.rs` tests that its predictions are the
+//! same as what a reload does.
 
 use crate::common::TempDir;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ impl Files {
     }
 }
 
-/// The example with one text replaced, which it must have.
+/// The example with the text `from`, which it must contain, replaced by `to`.
 fn example_with(from: &str, to: &str) -> String {
     assert!(EXAMPLE.contains(from), "{from}");
     EXAMPLE.replace(from, to)
@@ -146,7 +146,8 @@ fn errors_name_the_file_when_it_is_invalid_or_lacks_the_host() {
     assert!(errors.contains("has no host \"h9\": use one of"), "{errors}");
 }
 
-/// Neither edit changes a port, a tunnel or an end point of host h1. It must reload all the same.
+/// Neither change affects a port, a tunnel or an end point of host h1. It needs a reload
+/// nevertheless, because its flows change.
 #[test]
 fn reload_is_due_when_a_guest_moves_between_other_hosts_or_a_vni_changes() {
     let third = r#"
@@ -197,7 +198,7 @@ vni = 5002
 fn tunnel_is_interrupted_when_its_checksum_is_set() {
     let options = "\n[tunnel_options.vxlan]\nchecksum = ";
     for value in ["true", "false"] {
-        // The tables of the example come later than this key.
+        // The example does not have this table, so it is appended.
         let files = Files::new(EXAMPLE, &format!("{EXAMPLE}{options}{value}\n"));
         let (code, printed) = files.text(&["--host", "h1"]);
         assert_eq!(code, 0);

@@ -1,8 +1,10 @@
-//! tshark dissects the packets between two hosts of weft, for every tunnel type.
+//! Tests that tshark dissects the packets between two hosts with weft correctly, for every tunnel
+//! type.
 //!
-//! Each test makes two captures. With the offloads of the uplinks on, super-packets cross whole,
-//! and the test ignores the lengths and checksums that a NIC would complete. With the offloads off,
-//! every frame is complete, and every outer and inner checksum must be right.
+//! Each test makes two captures. With the offloads of the uplinks enabled, super-packets are not
+//! segmented, and the test ignores the lengths and checksums that a network card would complete.
+//! With the offloads disabled, every frame is complete, and every outer and inner checksum must be
+//! correct.
 
 use crate::common::{Daemon, Datapath, Guest, INNER_VLAN, Lab, Setup, VLAN, VNI, traffic};
 use crate::peers::capture::{Capture, Joined, dissect};
@@ -18,20 +20,21 @@ const TRANSFER_LEN: usize = 300_000;
 pub const WIRE_FRAME_LEN: usize = 1514;
 /// The limited broadcast address of the guests' network.
 const BROADCAST: Ipv4Addr = Ipv4Addr::new(192, 168, 7, 255);
-/// The multicast group of all ports of a switch.
+/// The port number of the multicast group that contains all ports of a logical switch.
 const FLOOD: u16 = 0x8000;
 
 /// The two highest severities of expert information in tshark: PI_WARN and PI_ERROR.
 const WARNING: u32 = 0x0060_0000;
 const ERROR: u32 = 0x0080_0000;
 /// The group of expert information about TCP sequence numbers (PI_SEQUENCE): lost, retransmitted
-/// and reordered segments, full windows. It depends on the kernels of the guests and the load of
-/// the machine, not on the format of a frame.
+/// and reordered segments, full windows. This information depends on the kernels of the guests and
+/// the load of the machine, not on the format of a frame.
 const TCP_COURSE: u32 = 0x0200_0000;
 /// The group of expert information about checksums (PI_CHECKSUM).
 const CHECKSUM_GROUP: u32 = 0x0100_0000;
 
-/// Tries STT before TCP. By default tshark does not, because both are IP protocol 6.
+/// Options that make tshark try STT before TCP. By default it does not, because both are IP
+/// protocol 6.
 const STT_FIRST: &[&str] = &[
     "-o",
     "ip.try_heuristic_first:TRUE",
@@ -49,7 +52,7 @@ pub const VERIFY: &[&str] = &[
     "-o",
     "tcp.check_checksum:TRUE",
 ];
-/// The result of the verification, and its value "Good".
+/// The fields with the results of checksum verification, and their value "Good".
 pub const CHECKSUM_STATUS: &[&str] = &[
     "ip.checksum.status",
     "udp.checksum.status",
@@ -60,26 +63,28 @@ pub const CHECKSUM_STATUS: &[&str] = &[
 ];
 const GOOD: &str = "1";
 const BAD: &str = "0";
-/// How many of [`CHECKSUM_STATUS`], from the first on, are of checksums that a device completes.
+/// The number of elements of [`CHECKSUM_STATUS`], from the first on, whose checksums a device
+/// completes.
 const OFFLOADED: usize = 3;
-/// Hosts may send without checksums, see `tests/commands/chosen.rs`.
+/// Makes hosts send outer checksums. By default they may omit them, see `tests/commands/chosen.rs`.
 const CHECKSUM: &str = "checksum = true";
-/// The value "Not present".
+/// The value "Not present" of a [`CHECKSUM_STATUS`] field.
 const NOT_PRESENT: &str = "3";
 
-/// The name of a field and the function that formats its ingress and egress port.
+/// The name of a field with logical ports, and the function that formats the ingress and the egress
+/// port.
 type PortsField = (&'static str, fn(u16, u16) -> String);
 
 /// The expected dissection of tunnelled frames.
 struct Tunnel {
     setup: Setup,
-    /// The layers before the inner network packet, as in `frame.protocols`.
+    /// The layers before the inner network packet, in the format of `frame.protocols`.
     layers: &'static str,
     /// Fields of the outermost header and their values.
     outer: Vec<(&'static str, String)>,
     /// Fields that occur once, and their values.
     once: Vec<(&'static str, String)>,
-    /// Fields that occur once, and what their values start with.
+    /// Fields that occur once, and the beginnings of their values.
     starts: Vec<(&'static str, String)>,
     /// The field with the logical ports.
     ports: Option<PortsField>,
@@ -99,11 +104,11 @@ impl Tunnel {
         }
     }
 
-    /// A tunnel in IP.
+    /// A tunnel over IP.
     fn over(tunnel: &str, family: u8, [layers4, layers6]: [&'static str; 2]) -> Self {
         let this = Self::new(tunnel, if family == 4 { layers4 } else { layers6 });
         let outer: &[_] = match family {
-            // Flags: do not fragment.
+            // The flag "don't fragment" is set.
             4 => &[("ip.flags", "0x02"), ("ip.ttl", "64")],
             _ => &[("ipv6.hlim", "64")],
         };
@@ -134,8 +139,8 @@ impl Tunnel {
         Self { ports: Some((name, value)), ..self }
     }
 
-    /// Captures traffic with and without offloads and checks both. `what` names the test in the
-    /// report.
+    /// Captures traffic with and without offloads and checks both captures. `what` describes the
+    /// test in the report.
     fn dissects(&self, what: &str) {
         let lab = Lab::new(self.setup.clone());
         let daemons = lab.start_both();
@@ -156,17 +161,18 @@ impl Tunnel {
         report::peer("tshark", &format!("{what}; {by} datapath"));
     }
 
-    /// Whether outer UDP checksums may be zero. Programs cannot request those of the segments of a
-    /// super-packet, and over IPv4 they are optional (RFC 7348 section 5, RFC 8926 section 3.3).
+    /// Whether outer UDP checksums may be zero. eBPF programs cannot request checksums for the
+    /// segments of a super-packet, and over IPv4 they are optional (RFC 7348 section 5, RFC 8926
+    /// section 3.3).
     fn may_lack_checksums(&self, datapath: &str) -> bool {
         let is_udp = self.layers.starts_with("eth:ethertype:ip:udp:");
         is_udp && datapath == Datapath::Kernel.name()
     }
 
-    /// Checks the layers, expert information and fields of all frames. The second capture has the
-    /// frames on the wire: of these also their lengths and checksums. `may_lack` says whether outer
-    /// UDP checksums of TCP segments may be zero. A start of tshark takes longer than the
-    /// dissection, so all of that comes from one.
+    /// Checks the layers, expert information and fields of all frames. The second capture contains
+    /// frames as they are on the wire, so their lengths and checksums are checked too. `may_lack`
+    /// says whether outer UDP checksums of TCP segments may be zero. One run of tshark dissects
+    /// both captures, because its start takes longer than the dissection.
     fn check_frames(&self, both: &Joined, may_lack: bool, guests: &[Guest]) {
         let first: &[&str] = if self.is_stt { STT_FIRST } else { &[] };
         // In STT the inner transport checksum is partial by design; the receiver completes it.
@@ -203,7 +209,8 @@ impl Tunnel {
             }
             let Some(inner) = inner.strip_prefix(if self.is_stt { "eth:ethertype:" } else { "" })
             else {
-                // tshark dissects the content of an STT frame at its last segment.
+                // tshark dissects the content of an STT frame only at the last segment of the
+                // frame.
                 assert_eq!(inner, "data", "{marks}");
                 continue;
             };
@@ -231,7 +238,7 @@ impl Tunnel {
     }
 }
 
-/// Packets of the hosts themselves: ARP, neighbour discovery, group membership.
+/// True for packets of the hosts themselves: ARP, neighbour discovery, multicast membership.
 fn is_from_a_host(protocols: &str) -> bool {
     matches!(
         protocols,
@@ -265,7 +272,7 @@ impl Marks<'_> {
         self.0[1].first().expect("every frame has protocols")
     }
 
-    /// Its number in the capture, from 1.
+    /// The number of the frame in the capture, from 1.
     fn number(&self) -> usize {
         self.0[0].concat().parse().expect("a number")
     }
@@ -275,8 +282,8 @@ impl Marks<'_> {
         self.check_besides(None);
     }
 
-    /// The same of a frame whose IP, UDP and TCP checksums a device would complete. `statuses` are
-    /// those of [`CHECKSUM_STATUS`].
+    /// Checks a frame whose IP, UDP and TCP checksums a device would complete. `statuses` are the
+    /// values of the fields [`CHECKSUM_STATUS`].
     fn check_before_offload(&self, statuses: &[Vec<String>]) {
         self.check_besides(Some(CHECKSUM_GROUP));
         for (name, values) in CHECKSUM_STATUS.iter().zip(statuses).skip(OFFLOADED) {
@@ -284,7 +291,7 @@ impl Marks<'_> {
         }
     }
 
-    /// Checks marks that are not of this group.
+    /// Checks the expert information that does not belong to the group `ignored`.
     fn check_besides(&self, ignored: Option<u32>) {
         assert!(self.0[2].is_empty(), "{self} is malformed: {:?}", self.0[5]);
         let number = |text: &String| text.parse::<u32>().expect("tshark prints numbers");
@@ -325,9 +332,10 @@ impl Marks<'_> {
         }
     }
 
-    /// tshark 4.0 adds the 20 bytes of the TCP-shaped header to the length of an STT segment. If
-    /// fewer than 20 bytes follow, it takes a segment for the last one and reports an incomplete
-    /// frame. [`segments_make_up_their_frames`] checks that no bytes are missing.
+    /// True for a misread STT segment. tshark 4.0 adds the 20 bytes of the TCP-shaped header to the
+    /// length of an STT segment. If fewer than 20 bytes follow, it takes a segment for the last one
+    /// and reports an incomplete frame. [`segments_make_up_their_frames`] checks that no bytes are
+    /// missing.
     fn is_misread_end(&self) -> bool {
         let number = |column: usize| self.0[column].first().and_then(|text| text.parse().ok());
         let (Some(len), Some(offset), Some(frame_len)) = (number(6), number(7), number(8)) else {
@@ -365,7 +373,7 @@ fn forget_neighbours(guest: &Guest) {
     let netlink = guest.netns.netlink();
     let index = netlink.index_of(crate::common::GUEST_DEVICE).expect("a guest has a device");
     for neighbour in netlink.neighbours(Some(index)).expect("neighbours can be listed") {
-        // Fails if the kernel has just dropped the entry itself.
+        // Fails if the kernel has just removed the entry itself.
         let _ = netlink.delete_neighbour(index, neighbour.ip);
     }
 }
@@ -377,10 +385,10 @@ fn send_to_everybody(guest: &Guest) {
     socket.send_to(b"to whom it may concern", (BROADCAST, 9)).expect("a datagram is sent");
 }
 
-/// Checks that every checksum of a capture of STT is right.
+/// Checks that every checksum in a capture of STT is correct.
 fn every_checksum_is_good(file: &Path) {
-    // STT is dissected as TCP here: tshark 4.0 compares the checksum of STT with the sum over all
-    // bytes including the checksum, which is zero.
+    // This dissects STT as TCP: tshark 4.0 compares the checksum of STT with the sum over all bytes
+    // including the checksum, which is zero.
     let fields = [Marks::FIELDS, CHECKSUM_STATUS].concat();
     for row in dissect(file, VERIFY, "", &fields) {
         let (marks, statuses) = row.split_at(Marks::FIELDS.len());
@@ -393,7 +401,7 @@ fn stt_headers_len(protocols: &str) -> usize {
     if protocols.starts_with("eth:ethertype:ipv6:") { 14 + 40 + 20 } else { 14 + 20 + 20 }
 }
 
-/// The offset and length of each segment of an STT frame, and the length of the frame.
+/// The offset and the length of each segment of an STT frame, and the length of the frame.
 type SttFrame = (Vec<(usize, usize)>, usize);
 
 /// STT frames by sender and packet ID.
@@ -423,7 +431,7 @@ fn stt_frames(both: &Joined) -> [SttFrames; 2] {
     frames
 }
 
-/// Checks that the segments contain every byte of their frame exactly once.
+/// Checks that the segments of each STT frame contain every byte of the frame exactly once.
 fn segments_make_up_their_frames(frames: SttFrames) {
     let in_pieces = frames.values().filter(|(segments, _)| segments.len() > 1).count();
     assert!(in_pieces > 0, "no frame needed more than one segment");
@@ -437,7 +445,7 @@ fn segments_make_up_their_frames(frames: SttFrames) {
     }
 }
 
-/// Checks that frames are not segmented.
+/// Checks that each STT frame is sent as one segment.
 fn super_segments_are_whole(frames: SttFrames) {
     let longest = frames.values().map(|(_, len)| *len).max();
     assert!(longest > Some(WIRE_FRAME_LEN), "no super-segment among {} frames", frames.len());
@@ -446,7 +454,7 @@ fn super_segments_are_whole(frames: SttFrames) {
     }
 }
 
-/// Defines a test with tcpdump and tshark.
+/// Skips the calling test unless tcpdump and tshark are installed.
 macro_rules! require_tshark {
     () => {
         require_root!();
@@ -483,7 +491,7 @@ fn frames_dissect_when_the_tunnel_is_geneve() {
         Tunnel::over("geneve", family, GENEVE)
             .options(CHECKSUM)
             .outer("udp.dstport", 6081)
-            // The C flag: a critical option is present.
+            // Only the C flag is set: a critical option is present.
             .once("geneve.flags", "0x40")
             .once("geneve.proto_type", "0x6558")
             .once("geneve.vni", format!("{VNI:#08x}"))
@@ -522,10 +530,11 @@ fn frames_dissect_when_the_tunnel_is_nvgre() {
     require_tshark!();
     for family in [4, 6] {
         Tunnel::over("nvgre", family, GRE)
-            // Always a key, never a checksum or sequence number (RFC 7637 section 3.2).
+            // NVGRE always has a key, and never a checksum or sequence number (RFC 7637 section
+            // 3.2).
             .once("gre.flags_and_version", "0x2000")
             .once("gre.proto", "0x6558")
-            // The VSID has 24 bits. The other 8 name the flow.
+            // The VSID has 24 bits. The other 8 bits contain the FlowID.
             .starts("gre.key", format!("{VNI:#08x}"))
             .dissects(&format!("NVGRE over IPv{family}: VSID, checksums"));
     }
@@ -554,7 +563,7 @@ fn outer_ttl_is_copied_from_the_inner_packet_when_it_is_inherited() {
     {
         let lab = Lab::new(Setup::new(tunnel).family(family).options("ttl = \"inherit\""));
         for guest in &lab.guests {
-            // Applies to interfaces created later.
+            // This applies to interfaces that are created later.
             for (name, ttl) in
                 [("net/ipv4/ip_default_ttl", "77"), ("net/ipv6/conf/default/hop_limit", "78")]
             {

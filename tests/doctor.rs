@@ -1,4 +1,5 @@
-//! `weft doctor` as its user sees it: exit codes, output, and the path MTU between two hosts.
+//! Tests `weft doctor` from the user's view: exit codes, output, and the path MTU between two
+//! hosts.
 
 use crate::common::{Daemon, Host};
 use netdev::{IpNet, Route};
@@ -95,7 +96,7 @@ impl Path {
 
 impl Drop for Path {
     fn drop(&mut self) {
-        // A file that cannot be removed stays in the temporary directory.
+        // Errors are ignored: the files are only temporary.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -104,7 +105,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// The value seen of each finding that is worse than PASS.
+/// The observed value of each finding that is worse than PASS.
 fn wrong(report: &Value) -> Vec<&str> {
     let findings = report["findings"].as_array().expect("findings").iter();
     findings.filter(|f| f["level"] != "pass").map(|f| f["seen"].as_str().unwrap()).collect()
@@ -118,14 +119,14 @@ fn small_path_mtu_is_found_with_and_without_icmp() {
         let path = Path::new(tunnel);
         let daemons = [path.start(0), path.start(1)];
         let mut report = path.ask();
-        // STT waits until the kernel has resolved the router's address.
+        // STT does not work before the kernel has resolved the router's address.
         wait_until(LIMIT, "the path is in order", || {
             report = path.ask();
             report.1 == 0
         });
         assert_eq!(wrong(&report.0), Vec::<&str>::new(), "{tunnel}: {report:?}");
 
-        // A small MTU toward h2, first without ICMP from the router.
+        // Sets a small MTU toward h2; at first the router sends no ICMP.
         let [near, far] = &path.ends;
         let narrow = |mtu: u32| {
             let network = IpNet::new(far.ip4.into(), 24).unwrap();
@@ -147,7 +148,7 @@ fn small_path_mtu_is_found_with_and_without_icmp() {
         path.sh("nft flush ruleset");
         let (mut report, mut code) = path.ask();
         if tunnel == "stt" {
-            // The first packet that is too long is lost; the following ones are resegmented.
+            // The first packet that is too long is lost. Later packets are resegmented.
             wait_until(LIMIT, "packets are resegmented", || {
                 (report, code) = path.ask();
                 code == 0
@@ -174,7 +175,7 @@ fn small_path_mtu_on_the_way_back_is_found() {
     require_root!();
     let path = Path::new("geneve");
     let daemons = [path.start(0), path.start(1)];
-    // Behind the router, toward h1: the router reports it to h2.
+    // The small MTU is behind the router, toward h1. The router reports it to h2.
     let [near, far] = &path.ends;
     let network = IpNet::new(near.ip4.into(), 24).unwrap().trunc();
     path.sh(&format!("ip route replace {network} dev {} mtu 1300", near.name));
@@ -214,7 +215,7 @@ fn exit_code_is_that_of_the_worst_finding() {
     };
     let network = path.folder.join("network.toml").display().to_string();
     let diagnose = || doctor(&["--host", "h1", "--json", &network]);
-    // A veth has GRO off by default.
+    // GRO of a veth is off by default, which is a warning.
     let output = diagnose();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let report = json(&output);
@@ -241,7 +242,7 @@ fn exit_code_is_that_of_the_worst_finding() {
     assert_eq!(missing.status.code(), Some(2), "{missing:?}");
 }
 
-/// Where a test makes an MTU too small.
+/// The place where a test sets an MTU that is too small.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Where {
     Near,
@@ -250,7 +251,8 @@ enum Where {
     Router,
 }
 
-/// A place, the wrong MTU, the right MTU, the check that finds it, and a part of its finding.
+/// A place, the command that sets the wrong MTU, the command that sets the correct one, the check
+/// that detects it, and a part of its finding.
 const PLACES: &[(Where, &str, &str, &str, &str)] = &[
     (
         Where::Guest,
@@ -330,7 +332,7 @@ fn wrong_mtu_gives_one_finding_at_each_of_the_five_points() {
         }
         for (place, narrow, right, check, said) in PLACES {
             set(*place, narrow);
-            // The other host reads its own MTUs once a second.
+            // The other host's daemon reads its MTUs once per second.
             let mut report = Value::Null;
             wait_until(LIMIT, &format!("{place:?} {narrow}, ICMP {icmp}: {said}"), || {
                 report = path.ask().0;
@@ -340,7 +342,7 @@ fn wrong_mtu_gives_one_finding_at_each_of_the_five_points() {
             let named = findings.filter(|f| f["level"] != "pass").all(|f| f["check"] == *check);
             assert!(named, "{place:?} {narrow}, ICMP {icmp}: {report:#}");
             set(*place, right);
-            // The path MTU that a router reported is kept for ten minutes.
+            // The kernel keeps a path MTU that a router reported for ten minutes.
             if !(icmp && *place == Where::Router) {
                 clean();
             }

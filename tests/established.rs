@@ -1,4 +1,5 @@
-//! Established connections in the kernel datapath: what the programs forward without the daemons.
+//! Tests established connections in the kernel datapath, which the eBPF programs forward even
+//! without the daemons.
 
 use crate::common::daemon::{WEFT, end_of_reply};
 use crate::common::{Daemon, Datapath, GUEST_DEVICE, Guest, Lab, PATIENCE, Setup, traffic};
@@ -10,24 +11,24 @@ use std::time::Duration;
 use testkit::host::{TestHost, wait_until};
 use testkit::require_root;
 
-/// `g1` may open connections to `g2`, and nobody may open one to `g1`.
+/// ACLs: `g1` may open connections to `g2`, and no guest may open one to `g1`.
 const LISTS: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 1000\n\
                      match = 'outport == \"g2\" && ip'\naction = \"allow-related\"\n\
                      [[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 900\n\
                      match = 'ip'\naction = \"drop\"\n";
-/// How long bytes may take.
+/// How long sent bytes may take to arrive.
 const STALL: Duration = Duration::from_secs(10);
-/// UDP is a stream after two seconds of traffic in both directions.
+/// UDP counts as a stream after two seconds of traffic in both directions.
 const STREAM: Duration = Duration::from_millis(2300);
 
-/// A listener of a guest that does not block.
+/// A nonblocking listener of a guest.
 pub fn listen(guest: &Guest, address: SocketAddr) -> TcpListener {
     let listener = guest.netns.run(|| TcpListener::bind(address)).expect("a TCP listener");
     listener.set_nonblocking(true).expect("a listener can be made non-blocking");
     listener
 }
 
-/// A connected pair of sockets.
+/// The two sockets of a connection.
 pub struct Pair<S>(S, S);
 
 impl Pair<TcpStream> {
@@ -37,7 +38,7 @@ impl Pair<TcpStream> {
         Self::connect(near, address, &[listener])
     }
 
-    /// Connects to `address`, where one of the listeners gets the connection.
+    /// Connects to `address`, whose connection one of the listeners accepts.
     pub fn connect(near: &Guest, address: SocketAddr, listeners: &[TcpListener]) -> Self {
         let client = near.netns.run(|| TcpStream::connect_timeout(&address, PATIENCE));
         let client = client.unwrap_or_else(|error| panic!("cannot connect to {address}: {error}"));
@@ -55,7 +56,7 @@ impl Pair<TcpStream> {
         Self(client, server)
     }
 
-    /// Sends bytes in both directions. False if some do not arrive in time.
+    /// Sends bytes in both directions. Returns false if some do not arrive in time.
     pub fn exchange(&mut self, len: usize) -> bool {
         let Self(a, b) = self;
         let sent = traffic::noise(len, 3);
@@ -93,10 +94,10 @@ pub fn fused(lab: &Lab, host: usize) -> u64 {
     totals["switch"]["fused"].as_u64().expect("a number of megaflows")
 }
 
-/// Waits until each daemon has at least `least` fused megaflows, and `traffic` adds no others. It
-/// keeps them in use.
+/// Waits until each daemon has at least `least` fused megaflows and the number stays constant.
+/// `traffic` is called repeatedly, so that the megaflows do not expire.
 pub fn wait_fused(lab: &Lab, least: u64, mut traffic: impl FnMut()) {
-    // Passes that no packet has taken before are not fused at the first attempt.
+    // A pass that no packet has taken before cannot be fused at the first attempt.
     const PAUSE: Duration = Duration::from_millis(150);
     let (mut before, mut rounds) = ([0; 2], 0);
     wait_until(2 * PATIENCE, "connections are fused", || {
@@ -109,9 +110,9 @@ pub fn wait_fused(lab: &Lab, least: u64, mut traffic: impl FnMut()) {
     });
 }
 
-/// Runs `during` while these daemons are stopped.
+/// Runs `during` while these daemons are stopped with SIGSTOP.
 pub fn while_stopped(daemons: &[Daemon], during: impl FnOnce()) {
-    /// Lets them go on, also when the test fails.
+    /// Continues the daemons when dropped, even if the test fails.
     struct Stopped<'a>(&'a [Daemon]);
     impl Drop for Stopped<'_> {
         fn drop(&mut self) {
@@ -134,18 +135,19 @@ fn established_connections_go_on_without_daemons() {
         let udp = [4, 6].map(|family| Pair::<UdpSocket>::open(near, far, family));
         assert!(udp.iter().all(|pair| pair.exchange(100)), "{tunnel}");
         std::thread::sleep(STREAM);
-        // Two directions of four connections.
+        // Four connections with two directions each.
         wait_fused(&lab, 8, || {
             assert!(tcp.iter_mut().all(|pair| pair.exchange(100)), "{tunnel}");
             assert!(udp.iter().all(|pair| pair.exchange(100)), "{tunnel}");
         });
         while_stopped(&daemons, || {
             std::thread::sleep(Duration::from_millis(200));
-            // Super-packets too.
+            // Also sends super-packets.
             assert!(tcp.iter_mut().all(|pair| pair.exchange(200_000)), "{tunnel}: TCP");
             assert!(udp.iter().all(|pair| pair.exchange(1300)), "{tunnel}: UDP");
         });
-        // The tracker has not seen these packets, and accepts what follows.
+        // Connection tracking in the daemon has not seen these packets, and must accept the
+        // following ones.
         assert!(tcp.iter_mut().all(|pair| pair.exchange(100)), "{tunnel}");
         drop(tcp);
         wait_until(PATIENCE, "the ends of connections end their megaflows", || {
@@ -157,7 +159,7 @@ fn established_connections_go_on_without_daemons() {
     }
 }
 
-/// A guest of another network with the addresses of `twin`.
+/// A guest of another network that has the same addresses as `twin`.
 fn double(twin: &Guest) -> Guest {
     let name = twin.name.replace('g', "r");
     let netns = TestHost::new(&name);
@@ -165,7 +167,7 @@ fn double(twin: &Guest) -> Guest {
     Guest { name, host, port_key, netns, mac, ip4, ip6 }
 }
 
-/// The logical switch `red` with these guests.
+/// The `network.toml` text of the logical switch `red` with these guests.
 fn red(guests: &[Guest]) -> String {
     let mut text = "[[logical_switch]]\nname = \"red\"\nvni = 6001\n".to_owned();
     for guest in guests {
@@ -207,7 +209,7 @@ fn connections_of_two_networks_with_equal_addresses_and_ports_are_apart() {
     std::thread::sleep(STREAM);
     wait_fused(&lab, 4, || assert!(blue.exchange(100) && red.exchange(200)));
     while_stopped(&daemons, || assert!(blue.exchange(300) && red.exchange(400)));
-    // Only the connection of `red` ends, and its megaflows with it.
+    // Flushing a zone ends only the connection of `red` and its megaflows.
     for (host, guest) in [(0, near_twin), (1, far_twin)] {
         let zone = format!("red/{}", guest.name);
         let mut flush = Command::new(WEFT);
@@ -238,7 +240,8 @@ fn flushed_connection_is_no_longer_forwarded() {
     wait_until(PATIENCE, "the megaflows are deleted", || {
         [0, 1].iter().all(|&h| fused(&lab, h) == 0)
     });
-    // The server may not open a connection, and its segments now look like that.
+    // The server may not open connections. After the flush, its segments look like a new
+    // connection.
     let Pair(_, server) = &mut tcp;
     let before = daemons[0].drops().get("flow_drop").copied().unwrap_or_default();
     server.write_all(b"late").expect("the kernel takes it");

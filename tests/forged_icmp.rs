@@ -1,5 +1,5 @@
-//! ICMP reports of path MTUs for tunnels. Anybody who reaches the uplink can forge them, so they
-//! must not stop a tunnel. A plausible report must be believed.
+//! Tests ICMP reports of path MTUs for tunnels. Anybody who can send packets to the uplink can
+//! forge them, so forged reports must not stop a tunnel. A plausible report must be accepted.
 
 use crate::common::daemon::WEFT;
 use crate::common::frames::FrameSocket;
@@ -16,34 +16,35 @@ const MEGABYTE: usize = 1 << 20;
 /// IP protocol numbers.
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
-/// The outer source ports of UDP tunnels and of STT.
+/// The range of outer source ports of UDP tunnels and of STT.
 const SOURCE_PORTS: std::ops::Range<u16> = 49_152..49_216;
 /// IPv4 flags: "don't fragment".
 const DF: u16 = 0x4000;
-/// More bytes than any router quotes.
+/// More bytes than any router quotes of the packet that it reports.
 const QUOTED_BYTES: usize = 500;
 
 /// The content of a report.
 #[derive(Clone, Copy)]
 struct Report {
     mtu: u16,
-    /// The length of the quoted packet, as its IP header says.
+    /// The length of the quoted packet, as its IP header states it.
     quoted_len: u16,
     /// The IPv4 flags of the quoted packet.
     flags: u16,
-    /// The bytes that are quoted behind its IP header.
+    /// The number of quoted bytes after the IP header.
     transport_bytes: usize,
-    /// Whether its destination is another host of the underlay.
+    /// True if the quoted packet's destination is not an end point.
     to_stranger: bool,
-    /// The source port of UDP and STT.
+    /// The source port of the quoted packet, for UDP tunnels and STT.
     src_port: u16,
-    /// The destination port of UDP and STT; 0 for the tunnel's.
+    /// The destination port of the quoted packet, for UDP tunnels and STT; 0 means that of the
+    /// tunnel.
     dst_port: u16,
-    /// The first two bytes of the GRE header.
+    /// The first two bytes of the quoted GRE header.
     gre_flags: u16,
 }
 
-/// What a router with a link of 1400 bytes reports about a full packet.
+/// The report of a router whose next link has an MTU of 1400, about a packet of 1500 bytes.
 const GENUINE: Report = Report {
     mtu: 1400,
     quoted_len: 1500,
@@ -55,13 +56,14 @@ const GENUINE: Report = Report {
     gre_flags: 0x2000,
 };
 
-/// The reports that are ignored, each with the reason, for a tunnel with or without ports.
+/// Reports that weft must ignore, each with the reason, for a tunnel with or without ports.
 fn forgeries(family: u8, has_ports: bool) -> Vec<(Report, &'static str)> {
     let mut all = vec![
         (Report { mtu: 552, ..GENUINE }, "below_least_path_mtu"),
         (Report { mtu: 300, ..GENUINE }, "below_least_path_mtu"),
         (Report { mtu: 68, ..GENUINE }, "below_least_path_mtu"),
-        // Without an MTU, a router before RFC 1191: the next plateau below the quoted length.
+        // A router before RFC 1191 reports no MTU. Then the next plateau below the quoted length is
+        // used.
         (Report { mtu: 0, quoted_len: 600, ..GENUINE }, "below_least_path_mtu"),
         (Report { quoted_len: 1300, ..GENUINE }, "would_fit"),
         (Report { mtu: 1500, quoted_len: 9000, ..GENUINE }, "not_lower"),
@@ -80,7 +82,7 @@ fn forgeries(family: u8, has_ports: bool) -> Vec<(Report, &'static str)> {
     all
 }
 
-/// Protocol and destination port of a tunnel's packets.
+/// The IP protocol and the destination port of a tunnel's packets.
 fn carrier(tunnel: &str) -> (u8, u16) {
     match tunnel {
         "vxlan" => (UDP, 4789),
@@ -91,7 +93,7 @@ fn carrier(tunnel: &str) -> (u8, u16) {
     }
 }
 
-/// The address of the supposed router.
+/// The addresses of a packet from the pretended router.
 fn from_router(lab: &Lab) -> Outer {
     Outer::between(&lab.hosts[1], &lab.hosts[0], lab.family()).as_stranger()
 }
@@ -140,21 +142,21 @@ fn quote(lab: &Lab, tunnel: &str, report: Report) -> Vec<u8> {
     ip
 }
 
-/// The report, once for a packet from each source port.
+/// The ICMP frames for `report`, one for each source port that the quoted packet can have.
 fn from_each_port(lab: &Lab, tunnel: &str, report: Report) -> Vec<Vec<u8>> {
     let is_ours = report.src_port == GENUINE.src_port;
     let ports = SOURCE_PORTS.map(|port| if is_ours { port } else { report.src_port });
     ports.map(|src_port| frame(lab, tunnel, Report { src_port, ..report })).collect()
 }
 
-/// The output of `weft COMMAND --json` of `h1`.
+/// The output of `weft COMMAND --json` on `h1`.
 fn json(lab: &Lab, command: &str) -> Value {
     let mut weft = Command::new(WEFT);
     let output = weft.args([command, "--json", "--control"]).arg(lab.control(0)).output();
     serde_json::from_slice(&output.expect("weft can be started").stdout).expect("an object")
 }
 
-/// Sends every forgery of a tunnel type during a transfer, and then uses the tunnel again.
+/// Sends every forged report for a tunnel type during a transfer, and then uses the tunnel again.
 fn forged_reports_change_nothing(setup: Setup, tunnel: &str) {
     let lab = Lab::new(setup);
     let daemons = lab.start_both();
@@ -169,7 +171,7 @@ fn forged_reports_change_nothing(setup: Setup, tunnel: &str) {
         scope.spawn(|| {
             for frames in &frames {
                 frames.iter().for_each(|frame| wire.send(frame));
-                // The host's queue for such messages is bounded.
+                // The kernel's queue for such messages is limited, so they are sent slowly.
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
@@ -194,7 +196,7 @@ fn forged_reports_change_nothing(setup: Setup, tunnel: &str) {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// Sends a plausible report, and checks that the tunnel and its guests follow it.
+/// Sends a plausible report, and checks that the tunnel and its guests use the reported MTU.
 fn plausible_report_is_believed(setup: Setup, tunnel: &str) {
     let lab = Lab::new(setup);
     let daemons = lab.start_both();
@@ -212,13 +214,13 @@ fn plausible_report_is_believed(setup: Setup, tunnel: &str) {
         assert_eq!(report["router"], from_router(&lab).src.to_string());
         assert!(report["age_s"].as_u64() < Some(60), "{report}");
     }
-    // STT segments frames itself, so its guests need not know.
+    // STT segments frames itself, so its guests need not learn the path MTU.
     if tunnel != "stt" {
         for family in [4, 6] {
             let socket = traffic::udp_socket(a, family);
             let mtu = || a.netns.netlink().route_get(b.ip(family), None).expect("a route").mtu;
             wait_until(PATIENCE, "the guest learns the path MTU", || {
-                // It fails once the guest has learned.
+                // Sending fails when the guest has learned the path MTU.
                 let _ = socket.send_to(&[0; 1380], (b.ip(family), 9));
                 (1280..1400).contains(&mtu())
             });
@@ -232,7 +234,7 @@ fn plausible_report_is_believed(setup: Setup, tunnel: &str) {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// A test for every tunnel type, family and datapath; each calls `$check`.
+/// Defines a test for each listed tunnel type, family and datapath; each calls `$check`.
 macro_rules! tests {
     ($check:ident: $($name:ident: $tunnel:literal $family:literal $datapath:ident;)*) => {
         $(
@@ -287,8 +289,8 @@ fn ipv6_guests_continue_when_the_tunnel_carries_less_than_1280() {
         wait_until(PATIENCE, "the report is believed", || {
             json(&lab, "show")["endpoints"][0]["path_mtu"] == 1280
         });
-        // 1232 bytes make an IPv6 packet of 1280, the least that a guest must be able to send. The
-        // tunnel carries 1230, but the report is forged.
+        // 1232 bytes of payload make an IPv6 packet of 1280 bytes, the minimum MTU of IPv6. By the
+        // reported MTU, the tunnel carries only 1230 bytes.
         [64, 1182, 1183, 1232].iter().for_each(|&len| traffic::udp_echo(a, b, 6, len));
         traffic::tcp(a, b, 6, 2 * MEGABYTE);
         traffic::tcp(a, b, 4, 2 * MEGABYTE);

@@ -1,4 +1,4 @@
-//! Interoperability with the VXLAN device of the kernel on the other host.
+//! Tests interoperability with the kernel's VXLAN device on the other host.
 
 use crate::common::frames::{FrameSocket, count, note};
 use crate::common::outer::Outer;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use testkit::{require_program, require_root};
 use wire::MacAddr;
 
-/// Runs traffic with both ends with or without outer UDP checksums.
+/// Whether weft and the kernel send outer UDP checksums.
 #[derive(Clone, Copy, Debug)]
 struct Checksums {
     weft: bool,
@@ -71,8 +71,8 @@ fn guests_talk_when_the_wire_to_kernel_vxlan_has_no_offloads() {
     }
 }
 
-/// RFC 7348 section 4.2: broadcasts go to a multicast group of the underlay once. Without a group,
-/// the third host of the file, which does not exist, would get a copy of its own.
+/// RFC 7348 section 4.2: a broadcast is sent once, to a multicast group of the underlay. Without a
+/// group, the third host in the network file, which does not exist, would get a separate copy.
 #[test]
 fn broadcasts_use_the_multicast_group_once() {
     require_root!();
@@ -109,7 +109,7 @@ fn broadcasts_use_the_multicast_group_once() {
         for from in [near, far] {
             let (mac, discard) = (from.mac.to_string(), "9".to_owned());
             let rows = rows.iter().filter(|row| row[2].contains(&mac) && row[3].contains(&discard));
-            // tshark lists the outer address first.
+            // The first value is the outer address.
             let outer: Vec<_> = rows.map(|row| [&row[0][0], &row[1][0]]).collect();
             assert_eq!(outer, [[group, "1"]], "one datagram from {} over IPv{family}", from.name);
         }
@@ -119,7 +119,7 @@ fn broadcasts_use_the_multicast_group_once() {
     }
 }
 
-/// Packets to the group from a host that is not in the file are dropped.
+/// Packets to the multicast group from a host that is not in the network file are dropped.
 #[test]
 fn packets_to_the_multicast_group_are_dropped_when_their_sender_is_unknown() {
     require_root!();
@@ -153,7 +153,8 @@ fn nothing_is_delivered_when_only_one_end_accepts_zero_checksums_over_ipv6() {
     for weft in [true, false] {
         let (lab, daemon) = start(6, Checksums { weft, kernel: !weft });
         let (near, far) = lab.ends();
-        // In both directions, either the request or the reply has a checksum of zero.
+        // In both directions, either the request or the reply has a checksum of zero, which one end
+        // drops.
         for (from, to) in [(near, far), (far, near)] {
             let answer = traffic::ping_within(&from.netns, to.ip(4), Duration::from_secs(1));
             assert!(answer.is_err(), "weft with checksums: {weft}; {} was answered", from.name);
@@ -162,8 +163,8 @@ fn nothing_is_delivered_when_only_one_end_accepts_zero_checksums_over_ipv6() {
     }
 }
 
-/// Super-packets of the kernel arrive whole. A guest with an `interface` port accepts frames longer
-/// than its MTU only with segmentation metadata.
+/// Super-packets from the kernel are not segmented. The port of the guest has an existing
+/// `interface`, which accepts frames longer than its MTU only with segmentation metadata.
 #[test]
 fn guests_talk_when_the_guest_of_weft_has_an_interface_port() {
     require_root!();

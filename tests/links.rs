@@ -1,5 +1,5 @@
-//! Network devices that are removed, recreated or changed: the uplink, the interfaces of guests,
-//! and their MTUs. The daemon reports the state and recovers by itself.
+//! Tests network devices that are removed, recreated or changed: the uplink, the interfaces of
+//! guests, and their MTUs. The daemon must report the state and recover by itself.
 
 use crate::common::daemon::{no_answer, port, wait_port};
 use crate::common::{
@@ -58,7 +58,7 @@ fn guest_is_reachable_again_after_its_interface_was_down() {
         let netlink = b.netns.netlink();
         let index = netlink.index_of(GUEST_DEVICE).expect("the guest's interface");
         netlink.set_down(index).expect("it can be set down");
-        // Threads notice it when they write to a TAP.
+        // With a TAP, the user datapath detects this only when it writes to the device.
         if attachment == Attachment::Veth || daemons[1].show().datapath == "kernel" {
             wait_port(&daemons[1], "g2", "down", |port| port.state != "up");
         }
@@ -83,7 +83,8 @@ fn guest_is_attached_when_its_device_name_becomes_free() {
     let events = lab.hosts[1].netns.monitor().expect("a monitor");
     let daemon = lab.spawn(1);
     daemon.wait_says("has a link of that name already");
-    // After several attempts, the daemon has logged the conflict once and created no TAP device.
+    // After several attempts, the daemon must have logged the conflict only once and created no TAP
+    // device.
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(daemon.stderr().matches("port is down").count(), 1, "{}", daemon.stderr());
     assert!(port(&daemon, "g2").state.contains("of that name"), "{:?}", port(&daemon, "g2"));
@@ -96,7 +97,8 @@ fn guest_is_attached_when_its_device_name_becomes_free() {
     near.stop();
 }
 
-/// How many TAP devices weft has created and moved to a guest: each vanishes from this namespace.
+/// The number of TAP devices that weft has created and moved to a guest. Each move removes the
+/// device from this namespace.
 fn taps_made(mut events: Monitor) -> usize {
     let events = events.drain().expect("the events");
     let made = |event: &&NetlinkEvent| match event {
@@ -120,7 +122,7 @@ fn port_is_down_when_its_interface_has_no_carrier() {
         wait_port(&daemon, "g2", "down", |port| port.state == "down: link is down");
         netlink.set_up(index).expect("it can be set up");
         wait_port(&daemon, "g2", "up", |port| port.state == "up");
-        // The log may be written later than the state is shown.
+        // The log entry may be written after the state has changed.
         wait_until(PATIENCE, "both changes are in the log", || {
             let said = daemon.stderr();
             ["port is down", "port is up"].map(|what| said.matches(what).count()) == [round; 2]
@@ -154,7 +156,7 @@ fn uplink_is_reported_down_when_it_is_down_from_the_start() {
 
 #[test]
 fn packets_are_counted_when_the_uplink_has_no_carrier() {
-    /// How long an echo request must be without an answer.
+    /// How long to wait for a reply, which must not arrive.
     const LIMIT: Duration = Duration::from_millis(300);
     require_root!();
     for tunnel in ["vxlan", "gre", "stt", "vlan"] {
@@ -208,9 +210,10 @@ fn devices_are_read_again_when_netlink_notifications_are_lost() {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// Runs `work` while the daemon is stopped by SIGSTOP and its netlink queue is full.
+/// Runs `work` while the daemon is stopped by SIGSTOP and its netlink queue is full, so that it
+/// loses notifications.
 fn while_nothing_is_noticed(host: &Host, daemon: &Daemon, work: impl FnOnce()) {
-    /// More changes than the queue of 1 MiB holds: a notification takes more than 1 kB.
+    /// More changes than the 1 MiB queue can hold: a notification takes more than 1 kB.
     const MOST: u32 = 10_000;
     let netlink = host.netns.netlink();
     let lo = netlink.link("lo").expect("a loopback device");
@@ -228,7 +231,8 @@ fn while_nothing_is_noticed(host: &Host, daemon: &Daemon, work: impl FnOnce()) {
     daemon.signal(Signal::SIGCONT);
 }
 
-/// How many notifications every subscriber of a host has lost, at least.
+/// The number of notifications that every netlink subscriber of a host has lost: the minimum over
+/// all subscribers.
 fn lost_notifications(host: &Host) -> u64 {
     let read = || std::fs::read_to_string("/proc/thread-self/net/netlink");
     let text = host.netns.run(read).expect("the sockets can be read");
@@ -286,14 +290,15 @@ fn guest_interface_mtu_is_reported_when_it_differs() {
     daemon.stop();
 }
 
-/// Sets the uplink of `h1` down and up again. The other end of the veth pair loses its carrier.
+/// Sets the uplink of `h1` down and up again. Meanwhile the other end of the veth pair has no
+/// carrier.
 fn uplink_comes_back(setup: Setup) {
     let lab = Lab::new(setup);
     let daemons = lab.start_both();
     let (a, b) = lab.ends();
     traffic::ping(&a.netns, b.ip(4));
     for host in &lab.hosts {
-        // Otherwise the kernel removes the IPv6 addresses.
+        // Without this sysctl, the kernel would remove the IPv6 addresses.
         let key = format!("net/ipv6/conf/{}/keep_addr_on_down", host.uplink.name);
         host.netns.sysctl(&key, "1").expect("a sysctl can be set");
     }
@@ -364,8 +369,8 @@ fn traffic_resumes_after_the_uplink_was_recreated() {
     }
 }
 
-/// The daemon joins the multicast group again on a recreated uplink, and changes groups on a
-/// reload.
+/// The daemon must also join the multicast group again on a recreated uplink, and change groups on
+/// a reload.
 #[test]
 fn traffic_resumes_when_a_recreated_uplink_gets_its_address_late() {
     require_root!();
@@ -376,7 +381,8 @@ fn traffic_resumes_when_a_recreated_uplink_gets_its_address_late() {
         lab.hosts[0].netns.netlink().delete(uplink).expect("a link can be deleted");
         daemons.iter().for_each(|daemon| daemon.wait_says("uplink is gone"));
         lab.join_without_addresses();
-        // The daemons find the device, and cannot open sockets yet. Then its state changes.
+        // By now the daemons have found the device, but cannot open sockets yet. Then the state of
+        // the device changes.
         std::thread::sleep(Duration::from_millis(600));
         for host in &lab.hosts {
             let netlink = host.netns.netlink();

@@ -1,7 +1,7 @@
-//! The end-to-end tests: real daemons, guests and peers in network namespaces.
+//! The end-to-end tests: daemons, guests and peers (other implementations) in network namespaces.
 //!
-//! They are modules of one binary, which is linked once. Tests run in parallel, so each test
-//! creates namespaces with names of its own.
+//! The tests are modules of one binary, so that only one binary has to be linked. They run in
+//! parallel, so each test creates namespaces with unique names.
 
 mod common;
 mod peers;

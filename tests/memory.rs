@@ -1,4 +1,5 @@
-//! The memory use of a daemon. The benchmark of the end point table measures large numbers of them.
+//! Tests the memory use of a daemon. A benchmark measures the memory of large numbers of end
+//! points.
 
 use crate::common::{Daemon, Datapath, Lab, PATIENCE, Setup, TUNNELS, traffic};
 use std::fmt::Write as _;
@@ -7,9 +8,9 @@ use std::net::Ipv4Addr;
 use testkit::host::wait_until;
 use testkit::require_root;
 
-/// Limit in kB for two ports and ten end points. The kernel datapath needs about 48 MB in a test
-/// build, whose code is not optimized: 17 MB of code, against 8 MB in a release. It includes the
-/// user datapath, and reads the BTF of the kernel to load its programs.
+/// The limits in kB, with two ports and ten end points. The kernel datapath needs about 48 MB in a
+/// test build, whose code is not optimized: 17 MB of code, compared with 8 MB in a release. It
+/// includes the user datapath, and reads the kernel's BTF to load its eBPF programs.
 const LIMITS_KB: [(Datapath, u64); 2] = [(Datapath::User, 32 << 10), (Datapath::Kernel, 56 << 10)];
 const ENDPOINTS: u8 = 10;
 
@@ -40,11 +41,11 @@ fn daemon_stays_within_its_memory_limit_with_two_ports_and_ten_end_points() {
     }
 }
 
-/// Hosts that do not exist, each with a port of the switch.
+/// Adds hosts to the network file that do not exist. Each has a port of the logical switch.
 fn add_hosts(lab: &Lab) {
     let mut text = fs::read_to_string(lab.network_file()).expect("the network file");
     let network = u32::from(lab.hosts[0].uplink.ip4) & !0xff;
-    // The lab has h1 and h2.
+    // `h1` and `h2` are hosts of the lab.
     for number in 3..3 + ENDPOINTS - 1 {
         let address = Ipv4Addr::from(network + 100 + u32::from(number));
         write!(

@@ -1,5 +1,5 @@
-//! A guest moves to another host while a third guest exchanges paced packets with it, as a virtual
-//! machine does in a live migration. The longest pause of the flow is printed.
+//! Moves a guest to another host, as a live migration of a virtual machine does, while other guests
+//! exchange packets with it at a fixed rate. The longest pause of each flow is printed.
 
 use crate::commands::call::weft;
 use crate::common::daemon::wait_port;
@@ -14,24 +14,24 @@ use testkit::host::wait_until;
 use testkit::report;
 use wire::MacAddr;
 
-/// The MTU of guests, for any tunnel here.
+/// The MTU of guests. It fits every tunnel type in these tests.
 pub const MTU: u16 = 1400;
 /// The time between two packets of a flow.
 const PACE: Duration = Duration::from_millis(1);
-/// How many answers must come before a move, and after it.
+/// The number of replies that must arrive before a move, and again after it.
 const STEADY: u64 = 500;
-/// A pause of the flow that no busy machine explains. It is far above the figures in
-/// `docs/results`, because a test does not measure.
+/// The limit for a pause of the flow, which even a busy machine does not reach. It is far above the
+/// figures in `docs/results`, because this test does not measure.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The UDP port of the guest that moves.
 const PORT: u16 = 9000;
 /// RARP, the EtherType of the announcement that QEMU sends.
 const RARP: u16 = 0x8035;
 
-/// A guest in two places: its namespace on the host that it leaves, and that on its new host. Only
-/// one of them answers.
+/// A guest in two places: a namespace on its old host, and one on its new host. Only one of them
+/// replies at a time.
 pub struct Mover {
-    /// The index of the place that answers.
+    /// The index of the place that replies: 0 or 1.
     place: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     echoes: Vec<JoinHandle<()>>,
@@ -40,7 +40,7 @@ pub struct Mover {
 }
 
 impl Mover {
-    /// Starts the echo service in both namespaces. The first one answers.
+    /// Starts the echo service in both namespaces. The first one replies.
     pub fn start(from: &Guest, to: &Guest) -> Self {
         let (place, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let echo = |(number, guest): (usize, &Guest)| {
@@ -53,7 +53,8 @@ impl Mover {
                 while !stop.load(Ordering::Relaxed) {
                     let Ok((len, peer)) = socket.recv_from(&mut bytes) else { continue };
                     if place.load(Ordering::Relaxed) == number {
-                        // A full queue loses the answer, which the flow notices.
+                        // Errors are ignored: if the queue is full, the reply is lost, and the flow
+                        // counts the loss.
                         let _ = socket.send_to(&bytes[..len], peer);
                     }
                 }
@@ -64,15 +65,16 @@ impl Mover {
         Self { place, stop, echoes, announcer, mac: to.mac }
     }
 
-    /// Goes on in the other place, and announces it as QEMU does.
+    /// Continues in the other place, and announces it as QEMU does.
     pub fn move_over(&self) {
         self.place.store(1, Ordering::Relaxed);
         self.announce();
     }
 
-    /// Sends a RARP request, from which switches learn.
+    /// Sends a RARP request, from which switches learn the new place.
     pub fn announce(&self) {
-        // RFC 903: Ethernet, IPv4, the reverse request, and the own address twice.
+        // RFC 903: Ethernet, IPv4, the operation "reverse request", and the guest's own address
+        // twice.
         let mut body = vec![0, 1, 8, 0, 6, 4, 0, 3];
         for _ in 0..2 {
             body.extend_from_slice(&self.mac.0);
@@ -89,21 +91,21 @@ impl Drop for Mover {
     }
 }
 
-/// 1,000 packets a second from a guest to the [`Mover`], and its answers.
+/// A flow of 1,000 packets per second from a guest to the [`Mover`], and its replies.
 pub struct PacedFlow {
     stop: Arc<AtomicBool>,
     answers: Arc<AtomicU64>,
     thread: JoinHandle<Outcome>,
 }
 
-/// What became of a flow.
+/// The result of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// Packets that were sent.
     pub sent: u64,
-    /// Packets whose answer did not come.
+    /// Packets without a reply.
     pub lost: u64,
-    /// The longest time between two answers.
+    /// The longest time between two replies.
     pub longest_pause: Duration,
 }
 
@@ -126,7 +128,7 @@ impl PacedFlow {
         flow
     }
 
-    /// Waits until the flow has gone on for half a second.
+    /// Waits until the flow has run for another half second.
     pub fn wait_steady(&self) {
         let before = self.answers.load(Ordering::Relaxed);
         wait_until(PATIENCE, "the flow goes on", || {
@@ -134,7 +136,7 @@ impl PacedFlow {
         });
     }
 
-    /// Waits until it has gone on, and ends it.
+    /// Waits until the flow has run for another half second, and ends it.
     pub fn end(self, what: &str) -> Outcome {
         self.wait_steady();
         self.stop.store(true, Ordering::Relaxed);
@@ -147,7 +149,7 @@ impl PacedFlow {
     }
 }
 
-/// Sends numbered packets until `stop`, and then waits for the last answers.
+/// Sends numbered packets until `stop` is set, and then waits for the last replies.
 fn pace(socket: &UdpSocket, stop: &AtomicBool, answers: &AtomicU64) -> Outcome {
     let (mut sent, mut received) = (0_u64, 0_u64);
     let mut longest_pause = Duration::ZERO;
@@ -169,7 +171,7 @@ fn pace(socket: &UdpSocket, stop: &AtomicBool, answers: &AtomicU64) -> Outcome {
             end = Some(now + Duration::from_millis(200));
         }
         if end.is_none() && now >= next {
-            // A full queue loses it.
+            // Errors are ignored: if the queue is full, the packet counts as lost.
             let _ = socket.send(&sent.to_be_bytes());
             sent += 1;
             next += PACE;
@@ -179,15 +181,16 @@ fn pace(socket: &UdpSocket, stop: &AtomicBool, answers: &AtomicU64) -> Outcome {
     Outcome { sent, lost: sent.saturating_sub(received), longest_pause }
 }
 
-/// A lab with a guest of `h1` that moves, and one of each host that exchanges packets with it; and
-/// the namespace of the first one on `h2`, attached to `h2` as the interface of this name.
+/// A lab with a moving guest on `h1`, and one guest on each host that exchanges packets with it.
+/// Also returns the second namespace of the moving guest, which is attached to `h2`.
 pub fn lab_of_mover(setup: Setup) -> (Lab, Guest) {
     let lab = Lab::new(setup.attachment(Attachment::Veth).mtu(MTU).guests(2, 1));
     let mut moved = Guest::new(1, 1);
     moved.name = "moved".to_owned();
     moved.attach(&lab.hosts[1], MTU);
     for guest in [&lab.guests[0], &moved] {
-        // Nothing but the test speaks in the two namespaces, or both would be heard.
+        // IPv6 is disabled, so that only the test sends packets from the two namespaces. Otherwise
+        // switches would learn both places.
         let key = format!("net/ipv6/conf/{GUEST_DEVICE}/disable_ipv6");
         guest.netns.sysctl(&key, "1").expect("a sysctl can be set");
         for peer in &lab.guests[1..] {
@@ -199,17 +202,17 @@ pub fn lab_of_mover(setup: Setup) -> (Lab, Guest) {
     (lab, moved)
 }
 
-/// Starts a flow from each of the guests that stay.
+/// Starts a flow from each of the guests that do not move.
 pub fn start_flows(lab: &Lab) -> [PacedFlow; 2] {
     [1, 2].map(|at| PacedFlow::start(&lab.guests[at], &lab.guests[0]))
 }
 
-/// Ends the flows and prints what became of them.
+/// Ends the flows and prints their results.
 pub fn end_flows(flows: [PacedFlow; 2], what: &str, daemon: &Daemon) {
     let datapath = daemon.show().datapath;
     for (flow, host) in flows.into_iter().zip(["the old host", "the new host"]) {
         let outcome = flow.end(&format!("{what}, {datapath} datapath, from {host}"));
-        // The longest pause explains the loss: nothing is lost before or after.
+        // All losses must be caused by the longest pause: no packet is lost before or after it.
         let explained = outcome.longest_pause.as_millis() as u64 * 3 / 2 + 50;
         assert!(outcome.lost <= explained, "{outcome:?}");
     }
@@ -230,7 +233,7 @@ fn reload(lab: &Lab) {
     });
 }
 
-/// Changes the network file from the port of the first guest on.
+/// Changes the part of the network file that begins with the port of the first guest.
 fn change_port(lab: &Lab, change: impl FnOnce(&str) -> String) {
     let text = std::fs::read_to_string(lab.network_file()).expect("the network file");
     let first = text.find("name = \"g1\"").expect("the first guest");
@@ -261,7 +264,7 @@ fn flow_goes_on_when_a_reload_moves_its_guest() {
 #[test]
 fn flow_goes_on_when_a_learned_guest_announces_its_new_host() {
     testkit::require_root!();
-    // The moved guest is in no file: both places have a port that learns.
+    // The moving guest is not in the network file: in both places, its port learns MAC addresses.
     let place = |device: &str| format!("host = \"h2\"\ndevice = {{ interface = \"{device}\" }}");
     let place = place("vif-moved");
     let more = format!(

@@ -1,6 +1,6 @@
-//! TCP of guests over a path that carries less than the underlay's MTU: two daemons with a router
-//! between them. With ICMP the router reports the narrow link, and without ICMP the daemons find it
-//! with probes (RFC 8899).
+//! Tests TCP of guests over a path that carries less than the underlay's MTU. A router between two
+//! hosts has the narrow links. With ICMP, the router reports them. Without ICMP, the daemons find
+//! the path MTU with probes (RFC 8899).
 
 use crate::common::daemon::WEFT;
 use crate::common::{Daemon, Datapath, Guest, Host, Lab, PATIENCE, Setup, TempDir, traffic};
@@ -12,10 +12,10 @@ use testkit::host::{TestHost, WireEnd, pair, wait_until};
 use testkit::{require_program, require_root};
 
 const MEGABYTE: usize = 1 << 20;
-/// The MTU of the router's routes, in bytes.
+/// The MTU of the router's routes after [`RoutedLab::narrow`], in bytes.
 const NARROW: u64 = 1404;
 
-/// A lab whose hosts are joined by a router.
+/// A lab whose hosts are connected by a router.
 struct RoutedLab {
     lab: Lab,
     router: TestHost,
@@ -48,7 +48,7 @@ impl RoutedLab {
         }
         let guests = vec![Guest::new(1, 0), Guest::new(2, 1)];
         let mut lab = Lab { setup, hosts: [a, b], guests, dir: TempDir::new() };
-        // Writes the network file.
+        // Writes the network file of the unchanged setup.
         lab.change_setup(|setup| setup);
         let text = std::fs::read_to_string(lab.network_file()).expect("the network file");
         let text = format!("path_probes = true\n{text}");
@@ -61,7 +61,7 @@ impl RoutedLab {
         assert!(output.status.success(), "{command}: {output:?}");
     }
 
-    /// Makes the way through the router narrow, in both directions.
+    /// Reduces the MTU of the path through the router, in both directions.
     fn narrow(&self) {
         for end in &self.ends {
             let networks: [(IpAddr, u8); 2] = [(end.ip4.into(), 24), (end.ip6.into(), 64)];
@@ -76,7 +76,7 @@ impl RoutedLab {
         }
     }
 
-    /// Makes the router report nothing.
+    /// Makes the router send no ICMP errors.
     fn filter_icmp(&self) {
         self.sh("nft add table inet f; \
              nft add chain inet f o '{ type filter hook output priority 0; }'; \
@@ -84,7 +84,7 @@ impl RoutedLab {
              nft add rule inet f o icmpv6 type packet-too-big drop");
     }
 
-    /// The first end point of a host, as `weft tunnels --json` shows it.
+    /// The first end point of a host, in the output of `weft tunnels --json`.
     fn endpoint(&self, host: usize) -> Value {
         let mut weft = Command::new(WEFT);
         let output = weft.args(["tunnels", "--json", "--control"]).arg(self.lab.control(host));
@@ -94,8 +94,8 @@ impl RoutedLab {
     }
 }
 
-/// Sends bytes by TCP of guests in both directions over a path that becomes narrow, and compares
-/// them.
+/// Sends TCP streams of guests in both directions over a path whose MTU is reduced, and compares
+/// the bytes.
 fn tcp_continues(setup: Setup, has_icmp: bool) {
     let routed = RoutedLab::new(setup);
     let lab = &routed.lab;
@@ -108,8 +108,8 @@ fn tcp_continues(setup: Setup, has_icmp: bool) {
         routed.filter_icmp();
     }
     routed.narrow();
-    // A guest that has learned the path MTU tells its peer a small MSS. So each direction begins
-    // with another IP version.
+    // A guest that has learned the path MTU offers its peer a small MSS. So the first stream of
+    // each direction uses another IP version.
     for (host, from, to, family) in [(0, a, b, 4), (1, b, a, 6)] {
         traffic::tcp(from, to, family, 2 * MEGABYTE);
         let endpoint = routed.endpoint(host);
@@ -119,10 +119,10 @@ fn tcp_continues(setup: Setup, has_icmp: bool) {
     }
     traffic::tcp(a, b, 6, 2 * MEGABYTE);
     traffic::tcp(b, a, 4, 2 * MEGABYTE);
-    // Guests have learned it: their next connections lose nothing.
+    // The guests have learned the path MTU, so their next connections lose no packet.
     let socket = traffic::udp_socket(a, 4);
     wait_until(PATIENCE, "the guest learns the path MTU", || {
-        // It fails once the guest has learned.
+        // Sending fails when the guest has learned the path MTU.
         let _ = socket.send_to(&[0; 1400], (b.ip(4), 9));
         let mtu = a.netns.netlink().route_get(b.ip(4), None).expect("a route").mtu;
         (1280..u32::try_from(NARROW).expect("an MTU")).contains(&mtu)

@@ -1,5 +1,5 @@
-//! Traffic between guests through every tunnel type. The tests compare every byte and check that
-//! weft drops no packet.
+//! Tests traffic between guests through every tunnel type. The tests compare every byte and check
+//! that weft drops no packet.
 
 use crate::common::daemon::port;
 use crate::common::frames::{FrameSocket, count, note};
@@ -19,8 +19,9 @@ const MEGABYTE: usize = 1 << 20;
 /// UDP payload sizes: empty, one byte, a full packet, and sizes that guests must fragment.
 const DATAGRAMS: &[usize] = &[0, 1, 1400, 1473, 4000, 60_000];
 
-/// The tunnel types of tests of a guest's side of the switch: one for each carrier, and those with
-/// tags, which must not be taken for those of a guest. Of those over UDP, Geneve has options.
+/// The tunnel types for tests of the guest side: one for each carrier, and those with VLAN tags,
+/// which weft must distinguish from the tags of guests. Geneve represents the types over UDP,
+/// because it has options.
 const KINDS: [&str; 5] = ["geneve", "gre", "stt", "vlan", "qinq"];
 
 /// Runs all checks with two guests on each host.
@@ -77,7 +78,7 @@ fn neighbours_know_each_other(a: &Guest, b: &Guest, family: u8) {
     for (guest, other) in [(a, b), (b, a)] {
         let netlink = guest.netns.netlink();
         let index = netlink.index_of(GUEST_DEVICE).expect("a guest has an interface");
-        // The guest that only answered may still be verifying the address.
+        // The guest that only replied may still be verifying the address.
         wait_until(PATIENCE, "the neighbour is resolved", || {
             let neighbour = netlink.neighbour(index, other.ip(family)).expect("a neighbour table");
             neighbour.is_some_and(|neighbour| {
@@ -114,7 +115,7 @@ fn group_frames_reach_everybody_once(guests: &[Guest]) {
     let mut received = vec![Vec::new(); guests.len()];
     collect(&["broadcast", "multicast"], &mut received);
     // All megaflows exist now, so frames stay in order: a second copy of a frame would arrive
-    // before the frames that end the test.
+    // before the final frames.
     for (guest, socket) in guests.iter().zip(&sockets) {
         socket.send(&note(MacAddr::BROADCAST, guest.mac, &format!("end of {};", guest.name)));
     }
@@ -204,9 +205,9 @@ fn bytes_are_the_same_when_the_uplink_offloads_nothing() {
     }
 }
 
-/// The uplinks have GRO but no segmentation or checksum offload, like a NIC without tunnel
-/// offloads. A TCP stream then reaches a guest in super-packets, whichever packets the programs
-/// punt.
+/// The uplinks have GRO but no segmentation or checksum offload, like a network card without tunnel
+/// offloads. A TCP stream then reaches a guest in super-packets, whether or not the eBPF programs
+/// punt its packets.
 #[test]
 fn bytes_are_the_same_when_the_uplink_joins_what_it_receives() {
     require_root!();
@@ -228,8 +229,9 @@ fn bytes_are_the_same_when_the_uplink_joins_what_it_receives() {
         let [guest, uplink] = packets();
         traffic::tcp(a, b, 4, 10 * MEGABYTE);
         let [to_guest, by_wire] = [packets()[0] - guest, packets()[1] - uplink];
-        // The kernel's GRO merges frames with one tag before the programs see them, but not for
-        // packet sockets. It merges Geneve packets only after the programs have seen them.
+        // The kernel's GRO merges frames with one tag before the eBPF programs receive them, but
+        // not before packet sockets do. It merges Geneve packets only after the programs have
+        // received them.
         let by_programs = daemons[0].show().datapath == "kernel";
         let is_joined = match tunnel {
             "geneve" => !by_programs,
@@ -251,7 +253,7 @@ fn bytes_are_the_same_when_the_uplink_joins_what_it_receives() {
     }
 }
 
-/// The firewall of a host needs to accept the port of the tunnel only.
+/// A host's firewall needs to accept only the port of the tunnel.
 #[test]
 fn guests_talk_when_firewalls_accept_only_the_tunnel() {
     require_root!();
@@ -259,7 +261,7 @@ fn guests_talk_when_firewalls_accept_only_the_tunnel() {
     for (tunnel, rule) in [
         ("vxlan", "udp dport 4789"),
         ("geneve", "udp dport 6081"),
-        // NVGRE is the same to a firewall.
+        // A firewall cannot distinguish NVGRE from GRE.
         ("gre", "meta l4proto gre"),
         ("stt", "tcp dport 7471"),
     ] {
@@ -284,7 +286,7 @@ fn guests_talk_when_firewalls_accept_only_the_tunnel() {
     }
 }
 
-/// Turns off the offloads of both uplinks.
+/// Disables the offloads of both uplinks.
 fn without_offloads(lab: &Lab) {
     const FEATURES: &[&str] = &[
         "tx-checksum-ip-generic",
@@ -307,7 +309,8 @@ fn switch(host: &Host, features: &[(&str, bool)]) {
     assert!(unchanged.is_empty(), "these features stay as they are: {unchanged:?}");
 }
 
-/// Runs the essential checks between machines behind trunk guests, through every kind of tunnel.
+/// Runs the essential checks between machines behind trunk guests, through every tunnel type of
+/// `KINDS`.
 fn trunks_work(tags: &[(u16, u16)], setup: impl Fn(&str) -> Setup, prepare: impl Fn(&Trunk)) {
     for tunnel in KINDS {
         let lab = Lab::new(setup(tunnel));
@@ -332,7 +335,7 @@ fn trunks_exchange_frames_with_a_tag_of_their_own() {
 #[test]
 fn trunks_exchange_frames_with_two_tags_of_their_own() {
     require_root!();
-    // The same tags as those of the underlay.
+    // The guests use the same tags as the underlay.
     trunks_work(&[(0x88a8, VLAN), (0x8100, INNER_VLAN)], Setup::new, |_| {});
 }
 
@@ -340,8 +343,8 @@ fn trunks_exchange_frames_with_two_tags_of_their_own() {
 fn trunks_exchange_frames_when_the_kernel_does_not_know_their_tag() {
     require_root!();
     let attached = |tunnel: &str| Setup::new(tunnel).attachment(Attachment::Veth).mtu(1400);
-    // The kernel cannot segment super-packets with such a tag. weft coalesces frames from tunnels
-    // and must segment them again.
+    // The kernel cannot segment super-packets with such a tag. weft coalesces frames from tunnels,
+    // so it must segment the result itself.
     trunks_work(&[(0x9100, 5)], attached, Trunk::without_segmentation);
 }
 
@@ -355,17 +358,17 @@ fn super_packets_of_trunks_stay_whole() {
         let daemons = lab.start_both();
         let (a, b) = lab.ends();
         let [a, b] = [a, b].map(|guest| Trunk::new(guest, &[(0x8100, 5)]));
-        // Other congestion controls may send small bursts. Every namespace can select Reno.
+        // Other congestion controls may send small bursts. Reno can be selected in every namespace.
         let reno = a.inside.netns.sysctl("net/ipv4/tcp_congestion_control", "reno");
         reno.expect("a sysctl can be set");
         traffic::tcp(&a.inside, &b.inside, 4, 10 * MEGABYTE);
         let (sent, received) = (port(&daemons[0], "g1").rx, port(&daemons[1], "g2").tx);
         let [received, sent] = [received, sent].map(|count| count.bytes / count.packets);
-        // weft must not segment: on average, frames to the receiver are as long as those from the
-        // sender. One in ten may be a short frame of another kind, such as ARP.
+        // weft must not segment: the mean length of frames to the receiver must equal that of
+        // frames from the sender. One in ten may be a short frame, such as ARP.
         assert!(received * 10 >= sent * 9, "{tunnel}: mean length {sent} became {received} bytes");
-        // The veth pair of the kernel datapath segments most frames with a pushed tag before the
-        // programs see them. GRO of the kernel joins them again in these tunnels.
+        // With the kernel datapath, the veth pair segments most frames with a pushed tag before the
+        // eBPF programs receive them. In these tunnels, the kernel's GRO merges them again.
         let by_programs = daemons[0].show().datapath == "kernel";
         if !by_programs {
             assert!(

@@ -1,4 +1,5 @@
-//! Hosts that join an OVN deployment: real databases and ovn-northd, and `ovs-vsctl` on each host.
+//! Tests hosts that join an OVN deployment, with real databases and ovn-northd, and `ovs-vsctl` on
+//! each host.
 
 use crate::commands::call::weft;
 use crate::common::{Attachment, Daemon, GUEST_DEVICE, Guest, Host, Lab, PATIENCE, Setup, traffic};
@@ -16,9 +17,9 @@ use testkit::ovn::Ovn;
 use testkit::require_program;
 use wire::MacAddr;
 
-/// The schema of the local database on Debian.
+/// The path of the local database's schema in Debian.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// The MTU of guests: that of the underlay without the headers of Geneve with logical ports.
+/// The MTU of guests: that of the underlay minus the headers of Geneve with logical ports.
 const MTU: u16 = 1442;
 /// The length of a TCP stream between guests.
 const TRANSFER_LEN: usize = 2_000_000;
@@ -45,7 +46,7 @@ pub mod nat;
 mod openflow;
 mod tools;
 
-/// The local database of a host.
+/// The local database (`Open_vSwitch`) of a host.
 struct LocalDatabase<'l> {
     host: &'l Host,
     directory: PathBuf,
@@ -53,7 +54,8 @@ struct LocalDatabase<'l> {
 }
 
 impl<'l> LocalDatabase<'l> {
-    /// Starts the database of a host, with the settings that make it a chassis of `ovn`.
+    /// Starts the local database of a host, with the settings that make the host a chassis of
+    /// `ovn`.
     fn start(lab: &'l Lab, ovn: &Ovn, at: usize) -> Self {
         let host = &lab.hosts[at];
         let directory = lab.dir.path().join(format!("{}-db", host.name));
@@ -79,7 +81,7 @@ impl<'l> LocalDatabase<'l> {
         format!("unix:{}/db.sock", self.directory.display())
     }
 
-    /// Runs ovs-vsctl, which waits until the switch has done what it is told.
+    /// Runs ovs-vsctl, which waits until the switch has applied the changes.
     fn vsctl(&self, arguments: &str) -> String {
         let limit = PATIENCE.as_secs().to_string();
         let command = tool(&self.directory, "ovs-vsctl");
@@ -87,12 +89,13 @@ impl<'l> LocalDatabase<'l> {
         run(with_args(command, &arguments.split_whitespace().collect::<Vec<_>>()), b"")
     }
 
-    /// Attaches a guest to its logical port, once the daemon has made the integration bridge.
+    /// Attaches a guest to its logical port. Waits first until the daemon has created the
+    /// integration bridge.
     fn add_port(&self, guest: &Guest) {
         self.add_ports([guest]);
     }
 
-    /// The same for several guests.
+    /// Attaches several guests to their logical ports.
     fn add_ports<'g>(&self, guests: impl IntoIterator<Item = &'g Guest>) {
         let mut commands = "wait-until Bridge br-int".to_owned();
         for guest in guests {
@@ -106,7 +109,7 @@ impl<'l> LocalDatabase<'l> {
     }
 }
 
-/// A program whose files are all in this directory.
+/// A program of Open vSwitch that finds all its files in this directory.
 fn tool(directory: &Path, name: &str) -> Command {
     let mut command = command(name);
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {
@@ -121,7 +124,7 @@ fn with_args(mut command: Command, arguments: &[&str]) -> Command {
     command
 }
 
-/// The commands for a logical switch with these guests.
+/// The ovn-nbctl commands that create a logical switch with these guests.
 fn switch(name: &str, guests: &[&Guest]) -> Vec<String> {
     let ports = guests.iter().flat_map(|Guest { name: port, mac, ip4, ip6, .. }| {
         [format!("lsp-add {name} {port}"), format!("lsp-set-addresses {port} '{mac} {ip4} {ip6}'")]
@@ -169,7 +172,7 @@ fn join(lab: &Lab, database: &LocalDatabase<'_>) -> Daemon {
     Daemon::join_ovn(database.host, &database.remote(), &lab.control(at), &arguments)
 }
 
-/// Where the daemon of a host serves metrics.
+/// The socket at which the daemon of a host serves metrics.
 fn metrics_socket(lab: &Lab, host: usize) -> PathBuf {
     lab.control(host).with_extension("metrics")
 }
@@ -184,13 +187,13 @@ fn lab() -> Lab {
     lab_of(1, 1)
 }
 
-/// A lab with these numbers of guests on the hosts.
+/// A lab with these numbers of guests on the two hosts.
 fn lab_of(first: usize, second: usize) -> Lab {
     let setup = Setup::new("geneve").guests(first, second);
     Lab::new(setup.attachment(Attachment::Veth).mtu(MTU))
 }
 
-/// True if no echo reply arrives in a time in which one would.
+/// Returns true if no echo reply arrives within a time that is long enough for one.
 fn is_silent(from: &Guest, to: IpAddr) -> bool {
     traffic::ping_within(&from.netns, to, Duration::from_millis(700)).is_err()
 }
@@ -214,14 +217,14 @@ fn guests_talk_when_two_hosts_join_an_ovn() {
         let port = &hosts.daemons[at].show().ports[0];
         assert_eq!((&port.name, port.logical_switch.as_str()), (&guest.name, "blue"));
     }
-    // A port that is taken away is released, and works again when it comes back.
+    // A port that is removed is released. It works again when it is added again.
     hosts.databases[1].vsctl(&format!("del-port {}", far.host_device()));
     ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=false", far.name));
     assert!(is_silent(near, far.ip(4)));
     hosts.databases[1].add_port(far);
     traffic::ping(&near.netns, far.ip(4));
     wait_up(&lab, &ovn);
-    // The port is for another host, and for this one again.
+    // The port is assigned to the other host, and then to this one again.
     ovn.nbctl(&format!("lsp-set-options {} requested-chassis=h1", far.name));
     ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=false", far.name));
     assert!(is_silent(near, far.ip(4)));
@@ -246,7 +249,7 @@ fn changes_of_the_network_are_in_force_when_wait_hv_returns() {
     traffic::ping(&near.netns, far.ip(6));
     ovn.nbctl("--wait=hv acl-del blue");
     traffic::ping(&near.netns, far.ip(4));
-    // Address sets and port groups, and their members.
+    // Tests address sets and port groups, and changes of their members.
     ovn.nbctl("pg-add guests");
     ovn.nbctl("create Address_Set name=blocked");
     ovn.nbctl("acl-add guests to-lport 5 'outport == @guests && ip4.src == $blocked' drop");
@@ -255,7 +258,7 @@ fn changes_of_the_network_are_in_force_when_wait_hv_returns() {
     assert!(is_silent(near, far.ip(4)));
     ovn.nbctl(&format!("--wait=hv remove Address_Set blocked addresses {}", near.ip4));
     traffic::ping(&near.netns, far.ip(4));
-    // A flow that weft cannot compile is left out and named, and the others work.
+    // A flow that weft cannot compile is skipped and reported; all other flows work.
     ovn.nbctl("--wait=hv acl-add blue to-lport 7 'frobnicated == 3' drop");
     traffic::ping(&near.netns, far.ip(4));
     wait_until(PATIENCE, "the bad flow is named", || {
@@ -268,7 +271,7 @@ fn changes_of_the_network_are_in_force_when_wait_hv_returns() {
     hosts.stop(&ovn);
 }
 
-/// Puts the guests on switches of their own, joined by a router.
+/// Connects each guest to a separate logical switch, and the switches by a router.
 fn routed(ovn: &Ovn, guests: [&Guest; 2]) {
     let mut commands = vec!["lr-add r0".to_owned()];
     for (number, guest) in (1..).zip(guests) {
@@ -297,7 +300,7 @@ fn gateway(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(172, 16, number, 1)
 }
 
-/// Gives a guest its address in the routed network.
+/// Assigns a guest its address in the routed network.
 fn address_routed(guest: &Guest, number: u8) {
     let netlink = guest.netns.netlink();
     let index = netlink.index_of(GUEST_DEVICE).expect("a guest has its device");
@@ -352,7 +355,7 @@ fn gateway_router_of_one_host_serves_guests_of_both() {
     for guest in [near, far] {
         traffic::ping(&guest.netns, Ipv4Addr::new(192, 168, 7, 254).into());
     }
-    // It moves to the other host.
+    // The gateway router moves to the other host.
     ovn.nbctl("--wait=hv set Logical_Router gr options:chassis=h1");
     wait_until(PATIENCE, "the gateway is bound to h1", || ovn.sbctl(bound).trim() == chassis("h1"));
     ovn.nbctl("--wait=hv sync");
@@ -362,7 +365,7 @@ fn gateway_router_of_one_host_serves_guests_of_both() {
     hosts.stop(&ovn);
 }
 
-/// Metrics of the connections to both databases.
+/// The metrics that show the connections to both databases.
 const LOCAL: &str = "weft_ovn_connected{database=\"local\"}";
 const SOUTHBOUND: &str = "weft_ovn_connected{database=\"southbound\"}";
 
@@ -390,7 +393,7 @@ fn guests_go_on_when_the_southbound_database_is_lost() {
         });
         assert_eq!((metric(at, LOCAL), metric(at, SOUTHBOUND)), (1.0, 0.0));
     }
-    // Also what no megaflow covers yet.
+    // New traffic must also work, for which no megaflow exists yet.
     traffic::ping(&near.netns, far.ip(6));
     traffic::ping(&far.netns, near.ip(4));
     ovn.start_southbound();
@@ -418,7 +421,7 @@ fn host_that_was_removed_by_mistake_joins_again() {
     ovn.nbctl("--wait=hv sync");
     wait_up(&lab, &ovn);
     traffic::ping(&near.netns, far.ip(4));
-    // Other settings, while it runs.
+    // Changes settings while the daemon runs.
     hosts.databases[1].vsctl("set open . external_ids:ovn-encap-csum=false");
     wait_until(PATIENCE, "the tunnel end has changed", || {
         let options = ovn.sbctl("--bare --columns=options find Encap chassis_name=h2");
@@ -428,7 +431,7 @@ fn host_that_was_removed_by_mistake_joins_again() {
     hosts.stop(&ovn);
 }
 
-/// The output of `ping -i 0.05`, which runs until it is dropped.
+/// Starts `ping -i 0.05`, which runs until it is dropped and writes its output to a log.
 fn pings(from: &Guest, to: IpAddr, directory: &Path) -> Running {
     let mut ping = from.netns.program("ping");
     ping.args(["-n", "-i", "0.05", &to.to_string()]);
@@ -518,7 +521,8 @@ fn vsctl_commands_return_and_internal_interfaces_are_guests() {
     );
     assert_ne!(database.vsctl("get Interface int1 ofport").trim(), "-1");
     ovn.nbctl("wait-until Logical_Switch_Port int1 up=true");
-    // The host itself is the guest. Platforms look for the device of the integration bridge.
+    // The host itself acts as the guest. Platforms check whether the device of the integration
+    // bridge exists.
     let netlink = lab.hosts[0].netns.netlink();
     assert!(netlink.index_of("br-int").is_ok());
     assert_eq!(database.vsctl("get Interface br-int ofport").trim(), "65534");
@@ -543,7 +547,7 @@ fn vsctl_commands_return_and_internal_interfaces_are_guests() {
     assert!(netlink.index_of("br-int").is_err());
 }
 
-/// ovn-controller and ovs-vswitchd on a host, with the userspace datapath.
+/// ovn-controller and ovs-vswitchd (userspace datapath) on a host.
 struct StockChassis {
     _controller: Running,
     _switch: Running,
@@ -561,8 +565,8 @@ impl StockChassis {
         database.vsctl(&format!(
             "add-br br-phy -- set Bridge br-phy datapath_type=netdev -- add-port br-phy {uplink}"
         ));
-        // The kernel also receives the frames of the uplink, and by default answers ARP requests
-        // for any address of the host.
+        // The kernel also receives the frames of the uplink. By default it would respond to ARP
+        // requests for any address of the host.
         let ignore = format!("net/ipv4/conf/{uplink}/arp_ignore");
         host.netns.sysctl(&ignore, "1").expect("a sysctl can be set");
         let netlink = host.netns.netlink();
@@ -604,7 +608,7 @@ fn guests_of_weft_and_of_a_stock_chassis_talk() {
     ovn.nbctl("--wait=hv sync");
     crate::peers::guests_exchange(&lab, TRANSFER_LEN);
     traffic::broadcast(near, far);
-    // A router between both, which each host executes for its own guests.
+    // Adds a router between both hosts, which each host executes for its own guests.
     ovn.configure(&[
         "lr-add r0 -- lrp-add r0 r0-blue 02:00:00:00:ff:01 192.168.7.254/24".to_owned(),
         "lsp-add blue blue-r0 -- lsp-set-type blue-r0 router -- lsp-set-addresses blue-r0 router \

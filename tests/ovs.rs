@@ -1,4 +1,4 @@
-//! Interoperability with the userspace datapath of Open vSwitch on the other host.
+//! Tests interoperability with the userspace datapath of Open vSwitch on the other host.
 
 use crate::common::{Datapath, Lab, Setup};
 use crate::peers::open_vswitch::{Counted, OpenVswitch, Tunnel};
@@ -6,7 +6,7 @@ use crate::peers::{MTU, guests_talk, nothing_was_refused, tried};
 use testkit::{require_program, require_root};
 
 /// Checks traffic in both directions. All packets that Open vSwitch decapsulates must have the
-/// right key and logical ports.
+/// correct key and logical ports.
 fn guests_talk_with(setup: Setup, tunnel: Tunnel<'_>, what: &str) {
     let lab = Lab::new(setup.mtu(MTU));
     let peer = OpenVswitch::start(&lab, tunnel);
@@ -15,7 +15,7 @@ fn guests_talk_with(setup: Setup, tunnel: Tunnel<'_>, what: &str) {
     nothing_was_refused(&daemon);
     let [unicast, flood, unexpected] =
         peer.packets([Counted::Unicast, Counted::Flood, Counted::Unexpected]);
-    // A stream of this length takes thousands of segments on the wire.
+    // A stream of this length needs thousands of segments on the wire.
     assert!(unicast > 1000, "only {unicast} packets for the guest had the right keys");
     assert!(flood > 0, "ARP requests and neighbour solicitations had other keys");
     assert_eq!(unexpected, 0, "packets with other keys arrived");
@@ -23,7 +23,7 @@ fn guests_talk_with(setup: Setup, tunnel: Tunnel<'_>, what: &str) {
     daemon.stop();
 }
 
-/// Defines a test with Open vSwitch.
+/// Skips the calling test unless Open vSwitch is installed.
 macro_rules! require_open_vswitch {
     () => {
         require_root!();
@@ -60,8 +60,8 @@ fn guests_talk_when_ovs_speaks_geneve_without_options() {
 #[test]
 fn guests_talk_when_ovs_speaks_gre_with_a_key() {
     require_open_vswitch!();
-    // Not both at once: Open vSwitch 3.1 computes the checksum before it fills in the sequence
-    // number.
+    // Checksum and sequence number are not combined: Open vSwitch 3.1 computes the checksum before
+    // it fills in the sequence number.
     for (options, tunnel, what) in [
         ("", &[][..], ""),
         ("checksum = true", CHECKSUM, " and checksums"),

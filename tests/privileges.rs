@@ -1,5 +1,5 @@
-//! The privileges of a daemon: what it lacks is named at its start, every thread keeps only what it
-//! needs, and everything works with that.
+//! Tests the privileges of a daemon: missing ones are named when it starts, every thread keeps only
+//! those that it needs, and everything works with them.
 
 use crate::commands::call::{weft, weft_json};
 use crate::common::daemon::{MEGAFLOWS, WEFT, wait_port};
@@ -13,23 +13,24 @@ use std::process::{Command, Output};
 use testkit::host::wait_until;
 use testkit::require_root;
 
-/// A line of `/proc/PID/task/TID/status`.
+/// The value of a line in `/proc/PID/task/TID/status`.
 fn value<'s>(status: &'s str, name: &str) -> &'s str {
     let lines = &mut status.lines();
     let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     found.unwrap_or_else(|| panic!("{name} in {status}")).trim()
 }
 
-/// The `/proc/PID/task/TID/status` of all threads, by name.
+/// The content of `/proc/PID/task/TID/status` for all threads, with their names.
 fn threads(daemon: &Daemon) -> Vec<(String, String)> {
     let folder = PathBuf::from(format!("/proc/{}/task", daemon.pid()));
     let tasks = fs::read_dir(folder).expect("a process").map(|task| task.expect("a thread").path());
-    // A thread that has ended meanwhile has no status.
+    // A thread that has ended since the directory was read has no status.
     let statuses = tasks.filter_map(|task| fs::read_to_string(task.join("status")).ok());
     statuses.map(|status| (value(&status, "Name").to_owned(), status)).collect()
 }
 
-/// Checks all threads of a daemon that may keep `capabilities`. Returns how many there are.
+/// Checks that no thread of a daemon has other capabilities than `capabilities`. Returns the number
+/// of threads.
 fn assert_restricted(daemon: &Daemon, capabilities: &[Capability]) -> usize {
     let kept: u64 = capabilities.iter().map(Capability::bitmask).sum();
     let threads = threads(daemon);
@@ -95,7 +96,7 @@ fn every_thread_keeps_only_what_it_needs_and_the_switch_works_with_that() {
                 names.join(" ")
             );
             assert!(text.contains(&line), "{text}");
-            // A port is removed and added again, the file is the same otherwise.
+            // A port is removed and added again; the rest of the file stays the same.
             let whole = fs::read_to_string(lab.network_file()).expect("the network file");
             let without =
                 whole.replace("name = \"g2\"\nhost = \"h1\"", "name = \"g2\"\nhost = \"h2\"");
@@ -113,7 +114,8 @@ fn every_thread_keeps_only_what_it_needs_and_the_switch_works_with_that() {
     }
 }
 
-/// `weft run` on `h1` without the capabilities in `dropped`, as `setpriv` writes them: `-net_raw`.
+/// `weft run` on `h1` without the capabilities in `dropped`, which is in the format of `setpriv`:
+/// `-net_raw`.
 fn run_without(lab: &Lab, dropped: &str, datapath: &str) -> Command {
     let mut command = lab.hosts[0].netns.program("setpriv");
     command.args(["--bounding-set", dropped, "--", WEFT, "run", "--host", "h1"]);
@@ -205,7 +207,7 @@ fn reload_fails_when_only_another_user_may_read_the_file() {
     daemon.stop();
 }
 
-/// A running `weft run`, killed on drop.
+/// A running `weft run`. Dropping it kills the process.
 struct Running(std::process::Child);
 
 impl Drop for Running {
@@ -224,7 +226,8 @@ fn unprivileged_user_runs_the_switch_with_four_ambient_capabilities() {
         let dir = lab.dir.path();
         let program = dir.join("weft");
         testkit::program::copy_program(WEFT, &program);
-        // A directory of the user, and a TUN device that others may open, as udev makes it.
+        // Creates a directory of the user, and a TUN device that other users may open, like udev
+        // does.
         let script = format!(
             "chown nobody {dir} && mknod -m 666 {dir}/tun c 10 200 && \
              mount --bind {dir}/tun /dev/net/tun && exec \"$@\"",

@@ -1,6 +1,6 @@
-//! Failures around a daemon: namespaces of guests that are removed and created again, changed
-//! routes, signals, a second daemon, invalid input, missing privileges. The daemon logs the
-//! failure, and recovers or exits with a clear error. It leaves nothing behind.
+//! Tests failures in a daemon's environment: namespaces of guests that are removed and created
+//! again, changed routes, signals, a second daemon, invalid input, missing privileges. The daemon
+//! must log the failure, and recover or exit with a clear error. It must leave nothing behind.
 
 use crate::common::daemon::{MEGAFLOWS, WEFT, no_answer, wait_port};
 use crate::common::{Attachment, Daemon, Datapath, Lab, PATIENCE, Setup, TUNNELS, traffic};
@@ -40,7 +40,7 @@ fn guest_is_reachable_again_when_its_namespace_is_recreated() {
     let daemons = lab.start_both();
     traffic::ping(&lab.guests[0].netns, lab.guests[1].ip(4));
 
-    // Dropping the guest releases its namespace, unless weft still holds a reference.
+    // Dropping the guest removes its namespace, unless weft still holds a reference to it.
     let gone = lab.guests.remove(1);
     let (name, address) = (gone.netns.name().expect("a name").to_owned(), gone.ip(4));
     drop(gone);
@@ -89,10 +89,10 @@ fn guest_works_over_ipv4_when_ipv6_is_disabled_in_its_namespace() {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// More end points than one batch of route lookups.
+/// More end points than fit into one batch of route lookups.
 const MANY: u16 = 700;
 
-/// A network file part with `MANY` hosts behind a router, each with a guest.
+/// A part of the network file with `MANY` hosts behind a router, each with a guest.
 fn many_hosts() -> String {
     let one = |number: u16| {
         let [high, low] = number.to_be_bytes();
@@ -194,7 +194,7 @@ fn refused(lab: &Lab, code: i32) -> String {
     said
 }
 
-/// Replaces `from` by `to` in the network file.
+/// Replaces the text `from` in the network file by `to`.
 fn edit(lab: &Lab, from: &str, to: &str) {
     let text = fs::read_to_string(lab.network_file()).expect("the network file");
     assert!(text.contains(from), "{from} is not in\n{text}");
@@ -211,7 +211,8 @@ fn second_daemon_is_refused_when_the_first_runs() {
     let said = second.stderr();
     assert!(said.contains("a daemon is already running"), "{said}");
     assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    // With another control socket, it finds the kernel datapath or the tunnel port in use.
+    // With another control socket, the second daemon must detect that the kernel datapath or the
+    // tunnel port is in use.
     let said = refused(&lab, 1);
     let is_port_taken = said.contains("4789") && said.contains("in use");
     assert!(
@@ -288,7 +289,7 @@ fn nothing_is_created_when_a_tunnel_port_is_in_use() {
 /// Runs weft as a user without capabilities.
 fn as_nobody(lab: &Lab, args: &[&str]) -> Output {
     const NOBODY: u32 = 65_534;
-    // Other users may not have access to the build directory.
+    // Other users may have no access to the build directory, so the program is copied.
     let program = lab.dir.path().join("weft");
     if !program.exists() {
         copy_program(WEFT, &program);
@@ -305,7 +306,7 @@ fn error_is_one_line_when_privileges_are_missing() {
     let before = all_links(&lab);
     let file = lab.network_file();
     let file = file.to_str().expect("a path of ASCII");
-    // The default directory may have files of another daemon that root owns.
+    // The default directory may contain files of another daemon, which root owns.
     let control = lab.dir.path().join("nobody.sock");
     let control = control.to_str().expect("a path of ASCII");
     let output = as_nobody(&lab, &["run", "--host", "h1", "--control", control, file]);
@@ -317,8 +318,8 @@ fn error_is_one_line_when_privileges_are_missing() {
     assert_eq!(all_links(&lab), before);
 }
 
-/// Ways to start `weft run` so that the host cannot run the kernel datapath: the reason, and the
-/// words before it in the error.
+/// Commands that start `weft run` in a way that makes the kernel datapath impossible. Each has the
+/// reason, and the words that precede it in the error message.
 const WITHOUT_PROGRAMS: [(&[&str], &str, &str); 2] = [
     (
         &["setpriv", "--bounding-set", "-bpf,-sys_admin,-perfmon"],
@@ -339,7 +340,7 @@ const WITHOUT_PROGRAMS: [(&[&str], &str, &str); 2] = [
     ),
 ];
 
-/// `weft run` on `h1`, started through the command `by`.
+/// `weft run` on `h1`, started with the command `by`.
 fn run_by(lab: &Lab, by: &[&str], datapath: &str) -> Command {
     let (program, arguments) = by.split_first().expect("a program");
     let mut command = lab.hosts[0].netns.program(program);
@@ -352,8 +353,8 @@ fn run_by(lab: &Lab, by: &[&str], datapath: &str) -> Command {
 fn kernel_datapath_is_refused_with_the_reason_when_the_host_does_not_support_it() {
     require_root!();
     for (by, lacks, before_it) in WITHOUT_PROGRAMS {
-        // Veth guests, because creating devices in other namespaces needs CAP_SYS_ADMIN, which
-        // includes CAP_BPF.
+        // The guests have veth pairs, because creating devices in other namespaces needs
+        // CAP_SYS_ADMIN, which includes CAP_BPF.
         let lab = Lab::new(Setup::new("vxlan").mtu(1400).attachment(Attachment::Veth));
         let before = all_links(&lab);
         let output = run_by(&lab, by, "kernel").output().expect("it can be started");
@@ -435,7 +436,7 @@ fn show_tells_how_to_start_a_daemon_when_none_runs() {
 #[test]
 fn daemon_stops_at_once_when_clients_are_slow() {
     require_root!();
-    /// Shorter than the timeouts of all clients together.
+    /// Shorter than the sum of the timeouts of all clients.
     const LIMIT: Duration = Duration::from_secs(2);
     let lab = Lab::new(Setup::new("vxlan"));
     let [mut daemon, other] = lab.start_both();
@@ -460,7 +461,7 @@ fn daemon_stops_at_once_when_clients_are_slow() {
     other.stop();
 }
 
-/// Kills the child process on drop, also when the test fails.
+/// Kills the child process when dropped, even if the test fails.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -470,7 +471,8 @@ impl Drop for Guard {
     }
 }
 
-/// `weft run` on `h1` with a limit of open files, set by the shell command `ulimit` with `flag`.
+/// `weft run` on `h1` with a limit of open files, which the shell command `ulimit` sets with
+/// `flag`.
 fn limited(lab: &Lab, flag: &str, files: u32) -> Command {
     let mut command = lab.hosts[0].netns.program("sh");
     let script = format!("ulimit {flag} {files} && exec \"$@\"");
@@ -482,7 +484,7 @@ fn limited(lab: &Lab, flag: &str, files: u32) -> Command {
 #[test]
 fn open_file_limit_is_raised_if_possible_and_reported_if_not() {
     require_root!();
-    // Fewer than the source ports of Geneve need.
+    // Fewer files than Geneve needs for its source ports.
     const FILES: u32 = 48;
     let lab = Lab::new(Setup::new("geneve"));
     let before = all_links(&lab);

@@ -19,9 +19,10 @@ fn counts_are_identical_when_the_input_is() {
     require_vm!();
     let kernel = Kernel::open(Path::new(KERNEL)).unwrap();
     let programs = Programs { weft: weft(), weft_bench: WEFT_BENCH.into() };
-    // A bridge needs no weft, and a smaller machine boots sooner.
+    // The bridge needs no weft. Without that program the image is smaller, and the machine boots
+    // faster.
     let without_weft = Programs { weft: WEFT_BENCH.into(), ..programs.clone() };
-    // A difference shows in the digits of any count, so few messages suffice.
+    // A single differing instruction changes the counts, so few messages suffice.
     let rounds = Rounds { warm_up: 100, measured: 500, stream_kib: 256 };
     let measure = |name: &str, programs: &Programs, wire| {
         let contender: Contender = name.parse().unwrap();
@@ -40,7 +41,8 @@ fn counts_are_identical_when_the_input_is() {
         (copies, first, second.join().unwrap())
     });
     assert_eq!(first, second);
-    // No socket shares a datagram, so only TCP segments cost a copy of their headers.
+    // UDP datagrams are not shared with a socket. So only TCP segments cost a copy of their
+    // headers.
     let shared = first.wire;
     assert!(copies.tcp > shared.tcp + 1000.0, "{copies:?} {shared:?}");
     assert!(copies.udp < shared.udp + 500.0, "{copies:?} {shared:?}");
@@ -50,7 +52,8 @@ fn counts_are_identical_when_the_input_is() {
 fn counts_are_kept_and_the_emulator_is_gone_when_exact_is_interrupted() {
     require_vm!();
     let json = std::env::temp_dir().join(format!("weft-counts-{}.json", std::process::id()));
-    // One of the two fails at once on this wire, so its row exists when the other is interrupted.
+    // The contender `weft-user-geneve` fails at once on this wire, so its row exists when the count
+    // of the bridge is interrupted.
     let mut child = Command::new(WEFT_BENCH)
         .args(["exact", "--kernel", KERNEL, "--wire", "copies"])
         .args(["--contender", "bridge", "--contender", "weft-user-geneve", "--json"])

@@ -1,17 +1,18 @@
-//! The interruptions of `weft-bench trust`, short.
+//! A short run of the interruptions of `weft-bench trust`.
 
 use testkit::require_root;
 
 use crate::{run_when_free, weft};
 
-/// The same program counts as an older one: another build is not at hand in this test.
+/// Uses the same program as the older program, because this test has no other build.
 fn interrupt(datapath: &str) {
     let program = weft();
     let program = program.to_str().expect("a path of UTF-8");
     let arguments = ["--weft", program, "trust", "interruption", "--flows", "300"];
     let more = ["--datapath", datapath, "--old", program];
     let (code, said, errors) = run_when_free(&[&arguments[..], &more].concat());
-    // Gaps are also those of the sender, whose processors other tests use at the same time.
+    // Gaps can also be caused by the sender, which shares its processors with other tests. So they
+    // are not judged.
     let failed = |line: &&str| line.starts_with("  FAIL ");
     let (gaps, others): (Vec<_>, Vec<_>) =
         said.lines().filter(failed).partition(|line| line.contains(", longest gap: "));

@@ -1,4 +1,4 @@
-//! Labs, contenders and traffic on the real kernel.
+//! Tests of labs, contenders and traffic with the running kernel.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,10 +20,10 @@ use bench::{Error, Process, Stop};
 use netdev::Netns;
 use network::{Network, TunnelType};
 
-/// How long to wait for the lock of labs: a machine runs one lab at a time.
+/// How long to wait for the lock of labs: only one lab can run on a machine at a time.
 const PATIENCE: Duration = Duration::from_secs(180);
 const LIMIT: Duration = Duration::from_secs(10);
-/// A path for tests whose contenders do not run weft.
+/// A program path for tests whose contenders do not run weft.
 const NO_WEFT: &str = "/nonexistent/weft";
 
 fn session() -> Session {
@@ -35,7 +35,7 @@ fn namespaces_of_this_process() -> Vec<String> {
     Netns::list().unwrap().into_iter().filter(|name| name.starts_with(&prefix)).collect()
 }
 
-/// Pings between all guests that `contender` joins, and TCP over both pairs of guests.
+/// Sends pings between all guests that `contender` connects, and TCP between both pairs of guests.
 fn exercise(contender: Contender, profile: Profile) {
     let session = session();
     let stop = session.stop();
@@ -129,7 +129,7 @@ fn open_vswitch_carries_traffic_when_installed() {
     testkit::require_root!();
     testkit::require_program!("ovs-vswitchd", "openvswitch-switch");
     exercise(Contender::OVS_VXLAN, Profile::Full);
-    // Without a tunnel, and QinQ.
+    // A bridge without a tunnel, and QinQ.
     for name in ["ovs-user-bridge", "ovs-user-qinq"] {
         exercise(name.parse().unwrap(), Profile::None);
     }
@@ -203,9 +203,9 @@ fn nothing_is_left_when_a_study_panics_or_is_interrupted() {
 #[test]
 fn stale_namespaces_and_their_processes_go_when_their_session_is_dead() {
     testkit::require_root!();
-    // While it is open, no other session removes stale namespaces.
+    // While this session is open, no other one removes stale namespaces.
     let session = session();
-    // After the wait, no process has this identifier.
+    // After the process is reaped, no process has this identifier.
     let mut dead = Command::new("true").spawn().unwrap();
     let name = format!("weft-{}-h1", dead.id());
     dead.wait().unwrap();
@@ -229,7 +229,7 @@ fn connection_fails_with_a_reason_when_the_guests_are_not_joined() {
     let session = session();
     let lab = Lab::build(&session, Profile::Full, DEFAULT_UPLINK_MTU).unwrap();
     let _attachment = Contender::Direct.attach(&lab, Path::new(NO_WEFT)).unwrap();
-    // The first guest of one host and the second of the other are not joined.
+    // This contender does not connect the first guest of one host with the second one of the other.
     let (from, to) = (lab.guest(0, 0), lab.guest(1, 1));
     let flow = Flow::stream(from, to, to.ip4().into()).unwrap();
     let error = Traffic::start(&[flow], session.stop()).unwrap_err();
@@ -247,7 +247,8 @@ fn demo_keeps_the_reason_when_the_daemon_fails() {
     options.contenders = vec![Contender::weft(TunnelType::Geneve)];
     options.seconds = 0.1;
     options.quiet = true;
-    // Another test may hold the lock of labs, for which the demo does not wait long.
+    // Another test may hold the lock of labs. The demo does not wait long for it, so it is
+    // repeated.
     let report = Stop::new()
         .wait_for("the end of other sessions", PATIENCE, || {
             match demo::run(&options, &Stop::new()) {

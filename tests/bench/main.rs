@@ -1,7 +1,7 @@
 //! End-to-end tests of `weft-bench`, as one test program.
 //!
-//! They start `weft-bench` and, as contenders, the `weft` beside it. `cargo test -p bench` builds
-//! only the first: run `cargo build -p weft` before it.
+//! They start `weft-bench` and, as contenders, the program `weft` in the same directory. `cargo
+//! test -p bench` builds only `weft-bench`: run `cargo build -p weft` first.
 
 mod exact;
 mod interruptions;
@@ -32,7 +32,7 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
     (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
 }
 
-/// As [`run`], once no other process holds the lock of labs.
+/// Like [`run`], but waits until no other process holds the lock of labs.
 fn run_when_free(arguments: &[&str]) -> (i32, String, String) {
     let end = Instant::now() + Duration::from_secs(180);
     loop {

@@ -1,5 +1,5 @@
-//! `weft-bench serve` and `weft-bench client` as processes on two hosts, and how each ends when the
-//! other dies, freezes or becomes unreachable.
+//! Tests `weft-bench serve` and `weft-bench client` as processes on two hosts: how each ends when
+//! the other dies, freezes or becomes unreachable.
 
 use super::{WEFT_BENCH, run};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
@@ -14,10 +14,11 @@ use testkit::host::{TestHost, pair, wait_until};
 use testkit::require_root;
 
 const PORT: &str = "7070";
-/// Far above every timeout of the programs: the tests check that there is an end, not when.
+/// The limit is far above every timeout of the programs: the tests check that the programs end, not
+/// when.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Two hosts with a wire between them.
+/// Two hosts that are connected by a veth pair.
 struct Hosts {
     near: TestHost,
     far: TestHost,
@@ -26,7 +27,7 @@ struct Hosts {
     link: netdev::Ifindex,
 }
 
-/// A process that does not outlive its test.
+/// A process that is killed when its test ends.
 struct Running(Child);
 
 impl Drop for Running {
@@ -83,7 +84,8 @@ impl Hosts {
         on(&self.near, &arguments).output().unwrap()
     }
 
-    /// The exit code and the error of a client, to whose server `what` is done during the run.
+    /// Runs a client, and calls `what` during the run to disturb its server. Returns the exit code
+    /// and the standard error of the client.
     fn disturbed(
         &self,
         pattern: &str,
@@ -93,7 +95,7 @@ impl Hosts {
         let arguments =
             ["client", &self.far_ip, "--port", PORT, "--pattern", pattern, "--seconds", "2"];
         let mut client = Running(on(&self.near, &arguments).spawn().unwrap());
-        // Its connections are open long before.
+        // By then, all connections of the client are established.
         std::thread::sleep(Duration::from_millis(500));
         what(self, server);
         let code = client.wait().code().expect("it ends by itself");
@@ -208,7 +210,7 @@ fn more_connections_than_a_server_takes_are_refused_with_the_number() {
     let _server = hosts.serve(&[]);
     let at: SocketAddr = format!("{}:{PORT}", hosts.far_ip).parse().unwrap();
     let near: &netdev::Netns = &hosts.near;
-    // Clients that never begin.
+    // These clients send a request and never start the traffic.
     let idle = |_| {
         let mut stream = TcpStream::connect_timeout(&at, LIMIT).unwrap();
         stream.write_all(b"weft-bench 2 tcp_rr 1 0\n").unwrap();
@@ -264,13 +266,15 @@ fn processor_that_is_not_there_is_bad_input() {
 
 #[test]
 fn client_says_what_is_wrong_when_nobody_serves() {
-    // Bound, but nobody accepts and nobody answers: a wait that has to end.
+    // The port is listening, but nobody accepts the connection or responds. The client must not
+    // wait forever.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port().to_string();
     let (code, _, error) = run(&["client", "127.0.0.1", "--port", &port, "--seconds", "1"]);
     assert_eq!(code, 1);
     assert!(!error.is_empty());
-    // Bound, so that no other test gets the port, and not listening, so that the kernel refuses.
+    // The port is bound, so that no other test gets it. It is not listening, so that the kernel
+    // refuses connections.
     let (_taken, port) = bound_without_listening();
     let (code, _, error) =
         run(&["client", "127.0.0.1", "--port", &port.to_string(), "--seconds", "1"]);
@@ -278,7 +282,7 @@ fn client_says_what_is_wrong_when_nobody_serves() {
     assert!(error.contains("refused"), "{error}");
 }
 
-/// A TCP socket that holds a free port of 127.0.0.1, and that port.
+/// A TCP socket that is bound to a free port of 127.0.0.1, and that port.
 fn bound_without_listening() -> (OwnedFd, u16) {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket::socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();

@@ -1,14 +1,14 @@
-//! `weft-bench report`: the HTML page in a browser.
+//! Tests the HTML page of `weft-bench report` in a browser.
 
 use super::run;
 use std::process::{Command, Stdio};
 use testkit::{require_program, require_root};
 
-/// A kept run of all studies.
+/// The published results of a run of all studies.
 const RESULTS: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/2026-11-23-bench/results.json");
 
-/// A script that reports everything that is wider than its container.
+/// A script that lists all elements that are wider than their containers.
 const LOOK: &str = "<script>addEventListener('load', () => {
     const found = [];
     const page = document.documentElement;

@@ -1,4 +1,4 @@
-//! `weft-bench run` and `weft-bench list`, as a user calls them.
+//! Tests of `weft-bench run` and `weft-bench list`, called in the way a user does.
 
 use super::{WEFT_BENCH, run, run_when_free, weft};
 use bench::Stop;
@@ -94,7 +94,7 @@ fn study_is_run_judged_and_reported_when_two_contenders_take_part() {
 #[test]
 fn list_names_what_needs_root_when_the_user_is_not_root() {
     require_root!();
-    // The build directory may be closed to other users.
+    // Other users may have no access to the build directory, so the programs are copied.
     let directory = std::env::temp_dir().join(format!("weft-list-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     copy_program(WEFT_BENCH, directory.join("weft-bench"));
@@ -116,7 +116,7 @@ fn list_names_what_needs_root_when_the_user_is_not_root() {
 /// The child processes of all threads of `parent`.
 pub fn children(parent: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
-    // A thread may have ended meanwhile.
+    // A thread may have ended since the directory was read.
     let of_each = |thread: std::fs::DirEntry| {
         std::fs::read_to_string(thread.path().join("children")).unwrap_or_default()
     };
@@ -132,7 +132,7 @@ pub fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a long run, once no other process holds the lock of labs, and waits until it has kept
+/// Starts a long run when no other process holds the lock of labs, and waits until it has saved
 /// three measurements.
 fn start_a_long_run(directory: &Path) -> (Child, Value) {
     let results = directory.join("results.json");
@@ -155,7 +155,7 @@ fn start_a_long_run(directory: &Path) -> (Child, Value) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // It ends at once when another process holds the lock of labs.
+        // The run ends at once when another process holds the lock of labs.
         while child.try_wait().unwrap().is_none() {
             let kept = std::fs::read_to_string(&results).ok();
             let kept: Option<Value> = kept.map(|text| serde_json::from_str(&text).unwrap());
@@ -202,7 +202,7 @@ fn row_names_the_killed_process_when_a_contender_dies_during_a_measurement() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // Two seconds after both daemons started, a measurement is running.
+        // Two seconds after both daemons started, the run is measuring.
         let (mut since, mut is_killed) = (None::<Instant>, false);
         while !is_killed && run.try_wait().unwrap().is_none() {
             let daemons = daemons(run.id());
@@ -296,7 +296,7 @@ fn flows_are_one_on_the_wire_when_tunnels_have_one_source_port() {
             samples.iter().filter(is).map(flows).collect()
         };
         assert_eq!(flows(true), [1.0, 1.0], "{contender}: with RPS and without");
-        // 64 flows of a guest, over 64 ports or more.
+        // The guest has 64 flows, which the tunnel sends from 64 ports or more.
         assert!(
             flows(false).len() == 2 && flows(false).iter().all(|&f| f > 16.0),
             "{contender}: {:?}",

@@ -1,5 +1,5 @@
-//! The walk of `cnitool`, the program of the CNI project that acts as a runtime.
-//! `cargo xtask cni-walk` builds it and runs these tests; they are no part of CI.
+//! Tests with `cnitool`, the program of the CNI project that acts as a container runtime. `cargo
+//! xtask cni-walk` builds it and runs these tests; they are not part of CI.
 
 use crate::PLUGIN;
 use crate::lab::{Lab, PATIENCE, Pod, address};
@@ -13,14 +13,15 @@ use std::time::{Duration, Instant};
 use testkit::host::wait_until;
 use testkit::random::Random;
 
-/// Where `cnitool` keeps the results of ADD.
+/// The directory in which `cnitool` stores the results of ADD.
 const RESULTS: &str = "/var/lib/cni/results";
 
-/// A lab whose runtime is `cnitool`.
+/// A lab that uses `cnitool` as the container runtime.
 struct Walk {
     lab: Lab,
     tool: PathBuf,
-    /// The network of each host: that of the same name has the results of both in one directory.
+    /// The network name of each host. The names differ, because both hosts store results in one
+    /// directory.
     networks: [String; 2],
 }
 
@@ -40,7 +41,7 @@ impl Walk {
         Self { lab, tool: tool.into(), networks }
     }
 
-    /// Starts a command of `cnitool` in a process group of its own.
+    /// Starts a command of `cnitool` in a separate process group.
     fn start(&self, host: usize, command: &str, pod: &Pod) -> Child {
         let mut tool = self.lab.hosts[host].netns.command(Command::new(&self.tool));
         tool.args([command, &self.networks[host]]).arg(Path::new("/run/netns").join(&pod.id));
@@ -50,7 +51,7 @@ impl Walk {
         tool.spawn().expect("cnitool can be started")
     }
 
-    /// Runs a command of `cnitool`. Returns what it prints.
+    /// Runs a command of `cnitool`. Returns its output, or its standard error if it fails.
     fn run(&self, host: usize, command: &str, pod: &Pod) -> Result<String, String> {
         let output = self.start(host, command, pod).wait_with_output().expect("cnitool ends");
         let text = |bytes| String::from_utf8(bytes).expect("text");
@@ -62,9 +63,9 @@ impl Walk {
         serde_json::from_str(&printed).expect("the result is JSON")
     }
 
-    /// Kills 200 commands of `cnitool` with their plugins, each after at most `length` µs, and a
-    /// daemon now and then. Returns how many commands were killed, how many were complete before,
-    /// and how many daemons were killed.
+    /// Kills 200 commands of `cnitool` together with their plugins, each after at most `length` µs,
+    /// and sometimes kills a daemon. Returns the number of commands that were killed, the number of
+    /// commands that had ended before, and the number of killed daemons.
     fn kill_at_random(&mut self, pods: &[Pod], length: usize, random: &mut Random) -> [usize; 3] {
         let [mut killed, mut complete, mut daemons] = [0; 3];
         for _ in 0..200 {
@@ -77,7 +78,7 @@ impl Walk {
                 self.lab.start(0);
                 daemons += 1;
             }
-            // cnitool and the plugin.
+            // Kills cnitool and the plugin, which are in one process group.
             let kill = format!("kill -KILL -{}", tool.id());
             let _ = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status();
             match tool.wait_with_output().expect("cnitool ends").status.code() {
@@ -119,7 +120,7 @@ fn cnitool_walks_all_commands_for_pods_of_two_hosts() {
         }
         walk.run(0, "add", &pods[0]).expect_err("the interface exists");
 
-        // CHECK compares the namespace with the result that cnitool has kept.
+        // CHECK compares the namespace with the result that cnitool has stored.
         let index = pods[0].interface("eth0").expect("an interface").index;
         let net = results[0]["ips"][0]["address"].as_str().expect("text").parse().expect("a net");
         let netlink = pods[0].netns.netlink().expect("a socket");
@@ -127,7 +128,7 @@ fn cnitool_walks_all_commands_for_pods_of_two_hosts() {
         let wrong = walk.run(0, "check", &pods[0]).expect_err("CHECK sees it");
         assert!(wrong.contains("lacks the address"), "{wrong}");
 
-        // GC of cnitool removes all pods of a network, and DEL finds nothing then.
+        // The GC of cnitool removes all pods of a network. A later DEL finds no pod and succeeds.
         walk.run(0, "gc", &pods[0]).expect("GC succeeds");
         walk.lab.assert_clean(0);
         assert!(pods[0].interface("eth0").is_none());
@@ -160,7 +161,7 @@ fn cnitool_leaks_no_pod_when_anything_is_killed() {
     }
     walk.lab.assert_clean(0);
 
-    // A kill of cnitool and its plugin lands anywhere in a command that takes this long.
+    // The kills happen at random times during a command. An ADD takes about this long.
     let begin = Instant::now();
     walk.add(0, &pods[0]);
     let length = usize::try_from(begin.elapsed().as_micros()).expect("a second") * 5 / 4;
@@ -179,7 +180,7 @@ fn cnitool_leaks_no_pod_when_anything_is_killed() {
         walk.lab.assert_clean(0);
         assert!(pods.iter().all(|pod| pod.interface("eth0").is_none()));
     }
-    // The network is as usable as before.
+    // The network must still work.
     let results = [0, 1].map(|host| walk.add(host, &pods[host]));
     assert!(pods[0].reaches(address(&results[1], 0)));
 }

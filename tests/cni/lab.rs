@@ -1,4 +1,4 @@
-//! Two hosts with a daemon each, pods, and a container runtime that starts the plugin.
+//! Two hosts that each run a daemon, pods, and a container runtime that starts the CNI plugin.
 
 use crate::PLUGIN;
 use netdev::{Link, OwnedNetns};
@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::host::{TestHost, pair, wait_until};
 
-/// How long a state may take to appear.
+/// How long an expected state may take to be reached.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// Where Debian installs plugins.
+/// The directory where Debian installs CNI plugins.
 pub const DEBIAN_PLUGINS: &str = "/usr/lib/cni";
 
 /// A host with its daemon.
@@ -24,13 +24,13 @@ pub struct Host {
     datapath: &'static str,
 }
 
-/// Two hosts with one network file.
+/// Two hosts that share one network file.
 pub struct Lab {
     pub hosts: [Host; 2],
     pub folder: PathBuf,
 }
 
-/// A pod: a network namespace, and the name by which the runtime knows it.
+/// A pod: a network namespace, and the identifier that the runtime uses for it.
 pub struct Pod {
     pub id: String,
     pub netns: OwnedNetns,
@@ -45,7 +45,7 @@ impl Pod {
         Self { id, netns }
     }
 
-    /// Whether an echo request of the pod is answered.
+    /// Sends an echo request from the pod. Returns whether there is a reply.
     pub fn reaches(&self, address: &str) -> bool {
         let mut ping = self.netns.command(Command::new("ping"));
         let ping = ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null());
@@ -111,7 +111,7 @@ impl Lab {
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 
-    /// What the daemon has attached.
+    /// The interfaces that the daemon has attached.
     pub fn attached(&self, host: usize) -> Vec<Value> {
         let mut reply = self.try_ports(host).expect("the daemon answers");
         reply["attached"].as_array_mut().map(std::mem::take).expect("a list")
@@ -124,7 +124,7 @@ impl Lab {
         command.output().expect("weft can be started")
     }
 
-    /// A network configuration.
+    /// A CNI network configuration.
     pub fn config(&self, host: usize, pool: &str) -> Value {
         json!({
             "cniVersion": "1.1.0", "name": format!("net-{pool}"), "type": "weft-cni",
@@ -132,7 +132,7 @@ impl Lab {
         })
     }
 
-    /// The plugin, started as by a runtime, with its configuration written.
+    /// Starts the plugin as a runtime does, and writes `config` to its standard input.
     pub fn start_plugin(
         &self,
         host: usize,
@@ -147,12 +147,12 @@ impl Lab {
         plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut plugin = plugin.spawn().expect("the plugin can be started");
         let input = plugin.stdin.take();
-        // It may have been killed, or have failed already.
+        // Errors are ignored: the plugin may have been killed, or may have failed already.
         let _ = input.map(|mut input| input.write_all(config.to_string().as_bytes()));
         plugin
     }
 
-    /// Executes a command of the plugin. The error is the JSON object that it prints.
+    /// Executes a command of the plugin. The error is the JSON error object that the plugin prints.
     pub fn cni(
         &self,
         host: usize,
@@ -166,20 +166,20 @@ impl Lab {
         if output.status.success() { Ok(printed) } else { Err(printed) }
     }
 
-    /// Adds an interface; returns the result.
+    /// Executes ADD for an interface; returns the result.
     pub fn add(&self, host: usize, interface: (&Pod, &str), config: &Value) -> Value {
         let added = self.cni(host, "ADD", interface, config);
         added.unwrap_or_else(|error| panic!("ADD fails: {error}"))
     }
 
-    /// The names of the interfaces that the plugin has made on a host.
+    /// The names of the interfaces on a host that the plugin has created.
     pub fn host_ends(&self, host: usize) -> Vec<String> {
         let links = self.hosts[host].netns.netlink().links().expect("links can be listed");
         let names = links.into_iter().map(|link| link.name);
         names.filter(|name| name.starts_with("wp")).collect()
     }
 
-    /// Checks that nothing of any pod is left on a host.
+    /// Checks that no resource of any pod is left on a host.
     pub fn assert_clean(&self, host: usize) {
         assert_eq!(self.attached(host), [] as [Value; 0]);
         assert_eq!(self.host_ends(host), [] as [String; 0]);
@@ -206,7 +206,7 @@ impl Drop for Lab {
     }
 }
 
-/// The address of a result, without prefix length.
+/// The address number `index` of a result, without prefix length.
 pub fn address(result: &Value, index: usize) -> &str {
     let text = result["ips"][index]["address"].as_str().expect("an address");
     text.split_once('/').expect("a prefix length").0

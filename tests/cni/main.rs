@@ -1,7 +1,7 @@
 //! End-to-end tests of `weft-cni`, as one test program.
 //!
-//! They start `weft-cni` and the `weft` beside it. `cargo test -p cni` builds only the first: run
-//! `cargo build -p weft` before it.
+//! They start `weft-cni` and the program `weft` in the same directory. `cargo test -p cni` builds
+//! only `weft-cni`: run `cargo build -p weft` first.
 
 mod cnitool;
 mod lab;
@@ -39,7 +39,7 @@ fn policy(datapath: &'static str) {
     assert!(client.reaches(address(&other_result, 0)));
     assert!(!other.reaches(web4), "{datapath}: the policy drops others");
 
-    // A second interface in another network, on both hosts.
+    // Adds a second interface in another network, on both hosts.
     let storage = lab.config(0, "storage");
     let first = lab.add(0, (&web, "net1"), &storage);
     let second = lab.add(1, (&client, "net1"), &lab.config(1, "storage"));
@@ -48,7 +48,7 @@ fn policy(datapath: &'static str) {
     let taken = lab.cni(0, "ADD", (&web, "net1"), &storage).unwrap_err();
     assert_eq!(taken["code"], 4, "{taken}");
 
-    // CHECK compares the namespace and the daemon with the result of ADD.
+    // CHECK compares the state of the namespace and of the daemon with the result of ADD.
     let mut config = lab.config(0, "web");
     config["prevResult"] = web_result.clone();
     lab.cni(0, "CHECK", (&web, "eth0"), &config).unwrap();
@@ -66,7 +66,7 @@ fn policy(datapath: &'static str) {
         (1, &client, "net1", "storage"),
         (1, &other, "eth0", "others"),
     ] {
-        // The second DEL finds nothing, and succeeds.
+        // The second DEL finds no interface and succeeds.
         for _ in 0..2 {
             lab.cni(host, "DEL", (pod, ifname), &lab.config(host, pool)).unwrap();
         }
@@ -84,7 +84,7 @@ fn nothing_is_left_when_the_plugin_is_killed_at_any_moment() {
     let seed = testkit::random::environment("WEFT_TEST_SEED", 1);
     let mut random = Random::new(seed);
     let pods: Vec<Pod> = (0..8).map(|_| Pod::new()).collect();
-    // A kill lands anywhere in an ADD that takes this long.
+    // The kills happen at random times during an ADD, which takes about this long.
     let begin = Instant::now();
     lab.add(0, (&pods[0], "eth0"), &config);
     let length = usize::try_from(begin.elapsed().as_micros()).unwrap() * 3 / 2;
@@ -109,7 +109,7 @@ fn nothing_is_left_when_the_plugin_is_killed_at_any_moment() {
     let result = lab.add(0, (kept, "eth0"), &config);
     gc["cni.dev/valid-attachments"] = json!([{ "containerID": kept.id, "ifname": "eth0" }]);
     lab.cni(0, "GC", (kept, ""), &gc).unwrap();
-    // The valid attachment stays; nothing else does.
+    // Only the attachment that GC was told to be valid is left.
     assert_eq!(lab.attached(0).len(), 1);
     assert_eq!(lab.host_ends(0).len(), 1);
     assert!(kept.reaches("10.88.255.1"), "{result}");
@@ -122,7 +122,7 @@ fn nothing_is_left_when_the_plugin_is_killed_at_any_moment() {
 #[test]
 fn pods_stay_attached_when_the_daemon_is_killed() {
     testkit::require_root!();
-    // WEFT_TEST_PODS=100 measures how many pods a minute the plugin adds.
+    // Set WEFT_TEST_PODS=100 to measure how many pods per minute the plugin adds.
     let count = testkit::random::environment("WEFT_TEST_PODS", 8) as usize;
     let mut lab = Lab::new("kernel");
     let config = lab.config(0, "web");
@@ -133,7 +133,7 @@ fn pods_stay_attached_when_the_daemon_is_killed() {
     println!("{count} pods in {seconds:.1} s: {:.0} a minute", 60.0 * count as f64 / seconds);
     let (first, last) = (&pods[0], address(&results[count - 1], 0));
     assert!(first.reaches(last));
-    // A pod that is deleted while no daemon runs is not attached again.
+    // A pod that is deleted while no daemon runs must not be attached again.
     lab.kill(0);
     lab.cni(0, "DEL", (&pods[count - 1], "eth0"), &config).unwrap();
     let status = lab.cni(0, "STATUS", (first, ""), &config).unwrap_err();
@@ -142,7 +142,7 @@ fn pods_stay_attached_when_the_daemon_is_killed() {
     lab.wait_answers(0);
     assert_eq!(lab.attached(0).len(), count - 1);
     assert!(first.reaches(address(&results[1], 0)));
-    // A reload leaves attached interfaces alone, unless the file loses their pool.
+    // A reload keeps attached interfaces, unless the new file lacks their pool.
     let file = lab.folder.join("network.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     let reload = |text: &str| {
@@ -219,7 +219,7 @@ fn host_local_assigns_addresses_when_the_configuration_says_so() {
     testkit::require_program!("/usr/lib/cni/host-local", "containernetworking-plugins");
     let lab = Lab::new("user");
     let mut config = lab.config(0, "web");
-    // The version of Debian 12 knows CNI up to 1.0.
+    // The host-local of Debian 12 supports CNI up to version 1.0.
     config["cniVersion"] = "1.0.0".into();
     let store = lab.folder.join("host-local");
     config["ipam"] = json!({
@@ -241,7 +241,7 @@ fn host_local_assigns_addresses_when_the_configuration_says_so() {
         names.filter(|name| name.starts_with("10.")).count()
     };
     assert_eq!(reserved(), 2);
-    // An address that the pool does not have is given back.
+    // An address outside of the pool is released again, and ADD fails.
     let mut wrong = config.clone();
     wrong["ipam"]["ranges"][0][0]["rangeStart"] = "10.88.7.1".into();
     wrong["ipam"]["ranges"][0][0]["rangeEnd"] = "10.88.7.9".into();
@@ -253,7 +253,8 @@ fn host_local_assigns_addresses_when_the_configuration_says_so() {
     lab.cni(0, "DEL", (&a, "eth0"), &config).unwrap();
     assert_eq!(reserved(), 1);
     config["cniVersion"] = "1.1.0".into();
-    // host-local of Debian 12 refuses GC, but the reservations of stale attachments go.
+    // The host-local of Debian 12 does not support GC, but the reservations of stale attachments
+    // must be released.
     config["cni.dev/valid-attachments"] = json!([]);
     let _ = lab.cni(0, "GC", (&b, ""), &config);
     lab.assert_clean(0);
@@ -285,7 +286,7 @@ fn errors_have_the_codes_of_the_specification_when_input_is_wrong() {
     let ips = json!({ "ips": ["10.99.0.1/24"] });
     assert_eq!(code("ADD", "eth0", "runtimeConfig", ips), 101);
     lab.assert_clean(0);
-    // A requested address is assigned, until the pool is exhausted.
+    // A requested address is assigned. When the pool is exhausted, ADD fails.
     let mut requested = config.clone();
     requested["runtimeConfig"] = json!({ "ips": ["10.89.0.12/24"] });
     let pods: Vec<Pod> = (0..5).map(|_| Pod::new()).collect();
@@ -299,7 +300,7 @@ fn errors_have_the_codes_of_the_specification_when_input_is_wrong() {
     assert!(pods[4].interface("eth0").is_none());
     let status = lab.cni(0, "STATUS", (&pod, ""), &config).unwrap_err();
     assert_eq!(status["code"], 50);
-    // Usage.
+    // Tests the help text and the error for a missing CNI_COMMAND.
     let output = Command::new(PLUGIN).arg("--help").output().unwrap();
     assert!(output.status.success() && output.stdout.starts_with(b"weft-cni is a CNI plugin"));
     let output = Command::new(PLUGIN).env_remove("CNI_COMMAND").output().unwrap();

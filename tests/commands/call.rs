@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use testkit::host::wait_until;
 
-/// Runs a command for a daemon. Returns its exit code, standard output and standard error.
+/// Runs a weft command for the daemon with this control socket. Returns its exit code, standard
+/// output and standard error.
 pub fn weft(control: &Path, args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(WEFT);
     let output = command.args(args).arg("--control").arg(control).output().expect("weft starts");

@@ -33,7 +33,7 @@ fn frames_are_captured_on_both_sides_of_every_tunnel() {
             let path = file.to_str().expect("a path of ASCII");
             let capture = Watch::capture(&lab.control(0), &["g1", side, "-w", path]);
             traffic::ping(&a.netns, b.ip(4));
-            // TCP gives segments, and super-packets on the underlay.
+            // A TCP stream gives segments in the guests, and super-packets on the underlay.
             traffic::tcp(a, b, 4, 100_000);
             let (there, back) = ([b.mac.0, a.mac.0].concat(), [a.mac.0, b.mac.0].concat());
             let has = |macs: &[u8]| frames_of(&file).iter().any(|frame| contains(frame, macs));
@@ -44,14 +44,14 @@ fn frames_are_captured_on_both_sides_of_every_tunnel() {
             let frames = frames_of(&file);
             assert_eq!(code, Some(0), "{said}");
             assert!(said.contains(&format!("{} packets", frames.len())), "{said}");
-            // A frame between the two guests, or a broadcast or multicast of one of them.
+            // A frame between the two guests, or a broadcast or multicast frame.
             let is_inner = |frame: &Vec<u8>| {
                 frame.starts_with(&there) || frame.starts_with(&back) || frame[0] & 1 == 1
             };
             let inside = frames.iter().filter(|frame| is_inner(frame)).count();
             match (side, tunnel) {
                 ("--inner", _) => assert_eq!(inside, frames.len(), "{tunnel}"),
-                // The tag follows the MAC addresses.
+                // The VLAN tag follows the MAC addresses.
                 (_, "vlan" | "qinq") => {
                     assert!(
                         frames.iter().all(|f| f[12..14] == [0x81, 0] || f[12..14] == [0x88, 0xa8])

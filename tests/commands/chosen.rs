@@ -1,4 +1,4 @@
-//! The decisions that `weft show` reports agree with the packets between the hosts.
+//! Checks that the decisions which `weft show` reports agree with the packets between the hosts.
 
 use super::call::{weft, weft_json};
 use crate::common::frames::{FrameSocket, contains};
@@ -84,7 +84,7 @@ fn frames_agree_with_the_reported_decisions() {
         let is_super = |frame: &[u8]| u16_at(frame, OUTER + 14 + 2) > WHOLE;
         let mut frames = sent(&lab);
         if by_programs && offload {
-            // Threads send the first packets, until a megaflow is cached.
+            // The user datapath sends the first packets, until the eBPF programs have a megaflow.
             wait_until(PATIENCE, "programs send super-packets", || {
                 frames = sent(&lab);
                 is_super(&frames[1])

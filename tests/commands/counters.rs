@@ -1,4 +1,4 @@
-//! Both datapaths count the same traffic in the same way.
+//! Checks that both datapaths count the same traffic in the same way.
 
 use super::call::weft;
 use crate::common::frames::{FrameSocket, frame, note};
@@ -13,9 +13,10 @@ use wire::MacAddr;
 
 /// Number of frames of each kind.
 const EACH: u64 = 20;
-/// Kinds of frames that arrive: two protocols to the other guest, and a broadcast.
+/// Types of frames that are delivered: two protocols to the other guest, and a broadcast.
 const DELIVERED: u64 = 3;
-/// Drop reasons with one kind of frame each: denied by an ACL, unknown unicast, malformed.
+/// The drop reasons of the frames that are not delivered: denied by an ACL, unknown unicast,
+/// malformed.
 const DROPPED: [&str; 3] = ["flow_drop", "unknown_mac", "malformed"];
 const NOBODY: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x99]);
 const LIST: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\npriority = 1000\n\
@@ -26,9 +27,9 @@ const LIST: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\nprior
 struct Counted {
     /// Per port: received from the guest, sent to it, and dropped.
     ports: Vec<(String, PacketCount, PacketCount, Drops)>,
-    /// Of the uplink: received, sent and dropped.
+    /// For the uplink: received, sent and dropped.
     uplinks: Vec<(PacketCount, PacketCount, Drops)>,
-    /// Per end point.
+    /// For each end point: its name, received and sent.
     endpoints: Vec<(String, PacketCount, PacketCount)>,
     /// Packets and bytes of megaflows, by host, port and actions.
     megaflows: BTreeMap<(usize, String, String), [u64; 2]>,
@@ -64,11 +65,12 @@ impl Counted {
     }
 }
 
-/// The counters after frames of a guest through a tunnel, and after frames that are dropped.
+/// The counters after a guest has sent frames through a tunnel and frames that are dropped.
 fn counted(tunnel: &str, datapath: Datapath) -> Counted {
     let lab = Lab::new(Setup::new(tunnel).datapath(datapath).more(LIST));
     for guest in &lab.guests {
-        // Applies to interfaces created later: guests then send no packets of their own.
+        // This applies to interfaces that are created later. Guests then send no packets by
+        // themselves.
         let quiet = guest.netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1");
         quiet.expect("a sysctl can be set");
     }
@@ -77,7 +79,7 @@ fn counted(tunnel: &str, datapath: Datapath) -> Counted {
     let [sender, receiver] = [near, far].map(|g| FrameSocket::open(&g.netns, GUEST_DEVICE));
     let outer = Outer {
         src: near.ip(4),
-        // An unused address, so that no kernel answers.
+        // No host has this address, so no kernel responds.
         dst: [192, 168, 7, 200].into(),
         src_mac: near.mac,
         dst_mac: far.mac,
@@ -91,7 +93,7 @@ fn counted(tunnel: &str, datapath: Datapath) -> Counted {
         note(NOBODY, near.mac, "to nobody"),
         frame(far.mac, near.mac, 0x0800, b"no IP"),
     ];
-    // The first frame of each kind causes an upcall, so no megaflow counts it.
+    // The first frame of each type causes an upcall, so no megaflow counts it.
     let (delivered, dropped) = kinds.split_at(DELIVERED as usize);
     dropped.iter().for_each(|kind| sender.send(kind));
     for kind in delivered {

@@ -1,4 +1,4 @@
-//! Errors of the commands for invalid input, and without a daemon.
+//! Tests the errors of commands for invalid input, and when no daemon is running.
 
 use super::call::weft;
 use crate::common::daemon::WEFT;

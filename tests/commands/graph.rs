@@ -14,7 +14,7 @@ use testkit::host::wait_until;
 use testkit::{require_program, require_root};
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
-/// Prints the classes of lines and all texts of a picture, one a line.
+/// A script that prints the classes of lines and all texts of a picture, one per line.
 const READ_SVG: &str = "
 import sys, xml.etree.ElementTree as tree
 root = tree.fromstring(sys.stdin.buffer.read())
@@ -30,7 +30,7 @@ fn graph(args: &[&str]) -> Output {
     Command::new(WEFT).arg("graph").args(args).output().expect("weft starts")
 }
 
-/// Runs a program that must succeed with this standard input. Returns its standard output.
+/// Runs a program that must succeed, with `input` on standard input. Returns its standard output.
 fn pipe(mut command: Command, input: &str) -> String {
     let mut child = command
         .stdin(Stdio::piped())
@@ -45,14 +45,14 @@ fn pipe(mut command: Command, input: &str) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The classes of lines and the texts of a picture, as an XML parser reads them.
+/// The classes of lines and the texts in a picture, extracted by an XML parser.
 fn svg_lines(svg: &str) -> Vec<String> {
     let mut python = python();
     python.args(["-c", READ_SVG]);
     pipe(python, svg).lines().map(str::to_owned).collect()
 }
 
-/// Lets Graphviz read a graph, where it is installed.
+/// Checks with Graphviz, if it is installed, that a graph is valid.
 fn check_dot(dot: &str) {
     let mut command = Command::new("dot");
     command.args(["-Tsvg", "-o", "/dev/null"]);
@@ -82,7 +82,7 @@ fn examples_are_valid_svg_and_dot() {
     }
 }
 
-/// The picture in the manual is what the command beside it draws.
+/// The picture in the manual is the current output of the command that the manual shows with it.
 #[test]
 fn picture_of_the_manual_is_up_to_date() {
     let directory = TempDir::new();
@@ -152,8 +152,9 @@ fn running_switch_is_drawn_with_traffic_drops_and_ports_that_are_down() {
         has(&lines, "line drops") && has(&lines, "drops ")
     });
 
-    // Within an interval without drops there are none. The kernel of a guest solicits routers every
-    // few seconds. The switch drops the solicitations.
+    // If no packet was dropped within the interval, no drops are drawn. The switch drops router
+    // solicitations, which a guest's kernel sends every few seconds, so several intervals are
+    // tried.
     wait_until(PATIENCE, "no drops are drawn", || {
         let lines = svg_lines(&draw(&["--interval", "1"]));
         assert!(has(&lines, "within 1 s") && has(&lines, "bit/s"), "{lines:?}");

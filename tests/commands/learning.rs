@@ -1,4 +1,5 @@
-//! Ports that learn MAC addresses: a bridge with machines that are not in the network file.
+//! Tests ports that learn MAC addresses: behind them is a bridge with machines that are not in the
+//! network file.
 
 use super::call::{weft, weft_json};
 use crate::common::daemon::{port, reply};
@@ -15,14 +16,14 @@ use wire::MacAddr;
 /// An MTU that fits every tunnel.
 const MTU: u32 = 1400;
 
-/// A machine behind the bridge of a guest.
+/// A machine that is connected to the bridge inside a guest.
 struct Nested {
     netns: TestHost,
     mac: MacAddr,
     ip: Ipv4Addr,
 }
 
-/// A lab with a guest on h1, and two guests on h2 whose ports learn.
+/// A lab with one guest on h1, and two guests on h2 whose ports learn MAC addresses.
 struct Learning {
     lab: Lab,
     daemons: [Daemon; 2],
@@ -78,7 +79,7 @@ impl Learning {
     }
 }
 
-/// The port and host behind which a host has learned a MAC address.
+/// The port and the host behind which this daemon has learned a MAC address.
 fn learned(control: &Path, mac: MacAddr) -> Option<(String, Option<String>)> {
     let fdb = reply(control, r#"{"command":"fdb"}"#);
     let stations = fdb["stations"].as_array().expect("an array");
@@ -88,7 +89,7 @@ fn learned(control: &Path, mac: MacAddr) -> Option<(String, Option<String>)> {
     Some((text("port").expect("a port"), text("host")))
 }
 
-/// Waits until a host has learned a MAC address at this port and host.
+/// Waits until this daemon has learned a MAC address behind this port and host.
 fn wait_learned(control: &Path, mac: MacAddr, (port, host): (&str, Option<&str>)) {
     let wanted = Some((port.to_owned(), host.map(str::to_owned)));
     let what = format!("{mac} is known behind {port}, not {:?}", learned(control, mac));
@@ -98,7 +99,8 @@ fn wait_learned(control: &Path, mac: MacAddr, (port, host): (&str, Option<&str>)
 #[test]
 fn machines_behind_a_bridge_are_learned_and_moves_are_followed() {
     require_root!();
-    // The other host learns the port if the tunnel carries it, else the host, or only the uplink.
+    // If the tunnel carries port numbers, the other host learns the port. Otherwise it learns the
+    // host, or, with VLANs, only the uplink.
     let (named, host, wire) = (
         [("g2", Some("h2")), ("g3", Some("h2"))],
         [("blue//h2", Some("h2")); 2],
@@ -122,8 +124,8 @@ fn machines_behind_a_bridge_are_learned_and_moves_are_followed() {
             wait_learned(&net.control(0), machine.mac, far_first);
         }
 
-        // The first frame is unknown unicast, which is flooded to both ports. The second goes to
-        // one.
+        // The first frame is unknown unicast and flooded to both ports. Later frames go to one
+        // port.
         let (nobody, known) = (MacAddr([2, 0, 0, 0, 0, 0x77]), nested[0].mac);
         let [from, at_first, at_second] =
             [near, first, second].map(|guest| FrameSocket::open(&guest.netns, GUEST_DEVICE));
@@ -139,7 +141,7 @@ fn machines_behind_a_bridge_are_learned_and_moves_are_followed() {
         assert_eq!(count(&at_second.until_note("nobody"), "known"), 0, "{tunnel}");
         assert_eq!(count(&at_first.until_note("nobody"), "known"), 10, "{tunnel}");
 
-        // The machine moves to another port and sends from there.
+        // The machine moves behind another port and sends from there.
         let inside = nested[0].netns.netlink();
         let index = inside.index_of(GUEST_DEVICE).expect("the device of the machine");
         inside.set_down(index).expect("a link can be set down");

@@ -27,7 +27,7 @@ fn drops_and_captures_are_right_in_a_routed_network() {
     traffic::ping(&far.netns, NEAR.into());
     traffic::ping(&near.netns, [10, 0, 2, 1].into());
 
-    // The host of the receiver evaluates this access control list.
+    // The receiver's host evaluates this access control list.
     let socket = traffic_socket(near);
     let dns = || {
         socket.send_to(b"?", (IpAddr::from(FAR), 53)).expect("a datagram is sent");
@@ -41,7 +41,7 @@ fn drops_and_captures_are_right_in_a_routed_network() {
     assert!(packet.contains("ip4_src=10.0.1.10") && packet.contains("tp_dst=53"), "{packet}");
     assert!(packet.contains("ip_ttl=63"), "it was routed: {packet}");
 
-    // The host of the sender evaluates port security.
+    // The sender's host evaluates port security.
     let wire = FrameSocket::open(&near.netns, GUEST_DEVICE);
     let stranger = MacAddr([2, 0, 0, 0, 9, 9]);
     let forged = || wire.send(&note(GATEWAY_MAC, stranger, "forged"));
@@ -54,8 +54,8 @@ fn drops_and_captures_are_right_in_a_routed_network() {
     let told = routed.dropped(0, &["--reason", "malformed"], broken);
     assert_eq!((&told["packet"], &told["flow"]), (&json!(""), &Value::Null));
 
-    // An outer capture of the guest includes its routed packets, which use the tunnel key of the
-    // other switch.
+    // A capture of the guest with `--outer` includes its routed packets, whose tunnel key is that
+    // of the other logical switch.
     let file = routed.lab.dir.path().join("routed.pcap");
     let path = file.to_str().expect("a path of ASCII");
     let args = ["g1", "--outer", "--count", "2", "-w", path];

@@ -29,8 +29,8 @@ fn resident_kb(daemon: &Daemon) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number of kB")
 }
 
-/// The network file of the lab with additions: a host, a switch with a port on h1, a last port of
-/// `blue`, and an ACL.
+/// The network file of the lab with additions: a host, a logical switch with a port on h1, another
+/// port at the end of `blue`, and an ACL.
 fn changed(lab: &Lab) -> PathBuf {
     let text = fs::read_to_string(lab.network_file()).expect("the network file");
     let underlay = u32::from(lab.hosts[0].uplink.ip4) & !0xff;
@@ -68,7 +68,7 @@ action = "drop"
     file
 }
 
-/// What `weft diff` says of host h1, from the network file of the lab to `new`.
+/// The output of `weft diff` for host h1, from the network file of the lab to `new`.
 fn diff(lab: &Lab, new: &Path) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
     command.args(["diff", "--json", "--host", "h1"]).arg(lab.network_file()).arg(new);
@@ -81,7 +81,8 @@ fn diff(lab: &Lab, new: &Path) -> Value {
 #[test]
 fn no_packet_is_lost_when_the_network_is_reloaded_fifty_times() {
     require_root!();
-    /// A realistic rate of a guest, but low enough that packets span every reload.
+    /// The interval between packets. It is realistic for a guest, and short enough to send packets
+    /// during every reload.
     const PAUSE: Duration = Duration::from_micros(500);
     let lab = Lab::new(Setup::new("geneve"));
     let daemons = lab.start_both();
@@ -130,7 +131,7 @@ fn no_packet_is_lost_when_the_network_is_reloaded_fifty_times() {
     assert_eq!((received.len() as u64, lost), (sent, vec![]), "packets are lost or doubled");
     let after = daemons.each_ref().map(|daemon| {
         let mut drops = daemon.drops();
-        // Packets that the port `more` sent while it was removed.
+        // The port `more` may have sent packets while it was removed.
         drops.remove("no_such_port");
         drops
     });
@@ -143,8 +144,9 @@ fn nothing_leaks_when_the_network_is_reloaded_hundreds_of_times() {
     require_root!();
     /// A growth of 5 kB for each reload would be a leak.
     const GROWTH_KB: usize = 5;
-    // In 2,000 reloads of the user datapath, free memory between allocations grew by up to 2.4 MB,
-    // faster at the beginning. Its reloads are quick: so many of them tell this from a leak.
+    // In 2,000 reloads with the user datapath, free memory between allocations grew by up to 2.4
+    // MB, faster at the beginning. These reloads are fast, so the test does enough of them to
+    // distinguish this growth from a leak.
     let user = Datapath::from_environment() == Some(Datapath::User);
     let (first, counted) = if user { (200, 600) } else { (100, 200) };
     let lab = Lab::new(Setup::new("geneve"));
@@ -173,7 +175,7 @@ fn nothing_leaks_when_the_network_is_reloaded_hundreds_of_times() {
     reload(counted);
     let after = resident_kb(&daemon);
     println!("{counted} reloads in {:?}: {kb} kB before, {after} kB after", started.elapsed());
-    // The thread of the last client may still be running.
+    // The thread of the last control client may still be running.
     wait_until(PATIENCE, "descriptors and devices are as before", || now() == open);
     let limit = kb + (GROWTH_KB * counted) as u64;
     assert!(after < limit, "{kb} kB before, {after} kB after");
@@ -208,7 +210,8 @@ fn nothing_changes_when_a_network_cannot_be_applied() {
         assert_eq!((code, &*out), (2, ""), "{to}: {said}");
         assert_eq!(ports(&daemons[0]), before);
     }
-    // A UDP port in use is detected only when it is opened. The running configuration stays.
+    // A UDP port that is in use is detected only when weft opens it. The running configuration must
+    // stay.
     let taken = std::net::UdpSocket::bind;
     let address = (lab.hosts[0].underlay(4), 4790);
     let _taken = lab.hosts[0].netns.run(|| taken(address)).expect("a UDP socket");
@@ -222,7 +225,7 @@ fn nothing_changes_when_a_network_cannot_be_applied() {
     traffic::ping(&a.netns, b.ip(4));
     traffic::tcp(b, a, 4, 1 << 16);
 
-    // The next reload succeeds, and SIGHUP reads the original file again.
+    // The next reload succeeds, and SIGHUP makes the daemon read the original file again.
     let foretold = diff(&lab, &changed(&lab));
     let told = weft_json(control, &["reload", changed(&lab).to_str().expect("ASCII")]);
     assert_eq!(foretold["step"], "reload", "{foretold}");
@@ -270,15 +273,15 @@ fn port_is_recreated_when_its_configuration_has_changed() {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// A network file on a file system that never answers, as on an NFS server that is gone.
+/// A network file on a file system that never responds, like an NFS server that is down.
 struct HungFile {
     folder: PathBuf,
-    /// The kernel sends requests of the file system here, and nobody reads them.
+    /// The kernel sends the file system's requests here, and nobody reads them.
     _requests: fs::File,
 }
 
 impl HungFile {
-    /// `None`, after a report, when the kernel has no FUSE.
+    /// `None`, after a record in the test report, when the kernel lacks FUSE.
     fn new(lab: &Lab) -> Option<Self> {
         let folder = lab.dir.path().join("hung");
         fs::create_dir(&folder).expect("a directory");
@@ -327,7 +330,7 @@ fn reload_fails_and_the_switch_goes_on_when_the_file_is_a_pipe() {
         daemons[0].wait_says("cannot reload after SIGHUP");
         daemons[0].wait_says("it is a pipe (FIFO), not a regular file");
         traffic::ping(&a.netns, b.ip(4));
-        // The next SIGHUP reads the file that is back.
+        // The original file is back, so the next SIGHUP succeeds.
         fs::rename(original, lab.network_file()).expect("a file can be renamed");
         daemons[0].signal(Signal::SIGHUP);
         daemons[0].wait_says("generation=2");
@@ -346,7 +349,7 @@ fn switch_goes_on_and_stops_when_the_file_system_of_the_network_hangs() {
     let path = path.to_str().expect("a path of ASCII");
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| weft(control, &["reload", path]));
-        // Other reloads do not wait for it.
+        // Other reloads do not wait for the reload that hangs.
         let other = changed(&lab);
         let told = weft_json(control, &["reload", other.to_str().expect("ASCII")]);
         assert_eq!(told["generation"], 2, "{told}");

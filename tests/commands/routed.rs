@@ -10,11 +10,12 @@ use std::time::Duration;
 use testkit::host::wait_until;
 use wire::MacAddr;
 
-/// Two logical switches connected by a router. Each has one guest, on different hosts.
+/// Two logical switches connected by a router. Each has one guest, and the guests are on different
+/// hosts.
 pub struct Routed {
     pub lab: Lab,
     pub daemons: [Daemon; 2],
-    /// The line of the access control list entry in the network file.
+    /// The line number of the access control list entry in the network file.
     pub acl_line: usize,
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::require_root;
 
-/// Runs `weft support` for a network file; returns what it says.
+/// Runs `weft support` for a network file; returns its JSON output.
 fn support(control: &Path, archive: &Path, network: &Path) -> Value {
     let mut command = Command::new(WEFT);
     command.args(["support", "--json", "--control"]).arg(control).arg("-o").arg(archive);
@@ -18,7 +18,7 @@ fn support(control: &Path, archive: &Path, network: &Path) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Unpacks an archive; returns the directory in it.
+/// Unpacks an archive; returns the directory that it contains.
 fn unpacked(archive: &Path, into: &TempDir) -> PathBuf {
     let mut tar = Command::new("tar");
     let done = tar.arg("-xzf").arg(archive).arg("-C").arg(into.path()).status();
@@ -28,7 +28,7 @@ fn unpacked(archive: &Path, into: &TempDir) -> PathBuf {
     entries.find_map(inside).expect("one directory is in the archive")
 }
 
-/// The names of the parts that are missing.
+/// The names of the parts that the archive lacks.
 fn missing(told: &Value) -> Vec<&str> {
     let parts = told["missing"].as_array().expect("a list");
     parts.iter().map(|part| part["part"].as_str().expect("a name")).collect()
@@ -42,7 +42,7 @@ fn archive_has_all_views_when_a_daemon_runs() {
     let folder = TempDir::new();
     let archive = folder.path().join("all.tar.gz");
     let told = support(&lab.control(0), &archive, &lab.network_file());
-    // This machine need not have systemd.
+    // These parts need systemd, which this machine may lack.
     let systemd = ["units.txt", "log.txt"];
     let lacks: Vec<_> = missing(&told).into_iter().filter(|part| !systemd.contains(part)).collect();
     assert!(lacks.is_empty(), "{told}");

@@ -1,4 +1,4 @@
-//! Tests of `weft top`: as text, as JSON, and in a pseudo-terminal.
+//! Tests of `weft top`: with text output, with JSON output, and in a pseudo-terminal.
 
 use super::call::{weft, weft_json};
 use super::routed::{FAR, Routed};
@@ -18,16 +18,16 @@ use std::time::{Duration, Instant};
 use testkit::host::wait_until;
 use testkit::{require_program, require_root};
 
-/// The program in a terminal of its own.
+/// `weft top` in a new pseudo-terminal.
 struct Screen {
     child: Child,
     keyboard: File,
     /// The side of the terminal that programs use.
     terminal: OwnedFd,
     output: Receiver<Vec<u8>>,
-    /// Everything that it has written.
+    /// All output so far.
     written: Vec<u8>,
-    /// The settings before it was started.
+    /// The terminal settings before the start of `weft top`.
     before: Termios,
 }
 
@@ -37,7 +37,8 @@ impl Screen {
         let before = tcgetattr(&slave).expect("settings");
         resize(&slave, columns, rows);
         let end = || slave.try_clone().expect("a descriptor");
-        // The terminal must be the controlling one, or changes of its size send no signal.
+        // The pseudo-terminal must be the controlling terminal. Otherwise changes of its size send
+        // no signal.
         let child = Command::new("setsid")
             .args(["--ctty", "--wait", WEFT, "top", "--interval", "0.2", "--control"])
             .arg(control)
@@ -71,7 +72,7 @@ impl Screen {
         }
     }
 
-    /// The lines of the last complete picture, without styles.
+    /// The lines of the last complete screen, without styles.
     fn lines(&mut self) -> Vec<String> {
         self.read();
         let text = String::from_utf8_lossy(&self.written);
@@ -80,7 +81,7 @@ impl Screen {
         picture.split("\r\n").map(|line| plain(line).trim_end().to_owned()).collect()
     }
 
-    /// Waits for a picture that `is_wanted`.
+    /// Waits for a screen for which `is_wanted` returns true.
     fn wait(&mut self, what: &str, is_wanted: impl Fn(&[String]) -> bool) -> Vec<String> {
         let begin = Instant::now();
         loop {
@@ -102,7 +103,7 @@ impl Screen {
         resize(&self.terminal, columns, rows);
     }
 
-    /// Waits until it ends, and checks that the terminal is as it was.
+    /// Waits until the program ends, and checks that the terminal settings are restored.
     fn end(mut self) -> ExitStatus {
         let mut status = None;
         wait_until(PATIENCE, "weft top ends", || {
@@ -111,7 +112,7 @@ impl Screen {
         });
         let after = tcgetattr(&self.terminal).expect("settings");
         assert_eq!(after, self.before);
-        // The last bytes may come after the end of the process.
+        // The last output may arrive after the end of the process.
         let begin = Instant::now();
         while !is_given_back(&self.written) {
             assert!(begin.elapsed() < PATIENCE, "{:?}", String::from_utf8_lossy(&self.written));
@@ -125,7 +126,7 @@ impl Screen {
         let children = format!("/proc/{0}/task/{0}/children", self.child.id());
         let text = std::fs::read_to_string(children).unwrap_or_default();
         let pid = text.split_whitespace().next().and_then(|pid| pid.parse().ok());
-        // setsid does not fork when it leads no process group.
+        // setsid does not fork if it is not the leader of a process group.
         let own = i32::try_from(self.child.id()).expect("a process ID");
         Pid::from_raw(pid.unwrap_or(own))
     }
@@ -139,7 +140,7 @@ impl Drop for Screen {
     }
 }
 
-/// Whether all that the program has changed in the terminal was changed back later.
+/// Whether all terminal modes that the program has changed were restored later.
 fn is_given_back(written: &[u8]) -> bool {
     let text = String::from_utf8_lossy(written);
     let pairs =
@@ -180,7 +181,7 @@ fn one_sample_has_the_traffic_of_ports_and_tunnels() {
     let routed = Routed::start();
     let control = &routed.lab.control(0);
     let near = routed.near().netns.name().expect("a name").to_owned();
-    // Ten packets a second until the test ends.
+    // Sends ten packets per second until the test ends.
     let mut ping = Command::new("ip");
     ping.args(["netns", "exec", &near, "ping", "-q", "-i", "0.1", "-w", "30"]);
     ping.arg(std::net::IpAddr::from(FAR).to_string()).stdout(std::process::Stdio::null());
@@ -265,10 +266,10 @@ fn screen_follows_keys_sizes_and_the_daemon_and_is_restored() {
     screen.wait("a pause", |lines| has(lines, "paused"));
     screen.press("p");
 
-    // The daemon goes, and another one comes.
+    // The first daemon stops, and another one starts.
     let [first, second] = routed.daemons;
     first.stop();
-    // A daemon that stops may have removed its ports before the last sample.
+    // The stopping daemon may have removed its ports before the last sample.
     screen.wait("that the daemon has gone", |lines| {
         has(lines, "retrying: cannot reach a daemon") && has(lines, "PORT")
     });

@@ -24,19 +24,20 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// How long a test waits for a reply that must not arrive.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// A running `weft run`. It is stopped on drop. If a test fails, its standard error is printed.
+/// A running `weft run`. Dropping it stops the daemon. If a test fails, its standard error is
+/// printed.
 pub struct Daemon {
     host: &'static str,
     child: Child,
     control: PathBuf,
     stderr: PathBuf,
-    /// The test has planted a fault, which the self-check finds.
+    /// True if the test has injected a fault, which the self-check finds.
     has_fault: bool,
-    /// The kernel log from the start of the daemon on; `None` where it cannot be read.
+    /// The kernel log since the start of the daemon; `None` if it cannot be read.
     kernel_log: Option<File>,
 }
 
-/// What the self-check logs.
+/// The log message of the self-check.
 const FAULT: &str = "self-check: deleted";
 
 impl Daemon {
@@ -45,7 +46,7 @@ impl Daemon {
         Self::spawn_with_environment(host, network, control, arguments, &[])
     }
 
-    /// As [`Daemon::spawn`], with these variables in its environment.
+    /// Like [`Daemon::spawn`], with additional environment variables.
     pub fn spawn_with_environment(
         host: &Host,
         network: &Path,
@@ -60,7 +61,8 @@ impl Daemon {
         Self::start(host, command, control, file.into(), stderr)
     }
 
-    /// Starts the daemon of a host that joins OVN. `database` is the remote of its local database.
+    /// Starts the daemon of a host that joins OVN. `database` is the address of the host's local
+    /// database.
     pub fn join_ovn(host: &Host, database: &str, control: &Path, arguments: &[&str]) -> Self {
         let stderr = stderr_file(control);
         let file = File::create(&stderr).expect("a file can be made");
@@ -69,7 +71,8 @@ impl Daemon {
         Self::start(host, command, control, file.into(), stderr)
     }
 
-    /// Starts the daemon of `host` with another standard error. [`Daemon::stderr`] is then empty.
+    /// Starts the daemon of `host` with `stderr` as its standard error. [`Daemon::stderr`] is then
+    /// empty.
     pub fn spawn_with_stderr(
         host: &Host,
         network: &Path,
@@ -82,7 +85,7 @@ impl Daemon {
         Self::start(host, command, control, stderr, PathBuf::new())
     }
 
-    /// Starts `command`, which writes to `stderr`, the file of this path.
+    /// Starts `command`, whose standard error is the file `stderr`.
     fn start(
         host: &Host,
         mut command: Command,
@@ -95,14 +98,14 @@ impl Daemon {
         }
         command.env_remove("WEFT_LOG").stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         let kernel_log = end_of_kernel_log();
-        // The child inherits the namespace of the thread. It takes far longer to fork this process,
-        // as `Netns::command` does.
+        // The child inherits the namespace of this thread. `Netns::command` would fork this large
+        // process, which takes far longer.
         let child = host.netns.run(|| command.spawn()).expect("weft can be started");
         let control = control.to_owned();
         Self { host: host.name, child, control, stderr: path, has_fault: false, kernel_log }
     }
 
-    /// Waits until the daemon answers and all its ports are up.
+    /// Waits until the daemon responds and all its ports are up.
     ///
     /// # Panics
     /// The daemon is not ready within [`PATIENCE`].
@@ -112,7 +115,7 @@ impl Daemon {
         });
     }
 
-    /// Waits until the daemon answers, whatever the state of its ports.
+    /// Waits until the daemon responds, whatever the state of its ports.
     ///
     /// # Panics
     /// As [`Daemon::wait_ready`].
@@ -125,14 +128,14 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Processor time used so far, of all threads.
+    /// Processor time that all threads have used so far.
     pub fn cpu_time(&self) -> Duration {
         /// USER_HZ: 100 on every Linux architecture except Alpha.
         const TICKS_PER_SECOND: u64 = 100;
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("a process");
-        // The program name, in parentheses, may have spaces. User and system time are fields 14
-        // and 15.
+        // The program name is in parentheses and may contain spaces. User and system time are
+        // fields 14 and 15.
         let (_, fields) = stat.rsplit_once(") ").expect("a name in brackets");
         let ticks = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>());
         let ticks: u64 = ticks.map(|ticks| ticks.expect("a number of ticks")).sum();
@@ -145,7 +148,7 @@ impl Daemon {
         shown.unwrap_or_else(|error| panic!("the daemon of {} does not answer: {error}", self.host))
     }
 
-    /// As `weft show --json`. The start of that program would take longer than the rest of it.
+    /// The data of `weft show --json`, without starting that program, which would take longer.
     fn try_show(&self) -> Result<Snapshot, String> {
         let mut reply = self.request(r#"{"command":"show"}"#).map_err(|error| error.to_string())?;
         match reply.get_mut("ok") {
@@ -154,7 +157,7 @@ impl Daemon {
         }
     }
 
-    /// The switches, routers, ports and hosts that it knows.
+    /// The switches, routers, ports and hosts that the daemon knows.
     pub fn topology(&self) -> Value {
         let mut reply = self.request(r#"{"command":"topology"}"#).expect("the daemon answers");
         reply["ok"].take()
@@ -164,7 +167,7 @@ impl Daemon {
         self::request(&self.control, request)
     }
 
-    /// The drops of the uplink and all ports, by reason.
+    /// The drops of the uplink and all ports, summed by reason.
     pub fn drops(&self) -> Drops {
         let snapshot = self.show();
         let mut sum = snapshot.uplink.drops;
@@ -174,18 +177,18 @@ impl Daemon {
         sum
     }
 
-    /// Its standard error so far.
+    /// The daemon's standard error so far.
     pub fn stderr(&self) -> String {
         std::fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
-    /// Sends it a signal.
+    /// Sends the daemon a signal.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a process number is positive");
         kill(Pid::from_raw(pid), signal).expect("a child can be sent a signal");
     }
 
-    /// Waits until it exits, at most `limit`.
+    /// Waits up to `limit` until the daemon exits.
     pub fn wait_end(&mut self, limit: Duration) -> ExitStatus {
         let mut status = None;
         wait_until(limit, "the daemon ends", || {
@@ -195,20 +198,20 @@ impl Daemon {
         status.expect("wait_until returns only on success")
     }
 
-    /// Waits until it has written `text` to standard error.
+    /// Waits until the daemon has written `text` to standard error.
     pub fn wait_says(&self, text: &str) {
         wait_until(PATIENCE, &format!("weft run, {}, says {text:?}", self.host), || {
             self.stderr().contains(text)
         });
     }
 
-    /// Waits until its self-check has found a fault that the test has planted.
+    /// Waits until the daemon's self-check has found a fault that the test has injected.
     pub fn wait_finds_fault(&mut self) {
         self.has_fault = true;
         self.wait_says(FAULT);
     }
 
-    /// Stops it with SIGTERM.
+    /// Stops the daemon with SIGTERM.
     ///
     /// # Panics
     /// It does not exit in time, or exits with an error.
@@ -246,22 +249,22 @@ impl Daemon {
     }
 }
 
-/// Sends a request to a control socket, and returns the first line of the reply. The start of a
-/// command of weft that does the same would take longer than the rest of it.
+/// Sends a request to a control socket, and returns the first line of the reply. This is faster
+/// than starting a weft command that does the same.
 pub fn request(control: &Path, request: &str) -> std::io::Result<Value> {
     let mut line = String::new();
     send_request(control, request)?.read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Sends a request to a control socket that must succeed, and returns the reply.
+/// Sends a request that must succeed to a control socket, and returns the result in the reply.
 pub fn reply(control: &Path, text: &str) -> Value {
     let mut line = request(control, text).expect("the daemon answers");
     assert!(line["ok"] != Value::Null, "{text}: {line}");
     line["ok"].take()
 }
 
-/// Sends a request whose reply is a finite stream, and returns the end of the stream.
+/// Sends a request whose reply is a finite stream of lines, and returns the last line.
 pub fn end_of_reply(control: &Path, request: &str) -> Value {
     let lines = send_request(control, request).expect("the daemon answers").lines();
     let last = lines.map(|line| line.expect("a line")).last().expect("a reply");
@@ -284,12 +287,12 @@ fn stderr_file(control: &Path) -> PathBuf {
     control.with_extension(format!("stderr-{unique}"))
 }
 
-/// The limit of megaflows of a daemon whose test sets none. The kernel datapath allocates memory
-/// for all of them when it starts. With the default of 200,000, that takes several percent of
-/// these tests' processor time.
+/// The default limit of megaflows for tests. The kernel datapath allocates memory for all of them
+/// when it starts. With the limit of 200,000, that takes several percent of the processor time of
+/// these tests.
 pub const MEGAFLOWS: [&str; 2] = ["--megaflows", "2048"];
 
-/// `weft run` with this control socket and these arguments.
+/// The command `weft run` with this control socket and these arguments.
 fn run(control: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(WEFT);
     command.args(["run", "--control"]).arg(control).args(arguments);
@@ -311,7 +314,8 @@ impl Drop for Daemon {
             while self.running() && std::time::Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            // Killing fails if it has exited in the meantime; it must be reaped in any case.
+            // Killing fails if the daemon has exited in the meantime; it must be reaped in any
+            // case.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
@@ -324,7 +328,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The kernel log, whose next line is the next one that the kernel writes.
+/// The kernel log, positioned so that only later messages are read.
 fn end_of_kernel_log() -> Option<File> {
     /// Nonblocking, because a read at the end would wait for the next line.
     const FLAGS: i32 = nix::libc::O_NONBLOCK;
@@ -332,8 +336,8 @@ fn end_of_kernel_log() -> Option<File> {
     log.seek(SeekFrom::End(0)).ok().map(|_| log)
 }
 
-/// What the rest of the kernel log says about system calls of a process that a seccomp filter has
-/// refused. Empty if there are none.
+/// The later messages of the kernel log about system calls of process `pid` that a seccomp filter
+/// has refused. Empty if there are none.
 fn refused_calls(mut log: File, pid: u32) -> String {
     let (mut line, mut found) = ([0; 8192], String::new());
     let by = format!(" pid={pid} ");
@@ -341,7 +345,7 @@ fn refused_calls(mut log: File, pid: u32) -> String {
         let text = match log.read(&mut line) {
             Ok(0) => return found,
             Ok(len) => String::from_utf8_lossy(&line[..len]),
-            // The kernel has overwritten lines that come next.
+            // The kernel has overwritten the next messages. Reading continues with the oldest one.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => continue,
             Err(_) => return found,
         };
@@ -351,18 +355,19 @@ fn refused_calls(mut log: File, pid: u32) -> String {
     }
 }
 
-/// The state of a port as the daemon shows it.
+/// The state of a port in the daemon's reply.
 pub fn port(daemon: &Daemon, name: &str) -> PortStats {
     let ports = daemon.show().ports;
     ports.into_iter().find(|port| port.name == name).expect("a port of that name")
 }
 
-/// Waits until `holds` is true for a port.
+/// Waits until `holds` returns true for a port.
 pub fn wait_port(daemon: &Daemon, name: &str, what: &str, holds: impl Fn(&PortStats) -> bool) {
     wait_until(PATIENCE, &format!("port {name} is {what}"), || holds(&port(daemon, name)));
 }
 
-/// Checks that `to` does not answer, and that no daemon uses much processor time meanwhile.
+/// Checks that `to` does not reply to a ping, and that no daemon uses much processor time
+/// meanwhile.
 pub fn no_answer(from: &TestHost, to: IpAddr, daemons: &[Daemon; 2]) {
     let before = daemons.each_ref().map(Daemon::cpu_time);
     assert!(traffic::ping_within(from, to, SILENCE).is_err(), "{to} answers");

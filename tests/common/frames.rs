@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use testkit::host::TestHost;
 use wire::MacAddr;
 
-/// The EtherType for local experiments (IEEE 802, clause 9), which no kernel answers.
+/// The EtherType for local experiments (IEEE 802, clause 9), to which no kernel responds.
 pub const EXPERIMENT: u16 = 0x88b5;
 /// The minimum length of a frame without its frame check sequence.
 const MIN_FRAME: usize = 60;
 
-/// Offset of the outermost tag, which a packet socket delivers beside the frame.
+/// The offset of the outermost VLAN tag. A packet socket delivers this tag outside of the frame.
 const TAG: usize = 12;
 
 /// An Ethernet frame, padded to the minimum length.
@@ -39,24 +39,24 @@ impl FrameSocket {
         Self(netns.run(open).expect("a packet socket can be opened"))
     }
 
-    /// Sends a frame as it is.
+    /// Sends a frame without offloads.
     pub fn send(&self, frame: &[u8]) {
         self.send_packet(&PacketBuf::from_bytes(frame));
     }
 
-    /// Sends a frame whose offloads are left to the device.
+    /// Sends a frame whose offload requests are passed to the device.
     pub fn send_packet(&self, packet: &PacketBuf) {
         self.0.send(packet).expect("a frame can be sent");
     }
 
-    /// The next frame, if one arrives before `deadline`. A partial checksum is completed, as a
-    /// device without checksum offload would do it.
+    /// The next frame, if one arrives before `deadline`. A partial checksum is completed, like by a
+    /// device without checksum offload.
     fn next(&self, deadline: Instant) -> Option<Vec<u8>> {
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
         loop {
             match self.0.recv(&mut packet) {
                 Ok(Some(received)) => {
-                    // A super-packet has none to complete.
+                    // A super-packet's partial checksum is left as it is.
                     let _ = complete_checksum(&mut packet);
                     let mut frame = packet.to_vec();
                     if let Some(tag) = received.vlan {
@@ -74,12 +74,12 @@ impl FrameSocket {
         }
     }
 
-    /// The frames that have arrived and were not received yet.
+    /// The frames that have arrived and have not been read yet.
     pub fn pending(&self) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| self.next(Instant::now())).collect()
     }
 
-    /// All frames up to and including the first for which `last` is true.
+    /// All frames up to and including the first one for which `last` returns true.
     ///
     /// # Panics
     /// That frame does not arrive within [`PATIENCE`].

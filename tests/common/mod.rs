@@ -1,8 +1,8 @@
-//! The lab of the end-to-end tests: two hosts, which are network namespaces joined by a veth pair,
-//! and guests in namespaces of their own. A [`Setup`] describes the lab, which writes
-//! its network file from it. [`daemon`] runs weft, and [`traffic`] sends packets between guests.
+//! The lab of the end-to-end tests: two hosts, which are network namespaces connected by a veth
+//! pair, and guests, each in a separate namespace. A [`Setup`] describes the lab, and the network
+//! file is written from it. [`daemon`] runs weft, and [`traffic`] sends packets between guests.
 //!
-//! Dropping the [`Lab`] removes everything, also when a test fails.
+//! Dropping the [`Lab`] removes everything, even if a test fails.
 
 pub mod daemon;
 pub mod frames;
@@ -25,18 +25,18 @@ use wire::MacAddr;
 /// The names of all tunnel types in network files.
 pub const TUNNELS: [&str; 7] = ["vxlan", "geneve", "gre", "nvgre", "stt", "vlan", "qinq"];
 
-/// Timeout for events that happen at once on an idle machine; a busy one may be slow.
+/// Timeout for events that happen at once on an idle machine; on a busy one they may take long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The VNI, GRE key or STT datapath of the logical switch `blue`.
 pub const VNI: u32 = 5001;
-/// The VLAN of the switch for type `vlan`, and its outer VLAN for `qinq`.
+/// The VLAN of the logical switch for type `vlan`, and its outer VLAN for `qinq`.
 pub const VLAN: u16 = 100;
-/// The inner VLAN of the switch for type `qinq`.
+/// The inner VLAN of the logical switch for type `qinq`.
 pub const INNER_VLAN: u16 = 200;
 /// The name of a guest's interface in its namespace.
 pub const GUEST_DEVICE: &str = "eth0";
 
-/// How a guest is attached.
+/// How a guest is attached to its host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attachment {
     /// A TAP device that weft creates in the namespace of the guest.
@@ -51,7 +51,7 @@ pub enum Attachment {
 pub enum Datapath {
     /// The user datapath alone, in threads of the daemon.
     User,
-    /// eBPF programs, and threads for what the programs cannot do.
+    /// eBPF programs, and the user datapath for packets that the programs cannot process.
     Kernel,
 }
 
@@ -156,12 +156,12 @@ impl Setup {
         Self { vms: count, ..self }
     }
 
-    /// Sets how many queues a virtual machine may open.
+    /// Sets the number of queues that a virtual machine may open.
     pub fn queues(self, count: u16) -> Self {
         Self { queues: count, ..self }
     }
 
-    /// Leaves out the `vni` of the switch, for GRE without a key.
+    /// Omits the `vni` of the logical switch, for GRE without a key.
     pub fn without_key(self) -> Self {
         Self { keyed: false, ..self }
     }
@@ -171,7 +171,8 @@ impl Setup {
         Self { secured: true, ..self }
     }
 
-    /// Trusts a guest, counted from 1, for these protocols: the elements of `trusted`.
+    /// Trusts a guest, counted from 1, for these protocols. `protocols` contains the elements of
+    /// the key `trusted`.
     pub fn trusted(mut self, guest: usize, protocols: &str) -> Self {
         self.trusted.push((guest, protocols.to_owned()));
         self
@@ -202,7 +203,8 @@ impl Host {
 
 /// One guest.
 pub struct Guest {
-    /// `g1`, `g2` and so on in the order of the network file, those of `h1` first.
+    /// `g1`, `g2` and so on in the order of the network file, in which the guests of `h1` come
+    /// first.
     pub name: String,
     /// The index of its host in [`Lab::hosts`].
     pub host: usize,
@@ -219,11 +221,11 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// A guest whose addresses end in `number`. It is in no network file yet.
+    /// A guest whose addresses end in `number`. It is not in the network file yet.
     pub fn new(number: u8, host: usize) -> Self {
         let name = format!("g{number}");
         let netns = TestHost::new(&name);
-        // Allows this process to open ping sockets there.
+        // Allows this process to open ping sockets in the namespace.
         netns.sysctl("net/ipv4/ping_group_range", "0 2147483647").expect("a sysctl can be set");
         Self {
             name,
@@ -251,8 +253,8 @@ impl Guest {
         self.join(&host.netns, &self.host_device(), mtu);
     }
 
-    /// Creates the veth pair with its other end in `netns`, named `device`, and gives the guest its
-    /// addresses.
+    /// Creates the veth pair of the guest, whose other end is in `netns` and named `device`, and
+    /// assigns the guest's addresses.
     fn join(&self, netns: &TestHost, device: &str, mtu: u16) {
         let peer = LinkSpec::new(device).mtu(mtu.into()).netns(netns).up();
         let spec = LinkSpec::new(GUEST_DEVICE).mac(self.mac).mtu(mtu.into()).up();
@@ -308,13 +310,13 @@ impl Lab {
         std::fs::write(self.network_file(), self.network_toml()).expect("a file can be written");
     }
 
-    /// Writes the network file for a changed setup. Daemons started later read it.
+    /// Changes the setup and writes its network file. Daemons that are started later read it.
     pub fn change_setup(&mut self, change: impl FnOnce(Setup) -> Setup) {
         self.setup = change(self.setup.clone());
         self.write_network();
     }
 
-    /// Writes the network file for another tunnel type. Daemons started later read it.
+    /// Changes the tunnel type and writes the network file. Daemons that are started later read it.
     pub fn change_tunnel(&mut self, tunnel: &str) {
         self.setup.tunnel = tunnel.to_owned();
         self.write_network();
@@ -346,7 +348,7 @@ impl Lab {
         self.add_addresses();
     }
 
-    /// Creates the veth pair between the hosts again, with the old names.
+    /// Creates the veth pair between the hosts again, with the old names and without addresses.
     pub fn join_without_addresses(&mut self) {
         let [a, b] = &self.hosts;
         let peer = LinkSpec::new(&b.uplink.name).netns(&b.netns).up();
@@ -402,7 +404,7 @@ impl Lab {
         Daemon::spawn_with_stderr(&self.hosts[host], &file, &control, &self.arguments(), stderr)
     }
 
-    /// Starts the daemon of one host with further options, and waits until its ports are up.
+    /// Starts the daemon of one host with additional options, and waits until its ports are up.
     pub fn start_with(&self, host: usize, options: &[&str]) -> Daemon {
         let arguments = [&self.arguments(), options].concat();
         let (file, control) = (self.network_file(), self.control(host));
@@ -422,7 +424,7 @@ impl Lab {
         let daemons = [0, 1].map(|host| self.spawn(host));
         daemons.iter().for_each(Daemon::wait_ready);
         for daemon in &daemons {
-            // The kernel may report late that a new uplink has a carrier.
+            // The kernel may take a while to report that a new uplink has a carrier.
             wait_until(PATIENCE, "the uplink is up and the end points are resolved", || {
                 let shown = daemon.show();
                 let mut endpoints = shown.endpoints.iter();
@@ -494,7 +496,7 @@ impl Lab {
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// Creates it under a name that nobody else uses.
+    /// Creates the directory under a unique name.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -511,7 +513,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // A directory that cannot be removed is only a leftover temporary file.
+        // Errors are ignored: the directory is only temporary.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

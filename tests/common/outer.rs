@@ -1,4 +1,4 @@
-//! Outer headers written field by field, so that tests can set each to a wrong value.
+//! Builds outer headers field by field, so that tests can set any field to a wrong value.
 
 use super::Host;
 use super::frames::frame;
@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::MacAddr;
 use wire::checksum::Sum;
 
-/// IP protocol number.
+/// The IP protocol number of TCP.
 pub const TCP: u8 = 6;
-/// IP protocol number.
+/// The IP protocol number of UDP.
 pub const UDP: u8 = 17;
-/// IP protocol number.
+/// The IP protocol number of GRE.
 pub const GRE: u8 = 47;
 
 /// ECN "congestion experienced" (RFC 3168 section 5).
@@ -47,7 +47,7 @@ impl Outer {
         }
     }
 
-    /// The same from the address of an unknown host.
+    /// The same addresses, except that the sender is an unknown host.
     pub fn as_stranger(self) -> Self {
         let src = match self.src {
             IpAddr::V4(ip) => Ipv4Addr::from(u32::from(ip) | 0x50).into(),
@@ -104,7 +104,7 @@ impl Outer {
         datagram
     }
 
-    /// The Internet checksum over pseudo header and transport packet.
+    /// The unfolded sum for the checksum over pseudo header and transport packet.
     pub fn transport_sum(&self, protocol: u8, transport: &[u8]) -> Sum {
         let addresses = Sum::of(&octets(self.src)).bytes(&octets(self.dst));
         addresses.u16(protocol.into()).u32(transport.len() as u32).bytes(transport)
@@ -123,16 +123,16 @@ fn octets(ip: IpAddr) -> Vec<u8> {
 pub struct SttSegment {
     /// The packet id.
     pub id: u32,
-    /// The frame length that it states.
+    /// The length of the frame, as the header states it.
     pub total: u16,
-    /// The offset in the frame that it states.
+    /// The offset in the frame, as the header states it.
     pub offset: u16,
     /// The TCP flags.
     pub flags: u8,
 }
 
 impl SttSegment {
-    /// Flags ACK and PSH, as STT requires.
+    /// The flags ACK and PSH, which STT requires.
     pub const FLAGS: u8 = 0x18;
 
     /// The TCP-shaped header and `payload`, in an Ethernet frame.

@@ -1,4 +1,4 @@
-//! Traffic between guests: pings, TCP streams and UDP datagrams, on ordinary sockets in their
+//! Traffic between guests: pings, TCP streams and UDP datagrams, with ordinary sockets in their
 //! namespaces.
 
 use super::{Guest, PATIENCE};
@@ -13,15 +13,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use testkit::host::TestHost;
 
-/// How long a TCP stream or a datagram may stall.
+/// How long a TCP stream or a datagram may make no progress.
 const STALL: Duration = Duration::from_secs(40);
 
-/// How long to wait for the first reply. On a busy machine the kernel is late to notice the carrier
-/// of a device, and adds the route of its IPv6 address only then. Without it, a guest answers
-/// neighbour solicitations, but no ping.
+/// How long to wait for the first reply. On a busy machine, the kernel detects the carrier of a
+/// device late, and adds the route of its IPv6 address only then. Without that route, a guest
+/// responds to neighbour solicitations, but not to pings.
 const FIRST_REPLY: Duration = Duration::from_secs(60);
 
-/// Pings until the first reply.
+/// Sends pings until the first reply.
 ///
 /// # Panics
 /// No reply arrives within a minute.
@@ -30,14 +30,14 @@ pub fn ping(from: &TestHost, to: IpAddr) {
         .unwrap_or_else(|error| panic!("no answer from {to}: {error}"));
 }
 
-/// Pings until the first reply, at most for `limit`.
+/// Sends pings until the first reply, for at most `limit`.
 ///
 /// # Errors
 /// No reply arrives.
 pub fn ping_within(from: &TestHost, to: IpAddr, limit: Duration) -> bench::Result<()> {
     let deadline = Instant::now() + limit;
-    // Without a route, no socket opens. The kernel adds that of an IPv6 address only after it has
-    // noticed the carrier of the device, which takes a moment on a busy machine.
+    // Without a route, the socket cannot be opened. The kernel adds the route of an IPv6 address
+    // only after it has detected the carrier of the device, which takes a while on a busy machine.
     let mut pinger = loop {
         match from.run(|| Pinger::open(to)) {
             Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
@@ -48,8 +48,8 @@ pub fn ping_within(from: &TestHost, to: IpAddr, limit: Duration) -> bench::Resul
 }
 
 /// Pseudo-random bytes that depend only on the seed. They repeat after a prime number of bytes, so
-/// the segments of a stream differ. Without optimization, it would take longer to generate the
-/// bytes of a stream than to send them.
+/// the segments of a stream differ. Generating all bytes of a stream in a build without
+/// optimization would take longer than sending them.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     static ONE_PERIOD: OnceLock<Vec<u8>> = OnceLock::new();
     let period = ONE_PERIOD.get_or_init(random_period);
@@ -62,7 +62,7 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A prime number.
+/// A prime number of bytes, after which the noise repeats.
 const NOISE_PERIOD: usize = 65_521;
 
 /// Pseudo-random bytes (xorshift64).
@@ -79,8 +79,8 @@ fn random_period() -> Vec<u8> {
     bytes
 }
 
-/// Sends broadcast datagrams in the network of the guests until `to` receives one: the first, if
-/// none is lost.
+/// Sends broadcast datagrams in the network of the guests until `to` receives one. Without packet
+/// loss, the first one is enough.
 ///
 /// # Panics
 /// None arrives within [`PATIENCE`].
@@ -103,7 +103,7 @@ pub fn broadcast(from: &Guest, to: &Guest) {
     panic!("{} heard no broadcast of {}", to.name, from.name);
 }
 
-/// Sends `len` bytes over TCP and compares all of them.
+/// Sends `len` bytes over TCP and compares all received bytes with them.
 ///
 /// # Panics
 /// The stream stalls for 40 s, breaks, or delivers other bytes.
@@ -123,7 +123,8 @@ pub fn tcp(from: &Guest, to: &Guest, family: u8, len: usize) {
     });
     let received = received.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(received.len(), len, "{what}: the length");
-    // In a development build, finding the place takes far longer than comparing all bytes at once.
+    // Without optimization, finding the first difference takes far longer than comparing all bytes
+    // at once.
     if sent != received {
         let place = sent.iter().zip(&received).position(|(a, b)| a != b);
         panic!("{what}: byte {place:?} differs");
@@ -157,8 +158,9 @@ pub fn tcp_receive(listener: &TcpListener, len: usize) -> std::io::Result<Vec<u8
     Ok(bytes)
 }
 
-/// A TCP server in a guest. It reads each connection to its end, then sends a line with the name of
-/// the guest and the address of the client, and what it has read. Stops when dropped.
+/// A TCP server in a guest. It reads each connection to its end. Then it sends a line with the name
+/// of the guest and the address of the client, followed by the bytes that it has read. Dropping it
+/// stops it.
 pub struct EchoServer {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -173,7 +175,8 @@ impl EchoServer {
     /// Listens at an address of the guest.
     pub fn start_at(guest: &Guest, address: SocketAddr) -> Self {
         let mut bound = guest.netns.run(|| TcpListener::bind(address));
-        // A program that another test starts at this moment has a closed listener until it runs.
+        // When another test starts a program at this moment, the child holds a copy of an old
+        // listener until it executes the program. So a used port is tried again.
         for _ in 0..100 {
             match &bound {
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
@@ -189,7 +192,7 @@ impl EchoServer {
         let thread = std::thread::spawn(move || {
             while !is_stopped.load(Ordering::Relaxed) {
                 match listener.accept() {
-                    // The client notices a connection that breaks.
+                    // Errors are ignored: the client notices a broken connection.
                     Ok((stream, _)) => drop(echo(stream, &name)),
                     Err(_) => std::thread::sleep(Duration::from_millis(5)),
                 }
@@ -202,7 +205,7 @@ impl EchoServer {
 impl Drop for EchoServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // A panic of the thread shows in the test's output.
+        // Errors are ignored: the test's output contains the panic message of the thread.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -226,7 +229,7 @@ pub struct Answer {
     pub client: IpAddr,
 }
 
-/// Sends `len` bytes to an [`EchoServer`], and compares all that come back.
+/// Sends `len` bytes to an [`EchoServer`], and compares the bytes that it returns.
 ///
 /// # Panics
 /// The connection is refused, stalls, breaks, or delivers other bytes.
@@ -254,7 +257,7 @@ pub fn tcp_echo(from: &Guest, to: SocketAddr, len: usize) -> Answer {
     Answer { server: server.to_owned(), client: client.parse().expect("an address") }
 }
 
-/// Sends one datagram of `len` bytes of payload and expects it back, unchanged.
+/// Sends one datagram with `len` bytes of payload, and expects the same bytes back.
 ///
 /// # Panics
 /// One of the two datagrams is lost or altered.
@@ -272,8 +275,8 @@ pub fn udp_echo(from: &Guest, to: &Guest, family: u8, len: usize) {
     assert!(bytes[..got] == sent, "{what}: {got} other bytes came back");
 }
 
-/// Receives a datagram. A read with a timeout is interrupted when the kernel freezes or traces the
-/// process for a moment, so an interrupted one is repeated.
+/// Receives a datagram. The kernel interrupts a read with a timeout when it freezes or traces the
+/// process, so an interrupted read is repeated.
 fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> std::io::Result<(usize, SocketAddr)> {
     loop {
         match socket.recv_from(bytes) {
@@ -283,7 +286,7 @@ fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> std::io::Result<(usize, Sock
     }
 }
 
-/// A UDP socket with a receive timeout at the address of a guest.
+/// A UDP socket at the address of a guest, with a receive timeout.
 pub fn udp_socket(guest: &Guest, family: u8) -> UdpSocket {
     let ip = guest.ip(family);
     let socket = guest.netns.run(|| UdpSocket::bind((ip, 0))).expect("a UDP socket");

@@ -1,8 +1,9 @@
-//! A guest that is a trunk: it forwards the frames of a machine behind it with VLAN tags.
+//! A guest that is a trunk: a machine behind it sends and receives frames, to which the guest adds
+//! VLAN tags.
 //!
-//! The machine is a namespace whose veth pair ends in the namespace of the guest. A thread there
-//! pushes and pops the tags, because not every kernel has 802.1Q devices, and none supports every
-//! TPID. Super-packets stay whole.
+//! The machine is a namespace, connected by a veth pair to the namespace of the guest. A thread
+//! there pushes and pops the tags. Kernel devices would not do, because some kernels have no 802.1Q
+//! devices, and none supports every TPID. Super-packets are not segmented.
 
 use super::{GUEST_DEVICE, Guest};
 use netdev::Netns;
@@ -18,16 +19,16 @@ use std::time::Duration;
 use wire::EtherType;
 use wire::vlan::Tag;
 
-/// The end of the veth pair in the namespace of the guest.
+/// The name of the veth end in the namespace of the guest.
 const LOWER: &str = "lower";
-/// Offset between the number of the guest and that of the machine behind it.
+/// The difference between the number of the machine and that of the guest.
 const NUMBER: u8 = 100;
 /// How often the thread checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A trunk guest and the machine behind it.
 pub struct Trunk {
-    /// The machine behind it: a namespace with the MAC address of the guest.
+    /// The machine behind the guest: a namespace with the MAC address of the guest.
     pub inside: Guest,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -57,7 +58,8 @@ impl Trunk {
         Self { inside, stop, thread: Some(thread) }
     }
 
-    /// Turns off segmentation offload of the machine behind it, so that it sends no super-packets.
+    /// Disables segmentation offload of the machine behind the guest, so that it sends no
+    /// super-packets.
     pub fn without_segmentation(&self) {
         let netns: &Netns = &self.inside.netns;
         let features = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-generic-segmentation"];
@@ -93,7 +95,7 @@ fn relay(lower: &PacketSocket, upper: &PacketSocket, tags: &[Tag], stop: &Atomic
             send(upper, &packet);
         }
         while receive(upper, &mut packet) {
-            // Frames with other tags are for the guest itself.
+            // Frames with other tags are addressed to the guest itself, and are not forwarded.
             if tags.iter().all(|&tag| flow::pop_vlan(&mut packet) == Some(tag)) {
                 send(lower, &packet);
             }
@@ -112,7 +114,7 @@ fn receive(socket: &PacketSocket, packet: &mut PacketBuf) -> bool {
             }
             true
         }
-        // weft removes the interface when it stops.
+        // The interface is missing when weft has stopped and removed it.
         Ok(None) | Err(IoError::DeviceGone | IoError::LinkDown) => false,
         Err(error) => panic!("a packet socket fails: {error}"),
     }

@@ -1,4 +1,4 @@
-//! `weft doctor` on a whole machine: faults that cannot be confined to a namespace, and features
+//! Tests `weft doctor` in an emulated machine: faults that affect the whole machine, and features
 //! that only another kernel has.
 
 use crate::common::daemon::WEFT;
@@ -14,7 +14,7 @@ use testkit::merging::Merging;
 const BACKLOG: &str = "net/core/netdev_max_backlog";
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
 const CONNTRACK_COUNT: &str = "net/netfilter/nf_conntrack_count";
-/// Connections that the test has tracked.
+/// The number of connections that the test makes the kernel track.
 const TRACKED: u16 = 20;
 
 #[test]
@@ -25,7 +25,7 @@ fn segments_behind_tags_are_merged_as_predicted() {
     let nic = lab.receiver.run(|| NicFacts::read(device)).expect("a device");
     for (tunnel, tags) in [(TunnelType::Vlan, &[0x8100][..]), (TunnelType::QinQ, &[0x88a8, 0x8100])]
     {
-        // This kernel has 802.1Q.
+        // This kernel supports 802.1Q, so it merges tagged segments.
         assert!(lab.merges(tags), "{tunnel}");
         assert_eq!(
             tunnel_support(&nic, tunnel, OuterHeaders::DEFAULT).gro.outcome,
@@ -35,7 +35,7 @@ fn segments_behind_tags_are_merged_as_predicted() {
     }
 }
 
-/// The sysctl, its faulty value, the check that finds it, and the severity.
+/// For each fault: the sysctl, its faulty value, the check that detects it, and the severity.
 const FAULTS: &[(&str, &str, &str, &str)] = &[
     (BACKLOG, "1000", "backlog", "warn"),
     (CONNTRACK_MAX, "22", "conntrack", "warn"),
@@ -74,14 +74,14 @@ fn single_fault_of_the_machine_gives_one_finding_and_its_command_fixes_it() {
     }
 }
 
-/// The report of `weft doctor`.
+/// The JSON report of `weft doctor`.
 fn doctor(arguments: &[&str]) -> Value {
     let output = Command::new(WEFT).args(["doctor", "--json"]).args(arguments).output();
     let output = output.expect("weft can be started");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// The check, the level and the command of each finding that is worse than PASS.
+/// The check, the level and the suggested command of each finding that is worse than PASS.
 fn wrong(report: &Value) -> Vec<(String, String, String)> {
     let findings = report["findings"].as_array().expect("findings").iter();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -103,11 +103,11 @@ fn get(key: &str) -> String {
     text.unwrap_or_else(|error| panic!("{key}: {error}")).trim().to_owned()
 }
 
-/// Has the kernel track a UDP connection from this port, like `conntrack --create`.
+/// Makes the kernel track a UDP connection from this port, like `conntrack --create`.
 fn track(port: u16) {
     const NETLINK_NETFILTER: isize = 12;
     const NEW: u16 = 1 << 8;
-    /// Request, acknowledge, exclusive, create.
+    /// The netlink flags REQUEST, ACK, EXCL and CREATE.
     const FLAGS: u16 = 1 | 4 | 0x200 | 0x400;
     const NESTED: u16 = 1 << 15;
     const UDP: u8 = 17;

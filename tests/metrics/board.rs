@@ -1,5 +1,5 @@
-//! The Grafana board as a page: its panels in their places, with the values that Prometheus has.
-//! Debian has no Grafana, so this draws what the documents show.
+//! Draws the Grafana board as a web page: its panels in their places, with the values from
+//! Prometheus. Debian has no Grafana, so the pictures in the documents are drawn by this code.
 
 use super::prometheus::{Prometheus, expand, packaged};
 use serde_json::{Map, Value};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The width of the page, and the height of a row of Grafana's grid, in pixels.
 const WIDTH: u64 = 1600;
 const ROW_HEIGHT: u64 = 34;
-/// Series of a panel that its legend names.
+/// The maximum number of series that a panel's legend names.
 const MAX_NAMED: usize = 6;
 const COLORS: [&str; 10] = [
     "#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#e377c2",
@@ -28,7 +28,7 @@ svg { display: block }
 .stat { font-size: 30px; margin-right: 6px }
 .none { color: #999; margin-top: 60px; text-align: center }";
 
-/// One series of an answer: seconds since its begin, and values.
+/// One series of a query result: seconds since the beginning, and values.
 pub struct Series {
     pub labels: Map<String, Value>,
     pub points: Vec<(f64, f64)>,
@@ -40,7 +40,7 @@ impl Series {
     }
 }
 
-/// The file of the board.
+/// The JSON definition of the board.
 pub struct Board(Value);
 
 impl Board {
@@ -59,7 +59,8 @@ impl Board {
         targets.flatten().map(|target| target["expr"].as_str().expect("an expression"))
     }
 
-    /// Has a browser draw the board with the values of the last `span` in `picture`, a PNG file.
+    /// Makes a browser draw the board with the values of the last `span` into `picture`, a PNG
+    /// file.
     pub fn draw(&self, prometheus: &Prometheus<'_>, span: Duration, folder: &Path, picture: &Path) {
         let mut height = 0;
         let mut page = format!("<!doctype html><meta charset=utf-8><style>{STYLE}</style>");
@@ -99,14 +100,14 @@ impl Board {
             .expect("timeout can be started");
         assert!(status.success(), "chromium: {status}");
         let png = fs::read(picture).expect("the browser has written the picture");
-        // The size is in the first chunk.
+        // A PNG file has its size in the first chunk.
         let number = |at: usize| png.get(at..at + 4).map(|word| word.try_into().expect("4 bytes"));
         let size = [16, 20].map(|at| number(at).map_or(0, u32::from_be_bytes));
         assert_eq!(size.map(u64::from), [WIDTH, height], "{}", picture.display());
     }
 }
 
-/// The inside of a panel.
+/// Draws the content of a panel.
 fn draw_panel(
     prometheus: &Prometheus<'_>,
     panel: &Value,
@@ -135,7 +136,7 @@ fn draw_panel(
     chart(&all, unit, span, width, height)
 }
 
-/// The legend of a series: labels replace `{{label}}`.
+/// The legend text of a series, in which the series' labels replace `{{label}}`.
 fn name(format: &str, series: &Series) -> String {
     series.labels.iter().fold(format.to_owned(), |text, (label, value)| {
         text.replace(&format!("{{{{{label}}}}}"), value.as_str().unwrap_or_default())
@@ -143,7 +144,7 @@ fn name(format: &str, series: &Series) -> String {
 }
 
 fn chart(all: &[(String, Series)], unit: &str, span: Duration, width: u64, height: u64) -> String {
-    /// The place of the numbers at the left and at the bottom.
+    /// The space for the numbers at the left and at the bottom.
     const LEFT: f64 = 58.0;
     const BOTTOM: f64 = 16.0;
     const TOP: f64 = 10.0;
@@ -233,7 +234,7 @@ fn show(value: f64, unit: &str) -> String {
     }
 }
 
-/// A number with at most two places.
+/// A number with at most two decimal places.
 fn short(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

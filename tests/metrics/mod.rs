@@ -1,5 +1,5 @@
-//! Metrics of a running daemon: they are what the commands show, Prometheus takes them, and no
-//! client disturbs the daemon.
+//! Tests the metrics of a running daemon: they equal the output of the commands, Prometheus accepts
+//! them, and no client disturbs the daemon.
 
 mod board;
 mod prometheus;
@@ -20,22 +20,22 @@ use std::path::Path;
 use testkit::host::{TestHost, wait_until};
 use testkit::require_root;
 
-/// Where daemons serve metrics by TCP.
+/// The TCP address at which daemons serve metrics.
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9478);
 const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nHost: weft\r\n\r\n";
 const OPEN_METRICS: &str = "GET /metrics HTTP/1.1\r\nHost: weft\r\n\
      Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n\r\n";
-/// Clients served at the same time.
+/// The number of clients that are served at the same time.
 const MAX_CLIENTS: usize = 4;
 
-/// An answer: its status, its head and its body.
+/// A response: its status, its head and its body.
 struct Answer {
     status: u16,
     head: String,
     body: String,
 }
 
-/// Sends a request, and reads the answer until the end of the connection.
+/// Sends a request, and reads the response until the connection ends.
 fn ask(mut stream: impl Read + Write, request: &[u8]) -> Answer {
     stream.write_all(request).expect("a request is sent");
     let mut text = String::new();
@@ -43,12 +43,12 @@ fn ask(mut stream: impl Read + Write, request: &[u8]) -> Answer {
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
     let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
-    // Prometheus does not tell the length of a long answer.
+    // The header Content-Length may be absent: Prometheus omits it for a long response.
     assert!(length.is_none_or(|length| length.parse() == Ok(body.len())), "{head}");
     Answer { status, head: head.to_owned(), body: body.to_owned() }
 }
 
-/// Connects to the TCP address on a host.
+/// Connects to a TCP address on a host.
 fn connect(host: &TestHost, address: SocketAddr) -> TcpStream {
     let stream = host.run(|| TcpStream::connect(address)).expect("the daemon listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket has timeouts");
@@ -61,7 +61,7 @@ fn connect_unix(path: &Path) -> UnixStream {
     stream
 }
 
-/// The samples of a text, by name with labels.
+/// The samples in the text format, by name with labels.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let sample = |line: &str| {
@@ -78,7 +78,7 @@ pub fn scrape(path: &Path) -> BTreeMap<String, f64> {
     samples(&answer.body)
 }
 
-/// Sends frames of which some are dropped, until the daemon has counted them.
+/// Sends frames, of which some are dropped, until the daemon has counted them.
 fn send_and_drop(lab: &Lab, daemon: &Daemon) {
     let (near, far) = lab.ends();
     traffic::ping(&near.netns, far.ip(4));
@@ -100,7 +100,8 @@ fn metrics_are_what_the_commands_show() {
         let mode = fs::metadata(&path).expect("a socket").permissions().mode() & 0o777;
         assert_eq!(mode, 0o600);
         send_and_drop(&lab, &daemons[0]);
-        // Guests send on their own, so that counters may grow between two questions.
+        // Guests send packets by themselves, so counters may grow between two requests. Then both
+        // are repeated.
         let mut found = None;
         wait_until(PATIENCE, "nothing is counted between two questions", || {
             let before = daemons[0].show();
@@ -177,10 +178,10 @@ fn requests_that_are_wrong_slow_or_too_many_disturb_nobody() {
         let shown = String::from_utf8_lossy(&request[..request.len().min(40)]);
         assert_eq!(status(request), expected, "{shown:?}");
     }
-    // A client that ends without a request.
+    // A client that disconnects without a request.
     drop(connect(host, ADDRESS));
     let mut silent = Vec::new();
-    // On a busy machine, a client may have to go before the last one has come.
+    // On a busy machine, the first clients may time out before the last one has connected.
     wait_until(PATIENCE, "a client too many is refused", || {
         silent = (0..MAX_CLIENTS).map(|_| connect(host, ADDRESS)).collect();
         let refused = ask(connect(host, ADDRESS), SCRAPE.as_bytes());
@@ -194,7 +195,7 @@ fn requests_that_are_wrong_slow_or_too_many_disturb_nobody() {
         status(SCRAPE.as_bytes()) == 200
     });
     drop(silent);
-    // Clients that do not read their answers.
+    // Clients that do not read their responses.
     let deaf: Vec<_> = (1..MAX_CLIENTS)
         .map(|_| {
             let mut stream = connect(host, ADDRESS);
@@ -216,7 +217,7 @@ fn daemon_does_not_start_when_it_cannot_serve_metrics() {
     let file = lab.dir.path().join("file");
     fs::write(&file, "text").expect("a file can be written");
     let of_file = format!("unix:{}", file.display());
-    // 1: the address may be there later, so a service manager shall try again.
+    // Exit code 1: the address may become available later, so a service manager should retry.
     for (metrics, code, reason) in [
         ("127.0.0.1:9478", 1, "cannot serve metrics at 127.0.0.1:9478: choose another address"),
         ("192.0.2.77:9478", 1, "cannot serve metrics at 192.0.2.77:9478"),

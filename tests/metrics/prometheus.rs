@@ -1,5 +1,5 @@
-//! Debian's Prometheus scrapes two daemons: it accepts the metrics, the rules and every query of
-//! the board.
+//! Tests that Debian's Prometheus, which scrapes two daemons, accepts the metrics, the rules and
+//! every query of the Grafana board.
 
 use super::board::{Board, Series};
 use super::{ADDRESS, Answer, SCRAPE, ask, connect};
@@ -15,28 +15,28 @@ use testkit::host::{TestHost, wait_until};
 use testkit::{require_program, require_root};
 use wire::MacAddr;
 
-/// Where Prometheus answers, in the namespace of `h1`.
+/// The address at which Prometheus responds, in the namespace of `h1`.
 const PROMETHEUS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
-/// Grafana replaces this by a time of at least four scrapes.
+/// The value for Grafana's variable `$__rate_interval`: a time of at least four scrapes.
 const RATE_INTERVAL: &str = "5s";
-/// With this variable, the test collects data for [`PICTURE_TIME`], and writes the picture of the
-/// board to the path that is its value.
+/// If this variable is set, the test collects data for [`PICTURE_TIME`], and writes a picture of
+/// the board to the path in the variable.
 const PICTURE: &str = "WEFT_BOARD_PICTURE";
 const PICTURE_TIME: Duration = Duration::from_secs(120);
 
-/// A file of `packaging/metrics`.
+/// The path of a file in `packaging/metrics`.
 pub fn packaged(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/metrics").join(name)
 }
 
-/// A running Prometheus. It ends on drop.
+/// A running Prometheus. Dropping it ends it.
 pub struct Prometheus<'l> {
     host: &'l TestHost,
     child: Child,
 }
 
 impl<'l> Prometheus<'l> {
-    /// Scrapes `targets` once in a second.
+    /// Starts Prometheus, which scrapes `targets` once per second.
     fn start(lab: &'l Lab, targets: &[String]) -> Self {
         let folder = lab.dir.path().join("prometheus");
         fs::create_dir(&folder).expect("a directory can be made");
@@ -68,12 +68,12 @@ impl<'l> Prometheus<'l> {
     }
 
     fn get(&self, target: &str) -> Answer {
-        // An HTTP/1.0 client gets no chunks.
+        // With HTTP/1.0, the response is not split into chunks.
         let request = format!("GET {target} HTTP/1.0\r\nHost: prometheus\r\n\r\n");
         ask(connect(self.host, PROMETHEUS), request.as_bytes())
     }
 
-    /// The data of an answer of its API.
+    /// The data in a response of the Prometheus API.
     fn api(&self, target: &str) -> Value {
         let Answer { status, body, .. } = self.get(&format!("/api/v1/{target}"));
         assert_eq!(status, 200, "{target}: {body}");
@@ -82,7 +82,7 @@ impl<'l> Prometheus<'l> {
         answer["data"].take()
     }
 
-    /// The values of a query now.
+    /// The current values of a query.
     fn query(&self, expression: &str) -> Vec<f64> {
         let data = self.api(&format!("query?query={}", percent_encode(expression)));
         let found = data["result"].as_array().expect("a vector").iter();
@@ -111,7 +111,7 @@ impl<'l> Prometheus<'l> {
 
 impl Drop for Prometheus<'_> {
     fn drop(&mut self) {
-        // Nobody needs its data.
+        // Its data is no longer needed, so it is killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -129,7 +129,7 @@ fn percent_encode(text: &str) -> String {
     text.bytes().map(encode).collect()
 }
 
-/// An expression of the board with its variables replaced, as Grafana does.
+/// An expression of the board, in which the variables are replaced, as Grafana does.
 pub fn expand(expression: &str) -> String {
     let expanded = expression.replace("$__rate_interval", RATE_INTERVAL);
     let expanded = expanded.replace("$instance", ".*").replace("$port", ".*");
@@ -137,7 +137,7 @@ pub fn expand(expression: &str) -> String {
     expanded
 }
 
-/// Runs promtool; it must succeed and say nothing on standard error.
+/// Runs promtool, which must succeed and write nothing to standard error.
 fn promtool(arguments: &[&str], input: Option<&str>) {
     let mut command = Command::new("promtool");
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::piped());
@@ -151,7 +151,7 @@ fn promtool(arguments: &[&str], input: Option<&str>) {
     assert!(output.status.success() && said.is_empty(), "{arguments:?}: {printed}\n{said}");
 }
 
-/// Traffic of all kinds: new flows, streams, and frames that are dropped.
+/// Generates traffic of all types: new flows, streams, and frames that are dropped.
 struct Traffic<'l> {
     lab: &'l Lab,
     socket: FrameSocket,
@@ -164,7 +164,7 @@ impl<'l> Traffic<'l> {
         Self { lab, socket, turn: 0 }
     }
 
-    /// Sends some. It rises and falls, for the picture.
+    /// Sends one round of traffic. Its amount rises and falls, so that the picture shows curves.
     fn send(&mut self) {
         let (near, far) = self.lab.ends();
         let [high, low] = self.turn.to_be_bytes();
@@ -182,7 +182,7 @@ impl<'l> Traffic<'l> {
     }
 }
 
-/// Waits until each rule was evaluated without an error.
+/// Waits until each rule has been evaluated without an error. Returns the number of rules.
 fn rules_are_healthy(prometheus: &Prometheus<'_>) -> usize {
     let mut count = 0;
     wait_until(PATIENCE, "all rules were evaluated", || {
@@ -198,7 +198,8 @@ fn rules_are_healthy(prometheus: &Prometheus<'_>) -> usize {
     count
 }
 
-/// Waits until each query of the board has values. Those about OVN have none without it.
+/// Waits until each query of the board has values, except queries about OVN, which is not used
+/// here.
 fn board_has_values(prometheus: &Prometheus<'_>, board: &Board, traffic: &mut Traffic<'_>) {
     let expressions: Vec<_> = board.expressions().map(expand).collect();
     assert!(expressions.len() > 30, "{} queries", expressions.len());
@@ -259,7 +260,7 @@ fn prometheus_takes_metrics_rules_and_all_queries_of_the_board() {
     assert_eq!(prometheus.query("ALERTS{alertstate=\"firing\"}"), [0.0; 0], "all is well");
     let recorded = prometheus.query("instance:weft_port_receive_bytes:rate5m");
     assert!(recorded.iter().all(|rate| *rate > 0.0) && recorded.len() == 2, "{recorded:?}");
-    // Only OpenMetrics has this type.
+    // This type exists only in OpenMetrics, so Prometheus must have requested that format.
     let metadata = prometheus.api("metadata?metric=weft_build");
     assert_eq!(metadata["weft_build"][0]["type"], "info", "{metadata}");
     let text = ask(connect(&lab.hosts[0].netns, ADDRESS), SCRAPE.as_bytes()).body;

@@ -1,5 +1,5 @@
-//! What a host of an OVN announces without a request: addresses to physical networks, and routers
-//! to guests.
+//! Tests the announcements that a host of an OVN sends without a request: addresses to physical
+//! networks, and router advertisements to guests.
 
 use super::localnet::{add_provider, add_router, start_one};
 use super::{Hosts, lab, lab_of, switch};
@@ -15,12 +15,12 @@ use testkit::ovn::Ovn;
 use wire::{ArpPacket, ArpRepr, EtherType, EthernetPacket, MacAddr};
 use wire::{Icmpv6Packet, Icmpv6Repr, Ipv6Packet, NdRepr};
 
-/// The MAC address of the router outside.
+/// The MAC address of the router port toward the physical network.
 const ROUTER: &str = "02:00:00:00:ff:02";
-/// A MAC address that nobody has.
+/// A MAC address that no device has.
 const WRONG: &str = "02:00:00:00:99:99";
 
-/// The station and address that a frame announces.
+/// The MAC and IP address that a frame announces.
 fn announced(frame: &[u8]) -> Option<(MacAddr, IpAddr)> {
     let ethernet = EthernetPacket::new_checked(frame).ok()?;
     match ethernet.ethertype() {
@@ -36,8 +36,8 @@ fn announced(frame: &[u8]) -> Option<(MacAddr, IpAddr)> {
     }
 }
 
-/// The source of a message of neighbour discovery, with the address if it is an unsolicited
-/// advertisement of one. `None` for other frames, except router advertisements.
+/// The source of a neighbour discovery message, with the announced address if it is an unsolicited
+/// advertisement. `None` for other frames, except router advertisements.
 fn discovery(ethernet: &EthernetPacket<&[u8]>) -> Option<(Ipv6Addr, Option<Ipv6Addr>)> {
     let ip = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
     let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
@@ -69,7 +69,7 @@ fn physical_network_learns_the_addresses_of_a_host_without_asking() {
         format!("lsp-set-addresses {0} '{1} {2} {3}'", plain.name, plain.mac, plain.ip4, plain.ip6),
     ]);
     let (database, daemon) = start_one(&lab, &ovn, &[first, second, plain]);
-    // What the machine outside knows is wrong, until it is told better.
+    // The neighbour entries of the machine outside are wrong until the announcements correct them.
     let stale: [String; 2] = [OUTSIDE[0].to_owned(), plain.ip6.to_string()];
     for address in &stale {
         ip(
@@ -104,14 +104,14 @@ fn physical_network_learns_the_addresses_of_a_host_without_asking() {
     wait_until(PATIENCE, "the machine outside knows the guest", || {
         known(&stale[1]).contains(&plain.mac.to_string())
     });
-    // An address that is added later.
+    // An address that is added later must be announced too.
     ovn.nbctl(&format!("lr-nat-add lr0 dnat_and_snat 172.16.9.77 {}", plain.ip4));
     expected.insert(of(router, "172.16.9.77"));
     let seen = wait_for("the new address is announced", &expected);
-    // Guests behind the router are in no physical network.
+    // Addresses of guests behind the router are not announced to the physical network.
     let hidden = [first.mac, second.mac];
     assert!(seen.iter().all(|(mac, _)| !hidden.contains(mac)), "{seen:?}");
-    // They end: the last one is sent 31 seconds after the first second.
+    // The announcements must end. The last one is due 31 seconds after the first.
     std::thread::sleep(Duration::from_secs(33));
     socket.pending();
     std::thread::sleep(Duration::from_secs(17));
@@ -138,7 +138,7 @@ fn router_advertises_itself_to_the_guests_of_each_host() {
             .to_owned(),
     ]);
     let sockets = [near, far].map(|guest| {
-        // The kernel asks for no router, but listens.
+        // The kernel does not solicit routers, but accepts their advertisements.
         for (key, value) in
             [("router_solicitations", "0"), ("accept_ra", "1"), ("addr_gen_mode", "0")]
         {
@@ -156,7 +156,7 @@ fn router_advertises_itself_to_the_guests_of_each_host() {
         let route = ip(guest, "-6 route show default");
         assert!(route.contains("via fe80::ff:fe00:ff01"), "{route}");
     }
-    // Each host tells its own guests, and no others: three to five times in this time.
+    // Each host sends advertisements only to its own guests: three to five in this time.
     sockets.iter().for_each(|socket| drop(socket.pending()));
     std::thread::sleep(Duration::from_millis(12_500));
     let counts = sockets.each_ref().map(|socket| {

@@ -1,4 +1,4 @@
-//! Load balancers and stateful ACLs of an OVN.
+//! Tests load balancers and stateful ACLs of an OVN.
 
 use super::{Hosts, lab_of, switch};
 use crate::commands::call::weft;
@@ -21,8 +21,8 @@ const GATEWAYS: [&str; 2] = ["192.168.7.254", "fd77::fe"];
 const BACKEND_PORT: u16 = 8080;
 const STREAM: usize = 300_000;
 
-/// A router on the switch of the guests, a load balancer on the switch for these backends, and ACLs
-/// that let guests open connections to port 8080 of `far` and to nothing else.
+/// Configures a router on the guests' logical switch, a load balancer on that switch with these
+/// backends, and ACLs. The ACLs let guests open connections only to port 8080 of `far`.
 pub fn configure(ovn: &Ovn, lab: &Lab, backends: &[&Guest]) {
     let guests: Vec<&Guest> = lab.guests.iter().collect();
     let (_, far) = lab.ends();
@@ -72,7 +72,7 @@ fn load_balancer_spreads_connections_and_acls_follow_them() {
     ovn.nbctl("--wait=hv sync");
     for offloads in [true, false] {
         if !offloads {
-            // Now the kernel of each guest checks every checksum.
+            // Without offloads, the kernel of each guest verifies every checksum.
             lab.guests.iter().for_each(|guest| carry_wire_frames(&guest.netns, GUEST_DEVICE));
         }
         for family in [4, 6] {
@@ -80,7 +80,7 @@ fn load_balancer_spreads_connections_and_acls_follow_them() {
             for from in [client, near, far] {
                 let answers = (0..16).map(|_| traffic::tcp_echo(from, vip(family), STREAM));
                 let answers: BTreeSet<Answer> = answers.collect();
-                // A backend that reaches itself sees the address of the load balancer.
+                // A backend that connects to itself sees the load balancer's address as the source.
                 let seen = |by: &Guest| match by.name == from.name {
                     true => vip(family).ip(),
                     false => from.ip(family),
@@ -96,7 +96,8 @@ fn load_balancer_spreads_connections_and_acls_follow_them() {
     hosts.stop(&ovn);
 }
 
-/// The backends of the connections that a host tracks to the IPv4 address of the load balancer.
+/// The backends of the tracked connections on a host whose destination is the load balancer's IPv4
+/// address.
 fn tracked_backends(lab: &Lab) -> BTreeSet<String> {
     let (_, shown, _) = weft(&lab.control(0), &["ct"]);
     let to_vip = format!("-> {} ", vip(4));
@@ -134,7 +135,7 @@ fn connections_to_a_removed_backend_end_when_the_load_balancer_says_so() {
         ));
         left
     };
-    // By default, connections to a removed backend go on.
+    // By default, connections to a removed backend continue.
     assert_eq!(without("false", near, far), both);
     assert_eq!(without("true", near, far), BTreeSet::from([far.ip4.to_string()]));
     assert_eq!(without("true", far, near), BTreeSet::from([near.ip4.to_string()]));
@@ -143,7 +144,7 @@ fn connections_to_a_removed_backend_end_when_the_load_balancer_says_so() {
     hosts.stop(&ovn);
 }
 
-/// Nobody may open a connection to another port of the guest that the ACLs protect.
+/// Checks that no guest can open a connection to another port of the guest that the ACLs protect.
 fn assert_new_connections_are_refused(lab: &Lab) {
     let (near, far) = lab.ends();
     let _server = EchoServer::start(far, 4, BACKEND_PORT + 1);

@@ -1,5 +1,5 @@
-//! What load balancers and routers of an OVN remember of their clients: source-address affinity,
-//! and the next hop of each connection.
+//! Tests the state that load balancers and routers of an OVN keep for their clients: source-address
+//! affinity, and the next hop of each connection.
 
 use super::{Hosts, address_routed, balanced, gateway, lab_of, routed_ip, switch};
 use crate::commands::call::{weft, weft_json};
@@ -17,14 +17,15 @@ use traffic::EchoServer;
 const STREAM: usize = 100_000;
 const SERVER_PORT: u16 = 8080;
 
-/// The backends that serve connections of a client, one after another.
+/// Opens connections of a client one after another. Returns the backends that served them.
 pub fn backends_of(client: &Guest, vip: SocketAddr, connections: usize) -> BTreeSet<String> {
-    // Short streams find their backends, too.
+    // The first stream is long. Short ones suffice to find the backend of a connection.
     let len = |at| if at == 0 { STREAM } else { 100 };
     (0..connections).map(|at| traffic::tcp_echo(client, vip, len(at)).server).collect()
 }
 
-/// Waits until no connection of a client is refused: its program no longer has backends that fail.
+/// Waits until no connection of a client is refused, which means that its load balancer has no
+/// failed backend any more.
 pub fn wait_accepted(client: &Guest, vip: SocketAddr) {
     let connect = || TcpStream::connect_timeout(&vip, Duration::from_secs(1));
     wait_until(PATIENCE, &format!("{vip} accepts all connections"), || {
@@ -47,7 +48,7 @@ fn client_keeps_its_backend_when_the_load_balancer_has_affinity() {
         let vip = balanced::vip(family);
         let served = backends_of(client, vip, 12);
         assert_eq!(served.len(), 1, "IPv{family}: {served:?}");
-        // The load balancer loses this backend: the other one serves the client.
+        // The backend that serves the client is removed, so the other one must serve it.
         let [kept, lost] = match served.contains(&near.name) {
             true => [far, near],
             false => [near, far],
@@ -66,11 +67,11 @@ fn client_keeps_its_backend_when_the_load_balancer_has_affinity() {
     hosts.stop(&ovn);
 }
 
-/// The address of clients behind both next hops.
+/// The address of the clients behind both next hops.
 const BEHIND: &str = "10.5.0.1";
 
-/// Both next hops lead to clients with the same address, so that a reply which takes the other one
-/// never arrives.
+/// Clients behind both next hops have the same address. So a reply that takes the wrong next hop
+/// never arrives at its client.
 #[test]
 fn replies_take_the_next_hop_of_their_connection() {
     require_ovn!();
@@ -130,11 +131,11 @@ fn replies_take_the_next_hop_of_their_connection() {
     hosts.stop(&ovn);
 }
 
-/// The stages of load balancers that differ with affinity.
+/// The logical stages whose load balancer flows depend on affinity.
 const STAGES: [&str; 4] =
     ["ls_in_pre_stateful", "ls_in_lb_aff_check", "ls_in_lb", "ls_in_lb_aff_learn"];
 
-/// The flows of load balancers in a list of flows: stage, priority, match and actions.
+/// The load balancer flows in a list of flows: stage, priority, match and actions.
 fn balancer_flows(list: &str) -> BTreeSet<String> {
     let of_stage = |line: &&str| STAGES.iter().any(|stage| line.contains(&format!("({stage} ")));
     let flows = list.lines().filter(of_stage).filter_map(|line| {
@@ -173,7 +174,7 @@ fn affinity_of_a_network_file_becomes_what_northd_makes_of_it() {
     command.args(["flows", "--logical"]).arg(&file);
     let ours = run(command, b"");
     std::fs::remove_file(&file).expect("the file is there");
-    // weft also compares the virtual address when it uses an affinity.
+    // weft also compares the virtual address when it applies an affinity.
     let is_to_vip = [
         ("ip4.dst == 10.9.9.9 && udp.dst == 80", "ip4"),
         ("ip6.dst == fd99::9 && tcp.dst == 80", "ip6"),

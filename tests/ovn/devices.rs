@@ -1,4 +1,4 @@
-//! Devices of a host of an OVN that come and go.
+//! Tests devices of an OVN host that are removed and created.
 
 use super::{Hosts, LocalDatabase, is_silent, lab, switch, wait_up};
 use crate::common::{Daemon, Host, PATIENCE, traffic};
@@ -6,7 +6,7 @@ use crate::peers::program::{command, run};
 use testkit::host::wait_until;
 use testkit::ovn::Ovn;
 
-/// Gives a device of a host another name.
+/// Renames a device of a host.
 fn rename(host: &Host, from: &str, to: &str) {
     for arguments in [format!("{from} down"), format!("{from} name {to}"), format!("{to} up")] {
         let mut ip = host.netns.command(command("ip"));
@@ -31,7 +31,7 @@ fn port_is_released_while_it_has_no_device() {
     let before = ofport();
     for _ in 0..2 {
         rename(host, &device, "elsewhere");
-        // The port is released.
+        // The port must be released.
         ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=false", near.name));
         wait_until(PATIENCE, "the database says so", || {
             ofport() == format!("-1\n\"there is no device {device}\"\n")
@@ -45,7 +45,7 @@ fn port_is_released_while_it_has_no_device() {
         wait_until(PATIENCE, "the port has its number again", || ofport() == before);
         traffic::ping(&far.netns, near.ip(4));
     }
-    // A device that comes after its interface was added to the database.
+    // The device is created after its interface was added to the database.
     rename(host, &device, "elsewhere");
     hosts.databases[0].vsctl(&format!("del-port {device}"));
     hosts.databases[0].vsctl(&format!(
@@ -59,7 +59,8 @@ fn port_is_released_while_it_has_no_device() {
     hosts.stop(&ovn);
 }
 
-/// A host with `--datapath none` does all that a database sees, and nothing with packets.
+/// A host with `--datapath none` maintains its state in the databases, and does not process
+/// packets.
 #[test]
 fn ports_are_claimed_and_packets_left_alone_when_there_is_no_datapath() {
     require_ovn!();

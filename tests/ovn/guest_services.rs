@@ -1,4 +1,4 @@
-//! Services that OVN gives the guests of weft, with real clients.
+//! Tests the services that OVN provides to guests of weft, with real clients.
 
 use super::{Hosts, lab, switch};
 use crate::common::{GUEST_DEVICE, Guest, PATIENCE, traffic};
@@ -15,17 +15,19 @@ use testkit::ovn::Ovn;
 const GATEWAY: &str = "192.168.7.254";
 const GATEWAY_MAC: &str = "02:00:00:00:ff:01";
 
-/// What udhcpc runs when it has a lease: writes its variables to a file, and configures the device.
+/// The script that udhcpc runs when it has a lease. It writes the environment to a file, and
+/// configures the device.
 const SCRIPT: &str = "#!/bin/sh\n\
     case \"$1\" in bound|renew) ;; *) exit 0 ;; esac\n\
     env > \"$LEASE_FILE\"\n\
     busybox ip address replace \"$ip/$mask\" dev \"$interface\"\n\
     busybox ip route replace default via \"$router\"\n";
 
-/// A DHCP client in the namespace of a guest; returns the variables that it gives its script.
+/// Runs a DHCP client in the namespace of a guest. Returns the variables that it passes to its
+/// script.
 fn udhcpc(guest: &Guest, directory: &Path, arguments: &[&str]) -> BTreeMap<String, String> {
     let (script, lease) = (executable(directory, "udhcpc.sh", SCRIPT), directory.join("lease"));
-    // A lease of an earlier call is not that of this one.
+    // Removes the lease file of an earlier call.
     let _ = std::fs::remove_file(&lease);
     let mut client = guest.netns.command(command("busybox"));
     client.args(["udhcpc", "-i", GUEST_DEVICE, "-f", "-q", "-n", "-t", "10", "-T", "1"]);
@@ -34,12 +36,12 @@ fn udhcpc(guest: &Guest, directory: &Path, arguments: &[&str]) -> BTreeMap<Strin
     read_lease(&lease)
 }
 
-/// Writes a program.
+/// Writes an executable script.
 fn executable(directory: &Path, name: &str, text: &str) -> PathBuf {
     let path = directory.join(name);
     if !path.exists() {
         std::fs::write(&path, text).expect("a file can be written");
-        // Another process makes it executable: see `copy_program`.
+        // Another process makes the script executable, for the reason that `copy_program` explains.
         let mut chmod = command("chmod");
         chmod.arg("+x").arg(&path);
         run(chmod, b"");
@@ -47,28 +49,28 @@ fn executable(directory: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// The variables that the script of a client has written to this file.
+/// The variables that a client's script has written to this file.
 fn read_lease(lease: &Path) -> BTreeMap<String, String> {
     let lease = std::fs::read_to_string(lease).expect("the client has a lease");
     let pairs = lease.lines().filter_map(|line| line.split_once('='));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Takes all addresses from a guest.
+/// Removes all addresses from a guest.
 fn forget_addresses(guest: &Guest) {
     let mut flush = guest.netns.command(command("ip"));
     flush.args(["address", "flush", "dev", GUEST_DEVICE]);
     run(flush, b"");
 }
 
-/// The switch of the guests, with port security and ACLs, and a router on it.
+/// Configures the guests' logical switch, with port security and ACLs, and a router on it.
 fn configure(ovn: &Ovn, guests: &[&Guest]) {
     ovn.configure(&switch("blue", guests));
     let secure = guests.iter().map(|Guest { name, mac, ip4, ip6, .. }| {
         format!("lsp-set-port-security {name} '{mac} {ip4} {ip6}'")
     });
     ovn.configure(&secure.collect::<Vec<_>>());
-    // ACLs with connections, which let guests receive only answers. northd exempts services.
+    // Stateful ACLs that let guests receive only replies. ovn-northd exempts services from them.
     let lists = guests.iter().flat_map(|Guest { name, .. }| {
         [
             format!("acl-add blue from-lport 1000 'inport == \"{name}\" && ip' allow-related"),
@@ -122,7 +124,7 @@ fn guest_gets_its_address_when_ovn_has_dhcp_options() {
     ]);
     let hosts = Hosts::start(&lab, &ovn);
     ovn.nbctl("--wait=hv sync");
-    // The kernel of each guest checks every checksum.
+    // Without offloads, the kernel of each guest verifies every checksum.
     lab.guests.iter().for_each(|guest| carry_wire_frames(&guest.netns, GUEST_DEVICE));
     let ask: Vec<&str> = "-O mtu -O ntpsrv -O search -O staticroutes -O bootfile -O tftp \
                           -O hostname -O domain"
@@ -130,7 +132,7 @@ fn guest_gets_its_address_when_ovn_has_dhcp_options() {
         .collect();
     for guest in [near, far] {
         forget_addresses(guest);
-        // With the flag for an answer by broadcast, and without.
+        // The client requests a reply by broadcast, or does not.
         for broadcast in [&[][..], &["-B"]] {
             let lease = udhcpc(guest, lab.dir.path(), &[&ask[..], broadcast].concat());
             let ip = guest.ip4.to_string();
@@ -146,7 +148,7 @@ fn guest_gets_its_address_when_ovn_has_dhcp_options() {
                 ("domain", "blue.example"),
                 ("search", "blue.example red.example"),
                 ("staticroutes", "198.51.100.0/24 192.168.7.9 0.0.0.0/0 192.168.7.254"),
-                // The client is not iPXE.
+                // The boot file is that for clients other than iPXE.
                 ("bootfile", "boot.efi"),
                 ("siaddr", "192.0.2.69"),
                 ("tftp", "tftp.example"),
@@ -159,7 +161,7 @@ fn guest_gets_its_address_when_ovn_has_dhcp_options() {
     }
     traffic::ping(&near.netns, GATEWAY.parse().expect("an address"));
     traffic::ping(&near.netns, far.ip(4));
-    // A guest without options gets no address, and another address is offered at once.
+    // A guest without DHCP options gets no address. A changed address is offered at once.
     ovn.nbctl(&format!("--wait=hv clear Logical_Switch_Port {} dhcpv4_options", far.name));
     assert!(is_unserved(far));
     let moved: IpAddr = [192, 168, 7, 77].into();
@@ -174,7 +176,7 @@ fn guest_gets_its_address_when_ovn_has_dhcp_options() {
     hosts.stop(&ovn);
 }
 
-/// The addresses that a guest has under this prefix, as `ip` shows them.
+/// The addresses of a guest that start with this prefix, in the format of `ip`.
 fn addresses(guest: &Guest, prefix: &str) -> Vec<String> {
     let mut show = guest.netns.command(command("ip"));
     show.args(["-6", "-oneline", "address", "show", "dev", GUEST_DEVICE]);
@@ -183,7 +185,7 @@ fn addresses(guest: &Guest, prefix: &str) -> Vec<String> {
     words.filter(|word| word.starts_with(prefix)).map(str::to_owned).collect()
 }
 
-/// The address that a guest makes of its MAC address.
+/// The address that a guest's kernel derives from its MAC address (SLAAC).
 fn slaac_address(guest: &Guest) -> Ipv6Addr {
     let [a, b, c, d, e, f] = guest.mac.0;
     let low = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
@@ -208,7 +210,8 @@ fn guest_makes_its_address_when_the_router_advertises_a_prefix() {
          ipv6_ra_configs:dnssl=blue.example"
             .to_owned(),
     ]);
-    // With an address from the router, it would ping from that one, which port security drops.
+    // With an address from the router, the guest would use that one as the source, which port
+    // security drops.
     let ignore = format!("net/ipv6/conf/{GUEST_DEVICE}/accept_ra");
     far.netns.sysctl(&ignore, "0").expect("a sysctl can be set");
     let hosts = Hosts::start(&lab, &ovn);
@@ -220,7 +223,7 @@ fn guest_makes_its_address_when_the_router_advertises_a_prefix() {
         let key = format!("net/ipv6/conf/{GUEST_DEVICE}/{key}");
         near.netns.sysctl(&key, value).expect("a sysctl can be set");
     }
-    // The kernel solicits a router when the device comes up.
+    // The kernel solicits a router when the device is set up.
     let ip = |arguments: &str| {
         let mut ip = near.netns.command(command("ip"));
         ip.args(arguments.split_whitespace());
@@ -247,14 +250,15 @@ fn guest_makes_its_address_when_the_router_advertises_a_prefix() {
     hosts.stop(&ovn);
 }
 
-/// What dhclient runs: writes its variables to a file, and adds its address.
+/// The script that dhclient runs. It writes the environment to a file, and adds the address.
 const SCRIPT6: &str = "#!/bin/sh\n\
     case \"$reason\" in BOUND6|RENEW6|REBIND6|INFORM6) ;; *) exit 0 ;; esac\n\
     [ -z \"$new_ip6_address\" ] || ip address replace \"$new_ip6_address/64\" dev \"$interface\" nodad\n\
     env > \"$LEASE_FILE.new\"\n\
     mv \"$LEASE_FILE.new\" \"$LEASE_FILE\"\n";
 
-/// Runs a DHCPv6 client in the namespace of a guest; returns the variables of its script.
+/// Runs a DHCPv6 client in the namespace of a guest. Returns the variables that it passes to its
+/// script.
 fn dhclient(guest: &Guest, directory: &Path, arguments: &[&str]) -> BTreeMap<String, String> {
     let script = executable(directory, "dhclient.sh", SCRIPT6);
     let (lease, leases) = (directory.join("lease6"), directory.join("leases6"));
@@ -317,12 +321,13 @@ fn guest_gets_its_ipv6_address_when_ovn_has_dhcp_options() {
     hosts.stop(&ovn);
 }
 
-/// The addresses and names in the answer to a question, in the order of the client.
+/// The addresses and names in the answer to a DNS query, in the order in which the client prints
+/// them.
 fn nslookup(guest: &Guest, question: &str, server: &str) -> Vec<String> {
     let mut client = guest.netns.command(command("busybox"));
     client.args(["nslookup", question, server]);
     let said = run(client, b"");
-    // The first paragraph is about the server.
+    // The first paragraph of the output is about the server.
     let (_, answer) = said.split_once("\n\n").unwrap_or_default();
     let values = answer.lines().filter_map(|line| {
         let address = line.strip_prefix("Address: ");
@@ -356,7 +361,7 @@ fn guest_resolves_names_when_ovn_has_dns_records() {
         assert_eq!(nslookup(near, "far.example", server), [&*ip4, &ip6]);
         assert_eq!(nslookup(near, "192.168.7.2", server), ["far.example"]);
     }
-    // A name without a record goes on to the server that is asked, if the ACLs let it.
+    // A query for a name without a record goes to the DNS server, if the ACLs allow it.
     let (near_ip, far_ip) = (near.ip4, far.ip4);
     let server = far.netns.run(|| UdpSocket::bind((far_ip, 53))).expect("a socket");
     let client = near.netns.run(|| UdpSocket::bind((near_ip, 0))).expect("a socket");
@@ -370,7 +375,7 @@ fn guest_resolves_names_when_ovn_has_dns_records() {
     assert!(ask(Duration::from_millis(300)).is_err(), "an ACL drops the question");
     ovn.nbctl("--wait=hv acl-del blue");
     assert_eq!(ask(PATIENCE).expect("the question arrives"), question);
-    // Another record is in force when `--wait=hv` returns.
+    // A changed record is used as soon as `--wait=hv` returns.
     let moved = ["192.0.2.7", "2001:db8::7"];
     let value = moved.join(" ");
     ovn.nbctl(&format!("--wait=hv set DNS {set} 'records:far.example=\"{value}\"'"));
@@ -378,7 +383,7 @@ fn guest_resolves_names_when_ovn_has_dns_records() {
     hosts.stop(&ovn);
 }
 
-/// True if a client gets no lease.
+/// Returns true if a DHCP client gets no lease.
 fn is_unserved(guest: &Guest) -> bool {
     let mut client = guest.netns.command(command("busybox"));
     client.args(["udhcpc", "-i", GUEST_DEVICE, "-f", "-q", "-n", "-t", "2", "-T", "1"]);

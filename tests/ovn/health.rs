@@ -1,4 +1,4 @@
-//! Health checks of OVN: the rows of `Service_Monitor`.
+//! Tests health checks of OVN, whose results are in the table `Service_Monitor`.
 
 use super::clients::{backends_of, wait_accepted};
 use super::{Hosts, balanced, lab_of, metrics_socket};
@@ -16,7 +16,7 @@ const BACKEND_PORT: u16 = 8080;
 /// The source address of the checks.
 const SOURCE: &str = "192.168.7.250";
 
-/// The status of a guest's row; empty at the start.
+/// The status in the row of a guest and protocol; empty before the first check.
 fn status(ovn: &Ovn, guest: &Guest, protocol: &str) -> String {
     let row = format!("logical_port={} protocol={protocol}", guest.name);
     ovn.sbctl(&format!("--bare --columns=status find Service_Monitor {row}")).trim().to_owned()
@@ -27,7 +27,7 @@ fn wait_status(ovn: &Ovn, guest: &Guest, protocol: &str, expected: &str) {
     wait_until(PATIENCE, &what, || {
         let is_expected = status(ovn, guest, protocol) == expected;
         if !is_expected {
-            // A check takes a second, and each look starts a program.
+            // A check takes a second, and each query starts a program.
             std::thread::sleep(Duration::from_millis(150));
         }
         is_expected
@@ -71,7 +71,7 @@ fn backend_of_an_ovn_gets_no_connections_while_its_health_checks_fail() {
         wait_status(&ovn, stopped, "tcp", "offline");
         wait_accepted(client, balanced::vip(4));
         assert_eq!(served(), BTreeSet::from([other.name.clone()]));
-        // The host of the backend makes the checks.
+        // The host of the backend performs the checks.
         let at = lab.control(stopped.host);
         let (_, shown, _) = weft(&at, &["show"]);
         let row = format!(
@@ -87,7 +87,7 @@ fn backend_of_an_ovn_gets_no_connections_while_its_health_checks_fail() {
         let _server = serve(stopped);
         wait_status(&ovn, stopped, "tcp", "online");
     }
-    // A closed UDP port is refused, and an open one is silent.
+    // A closed UDP port is detected by an ICMP error. An open one does not respond.
     wait_status(&ovn, far, "udp", "offline");
     let address = (far.ip(4), 53);
     let bound = far.netns.run(|| UdpSocket::bind(address)).expect("a socket");

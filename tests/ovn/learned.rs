@@ -1,8 +1,9 @@
-//! What packets teach a host is in the southbound database, and so known to all hosts.
+//! Tests that the addresses which a host learns from packets are written to the southbound
+//! database, and so are known to all hosts.
 
 use super::*;
 
-/// Waits until a column of the only matching row is `wanted`.
+/// Waits until `column` of the only row that meets `condition` is `wanted`.
 fn wait_for(ovn: &Ovn, column: &str, table: &str, condition: &str, wanted: &str) {
     let query = format!("--bare --columns={column} find {table} {condition}");
     wait_until(PATIENCE, &format!("{table} has {condition} with {column} {wanted}"), || {
@@ -10,7 +11,7 @@ fn wait_for(ovn: &Ovn, column: &str, table: &str, condition: &str, wanted: &str)
     });
 }
 
-/// The MAC address that a host has for an IP address.
+/// The MAC address that a host uses for an IP address.
 fn binding(control: &Path, ip: &str) -> Option<String> {
     let (code, printed, error) = weft(control, &["fdb", "--json"]);
     assert_eq!(code, 0, "{error}");
@@ -27,7 +28,7 @@ fn addresses_that_packets_teach_reach_the_database_and_all_hosts() {
     let ovn = Ovn::start("learned");
     let (near, far) = lab.ends();
     routed(&ovn, [near, far]);
-    // Nobody configures the addresses of this guest: the router has to ask for them.
+    // The addresses of this guest are not configured, so the router must resolve them with ARP.
     ovn.nbctl(&format!("lsp-set-addresses {} unknown", far.name));
     let hosts = Hosts::start(&lab, &ovn);
     address_routed(near, 1);
@@ -50,7 +51,7 @@ fn addresses_that_packets_teach_reach_the_database_and_all_hosts() {
         });
     }
 
-    // The guest gets another address, and its kernel tells so by a gratuitous ARP request.
+    // The guest's MAC address changes, and its kernel announces this with a gratuitous ARP request.
     let other = "02:00:00:00:ee:01";
     let notify = format!("net.ipv4.conf.{GUEST_DEVICE}.arp_notify=1");
     run(with_args(far.netns.program("sysctl"), &["-q", "-w", &notify]), b"");
@@ -65,7 +66,7 @@ fn addresses_that_packets_teach_reach_the_database_and_all_hosts() {
             binding(&lab.control(at), &ip).as_deref() == Some(other)
         });
     }
-    // What an operator deletes is forgotten, and learned again when it is needed.
+    // A row that an operator deletes is forgotten, and learned again when it is needed.
     let uuid = ovn.sbctl(&format!("--bare --columns=_uuid find MAC_Binding {row}"));
     ovn.sbctl(&format!("destroy MAC_Binding {}", uuid.trim()));
     for at in [0, 1] {
@@ -73,7 +74,7 @@ fn addresses_that_packets_teach_reach_the_database_and_all_hosts() {
             binding(&lab.control(at), &ip).is_none()
         });
     }
-    // The first packets are held while the router asks, so all of them arrive.
+    // The first packets are queued while the router resolves the address, so all of them arrive.
     let ping = ["-c", "3", "-i", "0.2", "-W", "3", &ip];
     let printed = with_args(near.netns.program("ping"), &ping).output().expect("ping runs");
     let printed = String::from_utf8_lossy(&printed.stdout);

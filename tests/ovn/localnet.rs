@@ -1,7 +1,7 @@
-//! Provider networks: localnet ports, bridge mappings, provider bridges and container ports.
+//! Tests provider networks: localnet ports, bridge mappings, provider bridges and container ports.
 //!
-//! A machine of the physical network is a guest of the lab whose veth pair ends in a provider
-//! bridge, in place of a network card.
+//! A guest of the lab acts as a machine of the physical network. Its veth pair ends in a provider
+//! bridge, in the place of a network card.
 
 use super::{Hosts, LocalDatabase, is_silent, join, lab_of};
 use crate::common::trunk::Trunk;
@@ -19,7 +19,8 @@ use traffic::EchoServer;
 const STREAM: usize = 300_000;
 const VLAN: u16 = 101;
 
-/// The commands for a logical switch with these guests and a localnet port of `physnet`.
+/// The ovn-nbctl commands that create a logical switch with these guests and a localnet port for
+/// `physnet`.
 pub(super) fn provider_switch(name: &str, guests: &[&Guest]) -> Vec<String> {
     let mut commands = super::switch(name, guests);
     commands.push(format!(
@@ -30,7 +31,7 @@ pub(super) fn provider_switch(name: &str, guests: &[&Guest]) -> Vec<String> {
     commands
 }
 
-/// Makes the provider bridge of a host, with these devices.
+/// Creates the provider bridge of a host, with these devices as ports.
 pub(super) fn add_provider(database: &LocalDatabase<'_>, devices: &[&str]) {
     database.vsctl("set open . external_ids:ovn-bridge-mappings=physnet:br-ex");
     database.vsctl("add-br br-ex");
@@ -41,7 +42,7 @@ pub(super) fn add_provider(database: &LocalDatabase<'_>, devices: &[&str]) {
     }
 }
 
-/// Pings and TCP streams in both directions and both families.
+/// Sends pings and TCP streams in both directions, over IPv4 and IPv6.
 fn exchange(one: &Guest, other: &Guest) {
     for (from, to) in [(one, other), (other, one)] {
         for family in [4, 6] {
@@ -51,8 +52,8 @@ fn exchange(one: &Guest, other: &Guest) {
     }
 }
 
-/// Puts a machine behind a device, whose frames have these tags. Its MTU becomes that of the guests
-/// in `others`, because unknown unicast of these may reach it.
+/// Connects a machine behind a device with a VLAN tag. Its MTU becomes that of the guests in
+/// `others`, because unknown unicast frames of these guests may reach it.
 fn trunk(device: &Guest, vlan: u16, others: &[&Guest]) -> Trunk {
     let trunk = Trunk::new(device, &[(0x8100, vlan)]);
     let link = trunk.inside.netns.netlink().link(GUEST_DEVICE).expect("the machine has a device");
@@ -93,9 +94,10 @@ fn guest_reaches_the_physical_network_by_a_localnet_port() {
     exchange(guest, outside);
     traffic::broadcast(guest, outside);
     traffic::broadcast(outside, guest);
-    // The bridge is a switch for its devices, too.
+    // The bridge also forwards between its own devices.
     exchange(outside, second);
-    // A device of the bridge becomes the interface of a guest, and a device of the bridge again.
+    // A device of the provider bridge becomes the interface of a guest, and later a device of the
+    // bridge again.
     let device = second.host_device();
     database.vsctl(&format!(
         "del-port {device} -- add-port br-int {device} -- \
@@ -111,14 +113,14 @@ fn guest_reaches_the_physical_network_by_a_localnet_port() {
     wait_until(PATIENCE, "the frames of the device are counted in the database", || {
         database.vsctl(&counted).trim().parse::<u64>().is_ok_and(|count| count > 20)
     });
-    // A localnet port with a tag: only frames of that VLAN pass.
+    // With a tag on the localnet port, only frames of that VLAN pass.
     ovn.nbctl(&format!("--wait=hv set Logical_Switch_Port ln-public tag={VLAN}"));
     assert!(is_silent(guest, outside.ip(4)) && is_silent(outside, guest.ip(4)));
     exchange(outside, second);
     let tagged = trunk(outside, VLAN, &[guest]);
     exchange(guest, &tagged.inside);
     traffic::broadcast(&tagged.inside, guest);
-    // The mapping goes, and comes again.
+    // The bridge mapping is removed and added again.
     database.vsctl("remove open . external_ids ovn-bridge-mappings");
     assert!(is_silent(guest, tagged.inside.ip(4)));
     database.vsctl("set open . external_ids:ovn-bridge-mappings=physnet:br-ex");
@@ -146,11 +148,11 @@ fn ports_of_a_provider_bridge_have_vlans() {
     exchange(guest, &tagged.inside);
     exchange(guest, access);
     exchange(access, &tagged.inside);
-    // Another VLAN is another network.
+    // Ports of other VLANs are separate networks.
     for peer in [guest, access, &tagged.inside] {
         assert!(is_silent(peer, other.ip(4)) && is_silent(other, peer.ip(4)));
     }
-    // A trunk without the VLAN.
+    // A trunk port without the VLAN does not pass its frames.
     let [trunk_port, ..] = &devices;
     database.vsctl(&format!("set Port {trunk_port} trunks=[7,8]"));
     assert!(is_silent(&tagged.inside, access.ip(4)));
@@ -164,7 +166,7 @@ fn ports_of_a_provider_bridge_have_vlans() {
     daemon.stop();
 }
 
-/// The address of a host in its provider network.
+/// Assigns a host its address in its provider network.
 fn address_bridge(host: &Host, device: &str, ip: IpAddr) {
     let netlink = host.netns.netlink();
     let mut found = None;
@@ -187,7 +189,8 @@ fn host_reaches_guests_and_the_physical_network_by_the_internal_port() {
     ovn.configure(&provider_switch("public", &[guest]));
     let (database, daemon) = start_one(&lab, &ovn, &[guest]);
     add_provider(&database, &[&outside.host_device()]);
-    // With the user datapath, the kernel also sees the frames of the device, and would answer.
+    // With the user datapath, the kernel also receives the frames of the device, and would respond
+    // to them.
     let host = &lab.hosts[0];
     let ignore = format!("net/ipv4/conf/{}/arp_ignore", outside.host_device());
     host.netns.sysctl(&ignore, "1").expect("a sysctl can be set");
@@ -222,7 +225,7 @@ fn guests_of_two_hosts_talk_by_the_physical_network_when_both_have_it() {
         ovn.nbctl(&format!("wait-until Logical_Switch_Port {} up=true", guest.name));
     }
     ovn.nbctl("--wait=hv sync");
-    // Without the mappings, frames go through the tunnel.
+    // Without the bridge mappings, frames go through the tunnel.
     exchange(near, far);
     assert!(tunnelled(&daemons) > 0);
     add_provider(&databases[0], &[&wire_a.name]);
@@ -237,13 +240,13 @@ fn guests_of_two_hosts_talk_by_the_physical_network_when_both_have_it() {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// The packets that both hosts have sent through tunnels.
+/// The number of packets that both hosts have sent through tunnels.
 fn tunnelled(daemons: &[Daemon; 2]) -> u64 {
     daemons.iter().flat_map(|daemon| daemon.show().endpoints).map(|end| end.tx.packets).sum()
 }
 
-/// A router between the switch `blue` of two guests and the provider network, with address
-/// translation.
+/// Configures a router with address translation between the provider network and the logical switch
+/// `blue` of two guests.
 pub(super) fn add_router(ovn: &Ovn, inside: [&Guest; 2], gateway: &str) {
     let [first, second] = inside;
     let mut commands = super::switch("blue", &inside);
@@ -273,7 +276,7 @@ pub(super) fn add_router(ovn: &Ovn, inside: [&Guest; 2], gateway: &str) {
     ovn.configure(&commands);
 }
 
-/// Guests on both hosts reach the physical network of the first one by a router.
+/// Guests on both hosts reach the physical network of the first host via a router.
 fn routed_to_the_physical_network(name: &str, gateway: &str) {
     let lab: Lab = lab_of(2, 1);
     let ovn = Ovn::start(name);
@@ -291,7 +294,7 @@ fn routed_to_the_physical_network(name: &str, gateway: &str) {
     ovn.nbctl("--wait=hv sync");
     for offloads in [true, false] {
         if !offloads {
-            // Now the kernel of each guest checks every checksum.
+            // Without offloads, the kernel of each guest verifies every checksum.
             guests.iter().for_each(|guest| carry_wire_frames(&guest.netns, GUEST_DEVICE));
         }
         for family in [4, 6] {
@@ -341,7 +344,7 @@ fn gateway_reaches_a_physical_network_with_a_tag() {
     daemon.stop();
 }
 
-/// The commands for the port of a container behind a guest.
+/// The ovn-nbctl commands that create the port of a container behind a guest.
 fn container_commands(switch: &str, parent: &Guest, container: &Guest, tag: u16) -> [String; 2] {
     let Guest { name, mac, ip4, ip6, .. } = container;
     [
@@ -368,19 +371,19 @@ fn containers_behind_a_guest_have_ports_of_their_own() {
         exchange(container, peer);
         traffic::broadcast(container, peer);
         traffic::broadcast(peer, container);
-        // The parent is in another network.
+        // The parent guest is in another network than the container.
         assert!(is_silent(parent, peer.ip(4)));
     }
-    // The container goes to another tag: nobody has the old one any more.
+    // The tag of the container changes, so frames with the old tag belong to no port.
     ovn.nbctl(&format!("--wait=hv set Logical_Switch_Port {} tag_request=43", container.name));
     ovn.nbctl("--wait=hv sync");
     assert!(is_silent(container, near.ip(4)) && is_silent(near, container.ip(4)));
-    // Another container gets the same tag: it waits until the tag is free.
+    // Another container requests a tag that is in use. Its port stays down until the tag is free.
     ovn.nbctl(&format!("--wait=hv lsp-add blue late {} 43", parent.name));
     assert_eq!(ovn.nbctl("get Logical_Switch_Port late up").trim(), "false");
     ovn.nbctl(&format!("lsp-del {}", container.name));
     ovn.nbctl("wait-until Logical_Switch_Port late up=true");
-    // The interface of the parent goes, and with it the container.
+    // When the interface of the parent is removed, the container's port goes down too.
     hosts.databases[0].vsctl(&format!("del-port {}", parent.host_device()));
     ovn.nbctl("wait-until Logical_Switch_Port late up=false");
     hosts.stop(&ovn);
@@ -393,7 +396,7 @@ fn connect(from: &Guest, server: &Guest, address: IpAddr) -> Pair<TcpStream> {
     Pair::connect(from, to, &[listener])
 }
 
-/// Gives a guest another address.
+/// Adds an address to a guest.
 fn add_address(guest: &Guest, address: IpAddr, len: u8) {
     let netlink = guest.netns.netlink();
     let index = netlink.index_of(GUEST_DEVICE).expect("a guest has its device");
@@ -401,8 +404,8 @@ fn add_address(guest: &Guest, address: IpAddr, len: u8) {
     netlink.add_address(index, own, Dad::Skip).expect("an address can be added");
 }
 
-/// The programs forward connections to the physical network, of a guest in the provider network and
-/// of one behind a router with address translation.
+/// The eBPF programs forward connections to the physical network: of a guest in the provider
+/// network, and of a guest behind a router with address translation.
 fn forwarded_by_programs(name: &str, tag: Option<u16>) {
     let lab = lab_of(4, 0);
     let ovn = Ovn::start(name);
@@ -435,7 +438,7 @@ fn forwarded_by_programs(name: &str, tag: Option<u16>) {
     wait_until(2 * PATIENCE, "connections are fused", || {
         assert!(pairs.iter_mut().all(|pair| pair.exchange(100)));
         std::thread::sleep(Duration::from_millis(150));
-        // Two directions of the two connections that are tracked.
+        // Two tracked connections with two directions each.
         rounds = if fused(&lab, 0) >= 4 { rounds + 1 } else { 0 };
         rounds >= 8
     });
@@ -497,7 +500,7 @@ fn provider_bridges_are_joined_by_patch_ports() {
          add-port br-phys to-ex -- set Interface to-ex type=patch options:peer=to-phys",
     );
     exchange(guest, outside);
-    // The patch ports that ovn-controller has left behind do no harm.
+    // Patch ports that ovn-controller has left behind must do no harm.
     database.vsctl(
         "add-port br-int patch-br-int-to-ln-public -- set Interface patch-br-int-to-ln-public \
          type=patch options:peer=patch-ln-public-to-br-int -- \

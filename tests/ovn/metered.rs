@@ -1,4 +1,4 @@
-//! Meters of an OVN: control plane protection. And what ACLs log.
+//! Tests meters of an OVN for control plane protection and for the log records of ACLs.
 
 use super::{Hosts, lab_of, switch};
 use crate::common::frames::FrameSocket;
@@ -8,16 +8,16 @@ use std::time::Duration;
 use testkit::ovn::Ovn;
 use wire::{EthernetPacket, Ipv4Packet, Protocol};
 
-/// Datagrams of a burst.
+/// The number of datagrams in a burst.
 const DATAGRAMS: usize = 40;
 
-/// How many ICMP errors a guest gets for a burst of datagrams.
+/// Sends a burst of datagrams. Returns the number of ICMP errors that the guest receives for them.
 fn refusals(from: &Guest, to: &Guest) -> usize {
     let socket = FrameSocket::open(&from.netns, GUEST_DEVICE);
     let own = from.ip(4);
     let sender = from.netns.run(|| UdpSocket::bind((own, 0))).expect("a UDP socket");
     for _ in 0..DATAGRAMS {
-        // An error about an earlier one may be reported here.
+        // Sending may report an error about an earlier datagram.
         let _ = sender.send_to(b"x", SocketAddr::new(to.ip(4), 9));
     }
     std::thread::sleep(Duration::from_millis(700));
@@ -51,7 +51,7 @@ fn rejections_are_limited_when_ovn_meters_them() {
         "ls-copp-add limits blue".to_owned(),
     ]);
     ovn.nbctl("--wait=hv sync");
-    // The burst, and what the time of the test adds.
+    // The burst of the meter, and a few more for the time that the test takes.
     let limited = refusals(near, far);
     assert!((5..=8).contains(&limited), "{limited}");
     assert!(daemon.drops().contains_key("meter"), "{:?}", daemon.drops());

@@ -1,4 +1,4 @@
-//! A guest of an OVN that moves to another host, as in a live migration.
+//! Tests a guest of an OVN that moves to another host, as in a live migration.
 
 use super::{Hosts, switch};
 use crate::common::{PATIENCE, Setup};
@@ -8,19 +8,20 @@ use serde_json::Value;
 use testkit::host::wait_until;
 use testkit::ovn::Ovn;
 
-/// The host of the port `g1` in each line of `ovsdb-client monitor`, in order; empty for none.
+/// The hosts of port `g1` in the output of `ovsdb-client monitor`, in order; an empty string means
+/// no host.
 fn hosts_of_port(monitor: &Running) -> Vec<String> {
     let output = monitor.output();
     let tables = output.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let rows = tables.flat_map(|table| table["data"].as_array().cloned().unwrap_or_default());
-    // A row is its UUID, what happened, and the columns.
+    // A row consists of its UUID, the operation, and the columns.
     rows.filter(|row| row[1] != "old" && row[2] == "g1")
         .map(|row| row[3][1].as_str().unwrap_or_default().to_owned())
         .collect()
 }
 
-/// libvirt adds the interface on the new host before the machine moves, and the platform then names
-/// the new host in `requested-chassis`.
+/// In a live migration, libvirt adds the interface on the new host before the machine moves. Then
+/// the platform sets `requested-chassis` to the new host.
 #[test]
 fn flow_goes_on_when_requested_chassis_moves_its_guest() {
     require_ovn!();
@@ -50,12 +51,12 @@ fn flow_goes_on_when_requested_chassis_moves_its_guest() {
     mover.announce();
     end_flows(flows, "requested-chassis", &hosts.daemons[1]);
     assert_eq!(bound().trim(), chassis("h2").trim());
-    // The old host must not release what the new one has claimed already.
+    // The old host must not release the port after the new host has claimed it.
     let (seen, new) = (hosts_of_port(&monitor), chassis("h2").trim().to_owned());
     let claimed = seen.iter().position(|host| *host == new).expect("h2 has claimed it");
     assert!(seen[claimed..].iter().all(|host| *host == new), "{seen:?}, h2 is {new}");
     drop(monitor);
-    // The old host gives up its interface.
+    // The interface on the old host is removed.
     hosts.databases[0].vsctl(&format!("del-port br-int {}", lab.guests[0].host_device()));
     ovn.nbctl("--wait=hv sync");
     ovn.nbctl("wait-until Logical_Switch_Port g1 up=true");

@@ -1,4 +1,4 @@
-//! Address translation by a gateway router of an OVN.
+//! Tests address translation by a gateway router of an OVN.
 
 use super::{Hosts, lab_of};
 use crate::common::{GUEST_DEVICE, Guest, Lab, PATIENCE, traffic};
@@ -9,27 +9,28 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use testkit::ovn::Ovn;
 use traffic::EchoServer;
 
-/// The address of the gateway in the network outside: the source of what has no address of its own.
+/// The gateway's addresses in the network outside. They are the source of guests that have no
+/// external address.
 pub const OUTSIDE: [&str; 2] = ["172.16.9.1", "fd16::1"];
-/// The address outside of `g3`, in both directions.
+/// The external addresses of `g3`, for both directions.
 pub const FLOATING: [&str; 2] = ["172.16.9.20", "fd16::20"];
-/// An address outside that leads to `g1`, and is the source of nothing.
+/// External addresses that are translated to `g1`, and are not used as a source.
 pub const FORWARDED: [&str; 2] = ["172.16.9.30", "fd16::30"];
-/// The address outside of a load balancer.
+/// The external addresses of a load balancer.
 const BALANCED: [&str; 2] = ["172.16.9.40", "fd16::40"];
-/// The address of the gateway in the network of `g1` and `g3`.
+/// The gateway's addresses in the network of `g1` and `g3`.
 const INSIDE: [&str; 2] = ["192.168.7.254", "fd77::fe"];
-/// The address of the guest outside.
+/// The addresses of the guest outside.
 pub const SERVER: [&str; 2] = ["172.16.9.10", "fd16::10"];
 const STREAM: usize = 300_000;
 
-/// The address of a family: 4 or 6.
+/// The element of `of` for an IP version: 4 or 6.
 pub fn ip(of: [&str; 2], family: u8) -> IpAddr {
     of[usize::from(family == 6)].parse().expect("an address")
 }
 
-/// A gateway router on `h2` between the switch of `g1` on `h1` and `g3` on `h2`, and the network
-/// outside with `g2` on `h1`.
+/// Configures a gateway router on `h2`. It connects the logical switch of `g1` (on `h1`) and `g3`
+/// (on `h2`) with the network outside, in which `g2` is (on `h1`).
 fn configure(ovn: &Ovn, [first, outside, second]: [&Guest; 3]) {
     let inside = [first, second];
     ovn.configure(&super::switch("blue", &inside));
@@ -60,7 +61,7 @@ fn configure(ovn: &Ovn, [first, outside, second]: [&Guest; 3]) {
     ovn.configure(&commands);
 }
 
-/// Gives the guests their addresses and routes.
+/// Assigns the guests their addresses and routes.
 pub fn address([first, outside, second]: [&Guest; 3]) {
     for guest in [first, second] {
         for (network, gateway) in [("172.16.9.0/24", "192.168.7.254"), ("fd16::/64", "fd77::fe")] {
@@ -79,7 +80,8 @@ pub fn address([first, outside, second]: [&Guest; 3]) {
     }
 }
 
-/// The error about a datagram to a closed port arrives at the socket that has sent it.
+/// Checks that the ICMP error about a datagram to a closed port arrives at the socket that sent the
+/// datagram.
 fn is_refused(from: &Guest, own: IpAddr, to: IpAddr) {
     let socket = from.netns.run(|| UdpSocket::bind((own, 0))).expect("a UDP socket");
     socket.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
@@ -101,7 +103,7 @@ fn gateway_router_translates_addresses_in_both_directions() {
     ovn.nbctl("--wait=hv sync");
     for offloads in [true, false] {
         if !offloads {
-            // Now the kernel of each guest checks every checksum.
+            // Without offloads, the kernel of each guest verifies every checksum.
             lab.guests.iter().for_each(|guest| carry_wire_frames(&guest.netns, GUEST_DEVICE));
         }
         for family in [4, 6] {
@@ -113,7 +115,7 @@ fn gateway_router_translates_addresses_in_both_directions() {
 }
 
 /// With `lb_force_snat_ip` and `dnat_force_snat_ip`, guests inside see the router as the client, so
-/// that replies take the same router.
+/// that replies return through this router.
 fn assert_source_is_forced(ovn: &Ovn, [first, outside, second]: [&Guest; 3]) {
     let [inside4, inside6] = INSIDE;
     let [vip4, vip6] = BALANCED;
@@ -151,8 +153,8 @@ fn assert_source_is_forced(ovn: &Ovn, [first, outside, second]: [&Guest; 3]) {
     }
 }
 
-/// Sends packets through the gateway in both directions: from `first` and `second` inside, and from
-/// the guest outside.
+/// Exchanges packets through the gateway in both directions: `first` and `second` are inside,
+/// `outside` is outside.
 pub fn exchange([first, outside, second]: [&Guest; 3], family: u8) {
     let server = ip(SERVER, family);
     traffic::ping(&first.netns, server);
@@ -166,7 +168,7 @@ pub fn exchange([first, outside, second]: [&Guest; 3], family: u8) {
         (second, server, outside, ip(FLOATING, family)),
         (outside, ip(FLOATING, family), second, server),
         (outside, ip(FORWARDED, family), first, server),
-        // A guest inside reaches another by its address outside.
+        // A guest inside reaches another one by its external address.
         (first, ip(FLOATING, family), second, ip(OUTSIDE, family)),
     ] {
         let answer = traffic::tcp_echo(from, SocketAddr::new(to, 80), STREAM);

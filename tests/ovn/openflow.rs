@@ -1,4 +1,4 @@
-//! What ovs-ofctl reads from a host, and hosts that lack settings.
+//! Tests the responses of a host to ovs-ofctl, and hosts whose settings are incomplete.
 
 use super::{LocalDatabase, join, lab_of, switch, tool, wait_up, with_args};
 use crate::common::traffic;
@@ -11,7 +11,8 @@ fn call(database: &LocalDatabase<'_>, arguments: &str) -> Output {
     with_args(command, &["--timeout=20"]).args(arguments).output().expect("the program starts")
 }
 
-/// Fails also if ovs-ofctl warns of a message that it does not understand.
+/// The output of a command of ovs-ofctl. Panics also if ovs-ofctl warns about a message that it
+/// does not understand.
 fn answer(database: &LocalDatabase<'_>, arguments: &str) -> String {
     let output = call(database, arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -35,7 +36,7 @@ fn flows_of_a_host_are_read_by_ovs_ofctl() {
     let remote = database.vsctl("--no-wait get open . external_ids:ovn-remote");
     database.vsctl("--no-wait remove open . external_ids ovn-remote");
     let daemon = join(&lab, &database);
-    // The host cannot join yet, but ovs-vsctl returns.
+    // The host cannot join OVN yet, but ovs-vsctl must return.
     database.vsctl("add-br br-ex");
     database.vsctl("add-br br-int");
     assert_eq!(database.vsctl("get interface br-int ofport").trim(), "65534");
@@ -56,11 +57,11 @@ fn flows_of_a_host_are_read_by_ovs_ofctl() {
         let acl = all.lines().find(|line| line.contains("tp_dst=84")).expect("the ACL is there");
         assert!(acl.contains(",tcp,") && acl.contains(",metadata=0x1,"), "{acl}");
         assert!(all.contains("ct(table="), "{all}");
-        // The table of the ACL, as in ovn-controller 23.03.
+        // The ACL's table number, which is the same as in ovn-controller 23.03.
         let of_table = dump("table=46");
         let count = of_table.lines().filter(|line| line.contains(" table=46, ")).count();
         assert!(of_table.contains("tp_dst=84") && count + 1 == of_table.lines().count());
-        // Other selections are refused, not ignored.
+        // Other selections must be refused, not ignored.
         let refused = call(&database, &format!("-O {version} dump-flows br-int tcp"));
         let said = String::from_utf8_lossy(&[refused.stdout, refused.stderr].concat()).into_owned();
         assert!(said.contains("OFPBRC_EPERM") && !said.contains(" table="), "{said}");

@@ -1,4 +1,4 @@
-//! What `ovs-appctl` and `ovn-appctl` ask the chassis of a host.
+//! Tests the responses of a chassis to `ovs-appctl` and `ovn-appctl`.
 
 use super::{LocalDatabase, join, lab_of, tool, wait_up, with_args};
 use crate::common::{PATIENCE, traffic};
@@ -7,7 +7,7 @@ use std::process::Output;
 use testkit::host::wait_until;
 use testkit::ovn::Ovn;
 
-/// Calls ovs-appctl, or with `-t ovn-controller` ovn-appctl.
+/// Runs ovs-appctl, or ovn-appctl if the arguments begin with `-t ovn-`.
 fn call(database: &LocalDatabase<'_>, arguments: &str) -> Output {
     let program = if arguments.starts_with("-t ovn-") { "ovn-appctl" } else { "ovs-appctl" };
     let mut command = tool(&database.directory, program);
@@ -38,7 +38,7 @@ fn tools_are_answered_as_by_the_stock_chassis() {
     [first, second].into_iter().for_each(|guest| database.add_port(guest));
     wait_up(&lab, &ovn);
     traffic::ping(&first.netns, second.ip(4));
-    // A client that says nothing does not keep out others.
+    // A client that sends nothing must not block other clients.
     let control = |name: &str| database.directory.join(format!("{name}.{}.ctl", daemon.pid()));
     let files: Vec<_> = ["ovs-vswitchd", "ovn-controller"]
         .into_iter()
@@ -65,7 +65,7 @@ fn tools_are_answered_as_by_the_stock_chassis() {
     let is_flow = |line: &str| line.contains(", packets:") && line.contains(", actions:");
     assert!(!flows.is_empty() && flows.lines().all(is_flow), "{flows}");
     assert_eq!(answer(&database, "dpctl/del-flows"), "");
-    // Guests may send something at any time.
+    // Guests may send packets at any time, so a few flows may exist.
     let left = answer(&database, "dpctl/dump-flows");
     assert!(left.lines().count() < flows.lines().count(), "{left}");
     traffic::ping(&first.netns, second.ip(4));
@@ -82,7 +82,7 @@ fn tools_are_answered_as_by_the_stock_chassis() {
         ("dpif/show", "dpif/show"),
         ("dpctl/dump-conntrack -m", "dpctl/dump-conntrack -m"),
         ("-t ovn-controller group-table-list", "group-table-list"),
-        // Each program has its own commands.
+        // The two daemons have different commands, so these commands are unknown.
         ("connection-status", "connection-status"),
     ] {
         let output = call(&database, arguments);

@@ -1,4 +1,4 @@
-//! Captures with tcpdump, dissected by tshark.
+//! Captures frames with tcpdump and dissects them with tshark.
 
 use super::program::{Running, command, run};
 use crate::common::{GUEST_DEVICE, Guest, Host, PATIENCE};
@@ -23,7 +23,7 @@ impl Capture {
         Self::start_on(&host.netns, &["-i", &host.uplink.name], directory, name)
     }
 
-    /// Starts a capture of what a guest receives, and waits until it runs.
+    /// Starts a capture of the frames that a guest receives, and waits until it runs.
     pub fn of_guest(guest: &Guest, directory: &Path, name: &str) -> Self {
         Self::start_on(&guest.netns, &["-i", GUEST_DEVICE, "-Q", "in"], directory, name)
     }
@@ -39,7 +39,7 @@ impl Capture {
         Self { tcpdump, file }
     }
 
-    /// Ends the capture once all frames are in the file. Returns the path of the file.
+    /// Ends the capture when all frames are in the file. Returns the path of the file.
     ///
     /// # Panics
     /// Frames are missing.
@@ -61,19 +61,19 @@ impl Capture {
     }
 }
 
-/// Two captures in one file.
+/// Two captures that were joined to one file.
 pub struct Joined {
-    /// The file.
+    /// The path of the file.
     pub file: PathBuf,
-    /// How many frames are from the first capture.
+    /// The number of frames from the first capture.
     pub first_len: usize,
 }
 
 impl Joined {
     /// Appends `second` to a copy of `first`.
     pub fn new(first: &Path, second: &Path) -> Self {
-        // The format of pcap, as tcpdump writes it: a header for the file, which is the same in
-        // both, and one for each frame.
+        // The pcap format of tcpdump: one file header, which is the same in both captures, and one
+        // header for each frame.
         const FILE_HEADER: usize = 24;
         const FRAME_HEADER: usize = 16;
         let [mut bytes, more] =
@@ -95,8 +95,8 @@ impl Joined {
 /// The dissection of one frame: all values of each requested field.
 pub type Row = Vec<Vec<String>>;
 
-/// The only protocols that tshark may dissect. Otherwise it would take the random data of TCP
-/// streams for the protocols of their port numbers, and report errors.
+/// The only protocols that tshark may dissect. Otherwise it would interpret the random data of TCP
+/// streams as the protocols of the port numbers, and report errors.
 const PROTOCOLS: &[&str] = &[
     "arp",
     "data",
@@ -119,8 +119,8 @@ const PROTOCOLS: &[&str] = &[
 ];
 
 /// Dissects the frames of `file` that `filter` selects (all, if it is empty) and returns the
-/// `fields` of each. `options` are command line options of tshark; the configuration of the user is
-/// not read.
+/// `fields` of each. `options` are command line options of tshark; the user's configuration is not
+/// read.
 pub fn dissect(file: &Path, options: &[&str], filter: &str, fields: &[&str]) -> Vec<Row> {
     let directory = file.parent().expect("a capture is in a directory");
     let mut tshark = command("tshark");
@@ -142,7 +142,7 @@ pub fn dissect(file: &Path, options: &[&str], filter: &str, fields: &[&str]) -> 
     run(tshark, b"").lines().map(row).collect()
 }
 
-/// A configuration directory that leaves tshark only the [`PROTOCOLS`].
+/// Creates a configuration directory that disables all protocols of tshark except [`PROTOCOLS`].
 fn configuration(parent: &Path) -> PathBuf {
     static OTHERS: OnceLock<String> = OnceLock::new();
     let directory = parent.join("tshark");
@@ -155,11 +155,11 @@ fn configuration(parent: &Path) -> PathBuf {
     directory
 }
 
-/// The protocols of tshark besides [`PROTOCOLS`], one a line.
+/// The protocols of tshark that are not in [`PROTOCOLS`], one per line.
 fn other_protocols(directory: &Path) -> String {
     let mut tshark = command("tshark");
     tshark.env("WIRESHARK_CONFIG_DIR", directory).args(["-G", "protocols"]);
-    // Name, short name, name in filters.
+    // The columns are the full name, the short name, and the name in filters.
     let all = run(tshark, b"");
     let names = all.lines().filter_map(|line| line.split('\t').nth(2));
     let others: Vec<_> = names.filter(|name| !PROTOCOLS.contains(name)).collect();

@@ -27,7 +27,7 @@ from scapy.layers.l2 import ARP, GRE, Dot1AD, Dot1Q, Ether
 from scapy.layers.vxlan import VXLAN
 from scapy.packet import NoPayload, Padding, Raw, bind_layers
 
-# The TPID of QinQ tags before IEEE 802.1ad. Scapy only knows 0x8100 and 0x88a8.
+# The TPID of QinQ tags before IEEE 802.1ad. Scapy only supports 0x8100 and 0x88a8.
 bind_layers(Ether, Dot1Q, type=0x9100)
 
 EXTENSIONS = (IPv6ExtHdrHopByHop, IPv6ExtHdrDestOpt, IPv6ExtHdrRouting, IPv6ExtHdrFragment)
@@ -194,7 +194,8 @@ def vxlan(p, layers):
 
 
 def geneve(p, layers):
-    # Parsed one by one, because scapy 2.5 takes everything after the first option as its payload.
+    # Options are parsed one by one, because scapy 2.5 treats all bytes after the first option as
+    # its payload.
     data, options = b"".join(raw(option) for option in p.options), []
     while data:
         length = 4 + 4 * GeneveOptions(data).length
@@ -264,7 +265,7 @@ def is_whole(frame):
     return raw(packet) == frame
 
 
-# ---- frames of every kind ----
+# ---- frames of every type ----
 
 random.seed(8926)
 number = random.getrandbits
@@ -477,7 +478,8 @@ def tunnelled_frames():
                     / inner_frame())
     for _ in range(3):
         for critical, options in geneve_options():
-            # Set explicitly, because scapy 2.5 computes it with one bit too few.
+            # The option length is set explicitly, because scapy 2.5 computes it with one bit too
+            # few.
             words = sum(len(raw(option)) for option in options) // 4
             header = GENEVE(vni=number(24), critical=critical, oam=number(1), options=options, optionlen=words)
             yield "geneve", underlay() / to(6081) / header / inner_frame()

@@ -23,7 +23,7 @@ from scapy.packet import Raw
 
 ALL_NODES, ALL_NODES_MAC = "ff02::1", "33:33:00:00:00:01"
 RA, DHCP_REASON, MALFORMED = "ra_guard", "dhcp_guard", "malformed"
-# The most extension headers that weft's parser follows.
+# The maximum number of extension headers that weft's parser follows.
 MOST_EXTENSIONS = 12
 
 
@@ -83,7 +83,7 @@ def in_fragments(upper, cuts, before=(), inside=()):
     bytes_of_upper = raw(whole)[40:]
     chain = raw(behind(list(inside), Raw(b""))) if inside else b""
     if inside:
-        # The last header of the chain names the upper layer.
+        # The last header of the chain contains the number of the upper layer.
         last = len(chain) - 8
         chain = chain[:last] + bytes([whole.nh]) + chain[last + 1:]
     content = chain + bytes_of_upper
@@ -106,7 +106,7 @@ def tagged(tags, frame):
     packet = Ether(src=header.src, dst=header.dst)
     for tag in tags:
         packet = packet / tag
-    # Only the tags are taken from scapy: the EtherType behind them is that of the frame.
+    # scapy provides only the tags. The EtherType after them is that of the frame.
     return raw(packet / Raw(b""))[:12 + 4 * len(tags)] + frame[12:]
 
 

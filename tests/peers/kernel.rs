@@ -1,4 +1,4 @@
-//! The kernel as the switch of `h2`: a bridge with the device of the guest and a tunnel device.
+//! The kernel as the switch of `h2`: a bridge that connects the guest's device and a tunnel device.
 
 use super::MTU;
 use crate::common::{Lab, VNI};
@@ -6,17 +6,17 @@ use netdev::{GeneveSpec, GreSpec, LinkKind, LinkSpec, VxlanSpec};
 use std::net::IpAddr;
 use wire::Vni;
 
-/// Connects the attached guest of `h2` to a VXLAN device of the kernel that leads to `h1`. The
-/// devices are removed with the namespace of `h2`.
+/// Connects the attached guest of `h2` to a VXLAN device of the kernel, whose remote end is `h1`.
+/// The devices are removed together with the namespace of `h2`.
 ///
-/// Over IPv4, zero checksums are an option of the sender only. Over IPv6 (RFC 6936), the device
-/// either sends and accepts them, or does neither.
+/// Over IPv4, zero checksums are an option only of the sender. Over IPv6 (RFC 6936), the device
+/// either both sends and accepts them, or does neither.
 pub fn attach(lab: &Lab, checksum: bool) {
     attach_to(lab, checksum, lab.hosts[0].underlay(lab.family()));
 }
 
-/// The same with a device that sends broadcasts and unknown unicast to `remote`: the other host, or
-/// a multicast group, which it joins.
+/// Like [`attach`], but the device sends broadcasts and unknown unicast to `remote`: the other
+/// host, or a multicast group, which it joins.
 pub fn attach_to(lab: &Lab, checksum: bool, remote: IpAddr) {
     let h2 = &lab.hosts[1];
     bridge(
@@ -33,13 +33,14 @@ pub fn attach_to(lab: &Lab, checksum: bool, remote: IpAddr) {
     );
 }
 
-/// As [`attach`], with a Geneve device, which takes no critical options, so no logical ports.
+/// Like [`attach`], but with a Geneve device. It accepts no critical options, and so no logical
+/// ports.
 pub fn attach_geneve(lab: &Lab, udp_checksum: bool) {
     let remote = lab.hosts[0].underlay(lab.family());
     bridge(lab, LinkKind::Geneve(GeneveSpec { vni: vni(), remote, udp_checksum }));
 }
 
-/// As [`attach`], with a GRE device over IPv4, with a key.
+/// Like [`attach`], but with a GRE device over IPv4 that uses a key.
 pub fn attach_gre(lab: &Lab) {
     let [remote, local] = [&lab.hosts[0], &lab.hosts[1]].map(|host| host.uplink.ip4);
     bridge(lab, LinkKind::Gre(GreSpec { local, remote, key: VNI }));

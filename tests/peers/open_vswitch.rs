@@ -1,9 +1,9 @@
 //! Open vSwitch as the switch of `h2`, with its userspace datapath or its kernel module. The
-//! instance has a directory of its own, so it does not disturb one that runs on the machine.
+//! instance has a separate directory, so it does not affect one that runs on the machine.
 //!
-//! `br-int` has the device of the guest and the tunnel port. With the userspace datapath, `br-phy`
-//! has the uplink and the underlay addresses, as the Open vSwitch documentation describes for
-//! userspace tunnelling. With the kernel module, both stay with the host.
+//! The ports of `br-int` are the guest's device and the tunnel port. With the userspace datapath,
+//! `br-phy` has the uplink and the underlay addresses, as the Open vSwitch documentation describes
+//! for userspace tunnelling. With the kernel module, the host keeps both.
 
 use super::program::{Running, command, run};
 use super::{MTU, carry_wire_frames, carry_wire_frames_between};
@@ -15,18 +15,19 @@ use testkit::host::wait_until;
 
 /// Path of the database schema in Debian.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// The multicast group of all ports of a switch, as numbered by OVN and weft.
+/// The port number of the multicast group that contains all ports of a logical switch, in OVN and
+/// weft.
 const FLOOD: u16 = 0x8000;
 /// Port numbers of `br-int`.
 const GUEST_PORT: u16 = 1;
 const TUNNEL_PORT: u16 = 2;
 
-/// Flows whose packets the tests count, by cookie.
+/// The flows whose packets the tests count, with their cookies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counted {
-    /// From the tunnel with the right key and logical ports, for the guest only.
+    /// From the tunnel with the correct key and logical ports, for the guest only.
     Unicast = 1,
-    /// From the tunnel with the right key and logical ports, for every port of the switch.
+    /// From the tunnel with the correct key and logical ports, for every port of the switch.
     Flood = 2,
     /// All other packets from the tunnel.
     Unexpected = 3,
@@ -35,7 +36,7 @@ pub enum Counted {
 /// A running instance.
 pub struct OpenVswitch {
     directory: PathBuf,
-    // Stopped in this order.
+    // Dropped, and so stopped, in this order.
     _switch: Running,
     _database: Running,
 }
@@ -45,7 +46,7 @@ pub struct OpenVswitch {
 pub struct Tunnel<'a> {
     /// Its type in Open vSwitch.
     pub kind: &'a str,
-    /// Its options beside `remote_ip` and `key`.
+    /// Its options in addition to `remote_ip` and `key`.
     pub options: &'a [&'a str],
     /// Whether OVN's Geneve option is mapped to a register. Flows then set it on packets to the
     /// tunnel and match it on packets from the tunnel.
@@ -56,7 +57,7 @@ pub struct Tunnel<'a> {
 
 impl OpenVswitch {
     /// Starts an instance on `h2` with a tunnel to `h1`, and attaches the guest of `h2`. For the
-    /// userspace datapath, [`carry_wire_frames`] turns off the offloads of the uplinks.
+    /// userspace datapath, [`carry_wire_frames`] disables the offloads of the uplinks.
     pub fn start(lab: &Lab, tunnel: Tunnel<'_>) -> Self {
         let [h1, h2] = &lab.hosts;
         let (near, far) = lab.ends();
@@ -113,14 +114,14 @@ impl OpenVswitch {
             h1.underlay(family),
             tunnel.options.join(" "),
         );
-        // ovs-vsctl returns once the switch has applied the change.
+        // ovs-vsctl returns when the switch has applied the change.
         run(with_args(vsctl(&self.directory), &script.split_whitespace().collect::<Vec<_>>()), b"");
     }
 
-    /// Moves the underlay addresses from the uplink, now a port of `br-phy`, to `br-phy`.
+    /// Moves the underlay addresses from the uplink, which is now a port of `br-phy`, to `br-phy`.
     fn move_underlay(&self, h2: &Host) {
-        // The kernel also receives the frames of the uplink, and by default answers ARP requests
-        // for any address of the host.
+        // The kernel also receives the frames of the uplink. By default it would respond to ARP
+        // requests for any address of the host.
         let ignore = format!("net/ipv4/conf/{}/arp_ignore", h2.uplink.name);
         h2.netns.sysctl(&ignore, "1").expect("a sysctl can be set");
         let netlink = h2.netns.netlink();
@@ -178,7 +179,7 @@ impl OpenVswitch {
     /// The current packet counters of these flows.
     pub fn packets<const N: usize>(&self, flows: [Counted; N]) -> [u64; N] {
         let mut appctl = tool(&self.directory, "ovs-appctl");
-        // ovs-appctl takes a relative path for the name of a daemon.
+        // ovs-appctl interprets a relative path as the name of a daemon.
         appctl.arg("-t").arg(self.directory.join("switch.ctl")).arg("revalidator/wait");
         run(appctl, b"");
         let dump = self.ofctl("dump-flows", &[], "");
@@ -200,8 +201,8 @@ impl OpenVswitch {
     }
 }
 
-/// A program of Open vSwitch, run in the directory of the instance. Socket paths are relative to
-/// it, because their length is limited.
+/// A program of Open vSwitch that runs in the directory of the instance. Socket paths are relative
+/// to it, because their length is limited.
 fn tool(directory: &Path, name: &str) -> Command {
     let mut command = command(name);
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR"] {

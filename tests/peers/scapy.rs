@@ -3,8 +3,8 @@
 use super::program::{command, run};
 use std::process::Command;
 
-/// Runs a script of this directory with Debian's Python, which has Debian's scapy. PATH may have
-/// another one first. Returns its output.
+/// Runs a script of this directory with Debian's Python, which has Debian's scapy. The first Python
+/// in PATH may be another one. Returns the output of the script.
 pub fn run_script(script: &str, arguments: &[&str], input: &str) -> String {
     let mut python = python();
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/peers");
@@ -21,7 +21,7 @@ pub fn python() -> Command {
     }
 }
 
-/// The bytes that a script wrote in hexadecimal.
+/// The bytes that a script has written in hexadecimal.
 pub fn bytes_of(hexadecimal: &str) -> Vec<u8> {
     let digits = hexadecimal.as_bytes().chunks(2);
     let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();

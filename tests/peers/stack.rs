@@ -1,5 +1,5 @@
-//! A frame as a list of headers of crate `wire`: parsed from bytes, described as JSON, emitted to
-//! bytes.
+//! A frame as a list of headers of the crate `wire`. It is parsed from bytes, described as JSON,
+//! and emitted to bytes.
 
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -20,7 +20,8 @@ use wire::{
     TcpRepr, UdpPacket, UdpRepr, Vni, ethernet, ipv6,
 };
 
-/// Buffers contain this byte before a header is emitted into them, so that an unset byte shows.
+/// The value of all buffer bytes before a header is emitted, so that bytes which are not set can be
+/// detected.
 const UNSET: u8 = 0xa5;
 
 /// One header, or the payload.
@@ -50,7 +51,7 @@ pub enum Layer<'a> {
         repr: GeneveRepr<'a>,
         has_critical: bool,
     },
-    /// With its interpretation as NVGRE, where possible.
+    /// The header, and its interpretation as NVGRE if that is possible.
     Gre(GreRepr, Option<NvgreRepr>),
     Payload(&'a [u8]),
 }
@@ -58,17 +59,17 @@ pub enum Layer<'a> {
 /// The headers of a frame.
 #[derive(Clone, Debug, Default)]
 pub struct Stack<'a> {
-    /// Outermost first.
+    /// The layers, outermost first.
     pub layers: Vec<Layer<'a>>,
     /// Number of wrong TCP and UDP checksums. Other wrong checksums are parse errors.
     pub wrong_checksums: usize,
 }
 
-/// The IP header around a transport header.
+/// Data of the IP header that precedes a transport header.
 #[derive(Clone, Copy)]
 struct Around {
     pseudo: Sum,
-    /// IPv6 only.
+    /// The hop limit; only IPv6 headers need it.
     hop_limit: Option<u8>,
 }
 
@@ -203,7 +204,7 @@ impl<'a> Stack<'a> {
         }
     }
 
-    /// The fields under the names of `frames.py`.
+    /// A description of the fields, with the same names as in `frames.py`.
     pub fn describe(&self) -> Value {
         self.layers.iter().map(describe).collect()
     }
@@ -416,7 +417,7 @@ fn nd_options(options: NdOptions<'_>) -> Value {
     options.iter().map(one).collect()
 }
 
-/// The bytes of a header that precedes `body`.
+/// The bytes of a header, followed by `body`.
 fn headed(header_len: usize, body: &[u8], emit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut bytes = vec![UNSET; header_len];
     bytes.extend(body);
@@ -492,7 +493,7 @@ fn emit(layer: &Layer<'_>, outside: &[Layer<'_>], body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The pseudo header checksum of a transport packet of `len` bytes in the innermost IP packet of
+/// The pseudo header sum for a transport packet of `len` bytes in the innermost IP packet of
 /// `outside`.
 fn pseudo_header(outside: &[Layer<'_>], len: usize) -> Sum {
     let around = outside.iter().rev().find_map(|layer| match *layer {
@@ -505,7 +506,7 @@ fn pseudo_header(outside: &[Layer<'_>], len: usize) -> Sum {
     around.expect("a transport header is in an IP packet")
 }
 
-/// Pseudo-random numbers, the same in every run (xorshift64).
+/// Pseudo-random numbers (xorshift64), which are the same in every run.
 pub struct Numbers(u64);
 
 impl Numbers {
@@ -535,14 +536,14 @@ impl Numbers {
         Ipv6Addr::from(0xfd << 120 | low)
     }
 
-    /// A port for which scapy knows no protocol.
+    /// A port number that scapy assigns to no protocol.
     fn port(&mut self) -> u16 {
         20_000 + (self.next() % 10_000) as u16
     }
 }
 
 impl Layer<'_> {
-    /// Random values for all fields except lengths and those that select the next header.
+    /// Sets random values for all fields except lengths and those that select the next header.
     pub fn vary(&mut self, numbers: &mut Numbers) {
         match self {
             Self::Ethernet(repr) => (repr.dst, repr.src) = (numbers.mac(), numbers.mac()),

@@ -1,5 +1,6 @@
-//! Guests that have a header of their own frame changed after the switch has decided about it. They
-//! say that a checksum is partial, and where a device stores it when it completes it.
+//! Tests guests that try to change a header of their frame after the switch has made its decision.
+//! Such a guest requests a partial checksum, and names a header field as the place where the
+//! checksum is to be stored.
 
 use super::secured::{ALLOWED, Guests, TELNET};
 use crate::common::{Datapath, Setup, TUNNELS};
@@ -7,18 +8,18 @@ use packet::{Checksum, PacketBuf, complete_checksum};
 use testkit::require_root;
 
 const L3: usize = 14;
-/// Where a sum may begin: new kernels refuse smaller offsets.
+/// The smallest offset at which the checksummed bytes may begin. New kernels refuse smaller ones.
 const LEAST_START: usize = 20;
-/// The transport header behind IPv4 without options.
+/// The offset of the transport header behind an IPv4 header without options.
 const L4: usize = L3 + 20;
-/// The same behind IPv6.
+/// The offset of the transport header behind an IPv6 header.
 const L4_V6: usize = L3 + 40;
 const TAG_LEN: usize = 4;
-/// Ends in a word that balances the sum.
+/// A text whose last word balances the sum.
 const TEXT: &str = "FORBIDDEN.\0\0";
 
-/// `frame` with a partial checksum of the bytes from `start` on. Completing it writes `value` at
-/// `field`. For that, the last two bytes of the frame change.
+/// `frame` with a partial checksum over the bytes from `start` on. Completing it writes `value` at
+/// the offset `field`. To get that value, the last two bytes of the frame are changed.
 fn writes(mut frame: Vec<u8>, start: usize, field: usize, value: u16) -> PacketBuf {
     let partial = |frame: &[u8]| {
         let mut packet = PacketBuf::from_bytes(frame);
@@ -53,7 +54,7 @@ struct Disguise {
 }
 
 impl Disguise {
-    /// Behind priority tags.
+    /// The frame with `count` priority tags.
     fn tagged(&self, count: usize) -> PacketBuf {
         let skip = count * TAG_LEN;
         let (frame, value) = (tagged(count, &self.allowed), u16::from_be_bytes(self.value));
@@ -61,7 +62,8 @@ impl Disguise {
     }
 }
 
-/// What the first guest sends to guest `to`, in the name of the other one or to a forbidden port.
+/// Frames that the first guest sends to guest `to`, which pretend to be from the other guest or go
+/// to a forbidden port once their checksum is completed.
 fn disguises(guests: &Guests, to: usize) -> Vec<Disguise> {
     let other = guests.guest(3 - to);
     let last = |octets: &[u8]| [octets[octets.len() - 2], octets[octets.len() - 1]];
@@ -80,12 +82,14 @@ fn disguises(guests: &Guests, to: usize) -> Vec<Disguise> {
     ]
 }
 
-/// Nothing arrives in a forbidden name or at a forbidden port, on the same host and on another.
+/// Checks that no frame arrives from a forbidden source or at a forbidden port, on the same host
+/// and on another one.
 pub fn are_completed_before_the_lookup(setup: Setup, most_tags: usize, what: &str) {
     let mut guests = Guests::new(setup);
     for host in &guests.lab.hosts {
         let ethtool = host.netns.ethtool().expect("an ethtool socket");
-        // So the kernel completes what leaves by the uplink.
+        // Without this offload, the kernel completes the checksums of frames that leave by the
+        // uplink.
         let off = [("tx-checksum-ip-generic", false)];
         ethtool.set_features(&host.uplink.name, &off).expect("features are set");
     }
@@ -94,7 +98,7 @@ pub fn are_completed_before_the_lookup(setup: Setup, most_tags: usize, what: &st
             for tags in 0..=most_tags {
                 let partial = disguise.tagged(tags);
                 let what = format!("{what}: {} behind {tags} tags, to guest {to}", disguise.what);
-                // Leaves a megaflow that the disguised frame matches.
+                // This creates a megaflow that the disguised frame matches.
                 guests.delivers(&what, to, &partial.to_vec());
                 guests.refuses_packet(&what, "flow_drop", &partial);
             }
@@ -109,7 +113,8 @@ fn headers_stay_as_they_were_matched_when_a_guest_misplaces_a_checksum() {
     for datapath in Datapath::BOTH {
         for tunnel in TUNNELS {
             let setup = Setup::new(tunnel).datapath(datapath);
-            // A tunnel of tags has no room for more.
+            // With `vlan` and `qinq`, the headers have no room for more tags; one type with tags
+            // suffices.
             let most_tags = if tunnel == "geneve" { 2 } else { 0 };
             let what = format!("{datapath:?}, {tunnel}");
             are_completed_before_the_lookup(setup, most_tags, &what);

@@ -39,8 +39,8 @@
 //!     The mask must contain all bits that the translation of the original frame read. Additional
 //!     bits are no error: the megaflow just matches fewer packets. A missing bit is an error, even
 //!     if no frame has differed in it yet.
-//! - A packet without upcall must match a megaflow that existed before. So a lookup that ignores a
-//!     bit is detected as soon as a frame differs in this bit. Some frames differ from others in
+//!   - A packet without upcall must match a megaflow that existed before. So a lookup that ignores
+//!     a bit is detected as soon as a frame differs in this bit. Some frames differ from others in
 //!     one bit, inside or outside of the mask.
 //! - [`puts_and_deletes_take_effect`], [`withdrawn_megaflows_execute_nothing`],
 //!   [`upcall_queues_are_bounded`], [`solicitations_are_limited`], [`ports_come_and_go`],
