@@ -152,7 +152,7 @@ impl<'l> Hosts<'l> {
         Self { databases, daemons }
     }
 
-    /// Stops both daemons, and waits until the database has no host any more.
+    /// Stops both daemons, and waits until the southbound database contains no host.
     fn stop(self, ovn: &Ovn) {
         for daemon in self.daemons {
             daemon.stop();

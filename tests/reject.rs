@@ -1,4 +1,4 @@
-//! Rejected packets of SCTP.
+//! Tests the rejection of SCTP packets.
 
 use crate::common::{Daemon, Datapath, Lab, Setup};
 use crate::peers::program::run;
@@ -10,7 +10,8 @@ use testkit::require_root;
 const ACL: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 900\n\
                    match = 'outport == \"g2\" && sctp'\naction = \"reject\"\n";
 
-/// Sends an INIT from port 4000 to port 80 with the initiate tag 0x0a0b0c0d, and prints the answer.
+/// A script that sends an INIT from port 4000 to port 80 with the initiate tag 0x0a0b0c0d, and
+/// prints the response.
 const ASK: &str = "
 import socket, sys
 address = sys.argv[1]
@@ -37,7 +38,7 @@ fn rejected_association_is_aborted() {
             let hex = run(ask, b"");
             let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
             let answer: Vec<u8> = (0..hex.trim().len()).step_by(2).map(byte).collect();
-            // The ports are exchanged, and the tag is that of the INIT.
+            // The response has the ports of the INIT in reverse order, and the tag of the INIT.
             assert_eq!(hex[..16], *"00500fa00a0b0c0d", "{datapath:?} IPv{family}");
             assert_eq!(answer[12..], [6, 0, 0, 4], "{datapath:?} IPv{family}");
             let mut unsummed = answer.clone();

@@ -1,7 +1,7 @@
-//! scapy as an independent implementation: weft parses frames that scapy builds, and scapy parses
-//! frames that weft emits.
+//! Tests with scapy as an independent implementation: weft parses frames that scapy builds, and
+//! scapy parses frames that weft emits.
 //!
-//! `peers/frames.py` builds frames of every kind and lists their fields.
+//! `peers/frames.py` builds frames of every type and lists their fields.
 
 use crate::peers;
 use crate::peers::scapy::bytes_of;
@@ -40,7 +40,7 @@ fn scapy(mode: &str, input: &str) -> String {
     peers::scapy::run_script("frames.py", &[mode], input)
 }
 
-/// The frames of the script. All tests share them, because importing scapy takes long.
+/// The frames that the script builds. All tests share them, because importing scapy takes long.
 fn written() -> &'static [Written] {
     static FRAMES: OnceLock<Vec<Written>> = OnceLock::new();
     FRAMES.get_or_init(|| {
@@ -84,8 +84,8 @@ fn emitted_frames_equal_the_frames_of_scapy() {
     for written in written() {
         let (name, frame) = (&written.name, written.bytes());
         let stack = Stack::read(&frame).unwrap_or_else(|e| panic!("{name}: {e}"));
-        // An opaque payload has no length field: padding would be part of it, so the script adds
-        // none.
+        // An opaque payload has no length field, so padding would become a part of it. The script
+        // adds no padding to such frames.
         assert_eq!(stack.emit(), frame[..written.unpadded_len], "{name}");
     }
 }
@@ -141,7 +141,7 @@ fn truncated_frames_are_refused() {
     }
 }
 
-/// Length of the trailing bytes after the last header: payload, or the body of an ICMP message.
+/// The number of bytes after the last header: the payload, or the body of an ICMP message.
 fn tail_len(stack: &Stack<'_>) -> usize {
     match stack.layers.last() {
         Some(Layer::Payload(payload)) => payload.len(),

@@ -1,4 +1,5 @@
-//! What the service manager hears from a daemon, and what members of its group may do.
+//! Tests the messages that a daemon sends to the service manager, and the permissions of the
+//! daemon's group.
 
 use crate::commands::call::weft;
 use crate::common::daemon::WEFT;
@@ -23,7 +24,7 @@ impl Manager {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// The next message about a state.
+    /// The next message that contains a state.
     fn state(&self) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -83,7 +84,7 @@ fn daemon_does_not_start_when_its_service_manager_is_unreachable() {
     assert!(said.contains("NOTIFY_SOCKET=/no/such"), "{said}");
 }
 
-/// `weft ARGUMENTS` of another user, with this group.
+/// The command `weft ARGUMENTS`, executed by the user `nobody` with this group.
 fn weft_of_nobody(program: &Path, group: &str, control: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "nobody", "--regid", group, "--clear-groups", "--"]);
@@ -95,7 +96,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Ends the child on drop.
+/// A child process that is killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {

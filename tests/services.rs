@@ -1,4 +1,5 @@
-//! Load balancers and address translation from one network file, and the view of their connections.
+//! Tests load balancers and address translation that are configured in one network file, and the
+//! list of their connections.
 
 use crate::commands::call::{Watch, weft, weft_json};
 use crate::common::daemon::reply;
@@ -24,16 +25,17 @@ use wire::MacAddr;
 
 /// The virtual addresses of the load balancer.
 const VIPS: [&str; 2] = ["10.9.9.9", "fd99::9"];
-/// The addresses of the router on every host, which leads to the virtual addresses.
+/// The addresses of the router that runs on every host, via which guests reach the virtual
+/// addresses.
 const CORE: [&str; 2] = ["192.168.7.253", "fd77::fd"];
-/// The addresses of the router on `h2`, which leads outside.
+/// The addresses of the router on `h2`, which connects guests to the network outside.
 pub const EDGE: [&str; 2] = ["192.168.7.254", "fd77::fe"];
-/// The virtual address of the load balancer of the router on `h2`, in the network outside.
+/// The virtual addresses of the load balancer on the `h2` router, in the network outside.
 const OUTSIDE_VIPS: [&str; 2] = ["172.16.9.40", "fd16::40"];
 pub const BACKEND_PORT: u16 = 8080;
 const STREAM: usize = 100_000;
 
-/// The guest outside, on `h1`.
+/// The guest in the network outside. It is on `h1`.
 pub fn outside() -> Guest {
     let netns = TestHost::new("web");
     netns.sysctl("net/ipv4/ping_group_range", "0 2147483647").expect("a sysctl can be set");
@@ -42,8 +44,8 @@ pub fn outside() -> Guest {
     Guest { name: "web".to_owned(), host: 0, port_key: 1, netns, mac, ip4, ip6 }
 }
 
-/// Besides the switch `blue`: the network outside, and two routers, of which the one on `h2` leads
-/// outside.
+/// The network file text that is added to the logical switch `blue`: the network outside, and two
+/// routers. The one on `h2` connects `blue` with the network outside.
 pub fn routers(outside: &Guest) -> String {
     let Guest { name, mac, netns, .. } = outside;
     let netns = netns.name().expect("the namespace of a guest has a name");
@@ -69,8 +71,8 @@ pub fn routers(outside: &Guest) -> String {
     text
 }
 
-/// What [`routers`] has, and load balancers, address translation, and ACLs for `g2`. The switch
-/// `blue` has `g1` and `g2` on `h1` and `g3` on `h2`.
+/// The text of [`routers`], and load balancers, address translation, and ACLs for `g2`. The guests
+/// of the logical switch `blue` are `g1` and `g2` on `h1`, and `g3` on `h2`.
 pub fn services(outside: &Guest) -> String {
     let mut text = routers(outside);
     for (family, subnet, guest) in [(4, "192.168.7.0/24", "192.168.7."), (6, "fd77::/64", "fd77::")]
@@ -97,7 +99,8 @@ pub fn services(outside: &Guest) -> String {
             backend(2),
             backend(3)
         );
-        // The second one has the address of the router, from which inside connections come too.
+        // The virtual address of the second load balancer is the router's own address, which is
+        // also the source of translated connections.
         for (name, vip) in [("out", router_vips(family)[0]), ("own", router_vips(family)[1])] {
             text += &format!(
                 "[[load_balancer]]\nname = \"{name}{family}\"\nrouters = [\"edge\"]\n\
@@ -123,7 +126,7 @@ pub fn vip(family: u8) -> SocketAddr {
     SocketAddr::new(ip(VIPS, family), 80)
 }
 
-/// What the router on `h2` balances for the network outside.
+/// The virtual addresses and ports that the router on `h2` balances for the network outside.
 pub fn router_vips(family: u8) -> [SocketAddr; 2] {
     [OUTSIDE_VIPS, OUTSIDE].map(|vip| SocketAddr::new(ip(vip, family), 81))
 }
@@ -137,7 +140,7 @@ pub fn add_routes(guest: &Guest) {
     ] {
         let network = network.parse().expect("a prefix");
         let route = Route::via(network, gateway.parse().expect("an address"));
-        // The kernel adds the route to an IPv6 gateway only after it has noticed the carrier.
+        // The kernel adds the route to an IPv6 gateway only after it has detected the carrier.
         wait_until(PATIENCE, "the gateway is reachable", || {
             guest.netns.netlink().add_route(&route).is_ok()
         });
@@ -159,7 +162,8 @@ fn translated_connections_go_on_without_daemons() {
         assert!(all.all(|pair| pair.exchange(100)));
     });
     while_stopped(&daemons, || {
-        // The others pass `h2`, whose programs do not send from one tunnel on to another.
+        // The translated connections pass `h2`, whose eBPF programs do not forward from one tunnel
+        // into another. So only the balanced ones continue.
         for (number, pair) in balanced.iter_mut().enumerate() {
             assert!(pair.exchange(200_000), "connection {number}");
         }
@@ -170,7 +174,8 @@ fn translated_connections_go_on_without_daemons() {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// Opens connections to the load balancer, and to and from the network outside.
+/// Opens connections to the load balancer, and connections to and from the network outside. Returns
+/// the balanced connections and the translated ones.
 fn open(
     [first, second, third]: [&Guest; 3],
     outside: &Guest,
@@ -190,7 +195,7 @@ fn open(
     (balanced, translated)
 }
 
-/// What does not change when a connection is restored, of all established ones.
+/// The properties of all established connections that must not change when they are restored.
 fn established(control: &Path) -> BTreeSet<String> {
     let (rows, _) = connections(control, &["--state", "established"]);
     let kept = |row: &Value| {
@@ -226,7 +231,8 @@ fn translated_connections_survive_a_killed_daemon() {
             daemon.wait_says(&format!("restored {} connections", before.len()));
             assert_eq!(established(&lab.control(host)), before, "{datapath:?}");
             if datapath == Datapath::User {
-                // The devices of the guests are new.
+                // The restarted daemon has created new devices for the guests, which have no routes
+                // yet.
                 lab.guests.iter().filter(|guest| guest.host == host).for_each(add_routes);
             }
             exchange();
@@ -250,7 +256,7 @@ fn network_file_has_load_balancers_and_address_translation() {
         lab.guests.iter().for_each(add_routes);
         for offloads in [true, false] {
             if !offloads {
-                // Now the kernel of each guest checks every checksum.
+                // Without offloads, the kernel of each guest verifies every checksum.
                 let guests = lab.guests.iter().chain([&outside]);
                 guests.for_each(|guest| carry_wire_frames(&guest.netns, GUEST_DEVICE));
             }
@@ -285,7 +291,7 @@ fn client_keeps_its_backend_until_the_affinity_ends() {
             let known = affinities();
             let row = known.as_array().and_then(|rows| rows.first()).expect("one client");
             assert_eq!(row["client"], client.ip(family).to_string(), "{known}");
-            // Once it has ended, another backend may serve the client.
+            // After the affinity has expired, another backend may serve the client.
             let mut seen = served;
             for _ in 0..24 {
                 if seen.len() > 1 {
@@ -301,7 +307,8 @@ fn client_keeps_its_backend_until_the_affinity_ends() {
     }
 }
 
-/// The length of the stream of a connection: a few are long, the others only find their backend.
+/// The length of a connection's stream. The first ones are long; for the others, only the backend
+/// matters.
 fn length(at: usize) -> usize {
     if at < 4 { STREAM } else { 100 }
 }
@@ -312,7 +319,7 @@ fn assert_balanced(guests: [&Guest; 3], family: u8) {
     for from in guests {
         let answers = (0..16).map(|at| traffic::tcp_echo(from, vip(family), length(at)));
         let answers: BTreeSet<Answer> = answers.collect();
-        // A backend that reaches itself sees the virtual address.
+        // A backend that connects to itself sees the virtual address as the source.
         let expected = backends.map(|by| Answer {
             server: by.name.clone(),
             client: if by.name == from.name { vip(family).ip() } else { from.ip(family) },
@@ -321,7 +328,8 @@ fn assert_balanced(guests: [&Guest; 3], family: u8) {
     }
 }
 
-/// Connections from outside reach both backends, `first` through a tunnel, and keep their source.
+/// Checks that connections from outside reach both backends (`first` through a tunnel) and keep
+/// their source address.
 fn assert_balanced_by_router(backends: [&Guest; 2], outside: &Guest, family: u8) {
     let _servers = backends.map(|guest| EchoServer::start(guest, family, BACKEND_PORT));
     for vip in router_vips(family) {
@@ -343,7 +351,7 @@ fn connections(control: &Path, options: &[&str]) -> (Vec<Value>, Value) {
     (rows, end["totals"].clone())
 }
 
-/// The connections of both hosts, after the guests have exchanged packets.
+/// Checks the list of connections on both hosts, after the guests have exchanged packets.
 fn assert_connections_are_shown([near, far]: [&Path; 2]) {
     let balanced = ["--zone", "blue/g1", "--address", "10.9.9.9:80", "--state", "time_wait"];
     let (rows_to_vip, totals) = connections(near, &balanced);
@@ -362,10 +370,10 @@ fn assert_connections_are_shown([near, far]: [&Path; 2]) {
     assert!(of_port.is_some_and(|row| row["connections"].as_u64() > Some(0)), "{rows:?}");
     let (_, shown, _) = weft(near, &["show"]);
     assert!(shown.lines().any(|line| line.ends_with("of at most 1000000")), "{shown}");
-    // Flushing removes what the options select, and nothing else.
+    // Flushing removes only the connections that the options select.
     let flush = |options: &[&str]| weft(near, &[&["ct", "--flush"], options].concat());
     assert_eq!(flush(&[]).0, 2);
-    // The tuple of one connection, its addresses and ports in both directions, is only its own.
+    // The addresses and ports in both directions identify exactly one connection.
     let end = |direction: &str, side: &str| {
         let ends = &rows_to_vip[0][direction];
         format!("{}:{}", ends[side].as_str().expect("an address"), ends[format!("{side}_port")])
@@ -416,7 +424,7 @@ fn assert_connections_are_shown([near, far]: [&Path; 2]) {
 /// The source addresses of health checks in the switch `blue`.
 const SOURCES: [&str; 2] = ["192.168.7.250", "fd77::fa"];
 
-/// The network of [`services`] with health checks of all load balancers.
+/// The network file text of [`services`], with health checks for all load balancers.
 fn checked(outside: &Guest) -> String {
     services(outside)
         .lines()
@@ -430,7 +438,7 @@ fn checked(outside: &Guest) -> String {
         .collect()
 }
 
-/// Waits until a host's checks of a backend have this result for all load balancers.
+/// Waits until a host's health checks of a backend have this result for all load balancers.
 fn wait_status(control: &Path, backend: SocketAddr, status: &str) {
     wait_until(PATIENCE, &format!("{backend} is {status}"), || {
         let shown = reply(control, r#"{"command":"show"}"#);
@@ -441,8 +449,7 @@ fn wait_status(control: &Path, backend: SocketAddr, status: &str) {
     });
 }
 
-/// Waits until these backends serve a client, and no other: the host's program follows the last
-/// change.
+/// Waits until exactly these backends serve a client, so the host has applied the last change.
 fn wait_served(client: &Guest, vip: SocketAddr, by: &[&Guest]) {
     let expected: BTreeSet<String> = by.iter().map(|guest| guest.name.clone()).collect();
     wait_accepted(client, vip);
@@ -461,7 +468,8 @@ fn backend_gets_no_connections_while_its_health_checks_fail() {
         let daemons = lab.start_both();
         let [first, near, far] = &lab.guests[..] else { panic!("three guests") };
         lab.guests.iter().for_each(add_routes);
-        // Both datapaths send and receive the packets of a check alike, whatever its family is.
+        // Both datapaths process health check packets in the same way for IPv4 and IPv6, so only
+        // one of them is tested with both.
         for &family in if datapath == Datapath::Kernel { &[4, 6][..] } else { &[4] } {
             let backend = |guest: &Guest| SocketAddr::new(guest.ip(family), BACKEND_PORT);
             let serve = |guest: &Guest| EchoServer::start(guest, family, BACKEND_PORT);
@@ -469,13 +477,13 @@ fn backend_gets_no_connections_while_its_health_checks_fail() {
             for (stopped, other) in [(near, far), (far, near)] {
                 let (server, _other) = (serve(stopped), serve(other));
                 for guest in [near, far] {
-                    // Both hosts check the backends of both.
+                    // Both hosts check all backends.
                     wait_status(&lab.control(0), backend(guest), "online");
                     wait_status(&lab.control(1), backend(guest), "online");
                 }
                 wait_served(first, vip(family), &[near, far]);
                 drop(server);
-                // Once the check has failed, all connections go to the other.
+                // After the check has failed, all connections go to the other backend.
                 wait_status(&lab.control(0), backend(stopped), "offline");
                 wait_served(first, vip(family), &[other]);
                 assert_eq!(
@@ -490,7 +498,7 @@ fn backend_gets_no_connections_while_its_health_checks_fail() {
                     stopped.name
                 );
                 assert!(shown.lines().any(|line| line == row), "{shown}");
-                // A reload keeps what is known.
+                // A reload keeps the results of health checks.
                 daemons[0].signal(Signal::SIGHUP);
                 assert_eq!(
                     backends_of(first, vip(family), 4),
@@ -501,7 +509,7 @@ fn backend_gets_no_connections_while_its_health_checks_fail() {
                 wait_served(first, vip(family), &[near, far]);
                 drop(server);
             }
-            // The router on `h2` balances over `g1` and `g3`.
+            // The router on `h2` distributes connections over `g1` and `g3`.
             let server = serve(far);
             wait_status(&lab.control(1), backend(first), "online");
             wait_status(&lab.control(1), backend(far), "online");
@@ -514,12 +522,12 @@ fn backend_gets_no_connections_while_its_health_checks_fail() {
     }
 }
 
-/// Answers each request with this status.
+/// Runs an HTTP server that responds to each request with this status.
 fn serve_http(guest: &Guest, address: SocketAddr, status: &Arc<AtomicU16>) {
     let listener = guest.netns.run(|| TcpListener::bind(address)).expect("a TCP listener");
     let status = Arc::downgrade(status);
     listener.set_nonblocking(true).expect("a listener can be made non-blocking");
-    // The thread ends with the last owner of the status.
+    // The thread ends when all other owners of the status have been dropped.
     std::thread::spawn(move || {
         while let Some(status) = status.upgrade() {
             let Ok((mut stream, _)) = listener.accept() else {
@@ -535,14 +543,15 @@ fn serve_http(guest: &Guest, address: SocketAddr, status: &Arc<AtomicU16>) {
                 false => 404,
             };
             let answer = format!("HTTP/1.0 {status} X\r\nContent-Length: 0\r\n\r\n");
-            // The check resets the connection when it has the status.
+            // Errors are ignored: the health check resets the connection when it has read the
+            // status.
             let _ = stream.write_all(answer.as_bytes());
         }
     });
 }
 
-/// A UDP backend is offline when its port is closed, and an HTTP backend by its status. Neither
-/// VXLAN nor VLAN tags carry logical ports.
+/// Health checks detect a closed UDP port by its ICMP error, and a failing HTTP backend by its
+/// status. VXLAN and VLAN tags carry no logical ports.
 #[test]
 fn http_and_udp_backends_are_checked_through_a_tunnel_without_logical_ports() {
     require_root!();

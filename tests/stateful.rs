@@ -1,5 +1,5 @@
-//! Access control lists that allow related packets: connections that guests may open, and what
-//! belongs to them.
+//! Tests access control lists with `allow-related`: connections that guests may open, and packets
+//! that are related to them.
 
 use crate::common::daemon::WEFT;
 use crate::common::{Daemon, Datapath, Lab, PATIENCE, Setup, traffic};
@@ -12,13 +12,13 @@ use std::time::Duration;
 use testkit::host::wait_until;
 use testkit::require_root;
 
-/// `g1` may open connections to `g2`, and nobody may open one to `g1`.
+/// ACLs: `g1` may open connections to `g2`, and no guest may open one to `g1`.
 const LISTS: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 1000\n\
                      match = 'outport == \"g2\" && ip'\naction = \"allow-related\"\n\
                      [[acl]]\nswitch = \"blue\"\ndirection = \"to-port\"\npriority = 900\n\
                      match = 'ip'\naction = \"drop\"\n";
 const MEGABYTE: usize = 1 << 20;
-/// How long a connection that must not be opened is tried.
+/// How long the test waits for a connection that must not be established.
 const REFUSED: Duration = Duration::from_millis(1500);
 
 #[test]
@@ -33,7 +33,8 @@ fn guest_opens_connections_and_gets_what_belongs_to_them_when_an_acl_allows_rela
             traffic::tcp(near, far, family, MEGABYTE);
             [1, 1300].iter().for_each(|&len| traffic::udp_echo(near, far, family, len));
 
-            // The error about a datagram to a closed port is related to it.
+            // The ICMP error about a datagram to a closed port is related to the datagram's
+            // connection.
             let socket = traffic::udp_socket(near, family);
             let closed = SocketAddr::new(far.ip(family), 9);
             socket.connect(closed).expect("a socket can be connected");
@@ -54,19 +55,19 @@ fn guest_opens_connections_and_gets_what_belongs_to_them_when_an_acl_allows_rela
                 daemons[0].drops().get("flow_drop").is_some_and(|&count| count > before)
             });
         }
-        // What was opened before is not affected by what was refused.
+        // Connections that were opened before are not affected by refused ones.
         traffic::tcp(near, far, 4, MEGABYTE);
         daemons.into_iter().for_each(Daemon::stop);
     }
 }
 
-/// All connections are allowed and tracked, and a port may open a thousand.
+/// Allows and tracks all connections. A port may open a thousand.
 const FEW: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\npriority = 1000\n\
                    match = 'ip'\naction = \"allow-related\"\n\
                    [connections]\nper_port = 1000\n";
 const PER_PORT: u64 = 1000;
 
-/// How many connections packets from the first guest of the first host have opened.
+/// The number of connections that were opened by packets from the first guest of `h1`.
 fn connections_of_first_port(lab: &Lab) -> u64 {
     let mut command = Command::new(WEFT);
     command.args(["ct", "--stats", "--json", "--control"]).arg(lab.control(0));
@@ -89,7 +90,8 @@ fn other_guest_opens_connections_when_one_floods_the_switch_with_syns() {
         let (flooding, far) = lab.ends();
         let other = lab.guests_of(0).nth(1).expect("the first host has two guests");
         traffic::ping(&other.netns, far.ip(4));
-        // Each SYN has another source. The receiver has no route back.
+        // Each SYN has another source address. The receiver has no route to it, so it does not
+        // reply.
         let target = far.ip4;
         let change = move |number: u64, bytes: &mut [u8]| {
             let mut frame = Frame::of(bytes);

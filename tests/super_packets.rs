@@ -1,5 +1,5 @@
-//! Guests whose super-packets cost the switch as much as possible. Guests at other ports must not
-//! lose anything by them, and the losses of the attacker must count at its own port.
+//! Tests guests whose super-packets cost the switch as much as possible. Guests at other ports must
+//! lose nothing, and lost packets of the attacker must be counted at its own port.
 
 mod honest;
 
@@ -15,23 +15,26 @@ use testkit::host::wait_until;
 use testkit::require_root;
 use wire::checksum::checksum;
 
-/// Bytes of the virtio-net header before a frame.
+/// The length of the virtio-net header before a frame.
 const VNET_LEN: usize = 10;
-/// Bytes of the Ethernet, IPv4 and TCP headers.
+/// The length of the Ethernet, IPv4 and TCP headers.
 const HEADERS: usize = 14 + 20 + 20;
-/// The payload of a super-packet. The guest's kernel passes on frames of up to 60 KiB whole.
+/// The payload of a super-packet. The guest's kernel does not segment frames of up to 60 KiB.
 const PAYLOAD: usize = 60_000;
-/// How many requests the victim sends in one flow, and how many new flows it begins.
+/// The number of requests that the victim sends in one flow, and the number of new flows that it
+/// starts.
 const TRIES: u16 = 60;
-/// So many losses decide.
+/// The number of losses after which the result is clear.
 const ENOUGH: u32 = 6;
-/// A reply that has not arrived by then is lost. A late one is not, since this machine may be busy.
+/// The time after which a missing reply counts as lost. It is long, because this machine may be
+/// busy.
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
-/// The first source port of new flows; the ACL entry lists each second one.
+/// The first source port of new flows. The ACL entry lists every second port.
 const FIRST_PORT: u16 = 20_000;
 
-/// A lab whose first host has an attacker and a victim, and its second a peer of each. The decision
-/// about a UDP packet depends on all bits of its source port, so each new flow is an upcall.
+/// A lab with an attacker and a victim on the first host, and a peer of each on the second host.
+/// The decision about a UDP packet depends on all bits of its source port, so each new flow causes
+/// an upcall.
 fn lab(datapath: Datapath) -> Lab {
     let ports = (FIRST_PORT..FIRST_PORT + 4 * TRIES).step_by(2).map(|port| port.to_string());
     let listed = ports.collect::<Vec<_>>().join(", ");
@@ -40,17 +43,18 @@ fn lab(datapath: Datapath) -> Lab {
          match = 'udp.src == {{{listed}}}'\naction = \"allow\"\n"
     );
     let lab = Lab::new(Setup::new("vxlan").guests(2, 2).datapath(datapath).more(&acl));
-    // With the least limit, the tests do not depend on how fast this machine is.
+    // The lowest limit is configured, so that the tests do not depend on the speed of this machine.
     let text = std::fs::read_to_string(lab.network_file()).expect("a network file");
     let text = format!("punt_limit = 128\n{text}");
     std::fs::write(lab.network_file(), text).expect("a file can be written");
     lab
 }
 
-/// A virtio-net header and a TCP super-packet with "don't fragment", as [`attack`] sends it.
+/// A virtio-net header and a TCP super-packet with the flag "don't fragment", as sent by
+/// [`attack`].
 fn super_packet(from: &Guest, to: &Guest, gso_size: u16) -> Vec<u8> {
     let mut bytes = vec![0; VNET_LEN + HEADERS + PAYLOAD];
-    // VIRTIO_NET_HDR_F_NEEDS_CSUM, VIRTIO_NET_HDR_GSO_TCPV4
+    // The flag VIRTIO_NET_HDR_F_NEEDS_CSUM, and the type VIRTIO_NET_HDR_GSO_TCPV4.
     bytes[..4].copy_from_slice(&[1, 1, HEADERS as u8, 0]);
     set_gso_size(&mut bytes, gso_size);
     bytes[6..10].copy_from_slice(&[34, 0, 16, 0]);
@@ -69,7 +73,8 @@ fn set_gso_size(bytes: &mut [u8], gso_size: u16) {
     bytes[4..6].copy_from_slice(&gso_size.to_le_bytes());
 }
 
-/// Sends super-packets from `from` to `to` as fast as possible. `gso_size` gets the number of each.
+/// Sends super-packets from `from` to `to` as fast as possible. `gso_size` is called with the
+/// number of each super-packet.
 fn attack(from: &Guest, to: &Guest, gso_size: impl Fn(u64) -> u16 + Send + 'static) -> Blast {
     let options = PacketOptions { qdisc_bypass: true, ..PacketOptions::default() };
     let open = || PacketSocket::open_name(GUEST_DEVICE, &SocketFilter::nothing(), options);
@@ -79,7 +84,7 @@ fn attack(from: &Guest, to: &Guest, gso_size: impl Fn(u64) -> u16 + Send + 'stat
     Blast::start(socket, template, change, Pace::FlatOut, None).expect("a thread can be started")
 }
 
-/// What a victim lost.
+/// The losses of a victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Lost {
     requests: u32,
@@ -90,19 +95,19 @@ impl Lost {
     const NOTHING: Self = Self { requests: 0, flows: 0 };
 }
 
-/// Echoes datagrams until `done`.
+/// Echoes datagrams until `done` is set.
 fn echo(socket: &UdpSocket, done: &AtomicBool) {
     let mut bytes = [0; 64];
     while !done.load(Ordering::Relaxed) {
         if let Ok((len, source)) = socket.recv_from(&mut bytes) {
-            // The victim notices a loss.
+            // Errors are ignored: the victim counts the missing reply.
             let _ = socket.send_to(&bytes[..len], source);
         }
     }
 }
 
-/// Requests of a victim in one flow, and in new flows, one after the other. `first` is the number
-/// of the first flow.
+/// Sends requests of a victim, first in one flow and then in new flows. Returns the losses. `first`
+/// is the number of the first new flow.
 fn victim(from: &Guest, to: &Guest, first: u16) -> Lost {
     let server = traffic::udp_socket(to, 4);
     server.set_read_timeout(Some(Duration::from_millis(100))).expect("a time limit can be set");
@@ -126,7 +131,7 @@ fn victim(from: &Guest, to: &Guest, first: u16) -> Lost {
     lost
 }
 
-/// A socket at this source port.
+/// A UDP socket of a guest with this source port.
 fn client(guest: &Guest, port: u16) -> UdpSocket {
     let ip = guest.ip(4);
     let socket = guest.netns.run(|| UdpSocket::bind((ip, port))).expect("a UDP socket");
@@ -134,7 +139,7 @@ fn client(guest: &Guest, port: u16) -> UdpSocket {
     socket
 }
 
-/// Sends a datagram with this number, and waits for its echo.
+/// Sends a datagram with this number. Returns whether its echo arrives.
 fn is_answered(socket: &UdpSocket, number: u16, to: SocketAddr) -> bool {
     let sent = number.to_be_bytes();
     socket.send_to(&sent, to).expect("a datagram is sent");
@@ -142,7 +147,7 @@ fn is_answered(socket: &UdpSocket, number: u16, to: SocketAddr) -> bool {
     let mut bytes = [0; 64];
     while Instant::now() < end {
         match socket.recv(&mut bytes) {
-            // Otherwise it is a late reply to an earlier datagram.
+            // Any other content is a late reply to an earlier datagram.
             Ok(len) if bytes[..len] == sent => return true,
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -152,8 +157,8 @@ fn is_answered(socket: &UdpSocket, number: u16, to: SocketAddr) -> bool {
     false
 }
 
-/// Runs an attack on a lab until packets of it are dropped for `reason`, and then checks that a
-/// victim loses nothing. Only the port of the attacker may count losses.
+/// Runs an attack until packets of the attacker are dropped for `reason`, and then checks that a
+/// victim loses nothing. Only the attacker's port may count losses.
 fn attacked(datapath: Datapath, reason: &str, gso_size: impl Fn(u64) -> u16 + Send + 'static) {
     let lab = lab(datapath);
     let daemons = lab.start_both();
@@ -174,7 +179,7 @@ fn attacked(datapath: Datapath, reason: &str, gso_size: impl Fn(u64) -> u16 + Se
     daemons.into_iter().for_each(crate::common::Daemon::stop);
 }
 
-/// Super-packets that no network stack sends.
+/// Super-packets with segments so small that no network stack sends them.
 #[test]
 fn victim_loses_nothing_when_a_guest_sends_tiny_segments() {
     require_root!();
@@ -183,15 +188,16 @@ fn victim_loses_nothing_when_a_guest_sends_tiny_segments() {
     }
 }
 
-/// The smallest segments that are allowed: 1,667 of them in each super-packet. With the user
-/// datapath, those within the limit are a flood of small packets for the other host.
+/// The smallest segments that are allowed: a super-packet has 1,667 of them. With the user
+/// datapath, the super-packets within the limit would become a flood of small packets to the other
+/// host.
 #[test]
 fn victim_loses_nothing_when_a_guest_sends_small_segments_and_the_datapath_is_kernel() {
     require_root!();
     attacked(Datapath::Kernel, "segment_limit", |_| packet::LEAST_SEGMENT_LEN);
 }
 
-/// Each super-packet is too long for the tunnel, so programs punt it.
+/// Each super-packet has segments that are too long for the tunnel, so the eBPF programs punt it.
 #[test]
 fn victim_loses_nothing_when_a_guest_sends_long_segments() {
     require_root!();
@@ -202,7 +208,8 @@ fn victim_loses_nothing_when_a_guest_sends_long_segments() {
     }
 }
 
-/// One super-packet in 256 is too long, and pins the megaflow of the others to the slow path.
+/// One super-packet in 256 has segments that are too long. It pins the megaflow of the others to
+/// the slow path.
 #[test]
 fn victim_loses_nothing_when_a_guest_pins_its_megaflow_to_the_slow_path() {
     require_root!();

@@ -1,4 +1,5 @@
-//! Tests of `weft trace` with each kind of source, and with capture files.
+//! Tests `weft trace` with each type of source (network file, southbound database, ovs-ofctl
+//! flows), and with capture files.
 
 use serde_json::Value;
 use std::fs;
@@ -28,7 +29,7 @@ fn traced(args: &[&str]) -> String {
     text
 }
 
-/// Asserts that the text contains these parts in this order.
+/// Asserts that the text contains these pieces in this order.
 fn has(text: &str, pieces: &[&str]) {
     let mut rest = text;
     for piece in pieces {
@@ -39,7 +40,7 @@ fn has(text: &str, pieces: &[&str]) {
     }
 }
 
-/// A file in the temporary directory, removed on drop.
+/// A file in the temporary directory, which is removed when dropped.
 struct TempFile(PathBuf);
 
 impl TempFile {
@@ -116,8 +117,8 @@ fn copies_of_a_multicast_are_traced_one_by_one() {
 fn southbound_database_is_traced() {
     let text = traced(&[SOUTHBOUND, ROUTED_PACKET]);
     has(&text, &["lr_in_ip_routing", "(northd.c:", "=> output to \"db1\" (port "]);
-    // The result of `ovn-trace --minimal`: TTL decremented, from the MAC of the router to that of
-    // db1.
+    // The same result as that of `ovn-trace --minimal`: the TTL is decremented, and the MAC
+    // addresses are those of the router (source) and of db1 (destination).
     has(&text, &["actions:", "eth_dst=02:00:00:00:02:0a", "eth_src=02:00:00:00:02:01"]);
     let spoofed = ROUTED_PACKET.replacen("10.0.1.10", "10.0.1.99", 1);
     has(&traced(&["--minimal", SOUTHBOUND, &spoofed]), &["=> drop", "actions:   drop("]);
@@ -145,7 +146,7 @@ fn flows_of_ofctl_are_traced_to_devices_and_tunnels() {
     let path = flows.path();
     let out = traced(&["--tunnel-port", "1=vx", path, "in_port=2,tcp,tcp_dst=80"]);
     has(&out, &["flows.txt:2): in_port=2", "=> tunnel by end point 1, 10.222.0.6\n"]);
-    // Port 1 is not declared as a tunnel port, so it is a device.
+    // Port 1 is not declared as a tunnel port, so it is treated as a device.
     let out = traced(&["--summary", path, "in_port=2,tcp"]);
     has(&out, &["=> output to \"port1\" (port 1)"]);
     let back =
@@ -158,7 +159,7 @@ fn flows_of_ofctl_are_traced_to_devices_and_tunnels() {
 
 #[test]
 fn select_takes_the_requested_member() {
-    // The quotation marks are escaped in JSON.
+    // In JSON, the quotation marks are escaped.
     let one_hop = "reg8[0..15] = 0; reg0 = ip4.dst; reg1 = 10.0.2.1; eth.src = 02:00:00:00:02:01; \
                    outport = \\\"core-db\\\"; flags.loopback = 1; next;";
     let two_hops = "reg8[0..15] = 1; reg8[16..31] = select(1=1, 2=1);";
@@ -174,10 +175,10 @@ fn select_takes_the_requested_member() {
 /// An ICMP echo request from web1 to db1.
 const FRAME: &str = "02 00 00 00 01 01 02 00 00 00 01 0a 08 00 45 00 00 1c 00 00 40 00 40 01 23 c7 \
                      0a 00 01 0a 0a 00 02 0a 08 00 f7 fe 00 00 00 01";
-/// The same for web2.
+/// An ICMP echo request from web1 to web2.
 const TO_WEB2: &str = "02 00 00 00 01 0b 02 00 00 00 01 0a 08 00 45 00 00 1c 00 00 40 00 40 01 \
                        24 c6 0a 00 01 0a 0a 00 01 0b 08 00 f7 fe 00 00 00 01";
-/// A frame cut to half of its length.
+/// A frame of which only the first half was captured.
 const CUT: &str = "02 00 00 00 01 0b 02 00 00 00 01 0a 08 00 45 00 00 1c";
 
 #[test]
@@ -251,7 +252,7 @@ fn input_errors_have_their_position() {
     }
 }
 
-/// A row that cannot be executed would make the trace wrong. So there is no trace, and all such
+/// A row that cannot be executed would make the trace wrong. So no trace is printed, and all such
 /// rows are reported.
 #[test]
 fn all_errors_of_a_database_are_reported_together() {

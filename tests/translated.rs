@@ -1,4 +1,5 @@
-//! Address translation when no port is left, and what translated packets look like to tshark.
+//! Tests address translation when no port is free, and checks with tshark that translated packets
+//! are valid.
 
 use crate::commands::call::{Watch, weft};
 use crate::common::{
@@ -23,19 +24,21 @@ use traffic::EchoServer;
 use wire::Protocol;
 use wire::checksum::{pseudo_v4, pseudo_v6};
 
-/// The ports that address translation chooses from for a source port among them, as Linux does.
+/// The range from which address translation selects a new port if the source port is in that range,
+/// as in Linux.
 const PORTS: RangeInclusive<u16> = 600..=1023;
-/// The source port of further connections.
+/// The source port of connections that are opened when no port is free.
 const OTHER_PORT: u16 = 700;
-/// UDP is a stream after two seconds of traffic in both directions.
+/// UDP counts as a stream after two seconds of traffic in both directions.
 const STREAM: Duration = Duration::from_millis(2300);
 const EXHAUSTED: &str = "ct_nat_exhausted";
 
-/// A UDP socket at a port of a guest.
+/// A UDP socket of a guest at this port.
 fn bound(guest: &Guest, family: u8, port: u16) -> UdpSocket {
     let address = SocketAddr::new(guest.ip(family), port);
     let mut socket = None;
-    // A program that another test starts has a copy of an earlier socket for a moment.
+    // A program that another test starts may hold a copy of an earlier socket for a moment, so this
+    // waits until the port is free.
     wait_until(PATIENCE, "the port is free", || {
         socket = guest.netns.run(|| UdpSocket::bind(address)).ok();
         socket.is_some()
@@ -45,7 +48,8 @@ fn bound(guest: &Guest, family: u8, port: u16) -> UdpSocket {
     socket
 }
 
-/// A guest that is reached through one address, and the sockets of others that reach it.
+/// A server outside that is reached via one translated source address, and clients that use all of
+/// its ports.
 struct Exhausted {
     family: u8,
     server: UdpSocket,
@@ -54,7 +58,7 @@ struct Exhausted {
 }
 
 impl Exhausted {
-    /// Opens a connection from each port of a guest.
+    /// Opens a connection from each of the ports of a guest.
     fn open(guest: &Guest, outside: &Guest, family: u8) -> Self {
         let address = SocketAddr::new(ip(SERVER, family), 53);
         let server = outside.netns.run(|| UdpSocket::bind(address)).expect("a UDP socket");
@@ -71,13 +75,13 @@ impl Exhausted {
         self.server.local_addr().expect("an address")
     }
 
-    /// A datagram to the server and the answer. Returns the port that the server sees.
+    /// Sends a datagram to the server and back. Returns the source port that the server sees.
     fn exchange(&self, client: &UdpSocket) -> u16 {
         let own = client.local_addr().expect("an address").to_string();
         client.send_to(own.as_bytes(), self.address()).expect("a datagram is sent");
         let mut bytes = [0; 64];
         let (len, source) = self.server.recv_from(&mut bytes).expect("a datagram arrives");
-        // A datagram of a refused connection would be another one.
+        // Other content would be a datagram of a connection that must be refused.
         assert_eq!(bytes[..len], *own.as_bytes(), "from {source}");
         assert_eq!(source.ip(), ip(OUTSIDE, self.family), "{own}");
         self.server.send_to(&bytes[..len], source).expect("a datagram is sent");
@@ -86,14 +90,14 @@ impl Exhausted {
         source.port()
     }
 
-    /// All connections still pass, with their ports.
+    /// Checks that all connections still work and keep their ports.
     fn assert_goes_on(&self) {
         for (port, client) in PORTS.zip(&self.opened) {
             assert_eq!(self.exchange(client), port);
         }
     }
 
-    /// No datagram of a new connection arrives, and each is counted.
+    /// Checks that no datagram of a new connection arrives, and that each is counted.
     fn assert_refused(&self, daemon: &Daemon, client: &UdpSocket) {
         const DATAGRAMS: u64 = 3;
         let count = || daemon.drops().get(EXHAUSTED).copied().unwrap_or_default();
@@ -125,7 +129,7 @@ fn connections_go_on_and_others_are_dropped_when_no_port_is_left() {
         let [first, near, far] = &lab.guests[..] else { panic!("three guests") };
         let start = Instant::now();
         let all = [4, 6].map(|family| Exhausted::open(first, &outside, family));
-        // The router is on `h2`: packets of `near` come to it in a tunnel.
+        // The router is on `h2`: packets of `near` reach it through a tunnel.
         let new = |guest, of: &Exhausted| bound(guest, of.family, OTHER_PORT);
         for of in &all {
             for guest in [near, far] {
@@ -133,7 +137,7 @@ fn connections_go_on_and_others_are_dropped_when_no_port_is_left() {
             }
             assert_is_shown(&lab, of, &new(far, of));
         }
-        // The kernel's programs forward connections that last.
+        // After this time, eBPF programs forward the connections.
         std::thread::sleep(STREAM.saturating_sub(start.elapsed()));
         all.iter().for_each(Exhausted::assert_goes_on);
         for of in &all {
@@ -141,7 +145,7 @@ fn connections_go_on_and_others_are_dropped_when_no_port_is_left() {
             let args = ["ct", "--flush", "--protocol", "udp", "--src", &flushed];
             let (code, out, _) = weft(&lab.control(1), &args);
             assert!(code == 0 && out.starts_with("removed ") && !out.contains(" 0 "), "{out}");
-            // The only free port is that of the flushed connection.
+            // Only the port of the flushed connection is free, so a new connection must use it.
             assert_eq!(of.exchange(&new(near, of)), 777, "{datapath:?} IPv{}", of.family);
             of.assert_refused(&daemons[1], &new(far, of));
         }
@@ -149,7 +153,7 @@ fn connections_go_on_and_others_are_dropped_when_no_port_is_left() {
     }
 }
 
-/// What the commands of a user say about the refused packets of the guest `g3`.
+/// Checks the output of the user's commands about refused packets of the guest `g3`.
 fn assert_is_shown(lab: &Lab, of: &Exhausted, refused: &UdpSocket) {
     let control = lab.control(1);
     let args = ["monitor", "--drops", "--json", "--count", "1", "--reason", EXHAUSTED];
@@ -170,7 +174,7 @@ fn assert_is_shown(lab: &Lab, of: &Exhausted, refused: &UdpSocket) {
     }
 }
 
-/// Defines a test with tcpdump, tshark and mergecap.
+/// Skips the calling test unless tcpdump, tshark and mergecap are installed.
 macro_rules! require_tshark {
     () => {
         require_root!();
@@ -182,11 +186,11 @@ macro_rules! require_tshark {
 
 /// Length of a TCP stream in each direction: several super-packets.
 const TRANSFER_LEN: usize = 70_000;
-/// The port of the load balancer for UDP, at the address of the one for TCP.
+/// The port of the UDP load balancer. Its address is that of the TCP load balancer.
 const UDP_PORT: u16 = 82;
 
-/// The network of [`services`], whose router balances UDP too, and is the client of what it
-/// balances.
+/// The network file text of [`services`]. In addition, the router balances UDP, and forced SNAT
+/// makes it the client of the balanced connections.
 fn forced(outside: &Guest) -> String {
     let mut text = services(outside)
         .replace("host = \"h2\"\n[[log", "host = \"h2\"\nlb_force_snat_ip = \"router_ip\"\n[[log");
@@ -201,8 +205,8 @@ fn forced(outside: &Guest) -> String {
     text
 }
 
-/// Sends what the test captures: streams, datagrams and ICMP errors by source NAT, by destination
-/// NAT, and by load balancers.
+/// Sends the traffic that the test captures: streams, datagrams and ICMP errors, translated by
+/// source NAT, by destination NAT, and by load balancers.
 fn talk(first: &Guest, third: &Guest, outside: &Guest, family: u8) {
     let server = |port| SocketAddr::new(ip(SERVER, family), port);
     let inside = |guest: &Guest, port| SocketAddr::new(guest.ip(family), port);
@@ -243,8 +247,9 @@ fn talk(first: &Guest, third: &Guest, outside: &Guest, family: u8) {
             let got = near.recv(&mut bytes).expect("an answer arrives");
             assert_eq!(bytes[..got], sent, "from {to}");
         }
-        // Now the port is closed: the error comes back through the same translation. A program that
-        // another test starts has a copy of the socket for a moment.
+        // Closes the port. The ICMP error must return through the same translation. A program that
+        // another test starts may hold a copy of the socket for a moment, so the datagram is
+        // repeated.
         drop(far);
         near.set_read_timeout(Some(Duration::from_millis(500))).expect("a socket has a timeout");
         wait_until(PATIENCE, "the error comes back", || {
@@ -255,7 +260,8 @@ fn talk(first: &Guest, third: &Guest, outside: &Guest, family: u8) {
     }
 }
 
-/// What the guests receive of [`talk`] in both families, in one file.
+/// Captures the packets that the guests receive during [`talk`] over IPv4 and IPv6. Returns one
+/// file.
 fn captured(lab: &Lab, outside: &Guest) -> PathBuf {
     let [first, _, third] = &lab.guests[..] else { panic!("three guests") };
     let directory = lab.dir.path();
@@ -270,12 +276,12 @@ fn captured(lab: &Lab, outside: &Guest) -> PathBuf {
     all
 }
 
-/// What arrived: the address of its sender, and its protocols from IP on.
+/// The packets that arrived: the source address of each, and its protocols from IP on.
 type Arrived = BTreeSet<(IpAddr, String)>;
 
-/// What tshark 4.0 says about a checksum that the sender has left to its device.
+/// The message of tshark 4.0 about a partial checksum, which the sender has left to its device.
 const BAD_CHECKSUM: &str = "Bad checksum";
-/// The fields from which [`pseudo_sum`] takes the checksum of the pseudo-header.
+/// The fields from which [`checksums`] computes the checksum of the pseudo-header.
 const PSEUDO: [&str; 9] = [
     "ip.src",
     "ipv6.src",
@@ -288,7 +294,7 @@ const PSEUDO: [&str; 9] = [
     "udp.checksum",
 ];
 
-/// The checksum of a segment or datagram of a guest, and that of its pseudo-header alone.
+/// The checksum in a guest's segment or datagram, and the checksum of its pseudo-header alone.
 fn checksums(fields: &[Vec<String>]) -> Option<[u16; 2]> {
     let first = |name: &str| {
         let at = PSEUDO.iter().position(|field| *field == name).expect("a field");
@@ -309,8 +315,9 @@ fn checksums(fields: &[Vec<String>]) -> Option<[u16; 2]> {
     Some([checksum, sum.fold()])
 }
 
-/// The checksum of a packet from a device with offloads may be that of the pseudo-header, which is
-/// what the device adds the rest to. If so, takes the complaint about it out of a dissection.
+/// With offloads, the checksum in a captured packet may be partial: that of the pseudo-header
+/// alone, to which the device adds the rest. If it is, removes the message about it from the
+/// dissection.
 fn accept_partial(row: &mut [Vec<String>], pseudo: &[Vec<String>]) {
     let column = |name: &str| Marks::FIELDS.iter().position(|field| *field == name);
     let column = |name: &str| column(name).expect("a field");
@@ -329,8 +336,8 @@ fn accept_partial(row: &mut [Vec<String>], pseudo: &[Vec<String>]) {
     }
 }
 
-/// Checks that tshark has no complaint about any frame of a capture, checksums included. Returns
-/// what arrived, and what of it was longer than a frame on the wire.
+/// Checks that tshark reports no problem for any frame of a capture, including checksums. Returns
+/// the packets that arrived, and those of them that were longer than a frame on the wire.
 fn assert_clean(file: &Path, is_wire: bool) -> (Arrived, Arrived) {
     let fields = [Marks::FIELDS, CHECKSUM_STATUS, &PSEUDO].concat();
     let (mut arrived, mut long) = (Arrived::new(), Arrived::new());
@@ -380,8 +387,8 @@ fn translated_packets_are_clean(datapath: Datapath) {
     }
 }
 
-/// Checks what guests receive: on the wire, by their own interfaces without offloads, and otherwise
-/// by TAP devices.
+/// Checks the packets that guests receive. With `is_wire`, guests have veth interfaces without
+/// offloads, otherwise TAP devices.
 fn received_packets_are_clean(datapath: Datapath, is_wire: bool) {
     let mut outside = outside();
     outside.ip4 = SERVER[0].parse().expect("an address");
@@ -400,8 +407,10 @@ fn received_packets_are_clean(datapath: Datapath, is_wire: bool) {
             carry_wire_frames(&lab.hosts[guest.host].netns, &guest.host_device());
         }
         carry_wire_frames(&outside.netns, GUEST_DEVICE);
-        // With threads, the others send super-packets, which are cut after their translation. What
-        // programs forward skips the end of the host, so it must be complete from the beginning.
+        // With the user datapath, the guests send super-packets, which are segmented after their
+        // translation. Packets that eBPF programs forward do not pass the host's end of the veth
+        // pair, which would complete them. So with the kernel datapath, guests must send complete
+        // packets.
         if datapath == Datapath::Kernel {
             lab.guests.iter().for_each(|guest| carry_wire_frames(&guest.netns, GUEST_DEVICE));
         }

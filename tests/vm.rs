@@ -1,5 +1,5 @@
-//! Virtual machines as guests: the kernel of Debian with its virtio driver on one host, a namespace
-//! or another machine on the other host.
+//! Tests virtual machines as guests: Debian's kernel with its virtio driver on one host, and a
+//! namespace or another machine on the other host.
 
 use crate::common::daemon::{port, wait_port};
 use crate::common::{
@@ -19,12 +19,12 @@ use testkit::{report, require_vm};
 
 const MTU: u16 = 1400;
 const LEN: usize = 4 << 20;
-/// The TCP port on which the machine listens.
+/// The TCP port on which the machine accepts connections.
 const TCP_PORT: u16 = 5001;
-/// Shell command that stores the data of one connection. A plain `nc` would shut down its sending
-/// direction at once, and the other `nc` would then exit before it has sent everything.
+/// A shell command that stores the data of one connection. A plain `nc` would shut down its sending
+/// direction at once, and the other `nc` would then exit before it has sent all data.
 const LISTEN: &str = "nc -l -p 5001 -e sh -c 'cat >/tmp/file'";
-/// How long a TCP stream may stall.
+/// How long a TCP stream may make no progress.
 const STALL: Duration = Duration::from_secs(60);
 
 /// The negotiated virtio features, by their bit numbers (virtio 1.2, section 5.1.3): partial
@@ -52,7 +52,7 @@ fn boot(lab: &Lab, guest: &Guest) -> Vm {
     vm
 }
 
-/// Starts both daemons. The port of a machine that does not run yet stays down.
+/// Starts both daemons. The port of a machine that is not running yet stays down.
 fn start_without_machines(lab: &Lab) -> [Daemon; 2] {
     let daemons = [0, 1].map(|host| lab.spawn(host));
     daemons[0].wait_answers();
@@ -65,7 +65,7 @@ fn ping(vm: &mut Vm, to: &Guest, family: u8) {
     vm.run(&format!("{command} -c 1 -W 20 {}", to.ip(family)));
 }
 
-/// Sends `bytes` to the machine, which stores them. Calls `halfway` in the middle.
+/// Sends `bytes` to the machine, which stores them. Calls `halfway` after half of them.
 fn send(vm: &mut Vm, from: &Guest, to: SocketAddr, bytes: &[u8], halfway: impl FnOnce()) {
     thread::scope(|scope| {
         let receiver = scope.spawn(|| vm.run(LISTEN));
@@ -79,7 +79,7 @@ fn send(vm: &mut Vm, from: &Guest, to: SocketAddr, bytes: &[u8], halfway: impl F
     });
 }
 
-/// Connects as soon as the machine listens.
+/// Connects as soon as the machine accepts connections.
 fn connect(to: SocketAddr) -> TcpStream {
     let deadline = Instant::now() + STALL;
     loop {
@@ -103,7 +103,7 @@ fn receive(vm: &mut Vm, at: &Guest, family: u8, len: usize) -> Vec<u8> {
     let port = listener.local_addr().expect("a listener has an address").port();
     thread::scope(|scope| {
         let receiver = scope.spawn(|| traffic::tcp_receive(&listener, len));
-        // `nc` by itself would send 1 KiB at a time.
+        // `nc` alone would send only 1 KiB at a time, so `dd` feeds it.
         vm.run(&format!("nc {ip} {port} -e dd if=/tmp/file bs=1M"));
         receiver.join().expect("the receiver does not panic").expect("the stream ends")
     })
@@ -117,7 +117,8 @@ fn there_and_back(vm: &mut Vm, machine: &Guest, other: &Guest, family: u8) {
     assert!(received == sent, "IPv{family}: other bytes came back");
 }
 
-/// Checks that a stream of [`LEN`] bytes between two counter values consisted of super-packets.
+/// Checks that a stream of [`LEN`] bytes, measured by two counter values, consisted of
+/// super-packets.
 fn assert_super_packets(what: &str, before: PacketCount, after: PacketCount) {
     let (packets, bytes) = (after.packets - before.packets, after.bytes - before.bytes);
     assert!(bytes > LEN as u64, "{what}: {bytes} bytes");
@@ -215,7 +216,7 @@ fn machines_exchange_tagged_frames_when_they_are_trunks() {
     let (mut a, mut b) = (boot(&lab, near), boot(&lab, far));
     for (vm, number) in [(&mut a, 1), (&mut b, 2)] {
         vm.run("ip link add link eth0 name eth0.5 type vlan id 5");
-        // The tag takes four bytes of the MTU.
+        // The VLAN tag needs four bytes of the MTU.
         vm.run(&format!("ip link set eth0.5 mtu {}", MTU - 4));
         vm.run(&format!("ip addr add 10.5.0.{number}/24 dev eth0.5 && ip link set eth0.5 up"));
     }
@@ -235,13 +236,14 @@ fn machines_exchange_tagged_frames_when_they_are_trunks() {
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// The queues that the program of a machine opens.
+/// The number of queues that the test opens in the place of a machine's hypervisor.
 const QUEUES: u16 = 4;
-/// UDP flows to a machine: enough that each queue gets some, whatever their hashes.
+/// The number of UDP flows to a machine. It is so large that each queue gets some, whatever their
+/// hashes.
 const FLOWS: usize = 64;
 
-/// Swaps the addresses and ports of a UDP packet over IPv4. `None` for other packets. All its
-/// checksums stay right, also partial ones.
+/// Swaps the addresses and ports of a UDP packet over IPv4. Returns `None` for other packets. All
+/// its checksums remain correct, even partial ones.
 fn turn_round(packet: &mut PacketBuf) -> Option<()> {
     let frame = packet.head_mut();
     let is_udp = frame.get(12..15)? == [8, 0, 0x45] && *frame.get(23)? == 17;
@@ -263,7 +265,7 @@ fn all_queues_of_a_machine_carry_frames_with_each_datapath() {
         daemons[1].wait_ready();
         let (machine, other) = lab.ends();
         let (host, device) = (&lab.hosts[0].netns, machine.host_device());
-        // As QEMU opens them with `queues=4`.
+        // The queues are opened in the way QEMU does with `queues=4`.
         let queues = host.run(|| Tap::open_queues(&device, QUEUES.into())).expect("all queues");
         wait_port(&daemons[0], "g1", "up", |port| port.state == "up");
         let netlink = other.netns.netlink();
@@ -272,7 +274,7 @@ fn all_queues_of_a_machine_carry_frames_with_each_datapath() {
         let sockets: Vec<_> = (0..FLOWS).map(|_| traffic::udp_socket(other, 4)).collect();
         let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
         let (mut received, mut sent) = ([0; QUEUES as usize], [0; QUEUES as usize]);
-        // The first packets of flows take the slow path, and later ones the fast path.
+        // The first packets of flows take the slow path, and later ones take the fast path.
         for round in 0..3_u8 {
             for socket in &sockets {
                 socket.send_to(&[round; 100], (machine.ip4, 9000)).expect("a datagram is sent");
@@ -284,7 +286,8 @@ fn all_queues_of_a_machine_carry_frames_with_each_datapath() {
                         if turn_round(&mut packet).is_none() {
                             continue;
                         }
-                        // The answer takes another queue. The kernel remembers it for the flow.
+                        // The reply is sent on another queue. The kernel remembers this queue for
+                        // the flow.
                         let answering = (number + 1) % queues.len();
                         queues[answering].send(&packet).expect("a frame is sent");
                         (received[number], sent[answering]) =

@@ -1,5 +1,5 @@
-//! Guests that try to reach what belongs to the host: its services, its own protocols and the path
-//! probes between hosts.
+//! Tests guests that try to reach resources of the host: its services, its control protocols, and
+//! the path probes between hosts.
 
 use super::geneve::{GENEVE_PORT, geneve_header};
 use super::stt::STT_PORT;
@@ -21,16 +21,16 @@ use testkit::host::wait_until;
 use testkit::require_root;
 use wire::MacAddr;
 
-/// UDP port of BFD (RFC 5881).
+/// The UDP port of BFD (RFC 5881).
 const BFD: u16 = 3784;
-/// TCP port of OVSDB (RFC 7047).
+/// The TCP port of OVSDB (RFC 7047).
 const OVSDB: u16 = 6640;
 const LLDP: u16 = 0x88cc;
-/// Bridges do not forward frames to this address (IEEE 802.1Q table 8-1).
+/// A destination address that bridges must not forward (IEEE 802.1Q table 8-1).
 const NEAREST_BRIDGE: MacAddr = MacAddr([0x01, 0x80, 0xc2, 0, 0, 0x0e]);
 const ATTACK: &str = "ATTACK";
 
-/// Listeners on a host, at any of its addresses.
+/// Sockets on a host that listen at all of its addresses.
 struct Services {
     bfd: UdpSocket,
     ovsdb: TcpListener,
@@ -53,7 +53,7 @@ impl Services {
     }
 }
 
-/// How many TCP segments the kernel of a host has received.
+/// The number of TCP segments that the kernel of a host has received.
 fn segments(host: &Host) -> u64 {
     let read = || fs::read_to_string("/proc/thread-self/net/snmp").expect("the kernel's counters");
     let text = host.netns.run(read);
@@ -63,13 +63,14 @@ fn segments(host: &Host) -> u64 {
     values.split(' ').nth(at).and_then(|value| value.parse().ok()).expect("a number")
 }
 
-/// Datagrams and connections to the services of a host, by every address that it has or listens to.
+/// Datagrams and TCP SYNs to the services of a host, for every address that the host has or
+/// receives packets for.
 fn attacks(lab: &Lab, attacker: &Guest, macs: &[MacAddr]) -> Vec<Vec<u8>> {
     let host = &lab.hosts[0];
     let peer = &lab.hosts[1];
     let addresses: [(IpAddr, IpAddr); 6] = [
         (attacker.ip4.into(), host.uplink.ip4.into()),
-        // A host may answer its neighbours only.
+        // A service may respond only to neighbours, so the source is also a neighbour's address.
         (peer.uplink.ip4.into(), host.uplink.ip4.into()),
         (attacker.ip4.into(), Ipv4Addr::new(224, 0, 0, 1).into()),
         (attacker.ip4.into(), Ipv4Addr::LOCALHOST.into()),
@@ -102,7 +103,7 @@ fn services_of_the_host_are_not_reached_when_a_guest_addresses_them() {
         let host = &lab.hosts[0];
         let mut macs = vec![host.uplink.mac, MacAddr::BROADCAST, NEAREST_BRIDGE];
         if attachment == Attachment::Veth {
-            // What docs/network-toml.md demands for such ports.
+            // The settings that docs/network-toml.md requires for such ports.
             let device = near.host_device();
             for (name, value) in [("ipv6/conf", "disable_ipv6"), ("ipv4/conf", "rp_filter")]
                 .map(|(folder, name)| (format!("net/{folder}/{device}/{name}"), "1"))
@@ -116,7 +117,7 @@ fn services_of_the_host_are_not_reached_when_a_guest_addresses_them() {
         let services = Services::start(host);
         let attacker = FrameSocket::open(&near.netns, GUEST_DEVICE);
         let wire = FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name);
-        // The neighbour on the underlay reaches them.
+        // A neighbour on the underlay can reach the services.
         let address = lab.hosts[1].uplink.ip4;
         let neighbour = lab.hosts[1].netns.run(|| UdpSocket::bind((address, 0)));
         let neighbour = neighbour.expect("a UDP socket");
@@ -124,7 +125,7 @@ fn services_of_the_host_are_not_reached_when_a_guest_addresses_them() {
         wait_until(PATIENCE, "a neighbour reaches the host", || services.is_reached());
         let before = segments(host);
         let attacks = attacks(&lab, near, &macs);
-        // The second round can meet megaflows of the first.
+        // Frames of the second round can match megaflows of the first.
         for round in 1..=2 {
             attacks.iter().for_each(|frame| attacker.send(frame));
             let sent = |daemon: &Daemon| daemon.show().ports[0].rx.packets;
@@ -138,7 +139,7 @@ fn services_of_the_host_are_not_reached_when_a_guest_addresses_them() {
         assert!(!services.is_reached(), "{what}: a datagram of a guest arrived");
         assert!(services.ovsdb.accept().is_err(), "{what}: a guest is connected");
         assert_eq!(segments(host), before, "{what}: segments of a guest arrived");
-        // What guests send to all is inside of the tunnel.
+        // Frames that guests broadcast or multicast must be in the tunnel, not on the underlay.
         let plain = seen.iter().filter(|frame| frame[12..14] == LLDP.to_be_bytes());
         assert_eq!(plain.count(), 0, "{what}: LLDP of a guest is on the underlay");
         daemons.into_iter().for_each(Daemon::stop);
@@ -155,7 +156,7 @@ fn daemon_listens_to_nothing_but_its_tunnels() {
             let path = format!("/proc/thread-self/net/{file}");
             lab.hosts[0].netns.run(|| fs::read_to_string(path)).expect("the kernel's sockets")
         };
-        // The namespace has no other programs. The first line is a heading.
+        // The namespace has no other programs. The first line of the file is a heading.
         let sockets =
             |file: &str| -> Vec<String> { read(file).lines().skip(1).map(str::to_owned).collect() };
         for file in ["udplite", "udplite6"] {
@@ -166,17 +167,18 @@ fn daemon_listens_to_nothing_but_its_tunnels() {
                 let local = socket.split_whitespace().nth(1).expect("a local address");
                 let (address, port) = local.split_once(':').expect("a port");
                 let port = u16::from_str_radix(port, 16).expect("a port in hexadecimal");
-                // The kernel opened it for the device `weft-gro`, which has no use for packets.
+                // The kernel opens this socket for the device `weft-gro`, which discards received
+                // packets.
                 let is_kernels = file.starts_with("udp") && port == VXLAN_PORT;
                 let is_bound = address.bytes().any(|digit| digit != b'0');
                 assert!(is_bound || is_kernels, "{tunnel}: {socket} takes all");
-                // The socket that keeps the port of STT accepts no connections.
+                // The socket that reserves the port of STT accepts no connections.
                 let is_allowed = file.starts_with("udp") || (tunnel, port) == ("stt", STT_PORT);
                 assert!(is_allowed, "{tunnel}: {socket} listens");
             }
         }
-        // A socket in a file is protected by the mode of the file. The last name is a lock: nobody
-        // accepts connections.
+        // A socket with a file is protected by the mode of that file. The abstract socket with this
+        // name is only a lock, and accepts no connections.
         let in_no_file =
             |line: &String| line.contains('@') && !line.ends_with("@weft-kernel-datapath");
         let others: Vec<_> = sockets("unix").into_iter().filter(in_no_file).collect();
@@ -185,13 +187,13 @@ fn daemon_listens_to_nothing_but_its_tunnels() {
     }
 }
 
-/// The path probes that a daemon has received.
+/// The number of path probes that a daemon has received.
 fn probes(lab: &Lab, host: usize) -> u64 {
     let totals = end_of_reply(&lab.control(host), r#"{"command":"flows"}"#);
     totals["switch"]["probes"].as_u64().expect("a number")
 }
 
-/// A request and a reply with a guessed token, as one host sends them to another.
+/// A path probe request and a reply with a guessed token, in the format that hosts use.
 fn forged_probes(token: u64) -> [Vec<u8>; 2] {
     let question = Probe::question(token, 1, 1400);
     let reply = Probe { is_reply: true, ..question };
@@ -202,7 +204,7 @@ fn forged_probes(token: u64) -> [Vec<u8>; 2] {
 fn path_probes_of_a_guest_are_frames_like_any_other() {
     require_root!();
     for tunnel in TUNNELS {
-        // Learning does not depend on the tunnel type.
+        // Learning does not depend on the tunnel type, so one type suffices for it.
         for &learns in if tunnel == "geneve" { &[false, true][..] } else { &[false] } {
             let lab = Lab::new(Setup::new(tunnel));
             if learns {
@@ -230,7 +232,8 @@ fn path_probes_of_a_guest_are_frames_like_any_other() {
             let what = format!("{tunnel}, learning: {learns}");
             for _ in 0..2 {
                 frames.iter().for_each(|frame| attacker.send(frame));
-                // To the other guest, they are frames. A punted one may be overtaken.
+                // The other guest receives them as ordinary frames. A punted frame may be overtaken
+                // by later ones.
                 let missing = RefCell::new(frames[2..4].to_vec());
                 victim.until(&what, |seen| {
                     missing.borrow_mut().retain(|frame| frame != seen);
@@ -250,7 +253,8 @@ fn path_probes_of_a_guest_are_frames_like_any_other() {
     }
 }
 
-/// The report of `weft doctor --path h2` on `h1`, while `meanwhile` is called again and again.
+/// The report of `weft doctor --path h2` on `h1`. `meanwhile` is called repeatedly until the
+/// command ends.
 fn measure(lab: &Lab, mut meanwhile: impl FnMut()) -> String {
     let mut command = lab.hosts[0].netns.program(WEFT);
     command.args(["doctor", "--path", "h2", "--json", "--control"]).arg(lab.control(0));
@@ -279,7 +283,7 @@ fn replies_to_path_probes_are_ignored_when_another_host_sends_them_or_guesses() 
              [[host]]\nname = \"h3\"\nuplink = \"eth0\"\nunderlay = [\"{third}\"]\n"
         ))
     });
-    // No daemon runs on `h2`.
+    // No daemon runs on `h2`, so only the test sends replies.
     let daemon = lab.start(0);
     let wire = FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name);
     let send = |outer: Outer, probe: &[u8]| {
@@ -299,12 +303,12 @@ fn replies_to_path_probes_are_ignored_when_another_host_sends_them_or_guesses() 
         }
     };
 
-    // The third host knows the token and has an end point.
+    // Replies of a third host, which knows the token and is an end point, must be ignored.
     let report = measure(&lab, || answer(from_third));
     assert!(report.contains(NO_ANSWER), "{report}");
     assert!(probes(&lab, 0) > 0, "the replies have arrived");
 
-    // Numbers that are easy to guess are no tokens.
+    // Tokens must not be numbers that are easy to guess.
     let guesses: Vec<_> = (0..4_u64)
         .flat_map(|low| [low, u64::from(daemon.pid()) << 32 | low])
         .flat_map(|token| (0..20).map(move |number| (token, number)))
@@ -317,7 +321,7 @@ fn replies_to_path_probes_are_ignored_when_another_host_sends_them_or_guesses() 
     });
     assert!(report.contains(NO_ANSWER), "{report}");
 
-    // The host that was asked may answer.
+    // Replies of the host that was probed are accepted.
     let report = measure(&lab, || answer(from_second));
     assert!(!report.contains(NO_ANSWER), "{report}");
     daemon.stop();

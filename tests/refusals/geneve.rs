@@ -9,7 +9,7 @@ use testkit::require_root;
 pub const GENEVE_PORT: u16 = 6081;
 const LOGICAL_PORTS: [u8; 4] = [0x01, 0x02, 0x80, 1];
 
-/// A Geneve header with `options`; its third byte is that of the flags.
+/// A Geneve header with `options`. `flags` is its second byte.
 pub fn geneve_header(version: u8, flags: u8, protocol: u16, vni: u32, options: &[u8]) -> Vec<u8> {
     let words = (options.len() / 4) as u8;
     let mut header = vec![version << 6 | words, flags];
@@ -23,7 +23,7 @@ pub fn logical_ports(ingress: u16, egress: u16) -> Vec<u8> {
     [&LOGICAL_PORTS[..], &ingress.to_be_bytes(), &egress.to_be_bytes()].concat()
 }
 
-/// A Geneve packet without logical ports, so that the daemon uses the MAC address.
+/// A Geneve packet without logical ports, so that the daemon forwards it by MAC address.
 pub fn geneve(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     outer.udp(GENEVE_PORT, &[&geneve_header(0, 0, TEB, VNI, &[])[..], inner].concat())
 }
@@ -50,7 +50,7 @@ fn geneve_packets_are_dropped_when_they_are_invalid() {
         let version = packet(geneve_header(1, 0, TEB, VNI, &[]));
         let beyond = packet(header(0, &[0x12, 0x34, 0x05, 2, 0, 0, 0, 0]));
         target.refuses(geneve, "nonsense", Some("malformed_tunnel"), &[version, beyond]);
-        // Port 1 is on this host, port 2 is not. 0 and 0x7fff mean "no port".
+        // Logical port 1 is on this host, port 2 is not. 0 and 0x7fff mean "no port".
         let egress = [0, 3, 0x7fff, 0x8001]
             .map(|egress| packet(header(CRITICAL, &logical_ports(2, egress))));
         target.refuses(geneve, "no such egress port", Some("unknown_logical_port"), &egress);
@@ -70,8 +70,8 @@ fn geneve_packets_are_dropped_when_they_are_invalid() {
     }
 }
 
-/// Options of `words` words in all, as long as they can be: up to 128 bytes each. `last` is
-/// the type of the last one, with the critical bit.
+/// Options of the maximum length of 128 bytes each, and a shorter one for the rest: `words` words
+/// in total. `last` is the type of the last option, with the critical bit.
 fn long_options(words: usize, last: u8) -> Vec<u8> {
     const LONGEST: usize = 32;
     let mut options = Vec::new();
@@ -90,9 +90,9 @@ fn long_options(words: usize, last: u8) -> Vec<u8> {
 fn geneve_options_of_every_length_are_skipped_or_refused() {
     require_root!();
     const CRITICAL: u8 = 0x40;
-    /// The most that the length field can say: 252 bytes.
+    /// The maximum of the header's option length field: 252 bytes.
     const MOST_WORDS: usize = 63;
-    // Types of unknown options, the second one critical.
+    // The types of unknown options. The second one is critical.
     const PLAIN: u8 = 5;
     const URGENT: u8 = 0x85;
     for family in [4, 6] {
@@ -106,7 +106,7 @@ fn geneve_options_of_every_length_are_skipped_or_refused() {
         let mut deliver = |flags, options: &[u8]| {
             let inner = note(near, far, &format!("{flags}, {options:02x?}"));
             let pair = (packet(flags, options, &inner), inner);
-            // Short lists of options are the same in each form.
+            // Short lists of options can be equal, so duplicates are skipped.
             if !valid.contains(&pair) {
                 valid.push(pair);
             }
@@ -114,7 +114,7 @@ fn geneve_options_of_every_length_are_skipped_or_refused() {
         for words in 0..=MOST_WORDS {
             deliver(0, &long_options(words, PLAIN));
             deliver(0, &[0x12, 0x34, PLAIN, 0].repeat(words));
-            // The option that weft knows has two words.
+            // The option for logical ports, which weft supports, has two words.
             let Some(others) = words.checked_sub(2) else { continue };
             let (ports, others) = (logical_ports(2, 1), long_options(others, PLAIN));
             deliver(CRITICAL, &[&ports[..], &others].concat());
@@ -136,7 +136,7 @@ fn geneve_options_of_every_length_are_skipped_or_refused() {
             });
             target.refuses(geneve, "a critical option at the start", reason, &critical);
         }
-        // The last option is longer than the room for it, by one word or by all it can say.
+        // The last option exceeds the options' total length: by one word, or by the maximum.
         for more in [1, 31] {
             let beyond = refused(0, &|words| {
                 let start = [0x12, 0x34, PLAIN, 0].repeat(words - 1);

@@ -21,7 +21,7 @@ pub fn gre(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     gre_packet(outer, GRE_KEY, TEB, &[VNI], inner)
 }
 
-/// An NVGRE packet: the key is the VSID, and 8 bits that name the flow.
+/// An NVGRE packet. Its key consists of the VSID and the 8-bit FlowID.
 pub fn nvgre(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     gre_packet(outer, GRE_KEY, TEB, &[VNI << 8 | 7], inner)
 }
@@ -42,7 +42,7 @@ fn gre_packets_are_dropped_when_they_are_invalid() {
         target.refuses(gre, "a wrong checksum", Some("gre_checksum"), &[checksum]);
         let protocol = [0x0800, 0x880b].map(|protocol| packet(GRE_KEY, protocol, &[VNI]));
         target.refuses(gre, "something not Ethernet", Some("tunnel_protocol"), &protocol);
-        // Version 1 is PPTP. Bit 1 announces source routing (RFC 1701), which RFC 2784 removed.
+        // Version 1 is PPTP. Flag 0x4000 means source routing (RFC 1701), which RFC 2784 removed.
         let strange = [GRE_KEY | 1, GRE_KEY | 0x4000].map(|flags| packet(flags, TEB, &[VNI]));
         target.refuses(gre, "another GRE", Some("malformed_tunnel"), &strange);
         let full = [&[0x20, 0, 0x65, 0x58][..], &VNI.to_be_bytes(), &forbidden].concat();
@@ -52,7 +52,7 @@ fn gre_packets_are_dropped_when_they_are_invalid() {
             let mut damaged = good.clone();
             damaged[14 + 10] ^= 1;
             target.refuses(gre, "a wrong IPv4 header sum", Some("outer_checksum"), &[damaged]);
-            // Sets the flag "more fragments" (0x2000) and adjusts the checksum.
+            // Sets the IPv4 flag "more fragments" (0x2000) and adjusts the header checksum.
             let mut fragment = good;
             (fragment[14 + 6], fragment[14 + 10]) =
                 (fragment[14 + 6] | 0x20, fragment[14 + 10].wrapping_sub(0x20));
@@ -74,7 +74,8 @@ fn gre_packets_are_dropped_when_they_have_an_unexpected_key() {
     target.finish();
 }
 
-/// A packet with these flags and the fields that they announce, and a right checksum if any.
+/// A GRE packet with these flags, the fields that they announce, and a correct checksum if it has
+/// one.
 fn gre_with(outer: &Outer, flags: u16, inner: &[u8]) -> Vec<u8> {
     let mut fields = Vec::new();
     fields.extend((flags & GRE_CHECKSUM != 0).then_some(0));
@@ -131,14 +132,14 @@ fn gre_packets_are_read_in_every_combination_of_fields() {
             .filter(|&flags| flags & GRE_CHECKSUM != 0)
             .map(|&flags| {
                 let mut packet = gre_with(&outer, flags, &forbidden);
-                // The checksum follows the flags and the protocol.
+                // The checksum follows the flags and the protocol type.
                 let at = if family == 4 { 14 + 20 + 4 } else { 14 + 40 + 4 };
                 packet[at] ^= 1;
                 packet
             })
             .collect();
         target.refuses(wrap, &format!("wrong sums, {what}"), Some("gre_checksum"), &wrong_sums);
-        // Version 1 is that of PPTP (RFC 2637). The others do not exist.
+        // Version 1 is PPTP (RFC 2637). The other versions do not exist.
         let versions: Vec<_> = combinations()
             .iter()
             .flat_map(|flags| (1..8).map(move |version| flags | version))

@@ -1,5 +1,6 @@
-//! Guests that send what only routers and DHCP servers may send, and hide it behind fragments,
-//! extension headers, tags and SNAP (RA guard and DHCP guard). `peers/guarded.py` makes the frames.
+//! Tests guests that send messages which only routers and DHCP servers may send (RA guard and DHCP
+//! guard). They hide the messages behind fragments, extension headers, VLAN tags and SNAP headers.
+//! `peers/guarded.py` generates the frames.
 
 use crate::common::daemon::port;
 use crate::common::frames::{FrameSocket, note};
@@ -10,31 +11,32 @@ use serde::Deserialize;
 use testkit::host::wait_until;
 use testkit::{require_program, require_root};
 
-/// A message that a guard checks, or a harmless one.
+/// A message that a guard checks, or a harmless message.
 #[derive(Deserialize)]
 struct Message {
     /// The MAC addresses of its sender and receiver.
     src: String,
     dst: String,
     name: String,
-    /// The trust that lets the message pass; `None` for a message that passes without trust.
+    /// The trust that a port needs for this message; `None` if it needs no trust.
     trust: Option<String>,
-    /// Frames in hexadecimal, and why they are dropped without trust.
+    /// The frames in hexadecimal, each with the reason for which it is dropped without trust.
     frames: Vec<(String, Option<String>)>,
 }
 
-/// The drop reason of frames that are dropped whatever the port is trusted for.
+/// The drop reason of frames that are dropped whatever trust the port has.
 const ALWAYS: &str = "malformed";
 
-/// All messages of each sender to each of its receivers. Python starts once, because importing
-/// scapy takes longer than making the frames.
+/// All messages of each sender to each of its receivers. Python is started only once, because
+/// importing scapy takes longer than generating the frames.
 fn messages(macs: &[[String; 2]]) -> Vec<Message> {
     let macs: Vec<_> = macs.as_flattened().iter().map(String::as_str).collect();
     let output = run_script("guarded.py", &macs, "");
     output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Guests of `h1`: one without trust, three with, a receiver. One more receiver is on `h2`.
+/// The guests of `h1`: one without trust, three with trust, and a receiver. Another receiver is on
+/// `h2`.
 struct Guests {
     lab: Lab,
     daemons: [Daemon; 2],
@@ -42,7 +44,7 @@ struct Guests {
     fences: u32,
 }
 
-/// The positions of the guests, and what the senders are trusted for.
+/// The indices of the senders, and the trust that each has.
 const SENDERS: [(usize, &[&str]); 4] =
     [(0, &[]), (1, &["ra"]), (2, &["dhcp"]), (3, &["ra", "dhcp"])];
 const RECEIVERS: [usize; 2] = [4, 5];
@@ -65,7 +67,8 @@ impl Guests {
         port(&self.daemons[0], &self.lab.guests[sender].name).drops
     }
 
-    /// What `receiver` gets until a frame that `sender` sends now.
+    /// Sends a frame from `sender` to `receiver`. Returns all frames that the receiver gets up to
+    /// this frame.
     fn seen(&mut self, sender: usize, receiver: usize) -> Vec<Vec<u8>> {
         self.fences += 1;
         let fence = format!("fence {};", self.fences);
@@ -74,7 +77,8 @@ impl Guests {
         self.sockets[receiver].until_note(&fence)
     }
 
-    /// Sends a message. Checks which of its frames arrive, and under which reason the others count.
+    /// Sends a message. Checks which of its frames arrive, and for which reasons the others are
+    /// dropped.
     fn check(&mut self, what: &str, (sender, trusts): (usize, &[&str]), to: usize, of: &Message) {
         let is_trusted = of.trust.as_deref().is_some_and(|trust| trusts.contains(&trust));
         let mut expected = self.dropped(sender);
@@ -104,11 +108,12 @@ impl Guests {
         assert!(!forbidden.iter().any(|frame| seen.contains(frame)), "{what} was delivered");
     }
 
-    /// Whether a guest has a default route of IPv6.
+    /// Whether a guest has a default route for IPv6.
     fn has_default_route(&self, guest: usize) -> bool {
         let read = || std::fs::read_to_string("/proc/thread-self/net/ipv6_route");
         let routes = self.lab.guests[guest].netns.run(read).expect("the routes can be read");
-        // The unreachable route of every namespace is on the loopback device.
+        // Every namespace also has an unreachable default route on the loopback device, which does
+        // not count.
         let default = format!("{} 00 ", "0".repeat(32));
         routes.lines().any(|line| line.starts_with(&default) && line.ends_with(GUEST_DEVICE))
     }
@@ -122,13 +127,14 @@ impl Guests {
 fn router_and_dhcp_messages_pass_only_from_trusted_ports() {
     require_root!();
     require_program!("scapy", "python3-scapy");
-    // Trust does not depend on the receiver.
+    // Whether a port is trusted does not depend on the receiver, so one receiver suffices for
+    // trusted senders.
     let receivers = |trusts: &[&str]| &RECEIVERS[..if trusts.is_empty() { 2 } else { 1 }];
     let pairs = SENDERS.into_iter().flat_map(|(sender, trusts)| {
         receivers(trusts).iter().map(move |&receiver| [sender, receiver])
     });
     let labs = Datapath::BOTH.map(|datapath| (datapath, Guests::new(datapath)));
-    // The guests of both labs have the same MAC addresses.
+    // The guests of both labs have the same MAC addresses, so both use the same messages.
     let made = messages(&pairs.map(|pair| labs[0].1.macs(pair)).collect::<Vec<_>>());
     for (datapath, mut guests) in labs {
         for (sender, trusts) in SENDERS {
@@ -138,7 +144,7 @@ fn router_and_dhcp_messages_pass_only_from_trusted_ports() {
                 let is_theirs = |of: &&Message| (&of.src, &of.dst) == (&src, &dst);
                 let messages: Vec<_> = made.iter().filter(is_theirs).collect();
                 assert!(messages.len() > 60, "only {} messages", messages.len());
-                // The second round can meet megaflows of the first.
+                // Frames of the second round can match megaflows of the first.
                 for round in 1..=rounds {
                     for message in &messages {
                         let name = &message.name;
@@ -148,11 +154,11 @@ fn router_and_dhcp_messages_pass_only_from_trusted_ports() {
                     }
                 }
             }
-            // What reached the hosts is valid: Linux obeys it.
+            // Delivered advertisements are valid, so the guest's Linux kernel adds a default route.
             let is_router = trusts.contains(&"ra");
             for guest in RECEIVERS.into_iter().filter(|_| sender < 2) {
                 let what = format!("{datapath:?}, {trusts:?}: default route of guest {guest}");
-                // Nothing has waited for what the other host's guest receives.
+                // The guest on the other host may still be receiving the frames.
                 wait_until(PATIENCE, &what, || guests.has_default_route(guest) == is_router);
             }
         }

@@ -1,4 +1,4 @@
-//! Guests that forge tunnel packets or send forbidden frames.
+//! Tests guests that forge tunnel packets or send forbidden frames.
 
 use super::geneve::{GENEVE_PORT, geneve, geneve_header, logical_ports};
 use super::gre::{gre, nvgre};
@@ -16,8 +16,9 @@ use testkit::host::wait_until;
 use testkit::require_root;
 use wire::MacAddr;
 
-/// A guest with an `interface` port can reach the network stack of the host. Tunnel packets that it
-/// forges there in the name of a remote end point did not arrive through the uplink.
+/// A guest with an `interface` port can send packets to the host's network stack. It forges tunnel
+/// packets from a remote end point, which must be dropped, because they did not arrive at the
+/// uplink.
 #[test]
 fn tunnel_packets_are_dropped_when_a_guest_forges_them() {
     require_root!();
@@ -31,7 +32,7 @@ fn tunnel_packets_are_dropped_when_a_guest_forges_them() {
     let forged = Outer { src_mac: attacker.mac, dst_mac, ..target.outer };
     let socket = FrameSocket::open(&attacker.netns, GUEST_DEVICE);
     let before = kernel_count(&target, "NoPorts");
-    // With the kernel datapath, programs consume the packets before the network stack sees them.
+    // With the kernel datapath, eBPF programs process the packets before the network stack.
     let by_stack = match target.daemon.show().datapath == Datapath::User.name() {
         true => 10,
         false => 0,
@@ -62,7 +63,8 @@ fn tunnels_stay_closed_when_a_guest_sends_tunnel_packets() {
         for (to, other) in [(c, b), (b, c)] {
             traffic::ping(&a.netns, to.ip(4));
             let sockets = [to, other].map(|guest| FrameSocket::open(&guest.netns, GUEST_DEVICE));
-            // If a daemon decapsulated it, it would reach the other guest, or both.
+            // A daemon that decapsulated this packet would deliver it to the other guest, or to
+            // both.
             let inner =
                 [other.mac, MacAddr::BROADCAST, to.mac].map(|dst| note(dst, a.mac, FORBIDDEN));
             for port in [VXLAN_PORT, GENEVE_PORT] {
@@ -90,7 +92,8 @@ fn tunnels_stay_closed_when_a_guest_sends_tunnel_packets() {
     }
 }
 
-/// Each tunnel type with outer headers, and a lab in which its packets are valid.
+/// For each tunnel type: its name, the function that adds outer headers, and the options of a lab
+/// in which its packets are valid.
 const NESTED: [(&str, Wrap, &str); 5] = [
     ("vxlan", vxlan, ""),
     ("geneve", geneve, ""),
@@ -106,7 +109,8 @@ fn nested_tunnel_packets_are_not_decapsulated_again() {
     let cases = NESTED.into_iter().map(|row| (row, 4)).chain([(NESTED[0], 6), (NESTED[4], 6)]);
     for ((tunnel, wrap, options), family) in cases {
         let mut target = Target::new(Setup::new(tunnel).family(family).options(options));
-        // The inner packets have the addresses of the outer one: those of the tunnel end points.
+        // The inner packets have the same addresses as the outer one: those of the tunnel end
+        // points.
         let outer = target.outer;
         let inner = Outer { dst_mac: target.near(), src_mac: target.far(), ..outer };
         let every_type = NESTED.map(|(_, wrap, _)| wrap);

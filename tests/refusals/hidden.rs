@@ -1,34 +1,34 @@
-//! Guests that hide headers from access control lists and port security, behind stacked priority
-//! tags or a SNAP header (CVE-2021-27853, CVE-2021-27861).
+//! Tests guests that hide headers from access control lists and port security, behind stacked
+//! priority tags or a SNAP header (CVE-2021-27853, CVE-2021-27861).
 
 use super::secured::{ALLOWED, Guests, TELNET};
 use super::target::FORBIDDEN;
 use crate::common::{Datapath, Setup};
 use testkit::require_root;
 
-/// The tags that a flow key holds.
+/// The maximum number of tags in a flow key.
 const SHOWN_TAGS: usize = 2;
 
 fn guests(datapath: Datapath) -> Guests {
     Guests::new(Setup::new("geneve").datapath(datapath))
 }
 
-/// Puts `count` priority tags (VID 0) into a frame.
+/// Inserts `count` priority tags (VID 0) into a frame.
 fn priority_tagged(count: usize, frame: &[u8]) -> Vec<u8> {
     tagged(&vec![0x8100; count], frame)
 }
 
-/// Puts a priority tag of each of these types into a frame.
+/// Inserts a priority tag with each of these TPIDs into a frame.
 fn tagged(tpids: &[u16], frame: &[u8]) -> Vec<u8> {
     let tags: Vec<u8> =
         tpids.iter().flat_map(|tpid| [*tpid, 0]).flat_map(u16::to_be_bytes).collect();
     [&frame[..12], &tags, &frame[12..]].concat()
 }
 
-/// The types of tags that weft knows: C-tags, S-tags, and S-tags of old switches.
+/// The TPIDs that weft supports: C-tags, S-tags, and S-tags of old switches.
 const TPIDS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 
-/// One or two tags of each type, in every order, and some stacks of three to five.
+/// One or two tags with each TPID, in every order, and some stacks of three to five.
 fn stacks() -> Vec<Vec<u16>> {
     let pairs = TPIDS.iter().flat_map(|outer| TPIDS.map(|inner| vec![*outer, inner]));
     let deep = (3..=5).flat_map(|depth| {
@@ -37,7 +37,7 @@ fn stacks() -> Vec<Vec<u16>> {
     TPIDS.into_iter().map(|tpid| vec![tpid]).chain(pairs).chain(deep).collect()
 }
 
-/// Makes an IEEE 802.3 frame of an Ethernet II frame: length, LLC, SNAP with OUI 0, EtherType.
+/// Converts an Ethernet II frame to an IEEE 802.3 frame: length, LLC, SNAP with OUI 0, EtherType.
 fn in_snap(frame: &[u8]) -> Vec<u8> {
     let llc = [0xaa, 0xaa, 3, 0, 0, 0];
     let length = (llc.len() + frame[12..].len()) as u16;
@@ -49,7 +49,7 @@ fn lists_and_port_security_apply_when_a_guest_stacks_priority_tags() {
     require_root!();
     for datapath in Datapath::BOTH {
         let mut guests = guests(datapath);
-        // Ordinary packets leave megaflows, which the others must not meet.
+        // Ordinary packets create megaflows, which the hidden headers must not match.
         guests.delivers("an untagged SYN", 1, &guests.syn(4, 1, ALLOWED, "allowed"));
         for tags in 0..=5 {
             let reason = if tags <= SHOWN_TAGS { "flow_drop" } else { "tags_too_deep" };
@@ -124,7 +124,7 @@ fn lists_and_port_security_apply_when_a_guest_sends_snap() {
         guests.refuses(&what, "tags_too_deep", &priority_tagged(3, &in_snap(&telnet)));
         let what = format!("{datapath:?}: a tag behind SNAP");
         guests.refuses(&what, "tags_too_deep", &in_snap(&priority_tagged(1, &telnet)));
-        // Some hosts ignore the length.
+        // Some hosts ignore the length field, so frames with a wrong length must not pass either.
         for length in [0, 8, 30, 1500_u16] {
             let mut wrong = in_snap(&telnet);
             wrong[12..14].copy_from_slice(&length.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Packets that two hosts, two tunnels or a host and itself would send in a circle.
+//! Tests packets that could loop: between two hosts, between two tunnels, or from a host to itself.
 
 use super::gre::gre;
 use super::target::{NOBODY, Wrap};
@@ -19,20 +19,22 @@ use testkit::host::{TestHost, WireEnd, wait_until};
 use testkit::require_root;
 use wire::MacAddr;
 
-/// What each packet that would loop contains.
+/// The payload of each packet that could loop.
 const LOOPS: &str = "ROUND AND ROUND";
 const PACKETS: u64 = 10;
-/// The machine that no host has.
+/// The MAC address of a machine that exists on no host.
 const GHOST: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x66]);
 
-/// How many packets with [`LOOPS`] have arrived at the uplink of `h2` until now.
+/// Sends a final frame to the other guest. Returns how many packets with [`LOOPS`] have arrived at
+/// the uplink of `h2` before it.
 fn crossed(lab: &Lab, wire: &FrameSocket, fence: &FrameSocket, round: &str) -> usize {
     let (from, to) = lab.ends();
     fence.send(&note(to.mac, from.mac, round));
     count(&wire.until_note(round), LOOPS)
 }
 
-/// Waits until `expected` packets are counted as dropped by both hosts, and checks the reason.
+/// Waits until both hosts together have dropped [`PACKETS`] packets for this reason since `before`,
+/// and checks that there are not more.
 fn ends(daemons: &[Daemon; 2], reason: &str, before: u64, what: &str) {
     let dropped = || -> u64 { daemons.iter().map(|daemon| count_of(daemon, reason)).sum() };
     wait_until(PATIENCE, &format!("{what}: all are counted as {reason}"), || {
@@ -45,7 +47,8 @@ fn count_of(daemon: &Daemon, reason: &str) -> u64 {
     daemon.drops().get(reason).copied().unwrap_or(0)
 }
 
-/// The files of two hosts disagree: each has the same port on the other host.
+/// The network files of the two hosts contradict each other: in each, the same port is on the other
+/// host.
 #[test]
 fn frames_end_at_the_second_host_when_each_has_the_receiver_at_the_other() {
     require_root!();
@@ -79,8 +82,8 @@ fn frames_end_at_the_second_host_when_each_has_the_receiver_at_the_other() {
     }
 }
 
-/// Two switches between two routers on different hosts, in tunnels of different types. Each router
-/// has the other one as its next hop toward [`NOWHERE`].
+/// Two logical switches with tunnels of different types, and between them two routers on different
+/// hosts. Each router uses the other one as its next hop toward [`NOWHERE`].
 fn routers_toml(lab: &Lab) -> String {
     let mut text = String::from("tunnel = \"geneve\"\n");
     for host in &lab.hosts {
@@ -118,14 +121,15 @@ fn routers_toml(lab: &Lab) -> String {
     text
 }
 
-/// An address behind both routers, as each of them believes.
+/// An address to which each router has a route via the other one.
 const NOWHERE: [u8; 4] = [10, 66, 0, 1];
 
-/// Each host sends the packets of one tunnel into the other tunnel, back to where they came from.
+/// Each host forwards packets that arrive through one tunnel into the other tunnel, back to the
+/// host that sent them.
 #[test]
 fn packets_end_when_two_routers_send_them_through_two_tunnels_in_a_circle() {
     require_root!();
-    /// What [`Outer`] writes.
+    /// The TTL that [`Outer`] sets.
     const TTL: u64 = 64;
     let lab = Lab::new(Setup::new("geneve"));
     fs::write(lab.network_file(), routers_toml(&lab)).expect("a file can be written");
@@ -136,7 +140,7 @@ fn packets_end_when_two_routers_send_them_through_two_tunnels_in_a_circle() {
         let route = Route::via(everywhere, IpAddr::from(gateway));
         guest.netns.netlink().add_route(&route).expect("a route can be added");
     }
-    // The routers forward packets with a receiver.
+    // The routers forward packets to a destination that exists.
     crate::common::traffic::ping(&near.netns, [10, 0, 2, 10].into());
     let wire = FrameSocket::open(&lab.hosts[1].netns, &lab.hosts[1].uplink.name);
     let sender = FrameSocket::open(&near.netns, GUEST_DEVICE);
@@ -152,19 +156,19 @@ fn packets_end_when_two_routers_send_them_through_two_tunnels_in_a_circle() {
         sender.send(&frame);
     }
     ends(&daemons, "ttl_expired", 0, "two routers");
-    // Routers say so to the sender (RFC 792): ICMP type 11.
+    // A router reports this to the sender with ICMP type 11 (RFC 792).
     sender.until("a report that the TTL expired", |frame| {
         frame[12..14] == [8, 0] && frame[23] == 1 && frame[34] == 11
     });
     let end = Outer { dst: [10, 0, 2, 10].into(), ..packet }.udp(9, b"the end");
     sender.send(&end);
     let seen = wire.until_note("the end");
-    // Every router takes 1 from the TTL, and every second one is on this host.
+    // Every router decrements the TTL, and every second one sends toward `h2`.
     assert_eq!(count(&seen, LOOPS) as u64, PACKETS * TTL / 2, "crossings toward h2");
     daemons.into_iter().for_each(Daemon::stop);
 }
 
-/// Each host has learned the same address at the other one, from packets that somebody forged.
+/// Each host has learned the same address behind the other one, from forged packets.
 #[test]
 fn frames_end_at_the_second_host_when_each_has_learned_the_receiver_at_the_other() {
     require_root!();
@@ -196,7 +200,7 @@ fn frames_end_at_the_second_host_when_each_has_learned_the_receiver_at_the_other
         ends(&daemons, "hairpin", 0, tunnel);
         let once = crossed(&lab, &wire, &sender, "the end");
         assert_eq!(once as u64, PACKETS, "{tunnel}: each crossed the underlay once");
-        // Unknown unicast goes to all ports that learn, and from a tunnel into no tunnel.
+        // Unknown unicast is flooded to all ports that learn, but not from one tunnel into another.
         let receiver = FrameSocket::open(&far.netns, GUEST_DEVICE);
         for _ in 0..PACKETS {
             sender.send(&note(NOBODY, near.mac, LOOPS));
@@ -211,7 +215,8 @@ fn frames_end_at_the_second_host_when_each_has_learned_the_receiver_at_the_other
     }
 }
 
-/// A host whose uplink leads to one of its own guests: it encapsulates its own packets again.
+/// A host whose uplink is connected to one of its own guests, so it encapsulates its own packets
+/// again.
 struct Ouroboros {
     _host: Host,
     guest: TestHost,
@@ -232,7 +237,7 @@ impl Ouroboros {
         let index = netlink.create(&LinkSpec::new("mouth").up(), &kind).expect("a veth pair");
         let prefix = IpNet::new(LOCAL.into(), 24).expect("a prefix");
         netlink.add_address(index, prefix, Dad::Skip).expect("an address can be added");
-        // The tunnel packets have the address of a guest of the other host.
+        // The next hop of tunnel packets has the MAC address of a guest of the other host.
         netlink.set_neighbour(index, REMOTE.into(), GHOST).expect("a neighbour can be added");
         let mac = netlink.link("mouth").expect("it is there").mac;
         let ip6 = "fd00::1".parse().expect("an address");
@@ -266,8 +271,8 @@ impl Ouroboros {
     }
 }
 
-/// Each round adds headers, until the packet is too long or has too many tags. STT segments what is
-/// too long, so its TTL has to end it.
+/// Each round adds headers, until the packet is too long or has too many tags. STT segments packets
+/// that are too long, so only the TTL can end its loop.
 #[test]
 fn packets_end_when_the_uplink_of_a_host_leads_to_its_own_guest() {
     require_root!();
@@ -288,7 +293,7 @@ fn packets_end_when_the_uplink_of_a_host_leads_to_its_own_guest() {
         wait_until(PATIENCE, &format!("{tunnel}: all are counted as {reason}"), || {
             count_of(&net.daemon, reason) >= PACKETS
         });
-        // The guest and the host may have sent others, which end as well.
+        // The guest and the host may have sent other packets, which must end as well.
         let rounds = || port(&net.daemon, "tail").rx.packets;
         wait_until(PATIENCE, &format!("{tunnel}: nothing moves any more"), || {
             let before = rounds();
@@ -299,8 +304,8 @@ fn packets_end_when_the_uplink_of_a_host_leads_to_its_own_guest() {
     }
 }
 
-/// What a guest forwards from its port on one host to its port on the other has the address of
-/// somebody else.
+/// A guest that bridges its ports on two hosts forwards frames with MAC addresses that are not its
+/// own. Port security must drop them.
 #[test]
 fn frames_of_others_end_when_a_guest_with_port_security_bridges_its_ports() {
     require_root!();

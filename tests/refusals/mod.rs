@@ -1,5 +1,5 @@
 //! Packets that must not reach a guest. The tests build invalid packets byte by byte and send them
-//! to a running daemon. The daemon drops each and counts it under the right reason. The guest
+//! to a running daemon. The daemon must drop each and count it under the correct reason. The guest
 //! receives none of them, and valid packets still arrive afterwards.
 
 pub mod checksums;

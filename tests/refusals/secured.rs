@@ -1,4 +1,4 @@
-//! Guests with port security and an access control list, of which the first attacks the others.
+//! Guests with port security and an access control list. The first guest attacks the others.
 
 use super::target::FORBIDDEN;
 use crate::common::daemon::port;
@@ -10,12 +10,12 @@ use packet::PacketBuf;
 use std::net::IpAddr;
 use testkit::host::wait_until;
 
-/// Drops Telnet.
+/// An access control list that drops Telnet.
 const LIST: &str = "[[acl]]\nswitch = \"blue\"\ndirection = \"from-port\"\npriority = 1000\n\
                     match = 'tcp.dst == 23'\naction = \"drop\"\n";
-/// The port that the list forbids.
+/// The port that the access control list forbids.
 pub const TELNET: u16 = 23;
-/// A port that it allows.
+/// A port that the access control list allows.
 pub const ALLOWED: u16 = 2323;
 const ARP: u16 = 0x0806;
 
@@ -42,7 +42,8 @@ impl Guests {
         &self.lab.guests[number]
     }
 
-    /// A SYN from the address `src` of the first guest to another guest, with `text` behind it.
+    /// A TCP SYN from the first guest with the source address `src` to another guest, followed by
+    /// `text`.
     pub fn syn_from(&self, src: IpAddr, to: usize, dst_port: u16, text: &str) -> Vec<u8> {
         let mut segment = [40_000, dst_port].map(u16::to_be_bytes).concat();
         segment.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0, 0, 0, 0, 0]);
@@ -57,7 +58,7 @@ impl Guests {
         self.syn_from(self.guest(0).ip(family), to, dst_port, text)
     }
 
-    /// An ARP reply of the first guest to guest `to` that claims the address of guest `number`.
+    /// An ARP reply from the first guest to guest `to`, with the sender address of guest `number`.
     pub fn arp(&self, number: usize, to: usize) -> Vec<u8> {
         let [a, b] = [0, to].map(|number| self.guest(number));
         let claimed = self.guest(number).ip4.octets();
@@ -70,7 +71,8 @@ impl Guests {
         port(&self.daemons[0], "g1").drops
     }
 
-    /// Sends a frame and then a valid one to each other guest. Returns what these received.
+    /// Sends a frame, and then a valid frame to each other guest. Returns the frames that these
+    /// guests received.
     pub fn seen(&mut self, packet: &PacketBuf) -> Vec<Vec<u8>> {
         self.fences += 1;
         let fence = format!("fence {};", self.fences);
@@ -83,13 +85,13 @@ impl Guests {
         seen
     }
 
-    /// Sends a frame twice, so that the second one can meet a megaflow of the first. Both must be
-    /// dropped under `reason` and no other.
+    /// Sends a frame twice, so that the second one can match a megaflow of the first. Both must be
+    /// dropped under `reason`, and nothing else may be dropped.
     pub fn refuses(&mut self, what: &str, reason: &str, bytes: &[u8]) {
         self.refuses_packet(what, reason, &PacketBuf::from_bytes(bytes));
     }
 
-    /// The same for a frame with offloads.
+    /// Like [`Guests::refuses`], for a frame with offloads.
     pub fn refuses_packet(&mut self, what: &str, reason: &str, packet: &PacketBuf) {
         for round in 1..=2 {
             let mut expected = self.dropped();
@@ -99,7 +101,7 @@ impl Guests {
                 self.dropped().values().sum::<u64>() >= expected.values().sum()
             });
             assert_eq!(self.dropped(), expected, "{what}, {round}");
-            // A frame that is punted may be overtaken by later ones.
+            // A punted frame may be overtaken by later ones.
             let later = PacketBuf::from_bytes(&self.syn(4, 1, ALLOWED, "later"));
             seen.extend(self.seen(&later));
             let passed = seen.iter().any(|frame| contains(frame, FORBIDDEN));

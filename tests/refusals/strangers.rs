@@ -1,4 +1,4 @@
-//! Tunnel packets that no end point sent, in the kernel datapath.
+//! Tests tunnel packets from unknown end points, with the kernel datapath.
 
 use super::geneve::geneve;
 use super::gre::gre;
@@ -10,7 +10,7 @@ use testkit::require_root;
 
 const PACKETS: u64 = 400;
 
-/// Packets that reached the daemon: by its sockets, and by the TAP device for punts.
+/// The number of packets that reached the daemon, through its sockets and the TAP device for punts.
 fn reached(target: &Target) -> u64 {
     let links = target.lab.hosts[0].netns.netlink().links().expect("the links of the host");
     let device = links.iter().find(|link| link.name.starts_with("weft-up"));
@@ -18,7 +18,7 @@ fn reached(target: &Target) -> u64 {
     punted + kernel_count(target, "InDatagrams")
 }
 
-/// Otherwise a flood of them would take a whole processor.
+/// If the programs passed such packets to the daemon, a flood of them would use a whole processor.
 #[test]
 fn programs_drop_packets_from_unknown_end_points() {
     require_root!();
@@ -32,7 +32,7 @@ fn programs_drop_packets_from_unknown_end_points() {
             let dropped = |target: &Target| target.dropped().get("unknown_endpoint").copied();
             wait_until(PATIENCE, "all are counted", || dropped(&target) >= Some(PACKETS));
             assert_eq!(dropped(&target), Some(PACKETS), "{tunnel} over IPv{family}");
-            // Guests and routers of this host may have sent a few others meanwhile.
+            // Guests and routers of this host may have sent a few other packets meanwhile.
             let reached = reached(&target) - before;
             assert!(reached < PACKETS / 4, "{reached} reached the daemon, {tunnel}, IPv{family}");
             target.seen(wrap, &[]);

@@ -1,4 +1,4 @@
-//! Invalid STT segments.
+//! Tests invalid STT segments.
 
 use super::target::{FORBIDDEN, Target};
 use crate::common::frames::{contains, note};
@@ -9,7 +9,7 @@ use testkit::require_root;
 
 pub const STT_PORT: u16 = 7471;
 
-/// The STT context of a frame from port 2 to port 1.
+/// The STT context ID with this VNI and these logical ports.
 fn context(vni: u32, ingress: u16, egress: u16) -> u64 {
     u64::from(vni) | u64::from(egress) << 24 | u64::from(ingress) << 40
 }
@@ -20,7 +20,7 @@ fn stt_frame(outer: &Outer, id: u32, context: u64, inner: &[u8]) -> Vec<u8> {
     SttSegment { id, total, offset: 0, flags: SttSegment::FLAGS }.frame(outer, STT_PORT, &payload)
 }
 
-/// An STT packet without logical ports, so that the daemon uses the MAC address.
+/// An STT packet without logical ports, so that the daemon forwards it by MAC address.
 pub fn stt(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     stt_frame(outer, 7, context(VNI, 0, 0), inner)
 }
@@ -39,7 +39,8 @@ fn stt_frames_are_dropped_when_they_are_invalid() {
         let payload = [&stt_header(context(VNI, 0, 0))[..], &forbidden].concat();
         let total = payload.len() as u16;
         let whole = SttSegment { id: 2, total, offset: 0, flags: SttSegment::FLAGS };
-        // STT has no resets; in TCP, the network stack of the host would handle this.
+        // STT has no resets and connections. With real TCP, the host's network stack would process
+        // these segments.
         let flags = [0x02, 0x12, 0x11, 0x14]
             .map(|flags| SttSegment { flags, ..whole }.frame(&outer, STT_PORT, &payload));
         target.refuses(stt, "real TCP", Some("stt_frame"), &flags);
@@ -81,14 +82,14 @@ fn stt_segments_are_dropped_when_they_overlap_or_disagree() {
         let segment = SttSegment { id, total, offset, flags: SttSegment::FLAGS };
         segment.frame(&outer, STT_PORT, &payload[range])
     };
-    // The first segment of each frame waits for the rest; the daemon counts the later ones.
+    // The first segment of each frame waits for the others; the daemon counts the later segments.
     target.wire.send(&piece(10, total, 0..30));
     let overlaps = [piece(10, total, 0..30), piece(10, total, 29..40), piece(10, total, 10..20)];
     target.refuses(stt, "segments that overlap", Some("stt_overlap"), &overlaps);
     target.wire.send(&piece(11, total, 0..30));
     let other = [piece(11, total + 1, 30..40)];
     target.refuses(stt, "two lengths of one frame", Some("stt_frame"), &other);
-    // Segments in the wrong order are still reassembled.
+    // Segments that arrive in another order are still reassembled.
     let inner = note(target.near(), target.far(), "in pieces");
     let whole = [&stt_header(context(VNI, 0, 0))[..], &inner].concat();
     let part = |range: std::ops::Range<usize>| {

@@ -1,4 +1,4 @@
-//! Frames with unknown VLAN tags.
+//! Tests frames with unknown VLAN tags.
 
 use super::target::{Target, Wrap};
 use crate::common::frames::note;
@@ -27,7 +27,7 @@ fn tagged_frames_are_dropped_when_the_vlan_is_unknown() {
     target.refuses(wrap, "another VLAN", Some("unknown_datapath"), &others);
     target.refuses(wrap, "no tag", None, std::slice::from_ref(&forbidden));
     target.refuses_frames(wrap);
-    // The priority does not matter.
+    // Any priority is accepted.
     let inner = note(target.near(), target.far(), "priority 7");
     target.delivers(wrap, "priority 7", &tagged(&[(0x8100, 7 << 13 | VLAN)], &inner), &inner);
     target.finish();

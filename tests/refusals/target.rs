@@ -1,4 +1,4 @@
-//! The daemon under test, and checks that apply to every tunnel type.
+//! The daemon under test, and checks that are common to all tunnel types.
 
 use crate::common::frames::{FrameSocket, contains, note};
 use crate::common::outer::{CE, Outer};
@@ -9,13 +9,13 @@ use wire::MacAddr;
 
 /// The payload of every frame that must not arrive.
 pub const FORBIDDEN: &str = "FORBIDDEN";
-/// A MAC address of no port.
+/// A MAC address that no port has.
 pub const NOBODY: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x99]);
 /// The EtherType of Transparent Ethernet Bridging, for Ethernet frames in GRE and Geneve.
 pub const TEB: u16 = 0x6558;
 
-/// The daemon of `h1` with the guest `g1`. The tests send packets from the uplink of `h2`, where no
-/// daemon runs.
+/// The daemon of `h1`, whose guest is `g1`. The tests send packets from the uplink of `h2`, where
+/// no daemon runs.
 pub struct Target {
     pub lab: Lab,
     pub daemon: Daemon,
@@ -25,7 +25,7 @@ pub struct Target {
     fences: u32,
 }
 
-/// Encapsulates a frame correctly. Each invalid packet differs from this in one point.
+/// Encapsulates a frame correctly. Each invalid packet differs from such a packet in one detail.
 pub type Wrap = fn(&Outer, &[u8]) -> Vec<u8>;
 
 impl Target {
@@ -47,7 +47,7 @@ impl Target {
         self.lab.guests[0].mac
     }
 
-    /// The MAC address of `g2`, which the network file has on `h2`.
+    /// The MAC address of `g2`, which is on `h2` according to the network file.
     pub fn far(&self) -> MacAddr {
         self.lab.guests[1].mac
     }
@@ -61,7 +61,8 @@ impl Target {
         self.daemon.show().uplink.drops
     }
 
-    /// Sends `packets` and then a valid frame. Returns all frames that the guest received up to it.
+    /// Sends `packets`, and then a valid frame. Returns all frames that the guest received up to
+    /// that frame.
     pub fn seen(&mut self, wrap: Wrap, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
         self.fences += 1;
         let fence = format!("fence {};", self.fences);
@@ -71,7 +72,8 @@ impl Target {
     }
 
     /// Sends `packets`. The guest must receive none of them, and the daemon must count all of them
-    /// under `reason` and no other. `None`: the kernel drops them, and the daemon counts nothing.
+    /// under `reason` and drop nothing else. With `None`, the kernel drops them, and the daemon
+    /// counts nothing.
     pub fn refuses(&mut self, wrap: Wrap, what: &str, reason: Option<&str>, packets: &[Vec<u8>]) {
         let mut expected = self.dropped();
         if let Some(reason) = reason {
@@ -99,8 +101,8 @@ impl Target {
         assert_eq!(self.dropped(), before, "{what}");
     }
 
-    /// Sends many packets, which are unusual but valid, each with the frame inside. The guest must
-    /// receive all of these, each once, and the daemon must drop nothing.
+    /// Sends many unusual but valid packets, each with its inner frame. The guest must receive
+    /// every inner frame exactly once, and the daemon must drop nothing.
     pub fn delivers_all(&mut self, wrap: Wrap, what: &str, packets: &[(Vec<u8>, Vec<u8>)]) {
         let before = self.dropped();
         packets.iter().for_each(|(packet, _)| self.wire.send(packet));
@@ -123,7 +125,8 @@ impl Target {
         let stranger = wrap(&outer.as_stranger(), &self.forbidden());
         self.refuses(wrap, "an unknown end point", Some("unknown_endpoint"), &[stranger]);
         self.refuses_frames(wrap);
-        // RFC 6040 section 4.2: the inner header of a CE-marked packet is not ECN-capable.
+        // RFC 6040 section 4.2: a CE-marked packet is dropped if its inner header is not
+        // ECN-capable.
         let inner = ip_frame(near, far, 0, FORBIDDEN);
         let marked = wrap(&outer.traffic_class(CE), &inner);
         self.refuses(wrap, "CE outside, Not-ECT inside", Some("ecn_not_capable"), &[marked]);
@@ -132,7 +135,7 @@ impl Target {
         self.delivers(wrap, "CE outside, ECT(0) inside", &capable, &inner);
     }
 
-    /// Inner frames for no guest of this host.
+    /// Checks inner frames that are for no guest of this host.
     pub fn refuses_frames(&mut self, wrap: Wrap) {
         let (near, far, outer) = (self.near(), self.far(), self.outer);
         let unknown = wrap(&outer, &note(NOBODY, far, FORBIDDEN));
@@ -145,13 +148,13 @@ impl Target {
         let packets =
             [group, MacAddr::BROADCAST].map(|src| wrap(&outer, &note(near, src, FORBIDDEN)));
         self.refuses(wrap, "a group address as source", Some("flow_drop"), &packets);
-        // The receiver is on the host that sent it: split horizon.
+        // The receiver is on the host that sent the frame, so split horizon drops it.
         let back = wrap(&outer, &note(far, near, FORBIDDEN));
         self.refuses(wrap, "a frame for where it came from", Some("hairpin"), &[back]);
     }
 
     /// Checks every truncation of a tunnel header of `header` bytes and of the inner Ethernet
-    /// header. `put` builds a packet from the remaining bytes.
+    /// header. `put` builds a packet from the truncated bytes.
     pub fn refuses_cuts(
         &mut self,
         wrap: Wrap,
@@ -173,19 +176,19 @@ impl Target {
     }
 }
 
-/// An IPv4 packet for another guest, with this traffic class, in an Ethernet frame.
+/// An Ethernet frame with an IPv4 packet to another guest, with this traffic class.
 pub fn ip_frame(dst_mac: MacAddr, src_mac: MacAddr, traffic_class: u8, text: &str) -> Vec<u8> {
     let [src, dst] = [[192, 168, 7, 2], [192, 168, 7, 1]].map(Into::into);
     Outer { src_mac, dst_mac, src, dst, traffic_class }.udp(9, text.as_bytes())
 }
 
-/// The UDP counter `name` of the kernel of the target, for the IP version of the underlay.
+/// The UDP counter `name` in the kernel of the target host, for the IP version of the underlay.
 pub fn kernel_count(target: &Target, name: &str) -> u64 {
     kernel_counter(target, "Udp", name)
 }
 
-/// The counter `name` of a protocol in the kernel of the target, for the IP version of the
-/// underlay. TCP has the same counters for both.
+/// The counter `name` of a protocol in the kernel of the target host, for the IP version of the
+/// underlay. TCP has the same counters for both versions.
 pub fn kernel_counter(target: &Target, protocol: &str, name: &str) -> u64 {
     let family = target.lab.family();
     let read = |file| move || std::fs::read_to_string(format!("/proc/thread-self/net/{file}"));
@@ -204,7 +207,7 @@ pub fn kernel_counter(target: &Target, protocol: &str, name: &str) -> u64 {
     values.split(' ').nth(place).and_then(|value| value.parse().ok()).expect("a count")
 }
 
-/// Checks that the kernel drops a datagram before weft sees it and counts it under `name`.
+/// Checks that the kernel drops a datagram before weft receives it, and counts it under `name`.
 pub fn kernel_refuses(target: &mut Target, wrap: Wrap, what: &str, name: &str, packet: Vec<u8>) {
     let before = kernel_count(target, name);
     target.refuses(wrap, what, None, &[packet]);

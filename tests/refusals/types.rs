@@ -1,5 +1,5 @@
-//! Packets of a known host that come in another tunnel type than configured, or go to another
-//! address of this host.
+//! Tests packets of a known host that use another tunnel type than configured, or another address
+//! of this host as the destination.
 
 use super::geneve::geneve;
 use super::gre::{gre, nvgre};
@@ -13,8 +13,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testkit::host::wait_until;
 use testkit::require_root;
 
-/// Each tunnel type with an outer header, how a packet of it looks, and the counter of the kernel
-/// for such a packet without a receiver.
+/// For each tunnel type: its name, the function that builds a packet, and the kernel counter for
+/// such packets without a receiver.
 const TYPES: [TunnelCase; 5] = [
     ("vxlan", vxlan, ("Udp", "NoPorts")),
     ("geneve", geneve, ("Udp", "NoPorts")),
@@ -23,7 +23,7 @@ const TYPES: [TunnelCase; 5] = [
     ("stt", stt, ("Tcp", "OutRsts")),
 ];
 
-/// Every type over IPv4, and one of each protocol over IPv6.
+/// Every tunnel type over IPv4, and one type of each IP protocol over IPv6.
 fn cases() -> Vec<(u8, TunnelCase)> {
     let over6 = TYPES.into_iter().filter(|(tunnel, ..)| ["geneve", "gre", "stt"].contains(tunnel));
     TYPES.map(|case| (4, case)).into_iter().chain(over6.map(|case| (6, case))).collect()
@@ -34,8 +34,9 @@ type TunnelCase = (&'static str, Wrap, KernelCounter);
 /// The protocol and the name of a counter in `/proc/net/snmp`.
 type KernelCounter = (&'static str, &'static str);
 
-/// The network file of further switches between `h1` and another host, one of each of these types.
-/// Without `host`, each switch has a host of its own, which has its address from `first` on.
+/// The network file text of further logical switches between `h1` and another host, one of each of
+/// these types. If `host` is `None`, each switch has a separate other host; their addresses start
+/// at `first`.
 fn further_switches(types: &[&str], host: Option<&str>, first: IpAddr, vni: u32) -> String {
     let mut text = String::new();
     for (number, tunnel) in (0..).zip(types) {
@@ -61,7 +62,7 @@ fn further_switches(types: &[&str], host: Option<&str>, first: IpAddr, vni: u32)
     text
 }
 
-/// A daemon with further switches of these types.
+/// A daemon that also has a logical switch of each of these types.
 fn target_with(setup: Setup, types: &[&str], host: Option<&str>, vni: u32) -> Target {
     let mut lab = Lab::new(setup);
     let second = Outer::between(&lab.hosts[1], &lab.hosts[0], lab.family());
@@ -74,14 +75,14 @@ fn is_gre(tunnel: &str) -> bool {
     tunnel.ends_with("gre")
 }
 
-/// What the setup of a tunnel type needs so that `wrap` makes valid packets.
+/// The setup in which the packets of a tunnel type's function in [`TYPES`] are valid.
 fn setup(tunnel: &str, family: u8) -> Setup {
     let setup = Setup::new(tunnel).family(family);
     if tunnel == "stt" { setup.options("logical_ports = false") } else { setup }
 }
 
-/// The other types that a network file can have beside this one. GRE and NVGRE have the same
-/// protocol number.
+/// The types that a network file can contain in addition to this one. GRE and NVGRE exclude each
+/// other, because they have the same protocol number.
 fn others(tunnel: &str) -> Vec<TunnelCase> {
     let left_out = if tunnel == "nvgre" { "gre" } else { "nvgre" };
     TYPES.into_iter().filter(|(other, ..)| ![tunnel, left_out].contains(other)).collect()
@@ -96,7 +97,7 @@ fn packets_are_dropped_when_their_sender_has_another_tunnel_type() {
     require_root!();
     for (family, (tunnel, wrap, _)) in cases() {
         let others = others(tunnel);
-        // Other hosts use these types, so this host listens for them.
+        // Other hosts use these types, so this host receives their packets.
         let mut target = target_with(setup(tunnel, family), &names(&others), None, VNI);
         for (other, wrong, _) in others {
             let packet = wrong(&target.outer, &target.forbidden());
@@ -112,7 +113,7 @@ fn packets_are_dropped_when_their_switch_has_another_tunnel_type() {
     require_root!();
     for (tunnel, wrap, _) in TYPES {
         let others = others(tunnel);
-        // The sender uses all of them, and the switch with this number has the first one.
+        // The sender uses all types. The logical switch with this VNI uses the first one.
         let mut target = target_with(setup(tunnel, 4), &names(&others), Some("h2"), VNI + 1);
         for (other, wrong, _) in others {
             let packet = wrong(&target.outer, &target.forbidden());
@@ -128,7 +129,7 @@ fn packets_are_not_taken_when_they_have_another_type_or_address() {
     require_root!();
     for (family, (tunnel, wrap, counter)) in cases() {
         let mut target = Target::new(setup(tunnel, family));
-        // No host has these types.
+        // No host uses these types.
         for (other, wrong, counter) in TYPES {
             if other == tunnel || (is_gre(other) && is_gre(tunnel)) {
                 continue;
@@ -145,7 +146,7 @@ fn packets_are_not_taken_when_they_have_another_type_or_address() {
         let prefix = IpNet::new(second, len).expect("the length fits the family");
         let added = host.netns.netlink().add_address(host.uplink.index, prefix, Dad::Skip);
         added.expect("an address can be added");
-        // The kernel adds the route of an IPv6 address later.
+        // The kernel adds the route of a new IPv6 address with a delay.
         wait_until(PATIENCE, "packets to the address are received", || {
             let mut ip = host.netns.program("ip");
             let route = ip.args(["route", "get", &second.to_string()]).output().expect("ip runs");
@@ -159,7 +160,7 @@ fn packets_are_not_taken_when_they_have_another_type_or_address() {
     }
 }
 
-/// Checks that weft leaves a packet to the kernel, which has no receiver for it and counts it.
+/// Checks that weft leaves a packet to the kernel, which counts it because no socket receives it.
 fn not_taken(target: &mut Target, wrap: Wrap, what: &str, counter: KernelCounter, packet: Vec<u8>) {
     let (protocol, name) = counter;
     let before = kernel_counter(target, protocol, name);

@@ -1,4 +1,4 @@
-//! Invalid VXLAN packets.
+//! Tests invalid VXLAN packets.
 
 use super::target::{Target, kernel_refuses};
 use crate::common::frames::note;
@@ -40,7 +40,8 @@ fn vxlan_packets_are_dropped_when_they_are_invalid() {
         let mut datagram = outer.datagram(VXLAN_PORT, &payload);
         datagram[6] ^= 1;
         let broken = outer.packet(UDP, &datagram);
-        // eBPF programs do not verify it. RFC 7348 section 5 lets the receiver choose.
+        // eBPF programs do not verify the outer checksum. RFC 7348 section 5 lets the receiver
+        // choose.
         if target.daemon.show().datapath == Datapath::User.name() {
             kernel_refuses(&mut target, vxlan, "a wrong outer checksum", "InCsumErrors", broken);
         }

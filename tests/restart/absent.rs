@@ -1,5 +1,5 @@
-//! Guests without permanent neighbours while no daemon runs: established flows continue, and new
-//! flows are dropped.
+//! Tests guests without permanent neighbour entries while no daemon runs: established flows
+//! continue, and new flows are dropped.
 
 use super::{Pinning, kill};
 use crate::common::{GUEST_DEVICE, Guest, PATIENCE, Setup, traffic};
@@ -9,15 +9,15 @@ use std::time::Duration;
 use testkit::host::wait_until;
 use testkit::require_root;
 
-/// How long systemd waits before it starts a killed daemon again.
+/// How long systemd waits before it restarts a killed daemon.
 const SHORT: Duration = Duration::from_secs(1);
-/// How long a megaflow without packets stays by default.
+/// The default idle timeout of megaflows.
 const IDLE: Duration = Duration::from_secs(10);
 /// The time between two datagrams.
 const STEP: Duration = Duration::from_millis(10);
 
-/// Makes a guest confirm its neighbours all the time: after a second instead of half a minute. It
-/// gives up three seconds later, as Linux does by default.
+/// Makes a guest verify its neighbours often: after one second instead of half a minute. If a
+/// neighbour does not respond, it is given up three seconds later, which is Linux's default.
 fn forget_neighbours_soon(guest: &Guest) {
     set_neighbours(guest, "delay_first_probe_time", "1");
     confirm_every(guest, "1000");
@@ -26,12 +26,12 @@ fn forget_neighbours_soon(guest: &Guest) {
     assert!(flushed.expect("ip can be started").success(), "the neighbours can be removed");
 }
 
-/// Sets for how many milliseconds a guest takes a neighbour for reachable.
+/// Sets for how many milliseconds a guest considers a neighbour reachable.
 fn confirm_every(guest: &Guest, milliseconds: &str) {
     set_neighbours(guest, "base_reachable_time_ms", milliseconds);
 }
 
-/// Makes a guest confirm a neighbour a second after its next packet.
+/// Makes a guest verify a neighbour one second after the next packet to it.
 fn confirm_now(guest: &Guest, other: &Guest, family: u8) {
     let (ip, mac) = (other.ip(family).to_string(), other.mac.to_string());
     let mut set = guest.netns.program("ip");
@@ -46,7 +46,7 @@ fn set_neighbours(guest: &Guest, key: &str, value: &str) {
     }
 }
 
-/// Datagrams from one guest to another.
+/// Datagrams from one guest to another at a fixed rate.
 struct Stream {
     from: UdpSocket,
     to: UdpSocket,
@@ -66,7 +66,7 @@ impl Stream {
 
     fn send(&self) {
         while !self.done.load(Ordering::Relaxed) {
-            // It fails while the guest has no neighbour.
+            // Sending fails while the guest has no entry for the neighbour.
             if self.from.send(b"datagram").is_ok() {
                 self.sent.fetch_add(1, Ordering::Relaxed);
             }
@@ -87,7 +87,7 @@ impl Stream {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Sent datagrams that have not arrived.
+    /// The number of sent datagrams that have not arrived.
     fn lost(&self) -> u64 {
         let received = self.received();
         self.sent.load(Ordering::Relaxed).saturating_sub(received)
@@ -95,7 +95,7 @@ impl Stream {
 
     /// Sends while `work` runs.
     fn during<T>(&self, work: impl FnOnce() -> T) -> T {
-        /// Ends the threads also when `work` panics.
+        /// Ends the threads even if `work` panics.
         struct End<'a>(&'a AtomicBool);
         impl Drop for End<'_> {
             fn drop(&mut self) {
@@ -122,7 +122,7 @@ fn flow_loses_nothing_when_the_daemon_is_absent_for_as_long_as_systemd_waits() {
     [a, b].into_iter().for_each(forget_neighbours_soon);
     let stream = Stream::new(a, b, 4);
     let first = stream.during(|| {
-        // The guest confirms the neighbour several times.
+        // In this time, the guest verifies the neighbour several times.
         std::thread::sleep(3 * SHORT);
         let before = stream.lost();
         kill(first);
@@ -130,7 +130,7 @@ fn flow_loses_nothing_when_the_daemon_is_absent_for_as_long_as_systemd_waits() {
         let first = pinning.start(0);
         std::thread::sleep(2 * SHORT);
         let lost = stream.lost();
-        // Datagrams may be on their way.
+        // A few datagrams may still be in flight.
         assert!(lost <= before + 2, "{lost} lost, {before} before");
         first
     });
@@ -138,8 +138,8 @@ fn flow_loses_nothing_when_the_daemon_is_absent_for_as_long_as_systemd_waits() {
     second.stop();
 }
 
-/// The guest confirms its neighbour for the first time long after the last ARP request or neighbour
-/// solicitation. Its megaflow must still be there.
+/// The guest verifies its neighbour for the first time long after the last ARP request or neighbour
+/// solicitation. The megaflow of these messages must still exist.
 #[test]
 fn flow_loses_nothing_when_neighbours_are_confirmed_while_no_daemon_runs() {
     require_root!();
@@ -149,7 +149,8 @@ fn flow_loses_nothing_when_neighbours_are_confirmed_while_no_daemon_runs() {
     [a, b].into_iter().for_each(forget_neighbours_soon);
     let [v4, v6] = [4, 6].map(|family| Stream::new(a, b, family));
     let work = || {
-        // The guests ask each other, then not for longer than other megaflows stay.
+        // The guests verify each other for a while, and then not for longer than the idle timeout
+        // of other megaflows.
         std::thread::sleep(4 * SHORT);
         [a, b].into_iter().for_each(|guest| confirm_every(guest, "60000"));
         std::thread::sleep(3 * IDLE / 2);
@@ -159,7 +160,7 @@ fn flow_loses_nothing_when_neighbours_are_confirmed_while_no_daemon_runs() {
             [4, 6].into_iter().for_each(|family| confirm_now(guest, other, family));
         }
         std::thread::sleep(10 * SHORT);
-        // Datagrams may be on their way.
+        // A few datagrams may still be in flight.
         for (family, lost, before) in [(4, v4.lost(), before[0]), (6, v6.lost(), before[1])] {
             assert!(lost <= before + 2, "IPv{family}: {lost} lost, {before} before");
         }
@@ -170,7 +171,8 @@ fn flow_loses_nothing_when_neighbours_are_confirmed_while_no_daemon_runs() {
     second.stop();
 }
 
-/// The switch answers the guest's ARP requests itself. Its programs go on with that.
+/// The switch itself responds to the guest's ARP requests, and its eBPF programs must continue to
+/// do so.
 #[test]
 fn flow_loses_nothing_when_the_switch_answers_arp_while_no_daemon_runs() {
     require_root!();
@@ -186,14 +188,14 @@ fn flow_loses_nothing_when_the_switch_answers_arp_while_no_daemon_runs() {
     [a, b].into_iter().for_each(forget_neighbours_soon);
     let stream = Stream::new(a, b, 4);
     let first = stream.during(|| {
-        // The guest confirms the neighbour several times.
+        // In this time, the guest verifies the neighbour several times.
         std::thread::sleep(4 * SHORT);
         kill(first);
         let before = stream.lost();
-        // It would give up the neighbour after three seconds.
+        // Without replies, the guest would give up the neighbour after three seconds.
         std::thread::sleep(10 * SHORT);
         let lost = stream.lost();
-        // Datagrams may be on their way.
+        // A few datagrams may still be in flight.
         assert!(lost <= before + 2, "{lost} lost, {before} before");
         pinning.start(0)
     });

@@ -1,4 +1,4 @@
-//! UDP flows of numbered packets, and TCP streams, whose losses are counted.
+//! UDP flows of numbered packets whose losses are counted, and TCP streams.
 
 use crate::common::{Guest, PATIENCE};
 use netdev::Netns;
@@ -12,13 +12,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use testkit::host::wait_until;
 
-/// Source ports of the flows in one direction. Each sends to each of [`DESTINATIONS`].
+/// The source ports of the flows in one direction. Each sends to all of [`DESTINATIONS`].
 const SOURCES: std::ops::Range<u16> = 20_000..20_250;
-/// Destination ports of the flows in one direction.
+/// The destination ports of the flows in one direction.
 const DESTINATIONS: std::ops::Range<u16> = 30_000..30_020;
-/// Number of flows in both directions. Each is a megaflow of its own.
+/// The number of flows in both directions. Each has a separate megaflow.
 pub const COUNT: u64 = 10_000;
-/// The option of `weft run` that leaves room for them.
+/// The option of `weft run` that allows enough megaflows for all flows.
 pub const LIMIT: &[&str] = &["--megaflows", "16384"];
 /// Packets per second in one direction.
 const RATE: u64 = 10_000;
@@ -54,16 +54,17 @@ pub struct Counts {
     pub sent: u64,
     /// Packets that the receiver did not get.
     pub lost: u64,
-    /// Packets that reached the receiver while its socket buffer was full. They are also lost.
+    /// Packets that reached the receiver's host while the socket buffer was full. They also count
+    /// as lost.
     pub overflowed: u64,
 }
 
-/// Flows from one guest to another. They end when this is dropped.
+/// UDP flows from one guest to another. Dropping the value ends them.
 pub struct Flows {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     received: Arc<Mutex<Received>>,
-    /// The namespace of the receiver.
+    /// The namespace of the receiving guest.
     receiver: Netns,
     threads: Vec<JoinHandle<()>>,
 }
@@ -73,10 +74,11 @@ pub struct Flows {
 struct Received {
     /// The number of the last packet of each flow, by source and destination port.
     last: HashMap<(u16, u16), u64>,
-    /// Packets missing between two received packets of a flow, since `is_counting`.
+    /// The number of packets that are missing between two received packets of a flow, since
+    /// `is_counting` was set.
     gaps: u64,
     is_counting: bool,
-    /// From then on, packets of a flow must arrive in order. Before, upcalls may delay packets.
+    /// If set, packets of a flow must arrive in order. Before that, upcalls may delay packets.
     is_established: bool,
 }
 
@@ -116,8 +118,8 @@ impl Flows {
         self.received().is_established = true;
     }
 
-    /// The counters so far. Packets that are missing at the end of a flow are counted by
-    /// [`Flows::stop`] only, because they may still be on their way.
+    /// The counters so far. Packets that are missing at the end of a flow are only counted by
+    /// [`Flows::stop`], because they may still be in flight.
     pub fn counts(&self) -> Counts {
         Counts {
             sent: self.sent.load(Ordering::Relaxed),
@@ -144,8 +146,8 @@ impl Flows {
         Counts { lost: counts.lost + self.missing_at_the_end(), ..counts }
     }
 
-    /// Packets sent after the last one that was received, over all flows. Call it after the flows
-    /// have ended.
+    /// The number of packets that were sent after the last received packet of each flow. Call it
+    /// after the flows have ended.
     fn missing_at_the_end(&self) -> u64 {
         let sent = self.sent.load(Ordering::Relaxed);
         let received = self.received();
@@ -160,7 +162,8 @@ impl Flows {
 
     fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The sender is the last thread. The receivers then read what is still on its way.
+        // The sender is the last thread, so it is joined first. The receivers then read the packets
+        // that are still in flight.
         for thread in self.threads.drain(..).rev() {
             let joined = thread.join();
             assert!(joined.is_ok() || std::thread::panicking(), "a thread of the flows panicked");
@@ -223,7 +226,7 @@ fn receive(socket: &UdpSocket, port: u16, stop: &AtomicBool, received: &Mutex<Re
     }
 }
 
-/// TCP streams from one guest to another, at a steady rate.
+/// TCP streams from one guest to another, at a fixed rate.
 pub struct Streams {
     stop: Arc<AtomicBool>,
     senders: Vec<JoinHandle<u64>>,
@@ -251,7 +254,8 @@ impl Streams {
         Self { stop, senders, receivers }
     }
 
-    /// Ends the streams and checks that every byte has arrived, in order. Returns their number.
+    /// Ends the streams and checks that every byte has arrived, in order. Returns the number of
+    /// bytes.
     pub fn stop(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         let bytes = |threads: Vec<JoinHandle<u64>>| -> u64 {
@@ -281,8 +285,8 @@ fn drain(mut stream: TcpStream) -> u64 {
         match stream.read(&mut bytes).expect("the stream can be read") {
             0 => return received,
             len => {
-                // Up to the end of the chunk, and from there on. Without optimization, it takes far
-                // longer to compare single bytes.
+                // Compares up to the end of the chunk, and then the rest. Without optimization,
+                // comparing single bytes takes far longer.
                 let place = received as usize % CHUNK;
                 let (this, next) = bytes[..len].split_at(len.min(CHUNK - place));
                 for part in [this, next] {

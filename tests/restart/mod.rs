@@ -1,6 +1,6 @@
-//! Restarts of a daemon with the kernel datapath. After a kill or `weft stop`, cached flows keep
-//! forwarding. The next daemon adopts and revalidates them, and `weft stop --purge` removes
-//! everything.
+//! Tests restarts of a daemon with the kernel datapath. After a kill or `weft stop`, the eBPF
+//! programs keep forwarding cached flows. The next daemon adopts and revalidates them. `weft stop
+//! --purge` removes everything.
 
 mod absent;
 mod flows;
@@ -22,11 +22,11 @@ use testkit::host::wait_until;
 use testkit::require_root;
 use wire::MacAddr;
 
-/// A lab whose daemons pin their state in a BPF file system of its own.
+/// A lab whose daemons pin their state in a separate BPF file system.
 struct Pinning {
     lab: Lab,
     bpf_fs: PathBuf,
-    /// Further options of `weft run`.
+    /// Additional options for `weft run`.
     options: &'static [&'static str],
 }
 
@@ -35,7 +35,8 @@ impl Pinning {
         let lab = Lab::new(setup);
         let bpf_fs = lab.dir.path().join("bpf");
         fs::create_dir(&bpf_fs).expect("a directory can be made");
-        // Static neighbours: without a daemon, ARP requests would get no answer.
+        // The neighbours are permanent, because nobody would respond to ARP requests without a
+        // daemon.
         let (a, b) = lab.ends();
         for (guest, other) in [(a, b), (b, a)] {
             let (ip, mac) = (other.ip4.to_string(), other.mac.to_string());
@@ -106,7 +107,8 @@ impl Pinning {
         self.stop(host, &["--purge", "--bpf-fs", self.bpf_fs.to_str().expect("a path")])
     }
 
-    /// Starts a command that watches the daemon of a host until it is killed.
+    /// Starts a command that watches the daemon of a host (such as a capture), and runs until it is
+    /// killed.
     fn watch(&self, host: usize, command: &[&str]) -> Child {
         let mut watcher = Command::new(WEFT);
         watcher.args(command).arg("--control").arg(self.lab.control(host));
@@ -220,7 +222,8 @@ fn purge_removes_everything_after_a_daemon_was_killed() {
     assert_eq!(pinning.purge(0), "nothing to remove\n");
 }
 
-/// The programs pass watched packets to the daemon. When it is killed, they must forward again.
+/// While a port is watched, the eBPF programs pass its packets to the daemon. When the daemon is
+/// killed, the programs must forward them again.
 #[test]
 fn cached_flows_keep_forwarding_when_a_watched_daemon_is_killed() {
     require_root!();
@@ -242,7 +245,7 @@ fn cached_flows_keep_forwarding_when_a_watched_daemon_is_killed() {
         pinning.watch(0, &["capture", &a.name, "-w", file.to_str().expect("a path")]),
         pinning.watch(0, &["monitor", "--drops"]),
     ];
-    // The capture sees a packet only once the programs pass them to the daemon.
+    // The capture shows a packet only when the programs already pass them to the daemon.
     wait_until(PATIENCE, "the port is watched", || {
         cross(b"watched");
         fs::read(&file).is_ok_and(|seen| seen.windows(7).any(|part| part == b"watched"))
@@ -376,8 +379,7 @@ fn missed_packets_are_counted_once_over_two_restarts() {
         let missed =
             line.split_once(" packets missed").and_then(|(line, _)| line.rsplit(' ').next());
         let missed: u64 = missed.and_then(|number| number.parse().ok()).expect("a number");
-        // Guests send router solicitations by themselves, so a few packets may be missed at any
-        // time.
+        // Guests send router solicitations by themselves, so a few more packets may be counted.
         assert_eq!(missed >= SENT, is_sent, "{said}");
         let counted = first.show().ports[0].drops.get("no_daemon").copied().unwrap_or_default();
         assert_eq!(counted >= SENT, is_sent, "{said}");
@@ -394,7 +396,7 @@ fn fake_layout(state: &Path) {
     map.update(&first, &value, MapFlags::ANY).expect("writable");
 }
 
-/// A daemon with a control socket of its own must not take over from one that runs.
+/// Checks that a daemon with another control socket does not replace the running one.
 fn second_daemon_is_refused(pinning: &Pinning, running: &Daemon) {
     let (host, bpf_fs) = (&pinning.lab.hosts[0], pinning.bpf_fs.to_str().expect("a path"));
     let control = pinning.lab.dir.path().join("other.sock");

@@ -1,4 +1,4 @@
-//! A second daemon, and `weft stop --purge`, in the network namespace of a running daemon.
+//! Tests a second daemon, and `weft stop --purge`, in the network namespace of a running daemon.
 
 use super::Pinning;
 use crate::common::daemon::WEFT;
@@ -14,7 +14,7 @@ fn running_daemon_is_not_disturbed_by_a_second_daemon_or_a_purge() {
     let (a, b) = pinning.lab.ends();
     let devices = pinning.devices(0);
     assert!(devices.iter().any(|name| name.starts_with("weft-")), "{devices:?}");
-    // An empty BPF file system has no pins that would reveal the running daemon.
+    // An empty BPF file system contains no pins that would reveal the running daemon.
     let elsewhere = pinning.lab.dir.path().join("elsewhere");
     fs::create_dir(&elsewhere).expect("a directory can be made");
     let elsewhere = elsewhere.to_str().expect("a path");

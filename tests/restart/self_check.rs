@@ -1,4 +1,4 @@
-//! The self-check finds damage in the maps of the running programs.
+//! Tests that the self-check detects damage in the maps of the running eBPF programs.
 
 use super::{Pinning, traffic};
 use crate::common::Setup;
@@ -6,10 +6,11 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::path::PathBuf;
 use testkit::require_root;
 
-/// Where a `struct weft_action_list` has the port of its first action.
+/// The offset of the first action's port in a `struct weft_action_list`.
 const PORT_AT: usize = 16 + 4;
 
-/// Flips a bit in the first action of every list that a host's programs have in use.
+/// Flips a bit in the first action of every action list that a host's programs use. Returns their
+/// number.
 fn damage_actions(maps: &[PathBuf]) -> usize {
     let mut damaged = 0;
     for path in maps.iter().filter(|path| path.ends_with("weft_actions")) {

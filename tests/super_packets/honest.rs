@@ -1,5 +1,6 @@
-//! Senders that need short segments: a peer with a small MSS, a path with a small MTU, datagrams of
-//! any length in UDP super-packets. The limits on super-packets must not cost them anything.
+//! Tests senders that need short segments: for a peer with a small MSS, for a path with a small
+//! MTU, and for UDP super-packets with datagrams of any length. The limits on super-packets must
+//! not affect them.
 
 use crate::common::{Daemon, Datapath, Guest, Lab, PATIENCE, Setup, traffic};
 use datapath::stats::Drops;
@@ -12,7 +13,7 @@ use testkit::{require_program, require_root};
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Two guests that have spoken with each other, and a third on the host of the first.
+/// A lab with two guests that have exchanged packets, and a third guest on the host of the first.
 fn lab(tunnel: &str, datapath: Datapath) -> (Lab, [Daemon; 2]) {
     let lab = Lab::new(Setup::new(tunnel).guests(2, 1).datapath(datapath));
     let daemons = lab.start_both();
@@ -28,7 +29,7 @@ fn drops(daemons: &[Daemon; 2]) -> [Drops; 2] {
     [daemons[0].drops(), daemons[1].drops()]
 }
 
-/// Changes a guest's route to the others, as `ip route` says it.
+/// Changes the metrics of a guest's route to the others, in the syntax of `ip route`.
 fn change_route(guest: &Guest, metrics: &[&str]) {
     let mut command = guest.netns.program("ip");
     command.args(["route", "change", "192.168.7.0/24", "dev", "eth0"]).args(metrics);
@@ -49,7 +50,8 @@ fn tcp_loses_nothing_when_its_segments_have_500_bytes_or_more() {
             traffic::tcp(from, to, 4, 8 * MEGABYTE);
             change_route(to, &["advmss", "1460"]);
         }
-        // Segments of the least path MTU that Linux believes, with timestamps, are not short.
+        // 552 is the lowest path MTU that Linux accepts. Segments for this MTU, with timestamps, do
+        // not count as short.
         for mtu in ["576", "552"] {
             change_route(from, &["mtu", "lock", mtu]);
             for to in [near, far] {
@@ -61,7 +63,8 @@ fn tcp_loses_nothing_when_its_segments_have_500_bytes_or_more() {
     }
 }
 
-/// Its rate is limited, so some of its super-packets are dropped. TCP sends those again.
+/// The rate of such short segments is limited, so some super-packets are dropped. TCP retransmits
+/// them.
 #[test]
 fn tcp_is_only_slowed_when_its_segments_have_88_or_48_bytes() {
     require_root!();
@@ -71,7 +74,8 @@ fn tcp_is_only_slowed_when_its_segments_have_88_or_48_bytes() {
         let [from, near, far] = &lab.guests[..] else { panic!("there are three guests") };
         let [mut before, far_before] = drops(&daemons);
         for to in [near, far] {
-            // The least that an application may ask for, and the least that Linux accepts.
+            // 88 is the smallest MSS that an application can request, 48 the smallest one that
+            // Linux accepts.
             for (mss, len) in [("88", 4 * MEGABYTE), ("48", MEGABYTE)] {
                 change_route(to, &["advmss", mss]);
                 traffic::tcp(from, to, 4, len);
@@ -86,7 +90,7 @@ fn tcp_is_only_slowed_when_its_segments_have_88_or_48_bytes() {
     }
 }
 
-/// Sends a UDP super-packet, and waits until all its datagrams have arrived.
+/// Sends datagrams as a UDP super-packet, and waits until all of them have arrived.
 fn udp_train(from: &TxPool, to: &UdpUnderlay, dst: SocketAddr, size: u16, count: usize) {
     let bytes = traffic::noise(usize::from(size) * count, 3);
     let train = TxTrain { dst, entropy: 0, tos: 0, ttl: None, gso_size: Some(size) };
@@ -105,8 +109,8 @@ fn udp_train(from: &TxPool, to: &UdpUnderlay, dst: SocketAddr, size: u16, count:
     assert!(received == bytes, "{count} datagrams of {size} bytes arrive in order");
 }
 
-/// QUIC sends datagrams of 1,200 to 1,400 bytes so, and other protocols send shorter ones. The
-/// receiver does not have to merge them (`UDP_GRO`).
+/// QUIC sends datagrams of 1,200 to 1,400 bytes in this way, and other protocols send shorter ones.
+/// The receiver need not support merged datagrams (`UDP_GRO`).
 #[test]
 fn datagrams_of_any_length_arrive_when_they_are_sent_as_super_packets() {
     require_root!();
@@ -123,7 +127,8 @@ fn datagrams_of_any_length_arrive_when_they_are_sent_as_super_packets() {
             let pool = from.netns.run(|| TxPool::new(local, options)).expect("a sender");
             for (to, gro) in [(near, false), (far, false), (near, true), (far, true)] {
                 println!("{datapath:?}, {tunnel}, IPv{family}, to {}, {gro}", to.name);
-                // A process that another test starts may hold the socket before for a moment.
+                // A process that another test starts may hold a copy of the previous socket for a
+                // moment, so the port alternates.
                 let dst = SocketAddr::new(to.ip(family), 4433 + u16::from(gro));
                 let options = UdpOptions { gro, ..UdpOptions::default() };
                 let socket = to.netns.run(|| UdpUnderlay::bind(dst, options)).expect("a receiver");
