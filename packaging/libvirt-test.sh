@@ -1,13 +1,14 @@
 #!/bin/bash
-# Virtual machines of libvirt on weft: one on a TAP that the network file names, and one whose
-# interface libvirt adds with ovs-vsctl, which then moves to another host while it runs.
-# `cargo xtask libvirt-test` calls it. It runs in namespaces of its own, which take all of it along
-# when it ends. Prints a line for each check: "ok CHECK" or "FAILED CHECK".
+# Tests virtual machines of libvirt on weft. One uses a TAP device that the network file names.
+# Libvirt adds the interface of the other one with ovs-vsctl, and the machine then moves to another
+# host while it runs. `cargo xtask libvirt-test` calls this script. It runs in separate namespaces,
+# which end with the script together with all processes and devices in them. Prints a line for each
+# check: "ok CHECK" or "FAILED CHECK".
 #
 #     libvirt-test.sh DIRECTORY WEFT KERNEL [ARGUMENT...]
 #
-# DIRECTORY is empty, and keeps the logs. KERNEL is the directory of a kernel for the machines, of
-# scripts/fetch-guest-kernel.sh. The arguments are those of `weft run`.
+# DIRECTORY must be empty; it keeps the logs. KERNEL is the directory of a kernel for the machines,
+# created by scripts/fetch-guest-kernel.sh. The arguments are those of `weft run`.
 set -euo pipefail
 dir=$1 weft=$2 kernel=$3
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
@@ -18,12 +19,13 @@ fi
 shift 3
 arguments=("$@")
 
-# The machine, and the namespace that talks to it from the other host.
+# The addresses of the machine, and of the namespace on the other host that exchanges packets with
+# it.
 mac=02:00:00:00:01:0a
 address=10.0.0.10
 peer_mac=02:00:00:00:01:0b
 peer_address=10.0.0.11
-# libvirt wants UUIDs as names of logical ports.
+# libvirt requires UUIDs as names of logical ports.
 port=6a3f7d2e-0f0c-4a8e-9f53-1d2b6c7e8f01
 failures=0
 
@@ -49,7 +51,8 @@ within() {
 not() {
     ! "$@"
 }
-# start NAME HOST COMMAND...: a process in the background, with its log and its number.
+# start NAME HOST COMMAND...: starts a background process. Keeps its log and its process number in
+# files.
 start() {
     local name=$1 host=$2
     shift 2
@@ -57,13 +60,14 @@ start() {
         >>"$dir/$name.log" 2>&1 </dev/null &
     echo "$!" >"$dir/$name.id"
 }
-# stop NAME: ends it.
+# stop NAME: ends a process of `start`.
 stop() {
     local id
     id=$(cat "$dir/$1.id")
     kill "$id" && within 20 not kill -0 "$id" 2>/dev/null
 }
-# on HOST COMMAND...: runs it on a host. Hosts have their own network, files in /run and libvirt.
+# on HOST COMMAND...: runs a command on a host. Hosts have separate networks, files in /run and
+# libvirt daemons.
 on() {
     local host=$1
     shift
@@ -93,7 +97,7 @@ make_host() {
         on "$host" mount -t tmpfs tmpfs "$path"
     done
     on "$host" mkdir -p /run/openvswitch /run/ovn /run/libvirt /etc/libvirt/qemu
-    # libvirt looks for its user and groups, which another Debian package makes.
+    # libvirt needs this user and these groups, which another Debian package creates.
     for file in passwd group; do
         grep -v '^libvirt-qemu:\|^kvm:' /etc/$file >"$dir/$host/$file"
     done
@@ -105,7 +109,7 @@ make_host() {
     printf '%s\n' "host_uuid = \"00000000-0000-4000-8000-00000000000$number\"" \
         'unix_sock_group = "root"' 'listen_tls = 0' 'listen_tcp = 1' 'auth_unix_rw = "none"' 'auth_tcp = "none"' \
         >"$dir/$host/libvirtd.conf"
-    # No control groups, and no other user: the test is about networks.
+    # Without control groups and without another user, because the test is about networks.
     printf '%s\n' 'user = "root"' 'group = "root"' 'security_driver = "none"' \
         'cgroup_controllers = []' 'namespaces = []' 'stdio_handler = "file"' 'remember_owner = 0' \
         >"$dir/$host/qemu.conf"
@@ -130,13 +134,13 @@ make_hosts() {
     on h2 ip netns add peer
     on h2 ip -n peer link set lo up
     for number in 1 2; do
-        # With --listen, libvirtd takes migrations from the other host.
+        # With --listen, libvirtd accepts migrations from the other host.
         start libvirtd$number h$number libvirtd --listen --config "$dir/h$number/libvirtd.conf"
     done
     within 20 virsh_on h1 version && within 20 virsh_on h2 version
 }
 
-# A root file system: busybox, the driver of the network card, and a web server.
+# Creates a root file system: busybox, the driver of the network card, and a web server.
 make_guest() {
     local root=$dir/guest module
     mkdir -p "$root"/{bin,dev,lib,proc,sys,tmp,www/cgi-bin}
@@ -177,7 +181,7 @@ CGI
     (cd "$root" && find . | busybox cpio -o -H newc) >"$dir/root.cpio"
 }
 
-# domain NAME: the description of a machine; its <interface> is read.
+# domain NAME: prints the description of a machine, whose <interface> is read from standard input.
 domain() {
     cat <<XML
 <domain type='qemu'>
@@ -221,7 +225,7 @@ has_queues() {
     [ "$(fetch cgi-bin/queues)" = "$1"$'\n'"$2" ]
 }
 
-# Part one: <interface type='ethernet'> on the TAP of a network file.
+# Part one: <interface type='ethernet'> on the TAP device of a network file.
 ethernet() {
     local host
     cat >"$dir/network.toml" <<TOML
@@ -333,7 +337,7 @@ start_ovn() {
     nbctl ls-add blue -- lsp-add blue $port -- lsp-set-addresses $port "$mac $address" \
         -- lsp-set-options $port requested-chassis=h1 \
         -- lsp-add blue peer -- lsp-set-addresses peer "$peer_mac $peer_address"
-    # The namespace of part one lost its TAP.
+    # Part one has removed the TAP device of the namespace.
     on h2 ip link add vif-peer type veth peer name eth0 netns peer
     on h2 ip -n peer link set eth0 address $peer_mac mtu 1442 up
     on h2 ip -n peer address add $peer_address/24 dev eth0
@@ -386,13 +390,14 @@ has_interface() {
 is_up() {
     [ "$(nbctl get logical_switch_port $port up)" = "$1" ]
 }
-# Meanwhile the other host sends 1,000 echo requests a second. The pause is printed beside the
-# share of QEMU, which stops the machine to copy the last of its memory.
+# Migrates the machine, while the other host sends it 1,000 echo requests per second. The pause is
+# printed, and the part of it in which QEMU stops the machine to copy the rest of its memory.
 migrate() {
     local moved=1 downtime
     start flow h2 ip netns exec peer python3 "$dir/flow.py" $address
     within 20 grep -s -q steady "$dir/flow.log" || return 1
-    # Names the new host as soon as the machine runs there, as a platform does.
+    # Sets requested-chassis to the new host as soon as the machine runs there, like a platform
+    # does.
     start events h2 stdbuf -oL virsh -q -c qemu:///system event --all --loop --timeout 120
     switch_host >"$dir/switcher.log" 2>&1 &
     virsh_on h1 migrate-setmaxdowntime machine 30
@@ -448,7 +453,7 @@ while not ended:
             if reply[20] == 0 and struct.unpack_from("!H", reply, 24)[0] == own:
                 now = time.monotonic()
                 received += 1
-                # The first ones find no cached flow.
+                # Pauses of the first packets do not count, because they find no cached flow.
                 longest = max(longest, now - last if received > 500 else 0)
                 last = now
                 if received == 1000:

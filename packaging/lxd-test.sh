@@ -1,12 +1,14 @@
 #!/bin/bash
-# LXD with its OVN network type on a chassis that is stock or weft: two containers, and what they
-# can do. `cargo xtask lxd-test` calls it. It runs in namespaces of its own, which take all of it
-# along when it ends. Prints a line for each check: "ok CHECK" or "FAILED CHECK".
+# Tests LXD with its OVN network type, on a chassis that is stock or weft, with two containers.
+# `cargo xtask lxd-test` calls this script. It runs in separate namespaces, which end with the
+# script together with all processes and devices in them. Prints a line for each check: "ok CHECK"
+# or "FAILED CHECK".
 #
 #     lxd-test.sh stock DIRECTORY
 #     lxd-test.sh weft DIRECTORY WEFT [ARGUMENT...]
 #
-# DIRECTORY is empty, and keeps the logs. WEFT is the program, with arguments of `weft run --ovn`.
+# DIRECTORY must be empty; it keeps the logs. WEFT is the program, followed by arguments of `weft
+# run --ovn`.
 set -euo pipefail
 chassis=$1 dir=$2
 shift 2
@@ -21,7 +23,7 @@ fail() {
     echo "FAILED $*"
     exit 1
 }
-# check NAME COMMAND...: tells whether the command succeeds.
+# check NAME COMMAND...: prints whether the command succeeds.
 failures=0
 check() {
     local name=$1 before=$EPOCHREALTIME
@@ -46,7 +48,7 @@ within() {
 not() {
     ! "$@"
 }
-# start NAME COMMAND...: a process in the background, with its log.
+# start NAME COMMAND...: starts a background process, and keeps its log.
 start() {
     local name=$1
     shift
@@ -59,7 +61,7 @@ within_container() {
     timeout -k 1 12 lxc exec -T "$name" -- timeout -k 1 10 "$@"
 }
 
-# Private files: nothing of the machine's own Open vSwitch, OVN and LXD is touched.
+# Makes files private, so that the machine's own Open vSwitch, OVN and LXD are not affected.
 prepare_files() {
     mount --make-rprivate /
     mkdir -p "$dir/cgroup"
@@ -73,7 +75,7 @@ prepare_files() {
     hostname chassis1
 }
 
-# The uplink of LXD's networks: the veth `up0`, with a router and servers at its other end.
+# Creates the uplink of LXD's networks: the veth `up0`, with a router and servers at its other end.
 prepare_network() {
     ip link set lo up
     ip link add under0 type veth peer name under1
@@ -93,7 +95,7 @@ prepare_network() {
     start outside ip netns exec outside busybox httpd -f -p 80 -h "$dir/outside"
 }
 
-# A server of DNS that knows www.example.net.
+# A DNS server that knows only www.example.net.
 cat >"$dir/dns.py" <<'PYTHON'
 import socket
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -143,7 +145,7 @@ has_chassis() {
     [ -n "$(ovn-sbctl --bare --columns=_uuid find Chassis name=chassis1)" ]
 }
 
-# An image made of busybox.
+# Creates an image from busybox.
 make_image() {
     local root=$dir/image/rootfs applet
     mkdir -p "$root"/{bin,dev,etc,proc,root,run,sbin,sys,tmp,usr/bin,usr/sbin,var,www}
@@ -193,7 +195,7 @@ make_networks() {
         ipv6.address=none
 }
 
-# LXD makes a bridge for the uplink, of the kernel's datapath, which may be missing.
+# LXD creates the uplink's bridge with the kernel datapath of Open vSwitch, which may be missing.
 use_netdev() {
     local bridge
     for bridge in $(ovs-vsctl list-br); do
@@ -208,13 +210,13 @@ make_container() {
     complete_checksums "$1"
 }
 
-# Open vSwitch forwards packets with partial checksums as they are.
+# Open vSwitch does not complete partial checksums, so containers must send complete ones.
 complete_checksums() {
     [ "$chassis" = weft ] || nsenter -n -t "$(lxc info "$1" | awk '$1 == "PID:" { print $2 }')" \
         ethtool -K eth0 tx off tso off gso off
 }
 
-# What LXD's documentation promises, from the inside.
+# Tests the functions that LXD's documentation describes, from inside a container.
 has_address() {
     within_container "$1" ip link set eth0 up
     within_container "$1" udhcpc -i eth0 -n -q -t 10 -T 1 -s /etc/udhcpc.script
@@ -240,7 +242,8 @@ fetches() {
 fetches_outside() {
     [ "$(timeout 3 ip netns exec outside busybox wget -q -O - "http://$1/name")" = "$2" ]
 }
-# A megabyte arrives whole: the checksums and lengths of segments are right.
+# Checks that three megabytes arrive unchanged, so the checksums and lengths of segments are
+# correct.
 carries_stream() {
     within_container c2 sh -c 'head -c 3000000 /dev/urandom >/www/stream'
     local sum
@@ -254,7 +257,7 @@ downloads() {
     within_container c1 sh -c "wget -q -O - http://198.51.100.1/stream | md5sum" | grep -F "$sum"
 }
 reached_from_nat() {
-    # The server outside sees the address of the router.
+    # The server outside must see the address of the router.
     local external
     external=$(lxc network get n1 volatile.network.ipv4.address)
     start see ip netns exec outside timeout 10 tcpdump -n -i ext0 -c 1 "icmp and src $external"
@@ -280,7 +283,7 @@ control_sockets() {
     ovn-appctl -t ovn-controller ct-zone-list | grep -E '^[^ ]+ [0-9]+$'
 }
 
-# What neither stock nor weft has.
+# A command that neither the stock chassis nor weft supports.
 refused_command() {
     local said
     ! said=$(ovs-appctl no-such/command 2>&1) && grep -F no-such/command <<<"$said"
@@ -342,7 +345,7 @@ make_forward() {
     lxc network forward port add n1 198.51.100.70 tcp 8080 "$(address_of c2)" 8080
     ovn-nbctl --wait=hv --timeout=10 sync
 }
-# LXD 5.0 has no command for load balancers: one of OVN's on LXD's router.
+# LXD 5.0 has no command for load balancers, so this adds one to LXD's router with OVN's command.
 make_balancer() {
     local router
     router=$(ovn-nbctl --bare --columns=name list Logical_Router)
@@ -367,7 +370,8 @@ changed_acl() {
 }
 logged() {
     pings c2 "$1"
-    # LXD 5.0.2 itself (lxc network acl show-log) finds nothing in the log of ovn-controller 23.03.
+    # LXD 5.0.2 (lxc network acl show-log) does not find the entries in the log of ovn-controller
+    # 23.03.
     grep -sqF lxd_acl1-ingress-1 "$dir/weft.log" /var/log/ovn/ovn-controller.log
 }
 removed_acl() {
@@ -387,7 +391,7 @@ finish() {
     timeout 30 lxc delete -f c1 c2 >>"$dir/finish.log" 2>&1
     cp -r /var/log/ovn "$dir/log-ovn"
     timeout 20 lxd shutdown >>"$dir/finish.log" 2>&1
-    # LXC leaves empty control groups behind.
+    # LXC does not remove its empty control groups.
     find /sys/fs/cgroup -mindepth 2 -depth -type d \
         \( -path '*/lxc.*.c[12]*' -o -path '*/lxc.pivot*' \) -exec rmdir {} \; 2>/dev/null
     echo "$chassis: $SECONDS s, $failures failed"

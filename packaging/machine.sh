@@ -1,10 +1,10 @@
 #!/bin/sh
-# Prepares the Debian below the directory in the argument for `cargo xtask deb-test`: it starts the
-# test at its boot, and is off afterwards.
+# Prepares a Debian system for `cargo xtask deb-test`. The argument is its root directory. At its
+# boot the machine starts the test, and powers off afterwards.
 set -eu
 root=$1
 
-# The initial file system has what this machine needs, and is unpacked in a second.
+# The initramfs contains only the modules that this machine needs, so that it is unpacked quickly.
 printf 'MODULES=list\n' >"$root/etc/initramfs-tools/conf.d/machine"
 printf 'virtio_pci\nvirtio_blk\next4\n' >"$root/usr/share/initramfs-tools/modules.d/machine"
 chroot "$root" update-initramfs -u
@@ -26,5 +26,5 @@ ExecStopPost=/bin/systemctl poweroff --force
 WantedBy=multi-user.target
 END
 chroot "$root" systemctl enable deb-test.service
-# The test starts what it needs of them.
+# The test starts these services when it needs them.
 chroot "$root" systemctl disable openvswitch-switch.service ovn-central.service prometheus.service

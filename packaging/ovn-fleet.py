@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Many chassis against a southbound cluster of three servers: what they cost the servers, and how
-long they are away when the leader is killed. `cargo xtask ovn-fleet` calls it.
+"""Measures many chassis at a southbound cluster of three servers: what they cost the servers, and
+how long they are disconnected when the leader is killed. `cargo xtask ovn-fleet` calls this script.
 
     ovn-fleet.py DIRECTORY WEFT --chassis N --switches N --ports N --changes N --seconds N --peers N
         --kills N --together N [--all] [--hang]
 
-DIRECTORY is empty, and keeps the logs. WEFT is the program. As many chassis start at a time as
---together says. Everything runs in namespaces of its own, which take all of it along when this
-ends. Prints "figure PHASE NAME VALUE" for each figure.
+DIRECTORY must be empty; it keeps the logs. WEFT is the program. --together is the number of chassis
+that start at a time. Everything runs in separate namespaces, which end with the script together
+with all processes and devices in them. Prints "figure PHASE NAME VALUE" for each figure.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SERVERS = (1, 2, 3)
 SCHEMAS = "/usr/share/ovn", "/usr/share/openvswitch"
 PER_ROUTER = 10  # switches behind a router
 HOSTS_PER_SWITCH = 4
-SERVERS_NICE = -15  # as if the chassis had machines of their own
+SERVERS_NICE = -15  # as if the chassis ran on other machines
 LEAST_FREE_KB = 1_500_000
 TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 
@@ -65,7 +65,7 @@ def free_kb():
 
 
 class Process:
-    """A child in the background, with its log."""
+    """A background process, with its log."""
 
     def __init__(self, log, *command, environment=None, nice=0):
         with open(log, "ab") as file:
@@ -76,7 +76,7 @@ class Process:
         self.last_ms = 0.0
 
     def processor_ms(self):
-        """Processor time since the start, also after the end."""
+        """Processor time since the start of the process, also after its end."""
         try:
             with open(f"/proc/{self.child.pid}/stat", encoding="ascii") as file:
                 fields = file.read().rpartition(")")[2].split()
@@ -153,7 +153,7 @@ class Watcher:
         self.send({"id": 1, "method": "transact", "params": ["OVN_Southbound", operation]})
 
     def until(self, condition, seconds):
-        """When the condition holds; None after that many seconds."""
+        """Waits for the condition. Returns the time when it holds, or None after `seconds`."""
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
@@ -229,7 +229,7 @@ class Fleet:
         run("ovn-nbctl", "--timeout=30", "init")
 
     def nbctl(self, commands):
-        """Many commands in few calls."""
+        """Runs many commands of ovn-nbctl in few calls."""
         for begin in range(0, len(commands), 1000):
             words = [word for it in commands[begin:begin + 1000] for word in ("--", *it)]
             run("ovn-nbctl", "--timeout=120", *words[1:], timeout=130)
@@ -288,7 +288,7 @@ class Fleet:
         return f"172.16.{host // 250}.{host % 250 + 1}"
 
     def make_local(self, host, is_all, is_stock):
-        """A local database with the settings and the interfaces of one host, and its server."""
+        """Creates and serves the local database of a host, with its settings and interfaces."""
         folder = f"{self.dir}/c{host}"
         shutil.rmtree(folder, ignore_errors=True)
         os.mkdir(folder)
@@ -342,7 +342,7 @@ class Fleet:
         return [it.processor_ms() for it in self.chassis]
 
     def cost(self, name, servers, chassis, divisor=1):
-        """Processor time since these readings, of each server and of a chassis."""
+        """Prints the processor time of each server and of a chassis since these readings."""
         spent = [(now - servers[it]) / divisor for it, now in self.servers_ms().items()]
         self.figure(f"{name}_servers_ms", " ".join(f"{it:.0f}" for it in spent))
         own = [now - before for now, before in zip(self.chassis_ms(), chassis)]
@@ -391,7 +391,7 @@ class Fleet:
             if time.monotonic() > end:
                 fail(f"{reached} of {hosts} chassis have reached nb_cfg {cfg}")
         self.figure("start_ms", (time.monotonic() - begin) * 1000)
-        # What the ports that were claimed now cause: all hosts have installed them.
+        # Measures until all hosts have applied the effects of the ports that were claimed last.
         begin_ports = time.monotonic()
         run("ovn-nbctl", f"--timeout={self.options.seconds}", "--wait=hv", "sync",
             timeout=self.options.seconds + 10)
@@ -414,7 +414,7 @@ class Fleet:
         self.cost("idle_second", servers, chassis, 10)
 
     def change(self):
-        """ACLs of a tenant, each until the last host confirms."""
+        """Adds ACLs of a tenant, and waits after each until the last host has confirmed it."""
         changes = self.options.changes
         times, servers, chassis = [], self.servers_ms(), self.chassis_ms()
         for it in range(changes):
@@ -431,8 +431,9 @@ class Fleet:
         run("ovn-nbctl", "--timeout=60", "--wait=hv", "sync")
 
     def kill_leader(self, hosts, name, how=signal.SIGKILL):
-        """Kills the leader, or stops it as a host that vanishes. Asks all hosts to confirm a number
-        as soon as the cluster takes it; if `name` is "quiet", five seconds later."""
+        """Kills the leader, or with SIGSTOP makes it hang like a vanished host. Then makes all hosts
+        confirm a number, as soon as the cluster accepts writes; if `name` is "quiet", five seconds
+        later."""
         within(20, "a leader", lambda: self.leader() is not None)
         leader = self.leader()
         self.figure(f"{name}_clients_before", self.client_counts())
@@ -447,7 +448,8 @@ class Fleet:
             self.cost(f"{name}_return", servers, chassis)
             begin = time.monotonic()
         sync = subprocess.Popen(["ovn-nbctl", "--timeout=60", "--wait=hv", "sync"])
-        # northd has a back-off of its own. Without it, the cluster takes the number from here.
+        # ovn-northd may not write the new number at once, because it waits before it reconnects. So
+        # the watcher also writes the number.
         told = None
         while told is None and time.monotonic() < begin + 60:
             watcher.ask_for(cfg)
@@ -473,7 +475,7 @@ class Fleet:
         time.sleep(3)
 
     def reconnections(self, name, logs, begin):
-        """How many chassis have lost their connection, and when the last one had another."""
+        """Prints how many chassis lost their connection, and when the last one had a new one."""
         lost, back = 0, []
         for log, size in logs.items():
             with open(log, encoding="utf-8", errors="replace") as file:
@@ -506,7 +508,7 @@ class Fleet:
         self.compact()
 
     def compact(self):
-        """All phases begin with databases without a history."""
+        """Compacts the databases, so that all phases begin with databases without a history."""
         for number in SERVERS:
             run("ovs-appctl", "-t", f"{self.dir}/sb{number}.ctl", "ovsdb-server/compact",
                 "OVN_Southbound")
@@ -563,7 +565,7 @@ def main():
             for name, is_stock in (("weft-few", False), ("stock-few", True)):
                 fleet.measure(name, options.peers, is_stock=is_stock)
                 fleet.measure(f"{name}-all", options.peers, is_all=True, is_stock=is_stock)
-        # Last, because memory may not suffice.
+        # This phase is the last one, because memory may not suffice for it.
         if options.all:
             fleet.measure("weft-all", options.chassis, is_all=True)
     except subprocess.TimeoutExpired as late:

@@ -1,12 +1,14 @@
 #!/bin/bash
-# One host of a large OVN deployment, with the stock chassis and with weft: what its start, a new
-# port and a new ACL cost. `cargo xtask ovn-scale` calls it. It runs in namespaces of its own, which
-# take all of it along when it ends. Prints a line for each figure: "figure CHASSIS NAME VALUE".
+# Measures one host of a large OVN deployment, with the stock chassis and with weft: the cost of a
+# start, of a new port and of a new ACL. `cargo xtask ovn-scale` calls this script. It runs in
+# separate namespaces, which end with the script together with all processes and devices in them.
+# Prints a line for each figure: "figure CHASSIS NAME VALUE".
 #
 #     ovn-scale.sh DIRECTORY WEFT SWITCHES PORTS ROUTERS REPEATS
 #
-# DIRECTORY is empty, and keeps the logs. WEFT is the program. There are SWITCHES switches of PORTS
-# ports, evenly spread over ROUTERS routers. New ports and ACLs are measured REPEATS times.
+# DIRECTORY must be empty; it keeps the logs. WEFT is the program. There are SWITCHES switches with
+# PORTS ports each, evenly distributed over ROUTERS routers. New ports and ACLs are measured REPEATS
+# times.
 set -euo pipefail
 dir=$1 weft=$2 switches=$3 ports=$4 routers=$5 repeats=$6
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
@@ -31,7 +33,8 @@ within() {
         sleep 0.05
     done
 }
-# start NAME COMMAND...: a process in the background, with its log. Its number is in `started`.
+# start NAME COMMAND...: starts a background process, and keeps its log. Sets `started` to its
+# process number.
 start() {
     local name=$1
     shift
@@ -44,12 +47,12 @@ now_ms() {
 figure() {
     echo "figure $chassis $1 $2"
 }
-# Median and 99th percentile of the numbers on standard input.
+# The median and the 99th percentile of the numbers on standard input.
 quantiles() {
     sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)], v[int((NR * 99 + 99) / 100)] }'
 }
 
-# Private files: nothing of the machine's own Open vSwitch and OVN is touched.
+# Makes files private, so that the machine's own Open vSwitch and OVN are not affected.
 prepare_files() {
     mount --make-rprivate /
     mount -t sysfs sysfs /sys
@@ -79,7 +82,8 @@ start_databases() {
     start northd ovn-northd --unixctl=/run/ovn/ovn-northd.ctl
 }
 
-# batches NUMBER [ARGUMENT...]: calls ovn-nbctl with NUMBER words of standard input at a time.
+# batches NUMBER [ARGUMENT...]: calls ovn-nbctl repeatedly, each time with NUMBER words of standard
+# input.
 batches() {
     xargs -x -s 1900000 -n "$1" ovn-nbctl "${@:2}"
 }
@@ -89,7 +93,7 @@ make_network() {
     for ((s = 0; s < routers; s++)); do
         echo "-- lr-add r$s"
     done | batches 25000
-    # The address of port P of switch S is 10.H.L.P, with H and L from S.
+    # Port P of switch S has the address 10.H.L.P, where H and L are the high and the low byte of S.
     for ((s = 0; s < switches; s++)); do
         mac=02:01:00:$(printf '%02x:%02x' $((s / 256)) $((s % 256))):01
         router=r$((s % routers))
@@ -106,7 +110,7 @@ make_network() {
             echo "-- lsp-add s$s s$s-$p -- lsp-set-addresses s$s-$p '$mac $ip'"
         done
     done | batches 16000
-    # Up to 5,000 ports in a group with ACLs.
+    # A port group with ACLs that contains up to 5,000 ports.
     for ((s = 0; s < switches && s * ports < 5000; s++)); do
         for ((p = 2; p < ports + 2; p++)); do
             echo "s$s-$p"
@@ -117,7 +121,8 @@ make_network() {
     ovn-nbctl --timeout=300 --wait=sb sync
 }
 
-# make_guest NAME SWITCH PORT: a namespace with a device whose other end is free for a port.
+# make_guest NAME SWITCH PORT: creates a namespace with a device, whose other end can be attached to
+# the port.
 make_guest() {
     local name=$1 s=$2 p=$3
     ip netns add "$name"
@@ -161,7 +166,7 @@ start_chassis() {
     fi
 }
 
-# The nb_cfg that the chassis says it has, as a number.
+# The nb_cfg that the chassis has confirmed, as a number.
 reached_cfg() {
     ovsdb-client transact unix:/run/ovn/ovnsb_db.sock '["OVN_Southbound", {"op": "select",
         "table": "Chassis_Private", "where": [["name", "==", "chassis1"]],
@@ -182,7 +187,7 @@ resident_kb() {
         sed -n "s/^$1:[[:space:]]*\([0-9]*\).*/\1/p" "/proc/$id/status"
     done | awk '{ sum += $1 } END { print sum }'
 }
-# The memory of the eBPF maps, which is the kernel's.
+# The memory of the eBPF maps, which the kernel allocates.
 maps_kb() {
     local id
     for id in $processes; do
@@ -195,7 +200,7 @@ maps_kb() {
 pings() {
     ip netns exec guest0 ping -q -c 1 -W 0.1 "$1" >/dev/null
 }
-# A port of a new guest, from the command that adds it to the first answer to a ping.
+# Measures a new port: from the command that adds it to the first ping reply of its guest.
 bind_ports() {
     local n s p begin
     for ((n = 1; n <= repeats; n++)); do
@@ -211,7 +216,8 @@ bind_ports() {
         ip link del guest1 2>/dev/null || true
     done
 }
-# The time from northd's transaction to the confirmation of the chassis, as northd saw them.
+# Measures the time from ovn-northd's transaction to the confirmation of the chassis, as observed by
+# ovn-northd.
 change_acls() {
     local n
     for ((n = 1; n <= repeats; n++)); do

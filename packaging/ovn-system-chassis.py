@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""weft under the names of ovs-vswitchd and ovn-controller, for `cargo xtask ovn-system-tests`.
+"""Runs weft under the names of ovs-vswitchd and ovn-controller, for `cargo xtask ovn-system-tests`.
 
 OVN's system tests start both programs, and stop ovn-controller before ovs-vswitchd. weft is both in
 one process. Called as `ovs-vswitchd`, this script starts weft and stays as its keeper. The keeper
-answers as ovs-vswitchd only while weft does not run: before it listens, and after ovn-controller was
-told to exit. Called as `ovn-controller`, the script waits until weft answers under that name. If
-weft has exited, the keeper starts it again. A process with that name stays while weft runs, because
-tests end ovn-controller by its name: it ends weft.
+responds as ovs-vswitchd only while weft does not run: before weft listens, and after ovn-controller
+was told to exit. Called as `ovn-controller`, the script waits until weft responds under that name.
+If weft has exited, the keeper starts it again. A process with that name runs as long as weft, because
+tests end ovn-controller by its name. This process then ends weft.
 """
 
 import os

@@ -1,16 +1,16 @@
 #!/usr/bin/python3
-"""weft under the names of ovs-vswitchd and ovs-ofctl, for `cargo xtask ovs-traffic-tests`.
+"""Runs weft under the names of ovs-vswitchd and ovs-ofctl, for `cargo xtask ovs-traffic-tests`.
 
 Called as `ovs-vswitchd`, this script starts weft and stays as its keeper. The tests configure bridges
-and ports in a real ovsdb-server, by a real ovs-vsctl. The keeper follows the database: it writes a
-network file with the same bridges and ports, reloads weft, and says in the database that it did so.
-It answers ovs-appctl with what weft says at its control socket.
+and ports in a real ovsdb-server, with a real ovs-vsctl. The keeper follows the database: it writes a
+network file with the same bridges and ports, reloads weft, and confirms this in the database.
+It responds to ovs-appctl with data from weft's control socket.
 
 Called as `ovs-ofctl`, the script calls `weft ofctl`, whose arguments and output are those of
-ovs-ofctl. Flows are written in the words of the OpenFlow version that the test asks for, by the
-ovs-ofctl of Open vSwitch.
+ovs-ofctl. The ovs-ofctl of Open vSwitch converts flows to the syntax of the OpenFlow version
+that the test requests.
 
-Nothing is made up: what weft does not have is refused, and the test fails.
+The script emulates no features: if weft lacks one, the command fails, and so does the test.
 """
 
 import json
@@ -24,11 +24,11 @@ import time
 from switch_keeper import CONTROL, KEEPER, PATIENCE_S, RUNDIR, Keeper, Refused, detach, read_pid
 
 NETWORK = os.path.join(RUNDIR, "network.toml")
-# Counters of flows are up to half a second old.
+# The delay of flow counters is up to half a second.
 COUNTERS_S = 0.6
-# A local port of a bridge is in the database, but not in weft.
+# The OpenFlow number of a bridge's local port, which exists in the database, but not in weft.
 LOCAL = 65534
-# The types of ports, and what weft calls their devices.
+# The port types of Open vSwitch, and the device type of each in weft's network file.
 DEVICES = {"": "interface", "system": "interface", "internal": "tap", "patch": "interface"}
 # How long the database may take to reply, in seconds.
 DATABASE_S = 10
@@ -95,7 +95,7 @@ class Switch:
     """The bridges and ports of the database, and their numbers."""
 
     def __init__(self):
-        # Bridge, then interface, to number.
+        # Port numbers: a dictionary for each bridge, with the interfaces' names as keys.
         self.numbers = {}
 
     def follow(self, bridges, ports, interfaces):
@@ -135,7 +135,7 @@ class Switch:
 
 
 def connect_patches(interfaces):
-    """Connects bridges by veth devices: weft has no patch ports in a network file."""
+    """Connects bridges with veth devices, because weft's network file has no patch ports."""
     peers = {
         row["name"]: dict(row["options"][1]).get("peer")
         for row in interfaces
@@ -181,7 +181,7 @@ def connection(row):
     """A line of `dpctl/dump-conntrack`."""
     protocol = {"icmp6": "icmpv6"}.get(row["protocol"], row["protocol"])
     text = f"{protocol},orig=({ends(row['original'])}),reply=({ends(row['reply'])})"
-    # The zone as the bridge knows it: `br0 zone 5`.
+    # The zone number within the bridge. weft shows the zone as `br0 zone 5`.
     zone = int((row["user"] or "0").split()[-1])
     if zone:
         text += f",zone={zone}"
@@ -215,7 +215,7 @@ class BridgeKeeper(Keeper):
         self.database = Database(os.path.join(RUNDIR, "db.sock"))
         self.switch = Switch()
         self.network = None
-        # The configuration that weft follows.
+        # The number of the configuration that weft currently uses.
         self.number = None
         self.write_network(self.switch.follow([], [], [])[0])
 
@@ -229,7 +229,7 @@ class BridgeKeeper(Keeper):
         self.network = text
 
     def turn(self):
-        """Follows the database, once weft answers."""
+        """Follows the database when weft responds."""
         try:
             ask({"command": "pools"})
             [overview] = self.database.rows("Open_vSwitch")
@@ -265,10 +265,10 @@ class BridgeKeeper(Keeper):
         if method == "version":
             return "ovs-vswitchd (weft)\n"
         if method == "vlog/set":
-            # weft's log does not depend on it.
+            # The log levels of Open vSwitch do not affect weft's log.
             return ""
         if method == "revalidator/purge":
-            # Tests want up-to-date counters.
+            # Waits until the counters are up to date, because tests read them next.
             time.sleep(COUNTERS_S)
             return ""
         if method == "dpctl/dump-conntrack":
@@ -285,12 +285,12 @@ class BridgeKeeper(Keeper):
         raise Refused(f"{method}: weft does not have it")
 
 
-# ovs-ofctl of Open vSwitch.
+# The ovs-ofctl of Open vSwitch.
 OFCTL = "/usr/bin/ovs-ofctl"
-# The words of `dump-flows` in front of a flow.
+# The words that precede a flow in the output of `dump-flows`.
 STATISTICS = re.compile(r" (cookie=\S+ |duration=\S+ |table=\S+ |n_packets=\S+ |n_bytes=\S+ )*")
 
-# Options of ovs-ofctl that have no effect here.
+# Options of ovs-ofctl that this script accepts and ignores.
 QUIET = ("--bundle", "--names", "--no-names")
 
 
@@ -316,7 +316,7 @@ class Ofctl:
                 self.words.append(word)
 
     def weft(self, command, *words):
-        """`weft ofctl`. Returns its output, or ends as it does."""
+        """Runs `weft ofctl`. Returns its output, or exits with its exit code."""
         words = [os.environ["WEFT"], "ofctl", command, "--control", CONTROL, *words]
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
@@ -349,24 +349,24 @@ class Ofctl:
         statistics = [STATISTICS.match(line)[0] for line in lines]
         flows = [line.removeprefix(start) for line, start in zip(lines, statistics)]
         for start, flow in zip(statistics, self.in_words_of_version(flows)):
-            # The age follows the counters in the oldest version.
+            # In the oldest OpenFlow version, the age follows the counters.
             age = "" if self.version else "idle_age=0, "
             print(start + age + flow)
 
     def in_words_of_version(self, flows):
-        """The flows as ovs-ofctl writes them for the version of OpenFlow."""
+        """The flows in the syntax that ovs-ofctl uses for the requested OpenFlow version."""
         version = ["-O", self.version] if self.version else []
         done = subprocess.run(
             [OFCTL, *version, "parse-flows", "-"], input="\n".join(flows), stdout=subprocess.PIPE,
             text=True, check=True,
         )
         found = [line.partition(": ADD ")[2] for line in done.stdout.splitlines() if ": ADD " in line]
-        # Without a table, this version names table 255.
+        # Without a table, the output for this version contains table 255.
         return [flow.removeprefix("table:255 ") for flow in found]
 
     def packet_out(self, words):
         if len(words) == 4:
-            # BRIDGE IN_PORT ACTIONS PACKET
+            # The arguments are BRIDGE IN_PORT ACTIONS PACKET.
             bridge, port, actions, packet = words
             words = [bridge, f"in_port={port} packet={packet} actions={actions}"]
         self.weft("packet-out", *words)

@@ -1,10 +1,10 @@
 """Keeps weft under the name of ovs-vswitchd, for system tests of OVN and Open vSwitch.
 
-The tests start ovs-vswitchd, ask it by ovs-appctl, look for warnings in its log, and tell it to exit.
-A keeper is a process that starts weft, writes weft's log in the form of Open vSwitch, and answers
-calls of ovs-appctl.
+The tests start ovs-vswitchd, query it with ovs-appctl, look for warnings in its log, and tell it to
+exit. A keeper is a process that starts weft, writes weft's log in the format of Open vSwitch, and
+responds to ovs-appctl.
 
-WEFT is the program, WEFT_ARGUMENTS are further arguments of `weft run`.
+The environment variable WEFT is the program, WEFT_ARGUMENTS are additional arguments of `weft run`.
 """
 
 import fcntl
@@ -17,9 +17,9 @@ import subprocess
 import threading
 import time
 
-# How long weft may take until it answers, in seconds.
+# How long weft may take to respond, in seconds.
 PATIENCE_S = 25
-# How long a client may take to send its call, in seconds.
+# How long a client may take to send its request, in seconds.
 CALL_S = 2
 RUNDIR = os.environ["OVS_RUNDIR"]
 LOGDIR = os.environ.get("OVS_LOGDIR", RUNDIR)
@@ -42,7 +42,7 @@ def read_pid(path):
 
 def write_pid(path):
     """Returns the file, locked: tools ignore a file without a lock."""
-    # Under another name first, so that nobody reads a half of it.
+    # Written under another name first, so that nobody reads an incomplete file.
     file = open(path + ".new", "w", encoding="ascii")
     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     print(os.getpid(), file=file, flush=True)
@@ -60,15 +60,15 @@ def within(seconds, condition):
 
 
 def copy_log(source, logs):
-    """Writes weft's log in the form of Open vSwitch, whose warnings the tests look for."""
+    """Writes weft's log in the format of Open vSwitch, because tests look for warnings in it."""
     form = re.compile(rb"(\S+Z)\s+(ERROR|WARN|INFO|DEBUG|TRACE)\s+(.*)", re.DOTALL)
-    # ovn-controller logs no backend that is offline.
+    # ovn-controller does not log backends that are offline.
     quiet = b"id=backend-offline"
     levels = {b"ERROR": b"ERR", b"DEBUG": b"DBG", b"TRACE": b"DBG"}
     for number, line in enumerate(source, 1):
         found = form.match(line)
         if found and b" id=acl-record" in found[3]:
-            # What ovn-controller logs in its module `acl_log`.
+            # The format of ovn-controller's module `acl_log`.
             text = found[3].split(b" id=")[0]
             line = b"%s|%05d|acl_log(ovn_pinctrl0)|INFO|%s\n" % (found[1], number, text)
         elif found:
@@ -90,17 +90,19 @@ class Log:
 
 
 class Refused(Exception):
-    """Why a call of ovs-appctl fails."""
+    """The reason why a call of ovs-appctl fails."""
 
 
 class Keeper:
-    """Subclasses say how weft runs, what they answer, and what they do between calls."""
+    """Subclasses define how weft is started, the replies to calls, and the work between calls."""
 
-    # The logs to which that of weft is copied; the first one also has the keeper's lines.
+    # The programs to whose logs weft's log is copied. The first log also contains the keeper's
+    # messages.
     logs = ["ovs-vswitchd"]
-    # What ovs-vswitchd says about a datapath. Tests look for it, and are skipped otherwise.
+    # The datapath features that ovs-vswitchd logs. Tests look for them, and are skipped if they are
+    # missing.
     abilities = []
-    # weft writes the pid file of ovs-vswitchd itself while it runs.
+    # True if weft itself writes the pid file of ovs-vswitchd while it runs.
     weft_has_pid_file = False
 
     def __init__(self):
@@ -115,11 +117,11 @@ class Keeper:
         raise NotImplementedError
 
     def reply(self, method, arguments):
-        """The answer to a call. Raises Refused."""
+        """The reply to a call. Raises Refused."""
         raise Refused(f"{method}: weft does not run")
 
     def turn(self):
-        """Is called many times a second."""
+        """Work between calls; this method is called many times per second."""
 
     def say(self, line):
         self.log_files[0].write(line.encode() + b"\n")
@@ -192,7 +194,7 @@ class Keeper:
 
 
 def detach(is_ready):
-    """Continues in a process of its own. The parent ends when `is_ready(pid)`."""
+    """Continues in a child process. The parent exits when `is_ready(pid)` returns true."""
     keeper = os.fork()
     if keeper:
         os._exit(0 if within(PATIENCE_S, lambda: is_ready(keeper)) else 1)

@@ -1,11 +1,12 @@
 #!/bin/bash
-# One of the system tests of OVN or Open vSwitch, with weft in the place of their programs. The tasks
-# `ovn-system-tests` and `ovs-traffic-tests` of xtask call it. It runs in namespaces of its own, which
-# take all of it along when it ends.
+# Runs one of the system tests of OVN or Open vSwitch, with weft in the place of their programs. The
+# tasks `ovn-system-tests` and `ovs-traffic-tests` of xtask call this script. It runs in separate
+# namespaces, which end with the script together with all processes and devices in them.
 #
 #     system-test.sh DIRECTORY TESTSUITE [ARGUMENT...]
 #
-# DIRECTORY has atconfig and atlocal, and keeps the log. If UNDERLAY is set, a device has this address.
+# DIRECTORY contains atconfig and atlocal; it keeps the log. If UNDERLAY is set, a device gets this
+# address.
 set -euo pipefail
 directory=$1
 shift
@@ -23,8 +24,8 @@ mount -t tmpfs tmpfs /run
 hostname chassis
 ip link set lo up
 if [ -n "${UNDERLAY:-}" ]; then
-    # OVN's tests name the address without giving it to a device. With this MTU, guests have 1500
-    # bytes.
+    # OVN's tests use this address without assigning it to a device. With this MTU, guests can send
+    # 1500 bytes through a tunnel.
     ip link add under0 mtu 1558 type veth peer name under1 mtu 1558
     ip link set under1 up
     ip address add "$UNDERLAY" dev under0

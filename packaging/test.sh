@@ -1,11 +1,11 @@
 #!/bin/bash
-# Installs, runs, kills, upgrades and removes the packages in the directories `old` and `new` beside
-# this file, in a booted Debian that nobody else uses. `cargo xtask deb-test` boots it. Ends with
-# "passed" and exit code 0, or with the step that failed.
+# Installs, runs, kills, upgrades and removes the packages in the directories `old` and `new`, which
+# are next to this file. It needs a booted Debian for itself, and `cargo xtask deb-test` boots one.
+# Ends with "passed" and exit code 0, or with the step that failed.
 #
 #     test.sh PACKETS
 #
-# PACKETS is the least number of packets of each flow while the daemon is killed, hangs or is
+# PACKETS is the minimum number of packets of each flow while the daemon is killed, hangs or is
 # replaced.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -43,7 +43,7 @@ wait_for() {
         sleep 0.2
     done
 }
-# refused TEXT COMMAND...: the command fails, and its output has the text.
+# refused TEXT COMMAND...: checks that the command fails, and that its output contains the text.
 refused() {
     local text=$1 said
     shift
@@ -67,13 +67,13 @@ run_apt() {
 install_packages() {
     run_apt install --allow-downgrades "$@"
 }
-# messages [OPTION...]: what the unit has logged since the boot.
+# messages [OPTION...]: prints the messages that the unit has logged since the boot.
 messages() {
     journalctl --boot --unit=$unit --no-pager --output=cat "$@"
 }
 
-# Guests: web and app on this host, db on the other. Established flows in both directions, also
-# through the tunnel.
+# The guests are web and app on this host, and db on the other. Each flow is GUEST:ADDRESS. The
+# flows include both directions through the tunnel.
 flows='web:10.0.0.2 web:10.0.0.3 app:10.0.0.1 db:10.0.0.1'
 talk() {
     local flow
@@ -83,8 +83,9 @@ talk() {
 }
 start_traffic() {
     local flow guest address
-    # A guest confirms a neighbour by ARP every 15 to 45 s, and loses it after 3 s in vain.
-    # A start takes longer than that in an emulated machine, and no megaflow serves the request.
+    # A guest verifies a neighbour by ARP every 15 to 45 s, and gives it up after 3 s without a
+    # reply. In an emulated machine, the daemon takes longer to start, and no megaflow forwards the
+    # ARP request. So the neighbours are permanent.
     for flow in $flows; do
         guest=${flow%:*} address=${flow#*:}
         ip -n "$guest" neigh replace "$address" lladdr "02:00:00:00:00:0${address##*.}" \
@@ -100,8 +101,8 @@ start_traffic() {
     done
     sleep 2
 }
-# Where the kernel may have dropped packets: a line for each counter. Its unresolved neighbours and
-# backlogs are those of all namespaces.
+# Prints counters of packets that the kernel may have dropped, a line for each. The counters of
+# unresolved neighbours and backlogs are those of all namespaces.
 counters() {
     local netns
     awk '{ print "processor", NR, "backlog: dropped 0x" $2 }' /proc/net/softnet_stat
@@ -126,8 +127,8 @@ counters() {
         ip -n $netns neigh 2>/dev/null | sed "s/^/$netns neighbour /" || true
     done
 }
-# The last packet of a flow that has a reply, how many packets have one, and the longest time in
-# milliseconds between two replies.
+# Prints the number of the last packet of a flow that has a reply, the number of packets with a
+# reply, and the longest time between two replies in milliseconds.
 counts() {
     awk -F icmp_seq= '/bytes from/ {
         split($2, part, " ")
@@ -145,7 +146,7 @@ has_enough() {
     read -r last received longest_ms <<<"$(counts "$1")"
     [ "$last" -ge "$packets" ]
 }
-# Packets behind the last one that has a reply are still on their way.
+# Packets after the last one that has a reply may still be in flight, so they are not counted.
 end_traffic() {
     local flow last received longest_ms lost=0 total=0
     for flow in $flows; do wait_for 900 has_enough "$flow"; done
@@ -164,7 +165,7 @@ end_traffic() {
     echo "lost $lost of $total round trips of established flows"
     last_lost=$lost
 }
-# When which packets of a flow had no reply: compare these times with the journal.
+# Prints when packets of a flow had no reply. Compare these times with the journal.
 print_lost() {
     awk -F icmp_seq= '/bytes from/ {
         split($2, part, " ")
@@ -190,7 +191,7 @@ expect_no_loss() {
         fail "$last_lost packets were lost"
     }
 }
-# How long no daemon was ready, and in which phase: the old daemon ends, systemd starts the new one,
+# Prints how long no daemon was ready, by phase: the old daemon ends, systemd starts the new one,
 # its datapath starts, the rest of it starts.
 print_gap() {
     journalctl --boot --unit=$unit --output=short-monotonic --no-pager | awk '
@@ -208,9 +209,9 @@ print_gap() {
         }'
 }
 
-# Many established UDP flows between web and db, each with a megaflow of its own on both hosts. An
-# emulated machine keeps up with this number and pace. `flows` counts what is lost between two lines
-# of its input.
+# Starts many established UDP flows between web and db, each with a separate megaflow on both hosts.
+# An emulated machine can process this number and rate. The program `flows` counts losses between
+# two lines of its input.
 sources=200
 many=$((2 * sources * 50))
 start_many() {
@@ -238,7 +239,8 @@ END
     wait_for 900 has_megaflows h2
     windows=0
 }
-# The megaflows of both the programs and the user datapath are counted.
+# The daemon counts the megaflows of the eBPF programs and those of the user datapath, so each flow
+# counts twice.
 has_megaflows() {
     local count
     count=$(weft show --host "$1" --json | tr -d ' \n' |
@@ -254,7 +256,7 @@ has_counted() {
 }
 expect_no_loss_of_many() {
     local sent received pause_ms
-    # Packets of all flows have come by.
+    # In this time, every flow sends at least one packet.
     sleep 25
     turn_many
     windows=$((windows + 1))
@@ -328,7 +330,8 @@ cat >>/etc/weft/network.toml <<'END'
 END
 systemctl enable --now $unit
 systemctl is-active $unit
-# What docs/log-messages.md promises of the journal: the refused start above, and this one.
+# Checks the promises of docs/log-messages.md about the journal, with the refused start above and
+# this one.
 journalctl --boot --unit=$unit --output=json --no-pager >journal.json
 message_of() {
     grep -F "$1" journal.json | tail -n 1
@@ -348,7 +351,7 @@ done
 journalctl --boot --unit=$unit --priority=warning --output=cat --no-pager >warnings
 grep -q 'has no host' warnings || fail "an error is missing in the journal"
 ! grep -q id=started warnings || fail "the start is no warning"
-# The mount namespace of the daemon is older than this network namespace.
+# The daemon's mount namespace is older than this network namespace.
 ip netns add app
 uses kernel
 weft show --host h1 | grep '^privileges'
@@ -370,7 +373,7 @@ END
 promtool check config prometheus.yml
 systemd-run --quiet --unit=watcher prometheus --config.file="$PWD/prometheus.yml" \
     --storage.tsdb.path="$PWD/prometheus" --web.listen-address=127.0.0.1:9090
-# query EXPRESSION: the labels and the value of each sample that Prometheus has.
+# query EXPRESSION: prints the labels and the value of each sample in Prometheus.
 query() {
     promtool query instant http://127.0.0.1:9090 "$1"
 }
@@ -519,7 +522,7 @@ uses kernel
 
 step "capabilities: each one is needed"
 mkdir -p /run/systemd/system/$unit.d
-# Drop-ins are read in the order of their names, and this one must be last.
+# Drop-ins are read in the order of their names. This one must be the last.
 try_without() {
     cat >/run/systemd/system/$unit.d/zz-drop.conf
     systemctl daemon-reload
@@ -586,7 +589,7 @@ ovn() {
 systemctl start ovn-central.service
 wait_for 60 ovn nbctl show
 wait_for 60 ovn sbctl show
-# It starts the local database, and waits for its settings.
+# The unit starts the local database, and waits for its settings.
 systemctl start --no-block weft-ovn.service
 wait_for 60 ovs-vsctl --timeout=5 --no-wait show
 systemctl is-active ovn-northd.service ovsdb-server.service
@@ -608,7 +611,7 @@ for guest in web app; do
         set interface $guest-host external_ids:iface-id=$guest
     number=3
 done
-# It returns when northd and weft have installed the network.
+# This returns when ovn-northd and weft have applied the network.
 ovn nbctl --wait=hv sync
 cfg=$(ovn nbctl get nb_global . hv_cfg)
 [ "$cfg" -gt 0 ] && [ "$cfg" = "$(ovn nbctl get nb_global . nb_cfg)" ] || fail "hv_cfg is $cfg"
@@ -639,8 +642,8 @@ step "vhost-net: the kernel moves frames between a machine and its TAP"
 cat >vhost.py <<'PYTHON'
 import ctypes, fcntl, mmap, os, select, struct, sys, time
 
-# The program of a machine that gives its TAP to vhost-net: it answers echo requests through the
-# rings of virtio, and calls neither read nor write on the TAP.
+# Acts as the hypervisor of a machine that passes its TAP to vhost-net. It replies to echo requests
+# through the rings of virtio, and neither reads from nor writes to the TAP.
 HEADER, SIZE, COUNT, LIMIT_S = 12, 2048, 64, 60
 tap = os.open("/dev/net/tun", os.O_RDWR)
 fcntl.ioctl(tap, 0x400454CA, struct.pack("16sH22x", sys.argv[1].encode(), 0x5002))
@@ -772,7 +775,7 @@ done
 [ -e /etc/weft/network.toml ] || fail "remove keeps configuration files"
 
 step "purge"
-# Only this package has configuration files. apt has forgotten the others at their removal.
+# Only this package has configuration files. apt has already forgotten the other packages.
 run_apt purge weft
 known=$(dpkg-query --show --showformat='${db:Status-Status} ${Package}\n' 'weft*' 2>dpkg.log |
     grep -v '^not-installed' || true)

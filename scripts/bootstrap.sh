@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes sure that xtask can be built: a linker, and cargo itself. Everything else is xtask's.
+# Makes sure that xtask can be built: installs a linker and cargo if they are missing. xtask does
+# everything else.
 set -eu
 
 command -v cc >/dev/null || "$(dirname "$0")/install-packages.sh" gcc libc6-dev

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Compiles a crate of the workspace for cargo (RUSTC_WORKSPACE_WRAPPER), and checks it, so that CI
-# does not read every crate once for the compiler, once for clippy and once for rustdoc. cargo
-# passes the compiler and its arguments. The warnings of all three are printed.
+# Compiles a crate of the workspace for cargo (RUSTC_WORKSPACE_WRAPPER), and checks it. So CI does
+# not process every crate three times, for the compiler, clippy and rustdoc. cargo passes the
+# compiler and its arguments. The warnings of all three are printed.
 #
-# This is bash because other shells remove variables like CARGO_BIN_EXE_weft-bench.
+# This needs bash, because other shells remove variables with names like CARGO_BIN_EXE_weft-bench.
 set -eu
 compiler=$1
 
-# A library is compiled by rustc, and a second time with its tests: then clippy checks it. clippy's
-# driver is a compiler with more warnings that optimizes less. Tests are not optimized, which takes
-# a third of the time; the libraries that they call are. Benchmarks are only checked.
+# rustc compiles a library. clippy checks it when it is compiled a second time with its tests:
+# clippy's driver is a compiler with more warnings and less optimization. Tests are not optimized,
+# which saves two thirds of the time; the libraries that they call are optimized. Benchmarks are
+# only checked.
 case " $* " in
 *" --crate-type lib "*) "$@" ;;
 *" crates/"*"/benches/"*) clippy-driver "${@/#--emit=*/--emit=dep-info,metadata}" ;;
@@ -17,8 +18,9 @@ case " $* " in
 *) clippy-driver "$@" ;;
 esac
 
-# rustdoc takes the same arguments, without `--emit` and with another directory. Each crate has its
-# own: in a common one, rustdoc would merge the index of each crate with those of all before it.
+# rustdoc takes the same arguments, without `--emit` and with another directory. Each crate has a
+# separate directory: in a shared one, rustdoc would merge the index of each crate with those of all
+# crates before it.
 shift
 name=
 directory=
@@ -32,7 +34,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-# Only libraries and programs are documented. Examples and build scripts have other directories.
+# Only libraries and programs are documented. Examples and build scripts are in other directories.
 case " ${arguments[*]} " in *" --test "* | *" --cfg test "*) exit ;; esac
 [ "${directory##*/}" = deps ] || exit 0
 "${compiler%rustc}rustdoc" "${arguments[@]}" --out-dir "${directory%/deps}/doc/$name" \

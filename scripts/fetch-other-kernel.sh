@@ -3,13 +3,13 @@
 #
 #     fetch-other-kernel.sh DIRECTORY SUITE PACKAGE
 #
-# PACKAGE is a metapackage such as linux-image-amd64, and SUITE is where it is, such as
-# trixie-backports. The host's own list of suites stays as it is, and nothing is installed. Exits with 2
-# and one sentence on failure.
+# PACKAGE is a metapackage such as linux-image-amd64, and SUITE is the suite that contains it, such
+# as trixie-backports. The host's own list of suites is not changed, and nothing is installed. On
+# failure, prints one sentence and exits with 2.
 set -eu
 
 directory=$1 suite=$2 package=$3
-# Those that a newer kernel has built in are left out.
+# Modules that are built into a newer kernel are left out.
 card='virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover net_failover dimlib virtio_net'
 switches='veth sch_ingress cls_bpf'
 
@@ -43,7 +43,7 @@ kernel=$(apt cache depends "$package" 2>/dev/null | sed -n 's/^ *Depends: \(linu
 if [ -e "$directory/complete" ] && [ "$(cat "$directory/complete")" = "$kernel" ]; then
     exit 0
 fi
-# Newer kernels have their image and their modules in packages of their own.
+# Newer kernels have separate packages for their image and their modules.
 parts=$(apt cache depends "$kernel" | sed -n 's/^ *Depends: \(linux-\(binary\|modules\)-[0-9].*\)/\1/p')
 for name in $kernel $parts; do
     (cd "$work" && apt get download "$name" >/dev/null) || fail "apt-get could not download $name"
@@ -65,14 +65,16 @@ for module in $card; do
 done
 echo $loaded >"$directory/modules"
 
-# An emulated processor takes longer to unpack a bzImage than to boot the rest, so it gets the ELF file.
+# An emulated processor takes longer to unpack a bzImage than to boot the kernel, so it gets the ELF
+# file.
 image=$(find "$work/root" -name 'vmlinuz*' -type f | head -n 1)
 [ -n "$image" ] || fail "$kernel has no kernel image"
 unpack() {
     offset=$(LC_ALL=C grep -aboP -m1 "$1" "$image" | head -n 1 | cut -d: -f1)
     [ -n "$offset" ] || return 1
     shift
-    # Data follows the compressed kernel, about which the program complains after it has written all.
+    # Other data follows the compressed kernel. The program reports this as an error after it has
+    # written the whole kernel.
     tail -c "+$((offset + 1))" "$image" | "$@" >"$directory/vmlinux" 2>/dev/null || true
     [ "$(head -c 4 "$directory/vmlinux" | tail -c 3)" = ELF ]
 }

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Installs the Debian packages named as arguments that are not installed yet, and says which.
-# Does nothing, quickly, when all are there. Exit 2, after one sentence, when it cannot install them.
+# Installs those of the Debian packages in the arguments that are missing, and prints their names.
+# Does nothing, quickly, if none is missing. If it cannot install them, it prints one sentence and
+# exits with 2.
 #
-# This is a shell script because it runs before there is a linker to build xtask with.
+# This is a shell script because it runs before there is a linker to build xtask.
 set -eu
 
 missing=
@@ -34,9 +35,10 @@ else
     exit 2
 fi
 
-# A package that brings a daemon starts it, and has it started at boot. Nobody asked for that here, and the kernel
-# module that Open vSwitch's daemon loads would slow down the very networking that weft measures. Debian asks the program
-# policy-rc.d whether a daemon may start (101: no); a host that already has one has made up its own mind.
+# By default, Debian starts the daemon of a package when it is installed and at every boot. This is
+# not wanted here: the kernel module that Open vSwitch's daemon loads would slow down the networking
+# that weft measures. Debian asks the program policy-rc.d whether a daemon may be started (101: no).
+# If the host already has one, it is kept.
 policy=/usr/sbin/policy-rc.d
 policy_is_ours=
 forbid_daemons() {
@@ -57,7 +59,8 @@ echo "weft: installing Debian packages: $missing"
 apt() {
     $as_root env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq -o DPkg::Lock::Timeout=120 "$@"
 }
-# A stale third-party source makes `update` fail without hiding Debian's own packages: let `install` decide.
+# `update` may fail because of an outdated third-party source, although Debian's own packages are
+# available. So only a failure of `install` is an error.
 apt update || echo "weft: apt-get update failed; trying with the package lists that are there" >&2
 forbid_daemons
 # shellcheck disable=SC2086  # $missing is a list

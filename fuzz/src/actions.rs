@@ -1,4 +1,4 @@
-//! The actions of logical flows.
+//! Target: the actions of logical flows.
 
 use lflow::actions::{self, Stage};
 use lflow::symbol::Symbol;

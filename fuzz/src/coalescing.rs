@@ -1,5 +1,5 @@
-//! Coalesces segments into super-packets. Segmenting the super-packets must give the segments
-//! again.
+//! Target: coalesces segments into super-packets. Segmenting the super-packets must give the
+//! original segments again.
 
 use packet::{Coalescer, PacketBuf, coalesce_ranges};
 
@@ -8,8 +8,8 @@ use crate::{lists, offload};
 /// The flag "don't fragment" in the upper byte of the flags and fragment offset of IPv4.
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// Coalesces the frames of a list with both implementations. Returns how many packets the first
-/// emits.
+/// Coalesces the frames of a list with both implementations. Returns the number of packets that the
+/// first one emits.
 pub fn list(bytes: &[u8]) -> usize {
     let frames = lists::read(bytes);
     let one_by_one = push_all(&frames);
@@ -52,7 +52,7 @@ fn join_train(frames: &[&[u8]]) -> Vec<PacketBuf> {
     out
 }
 
-/// Checks that every frame is there exactly once. Frames of different flows may change their order.
+/// Checks that every frame occurs exactly once. Frames of different flows may change their order.
 fn assert_same(frames: &[&[u8]], packets: &[PacketBuf]) {
     let cut = |packet: &PacketBuf| match packet.offload.gso {
         Some(_) => offload::segments(packet).expect("a coalesced packet can be segmented"),
@@ -65,8 +65,8 @@ fn assert_same(frames: &[&[u8]], packets: &[PacketBuf]) {
     assert_eq!(left, right);
 }
 
-/// The frame without padding, without checksums (0 and 0xffff are equal), and without the IPv4
-/// identification of packets that must not be fragmented (RFC 6864: it has no meaning).
+/// The frame in a comparable form: without padding, without checksums (0 and 0xffff are equal), and
+/// without the IPv4 identification of packets with DF (RFC 6864: it has no meaning there).
 fn normal(frame: &[u8]) -> Vec<u8> {
     let mut copy = frame.to_vec();
     let Ok(located) = wire::transport_offset(frame) else { return copy };

@@ -1,5 +1,5 @@
-//! Tracks the frames of a list in one table, with source NAT, and translates them. A translated
-//! packet must have the tuple that the answer to its connection's other direction has.
+//! Target: tracks the frames of a list in one table, with source NAT, and translates them. The
+//! reversed tuple of a translated packet must be that of the connection's other direction.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,14 +11,15 @@ use packet::PacketBuf;
 
 use crate::lists;
 
-/// The addresses after source NAT.
+/// The IPv4 address after source NAT.
 pub const NAT_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
-/// The addresses after source NAT.
+/// The IPv6 address after source NAT.
 pub const NAT_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
 
 const ZONE: Zone = Zone(1);
 
-/// Tracks all frames of a list. Returns how many belong to a connection, or begin one.
+/// Tracks all frames of a list. Returns the number of frames that belong to a connection or open
+/// one.
 pub fn list(bytes: &[u8]) -> usize {
     let limits = Limits { connections: 16, per_zone: 8, ..Limits::default() };
     let mut table = Table::new(Config { limits, ..Config::default() }, Seed([1, 2, 3, 4]), 0);
@@ -49,7 +50,8 @@ fn pass(table: &mut Table, now_ms: u64, headers: &Headers) -> Tracked {
     table.commit(now_ms, &tracked, headers, PortNo(1), &commit).unwrap_or(tracked)
 }
 
-/// Only of packets with a tuple of their own, not of ICMP errors.
+/// Checks the tuple of a translated packet. ICMP errors are skipped, because their tuple is that of
+/// the quoted packet.
 fn assert_translated(table: &Table, before: &Headers, result: &Tracked, after: &PacketBuf) {
     if before.tuple().is_none() {
         return;

@@ -1,15 +1,15 @@
-//! The OVSDB client: schemas, and what a server sends.
+//! Targets for the OVSDB client: schemas, and messages from a server.
 
 use ovsdb::{Action, Config, Datum, Event, Limits, Schema, Session, TableRequest};
 use std::time::Instant;
 
-/// The schema of the database, with a column of each kind.
+/// The schema of the database, with a column of each type.
 pub const SCHEMA: &str = r#"{"name":"d","version":"1","tables":{"T":{"columns":{
     "s":{"type":"string"},"i":{"type":"integer"},"r":{"type":"real"},"b":{"type":"boolean"},
     "u":{"type":"uuid"},"o":{"type":{"key":"integer","min":0}},
     "is":{"type":{"key":"integer","min":0,"max":"unlimited"}},
     "m":{"type":{"key":"string","value":"real","min":0,"max":"unlimited"}}}}}}"#;
-/// The row of the replica before an update.
+/// The UUID of the row that the replica has before an update.
 pub const ROW: &str = "aaaaaaaa-0000-4000-8000-000000000001";
 
 /// Parses a schema. Returns whether it is valid.
@@ -44,12 +44,12 @@ fn connected(now: Instant) -> Session {
     session
 }
 
-/// All events, and the rows at the end.
+/// The result of a session: all events, and the rows at the end.
 #[derive(PartialEq, Debug)]
 pub struct Outcome {
     events: Vec<Event>,
     rows: Vec<String>,
-    /// The session has a complete replica.
+    /// True if the session has a complete replica.
     pub is_ready: bool,
 }
 
@@ -65,7 +65,7 @@ fn outcome(session: &mut Session) -> Outcome {
     Outcome { events, rows, is_ready: session.is_ready() }
 }
 
-/// Values have the types of their columns, and indexes find the row.
+/// Checks that values have the types of their columns, and that indexes find the row.
 fn check_row(session: &Session, row: &ovsdb::Row) {
     let table = session.replica().table("T").expect("it is requested");
     for (column, value) in row.layout().columns().iter().zip(row.values()) {
@@ -84,8 +84,8 @@ fn check_row(session: &Session, row: &ovsdb::Row) {
     }
 }
 
-/// Feeds a session in parts, whose size is the first byte, and as a whole. Both must have the same
-/// outcome.
+/// Feeds the same bytes to two sessions: to one in parts, whose size is the first byte, and to the
+/// other as a whole. Both must have the same outcome.
 pub fn stream(bytes: &[u8]) -> Option<Outcome> {
     let (&size, text) = bytes.split_first()?;
     let now = Instant::now();
@@ -102,12 +102,13 @@ pub fn stream(bytes: &[u8]) -> Option<Outcome> {
     Some(whole)
 }
 
-/// Feeds the tables of an update to a replica with one row: once so that the rows come on their
-/// own, and once so that they stay in the message. Both must have the same outcome.
+/// Sends an update to a replica with one row, in two messages that differ in the order of their
+/// members. In one, the client parses each row separately. In the other, the rows are part of the
+/// whole message. Both must have the same outcome.
 ///
 /// Returns the number of rows; `None` if the session refuses the update.
 pub fn update(bytes: &[u8]) -> Option<usize> {
-    // Otherwise the input could end the message.
+    // The input must be one JSON value. Otherwise it could end the message.
     serde_json::from_slice::<&serde_json::value::RawValue>(bytes).ok()?;
     let text = str::from_utf8(bytes).ok()?;
     let params = format!(r#""params":["data.0",{text}]"#);

@@ -1,5 +1,5 @@
-//! Encapsulates and decapsulates a frame of a guest. The result must be the segments of the frame,
-//! with their checksums.
+//! Target: encapsulates a guest's frame and decapsulates the result. This must give the segments of
+//! the frame, with correct checksums.
 
 use std::ops::RangeInclusive;
 
@@ -13,8 +13,8 @@ use packet::{ChecksumStatus, PacketBuf, SegmentChecksum, Segmenter, verify_check
 use crate::offload;
 use crate::switch::{KEY, Switch};
 
-/// Frame lengths that reach encapsulation. Shorter frames are malformed. Longer ones do not fit an
-/// IP packet with outer headers and are segmented or dropped before.
+/// The lengths of frames that are encapsulated. Shorter frames are malformed. Longer ones do not
+/// fit into an IP packet with outer headers, so they are segmented or dropped before encapsulation.
 const FRAME_LEN: RangeInclusive<usize> = wire::ethernet::HEADER_LEN..=65_000;
 
 /// Sends `packet` through a tunnel. The bits of `choice` select its type and IP version.
@@ -27,7 +27,7 @@ pub fn round_trip(choice: u8, packet: &PacketBuf) {
     let tunnels: Vec<TunnelType> = with_endpoints.collect();
     let tunnel = tunnels[usize::from(choice >> 1) % tunnels.len()];
     let mut host = Switch::new(tunnel);
-    // The content of the frame does not matter here.
+    // Only a panic would be a fault: the frame may have any content, so the result is ignored.
     let _ = host.send(packet);
     let endpoint = if choice & 1 == 0 { flow::EndpointId(0) } else { host.add_v6(tunnel) };
     let ports =
@@ -79,7 +79,8 @@ fn segments(outer: &Encapsulated, packet: &PacketBuf, key: TunnelKey) -> Vec<Vec
     .collect()
 }
 
-/// The same for STT, whose outer packet is segmented like TCP and reassembled before decapsulation.
+/// The inner frames of an STT packet. Its outer packet is segmented like TCP, and reassembled
+/// before decapsulation.
 fn stt_segments(packet: &PacketBuf, key: TunnelKey) -> Vec<Vec<u8>> {
     let mut reassembler = SttReassembler::new(SttLimits::default());
     let wire = offload::segments(packet).expect("the outer packet can be cut");

@@ -1,4 +1,4 @@
-//! Rewrites fields of a frame of a guest, and builds replies to it.
+//! Target: rewrites fields of a guest's frame, and builds replies to it.
 
 use flow::{Action, ActionOutput, EndpointTable, Field, FlowKey, PortNo, Reply, execute, extract};
 use packet::vnet;
@@ -6,11 +6,12 @@ use packet::{ChecksumStatus, PacketBuf, verify_checksum};
 
 use crate::offload;
 
-/// Length of a rewrite: the number of a field, how many of its upper bits stay, the value.
+/// The length of a rewrite: the number of a field, the number of upper bits that are kept, and the
+/// value.
 const SET_LEN: usize = 18;
 const MAX_SETS: usize = 8;
 
-/// A rewrite as encoded in an input.
+/// Encodes a rewrite for an input.
 pub fn set_bytes(field: Field, value: u128) -> Vec<u8> {
     let number = Field::ALL.iter().position(|&f| f == field).unwrap_or_default() as u8;
     [&[number, 0][..], &value.to_be_bytes()].concat()
@@ -67,7 +68,7 @@ fn rewrite(set: &[u8], packet: &mut PacketBuf) -> bool {
     after != before
 }
 
-/// Builds a reply and checks its key and checksum. Returns whether there is one.
+/// Builds a reply and checks its key and checksum. Returns whether the packet has such a reply.
 fn answer(reply: Reply, packet: &PacketBuf) -> bool {
     let Ok(built) = reply.build(packet) else { return false };
     let of_built = key(&built).expect("a reply is well-formed");

@@ -1,4 +1,4 @@
-//! The match expressions of logical flows.
+//! Target: the match expressions of logical flows.
 
 use lflow::expr::{self, parse_microflow};
 

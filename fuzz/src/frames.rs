@@ -1,5 +1,5 @@
-//! Builds frames from plain bytes. It does not use crate `wire`, so that a fault there cannot hide
-//! in parser and seed alike.
+//! Builds frames from plain bytes. This does not use the crate `wire`, so that a fault of that
+//! crate cannot be hidden by the same fault in the seeds.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ pub const TYPE_ARP: u16 = 0x0806;
 pub const TYPE_IPV6: u16 = 0x86dd;
 pub const TYPE_TEB: u16 = 0x6558;
 
-/// Appends `bytes` and returns the whole.
+/// Concatenates `parts`.
 pub fn join(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
@@ -24,7 +24,7 @@ pub fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
     join(&[&[2, 0, 0, 0, 0, 2], &[2, 0, 0, 0, 0, 1], &ethertype.to_be_bytes(), payload])
 }
 
-/// Inserts a tag between the addresses and the type of `frame`.
+/// Inserts a VLAN tag between the addresses and the EtherType of `frame`.
 pub fn tag(frame: &[u8], tpid: u16, tci: u16) -> Vec<u8> {
     join(&[&frame[..12], &tpid.to_be_bytes(), &tci.to_be_bytes(), &frame[12..]])
 }
@@ -42,23 +42,23 @@ fn checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// The two ends of an IP packet.
+/// The source and the destination address of an IP packet.
 #[derive(Clone, Copy)]
 pub enum Ends {
     V4(Ipv4Addr, Ipv4Addr),
     V6(Ipv6Addr, Ipv6Addr),
 }
 
-/// The hosts of the underlay.
+/// The IPv4 addresses of two hosts of the underlay.
 pub const UNDERLAY_V4: Ends = Ends::V4(Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2));
-/// The hosts of the underlay.
+/// The IPv6 addresses of two hosts of the underlay.
 pub const UNDERLAY_V6: Ends = Ends::V6(
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2),
 );
-/// Two guests.
+/// The IPv4 addresses of two guests.
 pub const GUESTS_V4: Ends = Ends::V4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
-/// Two guests.
+/// The IPv6 addresses of two guests.
 pub const GUESTS_V6: Ends = Ends::V6(
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1),
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2),
@@ -90,7 +90,7 @@ impl Ends {
         }
     }
 
-    /// A UDP datagram with its checksum, or with 0 in its place.
+    /// A UDP datagram with its checksum, or with a checksum field of 0.
     pub fn udp(self, ports: (u16, u16), with_checksum: bool, payload: &[u8]) -> Vec<u8> {
         let len = (8 + payload.len()) as u16;
         let head = join(&[&ports.0.to_be_bytes(), &ports.1.to_be_bytes(), &len.to_be_bytes()]);
@@ -102,8 +102,8 @@ impl Ends {
         self.frame(UDP, &join(&[&head, &sum.to_be_bytes(), payload]))
     }
 
-    /// A TCP segment: ports 40000 to 80, `sequence`, `flags` (low byte), `options` of a multiple of
-    /// 4 bytes.
+    /// A TCP segment from port 40000 to port 80 with `sequence` and `flags` (low byte). The length
+    /// of `options` is a multiple of 4 bytes.
     pub fn tcp(self, sequence: u32, flags: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
         let words = (5 + options.len() / 4) as u8;
         let head = join(&[
@@ -119,7 +119,7 @@ impl Ends {
         self.frame(TCP, &join(&[&head, &sum.to_be_bytes(), &tail]))
     }
 
-    /// An ICMP or ICMPv6 message of `kind` and `code`; `body` follows the checksum.
+    /// An ICMP or ICMPv6 message with type `kind` and `code`; `body` follows the checksum.
     pub fn icmp(self, kind: u8, code: u8, body: &[u8]) -> Vec<u8> {
         let (protocol, pseudo) = match self {
             Self::V4(..) => (ICMP, Vec::new()),
@@ -129,7 +129,7 @@ impl Ends {
         self.frame(protocol, &join(&[&[kind, code], &sum.to_be_bytes(), body]))
     }
 
-    /// One segment of an STT frame: the TCP-shaped header to port 7471 and `part`, which begins at
+    /// One segment of an STT frame: the TCP-shaped header to port 7471, and `part`, which is at
     /// `offset` of a frame of `total` bytes.
     pub fn stt_segment(self, id: u32, total: u16, offset: u16, part: &[u8]) -> Vec<u8> {
         let head = join(&[
@@ -145,7 +145,7 @@ impl Ends {
     }
 }
 
-/// An IPv4 packet; `options` is a multiple of 4 bytes.
+/// An IPv4 packet; the length of `options` is a multiple of 4 bytes.
 pub fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let len = (20 + options.len() + payload.len()) as u16;
     let head = join(&[
@@ -157,7 +157,7 @@ pub fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, options: &[u8], payload:
     join(&[&head, &checksum(&[&head, &[0, 0], &tail]).to_be_bytes(), &tail, payload])
 }
 
-/// An IPv6 packet. Its hop limit is 255, as neighbour discovery requires.
+/// An IPv6 packet. With ICMPv6 its hop limit is 255, as neighbour discovery requires.
 pub fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, next: u8, payload: &[u8]) -> Vec<u8> {
     let len = (payload.len() as u16).to_be_bytes();
     let hop_limit = if next == ICMPV6 { 255 } else { 64 };
@@ -169,14 +169,14 @@ pub fn vxlan(vni: u32, frame: &[u8]) -> Vec<u8> {
     join(&[&[8, 0, 0, 0], &(vni << 8).to_be_bytes(), frame])
 }
 
-/// A Geneve header for an Ethernet frame; `options` is a multiple of 4 bytes, `flags` the second
-/// byte.
+/// A Geneve header for an Ethernet frame; the length of `options` is a multiple of 4 bytes, and
+/// `flags` is the second byte of the header.
 pub fn geneve(vni: u32, flags: u8, options: &[u8], frame: &[u8]) -> Vec<u8> {
     let words = (options.len() / 4) as u8;
     join(&[&[words, flags], &TYPE_TEB.to_be_bytes(), &(vni << 8).to_be_bytes(), options, frame])
 }
 
-/// A Geneve option; `data` is a multiple of 4 bytes.
+/// A Geneve option; the length of `data` is a multiple of 4 bytes.
 pub fn geneve_option(class: u16, kind: u8, data: &[u8]) -> Vec<u8> {
     join(&[&class.to_be_bytes(), &[kind, (data.len() / 4) as u8], data])
 }
@@ -195,13 +195,14 @@ pub fn gre(with_checksum: bool, key: Option<u32>, sequence: Option<u32>, frame: 
     join(&[&head, &checksum(&[&head, &[0; 4], &tail]).to_be_bytes(), &[0, 0], &tail])
 }
 
-/// An STT header and its frame: flags, offset of the inner transport header, MSS, tag, context.
+/// An STT header followed by its frame. The header has flags, offset of the inner transport header,
+/// MSS, VLAN tag, and context ID.
 pub fn stt(flags: u8, l4_offset: u8, mss: u16, tci: u16, context: u64, frame: &[u8]) -> Vec<u8> {
     let head = join(&[&[0, flags, l4_offset, 0], &mss.to_be_bytes(), &tci.to_be_bytes()]);
     join(&[&head, &context.to_be_bytes(), &[0, 0], frame])
 }
 
-/// An ARP request, to the broadcast address.
+/// An ARP request that is sent to the broadcast address.
 pub fn arp_request() -> Vec<u8> {
     let head = [0, 1, 8, 0, 6, 4, 0, 1];
     let body = join(&[&head, &[2, 0, 0, 0, 0, 1, 10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]]);

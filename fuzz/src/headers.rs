@@ -1,6 +1,6 @@
-//! Parses every header of a frame with crate `wire`.
+//! Target: parses every header of a frame with the crate `wire`.
 //!
-//! A parsed header must survive emitting and parsing again.
+//! Emitting a parsed header and parsing the result must give the same header.
 
 use wire::checksum::{Sum, pseudo_v6};
 use wire::{
@@ -9,7 +9,7 @@ use wire::{
     TcpPacket, TcpRepr, UdpPacket, UdpRepr,
 };
 
-/// Emits `$repr` over a copy of `$bytes` with an overwritten header, and parses it again.
+/// Emits `$repr` into a copy of `$bytes`, whose header is overwritten before, and parses it again.
 macro_rules! assert_round_trip {
     ($packet:ident, $bytes:expr, $repr:expr, $parse:expr) => {{
         let repr = $repr;
@@ -23,7 +23,7 @@ macro_rules! assert_round_trip {
 
 pub(crate) use assert_round_trip;
 
-/// Parses all headers of a frame. Returns how many are valid.
+/// Parses all headers of a frame. Returns the number of valid ones.
 pub fn frame(bytes: &[u8]) -> usize {
     let Ok(ethernet) = EthernetPacket::new_checked(bytes) else { return 0 };
     let repr = EthernetRepr::parse(&ethernet);
@@ -47,7 +47,7 @@ pub fn frame(bytes: &[u8]) -> usize {
     1 + usize::from(tags.count() > 0) + inner
 }
 
-/// Checks that the walk to the transport header agrees with the views and returns increasing
+/// Checks that [`wire::transport_offset`] agrees with the header types, and returns increasing
 /// offsets.
 fn assert_located(bytes: &[u8], tags: usize) {
     let Ok(located) = wire::transport_offset(bytes) else { return };
@@ -79,8 +79,8 @@ fn ipv4(bytes: &[u8]) -> usize {
         (Fragment::Whole, Protocol::ICMP) => icmpv4(payload),
         _ => 0,
     };
-    // Mutated headers rarely have a right checksum. Fixing it lets the fuzzer reach the code after
-    // the check.
+    // Mutated headers rarely have a correct checksum. Fixing it lets the fuzzer reach the code
+    // after the check.
     let mut summed = bytes.to_vec();
     Ipv4Packet::new_unchecked(&mut summed[..]).fill_checksum();
     let Ok(repr) = Ipv4Packet::new_checked(&summed[..]).and_then(|p| Ipv4Repr::parse(&p)) else {
@@ -113,7 +113,7 @@ fn ipv6(bytes: &[u8]) -> usize {
     1 + inner
 }
 
-/// The message with the right checksum.
+/// The message with a correct checksum.
 fn summed(bytes: &[u8], pseudo: Sum) -> Vec<u8> {
     let mut copy = bytes.to_vec();
     if let Some(field) = copy.get_mut(2..4) {

@@ -1,4 +1,4 @@
-//! Extracts the flow key of any frame.
+//! Target: extracts the flow key of any frame.
 
 use flow::{Field, FlowKey, PortNo, STAGES, extract};
 use packet::PacketBuf;
@@ -8,11 +8,11 @@ const IPV4: u128 = 0x0800;
 const ARP: u128 = 0x0806;
 const RARP: u128 = 0x8035;
 const IPV6: u128 = 0x86dd;
-/// Upper bound of the headers that extraction reads, except for chains of extension headers.
+/// The maximum length of the headers that extraction reads, except for chains of extension headers.
 const MAX_HEAD: usize = 160;
 
-/// Extracts the key. It must not depend on bytes after the IP packet or on where the payload is
-/// stored, and must have no fields of absent headers.
+/// Extracts the flow key. The key must not depend on bytes after the IP packet or on where the
+/// payload is stored, and must not contain fields of absent headers.
 pub fn frame(bytes: &[u8]) -> Option<FlowKey> {
     let whole = key(&PacketBuf::from_bytes(bytes));
     let mut packet = PacketBuf::from_bytes(bytes);
@@ -35,7 +35,7 @@ fn key(packet: &PacketBuf) -> Result<FlowKey, ParseError> {
 fn assert_end(bytes: &[u8], key: &FlowKey) {
     let located = wire::transport_offset(bytes).expect("a frame with a key");
     if located.is_ip() {
-        // An IEEE 802.3 length may cover padding, which must then be there.
+        // An IEEE 802.3 length may include padding, which the frame must then contain.
         let end = if located.has_snap() {
             let length = [bytes[located.type_offset()], bytes[located.type_offset() + 1]];
             located.type_offset() + 2 + usize::from(u16::from_be_bytes(length))

@@ -1,7 +1,7 @@
-//! The bodies of the fuzz targets, as plain functions, and the seeds they start from.
+//! The bodies of the fuzz targets as plain functions, and the seeds of the targets.
 //!
-//! A body panics on a fault and accepts any other input. It returns what the tests of the seeds
-//! check.
+//! A body panics if it detects a fault, and accepts all other inputs. The tests of the seeds check
+//! its return value.
 #![forbid(unsafe_code)]
 
 pub mod actions;

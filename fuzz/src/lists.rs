@@ -1,4 +1,4 @@
-//! Several frames in one input: each is preceded by its length in two bytes, big-endian.
+//! Several frames in one input. Each is preceded by its length in two bytes, big-endian.
 
 use crate::frames::join;
 

@@ -1,4 +1,4 @@
-//! The program for libFuzzer. The variable `WEFT_FUZZ_TARGET` names the target.
+//! The program for libFuzzer. The environment variable `WEFT_FUZZ_TARGET` names the target.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::sync::LazyLock;
@@ -16,7 +16,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     BODY(bytes);
 });
 
-/// The program has this function when libFuzzer, which has its own, is not linked.
+/// Without libFuzzer, which has its own `main`, the program needs this one.
 #[cfg(not(feature = "libfuzzer"))]
 fn main() {
     eprintln!("libFuzzer is missing: call cargo xtask fuzz");

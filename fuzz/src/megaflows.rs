@@ -1,4 +1,4 @@
-//! Compares the megaflow cache of the user datapath with a plain list of megaflows.
+//! Target: compares the megaflow cache of the user datapath with a plain list of megaflows.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use datapath::megaflow::{Megaflow, Usage};
 use datapath_user::cache::{Cache, CacheLimits, PutRefused};
 use flow::{Action, Field, FlowKey, FlowMask, Match, PortNo};
 
-/// Fields of many stages, among them one of 128 bits.
+/// The fields that megaflows match. They are from different headers, and one has 128 bits.
 const FIELDS: [Field; 8] = [
     Field::InPort,
     Field::TunId,
@@ -18,20 +18,21 @@ const FIELDS: [Field; 8] = [
     Field::IpProto,
     Field::TpDst,
 ];
-/// Length of a step: operation, fields, partially masked fields, and two bits per field.
+/// The length of a step: operation, fields, partially masked fields, and two bits for the value of
+/// each field.
 const STEP_LEN: usize = 5;
-/// A small limit, so that the cache fills quickly.
+/// The limit of megaflows. It is small, so that the cache fills quickly.
 const LIMIT: usize = 24;
 const PACKET_LEN: usize = 100;
 
-/// A step as encoded in an input: 0 inserts, 1 deletes, 2 looks up, 3 maintains the tables, 4
+/// Encodes a step for an input. `kind` 0 inserts, 1 deletes, 2 looks up, 3 maintains the tables, 4
 /// clears.
 pub fn step(kind: u8, fields: u8, partial: u8, values: u16) -> [u8; STEP_LEN] {
     let [high, low] = values.to_be_bytes();
     [kind, fields, partial, high, low]
 }
 
-/// Executes steps. The cache must agree with the list. Returns the number of hits.
+/// Executes steps. The cache must agree with the list. Returns the number of cache hits.
 pub fn steps(bytes: &[u8]) -> usize {
     let mut cache = Cache::new(CacheLimits { megaflows: LIMIT });
     let mut list: Vec<(Megaflow, Usage)> = Vec::new();
@@ -75,7 +76,7 @@ fn delete(cache: &mut Cache, list: &mut Vec<(Megaflow, Usage)>, condition: Match
     assert_eq!(cache.get(id), None);
 }
 
-/// If several megaflows match, any of them may be found.
+/// Looks up a key in both. If several megaflows match, the cache may find any of them.
 fn look_up(cache: &mut Cache, list: &mut [(Megaflow, Usage)], key: &FlowKey, now_ms: u64) -> bool {
     let hit = cache.look_up(key, PACKET_LEN, now_ms).map(|hit| (hit.id, Arc::clone(hit.actions)));
     let Some((id, actions)) = hit else {
@@ -108,7 +109,8 @@ fn check_all(cache: &Cache, list: &[(Megaflow, Usage)]) {
     assert_eq!(masks, list.len());
 }
 
-/// Every field has one of four values, in its lowest and its highest bit.
+/// The key of a step. Every field has one of four values, which differ in the lowest and the
+/// highest bit.
 fn key(step: &[u8; STEP_LEN]) -> FlowKey {
     let values = u16::from_be_bytes([step[3], step[4]]);
     let mut key = FlowKey::default();

@@ -1,4 +1,4 @@
-//! `network.toml`.
+//! Target: the file `network.toml`.
 
 use network::Network;
 

@@ -1,4 +1,4 @@
-//! Flows in the syntax of ovs-ofctl, and packets through them.
+//! Target: flows in the syntax of ovs-ofctl, and packets that they process.
 
 use flow::PortNo;
 use ofctl::{Bridge, BridgeError, parse_packet_flow};
@@ -7,9 +7,9 @@ use pipeline::translate;
 /// Separates the flows of an input from the packets that follow, one per line.
 const PACKETS: &str = "\n---\n";
 
-/// Loads a file. Valid flows are printed, and the printed text must load and print the same. Valid
-/// packets are translated. The position of an error must be inside the text. Returns whether the
-/// file is valid.
+/// Loads a file. Valid flows are printed; loading and printing the printed text must give the same
+/// text. Valid packets are translated. The position of an error must be inside the text. Returns
+/// whether the file is valid.
 pub fn file(bytes: &[u8]) -> bool {
     let Ok(text) = str::from_utf8(bytes) else { return false };
     let (flows, packets) = text.split_once(PACKETS).unwrap_or((text, ""));
@@ -37,7 +37,7 @@ pub fn file(bytes: &[u8]) -> bool {
     true
 }
 
-/// Ports 1 to 3.
+/// A bridge with the ports 1 to 3.
 fn bridge() -> Option<Bridge> {
     let ports = (1..=3).map(|number| Bridge::device(PortNo(number), &format!("p{number}")));
     Bridge::new("br0", ports).ok()

@@ -1,4 +1,5 @@
-//! Executes the offloads of a guest's virtio-net header: partial checksums and segmentation.
+//! Target: executes the offloads that a guest's virtio-net header requests: partial checksums and
+//! segmentation.
 
 use packet::vnet::{self, VNET_LEN};
 use packet::{
@@ -10,12 +11,13 @@ use wire::{Ipv4Packet, Ipv6Packet};
 
 use crate::{encapsulation, path};
 
-/// Unused bytes of the header: one selects the tunnel, the other the maximum frame length.
+/// The offsets of two unused bytes of the header: one selects the tunnel, the other the maximum
+/// frame length.
 const TUNNEL: usize = 11;
 const MAX_FRAME_LEN: usize = 10;
 
 /// Segments a frame with a virtio-net header, and also sends it into a tunnel. Returns the number
-/// of segments, if it can be segmented.
+/// of segments if it can be segmented.
 pub fn frame(bytes: &[u8]) -> Option<usize> {
     let (header, frame) = bytes.split_at_checked(vnet::VNET_MRG_LEN)?;
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, frame.len());
@@ -41,8 +43,8 @@ pub fn frame(bytes: &[u8]) -> Option<usize> {
     segments(&packet).map(|segments| segments.len())
 }
 
-/// Stores the pseudo header checksum with which a partial checksum starts. Mutated frames never
-/// have the right one, and would get wrong checksums.
+/// Stores the pseudo-header checksum that a partial checksum field must contain at first. Mutated
+/// frames never have the correct one, so completing them would give wrong checksums.
 pub fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
     let Checksum::Partial { start, offset } = packet.offload.checksum else { return None };
     let frame = packet.head();
@@ -59,7 +61,7 @@ pub fn owe_checksum(packet: &mut PacketBuf) -> Option<()> {
     Some(())
 }
 
-/// Checks that the segments of a packet have right checksums and together carry its payload.
+/// Checks that the segments of a packet have correct checksums and together contain its payload.
 pub fn segments(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     let segments = cut(packet)?;
     if packet.offload.gso.is_some() {
@@ -71,7 +73,7 @@ pub fn segments(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     Some(segments)
 }
 
-/// Checks that the segments of a packet carry its payload.
+/// Checks that the segments of a packet together contain its payload.
 pub fn cut(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     let mut segmenter = Segmenter::new();
     let cut = segmenter.segment(packet, 0, SegmentChecksum::Complete, |_| {}).ok()?;
@@ -80,7 +82,7 @@ pub fn cut(packet: &PacketBuf) -> Option<Vec<Vec<u8>>> {
     Some(cut.map(|(header, part)| [header, part].concat()).collect())
 }
 
-/// Checks that smaller super-packets give the same segments as the large one.
+/// Checks that splitting a super-packet into smaller super-packets gives the same segments.
 fn check_split(packet: &PacketBuf) {
     let mut first = packet.clone();
     let limits = SplitLimits { max_segments: 3, max_bytes: 4000 };

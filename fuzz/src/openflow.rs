@@ -1,11 +1,11 @@
-//! Requests of OpenFlow clients.
+//! Target: requests of OpenFlow clients.
 
 use openflow::{BridgeKind, HEADER_LEN, message_len, reply};
 use pipeline::Program;
 use std::convert::Infallible;
 
-/// Answers a request to both kinds of bridges. Each message of a reply must have the length that
-/// its header says, and the number of the request. Returns whether there was a reply.
+/// Processes a request for both types of bridges. Each message of a reply must have the length in
+/// its header, and the transaction ID of the request. Returns whether there was a reply.
 pub fn request(bytes: &[u8]) -> bool {
     let mut is_answered = false;
     for bridge in [BridgeKind::Integration, BridgeKind::Provider] {

@@ -1,10 +1,10 @@
-//! Packets that exceed the MTU of their path.
+//! Checks packets that exceed the MTU of their path.
 
 use flow::{ReplyAddresses, clamp_mss, too_big};
 use packet::{Fit, Fragmenter, PacketBuf, fit, wire_len};
 use wire::{EtherType, Ipv4Packet, MacAddr, TooBig};
 
-/// Sends a packet through a path that carries frames of at most `max_frame_len` bytes.
+/// Sends a packet over a path that carries frames of at most `max_frame_len` bytes.
 pub fn enter(packet: &PacketBuf, max_frame_len: usize) {
     let mut packet = packet.clone();
     let len = packet.len();
@@ -38,7 +38,7 @@ fn fragment(packet: &PacketBuf, mtu: u16, max_frame_len: usize) {
     }
 }
 
-/// The ICMP message to the guest must be one that a tunnel end point would accept.
+/// Checks that a tunnel end point would accept the ICMP message which is sent to the guest.
 fn answer(packet: &PacketBuf, mtu: u16) {
     let back = ReplyAddresses { eth_dst: MacAddr([2; 6]), eth_src: MacAddr([4; 6]), tags: &[] };
     let Ok(answer) = too_big(packet, mtu, &back) else { return };

@@ -1,4 +1,4 @@
-//! Reassembles STT segments and IP fragments.
+//! Targets: reassembly of STT segments and IP fragments.
 
 use flow::strip_stt_segment;
 use packet::reassembly::{FragmentContext, FragmentProgress, HOLD_MS};
@@ -7,7 +7,7 @@ use packet::{Checksum, IpReassembler, PacketBuf, refragment};
 
 use crate::lists;
 
-/// Small, so that inputs reach the limits.
+/// The limits are small, so that inputs reach them.
 const LIMITS: SttLimits = SttLimits { max_bytes: 100_000, max_frames: 3, timeout_ms: 20 };
 
 /// Reassembles a list of Ethernet frames with STT segments. Returns the number of complete STT
@@ -17,7 +17,7 @@ pub fn list(bytes: &[u8]) -> usize {
     let mut complete = 0;
     for (now_ms, frame) in (0..).zip(lists::read(bytes)) {
         let mut packet = PacketBuf::from_bytes(frame);
-        // Mutated segments rarely have a right checksum.
+        // Mutated segments rarely have a correct checksum, so it is not verified.
         packet.offload.checksum = Checksum::Verified;
         let Ok(segment) = strip_stt_segment(&mut packet) else { continue };
         let progress = reassembler.push(segment.key, segment.place, &mut packet, now_ms);
@@ -33,8 +33,8 @@ pub fn list(bytes: &[u8]) -> usize {
     complete
 }
 
-/// Reassembles a list of Ethernet frames with IP fragments, and cuts each datagram again. Returns
-/// the number of datagrams.
+/// Reassembles a list of Ethernet frames with IP fragments, and fragments each datagram again.
+/// Returns the number of datagrams.
 pub fn fragments(bytes: &[u8]) -> usize {
     const CONTEXT: FragmentContext = FragmentContext { source: 1, zone: 1 };
     let mut reassembler = IpReassembler::default();

@@ -1,4 +1,4 @@
-//! The seed corpora: at least one valid input of each kind that a target accepts.
+//! The seed corpora: for each target, at least one valid input of each type that it accepts.
 
 use crate::frames::{
     self, Ends, GRE, GUESTS_V4, GUESTS_V6, TYPE_IPV6, UDP, UNDERLAY_V4, UNDERLAY_V6, arp_request,
@@ -8,7 +8,7 @@ use crate::{connections, database, execution, lists, megaflows};
 
 use std::net::Ipv4Addr;
 
-/// One seed: a file `corpus/TARGET/NAME`.
+/// A seed, which is the file `corpus/TARGET/NAME`.
 pub struct Seed {
     pub target: &'static str,
     pub name: &'static str,
@@ -55,7 +55,7 @@ pub fn all() -> Vec<Seed> {
 
 type Group = Vec<(&'static str, Vec<u8>)>;
 
-/// What ovs-ofctl sends to read flows and groups, and to add a flow.
+/// The requests of ovs-ofctl that read flows and groups, and add a flow.
 fn openflow_requests() -> Group {
     let message = |version: u8, kind: u8, body: &[u8]| {
         let len = u8::try_from(8 + body.len()).unwrap_or(u8::MAX);
@@ -83,7 +83,8 @@ fn openflow_requests() -> Group {
     ]
 }
 
-/// A request for a reply of 1400 bytes, and replies with and without a message of a router.
+/// A path probe that requests a reply of 1400 bytes, and replies with and without the ICMP message
+/// of a router.
 fn probes() -> Group {
     let mac = [0x02, 0x77, 0x65, 0x66, 0x74, 0x01];
     let probe = |kind: u8, mtu: u16, router: &[u8]| {
@@ -111,7 +112,7 @@ fn probes() -> Group {
     ]
 }
 
-/// Messages of a DHCP client. The server of the target has the address 10.0.0.5 for it.
+/// Messages of a DHCP client. The server in the target assigns it the address 10.0.0.5.
 fn dhcp4_requests() -> Group {
     let message = |kind: u8, ciaddr: [u8; 4], options: &[u8]| {
         let mac = [2, 0, 0, 0, 0, 5];
@@ -137,7 +138,7 @@ fn dhcp4_requests() -> Group {
     ]
 }
 
-/// Messages of a DHCPv6 client. The MAC address of the target's server is 02:00:00:00:00:01.
+/// Messages of a DHCPv6 client. The server in the target has the MAC address 02:00:00:00:00:01.
 fn dhcp6_requests() -> Group {
     let association = [0, 3, 0, 12, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0];
     let server = [0, 2, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0, 1];
@@ -154,7 +155,7 @@ fn dhcp6_requests() -> Group {
     ]
 }
 
-/// Questions about the names `vm.example` and `4.0.0.10.in-addr.arpa`, and about another one.
+/// DNS queries for the names `vm.example` and `4.0.0.10.in-addr.arpa`, and for an unknown name.
 fn dns_questions() -> Group {
     let question = |name: &[u8], kind: u8, more: &[u8]| {
         let additional = u8::from(!more.is_empty());
@@ -172,7 +173,7 @@ fn dns_questions() -> Group {
     ]
 }
 
-/// Answers to health checks. The target puts acknowledgement numbers in.
+/// Replies to health checks. The target inserts the acknowledgement numbers.
 fn health_answers() -> Group {
     let ethernet = |kind: [u8; 2]| join(&[&[2, 0, 0, 0, 0, 2], &[2, 0, 0, 0, 0, 1], &kind]);
     let ipv4 = |protocol: u8, payload: &[u8], addresses: [u8; 8]| {
@@ -217,9 +218,9 @@ fn health_answers() -> Group {
     ]
 }
 
-/// Router solicitations: frames with and without a source address.
+/// Router solicitations in frames, with and without a source address.
 fn router_solicitations() -> Group {
-    // Services do not verify the checksum, as long as the packet is the guest's own.
+    // The switch's services do not verify the checksum of packets that guests on this host send.
     let frame = |src: &[u8; 16], options: &[u8]| {
         let dst = join(&[&[0xff, 2], &[0; 13], &[2]]);
         let len = 8 + options.len() as u8;
@@ -272,13 +273,13 @@ fn plain() -> Group {
     ]
 }
 
-/// An IPv4 frame with other flags and fragment offset.
+/// The IPv4 frame with `word` as its flags and fragment offset.
 fn fragment(mut frame: Vec<u8>, word: u16) -> Vec<u8> {
     frame[20..22].copy_from_slice(&word.to_be_bytes());
     frame
 }
 
-/// Frames whose keys have fields that those of [`plain`] frames lack.
+/// Frames whose keys contain fields that the keys of [`plain`] frames lack.
 fn keys() -> Group {
     let (tcp, udp) = (guest_tcp(GUESTS_V4), guest_udp(GUESTS_V6));
     let fragment_header = |offset: u8| join(&[&[UDP, 0, 0, offset, 0, 0, 0, 7], &udp[54..]]);
@@ -351,11 +352,11 @@ fn gres() -> Group {
     ]
 }
 
-/// Datapath 5001, egress port 4, ingress port 3.
+/// The STT context ID of datapath 5001, egress port 4, ingress port 3.
 const CONTEXT: u64 = 3 << 40 | 4 << 24 | 5001;
 
 fn stt_super_frame() -> Vec<u8> {
-    // IPv4 and TCP with a partial checksum, to be segmented at 1000 bytes.
+    // IPv4 and TCP with a partial checksum; the segment size is 1000 bytes.
     let guest = GUESTS_V4.tcp(1, 0x18, &[], &[0x5a; 2500]);
     stt(0b1110, 34, 1000, 0, CONTEXT, &guest)
 }
@@ -371,7 +372,7 @@ fn stts() -> Group {
     ]
 }
 
-/// `frame` as segments of 1400 bytes.
+/// `frame` as STT segments of 1400 bytes.
 fn stt_cut(ends: Ends, id: u32, frame: &[u8]) -> Vec<Vec<u8>> {
     let total = frame.len() as u16;
     let part =
@@ -392,7 +393,7 @@ fn stt_trains() -> Group {
     ]
 }
 
-/// A fragment of the datagram `ident`.
+/// A fragment of the datagram with the identification `ident`.
 fn fragment_of(ends: Ends, ident: u8, (offset, more): (u16, bool), payload: &[u8]) -> Vec<u8> {
     const FRAGMENT_HEADER: u8 = 44;
     let more = u16::from(more);
@@ -439,7 +440,7 @@ fn tagged() -> Group {
 }
 
 /// A virtio-net header of 12 bytes: flags, GSO type, header length, GSO size, checksum start and
-/// offset. The last byte selects a tunnel.
+/// offset. The last byte is unused by virtio-net and selects a tunnel.
 fn vnet(flags: u8, gso: u8, words: [u16; 4], tunnel: u8, frame: &[u8]) -> Vec<u8> {
     let words = words.map(u16::to_le_bytes).concat();
     join(&[&[flags, gso], &words, &[0, tunnel], frame])
@@ -463,7 +464,8 @@ fn offloads() -> Group {
     ]
 }
 
-/// Every plain frame, and a super-packet, with rewrites of which some apply to each.
+/// Every plain frame and a super-packet, each with rewrites. Some of the rewrites apply to each
+/// frame.
 fn rewrites() -> Group {
     use flow::Field;
     let sets = join(&[
@@ -503,7 +505,8 @@ fn segments() -> Group {
     ]
 }
 
-/// Packets of guests, answers to the translated address, and errors about the translated packet.
+/// Packets of guests, replies to the translated address, and ICMP errors about the translated
+/// packet.
 fn connections() -> Group {
     let (client, server) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
     let outside = Ends::V4(connections::NAT_V4, server);
@@ -681,7 +684,7 @@ fn flows() -> Group {
     .to_vec()
 }
 
-/// Each has a lookup that hits after the cache has changed.
+/// Steps for the megaflow cache. In each seed, a lookup hits after the cache has changed.
 fn megaflows() -> Group {
     use megaflows::step;
     let (put, delete, look_up) = (0, 1, 2);
@@ -706,7 +709,7 @@ fn megaflows() -> Group {
     ]
 }
 
-/// Schemas: that of the other two targets, and one with constraints.
+/// Two schemas: that of the other two database targets, and one with constraints.
 fn schemas() -> Group {
     let constraints = r#"{"name":"d","tables":{"T":{"isRoot":true,"maxRows":1,"indexes":[["a"]],
         "columns":{"a":{"type":{"key":{"type":"string","enum":["set",["x","y"]]}}},
@@ -716,7 +719,7 @@ fn schemas() -> Group {
     vec![("plain", database::SCHEMA.into()), ("constraints", constraints.into())]
 }
 
-/// What a server sends after the connection: the first byte is the size of the parts.
+/// Messages that a server sends after the connection. The first byte is the size of the parts.
 fn database_streams() -> Group {
     let whole = [
         r#"{"id":0,"error":"unknown method"}"#,
@@ -738,7 +741,7 @@ fn database_streams() -> Group {
     ]
 }
 
-/// Tables of an update for a replica with one row.
+/// The tables of an update, for a replica with one row.
 fn database_updates() -> Group {
     let row = database::ROW;
     let values = r#""s":"x\u00e4","i":-3,"r":1e3,"b":true,"u":["uuid","aaaaaaaa-0000-4000-8000-000000000009"],"is":["set",[1,5]],"m":["map",[["a",0.5],["k",2]]],"o":4"#;

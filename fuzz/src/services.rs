@@ -1,4 +1,4 @@
-//! Requests of guests to services of the switch.
+//! Targets: requests of guests to services of the switch.
 
 use flow::answer;
 use packet::PacketBuf;
@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::{EthernetPacket, MacAddr, NdOption, transport_offset};
 
-/// Asks a DHCP server. Its answer must be a message for the client that asked, whose options are
-/// whole. Returns whether there is an answer.
+/// Sends a request to a DHCP server. The reply must be a message for the requesting client, whose
+/// options are complete. Returns whether there is a reply.
 pub fn dhcp4(bytes: &[u8]) -> bool {
     let mut server = dhcp4::Server::new([10, 0, 0, 5].into());
     server.add(54, &[10, 0, 0, 1]);
@@ -29,8 +29,8 @@ pub fn dhcp4(bytes: &[u8]) -> bool {
     true
 }
 
-/// Asks a DHCPv6 server. Its answer must be a message for the client that asked, whose options are
-/// whole. Returns whether there is an answer.
+/// Sends a request to a DHCPv6 server. The reply must be a message for the requesting client, whose
+/// options are complete. Returns whether there is a reply.
 pub fn dhcp6(bytes: &[u8]) -> bool {
     let mac = MacAddr([2, 0, 0, 0, 0, 1]);
     let mut server = dhcp6::Server::new(mac, Some([0xfd77, 0, 0, 0, 0, 0, 0, 5].into()));
@@ -46,8 +46,8 @@ pub fn dhcp6(bytes: &[u8]) -> bool {
     true
 }
 
-/// Sends a frame to a router. It must answer with a frame whose headers can be parsed. Returns
-/// whether there is an answer.
+/// Sends a frame to a router. If it replies, the headers of the reply must be valid. Returns
+/// whether there is a reply.
 pub fn router(bytes: &[u8]) -> bool {
     let mut router = Router::new(AddressMode::Slaac, Preference::Medium);
     let link = NdOption::SourceLinkLayer(MacAddr([2, 0, 0, 0, 0, 1]));
@@ -60,7 +60,8 @@ pub fn router(bytes: &[u8]) -> bool {
     true
 }
 
-/// Asks a DNS server. Its answer must repeat the question. Returns whether there is an answer.
+/// Sends a query to a DNS server. The reply must repeat the question. Returns whether there is a
+/// reply.
 pub fn dns(bytes: &[u8]) -> bool {
     let mut records = Records::new(true);
     assert!(records.add("vm.example", "10.0.0.4 10.0.0.5 fd77::4"));
@@ -71,12 +72,12 @@ pub fn dns(bytes: &[u8]) -> bool {
     true
 }
 
-/// Makes a health check, and takes frames as its answers. The first byte selects the check: 0 is
-/// TCP, 1 HTTP over IPv6, 2 UDP. A frame follows its length in two bytes. The acknowledgement
-/// number that the probe expects is put into it, where it stands in these headers.
+/// Starts a health check, and gives it frames as replies. The first byte selects the check: 0 is
+/// TCP, 1 HTTP over IPv6, 2 UDP. Each frame is preceded by its length in two bytes. The expected
+/// acknowledgement number is inserted at the offset that it has in these headers.
 ///
-/// Whatever arrives, frames that leave have headers that can be parsed, and the check ends. Returns
-/// whether the backend is online.
+/// For all inputs, sent frames must have valid headers, and the check must end. Returns whether the
+/// backend is online.
 pub fn health(bytes: &[u8]) -> bool {
     let (&first, mut rest) = bytes.split_first().unwrap_or((&0, &[]));
     let path = || HttpPath::new("/").expect("a path");
@@ -100,7 +101,7 @@ pub fn health(bytes: &[u8]) -> bool {
     checker.set(BTreeMap::from([((), check)]), 0);
     let mut sent = checker.poll(10);
     let (_, probe) = sent.remove(0);
-    // Of a datagram, these bytes are not used.
+    // With UDP, these bytes are not used.
     let sequence = probe[l4 + 4..l4 + 8].first_chunk().map_or(0, |it| u32::from_be_bytes(*it));
     while let Some((length, after)) = rest.split_first_chunk() {
         let end = usize::from(u16::from_be_bytes(*length)).min(after.len());
@@ -112,7 +113,8 @@ pub fn health(bytes: &[u8]) -> bool {
                 acked.copy_from_slice(&sequence.wrapping_add(1).to_be_bytes());
             }
         } else {
-            // An ICMP error quotes the identification, the UDP checksum and the payload.
+            // An ICMP error must quote the identification, the UDP checksum and the payload of the
+            // probe.
             for (to, from) in [(l4 + 12, 18..20), (l4 + 34, l4 + 6..l4 + 16)] {
                 if let Some(quoted) = frame.get_mut(to..to + from.len()) {
                     quoted.copy_from_slice(&probe[from]);

@@ -1,7 +1,8 @@
-//! A host with a logical switch of every tunnel type: forwards frames between tunnels and guests.
+//! A host with a logical switch for each tunnel type. It forwards frames between tunnels and
+//! guests.
 //!
-//! The program of the host comes from a network file with a router and an access control list. Each
-//! frame is translated separately.
+//! The program of the host is compiled from a network file with a router and an access control
+//! list. Each frame is translated separately.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
@@ -18,19 +19,20 @@ use wire::{EthernetPacket, MacAddr};
 
 use crate::offload;
 
-/// The tunnel key of every switch.
+/// The tunnel key of every logical switch.
 pub const KEY: DatapathKey = DatapathKey(5001);
-/// The port for frames with tags.
+/// The port of frames with VLAN tags.
 const UPLINK: PortNo = Placement::UPLINK;
-/// The ports of the guests of this host: two on the shared switch, one behind the router.
+/// The ports of the guests on this host: two on the shared logical switch, one behind the router.
 const LOCAL_PORTS: [PortNo; 3] = [PortNo(1), PortNo(2), PortNo(3)];
-/// The MAC addresses that this host may use as source: its guests (for ARP replies) and its router.
+/// The MAC addresses that this host may use as a source: those of its guests (for ARP replies) and
+/// of its router.
 const OURS: [MacAddr; 5] = [mac(2), mac(3), mac(4), mac(0x11), mac(0x12)];
 
-/// The result of a frame: the number of copies and replies sent, or the drop reason.
+/// The result for a frame: the number of copies and replies that were sent, or the drop reason.
 pub type Outcome = Result<usize, DropReason>;
 
-/// The programs in the order of [`TunnelType::ALL`], and the known tags.
+/// The programs and the known VLAN tags of each tunnel type, in the order of [`TunnelType::ALL`].
 static PROGRAMS: LazyLock<Vec<(Program, TagLinks)>> = LazyLock::new(|| {
     TunnelType::ALL
         .into_iter()
@@ -38,7 +40,7 @@ static PROGRAMS: LazyLock<Vec<(Program, TagLinks)>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The program of a host, and its end points.
+/// A host with its program and its end points.
 pub struct Switch {
     tunnel: TunnelType,
     program: &'static Program,
@@ -57,7 +59,7 @@ pub fn spec(tunnel: TunnelType) -> TunnelSpec {
 }
 
 impl Switch {
-    /// A host that runs `tunnel`.
+    /// A host that uses `tunnel`.
     pub fn new(tunnel: TunnelType) -> Self {
         let mut endpoints = EndpointTable::new(49_152, 16_384);
         let v4 = |host| IpAddr::V4(Ipv4Addr::new(192, 0, 2, host));
@@ -79,18 +81,19 @@ impl Switch {
         remote
     }
 
-    /// Translates and executes a decapsulated frame. It must be delivered or dropped with a reason.
+    /// Translates and executes a decapsulated frame. The frame must be delivered, or dropped with a
+    /// reason.
     pub fn forward(&mut self, tunnel: &TunnelInfo, packet: &mut PacketBuf) -> Outcome {
         self.enter(Placement::tunnel_port(self.tunnel), Some(tunnel), packet)
     }
 
-    /// The same for a tagged frame of the underlay.
+    /// Translates and executes a tagged frame of the underlay.
     pub fn forward_tagged(&mut self, packet: &mut PacketBuf) -> Outcome {
         let (link, port) = self.links.decap(packet)?;
         self.enter(port, Some(&TunnelInfo::of_link(link)), packet)
     }
 
-    /// Translates and executes a frame from each local guest.
+    /// Translates and executes a frame as sent by each local guest.
     pub fn send(&mut self, packet: &PacketBuf) -> [Outcome; LOCAL_PORTS.len()] {
         LOCAL_PORTS.map(|port| self.enter(port, None, &mut packet.clone()))
     }
@@ -124,7 +127,7 @@ fn next_hop() -> NextHop {
     NextHop { source: mac(1), destination: mac(2) }
 }
 
-/// The network from the view of this host, `here`.
+/// The program of this host, which is called `here`.
 fn program(tunnel: TunnelType) -> Option<(Program, TagLinks)> {
     let network = Network::parse(&text(tunnel), "network.toml").ok()?;
     let here = network.host("here")?.index;
@@ -200,7 +203,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Frames from the underlay must not be sent back there, except replies and routed packets.
+    /// Frames from the underlay must not be sent back to it, except replies and routed packets.
     fn toward_underlay(&mut self, frame: &[u8]) {
         let ethernet = EthernetPacket::new_checked(frame).expect("a whole frame");
         assert!(

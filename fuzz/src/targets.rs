@@ -40,7 +40,7 @@ pub const ALL: [(&str, Body); 28] = [
     ("wire_frame", |bytes| _ = headers::frame(bytes)),
 ];
 
-/// The body of a target; `None` if there is no target of that name.
+/// The body of the target with this name; `None` if there is none.
 pub fn body(name: &str) -> Option<Body> {
     ALL.iter().find(|(target, _)| *target == name).map(|(_, body)| *body)
 }

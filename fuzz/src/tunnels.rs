@@ -1,7 +1,7 @@
-//! Decapsulates frames of the underlay and forwards them to the guests.
+//! Targets: decapsulates frames of the underlay and forwards them to the guests.
 //!
-//! The tunnel header is expected at a fixed offset, whatever the outer headers of a mutated frame
-//! say, so that every frame reaches the decapsulator.
+//! Mutated frames may have invalid outer headers. The tunnel header is then expected at a fixed
+//! offset, so that every frame reaches the decapsulator.
 
 use flow::{
     DecapOptions, Decapped, DropReason, OuterIp, TunnelInfo, TunnelKey, TunnelType, decap_stt,
@@ -20,9 +20,9 @@ use crate::switch::{Outcome, Switch};
 
 const KEYED: DecapOptions = DecapOptions { key: true, skip_checksum: false };
 const UDP_HEADER_LEN: usize = 8;
-/// Offset of the transport header in a plain IPv4 packet.
+/// The offset of the transport header in an IPv4 packet without options.
 const IPV4_L4: usize = 14 + 20;
-/// Offset of the traffic class in an IPv4 packet.
+/// The offset of the traffic class in an IPv4 packet.
 const IPV4_TOS: usize = 14 + 1;
 
 /// VXLAN (RFC 7348).
@@ -55,13 +55,14 @@ pub fn geneve(frame: &[u8]) -> Outcome {
 /// GRE with key (RFC 2784, RFC 2890).
 pub fn gre(frame: &[u8]) -> Outcome {
     let mut bytes = behind(frame, 0).to_vec();
-    // Mutated packets rarely have a right checksum.
+    // Mutated packets rarely have a correct checksum, so it is fixed.
     if GrePacket::new_checked(&bytes[..]).is_ok_and(|packet| packet.checksum().is_some()) {
         GrePacket::new_unchecked(&mut bytes[..]).fill_checksum();
     }
     let header = GrePacket::new_checked(&bytes[..]).and_then(|packet| GreRepr::parse(&packet));
     if let Ok(repr) = header {
-        // The checksum is not part of the header value: it also covers the payload.
+        // The checksum is not part of the parsed header, because it also covers the payload. So it
+        // is computed again.
         let reparse = |packet: &GrePacket<&[u8]>| {
             let mut summed = packet.into_inner().to_vec();
             if packet.checksum().is_some() {
@@ -76,7 +77,7 @@ pub fn gre(frame: &[u8]) -> Outcome {
     deliver(TunnelType::Gre, traffic_class(frame), &bytes, decapped)
 }
 
-/// STT in one segment (draft-davie-stt).
+/// STT, with frames in one segment (draft-davie-stt).
 pub fn stt(frame: &[u8]) -> Outcome {
     let bytes = behind(frame, 0);
     let segment = SttSegmentPacket::new_checked(bytes);
@@ -84,7 +85,7 @@ pub fn stt(frame: &[u8]) -> Outcome {
         assert_round_trip!(SttSegmentPacket, bytes, repr, SttSegmentRepr::parse);
     }
     let mut packet = PacketBuf::from_bytes(frame);
-    // A mutated packet hardly ever has the right checksum.
+    // A mutated packet rarely has a correct checksum, so it is not verified.
     packet.offload.checksum = Checksum::Verified;
     if strip_stt_segment(&mut packet).is_err() {
         packet = PacketBuf::from_bytes(bytes.get(20..).unwrap_or_default());
@@ -104,13 +105,13 @@ fn stt_header(bytes: &[u8]) {
     }
 }
 
-/// Frames with one or two tags, on a host with a VLAN and on one with QinQ.
+/// Frames with one or two VLAN tags, on a host with VLAN and on a host with QinQ.
 pub fn tagged(frame: &[u8]) -> Outcome {
     let forward = |tunnel| Switch::new(tunnel).forward_tagged(&mut PacketBuf::from_bytes(frame));
     forward(TunnelType::Vlan).or_else(|_| forward(TunnelType::QinQ))
 }
 
-/// The tunnel header in `frame`, `skip` bytes after the start of the transport header.
+/// The part of `frame` that starts `skip` bytes after the beginning of the transport header.
 fn behind(frame: &[u8], skip: usize) -> &[u8] {
     let l4 = wire::transport_offset(frame).ok().and_then(|located| located.l4).unwrap_or(IPV4_L4);
     frame.get(l4 + skip..).unwrap_or_default()
@@ -120,7 +121,8 @@ fn traffic_class(frame: &[u8]) -> u8 {
     frame.get(IPV4_TOS).copied().unwrap_or_default()
 }
 
-/// Checks that an accepted packet has a valid header, and that the key comes from it.
+/// Checks that an accepted packet has a valid header, and that its tunnel key is the one in the
+/// header.
 fn checked(
     outcome: Result<Decapped, DropReason>,
     key: Result<u32, ParseError>,

@@ -1,16 +1,16 @@
-//! Runs each target with changed seeds. The inputs are the same in every run. libFuzzer, which
-//! `cargo xtask fuzz` builds, searches for inputs that reach new code; this test does not.
+//! Runs each target with mutated seeds. The inputs are the same in every run. Unlike this test,
+//! libFuzzer (`cargo xtask fuzz`) searches for inputs that reach new code.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use weft_fuzz::seeds;
 use weft_fuzz::targets;
 
-/// Inputs for each target.
+/// The number of inputs for each target.
 const INPUTS: u64 = 2000;
 /// The maximum length of an input in bytes.
 const MAX_LEN: usize = 1 << 14;
-/// Bytes that are often limits.
+/// Byte values that often are limits or have a special meaning.
 const LIMITS: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, b'{', b'"', b'\n'];
 
 /// A generator of pseudorandom numbers: SplitMix64.
@@ -31,7 +31,7 @@ impl Random {
         start..start + self.below(bytes.len() - start + 1)
     }
 
-    /// Changes an input in one place. `other` is another seed of the target.
+    /// Changes an input at one position. `other` is another seed of the same target.
     fn change(&mut self, input: &mut Vec<u8>, other: &[u8]) {
         let place = self.below(input.len() + 1);
         match self.below(6) {

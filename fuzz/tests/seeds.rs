@@ -93,8 +93,9 @@ fn super_packets_are_segmented_when_the_offload_is_a_seed() {
 #[test]
 fn fields_are_rewritten_and_replies_made_when_the_frame_is_a_seed() {
     for seed in seeds_of("execute") {
-        // Rewrites: destination MAC, an IP address and TTL, a port. Replies: ARP or neighbour
-        // advertisement, an ICMP error (not to an ICMP error), a TCP reset or an SCTP ABORT.
+        // The rewrites set the destination MAC address, an IP address and TTL, and a port. The
+        // replies are an ARP reply or neighbour advertisement, an ICMP error (not for an ICMP
+        // error), and a TCP reset or an SCTP ABORT.
         let expected = match seed.name {
             "arp-request" => (2, 0),
             "ipv4-echo" | "ipv6-advertisement" | "ipv6-solicitation" => (3, 2),
@@ -238,6 +239,6 @@ fn health_seeds_decide_about_the_backend() {
         let is_good = ["accepted", "http"].contains(&seed.name);
         assert_eq!(services::health(&seed.bytes), is_good, "{}", seed.name);
     }
-    // Silence is a success of UDP alone.
+    // A missing reply is a success only with UDP.
     assert!(!services::health(&[0]) && services::health(&[2]));
 }

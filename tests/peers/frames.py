@@ -1,6 +1,6 @@
 """Makes and parses frames with scapy, and prints one JSON object per line.
 
-    frames.py write    makes frames of every kind: {"name", "frame", "layers"}
+    frames.py write    makes frames of every type: {"name", "frame", "layers"}
     frames.py read     reads frames in hexadecimal, one per line: {"layers", "whole"}
 
 "layers" contains the fields as scapy parses them, with the field names of the test that reads them. "whole" is true if
@@ -107,7 +107,7 @@ def tcp(p, layers):
 
 
 def option_data(name, kind, value):
-    """The bytes of a TCP option. Scapy parses the values of options that it knows."""
+    """The bytes of a TCP option. Scapy parses the values of options that it supports."""
     form = TCPOptions[0].get(kind, (name, None))[1]
     if name in ("NOP", "SAckOK"):
         return b""
@@ -169,7 +169,7 @@ def icmpv6(p, layers):
 
 
 def nd_options(p):
-    """Option by option, because scapy stops at the first that it does not know."""
+    """The options one by one, because scapy stops at the first one that it does not support."""
     data, options = received(p), []
     while data:
         length = 8 * data[1]
@@ -230,7 +230,7 @@ def is_icmpv6(layer):
 
 
 class Layers(dict):
-    """Handles all ICMPv6 classes alike: scapy has one class per ICMPv6 type."""
+    """Handles all ICMPv6 classes in the same way: scapy has one class per ICMPv6 type."""
 
     def get(self, layer, default=None):
         return icmpv6 if is_icmpv6(layer) else dict.get(self, layer, default)
@@ -392,7 +392,7 @@ def extension_chains():
 
 
 def ip_packets():
-    """Yields a name and an IP packet for every kind except tunnels.
+    """Yields a name and an IP packet for every packet type except tunnels.
 
     No packet has a source route: its checksum covers the final address, not the destination in the header.
     """
@@ -426,7 +426,7 @@ def ip_packets():
 
 
 def plain_frames():
-    """Yields a name and a frame for every kind except tunnels."""
+    """Yields a name and a frame for every frame type except tunnels."""
     yield "ethernet", ether() / Raw(noise()) if number(1) else Ether(src=mac(), dst=mac(), type=0x88b5) / Raw(b"x")
     for _ in range(4):
         yield "ethernet", Ether(src=mac(), dst=mac(), type=0x88b5) / Raw(random.randbytes(40))

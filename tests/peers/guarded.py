@@ -2,9 +2,10 @@
 
     guarded.py SRC_MAC DST_MAC [SRC_MAC DST_MAC]...
 
-{"src", "dst", "name", "trust", "frames"}: "src" and "dst" are the MAC addresses; "frames" is a list of pairs of a frame in hexadecimal and the drop reason of a frame that
-comes from a port without trust; null for a frame that passes. "trust" is the kind of trust that lets all frames pass
-except those of the reason "malformed"; null if no frame is dropped.
+An object is {"src", "dst", "name", "trust", "frames"}: "src" and "dst" are the MAC addresses. "frames" is a list of
+pairs: a frame in hexadecimal, and the drop reason of this frame from a port without trust, or null if it passes.
+"trust" is the protocol for which a port must be trusted, so that all frames pass except those of the reason
+"malformed"; null if no frame is dropped.
 """
 
 import json
@@ -34,7 +35,7 @@ def link_local(mac):
 
 
 class Serial:
-    """Numbers that make every frame unlike all others."""
+    """Serial numbers, so that no two frames are equal."""
 
     def __init__(self):
         self.last = 0
@@ -69,7 +70,7 @@ def options():
 
 
 def behind(headers, upper):
-    """Puts extension headers between the IPv6 header and `upper`, whose checksum stays right."""
+    """Puts extension headers between the IPv6 header and `upper`, whose checksum stays correct."""
     packet = upper
     for header in reversed(headers):
         packet = header / packet
@@ -111,7 +112,7 @@ def tagged(tags, frame):
 
 
 def disguised(make, reason):
-    """The same message in other Ethernet framing."""
+    """Yields the message in other Ethernet framings: behind tags and in SNAP."""
     def framed(frame):
         return [(frame, reason)]
 

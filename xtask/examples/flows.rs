@@ -1,11 +1,12 @@
-//! Many UDP flows between two hosts, for `cargo xtask deb-test`. Counts lost datagrams.
+//! Sends many UDP flows between two hosts and counts lost datagrams, for `cargo xtask deb-test`.
 //!
 //!     flows LOCAL REMOTE SOURCES RATE
 //!
-//! Runs at both ends. Sends RATE datagrams a second from SOURCES ports of the address LOCAL to each
-//! of 50 ports of REMOTE in turn, and receives those of the other end. A line of the standard input
-//! begins a window, and the next line ends it. 10 s later this prints how many datagrams of that
-//! window it has sent and received, and the longest time in milliseconds between two received ones.
+//! The program runs on both hosts. It sends RATE datagrams per second from SOURCES ports of the
+//! address LOCAL to each of 50 ports of REMOTE in turn, and receives the datagrams of the other
+//! host. A line on standard input starts a window, and the next line ends it. 10 s later the
+//! program prints how many datagrams of that window it has sent and received, and the longest time
+//! in milliseconds between two received ones.
 
 use std::io::{self, BufRead};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -14,25 +15,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The first port that datagrams come from.
+/// The first source port of datagrams.
 const FIRST_SOURCE: u16 = 20_000;
-/// The ports that datagrams go to.
+/// The destination ports of datagrams.
 const DESTINATIONS: std::ops::Range<u16> = 30_000..30_050;
-/// Datagrams that are sent without a pause.
+/// The number of datagrams that are sent without a pause.
 const BURST: u64 = 10;
-/// How long a datagram may be on its way.
+/// How long a datagram may be in flight.
 const LATEST: Duration = Duration::from_secs(10);
-/// The payload of a datagram is the number of its window, or this.
+/// The payload of a datagram outside of a window. Within a window, it is the window's number.
 const NO_WINDOW: u8 = u8::MAX;
 
 struct Shared {
     window: AtomicU8,
-    /// Datagrams sent in this window.
+    /// The number of datagrams sent in this window.
     sent: AtomicU64,
     received: Mutex<Received>,
 }
 
-/// What has arrived of one window.
+/// The datagrams of one window that have arrived.
 struct Received {
     window: u8,
     datagrams: u64,
@@ -51,7 +52,7 @@ impl Shared {
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The other end may have begun the window before this one.
+    /// Counts a datagram. The other host may have started the window before this one.
     fn receive(&self, window: u8) {
         let mut received = self.received();
         if received.window != window {
@@ -113,13 +114,13 @@ fn send(sockets: &[UdpSocket], remote: IpAddr, rate: u64, shared: &Shared) {
     loop {
         let window = shared.window.load(Ordering::Acquire);
         for (socket, to) in flows.by_ref().take(BURST as usize) {
-            // A datagram that the kernel refuses to send counts as lost.
+            // Errors are ignored: a datagram that the kernel does not send counts as lost.
             let _ = socket.send_to(&[window], to);
             if window != NO_WINDOW {
                 shared.sent.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // A sender that was late does not send more later.
+        // A sender that was delayed does not catch up.
         due = (due + Duration::from_secs(BURST) / rate as u32).max(Instant::now());
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }

@@ -1,7 +1,8 @@
-//! `cargo xtask advisories`: known vulnerabilities of the crates in Cargo.lock, by cargo-deny and
-//! RustSec's database.
+//! `cargo xtask advisories`: checks the crates in Cargo.lock for known vulnerabilities, with
+//! cargo-deny and RustSec's database.
 //!
-//! CI does not fetch the database. It checks that Cargo.lock is the one that was checked last.
+//! CI does not fetch the database. It only checks that Cargo.lock has not changed since the last
+//! check.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,11 @@ use crate::run::{cargo, run, target_dir};
 
 const VERSION: &str = "0.20.2";
 const DATABASE: &str = "https://github.com/RustSec/advisory-db";
-/// What was checked last: the object identifier of Cargo.lock in git, and the database's commit.
+/// The file that records the last check: the git object identifier of Cargo.lock, and the commit of
+/// the database.
 const CHECKED: &str = "packaging/advisories.checked";
 
-/// Which database.
+/// The options of `cargo xtask advisories`.
 #[derive(Args)]
 pub struct Options {
     /// A git clone of RustSec's advisory-db [default: the one on GitHub]
@@ -25,10 +27,9 @@ pub struct Options {
     database: Option<PathBuf>,
 }
 
-/// Checks the crates, and notes in `packaging/advisories.checked` that this was done.
+/// Checks the crates, and records this in `packaging/advisories.checked`.
 ///
-/// # Errors
-/// A crate has an advisory or was yanked; cargo-deny prints which, and what to do.
+/// A crate has an advisory or was yanked. cargo-deny prints the crate and the remedy.
 pub fn check(options: &Options) -> Result<()> {
     let target = std::path::absolute(target_dir())?;
     let root = target.join(format!("cargo-deny-{VERSION}"));
@@ -50,7 +51,8 @@ pub fn check(options: &Options) -> Result<()> {
     fs::write(&settings, text).with_context(|| settings.display().to_string())?;
     let mut deny = Command::new(program);
     if let Some(directory) = &options.database {
-        // cargo-deny accepts no local address, but follows git's settings.
+        // cargo-deny accepts no local path, but it uses git's settings, which can redirect the
+        // address.
         let directory = fs::canonicalize(directory).context(directory.display().to_string())?;
         deny.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_VALUE_0", DATABASE);
         deny.env("GIT_CONFIG_KEY_0", format!("url.file://{}.insteadOf", directory.display()));
@@ -66,8 +68,7 @@ pub fn check(options: &Options) -> Result<()> {
 
 /// Checks that Cargo.lock has not changed since its crates were checked.
 ///
-/// # Errors
-/// It has changed.
+/// Cargo.lock has changed.
 pub fn is_checked() -> Result<()> {
     let checked = fs::read_to_string(CHECKED).context(CHECKED)?;
     ensure!(

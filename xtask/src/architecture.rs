@@ -13,17 +13,17 @@ use crate::run::{run, target_dir};
 const RUST_ARM64: &str = "aarch64-unknown-linux-gnu";
 pub const GNU_ARM64: &str = "aarch64-linux-gnu";
 
-/// An architecture, by its name in Debian.
+/// A processor architecture, with Debian's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Architecture {
-    /// That of the machine that builds.
+    /// The architecture of the build machine.
     Amd64,
     /// Cross-compiled.
     Arm64,
 }
 
 impl Architecture {
-    /// What Rust calls it.
+    /// The target triple of the architecture in Rust.
     pub fn triple(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-gnu",
@@ -31,7 +31,7 @@ impl Architecture {
         }
     }
 
-    /// The packages of Debian that compile for it.
+    /// The Debian packages that compile for this architecture.
     pub fn packages(self) -> Vec<&'static str> {
         match self {
             Self::Amd64 => packages::BUILD.to_vec(),
@@ -39,7 +39,7 @@ impl Architecture {
         }
     }
 
-    /// `name` in the target directory, a directory of its own for each architecture.
+    /// The directory `name` in the target directory, with a separate one for each architecture.
     pub fn output(self, name: &str) -> PathBuf {
         target_dir().join(match self {
             Self::Amd64 => name.to_owned(),
@@ -47,7 +47,7 @@ impl Architecture {
         })
     }
 
-    /// Where cargo puts the programs of the release.
+    /// The directory in which cargo writes the programs of the release.
     pub fn released(self) -> PathBuf {
         match self {
             Self::Amd64 => target_dir().join("release"),
@@ -55,10 +55,9 @@ impl Architecture {
         }
     }
 
-    /// Makes a command of cargo compile for it.
+    /// Makes a cargo command compile for this architecture.
     ///
-    /// # Errors
-    /// Rust's standard library for it cannot be installed.
+    /// Rust's standard library for the architecture cannot be installed.
     pub fn configure(self, cargo: &mut Command) -> Result<()> {
         if self == Self::Arm64 {
             run(Command::new("rustup").args(["target", "add", RUST_ARM64]))?;
@@ -69,7 +68,7 @@ impl Architecture {
         Ok(())
     }
 
-    /// A program of GNU binutils for it.
+    /// A command of GNU binutils for this architecture.
     pub fn binutil(self, name: &str) -> Command {
         match self {
             Self::Amd64 => Command::new(name),
@@ -77,7 +76,7 @@ impl Architecture {
         }
     }
 
-    /// The command that runs `debian/rules binary` for it.
+    /// The command that runs `debian/rules binary` for this architecture.
     pub fn rules(self) -> Command {
         let rules = "debian/rules binary";
         let mut command = Command::new("dpkg-architecture");

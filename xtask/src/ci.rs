@@ -1,4 +1,4 @@
-//! All that CI checks, in order. A failed step does not hide what the later ones would say.
+//! Runs all checks of CI, in order. After a failed step, the later steps still run.
 
 use std::fs;
 use std::panic::resume_unwind;
@@ -12,17 +12,17 @@ use crate::architecture::Architecture;
 use crate::run::{Background, run};
 use crate::{advisories, book, demo, deps, exact, lint, packages, prose, sbom, test};
 
-/// The sum of the whole run.
+/// The totals of the whole run.
 #[derive(Default)]
 struct Tally {
     passed: usize,
     failed: usize,
-    /// A line for each step.
+    /// The result of each step, in one line.
     steps: Vec<String>,
 }
 
 impl Tally {
-    /// Announces a step, runs it and notes how it ended.
+    /// Announces a step, runs it and records its result.
     fn step(&mut self, name: &str, task: impl FnOnce() -> Result<()>) {
         let passed = self.announce(name, task);
         self.passed += usize::from(passed);
@@ -34,7 +34,7 @@ impl Tally {
         let (start, used) = (Instant::now(), processor_time());
         let result = task();
         let used = processor_time().saturating_sub(used);
-        // Processor time of what runs in the background counts in the step during which it ends.
+        // Processor time of a background process counts for the step during which the process ends.
         let elapsed = format!("{}, {} of processor time", seconds(start.elapsed()), seconds(used));
         self.end(name, &result, &elapsed)
     }
@@ -88,8 +88,8 @@ pub fn ci() -> Result<()> {
         result
     });
     tally.passed += counts.passed;
-    // A run that failed in some other way (it did not compile, it skipped tests) counts as one
-    // failure.
+    // A run that failed in another way (for example, it did not compile or it skipped tests) counts
+    // as one failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
     let [release, gate, packages] = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
     tally.step_beside("release", release);
@@ -134,7 +134,8 @@ fn count_and_package(release: Result<Background>, release_start: Instant) -> [Be
         let absent = || BesideTests::finish(Err(anyhow!("there is no release")), start);
         return [release, absent(), absent()];
     }
-    // Not `current_exe()`: a new build may have replaced the file, and then that path is wrong.
+    // `current_exe()` is not used: a new build may have replaced the file, and then its path is
+    // wrong.
     let mut deb = Command::new(std::env::args_os().next().unwrap_or_default());
     deb.arg("deb");
     let packages = Background::start(deb);
@@ -143,11 +144,11 @@ fn count_and_package(release: Result<Background>, release_start: Instant) -> [Be
     [release, gate, BesideTests::finish(packages, start)]
 }
 
-/// The processor time of all programs that this one has waited for, and of those that they waited
-/// for: `/proc/self/stat`, `cutime` and `cstime`, in the kernel's ticks of 10 ms.
+/// The processor time of all programs that this one has waited for, and of their descendants:
+/// `cutime` and `cstime` in `/proc/self/stat`, in the kernel's ticks of 10 ms.
 fn processor_time() -> Duration {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program ends with the last parenthesis, and may contain spaces.
+    // The program name ends with the last parenthesis, and may contain spaces.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
     let ticks: u64 = fields.skip(13).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
     Duration::from_millis(10 * ticks)

@@ -1,5 +1,5 @@
-//! `cargo xtask cni-walk`: the plugin `weft-cni` under `cnitool`, the program of the CNI project
-//! that acts as a container runtime.
+//! `cargo xtask cni-walk`: tests the plugin `weft-cni` with `cnitool`, the program of the CNI
+//! project that acts as a container runtime.
 
 use std::path::absolute;
 use std::process::Command;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::packages;
 use crate::run::{cargo, run, target_dir};
 
-/// The version of the CNI project, whose specification is 1.1.
+/// The version of the CNI project that provides `cnitool`. Its specification is 1.1.
 const CNITOOL: &str = "github.com/containernetworking/cni/cnitool@v1.3.0";
 
 /// Builds `cnitool` with Go, and runs the tests that use it.

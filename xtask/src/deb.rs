@@ -1,5 +1,5 @@
 //! `cargo xtask deb`: Debian packages of the release, assembled by debhelper from
-//! `packaging/debian`. ADR 0022 says why.
+//! `packaging/debian`. ADR 0022 explains this choice.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::architecture::Architecture;
 use crate::run::run;
 use crate::{demo, dist, lint, packages, sbom};
 
-/// What to package.
+/// The options of `cargo xtask deb`.
 #[derive(Args)]
 pub struct Options {
     /// The architecture of the packages
@@ -20,16 +20,16 @@ pub struct Options {
     arch: Architecture,
 }
 
-/// The pages of the book that are about the project itself.
+/// The pages of the documentation that are only about the development of the project.
 const NOT_SHIPPED: [&str; 3] = ["SUMMARY.md", "adding-a-field.md", "adding-a-tunnel.md"];
 
-/// What packages are made from, besides `packaging/debian` and the documents.
+/// The files from which packages are built, in addition to `packaging/debian` and the documents.
 #[derive(Debug)]
 pub struct Inputs {
     architecture: Architecture,
     /// The directory of the stripped programs and their debug information.
     programs: PathBuf,
-    /// The directory of the man pages and the completions of shells.
+    /// The directory of the man pages and the shell completions.
     reference: PathBuf,
     /// The bill of materials.
     materials: PathBuf,
@@ -45,13 +45,13 @@ impl Inputs {
     }
 }
 
-/// Makes the packages that `options` name.
+/// Builds the packages for the architecture in `options`.
 pub fn make(options: &Options) -> Result<()> {
     deb(options.arch).map(drop)
 }
 
-/// Makes the packages, checks them, and returns their paths. The bytes depend only on the inputs:
-/// they are assembled twice, and compared.
+/// Builds the packages, checks them, and returns their paths. Their bytes depend only on the
+/// inputs: the packages are assembled twice, and compared.
 pub fn deb(architecture: Architecture) -> Result<Vec<PathBuf>> {
     let inputs = Inputs::build(architecture)?;
     let version = version()?;
@@ -70,14 +70,14 @@ pub fn deb(architecture: Architecture) -> Result<Vec<PathBuf>> {
         println!("{}: {} bytes", one.display(), fs::metadata(one)?.len());
     }
     let mut lintian = Command::new("lintian");
-    // Whether the check runs as root does not matter. Debian's archive would have bug numbers.
+    // The check may run as root. The changelog closes no Debian bug, so this is not checked.
     lintian.args(["--allow-root", "--fail-on", "error,warning"]).args(&made);
     run(&mut lintian)?;
     Ok(made)
 }
 
-/// The version of the packages: that of the workspace if the commit has its tag. Otherwise it sorts
-/// before that, and after those of earlier commits.
+/// The version of the packages. It is that of the workspace if the commit has the tag of this
+/// version. Otherwise it sorts before that version, and after the versions of earlier commits.
 pub fn version() -> Result<String> {
     let release = env!("CARGO_PKG_VERSION");
     let tags = git(&["tag", "--points-at", "HEAD"])?;
@@ -97,7 +97,7 @@ fn git(arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// Makes packages in `directory`, which is emptied first. Returns their paths, sorted.
+/// Assembles packages in `directory`, which is emptied first. Returns their paths, sorted.
 pub fn assemble(inputs: &Inputs, version: &str, directory: &Path) -> Result<Vec<PathBuf>> {
     if directory.exists() {
         fs::remove_dir_all(directory).with_context(|| directory.display().to_string())?;
@@ -106,7 +106,7 @@ pub fn assemble(inputs: &Inputs, version: &str, directory: &Path) -> Result<Vec<
     fill(inputs, version, &tree)?;
     let mut rules = inputs.architecture.rules();
     rules.current_dir(&tree).env("OUTPUT", directory);
-    // All times in the packages are at most this one.
+    // No time stamp in the packages is later than this.
     rules.env("SOURCE_DATE_EPOCH", git(&["log", "-1", "--format=%ct"])?);
     run(&mut rules)?;
     let mut made: Vec<_> = files(directory)?;
@@ -114,7 +114,7 @@ pub fn assemble(inputs: &Inputs, version: &str, directory: &Path) -> Result<Vec<
     Ok(made)
 }
 
-/// Copies everything that debhelper needs into `tree`.
+/// Copies all files that debhelper needs into `tree`.
 fn fill(inputs: &Inputs, version: &str, tree: &Path) -> Result<()> {
     let Inputs { programs, reference, materials, .. } = inputs;
     let into = |directory: &str, files: &[PathBuf]| copy(files, &tree.join(directory));

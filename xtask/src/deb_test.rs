@@ -1,5 +1,5 @@
-//! `cargo xtask deb-test`: the packages in a booted Debian with its own kernel and systemd, under
-//! QEMU. `packaging/test.sh` runs in that machine.
+//! `cargo xtask deb-test`: tests the packages in a booted Debian with its own kernel and systemd,
+//! under QEMU. `packaging/test.sh` runs in that machine.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -15,17 +15,17 @@ use crate::demo::commit;
 use crate::packages;
 use crate::run::{cargo, run, show, target_dir};
 
-/// What the machine has besides Debian's minimum: what an operator's host has, and the tools of the
-/// test. Nothing is downloaded while the test runs.
+/// The packages of the machine in addition to a minimal Debian: those of a typical host, and the
+/// tools of the test. Nothing is downloaded while the test runs.
 const IN_THE_MACHINE: &str = "dbus,initramfs-tools,iproute2,iputils-ping,kmod,linux-image-amd64,\
                               nftables,openvswitch-switch,ovn-central,procps,prometheus,\
                               systemd-sysv,udev,zstd";
 /// The script that prepares a fresh Debian; its argument is the root directory.
 const PREPARE: &str = "packaging/machine.sh";
-/// The longest run of the machine, in seconds.
+/// The time limit of the machine, in seconds.
 const LIMIT_S: &str = "5400";
 
-/// What to test.
+/// The options of `cargo xtask deb-test`.
 #[derive(Args)]
 pub struct Options {
     /// Upgrade from the packages in this directory, such as those of an earlier commit. Without it,
@@ -40,7 +40,7 @@ pub struct Options {
     log: Option<PathBuf>,
 }
 
-/// Makes the packages, boots the machine, and runs the test in it.
+/// Builds the packages, boots the machine, and runs the test in it.
 pub fn test(options: &Options) -> Result<()> {
     packages::ensure(&[&packages::BUILD[..], &packages::DEB, &packages::DEB_TEST].concat())?;
     let directory = std::path::absolute(target_dir())?.join("deb-test");
@@ -79,13 +79,13 @@ pub fn test(options: &Options) -> Result<()> {
     }
 }
 
-/// Builds the program that sends many flows. It needs only what weft needs.
+/// Builds the program that sends many flows. It needs only the libraries that weft needs.
 fn flows() -> Result<PathBuf> {
     run(&mut cargo(&["build", "--package", "xtask", "--example", "flows"]))?;
     Ok(target_dir().join("debug/examples/flows"))
 }
 
-/// What was run, when and of what.
+/// The first line of the log: the date, the commit, and the command.
 fn header(options: &Options) -> Result<String> {
     let date = Command::new("date").args(["-u", "+%Y-%m-%dT%H:%MZ"]).output().context("date")?;
     let date = String::from_utf8_lossy(&date.stdout).trim().to_owned();
@@ -98,7 +98,7 @@ fn header(options: &Options) -> Result<String> {
     Ok(format!("{date}, commit {commit}, cargo xtask deb-test --packets {packets}, from {from}"))
 }
 
-/// A Debian that has never been booted.
+/// A Debian system that has never been booted.
 struct Machine {
     root: PathBuf,
     image: PathBuf,
@@ -123,7 +123,8 @@ impl Machine {
         Ok(Self { root, image, console })
     }
 
-    /// Boots, prints what the test says, and adds it to `log`. Neither disk keeps its changes.
+    /// Boots the machine, prints the output of the test, and adds it to `log`. Changes of both
+    /// disks are discarded.
     fn run(&self, disk: &Path, log: &mut Vec<String>) -> Result<()> {
         let boot = self.root.join("boot");
         let of_kernel = |prefix: &str| -> Result<PathBuf> {
@@ -161,7 +162,7 @@ impl Machine {
     }
 }
 
-/// A file system of `size` with the contents of a directory.
+/// Creates a file system image of `size` with the contents of a directory.
 fn make_image(directory: &Path, image: &Path, size: &str) -> Result<()> {
     let unfinished = image.with_extension("unfinished");
     File::create(&unfinished).with_context(|| unfinished.display().to_string())?;

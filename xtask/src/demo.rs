@@ -1,4 +1,4 @@
-//! The demo: build, then become `weft demo`.
+//! The demo: builds weft, then replaces this process by `weft demo`.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -28,15 +28,16 @@ pub fn demo(options: &Options) -> Result<()> {
     Err(command(&arguments).exec()).context("cannot start weft")
 }
 
-/// The command that runs the demo of the released weft, by sudo for a user who has it.
+/// The command that runs the demo of the released weft, with sudo if the user may use it.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = as_root(released());
     command.arg("demo").args(arguments);
     command
 }
 
-/// Builds `weft`, `weft-bench` and `weft-cni` with the release profile; returns the path of `weft`,
-/// beside which the others are. All tasks build the same, so that one does not rebuild for another.
+/// Builds `weft`, `weft-bench` and `weft-cni` with the release profile. Returns the path of `weft`;
+/// the others are in the same directory. All tasks build the same set, so that no task rebuilds for
+/// another one.
 pub fn build_released() -> Result<PathBuf> {
     run(&mut release_build())?;
     Ok(released())
@@ -47,7 +48,7 @@ pub fn release_build() -> Command {
     let mut build = cargo(&["build", "--release"]);
     build.args(["--package", "weft", "--package", "bench", "--package", "cni"]);
     if let Some(commit) = commit() {
-        // Reports name it: a figure without its commit cannot be repeated.
+        // Reports contain the commit, because a figure can only be reproduced with its commit.
         build.env("WEFT_COMMIT", commit);
     }
     build
@@ -58,8 +59,8 @@ pub fn released() -> PathBuf {
     target_dir().join("release/weft")
 }
 
-/// The command that runs `program` as root, by sudo for a user who has it. Without any root, the
-/// program itself says what is missing and how to get it.
+/// The command that runs `program` as root, with sudo if the user may use it. If root is
+/// unavailable, the program itself reports what is missing and how to get it.
 pub fn as_root(program: PathBuf) -> Command {
     match root() {
         Root::Already | Root::Unreachable => Command::new(program),
@@ -71,7 +72,7 @@ pub fn as_root(program: PathBuf) -> Command {
     }
 }
 
-/// The commit in the work tree, with `-dirty` when the tree differs from it; `None` outside a
+/// The commit of the work tree, followed by `-dirty` if the tree has changes; `None` outside of a
 /// repository.
 pub fn commit() -> Option<String> {
     let describe = ["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"];

@@ -1,8 +1,9 @@
-//! The direction of dependencies, where `unsafe` may be, and that examples are tested.
+//! Checks the direction of dependencies, the use of `unsafe`, and that examples are tested.
 //!
-//! The first two rules have one source: the table of crates in ARCHITECTURE.md, in packet order. A
-//! crate may use only crates above it; one whose rules say `dev-dependency only` may be used by the
-//! tests of any crate and by nothing else; one whose rules do not mention `unsafe` forbids it.
+//! The table of crates in ARCHITECTURE.md, in packet order, defines the first two rules. A crate
+//! may use only crates that precede it in the table. A crate whose rules say `dev-dependency only`
+//! may be used only by tests, but by those of any crate. A crate whose rules do not mention
+//! `unsafe` forbids it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +13,14 @@ use serde_json::Value;
 
 use crate::run::{cargo, show, succeeded};
 
-/// The attribute by which the compiler holds a crate to having no `unsafe`.
+/// The attribute that makes the compiler reject `unsafe` in a crate.
 const FORBID: &str = "#![forbid(unsafe_code)]";
-/// A crate of tasks: it uses no crate of the product, and none uses it.
+/// The crate of tasks. It uses no crate of the product, and no crate uses it.
 const TASKS: &str = "xtask";
-/// The fuzz targets: they may use every crate, and none uses them.
+/// The crate of fuzz targets. It may use every crate, and no crate uses it.
 const FUZZ: &str = "weft-fuzz";
 
-/// A row of the table.
+/// A row of the table of crates.
 #[derive(Debug, PartialEq, Eq)]
 struct Rule {
     name: String,
@@ -27,20 +28,20 @@ struct Rule {
     dev_only: bool,
 }
 
-/// A member of the workspace, as cargo sees it.
+/// A member of the workspace, with data from cargo.
 #[derive(Debug)]
 struct Member {
     name: String,
-    /// Names of the members it uses, and whether only its tests do.
+    /// The names of the members that it uses, and whether only its tests use them.
     uses: Vec<(String, bool)>,
     /// The root files of its library and its programs.
     roots: Vec<String>,
-    /// The root file of its library, if the examples in its documentation are not tested. To test
-    /// them costs four seconds for each library, also for one without an example.
+    /// The root file of its library if the examples in its documentation are not tested. Testing
+    /// them takes four seconds for each library, even without examples.
     without_doctests: Option<String>,
 }
 
-/// Checks the workspace; every breach is named in the error.
+/// Checks the workspace. The error lists every violation.
 pub fn check() -> Result<()> {
     let text = fs::read_to_string("ARCHITECTURE.md").context("ARCHITECTURE.md")?;
     let rules = parse_table(&text)?;
@@ -62,7 +63,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// Reads the table between the marks `<!-- crates -->` and `<!-- /crates -->`.
+/// Parses the table between the marks `<!-- crates -->` and `<!-- /crates -->`.
 fn parse_table(text: &str) -> Result<Vec<Rule>> {
     let table = text
         .split_once("<!-- crates -->")
@@ -78,7 +79,7 @@ fn parse_table(text: &str) -> Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// Reads "| `name` | what it is | rules |".
+/// Parses a row "| `name` | what it is | rules |".
 fn parse_row(line: &str) -> Option<Rule> {
     let mut cells = line.trim().trim_matches('|').split('|').map(str::trim);
     let name = cells.next()?.strip_prefix('`')?.strip_suffix('`')?.to_owned();
@@ -90,7 +91,7 @@ fn parse_row(line: &str) -> Option<Rule> {
     })
 }
 
-/// Asks cargo for the members of the workspace.
+/// Gets the members of the workspace from cargo.
 fn members() -> Result<Vec<Member>> {
     let mut command = cargo(&["metadata", "--format-version=1", "--no-deps"]);
     show(&command);
@@ -125,7 +126,7 @@ fn string(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Names each file of `member` with an example that no test runs.
+/// Lists each file of `member` with an example that no test runs.
 fn untested_examples(member: &Member) -> Result<Vec<String>> {
     let Some(root) = &member.without_doctests else { return Ok(Vec::new()) };
     let sources = Path::new(root).parent().context("a library has a directory")?;
@@ -146,7 +147,7 @@ fn has_example(text: &str) -> bool {
         line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))
     });
     let fences = comments.filter_map(|line| line.trim_start().strip_prefix("```"));
-    // Each second fence ends a block.
+    // Every second fence ends a block.
     fences.step_by(2).any(|language| language != "text")
 }
 
@@ -167,7 +168,7 @@ fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Names every dependency of `member` that the table does not allow.
+/// Lists every dependency of `member` that the table does not allow.
 fn direction(member: &Member, rules: &[Rule]) -> Vec<String> {
     let place = |name: &str| rules.iter().position(|rule| rule.name == name);
     let Some(own) = place(&member.name) else {
@@ -193,7 +194,7 @@ fn direction(member: &Member, rules: &[Rule]) -> Vec<String> {
     member.uses.iter().filter_map(|(used, for_tests)| breach(used, *for_tests)).collect()
 }
 
-/// Names every root file of `member` that should forbid `unsafe` and does not.
+/// Lists every root file of `member` that should forbid `unsafe` and does not.
 fn unsafe_allowed(member: &Member, rules: &[Rule]) -> Result<Vec<String>> {
     if rules.iter().any(|rule| rule.name == member.name && rule.may_be_unsafe) {
         return Ok(Vec::new());

@@ -1,4 +1,5 @@
-//! `cargo xtask dist`: the release, stripped programs with their debug information beside them.
+//! `cargo xtask dist`: builds the release. It consists of stripped programs and separate debug
+//! information.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,12 @@ use crate::demo::release_build;
 use crate::packages;
 use crate::run::run;
 
-/// The most bytes of the stripped daemon for amd64.
+/// The maximum size of the stripped daemon for amd64, in bytes.
 const DAEMON_BYTES: u64 = 10_000_000;
 
 /// Builds `weft`, `weft-bench` and `weft-cni`, and writes them into `target/dist`, or into
-/// `target/dist-arm64`. Debuggers find the `.debug` files there by the name in each program's
-/// `.gnu_debuglink`. Returns the directory.
+/// `target/dist-arm64`. The `.debug` files are there too; debuggers find them by the name in each
+/// program's `.gnu_debuglink`. Returns the directory.
 pub fn dist(architecture: Architecture) -> Result<PathBuf> {
     packages::ensure(&architecture.packages())?;
     let mut build = release_build();
@@ -40,7 +41,7 @@ pub fn dist(architecture: Architecture) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Writes `program` without debug information to `stripped`, and that information beside it.
+/// Writes `program` without debug information to `stripped`, and the debug information next to it.
 fn strip(architecture: Architecture, program: &Path, stripped: &Path) -> Result<()> {
     let debug = stripped.with_extension("debug");
     let mut keep = architecture.binutil("objcopy");

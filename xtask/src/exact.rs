@@ -1,4 +1,5 @@
-//! The regression gate: instructions in an emulated machine, against the committed baseline.
+//! The regression gate: compares instruction counts from an emulated machine with the committed
+//! baseline.
 
 use std::fs;
 use std::process::Command;
@@ -11,9 +12,9 @@ use crate::demo::{build_released, released};
 use crate::packages::{self, GUEST_KERNEL};
 use crate::run::{run, target_dir};
 
-/// What our contenders cost, as committed.
+/// The committed instruction counts of weft's contenders.
 const BASELINE: &str = "docs/results/exact-baseline.json";
-/// What to do with the counts.
+/// The options of `cargo xtask exact-gate`.
 #[derive(Args, Default)]
 pub struct Options {
     /// Write the baseline anew in place of comparing with it
@@ -21,8 +22,8 @@ pub struct Options {
     update: bool,
 }
 
-/// Builds weft, counts the contenders of the baseline, and compares. A count above its tolerance is
-/// named. With `update`, counts all contenders of the gate.
+/// Builds weft, counts the contenders in the baseline, and compares. The error lists counts above
+/// their tolerance. With `update`, counts all contenders of the gate and writes a new baseline.
 pub fn gate(options: &Options) -> Result<()> {
     packages::ensure(&packages::all())?;
     packages::fetch_guest_kernel()?;
@@ -32,15 +33,15 @@ pub fn gate(options: &Options) -> Result<()> {
     }
     let mut command = count();
     command.arg("--ours");
-    // The committed baseline stays until everything is counted.
+    // The committed baseline is replaced only after everything has been counted.
     let counted = target_dir().join("exact-baseline.json");
     run(command.arg("--json").arg(&counted))?;
     fs::copy(&counted, BASELINE).with_context(|| format!("cannot write {BASELINE}"))?;
     Ok(())
 }
 
-/// The command that counts the contenders of the baseline and compares, with a release that was
-/// built before.
+/// The command that counts the contenders in the baseline and compares. It needs a release that has
+/// been built before.
 pub fn comparison() -> Result<Command> {
     let mut command = count();
     for contender in contenders_of_baseline()? {

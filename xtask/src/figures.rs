@@ -1,4 +1,4 @@
-//! [`Figures`]: what the scripts about OVN have measured, as a table or as JSON.
+//! [`Figures`]: the measurements of the scripts about OVN, as a table or as JSON.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::run::show;
 
-/// Figures by name and chassis, in the order of their names' first lines.
+/// Figures by name and chassis, in the order in which the names first occurred.
 #[derive(Default)]
 pub struct Figures {
     names: Vec<String>,
@@ -20,8 +20,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Runs a script to its end. Returns its figures, and whether it has passed. Prints what it
-    /// says, unless `is_quiet`.
+    /// Runs a script to its end. Returns its figures, and whether it has passed. Prints its output,
+    /// unless `is_quiet`.
     pub fn of(mut script: Command, is_quiet: bool) -> Result<(Self, bool)> {
         script.stdin(Stdio::null()).stdout(Stdio::piped());
         show(&script);
@@ -66,7 +66,7 @@ impl Figures {
         row("", &Clone::clone) + &rows.collect::<String>()
     }
 
-    /// An object for each chassis, with the values as text.
+    /// A JSON object for each chassis, with the values as strings.
     pub fn json(&self, commit: &str, command: &str) -> Value {
         let mut chassis = BTreeMap::<_, BTreeMap<_, _>>::new();
         for ((name, of), value) in &self.values {
@@ -76,7 +76,7 @@ impl Figures {
     }
 }
 
-/// Keeps the table in the file `log`, and removes the directory of a script that has passed.
+/// Writes the table to the file `log`, and removes the directory of a script that has passed.
 ///
 /// # Errors
 /// The script has failed, or a file cannot be written.

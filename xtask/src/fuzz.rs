@@ -1,9 +1,9 @@
 //! Coverage-guided fuzzing on stable Rust.
 //!
-//! libFuzzer needs the counters of LLVM's SanitizerCoverage, which stable rustc can insert by a
-//! pass named on its command line. There is no address sanitizer on stable, and no need of one:
-//! what is fuzzed is safe Rust, where a fault is a panic. Debug assertions and overflow checks are
-//! on (profile `fuzz`).
+//! libFuzzer needs the counters of LLVM's SanitizerCoverage. Stable rustc can insert them with a
+//! pass that is named on its command line. Stable rustc has no address sanitizer, and the targets
+//! do not need one: they test safe Rust, in which a fault is a panic. Debug assertions and overflow
+//! checks are enabled (profile `fuzz`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use crate::packages;
 use crate::run::{self, COMPILER_FLAGS, cargo, run, target_dir};
 use crate::test::host_triple;
 
-/// The directory of the seeds, which has one directory for each target.
+/// The directory of the seeds, with a subdirectory for each target.
 const CORPUS: &str = "fuzz/corpus";
-/// The processor time of a smoke over all targets, which run on two processors.
+/// The sum of all targets' run times in a short run, in seconds. Two targets run at a time.
 const SMOKE_SECONDS: u64 = 40;
 const COVERAGE_FLAGS: [&str; 7] = [
     "--cfg=fuzzing",
@@ -30,7 +30,7 @@ const COVERAGE_FLAGS: [&str; 7] = [
     "-Ccodegen-units=1",
 ];
 
-/// What to fuzz, and for how long. Without a limit: until a crash or Ctrl-C.
+/// The options of `cargo xtask fuzz`. Without a limit, a target runs until a crash or Ctrl-C.
 #[derive(Args, Default)]
 pub struct Options {
     /// The target; all of them in turn when not given
@@ -49,7 +49,7 @@ impl Options {
     }
 }
 
-/// Fuzzes one target or all. A crash is an error that names the file with the input.
+/// Fuzzes one target or all targets. A crash is an error that names the file with the input.
 pub fn fuzz(options: &Options) -> Result<()> {
     let all = targets()?;
     let chosen: Vec<_> = match &options.target {
@@ -64,11 +64,11 @@ pub fn fuzz(options: &Options) -> Result<()> {
     chosen.iter().try_for_each(|target| fuzz_target(&program, target, options))
 }
 
-/// Gives every target an equal share of [`SMOKE_SECONDS`], two targets at a time.
+/// Runs every target for an equal share of [`SMOKE_SECONDS`], two targets at a time.
 pub fn smoke() -> Result<()> {
     let all = targets()?;
     let share = SMOKE_SECONDS / all.len() as u64;
-    // libFuzzer stops a second late.
+    // libFuzzer stops one second late.
     let options = Options { seconds: Some(share.saturating_sub(1).max(1)), ..Options::default() };
     let program = build()?;
     let lane = |targets: &[String]| {
@@ -88,7 +88,7 @@ pub fn seeds() -> Result<()> {
     run(&mut cargo(&["run", "--package=weft-fuzz", "--example=seeds"]))
 }
 
-/// Where the targets are built, and where the inputs that they find are kept.
+/// The directory in which the targets are built and the inputs that they find are kept.
 fn fuzz_target_dir() -> PathBuf {
     target_dir().join("fuzz")
 }
@@ -102,11 +102,11 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds the program with coverage; returns its path.
+/// Builds the program with coverage counters; returns its path.
 fn build() -> Result<PathBuf> {
     packages::ensure(&[&packages::BUILD[..], &packages::FUZZ].concat())?;
     let triple = host_triple()?;
-    // Naming the target keeps the coverage flags away from build scripts.
+    // With an explicit target triple, cargo does not apply the coverage flags to build scripts.
     let mut command = cargo(&["build", "--profile=fuzz", "--package=weft-fuzz", "--bins"]);
     command.args(["--features=libfuzzer", "--target", &triple]);
     for variable in COMPILER_FLAGS {
@@ -125,7 +125,8 @@ fn fuzz_target(program: &Path, target: &str, options: &Options) -> Result<()> {
     fs::create_dir_all(&artifacts)?;
     let mut command = Command::new(program);
     command.env("WEFT_FUZZ_TARGET", target);
-    // The first corpus takes what is found; the committed seeds are only read.
+    // libFuzzer writes new inputs to the first directory, and only reads the committed seeds in the
+    // second one.
     command.arg(found).arg(Path::new(CORPUS).join(target));
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
     command.args(["-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1"]);
@@ -145,7 +146,7 @@ fn fuzz_target(program: &Path, target: &str, options: &Options) -> Result<()> {
     })
 }
 
-/// Runs a target that will end by itself: its progress is of no interest unless it fails.
+/// Runs a target that ends by itself. Its output is printed only if it fails.
 fn run_quietly(target: &str, command: &mut Command) -> Result<()> {
     run::show(command);
     let output = command.arg("-verbosity=0").output().context("cannot start the target")?;

@@ -1,4 +1,4 @@
-//! `cargo xtask kernels`: the programs on other kernels of Debian, in a virtual machine.
+//! `cargo xtask kernels`: tests the eBPF programs on other kernels of Debian, in a virtual machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use clap::Args;
 use crate::packages;
 use crate::run::{cargo, run, target_dir};
 
-/// Where each kernel comes from: a name, the suite of Debian, and its metapackage. Debian's archive
-/// has no Linux 6.6.
+/// The tested kernels: a name, the suite of Debian, and its metapackage. Debian's archive has no
+/// Linux 6.6.
 const KERNELS: [(&str, &str, &str); 2] = [
     ("6.12", "bookworm-security", "linux-image-6.12-amd64"),
     ("newest", "trixie-backports", "linux-image-amd64"),
 ];
-/// The tests of `datapath-bpf` that boot a machine, and do not count its instructions: they load
-/// all programs, compare the verifier's work with docs/results/bpf-verifier.md, and compare the
+/// The tests of `datapath-bpf` that boot a machine and do not count its instructions. They load all
+/// programs, compare the verifier's work with docs/results/bpf-verifier.md, and compare the
 /// programs with the reference executor.
 const TESTS: [&str; 4] = [
     "verifier::verifier_of_debians_kernel_goes_through_what_is_recorded",
@@ -26,7 +26,7 @@ const TESTS: [&str; 4] = [
     "port_redirect::datagrams_are_redirected_on_debians_kernel",
 ];
 
-/// Which kernels.
+/// The options of `cargo xtask kernels`.
 #[derive(Args)]
 pub struct Options {
     /// Use only this kernel, 6.12 or newest
@@ -36,7 +36,7 @@ pub struct Options {
     directory: Option<PathBuf>,
 }
 
-/// Fetches each kernel, and runs the tests of the programs on it.
+/// Downloads each kernel, and runs the tests of the eBPF programs on it.
 pub fn check(options: &Options) -> Result<()> {
     packages::ensure(&[&packages::BUILD[..], &packages::TEST, &["zstd"]].concat())?;
     if let Some(directory) = &options.directory {

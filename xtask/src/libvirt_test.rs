@@ -1,5 +1,5 @@
-//! `cargo xtask libvirt-test`: virtual machines of libvirt on weft, with each datapath.
-//! `packaging/libvirt-test.sh` runs once for each, in namespaces of its own.
+//! `cargo xtask libvirt-test`: tests virtual machines of libvirt on weft, with each datapath.
+//! `packaging/libvirt-test.sh` runs once for each, in separate namespaces.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use crate::packages::{self, GUEST_KERNEL};
 use crate::run::{cargo, run, target_dir};
 use crate::walk::{self, Walk};
 
-/// What makes the hosts, the machines and their checks.
+/// The script that creates the hosts and the machines, and checks them.
 const SCRIPT: &str = "packaging/libvirt-test.sh";
-/// The longest run with one datapath, in seconds. The machines are emulated.
+/// The time limit with one datapath, in seconds. The machines are emulated.
 const LIMIT_S: &str = "600";
 
-/// What to test.
+/// The options of `cargo xtask libvirt-test`.
 #[derive(Args)]
 pub struct Options {
     /// Test only this datapath

@@ -1,4 +1,4 @@
-//! Formatting, clippy and documentation, each with warnings denied. In CI,
+//! Formatting, clippy and documentation, with warnings as errors. In CI,
 //! [`crate::test::build_and_check`] does the work of the last two.
 
 use std::fs;
@@ -27,8 +27,8 @@ pub fn clippy() -> Result<()> {
     run(&mut command)
 }
 
-/// Builds the documentation, private items included: the comments are written for who works on the
-/// code, and may lead from a public item to a private one.
+/// Builds the documentation, including private items: it is written for developers of weft, and may
+/// link from a public item to a private one.
 pub fn doc() -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     let mut command = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
@@ -38,10 +38,10 @@ pub fn doc() -> Result<()> {
     run(command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links"))
 }
 
-/// The generated pages of `docs`.
+/// The pages in `docs` that are generated.
 const PAGES: [&str; 4] = ["commands.md", "log-messages.md", "metrics.md", "network.schema.json"];
 
-/// Writes [`PAGES`], and the man pages and completions of shells in the target directory.
+/// Writes [`PAGES`], and writes the man pages and shell completions into the target directory.
 pub fn docs_generate() -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     let reference = reference()?;
@@ -54,10 +54,11 @@ pub fn docs_generate() -> Result<()> {
 }
 
 /// Generates [`PAGES`], `man` and `completions`. Returns their directory. The generators are tests
-/// of `cli` and `network`, so that the daemon does not link them.
+/// of `cli` and `network`, so that they are not part of the daemon.
 pub fn reference() -> Result<PathBuf> {
     let directory = std::path::absolute(target_dir())?.join("reference");
-    // `--workspace` keeps the features of dependencies, and so their compiled code, of the tests.
+    // With `--workspace`, dependencies have the same features as in the tests, so they are not
+    // compiled again.
     let words = ["test", "--workspace", "--lib", "--", "reference::", "json_schema::"];
     let mut command = cargo_for_tests(&words)?;
     run(command.env("WEFT_WRITE_REFERENCE", &directory))?;

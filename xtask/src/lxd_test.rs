@@ -1,5 +1,5 @@
-//! `cargo xtask lxd-test`: LXD with its OVN network type on the stock chassis, and on weft in its
-//! place. `packaging/lxd-test.sh` runs once for each, in namespaces of its own.
+//! `cargo xtask lxd-test`: tests LXD with its OVN network type, on the stock chassis and on weft.
+//! `packaging/lxd-test.sh` runs once for each, in separate namespaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use crate::packages;
 use crate::run::{cargo, run, target_dir};
 use crate::walk::{self, Outcome, Walk};
 
-/// What makes the network, the containers and their checks.
+/// The script that creates the network and the containers, and checks them.
 const SCRIPT: &str = "packaging/lxd-test.sh";
-/// The longest run for one chassis, in seconds.
+/// The time limit for one chassis, in seconds.
 const LIMIT_S: &str = "420";
 
-/// What to test.
+/// The options of `cargo xtask lxd-test`.
 #[derive(Args)]
 pub struct Options {
     /// Test only this chassis
@@ -27,7 +27,7 @@ pub struct Options {
     log: Option<PathBuf>,
 }
 
-/// What serves the host in OVN.
+/// The software that makes the host a chassis of OVN.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Chassis {
     /// ovn-controller, and ovs-vswitchd with the userspace datapath
@@ -49,7 +49,7 @@ impl Chassis {
         }
     }
 
-    /// The arguments of the script behind the directory.
+    /// The arguments of the script that follow the directory.
     fn arguments(self, weft: &Path) -> Vec<String> {
         let weft = weft.display().to_string();
         match self {
@@ -65,7 +65,8 @@ pub fn test(options: &Options) -> Result<()> {
     packages::ensure(&[&packages::BUILD[..], &packages::LXD_TEST].concat())?;
     run(&mut cargo(&["build", "--package", "weft"]))?;
     let weft = std::path::absolute(target_dir())?.join("debug/weft");
-    // LXD's sockets are in there, and their paths have a limit.
+    // LXD creates its sockets in this directory. The length of socket paths is limited, so it is
+    // short.
     let base = std::env::temp_dir().join(format!("lxd-test-{}", std::process::id()));
     let all: Vec<_> = match options.chassis {
         Some(chassis) => vec![chassis],

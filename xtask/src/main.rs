@@ -1,4 +1,5 @@
-//! Every task of the project. CI and the Makefile call only this; `cargo xtask --help` lists it.
+//! All tasks of the project. CI and the Makefile only call this program; `cargo xtask --help` lists
+//! the tasks.
 #![forbid(unsafe_code)]
 
 mod advisories;
@@ -140,8 +141,7 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    // Every path below is relative to the root of the repository, wherever the task was called
-    // from.
+    // All paths in the tasks are relative to the root of the repository.
     if let Err(error) = std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")) {
         eprintln!("xtask: the repository is not where it was built: {error}");
         return ExitCode::FAILURE;

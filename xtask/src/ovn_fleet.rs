@@ -1,5 +1,5 @@
-//! `cargo xtask ovn-fleet`: many chassis of weft without a datapath against a southbound cluster of
-//! three servers. `packaging/ovn-fleet.py` measures them, in namespaces of its own.
+//! `cargo xtask ovn-fleet`: measures many chassis of weft without a datapath at a southbound
+//! cluster of three servers. `packaging/ovn-fleet.py` does this in separate namespaces.
 
 use std::fs;
 use std::io::{Write, stdout};
@@ -13,12 +13,12 @@ use crate::demo::{build_released, commit};
 use crate::figures::{Figures, keep};
 use crate::packages;
 
-/// What makes the network, starts the chassis and measures.
+/// The script that creates the network, starts the chassis and measures.
 const SCRIPT: &str = "packaging/ovn-fleet.py";
-/// The longest run, in seconds.
+/// The time limit, in seconds.
 const LIMIT_S: &str = "3600";
 
-/// How large the deployment is.
+/// The options of `cargo xtask ovn-fleet`: the size of the deployment.
 #[derive(Args)]
 pub struct Options {
     /// Chassis of weft
@@ -76,7 +76,7 @@ pub fn measure(options: &Options) -> Result<()> {
     ];
     let settings = settings.map(|(name, value)| format!("{name}={value}"));
     let mut script = Command::new("timeout");
-    // In the foreground, so that Ctrl-C reaches the script.
+    // With --foreground, Ctrl-C also reaches the script.
     script.args(["--foreground", "--kill-after=10", LIMIT_S, SCRIPT]).arg(&directory).arg(&weft);
     script.args(&settings).arg("--hang");
     if !options.without_all {

@@ -1,5 +1,5 @@
-//! `cargo xtask ovn-scale`: what one host of a large OVN deployment costs, with the stock chassis
-//! and with weft. `packaging/ovn-scale.sh` measures it, in namespaces of its own.
+//! `cargo xtask ovn-scale`: measures the cost of one host in a large OVN deployment, with the stock
+//! chassis and with weft. `packaging/ovn-scale.sh` does this in separate namespaces.
 
 use std::fs;
 use std::io::Write;
@@ -13,12 +13,12 @@ use crate::demo::{build_released, commit};
 use crate::figures::{Figures, keep};
 use crate::packages;
 
-/// What makes the network and measures.
+/// The script that creates the network and measures.
 const SCRIPT: &str = "packaging/ovn-scale.sh";
-/// The longest run, in seconds.
+/// The time limit, in seconds.
 const LIMIT_S: &str = "3600";
 
-/// How large the deployment is.
+/// The options of `cargo xtask ovn-scale`: the size of the deployment.
 #[derive(Args)]
 pub struct Options {
     /// Logical switches

@@ -1,12 +1,13 @@
-//! `cargo xtask ovn-system-tests`: OVN's own system tests (`tests/system-ovn.at`) with weft in the
-//! place of ovs-vswitchd and ovn-controller.
+//! `cargo xtask ovn-system-tests`: runs OVN's own system tests (`tests/system-ovn.at`) with weft
+//! instead of ovs-vswitchd and ovn-controller.
 //!
-//! The sources of OVN and Open vSwitch are given by path, and nothing of them is built: autom4te
-//! makes the shell script of the tests, and Debian's packages give all programs besides the two.
+//! The user passes the paths of the sources of OVN and Open vSwitch, of which nothing is compiled.
+//! autom4te generates the shell script of the tests, and all other programs are from Debian's
+//! packages.
 //!
-//! No expectation is changed. weft has no OpenFlow tables, so tests that read them fail. With
-//! `--without-openflow`, the statements that call ovs-ofctl are left out. That run shows what
-//! packets do in those tests, and is no substitute for the other.
+//! The expectations of the tests are not changed. weft has no OpenFlow tables, so tests that read
+//! them fail. With `--without-openflow`, the statements that call ovs-ofctl are left out. That run
+//! shows how the packets of those tests are forwarded, and does not replace the other run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,9 +19,9 @@ use crate::packages;
 use crate::run::{cargo, run};
 use crate::upstream_tests::{Report, RunOptions, Suite, Test, read_list};
 
-/// weft under the names of the two programs.
+/// The script that acts as ovs-vswitchd and ovn-controller, and runs weft.
 const CHASSIS: &str = "packaging/ovn-system-chassis.py";
-/// The underlay address that the tests name.
+/// The underlay address in the tests.
 const UNDERLAY: &str = "169.0.0.1/24";
 const REPORT: Report<'_> = Report {
     title: "OVN's system tests",
@@ -37,14 +38,15 @@ ovn_monitor_all=yes.",
     reasons: "packaging/ovn-system-tests.reasons",
 };
 const WITHOUT_OPENFLOW: &str = "OVN's system tests without OpenFlow";
-/// Each test exists four times. weft replicates the whole database, and northd is not tested.
+/// The suffix of the titles of the tests that are run. Each test exists in four variants. This one
+/// matches weft, which replicates the whole database; ovn-northd is not tested.
 const VARIANT: &str = " -- ovn-northd -- parallelization=no -- ovn_monitor_all=yes";
 
-/// The ping of Debian 12 writes a line to standard error with `-v`, that of earlier releases does
-/// not.
+/// A script for the tests' command `ping6`. It removes the option `-v`, because the ping of Debian
+/// 12 then writes a line to standard error, unlike earlier releases.
 pub const PING6: &str = "#!/bin/sh\n[ \"$1\" != -v ] || shift\nexec /usr/bin/ping -6 \"$@\"\n";
 
-/// What to test.
+/// The options of `cargo xtask ovn-system-tests`.
 #[derive(Args)]
 pub struct Options {
     /// A source tree of OVN
@@ -74,7 +76,7 @@ pub fn test(options: &Options) -> Result<()> {
     suite.run(&tests, &options.run, &Report { title, ..REPORT })
 }
 
-/// The suite of the sources that the options name.
+/// Builds the test suite from the sources in the options.
 fn suite(options: &Options) -> Result<Suite> {
     let [ovn, ovs] = [&options.ovn, &options.ovs]
         .map(|path| path.canonicalize().with_context(|| path.display().to_string()));
@@ -89,7 +91,7 @@ fn suite(options: &Options) -> Result<Suite> {
         suite.link(program, CHASSIS)?;
     }
     suite.program("ping6", PING6)?;
-    // The tests expect that netcat ends with its input.
+    // The tests expect a netcat that ends when its input ends.
     suite.link("nc", "/usr/bin/ncat")?;
     suite.set("UNDERLAY", UNDERLAY);
     Ok(suite)
@@ -99,14 +101,14 @@ fn leave_out_openflow(path: &Path) -> Result<()> {
     Ok(fs::write(path, without_openflow(&fs::read_to_string(path)?))?)
 }
 
-/// The tests of the variant, numbered from 1.
+/// The tests of [`VARIANT`], numbered from 1.
 fn variant(list: &str) -> Vec<Test> {
     let tests = read_list(list)
         .filter_map(|(number, _, title)| Some((number, title.strip_suffix(VARIANT)?.to_owned())));
     tests.zip(1..).map(|((number, title), place)| Test { place, number, title }).collect()
 }
 
-/// Replaces each statement that calls ovs-ofctl by one that does nothing.
+/// Replaces each statement that calls ovs-ofctl by one without effect.
 fn without_openflow(text: &str) -> String {
     /// The longest statement, in lines.
     const MAX_LINES: usize = 25;

@@ -1,8 +1,8 @@
-//! `cargo xtask ovs-traffic-tests`: the tests of connection tracking in Open vSwitch's
-//! `tests/system-traffic.at`, with weft in the place of ovs-vswitchd.
+//! `cargo xtask ovs-traffic-tests`: runs the tests of connection tracking in Open vSwitch's
+//! `tests/system-traffic.at`, with weft instead of ovs-vswitchd.
 //!
-//! No expectation is changed. `packaging/ovs-traffic-switch.py` says how a test's unchanged text
-//! drives weft.
+//! The tests are not changed. `packaging/ovs-traffic-switch.py` explains how their commands control
+//! weft.
 
 use std::path::PathBuf;
 
@@ -13,9 +13,9 @@ use crate::packages;
 use crate::run::{cargo, run};
 use crate::upstream_tests::{Report, RunOptions, Suite, Test, read_list};
 
-/// weft under the names of ovs-vswitchd and ovs-ofctl.
+/// The script that acts as ovs-vswitchd and ovs-ofctl, and runs weft.
 const SWITCH: &str = "packaging/ovs-traffic-switch.py";
-/// The file of the tests.
+/// The file that contains the tests.
 const FILE: &str = "system-traffic.at:";
 const REPORT: Report<'_> = Report {
     title: "Open vSwitch's tests of connection tracking",
@@ -35,7 +35,7 @@ left out.",
     reasons: "packaging/ovs-traffic-tests.reasons",
 };
 
-/// What to test.
+/// The options of `cargo xtask ovs-traffic-tests`.
 #[derive(Args)]
 pub struct Options {
     /// A source tree of Open vSwitch
@@ -68,7 +68,7 @@ pub fn test(options: &Options) -> Result<()> {
     suite.run(&tests, &options.run, &REPORT)
 }
 
-/// The tests of the file whose titles contain a text.
+/// The tests in the file whose titles contain `title`.
 fn wanted(list: &str, title: &str) -> Vec<Test> {
     let tests = read_list(list).filter(|(_, place, _)| place.starts_with(FILE));
     let numbered =

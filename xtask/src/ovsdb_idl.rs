@@ -1,8 +1,9 @@
-//! Runs the cases of Open vSwitch's `tests/ovsdb-idl.at` with the `ovsdb` crate's example `idl` in
-//! the place of `test-ovsdb`.
+//! Runs the test cases of Open vSwitch's `tests/ovsdb-idl.at` with the example `idl` of the `ovsdb`
+//! crate instead of `test-ovsdb`.
 //!
-//! The sources of Open vSwitch are given by path. The cases are written with m4 macros; this module
-//! reads the few macros whose cases concern a replica, and runs each case as a shell script.
+//! The user passes the path of the sources of Open vSwitch. The cases are written with m4 macros.
+//! This module parses the few macros whose cases concern a replica, and runs each case as a shell
+//! script.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::run::{cargo, run, target_dir};
 
-/// Which cases to run.
+/// The options of `cargo xtask ovsdb-idl`.
 #[derive(clap::Args)]
 pub struct Options {
     /// A source tree of Open vSwitch
@@ -25,15 +26,15 @@ pub struct Options {
     least: usize,
 }
 
-/// A macro whose cases can be run: its name, the positions of its arguments, and the options of
-/// the program.
+/// A macro whose cases can be run: its name, the positions of its arguments, and the options for
+/// the example.
 struct Macro {
     name: &'static str,
     setup: usize,
     steps: usize,
     options: &'static str,
     is_clustered: bool,
-    /// The expectation has numbers in place of UUIDs.
+    /// True if the expected output contains numbers instead of UUIDs.
     hides_uuids: bool,
 }
 
@@ -46,7 +47,7 @@ const MACROS: [Macro; 5] = [
     plain("OVSDB_CHECK_IDL_C(", ""),
     plain("OVSDB_CHECK_IDL_TRACK(", "-c"),
     Macro {
-        // It has no setup.
+        // This macro has no setup argument.
         setup: usize::MAX,
         steps: 1,
         hides_uuids: false,
@@ -55,22 +56,22 @@ const MACROS: [Macro; 5] = [
     Macro { setup: 2, steps: 3, is_clustered: true, ..plain("OVSDB_CHECK_CLUSTER_IDL(", "") },
 ];
 
-/// A case.
+/// A test case.
 struct Case {
     title: String,
     options: &'static str,
     is_clustered: bool,
     hides_uuids: bool,
-    /// A transaction before the program starts, as words of a shell.
+    /// A transaction that is executed before the program starts, as shell words.
     setup: String,
-    /// The steps of the program, as words of a shell.
+    /// The steps of the program, as shell words.
     steps: String,
     expected: String,
-    /// A command through which the output goes.
+    /// A command that filters the output.
     filter: String,
 }
 
-/// Runs the cases, and prints what passed.
+/// Runs the cases, and prints which of them passed.
 pub fn check(options: &Options) -> Result<()> {
     let ovs = options.ovs.canonicalize().with_context(|| options.ovs.display().to_string())?;
     let file = ovs.join("tests/ovsdb-idl.at");
@@ -104,7 +105,7 @@ pub fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Reads the cases of all macros, in the order of the file.
+/// Parses the cases of all macros, in the order of the file.
 fn read(text: &str) -> Vec<Case> {
     let mut cases = Vec::new();
     for (at, _) in text.match_indices("\nOVSDB_CHECK_") {
@@ -147,7 +148,7 @@ fn arguments(call: &str) -> Vec<String> {
             argument.push(character);
         }
     }
-    // An argument is quoted once for the call, and once more for the macro that uses it.
+    // An argument is quoted once for the call, and once more for the macro that it is passed to.
     let plain = |argument: &String| {
         let argument = unquote(&unquote(argument.trim()));
         argument.replace("@<:@", "[").replace("@:>@", "]").replace("@%:@", "#")
@@ -180,7 +181,7 @@ fn unquote(text: &str) -> String {
     plain
 }
 
-/// Runs a case. Returns a difference between output and expectation.
+/// Runs a case. Returns the difference between the output and the expectation, if there is one.
 fn run_case(case: &Case, ovs: &Path, bin: &Path, place: &Path) -> Result<Option<String>> {
     fs::create_dir_all(place)?;
     let script = script(case, ovs);

@@ -1,4 +1,5 @@
-//! The Debian packages that the tasks need. `scripts/install-packages.sh` installs what is missing.
+//! The Debian packages that the tasks need. `scripts/install-packages.sh` installs those that are
+//! missing.
 
 use std::process::Command;
 
@@ -6,13 +7,13 @@ use anyhow::{Context, Result};
 
 use crate::run;
 
-/// The linker that cargo calls, and the C library it links; the compiler of `bpf/`, and what the
-/// library that loads its programs is built with.
+/// Packages that compile weft: the linker and C library for cargo, the compiler of `bpf/`, and
+/// tools that build libbpf.
 pub const BUILD: [&str; 7] =
     ["gcc", "libc6-dev", "clang-19", "libelf-dev", "make", "pkg-config", "zlib1g-dev"];
 
-/// What the tests run against: dissectors, an independent author of frames, live peers, virtual
-/// machines, a browser for reports, a scraper of metrics.
+/// Packages for the tests: dissectors, independent frame generators, peers (other implementations),
+/// virtual machines, a browser for reports, a scraper of metrics.
 pub const TEST: [&str; 22] = [
     "busybox-static",
     "chromium",
@@ -38,10 +39,10 @@ pub const TEST: [&str; 22] = [
     "xz-utils",
 ];
 
-/// Where the tests look for the kernel of their virtual machines.
+/// The directory in which tests look for the kernel of their virtual machines.
 pub const GUEST_KERNEL: &str = "target/guest-kernel";
 
-/// What compiles for arm64, and runs what was compiled.
+/// Packages that compile for arm64, and run the compiled programs.
 pub const ARM64: [&str; 5] = [
     "gcc-aarch64-linux-gnu",
     "libc6-dev-arm64-cross",
@@ -50,13 +51,13 @@ pub const ARM64: [&str; 5] = [
     "zlib1g-dev:arm64",
 ];
 
-/// What assembles Debian packages, and checks them.
+/// Packages that assemble Debian packages and check them.
 pub const DEB: [&str; 2] = ["debhelper", "lintian"];
 
-/// What makes the machine in which packages are installed, besides QEMU.
+/// Packages that create the machine in which packages are tested, including QEMU.
 pub const DEB_TEST: [&str; 3] = ["e2fsprogs", "mmdebstrap", "qemu-system-x86"];
 
-/// LXD, its OVN, and what its containers are made of and talk to.
+/// Packages for the LXD test: LXD, OVN, and programs in its containers and in the network outside.
 pub const LXD_TEST: [&str; 9] = [
     "busybox-static",
     "ethtool",
@@ -69,7 +70,7 @@ pub const LXD_TEST: [&str; 9] = [
     "tcpdump",
 ];
 
-/// libvirt without the service that starts it, its OVN, and its machines.
+/// Packages for the libvirt test: libvirt without its service, OVN, and programs of the machines.
 pub const LIBVIRT_TEST: [&str; 12] = [
     "busybox-static",
     "iproute2",
@@ -85,7 +86,8 @@ pub const LIBVIRT_TEST: [&str; 12] = [
     "xz-utils",
 ];
 
-/// What makes the script of OVN's system tests, and the programs that they call.
+/// Packages for OVN's system tests: they generate the script of the tests, and contain programs
+/// that it calls.
 pub const OVN_SYSTEM_TESTS: [&str; 15] = [
     "autoconf",
     "curl",
@@ -104,21 +106,22 @@ pub const OVN_SYSTEM_TESTS: [&str; 15] = [
     "xxd",
 ];
 
-/// What Open vSwitch's tests of connection tracking call besides: an FTP client and an FTP server.
+/// Additional packages for Open vSwitch's tests of connection tracking: an FTP client and an FTP
+/// server.
 pub const OVS_TRAFFIC_TESTS: [&str; 2] = ["lftp", "python3-pyftpdlib"];
 
-/// libFuzzer is C++.
+/// The C++ compiler, which libFuzzer needs.
 pub const FUZZ: [&str; 1] = ["g++"];
 
-/// Everything that any task needs.
+/// All packages that CI needs.
 pub fn all() -> Vec<&'static str> {
     [&BUILD[..], &TEST, &FUZZ, &DEB].concat()
 }
 
-/// Installs those of `packages` that are missing, and says which.
+/// Installs those of `packages` that are missing, and prints their names.
 ///
-/// # Errors
-/// [`run::Failed`] with exit code 2 when they cannot be installed; the script has said why.
+/// [`run::Failed`] with exit code 2 when they cannot be installed; the script has printed the
+/// reason.
 pub fn ensure(packages: &[&str]) -> Result<()> {
     let mut command = Command::new("scripts/install-packages.sh");
     command.args(packages);
@@ -126,8 +129,8 @@ pub fn ensure(packages: &[&str]) -> Result<()> {
     run::succeeded(&command, status)
 }
 
-/// Fetches the kernel of the tests' virtual machines if it is missing. Where that fails, which the
-/// script has told, the tests that need it are skipped.
+/// Downloads the kernel of the tests' virtual machines if it is missing. If this fails, the script
+/// prints the reason, and the tests that need the kernel are skipped.
 ///
 /// # Errors
 /// When the script cannot be started.

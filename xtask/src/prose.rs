@@ -1,5 +1,5 @@
-//! Checks of text: line width of sources, length of sentences, links, and terms without a
-//! definition.
+//! Checks of text: line width of sources, length of sentences, links, and terms that the glossary
+//! lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,11 +9,11 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-/// Columns of a line of C and Rust, except lines of Rust with a string literal.
+/// The maximum line width of C and Rust, except for lines of Rust with a string literal.
 const MAX_COLUMNS: usize = 100;
-/// Words of a sentence in a document. Writers aim at 25.
+/// The maximum number of words in a sentence of a document. Authors should stay below 25.
 const MAX_WORDS: usize = 40;
-/// A copy of kernel declarations, in the kernel's own layout.
+/// A copy of kernel declarations, which keeps the kernel's formatting.
 const FOREIGN: [&str; 1] = ["bpf/vmlinux.h"];
 /// The page whose bold words are this project's terms, and the page that must define them.
 const CONCEPTS: &str = "docs/concepts.md";
@@ -21,8 +21,8 @@ const GLOSSARY: &str = "docs/glossary.md";
 
 /// Checks every tracked source and document.
 ///
-/// # Errors
-/// Names each line that is too long, each long sentence, each dead link and each undefined term.
+/// The error lists each line that is too long, each long sentence, each dead link and each
+/// undefined term.
 pub fn check() -> Result<()> {
     let files = tracked_files()?;
     let mut breaches = Vec::new();
@@ -114,7 +114,7 @@ fn string_len(text: &str) -> usize {
     text.len()
 }
 
-/// What the checks need of a markdown file.
+/// The parts of a Markdown file that the checks need.
 #[derive(Debug, Default)]
 struct Document {
     /// Paragraphs, list items, headings and table cells, each with its line.
@@ -162,7 +162,7 @@ impl Document {
                     }
                 }
                 Event::SoftBreak | Event::HardBreak => block.push(' '),
-                // A list inside an item begins a new block.
+                // A list inside of an item begins a new block.
                 Event::Start(Tag::Item | Tag::List(_)) => document.end_block(line, &mut block),
                 Event::End(TagEnd::Heading(_)) => {
                     document.anchors.insert(anchor(&block));
@@ -208,7 +208,7 @@ impl Document {
     }
 }
 
-/// Splits at `.`, `!` and `?` that white space follows.
+/// Splits a block after each `.`, `!` and `?` that is followed by white space.
 fn sentences(block: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut start = 0;
@@ -255,7 +255,7 @@ fn dead_links(
     dead
 }
 
-/// `link` as seen from the file `path`, without `.` and `..`.
+/// The path of `link` in the file `path`, without `.` and `..`.
 fn joined(path: &Path, link: &str) -> PathBuf {
     let mut joined = path.parent().unwrap_or(Path::new("")).to_owned();
     for part in Path::new(link).components() {

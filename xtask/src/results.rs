@@ -1,4 +1,4 @@
-//! The results that are kept: a run of every study, and the counts of every contender.
+//! Measures the published results: a run of every study, and the counts of every contender.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::demo::{as_root, build_released, commit};
 use crate::packages::{self, GUEST_KERNEL};
 use crate::run::run;
 
-/// What to measure, and where to keep it.
+/// The options of `cargo xtask results`.
 #[derive(Args)]
 pub struct Options {
     /// The directory [default: docs/results/DATE-bench]
@@ -34,7 +34,7 @@ pub fn results(options: &Options) -> Result<()> {
     let mut studies = as_root(weft.clone());
     studies.args(["bench", "run", "all", "--out"]).arg(&directory).args(&options.arguments);
     run(&mut studies)?;
-    // A count that fails must not lose the results of hours of studies: it is reported at the end.
+    // A failed count is reported at the end, so that the results of hours of studies are not lost.
     let counted =
         [("shared", "exact.json"), ("copies", "exact-copies.json")].map(|(wire, name)| {
             let mut exact = Command::new(&weft);

@@ -1,4 +1,4 @@
-//! Running other programs: what is run is shown, and its failure is told in one line.
+//! Runs other programs: prints each command, and reports its failure in one line.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// A program that ended, but not well.
+/// A program that ended with a failure.
 #[derive(Debug)]
 pub struct Failed {
     program: String,
@@ -25,26 +25,26 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// A cargo command; the same cargo that built xtask.
+/// A cargo command, which uses the same cargo that built xtask.
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);
     command
 }
 
-/// Shows `command`, runs it to its end, and fails if it does.
+/// Prints `command`, runs it to its end, and fails if it fails.
 pub fn run(command: &mut Command) -> Result<()> {
     show(command);
     let status = command.status().with_context(|| format!("cannot start {}", name(command)))?;
     succeeded(command, status)
 }
 
-/// A program that runs beside others. What it prints is kept until it has ended.
+/// A program that runs in the background. Its output is kept until it has ended.
 #[derive(Debug)]
 pub struct Background {
     command: Command,
     child: Child,
-    /// What it printed, and how long it ran.
+    /// The output of the program, and how long it ran.
     printed: JoinHandle<std::io::Result<(Vec<u8>, Duration)>>,
 }
 
@@ -55,7 +55,8 @@ impl Background {
         command.stdout(writer.try_clone().context("a pipe")?).stderr(writer);
         let start = Instant::now();
         let child = command.spawn().with_context(|| format!("cannot start {}", name(&command)))?;
-        // The command still holds the writing end, and the pipe ends only when nobody does.
+        // `command` still holds the writing end. The pipe ends only when all copies of that end are
+        // closed.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let printed = std::thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -65,7 +66,8 @@ impl Background {
         Ok(Self { command, child, printed })
     }
 
-    /// Waits for its end. Returns what it printed and how long it ran, and fails if it did.
+    /// Waits for the end of the program. Returns its output and how long it ran. Fails if the
+    /// program failed.
     pub fn finish(mut self) -> (String, Result<()>) {
         let status = self.child.wait();
         let printed = self.printed.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -85,18 +87,18 @@ impl Background {
     }
 }
 
-/// Prints `command` as one could type it.
+/// Prints `command` in a form that can be typed.
 pub fn show(command: &Command) {
     eprint!("{}", typed(command));
 }
 
-/// The line in which one could type `command`.
+/// The line that can be typed to run `command`.
 fn typed(command: &Command) -> String {
     let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
     format!("$ {} {}\n", name(command), words.join(" "))
 }
 
-/// Turns an end other than success into [`Failed`].
+/// Returns [`Failed`] if `status` is not a success.
 pub fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
     if status.success() {
         return Ok(());
@@ -105,8 +107,8 @@ pub fn succeeded(command: &Command, status: ExitStatus) -> Result<()> {
     Err(Failed { program: name(command) + &task.unwrap_or_default(), status }.into())
 }
 
-/// The exit code for `error`: 2, which says that something of the host is missing, is handed on;
-/// all else is 1.
+/// The exit code for `error`. The exit code 2 of a program means that the host lacks a requirement,
+/// so it is passed on. All other errors give 1.
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref::<Failed>().and_then(|failed| failed.status.code()) {
         Some(2) => ExitCode::from(2),
@@ -114,12 +116,12 @@ pub fn exit_code(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Where cargo puts what it builds.
+/// The directory in which cargo writes its output.
 pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
-/// The variables that tell cargo how to compile, which a task that sets its own must not inherit.
+/// Variables that add compiler flags. A task that sets its own flags must not inherit them.
 pub const COMPILER_FLAGS: [&str; 2] = ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS"];
 
 fn name(command: &Command) -> String {

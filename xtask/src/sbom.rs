@@ -1,5 +1,5 @@
-//! `cargo xtask sbom`: what the programs of the packages are made of, as a bill of materials in the
-//! format CycloneDX, and a check of its licences.
+//! `cargo xtask sbom`: writes the bill of materials of the packaged programs, in the CycloneDX
+//! format, and checks the licences in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,8 @@ use crate::run::{cargo, show, succeeded, target_dir};
 
 /// The crates of the packaged programs.
 const PROGRAMS: [&str; 3] = ["weft", "bench", "cni"];
-/// Licences (SPDX) that the project can ship. One of an alternative is enough.
+/// The licences (SPDX) of crates that the project can ship. If a crate offers alternatives, one of
+/// them is enough.
 const PERMITTED: [&str; 10] = [
     "0BSD",
     "Apache-2.0",
@@ -29,8 +30,7 @@ const PERMITTED: [&str; 10] = [
 
 /// Writes `target/sbom/weft.cdx.json`. Returns its path.
 ///
-/// # Errors
-/// A crate has a licence that is not permitted, or none; each is named.
+/// A crate has a licence that is not permitted, or none. The error lists all such crates.
 pub fn write(architecture: Architecture) -> Result<PathBuf> {
     let metadata = metadata(architecture.triple())?;
     let packages = linked(&metadata)?;
@@ -64,7 +64,7 @@ pub fn write(architecture: Architecture) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What cargo knows of all crates.
+/// The metadata of all crates from cargo.
 fn metadata(platform: &str) -> Result<Value> {
     let mut command =
         cargo(&["metadata", "--format-version=1", "--locked", "--filter-platform", platform]);
@@ -74,7 +74,7 @@ fn metadata(platform: &str) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("the output of cargo metadata")
 }
 
-/// The packages that are linked into the programs, sorted by name and version. Those that only
+/// The packages that are linked into the programs, sorted by name and version. Packages that only
 /// tests or builds use are left out.
 fn linked(metadata: &Value) -> Result<Vec<&Value>> {
     let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
@@ -124,10 +124,10 @@ fn component(
         "type": "library",
         "name": name,
         "version": version,
-        // Older crates separate alternatives with a slash, which is no SPDX expression.
+        // Older crates separate alternatives with a slash, which is not a valid SPDX expression.
         "licenses": [{ "expression": license.replace('/', " OR ") }],
     });
-    // Crates of this project are in no registry, and have no checksum.
+    // Crates of this project are not in a registry, so they have no checksum.
     if let Some(hash) = hashes.get(&(name.to_owned(), version.to_owned())) {
         component["purl"] = json!(format!("pkg:cargo/{name}@{version}"));
         component["hashes"] = json!([{ "alg": "SHA-256", "content": hash }]);
@@ -147,10 +147,10 @@ fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     lock.split("[[package]]").filter_map(entry).collect()
 }
 
-/// True if an SPDX expression of `AND` and `OR` can be met by permitted licences. Expressions with
-/// other parentheses than those around alternatives are refused.
+/// True if permitted licences meet an SPDX expression of `AND` and `OR`. Parentheses are only
+/// supported around alternatives; other expressions are rejected.
 fn is_permitted(expression: &str) -> bool {
-    // Older crates separate alternatives by a slash.
+    // Older crates separate alternatives with a slash.
     let expression = expression.replace('/', " OR ");
     let is_known = |license: &str| PERMITTED.contains(&license.trim());
     let any = |alternatives: &str| alternatives.split(" OR ").any(is_known);

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: chapters of changes under traffic, after which nothing may have leaked.
+//! `cargo xtask soak`: repeats changes under traffic, and checks that nothing leaks.
 
 use anyhow::Result;
 use clap::Args;
@@ -10,7 +10,7 @@ use crate::run::run;
 /// The chapters of `weft-bench trust soak`.
 const CHAPTERS: [&str; 5] = ["ports", "end-points", "programs", "attacks", "restarts"];
 
-/// Which chapters, and how long.
+/// The options of `cargo xtask soak`.
 #[derive(Args)]
 pub struct Options {
     /// Chapters: ports, end-points, programs, attacks, restarts [default: all, one after another]

@@ -1,5 +1,6 @@
-//! The long runs of the properties that matter most: a megaflow's mask is never too wide, the
-//! kernel reads frames as userspace does, and headers are read as they were written.
+//! Long runs of the tests for the most important properties: a megaflow's mask is never too wide,
+//! the kernel parses frames in the same way as userspace, and parsing an emitted header gives the
+//! same header.
 
 use anyhow::Result;
 use clap::Args;
@@ -7,7 +8,7 @@ use clap::Args;
 use crate::packages;
 use crate::run::{cargo, run};
 
-/// How much to try.
+/// The options of `cargo xtask soundness`.
 #[derive(Args)]
 pub struct Options {
     /// Packets, each with several others of its megaflow
@@ -18,15 +19,15 @@ pub struct Options {
     seed: u64,
 }
 
-/// Translates random packets by random programs, and others that agree on the mask, until a
-/// difference or the end.
+/// Translates random packets with random programs, and other packets that have the same values in
+/// the bits of the mask. Ends at the first difference, or after all cases.
 pub fn soundness(options: &Options) -> Result<()> {
     run(cargo(&["test", "--release", "--package=pipeline", "--test=main", "soundness::"])
         .env("WEFT_CASES", options.cases.to_string())
         .env("WEFT_SEED", options.seed.to_string()))
 }
 
-/// How many frames and tunnel packets the kernel and userspace are to agree on.
+/// The options of `cargo xtask bpf-agreement`.
 #[derive(Args)]
 pub struct AgreementOptions {
     /// Frames, and as many tunnel packets
@@ -37,8 +38,8 @@ pub struct AgreementOptions {
     seed: u64,
 }
 
-/// Gives random, crafted and damaged frames and tunnel packets to the programs of the kernel
-/// datapath and to userspace, until they differ or the end. Needs root.
+/// Parses random, crafted and damaged frames and tunnel packets with the kernel datapath's eBPF
+/// programs and in userspace. Ends at the first difference, or after all cases. Needs root.
 pub fn agreement(options: &AgreementOptions) -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     run(cargo(&["test", "--release", "--package=datapath-bpf", "--test=main"])
@@ -47,7 +48,7 @@ pub fn agreement(options: &AgreementOptions) -> Result<()> {
         .env("WEFT_SEED", options.seed.to_string()))
 }
 
-/// How many headers to write and read.
+/// The options of `cargo xtask round-trips`.
 #[derive(Args)]
 pub struct RoundTripOptions {
     /// Headers of each codec, and at most 60,000 end points for programs of the kernel datapath
@@ -59,12 +60,13 @@ pub struct RoundTripOptions {
 }
 
 /// Emits random headers of every codec and parses them again. Then compares the outer headers that
-/// the programs write with those of the codecs. Needs root.
+/// the eBPF programs write with those of the codecs. Needs root.
 pub fn round_trips(options: &RoundTripOptions) -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     run(cargo(&["test", "--package=wire", "--test=headers", "round_trip"])
         .env("PROPTEST_CASES", options.cases.to_string()))?;
-    // The test keeps the files of each object open, so it cannot load as many as a million need.
+    // The test keeps the files of each object open, so it cannot load the objects for a million end
+    // points.
     const MOST_ENDPOINTS: u64 = 60_000;
     run(cargo(&["test", "--package=datapath-bpf", "--test=main"])
         .arg("programs_write_the_headers_that_the_codecs_write")

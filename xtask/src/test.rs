@@ -1,9 +1,9 @@
-//! All tests, and what they did not do.
+//! Runs all tests, and reports which of them were skipped.
 //!
-//! A test that needs root or a package is an ordinary `#[test]`; where it lacks them it reports
-//! that it skipped itself (crate `testkit`, module `report`). The report is a file of lines
-//! `SKIPPED test: why`, `PEER name: what` and `LACKING what: why` (of something tested that does
-//! not do all that there are tests for), named to the tests by `WEFT_TEST_REPORT`.
+//! A test that needs root or a package is an ordinary `#[test]`. If this is missing, the test skips
+//! itself and reports it (crate `testkit`, module `report`). The report is a file that contains the
+//! lines `SKIPPED test: why`, `PEER name: what`, and `LACKING what: why` (a tested component lacks
+//! a feature for which there are tests). The variable `WEFT_TEST_REPORT` contains its path.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ use clap::Args;
 use crate::packages;
 use crate::run::{Background, cargo, run, show, succeeded, target_dir};
 
-/// How to run the tests.
+/// The options of `cargo xtask test`.
 #[derive(Args, Default)]
 pub struct Options {
     /// Install nothing and do not become root: tests that need either are skipped, and listed
@@ -35,13 +35,13 @@ impl Options {
     }
 }
 
-/// The modules of the end-to-end tests that check what packets become. They run a second time with
-/// the user datapath.
+/// The modules of end-to-end tests that check how packets are forwarded. They run a second time
+/// with the user datapath.
 const WITH_BOTH_DATAPATHS: [&str; 7] =
     ["overlay::", "kernel_vxlan::", "ovs::", "ovn::", "dissect::", "refusals::", "commands::"];
-/// Of these modules, what does not run again: it chooses the datapath itself, or it is about
-/// programs and files rather than packets, or it is about messages between the physical network
-/// or health checks and the daemon, which both datapaths hand over and send alike.
+/// Tests of these modules that do not run a second time. They choose the datapath themselves, or
+/// they test programs and files rather than packets. Or they test messages from the physical
+/// network or health checks, which both datapaths pass to the daemon and send in the same way.
 const WITH_ONE_RUN: [&str; 19] = [
     "commands::counters::",
     "commands::faults::",
@@ -64,22 +64,22 @@ const WITH_ONE_RUN: [&str; 19] = [
     "refusals::strangers::",
 ];
 
-/// The variable from which the test harness reads how many tests run at the same time.
+/// The variable that tells the test harness how many tests to run at the same time.
 const THREADS: &str = "RUST_TEST_THREADS";
 
-/// How many tests there were. `passed` does not count the skipped ones, although the test harness
-/// does.
+/// The number of tests. `passed` does not include skipped tests, although the test harness counts
+/// them as passed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub passed: usize,
     pub failed: usize,
-    /// The beginning of what each failed test printed about its panic.
+    /// The first lines of each failed test's panic message.
     panics: Vec<Vec<String>>,
-    /// The last line belongs to the last of `panics`.
+    /// True if the last line belonged to the last element of `panics`.
     in_panic: bool,
 }
 
-/// What the tests wrote to their report, each line once, sorted.
+/// The lines that the tests wrote to their report, without duplicates and sorted.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Report {
     skipped: BTreeSet<String>,
@@ -87,7 +87,7 @@ struct Report {
     lacking: BTreeSet<String>,
 }
 
-/// Whether this process may create namespaces and devices.
+/// Whether this process may create namespaces and devices, directly or with sudo.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Root {
     Already,
@@ -95,7 +95,7 @@ pub enum Root {
     Unreachable,
 }
 
-/// Finds out whether root is at hand, asking for sudo's password if there is somebody to ask.
+/// Determines whether root is available. Asks for sudo's password if there is a terminal.
 pub fn root() -> Root {
     if fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0) {
         return Root::Already;
@@ -115,7 +115,8 @@ pub fn root() -> Root {
     }
 }
 
-/// True in CI (`CI=true`), where a skipped test is a failure, and crates are checked when compiled.
+/// True in CI (`CI=true`). There, a skipped test is a failure, and crates are checked when they are
+/// compiled.
 pub fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
@@ -126,7 +127,8 @@ pub fn test(options: &Options) -> Result<()> {
     result
 }
 
-/// Runs the tests; returns how many passed and failed beside whether that is good enough.
+/// Runs the tests. Returns the counts, and an error if a test failed or (with `skips_fail`) was
+/// skipped.
 pub fn count(options: &Options, skips_fail: bool) -> (Counts, Result<()>) {
     let mut counts = Counts::default();
     let result = run_tests(options, skips_fail, &mut counts);
@@ -166,7 +168,7 @@ pub fn build() -> Result<()> {
     run(&mut cargo_for_tests(&["test", "--workspace", "--no-run"])?)
 }
 
-/// Builds all targets of all crates, with warnings denied. In CI, these are also the warnings of
+/// Builds all targets of all crates, with warnings as errors. In CI, this includes the warnings of
 /// clippy and rustdoc.
 pub fn build_and_check() -> Result<()> {
     packages::ensure(&packages::BUILD)?;
@@ -178,8 +180,8 @@ pub fn build_and_check() -> Result<()> {
     Ok(())
 }
 
-/// A cargo command that uses what [`build_and_check`] built. In CI a script compiles the crates of
-/// the workspace. Without it, cargo would build all of them again.
+/// A cargo command that uses the output of [`build_and_check`]. In CI, a script compiles the crates
+/// of the workspace, and cargo would rebuild all of them if it were called without that script.
 pub fn cargo_for_tests(arguments: &[&str]) -> Result<Command> {
     let mut command = cargo(arguments);
     if in_ci() {
@@ -189,7 +191,7 @@ pub fn cargo_for_tests(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// How tests are started.
+/// How test programs are started.
 struct Tests {
     root: Root,
     report: PathBuf,
@@ -197,20 +199,22 @@ struct Tests {
 
 impl Tests {
     /// Builds all tests and runs them. The end-to-end tests wait for a third of their time, so the
-    /// other tests run beside them; these are printed when all have ended.
+    /// other tests run in parallel. The output of those is printed after all have ended.
     fn run_all(&self, counts: &mut Counts) -> Result<()> {
         build()?;
         let threads = test_threads();
-        // A name that is not "e2e" has another second character than 2.
+        // A pattern that excludes "e2e": names whose second character is not 2.
         let others = ["--workspace", "--no-fail-fast", "--lib", "--bins", "--test", "?[!2]*"];
         let documentation = ["--workspace", "--doc"];
-        // `--workspace` keeps the features of dependencies, and so their compiled code.
+        // With `--workspace`, dependencies have the same features as in the build, so they are not
+        // compiled again.
         let end_to_end = ["--workspace", "--test", "e2e", "--"];
-        // They use the kernel datapath where the host supports it.
+        // By default, these tests use the kernel datapath if the host supports it.
         let mut with_default = self.command(&end_to_end, threads)?;
         let skipped = WITH_ONE_RUN.map(|name| ["--skip", name]);
         let with_user = [&end_to_end[..], &WITH_BOTH_DATAPATHS, skipped.as_flattened()].concat();
-        // Hardly anything runs beside these, which wait for two thirds of their time.
+        // Few other tests run in parallel with these, which wait for two thirds of their time. So
+        // there are more threads.
         let mut with_user = self.command(&with_user, 2 * threads)?;
         with_user.env("WEFT_TEST_DATAPATH", "user");
         let beside =
@@ -233,7 +237,7 @@ impl Tests {
         end
     }
 
-    /// A command that runs tests, this many at a time.
+    /// A command that runs up to `threads` tests at the same time.
     fn command(&self, words: &[&str], threads: usize) -> Result<Command> {
         let mut command = cargo_for_tests(&["test"])?;
         command.args(words).env("WEFT_TEST_REPORT", &self.report);
@@ -241,20 +245,21 @@ impl Tests {
             command.env(THREADS, threads.max(1).to_string());
         }
         if self.root == Root::BySudo {
-            // Build as the user; only the test programs themselves are root.
+            // Builds run as the user; only the test programs run as root.
             command.env(runner_variable()?, "sudo --preserve-env");
         }
         Ok(command)
     }
 }
 
-/// How many tests run at the same time: more than there are CPUs, because end-to-end tests wait a
-/// third of their time. The variable [`THREADS`] overrides it for each test program.
+/// How many tests run at the same time. This is more than the number of CPUs, because end-to-end
+/// tests wait for a third of their time. The variable [`THREADS`] overrides it for each test
+/// program.
 fn test_threads() -> usize {
     2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// An empty report, whose absolute path the tests can use from any directory.
+/// Creates an empty report. Its path is absolute, so that tests can use it in any directory.
 fn fresh_report() -> Result<PathBuf> {
     fs::create_dir_all(target_dir())?;
     let path = fs::canonicalize(target_dir())?.join("test-report.txt");
@@ -262,7 +267,7 @@ fn fresh_report() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The variable by which cargo is told to start a program of this host through another one.
+/// The variable that tells cargo to start programs for this host through another program.
 fn runner_variable() -> Result<String> {
     let triple = host_triple()?.to_uppercase().replace('-', "_");
     Ok(format!("CARGO_TARGET_{triple}_RUNNER"))
@@ -278,7 +283,7 @@ pub fn host_triple() -> Result<String> {
         .context("rustc -vV names no host")
 }
 
-/// Runs `cargo test`, passes its output on, and adds its results to `counts`.
+/// Runs `cargo test`, prints its output, and adds its results to `counts`.
 fn run_counted(command: &mut Command, counts: &mut Counts) -> Result<()> {
     show(command);
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
@@ -295,21 +300,22 @@ fn run_counted(command: &mut Command, counts: &mut Counts) -> Result<()> {
 }
 
 impl Counts {
-    /// Prints the panics of all failed tests. CI's output may be cut in the middle, and what failed
-    /// is hard to find in it.
+    /// Prints the panic messages of all failed tests at the end. CI's output may be cut in the
+    /// middle, and failures are hard to find in it.
     pub fn print_panics(&self) {
         self.panics.iter().flatten().for_each(|line| println!("{line}"));
     }
 
-    /// Reads a line of a test program. Adds the numbers of a line like
-    /// `test result: FAILED. 3 passed; 1 failed; 0 ignored`, and keeps panics.
+    /// Processes an output line of a test program. Adds the numbers of a line like `test result:
+    /// FAILED. 3 passed; 1 failed; 0 ignored`, and keeps panic messages.
     fn add_line(&mut self, line: &str) {
-        /// The place of a panic, its message, both values of a comparison, and one to spare.
+        /// The location of a panic, its message, both values of a comparison, and one spare line.
         const MAX_LINES: usize = 5;
         if let Some((thread, _)) = line.split_once(" panicked at ")
             && thread.starts_with("thread '")
         {
-            // A property test panics at each step. The last one is of its smallest input.
+            // A property test panics at each shrinking step. The last panic is that of its smallest
+            // input.
             let is_same = |panic: &mut Vec<String>| {
                 panic.first().is_some_and(|first| first.starts_with(thread))
             };

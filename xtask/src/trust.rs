@@ -1,4 +1,4 @@
-//! `cargo xtask trust`: build, then become `weft bench trust`.
+//! `cargo xtask trust`: builds weft, then replaces this process by `weft bench trust`.
 
 use std::os::unix::process::CommandExt;
 
@@ -16,8 +16,8 @@ pub struct Options {
     arguments: Vec<String>,
 }
 
-/// Builds weft and replaces this process by its trust scenarios, so that Ctrl-C and the exit code
-/// are their own.
+/// Builds weft and replaces this process by the trust scenarios, so that Ctrl-C reaches them and
+/// their exit code is kept.
 pub fn trust(options: &Options) -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     let mut command = as_root(build_released()?);

@@ -1,4 +1,4 @@
-//! `cargo xtask upgrade-test`: two versions of weft replace each other under traffic.
+//! `cargo xtask upgrade-test`: replaces one version of weft by another under traffic.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::demo::{as_root, build_released};
 use crate::packages;
 use crate::run::run;
 
-/// The programs, and how much traffic.
+/// The options of `cargo xtask upgrade-test`.
 #[derive(Args)]
 pub struct Options {
     /// The program weft of an earlier commit
@@ -24,8 +24,8 @@ pub struct Options {
     datapath: Option<String>,
 }
 
-/// Interrupts a switch in every way with both datapaths: reload, kill, stop and start, crash loop,
-/// downgrade and upgrade.
+/// Interrupts a switch with both datapaths: reload, kill, stop and start, crash loop, downgrade and
+/// upgrade.
 pub fn test(options: &Options) -> Result<()> {
     packages::ensure(&packages::BUILD)?;
     for program in [&options.old, &options.new] {

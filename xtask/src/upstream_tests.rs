@@ -1,9 +1,10 @@
-//! Runs test suites of OVN and Open vSwitch on weft, for the tasks `ovn-system-tests` and
+//! Runs test suites of OVN and Open vSwitch with weft, for the tasks `ovn-system-tests` and
 //! `ovs-traffic-tests`.
 //!
-//! The user names a source tree, of which nothing is compiled: autom4te makes the shell script of
-//! the tests from it. Scripts in `packaging/` replace the programs that weft stands in for, such as
-//! ovs-vswitchd. Each test runs in namespaces of its own (`packaging/system-test.sh`).
+//! The user passes the path of a source tree, of which nothing is compiled. autom4te generates the
+//! shell script of the tests from it. Scripts in `packaging/` act as the programs that weft
+//! replaces, such as ovs-vswitchd. Each test runs in separate namespaces
+//! (`packaging/system-test.sh`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,7 +25,7 @@ use crate::run::{run, target_dir};
 /// The script that runs one test.
 const SCRIPT: &str = "packaging/system-test.sh";
 
-/// How to run tests, and what to keep.
+/// The options that the tasks have in common.
 #[derive(Args)]
 pub struct RunOptions {
     /// Arguments of `weft run`, such as `--datapath=user`
@@ -53,7 +54,7 @@ pub struct Test {
     pub title: String,
 }
 
-/// How a test has ended.
+/// The result of a test.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Pass,
@@ -82,7 +83,7 @@ pub struct Report<'a> {
     pub reasons: &'a str,
 }
 
-/// The script of a suite, and where it runs.
+/// The script of a test suite, and the directory in which it runs.
 pub struct Suite {
     base: PathBuf,
     script: PathBuf,
@@ -91,7 +92,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Makes a directory for a suite, with the macros and tests of `sources`.
+    /// Creates a directory for a test suite, with the macros and tests in `sources`.
     pub fn new(name: &str, sources: &Path) -> Result<Self> {
         // The tests create Unix sockets there. Linux limits their paths to 107 bytes.
         let base = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
@@ -121,8 +122,8 @@ impl Suite {
         self.environment.push((name, value));
     }
 
-    /// Makes the script from the file `main` of the sources of `project`, whose version is in its
-    /// `configure.ac`.
+    /// Generates the script from the file `main` in the sources of `project`, whose version is read
+    /// from `configure.ac`.
     pub fn build(&self, project: &str, sources: &Path, main: &str) -> Result<()> {
         let configure = fs::read_to_string(sources.join("configure.ac"))?;
         let package = package(project, &version(project, &configure));
@@ -135,7 +136,8 @@ impl Suite {
         Ok(())
     }
 
-    /// Writes `atconfig`, the file in which `configure` would give the tests their directories.
+    /// Writes `atconfig`, a file that `configure` would generate. It contains directories for the
+    /// tests.
     pub fn configure(&self, sources: &Path, ovs: &Path) -> Result<()> {
         let (sources, ovs, base) = (sources.display(), ovs.display(), self.base.display());
         let text = format!(
@@ -161,7 +163,7 @@ impl Suite {
         Ok(fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?)
     }
 
-    /// What `testsuite --list` prints.
+    /// The output of `testsuite --list`.
     pub fn list(&self) -> Result<String> {
         let output = Command::new(&self.script).arg("--list").current_dir(&self.base).output()?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -213,7 +215,7 @@ impl Suite {
         Ok(outcomes.into_inner().unwrap_or_else(|error| error.into_inner()))
     }
 
-    /// Runs a test in a directory of its own.
+    /// Runs a test in a separate directory.
     fn run_one(&self, test: &Test, options: &RunOptions) -> Result<Outcome> {
         let directory = self.base.join(test.place.to_string());
         fs::create_dir(&directory)?;
@@ -239,7 +241,7 @@ impl Suite {
     }
 }
 
-/// Reads the output of `testsuite --list`: number, place `FILE:LINE` and title of each test.
+/// Parses the output of `testsuite --list`: number, place `FILE:LINE` and title of each test.
 pub fn read_list(list: &str) -> impl Iterator<Item = (usize, &str, &str)> {
     list.lines().filter_map(|line| {
         let (number, rest) = line.split_once(": ")?;
@@ -264,7 +266,7 @@ fn package(project: &str, version: &str) -> String {
     )
 }
 
-/// The text of `atlocal.in` with the values that `configure` would insert.
+/// The text of `atlocal.in`, with the values that `configure` would insert.
 fn configured(text: &str) -> String {
     [
         ("@HAVE_OPENSSL@", "no"),
@@ -277,7 +279,7 @@ fn configured(text: &str) -> String {
     .fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
 }
 
-/// Reads lines of the form `TITLE: REASON`, in which the title has no colon.
+/// Parses lines of the form `TITLE: REASON`, in which the title contains no colon.
 fn read_reasons(text: &str) -> BTreeMap<&str, &str> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| line.split_once(": ")).collect()

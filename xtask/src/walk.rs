@@ -1,4 +1,5 @@
-//! A script that prints a line for each check, run once for each variant, and the table of results.
+//! Runs a script that prints a line for each check, once for each variant, and prints the table of
+//! results.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -10,27 +11,27 @@ use anyhow::{Context, Result};
 use crate::demo::commit;
 use crate::run::show;
 
-/// A script, and what it tests.
+/// A script to run for one variant.
 pub struct Walk {
-    /// The heading of its column.
+    /// The heading of the variant's column.
     pub variant: &'static str,
     /// The path of the script.
     pub script: &'static str,
     /// Its arguments.
     pub arguments: Vec<String>,
-    /// The longest run, in seconds.
+    /// The time limit, in seconds.
     pub limit_s: &'static str,
 }
 
-/// What one run has found.
+/// The result of one run.
 pub struct Outcome {
     variant: &'static str,
-    /// The checks, in order, with whether they passed.
+    /// The checks in order, and whether each has passed.
     checks: Vec<(String, bool)>,
-    /// Measurements, as the script prints them.
+    /// Measurements, in the format of the script.
     notes: Vec<String>,
     seconds: u64,
-    /// The script and all checks.
+    /// True if the script and all checks have passed.
     pub has_passed: bool,
 }
 
@@ -62,7 +63,8 @@ impl Walk {
     }
 }
 
-/// Prints a row for each check and a column for each variant, and keeps them in a file.
+/// Prints a table with a row for each check and a column for each variant. Also writes it to the
+/// file `log`.
 pub fn report(task: &str, outcomes: &[Outcome], log: Option<&PathBuf>) -> Result<()> {
     let table = table(task, outcomes)?;
     write!(std::io::stdout(), "\n{table}")?;
