@@ -269,7 +269,9 @@ fn uplink_mtu_is_reported_when_it_is_too_low() {
         lab.join_again();
         daemon.wait_says("uplink is up again");
         set(&lab, low);
-        wait_until(PATIENCE, "it is told again", || daemon.stderr().matches(&told).count() == 2);
+        wait_until(PATIENCE, "it is reported again", || {
+            daemon.stderr().matches(&told).count() == 2
+        });
         daemon.stop();
     }
 }
@@ -311,7 +313,7 @@ fn uplink_comes_back(setup: Setup) {
     }
     no_answer(&a.netns, b.ip(4), &daemons);
     let lost = port(&daemons[0], "g1").drops;
-    assert!(lost.values().sum::<u64>() > before, "what is not delivered is counted: {lost:?}");
+    assert!(lost.values().sum::<u64>() > before, "undelivered packets are counted: {lost:?}");
 
     lab.hosts[0].netns.netlink().set_up(uplink.index).expect("it can be set up");
     daemons.iter().for_each(|daemon| daemon.wait_says("uplink is up again"));

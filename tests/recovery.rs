@@ -188,7 +188,7 @@ fn refused(lab: &Lab, code: i32) -> String {
     let status = daemon.wait_end(PATIENCE);
     let said = daemon.stderr();
     assert_eq!(status.code(), Some(code), "{said}");
-    assert!(said.matches("os error").count() <= 1, "the cause is told once: {said}");
+    assert!(said.matches("os error").count() <= 1, "the cause is reported once: {said}");
     assert!(!control.exists(), "a socket is left behind");
     assert_eq!(all_links(lab), before, "links are left behind");
     said

@@ -68,13 +68,14 @@ fn parsed_fields_agree_with_scapy() {
         let stack = Stack::read(&frame).unwrap_or_else(|e| panic!("{name}: {e}: {frame:02x?}"));
         assert_eq!(stack.describe(), written.layers, "{name}: {frame:02x?}");
         assert_eq!(stack.wrong_checksums, 0, "{name}: {frame:02x?}");
-        let located = transport_offset(&frame).expect("what can be read can be located");
+        let located =
+            transport_offset(&frame).expect("the headers of a valid frame can be located");
         if located.is_ip() {
             assert_eq!(located.l3_end, written.unpadded_len, "{name}: the end of the packet");
         }
         layers.extend(stack.layers.iter().map(std::mem::discriminant).map(|d| format!("{d:?}")));
     }
-    assert_eq!(layers.len(), 13, "every kind of header occurs");
+    assert_eq!(layers.len(), 13, "every header type occurs");
     report::peer("scapy", "its frames of every kind parsed, all fields compared");
 }
 
@@ -121,7 +122,7 @@ fn truncated_frames_are_refused() {
         let (name, frame) = (&written.name, &written.bytes()[..written.unpadded_len]);
         let stack = Stack::read(frame).expect("scapy's frames are valid");
         let headers_len = frame.len() - tail_len(&stack);
-        let located = transport_offset(frame).expect("what can be read can be located");
+        let located = transport_offset(frame).expect("the headers of a valid frame can be located");
         let knows_its_length = located.is_ip() || located.ethertype == EtherType::ARP;
         for len in 0..frame.len() {
             let result = Stack::read(&frame[..len]);

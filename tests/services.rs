@@ -393,7 +393,7 @@ fn assert_connections_are_shown([near, far]: [&Path; 2]) {
     let (_, before) = connections(near, &[]);
     let followed = Watch::start(near, &[&["ct", "--follow", "--json"], &balanced[..]].concat());
     let next = || -> Value {
-        let line = followed.lines.recv_timeout(PATIENCE).expect("it prints what happens");
+        let line = followed.lines.recv_timeout(PATIENCE).expect("it prints events");
         serde_json::from_str(&line).expect("JSON")
     };
     assert_eq!(next()["following"], left.len());

@@ -49,7 +49,7 @@ fn guest_opens_connections_and_gets_what_belongs_to_them_when_an_acl_allows_rela
             let address = listener.and_then(|it| Ok((it.local_addr()?, it)));
             let (address, _listener) = address.expect("a TCP listener");
             let opened = far.netns.run(|| TcpStream::connect_timeout(&address, REFUSED));
-            let kind = opened.expect_err("nobody may connect to g1").kind();
+            let kind = opened.expect_err("no guest may connect to g1").kind();
             assert_eq!(kind, ErrorKind::TimedOut, "{datapath:?} IPv{family}");
             wait_until(PATIENCE, "the refused segments are counted", || {
                 daemons[0].drops().get("flow_drop").is_some_and(|&count| count > before)

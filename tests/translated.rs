@@ -159,7 +159,7 @@ fn assert_is_shown(lab: &Lab, of: &Exhausted, refused: &UdpSocket) {
     let args = ["monitor", "--drops", "--json", "--count", "1", "--reason", EXHAUSTED];
     let mut watch = Watch::start(&control, &args);
     let mut line = None;
-    wait_until(PATIENCE, "the drop is told", || {
+    wait_until(PATIENCE, "the drop is reported", || {
         refused.send_to(b"refused", of.address()).expect("a datagram is sent");
         line = watch.lines.recv_timeout(Duration::from_millis(20)).ok();
         line.is_some()

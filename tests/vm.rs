@@ -201,7 +201,7 @@ fn machine_keeps_its_connections_when_weft_restarts() {
     drop(vm);
     third.signal(Signal::SIGTERM);
     assert!(third.wait_end(PATIENCE).success(), "{}", third.stderr());
-    assert!(!is_there(), "nobody has it open, so the TAP is removed");
+    assert!(!is_there(), "no process has it open, so the TAP is removed");
     assert!(!third.stderr().contains("vanished"), "that is no news: {}", third.stderr());
     other_host.stop();
 }
@@ -310,7 +310,7 @@ fn all_queues_of_a_machine_carry_frames_with_each_datapath() {
         wait_port(&daemons[0], "g1", "down", |port| port.state.contains("link is down"));
         let [first, second] = daemons;
         first.stop();
-        assert!(host.netlink().index_of(&device).is_err(), "nobody has it open");
+        assert!(host.netlink().index_of(&device).is_err(), "no process has it open");
         second.stop();
         report::peer("tap-multi-queue", &format!("{} datapath, {QUEUES} queues", datapath.name()));
     }

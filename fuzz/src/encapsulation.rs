@@ -61,7 +61,7 @@ fn segments(outer: &Encapsulated, packet: &PacketBuf, key: TunnelKey) -> Vec<Vec
         .segment(packet, outer.outer_len, SegmentChecksum::Complete, |segment| {
             outer.finish_segment(segment.header, segment.payload, segment.index as u32);
         })
-        .expect("what can be cut without outer headers can be cut with them");
+        .expect("a packet that is segmented without outer headers is segmented with them");
     cut.map(|(header, payload)| {
         let wire = [header, payload].concat();
         assert_ne!(
@@ -72,7 +72,7 @@ fn segments(outer: &Encapsulated, packet: &PacketBuf, key: TunnelKey) -> Vec<Vec
         let bytes = &wire[outer.tunnel_header..];
         let expected = DecapOptions { key: true, skip_checksum: false };
         let decapped = outer.tunnel.decap(bytes, &expected);
-        let decapped = decapped.expect("what was encapsulated can be decapsulated");
+        let decapped = decapped.expect("an encapsulated packet can be decapsulated");
         assert_eq!(decapped.key, key);
         bytes[decapped.inner..].to_vec()
     })

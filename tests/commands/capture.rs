@@ -37,7 +37,7 @@ fn frames_are_captured_on_both_sides_of_every_tunnel() {
             traffic::tcp(a, b, 4, 100_000);
             let (there, back) = ([b.mac.0, a.mac.0].concat(), [a.mac.0, b.mac.0].concat());
             let has = |macs: &[u8]| frames_of(&file).iter().any(|frame| contains(frame, macs));
-            wait_until(PATIENCE, &format!("{tunnel}{side} has both ways"), || {
+            wait_until(PATIENCE, &format!("{tunnel}{side}: both directions are captured"), || {
                 file.exists() && has(&there) && has(&back)
             });
             let (code, said) = capture.interrupt();

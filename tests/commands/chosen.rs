@@ -19,7 +19,7 @@ const OUTER: usize = 14 + 20 + 8 + 8;
 fn decision(shown: &Value, what: &str) -> [String; 2] {
     let all = shown["decisions"].as_array().expect("a list");
     let found = all.iter().find(|chosen| chosen["what"] == what);
-    let found = found.unwrap_or_else(|| panic!("nothing of {what}: {all:#?}"));
+    let found = found.unwrap_or_else(|| panic!("no decision about {what}: {all:#?}"));
     ["how", "why"].map(|part| found[part].as_str().expect("a text").to_owned())
 }
 

@@ -48,7 +48,7 @@ impl Routed {
         let args = [&["monitor", "--drops", "--json", "--count", "1"], args].concat();
         let mut watch = Watch::start(&self.lab.control(host), &args);
         let mut line = None;
-        wait_until(PATIENCE, "the drop is told", || {
+        wait_until(PATIENCE, "the drop is reported", || {
             send();
             line = watch.lines.recv_timeout(Duration::from_millis(20)).ok();
             line.is_some()

@@ -93,7 +93,7 @@ impl FrameSocket {
                 return frames;
             }
         }
-        panic!("waited {PATIENCE:?} in vain for {what}; {} other frames came", frames.len());
+        panic!("waited {PATIENCE:?} in vain for {what}; {} other frames arrived", frames.len());
     }
 
     /// All frames up to and including the [`note`] with this `text`.

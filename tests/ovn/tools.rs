@@ -97,11 +97,11 @@ fn tools_are_answered_as_by_the_stock_chassis() {
     }
 
     ovn.stop_southbound();
-    wait_until(PATIENCE, "the lost connection is told", || {
+    wait_until(PATIENCE, "the lost connection is reported", || {
         answer(&database, "-t ovn-controller connection-status") == "not connected\n"
     });
     ovn.start_southbound();
-    wait_until(PATIENCE, "the connection is told", || {
+    wait_until(PATIENCE, "the connection is reported", || {
         answer(&database, "-t ovn-controller connection-status") == "connected\n"
     });
     assert!(files.iter().all(|file| file.exists()));

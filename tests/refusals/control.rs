@@ -241,10 +241,14 @@ fn path_probes_of_a_guest_are_frames_like_any_other() {
                 });
             }
             let expected = if learns { 0 } else { 8 };
-            wait_until(PATIENCE, &format!("{what}: those to nobody are dropped"), || {
-                let drops = daemons[0].drops();
-                drops.get("unknown_mac").copied().unwrap_or(0) >= expected
-            });
+            wait_until(
+                PATIENCE,
+                &format!("{what}: frames to unknown addresses are dropped"),
+                || {
+                    let drops = daemons[0].drops();
+                    drops.get("unknown_mac").copied().unwrap_or(0) >= expected
+                },
+            );
             for host in [0, 1] {
                 assert_eq!(probes(&lab, host), 0, "{what}");
             }

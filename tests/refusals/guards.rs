@@ -96,7 +96,7 @@ impl Guests {
         }
         let mut seen = Vec::new();
         // A punted frame may be overtaken by later ones.
-        wait_until(PATIENCE, &format!("{what}: what may pass arrives"), || {
+        wait_until(PATIENCE, &format!("{what}: the permitted frames arrive"), || {
             seen.extend(self.seen(sender, to));
             passing.iter().all(|frame| seen.contains(frame))
         });

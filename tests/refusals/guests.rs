@@ -85,7 +85,7 @@ fn tunnels_stay_closed_when_a_guest_sends_tunnel_packets() {
                 fence.send(&note(guest.mac, a.mac, "the end"));
                 let mut seen = socket.until_note("the end");
                 seen.retain(|frame| frame[12..14] == EXPERIMENT.to_be_bytes());
-                assert_eq!(seen.len(), 1, "{tunnel}: {} saw what was inside", guest.name);
+                assert_eq!(seen.len(), 1, "{tunnel}: {} received the inner frame", guest.name);
             }
         }
         daemons.into_iter().for_each(Daemon::stop);

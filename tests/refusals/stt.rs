@@ -118,7 +118,7 @@ fn stt_memory_stays_bounded_when_frames_are_never_completed() {
     let flood: Vec<_> = (100..).map(first).take(SENT).collect();
     let seen = target.seen(stt, &flood);
     assert!(!seen.iter().any(|frame| contains(frame, FORBIDDEN)));
-    wait_until(PATIENCE, "what was evicted is counted", || {
+    wait_until(PATIENCE, "evicted frames are counted", || {
         target.dropped().get("stt_memory").is_some_and(|&count| count as usize >= SENT - KEPT)
     });
     let evicted = target.dropped()["stt_memory"] as usize;

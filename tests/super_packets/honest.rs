@@ -94,7 +94,10 @@ fn tcp_is_only_slowed_when_its_segments_have_88_or_48_bytes() {
 fn udp_train(from: &TxPool, to: &UdpUnderlay, dst: SocketAddr, size: u16, count: usize) {
     let bytes = traffic::noise(usize::from(size) * count, 3);
     let train = TxTrain { dst, entropy: 0, tos: 0, ttl: None, gso_size: Some(size) };
-    assert_eq!(from.send(&train, &[IoSlice::new(&bytes)]).expect("a train is sent"), bytes.len());
+    assert_eq!(
+        from.send(&train, &[IoSlice::new(&bytes)]).expect("a UDP batch is sent"),
+        bytes.len()
+    );
     let mut packet = PacketBuf::with_capacity(PacketBuf::HEADROOM, PacketBuf::MAX_FRAME);
     let mut received = Vec::new();
     wait_until(PATIENCE, &format!("{count} datagrams of {size} bytes at {dst}"), || {

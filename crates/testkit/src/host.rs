@@ -63,7 +63,10 @@ macro_rules! test_name {
 pub fn may_run(test: &str, lacks: impl FnOnce(&str) -> bool) -> bool {
     let lacks = lacks(test);
     let in_ci = env::var_os("CI").is_some_and(|value| value == "true");
-    assert!(!(lacks && in_ci), "{test} lacks what the report says, and CI=true forbids to skip it");
+    assert!(
+        !(lacks && in_ci),
+        "{test} lacks a requirement (see the report), and with CI=true it must not be skipped"
+    );
     !lacks
 }
 

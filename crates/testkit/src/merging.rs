@@ -48,8 +48,11 @@ impl Merging {
         let ends = pair(&sender, &receiver);
         let set = |host: &TestHost, name: &str, features: &[(&str, bool)]| {
             // Each feature is set after the features that it depends on.
-            let _ =
-                host.ethtool().expect("ethtool").set_features(name, features).expect("it is asked");
+            let _ = host
+                .ethtool()
+                .expect("ethtool")
+                .set_features(name, features)
+                .expect("features can be set");
         };
         set(&sender, &ends.0.name, &SEGMENTATION.map(|name| (name, false)));
         set(&receiver, &ends.1.name, &[("rx-gro", true)]);

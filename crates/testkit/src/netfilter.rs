@@ -131,7 +131,7 @@ impl Router {
                 }
             }
             if idle {
-                assert!(Instant::now() < deadline, "the router does not send what is expected");
+                assert!(Instant::now() < deadline, "the router does not send the expected packets");
                 thread::yield_now();
             }
         }

@@ -205,7 +205,7 @@ mod tests {
             let lengths: Vec<_> = kept.iter().map(|now| (now.rows.len(), now.complete)).collect();
             assert_eq!(lengths, [(1, false), (2, false), (3, true)]);
             let contenders: Vec<_> = counts.rows.iter().map(ContenderCounts::contender).collect();
-            assert_eq!(contenders, ALL, "in the order that was asked for");
+            assert_eq!(contenders, ALL, "the rows have the requested order");
             let failed: Vec<_> = counts.failed().collect();
             let failure = "no such module".to_owned();
             assert_eq!(failed, [&Failed { contender: Contender::LinuxBridge, failure }]);
@@ -240,7 +240,7 @@ mod tests {
         assert!(counts.complete);
         let failed: Vec<_> = counts.failed().map(|failed| failed.contender).collect();
         assert_eq!((failed, counts.counted().count()), (vec![group[1]], 2));
-        assert_eq!(machines.into_inner(), 2, "the last one runs in a machine of its own");
+        assert_eq!(machines.into_inner(), 2, "the last one runs in a separate machine");
     }
 
     #[test]

@@ -147,7 +147,8 @@ fn train(bench: &mut Bench, random: &mut Random, endpoint: &EndpointConfig) -> R
     let Some((whole_outer, mut outer)) = outer else { return Ok(()) };
     let arrivals: Result<Vec<Inner>, DropReason> =
         outer.iter().map(|outer| decapped(spec.tunnel, outer)).collect();
-    let arrivals = arrivals.map_err(|reason| format!("the reference drops a train: {reason:?}"))?;
+    let arrivals =
+        arrivals.map_err(|reason| format!("the reference drops the segments: {reason:?}"))?;
     let Some((info, first)) = arrivals.first() else { return Ok(()) };
     let key = extract(first, port, Some(info)).map_err(|error| error.to_string())?;
     let mut mask = FlowMask::default();

@@ -61,7 +61,7 @@ impl Watchers {
                 && seen.missed == 0
                 && begins_alike(&told.packet, seen.len, &seen.head)
         })
-        .map_err(|fault| format!("who watches drops {fault}"))?;
+        .map_err(|fault| format!("a watcher of drops {fault}"))?;
         let of_port = |(port, _): &&(PortNo, PacketBuf)| *port == WATCHED;
         let from = outcome.taken.iter().filter(of_port);
         let from = from.map(|(_, packet)| (CaptureDirection::FromGuest, packet.clone()));
@@ -74,7 +74,7 @@ impl Watchers {
                 && seen.bytes.len() == SNAP_BYTES.min(packet.len())
                 && begins_alike(packet, seen.len, &seen.bytes)
         })
-        .map_err(|fault| format!("who watches a port {fault}"))
+        .map_err(|fault| format!("a watcher of a port {fault}"))
     }
 }
 
