@@ -29,6 +29,7 @@ pub struct Options {
 
 /// Checks the crates, and records this in `packaging/advisories.checked`.
 ///
+/// # Errors
 /// A crate has an advisory or was yanked. cargo-deny prints the crate and the remedy.
 pub fn check(options: &Options) -> Result<()> {
     let target = std::path::absolute(target_dir())?;
@@ -68,6 +69,7 @@ pub fn check(options: &Options) -> Result<()> {
 
 /// Checks that Cargo.lock has not changed since its crates were checked.
 ///
+/// # Errors
 /// Cargo.lock has changed.
 pub fn is_checked() -> Result<()> {
     let checked = fs::read_to_string(CHECKED).context(CHECKED)?;

@@ -57,6 +57,7 @@ impl Architecture {
 
     /// Makes a cargo command compile for this architecture.
     ///
+    /// # Errors
     /// Rust's standard library for the architecture cannot be installed.
     pub fn configure(self, cargo: &mut Command) -> Result<()> {
         if self == Self::Arm64 {

@@ -120,6 +120,7 @@ pub fn all() -> Vec<&'static str> {
 
 /// Installs those of `packages` that are missing, and prints their names.
 ///
+/// # Errors
 /// [`run::Failed`] with exit code 2 when they cannot be installed; the script has printed the
 /// reason.
 pub fn ensure(packages: &[&str]) -> Result<()> {

@@ -21,6 +21,7 @@ const GLOSSARY: &str = "docs/glossary.md";
 
 /// Checks every tracked source and document.
 ///
+/// # Errors
 /// The error lists each line that is too long, each long sentence, each dead link and each
 /// undefined term.
 pub fn check() -> Result<()> {

@@ -30,6 +30,7 @@ const PERMITTED: [&str; 10] = [
 
 /// Writes `target/sbom/weft.cdx.json`. Returns its path.
 ///
+/// # Errors
 /// A crate has a licence that is not permitted, or none. The error lists all such crates.
 pub fn write(architecture: Architecture) -> Result<PathBuf> {
     let metadata = metadata(architecture.triple())?;

@@ -116,6 +116,7 @@ impl Process {
 
     /// Kills the process at once (SIGKILL) and waits for its end.
     ///
+    /// # Errors
     /// The process had ended before.
     pub fn kill(mut self) -> Result<()> {
         self.check_running()?;

@@ -59,6 +59,7 @@ macro_rules! test_name {
 /// Returns false when `lacks` returns true for `test`. Used by
 /// [`require_root!`](crate::require_root) and [`require_program!`](crate::require_program).
 ///
+/// # Panics
 /// With `CI=true` in the environment, when it would return false.
 pub fn may_run(test: &str, lacks: impl FnOnce(&str) -> bool) -> bool {
     let lacks = lacks(test);

@@ -116,6 +116,7 @@ impl Router {
 
     /// Calls `take` with each IP packet that the router has sent, until it returns true.
     ///
+    /// # Panics
     /// When `take` does not return true within ten seconds.
     pub fn receive(&self, mut take: impl FnMut(Side, &[u8]) -> bool) {
         let deadline = Instant::now() + TIMEOUT;

@@ -180,6 +180,7 @@ pub struct Tracer {
 impl Tracer {
     /// The output of `ovn-trace --summary --minimal` for a packet; `None` when ovn-trace crashed.
     ///
+    /// # Panics
     /// When ovn-trace returns an error or times out.
     pub fn trace(&mut self, datapath: &str, microflow: &str) -> Option<String> {
         let params = ["--summary", "--minimal", datapath, microflow];

@@ -49,7 +49,8 @@ pub fn wait_for_server(path: &Path) {
 
 /// Runs `command` to completion with `input` on its standard input; returns its standard output.
 ///
-/// # Panics When it fails or takes longer than [`LIMIT`]; the message contains its standard error.
+/// # Panics
+/// When it fails or takes longer than [`LIMIT`]; the message contains its standard error.
 pub fn run(mut command: Command, input: &[u8]) -> String {
     let name = format!("{command:?}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -80,7 +80,8 @@ impl DemoOptions {
 
 /// Runs the demo. `stop` ends it early. Everything that it created is removed in any case.
 ///
-/// # Errors [`Error::Missing`] when a privilege is missing or another session is running,
+/// # Errors
+/// [`Error::Missing`] when a privilege is missing or another session is running,
 /// [`Error::Interrupted`], or the lab cannot be built. The failure of a contender is not an error
 /// but a row of the report.
 pub fn run(options: &DemoOptions, stop: &Stop) -> Result<DemoReport> {

@@ -10,7 +10,7 @@ use crate::stats::{median, ratio};
 /// The relative difference between two measurements of the bridge, up to which a machine is steady.
 const STEADY: f64 = 0.05;
 
-/// The three sentences, each on a line of its own.
+/// The three sentences, one per line.
 pub(super) fn sentences(report: &ProfileReport) -> String {
     [tunnels(&report.rows), speed(report), steadiness(report)].join("\n")
 }

@@ -33,8 +33,9 @@ pub struct CountOptions {
 /// so they can run in parallel. When a machine ends, `keep` is called for each of its rows, with
 /// all counts so far. An interrupted count is returned as incomplete.
 ///
-/// # Errors The kernel's version is unknown, or `keep` fails. A contender that cannot be counted is
-/// not an error but a row.
+/// # Errors
+/// The kernel's version is unknown, or `keep` fails. A contender that cannot be counted is not an
+/// error but a row.
 pub fn count(
     options: &CountOptions,
     kernel: &Kernel,

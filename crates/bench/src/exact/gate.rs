@@ -165,6 +165,7 @@ impl Baseline {
     /// by more than 12 % (kernel datapath) or 20 % (user datapath). A contender that could not be
     /// counted exceeds nothing.
     ///
+    /// # Errors
     /// The two were measured under different conditions (kernel, rounds or wire), or `now` has a
     /// contender that this baseline does not have.
     pub fn excesses(&self, now: &Self) -> Result<Vec<Excess>> {

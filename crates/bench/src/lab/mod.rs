@@ -7,7 +7,7 @@
 //!   [    h1    ] uplink ---- uplink [    h2    ]     hosts: 192.0.2.<host>/24, 2001:db8::<host>/64
 //! ```
 //!
-//! Every [`Contender`] runs in the same kind of lab. It creates the `eth0` of the guests and
+//! Every [`Contender`] runs in a lab of this layout. It creates the `eth0` of the guests and
 //! connects it to `uplink`. Dropping the lab removes all namespaces.
 
 mod attach;

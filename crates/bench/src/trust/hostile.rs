@@ -107,6 +107,7 @@ struct PeakUsage {
 
 /// Runs `attack`, in which A sends at `pace`; each measurement takes `seconds`.
 ///
+/// # Errors
 /// The test bed fails. Losses of B are not an error but part of the report.
 pub fn run(
     attack: Attack,

@@ -186,6 +186,7 @@ impl<'a> TestBed<'a> {
 
     /// Waits until the daemon of `host` responds to requests. Returns how long this took.
     ///
+    /// # Errors
     /// No response within `limit`, or a daemon has ended.
     pub fn wait_ready(&mut self, host: usize, limit: Duration) -> Result<Duration> {
         let start = Instant::now();

@@ -1,9 +1,10 @@
 //! The conformance suite of datapaths. A *provider* is an implementation of the trait [`Datapath`].
-//! It must send what the reference executor sends.  [`run`] starts a provider between veth pairs
-//! whose other ends belong to the suite. The suite sends generated frames, including super-packets
-//! and malformed frames. It receives the output with virtio-net headers, so that it sees
-//! super-packets and partial checksums (`CHECKSUM_PARTIAL`). The reference is a list of megaflows
-//! and [`flow::execute()`].
+//! It must send what the reference executor sends.
+//!
+//! [`run`] starts a provider between veth pairs whose other ends belong to the suite. The suite
+//! sends generated frames, including super-packets and malformed frames. It receives the output
+//! with virtio-net headers, so that it sees super-packets and partial checksums
+//! (`CHECKSUM_PARTIAL`). The reference is a list of megaflows and [`flow::execute()`].
 //!
 //! # What is compared
 //!

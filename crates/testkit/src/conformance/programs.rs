@@ -52,7 +52,8 @@ const OF_SUPERS: [Field; 9] = [
 
 /// Tests programs with the megaflows that a switch creates from them; see [`crate::conformance`].
 ///
-/// # Panics When the provider does not conform; the message contains the program.
+/// # Panics
+/// When the provider does not conform; the message contains the program.
 pub fn programs(provider: Provider<'_>) {
     provider.report_lacks("conformance of programs");
     let cases = environment("WEFT_CASES", CASES);

@@ -23,8 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Runs the studies. Interrupted results are returned as incomplete. `keep` is called with the
 /// results after every sample and every block, so that a crash loses one sample at most.
 ///
-/// # Errors [`Error::Missing`] when a privilege is missing or another session is running, the error
-/// of [`StudyOptions::check`], or that of `keep`. A failed scenario or lab is not an error but a
+/// # Errors
+/// [`Error::Missing`] when a privilege is missing or another session is running, the error of
+/// [`StudyOptions::check`], or that of `keep`. A failed scenario or lab is not an error but a
 /// sample with a failure.
 pub fn run(
     options: &StudyOptions,

@@ -14,7 +14,8 @@ impl Study {
     /// contender in at least one study. Every cell includes the bridge, unless only weft can run
     /// it.
     ///
-    /// # Errors Never: all parameters in the catalogue are valid.
+    /// # Errors
+    /// Never: all parameters in the catalogue are valid.
     pub fn cells(self, quick: bool) -> Result<Vec<Cell>> {
         match self {
             Self::SoftwareTunnelling => software_tunnelling(quick),

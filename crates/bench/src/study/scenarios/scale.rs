@@ -63,7 +63,8 @@ pub(crate) struct ScaleMeasurement {
 
 /// Measures with weft and the given datapath, in a lab whose guests are not connected yet.
 ///
-/// # Errors The switch fails, or has fewer megaflows than required.
+/// # Errors
+/// The switch fails, or has fewer megaflows than required.
 pub(crate) fn measure(
     lab: &Lab<'_>,
     weft: (Datapath, &Path),

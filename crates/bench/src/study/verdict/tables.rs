@@ -13,7 +13,7 @@ pub const AGREEMENT: f64 = 0.05;
 
 /// The largest distance of an end of the A/A interval from 1.
 pub const STEADY: f64 = 0.1;
-/// How far the A/A interval may lie beside 1: intervals of few runs can be narrow by chance.
+/// How far the A/A interval may be from 1: intervals of few runs can be narrow by chance.
 const SLACK: f64 = 0.02;
 
 /// The quantity that is compared in a scenario.

@@ -59,8 +59,9 @@ impl Connected {
     /// thread. Traffic does not start before [`Connected::begin`], because it would delay later
     /// handshakes.
     ///
-    /// # Errors A connection is refused or not established within 2 s, the server does not respond
-    /// within 5 s, all connections together take longer than 30 s, or [`Error::Interrupted`].
+    /// # Errors
+    /// A connection is refused or not established within 2 s, the server does not respond within 5
+    /// s, all connections together take longer than 30 s, or [`Error::Interrupted`].
     pub fn open(
         load: &Load,
         server: SocketAddr,

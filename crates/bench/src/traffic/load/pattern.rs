@@ -119,6 +119,7 @@ impl Load {
     /// The same load at a fixed payload rate over all connections, in bits per second. The sender
     /// limits itself to that rate.
     ///
+    /// # Errors
     /// The rate is below 1000 bit/s, or the pattern consists of transactions, whose rate is
     /// measured.
     pub fn at_rate(self, rate_bps: f64) -> Result<Self> {
