@@ -39,11 +39,11 @@ impl Tally {
         self.end(name, &result, &elapsed)
     }
 
-    /// Prints what a step that ran beside the tests has printed, and notes how it ended.
-    fn step_beside(&mut self, name: &str, step: BesideTests) {
+    /// Prints the output of a step that ran in parallel with others, and records its result.
+    fn parallel_step(&mut self, name: &str, step: ParallelStep) {
         println!("\n=== {name}");
         print!("{}", step.printed);
-        let elapsed = format!("{} beside other steps", seconds(step.elapsed));
+        let elapsed = format!("{} in parallel with other steps", seconds(step.elapsed));
         let passed = self.end(name, &step.result, &elapsed);
         self.passed += usize::from(passed);
         self.failed += usize::from(!passed);
@@ -70,7 +70,8 @@ pub fn ci() -> Result<()> {
         packages::ensure(&packages::all())?;
         packages::fetch_guest_kernel()
     });
-    // The link of the release occupies one processor, so it is built beside all that is compiled.
+    // Linking the release occupies only one processor, so it runs in parallel with other
+    // compilation.
     let (release, release_start) = (Background::start(demo::release_build()), Instant::now());
     tally.step("format", || lint::fmt(true));
     tally.step("dependencies", deps::check);
@@ -79,7 +80,7 @@ pub fn ci() -> Result<()> {
     tally.step("prose", prose::check);
     tally.step("book", book::book);
     tally.step("build, clippy and documentation", test::build_and_check);
-    // Tests often wait, and none of this depends on what else runs.
+    // Tests often wait, so other steps run in parallel. Their results do not depend on the load.
     let beside = thread::spawn(move || count_and_package(release, release_start));
     let mut counts = test::Counts::default();
     let tested = tally.announce("test", || {
@@ -92,10 +93,11 @@ pub fn ci() -> Result<()> {
     // as one failure.
     tally.failed += if tested { counts.failed } else { counts.failed.max(1) };
     let [release, gate, packages] = beside.join().unwrap_or_else(|panic| resume_unwind(panic));
-    tally.step_beside("release", release);
-    tally.step_beside("exact gate", gate);
-    tally.step_beside("Debian packages", packages);
-    // Not beside the tests: one demo or study at a time measures on a host.
+    tally.parallel_step("release", release);
+    tally.parallel_step("exact gate", gate);
+    tally.parallel_step("Debian packages", packages);
+    // The demo does not run in parallel with the tests, because only one demo or study can measure
+    // on a host at a time.
     tally.step("demo", || run(Command::new("make").args(["demo", "ARGS=--seconds 0.1"])));
 
     println!("\n=== {}, {} of processor time", seconds(start.elapsed()), seconds(processor_time()));
@@ -108,14 +110,14 @@ pub fn ci() -> Result<()> {
     Ok(())
 }
 
-/// The end of a step that ran beside the tests.
-struct BesideTests {
+/// The output and result of a step that ran in parallel with others.
+struct ParallelStep {
     printed: String,
     result: Result<()>,
     elapsed: Duration,
 }
 
-impl BesideTests {
+impl ParallelStep {
     /// Waits for the program of a step that began at `start`.
     fn finish(program: Result<Background>, start: Instant) -> Self {
         let (printed, result) = match program {
@@ -127,11 +129,11 @@ impl BesideTests {
 }
 
 /// Waits for the build of the release, counts its instructions, and makes packages of it.
-fn count_and_package(release: Result<Background>, release_start: Instant) -> [BesideTests; 3] {
-    let release = BesideTests::finish(release, release_start);
+fn count_and_package(release: Result<Background>, release_start: Instant) -> [ParallelStep; 3] {
+    let release = ParallelStep::finish(release, release_start);
     let start = Instant::now();
     if release.result.is_err() {
-        let absent = || BesideTests::finish(Err(anyhow!("there is no release")), start);
+        let absent = || ParallelStep::finish(Err(anyhow!("there is no release")), start);
         return [release, absent(), absent()];
     }
     // `current_exe()` is not used: a new build may have replaced the file, and then its path is
@@ -140,8 +142,8 @@ fn count_and_package(release: Result<Background>, release_start: Instant) -> [Be
     deb.arg("deb");
     let packages = Background::start(deb);
     let gate = exact::comparison().and_then(Background::start);
-    let gate = BesideTests::finish(gate, start);
-    [release, gate, BesideTests::finish(packages, start)]
+    let gate = ParallelStep::finish(gate, start);
+    [release, gate, ParallelStep::finish(packages, start)]
 }
 
 /// The processor time of all programs that this one has waited for, and of their descendants:
