@@ -10,9 +10,8 @@
 
 use crate::abi;
 use datapath::megaflow::Megaflow;
-use flow::{
-    Action, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortKey, PortNo, TunnelKey,
-};
+use flow::{Action, DropReason, EndpointId, Field, FlowKey, FlowMask, Match, PortNo, TunnelKey};
+use wire::tunnel::LogicalPorts;
 use wire::vlan::{MAX_TAGS, TAG_LEN, Tag};
 use wire::{EtherType, Protocol};
 
@@ -389,10 +388,7 @@ const fn of_arp(field: Field) -> Option<SetField> {
 }
 
 fn encap(endpoint: EndpointId, key: &TunnelKey) -> BpfAction {
-    let ports = key.ports.map(|ports| {
-        let ingress = ports.ingress.map_or(0, PortKey::value) & 0x7fff;
-        u32::from(ingress) << 16 | u32::from(ports.egress.value())
-    });
+    let ports = key.ports.map(|ports| LogicalPorts::from(ports).value());
     BpfAction::Encap { endpoint, key: key.datapath.0, ports }
 }
 

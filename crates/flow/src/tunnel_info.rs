@@ -130,7 +130,7 @@ impl TunnelInfo {
 
 /// OVN's option: ingress in bits 16 to 30, egress in bits 0 to 15.
 fn logical_ports(ports: LogicalPorts) -> TunnelOptions {
-    let value = u32::from_be_bytes(WirePorts::from(ports).to_bytes()).into();
+    let value = WirePorts::from(ports).value().into();
     TunnelOptions { values: [value, 0, 0, 0], present: 1 }
 }
 

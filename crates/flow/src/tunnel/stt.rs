@@ -20,7 +20,7 @@ use packet::stt::{SttFrameKey, SttSegmentPosition};
 use packet::{Checksum, ChecksumStatus, Gso, GsoKind, Offload, PacketBuf};
 use wire::ecn::Ecn;
 use wire::tunnel::stt::{FRAME_HEADER_LEN, PORT, SEGMENT_HEADER_LEN};
-use wire::tunnel::{SttChecksum, SttPacket, SttRepr, SttSegmentPacket, SttSegmentRepr};
+use wire::tunnel::{SttChecksum, SttContext, SttPacket, SttRepr, SttSegmentPacket, SttSegmentRepr};
 use wire::{EtherType, Fragment, Protocol, vlan};
 
 /// The largest outer IP packet.
@@ -164,24 +164,22 @@ fn partial(packet: &PacketBuf, start: u16, offset: u16) -> Option<SttChecksum> {
     })
 }
 
-/// The 64-bit context: datapath in bits 0-23, egress port in 24-39, ingress port in 40-54 (OVN's
-/// layout).
+/// The context ID of a packet.
 pub(crate) fn context(key: &TunnelKey) -> u64 {
-    let ports = key.ports.map_or(0, |ports| {
-        let ingress = u64::from(ports.ingress.map_or(0, PortKey::value) & PortKey::MAX_PORT);
-        ingress << 40 | u64::from(ports.egress.value()) << 24
-    });
-    u64::from(key.datapath.0 & 0xff_ffff) | ports
+    SttContext { datapath: key.datapath.0, ports: key.ports.map(Into::into) }.value()
 }
 
 /// Decodes a context ID.
 pub(crate) fn key_of_context(context: u64) -> Result<TunnelKey, DropReason> {
-    if context >> 55 != 0 {
+    if context >> SttContext::BITS != 0 {
         return Err(DropReason::UnknownDatapath);
     }
-    let ingress = PortKey::new((context >> 40) as u16 & PortKey::MAX_PORT);
-    let ports = PortKey::new((context >> 24) as u16).map(|egress| LogicalPorts { ingress, egress });
-    Ok(TunnelKey { datapath: DatapathKey(context as u32 & 0xff_ffff), ports })
+    let SttContext { datapath, ports } = SttContext::from_value(context);
+    let ports = ports.and_then(|ports| {
+        let egress = PortKey::new(ports.egress)?;
+        Some(LogicalPorts { ingress: PortKey::new(ports.ingress), egress })
+    });
+    Ok(TunnelKey { datapath: DatapathKey(datapath), ports })
 }
 
 /// One segment of an STT frame, after its outer headers were removed.

@@ -14,6 +14,7 @@ use flow::{
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use wire::tunnel::{LogicalPorts, SttContext};
 
 /// OVN's `flags.rcv_from_ramp`: the packet comes from a tunnel whose header names no logical ports.
 pub(super) const RCV_FROM_RAMP: u128 = 1 << 1;
@@ -140,29 +141,27 @@ impl<'p, S: LearnedState, O: Observer> Translator<'p, '_, S, O> {
         in_port: PortNo,
         tunnel: TunnelType,
     ) -> Result<(Packet<'p>, EntryPoint), DropReason> {
-        /// The logical ports in a Geneve option: ingress in the upper 16 bits, egress in the lower
-        /// 16.
-        const PORTS_WIDTH: u32 = 32;
-        const DATAPATH: u64 = 0xff_ffff;
         let mut recorder = key.recorder(&mut self.read);
         let tun_id = recorder.read_field(Field::TunId) as u64;
-        let (tun_key, egress, ingress) = match tunnel.descriptor().logical_ports {
+        let (tun_key, ports) = match tunnel.descriptor().logical_ports {
             LogicalPortsField::SttContext => {
-                (tun_id & DATAPATH, (tun_id >> 24) as u16, (tun_id >> 40) as u16 & 0x7fff)
+                let context = SttContext::from_value(tun_id);
+                (context.datapath.into(), context.ports)
             }
             LogicalPortsField::GeneveOption if recorder.read(Field::TunMetadataPresent, 1) != 0 => {
-                let ports = recorder.read(Field::TunMetadata0, (1 << PORTS_WIDTH) - 1) as u32;
-                (tun_id, ports as u16, (ports >> 16) as u16 & 0x7fff)
+                let ports = recorder.read(Field::TunMetadata0, u32::MAX.into()) as u32;
+                (tun_id, Some(LogicalPorts::from_value(ports)))
             }
-            _ => (tun_id, 0, 0),
+            _ => (tun_id, None),
         };
         drop(recorder);
         self.reads.add(ProgramPart::Tunnel(tunnel, tun_key));
         let datapath =
             self.program.datapath_of_tunnel(tunnel, tun_key).ok_or(DropReason::UnknownDatapath)?;
         let mut packet = Packet::new(key, in_port, self.datapath(datapath)?, true);
-        let start = match PortKey::new(egress) {
-            Some(outport) => EntryPoint::Egress { inport: PortKey::new(ingress), outport },
+        let inport = ports.and_then(|ports| PortKey::new(ports.ingress));
+        let start = match ports.and_then(|ports| PortKey::new(ports.egress)) {
+            Some(outport) => EntryPoint::Egress { inport, outport },
             None => EntryPoint::Ingress(self.inport_of_remote(&mut packet)),
         };
         Ok((packet, start))

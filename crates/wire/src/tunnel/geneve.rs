@@ -155,15 +155,31 @@ pub struct LogicalPorts {
 }
 
 impl LogicalPorts {
-    /// Encodes the option's four bytes of data.
-    pub const fn to_bytes(self) -> [u8; 4] {
-        (((self.ingress & 0x7fff) as u32) << 16 | self.egress as u32).to_be_bytes()
+    /// The highest ingress key.
+    pub const MAX_INGRESS: u16 = 0x7fff;
+
+    /// Encodes the option's data as a number.
+    #[inline]
+    pub const fn value(self) -> u32 {
+        ((self.ingress & Self::MAX_INGRESS) as u32) << 16 | self.egress as u32
     }
 
-    /// Decodes the option's four bytes of data; the reserved bit is ignored.
+    /// Decodes the option's data; the reserved bit is ignored.
+    #[inline]
+    pub const fn from_value(value: u32) -> Self {
+        Self { ingress: (value >> 16) as u16 & Self::MAX_INGRESS, egress: value as u16 }
+    }
+
+    /// Encodes the option's four bytes of data.
+    #[inline]
+    pub const fn to_bytes(self) -> [u8; 4] {
+        self.value().to_be_bytes()
+    }
+
+    /// Decodes the option's four bytes of data.
+    #[inline]
     pub const fn from_bytes(bytes: [u8; 4]) -> Self {
-        let value = u32::from_be_bytes(bytes);
-        Self { ingress: (value >> 16) as u16 & 0x7fff, egress: value as u16 }
+        Self::from_value(u32::from_be_bytes(bytes))
     }
 }
 

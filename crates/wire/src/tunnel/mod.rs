@@ -10,5 +10,7 @@ pub mod vxlan;
 
 pub use geneve::{GeneveOption, GeneveOptions, GenevePacket, GeneveRepr, LogicalPorts};
 pub use gre::{GrePacket, GreRepr, NvgreRepr};
-pub use stt::{SttChecksum, SttPacket, SttRepr, SttSegmentPacket, SttSegmentRepr, SttVlan};
+pub use stt::{
+    SttChecksum, SttContext, SttPacket, SttRepr, SttSegmentPacket, SttSegmentRepr, SttVlan,
+};
 pub use vxlan::{VxlanPacket, VxlanRepr};

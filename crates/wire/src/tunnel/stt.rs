@@ -35,6 +35,7 @@
 //! The frame length includes the frame header. Segmentation offload adds the number of bytes sent
 //! to the sequence number, so its low half is the segment offset.
 
+use super::geneve::LogicalPorts;
 use crate::checksum::Sum;
 use crate::tcp::{self, TcpFlags, TcpPacket};
 use crate::view::{put, put_u16, put_u32, require, u16_at, u32_at, view};
@@ -274,6 +275,45 @@ impl<'a, T: AsRef<[u8]> + ?Sized> SttPacket<&'a T> {
     /// The Ethernet frame, or the part of it in this buffer.
     pub fn payload(&self) -> &'a [u8] {
         &self.buffer.as_ref()[FRAME_HEADER_LEN..]
+    }
+}
+
+/// The context ID as OVN uses it.
+///
+/// ```text
+/// bits 63-55   54-40          39-24         23-0
+///      0       ingress port   egress port   datapath
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SttContext {
+    /// Key of the logical datapath, 24 bits; higher bits are cut off.
+    pub datapath: u32,
+    /// The logical ports. `None` is sent as egress port 0.
+    pub ports: Option<LogicalPorts>,
+}
+
+impl SttContext {
+    /// Bits that have a meaning.
+    pub const BITS: u32 = 55;
+    const DATAPATH: u32 = 0xff_ffff;
+    const DATAPATH_BITS: u32 = 24;
+
+    /// Encodes the context ID.
+    #[inline]
+    pub const fn value(self) -> u64 {
+        let ports = match self.ports {
+            Some(ports) => (ports.value() as u64) << Self::DATAPATH_BITS,
+            None => 0,
+        };
+        ports | (self.datapath & Self::DATAPATH) as u64
+    }
+
+    /// Decodes a context ID; reserved bits are ignored.
+    #[inline]
+    pub const fn from_value(value: u64) -> Self {
+        let ports = LogicalPorts::from_value((value >> Self::DATAPATH_BITS) as u32);
+        let datapath = value as u32 & Self::DATAPATH;
+        Self { datapath, ports: if ports.egress == 0 { None } else { Some(ports) } }
     }
 }
 
