@@ -1,5 +1,5 @@
 use super::*;
-use flow::{DatapathKey, LogicalPorts, Reply};
+use flow::{DatapathKey, LogicalPorts, PortKey, Reply};
 use services::{Service, dhcp4};
 use std::sync::Arc;
 use wire::VlanId;
