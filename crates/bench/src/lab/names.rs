@@ -1,5 +1,8 @@
-//! The names of a lab's namespaces and directories. They contain the process identifier of the
-//! session.
+//! The names of a lab's namespaces and directories, which contain the process of the session, and
+//! the number of the uplink in OpenFlow.
+
+/// The OpenFlow port number of the uplink where it is a port of the guests' bridge.
+pub(super) const UPLINK_PORT: u16 = 1000;
 
 /// The names are `weft-<pid>-<host, guest or number>`.
 const PREFIX: &str = "weft-";

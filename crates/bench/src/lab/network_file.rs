@@ -6,7 +6,7 @@ use network::{Carrier, NetworkId, TunnelType};
 
 use super::contender::{LAB_INNER_VLAN, LAB_VNI};
 use super::host::{GUEST_DEVICE, UPLINK};
-use super::ovs::UPLINK_PORT;
+use super::names::UPLINK_PORT;
 use super::shape::IpVersion;
 use super::underlay::Lab;
 

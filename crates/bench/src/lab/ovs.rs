@@ -15,6 +15,7 @@ use super::attachment::Attachment;
 use super::contender::{Datapath, LAB_INNER_VLAN, LAB_VNI, OvsTunnel};
 use super::host::{GUEST_DEVICE, Host, UPLINK, add_address, switch};
 use super::kernel::veth_guest;
+use super::names::UPLINK_PORT;
 use super::scratch::Scratch;
 use super::shape::IpVersion;
 use super::underlay::Lab;
@@ -24,8 +25,6 @@ use crate::{Error, Result, Stop};
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// This directory exists when the kernel module openvswitch is loaded or built in.
 const MODULE: &str = "/sys/module/openvswitch";
-/// The OpenFlow port number of the uplink where it is a port of the guests' bridge.
-pub(super) const UPLINK_PORT: u16 = 1000;
 /// How long a configuration step may take, including the start of the switch.
 const STEP_LIMIT: Duration = Duration::from_secs(15);
 /// Offloads that are disabled for guests of the userspace datapath, which cannot handle their
