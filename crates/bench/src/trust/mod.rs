@@ -18,6 +18,7 @@ use network::TunnelType;
 use report::{CriterionResult, TrustReport};
 pub use soak::SoakChapter;
 use test_bed::TestBed;
+pub use test_bed::TrustDatapath;
 
 use crate::lab::{DEFAULT_UPLINK_MTU, Lab, Profile, Session, network_toml};
 use crate::traffic::blast::Pace;
@@ -164,28 +165,6 @@ impl TrustScenario {
 impl fmt::Display for TrustScenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// The datapath of the hosts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum TrustDatapath {
-    /// The kernel datapath where the kernel can do it, as `weft run` chooses.
-    Auto,
-    /// The kernel datapath.
-    Kernel,
-    /// The user datapath alone.
-    User,
-}
-
-impl TrustDatapath {
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Kernel => "kernel",
-            Self::User => "user",
-        }
     }
 }
 

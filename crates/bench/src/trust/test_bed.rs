@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use netdev::cpu::resident_bytes;
 use serde_json::{Value, json};
 
-use super::TrustDatapath;
 use crate::control::{ReplyForm, ask};
 use crate::lab::scratch::Scratch;
 use crate::lab::{Guest, Lab};
@@ -23,6 +22,28 @@ pub const READY_LIMIT: Duration = Duration::from_secs(15);
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
 /// How long `weft stop` may take.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// The datapath of the hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum TrustDatapath {
+    /// The kernel datapath where the kernel can do it, as `weft run` chooses.
+    Auto,
+    /// The kernel datapath.
+    Kernel,
+    /// The user datapath alone.
+    User,
+}
+
+impl TrustDatapath {
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::User => "user",
+        }
+    }
+}
 
 /// The running daemons. Dropping it ends them, and removes their files.
 #[derive(Debug)]
