@@ -171,26 +171,28 @@ pub(crate) fn bridge(ids: &TextMap) -> Text {
 fn tunnels(text: &str) -> Result<Vec<TunnelType>, String> {
     let mut tunnels = Vec::new();
     for name in text.split(',').map(str::trim) {
-        tunnels.push(match name {
-            "geneve" => TunnelType::Geneve,
-            "stt" => TunnelType::Stt,
-            "vxlan" => {
-                return Err("VXLAN cannot carry the logical ports of a tunnel between hosts: use \
-                            geneve or stt"
-                    .to_owned());
+        let found = PREFERENCE.into_iter().find(|tunnel| tunnel.name() == name);
+        tunnels.push(found.ok_or_else(|| {
+            let usable = PREFERENCE.map(TunnelType::name).join(" or ");
+            if name == TunnelType::Vxlan.name() {
+                "VXLAN cannot carry the logical ports of a tunnel between hosts: use ".to_owned()
+                    + &usable
+            } else {
+                format!("`{name}` is no tunnel type of OVN: use {usable}")
             }
-            _ => return Err(format!("`{name}` is no tunnel type of OVN: use geneve or stt")),
-        });
+        })?);
     }
     tunnels.sort_by_key(|tunnel| preference(*tunnel));
     tunnels.dedup();
     Ok(tunnels)
 }
 
-/// OVN's order of tunnel types between two hosts that have several in common.
+/// OVN's tunnel types that carry logical ports, in the order in which it prefers them.
+const PREFERENCE: [TunnelType; 2] = [TunnelType::Geneve, TunnelType::Stt];
+
+/// The place of a tunnel type in OVN's order, for two hosts that have several in common.
 pub(crate) fn preference(tunnel: TunnelType) -> usize {
-    const ORDER: [TunnelType; 2] = [TunnelType::Geneve, TunnelType::Stt];
-    ORDER.iter().position(|other| *other == tunnel).unwrap_or(ORDER.len())
+    PREFERENCE.iter().position(|other| *other == tunnel).unwrap_or(PREFERENCE.len())
 }
 
 fn dscp(text: Option<&str>) -> Option<Dscp> {

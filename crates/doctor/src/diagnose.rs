@@ -4,7 +4,7 @@ use crate::checks::tunnel::OuterHeaders;
 use crate::checks::tunnel_reception::{self, ReceivedTunnel};
 use crate::checks::{host, mtu, nic, tunnel};
 use crate::facts::{
-    self, Device, HostFacts, NicFacts, Ruleset, TUNNEL_PORTS, TunnelListeners, Uplink,
+    self, Device, HostFacts, NicFacts, Ruleset, TunnelListeners, Uplink, registered_ports,
 };
 use crate::finding::{Finding, Fix, Level};
 use crate::fix::Action;
@@ -57,7 +57,7 @@ impl Diagnosis<'_> {
         report.findings.extend(tunnel_reception::old_firewall(&facts.old_tables));
         report.findings.extend(tunnel_reception::firewall(&Ruleset::read(), &received));
         let numbers: Vec<u16> =
-            received.iter().map(|tunnel| tunnel.port).chain(TUNNEL_PORTS).collect();
+            received.iter().map(|tunnel| tunnel.port).chain(registered_ports()).collect();
         report.findings.extend(match TunnelListeners::read(&numbers) {
             Ok(ports) => tunnel_reception::ports(&ports, &received),
             Err(error) => vec![unreadable("port", "host", &error, "ss -lunpt; ip -d link")],

@@ -14,5 +14,5 @@ pub use netdev::KernelVersion;
 pub use netdev::ethtool::hardware::Rss;
 pub use netdev::nftables::Ruleset;
 pub use nic::{Feature, Features, NicFacts};
-pub use ports::{BoundSocket, TUNNEL_PORTS, TunnelDevice, TunnelListeners};
+pub use ports::{BoundSocket, TunnelDevice, TunnelListeners, registered_ports};
 pub use uplink::{Device, Uplink};

@@ -1,5 +1,6 @@
 //! Sockets and devices that occupy the ports and protocols of tunnels.
 
+use flow::TunnelType;
 use netdev::capability::{self, Capability};
 use netdev::{Link, Netlink, Result};
 use std::fs;
@@ -43,11 +44,15 @@ pub struct TunnelListeners {
     pub sees_all: bool,
 }
 
-/// The registered ports of VXLAN, Geneve and STT.
-pub const TUNNEL_PORTS: [u16; 3] = [4789, 6081, 7471];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const LISTEN: &str = "0A";
+
+/// The registered ports of all tunnel types that have one.
+pub fn registered_ports() -> impl Iterator<Item = u16> {
+    let ports = TunnelType::ALL.into_iter().map(|tunnel| tunnel.descriptor().default_port);
+    ports.filter(|port| *port != 0)
+}
 
 impl TunnelListeners {
     /// Reads the sockets of the calling thread's namespace, and the owners of those on `ports`.
