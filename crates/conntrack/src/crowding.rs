@@ -45,7 +45,7 @@ impl Table {
             return self.ports.usage(opener);
         }
         let most = limits.connections - limits.connections / 4;
-        (self.ports.count(opener), self.ports.own_limit(opener).unwrap_or(most))
+        (self.ports.count(opener), most)
     }
 
     /// Shortens the life of a connection that is opening or closing, if a limit is near. `timeout`

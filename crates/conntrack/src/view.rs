@@ -6,7 +6,7 @@ use flow::PortNo;
 use crate::entry::{Entry, Machine, Status};
 use crate::sctp::SctpState;
 use crate::tcp::TcpState;
-use crate::tracked::{ConnId, ConnRef, Masked};
+use crate::tracked::{ConnId, ConnRef};
 use crate::{Direction, Table, Tuple, Zone};
 
 /// The state of a connection's protocol.
@@ -122,16 +122,9 @@ impl Table {
         (connection.deadline_ms > now_ms).then_some((connection, found.direction))
     }
 
-    /// True while the connection has not changed since `reference`.
-    #[inline]
-    pub fn is_unchanged(&self, reference: ConnRef) -> bool {
-        let entry = self.slab.get(reference.id.0);
-        entry.is_some_and(|entry| entry.generation == reference.generation)
-    }
-
-    /// Visits up to `max` slots of the table from `cursor` on. Returns where to continue, or `None`
-    /// at the end. Connections that are committed or removed during a walk may be visited or not;
-    /// all others are visited once.
+    /// Visits up to `max` places of the table from `cursor` on. Returns where to continue, `None`
+    /// at the end. Connections that are committed or removed meanwhile may be visited or not; all
+    /// others are visited once.
     pub fn walk(
         &self,
         cursor: Cursor,
@@ -165,7 +158,8 @@ impl Table {
         (end < self.slab.places()).then_some(Cursor(end))
     }
 
-    /// Removes one connection. Returns false if it no longer exists.
+    /// Removes one connection, as [`Table::flush`] does. Returns false when it is gone already. The
+    /// daemon has no such command; benchmarks need it, which measure one connection in many.
     pub fn remove_connection(&mut self, reference: ConnRef) -> bool {
         let is_there = self.entry(reference).is_some();
         if is_there {
@@ -175,31 +169,9 @@ impl Table {
         is_there
     }
 
-    /// Sets bits of mark and label. Returns the new generation, or `None` if the connection no
-    /// longer exists.
-    pub fn set_metadata(
-        &mut self,
-        reference: ConnRef,
-        mark: Masked<u32>,
-        label: Masked<u128>,
-    ) -> Option<u64> {
-        self.entry(reference)?;
-        let generation = self.next_generation();
-        let entry = self.slab.get_mut(reference.id.0)?;
-        let new = (mark.apply(entry.mark), label.apply(entry.label()));
-        if new != (entry.mark, entry.label()) {
-            entry.mark = new.0;
-            entry.set_label(new.1);
-            entry.generation = generation;
-            self.outdated.extend(entry.outdate(reference.id.0));
-            self.write_record(reference.id.0);
-        }
-        Some(self.slab.get(reference.id.0)?.generation)
-    }
-
-    /// The number of connections of a zone, and its limit.
+    /// Use and limit of a zone.
     pub fn zone_use(&self, zone: Zone) -> Use {
-        Use { connections: self.zones.count(zone), limit: self.zones.limit(zone) }
+        Use { connections: self.zones.count(zone), limit: self.zones.limit() }
     }
 
     /// The number of connections that a port has opened, and its limit.
@@ -218,22 +190,12 @@ impl Table {
         self.ports.iter()
     }
 
-    /// Sets the limit of a zone; `None` restores the default. Existing connections stay.
-    pub fn set_zone_limit(&mut self, zone: Zone, limit: Option<u32>) {
-        self.zones.set_limit(zone, limit);
-    }
-
-    /// Sets the limit of a port; `None` restores the default. Existing connections stay.
-    pub fn set_port_limit(&mut self, port: PortNo, limit: Option<u32>) {
-        self.ports.set_limit(port, limit);
-    }
-
     /// Changes the options. Existing connections stay, and receive new timeouts with their next
     /// packets. [`Limits::connections`](crate::Limits::connections) cannot be changed.
     pub fn set_config(&mut self, config: crate::Config) {
         let connections = self.config.limits.connections;
-        self.zones.set_default_limit(config.limits.per_zone);
-        self.ports.set_default_limit(config.limits.per_port);
+        self.zones.set_limit(config.limits.per_zone);
+        self.ports.set_limit(config.limits.per_port);
         self.config = config;
         self.config.limits.connections = connections;
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use conntrack::{
-    Commit, Config, Connection, CtDrop, Headers, Invalid, Limits, Masked, Nat, NatKind, NatSpec,
+    Commit, Config, ConnRef, Connection, CtDrop, Headers, Invalid, Limits, Masked, Nat, NatKind, NatSpec,
     Seed, State, Table, Timeout, Tracked, Tuple, Zone,
 };
 use flow::PortNo;
@@ -166,20 +166,27 @@ fn generation_changes_when_later_packets_can_notice() {
     let data = segment(false, ACK, 1, 1);
     let tracked = forward(&mut table, 0, &data, &Commit::default());
     let reference = tracked.connection.unwrap();
-    assert!(table.is_unchanged(reference));
-    let mark = Masked { value: 5, mask: 0xff };
-    let changed = table.set_metadata(reference, mark, Masked::default()).unwrap();
-    assert!(changed > e && !table.is_unchanged(reference));
+    assert!(is_unchanged(&table, reference));
+    let mark = Commit { mark: Some(Masked { value: 5, mask: 0xff }), ..Commit::default() };
+    let marked = table.commit(0, &tracked, &data, PORT, &mark).unwrap();
+    let changed = marked.connection.unwrap().generation;
+    assert!(changed > e && !is_unchanged(&table, reference));
     let current = table.current(&tracked);
     assert_eq!((current.mark, current.connection.unwrap().generation), (5, changed));
-    // Setting the same value again changes nothing.
-    assert_eq!(table.set_metadata(reference, mark, Masked::default()), Some(changed));
+    // The same value again is no change.
+    let again = table.commit(0, &marked, &data, PORT, &mark).unwrap();
+    assert_eq!(again.connection.unwrap().generation, changed);
     assert!(table.remove_connection(reference) && !table.remove_connection(reference));
     assert_eq!(table.current(&current).connection, None);
     // A new connection that reuses the slot is a different one.
     let next = forward(&mut table, 0, &datagram(ends(), [1, 2]), &Commit::default());
     assert_eq!(next.connection.unwrap().id, reference.id);
-    assert!(!table.is_unchanged(reference) && !table.remove_connection(reference));
+    assert!(!is_unchanged(&table, reference) && !table.remove_connection(reference));
+}
+
+/// Whether a connection has not changed since `reference`.
+fn is_unchanged(table: &Table, reference: ConnRef) -> bool {
+    table.connection(reference.id).is_some_and(|connection| connection.reference == reference)
 }
 
 /// A TCP connection whose handshake is complete, and the result of its last segment.
@@ -307,7 +314,7 @@ fn fused_connection_is_reported_when_it_is_removed() {
     assert_eq!(next.connection.unwrap().id, keys[0].id());
     table.prolong(end_ms + 10_000, keys[0]);
     table.end_fusion(keys[0]);
-    assert!(table.is_unchanged(next.connection.unwrap()) && table.outdated().is_empty());
+    assert!(is_unchanged(&table, next.connection.unwrap()) && table.outdated().is_empty());
 }
 
 #[test]
@@ -323,7 +330,7 @@ fn connection_is_over_when_its_time_is_over() {
     assert!(table.look_up(59_998, ZONE, &tuple).is_some());
     assert!(table.look_up(59_999, ZONE, &tuple).is_none() && table.len() == 1);
     assert_eq!(table.track(59_999, ZONE, &packet, Nat::Apply).connection, None);
-    assert!(table.is_empty() && !table.is_unchanged(first.connection.unwrap()));
+    assert!(table.is_empty() && !is_unchanged(&table, first.connection.unwrap()));
     assert_eq!(table.stats().expired, 1);
 }
 
@@ -380,9 +387,9 @@ fn new_connection_is_refused_when_a_limit_is_reached() {
         // Existing connections continue.
         let first = table.track(0, ZONE, &datagram(ends(), [0, 2]), Nat::Apply);
         assert!(first.connection.is_some());
-        // A limit of the zone or port replaces the default.
-        table.set_zone_limit(ZONE, Some(10));
-        table.set_port_limit(PORT, Some(10));
+        // The limit of the whole table cannot be changed.
+        let limits = Limits { connections: 10, per_zone: 10, per_port: 10, ..limits };
+        table.set_config(Config { limits, ..Config::default() });
         let again = table.commit(0, &tracked, &third, PORT, &Commit::default());
         assert_eq!(again.is_ok(), expected != CtDrop::TableFull);
     }

@@ -2,7 +2,6 @@
 //! whose state machine is simple: the subject is the table, its limits, its timers and the choice
 //! of NAT.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use conntrack::{
@@ -40,7 +39,6 @@ struct SideBySide {
     list: Vec<Entry>,
     now_ms: u64,
     limits: Limits,
-    zone_limits: HashMap<Zone, u32>,
 }
 
 impl SideBySide {
@@ -56,7 +54,7 @@ impl SideBySide {
         let mut table = Table::new(Config { limits, ..Config::default() }, seed, now_ms);
         let saved = Saved::default();
         table.save_in(Box::new(saved.clone()));
-        Self { table, saved, list: Vec::new(), now_ms, limits, zone_limits: HashMap::new() }
+        Self { table, saved, list: Vec::new(), now_ms, limits }
     }
 
     fn alive(&self) -> impl Iterator<Item = &Entry> {
@@ -78,8 +76,7 @@ impl SideBySide {
             1..4 => self.now_ms += random.below(1500) as u64,
             4 => self.expire(random),
             5 => self.flush(random),
-            6 => self.set_zone_limit(random),
-            7 => self.set_metadata(random),
+            6 => self.set_limits(random),
             _ => self.packet(random),
         }
     }
@@ -106,31 +103,10 @@ impl SideBySide {
         self.list.retain(|entry| (entry.zone, entry.opener) != (zone, port));
     }
 
-    fn set_zone_limit(&mut self, random: &mut Random) {
-        let zone = zone(random);
-        let limit = random.pick(&[None, Some(0), Some(5), Some(50)]);
-        self.table.set_zone_limit(zone, limit);
-        match limit {
-            Some(limit) => self.zone_limits.insert(zone, limit),
-            None => self.zone_limits.remove(&zone),
-        };
-    }
-
-    fn set_metadata(&mut self, random: &mut Random) {
-        if self.list.is_empty() {
-            return;
-        }
-        let at = random.below(self.list.len());
-        let mark = Masked { value: random.word() as u32, mask: random.pick(&[0, 1, u32::MAX]) };
-        let label = Masked { value: random.wide(), mask: random.pick(&[0, 1, u128::MAX]) };
-        let entry = &mut self.list[at];
-        let changed = self.table.set_metadata(entry.reference, mark, label);
-        if changed.is_some() {
-            entry.mark = mark.apply(entry.mark);
-            entry.label = label.apply(entry.label);
-        } else {
-            assert!(entry.deadline_ms <= self.now_ms, "{entry:?} is gone");
-        }
+    fn set_limits(&mut self, random: &mut Random) {
+        self.limits.per_zone = random.pick(&[0, 5, 10, 50, u32::MAX]);
+        self.limits.per_port = random.pick(&[10, 30, u32::MAX]);
+        self.table.set_config(Config { limits: self.limits, ..Config::default() });
     }
 
     /// Tracks a packet of one of few tuples, and sometimes commits it.
@@ -233,7 +209,7 @@ impl SideBySide {
         // of the counts.
         let per_zone = self.alive().filter(|entry| entry.zone == zone).count() as u32;
         let per_port = self.alive().filter(|entry| entry.opener == opener).count() as u32;
-        let zone_limit = self.zone_limits.get(&zone).copied().unwrap_or(self.limits.per_zone);
+        let zone_limit = self.limits.per_zone;
         match committed {
             Ok(tracked) => {
                 assert!((self.alive().count() as u32) < self.limits.connections);

@@ -440,6 +440,7 @@ impl Cache {
     }
 
     /// The number of different action lists.
+    #[cfg(test)]
     pub fn action_lists(&self) -> usize {
         self.lists.len()
     }

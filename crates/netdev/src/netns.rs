@@ -101,14 +101,6 @@ impl Netns {
         Ok(Self { handle, name: None })
     }
 
-    /// The namespace of the first thread of the process `pid`.
-    pub fn of_process(pid: u32) -> Result<Self> {
-        let path = format!("/proc/{pid}/ns/net");
-        let handle =
-            open_handle(Path::new(&path), || format!("open the namespace of process {pid}"))?;
-        Ok(Self { handle, name: None })
-    }
-
     /// The namespace of the calling thread.
     pub fn current() -> Result<Self> {
         let handle = open_handle(Path::new(CURRENT), || "open the current namespace".to_owned())?;

@@ -47,13 +47,6 @@ impl RowValues {
         self.0.insert(column.to_owned(), named_uuids(names));
         self
     }
-
-    /// Sets a column to a value in the notation of RFC 7047.
-    #[must_use]
-    pub fn set_json(mut self, column: &str, value: Value) -> Self {
-        self.0.insert(column.to_owned(), value);
-        self
-    }
 }
 
 fn named_uuids(names: &[&str]) -> Value {

@@ -15,7 +15,8 @@ use crate::checksum::{SCTP_CHECKSUM_OFFSET, complete_crc32c};
 
 /// Bytes of the header without `num_buffers`: the form of packet sockets, and the default of TAPs.
 pub const VNET_LEN: usize = 10;
-/// Bytes of the header with `num_buffers` (`TUNSETVNETHDRSZ` 12).
+/// Bytes of the header with `num_buffers` (`TUNSETVNETHDRSZ` 12), the form in the corpora of the
+/// fuzz targets.
 pub const VNET_MRG_LEN: usize = 12;
 
 const FLAG_NEEDS_CSUM: u8 = 1;

@@ -230,11 +230,6 @@ pub const fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::new().u16(!checksum).u16(!old).u16(new).checksum()
 }
 
-/// Like [`update_u16`] for a 32-bit field (an IPv4 address) at an even offset.
-pub const fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
-    Sum::new().u16(!checksum).u32(!old).u32(new).checksum()
-}
-
 /// Updates a checksum after the bytes `old` were replaced by `new`, at an even offset.
 ///
 /// Both lengths must be even, and may differ: `(old, &[])` removes a prefix, `(&[], new)` inserts

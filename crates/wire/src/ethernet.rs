@@ -14,9 +14,6 @@ use crate::{Layer, MacAddr, ParseError};
 
 /// Bytes of an Ethernet header without VLAN tags.
 pub const HEADER_LEN: usize = 14;
-/// Bytes of the shortest Ethernet frame, without the frame check sequence; shorter frames are
-/// padded.
-pub const MIN_FRAME_LEN: usize = 60;
 /// The smallest type; below it the field is a length (IEEE 802.3 clause 3.2.6).
 pub const MIN_ETHERTYPE: u16 = 0x0600;
 

@@ -25,8 +25,6 @@ impl Protocol {
     pub const FRAGMENT: Self = Self(44);
     /// GRE (RFC 2784).
     pub const GRE: Self = Self(47);
-    /// Encapsulating security payload (RFC 4303).
-    pub const ESP: Self = Self(50);
     /// Authentication header (RFC 4302).
     pub const AH: Self = Self(51);
     /// ICMPv6 (RFC 4443).

@@ -208,16 +208,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4Packet<T> {
         put_u16(self.buffer.as_mut(), 2, len);
     }
 
-    /// Sets the identification; the header checksum is not updated.
-    pub fn set_ident(&mut self, ident: u16) {
-        put_u16(self.buffer.as_mut(), 4, ident);
-    }
-
-    /// Sets the time to live and updates the header checksum.
-    pub fn set_ttl(&mut self, ttl: u8) {
-        self.update_word(8, |word| (word & 0x00ff) | (u16::from(ttl) << 8));
-    }
-
     /// Sets the source address; the checksums of this header and of the transport are not updated.
     pub fn set_src(&mut self, src: Ipv4Addr) {
         put(self.buffer.as_mut(), 12, src.octets());

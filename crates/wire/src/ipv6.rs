@@ -157,12 +157,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv6Packet<T> {
         put_u16(self.buffer.as_mut(), 0, (word & 0xf00f) | (u16::from(class) << 4));
     }
 
-    /// Sets the flow label; bits beyond 20 are cut off.
-    pub fn set_flow_label(&mut self, label: u32) {
-        let word = u32_at(self.bytes(), 0);
-        put_u32(self.buffer.as_mut(), 0, (word & 0xfff0_0000) | (label & 0xf_ffff));
-    }
-
     /// Sets the payload length.
     pub fn set_payload_len(&mut self, len: u16) {
         put_u16(self.buffer.as_mut(), 4, len);

@@ -64,11 +64,6 @@ impl Tag {
     pub const fn vlan(self) -> Option<VlanId> {
         VlanId::new(self.vid)
     }
-
-    /// True when the tag carries a priority and no VLAN (VID 0).
-    pub const fn is_priority_only(self) -> bool {
-        self.vid == 0
-    }
 }
 
 /// The tags of a frame, and the EtherType and offset of its payload.
@@ -120,14 +115,8 @@ impl Tags {
         self.ethertype
     }
 
-    /// Offset of the payload's EtherType in the frame. To strip all tags, move the twelve address
-    /// bytes directly before this offset.
-    pub const fn ethertype_offset(&self) -> usize {
-        ETHERTYPE_OFFSET + self.count() * TAG_LEN
-    }
-
     /// Offset of the payload in the frame.
     pub const fn payload_offset(&self) -> usize {
-        self.ethertype_offset() + 2
+        ETHERTYPE_OFFSET + self.count() * TAG_LEN + 2
     }
 }

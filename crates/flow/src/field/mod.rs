@@ -145,7 +145,8 @@ impl Field {
     }
 
     /// The registers `2 * number` and `2 * number + 1` together, 0 to 7.
-    pub const fn xreg(number: u8) -> Option<Self> {
+    #[cfg(test)]
+    const fn xreg(number: u8) -> Option<Self> {
         if number < 8 { Some(Self::ALIASES[number as usize]) } else { None }
     }
 

@@ -92,7 +92,8 @@ fn child_starts_inside_when_its_command_was_prepared() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 
     let mut child = host.program("sleep").arg("60").spawn().unwrap();
-    let of_child = Netns::of_process(child.id()).unwrap();
+    let path = format!("/proc/{}/ns/net", child.id());
+    let of_child = Netns::open_path(path.as_ref()).unwrap();
     assert_eq!(of_child.id().unwrap(), host.id().unwrap());
     child.kill().unwrap();
     child.wait().unwrap();

@@ -10,8 +10,6 @@ const UNREACHABLE: u8 = 3;
 const ECHO_REQUEST: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 
-/// Host unreachable, a code of destination unreachable.
-pub const CODE_HOST_UNREACHABLE: u8 = 1;
 /// Port unreachable, a code of destination unreachable.
 pub const CODE_PORT_UNREACHABLE: u8 = 3;
 /// Fragmentation needed and DF set, a code of destination unreachable that

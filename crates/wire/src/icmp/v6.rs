@@ -13,8 +13,6 @@ const PARAMETER_PROBLEM: u8 = 4;
 const ECHO_REQUEST: u8 = 128;
 const ECHO_REPLY: u8 = 129;
 
-/// Address unreachable, a code of destination unreachable.
-pub const CODE_ADDRESS_UNREACHABLE: u8 = 3;
 /// Port unreachable, a code of destination unreachable.
 pub const CODE_PORT_UNREACHABLE: u8 = 4;
 

@@ -45,8 +45,6 @@ use crate::{Layer, ParseError, ParseErrorKind, ethernet, ipv4, ipv6, udp};
 pub const SEGMENT_HEADER_LEN: usize = tcp::MIN_HEADER_LEN;
 /// Bytes of the frame header, with its two bytes of padding.
 pub const FRAME_HEADER_LEN: usize = 18;
-/// Bytes of the longest frame, including its header.
-pub const MAX_FRAME_LEN: usize = 65_535;
 /// The destination port.
 pub const PORT: u16 = 7471;
 

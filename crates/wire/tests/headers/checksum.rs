@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use wire::Protocol;
 use wire::checksum::{
     InnerSegment, Sum, checksum, combine, local_offload, pseudo_v4, pseudo_v6, update_bytes,
-    update_u16, update_u32, update_udp,
+    update_u16, update_udp,
 };
 
 /// RFC 1071, one word at a time.
@@ -118,7 +118,6 @@ proptest! {
         let before = !naive(&bytes);
         bytes[at..at + 4].copy_from_slice(&new.to_be_bytes());
         let after = !naive(&bytes);
-        prop_assert_eq!(update_u32(before, u32::from_be_bytes(old), new), after);
         prop_assert_eq!(update_bytes(before, &old, &new.to_be_bytes()), after);
         let (high, low) = (
             u16::from_be_bytes([old[0], old[1]]), u16::from_be_bytes([old[2], old[3]]),

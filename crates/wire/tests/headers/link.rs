@@ -47,11 +47,10 @@ fn vlan_tpids_8100_88a8_and_9100_are_tags_and_others_are_not() {
 }
 
 #[test]
-fn vlan_vid_0_is_priority_only() {
+fn vlan_is_none_when_the_vid_is_0_or_reserved() {
     let tags = Tags::parse(&frame(&[0x81, 0x00, 0xf0, 0x00, 0x86, 0xdd])).unwrap();
     let tag = tags.outer().unwrap();
     assert_eq!(tag, Tag { tpid: EtherType::VLAN, pcp: 7, dei: true, vid: 0 });
-    assert!(tag.is_priority_only());
     assert_eq!(tag.vlan(), None);
     assert_eq!(Tag { vid: 4095, ..tag }.vlan(), None, "4095 is reserved");
     assert_eq!(Tag { vid: 7, ..tag }.vlan(), VlanId::new(7));
@@ -64,7 +63,7 @@ fn vlan_two_tags_are_located_and_a_third_is_payload() {
     let tags = Tags::parse(&frame(&three)).unwrap();
     assert_eq!((tags.outer().unwrap().vid, tags.inner().unwrap().vid), (100, 200));
     assert_eq!((tags.count(), tags.ethertype()), (2, EtherType::VLAN_9100));
-    assert_eq!((tags.ethertype_offset(), tags.payload_offset()), (20, 22));
+    assert_eq!(tags.payload_offset(), 22);
 }
 
 #[test]
