@@ -92,7 +92,7 @@ pub fn stt(frame: &[u8]) -> Outcome {
     }
     stt_header(packet.head());
     let key = decap_stt(&mut packet)?;
-    propagate_ecn(traffic_class(frame), packet.head_mut())?;
+    propagate_ecn(traffic_class(frame), &mut packet)?;
     forward(TunnelType::Stt, traffic_class(frame), key, &mut packet)
 }
 
@@ -138,7 +138,7 @@ fn deliver(tunnel: TunnelType, traffic_class: u8, bytes: &[u8], decapped: Decapp
     let mut packet = PacketBuf::from_bytes(bytes);
     packet.pull_front(decapped.inner);
     headers::frame(packet.head());
-    propagate_ecn(traffic_class, packet.head_mut())?;
+    propagate_ecn(traffic_class, &mut packet)?;
     forward(tunnel, traffic_class, decapped.key, &mut packet)
 }
 

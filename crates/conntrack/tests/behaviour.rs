@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use conntrack::{
-    Commit, Config, ConnRef, Connection, CtDrop, Headers, Invalid, Limits, Masked, Nat, NatKind, NatSpec,
-    Seed, State, Table, Timeout, Tracked, Tuple, Zone,
+    Commit, Config, ConnRef, Connection, CtDrop, Headers, Invalid, Limits, Masked, Nat, NatKind,
+    NatSpec, Seed, State, Table, Timeout, Tracked, Tuple, Zone,
 };
 use flow::PortNo;
 use packet::PacketBuf;

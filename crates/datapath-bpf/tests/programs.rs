@@ -7,7 +7,9 @@ use crate::common::frames::udp4;
 use crate::common::reference::reference;
 use crate::common::switch::{PASSED, REDIRECTED, Ran, Switch};
 use crate::common::tunnels::{self, Tunnel};
-use flow::{Action, Carrier, DatapathKey, Field, FlowKey, TunnelKey, extract, propagate_ecn};
+use flow::{
+    Action, Carrier, DatapathKey, Field, FlowKey, TunnelKey, extract, propagate_ecn_in_slice,
+};
 use packet::PacketBuf;
 use testkit::frames::{self, FrameKinds};
 use testkit::random::{Random, environment};
@@ -109,7 +111,7 @@ fn arrival(random: &mut Random, tunnel: &Tunnel, outer_ecn: u8) -> (Vec<u8>, Vec
     set_outer_ecn(&mut outer, outer_ecn);
     let info = tunnels::info(tunnel, &outer, &key);
     // A frame that is not ECN-capable is left to userspace.
-    let _ = propagate_ecn(info.tos, &mut inner);
+    let _ = propagate_ecn_in_slice(info.tos, &mut inner);
     let packet = PacketBuf::from_bytes(&inner);
     let key = extract(&packet, Switch::TUNNEL, Some(&info)).expect("it was parsed before");
     (outer, inner, key)

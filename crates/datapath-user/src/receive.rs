@@ -8,8 +8,8 @@ use super::stt::SttReceiver;
 use datapath::config::TunnelConfig;
 use flow::{
     Carrier, DecapOptions, Decapped, DropCounters, DropReason, EndpointId, EndpointTable,
-    OptionKind, OuterIp, PortNo, TunnelInfo, TunnelKey, TunnelType, propagate_ecn, strip_outer,
-    tun_flags,
+    OptionKind, OuterIp, PortNo, TunnelInfo, TunnelKey, TunnelType, propagate_ecn,
+    propagate_ecn_in_slice, strip_outer, tun_flags,
 };
 use netdev::af_packet::{PacketOptions, PacketRx, PacketSocket};
 use netdev::filter::SocketFilter;
@@ -388,7 +388,8 @@ impl Batch {
             let found =
                 decap(&arrival, &packet.spare_mut()[start..end], false).and_then(|decapped| {
                     let frame = start + decapped.inner..end;
-                    propagate_ecn(arrival.traffic_class, &mut packet.spare_mut()[frame.clone()])?;
+                    let bytes = &mut packet.spare_mut()[frame.clone()];
+                    propagate_ecn_in_slice(arrival.traffic_class, bytes)?;
                     Ok((arrival.info(&decapped.key), frame))
                 });
             match found {
@@ -459,7 +460,7 @@ fn decapsulate(
     let is_partial = matches!(packet.offload.checksum, Checksum::Partial { .. });
     let decapped = decap(&arrival, packet.head(), is_partial || packet.offload.gso.is_some())?;
     packet.pull_front(decapped.inner);
-    propagate_ecn(arrival.traffic_class, packet.head_mut())?;
+    propagate_ecn(arrival.traffic_class, packet)?;
     infer_offload(packet, arrival.max_payload_len.saturating_sub(decapped.inner))
         .map_err(|_| DropReason::Segmentation)?;
     Ok(TunnelSource { endpoint, info: arrival.info(&decapped.key) })

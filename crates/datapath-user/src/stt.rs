@@ -109,7 +109,7 @@ impl SttReceiver {
         let key = decap_stt(packet)?;
         // Congestion Experienced (CE) sets both ECN bits and keeps the DSCP.
         let congested = segment.traffic_class | if ce { 3 } else { 0 };
-        propagate_ecn(congested, packet.head_mut())?;
+        propagate_ecn(congested, packet)?;
         if let Some(endpoint) = forwarder.endpoints.get_mut(endpoint) {
             endpoint.rx.add(packet.len());
         }

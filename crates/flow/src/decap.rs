@@ -10,7 +10,8 @@ use packet::PacketBuf;
 use std::net::IpAddr;
 use wire::ecn::{self, Ecn};
 use wire::{
-    EtherType, Fragment, Ipv4Packet, Ipv6Packet, ParseError, ParseErrorKind, Protocol, ethernet,
+    EtherType, Fragment, Ipv4Packet, Ipv6Packet, Located, ParseError, ParseErrorKind, Protocol,
+    ethernet,
 };
 
 /// The content of a tunnel header, and the offset of the inner frame.
@@ -112,13 +113,30 @@ pub fn strip_outer(packet: &mut PacketBuf) -> Result<OuterIp, DropReason> {
 /// [`DropReason::EcnNotCapable`] when the outer header reports congestion and the inner packet is
 /// not ECN-capable. [`DropReason::Malformed`] for an inner IP header that must be marked and does
 /// not parse.
-pub fn propagate_ecn(outer_traffic_class: u8, frame: &mut [u8]) -> Result<(), DropReason> {
-    let outer = Ecn::of(outer_traffic_class);
-    if outer == Ecn::NotEct {
-        return Ok(()); // RFC 6040: the outer field is not marked, so the inner field is kept.
-    }
+pub fn propagate_ecn(outer_traffic_class: u8, packet: &mut PacketBuf) -> Result<(), DropReason> {
+    let Some(outer) = marked(outer_traffic_class) else { return Ok(()) };
+    let located = packet.located().map_err(|_| DropReason::Malformed)?;
+    combine(packet.fields_mut(), &located, outer)
+}
+
+/// [`propagate_ecn`] for one of several frames in a buffer.
+///
+/// # Errors
+/// As of [`propagate_ecn`].
+pub fn propagate_ecn_in_slice(outer_traffic_class: u8, frame: &mut [u8]) -> Result<(), DropReason> {
+    let Some(outer) = marked(outer_traffic_class) else { return Ok(()) };
     let located = wire::transport_offset(frame).map_err(|_| DropReason::Malformed)?;
-    match ecn::decap_frame(frame, &located, outer).ecn {
+    combine(frame, &located, outer)
+}
+
+/// The ECN field of an outer traffic class; `None` if it is not marked, so that the inner field is
+/// kept (RFC 6040).
+fn marked(outer_traffic_class: u8) -> Option<Ecn> {
+    Some(Ecn::of(outer_traffic_class)).filter(|outer| *outer != Ecn::NotEct)
+}
+
+fn combine(frame: &mut [u8], located: &Located, outer: Ecn) -> Result<(), DropReason> {
+    match ecn::decap_frame(frame, located, outer).ecn {
         Some(_) => Ok(()),
         None => Err(DropReason::EcnNotCapable),
     }

@@ -4,7 +4,7 @@
 //! and fills in lengths, traffic class, TTL, entropy, key and checksums.
 
 use crate::encap_interface::TTL_UNLESS_GIVEN;
-use crate::header_template::{HeaderTemplate, L3, addresses};
+use crate::header_template::{HeaderTemplate, L3};
 use crate::{
     Carrier, DatapathKey, DropReason, EndpointId, EntropySeed, TunnelKey, TunnelSettings,
     TunnelType,
@@ -126,7 +126,7 @@ impl Endpoint {
 
     /// The end point's IP address.
     pub fn remote(&self) -> IpAddr {
-        addresses(self.template.as_bytes()).1
+        self.template.remote()
     }
 }
 

@@ -65,6 +65,21 @@ impl HeaderTemplate {
         &self.bytes[TEMPLATE_MAX - usize::from(self.len)..]
     }
 
+    /// The destination of the IP header.
+    #[inline]
+    pub(crate) fn remote(&self) -> IpAddr {
+        fn at<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
+            // The header is never truncated.
+            header.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+        }
+        let header = self.as_bytes();
+        if header.get(L3).is_some_and(|first| first >> 4 == 4) {
+            at::<4>(header, L3 + 16).into()
+        } else {
+            at::<16>(header, L3 + 24).into()
+        }
+    }
+
     pub(crate) fn as_bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[TEMPLATE_MAX - usize::from(self.len)..]
     }
@@ -127,18 +142,5 @@ fn emit_ip(header: &mut [u8], protocol: Option<Protocol>, local: IpAddr, remote:
             };
             repr.emit(&mut Ipv6Packet::new_unchecked(header));
         }
-    }
-}
-
-/// Source and destination of an outer header. For a truncated header both are unspecified; outer
-/// headers are never truncated.
-pub(crate) fn addresses(header: &[u8]) -> (IpAddr, IpAddr) {
-    fn at<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
-        header.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
-    }
-    if header.get(L3).is_some_and(|first| first >> 4 == 4) {
-        (at::<4>(header, L3 + 12).into(), at::<4>(header, L3 + 16).into())
-    } else {
-        (at::<16>(header, L3 + 8).into(), at::<16>(header, L3 + 24).into())
     }
 }

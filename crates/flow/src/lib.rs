@@ -45,7 +45,7 @@ pub use conntrack::{
     CtAction, CtCommit, CtNat, MAX_PASSES, NatRange, RecircId, Recirculation, Rewrite, SteadyPass,
     TrackResult, WeakRecirculation, ct_state,
 };
-pub use decap::{Decapped, OuterIp, propagate_ecn, strip_outer};
+pub use decap::{Decapped, OuterIp, propagate_ecn, propagate_ecn_in_slice, strip_outer};
 pub use drop_reason::{DropCounters, DropReason};
 pub use encap::{Encapsulated, OuterHeaders};
 pub use endpoint::{

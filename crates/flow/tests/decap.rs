@@ -197,7 +197,7 @@ fn congestion_is_carried_inward_or_the_packet_dropped() {
     let ce = |inner_tos: u8| {
         let mut frame = tcp_frame(10);
         frame.head_mut()[15] = inner_tos;
-        let result = propagate_ecn(3, frame.head_mut());
+        let result = propagate_ecn(3, &mut frame);
         result.map(|()| frame.head()[15])
     };
     assert_eq!(ce(2), Ok(3));

@@ -25,7 +25,7 @@
 use std::ops::Range;
 
 use crate::buf::{Checksum, Offload, PacketBuf};
-use crate::merge::{MergeClass, MergedSegments, Segment, classify};
+use crate::merge::{MergeClass, MergedSegments, Segment, classify, classify_at};
 
 /// Joins the longest possible run of frames at the front of `frames` in place, and returns the
 /// number of frames in it (0 only if `frames` is empty). A frame that cannot be joined with the
@@ -138,7 +138,7 @@ impl<K: Copy + Eq> Coalescer<K> {
         mut emit: impl FnMut(K, PacketBuf),
     ) -> Option<PacketBuf> {
         packet.linearize();
-        let segment = match classify(packet.head()) {
+        let segment = match classify_at(packet.head(), packet.located()) {
             MergeClass::Tcp(segment) => segment,
             MergeClass::Blind => {
                 self.emit_where(|held| held.key == key, &mut emit);

@@ -5,7 +5,7 @@
 //! order.
 
 use wire::checksum::Sum;
-use wire::{Protocol, TcpFlags, tcp, transport_offset};
+use wire::{Located, ParseError, Protocol, TcpFlags, tcp, transport_offset};
 
 use crate::buf::{Checksum, Gso, GsoKind, Offload};
 use crate::locate::{Location, whole};
@@ -46,9 +46,14 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Classifies a frame.
+/// Classifies a frame that is whole in one slice.
 pub(crate) fn classify(frame: &[u8]) -> MergeClass {
-    let Ok(located) = transport_offset(frame) else { return MergeClass::Blind };
+    classify_at(frame, transport_offset(frame))
+}
+
+/// Classifies a frame whose headers are at `located`.
+pub(crate) fn classify_at(frame: &[u8], located: Result<Located, ParseError>) -> MergeClass {
+    let Ok(located) = located else { return MergeClass::Blind };
     // A frame that is not IP has no protocol either.
     if located.protocol != Protocol::TCP {
         return MergeClass::Other;

@@ -6,7 +6,7 @@ use super::switch::Switch;
 use super::tunnels::Tunnel;
 use flow::{
     Carrier, DecapOptions, DropReason, EndpointTable, FlowKey, OptionKind, OuterIp, TunnelInfo,
-    TunnelType, extract, propagate_ecn, strip_outer, tun_flags,
+    TunnelType, extract, propagate_ecn_in_slice, strip_outer, tun_flags,
 };
 use packet::PacketBuf;
 use std::net::IpAddr;
@@ -92,7 +92,7 @@ impl<'a> Receiver<'a> {
         let expected = DecapOptions { key: spec.key, skip_checksum: false };
         let decapped = spec.tunnel.decap(payload, &expected)?;
         let mut frame = payload[decapped.inner..].to_vec();
-        propagate_ecn(ip.traffic_class, &mut frame)?;
+        propagate_ecn_in_slice(ip.traffic_class, &mut frame)?;
         let mut info = TunnelInfo::new(spec.tunnel, &ip, &decapped.key);
         if spec.tunnel.carrier() == Carrier::Udp {
             // A socket reports neither.

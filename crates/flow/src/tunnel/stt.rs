@@ -67,7 +67,7 @@ pub(crate) const fn max_inner_len(ipv6: bool) -> usize {
 /// [`DropReason::TtlExpired`]: the TTL of the segment has run out.
 pub(crate) fn outer_ttl(ttl: u8, port: u16, packet: &PacketBuf) -> Result<u8, DropReason> {
     let head = packet.head();
-    let Ok(at) = wire::transport_offset_in(head, packet.len()) else { return Ok(ttl) };
+    let Ok(at) = packet.located() else { return Ok(ttl) };
     let dst_port = at.l4.and_then(|l4| head.get(l4 + 2..l4 + 4));
     if at.protocol != Protocol::TCP || dst_port != Some(&port.to_be_bytes()) {
         return Ok(ttl);

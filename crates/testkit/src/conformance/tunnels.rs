@@ -294,7 +294,7 @@ fn finished(
     key: &TunnelKey,
     mut packet: PacketBuf,
 ) -> Result<Inner, DropReason> {
-    propagate_ecn(ip.traffic_class, packet.head_mut())?;
+    propagate_ecn(ip.traffic_class, &mut packet)?;
     Ok((TunnelInfo::new(tunnel, ip, key), packet))
 }
 
