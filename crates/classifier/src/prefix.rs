@@ -5,17 +5,27 @@ use flow::{Field, FlowKey, FlowMask, WORDS, low_bits};
 
 /// Fields whose values are allotted in prefixes: addresses and ports. A lookup reports prefixes of
 /// these fields, and the whole of all other fields.
-pub(crate) const PREFIX_FIELDS: [Field; 9] = [
-    Field::Ip4Src,
-    Field::Ip4Dst,
-    Field::Ip6Src,
-    Field::Ip6Dst,
-    Field::TpSrc,
-    Field::TpDst,
-    Field::ArpSpa,
-    Field::ArpTpa,
-    Field::NdTarget,
-];
+pub(crate) const PREFIX_FIELDS: [Field; PREFIX_FIELD_COUNT] = {
+    let mut fields = [Field::InPort; PREFIX_FIELD_COUNT];
+    let (mut at, mut count) = (0, 0);
+    while at < Field::ALL.len() {
+        if Field::ALL[at].is_in_prefixes() {
+            fields[count] = Field::ALL[at];
+            count += 1;
+        }
+        at += 1;
+    }
+    fields
+};
+
+const PREFIX_FIELD_COUNT: usize = {
+    let (mut at, mut count) = (0, 0);
+    while at < Field::ALL.len() {
+        count += Field::ALL[at].is_in_prefixes() as usize;
+        at += 1;
+    }
+    count
+};
 
 /// The length of the prefix that `mask` selects in a field of `width` bits. `None` when it selects
 /// no bits, or bits that are not a prefix.
@@ -67,7 +77,7 @@ const fn parts() -> [[Part; MAX_PARTS]; WORDS] {
     let mut at = 0;
     while at < Field::ALL.len() {
         let field = Field::ALL[at];
-        let (word, by_prefix) = (field.word(), is_prefix_field(field));
+        let (word, by_prefix) = (field.word(), field.is_in_prefixes());
         let wide = field.width() == 128;
         let bits = if wide { u64::MAX } else { (field.all_ones() as u64) << field.shift() };
         parts[word][used[word]] = Part { bits, by_prefix, lower_half: false };
@@ -79,17 +89,6 @@ const fn parts() -> [[Part; MAX_PARTS]; WORDS] {
         at += 1;
     }
     parts
-}
-
-const fn is_prefix_field(field: Field) -> bool {
-    let mut at = 0;
-    while at < PREFIX_FIELDS.len() {
-        if PREFIX_FIELDS[at] as u8 == field as u8 {
-            return true;
-        }
-        at += 1;
-    }
-    false
 }
 
 /// One word of a condition: which word, the bits that matter, and their values (0 elsewhere).

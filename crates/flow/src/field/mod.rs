@@ -128,6 +128,11 @@ impl Field {
         self.spec().notation
     }
 
+    /// True for a field whose values are allotted in prefixes: addresses and ports.
+    pub const fn is_in_prefixes(self) -> bool {
+        table::IN_PREFIXES[self as usize]
+    }
+
     /// True for a field that only the pipeline writes and no packet carries: registers,
     /// `metadata`, marks, connection state. They are 0 when a frame arrives.
     pub const fn is_register(self) -> bool {

@@ -207,7 +207,9 @@ pub struct FieldSpec {
     pub width: u8,
     /// How values are written.
     pub notation: Notation,
-    /// The condition under which a frame has the field.
+    /// Whether values are allotted in prefixes, as addresses and ports are.
+    pub in_prefixes: bool,
+    /// What a frame must be to have the field.
     pub prerequisite: Prerequisite,
     /// The rules for writing the field.
     pub access: Access,
@@ -237,6 +239,7 @@ pub(super) const fn row(
         shift,
         width,
         notation: Notation::Hexadecimal,
+        in_prefixes: false,
         prerequisite: Prerequisite::Nothing,
         access: Access::ReadWrite,
         kernel,
@@ -256,6 +259,10 @@ impl FieldSpec {
 impl FieldSpec {
     pub(super) const fn notation(self, notation: Notation) -> Self {
         Self { notation, ..self }
+    }
+
+    pub(super) const fn in_prefixes(self) -> Self {
+        Self { in_prefixes: true, ..self }
     }
 
     pub(super) const fn needs(self, prerequisite: Prerequisite) -> Self {
@@ -437,7 +444,11 @@ macro_rules! fields {
             $($alias_row.position(),)+
         ];
 
-        /// Where the kernel datapath's key holds each field.
+        /// Whether the values of each row are allotted in prefixes.
+        pub(super) const IN_PREFIXES: &[bool] =
+            &[$($row.in_prefixes,)+ $($alias_row.in_prefixes,)+];
+
+        /// Where the kernel's key holds each row.
         pub(super) const KERNEL: &[KernelWord] = &[$($row.kernel,)+];
 
         impl Field {

@@ -13,8 +13,8 @@
 //!    - `NotHeld`: nowhere; programs punt packets whose megaflow depends on the field;
 //!    - `Register`: nowhere, because the field is 0 in every packet that arrives.
 //!
-//! By default a field is written in hexadecimal, is in any frame, may be written by actions, and
-//! has no name in other languages. The methods after `row` change these defaults. Rows are ordered
+//! By default a field is written in hexadecimal, has values that are not allotted in prefixes, is in
+//! any frame, may be written by actions, and has no name in other languages. The methods after `row` change these defaults. Rows are ordered
 //! by their place in the flow key. The doc comment of a row is its description in
 //! `docs/glossary.md`.
 
@@ -410,7 +410,7 @@ fields! {
     // Layer 3.
     /// IPv4 source address.
     Ip4Src = row("ip4_src", 28, 32, 32, in_shape(L3, 0, Ip4))
-        .notation(Ipv4).needs(Prerequisite::Ipv4).ovn(&[ovn("ip4.src")])
+        .notation(Ipv4).in_prefixes().needs(Prerequisite::Ipv4).ovn(&[ovn("ip4.src")])
         .ofctl(&[
             ofctl("ip_src")
                 .oxm(OPENFLOW, 11, 4)
@@ -419,7 +419,7 @@ fields! {
         ]),
     /// IPv4 destination address.
     Ip4Dst = row("ip4_dst", 28, 0, 32, in_shape(L3, 0, Ip4))
-        .notation(Ipv4).needs(Prerequisite::Ipv4).ovn(&[ovn("ip4.dst")])
+        .notation(Ipv4).in_prefixes().needs(Prerequisite::Ipv4).ovn(&[ovn("ip4.dst")])
         .ofctl(&[
             ofctl("ip_dst")
                 .oxm(OPENFLOW, 12, 4)
@@ -428,13 +428,13 @@ fields! {
         ]),
     /// IPv6 source address.
     Ip6Src = row("ip6_src", 29, 0, 128, in_shape(L3, 0, Ip6))
-        .notation(Ipv6).needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.src")])
+        .notation(Ipv6).in_prefixes().needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.src")])
         .ofctl(&[
             ofctl("ipv6_src").oxm(OPENFLOW, 26, 16).also(&["NXM_NX_IPV6_SRC", "OXM_OF_IPV6_SRC"]),
         ]),
     /// IPv6 destination address.
     Ip6Dst = row("ip6_dst", 31, 0, 128, in_shape(L3, 2, Ip6))
-        .notation(Ipv6).needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.dst")])
+        .notation(Ipv6).in_prefixes().needs(Prerequisite::Ipv6).ovn(&[ovn("ip6.dst")])
         .ofctl(&[
             ofctl("ipv6_dst").oxm(OPENFLOW, 27, 16).also(&["NXM_NX_IPV6_DST", "OXM_OF_IPV6_DST"]),
         ]),
@@ -492,14 +492,14 @@ fields! {
         ]),
     /// ARP sender protocol address.
     ArpSpa = row("arp_spa", 34, 32, 32, in_shape(L3, 0, Arp))
-        .notation(Ipv4).needs(Prerequisite::Arp)
+        .notation(Ipv4).in_prefixes().needs(Prerequisite::Arp)
         .ovn(&[ovn("arp.spa").needs("arp"), ovn("rarp.spa").needs("rarp")])
         .ofctl(&[
             ofctl("arp_spa").oxm(OPENFLOW, 22, 4).also(&["NXM_OF_ARP_SPA", "OXM_OF_ARP_SPA"]),
         ]),
     /// ARP target protocol address.
     ArpTpa = row("arp_tpa", 34, 0, 32, in_shape(L3, 0, Arp))
-        .notation(Ipv4).needs(Prerequisite::Arp)
+        .notation(Ipv4).in_prefixes().needs(Prerequisite::Arp)
         .ovn(&[ovn("arp.tpa").needs("arp"), ovn("rarp.tpa").needs("rarp")])
         .ofctl(&[
             ofctl("arp_tpa").oxm(OPENFLOW, 23, 4).also(&["NXM_OF_ARP_TPA", "OXM_OF_ARP_TPA"]),
@@ -529,7 +529,7 @@ fields! {
     // Layer 4.
     /// Source port of TCP, UDP or SCTP; `ip_proto` tells which.
     TpSrc = row("tp_src", 37, 48, 16, held(Transport))
-        .notation(Decimal).needs(Prerequisite::Ports)
+        .notation(Decimal).in_prefixes().needs(Prerequisite::Ports)
         .ovn(&[
             ovn("tcp.src").needs("tcp"),
             ovn("udp.src").needs("udp"),
@@ -553,7 +553,7 @@ fields! {
         ]),
     /// Destination port of TCP, UDP or SCTP; `ip_proto` tells which.
     TpDst = row("tp_dst", 37, 32, 16, held(Transport))
-        .notation(Decimal).needs(Prerequisite::Ports)
+        .notation(Decimal).in_prefixes().needs(Prerequisite::Ports)
         .ovn(&[
             ovn("tcp.dst").needs("tcp"),
             ovn("udp.dst").needs("udp"),
@@ -621,7 +621,7 @@ fields! {
         ]),
     /// Target address of a neighbour solicitation or advertisement (RFC 4861).
     NdTarget = row("nd_target", 38, 0, 128, held(Nd))
-        .notation(Ipv6).needs(Prerequisite::Nd).ovn(&[ovn("nd.target")])
+        .notation(Ipv6).in_prefixes().needs(Prerequisite::Nd).ovn(&[ovn("nd.target")])
         .ofctl(&[
             ofctl("nd_target")
                 .oxm(OPENFLOW, 31, 16)
