@@ -8,6 +8,10 @@
 //! and STT. A guest's device is a veth pair ([`veth`]) instead of a TAP, because the programs are
 //! attached to its outer end. Its frames have room for outer headers ([`veth_headroom`]), and the
 //! kernel joins the segments that arrive in VXLAN ([`vxlan_gro`]).
+//!
+//! The kernel datapath calls [`release_interface`] and [`remove_orphaned_devices`] when it cleans up
+//! after a killed daemon. They are here because this module makes the devices and changes that they
+//! undo.
 
 pub(crate) mod punt;
 mod punt_interface;
