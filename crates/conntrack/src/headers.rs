@@ -75,8 +75,9 @@ impl Headers {
         Some(Self { content: content(head, &at, src, dst) })
     }
 
-    /// Marks the packet as invalid because a checksum is wrong. The caller may verify checksums
-    /// that no device has verified; that costs time.
+    /// Marks the packet as invalid because a checksum is wrong. The caller verifies checksums that
+    /// no device has verified, as far as it wants to pay for that. The datapaths do not, so only
+    /// tests call this; [`Invalid::Checksum`] is there for one that does.
     #[must_use]
     pub const fn with_wrong_checksum(self) -> Self {
         Self { content: Err(Invalid::Checksum) }

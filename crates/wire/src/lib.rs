@@ -7,6 +7,11 @@
 //! - `XRepr` is the compact form, which is always valid. `XRepr::parse(&packet)` rejects what the
 //!   standard forbids, and `repr.emit(&mut packet)` writes every byte of the header.
 //!
+//! The datapaths read Ethernet, ARP, IP, TCP, UDP and GRE by their views, and only write them by
+//! `emit`. `parse` of these reprs serves tests: it proves in round trips that `emit` writes every
+//! field, and the peers of end-to-end tests, the fuzz targets and the tests of other crates read
+//! packets with it.
+//!
 //! Views convert byte order; reprs hold host order. This crate has no I/O, no clock and no
 //! `unsafe`, and does not panic on any input bytes.
 #![forbid(unsafe_code)]
