@@ -16,10 +16,11 @@
  * packet: on its length, its headers, and whether it is a super-packet. So after punting a packet
  * for such a reason, a program pins the megaflow to the slow path: it punts the next packets too.
  * The pin ends after a second, when userspace's queues have drained, or after PIN_PACKETS packets.
- * Otherwise rare long packets of one guest would keep all senders of a megaflow on the slow path.
+ * Without the second limit, rare long packets of one guest would keep all senders of a megaflow on
+ * the slow path.
  *
- * A pin has the time in units of 2^20 ns, about a millisecond, in its upper 24 bits, and the number
- * of packets that are still punted in its lower 8.
+ * The upper 24 bits of a pin are its time in units of 2^20 ns, about a millisecond. The lower 8
+ * bits are the number of packets that are still to be punted.
  */
 #define PIN_CLOCK_SHIFT 20
 #define PIN_TICKS (1000000000 >> PIN_CLOCK_SHIFT)
@@ -32,7 +33,7 @@ static __always_inline __u32 pin_time(void)
 	return bpf_ktime_get_ns() >> PIN_CLOCK_SHIFT & PIN_TIME_MASK;
 }
 
-/* Notes that a packet of this megaflow is punted now. */
+/* Pins a megaflow when one of its packets is punted. */
 __weak int pin_to_slow_path(__u32 number)
 {
 	struct weft_flow *flow = flow_at(number);
@@ -77,7 +78,7 @@ static __always_inline bool is_watched(const struct weft_port *port)
 	return port->flags & WEFT_PORT_WATCHED && has_daemon();
 }
 
-/* VLAN tags in the key. Adding the bits that mark a tag as present avoids branches. */
+/* The number of VLAN tags. Adding the bits that mark a tag as present avoids branches. */
 static __always_inline __u32 tag_count(const struct weft_key *key)
 {
 	__u64 present = WEFT_TAG_PRESENT;
@@ -143,7 +144,7 @@ static __always_inline bool has_extensions(struct __sk_buff *skb, const struct w
 /*
  * Whether a frame can be sent by a port: the port exists, is not being captured, and its MTU
  * suffices. `untagged` is the length without tags; 0 for a super-packet, because its sender chose
- * the segment size for an MTU like this.
+ * the segment size to fit the MTU.
  */
 static __always_inline bool can_output(const struct weft_port *out, __u32 untagged)
 {
@@ -158,8 +159,8 @@ static __always_inline bool can_uplink(__u32 wire_len)
 }
 
 /*
- * Whether an action can be executed that is not the last one, and changes no field. A global
- * function, because the verifier checks those once instead of once per call.
+ * Whether an action other than WEFT_ACTION_SET, which is not the last of its list, can be executed.
+ * A global function, because the verifier checks it once instead of once per call.
  */
 __weak int can_apply(const struct weft_key *key, const struct weft_action *action, __u32 untagged,
 		  __u32 wire_len)
@@ -176,8 +177,8 @@ __weak int can_apply(const struct weft_key *key, const struct weft_action *actio
 		return true;
 	case WEFT_ACTION_POP_VLAN:
 		/*
-		 * Only a tag that the frame arrived with, because `grows` counts pushed ones;
-		 * and not behind outer headers, where helpers do not find tags.
+		 * Only a tag that the frame arrived with, because `grows` includes pushed ones; and
+		 * not behind outer headers, where the helper does not find tags.
 		 */
 		return key->vlan && !has_odd_tags(key) && !key->tun_addr[0] && !key->tun_addr[1];
 	default:
@@ -188,7 +189,7 @@ __weak int can_apply(const struct weft_key *key, const struct weft_action *actio
 enum applicable {
 	CANNOT_APPLY = 0,
 	CAN_APPLY = 1,
-	/* Not to a frame with a partial checksum inside (PARTIAL_INSIDE). */
+	/* But not if the frame's partial checksum is PARTIAL_INSIDE. */
 	CAN_APPLY_WITH_SUM = 2,
 };
 
@@ -219,7 +220,7 @@ __weak int can_apply_all_but_last(struct __sk_buff *skb, const struct weft_key *
 	}
 	if (!can_set(key, fields, has_extensions(skb, key, l3)))
 		return CANNOT_APPLY;
-	/* The own checksum of a super-packet is never complete. */
+	/* A super-packet's own checksum is always partial. */
 	return fields & SUMMED_FIELDS && !skb->gso_size ? CAN_APPLY_WITH_SUM : CAN_APPLY;
 }
 
@@ -269,8 +270,8 @@ static __always_inline __u32 frame_bytes(struct __sk_buff *skb)
 }
 
 /*
- * Executes an action that is not the last, and changes no header. Returns 0, or an error that ends
- * the list.
+ * Executes an action other than WEFT_ACTION_SET, which is not the last of its list. Returns 0, or
+ * an error after which the rest of the list is not executed.
  */
 __weak int apply_action(struct __sk_buff *skb, struct weft_key *key,
 			const struct weft_action *action)
@@ -316,7 +317,7 @@ __weak int apply_all_but_last(struct __sk_buff *skb, struct weft_key *key,
 	if (!key || !list)
 		return -1;
 	count = list->count;
-	/* Without tags before and after. */
+	/* ETH_LEN if the frame has no tags before and after the actions; 0: unknown. */
 	l3 = key->vlan || list->grows ? 0 : ETH_LEN;
 
 #pragma clang loop unroll(disable)
@@ -345,8 +346,9 @@ static __always_inline bool is_for_guest(const struct weft_key *key, const struc
 
 /*
  * Sends a frame by a port. A frame to the guest's own address is injected at the guest's end of the
- * veth pair (bpf_redirect_peer), which saves a backlog queue. That skips eth_type_trans(), so the
- * packet type is set here. `has_protocol`: skb->protocol is the EtherType of the frame.
+ * veth pair (bpf_redirect_peer), which avoids a pass through the backlog queue. That skips
+ * eth_type_trans(), so the packet type is set here. `has_protocol`: skb->protocol is the EtherType
+ * of the frame.
  */
 static __always_inline int deliver(struct __sk_buff *skb, const struct weft_key *key,
 				   const struct weft_port *out, bool has_protocol)

@@ -25,8 +25,9 @@ static __always_inline __u16 fold(__u64 sum)
 }
 
 /*
- * The checksum that a device will fill in (CHECKSUM_PARTIAL). Offsets from the MAC header, negative
- * in front of it: a sender chooses them, and the kernel moves the MAC header when it takes a tag.
+ * The checksum that a device will fill in (CHECKSUM_PARTIAL). Its offsets are relative to the MAC
+ * header. They may be negative, because a sender chooses them, and the kernel moves the MAC header
+ * when it moves a tag to the metadata.
  */
 struct partial_csum {
 	__s32 start;	/* first byte that it covers */
@@ -52,8 +53,8 @@ enum csum_state {
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 
 /*
- * Whether the kernel has bpf_cast_to_kern_ctx(), which came shortly before this kind of dynptr. The
- * answer is a constant for the verifier, so it does not see the other branch.
+ * Whether the kernel has bpf_cast_to_kern_ctx(), which is slightly older than dynptrs for packets.
+ * The result is a constant for the verifier, so it does not explore the other branch.
  */
 static __always_inline bool has_kernel_context(void)
 {
@@ -61,9 +62,9 @@ static __always_inline bool has_kernel_context(void)
 }
 
 /*
- * Reads the checksum state of a packet, which the program context does not have. Before Linux 6.4
- * that needs a helper. Its cost grows with the bytes that it reads, so it reads the place of the
- * MAC header, which is farther away, only if there is a partial checksum.
+ * Reads the checksum state of a packet, which struct __sk_buff does not contain. Before Linux 6.4
+ * that needs a helper, whose cost grows with the number of bytes read. So `mac_header`, which is
+ * farther away in struct sk_buff, is read only if there is a partial checksum.
  */
 static __always_inline enum csum_state read_partial_csum(struct __sk_buff *ctx,
 							 struct partial_csum *csum)
@@ -115,7 +116,7 @@ struct {
 	__uint(max_entries, 1);
 } weft_sum_buffer __weak SEC(".maps");
 
-/* Pieces that a function adds: the verifier goes through a loop once per round. */
+/* Pieces that one call adds: the verifier checks the loop body once per iteration. */
 #define PIECES_AT_ONCE 4
 
 /* Adds at most PIECES_AT_ONCE pieces, as sum_bytes(). */
@@ -131,7 +132,7 @@ __weak int sum_pieces(struct __sk_buff *skb, __u32 at, __u32 end, __u64 *sum)
 	for (i = 0; i < PIECES_AT_ONCE; i++) {
 		if (at >= end)
 			return true;
-		/* Bytes behind the first: the verifier has to see that there is one. */
+		/* Bytes after the first, so that the verifier sees that there is one. */
 		behind = end - at - 1;
 		if (behind >= PIECE_LEN)
 			behind = PIECE_LEN - 1;
@@ -217,7 +218,7 @@ static __always_inline bool sum_by_pseudo_header(const __u8 *ip, const void *end
 	return true;
 }
 
-/* It is a CRC, which says nothing about the sum. */
+/* Offset of SCTP's checksum, a CRC, which does not give the sum of the bytes. */
 #define SCTP_SUM 8
 #define ICMP_SUM 2
 /* Longer than a TCP header with all its options. */
@@ -238,14 +239,14 @@ static __always_inline __u32 find_l4(struct __sk_buff *skb, const struct weft_ke
 	return walk_extensions(skb, l3, IP6_LEN + be16(ip + 4), &upper) ? 0 : l3 + upper.at;
 }
 
-/* Where a partial checksum is. */
+/* The place of a partial checksum in a frame. */
 enum partial_place {
 	PARTIAL_MISPLACED = 0,
 	/* There is none, or it is that of the frame's own transport header. */
 	PARTIAL_OWN = 1,
 	/*
-	 * In a tunnel of the guest's own. Then the frame's own checksum is complete, but helpers
-	 * would update it as if it were partial.
+	 * Inside a tunnel that the guest terminates. Then the frame's own checksum is complete, but
+	 * helpers would update it as if it were partial.
 	 */
 	PARTIAL_INSIDE = 2,
 };
@@ -253,10 +254,10 @@ enum partial_place {
 /*
  * Whether a partial checksum can be completed after the lookup, as may_stay_partial() in userspace
  * (crates/packet/src/checksum.rs). The sender chooses where it is stored. So it must be that of the
- * frame's own transport header, or lie behind all headers that a key has, as in a tunnel of the
- * guest's own. Completing any other one could change an address or port that the lookup has read.
- * `l3`: offset of layer 3 in the skb. `start` and `field`: members of struct partial_csum. Returns
- * an enum partial_place.
+ * frame's own transport header, or be behind all headers that a key contains, as inside a tunnel
+ * that the guest terminates. Completing any other one could change an address or port that the
+ * lookup has read. `l3`: offset of layer 3 in the skb. `start` and `field`: members of struct
+ * partial_csum. Returns an enum partial_place.
  */
 __weak int may_stay_partial(struct __sk_buff *skb, const struct weft_key *key, __u32 l3,
 			    __s32 start, __s32 field)
@@ -284,7 +285,7 @@ __weak int may_stay_partial(struct __sk_buff *skb, const struct weft_key *key, _
 		break;
 	case PROTO_ICMP:
 	case PROTO_ICMP6:
-		/* A key may have all of a neighbour discovery message. */
+		/* A key may contain bytes from the whole of a neighbour discovery message. */
 		return start == l4 && field == l4 + ICMP_SUM;
 	default:
 		return start >= l4 + len ? PARTIAL_INSIDE : PARTIAL_MISPLACED;
@@ -321,7 +322,8 @@ static __always_inline bool is_own_of_plain(struct __sk_buff *skb, const struct 
 
 /*
  * Whether there may be a partial checksum behind the transport header at `l4` (PARTIAL_INSIDE). One
- * of outer headers ends with them. A global function, so that its stack is free afterwards.
+ * that belongs to the outer headers does not matter: it is removed with them. A global function, so
+ * that its variables do not occupy the caller's stack.
  */
 __weak int has_partial_inside(struct __sk_buff *skb, __u32 l4)
 {

@@ -2,7 +2,7 @@
 /*
  * Updates of maps that programs read at the same time. The daemon runs these programs with
  * BPF_PROG_TEST_RUN, one at a time. Unlike an update by bpf(2), they write each word atomically,
- * and they compute hashes with the code of the lookup itself.
+ * and they compute hashes with the same code as lookups.
  */
 #include "endpoint_lookup.h"
 
@@ -34,7 +34,7 @@ static __always_inline __u32 *bucket_of(const struct weft_key *key, __u32 mask)
 	return bpf_map_lookup_elem(&weft_buckets, &bucket);
 }
 
-/* Adds a megaflow. Its entry has been in no chain for a grace period. */
+/* Adds a megaflow. Its entry must have been in no chain for a grace period. */
 SEC("syscall")
 int flow_put(struct weft_control *control)
 {
@@ -70,7 +70,7 @@ int flow_put(struct weft_control *control)
 
 /*
  * Removes a megaflow from its chain and invalidates its cache entries. Programs that found it
- * before may use it until a grace period has passed.
+ * before may still use it until a grace period has passed.
  */
 SEC("syscall")
 int flow_delete(struct weft_control *control)
@@ -103,8 +103,8 @@ int flow_delete(struct weft_control *control)
 }
 
 /*
- * Gives a megaflow an action list and a new generation, so that it is in force. Programs may use
- * the old list for a grace period.
+ * Gives a megaflow an action list and a new generation, so that lookups accept it. Programs may
+ * still use the old list for a grace period.
  */
 SEC("syscall")
 int flow_renew(struct weft_control *control)
@@ -115,13 +115,13 @@ int flow_renew(struct weft_control *control)
 		return -ENOENT;
 	if (control->generation <= flow->generation)
 		return -EINVAL;
-	/* A full barrier: a megaflow must not come into force with an old list. */
+	/* A full barrier: no lookup may see the new generation with the old list. */
 	__sync_lock_test_and_set(&flow->list, control->list);
 	*(volatile __u64 *)&flow->generation = control->generation;
 	return 0;
 }
 
-/* Appends a mask to the list in use. Its number has been unused for a grace period. */
+/* Appends a mask to the list in use. Its number must have been unused for a grace period. */
 SEC("syscall")
 int mask_append(struct weft_control *control)
 {
@@ -144,7 +144,7 @@ int mask_append(struct weft_control *control)
 struct promote_walk {
 	struct weft_mask_list *list;
 	__u32 mask;
-	__u32 last;		/* index of the mask now */
+	__u32 last;		/* current index of the mask */
 };
 
 static long find_in_list(__u32 at, struct promote_walk *walk)
@@ -157,7 +157,7 @@ static long find_in_list(__u32 at, struct promote_walk *walk)
 
 static long shift_back(__u32 step, struct promote_walk *walk)
 {
-	/* The verifier needs the bounds. */
+	/* Bounds both indices for the verifier. */
 	__u32 to = (walk->last - step) & (WEFT_MAX_MASKS - 1);
 	__u32 from = (to - 1) & (WEFT_MAX_MASKS - 1);
 
@@ -197,8 +197,8 @@ int mask_list_swap(void *context)
 }
 
 /*
- * Updates an end point while programs use it and count in it. It is marked as unresolved while its
- * addresses change.
+ * Updates an end point while programs use it and update its counters. It is marked as unresolved
+ * while its addresses change.
  */
 SEC("syscall")
 int endpoint_put(struct weft_endpoint_update *change)
@@ -267,8 +267,8 @@ static long source_put(__u32 at, struct sources_walk *walk)
 }
 
 /*
- * Adds end points to weft_sources. They have been in no chain for a grace period. Returns how many
- * were left out because their chain is full.
+ * Adds end points to weft_sources. They must have been in no chain for a grace period. Returns the
+ * number of end points that were left out because their chain is full.
  */
 SEC("syscall")
 int sources_put(struct weft_endpoint_range *endpoints)
@@ -306,7 +306,7 @@ static long source_delete(__u32 at, struct sources_walk *walk)
 	return 0;
 }
 
-/* Removes end points from weft_sources. Programs may use them for a grace period. */
+/* Removes end points from weft_sources. Programs may still use them for a grace period. */
 SEC("syscall")
 int sources_delete(struct weft_endpoint_range *endpoints)
 {

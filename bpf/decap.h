@@ -42,7 +42,10 @@ struct outer_ip {
 	bool dont_fragment;
 };
 
-/* Accepts only an unfragmented packet without options and padding, with a valid checksum. */
+/*
+ * Reads an outer IPv4 header. Accepts only an unfragmented packet without options and padding, with
+ * a valid checksum.
+ */
 static __always_inline bool read_ip4(struct __sk_buff *skb, void *data, void *end,
 				     struct outer_ip *ip)
 {
@@ -90,7 +93,7 @@ static __always_inline bool read_ip6(struct __sk_buff *skb, void *data, void *en
 	return true;
 }
 
-/* End points of a chain that find_sender() compares itself. Most chains have no more. */
+/* End points of a chain that find_sender() compares inline. Most chains have no more. */
 #define FREQUENT_SENDERS 2
 
 /*
@@ -121,7 +124,7 @@ static __always_inline int find_rare_sender(struct __sk_buff *skb, __u32 next, _
 		if (!class)
 			return 0;
 		bits = diff_sender(endpoint, class, remote, local, by, is_ip6);
-		/* Keeps the compiler from a branch for each word, each a state of the verifier. */
+		/* Keeps the compiler from a branch per word, each a state for the verifier. */
 		barrier_var(bits);
 		if (!bits) {
 			*number = from;
@@ -132,7 +135,7 @@ static __always_inline int find_rare_sender(struct __sk_buff *skb, __u32 next, _
 	return 0;
 }
 
-/* Global functions: the verifier checks their loop once, not once for each of their callers. */
+/* Global functions, because the verifier checks their loop only once, not once per call. */
 __weak int find_rare_sender4(struct __sk_buff *skb, __u32 next, __u32 by, __u32 *number)
 {
 	return find_rare_sender(skb, next, by, number, false);
@@ -185,11 +188,11 @@ static __always_inline struct weft_class *find_sender(struct __sk_buff *skb, con
 }
 
 enum arrival_kind {
-	/* Not a packet of a tunnel or link of ours: it belongs to the host's network stack. */
+	/* Not a packet of weft's tunnels or links: it belongs to the host's network stack. */
 	ARRIVED_NOT_OURS,
 	/* Userspace has to parse it. */
 	ARRIVED_SLOW_PATH,
-	/* No end point sent it, and userspace knows none that did. */
+	/* Its sender is not an end point that the programs or userspace know. */
 	ARRIVED_FROM_UNKNOWN,
 	/* Tags of an unknown link: it belongs to the host, and userspace counts a copy. */
 	ARRIVED_OTHER_LINK,
@@ -199,7 +202,10 @@ enum arrival_kind {
 /* Ethernet header and two tags. */
 #define LINK_LEN (ETH_LEN + 2 * TAG_LEN)
 
-/* Finds the transport protocol of an IP packet with unusual headers, and its UDP header if any. */
+/*
+ * Finds the transport header of an IP packet with unusual headers. Returns false if it cannot, or
+ * if the packet is UDP but does not contain the UDP header.
+ */
 static __always_inline bool find_outer_l4(struct __sk_buff *skb, const __u8 *ip, void *end,
 					  bool is_ip6, struct l4_header *l4)
 {
@@ -223,8 +229,8 @@ static __always_inline bool find_outer_l4(struct __sk_buff *skb, const __u8 *ip,
 }
 
 /*
- * Classifies a packet that read_tunnel() cannot read, or that no end point sent. In the former case
- * the sender is not known yet.
+ * Classifies a packet that read_tunnel() cannot read, or whose sender is not in weft_sources. In
+ * the former case the sender has not been looked up yet.
  */
 static __always_inline int classify_unusual(struct __sk_buff *skb, bool is_ip6)
 {
@@ -259,7 +265,7 @@ static __always_inline int classify_unusual(struct __sk_buff *skb, bool is_ip6)
 	return l4.proto == PROTO_GRE ? ARRIVED_SLOW_PATH : ARRIVED_NOT_OURS;
 }
 
-/* Global functions, so that the verifier checks them once. */
+/* Global functions, so that the verifier checks classify_unusual() only once per address family. */
 __weak int classify_other4(struct __sk_buff *skb)
 {
 	return classify_unusual(skb, false);
@@ -346,7 +352,7 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 		if (be16(ip.l4 + 4) != ip.len)
 			return classify_other(skb, is_ip6);
 	} else if (ip.proto != PROTO_GRE) {
-		/* IPv6 may have extension headers in front of a tunnel's. */
+		/* IPv6 may have extension headers in front of the tunnel header. */
 		return is_ip6 && ip.proto != PROTO_TCP ? classify_other(skb, is_ip6)
 						       : ARRIVED_NOT_OURS;
 	}
@@ -359,8 +365,9 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 	key->port = (__u64)class->in_port << WEFT_IN_PORT_SHIFT | WEFT_TUNNEL;
 	key->tun_flags = TUN_FLAG_KEY | (__u64)ip.tos << WEFT_TUN_TOS_SHIFT;
 	/*
-	 * The class has the protocol of the packet, by its carrier. The verifier does not know
-	 * that, and so explores find_sender() once for both protocols.
+	 * Tests the class instead of the packet. Both have the same protocol, because find_sender()
+	 * compared the carrier, but the verifier does not know that: so it explores find_sender()
+	 * once for both protocols.
 	 */
 	if (class->tunnel < WEFT_OVER_GRE) {
 		/*
@@ -393,8 +400,9 @@ static __always_inline int read_tunnel(struct __sk_buff *skb, struct weft_key *k
 }
 
 /*
- * Global functions, as this one and read_link(), keep the verifier from exploring everything that
- * follows once per path through them. For IPv4 the saved call is worth the longer verification.
+ * Global functions such as this one and read_link() keep the verifier from exploring the code that
+ * follows once per path through them. For IPv4, read_tunnel() is inlined: the saved call is worth
+ * the longer verification.
  */
 __weak int read_tunnel6(struct __sk_buff *skb, struct weft_key *key, struct arrival *arrival)
 {
@@ -403,7 +411,7 @@ __weak int read_tunnel6(struct __sk_buff *skb, struct weft_key *key, struct arri
 	return read_tunnel(skb, key, arrival, true);
 }
 
-/* The logical link of one or two tags. */
+/* The logical link that uses one or two given tags. */
 static __always_inline struct weft_tag_link *link_of(__u16 tpid, __u16 tci, __u16 inner_tpid,
 						 __u16 inner_tci)
 {
@@ -476,8 +484,9 @@ __weak int read_link(struct __sk_buff *skb, struct weft_key *key, struct arrival
 static __always_inline int join_ecn(struct weft_key *key, __u8 outer)
 {
 	/*
-	 * Two bits for each inner field, for the outer fields 0 to 3 from the lowest byte on. With
-	 * branches instead, the verifier would explore what follows once per branch.
+	 * A table: one byte for each outer ECN field, 0 in the lowest byte, and in it two bits for
+	 * each inner field. With branches instead, the verifier would explore the code that follows
+	 * once per branch.
 	 */
 	const __u32 joined_fields = 0xfce4d4e4;
 	__u32 inner = key->ip >> WEFT_IP_ECN_SHIFT & 3, joined;

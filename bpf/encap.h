@@ -47,7 +47,7 @@
 
 /*
  * Offsets in the buffer for the outer header and the rewritten part of the inner Ethernet header
- * (addresses, tags, EtherType). It begins at 2, so that IP addresses and the like are aligned.
+ * (addresses, tags, EtherType). It begins at 2, so that IP addresses and other words are aligned.
  */
 #define HEADER_AT 2
 #define L3_AT (HEADER_AT + ETH_LEN)
@@ -57,10 +57,16 @@
 #define COUNT_AT 1
 /* Longest IPv4 header without an option: Ethernet, IP, UDP, VXLAN or Geneve. */
 #define HEADER4_MAX (ETH_LEN + IP4_LEN + UDP_LEN + 8)
-/* Bytes from the IP header on that are copied from the class, in whole words; 0 behind them. */
+/*
+ * Bytes that are copied from the class, from the IP header on, in whole words. The rest is set to
+ * 0.
+ */
 #define COPIED4_LEN 48
 #define COPIED6_LEN 56
-/* Room for the option, addresses and three tags, which is what the verifier can bound. */
+/*
+ * Room for the option, addresses and three tags: the verifier only knows that there are at most
+ * three.
+ */
 #define BUFFER4_LEN 88
 #define BUFFER6_LEN 112
 
@@ -215,13 +221,14 @@ static __always_inline void fill(__u8 *outer, const struct weft_key *key,
 }
 
 /*
- * Removes the tags of the frame, the outermost from the skb's metadata, because inside the tunnel
- * they have to be in the bytes. The helper moves a second tag from the bytes to the metadata.
- * Stores the number of tags, at most 2, and the tags, outer first. Returns 0, or -1 on error.
+ * Removes the tags of the frame, because inside the tunnel all of them must be in the packet data.
+ * The outermost tag is in the skb's metadata. When the helper removes it, it moves a second tag
+ * from the data to the metadata. Stores the number of tags, at most 2, and the tags, outer first.
+ * Returns 0, or -1 on error.
  */
 static __always_inline int take_tags(struct __sk_buff *skb, __u32 tags[2], volatile __u8 *count)
 {
-	/* Before the comparison, because the verifier would track a 0. */
+	/* Stored before the comparison, after which the verifier would know a 0 and track it. */
 	*count = skb->vlan_present;
 	if (!skb->vlan_present)
 		return 0;
@@ -257,7 +264,10 @@ static __always_inline __u64 sum_header(__u8 *outer, __u32 from, __u32 to)
 	return sum;
 }
 
-/* UDP, VXLAN or Geneve, and inner Ethernet headers, in whole words; with OVN's option. */
+/*
+ * Bytes of the UDP, VXLAN or Geneve, and inner Ethernet headers, in whole words. The second
+ * constant includes OVN's option, the third also two tags.
+ */
 #define SUMMED_LEN (UDP_LEN + 8 + ETH_LEN + 2)
 #define SUMMED_OPTION_LEN (SUMMED_LEN + OPTION_LEN)
 #define SUMMED_MAX_LEN (SUMMED_OPTION_LEN + 2 * TAG_LEN)
@@ -268,8 +278,8 @@ _Static_assert(UDP4_AT + SUMMED_MAX_LEN <= BUFFER4_LEN && UDP6_AT + SUMMED_MAX_L
 _Static_assert(OPTION_LEN >= 2 * TAG_LEN, "all tags are summed");
 
 /*
- * Fills in the outer UDP checksum. `sum` covers all behind the inner Ethernet header. `total` is
- * the outer IP length, `len` the length of the outer headers and the inner Ethernet header.
+ * Fills in the outer UDP checksum. `sum` covers everything after the inner Ethernet header. `total`
+ * is the outer IP length, `len` the length of the outer headers and the inner Ethernet header.
  */
 static __always_inline void fill_checksum(__u8 *outer, bool is_ip6, __u64 sum,
 					  __u32 total, __u32 len)
@@ -367,7 +377,7 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 		return ENCAP_LOST;
 	count = read_again(outer[COUNT_AT]) & 3;
 	type = bpf_htons(key->eth_dst);
-	/* For an 802.3 length the key has only a marker. */
+	/* If the frame has an 802.3 length, the key has only a marker for it. */
 	if (type == bpf_htons(WEFT_ETHERTYPE_NONE)) {
 		if (bpf_skb_load_bytes(skb, ETH_LEN - 2, &length, sizeof(length)))
 			return ENCAP_LOST;
@@ -391,8 +401,8 @@ static __always_inline int encap(struct __sk_buff *skb, const struct weft_key *k
 
 /*
  * Encapsulates a frame. `sum` is the result of sum_of_packet() if the outer header gets a checksum,
- * otherwise 0. Global functions, because the verifier checks those once. There are two, so that the
- * header offsets are compile-time constants.
+ * otherwise 0. Global functions, because the verifier checks those only once. There are two, so
+ * that header offsets are compile-time constants.
  */
 __weak int encap4(struct __sk_buff *skb, const struct weft_key *key,
 		  const struct weft_action *action, const struct weft_endpoint *endpoint, __u64 sum)

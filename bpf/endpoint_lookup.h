@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From the outer headers of a packet to the end point that sent it.
+ * Finds the end point that sent a packet, by the packet's outer headers.
  *
- * weft_sources is a hash table with chaining by remote address, local address and carrier (address
- * family, IP protocol and port). Local address and carrier are in the class that many end points
- * share, so each end point needs memory only for its own address and its link in the chain.
+ * weft_sources is a hash table with chaining. Its key is the remote address, the local address and
+ * the carrier (address family, IP protocol and port). Local address and carrier are in the class
+ * that many end points share, so each end point needs memory only for its own address and its link
+ * in the chain.
  *
  * Only control.bpf.c changes chains. It writes to an entry only after the entry has been in no
  * chain for an RCU grace period.
@@ -14,14 +15,17 @@
 #include "key.h"
 #include "lookup.h"
 
-/* What identifies a tunnel besides its addresses. `port` is in network order; GRE has port 0. */
+/*
+ * The carrier of a tunnel: all that identifies it except its addresses. `port` is in network order;
+ * GRE has port 0.
+ */
 static __always_inline __u32 carrier(bool is_ip6, __u8 proto, __u16 port)
 {
 	return (__u32)is_ip6 << WEFT_CARRIER_IP6_SHIFT |
 	       (__u32)proto << WEFT_CARRIER_PROTO_SHIFT | port;
 }
 
-/* The chain of end points that may send from `remote` to `local`, both in network order. */
+/* The head of the hash chain for packets from `remote` to `local`, both in network order. */
 static __always_inline __u32 *sources_of(const __u32 *remote, const __u32 *local, __u32 carrier,
 					 bool is_ip6)
 {

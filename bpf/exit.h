@@ -41,7 +41,8 @@ __weak int count_drop(__u32 port, __u32 reason)
 
 /*
  * Punts a frame that is too long for the header: helpers do not extend a packet without GSO beyond
- * SKB_MAX_ALLOC (four pages). Two VLAN tags need less; see WEFT_PUNT_ETHERTYPE.
+ * SKB_MAX_ALLOC (four pages). Two VLAN tags need less room; they carry the ingress port instead
+ * (see the end of intf.h).
  */
 static __noinline int punt_tagged(struct __sk_buff *skb, __u32 port, __u32 ifindex)
 {
@@ -62,7 +63,7 @@ __weak int has_daemon(void)
 	return bpf_map_lookup_elem(&weft_punt_device, &first) != 0;
 }
 
-/* Whether userspace would drop a packet for its tiny segments, and nobody wants to see that. */
+/* Whether userspace would drop a packet for its tiny segments, and drops are not captured. */
 static __always_inline bool is_refused(struct __sk_buff *skb, __u32 port)
 {
 	return skb->gso_size && port != weft_config.uplink_port && !weft_config.watch_drops &&
@@ -73,9 +74,9 @@ _Static_assert(WEFT_PUNT_PORT_AT % 4 == 0 && WEFT_PUNT_TIME_AT % 4 == 0 &&
 	       WEFT_PUNT_ETHERTYPE_AT % 4 == 0, "the punt header is written in words");
 
 /*
- * Sends a packet to the user datapath, which runs it through its own lookup and actions. A packet
- * that it would drop at once is dropped here, unless drops are captured, and so is one whose port
- * has too many waiting.
+ * Sends a packet to the user datapath, which runs it through its own lookup and actions. Drops a
+ * packet that the user datapath would drop at once, unless drops are captured. Also drops a packet
+ * if its port has too many in the queue.
  */
 __weak int punt(struct __sk_buff *skb, __u32 port)
 {
@@ -149,8 +150,8 @@ __weak int has_segment_tokens(struct __sk_buff *skb, __u32 port)
 }
 
 /*
- * Punts a packet without a megaflow, unless its port misses too often. A super-packet counts by its
- * segments.
+ * Punts a packet without a megaflow, unless its port misses too often. A super-packet costs one
+ * token per segment.
  */
 __weak int miss(struct __sk_buff *skb, __u32 port)
 {

@@ -13,8 +13,8 @@
 
 /*
  * The key of a frame: words of flow::FlowKey, in host byte order. The table of fields
- * (crates/flow/src/field/table.rs) gives the member that holds each field. Fields that no frame
- * has together share words; the *shape* tells which of them are present. See
+ * (crates/flow/src/field/table.rs) gives the member that holds each field. Fields that never occur
+ * in the same frame share words; the *shape* tells which of them are present. See
  * docs/adr/0010-the-kernels-key.md.
  *
  * Every lookup compares the first seven words. It compares the others only if the shape has them.
@@ -38,7 +38,7 @@ struct weft_key {
 #define WEFT_KEY_WORDS (sizeof(struct weft_key) / sizeof(__u64))
 
 enum weft_shape {
-	/* What `l3` holds, in 2 bits. WEFT_L3_LONG: more than its first word is used. */
+	/* The contents of `l3`, in 2 bits. WEFT_L3_LONG: more than its first word is used. */
 	WEFT_L3_NONE = 0,
 	WEFT_L3_IP4 = 1,
 	WEFT_L3_LONG = 2,
@@ -75,7 +75,8 @@ enum weft_limits {
 	WEFT_HEADER_MAX = 72,
 	/*
 	 * Counters of this many megaflows share one map element. The kernel allocates each element
-	 * of a per-CPU array on its own: one element per megaflow takes half a second to allocate.
+	 * of a per-CPU array separately; with one element per megaflow, this would take half a
+	 * second.
 	 */
 	WEFT_FLOW_STATS_PER_PAGE = 64,
 	/* The same for entries of the exact-match cache. */
@@ -86,15 +87,18 @@ enum weft_limits {
 	WEFT_DEVICE_PROBES = 4,
 	/*
 	 * The most end points that a program tries in a hash bucket of weft_sources. The user
-	 * datapath decapsulates the packets of further ones.
+	 * datapath decapsulates the packets of further end points.
 	 */
 	WEFT_MAX_SOURCES = 16,
 	/*
 	 * Longest frame without GSO that is encapsulated, in bytes. Helpers do not extend a packet
-	 * beyond SKB_MAX_ALLOC: four pages, less what the kernel keeps beside the data.
+	 * beyond SKB_MAX_ALLOC: four pages, less the struct skb_shared_info behind the data.
 	 */
 	WEFT_MAX_PLAIN_LEN = 15000,
-	/* Megaflows in the longest chain of a hash bucket; flow_put refuses one more. */
+	/*
+	 * The most megaflows in the chain of a hash bucket; flow_put fails if there are so many
+	 * already.
+	 */
 	WEFT_MAX_CHAIN = 8,
 };
 
@@ -124,8 +128,8 @@ struct weft_flow {
 	__u16 sections;
 	__u32 list;		/* index of its action list */
 	/*
-	 * If packets are pinned to the slow path, the user datapath: since when, and how many more
-	 * (layout: actions.h). Otherwise 0.
+	 * While packets are pinned to the slow path (the user datapath): the time of the pin, and
+	 * how many more packets to punt; layout in actions.h. Otherwise 0.
 	 */
 	__u32 pin;
 };
@@ -152,9 +156,9 @@ struct weft_flow_stats_page {
 	struct weft_flow_stats stats[WEFT_FLOW_STATS_PER_PAGE];
 };
 
-/* Lookups on one CPU that the exact-match cache did not answer. */
+/* Lookups on one CPU that missed the exact-match cache. */
 struct weft_lookup_stats {
-	__u64 hits;		/* found with a mask */
+	__u64 hits;		/* found by a later search */
 	__u64 misses;
 	__u64 masks;		/* masks tried, by hits and misses */
 };
@@ -184,7 +188,10 @@ struct weft_control {
  * case it punts the packet. See docs/adr/0011-the-kernel-datapath-in-front-of-the-user-datapath.md.
  */
 enum weft_action_kind {
-	/* `number`: the port. The last output takes the packet, the others take copies. */
+	/*
+	 * `number`: the port. The last action of a list sends the packet itself, earlier ones send
+	 * copies.
+	 */
 	WEFT_ACTION_OUTPUT = 1,
 	/* Send by the uplink with the tags that the frame has. */
 	WEFT_ACTION_UPLINK = 2,
@@ -298,7 +305,7 @@ struct weft_device {
 
 /*
  * Counters of a port, or of tagged frames on the uplink. The user datapath counts punted packets.
- * Each direction has a cache line, because different CPUs often count the two.
+ * Each direction has its own cache line, because different CPUs often count the two directions.
  */
 struct weft_port_stats {
 	__u64 rx_packets;
@@ -315,11 +322,11 @@ struct weft_token_bucket {
 	__u64 tokens;
 };
 
-/* What a port has waiting in the queue of punted packets; see punt_queue.h for its units. */
+/* The state of a port's packets in the queue of punted packets, in the units of punt_queue.h. */
 struct weft_punt_queue {
 	__u64 last_ns;		/* when the last packet was punted */
 	__u64 marked_ns;	/* when an earlier packet was punted */
-	__u32 punted;		/* sum of all packets ever punted; wraps around */
+	__u32 punted;		/* units of all packets ever punted; wraps around */
 	__u32 marked;		/* `punted` at `marked_ns` */
 	__u32 read;		/* the daemon has read at least this much of `punted` */
 	__u32 pad;
@@ -335,11 +342,11 @@ enum weft_drop_key_bits {
 	WEFT_DROP_REASON_MASK = 0xff,
 };
 
-/* What many end points share: tunnel type, options and local address. */
+/* The properties that many end points share: tunnel type, options and local address. */
 struct weft_class {
 	__u8 header[WEFT_HEADER_MAX];	/* outer header; fields that differ per packet are 0 */
 	__u8 len;		/* of `header`, in bytes */
-	__u8 tunnel;		/* enum weft_tunnel; WEFT_OVER_GRE tells its carrier */
+	__u8 tunnel;		/* enum weft_tunnel, with WEFT_OVER_GRE unless over UDP */
 	__u8 flags;		/* enum weft_class_flags */
 	__u8 ttl;		/* unless it is inherited */
 	__u8 dscp;		/* DSCP << 2, unless it is inherited */
@@ -364,16 +371,16 @@ enum weft_class_flags {
 	WEFT_CLASS_CHECKSUM = 2,
 	WEFT_CLASS_TTL_INHERIT = 4,
 	WEFT_CLASS_DSCP_INHERIT = 8,
-	/* GRE: send a key, and require one. */
+	/* GRE: send a key, and require one in received packets. */
 	WEFT_CLASS_KEY = 16,
 	/* TCP SYN segments are punted: the user datapath clamps their MSS. */
 	WEFT_CLASS_CLAMP_MSS = 32,
 };
 
 /*
- * In the `tunnel` of struct weft_class: IP protocol 47 (GRE) carries the tunnel. Otherwise UDP does.
- * It is greater than all numbers of types, so that one comparison tests it. A test of a bit takes
- * one instruction more. So does a comparison with 128, of which clang makes a test of the sign.
+ * A flag in the `tunnel` of struct weft_class: the tunnel runs over IP protocol 47 (GRE), not over
+ * UDP. It is greater than all tunnel types, so that one comparison tests it. Testing it as a bit
+ * would take one instruction more, and so would the value 128, for which clang emits a sign test.
  */
 enum weft_class_tunnel {
 	WEFT_OVER_GRE = 64,
@@ -391,7 +398,7 @@ struct weft_endpoint {
 	__u8 eth_dst[6];
 	__u8 eth_src[6];
 	__u16 class;
-	/* bytes of the longest inner frame; shorter by the length of a Geneve option, if sent */
+	/* bytes of the longest inner frame, less the length of a Geneve option if one is sent */
 	__u16 max_len;
 	__u32 flags;		/* enum weft_endpoint_flags */
 	/* number + 1 of the next end point in the hash bucket; 0: none */
@@ -416,7 +423,7 @@ enum weft_endpoint_flags {
 	WEFT_ENDPOINT_RESOLVED = 2,
 	/* The tunnel type has options (Geneve). */
 	WEFT_ENDPOINT_OPTION = 4,
-	/* Copies of the class's flags and header length, 8 bits each: they save a map lookup. */
+	/* Copies of the class's flags and header length, 8 bits each, which save a map lookup. */
 	WEFT_ENDPOINT_CLASS_SHIFT = 8,
 	WEFT_ENDPOINT_LEN_SHIFT = 16,
 };
@@ -433,9 +440,9 @@ struct weft_local {
 	__u32 carrier;
 };
 
-/* What happens to packets to a struct weft_local from a sender that is not in weft_sources. */
+/* The fate of packets to a struct weft_local whose sender is not in weft_sources. */
 enum weft_local_state {
-	/* Userspace may know the sender: GRE is punted, UDP continues to the socket. */
+	/* Userspace may know the sender: GRE is punted, UDP goes to the daemon's socket. */
 	WEFT_LOCAL_OPEN = 1,
 	/* weft_sources has all senders that userspace knows, so the packets are dropped. */
 	WEFT_LOCAL_COMPLETE = 2,
@@ -471,7 +478,7 @@ struct weft_config {
 	__u64 miss_burst;	/* size of the token bucket */
 	__u16 entropy_base;	/* first outer source port */
 	__u16 entropy_mask;	/* number of outer source ports - 1; a power of two - 1 */
-	/* bytes of a tagged frame by the uplink, tags included; 0: any */
+	/* the most bytes of a tagged frame sent by the uplink, with its tags; 0: no limit */
 	__u32 uplink_max_len;
 	/* VXLAN's port, if a kernel device owns it so that GRO coalesces VXLAN packets; or 0 */
 	__u16 vxlan_port;
@@ -482,9 +489,9 @@ struct weft_config {
 	 * program and has not confirmed them since.
 	 */
 	__u64 least_generation;
-	/* what each port may have waiting, see punt_queue.h; 0: no limit */
+	/* units that each port may have in the queue, see punt_queue.h; 0: no limit */
 	__u32 punt_limit;
-	__u32 punt_queue_len;	/* what all ports may have waiting */
+	__u32 punt_queue_len;	/* units that all ports may have there */
 	/* token period of a port's short segments, in nanoseconds; 0: no limit */
 	__u32 segment_ns;
 	__u32 segment_burst;	/* size of the token bucket */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Helpers that make the words of a key (struct weft_key) from the bytes of a frame. */
+/* Helpers that build the words of a flow key (struct weft_key) from the bytes of a frame. */
 #pragma once
 
 #include "vmlinux.h"
@@ -45,10 +45,10 @@ static __always_inline __u64 be48(const void *at)
 	return be64(at) & ~0xffffULL;
 }
 
-/* ip_dscp and ip_ecn are neighbours, as in the type of service. */
+/* ip_dscp and ip_ecn are adjacent, so together they are the TOS byte, which begins at this bit. */
 #define IP_TOS_SHIFT WEFT_IP_ECN_SHIFT
 
-/* The fields ip_proto, ip_dscp and ip_ecn (together: tos), ip_ttl, ip_frag and ip6_label. */
+/* The word `ip` of a key. `tos` has ip_dscp and ip_ecn, as in the IP header. */
 static __always_inline __u64 ip_word(__u64 proto, __u64 tos, __u64 ttl, __u64 frag, __u64 label)
 {
 	return proto << WEFT_IP_PROTO_SHIFT | tos << IP_TOS_SHIFT | ttl << WEFT_IP_TTL_SHIFT |
@@ -56,8 +56,8 @@ static __always_inline __u64 ip_word(__u64 proto, __u64 tos, __u64 ttl, __u64 fr
 }
 
 /*
- * TPID and TCI of a VLAN tag, in the place of the inner one. The bit of DEI marks the tag as
- * present.
+ * TPID and TCI of a VLAN tag, at the position of the inner tag in the word `vlan` of a key. The DEI
+ * bit marks the tag as present.
  */
 static __always_inline __u64 tag_word(__u64 tpid, __u64 tci)
 {
@@ -65,9 +65,9 @@ static __always_inline __u64 tag_word(__u64 tpid, __u64 tci)
 }
 
 /*
- * The tunnel that delivered a frame. At least one word after the shape is not 0 for every tunnel:
- * there are outer addresses, or the flag that the tunnel has a key. Userspace computes WEFT_TUNNEL
- * from that.
+ * The tunnel fields in the key of a frame. For every tunnel, a word after `shape` is not 0: there
+ * are outer addresses, or the flag that the tunnel has a key. Userspace sets WEFT_TUNNEL if one of
+ * these words is not 0.
  */
 struct tunnel {
 	__u64 shape;		/* WEFT_TUNNEL, perhaps with WEFT_TUNNEL6 */

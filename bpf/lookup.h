@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * From a key to its megaflow: a per-CPU exact-match cache, then tuple-space search. The search
- * tries a list of masks. For each it hashes the masked key and walks the bucket's chain.
+ * Finds the megaflow of a key: in a per-CPU exact-match cache, or else by tuple-space search. The
+ * search tries a list of masks. For each it hashes the masked key and walks the bucket's chain.
  *
  * Only control.bpf.c writes megaflows, one writer at a time. Programs run in an RCU read-side
  * critical section, and an entry is written only after it has been in no chain for a grace period.
@@ -9,8 +9,8 @@
  * Therefore each use of a megaflow entry has a unique generation, and a cached generation that
  * differs is a miss.
  *
- * A generation below that of the current program (see struct weft_config) is a miss, too: one
- * write of the daemon puts any number of megaflows out of force.
+ * A generation below `least_generation` in struct weft_config is a miss, too. So the daemon can
+ * invalidate any number of megaflows with one write.
  *
  * Key words outside the frame's shape are 0 and would add nothing to a hash, so they are skipped.
  */
@@ -22,7 +22,7 @@
 struct masks_walk {
 	const struct weft_key *key;
 	const struct weft_mask_list *list;
-	/* Of 64 bits: the verifier tracks those as numbers, and smaller ones as bytes. */
+	/* 64 bits wide: the verifier tracks such a variable as a number, a smaller one as bytes. */
 	__u64 found;		/* number of the megaflow, or WEFT_NO_FLOW */
 };
 
@@ -74,7 +74,7 @@ static __always_inline __u64 diff_words(const __u64 *key, const __u64 *other, in
 	return bits;
 }
 
-/* Copies the words `first` to `last`. Returns 0, for OVER_SECTIONS. */
+/* Copies the words `first` to `last`. Returns 0, because OVER_SECTIONS needs a result. */
 static __always_inline __u64 copy_words(const __u64 *from, __u64 *to, int first, int last)
 {
 	int i;
@@ -135,7 +135,10 @@ static __always_inline __u32 hash_index(__u64 sum, __u32 shift)
 	return (sum ^ sum >> 32) * factor >> shift;
 }
 
-/* The mask is part of the hash: keys that are equal under several masks get several buckets. */
+/*
+ * The mask's index is part of the hash, so that equal keys with different masks get different
+ * buckets.
+ */
 static __always_inline __u32 bucket_at(__u64 sum, __u32 mask)
 {
 	return hash_index(sum + mask * hash_factors[WEFT_KEY_WORDS], bucket_shift);
@@ -146,15 +149,16 @@ static __always_inline struct weft_flow *flow_at(__u32 number)
 	return bpf_map_lookup_elem(&weft_flows, &number);
 }
 
-/* Whether the current program has made or confirmed a megaflow of this generation. */
+/* Whether the daemon made or confirmed a megaflow of this generation under its current program. */
 static __always_inline bool is_in_force(__u64 generation)
 {
 	return generation >= *(volatile __u64 *)&weft_config.least_generation;
 }
 
 /*
- * Whether sections differ that few keys have: neighbour discovery and the tunnel. It is a global
- * function, because the verifier goes through the loop of try_mask() once per round.
+ * Whether the keys differ in sections that are rare: neighbour discovery and the tunnel. It is a
+ * global function, because the verifier checks it once, but the loop body of try_mask() once per
+ * iteration.
  */
 __weak int rare_sections_differ(const struct weft_key *key, const struct weft_key *mask,
 				const struct weft_key *other)
@@ -242,7 +246,7 @@ static __noinline __u32 search(const struct weft_key *key)
 	if (!walk.list)
 		return WEFT_NO_FLOW;
 	/*
-	 * WEFT_NO_FLOW. The verifier must not know that: it would verify try_mask() once for this
+	 * WEFT_NO_FLOW, which the verifier must not know: it would verify try_mask() once for this
 	 * number, and again for others.
 	 */
 	walk.found = forget(1) ^ 1;
@@ -284,10 +288,13 @@ __weak __u32 search_and_cache(const struct weft_key *key, struct weft_cache_entr
 	if (number == WEFT_NO_FLOW || !flow)
 		return WEFT_NO_FLOW;
 	generation = *(volatile __u64 *)&flow->generation;
-	/* 0: deleted in the meantime. Caching that would match any other deleted megaflow. */
+	/* 0: deleted in the meantime. A cache entry with 0 would match any deleted megaflow. */
 	if (!generation)
 		return number;
-	/* Not cached: a fused megaflow, made later, may serve packets with this key. */
+	/*
+	 * Not cached: later the daemon may add a fused megaflow for this key, which replaces all
+	 * passes of a connection's packets.
+	 */
 	if (flow->list == WEFT_ACTIONS_PUNT)
 		return number;
 	OVER_SECTIONS(key->port, |=, none, copy_words, key_words(key), (__u64 *)&cached->key);
@@ -298,8 +305,8 @@ __weak __u32 search_and_cache(const struct weft_key *key, struct weft_cache_entr
 }
 
 /*
- * The shape of a key of a frame that came by a tunnel, or not, as the program knows at compile
- * time. Without a tunnel, the tunnel words are not compared. The port word is read again each time.
+ * The shape of a key. `tunnelled`: the frame came from a tunnel, which each program knows at
+ * compile time. Otherwise the tunnel words are not compared. The port word is read again each time.
  * If the compiler kept the results of comparisons instead, the verifier would follow each shape
  * separately.
  */

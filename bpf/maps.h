@@ -2,13 +2,13 @@
 /*
  * The maps and variables that programs and daemon share.
  *
- *	weft_devices, weft_ports		the port of an interface; how to send by a port
+ *	weft_devices, weft_ports		the port of an interface; the interface of a port
  *	weft_cache, weft_flows, weft_buckets,
  *	weft_masks, weft_mask_lists, weft_grace	megaflow lookup, see lookup.h
  *	weft_actions				action lists of megaflows
- *	weft_endpoints, weft_classes		remote end points, and what many of them share
+ *	weft_endpoints, weft_classes		remote end points, and their shared properties
  *	weft_sources, weft_locals,
- *	weft_tag_links				from outer headers to end point or link
+ *	weft_tag_links				lookup of end point or link by outer headers
  *	weft_flow_stats, weft_lookups,
  *	weft_port_stats, weft_uplink_stats,
  *	weft_drops				counters
@@ -16,7 +16,7 @@
  *						segments
  *	weft_punt_device			the TAP that punted packets are sent to
  *	weft_punt_queues, weft_punt_total,
- *	weft_punt_clock				limits of what waits there
+ *	weft_punt_clock				limits of the packets queued there
  *	weft_config, mask_list_in_use		variables that may change at any time
  *	cache_shift, bucket_shift, source_shift,
  *	hash_factors, entropy_factors		constants, set before the programs are loaded
@@ -120,8 +120,8 @@ struct {
 } weft_ports __weak SEC(".maps");
 
 /*
- * Counters of weft_ports. All CPUs share them: the kernel would allocate each of the 65,536
- * elements of a per-CPU array on its own, at each start of the daemon.
+ * Counters of weft_ports. All CPUs share them, because the kernel would allocate each of the 65,536
+ * elements of a per-CPU array separately, at each start of the daemon.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -130,7 +130,7 @@ struct {
 	__uint(max_entries, WEFT_PORTS);
 } weft_port_stats __weak SEC(".maps");
 
-/* Token buckets of weft_ports. */
+/* The token buckets of each port: for misses, and for super-packets of short segments. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -145,7 +145,7 @@ struct {
 	__uint(max_entries, WEFT_PORTS);
 } weft_segment_limit __weak SEC(".maps");
 
-/* The number of entries is fixed, see struct weft_device. */
+/* The number of entries is fixed, because struct weft_device is hashed by 16 bits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -178,7 +178,7 @@ struct {
 	__uint(max_entries, WEFT_ENDPOINTS);
 } weft_sources __weak SEC(".maps");
 
-/* The values are enum weft_local_state. */
+/* The local ends of tunnels. The values are enum weft_local_state. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, struct weft_local);
@@ -193,7 +193,9 @@ struct {
 	__uint(max_entries, WEFT_LINKS);
 } weft_tag_links __weak SEC(".maps");
 
-/* The daemon adds the entries of the uplink in advance, see count_drop(). */
+/*
+ * The daemon adds the entries of the uplink in advance: count_drop() uses them if the map is full.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__type(key, struct weft_drop_key);
@@ -221,7 +223,7 @@ struct {
 	__uint(max_entries, 1);
 } weft_punt_device __weak SEC(".maps");
 
-/* What each port has waiting there; entry 0: the uplink. */
+/* The state of each port's packets in the TAP's queue; entry 0: the uplink. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -229,7 +231,7 @@ struct {
 	__uint(max_entries, WEFT_PORTS);
 } weft_punt_queues __weak SEC(".maps");
 
-/* What all of them have waiting. */
+/* The state of all packets in the TAP's queue. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -238,8 +240,8 @@ struct {
 } weft_punt_total __weak SEC(".maps");
 
 /*
- * The daemon has read all packets that were punted until this time (bpf_ktime_get_ns). It writes to
- * the map's memory, without a system call.
+ * The time (bpf_ktime_get_ns) up to which the daemon has read all punted packets. The daemon maps
+ * this memory, so it needs no system call to write it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -251,8 +253,8 @@ struct {
 
 /*
  * Never read: the daemon updates it to wait for an RCU grace period. The update of a map of maps
- * returns after all programs have ended that ran when it began (maybe_wait_bpf_programs() in
- * kernel/bpf/syscall.c).
+ * returns only when all programs that were running at its beginning have ended
+ * (maybe_wait_bpf_programs() in kernel/bpf/syscall.c).
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
@@ -267,7 +269,7 @@ struct {
 	});
 } weft_grace __weak SEC(".maps");
 
-/* Index of the list that lookups use, 0 or 1. */
+/* Index in weft_mask_lists of the list that lookups use, 0 or 1. */
 __u32 mask_list_in_use __weak = 0;
 
 struct weft_config weft_config __weak = {};

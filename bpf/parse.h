@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Extracts the flow key of a frame, by the rules of flow::extract (crates/flow/src/extract.rs).
+ * Extracts the flow key of a frame, by the same rules as flow::extract
+ * (crates/flow/src/extract.rs).
  *
- * Userspace makes megaflows from the keys that flow::extract extracts. The programs look them up
+ * Userspace creates megaflows from the keys that flow::extract extracts. The programs look them up
  * with the keys that this code extracts. So both must agree in every bit; `cargo xtask
  * bpf-agreement` compares them. If this code cannot parse a frame, its caller punts the frame to
  * userspace.
@@ -32,18 +33,21 @@
 #define ICMP_LEN 8
 #define ND_LEN 24
 
-/* More than Ethernet, two tags, IPv6 and 13 extension headers of 2,048 bytes. */
+/*
+ * Bounds of header offsets, for the verifier. More than Ethernet, two tags, IPv6 and 13 extension
+ * headers of 2,048 bytes.
+ */
 #define MAX_L4_OFFSET 0x7fff
 /* More than all outer headers, Ethernet and two tags. */
 #define MAX_IP6_OFFSET 0xff
 /* More than Ethernet and four tags. */
 #define MAX_L3_OFFSET 0x1f
-/* Options of a neighbour solicitation or advertisement. Messages with more are punted. */
+/* The most options of a neighbour solicitation or advertisement. Messages with more are punted. */
 #define MAX_ND_OPTIONS 8
 /* Bytes to pull first: enough for Ethernet, two tags, IPv6, some extension headers and TCP. */
 #define PULL_LEN 256
 
-/* `ip_frag` of a packet that is no fragment. */
+/* `ip_frag` of a packet that is not a fragment. */
 #define FRAG_WHOLE 0
 
 struct frame {
@@ -64,11 +68,11 @@ struct frame {
 struct inner_frame {
 	__u32 skip;			/* bytes of underlay tags behind its MAC addresses */
 	/*
-	 * Bytes of outer headers in front of the frame. Where the verifier does not track it, and
-	 * so forgets which headers they were: forget().
+	 * Bytes of outer headers in front of the frame. The verifier does not track a number in the
+	 * second half of 8 bytes (see forget()), so it forgets which headers they were.
 	 */
 	__u32 offset;
-	bool skb_tag_is_underlay;	/* the tag in the skb's metadata */
+	bool skb_tag_is_underlay;	/* the tag in the skb's metadata is one */
 	__u8 unused[3];			/* the verifier demands that all bytes are set */
 };
 
@@ -109,19 +113,22 @@ static __always_inline bool nd_option_is_valid(const __u8 *option, __u32 len)
 	}
 }
 
-/* The offset of an option in its message, and whether the wanted option has been before it. */
+/*
+ * The state while options are parsed: offset of the next option in the message, and whether the
+ * wanted option has been found.
+ */
 #define ND_OFFSET_MASK 0xfff
 #define ND_FOUND 0x1000
 
-/* The type of the option that a key has: source (1) or target link-layer address (2). */
+/* The option whose address a key contains: source (1) or target link-layer address (2). */
 static __always_inline __u8 wanted_nd_option(const void *message)
 {
 	return *(const __u8 *)message == ND_SOLICIT ? 1 : 2;
 }
 
 /*
- * Parses an option of a message of `len` bytes. `state` and the result have both of these; a result
- * below 0 is minus an enum weft_parse.
+ * Parses an option of a message of `len` bytes. `state` and the result consist of ND_OFFSET_MASK
+ * and ND_FOUND; a result below 0 is minus an enum weft_parse.
  */
 static __always_inline int parse_nd_option(struct weft_key *key, const void *message,
 					   const void *end, __u32 len, __u32 state, __u8 wanted)
@@ -146,7 +153,7 @@ static __always_inline int parse_nd_option(struct weft_key *key, const void *mes
 	return at > ND_OFFSET_MASK ? -WEFT_UPCALL : (int)((state & ND_FOUND) | at);
 }
 
-/* As parse_nd_option(), with the arguments of parse_nd(). */
+/* As parse_nd_option(), with the arguments of parse_nd(), for options after FREQUENT_ND_OPTIONS. */
 __weak int parse_rare_nd_option(struct __sk_buff *skb, struct weft_key *key, __u32 start, __u32 len,
 				__u32 state)
 {
@@ -161,8 +168,8 @@ __weak int parse_rare_nd_option(struct __sk_buff *skb, struct weft_key *key, __u
 }
 
 /*
- * Options of the usual messages. Further ones are parsed by a global function, which the verifier
- * checks once.
+ * The number of options in usual messages. A global function, which the verifier checks only once,
+ * parses further ones.
  */
 #define FREQUENT_ND_OPTIONS 2
 
@@ -262,7 +269,7 @@ static __always_inline int parse_l4(struct weft_key *key, const struct frame *fr
 
 	if (proto == PROTO_TCP)
 		return parse_tcp(key, frame, l4);
-	/* Keeps the compiler from comparing with others before TCP, the most frequent one. */
+	/* Keeps the compiler from testing for other protocols before TCP, the most frequent one. */
 	barrier_var(proto);
 	switch (proto) {
 	case PROTO_UDP:
@@ -309,16 +316,19 @@ static __always_inline int parse_ip4(struct weft_key *key, const struct frame *f
 
 /* The upper layer of an IPv6 packet, behind its extension headers. */
 struct upper_layer {
-	__u32 at;	/* bytes behind the beginning of the IPv6 header */
+	__u32 at;	/* offset from the beginning of the IPv6 header */
 	__u8 proto;
 	__u8 frag;
 	__u16 pad;
 };
 
-/* The walk is not at the upper layer yet; otherwise 0 or an enum weft_parse. */
+/*
+ * Result of walk_extension() when it is not at the upper layer yet; otherwise 0 or an enum
+ * weft_parse.
+ */
 #define WALK_ON -1
 
-/* Goes on to the header behind that at `upper`. `ip`: the IPv6 header. */
+/* Advances `upper` by one header if it is at an extension header. `ip`: the IPv6 header. */
 static __always_inline int walk_extension(void *ip, void *end, __u32 total,
 					  struct upper_layer *upper)
 {
@@ -326,7 +336,7 @@ static __always_inline int walk_extension(void *ip, void *end, __u32 total,
 	__u16 fragment;
 	__u32 at, len;
 
-	/* What passes through memory of the caller is unknown to the verifier. */
+	/* Loads both from the caller's memory, of which the verifier knows nothing. */
 	barrier();
 	proto = upper->proto;
 	at = upper->at;
@@ -358,7 +368,10 @@ static __always_inline int walk_extension(void *ip, void *end, __u32 total,
 	return upper->frag == WEFT_FRAG_LATER ? 0 : WALK_ON;
 }
 
-/* As walk_extension(), with the arguments of walk_extensions(). */
+/*
+ * As walk_extension(), with the arguments of walk_extensions(), for headers after
+ * FREQUENT_EXTENSIONS.
+ */
 __weak int walk_rare_extension(struct __sk_buff *skb, __u32 l3, __u32 total,
 			       struct upper_layer *upper)
 {
@@ -370,8 +383,8 @@ __weak int walk_rare_extension(struct __sk_buff *skb, __u32 l3, __u32 total,
 }
 
 /*
- * The verifier goes through a loop once per round. So only the first rounds of some loops have the
- * code in the loop, which is faster. The rare further ones call a global function.
+ * The verifier checks a loop body once per iteration. So only the first iterations of some loops
+ * have the code inline, which is faster. The rare further ones call a global function.
  */
 #define FREQUENT_EXTENSIONS 2
 
@@ -388,7 +401,7 @@ __weak int walk_extensions(struct __sk_buff *skb, __u32 l3, __u32 total, struct 
 
 	if (!upper || l3 > MAX_IP6_OFFSET)
 		return WEFT_UPCALL;
-	/* The compiler may keep a copy that the verifier did not see checked. */
+	/* The compiler may use a copy of `l3` whose check the verifier did not see. */
 	hide_bounds(l3, MAX_IP6_OFFSET);
 	ip += l3;
 	if (ip + IP6_LEN > end)
@@ -518,9 +531,9 @@ static __always_inline int parse_llc(const struct frame *frame, const void *llc)
 }
 
 /*
- * Parses a frame. On entry the port and the tunnel are set in `key`, and its other words are 0.
- * The arguments behind `key` are the members of struct inner_frame. It is a global function,
- * because the verifier checks a global function only once, not once per call.
+ * Parses a frame. On entry the port and the tunnel are set in `key`, and its other words are 0. The
+ * arguments after `key` are the members of struct inner_frame. It is a global function, because the
+ * verifier checks a global function only once, not once per call.
  */
 __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset, __u32 skip,
 		       bool skb_tag_is_underlay)
@@ -535,7 +548,7 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 
 	if (!key || offset > MAX_OFFSET || skip > 2 * TAG_LEN || offset > skb->len)
 		return WEFT_UPCALL;
-	/* The compiler may keep a copy that the verifier did not see checked. */
+	/* The compiler may use a copy of `offset` whose check the verifier did not see. */
 	hide_bounds(offset, MAX_OFFSET);
 	frame.offset = offset;
 	frame.data = (void *)(long)skb->data + offset;
@@ -551,7 +564,7 @@ __weak int parse_frame(struct __sk_buff *skb, struct weft_key *key, __u32 offset
 		if (result)
 			return result;
 	}
-	/* IPv6 first: the most frequent case, as parse_guest_frame() handles plain IPv4. */
+	/* IPv6 first: the most frequent case, because parse_guest_frame() handles plain IPv4. */
 	if (type == ETHERTYPE_IP6) {
 		key->eth_dst = be48(frame.data) | ETHERTYPE_IP6;
 		return parse_ip6(key, &frame, l3);
@@ -601,7 +614,7 @@ __weak int parse_pulled(struct __sk_buff *skb, struct weft_key *key,
 	return result == WEFT_PULL ? WEFT_UPCALL : result;
 }
 
-/* EtherType of IPv4, and version and length of a header without options; the next byte is TOS. */
+/* EtherType, version and header length of IPv4 without options. The mask leaves out TOS. */
 #define PLAIN_IP4 0x08004500
 #define PLAIN_IP4_MASK 0xffffff00
 
@@ -672,7 +685,7 @@ static __always_inline int parse_guest_frame(struct __sk_buff *skb, struct weft_
 	}
 	if (result != WEFT_PULL)
 		return result;
-	/* A copy, so that constant members need no memory before they are passed. */
+	/* Not `inner` itself: its constant members would then need memory on all paths. */
 	passed = *inner;
 	return parse_pulled(skb, key, &passed);
 }

@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How much each port may have waiting in the queue of punted packets, the queue of a TAP that all
- * ports share. A program admits a packet only if its port then stays within its limit, or has none
- * waiting. So one port cannot fill the queue, and delays the packets of others only by that limit.
+ * Limits the packets of each port in the queue of punted packets, the queue of a TAP that all ports
+ * share. A program admits a packet only if its port then stays within its limit, or has no packet
+ * in the queue. So one port cannot fill the queue, and delays the packets of others only by that
+ * limit.
  *
- * Userspace does not report single packets. It publishes a time up to which it has read all punted
- * packets (weft_punt_clock). For each port, the programs keep the time of its last punted packet
- * and of an earlier one. When userspace has read the earlier one, the packets up to it no longer
- * count as waiting, and the last one takes its place. Packets after the earlier one may have been
- * read too, but still count. So a port may get only half of its limit.
+ * Userspace does not report individual packets. It publishes a time up to which it has read all
+ * punted packets (weft_punt_clock). For each port, the programs keep the time of its last punted
+ * packet and of an earlier one. When userspace has read the earlier one, the packets up to it no
+ * longer count as waiting, and the last one takes its place. Packets after the earlier one may have
+ * been read too, but still count. So a port may be able to use only half of its limit.
  */
 #pragma once
 
 #include "maps.h"
 
-/* A packet counts once for each 8 KiB, or each 16 segments, that it begins, whichever is more. */
+/*
+ * The cost of a packet in units: one per 8 KiB or one per 16 segments, rounded up, whichever is
+ * more.
+ */
 #define PUNT_UNIT_BYTES_SHIFT 13
 #define PUNT_UNIT_SEGMENTS 16
 
@@ -44,12 +48,12 @@ static __always_inline __u32 punt_cost(struct __sk_buff *skb)
 	return by_len > by_segments ? by_len : by_segments;
 }
 
-/* What waits in the queue, at most. `read_ns`: all packets punted until then have been read. */
+/* The most units that can be queued. `read_ns`: all packets punted until then have been read. */
 static __always_inline __u32 waiting(struct weft_punt_queue *queue, __u64 read_ns)
 {
 	__u64 marked_ns = *(volatile __u64 *)&queue->marked_ns;
 	__u32 punted = *(volatile __u32 *)&queue->punted;
-	/* Read after `punted`, of which another CPU writes it before. */
+	/* Read after `punted`, because add_waiting() on another CPU writes `last_ns` first. */
 	__u64 last_ns = *(volatile __u64 *)&queue->last_ns;
 	__s32 left;
 
@@ -60,11 +64,11 @@ static __always_inline __u32 waiting(struct weft_punt_queue *queue, __u64 read_n
 	} else if (read_ns >= marked_ns &&
 		   marked_ns == __sync_val_compare_and_swap(&queue->marked_ns, marked_ns,
 							    last_ns)) {
-		/* Only one CPU gets here: another would take the new mark for the old. */
+		/* Only one CPU gets here: a second one would use the new mark, not yet read. */
 		queue->read = queue->marked;
 		queue->marked = punted;
 	}
-	/* Negative if another CPU has read more meanwhile. */
+	/* Negative if another CPU has advanced `read` in the meantime. */
 	left = punted - *(volatile __u32 *)&queue->read;
 	return left > 0 ? left : 0;
 }
@@ -76,9 +80,9 @@ static __always_inline void add_waiting(struct weft_punt_queue *queue, __u32 cos
 }
 
 /*
- * Admits a packet to the queue if its port has room. A port can have at most as much as remains
- * free for others. That is the only limit of the uplink, which many hosts share. CPUs that do this
- * at the same time may both take the last room.
+ * Admits a packet to the queue if its port is within its limit. A port can have at most as many
+ * units in the queue as are still free. That is the only limit of the uplink, which carries packets
+ * of many hosts. Two CPUs that do this at the same time may both take the last free units.
  */
 __weak int admit_to_punt_queue(struct __sk_buff *skb, __u32 port, __u64 now)
 {

@@ -11,15 +11,15 @@
 
 #include "exit.h"
 
-/* The offset of the operation in ARP. */
+/* The offset of the operation in an ARP packet. */
 #define ARP_OP_AT 6
 #define UDP_SUM 6
 #define TCP_SUM 16
 #define ICMP6_SUM 2
 
 /*
- * A frame whose IP headers a program changes has no more tags than this. It is not
- * `vlan::MAX_TAGS`, the number that a key holds. With more tags, `l3_offset` fails.
+ * The most tags of a frame whose IP headers a program can change; l3_offset() fails with more. It
+ * is not `vlan::MAX_TAGS`, the number of tags in a key.
  */
 #define MAX_TAGS 4
 
@@ -44,8 +44,8 @@ static __always_inline bool is_ip(const struct weft_key *key)
 }
 
 /*
- * Offset of layer 3, or 0 on error. A global function, because the verifier would explore all that
- * follows once per number of tags.
+ * Offset of layer 3, or 0 on error. A global function, because otherwise the verifier would explore
+ * the code after it once for each number of tags.
  */
 __weak __u32 l3_offset(struct __sk_buff *skb)
 {
@@ -96,7 +96,7 @@ static __always_inline __u32 l4_offset(struct __sk_buff *skb, const struct weft_
 	return l3 + (first & 0x0f) * 4;
 }
 
-/* What of a frame differs from its key, after actions have changed the key. */
+/* Parts of a frame that differ from its key, after actions have changed the key. */
 enum stale_headers {
 	STALE_MACS = 1,
 	STALE_IP = 2,		/* any field of the IP header */
@@ -131,8 +131,8 @@ static __always_inline int write_macs(struct __sk_buff *skb, const struct weft_k
 }
 
 /*
- * Writes the IPv4 header, its checksum, and what of the transport checksum covers addresses; with
- * `macs` also the Ethernet header in front of it.
+ * Writes the IPv4 header and its checksum. With `addresses` it also updates the transport checksum,
+ * which covers them. With `macs` it also writes the Ethernet header in front.
  */
 static __always_inline int write_ip4(struct __sk_buff *skb, const struct weft_key *key, __u32 l3,
 				     bool addresses, bool macs)
@@ -182,9 +182,7 @@ static __always_inline __u64 sum_of_half(__be64 half)
 	return (half & 0xffffffff) + (half >> 32);
 }
 
-/*
- * As write_ip4(), for an IPv6 header, which has no extension headers if addresses have changed.
- */
+/* As write_ip4(), for IPv6. With `addresses`, the header must have no extension headers. */
 static __always_inline int write_ip6(struct __sk_buff *skb, const struct weft_key *key, __u32 l3,
 				     bool addresses)
 {
@@ -192,7 +190,7 @@ static __always_inline int write_ip6(struct __sk_buff *skb, const struct weft_ke
 		__be16 word[IP6_LEN / 2];
 		__be64 half[IP6_LEN / 8];
 	} ip;
-	/* Each half adds less than 2^33, and 0xffffffff is 0 in ones' complement. */
+	/* Keeps the difference positive, and is 0 in ones' complement. */
 	__u64 change = 8 * 0xffffffffULL;
 	__u32 i, at;
 
@@ -246,7 +244,7 @@ static __always_inline int write_ports(struct __sk_buff *skb, const struct weft_
 	return bpf_skb_store_bytes(skb, l4, ports, sizeof(ports), 0);
 }
 
-/* Writes the operation, which the key has behind `sha`, and the addresses of ARP. */
+/* Writes the operation and the addresses of ARP. The key has the operation in the word of `sha`. */
 static __always_inline int write_arp(struct __sk_buff *skb, const struct weft_key *key)
 {
 	__u32 l3 = l3_offset(skb);
@@ -265,8 +263,9 @@ static __always_inline int write_arp(struct __sk_buff *skb, const struct weft_ke
 }
 
 /*
- * Writes the headers that differ from the key (enum stale_headers), each with one helper: calls of
- * helpers cost most. `l3`: ETH_LEN if the frame is known to have no tags. Returns 0 or an error.
+ * Writes the headers that differ from the key (enum stale_headers), each with one helper call,
+ * because these calls cost most. `l3`: ETH_LEN if the frame is known to have no tags. Returns 0 or
+ * an error.
  */
 __weak int write_headers(struct __sk_buff *skb, const struct weft_key *key, __u32 stale, __u32 l3)
 {
@@ -295,18 +294,18 @@ __weak int write_headers(struct __sk_buff *skb, const struct weft_key *key, __u3
 	return stale & STALE_PORTS ? write_ports(skb, key, l3) : 0;
 }
 
-/* Replaces the bits of `mask` of a word of the key, `shift` bits from its end. */
+/* Replaces the bits `mask << shift` of a word of the key. */
 static __always_inline void set_bits(__u64 *word, __u32 shift, __u64 mask, __u64 value)
 {
 	*word = (*word & ~(mask << shift)) | (value & mask) << shift;
 }
 
-/* Shift and mask of a field, by its row in crates/flow/src/field/table.rs. */
+/* Shift and mask of a field, from its row in crates/flow/src/field/table.rs. */
 #define PLACE(name) WEFT_##name##_SHIFT, (1ULL << WEFT_##name##_BITS) - 1
 
 /*
- * Sets a field (enum weft_set_field) of the key. Returns what has to be written to the frame, which
- * has the field: bits of enum stale_headers.
+ * Sets a field (enum weft_set_field) of the key. The frame must have this field. Returns the
+ * headers that have to be written to the frame: bits of enum stale_headers.
  */
 __weak int set_key_field(struct weft_key *key, __u32 field, __u64 value, __u32 mask)
 {

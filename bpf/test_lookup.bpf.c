@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* For tests and measurements: parts of the path of a frame up to its megaflow. */
+/* For tests and measurements: steps of processing a frame, up to the lookup of its megaflow. */
 #include "decap.h"
 
 #define VXLAN4_LEN (ETH_LEN + IP4_LEN + UDP_LEN + VXLAN_LEN)
@@ -7,7 +7,7 @@
 __u32 in_port;
 struct tunnel tunnel;
 
-/* The cost of a test run itself. */
+/* Does nothing, to measure the overhead of a test run. */
 SEC("tc")
 int test_empty(struct __sk_buff *skb)
 {
@@ -61,7 +61,7 @@ int test_search(struct __sk_buff *skb)
 	return search(&key);
 }
 
-/* Only the helper calls that VXLAN over IPv4 needs: a lower bound of the cost. */
+/* Only the helper calls that VXLAN over IPv4 needs: a lower bound of the cost of encapsulation. */
 SEC("tc")
 int test_put_on(struct __sk_buff *skb)
 {

@@ -5,7 +5,7 @@
 /* skb->mark of the copy of a frame that other_link() has already handled ("weft"). */
 #define OTHER_LINK_MARK 0x77656674
 
-/* Where the UDP header of a packet is. */
+/* The place of the UDP header in a packet. */
 struct datagram {
 	__u32 at;		/* offset in the skb; 0: no UDP header in this packet */
 	bool is_whole;		/* not a fragment */
@@ -109,10 +109,10 @@ __weak int to_host(struct __sk_buff *skb)
 }
 
 /*
- * Gives a packet unchanged to the user datapath. UDP continues to its socket. Other protocols are
- * punted, because a packet socket would also see what this program delivers. Without a daemon there
- * is no socket, and the host would answer "port unreachable"; punt() drops and counts it instead.
- * `proto`: of the outer header.
+ * Passes a packet unchanged to the user datapath. UDP goes to its socket. Other protocols are
+ * punted, because a packet socket would also receive packets that this program delivers. Without a
+ * daemon there is no socket, and the host would reply "port unreachable"; punt() drops and counts
+ * the packet instead. `proto`: of the outer header.
  */
 __weak int to_slow_path(struct __sk_buff *skb, __u32 proto)
 {
@@ -122,7 +122,7 @@ __weak int to_slow_path(struct __sk_buff *skb, __u32 proto)
 }
 
 /*
- * A tagged frame of an unknown link belongs to the host. Userspace gets a copy to count and show.
+ * Passes a tagged frame of an unknown link to the host. Userspace gets a copy to count and show.
  * The host's copy passes through this program again, with a mark.
  */
 __weak int other_link(struct __sk_buff *skb)
@@ -173,7 +173,7 @@ static __always_inline __u32 frame_l3(const struct weft_key *key,
 	return inner->offset + inner->skip + ETH_LEN + tag_count(key) * TAG_LEN;
 }
 
-/* As to_slow_path(), also for the packets that follow in its megaflow: they stay in order. */
+/* As to_slow_path(), and pins the megaflow, so that its later packets stay in order. */
 static __always_inline int to_slow_path_and_pin(struct __sk_buff *skb,
 						const struct underlay_frame *frame)
 {
@@ -212,10 +212,11 @@ static __always_inline void count_frame(const struct underlay_frame *frame)
 }
 
 /*
- * Whether a super-packet out of a tunnel can be delivered whole. Its GSO type still says "tunnel"
- * after decapsulation, so a device without tunnel offload would segment it wrongly. Veth pairs pass
- * it on. UDP would be segmented even there, so it only goes straight to the guest's end. A guest
- * segments it for a socket without UDP_GRO, and loses it if that type says "UDP tunnel".
+ * Whether a super-packet from a tunnel can be delivered unsegmented. Its GSO type still says
+ * "tunnel" after decapsulation, so a device without tunnel offload would segment it wrongly. A veth
+ * pair forwards it unsegmented, except UDP. So UDP can only be injected at the guest's end. The
+ * guest's kernel segments it for a socket without UDP_GRO, and drops it if the GSO type says "UDP
+ * tunnel".
  */
 static __always_inline bool can_deliver_whole(const struct weft_key *key,
 					      const struct underlay_frame *frame,
@@ -361,7 +362,9 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 /* Longest outer header: Ethernet, IPv6, UDP, Geneve and OVN's option. */
 #define OUTER_LEN 78
 
-/* Some drivers leave all but the Ethernet header of a long packet in pages. */
+/*
+ * Pulls the outer headers into the linear part. Some drivers leave only the Ethernet header there.
+ */
 static __always_inline void pull_outer(struct __sk_buff *skb)
 {
 	if ((void *)(long)skb->data + OUTER_LEN > (void *)(long)skb->data_end)

@@ -2,9 +2,9 @@
 /*
  * Keeps the verifier's work small.
  *
- * The verifier follows every path through a program. Where paths join, it goes on once for all of
- * them if what it knows about numbers and memory is the same, and otherwise once for each. So code
- * here and elsewhere makes it forget what it need not know, and gives it less to follow:
+ * The verifier follows every path through a program. Where paths join, it continues only once if it
+ * knows the same about numbers and memory on all of them, and otherwise once for each. So the
+ * programs make it forget facts that it does not need, and have fewer and shorter paths. They use:
  *
  *	- hide_bounds() and forget() below;
  *	- a number that is stored for later, and read from memory again. The verifier tracks
@@ -12,7 +12,7 @@
  *	  of the stack, nor in maps that can be written. 0 is the exception: it tracks that
  *	  everywhere on the stack;
  *	- global functions (`__weak`): it checks each once, and not once per call;
- *	- loops with little in them: it goes through a loop once per round.
+ *	- short loop bodies: it checks a loop body once per iteration.
  */
 #pragma once
 
@@ -33,7 +33,7 @@
 
 /*
  * As hide_bounds(), but makes the verifier forget even a constant other than 0, and all earlier
- * comparisons. Takes a store and a load, and at most two instructions for the address of the slot.
+ * comparisons. Costs a store, a load, and at most two instructions for the address of the slot.
  */
 static __always_inline __u32 forget(__u32 number)
 {
@@ -49,7 +49,8 @@ static __always_inline __u32 forget(__u32 number)
 }
 
 /*
- * Makes the compiler load a number again. It may have a copy about which the verifier knows more.
- * If others can change the number, check this copy and no earlier one.
+ * Makes the compiler load a number from memory again, instead of using a copy in a register about
+ * which the verifier knows more. If others can change the number, check this copy and not an
+ * earlier one.
  */
 #define read_again(place) (*(const volatile __typeof__(place) *)&(place))

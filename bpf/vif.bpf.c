@@ -3,12 +3,12 @@
 #include "actions.h"
 
 /*
- * The key of a frame, and numbers that the verifier does not track behind it: see verifier.h. The
- * compiler keeps this layout, because functions get the key's address.
+ * The key of a frame, followed by numbers at offsets that the verifier does not track (see
+ * verifier.h). The compiler keeps this layout, because functions get the key's address.
  */
 struct guest_key {
 	struct weft_key key;
-	/* The verifier tracks a number here, at a multiple of 8. */
+	/* Unused, because the verifier tracks numbers at multiples of 8. */
 	__u8 unused;
 	volatile __u8 partial;		/* enum partial_place */
 	volatile __u32 gso_size;	/* 0: no super-packet */
@@ -23,7 +23,7 @@ struct guest_frame {
 	__u32 count;		/* of the list's actions */
 	__u32 bytes;		/* of the frame, including tags */
 	__u32 tags;		/* bytes of the frame's tags */
-	/* as `bytes`; of a super-packet's longest segment, if needed */
+	/* as `bytes`, or that of a super-packet's longest segment if the actions depend on it */
 	__u32 wire_len;
 	__u32 gso_size;		/* 0: no super-packet */
 	struct guest_key *guest;
@@ -37,7 +37,7 @@ static __always_inline __u32 frame_l3(struct __sk_buff *skb, const struct weft_k
 	return ETH_LEN + (tag_count(key) - (skb->vlan_present ? 1 : 0)) * TAG_LEN;
 }
 
-/* Where a partial checksum of a frame is. The most frequent frames need no call. */
+/* The place of a frame's partial checksum. The most frequent frames are checked inline. */
 static __always_inline enum partial_place find_partial(struct __sk_buff *skb,
 						       const struct weft_key *key)
 {
@@ -55,7 +55,7 @@ static __always_inline enum partial_place find_partial(struct __sk_buff *skb,
 	}
 }
 
-/* Punts a packet, and those that follow it in its megaflow, so that they stay in order. */
+/* Punts a packet, and pins its megaflow, so that later packets are punted too and stay in order. */
 static __always_inline int punt_and_pin(struct __sk_buff *skb, const struct guest_frame *frame)
 {
 	pin_to_slow_path(frame->number);
@@ -69,7 +69,7 @@ static __always_inline void count_frame(const struct guest_frame *frame)
 	count_flow(frame->number, frame->bytes);
 }
 
-/* Drops a packet after an action failed that was not the first. */
+/* Drops a packet that has already been changed when an action fails. */
 static __always_inline int drop_half_changed(const struct guest_frame *frame)
 {
 	count_frame(frame);
@@ -112,7 +112,7 @@ can_encap(struct __sk_buff *skb, const struct weft_key *key, const struct guest_
 		if ((*flags & refused) == refused ||
 		    skb->len + list->grows + TAG_LEN + len + OPTION_LEN > 0xffff)
 			return 0;
-		/* The helper rejects encapsulated packets: too late once changed. */
+		/* The helper rejects encapsulated packets, which cannot be punted once changed. */
 		if ((frame->count > 1 || key->vlan) && is_encapsulated(skb))
 			return 0;
 	} else if (skb->len > WEFT_MAX_PLAIN_LEN) {
@@ -154,8 +154,8 @@ static __always_inline int encap_to_endpoint(struct __sk_buff *skb, struct weft_
 		return punt_and_pin(skb, frame);
 	if (flags & OF_CLASS(WEFT_CLASS_CLAMP_MSS | WEFT_CLASS_CHECKSUM)) {
 		/*
-		 * The user datapath clamps the MSS. No pin: nothing follows a SYN until it is
-		 * answered.
+		 * The user datapath clamps the MSS. No pin: a sender waits for the reply to its
+		 * SYN.
 		 */
 		if (flags & OF_CLASS(WEFT_CLASS_CLAMP_MSS) && ip_proto(key) == PROTO_TCP &&
 		    key->transport & 0x02 << WEFT_TCP_FLAGS_SHIFT)
@@ -211,8 +211,8 @@ static __always_inline int output_to_uplink(struct __sk_buff *skb, struct weft_k
 }
 
 /*
- * Drops a super-packet that a guest made to cost the host more than itself. The user datapath shows
- * it if drops are captured.
+ * Drops a super-packet whose short segments would cost the host more than the guest that sent it.
+ * If drops are captured, it is punted, so that the user datapath shows it.
  */
 __weak int drop_super_packet(struct __sk_buff *skb, __u32 port, __u32 reason)
 {
@@ -257,7 +257,7 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 			frame->wire_len = segment_len(skb, key, frame_l3(skb, key));
 			if (!frame->wire_len)
 				return punt_and_pin(skb, frame);
-			/* A tag in the metadata. */
+			/* Adds the length of a tag in the metadata. */
 			frame->wire_len += frame->bytes - skb->len;
 		}
 	}
@@ -272,8 +272,8 @@ static __always_inline int run_actions(struct __sk_buff *skb, struct weft_key *k
 			return punt_and_pin(skb, frame);
 	}
 	/*
-	 * A list does not change while programs use it, so these are the same numbers. But the
-	 * verifier forgets what the comparisons above have told it.
+	 * The values are the same as above, because a list does not change while programs use it.
+	 * But the verifier forgets what it learned from the comparisons above.
 	 */
 	frame->count = read_again(frame->list->count);
 	frame->gso_size = frame->guest->gso_size;
@@ -302,7 +302,7 @@ static __always_inline struct weft_device *device_at(__u32 index)
 	return bpf_map_lookup_elem(&weft_devices, &index);
 }
 
-/* Probes the further slots, when another device has the first one. */
+/* Probes the further slots when the first one has another device. */
 static __noinline struct weft_device *find_device(__u32 ifindex)
 {
 	struct weft_device *device;
@@ -317,7 +317,7 @@ static __noinline struct weft_device *find_device(__u32 ifindex)
 	return 0;
 }
 
-/* The entry of an interface, which has its port. */
+/* The entry of an interface, which contains its port. */
 static __always_inline struct weft_device *device_of(__u32 ifindex)
 {
 	struct weft_device *device = device_at(ifindex);
@@ -374,11 +374,11 @@ int weft_vif(struct __sk_buff *skb)
 	frame.number = number;
 	frame.list = list;
 	partial = find_partial(skb, &guest.key);
-	/* Userspace completes the checksum and looks at the result. */
+	/* Userspace completes the checksum before it looks at the frame. */
 	if (partial == PARTIAL_MISPLACED)
 		return miss(skb, port);
 	guest.partial = partial;
-	/* Read here, because the compiler would load it again after each call. */
+	/* Read only here: the compiler would load list->count again after each call. */
 	frame.count = list->count;
 	frame.bytes = skb->len;
 	if (guest.key.vlan) {

@@ -142,10 +142,10 @@ struct sk_buff {
 
 #pragma clang attribute pop
 
-/* Kinds of kernel memory behind a dynptr. The one for packets exists since Linux 6.4. */
+/* The types of memory that a dynptr can refer to. The type for packets exists since Linux 6.4. */
 enum bpf_dynptr_type {
 	BPF_DYNPTR_TYPE_SKB = 3,
 };
 
-/* ip_summed: a device fills in the checksum (include/linux/skbuff.h). */
+/* Value of ip_summed: a device will complete the checksum (include/linux/skbuff.h). */
 #define CHECKSUM_PARTIAL 3
