@@ -38,7 +38,8 @@ const OBJECTS: [(&str, &[&str]); 6] = [
     ("test_lookup", &["control", "test_lookup"]),
 ];
 
-/// Enumerators that Rust gets: ours, and the return values of tc programs.
+/// Prefixes of the enumerators that become Rust constants: those of `intf.h`, and the return values
+/// of tc programs.
 const CONSTANT_PREFIXES: [&str; 2] = ["WEFT_", "TC_ACT_"];
 
 /// Number and name of every drop reason, from the list of which crate `flow` makes an enum.
@@ -153,8 +154,8 @@ const PROTOCOL_NUMBERS: [(&str, u16); 25] = [
     ("ND_ADVERT", nd::NEIGHBOR_ADVERTISEMENT as u16),
 ];
 
-/// The C header with the protocol numbers, all tunnel types, the places of fields in the key, and constants of the crates
-/// `wire`, `flow`, `packet` and `datapath-user`.
+/// The C header with the protocol numbers, all tunnel types, the positions of fields in the key,
+/// and constants of the crates `wire`, `flow`, `packet` and `datapath-user`.
 fn shared_constants() -> String {
     let tunnels = TUNNEL_TYPES.iter().map(|(name, number)| (name.to_uppercase(), *number));
     let flag_shift = |flag: u16| u32::from(tun_flags::FLAGS_SHIFT) + flag.trailing_zeros();

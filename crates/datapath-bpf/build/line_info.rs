@@ -1,8 +1,8 @@
-//! Removes source lines from an object of BPF programs, for a smaller daemon.
+//! Removes source lines from the BPF objects that the daemon contains, to make it smaller.
 //!
-//! The section `.BTF.ext` says for instructions of which source line they are. It is for readers of
-//! the verifier's log, and would be half of the objects. The kernel needs one record for the first
-//! instruction of each function. Without any, libbpf warns of each program.
+//! The section `.BTF.ext` records the source line of instructions, for readers of the verifier's
+//! log. It would be half of the objects. The kernel needs a record only for the first instruction
+//! of each function. Without these, libbpf prints a warning for each program.
 
 use std::fs;
 use std::ops::Range;
@@ -10,24 +10,25 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// How `.BTF.ext` begins: magic number, version 1, no flags, and a header of 32 bytes.
+/// The beginning of `.BTF.ext`: magic number, version 1, no flags, and a header of 32 bytes.
 const START: [u8; 8] = [0x9f, 0xeb, 1, 0, 32, 0, 0, 0];
 const HEADER_LEN: usize = 32;
-/// Places in the header: offset and length of the information about functions and lines.
+/// Offsets in the header: each of the two fields has offset and length of a table, for functions
+/// and for lines.
 const FUNC_INFO: usize = 8;
 const LINE_INFO: usize = 16;
-/// Length of the number before each table: the length of its records.
+/// Bytes of the number in front of each table, which is the length of its records.
 const RECORD_LEN: usize = 4;
-/// Length of what is before the records of a section: its name, and how many there are.
+/// Bytes in front of the records of a section: its name, and the number of records.
 const SECTION_HEADER_LEN: usize = 8;
-/// Place of the text of the line in a record about a line.
+/// Offset of the line's text in a record about a line.
 const LINE_OFF: usize = 8;
 
-/// The records of one section of programs.
+/// The records of one ELF section of programs.
 struct Section {
-    /// The number of its name.
+    /// The string offset of its name.
     name: usize,
-    /// Where each record is.
+    /// The range of each record.
     records: Vec<Range<usize>>,
 }
 

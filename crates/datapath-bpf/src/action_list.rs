@@ -27,7 +27,7 @@ const UDP: u128 = Protocol::UDP.0 as u128;
 /// An action of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum BpfAction {
-    /// Send to a port. The last action takes the packet, others take a copy.
+    /// Send to a port. The last action sends the packet itself, others send a copy.
     Output(PortNo),
     /// Send by the uplink with the tags that the frame has.
     Uplink,
@@ -115,7 +115,8 @@ impl ActionList {
         (list.is_whole() && list.max_len > 0).then_some(list)
     }
 
-    /// Ends in a final action, and copies only frames whose length has not changed.
+    /// True if the list ends in a final action, and copies only frames whose length has not
+    /// changed.
     fn is_whole(&self) -> bool {
         // An empty list consumes the frame. It cannot have a length limit.
         let Some((last, others)) = self.actions.split_last() else {
@@ -150,7 +151,7 @@ impl ActionList {
     }
 }
 
-/// What a megaflow's condition says about the tags of its packets.
+/// The known tags of a megaflow's packets, from its condition and from the actions so far.
 struct TagCondition {
     /// Number of tags that the list has pushed so far.
     pushed: usize,
@@ -209,7 +210,7 @@ struct Compiler<'a> {
     uplink: PortNo,
     tags: TagCondition,
     list: ActionList,
-    /// How many bytes longer the frame is now than on arrival.
+    /// The difference in bytes between the frame's length now and on arrival.
     growth: i32,
 }
 
@@ -255,7 +256,7 @@ impl Compiler<'_> {
                 BpfAction::PopVlan
             }
             Action::Set { field, value, mask } => return self.set(*field, *value, *mask),
-            // Programs have one queue, like the user datapath.
+            // Neither datapath has more than one queue, so this action has no effect.
             Action::SetQueue(_) => return Some(()),
             Action::Clone(list) if depth < MAX_DEPTH => return self.copies(list, depth + 1),
             _ => return None,
@@ -312,7 +313,7 @@ impl Compiler<'_> {
             Field::EthSrc if is_whole => push(SetField::EthSrc, 0, value),
             _ if self.tags.may_hide_ip() => return None,
             _ if of_arp(field).is_some() => {
-                // All packets are ARP, which a request for another protocol is not.
+                // A known operation other than 0 shows that all packets are ARP for IPv4.
                 let is_arp = eth_type == Some(EtherType::ARP)
                     && known(self.condition, Field::ArpOp).is_some_and(|op| op != 0);
                 if !is_arp || !is_whole {

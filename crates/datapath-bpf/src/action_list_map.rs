@@ -29,7 +29,7 @@ pub struct ActionListMap {
 }
 
 impl ActionListMap {
-    /// For an object that has just been loaded, with an empty map.
+    /// Wraps the map of an object that has just been loaded, which is empty.
     ///
     /// # Errors
     /// [`MapError::Missing`].
@@ -71,7 +71,7 @@ impl ActionListMap {
         map_use("weft_actions", limit.saturating_sub(self.free.len()), limit)
     }
 
-    /// Removes one user of an entry. [`ActionListNo::PUNT`] has no users and never goes.
+    /// Removes one user of an entry. [`ActionListNo::PUNT`] has no users and is never removed.
     pub fn release(&mut self, number: ActionListNo) {
         let Some(place) = self.users.get_mut(number.0 as usize) else { return };
         if let Some((_, users)) = place {

@@ -15,7 +15,7 @@ use std::sync::{Arc, Once};
 /// How a program is attached. Dropping this detaches it.
 #[derive(Debug)]
 pub(crate) enum Attachment {
-    /// A tcx link, which Linux has since 6.6. Programs of others can be attached beside it.
+    /// A tcx link, which Linux has since 6.6. It coexists with programs of others.
     Tcx {
         link: OwnedFd,
         /// The pin that keeps the link when the process dies.
@@ -73,7 +73,7 @@ impl Attachment {
                 });
                 Ok(Self::Tcx { link, pin })
             }
-            // The kernel does not know tcx.
+            // The kernel does not support tcx.
             Err(error) if error.raw_os_error() == Some(EINVAL) => {
                 Self::clsact(program, device.index, pins.cloned())
             }
@@ -127,7 +127,7 @@ impl Attachment {
 
 /// Detaches weft's tcx programs from a device unless their link is pinned here. A previous daemon
 /// with another BPF file system left them, and they would consume packets. It cannot be running,
-/// because this process holds the namespace's claim.
+/// because this process holds the [`NamespaceClaim`](crate::pin::NamespaceClaim).
 fn remove_strays(device: &Link, standing: &[AttachedProgram], pinned: Option<&OwnedFd>) {
     let pinned = pinned.and_then(|link| sys::link_id(link.as_fd()).ok());
     let is_stray = |standing: &&AttachedProgram| {
@@ -337,7 +337,7 @@ mod tests {
         netlink.link_by_index(index).expect("it is there")
     }
 
-    /// As a killed process does.
+    /// Leaves a program attached, as a killed process does.
     fn never_dropped(attached: Attachment) {
         std::mem::forget(attached);
     }
@@ -360,7 +360,11 @@ mod tests {
             never_dropped(Attachment::clsact(vif, index, None).unwrap());
             assert_eq!((count(), name().as_str()), (1, "weft_vif"));
             let attached = Attachment::clsact(uplink, index, None).unwrap();
-            assert_eq!((count(), name().as_str()), (1, "weft_uplink"), "in its place");
+            assert_eq!(
+                (count(), name().as_str()),
+                (1, "weft_uplink"),
+                "the new program replaces the old one"
+            );
             drop(attached);
             assert_eq!(count(), 0);
             never_dropped(Attachment::clsact(vif, index, None).unwrap());
@@ -394,7 +398,7 @@ mod tests {
             let before = count();
             never_dropped(Attachment::clsact(vif, index, None).unwrap());
             let attached = Attachment::clsact(vif, index, None).unwrap();
-            assert_eq!(count(), before + 1, "beside it, and once");
+            assert_eq!(count(), before + 1, "one filter is added, the other stays");
             assert_eq!(attached.programs_before(index).unwrap(), ["filter 1"]);
             drop(attached);
             assert_eq!(count(), before);
@@ -464,7 +468,7 @@ mod tests {
             if sys::attached_programs(gone.index.0).unwrap().is_empty() {
                 return;
             }
-            // As if another device got the ifindex: the pin has the old number.
+            // Simulates that another device gets the ifindex: the pin has the old number.
             let next = {
                 netlink.move_to(gone.index, &there).unwrap();
                 netlink.delete(netlink.index_of("peer").unwrap()).ok();
@@ -493,7 +497,7 @@ mod tests {
             drop(attach());
             assert!(sys::create_clsact(index.0).unwrap(), "it was gone");
             drop(attach());
-            assert!(!sys::create_clsact(index.0).unwrap(), "it was somebody else's");
+            assert!(!sys::create_clsact(index.0).unwrap(), "the qdisc of another program stays");
         });
         let unmounted = std::process::Command::new("umount").arg(&folder).status().unwrap();
         assert!(unmounted.success());

@@ -19,15 +19,15 @@ impl DeviceSlot {
 pub(crate) struct DeviceSlots(HashSet<u32>);
 
 impl DeviceSlots {
-    /// Takes a slot where `device_of()` in `bpf/vif.bpf.c` looks for the device; `None` if all are
-    /// taken.
+    /// Takes one of the slots where `device_of()` in `bpf/vif.bpf.c` looks for the device; `None`
+    /// if all of these are taken.
     pub(crate) fn take(&mut self, device: Ifindex) -> Option<DeviceSlot> {
         let mut slots =
             (0..WEFT_DEVICE_PROBES).map(|probe| device.0.wrapping_add(probe) % WEFT_DEVICES);
         slots.find(|&slot| self.0.insert(slot)).map(DeviceSlot)
     }
 
-    /// How many are in use.
+    /// The number of slots in use.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -47,10 +47,14 @@ mod tests {
         let of = |number: u32| Ifindex(7 + number * WEFT_DEVICES);
         let taken: Vec<_> = (0..WEFT_DEVICE_PROBES).map(|number| slots.take(of(number))).collect();
         assert_eq!(taken, [7, 8, 9, 10].map(|place| Some(DeviceSlot(place))));
-        assert_eq!(slots.take(of(WEFT_DEVICE_PROBES)), None, "that would be another's");
+        assert_eq!(
+            slots.take(of(WEFT_DEVICE_PROBES)),
+            None,
+            "all slots that a lookup probes are taken"
+        );
         slots.free(DeviceSlot(8));
         assert_eq!(slots.take(of(WEFT_DEVICE_PROBES)), Some(DeviceSlot(8)));
         assert_eq!(slots.take(Ifindex(u32::MAX)), Some(DeviceSlot(WEFT_DEVICES - 1)), "the last");
-        assert_eq!(slots.take(Ifindex(WEFT_DEVICES - 1)), Some(DeviceSlot(0)), "behind the last");
+        assert_eq!(slots.take(Ifindex(WEFT_DEVICES - 1)), Some(DeviceSlot(0)), "slots wrap around");
     }
 }

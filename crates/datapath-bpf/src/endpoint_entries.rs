@@ -14,7 +14,7 @@ use wire::ethernet::HEADER_LEN as ETHERNET_LEN;
 
 const HEADER_MAX: usize = abi::WEFT_HEADER_MAX as usize;
 
-/// What determines a class of end points.
+/// The properties that end points of one class share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ClassKey {
     pub(crate) spec: TunnelSpec,

@@ -26,7 +26,7 @@ const BATCH: usize = 4096;
 /// Received and sent packets, by tunnel type, local and remote address.
 pub(crate) type EndpointCounts = HashMap<(&'static str, IpAddr, IpAddr), [PacketCount; 2]>;
 
-/// The maps of end points, classes, local addresses and tag links, and what they contain.
+/// The maps of end points, classes, local addresses and tag links, and a copy of their contents.
 #[derive(Debug)]
 pub(crate) struct EndpointMaps {
     classes_map: MapHandle,
@@ -43,7 +43,7 @@ pub(crate) struct EndpointMaps {
     endpoints: BTreeMap<EndpointId, EndpointEntry>,
     links: HashSet<(PortNo, TagLink)>,
     incomplete: IncompleteTunnels,
-    /// An end point did not fit its hash chain, so programs do not know all senders.
+    /// An end point did not fit into its hash chain, so programs do not know all senders.
     is_chain_full: bool,
     /// Next hops and path MTUs as last reported, also of end points that are not in the maps.
     hops: HashMap<EndpointId, NextHop>,
@@ -58,7 +58,7 @@ pub(crate) struct EndpointMaps {
 pub(crate) struct RetiredClasses(Vec<u16>);
 
 impl EndpointMaps {
-    /// For an object that has just been loaded, with empty maps.
+    /// Wraps the maps of an object that has just been loaded, which are empty.
     pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
         let classes_map = loaded.map("weft_classes")?;
         Ok(Self {
@@ -123,7 +123,7 @@ impl EndpointMaps {
         let mut new = Vec::new();
         self.incomplete.clear();
         for end in &underlay.endpoints {
-            // Nobody sends from a group.
+            // Packets never have a multicast source address.
             if self.endpoints.contains_key(&end.id) || end.remote.is_multicast() {
                 continue;
             }
@@ -157,8 +157,9 @@ impl EndpointMaps {
         Ok(())
     }
 
-    /// Has programs drop packets from senders that this underlay does not have. A grace period must
-    /// have passed since [`EndpointMaps::add_all`], so that every program knows all end points.
+    /// Makes programs drop packets from senders that this underlay does not have. A grace period
+    /// must have passed since [`EndpointMaps::add_all`], so that every program knows all end
+    /// points.
     ///
     /// # Errors
     /// When the kernel rejects an update.
@@ -253,8 +254,8 @@ impl EndpointMaps {
         Ok(counts)
     }
 
-    /// Sets the next hop of end points that have none to `hop` of their remote address, in network
-    /// order, until one is reported.
+    /// For each end point without a next hop, uses the one that `hop` returns for its remote
+    /// address in network order, until one is reported.
     pub(crate) fn inherit(
         &mut self,
         hop: impl Fn(&[u32; 4]) -> Option<NextHop>,

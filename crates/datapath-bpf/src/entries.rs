@@ -1,4 +1,5 @@
-//! [`FreeEntries`]: which entries of a map are free; and a table beside a map, by entry.
+//! [`FreeEntries`]: the free entries of a map; and [`set`] for a table in userspace with one
+//! element for each entry of a map.
 //!
 //! Both grow with the highest entry in use, so that large maps cost no memory until they are used.
 
@@ -14,7 +15,7 @@ pub(crate) struct FreeEntries {
 }
 
 impl FreeEntries {
-    /// All entries from `first` to the one before `limit` are free.
+    /// Begins with all entries free, from `first` to the one before `limit`.
     pub const fn new(first: u32, limit: u32) -> Self {
         Self { returned: Vec::new(), end: first, limit }
     }
@@ -31,14 +32,14 @@ impl FreeEntries {
         }
     }
 
-    /// Entries are free again.
+    /// Returns entries that are free again.
     pub fn give_back(&mut self, entries: impl IntoIterator<Item = u32>) {
         self.returned.extend(entries);
     }
 
     /// The number of free entries.
     pub const fn len(&self) -> usize {
-        // The cast is lossless on all hosts that BPF has.
+        // The cast is lossless on all architectures that have BPF.
         self.returned.len() + (self.limit - self.end) as usize
     }
 
@@ -53,7 +54,7 @@ impl FreeEntries {
     }
 }
 
-/// Sets what a table has for an entry. Entries without anything are `None` or absent.
+/// Sets the value of an entry in a table. Entries without a value are `None` or beyond its end.
 pub(crate) fn set<T>(table: &mut Vec<Option<T>>, entry: u32, value: T) -> &mut T {
     let index = entry as usize;
     if table.len() <= index {

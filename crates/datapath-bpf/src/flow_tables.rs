@@ -1,4 +1,4 @@
-//! [`FlowTables`]: the maps of megaflows and masks, which this changes while programs read them.
+//! [`FlowTables`]: updates the maps of megaflows and masks while programs read them.
 //!
 //! `bpf/lookup.h` explains the protocol. Userspace only writes to entries that no program can
 //! reach: a deleted entry or mask is used again only after an RCU grace period.
@@ -105,14 +105,14 @@ impl FlowTableSizes {
     }
 }
 
-/// Counters of lookups that the exact-match caches did not answer, of all CPUs.
+/// Counters of lookups that missed the exact-match caches, summed over all CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LookupStats {
-    /// Found with a mask.
+    /// Found by the search.
     pub hits: u64,
     /// Not found.
     pub misses: u64,
-    /// Masks tried for both.
+    /// Masks tried by hits and misses.
     pub masks: u64,
 }
 
@@ -175,7 +175,7 @@ impl GracePeriod {
         Ok(Self { map: Arc::new(loaded.map("weft_grace")?), anything: Arc::new(anything) })
     }
 
-    /// Waits until all programs have ended that run now, typically tens of milliseconds: see
+    /// Waits until all programs that run now have ended, typically tens of milliseconds: see
     /// `weft_grace` in `bpf/maps.h`.
     ///
     /// # Errors
@@ -233,10 +233,10 @@ impl FlowEntries {
 }
 
 impl FlowTables {
-    /// For an object that has just been loaded, with empty maps.
+    /// Wraps the maps of an object that has just been loaded, which are empty.
     ///
     /// # Errors
-    /// [`MapError::Missing`] for another kind of object.
+    /// [`MapError::Missing`] if the object does not include `control.bpf.c`.
     pub fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
         let flows = loaded.map("weft_flows")?.max_entries();
         Ok(Self {
@@ -362,7 +362,7 @@ impl FlowTables {
         waited
     }
 
-    /// Waits for a grace period, without the tables.
+    /// Returns a handle that waits for a grace period without access to the tables.
     pub fn grace(&self) -> GracePeriod {
         self.grace.clone()
     }

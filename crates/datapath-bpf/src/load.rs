@@ -33,7 +33,8 @@ pub struct MapSizes {
 }
 
 impl MapSizes {
-    /// Sizes for so many megaflows and end points. End points can double before the maps are full.
+    /// Sizes for the given numbers of megaflows and end points, with room for twice as many end
+    /// points.
     pub fn new(megaflows: usize, endpoints: usize) -> Self {
         let flows = u32::try_from(megaflows).unwrap_or(u32::MAX).clamp(1, 1 << 24);
         let endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX).saturating_mul(2);
@@ -41,12 +42,12 @@ impl MapSizes {
             flow_tables: FlowTableSizes { flows, cached: flows.clamp(256, 1 << 15) },
             lists: flows.clamp(64, 1 << 16),
             endpoints: endpoints.clamp(1 << 14, 1 << 24),
-            // The kernel allocates each counter on its own.
+            // The kernel allocates each counter separately, so this limits the time of loading.
             drops: flows.clamp(1 << 10, 1 << 14),
         }
     }
 
-    /// Hash buckets of end points: at least two for each end point that was asked for.
+    /// Hash buckets of end points: at least two for each end point given to [`MapSizes::new`].
     fn sources(self) -> u32 {
         self.endpoints.next_power_of_two().max(2)
     }
@@ -169,7 +170,7 @@ fn try_load(sizes: MapSizes, entropy: &EntropySeed) -> Result<LoadedObject, libb
 mod tests {
     use super::*;
 
-    /// The table of docs/security.md.
+    /// Checks the table of capabilities in docs/security.md.
     #[test]
     fn programs_are_refused_with_the_names_of_missing_capabilities() {
         testkit::require_root!();

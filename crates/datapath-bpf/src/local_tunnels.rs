@@ -1,4 +1,4 @@
-//! [`LocalTunnels`]: where packets of tunnels arrive, in the programs' map `weft_locals`.
+//! [`LocalTunnels`]: the local ends of tunnels, in the programs' map `weft_locals`.
 
 use crate::abi::{WEFT_LOCAL_COMPLETE, WEFT_LOCAL_OPEN};
 use crate::endpoint_entries;
@@ -32,7 +32,7 @@ pub(crate) struct LocalTunnels {
 }
 
 impl LocalTunnels {
-    /// For an object that has just been loaded, with an empty map.
+    /// Wraps the map of an object that has just been loaded, which is empty.
     pub(crate) fn new(loaded: &LoadedObject) -> Result<Self, MapError> {
         Ok(Self { map: loaded.map("weft_locals")?, entries: BTreeMap::new() })
     }
@@ -108,8 +108,8 @@ impl LocalTunnels {
     }
 }
 
-/// Where an underlay receives packets of tunnels that programs may read, and the tunnel types
-/// there. Packets to multicast groups are for userspace.
+/// The local ends of tunnels whose packets programs may decapsulate, with the tunnel types of each.
+/// Userspace handles packets to multicast groups.
 fn locals(underlay: &Underlay) -> BTreeMap<Local, BTreeSet<TunnelType>> {
     let mut locals = BTreeMap::<Local, BTreeSet<TunnelType>>::new();
     for TunnelConfig { spec, local, group, .. } in &underlay.tunnels {

@@ -35,7 +35,8 @@ pub enum MapError {
 }
 
 impl MapError {
-    /// Whether something is full, now or for good.
+    /// True if there is no room for the megaflow. Deleted entries may make room after a grace
+    /// period.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::FlowsFull | Self::MasksFull | Self::ChainFull)
     }

@@ -1,8 +1,8 @@
-//! How full a map is, as it is reported.
+//! Reports how full a map is.
 
 use datapath::stats::MapUse;
 
-/// A map of this name with this number of entries in use.
+/// The use of the map `name`.
 pub(crate) fn map_use(name: &str, entries: usize, limit: usize) -> MapUse {
     MapUse { name: name.to_owned(), entries: entries as u64, limit: limit as u64 }
 }

@@ -33,9 +33,9 @@ pub(crate) struct Megaflows {
     /// Masks of megaflows. Equal masks are stored once.
     masks: HashSet<Arc<FlowMask>>,
     port_masks: PortMasks,
-    /// Megaflows that have to go, and could not be deleted yet.
+    /// Megaflows that have to be deleted and could not be deleted yet.
     doomed: HashSet<MegaflowId>,
-    /// The least generation that is in force.
+    /// The least generation that lookups accept.
     least: Generation,
 }
 
@@ -51,7 +51,7 @@ struct MegaflowEntry {
     list: ActionListNo,
     /// The entry's counters when this megaflow was added.
     base: FlowStats,
-    /// Packets at the last look, and when that number last changed.
+    /// Packets when the counters were last read, and when that number last changed.
     seen: u64,
     used_ms: u64,
     /// Packets when masks were last sorted.
@@ -59,7 +59,7 @@ struct MegaflowEntry {
     generation: Generation,
 }
 
-/// Results for some megaflows, and the entry where the next portion begins.
+/// Part of a dump: results for some megaflows, and the entry where the next part begins.
 pub(crate) type DumpPage<T> = (Vec<(T, Usage)>, Option<FlowNo>);
 
 /// Deleted megaflows, which programs may still execute.
@@ -72,7 +72,7 @@ pub(crate) struct DeletedMegaflows {
 }
 
 impl DeletedMegaflows {
-    /// Adds what was deleted later.
+    /// Adds megaflows that were deleted later.
     pub(crate) fn append(&mut self, later: Self) {
         let Self { mut entries, tables, mut lists } = later;
         self.entries.append(&mut entries);
@@ -125,7 +125,7 @@ fn port_of(condition: &Match) -> PortNo {
     PortNo(condition.key().get(Field::InPort) as u32)
 }
 
-/// Whether a megaflow in the maps serves no frame that does not meet `condition`.
+/// True if all frames that match a megaflow in the maps meet `condition`.
 fn serves_only(matched: &KernelMatch, condition: &Match) -> bool {
     let held = matched.condition();
     held.mask().covers(condition.mask()) && condition.matches(held.key())
@@ -137,8 +137,8 @@ fn values(condition: &Match) -> Box<[u64]> {
 }
 
 impl Megaflows {
-    /// For an object that has just been loaded, with empty maps. Frames that leave by the port
-    /// `uplink` leave by the uplink device.
+    /// Wraps the maps of an object that has just been loaded, which are empty. Frames that leave by
+    /// the port `uplink` leave by the uplink device.
     pub(crate) fn new(loaded: &LoadedObject, uplink: PortNo) -> Result<Self, MapError> {
         let tables = FlowTables::new(loaded)?;
         Ok(Self {
@@ -188,7 +188,7 @@ impl Megaflows {
         }
         let list = self.list(megaflow)?;
         if list == ActionListNo::PUNT && megaflow.fusion.is_some() {
-            // The megaflow of the first pass punts these packets already.
+            // Not needed: the megaflow of the first pass punts these packets already.
             return Ok(());
         }
         let number = self.tables.put(&matched, list).inspect_err(|_| self.lists.release(list))?;
@@ -244,7 +244,7 @@ impl Megaflows {
         Ok(())
     }
 
-    /// Punts the packets of megaflows from now on. One that cannot be changed is deleted.
+    /// Makes programs punt the packets of megaflows. A megaflow that cannot be changed is deleted.
     pub(crate) fn suspend(&mut self, ids: &[MegaflowId]) {
         for id in ids {
             let Some(&number) = self.numbers.get(id) else { continue };
@@ -267,7 +267,7 @@ impl Megaflows {
         self.tables.begin_epoch();
     }
 
-    /// Moves megaflows that are in force to the current epoch. Returns the first error; that
+    /// Moves megaflows that lookups accept to the current epoch. Returns the first error; that
     /// megaflow stays in its epoch.
     pub(crate) fn confirm(&mut self, ids: &[MegaflowId]) -> Result<(), MapError> {
         let mut result = Ok(());
@@ -285,8 +285,8 @@ impl Megaflows {
         result
     }
 
-    /// Declares the megaflows of earlier epochs out of force. Returns the least generation that is
-    /// in force, which the programs have to get.
+    /// Declares the megaflows of earlier epochs invalid. Returns the least generation that is still
+    /// valid, which has to be written to the programs' settings.
     pub(crate) fn withdraw_unconfirmed(&mut self) -> Generation {
         self.least = self.tables.epoch();
         self.least
@@ -322,7 +322,7 @@ impl Megaflows {
         self.entries.get(number.0 as usize)?.as_ref()
     }
 
-    /// The action list of a megaflow, with one more user.
+    /// Acquires the action list of a megaflow.
     fn list(&mut self, megaflow: &Megaflow) -> Result<ActionListNo, MapError> {
         let Some(list) = ActionList::of(megaflow, self.uplink) else {
             return Ok(ActionListNo::PUNT);
@@ -411,13 +411,13 @@ impl Megaflows {
         counted
     }
 
-    /// The megaflows with these ids, as far as they exist.
+    /// The megaflows with these ids. Ids that do not exist are left out.
     pub(crate) fn get(&self, ids: impl IntoIterator<Item = MegaflowId>) -> Vec<Megaflow> {
         let entries = ids.into_iter().filter_map(|id| self.entry(*self.numbers.get(&id)?));
         entries.map(MegaflowEntry::megaflow).collect()
     }
 
-    /// Those of these megaflows whose entries in the maps are not what was put there.
+    /// Returns those of these megaflows whose map entries differ from what was written there.
     pub(crate) fn damaged(&self, ids: &[MegaflowId]) -> Result<Vec<MegaflowId>, MapError> {
         let mut damaged = Vec::new();
         for &id in ids {
@@ -435,8 +435,8 @@ impl Megaflows {
         Ok(damaged)
     }
 
-    /// Calls `of` for the megaflows in the next `most` entries after `from`. Also returns where to
-    /// go on.
+    /// Calls `of` for the megaflows in the next `most` entries after `from`. Also returns the entry
+    /// where the next call should begin.
     pub(crate) fn portion<T>(
         &mut self,
         from: FlowNo,

@@ -55,7 +55,7 @@ impl LoadedObject {
         self.programs.get(name).map(AsFd::as_fd).ok_or(MapError::Missing(name))
     }
 
-    /// A program, as a descriptor of its own.
+    /// A duplicate descriptor of a program.
     ///
     /// # Errors
     /// As [`LoadedObject::program`], or the process has too many open files.

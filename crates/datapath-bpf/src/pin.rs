@@ -24,12 +24,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The directory of a network namespace. Its owner also holds the claim of that namespace.
+/// The directory of a network namespace. Its owner also holds the [`NamespaceClaim`].
 #[derive(Debug)]
 pub struct Pins {
-    /// The directory, as others know it.
+    /// The directory, by the path that users know.
     shown: PathBuf,
-    /// The same directory by way of `root`.
+    /// The same directory, by a path through `root`.
     path: PathBuf,
     root: Arc<OpenFolder>,
     /// Keeps a process in another namespace from removing this directory as stale.
@@ -113,8 +113,8 @@ const FIRST: [u8; 4] = [0; 4];
 const CLAIM: &str = "weft-kernel-datapath";
 /// How long to wait for a process that is already stopping.
 const ENDING: Duration = Duration::from_millis(500);
-/// How long a process that starts in another namespace may lock a directory, to see whether it is
-/// stale.
+/// How long to wait for the lock of a directory, which a process that starts in another namespace
+/// holds while it checks whether the directory is stale.
 const LOOKED_AT: Duration = Duration::from_millis(500);
 
 impl Pins {
@@ -175,7 +175,7 @@ impl Pins {
         Self::at(&path).map(Some)
     }
 
-    /// Creates the devmap by which others see that this network namespace is gone.
+    /// Creates the devmap by which processes in other namespaces detect that this one is gone.
     fn note_namespace(&self) -> io::Result<()> {
         let path = self.path.join(NAMESPACE);
         if MapHandle::from_pinned_path(&path).is_ok() {
@@ -191,7 +191,7 @@ impl Pins {
         &self.shown
     }
 
-    /// A path in the directory, as others know it.
+    /// Converts a path in the directory to the one that users know.
     pub(crate) fn shown(&self, path: &Path) -> PathBuf {
         path.strip_prefix(&self.path).map_or(path.to_owned(), |inside| self.shown.join(inside))
     }

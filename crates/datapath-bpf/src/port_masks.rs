@@ -1,7 +1,7 @@
 //! [`PortMasks`]: the masks that each port's megaflows use in the programs' tables.
 //!
 //! The programs' tables have room for few masks, because a lookup tries all of them. A guest can
-//! send packets of which each needs another mask. If it took all masks, the packets of all other
+//! send packets that each need another mask. If it used up all masks, the packets of all other
 //! ports would have to be punted.
 
 use crate::flow_tables::MaskNo;
@@ -9,13 +9,13 @@ use flow::PortNo;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// How many megaflows of each port use each mask.
+/// The number of megaflows of each port that use each mask.
 #[derive(Debug, Default)]
 pub(crate) struct PortMasks(HashMap<PortNo, HashMap<MaskNo, u32>>);
 
 impl PortMasks {
-    /// Whether a megaflow of `port` may have a mask that the tables lack, when `free` masks can be
-    /// added. A port may use at most as many masks as would remain free for others.
+    /// Whether a megaflow of `port` may add a mask to the tables when `free` masks can be added. A
+    /// port may use at most as many masks as would remain free for others.
     pub fn may_add(&self, port: PortNo, free: usize) -> bool {
         self.0.get(&port).map_or(0, HashMap::len) < free
     }

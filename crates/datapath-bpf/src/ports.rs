@@ -25,7 +25,7 @@ use wire::MacAddr;
 
 const ETHERNET_LEN: u32 = wire::ethernet::HEADER_LEN as u32;
 
-/// A read of this many further entries costs less than another system call.
+/// Reading this many unneeded entries costs less than another system call.
 const MAX_GAP: u32 = 256;
 
 /// The maps of ports, devices and drops, and the attachment of programs.
@@ -57,9 +57,9 @@ struct Port {
     cleanup: DeviceCleanup,
     is_watched: bool,
     device: Option<Device>,
-    /// Why its device has no slot.
+    /// The reason why its device has no slot.
     attach_error: Option<String>,
-    /// Counters of earlier ports of this number, which are not ours.
+    /// The counters of earlier ports with this number, which are subtracted.
     base: [PacketCount; 2],
     /// Packets that the programs of a previous daemon dropped while no daemon ran.
     missed: u64,
@@ -126,8 +126,7 @@ pub(crate) struct AllCounts {
     pub(crate) drop_keys: usize,
 }
 
-/// Ranges of numbers, each with its first and the one after its last, that contain these numbers in
-/// ascending order.
+/// Splits ascending numbers into ranges. Each range is its first number and the one after its last.
 fn runs(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
@@ -140,8 +139,8 @@ fn runs(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
 }
 
 impl Ports {
-    /// For programs that have just been loaded. With `wait_for_adoption`, they are attached only
-    /// when [`Ports::replace_previous_programs`] is called.
+    /// Manages programs that have just been loaded. With `wait_for_adoption`, they are attached
+    /// only when [`Ports::replace_previous_programs`] is called.
     pub(crate) fn new(
         loaded: &LoadedObject,
         pins: Option<Arc<Pins>>,
@@ -201,7 +200,7 @@ impl Ports {
         unplugged.and(self.forget_drops(port))
     }
 
-    /// The device of a port has appeared, changed or gone.
+    /// Handles that the device of a port has appeared, changed or gone.
     pub(crate) fn observe(&mut self, number: PortNo, link: Option<&Link>) -> Result<(), MapError> {
         let Some(link) = link else { return self.unplug(number) };
         let Some(port) = self.known.get_mut(&number) else { return Ok(()) };
@@ -234,8 +233,9 @@ impl Ports {
         device.is_peer = link.has_peer_in_other_netns();
         let is_new = link.is_usable() && !device.is_usable;
         if device.is_peer && is_new && port.cleanup == DeviceCleanup::Interface && !link.has_qdisc {
-            // Without the address, frames take a longer way to the guest. Frames that somebody has
-            // queued by a discipline must take that way.
+            // With this address, programs inject frames at the guest's end of the veth pair.
+            // Without it, frames pass the host's end, as they must if that has a queueing
+            // discipline.
             let guest = Netlink::open().and_then(|netlink| netlink.other_end(link));
             port.mac = guest.ok().map(|guest| guest.mac);
         }
@@ -294,7 +294,7 @@ impl Ports {
         }
     }
 
-    /// Has frames of a port punted while `is_watched`.
+    /// Makes programs punt the frames of a port while `is_watched`.
     pub(crate) fn watch(&mut self, number: PortNo, is_watched: bool) -> Result<(), MapError> {
         match self.known.get_mut(&number) {
             Some(port) if port.is_watched != is_watched => {
@@ -382,7 +382,7 @@ impl Ports {
             let total = cpus.as_chunks().0.iter().map(|cpu| u64::from_ne_bytes(*cpu)).sum();
             match ports.get_mut(&port) {
                 Some(counts) => counts.drops.add(reason, total),
-                // A port that no longer exists.
+                // The drops of a port that no longer exists are not reported.
                 None if (1..=MAX_PORT.0).contains(&port.0) => {}
                 None => uplink.drops.add(reason, total),
             }
@@ -422,7 +422,8 @@ impl Ports {
         let Some(device) = port.device.take() else { return Ok(()) };
         let silenced = self.ports.update(&key(number), &struct_bytes!(weft_port {}), MapFlags::ANY);
         let Device { slot, point, .. } = device;
-        // First the program: without a slot it would drop frames as those of an unknown device.
+        // Detaches the program first: without a slot it would drop frames as those of an unknown
+        // device.
         drop(point);
         self.clear(slot)?;
         Ok(silenced?)

@@ -33,8 +33,8 @@ pub(crate) struct PreviousState {
     pub(crate) unreadable: u64,
 }
 
-/// What one process left. Of megaflows it keeps only numbers and generations, because there may be
-/// a million.
+/// The pinned maps of one process. This keeps only numbers and generations of megaflows, because
+/// there may be a million.
 #[derive(Debug)]
 struct PreviousSet {
     /// Generations and numbers of megaflows, the oldest first.
@@ -233,7 +233,8 @@ impl PreviousSet {
                 cleanups.insert(PortNo(port), cleanup);
             }
         })?;
-        // Not from weft_ports, whose ifindex is 0 while a device has no carrier.
+        // Read from weft_devices, because the ifindex in weft_ports is 0 while a device has no
+        // carrier.
         let mut devices = HashMap::new();
         each(&map("weft_devices")?, |_, entry| {
             let index = Ifindex(u32_at(entry, offset_of!(weft_device, ifindex)));
@@ -355,7 +356,7 @@ mod tests {
             conditions.map(|condition| condition.key().get(Field::InPort)).collect()
         };
         assert_eq!(ports(inherited), [9, 100_000], "there is no device of port 4");
-        assert_eq!(ports(again), [9, 100_000], "as often as anybody likes");
+        assert_eq!(ports(again), [9, 100_000], "they can be read repeatedly");
     }
 
     #[test]

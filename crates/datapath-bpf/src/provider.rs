@@ -35,7 +35,7 @@ pub use adoption::Adoption;
 const PUNT_DEVICE: &str = "weft-up%d";
 /// How often the maintenance thread runs.
 const TICK: Duration = Duration::from_millis(250);
-/// Every so many ticks, maintenance also sorts the masks and frees deleted entries.
+/// Once per this many ticks, maintenance also sorts the masks and frees deleted entries.
 const SORT_TICKS: u32 = 20;
 
 /// The kernel datapath: BPF programs, and a user datapath for the packets that they punt.
@@ -49,7 +49,7 @@ pub struct KernelDatapath {
     /// Serializes changes of ports and underlay, because each change updates the BPF maps and the
     /// user datapath one after the other.
     changing: Mutex<()>,
-    /// The most exact hits of the programs that were ever reported.
+    /// The largest number of exact-match hits of the programs that was ever reported.
     exact_hits: AtomicU64,
     pinned: Option<Pinned>,
     /// Keeps other processes from starting a kernel datapath in this network namespace. The last
@@ -57,7 +57,7 @@ pub struct KernelDatapath {
     _namespace: NamespaceClaim,
 }
 
-/// Why a kernel datapath could not start.
+/// The reason why a kernel datapath could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// This host cannot run the BPF programs.
@@ -74,8 +74,8 @@ pub enum StartError {
     Pins(#[from] PinError),
 }
 
-/// Loaded programs that are not attached yet. Everything that needs CAP_BPF, CAP_PERFMON, or
-/// CAP_SYS_ADMIN for more than namespaces of guests is done.
+/// Loaded programs that are not attached yet. Everything that needs CAP_BPF or CAP_PERFMON is done.
+/// From now on CAP_SYS_ADMIN is needed only for the network namespaces of guests.
 #[derive(Debug)]
 pub struct PreparedKernelDatapath {
     config: Config,
@@ -296,7 +296,7 @@ impl KernelDatapath {
         next.map(|next| DumpCursor { worker: self.workers, at: Cursor(next.0) })
     }
 
-    /// Adds the megaflows of first passes to the maps: programs execute no others.
+    /// Adds megaflows to the maps, except those of later passes, which programs do not execute.
     fn put_in_tables<'m>(
         &self,
         megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,

@@ -7,7 +7,7 @@ use datapath_user::fast_path::remove_orphaned_devices;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// What [`purge`] removed.
+/// The objects that [`purge`] removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PurgeResult {
     /// Programs detached from devices.

@@ -39,11 +39,11 @@ const INHERITED_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct BpfState {
     inner: Mutex<LockedMaps>,
-    /// Held from when unused masks are taken until they are free, so that a thread that needs room
-    /// waits for those that another thread has taken. Locked before `inner`. A deletion does not
-    /// hold it: it takes long, and upcalls would wait.
+    /// Held while unused masks wait for their grace period, so that a thread that needs masks waits
+    /// until those are free. Locked before `inner`. Deletions do not hold it: they take long, and
+    /// upcalls would wait.
     reclaiming: Mutex<()>,
-    /// How far punted packets have been read, which the programs read.
+    /// The time up to which punted packets have been read. The programs read it.
     punt_clock: SharedWord,
 }
 
@@ -85,8 +85,8 @@ struct ProgramConfig {
 }
 
 impl BpfState {
-    /// For programs that have just been loaded. With `wait_for_adoption`, they are attached only
-    /// when [`BpfState::replace_previous_programs`] is called.
+    /// Manages programs that have just been loaded. With `wait_for_adoption`, they are attached
+    /// only when [`BpfState::replace_previous_programs`] is called.
     pub(crate) fn new(
         loaded: &LoadedObject,
         config: &Config,
@@ -122,7 +122,8 @@ impl BpfState {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LockedMaps> {
-        // A panic while the lock was held has at worst left a megaflow out.
+        // If a thread panicked while it held the lock, at worst a megaflow is missing from the
+        // maps.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -163,8 +164,8 @@ impl BpfState {
         result
     }
 
-    /// Waits until deleted entries and unused masks are free again, also masks that another thread
-    /// has taken.
+    /// Waits until deleted entries and unused masks are free again, including those that another
+    /// thread is about to free.
     fn make_room(&self) -> Result<(), MapError> {
         let _reclaiming = self.reclaiming();
         let deleted = self.lock().megaflows.reclaim()?;
@@ -207,7 +208,7 @@ impl BpfState {
         self.lock().megaflows.confirm(ids)
     }
 
-    /// Puts the megaflows of earlier epochs out of force, by one write.
+    /// Invalidates the megaflows of earlier epochs with one write.
     pub(crate) fn withdraw_unconfirmed(&self) -> Result<(), MapError> {
         let mut state = self.lock();
         let least = state.megaflows.withdraw_unconfirmed();
@@ -258,13 +259,14 @@ impl BpfState {
         self.lock().endpoint_maps.complete(underlay)
     }
 
-    /// Limits what each port may have waiting for the user datapath.
+    /// Limits the packets of each port that wait for the user datapath, in the units of
+    /// `bpf/punt_queue.h`.
     pub(crate) fn set_punt_limit(&self, limit: u32) -> Result<(), MapError> {
         self.lock().configure(|config| config.punt_limit = limit)
     }
 
-    /// Periodic maintenance; with `thoroughly` also what is expensive: sorting masks, freeing
-    /// entries.
+    /// Runs the periodic maintenance; with `thoroughly` also its expensive part, sorting masks and
+    /// freeing entries.
     pub(crate) fn maintain(&self, thoroughly: bool) -> Result<(), MapError> {
         // A step that fails does not prevent the others.
         let mut result;
@@ -383,13 +385,13 @@ impl LockedMaps {
         self.ports.by_device().into_keys().chain(uplink.map(|link| link.index)).collect()
     }
 
-    /// Has dropped packets punted as long as `watcher` is alive.
+    /// Makes programs punt packets instead of dropping them as long as `watcher` is alive.
     pub(crate) fn watch_drops(&mut self, watcher: Weak<()>) -> Result<(), MapError> {
         self.drops.push(watcher);
         self.tidy_watchers()
     }
 
-    /// Has a port's frames punted as long as `watcher` is alive.
+    /// Makes programs punt a port's frames as long as `watcher` is alive.
     pub(crate) fn watch_frames(&mut self, port: PortNo, watcher: Weak<()>) -> Result<(), MapError> {
         self.frames.entry(port).or_default().push(watcher);
         self.tidy_watchers()
@@ -470,7 +472,7 @@ impl FastPath for BpfState {
         });
         let is_led = led.is_ok();
         if !is_led && ports.is_some() {
-            // Without this setting nobody opens a socket at the other port.
+            // Without this setting, the user datapath does not open a socket at the other port.
             (state.config.vxlan_port, state.config.socket_port) = (0, 0);
         }
         log_error("the port redirect of VXLAN", led);

@@ -2,7 +2,7 @@
 
 /// A number or array of numbers in native byte order.
 pub(crate) trait NativeEndian {
-    /// Writes it to `place`, which has its length.
+    /// Writes the number to `place`, which has exactly its length.
     fn put(&self, place: &mut [u8]);
 }
 
@@ -26,8 +26,8 @@ impl<T: NativeEndian, const N: usize> NativeEndian for [T; N] {
     }
 }
 
-/// The bytes of a `$type` with these fields; all others are 0. A value of another type than the
-/// field does not compile.
+/// The bytes of a `$type` with these fields; all others are 0. A value whose type differs from the
+/// field's does not compile.
 macro_rules! struct_bytes {
     ($type:ident { $($field:ident: $value:expr),* $(,)? }) => {{
         #[allow(unused_mut, reason = "there may be no field")]

@@ -34,8 +34,8 @@ pub(crate) fn run(program: BorrowedFd<'_>, context: &mut [u8]) -> io::Result<i32
     Ok(options.retval.cast_signed())
 }
 
-/// The first eight bytes of an array map with the flag `BPF_F_MMAPABLE`, as memory that programs
-/// share.
+/// The first eight bytes of an array map with the flag `BPF_F_MMAPABLE`, mapped to memory that this
+/// process shares with the programs.
 #[derive(Debug)]
 pub(crate) struct SharedWord(NonNull<AtomicU64>);
 
@@ -84,7 +84,7 @@ pub(crate) fn read(map: &MapHandle, first: u32, most: u32) -> io::Result<Vec<u8>
 /// Reads all entries of a hash map: keys, and values of [`entry_len`] bytes. An entry that is added
 /// meanwhile may be missing.
 pub(crate) fn read_hash(map: &MapHandle) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    // The kernel returns whole buckets; this is more than one ever has.
+    // The kernel returns whole buckets, which never have this many entries.
     let mut batch = Batch::new(map, map.max_entries().min(HASH_BATCH) as usize)?;
     let (mut entries, mut position) = (Vec::new(), None);
     loop {
@@ -99,7 +99,7 @@ pub(crate) fn read_hash(map: &MapHandle) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> 
     }
 }
 
-/// Room for the entries that one call reads.
+/// Buffers for the entries that one call reads.
 struct Batch {
     key_len: usize,
     value_len: usize,
@@ -114,10 +114,10 @@ impl Batch {
         Ok(Self { key_len, value_len, keys, values })
     }
 
-    /// Reads the entries of `map`, for which this was made, that follow the position `after`.
-    /// `None` is the beginning. Returns their number, and the position of the last one unless that
-    /// was the end of the map. Positions of array maps are keys, and those of hash maps numbers of
-    /// buckets.
+    /// Reads the entries that follow the position `after` from `map`, the map that this batch was
+    /// created for. `None` is the beginning. Returns their number, and the position of the last one
+    /// unless that was the end of the map. Positions of array maps are keys, and those of hash maps
+    /// numbers of buckets.
     fn look_up(&mut self, map: &MapHandle, after: Option<u32>) -> io::Result<(usize, Option<u32>)> {
         let mut count = (self.keys.len() / self.key_len) as u32;
         let (mut before, mut next) = (after.unwrap_or_default(), 0_u32);
@@ -195,7 +195,7 @@ pub(crate) struct AttachedProgram {
 const MAX_ATTACHED: usize = 64;
 
 /// The tcx programs at a device of this thread's network namespace, in the order of execution.
-/// Empty if the kernel does not know tcx.
+/// Empty if the kernel does not support tcx.
 ///
 /// # Errors
 /// The device does not exist.
@@ -281,7 +281,7 @@ pub(crate) fn remember_all_programs() {
             return;
         }
         id = next;
-        // It may be gone already.
+        // The program may have been unloaded meanwhile.
         let _ = program_name(id);
     }
 }

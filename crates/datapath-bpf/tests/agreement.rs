@@ -1,4 +1,4 @@
-//! Programs and userspace parse frames alike. A key from `bpf/parse.h` equals that of
+//! Compares how programs and userspace parse frames. A key from `bpf/parse.h` equals that of
 //! [`flow::extract`], frames that the program calls malformed are rejected there, too, and few
 //! frames are left undecided.
 //!
@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use testkit::host::TestHost;
 use testkit::random::{Random, environment};
 
-/// Whether a program may leave a frame to userspace.
+/// Whether a program may punt a frame instead of parsing it.
 fn may_be_left(case: &Case) -> bool {
     has_snap(&case.frame) || is_neighbour_discovery(&case.frame)
 }

@@ -92,7 +92,7 @@ fn outer_checksum_is_present_when_the_inner_sum_is_zero() {
     }
 }
 
-/// The length of the outer header that is summed depends on both.
+/// The length of the outer header that the checksum covers depends on options and tags.
 #[test]
 fn outer_checksums_are_right_with_every_option_and_number_of_tags() {
     testkit::require_root!();
@@ -134,14 +134,14 @@ fn outer_checksums_are_right_with_every_option_and_number_of_tags() {
     }
 }
 
-/// Such a frame has no pending checksum, whatever its bytes look like.
+/// A frame that is not IP has no pending checksum, whatever its bytes look like.
 #[test]
 fn outer_checksums_are_right_when_a_frame_only_looks_like_ip() {
     testkit::require_root!();
     let mut lab = Lab::new();
     for tunnel in add_tunnels(&mut lab) {
         for mut frame in [tcp4(), udp4(&[7; 64])] {
-            // As if a checksum were pending, but with a payload that does not match it.
+            // The field looks like a pending checksum, but the payload does not match it.
             frame = with_pending_looking_checksum(frame);
             let last = frame.len() - 1;
             frame[last] ^= 0xff;

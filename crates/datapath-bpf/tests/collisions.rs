@@ -20,7 +20,7 @@ fn from(source: u128) -> FlowKey {
     key
 }
 
-/// The number of the only word of a kernel's key that an address changes.
+/// The index of the only word that a source address changes in a kernel's key.
 fn word_of(source: u128) -> usize {
     let [zero, other] = [0, source].map(|source| KernelKey::from(&from(source)));
     let words = zero.words().iter().zip(other.words());

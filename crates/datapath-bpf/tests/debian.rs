@@ -1,5 +1,5 @@
-//! Tests of the programs with Debian's kernel, in a virtual machine. There, the programs read the
-//! state of a checksum in another way than with a newer kernel.
+//! Tests of the programs with Debian's kernel, in a virtual machine. That kernel is older than 6.4,
+//! so the programs read the state of a checksum with a helper.
 
 use crate::common::debian;
 

@@ -1,5 +1,5 @@
-//! Full maps: frames with a megaflow are still forwarded, others are punted and counted, and
-//! neither the maps nor the process take more memory.
+//! Tests full maps: frames with a megaflow are still forwarded, others are punted and counted, and
+//! the memory of the maps and of the process does not grow.
 
 use crate::common::frames::{tcp4, udp4};
 use crate::common::switch::{REDIRECTED, Switch};
@@ -11,14 +11,14 @@ use std::process::Command;
 
 /// Rounds of filling all maps and emptying them again.
 const ROUNDS: u32 = 30;
-/// The process has made all its allocations after this many rounds.
+/// The number of rounds after which the process has made all its allocations.
 const WARM: usize = 5;
-/// What the allocator may keep in addition, in kB. A leak of 4 bytes per megaflow takes more.
+/// Memory in kB that the allocator may keep in addition. A leak of 4 bytes per megaflow takes more.
 const TOLERANCE_KB: u64 = 100;
 /// UDP's source port in a frame of [`udp4`].
 const SOURCE_PORT: usize = 14 + 20;
 
-/// A frame of a flow that no other number has.
+/// A frame whose UDP ports encode `number`, so that each number is another flow.
 fn frame(number: u32) -> Vec<u8> {
     let mut frame = udp4(&[0; 40]);
     frame[SOURCE_PORT..SOURCE_PORT + 4].copy_from_slice(&number.to_be_bytes());
@@ -46,7 +46,7 @@ impl Full {
         Self { switch, victim: (flow, frame), forwarded: 0, next: 0 }
     }
 
-    /// The action list of the victim's megaflow, which all share.
+    /// The action list of the victim's megaflow, which all megaflows of this test share.
     const LIST: ActionListNo = ActionListNo(1);
 
     /// Adds megaflows until the maps are full. Returns them and their numbers of frames.
@@ -67,8 +67,8 @@ impl Full {
         }
     }
 
-    /// Adds megaflows with different masks, which match none of the frames here, until there is no
-    /// room for another mask.
+    /// Adds megaflows with different masks, which match none of the frames of this test, until
+    /// there is no room for another mask.
     fn fill_with_masks(&mut self) -> Vec<FlowNo> {
         let mut flows = Vec::new();
         for bits in 1..1000_u128 {
@@ -86,7 +86,7 @@ impl Full {
         panic!("there is room for {} masks", flows.len());
     }
 
-    /// The victim's frame is forwarded and counted.
+    /// Checks that the victim's frame is forwarded and counted.
     fn check_victim(&mut self) {
         let (flow, frame) = &self.victim;
         assert_eq!(self.switch.vif(frame).verdict, REDIRECTED);
@@ -96,7 +96,7 @@ impl Full {
         assert_eq!(counted, self.forwarded);
     }
 
-    /// A frame without a megaflow is punted unchanged and counted as a miss.
+    /// Checks that a frame without a megaflow is punted unchanged and counted as a miss.
     fn check_stranger(&mut self) {
         self.next += 1;
         let frame = frame(self.next);

@@ -1,5 +1,6 @@
-//! Outer headers are written twice: by the codecs of `flow` and `wire`, and in C. Both write the
-//! same bytes, whatever the end point, its options and the key of the frame.
+//! Compares the two implementations that write outer headers: the codecs of `flow` and `wire`, and
+//! the programs in C. Both must write the same bytes for every end point, its options and the key
+//! of the frame.
 //!
 //! `cargo xtask round-trips` is the long run. `WEFT_CASES` and `WEFT_SEED` set the number of end
 //! points and the random seed.
@@ -15,7 +16,7 @@ use packet::PacketBuf;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testkit::random::{Random, environment};
 
-/// Cases of one object. Each leaves an end point behind.
+/// Cases for which one loaded object is used. Each adds an end point and does not remove it.
 const CASES: u64 = 1000;
 /// Classes are overwritten in turn.
 const CLASSES: u64 = 16;
@@ -65,7 +66,7 @@ fn programs_write_the_headers_that_the_codecs_write_when_end_points_are_generate
     }
 }
 
-/// Compares what the programs and the codecs write, for as many end points.
+/// Compares the headers that the programs and the codecs write, for `cases` end points.
 fn compare(seed: u64, cases: u64) {
     let mut switch = Switch::load_for(CASES as u32);
     for case in 0..cases {

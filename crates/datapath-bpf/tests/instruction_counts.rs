@@ -1,5 +1,5 @@
-//! The cost of the programs in instructions, counted in a virtual machine with Debian's kernel.
-//! That also shows that the programs load there.
+//! Measures the cost of the programs in instructions, in a virtual machine with Debian's kernel.
+//! This also tests that the programs load on that kernel.
 
 use crate::common::debian;
 use crate::common::frames::{tcp4, tcp6};
@@ -257,7 +257,7 @@ fn instructions_stay_the_same_when_there_are_a_million_end_points_and_many_megaf
 /// The limit for each further entry that is compared.
 const COMPARISON_INSTRUCTIONS: u32 = 115;
 
-/// The longest chains that the programs make, against the shortest.
+/// Compares the longest hash chains that the programs allow with the shortest.
 #[test]
 fn instructions_are_bounded_when_hashes_collide() {
     testkit::require_vm!();

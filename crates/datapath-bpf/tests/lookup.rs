@@ -1,5 +1,5 @@
-//! Lookups in the programs' maps: frames find the megaflows that userspace would find, by the cache
-//! and by masks, and deleted megaflows are not found.
+//! Tests lookups in the programs' maps: the cache and the search find the same megaflows as
+//! userspace, and no deleted ones.
 
 use crate::common::abi::{WEFT_TUN_FLAG_KEY_SHIFT, WEFT_TUNNEL, WEFT_TUNNEL6};
 use crate::common::frames::tcp4;
@@ -60,7 +60,7 @@ fn compare_with_a_list(kernel: &mut Lookup, random: &mut Random, frames: usize) 
                 None => serving.next().is_none(),
             };
             assert!(right, "{flow:?} for {key:?}");
-            // A second lookup is answered by the cache.
+            // The cache answers a second lookup.
             assert_eq!(kernel.find(bytes), flow);
             found += usize::from(flow.is_some());
             if flow.is_none() && random.once_in(2) {
@@ -148,7 +148,8 @@ fn tunnelled_keys_in_one_cache_entry_are_distinguished() {
         let flow = kernel.tables.put(&megaflow, EXECUTED).expect("there is room");
         let words = if tunnel[0] == ip6 { 1..8 } else { 1..5 };
         for word in words {
-            // By the mask, by the cache, and after another key has replaced the cache entry.
+            // Found by the search, then by the cache, and again after another key has replaced the
+            // cache entry.
             for _ in 0..2 {
                 assert_eq!(kernel.find_tunnelled(tunnel, &tcp4()), Some(flow));
             }
@@ -276,7 +277,7 @@ fn megaflows_are_spread_over_chains_whatever_they_differ_in() {
     }
 }
 
-/// Sets the fields that make a frame have `field`.
+/// Sets the fields that a frame with `field` has, such as the EtherType.
 fn shaped(mut key: FlowKey, field: Field) -> FlowKey {
     let ethertype = match field {
         Field::Ip4Src | Field::Ip4Dst => 0x0800,
@@ -310,7 +311,7 @@ fn masks_without_megaflows_make_room_for_others() {
         put
     };
     for number in 1..=FlowTableSizes::MASKS + 1 {
-        put(number).expect("there is room, at last by what was deleted");
+        put(number).expect("deletion makes room");
     }
 }
 

@@ -1,6 +1,6 @@
-//! The program of the uplink and userspace decapsulate alike. What the program delivers is what
-//! userspace delivers: the same frame, of the same sender, with the same key. The program delivers
-//! nothing that userspace refuses, and leaves few packets to userspace, all of them unusual.
+//! Compares decapsulation by the program of the uplink and by userspace. Both must deliver the same
+//! frame, from the same sender, with the same key. The program must deliver nothing that userspace
+//! refuses, and may leave only few packets to userspace, all of them unusual.
 //!
 //! `cargo xtask bpf-agreement` is the long run. `WEFT_CASES` and `WEFT_SEED` set the number of
 //! packets and the random seed.
@@ -21,26 +21,26 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use testkit::random::{Random, environment};
 
-/// A test run takes shorter packets only from a [`Cutter`].
+/// The kernel refuses test runs of shorter packets, so these go through a [`Cutter`].
 const SHORT: usize = 64;
 
-/// The program of the uplink, with tunnels of every type, and one megaflow that delivers all that
-/// arrives.
+/// The program of the uplink, with tunnels of every type, and one megaflow that delivers all
+/// packets.
 struct Uplink {
     switch: Switch,
     tunnels: Vec<Tunnel>,
     megaflow: FlowNo,
 }
 
-/// What the program did with a packet.
+/// The program's result for a packet.
 #[derive(Debug)]
 struct Done {
     ran: Ran,
-    /// The key, if the program made one and found the megaflow.
+    /// The key, if the program extracted one and found the megaflow.
     key: Option<KernelKey>,
 }
 
-/// How both decided, or what they disagree on.
+/// The outcome on which both agree, or what they disagree on.
 type Judgement = Result<&'static str, &'static str>;
 
 impl Uplink {
@@ -77,7 +77,7 @@ impl Uplink {
         Done { ran, key: self.switch.take_cached_key() }
     }
 
-    /// Compares what the program did with a packet that userspace delivers.
+    /// Compares the program's result with userspace's for a packet that userspace delivers.
     fn judge_delivery(&self, packet: &[u8], delivery: &Delivery<'_>, done: &Done) -> Judgement {
         let why = unusual(packet, delivery);
         if done.key.is_some_and(|key| key != KernelKey::from(&delivery.key)) {
@@ -88,7 +88,7 @@ impl Uplink {
                 Err("it is left to the wrong part of userspace")
             }
             (Some(_), Some(_)) => {
-                // The program has the key, and cannot decapsulate so short a frame.
+                // The program extracts the key, but cannot decapsulate a frame that is so short.
                 self.switch.unpin(self.megaflow);
                 why.filter(|why| *why == SHORT_FRAME).ok_or("it is not executed")
             }
@@ -103,7 +103,7 @@ impl Uplink {
         }
     }
 
-    /// Compares what the program did with a packet that userspace does not deliver.
+    /// Compares the program's result with userspace's for a packet that userspace does not deliver.
     fn judge_refusal(&self, packet: &[u8], refusal: Refusal, done: &Done) -> Judgement {
         if done.key.is_some() {
             return Err("only the program makes a key of it");
@@ -131,7 +131,8 @@ impl Uplink {
 
 const DELIVERED: &str = "delivered";
 
-/// Whether the programs know all senders of the tunnel, and drop packets from others.
+/// Whether the programs' maps say that they contain all senders of the tunnel, so that the programs
+/// drop packets from others.
 fn has_all(tunnel: &Tunnel) -> bool {
     tunnel.id.0.is_multiple_of(2)
 }
@@ -219,7 +220,7 @@ fn kernel_and_userspace_agree_on_outer_packets() {
     assert!(received.iter().all(|&received| received > 0), "{received:?}");
 }
 
-/// Gives the lengths in the outer headers of a whole packet that was cut their values.
+/// Adapts the lengths in the outer headers to the length of a packet that was cut.
 fn with_lengths(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let len = packet.len() - L3;
@@ -244,7 +245,7 @@ fn with_lengths(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Also if all outer lengths agree with the cut.
+/// The packets are also tested with outer lengths that agree with the cut.
 #[test]
 fn truncated_tunnel_packets_are_refused_at_every_byte() {
     testkit::require_root!();

@@ -16,7 +16,7 @@ use testkit::random::{Random, environment};
 
 const KINDS: FrameKinds =
     FrameKinds { supers: false, snap: false, malformed: false, max_payload: 1400 };
-/// No limit.
+/// The length limit of a list that has none.
 const ANY_LEN: u32 = 0;
 
 /// A frame that a program parses, with complete checksums: a test run cannot pass pending ones.
@@ -81,7 +81,7 @@ fn frames_leave_as_the_reference_executor_says() {
     assert!(done > 5 * punted && punted > 0, "{done} done, {punted} punted");
 }
 
-/// These have complete checksums, so the program sums all their bytes.
+/// The frames have complete checksums, so the program sums all their bytes.
 #[test]
 fn outer_checksums_are_right_when_frames_have_any_length() {
     testkit::require_root!();

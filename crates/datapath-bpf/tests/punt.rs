@@ -1,5 +1,5 @@
-//! What programs leave to others: they punt packets, pass them to the host's stack, or drop and
-//! count them. They do not change a packet that they do not finish.
+//! Tests packets that programs do not forward: they punt them, pass them to the host's network
+//! stack, or drop and count them. Programs must not change a packet that they punt or pass on.
 
 use crate::common::abi;
 use crate::common::frames::tcp4;
@@ -58,7 +58,7 @@ fn punted_packets_are_dropped_and_counted_without_a_daemon() {
     assert_eq!(switch.drops(Switch::VIF, DropReason::NoDaemon), 1);
 }
 
-/// The daemon that captured frames or needed packets in order is gone.
+/// Without a daemon there is no capture, and no punted packet that others have to stay behind.
 #[test]
 fn watched_and_pinned_packets_are_forwarded_without_a_daemon() {
     testkit::require_root!();
@@ -92,7 +92,7 @@ fn watched_and_pinned_packets_are_forwarded_without_a_daemon() {
     assert_eq!(dropped.map(|reason| switch.drops(Switch::VIF, reason)), [1, 0]);
 }
 
-/// The host's own stack would answer them with "port unreachable".
+/// The host's network stack would reply to them with "port unreachable".
 #[test]
 fn tunnel_packets_are_dropped_and_counted_without_a_daemon() {
     testkit::require_root!();
@@ -315,7 +315,7 @@ fn copies_by_the_uplink_are_punted_when_they_are_too_long() {
     }
 }
 
-/// RFC 8200 section 8.1: only if both ends agreed on it.
+/// RFC 8200 section 8.1 allows packets without a checksum only if both ends agreed on it.
 #[test]
 fn packets_without_a_checksum_go_to_userspace_when_their_ip6_tunnel_has_checksums() {
     testkit::require_root!();

@@ -1,5 +1,5 @@
-//! What each port may have waiting for userspace, which packets a guest may not send at all, and
-//! how long a megaflow stays pinned to the slow path.
+//! Tests the limit of each port's packets that wait for userspace, the limits of super-packets with
+//! short segments, and how long a megaflow stays pinned to the slow path.
 
 use crate::common::frames::tcp4;
 use crate::common::switch::{DROPPED, REDIRECTED, Ran, Switch, offsets};
@@ -9,17 +9,17 @@ use flow::{Action, Carrier, DropReason, FlowKey, extract};
 use packet::PacketBuf;
 use testkit::random::Random;
 
-/// The time of an empty queue.
+/// The value of the punt clock when the queue is empty.
 const ALL_READ: u64 = u64::MAX;
-/// Packets that are punted after the one that caused a pin, at most.
+/// The most packets that are punted after the one that caused a pin.
 const PINNED: usize = 64;
 
 fn key(frame: &[u8]) -> FlowKey {
     extract(&PacketBuf::from_bytes(frame), Switch::VIF, None).expect("it is whole")
 }
 
-/// A switch whose ports may each have `limit` waiting, and all together `all`. All frames of
-/// [`tcp4`] and longer ones are punted.
+/// A switch with limits for the queue of punted packets: `limit` units for each port, and `all` for
+/// all together. All frames of [`tcp4`] and longer ones are punted.
 fn limited(limit: u32, all: u32) -> (Switch, Vec<u8>) {
     let mut switch = Switch::load();
     let frame = tcp4();
@@ -61,7 +61,8 @@ fn room_returns_as_packets_are_read() {
     let times: Vec<u64> = (0..8).map(|_| switch.vif(&frame).punted_ns()).collect();
     assert_eq!(switch.vif(&frame).verdict, DROPPED);
     switch.punted_read_until(times[3]);
-    // The first of the eight was the mark. The packets behind it count until the next mark.
+    // The first of the eight packets was marked. The packets after it count until the next marked
+    // one is read.
     assert_eq!(punted(&switch, &frame, 20), 1);
     switch.punted_read_until(times[7]);
     assert_eq!(punted(&switch, &frame, 20), 7, "all eight were read, but not the one behind");
@@ -87,12 +88,13 @@ fn port_can_have_at_most_what_remains_free() {
     assert_eq!(punted(&switch, &frame, 20), 3);
 }
 
-/// Otherwise a flood from other hosts would keep all guests of this one from userspace.
+/// Without this limit, a flood from other hosts would prevent all guests of this host from reaching
+/// userspace.
 #[test]
 fn uplink_can_have_more_than_a_port_but_leaves_room_for_others() {
     testkit::require_root!();
     let (mut switch, frame) = limited(8, 30);
-    // Programs leave UDP to the socket.
+    // Programs do not punt UDP: they pass it to the daemon's socket.
     let is_gre = |tunnel: &Tunnel| tunnel.spec.tunnel.carrier() == Carrier::Gre;
     let tunnel = tunnels::add_all(&mut switch).into_iter().find(is_gre).expect("there is one");
     let (outer, key) = tunnels::arrival(&tunnel, &frame, &tunnel.key(&mut Random::new(1)));
@@ -174,7 +176,8 @@ fn super_packets_of_tiny_segments_are_dropped_and_counted() {
         assert_eq!(ran.verdict == DROPPED, counted == 1, "{gso_size}");
         counted == 1
     };
-    // Without a megaflow, with one that a program executes, and with one that it does not.
+    // Tests packets without a megaflow, with one that a program executes, and with one that it
+    // punts.
     for list in [None, Some(false), Some(true)] {
         let flow = list.map(|punts| match punts {
             true => switch.put_action_list(&key(&frame), ActionListNo::PUNT),
@@ -192,7 +195,7 @@ fn super_packets_of_tiny_segments_are_dropped_and_counted() {
     let received = switch.counts(Switch::VIF)[0];
     assert!(is_dropped(&switch, 8));
     assert_eq!(switch.counts(Switch::VIF)[0], received + 1);
-    // Userspace drops it, and shows it to whoever captures drops.
+    // While drops are captured, userspace drops the packet and shows it.
     switch.configure(offsets::WATCH_DROPS, &1_u32.to_ne_bytes());
     assert!(switch.vif_super(&frame, 8).punted().is_some());
 }

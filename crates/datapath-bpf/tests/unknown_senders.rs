@@ -1,5 +1,6 @@
-//! Tunnel packets that no end point sent: dropped while the programs know all senders, otherwise
-//! left to userspace. Packets that are not for a tunnel of this host always pass.
+//! Tests tunnel packets whose sender is not an end point: programs drop them if they know all
+//! senders, and otherwise leave them to userspace. Packets that are not for a tunnel of this host
+//! always pass.
 
 use crate::common::abi::{WEFT_LOCAL_COMPLETE, WEFT_LOCAL_OPEN};
 use crate::common::encode::{self, Bytes};
@@ -33,7 +34,7 @@ fn with(outer: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     outer
 }
 
-/// The last bytes of the source and of the destination address.
+/// The offsets of the last bytes of the source and of the destination address.
 fn address_ends(outer: &[u8]) -> [usize; 2] {
     if outer[L3] >> 4 == 4 { [L3 + 15, L3 + 19] } else { [L3 + 23, L3 + 39] }
 }
@@ -154,7 +155,7 @@ fn unusual(tunnel: &Tunnel, outer: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     unusual
 }
 
-/// Otherwise such packets would still reach the socket.
+/// Packets with unusual headers must not reach the socket either.
 #[test]
 fn packets_from_unknown_senders_are_dropped_when_their_headers_are_unusual() {
     testkit::require_root!();
@@ -173,7 +174,7 @@ fn packets_from_unknown_senders_are_dropped_when_their_headers_are_unusual() {
     }
 }
 
-/// GRE behind IPv6 extension headers went to the host, which knows no such protocol.
+/// A regression test: GRE behind IPv6 extension headers was passed to the host's network stack.
 #[test]
 fn packets_of_end_points_reach_userspace_when_their_headers_are_unusual() {
     testkit::require_root!();

@@ -1,6 +1,6 @@
-//! All programs load on Debian's kernel and on this one, and the verifier's work is as recorded in
-//! docs/results/bpf-verifier.md. So growth towards the limit of a million instructions is noticed
-//! early.
+//! Tests that all programs load on Debian's kernel and on this one, and that the verifier's work is
+//! as recorded in docs/results/bpf-verifier.md, so that growth towards the limit of a million
+//! instructions is noticed early.
 
 use crate::common::agree::Extractor;
 use crate::common::debian;
@@ -85,7 +85,7 @@ fn compare(release: &str, printed: &str) {
     let recorded = recorded(&kernel);
     for (name, &count) in &counts {
         let Some(recorded) = &recorded else {
-            // Only the kernel's own limit of a million counts.
+            // Nothing is recorded for this kernel: only its own limit of a million matters.
             assert!(count < 500_000, "{name}: {count} on Linux {kernel}");
             continue;
         };

@@ -1,5 +1,5 @@
-//! The programs between veth pairs, for packets that BPF_PROG_TEST_RUN cannot make: with tags in
-//! the skb's metadata, super-packets, and pending checksums.
+//! Tests the programs between veth pairs, with packets that BPF_PROG_TEST_RUN cannot create: with
+//! tags in the skb's metadata, super-packets, and pending checksums.
 
 use crate::common::action_lists::{has_odd_action, sets};
 use crate::common::encode;
@@ -80,13 +80,14 @@ fn may_be_punted(frame: &PacketBuf, key: &FlowKey, actions: &[Action], to: &Tunn
         || ends_in_tunnel && (no_checksum || has_many_tags || is_long)
 }
 
-/// A pipeline must not decide about a header that completing a checksum then changes. A program
-/// forwards a frame only if the frame still has its key afterwards.
+/// A decision must not depend on header bytes that completing a checksum changes later. So a
+/// program forwards a frame only if completing the checksum leaves its key unchanged.
 #[test]
 fn frames_are_punted_when_completing_their_checksum_changes_the_key() {
     testkit::require_root!();
     const PLAIN: FrameKinds = FrameKinds { supers: false, ..KINDS };
-    // New kernels refuse a sum that begins in front of this offset (__virtio_net_hdr_to_skb).
+    // New kernels refuse a checksum that covers bytes in front of this offset
+    // (__virtio_net_hdr_to_skb).
     const LEAST_START: usize = 20;
     let mut lab = Lab::new();
     let seed = environment("WEFT_SEED", 1);

@@ -182,7 +182,11 @@ fn pushed_tags_count_for_the_length_and_follow_set_fields() {
     let qinq = list(&[], &push).unwrap();
     assert_eq!((&qinq.actions[..], qinq.grows), (&expected[..], 8));
     let pops = [Action::PopVlan, Action::PopVlan];
-    assert_eq!(list(&[], &[&push[..], &pops].concat()), Some(qinq), "as it was, for nobody");
+    assert_eq!(
+        list(&[], &[&push[..], &pops].concat()),
+        Some(qinq),
+        "nothing sees tags popped after the last output"
+    );
     let pushed = Action::PushVlan(customer);
     let popped = list(&[], &[pushed.clone(), Action::PopVlan, OUT]).unwrap();
     assert_eq!((popped.actions.len(), popped.grows), (3, 0));

@@ -10,7 +10,7 @@ use crate::struct_bytes::{u16_at, u32_at, u64_at};
 use libbpf_rs::{MapCore, MapFlags};
 use std::mem::offset_of;
 
-/// What the maps hold of a megaflow.
+/// The contents of a megaflow's map entry.
 #[derive(Debug)]
 pub struct HeldMegaflow {
     /// Key and mask; `None` if they contradict each other.
@@ -22,10 +22,10 @@ pub struct HeldMegaflow {
 }
 
 impl FlowTables {
-    /// What the maps hold of a megaflow.
+    /// Reads the map entry of a megaflow.
     ///
     /// # Errors
-    /// [`MapError::NoSuchFlow`], or the kernel rejects the read.
+    /// [`MapError::NoSuchFlow`], or the kernel's error if it rejects the read.
     pub fn held(&self, flow: FlowNo) -> Result<HeldMegaflow, MapError> {
         let entry = self.entries.lookup(&flow.0.to_ne_bytes(), MapFlags::ANY)?;
         let entry = entry.ok_or(MapError::NoSuchFlow(flow))?;
@@ -33,7 +33,7 @@ impl FlowTables {
         let mask = self.masks.lookup(&mask.to_ne_bytes(), MapFlags::ANY)?;
         let key = words(&entry);
         let matched = mask.map(|mask| words(&mask)).filter(|mask: &[u64; WORDS]| {
-            // A key with other bits meets no packet.
+            // A key with bits outside the mask matches no packet.
             key.iter().zip(mask).all(|(key, mask)| key & !mask == 0)
         });
         Ok(HeldMegaflow {

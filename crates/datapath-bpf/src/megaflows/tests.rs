@@ -40,7 +40,7 @@ fn port_leaves_masks_for_other_ports_and_gets_them_back() {
     let loaded = loaded(1000);
     let mut flows = Megaflows::new(&loaded, UPLINK).unwrap();
     assert_eq!(in_maps_of_200_masks(&mut flows, 1), 64);
-    // Port 2 shares these masks, and may not add others: it uses as many as are free.
+    // Port 2 shares these masks, and may not add others: it uses as many masks as are free.
     assert_eq!(in_maps_of_200_masks(&mut flows, 2), 64);
     let other = from_to(3, 9);
     flows.put(&other, None).unwrap();
@@ -163,12 +163,12 @@ fn other_megaflows_are_deleted_when_one_cannot_be() {
     for megaflow in [&a, &b, &c] {
         flows.put(megaflow, None).unwrap();
     }
-    // As if the kernel had refused to delete it.
+    // Makes the next deletion of `b` fail.
     let number = flows.numbers[&b.id];
     flows.tables.delete(number).unwrap();
     let (deleted, result) = flows.delete(&[a.id, b.id, c.id]);
     assert!(matches!(result, Err(MapError::NoSuchFlow(_))), "{result:?}");
     let gone: Vec<_> = deleted.entries.iter().map(|(_, entry)| entry.id).collect();
     assert_eq!(gone, [a.id, c.id]);
-    assert_eq!(flows.get([a.id, b.id, c.id]), [b], "what could not be deleted is seen");
+    assert_eq!(flows.get([a.id, b.id, c.id]), [b], "an undeleted megaflow stays visible");
 }

@@ -1,4 +1,4 @@
-//! How a new process adopts the flows that a previous process left pinned: see docs/adr/0012.
+//! A new process adopts the megaflows that a previous process left pinned: see docs/adr/0012.
 
 use super::{KernelDatapath, StartError};
 use crate::attachment;
@@ -7,7 +7,7 @@ use crate::pin::{PinError, PinSet, Pins};
 use crate::previous::{InheritedMatches, PreviousState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The pins of this process, and what a previous process left.
+/// The pins of this process, and those that a previous process left.
 #[derive(Debug)]
 pub(super) struct Pinned {
     /// This process's pins; dropped before the directory. `None` if pinning failed.

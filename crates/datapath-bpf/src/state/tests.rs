@@ -30,7 +30,7 @@ fn state() -> BpfState {
     BpfState::new(&loaded, &config, None, false).expect("the maps can be written")
 }
 
-/// A megaflow with a mask of its own.
+/// A megaflow with a mask that no other has.
 fn with_mask(field: Field, bit: u32) -> Megaflow {
     let mut condition = Match::any();
     assert!(condition.require(Field::InPort, 1, Field::InPort.all_ones()));

@@ -22,8 +22,8 @@ pub fn sets(random: &mut Random, key: &FlowKey) -> Vec<Action> {
     fields.into_iter().map(set).collect()
 }
 
-/// Whether programs punt such a list although userspace can execute it. Stated independently of the
-/// programs, so that the comparison means something.
+/// Whether programs punt such a list although userspace can execute it. This does not use the
+/// programs' own condition, so that the comparison is independent of it.
 pub fn has_odd_action(key: &FlowKey, actions: &[Action]) -> bool {
     let of_ip6 = [Field::Ip6Src, Field::Ip6Dst, Field::TpSrc, Field::TpDst];
     let of_addresses = [Field::Ip4Src, Field::Ip4Dst, Field::Ip6Src, Field::Ip6Dst];

@@ -67,8 +67,8 @@ impl<'obj> Extractor<'obj> {
         self.judge(case, &expected)
     }
 
-    /// As [`Extractor::compare`], for a frame that `send` makes the kernel run the program on. Also
-    /// returns how many bytes were linear.
+    /// As [`Extractor::compare`], but `send` sends the frame, so that the kernel runs the program
+    /// on it. Also returns how many bytes were linear.
     pub fn compare_sent(
         &mut self,
         case: &Case,
@@ -126,7 +126,7 @@ impl<'obj> Extractor<'obj> {
 fn extract(case: &Case) -> Result<FlowKey, ParseError> {
     flow::extract(&PacketBuf::from_bytes(&case.frame), case.port, case.tunnel.as_ref())
 }
-/// The tunnel part of a key, as a program would have it.
+/// The tunnel part of a key, in the form of `struct tunnel` in `bpf/key.h`.
 fn tunnel_words(key: &FlowKey) -> tunnel {
     let words = key.words();
     let v6 = words[4..8].iter().any(|&word| word != 0);
@@ -139,7 +139,8 @@ fn tunnel_words(key: &FlowKey) -> tunnel {
     }
 }
 
-/// The outer tag, if it is to be in metadata and its TPID allows that, and the frame without it.
+/// The outer tag, if the case wants it in metadata and its TPID allows that, and the frame without
+/// it.
 fn strip(case: &Case) -> (u32, Vec<u8>) {
     match case.frame[12..] {
         [a @ (0x81 | 0x88), b @ (0x00 | 0xa8), c, d, _, _, ..]

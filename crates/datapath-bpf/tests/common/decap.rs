@@ -1,4 +1,4 @@
-//! What userspace decides about a tunnel packet: the reference for the program of the uplink.
+//! Decides about tunnel packets as userspace does: the reference for the program of the uplink.
 
 use super::frames::{has_snap, is_neighbour_discovery};
 use super::outer::L3;
@@ -32,7 +32,7 @@ pub struct Delivery<'a> {
 /// Why userspace forwards no frame.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
-    /// The packet is for no tunnel of this host.
+    /// The packet is not for a tunnel of this host.
     NotOurs,
     /// The outer IP or UDP header is invalid.
     Outer(DropReason),
@@ -44,8 +44,8 @@ pub enum Refusal {
 pub const SHORT_FRAME: &str = "short inner frame";
 
 impl<'a> Receiver<'a> {
-    /// Decapsulates as `datapath-user` does. The host's stack hands UDP payloads to its sockets.
-    /// Programs do not verify the outer UDP checksum, so this does not either.
+    /// Decapsulates as `datapath-user` does. The host's network stack passes UDP payloads to its
+    /// sockets. Programs do not verify the outer UDP checksum, so this does not either.
     pub fn decide(&self, bytes: &[u8]) -> Result<Delivery<'a>, Refusal> {
         let ethernet = EthernetPacket::new_checked(bytes).map_err(|_| Refusal::NotOurs)?;
         if !matches!(ethernet.ethertype().0, 0x0800 | 0x86dd) {
@@ -107,8 +107,8 @@ impl<'a> Receiver<'a> {
         Ok(Delivery { tunnel, key, frame })
     }
 
-    /// Whether an end point of this host sends from the packet's source to its destination,
-    /// wherever those are.
+    /// Whether the packet's source and destination address are those of a tunnel of this host,
+    /// whatever its other headers are.
     pub fn knows_sender(&self, bytes: &[u8]) -> bool {
         let is_between = |tunnel: &Tunnel| {
             let (ethertype, at) =
@@ -139,7 +139,7 @@ pub fn has_right_checksum(bytes: &[u8], delivery: &Delivery<'_>) -> bool {
     !is_udp || udp.verify_checksum(pseudo, ZeroChecksum::Accept)
 }
 
-/// Why the program may leave a packet to userspace, which delivers it.
+/// The reason why the program may leave a packet to userspace, which delivers it.
 pub fn unusual(bytes: &[u8], delivery: &Delivery<'_>) -> Option<&'static str> {
     let word = |at: usize| bytes.get(at..at + 4).map(|word| word.try_into().unwrap_or_default());
     let word = |at: usize| word(at).map_or(0, u32::from_be_bytes);

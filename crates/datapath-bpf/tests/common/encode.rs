@@ -1,5 +1,5 @@
-//! Map entries of the programs, encoded independently of the daemon's code. So tests of the
-//! programs do not depend on it.
+//! Encodes map entries of the programs independently of the daemon's code, so that tests of the
+//! programs do not depend on that code.
 
 use super::abi;
 use flow::{Action, Dscp, Field, FlowKey, LogicalPorts, PortNo, Ttl, TunnelSpec, TunnelType};

@@ -10,13 +10,13 @@ use wire::{Located, Protocol};
 
 /// Bytes that are passed to the kernel; the rest of a longer frame is 0.
 pub const MAX_DATA: usize = 2048;
-/// The longest frame that a program can make (SKB_MAX_ALLOC, less what the kernel keeps beside it).
+/// The longest frame that a program can produce: SKB_MAX_ALLOC, less the struct skb_shared_info.
 const MAX_FRAME: usize = 15_000;
 
 /// A frame and how it arrives.
 #[derive(Clone)]
 pub struct Case {
-    /// Which generator made it.
+    /// The generator of the frame.
     pub kind: &'static str,
     /// The frame with its tags.
     pub frame: Vec<u8>,
@@ -106,7 +106,7 @@ fn transport(random: &mut Random) -> (u8, Vec<u8>) {
     (protocol, header)
 }
 
-/// IPv6 with up to 14 extension headers: more than are parsed.
+/// IPv6 with up to 14 extension headers, which is more than the parsers accept.
 fn extensions(random: &mut Random) -> Vec<u8> {
     let (mut next, mut payload) = transport(random);
     for _ in 0..random.pick(&[1, 1, 2, 3, 5, 11, 12, 13, 14]) {
@@ -139,7 +139,7 @@ fn extensions(random: &mut Random) -> Vec<u8> {
     ipv6(random, next, &payload)
 }
 
-/// Neighbour discovery with up to 11 options: more than a program parses.
+/// Neighbour discovery with up to 11 options, which is more than a program parses.
 fn nd(random: &mut Random) -> Vec<u8> {
     let kind = random.pick(&[135, 136, 134]);
     let mut message = vec![kind, u8::from(random.once_in(10)), 0, 0];
@@ -223,8 +223,7 @@ fn tunnel(random: &mut Random) -> TunnelInfo {
     TunnelInfo::new(random.pick(&[TunnelType::Vxlan, TunnelType::Geneve]), &outer, &key)
 }
 
-/// Whether a frame has a SNAP header, behind at most two tags. Programs leave all these to
-/// userspace.
+/// Whether a frame has a SNAP header, behind at most two tags. Programs punt all these frames.
 pub fn has_snap(frame: &[u8]) -> bool {
     let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
     let is_tag = |at: &usize| matches!(word(*at), Some(0x8100 | 0x88a8 | 0x9100));

@@ -40,7 +40,7 @@ pub struct Lab {
     pub switch: Switch,
     ends: Vec<(Wire, PacketSocket)>,
     buffer: PacketBuf,
-    /// Removed last.
+    /// The last field, so that the namespaces are removed last.
     pub hosts: [TestHost; 2],
 }
 
@@ -92,7 +92,7 @@ impl Lab {
         end.send(packet).unwrap_or_else(|error| panic!("{error}: {packet:?}"));
     }
 
-    /// Feeds what leaves by the uplink back to it, as if another host had sent it.
+    /// Loops frames that leave by the uplink back to it, as if another host had sent them.
     pub fn loop_uplink(&self) {
         let [inside, _] = &self.hosts;
         let peer = LinkSpec::new("loop1").mtu(MTU).up();
@@ -105,7 +105,7 @@ impl Lab {
         inside.run(|| attach(uplink, peer));
     }
 
-    /// The next frame that leaves anywhere, with its tags.
+    /// The next frame that leaves by any of the wires, with its tags.
     pub fn receive(&mut self, patience: Duration) -> Option<(Wire, PacketBuf)> {
         let deadline = Instant::now() + patience;
         while Instant::now() < deadline {
@@ -129,7 +129,7 @@ pub fn attach(program: BorrowedFd<'_>, index: u32) {
     hook.create().and_then(|mut hook| hook.attach()).expect("the program can be attached");
 }
 
-/// The part of a frame that has to be equal.
+/// The properties of a frame that tests compare.
 pub fn comparable(packet: &PacketBuf) -> (Vec<u8>, Option<packet::Gso>) {
     let mut packet = packet.clone();
     let gso = packet.offload.gso;

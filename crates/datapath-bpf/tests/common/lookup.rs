@@ -17,8 +17,8 @@ mod generated {
 /// Factors of the hash: one for each word of a key, and two more.
 pub const FACTORS: usize = size_of::<generated::types::weft_key>() / 8 + 2;
 
-/// A list that programs execute, so that they cache its megaflows. It does not exist: the lookup
-/// programs execute nothing.
+/// An action list other than "punt", so that programs cache its megaflows. The list does not exist,
+/// because the lookup programs execute no actions.
 pub const EXECUTED: ActionListNo = ActionListNo(1);
 
 /// The lookup programs, which stay loaded until the process ends.
@@ -35,7 +35,8 @@ impl Lookup {
         Self::load_with(sizes, FlowTableSizes::hash_factors())
     }
 
-    /// With all megaflows in one hash chain, and all keys in one cache entry.
+    /// Loads the programs so that all megaflows are in one hash chain, and all keys in one cache
+    /// entry.
     pub fn load_in_one_chain(sizes: FlowTableSizes) -> Self {
         Self::load_with(sizes, [0; FACTORS])
     }

@@ -17,13 +17,14 @@ const TEB: u16 = 0x6558;
 const UDP: u8 = 17;
 const GRE: u8 = 47;
 
-/// A random packet for one of the tunnels, or nearly.
+/// A random packet that is valid for one of the tunnels, or differs from such a packet in a few
+/// fields.
 pub fn packet(random: &mut Random, tunnels: &[Tunnel]) -> Vec<u8> {
     let tunnel = random.pick(tunnels);
     let mut carried = tunnel_header(random, &tunnel);
     carried.extend(inner(random));
     if random.once_in(14) {
-        // All lengths before the cut agree with it.
+        // The lengths in the headers are computed afterwards, so they agree with the cut.
         carried.truncate(random.below(carried.len().min(90)));
     }
     let is_udp = tunnel.spec.tunnel.carrier() == Carrier::Udp;
@@ -186,7 +187,7 @@ fn geneve_options(random: &mut Random) -> Vec<u8> {
     options
 }
 
-/// A GRE header with room for the checksum, if it has one.
+/// A GRE header. If it has a checksum, that is 0 until [`fill_gre_checksum`] computes it.
 fn gre(random: &mut Random, is_keyed: bool) -> Vec<u8> {
     const CHECKSUM: u16 = 0x8000;
     const KEY: u16 = 0x2000;
@@ -197,7 +198,7 @@ fn gre(random: &mut Random, is_keyed: bool) -> Vec<u8> {
         _ => usual,
     };
     if random.once_in(24) {
-        // Routing, reserved bits, version.
+        // Sets random bits among routing, reserved bits and version.
         flags ^= random.word() as u16 & 0x4fff;
     }
     let mut header = flags.to_be_bytes().to_vec();

@@ -1,9 +1,9 @@
-//! The reference executor's result for a frame.
+//! Executes actions on a frame with [`flow::execute`], the reference for the programs.
 
 use flow::{Action, ActionOutput, DropReason, Encapsulated, EndpointTable, PortNo, execute};
 use packet::PacketBuf;
 
-/// Frames that leave, and drops.
+/// The result of executing actions: frames that leave, and drops.
 #[derive(Default)]
 pub struct Leaves {
     /// Frames with their port; `None` is the underlay.

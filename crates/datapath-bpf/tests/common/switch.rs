@@ -90,13 +90,13 @@ impl Switch {
         Self::load_for(1024)
     }
 
-    /// With this many end points.
+    /// Loads the programs with maps for this many end points.
     pub fn load_for(room: u32) -> Self {
         Self::load_with(room, FlowTableSizes::hash_factors())
     }
 
-    /// With all senders in one hash chain, and all keys in one cache entry. A chain holds
-    /// `WEFT_MAX_SOURCES` senders.
+    /// Loads the programs so that all senders are in one hash chain, and all keys in one cache
+    /// entry. A chain holds `WEFT_MAX_SOURCES` senders.
     pub fn load_in_one_chain() -> Self {
         Self::load_with(abi::WEFT_MAX_SOURCES, [0; FACTORS])
     }
@@ -153,7 +153,7 @@ impl Switch {
         told.expect("can be written");
     }
 
-    /// All devices are the loopback device.
+    /// Adds all ports, with the loopback device as the device of each.
     fn put_ports(&self) {
         self.set_device(1, Self::VIF);
         self.set_port(Self::VIF, 1, 0, 0);
@@ -169,7 +169,7 @@ impl Switch {
         self.update("weft_devices", place, &Bytes::new().u32(ifindex).u32(port.0));
     }
 
-    /// `mac` as in a key; `flags` as in `struct weft_port`.
+    /// Writes the map entry of a port. `mac` is as in a key, `flags` as in `struct weft_port`.
     pub fn set_port(&self, port: PortNo, ifindex: u32, flags: u32, mac: u64) {
         let bytes = Bytes::new().u32(ifindex).u32(flags).u32(Self::MAX_LEN).u32(0).u64(mac);
         self.update("weft_ports", port.0, &bytes);
@@ -256,7 +256,8 @@ impl Switch {
         for first in (first..first + count).step_by(ROW as usize) {
             let numbers: Vec<u32> = (first..(first + ROW).min(map.max_entries())).collect();
             let keys: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-            // Copied as a whole: byte by byte, that would be the longest part in the machine.
+            // Repeats the entry as a whole: field by field, this would dominate the test's run time
+            // in the virtual machine.
             let mut entries = like.repeat(numbers.len());
             for (entry, number) in entries.chunks_exact_mut(like.len()).zip(&numbers) {
                 entry[..4].copy_from_slice(&(0x0a00_0000 + number).to_be_bytes());
@@ -302,8 +303,8 @@ impl Switch {
         ran(&self.skel.progs.weft_uplink, frame)
     }
 
-    /// Takes the key out of the only cache entry; see [`Switch::load_in_one_chain`]. A program has
-    /// put it there if it found a megaflow that punts nothing.
+    /// Removes and returns the key in the only cache entry; see [`Switch::load_in_one_chain`]. A
+    /// program has written it there if it found a megaflow whose packets are not punted.
     pub fn take_cached_key(&self) -> Option<KernelKey> {
         const WORDS: usize = size_of::<types::weft_key>() / 8;
         let (map, first) = (self.map("weft_cache"), 0_u32.to_ne_bytes());
@@ -321,7 +322,7 @@ impl Switch {
         Some(KernelKey::from_words(words))
     }
 
-    /// Ends the time in which packets of a megaflow follow a punted one.
+    /// Ends the time in which packets of a megaflow are punted because an earlier one was.
     pub fn unpin(&self, flow: FlowNo) {
         let (map, key) = (self.map("weft_flows"), flow.0.to_ne_bytes());
         let mut entry = map.lookup(&key, MapFlags::ANY).expect("can be read").expect("is there");

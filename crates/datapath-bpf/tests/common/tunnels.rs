@@ -23,7 +23,7 @@ pub struct Tunnel {
     pub remote: IpAddr,
 }
 
-/// Options with everything inherited that can be.
+/// Options of a tunnel type: a fixed TTL, and DSCP inherited from the inner packet.
 pub fn spec(tunnel: TunnelType) -> TunnelSpec {
     TunnelSpec {
         tunnel,
@@ -110,7 +110,7 @@ pub fn next_hop() -> NextHop {
 }
 
 impl Tunnel {
-    /// A random key that its header can carry.
+    /// A random key that the tunnel's header can carry.
     pub fn key(&self, random: &mut Random) -> TunnelKey {
         let descriptor = self.spec.tunnel.descriptor();
         let is_keyed = self.spec.key || !self.spec.tunnel.has_option(OptionKind::Key);
@@ -143,8 +143,8 @@ pub fn outer(tunnel: &Tunnel, inner: &[u8], key: &TunnelKey) -> Vec<u8> {
     leaves.frames.first().expect("it leaves").1.to_vec()
 }
 
-/// The tunnel part of the key of such a packet. A UDP socket reports neither TTL nor "don't
-/// fragment".
+/// The tunnel part of the key of a packet that [`outer`] returned. A UDP socket reports neither TTL
+/// nor "don't fragment".
 pub fn info(tunnel: &Tunnel, outer: &[u8], key: &TunnelKey) -> TunnelInfo {
     let is_v4 = outer[14] >> 4 == 4;
     let (tos, ttl) =
@@ -165,7 +165,7 @@ pub fn info(tunnel: &Tunnel, outer: &[u8], key: &TunnelKey) -> TunnelInfo {
     info
 }
 
-/// A frame as the other end of a tunnel sends it, and its key here.
+/// A frame as the other end of a tunnel sends it, and its key on arrival at this host.
 pub fn arrival(tunnel: &Tunnel, inner: &[u8], key: &TunnelKey) -> (Vec<u8>, FlowKey) {
     let outer = outer(tunnel, inner, key);
     let info = info(tunnel, &outer, key);
