@@ -24,8 +24,7 @@ use wire::EtherType;
 /// The default underlay MTU: that of Ethernet.
 const DEFAULT_UNDERLAY_MTU: u16 = 1500;
 
-/// Nearly all paths have this MTU, because IPv6 requires it. weft believes no report of a lower
-/// one.
+/// Nearly all paths have this MTU, because IPv6 requires it. weft ignores reports of a lower one.
 const DEFAULT_LEAST_PATH_MTU: u16 = 1280;
 
 /// The minimum MTU of IPv6 (RFC 8200 section 5).
@@ -127,7 +126,8 @@ fn finish(switch: SwitchDraft, mtu: u16, is_routed: bool, line: FileLine) -> Opt
     let segment = switch.segment?.value;
     let arp_responder = match switch.arp_responder {
         Setting::Given(given) => given,
-        // Nobody needs to flood requests to ports whose addresses are all known.
+        // Routed switches and pools have ports with known addresses, so requests need not be
+        // flooded.
         Setting::Default | Setting::Wrong => {
             is_routed || switch.ports.iter().any(|port| port.pool.is_some())
         }
@@ -265,8 +265,9 @@ fn distinct_ports(
     }
 }
 
-/// Types that IP protocol 47 carries have no ports, and GRE and NVGRE packets look the same: the
-/// receiver tells the type by the sender. So two hosts have end points of one such type only.
+/// Tunnel types over IP protocol 47 have no ports, and GRE and NVGRE packets look the same: the
+/// receiver identifies the type by the sender. So two hosts may have end points of only one such
+/// type.
 fn distinct_senders(
     report: &mut ProblemCollector<'_>,
     hosts: &[HostDraft],
@@ -318,12 +319,12 @@ fn distinct_senders(
 #[derive(Clone, Copy)]
 struct UnderlayNeed<'a> {
     switch: &'a SwitchDraft,
-    /// The host has ports or a router on the switch. Otherwise logical routers lead there from one
-    /// of its switches.
+    /// The host has ports or a router on the switch. Otherwise the host reaches the switch from one
+    /// of its own switches through logical routers.
     is_own: bool,
 }
 
-/// For each host, why it needs an underlay address, if it does.
+/// For each host that needs an underlay address, the reason.
 fn needs_underlay<'a>(
     hosts: &[HostDraft],
     (switches, own): (&'a [SwitchDraft], &[BTreeSet<usize>]),
@@ -418,8 +419,8 @@ fn given_family(
     }
 }
 
-/// The address family that all hosts that need one have, IPv4 before IPv6. Reports it when there is
-/// none.
+/// The address family in which all hosts that need an underlay address have one; IPv4 is preferred.
+/// Reports an error if there is no such family.
 fn default_family(
     report: &mut ProblemCollector<'_>,
     hosts: &[HostDraft],

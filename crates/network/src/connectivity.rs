@@ -1,4 +1,4 @@
-//! Connectivity: which logical switches reach each other over logical routers.
+//! Connectivity: which logical switches reach each other through logical routers.
 
 /// The connected parts of a network (union-find).
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub(crate) struct Connectivity {
 }
 
 impl Connectivity {
-    /// No links.
+    /// The connectivity before any links are added.
     pub(crate) fn new(switches: usize, routers: usize) -> Self {
         Self { toward: (0..switches + routers).collect(), switches }
     }

@@ -1,9 +1,9 @@
-//! Health checks of backends: who sends them, from which addresses, and how answers return.
+//! Health checks of backends: their senders, their addresses, and the path of the replies.
 //!
 //! Each host checks the backends of the load balancers in its program, those on other hosts
-//! included. A check leaves from a logical port of its host, which has no device. All hosts have
-//! one source address in a network, so a backend sends its answers to one MAC address, which is
-//! `0a:57:45:46:00:00`. The destination port of an answer says which host has asked.
+//! included. A check leaves from a logical port of its host, which has no device. All hosts use the
+//! same source address in a network, so a backend sends its replies to one MAC address,
+//! `0a:57:45:46:00:00`. The destination port of a reply identifies the host that sent the check.
 
 use crate::logical::{DatapathKeys, LogicalPort};
 use crate::placement::hosts_on_switches;
@@ -14,17 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use wire::MacAddr;
 
-/// Hosts have a range of source ports each.
+/// The most hosts. Each has its own range of source ports.
 pub(crate) const MAX_HOSTS: usize = 512;
 /// Source ports of a host, a power of two.
 const PORTS_OF_HOST: u16 = 64;
-/// The first source port of the first host.
+/// The first source port of the first host's range.
 const FIRST_PORT: u16 = 0x8000;
 /// The port key of the first host's logical port. It appears in no tunnel.
 const FIRST_KEY: u16 = 40_000;
-/// The datapath port of checks in the first switch. The datapath has no such port.
+/// The datapath port by which checks in the first switch enter the program. No device has it.
 const FIRST_ENTRY: u32 = 0xfffe_0000;
-/// Switches whose guests can be checked.
+/// The most switches whose guests can be checked.
 pub(crate) const MAX_SWITCHES: usize = 0xff00;
 const PREFIX: [u8; 4] = [0x0a, 0x57, 0x45, 0x46];
 
@@ -62,7 +62,7 @@ pub(crate) fn entry(switch: usize) -> PortNo {
     PortNo(FIRST_ENTRY + switch as u32)
 }
 
-/// The match for TCP destination ports of answers to a host.
+/// The match for TCP destination ports of replies to a host.
 pub(crate) fn is_answer_to(host: HostIndex) -> String {
     let bits = PORTS_OF_HOST.trailing_zeros();
     format!("tcp.dst[{bits}..15] == {}", (FIRST_PORT >> bits) + host.value() as u16)
@@ -112,14 +112,14 @@ pub struct BackendCheck {
     pub port: String,
     /// The backend is on this host.
     pub is_local: bool,
-    /// The datapath port by which probes enter the program. The datapath has no such port.
+    /// The datapath port by which probes enter the program. No device has this port.
     pub entry: PortNo,
-    /// What to do. Its `arrival` is 0.
+    /// The check itself. Its `arrival` is 0.
     pub check: Check,
 }
 
 impl Network {
-    /// The checks that a host makes.
+    /// The checks that a host sends.
     pub fn backend_checks(&self, host: HostIndex) -> Vec<BackendCheck> {
         let connectivity = self.connectivity();
         let on_switches = hosts_on_switches(self);

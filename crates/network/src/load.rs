@@ -9,7 +9,7 @@ use toml::de::DeTable;
 /// Larger files are refused. The largest network of 32,767 ports in one switch takes about 8 MB.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Reads a network file without checking it. Errors name it like `path`.
+/// Reads a network file without checking it. Errors show `path` as its name.
 ///
 /// # Errors
 /// [`Errors`] when it cannot be read, is not a regular file, or is larger than 256 MiB.
@@ -35,15 +35,15 @@ pub fn read_file(path: &Path) -> Result<Vec<u8>, Errors> {
     Ok(bytes)
 }
 
-/// Whether two network files say the same. Comments, spaces and the order of keys do not count.
-/// Files that are not TOML differ.
+/// Whether two network files have the same content. Comments, spaces and the order of keys are
+/// ignored. Files that are not TOML differ.
 pub fn says_the_same(one: &[u8], other: &[u8]) -> bool {
     let table = |bytes| toml::from_str::<toml::Table>(str::from_utf8(bytes).ok()?).ok();
     table(one).is_some_and(|one| table(other) == Some(one))
 }
 
 impl Network {
-    /// Reads and checks a file. Errors name it like `path`.
+    /// Reads and checks a file. Errors show `path` as its name.
     ///
     /// # Errors
     /// As [`read_file`] and [`Network::parse_bytes`].

@@ -161,20 +161,20 @@ impl Network {
         self.underlay_mtu
     }
 
-    /// The least path MTU that weft believes if a router reports it, in bytes of IP packet: 576 to
-    /// the MTU of the underlay, with IPv6 at least 1280.
+    /// The least path MTU that weft accepts in a router's report, in bytes of IP packet: 576 to the
+    /// MTU of the underlay, with IPv6 at least 1280.
     pub const fn least_path_mtu(&self) -> u16 {
         self.least_path_mtu
     }
 
-    /// Whether hosts look with probes for paths on which long packets vanish. All hosts should run
-    /// weft: others count the probes as packets of an unknown tunnel key.
+    /// Whether hosts send probes to detect paths that lose long packets. All hosts should run weft:
+    /// other switches count the probes as packets with an unknown tunnel key.
     pub const fn path_probes(&self) -> bool {
         self.path_probes
     }
 
-    /// How much each port may have waiting that eBPF programs have punted to the user datapath, 128
-    /// to 4,096; `None` for the default.
+    /// The limit of each port's packets that eBPF programs have punted and the user datapath has
+    /// not read, in units of up to 8 KiB or 16 segments: 128 to 4,096; `None` for the default.
     pub const fn punt_limit(&self) -> Option<u32> {
         self.punt_limit
     }
@@ -403,7 +403,7 @@ pub struct Port {
     pub pool: Option<Arc<str>>,
     /// Its port security; `None` for no restriction.
     pub security: Option<PortSecurity>,
-    /// What it may send although other guests may not.
+    /// Control messages that it may send although other guests may not.
     pub trusted: Trust,
     /// Other MAC addresses behind it are learned, and it receives unknown unicast (OVN's address
     /// "unknown").

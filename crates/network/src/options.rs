@@ -49,8 +49,7 @@ impl fmt::Display for UnderlayFamily {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TunnelOptions {
     settings: [TunnelSettings; TunnelType::ALL.len()],
-    /// Whether the maximum segment size of guests' TCP connections is lowered to what their
-    /// tunnels carry.
+    /// Whether the maximum segment size of guests' TCP connections is lowered to fit their tunnels.
     pub clamp_mss: bool,
 }
 
@@ -88,7 +87,7 @@ pub const fn overhead_bytes(
 }
 
 /// Limits and timeouts of tracked connections where `[connections]` does not set them. One port may
-/// open half of all connections, so that no guest can take the whole table.
+/// open half of all connections, so that no guest can use up the whole table.
 pub fn default_connections() -> conntrack::Config {
     let limits = conntrack::Limits { per_port: 500_000, ..Default::default() };
     conntrack::Config { limits, adaptive: true, ..Default::default() }

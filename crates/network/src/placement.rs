@@ -1,5 +1,5 @@
-//! [`Placement`]: where logical ports are, as seen from one host. It is the physical part of a
-//! network; the logical flows are the same on every host.
+//! [`Placement`]: the locations of logical ports, as seen from one host. It is the physical part of
+//! a network; the logical flows are the same on every host.
 
 use crate::health;
 use crate::logical::{DatapathKeys, LogicalPort};
@@ -18,7 +18,7 @@ pub enum RemoteEnd {
     Group(IpAddr),
 }
 
-/// Where logical ports are, and which logical port a packet of a datapath port belongs to.
+/// The locations of logical ports, and the logical port of packets from each datapath port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Placement {
     /// The logical datapaths that packets of this host's guests can reach; the program needs no
@@ -308,7 +308,8 @@ impl<'n> PlacementBuilder<'n> {
         }
     }
 
-    /// Adds how frames of the switch from other hosts are recognised.
+    /// Adds the tunnel key or VLAN tags by which frames of the switch from other hosts are
+    /// recognised.
     fn add_wire(&mut self, index: usize, switch: &LogicalSwitch) {
         let datapath = self.key(index);
         let tunnel = switch.tunnel;

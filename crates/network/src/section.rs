@@ -116,7 +116,7 @@ pub(crate) struct Field<'a, 't> {
 }
 
 impl<'a, 't> Field<'a, 't> {
-    /// The same field with another example.
+    /// Replaces the example in the messages about a field.
     pub(crate) fn with_example(self, example: &'static str) -> Self {
         Self { example, ..self }
     }

@@ -1,7 +1,7 @@
 //! Maps a position in the value of a TOML string to a position in the file.
 
 /// The byte offset in `text` of byte `offset` in the value of the string whose quote is at `at`.
-/// Past the value it is the end of the string.
+/// For an `offset` past the value it is the end of the string.
 pub(crate) fn inside_string(text: &str, at: usize, offset: usize) -> usize {
     let Some(string) = text.get(at..) else { return at };
     let (opening, escapes) = if string.starts_with("\"\"\"") {
@@ -34,7 +34,8 @@ pub(crate) fn inside_string(text: &str, at: usize, offset: usize) -> usize {
     at + place
 }
 
-/// The length of an escape sequence at the start of `text`, and of what it stands for.
+/// The lengths of an escape sequence at the start of `text` and of the character that it
+/// represents.
 fn escape(text: &str) -> (usize, usize) {
     let hex_digits = match text.as_bytes().get(1) {
         Some(b'x') => 2,

@@ -1,4 +1,4 @@
-//! Valid files: the resulting model, and that the files shown to users are valid.
+//! Tests valid files: the resulting model, and that the files in the documentation are valid.
 
 use network::{
     DatapathKey, Device, Dscp, IpNet, LogicalSwitch, Network, PortKey, RouterLink, Segment, Ttl,
@@ -115,7 +115,7 @@ fn manual_has_the_options_of_every_tunnel_type() {
         assert!(manual.contains(&format!("`\"{tunnel}\"`")), "{tunnel}");
         for option in tunnel.descriptor().options {
             let begin = format!("| `{}` | ", option.name);
-            // A switch may have some of these keys, too: those rows are above.
+            // The table of switches has some of these keys too, in rows above.
             let row = manual.lines().rfind(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("{tunnel}: {option:?}"));
             assert!(row.contains(&format!("`{tunnel}`")), "{tunnel}: {row}");
@@ -335,8 +335,8 @@ fn underlay_address_is_not_needed_when_no_tunnel_ends_at_the_host() {
     assert_eq!(network.hosts()[0].underlay(network.underlay_family()), None);
 }
 
-/// The same MAC and IP address in two switches; a device name on two hosts, in two namespaces, and
-/// equal to the uplink of another host.
+/// Tests the same MAC and IP address in two switches, and a device name that occurs on two hosts,
+/// in two namespaces, and as the uplink of another host.
 #[test]
 fn same_name_is_accepted_when_the_place_differs() {
     let blue = port("a", "h1", 1, "tap = \"tap0\"") + &port("b", "h2", 2, "tap = \"tap0\"");
@@ -448,7 +448,8 @@ fn routed_example_is_valid_and_complete() {
     assert_eq!(network.address_sets()["admins"][0].to_string(), "10.0.9.10");
 }
 
-/// Every prefix of a valid file, and the file with each byte replaced: an answer, never a panic.
+/// Tests every prefix of a valid file, and the file with each byte replaced: they must give a
+/// network or errors, and never a panic.
 #[test]
 fn damaged_file_gives_errors_and_no_panic() {
     let text = std::fs::read_to_string(root().join("examples/geneve.toml")).unwrap();

@@ -1,4 +1,4 @@
-//! Networks of switches alone: the compiled program must do with every frame what a MAC address
+//! Tests networks without routers: the compiled program must treat every frame as a MAC address
 //! table does.
 
 use crate::support::Net;
@@ -51,7 +51,7 @@ fn table(net: &Net, tunnel: TunnelType) -> MacTable {
                 Some(PortLocation::Local(number)) => PortPlace::Local(*number),
                 Some(PortLocation::Remote { endpoint, .. }) => PortPlace::Remote(*endpoint),
                 Some(PortLocation::Tagged { .. }) => PortPlace::Uplink,
-                // A switch that does not reach this host.
+                // The switch has no ports on this host.
                 _ => continue,
             };
             table.add_port(place, port.key, port.mac, at);
@@ -71,8 +71,8 @@ fn link(net: &Net, switch: &LogicalSwitch, tunnel: TunnelType) -> SwitchLink {
     }
 }
 
-/// Every way in which a frame can enter, for the table and for the program. Tunnel packets come
-/// from the port `sender` of another host.
+/// All ingress ports and tunnels of a frame, in the forms for the table and for the program. Tunnel
+/// packets come from the port `sender` of another host.
 fn ways_in(net: &Net, tunnel: TunnelType, sender: u16) -> Vec<(Ingress, FlowKey)> {
     let key_from = |port: PortNo| {
         let mut key = FlowKey::default();

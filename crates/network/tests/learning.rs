@@ -1,5 +1,5 @@
-//! MAC addresses that the file does not list: what is learned from which frames, and where frames
-//! go.
+//! Tests MAC addresses that the file does not list: which frames teach which addresses, and where
+//! frames for them are sent.
 
 use crate::support::Net;
 use flow::{DatapathKey, Field, FlowKey, PortKey, TunnelType};
@@ -32,7 +32,7 @@ fn text(tunnel: TunnelType) -> String {
     text
 }
 
-/// The first end point number of the tunnel type in [`Net::on`].
+/// The tunnel type whose end points have the numbers 100 plus the index of the host in [`Net::on`].
 const GENEVE: TunnelType = TunnelType::Geneve;
 const TO_A: &str =
     "eth.src == 02:00:00:00:00:99 && eth.dst == 02:00:00:00:00:01 && eth.type == 0x1234";
@@ -189,7 +189,8 @@ fn remote_frame_teaches_its_host_when_the_tunnel_carries_no_ports() {
         // On that host the port is known.
         let (state, enter) = (tables_with(event(&there, key(3))), from(tunnel, &there, 1, None));
         assert_eq!(there.receive_knowing(FROM_A, enter, &state), "output(2)", "{tunnel}");
-        // A station that moved to another host gets nothing from here: the sender has to learn.
+        // The host does not forward frames to a station that moved to another host: the sending
+        // host has to learn its new location.
         let third = LogicalPort::of_host(there.network.hosts()[2].index).unwrap();
         let (state, enter) = (tables_with(event(&there, third)), from(tunnel, &there, 1, None));
         assert_eq!(there.receive_knowing(FROM_A, enter, &state), "drop(hairpin)", "{tunnel}");
@@ -221,7 +222,7 @@ fn frame_to_an_address_behind_its_own_port_is_not_sent_back() {
     assert_eq!(net.send_knowing("c", &between, &state), "output(1)");
 }
 
-/// Nobody can redirect a router's frames by sending from its address.
+/// A guest cannot attract a router's frames by sending from the router's MAC address.
 #[test]
 fn address_of_a_router_is_not_learned() {
     let text = text(GENEVE)

@@ -1,4 +1,5 @@
-//! What logical flows do with packets: compiled, loaded, translated, and shown as actions.
+//! Tests logical flows with packets: the flows are compiled, loaded and translated, and the
+//! resulting actions compared.
 //!
 //! The cases are in `logical/*.txt`: a title after `==`, then lines `guest: packet`, each followed
 //! by a line `=> actions`.
@@ -138,7 +139,8 @@ fn packet_takes_one_tunnel_because_routers_are_on_every_host() {
     assert_eq!(received, "output(2)");
 }
 
-/// The ACL applies to packets to the port: the receiver's host decides, and the reply goes back.
+/// The ACL is for packets to the port, so the receiver's host applies it, and sends the rejection
+/// back through the tunnel.
 #[test]
 fn rejection_returns_through_the_tunnel_when_the_sender_is_on_another_host() {
     let sent = Net::on("h1", ROUTED).send("web1", TCP_22);
@@ -153,8 +155,8 @@ fn rejection_returns_through_the_tunnel_when_the_sender_is_on_another_host() {
     );
 }
 
-/// VXLAN carries no logical ports: the receiver's host looks up the destination again, and nothing
-/// else.
+/// VXLAN carries no logical ports, so the receiver's host looks up the destination again, but does
+/// not apply the ACLs again.
 #[test]
 fn from_port_acls_apply_once_when_the_tunnel_carries_no_ports() {
     let text = ROUTED.replace("\"geneve\"", "\"vxlan\"").replace(
@@ -187,7 +189,7 @@ fn sender_gets_a_reply_when_its_packet_is_rejected() {
     let sent = net.send("web2", packet);
     assert!(sent.starts_with("icmp4(") && sent.ends_with("output(2))"), "{sent}");
     assert!(sent.contains("set(ip4_dst=10.0.1.11)"), "{sent}");
-    // A packet through the router is not from a guest of the switch.
+    // The ACL does not apply to a packet from the router, which is not a guest of the switch.
     let routed = "eth.src == 02:00:00:00:09:0a && eth.dst == 02:00:00:00:09:01 && \
                   ip4.src == 10.0.9.10 && ip4.dst == 10.0.1.11 && ip.ttl == 64 && udp.dst == 53";
     assert!(net.send("ops1", routed).ends_with("output(2)"));
@@ -270,7 +272,7 @@ fn datapath_ports_are_numbered_as_planned() {
     assert_eq!((whole.port("web1"), whole.port("ops1")), (PortNo(1), PortNo(4)));
 }
 
-/// A part of the network that cannot reach this host is not in its program.
+/// The program of a host leaves out parts of the network that cannot reach this host.
 #[test]
 fn program_holds_only_what_the_host_can_reach() {
     let text = ROUTED.replace("host = \"h1\"", "host = \"h2\"").replace(
@@ -348,14 +350,14 @@ addresses = [\"10.0.2.1/24\"]
     };
     let routed = format!("{text}{router}");
     for host in ["h1", "h2"] {
-        // Routed packets of the other host arrive in this switch's tunnel; this host's leave in the
-        // other's.
+        // Routed packets of the other host arrive in the tunnel of this host's switch, and routed
+        // packets of this host leave in the tunnel of the other host's switch.
         assert_eq!(wanted(&routed, host), ["geneve", "stt"], "{host}");
         assert_eq!(wanted(text, host), [""; 0], "{host}");
     }
 }
 
-/// Guests `a` and `b`: anyone may open connections to `b`, and nobody to `a`.
+/// Guests `a` and `b`: every guest may open connections to `b`, and none to `a`.
 const STATEFUL: &str = "tunnel = \"geneve\"\n\
     [[host]]\nname = \"h1\"\nuplink = \"e\"\nunderlay = [\"192.0.2.1\"]\n\
     [[logical_switch]]\nname = \"blue\"\nvni = 5\nport = [\n\
@@ -381,13 +383,13 @@ fn stateful_switch_blocks_connections_that_its_acls_no_longer_allow() {
         net.send("b", &format!("{to_a} && ip4 && tcp.dst == 80")),
         "ct(commit,mark=0x1/0x1,zone=1,nat),drop(flow_drop)"
     );
-    // Not tracked: other protocols than IP, and what an entry excepts.
+    // Not tracked: protocols other than IP, and packets that a stateless ACL allows.
     assert_eq!(net.send("b", &format!("{to_a} && eth.type == 0x88cc")), "output(1)");
     assert_eq!(net.send("b", &format!("{to_a} && arp")), "output(1)");
     assert_eq!(net.send("b", &format!("{to_a} && ip4 && udp.dst == 53")), "output(1)");
 }
 
-/// The actions of the flow with this beginning of its stage and match.
+/// The actions of the flows whose stage and match begin with these texts.
 fn actions_of(network: &Network, stage: &str, condition: &str) -> Vec<String> {
     let flows = logical_flows(network).flows;
     let found = flows
@@ -419,7 +421,8 @@ fn backends_get_no_new_connections_while_they_are_offline() {
     };
     network.set_offline(&offline("web", &backends[..1]));
     assert_eq!(choices(&network), chosen("10.0.1.12:8080"));
-    // Clients do not keep a backend that is offline, but replies are still recognized.
+    // Affinity does not send clients to a backend that is offline, but its replies are still
+    // recognized.
     let some = logical_flows(&network);
     let keeps = |flow: &&network::LogicalFlow| flow.condition.starts_with("reg9[6] == 1");
     assert!(some.flows.iter().filter(keeps).all(|flow| !flow.actions.contains("10.0.1.11")));

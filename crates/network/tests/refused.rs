@@ -1,4 +1,4 @@
-//! Every error that the checks report, with its exact text.
+//! Tests every error that the checks report, with its exact text.
 //!
 //! The cases are in `refused/*.txt`: a title after `==`, a network file, `=>`, and *all* messages
 //! about it, so that consequential errors would show. `@hosts` stands for two hosts, and `@ports`

@@ -106,7 +106,8 @@ impl Guests<'_> {
         })
     }
 
-    /// Nobody in the switch has the source address, or a MAC address like those of checks.
+    /// Checks that no port of the switch has the source address of health checks, or one of their
+    /// MAC addresses.
     fn check_source(
         &self,
         report: &mut ProblemCollector<'_>,
@@ -139,7 +140,7 @@ impl Guests<'_> {
     }
 }
 
-/// What is sent to backends of this protocol.
+/// The kind of check for backends of this protocol.
 fn kind(
     report: &mut ProblemCollector<'_>,
     health: &HealthDraft,

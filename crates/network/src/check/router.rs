@@ -294,8 +294,7 @@ impl<'d> RouterChecker<'d> {
     }
 }
 
-/// Checks the source that a router gives to connections. `None` if it is wrong, which has been
-/// reported.
+/// Checks the forced SNAT address of a router. `None` if it is wrong, which has been reported.
 fn force_snat(
     report: &mut ProblemCollector<'_>,
     router: &RouterDraft,

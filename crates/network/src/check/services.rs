@@ -98,7 +98,8 @@ fn is_of_family(
     other.is_none()
 }
 
-/// Clients must send packets for the virtual address to a router: nobody answers ARP for it.
+/// Checks that clients send packets for the virtual address to a router, because their switch does
+/// not answer ARP for it.
 fn is_outside(
     report: &mut ProblemCollector<'_>,
     vip: Located<SocketAddr>,
@@ -120,8 +121,8 @@ fn is_outside(
     inside.is_none()
 }
 
-/// Checks the routers of load balancers: each has a home host, and answers for virtual addresses in
-/// its networks, which therefore belong to no guest there.
+/// Checks the routers of load balancers. Each must have a home host. It answers ARP for virtual
+/// addresses in its networks, so no guest there may have such an address.
 pub(super) fn balancing_routers(
     report: &mut ProblemCollector<'_>,
     drafts: &[LoadBalancerDraft],
@@ -223,7 +224,8 @@ pub(super) fn nats(
     finished.into_iter().collect()
 }
 
-/// Connections are tracked on one host, so all packets of a connection must pass that host.
+/// Checks that a router has a home host. Connections are tracked on one host, so all packets of a
+/// connection must pass that host.
 pub(super) fn has_home(
     report: &mut ProblemCollector<'_>,
     (at, does): (usize, &str),
@@ -242,8 +244,8 @@ pub(super) fn has_home(
     true
 }
 
-/// A router with a home host is linked to switches only: the other hosts reach it through the
-/// tunnels of these switches.
+/// Checks that a router with a home host is linked to switches only, because the other hosts reach
+/// it through the tunnels of these switches.
 pub(super) fn home_links(report: &mut ProblemCollector<'_>, routers: &[RouterDraft]) {
     for router in routers {
         let Setting::Given(_) = router.home else { continue };

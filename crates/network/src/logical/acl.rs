@@ -8,7 +8,8 @@ use lflow::expr;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Added to the priority of an ACL, as in OVN. Lower priorities are the pipeline's own.
+/// Added to the priority of an ACL, as in OVN. Lower priorities are for the other flows of the
+/// stage.
 pub(super) const OFFSET: u16 = 1000;
 
 /// A priority above all ACLs.
@@ -57,7 +58,7 @@ pub(super) fn scopes<'n>(network: &'n Network, keys: &DatapathKeys) -> Vec<Scope
     network.acls().iter().map(|acl| (acl, switches_of(acl))).collect()
 }
 
-/// The switches by what their ACLs need.
+/// Switches, grouped by the stages that their ACLs and load balancers need.
 pub(super) struct AclSwitches {
     /// Those with an ACL that allows related packets, or with a load balancer.
     pub(super) stateful: Arc<[DatapathKey]>,
@@ -165,7 +166,8 @@ fn exempt_routers(
                 flows.add(&datapath, untracked, condition.as_str(), "next;", port.line);
             }
             if switches.balanced.contains(&key) {
-                // The zone of the client means nothing behind the router.
+                // The connection tracking zone of the client's port must not be used behind the
+                // router.
                 let is_out = side == "outport" && !switches.related.contains(&key);
                 let actions = if is_out { "ct_clear; next;" } else { "next;" };
                 let untracked = (pre_lb, stateful::UNTRACKED);

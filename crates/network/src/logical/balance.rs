@@ -1,9 +1,10 @@
-//! Logical flows of load balancers in the switches of their clients, as ovn-northd(8) has them.
+//! Logical flows of load balancers in the switches of their clients, like those of ovn-northd(8).
 //! Those in routers are in `router/balance.rs`.
 //!
-//! The switch of a client translates the destination of a new connection to a backend. The zone of
-//! the client's port remembers it. A client that is a backend itself may get itself as the backend:
-//! such a packet is sent back with the virtual address as its source.
+//! The switch of a client translates the destination of a new connection to a backend. The
+//! connection tracker stores the choice in the zone of the client's port. A client that is a
+//! backend may be assigned to itself. Such a *hairpin* packet is sent back to it with the virtual
+//! address as its source.
 
 use super::acl::AclSwitches;
 use super::{DatapathKeys, FlowCollector, Stage, stateful};
@@ -13,7 +14,7 @@ use lflow::actions::Backend;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Packets that are never tracked.
+/// Matches of packets that are never tracked.
 const UNTRACKED: [&str; 3] =
     ["eth.mcast", "nd || nd_rs || nd_ra || mldv1 || mldv2", "reg0[16] == 1"];
 

@@ -1,25 +1,25 @@
-//! Logical flows of RA guard and DHCP guard: what only routers and DHCP servers send is dropped if
-//! it comes from another guest.
+//! Logical flows of RA guard and DHCP guard: they drop messages that only routers and DHCP servers
+//! may send if they come from another guest.
 //!
 //! `ls_in_apply_port_sec` sends these packets to the stage of their guard, and all others past both
 //! stages. So only the few packets that a guard has to check cost another lookup.
 //!
 //! # Hidden packets
 //!
-//! The flow key shows the upper layer behind VLAN tags, SNAP and IPv6 extension headers. Frames in
-//! which it cannot see that far have no key and are dropped: more tags or extension headers than
-//! the parser follows, and a first fragment without its whole header chain (RFC 7112, RFC 7113).
-//! So a guard sees the upper-layer header of each packet and of each first fragment. A receiver
-//! cannot reassemble the others, which have none, when the first is dropped. It must not accept a
-//! later fragment that overwrites a header of the first one either (RFC 5722). Some receivers do.
-//! This needs extension headers behind the fragment header, so such later fragments are dropped
-//! too.
+//! The flow key shows the upper layer behind VLAN tags, SNAP and IPv6 extension headers. Frames
+//! whose upper layer the parser cannot reach have no key and are dropped: those with more tags or
+//! extension headers than it follows, and first fragments without their whole header chain (RFC
+//! 7112, RFC 7113). So a guard sees the upper-layer header of each packet and of each first
+//! fragment. Later fragments have no such header. When the first fragment is dropped, a receiver
+//! cannot reassemble them. It must not accept a later fragment that overwrites a header of the
+//! first one either (RFC 5722), but some receivers do. Such an attack needs extension headers
+//! behind the fragment header, so later fragments with these are dropped too.
 //!
 //! # Masks
 //!
-//! Every guest's packets are checked here, so the conditions are chosen for few bits in the masks
-//! of megaflows. The conditions on the ports of UDP start with the destination. Most packets differ
-//! there in a short prefix, and their source port is not read.
+//! The guards check packets of all guests, so their conditions are chosen to add few bits to the
+//! masks of megaflows. The conditions on the ports of UDP start with the destination. Most packets
+//! differ there in a short prefix, and their source port is not read.
 
 use super::acl::AclSwitches;
 use super::{DatapathKeys, FlowCollector, Stage, next_to};
@@ -89,7 +89,7 @@ fn add_trusted_guests(
     }
 }
 
-/// Packets that a logical router forwards were checked on the switch that they come from.
+/// Exempts packets from logical routers, which were checked on the switch that they come from.
 fn add_routers(
     network: &Network,
     keys: &DatapathKeys,

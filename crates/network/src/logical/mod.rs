@@ -1,9 +1,9 @@
-//! Compiles a network to logical flows: what its switches and routers do, as text in OVN's
+//! Compiles a network to logical flows: the behaviour of its switches and routers, as text in OVN's
 //! language.
 //!
-//! The flows are the same on every host, and do not tell where a port is: that is
-//! [`Placement`](crate::Placement). Stages and registers are named like those of ovn-northd(8), as
-//! far as this network needs them:
+//! The flows are the same on every host. They do not contain the locations of ports, which are in
+//! [`Placement`](crate::Placement). Stages and registers have the names of ovn-northd(8). These
+//! registers are used:
 //!
 //! | register | use |
 //! |---|---|
@@ -104,9 +104,9 @@ pub struct LogicalPort {
 }
 
 impl LogicalPort {
-    /// The port of a `vlan` or `qinq` switch that stands for the uplink, on which other machines in
-    /// the VLAN hear broadcasts. On a learning switch, it also leads to MAC addresses that the file
-    /// does not list. Its key appears in no tunnel.
+    /// The port of a `vlan` or `qinq` switch that stands for the uplink, by which other machines in
+    /// the VLAN receive broadcasts. On a learning switch, it also leads to MAC addresses that the
+    /// file does not list. Its key appears in no tunnel.
     pub const WIRE: PortKey = match PortKey::new(u16::MAX) {
         Some(key) => key,
         None => PortKey::FLOOD,

@@ -35,9 +35,9 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
     }
 }
 
-/// Checks and their answers pass the access control lists, and are not tracked. No guest can use
-/// that: its frames with such a source are dropped. What a guest sends to such a destination goes
-/// to the hosts that check, or is dropped.
+/// Lets checks and their replies bypass access control lists and connection tracking. Guests cannot
+/// abuse this: frames that they send from the source address of checks are dropped, and frames that
+/// they send to it go to the hosts that check, or are dropped.
 fn add_common(
     datapath: &Arc<[DatapathKey]>,
     sources: &BTreeSet<IpAddr>,
@@ -59,8 +59,9 @@ fn add_common(
     add((Stage::LsInL2Lkup, 108), format!("eth.dst == {MACS}"), "drop;".to_owned());
 }
 
-/// A check passes the access control lists on its way to the backend. Behind a tunnel without
-/// logical ports, such as a VLAN, others can send such packets too, but no others.
+/// Lets a check bypass the access control lists on its way to the backend. If the tunnel carries no
+/// logical ports, as with a VLAN, other machines can also send packets that match this flow, but no
+/// other packets bypass the lists.
 fn add_probe(
     datapath: &Arc<[DatapathKey]>,
     source: IpAddr,
@@ -78,7 +79,7 @@ fn add_probe(
     flows.add(datapath, stage, condition, next_to(Stage::LsOutCheckPortSec), None);
 }
 
-/// The switch answers for the source address of checks.
+/// Answers ARP and neighbour solicitations for the source address of checks.
 fn add_responder(datapath: &Arc<[DatapathKey]>, source: IpAddr, flows: &mut FlowCollector) {
     let mac = COMMON_MAC;
     let (condition, actions) = match source {
@@ -101,8 +102,8 @@ fn add_responder(datapath: &Arc<[DatapathKey]>, source: IpAddr, flows: &mut Flow
     flows.add(datapath, (Stage::LsInArpRsp, 110), condition, actions, None);
 }
 
-/// Answers go to the host that has asked. ICMP errors quote the port of that host, so each host
-/// gets a copy.
+/// Sends replies to the host that sent the check. ICMP errors have that host's port only in the
+/// quoted packet, which a match cannot read, so each host gets a copy.
 fn add_answers(
     datapath: &Arc<[DatapathKey]>,
     ports: &[(HostIndex, String)],

@@ -20,7 +20,7 @@ struct RouterFlows<'n> {
     network: &'n Network,
     router: &'n LogicalRouter,
     datapath: Arc<[DatapathKey]>,
-    /// Its rules of network address translation.
+    /// Its NAT rules.
     nats: Vec<&'n Nat>,
     /// Its load balancers.
     balancers: Vec<&'n LoadBalancer>,

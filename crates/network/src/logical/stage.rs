@@ -53,7 +53,7 @@ stages! {
         LsInPreAcl "pre_acl",
         /// Decides which packets are tracked for load balancers.
         LsInPreLb "pre_lb",
-        /// Passes these packets through the connection tracker.
+        /// Passes the packets to track through the connection tracker.
         LsInPreStateful "pre_stateful",
         /// Sums up the connection's state for the ACLs.
         LsInAclHint "acl_hint",
@@ -67,9 +67,10 @@ stages! {
         LsInLbAffLearn "lb_aff_learn",
         /// Recognizes packets whose backend is their sender, and the replies to them.
         LsInPreHairpin "pre_hairpin",
-        /// Gives such packets the virtual address as their source.
+        /// Gives hairpin packets, whose backend is their sender, the virtual address as their
+        /// source.
         LsInNatHairpin "nat_hairpin",
-        /// Sends them back.
+        /// Sends hairpin packets back to their sender.
         LsInHairpin "hairpin",
         /// Commits new connections that the ACLs allow.
         LsInStateful "stateful",
@@ -87,7 +88,7 @@ stages! {
         LsOutPreAcl "pre_acl",
         /// Decides which packets are tracked for load balancers.
         LsOutPreLb "pre_lb",
-        /// Passes these packets through the connection tracker.
+        /// Passes the packets to track through the connection tracker.
         LsOutPreStateful "pre_stateful",
         /// Sums up the connection's state for the ACLs.
         LsOutAclHint "acl_hint",
@@ -105,20 +106,20 @@ stages! {
     "lr_in_" Ingress {
         /// Accepts frames to the router's MAC addresses and to multicast groups.
         LrInAdmission "admission",
-        /// Checks whether an ARP packet or neighbour advertisement holds something new.
+        /// Checks whether an ARP packet or neighbour advertisement has a new binding.
         LrInLookupNeighbor "lookup_neighbor",
-        /// Learns from it.
+        /// Learns the binding of IP and MAC address.
         LrInLearnNeighbor "learn_neighbor",
-        /// Packets for the router itself, and packets that routers do not forward.
+        /// Handles packets for the router itself, and drops packets that routers do not forward.
         LrInIpInput "ip_input",
-        /// NAT: replies to a translated source get back their destination.
+        /// NAT: reverses SNAT for replies.
         LrInUnsnat "unsnat",
         /// Load balancers: passes packets for virtual addresses through the connection tracker.
         LrInDefrag "defrag",
         /// Load balancers with affinity: looks up the backend of the client.
         LrInLbAffCheck "lb_aff_check",
-        /// NAT: connections from outside get their destination inside. Load balancers: chooses the
-        /// backend of a new connection.
+        /// NAT: applies DNAT to inbound connections. Load balancers: chooses the backend of a new
+        /// connection.
         LrInDnat "dnat",
         /// Load balancers with affinity: remembers the backend of the client.
         LrInLbAffLearn "lb_aff_learn",
@@ -134,11 +135,11 @@ stages! {
         LrInArpRequest "arp_request",
     }
     "lr_out_" Egress {
-        /// NAT: replies of connections from outside get back their source.
+        /// NAT: reverses DNAT for replies.
         LrOutUndnat "undnat",
         /// NAT: commits new connections.
         LrOutPostUndnat "post_undnat",
-        /// NAT: connections from inside get their source.
+        /// NAT: applies SNAT to outbound connections.
         LrOutSnat "snat",
         /// Sends the packet.
         LrOutDelivery "delivery",

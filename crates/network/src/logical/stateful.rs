@@ -1,4 +1,4 @@
-//! Logical flows of switches with an ACL that allows related packets, as ovn-northd(8) has them.
+//! Logical flows of switches with an ACL that allows related packets, like those of ovn-northd(8).
 //!
 //! Such a switch tracks connections twice. The ingress pipeline uses the zone of the sender's port,
 //! and the egress pipeline that of the receiver's port. A packet that an ACL allows commits its
@@ -49,9 +49,8 @@ const EGRESS: Stages = Stages {
     stateful: Stage::LsOutStateful,
 };
 
-/// For each state of the connection, the kinds of ACLs that may decide: `reg0[7]` an ACL that
-/// allows and commits, `reg0[8]` one that allows, `reg0[9]` one that drops, `reg0[10]` one that
-/// blocks.
+/// For each state of the connection, the kinds of ACLs that may apply: `reg0[7]` for an ACL that
+/// allows and commits, `reg0[8]` allows, `reg0[9]` drops, `reg0[10]` blocks the connection.
 const HINTS: [(u16, &str, &str); 7] = [
     (7, "ct.new && !ct.est", "reg0[7] = 1; reg0[9] = 1; next;"),
     (6, "!ct.new && ct.est && !ct.rpl && ct_mark.blocked == 1", "reg0[7] = 1; reg0[9] = 1; next;"),
@@ -62,8 +61,8 @@ const HINTS: [(u16, &str, &str); 7] = [
     (1, "ct.est && ct_mark.blocked == 0", "reg0[10] = 1; next;"),
 ];
 
-/// Adds the flows that lead packets past the stages that their switch does not need, and those of
-/// stateful switches that are the same whatever their ACLs are.
+/// Adds the flows by which packets skip the stages that their switch does not need, and the flows
+/// of stateful switches that do not depend on individual ACLs.
 pub(super) fn add_pipeline(switches: &AclSwitches, flows: &mut FlowCollector) {
     let AclSwitches { stateful, filtered, filtering, unfiltered, .. } = switches;
     flows.add(filtering, (Stage::LsInAcl, 0), "1", next_to(Stage::LsInArpRsp), None);

@@ -53,7 +53,7 @@ pub(super) fn add(network: &Network, keys: &DatapathKeys, flows: &mut FlowCollec
 /// Adds the flows of every switch.
 fn add_common(flows: &mut FlowCollector, all: &Arc<[DatapathKey]>) {
     flows.add(all, (Stage::LsInCheckPortSec, 100), "eth.src[40]", "drop;", None);
-    // From a tunnel without logical ports: the sending host has done the other stages.
+    // The frame is from a tunnel without logical ports: the sending host has done the other stages.
     let known_port = (Stage::LsInCheckPortSec, 90);
     flows.add(all, known_port, "flags[1] == 1", next_to(Stage::LsInL2Lkup), None);
     for stage in [Stage::LsInCheckPortSec, Stage::LsInPutFdb] {
@@ -97,7 +97,8 @@ fn add_port_security(flows: &mut FlowCollector, secured: &Arc<[DatapathKey]>) {
     flows.add(secured, (Stage::LsOutApplyPortSec, 50), "reg0[15] == 1", "drop;", None);
 }
 
-/// Switches with ports that may have MAC addresses behind them that the file does not list.
+/// Adds the learning flows of switches with ports behind which there may be MAC addresses that the
+/// file does not list.
 fn add_learning(flows: &mut FlowCollector, network: &Network, keys: &DatapathKeys) {
     let (mut learning, mut by_tunnel_inport) = (Vec::new(), Vec::new());
     let switches = network.logical_switches().iter().zip(&keys.switches);
@@ -143,7 +144,7 @@ fn learning_stages(network: &Network, switch: &LogicalSwitch) -> &'static [Stage
     }
 }
 
-/// Addresses in the file are never learned elsewhere.
+/// Prevents a MAC address of the file from being learned on another port.
 fn add_static_mac(
     flows: &mut FlowCollector,
     datapath: &Arc<[DatapathKey]>,
@@ -185,7 +186,7 @@ fn add_responder(flows: &mut FlowCollector, datapath: &Arc<[DatapathKey]>, port:
     }
 }
 
-/// Frames for a router port go to it alone.
+/// Adds the flows that send frames for a router port to that port only.
 fn add_router_port(
     flows: &mut FlowCollector,
     network: &Network,
@@ -217,8 +218,9 @@ fn add_router_port(
     }
 }
 
-/// Which requests a router answers. A router on every host answers only guests of its host. A
-/// router with a home host answers requests from other hosts too.
+/// The match for requests that a router answers. A router without a home host runs on every host,
+/// and answers only guests of its host. A router with a home host also answers requests from other
+/// hosts.
 const fn asks_router(router: &LogicalRouter) -> &'static str {
     match router.home {
         None => "flags[1] == 0 && ",
@@ -226,7 +228,7 @@ const fn asks_router(router: &LogicalRouter) -> &'static str {
     }
 }
 
-/// Requests for addresses that a router translates or balances go to its port.
+/// Sends requests for the NAT and load balancer addresses of a router to its port.
 fn add_external_addresses(
     flows: &mut FlowCollector,
     network: &Network,

@@ -29,8 +29,8 @@ pub struct Bridge {
 pub struct BridgePort {
     /// Its name, unique in the network.
     pub name: String,
-    /// The number that flows know it by, 1 to 65,279: as given, or the first free one in the order
-    /// of the file.
+    /// The port number that flows use, 1 to 65,279: as given, or the first free one in the order of
+    /// the file.
     pub number: PortNo,
     /// Its interface on the host, unique there.
     pub device: Device,

@@ -23,7 +23,7 @@ impl fmt::Display for PortSecurity {
     }
 }
 
-/// What a port may send although other guests may not.
+/// Control messages that a port may send although other guests may not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Trust {
     /// Router advertisements and redirects of IPv6 (RFC 4861). RA guard (RFC 6105) drops those of
@@ -36,7 +36,7 @@ pub struct Trust {
 /// An access control list entry (ACL).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Acl {
-    /// What it applies to.
+    /// The ports that it applies to.
     pub scope: AclScope,
     /// The direction of the packets.
     pub direction: AclDirection,
@@ -44,7 +44,7 @@ pub struct Acl {
     pub priority: u16,
     /// Its match, in OVN's expression language.
     pub condition: String,
-    /// What it does with a packet.
+    /// Its action for a packet.
     pub action: AclAction,
     /// The name under which matches are logged; `None` for no log.
     pub log: Option<String>,
@@ -52,7 +52,7 @@ pub struct Acl {
     pub line: FileLine,
 }
 
-/// What an ACL applies to.
+/// The ports that an ACL applies to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AclScope {
     /// All guest ports of a logical switch.
@@ -83,19 +83,20 @@ impl AclDirection {
     }
 }
 
-/// What an ACL does with a packet.
+/// The action of an ACL for a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AclAction {
-    /// It continues.
+    /// The packet continues.
     Allow,
-    /// It continues. So do the replies to it, and ICMP errors about its connection, whatever other
-    /// ACLs say.
+    /// The packet continues. So do the replies to it, and ICMP errors about its connection, even if
+    /// other ACLs drop them.
     AllowRelated,
-    /// It continues, and its connection is not tracked.
+    /// The packet continues, and its connection is not tracked.
     AllowStateless,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop,
-    /// It is dropped with a reply to the sender: a reset for TCP, ICMP "unreachable" for other IP.
+    /// The packet is dropped with a reply to the sender: a reset for TCP, ICMP "unreachable" for
+    /// other IP.
     Reject,
 }
 

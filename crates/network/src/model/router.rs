@@ -29,18 +29,19 @@ pub struct LogicalRouter {
     pub ports: Vec<RouterPort>,
     /// Its static routes, at most one per prefix. The networks of its ports need none.
     pub routes: Vec<Route>,
-    /// The source address that the router gives to connections of its load balancers. Only a router
-    /// with a home host can have one.
+    /// The source address that forced SNAT gives to connections of the router's load balancers.
+    /// Only a router with a home host can have one.
     pub lb_force_snat: Option<ForceSnat>,
-    /// The source address that the router gives to connections whose destination its NAT rules
-    /// translate: always [`ForceSnat::Addresses`]. Only a router with a home host can have one.
+    /// The source address that forced SNAT gives to connections whose destination a NAT rule of the
+    /// router translates: always [`ForceSnat::Addresses`]. Only a router with a home host can have
+    /// one.
     pub dnat_force_snat: Option<ForceSnat>,
     /// Its line in the file.
     pub line: FileLine,
 }
 
-/// The source address that a router gives to connections, so that their replies return through the
-/// same router.
+/// Forced SNAT: the source address that a router gives to connections, so that their replies return
+/// through the same router.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ForceSnat {
     /// The first address of the port by which the connection leaves.

@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use wire::MacAddr;
 
-/// A load balancer: the switches of its clients, or routers on the way, spread connections to a
-/// virtual address over several backends.
+/// A load balancer: the switches of its clients, or routers on the path, distribute connections to
+/// a virtual address over several backends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadBalancer {
     /// Its name, unique among load balancers.
     pub name: String,
     /// The switches of its clients; at least one unless there are routers.
     pub switches: Vec<SwitchIndex>,
-    /// The routers that spread connections which pass them. They have a home host.
+    /// The routers that distribute the connections that pass through them. They have a home host.
     pub routers: Vec<RouterIndex>,
     /// The protocol of the connections.
     pub protocol: Transport,
@@ -30,7 +30,8 @@ pub struct LoadBalancer {
     pub affinity_s: Option<u16>,
     /// How its backends are checked; `None` without checks.
     pub health: Option<HealthChecks>,
-    /// The backends that get no new connections, because their checks fail. The file has none.
+    /// The backends that get no new connections, because their checks fail. Empty when the file is
+    /// read.
     pub offline: BTreeSet<SocketAddr>,
     /// Its line in the file.
     pub line: FileLine,
@@ -46,9 +47,9 @@ impl LoadBalancer {
 /// How the backends of a load balancer are checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HealthChecks {
-    /// What is sent.
+    /// The kind of check.
     pub kind: health::Kind,
-    /// When it is sent.
+    /// The intervals and timeouts of checks.
     pub timing: health::Timing,
     /// The backends, in the order of the load balancer.
     pub targets: Vec<HealthTarget>,
@@ -74,9 +75,9 @@ pub struct HealthTarget {
 pub struct Nat {
     /// The router that translates. It has a home host.
     pub router: RouterIndex,
-    /// Which addresses it translates.
+    /// The addresses that it translates.
     pub kind: NatKind,
-    /// The address that the outside sees.
+    /// The address that is visible outside.
     pub external: IpAddr,
     /// The addresses inside, of the same family; one address unless the kind is
     /// [`NatKind::Snat`].
@@ -85,7 +86,7 @@ pub struct Nat {
     pub line: FileLine,
 }
 
-/// Which addresses a [`Nat`] translates.
+/// The addresses that a [`Nat`] translates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NatKind {
     /// The source of connections from inside.

@@ -18,7 +18,7 @@ pub(super) const ACL: Schema = Schema {
     ],
 };
 
-/// An ACL as far as it could be read.
+/// An ACL as read. Missing or invalid parts are `None`, and have been reported.
 pub(crate) struct AclDraft {
     pub(crate) scope: Option<ScopeDraft>,
     pub(crate) direction: Option<AclDirection>,
@@ -29,7 +29,7 @@ pub(crate) struct AclDraft {
     pub(crate) line: FileLine,
 }
 
-/// What an ACL applies to.
+/// The ports that an ACL applies to.
 pub(crate) enum ScopeDraft {
     Switch(SwitchIndex),
     PortGroup(Located<String>),

@@ -32,7 +32,7 @@ pub(super) const PORT: Schema = Schema {
     ],
 };
 
-/// A bridge as far as it could be read.
+/// A bridge as read. Missing or invalid parts are `None`, and have been reported.
 pub(crate) struct BridgeDraft {
     name: Option<String>,
     host: Option<HostIndex>,
@@ -52,7 +52,7 @@ struct BridgePortDraft {
 }
 
 impl BridgeDraft {
-    /// The bridge, with this MTU unless it has one of its own.
+    /// Builds the bridge, with this MTU unless the bridge has its own.
     pub(crate) fn finish(self, default_mtu: u16) -> Option<Bridge> {
         let mtu = match self.mtu {
             Setting::Given(mtu) => mtu.value,
@@ -131,7 +131,7 @@ fn bridge(
     BridgeDraft { name, host, flows, mtu, ports: drafts, line }
 }
 
-/// The number that the file gives a port.
+/// Reads the port number that the file sets.
 fn number(
     report: &mut ProblemCollector<'_>,
     section: &Section<'_, '_>,

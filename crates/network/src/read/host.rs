@@ -16,7 +16,7 @@ pub(super) const HOST: Schema = Schema {
     ],
 };
 
-/// A host as far as it could be read.
+/// A host as read. Missing or invalid parts are absent, and have been reported.
 pub(crate) struct HostDraft {
     pub(crate) at: usize,
     pub(crate) name: Option<String>,
@@ -129,7 +129,7 @@ fn underlay(
 
 fn underlay_address(text: &str) -> Result<IpAddr, String> {
     let Ok(addr) = text.parse() else {
-        // A common mistake, because guests' addresses have one.
+        // Writing a prefix length is a common mistake, because guests' addresses have one.
         let before_slash = text.split_once('/').and_then(|(addr, _)| addr.parse::<IpAddr>().ok());
         return Err(match before_slash {
             Some(addr) => format!(

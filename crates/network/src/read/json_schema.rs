@@ -2,7 +2,7 @@
 //!
 //! This module is compiled for tests only, so that the daemon does not link the generator. The test
 //! fails when the committed `docs/network.schema.json` differs. `cargo xtask docs-generate` sets
-//! [`WRITE`] to get it.
+//! [`WRITE`], so that the test writes the file instead.
 
 mod limits;
 
@@ -52,7 +52,7 @@ fn schema() -> Value {
     whole
 }
 
-/// The schema of a table: its keys and no others, and those that it must have.
+/// The schema of a table, with its permitted keys and its required keys.
 fn table(Schema { name, keys }: &Schema) -> Value {
     let properties = keys.iter().map(|key| (key.name.to_owned(), value(name, key)));
     let mut schema = json!({
@@ -98,7 +98,7 @@ fn value(table: &str, Key { name, example }: &Key) -> Value {
 
 /// The schema of values of the type that `example` has. Inline tables have the name of their key.
 fn value_like(table: &str, name: &str, example: &str) -> Value {
-    // What follows an example explains it: `vlan = {…} for qinq`.
+    // The text after an example explains it: `vlan = {…} for qinq`.
     let example = example.trim_end_matches(" for qinq");
     let parsed: toml::Table = toml::from_str(example).unwrap();
     match &parsed[name] {

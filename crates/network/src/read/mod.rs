@@ -1,8 +1,8 @@
 //! Reads TOML tables into drafts: each table by itself, with references to tables that were read
 //! before.
 //!
-//! A draft holds what could be read. Whatever is missing in it has been reported, so that later
-//! checks report no consequence of an error that is reported already.
+//! A draft holds the parts that could be read. Each missing part has been reported, so that later
+//! checks need not report the consequences of that error.
 
 mod acl;
 mod bridge;
@@ -36,7 +36,7 @@ use std::hash::Hash;
 use toml::de::DeTable;
 use wire::MacAddr;
 
-/// The version of the format. A change that older files do not survive gets the next number.
+/// The version of the format. A change that makes older files invalid increases it.
 const VERSION: u32 = 1;
 
 const ROOT: Schema = Schema {
@@ -72,7 +72,7 @@ pub(crate) enum Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// From a field and the result of reading it.
+    /// The setting of a field that may be absent, read by `read`.
     fn of<'a, 't>(
         field: Option<Field<'a, 't>>,
         read: impl FnOnce(Field<'a, 't>) -> Option<T>,
@@ -84,7 +84,7 @@ impl<T> Setting<T> {
     }
 }
 
-/// A network as far as it could be read.
+/// A network as read. Missing or invalid parts are absent, and have been reported.
 pub(crate) struct NetworkDraft {
     pub(crate) underlay_mtu: Setting<Located<u16>>,
     pub(crate) least_path_mtu: Setting<Located<u16>>,
@@ -191,7 +191,8 @@ impl<K: Eq + Hash> Unique<K> {
         self.first.get(key).copied()
     }
 
-    /// `None` for the first occurrence; otherwise the offset of the first one.
+    /// Adds an occurrence of `key`. Returns `None` for the first one, otherwise the offset of the
+    /// first.
     pub(crate) fn insert(&mut self, key: K, at: usize) -> Option<usize> {
         match self.first.entry(key) {
             Entry::Occupied(entry) => Some(*entry.get()),

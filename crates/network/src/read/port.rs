@@ -43,7 +43,7 @@ pub(super) const DEVICE: Schema = Schema {
     ],
 };
 
-/// A port as far as it could be read.
+/// A port as read. Missing or invalid parts are absent, and have been reported.
 pub(crate) struct PortDraft {
     pub(crate) key: PortKey,
     pub(crate) name: Option<String>,
@@ -58,7 +58,7 @@ pub(crate) struct PortDraft {
     line: FileLine,
 }
 
-/// The device of a port as far as it could be read.
+/// The device of a port as read.
 pub(crate) enum DeviceDraft {
     /// Missing or invalid, which has been reported.
     Wrong,
@@ -164,7 +164,7 @@ impl<'h> PortReader<'h> {
         ports
     }
 
-    /// The key that the file gives a port.
+    /// Reads the key that the file sets for a port.
     fn key(
         &mut self,
         report: &mut ProblemCollector<'_>,
@@ -332,7 +332,7 @@ fn security(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Security
     }
 }
 
-/// What the port is trusted for.
+/// Reads the control messages that a port may send.
 fn trust(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Trust {
     let mut trust = Trust::default();
     for element in field.array(report).into_iter().flatten() {
@@ -345,7 +345,7 @@ fn trust(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Trust {
     trust
 }
 
-/// Whether MAC addresses are learned behind the port. Port security excludes that.
+/// Reads whether MAC addresses are learned behind the port. Port security excludes that.
 fn learn(
     report: &mut ProblemCollector<'_>,
     field: Field<'_, '_>,

@@ -47,7 +47,7 @@ pub(super) const ROUTE: Schema = Schema {
     ],
 };
 
-/// A logical router as far as it could be read.
+/// A logical router as read. Missing or invalid parts are absent, and have been reported.
 pub(crate) struct RouterDraft {
     pub(crate) at: usize,
     pub(crate) name: Option<String>,
@@ -58,7 +58,7 @@ pub(crate) struct RouterDraft {
     pub(crate) routes: Vec<RouteDraft>,
 }
 
-/// A port of a logical router as far as it could be read.
+/// A port of a logical router as read. Missing or invalid parts are absent, and have been reported.
 pub(crate) struct RouterPortDraft {
     pub(crate) at: usize,
     pub(crate) name: Option<String>,
@@ -67,14 +67,14 @@ pub(crate) struct RouterPortDraft {
     pub(crate) link: Option<LinkDraft>,
 }
 
-/// What a router port is linked to.
+/// The other end of a router port's link.
 pub(crate) enum LinkDraft {
     Switch(Located<SwitchIndex>),
     /// The router port of that name.
     Peer(Located<String>),
 }
 
-/// A static route as far as it could be read.
+/// A static route as read. Missing or invalid parts are absent, and have been reported.
 pub(crate) struct RouteDraft {
     pub(crate) at: usize,
     pub(crate) prefix: Option<Located<Prefix>>,

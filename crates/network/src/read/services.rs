@@ -47,7 +47,7 @@ pub(super) const NAT: Schema = Schema {
     ],
 };
 
-/// A load balancer as far as it could be read.
+/// A load balancer as read. Missing or invalid parts are absent, and have been reported.
 pub(crate) struct LoadBalancerDraft {
     pub(crate) name: Option<String>,
     pub(crate) switches: Option<Vec<Located<SwitchIndex>>>,
@@ -71,7 +71,7 @@ pub(crate) struct HealthDraft {
     pub(crate) timing: Timing,
 }
 
-/// The word in the file.
+/// The kind of health check, by its word in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HealthKind {
     Tcp,
@@ -79,7 +79,7 @@ pub(crate) enum HealthKind {
     Http,
 }
 
-/// A rule of network address translation as far as it could be read.
+/// A NAT rule as read. Missing or invalid parts are absent, and have been reported.
 pub(crate) struct NatDraft {
     pub(crate) router: Option<Located<RouterIndex>>,
     pub(crate) kind: Option<NatKind>,
@@ -168,8 +168,8 @@ fn health(report: &mut ProblemCollector<'_>, field: Field<'_, '_>) -> Option<Hea
     Some(HealthDraft { at: field.at, kind, sources: sources?, path, timing })
 }
 
-/// Reads `switches` or `routers`, of which a load balancer needs at least one. Without `routers`,
-/// the missing one is `switches`.
+/// Reads `switches` or `routers`. A load balancer needs at least one of both keys; if both are
+/// missing, the error names `switches`.
 fn clients<'a, 't, T>(
     report: &mut ProblemCollector<'_>,
     section: &Section<'a, 't>,

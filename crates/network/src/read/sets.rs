@@ -6,7 +6,7 @@ use crate::errors::ProblemCollector;
 use crate::section::{Field, Located, Section};
 use std::collections::{BTreeMap, HashMap};
 
-/// Address sets and port groups as far as they could be read.
+/// Address sets and port groups as read. Invalid ones are absent, and have been reported.
 #[derive(Default)]
 pub(crate) struct SetsDraft {
     pub(crate) address_sets: BTreeMap<String, Vec<Prefix>>,

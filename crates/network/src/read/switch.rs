@@ -29,7 +29,7 @@ pub(super) const SWITCH: Schema = Schema {
 pub(super) const VLAN_PAIR: Schema =
     Schema { name: "`vlan`", keys: &[key("outer", "outer = 100"), key("inner", "inner = 200")] };
 
-/// A logical switch as far as it could be read.
+/// A logical switch as read. Missing or invalid parts are absent, and have been reported.
 pub(crate) struct SwitchDraft {
     pub(crate) at: usize,
     pub(crate) name: Option<String>,
@@ -160,7 +160,7 @@ impl<'h> SwitchReader<'h> {
             let alone = section.get(wanted).is_none() && !unkeyed;
             let right = if alone { right_segment(tunnel) } else { "remove it".to_owned() };
             report.error(field.key_at, format!("a {tunnel} switch takes no `{refused}`; {right}"));
-            // Alone, it stands for the other key, whose absence need not be reported too.
+            // If this is the only key given, the error covers the missing right key too.
             if alone {
                 return None;
             }
@@ -191,8 +191,8 @@ impl<'h> SwitchReader<'h> {
         let segment = match network_id {
             NetworkId::Vlan => vlan(report, field),
             NetworkId::VlanPair => vlan_pair(report, field),
-            // 0 is refused although the standards allow it: Open vSwitch and OVN take it to mean
-            // that there is no key.
+            // 0 is refused although the standards allow it, because Open vSwitch and OVN interpret
+            // it as "no key".
             NetworkId::Vni { max, rule } => field.integer(report, 1..=max, rule).map(Segment::Vni),
         };
         Some(field.located(segment?))

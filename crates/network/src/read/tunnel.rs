@@ -29,7 +29,7 @@ fn type_schema(tunnel: TunnelType) -> Schema {
     let options = tunnel.descriptor().options;
     let mut keys: Vec<Key> =
         options.iter().map(|option| key(option.name, option.example)).collect();
-    // The key is accepted here so that the error can name the reason.
+    // The key is in this schema so that a better error than "unknown key" can name the reason.
     if refuses_logical_ports(tunnel) {
         keys.push(LOGICAL_PORTS);
     }

@@ -18,12 +18,13 @@ pub struct Net {
 }
 
 impl Net {
-    /// With all guests on one host.
+    /// Builds the program with all guests on one host.
     pub fn whole(text: &str) -> Self {
         Self::new(text, Placement::of_all)
     }
 
-    /// As seen from one host: end points are numbered by tunnel type and host, and 99 is a group.
+    /// Builds the program of one host. End points are numbered by tunnel type and host, and 99 is a
+    /// multicast group.
     pub fn on(host: &str, text: &str) -> Self {
         Self::new(text, |network| {
             let host = network.host(host).unwrap().index;
@@ -88,7 +89,7 @@ impl Net {
         trace(&self.program, &key, state, &Default::default()).0.actions
     }
 
-    /// What is learned from a received packet; `enter` sets its ingress in the key.
+    /// The learn events of a received packet; `enter` sets its ingress in the key.
     pub fn learn_events_entering(
         &self,
         packet: &str,
@@ -99,7 +100,7 @@ impl Net {
         translate(&self.program, &key, &(), &mut ()).learn_events
     }
 
-    /// What is learned from a packet that a guest sends.
+    /// The learn events of a packet that a guest sends.
     pub fn learn_events(&self, from: &str, packet: &str) -> Vec<LearnEvent> {
         self.learn_events_with(from, packet, &())
     }

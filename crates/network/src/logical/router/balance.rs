@@ -1,4 +1,4 @@
-//! Load balancers of a gateway router, as ovn-northd(8) has them.
+//! Load balancers of a gateway router, with the stages of ovn-northd(8).
 //!
 //! | stage | what it does |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `lr_in_dnat` | chooses the backend of a new connection |
 //! | `lr_in_lb_aff_learn` | remembers the backend of a client |
 //!
-//! Replies get back their source in the stages of [NAT](super::nat).
+//! The stages of [NAT](super::nat) reverse the translation for replies.
 
 use super::nat::family;
 use super::{FlowCollector, RouterFlows, Stage};
@@ -20,7 +20,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Packets of connections that have a backend, and errors about them.
+/// Priority, match and actions for packets of connections that have a backend, and for ICMP errors
+/// about such connections.
 const KNOWN: [(u16, &str, &str); 6] = [
     (
         70,
@@ -46,7 +47,7 @@ const KNOWN: [(u16, &str, &str); 6] = [
     (50, "ct.est && !ct.rel && !ct.new && ct_mark.natted", "next;"),
 ];
 
-/// Adds the flows that are the same whatever the load balancers are.
+/// Adds the flows that do not depend on the individual load balancers.
 pub(super) fn add_common(flows: &mut FlowCollector, balancing: &Arc<[DatapathKey]>) {
     for (priority, condition, actions) in KNOWN {
         flows.add(balancing, (Stage::LrInDnat, priority), condition, actions, None);
@@ -55,7 +56,7 @@ pub(super) fn add_common(flows: &mut FlowCollector, balancing: &Arc<[DatapathKey
 
 impl RouterFlows<'_> {
     pub(super) fn add_balancers(&self, flows: &mut FlowCollector) {
-        // Load balancers of several ports and protocols may have one virtual address.
+        // Load balancers of different ports and protocols may share a virtual address.
         let vips: BTreeMap<IpAddr, &LoadBalancer> =
             self.balancers.iter().map(|balancer| (balancer.vip.ip(), *balancer)).collect();
         for (vip, balancer) in vips {
@@ -93,7 +94,8 @@ impl RouterFlows<'_> {
         }
     }
 
-    /// What marks new connections whose source is forced: before `ct_lb_mark`, and in it.
+    /// The texts that mark new connections for forced SNAT: an action before `ct_lb_mark`, and an
+    /// argument of `ct_lb_mark`.
     const fn lb_force_snat(&self) -> (&'static str, &'static str) {
         match self.router.lb_force_snat {
             Some(_) => ("flags.force_snat_for_lb = 1; ", "; force_snat"),

@@ -40,7 +40,7 @@ pub(super) fn add_common(flows: &mut FlowCollector, all: &Arc<[DatapathKey]>) {
 struct ForwardingRoute<'r> {
     port: &'r RouterPort,
     prefix: Prefix,
-    /// `None` when the network is that of the port.
+    /// `None` for the network of the port itself.
     next_hop: Option<IpAddr>,
     /// The router's address in the network of the next hop.
     source: IpAddr,
@@ -48,7 +48,8 @@ struct ForwardingRoute<'r> {
 }
 
 impl RouterFlows<'_> {
-    /// Longer prefixes first; the network of a port before a route to the same network.
+    /// Adds the routes. Longer prefixes have higher priority, and the network of a port has a
+    /// higher one than a route to the same network.
     pub(super) fn add_routing(&self, flows: &mut FlowCollector) {
         for port in &self.router.ports {
             for net in &port.addresses {
@@ -106,7 +107,8 @@ impl RouterFlows<'_> {
         );
     }
 
-    /// The solicited-node group is that of the next hop, not of the packet's destination.
+    /// Sends a neighbour solicitation to the solicited-node group of the next hop, not of the
+    /// packet's destination.
     fn add_solicitation(&self, flows: &mut FlowCollector, hop: Ipv6Addr, line: FileLine) {
         let group = solicited_node(hop);
         let [.., a, b, c, d] = group.octets();
@@ -205,8 +207,8 @@ impl RouterFlows<'_> {
         }
     }
 
-    /// Sends an ICMP error. It enters the router's ingress as if its receiver had sent it, and is
-    /// routed to the sender.
+    /// Sends an ICMP error. The error passes the router's ingress pipeline as if it had arrived by
+    /// the same port as the packet, and is routed to the packet's sender.
     fn add_too_long(
         &self,
         flows: &mut FlowCollector,

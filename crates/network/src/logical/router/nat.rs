@@ -1,12 +1,12 @@
-//! Network address translation, as ovn-northd(8) has it on a gateway router.
+//! Network address translation, with the stages that ovn-northd(8) uses on a gateway router.
 //!
 //! | stage | what it does |
 //! |---|---|
-//! | `lr_in_unsnat` | replies to a translated source get back their destination |
-//! | `lr_in_dnat` | connections from outside get their destination inside |
-//! | `lr_out_undnat` | replies of such connections get back their source |
+//! | `lr_in_unsnat` | reverses SNAT for replies |
+//! | `lr_in_dnat` | applies DNAT to inbound connections |
+//! | `lr_out_undnat` | reverses DNAT for replies |
 //! | `lr_out_post_undnat` | commits new connections |
-//! | `lr_out_snat` | connections from inside get their source |
+//! | `lr_out_snat` | applies SNAT to outbound connections |
 
 use super::{FlowCollector, RouterFlows, Stage};
 use crate::logical::next_to;
@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Adds the flows that are the same whatever is translated. Packets skip the stages in routers
-/// without translation (`plain`): each stage delays the first packet of a megaflow.
+/// Adds the flows that do not depend on individual rules. In routers without NAT (`plain`), packets
+/// skip these stages, because each stage delays the first packet of a megaflow.
 pub(super) fn add_common(
     flows: &mut FlowCollector,
     plain: &Arc<[DatapathKey]>,
@@ -54,7 +54,7 @@ pub(super) const fn family(address: IpAddr) -> &'static str {
 }
 
 impl RouterFlows<'_> {
-    /// True for an address of the router's own to which packets for translation are sent.
+    /// True for an external address of a NAT rule, or a virtual address of a load balancer.
     pub(super) fn is_external(&self, address: IpAddr) -> bool {
         self.nats.iter().any(|nat| nat.external == address)
             || self.balancers.iter().any(|balancer| balancer.vip.ip() == address)
@@ -82,7 +82,7 @@ impl RouterFlows<'_> {
                 flows.add(&self.datapath, place, condition, actions, *line);
             }
         }
-        // Several rules may have one external address.
+        // Several rules may share an external address.
         let externals: BTreeMap<IpAddr, &Nat> =
             self.nats.iter().map(|nat| (nat.external, *nat)).collect();
         for (external, nat) in externals {
@@ -99,8 +99,8 @@ impl RouterFlows<'_> {
         self.add_untranslated(flows);
     }
 
-    /// The sources that the router gives to connections from outside: the kind of connection in the
-    /// name of its flag, the port by which it leaves if that matters, and the source.
+    /// The forced SNAT addresses of the router. Each has the kind of connection, as in the name of
+    /// its flag, and the egress port if the address is only for that port.
     fn forced(&self) -> Vec<(&'static str, Option<&RouterPort>, IpAddr)> {
         let mut forced = Vec::new();
         let of_kinds = [("lb", &self.router.lb_force_snat), ("dnat", &self.router.dnat_force_snat)];
@@ -123,7 +123,7 @@ impl RouterFlows<'_> {
         forced
     }
 
-    /// Connections from outside with a source of the router, so that replies take this router.
+    /// Applies forced SNAT to inbound connections, so that replies return through this router.
     fn add_forced(&self, flows: &mut FlowCollector) {
         let mut replies = BTreeSet::new();
         for (kind, port, address) in self.forced() {
@@ -146,7 +146,7 @@ impl RouterFlows<'_> {
         }
     }
 
-    /// What no rule and no load balancer has translated by now is for nobody.
+    /// Drops packets to NAT addresses that no NAT rule or load balancer has translated.
     fn add_untranslated(&self, flows: &mut FlowCollector) {
         let nats = self.nats.iter().map(|nat| (nat.external, nat.line));
         let vips = self.balancers.iter().map(|balancer| (balancer.vip.ip(), balancer.line));

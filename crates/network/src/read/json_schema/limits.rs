@@ -1,4 +1,5 @@
-//! Ranges, words and required keys for the JSON Schema, and the test that the reader has the same.
+//! Ranges, words and required keys for the JSON Schema, and the test that the reader enforces the
+//! same.
 
 use crate::{AclAction, AclDirection, NatKind, Network};
 use flow::{OptionKind, TunnelType};
@@ -6,7 +7,7 @@ use lflow::actions::Transport;
 use ofctl::Ports;
 use toml::{Table, Value};
 
-/// The integers that a key of a table permits. Where the range depends on the tunnel, the widest.
+/// The range of each integer key of a table. If the range depends on the tunnel type, the widest.
 pub(super) const RANGES: [(&str, &str, i64, i64); 25] = [
     ("the network", "version", 1, 1),
     ("the network", "underlay_mtu", 576, 65_535),
@@ -35,7 +36,7 @@ pub(super) const RANGES: [(&str, &str, i64, i64); 25] = [
     ("`health`", "successes", 1, 100),
 ];
 
-/// The same for an option of tunnels.
+/// The range of an integer option of tunnels.
 pub(super) const fn range_of_option(kind: OptionKind) -> Option<(i64, i64)> {
     match kind {
         OptionKind::Port => Some((1, 65_535)),
@@ -162,7 +163,7 @@ fn place<'t>(root: &'t mut Value, name: &str) -> &'t mut Table {
     value.as_table_mut().expect("a table")
 }
 
-/// What the reader says of the sample with one table changed.
+/// The reader's errors for the sample with one table changed.
 fn errors(table: &str, change: impl FnOnce(&mut Table)) -> String {
     let mut root: Value = Value::Table(toml::from_str(SAMPLE).expect("TOML"));
     change(place(&mut root, table));

@@ -27,11 +27,11 @@ pub(in crate::read) const POOL: Schema = Schema {
     ],
 };
 
-/// A pool as far as it could be read. What is missing has been reported.
+/// A pool as read. Missing parts have been reported.
 pub(super) struct PoolDraft {
     at: usize,
     name: Arc<str>,
-    /// Each with its name.
+    /// The hosts with their names.
     hosts: Vec<(HostIndex, String)>,
     /// The number of ports on each host.
     count: u16,
@@ -50,7 +50,7 @@ impl PoolDraft {
 }
 
 impl PortReader<'_> {
-    /// Reads a pool, and takes its keys if it names the first one.
+    /// Reads a pool, and reserves its keys if the file sets the first one.
     pub(super) fn pool(
         &mut self,
         report: &mut ProblemCollector<'_>,
@@ -104,7 +104,7 @@ impl PortReader<'_> {
         Some(hosts)
     }
 
-    /// Checks that the last port is as valid as the first one, and takes the keys.
+    /// Checks that the keys, addresses and names of all ports are valid, and reserves the keys.
     fn check_pool(&mut self, report: &mut ProblemCollector<'_>, pool: &PoolDraft) -> bool {
         let (len, most) = (pool.len(), u64::from(PortKey::MAX_PORT));
         let room = pool.key.map_or(most, |key| most + 1 - u64::from(key.value.value()));
@@ -152,7 +152,7 @@ impl PortReader<'_> {
         true
     }
 
-    /// Adds the ports of a pool. Without a key of its own, it takes those that are `left`.
+    /// Adds the ports of a pool. If the file sets no key, the ports get keys from `left`.
     pub(super) fn ports_of_pool(
         &mut self,
         report: &mut ProblemCollector<'_>,
