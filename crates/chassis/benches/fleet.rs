@@ -1,12 +1,12 @@
-//! A fleet of hosts without datapaths on a cluster of three southbound servers: what it costs the
-//! servers that hosts read everything or only their rows, and how fast all hosts are back when the
-//! leader is killed.
+//! Measures a fleet of hosts without datapaths on a cluster of three southbound servers: the
+//! servers' cost when hosts read all rows or only those that they need, and the time until all
+//! hosts have reconnected after the leader is killed.
 //!
 //! ```sh
 //! WEFT_HOSTS=200 WEFT_PORTS=20 cargo bench -p chassis --bench fleet
 //! ```
 //!
-//! Each host serves a gateway router of its own, with a switch of `WEFT_PORTS` ports behind it.
+//! Each host serves its own gateway router, with a switch of `WEFT_PORTS` ports behind it.
 
 use chassis::{Host, Settings, of_southbound};
 use flow::{Dscp, TunnelType};
@@ -148,7 +148,7 @@ impl Deployment {
         let leader = self.leader();
         let begin = Instant::now();
         self.servers[leader].take().expect("it runs").kill();
-        // It takes a moment until they notice.
+        // The hosts notice the loss only after a moment.
         let lost = Instant::now() + Duration::from_secs(1);
         fleet.until("all hosts are back", |fleet| Instant::now() > lost && fleet.is_ready());
         let affected = fleet.members.iter().filter(|member| member.ready_at > begin).count();
@@ -281,7 +281,7 @@ impl Fleet {
         Self { members: (0..hosts).map(member).collect() }
     }
 
-    /// Serves all hosts until there is a state.
+    /// Runs all hosts until `done` is true.
     fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !done(self) {

@@ -1,10 +1,10 @@
-//! What this host announces to networks: addresses that physical networks reach by it, and routers
-//! that advertise themselves without a solicitation.
+//! Announcements of this host: addresses that physical networks reach through it, and unsolicited
+//! router advertisements.
 //!
 //! | port | announced |
 //! |---|---|
 //! | VIF of this host | its addresses |
-//! | port of a switch to a router that is served here | `nat_addresses` |
+//! | port of a switch to a router that this host serves | `nat_addresses` |
 //! | port of a router with `ipv6_ra_send_periodic` | router advertisements, on this host |
 //!
 //! Addresses are announced only on switches with a localnet port that is mapped on this host.
@@ -30,32 +30,32 @@ const MAX_ADDRESSES: usize = 256;
 /// The default of `ipv6_ra_max_interval`, in seconds, and the largest value (RFC 4861).
 const MAX_INTERVAL_S: u64 = 600;
 const LONGEST_INTERVAL_S: u64 = 1800;
-/// Advertisements are no more frequent than this.
+/// The least interval of advertisements, in seconds.
 const SHORTEST_INTERVAL_S: u64 = 1;
 
-/// The logical port, and which of its announcements it is.
+/// The logical port, and a text that is unique among its announcements.
 pub type AnnouncementKey = (Text, Text);
 
 /// Something that this host announces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Announcement {
-    /// Where its frames enter the program.
+    /// The port by which its frames enter the program.
     pub from: OriginPort,
-    /// What is announced.
+    /// The announced addresses or router.
     pub subject: Subject,
 }
 
-/// What this host knows of itself.
+/// The state of this host that announcements depend on.
 pub(crate) struct HostState<'a> {
     pub replica: &'a Replica,
     pub chassis: Option<Uuid>,
     pub builder: &'a ProgramBuilder,
-    /// The names of the logical ports that are in force.
+    /// The names of the logical ports that are installed.
     pub installed: Vec<&'a Text>,
 }
 
 impl Host {
-    /// What this host announces, if that may have changed since the last call.
+    /// The announcements of this host, if they may have changed since the last call.
     pub fn take_announcements(
         &mut self,
         replica: &Replica,
@@ -86,7 +86,8 @@ impl HostState<'_> {
                 }
             }
         }
-        // No option names a port so often that others with this value would matter.
+        // The index has the values of all options. Few ports have the value "true" for another
+        // option, so reading those too costs little.
         let periodic = find(self.replica, index::OPTIONS, &[Atom::String("true".into())]);
         for row in periodic.into_iter().filter_map(|uuid| self.replica.get::<PortBinding>(uuid)) {
             let announced = self.router(&row);
@@ -102,7 +103,7 @@ impl HostState<'_> {
         let by_datapath = table.and_then(|table| table.index(index::DATAPATH));
         let rows = by_datapath.into_iter().flat_map(move |it| it.find_atom(Atom::Uuid(switch)));
         let kind = |row: &Row| row.value::<Text>("type").map(|kind| PortKind::from(&*kind));
-        // Most ports are those of guests.
+        // Most ports are those of guests, so this filters before it converts the rows.
         let to_routers = rows
             .filter(move |row| matches!(kind(row), Some(PortKind::Patch | PortKind::L3Gateway)));
         let rows = to_routers.filter_map(|row| PortBinding::from_row(row));
@@ -113,8 +114,8 @@ impl HostState<'_> {
         row.chassis.is_some() && row.chassis == self.chassis
     }
 
-    /// Where frames of a port enter the program, if the port of its switch to a physical network is
-    /// on this host.
+    /// The port by which frames of a port enter the program, if its switch has a localnet port that
+    /// is mapped on this host.
     fn of_provider(&self, row: &PortBinding) -> Option<OriginPort> {
         let from = self.origin(row)?;
         self.builder.has_localnet(from.datapath).then_some(from)
@@ -154,13 +155,14 @@ impl HostState<'_> {
         }
     }
 
-    /// The router of a port, whose advertisements enter its peer: the port of the switch.
+    /// The advertisements of a router port. They enter the program by its peer, the port of the
+    /// switch.
     fn router(&self, row: &PortBinding) -> Option<Announcement> {
         if row.options.get("ipv6_ra_send_periodic").is_none_or(|value| &**value != "true") {
             return None;
         }
         let peer = port_named(self.replica, row.options.get("peer")?)?;
-        // Each host tells its own guests.
+        // Each host sends them to its own guests only.
         let from = OriginPort { stays_on_host: true, ..self.origin(&peer)? };
         Some(Announcement { from, subject: router(&row.options)? })
     }

@@ -51,7 +51,8 @@ pub(crate) fn wants(replica: &Replica, row: &PortBinding, around: &Surroundings<
     }
 }
 
-/// The host of the group with the highest priority. Without BFD nobody knows whether it is up.
+/// The host of the group with the highest priority. weft has no BFD, so it does not know whether
+/// that host is up.
 fn preferred_host(replica: &Replica, group: Uuid) -> Option<Uuid> {
     let members = replica.get::<HaChassisGroup>(group)?.ha_chassis;
     let members = members.into_iter().filter_map(|member| replica.get::<HaChassis>(member));

@@ -25,7 +25,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Reads the end points. They keep their number in `numbers`.
+    /// Reads the end points. `numbers` keeps the number of each.
     pub fn read(
         replica: &Replica,
         settings: &Settings,
@@ -34,7 +34,7 @@ impl Endpoints {
         now: Instant,
     ) -> Self {
         let mut all = Self::default();
-        // In the order of names, so that a restarted host numbers the same end points alike.
+        // Sorted by name, so that a restarted host gives the same end points the same numbers.
         let mut rows: Vec<_> = replica.rows::<Chassis>().collect();
         rows.sort_unstable_by(|(_, a), (_, b)| a.name.cmp(&b.name));
         for (uuid, chassis) in rows {
@@ -84,8 +84,8 @@ impl Endpoints {
     }
 }
 
-/// Two hosts have a tunnel if they have a transport zone in common. A host without zones is in the
-/// zone of all such hosts.
+/// True if both hosts have a transport zone in common, and so a tunnel. All hosts without zones are
+/// in one common zone.
 fn shares_zone(settings: &Settings, chassis: &Chassis) -> bool {
     match (settings.transport_zones.is_empty(), chassis.transport_zones.is_empty()) {
         (true, true) => true,

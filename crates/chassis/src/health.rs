@@ -30,7 +30,7 @@ pub struct ServiceCheck {
     /// Probes enter the program as if they had arrived by this port with this tunnel header, which
     /// names the backend's logical port: so they pass its egress pipeline.
     pub entry: (PortNo, TunnelInfo),
-    /// What to do. Answers arrive at the datapath port `arrival`.
+    /// The check itself. Replies arrive at the datapath port `arrival`.
     pub check: Check,
 }
 
@@ -100,7 +100,7 @@ fn check(
     Some(ServiceCheck { row: uuid, port: row.logical_port.to_string(), entry, check })
 }
 
-/// The value of an option in seconds or in checks. OVN takes the default if it is no number.
+/// The value of an option in seconds or in checks. As in OVN, the default if it is not a number.
 fn option(row: &ServiceMonitor, name: &str, default: u32) -> u32 {
     let value = row.options.get(name).and_then(|value| value.parse().ok());
     value.unwrap_or(default).clamp(1, MAX_OPTION)
@@ -118,7 +118,8 @@ fn mac_of(addresses: &[String], ip: IpAddr) -> Option<MacAddr> {
     })
 }
 
-/// Adds what the rows of this host should say. `known` has the results of checks.
+/// Adds updates of the rows of this host whose status is outdated. `known` has the results of
+/// checks.
 pub(crate) fn statuses(
     mut transaction: Transaction,
     replica: &Replica,

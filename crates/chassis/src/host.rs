@@ -25,17 +25,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// How long the network stays in force when a southbound database comes back without any. Its
+/// How long the old network is kept when the southbound database is empty after a reconnection. Its
 /// operators may be restoring it.
 const HOLD: Duration = Duration::from_secs(300);
 
-/// How long weft may take to remove a device of its own.
+/// How long weft may take to remove a device that it created.
 const RETIREMENT: Duration = Duration::from_secs(4);
 
-/// How long the network stays in force while the rows of another one are on their way.
+/// How long the old network is kept while the rows of a new one are still arriving.
 const ROWS_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What this host's switch is to have: the caller puts it in force, and then calls
+/// The configuration for this host's switch. The caller applies it, and then calls
 /// [`Host::installed`].
 #[derive(Clone, Debug)]
 pub struct Installation {
@@ -43,7 +43,7 @@ pub struct Installation {
     pub program: Program,
     /// The ports. Their names are those of their interfaces.
     pub ports: Vec<PortConfig>,
-    /// The logical port and the logical switch of each port, as far as they are known.
+    /// The logical port and the logical switch of each port, if known.
     pub names: BTreeMap<PortNo, (String, String)>,
     /// The tunnel ends of this host.
     pub tunnels: Vec<TunnelConfig>,
@@ -51,9 +51,9 @@ pub struct Installation {
     pub endpoints: Vec<EndpointConfig>,
     /// The names of the other hosts.
     pub hosts: BTreeMap<IpAddr, String>,
-    /// All MAC bindings and stations of the database, if they may have changed.
+    /// All MAC bindings and FDB entries of the database, if they may have changed.
     pub learned: Option<Vec<LearnEvent>>,
-    /// The part of [`Installed`] that it stands for.
+    /// The state of the datapath once this is applied.
     covers: Installed,
 }
 
@@ -73,7 +73,7 @@ pub struct Host {
     local: LocalPorts,
     /// The names of all devices of this host, if they are known.
     devices: Option<BTreeSet<Text>>,
-    /// Devices that weft is removing, and until when they do not count.
+    /// Devices that weft is removing, and the time until which each is ignored.
     retired: BTreeMap<Text, Instant>,
     endpoints: Endpoints,
     builder: ProgramBuilder,
@@ -86,17 +86,17 @@ pub struct Host {
     installed: Installed,
     /// The rows that the southbound server was asked for.
     monitored: Monitored,
-    /// Other rows may be needed than those that the server was asked for.
+    /// The needed rows may differ from those that the server was asked for.
     must_ask: bool,
     /// The southbound server does not accept conditions.
     needs_every_row: bool,
-    /// Since when the network stays in force because rows are on their way.
+    /// Since when the old network is kept because rows are still arriving.
     waiting_since: Option<Instant>,
-    /// When the southbound database came back empty, while the network is held.
+    /// When the southbound database came back empty, while the old network is kept.
     held_since: Option<Instant>,
     must_install: bool,
     must_learn: bool,
-    /// What this host announces may have changed.
+    /// The announcements of this host may have changed.
     must_announce: bool,
 }
 
@@ -143,22 +143,22 @@ impl Host {
         self.local.bridges.keys().map(|name| &**name)
     }
 
-    /// The flows that the program lacks, by row, up to a limit.
+    /// The flows that could not be compiled and are missing in the program, by row, up to a limit.
     pub fn bad_flows(&self) -> &BTreeMap<Uuid, BadFlow> {
         self.builder.bad_flows()
     }
 
-    /// The `nb_cfg` of the southbound database, as far as it was read.
+    /// The last `nb_cfg` that was read from the southbound database.
     pub fn read_nb_cfg(&self) -> Option<i64> {
         self.nb_cfg
     }
 
-    /// The `nb_cfg` that is in force.
+    /// The `nb_cfg` of the installed program.
     pub fn installed_nb_cfg(&self) -> Option<i64> {
         self.installed.nb_cfg
     }
 
-    /// The number of flows that the program has, and of those that it lacks.
+    /// The number of flows in the program, and of those that could not be compiled.
     pub fn flow_counts(&self) -> (usize, usize) {
         (self.builder.flow_count(), self.builder.bad_flow_count())
     }
@@ -185,7 +185,7 @@ impl Host {
         self.underlay_mtu.saturating_sub(overhead)
     }
 
-    /// The devices of this host. True if they differ from those before: then call
+    /// Sets the names of this host's devices. True if they have changed: then call
     /// [`handle_local`](Self::handle_local).
     pub fn set_devices(&mut self, mut names: BTreeSet<Text>, now: Instant) -> bool {
         self.retired.retain(|name, until| *until > now && names.contains(name));
@@ -200,14 +200,15 @@ impl Host {
         self.local.interfaces.values().any(|interface| interface.lacks_device)
     }
 
-    /// The local database has changed. Ports are placed if `southbound` is known.
+    /// Handles a change of the local database. Ports are placed if `southbound` is known.
     pub fn handle_local(&mut self, local: &Replica, southbound: &Replica, now: Instant) {
         let made = self.local.made_devices();
         let present = self.devices.as_ref().map(|devices| (devices, &made));
         let around = DeviceDefaults { mtu_bytes: self.guest_mtu(), uplink: &self.uplink, present };
         let new = LocalPorts::read(local, &self.settings.bridge, &around, &mut self.numbers, now);
         if let Some(devices) = &mut self.devices {
-            // Among them are devices that weft has made, and is about to remove.
+            // The missing interfaces include those whose device weft has created and is about to
+            // remove.
             for interface in new.interfaces.values().filter(|it| it.lacks_device) {
                 if devices.remove(&interface.name) {
                     self.retired.insert(interface.name.clone(), now + RETIREMENT);
@@ -223,7 +224,8 @@ impl Host {
         (self.must_install, self.must_ask) = (true, true);
     }
 
-    /// Uses other settings. False if they need a restart of the switch; nothing has changed then.
+    /// Applies new settings. Returns false, and changes nothing, if they need a restart of the
+    /// switch.
     pub fn change_settings(&mut self, new: Settings, southbound: &Replica, now: Instant) -> bool {
         let old = &self.settings;
         let is_same_host = (&old.system_id, &old.tunnels, old.encap_ip, &old.bridge)
@@ -241,8 +243,8 @@ impl Host {
         is_same_host
     }
 
-    /// Rows of the southbound database have changed. `is_first` is true for the first update of a
-    /// connection.
+    /// Handles changed rows of the southbound database. `is_first` is true for the first update of
+    /// a connection.
     pub fn handle_southbound(
         &mut self,
         replica: &Replica,
@@ -289,8 +291,8 @@ impl Host {
         names.any(|name| self.local.logical.contains_key(&name))
     }
 
-    /// Asks the southbound server for the rows that this host needs now. The caller does so after
-    /// each change, and reports the server's answers to
+    /// Asks the southbound server for the rows that this host needs now. The caller calls this
+    /// after each change, and reports the server's replies to
     /// [`conditions_applied`](Self::conditions_applied).
     pub fn ask(&mut self, session: &mut Session) {
         self.must_ask |= self.builder.take_reach_change();
@@ -317,15 +319,15 @@ impl Host {
         Scope { everything, chassis: self.chassis, interfaces, unplaced, datapaths }
     }
 
-    /// All rows have arrived that the southbound server was asked for up to this sequence number
-    /// of the session.
+    /// Handles that all rows have arrived that the southbound server was asked for up to this
+    /// sequence number of the session.
     pub fn conditions_applied(&mut self, seqno: u64, southbound: &Replica) {
         self.monitored.confirm(seqno);
         self.follow_monitored(southbound);
     }
 
-    /// The southbound server does not accept the conditions. This host asks for every row from now
-    /// on.
+    /// Handles that the southbound server does not accept the conditions. This host asks for every
+    /// row from now on.
     pub fn conditions_refused(&mut self) {
         self.monitored.refuse();
         (self.needs_every_row, self.must_ask) = (true, true);
@@ -348,13 +350,13 @@ impl Host {
         self.must_install |= self.builder.follow_monitored(southbound, &around);
     }
 
-    /// True while the network stays in force although the database has none.
+    /// True while the old network is kept although the database is empty.
     fn is_held(&self, replica: &Replica, now: Instant) -> bool {
         let is_empty = replica.table(DatapathBinding::NAME).is_none_or(|table| table.is_empty());
         is_empty && self.held_since.is_some_and(|since| now.duration_since(since) < HOLD)
     }
 
-    /// True while the network stays in force although the database has none.
+    /// True while the old network is kept although the database is empty.
     pub fn holds_network(&self) -> bool {
         self.held_since.is_some()
     }
@@ -390,7 +392,7 @@ impl Host {
         self.builder.replace(southbound, names, hosts, &around);
     }
 
-    /// What to put in force; `None` if that is done already.
+    /// The next configuration to apply; `None` if nothing has changed.
     pub fn installation(&mut self, southbound: &Replica, now: Instant) -> Option<Installation> {
         if self.waits_for_rows(now) || !std::mem::take(&mut self.must_install) {
             return None;
@@ -443,8 +445,8 @@ impl Host {
         })
     }
 
-    /// True while ports that work would lose their flows, because the rows of their datapaths are
-    /// on their way: a database that was filled again has other rows for the same network.
+    /// True while working ports would lose their flows, because the rows of their datapaths have
+    /// not arrived yet. A database that was filled again has new rows for the same network.
     fn waits_for_rows(&mut self, now: Instant) -> bool {
         let is_lost = |(name, port): (&Text, &PortNo)| {
             self.local.logical.contains_key(name) && !self.is_placed(*port)
@@ -464,7 +466,7 @@ impl Host {
         role.is_some_and(|role| role.logical_port().is_none_or(is_complete))
     }
 
-    /// The installation is in force.
+    /// Records that the caller has applied an installation.
     pub fn installed(&mut self, installation: Installation) {
         self.installed = installation.covers;
         self.must_announce = true;
@@ -476,9 +478,9 @@ impl Host {
         self.builder.take_removed_backends()
     }
 
-    /// What announcements depend on, if it may have changed since the last call.
+    /// The state that announcements depend on, if it may have changed since the last call.
     pub(crate) fn announcing<'a>(&'a mut self, replica: &'a Replica) -> Option<HostState<'a>> {
-        // What was read but is not in force yet is announced later.
+        // Changes that are not installed yet are announced later.
         let is_due = !self.must_install && std::mem::take(&mut self.must_announce);
         is_due.then(|| HostState {
             replica,
@@ -493,7 +495,7 @@ impl Host {
         (self.must_install, self.must_learn) = (true, true);
     }
 
-    /// The next transaction for the southbound database, and when to ask again at the latest.
+    /// The next transaction for the southbound database, and the latest time of the next call.
     pub fn southbound_transaction(
         &mut self,
         replica: &Replica,
@@ -501,7 +503,7 @@ impl Host {
         health: &BTreeMap<Uuid, Status>,
     ) -> (Option<Transaction>, Option<Instant>) {
         if !self.must_install && self.is_settled() {
-            // What changed since the last installation has no effect on it.
+            // The changes since the last installation do not affect the program.
             self.installed.nb_cfg = self.nb_cfg;
         }
         let around = surroundings(
@@ -525,7 +527,7 @@ impl Host {
         }
     }
 
-    /// The health checks that this host makes.
+    /// The health checks that this host sends.
     pub fn service_checks(&self, replica: &Replica) -> Vec<ServiceCheck> {
         self.service_rows(replica).into_iter().filter_map(|(_, check)| check).collect()
     }
@@ -534,7 +536,8 @@ impl Host {
         health::of_host(replica, self.chassis, &self.installed, &self.settings.tunnels)
     }
 
-    /// Packets have taught the switch this. It is written to the southbound database.
+    /// Handles addresses that the switch has learned from packets. They are written to the
+    /// southbound database.
     pub fn handle_taught(&mut self, events: Vec<LearnEvent>, now: Instant) {
         self.taught.add(events, now);
     }
@@ -563,9 +566,9 @@ impl Host {
     }
 }
 
-/// True if nothing is to be installed because of a change: of the number of the network's version,
-/// of what hosts say about ports or backends, or of the time of a learned row, which hosts refresh
-/// while they use it.
+/// True if a change does not affect the program: a change of `nb_cfg`, of a host's report about
+/// ports or backends, or of the timestamp of a learned row, which hosts refresh while they use the
+/// row.
 fn is_without_effect(change: &RowChange) -> bool {
     if [SbGlobal::NAME, ChassisPrivate::NAME, ServiceMonitor::NAME].contains(&change.table()) {
         return true;

@@ -10,9 +10,10 @@
 //! ```
 //!
 //! [`Host`] is a state machine: its owner passes replicas of both databases with their changes and
-//! the time, puts each [`Installation`] in force, and sends the transactions that it asks for.
-//! Transactions are the difference between what a database says and what it should say, so nothing
-//! is lost when a connection is: the owner asks again when it is back.
+//! the time, puts each [`Installation`] in force, and sends the transactions that it asks for. A
+//! transaction contains the differences between the contents of a database and the contents that it
+//! should have. So nothing is lost with a connection: after a reconnection the owner asks for
+//! transactions again.
 //!
 //! A lost connection changes nothing else. The replica stays as it was, and so does the program.
 #![forbid(unsafe_code)]

@@ -18,7 +18,7 @@ const OF_BRIDGE: PortNo = PortNo(65534);
 const OWN_KINDS: [&str; 4] = ["system", "internal", "tap", "patch"];
 /// The value of `ofport` for an interface that cannot be used.
 const NO_PORT: i64 = -1;
-/// The MTU of devices that weft makes for a provider bridge, in bytes.
+/// The MTU of devices that weft creates for a provider bridge, in bytes.
 const PROVIDER_MTU: u16 = 1500;
 
 /// The numbers of ports and of provider bridges.
@@ -34,14 +34,14 @@ impl Default for Numbers {
     }
 }
 
-/// What the devices of interfaces depend on besides their rows.
+/// The inputs, other than their rows, that determine the devices of interfaces.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceDefaults<'a> {
     /// The MTU of guests whose interface requests none, in bytes.
     pub mtu_bytes: u16,
     /// The device of the tunnels, which cannot be a port.
     pub uplink: &'a str,
-    /// The names of all devices, and of those that weft has made; `None` if they are not known.
+    /// The names of all devices, and of those that weft has created; `None` if they are not known.
     pub present: Option<(&'a BTreeSet<Text>, &'a BTreeSet<Text>)>,
 }
 
@@ -54,7 +54,7 @@ pub struct LocalPorts {
     pub bridge: Option<Uuid>,
     /// `next_cfg` of Open_vSwitch.
     pub next_cfg: i64,
-    /// The bridges besides the integration bridge.
+    /// The bridges other than the integration bridge.
     pub bridges: BTreeMap<Text, ProviderBridge>,
     /// The interfaces, by row.
     pub interfaces: BTreeMap<Uuid, LocalInterface>,
@@ -73,15 +73,14 @@ pub struct LocalInterface {
     pub peer: Option<Text>,
     /// The logical port that it names.
     pub logical_port: Option<Text>,
-    /// True if weft does not make its device, and there is none. It has no port until the device
-    /// comes.
+    /// True if weft does not create its device, and the device does not exist. The interface has no
+    /// port until the device appears.
     pub lacks_device: bool,
     /// The port, or why there is none.
     pub state: InterfaceState,
 }
 
-/// What the kernel says about the device of an interface. An interface without a device has the
-/// default.
+/// The kernel's state of an interface's device. An interface without a device has the default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceFacts {
     /// The MAC address.
@@ -94,11 +93,11 @@ pub struct DeviceFacts {
     pub is_up: Option<bool>,
     /// It has a carrier.
     pub has_carrier: Option<bool>,
-    /// What its port has counted; `None` without a port.
+    /// The counters of its port; `None` without a port.
     pub counters: Option<PortCounters>,
 }
 
-/// What a port has counted, as in the column `statistics`.
+/// The counters of a port, for the column `statistics`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortCounters {
     /// Frames received from the device, and their bytes.
@@ -134,7 +133,7 @@ impl DeviceFacts {
     }
 }
 
-/// What became of an interface.
+/// The use of an interface by the switch.
 #[derive(Clone, PartialEq, Debug)]
 pub enum InterfaceState {
     /// A port of the switch.
@@ -146,7 +145,7 @@ pub enum InterfaceState {
     },
     /// A patch port. It has a number, but no device.
     Patch(PortNo),
-    /// It is not used, because of this.
+    /// The interface is not used, for this reason.
     Refused(String),
 }
 
@@ -171,8 +170,8 @@ impl LocalInterface {
 }
 
 impl LocalPorts {
-    /// Reads the interfaces of all bridges, of which one is `integration`. Interfaces keep their
-    /// number in `numbers`. `around` says what their devices depend on.
+    /// Reads the interfaces of all bridges, of which one is `integration`. `numbers` keeps the
+    /// number of each interface. `around` has the other inputs that determine their devices.
     pub fn read(
         replica: &Replica,
         integration: &Text,
@@ -185,7 +184,7 @@ impl LocalPorts {
         (ports.root, ports.next_cfg) = (Some(root), row.next_cfg);
         ports.keep_numbers(replica, &mut numbers.ports, now);
         let mut bridges: Vec<_> = row.bridges.into_iter().collect();
-        // In the order of names, so that a restarted host numbers the same bridges alike.
+        // Sorted by name, so that a restarted host gives the same bridges the same numbers.
         bridges.sort_by_cached_key(|&uuid| replica.get::<Bridge>(uuid).map(|row| row.name));
         for uuid in bridges {
             let Some(bridge) = replica.get::<Bridge>(uuid) else { continue };
@@ -245,8 +244,9 @@ impl LocalPorts {
         }
     }
 
-    /// Refuses patch ports that weft does not serve. The ports that ovn-controller has made between
-    /// the integration bridge and the provider bridges are served by the bridge mappings.
+    /// Refuses patch ports that weft does not serve. It ignores those that ovn-controller has
+    /// created between the integration bridge and the provider bridges, because the bridge mappings
+    /// replace them.
     fn check_patches(&mut self, integration: &Text) {
         let peers: BTreeMap<Text, (Text, Text)> = self
             .interfaces
@@ -274,14 +274,14 @@ impl LocalPorts {
         }
     }
 
-    /// Gives interfaces without a number the one that the database has, from an earlier run. So
-    /// the cached flows of that run stay right.
+    /// Gives interfaces without a number the one that the database has, from an earlier run. So the
+    /// cached flows of that run stay valid.
     fn keep_numbers(&self, replica: &Replica, numbers: &mut NumberPool<Text>, now: Instant) {
         let rows = replica.rows::<Interface>().filter_map(|(_, row)| {
             let number = row.ofport.and_then(|number| u32::try_from(number).ok())?;
             (1..=MAX_PORT.0).contains(&number).then_some((number, row))
         });
-        // In ascending order, because each number is above those before.
+        // In ascending order, because the pool accepts only numbers above all earlier ones.
         let known: BTreeMap<u32, Interface> = rows
             .filter(|(_, row)| row.kind.is_empty() || OWN_KINDS.contains(&&*row.kind))
             .collect();
@@ -307,7 +307,7 @@ impl LocalPorts {
         // Guests are attached to the integration bridge.
         let is_guest = is_port && !self.bridges.contains_key(bridge);
         let mut logical_port = row.external_ids.get("iface-id").filter(|_| is_guest).cloned();
-        // Another host may serve the logical port meanwhile.
+        // Without its device, another host may serve the logical port meanwhile.
         if let Some(name) = logical_port.as_ref().filter(|_| !lacks_device) {
             match self.logical.entry(name.clone()) {
                 Entry::Vacant(place) => drop(place.insert(uuid)),
@@ -330,7 +330,7 @@ impl LocalPorts {
         self.interfaces.insert(uuid, interface);
     }
 
-    /// The names of the devices that weft makes.
+    /// The names of the devices that weft creates.
     pub fn made_devices(&self) -> BTreeSet<Text> {
         let is_made = |interface: &&LocalInterface| match &interface.state {
             InterfaceState::Port { device, .. } => {

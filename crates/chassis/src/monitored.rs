@@ -10,7 +10,8 @@
 //!    can pass.
 //!
 //! All flows that belong to a group of datapaths are read. northd replaces a group when its
-//! datapaths change, and the server then takes back flows whose new group no condition names.
+//! datapaths change. If no condition named the new group, the server would then remove the group's
+//! flows from the replica.
 //!
 //! The comparisons are equalities where the server permits it, because it finds those in a hash
 //! table.
@@ -22,7 +23,7 @@ use flow::DatapathKey;
 use ovsdb::{Clause, Condition, Datum, Function, Table, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What the conditions depend on.
+/// The rows that this host needs, which determine the conditions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Scope {
     /// Every row is wanted.
@@ -31,7 +32,7 @@ pub struct Scope {
     pub chassis: Option<Uuid>,
     /// The logical ports of interfaces, of which containers may be children.
     pub interfaces: BTreeSet<Text>,
-    /// Those of them whose row belongs to none of the `datapaths`, as far as this host knows.
+    /// The `interfaces` whose row is not known to belong to one of the `datapaths`.
     pub unplaced: BTreeSet<Text>,
     /// The datapaths that packets of this host can pass.
     pub datapaths: BTreeMap<Uuid, DatapathKey>,
@@ -54,7 +55,7 @@ pub struct Monitored {
 }
 
 impl Monitored {
-    /// Nothing was asked for yet. With `everything`, the first update has all rows.
+    /// The state before any conditions are sent. With `everything`, the first update has all rows.
     pub fn new(everything: bool) -> Self {
         Self {
             scope: Scope { everything, ..Scope::default() },
@@ -83,11 +84,11 @@ impl Monitored {
         changed.map(|(_, new)| new).collect()
     }
 
-    /// The session was asked for this scope, under the number `made`. True if datapaths are not
-    /// asked for any more.
+    /// Records that the session was asked for this scope, with the sequence number `made`. Returns
+    /// true if the scope no longer has some datapaths.
     pub fn ask(&mut self, scope: Scope, made: u64) -> bool {
         let listed = scope.datapaths.keys().map(|datapath| {
-            // A datapath of which everything is known stays so while each condition names it.
+            // A datapath whose rows have all arrived stays complete while every condition names it.
             let since = if self.has_all_of(*datapath) { self.confirmed } else { made };
             (*datapath, self.datapaths.get(datapath).copied().unwrap_or(since))
         });
@@ -100,13 +101,13 @@ impl Monitored {
         loses
     }
 
-    /// The server has refused conditions that were asked for. Nobody knows which rows of their
+    /// Records that the server has refused conditions. It is not known which rows of their
     /// datapaths it sends.
     pub fn refuse(&mut self) {
         self.datapaths.retain(|_, number| *number <= self.confirmed);
     }
 
-    /// The server has sent all rows of the conditions up to this number.
+    /// Records that the server has sent all rows of the conditions up to this number.
     pub fn confirm(&mut self, number: u64) {
         self.confirmed = self.confirmed.max(number);
     }
@@ -122,8 +123,8 @@ pub fn conditions(scope: &Scope) -> [(&'static str, Condition); 7] {
         let keys = scope.datapaths.values();
         keys.map(move |key| Clause::new(column, Function::Equals, i64::from(key.0)))
     };
-    // A flow of a group has no datapath of its own. As `logical_dp_group != []`, the server would
-    // compare each flow with each clause.
+    // A flow of a datapath group has an empty `logical_datapath`. With `logical_dp_group != []`
+    // instead, which is no equality, the server would compare each flow with each clause.
     let in_a_group = Clause::new("logical_datapath", Function::Equals, Datum::empty_set());
     let named = scope.datapaths.keys();
     let named = named.map(|uuid| Clause::new("datapaths", Function::Includes, *uuid));
@@ -139,9 +140,9 @@ pub fn conditions(scope: &Scope) -> [(&'static str, Condition); 7] {
     all.map(|(table, some)| (table, if scope.everything { Condition::all() } else { some }))
 }
 
-/// The ports that are wanted whatever their datapath is.
+/// The ports that are needed even if their datapath is not.
 fn ports(scope: &Scope) -> impl Iterator<Item = Clause> {
-    // The gateway ports of other hosts are few, and an equality.
+    // This includes the gateway ports of other hosts, which are few, because it is an equality.
     let kinds = ["patch", "l3gateway", "chassisredirect"];
     let kinds = kinds.into_iter().map(|kind| Clause::new("type", Function::Equals, kind));
     let bound = scope.chassis.map(|host| Clause::new("chassis", Function::Equals, host));

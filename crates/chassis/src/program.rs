@@ -12,7 +12,7 @@
 //! | Meter, Meter_Band | the flows that name a meter |
 //! | DNS | the names of its datapaths are set |
 //! | Chassis_Template_Var of this host | the flows and load balancers that name one that changed |
-//! | Datapath_Binding | with another key: everything is built again |
+//! | Datapath_Binding | if its tunnel key changed, everything is rebuilt |
 //!
 //! Only the flows of datapaths that packets of this host can pass are compiled
 //! ([`ReachableDatapaths`]).
@@ -57,7 +57,7 @@ use templates::Templates;
 
 pub use learned::learned;
 
-/// What the placement of ports depends on besides the southbound database.
+/// The inputs, other than the southbound database, that determine where ports are.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
     /// The row of this host in the table Chassis.
@@ -72,7 +72,7 @@ pub struct Surroundings<'a> {
     pub mappings: &'a BTreeMap<Text, Text>,
     /// The end points of other hosts.
     pub endpoints: &'a Endpoints,
-    /// Which rows of the southbound database this host has asked for.
+    /// The rows of the southbound database that this host has asked for.
     pub monitored: &'a Monitored,
 }
 
@@ -114,9 +114,9 @@ pub struct ProgramBuilder {
     /// The flows that name a meter.
     metered: BTreeSet<Uuid>,
     reachable: ReachableDatapaths,
-    /// The datapaths of each group whose flows are compiled, until something about them changes.
+    /// A cache: for each datapath group, its datapaths whose flows are compiled.
     dp_groups: HashMap<Uuid, Arc<[DatapathKey]>>,
-    /// Other datapaths may be reachable since the last call of
+    /// The reachable datapaths may have changed since the last call of
     /// [`take_reach_change`](Self::take_reach_change).
     has_other_reach: bool,
     /// Port groups by name: their rows with the ports of each.
@@ -125,7 +125,7 @@ pub struct ProgramBuilder {
     bad_flows: BTreeMap<Uuid, BadFlow>,
     /// Further bad flows, beyond the limit of those that are kept by name.
     unnamed_bad_flows: BTreeSet<Uuid>,
-    /// The containers whose tag another container has behind the same parent.
+    /// Container ports whose VLAN tag another container port of the same parent already uses.
     tag_conflicts: BTreeSet<Uuid>,
     warnings: Vec<String>,
 }
@@ -220,8 +220,8 @@ impl ProgramBuilder {
         self.bad_flows.len() + self.unnamed_bad_flows.len()
     }
 
-    /// The names of the containers' ports behind a port of this host, as far as the flows of their
-    /// datapaths are known.
+    /// The names of the container ports behind a port of this host, without those whose datapath's
+    /// flows are not all known.
     pub fn children(&self, port: PortNo) -> impl Iterator<Item = &Text> {
         let children = self.roles.children(port);
         let complete = children.filter(|((datapath, _), _)| self.is_complete(*datapath));
@@ -297,7 +297,7 @@ impl ProgramBuilder {
         self.apply_load_balancers(replica, &changes, has_values);
     }
 
-    /// True if a datapath got another key. Everything refers to it by the old one.
+    /// True if a datapath got another tunnel key. The whole program refers to it by the old one.
     fn moves_datapath(&self, changes: &Changes<'_>) -> bool {
         changes.of::<DatapathBinding>().any(|change| {
             let new = change.new.as_deref().and_then(DatapathBinding::from_row);

@@ -1,5 +1,5 @@
-//! [`ProviderBridge`]: a bridge besides the integration bridge, which platforms make to reach a
-//! physical network.
+//! [`ProviderBridge`]: a bridge other than the integration bridge, which platforms create to reach
+//! a physical network.
 
 use crate::tables::{Interface, Port, Text};
 use flow::{DatapathKey, PortNo};
@@ -42,7 +42,7 @@ impl ProviderBridge {
 /// The VLANs of a port of a provider bridge, from the columns `vlan_mode`, `tag` and `trunks`.
 ///
 /// # Errors
-/// A mode that weft does not have.
+/// A mode that weft does not support.
 pub fn port_vlans(row: &Port) -> Result<PortVlans, String> {
     let number = |vlan: i64| u16::try_from(vlan).ok().filter(|vlan| *vlan <= MAX_VLAN);
     let tag = row.tag.and_then(number);

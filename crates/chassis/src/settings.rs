@@ -1,5 +1,5 @@
-//! [`Settings`]: what the local database says about this host's place in the deployment, in
-//! `external_ids` of the table Open_vSwitch.
+//! [`Settings`]: this host's configuration as a member of the deployment, from `external_ids` of
+//! the table Open_vSwitch in the local database.
 
 use crate::tables::{OpenVswitch, Ssl, Text, TextMap};
 use flow::{Dscp, TunnelType};
@@ -34,13 +34,13 @@ pub struct Settings {
     pub cms_options: Text,
     /// `ovn-transport-zones`.
     pub transport_zones: BTreeSet<Text>,
-    /// `ovn-monitor-all`: whether this host reads the whole southbound database, in place of the
-    /// rows that concern it.
+    /// `ovn-monitor-all`: whether this host reads the whole southbound database, instead of only
+    /// the rows that it needs.
     pub monitor_all: bool,
     /// `ovn-remote-probe-interval`: `None` without probes.
     pub probe_interval: Option<Duration>,
-    /// `garp-max-timeout-sec`: the longest interval between announcements of addresses, which then
-    /// never end; `None` if they end after five.
+    /// `garp-max-timeout-sec`: the longest interval between announcements of addresses, which are
+    /// then repeated forever; `None` if they end after five.
     pub announce_interval: Option<Duration>,
     /// The files of TLS, for `ssl:` remotes.
     pub tls: Option<TlsPaths>,

@@ -7,7 +7,7 @@ use ovsdb::{Clause, Condition, Function, Table, TableRequest, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A string as the replica shares it.
+/// A string that is shared with the replica.
 pub type Text = Arc<str>;
 /// A column of keys and values.
 pub type TextMap = BTreeMap<Text, Text>;
@@ -94,7 +94,7 @@ ovsdb::table! {
 }
 
 ovsdb::table! {
-    /// The part of a host's row that no other host reads.
+    /// The part of a host's state that no other host reads.
     pub struct ChassisPrivate: "Chassis_Private" {
         pub name: "name" => Text,
         pub chassis: "chassis" => Option<Uuid>,
@@ -193,7 +193,7 @@ ovsdb::table! {
 }
 
 ovsdb::table! {
-    /// Names that logical switches answer for.
+    /// DNS names for which logical switches answer queries.
     pub struct Dns: "DNS" {
         pub records: "records" => TextMap,
         pub datapaths: "datapaths" => BTreeSet<Uuid>,
@@ -300,7 +300,7 @@ ovsdb::table! {
 pub mod index {
     /// By the column `name` or `logical_port`.
     pub const NAME: &str = "name";
-    /// Datapaths and ports by their key in tunnels, stations by their MAC address and datapath.
+    /// Datapaths and ports by their key in tunnels, FDB entries by their MAC address and datapath.
     pub const KEY: &str = "key";
     /// MAC bindings by logical port and IP address.
     pub const ADDRESS: &str = "address";
@@ -333,9 +333,9 @@ pub fn of_host() -> Vec<TableRequest> {
     ]
 }
 
-/// The tables of the southbound database, and the rows of them that [`Host::ask`] starts with. Of
-/// Chassis_Private and Chassis_Template_Var, only the row of this host: each of thousands of hosts
-/// changes its own at every change of the network.
+/// The tables of the southbound database, with the conditions before the first call of
+/// [`Host::ask`]. Chassis_Private and Chassis_Template_Var are limited to the row of this host,
+/// because each of thousands of hosts changes its own row at every change of the network.
 ///
 /// [`Host::ask`]: crate::Host::ask
 pub fn of_southbound(settings: &Settings) -> Vec<TableRequest> {

@@ -1,9 +1,9 @@
-//! [`TaughtWriter`]: writes what packets have taught this host into the tables MAC_Binding and FDB,
-//! from which all hosts read it.
+//! [`TaughtWriter`]: writes addresses that this host has learned from packets to the tables
+//! MAC_Binding and FDB, from which all hosts read them.
 //!
-//! An event waits until the database says what it says, or for [`GIVE_UP`]. Only a packet that
-//! finds another value, or none, causes an event. So two hosts that have learned the same agree at
-//! once, and the later of two different events wins.
+//! An event waits until the database has its value, or for [`GIVE_UP`]. A packet causes an event
+//! only if the known value is another one, or there is none. So two hosts that learn the same value
+//! agree at once, and the later of two different events wins.
 
 use crate::tables::{DatapathBinding, Fdb, MacBinding, PortBinding, StaticMacBinding, Text, index};
 use crate::writes::{UnixMs, row_is};
@@ -18,12 +18,14 @@ use wire::MacAddr;
 const PAUSE: Duration = Duration::from_millis(100);
 /// The most rows that one transaction changes.
 const MAX_ROWS: usize = 256;
-/// How long an event waits for a database that does not take it. The packets that caused it come
-/// again, and the switch uses meanwhile what it has learned.
+/// How long an event waits for a database that does not accept it. Later packets cause it again,
+/// and meanwhile the switch uses the value that it has learned.
 const GIVE_UP: Duration = Duration::from_secs(5);
-/// The least time between two changes of the same row: two stations may claim one address in turn.
+/// The least time between two changes of the same row: two stations may claim one address
+/// alternately.
 const ROW_PAUSE: Duration = Duration::from_secs(1);
-/// The most rows of each table for one logical port. Guests choose what is learned.
+/// The most rows of each table for one logical port. The limit is needed because guests control
+/// which addresses are learned.
 const MAX_ROWS_OF_PORT: usize = 8192;
 /// The most rows whose last change is remembered.
 const MAX_REMEMBERED: usize = 4096;
@@ -31,22 +33,22 @@ const MAX_REMEMBERED: usize = 4096;
 /// Writes learn events into the southbound database.
 #[derive(Debug, Default)]
 pub struct TaughtWriter {
-    /// The latest event of each station and binding, and since when it waits.
+    /// The latest event of each FDB entry and MAC binding, and since when it waits.
     waiting: BTreeMap<StateQuery, (LearnEvent, Instant)>,
     /// When rows were written last.
     written: HashMap<StateQuery, Instant>,
-    /// When the last transaction was made.
+    /// The time of the last transaction.
     last: Option<Instant>,
 }
 
 impl TaughtWriter {
-    /// Takes what the switch has learned.
+    /// Adds events of the switch.
     pub fn add(&mut self, events: impl IntoIterator<Item = LearnEvent>, now: Instant) {
         self.waiting.extend(events.into_iter().map(|event| (event.query(), (event, now))));
     }
 
     /// The next transaction; `None` if nothing waits, or nothing may be written yet. The second
-    /// value is when to ask again at the latest.
+    /// value is the latest time of the next call.
     pub fn next(
         &mut self,
         replica: &Replica,
@@ -107,13 +109,13 @@ impl RowWrite {
     }
 }
 
-/// The row that an event changes. `None` when the row says so already, or cannot or must not be
-/// written.
+/// The row that an event changes. `None` when the row already has the value, or cannot or must not
+/// be written.
 fn row_write(replica: &Replica, event: &LearnEvent, unix_ms: UnixMs) -> Option<RowWrite> {
     let write = match *event {
         LearnEvent::MacBinding(key, mac) => binding(replica, key, mac),
         LearnEvent::Fdb(key, FdbPort::Logical(port)) => station(replica, key, port),
-        // A station behind a port of the datapath is not one of OVN.
+        // An entry with a port of the datapath is from a bridge, not from an OVN switch.
         LearnEvent::Fdb(_, FdbPort::Port(_)) => None,
         LearnEvent::Affinity(..) | LearnEvent::NextHop(..) => None,
     }?;
@@ -148,7 +150,7 @@ fn binding(replica: &Replica, key: MacBindingKey, mac: MacAddr) -> Option<RowWri
 }
 
 fn station(replica: &Replica, key: FdbKey, port: PortKey) -> Option<RowWrite> {
-    // Nobody would use or delete the row of a port that is not there.
+    // No host would use or delete the row of a port that does not exist.
     port_with_key(replica, key.datapath, port)?;
     let (dp_key, port_key) = (i64::from(key.datapath.0), i64::from(port.value()));
     let mac: Text = key.mac.to_string().into();

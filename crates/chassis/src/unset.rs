@@ -7,11 +7,11 @@ use crate::writes;
 use ovsdb::{Replica, Transaction};
 use std::time::Instant;
 
-/// The MTU of guests, in bytes, until the tunnels are known. No device is made with it.
+/// The MTU of guests, in bytes, until the tunnels are known. No device is created with it.
 const MTU_BYTES: u16 = 1500;
 
-/// A host that cannot join a deployment because the local database lacks its settings. Nothing of
-/// that database is in force. Tools may write their bridges and ports, and do not wait.
+/// A host that cannot join a deployment because the local database lacks its settings. Its bridges
+/// and ports are not installed. Tools can write them, and do not wait for the switch.
 #[derive(Debug, Default)]
 pub struct UnsetHost {
     numbers: Numbers,
@@ -20,7 +20,7 @@ pub struct UnsetHost {
 }
 
 impl UnsetHost {
-    /// The next transaction for the local database; `None` if it says what it should say.
+    /// The next transaction for the local database; `None` if it is up to date.
     pub fn local_transaction(&mut self, local: &Replica, now: Instant) -> Option<Transaction> {
         let (_, row) = local.rows::<OpenVswitch>().next()?;
         let integration = settings::bridge(&row.external_ids);

@@ -1,6 +1,6 @@
-//! What the host writes: transactions that change the databases from what they say to what they
-//! should say. They are computed from the replicas again after each change, so what others have
-//! changed is repaired, and a transaction whose outcome is lost does no harm.
+//! The transactions of the host, which change the databases to the contents that they should have.
+//! They are computed again from the replicas after each change, so changes by others are repaired,
+//! and a transaction whose outcome is lost does no harm.
 
 use crate::claims;
 use crate::endpoints::Endpoints;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// How long a host waits before it claims a port again that another host has taken from it.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the datapath has in force.
+/// The state that the datapath has installed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Installed {
     /// The `nb_cfg` of the southbound database.
@@ -31,15 +31,15 @@ pub struct Installed {
     pub ports: BTreeMap<Text, PortNo>,
 }
 
-/// The time as it is written to a database, in milliseconds since 1970.
+/// A timestamp in a database, in milliseconds since 1970.
 pub type UnixMs = i64;
 
 pub(crate) fn row_is(uuid: Uuid) -> [Clause; 1] {
     [Clause::new("_uuid", Function::Equals, uuid)]
 }
 
-/// The row of a port while this host has it. Another host may have claimed it meanwhile, and a
-/// late release must not undo that.
+/// Selects the row of a port only while this host has claimed it. Another host may have claimed it
+/// meanwhile, and a late release must not undo that.
 fn row_of_own_port(uuid: Uuid, chassis: Uuid) -> [Clause; 2] {
     let [row] = row_is(uuid);
     [row, Clause::new("chassis", Function::Equals, chassis)]
@@ -53,8 +53,8 @@ pub struct SouthboundWriter {
 }
 
 impl SouthboundWriter {
-    /// The next transaction; `None` if the database says what it should say. The second value is
-    /// when to ask again at the latest.
+    /// The next transaction; `None` if the database is up to date. The second value is the latest
+    /// time of the next call.
     pub fn next(
         &mut self,
         replica: &Replica,
@@ -113,13 +113,13 @@ impl SouthboundWriter {
     }
 }
 
-/// True for ports that the claims of this crate bind, and that it therefore releases.
+/// True for ports of the types that this crate claims, and therefore releases.
 fn is_released(row: &PortBinding) -> bool {
     let kind = PortKind::from(&*row.kind);
     matches!(kind, PortKind::Vif | PortKind::L3Gateway | PortKind::ChassisRedirect)
 }
 
-/// A guest's port is up when it is in force; the others are, once they are bound.
+/// True if a port is up: a guest's port once it is installed, any other port once it is bound.
 fn is_up(row: &PortBinding, installed: &Installed) -> bool {
     PortKind::from(&*row.kind) != PortKind::Vif || installed.ports.contains_key(&row.logical_port)
 }
@@ -128,7 +128,7 @@ fn some(transaction: Transaction) -> Option<Transaction> {
     (!transaction.is_empty()).then_some(transaction)
 }
 
-/// What this host tells northd and the other hosts about itself.
+/// The column `other_config` of this host's row, for northd and the other hosts.
 fn other_config(settings: &Settings) -> TextMap {
     let pairs = [
         ("ovn-bridge-mappings", &*settings.bridge_mappings),
@@ -145,7 +145,7 @@ fn other_config(settings: &Settings) -> TextMap {
     pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
 }
 
-/// A tunnel end as its row describes it.
+/// The columns of a tunnel end's row.
 type EncapValues = (Text, Text, bool);
 
 fn wanted_encaps(settings: &Settings) -> BTreeSet<EncapValues> {
@@ -188,7 +188,7 @@ fn chassis(replica: &Replica, settings: &Settings, own: Option<Uuid>) -> Transac
         })
         .collect();
     if known != encaps {
-        // The old tunnel ends go with the last reference to them.
+        // The database deletes the old tunnel ends with the last reference to them.
         let values = RowValues::new().set_named("encaps", &names);
         transaction = insert_encaps(transaction).update(Chassis::NAME, &row_is(uuid), values);
     }
@@ -205,8 +205,8 @@ fn chassis(replica: &Replica, settings: &Settings, own: Option<Uuid>) -> Transac
     transaction
 }
 
-/// Creates or corrects the private row, which says up to which `nb_cfg` this host has installed
-/// the network.
+/// Creates or corrects the row in Chassis_Private, which has the last `nb_cfg` that this host has
+/// installed.
 fn private(
     transaction: Transaction,
     replica: &Replica,
@@ -265,8 +265,8 @@ pub fn leave(replica: &Replica, settings: &Settings, chassis: Option<Uuid>) -> O
     Some(transaction.delete(Chassis::NAME, &row_is(chassis)).comment("weft: leave"))
 }
 
-/// The next transaction for the local database; `None` if it says what it should say. `up` are the
-/// ports that the southbound database has as up on this host, and `devices` the devices by name.
+/// The next transaction for the local database; `None` if it is up to date. `up` are the ports of
+/// this host that are up in the southbound database, and `devices` the devices by name.
 pub fn local(
     replica: &Replica,
     settings: &Settings,
@@ -318,7 +318,8 @@ pub fn local(
     some(transaction)
 }
 
-/// The numbers of ports, and that tools need not wait, on a host that has no settings yet.
+/// Writes the numbers of ports on a host that has no settings yet, and `cur_cfg`, so that tools do
+/// not wait.
 pub fn without_settings(replica: &Replica, ports: &LocalPorts) -> Option<Transaction> {
     let root = ports.root?;
     let mut transaction = Transaction::new();
@@ -336,7 +337,7 @@ pub fn without_settings(replica: &Replica, ports: &LocalPorts) -> Option<Transac
     some(transaction)
 }
 
-/// The values of a row of Interface that differ from what it should say.
+/// The new values of the columns of an Interface row that are outdated.
 fn of_interface(row: &Interface, port: &LocalInterface, device: DeviceFacts) -> Option<RowValues> {
     let mut values = number_of_interface(RowValues::new(), row, port);
     let statistics = device.counters.map(|counters| counters.statistics()).unwrap_or_default();
@@ -353,7 +354,7 @@ fn of_interface(row: &Interface, port: &LocalInterface, device: DeviceFacts) -> 
     (values != RowValues::new()).then_some(values)
 }
 
-/// Adds `ofport` and `error` if they differ from what they should say.
+/// Adds `ofport` and `error` if they are outdated.
 fn number_of_interface(values: RowValues, row: &Interface, port: &LocalInterface) -> RowValues {
     let (ofport, error) = (port.ofport(), port.error());
     if row.ofport == Some(ofport) && row.error == error {
@@ -362,7 +363,7 @@ fn number_of_interface(values: RowValues, row: &Interface, port: &LocalInterface
     values.set("ofport", ofport).set("error", error)
 }
 
-/// Keys of `external_ids` of an interface whose port is in force.
+/// Keys of `external_ids` of an interface whose port is installed.
 const INSTALLED: &str = "ovn-installed";
 const INSTALLED_TIME: &str = "ovn-installed-ts";
 /// Keys of `external_ids` of the integration bridge.
@@ -390,7 +391,7 @@ fn nb_cfg_of_bridge(
     transaction.mutate(Bridge::NAME, &row_is(uuid), &changes)
 }
 
-/// Makes the integration bridge.
+/// Creates the integration bridge.
 fn add_bridge(transaction: Transaction, root: Uuid, name: &Text) -> Transaction {
     let named = |name: &Text| RowValues::new().set("name", name.clone());
     let bridge = named(name).set("fail_mode", "secure").set_named("ports", &["bridge_port"]);

@@ -1,4 +1,4 @@
-//! A chassis against a real southbound database.
+//! Tests a chassis with a real southbound database.
 
 mod options;
 mod program;

@@ -1,4 +1,4 @@
-//! The options that actions know, beside those of ovn-northd.
+//! Compares the DHCP options that actions support with those of ovn-northd.
 
 use lflow::actions::{KnownOption, OptionProtocol};
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! The program that follows a changing database, beside one that is built from the whole database.
+//! Compares the program of a host that follows a changing database with one that is built from the
+//! whole database.
 
 use chassis::{Host, Installation, Settings, of_southbound};
 use flow::{Dscp, TunnelType};
@@ -13,7 +14,7 @@ use testkit::random::{Random, environment};
 use testkit::require_program;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The changes of the network, each checked.
+/// The number of changes of the network, after each of which the programs are compared.
 const CHANGES: usize = 60;
 
 fn settings(remote: &str) -> Settings {
@@ -68,20 +69,20 @@ impl<'o> Followed<'o> {
         self.client.session().replica().table(table).map_or(0, |table| table.len())
     }
 
-    /// Waits until the replica has all that the database has.
+    /// Waits until the replica has all changes of the database.
     pub fn catch_up(&mut self) {
         self.catch_up_behind(None);
     }
 
-    /// Sends a transaction, and waits until the replica has what it writes.
+    /// Sends a transaction, and waits until the replica has its changes.
     pub fn commit(&mut self, transaction: Transaction) {
         let session = self.client.session_mut();
         let request = session.transact(transaction).expect("the session is ready");
         self.catch_up_behind(Some(request));
     }
 
-    /// As [`Followed::catch_up`], and waits until `request` has its reply. The database sends what
-    /// a transaction changes before that.
+    /// As [`Followed::catch_up`], and waits until `request` has its reply. The server sends the
+    /// changes of a transaction before its reply.
     fn catch_up_behind(&mut self, mut request: Option<RequestId>) {
         self.ovn.nbctl("--wait=sb sync");
         let cfg = self.ovn.sbctl("get SB_Global . nb_cfg").trim().parse::<i64>().expect("a number");
@@ -102,7 +103,7 @@ impl<'o> Followed<'o> {
             self.host.ask(self.client.session_mut());
             let replica = self.client.session().replica();
             let rows = replica.table("SB_Global").into_iter().flat_map(|table| table.rows());
-            // Further events may be due, but none that has not arrived is needed.
+            // Handles the remaining events that have arrived, without waiting for others.
             let is_there = rows.map(|row| row.value::<i64>("nb_cfg")).any(|has| has == Some(cfg));
             let is_done = is_there && request.is_none() && self.host.is_settled();
             deadline = if is_done { Instant::now() } else { end };
@@ -120,13 +121,13 @@ impl<'o> Followed<'o> {
         self.host.installation(self.client.session().replica(), Instant::now()).expect("it is due")
     }
 
-    /// What a host installs that starts with the whole replica.
+    /// The installation of a host that starts with the whole replica.
     fn rebuilt(&self) -> Installation {
         let replica = self.client.session().replica();
         let rows = replica.tables().flat_map(|table| table.rows());
         let changes: Vec<_> =
             rows.map(|row| RowChange { old: None, new: Some(Arc::clone(row)) }).collect();
-        // Nothing is asked for: the replica has all that there is.
+        // This host asks for nothing, because the replica has all rows that it needs.
         let settings = Settings { monitor_all: true, ..self.host.settings().clone() };
         let mut host = Host::new(settings, "uplink", 1500);
         host.handle_southbound(replica, &changes, true, Instant::now());
@@ -134,7 +135,7 @@ impl<'o> Followed<'o> {
     }
 }
 
-/// All that the program says, as lines with addresses in place of the numbers of end points.
+/// The whole program as lines of text, with addresses instead of the numbers of end points.
 fn lines(installation: &Installation) -> BTreeSet<String> {
     let lines = lines_of(&installation.program).into_iter().map(|mut line| {
         for endpoint in &installation.endpoints {
@@ -194,7 +195,7 @@ impl Changes {
         self.random.below(below)
     }
 
-    /// Makes one change, which may turn out to be none.
+    /// Makes one random change, which may have no effect.
     fn make(&mut self, ovn: &Ovn) {
         let (switch, port) = (self.number(4), self.number(6));
         let (host, member) = (1 + self.number(3), self.number(6));
@@ -235,7 +236,7 @@ impl Changes {
             )),
             _ => ovn.sbctl(&format!("--if-exists chassis-del h{host}")),
         };
-        // Binds all ports to hosts, each to one of those that there are.
+        // Binds each port to one of the existing hosts.
         let hosts = ovn.sbctl("--bare --columns=name list Chassis");
         let hosts: Vec<&str> = hosts.split_whitespace().collect();
         let ports = ovn.sbctl("--bare --columns=logical_port find Port_Binding 'type=\"\"'");
@@ -337,7 +338,7 @@ fn bad_flow_is_left_out_and_named_and_no_other() {
     ovn.nbctl("acl-del s0");
     followed.catch_up();
     assert_eq!(followed.host.flow_counts().1, 0);
-    // Nothing is compiled for a switch that has no port here any more.
+    // No flows are compiled for a switch that has no port on this host any more.
     ovn.sbctl("lsp-unbind p0");
     followed.catch_up();
     assert_eq!(followed.host.flow_counts(), (0, 0));
@@ -373,7 +374,7 @@ fn each_host_has_its_own_values_of_template_variables() {
         assert_eq!((named(&mut host, "10.0.0.1"), named(&mut host, "10.0.0.7")), (0, before));
         ovn.nbctl("remove Chassis_Template_Var h1 variables where");
         host.catch_up();
-        // It is its name now, as with ovn-controller.
+        // The text is the variable's name now, as with ovn-controller.
         assert!(!host.host.bad_flows().is_empty());
         ovn.nbctl("set Chassis_Template_Var h1 variables:where='\"10.0.0.1:80\"'");
         host.catch_up();
@@ -401,7 +402,7 @@ fn network_is_held_when_a_database_comes_back_empty() {
     assert!(host.holds_network());
     host.install_again();
     assert_eq!(lines(&host.installation(&empty, now).expect("it is due")), before);
-    // It comes back, or the time is over.
+    // The old network is kept until the rows come back, or the time is over.
     let back: Vec<_> =
         gone.iter().map(|change| RowChange { old: None, new: change.old.clone() }).collect();
     host.handle_southbound(replica, &back, false, now);

@@ -1,5 +1,5 @@
-//! Load balancers and address translation of a network file, beside what ovn-northd makes of the
-//! same network.
+//! Compares the flows for load balancers and address translation of a network file with those that
+//! ovn-northd creates for the same network.
 
 use lflow::actions::{self, Stage};
 use lflow::expr;
@@ -110,7 +110,8 @@ fn services_become_the_flows_that_ovn_northd_makes() {
     assert_same(&ovn, &own, &[("blue", 16), ("edge", 8)]);
 }
 
-/// Compares these datapaths, of which ovn-northd makes at least so many flows.
+/// Compares the flows of these datapaths. ovn-northd must create at least the given number for
+/// each.
 fn assert_same(ovn: &Ovn, own: &str, datapaths: &[(&str, usize)]) {
     for &(name, least) in datapaths {
         let header = format!("Datapath: {name:?} ");
@@ -127,9 +128,9 @@ fn assert_same(ovn: &Ovn, own: &str, datapaths: &[(&str, usize)]) {
     }
 }
 
-/// Load balancers of the gateway router, beside its address translation: over IPv4 and IPv6, TCP
-/// and UDP, with and without affinity, in a network of the router, elsewhere, and on addresses that
-/// are also external ones of NAT.
+/// Load balancers of the gateway router, in addition to its NAT: over IPv4 and IPv6, TCP and UDP,
+/// with and without affinity, with virtual addresses in a network of the router, elsewhere, and
+/// equal to external addresses of NAT.
 const ROUTER_BALANCERS: &str = r#"
     lb-add web4 203.0.113.30:80 10.0.1.11:8080,10.0.1.12:8080 tcp
     lb-add web6 [fd02::30]:80 [fd01::b]:8080,[fd01::c]:8080 tcp
@@ -169,7 +170,8 @@ fn with_router_balancers() -> String {
             internal = \"fd01::/64\"\n"
 }
 
-/// In the stage `dnat`, weft also compares the virtual address when it uses an affinity.
+/// Removes the virtual address from weft's affinity matches in the stage `dnat`, because ovn-northd
+/// leaves it out there.
 fn without_vip(listing: &str) -> String {
     let is_to_vip = [
         ("ip4.dst == 203.0.113.2 && udp.dst == 53", "ip4"),
@@ -196,7 +198,8 @@ fn load_balancers_of_a_router_become_the_flows_that_ovn_northd_makes() {
     assert_same_answers(&ovn, &own);
 }
 
-/// The sources that a router forces: those of its ports, its own addresses, and others.
+/// Tests forced SNAT: to the addresses of the egress port, to the router's own addresses, and to
+/// others.
 #[test]
 fn forced_sources_of_a_router_become_the_flows_that_ovn_northd_makes() {
     require_program!("ovn-northd", "ovn-central");
@@ -232,7 +235,7 @@ fn forced_sources_of_a_router_become_the_flows_that_ovn_northd_makes() {
         let network = Network::parse(&text, "forced.toml").unwrap_or_else(|it| panic!("{it}"));
         let own = logical_flows(&network).to_string();
         assert_same(&ovn, &without_vip(&own), &[("blue", 16), ("edge", flows)]);
-        // Packets for the router itself do not leave it.
+        // Packets to the router's own addresses are not forwarded.
         for address in network.logical_routers()[1].ports.iter().flat_map(|port| &port.addresses) {
             let address = address.addr().to_string();
             let is_end = |end: char| !(end.is_ascii_hexdigit() || end == '.' || end == ':');
@@ -246,7 +249,8 @@ fn forced_sources_of_a_router_become_the_flows_that_ovn_northd_makes() {
     }
 }
 
-/// The router and its switches answer for the same virtual addresses as those of ovn-northd.
+/// Checks that the router and its switches answer for the same virtual addresses as those of
+/// ovn-northd.
 fn assert_same_answers(ovn: &Ovn, own: &str) {
     let sets = ovn.sbctl("--bare --columns=addresses find Address_Set name=_rtr_lb_3_ip4");
     let theirs = ovn.sbctl("lflow-list edge");
@@ -265,7 +269,8 @@ fn assert_same_answers(ovn: &Ovn, own: &str) {
             actions.replace(" /* ARP reply */", "")
         };
         assert_eq!(actions(ours), actions(of_northd), "{vip}");
-        // The switch outside leads requests to the router; the other one has no such network.
+        // The outside switch sends requests to the router; the inside switch does not have this
+        // network.
         assert!(ovn.sbctl("lflow-list public").contains(&format!("== {vip})")), "{vip}");
         let lookups = own
             .lines()

@@ -1,4 +1,5 @@
-//! What packets teach a host is written once, at a bounded rate, and only while it is news.
+//! Tests that addresses learned from packets are written once, at a bounded rate, and only if the
+//! database does not have them.
 
 use crate::program::Followed;
 use flow::{DatapathKey, PortKey};
@@ -27,7 +28,7 @@ impl Followed<'_> {
         )
     }
 
-    /// Writes what the host has to say about itself.
+    /// Sends the transactions about the host itself until there are none.
     fn settle(&mut self) {
         for _ in 0..10 {
             let (Some(transaction), _) = self.next(Instant::now()) else { return };
@@ -73,7 +74,7 @@ fn latest_value_is_written_once_and_not_more_often_than_each_second() {
         bound().split_whitespace().collect::<Vec<_>>(),
         ["r0-s0", "10.0.0.9", "02:00:00:00:00:01", "7"]
     );
-    // Two stations claim the address in turn.
+    // Several stations claim the address in turn.
     for last in [2, 1, 3] {
         host.host.handle_taught(vec![LearnEvent::MacBinding(key, mac(last))], start);
     }
@@ -84,7 +85,8 @@ fn latest_value_is_written_once_and_not_more_often_than_each_second() {
     };
     host.commit(transaction);
     assert!(bound().contains("02:00:00:00:00:03"), "{}", bound());
-    // The database says so already, an override forbids it, or there is no such port.
+    // Not written: the database already has the value, an override forbids it, or the port does not
+    // exist.
     let later = start + Duration::from_secs(3);
     ovn.nbctl("static-mac-binding-add r0-s0 10.0.0.8 02:00:00:00:00:08");
     ovn.nbctl("set Static_MAC_Binding . override_dynamic_mac=true");

@@ -1,7 +1,7 @@
 //! Provider bridges, and the localnet ports that connect logical switches with them.
 //!
 //! A localnet port leads to the bridge that `ovn-bridge-mappings` names for its network. The bridge
-//! has a port for each of them whose switch packets of this host can pass.
+//! has a port for each localnet port whose switch packets of this host can reach.
 
 use super::ports::find;
 use super::{Changes, ProgramBuilder, Surroundings, datapath_key, ports};
@@ -67,7 +67,7 @@ struct PlacedBridge {
     key: DatapathKey,
     /// The keys of its ports, by name.
     keys: BTreeMap<Text, PortKey>,
-    /// Where its ports are.
+    /// The locations and VLANs of its ports.
     ports: BTreeMap<PortKey, (PortLocation, PortVlans)>,
     next: u16,
 }
@@ -77,8 +77,8 @@ impl PlacedBridge {
         Self { key, keys: BTreeMap::new(), ports: BTreeMap::new(), next: 1 }
     }
 
-    /// The key of a port. Keys are reused as late as possible, because the stations of a port that
-    /// is gone may still be known. `None` if the bridge has 65,535 ports.
+    /// The key of a port. Keys are reused as late as possible, because MAC addresses that were
+    /// learned on a removed port may still be known. `None` if the bridge has 65,535 ports.
     fn key_of(&mut self, name: &Text) -> Option<PortKey> {
         if let Some(&key) = self.keys.get(name) {
             return Some(key);
@@ -94,7 +94,7 @@ impl PlacedBridge {
 }
 
 impl Bridges {
-    /// Where a localnet port leads; `None` if its network is not mapped.
+    /// The location of a localnet port; `None` if its network is not mapped.
     pub fn location(&self, row: Uuid) -> Option<PortLocation> {
         self.localnets.get(&row).map(|localnet| localnet.location)
     }
@@ -153,7 +153,7 @@ impl ProgramBuilder {
         }
         let mut by_name: Vec<&Localnet> = localnets.values().collect();
         by_name.sort_unstable_by(|a, b| b.name.cmp(&a.name));
-        // The first by name wins.
+        // If a switch has several, the first by name is chosen.
         self.bridges.chosen = by_name.iter().map(|it| (it.datapath, it.key)).collect();
         let old = std::mem::replace(&mut self.bridges.localnets, localnets);
         let new = &self.bridges.localnets;
@@ -192,7 +192,7 @@ impl ProgramBuilder {
         Some(Localnet { name, datapath, key, bridge, vlans, location })
     }
 
-    /// Adds and removes bridges as the local database says.
+    /// Adds and removes bridges to match the local database.
     fn update_bridges(&mut self, local: &LocalPorts) {
         let placed = std::mem::take(&mut self.bridges.placed);
         for (name, bridge) in placed {
@@ -212,8 +212,8 @@ impl ProgramBuilder {
         }
     }
 
-    /// Takes the roles of devices away that they have in this bridge. A device may be the interface
-    /// of a guest now.
+    /// Removes the roles that devices have in this bridge. A device may be the interface of a guest
+    /// now.
     fn release_devices(
         &mut self,
         bridge: DatapathKey,

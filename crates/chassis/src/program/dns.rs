@@ -1,4 +1,4 @@
-//! The names that logical switches answer for.
+//! The DNS names for which logical switches answer queries.
 
 use super::{Changes, ProgramBuilder};
 use crate::tables::Dns;

@@ -1,4 +1,4 @@
-//! MAC bindings and stations of the southbound database.
+//! MAC bindings and FDB entries of the southbound database.
 
 use super::{ProgramBuilder, datapath_key, ports};
 use crate::tables::{DatapathBinding, Fdb, MacBinding, StaticMacBinding};
@@ -14,7 +14,7 @@ impl ProgramBuilder {
     }
 }
 
-/// The MAC bindings and stations of the database. Invalid rows are ignored.
+/// The MAC bindings and FDB entries of the database. Invalid rows are ignored.
 pub fn learned(replica: &Replica) -> Vec<LearnEvent> {
     let key = |port: &str, ip: &str| {
         let row = ports::port_named(replica, port)?;

@@ -28,7 +28,7 @@ impl ProgramBuilder {
         let by_name = replica.table(Meter::NAME)?.index(index::NAME)?;
         let row = by_name.find_atom(Atom::String(name.clone())).next()?;
         let row = Meter::from_row(row)?;
-        // northd makes one band for each meter.
+        // northd creates one band for each meter.
         let band = row.bands.iter().find_map(|uuid| replica.get::<MeterBand>(*uuid))?;
         let number = |number: i64| u64::try_from(number).unwrap_or(0).max(1);
         let (rate, burst) = (number(band.rate), band.burst_size);
@@ -36,7 +36,7 @@ impl ProgramBuilder {
             name: name.to_string(),
             unit: if &*row.unit == "kbps" { MeterUnit::Kilobits } else { MeterUnit::Packets },
             rate,
-            // As in Open vSwitch, a burst of 0 is that of one second.
+            // As in Open vSwitch, a burst of 0 means the packets of one second.
             burst: if burst > 0 { number(burst) } else { rate },
         }))
     }

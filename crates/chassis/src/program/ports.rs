@@ -42,9 +42,8 @@ impl ProgramBuilder {
     ) {
         let mut affected: BTreeSet<Uuid> = changes.uuids::<PortBinding>().collect();
         for change in changes.of::<PortBinding>() {
-            // Ports that name this one: patch ports their peer, chassisredirect ports their
-            // distributed port,
-            // ports, and containers their parent.
+            // Ports that name this one: patch ports name their peer, chassisredirect ports their
+            // distributed port, and containers their parent.
             for row in [&change.old, &change.new].into_iter().flatten() {
                 if let Some(name) = row.get("logical_port") {
                     affected.extend(find(replica, index::OPTIONS, name.atoms()));
@@ -83,8 +82,8 @@ impl ProgramBuilder {
         self.place_bridge_ports(around.local);
     }
 
-    /// Rows of datapaths have arrived, or are not asked for any more. True if that changes the
-    /// program.
+    /// Handles that rows of datapaths have arrived, or are not asked for any more. Returns true if
+    /// that changes the program.
     pub fn follow_monitored(&mut self, replica: &Replica, around: &Surroundings<'_>) -> bool {
         self.reachable.outdate();
         let changes = self.update_reachable(replica, &BTreeSet::new(), around);
@@ -93,7 +92,7 @@ impl ProgramBuilder {
     }
 
     fn place(&mut self, replica: &Replica, rows: BTreeSet<Uuid>, around: &Surroundings<'_>) {
-        // The tag that a container waits for may be free now. Those that have one keep it.
+        // The tag that a container waits for may be free now. Containers that have a tag keep it.
         let waiting = self.tag_conflicts.clone();
         let rows = rows.into_iter().filter(|uuid| !waiting.contains(uuid)).chain(waiting.clone());
         let rows: Vec<_> = rows.map(|uuid| (uuid, replica.get::<PortBinding>(uuid))).collect();
@@ -220,7 +219,8 @@ impl ProgramBuilder {
             PortKind::ChassisRedirect if is_here => Some(self.redirect(replica, row)),
             _ => None,
         };
-        // A switch with a localnet port reaches its ports elsewhere by the physical network.
+        // A switch with a localnet port reaches its ports on other hosts through the physical
+        // network.
         let by_localnet = || {
             let is_reached_so =
                 !matches!(kind, PortKind::Patch | PortKind::Localnet | PortKind::ChassisRedirect);
@@ -252,7 +252,7 @@ impl ProgramBuilder {
     }
 }
 
-/// Where the port of a container is, if the interface of its parent is on this host.
+/// The location of a container's port, if the interface of its parent is on this host.
 fn child(replica: &Replica, row: &PortBinding, around: &Surroundings<'_>) -> Option<PortLocation> {
     let parent = claims::local_parent(replica, row, around)?;
     let (parent, _) = around.local.of_logical(&parent)?;

@@ -13,14 +13,14 @@ pub struct ReachableDatapaths {
     /// The number of patch ports between two datapaths.
     links: HashMap<DatapathKey, BTreeMap<DatapathKey, usize>>,
     reached: BTreeSet<DatapathKey>,
-    /// Those of which the database has sent all rows.
+    /// Reached datapaths of which the database has sent all rows.
     complete: BTreeSet<DatapathKey>,
     is_outdated: bool,
 }
 
 impl ReachableDatapaths {
-    /// True if packets of this host can pass the datapath, and all of its rows are known. A part
-    /// of its flows may permit what the others forbid.
+    /// True if packets of this host can pass the datapath, and all of its rows are known. With only
+    /// some of its flows, packets that the others drop could be permitted.
     pub fn contains(&self, datapath: DatapathKey) -> bool {
         self.complete.contains(&datapath)
     }
@@ -30,7 +30,7 @@ impl ReachableDatapaths {
         self.reached.contains(&datapath)
     }
 
-    /// Rows of datapaths have arrived, or are not asked for any more.
+    /// Notes that rows of datapaths have arrived, or are not asked for any more.
     pub fn outdate(&mut self) {
         self.is_outdated = true;
     }

@@ -30,7 +30,7 @@ pub struct Attached {
 }
 
 impl PortRoles {
-    /// Attaches a logical port. False if another container has the VLAN ID already.
+    /// Attaches a logical port. False if another container already has the VLAN ID.
     pub fn attach(
         &mut self,
         loader: &mut Loader,

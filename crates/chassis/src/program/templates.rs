@@ -1,5 +1,5 @@
-//! Template variables: the part of flows and load balancers that each host has a value of its own
-//! for (table Chassis_Template_Var).
+//! Template variables: parts of flows and load balancers for which each host has its own values
+//! (table Chassis_Template_Var).
 
 use crate::tables::{ChassisTemplateVar, Text, TextMap};
 use lflow::expand_templates;
@@ -7,7 +7,7 @@ use ovsdb::{Replica, Uuid};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The values of this host, and which flows name them.
+/// The values of this host, and the flows that name variables.
 #[derive(Debug, Default)]
 pub(super) struct Templates {
     values: TextMap,
@@ -18,8 +18,8 @@ pub(super) struct Templates {
 }
 
 impl Templates {
-    /// Reads the values of the host with this name. Returns the flows that name one that has
-    /// changed; `None` if none has.
+    /// Reads the values of the host with this name. Returns the flows that name a changed variable;
+    /// `None` if no value has changed.
     pub fn read(&mut self, replica: &Replica, host: &str) -> Option<BTreeSet<Uuid>> {
         let own = replica.rows::<ChassisTemplateVar>().find(|(_, row)| *row.chassis == *host);
         let new = own.map(|(_, row)| row.variables).unwrap_or_default();
@@ -50,7 +50,7 @@ impl Templates {
         expand_templates(text, |name| self.values.get(name))
     }
 
-    /// A flow is not compiled any more.
+    /// Forgets the variables of a flow that is removed.
     pub fn remove_flow(&mut self, flow: Uuid) {
         for name in self.names.remove(&flow).unwrap_or_default() {
             if let Some(flows) = self.flows.get_mut(&name) {
