@@ -127,7 +127,7 @@ impl Attachment {
 
 /// Detaches weft's tcx programs from a device unless their link is pinned here. A previous daemon
 /// with another BPF file system left them, and they would consume packets. It cannot be running,
-/// because this process holds the [`NamespaceClaim`](crate::pin::NamespaceClaim).
+/// because this process holds the `NamespaceClaim`.
 fn remove_strays(device: &Link, standing: &[AttachedProgram], pinned: Option<&OwnedFd>) {
     let pinned = pinned.and_then(|link| sys::link_id(link.as_fd()).ok());
     let is_stray = |standing: &&AttachedProgram| {

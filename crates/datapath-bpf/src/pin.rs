@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The directory of a network namespace. Its owner also holds the [`NamespaceClaim`].
+/// The directory of a network namespace. Its owner also holds the exclusive `NamespaceClaim`.
 #[derive(Debug)]
 pub struct Pins {
     /// The directory, by the path that users know.
