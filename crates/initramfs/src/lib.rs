@@ -11,7 +11,7 @@ use std::process::Command;
 const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 
-/// An archive. The same files in the same order give the same bytes.
+/// An archive. Its bytes depend only on the files and their order.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -63,8 +63,9 @@ impl Archive {
         Ok(())
     }
 
-    /// Adds a kernel module without its signature. A kernel that does not demand signatures loads
-    /// it all the same, and an emulated machine takes a third of its boot to verify thirty of them.
+    /// Adds a kernel module without its signature. A kernel that does not enforce signatures loads
+    /// it anyway. Verifying thirty of them would take a third of the boot time of an emulated
+    /// machine.
     pub fn module(&mut self, path: &str, content: &[u8]) {
         self.file(path, without_signature(content));
     }
@@ -103,8 +104,8 @@ impl Archive {
     }
 }
 
-/// The bytes of a program as `strip` leaves them. Debug information is most of a program, and an
-/// emulated machine takes seconds to unpack it.
+/// The bytes of a program after `strip`. Debug information is most of a program, and an emulated
+/// machine takes seconds to unpack it.
 fn without_debug_information(program: &Path) -> io::Result<Vec<u8>> {
     let stripped = tempfile::NamedTempFile::new()?;
     let mut command = Command::new("strip");
@@ -122,8 +123,8 @@ const SIGNED: &[u8] = b"~Module signature appended~\n";
 /// Length of `struct module_signature`, which ends in the big-endian length of the signature.
 const SIGNATURE_INFO_LEN: usize = 12;
 
-/// A kernel module without what `sign-file` has appended: the signature, a structure with its
-/// length, and a text. A module that has none is returned as it is.
+/// A kernel module without the data that `sign-file` appends: the signature, a structure with its
+/// length, and a text. An unsigned module is returned unchanged.
 fn without_signature(module: &[u8]) -> &[u8] {
     let unsigned = || {
         let (rest, info) = module.strip_suffix(SIGNED)?.split_last_chunk::<SIGNATURE_INFO_LEN>()?;

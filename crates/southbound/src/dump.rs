@@ -29,7 +29,7 @@ struct Table<'t> {
 
 impl Southbound {
     /// Parses the output of `ovsdb-client dump --format=json` or `ovn-sbctl --format=json`. The
-    /// tables may be in any order and in several parts.
+    /// tables may be in any order, and a table may occur several times.
     ///
     /// # Errors
     /// The first error of the text.
@@ -105,7 +105,8 @@ impl Table<'_> {
 
     fn likeness<R: Row>(&self) -> TableSimilarity {
         let has = |name: &str| self.headings.iter().any(|heading| heading == name);
-        // Every column of an address set or group counts: nothing else tells the table.
+        // Tables with few columns, such as address sets and groups, are only recognized if all
+        // columns are present.
         let is_small = R::COLUMNS.len() <= 3;
         let mut needed = R::COLUMNS.iter().filter(|column| column.required || is_small);
         let is_unknown = |heading: &&Cow<'_, str>| {
@@ -145,7 +146,7 @@ impl Table<'_> {
 /// How well a table fits a known one.
 struct TableSimilarity {
     table: &'static str,
-    /// True if it has all required columns.
+    /// True if the table has all required columns.
     lacks_nothing: bool,
     /// The number of columns that the known table lacks.
     unknown_headings: usize,

@@ -8,8 +8,8 @@
 //!
 //! Each prints one JSON object for each table, with cells in the notation of RFC 7047 section 5.1:
 //! `{"caption": ..., "data": [[cell, ...], ...], "headings": [column, ...]}`. ovn-sbctl omits the
-//! caption; the table is then recognized by its columns. Tables and columns that are not needed
-//! here are ignored.
+//! caption; the table is then recognized by its columns. Tables and columns that this crate does
+//! not need are ignored.
 //!
 //! ```text
 //! text -> tables (dump) -> rows of cells (cell) -> typed rows (rows)

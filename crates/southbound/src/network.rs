@@ -1,4 +1,4 @@
-//! Compiles the rows to a program in which every port is on this host, like in ovn-trace.
+//! Compiles the rows to a program in which every port is on this host, as in ovn-trace.
 
 use super::Southbound;
 use super::rows::{DatapathBinding, LogicalFlow as FlowRow, PortBinding, PortKind};
@@ -201,7 +201,7 @@ impl<'s> NetworkBuilder<'s> {
         }
     }
 
-    /// The keys of the datapaths of each group.
+    /// The keys of the datapaths in each datapath group.
     fn dp_groups(&mut self) -> HashMap<Uuid, Vec<DatapathKey>> {
         let mut groups = HashMap::new();
         for row in &self.rows.dp_groups {

@@ -61,9 +61,9 @@ rows! {
         mac: Vec<String> = "mac",
         /// The host that the port is bound to.
         chassis: Option<Uuid> = "chassis",
-        /// The port that carries the frames of this one with a VLAN tag.
+        /// The parent port, which carries the frames of this port with a VLAN tag.
         parent_port: Option<String> = "parent_port",
-        /// That VLAN ID, or the one of a localnet port.
+        /// The VLAN ID of that tag, or of a localnet port.
         tag: Option<u16> = "tag",
     } others [
         "additional_chassis", "additional_encap", "encap", "external_ids", "gateway_chassis",
@@ -105,11 +105,11 @@ rows! {
         vips: StringMap = "vips",
         /// `tcp`, `udp` or `sctp`.
         protocol: Option<String> = "protocol",
-        /// The switches, besides those of the groups.
+        /// The switches, in addition to those of the groups.
         datapaths: Vec<Uuid> = "datapaths",
         /// A [`LogicalDpGroup`] of switches, in OVN 23.03.
         datapath_group: Option<Uuid> = "datapath_group",
-        /// The same in later versions.
+        /// A [`LogicalDpGroup`] of switches, in later versions.
         ls_datapath_group: Option<Uuid> = "ls_datapath_group",
         /// `hairpin_snat_ip`, and others.
         options: StringMap = "options",
@@ -192,7 +192,7 @@ rows! {
 }
 
 impl DatapathBinding {
-    /// The configured name, or that of the row in the northbound database.
+    /// The configured name, or the UUID of the row in the northbound database.
     pub fn name(&self) -> String {
         ["name", "logical-switch", "logical-router"]
             .iter()

@@ -58,7 +58,7 @@ impl Cells<'_, '_> {
     }
 }
 
-/// Declares types of rows: each field comes from the column named beside it.
+/// Declares types of rows. Each field is followed by the name of its column.
 macro_rules! rows {
     ($(
         $(#[doc = $doc:literal])+

@@ -1,4 +1,4 @@
-//! Texts as the tools print them, and errors of other texts.
+//! Tests the output of OVN's tools, and the errors for other texts.
 
 use super::*;
 use flow::{DatapathKey, PortKey};

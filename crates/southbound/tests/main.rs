@@ -1,3 +1,3 @@
-//! Southbound databases, compiled into programs and compared with OVN's own tools.
+//! Compiles southbound databases into programs, and compares these with OVN's own tools.
 
 mod ovn_trace;

@@ -23,16 +23,16 @@ const MAX_TRACKED: usize = 64;
 /// The number of packets for each network.
 const PACKETS: usize = 2500;
 
-/// Why weft differs from ovn-trace.
+/// The known reasons why weft differs from ovn-trace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Known {
     /// A difference in the headers of a reply, which the comparison has corrected.
     Own(Own),
     /// ovn-trace aborts ("assertion ovnact->type == OVNACT_ND_NA failed") at `nd_na_router`.
     AbortsAtRouterAdvertisement,
-    /// ovn-trace recurses until its stack is full when replies to replies never end: it answers
-    /// resets and errors, and treats a solicitation like the packet that caused it. weft does not,
-    /// or drops the packet at its limit.
+    /// ovn-trace recurses until its stack overflows, because it sends endless replies to replies:
+    /// it replies to resets and errors, and treats a solicitation like the packet that caused it.
+    /// weft does not, or drops the packet at its limit.
     RecursesWithoutEnd,
     /// ovn-trace matches ACLs on a solicitation against the headers of the packet that caused it
     /// ([`Own::SolicitationKeepsHeaders`]).
@@ -54,11 +54,11 @@ enum Known {
     /// ovn-trace keeps the connection state of a packet that passes a patch port. ovn-controller
     /// and weft make the packet untracked there, because its zone belongs to the other datapath.
     PatchPortKeepsConnection,
-    /// weft does not support the action of a controller.
+    /// weft does not support a controller action.
     Unsupported,
 }
 
-/// Records what weft does with a packet.
+/// Records how weft treats a packet.
 struct Watch<'n> {
     program: &'n Program,
     /// The choices that ovn-trace made, in reverse order.
@@ -66,8 +66,8 @@ struct Watch<'n> {
     outputs: Vec<(String, Headers)>,
     drops: Vec<DropReason>,
     replies: Vec<Reply>,
-    /// Nested steps; true for the branch of frames that are too long, which ovn-trace does not
-    /// follow.
+    /// A stack of nested steps; true for the branch of frames that are too long, which ovn-trace
+    /// does not follow.
     too_long: Vec<bool>,
     ct_states: AssumedCtStates,
 }
@@ -266,11 +266,11 @@ fn compare(drawn: &Network) -> BTreeMap<Known, usize> {
     compare_assuming(drawn, "est")
 }
 
-/// Compares with the assumption that all connections are in a state, as `ovn-trace --ct` has it.
+/// Compares under the assumption that all connections are in this state, as with `ovn-trace --ct`.
 fn compare_assuming(drawn: &Network, ct_state: &str) -> BTreeMap<Known, usize> {
     let mut trial = Trial::start(drawn);
     trial.ct_state = ct_state.split(',').filter_map(ct_state::from_name).fold(0, |a, b| a | b);
-    // ovn-trace assumes each state once.
+    // ovn-trace uses each `--ct` option for one pass through the connection tracker.
     let option = format!("--ct={ct_state}");
     let options = vec![option.as_str(); if ct_state == "est" { 0 } else { 4 * PACKETS }];
     let mut tracers = 0;

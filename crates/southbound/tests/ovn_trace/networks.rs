@@ -387,8 +387,8 @@ pub fn stateful_acls(name: &'static str) -> Network {
     network
 }
 
-/// Like a large deployment at a tenth of the size: 5 routers with 20 switches each, and 12 guests
-/// at each switch.
+/// A large deployment at a tenth of its size: 5 routers with 20 switches each, and 12 guests at
+/// each switch.
 pub fn large() -> Network {
     let mut commands = Vec::new();
     for router in 0..5 {

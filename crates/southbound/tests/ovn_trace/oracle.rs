@@ -81,8 +81,8 @@ impl Headers {
         }
     }
 
-    /// Clears the fields of headers that the packet lacks: leftovers of the packet that it was made
-    /// from.
+    /// Clears the fields of headers that the packet lacks. They are leftovers of the packet that it
+    /// was created from.
     pub fn cleared(mut self) -> Self {
         let is_ip = self.dl_type == IPV4 || self.dl_type == IPV6;
         let is_nd = self.dl_type == IPV6 && self.nw_proto == 58 && matches!(self.tp_src, 135 | 136);
@@ -143,7 +143,7 @@ impl Headers {
     }
 }
 
-/// Where ovn-trace differs from ovn-controller; weft follows ovn-controller.
+/// The differences between ovn-trace and ovn-controller; weft follows ovn-controller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Own {
     /// A neighbour solicitation keeps the IP addresses, protocol and hop limit of the packet that
@@ -241,7 +241,7 @@ impl<'t> Walk<'t> {
         self.block(&mut inner, Kind::Pipeline);
     }
 
-    /// The packet that an action makes, before nested actions change it.
+    /// The packet that an action creates, before nested actions change it.
     fn transformed(&mut self, name: &str, old: &Headers) -> Headers {
         let mut new = old.clone();
         let rejecting = std::mem::take(&mut self.rejecting);
@@ -297,7 +297,7 @@ impl<'t> Walk<'t> {
         new
     }
 
-    /// A packet made from another, which is in both lists.
+    /// Consumes the action that creates a packet from another one. It is in both lists.
     fn transformation(&mut self, name: &str) {
         assert_eq!(self.values.get(self.used).copied(), Some(name), "{:?}", self.values);
         self.used += 1;
@@ -340,7 +340,7 @@ impl<'t> Walk<'t> {
         } else if text.starts_with("push(") || text.starts_with("pop(") {
             self.pushed_or_popped(headers);
         } else if text.split(' ').count() == 1 && !text.contains('(') {
-            // A transformation without steps.
+            // A created packet without nested steps.
             self.skip(text);
         }
     }
