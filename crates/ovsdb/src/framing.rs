@@ -14,11 +14,11 @@
 //! {"method": .., "params": [monitor, txn, {TABLE: {UUID: row}}], ..} update3
 //! ```
 //!
-//! A table's name is an identifier and no UUID, so no other message has a UUID as a name in these
-//! places. If a server sends `id` after `result`, or `method` after `params`, the rows stay in the
-//! message: nobody could tell yet to which monitor they belong.
+//! A table's name is an identifier and not a UUID, so no other message has a UUID as a name in
+//! these places. If a server sends `id` after `result`, or `method` after `params`, the rows stay
+//! in the message, because the monitor that they belong to is not known yet.
 //!
-//! The framer checks only the structure. Whoever parses a row or message finds other errors.
+//! The framer checks only the structure. The parser of a row or message finds other errors.
 
 use crate::limits::Limits;
 use crate::uuid::Uuid;
@@ -70,7 +70,7 @@ pub enum FramingError {
     },
 }
 
-/// What [`Framer::next`] has found.
+/// The result of [`Framer::next`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Piece {
     /// A row: see [`Framer::row`] and [`Framer::head`].
@@ -86,7 +86,7 @@ pub struct RowText<'a> {
     pub table: &'a [u8],
     /// The row.
     pub uuid: Uuid,
-    /// The value beside the UUID, as JSON.
+    /// The value of the UUID's member, as JSON.
     pub value: &'a [u8],
 }
 
@@ -110,7 +110,7 @@ pub struct Framer {
     rows: u64,
 }
 
-/// Where the framer is.
+/// The framer's position in the structure of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Between messages.
@@ -119,20 +119,20 @@ enum State {
     Complete,
     /// In a message.
     Message,
-    /// In a string of a message; the flag tells whether it is a name near the top.
+    /// In a string of a message; the flag is true for a name at the top two levels.
     Text(StringScan, bool),
     /// In an object that may be a table of rows.
     Table(TableState),
 }
 
-/// Where in an object of rows.
+/// The framer's position in an object of rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TableState {
     /// After `{`: white space, a UUID or `}`.
     First,
     /// After `,`: white space or a UUID.
     Next,
-    /// In the UUID's text; the flag tells whether it is the first name of the object.
+    /// In the UUID's text; the flag is true for the first name of the object.
     Uuid(bool),
     /// After the UUID: white space or `:`.
     Colon,
@@ -149,14 +149,14 @@ enum TableState {
 /// The place in the message, at the top two levels.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Path {
-    /// Where the name that is being read begins in the message.
+    /// The offset in the message at which the current name begins.
     name_start: usize,
     top: Top,
     /// The index in the array of the second level.
     index: u32,
     has_id: bool,
     has_method: bool,
-    /// Where the name of a possible table is in the message.
+    /// The range in the message of the name of a possible table.
     table: (usize, usize),
 }
 
@@ -187,7 +187,7 @@ impl Framer {
         }
     }
 
-    /// Takes bytes from `input` until a piece is complete, or all of them.
+    /// Consumes bytes of `input` until a piece is complete, or all bytes.
     ///
     /// # Errors
     /// The stream is unusable after an error.
@@ -241,7 +241,8 @@ impl Framer {
         self.rows
     }
 
-    /// What is known of the message, closed so that it is JSON, after [`Piece::Row`].
+    /// The received part of the message, with its brackets closed so that it is valid JSON, after
+    /// [`Piece::Row`].
     pub fn head(&self) -> Vec<u8> {
         let mut head = self.message.clone();
         self.brackets.close_all(&mut head);
@@ -275,7 +276,7 @@ impl Framer {
         Ok(())
     }
 
-    /// A byte of the message outside strings. True if it ends the message.
+    /// Handles a byte of the message outside strings. True if it ends the message.
     fn in_message(&mut self, byte: u8) -> Result<bool, FramingError> {
         self.push(byte)?;
         match byte {
@@ -317,7 +318,7 @@ impl Framer {
         Ok(false)
     }
 
-    /// A bracket has opened.
+    /// Handles an opening bracket.
     fn entered(&mut self) {
         if self.brackets.depth() == 2 {
             self.path.index = 0;
@@ -337,7 +338,7 @@ impl Framer {
         }
     }
 
-    /// Bytes of a string of the message.
+    /// Handles bytes of a string of the message.
     fn in_text(
         &mut self,
         input: &mut &[u8],
@@ -360,7 +361,7 @@ impl Framer {
         Ok(())
     }
 
-    /// A name at one of the top levels is complete.
+    /// Handles a complete name at one of the top levels.
     fn named(&mut self) {
         let (start, end) = (self.path.name_start, self.message.len().saturating_sub(1));
         if self.brackets.depth() > 1 {
@@ -382,7 +383,7 @@ impl Framer {
         };
     }
 
-    /// Bytes of an object of rows. True if they end a row.
+    /// Handles bytes of an object of rows. True if they end a row.
     fn in_table(&mut self, input: &mut &[u8], state: TableState) -> Result<bool, FramingError> {
         use TableState::{Colon, Comma, First, Next, Row, Uuid, Value};
         if let TableState::RowText(scan, open) = state {
@@ -412,7 +413,7 @@ impl Framer {
             (Row(open), _) => return self.in_row(byte, open),
             (Comma, b',') => Next,
             (First, _) => {
-                // Not a table: the scan of the message goes on.
+                // The object is not a table: continues with the message.
                 self.state = State::Message;
                 self.in_message(byte)?;
                 return Ok(false);
@@ -425,7 +426,7 @@ impl Framer {
         Ok(false)
     }
 
-    /// A byte of a UUID as a name.
+    /// Handles a byte of a name that may be a UUID.
     fn in_uuid(&mut self, byte: u8, is_first: bool) -> Result<(), FramingError> {
         const LENGTH: usize = 36;
         if byte == b'"'
@@ -443,7 +444,7 @@ impl Framer {
         if !is_first {
             return Err(FramingError::Rows { expected: "a UUID", found: byte });
         }
-        // Not a table: its name goes back to the message.
+        // The object is not a table: moves the name back to the message.
         self.in_message(b'"')?;
         let text = std::mem::take(&mut self.uuid_text);
         self.check(self.message.len(), text.len())?;
@@ -455,7 +456,7 @@ impl Framer {
         Ok(())
     }
 
-    /// A byte of a row outside strings, with `open` open brackets. True if it ends the row.
+    /// Handles a byte of a row outside strings, with `open` open brackets. True if it ends the row.
     fn in_row(&mut self, byte: u8, open: u32) -> Result<bool, FramingError> {
         if open == 0 && byte != b'{' {
             return Err(FramingError::Rows { expected: "`{` of a row", found: byte });

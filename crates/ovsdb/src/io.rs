@@ -21,13 +21,13 @@ pub use tls::{TlsError, TlsFiles};
 #[derive(Clone, Copy, Debug)]
 pub enum TlsFiles {}
 
-/// Why a client cannot be made.
+/// Why a client cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The configuration contradicts itself.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The socket pair that wakes the client cannot be made.
+    /// The socket pair that wakes the client cannot be created.
     #[error("cannot create the socket pair that wakes the client: {0}")]
     Waker(#[source] io::Error),
 }
@@ -39,7 +39,7 @@ pub struct Client {
     tls: Option<TlsFiles>,
     stream: Option<Stream>,
     is_connected: bool,
-    /// The message that is being sent, and how much of it is.
+    /// The message that is being sent, and the number of its bytes that are sent.
     outgoing: (Vec<u8>, usize),
     buffer: Box<[u8]>,
     wake_receiver: UnixStream,
@@ -53,7 +53,7 @@ pub struct Waker(Arc<UnixStream>);
 impl Waker {
     /// Makes a waiting client, or one that waits next, return.
     pub fn wake(&self) {
-        // A full buffer wakes as well, and without a client there is nobody to wake.
+        // An error is harmless: a full buffer wakes the client too, or the client no longer exists.
         let _ = (&*self.0).write(&[0]);
     }
 }
@@ -87,8 +87,8 @@ impl Client {
         &self.session
     }
 
-    /// The session: transactions, conditions and remotes. What it has to send is sent by the next
-    /// call of [`next_event`](Self::next_event).
+    /// The session: transactions, conditions and remotes. The next call of
+    /// [`next_event`](Self::next_event) sends its messages.
     pub fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -125,7 +125,7 @@ impl Client {
         self.session.has_event()
     }
 
-    /// Connects and closes as the session says.
+    /// Connects and closes when the session requests it.
     fn act(&mut self, now: Instant) {
         while let Some(action) = self.session.poll_action(now) {
             self.stream = None;
@@ -177,7 +177,7 @@ impl Client {
         }
     }
 
-    /// Completes the connection, or receives what is there, up to a buffer.
+    /// Completes the connection, or receives the available bytes, at most one buffer.
     fn receive(&mut self) {
         let now = Instant::now();
         let Some(stream) = &mut self.stream else { return };
@@ -205,8 +205,8 @@ impl Client {
 }
 
 /// Sends and receives for all of these clients, once: returns when bytes were received, when the
-/// deadline has passed, or when a client was woken, which the result tells. Then take the events of
-/// each client by [`Client::next_event`] with a deadline that has passed.
+/// deadline has passed, or when a client was woken; then it returns true. Afterwards, take the
+/// events of each client with [`Client::next_event`] and a deadline that has passed.
 pub fn wait_any(clients: &mut [&mut Client], deadline: Option<Instant>) -> bool {
     let mut has_event = false;
     for client in clients.iter_mut() {
@@ -231,7 +231,7 @@ pub fn wait_any(clients: &mut [&mut Client], deadline: Option<Instant>) -> bool 
         let has_more = client.outgoing.1 < client.outgoing.0.len();
         Some(PollFd::new(stream.fd(), stream.interest(client.is_connected, has_more)))
     }));
-    // An interrupted wait is a short one.
+    // An interrupted wait only ends early.
     let _ = poll(&mut fds, timeout);
     let is_readable =
         |fd: &PollFd<'_>| fd.revents().is_some_and(|events| events.contains(PollFlags::POLLIN));

@@ -1,4 +1,4 @@
-//! [`TableLayout`]: the columns of a replicated table, as one server has them.
+//! [`TableLayout`]: the columns of a replicated table, according to the schema of one server.
 
 use crate::datum::{Datum, Expected};
 use crate::request::{ColumnRequest, IndexKeys, TableRequest};

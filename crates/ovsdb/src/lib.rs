@@ -57,11 +57,11 @@
 //!   changes and the index starts again; [`Config::cluster_id`] excludes that.
 //! - Then it monitors the data: with `monitor_cond_since` (OVS 2.12), `monitor_cond` (2.6), or
 //!   `monitor`. After a reconnection to a clustered database, `monitor_cond_since` sends only the
-//!   changes since the last transaction. [`UpdateKind`] tells.
+//!   changes since the last transaction. [`UpdateKind`] tells which of both the server sent.
 //! - The replica stays while there is no connection. A new dump is compared with it; only rows that
 //!   differ are reported. The replica changes only by complete messages, so its state is always
 //!   one that the server had (for its conditions).
-//! - Echo requests go both ways. A server that answers nothing is left after twice
+//! - Both sides send echo requests. The session leaves a server that does not reply after twice
 //!   [`Times::probe_interval`]. Each remote is tried once without delay. Then the delay doubles
 //!   from [`Times::min_backoff`] to [`Times::max_backoff`], with jitter.
 //! - A converted database (new schema) is monitored again, on the same connection.
@@ -70,8 +70,8 @@
 //!
 //! [`Session::transact`] works when the replica is complete. The changes that a transaction makes
 //! arrive before its outcome. If the connection is lost first, the outcome is
-//! [`TransactOutcome::Lost`]: nobody can know whether the server executed it. The session never
-//! repeats a transaction by itself. A transaction with a `wait` operation
+//! [`TransactOutcome::Lost`]: the client cannot know whether the server executed it. The session
+//! never repeats a transaction by itself. A transaction with a `wait` operation
 //! ([`Transaction::wait_for_row`], [`Transaction::wait_until_absent`]) can be repeated safely: if
 //! the first attempt was executed, the second fails with `timed out`.
 //!

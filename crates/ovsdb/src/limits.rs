@@ -1,4 +1,4 @@
-//! [`Limits`]: the bounds on what a server can make a client hold.
+//! [`Limits`]: the bounds on the memory that a server can make a client use.
 
 /// Bounds on input and output. A server that exceeds one is disconnected; the reason names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

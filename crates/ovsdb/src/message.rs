@@ -33,10 +33,10 @@ pub(crate) enum Message<'a> {
     Reply { id: &'a RawValue, outcome: Result<&'a RawValue, &'a RawValue> },
 }
 
-/// Rows of tables as they are in a message: table, UUID, row.
+/// Undecoded rows of tables in a message: table, UUID, row.
 pub(crate) type RawTables<'a> = Members<String, Members<Uuid, &'a RawValue>>;
 
-/// The members of an object in their order, which is the order of the rows that come early.
+/// The members of an object in the order of the text, as for rows that the framer yields early.
 pub(crate) struct Members<K, V>(pub Vec<(K, V)>);
 
 impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Deserialize<'de> for Members<K, V> {

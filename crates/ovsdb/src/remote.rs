@@ -1,11 +1,11 @@
-//! [`Remote`]: where a server listens (ovsdb(7), "Connection Methods").
+//! [`Remote`]: the address of a server (ovsdb(7), "Connection Methods").
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Remote {
     /// `unix:PATH`: a Unix socket.
@@ -16,7 +16,7 @@ pub enum Remote {
     Ssl(SocketAddr),
 }
 
-/// The text is no remote.
+/// The text is not a remote.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`{text}` is no remote: expected unix:PATH, tcp:IP[:PORT] or ssl:IP[:PORT], with an IPv6 \
@@ -30,10 +30,10 @@ impl Remote {
     /// The port if none is given.
     pub const DEFAULT_PORT: u16 = 6640;
 
-    /// Parses a list with commas.
+    /// Parses a comma-separated list.
     ///
     /// # Errors
-    /// [`RemoteError`] for the first text that is no remote, or an empty list.
+    /// [`RemoteError`] for the first text that is not a remote, or an empty list.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, RemoteError> {
         text.split(',').map(|part| part.trim().parse()).collect()
     }

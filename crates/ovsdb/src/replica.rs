@@ -1,5 +1,5 @@
-//! [`Replica`]: the rows of the requested tables, as after the server's last transaction that has
-//! arrived completely.
+//! [`Replica`]: the rows of the requested tables, in the state after the last transaction of the
+//! server that has arrived completely.
 
 use crate::datum::Datum;
 use crate::layout::{Layouts, TableLayout};
@@ -55,7 +55,7 @@ impl RowChange {
 /// Why a table update does not fit the replica.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReplicaError {
-    /// A difference of a row that is not there.
+    /// A difference for a row that the replica does not have.
     #[error("the server modified row {uuid} of {table}, which the replica lacks")]
     UnknownRow {
         /// The table.
@@ -161,7 +161,7 @@ impl Replica {
         })
     }
 
-    /// The layouts of the rows, if there has been a complete update.
+    /// True if the rows have these layouts, after a complete update.
     pub(crate) fn has_layouts(&self, layouts: &Layouts) -> bool {
         self.tables.len() == layouts.len()
             && self
@@ -171,7 +171,7 @@ impl Replica {
                 .all(|(table, layout)| table.layout.as_ref().is_some_and(|own| **own == **layout))
     }
 
-    /// Replaces all rows by those of a dump. Equal rows stay, and are no change.
+    /// Replaces all rows by those of a dump. Equal rows stay, and are not reported as changes.
     pub(crate) fn replace(
         &mut self,
         layouts: &Layouts,

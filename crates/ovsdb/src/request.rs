@@ -1,4 +1,4 @@
-//! [`TableRequest`]: what a client wants to replicate of a table.
+//! [`TableRequest`]: the columns, rows and indexes of a table that a client wants to replicate.
 
 use crate::condition::Condition;
 use crate::datum::Expected;
@@ -13,7 +13,7 @@ pub struct TableRequest {
     pub columns: Option<Vec<ColumnRequest>>,
     /// A server without the table is accepted. The table is then empty.
     pub is_optional: bool,
-    /// Which rows to replicate.
+    /// The rows to replicate.
     pub condition: Condition,
     /// The indexes of the replica.
     pub indexes: Vec<IndexRequest>,

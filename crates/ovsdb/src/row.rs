@@ -48,7 +48,7 @@ impl Row {
         T::from_datum(self.get(column)?)
     }
 
-    /// As [`value`](Self::value); `position` is where the column probably is.
+    /// As [`value`](Self::value); `position` is the probable position of the column.
     pub fn value_near<T: FromDatum>(&self, position: usize, column: &str) -> Option<T> {
         match self.layout.columns().get(position) {
             Some(candidate) if &*candidate.name == column => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 mod parse;
 
-/// Why a schema is refused: where, and what is wrong.
+/// Why a schema is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("schema, {path}: {problem}")]
 pub struct SchemaError {
@@ -22,9 +22,9 @@ pub struct SchemaError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("expected {expected}, not {found}")]
 pub struct TypeError {
-    /// What the type allows.
+    /// The values that the type allows.
     pub expected: String,
-    /// What the value is.
+    /// The value found.
     pub found: String,
 }
 
@@ -46,7 +46,7 @@ pub struct TableSchema {
     pub columns: BTreeMap<Arc<str>, ColumnSchema>,
     /// Rows of the table stay without references to them.
     pub is_root: bool,
-    /// The greatest number of rows, if there is one.
+    /// The greatest number of rows, if it is limited.
     pub max_rows: Option<u64>,
     /// Lists of columns whose values together are unique.
     pub indexes: Vec<Vec<Arc<str>>>,

@@ -71,7 +71,7 @@ pub struct Session {
     info: Option<ServerInfo>,
     has_lock: bool,
     stage: Option<Stage>,
-    /// Counts the monitors of a connection, to tell their updates apart.
+    /// Counts the monitors of a connection, to distinguish their updates.
     generation: u32,
     next_id: u64,
     pending: BTreeMap<u64, Pending>,
@@ -106,15 +106,14 @@ struct Monitor {
     method: MonitorMethod,
     /// The column layouts of the pending or active monitor request.
     layouts: Layouts,
-    /// The last transaction of the replica; nil if the server must send all rows
-    /// next.
+    /// The last transaction of the replica; nil if the next dump must have all rows.
     transaction: Uuid,
     /// The reply to the monitor request has arrived.
     is_active: bool,
     replica: Replica,
 }
 
-/// Rows of a table update that has arrived in part.
+/// Decoded rows of a table update that has not arrived completely.
 #[derive(Debug)]
 struct Stage {
     target: Target,
@@ -214,8 +213,8 @@ impl Session {
         self.link.remote()
     }
 
-    /// What the server of this connection says about the database; `None` before the server has
-    /// reported it, and for servers older than OVS 2.9.
+    /// The server's information about the database; `None` before the server has sent it, and for
+    /// servers older than OVS 2.9.
     pub fn server(&self) -> Option<&ServerInfo> {
         self.info.as_ref()
     }
@@ -235,7 +234,7 @@ impl Session {
         self.has_lock
     }
 
-    /// What the owner of the socket must do now.
+    /// The next action for the owner of the socket.
     pub fn poll_action(&mut self, now: Instant) -> Option<Action> {
         if std::mem::take(&mut self.must_close) {
             return Some(Action::Close);
@@ -296,7 +295,7 @@ impl Session {
             match self.framer.next(&mut input) {
                 Ok(None) => return,
                 Ok(Some(piece)) => {
-                    // Taken out, because the handlers borrow the whole session.
+                    // Taken out of the session, because the handlers borrow the whole session.
                     let mut framer =
                         std::mem::replace(&mut self.framer, Framer::new(self.config.limits));
                     let handled = match piece {

@@ -10,7 +10,7 @@ use crate::row::Row;
 pub struct TypedColumn {
     /// The column's name.
     pub name: &'static str,
-    /// What the field's type expects.
+    /// The column types that the field's type accepts.
     pub expected: Expected,
     /// A server without the column is accepted.
     pub is_optional: bool,

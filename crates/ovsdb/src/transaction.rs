@@ -213,18 +213,19 @@ impl Transaction {
     }
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TransactOutcome {
-    /// The server executed all operations. The changes have arrived in an earlier event, as far as
-    /// their rows are replicated.
+    /// The server executed all operations. The changes of replicated rows have arrived in an
+    /// earlier event.
     Committed(Vec<OperationResult>),
     /// The server executed nothing.
     Failed(TransactError),
     /// The connection was lost before the request was sent. Nothing was executed.
     NotSent,
-    /// The connection was lost before the reply. The transaction is executed or not: look at the
-    /// replica after the next complete update, or repeat a transaction with a `wait` operation.
+    /// The connection was lost before the reply. It is unknown whether the transaction was
+    /// executed: look at the replica after the next complete update, or repeat a transaction with a
+    /// `wait` operation.
     Lost,
 }
 

@@ -61,7 +61,7 @@ pub enum UpdateError {
         /// What is wrong.
         problem: String,
     },
-    /// A row has another form than the protocol says.
+    /// A row violates the protocol.
     #[error("row {uuid} of {table}: {problem}")]
     Row {
         /// The table.
@@ -82,7 +82,7 @@ pub(crate) struct StagedRow {
     pub change: RowUpdate,
 }
 
-/// What happens to a row.
+/// The change of a row.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum RowUpdate {
     /// The row with all its values.
@@ -93,7 +93,7 @@ pub(crate) enum RowUpdate {
     Delete,
 }
 
-/// Decodes the value beside a row's UUID.
+/// Decodes the value of a row in a table update.
 pub(crate) fn decode_row(
     method: MonitorMethod,
     layout: &TableLayout,

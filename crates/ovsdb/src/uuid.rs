@@ -1,7 +1,7 @@
 //! UUIDs of rows, transactions, clusters and servers.
 //!
-//! Crate `uuid` also reads forms that OVSDB (RFC 7047) does not have: braces, a URN, no hyphens. To
-//! refuse those takes as much code as to parse the one that it has.
+//! Crate `uuid` also accepts forms that OVSDB (RFC 7047) does not have: braces, a URN, no hyphens.
+//! Refusing those takes as much code as parsing the only valid form.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Clusters of servers: resumption, followers, and the loss of a leader.
+//! Tests clusters of servers: resumption, followers, and the loss of a leader.
 
 use crate::harness::{Cluster, Driver, dump_of, zoo_schema};
 use ovsdb::{
@@ -57,7 +57,7 @@ fn no_transaction_is_lost_or_doubled_when_the_leader_is_killed() {
         writer.until_ready();
         if number == 10 {
             let leader = cluster.leader();
-            // The transaction is on its way when the leader dies.
+            // The transaction has no reply yet when the leader dies.
             let id = writer.client.session_mut().transact(once(&name)).expect("ready");
             writer.client.next_event(Some(std::time::Instant::now()));
             cluster.kill(leader);
@@ -93,13 +93,13 @@ fn once(name: &str) -> Transaction {
         .insert("Animal", RowValues::new().set("name", name))
 }
 
-/// Repeats the insertion until its outcome is known: it is committed, or it was before.
+/// Repeats the insertion until it is known that this or an earlier attempt was committed.
 fn insert_until_known(driver: &mut Driver, name: &str) {
     for _ in 0..100 {
         match driver.transact(once(name)) {
             TransactOutcome::Committed(_) => return,
             TransactOutcome::Failed(error) if error.error == "timed out" => return,
-            // A server without a leader refuses; a lost connection tells nothing.
+            // A server without a leader refuses. After a lost connection the outcome is unknown.
             TransactOutcome::Failed(_) | TransactOutcome::Lost | TransactOutcome::NotSent => {
                 let pause = std::time::Instant::now() + std::time::Duration::from_millis(100);
                 while std::time::Instant::now() < pause {

@@ -1,4 +1,4 @@
-//! A recorded session, cut at every byte.
+//! Replays a recorded session, and cuts the connection at every byte.
 
 use crate::harness::{Cluster, Driver, Dump, dump_of, zoo_schema};
 use crate::random::{Random, transaction};
@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// What a real server sent to a session, and the last state.
+/// The bytes that a real server sent to a session, and the last state.
 struct Recording {
     config: Config,
     bytes: Vec<u8>,
@@ -68,7 +68,7 @@ fn record() -> Recording {
     Recording { config, bytes, state: cluster.dump("zoo") }
 }
 
-/// Answers the requests of a second connection with what the recording has.
+/// Replies to the requests of a second connection from the recording.
 struct Replay {
     server: Value,
     dump: Value,
@@ -118,7 +118,7 @@ impl Replay {
         }
     }
 
-    /// The reply to a client that has everything up to a transaction, and what follows.
+    /// The reply to a client that has all changes up to a transaction, and the updates after it.
     fn since(&self, transaction: &Value) -> (Value, std::ops::Range<usize>) {
         let all = self.updates.len();
         if *transaction == self.dump[1] && *transaction != Uuid::NIL.to_string() {

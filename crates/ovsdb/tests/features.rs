@@ -1,4 +1,4 @@
-//! What a server offers beside plain replication: conditions, locks, waiting, conversion.
+//! Tests features of a server other than plain replication: conditions, locks, waiting, conversion.
 
 use crate::harness::{Driver, Server, dump_of, zoo_schema};
 use crate::random::zoo;
@@ -86,9 +86,10 @@ fn wait_ends_when_a_connection_was_established_at_once() {
     let server = Server::start("at-once", &zoo_schema(), &[]);
     let config = Config::new("zoo", [server.remote()]).table(Animal::request());
     let mut client = Client::new(config, None).expect("a client can be made");
-    // Otherwise it would wait until the first probe, for five seconds.
+    // A client that does not notice the connection would wait for the first probe, after five
+    // seconds.
     let end = Instant::now() + Duration::from_secs(4);
-    // The first call connects, and the second one finds that out.
+    // The first call connects, and the second one notices that the connection is established.
     wait_any(&mut [&mut client], Some(end));
     wait_any(&mut [&mut client], Some(end));
     assert!(Instant::now() < end);
@@ -120,7 +121,7 @@ fn rows_come_and_go_when_conditions_change() {
         writer.transact(Transaction::new().update("Animal", &which, change));
         driver.until("the emu is gone", |driver| names(driver).len() == 2);
         let seqno = driver.client.session_mut().set_condition("Animal", Condition::all()).unwrap();
-        // The connection is lost while the condition is on its way.
+        // The connection is lost before the reply to the condition.
         driver.client.session_mut().reconnect(std::time::Instant::now());
         applied(&mut driver, seqno);
         assert_eq!(names(&driver), ["ant", "bee", "cat", "dog", "emu"]);

@@ -1,4 +1,4 @@
-//! Servers in a directory of their own, and clients that are driven until something holds.
+//! Servers in their own directories, and clients that are driven until a condition holds.
 
 use ovsdb::io::{Client, TlsFiles};
 use ovsdb::{Config, Event, Remote, Replica, RequestId, TransactOutcome, Transaction, Update};
@@ -113,7 +113,7 @@ impl Server {
         result
     }
 
-    /// All rows as ovsdb-client dumps them.
+    /// All rows in the output of `ovsdb-client dump`.
     pub fn dump(&self, database: &str) -> Dump {
         let arguments = ["dump", "--format=json", "unix:db.sock", database];
         parse_dump(&self.directory.run("ovsdb-client", &arguments))
@@ -151,8 +151,8 @@ fn text_of(value: &serde_json::Value) -> String {
     value.as_str().expect("text").to_owned()
 }
 
-/// Sorts the elements of sets and maps, and writes reals without a fraction as integers: two
-/// programs differ in that.
+/// Sorts the elements of sets and maps, and writes reals without a fraction as integers, because
+/// programs print these differently.
 fn sorted(value: &serde_json::Value) -> serde_json::Value {
     let mut value = value.clone();
     plain(&mut value);
@@ -192,7 +192,7 @@ pub fn dump_of(replica: &Replica) -> Dump {
     dump
 }
 
-/// A client that is driven until something holds.
+/// A client that is driven until a condition holds.
 pub struct Driver {
     pub client: Client,
     /// All updates so far.
@@ -211,7 +211,7 @@ impl Driver {
         Self { client, updates: Vec::new(), events: Vec::new() }
     }
 
-    /// Drives the client until `done`, at most for the time that a program may take.
+    /// Drives the client until `done` returns true. Panics after the time limit of programs.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + LIMIT + Duration::from_secs(1);
         while !done(self) {
@@ -286,7 +286,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster of `count` servers; each listens on a socket of its own.
+    /// Starts a cluster of `count` servers; each listens on its own socket.
     pub fn start(name: &str, schema: &str, count: usize) -> Self {
         let directory = Directory::new(name);
         let database = directory.run("ovsdb-tool", &["schema-name", schema]).trim().to_owned();
@@ -319,7 +319,7 @@ impl Cluster {
             .run("ovsdb-client", &["-t", "30", "wait", &socket, &self.database, "connected"]);
     }
 
-    /// Kills a server: it cannot say good-bye.
+    /// Kills a server, so that it does not close its connections in an orderly way.
     pub fn kill(&mut self, at: usize) {
         if let Some(server) = self.servers[at].take() {
             server.kill();

@@ -1,4 +1,4 @@
-//! Tests against real servers of Open vSwitch.
+//! Tests with real servers of Open vSwitch.
 
 mod cluster;
 mod cuts;

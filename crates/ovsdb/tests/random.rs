@@ -1,10 +1,10 @@
-//! Random transactions, executed by a real server. The dump of ovsdb-client is the oracle.
+//! Tests random transactions that a real server executes. The dump of ovsdb-client is the oracle.
 
 use crate::harness::{Driver, Dump, Server, zoo_schema};
 use ovsdb::{Config, MonitorMethod, TableRequest, UpdateKind};
 use serde_json::{Value, json};
 
-/// A random number generator that repeats (xorshift).
+/// A reproducible random number generator (xorshift).
 pub struct Random(pub u64);
 
 impl Random {
@@ -157,7 +157,7 @@ fn replica_equals_the_dump_after_random_transactions() {
     }
 }
 
-/// The events of row changes add up to the final state.
+/// Checks that the changes in all events add up to the final state.
 fn check_events(driver: &Driver, state: &Dump) {
     let mut seen = std::collections::BTreeMap::new();
     for change in driver.updates.iter().flat_map(|update| &update.changes) {
@@ -175,7 +175,7 @@ fn check_events(driver: &Driver, state: &Dump) {
     }
 }
 
-/// The index finds the rows that a scan finds.
+/// Checks that the index finds the same rows as a scan.
 fn check_index(driver: &Driver) {
     let table = driver.client.session().replica().table("Animal").unwrap();
     let index = table.index("by_friend").unwrap();

@@ -1,4 +1,4 @@
-//! One server of one database.
+//! Tests one server with one database.
 
 use crate::harness::{Driver, Server, VSWITCH_SCHEMA, dump_of};
 use ovsdb::{

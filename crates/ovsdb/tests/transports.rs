@@ -1,4 +1,4 @@
-//! TCP and TLS, several remotes, and slow readers.
+//! Tests TCP and TLS, several remotes, and slow readers.
 
 use crate::harness::{Directory, Driver, Server, zoo_schema};
 use crate::random::zoo;
@@ -37,7 +37,7 @@ fn next_remote_is_used_when_one_does_not_answer() {
     testkit::report::peer("ovsdb-server", "TCP, after remotes that do not answer");
 }
 
-/// Makes a certificate authority, and certificates of a server and a client.
+/// Creates a certificate authority, and certificates of a server and a client.
 fn make_certificates(directory: &Directory, authority: &str) {
     let openssl = |arguments: &str| {
         directory.run("openssl", &arguments.split(' ').collect::<Vec<_>>());
@@ -117,8 +117,8 @@ fn tls_is_used_and_certificates_are_checked_both_ways() {
     refused(Some(client_files(keys.path(), "good", Some("other.example"))), "not valid for name");
     refused(Some(client_files(keys.path(), "good", Some("no name"))), "`no name` is no DNS name");
     refused(Some(evil.clone()), "BadSignature");
-    // The name of the authority is right, and its signature is not. The server refuses such a
-    // client, too.
+    // The authority has the right name, but another key, so the signature is invalid. The server
+    // also refuses such a client.
     let stranger = TlsFiles { ca_certificate: good.ca_certificate.clone(), ..evil };
     refused(Some(stranger), "TLS");
     refused(

@@ -1,4 +1,4 @@
-//! Answers as `test-ovsdb idl` of Open vSwitch's test suite does, so that the cases of its
+//! Behaves like `test-ovsdb idl` of Open vSwitch's test suite, so that the cases of its
 //! `ovsdb-idl.at` test this client. `cargo xtask ovsdb-idl` runs them.
 //!
 //! ```text
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The client under test, and what it has reported.
+/// The client under test, and its reports.
 pub struct Idl {
     client: Client,
     deadline: Instant,
@@ -44,7 +44,7 @@ pub struct Idl {
     condition: u64,
     /// The changes since the last print.
     changes: Vec<RowChange>,
-    /// Prints changes in place of the replica.
+    /// Prints changes instead of the replica.
     tracks: bool,
     step: usize,
 }
@@ -57,7 +57,7 @@ fn run() -> Result<(), Failure> {
         match argument.as_str() {
             "-c" | "--change-track" => tracks = true,
             text if text.starts_with("-t") => seconds = text[2..].parse()?,
-            // What remains are options of logging, and `--write-changed-only`.
+            // The remaining options are for logging, and `--write-changed-only`.
             text if text.starts_with('-') => {}
             _ => arguments.push(argument),
         }
@@ -106,7 +106,7 @@ impl Idl {
                 step
             } else {
                 self.until(|idl| idl.updates != seen)?;
-                // What has arrived belongs to the same print.
+                // All updates that have arrived belong to the same print.
                 while self.drain() {}
                 self.print(is_terse, self.tracks);
                 step
@@ -135,7 +135,7 @@ impl Idl {
         Ok(())
     }
 
-    /// Prints a line of this step, and goes on to the next.
+    /// Prints a line for this step, and continues with the next step.
     fn say(&mut self, text: &str) {
         println!("{:03}: {text}", self.step);
         self.step += 1;
@@ -156,7 +156,7 @@ impl Idl {
         self.step += 1;
     }
 
-    /// Drives the client until something holds.
+    /// Drives the client until `done` returns true.
     fn until(&mut self, mut done: impl FnMut(&Self) -> bool) -> Result<(), Failure> {
         while !done(self) {
             if Instant::now() > self.deadline {
@@ -167,7 +167,7 @@ impl Idl {
         Ok(())
     }
 
-    /// Handles what has arrived, without waiting. True if there may be more.
+    /// Handles the events that have arrived, without waiting. True if there may be more.
     fn drain(&mut self) -> bool {
         let event = self.client.next_event(Some(Instant::now()));
         let is_event = event.is_some();
@@ -230,7 +230,7 @@ impl Idl {
         Ok(wanted)
     }
 
-    /// Executes a transaction on a connection of its own. Returns the reply as text.
+    /// Executes a transaction on a separate connection. Returns the reply as text.
     fn call(
         &mut self,
         server: &mut Client,
@@ -282,7 +282,7 @@ fn condition(table: &str, clauses: &Value) -> Result<Condition, Failure> {
         };
         let kind = schema::kind(table, column)?;
         let value = match (&clause[2], kind) {
-            // The argument of a UUID is a plain string here.
+            // A UUID is written as a plain string in clauses.
             (Value::String(text), ovsdb::schema::AtomKind::Uuid) => Atom::Uuid(text.parse().ok()?),
             (value, kind) => Atom::from_json(kind, value)?,
         };

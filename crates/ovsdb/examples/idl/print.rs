@@ -5,7 +5,7 @@ use ovsdb::{Atom, Replica, Row, RowChange, Uuid};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// All rows, with what has happened to them since the last print.
+/// All rows, with their changes since the last print.
 pub fn rows(replica: &Replica, changes: &[RowChange], is_terse: bool) -> Vec<String> {
     let summary = summarize(changes);
     let mut lines = Vec::new();
@@ -23,7 +23,7 @@ pub fn rows(replica: &Replica, changes: &[RowChange], is_terse: bool) -> Vec<Str
     or_empty(lines)
 }
 
-/// What has happened to a row since the last print.
+/// The changes of a row since the last print.
 #[derive(Default)]
 struct Summary {
     /// The row at the last print.
@@ -52,7 +52,7 @@ fn replica_row(replica: &Replica, uuid: Uuid) -> Option<Arc<Row>> {
 
 /// The changed rows, each once, and the names of their changed columns.
 ///
-/// `test-ovsdb` also reports rows whose references lead to rows that came or went. It does not
+/// `test-ovsdb` also reports rows with references to rows that were added or deleted. It does not
 /// report a new row whose columns all have their defaults.
 pub fn changes(replica: &Replica, changes: &[RowChange], is_terse: bool) -> Vec<String> {
     let summary = summarize(changes);
@@ -138,7 +138,7 @@ fn line(
         let uuid = |atom: &Atom| if let Atom::Uuid(uuid) = atom { find(*uuid) } else { None };
         atoms.iter().filter_map(uuid).collect()
     };
-    // References are shown by the number of the row referred to, if it is there.
+    // A reference is shown as the number of the referenced row, if the replica has that row.
     let numbers = |column: &str| {
         let mut found: Vec<i64> =
             referenced(column).iter().filter_map(|row| row.value("i")).collect();

@@ -1,4 +1,4 @@
-//! The tables of the test suite's schema, as far as `test-ovsdb idl` prints them.
+//! The tables of the test suite's schema that `test-ovsdb idl` prints.
 
 use ovsdb::datum::{Cardinality, Expected};
 use ovsdb::schema::AtomKind;

@@ -30,7 +30,7 @@ pub enum Cardinality {
     Many,
 }
 
-/// What a Rust type expects of a column.
+/// The column types that a Rust type accepts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expected {
     /// The kind of the elements or keys.
@@ -42,7 +42,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// A string or nothing: the type of an absent column of which nothing is expected.
+    /// A string or nothing: the type of an absent column for which no type is requested.
     pub(crate) const OPTIONAL_STRING: Self =
         Self { key: AtomKind::String, value: None, cardinality: Cardinality::Optional };
 
@@ -83,7 +83,7 @@ impl fmt::Display for Expected {
 
 /// A Rust type of a column's value.
 pub trait FromDatum: Sized {
-    /// What the type expects of a column.
+    /// The column types that the type accepts.
     const EXPECTED: Expected;
 
     /// The value; `None` if the datum does not match [`EXPECTED`](Self::EXPECTED).

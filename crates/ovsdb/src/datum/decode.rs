@@ -1,4 +1,4 @@
-//! Decodes values from JSON text as their column's type says, without a tree in between.
+//! Decodes values from JSON text directly by their column's type, without an intermediate tree.
 
 use super::{Atom, Datum};
 use crate::schema::{AtomKind, ColumnType};
@@ -52,7 +52,7 @@ impl<'de> DeserializeSeed<'de> for DatumSeed<'_> {
 }
 
 impl DatumSeed<'_> {
-    /// The value that a plain atom is.
+    /// The value of a column that is written as a plain atom.
     fn one<E: de::Error>(self, atom: Atom) -> Result<Datum, E> {
         if self.ty.value.is_some() || atom.kind() != self.ty.key.kind {
             return Err(E::custom(format_args!("expected {}, not {}", self.ty, atom.describe())));
@@ -149,7 +149,7 @@ fn end<'de, A: SeqAccess<'de>>(mut list: A) -> Result<(), A::Error> {
     }
 }
 
-/// An integer in the place of an atom: reals without a fraction look the same.
+/// The atom for a JSON integer, which may also be a real without a fraction.
 #[expect(clippy::cast_precision_loss, reason = "a real has no more precision")]
 fn integer(kind: AtomKind, number: i64) -> Atom {
     if kind == AtomKind::Real { Atom::Real(number as f64) } else { Atom::Integer(number) }

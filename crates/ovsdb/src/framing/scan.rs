@@ -89,7 +89,7 @@ impl Brackets {
         Ok(())
     }
 
-    /// Appends what closes all open brackets.
+    /// Appends the closing brackets of all open ones.
     pub fn close_all(self, text: &mut Vec<u8>) {
         for level in (1..=self.depth).rev() {
             text.push(if self.is_object(level) { b'}' } else { b']' });

@@ -1,4 +1,4 @@
-//! [`Stream`]: a socket to a remote. Nothing here waits.
+//! [`Stream`]: a socket to a remote. Its functions do not block.
 
 use super::TlsFiles;
 use crate::remote::Remote;
@@ -15,7 +15,7 @@ use std::os::unix::net::UnixStream;
 #[cfg(feature = "tls")]
 use super::tls::TlsStream;
 
-/// A socket to a remote, on top of which TLS may run.
+/// A socket to a remote, with or without TLS.
 #[derive(Debug)]
 pub(super) enum Stream {
     Unix(UnixStream),
@@ -61,12 +61,12 @@ impl Stream {
         }
     }
 
-    /// What to wait for. `is_connected` tells that [`advance`](Self::advance) has returned true,
-    /// and `has_more` that a message waits to be sent.
+    /// The poll events to wait for. `is_connected`: [`advance`](Self::advance) has returned true.
+    /// `has_more`: a message waits to be sent.
     pub fn interest(&self, is_connected: bool, has_more: bool) -> PollFlags {
         let mut flags = PollFlags::POLLIN;
         let wants_write = match self {
-            // A connection may be established before anybody has asked.
+            // A connection may be established before `advance` is called.
             Self::Unix(_) | Self::Tcp(_) => !is_connected,
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.wants_write(),
@@ -134,7 +134,7 @@ fn tcp(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Makes a socket that does not block, and begins to connect it.
+/// Creates a socket that does not block, and begins to connect it.
 fn begin(family: AddressFamily, address: &dyn SockaddrLike) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let fd = socket(family, SockType::Stream, flags, None)?;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The private key and certificates of TLS, as PEM files. They are read for each connection.
 ///
 /// As with OVS's own tools, a server is trusted if its certificate is signed by the certificate
-/// authority. Its name counts only if [`server_name`](Self::server_name) is set.
+/// authority. Its name is checked only if [`server_name`](Self::server_name) is set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsFiles {
     /// The client's private key.
@@ -37,14 +37,14 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read the {what} {}: {problem}", path.display())]
     File {
-        /// What the file is.
+        /// The file's purpose.
         what: &'static str,
         /// The file.
         path: PathBuf,
         /// The problem.
         problem: String,
     },
-    /// The name is no DNS name.
+    /// The name is not a DNS name.
     #[error("`{0}` is no DNS name that a certificate can have (server_name)")]
     ServerName(String),
     /// Key and certificates do not fit together.
@@ -98,13 +98,13 @@ impl TlsStream {
         }
     }
 
-    /// Receives and decrypts what is there.
+    /// Receives and decrypts the available bytes.
     fn receive(&mut self) -> io::Result<()> {
         if self.tls.read_tls(&mut self.tcp)? == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         if let Err(error) = self.tls.process_new_packets() {
-            // The alert tells the server why.
+            // Sends the alert, which contains the reason, to the server.
             let _ = self.tls.write_tls(&mut self.tcp);
             return Err(io::Error::new(ErrorKind::InvalidData, format!("TLS: {error}")));
         }
@@ -113,7 +113,7 @@ impl TlsStream {
 }
 
 impl Drop for TlsStream {
-    /// Says good-bye, as far as that needs no waiting. Otherwise the server logs a warning.
+    /// Sends `close_notify` if that does not block. Without it the server logs a warning.
     fn drop(&mut self) {
         self.tls.send_close_notify();
         let _ = self.flush();
@@ -191,7 +191,7 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
     Ok(builder.with_client_auth_cert(chain, key)?)
 }
 
-/// Accepts any certificate that the authorities have signed, whatever its name.
+/// Accepts certificates that the authorities have signed, with any name.
 #[derive(Debug)]
 struct AnyName {
     roots: RootCertStore,

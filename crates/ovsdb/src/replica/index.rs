@@ -15,7 +15,7 @@ type Key = Box<[Datum]>;
 /// An index of a table.
 #[derive(Debug)]
 pub(super) struct TableIndex {
-    /// The positions of the columns; empty if the table has not all of them.
+    /// The positions of the columns; empty if the table lacks some of them.
     columns: Vec<usize>,
     keys: IndexKeys,
     entries: BTreeSet<(Key, Uuid)>,

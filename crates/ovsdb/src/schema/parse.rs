@@ -1,4 +1,4 @@
-//! Parses a schema and keeps the place for errors.
+//! Parses a schema, and tracks the path in it for errors.
 
 use super::{
     AtomKind, BaseType, ColumnSchema, ColumnType, Object, Reference, Schema, SchemaError,
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 type Parsed<T> = Result<T, SchemaError>;
 
-/// A value and its place.
+/// A value and its path.
 #[derive(Clone, Copy)]
 struct Node<'a> {
     value: &'a Value,

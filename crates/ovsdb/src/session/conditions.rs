@@ -1,4 +1,4 @@
-//! The conditions of a monitor: which are in effect, which are on their way, which are wanted.
+//! The conditions of a monitor: those in effect, those sent without a reply, and those to send.
 
 use crate::condition::Condition;
 use crate::request::TableRequest;
@@ -38,8 +38,8 @@ impl Conditions {
         Self { tables: requests.iter().map(table).collect(), made: 0, sent: 0, applied: 0 }
     }
 
-    /// Wants a condition. Returns the number at which it is in effect; `None` if the table is
-    /// unknown.
+    /// Sets a condition, which is sent later. Returns the sequence number at which it is in effect;
+    /// `None` if the table is unknown.
     pub fn set(&mut self, table: &str, condition: Condition) -> Option<u64> {
         let table = self.tables.iter_mut().find(|candidate| &*candidate.name == table)?;
         let newest = table.wanted.as_ref().or(table.sent.as_ref()).unwrap_or(&table.applied);
@@ -55,8 +55,8 @@ impl Conditions {
         self.made
     }
 
-    /// The connection is lost. True if changes were on their way: then nobody knows which
-    /// conditions the server would have applied to the changes since the last transaction.
+    /// Handles the loss of the connection. True if sent conditions had no reply: then it is unknown
+    /// which conditions the server would have applied to the changes since the last transaction.
     pub fn disconnected(&mut self) -> bool {
         self.tables.iter().any(|table| table.sent.is_some())
     }
@@ -78,8 +78,8 @@ impl Conditions {
         self.tables.get(at).map(|table| table.applied.clone()).unwrap_or_default()
     }
 
-    /// The changes to send now, as `monitor_cond_change` wants them; `is_present` tells by
-    /// position whether the server has the table.
+    /// The changes to send now, as the parameter of `monitor_cond_change`; `is_present` returns
+    /// whether the server has the table at a position.
     pub fn take_changes(&mut self, is_present: impl Fn(usize) -> bool) -> Option<Value> {
         let mut changes = Map::new();
         for (at, table) in self.tables.iter_mut().enumerate() {
@@ -98,7 +98,8 @@ impl Conditions {
         is_new.then_some(Value::Object(changes))
     }
 
-    /// The server applies what was sent. Returns the number, if it is new.
+    /// Records that the server applies the sent conditions. Returns their sequence number, if it is
+    /// new.
     pub fn confirm(&mut self) -> Option<u64> {
         for table in &mut self.tables {
             if let Some(sent) = table.sent.take() {
@@ -110,7 +111,7 @@ impl Conditions {
         is_new.then_some(self.applied)
     }
 
-    /// The server refuses what was sent. Returns its number.
+    /// Records that the server refuses the sent conditions. Returns their sequence number.
     pub fn refuse(&mut self) -> u64 {
         for table in &mut self.tables {
             table.sent = None;

@@ -1,4 +1,4 @@
-//! [`Config`]: what a session connects to and replicates.
+//! [`Config`]: the servers that a session connects to, and the tables that it replicates.
 
 use crate::limits::Limits;
 use crate::remote::Remote;
@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a session connects to and replicates.
+/// The servers that a session connects to, and the tables that it replicates.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// The database, such as `OVN_Southbound`.
@@ -41,8 +41,8 @@ pub struct Times {
     /// A server that sends nothing for this long is sent an echo request; if it sends nothing for
     /// as long again, it is disconnected. `None` disables that.
     pub probe_interval: Option<Duration>,
-    /// The same, while the server prepares the reply to a monitor request. A server with a big
-    /// database answers nothing else meanwhile.
+    /// The interval while the server prepares the reply to a monitor request. A server with a big
+    /// database sends nothing else meanwhile.
     pub sync_interval: Duration,
     /// How long a server may be without its cluster until the session tries another one. An
     /// election of a leader takes one to a few times the election timer of the cluster.
@@ -167,7 +167,7 @@ impl Config {
         }
         let Limits { message_bytes, update_bytes, depth, rows, requests, unsent_bytes } =
             self.limits;
-        // A session of its own needs a dozen levels and requests.
+        // The session itself needs a dozen levels and requests.
         let checks = [
             ("message_bytes", message_bytes >= 1024),
             ("update_bytes", update_bytes >= 1024),

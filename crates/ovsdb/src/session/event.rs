@@ -1,4 +1,4 @@
-//! [`Event`]: what a session reports.
+//! [`Event`]: the events that a session reports.
 
 use crate::framing::FramingError;
 use crate::layout::LayoutError;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct RequestId(pub(super) u64);
 
-/// What has happened.
+/// An event of a session.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
     /// A connection is established. Synchronization begins.
@@ -72,7 +72,7 @@ pub enum Event {
 pub struct Update {
     /// How complete the update is.
     pub kind: UpdateKind,
-    /// The transaction after which the replica's state was; nil if the server does not say.
+    /// The last transaction that the replica contains; nil if the server does not report it.
     pub transaction: Uuid,
     /// The rows that changed, each with its old and new value.
     pub changes: Vec<RowChange>,
@@ -119,10 +119,10 @@ pub enum DisconnectReason {
     /// The server did not answer an echo request in time.
     #[error("the server sent nothing, not even a reply to an echo request (probe_interval)")]
     Inactive,
-    /// The bytes are no messages, or exceed a limit.
+    /// The bytes are not messages, or exceed a limit.
     #[error("cannot read the server's messages: {0}")]
     Framing(#[from] FramingError),
-    /// A message has another form than the protocol says.
+    /// A message violates the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(String),
     /// A row of a table update cannot be decoded.
@@ -134,7 +134,7 @@ pub enum DisconnectReason {
     /// The server's schema does not fit the request.
     #[error(transparent)]
     Schema(Box<SchemaMismatch>),
-    /// The server is up, but not one that this session may use.
+    /// The server is up, but this session may not use it.
     #[error("the server is not suitable: {0}")]
     Unsuitable(Unsuitable),
     /// The server refused a request that the session depends on.
@@ -145,12 +145,12 @@ pub enum DisconnectReason {
         /// The server's error.
         error: Value,
     },
-    /// The client asked for it.
+    /// The client requested it.
     #[error("the client closed the connection")]
     Requested,
 }
 
-/// What does not fit between a server's schema and the requested tables.
+/// A mismatch between a server's schema and the requested tables.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the schema of {database} (version {version}) does not fit: {problem}")]
 pub struct SchemaMismatch {
@@ -158,7 +158,7 @@ pub struct SchemaMismatch {
     pub database: Arc<str>,
     /// The version of the server's schema.
     pub version: String,
-    /// What does not fit.
+    /// The mismatch.
     #[source]
     pub problem: LayoutError,
 }

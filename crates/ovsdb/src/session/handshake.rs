@@ -1,4 +1,4 @@
-//! The requests that a connection begins with, and the monitors.
+//! The first requests of a connection, and the monitors.
 
 use super::event::Unsuitable;
 use super::server::SERVER_DATABASE;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 type Handled = Result<(), DisconnectReason>;
 
 impl Session {
-    /// A connection is established.
+    /// Begins after a connection is established.
     pub(super) fn begin_handshake(&mut self) {
         self.generation = 0;
         if let Some(lock) = self.config.lock.clone() {
@@ -38,7 +38,8 @@ impl Session {
         self.request_own("monitor_cond", &params, Pending::ServerMonitor);
     }
 
-    /// The reply to the monitor request for `_Server` is an error: the server has none.
+    /// Handles an error as the reply to the monitor request for `_Server`: the server has no such
+    /// database.
     pub(super) fn server_monitor_refused(&mut self) {
         self.info = None;
         self.request_schema();
@@ -50,14 +51,14 @@ impl Session {
         self.request_own("get_schema", &params, Pending::Schema);
     }
 
-    /// The row in `_Server` has arrived or changed.
+    /// Handles a new or changed row in `_Server`.
     pub(super) fn server_changed(&mut self) -> Handled {
         let seen = self.seen;
         let info = self
             .seen
             .check(&self.config, &self.server.replica)
             .map_err(DisconnectReason::Unsuitable)?;
-        // What a server without its cluster has may be old, and nothing shows how old.
+        // The data of a server without its cluster may be old, and its age is unknown.
         let is_new = self.phase == Phase::ServerMonitor;
         if info.is_cut_off() && is_new && !seen.knows_cluster(&info) {
             return Err(DisconnectReason::Unsuitable(Unsuitable::Disconnected));
@@ -80,7 +81,7 @@ impl Session {
         self.monitor_data(&schema, self.config.method)
     }
 
-    /// The reply to `get_schema`.
+    /// Handles the reply to `get_schema`.
     pub(super) fn schema_arrived(&mut self, outcome: Result<Value, Value>) -> Handled {
         let refused = |error| DisconnectReason::Refused { method: "get_schema", error };
         let schema = Schema::from_json(&outcome.map_err(refused)?)
@@ -143,7 +144,7 @@ impl Session {
         self.request_own(method.request(), &Value::Array(params), Pending::DataMonitor);
     }
 
-    /// The monitor request was refused: an old server does not know the method.
+    /// Handles a refused monitor request: an old server does not know the method.
     pub(super) fn data_monitor_refused(&mut self, error: Value) -> Handled {
         let method = self.data.method;
         let is_unknown = error == "unknown method"
@@ -162,8 +163,8 @@ impl Session {
         }
     }
 
-    /// The server has cancelled a monitor, because the database was converted or removed. All
-    /// begins again, on the same connection.
+    /// Handles that the server has cancelled a monitor, because the database was converted or
+    /// removed. The handshake begins again, on the same connection.
     pub(super) fn monitor_cancelled(&mut self, target: Target) {
         let other = match target {
             Target::Server => &mut self.data,
@@ -192,7 +193,7 @@ impl Session {
         self.monitor_server();
     }
 
-    /// Sends changed conditions, if none are on their way.
+    /// Sends changed conditions, unless earlier ones have no reply yet.
     pub(super) fn send_conditions(&mut self) {
         let is_busy = || self.pending.values().any(|pending| *pending == Pending::Conditions);
         if self.phase != Phase::Ready || self.config.tables.is_empty() || is_busy() {
@@ -212,7 +213,7 @@ impl Session {
         self.request_own("monitor_cond_change", &params, Pending::Conditions);
     }
 
-    /// The server applies the conditions that were sent.
+    /// Handles that the server applies the sent conditions.
     pub(super) fn conditions_confirmed(&mut self) {
         if let Some(seqno) = self.conditions.confirm() {
             self.events.push_back(super::Event::ConditionsApplied { seqno });

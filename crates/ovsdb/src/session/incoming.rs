@@ -1,4 +1,4 @@
-//! What the server sends: rows, replies, notifications and requests.
+//! Handles messages of the server: rows, replies, notifications and requests.
 
 use super::{
     DisconnectReason, Event, Monitor, Pending, Phase, Reply, RequestId, Session, Stage, Target,
@@ -27,20 +27,20 @@ fn parse<'a, T: serde::Deserialize<'a>>(
 }
 
 impl Session {
-    /// A row of a message that is not complete.
+    /// Handles a row of a message that is not complete yet.
     pub(super) fn handle_row(&mut self, framer: &Framer) -> Handled {
         if framer.rows() == 1 {
             let head = framer.head();
             self.stage = self.stage_for(&head)?;
         }
-        // The rows of a cancelled monitor are of no interest.
+        // Rows of a cancelled monitor are ignored.
         let Some(mut stage) = self.stage.take() else { return Ok(()) };
         let staged = self.stage_row(&mut stage, framer.row());
         self.stage = Some(stage);
         staged
     }
 
-    /// Finds the monitor that a message belongs to by what has arrived of it.
+    /// Finds the monitor that a message belongs to, from the part that has arrived.
     fn stage_for(&self, head: &[u8]) -> Result<Option<Stage>, DisconnectReason> {
         let found = match message::parse(head).map_err(protocol)? {
             Message::Reply { id, outcome: Ok(_) } => match self.pending_of(id) {
@@ -98,7 +98,7 @@ impl Session {
         Ok(())
     }
 
-    /// A complete message.
+    /// Handles a complete message.
     pub(super) fn handle_message(&mut self, now: Instant, text: &[u8]) -> Handled {
         match message::parse(text).map_err(protocol)? {
             Message::Request { method, params, id } => {
@@ -160,7 +160,8 @@ impl Session {
         }
     }
 
-    /// All rows of a complete message: those that came early, and those in the message.
+    /// All rows of a complete message: those that were decoded before its end, and those in the
+    /// message.
     fn rows_of(
         &mut self,
         staged: Option<Stage>,
@@ -239,7 +240,7 @@ impl Session {
         }
     }
 
-    /// The reply to changed conditions. Conditions that were set meanwhile are sent now.
+    /// Handles the reply to changed conditions. Sends the conditions that were set meanwhile.
     fn conditions_answered(&mut self, outcome: Result<&RawValue, &RawValue>) {
         self.link.set_syncing(false);
         match outcome {
@@ -252,7 +253,7 @@ impl Session {
         self.send_conditions();
     }
 
-    /// The reply to the monitor request for the data.
+    /// Handles the reply to the monitor request for the data.
     fn data_monitored(&mut self, now: Instant, result: &RawValue) -> Handled {
         let method = self.data.method;
         let staged = self.stage.take();
@@ -301,7 +302,7 @@ impl Session {
 
     fn apply_data(&mut self, kind: UpdateKind, transaction: Uuid, rows: Vec<StagedRow>) -> Handled {
         let (changes, error) = self.data.replica.apply(rows);
-        // After an error only a dump helps.
+        // After an error, the next connection needs a full dump.
         let transaction = if error.is_some() { Uuid::NIL } else { transaction };
         self.data.transaction = transaction;
         if kind != UpdateKind::Changes || !changes.is_empty() {

@@ -5,7 +5,7 @@ use super::event::{DisconnectReason, Unsuitable};
 use crate::remote::Remote;
 use std::time::{Duration, Instant};
 
-/// What the owner of the socket is to do.
+/// An action for the owner of the socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Close the connection, if any, and drop what has not been sent.
@@ -14,7 +14,7 @@ pub enum Action {
     Connect(Remote),
 }
 
-/// What is due.
+/// The action that is due.
 #[derive(PartialEq, Debug)]
 pub(super) enum Due {
     Nothing,
@@ -50,7 +50,7 @@ pub(super) struct Link {
     /// The remote in use, or the next.
     current: usize,
     state: State,
-    /// Connections in a row that were not good for anything.
+    /// Consecutive connections without success.
     failures: u32,
     random: u64,
 }
@@ -107,7 +107,7 @@ impl Link {
         }
     }
 
-    /// The connection is established. False if none was expected.
+    /// Records that the connection is established. False if none was expected.
     pub fn connected(&mut self, now: Instant) -> bool {
         if !matches!(self.state, State::Connecting(_)) {
             return false;
@@ -135,22 +135,23 @@ impl Link {
         }
     }
 
-    /// The message just received says whether the server has lost its cluster. While a leader is
-    /// elected, no server of a cluster has one, so a client that leaves finds no other.
+    /// Records whether the server has lost its cluster, according to the message just received.
+    /// During the election of a leader this applies to all servers of a cluster, so a client that
+    /// leaves finds no better one.
     pub fn set_cut_off(&mut self, value: bool) {
         if let State::Open { cut_off, last_rx, .. } = &mut self.state {
             *cut_off = value.then(|| cut_off.unwrap_or(*last_rx));
         }
     }
 
-    /// The first table update is complete.
+    /// Records that the first table update is complete.
     pub fn synced(&mut self, now: Instant) {
         if let State::Open { synced, .. } = &mut self.state {
             synced.get_or_insert(now);
         }
     }
 
-    /// The connection has ended: chooses when and where to connect next.
+    /// Handles the end of the connection: chooses when and where to connect next.
     ///
     /// Each remote is tried once without delay, except for a jitter that keeps the clients of a
     /// dead server from arriving at the next one at the same moment. After a round without success
@@ -175,7 +176,7 @@ impl Link {
         self.state = State::Backoff(now + delay);
     }
 
-    /// What is due now.
+    /// The action that is due now.
     pub fn due(&mut self, now: Instant) -> Due {
         let Some(deadline) = self.deadline().filter(|deadline| *deadline <= now) else {
             return Due::Nothing;
@@ -191,14 +192,14 @@ impl Link {
             State::Open { is_probed: true, .. } => Due::GiveUp(DisconnectReason::Inactive),
             State::Open { is_probed, last_rx, .. } => {
                 *is_probed = true;
-                // The answer has as much time as the probe had, from when it is sent.
+                // The reply gets the same interval, from the time when the probe is sent.
                 *last_rx = (*last_rx).max(deadline);
                 Due::Probe
             }
         }
     }
 
-    /// When something is due.
+    /// The time of the next action.
     pub fn deadline(&self) -> Option<Instant> {
         match self.state {
             _ if self.remotes.is_empty() => None,

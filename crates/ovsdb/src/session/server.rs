@@ -1,4 +1,4 @@
-//! The database `_Server`: what a server says about itself (ovsdb-server(5)).
+//! The database `_Server`: a server's information about itself (ovsdb-server(5)).
 
 use super::config::Config;
 use super::event::Unsuitable;
@@ -25,7 +25,7 @@ const SCHEMA: &str = r#"{"name": "_Server", "tables": {"Database": {"columns": {
     "index": {"type": {"key": "integer", "min": 0}}}}}}"#;
 
 crate::table! {
-    /// What a server says about a database that it serves.
+    /// A server's information about a database that it serves.
     pub struct ServerInfo: "Database" {
         /// The database's name.
         pub name: "name" => Arc<str>,
@@ -58,7 +58,7 @@ impl ServerInfo {
     }
 }
 
-/// The schema of `_Server` as far as it is used.
+/// The used part of the schema of `_Server`.
 pub(super) fn schema() -> Result<Schema, SchemaError> {
     Schema::from_text(SCHEMA.as_bytes())
 }
@@ -77,15 +77,15 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// True if the session has read this server's cluster, and so notices if the server is behind.
-    /// A relay has no raft index.
+    /// True if the session has seen this server's cluster before, so that it detects a server that
+    /// is behind. A relay has no raft index.
     pub fn knows_cluster(&self, info: &ServerInfo) -> bool {
         info.index.is_some() && info.cluster_id.is_some() && info.cluster_id == self.cluster_id
     }
 
     /// Checks that a session may use a server, and remembers its raft index.
     ///
-    /// The index counts for one cluster. When operators rebuild a cluster, its identifier changes,
+    /// The index belongs to one cluster. When operators rebuild a cluster, its identifier changes,
     /// and its index starts again.
     pub fn check(&mut self, config: &Config, server: &Replica) -> Result<ServerInfo, Unsuitable> {
         let found = server.rows::<ServerInfo>().map(|(_, info)| info);

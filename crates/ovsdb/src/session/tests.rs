@@ -13,7 +13,7 @@ const SCHEMA: &str = r#"{"name":"db","version":"1.2.3","tables":{"T":{"columns":
     "name":{"type":"string"},
     "n":{"type":{"key":"integer","min":0,"max":"unlimited"}}}}}}"#;
 
-/// A session, and a server that a test plays.
+/// A session, and a server whose part the test plays.
 struct Pair {
     session: Session,
     now: Instant,
@@ -56,7 +56,7 @@ impl Pair {
     }
 
     fn reply(&mut self, request: &Value, result: Value) {
-        // In this order, as OVS does, so that rows are streamed.
+        // In the order of OVS, so that rows are streamed.
         let text = format!(r#"{{"id":{},"result":{result},"error":null}}"#, request["id"]);
         self.session.handle_bytes(self.now, text.as_bytes());
     }
