@@ -42,7 +42,7 @@ const OBJECTS: [(&str, &[&str]); 6] = [
 /// of tc programs.
 const CONSTANT_PREFIXES: [&str; 2] = ["WEFT_", "TC_ACT_"];
 
-/// Number and name of every drop reason, from the list of which crate `flow` makes an enum.
+/// Number and name of every drop reason, from the list that crate `flow` turns into an enum.
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $number:literal $variant:ident $name:literal,)+) => {
         const DROP_REASONS: &[(u32, &str)] = &[$(($number, $name),)+];
@@ -51,7 +51,7 @@ macro_rules! drop_reasons {
 
 include!("../flow/src/drop_reasons.in");
 
-/// Variant and number of every tunnel type, from the list of which crate `flow` makes an enum.
+/// Variant and number of every tunnel type, from the list that crate `flow` turns into an enum.
 macro_rules! tunnel_types {
     ($($(#[$doc:meta])* $variant:ident = $number:literal in $module:ident,)+) => {
         const TUNNEL_TYPES: &[(&str, u32)] = &[$((stringify!($variant), $number),)+];

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! [`Host`] is a state machine: its owner passes replicas of both databases with their changes and
-//! the time, puts each [`Installation`] in force, and sends the transactions that it asks for. A
+//! the time, applies each [`Installation`], and sends the transactions that it asks for. A
 //! transaction contains the differences between the contents of a database and the contents that it
 //! should have. So nothing is lost with a connection: after a reconnection the owner asks for
 //! transactions again.

@@ -124,7 +124,7 @@ pub fn conditions(scope: &Scope) -> [(&'static str, Condition); 7] {
         keys.map(move |key| Clause::new(column, Function::Equals, i64::from(key.0)))
     };
     // A flow of a datapath group has an empty `logical_datapath`. With `logical_dp_group != []`
-    // instead, which is no equality, the server would compare each flow with each clause.
+    // instead, which is not an equality, the server would compare each flow with each clause.
     let in_a_group = Clause::new("logical_datapath", Function::Equals, Datum::empty_set());
     let named = scope.datapaths.keys();
     let named = named.map(|uuid| Clause::new("datapaths", Function::Includes, *uuid));

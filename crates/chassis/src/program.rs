@@ -85,7 +85,7 @@ pub struct BadFlow {
     pub priority: i64,
     /// Its match.
     pub condition: Text,
-    /// What is wrong.
+    /// The reason.
     pub problem: String,
 }
 
@@ -268,7 +268,8 @@ impl ProgramBuilder {
         if changes.of::<LogicalDpGroup>().chain(changes.of::<DatapathBinding>()).next().is_some() {
             self.dp_groups.clear();
         }
-        // Flows go first and come last, so that each is compiled once, with the final names.
+        // Flows are removed first and added last, so that each is compiled once, with the final
+        // names.
         let flows: Vec<Uuid> = changes.uuids::<LogicalFlow>().collect();
         let of_groups = changes.uuids::<LogicalDpGroup>();
         let of_groups = of_groups.flat_map(|group| flows_of_group(replica, group));

@@ -89,7 +89,7 @@ mod tests {
         for (mode, tag, trunks, expected) in [
             (None, None, &[][..], trunk(VlanSet::All, None)),
             (None, Some(7), &[], PortVlans::Access(7)),
-            // Open vSwitch ignores the trunks here.
+            // Open vSwitch ignores the trunks of a port with a tag and without a mode.
             (None, Some(7), &[8], PortVlans::Access(7)),
             (None, None, &[8, 9], trunk(only(&[8, 9]), None)),
             (Some("access"), None, &[], PortVlans::Access(0)),

@@ -76,7 +76,7 @@ pub enum SettingsError {
         key: &'static str,
         /// The value.
         value: Text,
-        /// What is wrong and what to do.
+        /// The problem, and what to do about it.
         problem: String,
     },
 }

@@ -153,7 +153,7 @@ enum KernelPosition {
     NotHeld,
 }
 
-/// What the kernel datapath knows of a frame: `struct weft_key` of `bpf/intf.h`.
+/// The kernel datapath's key of a frame: `struct weft_key` of `bpf/intf.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KernelKey([u64; WORDS]);
 

@@ -65,14 +65,14 @@ struct Port {
     missed: u64,
 }
 
-/// What has to be undone when a port's device is no longer used.
+/// The cleanup when a port's device is no longer used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum DeviceCleanup {
     #[default]
     None,
-    /// It belongs to somebody else, and the daemon has changed it.
+    /// The daemon did not create the device, but has changed it.
     Interface,
-    /// The daemon made it as a TAP for a virtual machine.
+    /// The daemon created the device as a TAP for a virtual machine.
     VmTap,
 }
 

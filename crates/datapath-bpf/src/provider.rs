@@ -205,7 +205,7 @@ impl KernelDatapath {
     }
 
     /// Detaches the programs, stops all threads and waits for them, and removes the devices that
-    /// the datapath made.
+    /// the datapath created.
     ///
     /// # Errors
     /// The first error that ended a thread.

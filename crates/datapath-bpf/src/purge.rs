@@ -14,13 +14,13 @@ pub struct PurgeResult {
     pub programs: usize,
     /// Megaflows.
     pub megaflows: u64,
-    /// Veth pairs made for guests.
+    /// Veth pairs created for guests.
     pub devices: usize,
 }
 
 /// Removes what a killed process left in this thread's network namespace: programs, filters,
-/// qdiscs, megaflows, and the veth pairs made for guests. It also undoes changes to the devices of
-/// other ports. `bpf_fs` is the BPF file system that it was pinned in.
+/// qdiscs, megaflows, and the veth pairs created for guests. It also undoes changes to the devices
+/// of other ports. `bpf_fs` is the BPF file system that it was pinned in.
 ///
 /// # Errors
 /// [`PinError::Taken`] if that process still runs; then nothing is removed. Otherwise the kernel's

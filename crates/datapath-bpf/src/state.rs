@@ -132,8 +132,8 @@ impl BpfState {
     }
 
     /// Adds megaflows, each with the key of one of its packets if known. A megaflow that does not
-    /// fit is left out, and its packets are punted; the others are added all the same. Returns the
-    /// first error.
+    /// fit is left out, and its packets are punted; the others are added anyway. Returns the first
+    /// error.
     pub(crate) fn put<'m>(
         &self,
         megaflows: impl IntoIterator<Item = (&'m Megaflow, Option<&'m FlowKey>)>,

@@ -16,8 +16,9 @@ use packet::PacketBuf;
 /// The limits for parsing, extracting the key, and a hit in the exact-match cache.
 const HIT4_INSTRUCTIONS: u32 = 320;
 const HIT6_INSTRUCTIONS: u32 = 495;
-/// Runs of a program. They take at least five million instructions, so that a timer interrupt of
-/// some thousand, which comes every four million, changes the mean by less than a percent.
+/// Runs of a program. They take at least five million instructions, so that a timer interrupt,
+/// which costs some thousand and occurs every four million, changes the mean by less than a
+/// percent.
 const REPEAT: u32 = 20_000;
 
 /// Adds megaflows with other masks, and last one that matches the frame.

@@ -1,5 +1,5 @@
 //! The tests of the kernel datapath, as one binary: it is linked once, and its tests run in
-//! parallel. Each test loads its own programs and makes its own network namespaces, so no test
+//! parallel. Each test loads its own programs and creates its own network namespaces, so no test
 //! needs a lock.
 
 mod agreement;

@@ -1,5 +1,5 @@
-//! The programs, run with BPF_PROG_TEST_RUN: they produce the same packet as `flow::execute` with
-//! the same actions.
+//! Tests the programs with BPF_PROG_TEST_RUN: they must produce the same packets as `flow::execute`
+//! with the same actions.
 
 use crate::common::action_lists::{has_odd_action, sets};
 use crate::common::debian;

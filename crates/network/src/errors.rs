@@ -9,7 +9,7 @@ use wire::MacAddr;
 pub struct Problem {
     /// Its position; `None` when it concerns the file as a whole.
     pub position: Option<Position>,
-    /// What is wrong and what would be right, in one line.
+    /// The error, and how to correct it, in one line.
     pub message: String,
 }
 

@@ -6,9 +6,8 @@ use std::net::IpAddr;
 /// Reads `address/prefix`, the address of one host in its network.
 ///
 /// # Errors
-/// What is wrong with `text` and what would be right. Refused are multicast, loopback and
-/// unspecified addresses, a prefix of 0 bits, and the network and broadcast addresses of the
-/// network.
+/// The error in `text`, and how to correct it. Refused are multicast, loopback and unspecified
+/// addresses, a prefix of 0 bits, and the network and broadcast addresses of the network.
 pub(crate) fn parse(text: &str) -> Result<IpNet, String> {
     let Some((addr, prefix_len)) = text.split_once('/') else {
         return Err(match text.parse::<IpAddr>() {

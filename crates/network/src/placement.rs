@@ -51,8 +51,8 @@ impl Placement {
     /// The placement as seen from `host`. `number` returns the datapath port of each of its guests,
     /// not 0; `None` leaves the port unbound. `end_point` returns the end point of a tunnel type at
     /// another host; ports of a host without one are unbound. It is also called for end points that
-    /// send to this host: every host whose guests reach a switch here through a router sends in
-    /// that switch's tunnel. For a multicast group it is called when other hosts use it.
+    /// send to this host: every host whose guests reach a switch of this host through a router
+    /// sends in that switch's tunnel. For a multicast group it is called when other hosts use it.
     pub fn of_host<N: Into<Option<PortNo>>>(
         network: &Network,
         host: HostIndex,

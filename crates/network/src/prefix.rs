@@ -59,7 +59,7 @@ impl Prefix {
     /// Reads `address/length`, or an address alone where `alone` allows it.
     ///
     /// # Errors
-    /// What is wrong with `text` and what would be right.
+    /// The error in `text`, and how to correct it.
     pub(crate) fn parse(text: &str, alone: bool) -> Result<Self, String> {
         let example = if alone {
             "write for example \"10.0.0.5\" or \"10.0.0.0/24\""

@@ -63,7 +63,7 @@ pub enum FramingError {
     /// The text between the rows of a table is not JSON.
     #[error("in the rows of a table: expected {expected}, not the byte {found:#04x}")]
     Rows {
-        /// What is missing.
+        /// The expected text.
         expected: &'static str,
         /// The byte found.
         found: u8,

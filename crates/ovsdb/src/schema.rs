@@ -14,7 +14,7 @@ mod parse;
 pub struct SchemaError {
     /// The place, such as `tables.Bridge.columns.name.type`.
     pub path: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
 }
 

@@ -136,7 +136,7 @@ enum Pending {
     Other,
 }
 
-/// Why a request cannot be made.
+/// Why a request cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
     /// There is no connection, or the replica is not complete yet.

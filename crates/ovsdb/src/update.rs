@@ -58,7 +58,7 @@ pub enum UpdateError {
         column: Arc<str>,
         /// The row.
         uuid: Uuid,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A row violates the protocol.
@@ -68,7 +68,7 @@ pub enum UpdateError {
         table: Arc<str>,
         /// The row.
         uuid: Uuid,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 }

@@ -38,7 +38,7 @@ pub enum NetworkError {
         table: &'static str,
         /// The row.
         row: Uuid,
-        /// What does not exist.
+        /// The missing row or object.
         wanted: String,
     },
     /// A member of an address set is not an address.

@@ -48,7 +48,7 @@ impl KernelDatapath {
     /// hops, those of the previous process are used, for some seconds at most.
     ///
     /// # Errors
-    /// Pins of the previous process cannot be removed; packets are forwarded all the same.
+    /// Pins of the previous process cannot be removed; packets are forwarded anyway.
     pub fn adopt(&self, adopted: usize) -> Result<(), StartError> {
         let refused = |error| {
             let folder = self.pinned.as_ref().map(|pinned| pinned.pins.folder().to_owned());

@@ -24,7 +24,7 @@ pub fn program_ids(object: &Object) -> Vec<u32> {
     object.progs().map(id).collect()
 }
 
-/// The machine with Debian's kernel, in which `/bin/program` is this program. It can make veth
+/// The machine with Debian's kernel, in which `/bin/program` is this program. It can create veth
 /// pairs and attach programs to them. All tests share it, one after another.
 pub fn debian() -> SharedVmGuard<'static> {
     static MACHINE: SharedVm = SharedVm::new();

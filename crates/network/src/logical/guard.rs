@@ -39,7 +39,7 @@ const LATER_PARTS_OF_HEADERS: &str = "ip6 && ip.later_frag && ip.proto == {43, 4
 /// and servers, which have the server's port on both sides (RFC 2131 section 4.1).
 const DHCP_SERVER: &str = "ip4 && (udp.dst == 68 || (udp.dst == 67 && udp.src == 67))";
 
-/// The same for DHCPv6 (RFC 8415 section 7.2).
+/// The corresponding DHCPv6 messages (RFC 8415 section 7.2).
 const DHCP6_SERVER: &str = "ip6 && (udp.dst == 546 || (udp.dst == 547 && udp.src == 547))";
 
 /// Adds the flows of both guards to all switches.

@@ -7,7 +7,7 @@
 //!
 //! | register | use |
 //! |---|---|
-//! | `xreg0[0..47]` | MAC address of the router port that a packet came in by |
+//! | `xreg0[0..47]` | MAC address of the router port by which the packet arrived |
 //! | `reg0`, `xxreg0` | next hop |
 //! | `reg1`, `xxreg1` | the router's address towards the next hop |
 //! | `reg0[0]` of a switch | the packet is to be tracked |

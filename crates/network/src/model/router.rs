@@ -69,7 +69,7 @@ pub struct RouterPort {
     pub mac: MacAddr,
     /// Its IP addresses, at least one. The networks of a router's ports do not overlap.
     pub addresses: Vec<IpNet>,
-    /// What it is linked to.
+    /// The other end of its link.
     pub link: RouterLink,
     /// Its line in the file.
     pub line: FileLine,
@@ -88,7 +88,7 @@ pub(crate) fn port_in_switch(switch: &str, router_port: &str) -> String {
     format!("{switch}/{router_port}")
 }
 
-/// What a router port is linked to.
+/// The other end of a router port's link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RouterLink {
     /// A logical switch.

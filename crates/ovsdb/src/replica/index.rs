@@ -89,7 +89,7 @@ impl<'a> IndexView<'a> {
         self.find(&[Datum::Scalar(atom)])
     }
 
-    /// All rows, ordered by key. A row with several keys comes several times.
+    /// All rows, ordered by key. A row with several keys occurs several times.
     pub fn rows(self) -> impl Iterator<Item = &'a Arc<Row>> + use<'a> {
         self.range(Bound::Unbounded, Bound::Unbounded)
     }
