@@ -503,7 +503,7 @@ static __always_inline int join_ecn(struct weft_key *key, __u8 outer)
 
 /*
  * Whether a super-packet contains one inner packet, which then ends where the skb ends. Otherwise
- * GRO has joined several outer datagrams, each with an inner frame of its own.
+ * GRO has joined several outer datagrams, each with its own inner frame.
  */
 static __always_inline bool is_one_packet(struct __sk_buff *skb, const struct weft_key *key,
 					  __u32 l3)

@@ -245,7 +245,7 @@ static __always_inline int take_tags(struct __sk_buff *skb, __u32 tags[2], volat
 	return 0;
 }
 
-/* Whether the skb is marked as encapsulated, because the guest sent a tunnel packet of its own. */
+/* Whether the skb is marked as encapsulated, because the guest itself sent a tunnel packet. */
 static __always_inline bool is_encapsulated(struct __sk_buff *ctx)
 {
 	struct sk_buff *skb = (void *)ctx;

@@ -434,7 +434,7 @@ struct weft_endpoint_range {
 	__u32 count;
 };
 
-/* Where packets of a tunnel arrive: local address and carrier, as in struct weft_class. */
+/* The local end of tunnels: local address and carrier, as in struct weft_class. */
 struct weft_local {
 	__u32 local[4];		/* in network order; IPv4: the first word */
 	__u32 carrier;

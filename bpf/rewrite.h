@@ -65,8 +65,8 @@ __weak __u32 l3_offset(struct __sk_buff *skb)
 }
 
 /*
- * Offset of the transport checksum that covers addresses and ports, or 0 if the packet has none:
- * later fragments and other protocols do not.
+ * Offset of the transport checksum that covers addresses and ports, or 0 if the packet has none, as
+ * later fragments and other protocols.
  */
 static __always_inline __u32 sum_offset(struct __sk_buff *skb, const struct weft_key *key,
 					__u32 l4)

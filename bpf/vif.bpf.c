@@ -112,7 +112,10 @@ can_encap(struct __sk_buff *skb, const struct weft_key *key, const struct guest_
 		if ((*flags & refused) == refused ||
 		    skb->len + list->grows + TAG_LEN + len + OPTION_LEN > 0xffff)
 			return 0;
-		/* The helper rejects encapsulated packets, which cannot be punted once changed. */
+		/*
+		 * bpf_skb_adjust_room() rejects encapsulated packets. Once changed they cannot be
+		 * punted.
+		 */
 		if ((frame->count > 1 || key->vlan) && is_encapsulated(skb))
 			return 0;
 	} else if (skb->len > WEFT_MAX_PLAIN_LEN) {
