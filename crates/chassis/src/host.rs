@@ -490,7 +490,8 @@ impl Host {
         })
     }
 
-    /// The installation failed: [`installation`](Self::installation) returns the newest one again.
+    /// Records that an installation failed: [`installation`](Self::installation) returns the newest
+    /// one again.
     pub fn install_again(&mut self) {
         (self.must_install, self.must_learn) = (true, true);
     }

@@ -6,8 +6,8 @@
 //!
 //! 1. All patch ports and gateway ports, which connect datapaths, and the ports that name an
 //!    interface or the row of this host.
-//! 2. The ports, flows, groups and learned addresses of each datapath that packets of this host
-//!    can pass.
+//! 2. The ports, flows, groups and learned addresses of each datapath that packets of this host can
+//!    pass through.
 //!
 //! All flows that belong to a group of datapaths are read. northd replaces a group when its
 //! datapaths change. If no condition named the new group, the server would then remove the group's
@@ -34,7 +34,7 @@ pub struct Scope {
     pub interfaces: BTreeSet<Text>,
     /// The `interfaces` whose row is not known to belong to one of the `datapaths`.
     pub unplaced: BTreeSet<Text>,
-    /// The datapaths that packets of this host can pass.
+    /// The datapaths that packets of this host can pass through.
     pub datapaths: BTreeMap<Uuid, DatapathKey>,
 }
 

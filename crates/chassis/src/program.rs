@@ -14,7 +14,7 @@
 //! | Chassis_Template_Var of this host | the flows and load balancers that name one that changed |
 //! | Datapath_Binding | if its tunnel key changed, everything is rebuilt |
 //!
-//! Only the flows of datapaths that packets of this host can pass are compiled
+//! Only the flows of datapaths that packets of this host can pass through are compiled
 //! ([`ReachableDatapaths`]).
 //!
 //! A flow that cannot be compiled is left out and kept by name ([`BadFlow`]). The others work.
@@ -228,7 +228,7 @@ impl ProgramBuilder {
         complete.map(|(_, name)| name)
     }
 
-    /// The datapaths that packets of this host can pass.
+    /// The datapaths that packets of this host can pass through.
     pub fn reached(&self) -> impl Iterator<Item = (Uuid, DatapathKey)> {
         let all = self.datapaths.iter().map(|(uuid, key)| (*uuid, *key));
         all.filter(|(_, key)| self.reachable.is_reached(*key))

@@ -229,7 +229,7 @@ impl EndpointMaps {
         ]
     }
 
-    /// Counters of each end point that has any: received, and sent.
+    /// The received and sent packets of each end point that has received or sent any.
     pub(crate) fn counts(&self) -> Result<EndpointCounts, MapError> {
         let mut counts = HashMap::new();
         let Some((last, _)) = self.endpoints.last_key_value() else { return Ok(counts) };

@@ -14,12 +14,13 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/lab_unclone.skel.rs"));
 }
 
-/// Makes packets that leave a device look to the receiver as if they came from a network card: not
-/// as clones of what the sender's socket keeps until it is acknowledged. Without this,
-/// decapsulation between namespaces has to copy the headers of each packet, which it never has to
-/// between two machines.
+/// Un-clones packets that leave a device, so that the receiver gets them as from a network card.
+/// Otherwise they are clones of packets that the sender's socket keeps until they are acknowledged.
+/// Decapsulation then has to copy the headers of each packet, which it never has to between two
+/// machines.
 ///
-/// The device is one of this thread's network namespace. The program stays until the device goes.
+/// The device is one of this thread's network namespace. The program stays until the device is
+/// deleted.
 ///
 /// # Errors
 /// There is no such device, the process lacks a privilege, or the device has this program already.

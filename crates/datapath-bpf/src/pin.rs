@@ -247,7 +247,7 @@ impl Pins {
     }
 
     /// Removes the pinned links of all devices except `keep`, which detaches their programs.
-    /// Returns how many; an error for one does not prevent the others.
+    /// Returns their number; an error for one does not prevent the removal of the others.
     pub(crate) fn remove_links(&self, keep: &[u32]) -> io::Result<usize> {
         let others = numbered(&self.path.join("links"));
         let others: Vec<_> =
@@ -280,7 +280,7 @@ impl Pins {
         Ok(set)
     }
 
-    /// Removes everything, which detaches the programs. The directory goes, too, unless an error
+    /// Removes everything, which detaches the programs. Also removes the directory, unless an error
     /// occurs.
     pub(crate) fn remove_all(&self) -> io::Result<()> {
         remove_all(&self.path)

@@ -138,8 +138,8 @@ fn megaflows_continue_and_other_frames_are_punted_when_the_maps_are_full() {
     full.check_victim();
 }
 
-/// Not a test: `memory_stays_flat_when_the_maps_are_filled_again_and_again` runs it in a process of
-/// its own.
+/// Not a test: `memory_stays_flat_when_the_maps_are_filled_again_and_again` runs it in a separate
+/// process.
 #[test]
 #[ignore = "prints the memory of its process"]
 fn print_memory() {

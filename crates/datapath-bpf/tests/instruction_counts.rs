@@ -21,7 +21,7 @@ const HIT6_INSTRUCTIONS: u32 = 495;
 /// percent.
 const REPEAT: u32 = 20_000;
 
-/// Adds megaflows with other masks, and last one that matches the frame.
+/// Adds megaflows with other masks, and finally one that matches the frame.
 fn install(kernel: &mut Lookup, frame: &[u8], masks: usize) {
     let key = flow::extract(&PacketBuf::from_bytes(frame), Lookup::PORT, None).expect("is whole");
     for number in 0..masks {

@@ -58,7 +58,7 @@ fn punted_packets_are_dropped_and_counted_without_a_daemon() {
     assert_eq!(switch.drops(Switch::VIF, DropReason::NoDaemon), 1);
 }
 
-/// Without a daemon there is no capture, and no punted packet that others have to stay behind.
+/// Without a daemon there are no captures, and no punted packets that later ones must not overtake.
 #[test]
 fn watched_and_pinned_packets_are_forwarded_without_a_daemon() {
     testkit::require_root!();

@@ -231,7 +231,7 @@ impl ProgramBuilder {
     }
 
     /// Gives the bridges their ports: the devices of the local database, and a patch port for each
-    /// localnet port of a switch that packets of this host can pass.
+    /// localnet port of a switch that packets of this host can pass through.
     pub(super) fn place_bridge_ports(&mut self, local: &LocalPorts) {
         if !std::mem::take(&mut self.bridges.lack_ports) {
             return;

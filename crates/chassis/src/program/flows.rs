@@ -89,10 +89,10 @@ impl ProgramBuilder {
         keys
     }
 
-    /// Compiles the flows of datapaths that packets of this host can pass since the last call, and
-    /// removes those of datapaths that they cannot pass any more. It leaves out flows of `pending`,
-    /// which the caller compiles. It does the same for load balancers. Returns true if there were
-    /// any.
+    /// Compiles the flows of datapaths that packets of this host can pass through since the last
+    /// call, and removes those of datapaths that they cannot pass through any more. It leaves out
+    /// flows of `pending`, which the caller compiles. It does the same for load balancers. Returns
+    /// true if there were any.
     pub(super) fn update_reachable(
         &mut self,
         replica: &Replica,

@@ -122,7 +122,7 @@ impl ProgramBuilder {
         removed
     }
 
-    /// The switches of a load balancer that packets of this host can pass.
+    /// The switches of a load balancer that packets of this host can pass through.
     fn datapaths_of_balancer(
         &self,
         replica: &Replica,

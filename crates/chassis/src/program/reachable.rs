@@ -1,5 +1,5 @@
-//! [`ReachableDatapaths`]: the datapaths that packets of this host can pass. Only their flows are
-//! compiled, and only once all of them have arrived.
+//! [`ReachableDatapaths`]: the datapaths that packets of this host can pass through. Only their
+//! flows are compiled, and only once all of them have arrived.
 
 use super::ports::PlacedPort;
 use flow::DatapathKey;
@@ -19,13 +19,13 @@ pub struct ReachableDatapaths {
 }
 
 impl ReachableDatapaths {
-    /// True if packets of this host can pass the datapath, and all of its rows are known. With only
-    /// some of its flows, packets that the others drop could be permitted.
+    /// True if packets of this host can pass through the datapath, and all of its rows are known.
+    /// With only some of its flows, packets that the others drop could be permitted.
     pub fn contains(&self, datapath: DatapathKey) -> bool {
         self.complete.contains(&datapath)
     }
 
-    /// True if packets of this host can pass the datapath.
+    /// True if packets of this host can pass through the datapath.
     pub fn is_reached(&self, datapath: DatapathKey) -> bool {
         self.reached.contains(&datapath)
     }

@@ -143,7 +143,7 @@ pub struct LogicalFlow {
     pub condition: String,
     /// Its actions.
     pub actions: String,
-    /// The line in the file that it stems from; `None` for flows of every network.
+    /// The line in the file that it was compiled from; `None` for flows that every network has.
     pub line: Option<FileLine>,
 }
 
