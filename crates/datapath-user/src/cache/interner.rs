@@ -75,6 +75,7 @@ impl Interner {
     }
 
     /// The number of different lists.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
     }
