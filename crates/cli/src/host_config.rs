@@ -5,7 +5,7 @@ use crate::host_numbers::{EndpointName, HostNumbers, PortName};
 use anyhow::{Context, Result, bail};
 use datapath::config::{
     Config, DeviceConfig, EndpointConfig, GuestConfig, LinkConfig, MAX_PORT, PUNT_LIMIT,
-    PortConfig, TunnelConfig, Underlay, Workers,
+    PortConfig, TunnelConfig, UPCALL_CPU_PERCENT, Underlay, Workers,
 };
 use datapath::number_pool::NumberPool;
 use datapath::solicit::SolicitLimits;
@@ -99,9 +99,17 @@ pub fn build(
     underlay.tagged_mtu_bytes = placement.tagged_mtu_bytes(network);
     let uplink = host.uplink.clone();
     let punt_limit = network.punt_limit().unwrap_or(PUNT_LIMIT);
+    let upcall_cpu_percent = network.upcall_cpu_percent().unwrap_or(UPCALL_CPU_PERCENT);
     let conntrack = limiting_guests(network.connections().clone());
-    let config =
-        Config { uplink, underlay, ports, punt_limit, conntrack, ..without_network(&host.name) };
+    let config = Config {
+        uplink,
+        underlay,
+        ports,
+        punt_limit,
+        upcall_cpu_percent,
+        conntrack,
+        ..without_network(&host.name)
+    };
     Ok(HostConfig { config, program, bridges })
 }
 
@@ -140,6 +148,7 @@ pub fn without_network(host: &str) -> Config {
         megaflows: MEGAFLOWS,
         upcalls: UpcallLimits::default(),
         punt_limit: PUNT_LIMIT,
+        upcall_cpu_percent: UPCALL_CPU_PERCENT,
         solicit: SolicitLimits::default(),
         conntrack: limiting_guests(network::default_connections()),
     }

@@ -5,10 +5,14 @@ use crate::table::{Align, Table};
 use crate::{Failure, stdio};
 use datapath::stats::{Drops, PortStats, Snapshot};
 
-/// Show the ports of a running switch: device, state, traffic and drops by reason.
+/// Show the ports of a running switch: device, state, traffic, load and drops by reason.
 ///
 /// RX counts packets received from the guest, TX packets sent to it. A super-packet counts as one
-/// packet. `weft show` also shows the uplink.
+/// packet. UPCALLS are packets without a cached flow that the switch has decided about, and UPCALL
+/// CPU the processor time for them since the daemon started. LIMIT is the most that they may take,
+/// in percent of one processor. PUNTED are packets that eBPF programs have handed to the daemon,
+/// and PUNT CPU the time for those of them that had a cached flow. `weft show` also shows the
+/// uplink.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -46,9 +50,15 @@ fn table(ports: &[PortStats]) -> Table {
         ("RX BYTES", Right),
         ("TX PACKETS", Right),
         ("TX BYTES", Right),
+        ("UPCALLS", Right),
+        ("PUNTED", Right),
+        ("UPCALL CPU", Right),
+        ("PUNT CPU", Right),
+        ("LIMIT", Right),
         ("DROPS", Left),
     ]);
     for port in ports {
+        let slow = &port.slow_path;
         table.row([
             port.port.to_string(),
             port.name.clone(),
@@ -59,10 +69,20 @@ fn table(ports: &[PortStats]) -> Table {
             port.rx.bytes.to_string(),
             port.tx.packets.to_string(),
             port.tx.bytes.to_string(),
+            slow.upcalls.to_string(),
+            slow.punted.to_string(),
+            seconds(slow.upcall_cpu_ns),
+            seconds(slow.punted_cpu_ns),
+            format!("{} %", slow.upcall_cpu_limit_percent),
             drops(&port.drops),
         ]);
     }
     table
+}
+
+/// Processor time, such as `1.25 s`.
+fn seconds(ns: u64) -> String {
+    format!("{}.{:02} s", ns / 1_000_000_000, ns % 1_000_000_000 / 10_000_000)
 }
 
 /// Drops by reason, such as `flow_drop 3, hairpin 1`.
@@ -74,7 +94,7 @@ fn drops(drops: &Drops) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datapath::stats::PacketCount;
+    use datapath::stats::{PacketCount, SlowPathStats};
 
     #[test]
     fn table_lists_ports_with_their_drops() {
@@ -87,11 +107,19 @@ mod tests {
             rx: PacketCount { packets: 2, bytes: 196 },
             tx: PacketCount::default(),
             drops: [("hairpin".to_owned(), 1), ("flow_drop".to_owned(), 3)].into(),
+            slow_path: SlowPathStats {
+                upcalls: 7,
+                upcall_cpu_ns: 1_258_000_000,
+                upcall_cpu_limit_percent: 25,
+                punted: 8,
+                punted_cpu_ns: 12_000_000,
+            },
         };
         let text = "\
-NO  PORT  SWITCH  DEVICE   STATE  RX PACKETS  RX BYTES  TX PACKETS  TX BYTES  DROPS
- 3  vm1   blue    tap vm1  up              2       196           0         0  flow_drop 3, \
-            hairpin 1
+NO  PORT  SWITCH  DEVICE   STATE  RX PACKETS  RX BYTES  TX PACKETS  TX BYTES  UPCALLS  PUNTED  \
+            UPCALL CPU  PUNT CPU  LIMIT  DROPS
+ 3  vm1   blue    tap vm1  up              2       196           0         0        7       8  \
+                1.25 s    0.01 s   25 %  flow_drop 3, hairpin 1
 ";
         assert_eq!(table(&[port]).to_string(), text);
     }

@@ -44,6 +44,11 @@ pub fn subtract(snapshot: &mut Snapshot, earlier: &Snapshot) {
         port.rx = added(port.rx, before.rx);
         port.tx = added(port.tx, before.tx);
         port.drops = added_drops(&port.drops, &before.drops);
+        let (slow, before) = (&mut port.slow_path, &before.slow_path);
+        slow.upcalls = slow.upcalls.saturating_sub(before.upcalls);
+        slow.upcall_cpu_ns = slow.upcall_cpu_ns.saturating_sub(before.upcall_cpu_ns);
+        slow.punted = slow.punted.saturating_sub(before.punted);
+        slow.punted_cpu_ns = slow.punted_cpu_ns.saturating_sub(before.punted_cpu_ns);
     }
     let (uplink, before) = (&mut snapshot.uplink, &earlier.uplink);
     uplink.rx = added(uplink.rx, before.rx);

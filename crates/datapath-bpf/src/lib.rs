@@ -32,6 +32,7 @@ mod local_tunnels;
 mod map_error;
 mod map_use;
 mod megaflows;
+mod miss_pauses;
 mod object;
 mod pin;
 mod port_masks;

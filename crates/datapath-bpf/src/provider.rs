@@ -12,6 +12,7 @@ use crate::previous::PreviousState;
 use crate::state::BpfState;
 use adoption::Pinned;
 use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
+use datapath::cpu_meter::PortWork;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::provider::FusedMegaflows;
 use datapath::stats::{Drops, MegaflowStats, Snapshot, drops};
@@ -27,7 +28,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use adoption::Adoption;
 
@@ -228,9 +229,9 @@ impl KernelDatapath {
     }
 
     fn add_counts(&self, snapshot: &mut Snapshot) -> Result<(), MapError> {
-        let state = self.bpf.lock();
+        let (state, now) = (self.bpf.lock(), Instant::now());
         snapshot.datapath = "kernel".to_owned();
-        let AllCounts { ports, uplink, drop_keys } = state.ports.counts()?;
+        let AllCounts { mut ports, uplink, drop_keys } = state.ports.counts()?;
         snapshot.maps = state.map_use(drop_keys);
         for port in &mut snapshot.ports {
             let number = PortNo(port.port);
@@ -239,9 +240,10 @@ impl KernelDatapath {
             } else if let Some(others) = state.ports.programs_before(number) {
                 port.state = format!("{}, behind {others}", port.state);
             }
-            let Some(counts) = ports.get(&number) else { continue };
+            let Some(counts) = ports.get_mut(&number) else { continue };
             port.rx += counts.rx;
             port.tx += counts.tx;
+            self.bpf.miss_pauses.correct(number, &mut counts.drops, now);
             add_drops(&mut port.drops, &counts.drops);
         }
         if let Some(attach_error) = state.ports.uplink_attach_error() {
@@ -371,6 +373,7 @@ impl Datapath for KernelDatapath {
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError> {
         let _changing = self.changing();
         self.user.remove_port(port)?;
+        self.bpf.miss_pauses.forget(port);
         self.bpf.lock().ports.remove(port).map_err(failed)
     }
 
@@ -384,6 +387,14 @@ impl Datapath for KernelDatapath {
 
     fn set_punt_limit(&self, limit: u32) -> Result<(), DatapathError> {
         self.bpf.set_punt_limit(limit).map_err(failed)
+    }
+
+    fn set_upcall_cpu_percent(&self, percent: u32) {
+        self.user.set_upcall_cpu_percent(percent);
+    }
+
+    fn charge_upcalls(&self, work: &[PortWork]) {
+        self.user.charge_upcalls(work);
     }
 
     fn set_probed_path_mtu(&self, endpoint: EndpointId, bytes: u16) -> Result<(), DatapathError> {

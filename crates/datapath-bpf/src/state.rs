@@ -5,6 +5,7 @@ use crate::abi::weft_config;
 use crate::endpoint_maps::EndpointMaps;
 use crate::map_error::MapError;
 use crate::megaflows::{DeletedMegaflows, Megaflows};
+use crate::miss_pauses::MissPauses;
 use crate::object::LoadedObject;
 use crate::pin::Pins;
 use crate::ports::Ports;
@@ -45,6 +46,9 @@ pub(crate) struct BpfState {
     reclaiming: Mutex<()>,
     /// The time up to which punted packets have been read. The programs read it.
     punt_clock: SharedWord,
+    /// Ports whose misses the programs refuse. They are not behind the lock, because workers wait
+    /// for no other thread.
+    pub(crate) miss_pauses: MissPauses,
 }
 
 #[derive(Debug)]
@@ -118,7 +122,8 @@ impl BpfState {
         let punt_clock = loaded.map("weft_punt_clock")?;
         let punt_clock = SharedWord::of(&punt_clock).map_err(libbpf_rs::Error::from)?;
         punt_clock.store(u64::MAX);
-        Ok(Self { inner: Mutex::new(inner), reclaiming: Mutex::new(()), punt_clock })
+        let miss_pauses = MissPauses::new(loaded)?;
+        Ok(Self { inner: Mutex::new(inner), reclaiming: Mutex::new(()), punt_clock, miss_pauses })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LockedMaps> {
@@ -462,6 +467,10 @@ impl FastPath for BpfState {
 
     fn punted_read_until(&self, time_ns: u64) {
         self.punt_clock.store(time_ns);
+    }
+
+    fn pause_misses(&self, port: PortNo, pause: Duration) {
+        log_error("the miss limit of a port", self.miss_pauses.pause(port, pause));
     }
 
     fn redirect_vxlan(&self, ports: Option<PortRedirect>) -> bool {

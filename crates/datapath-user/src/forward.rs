@@ -71,10 +71,14 @@ pub(super) struct Forwarder {
     pub(super) out: FrameOutputs,
     pub(super) now_ms: u64,
     misses: Vec<Upcall>,
+    /// How many packets had no megaflow so far. It wraps around.
+    missed: u32,
+    /// How many of those found no room in their upcall queue. It wraps around.
+    refused: u32,
     /// The upcall backlog of the port whose frames are being forwarded, as this worker last read
-    /// it.
-    backlog: Option<(PortNo, Backlog)>,
-    upcalls: Arc<UpcallQueues>,
+    /// it, and why a packet finds no room there.
+    backlog: Option<(PortNo, Backlog, DropReason)>,
+    pub(super) upcalls: Arc<UpcallQueues>,
 }
 
 impl Forwarder {
@@ -85,8 +89,19 @@ impl Forwarder {
         out: FrameOutputs,
         upcalls: Arc<UpcallQueues>,
     ) -> Self {
-        let (misses, backlog) = (Vec::new(), None);
-        Self { worker, caches, endpoints, out, now_ms: 0, misses, backlog, upcalls }
+        let (misses, missed, refused, backlog) = (Vec::new(), 0, 0, None);
+        Self {
+            worker,
+            caches,
+            endpoints,
+            out,
+            now_ms: 0,
+            misses,
+            missed,
+            refused,
+            backlog,
+            upcalls,
+        }
     }
 
     /// Forwards a frame that arrived by `port`, and by `tunnel` if it was encapsulated.
@@ -120,8 +135,10 @@ impl Forwarder {
         packet: &PacketBuf,
         recirculated: Option<Box<Recirculated>>,
     ) {
-        if !self.has_room(port, packet) {
-            return self.out.dropped(DropReason::UpcallQueueFull, packet);
+        self.missed = self.missed.wrapping_add(1);
+        if let Err(reason) = self.take_room(port, packet) {
+            self.refused = self.refused.wrapping_add(1);
+            return self.out.dropped(reason, packet);
         }
         let (packet, worker, reason) = (packet.clone(), self.worker, UpcallReason::Miss);
         let raised = Instant::now();
@@ -137,7 +154,7 @@ impl Forwarder {
         proposal: Box<FuseProposal>,
     ) {
         let packet = PacketBuf::from_bytes(&[]);
-        if !self.has_room(port, &packet) {
+        if self.take_room(port, &packet).is_err() {
             return;
         }
         self.misses.push(Upcall {
@@ -151,14 +168,28 @@ impl Forwarder {
         });
     }
 
-    /// Reserves room for a packet in its port's upcall queue. The backlog is read once for each
+    /// Takes room for a packet in its port's upcall queue. The backlog is read once for each
     /// batch of a port's frames; what other threads add or take meanwhile is seen in the next
     /// batch.
-    fn has_room(&mut self, port: PortNo, packet: &PacketBuf) -> bool {
-        let known = self.backlog.filter(|(known, _)| *known == port);
-        let (_, backlog) =
-            self.backlog.insert(known.unwrap_or_else(|| (port, self.upcalls.backlog(port))));
-        backlog.admit(self.upcalls.limits(), packet)
+    ///
+    /// # Errors
+    /// There is no room, and why.
+    fn take_room(&mut self, port: PortNo, packet: &PacketBuf) -> Result<(), DropReason> {
+        let known = self.backlog.filter(|(known, ..)| *known == port);
+        let (_, backlog, refusal) = self.backlog.insert(known.unwrap_or_else(|| {
+            let refusal = self.upcalls.budgets.refusal(port, Instant::now());
+            (port, self.upcalls.backlog(port), refusal)
+        }));
+        match backlog.admit(self.upcalls.limits(), packet) {
+            true => Ok(()),
+            false => Err(*refusal),
+        }
+    }
+
+    /// How many packets had no megaflow so far, and how many of them found no room in their upcall
+    /// queue. Both numbers wrap around.
+    pub(super) const fn misses(&self) -> (u32, u32) {
+        (self.missed, self.refused)
     }
 
     /// Copies a frame that a guest has sent to the observers of its port.
@@ -243,12 +274,13 @@ impl Forwarder {
     /// Queues the upcalls of a batch of frames.
     pub(super) fn flush_upcalls(&mut self) {
         self.backlog = None;
-        let out = &mut self.out;
-        self.upcalls.push(&mut self.misses, |upcall| {
-            // Other upcalls contain no packet, or only a copy for the controller.
+        let (out, upcalls) = (&mut self.out, &self.upcalls);
+        upcalls.push(&mut self.misses, |upcall| {
+            // Other upcalls do not have the packet, or only a copy for the controller.
             if upcall.reason == UpcallReason::Miss {
+                let reason = upcalls.budgets.refusal(upcall.port, Instant::now());
                 out.begin(upcall.port, None);
-                out.dropped(DropReason::UpcallQueueFull, &upcall.packet);
+                out.dropped(reason, &upcall.packet);
             }
         });
     }

@@ -9,6 +9,7 @@
 //!   and coalesces segments; [`forward`] looks it up; [`vif`] sends it to the guest.
 //! - **Through the connection tracker:** [`passes`] tracks the frame, and looks it up again.
 //! - **Without a megaflow:** it becomes an upcall ([`upcall_queue`]) and comes back with an answer.
+//!   The processor time for that is limited for each port ([`cpu_budget`]).
 //!
 //! [`control`] runs on a thread of its own, so that no frame waits for it. It opens devices
 //! ([`port`]), follows the uplink ([`uplink_watch`]), resolves next hops ([`resolve`]) and tracks
@@ -27,6 +28,7 @@ mod busy_poll;
 pub mod cache;
 mod control;
 mod counter_delta;
+mod cpu_budget;
 mod device;
 mod device_closer;
 pub mod fast_path;

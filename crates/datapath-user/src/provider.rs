@@ -4,6 +4,7 @@ use crate::WorkerEventSender;
 use crate::busy_poll::BusyPoll;
 use crate::cache::CacheLimits;
 use crate::control::{self, Control};
+use crate::cpu_budget::{CpuBudgets, WorkKind};
 use crate::device_closer::DeviceCloser;
 use crate::fast_path::Punt;
 use crate::forward::{Forwarder, FrameOutputs};
@@ -15,15 +16,16 @@ use crate::upcall_queue::UpcallQueues;
 use crate::watchers::Watch;
 use crate::worker::Worker;
 use datapath::config::{Config, MAX_PORT, MAX_WORKERS, PortConfig, Underlay};
+use datapath::cpu_meter::PortWork;
 use datapath::megaflow::{Megaflow, MegaflowId, Usage};
 use datapath::stats::{
     ConnectionStats, LogStats, PortStats, PrivilegeStats, Snapshot, UplinkStats, drops,
 };
 use datapath::tracker::Tracker;
-use datapath::upcall::{Answer, Upcall, WorkerId};
+use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
 use datapath::watch::{CapturedFrame, DroppedPacket, WatchReceiver};
 use datapath::{Cursor, Datapath, DatapathError, DumpCursor, DumpPage};
-use flow::{Action, EndpointError, EndpointId, EndpointTable, EntropySeed, PortNo};
+use flow::{Action, DropReason, EndpointError, EndpointId, EndpointTable, EntropySeed, PortNo};
 use netdev::epoll::Waker;
 use netdev::{Error, Netlink};
 use packet::PacketBuf;
@@ -98,11 +100,13 @@ impl UserDatapath {
         let started = Instant::now();
         let ifindex = Netlink::open()?.index_of(&config.uplink)?;
         let seed = punt.as_ref().map_or_else(EntropySeed::random, |punt| punt.entropy);
+        let programs = punt.as_ref().map(|punt| Arc::clone(&punt.fast_path));
+        let budgets = CpuBudgets::new(config.upcall_cpu_percent, programs);
         let mut control = Control::open(&config, ifindex, punt, DeviceCloser::start()?)?;
         let (sender, worker_events) = channel();
         let event_sender = WorkerEventSender { sender, waker: Arc::new(Waker::new()?) };
         let control_waker = Arc::clone(&event_sender.waker);
-        let upcalls = Arc::new(UpcallQueues::new(config.upcalls));
+        let upcalls = Arc::new(UpcallQueues::new(config.upcalls, budgets));
         let meters = Arc::new(TokenBuckets::default());
         let named_meters = Arc::<NamedMeters>::default();
         let tracker = Arc::new(Tracker::new(config.conntrack.clone()));
@@ -208,7 +212,9 @@ impl Datapath for UserDatapath {
     }
 
     fn remove_port(&self, port: PortNo) -> Result<(), DatapathError> {
-        control::lock(&self.control).remove_port(port)
+        let removed = control::lock(&self.control).remove_port(port);
+        self.upcalls.budgets.remove(port);
+        removed
     }
 
     fn set_underlay(&self, underlay: Underlay) -> Result<(), DatapathError> {
@@ -289,7 +295,29 @@ impl Datapath for UserDatapath {
     }
 
     fn upcalls(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool {
-        self.upcalls.take(most, timeout, out)
+        let mut expired = Vec::new();
+        let goes_on = self.upcalls.take(most, timeout, out, &mut expired);
+        expired.retain(|upcall| upcall.reason == UpcallReason::Miss);
+        if expired.is_empty() {
+            return goes_on;
+        }
+        // The workers count drops and show them to observers.
+        let actions: Arc<[Action]> = Arc::new([Action::Drop(DropReason::UpcallBudget)]);
+        let answers = expired.into_iter().map(|upcall| Answer {
+            upcall,
+            actions: Arc::clone(&actions),
+            megaflow: None,
+            decided_by: None,
+        });
+        goes_on && self.answer(answers.collect()).is_ok()
+    }
+
+    fn set_upcall_cpu_percent(&self, percent: u32) {
+        self.upcalls.budgets.set_percent(percent);
+    }
+
+    fn charge_upcalls(&self, work: &[PortWork]) {
+        self.upcalls.budgets.charge(work, WorkKind::Upcalls, Instant::now());
     }
 
     fn answer(&self, mut answers: Vec<Answer>) -> Result<(), DatapathError> {
@@ -361,6 +389,7 @@ impl Datapath for UserDatapath {
                 rx: counters.rx.into(),
                 tx: counters.tx.into(),
                 drops: drops(&counters.drops),
+                slow_path: self.upcalls.budgets.stats(number),
             }
         });
         Ok(Snapshot {

@@ -1,8 +1,10 @@
 //! The queues of upcalls between the workers and the switch.
 //!
 //! Each port has a bounded queue of its own, and the queues are served round-robin. A guest that
-//! sends only new flows fills its own queue and does not delay the upcalls of other ports.
+//! sends only new flows fills its own queue and does not delay the upcalls of other ports. A port
+//! that has used up its processor time ([`CpuBudgets`]) gets no turn until it is out of debt.
 
+use super::cpu_budget::{CpuBudgets, MAX_DEBT};
 use ahash::HashMap;
 use datapath::histogram::{Histogram, QUEUE_LENGTHS};
 use datapath::stats::UpcallStats;
@@ -48,6 +50,8 @@ impl Backlog {
 #[derive(Debug)]
 pub(super) struct UpcallQueues {
     limits: UpcallLimits,
+    /// The processor time of each port.
+    pub(super) budgets: CpuBudgets,
     state: Mutex<QueueTable>,
     ready: Condvar,
     lengths: Histogram,
@@ -59,6 +63,8 @@ struct QueueTable {
     queues: HashMap<PortNo, PortQueue>,
     /// The ports whose queue is not empty, in round-robin order.
     turns: VecDeque<PortNo>,
+    /// The ports in debt whose queue is not empty, each with the time of its next turn.
+    in_debt: Vec<(Instant, PortNo)>,
     stopped: bool,
 }
 
@@ -68,11 +74,36 @@ struct PortQueue {
     backlog: Backlog,
 }
 
+impl PortQueue {
+    /// Removes the first upcall if it is one of those.
+    fn pop(&mut self, is_one: impl Fn(&Upcall) -> bool) -> Option<Upcall> {
+        let upcall = self.upcalls.pop_front_if(|upcall| is_one(upcall))?;
+        self.backlog.remove(&upcall.packet);
+        Some(upcall)
+    }
+}
+
+impl QueueTable {
+    /// Gives ports a turn whose debt should be paid by now. Returns the time until the next one.
+    fn end_debts(&mut self, now: Instant) -> Option<Duration> {
+        let Self { turns, in_debt, .. } = self;
+        in_debt.retain(|&(until, port)| {
+            let is_paid = until <= now;
+            if is_paid {
+                turns.push_back(port);
+            }
+            !is_paid
+        });
+        in_debt.iter().map(|(until, _)| until.saturating_duration_since(now)).min()
+    }
+}
+
 impl UpcallQueues {
     /// Makes empty queues.
-    pub(super) fn new(limits: UpcallLimits) -> Self {
+    pub(super) fn new(limits: UpcallLimits, budgets: CpuBudgets) -> Self {
         Self {
             limits,
+            budgets,
             state: Mutex::default(),
             ready: Condvar::new(),
             lengths: Histogram::new(QUEUE_LENGTHS),
@@ -126,34 +157,57 @@ impl UpcallQueues {
     }
 
     /// Moves up to `most` upcalls into `out`, one of each port in turn, and waits up to `timeout`
-    /// for the first. Returns false once the queues are [stopped](Self::stop).
-    pub(super) fn take(&self, most: usize, timeout: Duration, out: &mut Vec<Upcall>) -> bool {
+    /// for the first. Ports in debt get no turn; those of their upcalls that have waited too long
+    /// are moved into `expired`. Returns false once the queues are [stopped](Self::stop).
+    pub(super) fn take(
+        &self,
+        most: usize,
+        timeout: Duration,
+        out: &mut Vec<Upcall>,
+        expired: &mut Vec<Upcall>,
+    ) -> bool {
         let end = Instant::now() + timeout;
         let mut state = self.lock();
-        while state.turns.is_empty() && !state.stopped {
-            let left = end.saturating_duration_since(Instant::now());
+        let now = loop {
+            let now = Instant::now();
+            let next_turn = state.end_debts(now);
+            if !state.turns.is_empty() || state.stopped {
+                break now;
+            }
+            let left = end.saturating_duration_since(now);
             if left.is_zero() {
                 return true;
             }
+            let left = next_turn.map_or(left, |next| left.min(next));
             let waited = self.ready.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let now = Instant::now();
-        let QueueTable { queues, turns, stopped } = &mut *state;
-        for _ in 0..most {
+        };
+        let QueueTable { queues, turns, in_debt, stopped } = &mut *state;
+        while out.len() < most {
             let Some(port) = turns.pop_front() else { break };
             let Some(queue) = queues.get_mut(&port) else { continue };
-            if let Some(upcall) = queue.upcalls.pop_front() {
-                queue.backlog.remove(&upcall.packet);
-                self.waits.add_duration(now.saturating_duration_since(upcall.raised));
-                out.push(upcall);
+            let debt = self.budgets.debt(port, now);
+            match debt {
+                None => out.extend(queue.pop(|_| true)),
+                Some(_) => {
+                    while let Some(upcall) =
+                        queue.pop(|upcall| now.saturating_duration_since(upcall.raised) > MAX_DEBT)
+                    {
+                        expired.push(upcall);
+                    }
+                }
             }
             if queue.upcalls.is_empty() {
                 // Removed, so that ports that no longer exist do not accumulate.
                 queues.remove(&port);
+            } else if let Some(debt) = debt {
+                in_debt.push((now + debt, port));
             } else {
                 turns.push_back(port);
             }
+        }
+        for upcall in out.iter() {
+            self.waits.add_duration(now.saturating_duration_since(upcall.raised));
         }
         if !turns.is_empty() {
             // Another handler may take the rest.
@@ -177,10 +231,17 @@ impl UpcallQueues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu_budget::WorkKind;
+    use datapath::cpu_meter::PortWork;
     use datapath::upcall::{UpcallReason, WorkerId};
     use flow::FlowKey;
     use packet::{Gso, GsoKind};
     use std::sync::Arc;
+
+    /// Queues whose ports may use a quarter of a processor.
+    fn queues(limits: UpcallLimits) -> UpcallQueues {
+        UpcallQueues::new(limits, CpuBudgets::new(25, None))
+    }
 
     fn upcall(port: u32, len: usize) -> Upcall {
         Upcall {
@@ -202,13 +263,13 @@ mod tests {
 
     fn take(queues: &UpcallQueues, most: usize) -> Vec<u32> {
         let mut out = Vec::new();
-        assert!(queues.take(most, Duration::ZERO, &mut out));
+        assert!(queues.take(most, Duration::ZERO, &mut out, &mut Vec::new()));
         out.iter().map(|upcall| upcall.port.0).collect()
     }
 
     #[test]
     fn ports_take_turns_when_one_floods() {
-        let queues = UpcallQueues::new(UpcallLimits::default());
+        let queues = queues(UpcallLimits::default());
         push(&queues, (0..100).map(|_| upcall(1, 60)));
         push(&queues, [upcall(2, 60), upcall(2, 60), upcall(3, 60)]);
         assert_eq!(take(&queues, 6), [1, 2, 3, 1, 2, 1]);
@@ -218,7 +279,7 @@ mod tests {
 
     #[test]
     fn waiting_packets_are_counted_by_the_length_of_their_queue() {
-        let queues = UpcallQueues::new(UpcallLimits { packets: 3, ..UpcallLimits::default() });
+        let queues = queues(UpcallLimits { packets: 3, ..UpcallLimits::default() });
         push(&queues, (0..5).map(|_| upcall(1, 60)));
         push(&queues, [upcall(2, 60)]);
         take(&queues, 1);
@@ -232,7 +293,7 @@ mod tests {
     #[test]
     fn packets_are_refused_only_when_their_own_port_queue_is_full() {
         let limits = UpcallLimits { packets: 3, bytes: 1000, segments: 100 };
-        let queues = UpcallQueues::new(limits);
+        let queues = queues(limits);
         assert_eq!(push(&queues, (0..5).map(|_| upcall(1, 60))), 2);
         assert_eq!(push(&queues, (0..3).map(|_| upcall(2, 60))), 0);
         // A packet longer than the limit may wait alone.
@@ -246,7 +307,7 @@ mod tests {
         let limits = UpcallLimits { packets: 4, bytes: 1000, segments: 100 };
         for lens in [[60; 6], [400; 6], [5000, 1, 1, 1, 1, 1], [1, 999, 0, 1, 0, 0]] {
             for before in 0..lens.len() {
-                let queues = UpcallQueues::new(limits);
+                let queues = queues(limits);
                 push(&queues, lens[..before].iter().map(|&len| upcall(1, len)));
                 let mut predicted = queues.backlog(PortNo(1));
                 for &len in &lens[before..] {
@@ -268,22 +329,59 @@ mod tests {
             upcall.packet.offload.gso = Some(Gso { kind: GsoKind::TcpV4, size, ecn: false });
             upcall
         };
-        let queues = UpcallQueues::new(limits);
+        let queues = queues(limits);
         assert_eq!(push(&queues, (0..10).map(|_| super_packet(10_000, 100))), 7);
         assert_eq!(push(&queues, [upcall(1, 60)]), 1, "it would be the 301st segment");
         assert_eq!(take(&queues, 1), [1]);
         assert_eq!(push(&queues, [upcall(1, 60)]), 0);
         // One alone may have more segments.
-        let queues = UpcallQueues::new(limits);
+        let queues = queues(limits);
         assert_eq!(push(&queues, [super_packet(60_000, 36), upcall(1, 60)]), 1);
+    }
+
+    /// Charges a port for this much more than its burst.
+    fn put_in_debt(queues: &UpcallQueues, port: u32, debt: Duration) {
+        let cpu = Duration::from_millis(100) + debt;
+        let work = PortWork { port: PortNo(port), packets: 1, misses: 1, cpu };
+        queues.budgets.charge(&[work], WorkKind::Upcalls, Instant::now());
+    }
+
+    #[test]
+    fn port_in_debt_waits_and_others_do_not() {
+        let queues = queues(UpcallLimits::default());
+        push(&queues, [upcall(1, 60), upcall(1, 60), upcall(2, 60)]);
+        put_in_debt(&queues, 1, Duration::from_millis(25));
+        let begin = Instant::now();
+        assert_eq!(take(&queues, 10), [2]);
+        assert_eq!(take(&queues, 10), [0_u32; 0]);
+        let (mut out, mut expired) = (Vec::new(), Vec::new());
+        assert!(queues.take(10, Duration::from_secs(20), &mut out, &mut expired));
+        assert!(begin.elapsed() >= Duration::from_millis(90), "{:?}", begin.elapsed());
+        assert_eq!((out.len(), expired.len()), (2, 0));
+    }
+
+    #[test]
+    fn upcalls_of_a_port_in_debt_expire() {
+        let queues = queues(UpcallLimits::default());
+        let Some(long_ago) = Instant::now().checked_sub(MAX_DEBT + Duration::from_millis(1)) else {
+            return;
+        };
+        push(&queues, [Upcall { raised: long_ago, ..upcall(1, 60) }, upcall(1, 61)]);
+        put_in_debt(&queues, 1, Duration::from_secs(1));
+        let (mut out, mut expired) = (Vec::new(), Vec::new());
+        assert!(queues.take(10, Duration::ZERO, &mut out, &mut expired));
+        let lens: Vec<usize> = expired.iter().map(|upcall| upcall.packet.len()).collect();
+        assert_eq!((out.len(), lens), (0, vec![60]));
+        assert_eq!(queues.stats().waiting, 1);
     }
 
     #[test]
     fn take_returns_when_the_queues_are_stopped() {
-        let queues = Arc::new(UpcallQueues::new(UpcallLimits::default()));
+        let queues = Arc::new(queues(UpcallLimits::default()));
         let taken = Arc::clone(&queues);
-        let taker =
-            std::thread::spawn(move || taken.take(1, Duration::from_secs(60), &mut Vec::new()));
+        let taker = std::thread::spawn(move || {
+            taken.take(1, Duration::from_secs(60), &mut Vec::new(), &mut Vec::new())
+        });
         queues.stop();
         assert!(!taker.join().unwrap());
     }

@@ -18,13 +18,31 @@ pub(super) struct Vif {
     pub(super) tx: PacketCounter,
     pub(super) drops: DropCounters,
     pub(super) segment_limit: SegmentLimit,
+    /// So many of the next turns are measured.
+    metered_turns: u8,
     /// Allocated on first use: few guests send super-packets behind unknown tags.
     segmented_sender: Option<Box<SegmentedSender>>,
     /// Why the device is gone, until the worker has reported it to the control thread.
     pub(super) gone: Option<String>,
 }
 
+/// So many turns are measured after one in which a frame had no megaflow. A guest that alternates
+/// between turns with and without such frames has all of them measured.
+const METERED_TURNS: u8 = 64;
+
 impl Vif {
+    /// Has the next turns measured.
+    pub(super) fn meter_turns(&mut self) {
+        self.metered_turns = METERED_TURNS;
+    }
+
+    /// Whether this turn is to be measured.
+    pub(super) fn take_metered_turn(&mut self) -> bool {
+        let is_metered = self.metered_turns > 0;
+        self.metered_turns = self.metered_turns.saturating_sub(1);
+        is_metered
+    }
+
     /// Closes the device because it is gone.
     pub(super) fn close(&mut self, why: &IoError) {
         if self.device.take().is_some() {

@@ -1,5 +1,7 @@
 //! A forwarding worker: one thread that moves frames between guests' devices and the underlay.
 
+mod metered;
+
 use super::busy_poll::{BusyPoll, IdleMode};
 use super::cache::CacheStats;
 use super::device::Device;
@@ -12,6 +14,7 @@ use super::transmit;
 use super::uplink::UplinkSockets;
 use super::{TICK, WorkerEvent, WorkerEventSender};
 use datapath::config::{EndpointConfig, LinkConfig, Underlay};
+use datapath::cpu_meter::CpuMeter;
 use datapath::megaflow::MegaflowId;
 use datapath::stats::{EndpointStats, MegaflowStats};
 use flow::{
@@ -79,6 +82,7 @@ pub(super) struct Worker {
     /// This worker's queue of the TAP by which eBPF programs punt frames.
     punt_reader: Option<PuntReader>,
     forwarder: Forwarder,
+    cpu_meter: CpuMeter,
     packet: PacketBuf,
     event_sender: WorkerEventSender,
 }
@@ -103,6 +107,7 @@ impl Worker {
             receivers: Vec::new(),
             punt_reader: None,
             forwarder,
+            cpu_meter: CpuMeter::default(),
             packet,
             event_sender,
         })
@@ -155,34 +160,37 @@ impl Worker {
         }
     }
 
-    fn receive_from_vif(&mut self, port: PortNo) {
-        let mut budget = ReadBudget::default();
+    /// Forwards frames of a port until its turn is over; returns how many.
+    fn read_vif(&mut self, port: PortNo) -> u32 {
+        let (mut budget, mut read) = (ReadBudget::default(), 0);
         while budget.take_read() {
-            let Some(vif) = self.forwarder.out.vif(port) else { return };
-            let Some(device) = &vif.device else { return };
+            let Some(vif) = self.forwarder.out.vif(port) else { return read };
+            let Some(device) = &vif.device else { return read };
             self.packet.reset(PacketBuf::HEADROOM);
             match device.recv(&mut self.packet) {
                 Ok(Some(())) => {
+                    read += 1;
                     vif.rx.add(self.packet.len());
                     budget.take_segments(&self.packet);
                     let before = self.forwarder.out.passes.opened();
                     self.handle_guest_frame(port);
                     budget.take_commits(self.forwarder.out.passes.opened().wrapping_sub(before));
                 }
-                Ok(None) => return,
-                Err(IoError::LinkDown) => return,
+                Ok(None) | Err(IoError::LinkDown) => return read,
                 Err(IoError::Malformed | IoError::Truncated | IoError::Offload(_)) => {
                     vif.drops.add(DropReason::Malformed, 1);
                 }
                 Err(error @ IoError::DeviceGone) => {
                     vif.close(&error);
-                    return self.report_gone(port);
+                    self.report_gone(port);
+                    return read;
                 }
                 // One frame cannot be read, e.g. a GSO type that virtio-net cannot express;
                 // continue.
                 Err(_) => vif.drops.add(DropReason::DeviceError, 1),
             }
         }
+        read
     }
 
     /// Forwards a frame that a guest has sent, and shows it to observers.
@@ -246,13 +254,14 @@ impl Worker {
     fn receive_punted(&mut self) {
         let Some(mut reader) = self.punt_reader.take() else { return };
         let (mut budget, mut saw_empty) = (ReadBudget::default(), false);
+        self.cpu_meter.start();
         while !saw_empty && budget.take_read() {
             match reader.recv(&mut self.packet) {
                 Ok(Some(())) => {
                     budget.take_segments(&self.packet);
                     let before = self.forwarder.out.passes.opened();
                     match reader.decode(&mut self.packet) {
-                        Some(punted) => self.handle_punted_frame(punted),
+                        Some(punted) => self.meter_punted_frame(punted),
                         None => self.drop_uplink_packet(DropReason::Malformed),
                     }
                     budget.take_commits(self.forwarder.out.passes.opened().wrapping_sub(before));
@@ -267,6 +276,7 @@ impl Worker {
             }
         }
         self.flush_punted();
+        self.charge_punted();
         reader.finish_batch(saw_empty);
         self.punt_reader = Some(reader);
     }
@@ -334,9 +344,7 @@ impl Worker {
         let cache = &mut forwarder.caches;
         // A failed reply means that the requester has timed out.
         match request {
-            Request::Answers(answers) => {
-                answers.into_iter().for_each(|answer| forwarder.handle_answer(answer));
-            }
+            Request::Answers(answers) => self.handle_answers(answers),
             Request::Put(megaflows) => megaflows.iter().for_each(|megaflow| {
                 // If the cache is full, these packets keep raising upcalls.
                 let _ = cache.put(megaflow);

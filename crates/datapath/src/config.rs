@@ -39,7 +39,9 @@ pub struct Config {
     /// With eBPF programs: how many punted frames of one port may wait for the user datapath. A
     /// frame counts once for each begun 8 KiB or 16 segments, whichever is more.
     pub punt_limit: u32,
-    /// How often logical routers may solicit neighbours; each forwarding thread has these limits.
+    /// The most processor time for the upcalls of each guest's port, in percent of one processor.
+    pub upcall_cpu_percent: u32,
+    /// How often logical routers ask for neighbours; each forwarding thread has these limits.
     pub solicit: SolicitLimits,
     /// Limits and timeouts of tracked connections.
     pub conntrack: conntrack::Config,
@@ -47,6 +49,8 @@ pub struct Config {
 
 /// The default of [`Config::punt_limit`]: a quarter of the queue.
 pub const PUNT_LIMIT: u32 = 1024;
+/// The default of [`Config::upcall_cpu_percent`]: a quarter of a processor.
+pub const UPCALL_CPU_PERCENT: u32 = 25;
 
 /// The forwarding threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

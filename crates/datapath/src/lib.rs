@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod cpu_meter;
 pub mod histogram;
 pub mod megaflow;
 pub mod none;

@@ -1,6 +1,7 @@
 //! [`Datapath`]: the interface between the switch and a datapath provider.
 
 use crate::config::{MAX_PORT, PortConfig, Underlay};
+use crate::cpu_meter::PortWork;
 use crate::megaflow::{Megaflow, MegaflowId, Usage};
 use crate::stats::Snapshot;
 use crate::tracker::Tracker;
@@ -121,9 +122,22 @@ pub trait Datapath: Send + Sync {
         Ok(())
     }
 
-    /// Sets the path MTU that path probes have found for an end point, in bytes of outer packet,
-    /// for ten minutes. A value that is not lower than the configured MTU cancels earlier results
-    /// of probes. A lower MTU that a router has reported stays in force.
+    /// Limits the processor time for the upcalls of each guest's port, as
+    /// [`Config::upcall_cpu_percent`](crate::config::Config::upcall_cpu_percent).
+    fn set_upcall_cpu_percent(&self, percent: u32) {
+        let _ = percent;
+    }
+
+    /// Charges ports for the processor time that the switch has spent on their upcalls. A port that
+    /// has spent more than its limit is in debt: its upcalls wait, and what does not fit in its
+    /// queue is dropped as [`DropReason::UpcallBudget`].
+    fn charge_upcalls(&self, work: &[PortWork]) {
+        let _ = work;
+    }
+
+    /// Sets the path MTU of an end point that path probes have found, in bytes of outer packet, for
+    /// ten minutes. One that is not lower than the configured MTU ends what probes have found
+    /// before. A lower one that a router has reported stays in force.
     ///
     /// # Errors
     /// The datapath has ended.

@@ -217,6 +217,26 @@ pub struct PortStats {
     pub tx: PacketCount,
     /// Frames from this guest that were dropped, and frames that could not be sent to it.
     pub drops: Drops,
+    /// What the packets of this guest that need more than the fast path have cost.
+    #[serde(default)]
+    pub slow_path: SlowPathStats,
+}
+
+/// What the daemon has done for the packets of a port that need more than the fast path: upcalls,
+/// and packets that eBPF programs have punted.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct SlowPathStats {
+    /// Upcalls that the switch has handled.
+    pub upcalls: u64,
+    /// The processor time for upcalls, in nanoseconds: translation, megaflows, and what forwarding
+    /// threads do for packets without a megaflow.
+    pub upcall_cpu_ns: u64,
+    /// The most processor time for upcalls, in percent of one processor.
+    pub upcall_cpu_limit_percent: u32,
+    /// Packets that eBPF programs have punted.
+    pub punted: u64,
+    /// The processor time for punted packets that had a megaflow, in nanoseconds.
+    pub punted_cpu_ns: u64,
 }
 
 /// The uplink.

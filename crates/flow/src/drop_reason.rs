@@ -62,6 +62,13 @@ impl DropCounters {
         self.0[reason as usize] += packets;
     }
 
+    /// Moves up to `packets` from one reason to another.
+    pub fn rename(&mut self, from: DropReason, to: DropReason, packets: u64) {
+        let moved = packets.min(self.count(from));
+        self.0[from as usize] -= moved;
+        self.add(to, moved);
+    }
+
     /// The packets counted under `reason`.
     pub fn count(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]

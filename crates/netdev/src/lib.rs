@@ -40,6 +40,7 @@ pub mod stt_sink;
 mod sys;
 pub mod tap;
 pub mod terminal;
+pub mod thread_clock;
 pub mod udp;
 pub mod unix;
 

@@ -43,6 +43,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         path_probes,
         underlay_family,
         punt_limit,
+        upcall_cpu_percent,
         connections,
         options,
         hosts,
@@ -89,6 +90,11 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         Setting::Default => None,
         Setting::Wrong => return None,
     };
+    let upcall_cpu_percent = match upcall_cpu_percent {
+        Setting::Given(percent) => Some(percent),
+        Setting::Default => None,
+        Setting::Wrong => return None,
+    };
     let underlay = UnderlayMtu { family: family?, mtu, options: options.options };
     let mtus: Vec<u16> = switches
         .iter()
@@ -118,6 +124,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, draft: NetworkDraft) ->
         least_path_mtu,
         path_probes,
         punt_limit,
+        upcall_cpu_percent,
         connections,
     })
 }

@@ -40,6 +40,7 @@ pub struct Network {
     pub(crate) least_path_mtu: u16,
     pub(crate) path_probes: bool,
     pub(crate) punt_limit: Option<u32>,
+    pub(crate) upcall_cpu_percent: Option<u32>,
     pub(crate) connections: conntrack::Config,
 }
 
@@ -177,6 +178,12 @@ impl Network {
     /// not read, in units of up to 8 KiB or 16 segments: 128 to 4,096; `None` for the default.
     pub const fn punt_limit(&self) -> Option<u32> {
         self.punt_limit
+    }
+
+    /// The most processor time for the upcalls of each port, in percent of one processor, 1 to
+    /// 6,400; `None` for the default.
+    pub const fn upcall_cpu_percent(&self) -> Option<u32> {
+        self.upcall_cpu_percent
     }
 
     /// Limits and timeouts of tracked connections.

@@ -134,6 +134,7 @@ least_path_mtu = 1400
 path_probes = true
 underlay_family = 6
 punt_limit = 128
+upcall_cpu_percent = 50
 connections = { limit = 7, per_zone = 5, liberal_tcp = true, timeouts = { udp = 9 } }
 
 [tunnel_options.geneve]
@@ -190,6 +191,7 @@ mtu = 1400
     assert_eq!(network.least_path_mtu(), 1400);
     assert!(network.path_probes());
     assert_eq!(network.punt_limit(), Some(128));
+    assert_eq!(network.upcall_cpu_percent(), Some(50));
     let connections = network.connections();
     let mut expected = network::default_connections();
     expected.limits =

@@ -6,6 +6,7 @@ use crate::held::{HoldResult, only_solicits, unknown};
 use crate::origin::{MaskNo, NewOrigin, RefusedEvents};
 use crate::probe::arrived;
 use crate::records::{Deciseconds, InsertResult, Records};
+use datapath::cpu_meter::CpuMeter;
 use datapath::megaflow::{Megaflow, MegaflowId};
 use datapath::provider::DatapathError;
 use datapath::upcall::{Answer, Upcall, UpcallReason, WorkerId};
@@ -99,10 +100,12 @@ impl Engine {
     /// # Errors
     /// The datapath has ended.
     pub fn handle(&self, upcalls: &mut Vec<Upcall>, now: Instant) -> Result<(), DatapathError> {
+        let mut meter = CpuMeter::started();
         let published = self.published();
         let mut decisions: Vec<Decision<'_>> = Vec::with_capacity(upcalls.len());
         let mut decided: Vec<(Upcall, usize)> = Vec::with_capacity(upcalls.len());
         for upcall in upcalls.drain(..) {
+            meter.begin_packet(upcall.port);
             match &upcall.reason {
                 UpcallReason::Miss => {}
                 UpcallReason::Controller => {
@@ -133,7 +136,9 @@ impl Engine {
             }
             decided.push((upcall, at));
         }
+        meter.end_packets();
         if decided.is_empty() {
+            self.datapath.charge_upcalls(meter.finish());
             return Ok(());
         }
         let created = Deciseconds::of_ms(self.datapath.now_ms());
@@ -143,6 +148,7 @@ impl Engine {
         if records.is_superseded(published.number) {
             // A newer program came into force meanwhile. It decides about these packets.
             drop(records);
+            self.datapath.charge_upcalls(meter.finish());
             upcalls.extend(decided.into_iter().map(|(upcall, _)| upcall));
             return self.handle(upcalls, now);
         }
@@ -181,6 +187,7 @@ impl Engine {
         }
         self.answer(answers)?;
         drop(records);
+        self.datapath.charge_upcalls(meter.finish());
         self.handle_released(now)
     }
 

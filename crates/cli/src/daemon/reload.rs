@@ -162,6 +162,7 @@ impl Daemon {
         // Clients must find the names of ports before they see flows that use them.
         *self.deployment.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(new);
         self.datapath.set_punt_limit(new.config.punt_limit)?;
+        self.datapath.set_upcall_cpu_percent(new.config.upcall_cpu_percent);
         if let Some(tracker) = self.datapath.tracker() {
             tracker.set_config(new.config.conntrack.clone());
             saved::save_names(tracker, &program, &new.config);

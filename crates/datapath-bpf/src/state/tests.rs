@@ -1,6 +1,6 @@
 use super::*;
 use crate::load::{MapSizes, load};
-use datapath::config::{PUNT_LIMIT, Workers};
+use datapath::config::{PUNT_LIMIT, UPCALL_CPU_PERCENT, Workers};
 use datapath::solicit::SolicitLimits;
 use datapath::upcall::UpcallLimits;
 use flow::{Action, EntropySeed, Field, Match};
@@ -22,6 +22,7 @@ fn state() -> BpfState {
         megaflows: 1000,
         upcalls: UpcallLimits::default(),
         punt_limit: PUNT_LIMIT,
+        upcall_cpu_percent: UPCALL_CPU_PERCENT,
         solicit: SolicitLimits { again_after: Duration::ZERO, neighbours: 1 },
         conntrack: Default::default(),
     };

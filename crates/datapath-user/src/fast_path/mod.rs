@@ -27,6 +27,7 @@ use flow::{EndpointId, EntropySeed, NextHop, PortNo};
 use netdev::{Error, Ifindex, Link, Netlink};
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How packets are punted to the user datapath, and by whom.
 #[derive(Clone, Debug)]
@@ -63,9 +64,10 @@ pub struct PortRedirect {
 /// starts the datapath, adds or removes a port, or sets an underlay, before that call returns;
 /// otherwise it is a thread of the datapath. The thread that removes a port may be in another
 /// network namespace than the devices. All calls but
-/// [`punted_read_until`](FastPath::punted_read_until) are made while the datapath is locked, so an
+/// [`punted_read_until`](FastPath::punted_read_until) and
+/// [`pause_misses`](FastPath::pause_misses) are made while the datapath is locked, so an
 /// implementation must not call the datapath. There are no calls after the datapath was asked to
-/// stop.
+/// stop, except these two.
 pub trait FastPath: Send + Sync + Debug {
     /// Packets can be punted to the TAP with this index; `None`: there is no TAP, so they cannot be
     /// punted. The first call precedes those about ports.
@@ -76,6 +78,12 @@ pub trait FastPath: Send + Sync + Debug {
     /// be fast.
     fn punted_read_until(&self, time_ns: u64) {
         let _ = time_ns;
+    }
+
+    /// The port has used up the processor time for its upcalls: the programs refuse its packets
+    /// without a megaflow for this time, and count them as dropped. Packets may still be punted.
+    fn pause_misses(&self, port: PortNo, pause: Duration) {
+        let _ = (port, pause);
     }
 
     /// A kernel device occupies the UDP port of VXLAN: datagrams that the programs do not forward

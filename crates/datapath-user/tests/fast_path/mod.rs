@@ -5,7 +5,8 @@ mod frames;
 mod ports;
 
 use datapath::config::{
-    Config, DeviceConfig, GuestConfig, PUNT_LIMIT, PortConfig, Underlay, Workers,
+    Config, DeviceConfig, GuestConfig, PUNT_LIMIT, PortConfig, UPCALL_CPU_PERCENT, Underlay,
+    Workers,
 };
 use datapath::solicit::SolicitLimits;
 use datapath::{Datapath, upcall::UpcallLimits};
@@ -81,6 +82,7 @@ fn config(uplink: &str, ports: Vec<PortConfig>, underlay: Underlay) -> Config {
         megaflows: 1000,
         upcalls: UpcallLimits::default(),
         punt_limit: PUNT_LIMIT,
+        upcall_cpu_percent: UPCALL_CPU_PERCENT,
         solicit: SolicitLimits::default(),
         conntrack: Default::default(),
     }

@@ -48,6 +48,7 @@ const ROOT: Schema = Schema {
         key("path_probes", "path_probes = true"),
         key("underlay_family", "underlay_family = 4"),
         key("punt_limit", "punt_limit = 1024"),
+        key("upcall_cpu_percent", "upcall_cpu_percent = 25"),
         key("tunnel_options", "[tunnel_options.geneve]"),
         key("host", "[[host]]"),
         key("logical_switch", "[[logical_switch]]"),
@@ -91,6 +92,7 @@ pub(crate) struct NetworkDraft {
     pub(crate) path_probes: Setting<bool>,
     pub(crate) underlay_family: Setting<UnderlayFamily>,
     pub(crate) punt_limit: Setting<u32>,
+    pub(crate) upcall_cpu_percent: Setting<u32>,
     pub(crate) connections: conntrack::Config,
     pub(crate) options: OptionsDraft,
     pub(crate) hosts: Vec<HostDraft>,
@@ -128,6 +130,10 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
         let rule = "a limit of punted packets is 128 to 4096";
         field.integer(report, 128..=4096, rule)
     });
+    let upcall_cpu_percent = Setting::of(root.get("upcall_cpu_percent"), |field| {
+        let rule = "the processor time for upcalls is 1 to 6400 percent of one processor";
+        field.integer(report, 1..=6400, rule)
+    });
     let connections = connections::connections(report, root.get("connections"));
     let options = tunnel::options(report, root.get("tunnel_options"));
     let hosts = host::hosts(report, &root);
@@ -149,6 +155,7 @@ pub(crate) fn network(report: &mut ProblemCollector<'_>, root: &DeTable<'_>) -> 
         path_probes,
         underlay_family,
         punt_limit,
+        upcall_cpu_percent,
         connections,
         options,
         hosts,

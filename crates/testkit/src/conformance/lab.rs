@@ -5,7 +5,8 @@ use super::reference::{Sighting, is_of_host};
 use super::{Ability, BASE, PORTS, Provider, UPLINK, links, tunnel_port};
 use crate::host::{TestHost, wait_until};
 use datapath::config::{
-    Config, DeviceConfig, EndpointConfig, PUNT_LIMIT, PortConfig, TunnelConfig, Underlay, Workers,
+    Config, DeviceConfig, EndpointConfig, PUNT_LIMIT, PortConfig, TunnelConfig, UPCALL_CPU_PERCENT,
+    Underlay, Workers,
 };
 use datapath::solicit::SolicitLimits;
 use datapath::upcall::{Upcall, UpcallLimits};
@@ -302,6 +303,7 @@ fn config(underlay: Underlay, limits: Limits) -> Config {
         megaflows,
         upcalls,
         punt_limit: PUNT_LIMIT,
+        upcall_cpu_percent: UPCALL_CPU_PERCENT,
         solicit,
         conntrack: Default::default(),
     }

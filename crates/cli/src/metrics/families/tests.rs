@@ -3,7 +3,8 @@ use crate::control::replies::{ConnectionTotals, ConnectionUse, LocalEnd, RemoteE
 use crate::metrics::exposition::{Format, MAX_SAMPLES, render};
 use crate::metrics::{OvnFacts, PortDrops, ProcessFacts};
 use datapath::stats::{
-    BackendHealth, Drops, EndpointStats, MapUse, PacketCount, PathMtuReport, PortStats, Snapshot,
+    BackendHealth, Drops, EndpointStats, MapUse, PacketCount, PathMtuReport, PortStats,
+    SlowPathStats, Snapshot,
 };
 use std::collections::BTreeSet;
 
@@ -22,6 +23,13 @@ fn observation(ports: u32) -> Observation {
         rx: count,
         tx: count,
         drops: reasons(&["malformed", "unknown_mac", "flow_drop"]),
+        slow_path: SlowPathStats {
+            upcalls: 3,
+            upcall_cpu_ns: 250_000_000,
+            upcall_cpu_limit_percent: 25,
+            punted: 4,
+            punted_cpu_ns: 500_000_000,
+        },
     };
     let uses = |number: u32| {
         ["zone", "port"].map(|what| ConnectionUse {
@@ -133,7 +141,10 @@ fn samples_are_the_values_of_the_observation() {
         (r#"weft_port_receive_packets_total{port="vm3"}"#, "5"),
         (r#"weft_port_transmit_bytes_total{port="vm3"}"#, "500"),
         (r#"weft_port_drops_total{port="vm1",reason="unknown_mac"}"#, "2"),
-        // One drop of the uplink, and one of each port.
+        (r#"weft_port_upcall_cpu_seconds_total{port="vm1"}"#, "0.25"),
+        (r#"weft_port_upcall_cpu_limit{port="vm1"}"#, "0.25"),
+        (r#"weft_port_punted_packets_total{port="vm1"}"#, "4"),
+        // One of the uplink, and one of each port.
         (r#"weft_drops_total{reason="malformed"}"#, "4"),
         (r#"weft_drops_total{reason="hairpin"}"#, "0"),
         ("weft_endpoints_unresolved", "1"),

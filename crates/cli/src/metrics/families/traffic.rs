@@ -62,6 +62,42 @@ pub const PORTS: &[Family] = &[
         },
     ),
     counter(
+        "weft_port_upcalls",
+        &["port"],
+        "Packets of the port without a megaflow that the switch has decided about.",
+        |of, to| add_ports(of, to, |port| port.slow_path.upcalls),
+    ),
+    counter(
+        "weft_port_upcall_cpu_seconds",
+        &["port"],
+        "Processor time for packets of the port without a megaflow. Its rate is at most \
+         weft_port_upcall_cpu_limit.",
+        |of, to| add_port_seconds(of, to, |port| port.slow_path.upcall_cpu_ns),
+    ),
+    gauge(
+        "weft_port_upcall_cpu_limit",
+        &["port"],
+        "The most processors that packets of the port without a megaflow may use.",
+        |of, to| {
+            for port in &of.show.ports {
+                let percent = port.slow_path.upcall_cpu_limit_percent;
+                to.add_fraction(&[&port.name], f64::from(percent) / 100.0);
+            }
+        },
+    ),
+    counter(
+        "weft_port_punted_packets",
+        &["port"],
+        "Packets of the port that eBPF programs have handed to the daemon.",
+        |of, to| add_ports(of, to, |port| port.slow_path.punted),
+    ),
+    counter(
+        "weft_port_punt_cpu_seconds",
+        &["port"],
+        "Processor time for those of them that had a megaflow.",
+        |of, to| add_port_seconds(of, to, |port| port.slow_path.punted_cpu_ns),
+    ),
+    counter(
         "weft_drops",
         &["reason"],
         "Packets that were not delivered, of all ports and the uplink. Ports that have been \
@@ -200,7 +236,18 @@ fn add_ports(of: &Observation, to: &mut Samples<'_>, value: impl Fn(&PortStats) 
     of.show.ports.iter().for_each(|port| to.add(&[&port.name], value(port)));
 }
 
-/// Adds one counter of each end point. `value` computes it from the received and the sent packets.
+/// Adds a counter of each port, from nanoseconds.
+fn add_port_seconds(
+    of: &Observation,
+    to: &mut Samples<'_>,
+    nanoseconds: impl Fn(&PortStats) -> u64,
+) {
+    for port in &of.show.ports {
+        to.add_fraction(&[&port.name], nanoseconds(port) as f64 / 1e9);
+    }
+}
+
+/// Adds a counter of each end point, from what was received and sent.
 fn add_ends(
     of: &Observation,
     to: &mut Samples<'_>,

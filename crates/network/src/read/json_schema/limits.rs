@@ -7,13 +7,14 @@ use lflow::actions::Transport;
 use ofctl::Ports;
 use toml::{Table, Value};
 
-/// The range of each integer key of a table. If the range depends on the tunnel type, the widest.
-pub(super) const RANGES: [(&str, &str, i64, i64); 25] = [
+/// The integers that a key of a table permits. Where the range depends on the tunnel, the widest.
+pub(super) const RANGES: [(&str, &str, i64, i64); 26] = [
     ("the network", "version", 1, 1),
     ("the network", "underlay_mtu", 576, 65_535),
     ("the network", "least_path_mtu", 576, 65_535),
     ("the network", "underlay_family", 4, 6),
     ("the network", "punt_limit", 128, 4096),
+    ("the network", "upcall_cpu_percent", 1, 6400),
     ("[[logical_switch]]", "vni", 1, 0xffff_ffff),
     ("[[logical_switch]]", "vlan", 1, 4094),
     ("[[logical_switch]]", "mtu", 68, 65_535),

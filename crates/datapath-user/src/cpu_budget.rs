@@ -1,0 +1,294 @@
+//! The processor time that the upcalls of each port may take.
+//!
+//! A guest chooses how many new flows it sends, and thus how many upcalls the host handles. So each
+//! port has a token bucket of processor time. The threads measure what the upcalls of a port cost,
+//! and take that from its bucket afterwards. A port with a negative balance is in debt: its upcalls
+//! wait in their queue until the inflow has paid it.
+//!
+//! Programs in front of this datapath are asked to refuse misses of a port in debt, because reading
+//! punted packets takes processor time too.
+//!
+//! Only ports of guests are limited. Behind a tunnel's port there are many hosts, and one of them
+//! could use up the budget of the others.
+
+use super::fast_path::FastPath;
+use ahash::HashMap;
+use datapath::config::MAX_PORT;
+use datapath::cpu_meter::PortWork;
+use datapath::stats::SlowPathStats;
+use flow::{DropReason, PortNo};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The depth of the bucket, as the processor time of a burst of upcalls.
+const BURST: Duration = Duration::from_millis(100);
+/// The longest time that a port waits for the end of its debt.
+pub(super) const MAX_DEBT: Duration = Duration::from_secs(2);
+/// The shortest pause of misses in the programs: each takes system calls.
+const LEAST_PAUSE: Duration = Duration::from_millis(2);
+/// So long after a debt, refused packets still count as refused for it. At its limit, a port is in
+/// debt most of the time, but not always.
+const AFTER_DEBT: Duration = Duration::from_secs(1);
+
+/// The work of a thread that ports are charged for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WorkKind {
+    /// The switch has handled upcalls.
+    Upcalls,
+    /// A worker has executed the answers of upcalls, or has raised upcalls.
+    Forwarding,
+    /// A worker has forwarded punted packets; `misses` of them had no megaflow.
+    Punted,
+}
+
+/// The budgets of all ports. Any thread charges, each for its own work.
+#[derive(Debug)]
+pub(super) struct CpuBudgets {
+    percent: AtomicU32,
+    accounts: Mutex<HashMap<PortNo, Account>>,
+    programs: Option<Arc<dyn FastPath>>,
+}
+
+/// The budget of a port and what was done for it.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    upcalls: u64,
+    upcall_cpu: Duration,
+    punted: u64,
+    punted_cpu: Duration,
+    /// The processor time that is left, in nanoseconds; negative for a debt.
+    balance_ns: i64,
+    /// The time up to which the balance includes the inflow.
+    filled: Instant,
+    /// When the port was last in debt.
+    in_debt: Option<Instant>,
+    /// Until when the programs refuse misses.
+    paused_until: Option<Instant>,
+}
+
+impl Account {
+    fn new(now: Instant) -> Self {
+        Self {
+            upcalls: 0,
+            upcall_cpu: Duration::ZERO,
+            punted: 0,
+            punted_cpu: Duration::ZERO,
+            balance_ns: nanoseconds(BURST),
+            filled: now,
+            in_debt: None,
+            paused_until: None,
+        }
+    }
+
+    fn add(&mut self, work: &PortWork, kind: WorkKind) -> Duration {
+        let PortWork { packets, misses, cpu, .. } = *work;
+        let for_upcalls = match kind {
+            WorkKind::Punted => cpu * misses.min(packets) / packets.max(1),
+            WorkKind::Upcalls | WorkKind::Forwarding => cpu,
+        };
+        match kind {
+            WorkKind::Upcalls => self.upcalls += u64::from(packets),
+            WorkKind::Punted => self.punted += u64::from(packets),
+            WorkKind::Forwarding => {}
+        }
+        self.upcall_cpu += for_upcalls;
+        self.punted_cpu += cpu.saturating_sub(for_upcalls);
+        for_upcalls
+    }
+
+    fn refill(&mut self, percent: u32, now: Instant) {
+        let elapsed = nanoseconds(now.saturating_duration_since(self.filled));
+        let inflow = elapsed.saturating_mul(percent.into()) / 100;
+        self.balance_ns = self.balance_ns.saturating_add(inflow).min(nanoseconds(BURST));
+        self.filled = self.filled.max(now);
+    }
+
+    fn spend(&mut self, cpu: Duration, percent: u32, now: Instant) {
+        let least = nanoseconds(MAX_DEBT).saturating_mul(percent.into()) / 100;
+        self.balance_ns = self.balance_ns.saturating_sub(nanoseconds(cpu)).max(-least);
+        if self.balance_ns < 0 {
+            self.in_debt = Some(now);
+        }
+    }
+
+    /// How long it takes to pay the debt; `None` without one.
+    fn debt(&self, percent: u32) -> Option<Duration> {
+        let debt = u64::try_from(self.balance_ns.checked_neg()?).ok().filter(|debt| *debt > 0)?;
+        Some(Duration::from_nanos(debt.saturating_mul(100) / u64::from(percent.max(1))))
+    }
+}
+
+fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// True for the ports of guests.
+fn is_limited(port: PortNo) -> bool {
+    (1..=MAX_PORT.0).contains(&port.0)
+}
+
+impl CpuBudgets {
+    /// Budgets of `percent` of a processor. `programs` refuse misses of ports in debt.
+    pub(super) fn new(percent: u32, programs: Option<Arc<dyn FastPath>>) -> Self {
+        Self { percent: AtomicU32::new(percent), accounts: Mutex::default(), programs }
+    }
+
+    /// Changes the budget of each port.
+    pub(super) fn set_percent(&self, percent: u32) {
+        self.percent.store(percent, Ordering::Relaxed);
+    }
+
+    fn percent(&self) -> u32 {
+        self.percent.load(Ordering::Relaxed)
+    }
+
+    /// Charges ports for work until `now`.
+    pub(super) fn charge(&self, work: &[PortWork], kind: WorkKind, now: Instant) {
+        let percent = self.percent();
+        let mut pauses = Vec::new();
+        let mut accounts = self.lock();
+        for work in work {
+            let account = accounts.entry(work.port).or_insert_with(|| Account::new(now));
+            let cpu = account.add(work, kind);
+            if !is_limited(work.port) {
+                continue;
+            }
+            account.refill(percent, now);
+            account.spend(cpu, percent, now);
+            if let Some(debt) = account.debt(percent)
+                && account.paused_until.is_none_or(|until| until <= now)
+            {
+                let pause = debt.max(LEAST_PAUSE);
+                account.paused_until = Some(now + pause);
+                pauses.push((work.port, pause));
+            }
+        }
+        drop(accounts);
+        if let Some(programs) = &self.programs {
+            pauses.into_iter().for_each(|(port, pause)| programs.pause_misses(port, pause));
+        }
+    }
+
+    /// How long the upcalls of a port have to wait; `None` if it is not in debt.
+    pub(super) fn debt(&self, port: PortNo, now: Instant) -> Option<Duration> {
+        let percent = self.percent();
+        let mut accounts = self.lock();
+        let account = accounts.get_mut(&port).filter(|_| is_limited(port))?;
+        account.refill(percent, now);
+        account.debt(percent)
+    }
+
+    /// Why a port's packets find no room in its upcall queue.
+    pub(super) fn refusal(&self, port: PortNo, now: Instant) -> DropReason {
+        let accounts = self.lock();
+        let last = accounts.get(&port).and_then(|account| account.in_debt);
+        match last.is_some_and(|last| now.saturating_duration_since(last) < AFTER_DEBT) {
+            true => DropReason::UpcallBudget,
+            false => DropReason::UpcallQueueFull,
+        }
+    }
+
+    /// What was done for a port so far.
+    pub(super) fn stats(&self, port: PortNo) -> SlowPathStats {
+        let limit = self.percent();
+        let accounts = self.lock();
+        let ns = |time: Duration| time.as_nanos() as u64;
+        let done = accounts.get(&port).map(|account| SlowPathStats {
+            upcalls: account.upcalls,
+            upcall_cpu_ns: ns(account.upcall_cpu),
+            upcall_cpu_limit_percent: limit,
+            punted: account.punted,
+            punted_cpu_ns: ns(account.punted_cpu),
+        });
+        let idle = SlowPathStats { upcall_cpu_limit_percent: limit, ..SlowPathStats::default() };
+        done.unwrap_or(idle)
+    }
+
+    /// Forgets a port that was removed.
+    pub(super) fn remove(&self, port: PortNo) {
+        self.lock().remove(&port);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PortNo, Account>> {
+        // No code panics halfway through a change, so a poisoned state is consistent.
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORT: PortNo = PortNo(1);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn work(port: PortNo, cpu: Duration) -> PortWork {
+        PortWork { port, packets: 4, misses: 1, cpu }
+    }
+
+    #[test]
+    fn port_is_in_debt_until_its_share_has_paid_what_it_has_used() {
+        let (budgets, start) = (CpuBudgets::new(25, None), Instant::now());
+        budgets.charge(&[work(PORT, BURST)], WorkKind::Upcalls, start);
+        assert_eq!(budgets.debt(PORT, start), None);
+        assert_eq!(budgets.refusal(PORT, start), DropReason::UpcallQueueFull);
+        budgets.charge(&[work(PORT, 5 * MS)], WorkKind::Forwarding, start);
+        assert_eq!(budgets.debt(PORT, start), Some(20 * MS));
+        assert_eq!(budgets.debt(PORT, start + 15 * MS), Some(5 * MS));
+        assert_eq!(budgets.debt(PORT, start + 20 * MS), None);
+        assert_eq!(budgets.refusal(PORT, start + 20 * MS), DropReason::UpcallBudget);
+        assert_eq!(budgets.refusal(PORT, start + AFTER_DEBT), DropReason::UpcallQueueFull);
+        assert_eq!(budgets.refusal(PortNo(2), start), DropReason::UpcallQueueFull);
+        let found = budgets.stats(PORT);
+        assert_eq!((found.upcalls, found.upcall_cpu_ns), (4, 105_000_000));
+    }
+
+    #[test]
+    fn use_over_a_long_time_is_at_most_the_share() {
+        let (budgets, start) = (CpuBudgets::new(10, None), Instant::now());
+        let mut used = Duration::ZERO;
+        for at in 0..10_000 {
+            let now = start + at * MS;
+            if budgets.debt(PORT, now).is_none() {
+                budgets.charge(&[work(PORT, 3 * MS)], WorkKind::Upcalls, now);
+                used += 3 * MS;
+            }
+        }
+        let share = Duration::from_secs(1);
+        assert!((share..=share + BURST + 3 * MS).contains(&used), "{used:?}");
+    }
+
+    #[test]
+    fn debt_has_a_limit_and_tunnels_have_no_debt() {
+        let (budgets, start) = (CpuBudgets::new(25, None), Instant::now());
+        let hour = Duration::from_secs(3600);
+        budgets.charge(&[work(PORT, hour)], WorkKind::Upcalls, start);
+        assert_eq!(budgets.debt(PORT, start), Some(MAX_DEBT));
+        for port in [PortNo(0), PortNo(MAX_PORT.0 + 1)] {
+            budgets.charge(&[work(port, hour)], WorkKind::Upcalls, start);
+            assert_eq!(budgets.debt(port, start), None);
+            assert_eq!(budgets.stats(port).upcalls, 4);
+        }
+    }
+
+    #[test]
+    fn only_misses_among_punted_packets_are_charged() {
+        let (budgets, start) = (CpuBudgets::new(25, None), Instant::now());
+        budgets.charge(&[work(PORT, 400 * MS)], WorkKind::Punted, start);
+        assert_eq!(budgets.debt(PORT, start), None);
+        let found = budgets.stats(PORT);
+        assert_eq!((found.punted, found.punted_cpu_ns), (4, 300_000_000));
+        assert_eq!((found.upcalls, found.upcall_cpu_ns), (0, 100_000_000));
+        budgets.remove(PORT);
+        assert_eq!(budgets.stats(PORT).punted, 0);
+    }
+
+    #[test]
+    fn changed_share_applies_to_what_is_owed() {
+        let (budgets, start) = (CpuBudgets::new(25, None), Instant::now());
+        budgets.charge(&[work(PORT, BURST + 5 * MS)], WorkKind::Upcalls, start);
+        budgets.set_percent(100);
+        assert_eq!(budgets.debt(PORT, start), Some(5 * MS));
+    }
+}
