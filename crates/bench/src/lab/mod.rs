@@ -32,7 +32,7 @@ pub use attachment::Attachment;
 pub use contender::{Contender, Datapath, KernelTunnel, OvsTunnel, StatefulRules, StatefulSwitch};
 pub use counters::{WireCounters, retransmitted};
 pub use host::{CONGESTION_CONTROL, GUEST_DEVICE, Guest, Host, UPLINK, processors};
-pub use network_file::network_toml;
+pub use network_file::{NO_CPU_LIMIT, network_toml};
 pub use policy::{Policy, RoutedGuest};
 pub use profile::{OffloadFlags, Profile, ProfileError};
 pub use session::{Session, check_privileges, remove_stale};

@@ -11,7 +11,7 @@ use network::TunnelType;
 use super::report::{CriterionResult, TrustReport};
 use super::test_bed::{TestBed, number};
 use crate::Result;
-use crate::lab::{Guest, Lab, network_toml};
+use crate::lab::{Guest, Lab, NO_CPU_LIMIT, network_toml};
 use crate::traffic::blast::{Blast, Pace};
 use crate::traffic::connections::{acl, connection_lists, connections};
 use crate::traffic::flow_sink::{FlowLosses, FlowSink};
@@ -91,7 +91,13 @@ impl Interruption {
 
 /// The network of this scenario.
 pub fn network(lab: &Lab<'_>) -> String {
-    network_toml(lab, TunnelType::Geneve) + &connection_lists()
+    with_more(lab, "")
+}
+
+/// The network with `more` in its logical switch.
+fn with_more(lab: &Lab<'_>, more: &str) -> String {
+    let network = network_toml(lab, TunnelType::Geneve);
+    [NO_CPU_LIMIT, &network, more, &connection_lists()].concat()
 }
 
 /// The network after a reload: `by` adds something that affects none of the flows.
@@ -100,9 +106,7 @@ fn changed_network(lab: &Lab<'_>, by: Interruption) -> String {
     let port = "\n[[logical_switch.port]]\nname = \"more\"\nhost = \"h2\"\n\
                 mac = \"02:00:00:00:77:01\"\ndevice = { tap = \"more\" }\n";
     match by {
-        Interruption::ReloadPort => {
-            network_toml(lab, TunnelType::Geneve) + port + &connection_lists()
-        }
+        Interruption::ReloadPort => with_more(lab, port),
         Interruption::ReloadList => network(lab) + &acl(950, "tcp.dst == 23", "drop"),
         _ => network(lab) + switch,
     }
