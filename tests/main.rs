@@ -37,4 +37,5 @@ mod stateful;
 mod super_packets;
 mod trace;
 mod translated;
+mod upcall_budget;
 mod vm;

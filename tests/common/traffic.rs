@@ -275,9 +275,9 @@ pub fn udp_echo(from: &Guest, to: &Guest, family: u8, len: usize) {
     assert!(bytes[..got] == sent, "{what}: {got} other bytes came back");
 }
 
-/// Receives a datagram. The kernel interrupts a read with a timeout when it freezes or traces the
-/// process, so an interrupted read is repeated.
-fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> std::io::Result<(usize, SocketAddr)> {
+/// Receives a datagram. A read with a timeout is interrupted when the kernel freezes or traces the
+/// process for a moment, so an interrupted one is repeated.
+pub fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> std::io::Result<(usize, SocketAddr)> {
     loop {
         match socket.recv_from(bytes) {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
