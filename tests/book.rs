@@ -228,7 +228,7 @@ fn figures_of_the_readme_are_those_of_the_kept_runs() {
     for line in shown.lines() {
         assert!(demo.contains(line), "the kept demo lacks {line:?}");
     }
-    let counts = document("results/2026-11-26-exact-copies.json");
+    let counts = document("results/2026-11-29-exact-copies.json");
     let counts: serde_json::Value = serde_json::from_str(&counts).expect("JSON");
     let switching = |contender: &str| {
         let rows = counts["rows"].as_array().expect("rows");

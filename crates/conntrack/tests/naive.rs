@@ -30,7 +30,6 @@ struct Entry {
     seen_reply: bool,
     mark: u32,
     label: u128,
-    reference: ConnRef,
 }
 
 struct SideBySide {
@@ -228,7 +227,6 @@ impl SideBySide {
                     seen_reply: false,
                     mark: tracked.mark,
                     label: tracked.label,
-                    reference,
                 });
             }
             Err(CtDrop::TableFull) => assert!(self.table.len() >= self.limits.connections),
