@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 
 use crate::architecture::Architecture;
 use crate::run::{Background, run};
-use crate::{advisories, book, demo, deps, exact, lint, packages, prose, sbom, test};
+use crate::{advisories, agreement, book, demo, deps, exact, lint, packages, prose, sbom, test};
 
 /// The totals of the whole run.
 #[derive(Default)]
@@ -77,6 +77,7 @@ pub fn ci() -> Result<()> {
     tally.step("dependencies", deps::check);
     tally.step("licences", || sbom::write(Architecture::Amd64).map(drop));
     tally.step("advisories", advisories::is_checked);
+    tally.step("kept run of the programs", agreement::is_kept);
     tally.step("prose", prose::check);
     tally.step("book", book::book);
     tally.step("build, clippy and documentation", test::build_and_check);

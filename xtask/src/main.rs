@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod advisories;
+mod agreement;
 mod architecture;
 mod arm64;
 mod book;
@@ -131,7 +132,9 @@ enum Task {
     Soundness(soundness::Options),
     /// Look for frames and tunnel packets that the kernel's programs read otherwise than userspace
     /// does, among ten million of each; needs root
-    BpfAgreement(soundness::AgreementOptions),
+    BpfAgreement(agreement::Options),
+    /// Compare the decapsulator of each tunnel type with a naive one, on ten million random packets
+    Decapsulation(soundness::DecapsulationOptions),
     /// Write and read a million random headers of each codec; needs root
     RoundTrips(soundness::RoundTripOptions),
     /// Run the programs on other kernels of Debian, in a virtual machine
@@ -180,7 +183,8 @@ fn main() -> ExitCode {
         Task::OvsTrafficTests(options) => ovs_traffic_tests::test(&options),
         Task::OvsdbIdl(options) => ovsdb_idl::check(&options),
         Task::Soundness(options) => soundness::soundness(&options),
-        Task::BpfAgreement(options) => soundness::agreement(&options),
+        Task::BpfAgreement(options) => agreement::compare(&options),
+        Task::Decapsulation(options) => soundness::decapsulation(&options),
         Task::RoundTrips(options) => soundness::round_trips(&options),
         Task::Kernels(options) => kernels::check(&options),
         Task::Packages => packages::ensure(&packages::all()),

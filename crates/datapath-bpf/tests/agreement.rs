@@ -23,12 +23,13 @@ fn may_be_left(case: &Case) -> bool {
 #[test]
 fn kernel_and_userspace_agree_on_frames() {
     testkit::require_root!();
-    let cases = environment("WEFT_CASES", 20_000);
+    let cases = environment("WEFT_CASES", 200_000);
     let seed = environment("WEFT_SEED", 1);
     let mut object = std::mem::MaybeUninit::uninit();
     let mut extractor = Extractor::load(&mut object);
     let mut random = Random::new(seed);
     let mut tally = crate::common::agree::Tally::default();
+    let mut with_snap = 0;
     for number in 0..cases {
         let case = case(&mut random);
         let outcome = extractor.compare(&case).unwrap_or_else(|difference| {
@@ -40,11 +41,12 @@ fn kernel_and_userspace_agree_on_frames() {
         );
         if has_snap(&case.frame) {
             assert_eq!(outcome, Outcome::Upcall, "seed {seed}, frame {number}: {case:?}");
+            with_snap += 1;
         } else {
             tally.add(&case, outcome);
         }
     }
-    println!("{tally}");
+    println!("\n{tally}| frames with a SNAP header | {:?} | {with_snap} |", Outcome::Upcall);
     assert!(tally.share(Outcome::Upcall) < 0.01, "too much is left to userspace:\n{tally}");
     assert!(tally.share(Outcome::Parsed) > 0.5 && tally.share(Outcome::Malformed) > 0.1, "{tally}");
 }

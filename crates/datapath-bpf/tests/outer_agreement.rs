@@ -156,7 +156,7 @@ fn left_as(carrier: Carrier) -> Left {
     if carrier == Carrier::Udp { Left::Passed } else { Left::Punted }
 }
 
-/// Numbers of packets by outcome.
+/// Numbers of packets by outcome. It is shown as rows of a table.
 #[derive(Default)]
 struct Tally(BTreeMap<(bool, &'static str), u64>);
 
@@ -170,8 +170,8 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for ((is_for_guest, outcome), count) in &self.0 {
-            let what = if *is_for_guest { "userspace delivers" } else { "userspace refuses" };
-            writeln!(f, "{what}: {outcome}: {count}")?;
+            let what = if *is_for_guest { "delivers" } else { "refuses" };
+            writeln!(f, "| tunnel packets that userspace {what} | {outcome} | {count} |")?;
         }
         Ok(())
     }
@@ -208,10 +208,10 @@ fn kernel_and_userspace_agree_on_outer_packets() {
         }
         *tally.0.entry((decision.is_ok(), outcome)).or_default() += 1;
         if (number + 1).is_multiple_of(1_000_000) {
-            println!("after {} packets:\n{tally}", number + 1);
+            println!("after {} packets", number + 1);
         }
     }
-    println!("{tally}");
+    println!("\n{tally}");
     assert!(tally.share(|(_, outcome)| *outcome == DELIVERED) > 0.3, "{tally}");
     assert!(tally.share(|(is_for_guest, _)| !is_for_guest) > 0.3, "{tally}");
     let is_left =

@@ -164,7 +164,7 @@ pub fn words(key: &weft_key) -> KernelKey {
     KernelKey::from_words(words)
 }
 
-/// Results by kind of frame.
+/// Results by kind of frame. It is shown as rows of a table.
 #[derive(Default)]
 pub struct Tally(BTreeMap<(&'static str, Outcome), u64>);
 
@@ -183,7 +183,7 @@ impl Tally {
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for ((kind, outcome), count) in &self.0 {
-            writeln!(f, "{kind:>12} {outcome:?}: {count}")?;
+            writeln!(f, "| frames, {kind} | {outcome:?} | {count} |")?;
         }
         Ok(())
     }
