@@ -1,6 +1,8 @@
-//! Decapsulation of invalid packets: truncated at every byte, modified, or of another protocol.
+//! Decapsulation of invalid packets: truncated at every byte, modified, or of another protocol; and
+//! of random ones, compared with a naive implementation.
 
 mod common;
+mod naive;
 
 use common::{KEYED, key, spec, table, tcp_frame};
 use flow::{
