@@ -1,5 +1,5 @@
-//! Tests network devices that are removed, recreated or changed: the uplink, the interfaces of
-//! guests, and their MTUs. The daemon must report the state and recover by itself.
+//! Tests weft while network devices or their MTUs change: the uplink and the interfaces of guests
+//! are removed, recreated or set down. The daemon must report the state and recover by itself.
 
 use crate::common::daemon::{no_answer, port, wait_port};
 use crate::common::{
@@ -98,7 +98,7 @@ fn guest_is_attached_when_its_device_name_becomes_free() {
 }
 
 /// The number of TAP devices that weft has created and moved to a guest. Each move removes the
-/// device from this namespace.
+/// device from the host's namespace.
 fn taps_made(mut events: Monitor) -> usize {
     let events = events.drain().expect("the events");
     let made = |event: &&NetlinkEvent| match event {
@@ -371,8 +371,6 @@ fn traffic_resumes_after_the_uplink_was_recreated() {
     }
 }
 
-/// The daemon must also join the multicast group again on a recreated uplink, and change groups on
-/// a reload.
 #[test]
 fn traffic_resumes_when_a_recreated_uplink_gets_its_address_late() {
     require_root!();
@@ -401,6 +399,8 @@ fn traffic_resumes_when_a_recreated_uplink_gets_its_address_late() {
     }
 }
 
+/// The daemon must join the multicast group again on a recreated uplink, and change groups on a
+/// reload.
 #[test]
 fn broadcasts_arrive_through_a_group_after_the_uplink_or_the_group_changed() {
     require_root!();

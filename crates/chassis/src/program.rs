@@ -1,23 +1,24 @@
-//! [`ProgramBuilder`]: the switch's program, kept equal to the southbound database row by row.
+//! [`ProgramBuilder`]: builds the switch's program (tables of flows), and updates it for each row of
+//! the southbound database that changes.
 //!
 //! | row that changes | what is done |
 //! |---|---|
 //! | Logical_Flow | this flow is compiled |
 //! | Logical_DP_Group | the flows of the group are compiled |
 //! | Address_Set, Port_Group | the flows that name it are compiled |
-//! | Port_Binding, host, interface | these ports are placed; flows naming them are compiled |
+//! | Port_Binding, Chassis, local Interface | these ports are placed; flows naming them are compiled |
 //! | Multicast_Group | this group is set |
 //! | Load_Balancer | its flows are compiled |
-//! | Port_Binding of a localnet port, bridge | the ports of its switch and of bridges are placed |
-//! | Meter, Meter_Band | the flows that name a meter |
+//! | Port_Binding of a localnet port, bridge mapping | the ports of its switch and of bridges are placed |
+//! | Meter, Meter_Band | all flows that name any meter are compiled |
 //! | DNS | the names of its datapaths are set |
-//! | Chassis_Template_Var of this host | the flows and load balancers that name one that changed |
+//! | Chassis_Template_Var of this host | the flows that name a changed variable, and all load balancers with variables, are compiled |
 //! | Datapath_Binding | if its tunnel key changed, everything is rebuilt |
 //!
 //! Only the flows of datapaths that packets of this host can pass through are compiled
 //! ([`ReachableDatapaths`]).
 //!
-//! A flow that cannot be compiled is left out and kept by name ([`BadFlow`]). The others work.
+//! A flow that cannot be compiled is left out and recorded ([`BadFlow`]). The others work.
 
 mod bridges;
 mod dns;
@@ -123,7 +124,7 @@ pub struct ProgramBuilder {
     port_groups: BTreeMap<Text, BTreeMap<Uuid, Vec<String>>>,
     flows: HashMap<Uuid, FlowId>,
     bad_flows: BTreeMap<Uuid, BadFlow>,
-    /// Further bad flows, beyond the limit of those that are kept by name.
+    /// Further bad flows, beyond the limit of those that are recorded with a reason.
     unnamed_bad_flows: BTreeSet<Uuid>,
     /// Container ports whose VLAN tag another container port of the same parent already uses.
     tag_conflicts: BTreeSet<Uuid>,
@@ -307,7 +308,7 @@ impl ProgramBuilder {
         })
     }
 
-    /// Returns the datapaths that were added, and now lack their ports and groups.
+    /// Returns the datapaths that were added or renamed, and now lack their ports and groups.
     fn apply_datapaths(&mut self, replica: &Replica, changes: &Changes<'_>) -> BTreeSet<Uuid> {
         for change in changes.of::<DatapathBinding>().filter(|change| change.new.is_none()) {
             if let Some(key) = self.datapaths.remove(&change.uuid()) {
@@ -403,7 +404,8 @@ impl ProgramBuilder {
                 affected.insert(name);
             }
         }
-        // Names of ports are resolved in each datapath anyway, so the rows of a group are merged.
+        // northd writes one row of a port group for each datapath. Port names are resolved in each
+        // datapath anyway, so the rows are merged.
         for name in affected {
             let parts = self.port_groups.get(&name).into_iter().flat_map(BTreeMap::values);
             self.loader.set_port_group(&name, parts.flatten().cloned().collect());
@@ -428,7 +430,8 @@ fn datapath_key(row: &DatapathBinding) -> Option<DatapathKey> {
     (1..1 << 24).contains(&key).then_some(DatapathKey(key))
 }
 
-/// A datapath's configured name, or the UUID of its row in the northbound database.
+/// A datapath's configured name, else the UUID of its northbound row, else that of this row; and
+/// its kind.
 fn name_and_kind(uuid: Uuid, ids: &TextMap) -> (String, DatapathKind) {
     let names = ["name", "logical-switch", "logical-router"];
     let name = names.iter().find_map(|key| ids.get(*key)).map(|name| name.to_string());

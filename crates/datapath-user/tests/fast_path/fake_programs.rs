@@ -1,4 +1,5 @@
-//! A stand-in for the kernel datapath: programs of punt_all.bpf.c, which punt every frame.
+//! A stand-in for the kernel datapath: programs of punt_all.bpf.c, which punt every frame of a guest,
+//! and GRE and tagged frames of the uplink.
 
 use datapath_user::fast_path::{ETHERTYPE, FastPath, PathMtu, ResolvedNextHop};
 use flow::PortNo;
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fast_path/punt_all.bpf.c");
 
-/// A call that the programs received.
+/// A report of the user datapath.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
     PuntDevice(bool),
@@ -32,14 +33,14 @@ pub struct Port {
     pub mtu: u32,
 }
 
-/// Records the reports of the user datapath, and attaches programs that punt every frame.
+/// Records the reports of the user datapath, and attaches programs that punt frames.
 #[derive(Debug, Default)]
 pub struct FakePrograms(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     told: Vec<Told>,
-    /// True if a program is attached to the device of each port.
+    /// True if a program is to be attached to the device of each port.
     attaches: bool,
     tap: Option<(Ifindex, PacketSocket)>,
     devices: BTreeMap<PortNo, Link>,
@@ -48,12 +49,12 @@ struct State {
 }
 
 impl FakePrograms {
-    /// Makes programs that record reports and are not attached.
+    /// Records reports, and attaches no programs.
     pub fn idle() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Makes programs that punt every frame.
+    /// Records reports, and attaches programs that punt frames.
     pub fn attached() -> Arc<Self> {
         let state = State { attaches: true, ..State::default() };
         Arc::new(Self(Mutex::new(state)))
@@ -77,7 +78,7 @@ impl FakePrograms {
         }
     }
 
-    /// All reports so far.
+    /// All reports since the last call of [`Self::take`].
     pub fn told(&self) -> Vec<Told> {
         self.state().told.clone()
     }
@@ -87,7 +88,7 @@ impl FakePrograms {
         std::mem::take(&mut self.state().told)
     }
 
-    /// The last report about a port.
+    /// The last report about a port since then.
     pub fn port(&self, port: PortNo) -> Option<Port> {
         let told = self.told();
         let mut ports = told.iter().rev().filter_map(|told| match told {
@@ -104,7 +105,7 @@ impl FakePrograms {
         tap.send(packet).unwrap();
     }
 
-    /// Sends a frame through the TAP, after a punt header with its ingress port.
+    /// Puts a punt header with the ingress port in front of a frame, and sends it through the TAP.
     pub fn punt(&self, port: PortNo, packet: &mut PacketBuf) {
         let header = packet.push_front(14).unwrap();
         header.fill(0);

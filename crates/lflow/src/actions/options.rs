@@ -1,4 +1,4 @@
-//! Options that flows pass to the controller: DHCP, DHCPv6, router advertisements, events.
+//! Options of actions that OVN leaves to ovn-controller: DHCP, DHCPv6, router advertisements, events.
 
 use super::ast::OptionProtocol;
 use super::option_table::{DHCP4, DHCP6, EMPTY_LB_BACKENDS, KnownOption, ND_RA, ValueKind};
@@ -10,9 +10,9 @@ use std::fmt;
 /// `NAME = VALUE`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ActionOption {
-    /// The option; one that the action knows.
+    /// The option, one of those that the action accepts.
     pub option: &'static KnownOption,
-    /// The value, of the type of the option.
+    /// The value. Only whether it is a string or a number has been checked against the option.
     pub value: OptionValue,
 }
 
@@ -29,7 +29,7 @@ pub enum OptionValue {
     Texts(Box<[Box<str>]>),
 }
 
-/// The only event.
+/// The only event that `trigger_event` accepts.
 pub(super) const EVENT: &str = "empty_lb_backends";
 
 impl OptionProtocol {
